@@ -1,0 +1,66 @@
+"""Rows in blocks: the one place that pads, reshapes and loops over rows.
+
+Blocks keep an `n x m` kernel block from ever existing: memory is bounded by `block_rows * m`, and
+on a CPU a block that stays in cache is faster than the whole (measured: 1.3 times the bare product
+`Phi' Phi` at 2048 rows against 1.5 for the whole).
+"""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+T = TypeVar("T")
+
+
+def default_block_rows() -> int:
+    """Rows in a block: what stays in a CPU's cache, and what fills an accelerator."""
+    return 2048 if jax.default_backend() == "cpu" else 32768
+
+
+def block_shape(n: int, block_rows: int) -> tuple[int, int]:
+    """`(blocks, rows)` covering `n` rows with blocks of equal size and the least padding."""
+    if block_rows < 1:
+        raise ValueError(f"block_rows: expected at least 1, got {block_rows}")
+    blocks = max(1, -(-n // block_rows))
+    return blocks, -(-n // blocks)
+
+
+def to_blocks(x: Array, blocks: int, rows: int) -> Array:
+    """`x (n, ...)` as `(blocks, rows, ...)`, padded with zeros at the end."""
+    padding = [(0, blocks * rows - x.shape[0])] + [(0, 0)] * (x.ndim - 1)
+    return jnp.pad(x, padding).reshape(blocks, rows, *x.shape[1:])
+
+
+def map_row_blocks(
+    function: Callable[[Float[Array, "r d"]], Float[Array, "r *c"]],
+    X: Float[Array, "n d"],
+    block_rows: int,
+) -> Float[Array, "n *c"]:
+    """`function(X)` for a row-wise function, evaluated one block of rows at a time."""
+    n = X.shape[0]
+    blocks, rows = block_shape(n, block_rows)
+    if blocks == 1:
+        return function(X)
+    values = jax.lax.map(function, to_blocks(X, blocks, rows))
+    return values.reshape(blocks * rows, *values.shape[2:])[:n]
+
+
+def sum_row_blocks(
+    function: Callable[..., T], arrays: tuple[Array, ...], zero: T, block_rows: int
+) -> T:
+    """Sum over row blocks of `function(*block)`, a pytree like `zero`.
+
+    The padding is rows of zeros in every array, so a `weights` array among them makes the padding
+    weightless.
+    """
+    blocks, rows = block_shape(arrays[0].shape[0], block_rows)
+    if blocks == 1:
+        return function(*arrays)
+
+    def step(total: T, block: tuple[Array, ...]) -> tuple[T, None]:
+        return jax.tree.map(jnp.add, total, function(*block)), None
+
+    return jax.lax.scan(step, zero, tuple(to_blocks(a, blocks, rows) for a in arrays))[0]

@@ -1,0 +1,8 @@
+"""Shape-annotated aliases shared by every room."""
+
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+Scalar = Float[Array, ""]
+ScalarLike = float | int | Scalar
+Status = Int[Array, "*batch"]
+Key = PRNGKeyArray

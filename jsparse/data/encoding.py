@@ -1,0 +1,259 @@
+"""Tables to arrays: fix the encoding on the training table, apply it to any other.
+
+- Integers, floats and decimals are numbers. Texts, booleans and dictionary types are categories
+  and become one indicator column per category; one not seen in training becomes zeros in all of
+  them. Dates, times, binary and nested types are refused by name: what number a date should be is
+  the user's knowledge.
+- A missing value (null, or NaN) is refused with its column and row; or, on request, a number is
+  replaced by its column's median in the training table and a missing category becomes a category
+  of its own. An infinite value is refused always, and so is a missing target.
+- Constant columns stay; standardisation gives them scale 1.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Shaped
+
+from ._arrow import pa, pc
+from .columns import (
+    comparable_column,
+    float_column,
+    is_number,
+    is_text,
+    plain_column,
+    reads_as_number,
+    type_words,
+)
+from .schema import Column as Column
+from .schema import Schema as Schema
+from .tables import NULL_VALUES, TableError, check_names, listing, locate, source_of
+
+CLASSIFICATION = "classification"
+REGRESSION = "regression"
+_IMPUTE = "fill them in, leave those rows out, or ask for imputation (impute=True, --impute)"
+
+
+class Encoded(NamedTuple):
+    """Inputs as numbers, and what was done to get there.
+
+    Attributes:
+        X: shape `n d`, in the order of `Schema.features`.
+        unseen: column to number of rows whose category was not seen in training.
+        imputed: column to number of rows whose missing value was filled in.
+    """
+
+    X: Float[np.ndarray, "n d"]
+    unseen: dict[str, int]
+    imputed: dict[str, int]
+
+
+def infer_task(table: pa.Table, target: str) -> tuple[str, str]:
+    """The task a target column calls for, and the reason in words.
+
+    Texts and booleans are classes; so are numbers of exactly two values, both whole (0/1, 1/2,
+    -1/+1). All other numbers are a regression target.
+
+    Raises:
+        TableError: if there is no such column or it can be neither.
+    """
+    check_names(table, [target], "the target column")
+    values = plain_column(table, target)
+    if not is_number(values.type):
+        return CLASSIFICATION, f"{target!r} holds {type_words(values.type)}"
+    distinct = values.unique().drop_null().to_pylist()
+    if len(distinct) == 2 and all(float(value).is_integer() for value in distinct):
+        return CLASSIFICATION, f"{target!r} holds two whole numbers"
+    return REGRESSION, f"{target!r} holds {len(distinct)} distinct numbers"
+
+
+def fit_schema(
+    table: pa.Table,
+    target: str,
+    *,
+    task: str | None = None,
+    impute: bool = False,
+    categorical: Sequence[str] = (),
+    drop: Sequence[str] = (),
+    max_categories: int = 100,
+) -> Schema:
+    """The encoding of a training table.
+
+    Args:
+        table: from `read_table`, or any pyarrow table.
+        target: name of the column to predict; every other column is an input.
+        task: "classification" or "regression"; by default see `infer_task`.
+        impute: fill missing inputs in rather than refuse them.
+        categorical: columns of numbers that are codes, and columns of text of which most happen
+            to be numbers.
+        drop: columns to leave out.
+        max_categories: most categories a column (or classes the target) may have.
+
+    Raises:
+        TableError: for a column that is missing (the nearest names are given), of a type that
+            cannot be used, without values, with too many categories, or of text most of which
+            are numbers; a target that is missing somewhere, has one class only or does not suit
+            the task. Missing and infinite inputs are found by `encode`.
+    """
+    if table.num_rows == 0:
+        raise TableError("expected a table with at least one row; it has none")
+    reason = ""
+    if task is None:
+        task, reason = infer_task(table, target)
+    check_names(table, [target], "the target column")
+    check_names(table, drop, "the columns to drop")
+    check_names(table, categorical, "the categorical columns")
+    if task not in (CLASSIFICATION, REGRESSION):
+        raise TableError(f"task: expected {CLASSIFICATION!r} or {REGRESSION!r}, got {task!r}")
+    names = [name for name in table.column_names if name != target and name not in drop]
+    if not names:
+        raise TableError(f"expected at least one column beside the target {target!r}; none is left")
+    schema = Schema(
+        columns=tuple(
+            _fit_column(table, name, impute, name in categorical, max_categories) for name in names
+        ),
+        target=target,
+        task=task,
+        classes=None,
+        impute=impute,
+        null_values=tuple(source_of(table).get("null_values", NULL_VALUES)),
+    )
+    y = encode_target(schema, table)
+    if task == CLASSIFICATION:
+        classes = np.unique(y).tolist()
+        if len(classes) < 2:
+            raise TableError(
+                f"target column {target!r}: expected at least two classes; all {len(y)} rows are "
+                f"{classes[0]!r}"
+            )
+        if len(classes) > max_categories:
+            raise TableError(
+                f"target column {target!r}: expected at most {max_categories} classes, got "
+                f"{len(classes)} ({listing(classes, 3)})"
+                + (f"; the task was inferred because {reason}" if reason else "")
+            )
+        schema = schema._replace(classes=tuple(classes))
+    return schema
+
+
+def encode(schema: Schema, table: pa.Table, dtype: str = "float64") -> Encoded:
+    """The inputs of a table, by the schema.
+
+    Columns may come in any order; columns the schema does not know are ignored, and the target
+    need not be there.
+
+    Raises:
+        TableError: for missing columns, values of another kind than in training, values that are
+            infinite (or too large for `dtype`), and missing values unless the schema imputes. All
+            columns are looked at before missing values are reported.
+    """
+    check_names(table, [column.name for column in schema.columns], "the columns")
+    X = np.zeros((table.num_rows, len(schema.features)), dtype)
+    unseen, imputed, first = {}, {}, {}
+    at = 0
+    for column in schema.columns:
+        name, width = column.name, len(column.features)
+        if column.categories is None:
+            values = float_column(table, name)
+            missing = np.isnan(values)
+            if schema.impute and column.fill is not None:
+                values = np.where(missing, column.fill, values)
+            with np.errstate(over="ignore"):
+                X[:, at] = values
+            if np.any(np.isinf(X[:, at])):
+                row = int(np.argmax(np.isinf(X[:, at])))
+                raise TableError(
+                    f"column {name!r}: expected numbers that fit {dtype}, got {values[row]} in "
+                    f"{locate(table, row)}"
+                )
+        else:
+            values, known = comparable_column(table, name, column.categories)
+            missing = values.is_null().to_numpy()
+            code = pc.index_in(values, value_set=known).fill_null(-1).to_numpy()
+            rows = np.flatnonzero(code >= 0)
+            X[rows, at + code[rows]] = 1
+            new = int(np.sum((code < 0) & ~missing))
+            if new:
+                unseen[name] = new
+        at += width
+        if np.any(missing):
+            imputed[name] = int(missing.sum())
+            first[name] = int(np.argmax(missing))
+    if imputed and not schema.impute:
+        places = [
+            f"column {name!r} has {imputed[name]} in {table.num_rows} rows, the first in "
+            f"{locate(table, row)}"
+            for name, row in list(first.items())[:5]
+        ]
+        more = f"; and {len(first) - 5} more columns" if len(first) > 5 else ""
+        raise TableError(f"missing values: {'; '.join(places)}{more}: {_IMPUTE}")
+    return Encoded(X, unseen, imputed)
+
+
+def encode_target(schema: Schema, table: pa.Table) -> Shaped[np.ndarray, "n"]:
+    """The targets of a table: float64 for regression, the labels in their own type for classes.
+
+    A label not seen in training is returned as it is: no prediction will equal it.
+
+    Raises:
+        TableError: if the column is missing, has a missing or infinite value, or holds values of
+            another kind than in training.
+    """
+    name = schema.target
+    check_names(table, [name], "the target column")
+    if schema.task == REGRESSION:
+        y = float_column(table, name)
+        _refuse_missing_target(table, name, np.isnan(y))
+        return y
+    values = plain_column(table, name)
+    if schema.classes is not None:
+        values, _ = comparable_column(table, name, schema.classes)
+    _refuse_missing_target(table, name, values.is_null().to_numpy())
+    return np.asarray(values.to_pylist())
+
+
+def _fit_column(
+    table: pa.Table, name: str, impute: bool, is_code: bool, max_categories: int
+) -> Column:
+    values = plain_column(table, name)
+    if values.null_count == len(values):
+        raise TableError(f"column {name!r}: expected values, but all are missing; drop the column")
+    if is_number(values.type) and not is_code:
+        fill = float(np.median(values.drop_null().to_numpy())) if impute else None
+        return Column(name, None, fill)
+    distinct = values.unique().drop_null()
+    if not is_code and is_text(values.type):
+        _refuse_numbers_as_text(table, name, values, distinct.to_pylist())
+    if len(distinct) > max_categories:
+        raise TableError(
+            f"column {name!r}: expected at most {max_categories} categories, got {len(distinct)} "
+            f"({listing(distinct.slice(0, 3).to_pylist())}, ...); each would become a column: "
+            "drop it, turn it into numbers, or raise the limit (max_categories)"
+        )
+    missing = (None,) if impute and values.null_count else ()
+    return Column(name, (*sorted(distinct.to_pylist()), *missing), None)
+
+
+def _refuse_numbers_as_text(
+    table: pa.Table, name: str, values: pa.ChunkedArray, distinct: list[str]
+) -> None:
+    """A stray "?" must not turn a column of numbers into categories in silence."""
+    others = [value for value in distinct if not reads_as_number(value)]
+    if others and 2 * len(others) < len(distinct):
+        row = min(values.index(value).as_py() for value in others[:10])
+        raise TableError(
+            f"column {name!r}: expected numbers, as most of its values are, or texts; got "
+            f"{values[row].as_py()!r} in {locate(table, row)}; should that mean a missing value, "
+            "add it to null_values (--missing); should the numbers be codes, name the column as "
+            "categorical (--categorical)"
+        )
+
+
+def _refuse_missing_target(table: pa.Table, name: str, missing: Bool[np.ndarray, "n"]) -> None:
+    if np.any(missing):
+        raise TableError(
+            f"target column {name!r}: missing in {int(missing.sum())} of {table.num_rows} rows, "
+            f"the first is {locate(table, int(np.argmax(missing)))}; leave out rows without a "
+            "target"
+        )

@@ -1,0 +1,70 @@
+"""The one model every learner returns: `f(x) = sum_j beta_j k(z_j, x) + b`."""
+
+import functools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ._blocks import default_block_rows, map_row_blocks
+from ._numerics import dot
+from .kernels import Kernel
+from .scaling import Standardization
+
+
+class KernelExpansion(eqx.Module):
+    """A sparse kernel machine, `f(x) = sum_j coefficients_j k(prototypes_j, s(x)) + intercept`.
+
+    `s` is `scaling` where there is one: raw inputs go in, and the prototypes are in standardised
+    units. Calling the expansion evaluates it in blocks of rows, so memory stays bounded by
+    `block_rows * m`. It is a pytree: differentiable in `X` and in every floating leaf, in forward
+    and reverse mode, and free to pass through `jit` and `vmap`.
+
+    Attributes:
+        kernel: kernel of two points.
+        prototypes: points that carry the model, shape `m d`.
+        coefficients: one column per output, shape `m` or `m c`.
+        intercept: shape `()` or `c`.
+        scaling: standardisation applied to the inputs first, or None.
+    """
+
+    kernel: Kernel
+    prototypes: Float[Array, "m d"]
+    coefficients: Float[Array, "m *c"]
+    intercept: Float[Array, "*c"]
+    scaling: Standardization | None = None
+
+    def __call__(
+        self, X: Float[Array, "n d"], *, block_rows: int | None = None
+    ) -> Float[Array, "n *c"]:
+        """Values of the expansion at the rows of `X`, shape `n` or `n c`.
+
+        Args:
+            X: inputs in raw units, shape `n d`; they are cast to the model's dtype.
+            block_rows: rows evaluated at a time; by default what suits the device.
+
+        Raises:
+            ValueError: if `X` is not `n d` with the model's `d`.
+        """
+        X = jnp.asarray(X)
+        if X.ndim != 2 or X.shape[1] != self.prototypes.shape[1]:
+            raise ValueError(
+                f"X: expected shape (n, {self.prototypes.shape[1]}), the model's number of "
+                f"columns; got {X.shape}"
+            )
+        X = X.astype(self.prototypes.dtype)
+        return _evaluate(self, X, block_rows or default_block_rows())
+
+
+@functools.partial(jax.jit, static_argnames="block_rows")
+def _evaluate(
+    expansion: KernelExpansion, X: Float[Array, "n d"], block_rows: int
+) -> Float[Array, "n *c"]:
+    def block(rows: Float[Array, "r d"]) -> Float[Array, "r *c"]:
+        if expansion.scaling is not None:
+            rows = expansion.scaling.apply(rows)
+        values = dot(expansion.kernel.cross_gram(rows, expansion.prototypes), expansion.coefficients)
+        return values + jnp.broadcast_to(expansion.intercept, values.shape)
+
+    return map_row_blocks(block, X, block_rows)

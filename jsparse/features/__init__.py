@@ -1,0 +1,7 @@
+"""Feature maps: `Phi` with its penalty `R`, and the way from weights back to an expansion."""
+
+from .base import FeatureMap as FeatureMap
+from .columns import KernelColumns as KernelColumns
+from .linear import Linear as Linear
+from .nystroem import Nystroem as Nystroem
+from .nystroem import nystroem as nystroem

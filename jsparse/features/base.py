@@ -1,0 +1,31 @@
+"""What a feature map is: features of rows, their penalty, and the way back to an expansion."""
+
+import abc
+
+import equinox as eqx
+from jaxtyping import Array, Float
+
+from ..expansion import KernelExpansion
+
+
+class FeatureMap(eqx.Module):
+    """Features `Phi(X)` with penalty `1/2 w' R w`, and weights turned back into an expansion."""
+
+    @abc.abstractmethod
+    def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n p"]:
+        """Features of the rows of `X`, shape `n p`."""
+
+    @property
+    @abc.abstractmethod
+    def n_features(self) -> int:
+        """Number of features `p`."""
+
+    @abc.abstractmethod
+    def penalty(self) -> Float[Array, "p p"] | None:
+        """Penalty matrix `R`, or None for the identity."""
+
+    @abc.abstractmethod
+    def expansion(
+        self, weights: Float[Array, "p *c"], intercept: Float[Array, "*c"]
+    ) -> KernelExpansion:
+        """The model `Phi(x)' weights + intercept` as a kernel expansion."""

@@ -1,0 +1,212 @@
+"""Sums over rows that determine every least-squares machine, and how rows reach them."""
+
+import functools
+from collections.abc import Iterable
+from typing import NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+from ._blocks import default_block_rows, sum_row_blocks
+from ._numerics import dot, like
+from ._types import ScalarLike
+from .features import FeatureMap
+from .solvers.ridge import Ridge, ridge
+
+
+class NormalEquations(NamedTuple):
+    """Weighted sums over rows of the extended features `[Phi 1]` and targets.
+
+    They are additive over rows: `+` joins disjoint rows and `-` takes rows away. That one fact is
+    cross-validation by subtraction (De Brabanter 2010, eq. 20-21), data larger than memory
+    (Algorithm 4), several devices, and incremental learning. Leading batch axes (folds) are free.
+    """
+
+    gram: Float[Array, "p p"]  # Phi' W Phi
+    cross: Float[Array, "p *c"]  # Phi' W y
+    target_square: Float[Array, "*c"]  # y' W y
+    feature_sum: Float[Array, " p"]  # Phi' w
+    target_sum: Float[Array, "*c"]  # y' w
+    weight_sum: Float[Array, ""]  # sum w
+
+    def __add__(self, other: Self) -> Self:  # type: ignore[override]
+        return jax.tree.map(jnp.add, self, other)
+
+    def __sub__(self, other: Self) -> Self:
+        return jax.tree.map(jnp.subtract, self, other)
+
+    def solve(self, C: Float[Array, " s"], intercept_penalty: ScalarLike = 0.0) -> Ridge:
+        """Ridge solutions for every `C`, features penalised by the identity; see `ridge`."""
+        return ridge(
+            self.gram,
+            self.cross,
+            self.feature_sum,
+            self.target_sum,
+            self.weight_sum,
+            C,
+            like(intercept_penalty, self.gram),
+        )
+
+    def transformed(self, transform: Float[Array, "p q"]) -> Self:
+        """The sums of the features `Phi T`."""
+        return self._replace(
+            gram=dot(transform.T, dot(self.gram, transform)),
+            cross=dot(transform.T, self.cross),
+            feature_sum=dot(transform.T, self.feature_sum),
+        )
+
+
+def zeros(
+    n_features: int, outputs: tuple[int, ...] = (), dtype: jnp.dtype | None = None
+) -> NormalEquations:
+    """The sums over no rows, for `n_features` features and targets of shape `n *outputs`."""
+    p = n_features
+    return NormalEquations(
+        gram=jnp.zeros((p, p), dtype),
+        cross=jnp.zeros((p, *outputs), dtype),
+        target_square=jnp.zeros(outputs, dtype),
+        feature_sum=jnp.zeros(p, dtype),
+        target_sum=jnp.zeros(outputs, dtype),
+        weight_sum=jnp.zeros((), dtype),
+    )
+
+
+@functools.partial(jax.jit, static_argnames="block_rows")
+def accumulate(
+    feature_map: FeatureMap,
+    X: Float[Array, "n d"],
+    y: Float[Array, "n *c"],
+    weights: Float[Array, " n"] | None = None,
+    *,
+    block_rows: int | None = None,
+) -> NormalEquations:
+    """Sum the normal equations over the rows of `X`, one block of rows at a time.
+
+    Args:
+        feature_map: gives the features of a block of rows.
+        X: inputs, shape `n d`.
+        y: targets, shape `n` or `n c`.
+        weights: row weights, shape `n`, at least 0; 0 is as if the row were not there.
+        block_rows: rows in memory at a time (static); by default what suits the device.
+
+    Differentiable in the feature map, `X`, `y` and `weights`, in both modes.
+    """
+    w = jnp.ones(X.shape[0], X.dtype) if weights is None else weights
+    zero = zeros(feature_map.n_features, y.shape[1:], X.dtype)
+    return sum_row_blocks(
+        lambda *block: _sums(feature_map, *block),
+        (X, y, w),
+        zero,
+        block_rows or default_block_rows(),
+    )
+
+
+def accumulate_folds(
+    feature_map: FeatureMap,
+    X: Float[Array, "v r d"],
+    y: Float[Array, "v r *c"],
+    weights: Float[Array, "v r"],
+    *,
+    block_rows: int | None = None,
+) -> NormalEquations:
+    """The sums of every fold, in one pass over the rows; see `tuning.folds` for the layout.
+
+    The total is the sum over the leading axis, and what trains for a fold is the total less the
+    fold (De Brabanter 2010, eq. 20-21).
+    """
+
+    def one_fold(fold: tuple[Array, Array, Array]) -> NormalEquations:
+        return accumulate(feature_map, *fold, block_rows=block_rows)
+
+    return jax.lax.map(one_fold, (X, y, weights))
+
+
+def accumulate_batches(
+    feature_map: FeatureMap,
+    batches: Iterable[tuple[ArrayLike, ...]],
+    *,
+    n_folds: int | None = None,
+    block_rows: int | None = None,
+) -> NormalEquations:
+    """Sum the normal equations over an iterator of row batches (De Brabanter 2010, Algorithm 4).
+
+    Batches are padded with weightless rows to the size of the first one, so that they compile once
+    however the last one falls; memory is that of one batch.
+
+    Args:
+        feature_map: gives the features of a block of rows.
+        batches: yields `(X, y)` or `(X, y, weights)`, in any array type.
+        n_folds: if given, row `r` of the whole stream belongs to fold `r mod n_folds` and the sums
+            have a leading axis of folds: one pass serves cross-validation. Rows must then come in
+            no periodic order.
+        block_rows: rows in memory at a time within a batch.
+
+    Raises:
+        ValueError: if there is no batch, or a batch has another number of columns than the first
+            or lengths that differ; the rows concerned are named.
+    """
+    total: NormalEquations | None = None
+    capacity = start = 0
+    expected: tuple[int, ...] = ()
+    for batch in batches:
+        X, y = np.asarray(batch[0]), np.asarray(batch[1])
+        w = np.asarray(batch[2]) if len(batch) > 2 else np.ones(len(X), X.dtype)
+        n = len(X)
+        where = f"rows {start} to {start + n - 1}"
+        if not n == len(y) == len(w):
+            raise ValueError(f"{where}: {n} rows of X, {len(y)} of y and {len(w)} weights")
+        if total is None:
+            capacity, expected = n, X.shape[1:]
+            outputs = y.shape[1:]
+            total = zeros(feature_map.n_features, outputs, jnp.asarray(X[:0]).dtype)
+            if n_folds is not None:
+                total = jax.tree.map(lambda a: jnp.zeros((n_folds, *a.shape), a.dtype), total)
+        if X.shape[1:] != expected:
+            raise ValueError(f"{where}: expected columns {expected} as before, got {X.shape[1:]}")
+        capacity = max(capacity, n)
+        padded = [_pad_rows(a, capacity) for a in (X, y, w.astype(X.dtype))]
+        if n_folds is None:
+            total = total + accumulate(feature_map, *padded, block_rows=block_rows)
+        else:
+            # Round robin: position i of a batch is row start + i of the stream.
+            per_fold = [_round_robin(a, start, n_folds) for a in padded]
+            total = total + _accumulate_folds_jit(feature_map, *per_fold, block_rows=block_rows)
+        start += n
+    if total is None:
+        raise ValueError("batches: expected at least one batch of rows, got none")
+    return total
+
+
+_accumulate_folds_jit = jax.jit(accumulate_folds, static_argnames="block_rows")
+
+
+def _sums(
+    feature_map: FeatureMap,
+    X: Float[Array, "n d"],
+    y: Float[Array, "n *c"],
+    w: Float[Array, " n"],
+) -> NormalEquations:
+    phi = feature_map(X)
+    weighted = phi * w[:, None]
+    wy = y * w.reshape(-1, *[1] * (y.ndim - 1))
+    return NormalEquations(
+        gram=dot(weighted.T, phi),
+        cross=dot(phi.T, wy),
+        target_square=jnp.sum(wy * y, axis=0),
+        feature_sum=dot(phi.T, w),
+        target_sum=jnp.sum(wy, axis=0),
+        weight_sum=jnp.sum(w),
+    )
+
+
+def _pad_rows(a: np.ndarray, rows: int) -> np.ndarray:
+    return np.pad(a, [(0, rows - len(a))] + [(0, 0)] * (a.ndim - 1))
+
+
+def _round_robin(a: np.ndarray, start: int, n_folds: int) -> np.ndarray:
+    """Rows dealt to folds, `(n_folds, rows, ...)`; the row at 0 is number `start` of the stream."""
+    a = _pad_rows(a, -(-len(a) // n_folds) * n_folds)
+    dealt = np.swapaxes(a.reshape(-1, n_folds, *a.shape[1:]), 0, 1)
+    return np.roll(dealt, start % n_folds, axis=0)

@@ -1,0 +1,248 @@
+"""Bandwidths for density and entropy estimation, one per dimension."""
+
+import functools
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optimistix as optx
+from jaxtyping import Array, Float, Int
+
+from .._numerics import as_float, epsilon
+from .._status import CONVERGED, NOT_FINITE
+from .._types import Scalar
+from ._functionals import Functional, binned, columns, exact
+from ._validate import check_table
+
+# Where a bandwidth comes from.
+PLUG_IN = 0
+CONSTANT = 1
+TIES = 2
+UNRESOLVED = 3
+GIVEN = 4
+
+RULES = {
+    PLUG_IN: "the solve-the-equation plug-in.",
+    CONSTANT: "0: the column is constant.",
+    TIES: (
+        "the normal reference rule: at the scale that the plug-in asks for, most pairs of rows are "
+        "exact ties (a binary, categorical or coarsely rounded column), so there is no density."
+    ),
+    UNRESOLVED: (
+        "the normal reference rule: the plug-in equation has no solution on the scales that the "
+        "grid resolves (extreme outliers?); use method='exact', or transform the column."
+    ),
+    GIVEN: "the caller's own.",
+}
+
+Method = Literal["auto", "exact", "binned"]
+Spread = Literal["std", "robust"]
+
+_EXACT_ROWS = 512  # up to here the double sum costs no more than some milliseconds per column
+_GRID = 2**15
+_STEP = float(np.log(0.8))
+_STEPS = 64
+_RESOLVED = 3.0  # bins: below, frequencies beyond the grid's matter
+
+
+class Bandwidth(NamedTuple):
+    """One bandwidth per dimension, and where it comes from.
+
+    Attributes:
+        h: bandwidths in the units of the columns, 0 where a column is constant, shape `d`.
+        rule: `PLUG_IN`, `CONSTANT`, or, where the normal reference rule stands in, `TIES` or
+            `UNRESOLVED`, shape `d`; `RULES[rule]` says it in words.
+        status: `CONVERGED`, or `NOT_FINITE` where the column is, shape `d`.
+    """
+
+    h: Float[Array, " d"]
+    rule: Int[Array, " d"]
+    status: Int[Array, " d"]
+
+
+def normal_reference_bandwidth(
+    X: Float[Array, "n d"], *, spread: Spread = "std"
+) -> Float[Array, " d"]:
+    """`h = (4/3)^(1/5) sigma n^(-1/5)`, the best for a normal density, one dimension at a time.
+
+    The univariate rule (Silverman 1986, eq. 3.28, with the constant exact), the one that the
+    plug-in improves on; not the multivariate `(4/(d+2))^(1/(d+4)) n^(-1/(d+4))`.
+
+    Args:
+        X: inputs, shape `n d`.
+        spread: the estimate of sigma: "std", the sample standard deviation (divisor n - 1), or
+            "robust", the smaller of that and the interquartile range / 1.349 where it is not 0.
+
+    Returns:
+        Bandwidths, shape `d`, in the units of the columns; 0 where a column is constant. Under
+        differentiation they are constants.
+
+    Raises:
+        ValueError: if `X` has no rows or (outside `jit`) is not finite.
+    """
+    X = check_table(as_float(X))
+    return _normal_reference(X, spread)
+
+
+def plug_in_bandwidth(
+    X: Float[Array, "n d"], *, method: Method = "auto", spread: Spread = "std"
+) -> Bandwidth:
+    """The two-stage solve-the-equation plug-in bandwidth of each column (Sheather and Jones 1991).
+
+    De Brabanter 2010, Algorithm 2, eq. 13-17, with a Gaussian kernel, whose mu_2 is 1. Eq. 13 and
+    14 are read as in Wand and Jones 1995: mu_2 is the integral of `x^2 kappa(x)`, the sum has the
+    factor `1 / (n^2 h^(r+1))` with the same h inside and outside, and what the paper calls R(f^(r))
+    is `psi_r`, the integral of `f^(r) f`.
+
+    Of several solutions the largest is taken, as usual. A column of few different values has small
+    ones that are artefacts of its lattice: as soon as more than half of the pairs of rows within a
+    pilot bandwidth of each other (in the Gaussian sense) are exact ties, the column gets the normal
+    reference rule instead, and `rule` says so.
+
+    Scale equivariant, invariant to shifts and the order of rows, in float32 as in float64: a column
+    is centred and scaled first.
+
+    Args:
+        X: inputs, shape `n d`.
+        method: "exact", the double sums in row blocks, `O(n^2)` time; "binned", linear binning on
+            2^15 bins and an FFT, `O(n)` time, equal to the exact one to about 1e-4 or better;
+            "auto", exact up to 512 rows.
+        spread: the estimate of sigma in step 1: "std", the sample standard deviation (divisor
+            n - 1), or "robust", the smaller of that and the interquartile range / 1.349 where it
+            is not 0 (sorts every column).
+
+    Returns:
+        Bandwidths, where each comes from, and statuses, all of shape `d`. Under differentiation
+        they are constants.
+
+    Raises:
+        ValueError: if `X` has no rows, a name is unknown, or (outside `jit`) `X` is not finite.
+    """
+    if method not in ("auto", "exact", "binned"):
+        raise ValueError(f"method: expected 'auto', 'exact' or 'binned', got {method!r}")
+    X = check_table(as_float(X))
+    use_exact = method == "exact" or (method == "auto" and X.shape[0] <= _EXACT_ROWS)
+    return _plug_in(X, use_exact, spread)
+
+
+class _Column(NamedTuple):
+    z: Float[Array, " n"]  # (x - mean) / unit
+    unit: Scalar  # the sample standard deviation, 0 where constant
+    sigma: Scalar  # the estimate of sigma, in units
+
+
+def _unit_column(x: Float[Array, " n"], spread: Spread) -> _Column:
+    """Centred and of unit variance, without overflow, underflow or loss to a large mean."""
+    if spread not in ("std", "robust"):
+        raise ValueError(f"spread: expected 'std' or 'robust', got {spread!r}")
+    n = x.shape[0]
+    deviations = x - x[0]
+    furthest = jnp.max(jnp.abs(deviations))
+    # Values that differ by the rounding of their magnitude are one value. NaN is not constant.
+    constant = furthest <= 2 * epsilon(x.dtype) * jnp.max(jnp.abs(x))
+    z = deviations / jnp.where(constant, 1, furthest)
+    z = z - jnp.mean(z)
+    z = z - jnp.mean(z)  # what rounding left
+    deviation = jnp.where(constant, 1, jnp.sqrt(jnp.sum(z * z) / max(n - 1, 1)))
+    z = z / deviation
+    sigma = jnp.ones((), x.dtype)
+    if spread == "robust":
+        quartiles = jnp.quantile(z, jnp.asarray([0.25, 0.75], x.dtype))
+        robust = (quartiles[1] - quartiles[0]) / 1.349
+        sigma = jnp.where(robust > 0, jnp.minimum(robust, 1), 1)
+    return _Column(z, jnp.where(constant, 0, furthest * deviation), sigma)
+
+
+def _reference(n: int) -> float:
+    return float((4 / 3) ** 0.2 * n**-0.2)
+
+
+@functools.partial(jax.jit, static_argnames="spread")
+def _normal_reference(X: Float[Array, "n d"], spread: Spread) -> Float[Array, " d"]:
+    def bandwidth(x):
+        column = _unit_column(x, spread)
+        return _reference(x.shape[0]) * column.sigma * column.unit
+
+    return columns(bandwidth, jax.lax.stop_gradient(X))
+
+
+@functools.partial(jax.jit, static_argnames=("use_exact", "spread"))
+def _plug_in(X: Float[Array, "n d"], use_exact: bool, spread: Spread) -> Bandwidth:
+    def bandwidth(x):
+        column = _unit_column(x, spread)
+        return _of_column(column, use_exact)
+
+    return Bandwidth(*columns(bandwidth, jax.lax.stop_gradient(X)))
+
+
+def _of_column(column: _Column, use_exact: bool) -> tuple[Scalar, Array, Array]:
+    z, sigma, n = column.z, column.sigma, column.z.shape[0]
+    # Eq. 16 and 17: h_1 and h_2 of a normal density, in units of sigma.
+    h1 = float((32 * np.sqrt(2) / 5 / n) ** (1 / 7)) * sigma
+    h2 = float((64 * np.sqrt(2) / 7 / n) ** (1 / 9)) * sigma
+    if use_exact:
+        functional, ties = exact(z)
+        finest = jnp.zeros((), z.dtype)
+    else:
+        functional, ties, width = binned(z, _GRID, margin=10 * float(n ** (-1 / 9)))
+        finest = _RESOLVED * width
+    psi4, psi6 = functional(4, h1), functional(6, h2)
+    # log A, where h_AMSE = A h^(5/7).
+    log_a = (jnp.log(6 * float(np.sqrt(2)) * psi4 / -psi6) - 5 * jnp.log(h1) + 7 * jnp.log(h2)) / 7
+    log_h, found = _solve(functional, log_a, n, finest)
+    pilot = _pilot(log_h, log_a)
+    close = float(np.sqrt(2 * np.pi)) * functional(0, pilot) - 1 / n
+    tied = ties > 0.5 * close
+    rule = jnp.where(tied, TIES, jnp.where(found, PLUG_IN, UNRESOLVED))
+    h = jnp.where(rule == PLUG_IN, jnp.exp(log_h), _reference(n) * sigma)
+    constant = column.unit == 0
+    finite = jnp.isfinite(column.unit)
+    h = jnp.where(constant, 0, jnp.where(finite, h * column.unit, jnp.nan))
+    rule = jnp.where(constant, CONSTANT, rule).astype(jnp.int32)
+    return h, rule, jnp.where(finite, CONVERGED, NOT_FINITE).astype(jnp.int32)
+
+
+def _pilot(log_h: Scalar, log_a: Scalar) -> Scalar:
+    return jnp.exp(log_a + 5 / 7 * log_h)
+
+
+def _solve(functional: Functional, log_a: Scalar, n: int, finest: Scalar) -> tuple[Scalar, Array]:
+    """The largest root of eq. 15 in log h, and whether there is one with a resolved pilot.
+
+    The equation, `h = (2 sqrt(pi) n psi_4(g))^(-1/5)` with `g = A h^(5/7)`, written as
+    excess(log h) = 0, has a positive excess at a large h. From four times the bandwidth of maximal
+    smoothing (Terrell 1990) h descends by factors of 0.8 until the excess changes its sign, and
+    bisection does the rest: log h to eps^(2/3), far below the statistical error.
+    """
+    dtype = log_a.dtype
+    offset = float(np.log(2 * np.sqrt(np.pi) * n))
+
+    def excess(log_h: Scalar) -> Scalar:
+        psi4 = functional(4, _pilot(log_h, log_a))
+        return 2 / 7 * log_h - log_a + 0.2 * (offset + jnp.log(psi4))
+
+    top = jnp.asarray(np.log(4 * 1.144) - 0.2 * np.log(n), dtype)
+
+    def descending(carry):
+        log_h, value, steps = carry
+        return (value > 0) & (_pilot(log_h + _STEP, log_a) >= finest) & (steps < _STEPS)
+
+    def descend(carry):
+        log_h, _, steps = carry
+        return log_h + _STEP, excess(log_h + _STEP), steps + 1
+
+    start = (top, excess(top), jnp.zeros((), jnp.int32))
+    log_h, value, steps = jax.lax.while_loop(descending, descend, start)
+    found = (value <= 0) & (steps > 0)
+    tolerance = float(epsilon(dtype) ** (2 / 3))
+    solution = optx.root_find(
+        lambda y, args: excess(y),
+        optx.Bisection(rtol=0.0, atol=tolerance, flip=False),  # flip: no host callback
+        log_h - _STEP / 2,
+        options={"lower": log_h, "upper": log_h - _STEP},
+        max_steps=100,
+        throw=False,
+    )
+    converged = found & (solution.result == optx.RESULTS.successful)
+    return jnp.where(converged, solution.value, log_h), converged

@@ -1,0 +1,120 @@
+"""Prototypes at random: any rows, or each class its share."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float, Int
+
+from .._numerics import is_concrete
+from .._types import Key
+from ._validate import check_count
+
+
+def uniform(key: Key, n: int, m: int) -> Int[Array, " m"]:
+    """`m` different rows of `n`, every set of `m` equally likely; shape `m`, in random order.
+
+    Pure in `key`; `vmap` over keys gives independent draws.
+
+    Raises:
+        ValueError: unless 1 <= m <= n.
+    """
+    check_count(m, n)
+    return _uniform(key, n, m)
+
+
+def stratified(key: Key, labels: ArrayLike, m: int) -> Int[Array, " m"]:
+    """`m` different rows, each class with its share, the rows of a class equally likely.
+
+    The shares are those of `allocate`. Pure in `key`; `vmap` over keys gives independent draws.
+
+    Args:
+        key: decides the draw.
+        labels: class of every row, of any type, shape `n`; on the host, so not traced.
+        m: number of rows to take.
+
+    Returns:
+        Row numbers, shape `m`, class after class in the sorted order of the labels.
+
+    Raises:
+        ValueError: if `labels` is traced or not of shape `n`, m > n, or m is less than the number
+            of classes.
+    """
+    codes, counts = encode(labels)
+    return draw_strata(key, jnp.asarray(codes), jnp.asarray(allocate(counts, m)), m)
+
+
+def encode(labels: ArrayLike) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " c"]]:
+    """Class numbers 0..c-1 in the sorted order of the labels, and rows per class."""
+    if not is_concrete(labels):
+        raise ValueError(
+            "labels: expected an array of values, got a traced one; how many prototypes each "
+            "class gets is decided outside jit and vmap"
+        )
+    labels = np.asarray(labels)
+    if labels.ndim != 1 or labels.size == 0:
+        raise ValueError(f"labels: expected shape (n,) with at least one row, got {labels.shape}")
+    _, codes, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    return codes.astype(np.int32), counts
+
+
+def allocate(counts: Int[np.ndarray, " c"], m: int) -> Int[np.ndarray, " c"]:
+    """How many of `m` each class gets: in proportion to its rows, and at least one.
+
+    By largest remainders: everybody gets the whole part of `m counts / n`, or one if that is
+    zero, and what is left goes to the largest remainders. Should the ones given for nothing have
+    used up more than there was, the classes that are furthest above their quota pay.
+
+    Raises:
+        ValueError: if m > n, or m is less than the number of classes.
+    """
+    counts = np.asarray(counts)
+    n, classes = int(counts.sum()), len(counts)
+    check_count(m, n)
+    if m < classes:
+        raise ValueError(f"m: expected at least one prototype for each of {classes} classes, got {m}")
+    quotas = [m * int(count) for count in counts]  # times n, exact
+    shares = np.asarray([max(1, quota // n) for quota in quotas])
+    while shares.sum() != m:
+        missing = [quota - n * int(share) for quota, share in zip(quotas, shares, strict=True)]
+        if shares.sum() < m:
+            shares[int(np.argmax(missing))] += 1
+        else:
+            payers = [gap if share > 1 else m * n for gap, share in zip(missing, shares, strict=True)]
+            shares[int(np.argmin(payers))] -= 1
+    return shares.astype(np.int32)
+
+
+@functools.partial(jax.jit, static_argnames="m")
+def draw_strata(
+    key: Key, codes: Int[Array, " n"], shares: Int[Array, " c"], m: int
+) -> Int[Array, " m"]:
+    """`shares[c]` rows of each class `c`, class after class; `m` is the sum of the shares."""
+    priority = _priorities(key, codes.shape[0])
+
+    def of_class(code):
+        return jax.lax.top_k(jnp.where(codes == code, priority, -1), m)[1]
+
+    classes = jnp.arange(shares.shape[0], dtype=jnp.int32)
+    ranked = jax.lax.map(of_class, classes)
+    code = jnp.repeat(classes, shares, total_repeat_length=m)
+    rank = jnp.arange(m, dtype=jnp.int32) - (jnp.cumsum(shares) - shares)[code]
+    return ranked[code, rank]
+
+
+@functools.partial(jax.jit, static_argnames=("n", "m"))
+def _uniform(key: Key, n: int, m: int) -> Int[Array, " m"]:
+    return jax.lax.top_k(_priorities(key, n), m)[1]
+
+
+def _priorities(key: Key, n: int) -> Float[Array, " n"]:
+    """Positive float32 numbers in uniformly random order, with 2^30 different values.
+
+    The largest m of them are a sample without replacement, and to find those among floats is a
+    hundred times faster on a CPU than the sort in `jax.random.permutation` (2 ms against 0.2 s
+    for 500,000). Read as floats, bit patterns keep their order; adding the least normal number
+    avoids the subnormal ones, and uniform floats would have 2^23 values only.
+    """
+    bits = (jax.random.bits(key, (n,), jnp.uint32) >> 2) + jnp.uint32(0x00800000)
+    return jax.lax.bitcast_convert_type(bits, jnp.float32)

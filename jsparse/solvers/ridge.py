@@ -1,0 +1,193 @@
+"""Ridge systems for many penalties from one eigendecomposition."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from .._numerics import dot, rank_cutoff
+from .._status import status_of
+
+
+class Spectrum(NamedTuple):
+    """Eigendecomposition of a symmetric matrix, held constant under differentiation.
+
+    The solves below take their derivatives from the matrix itself, by the implicit function
+    theorem, so repeated eigenvalues do no harm.
+    """
+
+    matrix: Float[Array, "p p"]
+    values: Float[Array, " p"]  # ascending, negative rounding set to 0
+    vectors: Float[Array, "p p"]
+
+
+class Ridge(NamedTuple):
+    """Solutions of a ridge system, one for each `C`."""
+
+    weights: Float[Array, "s p *c"]
+    intercept: Float[Array, "s *c"]
+    degrees_of_freedom: Float[Array, " s"]  # sum_i d_i / (d_i + 1/C)
+    effective_rank: Int[Array, ""]  # eigenvalues of the centred gram above rounding noise
+    relative_residual: Float[Array, " s"]  # |G w - c + w/C| / |c|, worst output
+    status: Int[Array, " s"]
+
+
+def spectrum(matrix: Float[Array, "p p"]) -> Spectrum:
+    """Eigendecomposition of a symmetric positive semi-definite matrix."""
+    values, vectors = jnp.linalg.eigh(jax.lax.stop_gradient(matrix))
+    return Spectrum(matrix, jnp.maximum(values, 0), vectors)
+
+
+def resolvent(
+    spectrum: Spectrum, rhs: Float[Array, "s p k"], shifts: Float[Array, " s"]
+) -> Float[Array, "s p k"]:
+    """`(A + shift_s I)^(-1) rhs_s` for every shift; differentiable in `A`, `rhs` and `shifts`."""
+    shift = shifts[:, None, None]
+
+    def matvec(x: Float[Array, "s p k"]) -> Float[Array, "s p k"]:
+        return dot(spectrum.matrix, x) + shift * x
+
+    def solve(_: object, b: Float[Array, "s p k"]) -> Float[Array, "s p k"]:
+        spread = spectrum.values[None, :, None] + jax.lax.stop_gradient(shift)
+        return dot(spectrum.vectors, dot(spectrum.vectors.T, b) / spread)
+
+    return jax.lax.custom_linear_solve(matvec, rhs, solve, symmetric=True)
+
+
+@jax.custom_jvp
+def quadratic_form(
+    spectrum: Spectrum, B: Float[Array, "p k"], shifts: Float[Array, " s"]
+) -> Float[Array, "s k k"]:
+    """`B' (A + shift_s I)^(-1) B` for every shift; differentiable in `A`, `B` and `shifts`."""
+    rotated = dot(spectrum.vectors.T, B)
+    spread = spectrum.values[None, :] + shifts[:, None]
+    return dot(rotated.T[None] / spread[:, None, :], rotated)
+
+
+@quadratic_form.defjvp
+def _quadratic_form_jvp(primals: tuple, tangents: tuple) -> tuple:
+    # d(B' R B) = dB' X + X' dB - X' (dA + dshift I) X with X = R B, R the resolvent: no derivative
+    # of the eigendecomposition, hence no differences of eigenvalues.
+    spec, B, shifts = primals
+    d_spec, d_B, d_shifts = tangents
+    X = resolvent(spec, jnp.broadcast_to(B, (shifts.shape[0], *B.shape)), shifts)
+    Xt = jnp.swapaxes(X, 1, 2)
+    half = dot(Xt, d_B)
+    inner = dot(d_spec.matrix, X) + d_shifts[:, None, None] * X
+    return quadratic_form(spec, B, shifts), half + jnp.swapaxes(half, 1, 2) - dot(Xt, inner)
+
+
+class RidgeSystem(NamedTuple):
+    """The factorised system of `ridge`: any right-hand side, any `C`."""
+
+    centred: Spectrum  # of G - f f'/N
+    feature_sum: Float[Array, " p"]  # f
+    weight_sum: Float[Array, ""]  # N
+    intercept_penalty: Float[Array, ""]
+
+    def solve(
+        self, C: Float[Array, " s"], rhs: Float[Array, "p c"], rhs_intercept: Float[Array, " c"]
+    ) -> tuple[Float[Array, "s p c"], Float[Array, "s c"]]:
+        """Solve `[[G + I/C, f], [f', N + p/C]] [w; b] = [rhs; rhs_intercept]` for every `C`.
+
+        The intercept is eliminated, which leaves the centred matrix: decomposed once, it serves
+        every `C`. What `p > 0` adds to it is a rank-one term, by Sherman and Morrison.
+        """
+        f, N, t = self.feature_sum[:, None], self.weight_sum, rhs_intercept[None, :]
+        shifts = 1 / C
+        # One call for both right-hand sides: the centred one and the rank-one vector.
+        both = jnp.concatenate([rhs - dot(f, t) / N, f], axis=1)
+        solved = resolvent(self.centred, jnp.broadcast_to(both, (C.shape[0], *both.shape)), shifts)
+        x, u = solved[:, :, :-1], solved[:, :, -1:]
+        alpha = rank_one_weight(N, self.intercept_penalty, C)[:, None, None]
+        fx, fu = dot(f.T, x), dot(f.T, u)
+        w = x + alpha * u * (t[None] - fx) / (1 + alpha * fu)
+        denominator = N + self.intercept_penalty * shifts
+        b = (t - dot(f.T, w)[:, 0, :]) / denominator[:, None]
+        return w, b
+
+
+def ridge_system(
+    gram: Float[Array, "p p"],
+    feature_sum: Float[Array, " p"],
+    weight_sum: Float[Array, ""],
+    intercept_penalty: Float[Array, ""],
+) -> RidgeSystem:
+    """Factorise the ridge system of summed features; see `ridge` for the arguments."""
+    f = feature_sum
+    centred = spectrum(gram - f[:, None] * f[None, :] / weight_sum)
+    return RidgeSystem(centred, f, weight_sum, intercept_penalty)
+
+
+def rank_one_weight(
+    weight_sum: Float[Array, ""], intercept_penalty: Float[Array, ""], C: Float[Array, " s"]
+) -> Float[Array, " s"]:
+    """`alpha = 1/N - 1/(N + p/C)` in `G - f f'/(N + p/C) = centred + alpha f f'`; 0 for p = 0."""
+    p = intercept_penalty / C
+    return p / (weight_sum * (weight_sum + p))
+
+
+def ridge(
+    gram: Float[Array, "p p"],
+    cross: Float[Array, "p *c"],
+    feature_sum: Float[Array, " p"],
+    target_sum: Float[Array, "*c"],
+    weight_sum: Float[Array, ""],
+    C: Float[Array, " s"],
+    intercept_penalty: Float[Array, ""],
+) -> Ridge:
+    """Minimise `1/2 |w|^2 + p/2 b^2 + C/2 sum_i weight_i (y_i - phi_i'w - b)^2` for every `C`.
+
+    De Brabanter 2010, eq. 7, with the intercept's penalty `p` free (the paper prints `p = 1`).
+
+    Args:
+        gram: `G = Phi' W Phi`, shape `p p`.
+        cross: `Phi' W y`, shape `p` or `p c`.
+        feature_sum: `f = Phi' w`, shape `p`.
+        target_sum: `y' w`, shape `()` or `c`.
+        weight_sum: `N = sum w`.
+        C: weights of the data-fit term, shape `s`.
+        intercept_penalty: `p`, at least 0.
+
+    Returns:
+        `Ridge`, solutions stacked along the first axis. Its status is `NOT_FINITE` where a solution
+        is not finite and `PRECISION_LOST` where `1/C` lies below the rounding noise of a
+        rank-deficient system, so that rounding would decide the solution.
+
+    Differentiable in every argument in both modes.
+    """
+    outputs = cross.shape[1:]
+    c, t = cross.reshape(cross.shape[0], -1), target_sum.reshape(-1)
+    system = ridge_system(gram, feature_sum, weight_sum, intercept_penalty)
+    w, b = system.solve(C, c, t)
+    shifts = 1 / C
+
+    residual = dot(gram, w) + feature_sum[None, :, None] * b[:, None, :] - c[None]
+    residual = jnp.linalg.norm(residual + shifts[:, None, None] * w, axis=1)
+    scale = jnp.linalg.norm(c, axis=0)[None]
+    relative = jnp.max(residual / jnp.where(scale > 0, scale, 1), axis=1, initial=0)
+
+    values = system.centred.values
+    noise = noise_level(system.centred)
+    rank = jnp.sum(values > noise, dtype=jnp.int32)
+    finite = jnp.all(jnp.isfinite(w), axis=(1, 2)) & jnp.all(jnp.isfinite(b), axis=1)
+    return Ridge(
+        weights=w.reshape(-1, c.shape[0], *outputs),
+        intercept=b.reshape(-1, *outputs),
+        degrees_of_freedom=degrees_of_freedom(system.centred, C),
+        effective_rank=rank,
+        relative_residual=jax.lax.stop_gradient(relative),
+        status=status_of(~finite, (shifts < noise) & (rank < c.shape[0])),
+    )
+
+
+def noise_level(spectrum: Spectrum) -> Float[Array, ""]:
+    """Size of the rounding in the eigenvalues: what lies below carries no information."""
+    return rank_cutoff(spectrum.values[-1], spectrum.values.shape[0])
+
+
+def degrees_of_freedom(spectrum: Spectrum, C: Float[Array, " s"]) -> Float[Array, " s"]:
+    """`sum_i d_i / (d_i + 1/C)`, what the fit uses of its features."""
+    values = spectrum.values[None, :]
+    return jnp.sum(values / (values + (1 / C)[:, None]), axis=1)

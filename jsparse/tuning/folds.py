@@ -1,0 +1,85 @@
+"""Folds for cross-validation, as a rectangular table of row numbers."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Bool, Int
+
+from .._types import Key
+
+
+class Folds(NamedTuple):
+    """Row numbers of `v` folds, padded to a rectangle so that shapes stay static.
+
+    Attributes:
+        index: rows of each fold, shape `v r`; padding repeats row 0.
+        valid: False at padding, shape `v r`.
+    """
+
+    index: Int[Array, "v r"]
+    valid: Bool[Array, "v r"]
+
+    def gather(self, x: Array) -> Array:
+        """`x (n, ...)` laid out by folds, `(v, r, ...)`."""
+        return x[self.index]
+
+    def scatter(self, values: Array, n: int) -> Array:
+        """Values `(v, r, ...)` back in row order, `(n, ...)`; rows in no fold are zero."""
+        index = jnp.where(self.valid, self.index, n)
+        return jnp.zeros((n, *values.shape[2:]), values.dtype).at[index].set(values, mode="drop")
+
+
+def plain_folds(key: Key, n: int, v: int) -> Folds:
+    """`v` random folds of nearly equal size (De Brabanter 2010, Algorithm 3, step 2)."""
+    _check_count(n, v)
+    return _deal(jax.random.permutation(key, n), v)
+
+
+def stratified_folds(key: Key, labels: Int[Array, " n"], v: int) -> Folds:
+    """`v` random folds, each with its share of every class, sizes differing by at most one.
+
+    Rows are shuffled, sorted by class and dealt in turn, so that in each class too the counts
+    differ by at most one.
+    """
+    n = labels.shape[0]
+    _check_count(n, v)
+    shuffled = jax.random.permutation(key, n)
+    return _deal(shuffled[jnp.argsort(labels[shuffled], stable=True)], v)
+
+
+def folds_from_assignment(assignment: ArrayLike) -> Folds:
+    """Folds from the caller's own fold number of every row, shape `n`; host only.
+
+    Raises:
+        ValueError: if the numbers are not 0..v-1 with v >= 2 and every fold used.
+    """
+    numbers = np.asarray(assignment)
+    values, counts = np.unique(numbers, return_counts=True)
+    v = len(values)
+    if numbers.ndim != 1 or v < 2 or not np.array_equal(values, np.arange(v)):
+        raise ValueError(
+            "folds: expected one fold number per row, 0..v-1 with v >= 2 and none missing; got "
+            f"shape {numbers.shape} with values {values[:10]}"
+        )
+    rows = int(counts.max())
+    index, valid = np.zeros((v, rows), np.int32), np.zeros((v, rows), bool)
+    for fold in range(v):
+        members = np.flatnonzero(numbers == fold)
+        index[fold, : len(members)], valid[fold, : len(members)] = members, True
+    return Folds(jnp.asarray(index), jnp.asarray(valid))
+
+
+def _deal(order: Int[Array, " n"], v: int) -> Folds:
+    n = order.shape[0]
+    rows = -(-n // v)
+    padding = rows * v - n
+    index = jnp.pad(order, (0, padding)).reshape(rows, v).T
+    valid = (jnp.arange(rows * v) < n).reshape(rows, v).T
+    return Folds(index, valid)
+
+
+def _check_count(n: int, v: int) -> None:
+    if not 2 <= v <= n:
+        raise ValueError(f"folds: expected between 2 and the number of rows ({n}), got {v}")

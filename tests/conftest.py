@@ -1,0 +1,30 @@
+"""Strict mode for the whole suite: any silent promotion, broadcast or warning is an error."""
+
+import jax
+import jaxtyping
+import pytest
+
+jaxtyping.install_import_hook("jsparse", "beartype.beartype")
+
+jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+
+@pytest.fixture(autouse=True)
+def precision(request):
+    """float64, except in the float32 leg of the tests that ask for `dtype`."""
+    wanted = request.getfixturevalue("dtype") if "dtype" in request.fixturenames else "float64"
+    with jax.enable_x64(wanted == "float64"):
+        yield wanted
+
+
+@pytest.fixture(params=["float64", "float32"])
+def dtype(request):
+    """Both legs; a test that takes it must hold in both, with only `tol` relaxed."""
+    return request.param
+
+
+@pytest.fixture
+def tol(dtype):
+    """Relative tolerance of a well-conditioned computation in this leg."""
+    return {"float64": 1e-10, "float32": 2e-4}[dtype]

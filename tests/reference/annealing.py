@@ -1,0 +1,105 @@
+"""Coupled simulated annealing with loops, from De Brabanter 2010, Appendix, Algorithm 6.
+
+`probability` is the modified form of Xavier de Souza et al. 2010 (CSA-M); `printed` is the one the
+Appendix prints, with its coupling term over the current solutions x_j, or literally over the
+probes y_j.
+"""
+
+import math
+
+import numpy as np
+
+
+def probability(energies, T):
+    """exp(E_i / T) / sum_j exp(E_j / T)."""
+    worst = max(energies)
+    terms = [math.exp((e - worst) / T) for e in energies]
+    return [term / sum(terms) for term in terms]
+
+
+def printed(probe_energies, coupling_energies, T):
+    """exp(-E(y_i) / T) / (exp(-E(y_i) / T) + rho), rho = sum_j exp(-E_j / T)."""
+    best = min([*probe_energies, *coupling_energies])
+    rho = sum(math.exp((best - e) / T) for e in coupling_energies)
+    terms = [math.exp((best - e) / T) for e in probe_energies]
+    return [term / (term + rho) if term + rho > 0 else 0.0 for term in terms]
+
+
+def variance(A):
+    """(1/q) sum A^2 - 1/q^2, as the Appendix has it."""
+    q = len(A)
+    return sum(a * a for a in A) / q - 1 / q**2
+
+
+def triangle(x, low, high):
+    """`x` bounced off the walls of [low, high] until it is inside."""
+    while not low <= x <= high:
+        x = 2 * low - x if x < low else 2 * high - x
+    return x
+
+
+def spread(energies):
+    """Upper median less smallest, else largest less smallest."""
+    ordered = sorted(energies)
+    middle = ordered[len(ordered) // 2]
+    return (middle if middle > ordered[0] else ordered[-1]) - ordered[0]
+
+
+def anneal(E, x, low, high, jumps, draws, T0, Tac0, alpha=0.05, part=0.99, G=1):
+    """Algorithm 6 with the random numbers given: Cauchy `jumps (k, q, p)`, uniform `draws (k, q)`.
+
+    Returns:
+        all probes `((k + 1) q, p)`, the final x and energies, and per round T^ac and the variance.
+    """
+    x = [list(row) for row in x]
+    q, p = len(x), len(x[0])
+    energies = [E(np.array(row)) for row in x]
+    record = [list(row) for row in x]
+    unit = spread(energies)
+    T, Tac, k = T0, Tac0 * unit, 0
+    temperatures, variances = [], [variance(probability(energies, Tac))]
+    for r in range(len(draws)):
+        A = probability(energies, Tac)
+        for i in range(q):
+            y = [
+                triangle(x[i][j] + T * (high[j] - low[j]) * jumps[r][i][j], low[j], high[j])
+                for j in range(p)
+            ]
+            record.append(y)
+            energy = E(np.array(y))
+            if energy <= energies[i] or draws[r][i] < A[i]:
+                x[i], energies[i] = y, energy
+        variances.append(variance(probability(energies, Tac)))
+        if (r + 1) % G == 0:
+            below = variances[-1] < part * (q - 1) / q**2
+            Tac *= 1 - alpha if below else 1 + alpha
+            k += 1
+            T = T0 / (k + 1)
+        temperatures.append(Tac / unit)
+    return np.array(record), np.array(x), energies, temperatures, variances
+
+
+def anneal_as_printed(E, rng, low, high, q, rounds, coupling, alpha=0.05):
+    """Algorithm 6 with the printed acceptance; `coupling` is "current" or "probes".
+
+    Returns:
+        per round, the variance as a part of its target, and T^ac.
+    """
+    low, high = np.asarray(low), np.asarray(high)
+    x = rng.uniform(low, high, (q, low.size))
+    energies = np.array([E(row) for row in x])
+    T, Tac = 1.0, np.ptp(energies)
+    target = 0.99 * (q - 1) / q**2
+    ratios, temperatures = [], []
+    for k in range(rounds):
+        y = x + T * (high - low) * rng.standard_cauchy(x.shape)
+        y = np.array([[triangle(v, *b) for v, *b in zip(r, low, high, strict=True)] for r in y])
+        probes = np.array([E(row) for row in y])
+        A = printed(probes, energies if coupling == "current" else probes, Tac)
+        accepted = (probes <= energies) | (rng.uniform(size=q) < A)
+        x, energies = np.where(accepted[:, None], y, x), np.where(accepted, probes, energies)
+        ratios.append(variance(A) / target)
+        temperatures.append(Tac)
+        Tac *= 1 - alpha if ratios[-1] < 1 else 1 + alpha
+        T = 1.0 / (k + 2)
+    return np.array(ratios), np.array(temperatures)

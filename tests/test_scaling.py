@@ -1,0 +1,162 @@
+"""Standardisation against float64 NumPy loops, and its behaviour on awkward columns."""
+
+import chex
+import hypothesis
+import hypothesis.extra.numpy
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference.scaling import mean_and_deviation
+
+from jsparse.scaling import Standardization, standardize
+
+
+def columns(n=200, d=3, seed=0):
+    return np.random.default_rng(seed).normal(size=(n, d))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("mean", [0.0, 1e3, 1e6])
+def test_agrees_with_loops_whatever_the_mean(dtype, mean, weighted):
+    X = np.asarray(mean + columns(), dtype)
+    weights = np.random.default_rng(1).uniform(0.1, 3.0, 200).astype(dtype) if weighted else None
+    given = None if weights is None else jnp.asarray(weights)
+    scaling = standardize(jnp.asarray(X), given)
+    assert scaling.shift.dtype == scaling.scale.dtype == dtype
+    shift, scale = mean_and_deviation(X, weights)  # of the very float32 numbers it was given
+    eps = np.finfo(dtype).eps
+    np.testing.assert_allclose(scaling.scale, scale, rtol=20 * eps)
+    # The mean itself can be no better than its own rounding.
+    np.testing.assert_allclose(scaling.shift, shift, atol=20 * eps, rtol=2 * eps)
+    scaled = np.asarray(scaling.apply(jnp.asarray(X)), np.float64)
+    assert scaling.apply(jnp.asarray(X)).dtype == dtype
+    again, unit = mean_and_deviation(scaled, weights)
+    np.testing.assert_allclose(again, 0, atol=20 * eps + eps * mean)
+    np.testing.assert_allclose(unit, 1, rtol=20 * eps)
+
+
+def test_undo_is_the_inverse(dtype, tol):
+    X = jnp.asarray(10 + 3 * columns(), dtype)
+    scaling = standardize(X)
+    np.testing.assert_allclose(scaling.undo(scaling.apply(X)), X, rtol=tol)
+    np.testing.assert_allclose(scaling.apply(X[0]), scaling.apply(X)[0], rtol=tol)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, -0.1, 1e6, 1e-30, -1e30])
+def test_constant_columns_keep_scale_one(dtype, value):
+    X = jnp.asarray(np.full((50, 1), value), dtype)
+    scaling = standardize(X)
+    assert scaling.scale[0] == 1
+    assert scaling.shift[0] == X[0, 0]
+    np.testing.assert_array_equal(scaling.apply(X), 0)
+
+
+def test_rounding_is_not_variance_but_one_row_that_differs_is(dtype):
+    eps = np.finfo(dtype).eps
+    rounding = np.where(np.arange(1000) % 2, 1e3, 1e3 * (1 + eps))
+    lone = np.zeros(1000)
+    lone[17] = 1
+    far = 1e6 + np.where(np.arange(1000) == 400, 1.0, 0.0)
+    X = np.stack([rounding, lone, far], 1).astype(dtype)
+    scale = np.asarray(standardize(jnp.asarray(X)).scale)
+    assert scale[0] == 1
+    np.testing.assert_allclose(scale[1:], np.sqrt(0.001 * 0.999), rtol=1e-4)
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e30])
+def test_neither_overflows_nor_underflows(dtype, size):
+    X = columns() * size
+    scaling = standardize(jnp.asarray(X, dtype))
+    np.testing.assert_allclose(scaling.scale, X.std(0), rtol=1e-4)
+
+
+def test_rows_of_weight_zero_do_not_exist(dtype):
+    X = columns().astype(dtype)
+    padded = np.concatenate([np.full((3, 3), np.nan, dtype), X, np.full((2, 3), np.inf, dtype)])
+    weights = np.concatenate([np.zeros(3), np.ones(200), np.zeros(2)]).astype(dtype)
+    ours = standardize(jnp.asarray(padded), jnp.asarray(weights))
+    np.testing.assert_allclose(ours.shift, X.mean(0), atol=1e-6)
+    np.testing.assert_allclose(ours.scale, X.std(0), rtol=1e-5)
+
+
+def test_weights_count_rows(tol, dtype):
+    X = jnp.asarray(columns(5), dtype)
+    counts = np.array([1, 3, 2, 1, 4])
+    repeated = standardize(jnp.repeat(X, counts, axis=0))
+    weighted = standardize(X, jnp.asarray(counts, dtype))
+    chex.assert_trees_all_close(weighted, repeated, rtol=tol, atol=tol)
+
+
+def test_one_row_and_all_weights_zero_stay_finite(dtype):
+    one = standardize(jnp.asarray([[2.0, 5.0]], dtype))
+    np.testing.assert_array_equal(one.shift, [2, 5])
+    np.testing.assert_array_equal(one.scale, [1, 1])
+    chex.assert_tree_all_finite(standardize(jnp.ones((3, 2), dtype), jnp.zeros(3, dtype)))
+
+
+@hypothesis.settings(max_examples=40, deadline=None, derandomize=True)
+@hypothesis.given(
+    X=hypothesis.extra.numpy.arrays(
+        np.float64, (7, 2), elements=st.floats(-1e6, 1e6, allow_nan=False, allow_subnormal=False)
+    ),
+    shift=st.floats(-100, 100),
+    size=st.floats(0.01, 100),
+)
+def test_affine_maps_and_row_order_change_nothing(X, shift, size):
+    order = np.random.default_rng(0).permutation(7)
+    spread = np.abs(X - X[:1]).max(0)
+    # Leave out columns at the edge of being constant, where a shift may decide.
+    hypothesis.assume(bool(np.all((spread == 0) | (spread > 1e-3 * (1 + np.abs(X).max(0))))))
+    scaled = [
+        standardize(jnp.asarray(Z)).apply(jnp.asarray(Z)) for Z in (X, shift + size * X, X[order])
+    ]
+    # A constant column under a linear map may come out as the rounding of its magnitude.
+    np.testing.assert_allclose(scaled[0], scaled[1], atol=1e-6)
+    np.testing.assert_allclose(scaled[0][order], scaled[2], atol=1e-9)
+
+
+def test_jit_vmap_and_no_second_compilation(dtype, tol):
+    chex.clear_trace_counter()
+    X = jnp.asarray(columns(30), dtype)
+    counted = jax.jit(chex.assert_max_traces(lambda Z: standardize(Z), n=1))
+    chex.assert_trees_all_close(counted(X), standardize(X), rtol=tol)
+    counted(X + 1)
+    stack = jnp.stack([X, 2 * X + 1])
+    mapped = jax.vmap(standardize)(stack)
+    for i in range(2):
+        one = Standardization(mapped.shift[i], mapped.scale[i])
+        chex.assert_trees_all_close(one, standardize(stack[i]), rtol=tol, atol=tol)
+
+
+def test_gradients_agree_with_finite_differences_and_are_finite_at_constant_columns():
+    X = jnp.asarray(np.column_stack([columns(6, 2), np.full(6, 3.0)]))
+    direction = jnp.asarray(columns(6, 3, seed=2)).at[:, 2].set(0)
+    target = jnp.asarray(columns(6, 3, seed=3))
+
+    def objective(t):
+        Z = X + t * direction
+        return jnp.sum(jnp.sin(standardize(Z).apply(Z) * target))
+
+    slope = jax.grad(objective)(0.0)
+    difference = (objective(1e-5) - objective(-1e-5)) / 2e-5
+    np.testing.assert_allclose(slope, difference, rtol=1e-7)
+    np.testing.assert_allclose(jax.jvp(objective, (0.0,), (1.0,))[1], slope, rtol=1e-10)
+    chex.assert_tree_all_finite(jax.grad(lambda Z: jnp.sum(standardize(Z).scale))(X))
+
+
+@pytest.mark.parametrize(
+    ("X", "weights", "message"),
+    [
+        (np.zeros((0, 2)), None, "at least one row"),
+        (np.zeros((3, 2)), np.ones(2), "one per row"),
+        (np.zeros((3, 2)), -np.ones(3), "negative"),
+    ],
+)
+def test_bad_input_is_named(X, weights, message):
+    # The annotations, checked in this suite only, may refuse the shapes first.
+    with pytest.raises((ValueError, TypeError)) as caught:
+        standardize(jnp.asarray(X), None if weights is None else jnp.asarray(weights))
+    if isinstance(caught.value, ValueError):
+        assert message in str(caught.value)

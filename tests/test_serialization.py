@@ -1,0 +1,425 @@
+"""Models on disk: the same predictions to the last bit, and a clear word for every bad file."""
+
+import json
+import os
+import pathlib
+import stat
+import warnings
+
+import hypothesis
+import hypothesis.extra.numpy
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors
+import safetensors.numpy
+
+from jsparse import kernels
+from jsparse._status import PrecisionWarning
+from jsparse.expansion import KernelExpansion
+from jsparse.scaling import standardize
+from jsparse.serialization import (
+    ModelFileError,
+    OutputError,
+    atomic_path,
+    check_writable,
+    load,
+    load_state,
+    save,
+    save_state,
+)
+
+D, M = 3, 5
+
+
+def every_kernel():
+    lengthscale = np.array([0.7, 1.3, 2.9])
+    rbf = kernels.RBF(jnp.asarray(lengthscale))
+    return {
+        "rbf": kernels.RBF(jnp.asarray(1 / 3)),
+        "rbf per column": rbf,
+        "rbf sigma2": kernels.RBF.from_sigma2(2.3),
+        "laplacian": kernels.Laplacian(0.9),
+        "matern32": kernels.Matern32(jnp.asarray(lengthscale)),
+        "matern52": kernels.Matern52(1.1),
+        "rational quadratic": kernels.RationalQuadratic(1.1, 0.6),
+        "linear": kernels.Linear(0.5),
+        "polynomial": kernels.Polynomial(3, 0.4, 1.2),
+        "nested": 0.3 * (rbf + kernels.Linear() * kernels.Polynomial(2, 1.0, 0.1)),
+        "product": rbf * kernels.Laplacian(2.0) + kernels.Scaled(kernels.Matern52(1.0), 3.0),
+    }
+
+
+def model(kernel=None, dtype="float64", outputs=(), scaled=True):
+    rng = np.random.default_rng(0)
+    X = jnp.asarray(7 + 3 * rng.normal(size=(20, D)), dtype)
+    return KernelExpansion(
+        kernel=kernels.RBF(jnp.asarray(1.5, dtype)) if kernel is None else kernel,
+        prototypes=jnp.asarray(rng.normal(size=(M, D)), dtype),
+        coefficients=jnp.asarray(rng.normal(size=(M, *outputs)), dtype),
+        intercept=jnp.asarray(rng.normal(size=outputs), dtype),
+        scaling=standardize(X) if scaled else None,
+    )
+
+
+def inputs(dtype="float64"):
+    return jnp.asarray(7 + 3 * np.random.default_rng(1).normal(size=(11, D)), dtype)
+
+
+def same(ours, theirs):
+    """The same structure, and leaves equal in shape, dtype and every bit."""
+    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("name", list(every_kernel()))
+def test_every_kernel_predicts_the_same_to_the_last_bit(tmp_path, name, dtype):
+    expansion = model(every_kernel()[name], dtype)  # made under this leg's precision
+    save(tmp_path / "model.safetensors", expansion)
+    loaded, metadata = load(tmp_path / "model.safetensors")
+    same(loaded, expansion)
+    assert metadata == {}
+    predictions = loaded(inputs(dtype))
+    assert predictions.dtype == dtype
+    np.testing.assert_array_equal(predictions, expansion(inputs(dtype)))
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+@pytest.mark.parametrize("outputs", [(), (1,), (3,)])
+def test_every_shape(tmp_path, dtype, outputs, scaled):
+    expansion = model(dtype=dtype, outputs=outputs, scaled=scaled)
+    save(tmp_path / "m", expansion)
+    loaded, _ = load(tmp_path / "m")
+    same(loaded, expansion)
+    assert loaded(inputs(dtype)).shape == (11, *outputs)
+    np.testing.assert_array_equal(loaded(inputs(dtype)), expansion(inputs(dtype)))
+
+
+def test_arrays_that_do_not_lie_in_c_order(tmp_path):
+    a = np.asfortranarray(np.arange(6.0).reshape(2, 3))
+    save_state(tmp_path / "s", {"a": a, "b": np.arange(10)[::3], "c": a.T}, {})
+    arrays, _ = load_state(tmp_path / "s")
+    np.testing.assert_array_equal(arrays["a"], a)
+    np.testing.assert_array_equal(arrays["b"], [0, 3, 6, 9])
+    np.testing.assert_array_equal(arrays["c"], a.T)
+
+
+def test_arrays_of_foreign_bytes_or_dtype(tmp_path):
+    save_state(tmp_path / "s", {"a": np.arange(3).astype(">i8")}, {})
+    arrays, _ = load_state(tmp_path / "s")
+    assert arrays["a"].tolist() == [0, 1, 2]
+    for array in (np.array(["text"]), np.array([object()]), np.array([1j])):
+        with pytest.raises(ValueError, match="array 'a': expected dtype bool, int8"):
+            save_state(tmp_path / "t", {"a": array}, {})
+
+
+def test_metadata_come_back_with_their_types(tmp_path):
+    metadata = {
+        "task": "classification",
+        "classes": ["1", 1, 1.0, True, None, "<=50K", "é\n\"'"],
+        "C": 2.0,
+        "rows": 10**20,
+        "nested": {"columns": [{"name": "age", "fill": 0.1}], "empty": []},
+        "odd": [1e-320, float("inf")],
+    }
+    save(tmp_path / "m", model(), metadata)
+    _, loaded = load(tmp_path / "m")
+    assert loaded == metadata
+    kinds = [type(value) for value in loaded["classes"]]
+    assert kinds == [str, int, float, bool, type(None), str, str]
+    assert type(loaded["C"]) is float
+
+
+def test_numpy_metadata_become_plain(tmp_path):
+    metadata = {
+        "labels": np.array(["a", "b"]),
+        "counts": (np.int64(3), np.float32(0.5), np.bool_(True)),
+        "score": jnp.asarray(0.25),
+    }
+    save(tmp_path / "m", model(), metadata)
+    _, loaded = load(tmp_path / "m")
+    assert loaded == {"labels": ["a", "b"], "counts": [3, 0.5, True], "score": 0.25}
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=5,
+)
+numbers = st.sampled_from(["f4", "f8", "i4", "i8", "u4", "b1"]).flatmap(
+    lambda kind: hypothesis.extra.numpy.arrays(
+        np.dtype(kind), hypothesis.extra.numpy.array_shapes(min_dims=0, max_side=3, min_side=0)
+    )
+)
+
+
+@hypothesis.settings(max_examples=40, deadline=None, derandomize=True)
+@hypothesis.given(
+    arrays=st.dictionaries(st.text("ab._", min_size=1, max_size=4), numbers, max_size=3),
+    document=st.dictionaries(st.text(max_size=3), json_values, max_size=3),
+)
+def test_states_survive_bit_for_bit(tmp_path_factory, arrays, document):
+    path = tmp_path_factory.getbasetemp() / "state"
+    save_state(path, arrays, document)
+    ours, text = load_state(path)
+    assert text == document
+    assert json.dumps(text) == json.dumps(document)  # 1 is not 1.0, nor True
+    assert sorted(ours) == sorted(arrays)
+    for name, array in arrays.items():
+        assert (ours[name].dtype, ours[name].shape) == (array.dtype, array.shape)
+        assert ours[name].tobytes() == array.tobytes()
+
+
+def test_any_safetensors_reader_can_open_it(tmp_path):
+    expansion = model(every_kernel()["nested"])
+    save(tmp_path / "m", expansion, {"task": "regression"})
+    with safetensors.safe_open(tmp_path / "m", framework="numpy") as file:
+        header = file.metadata()
+        names = set(file.keys())
+        np.testing.assert_array_equal(file.get_tensor("prototypes"), expansion.prototypes)
+    assert {"prototypes", "coefficients", "intercept", "scaling.shift", "scaling.scale"} < names
+    assert any(name.startswith("kernel.") and name.endswith(".lengthscale") for name in names)
+    assert (header["format"], header["format_version"], header["kind"]) == ("jsparse", "1", "model")
+    document = json.loads(header["document"])
+    assert document["dtype"] == "float64"
+    assert document["kernel"]["class"] == type(expansion.kernel).__name__
+    assert document["versions"]["jax"] == jax.__version__
+    assert b"pickle" not in (tmp_path / "m").read_bytes()
+
+
+def test_what_cannot_be_saved(tmp_path):
+    custom = kernels.Custom(lambda params, x, z: params * jnp.sum(x * z), jnp.asarray(1.0))
+    with pytest.raises(ValueError, match="got Custom, which holds a Python function"):
+        save(tmp_path / "m", model(custom))
+    with pytest.raises(ValueError, match=r"kernel\.left: expected one of jsparse's own kernels"):
+        save(tmp_path / "m", model(custom + kernels.RBF(1.0)))
+
+    class RBF(kernels.RBF):
+        """A kernel of the user's that only looks like one of ours."""
+
+    with pytest.raises(ValueError, match="own kernels"):
+        save(tmp_path / "m", model(RBF(1.0)))
+    for metadata, words in (
+        ({"when": object()}, r"document\['metadata'\]\['when'\]: .* got object"),
+        ({"a": [{"b": {1: 2}}]}, r"\['a'\]\[0\]\['b'\]: expected keys that are strings, got 1"),
+        ({"raw": b"bytes"}, "got bytes"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            save(tmp_path / "m", model(), metadata)
+    assert list(tmp_path.iterdir()) == []
+
+
+def damaged_files(whole):
+    header = int.from_bytes(whole[:8], "little")
+    flipped = bytearray(whole)
+    flipped[-3] ^= 1
+    word = whole.replace(b"prototypes", b"prototypez")
+    document = whole.replace(b"note", b"nota")  # still JSON, still the same lengths
+    return {
+        "empty": (b"", "it is empty"),
+        "a few bytes": (whole[:5], "cut, damaged"),
+        "cut header": (whole[: 8 + header // 2], "cut, damaged"),
+        "cut data": (whole[:-1], "cut, damaged"),
+        "too long": (whole + b"x", "cut, damaged"),
+        "text": (b"age,income\n1,2\n" * 40, "cut, damaged"),
+        "flipped bit": (bytes(flipped), "checksum"),
+        "renamed array": (word, "checksum"),
+        "altered document": (document, "checksum"),
+    }
+
+
+@pytest.mark.parametrize("what", list(damaged_files(bytes(20))))
+def test_damaged_files(tmp_path, what):
+    path = tmp_path / "model.safetensors"
+    save(path, model(), {"task": "note"})
+    content, words = damaged_files(path.read_bytes())[what]
+    assert content != path.read_bytes()
+    path.write_bytes(content)
+    with pytest.raises(ModelFileError) as caught:
+        load(path)
+    for word in ("model.safetensors", "expected a jsparse model", words):
+        assert word in str(caught.value)
+
+
+def test_foreign_files(tmp_path):
+    path = tmp_path / "other"
+    path.write_bytes(safetensors.numpy.save({"w": np.ones(3)}, metadata={"format": "pt"}))
+    with pytest.raises(ModelFileError, match="of other origin \\(format 'pt'\\)"):
+        load(path)
+    path.write_bytes(safetensors.numpy.save({"w": np.ones(3)}))
+    with pytest.raises(ModelFileError, match="of other origin"):
+        load(path)
+    save_state(path, {"w": np.ones(3)}, kind="search", document={})
+    with pytest.raises(ModelFileError, match=r"expected a jsparse model .* holds a jsparse search"):
+        load(path)
+    with pytest.raises(ModelFileError, match="there is no such file"):
+        load(tmp_path / "nothing")
+    with pytest.raises(ModelFileError, match="it is a folder"):
+        load(tmp_path)
+
+
+def test_newer_format(tmp_path):
+    path = tmp_path / "newer"
+    header = {"format": "jsparse", "format_version": "2", "kind": "model"}
+    path.write_bytes(safetensors.numpy.save({"w": np.ones(3)}, metadata=header))
+    with pytest.raises(ModelFileError, match="format version 1 or older; it has version 2"):
+        load(path)
+    header["format_version"] = "one"
+    path.write_bytes(safetensors.numpy.save({"w": np.ones(3)}, metadata=header))
+    with pytest.raises(ModelFileError, match="'one', not a number"):
+        load(path)
+
+
+def rewritten(path, change):
+    """A file with a good checksum whose parts were changed, as another program might write."""
+    arrays, document = load_state(path, kind="model")
+    change(arrays, document)
+    save_state(path, arrays, document, kind="model")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda a, d: a.pop("coefficients"), "coefficients"),
+        (lambda a, d: a.pop("kernel.lengthscale"), "lengthscale"),
+        (lambda a, d: a.pop("scaling.scale"), "scaling.scale"),
+        (lambda a, d: d.pop("kernel"), "kernel"),
+        (lambda a, d: d["kernel"].update({"class": "eval"}), "'eval' is none of"),
+        (lambda a, d: d["kernel"]["fields"].update({"other": {"value": 1}}), "other"),
+        (lambda a, d: a.update({"scaling.shift": np.ones(2)}), "fit together"),
+        (lambda a, d: a.update({"coefficients": np.ones(4)}), "fit together"),
+        (lambda a, d: a.update({"intercept": np.ones(2)}), "fit together"),
+    ],
+)
+def test_parts_that_do_not_fit_together(tmp_path, change, words):
+    save(tmp_path / "m", model())
+    rewritten(tmp_path / "m", change)
+    with pytest.raises(ModelFileError, match="expected a complete jsparse model") as caught:
+        load(tmp_path / "m")
+    assert words in str(caught.value)
+
+
+def test_float64_model_without_float64_says_so(tmp_path):
+    expansion = model()
+    save(tmp_path / "m", expansion)
+    with jax.enable_x64(False):
+        with pytest.warns(PrecisionWarning, match="float64 is switched off"):
+            loaded, _ = load(tmp_path / "m")
+        assert {leaf.dtype for leaf in jax.tree.leaves(loaded)} == {jnp.dtype("float32")}
+        values = loaded(inputs("float32"))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            asked, _ = load(tmp_path / "m", dtype="float32")
+        np.testing.assert_array_equal(asked(inputs("float32")), values)
+        with pytest.raises(ValueError, match="float64 is switched off"):
+            load(tmp_path / "m", dtype="float64")
+    np.testing.assert_allclose(values, expansion(inputs()), rtol=1e-4, atol=1e-5)
+
+
+def test_dtype_on_request(tmp_path):
+    expansion = model(dtype="float32")
+    save(tmp_path / "m", expansion)
+    kept, _ = load(tmp_path / "m")  # float64 is on, yet the model stays what it was
+    assert kept.prototypes.dtype == jnp.float32
+    np.testing.assert_array_equal(kept(inputs("float32")), expansion(inputs("float32")))
+    widened, _ = load(tmp_path / "m", dtype="float64")
+    assert {leaf.dtype for leaf in jax.tree.leaves(widened)} == {jnp.dtype("float64")}
+    with pytest.raises(ValueError, match="got 'int8'"):
+        load(tmp_path / "m", dtype="int8")
+    huge = model()
+    huge = KernelExpansion(huge.kernel, huge.prototypes, huge.coefficients * 1e60, huge.intercept)
+    save(tmp_path / "huge", huge)
+    with pytest.raises(ValueError, match="coefficients holds values too large for float32"):
+        load(tmp_path / "huge", dtype="float32")
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "m"
+    save(path, model())
+    before = path.read_bytes()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pathlib.Path, "replace", full)
+    with pytest.raises(OutputError, match="No space left on device"):
+        save(path, model(outputs=(2,)))
+    monkeypatch.undo()
+
+    def interrupted():
+        with atomic_path(path) as temporary:
+            temporary.write_bytes(b"half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_written_files_have_the_users_permissions(tmp_path):
+    old = os.umask(0o027)
+    try:
+        save(tmp_path / "m", model())
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE((tmp_path / "m").stat().st_mode) == 0o640
+    (tmp_path / "m").chmod(0o600)
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "m")
+    save(link, model())
+    assert link.is_symlink()
+    assert stat.S_IMODE((tmp_path / "m").stat().st_mode) == 0o600
+
+
+def test_writability_is_known_beforehand_and_nothing_is_left(tmp_path):
+    new, old = tmp_path / "new.csv.gz", tmp_path / "old"
+    old.write_text("precious")
+    stamp = old.stat().st_mtime_ns
+    check_writable(new)
+    check_writable(old)
+    assert (old.read_text(), old.stat().st_mtime_ns) == ("precious", stamp)
+    assert list(tmp_path.iterdir()) == [old]
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("nowhere/m", "there is no folder"),
+        (".", "a folder"),
+        ("old/m", "there is no folder"),
+        ("pipe", "not a regular file"),
+        ("n" * 300, "File name too long"),
+        ("/proc/m", "cannot be written"),
+    ],
+)
+def test_unwritable_places_are_named(tmp_path, place, words):
+    (tmp_path / "old").write_text("a file")
+    os.mkfifo(tmp_path / "pipe")
+    path = tmp_path / place
+    for attempt in (check_writable, lambda where: save(where, model())):
+        with pytest.raises(OutputError) as caught:
+            attempt(path)
+        assert words in str(caught.value)
+        assert os.path.realpath(path) in str(caught.value)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["old", "pipe"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_permissions_are_respected(tmp_path):
+    (tmp_path / "old").write_text("precious")
+    (tmp_path / "old").chmod(0o444)
+    with pytest.raises(OutputError, match="read-only"):
+        check_writable(tmp_path / "old")
+    tmp_path.chmod(0o555)
+    with pytest.raises(OutputError, match="Permission denied"):
+        check_writable(tmp_path / "new")
+    tmp_path.chmod(0o755)
+    save(tmp_path / "secret", model())
+    (tmp_path / "secret").chmod(0)
+    with pytest.raises(ModelFileError, match="cannot be read: Permission denied"):
+        load(tmp_path / "secret")
