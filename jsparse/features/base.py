@@ -3,8 +3,10 @@
 import abc
 
 import equinox as eqx
-from jaxtyping import Array, Float
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
 
+from .._types import Scalar
 from ..expansion import KernelExpansion
 
 
@@ -19,6 +21,10 @@ class FeatureMap(eqx.Module):
     @abc.abstractmethod
     def n_features(self) -> int:
         """Number of features `p`."""
+
+    def unresolved(self, C: Float[Array, "*s"], weight_sum: Scalar) -> Bool[Array, "*s"]:
+        """Whether features lost to rounding would have mattered at this `C`; none are, by default."""
+        return jnp.zeros(C.shape, bool)
 
     @abc.abstractmethod
     def penalty(self) -> Float[Array, "p p"] | None:

@@ -2,9 +2,10 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from .._numerics import dot, rank_cutoff
+from .._types import Scalar
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
 from .base import FeatureMap
@@ -13,7 +14,8 @@ from .base import FeatureMap
 class Nystroem(FeatureMap):
     """`Phi = K(X, Z) T - shift`, `R = I`, with `T = U Lambda^(-1/2)` (De Brabanter 2010, eq. 5).
 
-    Build it with `nystroem`. Features are mapped row by row, not by transforming summed kernel
+    Eigenvalues of `K(Z, Z)` below `rank_cutoff` are noise and their features are dropped; `rank` says
+    how many stay. Features are mapped row by row, not by transforming summed kernel
     columns: in float32 the row form has an error of about `sqrt(eps)` where the summed form has one
     of order one, because the transform amplifies rounding by `1 / lambda_min`.
 
@@ -22,12 +24,27 @@ class Nystroem(FeatureMap):
         prototypes: shape `m d`.
         transform: `T`, shape `m m`; the columns of dropped eigenvalues are zero.
         shift: subtracted from every row of features, shape `m`.
+        cutoff: eigenvalues below it were dropped.
     """
 
     kernel: Kernel
     prototypes: Float[Array, "m d"]
     transform: Float[Array, "m m"]
     shift: Float[Array, " m"]
+    cutoff: Scalar
+
+    def __init__(
+        self, kernel: Kernel, prototypes: Float[Array, "m d"], *, center: bool = True
+    ) -> None:
+        gram = kernel.gram(prototypes)
+        self.kernel = kernel
+        self.prototypes = prototypes
+        self.transform = whitening(gram)
+        mean = dot(jnp.mean(gram, axis=0), self.transform)
+        self.shift = mean if center else jnp.zeros_like(mean)
+        # The first column of T has length lambda_1^(-1/2).
+        first = jax.lax.stop_gradient(jnp.sum(jnp.square(self.transform[:, 0])))
+        self.cutoff = rank_cutoff(jnp.where(first > 0, 1 / jnp.where(first > 0, first, 1), 0))
 
     def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n p"]:
         """`K(X, Z) T - shift`, shape `n m`."""
@@ -42,6 +59,15 @@ class Nystroem(FeatureMap):
     def rank(self) -> Int[Array, ""]:
         """Effective rank: the number of eigenvalues of `K(Z, Z)` above the noise of the dtype."""
         return jnp.sum(jnp.any(self.transform != 0, axis=0), dtype=jnp.int32)
+
+    def unresolved(self, C: Float[Array, "*s"], weight_sum: Scalar) -> Bool[Array, "*s"]:
+        """Whether a dropped feature, had it been resolved, would have been used more than half.
+
+        An eigenvalue lambda of `K(Z, Z)` makes a feature whose sum of squares over the rows is about
+        `lambda N / m`; the ridge uses it by the factor `g / (g + 1/C)`.
+        """
+        dropped = self.rank < self.n_features
+        return dropped & (C * self.cutoff * weight_sum / self.n_features > 1)
 
     def penalty(self) -> Float[Array, "p p"] | None:
         """None: the identity."""
@@ -59,39 +85,12 @@ class Nystroem(FeatureMap):
         )
 
 
-def nystroem(kernel: Kernel, prototypes: Float[Array, "m d"], *, center: bool = True) -> Nystroem:
-    """The Nystroem feature map of a kernel on prototypes (De Brabanter 2010, eq. 5).
-
-    The paper's `phi_i(x) = lambda_i^(-1/2) sum_k u_ki k(z_k, x)`. Eigenvalues below
-    `rank_cutoff` (a small constant times eps times the largest) are noise and their features are
-    dropped; `Nystroem.rank` says how many stay.
-
-    Args:
-        kernel: kernel of two points.
-        prototypes: shape `m d`.
-        center: subtract from the features their mean over the prototypes. It changes no model with
-            an unpenalised intercept, and saves digits: sums of centred features cancel less. Turn
-            it off for eq. 7 to the letter, whose penalised intercept depends on the origin.
-
-    Differentiable in the kernel and in the prototypes, in both modes. Predictions do not depend on
-    the rotation of the features, so the derivative is taken in the rotation in which it is simplest;
-    it holds the dropped eigenvalues' space fixed.
-    """
-    gram = kernel.gram(prototypes)
-    transform = whitening(gram)
-    if center:
-        shift = dot(jnp.mean(gram, axis=0), transform)
-    else:
-        shift = jnp.zeros(prototypes.shape[0], gram.dtype)
-    return Nystroem(kernel, prototypes, transform, shift)
-
-
 @jax.custom_jvp
 def whitening(gram: Float[Array, "m m"]) -> Float[Array, "m m"]:
     """`T = U Lambda^(-1/2)` with `T' K T = I` on the kept eigenspace, largest eigenvalue first."""
     eigenvalues, vectors = jnp.linalg.eigh(gram)
     eigenvalues, vectors = eigenvalues[::-1], vectors[:, ::-1]
-    kept = eigenvalues > rank_cutoff(eigenvalues[0], gram.shape[0])
+    kept = eigenvalues > rank_cutoff(eigenvalues[0])
     scale = jnp.where(kept, 1 / jnp.sqrt(jnp.where(kept, eigenvalues, 1)), 0)
     return vectors * scale[None, :]
 

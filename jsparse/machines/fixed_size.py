@@ -5,26 +5,25 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .._blocks import default_block_rows, map_row_blocks, sum_row_blocks
-from .._numerics import dot, epsilon, like
+from .._numerics import is_concrete, like
 from .._status import CONVERGED, PRECISION_LOST
-from ..solvers.ridge import ridge_system
-from .._types import Scalar, ScalarLike
+from .._types import ScalarLike
 from ..expansion import KernelExpansion
-from ..features import FeatureMap, nystroem
+from ..features import FeatureMap, Nystroem
 from ..kernels import Kernel
-from ..normal_equations import NormalEquations, accumulate
+from ..normal_equations import accumulate
 
 
 class FixedSizeFit(NamedTuple):
-    """A fitted fixed-size LS-SVM and what is known of its solve."""
+    """A fitted machine and what is known of its solve."""
 
     expansion: KernelExpansion
     degrees_of_freedom: Float[Array, ""]  # sum_i d_i / (d_i + 1/C) of the centred gram
     effective_rank: Int[Array, ""]  # features above rounding noise
-    relative_residual: Float[Array, ""]  # of the ridge system
+    relative_residual: Float[Array, ""]  # |G w - c + w/C| / |c|
     status: Int[Array, ""]
 
 
@@ -39,15 +38,35 @@ def fit(
     intercept_penalty: ScalarLike = 0.0,
     block_rows: int | None = None,
 ) -> FixedSizeFit:
-    """Fit a fixed-size LS-SVM (De Brabanter 2010, eq. 6-7 with squared loss)."""
-    return fit_features(
-        nystroem(kernel, prototypes),
-        C,
-        X,
-        y,
-        weights,
-        intercept_penalty=intercept_penalty,
-        block_rows=block_rows,
+    """Fit a fixed-size LS-SVM (De Brabanter 2010, eq. 5-7).
+
+    Minimises `1/2 |w|^2 + C/2 sum_i weight_i (y_i - phi(x_i)'w - b)^2` over the Nystroem features
+    of the prototypes. Classification is the same with targets -1 and +1.
+
+    Args:
+        kernel: kernel of two points.
+        prototypes: shape `m d`, `m <= n`.
+        C: weight of the data-fit term, positive.
+        X: inputs, shape `n d`, in the units of the prototypes.
+        y: targets, shape `n`, or `n c` for several at once.
+        weights: row weights, shape `n`, at least 0.
+        intercept_penalty: adds `intercept_penalty/2 b^2`; 0 as in the LS-SVM, 1 as eq. 7 prints.
+        block_rows: rows in memory at a time (static).
+
+    Returns:
+        The expansion with its diagnostics. The status is `PRECISION_LOST` where rounding, not the
+        data, decides the solution: a C so large that features lost to rounding would have been used.
+
+    Pure, and differentiable in everything but the shapes, in both modes; works under `jit` and
+    `vmap`, and nothing recompiles when values change.
+
+    Raises:
+        ValueError: for shapes that do not fit, m > n, or (outside `jit`) NaN or infinity in X, y or
+            the prototypes, C not positive, or negative weights.
+    """
+    check_problem(prototypes, C, X, y, weights)
+    return _fit_kernel(
+        kernel, prototypes, like(C, X), X, y, weights, like(intercept_penalty, X), block_rows
     )
 
 
@@ -61,75 +80,83 @@ def fit_features(
     intercept_penalty: ScalarLike = 0.0,
     block_rows: int | None = None,
 ) -> FixedSizeFit:
-    """fixme."""
-    w = jnp.ones(X.shape[0], X.dtype) if weights is None else weights
-    return _fit(
-        feature_map,
-        like(C, X),
-        X,
-        y,
-        w,
-        like(intercept_penalty, X),
-        block_rows=block_rows or default_block_rows(),
+    """`fit` for any feature map that is penalised by the identity; see there.
+
+    With `features.Linear` this is the linear machine in the primal.
+    """
+    check_problem(None, C, X, y, weights)
+    return _fit(feature_map, like(C, X), X, y, weights, like(intercept_penalty, X), block_rows)
+
+
+@functools.partial(jax.jit, static_argnames="block_rows")
+def _fit_kernel(
+    kernel: Kernel,
+    prototypes: Float[Array, "m d"],
+    C: Float[Array, ""],
+    X: Float[Array, "n d"],
+    y: Float[Array, "n *c"],
+    weights: Float[Array, " n"] | None,
+    intercept_penalty: Float[Array, ""],
+    block_rows: int | None,
+) -> FixedSizeFit:
+    return _fit(Nystroem(kernel, prototypes), C, X, y, weights, intercept_penalty, block_rows)
+
+
+@functools.partial(jax.jit, static_argnames="block_rows")
+def _fit(
+    feature_map: FeatureMap,
+    C: Float[Array, ""],
+    X: Float[Array, "n d"],
+    y: Float[Array, "n *c"],
+    weights: Float[Array, " n"] | None,
+    intercept_penalty: Float[Array, ""],
+    block_rows: int | None,
+) -> FixedSizeFit:
+    equations = accumulate(feature_map, X, y, weights, block_rows=block_rows)
+    solution = equations.solve(C[None], intercept_penalty)
+    lost = jnp.where(feature_map.unresolved(C, equations.weight_sum), PRECISION_LOST, CONVERGED)
+    return FixedSizeFit(
+        expansion=feature_map.expansion(solution.weights[0], solution.intercept[0]),
+        degrees_of_freedom=solution.degrees_of_freedom[0],
+        effective_rank=solution.effective_rank,
+        relative_residual=solution.relative_residual[0],
+        status=jnp.maximum(solution.status[0], lost.astype(jnp.int32)),
     )
 
 
-@functools.partial(jax.jit, static_argnames=("block_rows", "steps"))
-def _fit(feature_map, C, X, y, w, intercept_penalty, block_rows, steps=3):
-    outputs = y.shape[1:]
-    Y = y.reshape(y.shape[0], -1)
-    equations = accumulate(feature_map, X, Y, w, block_rows=block_rows)
-    system = ridge_system(
-        equations.gram, equations.feature_sum, equations.weight_sum, intercept_penalty
-    )
-    start = system.solve(C[None], equations.cross, equations.target_sum)
-    start = jax.tree.map(lambda a: a[0], start)
+def check_problem(
+    prototypes: Array | None, C: ScalarLike | Array, X: Array, y: Array, weights: Array | None
+) -> None:
+    """Raise a `ValueError` that says what was expected and what came; values only if concrete."""
+    if X.ndim != 2 or X.shape[0] == 0:
+        raise ValueError(f"X: expected shape (n, d) with at least one row, got {X.shape}")
+    n = X.shape[0]
+    if y.shape[:1] != (n,):
+        raise ValueError(f"y: expected {n} rows, as many as X, got shape {y.shape}")
+    if weights is not None and weights.shape != (n,):
+        raise ValueError(f"weights: expected shape ({n},), got {weights.shape}")
+    if prototypes is not None:
+        if prototypes.ndim != 2 or prototypes.shape[1] != X.shape[1]:
+            raise ValueError(
+                f"prototypes: expected shape (m, {X.shape[1]}), got {prototypes.shape}"
+            )
+        if not 1 <= prototypes.shape[0] <= n:
+            raise ValueError(
+                f"prototypes: expected between 1 and as many as rows ({n}), got "
+                f"{prototypes.shape[0]}"
+            )
+        check_finite("prototypes", prototypes)
+    check_finite("X", X)
+    check_finite("y", y)
+    if is_concrete(C) and not (np.all(np.isfinite(np.asarray(C))) and np.all(np.asarray(C) > 0)):
+        raise ValueError(f"C: expected a positive number, got {C}")
+    if weights is not None and is_concrete(weights) and not bool(jnp.all(weights >= 0)):
+        raise ValueError("weights: expected all at least 0, got a negative or NaN weight")
 
-    def pull_back(direction, target):
-        """`[Phi 1]' W (target - [Phi 1] direction)`, and the penalty."""
 
-        def block(x, target, w):
-            def predict(weights, intercept):
-                return feature_map.expansion(weights, intercept)(x, block_rows=block_rows)
-
-            values, transpose = jax.vjp(predict, *direction)
-            return transpose(w[:, None] * (target - values))
-
-        zero = jax.tree.map(jnp.zeros_like, direction)
-        g, gb = sum_row_blocks(block, (X, target, w), zero, block_rows)
-        return g - direction[0] / C, gb - intercept_penalty / C * direction[1]
-
-    def precondition(r):
-        return jax.tree.map(lambda a: a[0], system.solve(C[None], *r))
-
-    def inner(a, b):
-        return jnp.sum(a[0] * b[0], axis=0) + a[1] * b[1]
-
-    def axpy(alpha, a, b):
-        return a[0] * alpha[None] + b[0], a[1] * alpha + b[1]
-
-    start_ = jax.lax.stop_gradient(start)
-    energy = inner(start_, (equations.cross, equations.target_sum))
-    r = pull_back(start_, Y)
-    z = precondition(r)
-    p = z
-    rz = inner(r, z)
-    x = start_
-    hist = [jnp.sqrt(jnp.maximum(rz, 0) / energy)]
-    for _ in range(steps):
-        Ap = jax.tree.map(jnp.negative, pull_back(p, jnp.zeros_like(Y)))
-        pAp = inner(p, Ap)
-        alpha = jnp.where(pAp > 0, rz / jnp.where(pAp > 0, pAp, 1), 0)
-        x = axpy(alpha, p, x)
-        r = axpy(-alpha, Ap, r)
-        z = precondition(r)
-        new = inner(r, z)
-        p = axpy(new / jnp.where(rz > 0, rz, 1), p, z)
-        rz = new
-        hist.append(jnp.sqrt(jnp.maximum(rz, 0) / energy))
-    hist = jnp.stack(hist)
-    r2 = pull_back(x, Y)
-    true = jnp.sqrt(jnp.maximum(inner(r2, precondition(r2)), 0) / energy)
-    exp0 = feature_map.expansion(start[0].reshape(-1, *outputs), start[1].reshape(outputs))
-    exp = feature_map.expansion(x[0].reshape(-1, *outputs), x[1].reshape(outputs))
-    return exp0, exp, hist, true, system.centred.values, equations.weight_sum
+def check_finite(name: str, a: Array) -> None:
+    """Raise naming the first NaN or infinity; silent while tracing."""
+    if is_concrete(a) and not bool(jnp.all(jnp.isfinite(a))):
+        where = tuple(int(i) for i in np.argwhere(~np.isfinite(np.asarray(a)))[0])
+        value = np.asarray(a)[where]
+        raise ValueError(f"{name}: expected finite values, got {value} at index {where}")

@@ -178,9 +178,9 @@ def _plug_in(X: Float[Array, "n d"], use_exact: bool, spread: Spread) -> Bandwid
 
 def _of_column(column: _Column, use_exact: bool) -> tuple[Scalar, Array, Array]:
     z, sigma, n = column.z, column.sigma, column.z.shape[0]
-    # Eq. 16 and 17: h_1 and h_2 of a normal density, in units of sigma.
-    h1 = float((32 * np.sqrt(2) / 5 / n) ** (1 / 7)) * sigma
-    h2 = float((64 * np.sqrt(2) / 7 / n) ** (1 / 9)) * sigma
+    # Eq. 16 with 17: h_1 and h_2 of a normal density.
+    h1 = float((16 * np.sqrt(2) / 5 / n) ** (1 / 7)) * sigma
+    h2 = float((32 * np.sqrt(2) / 7 / n) ** (1 / 9)) * sigma
     if use_exact:
         functional, ties = exact(z)
         finest = jnp.zeros((), z.dtype)

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
 from .._blocks import block_shape, to_blocks
-from .._numerics import as_float, dot, is_concrete
+from .._numerics import as_float, dot, epsilon, is_concrete
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
 from .._types import Key, ScalarLike
 from ._validate import check_count, check_table
@@ -100,7 +100,7 @@ def renyi(
             that of the joint density of input and class, so that each class spreads on its own.
         candidates: points looked at in one step; 1 is nearest to the letter of Algorithm 1.
         tolerance: stop when a sweep raises the entropy (in nats) by less; no units of X are in it.
-        max_trials: cap on the points looked at, by default 200 m; rounded up to whole sweeps.
+        max_trials: cap on the points looked at, by default 400 m; rounded up to whole sweeps.
 
     Raises:
         ValueError: unless 1 <= m <= n, m is at least the number of classes, the shapes agree, the
@@ -124,7 +124,7 @@ def renyi(
             raise ValueError(f"labels: expected shape ({n},), one per row of X, got {numbers.shape}")
         codes = jnp.asarray(numbers)
         indices = draw_strata(key_start, codes, jnp.asarray(allocate(counts, m)), m)
-    cap = 200 * m if max_trials is None else max_trials
+    cap = 400 * m if max_trials is None else max_trials
     state = _run(key_run, X, indices, used.h, codes, tolerance, cap, candidates)
     return RenyiResult(
         state.indices, state.entropy, used, state.accepted, state.trials, state.status
@@ -262,7 +262,8 @@ def _swap(
     saved = jnp.where(same, rows + sums[None], -jnp.inf)  # with X^+ in, without X^*
     gains = jnp.where(member, -jnp.inf, jnp.max(saved, axis=1) - totals)
     best = jnp.argmax(gains)
-    improves = gains[best] > 0
+    # The entropy is the logarithm of m + sum(sums): less than its rounding is no improvement.
+    improves = gains[best] > epsilon(sums.dtype) * (sums.shape[0] + jnp.sum(sums))
     slot = _argmax(saved[best])
 
     row, leaver = rows[best], points[slot]

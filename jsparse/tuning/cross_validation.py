@@ -59,7 +59,7 @@ def cross_validate(
       matrix; for folds smaller than half the features, where it is cheaper.
 
     Args:
-        feature_map: such as `nystroem(kernel, prototypes)`; penalised by the identity.
+        feature_map: such as `Nystroem(kernel, prototypes)`; penalised by the identity.
         C: weights of the data-fit term, shape `s`.
         X: inputs, shape `n d`.
         y: targets, shape `n` or `n c`; -1 and +1 for "misclassification".
@@ -81,8 +81,8 @@ def cross_validate(
         raise ValueError(f"metric: expected one of {sorted(LOSSES)}, got {metric!r}")
     if feature_map.penalty() is not None:
         raise ValueError(
-            "feature_map: expected one penalised by the identity (nystroem, Linear), got "
-            f"{type(feature_map).__name__}; nystroem gives the same models"
+            "feature_map: expected one penalised by the identity (Nystroem, Linear), got "
+            f"{type(feature_map).__name__}; Nystroem gives the same models"
         )
     if method == "auto":
         small = 2 * folds.index.shape[1] <= feature_map.n_features
@@ -119,6 +119,8 @@ def _cross_validate(
     else:
         predictions, status = _by_removal(feature_map, C, Xf, yf, wf, total, intercept_penalty)
 
+    lost = jnp.where(feature_map.unresolved(C, total.weight_sum), PRECISION_LOST, CONVERGED)
+    status = jnp.maximum(status, lost.astype(jnp.int32))
     loss = jnp.mean(LOSSES[metric](yf[:, :, None, :], predictions), axis=-1)
     fold_loss = jnp.sum(wf[:, :, None] * loss, axis=1).T
     fold_weight = jnp.sum(wf, axis=1)[None, :]
@@ -201,8 +203,7 @@ def _by_removal(
     # without them says is not in these numbers any more.
     lost = jnp.any(pivots < 8 * noise, axis=0)
     failed = ~jnp.all(jnp.isfinite(predictions), axis=(0, 1, 3))
-    own = status_of(failed, lost)
-    return predictions, jnp.maximum(own, jnp.where(full.status == CONVERGED, own, full.status))
+    return predictions, jnp.maximum(status_of(failed, lost), full.status)
 
 
 def trustworthy(status: Int[Array, "*b"]) -> Array:

@@ -1,0 +1,86 @@
+"""What a kernel is given: hyper-parameters and points, checked and converted.
+
+Shapes are always known and always checked. Values are checked at construction, and only when they
+are concrete: a kernel may be built inside `jit`, `grad` and `vmap`.
+"""
+
+import operator
+from typing import SupportsIndex
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+from .._numerics import as_float, is_concrete
+
+
+def hyperparameter(value: ArrayLike) -> Float[Array, "..."]:
+    """`value` as an array of a definite floating dtype: a Python number takes the default one.
+
+    A weakly typed leaf would compile everything a second time once it is replaced by a tuned one.
+    """
+    value = as_float(value)
+    return jnp.asarray(value, dtype=value.dtype)
+
+
+def check_scalar(name: str, value: Array) -> None:
+    """Raise ValueError unless `value` has shape `()`."""
+    if value.ndim != 0:
+        raise ValueError(f"{name}: expected a scalar, got shape {value.shape}")
+
+
+def check_positive(name: str, value: Array) -> None:
+    """Raise ValueError if a concrete `value` is not positive and finite throughout."""
+    if is_concrete(value):
+        host = np.asarray(value)
+        if not np.all(np.isfinite(host) & (host > 0)):
+            raise ValueError(f"{name}: expected positive and finite, got {host}")
+
+
+def check_not_negative(name: str, value: Array) -> None:
+    """Raise ValueError if a concrete `value` is negative or not finite."""
+    if is_concrete(value):
+        host = np.asarray(value)
+        if not np.all(np.isfinite(host) & (host >= 0)):
+            raise ValueError(f"{name}: expected finite and at least 0, got {host}")
+
+
+def degree_of(value: SupportsIndex) -> int:
+    """A degree as a Python int, from any integer type, or ValueError."""
+    try:
+        degree = operator.index(value)
+    except TypeError:  # a float, or traced: its value must be known to unroll the power
+        degree = 0
+    if degree < 1 or isinstance(value, bool):
+        raise ValueError(f"degree: expected a whole number of at least 1, got {value!r}")
+    return degree
+
+
+def two_points(x: Array, z: Array) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
+    """Two points of one dimension, or ValueError."""
+    x, z = as_float(x), as_float(z)
+    if x.ndim != 1 or z.shape != x.shape:
+        raise ValueError(
+            f"expected two points of one shape (d,), got {x.shape} and {z.shape}; a kernel called "
+            "takes two points, its cross_gram two tables"
+        )
+    return x, z
+
+
+def one_table(X: Array) -> Float[Array, "n d"]:
+    """A table of points, one a row, or ValueError."""
+    X = as_float(X)
+    if X.ndim != 2:
+        raise ValueError(f"X: expected shape (n, d), one point a row; got {X.shape}")
+    return X
+
+
+def two_tables(X: Array, Z: Array) -> tuple[Float[Array, "n d"], Float[Array, "m d"]]:
+    """Two tables of points of one dimension, or ValueError."""
+    X, Z = as_float(X), as_float(Z)
+    if X.ndim != 2 or Z.ndim != 2 or X.shape[1] != Z.shape[1]:
+        raise ValueError(
+            f"expected X of shape (n, d) and Z of shape (m, d) with one d, got X {X.shape} and "
+            f"Z {Z.shape}"
+        )
+    return X, Z

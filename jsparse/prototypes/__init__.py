@@ -1,0 +1,11 @@
+"""Which points may carry the model: rows at random, or of maximal Renyi entropy; bandwidths."""
+
+from .bandwidth import RULES as RULES
+from .bandwidth import Bandwidth as Bandwidth
+from .bandwidth import normal_reference_bandwidth as normal_reference_bandwidth
+from .bandwidth import plug_in_bandwidth as plug_in_bandwidth
+from .renyi import RenyiResult as RenyiResult
+from .renyi import RenyiState as RenyiState
+from .renyi import renyi as renyi
+from .uniform import stratified as stratified
+from .uniform import uniform as uniform
