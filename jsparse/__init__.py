@@ -1,0 +1,28 @@
+"""Sparse kernel machines on JAX: `f(x) = sum_j beta_j k(z_j, x) + b` with few prototypes."""
+
+from . import features as features
+from . import kernels as kernels
+from . import prototypes as prototypes
+from ._status import NumericalError as NumericalError
+from ._status import PrecisionWarning as PrecisionWarning
+from ._status import check as check
+from .expansion import KernelExpansion as KernelExpansion
+from .machines import fixed_size as fixed_size
+from .normal_equations import NormalEquations as NormalEquations
+from .normal_equations import accumulate as accumulate
+from .normal_equations import accumulate_batches as accumulate_batches
+from .scaling import Standardization as Standardization
+from .scaling import standardize as standardize
+from .serialization import ModelFileError as ModelFileError
+from .serialization import load as load
+from .serialization import save as save
+from .tuning.cross_validation import CrossValidation as CrossValidation
+from .tuning.cross_validation import cross_validate as cross_validate
+from .tuning.folds import Folds as Folds
+from .tuning.folds import folds_from_assignment as folds_from_assignment
+from .tuning.folds import plain_folds as plain_folds
+from .tuning.folds import stratified_folds as stratified_folds
+from .tuning.pipeline import Trained as Trained
+from .tuning.pipeline import train as train
+
+__version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""Kernels: a function of two points, its Gram matrices, and the algebra of kernels."""
+"""What a kernel is, how kernels compose, and a user's own."""
 
 import abc
 from collections.abc import Callable
@@ -10,45 +10,87 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._numerics import as_float, is_concrete, like
+from .._numerics import as_float, like
 from .._types import Scalar, ScalarLike
+from ._arguments import (
+    check_positive,
+    check_scalar,
+    hyperparameter,
+    one_table,
+    two_points,
+    two_tables,
+)
 
 
 class Kernel(eqx.Module):
-    """A positive semi-definite function of two points, `k(x, z)`.
+    """A positive semi-definite function of two points.
 
-    Hyper-parameters are leaves, so `grad` with respect to a kernel works, and `vmap` over a kernel
-    whose leaves have a leading axis. They are cast to the dtype of the data. `+` adds kernels, `*`
-    multiplies them or scales by a positive number. Gram matrices are differentiable in both modes
-    with respect to the points and the hyper-parameters.
+    A kernel is a pytree whose leaves are its hyper-parameters: `jit` does not recompile when they
+    change, `vmap` batches over them and `grad` differentiates in them. Results have the dtype of
+    the points; hyper-parameters are cast to it. A subclass needs `__call__` only, and overrides the
+    rest where a matrix product does better.
     """
+
+    # NumPy's scalars and arrays leave `*` to us, as JAX's do.
+    __array_ufunc__ = None
 
     @abc.abstractmethod
     def __call__(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Scalar:
-        """`k(x, z)` of two points."""
+        """`k(x, z)` for two points, shapes `d` and `d`.
 
-    def cross_gram(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
-        """`K[i, j] = k(X_i, Z_j)`, shape `n m`."""
-        check_columns(X, Z)
-        return jax.vmap(lambda x: jax.vmap(lambda z: self(x, z))(Z))(X)
+        Raises:
+            ValueError: if the points are not two vectors of one length, or the length is not that
+                of a per-dimension hyper-parameter.
+        """
 
     def gram(self, X: Float[Array, "n d"]) -> Float[Array, "n n"]:
-        """`K[i, j] = k(X_i, X_j)`, exactly symmetric, shape `n n`."""
-        K = self.cross_gram(X, X)
-        return 0.5 * (K + K.T)
+        """`k(x_i, x_j)` for the rows of `X (n, d)`, exactly symmetric, shape `n n`.
+
+        Differentiable as `cross_gram` is.
+
+        Raises:
+            ValueError: as `cross_gram`.
+        """
+        return symmetrized(self.cross_gram(X, X))
+
+    def cross_gram(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
+        """`k(x_i, z_j)` for the rows of `X (n, d)` and `Z (m, d)`, shape `n m`.
+
+        Differentiable twice in `X`, `Z` and the hyper-parameters, in both modes, coincident points
+        included. A row depends on its own `x_i` and on `Z` only, so rows may come in blocks.
+
+        Raises:
+            ValueError: if `X` and `Z` are not two tables with one number of columns, or that is not
+                the length of a per-dimension hyper-parameter.
+        """
+        X, Z = two_tables(X, Z)
+        return jax.vmap(lambda x: jax.vmap(lambda z: self(x, z))(Z))(X)
 
     def diagonal(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
-        """`k(X_i, X_i)`, shape `n`."""
-        return jax.vmap(lambda x: self(x, x))(X)
+        """`k(x_i, x_i)` for the rows of `X (n, d)`, shape `n`.
+
+        Raises:
+            ValueError: as `cross_gram`.
+        """
+        return jax.vmap(lambda x: self(x, x))(one_table(X))
 
     def __add__(self, other: "Kernel") -> "Kernel":
         return Sum(self, other) if isinstance(other, Kernel) else NotImplemented
 
     def __mul__(self, other: "Kernel | ScalarLike") -> "Kernel":
-        return Product(self, other) if isinstance(other, Kernel) else Scaled(self, other)
+        if isinstance(other, Kernel):
+            return Product(self, other)
+        if isinstance(other, int | float | np.number | np.ndarray | jax.Array):
+            return Scaled(self, other)
+        return NotImplemented
 
     def __rmul__(self, other: ScalarLike) -> "Kernel":
-        return Scaled(self, other)
+        return self * other
+
+
+def symmetrized(gram: Float[Array, "n n"]) -> Float[Array, "n n"]:
+    """A Gram matrix without the asymmetry of rounding."""
+    return 0.5 * (gram + gram.T)
 
 
 class Sum(Kernel):
@@ -61,13 +103,13 @@ class Sum(Kernel):
         """`left(x, z) + right(x, z)`."""
         return self.left(x, z) + self.right(x, z)
 
-    def cross_gram(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
-        """Sum of the cross Gram matrices."""
-        return self.left.cross_gram(X, Z) + self.right.cross_gram(X, Z)
-
     def gram(self, X: Float[Array, "n d"]) -> Float[Array, "n n"]:
         """Sum of the Gram matrices."""
         return self.left.gram(X) + self.right.gram(X)
+
+    def cross_gram(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
+        """Sum of the cross-Gram matrices."""
+        return self.left.cross_gram(X, Z) + self.right.cross_gram(X, Z)
 
     def diagonal(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
         """Sum of the diagonals."""
@@ -84,13 +126,13 @@ class Product(Kernel):
         """`left(x, z) right(x, z)`."""
         return self.left(x, z) * self.right(x, z)
 
-    def cross_gram(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
-        """Elementwise product of the cross Gram matrices."""
-        return self.left.cross_gram(X, Z) * self.right.cross_gram(X, Z)
-
     def gram(self, X: Float[Array, "n d"]) -> Float[Array, "n n"]:
         """Elementwise product of the Gram matrices."""
         return self.left.gram(X) * self.right.gram(X)
+
+    def cross_gram(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
+        """Elementwise product of the cross-Gram matrices."""
+        return self.left.cross_gram(X, Z) * self.right.cross_gram(X, Z)
 
     def diagonal(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
         """Product of the diagonals."""
@@ -98,61 +140,90 @@ class Product(Kernel):
 
 
 class Scaled(Kernel):
-    """`k(x, z) = variance * kernel(x, z)`, `variance > 0`."""
+    """`k(x, z) = variance kernel(x, z)`; `2.0 * kernel` and `kernel * 2.0` make one.
+
+    Attributes:
+        kernel: the kernel scaled.
+        variance: positive, shape `()`.
+
+    Raises:
+        ValueError: if the variance is not a scalar, or concrete and not positive and finite.
+    """
 
     kernel: Kernel
-    variance: Float[Array, "..."] = eqx.field(converter=as_float)
+    variance: Scalar = eqx.field(converter=hyperparameter)
 
     def __check_init__(self) -> None:
+        check_scalar("variance", self.variance)
         check_positive("variance", self.variance)
 
     def __call__(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Scalar:
-        """`variance * kernel(x, z)`."""
-        return like(self.variance, x) * self.kernel(x, z)
-
-    def cross_gram(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
-        """Scaled cross Gram matrix."""
-        return like(self.variance, X) * self.kernel.cross_gram(X, Z)
+        """`variance kernel(x, z)`."""
+        return self._scale(self.kernel(x, z))
 
     def gram(self, X: Float[Array, "n d"]) -> Float[Array, "n n"]:
-        """Scaled Gram matrix."""
-        return like(self.variance, X) * self.kernel.gram(X)
+        """The Gram matrix, scaled."""
+        return self._scale(self.kernel.gram(X))
+
+    def cross_gram(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
+        """The cross-Gram matrix, scaled."""
+        return self._scale(self.kernel.cross_gram(X, Z))
 
     def diagonal(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
-        """Scaled diagonal."""
-        return like(self.variance, X) * self.kernel.diagonal(X)
+        """The diagonal, scaled."""
+        return self._scale(self.kernel.diagonal(X))
+
+    def _scale(self, values: Float[Array, "*s"]) -> Float[Array, "*s"]:
+        return like(self.variance, values) * values
+
+
+def _floating_leaves(change: Callable[[Any], Array]) -> Callable[[Any], Any]:
+    """`change` applied to the real floating leaves of a pytree."""
+
+    def is_floating(leaf: Any) -> bool:
+        return eqx.is_inexact_array_like(leaf) and not jnp.iscomplexobj(leaf)
+
+    return lambda tree: jax.tree.map(lambda a: change(a) if is_floating(a) else a, tree)
 
 
 class Custom(Kernel):
-    """`k(x, z) = function(params, x, z)`: a user's own function of two points.
+    """`k(x, z) = fn(params, x, z)`: a user's own function of two points.
+
+    It is evaluated pair by pair under `vmap`, and is as differentiable and as accurate as `fn` is.
+    `jit` recompiles for a new `fn`, so define it once at module level, with all that varies in
+    `params`.
 
     Attributes:
-        function: jittable, returns a scalar; keep one function object, as a new one recompiles.
-        params: any pytree of arrays; its leaves are the hyper-parameters.
+        fn: from `params` and two points of shape `d` to a scalar; symmetric and positive
+            semi-definite in the points, which is not checked, and written in JAX. Static.
+        params: pytree of arrays and numbers; the floating leaves are the hyper-parameters, and `fn`
+            sees them in the dtype of the points.
+
+    Raises:
+        ValueError: if `fn` is not callable, or, when it is evaluated, does not return a scalar.
     """
 
-    function: Callable[[Any, Array, Array], Scalar] = eqx.field(static=True)
-    params: Any = None
+    fn: Callable[..., Any] = eqx.field(static=True)
+    params: Any = eqx.field(converter=_floating_leaves(hyperparameter), default=None)
+
+    def __check_init__(self) -> None:
+        if not callable(self.fn):
+            raise ValueError(f"fn: expected a function of (params, x, z), got {self.fn!r}")
 
     def __call__(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Scalar:
-        """`function(params, x, z)`, checked to be a scalar."""
-        value = jnp.asarray(self.function(self.params, x, z))
-        if value.shape != ():
-            raise ValueError(f"kernel function: expected a scalar, got shape {value.shape}")
-        return value.astype(x.dtype)
+        """`fn(params, x, z)`."""
+        x, z = two_points(x, z)
+        params = _floating_leaves(lambda leaf: leaf.astype(x.dtype))(self.params)
+        value = self.fn(params, x, z)
+        if not eqx.is_array_like(value) or jnp.shape(value) != () or jnp.iscomplexobj(value):
+            raise ValueError(
+                f"fn: expected a real scalar from fn(params, x, z) for points of shape {x.shape}, "
+                f"got {_described(value)}"
+            )
+        return as_float(value).astype(x.dtype)
 
 
-def check_columns(X: Float[Array, "n d"], Z: Float[Array, "m e"]) -> None:
-    """Raise unless `X` and `Z` have the same number of columns."""
-    if X.shape[1] != Z.shape[1]:
-        raise ValueError(f"X and Z: expected the same columns, got {X.shape} and {Z.shape}")
-
-
-def check_positive(name: str, value: Array, *, zero: bool = False) -> None:
-    """Raise unless a hyper-parameter is finite and positive (or zero); silent while tracing."""
-    if not is_concrete(value) or not isinstance(value, jax.Array | np.ndarray):
-        return
-    v = np.asarray(value)
-    if not (np.isfinite(v).all() and ((v >= 0) if zero else (v > 0)).all()):
-        kind = "at least 0" if zero else "positive"
-        raise ValueError(f"{name}: expected finite and {kind}, got {v}")
+def _described(value: Any) -> str:
+    if eqx.is_array_like(value):
+        return f"an array of shape {jnp.shape(value)} and dtype {jnp.result_type(value)}"
+    return f"a {type(value).__name__}"

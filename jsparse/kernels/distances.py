@@ -1,27 +1,89 @@
-"""Squared distances by a matrix product."""
+"""Squared distances by one matrix product, and a square root that survives zero."""
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
-from .._numerics import dot
+from .._numerics import dot, epsilon
+
+Lengthscale = Float[Array, ""] | Float[Array, " d"]
 
 
-def squared_distances(X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
-    """`|x_i - z_j|^2` as `|x|^2 + |z|^2 - 2 x.z`, never an `n m d` array.
+def squared_distances(
+    X: Float[Array, "n d"],
+    Z: Float[Array, "m d"],
+    lengthscale: Lengthscale | None = None,
+    *,
+    snap: bool = False,
+) -> Float[Array, "n m"]:
+    """`|(x_i - z_j) / lengthscale|^2` as `|u_i|^2 + |v_j|^2 - 2 u_i.v_j`, at least 0.
 
-    Both are centred at the mean of `Z` first: a common offset of 1e3 would otherwise cost all
-    digits of float32. Rounding below zero is clipped in value only, so that first and second
-    derivatives at coincident points are those of the exact distance.
+    `u` and `v` are the points less the mean of `Z`: the expansion has an absolute error of about
+    `eps (|u|^2 + |v|^2)`, which an offset in the data would otherwise multiply (offset 1e3 in
+    float32: by a million). The centre is a function of `Z` only, so that blocks of rows agree.
+
+    Differentiable any number of times in both modes. Clipping at 0 changes the value, never the
+    derivatives, which at coincident points are those of the squared distance.
+
+    Args:
+        X: shape `n d`.
+        Z: shape `m d`.
+        lengthscale: divides the differences; shape `()` or `d`.
+        snap: take distances within the error of the expansion for 0, as a function with a cusp at 0
+            needs: the square root turns an error of eps into one of `sqrt(eps)`.
+
+    Raises:
+        ValueError: if the lengthscale is not a scalar or of shape `d`.
     """
-    center = jax.lax.stop_gradient(jnp.mean(Z, axis=0, keepdims=True))
-    X, Z = X - center, Z - center
-    x2, z2 = jnp.sum(X * X, axis=1), jnp.sum(Z * Z, axis=1)
-    d2 = x2[:, None] + z2[None, :] - 2.0 * dot(X, Z.T)
-    return d2 + jax.lax.stop_gradient(jnp.maximum(d2, 0.0) - d2)
+    # The distances do not depend on the centre, so neither do their derivatives.
+    centre = jax.lax.stop_gradient(jnp.mean(Z, axis=0, keepdims=True))
+    U, V = X - centre, Z - centre
+    if lengthscale is not None:
+        lengthscale = matching(lengthscale, U).reshape(1, -1)
+        U, V = U / lengthscale, V / lengthscale
+    norms = jnp.sum(U * U, axis=1)[:, None] + jnp.sum(V * V, axis=1)[None, :]
+    # Rounding errors of sums of d terms grow like a random walk; this is about twice that, plus
+    # what the remaining operations add.
+    error = (3 + float(np.sqrt(X.shape[1]))) * epsilon(X.dtype)
+    noise = error * norms if snap else jnp.zeros((1, 1), X.dtype)
+    return _above(norms - 2 * dot(U, V.T), noise)
 
 
-def safe_sqrt(s: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Square root with derivative 0, not infinity, at 0."""
-    positive = s > 0
-    return jnp.where(positive, jnp.sqrt(jnp.where(positive, s, 1.0)), 0.0)
+def squared_distance(
+    x: Float[Array, " d"], z: Float[Array, " d"], lengthscale: Lengthscale
+) -> Float[Array, ""]:
+    """`|(x - z) / lengthscale|^2` for two points, from their differences."""
+    return jnp.sum(jnp.square((x - z) / matching(lengthscale, x)))
+
+
+def matching(lengthscale: Lengthscale, points: Float[Array, "*n d"]) -> Lengthscale:
+    """The lengthscale in the dtype of the points, or ValueError if it does not fit them."""
+    d = points.shape[-1]
+    if lengthscale.shape not in ((), (d,)):
+        raise ValueError(
+            f"lengthscale: expected a scalar or one value for each of the {d} columns, got shape "
+            f"{lengthscale.shape}"
+        )
+    return lengthscale.astype(points.dtype)
+
+
+def safe_sqrt(s: Float[Array, "*s"]) -> Float[Array, "*s"]:
+    """`sqrt(s)` of a squared distance in units of a lengthscale; all its derivatives at 0 are 0.
+
+    The true ones are infinite. Below `(eps / 4)^2`, where `exp(-sqrt(s))` is 1 to the last bit, `s`
+    counts as 0, which keeps the first two derivatives finite for the smallest of numbers too.
+    """
+    apart = ~(s < (epsilon(s.dtype) / 4) ** 2)  # NaN stays NaN
+    return jnp.where(apart, jnp.sqrt(jnp.where(apart, s, 1)), 0)
+
+
+@jax.custom_jvp
+def _above(s: Float[Array, "n m"], noise: Float[Array, "..."]) -> Float[Array, "n m"]:
+    """`s` where it is above the noise, else 0; its derivative is that of `s` everywhere."""
+    return jnp.where(s <= noise, 0, s)  # NaN stays NaN
+
+
+@_above.defjvp
+def _above_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+    return _above(*primals), tangents[0]

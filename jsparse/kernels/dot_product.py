@@ -1,54 +1,92 @@
-"""Kernels of the inner product."""
+"""Kernels of the inner product of two points."""
+
+import abc
 
 import equinox as eqx
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._numerics import as_float, dot
+from .._numerics import dot, like
 from .._types import Scalar
-from .base import Kernel, check_columns, check_positive
+from ._arguments import (
+    check_not_negative,
+    check_positive,
+    check_scalar,
+    degree_of,
+    hyperparameter,
+    one_table,
+    two_points,
+    two_tables,
+)
+from .base import Kernel
 
 
-class Linear(Kernel):
-    """`k(x, z) = x'z + offset`, `offset >= 0`."""
+class DotProduct(Kernel):
+    """`k(x, z) = profile(x'z)`."""
 
-    offset: Float[Array, "..."] = eqx.field(converter=as_float, default=0.0)
-
-    def __check_init__(self) -> None:
-        check_positive("offset", self.offset, zero=True)
+    @abc.abstractmethod
+    def profile(self, p: Float[Array, "*s"]) -> Float[Array, "*s"]:
+        """The kernel as a function of the inner product, elementwise."""
 
     def __call__(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Scalar:
-        """`x'z + offset`."""
-        return dot(x, z) + self.offset.astype(x.dtype)
+        """`profile(x'z)`."""
+        return self.profile(dot(*two_points(x, z)))
 
     def cross_gram(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
-        """`X Z' + offset`, shape `n m`."""
-        check_columns(X, Z)
-        return dot(X, Z.T) + self.offset.astype(X.dtype)
+        """Cross-Gram matrix by one matrix product and one elementwise pass; see `Kernel`."""
+        X, Z = two_tables(X, Z)
+        return self.profile(dot(X, Z.T))
+
+    def diagonal(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
+        """`profile(|x_i|^2)`, shape `n`."""
+        X = one_table(X)
+        return self.profile(jnp.sum(X * X, axis=1))
 
 
-class Polynomial(Kernel):
-    """`k(x, z) = (scale x'z + offset)^degree`, `scale > 0`, `offset >= 0`, `degree >= 1`."""
+class Linear(DotProduct):
+    """`k(x, z) = x'z + offset`.
 
-    degree: int = eqx.field(static=True, default=2)
-    scale: Float[Array, "..."] = eqx.field(converter=as_float, default=1.0)
-    offset: Float[Array, "..."] = eqx.field(converter=as_float, default=1.0)
+    Attributes:
+        offset: at least 0, shape `()`.
+
+    Raises:
+        ValueError: if the offset is not a scalar, or concrete and negative or not finite.
+    """
+
+    offset: Scalar = eqx.field(converter=hyperparameter, default=0.0)
 
     def __check_init__(self) -> None:
-        if not isinstance(self.degree, int) or self.degree < 1:
-            raise ValueError(f"degree: expected an integer of at least 1, got {self.degree!r}")
+        check_scalar("offset", self.offset)
+        check_not_negative("offset", self.offset)
+
+    def profile(self, p: Float[Array, "*s"]) -> Float[Array, "*s"]:
+        """`p + offset`."""
+        return p + like(self.offset, p)
+
+
+class Polynomial(DotProduct):
+    """`k(x, z) = (scale x'z + offset)^degree`.
+
+    Attributes:
+        degree: whole number of at least 1. Static: another degree compiles anew.
+        scale: positive, shape `()`.
+        offset: at least 0, shape `()`.
+
+    Raises:
+        ValueError: for another degree; if scale or offset is not a scalar, or concrete and out of
+            range or not finite.
+    """
+
+    degree: int = eqx.field(static=True, converter=degree_of, default=2)
+    scale: Scalar = eqx.field(converter=hyperparameter, default=1.0)
+    offset: Scalar = eqx.field(converter=hyperparameter, default=1.0)
+
+    def __check_init__(self) -> None:
+        check_scalar("scale", self.scale)
         check_positive("scale", self.scale)
-        check_positive("offset", self.offset, zero=True)
+        check_scalar("offset", self.offset)
+        check_not_negative("offset", self.offset)
 
-    def __call__(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Scalar:
-        """`(scale x'z + offset)^degree`."""
-        return self._power(dot(x, z))
-
-    def cross_gram(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
-        """`(scale X Z' + offset)^degree`, shape `n m`."""
-        check_columns(X, Z)
-        return self._power(dot(X, Z.T))
-
-    def _power(self, inner: Float[Array, "..."]) -> Float[Array, "..."]:
-        return (self.scale.astype(inner.dtype) * inner + self.offset.astype(inner.dtype)) ** (
-            self.degree
-        )
+    def profile(self, p: Float[Array, "*s"]) -> Float[Array, "*s"]:
+        """`(scale p + offset)^degree`."""
+        return (like(self.scale, p) * p + like(self.offset, p)) ** self.degree

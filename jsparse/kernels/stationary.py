@@ -1,160 +1,183 @@
-"""Stationary kernels: functions of the scaled distance `r = |(x - z) / lengthscale|`."""
+"""Kernels of the distance between two points.
+
+All are functions of the squared scaled distance `s = |(x - z) / lengthscale|^2`, not of its square
+root: where the kernel is smooth in `s`, so are its derivatives at coincident points.
+"""
 
 import abc
-from typing import Self
+from typing import ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
-from .._numerics import as_float
-from .._types import Scalar, ScalarLike
-from .base import Kernel, check_columns, check_positive
-from .distances import safe_sqrt, squared_distances
+from .._numerics import like
+from .._types import Scalar
+from ._arguments import (
+    check_positive,
+    check_scalar,
+    hyperparameter,
+    one_table,
+    two_points,
+    two_tables,
+)
+from .base import Kernel, symmetrized
+from .distances import Lengthscale, matching, safe_sqrt, squared_distance, squared_distances
 
 
 class Stationary(Kernel):
-    """A kernel of the squared scaled distance; `profile` is all that differs.
+    """`k(x, z) = profile(|(x - z) / lengthscale|^2)` with `profile(0) = 1`.
 
     Attributes:
-        lengthscale: unit of distance, in the units of the inputs: a scalar, or one per column.
+        lengthscale: positive, in the units of the points; shape `()`, or `d` for one per dimension.
+
+    Raises:
+        ValueError: for a lengthscale of another shape, or a concrete one not positive and finite.
     """
 
-    lengthscale: Float[Array, "..."] = eqx.field(converter=as_float)
+    lengthscale: Lengthscale = eqx.field(converter=hyperparameter)
+
+    # Whether the profile behaves like sqrt(s) at 0.
+    _cusp: ClassVar[bool] = False
 
     def __check_init__(self) -> None:
+        if self.lengthscale.ndim > 1:
+            raise ValueError(
+                "lengthscale: expected a scalar or shape (d,), one value per dimension; got shape "
+                f"{self.lengthscale.shape} (a batch of kernels is made by jax.vmap)"
+            )
         check_positive("lengthscale", self.lengthscale)
 
     @abc.abstractmethod
-    def profile(self, s: Float[Array, "..."]) -> Float[Array, "..."]:
-        """The kernel as a function of the squared scaled distance; 1 at 0."""
+    def profile(self, s: Float[Array, "*s"]) -> Float[Array, "*s"]:
+        """The kernel as a function of the squared scaled distance, elementwise."""
 
     def __call__(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Scalar:
-        """`profile(|(x - z) / lengthscale|^2)`."""
-        return self.profile(jnp.sum(jnp.square((x - z) / self._scale(x))))
-
-    def cross_gram(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
-        """`K[i, j] = k(X_i, Z_j)`, by a matrix product, shape `n m`."""
-        check_columns(X, Z)
-        scale = self._scale(X)[None]
-        return self.profile(squared_distances(X / scale, Z / scale))
+        """`profile(|(x - z) / lengthscale|^2)`, from the differences."""
+        return self.profile(squared_distance(*two_points(x, z), self.lengthscale))
 
     def gram(self, X: Float[Array, "n d"]) -> Float[Array, "n n"]:
-        """`K[i, j] = k(X_i, X_j)`, symmetric with diagonal one, shape `n n`."""
-        scaled = X / self._scale(X)[None]
-        s = squared_distances(scaled, scaled)
-        s = 0.5 * (s + s.T)
-        # The diagonal is 0 in value; its derivative is 0 too, as for the exact distance.
-        off = 1.0 - jnp.eye(X.shape[0], dtype=X.dtype)
-        return self.profile(s * off)
+        """Gram matrix by one matrix product, exactly symmetric and with an exact unit diagonal."""
+        X = one_table(X)
+        values = symmetrized(self.cross_gram(X, X))
+        return jnp.where(jnp.eye(X.shape[0], dtype=bool), 1, values)
+
+    def cross_gram(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
+        """Cross-Gram matrix by one matrix product and one elementwise pass; see `Kernel`."""
+        X, Z = two_tables(X, Z)
+        return self.profile(squared_distances(X, Z, self.lengthscale, snap=self._cusp))
 
     def diagonal(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
         """Ones."""
+        X = one_table(X)
+        matching(self.lengthscale, X)
         return jnp.ones(X.shape[0], X.dtype)
-
-    def _scale(self, x: Float[Array, "*n d"]) -> Float[Array, " e"]:
-        scale = self.lengthscale.astype(x.dtype).reshape(-1)
-        if scale.shape[0] not in (1, x.shape[-1]):
-            raise ValueError(
-                f"lengthscale: expected a scalar or one per column ({x.shape[-1]}), got "
-                f"{scale.shape[0]}"
-            )
-        return scale
 
 
 class RBF(Stationary):
-    """`k(x, z) = exp(-|x - z|^2 / (2 lengthscale^2))`."""
+    """`k(x, z) = exp(-|x - z|^2 / (2 lengthscale^2))`, differences divided per dimension."""
 
     @classmethod
-    def from_sigma2(cls, sigma2: ScalarLike) -> Self:
-        """`exp(-|x - z|^2 / sigma2)`, the convention of the LS-SVM papers."""
-        return cls(jnp.sqrt(as_float(sigma2) / 2))
+    def from_sigma2(cls, sigma2: ArrayLike) -> "RBF":
+        """`exp(-|x - z|^2 / sigma2)`, the LS-SVM papers' form; `sigma2` of shape `()` or `d`."""
+        sigma2 = hyperparameter(sigma2)
+        check_positive("sigma2", sigma2)
+        return cls(jnp.sqrt(sigma2 / 2))
 
     @classmethod
-    def from_gamma(cls, gamma: ScalarLike) -> Self:
-        """`exp(-gamma |x - z|^2)`, the convention of scikit-learn and LIBSVM."""
-        return cls(jnp.sqrt(0.5 / as_float(gamma)))
+    def from_gamma(cls, gamma: ArrayLike) -> "RBF":
+        """`exp(-gamma |x - z|^2)`, scikit-learn's form; `gamma` of shape `()` or `d`."""
+        gamma = hyperparameter(gamma)
+        check_positive("gamma", gamma)
+        return cls(jnp.sqrt(0.5 / gamma))
 
-    def profile(self, s: Float[Array, "..."]) -> Float[Array, "..."]:
+    def profile(self, s: Float[Array, "*s"]) -> Float[Array, "*s"]:
         """`exp(-s / 2)`."""
         return jnp.exp(-0.5 * s)
 
 
 class Laplacian(Stationary):
-    """`k(x, z) = exp(-|x - z| / lengthscale)`, with the Euclidean norm.
+    """`k(x, z) = exp(-|x - z| / lengthscale)` with the Euclidean norm (scikit-learn's has the L1).
 
-    scikit-learn's kernel of this name takes the 1-norm. Not differentiable at coincident points,
-    where derivatives are 0 by convention.
+    It has a cusp at coincident points; derivatives there, which do not exist, are 0. In `gram` and
+    `cross_gram`, points within the rounding error of the distance of each other (a distance of
+    about `sqrt(eps)` times their distance from the mean) coincide.
     """
 
-    def profile(self, s: Float[Array, "..."]) -> Float[Array, "..."]:
-        """`exp(-sqrt(s))`."""
-        return _decay(s, 1.0)
+    _cusp: ClassVar[bool] = True
+
+    def profile(self, s: Float[Array, "*s"]) -> Float[Array, "*s"]:
+        """`exp(-r)`, `r = sqrt(s)`."""
+        return _matern12(s)
 
 
 class Matern32(Stationary):
-    """`k(x, z) = (1 + a r) exp(-a r)`, `a = sqrt(3)`, `r = |x - z| / lengthscale`.
+    """`k(x, z) = (1 + r) exp(-r)`, `r = sqrt(3) |x - z| / lengthscale`.
 
-    Once differentiable as a random function: third derivatives at coincident points are 0 by
-    convention.
+    First and second derivatives are right at coincident points; the third do not exist there.
     """
 
-    def profile(self, s: Float[Array, "..."]) -> Float[Array, "..."]:
-        """`(1 + a r) exp(-a r)`."""
-        return _matern32(s, 3**0.5)
+    def profile(self, s: Float[Array, "*s"]) -> Float[Array, "*s"]:
+        """`(1 + r) exp(-r)`, `r = sqrt(3 s)`."""
+        return _matern32(3 * s)
 
 
 class Matern52(Stationary):
-    """`k(x, z) = (1 + a r + a^2 r^2 / 3) exp(-a r)`, `a = sqrt(5)`, `r = |x - z| / lengthscale`."""
+    """`k(x, z) = (1 + r + r^2 / 3) exp(-r)`, `r = sqrt(5) |x - z| / lengthscale`."""
 
-    def profile(self, s: Float[Array, "..."]) -> Float[Array, "..."]:
-        """`(1 + a r + a^2 r^2 / 3) exp(-a r)`."""
-        return _matern52(s)
+    def profile(self, s: Float[Array, "*s"]) -> Float[Array, "*s"]:
+        """`(1 + r + r^2 / 3) exp(-r)`, `r = sqrt(5 s)`."""
+        return _matern52(5 * s)
 
 
 class RationalQuadratic(Stationary):
-    """`k(x, z) = (1 + |x - z|^2 / (2 alpha lengthscale^2))^(-alpha)`, `alpha > 0`."""
+    """`k(x, z) = (1 + |x - z|^2 / (2 alpha lengthscale^2))^(-alpha)`.
 
-    alpha: Float[Array, "..."] = eqx.field(converter=as_float, default=1.0)
+    Attributes:
+        alpha: positive, shape `()`; small for heavy tails, and the limit of large ones is `RBF`.
+    """
+
+    alpha: Scalar = eqx.field(converter=hyperparameter, default=1.0)
 
     def __check_init__(self) -> None:
+        check_scalar("alpha", self.alpha)
         check_positive("alpha", self.alpha)
 
-    def profile(self, s: Float[Array, "..."]) -> Float[Array, "..."]:
+    def profile(self, s: Float[Array, "*s"]) -> Float[Array, "*s"]:
         """`(1 + s / (2 alpha))^(-alpha)`."""
-        alpha = self.alpha.astype(s.dtype)
-        return jnp.exp(-alpha * jnp.log1p(s / (2.0 * alpha)))
+        alpha = like(self.alpha, s)
+        return jnp.exp(-alpha * jnp.log1p(s / (2 * alpha)))
 
 
-# The Matern profiles as functions of s = r^2. Their derivatives in s are again such profiles, which
-# stay finite at s = 0 where the chain rule through sqrt would not:
-# d/ds (1 + a r) e^(-a r) = -a^2/2 e^(-a r);  d/ds Matern52 = -a^2/6 (1 + a r) e^(-a r).
+# Matern profiles in t = r^2. The derivative of each is a multiple of the one before, so written
+# this way none divides by r before the second derivative of the second:
+#     d/dt (1 + r + t/3) exp(-r) = -(1 + r) exp(-r) / 6,   d/dt (1 + r) exp(-r) = -exp(-r) / 2.
 
 
-def _decay(s: Float[Array, "..."], a: float) -> Float[Array, "..."]:
-    return jnp.exp(-a * safe_sqrt(s))
+def _matern12(t: Float[Array, "*s"]) -> Float[Array, "*s"]:
+    return jnp.exp(-safe_sqrt(t))
 
 
 @jax.custom_jvp
-def _matern32(s: Float[Array, "..."], a: float) -> Float[Array, "..."]:
-    r = a * jnp.sqrt(s)
-    return (1.0 + r) * jnp.exp(-r)
+def _matern32(t: Float[Array, "*s"]) -> Float[Array, "*s"]:
+    r = safe_sqrt(t)
+    return (1 + r) * jnp.exp(-r)
 
 
 @_matern32.defjvp
-def _matern32_jvp(primals: tuple, tangents: tuple) -> tuple:
-    s, a = primals
-    return _matern32(s, a), -0.5 * a**2 * _decay(s, a) * tangents[0]
+def _matern32_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    (t,) = primals
+    return _matern32(t), -0.5 * _matern12(t) * tangents[0]
 
 
 @jax.custom_jvp
-def _matern52(s: Float[Array, "..."]) -> Float[Array, "..."]:
-    r = 5**0.5 * jnp.sqrt(s)
-    return (1.0 + r + r * r / 3.0) * jnp.exp(-r)
+def _matern52(t: Float[Array, "*s"]) -> Float[Array, "*s"]:
+    r = safe_sqrt(t)
+    return (1 + r + t / 3) * jnp.exp(-r)
 
 
 @_matern52.defjvp
-def _matern52_jvp(primals: tuple, tangents: tuple) -> tuple:
-    (s,) = primals
-    return _matern52(s), -5.0 / 6.0 * _matern32(s, 5**0.5) * tangents[0]
+def _matern52_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    (t,) = primals
+    return _matern52(t), -(1 / 6) * _matern32(t) * tangents[0]

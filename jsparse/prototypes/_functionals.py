@@ -94,7 +94,3 @@ def binned(z: Float[Array, " n"], grid: int, margin: float) -> tuple[Functional,
 
     return functional, ties, width
 
-
-def columns(function: Callable[[Array], tuple], X: Float[Array, "n d"]) -> tuple:
-    """`function` of each column in turn: the working memory is that of one."""
-    return jax.lax.map(function, X.T)

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 from .._numerics import as_float, epsilon
 from .._status import CONVERGED, NOT_FINITE
 from .._types import Scalar
-from ._functionals import Functional, binned, columns, exact
+from ._functionals import Functional, binned, exact
 from ._validate import check_table
 
 # Where a bandwidth comes from.
@@ -26,12 +26,13 @@ RULES = {
     PLUG_IN: "the solve-the-equation plug-in.",
     CONSTANT: "0: the column is constant.",
     TIES: (
-        "the normal reference rule: at the scale that the plug-in asks for, most pairs of rows are "
-        "exact ties (a binary, categorical or coarsely rounded column), so there is no density."
+        "the normal reference rule: most rows that are close on the scale of the plug-in are ties, "
+        "so there is no density: a binary, categorical or coarsely rounded column, or outliers so "
+        "extreme that all else falls into a few bins (method='exact' has none)."
     ),
     UNRESOLVED: (
-        "the normal reference rule: the plug-in equation has no solution on the scales that the "
-        "grid resolves (extreme outliers?); use method='exact', or transform the column."
+        "the normal reference rule: the plug-in equation has no solution on the scales that can be "
+        "resolved; outliers may be extreme."
     ),
     GIVEN: "the caller's own.",
 }
@@ -164,7 +165,8 @@ def _normal_reference(X: Float[Array, "n d"], spread: Spread) -> Float[Array, " 
         column = _unit_column(x, spread)
         return _reference(x.shape[0]) * column.sigma * column.unit
 
-    return columns(bandwidth, jax.lax.stop_gradient(X))
+    # One column at a time: the working memory is that of one.
+    return jax.lax.map(bandwidth, jax.lax.stop_gradient(X).T)
 
 
 @functools.partial(jax.jit, static_argnames=("use_exact", "spread"))
@@ -173,7 +175,7 @@ def _plug_in(X: Float[Array, "n d"], use_exact: bool, spread: Spread) -> Bandwid
         column = _unit_column(x, spread)
         return _of_column(column, use_exact)
 
-    return Bandwidth(*columns(bandwidth, jax.lax.stop_gradient(X)))
+    return Bandwidth(*jax.lax.map(bandwidth, jax.lax.stop_gradient(X).T))
 
 
 def _of_column(column: _Column, use_exact: bool) -> tuple[Scalar, Array, Array]:

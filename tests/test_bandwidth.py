@@ -1,0 +1,246 @@
+"""Bandwidths against the naive double sum, and their behaviour on awkward columns."""
+
+import chex
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import sklearn.datasets
+from reference.prototypes import normal_reference, plug_in, psi, robust_sigma, tied
+
+from jsparse._status import CONVERGED, NOT_FINITE
+from jsparse.prototypes import RULES, normal_reference_bandwidth, plug_in_bandwidth
+from jsparse.prototypes._functionals import binned, exact
+from jsparse.prototypes.bandwidth import CONSTANT, PLUG_IN, TIES, UNRESOLVED
+
+
+def awkward(n=150, seed=0):
+    """Columns on which the plug-in differs much from the normal reference rule."""
+    rng = np.random.default_rng(seed)
+    half = n // 2
+    return np.stack(
+        [
+            rng.normal(size=n),
+            np.concatenate([rng.normal(size=half), rng.normal(30, 2, size=n - half)]),
+            rng.lognormal(0, 1, size=n),
+            rng.standard_t(2, size=n),
+            np.round(rng.normal(size=n), 1),
+        ],
+        1,
+    )
+
+
+@pytest.mark.parametrize("r", [0, 4, 6])
+def test_functionals_are_the_double_sum(dtype, r):
+    x = awkward()[:, 1]
+    x = ((x - x.mean()) / x.std()).astype(dtype)
+    for h in (0.05, 0.4):
+        expected = h ** (r + 1) * psi(r, x.astype(np.float64), h)
+        functional, ties = exact(jnp.asarray(x))
+        fast, bin_ties, width = binned(jnp.asarray(x), 2**15, 4.0)
+        assert h > 3 * width
+        size = {0: 0.4, 4: 1.2, 6: 6.0}[r] / 150  # the diagonal, what rounding is relative to
+        loss = {"float64": 1e-12, "float32": 1e-3}[dtype] * size
+        value = functional(r, jnp.asarray(h, dtype))
+        assert value.dtype == dtype
+        np.testing.assert_allclose(value, expected, rtol=1e-5, atol=loss)
+        near = fast(r, jnp.asarray(h, dtype))
+        assert near.dtype == dtype
+        np.testing.assert_allclose(near, expected, rtol=2e-4, atol=loss)
+        assert abs(float(ties)) < 1e-6
+        assert abs(float(bin_ties)) < 1e-3
+
+
+@pytest.mark.parametrize("method", ["exact", "binned"])
+@pytest.mark.parametrize("spread", ["std", "robust"])
+def test_plug_in_agrees_with_the_naive_one(dtype, method, spread):
+    X = awkward().astype(dtype)
+    expected = []
+    for x in X.astype(np.float64).T:
+        expected.append(plug_in(x, robust_sigma(x) if spread == "robust" else None)[0])
+    ours = plug_in_bandwidth(jnp.asarray(X), method=method, spread=spread)
+    assert ours.h.dtype == dtype
+    tolerance = {("exact", "float64"): 1e-9, ("binned", "float64"): 1e-5}.get((method, dtype), 1e-4)
+    np.testing.assert_allclose(ours.h, expected, rtol=tolerance)
+    np.testing.assert_array_equal(ours.rule, PLUG_IN)
+    np.testing.assert_array_equal(ours.status, CONVERGED)
+
+
+@pytest.mark.parametrize("load", [sklearn.datasets.load_wine, sklearn.datasets.load_diabetes])
+def test_real_columns_and_their_ties(load):
+    X = np.asarray(load().data, np.float64)[:150]
+    ours = plug_in_bandwidth(jnp.asarray(X))
+    fast = plug_in_bandwidth(jnp.asarray(X), method="binned")
+    np.testing.assert_array_equal(ours.rule, fast.rule)
+    np.testing.assert_allclose(ours.h, fast.h, rtol=1e-5)
+    for j, x in enumerate(X.T):
+        h, pilot = plug_in(x)
+        if tied(x, pilot) > 0.5:
+            assert ours.rule[j] == TIES
+            h = normal_reference(x)
+        else:
+            assert ours.rule[j] == PLUG_IN
+        np.testing.assert_allclose(ours.h[j], h, rtol=1e-8)
+    # Diabetes has a binary column.
+    assert (TIES in np.asarray(ours.rule)) == (load is sklearn.datasets.load_diabetes)
+
+
+def test_a_large_normal_sample_gets_the_normal_reference_bandwidth():
+    # The relative error of the selector falls like n^(-5/14), here to about one percent.
+    X = jnp.asarray(np.random.default_rng(0).normal(3, 2, size=(100_000, 4)))
+    ours = plug_in_bandwidth(X)
+    np.testing.assert_allclose(ours.h / normal_reference_bandwidth(X), 1, atol=0.05)
+    np.testing.assert_allclose(ours.h, 1.06 * 2 * 100_000**-0.2, rtol=0.05)
+
+
+def test_two_far_clusters_keep_the_bandwidth_of_one(dtype):
+    rng = np.random.default_rng(1)
+    a, b = rng.normal(size=300), rng.normal(50, 1, size=300)
+    both = jnp.asarray(np.concatenate([a, b])[:, None], dtype)
+    within = normal_reference(a) * 2**-0.2 * 2**0.2
+    h = float(plug_in_bandwidth(both, method="exact").h[0])
+    assert 0.5 * within < h < 1.5 * within
+    assert h < 0.1 * float(normal_reference_bandwidth(both)[0])
+
+
+def test_normal_reference(dtype):
+    X = awkward().astype(dtype)
+    ours = normal_reference_bandwidth(jnp.asarray(X))
+    assert ours.dtype == dtype
+    np.testing.assert_allclose(ours, [normal_reference(x) for x in X.T], rtol=1e-5)
+    robust = normal_reference_bandwidth(jnp.asarray(X), spread="robust")
+    expected = [normal_reference(x, robust_sigma(x)) for x in X.astype(np.float64).T]
+    np.testing.assert_allclose(robust, expected, rtol=1e-5)
+    mostly = jnp.asarray(np.r_[np.zeros(90), np.ones(10)][:, None], dtype)  # no quartile range
+    np.testing.assert_allclose(
+        normal_reference_bandwidth(mostly, spread="robust"), normal_reference_bandwidth(mostly)
+    )
+
+
+@pytest.mark.parametrize("method", ["exact", "binned"])
+def test_columns_without_a_density_get_the_normal_reference_rule_and_say_so(dtype, method):
+    rng = np.random.default_rng(2)
+    n = 300
+    X = np.stack(
+        [
+            rng.integers(0, 2, n),  # binary
+            rng.integers(0, 6, n),  # categories
+            np.r_[np.zeros(270), rng.normal(5, 1, 30)],  # mostly one value
+            np.round(rng.normal(size=n), 1),  # rounded, finer than the bandwidth
+            np.full(n, 7.3),
+            np.zeros(n),
+        ],
+        1,
+    ).astype(dtype)
+    ours = plug_in_bandwidth(jnp.asarray(X), method=method)
+    rules = [TIES, TIES, TIES, PLUG_IN, CONSTANT, CONSTANT]
+    np.testing.assert_array_equal(ours.rule, rules)
+    np.testing.assert_array_equal(ours.status, CONVERGED)
+    reference = normal_reference_bandwidth(jnp.asarray(X))
+    np.testing.assert_allclose(ours.h[:3], reference[:3], rtol=1e-5)
+    np.testing.assert_array_equal(ours.h[4:], 0)
+    np.testing.assert_array_equal(reference[4:], 0)
+    assert set(rules) < set(RULES)
+
+
+def test_extreme_outliers_are_reported(dtype):
+    x = np.r_[np.random.default_rng(3).normal(size=599), 1e7]
+    X = jnp.asarray(x[:, None], dtype)
+    reference = normal_reference_bandwidth(X, spread="robust")
+    ours = plug_in_bandwidth(X, method="exact", spread="robust")
+    assert ours.rule[0] == UNRESOLVED
+    np.testing.assert_allclose(ours.h, reference)
+    assert plug_in_bandwidth(X, method="binned").rule[0] == TIES  # all else in one bin
+
+
+@pytest.mark.parametrize("method", ["exact", "binned"])
+@pytest.mark.parametrize("size", [1e-30, 1e30])
+def test_neither_overflows_nor_underflows(dtype, method, size):
+    X = awkward(60)
+    h = np.asarray(plug_in_bandwidth(jnp.asarray(X), method=method).h, np.float64)
+    ours = plug_in_bandwidth(jnp.asarray(size * X, dtype), method=method)
+    np.testing.assert_allclose(np.asarray(ours.h, np.float64) / size, h, rtol=1e-4)
+
+
+def test_a_large_mean_costs_only_the_rounding_of_the_data():
+    X = awkward()[:, :4]
+    with jax.enable_x64(False):
+        ours = plug_in_bandwidth(jnp.asarray(X + 1e3, jnp.float32), method="exact")
+    rounded = (X + 1e3).astype(np.float32).astype(np.float64)
+    np.testing.assert_allclose(ours.h, [plug_in(x)[0] for x in rounded.T], rtol=1e-4)
+
+
+@hypothesis.settings(max_examples=15, deadline=None, derandomize=True)
+@hypothesis.given(
+    seed=st.integers(0, 1000), size=st.floats(1e-3, 1e3), shift=st.floats(-10, 10), flip=st.booleans()
+)
+def test_equivariance(seed, size, shift, flip):
+    X = awkward(60, seed)
+    size = -size if flip else size
+    order = np.random.default_rng(seed).permutation(60)
+    h = plug_in_bandwidth(jnp.asarray(X)).h
+    moved = plug_in_bandwidth(jnp.asarray(size * (X + shift)))
+    # The last column has ties, which rounding may undo.
+    np.testing.assert_allclose(moved.h[:4], abs(size) * h[:4], rtol=1e-7)
+    np.testing.assert_allclose(plug_in_bandwidth(jnp.asarray(X[order])).h, h, rtol=1e-9)
+
+
+def test_one_to_three_rows(dtype):
+    for X in ([[1.0, 2.0]], [[1.0, 2.0], [1.0, 3.0]], [[0.0, 1.0], [0.0, 5.0], [0.0, 6.0]]):
+        ours = plug_in_bandwidth(jnp.asarray(X, dtype))
+        chex.assert_tree_all_finite(ours.h)
+        assert ours.h[0] == 0
+        assert (ours.h[1] > 0) == (len(X) > 1)
+
+
+def test_jit_vmap_and_no_second_compilation(dtype, tol):
+    chex.clear_trace_counter()
+    X = jnp.asarray(awkward(80), dtype)
+    counted = jax.jit(chex.assert_max_traces(lambda Z: plug_in_bandwidth(Z), n=1))
+    chex.assert_trees_all_close(counted(X), plug_in_bandwidth(X), rtol=tol)
+    counted(X + 1)
+    stack = jnp.stack([X, 2 * X[::-1] + 1])
+    for method in ("exact", "binned"):
+        mapped = jax.vmap(lambda Z, method=method: plug_in_bandwidth(Z, method=method))(stack)
+        for i in range(2):
+            one = plug_in_bandwidth(stack[i], method=method)
+            chex.assert_trees_all_close(jax.tree.map(lambda a, i=i: a[i], mapped), one, rtol=tol)
+
+
+def test_constant_under_differentiation():
+    X = jnp.asarray(awkward(30))
+    for bandwidth in (lambda Z: plug_in_bandwidth(Z).h, normal_reference_bandwidth):
+        slope = jax.grad(lambda Z, bandwidth=bandwidth: jnp.sum(bandwidth(Z)))(X)
+        np.testing.assert_array_equal(slope, 0)
+
+
+def test_integers_are_taken_as_floats(dtype):
+    X = np.random.default_rng(0).integers(0, 1000, (100, 2))
+    ours = plug_in_bandwidth(jnp.asarray(X).astype(dtype)).h
+    np.testing.assert_allclose(ours, [plug_in(x)[0] for x in X.T], rtol=1e-4)
+
+
+def test_what_is_not_finite_is_named_or_marked():
+    X = awkward(20)
+    X[3, 1] = np.nan
+    with pytest.raises(ValueError, match="nan in row 3, column 1"):
+        plug_in_bandwidth(jnp.asarray(X))
+    with pytest.raises(ValueError, match="nan in row 3, column 1"):
+        normal_reference_bandwidth(jnp.asarray(X))
+    traced = jax.jit(lambda Z: plug_in_bandwidth(Z))(jnp.asarray(X))
+    np.testing.assert_array_equal(
+        traced.status, [CONVERGED, NOT_FINITE, CONVERGED, CONVERGED, CONVERGED]
+    )
+    assert np.isnan(traced.h[1])
+
+
+def test_bad_arguments_are_named():
+    X = jnp.ones((3, 2))
+    with pytest.raises(ValueError, match="at least one row"):
+        plug_in_bandwidth(jnp.ones((0, 2)))
+    # The annotations, checked in this suite only, may refuse the names first.
+    for bad in ({"method": "fast"}, {"spread": "mad"}):
+        with pytest.raises((ValueError, TypeError)):
+            plug_in_bandwidth(X, **bad)
