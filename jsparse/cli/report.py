@@ -1,0 +1,86 @@
+"""What the command line shows: a progress bar, and a short report at the end."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import equinox as eqx
+import jax
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from .. import _status
+from ..tuning.pipeline import Trained
+from ..tuning.search import Progress as Callback
+
+_METRICS = {
+    "misclassification": "misclassification",
+    "mse": "mean squared error",
+    "mae": "mean absolute error",
+}
+
+
+@contextmanager
+def progress(*, quiet: bool) -> Iterator[Callback | None]:
+    """A progress bar on standard error with the best score so far, or nothing if quiet."""
+    if quiet:
+        yield None
+        return
+    columns = (
+        TextColumn("tuning"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("best CV error {task.fields[best]}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("tuning", total=None, best="-")
+
+        def callback(done: int, planned: int, best: float) -> None:
+            bar.update(task, completed=done, total=max(planned, done), best=f"{best:.4g}")
+
+        yield callback
+
+
+def line(name: str, value: object) -> None:
+    """One line of the report."""
+    print(f"{name:<16}{value}")
+
+
+def training(trained: Trained, source: str, n: int, d: int) -> None:
+    """Data, device, prototypes, tuned parameters, error, rank and time."""
+    device = jax.devices()[0]
+    line("data", f"{source}, {n} rows x {d} columns")
+    line("device", f"{device.platform} ({device.device_kind}), {trained.expansion.prototypes.dtype}")
+    line("prototypes", trained.expansion.prototypes.shape[0])
+    line("kernel", _describe(trained))
+    line("C", f"{trained.C:.4g}")
+    line("CV error", f"{trained.cv_error:.4g} ({_METRICS[trained.metric]})")
+    line("effective rank", int(trained.fit.effective_rank))
+    line("evaluations", f"{len(trained.tuning.history)} ({trained.tuning.stopped})")
+    line("status", _status.ADVICE[int(trained.fit.status)])
+    phases = ("prototypes", "tuning", "fit")
+    total = sum(trained.seconds[p] for p in phases)
+    compiling = min(trained.seconds["compile"], total)
+    spent = ", ".join(f"{p} {trained.seconds[p]:.2f}" for p in phases)
+    line("seconds", f"{total:.2f}: {spent}; compile {compiling:.2f}, run {total - compiling:.2f}")
+
+
+def test_error(trained: Trained, truth: np.ndarray, predicted: np.ndarray) -> None:
+    """The error on held-out rows."""
+    name, error = error_of(trained.classes, truth, predicted)
+    line("test error", f"{error:.4g} ({name}, {len(truth)} held-out rows)")
+
+
+def error_of(classes: object, truth: np.ndarray, predicted: np.ndarray) -> tuple[str, float]:
+    """Name and value of the error: misclassification for classes, else mean squared error."""
+    if classes is not None:
+        return _METRICS["misclassification"], float(np.mean(np.asarray(truth) != predicted))
+    return _METRICS["mse"], float(np.mean(np.square(np.asarray(truth) - predicted)))
+
+
+def _describe(trained: Trained) -> str:
+    kernel = trained.kernel
+    leaves = jax.tree.leaves(eqx.filter(kernel, eqx.is_inexact_array))
+    values = ", ".join(np.array2string(np.asarray(leaf), precision=4) for leaf in leaves)
+    return f"{type(kernel).__name__}({values})"

@@ -1,0 +1,340 @@
+"""Prototype selection against brute force, and what the entropy selection promises."""
+
+import math
+
+import chex
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.integrate
+import scipy.stats
+import sklearn.datasets
+from reference.prototypes import algorithm_1, entropy, largest_remainders, swap
+
+from jsparse._status import CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
+from jsparse.prototypes import plug_in_bandwidth, renyi, stratified, uniform
+from jsparse.prototypes._validate import check_table
+from jsparse.prototypes.bandwidth import GIVEN
+from jsparse.prototypes.renyi import init, step
+from jsparse.prototypes.uniform import allocate
+
+
+def cloud(n=40, d=2, seed=0):
+    return np.random.default_rng(seed).normal(size=(n, d))
+
+
+def zeros(n):
+    return jnp.zeros(n, jnp.int32)
+
+
+# --- at random ---
+
+
+def test_uniform_draws_every_row_equally_often_and_none_twice():
+    draws = np.asarray(jax.vmap(lambda k: uniform(k, 20, 5))(jax.random.split(jax.random.key(0), 4000)))
+    assert all(len(set(row)) == 5 for row in draws)
+    # Five standard errors of a binomial count, p = 1/4; and of the first place, p = 1/20.
+    counts = np.bincount(draws.ravel(), minlength=20)
+    assert np.all(np.abs(counts - 1000) < 5 * math.sqrt(4000 * 0.25 * 0.75))
+    first = np.bincount(draws[:, 0], minlength=20)
+    assert np.all(np.abs(first - 200) < 5 * math.sqrt(4000 * 0.05 * 0.95))
+
+
+def test_uniform_can_take_all_rows_or_one():
+    np.testing.assert_array_equal(np.sort(uniform(jax.random.key(1), 50, 50)), np.arange(50))
+    assert uniform(jax.random.key(1), 1, 1)[0] == 0
+    for m in (0, 4, -1):
+        with pytest.raises(ValueError, match=f"rows \\(3\\), got {m}"):
+            uniform(jax.random.key(0), 3, m)
+
+
+def test_stratified_gives_each_class_its_share():
+    labels = np.array(["b"] * 30 + ["a"] * 69 + ["rare"])[np.random.default_rng(0).permutation(100)]
+    keys = jax.random.split(jax.random.key(0), 1000)
+    draws = np.asarray(jax.vmap(lambda k: stratified(k, labels, 10))(keys))
+    for row in draws[:20]:
+        assert len(set(row)) == 10
+        assert list(labels[row]) == ["a"] * 6 + ["b"] * 3 + ["rare"]
+    counts = np.bincount(draws.ravel(), minlength=100)
+    assert counts[labels == "rare"] == 1000
+    for label, share in (("a", 6 / 69), ("b", 3 / 30)):
+        error = 5 * math.sqrt(1000 * share * (1 - share))
+        assert np.all(np.abs(counts[labels == label] - 1000 * share) < error)
+
+
+@hypothesis.settings(max_examples=200, deadline=None, derandomize=True)
+@hypothesis.given(st.lists(st.integers(1, 60), min_size=1, max_size=7), st.data())
+def test_allocation(counts, data):
+    n = sum(counts)
+    m = data.draw(st.integers(len(counts), n))
+    shares = allocate(np.asarray(counts), m)
+    assert shares.sum() == m
+    assert np.all(shares >= 1)
+    assert np.all(shares <= counts)
+    if min(counts) * m >= n:
+        np.testing.assert_array_equal(shares, largest_remainders(counts, m))
+
+
+def test_stratified_names_what_is_wrong():
+    key = jax.random.key(0)
+    with pytest.raises(ValueError, match="each of 3 classes, got 2"):
+        stratified(key, np.array([0, 1, 2, 2]), 2)
+    with pytest.raises(ValueError, match="rows \\(4\\), got 5"):
+        stratified(key, np.array([0, 1, 2, 2]), 5)
+    with pytest.raises(ValueError, match="traced"):
+        jax.jit(lambda labels: stratified(key, labels, 2))(jnp.arange(4))
+    with pytest.raises(ValueError, match="at least one row"):
+        stratified(key, np.zeros(0), 1)
+
+
+# --- entropy ---
+
+
+def test_entropy_is_the_integral_of_the_squared_density_estimate():
+    X, h = cloud(12, 1), 0.3
+    result = renyi(jax.random.key(0), jnp.asarray(X), 5, bandwidth=jnp.asarray([h]))
+    Z = X[np.asarray(result.indices), 0]
+    squared = lambda x: np.mean(scipy.stats.norm.pdf(x, Z, h)) ** 2  # noqa: E731
+    integral = scipy.integrate.quad(squared, -6, 6, limit=200, epsabs=1e-13, points=sorted(Z))[0]
+    np.testing.assert_allclose(result.entropy, -np.log(integral), rtol=1e-9)
+    assert result.bandwidth.rule[0] == GIVEN
+
+
+@pytest.mark.parametrize("classes", [1, 2])
+@pytest.mark.parametrize("candidates", [1, 3])
+def test_a_sweep_makes_the_swaps_of_brute_force(classes, candidates):
+    n, m, h = 15, 6, np.array([0.4, 0.7])
+    X = cloud(n, seed=3)
+    codes = np.arange(n) % classes
+    state = init(
+        jax.random.key(2),
+        jnp.asarray(X),
+        jnp.arange(m, dtype=jnp.int32),
+        jnp.asarray(h),
+        jnp.asarray(codes, jnp.int32),
+        1e-9,
+        1000,
+    )
+    working, accepted = list(range(m)), 0
+    for sweep in range(2):
+        draw_key = jax.random.fold_in(state.key, sweep)
+        draws = np.asarray(jax.random.randint(draw_key, (8, candidates), 0, n, jnp.int32))
+        for drawn in draws:
+            working, made = swap(X, h, codes, working, list(drawn))
+            accepted += made
+        state = step(state, jnp.asarray(X), jnp.asarray(codes, jnp.int32), candidates=candidates)
+        assert list(np.asarray(state.indices)) == working
+        np.testing.assert_allclose(state.entropy, entropy(X[working], h, codes[working]))
+    assert int(state.accepted) == accepted > 2
+    assert int(state.trials) == 2 * 8 * candidates
+
+
+def test_result_in_both_precisions(dtype):
+    X = np.concatenate([cloud(300, 3), 0.1 * cloud(300, 3, 1)]) + np.array([0, 5, 100])
+    X = X.astype(dtype)
+    h = np.full(3, 0.5)
+    result = renyi(jax.random.key(0), jnp.asarray(X), 40, bandwidth=jnp.asarray(h, dtype))
+    assert result.entropy.dtype == dtype
+    assert result.indices.dtype == jnp.int32
+    assert len(set(np.asarray(result.indices).tolist())) == 40
+    assert int(result.status) == CONVERGED
+    Z = X.astype(np.float64)[np.asarray(result.indices)]
+    np.testing.assert_allclose(
+        result.entropy, entropy(Z, h), rtol={"float64": 1e-12, "float32": 1e-4}[dtype]
+    )
+    # Half of the rows crowd in one place and are left alone.
+    assert np.mean(np.asarray(result.indices) >= 300) < 0.1
+
+
+def test_no_worse_than_algorithm_1_to_the_letter():
+    X = np.asarray(sklearn.datasets.load_iris().data, np.float64)
+    X = (X - X.mean(0)) / X.std(0)
+    h, m = np.full(4, 0.5), 20
+    ours, letter, start = [], [], []
+    for seed in range(4):
+        key = jax.random.key(seed)
+        result = renyi(key, jnp.asarray(X), m, bandwidth=jnp.asarray(h))
+        ours.append(float(result.entropy))
+        start.append(entropy(X[np.asarray(uniform(key, 150, m))], h))
+        rows = algorithm_1(X, h, m, 3000, np.random.default_rng(seed))
+        letter.append(entropy(X[rows], h))
+    assert min(ours) > max(start)
+    assert np.mean(ours) > np.mean(letter) - 0.01
+
+
+def test_repeated_rows_are_left_out(dtype):
+    distinct = cloud(30, 2)
+    X = jnp.asarray(np.repeat(distinct, 10, axis=0), dtype)
+    result = renyi(jax.random.key(1), X, 20, bandwidth=jnp.asarray([0.2, 0.2], dtype))
+    assert len(set((np.asarray(result.indices) // 10).tolist())) == 20
+
+
+def test_all_rows_the_same(dtype):
+    X = jnp.full((20, 2), 3.0, dtype)
+    result = renyi(jax.random.key(1), X, 5)
+    assert len(set(np.asarray(result.indices).tolist())) == 5
+    assert int(result.accepted) == 0
+    assert int(result.status) == CONVERGED
+    np.testing.assert_allclose(result.entropy, 0, atol=1e-6)
+    positive = renyi(jax.random.key(1), X, 5, bandwidth=jnp.ones(2, dtype))
+    np.testing.assert_allclose(positive.entropy, math.log(4 * math.pi), rtol=1e-6)
+    assert int(positive.accepted) == 0
+
+
+def test_columns_without_a_bandwidth_are_left_out():
+    X, h = cloud(60, 2), np.array([0.3, 0.4])
+    more = np.column_stack([X[:, :1], np.full(60, 5.0), X[:, 1:]])
+    key = jax.random.key(0)
+    lean = renyi(key, jnp.asarray(X), 10, bandwidth=jnp.asarray(h))
+    full = renyi(key, jnp.asarray(more), 10, bandwidth=jnp.asarray([0.3, 0.0, 0.4]))
+    np.testing.assert_array_equal(lean.indices, full.indices)
+    np.testing.assert_allclose(lean.entropy, full.entropy)
+    assert plug_in_bandwidth(jnp.asarray(more)).h[1] == 0
+    chex.assert_tree_all_finite(renyi(key, jnp.asarray(more), 10).entropy)
+
+
+@pytest.mark.parametrize("shift", [0.0, 1e3])
+def test_scales_and_shifts_change_nothing_but_the_entropy(dtype, shift):
+    # Values that both precisions hold exactly, and powers of two.
+    X = np.round(cloud(80, 2) * 64) / 64
+    h = np.array([0.25, 0.5])
+    scale = np.array([1024.0, 0.125])
+    key = jax.random.key(4)
+    base = renyi(key, jnp.asarray(X, dtype), 12, bandwidth=jnp.asarray(h, dtype))
+    moved = renyi(
+        key, jnp.asarray((X + shift) * scale, dtype), 12, bandwidth=jnp.asarray(h * scale, dtype)
+    )
+    np.testing.assert_allclose(
+        moved.entropy, float(base.entropy) + np.sum(np.log(scale)), rtol=1e-4
+    )
+    if shift == 0:
+        np.testing.assert_array_equal(moved.indices, base.indices)
+
+
+def test_classes_keep_their_shares_and_spread_on_their_own():
+    # Two classes on the same points: the classes must not push each other away.
+    half = cloud(60, 1)
+    X, labels = np.concatenate([half, half]), np.array(["no"] * 60 + ["yes"] * 60)
+    h = np.array([0.3])
+    result = renyi(
+        jax.random.key(0), jnp.asarray(X), 10, bandwidth=jnp.asarray(h), labels=labels
+    )
+    rows = np.asarray(result.indices)
+    assert np.sum(labels[rows] == "no") == 5
+    np.testing.assert_allclose(result.entropy, entropy(X[rows], h, labels[rows]))
+    for label in ("no", "yes"):
+        chosen = np.sort(X[rows[labels[rows] == label], 0])
+        assert np.min(np.diff(chosen)) > 2 * h[0]
+
+
+def test_all_rows_and_one_row(dtype):
+    X = jnp.asarray(cloud(9, 2), dtype)
+    every = renyi(jax.random.key(0), X, 9)
+    np.testing.assert_array_equal(np.sort(every.indices), np.arange(9))
+    assert int(every.accepted) == 0
+    assert int(every.status) == CONVERGED
+    one = renyi(jax.random.key(0), X, 1)
+    assert one.indices.shape == (1,)
+    assert int(one.status) == CONVERGED
+    alone = renyi(jax.random.key(0), X[:1], 1)
+    assert int(alone.status) == CONVERGED
+
+
+def test_cap_and_tolerance(dtype):
+    X, h = jnp.asarray(cloud(500, 2), dtype), jnp.asarray([0.5, 0.5], dtype)
+    capped = renyi(jax.random.key(0), X, 40, bandwidth=h, max_trials=1, tolerance=0.0)
+    assert int(capped.status) == EXHAUSTED
+    assert int(capped.trials) == 10 * 32  # one sweep
+    loose = renyi(jax.random.key(0), X, 40, bandwidth=h, tolerance=10.0)
+    assert int(loose.status) == CONVERGED
+    assert int(loose.trials) == 10 * 32
+    tight = renyi(jax.random.key(0), X, 40, bandwidth=h, tolerance=1e-6)
+    assert int(tight.trials) > int(loose.trials)
+    assert float(tight.entropy) > float(loose.entropy)
+
+
+def test_a_step_keeps_the_form_of_the_state_and_leaves_a_stopped_one(dtype):
+    X = jnp.asarray(cloud(50, 2), dtype)
+    h = jnp.asarray([0.3, 0.3], dtype)
+    state = init(jax.random.key(0), X, uniform(jax.random.key(1), 50, 8), h, zeros(50), 1e-3, 100)
+    assert int(state.status) == RUNNING
+    after = step(state, X, zeros(50))
+
+    def form(tree):
+        return jax.tree.map(lambda a: (a.shape, a.dtype, a.weak_type), jax.eval_shape(lambda: tree))
+
+    assert form(after) == form(state)
+    assert float(after.entropy) >= float(state.entropy)
+    while int(after.status) == RUNNING:
+        after = step(after, X, zeros(50))
+    chex.assert_trees_all_equal(step(after, X, zeros(50)), after)
+
+
+def test_vmap_over_keys_is_a_loop_and_values_do_not_recompile():
+    chex.clear_trace_counter()
+    X = jnp.asarray(cloud(60, 2))
+    keys = jax.random.split(jax.random.key(0), 3)
+
+    def select(key, X, h):
+        result = renyi(key, X, 7, bandwidth=h, labels=np.arange(60) % 2)
+        return result.indices, result.entropy, result.trials
+
+    counted = jax.jit(
+        jax.vmap(chex.assert_max_traces(select, n=1), in_axes=(0, None, None))
+    )
+    indices, values, trials = counted(keys, X, jnp.asarray([0.3, 0.3]))
+    for i, key in enumerate(keys):
+        one = select(key, X, jnp.asarray([0.3, 0.3]))
+        np.testing.assert_array_equal(indices[i], one[0])
+        np.testing.assert_allclose(values[i], one[1], rtol=1e-12)
+        assert int(trials[i]) == int(one[2])
+    assert len({tuple(sorted(row)) for row in np.asarray(indices).tolist()}) == 3
+    counted(keys, X + 1, jnp.asarray([0.5, 0.2]))
+
+
+def test_the_same_key_gives_the_same_rows_and_the_default_bandwidth_is_the_plug_in():
+    X = jnp.asarray(cloud(100, 3))
+    a, b = (renyi(jax.random.key(5), X, 10) for _ in range(2))
+    chex.assert_trees_all_equal(a, b)
+    plug_in = plug_in_bandwidth(X)
+    chex.assert_trees_all_equal(a.bandwidth, plug_in)
+    chex.assert_trees_all_equal(renyi(jax.random.key(5), X, 10, bandwidth=plug_in), a)
+
+
+def test_what_is_not_finite_is_named_or_marked():
+    X = cloud(20)
+    X[7, 0] = np.inf
+    key, h = jax.random.key(0), jnp.asarray([0.3, 0.3])
+    with pytest.raises(ValueError, match="inf in row 7, column 0"):
+        renyi(key, jnp.asarray(X), 5, bandwidth=h)
+    traced = jax.jit(lambda Z: renyi(key, Z, 20, bandwidth=h))(jnp.asarray(X))
+    assert int(traced.status) == NOT_FINITE
+    with pytest.raises(ValueError, match="prototypes: expected finite values, got inf in row 7"):
+        check_table(jnp.asarray(X), "prototypes")
+
+
+@pytest.mark.parametrize(
+    ("m", "options", "message"),
+    [
+        (0, {}, r"rows \(20\), got 0"),
+        (21, {}, r"rows \(20\), got 21"),
+        (5, {"bandwidth": np.array([1.0, -1.0])}, "finite values >= 0"),
+        (5, {"bandwidth": np.array([1.0, np.nan])}, "finite values >= 0"),
+        (5, {"bandwidth": np.ones(3)}, "one per column"),
+        (5, {"labels": np.zeros(19)}, "one per row of X"),
+        (1, {"labels": np.arange(20) % 2}, "each of 2 classes, got 1"),
+        (5, {"candidates": 0}, "at least 1"),
+        (5, {"max_trials": 0}, "at least 1"),
+    ],
+)
+def test_bad_arguments_are_named(m, options, message):
+    if "bandwidth" in options:
+        options = {"bandwidth": jnp.asarray(options["bandwidth"])}
+    # The annotations, checked in this suite only, may refuse the shapes first.
+    with pytest.raises((ValueError, TypeError)) as caught:
+        renyi(jax.random.key(0), jnp.asarray(cloud(20)), m, **options)
+    if isinstance(caught.value, ValueError):
+        caught.match(message)
