@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Float
 
 from ._types import Scalar
@@ -46,4 +47,4 @@ def like(value: ArrayLike, x: Array) -> Scalar:
 
 def is_concrete(x: object) -> bool:
     """Whether the values of `x` can be looked at now (not while tracing)."""
-    return not isinstance(x, jax.core.Tracer)
+    return not isinstance(x, Tracer)

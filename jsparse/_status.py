@@ -25,7 +25,7 @@ ADVICE = {
         "the result is not determined by the data in this floating-point precision; use float64 "
         "(jax.config.update('jax_enable_x64', True)), a smaller C, or a shorter lengthscale."
     ),
-    NOT_FINITE: "NaN or infinity arose; look for huge inputs, an overflow in the kernel, or C <= 0.",
+    NOT_FINITE: "NaN or infinity arose; look for huge inputs, overflow in the kernel, or C <= 0.",
 }
 
 

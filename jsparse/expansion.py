@@ -64,7 +64,9 @@ def _evaluate(
     def block(rows: Float[Array, "r d"]) -> Float[Array, "r *c"]:
         if expansion.scaling is not None:
             rows = expansion.scaling.apply(rows)
-        values = dot(expansion.kernel.cross_gram(rows, expansion.prototypes), expansion.coefficients)
+        values = dot(
+            expansion.kernel.cross_gram(rows, expansion.prototypes), expansion.coefficients
+        )
         return values + jnp.broadcast_to(expansion.intercept, values.shape)
 
     return map_row_blocks(block, X, block_rows)

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Iterable
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,10 +31,10 @@ class NormalEquations(NamedTuple):
     target_sum: Float[Array, "*c"]  # y' w
     weight_sum: Float[Array, ""]  # sum w
 
-    def __add__(self, other: Self) -> Self:  # type: ignore[override]
+    def __add__(self, other: "NormalEquations") -> "NormalEquations":  # type: ignore[override]
         return jax.tree.map(jnp.add, self, other)
 
-    def __sub__(self, other: Self) -> Self:
+    def __sub__(self, other: "NormalEquations") -> "NormalEquations":
         return jax.tree.map(jnp.subtract, self, other)
 
     def solve(self, C: Float[Array, " s"], intercept_penalty: ScalarLike = 0.0) -> Ridge:
@@ -49,7 +49,7 @@ class NormalEquations(NamedTuple):
             like(intercept_penalty, self.gram),
         )
 
-    def transformed(self, transform: Float[Array, "p q"]) -> Self:
+    def transformed(self, transform: Float[Array, "p q"]) -> "NormalEquations":
         """The sums of the features `Phi T`."""
         return self._replace(
             gram=dot(transform.T, dot(self.gram, transform)),

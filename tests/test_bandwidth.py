@@ -16,7 +16,7 @@ from jsparse.prototypes._functionals import binned, exact
 from jsparse.prototypes.bandwidth import CONSTANT, PLUG_IN, TIES, UNRESOLVED
 
 
-def awkward(n=150, seed=0):
+def awkward(n=60, seed=0):
     """Columns on which the plug-in differs much from the normal reference rule."""
     rng = np.random.default_rng(seed)
     half = n // 2
@@ -32,25 +32,27 @@ def awkward(n=150, seed=0):
     )
 
 
-@pytest.mark.parametrize("r", [0, 4, 6])
-def test_functionals_are_the_double_sum(dtype, r):
+def test_functionals_are_the_double_sum(dtype):
     x = awkward()[:, 1]
     x = ((x - x.mean()) / x.std()).astype(dtype)
-    for h in (0.05, 0.4):
-        expected = h ** (r + 1) * psi(r, x.astype(np.float64), h)
-        functional, ties = exact(jnp.asarray(x))
-        fast, bin_ties, width = binned(jnp.asarray(x), 2**15, 4.0)
-        assert h > 3 * width
-        size = {0: 0.4, 4: 1.2, 6: 6.0}[r] / 150  # the diagonal, what rounding is relative to
-        loss = {"float64": 1e-12, "float32": 1e-3}[dtype] * size
-        value = functional(r, jnp.asarray(h, dtype))
-        assert value.dtype == dtype
-        np.testing.assert_allclose(value, expected, rtol=1e-5, atol=loss)
-        near = fast(r, jnp.asarray(h, dtype))
-        assert near.dtype == dtype
-        np.testing.assert_allclose(near, expected, rtol=2e-4, atol=loss)
-        assert abs(float(ties)) < 1e-6
-        assert abs(float(bin_ties)) < 1 / 150
+    functional, ties = exact(jnp.asarray(x))
+    fast, bin_ties, width = binned(jnp.asarray(x), 2**15, 4.0)
+    assert float(width) < 0.01
+    assert abs(float(ties)) < 1e-6
+    assert abs(float(bin_ties)) < 1 / 60
+    # Six bins to h are still good for one percent, by the correction for the binning.
+    coarse, _, coarse_width = binned(jnp.asarray(x), 128, 4.0)
+    for r, diagonal in ((0, 0.4 / 60), (4, 1.2 / 60), (6, 6.0 / 60)):
+        # What rounding is relative to: the sum of absolute values is at least the diagonal.
+        loss = {"float64": 1e-12, "float32": 1e-4}[dtype] * diagonal
+        for h in (0.05, 0.4):
+            expected = h ** (r + 1) * psi(r, x.astype(np.float64), h)
+            value, near = functional(r, jnp.asarray(h, dtype)), fast(r, jnp.asarray(h, dtype))
+            assert value.dtype == near.dtype == dtype
+            np.testing.assert_allclose(value, expected, rtol=1e-5, atol=loss)
+            np.testing.assert_allclose(near, expected, rtol=2e-4, atol=loss)
+        wide = 6 * coarse_width
+        np.testing.assert_allclose(coarse(r, wide), functional(r, wide), rtol=0.01)
 
 
 @pytest.mark.parametrize("method", ["exact", "binned"])
@@ -70,7 +72,7 @@ def test_plug_in_agrees_with_the_naive_one(dtype, method, spread):
 
 @pytest.mark.parametrize("load", [sklearn.datasets.load_wine, sklearn.datasets.load_diabetes])
 def test_real_columns_and_their_ties(load):
-    X = np.asarray(load().data, np.float64)[:120, :7]
+    X = np.asarray(load().data, np.float64)[:60, :5]
     ours = plug_in_bandwidth(jnp.asarray(X))
     fast = plug_in_bandwidth(jnp.asarray(X), method="binned")
     np.testing.assert_array_equal(ours.rule, fast.rule)
@@ -83,22 +85,32 @@ def test_real_columns_and_their_ties(load):
         else:
             assert ours.rule[j] == PLUG_IN
         np.testing.assert_allclose(ours.h[j], h, rtol=1e-8)
-    # Diabetes has a binary column.
+    # The second of diabetes is binary.
     assert (TIES in np.asarray(ours.rule)) == (load is sklearn.datasets.load_diabetes)
+
+
+def test_half_of_the_close_pairs_tied_is_the_limit():
+    steps = np.random.default_rng(5).exponential(size=60)
+    columns = [np.round(steps * c) / 4 for c in (2.4, 2.8, 3.2, 4.0, 8.0)]
+    shares = [tied(x, plug_in(x)[1]) for x in columns]
+    assert 0.55 < shares[0] < 0.65
+    assert 0.4 < shares[1] < 0.45
+    ours = plug_in_bandwidth(jnp.asarray(np.stack(columns, 1)))
+    np.testing.assert_array_equal(ours.rule == TIES, np.asarray(shares) > 0.5)
 
 
 def test_a_large_normal_sample_gets_the_normal_reference_bandwidth():
     # The relative error of the selector falls like n^(-5/14), here to about one percent.
-    X = jnp.asarray(np.random.default_rng(0).normal(3, 2, size=(100_000, 4)))
+    X = jnp.asarray(np.random.default_rng(0).normal(3, 2, size=(100_000, 2)))
     ours = plug_in_bandwidth(X)
     np.testing.assert_allclose(ours.h / normal_reference_bandwidth(X), 1, atol=0.05)
     np.testing.assert_allclose(ours.h, 1.06 * 2 * 100_000**-0.2, rtol=0.05)
 
 
-def test_two_far_clusters_keep_the_bandwidth_of_one(dtype):
+def test_two_far_clusters_keep_the_bandwidth_of_one():
     rng = np.random.default_rng(1)
     a, b = rng.normal(size=300), rng.normal(50, 1, size=300)
-    both = jnp.asarray(np.concatenate([a, b])[:, None], dtype)
+    both = jnp.asarray(np.concatenate([a, b])[:, None])
     h = float(plug_in_bandwidth(both).h[0])
     assert 0.5 * normal_reference(a) < h < 2 * normal_reference(a)
     assert h < 0.1 * float(normal_reference_bandwidth(both)[0])
@@ -121,12 +133,11 @@ def test_normal_reference(dtype):
 @pytest.mark.parametrize("method", ["exact", "binned"])
 def test_columns_without_a_density_get_the_normal_reference_rule_and_say_so(dtype, method):
     rng = np.random.default_rng(2)
-    n = 300
+    n = 60
     X = np.stack(
         [
             rng.integers(0, 2, n),  # binary
-            rng.integers(0, 6, n),  # categories
-            np.r_[np.zeros(270), rng.normal(5, 1, 30)],  # mostly one value
+            np.r_[np.zeros(54), rng.normal(5, 1, 6)],  # mostly one value
             np.round(rng.normal(size=n), 1),  # rounded, finer than the bandwidth
             np.full(n, 7.3),
             np.zeros(n),
@@ -134,19 +145,19 @@ def test_columns_without_a_density_get_the_normal_reference_rule_and_say_so(dtyp
         1,
     ).astype(dtype)
     ours = plug_in_bandwidth(jnp.asarray(X), method=method)
-    rules = [TIES, TIES, TIES, PLUG_IN, CONSTANT, CONSTANT]
+    rules = [TIES, TIES, PLUG_IN, CONSTANT, CONSTANT]
     np.testing.assert_array_equal(ours.rule, rules)
     np.testing.assert_array_equal(ours.status, CONVERGED)
     reference = normal_reference_bandwidth(jnp.asarray(X))
-    np.testing.assert_allclose(ours.h[:3], reference[:3], rtol=1e-5)
-    np.testing.assert_array_equal(ours.h[4:], 0)
-    np.testing.assert_array_equal(reference[4:], 0)
+    np.testing.assert_allclose(ours.h[:2], reference[:2], rtol=1e-5)
+    np.testing.assert_array_equal(ours.h[3:], 0)
+    np.testing.assert_array_equal(reference[3:], 0)
     assert set(rules) < set(RULES)
 
 
-def test_extreme_outliers_are_reported(dtype):
+def test_extreme_outliers_are_reported():
     x = np.r_[np.random.default_rng(3).normal(size=599), 1e7]
-    X = jnp.asarray(x[:, None], dtype)
+    X = jnp.asarray(x[:, None])
     reference = normal_reference_bandwidth(X, spread="robust")
     ours = plug_in_bandwidth(X, method="exact", spread="robust")
     assert ours.rule[0] == UNRESOLVED
@@ -157,7 +168,7 @@ def test_extreme_outliers_are_reported(dtype):
 @pytest.mark.parametrize("method", ["exact", "binned"])
 @pytest.mark.parametrize("size", [1e-30, 1e30])
 def test_neither_overflows_nor_underflows(dtype, method, size):
-    X = awkward(60)
+    X = awkward()
     h = np.asarray(plug_in_bandwidth(jnp.asarray(X), method=method).h, np.float64)
     ours = plug_in_bandwidth(jnp.asarray(size * X, dtype), method=method)
     np.testing.assert_allclose(np.asarray(ours.h, np.float64) / size, h, rtol=1e-4)
@@ -173,10 +184,13 @@ def test_a_large_mean_costs_only_the_rounding_of_the_data():
 
 @hypothesis.settings(max_examples=15, deadline=None, derandomize=True)
 @hypothesis.given(
-    seed=st.integers(0, 1000), size=st.floats(1e-3, 1e3), shift=st.floats(-10, 10), flip=st.booleans()
+    seed=st.integers(0, 1000),
+    size=st.floats(1e-3, 1e3),
+    shift=st.floats(-10, 10),
+    flip=st.booleans(),
 )
 def test_equivariance(seed, size, shift, flip):
-    X = awkward(60, seed)
+    X = awkward(seed=seed)
     size = -size if flip else size
     order = np.random.default_rng(seed).permutation(60)
     h = plug_in_bandwidth(jnp.asarray(X)).h
@@ -186,9 +200,9 @@ def test_equivariance(seed, size, shift, flip):
     np.testing.assert_allclose(plug_in_bandwidth(jnp.asarray(X[order])).h, h, rtol=1e-9)
 
 
-def test_one_to_three_rows(dtype):
+def test_one_to_three_rows():
     for X in ([[1.0, 2.0]], [[1.0, 2.0], [1.0, 3.0]], [[0.0, 1.0], [0.0, 5.0], [0.0, 6.0]]):
-        ours = plug_in_bandwidth(jnp.asarray(X, dtype))
+        ours = plug_in_bandwidth(jnp.asarray(X))
         chex.assert_tree_all_finite(ours.h)
         assert ours.h[0] == 0
         assert (ours.h[1] > 0) == (len(X) > 1)
@@ -197,7 +211,7 @@ def test_one_to_three_rows(dtype):
 @pytest.mark.parametrize("method", ["exact", "binned"])
 def test_vmap_is_a_loop_and_values_do_not_recompile(method):
     chex.clear_trace_counter()
-    X = jnp.asarray(awkward(80))
+    X = jnp.asarray(awkward())
     stack = jnp.stack([X, 2 * X[::-1] + 1])
     function = chex.assert_max_traces(lambda Z: plug_in_bandwidth(Z, method=method), n=1)
     mapped = jax.jit(jax.vmap(function))
@@ -209,20 +223,14 @@ def test_vmap_is_a_loop_and_values_do_not_recompile(method):
 
 
 def test_constant_under_differentiation():
-    X = jnp.asarray(awkward(30))
+    X = jnp.asarray(awkward())
     for bandwidth in (lambda Z: plug_in_bandwidth(Z).h, normal_reference_bandwidth):
         slope = jax.grad(lambda Z, bandwidth=bandwidth: jnp.sum(bandwidth(Z)))(X)
         np.testing.assert_array_equal(slope, 0)
 
 
-def test_integers_are_taken_as_floats(dtype):
-    X = np.random.default_rng(0).integers(0, 1000, (100, 2))
-    ours = plug_in_bandwidth(jnp.asarray(X).astype(dtype)).h
-    np.testing.assert_allclose(ours, [plug_in(x)[0] for x in X.T], rtol=1e-4)
-
-
 def test_what_is_not_finite_is_named_or_marked():
-    X = awkward(20)
+    X = awkward()
     X[3, 1] = np.nan
     with pytest.raises(ValueError, match="nan in row 3, column 1"):
         plug_in_bandwidth(jnp.asarray(X))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from .. import __version__, _status
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _configure(precision: str) -> None:
     """A program may do what a library may not: set JAX's precision and its compilation cache."""
     jax.config.update("jax_enable_x64", precision == "float64")
-    if jax.config.jax_compilation_cache_dir is None:
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         jax.config.update("jax_compilation_cache_dir", str(base / "jsparse" / "xla"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
@@ -195,7 +196,7 @@ def _predict(options: argparse.Namespace) -> int:
     schema = Schema.from_json(metadata["schema"])
     table = read_table(options.file, schema=schema)
     encoded = encode(schema, table, dtype=options.precision)
-    values = np.asarray(expansion(encoded.X))
+    values = np.asarray(expansion(jnp.asarray(encoded.X)))
     if metadata["classes"] is None:
         predictions = values
     else:

@@ -51,7 +51,9 @@ def training(trained: Trained, source: str, n: int, d: int) -> None:
     """Data, device, prototypes, tuned parameters, error, rank and time."""
     device = jax.devices()[0]
     line("data", f"{source}, {n} rows x {d} columns")
-    line("device", f"{device.platform} ({device.device_kind}), {trained.expansion.prototypes.dtype}")
+    line(
+        "device", f"{device.platform} ({device.device_kind}), {trained.expansion.prototypes.dtype}"
+    )
     line("prototypes", trained.expansion.prototypes.shape[0])
     line("kernel", _describe(trained))
     line("C", f"{trained.C:.4g}")

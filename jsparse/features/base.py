@@ -23,7 +23,7 @@ class FeatureMap(eqx.Module):
         """Number of features `p`."""
 
     def unresolved(self, C: Float[Array, "*s"], weight_sum: Scalar) -> Bool[Array, "*s"]:
-        """Whether features lost to rounding would have mattered at this `C`; none are, by default."""
+        """Whether features lost to rounding would have mattered; by default none were lost."""
         return jnp.zeros(C.shape, bool)
 
     @abc.abstractmethod

@@ -8,7 +8,7 @@ from .base import FeatureMap
 
 
 class KernelColumns(FeatureMap):
-    """`Phi = K(X, Z)`, `R = K(Z, Z)` (Karsmakers 2011, Theorem 1): the weights are the coefficients.
+    """`Phi = K(X, Z)`, `R = K(Z, Z)` (Karsmakers 2011, Theorem 1): weights are coefficients.
 
     Spans the same models with the same penalty as `Nystroem`, one matrix product cheaper per row,
     at the squared condition number: prefer `Nystroem` in float32.

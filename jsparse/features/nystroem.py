@@ -1,4 +1,4 @@
-"""Nystroem features: an explicit feature map from the eigenvectors of the prototypes' Gram matrix."""
+"""Nystroem features: an explicit feature map from the eigenvectors of `K(Z, Z)`."""
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +14,8 @@ from .base import FeatureMap
 class Nystroem(FeatureMap):
     """`Phi = K(X, Z) T - shift`, `R = I`, with `T = U Lambda^(-1/2)` (De Brabanter 2010, eq. 5).
 
-    Eigenvalues of `K(Z, Z)` below `rank_cutoff` are noise and their features are dropped; `rank` says
-    how many stay. Features are mapped row by row, not by transforming summed kernel
+    Eigenvalues of `K(Z, Z)` below `rank_cutoff` are noise and their features are dropped; `rank`
+    says how many stay. Features are mapped row by row, not by transforming summed kernel
     columns: in float32 the row form has an error of about `sqrt(eps)` where the summed form has one
     of order one, because the transform amplifies rounding by `1 / lambda_min`.
 
@@ -63,8 +63,8 @@ class Nystroem(FeatureMap):
     def unresolved(self, C: Float[Array, "*s"], weight_sum: Scalar) -> Bool[Array, "*s"]:
         """Whether a dropped feature, had it been resolved, would have been used more than half.
 
-        An eigenvalue lambda of `K(Z, Z)` makes a feature whose sum of squares over the rows is about
-        `lambda N / m`; the ridge uses it by the factor `g / (g + 1/C)`.
+        An eigenvalue lambda of `K(Z, Z)` makes a feature whose sum of squares over the rows is
+        about `lambda N / m`; the ridge uses it by the factor `g / (g + 1/C)`.
         """
         dropped = self.rank < self.n_features
         return dropped & (C * self.cutoff * weight_sum / self.n_features > 1)

@@ -1,0 +1,1 @@
+"""The learners of the papers as pure functions; each returns an expansion and diagnostics."""

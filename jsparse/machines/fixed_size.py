@@ -55,7 +55,7 @@ def fit(
 
     Returns:
         The expansion with its diagnostics. The status is `PRECISION_LOST` where rounding, not the
-        data, decides the solution: a C so large that features lost to rounding would have been used.
+        data, decides the solution: a C so large that features lost to it would have been used.
 
     Pure, and differentiable in everything but the shapes, in both modes; works under `jit` and
     `vmap`, and nothing recompiles when values change.
@@ -150,13 +150,14 @@ def check_problem(
     check_finite("y", y)
     if is_concrete(C) and not (np.all(np.isfinite(np.asarray(C))) and np.all(np.asarray(C) > 0)):
         raise ValueError(f"C: expected a positive number, got {C}")
-    if weights is not None and is_concrete(weights) and not bool(jnp.all(weights >= 0)):
+    if weights is not None and is_concrete(weights) and not np.all(np.asarray(weights) >= 0):
         raise ValueError("weights: expected all at least 0, got a negative or NaN weight")
 
 
 def check_finite(name: str, a: Array) -> None:
     """Raise naming the first NaN or infinity; silent while tracing."""
-    if is_concrete(a) and not bool(jnp.all(jnp.isfinite(a))):
+    # NumPy, as jax.numpy would trace even concrete values inside a caller's jit.
+    if is_concrete(a) and not np.all(np.isfinite(np.asarray(a))):
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(np.asarray(a)))[0])
         value = np.asarray(a)[where]
         raise ValueError(f"{name}: expected finite values, got {value} at index {where}")

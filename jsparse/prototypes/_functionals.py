@@ -6,7 +6,6 @@ is De Brabanter 2010, eq. 14, without its power of h; the diagonal `i = j` is pa
 
 from collections.abc import Callable
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -93,4 +92,3 @@ def binned(z: Float[Array, " n"], grid: int, margin: float) -> tuple[Functional,
         return -total if r % 4 else total
 
     return functional, ties, width
-

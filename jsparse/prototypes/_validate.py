@@ -1,5 +1,6 @@
 """What is asked of the inputs of this room."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -11,10 +12,16 @@ def check_table(X: Float[Array, "n d"], name: str = "X") -> Float[Array, "n d"]:
     """`X`, if it has rows and, where its values can be looked at, they are finite."""
     if X.ndim != 2 or X.shape[0] == 0:
         raise ValueError(f"{name}: expected shape (n, d) with at least one row, got {X.shape}")
-    if is_concrete(X) and not bool(jnp.all(jnp.isfinite(X))):
-        row, column = np.argwhere(~np.isfinite(np.asarray(X)))[0]
+    if not is_concrete(X):
+        return X
+    with jax.ensure_compile_time_eval():  # a known X may be used inside someone's jit
+        finite = bool(jnp.all(jnp.isfinite(X)))
+    if not finite:
+        values = np.asarray(X)
+        row, column = np.argwhere(~np.isfinite(values))[0]
         raise ValueError(
-            f"{name}: expected finite values, got {float(X[row, column])} in row {row}, column {column}"
+            f"{name}: expected finite values, got {values[row, column]} in row {row}, "
+            f"column {column}"
         )
     return X
 

@@ -99,7 +99,7 @@ def renyi(
             share of the prototypes (`allocate`), swaps stay within a class, and the entropy is
             that of the joint density of input and class, so that each class spreads on its own.
         candidates: points looked at in one step; 1 is nearest to the letter of Algorithm 1.
-        tolerance: stop when a sweep raises the entropy (in nats) by less; no units of X are in it.
+        tolerance: stop when a sweep raises the entropy (in nats) by no more; free of units of X.
         max_trials: cap on the points looked at, by default 400 m; rounded up to whole sweeps.
 
     Raises:
@@ -111,8 +111,7 @@ def renyi(
     check_count(m, n)
     if candidates < 1 or (max_trials is not None and max_trials < 1):
         raise ValueError(
-            "candidates, max_trials: expected at least 1, got "
-            f"{candidates} and {max_trials}"
+            f"candidates, max_trials: expected at least 1, got {candidates} and {max_trials}"
         )
     used = _bandwidth(bandwidth, X)
     key_start, key_run = jax.random.split(key)
@@ -121,11 +120,12 @@ def renyi(
     else:
         numbers, counts = encode(labels)
         if len(numbers) != n:
-            raise ValueError(f"labels: expected shape ({n},), one per row of X, got {numbers.shape}")
+            raise ValueError(
+                f"labels: expected shape ({n},), one per row of X, got {numbers.shape}"
+            )
         codes = jnp.asarray(numbers)
         indices = draw_strata(key_start, codes, jnp.asarray(allocate(counts, m)), m)
-    cap = 400 * m if max_trials is None else max_trials
-    state = _run(key_run, X, indices, used.h, codes, tolerance, cap, candidates)
+    state = _run(key_run, X, indices, used.h, codes, tolerance, max_trials, candidates)
     return RenyiResult(
         state.indices, state.entropy, used, state.accepted, state.trials, state.status
     )
@@ -138,8 +138,9 @@ def init(
     indices: Int[Array, " m"],
     h: Float[Array, " d"],
     codes: Int[Array, " n"],
-    tolerance: ScalarLike,
-    max_trials: int | Int[Array, ""],
+    *,
+    tolerance: ScalarLike = 1e-3,
+    max_trials: int | Int[Array, ""] | None = None,
 ) -> RenyiState:
     """The state before the first swap, from a working set of different rows.
 
@@ -149,9 +150,11 @@ def init(
         indices: the first working set, shape `m`.
         h: bandwidths, shape `d`; 0 leaves a column out.
         codes: stratum of every row, shape `n`; zeros if there are none.
-        tolerance: least rise of the entropy in a sweep.
-        max_trials: cap on the points looked at.
+        tolerance: stop when a sweep raises the entropy by no more.
+        max_trials: cap on the points looked at, by default 400 m.
     """
+    if max_trials is None:
+        max_trials = 400 * indices.shape[0]
     h = h.astype(X.dtype)
     kept = h > 0
     width = jnp.where(kept, h, 1)
@@ -203,8 +206,9 @@ def step(
     The sums are updated along the way by one more kernel row, that of X^*, and computed anew after
     every sweep, in row blocks: rounding has no time to build up, and the entropy is exact.
 
-    Step 9: stop when a sweep raises the entropy by less than `tolerance`. A stopped state is
-    returned as it is.
+    Step 9: stop when a sweep raises the entropy by no more than `tolerance`; a swap must raise it
+    by more than its part of that, `tolerance` over the number of steps. A stopped state is returned
+    as it is.
     """
     return jax.lax.cond(
         state.status == RUNNING, lambda s: _sweep(s, X, codes, candidates), lambda s: s, state
@@ -219,20 +223,25 @@ def _run(
     h: Float[Array, " d"],
     codes: Int[Array, " n"],
     tolerance: ScalarLike,
-    max_trials: ScalarLike | Int[Array, ""],
+    max_trials: int | Int[Array, ""] | None,
     candidates: int,
 ) -> RenyiState:
     return jax.lax.while_loop(
         lambda state: state.status == RUNNING,
         lambda state: _sweep(state, X, codes, candidates),
-        init(key, X, indices, h, codes, tolerance, max_trials),
+        init(key, X, indices, h, codes, tolerance=tolerance, max_trials=max_trials),
     )
+
+
+def _steps(m: int) -> int:
+    """Steps in a sweep: a quarter of m, so that the sums anew cost a tenth of the sweep."""
+    return min(max(m // 4, 8), 512)
 
 
 def _sweep(
     state: RenyiState, X: Float[Array, "n d"], codes: Int[Array, " n"], candidates: int
 ) -> RenyiState:
-    steps = min(max(state.indices.shape[0] // 4, 8), 512)
+    steps = _steps(state.indices.shape[0])
     draws = jax.random.randint(
         jax.random.fold_in(state.key, state.sweeps),
         (steps, candidates),
@@ -245,7 +254,7 @@ def _sweep(
     state = _refreshed(state)
     trials = state.trials + steps * candidates
     status = jnp.where(trials >= state.max_trials, EXHAUSTED, RUNNING)
-    status = jnp.where(state.entropy - before < state.tolerance, CONVERGED, status)
+    status = jnp.where(state.entropy - before <= state.tolerance, CONVERGED, status)
     status = jnp.where(jnp.isfinite(state.entropy), status, NOT_FINITE).astype(jnp.int32)
     return state._replace(trials=trials, sweeps=state.sweeps + 1, status=status)
 
@@ -262,26 +271,24 @@ def _swap(
     saved = jnp.where(same, rows + sums[None], -jnp.inf)  # with X^+ in, without X^*
     gains = jnp.where(member, -jnp.inf, jnp.max(saved, axis=1) - totals)
     best = jnp.argmax(gains)
-    # The entropy is the logarithm of m + sum(sums): less than its rounding is no improvement.
-    improves = gains[best] > epsilon(sums.dtype) * (sums.shape[0] + jnp.sum(sums))
+    # The entropy is -log of m + sum(sums). Rounding is no improvement, and steps that gain less
+    # than their part of the tolerance would end the run: leave strangers alone, in any precision.
+    least = jnp.maximum(state.tolerance / _steps(sums.shape[0]), epsilon(sums.dtype))
+    improves = 2 * gains[best] > least * (sums.shape[0] + jnp.sum(sums))
     slot = _argmax(saved[best])
 
     row, leaver = rows[best], points[slot]
     old_row = _kernel(leaver[None], points, (state.codes == state.codes[slot])[None])[0]
     new_sums = (sums + row - old_row).at[slot].set(totals[best] - row[slot])
     return state._replace(
-        indices=state.indices.at[slot].set(
-            jnp.where(improves, draws[best], state.indices[slot])
-        ),
+        indices=state.indices.at[slot].set(jnp.where(improves, draws[best], state.indices[slot])),
         points=points.at[slot].set(jnp.where(improves, newcomers[best], leaver)),
         sums=jnp.where(improves, new_sums, sums),
         accepted=state.accepted + improves.astype(jnp.int32),
     )
 
 
-def _kernel(
-    a: Float[Array, "k d"], b: Float[Array, "m d"], same: Array
-) -> Float[Array, "k m"]:
+def _kernel(a: Float[Array, "k d"], b: Float[Array, "m d"], same: Array) -> Float[Array, "k m"]:
     """`exp(-|a - b|^2)` between points of one stratum, 0 between others."""
     squares = jnp.sum(a * a, axis=1)[:, None] + jnp.sum(b * b, axis=1)[None]
     return jnp.where(same, jnp.exp(jnp.minimum(2 * dot(a, b.T) - squares, 0)), 0)
@@ -321,6 +328,6 @@ def _bandwidth(bandwidth: Bandwidth | Array | None, X: Float[Array, "n d"]) -> B
     h = bandwidth.h
     if h.shape != X.shape[1:]:
         raise ValueError(f"bandwidth: expected shape {X.shape[1:]}, one per column, got {h.shape}")
-    if is_concrete(h) and not bool(jnp.all(jnp.isfinite(h) & (h >= 0))):
+    if is_concrete(h) and not np.all(np.isfinite(np.asarray(h)) & (np.asarray(h) >= 0)):
         raise ValueError(f"bandwidth: expected finite values >= 0, got {np.asarray(h)}")
     return bandwidth

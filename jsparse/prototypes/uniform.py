@@ -73,7 +73,9 @@ def allocate(counts: Int[np.ndarray, " c"], m: int) -> Int[np.ndarray, " c"]:
     n, classes = int(counts.sum()), len(counts)
     check_count(m, n)
     if m < classes:
-        raise ValueError(f"m: expected at least one prototype for each of {classes} classes, got {m}")
+        raise ValueError(
+            f"m: expected at least one prototype for each of {classes} classes, got {m}"
+        )
     quotas = [m * int(count) for count in counts]  # times n, exact
     shares = np.asarray([max(1, quota // n) for quota in quotas])
     while shares.sum() != m:
@@ -81,7 +83,9 @@ def allocate(counts: Int[np.ndarray, " c"], m: int) -> Int[np.ndarray, " c"]:
         if shares.sum() < m:
             shares[int(np.argmax(missing))] += 1
         else:
-            payers = [gap if share > 1 else m * n for gap, share in zip(missing, shares, strict=True)]
+            payers = [
+                gap if share > 1 else m * n for gap, share in zip(missing, shares, strict=True)
+            ]
             shares[int(np.argmin(payers))] -= 1
     return shares.astype(np.int32)
 

@@ -1,0 +1,1 @@
+"""Solvers that know matrices only."""

@@ -1,0 +1,1 @@
+"""Folds, cross-validation, the searches, and the way from data to a tuned model."""

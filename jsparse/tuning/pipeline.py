@@ -244,9 +244,9 @@ def _clock(seconds: dict[str, float], phase: str) -> Iterator[None]:
 def _compile_clock(seconds: dict[str, float]) -> Iterator[None]:
     """Add up what JAX reports of lowering and compiling (nested tracing would count twice)."""
 
-    def listen(event: str, duration: float, **_: Any) -> None:
+    def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
         if event in _COMPILE_EVENTS:
-            seconds["compile"] = seconds.get("compile", 0.0) + duration
+            seconds["compile"] = seconds.get("compile", 0.0) + duration_secs
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     seconds["compile"] = 0.0

@@ -67,7 +67,9 @@ def problem(
     weights: Float[Array, " n"] | None = None,
 ) -> Problem:
     """The tuning problem of a template kernel: its positive floating leaves are tuned."""
-    kernel = jax.tree.map(lambda a: jnp.asarray(a, X.dtype) if eqx.is_inexact_array(a) else a, kernel)
+    kernel = jax.tree.map(
+        lambda a: jnp.asarray(a, X.dtype) if eqx.is_inexact_array(a) else a, kernel
+    )
     spec = jax.tree.map(lambda a: eqx.is_inexact_array(a) and bool(jnp.all(a > 0)), kernel)
     tuned, fixed = eqx.partition(kernel, spec)
     return Problem(tuned, fixed, prototypes, X, y, weights, folds)

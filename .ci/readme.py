@@ -1,0 +1,21 @@
+"""Print a shell command of the README, or run its Python blocks, each in a fresh namespace."""
+
+import re
+import sys
+from pathlib import Path
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def main() -> None:
+    if sys.argv[1] == "command":
+        block = blocks(Path("README.md").read_text(), "bash")[int(sys.argv[2])]
+        print(block.split("#")[0].strip())
+    else:
+        for block in blocks(Path(sys.argv[2]).read_text(), "python"):
+            exec(compile(block, "README.md", "exec"), {"__name__": "readme"})
+
+
+main()

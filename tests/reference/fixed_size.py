@@ -1,0 +1,49 @@
+"""Naive float64 NumPy versions of De Brabanter 2010, Sections 2, 3 and 6, by loops."""
+
+import math
+
+import numpy as np
+
+
+def rbf(X, Z, lengthscale):
+    K = np.empty((len(X), len(Z)))
+    for i, x in enumerate(X):
+        for j, z in enumerate(Z):
+            K[i, j] = math.exp(-sum((a - b) ** 2 for a, b in zip(x, z, strict=True)) / 2 / lengthscale**2)
+    return K
+
+
+def nystroem(X, Z, lengthscale):
+    """Eq. 5 without a cut: phi_i(x) = lambda_i^(-1/2) sum_k u_ki k(z_k, x)."""
+    values, vectors = np.linalg.eigh(rbf(Z, Z, lengthscale))
+    return rbf(X, Z, lengthscale) @ vectors / np.sqrt(values)
+
+
+def ridge(Phi, y, C, intercept_penalty, weights=None):
+    """Eq. 7, the intercept's penalty free: the extended system, solved as it stands."""
+    n, p = Phi.shape
+    w = np.ones(n) if weights is None else weights
+    Phi_e = np.hstack([Phi, np.ones((n, 1))])
+    R = np.diag([1.0] * p + [intercept_penalty])
+    return np.linalg.solve(Phi_e.T @ (w[:, None] * Phi_e) + R / C, Phi_e.T @ (w * y))
+
+
+def dual(K, y, C):
+    """The KKT system of Section 2.2, solved densely: (alpha, b)."""
+    n = len(y)
+    A = np.zeros((n + 1, n + 1))
+    A[0, 1:] = A[1:, 0] = 1
+    A[1:, 1:] = K + np.eye(n) / C
+    solution = np.linalg.solve(A, np.concatenate([[0.0], y]))
+    return solution[1:], solution[0]
+
+
+def cross_validate(Phi, y, C, assignment, intercept_penalty, weights=None):
+    """Out-of-fold predictions by refitting without each fold."""
+    w = np.ones(len(y)) if weights is None else weights
+    out = np.empty(len(y))
+    for fold in np.unique(assignment):
+        test = assignment == fold
+        solution = ridge(Phi[~test], y[~test], C, intercept_penalty, w[~test])
+        out[test] = Phi[test] @ solution[:-1] + solution[-1]
+    return out

@@ -1,0 +1,281 @@
+"""The fixed-size LS-SVM, its normal equations and its cross-validation against naive versions."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jsparse import _status
+from jsparse.features import KernelColumns, Linear, Nystroem
+from jsparse.features.nystroem import whitening
+from jsparse.kernels import RBF
+from jsparse.machines import fixed_size
+from jsparse.normal_equations import accumulate, accumulate_batches
+from jsparse.tuning.cross_validation import cross_validate
+from jsparse.tuning.folds import folds_from_assignment, plain_folds, stratified_folds
+from reference import fixed_size as reference
+from sklearn import kernel_approximation, linear_model
+
+
+def problem(dtype="float64", n=50, m=12, d=3, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, d))
+    y = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.1 * rng.standard_normal(n)
+    return jnp.asarray(X, dtype), jnp.asarray(y, dtype), jnp.asarray(X[:m], dtype)
+
+
+@pytest.mark.parametrize("intercept_penalty", [0.0, 1.0])
+@pytest.mark.parametrize("C", [0.1, 10.0, 1e3])
+def test_fit_is_equation_7(dtype, tol, C, intercept_penalty):
+    X, y, Z = problem(dtype)
+    phi = Nystroem(RBF(1.0), Z, center=False)
+    fitted = fixed_size.fit_features(phi, C, X, y, intercept_penalty=intercept_penalty)
+    Phi = reference.nystroem(np.asarray(X, float), np.asarray(Z, float), 1.0)
+    w = reference.ridge(Phi, np.asarray(y, float), C, intercept_penalty)
+    values = fitted.expansion(X)
+    assert values.dtype == X.dtype
+    np.testing.assert_allclose(values, Phi @ w[:-1] + w[-1], atol=20 * tol)
+    assert int(fitted.status) == _status.CONVERGED
+    assert float(fitted.relative_residual) < tol
+
+
+def test_all_points_as_prototypes_is_the_dual():
+    X, y, _ = problem()
+    fitted = fixed_size.fit(RBF(0.7), X, 10.0, X, y)
+    K = reference.rbf(np.asarray(X), np.asarray(X), 0.7)
+    alpha, b = reference.dual(K, np.asarray(y), 10.0)
+    np.testing.assert_allclose(fitted.expansion(X), K @ alpha + b, atol=1e-10)
+
+
+def test_agrees_with_scikit_learn_where_they_coincide():
+    X, y, Z = problem()
+    theirs = kernel_approximation.Nystroem(gamma=0.5, n_components=12)
+    theirs.components_ = np.asarray(Z)
+    U, S, V = np.linalg.svd(reference.rbf(Z, Z, 1.0))
+    theirs.normalization_ = (U / np.sqrt(S)) @ V
+    theirs._n_features_out, theirs.component_indices_ = 12, np.arange(12)
+    Phi = theirs.transform(np.asarray(X))
+    ridge = linear_model.Ridge(alpha=1 / 30.0).fit(Phi, y)
+    ours = fixed_size.fit(RBF(1.0), Z, 30.0, X, y).expansion(X)
+    np.testing.assert_allclose(ours, ridge.predict(Phi), atol=1e-9)
+
+
+def test_linear_features_are_ridge_regression():
+    X, y, _ = problem()
+    Y = jnp.stack([y, -2 * y], axis=1)
+    for target in (y, Y):
+        fitted = fixed_size.fit_features(Linear(jnp.ones(3)), 5.0, X, target)
+        ridge = linear_model.Ridge(alpha=0.2).fit(X, target)
+        np.testing.assert_allclose(fitted.expansion(X), ridge.predict(X), atol=1e-10)
+
+
+def test_kernel_columns_span_the_same_models():
+    X, y, Z = problem()
+    columns = KernelColumns(RBF(1.0), Z)
+    T = whitening(columns.penalty())
+    solution = accumulate(columns, X, y).transformed(T).solve(jnp.array([7.0]))
+    model = columns.expansion(T @ solution.weights[0], solution.intercept[0])
+    np.testing.assert_allclose(model(X), fixed_size.fit(RBF(1.0), Z, 7.0, X, y).expansion(X), atol=1e-9)
+
+
+def test_sums_add_subtract_and_stream(dtype, tol):
+    X, y, Z = problem(dtype)
+    w = jnp.asarray(np.random.default_rng(1).uniform(0, 2, 50), dtype)
+    phi = Nystroem(RBF(1.0), Z)
+    total = accumulate(phi, X, y, w)
+    blocks = accumulate(phi, X, y, w, block_rows=7)
+    parts = accumulate(phi, X[:20], y[:20], w[:20]) + accumulate(phi, X[20:], y[20:], w[20:])
+    rows = [(np.asarray(X[i : i + 16]), np.asarray(y[i : i + 16]), np.asarray(w[i : i + 16])) for i in range(0, 50, 16)]
+    stream = accumulate_batches(phi, iter(rows))
+    folds = accumulate_batches(phi, iter(rows), n_folds=3)
+    summed = jax.tree.map(lambda a: jnp.sum(a, axis=0), folds)
+    for other in (blocks, parts, stream, summed):
+        chex.assert_trees_all_close(other, total, atol=50 * tol)
+    mine = accumulate(phi, X[1::3], y[1::3], w[1::3])
+    chex.assert_trees_all_close(jax.tree.map(lambda a: a[1], folds), mine, atol=50 * tol)
+    chex.assert_trees_all_close((total - parts).gram, jnp.zeros_like(total.gram), atol=50 * tol)
+
+
+def test_a_weight_of_two_repeats_a_row_and_of_zero_removes_it():
+    X, y, Z = problem()
+    w = jnp.ones(50).at[3].set(2.0).at[7].set(0.0)
+    rows = np.r_[0:50, 3]
+    rows = rows[rows != 7]
+    weighted = fixed_size.fit(RBF(1.0), Z, 10.0, X, y, w).expansion(X)
+    repeated = fixed_size.fit(RBF(1.0), Z, 10.0, X[rows], y[rows]).expansion(X)
+    np.testing.assert_allclose(weighted, repeated, atol=1e-10)
+
+
+def test_batches_that_do_not_fit_are_named():
+    _, _, Z = problem()
+    phi = Nystroem(RBF(1.0), Z)
+    with pytest.raises(ValueError, match="rows 4 to 7: expected columns"):
+        accumulate_batches(phi, [(np.ones((4, 3)), np.ones(4)), (np.ones((4, 2)), np.ones(4))])
+    with pytest.raises(ValueError, match="at least one batch"):
+        accumulate_batches(phi, [])
+
+
+@pytest.mark.parametrize("method", ["subtraction", "removal"])
+@pytest.mark.parametrize("v", [3, 10, 50])
+def test_cross_validation_is_refitting(v, method):
+    X, y, Z = problem()
+    w = jnp.asarray(np.random.default_rng(1).uniform(0.2, 2, 50))
+    assignment = np.random.default_rng(2).permutation(np.arange(50) % v)
+    folds, C = folds_from_assignment(assignment), jnp.array([0.1, 10.0, 1e3])
+    Phi = reference.nystroem(np.asarray(X), np.asarray(Z), 1.0)
+    for p in (0.0, 1.0):
+        phi = Nystroem(RBF(1.0), Z, center=False)
+        cv = cross_validate(phi, C, X, y, folds, w, intercept_penalty=p, method=method)
+        for i in range(3):
+            out = reference.cross_validate(Phi, np.asarray(y), float(C[i]), assignment, p, np.asarray(w))
+            np.testing.assert_allclose(cv.predictions[i], out, atol=1e-10)
+            loss = (np.asarray(y) - out) ** 2
+            np.testing.assert_allclose(cv.scores[i], np.average(loss, weights=w), rtol=1e-9)
+            inside = assignment == 1
+            fold = np.average(loss[inside], weights=np.asarray(w)[inside])
+            np.testing.assert_allclose(cv.fold_scores[i, 1], fold, rtol=1e-8)
+        assert (np.asarray(cv.status) == _status.CONVERGED).all()
+
+
+def test_metrics_and_several_targets():
+    X, y, Z = problem()
+    phi, C, folds = Nystroem(RBF(1.0), Z), jnp.array([10.0]), plain_folds(jax.random.key(0), 50, 5)
+    labels = jnp.sign(y)
+    cv = cross_validate(phi, C, X, labels, folds, metric="misclassification")
+    wrong = np.where(np.asarray(cv.predictions[0]) >= 0, 1, -1) != np.asarray(labels)
+    np.testing.assert_allclose(cv.scores[0], wrong.mean())
+    both = cross_validate(phi, C, X, jnp.stack([y, labels], 1), folds, metric="mae")
+    one = cross_validate(phi, C, X, y, folds, metric="mae")
+    two = cross_validate(phi, C, X, labels, folds, metric="mae")
+    np.testing.assert_allclose(both.predictions[0, :, 0], one.predictions[0], atol=1e-10)
+    np.testing.assert_allclose(both.scores, (one.scores + two.scores) / 2, rtol=1e-9)
+    with pytest.raises(ValueError, match="penalised by the identity"):
+        cross_validate(KernelColumns(RBF(1.0), Z), C, X, y, folds)
+
+
+@pytest.mark.parametrize("method", ["subtraction", "removal"])
+def test_cv_error_is_differentiable_in_everything(method):
+    X, y, Z = problem(n=24, m=8)
+    folds = plain_folds(jax.random.key(0), 24, 6)
+    w = jnp.linspace(0.5, 1.5, 24)
+
+    def error(log_l, Z, log_C, X, y, w):
+        phi = Nystroem(RBF(jnp.exp(log_l)), Z)
+        return cross_validate(phi, jnp.exp(log_C), X, y, folds, w, method=method).scores[0]
+
+    args = (jnp.array([0.1, 0.3, -0.1]), Z, jnp.array([2.0]), X, y, w)
+    directions = [np.random.default_rng(i).standard_normal(a.shape) for i, a in enumerate(args)]
+    error = jax.jit(error)
+    gradients = jax.jit(jax.grad(error, argnums=range(6)))(*args)
+    forward = jax.jit(lambda *t: jax.jvp(error, args, t)[1])
+    for i, direction in enumerate(directions):
+        tangents = [jnp.asarray(v) * (i == j) for j, v in enumerate(directions)]
+        ahead, behind = (
+            error(*[a + sign * 1e-5 * t for a, t in zip(args, tangents, strict=True)])
+            for sign in (1, -1)
+        )
+        slopes = [jnp.vdot(gradients[i], direction), forward(*tangents)]
+        np.testing.assert_allclose(slopes, (ahead - behind) / 2e-5, rtol=1e-6, atol=1e-10)
+
+
+def test_fit_under_jit_vmap_and_without_a_second_compilation():
+    X, y, Z = problem()
+
+    @jax.jit
+    @chex.assert_max_traces(n=1)
+    def value(l, C, y):
+        return fixed_size.fit(RBF(l), Z, C, X, y).expansion(X)
+
+    for l, C in ((1.0, 1.0), (2.0, 30.0)):
+        expected = fixed_size.fit(RBF(l), Z, C, X, y).expansion(X)
+        np.testing.assert_allclose(value(jnp.array(l), jnp.array(C), y), expected, atol=1e-10)
+
+    ls, Cs, ys = jnp.array([0.5, 1.0]), jnp.array([1.0, 100.0]), jnp.stack([y, y**2])
+    batched = jax.vmap(lambda l, C, y: fixed_size.fit(RBF(l), Z, C, X, y).expansion(X))(ls, Cs, ys)
+    for i in range(2):
+        expected = fixed_size.fit(RBF(ls[i]), Z, Cs[i], X, ys[i]).expansion(X)
+        np.testing.assert_allclose(batched[i], expected, atol=1e-9)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 2**31), st.sampled_from(["duplicated", "constant", "offset", "tiny", "huge"]))
+def test_degenerate_inputs_stay_finite_and_row_order_does_not_matter(seed, kind):
+    X, y, _ = problem(seed=seed % 97, n=30)
+    if kind == "duplicated":
+        X = X.at[1:10].set(X[0])
+    elif kind == "constant":
+        X, y = X.at[:, 1].set(3.0), jnp.ones(30)
+    else:
+        X = X * {"tiny": 1e-6, "huge": 1e6}.get(kind, 1.0) + (1e3 if kind == "offset" else 0.0)
+    l = jnp.std(X)
+    order = np.random.default_rng(seed).permutation(30)
+    first = fixed_size.fit(RBF(l), X[:12], 10.0, X, y)
+    second = fixed_size.fit(RBF(l), X[:12], 10.0, X[order], y[order])
+    assert int(first.status) == _status.CONVERGED
+    np.testing.assert_allclose(first.expansion(X), second.expansion(X), atol=1e-7)
+    if kind == "duplicated":
+        assert int(Nystroem(RBF(l), X[:12]).rank) == 3
+
+
+def test_float32_agrees_or_says_so():
+    """The stress case in small: where float32 is more than a point off, the status says it."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((2000, 10))
+    signal = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.5 * X[:, 3] ** 2 - 0.5
+    y = np.where(signal + 0.3 * rng.standard_normal(2000) >= 0, 1.0, -1.0)
+    told = 0
+    for l in (2.0, 20.0, 200.0):
+        for C in (1.0, 1e3, 1e8):
+            errors = {}
+            for dtype in ("float64", "float32"):
+                Xd, yd = jnp.asarray(X[:1000], dtype), jnp.asarray(y[:1000], dtype)
+                fitted = fixed_size.fit(RBF(l), Xd[:200], C, Xd, yd)
+                out = np.asarray(fitted.expansion(jnp.asarray(X[1000:], dtype)))
+                errors[dtype] = (np.where(out >= 0, 1, -1) != y[1000:]).mean()
+            lost = int(fitted.status) == _status.PRECISION_LOST
+            told += lost
+            assert lost or abs(errors["float32"] - errors["float64"]) <= 0.01, (l, C, errors)
+    assert 0 < told < 9
+
+
+def test_bad_input_is_told():
+    X, y, Z = problem()
+    with pytest.raises(ValueError, match=r"X: expected finite values, got nan at index \(4, 1\)"):
+        fixed_size.fit(RBF(1.0), Z, 1.0, X.at[4, 1].set(jnp.nan), y)
+    with pytest.raises(ValueError, match="y: expected 50 rows"):
+        fixed_size.check_problem(Z, 1.0, X, y[:-1], None)
+    with pytest.raises(ValueError, match="as many as rows"):
+        fixed_size.fit(RBF(1.0), X, 1.0, X[:10], y[:10])
+    for C in (0.0, -1.0, float("nan")):
+        with pytest.raises(ValueError, match="C: expected a positive number"):
+            fixed_size.fit(RBF(1.0), Z, C, X, y)
+    with pytest.raises(ValueError, match="weights: expected all at least 0"):
+        fixed_size.fit(RBF(1.0), Z, 1.0, X, y, -jnp.ones(50))
+    with pytest.raises(ValueError, match="at least one row"):
+        fixed_size.fit(RBF(1.0), Z, 1.0, X[:0], y[:0])
+
+
+def test_nan_inside_jit_gives_a_status():
+    X, y, Z = problem()
+    run = jax.jit(lambda y: fixed_size.fit(RBF(1.0), Z, 1.0, X, y).status)
+    status = run(y.at[0].set(jnp.nan))
+    assert int(status) == _status.NOT_FINITE
+    with pytest.raises(_status.NumericalError):
+        _status.check(status)
+
+
+def test_folds_cover_every_row_once_and_stratify():
+    labels = jnp.asarray(np.random.default_rng(0).permutation([0] * 33 + [1] * 10))
+    for folds in (plain_folds(jax.random.key(0), 43, 5), stratified_folds(jax.random.key(0), labels, 5)):
+        rows = np.sort(np.asarray(folds.index)[np.asarray(folds.valid)])
+        np.testing.assert_array_equal(rows, np.arange(43))
+        sizes = np.asarray(folds.valid).sum(1)
+        assert sizes.max() - sizes.min() <= 1
+    ones = [int(labels[folds.index[i]][folds.valid[i]].sum()) for i in range(5)]
+    assert ones == [2] * 5
+    with pytest.raises(ValueError, match="folds: expected between 2"):
+        plain_folds(jax.random.key(0), 4, 5)
+    with pytest.raises(ValueError, match="one fold number per row"):
+        folds_from_assignment(np.array([0, 2, 2]))
