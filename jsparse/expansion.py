@@ -5,6 +5,7 @@ import functools
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from ._blocks import default_block_rows, map_row_blocks
@@ -36,7 +37,10 @@ class KernelExpansion(eqx.Module):
     scaling: Standardization | None = None
 
     def __call__(
-        self, X: Float[Array, "n d"], *, block_rows: int | None = None
+        self,
+        X: Float[Array, "n d"] | Float[np.ndarray, "n d"],
+        *,
+        block_rows: int | None = None,
     ) -> Float[Array, "n *c"]:
         """Values of the expansion at the rows of `X`, shape `n` or `n c`.
 

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from ._numerics import epsilon, is_concrete
@@ -64,8 +65,9 @@ def standardize(
         weights = jnp.ones(n, X.dtype)
     if weights.shape != (n,):
         raise ValueError(f"weights: expected shape ({n},), one per row of X; got {weights.shape}")
-    if is_concrete(weights) and bool(jnp.any(weights < 0)):
-        raise ValueError(f"weights: expected no negative value, got {float(jnp.min(weights))}")
+    # NumPy, as jax.numpy would trace even concrete values inside a caller's jit.
+    if is_concrete(weights) and np.any(np.asarray(weights) < 0):
+        raise ValueError(f"weights: expected no negative value, got {np.min(np.asarray(weights))}")
     return _standardize(X, weights.astype(X.dtype))
 
 

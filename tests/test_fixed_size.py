@@ -171,7 +171,7 @@ def test_cv_error_is_differentiable_in_everything(method):
     gradients = jax.jit(jax.grad(error, argnums=range(6)))(*args)
     forward = jax.jit(lambda *t: jax.jvp(error, args, t)[1])
     for i, direction in enumerate(directions):
-        tangents = [jnp.asarray(v) * (i == j) for j, v in enumerate(directions)]
+        tangents = [jnp.asarray(v) * float(i == j) for j, v in enumerate(directions)]
         ahead, behind = (
             error(*[a + sign * 1e-5 * t for a, t in zip(args, tangents, strict=True)])
             for sign in (1, -1)

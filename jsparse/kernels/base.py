@@ -51,7 +51,7 @@ class Kernel(eqx.Module):
         Raises:
             ValueError: as `cross_gram`.
         """
-        return symmetrized(self.cross_gram(X, X))
+        return mirrored(self.cross_gram(X, X))
 
     def cross_gram(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
         """`k(x_i, z_j)` for the rows of `X (n, d)` and `Z (m, d)`, shape `n m`.
@@ -88,9 +88,14 @@ class Kernel(eqx.Module):
         return self * other
 
 
-def symmetrized(gram: Float[Array, "n n"]) -> Float[Array, "n n"]:
-    """A Gram matrix without the asymmetry of rounding."""
-    return 0.5 * (gram + gram.T)
+def mirrored(gram: Float[Array, "n n"]) -> Float[Array, "n n"]:
+    """The lower triangle of a Gram matrix, mirrored: exactly symmetric.
+
+    Half the sum with the transpose is not: compiled into one fused multiply-add, it rounds one of
+    the two terms and not the other.
+    """
+    row = jnp.arange(gram.shape[0])
+    return jnp.where(row[:, None] >= row[None, :], gram, gram.T)
 
 
 class Sum(Kernel):
@@ -177,13 +182,17 @@ class Scaled(Kernel):
         return like(self.variance, values) * values
 
 
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array | np.ndarray | np.generic | bool | int | float | complex)
+
+
 def _floating_leaves(change: Callable[[Any], Array]) -> Callable[[Any], Any]:
     """`change` applied to the real floating leaves of a pytree."""
 
     def is_floating(leaf: Any) -> bool:
-        return eqx.is_inexact_array_like(leaf) and not jnp.iscomplexobj(leaf)
+        return _is_array(leaf) and jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
 
-    return lambda tree: jax.tree.map(lambda a: change(a) if is_floating(a) else a, tree)
+    return lambda tree: jax.tree.map(lambda leaf: change(leaf) if is_floating(leaf) else leaf, tree)
 
 
 class Custom(Kernel):
@@ -215,15 +224,10 @@ class Custom(Kernel):
         x, z = two_points(x, z)
         params = _floating_leaves(lambda leaf: leaf.astype(x.dtype))(self.params)
         value = self.fn(params, x, z)
-        if not eqx.is_array_like(value) or jnp.shape(value) != () or jnp.iscomplexobj(value):
+        if not _is_array(value) or jnp.shape(value) != () or jnp.iscomplexobj(value):
+            got = f"{jnp.result_type(value)}{list(jnp.shape(value))}" if _is_array(value) else value
             raise ValueError(
                 f"fn: expected a real scalar from fn(params, x, z) for points of shape {x.shape}, "
-                f"got {_described(value)}"
+                f"got {got}"
             )
         return as_float(value).astype(x.dtype)
-
-
-def _described(value: Any) -> str:
-    if eqx.is_array_like(value):
-        return f"an array of shape {jnp.shape(value)} and dtype {jnp.result_type(value)}"
-    return f"a {type(value).__name__}"

@@ -22,7 +22,7 @@ from ._arguments import (
     two_points,
     two_tables,
 )
-from .base import Kernel, symmetrized
+from .base import Kernel, mirrored
 from .distances import Lengthscale, matching, safe_sqrt, squared_distance, squared_distances
 
 
@@ -60,7 +60,7 @@ class Stationary(Kernel):
     def gram(self, X: Float[Array, "n d"]) -> Float[Array, "n n"]:
         """Gram matrix by one matrix product, exactly symmetric and with an exact unit diagonal."""
         X = one_table(X)
-        values = symmetrized(self.cross_gram(X, X))
+        values = mirrored(self.cross_gram(X, X))
         return jnp.where(jnp.eye(X.shape[0], dtype=bool), 1, values)
 
     def cross_gram(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
