@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from reference import fixed_size as reference
+from sklearn import kernel_approximation, linear_model
+
 from jsparse import _status
 from jsparse.features import KernelColumns, Linear, Nystroem
 from jsparse.features.nystroem import whitening
@@ -15,8 +18,6 @@ from jsparse.machines import fixed_size
 from jsparse.normal_equations import accumulate, accumulate_batches
 from jsparse.tuning.cross_validation import cross_validate
 from jsparse.tuning.folds import folds_from_assignment, plain_folds, stratified_folds
-from reference import fixed_size as reference
-from sklearn import kernel_approximation, linear_model
 
 
 def problem(dtype="float64", n=50, m=12, d=3, seed=0):
@@ -77,7 +78,9 @@ def test_kernel_columns_span_the_same_models():
     T = whitening(columns.penalty())
     solution = accumulate(columns, X, y).transformed(T).solve(jnp.array([7.0]))
     model = columns.expansion(T @ solution.weights[0], solution.intercept[0])
-    np.testing.assert_allclose(model(X), fixed_size.fit(RBF(1.0), Z, 7.0, X, y).expansion(X), atol=1e-9)
+    np.testing.assert_allclose(
+        model(X), fixed_size.fit(RBF(1.0), Z, 7.0, X, y).expansion(X), atol=1e-9
+    )
 
 
 def test_sums_add_subtract_and_stream(dtype, tol):
@@ -87,7 +90,10 @@ def test_sums_add_subtract_and_stream(dtype, tol):
     total = accumulate(phi, X, y, w)
     blocks = accumulate(phi, X, y, w, block_rows=7)
     parts = accumulate(phi, X[:20], y[:20], w[:20]) + accumulate(phi, X[20:], y[20:], w[20:])
-    rows = [(np.asarray(X[i : i + 16]), np.asarray(y[i : i + 16]), np.asarray(w[i : i + 16])) for i in range(0, 50, 16)]
+    rows = [
+        (np.asarray(X[i : i + 16]), np.asarray(y[i : i + 16]), np.asarray(w[i : i + 16]))
+        for i in range(0, 50, 16)
+    ]
     stream = accumulate_batches(phi, iter(rows))
     folds = accumulate_batches(phi, iter(rows), n_folds=3)
     summed = jax.tree.map(lambda a: jnp.sum(a, axis=0), folds)
@@ -129,7 +135,9 @@ def test_cross_validation_is_refitting(v, method):
         phi = Nystroem(RBF(1.0), Z, center=False)
         cv = cross_validate(phi, C, X, y, folds, w, intercept_penalty=p, method=method)
         for i in range(3):
-            out = reference.cross_validate(Phi, np.asarray(y), float(C[i]), assignment, p, np.asarray(w))
+            out = reference.cross_validate(
+                Phi, np.asarray(y), float(C[i]), assignment, p, np.asarray(w)
+            )
             np.testing.assert_allclose(cv.predictions[i], out, atol=1e-10)
             loss = (np.asarray(y) - out) ** 2
             np.testing.assert_allclose(cv.scores[i], np.average(loss, weights=w), rtol=1e-9)
@@ -185,21 +193,25 @@ def test_fit_under_jit_vmap_and_without_a_second_compilation():
 
     @jax.jit
     @chex.assert_max_traces(n=1)
-    def value(l, C, y):
-        return fixed_size.fit(RBF(l), Z, C, X, y).expansion(X)
+    def value(length, C, y):
+        return fixed_size.fit(RBF(length), Z, C, X, y).expansion(X)
 
-    for l, C in ((1.0, 1.0), (2.0, 30.0)):
-        expected = fixed_size.fit(RBF(l), Z, C, X, y).expansion(X)
-        np.testing.assert_allclose(value(jnp.array(l), jnp.array(C), y), expected, atol=1e-10)
+    for length, C in ((1.0, 1.0), (2.0, 30.0)):
+        expected = fixed_size.fit(RBF(length), Z, C, X, y).expansion(X)
+        np.testing.assert_allclose(value(jnp.array(length), jnp.array(C), y), expected, atol=1e-10)
 
-    ls, Cs, ys = jnp.array([0.5, 1.0]), jnp.array([1.0, 100.0]), jnp.stack([y, y**2])
-    batched = jax.vmap(lambda l, C, y: fixed_size.fit(RBF(l), Z, C, X, y).expansion(X))(ls, Cs, ys)
+    lengths, Cs, ys = jnp.array([0.5, 1.0]), jnp.array([1.0, 100.0]), jnp.stack([y, y**2])
+    batched = jax.vmap(lambda length, C, y: fixed_size.fit(RBF(length), Z, C, X, y).expansion(X))(
+        lengths, Cs, ys
+    )
     for i in range(2):
-        expected = fixed_size.fit(RBF(ls[i]), Z, Cs[i], X, ys[i]).expansion(X)
+        expected = fixed_size.fit(RBF(lengths[i]), Z, Cs[i], X, ys[i]).expansion(X)
         np.testing.assert_allclose(batched[i], expected, atol=1e-9)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(st.integers(0, 2**31), st.sampled_from(["duplicated", "constant", "offset", "tiny", "huge"]))
 def test_degenerate_inputs_stay_finite_and_row_order_does_not_matter(seed, kind):
     X, y, _ = problem(seed=seed % 97, n=30)
@@ -209,14 +221,14 @@ def test_degenerate_inputs_stay_finite_and_row_order_does_not_matter(seed, kind)
         X, y = X.at[:, 1].set(3.0), jnp.ones(30)
     else:
         X = X * {"tiny": 1e-6, "huge": 1e6}.get(kind, 1.0) + (1e3 if kind == "offset" else 0.0)
-    l = jnp.std(X)
+    length = jnp.std(X)
     order = np.random.default_rng(seed).permutation(30)
-    first = fixed_size.fit(RBF(l), X[:12], 10.0, X, y)
-    second = fixed_size.fit(RBF(l), X[:12], 10.0, X[order], y[order])
+    first = fixed_size.fit(RBF(length), X[:12], 10.0, X, y)
+    second = fixed_size.fit(RBF(length), X[:12], 10.0, X[order], y[order])
     assert int(first.status) == _status.CONVERGED
     np.testing.assert_allclose(first.expansion(X), second.expansion(X), atol=1e-7)
     if kind == "duplicated":
-        assert int(Nystroem(RBF(l), X[:12]).rank) == 3
+        assert int(Nystroem(RBF(length), X[:12]).rank) == 3
 
 
 def test_float32_agrees_or_says_so():
@@ -226,17 +238,17 @@ def test_float32_agrees_or_says_so():
     signal = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.5 * X[:, 3] ** 2 - 0.5
     y = np.where(signal + 0.3 * rng.standard_normal(2000) >= 0, 1.0, -1.0)
     told = 0
-    for l in (2.0, 20.0, 200.0):
+    for length in (2.0, 20.0, 200.0):
         for C in (1.0, 1e3, 1e8):
             errors = {}
             for dtype in ("float64", "float32"):
                 Xd, yd = jnp.asarray(X[:1000], dtype), jnp.asarray(y[:1000], dtype)
-                fitted = fixed_size.fit(RBF(l), Xd[:200], C, Xd, yd)
+                fitted = fixed_size.fit(RBF(length), Xd[:200], C, Xd, yd)
                 out = np.asarray(fitted.expansion(jnp.asarray(X[1000:], dtype)))
                 errors[dtype] = (np.where(out >= 0, 1, -1) != y[1000:]).mean()
             lost = int(fitted.status) == _status.PRECISION_LOST
             told += lost
-            assert lost or abs(errors["float32"] - errors["float64"]) <= 0.01, (l, C, errors)
+            assert lost or abs(errors["float32"] - errors["float64"]) <= 0.01, (length, C, errors)
     assert 0 < told < 9
 
 
@@ -268,7 +280,10 @@ def test_nan_inside_jit_gives_a_status():
 
 def test_folds_cover_every_row_once_and_stratify():
     labels = jnp.asarray(np.random.default_rng(0).permutation([0] * 33 + [1] * 10))
-    for folds in (plain_folds(jax.random.key(0), 43, 5), stratified_folds(jax.random.key(0), labels, 5)):
+    for folds in (
+        plain_folds(jax.random.key(0), 43, 5),
+        stratified_folds(jax.random.key(0), labels, 5),
+    ):
         rows = np.sort(np.asarray(folds.index)[np.asarray(folds.valid)])
         np.testing.assert_array_equal(rows, np.arange(43))
         sizes = np.asarray(folds.valid).sum(1)

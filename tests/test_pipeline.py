@@ -8,6 +8,7 @@ import sys
 import jax
 import numpy as np
 import pytest
+
 from jsparse.cli.main import main
 from jsparse.data import demo_set
 from jsparse.serialization import load
@@ -79,7 +80,10 @@ def test_regression_and_linear_kernels():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda X, y: (np.where(np.arange(len(y))[:, None] == 2, np.nan, X), y, {}), "X: expected finite"),
+        (
+            lambda X, y: (np.where(np.arange(len(y))[:, None] == 2, np.nan, X), y, {}),
+            "X: expected finite",
+        ),
         (lambda X, y: (X[:0], y[:0], {}), "expected"),
         (lambda X, y: (X, np.full(len(y), "a"), {}), "expected two classes, got 1"),
         (lambda X, y: (X, y[:-1], {}), "y: expected"),
@@ -146,7 +150,9 @@ def test_fit_and_predict_on_a_file(table, tmp_path, capsys, monkeypatch):
         (["predict", "{table}", "{table}"], "expected"),
     ],
 )
-def test_the_command_line_says_what_is_wrong(table, tmp_path, capsys, monkeypatch, arguments, message):
+def test_the_command_line_says_what_is_wrong(
+    table, tmp_path, capsys, monkeypatch, arguments, message
+):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     code = main([a.format(table=table) for a in arguments])

@@ -9,7 +9,9 @@ def rbf(X, Z, lengthscale):
     K = np.empty((len(X), len(Z)))
     for i, x in enumerate(X):
         for j, z in enumerate(Z):
-            K[i, j] = math.exp(-sum((a - b) ** 2 for a, b in zip(x, z, strict=True)) / 2 / lengthscale**2)
+            K[i, j] = math.exp(
+                -sum((a - b) ** 2 for a, b in zip(x, z, strict=True)) / 2 / lengthscale**2
+            )
     return K
 
 
