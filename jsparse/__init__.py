@@ -24,5 +24,8 @@ from .tuning.folds import plain_folds as plain_folds
 from .tuning.folds import stratified_folds as stratified_folds
 from .tuning.pipeline import Trained as Trained
 from .tuning.pipeline import train as train
+from .tuning.search import load_history as load_history
+from .tuning.search import save_history as save_history
+from .tuning.search import tune as tune
 
 __version__ = "0.1.0"

@@ -20,6 +20,11 @@ def default_block_rows() -> int:
     return 2048 if jax.default_backend() == "cpu" else 32768
 
 
+def systems_at_once() -> int:
+    """Small systems decomposed together: one on a CPU, whose cache it fills; many elsewhere."""
+    return 1 if jax.default_backend() == "cpu" else 64
+
+
 def block_shape(n: int, block_rows: int) -> tuple[int, int]:
     """`(blocks, rows)` covering `n` rows with blocks of equal size and the least padding."""
     if block_rows < 1:

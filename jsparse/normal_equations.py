@@ -188,14 +188,16 @@ def _sums(
     y: Float[Array, "n *c"],
     w: Float[Array, " n"],
 ) -> NormalEquations:
-    phi = feature_map(X)
-    weighted = phi * w[:, None]
-    wy = y * w.reshape(-1, *[1] * (y.ndim - 1))
+    # One product gives all three sums over features, and reads them once.
+    phi, targets = feature_map(X), y.reshape(y.shape[0], -1)
+    extended = jnp.concatenate([phi, targets, jnp.ones_like(w)[:, None]], axis=1) * w[:, None]
+    sums, p = dot(phi.T, extended), phi.shape[1]
+    wy = extended[:, p:-1].reshape(y.shape)
     return NormalEquations(
-        gram=dot(weighted.T, phi),
-        cross=dot(phi.T, wy),
+        gram=sums[:, :p],
+        cross=sums[:, p:-1].reshape(p, *y.shape[1:]),
         target_square=jnp.sum(wy * y, axis=0),
-        feature_sum=dot(phi.T, w),
+        feature_sum=sums[:, -1],
         target_sum=jnp.sum(wy, axis=0),
         weight_sum=jnp.sum(w),
     )

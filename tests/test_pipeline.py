@@ -6,12 +6,17 @@ import subprocess
 import sys
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jsparse import load_history, save_history
 from jsparse.cli.main import main
 from jsparse.data import demo_set
+from jsparse.kernels import RBF, Matern32
 from jsparse.serialization import load
+from jsparse.tuning import search
+from jsparse.tuning.folds import stratified_folds
 from jsparse.tuning.pipeline import train
 
 
@@ -32,23 +37,34 @@ def test_a_tuned_model_is_good_reproducible_and_told(cancer, dtype):
     first = small(X[:300], y[:300], progress=lambda *a: calls.append(a))
     assert (first.predict(X[300:]) == y[300:]).mean() > 0.9
     assert first.cv_error < 0.1
-    assert len(calls) == len(first.tuning.history) == 5
-    assert [c[0] for c in calls] == [1, 2, 3, 4, 5]
+    assert len(calls) == len(first.tuning.history) == 4
+    assert [c[0] for c in calls] == [1, 2, 3, 4]
     assert str(first.expansion.prototypes.dtype) == dtype
     again = small(X[:300], y[:300])
     np.testing.assert_array_equal(first.expansion(X[300:]), again.expansion(X[300:]))
 
 
-def test_a_stopped_search_goes_on_to_the_same_end(cancer):
-    X, y = cancer
-    whole = small(X[:200], y[:200])
-    stopped = small(X[:200], y[:200], max_seconds=0.0)
-    assert stopped.tuning.stopped == "seconds"
-    assert len(stopped.tuning.history) == 1
-    resumed = small(X[:200], y[:200], history=stopped.tuning.history)
-    assert resumed.tuning.history[0] is stopped.tuning.history[0]
+@pytest.mark.parametrize("method", ["profile", "csa"])
+def test_a_stopped_search_goes_on_to_the_same_end(cancer, method, tmp_path):
+    X, y = cancer[0][:200], cancer[1][:200]
+    options = {"search_method": method, "max_evaluations": 12, "metric": "mse"}
+
+    def interrupt(done, planned, best):
+        if done == 8:
+            raise KeyboardInterrupt
+
+    whole = small(X, y, **options)
+    stopped = small(X, y, progress=interrupt, **options)
+    assert len(stopped.tuning.history) == 8
+    path = tmp_path / "search"
+    save_history(path, stopped.tuning.history)
+    resumed = small(X, y, history=load_history(path), **options)
+    assert resumed.tuning.history[7].seconds == stopped.tuning.history[7].seconds
+    assert len(resumed.tuning.history) == len(whole.tuning.history) == 12
     assert resumed.C == whole.C
     np.testing.assert_array_equal(resumed.expansion(X), whole.expansion(X))
+    with pytest.raises(ValueError, match="history: expected evaluations of the same problem"):
+        small(X, y, history=stopped.tuning.history, **options, key=jax.random.key(1))
 
 
 def test_ctrl_c_keeps_the_best_so_far(cancer):
@@ -60,6 +76,35 @@ def test_ctrl_c_keeps_the_best_so_far(cancer):
     assert stopped.tuning.stopped == "interrupted"
     assert len(stopped.tuning.history) == 2
     assert stopped.cv_error == min(e.scores.min() for e in stopped.tuning.history)
+
+
+def test_a_search_out_of_time_keeps_its_first_evaluation(cancer):
+    stopped = small(cancer[0][:200], cancer[1][:200], max_seconds=0.0)
+    assert stopped.tuning.stopped == "seconds"
+    assert len(stopped.tuning.history) == 1
+
+
+def test_a_batch_of_kernels_is_scored_in_one_call(cancer):
+    X, y = cancer[0][:60], np.where(cancer[1][:60] == "malignant", 1.0, -1.0)
+    Z = jnp.asarray((X - X.mean(0)) / X.std(0))
+    folds = stratified_folds(jax.random.key(0), jnp.asarray(y > 0, int), 5)
+    problem = search.problem(RBF(1.0), Z[:20], Z, jnp.asarray(y), folds)
+    thetas, C = jnp.array([[0.5], [1.0], [2.0]]), jnp.array([[1.0, 10.0]] * 3)
+    scores, status = search.evaluate_batch(problem, thetas, C, "mse")
+    for theta, c, score, code in zip(thetas, C, scores, status, strict=True):
+        alone = search.evaluate(problem, theta, c, "mse")
+        np.testing.assert_allclose(score, alone[0], rtol=1e-10)
+        np.testing.assert_array_equal(code, alone[1])
+
+
+def test_several_parameters_are_tuned_together(cancer):
+    X, y = cancer[0][:100, :3], cancer[1][:100]
+    kernel = RBF(np.array([1.0, 2.0, 3.0])) + 0.5 * Matern32(1.0)
+    tuned = small(X, y, kernel=kernel, max_evaluations=9)
+    assert len(tuned.tuning.history) == 9
+    assert {e.theta.shape for e in tuned.tuning.history} == {(5,)}
+    assert {e.C.shape for e in tuned.tuning.history} == {(25,)}
+    assert tuned.cv_error <= min(e.scores.min() for e in tuned.tuning.history)
 
 
 def test_the_papers_search_spends_its_budget_exactly(cancer):

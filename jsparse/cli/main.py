@@ -102,7 +102,7 @@ def _training_options(parser: argparse.ArgumentParser, prototypes: int | None) -
     add("--kernel", choices=[*KERNELS, "linear", "polynomial"], default="rbf")
     add("--folds", type=int, default=10, metavar="V")
     add("--search", choices=["profile", "csa"], default="profile")
-    add("--evaluations", type=int, metavar="N", help="default: 12 (profile), 160 (csa)")
+    add("--evaluations", type=int, metavar="N", help="default: 10 (profile), 160 (csa)")
     add("--seconds", type=float, default=float("inf"), help="stop tuning after this long")
     add("--seed", type=int, default=0)
     add("--precision", choices=["float32", "float64"], default="float64")

@@ -40,22 +40,26 @@ def spectrum(matrix: Float[Array, "p p"]) -> Spectrum:
 
 
 def resolvent(
-    spectrum: Spectrum, rhs: Float[Array, "s p k"], shifts: Float[Array, " s"]
+    spectrum: Spectrum, rhs: Float[Array, "p k"], shifts: Float[Array, " s"]
 ) -> Float[Array, "s p k"]:
-    """`(A + shift_s I)^(-1) rhs_s` for every shift; differentiable in `A`, `rhs` and `shifts`."""
-    shift = shifts[:, None, None]
+    """`(A + shift_s I)^(-1) rhs` for every shift; differentiable in `A`, `rhs` and `shifts`."""
+    p, k = rhs.shape
+    s = shifts.shape[0]
+    # Every shift and right-hand side is a column of one matrix: three products serve them all.
+    shift = jnp.repeat(shifts, k)[None, :]
+    columns = jnp.broadcast_to(rhs[:, None, :], (p, s, k)).reshape(p, s * k)
 
-    def matvec(x: Float[Array, "s p k"]) -> Float[Array, "s p k"]:
+    def matvec(x: Float[Array, "p sk"]) -> Float[Array, "p sk"]:
         return dot(spectrum.matrix, x) + shift * x
 
     constant = jax.lax.stop_gradient(spectrum.matrix)
     fixed = jax.lax.stop_gradient(shift)
 
-    def apply_inverse(b: Float[Array, "s p k"]) -> Float[Array, "s p k"]:
-        spread = spectrum.values[None, :, None] + fixed
+    def apply_inverse(b: Float[Array, "p sk"]) -> Float[Array, "p sk"]:
+        spread = spectrum.values[:, None] + fixed
         return dot(spectrum.vectors, dot(spectrum.vectors.T, b) / spread)
 
-    def solve(_: object, b: Float[Array, "s p k"]) -> Float[Array, "s p k"]:
+    def solve(_: object, b: Float[Array, "p sk"]) -> Float[Array, "p sk"]:
         x = apply_inverse(b)
         if b.dtype == jnp.float32:
             # One step of refinement: the eigendecomposition is exact to eps |A| only, the product
@@ -64,7 +68,8 @@ def resolvent(
             x = x + apply_inverse(b - dot(constant, x) - fixed * x)
         return x
 
-    return jax.lax.custom_linear_solve(matvec, rhs, solve, symmetric=True)
+    solved = jax.lax.custom_linear_solve(matvec, columns, solve, symmetric=True)
+    return jnp.moveaxis(solved.reshape(p, s, k), 1, 0)
 
 
 @jax.custom_jvp
@@ -83,7 +88,7 @@ def _quadratic_form_jvp(primals: tuple, tangents: tuple) -> tuple:
     # of the eigendecomposition, hence no differences of eigenvalues.
     spec, B, shifts = primals
     d_spec, d_B, d_shifts = tangents
-    X = resolvent(spec, jnp.broadcast_to(B, (shifts.shape[0], *B.shape)), shifts)
+    X = resolvent(spec, B, shifts)
     Xt = jnp.swapaxes(X, 1, 2)
     half = dot(Xt, d_B)
     inner = dot(d_spec.matrix, X) + d_shifts[:, None, None] * X
@@ -110,7 +115,7 @@ class RidgeSystem(NamedTuple):
         shifts = 1 / C
         # One call for both right-hand sides: the centred one and the rank-one vector.
         both = jnp.concatenate([rhs - dot(f, t) / N, f], axis=1)
-        solved = resolvent(self.centred, jnp.broadcast_to(both, (C.shape[0], *both.shape)), shifts)
+        solved = resolvent(self.centred, both, shifts)
         x, u = solved[:, :, :-1], solved[:, :, -1:]
         alpha = rank_one_weight(N, self.intercept_penalty, C)[:, None, None]
         fx, fu = dot(f.T, x), dot(f.T, u)

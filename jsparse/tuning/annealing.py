@@ -231,20 +231,44 @@ def _run(
 
 
 def _advance(objective: Objective, args: Any, state: AnnealingState, batch: Batch):
-    q, p = state.thetas.shape
-    dtype = state.thetas.dtype
-    schedule, first = state.schedule, state.rounds == 0
+    probes = ask(state)
+    values = batch(lambda theta: scalar_value(objective(theta, args), theta))(probes)
+    return tell(state, probes, values)
+
+
+@jax.jit
+def ask(state: AnnealingState) -> Float[Array, "q p"]:
+    """The points that the next round evaluates, shape `q p`.
+
+    With `tell` this is `step` with the evaluation left to the caller, for objectives that are not
+    JAX functions, that are known already, or that are best called with the whole ensemble.
+    """
+    first = state.rounds == 0
+    k = jnp.maximum(state.rounds - 1, 0) // state.schedule.inner
+    temperature = state.schedule.generation / (k + 1).astype(state.thetas.dtype)
+    reach = temperature * (state.high - state.low)
+    key_move, _ = _round_keys(state)
+    cauchy = jax.random.cauchy(key_move, state.thetas.shape, state.thetas.dtype)
+    fold_all = jax.vmap(fold, in_axes=(0, None, None))
+    probes = fold_all(state.thetas + reach[None] * cauchy, state.low, state.high)
+    return jnp.where(first, state.thetas, probes)
+
+
+def _round_keys(state: AnnealingState) -> tuple[Key, Key]:
     # Round 0 draws nothing that counts: `init` used its key for the first solutions.
     key_move, key_accept = jax.random.split(jax.random.fold_in(state.key, state.rounds))
+    return key_move, key_accept
 
-    # Probes y_i.
-    k = jnp.maximum(state.rounds - 1, 0) // schedule.inner
-    temperature = schedule.generation / (k + 1).astype(dtype)
-    reach = temperature * (state.high - state.low)
-    moved = state.thetas + reach[None] * jax.random.cauchy(key_move, (q, p), dtype)
-    fold_all = jax.vmap(fold, in_axes=(0, None, None))
-    probes = jnp.where(first, state.thetas, fold_all(moved, state.low, state.high))
-    probe_values = batch(lambda theta: scalar_value(objective(theta, args), theta))(probes)
+
+@jax.jit
+def tell(
+    state: AnnealingState, probes: Float[Array, "q p"], probe_values: Float[Array, " q"]
+) -> AnnealingState:
+    """The state after a round: `probes` as `ask` gave them, and their values, shape `q`."""
+    q = state.values.size
+    dtype = state.thetas.dtype
+    schedule = state.schedule
+    _, key_accept = _round_keys(state)
 
     # x_i = y_i if not worse, or else with probability A_i; in the first round every x_i is
     # infinitely bad, and takes whatever is finite.

@@ -8,12 +8,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from .._blocks import systems_at_once
 from .._numerics import dot, epsilon, like
 from .._status import CONVERGED, PRECISION_LOST, status_of
 from .._types import ScalarLike
 from ..features import FeatureMap
 from ..normal_equations import NormalEquations, accumulate_folds
-from ..solvers.ridge import quadratic_form, spectrum
+from ..solvers.ridge import Ridge, quadratic_form, spectrum
 from .folds import Folds
 
 Metric = Literal["mse", "mae", "misclassification"]
@@ -142,9 +143,12 @@ def _by_subtraction(
     intercept_penalty: Float[Array, ""],
     block_rows: int | None,
 ) -> tuple[Float[Array, "v r s c"], Int[Array, " s"]]:
-    training = jax.tree.map(lambda t, f: t[None] - f, total, per_fold)
-    solutions = jax.vmap(lambda e: e.solve(C, intercept_penalty))(training)
     s, c = C.shape[0], total.cross.shape[1]
+
+    def solve(fold: NormalEquations) -> Ridge:
+        return (total - fold).solve(C, intercept_penalty)
+
+    solutions = jax.lax.map(solve, per_fold, batch_size=systems_at_once())
 
     def predict(fold: tuple[Array, Array, Array]) -> Float[Array, "r s c"]:
         rows, weights, intercept = fold
@@ -204,8 +208,3 @@ def _by_removal(
     lost = jnp.any(pivots < 8 * noise, axis=0)
     failed = ~jnp.all(jnp.isfinite(predictions), axis=(0, 1, 3))
     return predictions, jnp.maximum(status_of(failed, lost), full.status)
-
-
-def trustworthy(status: Int[Array, "*b"]) -> Array:
-    """Whether scores of this status may decide anything (not failed, not lost in rounding)."""
-    return status < PRECISION_LOST

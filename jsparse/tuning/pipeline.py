@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,7 @@ KERNELS = {
     "matern52": kernels.Matern52,
     "rational_quadratic": kernels.RationalQuadratic,
 }
-DEFAULT_C = np.geomspace(1e-2, 1e6, 14)
+DEFAULT_C = np.geomspace(1e-2, 1e6, 25)
 # The lengthscale is looked for within this factor of sqrt(d), the typical distance over sqrt(2) of
 # two standardised points; both ends of every table's data set lie well inside.
 LENGTHSCALE_FACTOR = 12.0
@@ -77,7 +77,7 @@ def train(
     selection: Literal["renyi", "uniform"] = "renyi",
     folds: int | Folds = 10,
     metric: Metric | None = None,
-    search_method: Literal["profile", "csa"] = "profile",
+    search_method: search.Method = "profile",
     max_evaluations: int | None = None,
     max_seconds: float = math.inf,
     C: Float[np.ndarray, " s"] = DEFAULT_C,
@@ -99,13 +99,14 @@ def train(
         selection: "renyi" (Algorithm 1, stratified by class) or "uniform".
         folds: their number (stratified for classification), or the caller's own.
         metric: what is minimised; "misclassification" or "mse" by default.
-        search_method: "profile", all `C` at once for each kernel, or "csa", the paper's.
-        max_evaluations: 12 kernels for "profile", 160 points for "csa" by default.
+        search_method: "profile", all `C` at once for each kernel, or "csa", the paper's; see
+            `tune`.
+        max_evaluations: by default 10 kernels for "profile", 160 points for "csa"; see `tune`.
         max_seconds: no evaluation starts later.
         C: grid (or range) of the weight of the data-fit term.
         weights: row weights, shape `n`.
         progress: called with (done, planned, best score) after each evaluation.
-        history: `Trained.tuning.history` of a stopped "profile" search, to go on from.
+        history: `Trained.tuning.history` of a stopped search, to go on from; see `tune`.
 
     Ctrl-C during tuning keeps the best result so far (`tuning.stopped` says "interrupted").
 
@@ -143,29 +144,22 @@ def train(
         problem = search.problem(template, chosen, Z, ya, table, wa)
         middle = np.asarray(search.start_of(problem), float)
         span = math.log(LENGTHSCALE_FACTOR)
-        options: dict[str, Any] = {
-            "metric": metric,
-            "low": middle - span,
-            "high": middle + span,
-            "C": np.asarray(C),
-            "key": search_key,
-            "seconds": max_seconds,
-            "progress": progress,
-        }
         with _clock(seconds, "tuning"):
-            if search_method == "profile":
-                tuned = search.profile(
-                    problem, max_evaluations=max_evaluations or 12, history=history, **options
-                )
-            elif search_method == "csa":
-                tuned = search.csa(problem, max_evaluations=max_evaluations or 160, **options)
-            else:
-                raise ValueError(
-                    f"search_method: expected 'profile' or 'csa', got {search_method!r}"
-                )
+            tuned = search.tune(
+                problem,
+                key=search_key,
+                metric=metric,
+                low=middle - span,
+                high=middle + span,
+                C=np.asarray(C),
+                method=search_method,
+                max_evaluations=max_evaluations,
+                max_seconds=max_seconds,
+                progress=progress,
+                history=history,
+            )
         with _clock(seconds, "fit"):
-            phi = search.feature_map(tuned.kernel, chosen)
-            fitted = jax.block_until_ready(fixed_size.fit_features(phi, tuned.C, Z, ya, wa))
+            fitted = jax.block_until_ready(_fit(problem, tuned))
     expansion = KernelExpansion(
         fitted.expansion.kernel,
         fitted.expansion.prototypes,
@@ -185,6 +179,14 @@ def train(
         prototype_rows=rows,
         seconds=seconds,
     )
+
+
+def _fit(problem: search.Problem, tuned: search.Tuning) -> fixed_size.FixedSizeFit:
+    X, y, weights = problem.X, problem.y, problem.weights
+    if isinstance(tuned.kernel, kernels.Linear):
+        phi = search.feature_map(tuned.kernel, problem.prototypes)
+        return fixed_size.fit_features(phi, tuned.C, X, y, weights)
+    return fixed_size.fit(tuned.kernel, problem.prototypes, tuned.C, X, y, weights)
 
 
 def make_kernel(kernel: str | Kernel, d: int) -> Kernel:

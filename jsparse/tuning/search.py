@@ -4,16 +4,17 @@ import functools
 import math
 import time
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from .. import features, kernels
+from .._files import PathLike, load_state, save_state
 from .._status import PRECISION_LOST, RUNNING, NumericalError
 from .._types import Key
 from ..kernels import Kernel
@@ -57,6 +58,8 @@ class Tuning(NamedTuple):
 Progress = Callable[[int, int, float], None]
 """Called with (evaluations done, evaluations planned, best score) after each evaluation."""
 
+Method = Literal["profile", "csa"]
+
 
 def problem(
     kernel: Kernel,
@@ -96,92 +99,99 @@ def feature_map(kernel: Kernel, prototypes: Float[Array, "m d"]) -> features.Fea
 @functools.partial(jax.jit, static_argnames="metric")
 def evaluate(
     problem: Problem, theta: Float[Array, " p"], C: Float[Array, " s"], metric: Metric
-) -> tuple[Float[Array, " s"], Array]:
-    """Cross-validation scores and statuses of one kernel for every `C`."""
+) -> tuple[Float[Array, " s"], Int[Array, " s"]]:
+    """Cross-validation scores and stop codes of one kernel for every `C`."""
     phi = feature_map(kernel_at(problem, theta), problem.prototypes)
     X, y, weights, folds = problem.X, problem.y, problem.weights, problem.folds
     result = cross_validate(phi, C, X, y, folds, weights, metric=metric)
     return result.scores, result.status
 
 
-def profile(
+@functools.partial(jax.jit, static_argnames="metric")
+def evaluate_batch(
+    problem: Problem, thetas: Float[Array, "q p"], C: Float[Array, "q s"], metric: Metric
+) -> tuple[Float[Array, "q s"], Int[Array, "q s"]]:
+    """`evaluate` for a batch of kernels, each with its own vector of `C`, by `vmap`.
+
+    For accelerators, which it fills; memory is that of `q` blocks of rows.
+    """
+    return jax.vmap(lambda theta, c: evaluate(problem, theta, c, metric))(thetas, C)
+
+
+def tune(
     problem: Problem,
     *,
+    key: Key,
     metric: Metric,
     low: Float[np.ndarray, " p"],
     high: Float[np.ndarray, " p"],
     C: Float[np.ndarray, " s"],
-    key: Key,
-    max_evaluations: int = 12,
-    seconds: float = math.inf,
+    method: Method = "profile",
+    max_evaluations: int | None = None,
+    max_seconds: float = math.inf,
     progress: Progress | None = None,
     history: list[Evaluation] | None = None,
 ) -> Tuning:
-    """Minimise over the kernel the best score over a whole grid of `C`.
+    """Minimise the cross-validated error over the kernel and `C`.
 
-    Once a kernel's folds are decomposed, every `C` is nearly free, so the search is over the
-    kernel alone. One parameter: an even grid over the (log) range, then points between the best and
-    its neighbours, halving. Several: coupled simulated annealing and the simplex on the profile.
-    At last the grid of `C` is refined at the best kernel.
+    - "profile": once a kernel's folds are decomposed every `C` is nearly free, so each evaluation
+      takes a kernel and the whole vector `C`, and the search is over the kernel alone, by the best
+      score over `C`. One parameter: six tenths of the evaluations on an even grid over its
+      range, the others between the best and its neighbours, halving. Several: as "csa".
+    - "csa": De Brabanter 2010, Sections 6.3 and 8.2: 90 parts of the evaluations by coupled
+      simulated annealing with five members over kernel and `C` together, 70 parts by the simplex
+      from its best point. Of the vector `C` only the range counts.
 
     Args:
         problem: see `problem`.
+        key: decides the search; the same key, problem and arguments give the same result.
         metric: see `cross_validate`.
-        low: logs of the lower bounds, shape `p`.
+        low: logs of the lower bounds of the tuned leaves, shape `p`.
         high: logs of the upper bounds, shape `p`.
-        C: the grid.
-        key: used with several parameters.
-        max_evaluations: kernels evaluated, the refinement of `C` not counted.
-        seconds: no evaluation starts later; what was found until then is returned.
-        progress: called after each evaluation.
-        history: evaluations of an earlier, stopped search of the same problem: they are not done
-            again, and the search goes on where it stopped.
+        C: weights of the data-fit term, shape `s`.
+        method: "profile" or "csa".
+        max_evaluations: budget; by default 10 kernels (160 with several parameters) for "profile",
+            160 points for "csa", as in the paper.
+        max_seconds: no evaluation starts later; what was found until then is returned.
+        progress: called as `progress(done, planned, best_score)`.
+        history: evaluations of a stopped search (`Tuning.history`, or `load_history` of a file).
+            They are not done again: with the same arguments the search goes on where it stopped and
+            ends as if it had not been. The best one is checked against a new evaluation.
 
     Ctrl-C stops the search and keeps the best so far.
+
+    Raises:
+        ValueError: if the bounds or the budget make no sense, or the history is of another problem.
+        NumericalError: if no evaluation gave an error that can be trusted.
     """
-    run = _Run(problem, metric, max_evaluations, seconds, progress, history)
-    grid = np.asarray(C)
-    p = len(low)
+    low, high, grid = np.asarray(low, float), np.asarray(high, float), np.asarray(C, float)
+    p = low.size
+    if not low.shape == high.shape == start_of(problem).shape or not np.all(low < high):
+        raise ValueError(
+            f"low, high: expected {start_of(problem).size} bounds each, low < high; got {low} and "
+            f"{high}"
+        )
+    if grid.ndim != 1 or grid.size == 0 or not np.all(np.isfinite(grid) & (grid > 0)):
+        raise ValueError(f"C: expected a vector of positive numbers, got {C}")
+    if method not in ("profile", "csa"):
+        raise ValueError(f"method: expected 'profile' or 'csa', got {method!r}")
+    budget = max_evaluations or (10 if method == "profile" and p <= 1 else 160)
+    if method == "profile" and p == 0:
+        budget = 1
+    run = _Run(problem, metric, budget, max_seconds, progress, history)
 
     def search() -> None:
-        if p == 0:
-            run.score(np.zeros(0), grid)
+        if method == "csa":
+            lows, highs = np.append(low, np.log(grid.min())), np.append(high, np.log(grid.max()))
+            _anneal(run, key, lows, highs, lambda t: run.scores(t[:, :-1], np.exp(t[:, -1:])))
+        elif p == 0:
+            run.scores(np.zeros((1, 0)), grid[None])
         elif p == 1:
-            _line(run, float(low[0]), float(high[0]), grid, max_evaluations)
+            _line(run, low[0], high[0], lambda t: run.scores(t, grid[None]))
         else:
-            objective = _profile_objective(metric)
-            args = (problem, jnp.asarray(grid, problem.X.dtype))
-            _anneal(run, objective, args, key, low, high, max_evaluations, grid)
-        theta, best_C, _ = run.best()
-        step = (grid[1:] / grid[:-1]).max() if len(grid) > 1 else 1.0
-        run.score(theta, best_C * np.geomspace(1 / step, step, 9))
+            _anneal(run, key, low, high, lambda t: run.scores(t, grid[None]))
 
     return run.finish(search)
-
-
-def csa(
-    problem: Problem,
-    *,
-    metric: Metric,
-    low: Float[np.ndarray, " p"],
-    high: Float[np.ndarray, " p"],
-    C: Float[np.ndarray, " s"],
-    key: Key,
-    max_evaluations: int = 160,
-    seconds: float = math.inf,
-    progress: Progress | None = None,
-) -> Tuning:
-    """The paper's search: coupled simulated annealing, then the simplex, over kernel and `C`.
-
-    De Brabanter 2010, Section 6.3 and 8.2: 90 of 160 evaluations by annealing with five members,
-    70 by the simplex from its best state. Arguments as in `profile`; of `C` only the range counts.
-    """
-    run = _Run(problem, metric, max_evaluations, seconds, progress, None)
-    lows, highs = np.append(low, np.log(np.min(C))), np.append(high, np.log(np.max(C)))
-    objective = _joint_objective(metric)
-    return run.finish(
-        lambda: _anneal(run, objective, problem, key, lows, highs, max_evaluations, None)
-    )
 
 
 class _Stop(Exception):
@@ -205,37 +215,59 @@ class _Run:
         self.known = {_name(e.theta, e.C): e for e in history or []}
         self.history: list[Evaluation] = []
         self.start = time.perf_counter()
+        # A CPU is filled by one kernel and can report after each; an accelerator by a batch.
+        self.at_once = 1 if jax.default_backend() == "cpu" else planned
+        if history:
+            self._check_history(min(history, key=lambda e: float(np.min(_trusted(e)))))
 
-    def score(self, theta: np.ndarray, C: np.ndarray) -> float:
-        """Best trustworthy score of a kernel over `C`."""
-        known = self.known.get(_name(theta, C))
-        if known is None:
-            self.check_time()
-            dtype = self.problem.X.dtype
-            scores, status = evaluate(
-                self.problem, jnp.asarray(theta, dtype), jnp.asarray(C, dtype), self.metric
-            )
-            known = self.record(theta, C, np.asarray(scores), np.asarray(status))
+    def scores(self, thetas: np.ndarray, C: np.ndarray) -> Float[np.ndarray, " q"]:
+        """Best trustworthy score of each kernel (row of `thetas`) over its row of `C`."""
+        C = np.broadcast_to(C, (len(thetas), C.shape[1]))
+        return np.concatenate(
+            [
+                self._some(thetas[i : i + self.at_once], C[i : i + self.at_once])
+                for i in range(0, len(thetas), self.at_once)
+            ]
+        )
+
+    def _some(self, thetas: np.ndarray, C: np.ndarray) -> np.ndarray:
+        if all(_name(*point) in self.known for point in zip(thetas, C, strict=True)):
+            found = [self.known[_name(*point)] for point in zip(thetas, C, strict=True)]
         else:
-            self.history.append(known)
-        return float(np.min(_trusted(known)))
-
-    def record(
-        self, theta: np.ndarray, C: np.ndarray, scores: np.ndarray, status: np.ndarray
-    ) -> Evaluation:
-        """Add to the history and report."""
-        seconds = time.perf_counter() - self.start
-        evaluation = Evaluation(np.asarray(theta), np.asarray(C), scores, status, seconds)
-        self.history.append(evaluation)
+            if self.history and time.perf_counter() - self.start > self.seconds:
+                raise _Stop
+            found = self._evaluate(thetas, C)
+        self.history += found
         if self.progress is not None:
             best = min(float(np.min(_trusted(e))) for e in self.history)
             self.progress(len(self.history), self.planned, best)
-        return evaluation
+        return np.array([np.min(_trusted(e)) for e in found])
 
-    def check_time(self) -> None:
-        """Raise `_Stop` once the time is up, but never before the first evaluation."""
-        if self.history and time.perf_counter() - self.start > self.seconds:
-            raise _Stop
+    def _evaluate(self, thetas: np.ndarray, C: np.ndarray) -> list[Evaluation]:
+        dtype = self.problem.X.dtype
+        t, c = jnp.asarray(thetas, dtype), jnp.asarray(C, dtype)
+        if len(t) == 1:
+            scores, status = evaluate(self.problem, t[0], c[0], self.metric)
+            scores, status = scores[None], status[None]
+        else:
+            scores, status = evaluate_batch(self.problem, t, c, self.metric)
+        columns = (thetas, C, np.asarray(scores), np.asarray(status))
+        seconds = time.perf_counter() - self.start
+        return [Evaluation(*row, seconds) for row in zip(*columns, strict=True)]
+
+    def _check_history(self, old: Evaluation) -> None:
+        shape = start_of(self.problem).shape
+        if old.theta.shape != shape:
+            raise ValueError(
+                f"history: expected evaluations of {shape} parameters, got {old.theta.shape}"
+            )
+        new = self._evaluate(old.theta[None], old.C[None])[0]
+        ours, theirs = _trusted(new), _trusted(old)
+        if not np.allclose(ours, theirs, rtol=0.01, atol=1e-6):
+            raise ValueError(
+                "history: expected evaluations of the same problem; its first one has the best "
+                f"score {theirs.min():.6g}, here it is {ours.min():.6g}"
+            )
 
     def best(self) -> tuple[np.ndarray, float, float]:
         """Kernel parameters, `C` and score of the best evaluation that can be trusted."""
@@ -265,96 +297,73 @@ class _Run:
         return Tuning(kernel, C, score, self.history, stopped)
 
 
-def _line(run: _Run, low: float, high: float, C: np.ndarray, budget: int) -> None:
-    coarse = max(2, min(budget, round(0.6 * budget)))
+Scores = Callable[[np.ndarray], np.ndarray]
+"""From points, shape `q p`, to their values, shape `q`."""
+
+
+def _line(run: _Run, low: float, high: float, scores: Scores) -> None:
+    coarse = max(2, min(run.planned, round(0.6 * run.planned)))
     points = np.linspace(low, high, coarse)
-    values = {float(t): run.score(np.array([t]), C) for t in points}
+    values = scores(points[:, None])
     width = (high - low) / (coarse - 1)
-    while len(values) < budget:
+    while len(points) < run.planned:
         width /= 2
-        best = min(values, key=lambda t: values[t])
-        fresh = [t for t in (best - width, best + width) if low <= t <= high]
-        for t in fresh[: budget - len(values)]:
-            values[t] = run.score(np.array([t]), C)
+        best = points[np.argmin(values)]
+        fresh = np.array([t for t in (best - width, best + width) if low <= t <= high])
+        fresh = fresh[: run.planned - len(points)]
+        points = np.append(points, fresh)
+        values = np.append(values, scores(fresh[:, None]))
 
 
-def _anneal(
-    run: _Run,
-    objective: Callable,
-    args: Any,
-    key: Key,
-    low: np.ndarray,
-    high: np.ndarray,
-    budget: int,
-    grid: np.ndarray | None,
-) -> None:
-    """90 parts annealing, 70 parts simplex. `grid` None: the last parameter is log C."""
+def _anneal(run: _Run, key: Key, low: np.ndarray, high: np.ndarray, scores: Scores) -> None:
+    """90 parts of the budget to annealing, 70 to the simplex from its best point."""
     dtype = run.problem.X.dtype
     lows, highs = jnp.asarray(low, dtype), jnp.asarray(high, dtype)
-    first = max(5, round(budget * 90 / 160))
-
-    def note(probes: Array, values: Array) -> None:
-        for probe, value in zip(np.asarray(probes), np.asarray(values), strict=True):
-            finite = np.isfinite(value)
-            status = np.array([0 if finite else PRECISION_LOST])
-            if grid is None:
-                run.record(probe[:-1], np.exp(probe[-1:]), np.array([value]), status)
-            else:
-                run.score(probe, grid)
-
-    state = annealing.init(key, lows, highs, max_evaluations=first)
-    batch = annealing.in_turn if jax.default_backend() == "cpu" else jax.vmap
+    members = min(5, run.planned)
+    first = max(members, round(run.planned * 90 / 160))
+    state = annealing.init(key, lows, highs, members=members, max_evaluations=first)
     while int(state.status) == RUNNING:
-        run.check_time()
-        state = _anneal_step(objective, args, state, batch)
-        note(state.probes, state.probe_values)
-    if not np.isfinite(float(state.best_value)):
+        probes = annealing.ask(state)
+        state = annealing.tell(state, probes, jnp.asarray(scores(np.asarray(probes)), dtype))
+    rest = run.planned - int(state.evaluations)
+    if rest == 0 or not np.isfinite(float(state.best_value)):
         return
-    rest = simplex.init(
-        state.best_theta,
-        lows,
-        highs,
-        value0=state.best_value,
-        max_evaluations=budget - int(state.evaluations),
+    corner = simplex.init(
+        state.best_theta, lows, highs, value0=state.best_value, max_evaluations=rest
     )
-    while int(rest.status) == RUNNING:
-        run.check_time()
-        rest = _simplex_step(objective, args, rest)
-        note(rest.probe[None], rest.probe_value[None])
+    while int(corner.status) == RUNNING:
+        probe = simplex.ask(corner)
+        value = scores(np.asarray(probe)[None])[0]
+        corner = simplex.tell(corner, probe, jnp.asarray(value, dtype))
 
 
-@functools.partial(jax.jit, static_argnames=("objective", "batch"))
-def _anneal_step(objective: Callable, args: Any, state: Any, batch: Callable) -> Any:
-    return annealing.step(objective, args, state, batch=batch)
-
-
-@functools.partial(jax.jit, static_argnames="objective")
-def _simplex_step(objective: Callable, args: Any, state: Any) -> Any:
-    return simplex.step(objective, args, state)
-
-
-@functools.cache
-def _joint_objective(metric: Metric) -> Callable:
-    def objective(theta: Array, problem: Problem) -> Array:
-        scores, status = evaluate(problem, theta[:-1], jnp.exp(theta[-1:]), metric)
-        return jnp.where(status[0] < PRECISION_LOST, scores[0], jnp.inf)
-
-    return objective
-
-
-@functools.cache
-def _profile_objective(metric: Metric) -> Callable:
-    def objective(theta: Array, args: tuple[Problem, Array]) -> Array:
-        scores, status = evaluate(args[0], theta, args[1], metric)
-        return jnp.min(jnp.where(status < PRECISION_LOST, scores, jnp.inf))
-
-    return objective
-
-
-def _trusted(evaluation: Evaluation) -> np.ndarray:
+def _trusted(evaluation: Evaluation) -> Float[np.ndarray, " s"]:
     ok = (evaluation.status < PRECISION_LOST) & np.isfinite(evaluation.scores)
     return np.where(ok, evaluation.scores, np.inf)
 
 
 def _name(theta: np.ndarray, C: np.ndarray) -> bytes:
-    return np.concatenate([np.asarray(theta, float), np.asarray(C, float)]).round(9).tobytes()
+    return np.concatenate([theta, C]).astype(np.float32).tobytes()
+
+
+def save_history(path: PathLike, history: list[Evaluation]) -> None:
+    """Write the evaluations of a search to a file, for `load_history` and `tune` to go on from."""
+    columns = zip(*history, strict=True)
+    arrays = {
+        name: np.stack(column) for name, column in zip(Evaluation._fields, columns, strict=True)
+    }
+    save_state(path, arrays, {}, kind=_HISTORY)
+
+
+def load_history(path: PathLike) -> list[Evaluation]:
+    """The evaluations in a file of `save_history`.
+
+    Raises:
+        ModelFileError: if the file is damaged, cut short, or not one of `save_history`.
+    """
+    arrays, _ = load_state(path, kind=_HISTORY)
+    columns = (np.asarray(arrays[name]) for name in Evaluation._fields)
+    return [Evaluation(*row) for row in zip(*columns, strict=True)]
+
+
+_HISTORY = "tuning history"

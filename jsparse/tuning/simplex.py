@@ -200,8 +200,21 @@ def _run(
 
 
 def _advance(objective: Objective, args: Any, state: SimplexState) -> SimplexState:
-    probe = fold(state.candidate, state.low, state.high)
-    probe_value = scalar_value(objective(probe, args), probe)
+    probe = ask(state)
+    return tell(state, probe, scalar_value(objective(probe, args), probe))
+
+
+@jax.jit
+def ask(state: SimplexState) -> Float[Array, " p"]:
+    """The point to evaluate next; with `tell` this is `step`, the evaluation left to the caller."""
+    return fold(state.candidate, state.low, state.high)
+
+
+@jax.jit
+def tell(
+    state: SimplexState, probe: Float[Array, " p"], probe_value: Float[Array, ""]
+) -> SimplexState:
+    """The state after an evaluation: `probe` as `ask` gave it, and its value."""
     value = finite_or_inf(probe_value)
     better = value < state.best_value
     state = state._replace(
