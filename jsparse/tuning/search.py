@@ -263,7 +263,9 @@ class _Run:
             )
         new = self._evaluate(old.theta[None], old.C[None])[0]
         ours, theirs = _trusted(new), _trusted(old)
-        if not np.allclose(ours, theirs, rtol=0.01, atol=1e-6):
+        # Another device rounds otherwise, which may turn a row or two.
+        rows = 2 / self.problem.y.shape[0] if self.metric == "misclassification" else 0
+        if not np.allclose(ours, theirs, rtol=1e-3, atol=rows):
             raise ValueError(
                 "history: expected evaluations of the same problem; its first one has the best "
                 f"score {theirs.min():.6g}, here it is {ours.min():.6g}"
