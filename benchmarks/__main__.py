@@ -1,0 +1,40 @@
+"""`python -m benchmarks NAME [--quick] [--out DIR]`."""
+
+import argparse
+from pathlib import Path
+
+import jax
+
+from . import covertype, folds, gradient, precision, searches, speed, tables
+from .report import machine_kind, write
+
+BENCHMARKS = {
+    "table1": tables.table1,
+    "table3": folds.table3,
+    "table4": folds.table4,
+    "table8": tables.table8,
+    "table12": tables.table12,
+    "searches": searches.run,
+    "gradient": gradient.run,
+    "precision": precision.run,
+    "speed": speed.run,
+    "covertype": covertype.run,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("name", choices=[*BENCHMARKS, "all"])
+    parser.add_argument("--quick", action="store_true", help="a few repetitions of the small parts")
+    parser.add_argument("--out", type=Path, help="folder for the results (JSON and Markdown)")
+    options = parser.parse_args()
+    # float64 stays possible beside float32: every benchmark states its dtypes.
+    jax.config.update("jax_enable_x64", True)
+    out = options.out or Path(__file__).parent / "results" / machine_kind()
+    for name in BENCHMARKS if options.name == "all" else [options.name]:
+        report = BENCHMARKS[name](quick=options.quick)
+        write(out, name, report, quick=options.quick)
+
+
+if __name__ == "__main__":
+    main()

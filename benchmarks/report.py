@@ -1,0 +1,106 @@
+"""What a benchmark returns, how it is timed, and how it is written."""
+
+import json
+import os
+import platform
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+import jsparse
+
+
+class Report(NamedTuple):
+    """A table, what it says, and where its numbers come from."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[Any]]
+    notes: list[str]
+    data: Any  # every single number, for the JSON file
+
+
+def machine_kind() -> str:
+    """A short name for this kind of machine: `cpu-2core`, or the accelerator's."""
+    device = jax.devices()[0]
+    if device.platform == "cpu":
+        return f"cpu-{os.cpu_count()}core"
+    return re.sub(r"[^a-z0-9]+", "-", device.device_kind.lower()).strip("-")
+
+
+def measured_on() -> dict[str, Any]:
+    """Versions and device."""
+    import sklearn
+
+    return {
+        "jsparse": jsparse.__version__,
+        "jax": jax.__version__,
+        "numpy": np.__version__,
+        "scikit-learn": sklearn.__version__,
+        "python": platform.python_version(),
+        "device": jax.devices()[0].device_kind,
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+    }
+
+
+def timed(call: Callable[[], Any], repeats: int = 5) -> tuple[float, float]:
+    """Median seconds of a warm call, and the first call's excess over it (compilation)."""
+    seconds = []
+    for _ in range(repeats + 1):
+        start = time.perf_counter()
+        jax.block_until_ready(call())
+        seconds.append(time.perf_counter() - start)
+    warm = float(np.median(seconds[1:]))
+    return warm, max(0.0, seconds[0] - warm)
+
+
+def alternated(calls: dict[str, Callable[[], Any]], repeats: int = 5) -> dict[str, float]:
+    """Median seconds of warm calls made in turn, so that what drifts hits all of them alike."""
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    for repeat in range(repeats + 1):
+        for name, call in calls.items():
+            start = time.perf_counter()
+            jax.block_until_ready(call())
+            if repeat:
+                seconds[name].append(time.perf_counter() - start)
+    return {name: float(np.median(values)) for name, values in seconds.items()}
+
+
+def mean_sd(values: list[float], digits: int = 2) -> str:
+    """`mean (standard deviation)`, as the paper prints."""
+    sd = np.std(values, ddof=1) if len(values) > 1 else float("nan")
+    return f"{np.mean(values):.{digits}f} ({sd:.{digits}f})"
+
+
+def write(out: Path, name: str, report: Report, *, quick: bool) -> None:
+    """Print the table, and write `NAME.md` and `NAME.json` into a folder."""
+    where = measured_on()
+    lines = [f"# {report.title}", ""]
+    lines += ["| " + " | ".join(report.columns) + " |", "|" + "---|" * len(report.columns)]
+    lines += ["| " + " | ".join(str(cell) for cell in row) + " |" for row in report.rows]
+    lines += ["", *[f"- {note}" for note in report.notes]]
+    lines += ["", "Measured on: " + ", ".join(f"{k} {v}" for k, v in where.items()) + "."]
+    if quick:
+        lines += ["", "A quick run: fewer repetitions than the benchmark states."]
+    text = "\n".join(lines) + "\n"
+    print(text, flush=True)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / f"{name}.md").write_text(text)
+    content = {"title": report.title, "quick": quick, "measured_on": where, "data": report.data}
+    (out / f"{name}.json").write_text(json.dumps(content, indent=1, default=float) + "\n")
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

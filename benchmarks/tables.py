@@ -1,0 +1,194 @@
+"""Tables 1, 8 and 12 of De Brabanter 2010: test errors over randomisations."""
+
+import sys
+from typing import Any
+
+import jax
+import numpy as np
+
+import jsparse
+
+from .report import Report, mean_sd
+from .sets import PROTOTYPES, Split, split
+
+DTYPES = ("float64", "float32")
+
+# Table 8: per cent correct on the test set, standard deviation.
+PAPER_8 = {
+    ("pima", "rbf"): (76.7, 3.43),
+    ("pima", "linear"): (77.6, 0.78),
+    ("spambase", "rbf"): (92.5, 0.67),
+    ("spambase", "linear"): (90.9, 0.75),
+    ("magic", "rbf"): (86.6, 0.51),
+    ("magic", "linear"): (77.8, 0.23),
+    ("adult", "rbf"): (85.21, 0.21),
+    ("adult", "linear"): (83.9, 0.17),
+}
+# Table 12, RBF: L2 (mean squared), L1 (mean absolute) and L-infinity (largest) error.
+PAPER_12 = {
+    "boston": {"L2": (0.13, 0.02), "L1": (0.24, 0.02), "Linf": (1.90, 0.50)},
+    "concrete": {"L2": (0.17, 0.02), "L1": (0.30, 0.03), "Linf": (1.22, 0.42)},
+}
+# Table 1: mean squared error on boston, m = 200.
+PAPER_1 = {"renyi": (0.1293, 0.0246), "uniform": (0.1433, 0.0323)}
+
+EXPLAINED: dict[tuple[str, str], str] = {}
+
+
+def fit(data: Split, name: str, kernel: str, randomisation: int, **options: Any) -> jsparse.Trained:
+    task = "regression" if name in PAPER_12 else "classification"
+    return jsparse.train(
+        data.X,
+        data.y,
+        task=task,
+        n_prototypes=min(PROTOTYPES[name], len(data.y)),
+        kernel=kernel,
+        key=jax.random.key(randomisation),
+        **options,
+    )
+
+
+def table8(*, quick: bool) -> Report:
+    """Misclassification: RBF and linear, float64 and float32."""
+    rows, data, notes = [], {}, []
+    for (name, kernel), (correct, sd) in PAPER_8.items():
+        if quick and name in ("magic", "adult"):
+            continue
+        errors, seconds, models = _errors(name, kernel, 2 if quick else 10)
+        paper = 100 - correct
+        off = (np.mean(errors["float64"]) - paper) / sd
+        gap = np.mean(errors["float32"]) - np.mean(errors["float64"])
+        rows.append(
+            [
+                name,
+                kernel,
+                PROTOTYPES[name],
+                f"{paper:.2f} ({sd:.2f})",
+                *[mean_sd(errors[dtype]) for dtype in DTYPES],
+                f"{off:+.1f}",
+                f"{gap:+.2f}",
+                f"{np.median(seconds['float32'][1:]):.2f}",
+            ]
+        )
+        data[f"{name} {kernel}"] = {"errors": errors, "seconds": seconds, "tuned": models}
+        if abs(off) > 2:
+            notes.append(_explanation(name, kernel, off))
+        if abs(gap) > 0.5:
+            notes.append(f"{name}, {kernel}: float32 and float64 differ by more than 0.5 points.")
+    return Report(
+        "Table 8: test misclassification in per cent, mean (standard deviation)",
+        [
+            "set",
+            "kernel",
+            "m",
+            "paper",
+            "ours, float64",
+            "ours, float32",
+            "(ours - paper) / paper's sd",
+            "float32 - float64",
+            "seconds, float32",
+        ],
+        rows,
+        [
+            "Splits of the paper's sizes. Seconds: standardise, select, tune and fit; median without "
+            "the first run, which compiles.",
+            *notes,
+        ],
+        data,
+    )
+
+
+def table12(*, quick: bool) -> Report:
+    """Regression errors on standardised targets."""
+    rows, data, notes = [], {}, []
+    for name, paper in PAPER_12.items():
+        found: dict[str, dict[str, list[float]]] = {
+            dtype: {loss: [] for loss in paper} for dtype in DTYPES
+        }
+        for dtype in DTYPES:
+            for r in range(2 if quick else 10):
+                part = split(name, r, dtype)
+                gap = np.abs(fit(part, name, "rbf", r).predict(part.X_test) - part.y_test)
+                for loss, value in zip(
+                    ("L2", "L1", "Linf"), (np.mean(gap**2), gap.mean(), gap.max()), strict=True
+                ):
+                    found[dtype][loss].append(float(value))
+        for loss, (mean, sd) in paper.items():
+            off = (np.mean(found["float64"][loss]) - mean) / sd
+            rows.append(
+                [
+                    name,
+                    loss,
+                    PROTOTYPES[name],
+                    f"{mean:.2f} ({sd:.2f})",
+                    *[mean_sd(found[dtype][loss], 3) for dtype in DTYPES],
+                    f"{off:+.1f}",
+                ]
+            )
+            if abs(off) > 2:
+                notes.append(_explanation(name, loss, off))
+        data[name] = found
+    return Report(
+        "Table 12: test errors on standardised targets, mean (standard deviation)",
+        ["set", "loss", "m", "paper", "ours, float64", "ours, float32", "off, in paper's sd"],
+        rows,
+        ["L2 mean squared, L1 mean absolute, Linf largest error; RBF kernel.", *notes],
+        data,
+    )
+
+
+def table1(*, quick: bool) -> Report:
+    """Prototypes by entropy against prototypes at random."""
+    errors: dict[str, list[float]] = {name: [] for name in PAPER_1}
+    for r in range(3 if quick else 30):
+        part = split("boston", r, "float64")
+        for selection in PAPER_1:
+            model = fit(part, "boston", "rbf", r, selection=selection)
+            errors[selection].append(
+                float(np.mean((model.predict(part.X_test) - part.y_test) ** 2))
+            )
+    difference = np.subtract(errors["uniform"], errors["renyi"])
+    standard_error = difference.std(ddof=1) / np.sqrt(len(difference))
+    return Report(
+        "Table 1: test mean squared error, boston, m = 200",
+        ["prototypes", "paper", "ours"],
+        [
+            [name, f"{mean:.4f} ({sd:.4f})", mean_sd(errors[name], 4)]
+            for name, (mean, sd) in PAPER_1.items()
+        ],
+        [
+            f"{len(difference)} randomisations; random less entropy, pair by pair: "
+            f"{difference.mean():.4f}, standard error {standard_error:.4f}.",
+            "The paper's gap is not found here. 200 of 338 rows are prototypes, whichever way they "
+            "are chosen; and in 13 dimensions the plug-in bandwidths are small against the "
+            "distances between rows, so that the entropy of a random choice is within 1 % of its "
+            "bound, log m plus a constant, before the first swap.",
+        ],
+        errors,
+    )
+
+
+def _errors(
+    name: str, kernel: str, randomisations: int
+) -> tuple[dict[str, list[float]], dict[str, list[float]], dict[str, list[Any]]]:
+    errors: dict[str, list[float]] = {dtype: [] for dtype in DTYPES}
+    seconds: dict[str, list[float]] = {dtype: [] for dtype in DTYPES}
+    tuned: dict[str, list[Any]] = {dtype: [] for dtype in DTYPES}
+    for dtype in DTYPES:
+        for r in range(randomisations):
+            part = split(name, r, dtype)
+            model = fit(part, name, kernel, r)
+            errors[dtype].append(float(100 * np.mean(model.predict(part.X_test) != part.y_test)))
+            seconds[dtype].append(sum(v for k, v in model.seconds.items() if k != "compile"))
+            leaves = [float(leaf) for leaf in jax.tree.leaves(model.kernel)]
+            tuned[dtype].append({"kernel": leaves, "C": model.C, "cv_error": model.cv_error})
+        print(f"{name} {kernel} {dtype}: {mean_sd(errors[dtype])}", file=sys.stderr, flush=True)
+    return errors, seconds, tuned
+
+
+def _explanation(name: str, cell: str, off: float) -> str:
+    side = "better" if off < 0 else "worse"
+    found = EXPLAINED.get((name, cell), "not explained yet.")
+    return (
+        f"{name}, {cell}: {abs(off):.1f} of the paper's deviations {side} than the paper: {found}"
+    )
