@@ -35,14 +35,18 @@ PROTOTYPES = {
 }
 
 
-def split(name: str, randomisation: int, dtype: str) -> Split:
+def split(name: str, randomisation: int, dtype: str, *, one_hot: bool = False) -> Split:
     """A random split with the paper's sizes; targets of a regression are standardised."""
     data = benchmark_set(name, complete=name == "adult")
+    columns = [data.X]
+    if one_hot:
+        codes = data.X[:, data.categorical].T
+        columns = [data.X[:, ~data.categorical], *[c[:, None] == np.unique(c) for c in codes]]
     n = len(data.y)
     order = np.random.default_rng([2010, randomisation]).permutation(n)
     train, test = order[TEST_ROWS[name] :], order[: TEST_ROWS[name]]
     y = data.y.astype(float)
     if data.task == "regression":
         y = (y - y[train].mean()) / y[train].std()
-    X, y = data.X.astype(dtype), y.astype(dtype)
+    X, y = np.concatenate(columns, axis=1).astype(dtype), y.astype(dtype)
     return Split(X[train], y[train], X[test], y[test])

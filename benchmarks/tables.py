@@ -1,7 +1,7 @@
 """Tables 1, 8 and 12 of De Brabanter 2010: test errors over randomisations."""
 
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -13,17 +13,56 @@ from .sets import PROTOTYPES, Split, split
 
 DTYPES = ("float64", "float32")
 
-# Table 8: per cent correct on the test set, standard deviation.
-PAPER_8 = {
-    ("pima", "rbf"): (76.7, 3.43),
-    ("pima", "linear"): (77.6, 0.78),
-    ("spambase", "rbf"): (92.5, 0.67),
-    ("spambase", "linear"): (90.9, 0.75),
-    ("magic", "rbf"): (86.6, 0.51),
-    ("magic", "linear"): (77.8, 0.23),
-    ("adult", "rbf"): (85.21, 0.21),
-    ("adult", "linear"): (83.9, 0.17),
-}
+
+class Cell(NamedTuple):
+    """A figure of Table 8: per cent correct on the test set and its standard deviation."""
+
+    label: str
+    name: str
+    kernel: str
+    correct: float
+    sd: float
+    one_hot: bool = False
+    intercept: bool = True
+    why: str = ""  # what explains a figure of ours that is far from it
+
+
+PAPER_8 = (
+    Cell("pima", "pima", "rbf", 76.7, 3.43),
+    Cell("pima", "pima", "linear", 77.6, 0.78),
+    Cell("spambase", "spambase", "rbf", 92.5, 0.67),
+    Cell(
+        "spambase",
+        "spambase",
+        "linear",
+        90.9,
+        0.75,
+        why="least squares puts the intercept at the mean label, far from the best threshold of "
+        "these skewed columns; the same machine with its intercept left out is in the next row.",
+    ),
+    Cell("spambase, intercept left out", "spambase", "linear", 90.9, 0.75, intercept=False),
+    Cell("magic", "magic", "rbf", 86.6, 0.51),
+    Cell(
+        "magic",
+        "magic",
+        "linear",
+        77.8,
+        0.23,
+        why="the spread of ours over the splits is twice the paper's, and its splits are unknown.",
+    ),
+    Cell("adult", "adult", "rbf", 85.21, 0.21),
+    Cell(
+        "adult",
+        "adult",
+        "linear",
+        83.9,
+        0.17,
+        why="eight of the 14 columns are codes of categories, whose order a linear machine takes "
+        "at face value; the paper does not say how it coded them (its majority rule, 83.4, is not "
+        "this data's, 75.2). With one column for each category: the next row.",
+    ),
+    Cell("adult, one-hot", "adult", "linear", 83.9, 0.17, one_hot=True),
+)
 # Table 12, RBF: L2 (mean squared), L1 (mean absolute) and L-infinity (largest) error.
 PAPER_12 = {
     "boston": {"L2": (0.13, 0.02), "L1": (0.24, 0.02), "Linf": (1.90, 0.50)},
@@ -31,8 +70,6 @@ PAPER_12 = {
 }
 # Table 1: mean squared error on boston, m = 200.
 PAPER_1 = {"renyi": (0.1293, 0.0246), "uniform": (0.1433, 0.0323)}
-
-EXPLAINED: dict[tuple[str, str], str] = {}
 
 
 def fit(data: Split, name: str, kernel: str, randomisation: int, **options: Any) -> jsparse.Trained:
@@ -51,30 +88,34 @@ def fit(data: Split, name: str, kernel: str, randomisation: int, **options: Any)
 def table8(*, quick: bool) -> Report:
     """Misclassification: RBF and linear, float64 and float32."""
     rows, data, notes = [], {}, []
-    for (name, kernel), (correct, sd) in PAPER_8.items():
-        if quick and name in ("magic", "adult"):
+    for cell in PAPER_8:
+        if quick and cell.name in ("magic", "adult"):
             continue
-        errors, seconds, models = _errors(name, kernel, 2 if quick else 10)
-        paper = 100 - correct
-        off = (np.mean(errors["float64"]) - paper) / sd
+        errors, seconds, tuned = _errors(cell, 2 if quick else 10)
+        paper = 100 - cell.correct
+        off = (np.mean(errors["float64"]) - paper) / cell.sd
         gap = np.mean(errors["float32"]) - np.mean(errors["float64"])
         rows.append(
             [
-                name,
-                kernel,
-                PROTOTYPES[name],
-                f"{paper:.2f} ({sd:.2f})",
+                cell.label,
+                cell.kernel,
+                PROTOTYPES[cell.name],
+                f"{paper:.2f} ({cell.sd:.2f})",
                 *[mean_sd(errors[dtype]) for dtype in DTYPES],
                 f"{off:+.1f}",
                 f"{gap:+.2f}",
                 f"{np.median(seconds['float32'][1:]):.2f}",
             ]
         )
-        data[f"{name} {kernel}"] = {"errors": errors, "seconds": seconds, "tuned": models}
+        data[f"{cell.label} {cell.kernel}"] = {
+            "errors": errors,
+            "seconds": seconds,
+            "tuned": tuned,
+        }
         if abs(off) > 2:
-            notes.append(_explanation(name, kernel, off))
+            notes.append(_explanation(cell.label, cell.kernel, off, cell.why))
         if abs(gap) > 0.5:
-            notes.append(f"{name}, {kernel}: float32 and float64 differ by more than 0.5 points.")
+            notes.append(f"{cell.label}, {cell.kernel}: the precisions differ by over 0.5 points.")
     return Report(
         "Table 8: test misclassification in per cent, mean (standard deviation)",
         [
@@ -90,8 +131,8 @@ def table8(*, quick: bool) -> Report:
         ],
         rows,
         [
-            "Splits of the paper's sizes. Seconds: standardise, select, tune and fit; median without "
-            "the first run, which compiles.",
+            "Splits of the paper's sizes. Seconds: standardise, select, tune and fit; median "
+            "without the first run, which compiles.",
             *notes,
         ],
         data,
@@ -126,7 +167,7 @@ def table12(*, quick: bool) -> Report:
                 ]
             )
             if abs(off) > 2:
-                notes.append(_explanation(name, loss, off))
+                notes.append(_explanation(name, loss, off, ""))
         data[name] = found
     return Report(
         "Table 12: test errors on standardised targets, mean (standard deviation)",
@@ -169,26 +210,27 @@ def table1(*, quick: bool) -> Report:
 
 
 def _errors(
-    name: str, kernel: str, randomisations: int
+    cell: Cell, randomisations: int
 ) -> tuple[dict[str, list[float]], dict[str, list[float]], dict[str, list[Any]]]:
     errors: dict[str, list[float]] = {dtype: [] for dtype in DTYPES}
     seconds: dict[str, list[float]] = {dtype: [] for dtype in DTYPES}
     tuned: dict[str, list[Any]] = {dtype: [] for dtype in DTYPES}
     for dtype in DTYPES:
         for r in range(randomisations):
-            part = split(name, r, dtype)
-            model = fit(part, name, kernel, r)
-            errors[dtype].append(float(100 * np.mean(model.predict(part.X_test) != part.y_test)))
+            part = split(cell.name, r, dtype, one_hot=cell.one_hot)
+            model = fit(part, cell.name, cell.kernel, r)
+            f = np.asarray(model.expansion(part.X_test))
+            if not cell.intercept:
+                f = f - float(model.expansion.intercept)
+            errors[dtype].append(float(100 * np.mean((f >= 0) != (part.y_test > 0))))
             seconds[dtype].append(sum(v for k, v in model.seconds.items() if k != "compile"))
             leaves = [float(leaf) for leaf in jax.tree.leaves(model.kernel)]
             tuned[dtype].append({"kernel": leaves, "C": model.C, "cv_error": model.cv_error})
-        print(f"{name} {kernel} {dtype}: {mean_sd(errors[dtype])}", file=sys.stderr, flush=True)
+        print(cell.label, cell.kernel, dtype, mean_sd(errors[dtype]), file=sys.stderr, flush=True)
     return errors, seconds, tuned
 
 
-def _explanation(name: str, cell: str, off: float) -> str:
+def _explanation(name: str, cell: str, off: float, why: str) -> str:
     side = "better" if off < 0 else "worse"
-    found = EXPLAINED.get((name, cell), "not explained yet.")
-    return (
-        f"{name}, {cell}: {abs(off):.1f} of the paper's deviations {side} than the paper: {found}"
-    )
+    why = why or "not explained."
+    return f"{name}, {cell}: {abs(off):.1f} of the paper's deviations {side} than the paper: {why}"
