@@ -8,7 +8,7 @@ from .report import Report, mean_sd
 from .sets import PROTOTYPES, split
 from .tables import fit
 
-RANDOMISATIONS = {"pima": 10, "spambase": 10, "boston": 10, "concrete": 10, "adult": 5, "magic": 3}
+RANDOMISATIONS = {"pima": 10, "spambase": 10, "boston": 10, "concrete": 10, "adult": 3, "magic": 2}
 SEARCHES = {
     "profile, 10 kernels": {"search_method": "profile", "max_evaluations": 10},
     "profile, 16 kernels": {"search_method": "profile", "max_evaluations": 16},
