@@ -13,7 +13,7 @@ from .._numerics import dot, epsilon, like
 from .._status import CONVERGED, PRECISION_LOST, status_of
 from .._types import ScalarLike
 from ..features import FeatureMap
-from ..normal_equations import NormalEquations, accumulate_folds
+from ..normal_equations import NormalEquations, accumulate, accumulate_folds
 from ..solvers.ridge import Ridge, quadratic_form, spectrum
 from .folds import Folds
 
@@ -111,13 +111,16 @@ def _cross_validate(
     Xf, yf = folds.gather(X), folds.gather(y.reshape(n, -1))
     wf = jnp.where(folds.valid, folds.gather(w), 0)
 
-    per_fold = accumulate_folds(feature_map, Xf, yf, wf, block_rows=block_rows)
-    total = jax.tree.map(lambda a: jnp.sum(a, axis=0), per_fold)
     if method == "subtraction":
+        per_fold = accumulate_folds(feature_map, Xf, yf, wf, block_rows=block_rows)
+        total = jax.tree.map(lambda a: jnp.sum(a, axis=0), per_fold)
         predictions, status = _by_subtraction(
             feature_map, C, Xf, per_fold, total, intercept_penalty, block_rows
         )
     else:
+        # Only the total is needed: the sums of many small folds would cost more than all the rest.
+        rows = (a.reshape(-1, *a.shape[2:]) for a in (Xf, yf, wf))
+        total = accumulate(feature_map, *rows, block_rows=block_rows)
         predictions, status = _by_removal(feature_map, C, Xf, yf, wf, total, intercept_penalty)
 
     lost = jnp.where(feature_map.unresolved(C, total.weight_sum), PRECISION_LOST, CONVERGED)
