@@ -28,3 +28,11 @@ def dtype(request):
 def tol(dtype):
     """Relative tolerance of a well-conditioned computation in this leg."""
     return {"float64": 1e-10, "float32": 2e-4}[dtype]
+
+
+@pytest.fixture
+def as_users_call():
+    """Without the run-time type checks of this suite, which would answer first."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)

@@ -209,6 +209,22 @@ def test_fit_under_jit_vmap_and_without_a_second_compilation():
         np.testing.assert_allclose(batched[i], expected, atol=1e-9)
 
 
+@pytest.mark.parametrize("v", [4, 25])
+def test_cv_over_kernels_and_data_sets_at_once_and_without_a_second_compilation(v):
+    X, y, _ = problem()
+    folds, C = plain_folds(jax.random.key(0), 50, v), jnp.array([1.0, 50.0])
+
+    def scores(length, C, X, y):
+        return cross_validate(Nystroem(RBF(length), X[:12]), C, X, y, folds).scores
+
+    lengths, Cs = jnp.array([0.7, 1.0, 2.0]), jnp.stack([C, 2 * C, 3 * C])
+    Xs, ys = jnp.stack([X, X**2, X[::-1]]), jnp.stack([y, -y, y**2])
+    traced = jax.jit(chex.assert_max_traces(scores, n=1))
+    each = [traced(*args) for args in zip(lengths, Cs, Xs, ys, strict=True)]
+    together = jax.vmap(scores)(lengths, Cs, Xs, ys)
+    np.testing.assert_allclose(together, jnp.stack(each), rtol=1e-9)
+
+
 @settings(
     max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -267,6 +283,22 @@ def test_bad_input_is_told():
         fixed_size.fit(RBF(1.0), Z, 1.0, X, y, -jnp.ones(50))
     with pytest.raises(ValueError, match="at least one row"):
         fixed_size.fit(RBF(1.0), Z, 1.0, X[:0], y[:0])
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_shapes_that_do_not_fit_are_told():
+    X, y, Z = problem()
+    phi, folds = Nystroem(RBF(1.0), Z), plain_folds(jax.random.key(0), 50, 5)
+    with pytest.raises(ValueError, match=r"y: expected 50 rows, as many as X, got shape \(49,\)"):
+        fixed_size.fit(RBF(1.0), Z, 1.0, X, y[:-1])
+    with pytest.raises(ValueError, match=r"weights: expected shape \(50,\), got \(7,\)"):
+        fixed_size.fit(RBF(1.0), Z, 1.0, X, y, jnp.ones(7))
+    with pytest.raises(ValueError, match=r"prototypes: expected shape \(m, 3\), got \(12, 2\)"):
+        fixed_size.fit(RBF(1.0), Z[:, :2], 1.0, X, y)
+    with pytest.raises(ValueError, match="lengthscale: expected a scalar or one value for each"):
+        fixed_size.fit(RBF(jnp.ones(2)), Z, 1.0, X, y)
+    with pytest.raises(ValueError, match=r"metric: expected one of .* got 'auc'"):
+        cross_validate(phi, jnp.ones(1), X, y, folds, metric="auc")
 
 
 def test_nan_inside_jit_gives_a_status():

@@ -9,7 +9,6 @@ import hypothesis
 import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 import sklearn.gaussian_process.kernels as peers
@@ -621,14 +620,6 @@ def test_squared_distances_without_lengthscale(dtype):
 
 
 # --- what users may pass, and what they are told --------------------------------------------------
-
-
-@pytest.fixture
-def as_users_call():
-    """Without the run-time type checks of this suite, which would answer first."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.mark.usefixtures("as_users_call")
