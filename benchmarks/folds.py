@@ -86,7 +86,7 @@ def _table(title: str, name: str, paper: dict, dtype: str, quick: bool) -> Repor
         for i, v in enumerate(FOLDS[:2] if quick else FOLDS):
             folds = jsparse.plain_folds(jax.random.key(v), n, v)
             others = jnp.asarray(training_rows(folds, n))
-            repeats = 3 if m * v * n > 1e8 else 7
+            repeats = 1 if m * v * n > 1e8 else 7
             calls = {
                 "fast": functools.partial(fast, kernel, Z, C, X, y, folds, metric),
                 "simple": functools.partial(simple, kernel, Z, C, X, y, folds, others, metric),

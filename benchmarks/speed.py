@@ -108,8 +108,8 @@ def pipeline(quick: bool):
         return {"seconds": fitted, "error": error, "vectors": len(machine.support_)}
 
     first = ours(0)
-    runs = [(theirs(), ours(key)) for key in range(1, 2 if quick else 6)]
-    csa = [ours(key, search_method="csa") for key in range(1 if quick else 3)]
+    runs = [(theirs(), ours(key)) for key in range(1, 2 if quick else 4)]
+    csa = [ours(key, search_method="csa") for key in range(1, 2 if quick else 3)]
     svc = float(np.median([a["seconds"] for a, _ in runs]))
     mine = float(np.median([b["seconds"] for _, b in runs]))
     slow = float(np.median([c["seconds"] for c in csa]))
