@@ -95,6 +95,25 @@ def _quadratic_form_jvp(primals: tuple, tangents: tuple) -> tuple:
     return quadratic_form(spec, B, shifts), half + jnp.swapaxes(half, 1, 2) - dot(Xt, inner)
 
 
+@jax.custom_jvp
+def inverse_diagonal(spectrum: Spectrum, shifts: Float[Array, " s"]) -> Float[Array, "s p"]:
+    """Diagonal of `(A + shift_s I)^(-1)` for every shift; differentiable in `A` and `shifts`."""
+    return dot(1 / (spectrum.values[None, :] + shifts[:, None]), jnp.square(spectrum.vectors).T)
+
+
+@inverse_diagonal.defjvp
+def _inverse_diagonal_jvp(primals: tuple, tangents: tuple) -> tuple:
+    # dR = -R (dA + dshift I) R with R the resolvent, one shift at a time: p x p each.
+    spec, shifts = primals
+    d_spec, d_shifts = tangents
+
+    def one(shift: tuple[Array, Array]) -> Float[Array, " p"]:
+        R = dot(spec.vectors / (spec.values + shift[0])[None, :], spec.vectors.T)
+        return -jnp.sum(R * dot(d_spec.matrix, R), axis=0) - shift[1] * jnp.sum(R * R, axis=0)
+
+    return inverse_diagonal(spec, shifts), jax.lax.map(one, (shifts, d_shifts))
+
+
 class RidgeSystem(NamedTuple):
     """The factorised system of `ridge`: any right-hand side, any `C`."""
 

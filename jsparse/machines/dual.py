@@ -1,0 +1,262 @@
+"""The LS-SVM in the dual: every row is a prototype."""
+
+import functools
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from .._blocks import default_block_rows, map_row_blocks
+from .._numerics import dot, epsilon, like, rank_cutoff
+from .._status import NOT_FINITE, status_of
+from .._types import ScalarLike
+from ..expansion import KernelExpansion
+from ..features import Nystroem
+from ..kernels import Kernel
+from ..solvers import conjugate_gradients
+from ..solvers.ridge import inverse_diagonal, resolvent, spectrum
+from .fixed_size import check_problem
+
+Method = Literal["auto", "cholesky", "conjugate_gradients"]
+DENSE_ROWS = 8192  # n x n in float64 is half a gigabyte; more rows go by conjugate gradients
+
+
+class DualFit(NamedTuple):
+    """A fitted LS-SVM and what is known of its solve."""
+
+    expansion: KernelExpansion  # prototypes are the rows, coefficients the multipliers alpha
+    relative_residual: Float[Array, ""]  # |(K + W^(-1)/C) alpha + b - y| / |y|, worst output
+    steps: Int[Array, ""]  # of conjugate gradients; 0 by Cholesky
+    status: Int[Array, ""]
+
+
+def fit(
+    kernel: Kernel,
+    C: ScalarLike,
+    X: Float[Array, "n d"],
+    y: Float[Array, "n *c"],
+    weights: Float[Array, " n"] | None = None,
+    *,
+    method: Method = "auto",
+    tolerance: float | None = None,
+    max_steps: int = 1000,
+    landmarks: int = 200,
+    block_rows: int | None = None,
+) -> DualFit:
+    """Fit an LS-SVM by its dual system (De Brabanter 2010, Section 2).
+
+    Solves `[[0, 1'], [1, K + W^(-1)/C]] [b; alpha] = [0; y]`, the intercept eliminated. The
+    classifier of Section 2.1 is the same with targets -1 and +1: its `alpha_k Y_k` is `alpha_k`
+    here.
+
+    - "cholesky": memory `n x n`, time `n^3 / 3`.
+    - "conjugate_gradients": the kernel matrix is never formed; memory `(block_rows + landmarks) n`.
+      Preconditioned by the Nystroem approximation of `landmarks` rows, spread evenly.
+
+    Args:
+        kernel: kernel of two points.
+        C: weight of the data-fit term, positive.
+        X: inputs, shape `n d`.
+        y: targets, shape `n`, or `n c` for several at once.
+        weights: row weights, shape `n`, at least 0; weight 0 is as if the row were not there.
+        method: "auto" takes Cholesky up to `DENSE_ROWS` rows.
+        tolerance: conjugate gradients stop at this relative residual; by default the square root
+            of the dtype's epsilon times 0.1.
+        max_steps: cap on conjugate gradient steps.
+        landmarks: rows in the preconditioner.
+        block_rows: rows of the kernel matrix in memory at a time by conjugate gradients.
+
+    Returns:
+        The expansion over all rows with its diagnostics. Status `PRECISION_LOST` where `1/C` is
+        below the rounding of the kernel matrix (by Cholesky that rounding then takes its place),
+        `EXHAUSTED` at `max_steps`.
+
+    Pure; works under `jit` and `vmap`; differentiable in everything but the shapes, in both modes.
+
+    Raises:
+        ValueError: for shapes that do not fit, or (outside `jit`) values that are not finite, `C`
+            not positive, or negative weights.
+    """
+    check_problem(None, C, X, y, weights)
+    if method not in ("auto", "cholesky", "conjugate_gradients"):
+        raise ValueError(
+            f"method: expected 'auto', 'cholesky' or 'conjugate_gradients', got {method!r}"
+        )
+    n = X.shape[0]
+    w = jnp.ones(n, X.dtype) if weights is None else weights
+    if method == "cholesky" or (method == "auto" and n <= DENSE_ROWS):
+        return _by_cholesky(kernel, like(C, X), X, y, w)
+    tol = 0.1 * epsilon(X.dtype) ** 0.5 if tolerance is None else tolerance
+    rows, m = block_rows or default_block_rows(), min(landmarks, n)
+    return _by_conjugate_gradients(kernel, like(C, X), X, y, w, like(tol, X), max_steps, m, rows)
+
+
+@jax.jit
+def leave_one_out(
+    kernel: Kernel,
+    C: Float[Array, " s"],
+    X: Float[Array, "n d"],
+    y: Float[Array, "n *c"],
+    weights: Float[Array, " n"] | None = None,
+) -> tuple[Float[Array, "s n *c"], Int[Array, " s"]]:
+    """Predictions of each row by the LS-SVM of all the others, for every `C`, and status.
+
+    One eigendecomposition of the kernel matrix serves every `C`; the residuals are
+    `alpha_i / [A^(-1)]_ii` with `A` the system of `fit` (Cawley and Talbot 2004). A row of weight
+    zero is predicted by all rows of positive weight.
+
+    Args:
+        kernel: kernel of two points.
+        C: weights of the data-fit term, shape `s`.
+        X: inputs, shape `n d`.
+        y: targets, shape `n` or `n c`.
+        weights: row weights, shape `n`, at least 0.
+
+    Memory `n x n`. Pure; differentiable in everything but the shapes, in both modes.
+    """
+    n, s = X.shape[0], C.shape[0]
+    targets = y.reshape(n, -1)
+    root = jnp.sqrt(jnp.ones(n, X.dtype) if weights is None else weights)[:, None]
+    K = kernel.gram(X)
+    centred = spectrum(root * K * root.T)
+    shifts = 1 / C
+    solved = resolvent(centred, jnp.concatenate([root, root * targets], axis=1), shifts)
+    b, g = _eliminate(root, solved)
+    # The residual without a row is g / d over what of it is the row's own doing: the diagonal of
+    # B^(-1) less the intercept's share, with D = W^(1/2) and B = D K D + I/C.
+    t = solved[:, :, :1]
+    own = inverse_diagonal(centred, shifts)[:, :, None] - jnp.square(t) / dot(root.T[None], t)
+    kept = root[None] > 0
+    residual = g / (jnp.where(kept, root[None], 1) * own)
+    # A row of weight zero is in no model.
+    fitted = dot(K[None], root[None] * g) + b[:, None, :]
+    predictions = jnp.where(kept, targets[None] - residual, fitted)
+    own = own[:, :, 0] * shifts[:, None]
+    finite = jnp.all(jnp.isfinite(predictions), axis=(1, 2))
+    lost = (shifts < rank_cutoff(centred.values[-1])) | jnp.any(own < 32 * epsilon(X.dtype), axis=1)
+    return predictions.reshape(s, n, *y.shape[1:]), status_of(~finite, lost)
+
+
+@jax.jit
+def _by_cholesky(
+    kernel: Kernel,
+    C: Float[Array, ""],
+    X: Float[Array, "n d"],
+    y: Float[Array, "n *c"],
+    w: Float[Array, " n"],
+) -> DualFit:
+    # With D = W^(1/2) and alpha = D g the system is (D K D + I/C) g = D (y - b): definite for
+    # weights of zero too.
+    n = X.shape[0]
+    targets, root = y.reshape(n, -1), jnp.sqrt(w)[:, None]
+    gram = root * kernel.gram(X) * root.T
+    # Below this shift the factorisation meets rounding instead of a definite matrix; the status
+    # says that it was used.
+    noise = 4 * epsilon(X.dtype) * jnp.max(jnp.sum(jnp.abs(gram), axis=0))
+    shift = jnp.maximum(1 / C, noise)
+    matrix = gram + shift * jnp.eye(n, dtype=X.dtype)
+    factor = (jnp.linalg.cholesky(matrix), True)
+    rhs = jnp.concatenate([root, root * targets], axis=1)
+    solved = jax.scipy.linalg.cho_solve(factor, rhs)
+    solved = solved + jax.scipy.linalg.cho_solve(factor, rhs - dot(matrix, solved))
+    status = status_of(~jnp.all(jnp.isfinite(solved)), noise > 1 / C)
+    b, g = _eliminate(root, solved[None])
+    residual = rhs[:, 1:] - root * b - dot(matrix, g[0])
+    return _result(
+        kernel, X, y, root * g[0], b[0], residual, root, jnp.zeros((), jnp.int32), status
+    )
+
+
+@functools.partial(jax.jit, static_argnames=("max_steps", "landmarks", "block_rows"))
+def _by_conjugate_gradients(
+    kernel: Kernel,
+    C: Float[Array, ""],
+    X: Float[Array, "n d"],
+    y: Float[Array, "n *c"],
+    w: Float[Array, " n"],
+    tolerance: Float[Array, ""],
+    max_steps: int,
+    landmarks: int,
+    block_rows: int,
+) -> DualFit:
+    n = X.shape[0]
+    targets, root = y.reshape(n, -1), jnp.sqrt(w)[:, None]
+
+    # Kept by nobody: the backward pass computes each block of the kernel matrix again.
+    @jax.checkpoint
+    def rows_times(rows: Float[Array, "r d"], v: Float[Array, "n k"]) -> Float[Array, "r k"]:
+        return dot(kernel.cross_gram(rows, X), v)
+
+    def matrix(v: Float[Array, "n k"]) -> Float[Array, "n k"]:
+        image = map_row_blocks(lambda rows: rows_times(rows, root * v), X, block_rows)
+        return root * image + v / C
+
+    every = jnp.linspace(0, n - 1, landmarks).astype(jnp.int32)
+    precondition = _nystroem_preconditioner(kernel, C, X, X[every], root, block_rows)
+    rhs = jnp.concatenate([root, root * targets], axis=1)
+    solved, steps, status = conjugate_gradients.solve(
+        matrix, rhs, tolerance=tolerance, max_steps=max_steps, preconditioner=precondition
+    )
+    b, g = _eliminate(root, solved[None])
+    residual = jax.lax.stop_gradient(rhs[:, 1:] - root * b - matrix(g[0]))
+    return _result(kernel, X, y, root * g[0], b[0], residual, root, jnp.max(steps), jnp.max(status))
+
+
+def _nystroem_preconditioner(
+    kernel: Kernel,
+    C: Float[Array, ""],
+    X: Float[Array, "n d"],
+    Z: Float[Array, "m d"],
+    root: Float[Array, "n 1"],
+    block_rows: int,
+) -> conjugate_gradients.Operator:
+    """`r -> (F F' + I/C)^(-1) r` with `F = W^(1/2) Phi(X)`, the features of the landmarks.
+
+    By Woodbury, `C (r - F (F'F + I/C)^(-1) F' r)`.
+    """
+    constant = jax.lax.stop_gradient
+    phi = Nystroem(constant(kernel), constant(Z), center=False)
+    F = constant(root * map_row_blocks(phi, X, block_rows))
+    inner = dot(F.T, F)
+    # The product's own rounding, so that Cholesky meets a definite matrix at any C.
+    floor = epsilon(X.dtype) * jnp.trace(inner)
+    shift = constant(jnp.maximum(1 / C, floor))
+    factor = jnp.linalg.cholesky(inner + shift * jnp.eye(Z.shape[0], dtype=X.dtype))
+
+    def precondition(r: Float[Array, "n k"]) -> Float[Array, "n k"]:
+        return (r - dot(F, jax.scipy.linalg.cho_solve((factor, True), dot(F.T, r)))) / shift
+
+    return precondition
+
+
+def _eliminate(
+    root: Float[Array, "n 1"], solved: Float[Array, "s n k"]
+) -> tuple[Float[Array, "s c"], Float[Array, "s n c"]]:
+    """Intercept and multipliers from `B^(-1) [d, d y]`: `b = d'B^(-1) d y / d'B^(-1) d`."""
+    t, u = solved[:, :, :1], solved[:, :, 1:]
+    b = dot(root.T[None], u) / dot(root.T[None], t)
+    return b[:, 0, :], u - t * b
+
+
+def _result(
+    kernel: Kernel,
+    X: Float[Array, "n d"],
+    y: Float[Array, "n *c"],
+    alpha: Float[Array, "n k"],
+    b: Float[Array, " k"],
+    residual: Float[Array, "n k"],
+    root: Float[Array, "n 1"],
+    steps: Int[Array, ""],
+    status: Int[Array, ""],
+) -> DualFit:
+    outputs = y.shape[1:]
+    scale = jnp.linalg.norm(root * y.reshape(alpha.shape), axis=0)
+    relative = jnp.linalg.norm(residual, axis=0) / jnp.where(scale > 0, scale, 1)
+    failed = ~(jnp.all(jnp.isfinite(alpha)) & jnp.all(jnp.isfinite(b)))
+    return DualFit(
+        expansion=KernelExpansion(kernel, X, alpha.reshape(y.shape), b.reshape(outputs)),
+        relative_residual=jax.lax.stop_gradient(jnp.max(relative, initial=0)),
+        steps=steps,
+        status=jnp.where(failed, jnp.int32(NOT_FINITE), status),
+    )

@@ -1,0 +1,113 @@
+"""Preconditioned conjugate gradients for several right-hand sides and a matrix never formed."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, PRECISION_LOST, RUNNING
+from .._types import ScalarLike
+
+Operator = Callable[[Float[Array, "n k"]], Float[Array, "n k"]]
+
+
+class State(NamedTuple):
+    """One conjugate gradient run per column; columns that have ended are frozen."""
+
+    x: Float[Array, "n k"]  # iterate
+    residual: Float[Array, "n k"]  # r = b - A x, by recurrence
+    direction: Float[Array, "n k"]  # p, conjugate to the ones before
+    product: Float[Array, " k"]  # r' M^(-1) r
+    target: Float[Array, " k"]  # tolerance |b|
+    steps: Int[Array, " k"]
+    status: Int[Array, " k"]
+
+
+def init(
+    rhs: Float[Array, "n k"], tolerance: ScalarLike, preconditioner: Operator = lambda r: r
+) -> State:
+    """Start at zero; a column of zeros has converged already."""
+    z = preconditioner(rhs)
+    target = tolerance * jnp.linalg.norm(rhs, axis=0)
+    return State(
+        x=jnp.zeros_like(rhs),
+        residual=rhs,
+        direction=z,
+        product=jnp.sum(rhs * z, axis=0),
+        target=target,
+        steps=jnp.zeros(rhs.shape[1], jnp.int32),
+        status=_status(jnp.linalg.norm(rhs, axis=0), target),
+    )
+
+
+def step(
+    state: State, matrix: Operator, max_steps: int, preconditioner: Operator = lambda r: r
+) -> State:
+    """One step of every column that still runs (Hestenes and Stiefel 1952): one product with A."""
+    running = state.status == RUNNING
+    image = matrix(state.direction)
+    curvature = jnp.sum(state.direction * image, axis=0)
+    # Curvature that is not positive: the matrix is not positive definite in this precision.
+    definite = curvature > 0
+    alpha = jnp.where(running & definite, state.product / jnp.where(definite, curvature, 1), 0)
+    x = state.x + alpha[None, :] * state.direction
+    residual = state.residual - alpha[None, :] * image
+    z = preconditioner(residual)
+    product = jnp.sum(residual * z, axis=0)
+    beta = jnp.where(running, product / jnp.where(state.product > 0, state.product, 1), 0)
+    steps = state.steps + running.astype(jnp.int32)
+    status = _status(jnp.linalg.norm(residual, axis=0), state.target)
+    status = jnp.where((status == RUNNING) & (steps >= max_steps), EXHAUSTED, status)
+    status = jnp.where(definite | jnp.isnan(curvature), status, PRECISION_LOST)
+    return State(
+        x=x,
+        residual=residual,
+        direction=jnp.where(running[None, :], z + beta[None, :] * state.direction, 0),
+        product=jnp.where(running, product, state.product),
+        target=state.target,
+        steps=steps,
+        status=jnp.where(running, status, state.status),
+    )
+
+
+def solve(
+    matrix: Operator,
+    rhs: Float[Array, "n k"],
+    *,
+    tolerance: ScalarLike,
+    max_steps: int,
+    preconditioner: Operator = lambda r: r,
+) -> tuple[Float[Array, "n k"], Int[Array, " k"], Int[Array, " k"]]:
+    """Solve `A x = rhs` for a symmetric positive definite `A` given as a function.
+
+    Args:
+        matrix: `x -> A x`, linear, for `n k` columns at once.
+        rhs: one system per column, shape `n k`.
+        tolerance: stop a column when `|b - A x| <= tolerance |b|` (as the recurrence has it).
+        max_steps: cap on products with `A` (static).
+        preconditioner: `r -> M^(-1) r`, symmetric positive definite.
+
+    Returns:
+        Solutions `n k`, steps `k` and status `k`: `EXHAUSTED` at the cap, `PRECISION_LOST` where
+        `A` turned out not to be positive definite.
+
+    Differentiable in `rhs` and in what `matrix` closes over, in both modes, by solving again.
+    """
+
+    def run(_: object, b: Float[Array, "n k"]) -> tuple[Array, tuple[Array, Array]]:
+        last = jax.lax.while_loop(
+            lambda state: jnp.any(state.status == RUNNING),
+            lambda state: step(state, matrix, max_steps, preconditioner),
+            init(b, tolerance, preconditioner),
+        )
+        return last.x, (last.steps, last.status)
+
+    x, (steps, status) = jax.lax.custom_linear_solve(matrix, rhs, run, symmetric=True, has_aux=True)
+    return x, steps, status
+
+
+def _status(norm: Float[Array, " k"], target: Float[Array, " k"]) -> Int[Array, " k"]:
+    status = jnp.where(norm <= target, CONVERGED, RUNNING)
+    return jnp.where(jnp.isfinite(norm), status, NOT_FINITE).astype(jnp.int32)

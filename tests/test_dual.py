@@ -1,0 +1,179 @@
+"""The LS-SVM in the dual against dense systems, refits and scikit-learn."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+from reference import fixed_size as reference
+from sklearn.kernel_ridge import KernelRidge
+
+from jsparse import _status
+from jsparse.kernels import RBF
+from jsparse.machines import dual, fixed_size
+from jsparse.solvers import conjugate_gradients
+
+METHODS = ["cholesky", "conjugate_gradients"]
+
+
+def problem(dtype="float64", n=60, d=3, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, d))
+    y = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.1 * rng.standard_normal(n) + 3
+    return jnp.asarray(X, dtype), jnp.asarray(y, dtype)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("C", [0.1, 10.0, 1e3])
+def test_solves_the_kkt_system(dtype, tol, method, C):
+    X, y = problem(dtype)
+    fitted = dual.fit(RBF(1.0), C, X, y, method=method, tolerance=tol / 100, block_rows=17)
+    K = reference.rbf(np.asarray(X, float), np.asarray(X, float), 1.0)
+    alpha, b = reference.dual(K, np.asarray(y, float), C)
+    np.testing.assert_allclose(fitted.expansion(X), K @ alpha + b, atol=20 * tol)
+    np.testing.assert_allclose(fitted.expansion.intercept, b, atol=100 * tol)
+    assert fitted.expansion(X).dtype == X.dtype
+    assert int(fitted.status) == _status.CONVERGED
+    assert float(fitted.relative_residual) < tol
+    assert (int(fitted.steps) > 0) == (method == "conjugate_gradients")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_outputs_are_independent_and_zero_targets_give_zero(method):
+    X, y = problem()
+    Y = jnp.stack([y, jnp.zeros_like(y), -2 * y], axis=1)
+    fitted = dual.fit(RBF(1.0), 5.0, X, Y, method=method, tolerance=1e-12)
+    one = dual.fit(RBF(1.0), 5.0, X, y).expansion(X)
+    expected = np.stack([one, 0 * one, -2 * one], axis=1)
+    np.testing.assert_allclose(fitted.expansion(X), expected, atol=1e-9)
+
+
+def test_without_variation_of_the_mean_it_is_kernel_ridge():
+    # Rows with targets y and mirrored rows with -y: the intercept is zero by symmetry.
+    X, y = problem()
+    kernel = RBF(1.0)
+    X, y = jnp.concatenate([X + 5, -X - 5]), jnp.concatenate([y, -y])
+    fitted = dual.fit(kernel, 4.0, X, y)
+    theirs = KernelRidge(alpha=0.25, kernel="rbf", gamma=0.5).fit(X, y)
+    np.testing.assert_allclose(fitted.expansion(X[:20]), theirs.predict(X[:20]), atol=1e-10)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_weight_of_two_is_a_row_repeated_and_zero_a_row_removed(method):
+    X, y = problem()
+    w = jnp.asarray(np.random.default_rng(1).integers(0, 3, 60), float)
+    fitted = dual.fit(RBF(1.0), 5.0, X, y, w, method=method, tolerance=1e-13)
+    rows = np.repeat(np.arange(60), np.asarray(w, int))
+    expected = dual.fit(RBF(1.0), 5.0, X[rows], y[rows]).expansion(X)
+    np.testing.assert_allclose(fitted.expansion(X), expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("outputs", [(), (2,)])
+def test_leave_one_out_is_refitting(dtype, tol, outputs):
+    X, y = problem(dtype, n=25)
+    y = jnp.stack([y, jnp.square(y)], axis=1) if outputs else y
+    w = jnp.asarray(np.random.default_rng(1).choice([0.0, 1.0, 2.5], 25), dtype)
+    C = jnp.asarray([0.1, 10.0, 500.0], dtype)
+    predictions, status = dual.leave_one_out(RBF(1.0), C, X, y, w)
+    assert predictions.dtype == X.dtype
+    assert predictions.shape == (3, 25, *outputs)
+    np.testing.assert_array_equal(status, _status.CONVERGED)
+    X64, y64 = np.asarray(X, float), np.asarray(y, float)
+    for s in range(3):
+        for i in range(25):
+            rest = np.array([j for j in range(25) if j != i and w[j] > 0])
+            K = reference.rbf(X64[rest], X64[rest], 1.0)
+            # Weights enter as W^(-1)/C on the diagonal.
+            K += np.diag(1 / np.asarray(w, float)[rest] - 1) / float(C[s])
+            k = reference.rbf(X64[i : i + 1], X64[rest], 1.0)[0]
+            for t, ours in zip(y64.reshape(25, -1).T, predictions[s, i].ravel(), strict=True):
+                alpha, b = reference.dual(K, t[rest], float(C[s]))
+                np.testing.assert_allclose(ours, k @ alpha + b, atol=100 * tol)
+
+
+def test_equals_the_fixed_size_machine_with_every_row_a_prototype():
+    X, y = problem()
+    ours = dual.fit(RBF(0.7), 10.0, X, y).expansion(X)
+    theirs = fixed_size.fit(RBF(0.7), X, 10.0, X, y).expansion(X)
+    np.testing.assert_allclose(ours, theirs, atol=1e-10)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_gradients_agree_with_finite_differences(method):
+    X, y = problem(n=20)
+    w = jnp.linspace(0.5, 2.0, 20)
+
+    def value(*arguments):
+        lengthscale, C, X, y, w = map(jnp.asarray, arguments)
+        fitted = dual.fit(
+            RBF(lengthscale), C, X, y, w, method=method, tolerance=1e-14, block_rows=8
+        )
+        return jnp.sum(jnp.sin(fitted.expansion(problem(n=7, seed=3)[0])))
+
+    def loo(*arguments):
+        lengthscale, C, X, y, w = map(jnp.asarray, arguments)
+        predictions, _ = dual.leave_one_out(RBF(lengthscale), C[None], X, y, w)
+        return jnp.mean(jnp.square(predictions[0] - y))
+
+    arguments = (jnp.array(1.3), jnp.array(4.0), X, y, w)
+    check_grads(value, arguments, 1, atol=1e-5, rtol=1e-5)
+    if method == "cholesky":
+        check_grads(loo, arguments, 1, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_vmap_over_kernels_is_a_loop(method):
+    X, y = problem(n=20)
+    scales = jnp.array([0.5, 1.0, 2.0])
+
+    def f(s):
+        return dual.fit(RBF(s), 3.0, X, y, method=method, tolerance=1e-13).expansion(X)
+
+    loop = jnp.stack([f(s) for s in scales])
+    np.testing.assert_allclose(jax.vmap(f)(scales), loop, atol=1e-10)
+
+
+def test_says_when_rounding_decides_or_steps_run_out():
+    X, y = problem("float32", n=200)
+    assert int(dual.fit(RBF(5.0), 1e9, X, y).status) == _status.PRECISION_LOST
+    assert int(dual.leave_one_out(RBF(5.0), jnp.array([1e9], "float32"), X, y)[1][0]) >= 3
+    short = dual.fit(RBF(0.5), 100.0, X, y, method="conjugate_gradients", max_steps=2, landmarks=5)
+    assert int(short.status) == _status.EXHAUSTED
+    assert int(short.steps) == 2
+
+
+def test_landmarks_save_steps():
+    X, y = problem(n=400)
+    few, many = (
+        dual.fit(RBF(2.0), 1e4, X, y, method="conjugate_gradients", landmarks=m) for m in (5, 100)
+    )
+    assert int(many.steps) < int(few.steps) / 3
+
+
+def test_conjugate_gradients_reports_an_indefinite_matrix_and_freezes_finished_columns():
+    A = jnp.diag(jnp.array([1.0, 2.0, -1.0]))
+    rhs = jnp.array([[1.0, 1.0, 0.0], [0.0, 1.0, 0.0], [0.0, 1.0, 0.0]])
+    x, steps, status = conjugate_gradients.solve(
+        lambda v: A @ v, rhs, tolerance=1e-12, max_steps=10
+    )
+    ended = [_status.CONVERGED, _status.PRECISION_LOST, _status.CONVERGED]
+    assert status.tolist() == ended
+    assert steps[0] == 1
+    assert steps[2] == 0
+    np.testing.assert_allclose(x[:, 0], [1, 0, 0])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"C": -1.0}, "C: expected a positive number"),
+        ({"y": jnp.full(60, jnp.nan)}, "y: expected finite"),
+        ({"y": jnp.zeros(59)}, "y: expected 60 rows"),
+        ({"weights": -jnp.ones(60)}, "weights: expected all at least 0"),
+        ({"method": "qr"}, "method: expected"),
+    ],
+)
+def test_bad_input_is_named(as_users_call, change, message):
+    X, y = problem()
+    with pytest.raises(ValueError, match=message):
+        dual.fit(**{"kernel": RBF(1.0), "C": 1.0, "X": X, "y": y, **change})
