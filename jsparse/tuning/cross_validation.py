@@ -6,15 +6,21 @@ from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from .._blocks import systems_at_once
 from .._numerics import dot, epsilon, like
 from .._status import CONVERGED, PRECISION_LOST, status_of
 from .._types import ScalarLike
 from ..features import FeatureMap
-from ..normal_equations import NormalEquations, accumulate, accumulate_folds
-from ..solvers.ridge import Ridge, quadratic_form, spectrum
+from ..multiclass import Code, Decoding, decode, solve_code
+from ..normal_equations import (
+    NormalEquations,
+    accumulate,
+    accumulate_folds,
+    accumulate_groups,
+)
+from ..solvers.ridge import Ridge, quadratic_form, rank_one_weight, spectrum
 from .folds import Folds
 
 Metric = Literal["mse", "mae", "misclassification"]
@@ -40,7 +46,7 @@ def cross_validate(
     feature_map: FeatureMap,
     C: Float[Array, " s"],
     X: Float[Array, "n d"],
-    y: Float[Array, "n *c"],
+    y: Float[Array, "n *c"] | Int[Array, " n"],
     folds: Folds,
     weights: Float[Array, " n"] | None = None,
     *,
@@ -48,6 +54,8 @@ def cross_validate(
     intercept_penalty: ScalarLike = 0.0,
     block_rows: int | None = None,
     method: Literal["auto", "subtraction", "removal"] = "auto",
+    code: Code | None = None,
+    decoding: Decoding = "loss",
 ) -> CrossValidation:
     """Cross-validate the ridge machine of a feature map, for every `C` at once.
 
@@ -63,13 +71,19 @@ def cross_validate(
         feature_map: such as `Nystroem(kernel, prototypes)`; penalised by the identity.
         C: weights of the data-fit term, shape `s`.
         X: inputs, shape `n d`.
-        y: targets, shape `n` or `n c`; -1 and +1 for "misclassification".
+        y: targets, shape `n` or `n c`; -1 and +1 for "misclassification". With a `code`, class
+            numbers 0..k-1, shape `n`.
         folds: see `tuning.folds`.
         weights: row weights, shape `n`, used in fitting and in scoring.
         metric: "mse", "mae", or "misclassification" (a fraction).
         intercept_penalty: see `ridge`.
         block_rows: rows in memory at a time.
         method: "auto" takes the cheaper one.
+        code: several classes as several problems (`multiclass.output_code`); the pass over the rows
+            then also tells the classes apart if the problems do not all see the same rows, and
+            serves every problem. "misclassification" is of the decoded classes, the other metrics
+            are means over the problems that see the row.
+        decoding: see `multiclass.distances`.
 
     Differentiable in the feature map, `C`, `X`, `y` and `weights` in both modes (for the metric
     "misclassification" the derivative of the scores is zero). Nothing recompiles when values
@@ -85,10 +99,24 @@ def cross_validate(
             "feature_map: expected one penalised by the identity (Nystroem, Linear), got "
             f"{type(feature_map).__name__}; Nystroem gives the same models"
         )
-    if method == "auto":
+    whole = code is None or code.shares_all_rows
+    if method == "removal" and not whole:
+        raise ValueError("method: a code whose problems see different rows needs 'subtraction'")
+    if method == "auto" and whole:
         method = _cheaper(feature_map.n_features, folds.index.shape[1], C.shape[0])
     return _cross_validate(
-        feature_map, C, X, y, folds, weights, like(intercept_penalty, X), metric, method, block_rows
+        feature_map,
+        C,
+        X,
+        y,
+        folds,
+        weights,
+        like(intercept_penalty, X),
+        None if code is None else code.astype(X.dtype),
+        metric,
+        decoding,
+        method if whole else "classes",
+        block_rows,
     )
 
 
@@ -99,96 +127,170 @@ def _cheaper(p: int, r: int, s: int) -> Literal["subtraction", "removal"]:
     return "removal" if remove <= decompose else "subtraction"
 
 
-@functools.partial(jax.jit, static_argnames=("metric", "method", "block_rows"))
+@functools.partial(jax.jit, static_argnames=("metric", "decoding", "method", "block_rows"))
 def _cross_validate(
     feature_map: FeatureMap,
     C: Float[Array, " s"],
     X: Float[Array, "n d"],
-    y: Float[Array, "n *c"],
+    y: Float[Array, "n *c"] | Int[Array, " n"],
     folds: Folds,
     weights: Float[Array, " n"] | None,
     intercept_penalty: Float[Array, ""],
+    code: Code | None,
     metric: str,
+    decoding: Decoding,
     method: str,
     block_rows: int | None,
 ) -> CrossValidation:
     n = X.shape[0]
     w = jnp.ones(n, X.dtype) if weights is None else weights
-    Xf, yf = folds.gather(X), folds.gather(y.reshape(n, -1))
-    wf = jnp.where(folds.valid, folds.gather(w), 0)
-
-    if method == "subtraction":
-        per_fold = accumulate_folds(feature_map, Xf, yf, wf, block_rows=block_rows)
-        total = jax.tree.map(lambda a: jnp.sum(a, axis=0), per_fold)
-        predictions, status = _by_subtraction(
-            feature_map, C, Xf, per_fold, total, intercept_penalty, block_rows
-        )
+    targets = y.reshape(n, -1) if code is None else jnp.asarray(code.matrix)[y]
+    rows = Rows(
+        X=folds.gather(X),
+        y=folds.gather(targets),
+        w=jnp.where(folds.valid, folds.gather(w), 0),
+        label=None if code is None else folds.gather(y),
+    )
+    if code is not None and method == "classes":
+        way = _by_classes(feature_map, C, rows, code, intercept_penalty, block_rows)
+    elif method == "subtraction":
+        way = _by_subtraction(feature_map, C, rows, intercept_penalty, block_rows)
     else:
-        # Only the total is needed: the sums of many small folds would cost more than all the rest.
-        rows = (a.reshape(-1, *a.shape[2:]) for a in (Xf, yf, wf))
-        total = accumulate(feature_map, *rows, block_rows=block_rows)
-        predictions, status = _by_removal(feature_map, C, Xf, yf, wf, total, intercept_penalty)
+        way = _by_removal(feature_map, C, rows, intercept_penalty, block_rows)
 
-    lost = jnp.where(feature_map.unresolved(C, total.weight_sum), PRECISION_LOST, CONVERGED)
-    status = jnp.maximum(status, lost.astype(jnp.int32))
-    loss = jnp.mean(LOSSES[metric](yf[:, :, None, :], predictions), axis=-1)
-    fold_loss = jnp.sum(wf[:, :, None] * loss, axis=1).T
-    fold_weight = jnp.sum(wf, axis=1)[None, :]
+    # Loss and predictions fold by fold: where the predictions are not asked for, they need never
+    # be there all at once.
+    def one_fold(fold: tuple[Rows, PyTree]) -> tuple[Array, Array, Array]:
+        predictions, status = way.predict(fold)
+        return _losses(metric, decoding, code, fold[0], predictions), predictions, status
+
+    loss, predictions, status = jax.lax.map(one_fold, (rows, way.per_fold))
+    total_weight = jnp.sum(rows.w)
+    lost = jnp.where(feature_map.unresolved(C, total_weight), PRECISION_LOST, CONVERGED)
+    status = jnp.maximum(jnp.max(status, axis=0), lost.astype(jnp.int32))
+    fold_loss = jnp.sum(rows.w[:, :, None] * loss, axis=1).T
+    fold_weight = jnp.sum(rows.w, axis=1)[None, :]
     out = jnp.moveaxis(folds.scatter(predictions, n), 1, 0)
     return CrossValidation(
-        scores=jnp.sum(fold_loss, axis=1) / jnp.sum(fold_weight),
+        scores=jnp.sum(fold_loss, axis=1) / total_weight,
         fold_scores=fold_loss / jnp.where(fold_weight > 0, fold_weight, 1),
-        predictions=out.reshape(C.shape[0], n, *y.shape[1:]),
+        predictions=out.reshape(C.shape[0], n, *(y.shape[1:] if code is None else (-1,))),
         status=status,
     )
+
+
+class Rows(NamedTuple):
+    """Rows laid out by folds, or those of one fold."""
+
+    X: Float[Array, "*v r d"]
+    y: Float[Array, "*v r c"]
+    w: Float[Array, "*v r"]
+    label: Int[Array, "*v r"] | None
+
+
+class Way(NamedTuple):
+    """How the rows of a fold are predicted without it."""
+
+    per_fold: PyTree  # what differs between folds, leading axis `v`
+    predict: Callable[[tuple[Rows, PyTree]], tuple[Float[Array, "r s c"], Int[Array, " s"]]]
+
+
+def _losses(
+    metric: str,
+    decoding: Decoding,
+    code: Code | None,
+    rows: Rows,
+    predictions: Float[Array, "r s c"],
+) -> Float[Array, "r s"]:
+    if code is not None and metric == "misclassification" and rows.label is not None:
+        classes = decode(jnp.asarray(code.matrix), predictions, decoding)
+        return (classes != rows.label[:, None]).astype(predictions.dtype)
+    loss = LOSSES[metric](rows.y[:, None, :], predictions)
+    if code is None:
+        return jnp.mean(loss, axis=-1)
+    seen = jnp.abs(rows.y)
+    return jnp.sum(seen[:, None, :] * loss, axis=-1) / jnp.sum(seen, axis=-1)[:, None]
 
 
 def _by_subtraction(
     feature_map: FeatureMap,
     C: Float[Array, " s"],
-    X: Float[Array, "v r d"],
-    per_fold: NormalEquations,
-    total: NormalEquations,
+    rows: Rows,
     intercept_penalty: Float[Array, ""],
     block_rows: int | None,
-) -> tuple[Float[Array, "v r s c"], Int[Array, " s"]]:
-    s, c = C.shape[0], total.cross.shape[1]
+) -> Way:
+    per_fold = accumulate_folds(feature_map, rows.X, rows.y, rows.w, block_rows=block_rows)
+    total = jax.tree.map(lambda a: jnp.sum(a, axis=0), per_fold)
 
     def solve(fold: NormalEquations) -> Ridge:
         return (total - fold).solve(C, intercept_penalty)
 
     solutions = jax.lax.map(solve, per_fold, batch_size=systems_at_once())
+    return _solved(feature_map, solutions, block_rows)
 
-    def predict(fold: tuple[Array, Array, Array]) -> Float[Array, "r s c"]:
-        rows, weights, intercept = fold
-        columns = jnp.moveaxis(weights, 0, 1).reshape(-1, s * c)
-        model = feature_map.expansion(columns, intercept.reshape(s * c))
-        return model(rows, block_rows=block_rows).reshape(-1, s, c)
 
-    predictions = jax.lax.map(predict, (X, solutions.weights, solutions.intercept))
-    return predictions, jnp.max(solutions.status, axis=0)
+def _by_classes(
+    feature_map: FeatureMap,
+    C: Float[Array, " s"],
+    rows: Rows,
+    code: Code,
+    intercept_penalty: Float[Array, ""],
+    block_rows: int | None,
+) -> Way:
+    assert rows.label is not None
+    (v, r, d), k = rows.X.shape, code.matrix.shape[0]
+    group = jnp.arange(v, dtype=jnp.int32)[:, None] * k + rows.label
+    sums = accumulate_groups(
+        feature_map,
+        rows.X.reshape(v * r, d),
+        jnp.zeros((v * r, 0), rows.X.dtype),
+        rows.w.reshape(-1),
+        jnp.where(rows.w > 0, group, -1).reshape(-1),
+        n_groups=v * k,
+        block_rows=block_rows,
+    )
+    per_fold = jax.tree.map(lambda a: a.reshape(v, k, *a.shape[1:]), sums)
+    total = jax.tree.map(lambda a: jnp.sum(a, axis=0), per_fold)
+
+    def solve(fold: NormalEquations) -> Ridge:
+        return solve_code(code, total - fold, C, intercept_penalty)
+
+    return _solved(feature_map, jax.lax.map(solve, per_fold), block_rows)
+
+
+def _solved(feature_map: FeatureMap, solutions: Ridge, block_rows: int | None) -> Way:
+    """Predict each fold by its own solution."""
+
+    def predict(fold: tuple[Rows, Ridge]) -> tuple[Float[Array, "r s c"], Int[Array, " s"]]:
+        rows, solution = fold
+        s, p, c = solution.weights.shape
+        columns = jnp.moveaxis(solution.weights, 0, 1).reshape(p, s * c)
+        model = feature_map.expansion(columns, solution.intercept.reshape(s * c))
+        return model(rows.X, block_rows=block_rows).reshape(-1, s, c), solution.status
+
+    return Way(solutions, predict)
 
 
 def _by_removal(
     feature_map: FeatureMap,
     C: Float[Array, " s"],
-    X: Float[Array, "v r d"],
-    y: Float[Array, "v r c"],
-    w: Float[Array, "v r"],
-    total: NormalEquations,
+    rows: Rows,
     intercept_penalty: Float[Array, ""],
-) -> tuple[Float[Array, "v r s c"], Int[Array, " s"]]:
+    block_rows: int | None,
+) -> Way:
+    # Only the total is needed: the sums of many small folds would cost more than all the rest.
+    flat = (a.reshape(-1, *a.shape[2:]) for a in (rows.X, rows.y, rows.w))
+    total = accumulate(feature_map, *flat, block_rows=block_rows)
     full = total.solve(C, intercept_penalty)
     f, N, shifts = total.feature_sum, total.weight_sum, 1 / C
     centred = spectrum(total.gram - f[:, None] * f[None, :] / N)
-    denominator = N + intercept_penalty * shifts
-    alpha = (intercept_penalty * shifts / (N * denominator))[:, None, None]
-    r = X.shape[1]
-    noise = 4 * r * epsilon(X.dtype)
+    alpha = rank_one_weight(N, intercept_penalty, C)[:, None, None]
+    r = rows.X.shape[1]
+    noise = 4 * r * epsilon(rows.X.dtype)
 
-    def remove(fold: tuple[Array, Array, Array]) -> tuple[Float[Array, "r s c"], Array]:
-        rows, targets, weights = fold
-        phi = feature_map(rows)
+    def remove(fold: tuple[Rows, None]) -> tuple[Float[Array, "r s c"], Int[Array, " s"]]:
+        rows, _ = fold
+        phi = feature_map(rows.X)
         # The hat matrix among the fold's rows, H = q' M^(-1) q + 1/(N + p/C) with M and q as in
         # `ridge`: a quadratic form in [phi - f/N, f], and a rank-one term if the intercept is
         # penalised.
@@ -199,21 +301,21 @@ def _by_removal(
         q = edge + alpha * corner
         hat = inner + alpha * (edge + edge_t) + alpha**2 * corner
         hat = hat - alpha / (1 + alpha * corner) * (q * jnp.swapaxes(q, 1, 2))
-        hat = hat + (1 / denominator)[:, None, None]
+        hat = hat + (1 / (N + intercept_penalty * shifts))[:, None, None]
 
         fitted = dot(phi[None], full.weights) + full.intercept[:, None, :]
-        error = targets[None] - fitted
-        root = jnp.sqrt(weights)[None, :, None]
+        error = rows.y[None] - fitted
+        root = jnp.sqrt(rows.w)[None, :, None]
         scaled = root * hat * jnp.swapaxes(root, 1, 2)
         factor = jnp.linalg.cholesky((1 + noise) * jnp.eye(r, dtype=phi.dtype)[None] - scaled)
         solved = jax.scipy.linalg.cho_solve((factor, True), root * error)
         out = error + dot(hat, root * solved)
         pivots = jnp.min(jnp.diagonal(factor, axis1=1, axis2=2), axis=1)
-        return jnp.swapaxes(targets[None] - out, 0, 1), jnp.square(pivots)
+        predictions = jnp.swapaxes(rows.y[None] - out, 0, 1)
+        # A pivot 1 - h at the level of rounding: the fold's rows are interpolated, and what the
+        # model without them says is not in these numbers any more.
+        lost = jnp.square(pivots) < 8 * noise
+        failed = ~jnp.all(jnp.isfinite(predictions), axis=(0, 2))
+        return predictions, jnp.maximum(status_of(failed, lost), full.status)
 
-    predictions, pivots = jax.lax.map(remove, (X, y, w))
-    # A pivot 1 - h at the level of rounding: the fold's rows are interpolated, and what the model
-    # without them says is not in these numbers any more.
-    lost = jnp.any(pivots < 8 * noise, axis=0)
-    failed = ~jnp.all(jnp.isfinite(predictions), axis=(0, 1, 3))
-    return predictions, jnp.maximum(status_of(failed, lost), full.status)
+    return Way(None, remove)

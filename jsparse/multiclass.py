@@ -1,0 +1,189 @@
+"""Output codes: several classes as several problems of two."""
+
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from ._blocks import systems_at_once
+from ._numerics import dot
+from ._types import ScalarLike
+from .normal_equations import NormalEquations
+from .solvers.ridge import Ridge
+
+Decoding = Literal["hamming", "loss"]
+Scheme = Literal["one_versus_one", "one_versus_rest", "minimum_output"]
+
+
+class Code(NamedTuple):
+    """What each problem asks of each class, and which problems see the same rows.
+
+    Attributes:
+        matrix: one row per class, one column per problem: the target -1 or +1, or 0 where the
+            problem leaves the class out; shape `k l`.
+        members: which classes a system of equations sums, 1 or 0, shape `g k`. Problems that see
+            the same classes share a system.
+        problems: the problems of each system, padded by repetition, shape `g q`.
+        system: the system of each problem, shape `l`.
+        slot: its place among the problems of the system, shape `l`.
+    """
+
+    matrix: Float[Array, "k l"] | Float[np.ndarray, "k l"]
+    members: Float[Array, "g k"] | Float[np.ndarray, "g k"]
+    problems: Int[Array, "g q"] | Int[np.ndarray, "g q"]
+    system: Int[Array, " l"] | Int[np.ndarray, " l"]
+    slot: Int[Array, " l"] | Int[np.ndarray, " l"]
+
+    @property
+    def shares_all_rows(self) -> bool:
+        """Whether every problem sees every row, so that one system serves all."""
+        return self.members.shape[0] == 1
+
+    def astype(self, dtype: jnp.dtype) -> "Code":
+        """The code with its targets in `dtype`."""
+        matrix, members = (jnp.asarray(a, dtype) for a in (self.matrix, self.members))
+        return self._replace(matrix=matrix, members=members)
+
+
+def output_code(scheme: Scheme | Float[np.ndarray, "k l"], k: int) -> Code:
+    """The code of a scheme for `k` classes, or a user's own matrix.
+
+    De Brabanter 2010, Section 8.4:
+    - "one_versus_one": a problem for every pair of classes, which sees those two only.
+    - "one_versus_rest": a problem for every class against all others.
+    - "minimum_output": `ceil(log2 k)` problems, the binary digits of the class number.
+
+    Raises:
+        ValueError: if `k < 2`, or a matrix is not of `k` rows of -1, 0 and +1, two classes have
+            the same row, or a problem does not have both a class of +1 and one of -1.
+    """
+    if k < 2:
+        raise ValueError(f"classes: expected at least 2, got {k}")
+    if not isinstance(scheme, str):
+        matrix = _checked(np.asarray(scheme, float), k)
+    elif k == 2:  # every scheme is the one problem
+        matrix = np.array([[-1.0], [1.0]])
+    elif scheme == "one_versus_one":
+        first, second = np.triu_indices(k, 1)
+        matrix = np.zeros((k, len(first)))
+        # +1 for the later class, as in a problem of two classes.
+        matrix[first, np.arange(len(first))] = -1
+        matrix[second, np.arange(len(first))] = 1
+    elif scheme == "one_versus_rest":
+        matrix = 2 * np.eye(k) - 1
+    elif scheme == "minimum_output":
+        digits = max(1, int(np.ceil(np.log2(k))))
+        matrix = 2.0 * ((np.arange(k)[:, None] >> np.arange(digits)[None, :]) & 1) - 1
+    else:
+        raise ValueError(
+            "multiclass: expected 'one_versus_one', 'one_versus_rest', 'minimum_output' or a "
+            f"matrix of codes, got {scheme!r}"
+        )
+    members, system = np.unique(np.abs(matrix), axis=1, return_inverse=True)
+    system = system.reshape(-1).astype(np.int32)
+    groups = [np.flatnonzero(system == g).astype(np.int32) for g in range(members.shape[1])]
+    widest = max(len(group) for group in groups)
+    problems = np.stack([np.resize(group, widest) for group in groups])
+    slot = np.array([int(np.sum(system[:j] == system[j])) for j in range(len(system))], np.int32)
+    return Code(matrix, members.T, problems, system, slot)
+
+
+def _checked(matrix: np.ndarray, k: int) -> np.ndarray:
+    if matrix.ndim != 2 or len(matrix) != k or matrix.shape[1] < 1:
+        raise ValueError(f"code: expected shape ({k}, problems), got {matrix.shape}")
+    if not np.isin(matrix, (-1, 0, 1)).all():
+        raise ValueError("code: expected entries -1, 0 and +1 only")
+    one_sided = ~((matrix == 1).any(axis=0) & (matrix == -1).any(axis=0))
+    if one_sided.any():
+        raise ValueError(
+            f"code: problem {int(np.argmax(one_sided))} has not both a class of +1 and one of -1"
+        )
+    absent = ~matrix.any(axis=1)
+    if absent.any():
+        raise ValueError(f"code: class {int(np.argmax(absent))} is in no problem")
+    if len(np.unique(matrix, axis=0)) < k:
+        raise ValueError("code: two classes have the same row and could never be told apart")
+    return matrix
+
+
+def solve_code(
+    code: Code,
+    by_class: NormalEquations,
+    C: Float[Array, " s"],
+    intercept_penalty: ScalarLike = 0.0,
+) -> Ridge:
+    """Ridge solutions of every problem for every `C`, from sums of the rows of each class.
+
+    Targets are constant within a class, so a problem's equations are sums over its classes of
+    `members` and of `matrix` times what each class's features add up to: no row is seen again.
+
+    Args:
+        code: see `output_code`, in the dtype of the sums.
+        by_class: sums with a leading axis of `k` classes, without targets (`n 0`).
+        C: weights of the data-fit term, shape `s`.
+        intercept_penalty: see `ridge`.
+
+    Returns:
+        `Ridge` with weights `s p l`, intercept `s l`, and the diagnostics of the worst system.
+    """
+    k, p = by_class.feature_sum.shape
+    gram = by_class.gram.reshape(k, p * p)
+
+    def system(of: tuple[Array, Array]) -> Ridge:
+        members, problems = of
+        targets = jnp.asarray(code.matrix)[:, problems]
+        equations = NormalEquations(
+            gram=dot(members, gram).reshape(p, p),
+            cross=dot(by_class.feature_sum.T, targets),
+            target_square=jnp.broadcast_to(dot(members, by_class.weight_sum), problems.shape),
+            feature_sum=dot(members, by_class.feature_sum),
+            target_sum=dot(by_class.weight_sum, targets),
+            weight_sum=dot(members, by_class.weight_sum),
+        )
+        return equations.solve(C, intercept_penalty)
+
+    systems = (jnp.asarray(code.members), jnp.asarray(code.problems))
+    solved = jax.lax.map(system, systems, batch_size=systems_at_once())
+    return Ridge(
+        weights=jnp.moveaxis(solved.weights[code.system, :, :, code.slot], 0, -1),
+        intercept=solved.intercept[code.system, :, code.slot].T,
+        degrees_of_freedom=jnp.max(solved.degrees_of_freedom, axis=0),
+        effective_rank=jnp.min(solved.effective_rank),
+        relative_residual=jnp.max(solved.relative_residual, axis=0),
+        status=jnp.max(solved.status, axis=0),
+    )
+
+
+def distances(
+    matrix: Float[Array, "k l"], values: Float[Array, "*n l"], decoding: Decoding
+) -> Float[Array, "*n k"]:
+    """Distance of the problems' values from the row of each class, smallest for the best.
+
+    - "hamming": the number of problems whose sign disagrees, half for a problem that leaves the
+      class out; equal numbers are ordered by the "loss", which counts for less than any one sign.
+    - "loss": mean squared error `(1 - matrix f)^2` over problems (Allwein et al. 2000), the loss of
+      the LS-SVM itself; a problem that leaves the class out counts 1, the loss at 0.
+
+    Differentiable in `values` for "loss".
+    """
+    k, problems = matrix.shape
+    lead = values.shape[:-1]
+    flat = values.reshape(-1, problems)
+    # (1 - M f)^2 over all problems, M^2 = |M|: products instead of an n x k x l array.
+    used = jnp.abs(matrix)
+    squares = dot(jnp.square(flat), used.T) - 2 * dot(flat, matrix.T)
+    loss = 1 + squares / problems
+    if decoding == "hamming":
+        signs = jnp.where(flat >= 0, 1, -1).astype(flat.dtype)
+        wrong = (problems - dot(signs, matrix.T)) / 2
+        loss = wrong + 0.25 * loss / (1 + jnp.max(loss, axis=1, keepdims=True))
+    return loss.reshape(*lead, k)
+
+
+def decode(
+    matrix: Float[Array, "k l"], values: Float[Array, "*n l"], decoding: Decoding = "loss"
+) -> Int[Array, "*n"]:
+    """Class numbers 0..k-1; of classes at the same distance, the first."""
+    return jnp.argmin(distances(matrix, values, decoding), axis=-1).astype(jnp.int32)
