@@ -110,39 +110,43 @@ def _checked(matrix: np.ndarray, k: int) -> np.ndarray:
 
 def solve_code(
     code: Code,
-    by_class: NormalEquations,
-    C: Float[Array, " s"],
+    sums: NormalEquations,
+    C: Float[Array, " s"] | Float[Array, "s l"],
     intercept_penalty: ScalarLike = 0.0,
 ) -> Ridge:
-    """Ridge solutions of every problem for every `C`, from sums of the rows of each class.
+    """Ridge solutions of every problem for every `C`.
 
-    Targets are constant within a class, so a problem's equations are sums over its classes of
-    `members` and of `matrix` times what each class's features add up to: no row is seen again.
+    Where the problems do not see the same rows they are solved from sums over the rows of each
+    class. Targets are constant within a class, so a problem's equations are sums over its classes
+    of `members`, and of `matrix` times what each class's features add up to: no row is seen again.
 
     Args:
         code: see `output_code`, in the dtype of the sums.
-        by_class: sums with a leading axis of `k` classes, without targets (`n 0`).
-        C: weights of the data-fit term, shape `s`.
+        sums: of all rows with one target for each problem if `code.shares_all_rows`, else with a
+            leading axis of `k` classes and without targets (`n 0`).
+        C: weights of the data-fit term, shape `s`, or each problem's own, shape `s l`.
         intercept_penalty: see `ridge`.
 
     Returns:
         `Ridge` with weights `s p l`, intercept `s l`, and the diagnostics of the worst system.
     """
-    k, p = by_class.feature_sum.shape
-    gram = by_class.gram.reshape(k, p * p)
+    if code.shares_all_rows:
+        return _solve(sums, C, intercept_penalty)
+    k, p = sums.feature_sum.shape
+    gram = sums.gram.reshape(k, p * p)
 
     def system(of: tuple[Array, Array]) -> Ridge:
         members, problems = of
         targets = jnp.asarray(code.matrix)[:, problems]
         equations = NormalEquations(
             gram=dot(members, gram).reshape(p, p),
-            cross=dot(by_class.feature_sum.T, targets),
-            target_square=jnp.broadcast_to(dot(members, by_class.weight_sum), problems.shape),
-            feature_sum=dot(members, by_class.feature_sum),
-            target_sum=dot(by_class.weight_sum, targets),
-            weight_sum=dot(members, by_class.weight_sum),
+            cross=dot(sums.feature_sum.T, targets),
+            target_square=jnp.broadcast_to(dot(members, sums.weight_sum), problems.shape),
+            feature_sum=dot(members, sums.feature_sum),
+            target_sum=dot(sums.weight_sum, targets),
+            weight_sum=dot(members, sums.weight_sum),
         )
-        return equations.solve(C, intercept_penalty)
+        return _solve(equations, C if C.ndim == 1 else C[:, problems], intercept_penalty)
 
     systems = (jnp.asarray(code.members), jnp.asarray(code.problems))
     solved = jax.lax.map(system, systems, batch_size=systems_at_once())
@@ -153,6 +157,29 @@ def solve_code(
         effective_rank=jnp.min(solved.effective_rank),
         relative_residual=jnp.max(solved.relative_residual, axis=0),
         status=jnp.max(solved.status, axis=0),
+    )
+
+
+def _solve(
+    equations: NormalEquations,
+    C: Float[Array, " s"] | Float[Array, "s q"],
+    intercept_penalty: ScalarLike,
+) -> Ridge:
+    if C.ndim == 1:
+        return equations.solve(C, intercept_penalty)
+    # One decomposition serves every C, and of each solution one problem is kept.
+    s, q = C.shape
+    every = equations.solve(C.reshape(-1), intercept_penalty)
+    own = jnp.arange(q)
+    worst = (a.reshape(s, q).max(axis=1) for a in (every[2], every[4], every[5]))
+    degrees, residual, status = worst
+    return Ridge(
+        weights=jnp.moveaxis(every.weights.reshape(s, q, -1, q)[:, own, :, own], 0, -1),
+        intercept=every.intercept.reshape(s, q, q)[:, own, own],
+        degrees_of_freedom=degrees,
+        effective_rank=every.effective_rank,
+        relative_residual=residual,
+        status=status,
     )
 
 

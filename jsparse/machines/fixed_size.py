@@ -14,7 +14,9 @@ from .._types import ScalarLike
 from ..expansion import KernelExpansion
 from ..features import FeatureMap, Nystroem
 from ..kernels import Kernel
-from ..normal_equations import accumulate
+from ..multiclass import Code, solve_code
+from ..normal_equations import accumulate, accumulate_groups
+from ..solvers.ridge import Ridge
 
 
 class FixedSizeFit(NamedTuple):
@@ -89,6 +91,53 @@ def fit_features(
 
 
 @functools.partial(jax.jit, static_argnames="block_rows")
+def fit_classes(
+    feature_map: FeatureMap,
+    C: Float[Array, ""] | Float[Array, " l"],
+    X: Float[Array, "n d"],
+    labels: Int[Array, " n"],
+    code: Code,
+    weights: Float[Array, " n"] | None = None,
+    *,
+    intercept_penalty: ScalarLike = 0.0,
+    block_rows: int | None = None,
+) -> FixedSizeFit:
+    """Fit the problems of an output code, in one pass over the rows (De Brabanter 2010, Sec. 8.4).
+
+    Args:
+        feature_map: such as `Nystroem(kernel, prototypes)`; penalised by the identity.
+        C: weight of the data-fit term, or one for each problem, shape `l`.
+        X: inputs, shape `n d`.
+        labels: class numbers 0..k-1, shape `n`.
+        code: see `multiclass.output_code`.
+        weights: row weights, shape `n`, at least 0.
+        intercept_penalty: see `fit`.
+        block_rows: rows in memory at a time (static).
+
+    Returns:
+        An expansion with one column for each problem, for `multiclass.decode`; the diagnostics are
+        those of the worst problem.
+
+    Pure; differentiable in the feature map, `C`, `X` and `weights`, in both modes.
+    """
+    code = code.astype(X.dtype)
+    matrix = jnp.asarray(code.matrix)
+    if code.shares_all_rows:
+        sums = accumulate(feature_map, X, matrix[labels], weights, block_rows=block_rows)
+        total = sums.weight_sum
+    else:
+        w = jnp.ones(X.shape[0], X.dtype) if weights is None else weights
+        nothing = jnp.zeros((X.shape[0], 0), X.dtype)
+        k = matrix.shape[0]
+        sums = accumulate_groups(
+            feature_map, X, nothing, w, labels, n_groups=k, block_rows=block_rows
+        )
+        total = jnp.sum(sums.weight_sum)
+    solution = solve_code(code, sums, like(C, X)[None], like(intercept_penalty, X))
+    return _result(feature_map, like(C, X), total, solution)
+
+
+@functools.partial(jax.jit, static_argnames="block_rows")
 def _fit_kernel(
     kernel: Kernel,
     prototypes: Float[Array, "m d"],
@@ -114,13 +163,20 @@ def _fit(
 ) -> FixedSizeFit:
     equations = accumulate(feature_map, X, y, weights, block_rows=block_rows)
     solution = equations.solve(C[None], intercept_penalty)
-    lost = jnp.where(feature_map.unresolved(C, equations.weight_sum), PRECISION_LOST, CONVERGED)
+    return _result(feature_map, C, equations.weight_sum, solution)
+
+
+def _result(
+    feature_map: FeatureMap, C: Float[Array, "*l"], weight_sum: Float[Array, ""], solution: Ridge
+) -> FixedSizeFit:
+    unresolved = jnp.any(feature_map.unresolved(C, weight_sum))
+    lost = jnp.where(unresolved, PRECISION_LOST, CONVERGED).astype(jnp.int32)
     return FixedSizeFit(
         expansion=feature_map.expansion(solution.weights[0], solution.intercept[0]),
         degrees_of_freedom=solution.degrees_of_freedom[0],
         effective_rank=solution.effective_rank,
         relative_residual=solution.relative_residual[0],
-        status=jnp.maximum(solution.status[0], lost.astype(jnp.int32)),
+        status=jnp.maximum(solution.status[0], lost),
     )
 
 
