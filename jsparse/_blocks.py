@@ -20,6 +20,11 @@ def default_block_rows() -> int:
     return 2048 if jax.default_backend() == "cpu" else 32768
 
 
+def rows_in_block(block_rows: int | None) -> int:
+    """What the caller asks for, or what suits the device."""
+    return default_block_rows() if block_rows is None else block_rows
+
+
 def systems_at_once() -> int:
     """Small systems decomposed together: one on a CPU, whose cache it fills; many elsewhere."""
     return 1 if jax.default_backend() == "cpu" else 64
@@ -33,10 +38,10 @@ def block_shape(n: int, block_rows: int) -> tuple[int, int]:
     return blocks, -(-n // blocks)
 
 
-def to_blocks(x: Array, blocks: int, rows: int) -> Array:
-    """`x (n, ...)` as `(blocks, rows, ...)`, padded with zeros at the end."""
+def to_blocks(x: Array, blocks: int, rows: int, *, mode: str = "constant") -> Array:
+    """`x (n, ...)` as `(blocks, rows, ...)`, padded at the end with zeros or as `mode` says."""
     padding = [(0, blocks * rows - x.shape[0])] + [(0, 0)] * (x.ndim - 1)
-    return jnp.pad(x, padding).reshape(blocks, rows, *x.shape[1:])
+    return jnp.pad(x, padding, mode=mode).reshape(blocks, rows, *x.shape[1:])
 
 
 def map_row_blocks(
@@ -49,7 +54,8 @@ def map_row_blocks(
     blocks, rows = block_shape(n, block_rows)
     if blocks == 1:
         return function(X)
-    values = jax.lax.map(function, to_blocks(X, blocks, rows))
+    # Padded with a row of their own: a function of the user's may not be finite at zero.
+    values = jax.lax.map(function, to_blocks(X, blocks, rows, mode="edge"))
     return values.reshape(blocks * rows, *values.shape[2:])[:n]
 
 

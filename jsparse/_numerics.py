@@ -34,6 +34,26 @@ def rank_cutoff(largest: Float[Array, "*b"]) -> Float[Array, "*b"]:
     return 2.0 * epsilon(largest.dtype) * jnp.maximum(largest, 0)
 
 
+@jax.custom_jvp
+def eigh(matrix: Float[Array, "p p"]) -> tuple[Float[Array, " p"], Float[Array, "p p"]]:
+    """Eigenvalues, ascending, and eigenvectors of a symmetric matrix.
+
+    Differentiable in both modes also where eigenvalues repeat: vectors within such a space are held
+    still, which is right for whatever depends on the space and not on the vectors chosen in it.
+    """
+    return tuple(jnp.linalg.eigh(matrix))
+
+
+@eigh.defjvp
+def _eigh_jvp(primals: tuple, tangents: tuple) -> tuple:
+    values, vectors = eigh(primals[0])
+    turned = dot(vectors.T, dot(tangents[0], vectors))
+    gap = values[None, :] - values[:, None]
+    apart = jnp.abs(gap) > epsilon(values.dtype) * jnp.max(jnp.abs(values))
+    turn = jnp.where(apart, turned / jnp.where(apart, gap, 1), 0)
+    return (values, vectors), (jnp.diagonal(turned), dot(vectors, turn))
+
+
 def as_float(x: ArrayLike) -> Array:
     """`x` as a JAX array of floating dtype; integers and booleans take the default float."""
     x = jnp.asarray(x)

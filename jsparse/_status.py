@@ -14,13 +14,19 @@ from jaxtyping import Array, Bool, Int
 RUNNING = 0
 EXHAUSTED = 1
 CONVERGED = 2
-PRECISION_LOST = 3
-NOT_FINITE = 4
+TRUNCATED = 3
+PRECISION_LOST = 4
+NOT_FINITE = 5
 
 ADVICE = {
     RUNNING: "still running.",
     EXHAUSTED: "stopped at its cap on steps before the stopping rule was met; raise the cap.",
     CONVERGED: "converged.",
+    TRUNCATED: (
+        "features too small for this floating-point precision were left out, and would have been "
+        "used; the result is sound, but float64 (jax.config.update('jax_enable_x64', True)) may "
+        "give a better model."
+    ),
     PRECISION_LOST: (
         "the result is not determined by the data in this floating-point precision; use float64 "
         "(jax.config.update('jax_enable_x64', True)), a smaller C, or a shorter lengthscale."
@@ -34,7 +40,7 @@ class NumericalError(ArithmeticError):
 
 
 class PrecisionWarning(UserWarning):
-    """A result should not be trusted in this precision; the message says what to do."""
+    """This precision decided the result, not the data; the message says what to do."""
 
 
 def status_of(failed: Bool[Array, "*b"], imprecise: Bool[Array, "*b"]) -> Int[Array, "*b"]:
@@ -56,5 +62,5 @@ def check(status: Int[Array, "*b"] | int, what: str = "the computation") -> None
     worst = int(np.max(np.asarray(status), initial=RUNNING))
     if worst == NOT_FINITE:
         raise NumericalError(f"{what}: {ADVICE[worst]}")
-    if worst == PRECISION_LOST:
+    if worst in (TRUNCATED, PRECISION_LOST):
         warnings.warn(f"{what}: {ADVICE[worst]}", PrecisionWarning, stacklevel=2)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ._blocks import default_block_rows, map_row_blocks
+from ._blocks import map_row_blocks, rows_in_block
 from ._numerics import dot
 from .kernels import Kernel
 from .scaling import Standardization
@@ -58,7 +58,7 @@ class KernelExpansion(eqx.Module):
                 f"columns; got {X.shape}"
             )
         X = X.astype(self.prototypes.dtype)
-        return _evaluate(self, X, block_rows or default_block_rows())
+        return _evaluate(self, X, rows_in_block(block_rows))
 
 
 @functools.partial(jax.jit, static_argnames="block_rows")

@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, ArrayLike, Float, Int
 
 from ._blocks import systems_at_once
 from ._numerics import dot
@@ -47,7 +47,7 @@ class Code(NamedTuple):
         return self._replace(matrix=matrix, members=members)
 
 
-def output_code(scheme: Scheme | Float[np.ndarray, "k l"], k: int) -> Code:
+def output_code(scheme: Scheme | ArrayLike, k: int) -> Code:
     """The code of a scheme for `k` classes, or a user's own matrix.
 
     De Brabanter 2010, Section 8.4:

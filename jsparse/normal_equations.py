@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
-from ._blocks import default_block_rows, sum_row_blocks
+from ._blocks import rows_in_block, sum_row_blocks
 from ._numerics import dot, like
 from ._types import ScalarLike
 from .features import FeatureMap
@@ -36,6 +36,12 @@ class NormalEquations(NamedTuple):
 
     def __sub__(self, other: "NormalEquations") -> "NormalEquations":
         return jax.tree.map(jnp.subtract, self, other)
+
+    @property
+    def energy(self) -> Float[Array, " p"]:
+        """Weighted sum of squares of each feature about its mean."""
+        squares = jnp.diagonal(self.gram)
+        return jnp.maximum(squares - jnp.square(self.feature_sum) / self.weight_sum, 0)
 
     def solve(self, C: Float[Array, " s"], intercept_penalty: ScalarLike = 0.0) -> Ridge:
         """Ridge solutions for every `C`, features penalised by the identity; see `ridge`."""
@@ -99,7 +105,7 @@ def accumulate(
         lambda *block: _sums(feature_map, *block),
         (X, y, w),
         zero,
-        block_rows or default_block_rows(),
+        rows_in_block(block_rows),
     )
 
 
@@ -151,7 +157,7 @@ def accumulate_groups(
     """
     n = X.shape[0]
     # A quarter of the mean size bounds the padding; fewer rows make a slow product.
-    rows = max(64, min(block_rows or default_block_rows(), n // (4 * n_groups)))
+    rows = max(64, min(rows_in_block(block_rows), n // (4 * n_groups)))
     group = jnp.where((group >= 0) & (group < n_groups), group, n_groups)
     order = jnp.argsort(group, stable=True)
     counts = jnp.zeros(n_groups, jnp.int32).at[group].add(1, mode="drop")
@@ -197,27 +203,38 @@ def accumulate_batches(
         block_rows: rows in memory at a time within a batch.
 
     Raises:
-        ValueError: if there is no batch, or a batch has another number of columns than the first
-            or lengths that differ; the rows concerned are named.
+        ValueError: if there is no batch, or a batch has other columns than the first, lengths that
+            differ, or values that are not finite; the rows concerned are named, and nothing of what
+            was summed is returned.
     """
     total: NormalEquations | None = None
     capacity = start = 0
-    expected: tuple[int, ...] = ()
+    expected: tuple[tuple[int, ...], ...] = ()
+    if n_folds is not None and n_folds < 2:
+        raise ValueError(f"n_folds: expected at least 2, got {n_folds}")
     for batch in batches:
-        X, y = np.asarray(batch[0]), np.asarray(batch[1])
-        w = np.asarray(batch[2]) if len(batch) > 2 else np.ones(len(X), X.dtype)
+        X, y, *rest = (_floating(a) for a in batch)
+        y = y.astype(X.dtype)
+        w = rest[0] if rest else np.ones(len(X), X.dtype)
         n = len(X)
         where = f"rows {start} to {start + n - 1}"
         if not n == len(y) == len(w):
             raise ValueError(f"{where}: {n} rows of X, {len(y)} of y and {len(w)} weights")
         if total is None:
-            capacity, expected = n, X.shape[1:]
+            capacity, expected = n, (X.shape[1:], y.shape[1:])
             outputs = y.shape[1:]
             total = zeros(feature_map.n_features, outputs, jnp.asarray(X[:0]).dtype)
             if n_folds is not None:
                 total = jax.tree.map(lambda a: jnp.zeros((n_folds, *a.shape), a.dtype), total)
-        if X.shape[1:] != expected:
-            raise ValueError(f"{where}: expected columns {expected} as before, got {X.shape[1:]}")
+        if (X.shape[1:], y.shape[1:]) != expected:
+            raise ValueError(
+                f"{where}: expected columns of X and y {expected} as before, got "
+                f"{(X.shape[1:], y.shape[1:])}"
+            )
+        for name, a in (("X", X), ("y", y), ("weights", w)):
+            if not np.isfinite(a).all():
+                row = start + int(np.argwhere(~np.isfinite(a))[0][0])
+                raise ValueError(f"{where}: {name} is not finite at row {row}")
         capacity = max(capacity, n)
         padded = [_pad_rows(a, capacity) for a in (X, y, w.astype(X.dtype))]
         if n_folds is None:
@@ -241,6 +258,11 @@ def _sums(
     y: Float[Array, "n *c"],
     w: Float[Array, " n"],
 ) -> NormalEquations:
+    # Rows without weight may hold anything; a row with weight stands in for them.
+    heaviest = jnp.argmax(w)
+    X = jnp.where((w > 0)[:, None], X, X[heaviest][None, :])
+    present = (w > 0).reshape(-1, *[1] * (y.ndim - 1))
+    y = jnp.where(present, y, jnp.zeros_like(y))
     # One product gives all three sums over features, and reads them once.
     phi, targets = feature_map(X), y.reshape(y.shape[0], -1)
     extended = jnp.concatenate([phi, targets, jnp.ones_like(w)[:, None]], axis=1) * w[:, None]
@@ -254,6 +276,11 @@ def _sums(
         target_sum=jnp.sum(wy, axis=0),
         weight_sum=jnp.sum(w),
     )
+
+
+def _floating(a: ArrayLike) -> np.ndarray:
+    a = np.asarray(a)
+    return a if a.dtype.kind == "f" else a.astype(np.dtype(jnp.result_type(float)))
 
 
 def _pad_rows(a: np.ndarray, rows: int) -> np.ndarray:

@@ -6,7 +6,6 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .._types import Scalar
 from ..expansion import KernelExpansion
 
 
@@ -22,8 +21,13 @@ class FeatureMap(eqx.Module):
     def n_features(self) -> int:
         """Number of features `p`."""
 
-    def unresolved(self, C: Float[Array, "*s"], weight_sum: Scalar) -> Bool[Array, "*s"]:
-        """Whether features lost to rounding would have mattered; by default none were lost."""
+    def unresolved(self, C: Float[Array, "*s"], energy: Float[Array, " p"]) -> Bool[Array, "*s"]:
+        """Whether features lost to rounding would have mattered; by default none were lost.
+
+        Args:
+            C: weights of the data-fit term.
+            energy: the features' sums of squares over the rows, `NormalEquations.energy`.
+        """
         return jnp.zeros(C.shape, bool)
 
     @abc.abstractmethod

@@ -4,11 +4,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from .._numerics import dot, rank_cutoff
+from .._numerics import dot, eigh, rank_cutoff
 from .._types import Scalar
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
 from .base import FeatureMap
+
+_LAST = 4  # features that stand for the dropped ones; one alone may happen to be small
 
 
 class Nystroem(FeatureMap):
@@ -60,14 +62,19 @@ class Nystroem(FeatureMap):
         """Effective rank: the number of eigenvalues of `K(Z, Z)` above the noise of the dtype."""
         return jnp.sum(jnp.any(self.transform != 0, axis=0), dtype=jnp.int32)
 
-    def unresolved(self, C: Float[Array, "*s"], weight_sum: Scalar) -> Bool[Array, "*s"]:
-        """Whether a dropped feature, had it been resolved, would have been used more than half.
+    def unresolved(self, C: Float[Array, "*s"], energy: Float[Array, " p"]) -> Bool[Array, "*s"]:
+        """Whether a dropped feature, had it been resolved, would have been used by half.
 
-        An eigenvalue lambda of `K(Z, Z)` makes a feature whose sum of squares over the rows is
-        about `lambda N / m`; the ridge uses it by the factor `g / (g + 1/C)`.
+        The ridge uses a feature of energy g by the factor `g / (g + 1/C)`. At the prototypes the
+        energy is in proportion to the eigenvalue lambda of `K(Z, Z)`; at rows that are not
+        prototypes it is many times that for the smallest ones. So the proportion is taken from the
+        last features kept, up to `lambda` at the cutoff.
         """
-        dropped = self.rank < self.n_features
-        return dropped & (C * self.cutoff * weight_sum / self.n_features > 1)
+        inverse = jnp.sum(jnp.square(self.transform), axis=0)  # 1 / lambda
+        place = jnp.arange(self.n_features, dtype=jnp.int32)
+        last = (place < self.rank) & (place >= self.rank - _LAST)
+        dropped = self.cutoff * jnp.max(jnp.where(last, energy * inverse, 0))
+        return (self.rank < self.n_features) & (C * dropped > 1)
 
     def penalty(self) -> Float[Array, "p p"] | None:
         """None: the identity."""
@@ -88,7 +95,7 @@ class Nystroem(FeatureMap):
 @jax.custom_jvp
 def whitening(gram: Float[Array, "m m"]) -> Float[Array, "m m"]:
     """`T = U Lambda^(-1/2)` with `T' K T = I` on the kept eigenspace, largest eigenvalue first."""
-    eigenvalues, vectors = jnp.linalg.eigh(gram)
+    eigenvalues, vectors = eigh(gram)
     eigenvalues, vectors = eigenvalues[::-1], vectors[:, ::-1]
     kept = eigenvalues > rank_cutoff(eigenvalues[0])
     scale = jnp.where(kept, 1 / jnp.sqrt(jnp.where(kept, eigenvalues, 1)), 0)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from .._blocks import default_block_rows, map_row_blocks
+from .._blocks import map_row_blocks, rows_in_block
 from .._numerics import dot, epsilon, like, rank_cutoff
 from .._status import NOT_FINITE, status_of
 from .._types import ScalarLike
@@ -16,7 +16,7 @@ from ..features import Nystroem
 from ..kernels import Kernel
 from ..solvers import conjugate_gradients
 from ..solvers.ridge import inverse_diagonal, resolvent, spectrum
-from .fixed_size import check_problem
+from .fixed_size import check_problem, in_one_dtype
 
 Method = Literal["auto", "cholesky", "conjugate_gradients"]
 DENSE_ROWS = 8192  # n x n in float64 is half a gigabyte; more rows go by conjugate gradients
@@ -78,6 +78,7 @@ def fit(
         ValueError: for shapes that do not fit, or (outside `jit`) values that are not finite, `C`
             not positive, or negative weights.
     """
+    X, y, weights = in_one_dtype(X, y, weights)
     check_problem(None, C, X, y, weights)
     if method not in ("auto", "cholesky", "conjugate_gradients"):
         raise ValueError(
@@ -88,7 +89,7 @@ def fit(
     if method == "cholesky" or (method == "auto" and n <= DENSE_ROWS):
         return _by_cholesky(kernel, like(C, X), X, y, w)
     tol = 0.1 * epsilon(X.dtype) ** 0.5 if tolerance is None else tolerance
-    rows, m = block_rows or default_block_rows(), min(landmarks, n)
+    rows, m = rows_in_block(block_rows), min(landmarks, n)
     return _by_conjugate_gradients(kernel, like(C, X), X, y, w, like(tol, X), max_steps, m, rows)
 
 

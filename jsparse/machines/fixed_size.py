@@ -3,13 +3,14 @@
 import functools
 from typing import NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .._numerics import is_concrete, like
-from .._status import CONVERGED, PRECISION_LOST
+from .._numerics import as_float, is_concrete, like
+from .._status import CONVERGED, TRUNCATED
 from .._types import ScalarLike
 from ..expansion import KernelExpansion
 from ..features import FeatureMap, Nystroem
@@ -56,8 +57,9 @@ def fit(
         block_rows: rows in memory at a time (static).
 
     Returns:
-        The expansion with its diagnostics. The status is `PRECISION_LOST` where rounding, not the
-        data, decides the solution: a C so large that features lost to it would have been used.
+        The expansion with its diagnostics. The status is `TRUNCATED` for a `C` so large that
+        features lost to rounding would have been used, `PRECISION_LOST` where rounding, not the
+        data, decides the solution.
 
     Pure, and differentiable in everything but the shapes, in both modes; works under `jit` and
     `vmap`, and nothing recompiles when values change.
@@ -66,7 +68,10 @@ def fit(
         ValueError: for shapes that do not fit, m > n, or (outside `jit`) NaN or infinity in X, y or
             the prototypes, C not positive, or negative weights.
     """
-    check_problem(prototypes, C, X, y, weights)
+    _check_scalar(C)
+    X, y, weights = in_one_dtype(X, y, weights)
+    prototypes = as_float(prototypes).astype(X.dtype)
+    check_problem(prototypes, C, X, y, weights, intercept_penalty)
     return _fit_kernel(
         kernel, prototypes, like(C, X), X, y, weights, like(intercept_penalty, X), block_rows
     )
@@ -86,14 +91,16 @@ def fit_features(
 
     With `features.Linear` this is the linear machine in the primal.
     """
-    check_problem(None, C, X, y, weights)
+    _check_scalar(C)
+    check_penalty(feature_map)
+    X, y, weights = in_one_dtype(X, y, weights)
+    check_problem(None, C, X, y, weights, intercept_penalty)
     return _fit(feature_map, like(C, X), X, y, weights, like(intercept_penalty, X), block_rows)
 
 
-@functools.partial(jax.jit, static_argnames="block_rows")
 def fit_classes(
     feature_map: FeatureMap,
-    C: Float[Array, ""] | Float[Array, " l"],
+    C: ScalarLike | Float[Array, " l"],
     X: Float[Array, "n d"],
     labels: Int[Array, " n"],
     code: Code,
@@ -120,11 +127,38 @@ def fit_classes(
 
     Pure; differentiable in the feature map, `C`, `X` and `weights`, in both modes.
     """
-    code = code.astype(X.dtype)
+    check_penalty(feature_map)
+    X, y, weights = in_one_dtype(X, jnp.zeros(len(labels)), weights)
+    check_problem(None, C, X, y, weights, intercept_penalty)
+    check_labels(labels, code.matrix.shape[0])
+    penalty = like(intercept_penalty, X)
+    return _fit_classes(
+        feature_map,
+        jnp.asarray(C, X.dtype),
+        X,
+        labels,
+        code.astype(X.dtype),
+        weights,
+        penalty,
+        block_rows,
+    )
+
+
+@functools.partial(jax.jit, static_argnames="block_rows")
+def _fit_classes(
+    feature_map: FeatureMap,
+    C: Float[Array, ""] | Float[Array, " l"],
+    X: Float[Array, "n d"],
+    labels: Int[Array, " n"],
+    code: Code,
+    weights: Float[Array, " n"] | None,
+    intercept_penalty: Float[Array, ""],
+    block_rows: int | None,
+) -> FixedSizeFit:
     matrix = jnp.asarray(code.matrix)
     if code.shares_all_rows:
         sums = accumulate(feature_map, X, matrix[labels], weights, block_rows=block_rows)
-        total = sums.weight_sum
+        total = sums
     else:
         w = jnp.ones(X.shape[0], X.dtype) if weights is None else weights
         nothing = jnp.zeros((X.shape[0], 0), X.dtype)
@@ -132,9 +166,10 @@ def fit_classes(
         sums = accumulate_groups(
             feature_map, X, nothing, w, labels, n_groups=k, block_rows=block_rows
         )
-        total = jnp.sum(sums.weight_sum)
-    solution = solve_code(code, sums, like(C, X)[None], like(intercept_penalty, X))
-    return _result(feature_map, like(C, X), total, solution)
+        total = jax.tree.map(lambda a: jnp.sum(a, axis=0), sums)
+    solution = solve_code(code, sums, C[None], intercept_penalty)
+    worst = jnp.max(C)
+    return _result(feature_map, worst, total.energy, solution)
 
 
 @functools.partial(jax.jit, static_argnames="block_rows")
@@ -148,7 +183,11 @@ def _fit_kernel(
     intercept_penalty: Float[Array, ""],
     block_rows: int | None,
 ) -> FixedSizeFit:
-    return _fit(Nystroem(kernel, prototypes), C, X, y, weights, intercept_penalty, block_rows)
+    phi = Nystroem(kernel, prototypes)
+    # A penalised intercept is that of the features as eq. 5 has them, not centred.
+    shift = jnp.where(intercept_penalty == 0, phi.shift, 0)
+    phi = eqx.tree_at(lambda map: map.shift, phi, shift)
+    return _fit(phi, C, X, y, weights, intercept_penalty, block_rows)
 
 
 @functools.partial(jax.jit, static_argnames="block_rows")
@@ -163,14 +202,14 @@ def _fit(
 ) -> FixedSizeFit:
     equations = accumulate(feature_map, X, y, weights, block_rows=block_rows)
     solution = equations.solve(C[None], intercept_penalty)
-    return _result(feature_map, C, equations.weight_sum, solution)
+    return _result(feature_map, C, equations.energy, solution)
 
 
 def _result(
-    feature_map: FeatureMap, C: Float[Array, "*l"], weight_sum: Float[Array, ""], solution: Ridge
+    feature_map: FeatureMap, C: Float[Array, "*l"], energy: Float[Array, " p"], solution: Ridge
 ) -> FixedSizeFit:
-    unresolved = jnp.any(feature_map.unresolved(C, weight_sum))
-    lost = jnp.where(unresolved, PRECISION_LOST, CONVERGED).astype(jnp.int32)
+    unresolved = jnp.any(feature_map.unresolved(C, energy))
+    lost = jnp.where(unresolved, TRUNCATED, CONVERGED).astype(jnp.int32)
     return FixedSizeFit(
         expansion=feature_map.expansion(solution.weights[0], solution.intercept[0]),
         degrees_of_freedom=solution.degrees_of_freedom[0],
@@ -180,8 +219,46 @@ def _result(
     )
 
 
+def _check_scalar(C: ScalarLike) -> None:
+    if jnp.ndim(C) != 0:
+        raise ValueError(f"C: expected one number, got shape {jnp.shape(C)}; for many, vmap")
+
+
+def in_one_dtype(X: Array, y: Array, weights: Array | None) -> tuple[Array, Array, Array | None]:
+    """All in the dtype of `X`, the default float if that is no float."""
+    X = as_float(X)
+    weights = None if weights is None else as_float(weights).astype(X.dtype)
+    return X, as_float(y).astype(X.dtype), weights
+
+
+def check_penalty(feature_map: FeatureMap) -> None:
+    """Raise unless the map is penalised by the identity."""
+    if feature_map.penalty() is not None:
+        raise ValueError(
+            "feature_map: expected one penalised by the identity (Nystroem, Linear), got "
+            f"{type(feature_map).__name__}; Nystroem gives the same models"
+        )
+
+
+def check_labels(labels: Array, k: int) -> None:
+    """Raise unless the labels are class numbers 0..k-1, as far as they can be looked at."""
+    if labels.ndim != 1 or not jnp.issubdtype(labels.dtype, jnp.integer):
+        raise ValueError(
+            f"labels: expected class numbers, integers of shape (n,), got {labels.dtype} of shape "
+            f"{labels.shape}"
+        )
+    values = np.asarray(labels) if is_concrete(labels) else np.zeros(1)
+    if not (values.min() >= 0 and values.max() < k):
+        raise ValueError(f"labels: expected class numbers 0 to {k - 1}, got others")
+
+
 def check_problem(
-    prototypes: Array | None, C: ScalarLike | Array, X: Array, y: Array, weights: Array | None
+    prototypes: Array | None,
+    C: ScalarLike | Array,
+    X: Array,
+    y: Array,
+    weights: Array | None,
+    intercept_penalty: ScalarLike = 0.0,
 ) -> None:
     """Raise a `ValueError` that says what was expected and what came; values only if concrete."""
     if X.ndim != 2 or X.shape[0] == 0:
@@ -206,8 +283,14 @@ def check_problem(
     check_finite("y", y)
     if is_concrete(C) and not (np.all(np.isfinite(np.asarray(C))) and np.all(np.asarray(C) > 0)):
         raise ValueError(f"C: expected a positive number, got {C}")
-    if weights is not None and is_concrete(weights) and not np.all(np.asarray(weights) >= 0):
-        raise ValueError("weights: expected all at least 0, got a negative or NaN weight")
+    if is_concrete(intercept_penalty) and not np.asarray(intercept_penalty) >= 0:
+        raise ValueError(f"intercept_penalty: expected at least 0, got {intercept_penalty}")
+    if weights is not None and is_concrete(weights):
+        w = np.asarray(weights)
+        if not np.all((w >= 0) & np.isfinite(w)):
+            raise ValueError("weights: expected all at least 0, got a negative or infinite weight")
+        if not np.any(w > 0):
+            raise ValueError("weights: expected at least one above 0, got zeros only")
 
 
 def check_finite(name: str, a: Array) -> None:

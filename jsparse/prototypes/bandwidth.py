@@ -28,7 +28,8 @@ RULES = {
     TIES: (
         "the normal reference rule: most rows that are close on the scale of the plug-in are ties, "
         "so there is no density: a binary, categorical or coarsely rounded column, or outliers so "
-        "extreme that all else falls into a few bins (method='exact' has none)."
+        "extreme that all else falls into a few bins (method='exact' has none, but outliers "
+        "widen its bandwidth too)."
     ),
     UNRESOLVED: (
         "the normal reference rule: the plug-in equation has no solution on the scales that can be "

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
 from .._blocks import block_shape, to_blocks
-from .._numerics import as_float, dot, epsilon, is_concrete
+from .._numerics import as_float, epsilon, is_concrete
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
 from .._types import Key, ScalarLike
 from ._validate import check_count, check_table
@@ -113,6 +113,8 @@ def renyi(
         raise ValueError(
             f"candidates, max_trials: expected at least 1, got {candidates} and {max_trials}"
         )
+    if is_concrete(tolerance) and not np.asarray(tolerance) >= 0:
+        raise ValueError(f"tolerance: expected at least 0, got {tolerance}")
     used = _bandwidth(bandwidth, X)
     key_start, key_run = jax.random.split(key)
     if labels is None:
@@ -290,8 +292,10 @@ def _swap(
 
 def _kernel(a: Float[Array, "k d"], b: Float[Array, "m d"], same: Array) -> Float[Array, "k m"]:
     """`exp(-|a - b|^2)` between points of one stratum, 0 between others."""
-    squares = jnp.sum(a * a, axis=1)[:, None] + jnp.sum(b * b, axis=1)[None]
-    return jnp.where(same, jnp.exp(jnp.minimum(2 * dot(a, b.T) - squares, 0)), 0)
+    # Differences themselves: by way of |a|^2 + |b|^2 - 2 a.b, columns that range over thousands of
+    # bandwidths would cancel in float32. Fused, the k x m x d array is never there.
+    squares = jnp.sum(jnp.square(a[:, None, :] - b[None, :, :]), axis=2)
+    return jnp.where(same, jnp.exp(-squares), 0)
 
 
 def _refreshed(state: RenyiState) -> RenyiState:

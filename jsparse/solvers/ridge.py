@@ -6,14 +6,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from .._numerics import dot, rank_cutoff
+from .._numerics import dot, eigh, epsilon, rank_cutoff
 from .._status import status_of
 
 
 class Spectrum(NamedTuple):
-    """Eigendecomposition of a symmetric matrix, held constant under differentiation.
+    """Eigendecomposition of a symmetric matrix.
 
-    The solves below take their derivatives from the matrix itself, by the implicit function
+    The solves below take their first derivatives from the matrix itself, by the implicit function
     theorem, so repeated eigenvalues do no harm.
     """
 
@@ -35,7 +35,7 @@ class Ridge(NamedTuple):
 
 def spectrum(matrix: Float[Array, "p p"]) -> Spectrum:
     """Eigendecomposition of a symmetric positive semi-definite matrix."""
-    values, vectors = jnp.linalg.eigh(jax.lax.stop_gradient(matrix))
+    values, vectors = eigh(matrix)
     return Spectrum(matrix, jnp.maximum(values, 0), vectors)
 
 
@@ -52,12 +52,12 @@ def resolvent(
     def matvec(x: Float[Array, "p sk"]) -> Float[Array, "p sk"]:
         return dot(spectrum.matrix, x) + shift * x
 
-    constant = jax.lax.stop_gradient(spectrum.matrix)
-    fixed = jax.lax.stop_gradient(shift)
+    # Held constant: what `solve` closes over has no derivative of its own.
+    constant, fixed = (jax.lax.stop_gradient(a) for a in (spectrum.matrix, shift))
+    values, vectors = (jax.lax.stop_gradient(a) for a in (spectrum.values, spectrum.vectors))
 
     def apply_inverse(b: Float[Array, "p sk"]) -> Float[Array, "p sk"]:
-        spread = spectrum.values[:, None] + fixed
-        return dot(spectrum.vectors, dot(spectrum.vectors.T, b) / spread)
+        return dot(vectors, dot(vectors.T, b) / (values[:, None] + fixed))
 
     def solve(_: object, b: Float[Array, "p sk"]) -> Float[Array, "p sk"]:
         x = apply_inverse(b)
@@ -188,8 +188,9 @@ def ridge(
 
     Returns:
         `Ridge`, solutions stacked along the first axis. Its status is `NOT_FINITE` where a solution
-        is not finite and `PRECISION_LOST` where `1/C` lies below the rounding noise of a
-        rank-deficient system, so that rounding would decide the solution.
+        is not finite, or `C`, `p` or `N` makes no sense, and `PRECISION_LOST` where `1/C` lies
+        below the rounding noise of a rank-deficient system or the residual is large, so that
+        rounding would decide the solution.
 
     Differentiable in every argument in both modes.
     """
@@ -204,23 +205,24 @@ def ridge(
     scale = jnp.linalg.norm(c, axis=0)[None]
     relative = jnp.max(residual / jnp.where(scale > 0, scale, 1), axis=1, initial=0)
 
-    values = system.centred.values
-    noise = noise_level(system.centred)
-    rank = jnp.sum(values > noise, dtype=jnp.int32)
+    # What lies below carries no information: the rounding of the eigenvalues, and of the
+    # subtraction that centred the matrix.
+    squares = jnp.diagonal(gram)
+    noise = rank_cutoff(jnp.maximum(system.centred.values[-1], jnp.max(squares)))
+    rank = jnp.sum(system.centred.values > noise, dtype=jnp.int32)
+    # A feature that is zero at every row is exactly so, not by rounding.
+    deficient = rank < jnp.sum(squares > 0, dtype=jnp.int32)
+    lost = (shifts < noise) & deficient | (relative > epsilon(gram.dtype) ** 0.5)
     finite = jnp.all(jnp.isfinite(w), axis=(1, 2)) & jnp.all(jnp.isfinite(b), axis=1)
+    sensible = (shifts > 0) & (intercept_penalty >= 0) & (weight_sum > 0)
     return Ridge(
         weights=w.reshape(-1, c.shape[0], *outputs),
         intercept=b.reshape(-1, *outputs),
         degrees_of_freedom=degrees_of_freedom(system.centred, C),
         effective_rank=rank,
         relative_residual=jax.lax.stop_gradient(relative),
-        status=status_of(~finite, (shifts < noise) & (rank < c.shape[0])),
+        status=status_of(~(finite & sensible), lost),
     )
-
-
-def noise_level(spectrum: Spectrum) -> Float[Array, ""]:
-    """Size of the rounding in the eigenvalues: what lies below carries no information."""
-    return rank_cutoff(spectrum.values[-1])
 
 
 def degrees_of_freedom(spectrum: Spectrum, C: Float[Array, " s"]) -> Float[Array, " s"]:

@@ -6,13 +6,15 @@ from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from .._blocks import systems_at_once
-from .._numerics import dot, epsilon, like
-from .._status import CONVERGED, PRECISION_LOST, status_of
+from .._numerics import as_float, dot, epsilon, is_concrete, like
+from .._status import CONVERGED, TRUNCATED, status_of
 from .._types import ScalarLike
 from ..features import FeatureMap
+from ..machines.fixed_size import check_labels, check_penalty, check_problem
 from ..multiclass import Code, Decoding, decode, solve_code
 from ..normal_equations import (
     NormalEquations,
@@ -25,11 +27,16 @@ from .folds import Folds
 
 Metric = Literal["mse", "mae", "misclassification"]
 
+
+def _misclassified(y: Array, f: Array) -> Array:
+    # Classes are -1 and +1; f = 0 decides for +1, as in prediction.
+    return jnp.where(jnp.isnan(f), f, jnp.where((f >= 0) == (y > 0), 0, 1).astype(f.dtype))
+
+
 LOSSES: dict[str, Callable[[Array, Array], Array]] = {
     "mse": lambda y, f: jnp.square(y - f),
     "mae": lambda y, f: jnp.abs(y - f),
-    # Classes are -1 and +1; f = 0 decides for +1, as in prediction.
-    "misclassification": lambda y, f: jnp.where((f >= 0) == (y > 0), 0, 1).astype(f.dtype),
+    "misclassification": _misclassified,
 }
 
 
@@ -90,15 +97,18 @@ def cross_validate(
     change; `vmap` over kernels, `C` and data sets works.
 
     Raises:
-        ValueError: if the metric is unknown or the penalty of the map is not the identity.
+        ValueError: for shapes that do not fit, folds of other data, an unknown metric, a map whose
+            penalty is not the identity, or (outside `jit`) values that make no sense.
     """
     if metric not in LOSSES:
         raise ValueError(f"metric: expected one of {sorted(LOSSES)}, got {metric!r}")
-    if feature_map.penalty() is not None:
-        raise ValueError(
-            "feature_map: expected one penalised by the identity (Nystroem, Linear), got "
-            f"{type(feature_map).__name__}; Nystroem gives the same models"
-        )
+    check_penalty(feature_map)
+    if method not in ("auto", "subtraction", "removal"):
+        raise ValueError(f"method: expected 'auto', 'subtraction' or 'removal', got {method!r}")
+    X, C = as_float(X), as_float(C)
+    if C.ndim != 1:
+        raise ValueError(f"C: expected a vector, shape (s,), got shape {C.shape}")
+    y, weights = _checked(C, X, y, folds, weights, metric, code)
     whole = code is None or code.shares_all_rows
     if method == "removal" and not whole:
         raise ValueError("method: a code whose problems see different rows needs 'subtraction'")
@@ -118,6 +128,36 @@ def cross_validate(
         method if whole else "classes",
         block_rows,
     )
+
+
+def _checked(
+    C: Array,
+    X: Array,
+    y: Array,
+    folds: Folds,
+    weights: Array | None,
+    metric: Metric,
+    code: Code | None,
+) -> tuple[Array, Array | None]:
+    """Targets and weights in the dtype of `X`, once all is seen to fit together."""
+    weights = None if weights is None else as_float(weights).astype(X.dtype)
+    n = X.shape[0]
+    rows = np.asarray(folds.index) if is_concrete(folds.index) else np.zeros(1)
+    if not (rows.size and 0 <= rows.min() <= rows.max() < n):
+        raise ValueError(f"folds: expected row numbers 0 to {n - 1}, folds of other data came")
+    if code is not None:
+        y = jnp.asarray(y)
+        check_problem(None, C, X, jnp.zeros(y.shape), weights)
+        check_labels(y, code.matrix.shape[0])
+        return y.astype(jnp.int32), weights
+    y = as_float(y).astype(X.dtype)
+    check_problem(None, C, X, y, weights)
+    if metric == "misclassification" and is_concrete(y) and not np.all(np.abs(np.asarray(y)) == 1):
+        raise ValueError(
+            "y: expected -1 and +1 for the metric 'misclassification', got other numbers; give "
+            "class numbers with a code"
+        )
+    return y, weights
 
 
 def _cheaper(p: int, r: int, s: int) -> Literal["subtraction", "removal"]:
@@ -165,14 +205,13 @@ def _cross_validate(
         return _losses(metric, decoding, code, fold[0], predictions), predictions, status
 
     loss, predictions, status = jax.lax.map(one_fold, (rows, way.per_fold))
-    total_weight = jnp.sum(rows.w)
-    lost = jnp.where(feature_map.unresolved(C, total_weight), PRECISION_LOST, CONVERGED)
+    lost = jnp.where(feature_map.unresolved(C, way.energy), TRUNCATED, CONVERGED)
     status = jnp.maximum(jnp.max(status, axis=0), lost.astype(jnp.int32))
     fold_loss = jnp.sum(rows.w[:, :, None] * loss, axis=1).T
     fold_weight = jnp.sum(rows.w, axis=1)[None, :]
     out = jnp.moveaxis(folds.scatter(predictions, n), 1, 0)
     return CrossValidation(
-        scores=jnp.sum(fold_loss, axis=1) / total_weight,
+        scores=jnp.sum(fold_loss, axis=1) / jnp.sum(rows.w),
         fold_scores=fold_loss / jnp.where(fold_weight > 0, fold_weight, 1),
         predictions=out.reshape(C.shape[0], n, *(y.shape[1:] if code is None else (-1,))),
         status=status,
@@ -193,6 +232,7 @@ class Way(NamedTuple):
 
     per_fold: PyTree  # what differs between folds, leading axis `v`
     predict: Callable[[tuple[Rows, PyTree]], tuple[Float[Array, "r s c"], Int[Array, " s"]]]
+    energy: Float[Array, " p"]  # of the features over all rows
 
 
 def _losses(
@@ -204,7 +244,8 @@ def _losses(
 ) -> Float[Array, "r s"]:
     if code is not None and metric == "misclassification" and rows.label is not None:
         classes = decode(jnp.asarray(code.matrix), predictions, decoding)
-        return (classes != rows.label[:, None]).astype(predictions.dtype)
+        wrong = (classes != rows.label[:, None]).astype(predictions.dtype)
+        return jnp.where(jnp.any(jnp.isnan(predictions), axis=-1), jnp.nan, wrong)
     loss = LOSSES[metric](rows.y[:, None, :], predictions)
     if code is None:
         return jnp.mean(loss, axis=-1)
@@ -226,7 +267,7 @@ def _by_subtraction(
         return (total - fold).solve(C, intercept_penalty)
 
     solutions = jax.lax.map(solve, per_fold, batch_size=systems_at_once())
-    return _solved(feature_map, solutions, block_rows)
+    return _solved(feature_map, solutions, total, block_rows)
 
 
 def _by_classes(
@@ -255,10 +296,13 @@ def _by_classes(
     def solve(fold: NormalEquations) -> Ridge:
         return solve_code(code, total - fold, C, intercept_penalty)
 
-    return _solved(feature_map, jax.lax.map(solve, per_fold), block_rows)
+    every = jax.tree.map(lambda a: jnp.sum(a, axis=0), total)
+    return _solved(feature_map, jax.lax.map(solve, per_fold), every, block_rows)
 
 
-def _solved(feature_map: FeatureMap, solutions: Ridge, block_rows: int | None) -> Way:
+def _solved(
+    feature_map: FeatureMap, solutions: Ridge, total: NormalEquations, block_rows: int | None
+) -> Way:
     """Predict each fold by its own solution."""
 
     def predict(fold: tuple[Rows, Ridge]) -> tuple[Float[Array, "r s c"], Int[Array, " s"]]:
@@ -268,7 +312,7 @@ def _solved(feature_map: FeatureMap, solutions: Ridge, block_rows: int | None) -
         model = feature_map.expansion(columns, solution.intercept.reshape(s * c))
         return model(rows.X, block_rows=block_rows).reshape(-1, s, c), solution.status
 
-    return Way(solutions, predict)
+    return Way(solutions, predict, total.energy)
 
 
 def _by_removal(
@@ -309,13 +353,16 @@ def _by_removal(
         scaled = root * hat * jnp.swapaxes(root, 1, 2)
         factor = jnp.linalg.cholesky((1 + noise) * jnp.eye(r, dtype=phi.dtype)[None] - scaled)
         solved = jax.scipy.linalg.cho_solve((factor, True), root * error)
-        out = error + dot(hat, root * solved)
+        # Once against the matrix without its guard.
+        rest = root * error - solved + dot(scaled, solved)
+        solved = solved + jax.scipy.linalg.cho_solve((factor, True), rest)
         pivots = jnp.min(jnp.diagonal(factor, axis1=1, axis2=2), axis=1)
+        out = error + dot(hat, root * solved)
         predictions = jnp.swapaxes(rows.y[None] - out, 0, 1)
         # A pivot 1 - h at the level of rounding: the fold's rows are interpolated, and what the
         # model without them says is not in these numbers any more.
-        lost = jnp.square(pivots) < 8 * noise
+        lost = jnp.square(pivots) < 16 * noise
         failed = ~jnp.all(jnp.isfinite(predictions), axis=(0, 2))
         return predictions, jnp.maximum(status_of(failed, lost), full.status)
 
-    return Way(None, remove)
+    return Way(None, remove, total.energy)

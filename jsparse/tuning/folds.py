@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Int
 
+from .._numerics import is_concrete
 from .._types import Key
 
 
@@ -37,12 +38,16 @@ def plain_folds(key: Key, n: int, v: int) -> Folds:
     return _deal(jax.random.permutation(key, n), v)
 
 
-def stratified_folds(key: Key, labels: Int[Array, " n"], v: int) -> Folds:
+def stratified_folds(key: Key, labels: ArrayLike, v: int) -> Folds:
     """`v` random folds, each with its share of every class, sizes differing by at most one.
 
     Rows are shuffled, sorted by class and dealt in turn, so that in each class too the counts
-    differ by at most one.
+    differ by at most one. Labels are of any type; under `jit`, integers.
     """
+    if is_concrete(labels):
+        # NumPy, as jax.numpy would trace even concrete values inside a caller's jit.
+        labels = np.unique(np.asarray(labels), return_inverse=True)[1].astype(np.int32)
+    labels = jnp.asarray(labels)
     n = labels.shape[0]
     _check_count(n, v)
     shuffled = jax.random.permutation(key, n)
@@ -72,7 +77,7 @@ def folds_from_assignment(assignment: ArrayLike) -> Folds:
 
 
 def _deal(order: Int[Array, " n"], v: int) -> Folds:
-    n = order.shape[0]
+    order, n = order.astype(jnp.int32), order.shape[0]
     rows = -(-n // v)
     padding = rows * v - n
     index = jnp.pad(order, (0, padding)).reshape(rows, v).T
