@@ -7,7 +7,9 @@ from ._status import NumericalError as NumericalError
 from ._status import PrecisionWarning as PrecisionWarning
 from ._status import check as check
 from .expansion import KernelExpansion as KernelExpansion
+from .machines import dual as dual
 from .machines import fixed_size as fixed_size
+from .multiclass import output_code as output_code
 from .normal_equations import NormalEquations as NormalEquations
 from .normal_equations import accumulate as accumulate
 from .normal_equations import accumulate_batches as accumulate_batches
@@ -24,6 +26,7 @@ from .tuning.folds import plain_folds as plain_folds
 from .tuning.folds import stratified_folds as stratified_folds
 from .tuning.pipeline import Trained as Trained
 from .tuning.pipeline import train as train
+from .tuning.problem import tuning_problem as tuning_problem
 from .tuning.search import load_history as load_history
 from .tuning.search import save_history as save_history
 from .tuning.search import tune as tune

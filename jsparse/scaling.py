@@ -5,9 +5,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, ArrayLike, Bool, Float
 
-from ._numerics import epsilon, is_concrete
+from ._numerics import as_float, epsilon, is_concrete
 
 
 class Standardization(NamedTuple):
@@ -33,7 +33,7 @@ class Standardization(NamedTuple):
 
 
 def standardize(
-    X: Float[Array, "n d"], weights: Float[Array, "n"] | None = None
+    X: Float[Array, "n d"] | ArrayLike, weights: Float[Array, " n"] | ArrayLike | None = None
 ) -> Standardization:
     """The standardisation that gives the columns of `X` mean 0 and (population) variance 1.
 
@@ -58,11 +58,11 @@ def standardize(
         ValueError: if `X` has no rows, `weights` is not of shape `n`, or (outside `jit`) a weight
             is negative.
     """
+    X = as_float(X)
     n = X.shape[0] if X.ndim == 2 else 0
     if n == 0:
         raise ValueError(f"X: expected shape (n, d) with at least one row, got {X.shape}")
-    if weights is None:
-        weights = jnp.ones(n, X.dtype)
+    weights = jnp.ones(n, X.dtype) if weights is None else as_float(weights)
     if weights.shape != (n,):
         raise ValueError(f"weights: expected shape ({n},), one per row of X; got {weights.shape}")
     # NumPy, as jax.numpy would trace even concrete values inside a caller's jit.

@@ -285,15 +285,15 @@ def test_values_not_finite_are_never_accepted(dtype):
     assert abs(state.best_theta[0]) < 2
 
 
-def test_stops_when_no_first_value_is_finite():
+def test_says_when_no_value_was_ever_finite():
     low, high = box()
     state, record = annealing.run(
         lambda x, args: x[0] * jnp.nan, None, jax.random.key(0), low, high
     )
     assert state.status == NOT_FINITE
-    assert state.evaluations == 5
+    assert state.evaluations == 90
     assert np.isnan(record.values).all()
-    assert np.isfinite(record.thetas).all(axis=1).sum() == 5  # rows never reached hold NaN
+    assert np.isfinite(record.thetas).all()
 
 
 @pytest.mark.parametrize("members", [1, 5])

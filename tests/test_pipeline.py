@@ -10,14 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jsparse import load_history, save_history
+from jsparse import NumericalError, load_history, save_history, standardize
 from jsparse.cli.main import main
 from jsparse.data import demo_set
 from jsparse.kernels import RBF, Matern32
+from jsparse.machines import fixed_size
 from jsparse.serialization import load
-from jsparse.tuning import search
-from jsparse.tuning.folds import stratified_folds
+from jsparse.tuning.folds import folds_from_assignment, plain_folds, stratified_folds
 from jsparse.tuning.pipeline import train
+from jsparse.tuning.problem import evaluate, evaluate_batch, tuning_problem
 
 
 @pytest.fixture(scope="module")
@@ -88,11 +89,11 @@ def test_a_batch_of_kernels_is_scored_in_one_call(cancer):
     X, y = cancer[0][:60], np.where(cancer[1][:60] == "malignant", 1.0, -1.0)
     Z = jnp.asarray((X - X.mean(0)) / X.std(0))
     folds = stratified_folds(jax.random.key(0), jnp.asarray(y > 0, int), 5)
-    problem = search.problem(RBF(1.0), Z[:20], Z, jnp.asarray(y), folds)
+    problem = tuning_problem(RBF(1.0), Z[:20], Z, jnp.asarray(y), folds)
     thetas, C = jnp.array([[0.5], [1.0], [2.0]]), jnp.array([[1.0, 10.0]] * 3)
-    scores, status = search.evaluate_batch(problem, thetas, C, "mse")
+    scores, status = evaluate_batch(problem, thetas, C, "mse")
     for theta, c, score, code in zip(thetas, C, scores, status, strict=True):
-        alone = search.evaluate(problem, theta, c, "mse")
+        alone = evaluate(problem, theta, c, "mse")
         np.testing.assert_allclose(score, alone[0], rtol=1e-10)
         np.testing.assert_array_equal(code, alone[1])
 
@@ -130,18 +131,112 @@ def test_regression_and_linear_kernels():
             "X: expected finite",
         ),
         (lambda X, y: (X[:0], y[:0], {}), "expected"),
-        (lambda X, y: (X, np.full(len(y), "a"), {}), "expected two classes, got 1"),
+        (lambda X, y: (X, np.full(len(y), "a"), {}), "expected at least two classes"),
         (lambda X, y: (X, y[:-1], {}), "y: expected"),
         (lambda X, y: (X, y, {"n_prototypes": len(y) + 1}), "n_prototypes"),
         (lambda X, y: (X, y, {"folds": len(y) + 1}), "folds"),
         (lambda X, y: (X, y, {"kernel": "sigmoid"}), "kernel"),
         (lambda X, y: (X, y, {"task": "regression"}), "expected numbers"),
+        (lambda X, y: (X, y, {"metric": "auc"}), "metric: expected"),
+        (lambda X, y: (X, y, {"search_method": "grid"}), "method: expected"),
+        (lambda X, y: (X, y, {"selection": "best"}), "selection: expected"),
+        (lambda X, y: (X, y, {"C": np.array([0.0, 1.0])}), "C: expected"),
+        (lambda X, y: (X, y, {"C": np.ones(1), "search_method": "csa"}), "C: expected a range"),
+        (lambda X, y: (X, y, {"max_evaluations": 0}), "max_evaluations: expected"),
+        (lambda X, y: (X, y, {"max_seconds": float("nan")}), "max_seconds: expected"),
+        (lambda X, y: (X, y, {"folds": 2.5}), "folds: expected a whole number"),
+        (lambda X, y: (X, y, {"folds": plain_folds(jax.random.key(0), 90, 5)}), "exactly one fold"),
+        (lambda X, y: (X, y, {"n_prototypes": 10.0}), "n_prototypes: expected a whole"),
+        (lambda X, y: (X[:, :0], y, {}), "X: expected shape"),
+        (lambda X, y: (X.astype(str), y, {}), "X: expected numbers"),
+        (lambda X, y: (X, y, {"weights": np.full(60, np.inf)}), "weights: expected"),
+        (lambda X, y: (X, y, {"weights": np.zeros(60)}), "weights: expected"),
+        (lambda X, y: (X, y, {"weights": (y == y[0]) * 1.0}), "some weight in every class"),
+        (lambda X, y: (X, y, {"class_weight": {"odd": 2.0}}), "class_weight: expected labels"),
+        (lambda X, y: (X, X[:, 0], {}), "ask for task='regression'"),
+        (lambda X, y: (X, X[:, 0], {"task": "regression", "metric": "misclassification"}), "mse"),
     ],
 )
-def test_bad_input_is_told_before_any_work(cancer, change, message):
+def test_bad_input_is_told_before_any_work(cancer, monkeypatch, as_users_call, change, message):
     X, y, options = change(cancer[0][:60], cancer[1][:60])
+    monkeypatch.setattr("jsparse.tuning.pipeline.renyi", None)  # no work may be done
     with pytest.raises(ValueError, match=message):
         small(X, y, **options)
+
+
+@pytest.mark.parametrize("scheme", ["one_versus_one", "one_versus_rest", "minimum_output"])
+def test_several_classes(scheme):
+    data = demo_set("iris")
+    tuned = small(data.X, data.y, multiclass=scheme)
+    assert (tuned.predict(data.X) == data.y).mean() > 0.95
+    assert tuned.cv_error < 0.08
+    own = small(data.X, data.y, multiclass=scheme, C_per_problem=True)
+    assert own.C.shape == (tuned.code.matrix.shape[1],)
+    assert (own.predict(data.X) == data.y).mean() > 0.95
+
+
+def test_a_weight_of_zero_is_a_row_that_is_not_there(cancer):
+    X, y = cancer[0][:150], cancer[1][:150].copy()
+    w = np.ones(150)
+    w[:50] = 0
+    y[:50] = y[:50][::-1]  # wrong labels that must not be seen
+    folds = folds_from_assignment(np.arange(150) % 4)
+    tuned = small(X, y, weights=w, folds=folds, selection="uniform")
+    rows = np.asarray(tuned.prototype_rows)
+    assert (rows >= 50).all()
+    # The same machine from the rows that count.
+    scaling = standardize(X[50:])
+    np.testing.assert_allclose(tuned.expansion.scaling.shift, scaling.shift)
+    Z = scaling.apply(jnp.asarray(X))
+    sign = jnp.asarray(np.where(y == "malignant", 1.0, -1.0))
+    fitted = fixed_size.fit(tuned.kernel, Z[rows], tuned.C, Z[50:], sign[50:])
+    np.testing.assert_allclose(tuned.expansion(X), fitted.expansion(Z), atol=1e-7)
+
+
+def test_balanced_classes_weigh_the_same(cancer):
+    X, y = cancer
+    rows = np.flatnonzero((y == "benign") | (np.cumsum(y == "malignant") <= 20))
+    X, y = X[rows][:, :2], y[rows]
+    plain = small(X, y, selection="uniform")
+    balanced = small(X, y, selection="uniform", class_weight="balanced")
+    factor = {label: len(y) / (2 * np.sum(y == label)) for label in np.unique(y)}
+    mapped = small(X, y, selection="uniform", class_weight=factor)
+    np.testing.assert_allclose(balanced.expansion(X), mapped.expansion(X), rtol=1e-9)
+    rare = y == "malignant"
+    found, before = ((model.predict(X)[rare] == y[rare]).mean() for model in (balanced, plain))
+    assert found > before
+
+
+def test_a_value_that_is_not_finite_is_no_decision(cancer):
+    tuned = small(cancer[0], cancer[1], kernel="polynomial")
+    with pytest.raises(ValueError, match="X: expected finite"):
+        tuned.predict(np.full((1, 30), np.nan))
+    with pytest.raises(NumericalError, match="row 0 is not finite"):
+        tuned.predict(np.full((1, 30), 1e200))
+
+
+def test_ctrl_c_in_a_resumed_search_loses_nothing(cancer):
+    X, y = cancer[0][:100], cancer[1][:100]
+    options = {"search_method": "csa", "max_evaluations": 20, "metric": "mse"}
+    whole = small(X, y, **options)
+
+    def interrupt(done, planned, best):
+        if done == 3:
+            raise KeyboardInterrupt
+
+    again = small(X, y, history=whole.tuning.history, progress=interrupt, **options)
+    assert again.tuning.stopped == "interrupted"
+    assert len(again.tuning.history) == 20
+    assert again.cv_error == whole.cv_error
+    other = {**options, "search_method": "profile"}
+    with pytest.raises(ValueError, match="history: expected evaluations"):
+        small(X, y, history=whole.tuning.history, **other)
+
+
+def test_a_budget_of_one_is_the_middle(cancer):
+    tuned = small(cancer[0][:100], cancer[1][:100], max_evaluations=1)
+    assert len(tuned.tuning.history) == 1
+    np.testing.assert_allclose(tuned.kernel.lengthscale, np.sqrt(30), rtol=1e-6)
 
 
 @pytest.fixture
@@ -203,6 +298,49 @@ def test_the_command_line_says_what_is_wrong(
     code = main([a.format(table=table) for a in arguments])
     assert code == 2
     assert message in capsys.readouterr().err
+
+
+def write(path, header, rows, mark=","):
+    lines = [mark.join(header), *(mark.join(map(str, row)) for row in rows)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.usefixtures("settings_restored")
+def test_several_classes_decimal_commas_and_awkward_names(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    data = demo_set("iris")
+    cells = [[str(v).replace(".", ",") for v in row] for row in data.X]
+    rows = [[*row, label] for row, label in zip(cells, data.y, strict=True)]
+    table = write(tmp_path / "iris.csv", ["a", "b", "c", "d", "decision_value"], rows, ";")
+    model, out = tmp_path / "m", tmp_path / "p.csv"
+    options = ["--prototypes", "20", "--folds", "4", "--evaluations", "3", "--quiet"]
+    fit = ["fit", str(table), "--target", "decision_value", "--out", str(model), *options]
+    assert main([*fit, "--multiclass", "one-versus-one", "--balanced"]) == 0
+    assert "150 rows x 4 columns" in capsys.readouterr().out
+    assert main(["predict", str(model), str(table), "--out", str(out)]) == 0
+    with out.open() as file:
+        read = list(csv.DictReader(file))
+    assert list(read[0]) == ["decision_value", *(f"decision_value {c}" for c in data.classes)]
+    assert np.mean([r["decision_value"] for r in read] == data.y) > 0.9
+    for name in (table, model):
+        before = name.read_bytes()
+        assert main(["predict", str(model), str(table), "--out", str(name)]) == 2
+        assert name.read_bytes() == before
+    assert main([*fit[:-5], "--out", str(table), *options]) == 2
+    assert "another file than one that is read" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("settings_restored")
+def test_a_stray_text_among_numbers_to_predict(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    rows = [[i, i * 0.5 if i != 7 else "?"] for i in range(40)]
+    table = write(tmp_path / "t.csv", ["a", "y"], rows)
+    assert main(["fit", str(table), "--target", "y", "--quiet", "--out", str(tmp_path / "m")]) == 2
+    message = capsys.readouterr().err
+    assert "column 'y'" in message
+    assert "row 8" in message
+    assert "--missing" in message
 
 
 @pytest.mark.slow

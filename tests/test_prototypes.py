@@ -346,3 +346,32 @@ def test_bad_arguments_are_named(m, options, message):
         renyi(jax.random.key(0), jnp.asarray(cloud(20)), m, **options)
     if isinstance(caught.value, ValueError):
         caught.match(message)
+
+
+@pytest.mark.parametrize("choose", ["uniform", "stratified", "renyi"])
+def test_weights_are_chances_and_rows_without_weight_stay_out(choose):
+    rng = np.random.default_rng(0)
+    X = jnp.asarray(rng.standard_normal((300, 2)))
+    labels = np.arange(300) % 3
+    # Class 2 weighs half of all; every seventh row nothing.
+    w = np.where(labels == 2, 2.0, 1.0) * (np.arange(300) % 7 > 0)
+    select = {
+        "uniform": lambda key: uniform(key, 300, 40, jnp.asarray(w)),
+        "stratified": lambda key: stratified(key, labels, 40, w),
+        "renyi": lambda key: renyi(key, X, 40, labels=labels, weights=w).indices,
+    }[choose]
+    share = []
+    for seed in range(20):
+        rows = np.asarray(select(jax.random.key(seed)))
+        assert len(set(rows.tolist())) == 40
+        assert (w[rows] > 0).all()
+        share.append((labels[rows] == 2).mean())
+    if choose == "uniform":  # without replacement the heavy ones run out: a little under half
+        assert 0.42 < np.mean(share) < 0.52
+    else:
+        assert set(share) == {0.5}
+
+
+def test_shares_of_weight_are_capped_by_the_rows_there_are():
+    np.testing.assert_array_equal(allocate(np.array([5, 100]), 50, np.array([1.0, 1.0])), [5, 45])
+    np.testing.assert_array_equal(allocate(np.array([50, 50]), 10, np.array([3.0, 1.0])), [8, 2])

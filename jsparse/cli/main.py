@@ -1,16 +1,21 @@
 """`jsparse demo`, `jsparse fit` and `jsparse predict`.
 
-Exit codes: 0 done, 1 a computation failed, 2 bad input or arguments, 3 done but not to be trusted
-in this precision, 130 interrupted before there was a result.
+Exit codes: 0 done, 1 a computation or an output failed, 2 bad input or arguments, 3 done but not
+to be trusted in this precision, 130 interrupted before there was a result, 141 the reader of the
+output went away.
 """
 
 import argparse
 import os
+import signal
 import sys
+import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -18,27 +23,41 @@ import numpy as np
 
 from .. import __version__, _status
 from ..data import demo_set
+from ..multiclass import distances, output_code
 from ..serialization import atomic_path, check_writable, load, save
-from ..tuning.pipeline import KERNELS, Trained, train
+from ..tuning.pipeline import KERNELS, Trained, decide, train
 from . import report
 
-DONE, FAILED, BAD_INPUT, UNTRUSTED, INTERRUPTED = 0, 1, 2, 3, 130
+if TYPE_CHECKING:
+    from ..data.encoding import Encoded
+
+DONE, FAILED, BAD_INPUT, UNTRUSTED, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 130, 141
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    options = _parser().parse_args(arguments)
-    _configure(options.precision)
     try:
+        options = _parser().parse_args(arguments)
+        _configure(options.precision)
         with warnings.catch_warnings():
             # Lost precision is told in the report and by the exit code.
             warnings.simplefilter("ignore", _status.PrecisionWarning)
-            return options.run(options)
-    except (ValueError, OSError, ImportError) as error:
+            code = options.run(options)
+            sys.stdout.flush()
+            return code
+    except BrokenPipeError:
+        # Nothing more is said on it, not even when Python closes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except (ValueError, ImportError) as error:
         print(f"jsparse: error: {error}", file=sys.stderr)
         return BAD_INPUT
-    except _status.NumericalError as error:
+    except (_status.NumericalError, OSError) as error:
         print(f"jsparse: error: {error}", file=sys.stderr)
+        return FAILED
+    except (MemoryError, jax.errors.JaxRuntimeError) as error:
+        reason = str(error).splitlines()[0] if str(error) else "out of memory"
+        print(f"jsparse: error: {reason}; try fewer prototypes or rows", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
         print("jsparse: interrupted before there was a result", file=sys.stderr)
@@ -63,9 +82,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     demo = commands.add_parser("demo", help="train and test a model on bundled real data")
-    demo.add_argument(
-        "--set", default="breast_cancer", choices=["breast_cancer", "diabetes"], dest="name"
-    )
+    sets = ["breast_cancer", "diabetes", "digits", "iris", "wine"]
+    demo.add_argument("--set", default=sets[0], choices=sets, dest="name")
     demo.set_defaults(run=_demo)
     _training_options(demo, prototypes=100)
 
@@ -100,18 +118,61 @@ def _training_options(parser: argparse.ArgumentParser, prototypes: int | None) -
     default = "min(500, a third of the rows)" if prototypes is None else str(prototypes)
     add("--prototypes", type=int, default=prototypes, metavar="M", help=f"default: {default}")
     add("--kernel", choices=[*KERNELS, "linear", "polynomial"], default="rbf")
+    codes = ["one-versus-rest", "one-versus-one", "minimum-output"]
+    add("--multiclass", choices=codes, default=codes[0], help="more than two classes as problems")
+    add("--balanced", action="store_true", help="let all classes weigh the same")
     add("--folds", type=int, default=10, metavar="V")
     add("--search", choices=["profile", "csa"], default="profile")
     add("--evaluations", type=int, metavar="N", help="default: 10 (profile), 160 (csa)")
     add("--seconds", type=float, default=float("inf"), help="stop tuning after this long")
-    add("--seed", type=int, default=0)
+    add("--seed", type=_seed, default=0)
     add("--precision", choices=["float32", "float64"], default="float64")
     add("--quiet", action="store_true", help="no progress bar")
 
 
+def _seed(text: str) -> int:
+    value = int(text)
+    if not 0 <= value < 2**32:
+        raise argparse.ArgumentTypeError(f"expected a number from 0 to 2^32 - 1, got {text}")
+    return value
+
+
+@contextmanager
+def _interruptible() -> Iterator[Callable[[], None]]:
+    """A check that raises KeyboardInterrupt if Ctrl-C was pressed, even where Python lost it.
+
+    An exception raised within a callback of the compiler's is swallowed there.
+    """
+    pressed = False
+
+    def note(number: int, frame: FrameType | None) -> None:
+        nonlocal pressed
+        pressed = True
+        raise KeyboardInterrupt
+
+    def check() -> None:
+        if pressed:
+            raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield check
+        return
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield check
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _train(options: argparse.Namespace, X: np.ndarray, y: np.ndarray, task: Any) -> Trained:
     m = options.prototypes
-    with report.progress(quiet=options.quiet) as progress:
+    with _interruptible() as check, report.progress(quiet=options.quiet) as show:
+
+        def progress(done: int, planned: int, best: float) -> None:
+            if show is not None:
+                show(done, planned, best)
+            check()
+
         return train(
             X,
             y,
@@ -120,6 +181,8 @@ def _train(options: argparse.Namespace, X: np.ndarray, y: np.ndarray, task: Any)
             n_prototypes=max(1, min(500, len(X) // 3)) if m is None else m,
             kernel=options.kernel,
             folds=options.folds,
+            multiclass=options.multiclass.replace("-", "_"),
+            class_weight="balanced" if options.balanced else None,
             search_method=options.search,
             max_evaluations=options.evaluations,
             max_seconds=options.seconds,
@@ -128,6 +191,11 @@ def _train(options: argparse.Namespace, X: np.ndarray, y: np.ndarray, task: Any)
 
 
 def _exit_code(trained: Trained) -> int:
+    """0 or 3.
+
+    Raises:
+        NumericalError: if the fit failed.
+    """
     status = int(trained.fit.status)
     _status.check(status, "the fit")
     return UNTRUSTED if status == _status.PRECISION_LOST else DONE
@@ -149,7 +217,7 @@ def _fit(options: argparse.Namespace) -> int:
     from ..data.encoding import encode, encode_target, fit_schema, infer_task
     from ..data.tables import NULL_VALUES, read_table
 
-    check_writable(options.out)
+    _check_output(options.out, options.file)
     table = read_table(options.file, null_values=(*NULL_VALUES, *options.missing))
     task, reason = infer_task(table, options.target)
     if options.task is not None:
@@ -163,22 +231,39 @@ def _fit(options: argparse.Namespace) -> int:
         drop=options.drop,
         max_categories=options.max_categories,
     )
-    X = encode(schema, table, dtype=options.precision).X
-    y = encode_target(schema, table)
+    encoded = encode(schema, table, dtype=options.precision)
+    X, y = encoded.X, encode_target(schema, table)
+    _tell_imputed(encoded)
     trained = _train(options, X, y, task)
+    code = _exit_code(trained)
     metadata = {
         "schema": schema.to_json(),
         "task": task,
         "classes": None if trained.classes is None else trained.classes.tolist(),
         "cv_error": trained.cv_error,
         "metric": trained.metric,
-        "C": trained.C,
+        "C": np.asarray(trained.C).tolist(),
+        "code": None if trained.code is None else trained.code.matrix.tolist(),
+        "decoding": trained.decoding,
         "rows": len(X),
     }
     save(options.out, trained.expansion, metadata)
     report.training(trained, f"{options.file} ({task}: {reason})", len(X), X.shape[1])
     report.line("model", options.out)
-    return _exit_code(trained)
+    return code
+
+
+def _check_output(path: str, *inputs: str) -> None:
+    """See that a file can be written, and is none of those that are read."""
+    check_writable(path)
+    for name in inputs:
+        if os.path.exists(path) and os.path.exists(name) and os.path.samefile(path, name):
+            raise ValueError(f"--out: expected another file than one that is read, got {path!r}")
+
+
+def _tell_imputed(encoded: "Encoded") -> None:
+    for column, count in encoded.imputed.items():
+        print(f"jsparse: column {column!r}: {count} missing values filled in", file=sys.stderr)
 
 
 def _predict(options: argparse.Namespace) -> int:
@@ -187,7 +272,7 @@ def _predict(options: argparse.Namespace) -> int:
     from ..data.tables import TableError, read_table
 
     if options.out:
-        check_writable(options.out)
+        _check_output(options.out, options.file, options.model)
     expansion, metadata = load(options.model, dtype=options.precision)
     if "schema" not in metadata:
         raise ValueError(
@@ -196,21 +281,28 @@ def _predict(options: argparse.Namespace) -> int:
     schema = Schema.from_json(metadata["schema"])
     table = read_table(options.file, schema=schema)
     encoded = encode(schema, table, dtype=options.precision)
-    values = np.asarray(expansion(jnp.asarray(encoded.X)))
-    if metadata["classes"] is None:
-        predictions = values
-    else:
-        predictions = np.asarray(metadata["classes"])[(values >= 0).astype(int)]
+    _tell_imputed(encoded)
+    values = expansion(jnp.asarray(encoded.X))
+    names, matrix = metadata["classes"], metadata["code"]
+    classes = None if names is None else np.asarray(names)
+    code = None if matrix is None else output_code(np.asarray(matrix), len(matrix))
+    predictions = decide(values, classes, code, metadata["decoding"])
     for column, count in encoded.unseen.items():
         print(f"jsparse: column {column!r}: {count} rows of unseen category", file=sys.stderr)
 
     import pyarrow as pa
     import pyarrow.csv
 
-    columns: dict[str, Any] = {schema.target: predictions.tolist()}
-    if metadata["classes"] is not None:
-        columns["decision_value"] = values
-    output = pa.table(columns)
+    columns = [(schema.target, predictions.tolist())]
+    if code is not None and names is not None:
+        scores = -np.asarray(distances(jnp.asarray(code.matrix), values, metadata["decoding"]))
+        columns += [(f"decision_value {names[i]}", scores[:, i]) for i in range(len(names))]
+    elif classes is not None:
+        columns += [("decision_value", np.asarray(values))]
+    # A list, as the target may well have such a name itself.
+    output = pa.Table.from_arrays(
+        [pa.array(column) for _, column in columns], names=[name for name, _ in columns]
+    )
     if options.out:
         with atomic_path(options.out) as path:
             pyarrow.csv.write_csv(output, path)

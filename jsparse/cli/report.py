@@ -6,8 +6,6 @@ from contextlib import contextmanager
 import equinox as eqx
 import jax
 import numpy as np
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from .. import _status
 from ..tuning.pipeline import Trained
@@ -26,14 +24,19 @@ def progress(*, quiet: bool) -> Iterator[Callback | None]:
     if quiet:
         yield None
         return
+    try:
+        from rich import progress as bars
+        from rich.console import Console
+    except ImportError as error:
+        raise ImportError("the progress bar needs rich: pip install 'jsparse[cli]'") from error
     columns = (
-        TextColumn("tuning"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("best CV error {task.fields[best]}"),
-        TimeElapsedColumn(),
+        bars.TextColumn("tuning"),
+        bars.BarColumn(),
+        bars.MofNCompleteColumn(),
+        bars.TextColumn("best CV error {task.fields[best]}"),
+        bars.TimeElapsedColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with bars.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("tuning", total=None, best="-")
 
         def callback(done: int, planned: int, best: float) -> None:
@@ -56,13 +59,15 @@ def training(trained: Trained, source: str, n: int, d: int) -> None:
     )
     line("prototypes", trained.expansion.prototypes.shape[0])
     line("kernel", _describe(trained))
-    line("C", f"{trained.C:.4g}")
+    line("C", np.array2string(np.asarray(trained.C), precision=4, threshold=8))
+    if trained.classes is not None and trained.code is not None:
+        line("classes", f"{len(trained.classes)}, by {trained.code.matrix.shape[1]} problems")
     line("CV error", f"{trained.cv_error:.4g} ({_METRICS[trained.metric]})")
     line("effective rank", int(trained.fit.effective_rank))
     line("evaluations", f"{len(trained.tuning.history)} ({trained.tuning.stopped})")
     line("status", _status.ADVICE[int(trained.fit.status)])
     phases = ("prototypes", "tuning", "fit")
-    total = sum(trained.seconds[p] for p in phases)
+    total = trained.seconds["total"]
     compiling = min(trained.seconds["compile"], total)
     spent = ", ".join(f"{p} {trained.seconds[p]:.2f}" for p in phases)
     line("seconds", f"{total:.2f}: {spent}; compile {compiling:.2f}, run {total - compiling:.2f}")

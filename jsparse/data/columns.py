@@ -80,7 +80,8 @@ def comparable_column(
     elif isinstance(sample, bool):
         kind, fits = pa.bool_(), pa.types.is_boolean(values.type)
     elif isinstance(sample, int) and pa.types.is_integer(values.type):
-        kind, fits = pa.int64(), True
+        beyond = pa.types.is_uint64(values.type) and min(v for v in known if v is not None) >= 0
+        kind, fits = pa.uint64() if beyond else pa.int64(), True
     else:
         kind, fits = pa.float64(), is_number(values.type)
     if not fits and not pa.types.is_null(values.type):

@@ -60,6 +60,10 @@ def infer_task(table: pa.Table, target: str) -> tuple[str, str]:
     """
     check_names(table, [target], "the target column")
     values = plain_column(table, target)
+    if is_text(values.type):
+        _refuse_numbers_as_text(
+            table, target, values, "should the values be classes, ask for the task classification"
+        )
     if not is_number(values.type):
         return CLASSIFICATION, f"{target!r} holds {type_words(values.type)}"
     distinct = values.unique().drop_null().to_pylist()
@@ -224,7 +228,12 @@ def _fit_column(
         return Column(name, None, fill)
     distinct = values.unique().drop_null()
     if not is_code and is_text(values.type):
-        _refuse_numbers_as_text(table, name, values, distinct.to_pylist())
+        _refuse_numbers_as_text(
+            table,
+            name,
+            values,
+            "should the numbers be codes, name the column as categorical (--categorical)",
+        )
     if len(distinct) > max_categories:
         raise TableError(
             f"column {name!r}: expected at most {max_categories} categories, got {len(distinct)} "
@@ -236,17 +245,17 @@ def _fit_column(
 
 
 def _refuse_numbers_as_text(
-    table: pa.Table, name: str, values: pa.ChunkedArray, distinct: list[str]
+    table: pa.Table, name: str, values: pa.ChunkedArray, advice: str
 ) -> None:
     """A stray "?" must not turn a column of numbers into categories in silence."""
+    distinct = values.unique().drop_null().to_pylist()
     others = [value for value in distinct if not reads_as_number(value)]
     if others and 2 * len(others) < len(distinct):
         row = min(values.index(value).as_py() for value in others[:10])
         raise TableError(
             f"column {name!r}: expected numbers, as most of its values are, or texts; got "
             f"{values[row].as_py()!r} in {locate(table, row)}; should that mean a missing value, "
-            "add it to null_values (--missing); should the numbers be codes, name the column as "
-            "categorical (--categorical)"
+            f"add it to null_values (--missing); {advice}"
         )
 
 

@@ -5,11 +5,12 @@ import difflib
 import io
 import json
 import os
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ._arrow import pa, pa_csv, pa_parquet
+from ._arrow import pa, pa_csv, pa_parquet, pc
 from .schema import Schema
 
 NULL_VALUES = (
@@ -52,7 +53,8 @@ def read_table(
 
     Parquet is known by its first bytes; anything else is read as CSV in UTF-8 with a header line,
     compressed or not (`.gz`, `.bz2`). The delimiter is the comma, or the semicolon, tab or bar if
-    the header holds that and no comma. Quoted cells may hold line ends; blank lines are skipped.
+    the header holds that and no comma; then numbers may have decimal commas. Quoted cells may hold
+    line ends; blank lines are skipped.
 
     Args:
         path: the file.
@@ -181,6 +183,7 @@ def _open_text(path: Path) -> io.TextIOWrapper:
 def _delimiter(path: Path) -> str:
     with _open_text(path) as file:
         header = next((line for line in file if line.strip()), "")
+    header = re.sub(r'"[^"]*"', "", header)
     others = {mark: header.count(mark) for mark in ";\t|"}
     most = max(others, key=lambda mark: others[mark])
     return most if others[most] and "," not in header else ","
@@ -189,20 +192,36 @@ def _delimiter(path: Path) -> str:
 def _read_csv(
     path: Path, delimiter: str, null_values: Sequence[str], types: dict[str, pa.DataType]
 ) -> pa.Table:
-    def read(threads: bool) -> pa.Table:
+    def read(threads: bool, point: str = ".") -> pa.Table:
         return pa_csv.read_csv(
             path,
             read_options=pa_csv.ReadOptions(use_threads=threads),
             parse_options=pa_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
             convert_options=pa_csv.ConvertOptions(
-                null_values=list(null_values), strings_can_be_null=True, column_types=types
+                null_values=list(null_values),
+                strings_can_be_null=True,
+                column_types=types,
+                decimal_point=point,
             ),
         )
 
     try:
-        return read(threads=True)
+        table = read(threads=True)
+        if delimiter != "," and _has_decimal_commas(table):
+            table = read(threads=True, point=",")
+        return table
     except pa.ArrowInvalid:
         return read(threads=False)  # the same failure, but it names the row
+
+
+def _has_decimal_commas(table: pa.Table) -> bool:
+    """Whether some column of text is numbers such as 1,5 for the most part."""
+    for column in table.columns:
+        if pa.types.is_string(column.type) and len(column) > column.null_count:
+            commas = pc.match_substring_regex(column, r"^\s*[-+]?\d+,\d+\s*$")
+            if pc.mean(commas.cast(pa.uint8())).as_py() > 0.5:
+                return True
+    return False
 
 
 def _text_columns(schema: Schema | None) -> dict[str, pa.DataType]:

@@ -293,7 +293,7 @@ def check_problem(
             raise ValueError("weights: expected at least one above 0, got zeros only")
 
 
-def check_finite(name: str, a: Array) -> None:
+def check_finite(name: str, a: Array | np.ndarray) -> None:
     """Raise naming the first NaN or infinity; silent while tracing."""
     # NumPy, as jax.numpy would trace even concrete values inside a caller's jit.
     if is_concrete(a) and not np.all(np.isfinite(np.asarray(a))):

@@ -14,7 +14,7 @@ from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
 from .._types import Key, ScalarLike
 from ._validate import check_count, check_table
 from .bandwidth import GIVEN, Bandwidth, plug_in_bandwidth
-from .uniform import allocate, draw_strata, encode, uniform
+from .uniform import allocate, draw_strata, encode, positive_weights, stratified, uniform
 
 # Points of a step, by measurement on a CPU (m = 200 to 1000): up to 32 the time of a step grows
 # less than the entropy it gains, from there on in proportion.
@@ -73,6 +73,7 @@ def renyi(
     *,
     bandwidth: Bandwidth | Float[Array, " d"] | None = None,
     labels: ArrayLike | None = None,
+    weights: ArrayLike | None = None,
     candidates: int = CANDIDATES,
     tolerance: ScalarLike = 1e-3,
     max_trials: int | None = None,
@@ -98,6 +99,8 @@ def renyi(
         labels: class of every row, of any type, shape `n`, not traced: every class then gets its
             share of the prototypes (`allocate`), swaps stay within a class, and the entropy is
             that of the joint density of input and class, so that each class spreads on its own.
+        weights: row weights, shape `n`, not traced: rows come up with chances in proportion to
+            their weights, and classes get their shares of the weight. Rows of weight 0 stay out.
         candidates: points looked at in one step; 1 is nearest to the letter of Algorithm 1.
         tolerance: stop when a sweep raises the entropy (in nats) by no more; free of units of X.
         max_trials: cap on the points looked at, by default 400 m; rounded up to whole sweeps.
@@ -117,7 +120,16 @@ def renyi(
         raise ValueError(f"tolerance: expected at least 0, got {tolerance}")
     used = _bandwidth(bandwidth, X)
     key_start, key_run = jax.random.split(key)
-    if labels is None:
+    chances = None
+    if weights is not None:
+        numbers = np.zeros(n, np.int32) if labels is None else encode(labels)[0]
+        w = positive_weights(weights, n)
+        check_count(m, int(np.sum(w > 0)))
+        chances = jnp.asarray(np.cumsum(w) / np.sum(w), jnp.float32)
+        labels = numbers if labels is None else labels
+        indices = stratified(key_start, labels, m, weights)
+        codes = jnp.asarray(numbers)
+    elif labels is None:
         codes, indices = jnp.zeros(n, jnp.int32), uniform(key_start, n, m)
     else:
         numbers, counts = encode(labels)
@@ -127,7 +139,7 @@ def renyi(
             )
         codes = jnp.asarray(numbers)
         indices = draw_strata(key_start, codes, jnp.asarray(allocate(counts, m)), m)
-    state = _run(key_run, X, indices, used.h, codes, tolerance, max_trials, candidates)
+    state = _run(key_run, X, indices, used.h, codes, chances, tolerance, max_trials, candidates)
     return RenyiResult(
         state.indices, state.entropy, used, state.accepted, state.trials, state.status
     )
@@ -224,13 +236,14 @@ def _run(
     indices: Int[Array, " m"],
     h: Float[Array, " d"],
     codes: Int[Array, " n"],
+    chances: Float[Array, " n"] | None,
     tolerance: ScalarLike,
     max_trials: int | Int[Array, ""] | None,
     candidates: int,
 ) -> RenyiState:
     return jax.lax.while_loop(
         lambda state: state.status == RUNNING,
-        lambda state: _sweep(state, X, codes, candidates),
+        lambda state: _sweep(state, X, codes, candidates, chances),
         init(key, X, indices, h, codes, tolerance=tolerance, max_trials=max_trials),
     )
 
@@ -241,16 +254,21 @@ def _steps(m: int) -> int:
 
 
 def _sweep(
-    state: RenyiState, X: Float[Array, "n d"], codes: Int[Array, " n"], candidates: int
+    state: RenyiState,
+    X: Float[Array, "n d"],
+    codes: Int[Array, " n"],
+    candidates: int,
+    chances: Float[Array, " n"] | None = None,
 ) -> RenyiState:
     steps = _steps(state.indices.shape[0])
-    draws = jax.random.randint(
-        jax.random.fold_in(state.key, state.sweeps),
-        (steps, candidates),
-        0,
-        X.shape[0],
-        jnp.int32,
-    )
+    key = jax.random.fold_in(state.key, state.sweeps)
+    if chances is None:
+        draws = jax.random.randint(key, (steps, candidates), 0, X.shape[0], jnp.int32)
+    else:
+        # The first row whose cumulative chance exceeds a uniform number: none without a chance.
+        draws = jnp.searchsorted(
+            chances, jax.random.uniform(key, (steps, candidates), jnp.float32), side="right"
+        ).astype(jnp.int32)
     before = state.entropy
     state = jax.lax.fori_loop(0, steps, lambda t, s: _swap(s, X, codes, draws[t]), state)
     state = _refreshed(state)

@@ -52,7 +52,7 @@ class AnnealingState(NamedTuple):
     rounds: Int[Array, ""]  # ensembles evaluated; k = (rounds - 1) // G
     evaluations: Int[Array, ""]  # q * rounds
     max_evaluations: Int[Array, ""]
-    status: Int[Array, ""]  # RUNNING, EXHAUSTED, or NOT_FINITE: no first value was finite
+    status: Int[Array, ""]  # RUNNING, EXHAUSTED, or NOT_FINITE: no value ever was
 
 
 def in_turn(objective: Callable[[Array], Array]) -> Callable[[Array], Array]:
@@ -298,7 +298,8 @@ def tell(
     evaluations = state.evaluations + q
     status = jnp.where(evaluations + q > state.max_evaluations, EXHAUSTED, RUNNING)
     best_value = jnp.where(better, energies[leader], state.best_value)
-    status = jnp.where(jnp.isfinite(best_value), status, NOT_FINITE)
+    nothing = (status == EXHAUSTED) & ~jnp.isfinite(best_value)
+    status = jnp.where(nothing, NOT_FINITE, status)
     return state._replace(
         thetas=thetas,
         values=values,

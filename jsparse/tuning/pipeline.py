@@ -2,9 +2,9 @@
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,18 +12,19 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from .. import kernels
-from .._numerics import as_float
+from .._status import PRECISION_LOST, NumericalError
 from .._types import Key
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
 from ..machines import fixed_size
+from ..multiclass import Code, Decoding, Scheme, decode, output_code
 from ..prototypes import renyi, stratified, uniform
 from ..scaling import standardize
-from . import search
-from .cross_validation import Metric
+from ._inputs import Task, check_classes, encoded_targets, finite_table, row_weights, whole
+from .cross_validation import Metric, cross_validate
 from .folds import Folds, plain_folds, stratified_folds
-
-Task = Literal["classification", "regression"]
+from .problem import Problem, feature_map, start_of, tuning_problem
+from .search import Evaluation, Method, Progress, Tuning, check_settings, tune
 
 KERNELS = {
     "rbf": kernels.RBF,
@@ -48,22 +49,49 @@ class Trained(NamedTuple):
     """A tuned model and how it came about."""
 
     expansion: KernelExpansion  # takes raw inputs: the standardisation is part of it
-    classes: np.ndarray | None  # sorted labels; f >= 0 decides for the second
+    classes: np.ndarray | None  # sorted labels; of two, f >= 0 decides for the second
+    code: Code | None  # of more than two classes
+    decoding: Decoding
     kernel: Kernel
-    C: float
+    C: float | np.ndarray  # shape `l` if every problem has its own
     cv_error: float
     metric: Metric
-    tuning: search.Tuning
+    tuning: Tuning
     fit: fixed_size.FixedSizeFit
     prototype_rows: np.ndarray  # rows of X, shape `m`
+    folds: Folds
     seconds: dict[str, float]  # wall time by phase; "compile" is contained in the others
 
     def predict(self, X: ArrayLike) -> np.ndarray:
-        """Class labels, or values of the regression, at raw inputs of shape `n d`."""
-        values = np.asarray(self.expansion(as_float(X)))
-        if self.classes is None:
-            return values
-        return self.classes[(values >= 0).astype(int)]
+        """Class labels, or values of the regression, at raw inputs of shape `n d`.
+
+        Raises:
+            ValueError: if `X` is not finite.
+            NumericalError: if a value of the model is not finite, which is no decision.
+        """
+        values = self.expansion(finite_table(X))
+        return decide(values, self.classes, self.code, self.decoding)
+
+
+def decide(
+    values: Float[Array, "n *l"],
+    classes: np.ndarray | None,
+    code: Code | None = None,
+    decoding: Decoding = "loss",
+) -> np.ndarray:
+    """Class labels for the values of a classifier; the values themselves without classes.
+
+    Raises:
+        NumericalError: if a value is not finite.
+    """
+    if not np.isfinite(np.asarray(values)).all():
+        row = int(np.argwhere(~np.isfinite(np.asarray(values)))[0][0])
+        raise NumericalError(f"the model's value at row {row} is not finite; the inputs are huge?")
+    if classes is None:
+        return np.asarray(values)
+    if code is None:
+        return classes[(np.asarray(values) >= 0).astype(int)]
+    return classes[np.asarray(decode(jnp.asarray(code.matrix, values.dtype), values, decoding))]
 
 
 def train(
@@ -77,19 +105,23 @@ def train(
     selection: Literal["renyi", "uniform"] = "renyi",
     folds: int | Folds = 10,
     metric: Metric | None = None,
-    search_method: search.Method = "profile",
+    multiclass: Scheme | ArrayLike = "one_versus_rest",
+    decoding: Decoding = "loss",
+    search_method: Method = "profile",
     max_evaluations: int | None = None,
     max_seconds: float = math.inf,
     C: Float[np.ndarray, " s"] = DEFAULT_C,
+    C_per_problem: bool = False,
     weights: ArrayLike | None = None,
-    progress: search.Progress | None = None,
-    history: list[search.Evaluation] | None = None,
+    class_weight: Literal["balanced"] | Mapping[Any, float] | None = None,
+    progress: Progress | None = None,
+    history: list[Evaluation] | None = None,
 ) -> Trained:
     """Standardise, choose prototypes, tune by cross-validation, fit (De Brabanter 2010, Alg. 5).
 
     Args:
         X: inputs in raw units, shape `n d`; no NaN or infinity.
-        y: two classes of any label type, or real targets; shape `n`.
+        y: classes of any label type, or real targets; shape `n`.
         task: "classification" or "regression".
         key: decides prototypes, folds and search; the same key gives the same model.
         n_prototypes: `m`, at most n.
@@ -99,67 +131,92 @@ def train(
         selection: "renyi" (Algorithm 1, stratified by class) or "uniform".
         folds: their number (stratified for classification), or the caller's own.
         metric: what is minimised; "misclassification" or "mse" by default.
+        multiclass: how more than two classes become problems of two; see
+            `multiclass.output_code`.
+        decoding: how their values become a class; see `multiclass.distances`.
         search_method: "profile", all `C` at once for each kernel, or "csa", the paper's; see
             `tune`.
         max_evaluations: by default 10 kernels for "profile", 160 points for "csa"; see `tune`.
         max_seconds: no evaluation starts later.
         C: grid (or range) of the weight of the data-fit term.
-        weights: row weights, shape `n`.
+        C_per_problem: with more than two classes, let each problem have the `C` of the grid that is
+            best for it, with the kernel they share.
+        weights: row weights, shape `n`: they count in the standardisation, the selection, the fit
+            and the score. A row of weight 0 is as if it were not there.
+        class_weight: a factor for the weights of the rows of each class, or "balanced", which lets
+            all classes weigh the same.
         progress: called with (done, planned, best score) after each evaluation.
         history: `Trained.tuning.history` of a stopped search, to go on from; see `tune`.
 
     Ctrl-C during tuning keeps the best result so far (`tuning.stopped` says "interrupted").
 
     Raises:
-        ValueError: for anything wrong with the data or the sizes, before any work is done.
+        ValueError: for anything wrong with the data or the settings, before any work is done.
+        NumericalError: if nothing could be computed that can be trusted.
     """
     seconds: dict[str, float] = {}
-    with _compile_clock(seconds):
-        Xa, ya, wa, classes = _check(X, y, task, n_prototypes, weights)
+    with _compile_clock(seconds), _clock(seconds, "total"):
+        check_settings(
+            metric or "mse", np.asarray(C, float), search_method, max_evaluations, max_seconds
+        )
+        if task not in ("classification", "regression"):
+            raise ValueError(f"task: expected 'classification' or 'regression', got {task!r}")
+        if selection not in ("renyi", "uniform"):
+            raise ValueError(f"selection: expected 'renyi' or 'uniform', got {selection!r}")
+        if task == "regression" and metric == "misclassification":
+            raise ValueError("metric: expected 'mse' or 'mae' for regression")
+        Xa = finite_table(X)
+        n = Xa.shape[0]
+        m = whole("n_prototypes", n_prototypes, 1, n, "the number of rows")
+        targets, classes = encoded_targets(y, n, task)
+        wa = row_weights(weights, class_weight, targets, classes)
+        code, target = None, jnp.asarray(targets, Xa.dtype)
+        if classes is not None:
+            check_classes(classes, targets, wa)
+            if len(classes) > 2:
+                code = output_code(multiclass, len(classes))
+                target = jnp.asarray(targets, jnp.int32)
+            else:
+                target = 2 * target - 1
+        wj = None if wa is None else jnp.asarray(wa, Xa.dtype)
         prototype_key, fold_key, search_key = jax.random.split(key, 3)
         template = make_kernel(kernel, Xa.shape[1])
-        n = Xa.shape[0]
-        if isinstance(folds, Folds):
-            table = folds
-        elif classes is None:
-            table = plain_folds(fold_key, n, folds)
-        else:
-            table = stratified_folds(fold_key, (ya > 0).astype(jnp.int32), folds)
+        table = _folds(fold_key, folds, n, None if classes is None else targets)
 
         with _clock(seconds, "prototypes"):
-            scaling = standardize(Xa, wa)
+            scaling = standardize(Xa, wj)
             Z = scaling.apply(Xa)
             if isinstance(template, kernels.Linear):
-                rows = np.arange(min(n_prototypes, n))  # the linear machine is solved in the primal
-            elif selection == "renyi":
-                labels = None if classes is None else np.asarray(ya)
-                rows = np.asarray(renyi(prototype_key, Z, n_prototypes, labels=labels).indices)
-            elif classes is None:
-                rows = np.asarray(uniform(prototype_key, n, n_prototypes))
+                rows = np.arange(m)  # the linear machine is solved in the primal
             else:
-                rows = np.asarray(stratified(prototype_key, np.asarray(ya), n_prototypes))
+                labels = None if classes is None else targets
+                rows = _select(prototype_key, selection, Z, m, labels, wa)
             chosen = Z[rows]
 
         metric = metric or ("mse" if classes is None else "misclassification")
-        problem = search.problem(template, chosen, Z, ya, table, wa)
-        middle = np.asarray(search.start_of(problem), float)
+        posed = tuning_problem(template, chosen, Z, target, table, wj, code)
+        middle = np.asarray(start_of(posed), float)
         span = math.log(LENGTHSCALE_FACTOR)
         with _clock(seconds, "tuning"):
-            tuned = search.tune(
-                problem,
+            tuned = tune(
+                posed,
                 key=search_key,
                 metric=metric,
                 low=middle - span,
                 high=middle + span,
                 C=np.asarray(C),
+                decoding=decoding,
                 method=search_method,
                 max_evaluations=max_evaluations,
                 max_seconds=max_seconds,
                 progress=progress,
                 history=history,
             )
+            best_C: float | np.ndarray = tuned.C
+            if code is not None and C_per_problem:
+                best_C = _problem_C(posed, tuned, np.asarray(C))
         with _clock(seconds, "fit"):
-            fitted = jax.block_until_ready(_fit(problem, tuned))
+            fitted = jax.block_until_ready(_fit(posed, tuned.kernel, best_C))
     expansion = KernelExpansion(
         fitted.expansion.kernel,
         fitted.expansion.prototypes,
@@ -170,23 +227,61 @@ def train(
     return Trained(
         expansion=expansion,
         classes=classes,
+        code=code,
+        decoding=decoding,
         kernel=tuned.kernel,
-        C=tuned.C,
+        C=best_C,
         cv_error=tuned.score,
         metric=metric,
         tuning=tuned,
         fit=fitted,
         prototype_rows=rows,
+        folds=table,
         seconds=seconds,
     )
 
 
-def _fit(problem: search.Problem, tuned: search.Tuning) -> fixed_size.FixedSizeFit:
-    X, y, weights = problem.X, problem.y, problem.weights
-    if isinstance(tuned.kernel, kernels.Linear):
-        phi = search.feature_map(tuned.kernel, problem.prototypes)
-        return fixed_size.fit_features(phi, tuned.C, X, y, weights)
-    return fixed_size.fit(tuned.kernel, problem.prototypes, tuned.C, X, y, weights)
+def _select(
+    key: Key,
+    selection: str,
+    Z: Float[Array, "n d"],
+    m: int,
+    labels: np.ndarray | None,
+    weights: np.ndarray | None,
+) -> np.ndarray:
+    if selection == "renyi":
+        return np.asarray(renyi(key, Z, m, labels=labels, weights=weights).indices)
+    if labels is not None:
+        return np.asarray(stratified(key, labels, m, weights))
+    return np.asarray(uniform(key, len(Z), m, None if weights is None else jnp.asarray(weights)))
+
+
+def _problem_C(posed: Problem, tuned: Tuning, grid: np.ndarray) -> np.ndarray:
+    """Of the grid, the `C` with which each problem's own rows are told apart best."""
+    assert posed.code is not None
+    phi = feature_map(tuned.kernel, posed.prototypes)
+    grid = grid.astype(posed.X.dtype)
+    result = cross_validate(
+        phi, jnp.asarray(grid), posed.X, posed.y, posed.folds, posed.weights, code=posed.code
+    )
+    target = jnp.asarray(posed.code.matrix)[posed.y]
+    w = jnp.ones(len(target), target.dtype) if posed.weights is None else posed.weights
+    seen = jnp.abs(target) * w[:, None]
+    wrong = ((result.predictions >= 0) != (target > 0)[None]).astype(target.dtype)
+    errors = jnp.sum(wrong * seen[None], axis=1) / jnp.sum(seen, axis=0)[None]
+    errors = jnp.where((result.status < PRECISION_LOST)[:, None], errors, jnp.inf)
+    # Many values of C may make as few errors: the nearest to the one that is best for all.
+    apart = jnp.abs(jnp.log(jnp.asarray(grid)) - math.log(tuned.C))
+    best = jnp.where(errors == jnp.min(errors, axis=0)[None], apart[:, None], jnp.inf)
+    return grid[np.asarray(jnp.argmin(best, axis=0))]
+
+
+def _fit(posed: Problem, kernel: Kernel, C: float | np.ndarray) -> fixed_size.FixedSizeFit:
+    phi = feature_map(kernel, posed.prototypes)
+    if posed.code is not None:
+        own = jnp.asarray(C, posed.X.dtype)
+        return fixed_size.fit_classes(phi, own, posed.X, posed.y, posed.code, posed.weights)
+    return fixed_size.fit_features(phi, float(C), posed.X, posed.y, posed.weights)
 
 
 def make_kernel(kernel: str | Kernel, d: int) -> Kernel:
@@ -203,34 +298,14 @@ def make_kernel(kernel: str | Kernel, d: int) -> Kernel:
     raise ValueError(f"kernel: expected one of {', '.join(names)} or a Kernel, got {kernel!r}")
 
 
-def _check(
-    X: ArrayLike, y: ArrayLike, task: Task, m: int, weights: ArrayLike | None
-) -> tuple[Array, Array, Array | None, np.ndarray | None]:
-    if task not in ("classification", "regression"):
-        raise ValueError(f"task: expected 'classification' or 'regression', got {task!r}")
-    Xa, labels = as_float(X), np.asarray(y)
-    if labels.ndim != 1:
-        raise ValueError(f"y: expected shape (n,), got {labels.shape}")
-    classes = None
-    if task == "classification":
-        if labels.dtype.kind == "f" and not np.isfinite(labels).all():
-            raise ValueError("y: expected class labels, got NaN or infinity among them")
-        classes = np.unique(labels)
-        if len(classes) != 2:
-            raise ValueError(
-                f"y: expected two classes, got {len(classes)}: {classes[:10].tolist()}"
-            )
-        labels = np.where(labels == classes[1], 1.0, -1.0)
-    elif labels.dtype.kind not in "fiub":
-        raise ValueError(f"y: expected numbers for regression, got dtype {labels.dtype}")
-    ya = jnp.asarray(labels, Xa.dtype)
-    wa = None if weights is None else jnp.asarray(weights, Xa.dtype)
-    fixed_size.check_problem(None, 1.0, Xa, ya, wa)
-    if not 1 <= m <= Xa.shape[0]:
-        raise ValueError(
-            f"n_prototypes: expected between 1 and the number of rows ({Xa.shape[0]}), got {m}"
-        )
-    return Xa, ya, wa, classes
+def _folds(key: Key, folds: int | Folds, n: int, labels: np.ndarray | None) -> Folds:
+    if isinstance(folds, Folds):
+        rows = np.sort(np.asarray(folds.index)[np.asarray(folds.valid)])
+        if not np.array_equal(rows, np.arange(n)):
+            raise ValueError(f"folds: expected each of the {n} rows in exactly one fold")
+        return folds
+    v = whole("folds", folds, 2, n, "the number of rows")
+    return plain_folds(key, n, v) if labels is None else stratified_folds(key, labels, v)
 
 
 @contextmanager

@@ -1,38 +1,24 @@
 """Tuning a kernel and `C` by cross-validation: the profile search and the paper's CSA + simplex."""
 
-import functools
 import math
 import time
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, Int
+from jaxtyping import Float
 
-from .. import features, kernels
 from .._files import PathLike, load_state, save_state
+from .._numerics import epsilon
 from .._status import PRECISION_LOST, RUNNING, NumericalError
 from .._types import Key
 from ..kernels import Kernel
+from ..multiclass import Decoding
 from . import annealing, simplex
-from .cross_validation import Metric, cross_validate
-from .folds import Folds
-
-
-class Problem(NamedTuple):
-    """What stays fixed while kernel and `C` vary; all of it is traced, nothing recompiles."""
-
-    tuned: Kernel  # the template's positive leaves, None elsewhere
-    fixed: Kernel  # the rest of the template
-    prototypes: Float[Array, "m d"]
-    X: Float[Array, "n d"]
-    y: Float[Array, " n"]
-    weights: Float[Array, " n"] | None
-    folds: Folds
+from .cross_validation import LOSSES, Metric
+from .problem import Problem, evaluate, evaluate_batch, kernel_at, start_of
 
 
 class Evaluation(NamedTuple):
@@ -61,63 +47,6 @@ Progress = Callable[[int, int, float], None]
 Method = Literal["profile", "csa"]
 
 
-def problem(
-    kernel: Kernel,
-    prototypes: Float[Array, "m d"],
-    X: Float[Array, "n d"],
-    y: Float[Array, " n"],
-    folds: Folds,
-    weights: Float[Array, " n"] | None = None,
-) -> Problem:
-    """The tuning problem of a template kernel: its positive floating leaves are tuned."""
-    kernel = jax.tree.map(
-        lambda a: jnp.asarray(a, X.dtype) if eqx.is_inexact_array(a) else a, kernel
-    )
-    spec = jax.tree.map(lambda a: eqx.is_inexact_array(a) and bool(jnp.all(a > 0)), kernel)
-    tuned, fixed = eqx.partition(kernel, spec)
-    return Problem(tuned, fixed, prototypes, X, y, weights, folds)
-
-
-def start_of(problem: Problem) -> Float[Array, " p"]:
-    """Logs of the template's tuned leaves, shape `p`."""
-    return jnp.log(ravel_pytree(problem.tuned)[0]).astype(problem.X.dtype)
-
-
-def kernel_at(problem: Problem, theta: Float[Array, " p"]) -> Kernel:
-    """The template with tuned leaves `exp(theta)`."""
-    _, unravel = ravel_pytree(problem.tuned)
-    return eqx.combine(unravel(jnp.exp(theta)), problem.fixed)
-
-
-def feature_map(kernel: Kernel, prototypes: Float[Array, "m d"]) -> features.FeatureMap:
-    """Nystroem features; for the linear kernel the inputs themselves, which no rank can limit."""
-    if isinstance(kernel, kernels.Linear):
-        return features.Linear(jnp.zeros(prototypes.shape[1], prototypes.dtype))
-    return features.Nystroem(kernel, prototypes)
-
-
-@functools.partial(jax.jit, static_argnames="metric")
-def evaluate(
-    problem: Problem, theta: Float[Array, " p"], C: Float[Array, " s"], metric: Metric
-) -> tuple[Float[Array, " s"], Int[Array, " s"]]:
-    """Cross-validation scores and stop codes of one kernel for every `C`."""
-    phi = feature_map(kernel_at(problem, theta), problem.prototypes)
-    X, y, weights, folds = problem.X, problem.y, problem.weights, problem.folds
-    result = cross_validate(phi, C, X, y, folds, weights, metric=metric)
-    return result.scores, result.status
-
-
-@functools.partial(jax.jit, static_argnames="metric")
-def evaluate_batch(
-    problem: Problem, thetas: Float[Array, "q p"], C: Float[Array, "q s"], metric: Metric
-) -> tuple[Float[Array, "q s"], Int[Array, "q s"]]:
-    """`evaluate` for a batch of kernels, each with its own vector of `C`, by `vmap`.
-
-    For accelerators, which it fills; memory is that of `q` blocks of rows.
-    """
-    return jax.vmap(lambda theta, c: evaluate(problem, theta, c, metric))(thetas, C)
-
-
 def tune(
     problem: Problem,
     *,
@@ -126,6 +55,7 @@ def tune(
     low: Float[np.ndarray, " p"],
     high: Float[np.ndarray, " p"],
     C: Float[np.ndarray, " s"],
+    decoding: Decoding = "loss",
     method: Method = "profile",
     max_evaluations: int | None = None,
     max_seconds: float = math.inf,
@@ -143,12 +73,13 @@ def tune(
       from its best point. Of the vector `C` only the range counts.
 
     Args:
-        problem: see `problem`.
+        problem: see `tuning_problem`.
         key: decides the search; the same key, problem and arguments give the same result.
         metric: see `cross_validate`.
         low: logs of the lower bounds of the tuned leaves, shape `p`.
         high: logs of the upper bounds, shape `p`.
         C: weights of the data-fit term, shape `s`.
+        decoding: see `multiclass.distances`.
         method: "profile" or "csa".
         max_evaluations: budget; by default 10 kernels (160 with several parameters) for "profile",
             160 points for "csa", as in the paper.
@@ -171,14 +102,11 @@ def tune(
             f"low, high: expected {start_of(problem).size} bounds each, low < high; got {low} and "
             f"{high}"
         )
-    if grid.ndim != 1 or grid.size == 0 or not np.all(np.isfinite(grid) & (grid > 0)):
-        raise ValueError(f"C: expected a vector of positive numbers, got {C}")
-    if method not in ("profile", "csa"):
-        raise ValueError(f"method: expected 'profile' or 'csa', got {method!r}")
+    check_settings(metric, grid, method, max_evaluations, max_seconds)
     budget = max_evaluations or (10 if method == "profile" and p <= 1 else 160)
     if method == "profile" and p == 0:
         budget = 1
-    run = _Run(problem, metric, budget, max_seconds, progress, history)
+    run = _Run(problem, metric, decoding, budget, max_seconds, progress, history)
 
     def search() -> None:
         if method == "csa":
@@ -194,6 +122,28 @@ def tune(
     return run.finish(search)
 
 
+def check_settings(
+    metric: Metric,
+    C: Float[np.ndarray, "..."],
+    method: Method,
+    max_evaluations: int | None,
+    max_seconds: float,
+) -> None:
+    """Raise a `ValueError` for settings of `tune` that make no sense."""
+    if metric not in LOSSES:
+        raise ValueError(f"metric: expected one of {sorted(LOSSES)}, got {metric!r}")
+    if method not in ("profile", "csa"):
+        raise ValueError(f"method: expected 'profile' or 'csa', got {method!r}")
+    if C.ndim != 1 or C.size == 0 or not np.all(np.isfinite(C) & (C > 0)):
+        raise ValueError(f"C: expected a vector of positive numbers, got {C}")
+    if method == "csa" and not C.min() < C.max():
+        raise ValueError(f"C: expected a range for 'csa', at least two different values, got {C}")
+    if max_evaluations is not None and max_evaluations < 1:
+        raise ValueError(f"max_evaluations: expected at least 1, got {max_evaluations}")
+    if not max_seconds >= 0:
+        raise ValueError(f"max_seconds: expected at least 0, got {max_seconds}")
+
+
 class _Stop(Exception):
     """The time is up."""
 
@@ -205,20 +155,20 @@ class _Run:
         self,
         problem: Problem,
         metric: Metric,
+        decoding: Decoding,
         planned: int,
         seconds: float,
         progress: Progress | None,
         history: list[Evaluation] | None,
     ) -> None:
-        self.problem, self.metric, self.planned = problem, metric, planned
-        self.seconds, self.progress = seconds, progress
-        self.known = {_name(e.theta, e.C): e for e in history or []}
+        self.problem, self.metric, self.decoding = problem, metric, decoding
+        self.planned, self.seconds, self.progress = planned, seconds, progress
+        self.known = {self._name(e.theta, e.C): e for e in history or []}
+        self.unused = dict(self.known)
         self.history: list[Evaluation] = []
         self.start = time.perf_counter()
         # A CPU is filled by one kernel and can report after each; an accelerator by a batch.
         self.at_once = 1 if jax.default_backend() == "cpu" else planned
-        if history:
-            self._check_history(min(history, key=lambda e: float(np.min(_trusted(e)))))
 
     def scores(self, thetas: np.ndarray, C: np.ndarray) -> Float[np.ndarray, " q"]:
         """Best trustworthy score of each kernel (row of `thetas`) over its row of `C`."""
@@ -231,8 +181,16 @@ class _Run:
         )
 
     def _some(self, thetas: np.ndarray, C: np.ndarray) -> np.ndarray:
-        if all(_name(*point) in self.known for point in zip(thetas, C, strict=True)):
-            found = [self.known[_name(*point)] for point in zip(thetas, C, strict=True)]
+        names = [self._name(*point) for point in zip(thetas, C, strict=True)]
+        if self.known and not self.history and names[0] not in self.known:
+            raise ValueError(
+                "history: expected evaluations of a search with the same method, bounds, C and "
+                "key; the first one of this search is not among them"
+            )
+        if all(name in self.known for name in names):
+            found = [self.known[name] for name in names]
+            for name in names:
+                self.unused.pop(name, None)
         else:
             if self.history and time.perf_counter() - self.start > self.seconds:
                 raise _Stop
@@ -247,15 +205,20 @@ class _Run:
         dtype = self.problem.X.dtype
         t, c = jnp.asarray(thetas, dtype), jnp.asarray(C, dtype)
         if len(t) == 1:
-            scores, status = evaluate(self.problem, t[0], c[0], self.metric)
+            scores, status = evaluate(self.problem, t[0], c[0], self.metric, self.decoding)
             scores, status = scores[None], status[None]
         else:
-            scores, status = evaluate_batch(self.problem, t, c, self.metric)
+            scores, status = evaluate_batch(self.problem, t, c, self.metric, self.decoding)
         columns = (thetas, C, np.asarray(scores), np.asarray(status))
         seconds = time.perf_counter() - self.start
         return [Evaluation(*row, seconds) for row in zip(*columns, strict=True)]
 
-    def _check_history(self, old: Evaluation) -> None:
+    def _name(self, theta: np.ndarray, C: np.ndarray) -> bytes:
+        """A point as the device sees it."""
+        return np.concatenate([theta, C]).astype(self.problem.X.dtype).tobytes()
+
+    def _check_history(self) -> None:
+        old = min(self.known.values(), key=lambda e: float(np.min(_trusted(e))))
         shape = start_of(self.problem).shape
         if old.theta.shape != shape:
             raise ValueError(
@@ -267,8 +230,8 @@ class _Run:
         rows = 2 / self.problem.y.shape[0] if self.metric == "misclassification" else 0
         if not np.allclose(ours, theirs, rtol=1e-3, atol=rows):
             raise ValueError(
-                "history: expected evaluations of the same problem; its first one has the best "
-                f"score {theirs.min():.6g}, here it is {ours.min():.6g}"
+                "history: expected evaluations of the same problem; the best score of its best "
+                f"kernel is {theirs.min():.6g}, here it is {ours.min():.6g}"
             )
 
     def best(self) -> tuple[np.ndarray, float, float]:
@@ -287,13 +250,18 @@ class _Run:
         """Run a search to its end, its time or Ctrl-C."""
         stopped: Literal["finished", "seconds", "interrupted"] = "finished"
         try:
+            if self.known:
+                self._check_history()
             search()
         except _Stop:
             stopped = "seconds"
         except KeyboardInterrupt:
-            if not self.history:
+            if not self.history and not self.known:
                 raise
             stopped = "interrupted"
+        if stopped != "finished":
+            # What was not come to again is not lost.
+            self.history += self.unused.values()
         theta, C, score = self.best()
         kernel = kernel_at(self.problem, jnp.asarray(theta, self.problem.X.dtype))
         return Tuning(kernel, C, score, self.history, stopped)
@@ -304,11 +272,12 @@ Scores = Callable[[np.ndarray], np.ndarray]
 
 
 def _line(run: _Run, low: float, high: float, scores: Scores) -> None:
-    coarse = max(2, min(run.planned, round(0.6 * run.planned)))
-    points = np.linspace(low, high, coarse)
+    coarse = min(run.planned, max(2, round(0.6 * run.planned)))
+    points = np.linspace(low, high, coarse) if coarse > 1 else np.array([(low + high) / 2])
     values = scores(points[:, None])
-    width = (high - low) / (coarse - 1)
-    while len(points) < run.planned:
+    width = (high - low) / max(1, coarse - 1)
+    # As long as halving makes a difference to the device.
+    while len(points) < run.planned and width > 8 * epsilon(run.problem.X.dtype) * (high - low):
         width /= 2
         best = points[np.argmin(values)]
         fresh = np.array([t for t in (best - width, best + width) if low <= t <= high])
@@ -344,12 +313,15 @@ def _trusted(evaluation: Evaluation) -> Float[np.ndarray, " s"]:
     return np.where(ok, evaluation.scores, np.inf)
 
 
-def _name(theta: np.ndarray, C: np.ndarray) -> bytes:
-    return np.concatenate([theta, C]).astype(np.float32).tobytes()
-
-
 def save_history(path: PathLike, history: list[Evaluation]) -> None:
-    """Write the evaluations of a search to a file, for `load_history` and `tune` to go on from."""
+    """Write the evaluations of a search to a file, for `load_history` and `tune` to go on from.
+
+    Raises:
+        ValueError: if there are none, or they are not of one search.
+        OutputError: if the file cannot be written.
+    """
+    if not history or len({(e.theta.shape, e.C.shape) for e in history}) > 1:
+        raise ValueError("history: expected the evaluations of one search, at least one")
     columns = zip(*history, strict=True)
     arrays = {
         name: np.stack(column) for name, column in zip(Evaluation._fields, columns, strict=True)

@@ -1,0 +1,110 @@
+"""What a user hands in, checked and in the form the rooms below take."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+from ..machines.fixed_size import check_finite
+
+Task = Literal["classification", "regression"]
+
+
+def finite_table(X: ArrayLike) -> Float[Array, "n d"]:
+    """A table of finite numbers as floats, 64 bits only where JAX has them."""
+    table = np.asarray(X)
+    if table.dtype.kind not in "biuf":
+        raise ValueError(f"X: expected numbers, got dtype {table.dtype}")
+    if table.ndim != 2 or 0 in table.shape:
+        raise ValueError(
+            f"X: expected shape (n, d) with at least one row and column, got {table.shape}"
+        )
+    check_finite("X", table)
+    with np.errstate(over="ignore"):
+        cast = table.astype(jax.dtypes.canonicalize_dtype(np.result_type(table.dtype, np.float32)))
+    if not np.isfinite(cast).all():
+        raise ValueError(f"X: expected values that fit {cast.dtype}, got {np.abs(table).max()}")
+    return jnp.asarray(cast)
+
+
+def whole(name: str, value: Any, least: int, most: int, what: str) -> int:
+    """A whole number within bounds."""
+    if not isinstance(value, int | np.integer) or not least <= value <= most:
+        raise ValueError(
+            f"{name}: expected a whole number between {least} and {what} ({most}), got {value!r}"
+        )
+    return int(value)
+
+
+def encoded_targets(y: ArrayLike, n: int, task: Task) -> tuple[np.ndarray, np.ndarray | None]:
+    """Real targets; or class numbers and the labels they stand for."""
+    labels = np.asarray(y)
+    if labels.shape != (n,):
+        raise ValueError(f"y: expected {n} values, as many as rows of X, got shape {labels.shape}")
+    if task == "regression":
+        if labels.dtype.kind not in "biuf":
+            raise ValueError(f"y: expected numbers for regression, got dtype {labels.dtype}")
+        check_finite("y", labels)
+        return labels, None
+    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
+        raise ValueError("y: expected class labels, got NaN or infinity among them")
+    try:
+        classes, numbers = np.unique(labels, return_inverse=True)
+    except TypeError as error:
+        raise ValueError(f"y: expected labels of one type, got a mixture ({error})") from error
+    return numbers.reshape(-1).astype(np.int32), classes
+
+
+def check_classes(classes: np.ndarray, numbers: np.ndarray, weights: np.ndarray | None) -> None:
+    """Raise unless there are at least two classes, each with some weight."""
+    if len(classes) < 2:
+        raise ValueError(f"y: expected at least two classes, got only {classes.tolist()}")
+    if 10 * len(classes) > 9 * len(numbers) > 180:
+        raise ValueError(
+            f"y: expected class labels, got {len(classes)} different values in {len(numbers)} rows;"
+            " for numbers ask for task='regression'"
+        )
+    if weights is not None:
+        mass = np.bincount(numbers, weights, minlength=len(classes))
+        if not np.all(mass > 0):
+            raise ValueError(
+                f"weights: expected some weight in every class, got none for "
+                f"{classes[mass == 0].tolist()}"
+            )
+
+
+def row_weights(
+    weights: ArrayLike | None,
+    class_weight: Literal["balanced"] | Mapping[Any, float] | None,
+    numbers: np.ndarray,
+    classes: np.ndarray | None,
+) -> np.ndarray | None:
+    """Row weights times those of the classes; None if there are neither."""
+    n = len(numbers)
+    w = np.ones(n) if weights is None else np.asarray(weights, float)
+    if w.shape != (n,) or not np.all((w >= 0) & np.isfinite(w)) or not np.any(w > 0):
+        raise ValueError(
+            f"weights: expected {n} finite numbers of at least 0, some above 0, got shape {w.shape}"
+        )
+    if class_weight is None:
+        return None if weights is None else w
+    if classes is None:
+        raise ValueError("class_weight: expected None for regression")
+    if isinstance(class_weight, str):
+        if class_weight != "balanced":
+            raise ValueError(
+                f"class_weight: expected 'balanced' or a mapping, got {class_weight!r}"
+            )
+        mass = np.bincount(numbers, w, minlength=len(classes))
+        factor = w.sum() / (len(classes) * np.where(mass > 0, mass, 1))
+    else:
+        unknown = sorted(set(class_weight) - set(classes.tolist()), key=str)
+        if unknown:
+            raise ValueError(f"class_weight: expected labels among y's, got {unknown}")
+        factor = np.array([float(class_weight.get(label, 1)) for label in classes.tolist()])
+        if not np.all((factor > 0) & np.isfinite(factor)):
+            raise ValueError("class_weight: expected positive numbers")
+    return w * factor[numbers]

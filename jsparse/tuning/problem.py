@@ -1,0 +1,101 @@
+"""What a search varies and what it keeps: a kernel's leaves and `C` over fixed data and folds."""
+
+import functools
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, Int
+
+from .. import features, kernels
+from ..kernels import Kernel
+from ..multiclass import Code, Decoding
+from .cross_validation import Metric, cross_validate
+from .folds import Folds
+
+
+class Problem(NamedTuple):
+    """What stays fixed while kernel and `C` vary; all of it is traced, nothing recompiles."""
+
+    tuned: Kernel  # the template's positive leaves, None elsewhere
+    fixed: Kernel  # the rest of the template
+    prototypes: Float[Array, "m d"]
+    X: Float[Array, "n d"]
+    y: Float[Array, " n"] | Int[Array, " n"]  # targets, or class numbers if there is a code
+    weights: Float[Array, " n"] | None
+    folds: Folds
+    code: Code | None  # several classes as several problems
+
+
+def tuning_problem(
+    kernel: Kernel,
+    prototypes: Float[Array, "m d"],
+    X: Float[Array, "n d"],
+    y: Float[Array, " n"] | Int[Array, " n"],
+    folds: Folds,
+    weights: Float[Array, " n"] | None = None,
+    code: Code | None = None,
+) -> Problem:
+    """The tuning problem of a template kernel: its positive floating leaves are tuned.
+
+    The other arguments are those of `cross_validate`.
+    """
+    kernel = jax.tree.map(
+        lambda a: jnp.asarray(a, X.dtype) if eqx.is_inexact_array(a) else a, kernel
+    )
+    spec = jax.tree.map(lambda a: eqx.is_inexact_array(a) and bool(jnp.all(a > 0)), kernel)
+    tuned, fixed = eqx.partition(kernel, spec)
+    code = None if code is None else code.astype(X.dtype)
+    return Problem(tuned, fixed, prototypes, X, y, weights, folds, code)
+
+
+def start_of(problem: Problem) -> Float[Array, " p"]:
+    """Logs of the template's tuned leaves, shape `p`."""
+    return jnp.log(ravel_pytree(problem.tuned)[0]).astype(problem.X.dtype)
+
+
+def kernel_at(problem: Problem, theta: Float[Array, " p"]) -> Kernel:
+    """The template with tuned leaves `exp(theta)`."""
+    _, unravel = ravel_pytree(problem.tuned)
+    return eqx.combine(unravel(jnp.exp(theta)), problem.fixed)
+
+
+def feature_map(kernel: Kernel, prototypes: Float[Array, "m d"]) -> features.FeatureMap:
+    """Nystroem features; for the linear kernel the inputs themselves, which no rank can limit."""
+    if isinstance(kernel, kernels.Linear):
+        return features.Linear(jnp.zeros(prototypes.shape[1], prototypes.dtype))
+    return features.Nystroem(kernel, prototypes)
+
+
+@functools.partial(jax.jit, static_argnames=("metric", "decoding"))
+def evaluate(
+    problem: Problem,
+    theta: Float[Array, " p"],
+    C: Float[Array, " s"],
+    metric: Metric,
+    decoding: Decoding = "loss",
+) -> tuple[Float[Array, " s"], Int[Array, " s"]]:
+    """Cross-validation scores and stop codes of one kernel for every `C`."""
+    phi = feature_map(kernel_at(problem, theta), problem.prototypes)
+    X, y, weights, folds = problem.X, problem.y, problem.weights, problem.folds
+    result = cross_validate(
+        phi, C, X, y, folds, weights, metric=metric, code=problem.code, decoding=decoding
+    )
+    return result.scores, result.status
+
+
+@functools.partial(jax.jit, static_argnames=("metric", "decoding"))
+def evaluate_batch(
+    problem: Problem,
+    thetas: Float[Array, "q p"],
+    C: Float[Array, "q s"],
+    metric: Metric,
+    decoding: Decoding = "loss",
+) -> tuple[Float[Array, "q s"], Int[Array, "q s"]]:
+    """`evaluate` for a batch of kernels, each with its own vector of `C`, by `vmap`.
+
+    For accelerators, which it fills; memory is that of `q` blocks of rows.
+    """
+    return jax.vmap(lambda theta, c: evaluate(problem, theta, c, metric, decoding))(thetas, C)
