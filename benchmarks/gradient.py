@@ -10,10 +10,10 @@ import numpy as np
 import optax
 
 import jsparse
+from jsparse import tuning_problem
 from jsparse.features import Nystroem
 from jsparse.kernels import RBF
 from jsparse.prototypes import uniform
-from jsparse.tuning.search import problem
 
 from .report import Report, mean_sd
 from .sets import Split, split
@@ -57,7 +57,7 @@ def by_gradient(Z, X, y, folds):
 
 
 def by_csa(kernel, Z, X, y, folds, key):
-    template = problem(kernel, Z, X, y, folds)
+    template = tuning_problem(kernel, Z, X, y, folds)
     middle = np.log(np.atleast_1d(np.asarray(kernel.lengthscale, float)))
     tuned = jsparse.tune(
         template,

@@ -18,7 +18,7 @@ from jsparse.machines import fixed_size
 from jsparse.serialization import load
 from jsparse.tuning.folds import folds_from_assignment, plain_folds, stratified_folds
 from jsparse.tuning.pipeline import train
-from jsparse.tuning.problem import evaluate, evaluate_batch, tuning_problem
+from jsparse.tuning.problem import Scoring, evaluate, evaluate_batch, tuning_problem
 
 
 @pytest.fixture(scope="module")
@@ -91,9 +91,9 @@ def test_a_batch_of_kernels_is_scored_in_one_call(cancer):
     folds = stratified_folds(jax.random.key(0), jnp.asarray(y > 0, int), 5)
     problem = tuning_problem(RBF(1.0), Z[:20], Z, jnp.asarray(y), folds)
     thetas, C = jnp.array([[0.5], [1.0], [2.0]]), jnp.array([[1.0, 10.0]] * 3)
-    scores, status = evaluate_batch(problem, thetas, C, "mse")
+    scores, status = evaluate_batch(problem, thetas, C, Scoring("mse"))
     for theta, c, score, code in zip(thetas, C, scores, status, strict=True):
-        alone = evaluate(problem, theta, c, "mse")
+        alone = evaluate(problem, theta, c, Scoring("mse"))
         np.testing.assert_allclose(score, alone[0], rtol=1e-10)
         np.testing.assert_array_equal(code, alone[1])
 

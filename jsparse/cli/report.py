@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from .. import _status
+from ..machines.fixed_size import FixedSizeFit
 from ..tuning.pipeline import Trained
 from ..tuning.search import Progress as Callback
 
@@ -63,7 +64,8 @@ def training(trained: Trained, source: str, n: int, d: int) -> None:
     if trained.classes is not None and trained.code is not None:
         line("classes", f"{len(trained.classes)}, by {trained.code.matrix.shape[1]} problems")
     line("CV error", f"{trained.cv_error:.4g} ({_METRICS[trained.metric]})")
-    line("effective rank", int(trained.fit.effective_rank))
+    if isinstance(trained.fit, FixedSizeFit):
+        line("effective rank", int(trained.fit.effective_rank))
     line("evaluations", f"{len(trained.tuning.history)} ({trained.tuning.stopped})")
     line("status", _status.ADVICE[int(trained.fit.status)])
     phases = ("prototypes", "tuning", "fit")

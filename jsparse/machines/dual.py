@@ -15,6 +15,7 @@ from ..expansion import KernelExpansion
 from ..features import Nystroem
 from ..kernels import Kernel
 from ..solvers import conjugate_gradients
+from ..solvers.definite import solve_definite
 from ..solvers.ridge import inverse_diagonal, resolvent, spectrum
 from .fixed_size import check_problem, in_one_dtype
 
@@ -151,19 +152,11 @@ def _by_cholesky(
     # weights of zero too.
     n = X.shape[0]
     targets, root = y.reshape(n, -1), jnp.sqrt(w)[:, None]
-    gram = root * kernel.gram(X) * root.T
-    # Below this shift the factorisation meets rounding instead of a definite matrix; the status
-    # says that it was used.
-    noise = 4 * epsilon(X.dtype) * jnp.max(jnp.sum(jnp.abs(gram), axis=0))
-    shift = jnp.maximum(1 / C, noise)
-    matrix = gram + shift * jnp.eye(n, dtype=X.dtype)
-    factor = (jnp.linalg.cholesky(matrix), True)
     rhs = jnp.concatenate([root, root * targets], axis=1)
-    solved = jax.scipy.linalg.cho_solve(factor, rhs)
-    solved = solved + jax.scipy.linalg.cho_solve(factor, rhs - dot(matrix, solved))
-    status = status_of(~jnp.all(jnp.isfinite(solved)), noise > 1 / C)
-    b, g = _eliminate(root, solved[None])
-    residual = rhs[:, 1:] - root * b - dot(matrix, g[0])
+    solved = solve_definite(root * kernel.gram(X) * root.T, rhs, 1 / C)
+    status = status_of(~jnp.all(jnp.isfinite(solved.x)), solved.lost)
+    b, g = _eliminate(root, solved.x[None])
+    residual = solved.residual[:, 1:] - solved.residual[:, :1] * b
     return _result(
         kernel, X, y, root * g[0], b[0], residual, root, jnp.zeros((), jnp.int32), status
     )

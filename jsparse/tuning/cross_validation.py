@@ -9,23 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from .._blocks import systems_at_once
-from .._numerics import as_float, dot, epsilon, is_concrete, like
-from .._status import CONVERGED, TRUNCATED, status_of
+from .._numerics import as_float, is_concrete, like
+from .._status import CONVERGED, TRUNCATED
 from .._types import ScalarLike
 from ..features import FeatureMap
 from ..machines.fixed_size import check_labels, check_penalty, check_problem
-from ..multiclass import Code, Decoding, decode, solve_code
-from ..normal_equations import (
-    NormalEquations,
-    accumulate,
-    accumulate_folds,
-    accumulate_groups,
-)
-from ..solvers.ridge import Ridge, quadratic_form, rank_one_weight, spectrum
+from ..multiclass import Code, Decoding, decode
 from .folds import Folds
+from .out_of_fold import Rows, by_classes, by_refitting, by_removal, by_subtraction
 
 Metric = Literal["mse", "mae", "misclassification"]
+Loss = Literal["squared", "absolute", "huber"]
 
 
 def _misclassified(y: Array, f: Array) -> Array:
@@ -63,6 +57,7 @@ def cross_validate(
     method: Literal["auto", "subtraction", "removal"] = "auto",
     code: Code | None = None,
     decoding: Decoding = "loss",
+    loss: Loss = "squared",
 ) -> CrossValidation:
     """Cross-validate the ridge machine of a feature map, for every `C` at once.
 
@@ -91,6 +86,8 @@ def cross_validate(
             serves every problem. "misclassification" is of the decoded classes, the other metrics
             are means over the problems that see the row.
         decoding: see `multiclass.distances`.
+        loss: of the machine; "absolute" and "huber" (see `machines.robust`) refit every fold, `C`
+            and target, each from the solution for the `C` before, and have no derivatives.
 
     Differentiable in the feature map, `C`, `X`, `y` and `weights` in both modes (for the metric
     "misclassification" the derivative of the scores is zero). Nothing recompiles when values
@@ -109,6 +106,8 @@ def cross_validate(
     if C.ndim != 1:
         raise ValueError(f"C: expected a vector, shape (s,), got shape {C.shape}")
     y, weights = _checked(C, X, y, folds, weights, metric, code)
+    if loss not in ("squared", "absolute", "huber"):
+        raise ValueError(f"loss: expected 'squared', 'absolute' or 'huber', got {loss!r}")
     whole = code is None or code.shares_all_rows
     if method == "removal" and not whole:
         raise ValueError("method: a code whose problems see different rows needs 'subtraction'")
@@ -125,6 +124,7 @@ def cross_validate(
         None if code is None else code.astype(X.dtype),
         metric,
         decoding,
+        loss,
         method if whole else "classes",
         block_rows,
     )
@@ -167,7 +167,7 @@ def _cheaper(p: int, r: int, s: int) -> Literal["subtraction", "removal"]:
     return "removal" if remove <= decompose else "subtraction"
 
 
-@functools.partial(jax.jit, static_argnames=("metric", "decoding", "method", "block_rows"))
+@functools.partial(jax.jit, static_argnames=("metric", "decoding", "loss", "method", "block_rows"))
 def _cross_validate(
     feature_map: FeatureMap,
     C: Float[Array, " s"],
@@ -179,6 +179,7 @@ def _cross_validate(
     code: Code | None,
     metric: str,
     decoding: Decoding,
+    loss: Loss,
     method: str,
     block_rows: int | None,
 ) -> CrossValidation:
@@ -191,12 +192,14 @@ def _cross_validate(
         w=jnp.where(folds.valid, folds.gather(w), 0),
         label=None if code is None else folds.gather(y),
     )
-    if code is not None and method == "classes":
-        way = _by_classes(feature_map, C, rows, code, intercept_penalty, block_rows)
+    if loss != "squared":
+        way = by_refitting(feature_map, C, rows, code, loss, block_rows)
+    elif code is not None and method == "classes":
+        way = by_classes(feature_map, C, rows, code, intercept_penalty, block_rows)
     elif method == "subtraction":
-        way = _by_subtraction(feature_map, C, rows, intercept_penalty, block_rows)
+        way = by_subtraction(feature_map, C, rows, intercept_penalty, block_rows)
     else:
-        way = _by_removal(feature_map, C, rows, intercept_penalty, block_rows)
+        way = by_removal(feature_map, C, rows, intercept_penalty, block_rows)
 
     # Loss and predictions fold by fold: where the predictions are not asked for, they need never
     # be there all at once.
@@ -204,10 +207,10 @@ def _cross_validate(
         predictions, status = way.predict(fold)
         return _losses(metric, decoding, code, fold[0], predictions), predictions, status
 
-    loss, predictions, status = jax.lax.map(one_fold, (rows, way.per_fold))
+    losses, predictions, status = jax.lax.map(one_fold, (rows, way.per_fold))
     lost = jnp.where(feature_map.unresolved(C, way.energy), TRUNCATED, CONVERGED)
     status = jnp.maximum(jnp.max(status, axis=0), lost.astype(jnp.int32))
-    fold_loss = jnp.sum(rows.w[:, :, None] * loss, axis=1).T
+    fold_loss = jnp.sum(rows.w[:, :, None] * losses, axis=1).T
     fold_weight = jnp.sum(rows.w, axis=1)[None, :]
     out = jnp.moveaxis(folds.scatter(predictions, n), 1, 0)
     return CrossValidation(
@@ -216,23 +219,6 @@ def _cross_validate(
         predictions=out.reshape(C.shape[0], n, *(y.shape[1:] if code is None else (-1,))),
         status=status,
     )
-
-
-class Rows(NamedTuple):
-    """Rows laid out by folds, or those of one fold."""
-
-    X: Float[Array, "*v r d"]
-    y: Float[Array, "*v r c"]
-    w: Float[Array, "*v r"]
-    label: Int[Array, "*v r"] | None
-
-
-class Way(NamedTuple):
-    """How the rows of a fold are predicted without it."""
-
-    per_fold: PyTree  # what differs between folds, leading axis `v`
-    predict: Callable[[tuple[Rows, PyTree]], tuple[Float[Array, "r s c"], Int[Array, " s"]]]
-    energy: Float[Array, " p"]  # of the features over all rows
 
 
 def _losses(
@@ -251,118 +237,3 @@ def _losses(
         return jnp.mean(loss, axis=-1)
     seen = jnp.abs(rows.y)
     return jnp.sum(seen[:, None, :] * loss, axis=-1) / jnp.sum(seen, axis=-1)[:, None]
-
-
-def _by_subtraction(
-    feature_map: FeatureMap,
-    C: Float[Array, " s"],
-    rows: Rows,
-    intercept_penalty: Float[Array, ""],
-    block_rows: int | None,
-) -> Way:
-    per_fold = accumulate_folds(feature_map, rows.X, rows.y, rows.w, block_rows=block_rows)
-    total = jax.tree.map(lambda a: jnp.sum(a, axis=0), per_fold)
-
-    def solve(fold: NormalEquations) -> Ridge:
-        return (total - fold).solve(C, intercept_penalty)
-
-    solutions = jax.lax.map(solve, per_fold, batch_size=systems_at_once())
-    return _solved(feature_map, solutions, total, block_rows)
-
-
-def _by_classes(
-    feature_map: FeatureMap,
-    C: Float[Array, " s"],
-    rows: Rows,
-    code: Code,
-    intercept_penalty: Float[Array, ""],
-    block_rows: int | None,
-) -> Way:
-    assert rows.label is not None
-    (v, r, d), k = rows.X.shape, code.matrix.shape[0]
-    group = jnp.arange(v, dtype=jnp.int32)[:, None] * k + rows.label
-    sums = accumulate_groups(
-        feature_map,
-        rows.X.reshape(v * r, d),
-        jnp.zeros((v * r, 0), rows.X.dtype),
-        rows.w.reshape(-1),
-        jnp.where(rows.w > 0, group, -1).reshape(-1),
-        n_groups=v * k,
-        block_rows=block_rows,
-    )
-    per_fold = jax.tree.map(lambda a: a.reshape(v, k, *a.shape[1:]), sums)
-    total = jax.tree.map(lambda a: jnp.sum(a, axis=0), per_fold)
-
-    def solve(fold: NormalEquations) -> Ridge:
-        return solve_code(code, total - fold, C, intercept_penalty)
-
-    every = jax.tree.map(lambda a: jnp.sum(a, axis=0), total)
-    return _solved(feature_map, jax.lax.map(solve, per_fold), every, block_rows)
-
-
-def _solved(
-    feature_map: FeatureMap, solutions: Ridge, total: NormalEquations, block_rows: int | None
-) -> Way:
-    """Predict each fold by its own solution."""
-
-    def predict(fold: tuple[Rows, Ridge]) -> tuple[Float[Array, "r s c"], Int[Array, " s"]]:
-        rows, solution = fold
-        s, p, c = solution.weights.shape
-        columns = jnp.moveaxis(solution.weights, 0, 1).reshape(p, s * c)
-        model = feature_map.expansion(columns, solution.intercept.reshape(s * c))
-        return model(rows.X, block_rows=block_rows).reshape(-1, s, c), solution.status
-
-    return Way(solutions, predict, total.energy)
-
-
-def _by_removal(
-    feature_map: FeatureMap,
-    C: Float[Array, " s"],
-    rows: Rows,
-    intercept_penalty: Float[Array, ""],
-    block_rows: int | None,
-) -> Way:
-    # Only the total is needed: the sums of many small folds would cost more than all the rest.
-    flat = (a.reshape(-1, *a.shape[2:]) for a in (rows.X, rows.y, rows.w))
-    total = accumulate(feature_map, *flat, block_rows=block_rows)
-    full = total.solve(C, intercept_penalty)
-    f, N, shifts = total.feature_sum, total.weight_sum, 1 / C
-    centred = spectrum(total.gram - f[:, None] * f[None, :] / N)
-    alpha = rank_one_weight(N, intercept_penalty, C)[:, None, None]
-    r = rows.X.shape[1]
-    noise = 4 * r * epsilon(rows.X.dtype)
-
-    def remove(fold: tuple[Rows, None]) -> tuple[Float[Array, "r s c"], Int[Array, " s"]]:
-        rows, _ = fold
-        phi = feature_map(rows.X)
-        # The hat matrix among the fold's rows, H = q' M^(-1) q + 1/(N + p/C) with M and q as in
-        # `ridge`: a quadratic form in [phi - f/N, f], and a rank-one term if the intercept is
-        # penalised.
-        corners = jnp.concatenate([(phi - f[None, :] / N).T, f[:, None]], axis=1)
-        form = quadratic_form(centred, corners, shifts)
-        inner, edge, corner = form[:, :r, :r], form[:, :r, r:], form[:, r:, r:]
-        edge_t = jnp.swapaxes(edge, 1, 2)
-        q = edge + alpha * corner
-        hat = inner + alpha * (edge + edge_t) + alpha**2 * corner
-        hat = hat - alpha / (1 + alpha * corner) * (q * jnp.swapaxes(q, 1, 2))
-        hat = hat + (1 / (N + intercept_penalty * shifts))[:, None, None]
-
-        fitted = dot(phi[None], full.weights) + full.intercept[:, None, :]
-        error = rows.y[None] - fitted
-        root = jnp.sqrt(rows.w)[None, :, None]
-        scaled = root * hat * jnp.swapaxes(root, 1, 2)
-        factor = jnp.linalg.cholesky((1 + noise) * jnp.eye(r, dtype=phi.dtype)[None] - scaled)
-        solved = jax.scipy.linalg.cho_solve((factor, True), root * error)
-        # Once against the matrix without its guard.
-        rest = root * error - solved + dot(scaled, solved)
-        solved = solved + jax.scipy.linalg.cho_solve((factor, True), rest)
-        pivots = jnp.min(jnp.diagonal(factor, axis1=1, axis2=2), axis=1)
-        out = error + dot(hat, root * solved)
-        predictions = jnp.swapaxes(rows.y[None] - out, 0, 1)
-        # A pivot 1 - h at the level of rounding: the fold's rows are interpolated, and what the
-        # model without them says is not in these numbers any more.
-        lost = jnp.square(pivots) < 16 * noise
-        failed = ~jnp.all(jnp.isfinite(predictions), axis=(0, 2))
-        return predictions, jnp.maximum(status_of(failed, lost), full.status)
-
-    return Way(None, remove, total.energy)

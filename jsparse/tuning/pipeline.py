@@ -16,14 +16,14 @@ from .._status import PRECISION_LOST, NumericalError
 from .._types import Key
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
-from ..machines import fixed_size
+from ..machines import fixed_size, robust
 from ..multiclass import Code, Decoding, Scheme, decode, output_code
 from ..prototypes import renyi, stratified, uniform
 from ..scaling import standardize
 from ._inputs import Task, check_classes, encoded_targets, finite_table, row_weights, whole
-from .cross_validation import Metric, cross_validate
+from .cross_validation import Loss, Metric, cross_validate
 from .folds import Folds, plain_folds, stratified_folds
-from .problem import Problem, feature_map, start_of, tuning_problem
+from .problem import Problem, Scoring, feature_map, start_of, tuning_problem
 from .search import Evaluation, Method, Progress, Tuning, check_settings, tune
 
 KERNELS = {
@@ -57,7 +57,7 @@ class Trained(NamedTuple):
     cv_error: float
     metric: Metric
     tuning: Tuning
-    fit: fixed_size.FixedSizeFit
+    fit: fixed_size.FixedSizeFit | robust.RobustFit
     prototype_rows: np.ndarray  # rows of X, shape `m`
     folds: Folds
     seconds: dict[str, float]  # wall time by phase; "compile" is contained in the others
@@ -105,6 +105,7 @@ def train(
     selection: Literal["renyi", "uniform"] = "renyi",
     folds: int | Folds = 10,
     metric: Metric | None = None,
+    loss: Loss = "squared",
     multiclass: Scheme | ArrayLike = "one_versus_rest",
     decoding: Decoding = "loss",
     search_method: Method = "profile",
@@ -130,7 +131,10 @@ def train(
             `LENGTHSCALE_FACTOR` of their values, in standardised units.
         selection: "renyi" (Algorithm 1, stratified by class) or "uniform".
         folds: their number (stratified for classification), or the caller's own.
-        metric: what is minimised; "misclassification" or "mse" by default.
+        metric: what is minimised; by default "misclassification", or "mse", or with another loss
+            than "squared" "mae".
+        loss: "squared" (the LS-SVM), or "absolute" or "huber" for data with outliers; see
+            `machines.robust`.
         multiclass: how more than two classes become problems of two; see
             `multiclass.output_code`.
         decoding: how their values become a class; see `multiclass.distances`.
@@ -156,9 +160,11 @@ def train(
     """
     seconds: dict[str, float] = {}
     with _compile_clock(seconds), _clock(seconds, "total"):
-        check_settings(
-            metric or "mse", np.asarray(C, float), search_method, max_evaluations, max_seconds
-        )
+        if metric is None:
+            robust_metric: Metric = "mse" if loss == "squared" else "mae"
+            metric = "misclassification" if task == "classification" else robust_metric
+        scoring = Scoring(metric, decoding, loss)
+        check_settings(scoring, np.asarray(C, float), search_method, max_evaluations, max_seconds)
         if task not in ("classification", "regression"):
             raise ValueError(f"task: expected 'classification' or 'regression', got {task!r}")
         if selection not in ("renyi", "uniform"):
@@ -193,7 +199,6 @@ def train(
                 rows = _select(prototype_key, selection, Z, m, labels, wa)
             chosen = Z[rows]
 
-        metric = metric or ("mse" if classes is None else "misclassification")
         posed = tuning_problem(template, chosen, Z, target, table, wj, code)
         middle = np.asarray(start_of(posed), float)
         span = math.log(LENGTHSCALE_FACTOR)
@@ -206,6 +211,7 @@ def train(
                 high=middle + span,
                 C=np.asarray(C),
                 decoding=decoding,
+                loss=loss,
                 method=search_method,
                 max_evaluations=max_evaluations,
                 max_seconds=max_seconds,
@@ -216,7 +222,7 @@ def train(
             if code is not None and C_per_problem:
                 best_C = _problem_C(posed, tuned, np.asarray(C))
         with _clock(seconds, "fit"):
-            fitted = jax.block_until_ready(_fit(posed, tuned.kernel, best_C))
+            fitted = jax.block_until_ready(_fit(posed, tuned.kernel, best_C, loss))
     expansion = KernelExpansion(
         fitted.expansion.kernel,
         fitted.expansion.prototypes,
@@ -276,8 +282,16 @@ def _problem_C(posed: Problem, tuned: Tuning, grid: np.ndarray) -> np.ndarray:
     return grid[np.asarray(jnp.argmin(best, axis=0))]
 
 
-def _fit(posed: Problem, kernel: Kernel, C: float | np.ndarray) -> fixed_size.FixedSizeFit:
+def _fit(
+    posed: Problem, kernel: Kernel, C: float | np.ndarray, loss: Loss
+) -> fixed_size.FixedSizeFit | robust.RobustFit:
     phi = feature_map(kernel, posed.prototypes)
+    if loss != "squared":
+        targets, w = posed.y, posed.weights
+        if posed.code is not None:  # a problem leaves out the rows of classes with target 0
+            targets = jnp.asarray(posed.code.matrix)[posed.y]
+            w = jnp.abs(targets) if w is None else jnp.abs(targets) * w[:, None]
+        return robust.fit(phi, jnp.asarray(C, posed.X.dtype), posed.X, targets, w, loss=loss)
     if posed.code is not None:
         own = jnp.asarray(C, posed.X.dtype)
         return fixed_size.fit_classes(phi, own, posed.X, posed.y, posed.code, posed.weights)

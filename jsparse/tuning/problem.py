@@ -12,8 +12,16 @@ from jaxtyping import Array, Float, Int
 from .. import features, kernels
 from ..kernels import Kernel
 from ..multiclass import Code, Decoding
-from .cross_validation import Metric, cross_validate
+from .cross_validation import Loss, Metric, cross_validate
 from .folds import Folds
+
+
+class Scoring(NamedTuple):
+    """What is fitted and how it is scored: static, each setting compiles anew."""
+
+    metric: Metric
+    decoding: Decoding = "loss"
+    loss: Loss = "squared"
 
 
 class Problem(NamedTuple):
@@ -69,33 +77,29 @@ def feature_map(kernel: Kernel, prototypes: Float[Array, "m d"]) -> features.Fea
     return features.Nystroem(kernel, prototypes)
 
 
-@functools.partial(jax.jit, static_argnames=("metric", "decoding"))
+@functools.partial(jax.jit, static_argnames="scoring")
 def evaluate(
     problem: Problem,
     theta: Float[Array, " p"],
     C: Float[Array, " s"],
-    metric: Metric,
-    decoding: Decoding = "loss",
+    scoring: Scoring,
 ) -> tuple[Float[Array, " s"], Int[Array, " s"]]:
     """Cross-validation scores and stop codes of one kernel for every `C`."""
     phi = feature_map(kernel_at(problem, theta), problem.prototypes)
     X, y, weights, folds = problem.X, problem.y, problem.weights, problem.folds
-    result = cross_validate(
-        phi, C, X, y, folds, weights, metric=metric, code=problem.code, decoding=decoding
-    )
+    result = cross_validate(phi, C, X, y, folds, weights, code=problem.code, **scoring._asdict())
     return result.scores, result.status
 
 
-@functools.partial(jax.jit, static_argnames=("metric", "decoding"))
+@functools.partial(jax.jit, static_argnames="scoring")
 def evaluate_batch(
     problem: Problem,
     thetas: Float[Array, "q p"],
     C: Float[Array, "q s"],
-    metric: Metric,
-    decoding: Decoding = "loss",
+    scoring: Scoring,
 ) -> tuple[Float[Array, "q s"], Int[Array, "q s"]]:
     """`evaluate` for a batch of kernels, each with its own vector of `C`, by `vmap`.
 
     For accelerators, which it fills; memory is that of `q` blocks of rows.
     """
-    return jax.vmap(lambda theta, c: evaluate(problem, theta, c, metric, decoding))(thetas, C)
+    return jax.vmap(lambda theta, c: evaluate(problem, theta, c, scoring))(thetas, C)

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +17,8 @@ from .._types import Key
 from ..kernels import Kernel
 from ..multiclass import Decoding
 from . import annealing, simplex
-from .cross_validation import LOSSES, Metric
-from .problem import Problem, evaluate, evaluate_batch, kernel_at, start_of
+from .cross_validation import Loss, Metric
+from .problem import Problem, Scoring, evaluate, evaluate_batch, kernel_at, start_of
 
 
 class Evaluation(NamedTuple):
@@ -56,6 +56,7 @@ def tune(
     high: Float[np.ndarray, " p"],
     C: Float[np.ndarray, " s"],
     decoding: Decoding = "loss",
+    loss: Loss = "squared",
     method: Method = "profile",
     max_evaluations: int | None = None,
     max_seconds: float = math.inf,
@@ -80,6 +81,7 @@ def tune(
         high: logs of the upper bounds, shape `p`.
         C: weights of the data-fit term, shape `s`.
         decoding: see `multiclass.distances`.
+        loss: of the machine, see `cross_validate`.
         method: "profile" or "csa".
         max_evaluations: budget; by default 10 kernels (160 with several parameters) for "profile",
             160 points for "csa", as in the paper.
@@ -102,11 +104,12 @@ def tune(
             f"low, high: expected {start_of(problem).size} bounds each, low < high; got {low} and "
             f"{high}"
         )
-    check_settings(metric, grid, method, max_evaluations, max_seconds)
+    scoring = Scoring(metric, decoding, loss)
+    check_settings(scoring, grid, method, max_evaluations, max_seconds)
     budget = max_evaluations or (10 if method == "profile" and p <= 1 else 160)
     if method == "profile" and p == 0:
         budget = 1
-    run = _Run(problem, metric, decoding, budget, max_seconds, progress, history)
+    run = _Run(problem, scoring, budget, max_seconds, progress, history)
 
     def search() -> None:
         if method == "csa":
@@ -123,15 +126,21 @@ def tune(
 
 
 def check_settings(
-    metric: Metric,
+    scoring: Scoring,
     C: Float[np.ndarray, "..."],
     method: Method,
     max_evaluations: int | None,
     max_seconds: float,
 ) -> None:
     """Raise a `ValueError` for settings of `tune` that make no sense."""
-    if metric not in LOSSES:
-        raise ValueError(f"metric: expected one of {sorted(LOSSES)}, got {metric!r}")
+    for name, known in (
+        ("metric", get_args(Metric)),
+        ("decoding", get_args(Decoding)),
+        ("loss", get_args(Loss)),
+    ):
+        value = getattr(scoring, name)
+        if value not in known:
+            raise ValueError(f"{name}: expected one of {known}, got {value!r}")
     if method not in ("profile", "csa"):
         raise ValueError(f"method: expected 'profile' or 'csa', got {method!r}")
     if C.ndim != 1 or C.size == 0 or not np.all(np.isfinite(C) & (C > 0)):
@@ -154,14 +163,13 @@ class _Run:
     def __init__(
         self,
         problem: Problem,
-        metric: Metric,
-        decoding: Decoding,
+        scoring: Scoring,
         planned: int,
         seconds: float,
         progress: Progress | None,
         history: list[Evaluation] | None,
     ) -> None:
-        self.problem, self.metric, self.decoding = problem, metric, decoding
+        self.problem, self.scoring = problem, scoring
         self.planned, self.seconds, self.progress = planned, seconds, progress
         self.known = {self._name(e.theta, e.C): e for e in history or []}
         self.unused = dict(self.known)
@@ -205,10 +213,10 @@ class _Run:
         dtype = self.problem.X.dtype
         t, c = jnp.asarray(thetas, dtype), jnp.asarray(C, dtype)
         if len(t) == 1:
-            scores, status = evaluate(self.problem, t[0], c[0], self.metric, self.decoding)
+            scores, status = evaluate(self.problem, t[0], c[0], self.scoring)
             scores, status = scores[None], status[None]
         else:
-            scores, status = evaluate_batch(self.problem, t, c, self.metric, self.decoding)
+            scores, status = evaluate_batch(self.problem, t, c, self.scoring)
         columns = (thetas, C, np.asarray(scores), np.asarray(status))
         seconds = time.perf_counter() - self.start
         return [Evaluation(*row, seconds) for row in zip(*columns, strict=True)]
@@ -227,7 +235,7 @@ class _Run:
         new = self._evaluate(old.theta[None], old.C[None])[0]
         ours, theirs = _trusted(new), _trusted(old)
         # Another device rounds otherwise, which may turn a row or two.
-        rows = 2 / self.problem.y.shape[0] if self.metric == "misclassification" else 0
+        rows = 2 / self.problem.y.shape[0] if self.scoring.metric == "misclassification" else 0
         if not np.allclose(ours, theirs, rtol=1e-3, atol=rows):
             raise ValueError(
                 "history: expected evaluations of the same problem; the best score of its best "

@@ -1,0 +1,210 @@
+"""How the rows of a fold are predicted by a machine that has not seen them, for every `C`."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PyTree
+
+from .._blocks import map_row_blocks, rows_in_block, systems_at_once
+from .._numerics import dot, epsilon
+from .._status import status_of
+from ..features import FeatureMap, Linear
+from ..machines import robust
+from ..multiclass import Code, solve_code
+from ..normal_equations import NormalEquations, accumulate, accumulate_folds, accumulate_groups
+from ..solvers.ridge import Ridge, quadratic_form, rank_one_weight, spectrum
+
+
+class Rows(NamedTuple):
+    """Rows laid out by folds, or those of one fold."""
+
+    X: Float[Array, "*v r d"]
+    y: Float[Array, "*v r c"]
+    w: Float[Array, "*v r"]
+    label: Int[Array, "*v r"] | None
+
+
+Predicted = tuple[Float[Array, "r s c"], Int[Array, " s"]]
+"""Values of a fold's rows for every `C`, and status."""
+
+
+class Way(NamedTuple):
+    """How the rows of a fold are predicted without it."""
+
+    per_fold: PyTree  # what differs between folds, leading axis `v`
+    predict: Callable[[tuple[Rows, PyTree]], Predicted]
+    energy: Float[Array, " p"]  # of the features over all rows
+
+
+class Solutions(NamedTuple):
+    """What trains for each fold, leading axis `v`."""
+
+    weights: Float[Array, "*v s p c"]
+    intercept: Float[Array, "*v s c"]
+    status: Int[Array, "*v s"]
+
+
+def by_subtraction(
+    feature_map: FeatureMap,
+    C: Float[Array, " s"],
+    rows: Rows,
+    intercept_penalty: Float[Array, ""],
+    block_rows: int | None,
+) -> Way:
+    """One system per fold: what trains for it is the total less the fold."""
+    per_fold = accumulate_folds(feature_map, rows.X, rows.y, rows.w, block_rows=block_rows)
+    total = jax.tree.map(lambda a: jnp.sum(a, axis=0), per_fold)
+
+    def solve(fold: NormalEquations) -> Ridge:
+        return (total - fold).solve(C, intercept_penalty)
+
+    solutions = jax.lax.map(solve, per_fold, batch_size=systems_at_once())
+    return _solved(feature_map, solutions, total, block_rows)
+
+
+def by_classes(
+    feature_map: FeatureMap,
+    C: Float[Array, " s"],
+    rows: Rows,
+    code: Code,
+    intercept_penalty: Float[Array, ""],
+    block_rows: int | None,
+) -> Way:
+    """The same from sums per fold and class, where the problems of a code see different rows."""
+    assert rows.label is not None
+    (v, r, d), k = rows.X.shape, code.matrix.shape[0]
+    group = jnp.arange(v, dtype=jnp.int32)[:, None] * k + rows.label
+    sums = accumulate_groups(
+        feature_map,
+        rows.X.reshape(v * r, d),
+        jnp.zeros((v * r, 0), rows.X.dtype),
+        rows.w.reshape(-1),
+        jnp.where(rows.w > 0, group, -1).reshape(-1),
+        n_groups=v * k,
+        block_rows=block_rows,
+    )
+    per_fold = jax.tree.map(lambda a: a.reshape(v, k, *a.shape[1:]), sums)
+    total = jax.tree.map(lambda a: jnp.sum(a, axis=0), per_fold)
+
+    def solve(fold: NormalEquations) -> Ridge:
+        return solve_code(code, total - fold, C, intercept_penalty)
+
+    every = jax.tree.map(lambda a: jnp.sum(a, axis=0), total)
+    return _solved(feature_map, jax.lax.map(solve, per_fold), every, block_rows)
+
+
+def _solved(
+    feature_map: FeatureMap,
+    solutions: Ridge | Solutions,
+    total: NormalEquations,
+    block_rows: int | None,
+) -> Way:
+    """Predict each fold by its own solution."""
+
+    def predict(
+        fold: tuple[Rows, Ridge | Solutions],
+    ) -> Predicted:
+        rows, solution = fold
+        s, p, c = solution.weights.shape
+        columns = jnp.moveaxis(solution.weights, 0, 1).reshape(p, s * c)
+        model = feature_map.expansion(columns, solution.intercept.reshape(s * c))
+        return model(rows.X, block_rows=block_rows).reshape(-1, s, c), solution.status
+
+    return Way(solutions, predict, total.energy)
+
+
+def by_refitting(
+    feature_map: FeatureMap,
+    C: Float[Array, " s"],
+    rows: Rows,
+    code: Code | None,
+    loss: robust.Loss,
+    block_rows: int | None,
+) -> Way:
+    """For losses whose row weights depend on the solution."""
+    v, r, d = rows.X.shape
+    n, c, s = v * r, rows.y.shape[-1], C.shape[0]
+    Phi = map_row_blocks(feature_map, rows.X.reshape(n, d), rows_in_block(block_rows))
+    y, w = rows.y.reshape(n, c), rows.w.reshape(n)
+    fold_of = jnp.repeat(jnp.arange(v), r)
+    tolerance = jnp.asarray(max(1e-6, 8 * epsilon(Phi.dtype)), Phi.dtype)
+
+    def one(of: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        fold, problem, c = of
+        target = y[:, problem]
+        seen = jnp.where(fold_of == fold, 0, w)
+        if code is not None:  # a problem leaves out the rows of some classes, whose target is 0
+            seen = seen * jnp.abs(target)
+        state = robust.init(Phi, target, seen, c, loss=loss)
+        state = robust.run(state, Phi, target, seen, c, tolerance, loss=loss)
+        return state.weights, state.intercept, state.status
+
+    grid = jnp.meshgrid(jnp.arange(v), jnp.arange(c), jnp.arange(s), indexing="ij")
+    fold, problem, which = (a.reshape(-1) for a in grid)
+    weights, intercept, status = jax.lax.map(
+        one, (fold, problem, C[which]), batch_size=systems_at_once()
+    )
+    solutions = Solutions(
+        weights=jnp.moveaxis(weights.reshape(v, c, s, -1), 1, 3),
+        intercept=jnp.moveaxis(intercept.reshape(v, c, s), 1, 2),
+        status=jnp.max(status.reshape(v, c, s), axis=1),
+    )
+    given = Linear(jnp.zeros(Phi.shape[1], Phi.dtype))
+    total = accumulate(given, Phi, y, w, block_rows=block_rows)
+    return _solved(feature_map, solutions, total, block_rows)
+
+
+def by_removal(
+    feature_map: FeatureMap,
+    C: Float[Array, " s"],
+    rows: Rows,
+    intercept_penalty: Float[Array, ""],
+    block_rows: int | None,
+) -> Way:
+    """Each fold removed from the one full solution, by the block leave-one-out identity."""
+    # Only the total is needed: the sums of many small folds would cost more than all the rest.
+    flat = (a.reshape(-1, *a.shape[2:]) for a in (rows.X, rows.y, rows.w))
+    total = accumulate(feature_map, *flat, block_rows=block_rows)
+    full = total.solve(C, intercept_penalty)
+    f, N, shifts = total.feature_sum, total.weight_sum, 1 / C
+    centred = spectrum(total.gram - f[:, None] * f[None, :] / N)
+    alpha = rank_one_weight(N, intercept_penalty, C)[:, None, None]
+    r = rows.X.shape[1]
+    noise = 4 * r * epsilon(rows.X.dtype)
+
+    def remove(fold: tuple[Rows, None]) -> Predicted:
+        rows, _ = fold
+        phi = feature_map(rows.X)
+        # The hat matrix among the fold's rows, H = q' M^(-1) q + 1/(N + p/C) with M and q as in
+        # `ridge`: a quadratic form in [phi - f/N, f], and a rank-one term if the intercept is
+        # penalised.
+        corners = jnp.concatenate([(phi - f[None, :] / N).T, f[:, None]], axis=1)
+        form = quadratic_form(centred, corners, shifts)
+        inner, edge, corner = form[:, :r, :r], form[:, :r, r:], form[:, r:, r:]
+        edge_t = jnp.swapaxes(edge, 1, 2)
+        q = edge + alpha * corner
+        hat = inner + alpha * (edge + edge_t) + alpha**2 * corner
+        hat = hat - alpha / (1 + alpha * corner) * (q * jnp.swapaxes(q, 1, 2))
+        hat = hat + (1 / (N + intercept_penalty * shifts))[:, None, None]
+
+        fitted = dot(phi[None], full.weights) + full.intercept[:, None, :]
+        error = rows.y[None] - fitted
+        root = jnp.sqrt(rows.w)[None, :, None]
+        scaled = root * hat * jnp.swapaxes(root, 1, 2)
+        factor = jnp.linalg.cholesky((1 + noise) * jnp.eye(r, dtype=phi.dtype)[None] - scaled)
+        solved = jax.scipy.linalg.cho_solve((factor, True), root * error)
+        # Once against the matrix without its guard.
+        rest = root * error - solved + dot(scaled, solved)
+        solved = solved + jax.scipy.linalg.cho_solve((factor, True), rest)
+        pivots = jnp.min(jnp.diagonal(factor, axis1=1, axis2=2), axis=1)
+        out = error + dot(hat, root * solved)
+        predictions = jnp.swapaxes(rows.y[None] - out, 0, 1)
+        # A pivot 1 - h at the level of rounding: the fold's rows are interpolated, and what the
+        # model without them says is not in these numbers any more.
+        lost = jnp.square(pivots) < 16 * noise
+        failed = ~jnp.all(jnp.isfinite(predictions), axis=(0, 2))
+        return predictions, jnp.maximum(status_of(failed, lost), full.status)
+
+    return Way(None, remove, total.energy)
