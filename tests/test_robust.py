@@ -34,15 +34,17 @@ def objective(v, Phi, y, w, C, loss):
 @pytest.mark.parametrize("C", [1.0, 30.0])
 def test_absolute_loss_is_libsvms_without_its_tube(C):
     phi, X, y, _ = problem()
-    fitted = robust.fit(phi, C, X, y)
+    fitted = robust.fit(phi, C, X, y, tolerance=1e-10, max_steps=1000)
     assert int(fitted.status) == _status.CONVERGED
     Phi = np.asarray(phi(X))
     svr = SVR(kernel="precomputed", C=C / 2, epsilon=0.0, tol=1e-8).fit(Phi @ Phi.T, y)
     v = np.append(Phi[svr.support_].T @ svr.dual_coef_[0], svr.intercept_)
     best = objective(v, Phi, y, np.ones(80), C, np.abs)
     f = fitted.expansion(X)
-    np.testing.assert_allclose(f, Phi @ v[:-1] + v[-1], atol=0.02)
+    np.testing.assert_allclose(f, Phi @ v[:-1] + v[-1], atol=0.01)
     np.testing.assert_allclose(fitted.objective, best, rtol=1e-3)
+    # As much of the optimum is there at the default tolerance.
+    np.testing.assert_allclose(robust.fit(phi, C, X, y).objective, best, rtol=1e-3)
 
 
 @pytest.mark.parametrize("delta", [0.05, 0.5])
@@ -90,7 +92,7 @@ def test_outliers_do_not_move_it(dtype, loss):
         for model in (fitted, squares)
     )
     assert fitted.expansion(X).dtype == X.dtype
-    assert ours < 0.2
+    assert ours < 0.3
     assert theirs > 5 * ours
     assert (np.asarray(fitted.row_weights)[:8] < 0.1).all()
 

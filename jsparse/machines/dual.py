@@ -8,16 +8,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .._blocks import map_row_blocks, rows_in_block
-from .._numerics import dot, epsilon, like, rank_cutoff
+from .._numerics import as_float, dot, epsilon, like, rank_cutoff
 from .._status import NOT_FINITE, status_of
 from .._types import ScalarLike
 from ..expansion import KernelExpansion
 from ..features import Nystroem
 from ..kernels import Kernel
+from ..multiclass import Code
 from ..solvers import conjugate_gradients
 from ..solvers.definite import solve_definite
 from ..solvers.ridge import inverse_diagonal, resolvent, spectrum
-from .fixed_size import check_problem, in_one_dtype
+from .fixed_size import check_labels, check_problem, in_one_dtype
 
 Method = Literal["auto", "cholesky", "conjugate_gradients"]
 DENSE_ROWS = 8192  # n x n in float64 is half a gigabyte; more rows go by conjugate gradients
@@ -92,6 +93,58 @@ def fit(
     tol = 0.1 * epsilon(X.dtype) ** 0.5 if tolerance is None else tolerance
     rows, m = rows_in_block(block_rows), min(landmarks, n)
     return _by_conjugate_gradients(kernel, like(C, X), X, y, w, like(tol, X), max_steps, m, rows)
+
+
+def fit_classes(
+    kernel: Kernel,
+    C: ScalarLike | Float[Array, " l"],
+    X: Float[Array, "n d"],
+    labels: Int[Array, " n"],
+    code: Code,
+    weights: Float[Array, " n"] | None = None,
+    *,
+    method: Method = "auto",
+) -> DualFit:
+    """Fit the problems of an output code.
+
+    Those that see all rows with one `C` share a factorisation; else each has its own, with weight
+    0 for the rows it leaves out.
+
+    Args:
+        kernel: kernel of two points.
+        C: weight of the data-fit term, or one for each problem, shape `l`.
+        X: inputs, shape `n d`.
+        labels: class numbers 0..k-1, shape `n`.
+        code: see `multiclass.output_code`.
+        weights: row weights, shape `n`, at least 0.
+        method: see `fit`.
+
+    Returns:
+        An expansion with one column for each problem; the diagnostics are those of the worst.
+
+    Raises:
+        ValueError: as `fit`, or for labels that are not class numbers.
+    """
+    check_labels(labels, code.matrix.shape[0])
+    X = as_float(X)
+    targets = jnp.asarray(code.matrix, X.dtype)[labels]
+    if code.shares_all_rows and jnp.ndim(C) == 0:
+        return fit(kernel, C, X, targets, weights, method=method)
+    w = jnp.ones(len(X), X.dtype) if weights is None else weights
+    each = jnp.broadcast_to(jnp.asarray(C, X.dtype), targets.shape[1:])
+    fits = [
+        fit(kernel, each[j], X, targets[:, j], w * jnp.abs(targets[:, j]), method=method)
+        for j in range(targets.shape[1])
+    ]
+    every = jax.tree.map(lambda *parts: jnp.stack(parts, axis=-1), *fits)
+    return DualFit(
+        expansion=KernelExpansion(
+            kernel, X, every.expansion.coefficients, every.expansion.intercept
+        ),
+        relative_residual=jnp.max(every.relative_residual),
+        steps=jnp.max(every.steps),
+        status=jnp.max(every.status),
+    )
 
 
 @jax.jit

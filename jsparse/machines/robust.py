@@ -246,7 +246,8 @@ def _threshold(
         return threshold
     typical = weighted_median(jnp.abs(residual), w)
     largest = jnp.max(jnp.where(w > 0, jnp.abs(residual), 0))
-    tiny = jnp.finfo(residual.dtype).tiny
+    # Far above the smallest number, so that squares of weights stay finite if all residuals are 0.
+    tiny = float(jnp.finfo(residual.dtype).tiny) ** 0.25
     floor = jnp.maximum(epsilon(residual.dtype) * largest, tiny)
     # Median of |e| to standard deviation, for normal noise.
     factor = SMOOTHING if loss == "absolute" else TUNING * 1.4826

@@ -205,12 +205,12 @@ def _cross_validate(
     # be there all at once.
     def one_fold(fold: tuple[Rows, PyTree]) -> tuple[Array, Array, Array]:
         predictions, status = way.predict(fold)
-        return _losses(metric, decoding, code, fold[0], predictions), predictions, status
+        return losses(metric, decoding, code, fold[0], predictions), predictions, status
 
-    losses, predictions, status = jax.lax.map(one_fold, (rows, way.per_fold))
+    loss_of, predictions, status = jax.lax.map(one_fold, (rows, way.per_fold))
     lost = jnp.where(feature_map.unresolved(C, way.energy), TRUNCATED, CONVERGED)
     status = jnp.maximum(jnp.max(status, axis=0), lost.astype(jnp.int32))
-    fold_loss = jnp.sum(rows.w[:, :, None] * losses, axis=1).T
+    fold_loss = jnp.sum(rows.w[:, :, None] * loss_of, axis=1).T
     fold_weight = jnp.sum(rows.w, axis=1)[None, :]
     out = jnp.moveaxis(folds.scatter(predictions, n), 1, 0)
     return CrossValidation(
@@ -221,19 +221,20 @@ def _cross_validate(
     )
 
 
-def _losses(
+def losses(
     metric: str,
     decoding: Decoding,
     code: Code | None,
     rows: Rows,
     predictions: Float[Array, "r s c"],
 ) -> Float[Array, "r s"]:
+    """Loss of every row for every `C`."""
     if code is not None and metric == "misclassification" and rows.label is not None:
         classes = decode(jnp.asarray(code.matrix), predictions, decoding)
         wrong = (classes != rows.label[:, None]).astype(predictions.dtype)
         return jnp.where(jnp.any(jnp.isnan(predictions), axis=-1), jnp.nan, wrong)
-    loss = LOSSES[metric](rows.y[:, None, :], predictions)
+    each = LOSSES[metric](rows.y[:, None, :], predictions)
     if code is None:
-        return jnp.mean(loss, axis=-1)
+        return jnp.mean(each, axis=-1)
     seen = jnp.abs(rows.y)
-    return jnp.sum(seen[:, None, :] * loss, axis=-1) / jnp.sum(seen, axis=-1)[:, None]
+    return jnp.sum(seen[:, None, :] * each, axis=-1) / jnp.sum(seen, axis=-1)[:, None]

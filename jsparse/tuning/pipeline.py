@@ -16,14 +16,14 @@ from .._status import PRECISION_LOST, NumericalError
 from .._types import Key
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
-from ..machines import fixed_size, robust
+from ..machines import dual, fixed_size, robust
 from ..multiclass import Code, Decoding, Scheme, decode, output_code
 from ..prototypes import renyi, stratified, uniform
 from ..scaling import standardize
 from ._inputs import Task, check_classes, encoded_targets, finite_table, row_weights, whole
-from .cross_validation import Loss, Metric, cross_validate
+from .cross_validation import Loss, Metric
 from .folds import Folds, plain_folds, stratified_folds
-from .problem import Problem, Scoring, feature_map, start_of, tuning_problem
+from .problem import Problem, Scoring, feature_map, start_of, tuning_problem, validate
 from .search import Evaluation, Method, Progress, Tuning, check_settings, tune
 
 KERNELS = {
@@ -45,6 +45,9 @@ _COMPILE_EVENTS = (
 )
 
 
+Fit = fixed_size.FixedSizeFit | robust.RobustFit | dual.DualFit
+
+
 class Trained(NamedTuple):
     """A tuned model and how it came about."""
 
@@ -57,9 +60,10 @@ class Trained(NamedTuple):
     cv_error: float
     metric: Metric
     tuning: Tuning
-    fit: fixed_size.FixedSizeFit | robust.RobustFit
+    fit: Fit
     prototype_rows: np.ndarray  # rows of X, shape `m`
     folds: Folds
+    out_of_fold: np.ndarray | None  # values of each row by a machine that has not seen it, `n *l`
     seconds: dict[str, float]  # wall time by phase; "compile" is contained in the others
 
     def predict(self, X: ArrayLike) -> np.ndarray:
@@ -100,8 +104,9 @@ def train(
     *,
     task: Task,
     key: Key,
-    n_prototypes: int = 200,
+    n_prototypes: int | Literal["all"] = 200,
     kernel: str | Kernel = "rbf",
+    tune_kernel: bool = True,
     selection: Literal["renyi", "uniform"] = "renyi",
     folds: int | Folds = 10,
     metric: Metric | None = None,
@@ -115,6 +120,7 @@ def train(
     C_per_problem: bool = False,
     weights: ArrayLike | None = None,
     class_weight: Literal["balanced"] | Mapping[Any, float] | None = None,
+    out_of_fold: bool = False,
     progress: Progress | None = None,
     history: list[Evaluation] | None = None,
 ) -> Trained:
@@ -125,10 +131,11 @@ def train(
         y: classes of any label type, or real targets; shape `n`.
         task: "classification" or "regression".
         key: decides prototypes, folds and search; the same key gives the same model.
-        n_prototypes: `m`, at most n.
+        n_prototypes: `m`, at most n; or "all", the LS-SVM in the dual, tuned by leave-one-out.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic", "linear",
             "polynomial"), or a kernel whose positive leaves are tuned within a factor of
             `LENGTHSCALE_FACTOR` of their values, in standardised units.
+        tune_kernel: False to take the kernel as it is and tune `C` only.
         selection: "renyi" (Algorithm 1, stratified by class) or "uniform".
         folds: their number (stratified for classification), or the caller's own.
         metric: what is minimised; by default "misclassification", or "mse", or with another loss
@@ -149,6 +156,8 @@ def train(
             and the score. A row of weight 0 is as if it were not there.
         class_weight: a factor for the weights of the rows of each class, or "balanced", which lets
             all classes weigh the same.
+        out_of_fold: keep, in `Trained.out_of_fold`, the values of the rows by the tuned machine
+            that has not seen them; one evaluation more.
         progress: called with (done, planned, best score) after each evaluation.
         history: `Trained.tuning.history` of a stopped search, to go on from; see `tune`.
 
@@ -173,7 +182,13 @@ def train(
             raise ValueError("metric: expected 'mse' or 'mae' for regression")
         Xa = finite_table(X)
         n = Xa.shape[0]
-        m = whole("n_prototypes", n_prototypes, 1, n, "the number of rows")
+        dense = isinstance(n_prototypes, str)
+        if dense and (n_prototypes != "all" or loss != "squared"):
+            raise ValueError(
+                "n_prototypes: expected a number, or 'all' with the loss 'squared', got "
+                f"{n_prototypes!r} with {loss!r}"
+            )
+        m = n if dense else whole("n_prototypes", n_prototypes, 1, n, "the number of rows")
         targets, classes = encoded_targets(y, n, task)
         wa = row_weights(weights, class_weight, targets, classes)
         code, target = None, jnp.asarray(targets, Xa.dtype)
@@ -192,14 +207,16 @@ def train(
         with _clock(seconds, "prototypes"):
             scaling = standardize(Xa, wj)
             Z = scaling.apply(Xa)
-            if isinstance(template, kernels.Linear):
+            if dense or isinstance(template, kernels.Linear):
                 rows = np.arange(m)  # the linear machine is solved in the primal
             else:
                 labels = None if classes is None else targets
                 rows = _select(prototype_key, selection, Z, m, labels, wa)
-            chosen = Z[rows]
+            chosen = None if dense else Z[rows]
 
-        posed = tuning_problem(template, chosen, Z, target, table, wj, code)
+        posed = tuning_problem(
+            template, chosen, Z, target, table, wj, code, tune_kernel=tune_kernel
+        )
         middle = np.asarray(start_of(posed), float)
         span = math.log(LENGTHSCALE_FACTOR)
         with _clock(seconds, "tuning"):
@@ -220,7 +237,8 @@ def train(
             )
             best_C: float | np.ndarray = tuned.C
             if code is not None and C_per_problem:
-                best_C = _problem_C(posed, tuned, np.asarray(C))
+                best_C = _problem_C(posed, tuned, np.asarray(C), scoring)
+            kept = _kept(posed, tuned.kernel, best_C, scoring) if out_of_fold else None
         with _clock(seconds, "fit"):
             fitted = jax.block_until_ready(_fit(posed, tuned.kernel, best_C, loss))
     expansion = KernelExpansion(
@@ -243,6 +261,7 @@ def train(
         fit=fitted,
         prototype_rows=rows,
         folds=table,
+        out_of_fold=kept,
         seconds=seconds,
     )
 
@@ -262,14 +281,20 @@ def _select(
     return np.asarray(uniform(key, len(Z), m, None if weights is None else jnp.asarray(weights)))
 
 
-def _problem_C(posed: Problem, tuned: Tuning, grid: np.ndarray) -> np.ndarray:
+def _kept(posed: Problem, kernel: Kernel, C: float | np.ndarray, scoring: Scoring) -> np.ndarray:
+    """Out-of-fold values with the `C` chosen, which each problem may have its own of."""
+    grid, which = np.unique(np.asarray(C, posed.X.dtype), return_inverse=True)
+    every = np.asarray(validate(posed, kernel, jnp.asarray(grid), scoring).predictions)
+    if np.ndim(C) == 0:
+        return every[0]
+    return np.stack([every[s, :, j] for j, s in enumerate(which.reshape(-1))], axis=1)
+
+
+def _problem_C(posed: Problem, tuned: Tuning, grid: np.ndarray, scoring: Scoring) -> np.ndarray:
     """Of the grid, the `C` with which each problem's own rows are told apart best."""
     assert posed.code is not None
-    phi = feature_map(tuned.kernel, posed.prototypes)
     grid = grid.astype(posed.X.dtype)
-    result = cross_validate(
-        phi, jnp.asarray(grid), posed.X, posed.y, posed.folds, posed.weights, code=posed.code
-    )
+    result = validate(posed, tuned.kernel, jnp.asarray(grid), scoring)
     target = jnp.asarray(posed.code.matrix)[posed.y]
     w = jnp.ones(len(target), target.dtype) if posed.weights is None else posed.weights
     seen = jnp.abs(target) * w[:, None]
@@ -282,9 +307,12 @@ def _problem_C(posed: Problem, tuned: Tuning, grid: np.ndarray) -> np.ndarray:
     return grid[np.asarray(jnp.argmin(best, axis=0))]
 
 
-def _fit(
-    posed: Problem, kernel: Kernel, C: float | np.ndarray, loss: Loss
-) -> fixed_size.FixedSizeFit | robust.RobustFit:
+def _fit(posed: Problem, kernel: Kernel, C: float | np.ndarray, loss: Loss) -> Fit:
+    X, w = posed.X, posed.weights
+    if posed.prototypes is None:
+        if posed.code is not None:
+            return dual.fit_classes(kernel, jnp.asarray(C, X.dtype), X, posed.y, posed.code, w)
+        return dual.fit(kernel, float(C), X, posed.y, w)
     phi = feature_map(kernel, posed.prototypes)
     if loss != "squared":
         targets, w = posed.y, posed.weights

@@ -12,8 +12,9 @@ from jaxtyping import Array, Float, Int
 from .. import features, kernels
 from ..kernels import Kernel
 from ..multiclass import Code, Decoding
-from .cross_validation import Loss, Metric, cross_validate
+from .cross_validation import CrossValidation, Loss, Metric, cross_validate
 from .folds import Folds
+from .leave_one_out import leave_one_out
 
 
 class Scoring(NamedTuple):
@@ -29,7 +30,7 @@ class Problem(NamedTuple):
 
     tuned: Kernel  # the template's positive leaves, None elsewhere
     fixed: Kernel  # the rest of the template
-    prototypes: Float[Array, "m d"]
+    prototypes: Float[Array, "m d"] | None  # None: every row, the LS-SVM in the dual
     X: Float[Array, "n d"]
     y: Float[Array, " n"] | Int[Array, " n"]  # targets, or class numbers if there is a code
     weights: Float[Array, " n"] | None
@@ -39,21 +40,27 @@ class Problem(NamedTuple):
 
 def tuning_problem(
     kernel: Kernel,
-    prototypes: Float[Array, "m d"],
+    prototypes: Float[Array, "m d"] | None,
     X: Float[Array, "n d"],
     y: Float[Array, " n"] | Int[Array, " n"],
     folds: Folds,
     weights: Float[Array, " n"] | None = None,
     code: Code | None = None,
+    *,
+    tune_kernel: bool = True,
 ) -> Problem:
     """The tuning problem of a template kernel: its positive floating leaves are tuned.
 
-    The other arguments are those of `cross_validate`.
+    Without prototypes every row is one: the LS-SVM in the dual, scored by leave-one-out, whatever
+    the folds. With `tune_kernel` False only `C` is tuned. The other arguments are those of
+    `cross_validate`.
     """
     kernel = jax.tree.map(
         lambda a: jnp.asarray(a, X.dtype) if eqx.is_inexact_array(a) else a, kernel
     )
-    spec = jax.tree.map(lambda a: eqx.is_inexact_array(a) and bool(jnp.all(a > 0)), kernel)
+    spec = jax.tree.map(
+        lambda a: tune_kernel and eqx.is_inexact_array(a) and bool(jnp.all(a > 0)), kernel
+    )
     tuned, fixed = eqx.partition(kernel, spec)
     code = None if code is None else code.astype(X.dtype)
     return Problem(tuned, fixed, prototypes, X, y, weights, folds, code)
@@ -85,10 +92,21 @@ def evaluate(
     scoring: Scoring,
 ) -> tuple[Float[Array, " s"], Int[Array, " s"]]:
     """Cross-validation scores and stop codes of one kernel for every `C`."""
-    phi = feature_map(kernel_at(problem, theta), problem.prototypes)
-    X, y, weights, folds = problem.X, problem.y, problem.weights, problem.folds
-    result = cross_validate(phi, C, X, y, folds, weights, code=problem.code, **scoring._asdict())
+    result = validate(problem, kernel_at(problem, theta), C, scoring)
     return result.scores, result.status
+
+
+def validate(
+    problem: Problem, kernel: Kernel, C: Float[Array, " s"], scoring: Scoring
+) -> CrossValidation:
+    """Everything that cross-validation says of one kernel, for every `C`."""
+    X, y, weights, code = problem.X, problem.y, problem.weights, problem.code
+    metric, decoding, loss = scoring
+    if problem.prototypes is None:
+        return leave_one_out(kernel, C, X, y, weights, metric=metric, code=code, decoding=decoding)
+    phi = feature_map(kernel, problem.prototypes)
+    options = {"metric": metric, "code": code, "decoding": decoding, "loss": loss}
+    return cross_validate(phi, C, X, y, problem.folds, weights, **options)
 
 
 @functools.partial(jax.jit, static_argnames="scoring")

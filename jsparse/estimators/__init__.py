@@ -1,0 +1,6 @@
+"""The scikit-learn face: estimators over the machines and their tuning."""
+
+from ._fixed_size import FixedSizeLSSVMClassifier as FixedSizeLSSVMClassifier
+from ._fixed_size import FixedSizeLSSVMRegressor as FixedSizeLSSVMRegressor
+from ._lssvm import LSSVMClassifier as LSSVMClassifier
+from ._lssvm import LSSVMRegressor as LSSVMRegressor

@@ -1,0 +1,230 @@
+"""What the estimators share: from parameters to `train`, and from a trained model to attributes."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._status import check
+from ..kernels import Kernel
+from ..multiclass import Code, Decoding, decode, distances
+from ..tuning._inputs import Task
+from ..tuning.pipeline import DEFAULT_C, KERNELS, Trained, make_kernel, train
+from ..tuning.search import Method
+from ._sklearn import (
+    BaseEstimator,
+    ClassifierMixin,
+    LogisticRegression,
+    RegressorMixin,
+    check_classification_targets,
+    check_is_fitted,
+    check_random_state,
+    validate_data,
+)
+
+FLOATS = [np.float64, np.float32]
+
+
+class Machine(BaseEstimator):
+    """Fitting and evaluating, whatever the task.
+
+    Computations are in the precision of the data: float64 for float64, also where JAX's own
+    setting is float32.
+    """
+
+    # Set by the constructors of the subclasses.
+    kernel: str | Kernel
+    lengthscale: Any
+    C: float | str
+    cv: int | str
+    search: Method
+    max_evaluations: int | None
+    random_state: int | np.random.RandomState | None
+    multiclass: Any
+    class_weight: Any
+
+    def _options(self, n: int) -> dict[str, Any]:
+        """Arguments of `train` that only the subclass knows."""
+        raise NotImplementedError
+
+    def _fit(self, X: np.ndarray, y: np.ndarray, sample_weight: Any, task: Task) -> Trained:
+        self._check_parameters()
+        n = len(X)
+        cv = min(10, n) if isinstance(self.cv, str) else self.cv
+        key = jax.random.key(check_random_state(self.random_state).randint(2**31 - 1))
+        options = self._options(n)
+        if task == "classification":
+            options |= {"multiclass": self.multiclass, "class_weight": self.class_weight}
+        if not isinstance(cv, int | np.integer):
+            raise ValueError(f"cv: expected 'auto' or a number of folds, got {cv!r}")
+        with jax.enable_x64(X.dtype == np.float64):
+            trained = train(
+                X,
+                y,
+                task=task,
+                key=key,
+                kernel=self._kernel(X.shape[1]),
+                tune_kernel=isinstance(self.lengthscale, str),
+                C=DEFAULT_C if isinstance(self.C, str) else np.array([self.C], float),
+                folds=int(cv),
+                search_method=self.search,
+                max_evaluations=self.max_evaluations,
+                weights=sample_weight,
+                out_of_fold=task == "classification",
+                **options,
+            )
+        check(trained.fit.status, type(self).__name__)
+        self.expansion_ = trained.expansion
+        self.kernel_ = trained.kernel
+        self.C_ = trained.C
+        self.cv_error_ = trained.cv_error
+        self.prototype_indices_ = trained.prototype_rows
+        self.tuning_history_ = trained.tuning.history
+        self.n_iter_ = len(trained.tuning.history)
+        self._publish()
+        return trained
+
+    def _publish(self) -> None:
+        """The expansion's parts under scikit-learn's names, as NumPy arrays."""
+        model = self.expansion_
+        dtype = np.asarray(model.prototypes).dtype
+        with jax.enable_x64(dtype == np.float64):
+            raw = model.prototypes
+            if model.scaling is not None:
+                raw = model.scaling.undo(raw)
+        self.prototypes_ = np.asarray(raw)
+        self.dual_coef_ = np.asarray(model.coefficients)
+        self.intercept_ = np.asarray(model.intercept)
+
+    def _check_parameters(self) -> None:
+        for name in ("lengthscale", "C", "cv"):
+            value = getattr(self, name)
+            if isinstance(value, str) and value != "auto":
+                raise ValueError(f"{name}: expected 'auto' or a number, got {value!r}")
+        if self.lengthscale is None and not isinstance(self.kernel, Kernel):
+            raise ValueError("lengthscale: None, to take a kernel as it is, needs a Kernel")
+
+    def _kernel(self, d: int) -> str | Kernel:
+        if self.lengthscale is None or isinstance(self.lengthscale, str):
+            return self.kernel
+        if self.kernel not in KERNELS:
+            raise ValueError(
+                f"lengthscale: expected 'auto' for the kernel {self.kernel!r}, which has no single "
+                f"one, got {self.lengthscale!r}"
+            )
+        return eqx.tree_at(
+            lambda kernel: kernel.lengthscale,
+            make_kernel(self.kernel, d),
+            jnp.asarray(self.lengthscale, float),
+        )
+
+    def _values(self, X: Any) -> np.ndarray:
+        check_is_fitted(self)
+        X = validate_data(self, X, reset=False, dtype=FLOATS)
+        dtype = self.prototypes_.dtype
+        with jax.enable_x64(dtype == np.float64):
+            return np.asarray(self.expansion_(np.asarray(X, dtype)))
+
+
+class Regressor(RegressorMixin, Machine):
+    """A machine for real targets."""
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "Regressor":
+        """Choose prototypes, tune what is "auto", fit.
+
+        Args:
+            X: inputs, shape `(n_samples, n_features)`.
+            y: targets, shape `(n_samples,)`.
+            sample_weight: row weights, shape `(n_samples,)`; 0 is as if the row were not there.
+
+        Returns:
+            The estimator itself.
+        """
+        X, y = validate_data(self, X, y, dtype=FLOATS, y_numeric=True)
+        _at_least_two(X)
+        self._fit(X, np.asarray(y, X.dtype), sample_weight, "regression")
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Values at the rows of `X`, shape `(n_samples,)`."""
+        return self._values(X)
+
+
+class Classifier(ClassifierMixin, Machine):
+    """A machine for two or more classes."""
+
+    classes_: np.ndarray
+    _code: Code | None
+    _decoding: Decoding
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "Classifier":
+        """Choose prototypes, tune what is "auto", fit, and calibrate probabilities.
+
+        Args:
+            X: inputs, shape `(n_samples, n_features)`.
+            y: class labels of any one type, shape `(n_samples,)`.
+            sample_weight: row weights, shape `(n_samples,)`; 0 is as if the row were not there.
+
+        Returns:
+            The estimator itself.
+        """
+        X, y = validate_data(self, X, y, dtype=FLOATS)
+        check_classification_targets(y)
+        _at_least_two(X)
+        if len(np.unique(y)) < 2:
+            raise ValueError(f"y: expected at least two classes, got one class only: {y[0]!r}")
+        trained = self._fit(X, y, sample_weight, "classification")
+        assert trained.classes is not None
+        self.classes_ = trained.classes
+        self._code, self._decoding = trained.code, trained.decoding
+        self._calibrate(trained.out_of_fold, y, sample_weight)
+        return self
+
+    def _calibrate(self, out_of_fold: Any, y: np.ndarray, sample_weight: Any) -> None:
+        """Logistic regression from the scores of rows by machines that have not seen them."""
+        scores = self._scores(np.asarray(out_of_fold))
+        scores = scores.reshape(len(y), -1)
+        self._calibration = LogisticRegression(C=1e3, max_iter=1000)
+        self._calibration.fit(scores, y, sample_weight)
+
+    def _scores(self, values: np.ndarray) -> np.ndarray:
+        if self._code is None:
+            return values
+        with jax.enable_x64(values.dtype == np.float64):
+            matrix = jnp.asarray(self._code.matrix, values.dtype)
+            return -np.asarray(distances(matrix, jnp.asarray(values), self._decoding))
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Scores, the largest for the predicted class.
+
+        Returns:
+            Shape `(n_samples,)` for two classes, positive for the second; for more
+            `(n_samples, n_classes)`, the negative distances from the classes' codes.
+        """
+        return self._scores(self._values(X))
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Class labels, shape `(n_samples,)`."""
+        values = self._values(X)
+        if self._code is None:
+            return self.classes_[(values >= 0).astype(int)]
+        with jax.enable_x64(values.dtype == np.float64):
+            matrix = jnp.asarray(self._code.matrix, values.dtype)
+            numbers = np.asarray(decode(matrix, jnp.asarray(values), self._decoding))
+        return self.classes_[numbers]
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Probabilities of the classes in the order of `classes_`, shape `(n_samples, n_classes)`.
+
+        By logistic regression on the scores, fitted to those that cross-validation gave for rows
+        the machine had not seen. The most probable class need not be the predicted one.
+        """
+        scores = self.decision_function(X)
+        return self._calibration.predict_proba(scores.reshape(len(scores), -1))
+
+
+def _at_least_two(X: np.ndarray) -> None:
+    if len(X) < 2:
+        raise ValueError(f"X: expected at least 2 rows, got n_samples = {len(X)}")

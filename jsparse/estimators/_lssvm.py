@@ -1,0 +1,95 @@
+"""LS-SVM in the dual as scikit-learn estimators."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..kernels import Kernel
+from ..tuning.search import Method
+from ._base import Classifier, Regressor
+
+
+class LSSVMClassifier(Classifier):
+    """Classification by an LS-SVM: every row is a prototype (De Brabanter 2010, Section 2).
+
+    Memory grows with the square of the number of rows; for more than some thousands take
+    `FixedSizeLSSVMClassifier`. Tuned by leave-one-out, which one decomposition gives for every `C`.
+
+    Args:
+        kernel: see `FixedSizeLSSVMClassifier`, also for the parameters that follow.
+        lengthscale: "auto", a number, one for each column, or None.
+        C: "auto" or a number.
+        multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
+        class_weight: None, "balanced" or a mapping from labels to factors.
+        search: "profile" or "csa".
+        max_evaluations: budget of the search; None for its default.
+        random_state: int, RandomState or None; decides the search "csa".
+
+    Attributes:
+        classes_: labels in sorted order.
+        prototypes_: the rows, shape `(n_samples, n_features)`.
+        prototype_indices_: their numbers.
+        dual_coef_: shape `(n_samples,)`, or with more than two classes a column per problem.
+        intercept_: one number per problem.
+        expansion_: the model, a `KernelExpansion`.
+        kernel_: the tuned kernel.
+        C_: the tuned C.
+        cv_error_: its leave-one-out error.
+        n_iter_: number of evaluations in the search.
+        tuning_history_: all of them.
+        n_features_in_: number of columns.
+        feature_names_in_: their names, if they had any.
+    """
+
+    cv = "auto"  # leave-one-out
+
+    def __init__(
+        self,
+        *,
+        kernel: str | Kernel = "rbf",
+        lengthscale: Any = "auto",
+        C: float | str = "auto",
+        multiclass: Any = "one_versus_rest",
+        class_weight: str | Mapping[Any, float] | None = None,
+        search: Method = "profile",
+        max_evaluations: int | None = None,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.kernel = kernel
+        self.lengthscale = lengthscale
+        self.C = C
+        self.multiclass = multiclass
+        self.class_weight = class_weight
+        self.search = search
+        self.max_evaluations = max_evaluations
+        self.random_state = random_state
+
+    def _options(self, n: int) -> dict[str, Any]:
+        return {"n_prototypes": "all"}
+
+
+class LSSVMRegressor(Regressor):
+    """Regression by an LS-SVM; see `LSSVMClassifier` for parameters and attributes."""
+
+    cv = "auto"  # leave-one-out
+
+    def __init__(
+        self,
+        *,
+        kernel: str | Kernel = "rbf",
+        lengthscale: Any = "auto",
+        C: float | str = "auto",
+        search: Method = "profile",
+        max_evaluations: int | None = None,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.kernel = kernel
+        self.lengthscale = lengthscale
+        self.C = C
+        self.search = search
+        self.max_evaluations = max_evaluations
+        self.random_state = random_state
+
+    def _options(self, n: int) -> dict[str, Any]:
+        return {"n_prototypes": "all"}

@@ -1,0 +1,23 @@
+"""scikit-learn, or the words that say how to get it."""
+
+try:
+    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.utils import check_random_state
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import check_is_fitted, validate_data
+except ImportError as error:
+    raise ImportError(
+        "the estimators need scikit-learn 1.6 or later: pip install 'jsparse[sklearn]'"
+    ) from error
+
+__all__ = [
+    "BaseEstimator",
+    "ClassifierMixin",
+    "LogisticRegression",
+    "RegressorMixin",
+    "check_classification_targets",
+    "check_is_fitted",
+    "check_random_state",
+    "validate_data",
+]

@@ -1,0 +1,199 @@
+"""The scikit-learn face: its own checks, and what its users expect."""
+
+import pickle
+
+import jax
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
+from sklearn.exceptions import NotFittedError
+from sklearn.kernel_ridge import KernelRidge
+from sklearn.metrics import brier_score_loss
+from sklearn.model_selection import GridSearchCV, cross_val_score, train_test_split
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import PolynomialFeatures
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from jsparse.estimators import (
+    FixedSizeLSSVMClassifier,
+    FixedSizeLSSVMRegressor,
+    LSSVMClassifier,
+    LSSVMRegressor,
+)
+from jsparse.kernels import Matern52
+
+QUICK = {"lengthscale": 2.0, "C": 10.0, "random_state": 0}
+EVERY = [
+    FixedSizeLSSVMClassifier(**QUICK, cv=3),
+    FixedSizeLSSVMRegressor(**QUICK, cv=3),
+    LSSVMClassifier(**QUICK),
+    LSSVMRegressor(**QUICK),
+]
+
+
+@pytest.fixture(autouse=True)
+def own_precision():
+    """As users have it: JAX in float32, and its usual promotions."""
+    with jax.enable_x64(False):
+        yield
+
+
+def argued(estimator):
+    """Checks that cannot hold, and why."""
+    if isinstance(estimator, FixedSizeLSSVMClassifier | FixedSizeLSSVMRegressor):
+        reason = (
+            "prototypes and folds are drawn at random from the rows: a weight of two gives a row "
+            "twice the chance, not the same draw as the row repeated"
+        )
+        return {
+            "check_sample_weight_equivalence_on_dense_data": reason,
+        }
+    if isinstance(estimator, LSSVMClassifier):
+        reason = "a repeated row is not left out with its twin: other probabilities, same decisions"
+        return {"check_sample_weight_equivalence_on_dense_data": reason}
+    return {}
+
+
+@pytest.mark.slow
+@parametrize_with_checks(EVERY, expected_failed_checks=argued)
+def test_scikit_learns_own_checks(as_users_call, estimator, check):
+    check(estimator)
+
+
+@pytest.fixture(scope="module")
+def cancer():
+    return load_breast_cancer(return_X_y=True)
+
+
+@pytest.fixture(scope="module")
+def tuned(cancer):
+    X, y = cancer
+    with jax.enable_x64(False):
+        return FixedSizeLSSVMClassifier(60, random_state=0).fit(X[:400], y[:400])
+
+
+def test_attributes_and_calibrated_probabilities(cancer, tuned):
+    X, y = cancer
+    assert tuned.prototypes_.shape == (60, 30)
+    np.testing.assert_allclose(tuned.prototypes_, X[tuned.prototype_indices_], rtol=1e-9)
+    assert tuned.dual_coef_.shape == (60,)
+    assert tuned.intercept_.shape == ()
+    assert tuned.n_iter_ == len(tuned.tuning_history_) == 10
+    assert tuned.cv_error_ < 0.05
+    assert tuned.score(X[400:], y[400:]) > 0.95
+    proba = tuned.predict_proba(X[400:])
+    np.testing.assert_allclose(proba.sum(axis=1), 1)
+    assert brier_score_loss(y[400:], proba[:, 1]) < 0.04
+    assert proba.dtype == np.float64
+    f = tuned.decision_function(X[400:])
+    np.testing.assert_array_equal(tuned.predict(X[400:]), tuned.classes_[(f >= 0).astype(int)])
+
+
+def test_pickled_and_cloned(cancer, tuned):
+    X, _ = cancer
+    again = pickle.loads(pickle.dumps(tuned))
+    np.testing.assert_array_equal(again.predict_proba(X), tuned.predict_proba(X))
+    with pytest.raises(NotFittedError):
+        clone(tuned).predict(X)
+
+
+def test_precision_is_that_of_the_data(cancer):
+    X, y = cancer
+    for dtype in (np.float32, np.float64):
+        model = FixedSizeLSSVMClassifier(20, **QUICK, cv=3).fit(X.astype(dtype), y)
+        assert model.decision_function(X).dtype == dtype
+        assert str(model.expansion_.prototypes.dtype) == np.dtype(dtype).name
+
+
+@pytest.mark.parametrize("scheme", ["one_versus_rest", "one_versus_one", "minimum_output"])
+@pytest.mark.parametrize("machine", [FixedSizeLSSVMClassifier, LSSVMClassifier])
+def test_several_classes_with_names(machine, scheme):
+    X, y = load_iris(return_X_y=True, as_frame=True)
+    names = np.array(["setosa", "versicolor", "virginica"])[y]
+    train, test, y_train, y_test = train_test_split(X, names, random_state=0, stratify=names)
+    model = machine(multiclass=scheme, lengthscale=2.0, random_state=0).fit(train, y_train)
+    assert model.score(test, y_test) > 0.9
+    assert list(model.feature_names_in_) == list(X.columns)
+    assert model.predict_proba(test).shape == (len(test), 3)
+    scores = model.decision_function(test)
+    np.testing.assert_array_equal(model.classes_[scores.argmax(axis=1)], model.predict(test))
+    assert (np.argmax(model.predict_proba(test), axis=1) == scores.argmax(axis=1)).mean() > 0.9
+
+
+def test_in_a_pipeline_and_a_grid_search():
+    X, y = load_diabetes(return_X_y=True)
+    pipe = make_pipeline(PolynomialFeatures(2), FixedSizeLSSVMRegressor(30, lengthscale=8.0, cv=3))
+    assert cross_val_score(pipe, X[:200], y[:200], cv=3).mean() > 0.3
+    grid = GridSearchCV(
+        FixedSizeLSSVMRegressor(lengthscale=3.0, C=1.0, cv=3, random_state=0),
+        {"n_prototypes": [5, 40], "selection": ["renyi", "uniform"]},
+        cv=3,
+    ).fit(X[:200], y[:200])
+    assert grid.best_params_["n_prototypes"] == 40
+
+
+def test_the_dual_is_kernel_ridge_with_an_intercept():
+    X, y = load_diabetes(return_X_y=True)
+    X = X[:150] / X[:150].std(axis=0)
+    X, y = np.concatenate([X, -X]), np.concatenate([y[:150], -y[:150]])
+    X = X / X.std(axis=0)
+    model = LSSVMRegressor(lengthscale=3.0, C=5.0).fit(X, y)
+    theirs = KernelRidge(alpha=0.2, kernel="rbf", gamma=1 / 18).fit(X, y)
+    np.testing.assert_allclose(model.predict(X[:30]), theirs.predict(X[:30]), rtol=1e-6)
+    assert model.prototypes_.shape == X.shape
+
+
+def test_a_tuned_dual_beats_its_neighbours():
+    X, y = load_diabetes(return_X_y=True)
+    model = LSSVMRegressor().fit(X[:300], y[:300])
+    assert model.score(X[300:], y[300:]) > 0.4
+    own = LSSVMRegressor(lengthscale=0.1, C=100.0).fit(X[:300], y[:300])
+    assert own.cv_error_ > model.cv_error_
+
+
+def test_kernels_of_the_users_own(cancer):
+    X, y = cancer
+    model = FixedSizeLSSVMClassifier(
+        30, kernel=2.0 * Matern52(4.0), lengthscale=None, C=1.0, cv=3, random_state=0
+    ).fit(X, y)
+    assert model.n_iter_ == 1
+    assert model.score(X, y) > 0.95
+    per_column = FixedSizeLSSVMClassifier(30, lengthscale=np.full(30, 5.0), C=1.0, cv=3).fit(X, y)
+    assert per_column.kernel_.lengthscale.shape == (30,)
+
+
+def test_robust_regression():
+    X, y = load_diabetes(return_X_y=True)
+    rng = np.random.default_rng(0)
+    noisy = y[:300] + 3000 * (rng.random(300) < 0.1)
+    options = {"lengthscale": 3.0, "C": np.nan, "cv": 3, "random_state": 0}
+    errors = {}
+    for loss, C in (("squared", 0.1), ("absolute", 10.0), ("huber", 0.1)):
+        model = FixedSizeLSSVMRegressor(40, **{**options, "C": C}, loss=loss).fit(X[:300], noisy)
+        errors[loss] = np.median(np.abs(model.predict(X[300:]) - y[300:]))
+    assert errors["absolute"] < 0.5 * errors["squared"]
+    assert errors["huber"] < 0.5 * errors["squared"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_prototypes": 9999}, "n_prototypes: expected a whole number"),
+        ({"n_prototypes": "most"}, "n_prototypes: expected 'auto'"),
+        ({"C": "best"}, "C: expected 'auto'"),
+        ({"C": -1.0}, "C: expected a vector of positive"),
+        ({"kernel": "linear", "lengthscale": 1.0}, "lengthscale: expected 'auto'"),
+        ({"lengthscale": None}, "needs a Kernel"),
+        ({"cv": 1}, "folds: expected"),
+        ({"multiclass": "two"}, None),
+        ({"selection": "best"}, "selection: expected"),
+    ],
+)
+def test_bad_parameters_are_named(as_users_call, cancer, options, message):
+    X, y = cancer
+    model = FixedSizeLSSVMClassifier(**{"n_prototypes": 20, "cv": 3, **QUICK, **options})
+    if message is None:  # a scheme matters for three classes only
+        y, message = y + (X[:, 0] > 15), "multiclass: expected"
+    with pytest.raises(ValueError, match=message):
+        model.fit(X, y)
