@@ -1,6 +1,6 @@
 """What the estimators share: from parameters to `train`, and from a trained model to attributes."""
 
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -25,6 +25,7 @@ from ._sklearn import (
 )
 
 FLOATS = [np.float64, np.float32]
+_TREES = {"expansion_", "kernel_"}
 
 
 class Machine(BaseEstimator):
@@ -97,6 +98,19 @@ class Machine(BaseEstimator):
         self.prototypes_ = np.asarray(raw)
         self.dual_coef_ = np.asarray(model.coefficients)
         self.intercept_ = np.asarray(model.intercept)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # As NumPy: float64 arrays of JAX's would be read back from a pickle as float32.
+        state: dict[str, Any] = {**cast(dict[str, Any], super().__getstate__())}
+        for name in _TREES & set(state):
+            state[name] = jax.tree.map(np.asarray, state[name])
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for name in _TREES & set(state):
+            with jax.enable_x64(state["prototypes_"].dtype == np.float64):
+                setattr(self, name, jax.tree.map(jnp.asarray, state[name]))
 
     def _check_parameters(self) -> None:
         for name in ("lengthscale", "C", "cv"):

@@ -170,7 +170,11 @@ def init(
     """Least squares with the rows' own weights."""
     weights, intercept, residual, lost = _least_squares(Phi, y, w, C, block_rows)
     delta = _threshold(loss, threshold, residual, w)
-    status = jnp.where(lost, PRECISION_LOST, RUNNING).astype(jnp.int32)
+    # Most rows fitted to rounding by least squares: there is nothing to reweight.
+    size = epsilon(y.dtype) * jnp.max(jnp.where(w > 0, jnp.abs(y), 0))
+    done = weighted_median(jnp.abs(residual), w) <= 8 * size
+    status = jnp.where(done, CONVERGED, RUNNING)
+    status = jnp.where(lost, PRECISION_LOST, status).astype(jnp.int32)
     objective = _objective(loss, weights, residual, w, C, delta)
     zero = jnp.zeros((), jnp.int32)
     return State(weights, intercept, residual, delta, objective, zero, status)
@@ -246,9 +250,8 @@ def _threshold(
         return threshold
     typical = weighted_median(jnp.abs(residual), w)
     largest = jnp.max(jnp.where(w > 0, jnp.abs(residual), 0))
-    # Far above the smallest number, so that squares of weights stay finite if all residuals are 0.
-    tiny = float(jnp.finfo(residual.dtype).tiny) ** 0.25
-    floor = jnp.maximum(epsilon(residual.dtype) * largest, tiny)
+    # If nothing is left over, any number will do.
+    floor = jnp.where(largest > 0, epsilon(residual.dtype) * largest, 1)
     # Median of |e| to standard deviation, for normal noise.
     factor = SMOOTHING if loss == "absolute" else TUNING * 1.4826
     return jnp.maximum(factor * typical, floor)

@@ -77,6 +77,7 @@ def kernel_at(problem: Problem, theta: Float[Array, " p"]) -> Kernel:
     return eqx.combine(unravel(jnp.exp(theta)), problem.fixed)
 
 
+@jax.jit
 def feature_map(kernel: Kernel, prototypes: Float[Array, "m d"]) -> features.FeatureMap:
     """Nystroem features; for the linear kernel the inputs themselves, which no rank can limit."""
     if isinstance(kernel, kernels.Linear):
