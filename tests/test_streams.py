@@ -1,0 +1,73 @@
+"""Streams of row batches: the same every time, or an error that names the rows."""
+
+import numpy as np
+import pytest
+
+from jsparse.data.streams import ArrayStream, Batch, Checked, StreamError
+
+
+def data(n=23):
+    rng = np.random.default_rng(0)
+    return rng.standard_normal((n, 3)), rng.standard_normal(n)
+
+
+def test_arrays_and_memory_maps_come_in_batches(tmp_path):
+    X, y = data()
+    np.save(tmp_path / "X.npy", X)
+    mapped = np.load(tmp_path / "X.npy", mmap_mode="r")
+    stream = Checked(ArrayStream(mapped, y, batch_rows=5))
+    for _ in range(2):
+        batches = list(stream)
+        assert [len(b.X) for b in batches] == [5, 5, 5, 5, 3]
+        np.testing.assert_array_equal(np.concatenate([b.X for b in batches]), X)
+        np.testing.assert_array_equal(np.concatenate([b.y for b in batches]), y)
+    assert stream.rows == 23
+    assert stream.passes == 2
+
+
+class Shifting:
+    """A stream that is another one each time it is read."""
+
+    def __init__(self, *passes):
+        self.passes = list(passes)
+
+    def __iter__(self):
+        return iter(self.passes.pop(0))
+
+
+def cut(X, y, size=10):
+    return [Batch(X[i : i + size], y[i : i + size]) for i in range(0, len(X), size)]
+
+
+def with_nan(batches):
+    last = batches[-1]
+    X = last.X.copy()
+    X[2, 1] = np.nan
+    return [*batches[:-1], last._replace(X=X)]
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        (lambda b: b[:-1], "ended after 20 rows; expected 23"),
+        (lambda b: [*b, b[-1]], "rows 23 to 25: expected 23 rows"),
+        (lambda b: [b[0], b[1]._replace(X=b[1].X[:, :2])], "rows 10 to 19: expected 3 columns"),
+        (with_nan, "rows 20 to 22: X is not finite at row 22"),
+        (lambda b: [b[0]._replace(y=b[0].y[:-1])], "rows 0 to 9: 10 rows of X, 9 of y"),
+        (lambda b: [], "at least one row"),
+    ],
+)
+def test_a_stream_that_changes_is_told(second, message):
+    batches = cut(*data())
+    stream = Checked(Shifting(batches, second(batches)))
+    assert sum(len(b.X) for b in stream) == 23
+    with pytest.raises(StreamError, match=message):
+        list(stream)
+
+
+def test_lengths_must_agree(as_users_call):
+    X, y = data()
+    with pytest.raises(ValueError, match="as many rows"):
+        ArrayStream(X, y[:-1])
+    with pytest.raises(ValueError, match="batch_rows"):
+        ArrayStream(X, y, batch_rows=0)
