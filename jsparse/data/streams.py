@@ -1,7 +1,7 @@
 """Rows that come in batches, and can be read again: arrays on disk and files larger than memory."""
 
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float, Shaped
@@ -15,6 +15,7 @@ class Batch(NamedTuple):
     weights: Float[np.ndarray, "n"] | None = None
 
 
+@runtime_checkable
 class RowStream(Protocol):
     """Something that yields the same batches of rows every time it is iterated over."""
 
