@@ -85,10 +85,12 @@ def row_weights(
     """Row weights times those of the classes; None if there are neither."""
     n = len(numbers)
     w = np.ones(n) if weights is None else np.asarray(weights, float)
-    if w.shape != (n,) or not np.all((w >= 0) & np.isfinite(w)) or not np.any(w > 0):
+    if w.shape != (n,) or not np.all((w >= 0) & np.isfinite(w)):
         raise ValueError(
-            f"weights: expected {n} finite numbers of at least 0, some above 0, got shape {w.shape}"
+            f"weights: expected {n} finite numbers of at least 0, got shape {w.shape} or others"
         )
+    if not np.any(w > 0):
+        raise ValueError("weights: expected some above 0, got weights of zero only")
     if class_weight is None:
         return None if weights is None else w
     if classes is None:
