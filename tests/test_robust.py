@@ -143,6 +143,14 @@ def test_cross_validation_equals_refitting(loss):
         np.testing.assert_allclose(result.scores[s], np.mean(np.abs(out - y)), rtol=1e-3)
 
 
+def test_cross_validation_refuses_what_it_would_not_heed(as_users_call):
+    phi, X, y, _ = problem()
+    folds, C = plain_folds(jax.random.key(0), 80, 4), jnp.array([1.0])
+    for options in ({"method": "removal"}, {"intercept_penalty": 1.0}):
+        with pytest.raises(ValueError, match="takes the method 'auto' and no intercept_penalty"):
+            cross_validate(phi, C, X, y, folds, loss="huber", **options)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

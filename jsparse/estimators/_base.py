@@ -1,5 +1,6 @@
 """What the estimators share: from parameters to `train`, and from a trained model to attributes."""
 
+import abc
 from typing import Any, cast
 
 import equinox as eqx
@@ -28,7 +29,7 @@ FLOATS = [np.float64, np.float32]
 _TREES = {"expansion_", "kernel_"}
 
 
-class Machine(BaseEstimator):
+class Machine(BaseEstimator, abc.ABC):
     """Fitting and evaluating, whatever the task.
 
     Computations are in the precision of the data: float64 for float64, also where JAX's own
@@ -46,9 +47,9 @@ class Machine(BaseEstimator):
     multiclass: Any
     class_weight: Any
 
+    @abc.abstractmethod
     def _options(self, n: int) -> dict[str, Any]:
         """Arguments of `train` that only the subclass knows."""
-        raise NotImplementedError
 
     def _fit(self, X: np.ndarray, y: np.ndarray, sample_weight: Any, task: Task) -> Trained:
         self._check_parameters()

@@ -86,12 +86,13 @@ def cross_validate(
             serves every problem. "misclassification" is of the decoded classes, the other metrics
             are means over the problems that see the row.
         decoding: see `multiclass.distances`.
-        loss: of the machine; "absolute" and "huber" (see `machines.robust`) refit every fold, `C`
-            and target, each from the solution for the `C` before, and have no derivatives.
+        loss: of the machine; "absolute" and "huber" (see `machines.robust`) are fitted anew for
+            every fold, `C` and target, with the intercept unpenalised, and have no derivatives in
+            reverse mode.
 
-    Differentiable in the feature map, `C`, `X`, `y` and `weights` in both modes (for the metric
-    "misclassification" the derivative of the scores is zero). Nothing recompiles when values
-    change; `vmap` over kernels, `C` and data sets works.
+    With the loss "squared" differentiable in the feature map, `C`, `X`, `y` and `weights` in both
+    modes (for the metric "misclassification" the derivative of the scores is zero). Nothing
+    recompiles when values change; `vmap` over kernels, `C` and data sets works.
 
     Raises:
         ValueError: for shapes that do not fit, folds of other data, an unknown metric, a map whose
@@ -108,6 +109,11 @@ def cross_validate(
     y, weights = _checked(C, X, y, folds, weights, metric, code)
     if loss not in ("squared", "absolute", "huber"):
         raise ValueError(f"loss: expected 'squared', 'absolute' or 'huber', got {loss!r}")
+    if loss != "squared" and (method != "auto" or not _is_zero(intercept_penalty)):
+        raise ValueError(
+            f"loss: {loss!r} takes the method 'auto' and no intercept_penalty, got {method!r} and "
+            f"{intercept_penalty}"
+        )
     whole = code is None or code.shares_all_rows
     if method == "removal" and not whole:
         raise ValueError("method: a code whose problems see different rows needs 'subtraction'")
@@ -158,6 +164,10 @@ def _checked(
             "class numbers with a code"
         )
     return y, weights
+
+
+def _is_zero(value: ScalarLike) -> bool:
+    return is_concrete(value) and float(value) == 0
 
 
 def _cheaper(p: int, r: int, s: int) -> Literal["subtraction", "removal"]:

@@ -315,15 +315,14 @@ def _fit(posed: Problem, kernel: Kernel, C: float | np.ndarray, loss: Loss) -> F
         return dual.fit(kernel, float(C), X, posed.y, w)
     phi = feature_map(kernel, posed.prototypes)
     if loss != "squared":
-        targets, w = posed.y, posed.weights
+        targets = posed.y
         if posed.code is not None:  # a problem leaves out the rows of classes with target 0
             targets = jnp.asarray(posed.code.matrix)[posed.y]
             w = jnp.abs(targets) if w is None else jnp.abs(targets) * w[:, None]
-        return robust.fit(phi, jnp.asarray(C, posed.X.dtype), posed.X, targets, w, loss=loss)
+        return robust.fit(phi, jnp.asarray(C, X.dtype), X, targets, w, loss=loss)
     if posed.code is not None:
-        own = jnp.asarray(C, posed.X.dtype)
-        return fixed_size.fit_classes(phi, own, posed.X, posed.y, posed.code, posed.weights)
-    return fixed_size.fit_features(phi, float(C), posed.X, posed.y, posed.weights)
+        return fixed_size.fit_classes(phi, jnp.asarray(C, X.dtype), X, posed.y, posed.code, w)
+    return fixed_size.fit_features(phi, float(C), X, posed.y, w)
 
 
 def make_kernel(kernel: str | Kernel, d: int) -> Kernel:
