@@ -26,9 +26,12 @@ from .tuning.folds import plain_folds as plain_folds
 from .tuning.folds import stratified_folds as stratified_folds
 from .tuning.pipeline import Trained as Trained
 from .tuning.pipeline import train as train
+from .tuning.plan import Plan as Plan
+from .tuning.plan import plan as plan
 from .tuning.problem import tuning_problem as tuning_problem
 from .tuning.search import load_history as load_history
 from .tuning.search import save_history as save_history
 from .tuning.search import tune as tune
+from .tuning.stream import train_stream as train_stream
 
 __version__ = "0.1.0"

@@ -6,6 +6,7 @@ output went away.
 """
 
 import argparse
+import functools
 import os
 import signal
 import sys
@@ -26,10 +27,13 @@ from ..data import demo_set
 from ..multiclass import distances, output_code
 from ..serialization import atomic_path, check_writable, load, save
 from ..tuning.pipeline import KERNELS, Trained, decide, train
+from ..tuning.plan import free_bytes
+from ..tuning.stream import train_stream
 from . import report
 
 if TYPE_CHECKING:
     from ..data.encoding import Encoded
+    from ..data.schema import Schema
 
 DONE, FAILED, BAD_INPUT, UNTRUSTED, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 130, 141
 
@@ -101,6 +105,18 @@ def _parser() -> argparse.ArgumentParser:
         "--missing", nargs="+", default=[], metavar="TEXT", help="CSV cells that mean missing"
     )
     fit.add_argument("--max-categories", type=int, default=100, metavar="N")
+    fit.add_argument(
+        "--stream",
+        action="store_true",
+        help="read the rows in batches, several times: for files larger than memory and folders of "
+        "Parquet files",
+    )
+    fit.add_argument(
+        "--holdout",
+        type=float,
+        metavar="SHARE",
+        help="with --stream: validate on this share of the rows instead of by folds",
+    )
     fit.set_defaults(run=_fit)
     _training_options(fit, prototypes=None)
 
@@ -120,6 +136,8 @@ def _training_options(parser: argparse.ArgumentParser, prototypes: int | None) -
     add("--kernel", choices=[*KERNELS, "linear", "polynomial"], default="rbf")
     codes = ["one-versus-rest", "one-versus-one", "minimum-output"]
     add("--multiclass", choices=codes, default=codes[0], help="more than two classes as problems")
+    losses = ["squared", "absolute", "huber"]
+    add("--loss", choices=losses, default=losses[0], help="the others are for outliers")
     add("--balanced", action="store_true", help="let all classes weigh the same")
     add("--folds", type=int, default=10, metavar="V")
     add("--search", choices=["profile", "csa"], default="profile")
@@ -164,8 +182,7 @@ def _interruptible() -> Iterator[Callable[[], None]]:
         signal.signal(signal.SIGINT, before)
 
 
-def _train(options: argparse.Namespace, X: np.ndarray, y: np.ndarray, task: Any) -> Trained:
-    m = options.prototypes
+def _train(options: argparse.Namespace, train: Callable[..., Trained], task: Any) -> Trained:
     with _interruptible() as check, report.progress(quiet=options.quiet) as show:
 
         def progress(done: int, planned: int, best: float) -> None:
@@ -174,11 +191,8 @@ def _train(options: argparse.Namespace, X: np.ndarray, y: np.ndarray, task: Any)
             check()
 
         return train(
-            X,
-            y,
             task=task,
             key=jax.random.key(options.seed),
-            n_prototypes=max(1, min(500, len(X) // 3)) if m is None else m,
             kernel=options.kernel,
             folds=options.folds,
             multiclass=options.multiclass.replace("-", "_"),
@@ -188,6 +202,12 @@ def _train(options: argparse.Namespace, X: np.ndarray, y: np.ndarray, task: Any)
             max_seconds=options.seconds,
             progress=progress,
         )
+
+
+def _train_table(options: argparse.Namespace, X: np.ndarray, y: np.ndarray, task: Any) -> Trained:
+    m = options.prototypes
+    m = max(1, min(500, len(X) // 3)) if m is None else m
+    return _train(options, functools.partial(train, X, y, n_prototypes=m, loss=options.loss), task)
 
 
 def _exit_code(trained: Trained) -> int:
@@ -206,7 +226,7 @@ def _demo(options: argparse.Namespace) -> int:
     order = np.random.default_rng(options.seed).permutation(len(data.X))
     cut = 2 * len(order) // 3
     rows, held_out = order[:cut], order[cut:]
-    trained = _train(options, data.X[rows], data.y[rows], data.task)
+    trained = _train_table(options, data.X[rows], data.y[rows], data.task)
     predicted = trained.predict(data.X[held_out])
     report.training(trained, f"scikit-learn's {data.name}", len(rows), data.X.shape[1])
     report.test_error(trained, data.y[held_out], predicted)
@@ -214,43 +234,72 @@ def _demo(options: argparse.Namespace) -> int:
 
 
 def _fit(options: argparse.Namespace) -> int:
-    from ..data.encoding import encode, encode_target, fit_schema, infer_task
-    from ..data.tables import NULL_VALUES, read_table
-
     _check_output(options.out, options.file)
-    table = read_table(options.file, null_values=(*NULL_VALUES, *options.missing))
-    task, reason = infer_task(table, options.target)
-    if options.task is not None:
-        task, reason = options.task, "as asked"
-    schema = fit_schema(
-        table,
-        options.target,
-        task=task,
-        impute=options.impute,
-        categorical=options.categorical,
-        drop=options.drop,
-        max_categories=options.max_categories,
-    )
-    encoded = encode(schema, table, dtype=options.precision)
-    X, y = encoded.X, encode_target(schema, table)
-    _tell_imputed(encoded)
-    trained = _train(options, X, y, task)
+    if options.holdout is not None and not options.stream:
+        raise ValueError("--holdout: expected together with --stream")
+    trained, schema, reason = (_fit_stream if options.stream else _fit_table)(options)
     code = _exit_code(trained)
     metadata = {
         "schema": schema.to_json(),
-        "task": task,
+        "task": schema.task,
         "classes": None if trained.classes is None else trained.classes.tolist(),
         "cv_error": trained.cv_error,
         "metric": trained.metric,
         "C": np.asarray(trained.C).tolist(),
         "code": None if trained.code is None else trained.code.matrix.tolist(),
         "decoding": trained.decoding,
-        "rows": len(X),
+        "rows": trained.n_rows,
     }
     save(options.out, trained.expansion, metadata)
-    report.training(trained, f"{options.file} ({task}: {reason})", len(X), X.shape[1])
+    source = f"{options.file} ({schema.task}: {reason})"
+    report.training(trained, source, trained.n_rows, len(schema.features))
     report.line("model", options.out)
     return code
+
+
+def _fit_table(options: argparse.Namespace) -> tuple[Trained, "Schema", str]:
+    from ..data.encoding import encode, encode_target, fit_schema, infer_task
+    from ..data.tables import NULL_VALUES, read_table, table_bytes
+
+    # As a table, and encoded.
+    there, needed = free_bytes(), 2 * table_bytes(options.file)
+    if there is not None and needed > there:
+        raise ValueError(
+            f"{options.file!r}: reading it takes some {needed / 1e9:.1f} GB of memory, of which "
+            f"there are {there / 1e9:.1f}; give --stream to read it in batches"
+        )
+    table = read_table(options.file, null_values=(*NULL_VALUES, *options.missing))
+    task, reason = infer_task(table, options.target)
+    if options.task is not None:
+        task, reason = options.task, "as asked"
+    schema = fit_schema(table, options.target, task=task, **_columns(options))
+    encoded = encode(schema, table, dtype=options.precision)
+    _tell_imputed(encoded)
+    trained = _train_table(options, encoded.X, encode_target(schema, table), task)
+    return trained, schema, reason
+
+
+def _fit_stream(options: argparse.Namespace) -> tuple[Trained, "Schema", str]:
+    from ..data.table_streams import TableFile, TableStream, stream_schema
+    from ..data.tables import NULL_VALUES
+
+    if options.loss != "squared":
+        raise ValueError(f"--loss: expected 'squared' with --stream, got {options.loss!r}")
+    file = TableFile(
+        options.file,
+        null_values=(*NULL_VALUES, *options.missing),
+        keep=(options.target, *options.categorical),
+    )
+    schema, reason = stream_schema(file, options.target, task=options.task, **_columns(options))
+    stream = TableStream(file, schema, options.precision)
+    m = 500 if options.prototypes is None else options.prototypes
+    call = functools.partial(train_stream, stream, n_prototypes=m, holdout=options.holdout)
+    return _train(options, call, schema.task), schema, reason
+
+
+def _columns(options: argparse.Namespace) -> dict[str, Any]:
+    names = ("impute", "categorical", "drop", "max_categories")
+    return {name: getattr(options, name) for name in names}
 
 
 def _check_output(path: str, *inputs: str) -> None:

@@ -6,6 +6,8 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float, Shaped
 
+BATCH_ROWS = 65536
+
 
 class Batch(NamedTuple):
     """Consecutive rows."""
@@ -44,7 +46,7 @@ class ArrayStream:
         y: Shaped[np.ndarray, "n"],
         weights: Shaped[np.ndarray, "n"] | None = None,
         *,
-        batch_rows: int = 65536,
+        batch_rows: int = BATCH_ROWS,
     ) -> None:
         if not len(X) == len(y) == (len(y) if weights is None else len(weights)):
             raise ValueError(f"expected as many rows of X, y and weights; got {len(X)}, {len(y)}")

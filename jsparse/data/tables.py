@@ -78,14 +78,14 @@ def read_table(
     try:
         with path.open("rb") as file:
             start = file.read(8)
-        _check_start(start, name)
+        check_start(start, name)
         if start.startswith(b"PAR1") or path.suffix in (".parquet", ".pq"):
             # Not read_table, which takes a part of the path "a=1/" for a column.
             table = pa_parquet.ParquetFile(path).read()
         else:
             kind = "CSV"
-            delimiter = _delimiter(path)
-            table = _read_csv(path, delimiter, null_values, _text_columns(schema))
+            delimiter = delimiter_of(path)
+            table = _read_csv(path, delimiter, null_values, text_columns(schema))
         names = list(table.column_names)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = "it is not text in UTF-8" if isinstance(error, UnicodeDecodeError) else error
@@ -120,7 +120,8 @@ def locate(table: pa.Table, row: int) -> str:
     is no longer the whole file gives the row only.
     """
     source = source_of(table)
-    words = f"row {row + 1}"
+    number = source["numbers"][row] if "numbers" in source else source.get("first", 0) + row
+    words = f"row {number + 1}"
     if not source.get("delimiter") or source["rows"] != table.num_rows:
         return words
     try:
@@ -135,6 +136,23 @@ def locate(table: pa.Table, row: int) -> str:
     except (OSError, csv.Error):
         pass  # the file has changed since; the row still stands
     return words
+
+
+def note_rows(table: pa.Table, *, first: int = 0, numbers: Sequence[int] = ()) -> pa.Table:
+    """Note which rows of a file these are, those from `first` on or as numbered, for `locate`."""
+    noted = {"numbers": list(numbers)} if numbers else {"first": first}
+    return table.replace_schema_metadata({_SOURCE: json.dumps(noted).encode()})
+
+
+def table_bytes(path: str | os.PathLike[str]) -> int:
+    """What a file will roughly take in memory as a table."""
+    if not os.path.isfile(path):
+        return 0  # said better where it is read
+    with open(path, "rb") as file:
+        if file.read(4) != b"PAR1":
+            return os.path.getsize(path)
+    found = pa_parquet.ParquetFile(path).metadata
+    return 8 * found.num_rows * found.num_columns
 
 
 def check_names(table: pa.Table, wanted: Iterable[str], what: str) -> None:
@@ -166,7 +184,8 @@ def listing(values: Iterable[Any], most: int = 10) -> str:
     return words if len(values) <= most else f"{words} and {len(values) - most} more"
 
 
-def _check_start(start: bytes, name: str) -> None:
+def check_start(start: bytes, name: str) -> None:
+    """Raise if a file's first bytes say that it is no table."""
     if not start:
         raise TableError(f"{name}: expected a CSV or Parquet file; it is empty")
     for magic, what in _NOT_TABLES.items():
@@ -180,7 +199,8 @@ def _open_text(path: Path) -> io.TextIOWrapper:
     )
 
 
-def _delimiter(path: Path) -> str:
+def delimiter_of(path: Path) -> str:
+    """What separates the cells of a CSV file, by its header."""
     with _open_text(path) as file:
         header = next((line for line in file if line.strip()), "")
     header = re.sub(r'"[^"]*"', "", header)
@@ -224,7 +244,7 @@ def _has_decimal_commas(table: pa.Table) -> bool:
     return False
 
 
-def _text_columns(schema: Schema | None) -> dict[str, pa.DataType]:
+def text_columns(schema: Schema | None) -> dict[str, pa.DataType]:
     """The columns whose type must not be guessed from the cells, as it was text in training."""
     if schema is None:
         return {}

@@ -16,8 +16,7 @@ from ..expansion import KernelExpansion
 from ..features import FeatureMap, Nystroem
 from ..kernels import Kernel
 from ..multiclass import Code, solve_code
-from ..normal_equations import accumulate, accumulate_groups
-from ..solvers.ridge import Ridge
+from ..normal_equations import NormalEquations, accumulate, accumulate_groups
 
 
 class FixedSizeFit(NamedTuple):
@@ -144,6 +143,56 @@ def fit_classes(
     )
 
 
+def fit_sums(
+    feature_map: FeatureMap,
+    C: ScalarLike | Float[Array, " l"],
+    sums: NormalEquations,
+    code: Code | None = None,
+    *,
+    intercept_penalty: ScalarLike = 0.0,
+) -> FixedSizeFit:
+    """`fit_features` or `fit_classes` from sums over rows that need not be there any more.
+
+    Args:
+        feature_map: the one that was summed; penalised by the identity.
+        C: weight of the data-fit term, or one for each problem of a code, shape `l`.
+        sums: of all rows (`normal_equations.accumulate`), or as `multiclass.solve_code` wants them.
+        code: several classes as several problems.
+        intercept_penalty: see `fit`.
+
+    Pure; differentiable in the feature map, `C` and the sums, in both modes.
+    """
+    check_penalty(feature_map)
+    C, penalty = jnp.asarray(C, sums.gram.dtype), like(intercept_penalty, sums.gram)
+    return _solve(feature_map, C, sums, code, penalty)
+
+
+@jax.jit
+def _solve(
+    feature_map: FeatureMap,
+    C: Float[Array, ""] | Float[Array, " l"],
+    sums: NormalEquations,
+    code: Code | None,
+    intercept_penalty: Float[Array, ""],
+) -> FixedSizeFit:
+    total = sums
+    if code is None:
+        solution = sums.solve(C[None], intercept_penalty)
+    else:
+        solution = solve_code(code, sums, C[None], intercept_penalty)
+        if not code.shares_all_rows:
+            total = jax.tree.map(lambda a: jnp.sum(a, axis=0), sums)
+    unresolved = jnp.any(feature_map.unresolved(C, total.energy))
+    lost = jnp.where(unresolved, TRUNCATED, CONVERGED).astype(jnp.int32)
+    return FixedSizeFit(
+        expansion=feature_map.expansion(solution.weights[0], solution.intercept[0]),
+        degrees_of_freedom=solution.degrees_of_freedom[0],
+        effective_rank=solution.effective_rank,
+        relative_residual=solution.relative_residual[0],
+        status=jnp.maximum(solution.status[0], lost),
+    )
+
+
 @functools.partial(jax.jit, static_argnames="block_rows")
 def _fit_classes(
     feature_map: FeatureMap,
@@ -158,7 +207,6 @@ def _fit_classes(
     matrix = jnp.asarray(code.matrix)
     if code.shares_all_rows:
         sums = accumulate(feature_map, X, matrix[labels], weights, block_rows=block_rows)
-        total = sums
     else:
         w = jnp.ones(X.shape[0], X.dtype) if weights is None else weights
         nothing = jnp.zeros((X.shape[0], 0), X.dtype)
@@ -166,10 +214,7 @@ def _fit_classes(
         sums = accumulate_groups(
             feature_map, X, nothing, w, labels, n_groups=k, block_rows=block_rows
         )
-        total = jax.tree.map(lambda a: jnp.sum(a, axis=0), sums)
-    solution = solve_code(code, sums, C[None], intercept_penalty)
-    worst = jnp.max(C)
-    return _result(feature_map, worst, total.energy, solution)
+    return _solve(feature_map, C, sums, code, intercept_penalty)
 
 
 @functools.partial(jax.jit, static_argnames="block_rows")
@@ -201,22 +246,7 @@ def _fit(
     block_rows: int | None,
 ) -> FixedSizeFit:
     equations = accumulate(feature_map, X, y, weights, block_rows=block_rows)
-    solution = equations.solve(C[None], intercept_penalty)
-    return _result(feature_map, C, equations.energy, solution)
-
-
-def _result(
-    feature_map: FeatureMap, C: Float[Array, "*l"], energy: Float[Array, " p"], solution: Ridge
-) -> FixedSizeFit:
-    unresolved = jnp.any(feature_map.unresolved(C, energy))
-    lost = jnp.where(unresolved, TRUNCATED, CONVERGED).astype(jnp.int32)
-    return FixedSizeFit(
-        expansion=feature_map.expansion(solution.weights[0], solution.intercept[0]),
-        degrees_of_freedom=solution.degrees_of_freedom[0],
-        effective_rank=solution.effective_rank,
-        relative_residual=solution.relative_residual[0],
-        status=jnp.maximum(solution.status[0], lost),
-    )
+    return _solve(feature_map, C, equations, None, intercept_penalty)
 
 
 def _check_scalar(C: ScalarLike) -> None:

@@ -60,20 +60,23 @@ def encoded_targets(y: ArrayLike, n: int, task: Task) -> tuple[np.ndarray, np.nd
 
 def check_classes(classes: np.ndarray, numbers: np.ndarray, weights: np.ndarray | None) -> None:
     """Raise unless there are at least two classes, each with some weight."""
+    check_labels(classes, len(numbers), np.bincount(numbers, weights, minlength=len(classes)))
+
+
+def check_labels(classes: np.ndarray, n: int, mass: np.ndarray) -> None:
+    """Raise unless these are at least two labels of classes, each with some weight."""
     if len(classes) < 2:
         raise ValueError(f"y: expected at least two classes, got only {classes.tolist()}")
-    if 10 * len(classes) > 9 * len(numbers) > 180:
+    if 10 * len(classes) > 9 * n > 180:
         raise ValueError(
-            f"y: expected class labels, got {len(classes)} different values in {len(numbers)} rows;"
+            f"y: expected class labels, got {len(classes)} different values in {n} rows;"
             " for numbers ask for task='regression'"
         )
-    if weights is not None:
-        mass = np.bincount(numbers, weights, minlength=len(classes))
-        if not np.all(mass > 0):
-            raise ValueError(
-                f"weights: expected some weight in every class, got none for "
-                f"{classes[mass == 0].tolist()}"
-            )
+    if not np.all(mass > 0):
+        raise ValueError(
+            f"weights: expected some weight in every class, got none for "
+            f"{classes[mass == 0].tolist()}"
+        )
 
 
 def row_weights(
@@ -95,18 +98,29 @@ def row_weights(
         return None if weights is None else w
     if classes is None:
         raise ValueError("class_weight: expected None for regression")
+    factor = class_factors(class_weight, classes, np.bincount(numbers, w, len(classes)))
+    assert factor is not None
+    return w * factor[numbers]
+
+
+def class_factors(
+    class_weight: Literal["balanced"] | Mapping[Any, float] | None,
+    classes: np.ndarray,
+    mass: np.ndarray,
+) -> np.ndarray | None:
+    """A factor for the weights of the rows of each class, whose weights add up to `mass`."""
+    if class_weight is None:
+        return None
     if isinstance(class_weight, str):
         if class_weight != "balanced":
             raise ValueError(
                 f"class_weight: expected 'balanced' or a mapping, got {class_weight!r}"
             )
-        mass = np.bincount(numbers, w, minlength=len(classes))
-        factor = w.sum() / (len(classes) * np.where(mass > 0, mass, 1))
-    else:
-        unknown = sorted(set(class_weight) - set(classes.tolist()), key=str)
-        if unknown:
-            raise ValueError(f"class_weight: expected labels among y's, got {unknown}")
-        factor = np.array([float(class_weight.get(label, 1)) for label in classes.tolist()])
-        if not np.all((factor > 0) & np.isfinite(factor)):
-            raise ValueError("class_weight: expected positive numbers")
-    return w * factor[numbers]
+        return mass.sum() / (len(classes) * np.where(mass > 0, mass, 1))
+    unknown = sorted(set(class_weight) - set(classes.tolist()), key=str)
+    if unknown:
+        raise ValueError(f"class_weight: expected labels among y's, got {unknown}")
+    factor = np.array([float(class_weight.get(label, 1)) for label in classes.tolist()])
+    if not np.all((factor > 0) & np.isfinite(factor)):
+        raise ValueError("class_weight: expected positive numbers")
+    return factor

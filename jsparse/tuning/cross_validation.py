@@ -16,7 +16,7 @@ from ..features import FeatureMap
 from ..machines.fixed_size import check_labels, check_penalty, check_problem
 from ..multiclass import Code, Decoding, decode
 from .folds import Folds
-from .out_of_fold import Rows, by_classes, by_refitting, by_removal, by_subtraction
+from .out_of_fold import Rows, Way, by_classes, by_refitting, by_removal, by_subtraction
 
 Metric = Literal["mse", "mae", "misclassification"]
 Loss = Literal["squared", "absolute", "huber"]
@@ -118,7 +118,7 @@ def cross_validate(
     if method == "removal" and not whole:
         raise ValueError("method: a code whose problems see different rows needs 'subtraction'")
     if method == "auto" and whole:
-        method = _cheaper(feature_map.n_features, folds.index.shape[1], C.shape[0])
+        method = cheaper(feature_map.n_features, folds.index.shape[1], C.shape[0])
     return _cross_validate(
         feature_map,
         C,
@@ -170,7 +170,7 @@ def _is_zero(value: ScalarLike) -> bool:
     return is_concrete(value) and float(value) == 0
 
 
-def _cheaper(p: int, r: int, s: int) -> Literal["subtraction", "removal"]:
+def cheaper(p: int, r: int, s: int) -> Literal["subtraction", "removal"]:
     """By the operations for a fold of `r` rows, `p` features and `s` values of `C`."""
     decompose = 25 * p**3  # at the speed of a product, as measured on a CPU
     remove = 2 * p**2 * r + s * (2 * p * r**2 + 3 * r**3)  # rotate; hat matrices; Cholesky
@@ -211,6 +211,29 @@ def _cross_validate(
     else:
         way = by_removal(feature_map, C, rows, intercept_penalty, block_rows)
 
+    scores, fold_scores, predictions, status = score(
+        way, feature_map, C, rows, code, metric, decoding
+    )
+    out = jnp.moveaxis(folds.scatter(predictions, n), 1, 0)
+    return CrossValidation(
+        scores=scores,
+        fold_scores=fold_scores,
+        predictions=out.reshape(C.shape[0], n, *(y.shape[1:] if code is None else (-1,))),
+        status=status,
+    )
+
+
+def score(
+    way: Way,
+    feature_map: FeatureMap,
+    C: Float[Array, " s"],
+    rows: Rows,
+    code: Code | None,
+    metric: str,
+    decoding: Decoding,
+) -> tuple[Float[Array, " s"], Float[Array, "s v"], Float[Array, "v r s c"], Int[Array, " s"]]:
+    """Scores of the rows laid out by folds, within each fold, their predictions, and status."""
+
     # Loss and predictions fold by fold: where the predictions are not asked for, they need never
     # be there all at once.
     def one_fold(fold: tuple[Rows, PyTree]) -> tuple[Array, Array, Array]:
@@ -222,13 +245,8 @@ def _cross_validate(
     status = jnp.maximum(jnp.max(status, axis=0), lost.astype(jnp.int32))
     fold_loss = jnp.sum(rows.w[:, :, None] * loss_of, axis=1).T
     fold_weight = jnp.sum(rows.w, axis=1)[None, :]
-    out = jnp.moveaxis(folds.scatter(predictions, n), 1, 0)
-    return CrossValidation(
-        scores=jnp.sum(fold_loss, axis=1) / jnp.sum(rows.w),
-        fold_scores=fold_loss / jnp.where(fold_weight > 0, fold_weight, 1),
-        predictions=out.reshape(C.shape[0], n, *(y.shape[1:] if code is None else (-1,))),
-        status=status,
-    )
+    scores = jnp.sum(fold_loss, axis=1) / jnp.sum(rows.w)
+    return scores, fold_loss / jnp.where(fold_weight > 0, fold_weight, 1), predictions, status
 
 
 def losses(

@@ -56,12 +56,7 @@ def by_subtraction(
     """One system per fold: what trains for it is the total less the fold."""
     per_fold = accumulate_folds(feature_map, rows.X, rows.y, rows.w, block_rows=block_rows)
     total = jax.tree.map(lambda a: jnp.sum(a, axis=0), per_fold)
-
-    def solve(fold: NormalEquations) -> Ridge:
-        return (total - fold).solve(C, intercept_penalty)
-
-    solutions = jax.lax.map(solve, per_fold, batch_size=systems_at_once())
-    return _solved(feature_map, solutions, total, block_rows)
+    return from_sums(feature_map, C, total, per_fold, None, intercept_penalty, block_rows)
 
 
 def by_classes(
@@ -87,12 +82,36 @@ def by_classes(
     )
     per_fold = jax.tree.map(lambda a: a.reshape(v, k, *a.shape[1:]), sums)
     total = jax.tree.map(lambda a: jnp.sum(a, axis=0), per_fold)
+    return from_sums(feature_map, C, total, per_fold, code, intercept_penalty, block_rows)
 
-    def solve(fold: NormalEquations) -> Ridge:
+
+def from_sums(
+    feature_map: FeatureMap,
+    C: Float[Array, " s"],
+    total: NormalEquations,
+    per_fold: NormalEquations,
+    code: Code | None,
+    intercept_penalty: Float[Array, ""],
+    block_rows: int | None,
+) -> Way:
+    """What trains for a fold is the total less the fold (De Brabanter 2010, eq. 20-21).
+
+    With a code whose problems see different rows, the sums have an axis of classes, before which
+    those of the folds have theirs.
+    """
+    if code is None or code.shares_all_rows:
+
+        def solve(fold: NormalEquations) -> Ridge:
+            return (total - fold).solve(C, intercept_penalty)
+
+        solutions = jax.lax.map(solve, per_fold, batch_size=systems_at_once())
+        return _solved(feature_map, solutions, total, block_rows)
+
+    def solve_problems(fold: NormalEquations) -> Ridge:
         return solve_code(code, total - fold, C, intercept_penalty)
 
     every = jax.tree.map(lambda a: jnp.sum(a, axis=0), total)
-    return _solved(feature_map, jax.lax.map(solve, per_fold), every, block_rows)
+    return _solved(feature_map, jax.lax.map(solve_problems, per_fold), every, block_rows)
 
 
 def _solved(

@@ -1,9 +1,7 @@
 """From a table of numbers to a tuned fixed-size LS-SVM (De Brabanter 2010, Algorithm 5)."""
 
 import math
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -20,9 +18,11 @@ from ..machines import dual, fixed_size, robust
 from ..multiclass import Code, Decoding, Scheme, decode, output_code
 from ..prototypes import renyi, stratified, uniform
 from ..scaling import standardize
+from ._clock import clock, compile_clock
 from ._inputs import Task, check_classes, encoded_targets, finite_table, row_weights, whole
 from .cross_validation import Loss, Metric
 from .folds import Folds, plain_folds, stratified_folds
+from .plan import check_fits, plan
 from .problem import Problem, Scoring, feature_map, start_of, tuning_problem, validate
 from .search import Evaluation, Method, Progress, Tuning, check_settings, tune
 
@@ -37,12 +37,6 @@ DEFAULT_C = np.geomspace(1e-2, 1e6, 25)
 # The lengthscale is looked for within this factor of sqrt(d), the typical distance over sqrt(2) of
 # two standardised points; both ends of every table's data set lie well inside.
 LENGTHSCALE_FACTOR = 12.0
-
-
-_COMPILE_EVENTS = (
-    "/jax/core/compile/jaxpr_to_mlir_module_duration",
-    "/jax/core/compile/backend_compile_duration",
-)
 
 
 Fit = fixed_size.FixedSizeFit | robust.RobustFit | dual.DualFit
@@ -64,6 +58,7 @@ class Trained(NamedTuple):
     prototype_rows: np.ndarray  # rows of X, shape `m`
     folds: Folds
     out_of_fold: np.ndarray | None  # values of each row by a machine that has not seen it, `n *l`
+    n_rows: int  # it was trained on
     seconds: dict[str, float]  # wall time by phase; "compile" is contained in the others
 
     def predict(self, X: ArrayLike) -> np.ndarray:
@@ -121,6 +116,7 @@ def train(
     weights: ArrayLike | None = None,
     class_weight: Literal["balanced"] | Mapping[Any, float] | None = None,
     out_of_fold: bool = False,
+    memory: int | None = None,
     progress: Progress | None = None,
     history: list[Evaluation] | None = None,
 ) -> Trained:
@@ -158,17 +154,19 @@ def train(
             all classes weigh the same.
         out_of_fold: keep, in `Trained.out_of_fold`, the values of the rows by the tuned machine
             that has not seen them; one evaluation more.
+        memory: bytes that may be taken; by default what the device has left. See `plan`.
         progress: called with (done, planned, best score) after each evaluation.
         history: `Trained.tuning.history` of a stopped search, to go on from; see `tune`.
 
     Ctrl-C during tuning keeps the best result so far (`tuning.stopped` says "interrupted").
 
     Raises:
-        ValueError: for anything wrong with the data or the settings, before any work is done.
+        ValueError: for anything wrong with the data or the settings, or more prototypes than memory
+            has room for, before any work is done.
         NumericalError: if nothing could be computed that can be trusted.
     """
     seconds: dict[str, float] = {}
-    with _compile_clock(seconds), _clock(seconds, "total"):
+    with compile_clock(seconds), clock(seconds, "total"):
         if metric is None:
             robust_metric: Metric = "mse" if loss == "squared" else "mae"
             metric = "misclassification" if task == "classification" else robust_metric
@@ -203,15 +201,26 @@ def train(
         prototype_key, fold_key, search_key = jax.random.split(key, 3)
         template = make_kernel(kernel, Xa.shape[1])
         table = _folds(fold_key, folds, n, None if classes is None else targets)
+        planned = plan(
+            n,
+            Xa.shape[1],
+            "all" if dense else m,
+            folds=len(table.index),
+            code=code,
+            n_C=np.size(C),
+            dtype=Xa.dtype,
+            memory=memory,
+        )
+        check_fits(planned, f"{m} prototypes")
 
-        with _clock(seconds, "prototypes"):
+        with clock(seconds, "prototypes"):
             scaling = standardize(Xa, wj)
             Z = scaling.apply(Xa)
             if dense or isinstance(template, kernels.Linear):
                 rows = np.arange(m)  # the linear machine is solved in the primal
             else:
                 labels = None if classes is None else targets
-                rows = _select(prototype_key, selection, Z, m, labels, wa)
+                rows = select(prototype_key, selection, Z, m, labels, wa)
             chosen = None if dense else Z[rows]
 
         posed = tuning_problem(
@@ -219,7 +228,7 @@ def train(
         )
         middle = np.asarray(start_of(posed), float)
         span = math.log(LENGTHSCALE_FACTOR)
-        with _clock(seconds, "tuning"):
+        with clock(seconds, "tuning"):
             tuned = tune(
                 posed,
                 key=search_key,
@@ -239,7 +248,7 @@ def train(
             if code is not None and C_per_problem:
                 best_C = _problem_C(posed, tuned, np.asarray(C), scoring)
             kept = _kept(posed, tuned.kernel, best_C, scoring) if out_of_fold else None
-        with _clock(seconds, "fit"):
+        with clock(seconds, "fit"):
             fitted = jax.block_until_ready(_fit(posed, tuned.kernel, best_C, loss))
     expansion = KernelExpansion(
         fitted.expansion.kernel,
@@ -262,11 +271,12 @@ def train(
         prototype_rows=rows,
         folds=table,
         out_of_fold=kept,
+        n_rows=n,
         seconds=seconds,
     )
 
 
-def _select(
+def select(
     key: Key,
     selection: str,
     Z: Float[Array, "n d"],
@@ -274,6 +284,7 @@ def _select(
     labels: np.ndarray | None,
     weights: np.ndarray | None,
 ) -> np.ndarray:
+    """Rows of `m` prototypes, a share of them from each class."""
     if selection == "renyi":
         return np.asarray(renyi(key, Z, m, labels=labels, weights=weights).indices)
     if labels is not None:
@@ -347,28 +358,3 @@ def _folds(key: Key, folds: int | Folds, n: int, labels: np.ndarray | None) -> F
         return folds
     v = whole("folds", folds, 2, n, "the number of rows")
     return plain_folds(key, n, v) if labels is None else stratified_folds(key, labels, v)
-
-
-@contextmanager
-def _clock(seconds: dict[str, float], phase: str) -> Iterator[None]:
-    start = time.perf_counter()
-    try:
-        yield
-    finally:
-        seconds[phase] = time.perf_counter() - start
-
-
-@contextmanager
-def _compile_clock(seconds: dict[str, float]) -> Iterator[None]:
-    """Add up what JAX reports of lowering and compiling (nested tracing would count twice)."""
-
-    def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
-        if event in _COMPILE_EVENTS:
-            seconds["compile"] = seconds.get("compile", 0.0) + duration_secs
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    seconds["compile"] = 0.0
-    try:
-        yield
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)

@@ -1,7 +1,8 @@
 """What a search varies and what it keeps: a kernel's leaves and `C` over fixed data and folds."""
 
 import functools
-from typing import NamedTuple
+import sys
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -25,6 +26,42 @@ class Scoring(NamedTuple):
     loss: Loss = "squared"
 
 
+@runtime_checkable
+class Tunable(Protocol):
+    """What a search asks of a problem: the scores of kernels, each for a vector of `C`."""
+
+    @property
+    def tuned(self) -> Kernel:
+        """The template's positive leaves, None elsewhere."""
+        ...
+
+    @property
+    def fixed(self) -> Kernel:
+        """The rest of the template."""
+        ...
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        """Of the computations."""
+        ...
+
+    @property
+    def rows_scored(self) -> int:
+        """How many rows a score is a mean over."""
+        ...
+
+    @property
+    def kernels_at_once(self) -> int:
+        """How many kernels are best handed over in one call."""
+        ...
+
+    def scores(
+        self, thetas: Float[Array, "q p"], C: Float[Array, "q s"], scoring: Scoring
+    ) -> tuple[Float[Array, "q s"], Int[Array, "q s"]]:
+        """Scores and stop codes of the kernels `exp(theta)`."""
+        ...
+
+
 class Problem(NamedTuple):
     """What stays fixed while kernel and `C` vary; all of it is traced, nothing recompiles."""
 
@@ -36,6 +73,30 @@ class Problem(NamedTuple):
     weights: Float[Array, " n"] | None
     folds: Folds
     code: Code | None  # several classes as several problems
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        """Of the computations."""
+        return self.X.dtype
+
+    @property
+    def rows_scored(self) -> int:
+        """How many rows a score is a mean over."""
+        return self.X.shape[0]
+
+    @property
+    def kernels_at_once(self) -> int:
+        """One on a CPU, which it fills and which can report after each; else all there are."""
+        return 1 if jax.default_backend() == "cpu" else sys.maxsize
+
+    def scores(
+        self, thetas: Float[Array, "q p"], C: Float[Array, "q s"], scoring: Scoring
+    ) -> tuple[Float[Array, "q s"], Int[Array, "q s"]]:
+        """Scores and stop codes of the kernels `exp(theta)`."""
+        if len(thetas) > 1:
+            return evaluate_batch(self, thetas, C, scoring)
+        scores, status = evaluate(self, thetas[0], C[0], scoring)
+        return scores[None], status[None]
 
 
 def tuning_problem(
@@ -55,23 +116,26 @@ def tuning_problem(
     the folds. With `tune_kernel` False only `C` is tuned. The other arguments are those of
     `cross_validate`.
     """
-    kernel = jax.tree.map(
-        lambda a: jnp.asarray(a, X.dtype) if eqx.is_inexact_array(a) else a, kernel
-    )
-    spec = jax.tree.map(
-        lambda a: tune_kernel and eqx.is_inexact_array(a) and bool(jnp.all(a > 0)), kernel
-    )
-    tuned, fixed = eqx.partition(kernel, spec)
+    tuned, fixed = split_kernel(kernel, X.dtype, tune_kernel=tune_kernel)
     code = None if code is None else code.astype(X.dtype)
     return Problem(tuned, fixed, prototypes, X, y, weights, folds, code)
 
 
-def start_of(problem: Problem) -> Float[Array, " p"]:
+def split_kernel(kernel: Kernel, dtype: jnp.dtype, *, tune_kernel: bool) -> tuple[Kernel, Kernel]:
+    """A template's leaves to be tuned, the positive ones, and the rest."""
+    kernel = jax.tree.map(lambda a: jnp.asarray(a, dtype) if eqx.is_inexact_array(a) else a, kernel)
+    spec = jax.tree.map(
+        lambda a: tune_kernel and eqx.is_inexact_array(a) and bool(jnp.all(a > 0)), kernel
+    )
+    return eqx.partition(kernel, spec)
+
+
+def start_of(problem: Tunable) -> Float[Array, " p"]:
     """Logs of the template's tuned leaves, shape `p`."""
-    return jnp.log(ravel_pytree(problem.tuned)[0]).astype(problem.X.dtype)
+    return jnp.log(ravel_pytree(problem.tuned)[0]).astype(problem.dtype)
 
 
-def kernel_at(problem: Problem, theta: Float[Array, " p"]) -> Kernel:
+def kernel_at(problem: Tunable, theta: Float[Array, " p"]) -> Kernel:
     """The template with tuned leaves `exp(theta)`."""
     _, unravel = ravel_pytree(problem.tuned)
     return eqx.combine(unravel(jnp.exp(theta)), problem.fixed)

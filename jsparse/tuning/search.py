@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable
 from typing import Literal, NamedTuple, get_args
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
@@ -18,7 +17,7 @@ from ..kernels import Kernel
 from ..multiclass import Decoding
 from . import annealing, simplex
 from .cross_validation import Loss, Metric
-from .problem import Problem, Scoring, evaluate, evaluate_batch, kernel_at, start_of
+from .problem import Scoring, Tunable, kernel_at, start_of
 
 
 class Evaluation(NamedTuple):
@@ -37,6 +36,7 @@ class Tuning(NamedTuple):
     kernel: Kernel
     C: float
     score: float
+    theta: np.ndarray  # logs of the kernel's tuned leaves
     history: list[Evaluation]
     stopped: Literal["finished", "seconds", "interrupted"]
 
@@ -48,7 +48,7 @@ Method = Literal["profile", "csa"]
 
 
 def tune(
-    problem: Problem,
+    problem: Tunable,
     *,
     key: Key,
     metric: Metric,
@@ -106,9 +106,7 @@ def tune(
         )
     scoring = Scoring(metric, decoding, loss)
     check_settings(scoring, grid, method, max_evaluations, max_seconds)
-    budget = max_evaluations or (10 if method == "profile" and p <= 1 else 160)
-    if method == "profile" and p == 0:
-        budget = 1
+    budget = sum(rounds(method, p, max_evaluations))
     run = _Run(problem, scoring, budget, max_seconds, progress, history)
 
     def search() -> None:
@@ -123,6 +121,21 @@ def tune(
             _anneal(run, key, low, high, lambda t: run.scores(t, grid[None]))
 
     return run.finish(search)
+
+
+def rounds(method: Method, p: int, max_evaluations: int | None) -> list[int]:
+    """How many kernels with `p` parameters a search asks for at once, round by round; at most."""
+    if method == "profile" and p == 0:
+        return [1]
+    if method == "profile" and p == 1:
+        budget = max_evaluations or 10
+        coarse = min(budget, max(2, round(0.6 * budget)))
+        rest = budget - coarse
+        return [coarse, *[2] * (rest // 2), *[1] * (rest % 2)]
+    budget = max_evaluations or 160
+    members = min(5, budget)
+    annealed = max(members, round(budget * 90 / 160)) // members
+    return [members] * annealed + [1] * (budget - members * annealed)
 
 
 def check_settings(
@@ -162,7 +175,7 @@ class _Run:
 
     def __init__(
         self,
-        problem: Problem,
+        problem: Tunable,
         scoring: Scoring,
         planned: int,
         seconds: float,
@@ -175,8 +188,7 @@ class _Run:
         self.unused = dict(self.known)
         self.history: list[Evaluation] = []
         self.start = time.perf_counter()
-        # A CPU is filled by one kernel and can report after each; an accelerator by a batch.
-        self.at_once = 1 if jax.default_backend() == "cpu" else planned
+        self.at_once = min(planned, problem.kernels_at_once)
 
     def scores(self, thetas: np.ndarray, C: np.ndarray) -> Float[np.ndarray, " q"]:
         """Best trustworthy score of each kernel (row of `thetas`) over its row of `C`."""
@@ -210,20 +222,16 @@ class _Run:
         return np.array([np.min(_trusted(e)) for e in found])
 
     def _evaluate(self, thetas: np.ndarray, C: np.ndarray) -> list[Evaluation]:
-        dtype = self.problem.X.dtype
+        dtype = self.problem.dtype
         t, c = jnp.asarray(thetas, dtype), jnp.asarray(C, dtype)
-        if len(t) == 1:
-            scores, status = evaluate(self.problem, t[0], c[0], self.scoring)
-            scores, status = scores[None], status[None]
-        else:
-            scores, status = evaluate_batch(self.problem, t, c, self.scoring)
+        scores, status = self.problem.scores(t, c, self.scoring)
         columns = (thetas, C, np.asarray(scores), np.asarray(status))
         seconds = time.perf_counter() - self.start
         return [Evaluation(*row, seconds) for row in zip(*columns, strict=True)]
 
     def _name(self, theta: np.ndarray, C: np.ndarray) -> bytes:
         """A point as the device sees it."""
-        return np.concatenate([theta, C]).astype(self.problem.X.dtype).tobytes()
+        return np.concatenate([theta, C]).astype(self.problem.dtype).tobytes()
 
     def _check_history(self) -> None:
         old = min(self.known.values(), key=lambda e: float(np.min(_trusted(e))))
@@ -235,7 +243,7 @@ class _Run:
         new = self._evaluate(old.theta[None], old.C[None])[0]
         ours, theirs = _trusted(new), _trusted(old)
         # Another device rounds otherwise, which may turn a row or two.
-        rows = 2 / self.problem.y.shape[0] if self.scoring.metric == "misclassification" else 0
+        rows = 2 / self.problem.rows_scored if self.scoring.metric == "misclassification" else 0
         if not np.allclose(ours, theirs, rtol=1e-3, atol=rows):
             raise ValueError(
                 "history: expected evaluations of the same problem; the best score of its best "
@@ -250,7 +258,7 @@ class _Run:
         if not np.isfinite(values[i][j]):
             raise NumericalError(
                 "tuning: no kernel and C gave a cross-validation error that can be trusted in "
-                f"{self.problem.X.dtype}; use float64 or other bounds"
+                f"{self.problem.dtype}; use float64 or other bounds"
             )
         return self.history[i].theta, float(self.history[i].C[j]), float(values[i][j])
 
@@ -271,8 +279,8 @@ class _Run:
             # What was not come to again is not lost.
             self.history += self.unused.values()
         theta, C, score = self.best()
-        kernel = kernel_at(self.problem, jnp.asarray(theta, self.problem.X.dtype))
-        return Tuning(kernel, C, score, self.history, stopped)
+        kernel = kernel_at(self.problem, jnp.asarray(theta, self.problem.dtype))
+        return Tuning(kernel, C, score, theta, self.history, stopped)
 
 
 Scores = Callable[[np.ndarray], np.ndarray]
@@ -280,12 +288,12 @@ Scores = Callable[[np.ndarray], np.ndarray]
 
 
 def _line(run: _Run, low: float, high: float, scores: Scores) -> None:
-    coarse = min(run.planned, max(2, round(0.6 * run.planned)))
+    coarse = rounds("profile", 1, run.planned)[0]
     points = np.linspace(low, high, coarse) if coarse > 1 else np.array([(low + high) / 2])
     values = scores(points[:, None])
     width = (high - low) / max(1, coarse - 1)
     # As long as halving makes a difference to the device.
-    while len(points) < run.planned and width > 8 * epsilon(run.problem.X.dtype) * (high - low):
+    while len(points) < run.planned and width > 8 * epsilon(run.problem.dtype) * (high - low):
         width /= 2
         best = points[np.argmin(values)]
         fresh = np.array([t for t in (best - width, best + width) if low <= t <= high])
@@ -296,7 +304,7 @@ def _line(run: _Run, low: float, high: float, scores: Scores) -> None:
 
 def _anneal(run: _Run, key: Key, low: np.ndarray, high: np.ndarray, scores: Scores) -> None:
     """90 parts of the budget to annealing, 70 to the simplex from its best point."""
-    dtype = run.problem.X.dtype
+    dtype = run.problem.dtype
     lows, highs = jnp.asarray(low, dtype), jnp.asarray(high, dtype)
     members = min(5, run.planned)
     first = max(members, round(run.planned * 90 / 160))

@@ -1,0 +1,221 @@
+"""Files larger than memory, read in batches of rows."""
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ._arrow import pa, pa_csv, pa_dataset, pc
+from .columns import is_number, plain_column
+from .encoding import encode, encode_target, fit_schema, infer_task
+from .schema import Schema
+from .streams import BATCH_ROWS, Batch
+from .tables import (
+    NULL_VALUES,
+    TableError,
+    check_names,
+    check_start,
+    delimiter_of,
+    note_rows,
+)
+
+SAMPLE_ROWS = 65536  # for the medians that fill missing values in
+
+
+class TableFile:
+    """A CSV file, a Parquet file or a folder of Parquet files as tables of consecutive rows.
+
+    The types of a CSV file's columns are those of its first rows, whole numbers being read as any.
+
+    Args:
+        path: the file or folder.
+        null_values: what a CSV cell may hold to mean that the value is missing.
+        keep: columns whose whole numbers stay whole, as they are codes or labels.
+        batch_rows: most rows of a table.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        null_values: Sequence[str] = NULL_VALUES,
+        keep: Sequence[str] = (),
+        batch_rows: int = BATCH_ROWS,
+    ) -> None:
+        self.path, self.name = Path(path), repr(os.fspath(path))
+        if not self.path.exists():
+            raise TableError(f"{self.name}: expected a CSV or Parquet file or a folder of Parquet")
+        self.null_values, self.keep, self.batch_rows = null_values, keep, batch_rows
+        self.parquet = self.path.is_dir() or self._is_parquet()
+
+    def __iter__(self) -> Iterator[pa.Table]:
+        """The tables, from the first row.
+
+        Raises:
+            TableError: if the file cannot be read, a row has too many or too few cells, or a cell
+                is not of the type of its column; the rows concerned are named.
+        """
+        first = 0
+        try:
+            for batch in self._batches():
+                for start in range(0, batch.num_rows, self.batch_rows):
+                    part = pa.Table.from_batches([batch.slice(start, self.batch_rows)])
+                    names = part.column_names
+                    kept = [name for name in names if not name.startswith("__index_level_")]
+                    if len(set(names)) < len(names):
+                        raise TableError(f"{self.name}: expected distinct column names")
+                    yield note_rows(part.select(kept), first=first)
+                    first += part.num_rows
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise TableError(f"{self.name}: unreadable after row {first}: {error}") from error
+        if first == 0:
+            raise TableError(f"{self.name}: expected at least one row of data; it has none")
+
+    def _is_parquet(self) -> bool:
+        with self.path.open("rb") as file:
+            start = file.read(8)
+        check_start(start, self.name)
+        return start.startswith(b"PAR1")
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        if self.parquet:
+            data = pa_dataset.dataset(self.path, format="parquet")
+            # No more than a few batches are read ahead: memory must not grow with the file.
+            yield from data.to_batches(
+                batch_size=self.batch_rows, batch_readahead=2, fragment_readahead=1
+            )
+        else:
+            delimiter = delimiter_of(self.path)
+            yield from self._open(delimiter, self._types(delimiter))
+
+    def _types(self, delimiter: str) -> dict[str, pa.DataType]:
+        """Types by the first rows."""
+        with self._open(delimiter, {}) as reader:
+            found = {field.name: field.type for field in reader.schema}
+        for name, kind in found.items():
+            if pa.types.is_null(kind):
+                found[name] = pa.string()
+            elif is_number(kind) and name not in self.keep:
+                found[name] = pa.float64()
+        return found
+
+    def _open(self, delimiter: str, types: dict[str, pa.DataType]) -> pa_csv.CSVStreamingReader:
+        return pa_csv.open_csv(
+            self.path,
+            read_options=pa_csv.ReadOptions(block_size=1 << 24),
+            parse_options=pa_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+            convert_options=pa_csv.ConvertOptions(
+                null_values=list(self.null_values), strings_can_be_null=True, column_types=types
+            ),
+        )
+
+
+class TableStream:
+    """The rows of a file as arrays, by a schema: a `RowStream`.
+
+    Args:
+        file: the file.
+        schema: how its columns become numbers; see `stream_schema`.
+        dtype: of the inputs.
+    """
+
+    def __init__(self, file: TableFile, schema: Schema, dtype: str = "float64") -> None:
+        self.file, self.schema, self.dtype = file, schema, dtype
+
+    def __iter__(self) -> Iterator[Batch]:
+        """The batches, from the first row.
+
+        Raises:
+            TableError: as `encode`; rows are counted from the start of the file.
+        """
+        for table in self.file:
+            X = encode(self.schema, table, dtype=self.dtype).X
+            yield Batch(X, encode_target(self.schema, table))
+
+
+def stream_schema(
+    file: TableFile,
+    target: str,
+    *,
+    task: str | None = None,
+    impute: bool = False,
+    categorical: Sequence[str] = (),
+    drop: Sequence[str] = (),
+    max_categories: int = 100,
+) -> tuple[Schema, str]:
+    """`fit_schema` of a file's rows, in one pass, and the reason for the task in words.
+
+    It is fitted to the rows that show something new: a category, a class, a missing value. Medians
+    to fill missing values in are those of a random sample of the rows.
+
+    Raises:
+        TableError: see `fit_schema`.
+    """
+    rng = np.random.default_rng(0)
+    seen: dict[str, set] = {}
+    shown: list[tuple[pa.Table, np.ndarray]] = []  # with the numbers of the rows
+    sample: list[tuple[pa.Table, np.ndarray, np.ndarray]] = []  # and their lottery numbers
+    first = 0
+    for table in file:
+        if not shown:
+            check_names(table, [target], "the target column")
+            check_names(table, [*drop, *categorical], "the columns")
+        rows = {0} if not shown else set()
+        for name in set(table.column_names) - set(drop):
+            column = plain_column(table, name)
+            counted = name in (target, *categorical) or not is_number(column.type)
+            known = seen.setdefault(name, set())
+            rows |= _new_rows(column, known, max_categories + 1 if counted else 0)
+        if rows:
+            shown.append((table.take(sorted(rows)), first + np.array(sorted(rows))))
+        here = table.num_rows
+        if impute:
+            sample.append((table, first + np.arange(here), rng.random(here)))
+            if sum(part.num_rows for part, _, _ in sample) > 2 * SAMPLE_ROWS:
+                sample = [_drawn(sample)]
+        first += here
+    parts = [*shown, *([_drawn(sample)[:2]] if sample else [])]
+    numbers = np.concatenate([rows for _, rows in parts]).tolist()
+    table = pa.concat_tables([part for part, _ in parts], promote_options="default")
+    table = note_rows(table, numbers=numbers)
+    inferred, reason = infer_task(table, target)
+    schema = fit_schema(
+        table,
+        target,
+        task=task or inferred,
+        impute=impute,
+        categorical=categorical,
+        drop=drop,
+        max_categories=max_categories,
+    )
+    schema = schema._replace(null_values=tuple(file.null_values))
+    return schema, reason if task is None else "as asked"
+
+
+def _new_rows(column: pa.ChunkedArray, known: set, most: int) -> set[int]:
+    """Rows with a value not known before, up to `most` of them, and the first missing one."""
+    rows = set()
+    if column.null_count and None not in known:
+        known.add(None)
+        rows.add(pc.index(column.is_null(), True).as_py())
+    if most and len(known) <= most:
+        for value in column.unique().drop_null().to_pylist():
+            if value not in known and len(known) <= most:
+                known.add(value)
+                rows.add(pc.index(column, value).as_py())
+    elif column.null_count < len(column) and "some" not in known and not most:
+        known.add("some")
+        rows.add(pc.index(column.is_valid(), True).as_py())
+    return rows
+
+
+def _drawn(
+    sample: list[tuple[pa.Table, np.ndarray, np.ndarray]],
+) -> tuple[pa.Table, np.ndarray, np.ndarray]:
+    """The rows with the smallest lottery numbers."""
+    tables, rows, numbers = zip(*sample, strict=True)
+    numbers = np.concatenate(numbers)
+    chosen = np.argsort(numbers)[:SAMPLE_ROWS]
+    table = pa.concat_tables(tables, promote_options="default").take(chosen)
+    return table, np.concatenate(rows)[chosen], numbers[chosen]

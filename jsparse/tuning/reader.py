@@ -1,0 +1,119 @@
+"""The rows of a stream as the sums want them: numbers, weights and parts."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int, Shaped
+
+from ..data.streams import Checked, StreamError
+from ..multiclass import Code
+from ..scaling import Standardization
+
+
+class Split(NamedTuple):
+    """Which part of the rows each row belongs to, by a hash of its number.
+
+    So the parts are random whatever the order of the rows, and the same in every pass.
+    """
+
+    seed: int
+    parts: int  # folds; or 2, of which the first is held out
+    validated: int  # parts that are predicted without themselves: all folds, or 1
+    share: float  # of the first part if it is held out, else 0
+
+    def __call__(self, rows: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+        """The part of each row."""
+        # The finaliser of splitmix64 (Steele, Lea and Flood 2014).
+        x = (rows.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        x = x + np.uint64(self.seed)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        x = x ^ (x >> np.uint64(31))
+        if self.share:
+            return (x / 2.0**64 >= self.share).astype(np.int32)
+        return (x % np.uint64(self.parts)).astype(np.int32)
+
+
+class Reader(NamedTuple):
+    """A stream as the sums want it: numbers, weights and groups, in batches of one size."""
+
+    stream: Checked
+    scaling: Standardization
+    classes: Shaped[np.ndarray, " k"] | None
+    factors: Float[np.ndarray, " k"] | None  # weight of the rows of each class
+    code: Code | None
+    split: Split
+    batch_rows: int
+
+    @property
+    def groups(self) -> int:
+        """Groups of rows that are summed apart."""
+        classes = 1 if self.code is None or not self.by_class else len(self.code.matrix)
+        return self.split.parts * classes
+
+    @property
+    def targets(self) -> tuple[int, ...]:
+        """Shape of a row's targets in the sums."""
+        if self.code is None:
+            return ()
+        return (0,) if self.by_class else (self.code.matrix.shape[1],)
+
+    @property
+    def by_class(self) -> bool:
+        """Whether the classes are summed apart, as the problems see different rows."""
+        return self.code is not None and not self.code.shares_all_rows
+
+    def encode(self, y: np.ndarray, where: str) -> tuple[np.ndarray, np.ndarray | None]:
+        """Targets of a machine (class numbers if there is a code), and class numbers.
+
+        Raises:
+            StreamError: for a label that the first pass has not seen.
+        """
+        dtype = np.dtype(self.scaling.shift.dtype)
+        if self.classes is None:
+            return _cast(y, dtype, where, "y"), None
+        number = np.searchsorted(self.classes, y)
+        number = np.minimum(number, len(self.classes) - 1).astype(np.int32)
+        if not np.all(self.classes[number] == y):
+            label = y[np.argmax(self.classes[number] != y)]
+            raise StreamError(f"{where}: expected the labels of the first pass, got {label!r}")
+        if self.code is None:
+            return (2 * number - 1).astype(dtype), number
+        return number, number
+
+    def weigh(self, w: np.ndarray | None, number: np.ndarray | None, n: int) -> np.ndarray:
+        """Row weights times those of the classes."""
+        w = np.ones(n) if w is None else np.asarray(w, float)
+        return w if self.factors is None or number is None else w * self.factors[number]
+
+    def batches(self) -> Iterator[tuple[np.ndarray, ...]]:
+        """Batches `(X, targets, weights, groups)`, filled up with weightless rows."""
+        dtype, start = np.dtype(self.scaling.shift.dtype), 0
+        for X, y, weights in self.stream:
+            n = len(X)
+            where = f"rows {start} to {start + n - 1}"
+            target, number = self.encode(y, where)
+            w = self.weigh(weights, number, n).astype(dtype)
+            group = self.split(start + np.arange(n))
+            if self.code is not None:
+                assert number is not None
+                if self.by_class:
+                    group = group * len(self.code.matrix) + number
+                    target = np.zeros((n, 0), dtype)
+                else:
+                    target = np.asarray(self.code.matrix, dtype)[number]
+            more = self.batch_rows - n
+            rows = (_cast(X, dtype, where, "X"), target, w, group)
+            yield tuple(np.pad(a, [(0, more)] + [(0, 0)] * (a.ndim - 1)) for a in rows)
+            start += n
+
+
+def _cast(a: np.ndarray, dtype: np.dtype, where: str, name: str) -> np.ndarray:
+    if a.dtype.kind not in "biuf":
+        raise StreamError(f"{where}: {name}: expected numbers, got dtype {a.dtype}")
+    with np.errstate(over="ignore"):
+        cast = a.astype(dtype)
+    if not np.isfinite(cast).all():
+        raise StreamError(f"{where}: {name}: expected values that fit {dtype}, got {a.max()}")
+    return cast

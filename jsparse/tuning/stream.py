@@ -1,0 +1,264 @@
+"""The fixed-size LS-SVM of data larger than memory (De Brabanter 2010, Section 6.2)."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import ArrayLike, Float, Int
+
+from .._types import Key
+from ..data.streams import Checked, RowStream, StreamError
+from ..kernels import Kernel, Linear
+from ..multiclass import Decoding, Scheme, output_code
+from ._clock import clock, compile_clock
+from ._inputs import Task, check_labels, class_factors, whole
+from .cross_validation import Metric
+from .folds import Folds, folds_from_assignment
+from .out_of_fold import Rows
+from .pipeline import DEFAULT_C, LENGTHSCALE_FACTOR, Trained, make_kernel, select
+from .plan import SAMPLE_ROWS, check_fits, plan
+from .problem import Scoring, split_kernel, start_of
+from .reader import Reader, Split
+from .search import Evaluation, Method, Progress, check_settings, tune
+from .stream_problem import StreamProblem
+from .summary import Summary, summarize
+
+
+def train_stream(
+    stream: RowStream,
+    *,
+    task: Task,
+    key: Key,
+    n_prototypes: int = 200,
+    kernel: str | Kernel = "rbf",
+    tune_kernel: bool = True,
+    selection: Literal["renyi", "uniform"] = "renyi",
+    folds: int = 10,
+    holdout: float | None = None,
+    metric: Metric | None = None,
+    multiclass: Scheme | ArrayLike = "one_versus_rest",
+    decoding: Decoding = "loss",
+    search_method: Method = "profile",
+    max_evaluations: int | None = None,
+    max_seconds: float = math.inf,
+    C: Float[np.ndarray, " s"] = DEFAULT_C,
+    class_weight: Literal["balanced"] | Mapping[Any, float] | None = None,
+    sample_rows: int = SAMPLE_ROWS,
+    memory: int | None = None,
+    progress: Progress | None = None,
+    history: list[Evaluation] | None = None,
+) -> Trained:
+    """`train` for rows that do not fit in memory (De Brabanter 2010, Section 6.2, Algorithm 4).
+
+    The first pass over the rows takes their moments, their classes and a random sample of them.
+    Prototypes are chosen from the sample. Each further pass sums the normal equations of every fold
+    for a batch of kernels, all there are if memory allows, and serves every `C`; the search
+    "profile" takes three such passes for its ten kernels. The final fit needs none. Memory does
+    not depend on the number of rows.
+
+    Scores are means over the rows of the sample, each predicted by the machine that has not seen
+    its fold: of all the rows if the sample holds them all.
+
+    Args:
+        stream: batches of raw inputs, labels or targets, and row weights; the same every time it is
+            iterated over (`data.streams`). Weights count as in `train`.
+        task: "classification" or "regression".
+        key: decides sample, prototypes, folds and search.
+        n_prototypes: `m`, at most the rows of the sample.
+        kernel: see `train`, also for what is not said here.
+        tune_kernel: False to tune `C` only.
+        selection: "renyi" or "uniform".
+        folds: their number; rows are dealt to them by a hash of their number.
+        holdout: share of the rows that is held out to validate, instead of folds (Algorithm 4);
+            one decomposition for each kernel and two sums instead of `folds`. The final fit is
+            on all rows.
+        metric: "misclassification", "mse" or "mae".
+        multiclass: how more than two classes become problems of two.
+        decoding: how their values become a class.
+        search_method: "profile", or "csa", which takes a pass for every five or fewer points.
+        max_evaluations: budget of the search.
+        max_seconds: no pass starts later.
+        C: grid (or range) of the weight of the data-fit term.
+        class_weight: a factor for the rows of each class, or "balanced".
+        sample_rows: rows of the sample.
+        memory: bytes that may be taken; by default what the device has left. See `plan`.
+        progress: called with (done, planned, best score).
+        history: of a stopped search, to go on from.
+
+    Returns:
+        As of `train`; `folds` and `prototype_rows` are of the sample and of the stream.
+
+    Raises:
+        StreamError: naming the rows, for a stream that changes from pass to pass, ends early or
+            holds what it should not; nothing of what was summed is used.
+        ValueError: for settings that make no sense, or more prototypes than memory has room for.
+        NumericalError: if nothing could be computed that can be trusted.
+    """
+    seconds: dict[str, float] = {}
+    with compile_clock(seconds), clock(seconds, "total"):
+        default: Metric = "misclassification" if task == "classification" else "mse"
+        scoring = Scoring(default if metric is None else metric, decoding)
+        grid = np.asarray(C, float)
+        check_settings(scoring, grid, search_method, max_evaluations, max_seconds)
+        if task not in ("classification", "regression"):
+            raise ValueError(f"task: expected 'classification' or 'regression', got {task!r}")
+        if task == "regression" and scoring.metric == "misclassification":
+            raise ValueError("metric: expected 'mse' or 'mae' for regression")
+        if selection not in ("renyi", "uniform"):
+            raise ValueError(f"selection: expected 'renyi' or 'uniform', got {selection!r}")
+        if holdout is not None and not 0 < holdout < 1:
+            raise ValueError(f"holdout: expected a share between 0 and 1, got {holdout}")
+        whole("sample_rows", sample_rows, 2, 2**31 - 1, "the largest number")
+        m = whole("n_prototypes", n_prototypes, 1, sample_rows, "sample_rows")
+        v = whole("folds", folds, 2, sample_rows, "sample_rows")
+        sample_key, prototype_key, fold_key, search_key = jax.random.split(key, 4)
+        split = Split(_number(fold_key), v, v, 0.0)
+        if holdout is not None:
+            split = Split(_number(fold_key), 2, 1, holdout)
+
+        rows = Checked(stream)
+        with clock(seconds, "first pass"):
+            rng = np.random.default_rng(_number(sample_key))
+            summary = summarize(rows, rng, sample_rows, classification=task == "classification")
+        reader = _reader(rows, summary, split, multiclass, class_weight, task)
+        dtype, d = reader.scaling.shift.dtype, len(summary.low)
+        template = make_kernel(kernel, d)
+        m = whole("n_prototypes", m, 1, len(summary.sample.X), "the rows of the sample")
+        varied, _ = split_kernel(template, dtype, tune_kernel=tune_kernel)
+        planned = plan(
+            summary.n,
+            d,
+            m,
+            folds=split.parts,
+            code=reader.code,
+            n_C=grid.size,
+            dtype=dtype,
+            streamed=True,
+            batch_rows=summary.most,
+            sample_rows=sample_rows,
+            method=search_method,
+            n_parameters=ravel_pytree(varied)[0].size,
+            max_evaluations=max_evaluations,
+            memory=memory,
+        )
+        check_fits(planned, f"{m} prototypes")
+
+        with clock(seconds, "prototypes"):
+            sample, w = _sample(reader, summary)
+            if isinstance(template, Linear):
+                chosen = np.arange(m)  # the linear machine is solved in the primal
+            else:
+                labels = None if sample.label is None else np.asarray(sample.label)
+                uneven = summary.weighted or reader.factors is not None
+                w = w if uneven else None
+                chosen = select(prototype_key, selection, sample.X, m, labels, w)
+            table = _table(split, summary.sample.rows)
+            laid_out = jax.tree.map(table.gather, sample)
+            laid_out = laid_out._replace(w=jnp.where(table.valid, laid_out.w, 0))
+            posed = StreamProblem(
+                template,
+                sample.X[chosen],
+                reader,
+                laid_out,
+                kernels_at_once=planned.kernels_at_once,
+                tune_kernel=tune_kernel,
+            )
+        middle, span = np.asarray(start_of(posed), float), math.log(LENGTHSCALE_FACTOR)
+        with clock(seconds, "tuning"):
+            tuned = tune(
+                posed,
+                key=search_key,
+                metric=scoring.metric,
+                low=middle - span,
+                high=middle + span,
+                C=grid,
+                decoding=decoding,
+                method=search_method,
+                max_evaluations=max_evaluations,
+                max_seconds=max_seconds,
+                progress=progress,
+                history=history,
+            )
+        with clock(seconds, "fit"):
+            fitted = jax.block_until_ready(posed.fit(tuned))
+    return Trained(
+        expansion=dataclasses.replace(fitted.expansion, scaling=reader.scaling),
+        classes=reader.classes,
+        code=reader.code,
+        decoding=decoding,
+        kernel=tuned.kernel,
+        C=tuned.C,
+        cv_error=tuned.score,
+        metric=scoring.metric,
+        tuning=tuned,
+        fit=fitted,
+        prototype_rows=summary.sample.rows[chosen],
+        folds=table,
+        out_of_fold=None,
+        n_rows=summary.n,
+        seconds=seconds,
+    )
+
+
+def _number(key: Key) -> int:
+    """A seed for NumPy's generator and for the hash of row numbers."""
+    return int(jax.random.bits(key, dtype=jnp.uint32))
+
+
+def _reader(
+    rows: Checked,
+    summary: Summary,
+    split: Split,
+    multiclass: Scheme | ArrayLike,
+    class_weight: Literal["balanced"] | Mapping[Any, float] | None,
+    task: Task,
+) -> Reader:
+    sample = summary.sample
+    if sample.X.dtype.kind not in "biuf":
+        raise StreamError(f"X: expected numbers, got dtype {sample.X.dtype}")
+    dtype = jax.dtypes.canonicalize_dtype(np.result_type(sample.X.dtype, np.float32))
+    classes = factors = code = None
+    if task == "classification":
+        classes = np.array(list(summary.by_class))
+        mass = np.array([moments.weight for moments in summary.by_class.values()])
+        check_labels(classes, summary.n, mass)
+        factors = class_factors(class_weight, classes, mass)
+        if len(classes) > 2:
+            code = output_code(multiclass, len(classes)).astype(dtype)
+    elif class_weight is not None:
+        raise ValueError("class_weight: expected None for regression")
+    scaling = summary.standardization(factors, dtype)
+    return Reader(rows, scaling, classes, factors, code, split, summary.most)
+
+
+def _sample(reader: Reader, summary: Summary) -> tuple[Rows, np.ndarray]:
+    """The rows of the sample, standardised, and their weights."""
+    X, y, weights, _ = summary.sample
+    target, number = reader.encode(y, "sample")
+    w = reader.weigh(weights, number, len(X))
+    dtype = reader.scaling.shift.dtype
+    code = reader.code
+    target = target[:, None] if code is None else np.asarray(code.matrix)[target]
+    rows = Rows(
+        X=reader.scaling.apply(jnp.asarray(X, dtype)),
+        y=jnp.asarray(target, dtype),
+        w=jnp.asarray(w, dtype),
+        label=None if number is None else jnp.asarray(number),
+    )
+    return rows, w
+
+
+def _table(split: Split, rows: Int[np.ndarray, " r"]) -> Folds:
+    """The rows of the sample in each part that is validated."""
+    part = split(rows)
+    if split.validated == split.parts:
+        return folds_from_assignment(part)
+    held = np.flatnonzero(part == 0)
+    if not 0 < len(held) < len(part):
+        raise ValueError(f"holdout: {len(held)} of {len(part)} rows of the sample are held out")
+    return Folds(jnp.asarray(held[None], jnp.int32), jnp.ones((1, len(held)), bool))

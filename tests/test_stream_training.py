@@ -1,0 +1,350 @@
+"""Training from streams: the same numbers as in memory, and no answer from a broken stream."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+import jsparse
+from jsparse.data.streams import ArrayStream, Batch, Checked, StreamError
+from jsparse.features import Nystroem
+from jsparse.machines import fixed_size
+from jsparse.multiclass import output_code
+from jsparse.tuning.problem import Scoring
+from jsparse.tuning.reader import Split
+from jsparse.tuning.summary import summarize
+
+KEY = jax.random.key(3)
+
+
+def blobs(n=240, k=2, d=3, seed=0, dtype=np.float64):
+    rng = np.random.default_rng(seed)
+    number = rng.integers(0, k, n)
+    X = 100 + 3 * rng.standard_normal((k, d))[number] + 2 * rng.standard_normal((n, d))
+    return X.astype(dtype), np.array(["ab", "c", "de", "f"])[number]
+
+
+def options(**more):
+    settings = {"key": KEY, "n_prototypes": 20, "folds": 4, "max_evaluations": 3}
+    return {**settings, "C": np.array([0.1, 10.0, 1e3]), **more}
+
+
+@pytest.mark.parametrize(
+    ("k", "scheme"), [(2, "one_versus_rest"), (3, "one_versus_rest"), (4, "one_versus_one")]
+)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_streamed_equals_in_memory(k, scheme, weighted):
+    # All rows are in the sample, so scores are those of all rows.
+    X, y = blobs(k=k)
+    w = np.random.default_rng(1).integers(0, 3, len(y)).astype(float) if weighted else None
+    stream = ArrayStream(X, y, w, batch_rows=50)
+    balanced = "balanced" if weighted else None
+    model = jsparse.train_stream(
+        stream,
+        task="classification",
+        multiclass=scheme,
+        class_weight=balanced,
+        **options(),
+    )
+
+    present = np.ones(len(y), bool) if w is None else w > 0
+    labels = np.unique(y, return_inverse=True)[1][present]
+    factor = np.ones(k)
+    if weighted:
+        mass = np.bincount(labels, w[present])
+        factor = mass.sum() / (k * mass)
+    rows = X[present]
+    v = factor[labels] * (1 if w is None else w[present])
+    scaling = jsparse.standardize(rows, v)
+    np.testing.assert_allclose(model.expansion.scaling.shift, scaling.shift, rtol=1e-12)
+    np.testing.assert_allclose(model.expansion.scaling.scale, scaling.scale, rtol=1e-10)
+    Z = scaling.apply(jnp.asarray(rows))
+    code = output_code(scheme, k) if k > 2 else None
+    target = jnp.asarray(labels, jnp.int32) if k > 2 else jnp.asarray(2.0 * labels - 1)
+    prototypes = model.expansion.prototypes
+    np.testing.assert_allclose(prototypes, scaling.apply(X[model.prototype_rows]), rtol=1e-9)
+
+    for evaluation in model.tuning.history:
+        kernel = jsparse.kernels.RBF(float(np.exp(evaluation.theta[0])))
+        expected = jsparse.cross_validate(
+            Nystroem(kernel, prototypes),
+            jnp.asarray(evaluation.C),
+            Z,
+            target,
+            model.folds,
+            jnp.asarray(v),
+            metric="misclassification",
+            code=code,
+        )
+        np.testing.assert_allclose(evaluation.scores, expected.scores, atol=1e-12)
+    map = Nystroem(model.kernel, prototypes)
+    if code is None:
+        fit = fixed_size.fit_features(map, model.C, Z, target, jnp.asarray(v))
+    else:
+        fit = fixed_size.fit_classes(map, model.C, Z, target, code, jnp.asarray(v))
+    np.testing.assert_allclose(model.expansion(X), fit.expansion(scaling.apply(X)), atol=1e-7)
+
+
+def test_regression_and_batch_sizes_and_float32(dtype):
+    X, _ = blobs(dtype=dtype)
+    y = np.sin(X[:, 0]) + 100
+    models = [
+        jsparse.train_stream(ArrayStream(X, y, batch_rows=size), task="regression", **options())
+        for size in (37, 1000)
+    ]
+    one, other = (np.asarray(m.expansion(X)) for m in models)
+    assert one.dtype == dtype
+    np.testing.assert_allclose(one, other, rtol=1e-4 if dtype == "float32" else 1e-9)
+    np.testing.assert_allclose(
+        models[0].cv_error, models[1].cv_error, rtol=0.02 if dtype == "float32" else 1e-8
+    )
+    assert models[0].n_rows == len(X)
+
+
+def test_scores_are_means_over_the_sample():
+    X, y = blobs(n=600)
+    model = jsparse.train_stream(
+        ArrayStream(X, y, batch_rows=128), task="classification", **options(sample_rows=200)
+    )
+    assert int(model.folds.valid.sum()) == 200
+    scaling = model.expansion.scaling
+    # The same draw again, to know which rows they are.
+    keys = jax.random.split(KEY, 4)
+    draw = np.random.default_rng(int(jax.random.bits(keys[0], dtype=jnp.uint32)))
+    summary = summarize(ArrayStream(X, y, batch_rows=128), draw, 200, classification=True)
+    part = Split(int(jax.random.bits(keys[2], dtype=jnp.uint32)), 4, 4, 0.0)(np.arange(600))
+    folds = jsparse.folds_from_assignment(part)
+    best = model.tuning.history[0]
+    result = jsparse.cross_validate(
+        Nystroem(jsparse.kernels.RBF(float(np.exp(best.theta[0]))), model.expansion.prototypes),
+        jnp.asarray(best.C),
+        scaling.apply(jnp.asarray(X)),
+        jnp.where(jnp.asarray(y == "c"), 1.0, -1.0),
+        folds,
+    )
+    sampled = np.asarray(result.predictions)[:, summary.sample.rows]
+    wrong = (sampled >= 0) != (summary.sample.y == "c")
+    np.testing.assert_allclose(best.scores, wrong.mean(axis=1), atol=1e-12)
+
+
+def test_holdout_trains_on_the_rest_and_validates_on_the_share():
+    X, y = blobs(n=400)
+    model = jsparse.train_stream(
+        ArrayStream(X, y, batch_rows=64), task="classification", holdout=0.3, **options()
+    )
+    held = np.asarray(model.folds.index[0])
+    assert abs(len(held) / 400 - 0.3) < 4 * np.sqrt(0.21 / 400)
+    rest = np.setdiff1d(np.arange(400), held)
+    Z = model.expansion.scaling.apply(jnp.asarray(X))
+    target = np.where(y == "c", 1.0, -1.0)
+    for evaluation in model.tuning.history:
+        map = Nystroem(
+            jsparse.kernels.RBF(float(np.exp(evaluation.theta[0]))), model.expansion.prototypes
+        )
+        for C, scored in zip(evaluation.C, evaluation.scores, strict=True):
+            fit = fixed_size.fit_features(map, C, Z[rest], jnp.asarray(target[rest]))
+            wrong = (np.asarray(fit.expansion(Z[held])) >= 0) != (target[held] > 0)
+            assert scored == pytest.approx(wrong.mean(), abs=1e-12)
+
+
+def test_less_memory_takes_more_passes_for_the_same_model():
+    X, y = blobs()
+    counts, models = [], []
+    for memory in (None, 37_000_000):
+        stream = Counting(ArrayStream(X, y, batch_rows=60))
+        models.append(
+            jsparse.train_stream(
+                stream,
+                task="classification",
+                memory=memory,
+                **options(max_evaluations=10, sample_rows=240, n_prototypes=60, folds=20),
+            )
+        )
+        counts.append(stream.passes)
+    assert counts[0] == 4  # the first one, and one for 6, 2 and 2 kernels
+    assert counts[1] > 4
+    np.testing.assert_allclose(models[0].expansion(X), models[1].expansion(X), rtol=1e-6)
+
+
+class Counting:
+    def __init__(self, stream):
+        self.stream, self.passes = stream, 0
+
+    def __iter__(self):
+        self.passes += 1
+        return iter(self.stream)
+
+
+def test_too_many_prototypes_are_refused_with_the_most_that_fit():
+    X, y = blobs()
+    settings = options(n_prototypes=200, sample_rows=240, memory=30_000_000)
+    stream = Counting(ArrayStream(X, y, batch_rows=60))
+    with pytest.raises(ValueError, match="n_prototypes: 200 prototypes would take") as caught:
+        jsparse.train_stream(stream, task="classification", **settings)
+    assert stream.passes == 1
+    most = int(str(caught.value).split("at most ")[1].split()[0])
+    assert 1 <= most < 200
+    settings["n_prototypes"] = most
+    jsparse.train_stream(stream, task="classification", **settings)
+    settings["n_prototypes"] = most + 1
+    with pytest.raises(ValueError, match=f"at most {most} would fit"):
+        jsparse.train_stream(stream, task="classification", **settings)
+    with pytest.raises(ValueError, match="at most"):
+        jsparse.train(X, y, task="classification", n_prototypes=200, key=KEY, memory=10_000_000)
+    with pytest.raises(ValueError, match="kernel matrix"):
+        jsparse.train(X, y, task="classification", n_prototypes="all", key=KEY, memory=100_000)
+
+
+class Broken:
+    """Sound in its first passes, then not."""
+
+    def __init__(self, batches, sound, change):
+        self.batches, self.sound, self.change = batches, sound, change
+
+    def __iter__(self):
+        self.sound -= 1
+        return iter(self.batches if self.sound >= 0 else self.change(list(self.batches)))
+
+
+def _with_nan(batches):
+    X = batches[-1].X.copy()
+    X[3, 1] = np.nan
+    return [*batches[:-1], batches[-1]._replace(X=X)]
+
+
+@pytest.mark.parametrize("sound", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda b: b[:-1], "ended after 200 rows"),
+        (
+            lambda b: [*b[:2], *(part._replace(X=part.X[:, :2]) for part in b[2:])],
+            "rows 100 to 149: expected 3 columns",
+        ),
+        (_with_nan, "rows 200 to 239: X is not finite at row 203"),
+        (
+            lambda b: [*b[:-1], b[-1]._replace(y=np.full(40, "new"))],
+            "rows 200 to 239: expected the labels of the first pass, got .*new",
+        ),
+    ],
+)
+def test_a_broken_stream_gives_no_model(sound, change, message):
+    X, y = blobs()
+    batches = [Batch(X[i : i + 50], y[i : i + 50]) for i in range(0, 240, 50)]
+    stream = Broken(batches, sound, change)
+    if sound == 0:
+        ended, labelled = "ended" in message, "labels" in message
+        if ended or labelled:  # the first pass cannot know; all that follow agree with it
+            stream = Broken(change(list(batches)), 1, lambda b: b[:-1])
+            message = "ended after"
+    with pytest.raises(StreamError, match=message):
+        jsparse.train_stream(stream, task="classification", **options())
+
+
+def test_bad_settings_are_told_before_the_first_pass():
+    class Untouched:
+        def __iter__(self):
+            raise AssertionError("read")
+
+    for more, message in (
+        ({"task": "ranking"}, "task"),
+        ({"task": "regression", "metric": "misclassification"}, "metric"),
+        ({"holdout": 1.5}, "holdout"),
+        ({"folds": 1}, "folds"),
+        ({"n_prototypes": 0}, "n_prototypes"),
+        ({"sample_rows": 10, "n_prototypes": 11}, "n_prototypes"),
+        ({"C": np.array([-1.0])}, "C"),
+        ({"selection": "best"}, "selection"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            jsparse.train_stream(Untouched(), **options(**{"task": "classification", **more}))
+
+
+def test_bad_contents_are_told():
+    X, y = blobs()
+    train = jsparse.train_stream
+    with pytest.raises(ValueError, match="two classes"):
+        train(ArrayStream(X, np.zeros(240)), task="classification", **options())
+    with pytest.raises(ValueError, match="regression"):
+        train(ArrayStream(X, np.arange(240)), task="classification", **options())
+    with pytest.raises(ValueError, match="expected numbers"):
+        train(ArrayStream(X, y), task="regression", **options())
+    with pytest.raises(StreamError, match="zero only"):
+        train(ArrayStream(X, y, np.zeros(240)), task="classification", **options())
+    with pytest.raises(ValueError, match="n_prototypes"):
+        train(ArrayStream(X, y), task="classification", **options(n_prototypes=241))
+    with pytest.raises(StreamError, match="at least one row"):
+        train([], task="classification", **options())
+
+
+def test_stopped_and_taken_up_again():
+    X, y = blobs()
+    stream = ArrayStream(X, y, batch_rows=60)
+    whole = jsparse.train_stream(stream, task="classification", **options(max_evaluations=8))
+    part = jsparse.train_stream(
+        stream, task="classification", max_seconds=0.0, **options(max_evaluations=8)
+    )
+    assert part.tuning.stopped == "seconds"
+    assert len(part.tuning.history) < 8
+    counted = Counting(stream)
+    again = jsparse.train_stream(
+        counted, task="classification", history=part.tuning.history, **options(max_evaluations=8)
+    )
+    np.testing.assert_allclose(again.expansion(X), whole.expansion(X), rtol=1e-8)
+    for a, b in zip(whole.tuning.history, again.tuning.history, strict=True):
+        np.testing.assert_array_equal(a.theta, b.theta)
+
+
+def test_moments_with_a_large_mean_and_classes():
+    rng = np.random.default_rng(0)
+    X = 1e8 + rng.standard_normal((1000, 4)) * [1, 1e-3, 1e3, 0]
+    y, w = rng.integers(0, 3, 1000), rng.random(1000)
+    summary = summarize(ArrayStream(X, y, w, batch_rows=64), rng, 100, classification=True)
+    factors = np.array([1.0, 2.0, 5.0])
+    scaling = summary.standardization(factors, np.dtype("float64"))
+    v = factors[y] * w
+    mean = np.average(X - 1e8, axis=0, weights=v)
+    spread = np.sqrt(np.average((X - 1e8 - mean) ** 2, axis=0, weights=v))
+    np.testing.assert_allclose(scaling.shift - 1e8, mean, atol=1e-6)
+    # Values near 1e8 are 1.5e-8 apart.
+    np.testing.assert_allclose(scaling.scale[:3], spread[:3], rtol=1e-4)
+    assert scaling.scale[3] == 1
+    assert (summary.n, summary.most) == (1000, 64)
+
+
+def test_the_sample_is_uniform_and_in_order():
+    X = np.arange(300.0)[:, None]
+    counts = np.zeros(300)
+    draws = 400
+    for seed in range(draws):
+        rng = np.random.default_rng(seed)
+        stream = ArrayStream(X, np.zeros(300), batch_rows=7)
+        sample = summarize(stream, rng, 30, classification=False).sample
+        assert np.all(np.diff(sample.rows) > 0)
+        np.testing.assert_array_equal(sample.X[:, 0], sample.rows)
+        counts[sample.rows] += 1
+    # Each row is there with chance a tenth; draws without replacement vary less than that.
+    p = stats.chisquare(counts).pvalue
+    assert p > 1e-3
+
+
+def test_splits_have_their_shares_whatever_the_batches():
+    split = Split(5, 7, 7, 0.0)
+    rows = np.arange(70_000)
+    part = split(rows)
+    np.testing.assert_array_equal(part[1234:], split(rows[1234:]))
+    assert stats.chisquare(np.bincount(part, minlength=7)).pvalue > 1e-3
+    # In any period too.
+    assert stats.chisquare(np.bincount(part[::7], minlength=7)).pvalue > 1e-3
+    held = Split(5, 2, 1, 0.1)(rows) == 0
+    assert abs(held.mean() - 0.1) < 4 * np.sqrt(0.09 / len(rows))
+
+
+def test_scores_do_not_depend_on_the_batch_of_kernels():
+    X, y = blobs()
+    stream = Checked(ArrayStream(X, y, batch_rows=100))
+    model = jsparse.train_stream(stream, task="classification", **options(max_evaluations=6))
+    assert Scoring("misclassification") == Scoring("misclassification", "loss", "squared")
+    assert len(model.tuning.history) == 6
+    assert stream.passes == 3
