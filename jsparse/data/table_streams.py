@@ -17,6 +17,7 @@ from .tables import (
     check_names,
     check_start,
     delimiter_of,
+    has_decimal_commas,
     note_rows,
 )
 
@@ -86,27 +87,36 @@ class TableFile:
                 batch_size=self.batch_rows, batch_readahead=2, fragment_readahead=1
             )
         else:
-            delimiter = delimiter_of(self.path)
-            yield from self._open(delimiter, self._types(delimiter))
+            yield from self._open(*self._layout())
 
-    def _types(self, delimiter: str) -> dict[str, pa.DataType]:
-        """Types by the first rows."""
-        with self._open(delimiter, {}) as reader:
-            found = {field.name: field.type for field in reader.schema}
+    def _layout(self) -> tuple[str, str, dict[str, pa.DataType]]:
+        """Delimiter, decimal point and types, by the first rows."""
+        delimiter, point = delimiter_of(self.path), "."
+        reader = self._open(delimiter, point, {})
+        head = next(reader, None)
+        if delimiter != "," and head and has_decimal_commas(pa.Table.from_batches([head])):
+            point = ","
+            reader = self._open(delimiter, point, {})
+        found = {field.name: field.type for field in reader.schema}
         for name, kind in found.items():
             if pa.types.is_null(kind):
                 found[name] = pa.string()
             elif is_number(kind) and name not in self.keep:
                 found[name] = pa.float64()
-        return found
+        return delimiter, point, found
 
-    def _open(self, delimiter: str, types: dict[str, pa.DataType]) -> pa_csv.CSVStreamingReader:
+    def _open(
+        self, delimiter: str, point: str, types: dict[str, pa.DataType]
+    ) -> pa_csv.CSVStreamingReader:
         return pa_csv.open_csv(
             self.path,
             read_options=pa_csv.ReadOptions(block_size=1 << 24),
             parse_options=pa_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
             convert_options=pa_csv.ConvertOptions(
-                null_values=list(self.null_values), strings_can_be_null=True, column_types=types
+                null_values=list(self.null_values),
+                strings_can_be_null=True,
+                column_types=types,
+                decimal_point=point,
             ),
         )
 
@@ -176,9 +186,9 @@ def stream_schema(
                 sample = [_drawn(sample)]
         first += here
     parts = [*shown, *([_drawn(sample)[:2]] if sample else [])]
-    numbers = np.concatenate([rows for _, rows in parts]).tolist()
-    table = pa.concat_tables([part for part, _ in parts], promote_options="default")
-    table = note_rows(table, numbers=numbers)
+    numbers, once = np.unique(np.concatenate([rows for _, rows in parts]), return_index=True)
+    table = pa.concat_tables([part for part, _ in parts], promote_options="default").take(once)
+    table = note_rows(table, numbers=numbers.tolist())
     inferred, reason = infer_task(table, target)
     schema = fit_schema(
         table,

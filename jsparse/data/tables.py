@@ -227,14 +227,14 @@ def _read_csv(
 
     try:
         table = read(threads=True)
-        if delimiter != "," and _has_decimal_commas(table):
+        if delimiter != "," and has_decimal_commas(table):
             table = read(threads=True, point=",")
         return table
     except pa.ArrowInvalid:
         return read(threads=False)  # the same failure, but it names the row
 
 
-def _has_decimal_commas(table: pa.Table) -> bool:
+def has_decimal_commas(table: pa.Table) -> bool:
     """Whether some column of text is numbers such as 1,5 for the most part."""
     for column in table.columns:
         if pa.types.is_string(column.type) and len(column) > column.null_count:

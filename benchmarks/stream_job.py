@@ -1,0 +1,37 @@
+"""One training from a folder of Parquet files, in a process of its own whose memory is measured."""
+
+import json
+import resource
+import sys
+import time
+
+import jax
+
+import jsparse
+from jsparse.data.table_streams import TableFile, TableStream, stream_schema
+
+
+def main(folder: str, settings: dict) -> None:
+    start = time.perf_counter()
+    file = TableFile(folder, keep=("y",))
+    schema, _ = stream_schema(file, "y", task="classification")
+    schema_seconds = time.perf_counter() - start
+    model = jsparse.train_stream(
+        TableStream(file, schema, "float32"),
+        task="classification",
+        key=jax.random.key(0),
+        **settings,
+    )
+    found = {
+        "rows": model.n_rows,
+        "schema": schema_seconds,
+        **model.seconds,
+        "run": model.seconds["total"] - model.seconds["compile"],
+        "cv_error": model.cv_error,
+        "peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+    }
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], json.loads(sys.argv[2]))

@@ -1,0 +1,184 @@
+"""Data larger than memory: speed against sums in memory, peak memory, growth with the rows."""
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import jsparse
+from jsparse.data.streams import ArrayStream
+from jsparse.features import Nystroem
+from jsparse.kernels import RBF
+from jsparse.tuning.reader import Split
+
+from .report import Report, alternated
+from .sets import split
+
+M = 500
+PART = 100_000  # rows of a file of the generated data set
+
+
+def run(*, quick: bool) -> Report:
+    rows, notes, data = [], [], {}
+    for part in (sums, training, growth):
+        more_rows, more_notes, numbers = part(quick)
+        rows, notes, data[part.__name__] = rows + more_rows, notes + more_notes, numbers
+    columns = ["what", "value", "against", "value", "ratio", "mark"]
+    return Report("Streams of row batches", columns, rows, notes, data)
+
+
+def _covertype(quick: bool):
+    part = split("covertype", 0, "float32")
+    n = 50_000 if quick else len(part.y)
+    return part._replace(X=part.X[:n], y=part.y[:n])
+
+
+def sums(quick: bool):
+    """Sums over covertype from a file on disk, against sums in memory."""
+    part = _covertype(quick)
+    X = (part.X - part.X.mean(0)) / np.maximum(part.X.std(0), 1e-6)
+    phi = Nystroem(RBF(7.0), jnp.asarray(X[:M]))
+    held, targets = jnp.asarray(X), jnp.asarray(part.y)
+    with tempfile.TemporaryDirectory() as folder:
+        np.save(Path(folder) / "X.npy", X)
+        mapped = np.load(Path(folder) / "X.npy", mmap_mode="r")
+        stream = ArrayStream(mapped, part.y)
+        deal = Split(0, 10, 10, 0.0)(np.arange(len(X)))
+        groups = jnp.asarray(deal)
+        ones = jnp.ones(len(X), held.dtype)
+        calls = {
+            "memory": lambda: jsparse.accumulate(phi, held, targets),
+            "stream": lambda: jsparse.accumulate_batches(phi, (b[:2] for b in stream)),
+            "memory, folds": lambda: jsparse.normal_equations.accumulate_groups(
+                phi, held, targets, ones, groups, n_groups=10
+            ),
+            "stream, folds": lambda: jsparse.accumulate_batches(
+                phi, (b[:2] for b in stream), n_folds=10
+            ),
+        }
+        seconds = alternated(calls, 2 if quick else 5)
+    rows = [
+        [
+            f"covertype, {len(X)} rows, m = {M}, sums{what} streamed, s",
+            f"{seconds['stream' + key]:.3f}",
+            "in memory, s",
+            f"{seconds['memory' + key]:.3f}",
+            f"{seconds['stream' + key] / seconds['memory' + key]:.2f}",
+            "1.3",
+        ]
+        for what, key in ((" of all rows", ""), (" of ten folds", ", folds"))
+    ]
+    return rows, [], seconds
+
+
+def training(quick: bool):
+    """Covertype tuned from a stream and in memory: error, seconds; peak memory by rows."""
+    part = _covertype(quick)
+    options = {"task": "classification", "n_prototypes": M, "key": jax.random.key(0)}
+    found = {}
+    for name, call in (
+        ("stream", lambda: jsparse.train_stream(ArrayStream(part.X, part.y), **options)),
+        (
+            "holdout",
+            lambda: jsparse.train_stream(ArrayStream(part.X, part.y), holdout=0.1, **options),
+        ),
+        ("memory", lambda: jsparse.train(part.X, part.y, **options)),
+    ):
+        start = time.perf_counter()
+        model = call()
+        seconds = time.perf_counter() - start - model.seconds["compile"]
+        error = float(100 * np.mean(model.predict(part.X_test) != part.y_test))
+        found[name] = {"seconds": seconds, "error": error, "cv_error": 100 * model.cv_error}
+    memory = found["memory"]
+    rows = [
+        [
+            f"covertype tuned from a stream, {what}, s (error, per cent)",
+            f"{found[name]['seconds']:.1f} ({found[name]['error']:.2f})",
+            "in memory",
+            f"{memory['seconds']:.1f} ({memory['error']:.2f})",
+            f"{found[name]['seconds'] / memory['seconds']:.2f}",
+            "",
+        ]
+        for name, what in (("stream", "ten folds"), ("holdout", "a tenth held out"))
+    ]
+    peaks = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for share in (4, 2, 1):
+            n = len(part.y) // share
+            path = Path(folder) / str(n)
+            path.mkdir()
+            names = [f"x{j}" for j in range(part.X.shape[1])]
+            table = pa.table([*part.X[:n].T, part.y[:n].astype(np.int8)], names=[*names, "y"])
+            pq.write_table(table, path / "rows.parquet", row_group_size=65536)
+            peaks[n] = _job(path, {"n_prototypes": M, "max_evaluations": 3})
+    sizes = sorted(peaks)
+    rows += [
+        [
+            f"peak memory, {sizes[-1]} rows of covertype, GB",
+            f"{peaks[sizes[-1]]['peak_bytes'] / 1e9:.2f}",
+            f"{n} rows",
+            f"{peaks[n]['peak_bytes'] / 1e9:.2f}",
+            f"{peaks[sizes[-1]]['peak_bytes'] / peaks[n]['peak_bytes']:.2f}",
+            "1",
+        ]
+        for n in sizes[:-1]
+    ]
+    return rows, [], {"runs": found, "peaks": peaks}
+
+
+def growth(quick: bool):
+    """A generated data set, each time twice the rows of the last."""
+    parts = [1, 2, 4] if quick else [1, 2, 4, 8, 16, 32, 64, 128, 200]
+    settings = {"n_prototypes": 100, "tune_kernel": False, "folds": 5}
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "all"
+        source.mkdir()
+        for i in range(parts[-1]):
+            _write(source / f"{i:05}.parquet", i)
+        found = []
+        for count in parts:
+            path = Path(folder) / str(count)
+            path.mkdir()
+            for i in range(count):
+                os.link(source / f"{i:05}.parquet", path / f"{i:05}.parquet")
+            found.append(_job(path, settings))
+    rows = []
+    for last, this in itertools.pairwise(found):
+        more = this["rows"] / last["rows"]
+        rows.append(
+            [
+                f"{this['rows']} rows x 10, s (peak GB)",
+                f"{this['run']:.2f} ({this['peak_bytes'] / 1e9:.2f})",
+                f"{last['rows']} rows",
+                f"{last['run']:.2f} ({last['peak_bytes'] / 1e9:.2f})",
+                f"{this['run'] / last['run']:.2f}",
+                f"{1.1 * more:.2f}",
+            ]
+        )
+    note = (
+        "Growth: first pass, prototypes (m = 100), one kernel with 25 values of C and five folds, "
+        "fit; float32, from a folder of Parquet files; without compilation."
+    )
+    return rows, [note], found
+
+
+def _write(path: Path, i: int) -> None:
+    rng = np.random.default_rng([20, i])
+    X = rng.standard_normal((PART, 10), np.float32)
+    y = (X[:, 0] * X[:, 1] + np.sin(2 * X[:, 2]) + 0.5 * rng.standard_normal(PART) > 0).astype(int)
+    pq.write_table(pa.table([*X.T, y], names=[*(f"x{j}" for j in range(10)), "y"]), path)
+
+
+def _job(folder: Path, settings: dict) -> dict:
+    command = [sys.executable, "-m", "benchmarks.stream_job", str(folder), json.dumps(settings)]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)

@@ -1,0 +1,168 @@
+"""Files in batches: the same numbers as the file as a whole, and rows told by their number."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+
+from jsparse.cli.main import main
+from jsparse.data.encoding import encode, encode_target, fit_schema
+from jsparse.data.table_streams import TableFile, TableStream, stream_schema
+from jsparse.data.tables import TableError, read_table
+from jsparse.serialization import load
+
+
+def people(n=500):
+    rng = np.random.default_rng(0)
+    age, income = rng.integers(18, 90, n), np.round(rng.lognormal(10, 1, n), 2)
+    town = np.array(["Leuven", "Gent", "Brugge", "Aalst"])[rng.integers(0, 4, n)]
+    # A category of one row, late in the file.
+    town[n - 20] = "Ieper"
+    owner = income > 22000 + 100 * (age - 50)
+    return pa.table({"age": age, "income": income, "town": town, "owner": owner})
+
+
+def replaced(table, name, value):
+    """With other values in one column, by row and value."""
+    values = [value(i, v) for i, v in enumerate(table[name].to_pylist())]
+    return table.set_column(table.column_names.index(name), name, pa.array(values))
+
+
+def written(kind, folder, table):
+    if kind == "csv":
+        pyarrow.csv.write_csv(table, folder / "t.csv")
+        return folder / "t.csv"
+    if kind == "parquet":
+        pq.write_table(table, folder / "t.parquet", row_group_size=90)
+        return folder / "t.parquet"
+    (folder / "parts").mkdir()
+    for i in range(0, len(table), 200):
+        pq.write_table(table.slice(i, 200), folder / "parts" / f"{i:04}.parquet")
+    return folder / "parts"
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "folder"])
+@pytest.mark.parametrize("impute", [False, True])
+def test_batches_are_the_file(kind, impute, tmp_path):
+    table = people()
+    if impute:
+        table = replaced(table, "income", lambda i, v: None if i % 7 == 3 else v)
+    path = written(kind, tmp_path, table)
+    file = TableFile(path, keep=("owner",), batch_rows=64)
+    schema, reason = stream_schema(file, "owner", impute=impute)
+    whole = table if kind == "folder" else read_table(path)
+    expected = fit_schema(whole, "owner", impute=impute)
+    assert schema._replace(null_values=()) == expected._replace(null_values=())
+    assert "booleans" in reason
+    batches = list(TableStream(file, schema))
+    assert max(len(b.X) for b in batches) <= 64
+    np.testing.assert_array_equal(np.concatenate([b.X for b in batches]), encode(expected, whole).X)
+    np.testing.assert_array_equal(
+        np.concatenate([b.y for b in batches]), encode_target(expected, whole)
+    )
+
+
+def test_decimal_commas_and_whole_numbers_that_are_not(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("a;b;y\n" + "".join(f"{i};{i},5;{i % 2}\n" for i in range(40)) + "7,5;1;0\n")
+    file = TableFile(path, keep=("y",), batch_rows=16)
+    schema, _ = stream_schema(file, "y")
+    X = np.concatenate([b.X for b in TableStream(file, schema)])
+    np.testing.assert_array_equal(X[:40], np.stack([np.arange(40), np.arange(40) + 0.5], axis=1))
+    assert X[40].tolist() == [7.5, 1.0]
+    assert schema.classes == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("age", lambda i, v: None if i == 333 else v), "column 'age' has 1 in .*row 334"),
+        (
+            ("age", lambda i, v: np.inf if i == 70 else float(v)),
+            "'age': expected finite numbers, got inf in row 71",
+        ),
+        (("owner", lambda i, v: None if i == 99 else v), "'owner': missing in 1 of .*row 100"),
+        (("town", lambda i, v: f"t{i}"), "at most 100 categories"),
+        (("town", lambda i, v: "?" if i == 444 else str(i % 50)), "got '[?]' in row 445"),
+    ],
+)
+def test_what_is_wrong_is_told_with_the_row_of_the_file(change, message, tmp_path):
+    pq.write_table(replaced(people(), *change), tmp_path / "t.parquet")
+    file = TableFile(tmp_path / "t.parquet", batch_rows=64)
+
+    def read():
+        schema, _ = stream_schema(file, "owner")
+        return list(TableStream(file, schema))
+
+    with pytest.raises(TableError, match=message):
+        read()
+
+
+def test_columns_and_rows_must_be_there(tmp_path):
+    pq.write_table(people(), tmp_path / "t.parquet")
+    file = TableFile(tmp_path / "t.parquet")
+    with pytest.raises(TableError, match="expected the target column 'owned'.*'owner'"):
+        stream_schema(file, "owned")
+    pq.write_table(people().slice(0, 0), tmp_path / "t.parquet")
+    with pytest.raises(TableError, match="at least one row"):
+        stream_schema(file, "owner")
+
+
+def test_a_broken_file_is_told(tmp_path):
+    with pytest.raises(TableError, match="nowhere"):
+        TableFile(tmp_path / "nowhere.csv")
+    path = tmp_path / "t.csv"
+    path.write_text("a,b\n1,2\n3\n")
+    with pytest.raises(TableError, match="Expected 2 columns, got 1"):
+        list(TableFile(path))
+    (tmp_path / "empty").write_text("")
+    with pytest.raises(TableError, match="it is empty"):
+        TableFile(tmp_path / "empty")
+
+
+@pytest.fixture
+def settings_restored():
+    import jax
+
+    yield
+    jax.config.update("jax_compilation_cache_dir", None)
+
+
+@pytest.mark.usefixtures("settings_restored")
+def test_the_command_line_streams_a_folder(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    path = written("folder", tmp_path, people())
+    model = tmp_path / "m"
+    options = ["--prototypes", "20", "--folds", "4", "--evaluations", "2", "--quiet"]
+    fit = ["fit", str(path), "--target", "owner", "--out", str(model), *options]
+    assert main([*fit, "--stream", "--holdout", "0.2"]) == 0
+    assert "500 rows x 7 columns" in capsys.readouterr().out
+    expansion, metadata = load(model)
+    assert metadata["rows"] == 500
+    assert expansion.prototypes.shape == (20, 7)
+    assert metadata["cv_error"] < 0.2
+    table = tmp_path / "t.csv"
+    pyarrow.csv.write_csv(people(), table)
+    assert main(["predict", str(model), str(table), "--out", str(tmp_path / "p.csv")]) == 0
+    assert "misclassification on 500 rows: 0.0" in capsys.readouterr().err
+    for more, message in (
+        (["--holdout", "0.2"], "--stream"),
+        (["--stream", "--loss", "huber"], "--loss"),
+        (["--stream", "--prototypes", "900000"], "n_prototypes"),
+    ):
+        assert main([*fit, *more]) == 2
+        assert message in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("settings_restored")
+def test_the_command_line_takes_a_loss(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    pyarrow.csv.write_csv(people(150), tmp_path / "t.csv")
+    options = ["--prototypes", "10", "--folds", "3", "--evaluations", "1", "--quiet"]
+    fit = ["fit", str(tmp_path / "t.csv"), "--target", "income", "--out", str(tmp_path / "m")]
+    assert main([*fit, *options, "--loss", "absolute"]) == 0
+    assert "mean absolute error" in capsys.readouterr().out
+    monkeypatch.setattr("jsparse.cli.main.free_bytes", lambda: 1000)
+    assert main([*fit, *options]) == 2
+    assert "--stream" in capsys.readouterr().err
