@@ -5,7 +5,7 @@ from pathlib import Path
 
 import jax
 
-from . import covertype, folds, gradient, precision, searches, speed, tables
+from . import covertype, folds, gradient, precision, searches, speed, streaming, tables
 from .report import machine_kind, write
 
 BENCHMARKS = {
@@ -19,6 +19,7 @@ BENCHMARKS = {
     "precision": precision.run,
     "speed": speed.run,
     "covertype": covertype.run,
+    "streaming": streaming.run,
 }
 
 

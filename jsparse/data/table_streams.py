@@ -172,7 +172,7 @@ def stream_schema(
             check_names(table, [target], "the target column")
             check_names(table, [*drop, *categorical], "the columns")
         rows = {0} if not shown else set()
-        for name in set(table.column_names) - set(drop):
+        for name in [name for name in table.column_names if name not in drop]:
             column = plain_column(table, name)
             counted = name in (target, *categorical) or not is_number(column.type)
             known = seen.setdefault(name, set())
