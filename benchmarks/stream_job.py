@@ -16,6 +16,8 @@ def main(folder: str, settings: dict) -> None:
     file = TableFile(folder, keep=("y",))
     schema, _ = stream_schema(file, "y", task="classification")
     schema_seconds = time.perf_counter() - start
+    jax.block_until_ready(jax.numpy.zeros(1))
+    before = _peak()
     model = jsparse.train_stream(
         TableStream(file, schema, "float32"),
         task="classification",
@@ -28,9 +30,23 @@ def main(folder: str, settings: dict) -> None:
         **model.seconds,
         "run": model.seconds["total"] - model.seconds["compile"],
         "cv_error": model.cv_error,
-        "peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+        "before_bytes": before,
+        "peak_bytes": _peak(),
+        "planned_bytes": jsparse.plan(
+            model.n_rows,
+            len(schema.features),
+            settings["n_prototypes"],
+            folds=settings.get("folds", 10),
+            streamed=True,
+            n_parameters=int(settings.get("tune_kernel", True)),
+            max_evaluations=settings.get("max_evaluations"),
+        ).bytes,
     }
     print(json.dumps(found))
+
+
+def _peak() -> int:
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 if __name__ == "__main__":
