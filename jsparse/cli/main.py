@@ -12,14 +12,15 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from .. import __version__, _status
 from ..data import demo_set
@@ -38,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     try:
         options = _parser().parse_args(arguments)
-        _configure(options.precision)
+        _configure(options.precision, getattr(options, "devices", None))
         with warnings.catch_warnings():
             # Lost precision is told in the report and by the exit code.
             warnings.simplefilter("ignore", _status.PrecisionWarning)
@@ -64,9 +65,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
-def _configure(precision: str) -> None:
-    """A program may do what a library may not: set JAX's precision and its compilation cache."""
+def _configure(precision: str, devices: int | Literal["all"] | None) -> None:
+    """A program may do what a library may not: set JAX's precision, devices, compilation cache."""
     jax.config.update("jax_enable_x64", precision == "float64")
+    if isinstance(devices, int):
+        # A CPU is cut into as many virtual devices; not if JAX has started, nor are other devices.
+        with suppress(RuntimeError):
+            jax.config.update("jax_num_cpu_devices", devices)
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         jax.config.update("jax_compilation_cache_dir", str(base / "jsparse" / "xla"))
@@ -127,6 +132,7 @@ def _training_options(parser: argparse.ArgumentParser, prototypes: int | None) -
     add("--seconds", type=float, default=float("inf"), help="stop tuning after this long")
     add("--seed", type=_seed, default=0)
     add("--precision", choices=["float32", "float64"], default="float64")
+    add("--devices", type=_devices, metavar="N", help="share the rows among N devices, or 'all'")
     add("--quiet", action="store_true", help="no progress bar")
 
 
@@ -135,6 +141,27 @@ def _seed(text: str) -> int:
     if not 0 <= value < 2**32:
         raise argparse.ArgumentTypeError(f"expected a number from 0 to 2^32 - 1, got {text}")
     return value
+
+
+def _devices(text: str) -> int | Literal["all"]:
+    if text == "all":
+        return "all"
+    if not (text.isdecimal() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"expected 'all' or a number of at least 1, got {text!r}")
+    return int(text)
+
+
+def _mesh(devices: int | Literal["all"] | None) -> Mesh | None:
+    if devices is None:
+        return None
+    found = jax.devices()
+    count = len(found) if devices == "all" else devices
+    if count > len(found):
+        raise ValueError(
+            f"--devices: expected at most {len(found)}, as many as JAX finds "
+            f"({found[0].platform}), got {count}"
+        )
+    return Mesh(np.array(found[:count]), ("rows",))
 
 
 @contextmanager
@@ -164,7 +191,9 @@ def _interruptible() -> Iterator[Callable[[], None]]:
         signal.signal(signal.SIGINT, before)
 
 
-def _train(options: argparse.Namespace, X: np.ndarray, y: np.ndarray, task: Any) -> Trained:
+def _train(
+    options: argparse.Namespace, X: np.ndarray, y: np.ndarray, task: Any, mesh: Mesh | None
+) -> Trained:
     m = options.prototypes
     with _interruptible() as check, report.progress(quiet=options.quiet) as show:
 
@@ -186,6 +215,7 @@ def _train(options: argparse.Namespace, X: np.ndarray, y: np.ndarray, task: Any)
             search_method=options.search,
             max_evaluations=options.evaluations,
             max_seconds=options.seconds,
+            mesh=mesh,
             progress=progress,
         )
 
@@ -202,13 +232,14 @@ def _exit_code(trained: Trained) -> int:
 
 
 def _demo(options: argparse.Namespace) -> int:
+    mesh = _mesh(options.devices)
     data = demo_set(options.name)
     order = np.random.default_rng(options.seed).permutation(len(data.X))
     cut = 2 * len(order) // 3
     rows, held_out = order[:cut], order[cut:]
-    trained = _train(options, data.X[rows], data.y[rows], data.task)
+    trained = _train(options, data.X[rows], data.y[rows], data.task, mesh)
     predicted = trained.predict(data.X[held_out])
-    report.training(trained, f"scikit-learn's {data.name}", len(rows), data.X.shape[1])
+    report.training(trained, f"scikit-learn's {data.name}", len(rows), data.X.shape[1], mesh)
     report.test_error(trained, data.y[held_out], predicted)
     return _exit_code(trained)
 
@@ -218,6 +249,7 @@ def _fit(options: argparse.Namespace) -> int:
     from ..data.tables import NULL_VALUES, read_table
 
     _check_output(options.out, options.file)
+    mesh = _mesh(options.devices)
     table = read_table(options.file, null_values=(*NULL_VALUES, *options.missing))
     task, reason = infer_task(table, options.target)
     if options.task is not None:
@@ -234,7 +266,7 @@ def _fit(options: argparse.Namespace) -> int:
     encoded = encode(schema, table, dtype=options.precision)
     X, y = encoded.X, encode_target(schema, table)
     _tell_imputed(encoded)
-    trained = _train(options, X, y, task)
+    trained = _train(options, X, y, task, mesh)
     code = _exit_code(trained)
     metadata = {
         "schema": schema.to_json(),
@@ -248,7 +280,7 @@ def _fit(options: argparse.Namespace) -> int:
         "rows": len(X),
     }
     save(options.out, trained.expansion, metadata)
-    report.training(trained, f"{options.file} ({task}: {reason})", len(X), X.shape[1])
+    report.training(trained, f"{options.file} ({task}: {reason})", len(X), X.shape[1], mesh)
     report.line("model", options.out)
     return code
 
