@@ -66,5 +66,5 @@ def like(value: ArrayLike, x: Array) -> Scalar:
 
 
 def is_concrete(x: object) -> bool:
-    """Whether the values of `x` can be looked at now (not while tracing)."""
-    return not isinstance(x, Tracer)
+    """Whether the values of `x` can be looked at now: not while tracing, nor on other processes."""
+    return not isinstance(x, Tracer) and getattr(x, "is_fully_addressable", True)

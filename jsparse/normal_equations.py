@@ -7,9 +7,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, ArrayLike, Float, Int
 
 from ._blocks import rows_in_block, sum_row_blocks
+from ._mesh import sum_over_rows
 from ._numerics import dot, like
 from ._types import ScalarLike
 from .features import FeatureMap
@@ -79,13 +81,14 @@ def zeros(
     )
 
 
-@functools.partial(jax.jit, static_argnames="block_rows")
+@functools.partial(jax.jit, static_argnames=("mesh", "block_rows"))
 def accumulate(
     feature_map: FeatureMap,
     X: Float[Array, "n d"],
     y: Float[Array, "n *c"],
     weights: Float[Array, " n"] | None = None,
     *,
+    mesh: Mesh | None = None,
     block_rows: int | None = None,
 ) -> NormalEquations:
     """Sum the normal equations over the rows of `X`, one block of rows at a time.
@@ -95,18 +98,23 @@ def accumulate(
         X: inputs, shape `n d`.
         y: targets, shape `n` or `n c`.
         weights: row weights, shape `n`, at least 0; 0 is as if the row were not there.
-        block_rows: rows in memory at a time (static); by default what suits the device.
+        mesh: spread the rows over its devices (static), each of which sums its own; they may be
+            those of several processes, with `X`, `y` and `weights` global arrays. Any `n` will do.
+        block_rows: rows in memory at a time on a device (static); by default what suits it.
 
     Differentiable in the feature map, `X`, `y` and `weights`, in both modes.
+
+    Raises:
+        ValueError: if the mesh has axes of type Explicit.
     """
     w = jnp.ones(X.shape[0], X.dtype) if weights is None else weights
     zero = zeros(feature_map.n_features, y.shape[1:], X.dtype)
-    return sum_row_blocks(
-        lambda *block: _sums(feature_map, *block),
-        (X, y, w),
-        zero,
-        rows_in_block(block_rows),
-    )
+
+    def local(w: Array, X: Array, y: Array) -> NormalEquations:
+        size = rows_in_block(block_rows)
+        return sum_row_blocks(lambda *block: _sums(feature_map, *block), (X, y, w), zero, size)
+
+    return sum_over_rows(mesh, local, w, X, y)
 
 
 def accumulate_folds(
@@ -115,18 +123,22 @@ def accumulate_folds(
     y: Float[Array, "v r *c"],
     weights: Float[Array, "v r"],
     *,
+    mesh: Mesh | None = None,
     block_rows: int | None = None,
 ) -> NormalEquations:
     """The sums of every fold, in one pass over the rows; see `tuning.folds` for the layout.
 
     The total is the sum over the leading axis, and what trains for a fold is the total less the
-    fold (De Brabanter 2010, eq. 20-21).
+    fold (De Brabanter 2010, eq. 20-21). On a mesh every device has a part of every fold.
     """
 
     def one_fold(fold: tuple[Array, Array, Array]) -> NormalEquations:
         return accumulate(feature_map, *fold, block_rows=block_rows)
 
-    return jax.lax.map(one_fold, (X, y, weights))
+    def local(w: Array, X: Array, y: Array) -> NormalEquations:
+        return jax.lax.map(one_fold, (X, y, w))
+
+    return sum_over_rows(mesh, local, weights, X, y, axis=1)
 
 
 @functools.partial(jax.jit, static_argnames=("n_groups", "block_rows"))
@@ -258,9 +270,11 @@ def _sums(
     y: Float[Array, "n *c"],
     w: Float[Array, " n"],
 ) -> NormalEquations:
-    # Rows without weight may hold anything; a row with weight stands in for them.
-    heaviest = jnp.argmax(w)
-    X = jnp.where((w > 0)[:, None], X, X[heaviest][None, :])
+    # Rows without weight may hold anything; a row with weight stands in for them. Another block or
+    # device may have all the rows with weight.
+    heaviest = X[jnp.argmax(w)]
+    stand_in = jnp.where(jnp.isfinite(heaviest), heaviest, 0)
+    X = jnp.where((w > 0)[:, None], X, stand_in[None, :])
     present = (w > 0).reshape(-1, *[1] * (y.ndim - 1))
     y = jnp.where(present, y, jnp.zeros_like(y))
     # One product gives all three sums over features, and reads them once.

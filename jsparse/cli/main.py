@@ -13,14 +13,15 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from .. import __version__, _status
 from ..data import demo_set
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     try:
         options = _parser().parse_args(arguments)
-        _configure(options.precision)
+        _configure(options.precision, getattr(options, "devices", None))
         with warnings.catch_warnings():
             # Lost precision is told in the report and by the exit code.
             warnings.simplefilter("ignore", _status.PrecisionWarning)
@@ -68,9 +69,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
-def _configure(precision: str) -> None:
-    """A program may do what a library may not: set JAX's precision and its compilation cache."""
+def _configure(precision: str, devices: int | Literal["all"] | None) -> None:
+    """A program may do what a library may not: set JAX's precision, devices, compilation cache."""
     jax.config.update("jax_enable_x64", precision == "float64")
+    if isinstance(devices, int):
+        # A CPU is cut into as many virtual devices; not if JAX has started, nor are other devices.
+        with suppress(RuntimeError):
+            jax.config.update("jax_num_cpu_devices", devices)
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         jax.config.update("jax_compilation_cache_dir", str(base / "jsparse" / "xla"))
@@ -145,6 +150,7 @@ def _training_options(parser: argparse.ArgumentParser, prototypes: int | None) -
     add("--seconds", type=float, default=float("inf"), help="stop tuning after this long")
     add("--seed", type=_seed, default=0)
     add("--precision", choices=["float32", "float64"], default="float64")
+    add("--devices", type=_devices, metavar="N", help="share the rows among N devices, or 'all'")
     add("--quiet", action="store_true", help="no progress bar")
 
 
@@ -153,6 +159,27 @@ def _seed(text: str) -> int:
     if not 0 <= value < 2**32:
         raise argparse.ArgumentTypeError(f"expected a number from 0 to 2^32 - 1, got {text}")
     return value
+
+
+def _devices(text: str) -> int | Literal["all"]:
+    if text == "all":
+        return "all"
+    if not (text.isdecimal() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"expected 'all' or a number of at least 1, got {text!r}")
+    return int(text)
+
+
+def _mesh(devices: int | Literal["all"] | None) -> Mesh | None:
+    if devices is None:
+        return None
+    found = jax.devices()
+    count = len(found) if devices == "all" else devices
+    if count > len(found):
+        raise ValueError(
+            f"--devices: expected at most {len(found)}, as many as JAX finds "
+            f"({found[0].platform}), got {count}"
+        )
+    return Mesh(np.array(found[:count]), ("rows",))
 
 
 @contextmanager
@@ -200,6 +227,7 @@ def _train(options: argparse.Namespace, train: Callable[..., Trained], task: Any
             search_method=options.search,
             max_evaluations=options.evaluations,
             max_seconds=options.seconds,
+            mesh=_mesh(options.devices),
             progress=progress,
         )
 
@@ -228,13 +256,16 @@ def _demo(options: argparse.Namespace) -> int:
     rows, held_out = order[:cut], order[cut:]
     trained = _train_table(options, data.X[rows], data.y[rows], data.task)
     predicted = trained.predict(data.X[held_out])
-    report.training(trained, f"scikit-learn's {data.name}", len(rows), data.X.shape[1])
+    report.training(
+        trained, f"scikit-learn's {data.name}", len(rows), data.X.shape[1], _mesh(options.devices)
+    )
     report.test_error(trained, data.y[held_out], predicted)
     return _exit_code(trained)
 
 
 def _fit(options: argparse.Namespace) -> int:
     _check_output(options.out, options.file)
+    _mesh(options.devices)  # said before the file is read
     if options.holdout is not None and not options.stream:
         raise ValueError("--holdout: expected together with --stream")
     trained, schema, reason = (_fit_stream if options.stream else _fit_table)(options)
@@ -252,7 +283,7 @@ def _fit(options: argparse.Namespace) -> int:
     }
     save(options.out, trained.expansion, metadata)
     source = f"{options.file} ({schema.task}: {reason})"
-    report.training(trained, source, trained.n_rows, len(schema.features))
+    report.training(trained, source, trained.n_rows, len(schema.features), _mesh(options.devices))
     report.line("model", options.out)
     return code
 

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import equinox as eqx
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from .. import _status
 from ..machines.fixed_size import FixedSizeFit
@@ -51,13 +52,12 @@ def line(name: str, value: object) -> None:
     print(f"{name:<16}{value}")
 
 
-def training(trained: Trained, source: str, n: int, d: int) -> None:
-    """Data, device, prototypes, tuned parameters, error, rank and time."""
-    device = jax.devices()[0]
+def training(trained: Trained, source: str, n: int, d: int, mesh: Mesh | None) -> None:
+    """Data, devices, prototypes, tuned parameters, error, rank and time."""
+    device, count = jax.devices()[0], 1 if mesh is None else mesh.size
+    kind = f"{device.platform} ({device.device_kind}){f' x {count}' if count > 1 else ''}"
     line("data", f"{source}, {n} rows x {d} columns")
-    line(
-        "device", f"{device.platform} ({device.device_kind}), {trained.expansion.prototypes.dtype}"
-    )
+    line("device", f"{kind}, {trained.expansion.prototypes.dtype}")
     line("prototypes", trained.expansion.prototypes.shape[0])
     line("kernel", _describe(trained))
     line("C", np.array2string(np.asarray(trained.C), precision=4, threshold=8))

@@ -7,8 +7,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
+from .._mesh import sum_over_rows
 from .._numerics import as_float, is_concrete, like
 from .._status import CONVERGED, TRUNCATED
 from .._types import ScalarLike
@@ -38,6 +40,7 @@ def fit(
     weights: Float[Array, " n"] | None = None,
     *,
     intercept_penalty: ScalarLike = 0.0,
+    mesh: Mesh | None = None,
     block_rows: int | None = None,
 ) -> FixedSizeFit:
     """Fit a fixed-size LS-SVM (De Brabanter 2010, eq. 5-7).
@@ -53,6 +56,7 @@ def fit(
         y: targets, shape `n`, or `n c` for several at once.
         weights: row weights, shape `n`, at least 0.
         intercept_penalty: adds `intercept_penalty/2 b^2`; 0 as in the LS-SVM, 1 as eq. 7 prints.
+        mesh: spread the rows over its devices, see `accumulate` (static).
         block_rows: rows in memory at a time (static).
 
     Returns:
@@ -71,9 +75,8 @@ def fit(
     X, y, weights = in_one_dtype(X, y, weights)
     prototypes = as_float(prototypes).astype(X.dtype)
     check_problem(prototypes, C, X, y, weights, intercept_penalty)
-    return _fit_kernel(
-        kernel, prototypes, like(C, X), X, y, weights, like(intercept_penalty, X), block_rows
-    )
+    penalty = like(intercept_penalty, X)
+    return _fit_kernel(kernel, prototypes, like(C, X), X, y, weights, penalty, mesh, block_rows)
 
 
 def fit_features(
@@ -84,6 +87,7 @@ def fit_features(
     weights: Float[Array, " n"] | None = None,
     *,
     intercept_penalty: ScalarLike = 0.0,
+    mesh: Mesh | None = None,
     block_rows: int | None = None,
 ) -> FixedSizeFit:
     """`fit` for any feature map that is penalised by the identity; see there.
@@ -94,7 +98,8 @@ def fit_features(
     check_penalty(feature_map)
     X, y, weights = in_one_dtype(X, y, weights)
     check_problem(None, C, X, y, weights, intercept_penalty)
-    return _fit(feature_map, like(C, X), X, y, weights, like(intercept_penalty, X), block_rows)
+    penalty = like(intercept_penalty, X)
+    return _fit(feature_map, like(C, X), X, y, weights, penalty, mesh, block_rows)
 
 
 def fit_classes(
@@ -106,6 +111,7 @@ def fit_classes(
     weights: Float[Array, " n"] | None = None,
     *,
     intercept_penalty: ScalarLike = 0.0,
+    mesh: Mesh | None = None,
     block_rows: int | None = None,
 ) -> FixedSizeFit:
     """Fit the problems of an output code, in one pass over the rows (De Brabanter 2010, Sec. 8.4).
@@ -118,6 +124,7 @@ def fit_classes(
         code: see `multiclass.output_code`.
         weights: row weights, shape `n`, at least 0.
         intercept_penalty: see `fit`.
+        mesh: see `fit`.
         block_rows: rows in memory at a time (static).
 
     Returns:
@@ -139,6 +146,7 @@ def fit_classes(
         code.astype(X.dtype),
         weights,
         penalty,
+        mesh,
         block_rows,
     )
 
@@ -193,7 +201,7 @@ def _solve(
     )
 
 
-@functools.partial(jax.jit, static_argnames="block_rows")
+@functools.partial(jax.jit, static_argnames=("mesh", "block_rows"))
 def _fit_classes(
     feature_map: FeatureMap,
     C: Float[Array, ""] | Float[Array, " l"],
@@ -202,22 +210,28 @@ def _fit_classes(
     code: Code,
     weights: Float[Array, " n"] | None,
     intercept_penalty: Float[Array, ""],
+    mesh: Mesh | None,
     block_rows: int | None,
 ) -> FixedSizeFit:
     matrix = jnp.asarray(code.matrix)
     if code.shares_all_rows:
-        sums = accumulate(feature_map, X, matrix[labels], weights, block_rows=block_rows)
+        targets = matrix[labels]
+        sums = accumulate(feature_map, X, targets, weights, mesh=mesh, block_rows=block_rows)
     else:
         w = jnp.ones(X.shape[0], X.dtype) if weights is None else weights
-        nothing = jnp.zeros((X.shape[0], 0), X.dtype)
         k = matrix.shape[0]
-        sums = accumulate_groups(
-            feature_map, X, nothing, w, labels, n_groups=k, block_rows=block_rows
-        )
+
+        def by_class(w: Array, X: Array, labels: Array) -> NormalEquations:
+            nothing = jnp.zeros((X.shape[0], 0), X.dtype)
+            return accumulate_groups(
+                feature_map, X, nothing, w, labels, n_groups=k, block_rows=block_rows
+            )
+
+        sums = sum_over_rows(mesh, by_class, w, X, labels)
     return _solve(feature_map, C, sums, code, intercept_penalty)
 
 
-@functools.partial(jax.jit, static_argnames="block_rows")
+@functools.partial(jax.jit, static_argnames=("mesh", "block_rows"))
 def _fit_kernel(
     kernel: Kernel,
     prototypes: Float[Array, "m d"],
@@ -226,16 +240,17 @@ def _fit_kernel(
     y: Float[Array, "n *c"],
     weights: Float[Array, " n"] | None,
     intercept_penalty: Float[Array, ""],
+    mesh: Mesh | None,
     block_rows: int | None,
 ) -> FixedSizeFit:
     phi = Nystroem(kernel, prototypes)
     # A penalised intercept is that of the features as eq. 5 has them, not centred.
     shift = jnp.where(intercept_penalty == 0, phi.shift, 0)
     phi = eqx.tree_at(lambda map: map.shift, phi, shift)
-    return _fit(phi, C, X, y, weights, intercept_penalty, block_rows)
+    return _fit(phi, C, X, y, weights, intercept_penalty, mesh, block_rows)
 
 
-@functools.partial(jax.jit, static_argnames="block_rows")
+@functools.partial(jax.jit, static_argnames=("mesh", "block_rows"))
 def _fit(
     feature_map: FeatureMap,
     C: Float[Array, ""],
@@ -243,9 +258,10 @@ def _fit(
     y: Float[Array, "n *c"],
     weights: Float[Array, " n"] | None,
     intercept_penalty: Float[Array, ""],
+    mesh: Mesh | None,
     block_rows: int | None,
 ) -> FixedSizeFit:
-    equations = accumulate(feature_map, X, y, weights, block_rows=block_rows)
+    equations = accumulate(feature_map, X, y, weights, mesh=mesh, block_rows=block_rows)
     return _solve(feature_map, C, equations, None, intercept_penalty)
 
 

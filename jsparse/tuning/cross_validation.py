@@ -7,14 +7,17 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PyTree
 
+from .._mesh import spread
 from .._numerics import as_float, is_concrete, like
 from .._status import CONVERGED, TRUNCATED
 from .._types import ScalarLike
 from ..features import FeatureMap
 from ..machines.fixed_size import check_labels, check_penalty, check_problem
 from ..multiclass import Code, Decoding, decode
+from .dealt import DealtFolds
 from .folds import Folds
 from .out_of_fold import Rows, Way, by_classes, by_refitting, by_removal, by_subtraction
 
@@ -48,11 +51,12 @@ def cross_validate(
     C: Float[Array, " s"],
     X: Float[Array, "n d"],
     y: Float[Array, "n *c"] | Int[Array, " n"],
-    folds: Folds,
+    folds: Folds | DealtFolds,
     weights: Float[Array, " n"] | None = None,
     *,
     metric: Metric = "mse",
     intercept_penalty: ScalarLike = 0.0,
+    mesh: Mesh | None = None,
     block_rows: int | None = None,
     method: Literal["auto", "subtraction", "removal"] = "auto",
     code: Code | None = None,
@@ -79,6 +83,8 @@ def cross_validate(
         weights: row weights, shape `n`, used in fitting and in scoring.
         metric: "mse", "mae", or "misclassification" (a fraction).
         intercept_penalty: see `ridge`.
+        mesh: spread the rows of every fold over its devices (static): each sums and predicts its
+            own rows, and decomposes its share of the folds. For the loss "squared".
         block_rows: rows in memory at a time.
         method: "auto" takes the cheaper one.
         code: several classes as several problems (`multiclass.output_code`); the pass over the rows
@@ -114,11 +120,14 @@ def cross_validate(
             f"loss: {loss!r} takes the method 'auto' and no intercept_penalty, got {method!r} and "
             f"{intercept_penalty}"
         )
+    if loss != "squared" and mesh is not None:
+        raise ValueError(f"loss: expected 'squared' on several devices, got {loss!r}")
     whole = code is None or code.shares_all_rows
     if method == "removal" and not whole:
         raise ValueError("method: a code whose problems see different rows needs 'subtraction'")
     if method == "auto" and whole:
-        method = cheaper(feature_map.n_features, folds.index.shape[1], C.shape[0])
+        r = jax.eval_shape(folds.gather, X).shape[1]
+        method = cheaper(feature_map.n_features, r, C.shape[0])
     return _cross_validate(
         feature_map,
         C,
@@ -132,6 +141,7 @@ def cross_validate(
         decoding,
         loss,
         method if whole else "classes",
+        mesh,
         block_rows,
     )
 
@@ -140,17 +150,14 @@ def _checked(
     C: Array,
     X: Array,
     y: Array,
-    folds: Folds,
+    folds: Folds | DealtFolds,
     weights: Array | None,
     metric: Metric,
     code: Code | None,
 ) -> tuple[Array, Array | None]:
     """Targets and weights in the dtype of `X`, once all is seen to fit together."""
     weights = None if weights is None else as_float(weights).astype(X.dtype)
-    n = X.shape[0]
-    rows = np.asarray(folds.index) if is_concrete(folds.index) else np.zeros(1)
-    if not (rows.size and 0 <= rows.min() <= rows.max() < n):
-        raise ValueError(f"folds: expected row numbers 0 to {n - 1}, folds of other data came")
+    folds.check(X.shape[0])
     if code is not None:
         y = jnp.asarray(y)
         check_problem(None, C, X, jnp.zeros(y.shape), weights)
@@ -177,13 +184,15 @@ def cheaper(p: int, r: int, s: int) -> Literal["subtraction", "removal"]:
     return "removal" if remove <= decompose else "subtraction"
 
 
-@functools.partial(jax.jit, static_argnames=("metric", "decoding", "loss", "method", "block_rows"))
+@functools.partial(
+    jax.jit, static_argnames=("metric", "decoding", "loss", "method", "mesh", "block_rows")
+)
 def _cross_validate(
     feature_map: FeatureMap,
     C: Float[Array, " s"],
     X: Float[Array, "n d"],
     y: Float[Array, "n *c"] | Int[Array, " n"],
-    folds: Folds,
+    folds: Folds | DealtFolds,
     weights: Float[Array, " n"] | None,
     intercept_penalty: Float[Array, ""],
     code: Code | None,
@@ -191,6 +200,7 @@ def _cross_validate(
     decoding: Decoding,
     loss: Loss,
     method: str,
+    mesh: Mesh | None,
     block_rows: int | None,
 ) -> CrossValidation:
     n = X.shape[0]
@@ -205,14 +215,14 @@ def _cross_validate(
     if loss != "squared":
         way = by_refitting(feature_map, C, rows, code, loss, block_rows)
     elif code is not None and method == "classes":
-        way = by_classes(feature_map, C, rows, code, intercept_penalty, block_rows)
+        way = by_classes(feature_map, C, rows, code, intercept_penalty, mesh, block_rows)
     elif method == "subtraction":
-        way = by_subtraction(feature_map, C, rows, intercept_penalty, block_rows)
+        way = by_subtraction(feature_map, C, rows, intercept_penalty, mesh, block_rows)
     else:
-        way = by_removal(feature_map, C, rows, intercept_penalty, block_rows)
+        way = by_removal(feature_map, C, rows, intercept_penalty, mesh, block_rows)
 
     scores, fold_scores, predictions, status = score(
-        way, feature_map, C, rows, code, metric, decoding
+        way, feature_map, C, rows, code, metric, decoding, mesh
     )
     out = jnp.moveaxis(folds.scatter(predictions, n), 1, 0)
     return CrossValidation(
@@ -231,6 +241,7 @@ def score(
     code: Code | None,
     metric: str,
     decoding: Decoding,
+    mesh: Mesh | None,
 ) -> tuple[Float[Array, " s"], Float[Array, "s v"], Float[Array, "v r s c"], Int[Array, " s"]]:
     """Scores of the rows laid out by folds, within each fold, their predictions, and status."""
 
@@ -240,7 +251,12 @@ def score(
         predictions, status = way.predict(fold)
         return losses(metric, decoding, code, fold[0], predictions), predictions, status
 
-    loss_of, predictions, status = jax.lax.map(one_fold, (rows, way.per_fold))
+    def all_folds(rows: Rows, per_fold: PyTree) -> tuple[Array, Array, Array]:
+        return jax.lax.map(one_fold, (rows, per_fold))
+
+    # Each device has whole folds, or a part of every fold and what differs between them.
+    axes = ((0, 0), (0, 0, 0)) if way.whole_folds else ((1, None), (1, 1, None))
+    loss_of, predictions, status = spread(all_folds, mesh, *axes)(rows, way.per_fold)
     lost = jnp.where(feature_map.unresolved(C, way.energy), TRUNCATED, CONVERGED)
     status = jnp.maximum(jnp.max(status, axis=0), lost.astype(jnp.int32))
     fold_loss = jnp.sum(rows.w[:, :, None] * loss_of, axis=1).T

@@ -31,6 +31,12 @@ class Folds(NamedTuple):
         index = jnp.where(self.valid, self.index, n)
         return jnp.zeros((n, *values.shape[2:]), values.dtype).at[index].set(values, mode="drop")
 
+    def check(self, n: int) -> None:
+        """Raise unless the numbers are those of `n` rows, as far as they can be looked at."""
+        rows = np.asarray(self.index) if is_concrete(self.index) else np.zeros(1)
+        if not (rows.size and 0 <= rows.min() <= rows.max() < n):
+            raise ValueError(f"folds: expected row numbers 0 to {n - 1}, folds of other data came")
+
 
 def plain_folds(key: Key, n: int, v: int) -> Folds:
     """`v` random folds of nearly equal size (De Brabanter 2010, Algorithm 3, step 2)."""

@@ -1,13 +1,16 @@
 """How the rows of a fold are predicted by a machine that has not seen them, for every `C`."""
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PyTree
 
 from .._blocks import map_row_blocks, rows_in_block, systems_at_once
+from .._mesh import spread, sum_over_rows
 from .._numerics import dot, epsilon
 from .._status import status_of
 from ..features import FeatureMap, Linear
@@ -36,6 +39,7 @@ class Way(NamedTuple):
     per_fold: PyTree  # what differs between folds, leading axis `v`
     predict: Callable[[tuple[Rows, PyTree]], Predicted]
     energy: Float[Array, " p"]  # of the features over all rows
+    whole_folds: bool  # the rows of a fold are predicted together, not each on its own
 
 
 class Solutions(NamedTuple):
@@ -51,12 +55,15 @@ def by_subtraction(
     C: Float[Array, " s"],
     rows: Rows,
     intercept_penalty: Float[Array, ""],
+    mesh: Mesh | None,
     block_rows: int | None,
 ) -> Way:
     """One system per fold: what trains for it is the total less the fold."""
-    per_fold = accumulate_folds(feature_map, rows.X, rows.y, rows.w, block_rows=block_rows)
+    per_fold = accumulate_folds(
+        feature_map, rows.X, rows.y, rows.w, mesh=mesh, block_rows=block_rows
+    )
     total = jax.tree.map(lambda a: jnp.sum(a, axis=0), per_fold)
-    return from_sums(feature_map, C, total, per_fold, None, intercept_penalty, block_rows)
+    return from_sums(feature_map, C, total, per_fold, None, intercept_penalty, mesh, block_rows)
 
 
 def by_classes(
@@ -65,24 +72,25 @@ def by_classes(
     rows: Rows,
     code: Code,
     intercept_penalty: Float[Array, ""],
+    mesh: Mesh | None,
     block_rows: int | None,
 ) -> Way:
     """The same from sums per fold and class, where the problems of a code see different rows."""
     assert rows.label is not None
-    (v, r, d), k = rows.X.shape, code.matrix.shape[0]
+    v, k = len(rows.X), code.matrix.shape[0]
     group = jnp.arange(v, dtype=jnp.int32)[:, None] * k + rows.label
-    sums = accumulate_groups(
-        feature_map,
-        rows.X.reshape(v * r, d),
-        jnp.zeros((v * r, 0), rows.X.dtype),
-        rows.w.reshape(-1),
-        jnp.where(rows.w > 0, group, -1).reshape(-1),
-        n_groups=v * k,
-        block_rows=block_rows,
-    )
+    group = jnp.where(rows.w > 0, group, -1)
+
+    def by_group(w: Array, X: Array, group: Array) -> NormalEquations:
+        nothing = jnp.zeros((X.shape[0], 0), X.dtype)
+        return accumulate_groups(
+            feature_map, X, nothing, w, group, n_groups=v * k, block_rows=block_rows
+        )
+
+    sums = sum_over_rows(mesh, _flat(by_group), rows.w, rows.X, group, axis=1)
     per_fold = jax.tree.map(lambda a: a.reshape(v, k, *a.shape[1:]), sums)
     total = jax.tree.map(lambda a: jnp.sum(a, axis=0), per_fold)
-    return from_sums(feature_map, C, total, per_fold, code, intercept_penalty, block_rows)
+    return from_sums(feature_map, C, total, per_fold, code, intercept_penalty, mesh, block_rows)
 
 
 def from_sums(
@@ -92,6 +100,7 @@ def from_sums(
     per_fold: NormalEquations,
     code: Code | None,
     intercept_penalty: Float[Array, ""],
+    mesh: Mesh | None,
     block_rows: int | None,
 ) -> Way:
     """What trains for a fold is the total less the fold (De Brabanter 2010, eq. 20-21).
@@ -104,14 +113,16 @@ def from_sums(
         def solve(fold: NormalEquations) -> Ridge:
             return (total - fold).solve(C, intercept_penalty)
 
-        solutions = jax.lax.map(solve, per_fold, batch_size=systems_at_once())
+        solve_all = functools.partial(jax.lax.map, solve, batch_size=systems_at_once())
+        solutions = spread(solve_all, mesh, (0,), 0)(per_fold)
         return _solved(feature_map, solutions, total, block_rows)
 
     def solve_problems(fold: NormalEquations) -> Ridge:
         return solve_code(code, total - fold, C, intercept_penalty)
 
     every = jax.tree.map(lambda a: jnp.sum(a, axis=0), total)
-    return _solved(feature_map, jax.lax.map(solve_problems, per_fold), every, block_rows)
+    solutions = spread(functools.partial(jax.lax.map, solve_problems), mesh, (0,), 0)(per_fold)
+    return _solved(feature_map, solutions, every, block_rows)
 
 
 def _solved(
@@ -131,7 +142,12 @@ def _solved(
         model = feature_map.expansion(columns, solution.intercept.reshape(s * c))
         return model(rows.X, block_rows=block_rows).reshape(-1, s, c), solution.status
 
-    return Way(solutions, predict, total.energy)
+    return Way(solutions, predict, total.energy, whole_folds=False)
+
+
+def _flat(function: Callable[..., NormalEquations]) -> Callable[..., NormalEquations]:
+    """`function` of rows that are laid out by folds."""
+    return lambda *arrays: function(*(a.reshape(-1, *a.shape[2:]) for a in arrays))
 
 
 def by_refitting(
@@ -180,12 +196,16 @@ def by_removal(
     C: Float[Array, " s"],
     rows: Rows,
     intercept_penalty: Float[Array, ""],
+    mesh: Mesh | None,
     block_rows: int | None,
 ) -> Way:
     """Each fold removed from the one full solution, by the block leave-one-out identity."""
     # Only the total is needed: the sums of many small folds would cost more than all the rest.
-    flat = (a.reshape(-1, *a.shape[2:]) for a in (rows.X, rows.y, rows.w))
-    total = accumulate(feature_map, *flat, block_rows=block_rows)
+
+    def sums(w: Array, X: Array, y: Array) -> NormalEquations:
+        return accumulate(feature_map, X, y, w, block_rows=block_rows)
+
+    total = sum_over_rows(mesh, _flat(sums), rows.w, rows.X, rows.y, axis=1)
     full = total.solve(C, intercept_penalty)
     f, N, shifts = total.feature_sum, total.weight_sum, 1 / C
     centred = spectrum(total.gram - f[:, None] * f[None, :] / N)
@@ -226,4 +246,4 @@ def by_removal(
         failed = ~jnp.all(jnp.isfinite(predictions), axis=(0, 2))
         return predictions, jnp.maximum(status_of(failed, lost), full.status)
 
-    return Way(None, remove, total.energy)
+    return Way(None, remove, total.energy, whole_folds=True)

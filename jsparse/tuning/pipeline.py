@@ -7,9 +7,11 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, ArrayLike, Float
 
 from .. import kernels
+from .._mesh import at_home, check_mesh
 from .._status import PRECISION_LOST, NumericalError
 from .._types import Key
 from ..expansion import KernelExpansion
@@ -21,6 +23,7 @@ from ..scaling import standardize
 from ._clock import clock, compile_clock
 from ._inputs import Task, check_classes, encoded_targets, finite_table, row_weights, whole
 from .cross_validation import Loss, Metric
+from .dealt import DealtFolds, in_row_order
 from .folds import Folds, plain_folds, stratified_folds
 from .plan import check_fits, plan
 from .problem import Problem, Scoring, feature_map, start_of, tuning_problem, validate
@@ -117,6 +120,7 @@ def train(
     class_weight: Literal["balanced"] | Mapping[Any, float] | None = None,
     out_of_fold: bool = False,
     memory: int | None = None,
+    mesh: Mesh | None = None,
     progress: Progress | None = None,
     history: list[Evaluation] | None = None,
 ) -> Trained:
@@ -155,6 +159,9 @@ def train(
         out_of_fold: keep, in `Trained.out_of_fold`, the values of the rows by the tuned machine
             that has not seen them; one evaluation more.
         memory: bytes that may be taken; by default what the device has left. See `plan`.
+        mesh: its devices share the work of tuning and fitting, each with its own rows; the model is
+            the same to rounding. For the loss "squared" and a number of prototypes. In several
+            processes, each calls `train` with the same arguments, and without `max_seconds`.
         progress: called with (done, planned, best score) after each evaluation.
         history: `Trained.tuning.history` of a stopped search, to go on from; see `tune`.
 
@@ -187,6 +194,8 @@ def train(
                 f"{n_prototypes!r} with {loss!r}"
             )
         m = n if dense else whole("n_prototypes", n_prototypes, 1, n, "the number of rows")
+        if mesh is not None:
+            _check_mesh(mesh, dense, loss, max_seconds)
         targets, classes = encoded_targets(y, n, task)
         wa = row_weights(weights, class_weight, targets, classes)
         code, target = None, jnp.asarray(targets, Xa.dtype)
@@ -224,7 +233,7 @@ def train(
             chosen = None if dense else Z[rows]
 
         posed = tuning_problem(
-            template, chosen, Z, target, table, wj, code, tune_kernel=tune_kernel
+            template, chosen, Z, target, table, wj, code, tune_kernel=tune_kernel, mesh=mesh
         )
         middle = np.asarray(start_of(posed), float)
         span = math.log(LENGTHSCALE_FACTOR)
@@ -247,9 +256,10 @@ def train(
             best_C: float | np.ndarray = tuned.C
             if code is not None and C_per_problem:
                 best_C = _problem_C(posed, tuned, np.asarray(C), scoring)
-            kept = _kept(posed, tuned.kernel, best_C, scoring) if out_of_fold else None
+            kept = _kept(posed, table, tuned.kernel, best_C, scoring) if out_of_fold else None
         with clock(seconds, "fit"):
-            fitted = jax.block_until_ready(_fit(posed, tuned.kernel, best_C, loss))
+            fitted = at_home(posed.mesh, _fit(posed, tuned.kernel, best_C, loss))
+            jax.block_until_ready(fitted)
     expansion = KernelExpansion(
         fitted.expansion.kernel,
         fitted.expansion.prototypes,
@@ -292,10 +302,29 @@ def select(
     return np.asarray(uniform(key, len(Z), m, None if weights is None else jnp.asarray(weights)))
 
 
-def _kept(posed: Problem, kernel: Kernel, C: float | np.ndarray, scoring: Scoring) -> np.ndarray:
+def _check_mesh(mesh: Mesh, dense: bool, loss: Loss, max_seconds: float) -> None:
+    check_mesh(mesh)
+    if dense or loss != "squared":
+        raise ValueError(
+            "mesh: expected None with n_prototypes='all' or another loss than 'squared', whose "
+            "machines are no sums over rows"
+        )
+    if len({d.process_index for d in mesh.devices.flat}) > 1 and max_seconds < math.inf:
+        raise ValueError(
+            "max_seconds: expected none in several processes, whose clocks could part them, got "
+            f"{max_seconds}"
+        )
+
+
+def _kept(
+    posed: Problem, table: Folds, kernel: Kernel, C: float | np.ndarray, scoring: Scoring
+) -> np.ndarray:
     """Out-of-fold values with the `C` chosen, which each problem may have its own of."""
     grid, which = np.unique(np.asarray(C, posed.X.dtype), return_inverse=True)
-    every = np.asarray(validate(posed, kernel, jnp.asarray(grid), scoring).predictions)
+    every = at_home(posed.mesh, validate(posed, kernel, jnp.asarray(grid), scoring).predictions)
+    if isinstance(posed.folds, DealtFolds):
+        every = jnp.stack([in_row_order(table, posed.folds, values) for values in every])
+    every = np.asarray(every)
     if np.ndim(C) == 0:
         return every[0]
     return np.stack([every[s, :, j] for j, s in enumerate(which.reshape(-1))], axis=1)
@@ -332,8 +361,9 @@ def _fit(posed: Problem, kernel: Kernel, C: float | np.ndarray, loss: Loss) -> F
             w = jnp.abs(targets) if w is None else jnp.abs(targets) * w[:, None]
         return robust.fit(phi, jnp.asarray(C, X.dtype), X, targets, w, loss=loss)
     if posed.code is not None:
-        return fixed_size.fit_classes(phi, jnp.asarray(C, X.dtype), X, posed.y, posed.code, w)
-    return fixed_size.fit_features(phi, float(C), X, posed.y, w)
+        each, mesh = jnp.asarray(C, X.dtype), posed.mesh
+        return fixed_size.fit_classes(phi, each, X, posed.y, posed.code, w, mesh=mesh)
+    return fixed_size.fit_features(phi, float(C), X, posed.y, w, mesh=posed.mesh)
 
 
 def make_kernel(kernel: str | Kernel, d: int) -> Kernel:

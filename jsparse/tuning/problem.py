@@ -8,12 +8,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from .. import features, kernels
+from .._mesh import check_mesh
 from ..kernels import Kernel
 from ..multiclass import Code, Decoding
 from .cross_validation import CrossValidation, Loss, Metric, cross_validate
+from .dealt import DealtFolds, deal
 from .folds import Folds
 from .leave_one_out import leave_one_out
 
@@ -62,8 +65,8 @@ class Tunable(Protocol):
         ...
 
 
-class Problem(NamedTuple):
-    """What stays fixed while kernel and `C` vary; all of it is traced, nothing recompiles."""
+class Problem(eqx.Module):
+    """What stays fixed while kernel and `C` vary; the arrays are traced, nothing recompiles."""
 
     tuned: Kernel  # the template's positive leaves, None elsewhere
     fixed: Kernel  # the rest of the template
@@ -71,8 +74,9 @@ class Problem(NamedTuple):
     X: Float[Array, "n d"]
     y: Float[Array, " n"] | Int[Array, " n"]  # targets, or class numbers if there is a code
     weights: Float[Array, " n"] | None
-    folds: Folds
+    folds: Folds | DealtFolds
     code: Code | None  # several classes as several problems
+    mesh: Mesh | None = eqx.field(static=True)  # the devices over which the rows are spread
 
     @property
     def dtype(self) -> jnp.dtype:
@@ -109,16 +113,27 @@ def tuning_problem(
     code: Code | None = None,
     *,
     tune_kernel: bool = True,
+    mesh: Mesh | None = None,
 ) -> Problem:
     """The tuning problem of a template kernel: its positive floating leaves are tuned.
 
     Without prototypes every row is one: the LS-SVM in the dual, scored by leave-one-out, whatever
     the folds. With `tune_kernel` False only `C` is tuned. The other arguments are those of
     `cross_validate`.
+
+    With a `mesh` the rows are dealt to its devices, and come in another order; see `tuning.dealt`.
+
+    Raises:
+        ValueError: for a mesh with axes of type Explicit, or without prototypes.
     """
     tuned, fixed = split_kernel(kernel, X.dtype, tune_kernel=tune_kernel)
     code = None if code is None else code.astype(X.dtype)
-    return Problem(tuned, fixed, prototypes, X, y, weights, folds, code)
+    if mesh is None:
+        return Problem(tuned, fixed, prototypes, X, y, weights, folds, code, None)
+    check_mesh(mesh)
+    if prototypes is None:
+        raise ValueError("mesh: expected None without prototypes")
+    return Problem(tuned, fixed, prototypes, *deal(mesh, folds, X, y, weights), code, mesh)
 
 
 def split_kernel(kernel: Kernel, dtype: jnp.dtype, *, tune_kernel: bool) -> tuple[Kernel, Kernel]:
@@ -171,7 +186,7 @@ def validate(
         return leave_one_out(kernel, C, X, y, weights, metric=metric, code=code, decoding=decoding)
     phi = feature_map(kernel, problem.prototypes)
     options = {"metric": metric, "code": code, "decoding": decoding, "loss": loss}
-    return cross_validate(phi, C, X, y, problem.folds, weights, **options)
+    return cross_validate(phi, C, X, y, problem.folds, weights, mesh=problem.mesh, **options)
 
 
 @functools.partial(jax.jit, static_argnames="scoring")

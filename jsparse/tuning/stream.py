@@ -9,8 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
+from jax.sharding import Mesh
 from jaxtyping import ArrayLike, Float, Int
 
+from .._mesh import check_mesh
 from .._types import Key
 from ..data.streams import Checked, RowStream, StreamError
 from ..kernels import Kernel, Linear
@@ -50,6 +52,7 @@ def train_stream(
     class_weight: Literal["balanced"] | Mapping[Any, float] | None = None,
     sample_rows: int = SAMPLE_ROWS,
     memory: int | None = None,
+    mesh: Mesh | None = None,
     progress: Progress | None = None,
     history: list[Evaluation] | None = None,
 ) -> Trained:
@@ -87,6 +90,8 @@ def train_stream(
         class_weight: a factor for the rows of each class, or "balanced".
         sample_rows: rows of the sample.
         memory: bytes that may be taken; by default what the device has left. See `plan`.
+        mesh: its devices share the rows of every batch, and the folds. In several processes each
+            reads the whole stream, and calls with the same arguments.
         progress: called with (done, planned, best score).
         history: of a stopped search, to go on from.
 
@@ -111,6 +116,8 @@ def train_stream(
             raise ValueError("metric: expected 'mse' or 'mae' for regression")
         if selection not in ("renyi", "uniform"):
             raise ValueError(f"selection: expected 'renyi' or 'uniform', got {selection!r}")
+        if mesh is not None:
+            check_mesh(mesh)
         if holdout is not None and not 0 < holdout < 1:
             raise ValueError(f"holdout: expected a share between 0 and 1, got {holdout}")
         whole("sample_rows", sample_rows, 2, 2**31 - 1, "the largest number")
@@ -167,6 +174,7 @@ def train_stream(
                 laid_out,
                 kernels_at_once=planned.kernels_at_once,
                 tune_kernel=tune_kernel,
+                mesh=mesh,
             )
         middle, span = np.asarray(start_of(posed), float), math.log(LENGTHSCALE_FACTOR)
         with clock(seconds, "tuning"):

@@ -5,8 +5,10 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
+from .._mesh import at_home, sum_over_rows
 from .._status import PRECISION_LOST
 from ..features import FeatureMap
 from ..kernels import Kernel
@@ -35,6 +37,7 @@ class StreamProblem:
         sample: rows to score, laid out by the parts that are validated.
         kernels_at_once: kernels summed in one read.
         tune_kernel: False to tune `C` only.
+        mesh: its devices share the rows of every batch.
     """
 
     def __init__(
@@ -46,11 +49,12 @@ class StreamProblem:
         *,
         kernels_at_once: int,
         tune_kernel: bool = True,
+        mesh: Mesh | None = None,
     ) -> None:
         self.dtype = prototypes.dtype
         self.tuned, self.fixed = split_kernel(template, self.dtype, tune_kernel=tune_kernel)
         self.prototypes, self.reader, self.sample = prototypes, reader, sample
-        self.kernels_at_once = kernels_at_once
+        self.kernels_at_once, self.mesh = kernels_at_once, mesh
         self.rows_scored = int(jnp.sum(sample.w > 0))
         # Score, theta, map and sums over all rows of the best kernel so far.
         self._best: tuple[float, bytes, FeatureMap, NormalEquations] | None = None
@@ -73,6 +77,7 @@ class StreamProblem:
                 self.reader.code,
                 scoring,
                 self.reader.split.validated,
+                self.mesh,
             )
             trusted = (status < PRECISION_LOST) & jnp.isfinite(scores)
             best = float(jnp.min(jnp.where(trusted, scores, jnp.inf)))
@@ -94,7 +99,8 @@ class StreamProblem:
         else:
             phi = feature_map(tuned.kernel, self.prototypes)
             total = _total(jax.tree.map(lambda a: a[0], self._sums(_stacked([phi]))))
-        return fit_sums(phi, jnp.asarray(tuned.C, self.dtype), total, self.reader.code)
+        C = jnp.asarray(tuned.C, self.dtype)
+        return at_home(self.mesh, fit_sums(phi, C, total, self.reader.code))
 
     def _sums(self, maps: FeatureMap) -> NormalEquations:
         """Sums of every part (and class) under every map, leading axes `q parts`."""
@@ -108,7 +114,9 @@ class StreamProblem:
             # One batch is summed while the next is read, and no more wait in memory.
             if done is not None:
                 jax.block_until_ready(done)
-            total, done = _add(total, maps, reader.scaling, *batch, n_groups=reader.groups)
+            total, done = _add(
+                total, maps, reader.scaling, *batch, n_groups=reader.groups, mesh=self.mesh
+            )
         if not reader.by_class:
             return total
         parts = reader.split.parts
@@ -117,7 +125,7 @@ class StreamProblem:
         )
 
 
-@functools.partial(jax.jit, static_argnames="n_groups", donate_argnums=0)
+@functools.partial(jax.jit, static_argnames=("n_groups", "mesh"), donate_argnums=0)
 def _add(
     total: NormalEquations,
     maps: FeatureMap,
@@ -128,13 +136,19 @@ def _add(
     group: Int[Array, " n"],
     *,
     n_groups: int,
+    mesh: Mesh | None,
 ) -> tuple[NormalEquations, Float[Array, ""]]:
-    Z = scaling.apply(X)
-    more = jax.lax.map(lambda phi: accumulate_groups(phi, Z, y, w, group, n_groups=n_groups), maps)
+    def local(w: Array, X: Array, y: Array, group: Array) -> NormalEquations:
+        Z = scaling.apply(X)
+        return jax.lax.map(
+            lambda phi: accumulate_groups(phi, Z, y, w, group, n_groups=n_groups), maps
+        )
+
+    more = sum_over_rows(mesh, local, w, X, y, group)
     return jax.tree.map(jnp.add, total, more), jnp.sum(more.weight_sum)
 
 
-@functools.partial(jax.jit, static_argnames=("scoring", "validated"))
+@functools.partial(jax.jit, static_argnames=("scoring", "validated", "mesh"))
 def _score(
     phi: FeatureMap,
     C: Float[Array, " s"],
@@ -143,6 +157,7 @@ def _score(
     code: Code | None,
     scoring: Scoring,
     validated: int,
+    mesh: Mesh | None,
 ) -> tuple[Float[Array, " s"], Int[Array, " s"], NormalEquations]:
     total = _total(sums)
     each = sums
@@ -153,8 +168,8 @@ def _score(
         )
     per_fold = jax.tree.map(lambda a: a[:validated], each)
     none = jnp.zeros((), C.dtype)
-    way = from_sums(phi, C, _total(each), per_fold, code, none, None)
-    scores, _, _, status = score(way, phi, C, sample, code, scoring.metric, scoring.decoding)
+    way = from_sums(phi, C, _total(each), per_fold, code, none, mesh, None)
+    scores, _, _, status = score(way, phi, C, sample, code, scoring.metric, scoring.decoding, mesh)
     return scores, status, total
 
 

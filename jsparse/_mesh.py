@@ -1,0 +1,133 @@
+"""Rows over the devices of a mesh: JAX's `shard_map` and `psum`, and filling up to equal parts.
+
+Left to partition a loop over blocks of rows by itself, the compiler makes every device gather and
+compute all of them; here every device loops over its own.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Float, Num
+
+T = TypeVar("T")
+Axis = int | None
+
+
+def sum_over_rows(
+    mesh: Mesh | None,
+    function: Callable[..., T],
+    weights: Float[Array, "..."],
+    *arrays: Num[Array, "..."],
+    axis: int = 0,
+) -> T:
+    """`function(weights, *arrays)`, a pytree of sums over rows, with the rows spread over a mesh.
+
+    The arrays may live on one host, or be global arrays of several processes. Rows that are
+    already spread stay where they are if their number is a multiple of the devices; else copies
+    of the last row, of weight 0, make it one.
+
+    Args:
+        mesh: all of its devices are used; None for one device.
+        function: gives the sums of some of the rows, however many; rows of weight 0 add nothing.
+        weights: row weights.
+        *arrays: each with as many rows.
+        axis: of the rows in every array; 1 for rows laid out by folds.
+
+    Differentiable as the function is, also in what it closes over; for use under `jit`.
+
+    Raises:
+        ValueError: if the mesh has axes of type Explicit.
+    """
+    if mesh is None:
+        return function(weights, *arrays)
+
+    def total(*parts: Num[Array, "..."]) -> T:
+        return jax.lax.psum(function(*parts), mesh.axis_names)
+
+    weights = _filled_up(weights, axis, mesh.size, mode="constant")
+    return spread(total, mesh, (axis,) * (1 + len(arrays)), None)(weights, *arrays)
+
+
+def spread(
+    function: Callable[..., T],
+    mesh: Mesh | None,
+    in_axes: tuple[Axis, ...],
+    out_axes: Axis | tuple[Axis, ...],
+) -> Callable[..., T]:
+    """`function` on every device of the mesh, each with its own part of the arguments.
+
+    Args:
+        function: of one device's part of every argument; collectives within it go over
+            `mesh.axis_names`. What it closes over, every device has whole.
+        mesh: all of its devices are used; None for one device, and the function as it is.
+        in_axes: the axis of each argument (of all arrays in it) that is cut into equal parts, None
+            for what every device has whole. The last entry is repeated to fill up the last part.
+        out_axes: the axis of each result along which the parts are joined, None where all devices
+            have the same. It is as long as that of the first argument that is cut.
+    """
+    if mesh is None:
+        return function
+    check_mesh(mesh)
+
+    def spec(axis: Axis) -> PartitionSpec:
+        return PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, mesh.axis_names)
+
+    def specs(axes: Axis | tuple[Axis, ...]) -> PartitionSpec | tuple[PartitionSpec, ...]:
+        return tuple(map(spec, axes)) if isinstance(axes, tuple) else spec(axes)
+
+    # Unchecked, any function that runs on one device runs here: its loops need not say which of
+    # their carries differ between devices.
+    on_each = jax.shard_map(
+        function, mesh=mesh, in_specs=specs(in_axes), out_specs=specs(out_axes), check_vma=False
+    )
+
+    def call(*arguments: object) -> T:
+        pairs = list(zip(arguments, in_axes, strict=True))
+        cut = next((argument, axis) for argument, axis in pairs if axis is not None)
+        length = jax.tree.leaves(cut[0])[0].shape[cut[1]]
+        results = on_each(*(_filled_up(a, axis, mesh.size, mode="edge") for a, axis in pairs))
+        if isinstance(out_axes, tuple):
+            return tuple(map(_first, results, out_axes, [length] * len(out_axes)))  # type: ignore[return-value]
+        return _first(results, out_axes, length)
+
+    return call
+
+
+def check_mesh(mesh: Mesh) -> None:
+    """Raise unless the axes leave to the compiler what is not said."""
+    if any(kind != AxisType.Auto for kind in mesh.axis_types):
+        raise ValueError(
+            "mesh: expected axes of type Auto, as `jax.sharding.Mesh(devices, names)` makes them, "
+            f"got {mesh.axis_types}"
+        )
+
+
+def at_home(mesh: Mesh | None, results: T) -> T:
+    """Small results on the default device, from wherever the mesh left them."""
+    if mesh is None:
+        return results
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    whole = jax.jit(lambda tree: tree, out_shardings=everywhere)(results)
+    return jax.tree.map(lambda a: jnp.asarray(np.asarray(a)), whole)
+
+
+def _filled_up(tree: T, axis: Axis, devices: int, *, mode: str) -> T:
+    if axis is None:
+        return tree
+
+    def fill(a: Num[Array, "..."]) -> Num[Array, "..."]:
+        missing = -a.shape[axis] % devices
+        widths = [(0, missing if i == axis else 0) for i in range(a.ndim)]
+        return jnp.pad(a, widths, mode=mode) if missing else a
+
+    return jax.tree.map(fill, tree)
+
+
+def _first(tree: T, axis: Axis, length: int) -> T:
+    if axis is None:
+        return tree
+    return jax.tree.map(lambda a: jax.lax.slice_in_dim(a, 0, length, axis=axis), tree)

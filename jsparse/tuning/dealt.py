@@ -1,0 +1,70 @@
+"""Rows dealt to the devices of a mesh for cross-validation, each with its part of every fold."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Bool, Float, Shaped
+
+from .folds import Folds
+
+
+class DealtFolds(eqx.Module):
+    """Folds that the rows already lie in: row `i` belongs to fold `i mod v`.
+
+    No row has to move then, which would be from device to device where they are spread.
+
+    Attributes:
+        v: number of folds (static).
+    """
+
+    v: int = eqx.field(static=True)
+
+    @property
+    def valid(self) -> Bool[Array, "1 1"]:
+        """Every row is one: rows that only fill up have no weight."""
+        return jnp.ones((1, 1), bool)
+
+    def gather(self, x: Array) -> Array:
+        """`x (n, ...)` laid out by folds, `(v, r, ...)`."""
+        return jnp.swapaxes(x.reshape(-1, self.v, *x.shape[1:]), 0, 1)
+
+    def scatter(self, values: Array, n: int) -> Array:
+        """Values `(v, r, ...)` back in row order, `(n, ...)`."""
+        return jnp.swapaxes(values, 0, 1).reshape(n, *values.shape[2:])
+
+    def check(self, n: int) -> None:
+        """Raise unless the rows fill all folds."""
+        if n % self.v:
+            raise ValueError(f"folds: expected a multiple of {self.v} rows, got {n}")
+
+
+def deal(
+    mesh: Mesh,
+    folds: Folds,
+    X: Float[Array, "n d"],
+    y: Shaped[Array, " n"],
+    weights: Float[Array, " n"] | None,
+) -> tuple[Array, Array, Array, DealtFolds]:
+    """Inputs, targets and weights in the order of `DealtFolds`, each row on its device.
+
+    The folds are filled up to a multiple of the devices with copies of a row, of weight 0, so they
+    should be larger than the number of devices. In several processes each gives all the rows.
+    """
+    fill = ((0, 0), (0, -folds.index.shape[1] % mesh.size))
+    order = np.pad(np.asarray(folds.index), fill).T.reshape(-1)
+    valid = np.pad(np.asarray(folds.valid), fill).T.reshape(-1)
+    w = np.ones(len(X), X.dtype) if weights is None else np.asarray(weights)
+    rows = (np.asarray(X)[order], np.asarray(y)[order], np.where(valid, w[order], 0))
+    sharding = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
+    placed = [jax.make_array_from_callback(a.shape, sharding, a.__getitem__) for a in rows]
+    return placed[0], placed[1], placed[2], DealtFolds(len(folds.index))
+
+
+def in_row_order(
+    folds: Folds, dealt: DealtFolds, values: Float[Array, "r *c"]
+) -> Float[Array, "n *c"]:
+    """Values of dealt rows in the order of the rows themselves, each of which is in one fold."""
+    by_fold = dealt.gather(values)[:, : folds.index.shape[1]]
+    return folds.scatter(by_fold, int(np.sum(np.asarray(folds.valid))))
