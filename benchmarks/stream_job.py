@@ -14,7 +14,7 @@ from jsparse.data.table_streams import TableFile, TableStream, stream_schema
 def main(folder: str, settings: dict) -> None:
     start = time.perf_counter()
     file = TableFile(folder, keep=("y",))
-    schema, _ = stream_schema(file, "y", task="classification")
+    schema, *_ = stream_schema(file, "y", task="classification")
     schema_seconds = time.perf_counter() - start
     jax.block_until_ready(jax.numpy.zeros(1))
     before = _peak()

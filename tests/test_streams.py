@@ -54,7 +54,21 @@ def with_nan(batches):
         (lambda b: [b[0], b[1]._replace(X=b[1].X[:, :2])], "rows 10 to 19: expected 3 columns"),
         (with_nan, "rows 20 to 22: X is not finite at row 22"),
         (lambda b: [b[0]._replace(y=b[0].y[:-1])], "rows 0 to 9: 10 rows of X, 9 of y"),
-        (lambda b: [], "at least one row"),
+        (lambda b: [], "ended after 0 rows"),
+        (
+            lambda b: [part._replace(X=part.X[:, :1]) for part in b],
+            "rows 0 to 9: expected 3 columns",
+        ),
+        (
+            lambda b: [b[0], b[1]._replace(weights=np.where(np.arange(10) == 4, -1.0, 1.0))],
+            "rows 10 to 19: expected weights of at least 0, not so at row 14",
+        ),
+        (lambda b: [b[0]._replace(y=b[0].y[:, None])], "rows 0 to 9: y: expected .* shape"),
+        (lambda b: [b[0]._replace(X=b[0].X.astype(str))], "rows 0 to 9: X: expected numbers"),
+        (
+            lambda b: [b[0]._replace(y=np.array(["a", None] * 5, object))],
+            "rows 0 to 9: y is not finite at row 1",
+        ),
     ],
 )
 def test_a_stream_that_changes_is_told(second, message):
@@ -63,6 +77,13 @@ def test_a_stream_that_changes_is_told(second, message):
     assert sum(len(b.X) for b in stream) == 23
     with pytest.raises(StreamError, match=message):
         list(stream)
+
+
+def test_what_can_be_read_once_is_refused(as_users_call):
+    with pytest.raises(ValueError, match="read several times"):
+        Checked(iter(cut(*data())))
+    with pytest.raises(StreamError, match="at least one row"):
+        list(Checked([]))
 
 
 def test_lengths_must_agree(as_users_call):

@@ -50,11 +50,12 @@ def test_batches_are_the_file(kind, impute, tmp_path):
         table = replaced(table, "income", lambda i, v: None if i % 7 == 3 else v)
     path = written(kind, tmp_path, table)
     file = TableFile(path, keep=("owner",), batch_rows=64)
-    schema, reason = stream_schema(file, "owner", impute=impute)
+    schema, reason, n = stream_schema(file, "owner", impute=impute)
     whole = table if kind == "folder" else read_table(path)
     expected = fit_schema(whole, "owner", impute=impute)
     assert schema._replace(null_values=()) == expected._replace(null_values=())
     assert "booleans" in reason
+    assert n == 500
     batches = list(TableStream(file, schema))
     assert max(len(b.X) for b in batches) <= 64
     np.testing.assert_array_equal(np.concatenate([b.X for b in batches]), encode(expected, whole).X)
@@ -67,7 +68,7 @@ def test_decimal_commas_and_whole_numbers_that_are_not(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("a;b;y\n" + "".join(f"{i};{i},5;{i % 2}\n" for i in range(40)) + "7,5;1;0\n")
     file = TableFile(path, keep=("y",), batch_rows=16)
-    schema, _ = stream_schema(file, "y")
+    schema, *_ = stream_schema(file, "y")
     X = np.concatenate([b.X for b in TableStream(file, schema)])
     np.testing.assert_array_equal(X[:40], np.stack([np.arange(40), np.arange(40) + 0.5], axis=1))
     assert X[40].tolist() == [7.5, 1.0]
@@ -82,7 +83,7 @@ def test_decimal_commas_and_whole_numbers_that_are_not(tmp_path):
             ("age", lambda i, v: np.inf if i == 70 else float(v)),
             "'age': expected finite numbers, got inf in row 71",
         ),
-        (("owner", lambda i, v: None if i == 99 else v), "'owner': missing in 1 of .*row 100"),
+        (("owner", lambda i, v: None if i == 99 else v), "'owner': missing in row 100;"),
         (("town", lambda i, v: f"t{i}"), "at most 100 categories"),
         (("town", lambda i, v: "?" if i == 444 else str(i % 50)), "got '[?]' in row 445"),
     ],
@@ -92,7 +93,7 @@ def test_what_is_wrong_is_told_with_the_row_of_the_file(change, message, tmp_pat
     file = TableFile(tmp_path / "t.parquet", batch_rows=64)
 
     def read():
-        schema, _ = stream_schema(file, "owner")
+        schema, *_ = stream_schema(file, "owner")
         return list(TableStream(file, schema))
 
     with pytest.raises(TableError, match=message):
@@ -107,6 +108,36 @@ def test_columns_and_rows_must_be_there(tmp_path):
     pq.write_table(people().slice(0, 0), tmp_path / "t.parquet")
     with pytest.raises(TableError, match="at least one row"):
         stream_schema(file, "owner")
+
+
+def test_files_of_a_folder_must_have_the_same_columns(tmp_path):
+    table = people()
+    (tmp_path / "a").mkdir()
+    pq.write_table(table.slice(0, 250), tmp_path / "a" / "0.parquet")
+    pq.write_table(table.slice(250).drop_columns(["town"]), tmp_path / "a" / "1.parquet")
+    with pytest.raises(TableError, match=r"'town' are not in all, see .*1\.parquet"):
+        list(TableFile(tmp_path / "a"))
+    (tmp_path / "b" / "town=Gent").mkdir(parents=True)
+    pq.write_table(table.drop_columns(["town"]), tmp_path / "b" / "town=Gent" / "0.parquet")
+    with pytest.raises(TableError, match="in the name of"):
+        list(TableFile(tmp_path / "b"))
+    # Whole numbers in one file and others in the next are numbers.
+    half = replaced(table.slice(250), "age", lambda i, v: v + 0.5)
+    pq.write_table(half, tmp_path / "a" / "1.parquet")
+    read = pa.concat_tables(list(TableFile(tmp_path / "a", batch_rows=100)))
+    assert read["age"].to_pylist() == table["age"].to_pylist()[:250] + half["age"].to_pylist()
+
+
+def test_a_column_without_values_at_first_is_one_of_numbers(tmp_path):
+    path = tmp_path / "t.csv"
+    lines = [",".join(["", str(i % 2)]) for i in range(2_000_000)]
+    path.write_text("a,y\n" + "\n".join(lines) + "\n" + "1.5,0\n2.5,1\n" * 20)
+    assert path.stat().st_size < 1 << 24
+    with path.open("a") as file:
+        file.write(",1\n" * 4_000_000 + "1.5,0\n")
+    file = TableFile(path, keep=("y",))
+    schema, *_ = stream_schema(file, "y", impute=True)
+    assert schema.columns[0].categories is None
 
 
 def test_a_broken_file_is_told(tmp_path):
@@ -134,10 +165,12 @@ def test_the_command_line_streams_a_folder(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     path = written("folder", tmp_path, people())
     model = tmp_path / "m"
-    options = ["--prototypes", "20", "--folds", "4", "--evaluations", "2", "--quiet"]
+    options = ["--prototypes", "20", "--evaluations", "2", "--quiet"]
     fit = ["fit", str(path), "--target", "owner", "--out", str(model), *options]
     assert main([*fit, "--stream", "--holdout", "0.2"]) == 0
-    assert "500 rows x 7 columns" in capsys.readouterr().out
+    report = capsys.readouterr().out
+    assert "500 rows x 7 columns" in report
+    assert "hold-out error" in report
     expansion, metadata = load(model)
     assert metadata["rows"] == 500
     assert expansion.prototypes.shape == (20, 7)
@@ -149,6 +182,7 @@ def test_the_command_line_streams_a_folder(tmp_path, capsys, monkeypatch):
     for more, message in (
         (["--holdout", "0.2"], "--stream"),
         (["--stream", "--loss", "huber"], "--loss"),
+        (["--stream", "--folds", "4", "--holdout", "0.2"], "folds, holdout"),
         (["--stream", "--prototypes", "900000"], "n_prototypes"),
     ):
         assert main([*fit, *more]) == 2

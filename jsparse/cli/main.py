@@ -33,7 +33,6 @@ from ..tuning.stream import train_stream
 from . import report
 
 if TYPE_CHECKING:
-    from ..data.encoding import Encoded
     from ..data.schema import Schema
 
 DONE, FAILED, BAD_INPUT, UNTRUSTED, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 130, 141
@@ -144,7 +143,7 @@ def _training_options(parser: argparse.ArgumentParser, prototypes: int | None) -
     losses = ["squared", "absolute", "huber"]
     add("--loss", choices=losses, default=losses[0], help="the others are for outliers")
     add("--balanced", action="store_true", help="let all classes weigh the same")
-    add("--folds", type=int, default=10, metavar="V")
+    add("--folds", type=int, metavar="V", help="default: 10")
     add("--search", choices=["profile", "csa"], default="profile")
     add("--evaluations", type=int, metavar="N", help="default: 10 (profile), 160 (csa)")
     add("--seconds", type=float, default=float("inf"), help="stop tuning after this long")
@@ -221,7 +220,6 @@ def _train(options: argparse.Namespace, train: Callable[..., Trained], task: Any
             task=task,
             key=jax.random.key(options.seed),
             kernel=options.kernel,
-            folds=options.folds,
             multiclass=options.multiclass.replace("-", "_"),
             class_weight="balanced" if options.balanced else None,
             search_method=options.search,
@@ -233,9 +231,19 @@ def _train(options: argparse.Namespace, train: Callable[..., Trained], task: Any
 
 
 def _train_table(options: argparse.Namespace, X: np.ndarray, y: np.ndarray, task: Any) -> Trained:
-    m = options.prototypes
-    m = max(1, min(500, len(X) // 3)) if m is None else m
-    return _train(options, functools.partial(train, X, y, n_prototypes=m, loss=options.loss), task)
+    call = functools.partial(
+        train,
+        X,
+        y,
+        n_prototypes=_prototypes(options, len(X)),
+        folds=10 if options.folds is None else options.folds,
+        loss=options.loss,
+    )
+    return _train(options, call, task)
+
+
+def _prototypes(options: argparse.Namespace, n: int) -> int:
+    return max(1, min(500, n // 3)) if options.prototypes is None else options.prototypes
 
 
 def _exit_code(trained: Trained) -> int:
@@ -305,7 +313,7 @@ def _fit_table(options: argparse.Namespace) -> tuple[Trained, "Schema", str]:
         task, reason = options.task, "as asked"
     schema = fit_schema(table, options.target, task=task, **_columns(options))
     encoded = encode(schema, table, dtype=options.precision)
-    _tell_imputed(encoded)
+    _tell_imputed(encoded.imputed)
     trained = _train_table(options, encoded.X, encode_target(schema, table), task)
     return trained, schema, reason
 
@@ -321,11 +329,18 @@ def _fit_stream(options: argparse.Namespace) -> tuple[Trained, "Schema", str]:
         null_values=(*NULL_VALUES, *options.missing),
         keep=(options.target, *options.categorical),
     )
-    schema, reason = stream_schema(file, options.target, task=options.task, **_columns(options))
+    schema, reason, n = stream_schema(file, options.target, task=options.task, **_columns(options))
     stream = TableStream(file, schema, options.precision)
-    m = 500 if options.prototypes is None else options.prototypes
-    call = functools.partial(train_stream, stream, n_prototypes=m, holdout=options.holdout)
-    return _train(options, call, schema.task), schema, reason
+    call = functools.partial(
+        train_stream,
+        stream,
+        n_prototypes=_prototypes(options, n),
+        folds=options.folds,
+        holdout=options.holdout,
+    )
+    trained = _train(options, call, schema.task)
+    _tell_imputed(stream.imputed)
+    return trained, schema, reason
 
 
 def _columns(options: argparse.Namespace) -> dict[str, Any]:
@@ -341,8 +356,8 @@ def _check_output(path: str, *inputs: str) -> None:
             raise ValueError(f"--out: expected another file than one that is read, got {path!r}")
 
 
-def _tell_imputed(encoded: "Encoded") -> None:
-    for column, count in encoded.imputed.items():
+def _tell_imputed(imputed: dict[str, int]) -> None:
+    for column, count in imputed.items():
         print(f"jsparse: column {column!r}: {count} missing values filled in", file=sys.stderr)
 
 
@@ -361,7 +376,7 @@ def _predict(options: argparse.Namespace) -> int:
     schema = Schema.from_json(metadata["schema"])
     table = read_table(options.file, schema=schema)
     encoded = encode(schema, table, dtype=options.precision)
-    _tell_imputed(encoded)
+    _tell_imputed(encoded.imputed)
     values = expansion(jnp.asarray(encoded.X))
     names, matrix = metadata["classes"], metadata["code"]
     classes = None if names is None else np.asarray(names)

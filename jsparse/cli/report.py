@@ -63,7 +63,8 @@ def training(trained: Trained, source: str, n: int, d: int, mesh: Mesh | None) -
     line("C", np.array2string(np.asarray(trained.C), precision=4, threshold=8))
     if trained.classes is not None and trained.code is not None:
         line("classes", f"{len(trained.classes)}, by {trained.code.matrix.shape[1]} problems")
-    line("CV error", f"{trained.cv_error:.4g} ({_METRICS[trained.metric]})")
+    validated = "CV error" if len(trained.folds.index) > 1 else "hold-out error"
+    line(validated, f"{trained.cv_error:.4g} ({_METRICS[trained.metric]})")
     if isinstance(trained.fit, FixedSizeFit):
         line("effective rank", int(trained.fit.effective_rank))
     line("evaluations", f"{len(trained.tuning.history)} ({trained.tuning.stopped})")

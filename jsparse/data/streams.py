@@ -72,42 +72,78 @@ class Checked:
     """
 
     def __init__(self, stream: RowStream) -> None:
+        if isinstance(stream, Iterator):
+            raise ValueError(
+                "stream: expected something that can be read several times, such as a list or a "
+                f"class with __iter__, got {type(stream).__name__}, which can be read once"
+            )
         self.stream = stream
         self.rows: int | None = None  # known after the first pass
+        self.columns: int | None = None
         self.passes = 0
 
     def __iter__(self) -> Iterator[Batch]:
-        """The batches of the stream.
+        """The batches of the stream, as arrays.
 
         Raises:
-            StreamError: naming the rows, if the columns change, a value is not finite, lengths
-                differ, or there are not as many rows as the first time.
+            StreamError: naming the rows, if the columns change, a value is missing or not finite, a
+                weight is negative, lengths differ, or there are not as many rows as the first time.
         """
-        start, columns = 0, None
+        start = 0
         for part in self.stream:
-            batch = Batch(*part)
-            X, n = batch.X, len(batch.X)
+            given = Batch(*part)
+            X, y = np.asarray(given.X), np.asarray(given.y)
+            weights = None if given.weights is None else np.asarray(given.weights)
+            n = len(X)
             where = f"rows {start} to {start + n - 1}"
-            if X.ndim != 2 or X.shape[1] != (columns or X.shape[1]):
-                raise StreamError(
-                    f"{where}: expected {columns} columns as before, got shape {X.shape}"
-                )
-            columns = X.shape[1]
-            if len(batch.y) != n or (batch.weights is not None and len(batch.weights) != n):
-                raise StreamError(f"{where}: {n} rows of X, {len(batch.y)} of y")
-            for name, a in (("X", X), ("y", batch.y), ("weights", batch.weights)):
-                if a is not None and a.dtype.kind == "f" and not np.isfinite(a).all():
-                    row = start + int(np.argwhere(~np.isfinite(a))[0][0])
+            self._check_form(X, y, weights, where)
+            self.columns = X.shape[1]
+            for name, a in (("X", X), ("y", y), ("weights", weights)):
+                missing = None if a is None else _missing(a)
+                if missing is not None and missing.any():
+                    row = start + int(np.argwhere(missing)[0][0])
                     raise StreamError(f"{where}: {name} is not finite at row {row}")
+            if weights is not None and (weights < 0).any():
+                row = start + int(np.argmax(weights < 0))
+                raise StreamError(f"{where}: expected weights of at least 0, not so at row {row}")
             start += n
             if self.rows is not None and start > self.rows:
                 raise StreamError(f"{where}: expected {self.rows} rows as in the first pass")
-            yield batch
-        if start == 0:
-            raise StreamError("expected a stream with at least one row; it has none")
+            if n:
+                yield Batch(X, y, weights)
         if self.rows is not None and start != self.rows:
             raise StreamError(
                 f"the stream ended after {start} rows; expected {self.rows} as in the first pass"
             )
+        if start == 0:
+            raise StreamError("expected a stream with at least one row; it has none")
         self.rows = start
         self.passes += 1
+
+    def _check_form(
+        self, X: np.ndarray, y: np.ndarray, weights: np.ndarray | None, where: str
+    ) -> None:
+        if X.ndim != 2 or X.shape[1] == 0 or X.dtype.kind not in "biuf":
+            raise StreamError(
+                f"{where}: X: expected numbers of shape (n, d), got {X.dtype} of shape {X.shape}"
+            )
+        if X.shape[1] != (self.columns or X.shape[1]):
+            raise StreamError(f"{where}: expected {self.columns} columns as before, got {X.shape}")
+        if y.ndim != 1 or y.dtype.kind in "mMcV":
+            raise StreamError(
+                f"{where}: y: expected numbers or labels of shape (n,), got {y.dtype} of shape "
+                f"{y.shape}"
+            )
+        w = y if weights is None else weights
+        if not len(X) == len(y) == len(w):
+            raise StreamError(f"{where}: {len(X)} rows of X, {len(y)} of y, {len(w)} weights")
+        if weights is not None and (weights.ndim != 1 or weights.dtype.kind not in "biuf"):
+            raise StreamError(f"{where}: weights: expected numbers of shape (n,)")
+
+
+def _missing(a: np.ndarray) -> np.ndarray | None:
+    if a.dtype.kind == "f":
+        return ~np.isfinite(a)
+    if a.dtype.kind == "O":  # None, or NaN, which differs from itself
+        return np.array([value is None or value != value for value in a.tolist()], bool)
+    return None

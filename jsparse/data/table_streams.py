@@ -8,7 +8,7 @@ import numpy as np
 
 from ._arrow import pa, pa_csv, pa_dataset, pc
 from .columns import is_number, plain_column
-from .encoding import encode, encode_target, fit_schema, infer_task
+from .encoding import REGRESSION, encode, encode_target, fit_schema, infer_task
 from .schema import Schema
 from .streams import BATCH_ROWS, Batch
 from .tables import (
@@ -18,6 +18,8 @@ from .tables import (
     check_start,
     delimiter_of,
     has_decimal_commas,
+    listing,
+    locate,
     note_rows,
 )
 
@@ -27,7 +29,8 @@ SAMPLE_ROWS = 65536  # for the medians that fill missing values in
 class TableFile:
     """A CSV file, a Parquet file or a folder of Parquet files as tables of consecutive rows.
 
-    The types of a CSV file's columns are those of its first rows, whole numbers being read as any.
+    The types of a CSV file's columns are those of its first rows, whole numbers being read as any,
+    and columns without values there as numbers.
 
     Args:
         path: the file or folder.
@@ -81,13 +84,33 @@ class TableFile:
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         if self.parquet:
-            data = pa_dataset.dataset(self.path, format="parquet")
+            data = self._folder()
             # No more than a few batches are read ahead: memory must not grow with the file.
             yield from data.to_batches(
                 batch_size=self.batch_rows, batch_readahead=2, fragment_readahead=1
             )
         else:
             yield from self._open(*self._layout())
+
+    def _folder(self) -> pa_dataset.Dataset:
+        """The files as one table, whose columns are in each of them."""
+        data = pa_dataset.dataset(self.path, format="parquet")
+        columns, kinds = set(data.schema.names), []
+        for fragment in data.get_fragments():
+            if "=" in os.path.relpath(fragment.path, self.path):
+                raise TableError(
+                    f"{self.name}: expected all columns within the files, got one in the name of "
+                    f"{fragment.path!r}"
+                )
+            kinds.append(fragment.physical_schema)
+            if set(kinds[-1].names) != columns:
+                raise TableError(
+                    f"{self.name}: expected the same columns in every file; "
+                    f"{listing(sorted(columns ^ set(kinds[-1].names)))} are not in all, see "
+                    f"{fragment.path!r}"
+                )
+        unified = pa.unify_schemas(kinds, promote_options="permissive") if kinds else data.schema
+        return pa_dataset.dataset(self.path, format="parquet", schema=unified)
 
     def _layout(self) -> tuple[str, str, dict[str, pa.DataType]]:
         """Delimiter, decimal point and types, by the first rows."""
@@ -99,9 +122,7 @@ class TableFile:
             reader = self._open(delimiter, point, {})
         found = {field.name: field.type for field in reader.schema}
         for name, kind in found.items():
-            if pa.types.is_null(kind):
-                found[name] = pa.string()
-            elif is_number(kind) and name not in self.keep:
+            if (is_number(kind) or pa.types.is_null(kind)) and name not in self.keep:
                 found[name] = pa.float64()
         return delimiter, point, found
 
@@ -132,6 +153,7 @@ class TableStream:
 
     def __init__(self, file: TableFile, schema: Schema, dtype: str = "float64") -> None:
         self.file, self.schema, self.dtype = file, schema, dtype
+        self.imputed: dict[str, int] = {}  # missing values filled in by the last pass, by column
 
     def __iter__(self) -> Iterator[Batch]:
         """The batches, from the first row.
@@ -139,9 +161,13 @@ class TableStream:
         Raises:
             TableError: as `encode`; rows are counted from the start of the file.
         """
+        imputed: dict[str, int] = {}
         for table in self.file:
-            X = encode(self.schema, table, dtype=self.dtype).X
-            yield Batch(X, encode_target(self.schema, table))
+            encoded = encode(self.schema, table, dtype=self.dtype)
+            for name, count in encoded.imputed.items():
+                imputed[name] = imputed.get(name, 0) + count
+            yield Batch(encoded.X, encode_target(self.schema, table))
+        self.imputed = imputed
 
 
 def stream_schema(
@@ -153,8 +179,8 @@ def stream_schema(
     categorical: Sequence[str] = (),
     drop: Sequence[str] = (),
     max_categories: int = 100,
-) -> tuple[Schema, str]:
-    """`fit_schema` of a file's rows, in one pass, and the reason for the task in words.
+) -> tuple[Schema, str, int]:
+    """`fit_schema` of a file's rows, in one pass; the reason for the task; the number of rows.
 
     It is fitted to the rows that show something new: a category, a class, a missing value. Medians
     to fill missing values in are those of a random sample of the rows.
@@ -171,6 +197,12 @@ def stream_schema(
         if not shown:
             check_names(table, [target], "the target column")
             check_names(table, [*drop, *categorical], "the columns")
+        gaps = table[target].is_null() if target in table.column_names else None
+        if gaps is not None and table[target].null_count:
+            row = locate(table, pc.index(gaps, True).as_py())
+            raise TableError(
+                f"target column {target!r}: missing in {row}; leave out rows without a target"
+            )
         rows = {0} if not shown else set()
         for name in [name for name in table.column_names if name not in drop]:
             column = plain_column(table, name)
@@ -200,7 +232,11 @@ def stream_schema(
         max_categories=max_categories,
     )
     schema = schema._replace(null_values=tuple(file.null_values))
-    return schema, reason if task is None else "as asked"
+    if task is not None:
+        reason = "as asked"
+    elif inferred == REGRESSION:  # not all of which have been kept
+        reason = f"{target!r} holds numbers"
+    return schema, reason, first
 
 
 def _new_rows(column: pa.ChunkedArray, known: set, most: int) -> set[int]:

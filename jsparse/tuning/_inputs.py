@@ -67,15 +67,20 @@ def check_labels(classes: np.ndarray, n: int, mass: np.ndarray) -> None:
     """Raise unless these are at least two labels of classes, each with some weight."""
     if len(classes) < 2:
         raise ValueError(f"y: expected at least two classes, got only {classes.tolist()}")
-    if 10 * len(classes) > 9 * n > 180:
-        raise ValueError(
-            f"y: expected class labels, got {len(classes)} different values in {n} rows;"
-            " for numbers ask for task='regression'"
-        )
+    check_label_count(len(classes), n)
     if not np.all(mass > 0):
         raise ValueError(
             f"weights: expected some weight in every class, got none for "
             f"{classes[mass == 0].tolist()}"
+        )
+
+
+def check_label_count(k: int, n: int) -> None:
+    """Raise if there are hardly fewer labels than rows."""
+    if 10 * k > 9 * n > 180:
+        raise ValueError(
+            f"y: expected class labels, got {k} different values in {n} rows;"
+            " for numbers ask for task='regression'"
         )
 
 

@@ -1,6 +1,5 @@
 """What a run will take, said before it starts: bytes, blocks, and passes over the rows."""
 
-import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +25,8 @@ class Plan(NamedTuple):
         parts: bytes that are in memory at one time, by what they hold; estimates.
         limit: bytes there are, None if that is not known.
         largest: most prototypes that would fit, None if the limit is not known.
-        passes: reads of all rows; 1 if they are in memory.
+        passes: reads of all rows; 1 if they are in memory. `jsparse fit` takes one more, to see
+            what the columns hold.
         kernels_at_once: kernels that are summed in one pass.
         block_rows: rows of a block of features.
     """
@@ -103,7 +103,8 @@ def plan(
             apart = 1
         # In memory: raw, standardised, laid out by folds. Of a stream: read, padded, on the
         # device, sorted by groups.
-        rows = {"batches": 4 * batch_rows * row, "sample": 3 * sample_rows * row}
+        # Raw rows may be of float64 whatever the computations are in.
+        rows = {"batches": 4 * batch_rows * 8 * (d + 2), "sample": 3 * sample_rows * 8 * (d + 2)}
         if not streamed:
             rows = {"rows": 3 * n * row}
         return rows | {
@@ -167,12 +168,21 @@ def _words(count: int) -> str:
     return f"{value:.3g} {units[0]}"
 
 
-@functools.cache
-def _container_limit() -> int | None:
-    try:
-        return int(Path("/sys/fs/cgroup/memory.max").read_text())
-    except (OSError, ValueError):
-        return None
+_CONTAINERS = (  # limit and use of cgroups, version 2 and 1
+    ("memory.max", "memory.stat", "anon"),
+    ("memory/memory.limit_in_bytes", "memory/memory.stat", "total_rss"),
+)
+
+
+def _left_in_container() -> int | None:
+    for limit, statistics, used in _CONTAINERS:
+        base = Path("/sys/fs/cgroup")
+        try:
+            lines = dict(x.split() for x in (base / statistics).read_text().splitlines())
+            return int((base / limit).read_text()) - int(lines[used])
+        except (OSError, ValueError, KeyError):
+            continue
+    return None
 
 
 def free_bytes() -> int | None:
@@ -188,4 +198,5 @@ def free_bytes() -> int | None:
         if not {"SC_PHYS_PAGES", "SC_PAGE_SIZE"} <= set(os.sysconf_names):
             return None
         free = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    return min([*free, *filter(None, [_container_limit()])], default=None)
+    left = _left_in_container()
+    return min(free if left is None else [*free, left], default=None)

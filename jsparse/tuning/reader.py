@@ -94,7 +94,7 @@ class Reader(NamedTuple):
             n = len(X)
             where = f"rows {start} to {start + n - 1}"
             target, number = self.encode(y, where)
-            w = self.weigh(weights, number, n).astype(dtype)
+            w = _cast(self.weigh(weights, number, n), dtype, where, "weights")
             group = self.split(start + np.arange(n))
             if self.code is not None:
                 assert number is not None
@@ -103,17 +103,18 @@ class Reader(NamedTuple):
                     target = np.zeros((n, 0), dtype)
                 else:
                     target = np.asarray(self.code.matrix, dtype)[number]
-            more = self.batch_rows - n
             rows = (_cast(X, dtype, where, "X"), target, w, group)
-            yield tuple(np.pad(a, [(0, more)] + [(0, 0)] * (a.ndim - 1)) for a in rows)
+            for first in range(0, n, self.batch_rows):
+                part = [a[first : first + self.batch_rows] for a in rows]
+                more = self.batch_rows - len(part[0])
+                yield tuple(np.pad(a, [(0, more)] + [(0, 0)] * (a.ndim - 1)) for a in part)
             start += n
 
 
 def _cast(a: np.ndarray, dtype: np.dtype, where: str, name: str) -> np.ndarray:
-    if a.dtype.kind not in "biuf":
-        raise StreamError(f"{where}: {name}: expected numbers, got dtype {a.dtype}")
     with np.errstate(over="ignore"):
         cast = a.astype(dtype)
     if not np.isfinite(cast).all():
-        raise StreamError(f"{where}: {name}: expected values that fit {dtype}, got {a.max()}")
+        value = a[~np.isfinite(cast)][0]
+        raise StreamError(f"{where}: {name}: expected values that fit {dtype}, got {value}")
     return cast

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -14,13 +14,13 @@ from jaxtyping import ArrayLike, Float, Int
 
 from .._mesh import check_mesh
 from .._types import Key
-from ..data.streams import Checked, RowStream, StreamError
+from ..data.streams import Checked, RowStream
 from ..kernels import Kernel, Linear
 from ..multiclass import Decoding, Scheme, output_code
 from ._clock import clock, compile_clock
 from ._inputs import Task, check_labels, class_factors, whole
 from .cross_validation import Metric
-from .folds import Folds, folds_from_assignment
+from .folds import Folds
 from .out_of_fold import Rows
 from .pipeline import DEFAULT_C, LENGTHSCALE_FACTOR, Trained, make_kernel, select
 from .plan import SAMPLE_ROWS, check_fits, plan
@@ -40,7 +40,7 @@ def train_stream(
     kernel: str | Kernel = "rbf",
     tune_kernel: bool = True,
     selection: Literal["renyi", "uniform"] = "renyi",
-    folds: int = 10,
+    folds: int | None = None,
     holdout: float | None = None,
     metric: Metric | None = None,
     multiclass: Scheme | ArrayLike = "one_versus_rest",
@@ -58,7 +58,8 @@ def train_stream(
 ) -> Trained:
     """`train` for rows that do not fit in memory (De Brabanter 2010, Section 6.2, Algorithm 4).
 
-    The first pass over the rows takes their moments, their classes and a random sample of them.
+    The first pass over the rows takes their moments, their classes and a random sample of them, in
+    which every class has its part; its rows count for as many as they stand for.
     Prototypes are chosen from the sample. Each further pass sums the normal equations of every fold
     for a batch of kernels, all there are if memory allows, and serves every `C`; the search
     "profile" takes three such passes for its ten kernels. The final fit needs none. Memory does
@@ -76,16 +77,16 @@ def train_stream(
         kernel: see `train`, also for what is not said here.
         tune_kernel: False to tune `C` only.
         selection: "renyi" or "uniform".
-        folds: their number; rows are dealt to them by a hash of their number.
+        folds: their number, by default 10; rows are dealt to them by a hash of their number.
         holdout: share of the rows that is held out to validate, instead of folds (Algorithm 4);
-            one decomposition for each kernel and two sums instead of `folds`. The final fit is
-            on all rows.
+            one decomposition for each kernel and two sums instead of `folds`. Scores are over the
+            held-out rows of the sample, the final fit is on all rows.
         metric: "misclassification", "mse" or "mae".
         multiclass: how more than two classes become problems of two.
         decoding: how their values become a class.
         search_method: "profile", or "csa", which takes a pass for every five or fewer points.
         max_evaluations: budget of the search.
-        max_seconds: no pass starts later.
+        max_seconds: no pass starts later, of those that tune and but for the first of them.
         C: grid (or range) of the weight of the data-fit term.
         class_weight: a factor for the rows of each class, or "balanced".
         sample_rows: rows of the sample.
@@ -118,17 +119,29 @@ def train_stream(
             raise ValueError(f"selection: expected 'renyi' or 'uniform', got {selection!r}")
         if mesh is not None:
             check_mesh(mesh)
+        make_kernel(kernel, 1)
+        if isinstance(multiclass, str) and multiclass not in get_args(Scheme):
+            raise ValueError(f"multiclass: expected one of {get_args(Scheme)}, got {multiclass!r}")
+        if class_weight is not None and task == "regression":
+            raise ValueError("class_weight: expected None for regression")
+        if holdout is not None and folds is not None:
+            raise ValueError("folds, holdout: expected one of them, got both")
         if holdout is not None and not 0 < holdout < 1:
             raise ValueError(f"holdout: expected a share between 0 and 1, got {holdout}")
         whole("sample_rows", sample_rows, 2, 2**31 - 1, "the largest number")
         m = whole("n_prototypes", n_prototypes, 1, sample_rows, "sample_rows")
-        v = whole("folds", folds, 2, sample_rows, "sample_rows")
+        v = whole("folds", 10 if folds is None else folds, 2, sample_rows, "sample_rows")
         sample_key, prototype_key, fold_key, search_key = jax.random.split(key, 4)
         split = Split(_number(fold_key), v, v, 0.0)
         if holdout is not None:
             split = Split(_number(fold_key), 2, 1, holdout)
 
         rows = Checked(stream)
+        if head := next(iter(Checked(stream)), None):  # the least that it will take
+            shape = {"folds": split.parts, "n_C": grid.size, "dtype": np.float32}
+            shape |= {"batch_rows": len(head.X), "sample_rows": m}
+            least = plan(0, head.X.shape[1], m, streamed=True, memory=memory, **shape)
+            check_fits(least, f"{m} prototypes")
         with clock(seconds, "first pass"):
             rng = np.random.default_rng(_number(sample_key))
             summary = summarize(rows, rng, sample_rows, classification=task == "classification")
@@ -161,9 +174,8 @@ def train_stream(
                 chosen = np.arange(m)  # the linear machine is solved in the primal
             else:
                 labels = None if sample.label is None else np.asarray(sample.label)
-                uneven = summary.weighted or reader.factors is not None
-                w = w if uneven else None
-                chosen = select(prototype_key, selection, sample.X, m, labels, w)
+                even = np.all(w == w[0])
+                chosen = select(prototype_key, selection, sample.X, m, labels, None if even else w)
             table = _table(split, summary.sample.rows)
             laid_out = jax.tree.map(table.gather, sample)
             laid_out = laid_out._replace(w=jnp.where(table.valid, laid_out.w, 0))
@@ -227,19 +239,21 @@ def _reader(
     task: Task,
 ) -> Reader:
     sample = summary.sample
-    if sample.X.dtype.kind not in "biuf":
-        raise StreamError(f"X: expected numbers, got dtype {sample.X.dtype}")
     dtype = jax.dtypes.canonicalize_dtype(np.result_type(sample.X.dtype, np.float32))
     classes = factors = code = None
     if task == "classification":
         classes = np.array(list(summary.by_class))
         mass = np.array([moments.weight for moments in summary.by_class.values()])
         check_labels(classes, summary.n, mass)
+        for label, moments in summary.by_class.items():
+            if moments.rows < split.parts:
+                raise ValueError(
+                    f"y: expected at least {split.parts} rows of every class, one for each part of "
+                    f"the data, got {moments.rows} of {label!r}"
+                )
         factors = class_factors(class_weight, classes, mass)
         if len(classes) > 2:
             code = output_code(multiclass, len(classes)).astype(dtype)
-    elif class_weight is not None:
-        raise ValueError("class_weight: expected None for regression")
     scaling = summary.standardization(factors, dtype)
     return Reader(rows, scaling, classes, factors, code, split, summary.most)
 
@@ -264,9 +278,11 @@ def _sample(reader: Reader, summary: Summary) -> tuple[Rows, np.ndarray]:
 def _table(split: Split, rows: Int[np.ndarray, " r"]) -> Folds:
     """The rows of the sample in each part that is validated."""
     part = split(rows)
-    if split.validated == split.parts:
-        return folds_from_assignment(part)
-    held = np.flatnonzero(part == 0)
-    if not 0 < len(held) < len(part):
-        raise ValueError(f"holdout: {len(held)} of {len(part)} rows of the sample are held out")
-    return Folds(jnp.asarray(held[None], jnp.int32), jnp.ones((1, len(held)), bool))
+    members = [np.flatnonzero(part == i) for i in range(split.validated)]
+    longest = max(len(numbers) for numbers in members)
+    if longest == 0:
+        raise ValueError(f"holdout: expected rows of the sample in it, got none of {len(rows)}")
+    index, valid = np.zeros((2, len(members), longest), np.int32)
+    for i, numbers in enumerate(members):
+        index[i, : len(numbers)], valid[i, : len(numbers)] = numbers, 1
+    return Folds(jnp.asarray(index), jnp.asarray(valid, bool))

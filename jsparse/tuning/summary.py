@@ -6,13 +6,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 
-from ..data.streams import Batch, RowStream, StreamError
+from ..data.streams import RowStream, StreamError
 from ..scaling import Standardization
+from ._inputs import check_label_count
+
+# A class has at least its share of a tenth of the sample, however rare it is.
+FLOOR = 10
 
 
 class Moments(NamedTuple):
     """Weighted sums over rows from which means and variances follow."""
 
+    rows: int  # of weight above 0
     weight: float
     mean: Float[np.ndarray, " d"]
     squares: Float[np.ndarray, " d"]  # sum of w (x - mean)^2
@@ -24,19 +29,21 @@ class Moments(NamedTuple):
             return self
         gap, share = other.mean - self.mean, other.weight / weight
         squares = self.squares + other.squares + gap**2 * self.weight * share
-        return Moments(weight, self.mean + gap * share, squares)
+        return Moments(self.rows + other.rows, weight, self.mean + gap * share, squares)
 
     def scaled(self, factor: float) -> "Moments":
         """With all weights times `factor`."""
-        return Moments(factor * self.weight, self.mean, factor * self.squares)
+        return self._replace(weight=factor * self.weight, squares=factor * self.squares)
 
 
 class Sample(NamedTuple):
-    """Rows drawn from a stream, uniformly without replacement, in their order."""
+    """Rows drawn from a stream, in their order."""
 
     X: Float[np.ndarray, "r d"]
     y: Shaped[np.ndarray, " r"]
-    weights: Float[np.ndarray, " r"]
+    weights: Float[
+        np.ndarray, " r"
+    ]  # each stands for as many rows of its class as there are to one
     rows: Int[np.ndarray, " r"]  # their numbers
 
 
@@ -49,13 +56,12 @@ class Summary(NamedTuple):
     low: Float[np.ndarray, " d"]
     high: Float[np.ndarray, " d"]
     sample: Sample
-    weighted: bool  # whether the stream has weights
 
     def standardization(
         self, factors: Float[np.ndarray, " k"] | None, dtype: jnp.dtype
     ) -> Standardization:
         """Mean 0 and variance 1 once the rows of each class are weighted by a factor."""
-        total = Moments(0.0, np.zeros_like(self.low), np.zeros_like(self.low))
+        total = _none(len(self.low))
         for i, moments in enumerate(self.by_class.values()):
             total = total + (moments if factors is None else moments.scaled(factors[i]))
         deviation = np.sqrt(total.squares / total.weight)
@@ -69,73 +75,125 @@ class Summary(NamedTuple):
 def summarize(
     stream: RowStream, rng: np.random.Generator, sample_rows: int, *, classification: bool
 ) -> Summary:
-    """One pass: moments for each class, and `sample_rows` rows of positive weight by reservoir.
+    """One pass: moments of each class, and a sample of the rows with a weight above 0.
+
+    Every row draws a lottery number. In the sample are the `sample_rows` lowest numbers of all, and
+    of each class the lowest, as many as is its share of a tenth of that.
 
     Raises:
-        StreamError: if no row has a weight above 0.
+        StreamError: if no row has a weight above 0, or targets are no numbers or no labels.
     """
     n = most = 0
     low = high = np.zeros(0)
     by_class: dict[Any, Moments] = {}
-    kept: list[tuple[np.ndarray, ...]] = []  # lottery numbers, and the rows they stand for
-    weighted = False
+    drawn = _Reservoir(sample_rows)
     for X, y, weights in stream:
         here = len(X)
-        weighted |= weights is not None
+        where = f"rows {n} to {n + here - 1}"
         w = np.ones(here) if weights is None else np.asarray(weights, float)
         if n == 0:
             low, high = np.full(X.shape[1], np.inf), np.full(X.shape[1], -np.inf)
         if np.any(w > 0):
             low = np.minimum(low, X[w > 0].min(axis=0))
             high = np.maximum(high, X[w > 0].max(axis=0))
-        parts = {None: slice(None)} if not classification else _rows_of_classes(y)
-        for label, part in parts.items():
-            old = by_class.get(label, Moments(0.0, np.zeros(X.shape[1]), np.zeros(X.shape[1])))
-            by_class[label] = old + _moments(X[part], w[part])
-        number = np.where(w > 0, rng.random(here), np.inf)
-        kept.append((number, X, y, w, n + np.arange(here)))
-        if sum(len(part[0]) for part in kept) > 4 * sample_rows:
-            kept = [_first(kept, sample_rows)]
+        if classification:
+            labels, number = _labels(y, where)
+        elif y.dtype.kind in "biuf":
+            labels, number = [None], np.zeros(here, int)
+        else:
+            raise StreamError(f"{where}: y: expected numbers for regression, got {y.dtype}")
+        order = np.argsort(number, kind="stable")
+        ends = np.cumsum(np.bincount(number, minlength=len(labels)))
+        for label, rows in zip(labels, np.split(order, ends[:-1]), strict=True):
+            old = by_class.get(label, _none(X.shape[1]))
+            by_class[label] = old + _moments(X[rows], w[rows])
         n, most = n + here, max(most, here)
+        if classification:
+            check_label_count(len(by_class), n)
+        group = y if classification else np.zeros(here, int)
+        drawn.add(rng.random(here), group, (X, y, w, np.arange(n - here, n)), w > 0)
     try:
         by_class = {label: by_class[label] for label in sorted(by_class)}
     except TypeError as error:
         raise StreamError(f"y: expected labels of one type, got a mixture ({error})") from error
-    number, *columns = _first(kept, sample_rows)
-    if not np.isfinite(number).any():
+    X, y, w, rows = drawn.columns()
+    if len(X) == 0:
         raise StreamError("weights: expected some above 0, got weights of zero only")
-    sample = Sample(*(column[np.isfinite(number)] for column in columns))
-    return Summary(n, most, by_class, low, high, sample, weighted)
+    if classification:
+        labels, number = np.unique(y, return_inverse=True)
+        there = np.array([by_class[label].rows for label in labels.tolist()])
+        w = w * (there / np.bincount(number))[number]
+    else:
+        w = w * (by_class[None].rows / len(X))
+    return Summary(n, most, by_class, low, high, Sample(X, y, w, rows))
 
 
-def _rows_of_classes(y: np.ndarray) -> dict[Any, Any]:
-    labels, which = np.unique(y, return_inverse=True)
-    return {label: which == i for i, label in enumerate(labels.tolist())}
+class _Reservoir:
+    """The rows with the lowest lottery numbers, of all and of each class; copies of them."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.kept: list[tuple[np.ndarray, ...]] = []
+        self.bound = np.inf  # numbers above it have lost, but for rare classes
+        self.bounds: dict[Any, float] = {}
+
+    def add(
+        self,
+        number: np.ndarray,
+        label: np.ndarray,
+        columns: tuple[np.ndarray, ...],
+        there: np.ndarray,
+    ) -> None:
+        """Rows with their numbers and labels, and whether they take part."""
+        labels, which = np.unique(label, return_inverse=True)
+        own = np.array([self.bounds.get(one, np.inf) for one in labels.tolist()])
+        chance = (number <= self.bound) | (number <= own[which])
+        chosen = np.flatnonzero(chance & there)
+        self.kept.append(tuple(a[chosen] for a in (number, label, *columns)))
+        if sum(len(part[0]) for part in self.kept) > 2 * self.most:
+            self._settle()
+
+    def columns(self) -> list[np.ndarray]:
+        """The rows that have won, in their order."""
+        self._settle()
+        return list(self.kept[0][2:])
+
+    def _settle(self) -> None:
+        joined = [np.concatenate(parts) for parts in zip(*self.kept, strict=True)]
+        number, label = joined[:2]
+        won = np.ones(len(number), bool)
+        if len(number) > self.most:
+            self.bound = float(np.partition(number, self.most - 1)[self.most - 1])
+            won = number <= self.bound
+            labels, which = np.unique(label, return_inverse=True)
+            floor = max(1, self.most // (FLOOR * len(labels)))
+            for i, one in enumerate(labels.tolist()):
+                own = np.sort(number[which == i])
+                self.bounds[one] = float(own[floor - 1]) if len(own) >= floor else np.inf
+                won |= (which == i) & (number <= self.bounds[one])
+        self.kept = [tuple(column[won] for column in joined)]
+
+
+def _labels(y: np.ndarray, where: str) -> tuple[list[Any], np.ndarray]:
+    try:
+        labels, number = np.unique(y, return_inverse=True)
+    except TypeError as error:
+        raise StreamError(
+            f"{where}: y: expected labels of one type, got a mixture ({error})"
+        ) from error
+    return labels.tolist(), number
+
+
+def _none(d: int) -> Moments:
+    return Moments(0, 0.0, np.zeros(d), np.zeros(d))
 
 
 def _moments(X: np.ndarray, w: np.ndarray) -> Moments:
     present = w > 0
     X, w = np.asarray(X[present], float), w[present]
     if len(X) == 0:
-        return Moments(0.0, np.zeros(X.shape[1]), np.zeros(X.shape[1]))
+        return _none(X.shape[1])
     # About a row of their own first: a large mean costs no digits, a constant column is exact.
     Z = X - X[0]
     middle = w @ Z / w.sum()
-    return Moments(float(w.sum()), X[0] + middle, w @ np.square(Z - middle))
-
-
-def _first(kept: list[tuple[np.ndarray, ...]], most: int) -> tuple[np.ndarray, ...]:
-    """The rows with the smallest lottery numbers, in the order of the stream."""
-    joined = tuple(np.concatenate(parts) for parts in zip(*kept, strict=True))
-    if len(joined[0]) <= most:
-        return joined
-    chosen = np.sort(np.argpartition(joined[0], most)[:most])
-    return tuple(part[chosen] for part in joined)
-
-
-def padded(batch: Batch, rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Inputs, targets and weights filled up with weightless rows, so that all compile as one."""
-    X, y, weights = batch
-    w = np.ones(len(X), X.dtype) if weights is None else weights.astype(X.dtype)
-    more = rows - len(X)
-    return np.pad(X, ((0, more), (0, 0))), np.pad(y, (0, more)), np.pad(w, (0, more))
+    return Moments(len(X), float(w.sum()), X[0] + middle, w @ np.square(Z - middle))
