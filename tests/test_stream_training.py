@@ -202,7 +202,7 @@ def test_too_many_prototypes_are_refused_with_the_most_that_fit():
     stream = Counting(ArrayStream(X, y, batch_rows=60))
     with pytest.raises(ValueError, match="n_prototypes: 200 prototypes would take") as caught:
         jsparse.train_stream(stream, task="classification", **settings)
-    assert stream.passes <= 2
+    assert stream.passes == 1
     most = int(str(caught.value).split("at most ")[1].split()[0])
     assert most == 150
     settings["n_prototypes"] = most
@@ -233,7 +233,7 @@ def _with_nan(batches):
     return [*batches[:-1], batches[-1]._replace(X=X)]
 
 
-@pytest.mark.parametrize("sound", [1, 3])
+@pytest.mark.parametrize("sound", [0, 2])
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -253,7 +253,7 @@ def test_a_broken_stream_gives_no_model(sound, change, message):
     X, y = blobs()
     batches = [Batch(X[i : i + 50], y[i : i + 50]) for i in range(0, 240, 50)]
     stream = Broken(batches, sound, change)
-    if sound == 1 and ("ended" in message or "labels" in message):
+    if sound == 0 and ("ended" in message or "labels" in message):
         pytest.skip("there is nothing yet that the first pass could be compared with")
     with pytest.raises(StreamError, match=message):
         jsparse.train_stream(stream, task="classification", **options())

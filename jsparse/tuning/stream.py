@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, get_args
 
 import jax
@@ -14,7 +14,7 @@ from jaxtyping import ArrayLike, Float, Int
 
 from .._mesh import check_mesh
 from .._types import Key
-from ..data.streams import Checked, RowStream
+from ..data.streams import Batch, Checked, RowStream
 from ..kernels import Kernel, Linear
 from ..multiclass import Decoding, Scheme, output_code
 from ._clock import clock, compile_clock
@@ -137,14 +137,11 @@ def train_stream(
             split = Split(_number(fold_key), 2, 1, holdout)
 
         rows = Checked(stream)
-        if head := next(iter(Checked(stream)), None):  # the least that it will take
-            shape = {"folds": split.parts, "n_C": grid.size, "dtype": np.float32}
-            shape |= {"batch_rows": len(head.X), "sample_rows": m}
-            least = plan(0, head.X.shape[1], m, streamed=True, memory=memory, **shape)
-            check_fits(least, f"{m} prototypes")
         with clock(seconds, "first pass"):
             rng = np.random.default_rng(_number(sample_key))
-            summary = summarize(rows, rng, sample_rows, classification=task == "classification")
+            least = {"folds": split.parts, "n_C": grid.size, "memory": memory}
+            batches = _watched(rows, m, least)
+            summary = summarize(batches, rng, sample_rows, classification=task == "classification")
         reader = _reader(rows, summary, split, multiclass, class_weight, task)
         dtype, d = reader.scaling.shift.dtype, len(summary.low)
         template = make_kernel(kernel, d)
@@ -223,6 +220,16 @@ def train_stream(
         n_rows=summary.n,
         seconds=seconds,
     )
+
+
+def _watched(rows: Checked, m: int, shape: dict[str, Any]) -> Iterator[Batch]:
+    """The batches, once it is seen by the first that what they need at least will fit."""
+    for i, batch in enumerate(rows):
+        if i == 0:
+            n, d = batch.X.shape
+            least = plan(n, d, m, streamed=True, batch_rows=n, sample_rows=m, **shape)
+            check_fits(least, f"{m} prototypes")
+        yield batch
 
 
 def _number(key: Key) -> int:

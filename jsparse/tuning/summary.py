@@ -1,12 +1,13 @@
 """What one pass over a stream tells: moments, classes, and a sample of rows."""
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 
-from ..data.streams import RowStream, StreamError
+from ..data.streams import Batch, StreamError
 from ..scaling import Standardization
 from ._inputs import check_label_count
 
@@ -73,7 +74,7 @@ class Summary(NamedTuple):
 
 
 def summarize(
-    stream: RowStream, rng: np.random.Generator, sample_rows: int, *, classification: bool
+    stream: Iterable[Batch], rng: np.random.Generator, sample_rows: int, *, classification: bool
 ) -> Summary:
     """One pass: moments of each class, and a sample of the rows with a weight above 0.
 
