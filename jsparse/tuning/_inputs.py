@@ -39,40 +39,55 @@ def whole(name: str, value: Any, least: int, most: int, what: str) -> int:
     return int(value)
 
 
-def encoded_targets(y: ArrayLike, n: int, task: Task) -> tuple[np.ndarray, np.ndarray | None]:
-    """Real targets; or class numbers and the labels they stand for."""
+def encoded_targets(
+    y: ArrayLike, n: int, task: Task, classes: ArrayLike | None = None
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Real targets; or class numbers and the labels they stand for, `classes` if given."""
     labels = np.asarray(y)
     if labels.shape != (n,):
         raise ValueError(f"y: expected {n} values, as many as rows of X, got shape {labels.shape}")
     if task == "regression":
         if labels.dtype.kind not in "biuf":
             raise ValueError(f"y: expected numbers for regression, got dtype {labels.dtype}")
+        if classes is not None:
+            raise ValueError("classes: expected None for regression")
         check_finite("y", labels)
         return labels, None
     if labels.dtype.kind == "f" and not np.isfinite(labels).all():
         raise ValueError("y: expected class labels, got NaN or infinity among them")
+    known = labels if classes is None else np.asarray(classes)
     try:
-        classes, numbers = np.unique(labels, return_inverse=True)
+        known, numbers = np.unique(known, return_inverse=True)
     except TypeError as error:
         raise ValueError(f"y: expected labels of one type, got a mixture ({error})") from error
-    return numbers.reshape(-1).astype(np.int32), classes
+    if classes is not None:
+        # By hash: 1 is 1.0 and True, but never "1".
+        place = {label: number for number, label in enumerate(known.tolist())}
+        unknown = set(labels.tolist()) - set(place)
+        if unknown:
+            raise ValueError(
+                f"y: expected labels among {known.tolist()}, got {sorted(unknown, key=str)}"
+            )
+        numbers = np.array([place[label] for label in labels.tolist()])
+    return numbers.reshape(-1).astype(np.int32), known
 
 
 def check_classes(classes: np.ndarray, numbers: np.ndarray, weights: np.ndarray | None) -> None:
-    """Raise unless there are at least two classes, each with some weight."""
-    if len(classes) < 2:
-        raise ValueError(f"y: expected at least two classes, got only {classes.tolist()}")
-    if 10 * len(classes) > 9 * len(numbers) > 180:
+    """Raise unless there are rows of at least two classes, and some weight in each with rows."""
+    seen = np.bincount(numbers, minlength=len(classes)) > 0
+    if np.sum(seen) < 2:
+        raise ValueError(f"y: expected at least two classes, got only {classes[seen].tolist()}")
+    if 10 * np.sum(seen) > 9 * len(numbers) > 180:
         raise ValueError(
-            f"y: expected class labels, got {len(classes)} different values in {len(numbers)} rows;"
+            f"y: expected class labels, got {np.sum(seen)} different values in {len(numbers)} rows;"
             " for numbers ask for task='regression'"
         )
     if weights is not None:
         mass = np.bincount(numbers, weights, minlength=len(classes))
-        if not np.all(mass > 0):
+        if np.any(seen & (mass == 0)):
             raise ValueError(
                 f"weights: expected some weight in every class, got none for "
-                f"{classes[mass == 0].tolist()}"
+                f"{classes[seen & (mass == 0)].tolist()}"
             )
 
 
@@ -101,7 +116,7 @@ def row_weights(
                 f"class_weight: expected 'balanced' or a mapping, got {class_weight!r}"
             )
         mass = np.bincount(numbers, w, minlength=len(classes))
-        factor = w.sum() / (len(classes) * np.where(mass > 0, mass, 1))
+        factor = w.sum() / (np.count_nonzero(mass) * np.where(mass > 0, mass, 1))
     else:
         unknown = sorted(set(class_weight) - set(classes.tolist()), key=str)
         if unknown:
