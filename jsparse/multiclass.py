@@ -5,12 +5,15 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, ArrayLike, Float, Int
 
 from ._blocks import systems_at_once
+from ._mesh import sum_over_rows
 from ._numerics import dot
 from ._types import ScalarLike
-from .normal_equations import NormalEquations
+from .features import FeatureMap
+from .normal_equations import NormalEquations, accumulate, accumulate_groups
 from .solvers.ridge import Ridge
 
 Decoding = Literal["hamming", "loss"]
@@ -108,6 +111,42 @@ def _checked(matrix: np.ndarray, k: int) -> np.ndarray:
     return matrix
 
 
+def accumulate_code(
+    code: Code,
+    feature_map: FeatureMap,
+    X: Float[Array, "n d"],
+    labels: Int[Array, " n"],
+    weights: Float[Array, " n"] | None = None,
+    *,
+    mesh: Mesh | None = None,
+    block_rows: int | None = None,
+) -> NormalEquations:
+    """The sums that `solve_code` takes, in one pass over the rows.
+
+    Args:
+        code: see `output_code`, in the dtype of `X`.
+        feature_map: gives the features of a block of rows.
+        X: inputs, shape `n d`.
+        labels: class numbers 0..k-1, shape `n`.
+        weights: row weights, shape `n`, at least 0.
+        mesh: spread the rows over its devices, see `accumulate` (static).
+        block_rows: rows in memory at a time (static).
+    """
+    matrix = jnp.asarray(code.matrix)
+    if code.shares_all_rows:
+        targets = matrix[labels]
+        return accumulate(feature_map, X, targets, weights, mesh=mesh, block_rows=block_rows)
+    w, k = jnp.ones(X.shape[0], X.dtype) if weights is None else weights, matrix.shape[0]
+
+    def by_class(w: Array, X: Array, labels: Array) -> NormalEquations:
+        nothing = jnp.zeros((X.shape[0], 0), X.dtype)
+        return accumulate_groups(
+            feature_map, X, nothing, w, labels, n_groups=k, block_rows=block_rows
+        )
+
+    return sum_over_rows(mesh, by_class, w, X, labels)
+
+
 def solve_code(
     code: Code,
     sums: NormalEquations,
@@ -119,11 +158,13 @@ def solve_code(
     Where the problems do not see the same rows they are solved from sums over the rows of each
     class. Targets are constant within a class, so a problem's equations are sums over its classes
     of `members`, and of `matrix` times what each class's features add up to: no row is seen again.
+    A problem none of whose classes has rows is solved by 0.
 
     Args:
         code: see `output_code`, in the dtype of the sums.
-        sums: of all rows with one target for each problem if `code.shares_all_rows`, else with a
-            leading axis of `k` classes and without targets (`n 0`).
+        sums: see `accumulate_code`: of all rows with one target for each problem if
+            `code.shares_all_rows`, else with a leading axis of `k` classes and without targets
+            (`n 0`).
         C: weights of the data-fit term, shape `s`, or each problem's own, shape `s l`.
         intercept_penalty: see `ridge`.
 
@@ -138,13 +179,15 @@ def solve_code(
     def system(of: tuple[Array, Array]) -> Ridge:
         members, problems = of
         targets = jnp.asarray(code.matrix)[:, problems]
+        weight_sum = dot(members, sums.weight_sum)
         equations = NormalEquations(
             gram=dot(members, gram).reshape(p, p),
             cross=dot(sums.feature_sum.T, targets),
-            target_square=jnp.broadcast_to(dot(members, sums.weight_sum), problems.shape),
+            target_square=jnp.broadcast_to(weight_sum, problems.shape),
             feature_sum=dot(members, sums.feature_sum),
             target_sum=dot(sums.weight_sum, targets),
-            weight_sum=dot(members, sums.weight_sum),
+            # Without rows everything else is 0, and any weight gives the solution 0.
+            weight_sum=jnp.where(weight_sum == 0, 1, weight_sum),
         )
         return _solve(equations, C if C.ndim == 1 else C[:, problems], intercept_penalty)
 

@@ -8,16 +8,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._status import check
+from .._status import NumericalError, check
+from ..expansion import KernelExpansion
 from ..kernels import Kernel
-from ..multiclass import Code, Decoding, decode, distances
-from ..tuning._inputs import Task
-from ..tuning.pipeline import DEFAULT_C, KERNELS, Trained, make_kernel, train
+from ..multiclass import Code, Decoding, distances
+from ..tuning._inputs import Task, encoded_targets, row_weights
+from ..tuning.pipeline import DEFAULT_C, KERNELS, Sums, Trained, make_kernel, train
 from ..tuning.search import Method
+from ._calibration import decisions, fit_slopes, probabilities
 from ._sklearn import (
     BaseEstimator,
     ClassifierMixin,
-    LogisticRegression,
     RegressorMixin,
     check_classification_targets,
     check_is_fitted,
@@ -26,7 +27,7 @@ from ._sklearn import (
 )
 
 FLOATS = [np.float64, np.float32]
-_TREES = {"expansion_", "kernel_"}
+_TREES = {"expansion_", "kernel_", "_sums"}
 
 
 class Machine(BaseEstimator, abc.ABC):
@@ -47,11 +48,16 @@ class Machine(BaseEstimator, abc.ABC):
     multiclass: Any
     class_weight: Any
 
+    expansion_: KernelExpansion
+    _sums: Sums | None
+
     @abc.abstractmethod
     def _options(self, n: int) -> dict[str, Any]:
         """Arguments of `train` that only the subclass knows."""
 
-    def _fit(self, X: np.ndarray, y: np.ndarray, sample_weight: Any, task: Task) -> Trained:
+    def _fit(
+        self, X: np.ndarray, y: np.ndarray, sample_weight: Any, task: Task, classes: Any = None
+    ) -> Trained:
         self._check_parameters()
         n = len(X)
         cv = min(10, n) if isinstance(self.cv, str) else self.cv
@@ -74,11 +80,13 @@ class Machine(BaseEstimator, abc.ABC):
                 search_method=self.search,
                 max_evaluations=self.max_evaluations,
                 weights=sample_weight,
+                classes=classes,
                 out_of_fold=task == "classification",
                 **options,
             )
         check(trained.fit.status, type(self).__name__)
         self.expansion_ = trained.expansion
+        self._sums = trained.sums
         self.kernel_ = trained.kernel
         self.C_ = trained.C
         self.cv_error_ = trained.cv_error
@@ -139,8 +147,12 @@ class Machine(BaseEstimator, abc.ABC):
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, dtype=FLOATS)
         dtype = self.prototypes_.dtype
-        with jax.enable_x64(dtype == np.float64):
-            return np.asarray(self.expansion_(np.asarray(X, dtype)))
+        with np.errstate(over="ignore"), jax.enable_x64(dtype == np.float64):
+            values = np.asarray(self.expansion_(np.asarray(X, dtype)))
+        if not np.isfinite(values).all():
+            row = int(np.argwhere(~np.isfinite(values))[0][0])
+            raise NumericalError(f"the model's value at row {row} is not finite; is X huge?")
+        return values
 
 
 class Regressor(RegressorMixin, Machine):
@@ -185,24 +197,24 @@ class Classifier(ClassifierMixin, Machine):
         Returns:
             The estimator itself.
         """
+        self._fit_labels(X, y, sample_weight, None)
+        return self
+
+    def _fit_labels(self, X: Any, y: Any, sample_weight: Any, classes: Any) -> None:
         X, y = validate_data(self, X, y, dtype=FLOATS)
         check_classification_targets(y)
         _at_least_two(X)
         if len(np.unique(y)) < 2:
             raise ValueError(f"y: expected at least two classes, got one class only: {y[0]!r}")
-        trained = self._fit(X, y, sample_weight, "classification")
+        trained = self._fit(X, y, sample_weight, "classification", classes)
         assert trained.classes is not None
         self.classes_ = trained.classes
         self._code, self._decoding = trained.code, trained.decoding
-        self._calibrate(trained.out_of_fold, y, sample_weight)
-        return self
-
-    def _calibrate(self, out_of_fold: Any, y: np.ndarray, sample_weight: Any) -> None:
-        """Logistic regression from the scores of rows by machines that have not seen them."""
-        scores = self._scores(np.asarray(out_of_fold))
-        scores = scores.reshape(len(y), -1)
-        self._calibration = LogisticRegression(C=1e3, max_iter=1000)
-        self._calibration.fit(scores, y, sample_weight)
+        # The rows as the machine weighs them, or the probabilities would not be of its decisions.
+        numbers, _ = encoded_targets(y, len(y), "classification", trained.classes)
+        weights = row_weights(sample_weight, self.class_weight, numbers, trained.classes)
+        scores = self._scores(np.asarray(trained.out_of_fold))
+        self._slopes = fit_slopes(scores, numbers, weights)
 
     def _scores(self, values: np.ndarray) -> np.ndarray:
         if self._code is None:
@@ -221,23 +233,20 @@ class Classifier(ClassifierMixin, Machine):
         return self._scores(self._values(X))
 
     def predict(self, X: Any) -> np.ndarray:
-        """Class labels, shape `(n_samples,)`."""
-        values = self._values(X)
-        if self._code is None:
-            return self.classes_[(values >= 0).astype(int)]
-        with jax.enable_x64(values.dtype == np.float64):
-            matrix = jnp.asarray(self._code.matrix, values.dtype)
-            numbers = np.asarray(decode(matrix, jnp.asarray(values), self._decoding))
+        """Class labels, shape `(n_samples,)`: those of the largest score."""
+        numbers = decisions(self.decision_function(X))
         return self.classes_[numbers]
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities of the classes in the order of `classes_`, shape `(n_samples, n_classes)`.
 
-        By logistic regression on the scores, fitted to those that cross-validation gave for rows
-        the machine had not seen. The most probable class need not be the predicted one.
+        The softmax of the scores times a slope, one for each predicted class, fitted to the scores
+        that cross-validation gave for rows the machine had not seen, and to the rows' weights
+        (those of the classes included, as in the machine itself). The most probable class is the
+        predicted one.
         """
         scores = self.decision_function(X)
-        return self._calibration.predict_proba(scores.reshape(len(scores), -1))
+        return probabilities(scores, self._slopes)
 
 
 def _at_least_two(X: np.ndarray) -> None:

@@ -1,29 +1,90 @@
 """Fixed-size LS-SVM as scikit-learn estimators."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
+from .._blocks import rows_in_block
+from .._status import check
 from ..kernels import Kernel
+from ..machines import fixed_size
+from ..machines.fixed_size import check_finite
+from ..multiclass import Code, accumulate_code
+from ..normal_equations import accumulate
+from ..tuning._inputs import encoded_targets, finite_table, row_weights
+from ..tuning.pipeline import Sums
 from ..tuning.search import Method
-from ._base import Classifier, Regressor
+from ._base import FLOATS, Classifier, Machine, Regressor
+from ._sklearn import validate_data
 
 
-def _prototypes(n_prototypes: Any, n: int) -> Any:
-    """What "auto" stands for: a third of the rows, at most 300."""
-    if not isinstance(n_prototypes, str):
-        return n_prototypes
-    if n_prototypes != "auto":
-        raise ValueError(f"n_prototypes: expected 'auto' or a number, got {n_prototypes!r}")
-    return max(1, min(300, -(-n // 3)))
+class FixedSize(Machine):
+    """A machine of few prototypes, whose sums over rows can be added to."""
+
+    n_prototypes: int | str
+    selection: str
+    loss: str
+
+    def _options(self, n: int) -> dict[str, Any]:
+        m = self.n_prototypes
+        if isinstance(m, str):
+            if m != "auto":
+                raise ValueError(f"n_prototypes: expected 'auto' or a number, got {m!r}")
+            m = max(1, min(300, -(-n // 3)))
+        return {"n_prototypes": m, "selection": self.selection, "loss": self.loss}
+
+    def _is_begun(self) -> bool:
+        """Whether there are sums to add to; raises if there never can be."""
+        begun = hasattr(self, "expansion_")
+        if self.loss != "squared" or (begun and self._sums is None):
+            raise ValueError(
+                "partial_fit: expected a machine of the loss 'squared', got another; with that the "
+                "weight of every row depends on all the others"
+            )
+        return begun
+
+    def _add(
+        self, X: np.ndarray, targets: np.ndarray, weights: np.ndarray | None, code: Code | None
+    ) -> None:
+        """Sum more rows and solve again. Nothing is changed unless all of that succeeds."""
+        assert self._sums is not None
+        assert self.expansion_.scaling is not None
+        phi, equations = self._sums
+        dtype = self.prototypes_.dtype
+        # Weightless rows up to a round number: batches of many sizes compile a few times only.
+        n, block = len(X), rows_in_block(None)
+        padding = min(1 << (n - 1).bit_length(), -(-n // block) * block) - n
+        w = np.pad(np.ones(n) if weights is None else weights, (0, padding))
+        targets = np.pad(targets, (0, padding))
+        with np.errstate(over="ignore"), jax.enable_x64(dtype == np.float64):
+            w = jnp.asarray(w, dtype)
+            Z = self.expansion_.scaling.apply(finite_table(X.astype(dtype)))
+            Z = jnp.pad(Z, [(0, padding), (0, 0)])
+            if code is None:
+                targets = targets.astype(dtype)
+                check_finite("y", targets)
+                equations += accumulate(phi, Z, targets, w)
+            else:
+                code = code.astype(dtype)
+                equations += accumulate_code(code, phi, Z, jnp.asarray(targets), w)
+            fitted = fixed_size.solve(phi, equations, jnp.asarray(self.C_, dtype), code)
+        check(fitted.status, type(self).__name__)
+        self._sums = Sums(phi, equations)
+        self.expansion_ = dataclasses.replace(fitted.expansion, scaling=self.expansion_.scaling)
+        self._publish()
 
 
-class FixedSizeLSSVMClassifier(Classifier):
+class FixedSizeLSSVMClassifier(FixedSize, Classifier):
     """Classification by a fixed-size LS-SVM: ridge regression on features of few prototypes.
 
     De Brabanter 2010, Algorithm 5: inputs are standardised, prototypes are chosen by entropy,
-    lengthscale and `C` are tuned by cross-validation.
+    lengthscale and `C` are tuned by cross-validation. A machine of the loss "squared" keeps what
+    `partial_fit` adds to: two arrays of `n_prototypes` squared numbers; where problems leave
+    classes out, as in "one_versus_one", one and another for every class.
 
     Args:
         n_prototypes: "auto" for a third of the rows, at most 300; or their number.
@@ -86,15 +147,55 @@ class FixedSizeLSSVMClassifier(Classifier):
         self.max_evaluations = max_evaluations
         self.random_state = random_state
 
-    def _options(self, n: int) -> dict[str, Any]:
-        m = _prototypes(self.n_prototypes, n)
-        return {"n_prototypes": m, "selection": self.selection, "loss": self.loss}
+    def partial_fit(
+        self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None
+    ) -> "FixedSizeLSSVMClassifier":
+        """Add rows to a machine: the result is exactly that of one fit to all rows so far.
+
+        Kernel, `C`, prototypes and standardisation stay those of `fit`, or of the first call, which
+        does what `fit` does; so does the calibration of the probabilities. The order in which rows
+        come does not matter.
+
+        Args:
+            X: inputs, shape `(n_samples, n_features)`; cast to the precision of the machine.
+            y: class labels, shape `(n_samples,)`.
+            classes: all labels that may ever come, for the first call, whose `y` must have two of
+                them at least; by default those of its `y`.
+            sample_weight: row weights, shape `(n_samples,)`.
+
+        Returns:
+            The estimator itself; unchanged if an error is raised once it is fitted.
+
+        Raises:
+            ValueError: for other losses than "squared"; for `class_weight="balanced"`, with which
+                new rows change the weights of old ones; for labels or columns that were not there.
+        """
+        if isinstance(self.class_weight, str):
+            raise ValueError(
+                f"class_weight: expected None or a mapping for partial_fit, got "
+                f"{self.class_weight!r}; new rows would change the weights of old ones"
+            )
+        if not self._is_begun():
+            self._fit_labels(X, y, sample_weight, classes)
+            return self
+        X, y = validate_data(self, X, y, reset=False, dtype=FLOATS)
+        if classes is not None and not np.array_equal(np.unique(classes), self.classes_):
+            raise ValueError(
+                f"classes: expected those of the first call, {self.classes_.tolist()}, got "
+                f"{np.unique(classes).tolist()}"
+            )
+        numbers, _ = encoded_targets(y, len(X), "classification", self.classes_)
+        weights = row_weights(sample_weight, self.class_weight, numbers, self.classes_)
+        targets = 2 * numbers - 1 if self._code is None else numbers
+        self._add(X, targets, weights, self._code)
+        return self
 
 
-class FixedSizeLSSVMRegressor(Regressor):
+class FixedSizeLSSVMRegressor(FixedSize, Regressor):
     """Regression by a fixed-size LS-SVM; see `FixedSizeLSSVMClassifier` for the parameters.
 
-    `loss` is "squared", or "absolute" or "huber" for targets with outliers.
+    `loss` is "squared", or "absolute" or "huber" for targets with outliers. A fitted machine of
+    the loss "squared" keeps what `partial_fit` adds to, two arrays of `n_prototypes` squared.
 
     Attributes:
         prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
@@ -136,6 +237,26 @@ class FixedSizeLSSVMRegressor(Regressor):
         self.max_evaluations = max_evaluations
         self.random_state = random_state
 
-    def _options(self, n: int) -> dict[str, Any]:
-        m = _prototypes(self.n_prototypes, n)
-        return {"n_prototypes": m, "selection": self.selection, "loss": self.loss}
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> "FixedSizeLSSVMRegressor":
+        """Add rows to a machine: the result is exactly that of one fit to all rows so far.
+
+        See `FixedSizeLSSVMClassifier.partial_fit`.
+
+        Args:
+            X: inputs, shape `(n_samples, n_features)`; cast to the precision of the machine.
+            y: targets, shape `(n_samples,)`.
+            sample_weight: row weights, shape `(n_samples,)`.
+
+        Returns:
+            The estimator itself; unchanged if an error is raised once it is fitted.
+
+        Raises:
+            ValueError: for other losses than "squared", or for columns that were not there.
+        """
+        if not self._is_begun():
+            self.fit(X, y, sample_weight)
+            return self
+        X, y = validate_data(self, X, y, reset=False, dtype=FLOATS, y_numeric=True)
+        weights = None if sample_weight is None else row_weights(sample_weight, None, y, None)
+        self._add(X, y, weights, None)
+        return self

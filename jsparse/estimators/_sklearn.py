@@ -2,7 +2,6 @@
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-    from sklearn.linear_model import LogisticRegression
     from sklearn.utils import check_random_state
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import check_is_fitted, validate_data
@@ -14,7 +13,6 @@ except ImportError as error:
 __all__ = [
     "BaseEstimator",
     "ClassifierMixin",
-    "LogisticRegression",
     "RegressorMixin",
     "check_classification_targets",
     "check_is_fitted",

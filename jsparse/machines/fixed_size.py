@@ -10,15 +10,14 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
-from .._mesh import sum_over_rows
 from .._numerics import as_float, is_concrete, like
 from .._status import CONVERGED, TRUNCATED
 from .._types import ScalarLike
 from ..expansion import KernelExpansion
 from ..features import FeatureMap, Nystroem
 from ..kernels import Kernel
-from ..multiclass import Code, solve_code
-from ..normal_equations import NormalEquations, accumulate, accumulate_groups
+from ..multiclass import Code, accumulate_code, solve_code
+from ..normal_equations import NormalEquations, accumulate
 
 
 class FixedSizeFit(NamedTuple):
@@ -151,54 +150,37 @@ def fit_classes(
     )
 
 
-def fit_sums(
+def solve(
     feature_map: FeatureMap,
+    equations: NormalEquations,
     C: ScalarLike | Float[Array, " l"],
-    sums: NormalEquations,
     code: Code | None = None,
     *,
     intercept_penalty: ScalarLike = 0.0,
 ) -> FixedSizeFit:
-    """`fit_features` or `fit_classes` from sums over rows that need not be there any more.
+    """The machine of rows already summed: `fit_features` or `fit_classes` less the pass over rows.
+
+    Sums are additive, so rows that come later cost nothing but themselves:
+    `solve(phi, equations + accumulate(phi, X_new, y_new), C)` is the fit of all rows.
 
     Args:
-        feature_map: the one that was summed; penalised by the identity.
-        C: weight of the data-fit term, or one for each problem of a code, shape `l`.
-        sums: of all rows (`normal_equations.accumulate`), or as `multiclass.solve_code` wants them.
-        code: several classes as several problems.
+        feature_map: that of the sums; penalised by the identity.
+        equations: from `accumulate`, or with a code from `multiclass.accumulate_code`.
+        C: weight of the data-fit term; with a code also one for each problem, shape `l`.
+        code: see `multiclass.output_code`; None for targets of any other kind.
         intercept_penalty: see `fit`.
 
-    Pure; differentiable in the feature map, `C` and the sums, in both modes.
+    Pure; differentiable in the feature map, the sums and `C`, in both modes.
+
+    Raises:
+        ValueError: (outside `jit`) if C is not positive or the intercept's penalty is negative.
     """
     check_penalty(feature_map)
-    C, penalty = jnp.asarray(C, sums.gram.dtype), like(intercept_penalty, sums.gram)
-    return _solve(feature_map, C, sums, code, penalty)
-
-
-@jax.jit
-def _solve(
-    feature_map: FeatureMap,
-    C: Float[Array, ""] | Float[Array, " l"],
-    sums: NormalEquations,
-    code: Code | None,
-    intercept_penalty: Float[Array, ""],
-) -> FixedSizeFit:
-    total = sums
-    if code is None:
-        solution = sums.solve(C[None], intercept_penalty)
-    else:
-        solution = solve_code(code, sums, C[None], intercept_penalty)
-        if not code.shares_all_rows:
-            total = jax.tree.map(lambda a: jnp.sum(a, axis=0), sums)
-    unresolved = jnp.any(feature_map.unresolved(C, total.energy))
-    lost = jnp.where(unresolved, TRUNCATED, CONVERGED).astype(jnp.int32)
-    return FixedSizeFit(
-        expansion=feature_map.expansion(solution.weights[0], solution.intercept[0]),
-        degrees_of_freedom=solution.degrees_of_freedom[0],
-        effective_rank=solution.effective_rank,
-        relative_residual=solution.relative_residual[0],
-        status=jnp.maximum(solution.status[0], lost),
-    )
+    check_penalties(C, intercept_penalty)
+    dtype = equations.gram.dtype
+    code = None if code is None else code.astype(dtype)
+    penalty = like(intercept_penalty, equations.gram)
+    return _solve(feature_map, equations, jnp.asarray(C, dtype), code, penalty)
 
 
 @functools.partial(jax.jit, static_argnames=("mesh", "block_rows"))
@@ -213,22 +195,10 @@ def _fit_classes(
     mesh: Mesh | None,
     block_rows: int | None,
 ) -> FixedSizeFit:
-    matrix = jnp.asarray(code.matrix)
-    if code.shares_all_rows:
-        targets = matrix[labels]
-        sums = accumulate(feature_map, X, targets, weights, mesh=mesh, block_rows=block_rows)
-    else:
-        w = jnp.ones(X.shape[0], X.dtype) if weights is None else weights
-        k = matrix.shape[0]
-
-        def by_class(w: Array, X: Array, labels: Array) -> NormalEquations:
-            nothing = jnp.zeros((X.shape[0], 0), X.dtype)
-            return accumulate_groups(
-                feature_map, X, nothing, w, labels, n_groups=k, block_rows=block_rows
-            )
-
-        sums = sum_over_rows(mesh, by_class, w, X, labels)
-    return _solve(feature_map, C, sums, code, intercept_penalty)
+    equations = accumulate_code(
+        code, feature_map, X, labels, weights, mesh=mesh, block_rows=block_rows
+    )
+    return _solve(feature_map, equations, C, code, intercept_penalty)
 
 
 @functools.partial(jax.jit, static_argnames=("mesh", "block_rows"))
@@ -262,7 +232,32 @@ def _fit(
     block_rows: int | None,
 ) -> FixedSizeFit:
     equations = accumulate(feature_map, X, y, weights, mesh=mesh, block_rows=block_rows)
-    return _solve(feature_map, C, equations, None, intercept_penalty)
+    return _solve(feature_map, equations, C, None, intercept_penalty)
+
+
+@jax.jit
+def _solve(
+    feature_map: FeatureMap,
+    equations: NormalEquations,
+    C: Float[Array, ""] | Float[Array, " l"],
+    code: Code | None,
+    intercept_penalty: Float[Array, ""],
+) -> FixedSizeFit:
+    if code is None:
+        solution = equations.solve(C[None], intercept_penalty)
+    else:
+        solution = solve_code(code, equations, C[None], intercept_penalty)
+        if not code.shares_all_rows:  # sums per class
+            equations = jax.tree.map(lambda a: jnp.sum(a, axis=0), equations)
+    unresolved = feature_map.unresolved(jnp.max(C), equations.energy)
+    lost = jnp.where(unresolved, TRUNCATED, CONVERGED).astype(jnp.int32)
+    return FixedSizeFit(
+        expansion=feature_map.expansion(solution.weights[0], solution.intercept[0]),
+        degrees_of_freedom=solution.degrees_of_freedom[0],
+        effective_rank=solution.effective_rank,
+        relative_residual=solution.relative_residual[0],
+        status=jnp.maximum(solution.status[0], lost),
+    )
 
 
 def _check_scalar(C: ScalarLike) -> None:
@@ -327,16 +322,21 @@ def check_problem(
         check_finite("prototypes", prototypes)
     check_finite("X", X)
     check_finite("y", y)
-    if is_concrete(C) and not (np.all(np.isfinite(np.asarray(C))) and np.all(np.asarray(C) > 0)):
-        raise ValueError(f"C: expected a positive number, got {C}")
-    if is_concrete(intercept_penalty) and not np.asarray(intercept_penalty) >= 0:
-        raise ValueError(f"intercept_penalty: expected at least 0, got {intercept_penalty}")
+    check_penalties(C, intercept_penalty)
     if weights is not None and is_concrete(weights):
         w = np.asarray(weights)
         if not np.all((w >= 0) & np.isfinite(w)):
             raise ValueError("weights: expected all at least 0, got a negative or infinite weight")
         if not np.any(w > 0):
             raise ValueError("weights: expected at least one above 0, got zeros only")
+
+
+def check_penalties(C: ScalarLike | Array, intercept_penalty: ScalarLike) -> None:
+    """Raise unless `C` is positive and the intercept's penalty not negative."""
+    if is_concrete(C) and not (np.all(np.isfinite(np.asarray(C))) and np.all(np.asarray(C) > 0)):
+        raise ValueError(f"C: expected a positive number, got {C}")
+    if is_concrete(intercept_penalty) and not np.asarray(intercept_penalty) >= 0:
+        raise ValueError(f"intercept_penalty: expected at least 0, got {intercept_penalty}")
 
 
 def check_finite(name: str, a: Array | np.ndarray) -> None:

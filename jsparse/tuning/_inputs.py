@@ -39,28 +39,44 @@ def whole(name: str, value: Any, least: int, most: int, what: str) -> int:
     return int(value)
 
 
-def encoded_targets(y: ArrayLike, n: int, task: Task) -> tuple[np.ndarray, np.ndarray | None]:
-    """Real targets; or class numbers and the labels they stand for."""
+def encoded_targets(
+    y: ArrayLike, n: int, task: Task, classes: ArrayLike | None = None
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Real targets; or class numbers and the labels they stand for, `classes` if given."""
     labels = np.asarray(y)
     if labels.shape != (n,):
         raise ValueError(f"y: expected {n} values, as many as rows of X, got shape {labels.shape}")
     if task == "regression":
         if labels.dtype.kind not in "biuf":
             raise ValueError(f"y: expected numbers for regression, got dtype {labels.dtype}")
+        if classes is not None:
+            raise ValueError("classes: expected None for regression")
         check_finite("y", labels)
         return labels, None
     if labels.dtype.kind == "f" and not np.isfinite(labels).all():
         raise ValueError("y: expected class labels, got NaN or infinity among them")
+    known = labels if classes is None else np.asarray(classes)
     try:
-        classes, numbers = np.unique(labels, return_inverse=True)
+        known, numbers = np.unique(known, return_inverse=True)
     except TypeError as error:
         raise ValueError(f"y: expected labels of one type, got a mixture ({error})") from error
-    return numbers.reshape(-1).astype(np.int32), classes
+    if classes is not None:
+        # By hash: 1 is 1.0 and True, but never "1".
+        place = {label: number for number, label in enumerate(known.tolist())}
+        unknown = set(labels.tolist()) - set(place)
+        if unknown:
+            raise ValueError(
+                f"y: expected labels among {known.tolist()}, got {sorted(unknown, key=str)}"
+            )
+        numbers = np.array([place[label] for label in labels.tolist()])
+    return numbers.reshape(-1).astype(np.int32), known
 
 
 def check_classes(classes: np.ndarray, numbers: np.ndarray, weights: np.ndarray | None) -> None:
-    """Raise unless there are at least two classes, each with some weight."""
-    check_labels(classes, len(numbers), np.bincount(numbers, weights, minlength=len(classes)))
+    """Raise unless there are rows of at least two classes, and some weight in each with rows."""
+    seen = np.bincount(numbers, minlength=len(classes)) > 0
+    mass = np.bincount(numbers, weights, minlength=len(classes))
+    check_labels(classes[seen], len(numbers), mass[seen])
 
 
 def check_labels(classes: np.ndarray, n: int, mass: np.ndarray) -> None:
@@ -121,7 +137,7 @@ def class_factors(
             raise ValueError(
                 f"class_weight: expected 'balanced' or a mapping, got {class_weight!r}"
             )
-        return mass.sum() / (len(classes) * np.where(mass > 0, mass, 1))
+        return mass.sum() / (np.count_nonzero(mass) * np.where(mass > 0, mass, 1))
     unknown = sorted(set(class_weight) - set(classes.tolist()), key=str)
     if unknown:
         raise ValueError(f"class_weight: expected labels among y's, got {unknown}")

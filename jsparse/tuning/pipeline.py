@@ -15,9 +15,11 @@ from .._mesh import at_home, check_mesh
 from .._status import PRECISION_LOST, NumericalError
 from .._types import Key
 from ..expansion import KernelExpansion
+from ..features import FeatureMap
 from ..kernels import Kernel
 from ..machines import dual, fixed_size, robust
-from ..multiclass import Code, Decoding, Scheme, decode, output_code
+from ..multiclass import Code, Decoding, Scheme, accumulate_code, decode, output_code
+from ..normal_equations import NormalEquations, accumulate
 from ..prototypes import renyi, stratified, uniform
 from ..scaling import standardize
 from ._clock import clock, compile_clock
@@ -45,6 +47,13 @@ LENGTHSCALE_FACTOR = 12.0
 Fit = fixed_size.FixedSizeFit | robust.RobustFit | dual.DualFit
 
 
+class Sums(NamedTuple):
+    """What the fit was solved from; rows are added by `machines.fixed_size.solve`."""
+
+    feature_map: FeatureMap  # of standardised inputs
+    equations: NormalEquations
+
+
 class Trained(NamedTuple):
     """A tuned model and how it came about."""
 
@@ -58,6 +67,7 @@ class Trained(NamedTuple):
     metric: Metric
     tuning: Tuning
     fit: Fit
+    sums: Sums | None  # None in the dual and for other losses than the square
     prototype_rows: np.ndarray  # rows of X, shape `m`
     folds: Folds
     out_of_fold: np.ndarray | None  # values of each row by a machine that has not seen it, `n *l`
@@ -117,6 +127,7 @@ def train(
     C: Float[np.ndarray, " s"] = DEFAULT_C,
     C_per_problem: bool = False,
     weights: ArrayLike | None = None,
+    classes: ArrayLike | None = None,
     class_weight: Literal["balanced"] | Mapping[Any, float] | None = None,
     out_of_fold: bool = False,
     memory: int | None = None,
@@ -154,6 +165,8 @@ def train(
             best for it, with the kernel they share.
         weights: row weights, shape `n`: they count in the standardisation, the selection, the fit
             and the score. A row of weight 0 is as if it were not there.
+        classes: all labels, for classification, should there be some that `y` has not; by default
+            those of `y`.
         class_weight: a factor for the weights of the rows of each class, or "balanced", which lets
             all classes weigh the same.
         out_of_fold: keep, in `Trained.out_of_fold`, the values of the rows by the tuned machine
@@ -196,7 +209,7 @@ def train(
         m = n if dense else whole("n_prototypes", n_prototypes, 1, n, "the number of rows")
         if mesh is not None:
             _check_mesh(mesh, dense, loss, max_seconds)
-        targets, classes = encoded_targets(y, n, task)
+        targets, classes = encoded_targets(y, n, task, classes)
         wa = row_weights(weights, class_weight, targets, classes)
         code, target = None, jnp.asarray(targets, Xa.dtype)
         if classes is not None:
@@ -258,7 +271,7 @@ def train(
                 best_C = _problem_C(posed, tuned, np.asarray(C), scoring)
             kept = _kept(posed, table, tuned.kernel, best_C, scoring) if out_of_fold else None
         with clock(seconds, "fit"):
-            fitted = at_home(posed.mesh, _fit(posed, tuned.kernel, best_C, loss))
+            fitted, sums = at_home(posed.mesh, _fit(posed, tuned.kernel, best_C, loss))
             jax.block_until_ready(fitted)
     expansion = KernelExpansion(
         fitted.expansion.kernel,
@@ -278,6 +291,7 @@ def train(
         metric=metric,
         tuning=tuned,
         fit=fitted,
+        sums=sums,
         prototype_rows=rows,
         folds=table,
         out_of_fold=kept,
@@ -347,23 +361,26 @@ def _problem_C(posed: Problem, tuned: Tuning, grid: np.ndarray, scoring: Scoring
     return grid[np.asarray(jnp.argmin(best, axis=0))]
 
 
-def _fit(posed: Problem, kernel: Kernel, C: float | np.ndarray, loss: Loss) -> Fit:
-    X, w = posed.X, posed.weights
+def _fit(
+    posed: Problem, kernel: Kernel, C: float | np.ndarray, loss: Loss
+) -> tuple[Fit, Sums | None]:
+    X, w, code, best = posed.X, posed.weights, posed.code, jnp.asarray(C, posed.X.dtype)
     if posed.prototypes is None:
-        if posed.code is not None:
-            return dual.fit_classes(kernel, jnp.asarray(C, X.dtype), X, posed.y, posed.code, w)
-        return dual.fit(kernel, float(C), X, posed.y, w)
+        if code is not None:
+            return dual.fit_classes(kernel, best, X, posed.y, code, w), None
+        return dual.fit(kernel, best, X, posed.y, w), None
     phi = feature_map(kernel, posed.prototypes)
     if loss != "squared":
         targets = posed.y
-        if posed.code is not None:  # a problem leaves out the rows of classes with target 0
-            targets = jnp.asarray(posed.code.matrix)[posed.y]
+        if code is not None:  # a problem leaves out the rows of classes with target 0
+            targets = jnp.asarray(code.matrix)[posed.y]
             w = jnp.abs(targets) if w is None else jnp.abs(targets) * w[:, None]
-        return robust.fit(phi, jnp.asarray(C, X.dtype), X, targets, w, loss=loss)
-    if posed.code is not None:
-        each, mesh = jnp.asarray(C, X.dtype), posed.mesh
-        return fixed_size.fit_classes(phi, each, X, posed.y, posed.code, w, mesh=mesh)
-    return fixed_size.fit_features(phi, float(C), X, posed.y, w, mesh=posed.mesh)
+        return robust.fit(phi, best, X, targets, w, loss=loss), None
+    if code is None:
+        equations = accumulate(phi, X, posed.y, w, mesh=posed.mesh)
+    else:
+        equations = accumulate_code(code, phi, X, posed.y, w, mesh=posed.mesh)
+    return fixed_size.solve(phi, equations, best, code), Sums(phi, equations)
 
 
 def make_kernel(kernel: str | Kernel, d: int) -> Kernel:

@@ -202,7 +202,7 @@ def train_stream(
                 history=history,
             )
         with clock(seconds, "fit"):
-            fitted = jax.block_until_ready(posed.fit(tuned))
+            fitted, sums = jax.block_until_ready(posed.fit(tuned))
     return Trained(
         expansion=dataclasses.replace(fitted.expansion, scaling=reader.scaling),
         classes=reader.classes,
@@ -217,6 +217,7 @@ def train_stream(
         prototype_rows=summary.sample.rows[chosen],
         folds=table,
         out_of_fold=None,
+        sums=sums,
         n_rows=summary.n,
         seconds=seconds,
     )

@@ -12,12 +12,13 @@ from .._mesh import at_home, sum_over_rows
 from .._status import PRECISION_LOST
 from ..features import FeatureMap
 from ..kernels import Kernel
-from ..machines.fixed_size import FixedSizeFit, fit_sums
+from ..machines.fixed_size import FixedSizeFit, solve
 from ..multiclass import Code
 from ..normal_equations import NormalEquations, accumulate_groups, zeros
 from ..scaling import Standardization
 from .cross_validation import score
 from .out_of_fold import Rows, from_sums
+from .pipeline import Sums
 from .problem import Scoring, feature_map, kernel_at, split_kernel
 from .reader import Reader
 from .search import Tuning
@@ -87,8 +88,8 @@ class StreamProblem:
         scores, status = (jnp.stack(column) for column in zip(*found, strict=True))
         return scores, status
 
-    def fit(self, tuned: Tuning) -> FixedSizeFit:
-        """The machine of the tuned kernel and `C` on all rows.
+    def fit(self, tuned: Tuning) -> tuple[FixedSizeFit, Sums]:
+        """The machine of the tuned kernel and `C` on all rows, and their sums.
 
         The sums of the best kernel are there; only if it is known from a history of another run
         are the rows read once more.
@@ -100,7 +101,8 @@ class StreamProblem:
             phi = feature_map(tuned.kernel, self.prototypes)
             total = _total(jax.tree.map(lambda a: a[0], self._sums(_stacked([phi]))))
         C = jnp.asarray(tuned.C, self.dtype)
-        return at_home(self.mesh, fit_sums(phi, C, total, self.reader.code))
+        fitted = solve(phi, total, C, self.reader.code)
+        return at_home(self.mesh, (fitted, Sums(phi, total)))
 
     def _sums(self, maps: FeatureMap) -> NormalEquations:
         """Sums of every part (and class) under every map, leading axes `q parts`."""

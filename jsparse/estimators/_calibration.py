@@ -1,0 +1,95 @@
+"""Probabilities from scores, always largest for the class decided for."""
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.optimize import root_scalar
+from scipy.special import softmax
+
+PRIOR_ROWS = 10.0  # rows that the slope of all decisions together counts for, in that of one
+
+
+def decisions(scores: Float[np.ndarray, "n *k"]) -> Int[np.ndarray, " n"]:
+    """Class numbers: of the largest score, the first at a tie; of two classes, `f >= 0`."""
+    return (scores >= 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
+
+
+def fit_slopes(
+    scores: Float[np.ndarray, "n *k"],
+    numbers: Int[np.ndarray, " n"],
+    weights: Float[np.ndarray, " n"] | None = None,
+) -> Float[np.ndarray, " k"]:
+    """For each decision, the slope that makes `softmax(slope * scores)` likeliest.
+
+    Platt's scaling (1999) without its intercept, which would move the decision, but with a slope on
+    each side of it. Targets are smoothed, as Platt's are, which keeps the slope finite where scores
+    separate the classes: a row's target is its label mixed with the uniform distribution, as if
+    there were one row more of that. A decision's own slope has its share of that row, and is drawn
+    to the common one by `PRIOR_ROWS` rows with the probabilities that one gives.
+
+    Args:
+        scores: shape `n` for two classes, positive for the second, else `n k`; of machines that
+            have not seen the row.
+        numbers: class numbers, shape `n`.
+        weights: row weights, shape `n`.
+    """
+    gaps, decided = _gaps(scores)
+    k = gaps.shape[1]
+    w = np.ones(len(gaps)) if weights is None else weights
+    truth = np.eye(k)[numbers]
+
+    def slope(rows: np.ndarray, prior: np.ndarray, worth: float) -> float:
+        share = worth / (worth + w[rows].sum())
+        target = (1 - share) * truth[rows] + share * prior[rows]
+        return _likeliest(gaps[rows], target, w[rows])
+
+    uniform = np.full_like(gaps, 1 / k)
+    common = slope(w > 0, uniform, 1.0)
+    worth = 1 / k + PRIOR_ROWS
+    prior = (uniform / k + PRIOR_ROWS * softmax(common * gaps, axis=1)) / worth
+    groups = [(decided == c) & (w > 0) for c in range(k)]
+    return np.array([slope(g, prior, worth) if g.any() else common for g in groups])
+
+
+def probabilities(
+    scores: Float[np.ndarray, "n *k"], slopes: Float[np.ndarray, " k"]
+) -> Float[np.ndarray, "n k"]:
+    """Probabilities of the classes, shape `n k`; the largest belongs to `decisions(scores)`."""
+    gaps, decided = _gaps(scores)
+    odds = np.exp(slopes[decided, None] * gaps)
+    # At a tie the class decided for is a few units of rounding ahead.
+    odds = np.minimum(odds, 1 - 4 * np.finfo(float).eps)
+    odds[np.arange(len(odds)), decided] = 1
+    return odds / odds.sum(axis=1, keepdims=True)
+
+
+def _gaps(
+    scores: Float[np.ndarray, "n *k"],
+) -> tuple[Float[np.ndarray, "n k"], Int[np.ndarray, " n"]]:
+    """Scores less that of the class decided for, at most 0, and the decisions."""
+    decided = decisions(scores)
+    columns = scores.astype(float)
+    if scores.ndim == 1:
+        columns = np.stack([np.zeros_like(columns), columns], axis=1)
+    return columns - columns[np.arange(len(columns)), decided, None], decided
+
+
+def _likeliest(
+    gaps: Float[np.ndarray, "n k"],
+    target: Float[np.ndarray, "n k"],
+    weights: Float[np.ndarray, " n"],
+) -> float:
+    """The zero of the derivative of a convex function, between almost flat and almost a step."""
+    widest = -gaps.min()
+    if widest == 0:
+        return 1.0
+
+    def derivative(log_slope: float) -> float:
+        excess = softmax(np.exp(log_slope) * gaps, axis=1) - target
+        return float(weights @ np.sum(excess * gaps, axis=1))
+
+    low, high = np.log([1e-3 / widest, 1e6 / widest])
+    if derivative(low) >= 0:
+        return float(np.exp(low))
+    if derivative(high) <= 0:
+        return float(np.exp(high))
+    return float(np.exp(root_scalar(derivative, bracket=(low, high), xtol=1e-12).root))

@@ -1,0 +1,117 @@
+"""Probabilities from scores: consistent with the decision, and the likeliest of their kind."""
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize_scalar
+
+from jsparse.estimators._calibration import PRIOR_ROWS, decisions, fit_slopes, probabilities
+
+
+def scored(k, n=400, seed=0):
+    """Scores that say something of the class, one or a column per class; class numbers, weights."""
+    rng = np.random.default_rng(seed)
+    numbers = rng.integers(0, k, n)
+    truth = np.eye(k)[numbers]
+    scores = truth + rng.standard_normal((n, k)) * (1 + np.arange(k) / k)
+    if k == 2:
+        scores = scores[:, 1] - scores[:, 0]
+    return scores, numbers, rng.choice([0.0, 1.0, 2.0], n)
+
+
+def negative_log_likelihood(slope, rows):
+    """By loops; a row is (scores, target probabilities, weight)."""
+    total = 0.0
+    for scores, target, weight in rows:
+        odds = [np.exp(slope * (s - max(scores))) for s in scores]
+        total -= weight * sum(t * np.log(o / sum(odds)) for t, o in zip(target, odds, strict=True))
+    return total
+
+
+def likeliest(rows):
+    return minimize_scalar(negative_log_likelihood, bounds=(1e-3, 1e2), args=(rows,)).x
+
+
+@pytest.mark.parametrize("k", [2, 4])
+def test_slopes_are_the_likeliest_by_loops(k):
+    scores, numbers, weights = scored(k)
+    columns = np.stack([0 * scores, scores], axis=1) if k == 2 else scores
+    rows = list(zip(columns, np.eye(k)[numbers], weights, strict=True))
+
+    def mixed(rows, beliefs, worth):
+        share = worth / (worth + sum(w for _, _, w in rows))
+        return [
+            (s, [(1 - share) * t + share * b for t, b in zip(target, belief, strict=True)], w)
+            for (s, target, w), belief in zip(rows, beliefs, strict=True)
+        ]
+
+    common = likeliest(mixed(rows, [[1 / k] * k] * len(rows), 1.0))
+    odds = np.exp(common * columns)
+    worth = 1 / k + PRIOR_ROWS
+    beliefs = (1 / k / k + PRIOR_ROWS * odds / odds.sum(axis=1, keepdims=True)) / worth
+    expected = []
+    for c in range(k):
+        own = [i for i in range(len(rows)) if decisions(scores)[i] == c]
+        expected.append(likeliest(mixed([rows[i] for i in own], [beliefs[i] for i in own], worth)))
+    np.testing.assert_allclose(fit_slopes(scores, numbers, weights), expected, rtol=1e-3)
+
+
+def test_true_slopes_are_found():
+    rng = np.random.default_rng(1)
+    f = rng.standard_normal(100_000)
+    p = 1 / (1 + np.exp(-np.where(f >= 0, 3.0, 1.5) * f))
+    numbers = (rng.random(len(f)) < p).astype(int)
+    # Their standard errors are about 0.02.
+    np.testing.assert_allclose(fit_slopes(f, numbers), [1.5, 3.0], atol=0.06)
+
+
+@pytest.mark.parametrize("k", [2, 3])
+def test_a_weight_of_two_is_the_row_twice(k):
+    scores, numbers, weights = scored(k, n=80)
+    repeats = np.repeat(np.arange(80), weights.astype(int))
+    np.testing.assert_allclose(
+        fit_slopes(scores, numbers, weights), fit_slopes(scores[repeats], numbers[repeats])
+    )
+
+
+@pytest.mark.parametrize("k", [2, 5])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_most_probable_class_is_the_one_decided_for(k, dtype):
+    scores, numbers, _ = scored(k)
+    slopes = fit_slopes(scores, numbers)
+    rng = np.random.default_rng(2)
+    few = rng.integers(-2, 3, (500, k)).astype(dtype)  # many ties
+    near = np.nextafter(few, rng.choice([-9, 9], few.shape)).astype(dtype)  # by one rounding
+    tiny, huge = few * np.array(1e-30, dtype), few * np.array(1e30, dtype)
+    for columns in (few, near, tiny, huge):
+        trial = columns[:, 0] if k == 2 else columns
+        p = probabilities(trial, slopes)
+        np.testing.assert_array_equal(p.argmax(axis=1), decisions(trial))
+        np.testing.assert_allclose(p.sum(axis=1), 1, rtol=1e-14)
+        assert (p >= 0).all()
+
+
+@pytest.mark.parametrize("n", [10, 1000])
+def test_scores_that_separate_leave_some_doubt(n):
+    numbers = np.arange(n) % 2
+    f = np.where(numbers == 1, 1.0, -1.0)
+    p = probabilities(f, fit_slopes(f, numbers))
+    # One row of no class among n; half of it on each side, and some rows that believe in as much.
+    common = 0.5 / (n + 1)
+    doubt = (0.25 + PRIOR_ROWS * common) / (n / 2 + 0.5 + PRIOR_ROWS)
+    np.testing.assert_allclose(p.min(axis=1), doubt, rtol=1e-6)
+
+
+def test_scores_that_say_nothing_or_mislead_give_no_confidence():
+    scores, numbers, _ = scored(3, n=5000)
+    for trial in (np.random.default_rng(3).permuted(scores, axis=0), -scores, 0 * scores):
+        p = probabilities(trial, fit_slopes(trial, numbers))
+        assert p.max() < 0.45
+        np.testing.assert_array_equal(p.argmax(axis=1), decisions(trial))
+
+
+def test_a_class_never_decided_for_takes_the_common_slope():
+    scores, numbers, _ = scored(3)
+    scores[:, 2] = scores.min() - 1
+    slopes = fit_slopes(scores, np.where(numbers == 2, 0, numbers))
+    assert np.isfinite(slopes).all()
+    assert min(slopes[:2]) <= slopes[2] <= max(slopes[:2])
