@@ -8,7 +8,8 @@ from jaxtyping import Array, Float, Int
 
 from .._numerics import dot
 
-_WIDTH = 64  # reflections applied at a time, by products
+# Reflections go by blocks, by products: not too few in one, not too many to write out.
+_WIDTH, _BLOCKS = 64, 8
 
 
 class Tridiagonal(NamedTuple):
@@ -31,21 +32,34 @@ class Tridiagonal(NamedTuple):
         """`(A + shift_s I)^(-1) rhs_s` for every shift; vectors are rows."""
         s, k, p = rhs.shape
         turned = self._turn(rhs.reshape(s * k, p), transpose=True).reshape(s, k, p)
-        diagonals = (self.below[None], self.diagonal[None] + shifts[:, None], self._above[None])
-        solved = jax.lax.linalg.tridiagonal_solve(
-            *(jnp.broadcast_to(a, (s, p)) for a in diagonals), jnp.swapaxes(turned, 1, 2)
-        )
-        back = jnp.swapaxes(solved, 1, 2).reshape(s * k, p)
-        return self._turn(back, transpose=False).reshape(s, k, p)
+
+        # T + shift I = L D L', an entry of all systems at a time.
+        def forward(before: tuple[Array, Array], row: tuple[Array, Array, Array]) -> tuple:
+            (pivot, x), (diagonal, below, b) = before, row
+            after = self._next_pivot(pivot, diagonal, below, shifts)
+            x = b - (below / pivot)[:, None] * x
+            return (after, x), (after, x)
+
+        def backward(x: Float[Array, "s k"], row: tuple[Array, Array, Array]) -> tuple:
+            pivot, above, b = row
+            x = (b - above * x) / pivot[:, None]
+            return x, x
+
+        rows = (self.diagonal, self.below, jnp.moveaxis(turned, 2, 0))
+        none = jnp.zeros((s, k), rhs.dtype)
+        _, (pivots, halfway) = jax.lax.scan(forward, (jnp.ones_like(shifts), none), rows)
+        rows = (pivots, self._above, halfway)
+        solved = jnp.moveaxis(jax.lax.scan(backward, none, rows, reverse=True)[1], 0, 2)
+        return self._turn(solved.reshape(s * k, p), transpose=False).reshape(s, k, p)
 
     def _turn(self, rows: Float[Array, "k p"], *, transpose: bool) -> Float[Array, "k p"]:
         """`Q x` or `Q' x` for every row."""
-
-        def block(x: Float[Array, "k p"], reflections: tuple[Array, Array]) -> tuple[Array, None]:
-            V, S = reflections
-            return x - dot(dot(dot(x, V.T), S if transpose else S.T), V), None
-
-        return jax.lax.scan(block, rows, (self.V, self.S), reverse=not transpose)[0]
+        blocks, width, p = self.V.shape
+        for b in range(blocks)[:: -1 if transpose else 1]:
+            first = max(0, p - (b + 1) * width)  # zero before it
+            V, S = self.V[b, :, first:], self.S[b].T if transpose else self.S[b]
+            rows = rows.at[:, first:].add(-dot(dot(dot(rows[:, first:], V.T), S), V))
+        return rows
 
     @property
     def _above(self) -> Float[Array, " p"]:
@@ -95,15 +109,22 @@ class Tridiagonal(NamedTuple):
 
     def _pivots(self, shifts: Float[Array, " s"]) -> Float[Array, "p s"]:
         """Pivots `D` of `T + shift I = L D L'`."""
-        tiny = jnp.finfo(shifts.dtype).tiny
 
-        def step(before: Float[Array, " s"], row: tuple[Array, Array]) -> tuple[Array, Array]:
-            diagonal, below = row
-            pivot = diagonal + shifts - below / before * below
-            pivot = jnp.where(pivot == 0, tiny, pivot)
-            return pivot, pivot
+        def step(pivot: Float[Array, " s"], row: tuple[Array, Array]) -> tuple[Array, Array]:
+            after = self._next_pivot(pivot, *row, shifts)
+            return after, after
 
         return jax.lax.scan(step, jnp.ones_like(shifts), (self.diagonal, self.below))[1]
+
+    @staticmethod
+    def _next_pivot(
+        pivot: Float[Array, " s"],
+        diagonal: Float[Array, ""],
+        below: Float[Array, ""],
+        shifts: Float[Array, " s"],
+    ) -> Float[Array, " s"]:
+        after = diagonal + shifts - below / pivot * below
+        return jnp.where(after == 0, jnp.finfo(shifts.dtype).tiny, after)
 
 
 def tridiagonal(matrix: Float[Array, "p p"]) -> Tridiagonal:
@@ -113,16 +134,19 @@ def tridiagonal(matrix: Float[Array, "p p"]) -> Tridiagonal:
     own.
     """
     p, dtype = matrix.shape[0], matrix.dtype
-    fixed = jax.lax.stop_gradient(matrix)
-    reduced, diagonal, below, scales = jax.lax.linalg.tridiagonal(fixed)
-    # Reflection i is I - scale v v', with v zero up to entry i and 1 at entry i + 1. There are
-    # p - 1, some with a scale of 0; the others are made up to whole blocks by v = 0.
-    width = min(_WIDTH, p)
+    # From the first column on: Nystroem features come largest first, and what is small keeps its
+    # digits only if the large ones go before it. Backwards, as LAPACK is faster from the last one.
+    backward = jax.lax.stop_gradient(matrix)[::-1, ::-1]
+    reduced, diagonal, beside, scales = jax.lax.linalg.tridiagonal(backward, lower=False)
+    # Q' is a product of I - scale_i v v', with v, in column i + 1, 1 at entry i and zero after it.
+    # There are p - 1, here made up to whole blocks by v = 0; LAPACK may set scales to 0.
+    width = min(p, max(_WIDTH, -(-p // _BLOCKS)))
     blocks = -(-p // width)
-    scales = jnp.pad(scales, (0, blocks * width - (p - 1)))
-    v = (jnp.tril(reduced, -2) + jnp.eye(p, k=-1, dtype=dtype)).T
-    v = jnp.pad(v, ((0, blocks * width - p), (0, 0)))
-    V = jnp.where(scales[:, None] > 0, v, 0).reshape(blocks, width, p)
+    more = blocks * width - (p - 1)
+    scales = jnp.pad(scales, (0, more))
+    v = jnp.tril(jnp.pad(reduced.T[1:], ((0, more), (0, 0))), -1)
+    v = v + jnp.eye(blocks * width, p, dtype=dtype)
+    V = jnp.where(scales[:, None] > 0, v, 0)[:, ::-1].reshape(blocks, width, p)
     # S^(-1) has the vectors' products above its diagonal, and 1 / scale on it.
     inverse = jnp.where(scales > 0, 1 / jnp.where(scales > 0, scales, 1), 1)
     one = jnp.broadcast_to(jnp.eye(width, dtype=dtype), (blocks, width, width))
@@ -130,4 +154,4 @@ def tridiagonal(matrix: Float[Array, "p p"]) -> Tridiagonal:
     S = jax.scipy.linalg.solve_triangular(
         products + inverse.reshape(blocks, width, 1) * one, one, lower=False
     )
-    return Tridiagonal(matrix, diagonal, jnp.pad(below, (1, 0)), V, S)
+    return Tridiagonal(matrix, diagonal[::-1], jnp.pad(beside[::-1], (1, 0)), V, S)
