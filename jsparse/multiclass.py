@@ -28,6 +28,7 @@ class Code(NamedTuple):
             problem leaves the class out; shape `k l`.
         members: which classes a system of equations sums, 1 or 0, shape `g k`. Problems that see
             the same classes share a system.
+        classes: the numbers of those classes, padded by others, shape `g w`.
         problems: the problems of each system, padded by repetition, shape `g q`.
         system: the system of each problem, shape `l`.
         slot: its place among the problems of the system, shape `l`.
@@ -35,6 +36,7 @@ class Code(NamedTuple):
 
     matrix: Float[Array, "k l"] | Float[np.ndarray, "k l"]
     members: Float[Array, "g k"] | Float[np.ndarray, "g k"]
+    classes: Int[Array, "g w"] | Int[np.ndarray, "g w"]
     problems: Int[Array, "g q"] | Int[np.ndarray, "g q"]
     system: Int[Array, " l"] | Int[np.ndarray, " l"]
     slot: Int[Array, " l"] | Int[np.ndarray, " l"]
@@ -90,7 +92,10 @@ def output_code(scheme: Scheme | ArrayLike, k: int) -> Code:
     widest = max(len(group) for group in groups)
     problems = np.stack([np.resize(group, widest) for group in groups])
     slot = np.array([int(np.sum(system[:j] == system[j])) for j in range(len(system))], np.int32)
-    return Code(matrix, members.T, problems, system, slot)
+    members = members.T
+    most = int(members.sum(axis=1).max())
+    classes = np.argsort(-members, axis=1, kind="stable")[:, :most].astype(np.int32)
+    return Code(matrix, members, classes, problems, system, slot)
 
 
 def _checked(matrix: np.ndarray, k: int) -> np.ndarray:
@@ -176,12 +181,12 @@ def solve_code(
     k, p = sums.feature_sum.shape
     gram = sums.gram.reshape(k, p * p)
 
-    def system(of: tuple[Array, Array]) -> Ridge:
-        members, problems = of
+    def system(of: tuple[Array, Array, Array]) -> Ridge:
+        members, classes, problems = of
         targets = jnp.asarray(code.matrix)[:, problems]
         weight_sum = dot(members, sums.weight_sum)
         equations = NormalEquations(
-            gram=dot(members, gram).reshape(p, p),
+            gram=dot(members[classes], gram[classes]).reshape(p, p),  # of few classes: read no other
             cross=dot(sums.feature_sum.T, targets),
             target_square=jnp.broadcast_to(weight_sum, problems.shape),
             feature_sum=dot(members, sums.feature_sum),
@@ -191,7 +196,7 @@ def solve_code(
         )
         return _solve(equations, C if C.ndim == 1 else C[:, problems], intercept_penalty)
 
-    systems = (jnp.asarray(code.members), jnp.asarray(code.problems))
+    systems = tuple(jnp.asarray(a) for a in (code.members, code.classes, code.problems))
     solved = jax.lax.map(system, systems, batch_size=systems_at_once())
     return Ridge(
         weights=jnp.moveaxis(solved.weights[code.system, :, :, code.slot], 0, -1),
