@@ -173,13 +173,13 @@ def _fit_classes(
         w = jnp.ones(X.shape[0], X.dtype) if weights is None else weights
         k = matrix.shape[0]
 
-        def by_class(w: Array, X: Array, labels: Array) -> NormalEquations:
+        def by_class(feature_map: FeatureMap, w: Array, X: Array, labels: Array) -> NormalEquations:
             nothing = jnp.zeros((X.shape[0], 0), X.dtype)
             return accumulate_groups(
                 feature_map, X, nothing, w, labels, n_groups=k, block_rows=block_rows
             )
 
-        sums = sum_over_rows(mesh, by_class, w, X, labels)
+        sums = sum_over_rows(mesh, by_class, feature_map, w, X, labels)
         total = jax.tree.map(lambda a: jnp.sum(a, axis=0), sums)
     solution = solve_code(code, sums, C[None], intercept_penalty)
     worst = jnp.max(C)
