@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Float, Num
+from jaxtyping import Array, Float, Num, PyTree
 
 T = TypeVar("T")
 Axis = int | None
@@ -20,11 +20,12 @@ Axis = int | None
 def sum_over_rows(
     mesh: Mesh | None,
     function: Callable[..., T],
+    shared: PyTree,
     weights: Float[Array, "..."],
     *arrays: Num[Array, "..."],
     axis: int = 0,
 ) -> T:
-    """`function(weights, *arrays)`, a pytree of sums over rows, with the rows spread over a mesh.
+    """`function(shared, weights, *arrays)`, sums over rows, with the rows spread over a mesh.
 
     The arrays may live on one host, or be global arrays of several processes. Rows that are
     already spread stay where they are if their number is a multiple of the devices; else copies
@@ -32,24 +33,27 @@ def sum_over_rows(
 
     Args:
         mesh: all of its devices are used; None for one device.
-        function: gives the sums of some of the rows, however many; rows of weight 0 add nothing.
+        function: gives a pytree of sums over some of the rows, however many; rows of weight 0 add
+            nothing. What varies it is given as `shared`: it should close over no arrays.
+        shared: a pytree that every device has whole, such as a feature map.
         weights: row weights.
         *arrays: each with as many rows.
         axis: of the rows in every array; 1 for rows laid out by folds.
 
-    Differentiable as the function is, also in what it closes over; for use under `jit`.
+    Differentiable as the function is; for use under `jit`.
 
     Raises:
         ValueError: if the mesh has axes of type Explicit.
     """
     if mesh is None:
-        return function(weights, *arrays)
+        return function(shared, weights, *arrays)
 
-    def total(*parts: Num[Array, "..."]) -> T:
+    def total(*parts: PyTree) -> T:
         return jax.lax.psum(function(*parts), mesh.axis_names)
 
     weights = _filled_up(weights, axis, mesh.size, mode="constant")
-    return spread(total, mesh, (axis,) * (1 + len(arrays)), None)(weights, *arrays)
+    rows = (axis,) * (1 + len(arrays))
+    return spread(total, mesh, (None, *rows), None)(shared, weights, *arrays)
 
 
 def spread(
@@ -62,7 +66,8 @@ def spread(
 
     Args:
         function: of one device's part of every argument; collectives within it go over
-            `mesh.axis_names`. What it closes over, every device has whole.
+            `mesh.axis_names`. It should close over no arrays: JAX 0.10 cannot differentiate with
+            respect to such that have been on the mesh before.
         mesh: all of its devices are used; None for one device, and the function as it is.
         in_axes: the axis of each argument (of all arrays in it) that is cut into equal parts, None
             for what every device has whole. The last entry is repeated to fill up the last part.
@@ -85,7 +90,7 @@ def spread(
         function, mesh=mesh, in_specs=specs(in_axes), out_specs=specs(out_axes), check_vma=False
     )
 
-    def call(*arguments: object) -> T:
+    def call(*arguments: PyTree) -> T:
         pairs = list(zip(arguments, in_axes, strict=True))
         cut = next((argument, axis) for argument, axis in pairs if axis is not None)
         length = jax.tree.leaves(cut[0])[0].shape[cut[1]]

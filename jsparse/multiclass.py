@@ -143,13 +143,13 @@ def accumulate_code(
         return accumulate(feature_map, X, targets, weights, mesh=mesh, block_rows=block_rows)
     w, k = jnp.ones(X.shape[0], X.dtype) if weights is None else weights, matrix.shape[0]
 
-    def by_class(w: Array, X: Array, labels: Array) -> NormalEquations:
+    def by_class(feature_map: FeatureMap, w: Array, X: Array, labels: Array) -> NormalEquations:
         nothing = jnp.zeros((X.shape[0], 0), X.dtype)
         return accumulate_groups(
             feature_map, X, nothing, w, labels, n_groups=k, block_rows=block_rows
         )
 
-    return sum_over_rows(mesh, by_class, w, X, labels)
+    return sum_over_rows(mesh, by_class, feature_map, w, X, labels)
 
 
 def solve_code(
@@ -186,7 +186,9 @@ def solve_code(
         targets = jnp.asarray(code.matrix)[:, problems]
         weight_sum = dot(members, sums.weight_sum)
         equations = NormalEquations(
-            gram=dot(members[classes], gram[classes]).reshape(p, p),  # of few classes: read no other
+            gram=dot(members[classes], gram[classes]).reshape(
+                p, p
+            ),  # of few classes: read no other
             cross=dot(sums.feature_sum.T, targets),
             target_square=jnp.broadcast_to(weight_sum, problems.shape),
             feature_sum=dot(members, sums.feature_sum),

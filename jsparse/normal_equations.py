@@ -108,13 +108,16 @@ def accumulate(
         ValueError: if the mesh has axes of type Explicit.
     """
     w = jnp.ones(X.shape[0], X.dtype) if weights is None else weights
-    zero = zeros(feature_map.n_features, y.shape[1:], X.dtype)
 
-    def local(w: Array, X: Array, y: Array) -> NormalEquations:
-        size = rows_in_block(block_rows)
-        return sum_row_blocks(lambda *block: _sums(feature_map, *block), (X, y, w), zero, size)
+    def local(feature_map: FeatureMap, w: Array, X: Array, y: Array) -> NormalEquations:
+        return sum_row_blocks(
+            lambda *block: _sums(feature_map, *block),
+            (X, y, w),
+            zeros(feature_map.n_features, y.shape[1:], X.dtype),
+            rows_in_block(block_rows),
+        )
 
-    return sum_over_rows(mesh, local, w, X, y)
+    return sum_over_rows(mesh, local, feature_map, w, X, y)
 
 
 def accumulate_folds(
@@ -132,13 +135,13 @@ def accumulate_folds(
     fold (De Brabanter 2010, eq. 20-21). On a mesh every device has a part of every fold.
     """
 
-    def one_fold(fold: tuple[Array, Array, Array]) -> NormalEquations:
-        return accumulate(feature_map, *fold, block_rows=block_rows)
+    def local(feature_map: FeatureMap, w: Array, X: Array, y: Array) -> NormalEquations:
+        def one_fold(fold: tuple[Array, Array, Array]) -> NormalEquations:
+            return accumulate(feature_map, *fold, block_rows=block_rows)
 
-    def local(w: Array, X: Array, y: Array) -> NormalEquations:
         return jax.lax.map(one_fold, (X, y, w))
 
-    return sum_over_rows(mesh, local, weights, X, y, axis=1)
+    return sum_over_rows(mesh, local, feature_map, weights, X, y, axis=1)
 
 
 @functools.partial(jax.jit, static_argnames=("n_groups", "block_rows"))

@@ -247,16 +247,19 @@ def score(
 
     # Loss and predictions fold by fold: where the predictions are not asked for, they need never
     # be there all at once.
-    def one_fold(fold: tuple[Rows, PyTree]) -> tuple[Array, Array, Array]:
-        predictions, status = way.predict(fold)
-        return losses(metric, decoding, code, fold[0], predictions), predictions, status
+    def all_folds(shared: PyTree, rows: Rows, per_fold: PyTree) -> tuple[Array, Array, Array]:
+        code, common = shared
 
-    def all_folds(rows: Rows, per_fold: PyTree) -> tuple[Array, Array, Array]:
+        def one_fold(fold: tuple[Rows, PyTree]) -> tuple[Array, Array, Array]:
+            predictions, status = way.predict(common, fold)
+            return losses(metric, decoding, code, fold[0], predictions), predictions, status
+
         return jax.lax.map(one_fold, (rows, per_fold))
 
     # Each device has whole folds, or a part of every fold and what differs between them.
-    axes = ((0, 0), (0, 0, 0)) if way.whole_folds else ((1, None), (1, 1, None))
-    loss_of, predictions, status = spread(all_folds, mesh, *axes)(rows, way.per_fold)
+    axes = ((None, 0, 0), (0, 0, 0)) if way.whole_folds else ((None, 1, None), (1, 1, None))
+    parts = (code, way.shared), rows, way.per_fold
+    loss_of, predictions, status = spread(all_folds, mesh, *axes)(*parts)
     lost = jnp.where(feature_map.unresolved(C, way.energy), TRUNCATED, CONVERGED)
     status = jnp.maximum(jnp.max(status, axis=0), lost.astype(jnp.int32))
     fold_loss = jnp.sum(rows.w[:, :, None] * loss_of, axis=1).T

@@ -1,6 +1,5 @@
 """How the rows of a fold are predicted by a machine that has not seen them, for every `C`."""
 
-import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -17,7 +16,7 @@ from ..features import FeatureMap, Linear
 from ..machines import robust
 from ..multiclass import Code, solve_code
 from ..normal_equations import NormalEquations, accumulate, accumulate_folds, accumulate_groups
-from ..solvers.ridge import Ridge, quadratic_form, rank_one_weight, spectrum
+from ..solvers.ridge import Ridge, Spectrum, quadratic_form, rank_one_weight, spectrum
 
 
 class Rows(NamedTuple):
@@ -36,8 +35,9 @@ Predicted = tuple[Float[Array, "r s c"], Int[Array, " s"]]
 class Way(NamedTuple):
     """How the rows of a fold are predicted without it."""
 
+    shared: PyTree  # what all folds have in common
     per_fold: PyTree  # what differs between folds, leading axis `v`
-    predict: Callable[[tuple[Rows, PyTree]], Predicted]
+    predict: Callable[[PyTree, tuple[Rows, PyTree]], Predicted]
     energy: Float[Array, " p"]  # of the features over all rows
     whole_folds: bool  # the rows of a fold are predicted together, not each on its own
 
@@ -81,13 +81,13 @@ def by_classes(
     group = jnp.arange(v, dtype=jnp.int32)[:, None] * k + rows.label
     group = jnp.where(rows.w > 0, group, -1)
 
-    def by_group(w: Array, X: Array, group: Array) -> NormalEquations:
+    def by_group(feature_map: FeatureMap, w: Array, X: Array, group: Array) -> NormalEquations:
         nothing = jnp.zeros((X.shape[0], 0), X.dtype)
         return accumulate_groups(
             feature_map, X, nothing, w, group, n_groups=v * k, block_rows=block_rows
         )
 
-    sums = sum_over_rows(mesh, _flat(by_group), rows.w, rows.X, group, axis=1)
+    sums = sum_over_rows(mesh, _flat(by_group), feature_map, rows.w, rows.X, group, axis=1)
     per_fold = jax.tree.map(lambda a: a.reshape(v, k, *a.shape[1:]), sums)
     total = jax.tree.map(lambda a: jnp.sum(a, axis=0), per_fold)
     return from_sums(feature_map, C, total, per_fold, code, intercept_penalty, mesh, block_rows)
@@ -110,19 +110,30 @@ def from_sums(
     """
     if code is None or code.shares_all_rows:
 
-        def solve(fold: NormalEquations) -> Ridge:
-            return (total - fold).solve(C, intercept_penalty)
+        def solve(shared: tuple[NormalEquations, Array, Array], folds: NormalEquations) -> Ridge:
+            total, C, penalty = shared
+            return jax.lax.map(
+                lambda fold: (total - fold).solve(C, penalty), folds, batch_size=systems_at_once()
+            )
 
-        solve_all = functools.partial(jax.lax.map, solve, batch_size=systems_at_once())
-        solutions = spread(solve_all, mesh, (0,), 0)(per_fold)
+        solutions = spread(solve, mesh, (None, 0), 0)((total, C, intercept_penalty), per_fold)
         return _solved(feature_map, solutions, total, block_rows)
 
-    def solve_problems(fold: NormalEquations) -> Ridge:
-        return solve_code(code, total - fold, C, intercept_penalty)
+    def solve_problems(
+        shared: tuple[NormalEquations, Code, Array, Array], folds: NormalEquations
+    ) -> Ridge:
+        total, code, C, penalty = shared
+        return jax.lax.map(lambda fold: solve_code(code, total - fold, C, penalty), folds)
 
     every = jax.tree.map(lambda a: jnp.sum(a, axis=0), total)
-    solutions = spread(functools.partial(jax.lax.map, solve_problems), mesh, (0,), 0)(per_fold)
+    shared = (total, code, C, intercept_penalty)
+    solutions = spread(solve_problems, mesh, (None, 0), 0)(shared, per_fold)
     return _solved(feature_map, solutions, every, block_rows)
+
+
+def _flat(function: Callable[..., NormalEquations]) -> Callable[..., NormalEquations]:
+    """`function` of rows that are laid out by folds."""
+    return lambda shared, *rows: function(shared, *(a.reshape(-1, *a.shape[2:]) for a in rows))
 
 
 def _solved(
@@ -133,21 +144,14 @@ def _solved(
 ) -> Way:
     """Predict each fold by its own solution."""
 
-    def predict(
-        fold: tuple[Rows, Ridge | Solutions],
-    ) -> Predicted:
+    def predict(feature_map: FeatureMap, fold: tuple[Rows, Ridge | Solutions]) -> Predicted:
         rows, solution = fold
         s, p, c = solution.weights.shape
         columns = jnp.moveaxis(solution.weights, 0, 1).reshape(p, s * c)
         model = feature_map.expansion(columns, solution.intercept.reshape(s * c))
         return model(rows.X, block_rows=block_rows).reshape(-1, s, c), solution.status
 
-    return Way(solutions, predict, total.energy, whole_folds=False)
-
-
-def _flat(function: Callable[..., NormalEquations]) -> Callable[..., NormalEquations]:
-    """`function` of rows that are laid out by folds."""
-    return lambda *arrays: function(*(a.reshape(-1, *a.shape[2:]) for a in arrays))
+    return Way(feature_map, solutions, predict, total.energy, whole_folds=False)
 
 
 def by_refitting(
@@ -200,50 +204,64 @@ def by_removal(
     block_rows: int | None,
 ) -> Way:
     """Each fold removed from the one full solution, by the block leave-one-out identity."""
-    # Only the total is needed: the sums of many small folds would cost more than all the rest.
 
-    def sums(w: Array, X: Array, y: Array) -> NormalEquations:
+    # Only the total is needed: the sums of many small folds would cost more than all the rest.
+    def sums(feature_map: FeatureMap, w: Array, X: Array, y: Array) -> NormalEquations:
         return accumulate(feature_map, X, y, w, block_rows=block_rows)
 
-    total = sum_over_rows(mesh, _flat(sums), rows.w, rows.X, rows.y, axis=1)
-    full = total.solve(C, intercept_penalty)
+    total = sum_over_rows(mesh, _flat(sums), feature_map, rows.w, rows.X, rows.y, axis=1)
+    full, f = total.solve(C, intercept_penalty), total.feature_sum
+    centred = spectrum(total.gram - f[:, None] * f[None, :] / total.weight_sum)
+    shared = Removal(feature_map, C, intercept_penalty, total, full, centred)
+    return Way(shared, None, _remove, total.energy, whole_folds=True)
+
+
+class Removal(NamedTuple):
+    """What the removal of every fold starts from."""
+
+    feature_map: FeatureMap
+    C: Float[Array, " s"]
+    intercept_penalty: Float[Array, ""]
+    total: NormalEquations
+    full: Ridge  # solution of the total
+    centred: Spectrum
+
+
+def _remove(shared: Removal, fold: tuple[Rows, None]) -> Predicted:
+    feature_map, C, intercept_penalty, total, full, centred = shared
+    rows, _ = fold
     f, N, shifts = total.feature_sum, total.weight_sum, 1 / C
-    centred = spectrum(total.gram - f[:, None] * f[None, :] / N)
     alpha = rank_one_weight(N, intercept_penalty, C)[:, None, None]
-    r = rows.X.shape[1]
+    r = rows.X.shape[0]
     noise = 4 * r * epsilon(rows.X.dtype)
 
-    def remove(fold: tuple[Rows, None]) -> Predicted:
-        rows, _ = fold
-        phi = feature_map(rows.X)
-        # The hat matrix among the fold's rows, H = q' M^(-1) q + 1/(N + p/C) with M and q as in
-        # `ridge`: a quadratic form in [phi - f/N, f], and a rank-one term if the intercept is
-        # penalised.
-        corners = jnp.concatenate([(phi - f[None, :] / N).T, f[:, None]], axis=1)
-        form = quadratic_form(centred, corners, shifts)
-        inner, edge, corner = form[:, :r, :r], form[:, :r, r:], form[:, r:, r:]
-        edge_t = jnp.swapaxes(edge, 1, 2)
-        q = edge + alpha * corner
-        hat = inner + alpha * (edge + edge_t) + alpha**2 * corner
-        hat = hat - alpha / (1 + alpha * corner) * (q * jnp.swapaxes(q, 1, 2))
-        hat = hat + (1 / (N + intercept_penalty * shifts))[:, None, None]
+    phi = feature_map(rows.X)
+    # The hat matrix among the fold's rows, H = q' M^(-1) q + 1/(N + p/C) with M and q as in
+    # `ridge`: a quadratic form in [phi - f/N, f], and a rank-one term if the intercept is
+    # penalised.
+    corners = jnp.concatenate([(phi - f[None, :] / N).T, f[:, None]], axis=1)
+    form = quadratic_form(centred, corners, shifts)
+    inner, edge, corner = form[:, :r, :r], form[:, :r, r:], form[:, r:, r:]
+    edge_t = jnp.swapaxes(edge, 1, 2)
+    q = edge + alpha * corner
+    hat = inner + alpha * (edge + edge_t) + alpha**2 * corner
+    hat = hat - alpha / (1 + alpha * corner) * (q * jnp.swapaxes(q, 1, 2))
+    hat = hat + (1 / (N + intercept_penalty * shifts))[:, None, None]
 
-        fitted = dot(phi[None], full.weights) + full.intercept[:, None, :]
-        error = rows.y[None] - fitted
-        root = jnp.sqrt(rows.w)[None, :, None]
-        scaled = root * hat * jnp.swapaxes(root, 1, 2)
-        factor = jnp.linalg.cholesky((1 + noise) * jnp.eye(r, dtype=phi.dtype)[None] - scaled)
-        solved = jax.scipy.linalg.cho_solve((factor, True), root * error)
-        # Once against the matrix without its guard.
-        rest = root * error - solved + dot(scaled, solved)
-        solved = solved + jax.scipy.linalg.cho_solve((factor, True), rest)
-        pivots = jnp.min(jnp.diagonal(factor, axis1=1, axis2=2), axis=1)
-        out = error + dot(hat, root * solved)
-        predictions = jnp.swapaxes(rows.y[None] - out, 0, 1)
-        # A pivot 1 - h at the level of rounding: the fold's rows are interpolated, and what the
-        # model without them says is not in these numbers any more.
-        lost = jnp.square(pivots) < 16 * noise
-        failed = ~jnp.all(jnp.isfinite(predictions), axis=(0, 2))
-        return predictions, jnp.maximum(status_of(failed, lost), full.status)
-
-    return Way(None, remove, total.energy, whole_folds=True)
+    fitted = dot(phi[None], full.weights) + full.intercept[:, None, :]
+    error = rows.y[None] - fitted
+    root = jnp.sqrt(rows.w)[None, :, None]
+    scaled = root * hat * jnp.swapaxes(root, 1, 2)
+    factor = jnp.linalg.cholesky((1 + noise) * jnp.eye(r, dtype=phi.dtype)[None] - scaled)
+    solved = jax.scipy.linalg.cho_solve((factor, True), root * error)
+    # Once against the matrix without its guard.
+    rest = root * error - solved + dot(scaled, solved)
+    solved = solved + jax.scipy.linalg.cho_solve((factor, True), rest)
+    pivots = jnp.min(jnp.diagonal(factor, axis1=1, axis2=2), axis=1)
+    out = error + dot(hat, root * solved)
+    predictions = jnp.swapaxes(rows.y[None] - out, 0, 1)
+    # A pivot 1 - h at the level of rounding: the fold's rows are interpolated, and what the
+    # model without them says is not in these numbers any more.
+    lost = jnp.square(pivots) < 16 * noise
+    failed = ~jnp.all(jnp.isfinite(predictions), axis=(0, 2))
+    return predictions, jnp.maximum(status_of(failed, lost), full.status)

@@ -140,13 +140,16 @@ def _add(
     n_groups: int,
     mesh: Mesh | None,
 ) -> tuple[NormalEquations, Float[Array, ""]]:
-    def local(w: Array, X: Array, y: Array, group: Array) -> NormalEquations:
+    def local(
+        shared: tuple[FeatureMap, Standardization], w: Array, X: Array, y: Array, group: Array
+    ) -> NormalEquations:
+        maps, scaling = shared
         Z = scaling.apply(X)
         return jax.lax.map(
             lambda phi: accumulate_groups(phi, Z, y, w, group, n_groups=n_groups), maps
         )
 
-    more = sum_over_rows(mesh, local, w, X, y, group)
+    more = sum_over_rows(mesh, local, (maps, scaling), w, X, y, group)
     return jax.tree.map(jnp.add, total, more), jnp.sum(more.weight_sum)
 
 

@@ -1,0 +1,251 @@
+"""Run by `test_devices.py` in a process of its own that has eight devices."""
+
+import math
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+import jsparse
+from jsparse.cli.main import main
+from jsparse.features import Nystroem
+from jsparse.kernels import RBF, Kernel
+from jsparse.machines import fixed_size
+from jsparse.normal_equations import accumulate, accumulate_folds
+from jsparse.tuning.problem import Scoring, evaluate, evaluate_batch, tuning_problem
+
+
+@pytest.fixture
+def mesh():
+    devices = jax.devices()
+    assert len(devices) == 8
+    return Mesh(np.array(devices), ("rows",))
+
+
+def data(n, dtype="float64"):
+    rng = np.random.default_rng(0)
+    X, y, w = rng.standard_normal((n, 3)), rng.standard_normal((n, 2)), rng.uniform(size=n)
+    return tuple(jnp.asarray(a.astype(dtype)) for a in (X, y, w))
+
+
+def features(X, lengthscale=1.5):
+    return Nystroem(RBF(lengthscale), X[:4])
+
+
+def assert_equal(ours, theirs, tolerance):
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        scale = float(jnp.max(jnp.abs(b)))
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), atol=tolerance * scale, rtol=0)
+
+
+@pytest.mark.parametrize("n", [5, 64, 203])  # fewer than the devices; a multiple of them; neither
+def test_sums_are_those_of_one_device(mesh, dtype, n):
+    X, y, w = data(n, dtype)
+    phi, tolerance = features(X), {"float64": 1e-12, "float32": 2e-6}[dtype]
+    sums = accumulate(phi, X, y, w, mesh=mesh)
+    assert sums.gram.dtype == dtype
+    assert_equal(sums, accumulate(phi, X, y, w), tolerance)
+    # And those of NumPy.
+    F, W = np.asarray(phi(X), float), np.asarray(w, float)[:, None]
+    np.testing.assert_allclose(sums.gram, F.T @ (W * F), atol=tolerance * float(W.sum()))
+    np.testing.assert_allclose(sums.cross, F.T @ (W * y), atol=tolerance * float(W.sum()))
+    np.testing.assert_allclose(sums.weight_sum, W.sum(), rtol=tolerance)
+
+
+def test_any_mesh_and_rows_that_are_spread_already(mesh):
+    X, y, w = data(64)
+    phi, target = features(X), y[:, 0]
+    assert_equal(
+        accumulate(phi, X, target, mesh=mesh, block_rows=3), accumulate(phi, X, target), 1e-12
+    )
+    expected = accumulate(phi, X, y, w)
+    devices = np.array(jax.devices())
+    for other in (Mesh(devices.reshape(4, 2), ("a", "b")), Mesh(devices[3:], ("rows",))):
+        assert_equal(accumulate(phi, X, y, w, mesh=other), expected, 1e-12)
+    rows = NamedSharding(mesh, PartitionSpec("rows"))
+    spread = [jax.device_put(a, rows) for a in (X, y, w)]
+    assert_equal(accumulate(phi, *spread, mesh=mesh), expected, 1e-12)
+
+
+def test_no_device_sees_the_rows_of_others(mesh):
+    n, v = 16000, 4
+    X = jax.random.normal(jax.random.key(0), (n, 20))
+    folds = jsparse.plain_folds(jax.random.key(1), n, v)
+    problem = tuning_problem(RBF(1.0), X[:10], X, X[:, 0], folds, mesh=mesh)
+    assert {s.data.shape for s in problem.X.addressable_shards} == {(n // 8, 20)}
+    sums = accumulate.lower(features(X), problem.X, problem.y, problem.weights, mesh=mesh)
+    assert "all-gather" not in sums.compile().as_text()
+    C = jnp.geomspace(0.1, 10.0, 3)
+    compiled = evaluate.lower(problem, jnp.zeros(1), C, Scoring("mse")).compile()
+    used = compiled.memory_analysis()
+    # An eighth of the inputs, and blocks of features and predictions.
+    assert used.argument_size_in_bytes < 1.1 * (X.nbytes + 2 * X[:, 0].nbytes) / 8 + 1e4
+    assert used.temp_size_in_bytes < X.nbytes / 3
+    gathered = [line for line in compiled.as_text().splitlines() if " all-gather(" in line]
+    assert gathered  # the folds' solutions
+    for line in gathered:
+        sizes = re.findall(r"\w\d+\[([\d,]*)\]", line.split(" all-gather(")[0])
+        assert all(math.prod(map(int, size.split(","))) <= 8 * 3 * 10 for size in sizes)
+
+
+def test_rows_of_no_weight_may_hold_anything_and_fill_a_device(mesh):
+    X, y, w = data(64)
+    w = w.at[:20].set(0)
+    dirty, wrong = X.at[:20].set(jnp.nan), y.at[:20].set(jnp.inf)
+    phi = features(X)
+    expected = accumulate(phi, X[20:], y[20:], w[20:])
+    assert_equal(accumulate(phi, dirty, wrong, w, mesh=mesh), expected, 1e-12)
+    assert_equal(accumulate(phi, dirty, wrong, w, block_rows=8), expected, 1e-12)
+
+
+class Logarithmic(Kernel):
+    def __call__(self, x, z):
+        return jnp.exp(-jnp.sum(jnp.abs(jnp.log(x) - jnp.log(z))))
+
+
+def test_a_kernel_that_is_not_finite_at_zero_meets_no_padding(mesh):
+    X, y, w = data(11)
+    X = jnp.exp(X)
+    phi = Nystroem(Logarithmic(), X[:3])
+    assert_equal(accumulate(phi, X, y, w, mesh=mesh), accumulate(phi, X, y, w, block_rows=4), 1e-12)
+
+
+def test_sums_are_differentiable_in_everything(mesh):
+    X, y, w = data(21)
+
+    def value(arguments, mesh):
+        lengthscale, X, y, w = arguments
+        sums = accumulate(features(X, lengthscale), X, y, w, mesh=mesh)
+        return sum(jnp.sum(jnp.sin(a)) for a in jax.tree.leaves(sums))
+
+    at = (jnp.asarray(1.5), X, y, w)
+    gradient = jax.jit(jax.grad(value), static_argnums=1)
+    assert_equal(gradient(at, mesh), gradient(at, None), 1e-10)
+    directions = jax.tree.map(jnp.cos, at)
+
+    def slope(mesh):
+        return jax.jvp(lambda a: value(a, mesh), (at,), (directions,))[1]
+
+    np.testing.assert_allclose(slope(mesh), slope(None), rtol=1e-10)
+
+
+def test_sums_of_every_fold_in_one_pass(mesh):
+    X, y, w = data(3 * 25)
+    by_fold = [a.reshape(3, 25, *a.shape[1:]) for a in (X, y, w)]
+    phi = features(X)
+    folds = jax.jit(accumulate_folds, static_argnames="mesh")(phi, *by_fold, mesh=mesh)
+    for i in range(3):
+        alone = accumulate(phi, *(a[i] for a in by_fold))
+        assert_equal(jax.tree.map(lambda a, i=i: a[i], folds), alone, 1e-12)
+
+
+@pytest.mark.parametrize(
+    "method",
+    ["subtraction", *(pytest.param(way, marks=pytest.mark.slow) for way in ("removal", "classes"))],
+)
+def test_cross_validation_is_that_of_one_device(mesh, method):
+    X, y, w = data(101)
+    C, folds = jnp.array([0.3, 30.0]), jsparse.plain_folds(jax.random.key(1), 101, 9)
+    code, target, options = None, y, {"method": method}
+    if method == "classes":
+        code = jsparse.output_code("one_versus_one", 3)
+        target = jnp.arange(101, dtype=jnp.int32) % 3
+        options = {"metric": "misclassification"}
+
+    phi = features(X)
+    ours, theirs = (
+        jsparse.cross_validate(phi, C, X, target, folds, w, mesh=where, code=code, **options)
+        for where in (mesh, None)
+    )
+    assert_equal(ours, theirs, 1e-9)
+
+
+@pytest.mark.slow
+def test_the_error_of_cross_validation_is_differentiable(mesh):
+    X, y, w = data(50)
+    C, folds = jnp.array([0.3, 30.0]), jsparse.plain_folds(jax.random.key(1), 50, 3)
+
+    def error(lengthscale, mesh):
+        options = {"mesh": mesh, "method": "subtraction"}
+        phi = features(X, lengthscale)
+        return jnp.sum(jsparse.cross_validate(phi, C, X, y, folds, w, **options).scores)
+
+    slope = jax.jit(jax.grad(error), static_argnums=1)
+    at = jnp.asarray(1.5)
+    np.testing.assert_allclose(slope(at, mesh), slope(at, None), rtol=1e-8)
+
+
+@pytest.mark.slow
+def test_a_batch_of_kernels_on_a_mesh(mesh):
+    X, y, w = data(60)
+    folds = jsparse.plain_folds(jax.random.key(0), 60, 4)
+    problem = tuning_problem(RBF(1.0), X[:6], X, y[:, 0], folds, w, mesh=mesh)
+    thetas, C = jnp.array([[0.2], [0.7]]), jnp.array([[1.0, 10.0]] * 2)
+    scores, _ = evaluate_batch(problem, thetas, C, Scoring("mse"))
+    alone = tuning_problem(RBF(1.0), X[:6], X, y[:, 0], folds, w)
+    expected, _ = evaluate_batch(alone, thetas, C, Scoring("mse"))
+    np.testing.assert_allclose(scores, expected, rtol=1e-10)
+
+
+def test_the_trained_model_is_that_of_one_device(mesh):
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((150, 3))
+    y = np.digitize(X[:, 0] + X[:, 1] ** 2 + 0.3 * rng.standard_normal(150), [0.5, 1.5])
+    options = {
+        "task": "classification",
+        "key": jax.random.key(0),
+        "n_prototypes": 12,
+        "selection": "uniform",
+        "folds": 5,
+        "metric": "mse",
+        "max_evaluations": 3,
+        "weights": rng.uniform(0.5, 1.5, 150),
+        "out_of_fold": True,
+        "multiclass": "one_versus_one",
+    }
+    ours = jsparse.train(X, y, mesh=mesh, **options)
+    theirs = jsparse.train(X, y, **options)
+    np.testing.assert_array_equal(ours.C, theirs.C)
+    np.testing.assert_allclose(ours.cv_error, theirs.cv_error, rtol=1e-10)
+    np.testing.assert_allclose(ours.kernel.lengthscale, theirs.kernel.lengthscale, rtol=1e-12)
+    np.testing.assert_allclose(ours.out_of_fold, theirs.out_of_fold, atol=1e-8)
+    np.testing.assert_allclose(ours.expansion(X), theirs.expansion(X), atol=1e-8)
+    # The model itself is on one device.
+    assert {len(a.devices()) for a in jax.tree.leaves(ours.expansion)} == {1}
+
+
+@pytest.mark.slow
+def test_a_fit_on_a_mesh(mesh):
+    X, y, w = data(50)
+    options = {"weights": w, "intercept_penalty": 1.0}
+    ours = fixed_size.fit(RBF(1.0), X[:6], 10.0, X, y, mesh=mesh, **options)
+    theirs = fixed_size.fit(RBF(1.0), X[:6], 10.0, X, y, **options)
+    np.testing.assert_allclose(ours.expansion(X), theirs.expansion(X), atol=1e-10)
+
+
+def test_what_a_mesh_cannot_do_is_told(mesh):
+    X, y, w = data(40)
+    explicit = jax.make_mesh((8,), ("rows",), axis_types=(jax.sharding.AxisType.Explicit,))
+    with pytest.raises(ValueError, match="mesh: expected axes of type Auto"):
+        accumulate(features(X), X, y, w, mesh=explicit)
+    options = {"task": "regression", "key": jax.random.key(0), "n_prototypes": 4}
+    with pytest.raises(ValueError, match="mesh: expected axes of type Auto"):
+        jsparse.train(X, y[:, 0], mesh=explicit, **options)
+    with pytest.raises(ValueError, match="mesh: expected None with"):
+        jsparse.train(X, y[:, 0], mesh=mesh, loss="huber", **options)
+    with pytest.raises(ValueError, match="mesh: expected None with"):
+        jsparse.train(X, y[:, 0], mesh=mesh, **{**options, "n_prototypes": "all"})
+    folds = jsparse.plain_folds(jax.random.key(0), 40, 4)
+    with pytest.raises(ValueError, match="loss: expected 'squared' on several devices"):
+        jsparse.cross_validate(
+            features(X), jnp.ones(1), X, y, folds, mesh=mesh, metric="mae", loss="absolute"
+        )
+
+
+def test_the_command_line_names_the_devices_there_are(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert main(["demo", "--devices", "9", "--quiet"]) == 2
+    assert "--devices: expected at most 8" in capsys.readouterr().err
