@@ -1,6 +1,6 @@
 """Fixed-size LS-SVM as scikit-learn estimators."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,8 @@ class FixedSizeLSSVMClassifier(Classifier):
     lengthscale and `C` are tuned by cross-validation.
 
     Args:
-        n_prototypes: "auto" for a third of the rows, at most 300; or their number.
+        n_prototypes: "auto" for a third of the rows, at most 300; their number; or several numbers,
+            of which cross-validation chooses one, see `jsparse.tune_sizes`.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic", "linear",
             "polynomial") or a `jsparse.kernels` object, in units of standardised inputs.
         lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it; None to
@@ -59,7 +60,7 @@ class FixedSizeLSSVMClassifier(Classifier):
 
     def __init__(
         self,
-        n_prototypes: int | str = "auto",
+        n_prototypes: int | str | Sequence[int] = "auto",
         *,
         kernel: str | Kernel = "rbf",
         lengthscale: Any = "auto",
@@ -113,7 +114,7 @@ class FixedSizeLSSVMRegressor(Regressor):
 
     def __init__(
         self,
-        n_prototypes: int | str = "auto",
+        n_prototypes: int | str | Sequence[int] = "auto",
         *,
         kernel: str | Kernel = "rbf",
         lengthscale: Any = "auto",
