@@ -32,6 +32,8 @@ from .tuning.problem import tuning_problem as tuning_problem
 from .tuning.search import load_history as load_history
 from .tuning.search import save_history as save_history
 from .tuning.search import tune as tune
+from .tuning.sizes import SizeChoice as SizeChoice
+from .tuning.sizes import tune_sizes as tune_sizes
 from .tuning.stream import train_stream as train_stream
 
 __version__ = "0.1.0"

@@ -29,6 +29,7 @@ from ..multiclass import distances, output_code
 from ..serialization import atomic_path, check_writable, load, save
 from ..tuning.pipeline import KERNELS, Trained, decide, train
 from ..tuning.plan import free_bytes
+from ..tuning.sizes import SIZE_TOLERANCE
 from ..tuning.stream import train_stream
 from . import report
 
@@ -136,7 +137,20 @@ def _parser() -> argparse.ArgumentParser:
 def _training_options(parser: argparse.ArgumentParser, prototypes: int | None) -> None:
     add = parser.add_argument
     default = "min(500, a third of the rows)" if prototypes is None else str(prototypes)
-    add("--prototypes", type=int, default=prototypes, metavar="M", help=f"default: {default}")
+    add(
+        "--prototypes",
+        type=_sizes,
+        default=prototypes,
+        metavar="M[,M...]",
+        help=f"of several, cross-validation chooses one; default: {default}",
+    )
+    add(
+        "--size-tolerance",
+        type=float,
+        default=SIZE_TOLERANCE,
+        metavar="T",
+        help="of several, the smallest within T standard errors of the best (default: %(default)s)",
+    )
     add("--kernel", choices=[*KERNELS, "linear", "polynomial"], default="rbf")
     codes = ["one-versus-rest", "one-versus-one", "minimum-output"]
     add("--multiclass", choices=codes, default=codes[0], help="more than two classes as problems")
@@ -151,6 +165,11 @@ def _training_options(parser: argparse.ArgumentParser, prototypes: int | None) -
     add("--precision", choices=["float32", "float64"], default="float64")
     add("--devices", type=_devices, metavar="N", help="share the rows among N devices, or 'all'")
     add("--quiet", action="store_true", help="no progress bar")
+
+
+def _sizes(text: str) -> int | list[int]:
+    numbers = [int(part) for part in text.split(",")]
+    return numbers[0] if len(numbers) == 1 else numbers
 
 
 def _seed(text: str) -> int:
@@ -236,13 +255,14 @@ def _train_table(options: argparse.Namespace, X: np.ndarray, y: np.ndarray, task
         X,
         y,
         n_prototypes=_prototypes(options, len(X)),
+        size_tolerance=options.size_tolerance,
         folds=10 if options.folds is None else options.folds,
         loss=options.loss,
     )
     return _train(options, call, task)
 
 
-def _prototypes(options: argparse.Namespace, n: int) -> int:
+def _prototypes(options: argparse.Namespace, n: int) -> Any:
     return max(1, min(500, n // 3)) if options.prototypes is None else options.prototypes
 
 
@@ -324,6 +344,8 @@ def _fit_stream(options: argparse.Namespace) -> tuple[Trained, "Schema", str]:
 
     if options.loss != "squared":
         raise ValueError(f"--loss: expected 'squared' with --stream, got {options.loss!r}")
+    if isinstance(options.prototypes, list):
+        raise ValueError("--prototypes: expected one number with --stream, got several")
     file = TableFile(
         options.file,
         null_values=(*NULL_VALUES, *options.missing),

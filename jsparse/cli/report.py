@@ -12,6 +12,7 @@ from .. import _status
 from ..machines.fixed_size import FixedSizeFit
 from ..tuning.pipeline import Trained
 from ..tuning.search import Progress as Callback
+from ..tuning.sizes import SizeChoice
 
 _METRICS = {
     "misclassification": "misclassification",
@@ -59,12 +60,15 @@ def training(trained: Trained, source: str, n: int, d: int, mesh: Mesh | None) -
     line("data", f"{source}, {n} rows x {d} columns")
     line("device", f"{kind}, {trained.expansion.prototypes.dtype}")
     line("prototypes", trained.expansion.prototypes.shape[0])
+    if trained.sizes is not None:
+        _curve(trained.sizes)
     line("kernel", _describe(trained))
     line("C", np.array2string(np.asarray(trained.C), precision=4, threshold=8))
     if trained.classes is not None and trained.code is not None:
         line("classes", f"{len(trained.classes)}, by {trained.code.matrix.shape[1]} problems")
     validated = "CV error" if len(trained.folds.index) > 1 else "hold-out error"
-    line(validated, f"{trained.cv_error:.4g} ({_METRICS[trained.metric]})")
+    spread = f"standard error {trained.tuning.standard_error:.2g}"
+    line(validated, f"{trained.cv_error:.4g} ({_METRICS[trained.metric]}; {spread})")
     if isinstance(trained.fit, FixedSizeFit):
         line("effective rank", int(trained.fit.effective_rank))
     line("evaluations", f"{len(trained.tuning.history)} ({trained.tuning.stopped})")
@@ -74,6 +78,13 @@ def training(trained: Trained, source: str, n: int, d: int, mesh: Mesh | None) -
     compiling = min(trained.seconds["compile"], total)
     spent = ", ".join(f"{p} {trained.seconds[p]:.2f}" for p in phases)
     line("seconds", f"{total:.2f}: {spent}; compile {compiling:.2f}, run {total - compiling:.2f}")
+
+
+def _curve(choice: SizeChoice) -> None:
+    """The cross-validated error of every size looked at."""
+    for i, (m, error) in enumerate(zip(choice.sizes, choice.errors, strict=True)):
+        mark = " chosen" if i == choice.chosen else ""
+        line("", f"{m}: CV error {error:.4g} +- {choice.standard_errors[i]:.2g}{mark}")
 
 
 def test_error(trained: Trained, truth: np.ndarray, predicted: np.ndarray) -> None:

@@ -1,7 +1,7 @@
 """Fixed-size LS-SVM as scikit-learn estimators."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -25,7 +25,7 @@ from ._sklearn import validate_data
 class FixedSize(Machine):
     """A machine of few prototypes, whose sums over rows can be added to."""
 
-    n_prototypes: int | str
+    n_prototypes: int | str | Sequence[int]
     selection: str
     loss: str
 
@@ -87,7 +87,8 @@ class FixedSizeLSSVMClassifier(FixedSize, Classifier):
     classes out, as in "one_versus_one", one and another for every class.
 
     Args:
-        n_prototypes: "auto" for a third of the rows, at most 300; or their number.
+        n_prototypes: "auto" for a third of the rows, at most 300; their number; or several numbers,
+            of which cross-validation chooses one, see `jsparse.tune_sizes`.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic", "linear",
             "polynomial") or a `jsparse.kernels` object, in units of standardised inputs.
         lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it; None to
@@ -120,7 +121,7 @@ class FixedSizeLSSVMClassifier(FixedSize, Classifier):
 
     def __init__(
         self,
-        n_prototypes: int | str = "auto",
+        n_prototypes: int | str | Sequence[int] = "auto",
         *,
         kernel: str | Kernel = "rbf",
         lengthscale: Any = "auto",
@@ -214,7 +215,7 @@ class FixedSizeLSSVMRegressor(FixedSize, Regressor):
 
     def __init__(
         self,
-        n_prototypes: int | str = "auto",
+        n_prototypes: int | str | Sequence[int] = "auto",
         *,
         kernel: str | Kernel = "rbf",
         lengthscale: Any = "auto",

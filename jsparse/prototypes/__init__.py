@@ -7,5 +7,6 @@ from .bandwidth import plug_in_bandwidth as plug_in_bandwidth
 from .renyi import RenyiResult as RenyiResult
 from .renyi import RenyiState as RenyiState
 from .renyi import renyi as renyi
+from .uniform import interleaved as interleaved
 from .uniform import stratified as stratified
 from .uniform import uniform as uniform

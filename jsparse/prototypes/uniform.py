@@ -60,6 +60,27 @@ def stratified(
     return draw_strata(key, jnp.asarray(codes), shares, m, jnp.asarray(w, jnp.float32))
 
 
+def interleaved(key: Key, m: int, labels: ArrayLike | None = None) -> Int[np.ndarray, " m"]:
+    """An order of `m` rows in which the first k are a random choice of them, for every k.
+
+    With labels each class is dealt out evenly: the first k hold its share of them, rounded up to
+    one more row at most, and k of at least the number of classes hold all classes.
+
+    Args:
+        key: decides the order.
+        m: number of rows.
+        labels: class of every row, of any type, shape `m`, on the host.
+    """
+    order = np.asarray(jax.random.permutation(key, m))
+    if labels is None:
+        return order
+    codes, counts = encode(labels)
+    place = np.empty(m)
+    for code, count in enumerate(counts):
+        place[order[codes[order] == code]] = np.arange(count) / count
+    return np.argsort(place, kind="stable")
+
+
 def positive_weights(weights: ArrayLike, n: int) -> Float[np.ndarray, " n"]:
     """Weights on the host, checked."""
     if not is_concrete(weights):

@@ -1,6 +1,7 @@
 """Fast v-fold cross-validation for a whole vector of `C`."""
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
@@ -266,6 +267,14 @@ def score(
     fold_weight = jnp.sum(rows.w, axis=1)[None, :]
     scores = jnp.sum(fold_loss, axis=1) / jnp.sum(rows.w)
     return scores, fold_loss / jnp.where(fold_weight > 0, fold_weight, 1), predictions, status
+
+
+def standard_error(fold_scores: Float[Array, "s v"]) -> Float[Array, " s"]:
+    """Of a score, from its spread over the folds, which count alike; NaN for a single one."""
+    v = fold_scores.shape[1]
+    if v == 1:
+        return jnp.full(fold_scores.shape[:1], jnp.nan, fold_scores.dtype)
+    return jnp.std(fold_scores, axis=1, ddof=1) / math.sqrt(v)
 
 
 def losses(

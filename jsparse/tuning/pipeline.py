@@ -1,7 +1,8 @@
 """From a table of numbers to a tuned fixed-size LS-SVM (De Brabanter 2010, Algorithm 5)."""
 
+import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -20,7 +21,7 @@ from ..kernels import Kernel
 from ..machines import dual, fixed_size, robust
 from ..multiclass import Code, Decoding, Scheme, accumulate_code, decode, output_code
 from ..normal_equations import NormalEquations, accumulate
-from ..prototypes import renyi, stratified, uniform
+from ..prototypes import interleaved, renyi, stratified, uniform
 from ..scaling import standardize
 from ._clock import clock, compile_clock
 from ._inputs import Task, check_classes, encoded_targets, finite_table, row_weights, whole
@@ -30,6 +31,7 @@ from .folds import Folds, plain_folds, stratified_folds
 from .plan import check_fits, plan
 from .problem import Problem, Scoring, feature_map, start_of, tuning_problem, validate
 from .search import Evaluation, Method, Progress, Tuning, check_settings, tune
+from .sizes import SIZE_TOLERANCE, SizeChoice, check_sizes, check_tolerance, tune_sizes
 
 KERNELS = {
     "rbf": kernels.RBF,
@@ -73,6 +75,7 @@ class Trained(NamedTuple):
     out_of_fold: np.ndarray | None  # values of each row by a machine that has not seen it, `n *l`
     n_rows: int  # it was trained on
     seconds: dict[str, float]  # wall time by phase; "compile" is contained in the others
+    sizes: SizeChoice | None = None  # if `n_prototypes` was chosen among several
 
     def predict(self, X: ArrayLike) -> np.ndarray:
         """Class labels, or values of the regression, at raw inputs of shape `n d`.
@@ -112,7 +115,8 @@ def train(
     *,
     task: Task,
     key: Key,
-    n_prototypes: int | Literal["all"] = 200,
+    n_prototypes: int | Sequence[int] | Literal["all"] = 200,
+    size_tolerance: float = SIZE_TOLERANCE,
     kernel: str | Kernel = "rbf",
     tune_kernel: bool = True,
     selection: Literal["renyi", "uniform"] = "renyi",
@@ -142,7 +146,11 @@ def train(
         y: classes of any label type, or real targets; shape `n`.
         task: "classification" or "regression".
         key: decides prototypes, folds and search; the same key gives the same model.
-        n_prototypes: `m`, at most n; or "all", the LS-SVM in the dual, tuned by leave-one-out.
+        n_prototypes: `m`, at most n; or several, increasing, of which one is chosen by
+            cross-validation (Section 5), see `tune_sizes`; or "all", the LS-SVM in the dual, tuned
+            by leave-one-out.
+        size_tolerance: of several, the smallest is chosen whose error is within as many standard
+            errors of the least; 0 for the least error itself.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic", "linear",
             "polynomial"), or a kernel whose positive leaves are tuned within a factor of
             `LENGTHSCALE_FACTOR` of their values, in standardised units.
@@ -206,7 +214,17 @@ def train(
                 "n_prototypes: expected a number, or 'all' with the loss 'squared', got "
                 f"{n_prototypes!r} with {loss!r}"
             )
-        m = n if dense else whole("n_prototypes", n_prototypes, 1, n, "the number of rows")
+        several = isinstance(n_prototypes, Sequence) and not dense
+        if isinstance(n_prototypes, str):
+            sizes = [n]
+        elif isinstance(n_prototypes, Sequence):
+            sizes = check_sizes(n_prototypes, n, "the number of rows")
+        else:
+            sizes = [whole("n_prototypes", n_prototypes, 1, n, "the number of rows")]
+        m = sizes[-1]
+        check_tolerance(size_tolerance)
+        if several and history is not None:
+            raise ValueError("history: expected None with several n_prototypes")
         if mesh is not None:
             _check_mesh(mesh, dense, loss, max_seconds)
         targets, classes = encoded_targets(y, n, task, classes)
@@ -222,6 +240,8 @@ def train(
         wj = None if wa is None else jnp.asarray(wa, Xa.dtype)
         prototype_key, fold_key, search_key = jax.random.split(key, 3)
         template = make_kernel(kernel, Xa.shape[1])
+        if several and isinstance(template, kernels.Linear):
+            raise ValueError("n_prototypes: expected one number for the linear kernel, it has none")
         table = _folds(fold_key, folds, n, None if classes is None else targets)
         planned = plan(
             n,
@@ -243,6 +263,9 @@ def train(
             else:
                 labels = None if classes is None else targets
                 rows = select(prototype_key, selection, Z, m, labels, wa)
+                if several:
+                    own = None if labels is None else labels[rows]
+                    rows = rows[interleaved(jax.random.fold_in(prototype_key, 1), m, own)]
             chosen = None if dense else Z[rows]
 
         posed = tuning_problem(
@@ -251,21 +274,26 @@ def train(
         middle = np.asarray(start_of(posed), float)
         span = math.log(LENGTHSCALE_FACTOR)
         with clock(seconds, "tuning"):
-            tuned = tune(
-                posed,
-                key=search_key,
-                metric=metric,
-                low=middle - span,
-                high=middle + span,
-                C=np.asarray(C),
-                decoding=decoding,
-                loss=loss,
-                method=search_method,
-                max_evaluations=max_evaluations,
-                max_seconds=max_seconds,
-                progress=progress,
-                history=history,
-            )
+            search: dict[str, Any] = {
+                "key": search_key,
+                "metric": metric,
+                "low": middle - span,
+                "high": middle + span,
+                "C": np.asarray(C),
+                "decoding": decoding,
+                "loss": loss,
+                "method": search_method,
+                "max_evaluations": max_evaluations,
+                "max_seconds": max_seconds,
+                "progress": progress,
+            }
+            choice = None
+            if several:
+                choice = tune_sizes(posed, sizes, tolerance=size_tolerance, **search)
+                tuned, rows = choice.tuning, rows[: choice.size]
+                posed = dataclasses.replace(posed, prototypes=Z[rows])
+            else:
+                tuned = tune(posed, history=history, **search)
             best_C: float | np.ndarray = tuned.C
             if code is not None and C_per_problem:
                 best_C = _problem_C(posed, tuned, np.asarray(C), scoring)
@@ -297,6 +325,7 @@ def train(
         out_of_fold=kept,
         n_rows=n,
         seconds=seconds,
+        sizes=choice,
     )
 
 

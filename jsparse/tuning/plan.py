@@ -13,7 +13,7 @@ from .._blocks import default_block_rows, systems_at_once
 from ..data.streams import BATCH_ROWS
 from ..multiclass import Code
 from .cross_validation import cheaper
-from .search import Method, rounds
+from .paths import Method, rounds
 
 SAMPLE_ROWS = 65536
 

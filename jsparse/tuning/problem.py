@@ -15,7 +15,7 @@ from .. import features, kernels
 from .._mesh import check_mesh
 from ..kernels import Kernel
 from ..multiclass import Code, Decoding
-from .cross_validation import CrossValidation, Loss, Metric, cross_validate
+from .cross_validation import CrossValidation, Loss, Metric, cross_validate, standard_error
 from .dealt import DealtFolds, deal
 from .folds import Folds
 from .leave_one_out import leave_one_out
@@ -60,8 +60,8 @@ class Tunable(Protocol):
 
     def scores(
         self, thetas: Float[Array, "q p"], C: Float[Array, "q s"], scoring: Scoring
-    ) -> tuple[Float[Array, "q s"], Int[Array, "q s"]]:
-        """Scores and stop codes of the kernels `exp(theta)`."""
+    ) -> tuple[Float[Array, "q s"], Float[Array, "q s"], Int[Array, "q s"]]:
+        """Scores of the kernels `exp(theta)`, their standard errors and stop codes."""
         ...
 
 
@@ -95,12 +95,12 @@ class Problem(eqx.Module):
 
     def scores(
         self, thetas: Float[Array, "q p"], C: Float[Array, "q s"], scoring: Scoring
-    ) -> tuple[Float[Array, "q s"], Int[Array, "q s"]]:
-        """Scores and stop codes of the kernels `exp(theta)`."""
+    ) -> tuple[Float[Array, "q s"], Float[Array, "q s"], Int[Array, "q s"]]:
+        """Scores of the kernels `exp(theta)`, their standard errors and stop codes."""
         if len(thetas) > 1:
             return evaluate_batch(self, thetas, C, scoring)
-        scores, status = evaluate(self, thetas[0], C[0], scoring)
-        return scores[None], status[None]
+        scores, errors, status = evaluate(self, thetas[0], C[0], scoring)
+        return scores[None], errors[None], status[None]
 
 
 def tuning_problem(
@@ -170,10 +170,10 @@ def evaluate(
     theta: Float[Array, " p"],
     C: Float[Array, " s"],
     scoring: Scoring,
-) -> tuple[Float[Array, " s"], Int[Array, " s"]]:
-    """Cross-validation scores and stop codes of one kernel for every `C`."""
+) -> tuple[Float[Array, " s"], Float[Array, " s"], Int[Array, " s"]]:
+    """Cross-validation scores of one kernel for every `C`, standard errors and stop codes."""
     result = validate(problem, kernel_at(problem, theta), C, scoring)
-    return result.scores, result.status
+    return result.scores, standard_error(result.fold_scores), result.status
 
 
 def validate(
@@ -195,7 +195,7 @@ def evaluate_batch(
     thetas: Float[Array, "q p"],
     C: Float[Array, "q s"],
     scoring: Scoring,
-) -> tuple[Float[Array, "q s"], Int[Array, "q s"]]:
+) -> tuple[Float[Array, "q s"], Float[Array, "q s"], Int[Array, "q s"]]:
     """`evaluate` for a batch of kernels, each with its own vector of `C`, by `vmap`.
 
     For accelerators, which it fills; memory is that of `q` blocks of rows.

@@ -10,22 +10,22 @@ import numpy as np
 from jaxtyping import Float
 
 from .._files import PathLike, load_state, save_state
-from .._numerics import epsilon
-from .._status import PRECISION_LOST, RUNNING, NumericalError
+from .._status import PRECISION_LOST, NumericalError
 from .._types import Key
 from ..kernels import Kernel
 from ..multiclass import Decoding
-from . import annealing, simplex
 from .cross_validation import Loss, Metric
+from .paths import Method, anneal, descend, line, rounds, walk
 from .problem import Scoring, Tunable, kernel_at, start_of
 
 
 class Evaluation(NamedTuple):
-    """One kernel's cross-validation: scores and stop codes for a vector of `C`."""
+    """One kernel's cross-validation, for a vector of `C`."""
 
     theta: np.ndarray  # logs of the tuned leaves, shape `p`
     C: np.ndarray  # shape `s`
     scores: np.ndarray  # shape `s`
+    standard_errors: np.ndarray  # of the scores, from their spread over the folds, shape `s`
     status: np.ndarray  # shape `s`
     seconds: float  # since the search began
 
@@ -36,6 +36,7 @@ class Tuning(NamedTuple):
     kernel: Kernel
     C: float
     score: float
+    standard_error: float  # of the score, from its spread over the folds
     theta: np.ndarray  # logs of the kernel's tuned leaves
     history: list[Evaluation]
     stopped: Literal["finished", "seconds", "interrupted"]
@@ -43,8 +44,6 @@ class Tuning(NamedTuple):
 
 Progress = Callable[[int, int, float], None]
 """Called with (evaluations done, evaluations planned, best score) after each evaluation."""
-
-Method = Literal["profile", "csa"]
 
 
 def tune(
@@ -62,6 +61,7 @@ def tune(
     max_seconds: float = math.inf,
     progress: Progress | None = None,
     history: list[Evaluation] | None = None,
+    start: Tuning | None = None,
 ) -> Tuning:
     """Minimise the cross-validated error over the kernel and `C`.
 
@@ -90,6 +90,10 @@ def tune(
         history: evaluations of a stopped search (`Tuning.history`, or `load_history` of a file).
             They are not done again: with the same arguments the search goes on where it stopped and
             ends as if it had not been. The best one is checked against a new evaluation.
+        start: the outcome for a problem alike, such as one of fewer prototypes: the search is then
+            a local one from there. One parameter: by the smallest steps the search would have ended
+            with, until the best kernel lies between two others (mostly three or four evaluations
+            instead of ten). Else: the simplex alone.
 
     Ctrl-C stops the search and keeps the best so far.
 
@@ -108,34 +112,34 @@ def tune(
     check_settings(scoring, grid, method, max_evaluations, max_seconds)
     budget = sum(rounds(method, p, max_evaluations))
     run = _Run(problem, scoring, budget, max_seconds, progress, history)
+    lows, highs = low, high
+    begin = None
+    if start is not None:
+        begin = np.append(start.theta, np.log(start.C)) if method == "csa" else start.theta
+        if start.theta.shape != low.shape:
+            raise ValueError(f"start: expected one of {p} parameters, got theta {start.theta}")
+    if method == "csa":
+        lows, highs = np.append(low, np.log(grid.min())), np.append(high, np.log(grid.max()))
+
+    def scores(points: np.ndarray) -> np.ndarray:
+        if method == "csa":
+            return run.scores(points[:, :-1], np.exp(points[:, -1:]))
+        return run.scores(points, grid[None])
 
     def search() -> None:
-        if method == "csa":
-            lows, highs = np.append(low, np.log(grid.min())), np.append(high, np.log(grid.max()))
-            _anneal(run, key, lows, highs, lambda t: run.scores(t[:, :-1], np.exp(t[:, -1:])))
-        elif p == 0:
-            run.scores(np.zeros((1, 0)), grid[None])
-        elif p == 1:
-            _line(run, low[0], high[0], lambda t: run.scores(t, grid[None]))
+        if method == "profile" and p == 0:
+            scores(np.zeros((1, 0)))
+        elif method == "profile" and p == 1:
+            if begin is None:
+                line(low[0], high[0], budget, problem.dtype, scores)
+            else:
+                walk(low[0], high[0], np.clip(begin, low, high), budget, scores)
+        elif begin is None:
+            anneal(key, lows, highs, budget, problem.dtype, scores)
         else:
-            _anneal(run, key, low, high, lambda t: run.scores(t, grid[None]))
+            descend(lows, highs, begin, budget, problem.dtype, scores)
 
     return run.finish(search)
-
-
-def rounds(method: Method, p: int, max_evaluations: int | None) -> list[int]:
-    """How many kernels with `p` parameters a search asks for at once, round by round; at most."""
-    if method == "profile" and p == 0:
-        return [1]
-    if method == "profile" and p == 1:
-        budget = max_evaluations or 10
-        coarse = min(budget, max(2, round(0.6 * budget)))
-        rest = budget - coarse
-        return [coarse, *[2] * (rest // 2), *[1] * (rest % 2)]
-    budget = max_evaluations or 160
-    members = min(5, budget)
-    annealed = max(members, round(budget * 90 / 160)) // members
-    return [members] * annealed + [1] * (budget - members * annealed)
 
 
 def check_settings(
@@ -224,10 +228,10 @@ class _Run:
     def _evaluate(self, thetas: np.ndarray, C: np.ndarray) -> list[Evaluation]:
         dtype = self.problem.dtype
         t, c = jnp.asarray(thetas, dtype), jnp.asarray(C, dtype)
-        scores, status = self.problem.scores(t, c, self.scoring)
-        columns = (thetas, C, np.asarray(scores), np.asarray(status))
+        scores, errors, status = map(np.asarray, self.problem.scores(t, c, self.scoring))
         seconds = time.perf_counter() - self.start
-        return [Evaluation(*row, seconds) for row in zip(*columns, strict=True)]
+        rows = zip(thetas, C, scores, errors, status, strict=True)
+        return [Evaluation(*row, seconds) for row in rows]
 
     def _name(self, theta: np.ndarray, C: np.ndarray) -> bytes:
         """A point as the device sees it."""
@@ -250,8 +254,8 @@ class _Run:
                 f"kernel is {theirs.min():.6g}, here it is {ours.min():.6g}"
             )
 
-    def best(self) -> tuple[np.ndarray, float, float]:
-        """Kernel parameters, `C` and score of the best evaluation that can be trusted."""
+    def best(self) -> tuple[Evaluation, int]:
+        """The best evaluation that can be trusted, and the place of its best `C`."""
         values = [_trusted(e) for e in self.history]
         i = int(np.argmin([v.min() for v in values]))
         j = int(np.argmin(values[i]))
@@ -260,7 +264,7 @@ class _Run:
                 "tuning: no kernel and C gave a cross-validation error that can be trusted in "
                 f"{self.problem.dtype}; use float64 or other bounds"
             )
-        return self.history[i].theta, float(self.history[i].C[j]), float(values[i][j])
+        return self.history[i], j
 
     def finish(self, search: Callable[[], None]) -> Tuning:
         """Run a search to its end, its time or Ctrl-C."""
@@ -278,50 +282,16 @@ class _Run:
         if stopped != "finished":
             # What was not come to again is not lost.
             self.history += self.unused.values()
-        theta, C, score = self.best()
-        kernel = kernel_at(self.problem, jnp.asarray(theta, self.problem.dtype))
-        return Tuning(kernel, C, score, theta, self.history, stopped)
-
-
-Scores = Callable[[np.ndarray], np.ndarray]
-"""From points, shape `q p`, to their values, shape `q`."""
-
-
-def _line(run: _Run, low: float, high: float, scores: Scores) -> None:
-    coarse = rounds("profile", 1, run.planned)[0]
-    points = np.linspace(low, high, coarse) if coarse > 1 else np.array([(low + high) / 2])
-    values = scores(points[:, None])
-    width = (high - low) / max(1, coarse - 1)
-    # As long as halving makes a difference to the device.
-    while len(points) < run.planned and width > 8 * epsilon(run.problem.dtype) * (high - low):
-        width /= 2
-        best = points[np.argmin(values)]
-        fresh = np.array([t for t in (best - width, best + width) if low <= t <= high])
-        fresh = fresh[: run.planned - len(points)]
-        points = np.append(points, fresh)
-        values = np.append(values, scores(fresh[:, None]))
-
-
-def _anneal(run: _Run, key: Key, low: np.ndarray, high: np.ndarray, scores: Scores) -> None:
-    """90 parts of the budget to annealing, 70 to the simplex from its best point."""
-    dtype = run.problem.dtype
-    lows, highs = jnp.asarray(low, dtype), jnp.asarray(high, dtype)
-    members = min(5, run.planned)
-    first = max(members, round(run.planned * 90 / 160))
-    state = annealing.init(key, lows, highs, members=members, max_evaluations=first)
-    while int(state.status) == RUNNING:
-        probes = annealing.ask(state)
-        state = annealing.tell(state, probes, jnp.asarray(scores(np.asarray(probes)), dtype))
-    rest = run.planned - int(state.evaluations)
-    if rest == 0 or not np.isfinite(float(state.best_value)):
-        return
-    corner = simplex.init(
-        state.best_theta, lows, highs, value0=state.best_value, max_evaluations=rest
-    )
-    while int(corner.status) == RUNNING:
-        probe = simplex.ask(corner)
-        value = scores(np.asarray(probe)[None])[0]
-        corner = simplex.tell(corner, probe, jnp.asarray(value, dtype))
+        best, j = self.best()
+        return Tuning(
+            kernel=kernel_at(self.problem, jnp.asarray(best.theta, self.problem.dtype)),
+            C=float(best.C[j]),
+            score=float(best.scores[j]),
+            standard_error=float(best.standard_errors[j]),
+            theta=best.theta,
+            history=self.history,
+            stopped=stopped,
+        )
 
 
 def _trusted(evaluation: Evaluation) -> Float[np.ndarray, " s"]:

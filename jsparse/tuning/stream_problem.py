@@ -16,7 +16,7 @@ from ..machines.fixed_size import FixedSizeFit, solve
 from ..multiclass import Code
 from ..normal_equations import NormalEquations, accumulate_groups, zeros
 from ..scaling import Standardization
-from .cross_validation import score
+from .cross_validation import score, standard_error
 from .out_of_fold import Rows, from_sums
 from .pipeline import Sums
 from .problem import Scoring, feature_map, kernel_at, split_kernel
@@ -62,15 +62,15 @@ class StreamProblem:
 
     def scores(
         self, thetas: Float[Array, "q p"], C: Float[Array, "q s"], scoring: Scoring
-    ) -> tuple[Float[Array, "q s"], Int[Array, "q s"]]:
-        """Scores and stop codes of the kernels `exp(theta)`, by one read of the rows."""
+    ) -> tuple[Float[Array, "q s"], Float[Array, "q s"], Int[Array, "q s"]]:
+        """As of every `Tunable`, by one read of the rows."""
         kernels = jax.vmap(functools.partial(kernel_at, self))(thetas)
         maps = jax.vmap(lambda kernel: feature_map(kernel, self.prototypes))(kernels)
         sums = self._sums(maps)
         found = []
         for i in range(len(thetas)):
             phi, own = jax.tree.map(lambda a, i=i: a[i], (maps, sums))
-            scores, status, total = _score(
+            scores, errors, status, total = _score(
                 phi,
                 C[i],
                 own,
@@ -84,9 +84,9 @@ class StreamProblem:
             best = float(jnp.min(jnp.where(trusted, scores, jnp.inf)))
             if self._best is None or best < self._best[0]:
                 self._best = best, np.asarray(thetas[i]).tobytes(), phi, total
-            found.append((scores, status))
-        scores, status = (jnp.stack(column) for column in zip(*found, strict=True))
-        return scores, status
+            found.append((scores, errors, status))
+        scores, errors, status = (jnp.stack(column) for column in zip(*found, strict=True))
+        return scores, errors, status
 
     def fit(self, tuned: Tuning) -> tuple[FixedSizeFit, Sums]:
         """The machine of the tuned kernel and `C` on all rows, and their sums.
@@ -163,7 +163,7 @@ def _score(
     scoring: Scoring,
     validated: int,
     mesh: Mesh | None,
-) -> tuple[Float[Array, " s"], Int[Array, " s"], NormalEquations]:
+) -> tuple[Float[Array, " s"], Float[Array, " s"], Int[Array, " s"], NormalEquations]:
     total = _total(sums)
     each = sums
     if code is None:  # one target, of which the solutions make a column
@@ -174,8 +174,10 @@ def _score(
     per_fold = jax.tree.map(lambda a: a[:validated], each)
     none = jnp.zeros((), C.dtype)
     way = from_sums(phi, C, _total(each), per_fold, code, none, mesh, None)
-    scores, _, _, status = score(way, phi, C, sample, code, scoring.metric, scoring.decoding, mesh)
-    return scores, status, total
+    scores, by_fold, _, status = score(
+        way, phi, C, sample, code, scoring.metric, scoring.decoding, mesh
+    )
+    return scores, standard_error(by_fold), status, total
 
 
 def _stacked(maps: list[FeatureMap]) -> FeatureMap:
