@@ -1,5 +1,6 @@
 """Tables 10 and 11 of De Brabanter 2010: more than two classes, by several codes."""
 
+import itertools
 import sys
 import time
 from pathlib import Path
@@ -74,6 +75,7 @@ NOTES = [
     "(with one randomisation, and in every first one, it compiles too).",
     "`apart`: every problem is a machine of its own, with the share of the m prototypes that falls "
     "to its classes and with its own kernel and C.",
+    "letter is tuned by 3 folds instead of 10, but for the problems apart.",
     "`borrowed`: kernel, prototypes and C as tuned for one class against the rest.",
 ]
 # What explains a figure of ours that is far from the paper's.
@@ -107,15 +109,15 @@ def planned(cell: Cell, dtype: str, *, quick: bool) -> int:
 def table10(*, quick: bool, out: Path) -> Report:
     """Misclassification by every code; runs that `out` holds already are not done again."""
     done: dict[str, list[dict[str, Any]]] = kept(out, "table10", quick=quick)
-    # Every cell once before any a second time, so that a run cut short leaves a whole table.
-    for count in range(1, 11):
-        for dtype in DTYPES:
-            for cell in cells():
-                runs = done.setdefault(f"{cell.key} {dtype}", [])
-                if len(runs) < min(count, planned(cell, dtype, quick=quick)):
-                    runs.append(run(cell, len(runs), dtype, quick=quick))
-                    print(cell.key, dtype, runs[-1], file=sys.stderr, flush=True)
-                    save(out, "table10", report(done), quick=quick)
+    # Every cell once before any a second time, so that a run cut short leaves a whole table; the
+    # 325 large problems that are solved together come last.
+    schedule = list(itertools.product(range(1, 11), DTYPES, cells()))
+    for count, dtype, cell in sorted(schedule, key=lambda step: step[2].way == "borrowed"):
+        runs = done.setdefault(f"{cell.key} {dtype}", [])
+        if len(runs) < min(count, planned(cell, dtype, quick=quick)):
+            runs.append(run(cell, len(runs), dtype, quick=quick))
+            print(cell.key, dtype, runs[-1], file=sys.stderr, flush=True)
+            save(out, "table10", report(done), quick=quick)
     return report(done)
 
 
@@ -224,6 +226,7 @@ def train(part: Split, cell: Cell, m: int, key: jax.Array) -> jsparse.Trained:
         n_prototypes=m,
         kernel=cell.kernel,
         multiclass=cell.scheme,
+        folds=3 if cell.name == "letter" else 10,
         key=key,
     )
 
