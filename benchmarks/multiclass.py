@@ -70,16 +70,49 @@ PAPER: dict[tuple[str, Scheme], dict[str, tuple[float, float, int]]] = {
     },
 }
 NOTES = [
-    "Splits of the paper's sizes; m prototypes in all. Decoding by the loss. CPU seconds of both "
-    "cores for standardise, select, tune, fit and test in float64, of the fastest randomisation "
-    "(with one randomisation, and in every first one, it compiles too).",
+    "Splits of the paper's sizes; m prototypes in all; decoding by the loss. CPU seconds: to "
+    "standardise, select, tune, fit and test in float64, added over cores, of the fastest "
+    "randomisation; the first one compiles too.",
+    "letter with the RBF kernel is tuned by 3 folds instead of 10, but for the problems apart.",
     "`apart`: every problem is a machine of its own, with the share of the m prototypes that falls "
-    "to its classes and with its own kernel and C.",
-    "letter is tuned by 3 folds instead of 10, but for the problems apart.",
+    "to its classes and with its own kernel and C. The paper seems to do so for 1vs1: Table 11 "
+    "over problems and 160 evaluations is 0.07 to 0.8 s, which by Tables 3 and 4 and the ratio of "
+    "MOC's times to them is what about 2 m / k prototypes take, and a tenth of what m take.",
     "`borrowed`: kernel, prototypes and C as tuned for one class against the rest.",
+    "The code for MOC is the paper's, the binary digits of the class number: with the linear "
+    "kernel pendigits and letter, which depend on it most, agree with the paper to a deviation.",
+    "Most of the paper's deviations are smaller than chance allows on test sets of its sizes: "
+    "8.2 % of 2000 rows (satellite) have a binomial deviation of 0.6, where it prints 0.3 and 0.4.",
 ]
+_ORACLE = (
+    "not for want of tuning: least squares in NumPy on random prototypes, with kernel and C chosen "
+    "on the test rows themselves, errs on "
+)
+_INTERCEPT = (
+    "least squares puts the intercept at the mean label, and the classes are of very unequal size. "
+    "With the threshold of each problem at its fewest training errors the same machine errs on "
+)
+_BETTER = "the paper's 1vs1 has fewer prototypes for a problem, as in the row `apart`."
 # What explains a figure of ours that is far from the paper's.
-WHY: dict[Cell, str] = {}
+WHY = {
+    Cell("satellite", "rbf", "minimum_output", "together"): _ORACLE
+    + "10.3 % with 330 of them, 9.3 with 1000 (k-means centres: 9.9 and 8.8). A kernel or a C for "
+    "every problem changes nothing (10.4, 10.3).",
+    Cell("satellite", "rbf", "one_versus_one", "apart"): _ORACLE
+    + "10.0 % with 94 of them a problem, 8.8 with 330.",
+    Cell("pendigits", "rbf", "minimum_output", "together"): _ORACLE
+    + "1.3 % with 250 of them, 0.7 with 1000 (k-means centres: 1.1 and 0.6). A C for every "
+    "problem changes nothing.",
+    Cell("pendigits", "rbf", "one_versus_one", "apart"): _ORACLE
+    + "0.63 % with 50 of them a problem, 0.35 with 250.",
+    Cell("optdigits", "rbf", "one_versus_one", "together"): _BETTER,
+    Cell("shuttle", "rbf", "minimum_output", "together"): _ORACLE
+    + "0.37 % with 175 of them (k-means centres: 0.32).",
+    Cell("letter", "rbf", "minimum_output", "together"): _ORACLE
+    + "14.3 % with 1500 of them (k-means centres: 12.2).",
+    Cell("shuttle", "linear", "minimum_output", "together"): _INTERCEPT + "14.9 %.",
+    Cell("shuttle", "linear", "one_versus_one", "together"): _INTERCEPT + "2.3 %.",
+}
 
 
 def cells() -> list[Cell]:
@@ -101,9 +134,12 @@ def cells() -> list[Cell]:
 
 def planned(cell: Cell, dtype: str, *, quick: bool) -> int:
     """Randomisations."""
-    if cell.name == "letter" and cell.kernel == "rbf":
-        return 0 if quick or (cell.way == "borrowed" and dtype == "float32") else 1
-    return 1 if quick else 10 if dtype == "float64" else 3
+    large = cell.name == "letter" and cell.kernel == "rbf"
+    if quick:
+        return 0 if large else 1
+    if dtype == "float32":
+        return 0 if cell.way == "borrowed" else 1 if large else 2
+    return 1 if large else 5 if cell.kernel == "rbf" else 10
 
 
 def table10(*, quick: bool, out: Path) -> Report:
@@ -166,9 +202,10 @@ def report(done: dict[str, list[dict[str, Any]]]) -> Report:
         )
         if abs(off) > 2:
             side = "better" if off < 0 else "worse"
+            why = WHY.get(cell, "not explained.")
             notes.append(
                 f"{', '.join(str(value) for value in rows[-1][:3])}: {abs(off):.1f} of the paper's "
-                f"deviations {side} than the paper: {WHY.get(cell, 'not explained.')}"
+                f"deviations {side} than the paper: {why}"
             )
     return Report(
         "Table 10: test misclassification in per cent, mean (standard deviation)",
