@@ -5,8 +5,18 @@ from pathlib import Path
 
 import jax
 
-from . import covertype, folds, gradient, precision, searches, speed, streaming, tables
-from .report import machine_kind, write
+from . import (
+    covertype,
+    folds,
+    gradient,
+    multiclass,
+    precision,
+    searches,
+    speed,
+    streaming,
+    tables,
+)
+from .report import machine_kind, save
 
 BENCHMARKS = {
     "table1": tables.table1,
@@ -21,20 +31,25 @@ BENCHMARKS = {
     "covertype": covertype.run,
     "streaming": streaming.run,
 }
+# Long ones, which go on from what an interrupted run left in the folder.
+RESUMED = {"table10": multiclass.table10}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("name", choices=[*BENCHMARKS, "all"])
+    parser.add_argument("name", choices=[*BENCHMARKS, *RESUMED, "all"])
     parser.add_argument("--quick", action="store_true", help="a few repetitions of the small parts")
     parser.add_argument("--out", type=Path, help="folder for the results (JSON and Markdown)")
     options = parser.parse_args()
     # float64 stays possible beside float32: every benchmark states its dtypes.
     jax.config.update("jax_enable_x64", True)
     out = options.out or Path(__file__).parent / "results" / machine_kind()
-    for name in BENCHMARKS if options.name == "all" else [options.name]:
-        report = BENCHMARKS[name](quick=options.quick)
-        write(out, name, report, quick=options.quick)
+    for name in [*BENCHMARKS, *RESUMED] if options.name == "all" else [options.name]:
+        if name in RESUMED:
+            report = RESUMED[name](quick=options.quick, out=out)
+        else:
+            report = BENCHMARKS[name](quick=options.quick)
+        print(save(out, name, report, quick=options.quick), flush=True)
 
 
 if __name__ == "__main__":

@@ -78,8 +78,15 @@ def mean_sd(values: list[float], digits: int = 2) -> str:
     return f"{np.mean(values):.{digits}f} ({sd:.{digits}f})"
 
 
-def write(out: Path, name: str, report: Report, *, quick: bool) -> None:
-    """Print the table, and write `NAME.md` and `NAME.json` into a folder."""
+def kept(out: Path, name: str, *, quick: bool) -> dict[str, Any]:
+    """The data of an earlier run of the same extent, to go on from; empty if there is none."""
+    file = out / f"{name}.json"
+    content = json.loads(file.read_text()) if file.is_file() else {}
+    return content["data"] if content.get("quick") == quick else {}
+
+
+def save(out: Path, name: str, report: Report, *, quick: bool) -> str:
+    """Write `NAME.md` and `NAME.json` into a folder; returns the text of the first."""
     where = measured_on()
     lines = [f"# {report.title}", ""]
     lines += ["| " + " | ".join(report.columns) + " |", "|" + "---|" * len(report.columns)]
@@ -89,11 +96,11 @@ def write(out: Path, name: str, report: Report, *, quick: bool) -> None:
     if quick:
         lines += ["", "A quick run: fewer repetitions than the benchmark states."]
     text = "\n".join(lines) + "\n"
-    print(text, flush=True)
     out.mkdir(parents=True, exist_ok=True)
     (out / f"{name}.md").write_text(text)
     content = {"title": report.title, "quick": quick, "measured_on": where, "data": report.data}
     (out / f"{name}.json").write_text(json.dumps(content, indent=1, default=float) + "\n")
+    return text
 
 
 def _processor() -> str:

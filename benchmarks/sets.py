@@ -14,13 +14,18 @@ class Split(NamedTuple):
     y_test: np.ndarray
 
 
-# De Brabanter 2010, Tables 5 and 7 (rows of the test set) and 8 and 12 (prototypes).
+# De Brabanter 2010, Tables 5 to 7 (rows of the test set) and 8, 10 and 12 (prototypes).
 TEST_ROWS = {
     "pima": 256,
     "spambase": 1533,
     "magic": 6020,
     "adult": 12222,
     "covertype": 50000,
+    "optdigits": 1870,
+    "satellite": 2000,
+    "pendigits": 3664,
+    "letter": 6333,
+    "shuttle": 14500,
     "boston": 168,
     "concrete": 343,
 }
@@ -30,6 +35,11 @@ PROTOTYPES = {
     "magic": 1000,
     "adult": 500,
     "covertype": 500,
+    "optdigits": 420,
+    "satellite": 330,
+    "pendigits": 250,
+    "letter": 1500,
+    "shuttle": 175,
     "boston": 200,
     "concrete": 120,
 }
