@@ -84,11 +84,12 @@ def test_no_device_sees_the_rows_of_others(mesh):
     # An eighth of the inputs, and blocks of features and predictions.
     assert used.argument_size_in_bytes < 1.1 * (X.nbytes + 2 * X[:, 0].nbytes) / 8 + 1e4
     assert used.temp_size_in_bytes < X.nbytes / 3
-    gathered = [line for line in compiled.as_text().splitlines() if " all-gather(" in line]
-    assert gathered  # the folds' solutions
-    for line in gathered:
-        sizes = re.findall(r"\w\d+\[([\d,]*)\]", line.split(" all-gather(")[0])
-        assert all(math.prod(map(int, size.split(","))) <= 8 * 3 * 10 for size in sizes)
+    # What goes from device to device: sums, solutions and scores of the folds, never rows.
+    moved = re.findall(r"= (.*?) (?:all-\w+|collective-\w+)(?:-start)?\(", compiled.as_text())
+    assert moved
+    for arrays in moved:
+        for shape in re.findall(r"\w\d+\[([\d,]+)\]", arrays):
+            assert math.prod(map(int, shape.split(","))) <= v * 10 * 10, arrays
 
 
 def test_rows_of_no_weight_may_hold_anything_and_fill_a_device(mesh):
