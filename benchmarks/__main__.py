@@ -5,7 +5,7 @@ from pathlib import Path
 
 import jax
 
-from . import covertype, folds, gradient, precision, searches, speed, tables
+from . import covertype, folds, gradient, precision, probabilities, searches, speed, tables
 from .report import machine_kind, write
 
 BENCHMARKS = {
@@ -17,6 +17,7 @@ BENCHMARKS = {
     "searches": searches.run,
     "gradient": gradient.run,
     "precision": precision.run,
+    "probabilities": probabilities.run,
     "speed": speed.run,
     "covertype": covertype.run,
 }
