@@ -4,17 +4,20 @@ import pickle
 
 import jax
 import numpy as np
+import pandas as pd
 import pytest
+from sklearn import config_context
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
 from sklearn.exceptions import NotFittedError
 from sklearn.kernel_ridge import KernelRidge
-from sklearn.metrics import brier_score_loss
+from sklearn.metrics import brier_score_loss, log_loss
 from sklearn.model_selection import GridSearchCV, cross_val_score, train_test_split
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import PolynomialFeatures
+from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+from jsparse import NumericalError
 from jsparse.estimators import (
     FixedSizeLSSVMClassifier,
     FixedSizeLSSVMRegressor,
@@ -120,7 +123,9 @@ def test_several_classes_with_names(machine, scheme):
     assert model.predict_proba(test).shape == (len(test), 3)
     scores = model.decision_function(test)
     np.testing.assert_array_equal(model.classes_[scores.argmax(axis=1)], model.predict(test))
-    assert (np.argmax(model.predict_proba(test), axis=1) == scores.argmax(axis=1)).mean() > 0.9
+    proba = model.predict_proba(test)
+    np.testing.assert_array_equal(proba.argmax(axis=1), scores.argmax(axis=1))
+    assert log_loss(y_test, proba) < 0.5 * log_loss(y_test, np.full((len(test), 3), 1 / 3))
 
 
 def test_in_a_pipeline_and_a_grid_search():
@@ -135,6 +140,49 @@ def test_in_a_pipeline_and_a_grid_search():
         cv=3,
     ).fit(X[:200], y[:200])
     assert grid.best_params_["n_prototypes"] == 40
+
+
+def test_weights_are_routed_and_outputs_are_arrays(cancer):
+    X, y = cancer
+    frame = pd.DataFrame(X[:200, :5], columns=list("abcde"))
+    w = np.where(y[:200] == 1, 3.0, 1.0)
+    model = FixedSizeLSSVMClassifier(20, **QUICK, cv=3)
+    with config_context(enable_metadata_routing=True):
+        model.set_fit_request(sample_weight=True)
+        model.set_partial_fit_request(sample_weight=True, classes=True)
+        pipe = make_pipeline(StandardScaler().set_output(transform="pandas"), model)
+        pipe.fit(frame, y[:200], sample_weight=w)
+    fitted = pipe[-1]
+    assert list(fitted.feature_names_in_) == list("abcde")
+    direct = FixedSizeLSSVMClassifier(20, **QUICK, cv=3)
+    direct.fit(StandardScaler().fit_transform(frame), y[:200], w)
+    np.testing.assert_array_equal(
+        pipe.predict_proba(frame), direct.predict_proba(StandardScaler().fit_transform(frame))
+    )
+    with pytest.raises(ValueError, match="feature names"):
+        fitted.partial_fit(pipe[0].transform(frame)[list("edcba")], y[:200])
+
+
+def test_class_weights_move_decisions_and_probabilities_alike(cancer):
+    X, y = cancer
+    X = X[:, :2]
+    options = {"lengthscale": 2.0, "C": 1.0, "cv": 5, "random_state": 0}
+    for weight, more in (({0: 10.0}, 0), ({1: 10.0}, 1)):
+        plain = FixedSizeLSSVMClassifier(20, **options).fit(X[:400], y[:400])
+        moved = FixedSizeLSSVMClassifier(20, **options, class_weight=weight).fit(X[:400], y[:400])
+        before, after = plain.predict_proba(X[400:])[:, more], moved.predict_proba(X[400:])[:, more]
+        assert after.mean() > before.mean() + 0.1
+        chosen = moved.predict(X[400:])
+        np.testing.assert_array_equal(chosen == more, after > 0.5)
+
+
+def test_values_that_overflow_are_no_prediction(cancer):
+    X, y = cancer
+    model = FixedSizeLSSVMClassifier(20, kernel="linear", C=1.0, cv=3, random_state=0).fit(
+        X[:100].astype(np.float32), y[:100]
+    )
+    with pytest.raises(NumericalError, match="row 0 is not finite"):
+        model.predict(X[:3] * 1e300)
 
 
 def test_the_dual_is_kernel_ridge_with_an_intercept():

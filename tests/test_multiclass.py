@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_iris
 
+from jsparse._status import CONVERGED
 from jsparse.features import Nystroem
 from jsparse.kernels import RBF
 from jsparse.machines import fixed_size
-from jsparse.multiclass import decode, distances, output_code
+from jsparse.multiclass import accumulate_code, decode, distances, output_code
 from jsparse.normal_equations import accumulate, accumulate_groups
 from jsparse.tuning.cross_validation import cross_validate
 from jsparse.tuning.folds import stratified_folds
@@ -128,6 +129,38 @@ def test_one_pass_equals_separate_fits(scheme, own_C):
     fitted = fixed_size.fit_classes(phi, C, X, labels, code, w)
     expected = separately(phi, C, X, labels, w, code.matrix)
     np.testing.assert_allclose(fitted.expansion(X), expected, atol=1e-10)
+
+
+@pytest.mark.parametrize("scheme", [*SCHEMES, OWN], ids=[*SCHEMES, "own"])
+def test_classes_that_come_later_are_added(scheme):
+    X, labels, w = problem()
+    code = output_code(scheme, 4)
+    phi = Nystroem(RBF(1.0), X[:10])
+    early = np.asarray(labels) < 2
+    first, later = (
+        accumulate_code(code, phi, X[rows], labels[rows], w[rows]) for rows in (early, ~early)
+    )
+    all_rows = fixed_size.fit_classes(phi, 3.0, X, labels, code, w)
+    added = fixed_size.solve(phi, first + later, 3.0, code)
+    np.testing.assert_allclose(added.expansion(X), all_rows.expansion(X), atol=1e-10)
+    assert int(added.status) == int(all_rows.status) == CONVERGED
+    # With classes 0 and 1 only, a problem of the classes 2 and 3 has no rows and no opinion.
+    alone = fixed_size.solve(phi, first, 3.0, code)
+    assert int(alone.status) == CONVERGED
+    values = np.asarray(alone.expansion(X))
+    empty = ~np.asarray(code.matrix)[:2].any(axis=0)
+    assert empty.sum() == (1 if scheme == "one_versus_one" else 0)
+    assert not values[:, empty].any()
+    assert np.isfinite(values).all()
+
+
+@pytest.mark.parametrize(("C", "penalty"), [(0.0, 0.0), (np.nan, 0.0), (1.0, -1.0)])
+def test_solving_sums_refuses_what_fitting_refuses(as_users_call, C, penalty):
+    X, _, w = problem()
+    phi = Nystroem(RBF(1.0), X[:10])
+    sums = accumulate(phi, X, X[:, 0], w)
+    with pytest.raises(ValueError, match="expected"):
+        fixed_size.solve(phi, sums, C, intercept_penalty=penalty)
 
 
 @pytest.mark.parametrize("scheme", [*SCHEMES, OWN], ids=[*SCHEMES, "own"])

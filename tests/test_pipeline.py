@@ -154,6 +154,11 @@ def test_regression_and_linear_kernels():
         (lambda X, y: (X, y, {"weights": np.zeros(60)}), "weights: expected"),
         (lambda X, y: (X, y, {"weights": (y == y[0]) * 1.0}), "some weight in every class"),
         (lambda X, y: (X, y, {"class_weight": {"odd": 2.0}}), "class_weight: expected labels"),
+        (lambda X, y: (X, y, {"classes": ["benign", 0]}), "y: expected labels among"),
+        (
+            lambda X, y: (X, X[:, 0], {"task": "regression", "classes": ["a", "b"]}),
+            "classes: expected None",
+        ),
         (lambda X, y: (X, X[:, 0], {}), "ask for task='regression'"),
         (lambda X, y: (X, X[:, 0], {"task": "regression", "metric": "misclassification"}), "mse"),
     ],
@@ -174,6 +179,16 @@ def test_several_classes(scheme):
     own = small(data.X, data.y, multiclass=scheme, C_per_problem=True)
     assert own.C.shape == (tuned.code.matrix.shape[1],)
     assert (own.predict(data.X) == data.y).mean() > 0.95
+
+
+@pytest.mark.parametrize("scheme", ["one_versus_one", "one_versus_rest", "minimum_output"])
+def test_classes_may_have_no_rows_yet(scheme):
+    data = demo_set("iris")
+    more = ["zinnia", "aster", *np.unique(data.y)]  # two that no problem can tell apart
+    tuned = small(data.X, data.y, multiclass=scheme, classes=more, class_weight="balanced")
+    assert tuned.classes.tolist() == sorted(more)
+    assert (tuned.predict(data.X) == data.y).mean() > 0.95
+    assert tuned.cv_error < 0.08
 
 
 def test_a_weight_of_zero_is_a_row_that_is_not_there(cancer):

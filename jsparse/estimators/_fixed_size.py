@@ -57,17 +57,16 @@ class FixedSize(Machine):
         dtype = self.prototypes_.dtype
         # Weightless rows up to a round number: batches of many sizes compile a few times only.
         n, block = len(X), rows_in_block(None)
-        padding = min(1 << (n - 1).bit_length(), -(-n // block) * block) - n
-        w = np.pad(np.ones(n) if weights is None else weights, (0, padding))
-        targets = np.pad(targets, (0, padding))
+        padding = (0, min(1 << (n - 1).bit_length(), -(-n // block) * block) - n)
+        w = np.pad(np.ones(n) if weights is None else weights, padding)
+        targets = np.pad(targets, padding)
         with np.errstate(over="ignore"), jax.enable_x64(dtype == np.float64):
-            w = jnp.asarray(w, dtype)
-            Z = self.expansion_.scaling.apply(finite_table(X.astype(dtype)))
-            Z = jnp.pad(Z, [(0, padding), (0, 0)])
+            Z = finite_table(np.pad(X.astype(dtype), [padding, (0, 0)]))
+            Z, w = self.expansion_.scaling.apply(Z), jnp.asarray(w, dtype)
             if code is None:
-                targets = targets.astype(dtype)
-                check_finite("y", targets)
-                equations += accumulate(phi, Z, targets, w)
+                y = jnp.asarray(targets, dtype)
+                check_finite("y", y)
+                equations += accumulate(phi, Z, y, w)
             else:
                 code = code.astype(dtype)
                 equations += accumulate_code(code, phi, Z, jnp.asarray(targets), w)
