@@ -5,7 +5,18 @@ from pathlib import Path
 
 import jax
 
-from . import covertype, folds, gradient, precision, searches, speed, streaming, tables
+from . import (
+    covertype,
+    folds,
+    gradient,
+    outliers,
+    precision,
+    searches,
+    sizes,
+    speed,
+    streaming,
+    tables,
+)
 from .report import machine_kind, write
 
 BENCHMARKS = {
@@ -20,6 +31,8 @@ BENCHMARKS = {
     "speed": speed.run,
     "covertype": covertype.run,
     "streaming": streaming.run,
+    "figure2": sizes.run,
+    "outliers": outliers.run,
 }
 
 
