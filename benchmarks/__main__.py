@@ -10,9 +10,11 @@ from . import (
     folds,
     gradient,
     multiclass,
+    outliers,
     precision,
     probabilities,
     searches,
+    sizes,
     speed,
     streaming,
     tables,
@@ -32,6 +34,8 @@ BENCHMARKS = {
     "speed": speed.run,
     "covertype": covertype.run,
     "streaming": streaming.run,
+    "figure2": sizes.run,
+    "outliers": outliers.run,
 }
 # Long ones, which go on from what an interrupted run left in the folder.
 RESUMED = {"table10": multiclass.table10}

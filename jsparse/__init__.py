@@ -29,6 +29,7 @@ from .tuning.pipeline import train as train
 from .tuning.plan import Plan as Plan
 from .tuning.plan import plan as plan
 from .tuning.problem import tuning_problem as tuning_problem
+from .tuning.search import Tuning as Tuning
 from .tuning.search import load_history as load_history
 from .tuning.search import save_history as save_history
 from .tuning.search import tune as tune

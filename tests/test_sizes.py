@@ -1,0 +1,314 @@
+"""Several numbers of prototypes: the curve of errors, and the size chosen from it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference import fixed_size as reference
+
+from jsparse import fixed_size, tune, tune_sizes, tuning_problem
+from jsparse.cli.main import main
+from jsparse.data import demo_set
+from jsparse.estimators import FixedSizeLSSVMRegressor
+from jsparse.kernels import RBF, Matern32
+from jsparse.machines import robust
+from jsparse.prototypes import interleaved
+from jsparse.tuning.folds import folds_from_assignment
+from jsparse.tuning.paths import walk
+from jsparse.tuning.pipeline import train
+from jsparse.tuning.problem import Scoring, feature_map
+from jsparse.tuning.sizes import smallest_within
+
+
+def regression(n=60, d=2, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, d))
+    return X, np.sin(2 * X[:, 0]) + 0.3 * rng.standard_normal(n)
+
+
+def tuned_sizes(X, y, sizes, dtype, kernel=None, **options):
+    """By `tune_sizes`, on three folds, with the first rows for prototypes."""
+    Z, target = jnp.asarray(X, dtype), jnp.asarray(y, dtype)
+    folds = folds_from_assignment(np.arange(len(X)) % 3)
+    kernel = RBF(1.0) if kernel is None else kernel
+    problem = tuning_problem(kernel, Z[: max(sizes)], Z, target, folds)
+    p = sum(np.size(leaf) for leaf in jax.tree.leaves(kernel))
+    settings = {
+        "key": jax.random.key(0),
+        "metric": "mse",
+        "low": np.full(p, -1.0),
+        "high": np.full(p, 1.5),
+        "C": np.array([1.0, 10.0, 100.0]),
+        "max_evaluations": 6,
+    }
+    return problem, tune_sizes(problem, sizes, **{**settings, **options})
+
+
+def test_each_size_is_scored_as_refitting_scores_its_own_prototypes(dtype):
+    X, y = regression()
+    _, choice = tuned_sizes(X, y, [3, 6, 12], dtype)
+    assert choice.sizes.tolist() == [3, 6, 12]
+    assignment = np.arange(len(y)) % 3
+    tol = {"float64": 1e-8, "float32": 2e-3}[dtype]
+    for m, error, spread, tuned in zip(
+        choice.sizes, choice.errors, choice.standard_errors, choice.tunings, strict=True
+    ):
+        Phi = reference.nystroem(X, X[:m], float(tuned.kernel.lengthscale))
+        f = reference.cross_validate(Phi, y, tuned.C, assignment, 0.0)
+        by_fold = [np.mean((f - y)[assignment == fold] ** 2) for fold in range(3)]
+        np.testing.assert_allclose(error, np.mean((f - y) ** 2), rtol=tol)
+        np.testing.assert_allclose(spread, np.std(by_fold, ddof=1) / np.sqrt(3), rtol=10 * tol)
+        assert error == min(e.scores.min() for e in tuned.history)
+
+
+def test_a_local_search_ends_at_a_kernel_better_than_those_beside_it():
+    X, y = regression()
+    problem, choice = tuned_sizes(X, y, [3, 5, 20], "float64")
+    # 5 is a quarter of 20: up to there the search is over the whole range, on the same grid.
+    first, second, last = choice.tunings
+    for one, other in zip(first.history[:4], second.history[:4], strict=True):
+        assert one.theta == other.theta
+    tried = np.array([e.theta[0] for e in last.history])
+    assert tried[0] == second.theta[0]
+    assert len(tried) == len(np.unique(tried)) <= 6
+    C = jnp.array([[1.0, 10.0, 100.0]])
+    width = 2.5 / 3 / 2  # four kernels on a grid, then one halving
+    for theta in (last.theta[0] - width, last.theta[0] + width):
+        if -1 <= theta <= 1.5:
+            scores = problem.scores(jnp.array([[theta]]), C, Scoring("mse"))
+            assert scores[0].min() > last.score
+
+
+@pytest.mark.parametrize(
+    ("lowest", "start", "steps"), [(0.3, 0.0, 2), (0.3, 1.0, 5), (-1.0, -0.9, 1), (2.0, 1.5, 4)]
+)
+def test_a_walk_brackets_the_minimum_within_the_bounds(lowest, start, steps):
+    asked = []
+
+    def scores(points):
+        asked.extend(points[:, 0])
+        return (points[:, 0] - lowest) ** 2
+
+    walk(-1.0, 2.0, np.array([start]), 10, scores)
+    width = 3 / 5 / 2**2  # of ten evaluations six are an even grid, and two rounds halve its width
+    best = min(asked, key=lambda t: (t - lowest) ** 2)
+    assert abs(best - lowest) <= width / 2 or min(best + 1, 2 - best) < width
+    assert min(asked) >= -1
+    assert max(asked) <= 2
+    assert len(asked) == len(set(asked)) <= steps + 3
+
+
+def test_a_walk_ends_with_its_budget():
+    asked = []
+
+    def falling(points):
+        asked.extend(points[:, 0])
+        return points[:, 0]
+
+    walk(-1.0, 2.0, np.array([1.9]), 10, falling)
+    assert len(asked) == 10
+
+
+@pytest.mark.parametrize("tolerance", [0.0, 0.5, 1.0, 3.0])
+def test_the_smallest_size_within_the_tolerance(tolerance):
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        errors, spread = rng.uniform(1, 2, 5), rng.uniform(0, 0.5, 5)
+        best = 0
+        for i in range(5):
+            if errors[i] < errors[best]:
+                best = i
+        for i in range(5):
+            if errors[i] <= errors[best] + tolerance * spread[best]:
+                break
+        assert smallest_within(errors, spread, tolerance) == i
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_beginning_of_an_interleaved_order_has_its_share_of_every_class(seed):
+    labels = np.random.default_rng(seed).choice(["a", "b", "c"], 40, p=[0.1, 0.3, 0.6])
+    order = interleaved(jax.random.key(seed), 40, labels)
+    assert sorted(order) == list(range(40))
+    for k in range(3, 41):
+        for label in "abc":
+            share = k * np.mean(labels == label)
+            count = np.sum(labels[order[:k]] == label)
+            assert count >= 1
+            assert abs(count - share) < 2
+    plain = interleaved(jax.random.key(seed), 40)
+    assert sorted(plain) == list(range(40))
+    assert not np.array_equal(plain, order)
+
+
+OPTIONS = {"key": jax.random.key(0), "folds": 3, "max_evaluations": 3}
+
+
+def test_a_smaller_machine_has_the_first_prototypes_of_a_larger_one(dtype):
+    X, y = regression(80)
+    small, large = (
+        train(X, y, task="regression", n_prototypes=[5, 20], size_tolerance=tolerance, **OPTIONS)
+        for tolerance in (1e9, 0.0)
+    )
+    np.testing.assert_array_equal(small.sizes.errors, large.sizes.errors)
+    assert len(small.prototype_rows) == small.sizes.size == 5
+    assert len(large.prototype_rows) == large.sizes.size == [5, 20][np.argmin(large.sizes.errors)]
+    np.testing.assert_array_equal(small.prototype_rows, large.prototype_rows[:5])
+    # The one trained is the one chosen.
+    assert small.cv_error == small.sizes.errors[0]
+    Z = small.expansion.scaling.apply(jnp.asarray(X, dtype))
+    fitted = fixed_size.fit(small.kernel, Z[small.prototype_rows], small.C, Z, jnp.asarray(y))
+    tol = {"float64": 1e-7, "float32": 1e-2}[dtype]
+    np.testing.assert_allclose(small.expansion(X.astype(dtype)), fitted.expansion(Z), atol=tol)
+
+
+def test_several_classes_with_weights():
+    data = demo_set("iris")
+    weights = np.where(np.arange(150) % 10 == 0, 0.0, 1.0)
+    model = train(
+        data.X,
+        data.y,
+        task="classification",
+        n_prototypes=[6, 24],
+        multiclass="one_versus_one",
+        weights=weights,
+        C_per_problem=True,
+        out_of_fold=True,
+        selection="uniform",
+        **OPTIONS,
+    )
+    assert model.sizes.size in (6, 24)
+    assert not set(model.prototype_rows) & set(np.flatnonzero(weights == 0))
+    assert model.out_of_fold.shape == (150, 3)
+    assert (model.predict(data.X) == data.y).mean() > 0.9
+
+
+def test_a_loss_for_outliers():
+    X, y = regression(50)
+    C = np.array([1.0, 100.0])
+    options = {**OPTIONS, "loss": "huber", "C": C, "selection": "uniform"}
+    model = train(X, y, task="regression", n_prototypes=[4, 12], **options)
+    Z = model.expansion.scaling.apply(jnp.asarray(X))
+    phi = feature_map(model.kernel, Z[model.prototype_rows])
+    fitted = robust.fit(phi, model.C, Z, jnp.asarray(y), loss="huber")
+    np.testing.assert_allclose(model.expansion(X), fitted.expansion(Z), atol=1e-7)
+
+
+def test_several_parameters_go_by_the_simplex_from_the_size_before():
+    X, y = regression()
+    kernel = RBF(1.0) + 0.5 * Matern32(1.0)
+    _, choice = tuned_sizes(X, y, [4, 12], "float64", kernel=kernel, max_evaluations=16)
+    first, second = choice.tunings
+    assert len(first.history) == 16
+    assert len(second.history) == 7  # the simplex's part of 16
+    np.testing.assert_allclose(second.history[0].theta, first.theta, rtol=1e-12)
+
+
+def test_the_papers_search_goes_on_from_kernel_and_C():
+    X, y = regression()
+    _, choice = tuned_sizes(X, y, [4, 12], "float64", method="csa", max_evaluations=16)
+    first, second = choice.tunings
+    assert len(second.history) == 7
+    np.testing.assert_allclose(second.history[0].theta, first.theta, rtol=1e-12)
+    np.testing.assert_allclose(second.history[0].C, first.C, rtol=1e-12)
+
+
+def test_ctrl_c_keeps_the_sizes_looked_at():
+    X, y = regression()
+    seen = []
+
+    def interrupt(done, planned, best):
+        seen.append((done, planned, best))
+        if done == 7:
+            raise KeyboardInterrupt
+
+    _, choice = tuned_sizes(X, y, [4, 12], "float64", progress=interrupt)
+    assert choice.sizes.tolist() == [4, 12]
+    assert len(choice.tunings[1].history) == 1
+    assert choice.tuning.stopped == choice.stopped == "interrupted"
+    assert [done for done, _, _ in seen] == list(range(1, 8))
+    assert seen[-1][1] == 12
+    assert seen[-1][2] == choice.errors.min()
+
+
+def test_a_search_out_of_time_leaves_sizes_out():
+    X, y = regression()
+    _, choice = tuned_sizes(X, y, [4, 12], "float64", max_seconds=0.0)
+    assert choice.sizes.tolist() == [4]
+    assert choice.stopped == "seconds"
+
+
+def test_a_start_of_another_kernel_is_refused():
+    X, y = regression()
+    problem, choice = tuned_sizes(X, y, [4], "float64")
+    start = choice.tuning._replace(theta=np.zeros(2))
+    with pytest.raises(ValueError, match="start: expected one of 1 parameters"):
+        tune(
+            problem,
+            key=jax.random.key(0),
+            metric="mse",
+            low=np.array([-1.0]),
+            high=np.array([1.0]),
+            C=np.ones(1),
+            start=start,
+        )
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_prototypes": []}, "n_prototypes: expected increasing numbers, at least one"),
+        ({"n_prototypes": [10, 10]}, "n_prototypes: expected increasing numbers"),
+        ({"n_prototypes": [20, 10]}, "n_prototypes: expected increasing numbers"),
+        ({"n_prototypes": [10, 61]}, r"the number of rows \(60\), got 61"),
+        ({"n_prototypes": [0, 10]}, "between 1 and the number of rows"),
+        ({"n_prototypes": [5, 10.0]}, "expected a whole number"),
+        ({"n_prototypes": [5, "all"]}, "expected a whole number"),
+        ({"n_prototypes": [5, 10], "size_tolerance": -1.0}, "tolerance: expected a number of at"),
+        ({"n_prototypes": [5, 10], "size_tolerance": np.nan}, "tolerance: expected a number of at"),
+        ({"n_prototypes": [5, 10], "kernel": "linear"}, "one number for the linear kernel"),
+        ({"n_prototypes": [5, 10], "history": []}, "history: expected None"),
+    ],
+)
+def test_bad_sizes_are_told_before_any_work(monkeypatch, options, message):
+    monkeypatch.setattr("jsparse.tuning.pipeline.renyi", None)  # no work may be done
+    with pytest.raises(ValueError, match=message):
+        train(*regression(), task="regression", key=jax.random.key(0), **options)
+
+
+def test_a_problem_without_or_with_too_few_prototypes_is_refused():
+    X, y = regression()
+    options = {"key": jax.random.key(0), "metric": "mse", "C": np.ones(1)}
+    bounds = {"low": np.array([-1.0]), "high": np.array([1.0])}
+    problem, _ = tuned_sizes(X, y, [4], "float64")
+    with pytest.raises(ValueError, match=r"the number of prototypes \(4\), got 5"):
+        tune_sizes(problem, [2, 5], **options, **bounds)
+    with pytest.raises(ValueError, match="problem: expected one with prototypes"):
+        tune_sizes(problem._replace(prototypes=None), [2], **options, **bounds)
+
+
+def test_an_estimator_takes_several_sizes():
+    X, y = regression()
+    options = {"cv": 3, "max_evaluations": 3, "selection": "uniform", "random_state": 0}
+    model = FixedSizeLSSVMRegressor([5, 15], **options).fit(X, y)
+    assert len(model.prototypes_) in (5, 15)
+
+
+def test_the_command_line_shows_the_curve(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    X, y = regression()
+    np.savetxt(tmp_path / "t.csv", np.c_[X, y], delimiter=",", header="a,b,y", comments="")
+    fit = ["fit", str(tmp_path / "t.csv"), "--target", "y", "--out", str(tmp_path / "m"), "--quiet"]
+    cache = jax.config.jax_compilation_cache_dir
+    try:
+        code = main([*fit, "--folds", "3", "--evaluations", "3", "--prototypes", "5,15"])
+        refused = main([*fit, "--stream", "--prototypes", "5,15"])
+    finally:
+        jax.config.update("jax_compilation_cache_dir", cache)
+    told = capsys.readouterr()
+    assert code == 0
+    curve = [row.split(":")[0].strip() for row in told.out.splitlines() if "+-" in row]
+    assert curve == ["5", "15"]
+    assert told.out.count(" chosen") == 1
+    assert refused == 2
+    assert "expected one number with --stream" in told.err
