@@ -5,7 +5,7 @@ from pathlib import Path
 
 import jax
 
-from . import covertype, folds, gradient, precision, searches, speed, tables
+from . import covertype, dual, folds, gradient, multiclass_speed, precision, searches, speed, tables
 from .report import machine_kind, write
 
 BENCHMARKS = {
@@ -18,6 +18,8 @@ BENCHMARKS = {
     "gradient": gradient.run,
     "precision": precision.run,
     "speed": speed.run,
+    "speed_multiclass": multiclass_speed.run,
+    "dual": dual.run,
     "covertype": covertype.run,
 }
 
