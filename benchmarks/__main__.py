@@ -7,9 +7,11 @@ import jax
 
 from . import (
     covertype,
+    dual,
     folds,
     gradient,
     multiclass,
+    multiclass_speed,
     outliers,
     precision,
     probabilities,
@@ -32,6 +34,8 @@ BENCHMARKS = {
     "precision": precision.run,
     "probabilities": probabilities.run,
     "speed": speed.run,
+    "speed_multiclass": multiclass_speed.run,
+    "dual": dual.run,
     "covertype": covertype.run,
     "streaming": streaming.run,
     "figure2": sizes.run,

@@ -167,18 +167,17 @@ class RidgeSystem(NamedTuple):
         The intercept is eliminated, which leaves the centred matrix: factorised once, it serves
         every `C`. What `p > 0` adds to it is a rank-one term, by Sherman and Morrison.
         """
-        f, N, t = self.feature_sum[:, None], self.weight_sum, rhs_intercept[None, :]
+        f, N, t = self.feature_sum, self.weight_sum, rhs_intercept[None, :]
         shifts = 1 / C
-        # One call for both right-hand sides: the centred one and the rank-one vector.
-        both = jnp.concatenate([rhs - dot(f, t) / N, f], axis=1)
-        solved = resolvent(self.centred, both, shifts)
-        x, u = solved[:, :, :-1], solved[:, :, -1:]
-        alpha = rank_one_weight(N, self.intercept_penalty, C)[:, None, None]
-        fx, fu = dot(f.T, x), dot(f.T, u)
-        w = x + alpha * u * (t[None] - fx) / (1 + alpha * fu)
-        denominator = N + self.intercept_penalty * shifts
-        b = (t - dot(f.T, w)[:, 0, :]) / denominator[:, None]
-        return w, b
+        # One call for both right-hand sides: the centred one and the rank-one vector. Vectors are
+        # rows here.
+        both = jnp.concatenate([rhs - f[:, None] * t / N, f[:, None]], axis=1)
+        solved = jnp.swapaxes(resolvent(self.centred, both, shifts), 1, 2)
+        x, u = solved[:, :-1], solved[:, -1:]
+        alpha = rank_one_weight(N, self.intercept_penalty, C)[:, None]
+        w = x + (alpha * (t - dot(x, f)) / (1 + alpha * dot(u, f)))[:, :, None] * u
+        b = (t - dot(w, f)) / (N + self.intercept_penalty * shifts)[:, None]
+        return jnp.swapaxes(w, 1, 2), b
 
 
 def ridge_system(
@@ -237,8 +236,9 @@ def ridge(
     w, b = system.solve(C, c, t)
     shifts = 1 / C
 
-    residual = dot(gram, w) + feature_sum[None, :, None] * b[:, None, :] - c[None]
-    residual = jnp.linalg.norm(residual + shifts[:, None, None] * w, axis=1)
+    rows = jnp.swapaxes(w, 1, 2)
+    residual = dot(rows, gram) + b[:, :, None] * feature_sum[None, None] - c.T[None]
+    residual = jnp.linalg.norm(residual + shifts[:, None, None] * rows, axis=2)
     scale = jnp.linalg.norm(c, axis=0)[None]
     relative = jnp.max(residual / jnp.where(scale > 0, scale, 1), axis=1, initial=0)
 

@@ -1,0 +1,178 @@
+"""Speed with 26 classes, as ratios within one run: one-versus-rest and one-versus-one on letter."""
+
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from sklearn.svm import SVC
+
+import jsparse
+from jsparse.data import benchmark_set
+from jsparse.features import Nystroem
+from jsparse.kernels import RBF
+from jsparse.multiclass import output_code
+from jsparse.normal_equations import NormalEquations, accumulate_groups
+from jsparse.tuning.problem import Scoring, evaluate, tuning_problem
+
+from .report import Report, alternated
+
+M, FOLDS = 500, 5
+C = np.geomspace(1e-2, 1e6, 12)
+
+
+def run(*, quick: bool) -> Report:
+    rows, notes, data = [], [], {}
+    for part in (one_versus_rest, one_versus_one, final_fit):
+        more_rows, more_notes, numbers = part(quick)
+        rows, notes = rows + more_rows, notes + more_notes
+        data[part.__name__] = numbers
+    columns = ["what", "seconds", "against", "seconds", "ratio", "mark"]
+    title = "Speed with 26 classes: letter, float32, warm, compilation apart"
+    return Report(title, columns, rows, notes, data)
+
+
+def _letter() -> tuple[np.ndarray, np.ndarray]:
+    data = benchmark_set("letter")
+    X = (data.X - data.X.mean(0)) / data.X.std(0)
+    return X.astype(np.float32), np.unique(data.y, return_inverse=True)[1].astype(np.int32)
+
+
+def one_versus_rest(quick: bool):
+    """From raw rows to a tuned and fitted model, against one SVC fit with fixed parameters."""
+    X, y = _letter()
+
+    def ours(key: int) -> dict[str, float]:
+        start = time.perf_counter()
+        model = jsparse.train(
+            X, y, task="classification", n_prototypes=M, folds=FOLDS, C=C, key=jax.random.key(key)
+        )
+        seconds = time.perf_counter() - start
+        apart = model.seconds["compile"]
+        return {"seconds": seconds - apart, "compile": apart, "error": 100 * model.cv_error,
+                "kernels": len(model.tuning.history)}  # fmt: skip
+
+    def theirs() -> float:
+        start = time.perf_counter()
+        SVC(C=10, gamma=0.2).fit(X, y)
+        return time.perf_counter() - start
+
+    first = ours(0)
+    runs = [(theirs(), ours(key)) for key in range(1, 3 if quick else 6)]
+    svc = float(np.median([a for a, _ in runs]))
+    mine = float(np.median([b["seconds"] for _, b in runs]))
+    last = runs[-1][1]
+    row = [
+        f"one-versus-rest, m = {M}: {last['kernels']} kernels x {len(C)} C x {FOLDS} folds, fit",
+        f"{mine:.2f}",
+        "one SVC fit",
+        f"{svc:.2f}",
+        f"{mine / svc:.2f}",
+        "2",
+    ]
+    note = (
+        f"One-versus-rest: {len(X)} rows for both; cross-validated error {last['error']:.2f} %; "
+        f"compilation {first['compile']:.1f} s once. SVC(C=10, gamma=0.2)."
+    )
+    return [row], [note], {"runs": runs, "first": first}
+
+
+def one_versus_one(quick: bool):
+    """One kernel's cross-validation of all pairs of classes, against its parts done bare."""
+    X, y = _letter()
+    X, labels = jnp.asarray(X), jnp.asarray(y)
+    n, k = len(X), int(y.max()) + 1
+    code = output_code("one_versus_one", k).astype(X.dtype)
+    folds = jsparse.stratified_folds(jax.random.key(0), y, FOLDS)
+    Z = X[np.random.default_rng(0).permutation(n)[:M]]
+    problem = tuning_problem(RBF(4.0), Z, X, labels, folds, None, code)
+    theta, grid = jnp.log(jnp.full(1, 4.0, X.dtype)), jnp.asarray(C, X.dtype)
+    phi = Nystroem(RBF(4.0), Z)
+    fold_of = jnp.repeat(jnp.arange(FOLDS, dtype=jnp.int32), folds.index.shape[1])
+    rows = folds.index.reshape(-1)
+    seen = folds.valid.reshape(-1).astype(X.dtype)
+    group = jnp.where(seen > 0, fold_of * k + labels[rows], -1)
+
+    @jax.jit
+    def sums(phi: Nystroem) -> NormalEquations:
+        nothing = jnp.zeros((len(rows), 0), X.dtype)
+        return accumulate_groups(phi, X[rows], nothing, seen, group, n_groups=FOLDS * k)
+
+    systems, problems = code.members.shape[0], code.matrix.shape[1]
+    batch = 65
+    gram = sums(phi).gram.reshape(FOLDS, k, M * M).sum(axis=0)
+    pairs = (code.members[:batch] @ gram).reshape(batch, M, M)
+    coefficients = jnp.ones((M, len(C) * problems), X.dtype)
+    # In blocks, as the predictions themselves: all at once they would not stay in memory.
+    values = jax.jit(
+        lambda K, w: jax.lax.map(lambda K: jnp.sum(jnp.matmul(K, w, precision="highest")), K)
+    )
+    calls = {
+        "evaluation": lambda: evaluate(problem, theta, grid, Scoring("misclassification")),
+        "sums": lambda: sums(phi),
+        "factorisations": lambda: _bare(pairs),
+        "eigendecompositions": lambda: _eigen(pairs),
+        "predictions": lambda: values(jnp.ones((FOLDS, n // FOLDS, M), X.dtype), coefficients),
+    }
+    seconds = alternated(calls, 2 if quick else 5)
+    each = {name: seconds[name] / batch for name in ("factorisations", "eigendecompositions")}
+    count = FOLDS * systems
+    sum_of = {name: seconds["sums"] + count * each[name] for name in each}
+    floor = sum_of["factorisations"] + seconds["predictions"]
+    whole = seconds["evaluation"]
+    what = f"one-versus-one, m = {M}: one kernel x {len(C)} C x {FOLDS} folds"
+    table = [
+        [what, f"{whole:.2f}", against, f"{bare:.2f}", f"{whole / bare:.2f}", mark]
+        for against, bare, mark in (
+            (f"sums + {count} bare factorisations + predictions", floor, "1.5"),
+            (f"sums + {count} bare factorisations", sum_of["factorisations"], ""),
+            (f"sums + {count} bare eigendecompositions", sum_of["eigendecompositions"], ""),
+        )
+    ]
+    note = (
+        f"One-versus-one: {problems} problems, {n} rows; bare are the sums {seconds['sums']:.2f} s,"
+        f" a factorisation {1e3 * each['factorisations']:.2f} ms (what the device has for it, of "
+        f"the library's: LAPACK's tridiagonal reduction on a CPU, else an eigendecomposition), an "
+        f"eigendecomposition {1e3 * each['eigendecompositions']:.2f} ms, the product that gives "
+        f"every row the values of every problem and C {seconds['predictions']:.2f} s."
+    )
+    return table, [note], seconds
+
+
+@jax.jit
+def _bare(grams: jax.Array) -> jax.Array:
+    if jax.default_backend() != "cpu":
+        return jnp.linalg.eigh(grams)[0]
+    return jax.lax.map(lambda A: jax.lax.linalg.tridiagonal(A, lower=False), grams)[1]
+
+
+@jax.jit
+def _eigen(grams: jax.Array) -> jax.Array:
+    return jax.lax.map(lambda A: jnp.linalg.eigh(A)[1], grams)
+
+
+def final_fit(quick: bool):
+    """The fit of all pairs for one C with many prototypes, against bare eigendecompositions."""
+    X, y = _letter()
+    X, labels = jnp.asarray(X), jnp.asarray(y)
+    m, batch = (600 if quick else 1500), 4
+    code = output_code("one_versus_one", int(y.max()) + 1)
+    phi = Nystroem(RBF(4.0), X[np.random.default_rng(0).permutation(len(X))[:m]])
+    gram = jsparse.accumulate(phi, X, jnp.zeros(len(X), X.dtype)).gram
+    grams = jnp.broadcast_to(gram, (batch, m, m))
+    calls = {
+        "fit": lambda: jsparse.fixed_size.fit_classes(phi, 100.0, X, labels, code),
+        "eigendecompositions": lambda: _eigen(grams),
+    }
+    seconds = alternated(calls, 1 if quick else 3)
+    count = code.matrix.shape[1]
+    bare = count * seconds["eigendecompositions"] / batch
+    row = [
+        f"one-versus-one, m = {m}: fit with one C",
+        f"{seconds['fit']:.1f}",
+        f"{count} bare eigendecompositions",
+        f"{bare:.1f}",
+        f"{seconds['fit'] / bare:.2f}",
+        "",
+    ]
+    return [row], [], seconds
