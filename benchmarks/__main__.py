@@ -6,7 +6,7 @@ from pathlib import Path
 import jax
 
 from . import covertype, folds, gradient, multiclass, precision, searches, speed, tables
-from .report import machine_kind, save
+from .report import machine_kind, write
 
 BENCHMARKS = {
     "table1": tables.table1,
@@ -38,7 +38,7 @@ def main() -> None:
             report = RESUMED[name](quick=options.quick, out=out)
         else:
             report = BENCHMARKS[name](quick=options.quick)
-        print(save(out, name, report, quick=options.quick), flush=True)
+        write(out, name, report, quick=options.quick)
 
 
 if __name__ == "__main__":

@@ -162,7 +162,10 @@ def planned(cell: Cell, dtype: str, *, quick: bool) -> int:
 
 
 def table10(*, quick: bool, out: Path) -> Report:
-    """Misclassification by every code; runs that `out` holds already are not done again."""
+    """Misclassification by every code; runs that `out` holds already are not done again.
+
+    After a change of the library remove the old results first: they do not know of it.
+    """
     done: dict[str, list[dict[str, Any]]] = kept(out, "table10", quick=quick)
     # Every cell once before any a second time, so that a run cut short leaves a whole table; the
     # 325 large problems that are solved together come last.
