@@ -59,7 +59,7 @@ def main() -> None:
             report = RESUMED[name](quick=options.quick, out=out)
         else:
             report = BENCHMARKS[name](quick=options.quick)
-        print(save(out, name, report, quick=options.quick), flush=True)
+        write(out, name, report, quick=options.quick)
 
 
 if __name__ == "__main__":

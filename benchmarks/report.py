@@ -79,10 +79,16 @@ def mean_sd(values: list[float], digits: int = 2) -> str:
 
 
 def kept(out: Path, name: str, *, quick: bool) -> dict[str, Any]:
-    """The data of an earlier run of the same extent, to go on from; empty if there is none."""
+    """The data of an earlier run of the same extent, versions and machine; empty without one."""
     file = out / f"{name}.json"
     content = json.loads(file.read_text()) if file.is_file() else {}
-    return content["data"] if content.get("quick") == quick else {}
+    same = content.get("quick") == quick and content.get("measured_on") == measured_on()
+    return content["data"] if same else {}
+
+
+def write(out: Path, name: str, report: Report, *, quick: bool) -> None:
+    """Print the table, and `save` it."""
+    print(save(out, name, report, quick=quick), flush=True)
 
 
 def save(out: Path, name: str, report: Report, *, quick: bool) -> str:
