@@ -1,6 +1,6 @@
 """What a user hands in, checked and in the form the rooms below take."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import jax
@@ -40,7 +40,7 @@ def whole(name: str, value: Any, least: int, most: int, what: str) -> int:
 
 
 def encoded_targets(
-    y: ArrayLike, n: int, task: Task, classes: ArrayLike | None = None
+    y: ArrayLike, n: int, task: Task, classes: Sequence[Any] | ArrayLike | None = None
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Real targets; or class numbers and the labels they stand for, `classes` if given."""
     labels = np.asarray(y)

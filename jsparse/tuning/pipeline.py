@@ -131,7 +131,7 @@ def train(
     C: Float[np.ndarray, " s"] = DEFAULT_C,
     C_per_problem: bool = False,
     weights: ArrayLike | None = None,
-    classes: ArrayLike | None = None,
+    classes: Sequence[Any] | ArrayLike | None = None,
     class_weight: Literal["balanced"] | Mapping[Any, float] | None = None,
     out_of_fold: bool = False,
     memory: int | None = None,
@@ -173,8 +173,8 @@ def train(
             best for it, with the kernel they share.
         weights: row weights, shape `n`: they count in the standardisation, the selection, the fit
             and the score. A row of weight 0 is as if it were not there.
-        classes: all labels, for classification, should there be some that `y` has not; by default
-            those of `y`.
+        classes: all labels, should there be some of which no rows have come yet; by default those
+            of `y`. Only for prototypes and the loss "squared".
         class_weight: a factor for the weights of the rows of each class, or "balanced", which lets
             all classes weigh the same.
         out_of_fold: keep, in `Trained.out_of_fold`, the values of the rows by the tuned machine
@@ -232,6 +232,11 @@ def train(
         code, target = None, jnp.asarray(targets, Xa.dtype)
         if classes is not None:
             check_classes(classes, targets, wa)
+            if (dense or loss != "squared") and len(np.unique(targets)) < len(classes):
+                raise ValueError(
+                    "classes: expected rows of all of them with n_prototypes='all' or another "
+                    f"loss than 'squared', got none of some of {classes.tolist()}"
+                )
             if len(classes) > 2:
                 code = output_code(multiclass, len(classes))
                 target = jnp.asarray(targets, jnp.int32)
