@@ -1,0 +1,138 @@
+"""The LS-SVM in the dual at real scale: Cholesky, conjugate gradients, leave-one-out."""
+
+import functools
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from sklearn.kernel_ridge import KernelRidge
+
+from jsparse._status import ADVICE
+from jsparse.data import benchmark_set
+from jsparse.kernels import RBF
+from jsparse.machines import dual
+
+from .report import Report, alternated
+
+C = 10.0
+
+
+def run(*, quick: bool) -> Report:
+    rows, notes, data = [], [], {}
+    for part in (cholesky, leave_one_out, conjugate_gradients):
+        more_rows, more_notes, numbers = part(quick)
+        rows, notes = rows + more_rows, notes + more_notes
+        data[part.__name__] = numbers
+    columns = ["what", "seconds", "against", "seconds", "ratio"]
+    title = "The LS-SVM in the dual, warm, compilation apart"
+    return Report(title, columns, rows, notes, data)
+
+
+def _scaled(name: str, n: int) -> tuple[np.ndarray, np.ndarray, float]:
+    """Rows, targets, and the customary lengthscale: that of gamma = 1 / d."""
+    data = benchmark_set(name)
+    chosen = np.random.default_rng(0).permutation(len(data.y))[:n]
+    X, y = data.X[chosen], data.y[chosen]
+    scale = X.std(0)
+    return (X - X.mean(0)) / np.where(scale > 0, scale, 1), y, float(np.sqrt(X.shape[1] / 2))
+
+
+def cholesky(quick: bool):
+    """A fit by Cholesky against scikit-learn's kernel ridge, the same kernel and penalty."""
+    n = 1000 if quick else 4000
+    X, y, lengthscale = _scaled("magic", n)
+    rows, numbers = [], {}
+    for dtype in ("float64", "float32"):
+        Xd, yd = X.astype(dtype), y.astype(dtype)
+        ridge = KernelRidge(alpha=1 / C, kernel="rbf", gamma=1 / (2 * lengthscale**2))
+        arguments = RBF(lengthscale), C, jnp.asarray(Xd), jnp.asarray(yd)
+        calls = {
+            "ours": functools.partial(dual.fit, *arguments, method="cholesky"),
+            # Ours has an intercept, theirs none.
+            "theirs": functools.partial(ridge.fit, Xd, yd - yd.mean()),
+        }
+        seconds = alternated(calls, 2 if quick else 5)
+        fitted = calls["ours"]()
+        rows.append(
+            [
+                f"Cholesky, magic, {n} rows, {dtype}",
+                f"{seconds['ours']:.3f}",
+                "KernelRidge",
+                f"{seconds['theirs']:.3f}",
+                f"{seconds['ours'] / seconds['theirs']:.2f}",
+            ]
+        )
+        numbers[dtype] = {**seconds, "residual": float(fitted.relative_residual)}
+    note = "Relative residuals by Cholesky: " + ", ".join(
+        f"{dtype} {of['residual']:.1e}" for dtype, of in numbers.items()
+    )
+    return rows, [note + "."], numbers
+
+
+def leave_one_out(quick: bool):
+    """Leave-one-out for 25 values of C against one eigendecomposition of the kernel matrix."""
+    n = 500 if quick else 2000
+    X, y, lengthscale = _scaled("magic", n)
+    kernel, grid = RBF(lengthscale), jnp.geomspace(1e-2, 1e6, 25)
+    Xj, yj = jnp.asarray(X), jnp.asarray(y, X.dtype)
+    K = kernel.gram(Xj)
+    eigh = jax.jit(jnp.linalg.eigh)
+    calls = {
+        "25 C": lambda: dual.leave_one_out(kernel, grid, Xj, yj),
+        "one C": lambda: dual.leave_one_out(kernel, grid[12:13], Xj, yj),
+        "eigh": lambda: eigh(K),
+    }
+    seconds = alternated(calls, 2 if quick else 5)
+    rows = [
+        [
+            f"leave-one-out, {name}, magic, {n} rows, float64",
+            f"{seconds[name]:.3f}",
+            "one eigendecomposition",
+            f"{seconds['eigh']:.3f}",
+            f"{seconds[name] / seconds['eigh']:.2f}",
+        ]
+        for name in ("25 C", "one C")
+    ]
+    return rows, [], seconds
+
+
+def conjugate_gradients(quick: bool):
+    """A fit of all of adult's training rows, whose kernel matrix is never formed."""
+    X, y, lengthscale = _scaled("adult", 4000 if quick else 32_000)
+    X, y = jnp.asarray(X, jnp.float32), jnp.asarray(y, jnp.float32)
+    n, kernel = len(X), RBF(lengthscale)
+    fit = jax.jit(lambda X, y: dual.fit(kernel, C, X, y, method="conjugate_gradients"))
+    start = time.perf_counter()
+    compiled = fit.lower(X, y).compile()
+    compilation = time.perf_counter() - start
+    start = time.perf_counter()
+    fitted = jax.block_until_ready(compiled(X, y))
+    seconds = time.perf_counter() - start
+
+    # A step is a product with the kernel matrix: against the same in blocks, and nothing else.
+    @jax.jit
+    def product(X: jax.Array, v: jax.Array) -> jax.Array:
+        blocks = X.reshape(-1, 2000, X.shape[1])
+        return jax.lax.map(lambda rows: kernel.cross_gram(rows, X) @ v, blocks)
+
+    two = jnp.stack([jnp.ones_like(y), y], axis=1)
+    bare = alternated({"product": lambda: product(X, two)}, 1 if quick else 3)["product"]
+    steps = int(fitted.steps)
+    memory = compiled.memory_analysis().temp_size_in_bytes
+    row = [
+        f"conjugate gradients, adult, {n} rows, float32",
+        f"{seconds:.1f}",
+        f"{steps} bare products with the kernel matrix",
+        f"{steps * bare:.1f}",
+        f"{seconds / (steps * bare):.2f}",
+    ]
+    note = (
+        f"Conjugate gradients, C = {C:g}: {steps} steps, relative residual "
+        f"{float(fitted.relative_residual):.1e}, status '{ADVICE[int(fitted.status)]}', "
+        f"{memory / 2**20:.0f} MiB of working memory against {4 * n * n / 2**20:.0f} MiB for the "
+        f"kernel matrix; compilation {compilation:.1f} s."
+    )
+    numbers = {"seconds": seconds, "steps": steps, "product": bare, "memory": memory,
+               "residual": float(fitted.relative_residual), "rows": n}  # fmt: skip
+    return [row], [note], numbers
