@@ -43,7 +43,7 @@ def fit(
     method: Method = "auto",
     tolerance: float | None = None,
     max_steps: int = 1000,
-    landmarks: int = 200,
+    landmarks: int = 1000,
     block_rows: int | None = None,
 ) -> DualFit:
     """Fit an LS-SVM by its dual system (De Brabanter 2010, Section 2).

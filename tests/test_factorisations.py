@@ -1,0 +1,92 @@
+"""Both factorisations of shifted systems against NumPy's eigenvalues and solves."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jsparse.solvers.ridge import degrees_of_freedom, resolvent, spectrum
+from jsparse.solvers.tridiagonal import tridiagonal
+
+BOTH = pytest.mark.parametrize("factorise", [tridiagonal, spectrum])
+
+
+def semidefinite(kind, p):
+    rng = np.random.default_rng(p)
+    B = rng.standard_normal((p + 5, p))
+    if kind == "deficient":
+        B = B[: p // 2 + 1]
+    elif kind == "graded":
+        B = B * np.geomspace(1, 1e-3, p)
+    elif kind == "zero columns":  # features left out, among them those that a reflection turns on
+        B[:, 1::3] = 0
+    elif kind == "diagonal":
+        return np.diag(rng.uniform(0, 3, p))
+    elif kind == "zero":
+        return np.zeros((p, p))
+    return B.T @ B
+
+
+@BOTH
+@pytest.mark.parametrize("p", [1, 2, 3, 40, 130])
+@pytest.mark.parametrize(
+    "kind", ["full", "deficient", "graded", "zero columns", "diagonal", "zero"]
+)
+def test_solves_and_eigenvalues(factorise, kind, p):
+    A = semidefinite(kind, p)
+    values = np.linalg.eigvalsh(A)
+    shifts, rhs = np.array([1e-2, 1.0, 50.0]), np.random.default_rng(0).standard_normal((p, 4))
+    factor = jax.jit(factorise)(jnp.asarray(A))
+    solved = resolvent(factor, jnp.asarray(rhs), jnp.asarray(shifts))
+    for x, shift in zip(solved, shifts, strict=True):
+        expected = np.linalg.solve(A + shift * np.eye(p), rhs)
+        np.testing.assert_allclose(x, expected, atol=1e-9 * np.abs(expected).max())
+    largest = float(factor.largest)
+    assert 0.9 * values[-1] - 1e-12 <= largest <= values[-1] * (1 + 1e-9)
+    for bound in (1e-6, 0.5 * (values[0] + values[-1]) + 1e-6):
+        assert int(factor.count_above(jnp.asarray(bound))) == np.sum(values > bound)
+    used = (np.maximum(values, 0)[None] / (np.maximum(values, 0)[None] + shifts[:, None])).sum(1)
+    np.testing.assert_allclose(degrees_of_freedom(factor, 1 / jnp.asarray(shifts)), used, atol=1e-9)
+
+
+@BOTH
+def test_batches_are_loops(factorise):
+    A = jnp.asarray(np.stack([semidefinite(kind, 70) for kind in ("full", "graded", "zero")]))
+    rhs, shifts = jnp.ones((70, 2)), jnp.array([0.1, 2.0])
+    solve = lambda A: resolvent(factorise(A), rhs, shifts)  # noqa: E731
+    loop = jnp.stack([solve(a) for a in A])
+    np.testing.assert_allclose(jax.vmap(solve)(A), loop, rtol=1e-9, atol=1e-9)
+
+
+@BOTH
+def test_derivatives_are_finite_differences(factorise):
+    rng = np.random.default_rng(1)
+    A, turn = jnp.asarray(semidefinite("deficient", 6)), rng.standard_normal((6, 6))
+    turn, rhs = jnp.asarray(turn + turn.T), jnp.asarray(rng.standard_normal((6, 2)))
+    C = jnp.array([0.5, 20.0])
+
+    def both(t):
+        factor = factorise(A + t * turn)
+        solved = resolvent(factor, rhs * (1 + t), (1 + t) / C)
+        return jnp.sum(jnp.sin(solved)) + jnp.sum(degrees_of_freedom(factor, C * (1 - t)))
+
+    step = 1e-6
+    slope = (both(step) - both(-step)) / (2 * step)
+    for derivative in (jax.grad(both), jax.jacfwd(both)):
+        np.testing.assert_allclose(derivative(0.0), slope, rtol=1e-6)
+    bend = (jax.grad(both)(step) - jax.grad(both)(-step)) / (2 * step)
+    np.testing.assert_allclose(jax.grad(jax.grad(both))(0.0), bend, rtol=1e-6)
+
+
+def test_small_features_keep_their_digits_in_float32():
+    """Largest features first, as Nystroem's are: not worse than by an eigendecomposition."""
+    with jax.enable_x64(False):
+        for p in (64, 200):
+            A = semidefinite("graded", p).astype(np.float32)
+            rhs, shift = np.ones((p, 1), np.float32), np.float32(1e-3)
+            exact = np.linalg.solve(A.astype(float) + float(shift) * np.eye(p), rhs)
+            error = {}
+            for factorise in (tridiagonal, spectrum):
+                x = factorise(jnp.asarray(A)).apply_inverse(jnp.asarray(rhs.T[None]), shift[None])
+                error[factorise] = np.abs(np.asarray(x)[0, 0] - exact[:, 0]).max()
+            assert error[tridiagonal] < 0.5 * error[spectrum]
