@@ -21,7 +21,7 @@ from . import (
     streaming,
     tables,
 )
-from .report import machine_kind, save
+from .report import machine_kind
 
 BENCHMARKS = {
     "table1": tables.table1,

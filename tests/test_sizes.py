@@ -1,6 +1,7 @@
 """Several numbers of prototypes: the curve of errors, and the size chosen from it."""
 
 import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
