@@ -186,9 +186,8 @@ def solve_code(
         targets = jnp.asarray(code.matrix)[:, problems]
         weight_sum = dot(members, sums.weight_sum)
         equations = NormalEquations(
-            gram=dot(members[classes], gram[classes]).reshape(
-                p, p
-            ),  # of few classes: read no other
+            # Of the classes' sums, by far the most of what is read, no others than these.
+            gram=dot(members[classes], gram[classes]).reshape(p, p),
             cross=dot(sums.feature_sum.T, targets),
             target_square=jnp.broadcast_to(weight_sum, problems.shape),
             feature_sum=dot(members, sums.feature_sum),
