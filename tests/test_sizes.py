@@ -1,5 +1,7 @@
 """Several numbers of prototypes: the curve of errors, and the size chosen from it."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -284,7 +286,7 @@ def test_a_problem_without_or_with_too_few_prototypes_is_refused():
     with pytest.raises(ValueError, match=r"the number of prototypes \(4\), got 5"):
         tune_sizes(problem, [2, 5], **options, **bounds)
     with pytest.raises(ValueError, match="problem: expected one with prototypes"):
-        tune_sizes(problem._replace(prototypes=None), [2], **options, **bounds)
+        tune_sizes(dataclasses.replace(problem, prototypes=None), [2], **options, **bounds)
 
 
 def test_an_estimator_takes_several_sizes():
