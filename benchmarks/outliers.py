@@ -109,8 +109,9 @@ def run(*, quick: bool) -> Report:
             "mean (standard deviation), float64.",
             f"Ours: {KERNELS} lengthscales, {len(C)} values of C, {FOLDS} folds, m = 200 on boston "
             "and 120 on concrete; the squared loss is tuned by mean squared, the others by mean "
-            "absolute error. SVR: scikit-learn's with epsilon 0.05, six lengthscales over "
-            "the same range, 5 values of C, 5 folds, by mean absolute error; all rows may support.",
+            "absolute error. SVR: scikit-learn's with epsilon 0.05, six lengthscales over the same "
+            "range, 5 values of C, 5 folds, by mean absolute error; all rows may be support "
+            "vectors.",
             *notes,
         ],
         data,

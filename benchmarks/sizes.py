@@ -1,5 +1,6 @@
 """Figure 2 of De Brabanter 2010: the error against the number of prototypes, and its choice."""
 
+import dataclasses
 import sys
 import time
 from typing import Any
@@ -53,7 +54,7 @@ class Case:
         return np.asarray(renyi(self.key, self.X, m, labels=self.labels).indices)
 
     def with_prototypes(self, rows: np.ndarray) -> Any:
-        return self.problem._replace(prototypes=self.X[rows])
+        return dataclasses.replace(self.problem, prototypes=self.X[rows])
 
     def test_error(self, tuned: jsparse.Tuning, prototypes: jax.Array | None) -> float:
         y = jnp.asarray(self.y)
