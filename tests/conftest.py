@@ -10,6 +10,13 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 
+@pytest.fixture(autouse=True, scope="module")
+def programs_are_dropped():
+    """Compiled programs of hundreds of tests take gigabytes, and more maps than a process may."""
+    yield
+    jax.clear_caches()
+
+
 @pytest.fixture(autouse=True)
 def precision(request):
     """float64, except in the float32 leg of the tests that ask for `dtype`."""

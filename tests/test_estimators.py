@@ -114,6 +114,7 @@ def test_precision_is_that_of_the_data(cancer):
                 model.predict(X * 1e300)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["one_versus_rest", "one_versus_one", "minimum_output"])
 @pytest.mark.parametrize("machine", [FixedSizeLSSVMClassifier, LSSVMClassifier])
 def test_several_classes_with_names(machine, scheme):
@@ -199,6 +200,8 @@ def test_a_tuned_dual_beats_its_neighbours():
     assert own.cv_error_ > model.cv_error_
 
 
+@pytest.mark.slow
+@pytest.mark.slow
 def test_kernels_of_the_users_own(cancer):
     X, y = cancer
     model = FixedSizeLSSVMClassifier(

@@ -351,6 +351,7 @@ def test_degrees_of_freedom_have_a_gradient():
     np.testing.assert_allclose(jax.grad(degrees)(1.0), slope, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["subtraction", "removal"])
 def test_second_derivatives_of_the_cross_validation_error(method):
     X, y, Z = problem(n=24, m=6)

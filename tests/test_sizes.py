@@ -145,6 +145,8 @@ def test_every_beginning_of_an_interleaved_order_has_its_share_of_every_class(se
 OPTIONS = {"key": jax.random.key(0), "folds": 3, "max_evaluations": 3}
 
 
+@pytest.mark.slow
+@pytest.mark.slow
 def test_a_smaller_machine_has_the_first_prototypes_of_a_larger_one(dtype):
     X, y = regression(80)
     small, large = (
