@@ -114,7 +114,6 @@ def test_precision_is_that_of_the_data(cancer):
                 model.predict(X * 1e300)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["one_versus_rest", "one_versus_one", "minimum_output"])
 @pytest.mark.parametrize("machine", [FixedSizeLSSVMClassifier, LSSVMClassifier])
 def test_several_classes_with_names(machine, scheme):
@@ -132,6 +131,7 @@ def test_several_classes_with_names(machine, scheme):
     assert log_loss(y_test, proba) < 0.5 * log_loss(y_test, np.full((len(test), 3), 1 / 3))
 
 
+@pytest.mark.slow
 def test_in_a_pipeline_and_a_grid_search():
     X, y = load_diabetes(return_X_y=True)
     pipe = make_pipeline(
@@ -201,7 +201,6 @@ def test_a_tuned_dual_beats_its_neighbours():
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_kernels_of_the_users_own(cancer):
     X, y = cancer
     model = FixedSizeLSSVMClassifier(
@@ -213,6 +212,7 @@ def test_kernels_of_the_users_own(cancer):
     assert per_column.kernel_.lengthscale.shape == (30,)
 
 
+@pytest.mark.slow
 def test_robust_regression():
     X, y = load_diabetes(return_X_y=True)
     rng = np.random.default_rng(0)

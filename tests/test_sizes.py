@@ -146,7 +146,6 @@ OPTIONS = {"key": jax.random.key(0), "folds": 3, "max_evaluations": 3}
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_a_smaller_machine_has_the_first_prototypes_of_a_larger_one(dtype):
     X, y = regression(80)
     small, large = (
@@ -165,6 +164,7 @@ def test_a_smaller_machine_has_the_first_prototypes_of_a_larger_one(dtype):
     np.testing.assert_allclose(small.expansion(X.astype(dtype)), fitted.expansion(Z), atol=tol)
 
 
+@pytest.mark.slow
 def test_several_classes_with_weights():
     data = demo_set("iris")
     weights = np.where(np.arange(150) % 10 == 0, 0.0, 1.0)
