@@ -17,6 +17,7 @@ CONVERGED = 2
 TRUNCATED = 3
 PRECISION_LOST = 4
 NOT_FINITE = 5
+INDEFINITE = 6
 
 ADVICE = {
     RUNNING: "still running.",
@@ -32,6 +33,7 @@ ADVICE = {
         "(jax.config.update('jax_enable_x64', True)), a smaller C, or a shorter lengthscale."
     ),
     NOT_FINITE: "NaN or infinity arose; look for huge inputs, overflow in the kernel, or C <= 0.",
+    INDEFINITE: "the matrix is not positive semi-definite; add to its diagonal, or look at its sums.",
 }
 
 
@@ -57,10 +59,10 @@ def check(status: Int[Array, "*b"] | int, what: str = "the computation") -> None
         what: named in the message.
 
     Raises:
-        NumericalError: if any code is `NOT_FINITE`.
+        NumericalError: if any code is `NOT_FINITE` or `INDEFINITE`.
     """
     worst = int(np.max(np.asarray(status), initial=RUNNING))
-    if worst == NOT_FINITE:
+    if worst >= NOT_FINITE:
         raise NumericalError(f"{what}: {ADVICE[worst]}")
     if worst in (TRUNCATED, PRECISION_LOST):
         warnings.warn(f"{what}: {ADVICE[worst]}", PrecisionWarning, stacklevel=2)

@@ -1,0 +1,17 @@
+"""Sparse approximate solutions of linear systems, as paths of one atom more at a time.
+
+This room knows matrices only and is worth having by itself: `A w = b` (normal equations, formed or
+by columns) or a dictionary, `X w = y`; one system or a batch that goes in step.
+"""
+
+from .conjugate import scdp as scdp
+from .least_angle import AnglePath as AnglePath
+from .least_angle import debiased as debiased
+from .least_angle import lars as lars
+from .least_angle import lasso as lasso
+from .matching import matching_pursuit as matching_pursuit
+from .orthogonal import omp as omp
+from .orthogonal import stagewise_omp as stagewise_omp
+from .path import Path as Path
+from .probabilistic import scdpp as scdpp
+from .system import GramColumns as GramColumns

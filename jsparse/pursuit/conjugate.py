@@ -1,0 +1,277 @@
+"""Sparse conjugate directions pursuit (Karsmakers 2011, Algorithms 2 and 3)."""
+
+import functools
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Bool, Float, Int
+
+from .._numerics import dot, epsilon
+from .._status import CONVERGED, EXHAUSTED, INDEFINITE, NOT_FINITE, RUNNING
+from .._types import ScalarLike
+from .path import Path, assemble, take, unbatched
+from .system import (
+    Column,
+    Columns,
+    check_atoms,
+    check_initial,
+    check_nonnegative,
+    system,
+)
+
+Rule = Literal["residual", "gain"]
+
+# Rows of images read at a time on a CPU, where reading is the whole cost: no more than are filled.
+_ROWS = 32
+
+
+class State(NamedTuple):
+    """A batch of pursuits in step; those that have ended are frozen."""
+
+    images: Float[Array, "v K D"]  # t_j = A p_j of the conjugate directions, p_j'A p_j = 1
+    residual: Float[Array, "v D c"]  # -c = b - A w
+    remaining: Float[Array, "v D"]  # diagonal of A less what the directions explain of it
+    along: Float[Array, "v K c"]  # eta_j = p_j'b
+    support: Int[Array, "v K"]  # s, in the order of selection; -1 where there is none
+    free: Bool[Array, "v D"]  # atoms not selected
+    residual_norm: Float[Array, "v e"]  # |b - A w| with 0, 1, .. k atoms
+    size: Int[Array, " v"]
+    step: Int[Array, ""]
+    status: Int[Array, " v"]
+
+
+def init(
+    b: Float[Array, "v D c"],
+    diagonal: Float[Array, "v D"],
+    tolerance: Float[Array, ""],
+    *,
+    max_atoms: int,
+) -> State:
+    """No atoms, `w = 0`."""
+    v, D, c = b.shape
+    rows = -(-max_atoms // _rows(max_atoms)) * _rows(max_atoms)
+    norm = _norm(b)
+    blank = jnp.zeros((v, max_atoms), b.dtype)
+    return State(
+        images=jnp.zeros((v, rows, D), b.dtype),
+        residual=b,
+        remaining=diagonal,
+        along=jnp.zeros((v, rows, c), b.dtype),
+        support=jnp.full((v, rows), -1, jnp.int32),
+        free=jnp.ones((v, D), bool),
+        residual_norm=jnp.concatenate([norm[:, None], blank], axis=1),
+        size=jnp.zeros(v, jnp.int32),
+        step=jnp.zeros((), jnp.int32),
+        status=_status(norm, norm, tolerance),
+    )
+
+
+def step(
+    state: State,
+    columns: Columns,
+    diagonal: Float[Array, "v D"],
+    initial: Int[Array, " i"],
+    tolerance: Float[Array, ""],
+    *,
+    max_atoms: int,
+    rule: Rule = "residual",
+) -> State:
+    """Select one atom and move along the new conjugate direction.
+
+    The paper keeps the directions P and finds the new one from `B p = 0` by backward substitution
+    (eq. 16-18). Kept are here their images `t_j = A p_j` instead, scaled to `p_j'A p_j = 1`:
+    `B_ij = p_i'a_s(j)` is then `t_i[s_j]`, a new direction is `p = e_s - sum_j t_j[s] p_j` as
+    `p_j'A e_s = t_j[s]`, and its image, which is all that moves the residual, needs of A one
+    column only: `t = a_s - sum_j t_j[s] t_j`, one product of `k x D`. The directions themselves are
+    found in the end, by one triangular inverse. It is the Cholesky factorisation of A with
+    the pivots of Southwell's rule: backward stable as it is, so that in float32 it is the
+    condition of A, not the recurrence, that limits the coefficients.
+    """
+    running = state.status == RUNNING
+    # An atom in the span of those selected, to rounding, adds nothing but noise.
+    noise = 16 * epsilon(diagonal.dtype)
+    free = state.free & (state.remaining > noise * diagonal)
+    score = jnp.sum(jnp.square(state.residual), axis=2)
+    if rule == "gain":
+        score = score / jnp.where(free, state.remaining, 1)
+    atom = take(free, score)
+    if initial.shape[0] > 0:
+        given = initial[jnp.minimum(state.step, initial.shape[0] - 1)]
+        atom = jnp.where(state.step < initial.shape[0], given, atom)
+    found = _at(free, atom)
+
+    weights = jnp.take_along_axis(state.images, atom[:, None, None], axis=2)[:, :, 0]
+    image = columns(atom) - _combine(state.images, weights, state.step)
+    pivot = _at(image, atom)
+    # A Schur complement of a positive semi-definite matrix has no diagonal below 0. What a sum
+    # over rows may err by is less than the root of the precision.
+    low = jnp.min(state.remaining + jnp.sqrt(noise / 16) * jnp.max(diagonal, axis=1)[:, None], axis=1)
+    indefinite = running & (low < 0)
+    adds = running & found & (pivot > 0) & ~indefinite
+    root = jnp.sqrt(jnp.where(adds, pivot, 1))
+    image = jnp.where(adds[:, None], image / root[:, None], 0)
+    along = jnp.take_along_axis(state.residual, atom[:, None, None], axis=1)[:, 0] / root[:, None]
+    along = jnp.where(adds[:, None], along, 0)
+    residual = state.residual - image[:, :, None] * along[:, None, :]
+    norm = _norm(residual)
+    size = state.size + adds.astype(jnp.int32)
+
+    status = _status(norm, state.residual_norm[:, 0], tolerance)
+    status = jnp.where((status == RUNNING) & (size >= max_atoms), EXHAUSTED, status)
+    # No atom left that is not in the span of the others: all that least squares can do.
+    status = jnp.where((status < NOT_FINITE) & ~adds, CONVERGED, status)
+    status = jnp.where(indefinite | (found & (pivot <= 0)), INDEFINITE, status)
+    status = jnp.where(jnp.isfinite(norm) & jnp.isfinite(pivot), status, NOT_FINITE)
+    place = jnp.arange(state.free.shape[1], dtype=jnp.int32)[None, :]
+    selected = adds[:, None] & (place == atom[:, None])
+    after = jnp.arange(state.residual_norm.shape[1], dtype=jnp.int32)[None, :] > state.size[:, None]
+    at = state.step
+    return State(
+        images=_put(state.images, image, at),
+        residual=residual,
+        remaining=state.remaining - jnp.square(image),
+        along=_put(state.along, along, at),
+        support=_put(state.support, jnp.where(adds, atom, -1), at),
+        free=state.free & ~selected,
+        residual_norm=jnp.where(adds[:, None] & after, norm[:, None], state.residual_norm),
+        size=size,
+        step=at + 1,
+        status=jnp.where(running, status.astype(jnp.int32), state.status),
+    )
+
+
+@functools.partial(jax.jit, static_argnames=("max_atoms", "rule"))
+def run(
+    state: State,
+    columns: Columns,
+    diagonal: Float[Array, "v D"],
+    initial: Int[Array, " i"],
+    tolerance: Float[Array, ""],
+    until: Int[Array, ""],
+    *,
+    max_atoms: int,
+    rule: Rule = "residual",
+) -> State:
+    """Steps until every pursuit has ended, or this many have been done."""
+
+    def going(state: State) -> Bool[Array, ""]:
+        return jnp.any(state.status == RUNNING) & (state.step < until)
+
+    options = {"max_atoms": max_atoms, "rule": rule}
+    return jax.lax.while_loop(
+        going, lambda state: step(state, columns, diagonal, initial, tolerance, **options), state
+    )
+
+
+@functools.partial(jax.jit, static_argnames="max_atoms")
+def path(state: State, diagonal: Float[Array, "v D"], *, max_atoms: int) -> Path:
+    """The solutions at every cardinality so far."""
+    support, along = state.support[:, :max_atoms], state.along[:, :max_atoms]
+    at = jnp.maximum(support, 0)
+    factor = jnp.take_along_axis(state.images[:, :max_atoms], at[:, None, :], axis=2)
+    return assemble(
+        support,
+        factor,
+        along,
+        jnp.take_along_axis(diagonal, at, axis=1),
+        state.residual_norm,
+        state.size,
+        state.status,
+    )
+
+
+def scdp(
+    A: Float[ArrayLike, "..."] | Column,
+    b: Float[ArrayLike, "..."],
+    *,
+    max_atoms: int,
+    tolerance: ScalarLike = 0.0,
+    initial: ArrayLike | None = None,
+    diagonal: ArrayLike | None = None,
+    rule: Rule = "residual",
+) -> Path:
+    """Sparse approximate solutions of `A w = b`, one atom more at a time (Karsmakers 2011, Alg. 3).
+
+    Each step selects the atom of the largest residual, `argmax |(b - A w)_i|` (eq. 19), and
+    minimises `1/2 w'A w - b'w` over the atoms selected. For `A = X'X`, `b = X'y` it is orthogonal
+    matching pursuit. A step costs one column of A and one product of `k x D`.
+
+    Args:
+        A: symmetric, positive semi-definite, shape `D D`; or `v D D`, a batch that goes in step;
+            or a function from the number of an atom (an int32 scalar) to its column, shape `D`,
+            for an A that is never formed. An `equinox.Module` or `jax.tree_util.Partial` may hold
+            arrays and compiles once.
+        b: shape `D`, or `D c` for several right-hand sides that select together, by the Euclidean
+            norm of their residuals; after the axis `v` of a batch.
+        max_atoms: length of the path (static).
+        tolerance: end when `|b - A w| <= tolerance |b|`; what rounding leaves always ends it.
+        initial: atoms that come first, in this order.
+        diagonal: of A, shape `D`, if A is given by columns.
+        rule: "residual" as above, or "gain", the largest decrease of the objective by one more
+            atom, as in orthogonal least squares (Chen et al. 1989), at no more cost.
+
+    Returns:
+        `Path`. Its status: `CONVERGED` by the tolerance or when all other atoms are in the span of
+        those selected, `EXHAUSTED` at `max_atoms`, `INDEFINITE` if A is not positive
+        semi-definite (the path ends before), `PRECISION_LOST` if by `condition` the last
+        coefficients may be wrong by more than 1e-3.
+
+    Works under `jit` and `vmap` (but see the batch above, which is faster). Not differentiable.
+
+    Raises:
+        ValueError: for shapes that do not fit, or more atoms than there are.
+    """
+    posed = system(A, b, diagonal)
+    v, D, _ = posed.b.shape
+    max_atoms = check_atoms(max_atoms, D)
+    check_nonnegative("tolerance", tolerance)
+    if rule not in ("residual", "gain"):
+        raise ValueError(f"rule: expected 'residual' or 'gain', got {rule!r}")
+    first = check_initial(initial, D, max_atoms)
+    limit = jnp.asarray(tolerance, posed.b.dtype)
+    state = init(posed.b, posed.diagonal, limit, max_atoms=max_atoms)
+    options = {"max_atoms": max_atoms, "rule": rule}
+    until = jnp.asarray(max_atoms, jnp.int32)
+    state = run(state, posed.columns, posed.diagonal, first, limit, until, **options)
+    return unbatched(
+        path(state, posed.diagonal, max_atoms=max_atoms), posed.batched, posed.several
+    )
+
+
+def _rows(max_atoms: int) -> int:
+    return min(_ROWS, max_atoms) if jax.default_backend() == "cpu" else max_atoms
+
+
+def _combine(
+    images: Float[Array, "v K D"], weights: Float[Array, "v K"], filled: Int[Array, ""]
+) -> Float[Array, "v D"]:
+    """`sum_j weights_j images_j` over the rows filled; the others are zero."""
+    rows = _rows(images.shape[1])
+
+    def block(i: Int[Array, ""], total: Float[Array, "v D"]) -> Float[Array, "v D"]:
+        part = jax.lax.dynamic_slice_in_dim(images, i * rows, rows, axis=1)
+        w = jax.lax.dynamic_slice_in_dim(weights, i * rows, rows, axis=1)
+        return total + dot(w[:, None, :], part)[:, 0]
+
+    return jax.lax.fori_loop(0, -(-filled // rows), block, jnp.zeros_like(images[:, 0]))
+
+
+def _put(rows: Array, row: Array, at: Int[Array, ""]) -> Array:
+    return jax.lax.dynamic_update_slice_in_dim(rows, row[:, None], at, axis=1)
+
+
+def _at(values: Array, atom: Int[Array, " v"]) -> Array:
+    return jnp.take_along_axis(values, atom[:, None], axis=1)[:, 0]
+
+
+def _norm(residual: Float[Array, "v D c"]) -> Float[Array, " v"]:
+    return jnp.sqrt(jnp.sum(jnp.square(residual), axis=(1, 2)))
+
+
+def _status(
+    norm: Float[Array, " v"], start: Float[Array, " v"], tolerance: Float[Array, ""]
+) -> Int[Array, " v"]:
+    # What the recurrence of the residual leaves of |b| in this precision.
+    target = jnp.maximum(tolerance, 4 * epsilon(norm.dtype)) * start
+    return jnp.where(norm <= target, CONVERGED, RUNNING).astype(jnp.int32)

@@ -1,0 +1,198 @@
+"""Matching pursuit and forward stagewise regression (Karsmakers 2011, Algorithm 1)."""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float, Int
+
+from .._numerics import epsilon
+from .._status import CONVERGED, EXHAUSTED, INDEFINITE, NOT_FINITE, RUNNING
+from .._types import ScalarLike
+from .path import Path, unbatched
+from .system import Column, Columns, check_atoms, check_nonnegative, system
+
+
+class State(NamedTuple):
+    """A batch of pursuits in step; those that have ended are frozen."""
+
+    residual: Float[Array, "v D c"]  # -c = b - A w
+    weights: Float[Array, "v k c"]  # of the atoms selected
+    path: Float[Array, "v k k c"]  # weights just before the next atom came
+    slot: Int[Array, "v D"]  # place of an atom in the support, k where it is not selected
+    support: Int[Array, "v k"]  # in the order of selection, -1 where there is none
+    residual_norm: Float[Array, "v e"]  # |b - A w|, the last with 0, 1, .. k atoms
+    explained: Float[Array, "v e"]  # 2 b'w - w'A w, the same
+    size: Int[Array, " v"]
+    step: Int[Array, ""]
+    status: Int[Array, " v"]
+
+
+def init(
+    b: Float[Array, "v D c"], tolerance: Float[Array, ""], *, max_atoms: int
+) -> State:
+    """No atoms, `w = 0`."""
+    v, D, c = b.shape
+    k, norm = max_atoms, _norm(b)
+    ended = norm <= _floor(tolerance, b.dtype) * norm
+    return State(
+        residual=b,
+        weights=jnp.zeros((v, k, c), b.dtype),
+        path=jnp.zeros((v, k, k, c), b.dtype),
+        slot=jnp.full((v, D), k, jnp.int32),
+        support=jnp.full((v, k), -1, jnp.int32),
+        residual_norm=jnp.broadcast_to(norm[:, None], (v, k + 1)),
+        explained=jnp.zeros((v, k + 1), b.dtype),
+        size=jnp.zeros(v, jnp.int32),
+        step=jnp.zeros((), jnp.int32),
+        status=jnp.where(ended, CONVERGED, RUNNING).astype(jnp.int32),
+    )
+
+
+def step(
+    state: State,
+    columns: Columns,
+    diagonal: Float[Array, "v D"],
+    shrinkage: Float[Array, ""],
+    tolerance: Float[Array, ""],
+    max_steps: int,
+) -> State:
+    """Set the largest residual to zero, or shrink it, by its own coefficient alone."""
+    running = state.status == RUNNING
+    v, k = state.support.shape
+    lane, D = jnp.arange(v, dtype=jnp.int32), state.slot.shape[1]
+    score = jnp.sum(jnp.square(state.residual), axis=2)
+    atom = jnp.argmax(jnp.where(diagonal > 0, score, -1), axis=1).astype(jnp.int32)
+    place = jnp.minimum(state.slot[lane, atom], state.size)
+    full = place >= k  # one atom more than the path has room for
+    moves = running & ~full
+    column, square = columns(atom), diagonal[lane, atom]
+    largest = state.residual[lane, atom]
+    beta = shrinkage * largest / jnp.where(square > 0, square, 1)[:, None]
+    beta = jnp.where(moves[:, None], beta, 0)
+    residual = state.residual - column[:, :, None] * beta[:, None, :]
+    norm = _norm(residual)
+    drop = jnp.where(moves, place, k)
+    weights = state.weights.at[lane, drop].add(beta, mode="drop")
+    size = jnp.maximum(state.size, jnp.where(moves, place + 1, 0))
+    count = jnp.arange(k + 1, dtype=jnp.int32)[None, :]
+    reached = moves[:, None] & (count >= size[:, None])
+    gain = jnp.sum(2 * beta * largest, axis=1) - square * jnp.sum(jnp.square(beta), axis=1)
+    explained = jnp.max(state.explained, axis=1) + gain
+
+    target = _floor(tolerance, norm.dtype) * state.residual_norm[:, 0]
+    status = jnp.where(norm <= target, CONVERGED, RUNNING)
+    ended = full | (state.step + 1 >= max_steps)
+    status = jnp.where((status == RUNNING) & ended, EXHAUSTED, status)
+    status = jnp.where(jnp.min(diagonal, axis=1) < 0, INDEFINITE, status)
+    status = jnp.where(jnp.isfinite(norm), status, NOT_FINITE)
+    return State(
+        residual=residual,
+        weights=weights,
+        path=state.path.at[lane, size - 1].set(weights),
+        slot=state.slot.at[lane, jnp.where(moves, atom, D)].set(place, mode="drop"),
+        support=state.support.at[lane, drop].set(atom, mode="drop"),
+        residual_norm=jnp.where(reached, norm[:, None], state.residual_norm),
+        explained=jnp.where(reached, explained[:, None], state.explained),
+        size=size,
+        step=state.step + 1,
+        status=jnp.where(running, status.astype(jnp.int32), state.status),
+    )
+
+
+@functools.partial(jax.jit, static_argnames=("max_atoms", "max_steps"))
+def run(
+    columns: Columns,
+    b: Float[Array, "v D c"],
+    diagonal: Float[Array, "v D"],
+    shrinkage: Float[Array, ""],
+    tolerance: Float[Array, ""],
+    *,
+    max_atoms: int,
+    max_steps: int,
+) -> Path:
+    """Steps until every pursuit has ended."""
+    state = jax.lax.while_loop(
+        lambda state: jnp.any(state.status == RUNNING),
+        lambda state: step(state, columns, diagonal, shrinkage, tolerance, max_steps),
+        init(b, tolerance, max_atoms=max_atoms),
+    )
+    # Sizes not reached repeat the last.
+    at = jnp.minimum(jnp.arange(max_atoms, dtype=jnp.int32)[None], state.size[:, None] - 1)
+    rows = jnp.take_along_axis(state.path, jnp.maximum(at, 0)[:, :, None, None], axis=1)
+    return Path(
+        support=state.support,
+        coefficients=rows,
+        residual_norm=state.residual_norm,
+        explained=state.explained,
+        condition=jnp.ones(state.support.shape, b.dtype),
+        size=state.size,
+        status=state.status,
+    )
+
+
+def matching_pursuit(
+    A: Float[ArrayLike, "..."] | Column,
+    b: Float[ArrayLike, "..."],
+    *,
+    max_atoms: int,
+    shrinkage: ScalarLike = 1.0,
+    max_steps: int | None = None,
+    tolerance: ScalarLike = 0.0,
+    diagonal: ArrayLike | None = None,
+) -> Path:
+    """Matching pursuit for `A w = b` (Mallat 1999; Karsmakers 2011, Algorithm 1).
+
+    Each step takes the atom of the largest residual, selected before or not, and sets that residual
+    to zero by the atom's coefficient alone: forward stepwise regression in the words of statistics.
+    With a shrinkage below 1 it goes only that part of the way: forward stagewise regression,
+    slower and less greedy. A step costs one column of A.
+
+    Args:
+        A: symmetric, positive semi-definite, shape `D D` or `v D D`, or a function that gives
+            columns; see `scdp`. For a dictionary X it is `GramColumns(X)`, with `b = X'y`.
+        b: shape `D`, or `D c` for several right-hand sides that select together; after the axis `v`
+            of a batch.
+        max_atoms: different atoms selected at most (static).
+        shrinkage: part of the step that is taken, in (0, 1].
+        max_steps: cap on steps; by default `20 max_atoms` (static).
+        tolerance: end when `|b - A w| <= tolerance |b|`.
+        diagonal: of A, shape `D`, if A is given by columns.
+
+    Returns:
+        `Path`: for each number of atoms the solution just before one more came. It is not that of
+        least squares; `scdp` with the same atoms as `initial` gives that one (the de-bias step).
+        `explained` is `2 b'w - w'A w`; `condition` is not looked at, and 1.
+
+    Raises:
+        ValueError: for shapes that do not fit, more atoms than there are, or a shrinkage out of
+            range.
+    """
+    posed = system(A, b, diagonal)
+    max_atoms = check_atoms(max_atoms, posed.b.shape[1])
+    check_nonnegative("tolerance", tolerance)
+    check_nonnegative("shrinkage", shrinkage)
+    check_nonnegative("1 - shrinkage", 1 - shrinkage)
+    max_steps = 20 * max_atoms if max_steps is None else max_steps
+    if max_steps < 1:
+        raise ValueError(f"max_steps: expected at least 1, got {max_steps}")
+    dtype = posed.b.dtype
+    path = run(
+        posed.columns,
+        posed.b,
+        posed.diagonal,
+        jnp.asarray(shrinkage, dtype),
+        jnp.asarray(tolerance, dtype),
+        max_atoms=max_atoms,
+        max_steps=max_steps,
+    )
+    return unbatched(path, posed.batched, posed.several)
+
+
+def _norm(residual: Float[Array, "v D c"]) -> Float[Array, " v"]:
+    return jnp.sqrt(jnp.sum(jnp.square(residual), axis=(1, 2)))
+
+
+def _floor(tolerance: Float[Array, ""], dtype: jnp.dtype) -> Float[Array, ""]:
+    return jnp.maximum(tolerance, 4 * epsilon(dtype))

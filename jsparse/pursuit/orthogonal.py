@@ -1,0 +1,272 @@
+"""Orthogonal matching pursuit on the rows of a dictionary, one atom or a stage of them at a time."""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Bool, Float, Int
+
+from .._numerics import as_float, dot, epsilon
+from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
+from .._types import ScalarLike
+from .path import Path, assemble, take, unbatched
+from .system import check_atoms, check_nonnegative
+
+
+class State(NamedTuple):
+    """A batch of pursuits in step; those that have ended are frozen."""
+
+    basis: Float[Array, "v k n"]  # orthonormal, spanning the atoms selected
+    factor: Float[Array, "v k k"]  # R of X_S = basis' R
+    residual: Float[Array, "v n c"]  # y - X w
+    correlation: Float[Array, "v D c"]  # X'(y - X w), as of the last selection or stage
+    along: Float[Array, "v k c"]  # basis y
+    square: Float[Array, "v k"]  # |x_s|^2 of the atoms selected
+    support: Int[Array, "v k"]  # in the order of selection, -1 where there is none
+    free: Bool[Array, "v D"]  # atoms neither selected nor found to depend on those
+    pending: Bool[Array, "v D"]  # atoms of this stage still to come
+    residual_norm: Float[Array, "v e"]  # |y - X w| with 0, 1, .. k atoms
+    size: Int[Array, " v"]
+    stage: Int[Array, " v"]
+    status: Int[Array, " v"]
+
+
+def init(
+    X: Float[Array, "v n D"], y: Float[Array, "v n c"], target: Float[Array, " v"], *, max_atoms: int
+) -> State:
+    """No atoms, `w = 0`; `target` is the residual norm to end at."""
+    v, n, D = X.shape
+    k, c, norm = max_atoms, y.shape[2], _norm(y)
+    return State(
+        basis=jnp.zeros((v, k, n), X.dtype),
+        factor=jnp.zeros((v, k, k), X.dtype),
+        residual=y,
+        correlation=jnp.zeros((v, D, c), X.dtype),
+        along=jnp.zeros((v, k, c), X.dtype),
+        square=jnp.ones((v, k), X.dtype),
+        support=jnp.full((v, k), -1, jnp.int32),
+        free=jnp.ones((v, D), bool),
+        pending=jnp.zeros((v, D), bool),
+        residual_norm=jnp.broadcast_to(norm[:, None], (v, k + 1)),
+        size=jnp.zeros(v, jnp.int32),
+        stage=jnp.zeros(v, jnp.int32),
+        status=jnp.where(norm <= target, CONVERGED, RUNNING).astype(jnp.int32),
+    )
+
+
+def step(
+    state: State,
+    X: Float[Array, "v n D"],
+    target: Float[Array, " v"],
+    threshold: Float[Array, ""] | None,
+    max_stages: int,
+) -> State:
+    """Select one atom and orthogonalise it, twice (Gram-Schmidt with one repetition).
+
+    With a threshold, the correlations are found anew when all atoms of the stage have come: those
+    above `threshold |residual| / sqrt(n)` are the next stage.
+    """
+    running = state.status == RUNNING
+    correlation, pending, stage = state.correlation, state.pending, state.stage
+    if threshold is None:
+        correlation, pending = _correlate(X, state.residual), state.free
+    else:
+        begins = running & ~jnp.any(pending & state.free, axis=1)
+        fresh = jax.lax.cond(
+            jnp.any(begins),
+            lambda: _correlate(X, state.residual),
+            lambda: state.correlation,
+        )
+        correlation = jnp.where(begins[:, None, None], fresh, correlation)
+        level = threshold * _norm(state.residual) / np.sqrt(X.shape[1])
+        above = jnp.sum(jnp.square(correlation), axis=2) > jnp.square(level)[:, None]
+        pending = jnp.where(begins[:, None], above, pending)
+        stage = stage + begins.astype(jnp.int32)
+    pending = pending & state.free
+    found = jnp.any(pending, axis=1) & (stage <= max_stages)
+    atom = take(pending, jnp.sum(jnp.square(correlation), axis=2))
+
+    lane = jnp.arange(X.shape[0], dtype=jnp.int32)
+    x = X[lane, :, atom]
+    first = _onto(state.basis, x)
+    rest = x - _combine(state.basis, first)
+    second = _onto(state.basis, rest)
+    rest = rest - _combine(state.basis, second)
+    length, square = jnp.sqrt(jnp.sum(jnp.square(rest), axis=1)), jnp.sum(jnp.square(x), axis=1)
+    # In the span of the atoms selected, to rounding: passed over.
+    independent = length > 16 * epsilon(x.dtype) * jnp.sqrt(square)
+    adds = running & found & independent
+    unit = jnp.where(adds[:, None], rest / jnp.where(independent, length, 1)[:, None], 0)
+    along = jnp.sum(unit[:, :, None] * state.residual, axis=1)
+    residual = state.residual - unit[:, :, None] * along[:, None, :]
+    norm, size = _norm(residual), state.size + adds.astype(jnp.int32)
+
+    k, D = state.support.shape[1], state.free.shape[1]
+    place = jnp.arange(D, dtype=jnp.int32)[None, :]
+    seen = (running & found)[:, None] & (place == atom[:, None])
+    slot = jnp.where(adds, state.size, k)  # k: nowhere
+    column = jnp.where(jnp.arange(k)[None, :] == slot[:, None], length[:, None], first + second)
+    after = jnp.arange(k + 1, dtype=jnp.int32)[None, :] > state.size[:, None]
+    status = jnp.where(norm <= target, CONVERGED, RUNNING)
+    status = jnp.where((status == RUNNING) & (size >= k), EXHAUSTED, status)
+    status = jnp.where((status == RUNNING) & ~found, CONVERGED, status)
+    finite = jnp.isfinite(norm) & jnp.isfinite(length) & jnp.isfinite(jnp.sum(correlation, (1, 2)))
+    status = jnp.where(finite, status, NOT_FINITE)
+    return State(
+        basis=state.basis.at[lane, slot].set(unit, mode="drop"),
+        factor=state.factor.at[lane, :, slot].set(column, mode="drop"),
+        residual=residual,
+        correlation=correlation,
+        along=state.along.at[lane, slot].set(along, mode="drop"),
+        square=state.square.at[lane, slot].set(square, mode="drop"),
+        support=state.support.at[lane, slot].set(atom, mode="drop"),
+        free=state.free & ~seen,
+        pending=pending,
+        residual_norm=jnp.where(adds[:, None] & after, norm[:, None], state.residual_norm),
+        size=size,
+        stage=stage,
+        status=jnp.where(running, status.astype(jnp.int32), state.status),
+    )
+
+
+@functools.partial(jax.jit, static_argnames=("max_atoms", "max_stages"))
+def run(
+    X: Float[Array, "v n D"],
+    y: Float[Array, "v n c"],
+    tolerance: Float[Array, ""],
+    threshold: Float[Array, ""] | None,
+    *,
+    max_atoms: int,
+    max_stages: int,
+) -> Path:
+    """Steps until every pursuit has ended."""
+    # What rounding leaves of |y|.
+    target = jnp.maximum(tolerance, 4 * epsilon(X.dtype)) * _norm(y)
+    state = jax.lax.while_loop(
+        lambda state: jnp.any(state.status == RUNNING),
+        lambda state: step(state, X, target, threshold, max_stages),
+        init(X, y, target, max_atoms=max_atoms),
+    )
+    return assemble(
+        state.support,
+        state.factor,
+        state.along,
+        state.square,
+        state.residual_norm,
+        state.size,
+        state.status,
+        on_rows=True,
+    )
+
+
+def omp(
+    X: Float[ArrayLike, "..."],
+    y: Float[ArrayLike, "..."],
+    *,
+    max_atoms: int,
+    tolerance: ScalarLike = 0.0,
+) -> Path:
+    """Orthogonal matching pursuit for `X w = y` (Pati et al. 1993; Karsmakers 2011, Section 2.1).
+
+    Each step selects the atom most correlated with the residual, `argmax |x_i'(y - X w)|`, and
+    fits all selected by least squares. The same selections as `scdp(X'X, X'y)`, but on the rows:
+    the coefficients err by the condition of the atoms, not by its square, which matters in float32.
+    A step costs a product with X and one with the atoms selected. Atoms in the span of those
+    selected are passed over.
+
+    Args:
+        X: dictionary, one atom per column, shape `n D`, or `v n D`, a batch that goes in step. Any
+            shape: `n > D` or `n < D`.
+        y: shape `n`, or `n c` for several right-hand sides that select together; after the axis `v`
+            of a batch.
+        max_atoms: length of the path, at most n and D (static).
+        tolerance: end when `|y - X w| <= tolerance |y|`.
+
+    Returns:
+        `Path`, with residual norms `|y - X w|`.
+
+    Raises:
+        ValueError: for shapes that do not fit, or more atoms than there are.
+    """
+    return _pursue(X, y, max_atoms, tolerance, None, 1)
+
+
+def stagewise_omp(
+    X: Float[ArrayLike, "..."],
+    y: Float[ArrayLike, "..."],
+    *,
+    max_atoms: int,
+    threshold: ScalarLike = 2.5,
+    max_stages: int = 10,
+    tolerance: ScalarLike = 0.0,
+) -> Path:
+    """Stagewise orthogonal matching pursuit (Donoho et al. 2006; Karsmakers 2011, Section 2.1).
+
+    A stage takes all atoms with `|x_i'r| > threshold |r| / sqrt(n)` at once, for columns of unit
+    length, and then fits them all. Within a stage they come in the order of their correlation, so
+    that the path has a solution for each. It ends when no atom is above the threshold. It needs far
+    fewer products with X than `omp`; arguments and result are as there.
+
+    Args:
+        X: dictionary, shape `n D` or `v n D`.
+        y: shape `n` or `n c`, after the axis `v` of a batch.
+        max_atoms: length of the path (static).
+        threshold: in units of what noise of the residual's size would give, 2 to 3 in the source.
+        max_stages: most stages (static).
+        tolerance: end when `|y - X w| <= tolerance |y|`.
+
+    Raises:
+        ValueError: for shapes that do not fit, or more atoms than there are.
+    """
+    check_nonnegative("threshold", threshold)
+    if max_stages < 1:
+        raise ValueError(f"max_stages: expected at least 1, got {max_stages}")
+    return _pursue(X, y, max_atoms, tolerance, threshold, max_stages)
+
+
+def _pursue(
+    X: Float[ArrayLike, "..."],
+    y: Float[ArrayLike, "..."],
+    max_atoms: int,
+    tolerance: ScalarLike,
+    threshold: ScalarLike | None,
+    max_stages: int,
+) -> Path:
+    X = as_float(X)
+    y = jnp.asarray(y, X.dtype)
+    if X.ndim not in (2, 3):
+        raise ValueError(f"X: expected shape (n, D) or (v, n, D), got {X.shape}")
+    lead, batched = X.shape[:-1], X.ndim == 3
+    if y.shape[: len(lead)] != lead or y.ndim > len(lead) + 1:
+        raise ValueError(f"y: expected shape {lead} or with one more axis, got {y.shape}")
+    max_atoms = check_atoms(max_atoms, min(X.shape[-2:]))
+    check_nonnegative("tolerance", tolerance)
+    several = y.ndim > len(lead)
+    y = y if several else y[..., None]
+    path = run(
+        X if batched else X[None],
+        y if batched else y[None],
+        jnp.asarray(tolerance, X.dtype),
+        None if threshold is None else jnp.asarray(threshold, X.dtype),
+        max_atoms=max_atoms,
+        max_stages=max_stages,
+    )
+    return unbatched(path, batched, several)
+
+
+def _correlate(X: Float[Array, "v n D"], residual: Float[Array, "v n c"]) -> Float[Array, "v D c"]:
+    return dot(jnp.swapaxes(X, 1, 2), residual)
+
+
+def _onto(basis: Float[Array, "v k n"], x: Float[Array, "v n"]) -> Float[Array, "v k"]:
+    return dot(basis, x[:, :, None])[:, :, 0]
+
+
+def _combine(basis: Float[Array, "v k n"], weights: Float[Array, "v k"]) -> Float[Array, "v n"]:
+    return dot(weights[:, None, :], basis)[:, 0]
+
+
+def _norm(residual: Float[Array, "v n c"]) -> Float[Array, " v"]:
+    return jnp.sqrt(jnp.sum(jnp.square(residual), axis=(1, 2)))

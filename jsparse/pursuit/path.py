@@ -1,0 +1,137 @@
+"""What a pursuit returns: the solutions with one atom more at a time."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from .._numerics import epsilon
+from .._status import PRECISION_LOST
+
+# Estimated relative error of the coefficients from which they count as lost.
+LOST = 1e-3
+
+
+class Path(NamedTuple):
+    """Sparse solutions of a system, of which each has the atoms of the one before and one more.
+
+    Shapes are those of one system with one right-hand side; a batch of systems adds a leading axis
+    to every field, several right-hand sides a trailing one to `coefficients`.
+    """
+
+    support: Int[Array, "..."]  # atoms in the order of selection, -1 from `size` on; shape `k`
+    coefficients: Float[Array, "..."]  # of i + 1 atoms in row i, in that order; shape `k k`
+    residual_norm: Float[Array, "..."]  # with 0, 1, .. k atoms, of the system given; shape `k+1`
+    explained: Float[Array, "..."]  # b'w with 0, 1, .. k atoms, so much of |y|^2; shape `k+1`
+    condition: Float[Array, "..."]  # estimate for the atoms so far, of A scaled; shape `k`
+    size: Int[Array, "..."]  # atoms selected, at most k; what comes after repeats the last
+    status: Int[Array, "..."]
+
+    def dense(self, n_atoms: int, size: int | None = None) -> Float[Array, "..."]:
+        """The coefficients of all atoms, zeros included, shape `n_atoms`.
+
+        Args:
+            n_atoms: number of atoms (static).
+            size: number of atoms selected; by default as many as the path has.
+
+        Raises:
+            ValueError: if the path is not that long.
+        """
+        k = self.support.shape[-1]
+        size = k if size is None else size
+        if not 0 <= size <= k:
+            raise ValueError(f"size: expected 0 to {k}, the length of the path; got {size}")
+        batched = self.support.ndim == 2
+        support = self.support if batched else self.support[None]
+        rows = self.coefficients if batched else self.coefficients[None]
+        taken = rows[:, size - 1] if size > 0 else jnp.zeros_like(rows[:, 0])
+
+        def one(support: Int[Array, " k"], taken: Float[Array, "k *c"]) -> Float[Array, "D *c"]:
+            out = jnp.zeros((n_atoms, *taken.shape[1:]), taken.dtype)
+            return out.at[jnp.where(support < 0, n_atoms, support)].add(taken, mode="drop")
+
+        out = jax.vmap(one)(support, taken)
+        return out if batched else out[0]
+
+
+def assemble(
+    support: Int[Array, "v k"],
+    factor: Float[Array, "v k k"],
+    along: Float[Array, "v k c"],
+    diagonal: Float[Array, "v k"],
+    residual_norm: Float[Array, "v e"],
+    size: Int[Array, " v"],
+    status: Int[Array, " v"],
+    on_rows: bool = False,
+) -> Path:
+    """The path, from `A_SS = R'R` for the atoms selected.
+
+    Args:
+        support: atoms, -1 from `size` on.
+        factor: upper triangular `R`; what it holds beyond `size` does not count.
+        along: the solution along each direction, `p_j'b` with `p_i'A p_j = (i == j)`.
+        diagonal: of `A` at the support.
+        residual_norm: with 0 to k atoms.
+        size: atoms selected.
+        status: so far.
+        on_rows: of X, not of `A = X'X`: the coefficients err by the root of the condition of A.
+    """
+    k = support.shape[1]
+    inside = jnp.arange(k, dtype=jnp.int32)[None, :] < size[:, None]
+    unit = jnp.eye(k, dtype=factor.dtype)
+    upper = jnp.where(inside[:, :, None] & inside[:, None, :], jnp.triu(factor), unit)
+    # Column j of R^(-1) is the direction p_j, in the order of the support.
+    directions = jax.lax.map(
+        lambda R: jax.scipy.linalg.solve_triangular(R, unit, lower=False).T, upper
+    )
+    return from_directions(
+        support, directions, along, diagonal, residual_norm, size, status, on_rows
+    )
+
+
+def from_directions(
+    support: Int[Array, "v k"],
+    directions: Float[Array, "v k k"],
+    along: Float[Array, "v k c"],
+    diagonal: Float[Array, "v k"],
+    residual_norm: Float[Array, "v e"],
+    size: Int[Array, " v"],
+    status: Int[Array, " v"],
+    on_rows: bool = False,
+) -> Path:
+    """The path, from directions `p_j` in rows, each over the atoms so far; see `assemble`."""
+    k = support.shape[1]
+    inside = jnp.arange(k, dtype=jnp.int32)[None, :] < size[:, None]
+    directions = jnp.where(inside[:, :, None], directions, 0)
+    along = jnp.where(inside[:, :, None], along, 0)
+    steps = directions[:, :, :, None] * along[:, :, None, :]
+    # tr(A_SS) tr(A_SS^(-1)) with the diagonal of A scaled to one; the truth is at most k^2 times
+    # less, and in practice a few times.
+    inverse = jnp.cumsum(jnp.sum(jnp.square(directions) * diagonal[:, None, :], axis=2), axis=1)
+    condition = inverse * jnp.minimum(jnp.arange(1, k + 1, dtype=jnp.int32)[None], size[:, None])
+    condition = jnp.where(size[:, None] > 0, condition, 1)
+    error = epsilon(directions.dtype) * (jnp.sqrt(condition) if on_rows else condition)
+    lost = jnp.max(error, axis=1) > LOST
+    explained = jnp.cumsum(jnp.sum(jnp.square(along), axis=2), axis=1)
+    return Path(
+        support=support,
+        coefficients=jnp.cumsum(steps, axis=1),
+        residual_norm=residual_norm,
+        explained=jnp.pad(explained, ((0, 0), (1, 0))),
+        condition=condition,
+        size=size,
+        status=jnp.maximum(status, jnp.where(lost, PRECISION_LOST, 0).astype(jnp.int32)),
+    )
+
+
+def unbatched(path: Path, batched: bool, several: bool) -> Path:
+    """Without the axes that the caller's arrays did not have."""
+    if not several:
+        path = path._replace(coefficients=path.coefficients[..., 0])
+    return path if batched else Path(*(a[0] for a in path))
+
+
+def take(free: Bool[Array, "v D"], score: Float[Array, "v D"]) -> Int[Array, " v"]:
+    """The free atom of the largest score; of equal ones the first."""
+    return jnp.argmax(jnp.where(free, score, -jnp.inf), axis=1).astype(jnp.int32)

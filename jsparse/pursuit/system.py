@@ -1,0 +1,120 @@
+"""How systems reach a pursuit: normal equations formed or by columns, one or a batch, checked."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float, Int
+
+from .._numerics import as_float, dot, is_concrete
+
+Column = Callable[[Int[Array, ""]], Float[Array, " D"]]
+"""From the number of an atom to its column of `A`."""
+
+
+class Columns(eqx.Module):
+    """Columns of a batch of symmetric matrices: one atom for each, one column of each."""
+
+    matrix: Float[Array, "v D D"] | Float[Array, "D D"] | None
+    column: Column | None
+
+    def __call__(self, atoms: Int[Array, " v"]) -> Float[Array, "v D"]:
+        """Column `atoms[i]` of matrix i."""
+        if self.matrix is None:
+            assert self.column is not None
+            return jax.vmap(self.column)(atoms)
+        if self.matrix.ndim == 2:
+            return self.matrix[atoms]
+        return self.matrix[jnp.arange(atoms.shape[0]), atoms]
+
+    def entries(self, rows: Int[Array, "v r"], atoms: Int[Array, "v k"]) -> Float[Array, "v r k"]:
+        """Entries at some rows and columns of each matrix, which must be there."""
+        assert self.matrix is not None
+        if self.matrix.ndim == 2:
+            return self.matrix[rows[:, :, None], atoms[:, None, :]]
+        lane = jnp.arange(rows.shape[0])[:, None, None]
+        return self.matrix[lane, rows[:, :, None], atoms[:, None, :]]
+
+
+class System(NamedTuple):
+    """A batch of systems `A w = b`."""
+
+    columns: Columns
+    b: Float[Array, "v D c"]
+    diagonal: Float[Array, "v D"]
+    batched: bool  # whether the caller's arrays had an axis of systems
+    several: bool  # and one of right-hand sides
+
+
+def system(
+    A: Float[ArrayLike, "..."] | Column, b: Float[ArrayLike, "..."], diagonal: ArrayLike | None
+) -> System:
+    """Check the arguments of a pursuit of normal equations, and bring them to one form."""
+    b = as_float(b)
+    if callable(A):
+        if diagonal is None:
+            raise ValueError("diagonal: expected that of A, which is given by its columns")
+        if b.ndim not in (1, 2):
+            raise ValueError(f"b: expected shape (D,) or (D, c), got {b.shape}")
+        pytree = A if isinstance(A, eqx.Module | jax.tree_util.Partial) else jax.tree_util.Partial(A)
+        columns, batched = Columns(None, pytree), False
+        diagonal = jnp.asarray(diagonal, b.dtype)
+        if diagonal.shape != b.shape[:1]:
+            raise ValueError(f"diagonal: expected shape {b.shape[:1]}, got {diagonal.shape}")
+    else:
+        if diagonal is not None:
+            raise ValueError("diagonal: expected None with a matrix, which has its own")
+        A = jnp.asarray(A, b.dtype)
+        if A.ndim not in (2, 3) or A.shape[-1] != A.shape[-2]:
+            raise ValueError(f"A: expected shape (D, D) or (v, D, D), got {A.shape}")
+        batched = A.ndim == 3
+        lead = A.shape[:-1]
+        if b.shape[: len(lead)] != lead or b.ndim > len(lead) + 1:
+            raise ValueError(f"b: expected shape {lead} or with one more axis, got {b.shape}")
+        columns, diagonal = Columns(A, None), jnp.diagonal(A, axis1=-2, axis2=-1)
+    lead = 2 if batched else 1
+    several = b.ndim > lead
+    b = b if several else b[..., None]
+    if not batched:
+        b, diagonal = b[None], diagonal[None]
+    return System(columns, b, diagonal, batched, several)
+
+
+class GramColumns(eqx.Module):
+    """Columns of `X'X` without forming it."""
+
+    X: Float[Array, "n D"]
+
+    def __call__(self, atom: Int[Array, ""]) -> Float[Array, " D"]:
+        """`X'x_j`."""
+        return dot(self.X[:, atom], self.X)
+
+
+def check_atoms(max_atoms: int, n_atoms: int) -> int:
+    """A whole number of atoms that there are."""
+    if isinstance(max_atoms, bool) or not isinstance(max_atoms, int | np.integer):
+        raise TypeError(f"max_atoms: expected a whole number, got {max_atoms!r}")
+    if not 1 <= max_atoms <= n_atoms:
+        raise ValueError(f"max_atoms: expected 1 to {n_atoms}, the atoms there are; got {max_atoms}")
+    return int(max_atoms)
+
+
+def check_nonnegative(name: str, value: ArrayLike) -> None:
+    """Raise for a number known to be negative or NaN."""
+    if is_concrete(value) and not np.all(np.asarray(value) >= 0):
+        raise ValueError(f"{name}: expected a number of at least 0, got {value}")
+
+
+def check_initial(initial: ArrayLike | None, n_atoms: int, max_atoms: int) -> Int[Array, " i"]:
+    """Atoms that come first, as an array."""
+    atoms = np.zeros(0, np.int32) if initial is None else np.asarray(initial)
+    if atoms.ndim != 1 or not (atoms.size == 0 or np.issubdtype(atoms.dtype, np.integer)):
+        raise ValueError(f"initial: expected a vector of numbers of atoms, got {initial!r}")
+    if len(atoms) > max_atoms or len(np.unique(atoms)) < len(atoms):
+        raise ValueError(f"initial: expected at most {max_atoms} different atoms, got {atoms}")
+    if not np.all((atoms >= 0) & (atoms < n_atoms)):
+        raise ValueError(f"initial: expected atoms from 0 to {n_atoms - 1}, got {atoms}")
+    return jnp.asarray(atoms, jnp.int32)
