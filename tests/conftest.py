@@ -1,5 +1,11 @@
 """Strict mode for the whole suite: any silent promotion, broadcast or warning is an error."""
 
+import os
+
+# Hundreds of small programs are compiled and run once or twice: compiling is most of the time.
+# Through the environment, for the processes that tests start as well.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "true")
+
 import jax
 import jaxtyping
 import pytest

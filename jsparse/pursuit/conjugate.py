@@ -106,7 +106,9 @@ def step(
     pivot = _at(image, atom)
     # A Schur complement of a positive semi-definite matrix has no diagonal below 0. What a sum
     # over rows may err by is less than the root of the precision.
-    low = jnp.min(state.remaining + jnp.sqrt(noise / 16) * jnp.max(diagonal, axis=1)[:, None], axis=1)
+    low = jnp.min(
+        state.remaining + jnp.sqrt(noise / 16) * jnp.max(diagonal, axis=1)[:, None], axis=1
+    )
     indefinite = running & (low < 0)
     adds = running & found & (pivot > 0) & ~indefinite
     root = jnp.sqrt(jnp.where(adds, pivot, 1))
@@ -181,6 +183,24 @@ def path(state: State, diagonal: Float[Array, "v D"], *, max_atoms: int) -> Path
     )
 
 
+def pursue(
+    columns: Columns,
+    b: Float[Array, "v D c"],
+    diagonal: Float[Array, "v D"],
+    initial: Int[Array, " i"],
+    tolerance: Float[Array, ""],
+    *,
+    max_atoms: int,
+    rule: Rule = "residual",
+) -> Path:
+    """The whole path of a batch; see `scdp`."""
+    state = init(b, diagonal, tolerance, max_atoms=max_atoms)
+    until = jnp.asarray(max_atoms, jnp.int32)
+    options = {"max_atoms": max_atoms, "rule": rule}
+    state = run(state, columns, diagonal, initial, tolerance, until, **options)
+    return path(state, diagonal, max_atoms=max_atoms)
+
+
 def scdp(
     A: Float[ArrayLike, "..."] | Column,
     b: Float[ArrayLike, "..."],
@@ -223,20 +243,16 @@ def scdp(
         ValueError: for shapes that do not fit, or more atoms than there are.
     """
     posed = system(A, b, diagonal)
-    v, D, _ = posed.b.shape
+    D = posed.b.shape[1]
     max_atoms = check_atoms(max_atoms, D)
     check_nonnegative("tolerance", tolerance)
     if rule not in ("residual", "gain"):
         raise ValueError(f"rule: expected 'residual' or 'gain', got {rule!r}")
     first = check_initial(initial, D, max_atoms)
     limit = jnp.asarray(tolerance, posed.b.dtype)
-    state = init(posed.b, posed.diagonal, limit, max_atoms=max_atoms)
     options = {"max_atoms": max_atoms, "rule": rule}
-    until = jnp.asarray(max_atoms, jnp.int32)
-    state = run(state, posed.columns, posed.diagonal, first, limit, until, **options)
-    return unbatched(
-        path(state, posed.diagonal, max_atoms=max_atoms), posed.batched, posed.several
-    )
+    found = pursue(posed.columns, posed.b, posed.diagonal, first, limit, **options)
+    return unbatched(found, posed.batched, posed.several)
 
 
 def _rows(max_atoms: int) -> int:

@@ -29,9 +29,7 @@ class State(NamedTuple):
     status: Int[Array, " v"]
 
 
-def init(
-    b: Float[Array, "v D c"], tolerance: Float[Array, ""], *, max_atoms: int
-) -> State:
+def init(b: Float[Array, "v D c"], tolerance: Float[Array, ""], *, max_atoms: int) -> State:
     """No atoms, `w = 0`."""
     v, D, c = b.shape
     k, norm = max_atoms, _norm(b)

@@ -1,4 +1,4 @@
-"""Orthogonal matching pursuit on the rows of a dictionary, one atom or a stage of them at a time."""
+"""Orthogonal matching pursuit on the rows of a dictionary: by one atom, or a stage of them."""
 
 import functools
 from typing import NamedTuple
@@ -34,7 +34,11 @@ class State(NamedTuple):
 
 
 def init(
-    X: Float[Array, "v n D"], y: Float[Array, "v n c"], target: Float[Array, " v"], *, max_atoms: int
+    X: Float[Array, "v n D"],
+    y: Float[Array, "v n c"],
+    target: Float[Array, " v"],
+    *,
+    max_atoms: int,
 ) -> State:
     """No atoms, `w = 0`; `target` is the residual norm to end at."""
     v, n, D = X.shape

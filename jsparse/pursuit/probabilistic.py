@@ -182,9 +182,7 @@ def scdpp(
     max_atoms = check_atoms(max_atoms, D)
     if not 1 <= subset <= D:
         raise ValueError(f"subset: expected 1 to {D}, the atoms there are; got {subset}")
-    path = run(
-        posed.columns, posed.b, posed.diagonal, key, max_atoms=max_atoms, subset=int(subset)
-    )
+    path = run(posed.columns, posed.b, posed.diagonal, key, max_atoms=max_atoms, subset=int(subset))
     return unbatched(path, posed.batched, posed.several)
 
 

@@ -59,7 +59,9 @@ def system(
             raise ValueError("diagonal: expected that of A, which is given by its columns")
         if b.ndim not in (1, 2):
             raise ValueError(f"b: expected shape (D,) or (D, c), got {b.shape}")
-        pytree = A if isinstance(A, eqx.Module | jax.tree_util.Partial) else jax.tree_util.Partial(A)
+        pytree = (
+            A if isinstance(A, eqx.Module | jax.tree_util.Partial) else jax.tree_util.Partial(A)
+        )
         columns, batched = Columns(None, pytree), False
         diagonal = jnp.asarray(diagonal, b.dtype)
         if diagonal.shape != b.shape[:1]:
@@ -98,7 +100,9 @@ def check_atoms(max_atoms: int, n_atoms: int) -> int:
     if isinstance(max_atoms, bool) or not isinstance(max_atoms, int | np.integer):
         raise TypeError(f"max_atoms: expected a whole number, got {max_atoms!r}")
     if not 1 <= max_atoms <= n_atoms:
-        raise ValueError(f"max_atoms: expected 1 to {n_atoms}, the atoms there are; got {max_atoms}")
+        raise ValueError(
+            f"max_atoms: expected 1 to {n_atoms}, the atoms there are; got {max_atoms}"
+        )
     return int(max_atoms)
 
 

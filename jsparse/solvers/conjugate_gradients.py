@@ -108,6 +108,35 @@ def solve(
     return x, steps, status
 
 
+class Iterates(NamedTuple):
+    """Where conjugate gradients were after each step."""
+
+    x: Float[Array, "s+1 n k"]
+    residual_norm: Float[Array, "s+1 k"]
+    status: Int[Array, " k"]
+
+
+def iterates(
+    matrix: Operator, rhs: Float[Array, "n k"], *, steps: int, tolerance: ScalarLike = 0.0
+) -> Iterates:
+    """All iterates of so many steps (static), from zero on (Karsmakers 2011, Algorithm 5).
+
+    A column that has ended repeats its last one. Arguments as in `solve`.
+    """
+
+    def one(state: State, _: None) -> tuple[State, tuple[Array, Array]]:
+        after = step(state, matrix, steps)
+        return after, (after.x, jnp.linalg.norm(after.residual, axis=0))
+
+    first = init(rhs, tolerance)
+    last, (x, norm) = jax.lax.scan(one, first, length=steps)
+    return Iterates(
+        jnp.concatenate([first.x[None], x]),
+        jnp.concatenate([jnp.linalg.norm(rhs, axis=0)[None], norm]),
+        last.status,
+    )
+
+
 def _status(norm: Float[Array, " k"], target: Float[Array, " k"]) -> Int[Array, " k"]:
     status = jnp.where(norm <= target, CONVERGED, RUNNING)
     return jnp.where(jnp.isfinite(norm), status, NOT_FINITE).astype(jnp.int32)

@@ -1,0 +1,300 @@
+"""SCDP-FSLSSVM: fixed-size LS-SVMs of growing size by sparse conjugate directions pursuit."""
+
+import functools
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from .._blocks import rows_in_block
+from .._numerics import as_float, eigh, epsilon, like
+from .._status import EXHAUSTED, PRECISION_LOST
+from .._types import Key, ScalarLike
+from ..expansion import KernelExpansion
+from ..features import KernelColumns
+from ..kernels import Kernel
+from ..normal_equations import NormalEquations, accumulate
+from ..pursuit import conjugate, probabilistic
+from ..pursuit.path import Path, assemble
+from ..pursuit.system import Columns, check_atoms
+from ..solvers.row_factor import row_factor
+from .fixed_size import check_problem, in_one_dtype
+
+Selection = Literal["joint", "separate"]
+
+# The intercept's penalty in the paper's experiments (Section 5).
+NU = 1e-8
+
+
+class SparsePath(NamedTuple):
+    """Machines with one prototype more at a time, out of a set of candidates.
+
+    With several targets that were selected for separately `support`, `coefficients`, `intercepts`,
+    `size` and `status` have a leading axis of targets.
+    """
+
+    kernel: Kernel
+    candidates: Float[Array, "M d"]
+    support: Int[Array, "..."]  # candidates in the order of selection, -1 past `size`; `k`
+    coefficients: Float[Array, "..."]  # with i + 1 prototypes in row i; `k k`, or `k k c`
+    intercepts: Float[Array, "..."]  # `k`, or `k c`
+    condition: Float[Array, "..."]  # of the system, see `pursuit.Path`
+    size: Int[Array, "..."]
+    status: Int[Array, "..."]
+
+    def at(self, n_prototypes: int) -> KernelExpansion:
+        """The machine with so many prototypes; of each target, if they were selected separately.
+
+        Separate targets share the prototypes that they have in common, so that the machine has
+        between `n_prototypes` and as many for each target.
+
+        Raises:
+            ValueError: if the path is not that long.
+        """
+        longest = self.support.shape[-1]
+        if not 1 <= n_prototypes <= longest:
+            raise ValueError(
+                f"n_prototypes: expected 1 to {longest}, the length of the path; got {n_prototypes}"
+            )
+        k = n_prototypes
+        if self.support.ndim == 1:
+            # A path that ended before repeats its last machine, without prototypes at the end.
+            chosen = jnp.maximum(self.support[:k], 0)
+            Z = self.candidates[chosen]
+            return KernelExpansion(
+                self.kernel, Z, self.coefficients[k - 1, :k], self.intercepts[k - 1]
+            )
+        support = np.asarray(self.support[:, :k])
+        atoms = np.unique(support[support >= 0])
+        coefficients = np.zeros((len(atoms), len(support)), self.coefficients.dtype)
+        for target, own in enumerate(support):
+            inside = own >= 0
+            taken = np.asarray(self.coefficients[target, k - 1, :k])[inside]
+            coefficients[np.searchsorted(atoms, own[inside]), target] = taken
+        return KernelExpansion(
+            self.kernel,
+            self.candidates[atoms],
+            jnp.asarray(coefficients),
+            self.intercepts[:, k - 1],
+        )
+
+
+def fit(
+    kernel: Kernel,
+    candidates: Float[Array, "M d"],
+    C: ScalarLike,
+    X: Float[Array, "n d"],
+    y: Float[Array, "n *c"],
+    weights: Float[Array, " n"] | None = None,
+    *,
+    max_prototypes: int,
+    nu: ScalarLike = NU,
+    selection: Selection = "joint",
+    subset: int | None = None,
+    key: Key | None = None,
+    block_rows: int | None = None,
+) -> SparsePath:
+    """Fit fixed-size LS-SVMs of 1, 2, .. prototypes (Karsmakers 2011, Section 4.3).
+
+    Sparse conjugate directions pursuit of the system (34): each prototype is the candidate of the
+    largest residual, and the coefficients of those selected are the fixed-size LS-SVM's with these
+    prototypes. The intercept is no candidate: it is in every machine, and eliminated.
+
+    In a precision below float64 the coefficients are found anew from the rows, once the prototypes
+    are selected, by orthogonal transformations: they err by the condition of the kernel columns, not
+    by its square.
+
+    Args:
+        kernel: kernel of two points.
+        candidates: points to choose prototypes from, shape `M d`.
+        C: weight of the data-fit term, positive.
+        X: inputs, shape `n d`, in the units of the candidates.
+        y: targets, shape `n`, or `n c` for several at once.
+        weights: row weights, shape `n`, at least 0.
+        max_prototypes: length of the path, at most `M` (static).
+        nu: adds `C nu/2 b^2` to the objective (34).
+        selection: of several targets: "joint", the same prototypes for all, or "separate" (static).
+        subset: candidates looked at for each prototype, drawn at random (SCDPP; Section 3.5.2; the
+            paper's is 59); None for all (static).
+        key: decides the draws.
+        block_rows: rows in memory at a time (static).
+
+    Raises:
+        ValueError: for inputs whose shapes do not fit, values known to be out of range, or more
+            prototypes than candidates.
+    """
+    X, candidates = as_float(X), as_float(candidates)
+    X, y, weights = in_one_dtype(X, jnp.asarray(y), weights)
+    check_problem(candidates, C, X, y, weights, nu)
+    max_prototypes = check_atoms(max_prototypes, len(candidates))
+    if (subset is None) != (key is None):
+        raise ValueError("key, subset: expected both (random subsets) or none")
+    if selection not in ("joint", "separate"):
+        raise ValueError(f"selection: expected 'joint' or 'separate', got {selection!r}")
+    return _fit(
+        kernel,
+        candidates,
+        like(C, X),
+        X,
+        y,
+        weights,
+        like(nu, X),
+        key,
+        max_prototypes=max_prototypes,
+        separate=selection == "separate" and y.ndim == 2,
+        subset=subset,
+        block_rows=block_rows,
+    )
+
+
+@functools.partial(jax.jit, static_argnames=("max_prototypes", "separate", "subset", "block_rows"))
+def _fit(
+    kernel: Kernel,
+    candidates: Float[Array, "M d"],
+    C: Float[Array, ""],
+    X: Float[Array, "n d"],
+    y: Float[Array, "n *c"],
+    weights: Float[Array, " n"] | None,
+    nu: Float[Array, ""],
+    key: Key | None,
+    *,
+    max_prototypes: int,
+    separate: bool,
+    subset: int | None,
+    block_rows: int | None,
+) -> SparsePath:
+    columns = KernelColumns(kernel, candidates)
+    sums = accumulate(columns, X, y, weights, block_rows=block_rows)
+    gram = columns.penalty()
+    A, b = centred(sums, gram, C, nu)
+    options = {"max_prototypes": max_prototypes, "subset": subset}
+    targets = y.reshape(len(y), -1)
+    rhs = b.reshape(len(b), -1)
+    # One lane for each set of targets that select together.
+    lanes = rhs.T[:, :, None] if separate else rhs[None]
+    path = select(A, lanes, key, **options)
+    if epsilon(X.dtype) > 1e-10:
+        w = jnp.ones(len(X), X.dtype) if weights is None else weights
+        by_lane = targets.T[:, :, None] if separate else targets[None]
+        path = jax.lax.map(
+            lambda lane: _from_rows(
+                *lane, kernel, candidates, C, X, w, nu, rows_in_block(block_rows)
+            ),
+            (path, by_lane),
+        )
+    total = sums.target_sum.reshape(-1)
+    intercepts = intercept_path(
+        path,
+        sums.feature_sum,
+        total[:, None] if separate else total[None],
+        sums.weight_sum + nu,
+    )
+    if separate:
+        own, intercepts = path._replace(coefficients=path.coefficients[..., 0]), intercepts[..., 0]
+    else:
+        own, intercepts = jax.tree.map(lambda a: a[0], path), intercepts[0]
+        if y.ndim == 1:
+            own = own._replace(coefficients=own.coefficients[..., 0])
+            intercepts = intercepts[..., 0]
+    return SparsePath(
+        kernel,
+        candidates,
+        own.support,
+        own.coefficients,
+        intercepts,
+        own.condition,
+        own.size,
+        own.status,
+    )
+
+
+def centred(
+    sums: NormalEquations,
+    gram: Float[Array, "M M"],
+    C: Float[Array, ""],
+    nu: Float[Array, ""],
+) -> tuple[Float[Array, "M M"], Float[Array, "M *c"]]:
+    """The system (34) with the intercept eliminated, which is to select it first."""
+    f, total = sums.feature_sum, sums.weight_sum + nu
+    A = sums.gram + gram / C - f[:, None] * (f / total)[None, :]
+    b = sums.cross - jnp.tensordot(f, sums.target_sum / total, axes=0)
+    return A, b
+
+
+def select(
+    A: Float[Array, "M M"],
+    b: Float[Array, "v M c"],
+    key: Key | None,
+    *,
+    max_prototypes: int,
+    subset: int | None,
+) -> Path:
+    """Pursuit of one matrix, for lanes of right-hand sides that select together."""
+    columns, diagonal = Columns(A, None), jnp.diagonal(A)
+    diagonal = jnp.broadcast_to(diagonal[None], b.shape[:2])
+    if subset is not None and key is not None:
+        return probabilistic.run(
+            columns, b, diagonal, key, max_atoms=max_prototypes, subset=min(subset, len(A))
+        )
+    none, zero = jnp.zeros(0, jnp.int32), jnp.zeros((), b.dtype)
+    return conjugate.pursue(columns, b, diagonal, none, zero, max_atoms=max_prototypes)
+
+
+def intercept_path(
+    path: Path,
+    feature_sum: Float[Array, "... M"],
+    target_sum: Float[Array, "v c"],
+    total: Float[Array, "..."],
+) -> Float[Array, "v k c"]:
+    """Intercepts of a path of centred systems."""
+    at = jnp.maximum(path.support, 0)
+    sums = jnp.broadcast_to(feature_sum, (len(at), feature_sum.shape[-1]))
+    own = jnp.take_along_axis(sums, at, axis=1)
+    explained = jnp.einsum(
+        "vk,vjkc->vjc", own, path.coefficients, precision=jax.lax.Precision.HIGHEST
+    )
+    return (target_sum[:, None, :] - explained) / jnp.reshape(total, (-1, 1, 1))
+
+
+def _from_rows(
+    path: Path,
+    targets: Float[Array, "n c"],
+    kernel: Kernel,
+    candidates: Float[Array, "M d"],
+    C: Float[Array, ""],
+    X: Float[Array, "n d"],
+    weights: Float[Array, " n"],
+    nu: Float[Array, ""],
+    block_rows: int,
+) -> Path:
+    """The coefficients of a path anew, from the factor of the rows `[1 K(X, Z) y]`."""
+    k, c = path.support.shape[0], targets.shape[1]
+    inside = path.support >= 0
+    Z = candidates[jnp.maximum(path.support, 0)]
+    gram = kernel.gram(Z)
+
+    def rows_of(X: Array, y: Array, w: Array) -> Float[Array, "r q"]:
+        columns = jnp.where(inside[None, :], kernel.cross_gram(X, Z), 0)
+        extended = jnp.concatenate([jnp.ones_like(w)[:, None], columns, y], axis=1)
+        return jnp.where(w[:, None] > 0, jnp.sqrt(w)[:, None] * extended, 0)
+
+    values, vectors = eigh(jnp.where(inside[:, None] & inside[None, :], gram, 0))
+    root = jnp.sqrt(jnp.maximum(values, 0) / C)[:, None] * vectors.T
+    first = jnp.zeros((1, 1 + k + c), X.dtype).at[0, 0].set(jnp.sqrt(nu))
+    start = jnp.concatenate([first, jnp.pad(root, ((0, 0), (1, c)))])
+    R = row_factor(rows_of, (X, targets, weights), start, block_rows)
+    factor, along = R[1 : 1 + k, 1 : 1 + k], R[1 : 1 + k, 1 + k :]
+    anew = assemble(
+        path.support[None],
+        factor[None],
+        along[None],
+        jnp.sum(jnp.square(factor), axis=0)[None],
+        path.residual_norm[None],
+        path.size[None],
+        # What rounding of the squared system said does not hold here.
+        jnp.where(path.status == PRECISION_LOST, EXHAUSTED, path.status)[None],
+        on_rows=True,
+    )
+    return jax.tree.map(lambda a: a[0], anew)

@@ -1,0 +1,91 @@
+"""Pursuits with loops, from Karsmakers 2011: Algorithms 1, 3 and 5, and an exhaustive search."""
+
+import itertools
+
+import numpy as np
+
+
+def matching_pursuit(A, b, steps, shrinkage=1.0):
+    """Algorithm 1, with the shrinkage of forward stagewise regression: w after each step."""
+    w, c, record = np.zeros(len(b)), -b.copy(), []
+    for _ in range(steps):
+        j = int(np.argmax(np.abs(c)))
+        beta = c[j] / A[j, j]
+        w[j] -= shrinkage * beta
+        c += shrinkage * A[j] * beta
+        record.append(w.copy())
+    return record
+
+
+def scdp(A, b, steps, order=None):
+    """Algorithm 3: B = P'A_k is built, and the direction found by backward substitution (eq. 18).
+
+    Args:
+        A: symmetric positive definite.
+        b: right-hand side.
+        steps: number of atoms.
+        order: atoms in the order of selection, or None for Southwell's rule (eq. 19).
+
+    Returns:
+        atoms selected, and w after each step.
+    """
+    D = len(b)
+    w, c = np.zeros(D), -b.copy()
+    chosen = [int(np.argmax(np.abs(c))) if order is None else order[0]]
+    P = [np.eye(D)[chosen[0]]]
+    record = []
+    for k in range(steps):
+        p = P[-1]
+        t = A @ p
+        eta = -(c @ p) / (p @ t)
+        w = w + eta * p
+        c = c + eta * t
+        record.append(w.copy())
+        if k + 1 == steps:
+            break
+        if order is None:
+            scores = np.abs(c)
+            scores[chosen] = -1
+            s = int(np.argmax(scores))
+        else:
+            s = order[k + 1]
+        chosen.append(s)
+        B = np.array([[p @ A[:, i] for i in chosen] for p in P])
+        new = np.zeros(D)
+        new[s] = 1.0
+        for i in range(len(P) - 1, -1, -1):
+            rest = sum(B[i, j] * new[chosen[j]] for j in range(i + 1, len(P)))
+            new[chosen[i]] = (-B[i, len(P)] - rest) / B[i, i]
+        P.append(new)
+    return chosen, record
+
+
+def least_squares(A, b, atoms):
+    """The minimum of 1/2 w'Aw - b'w over some atoms."""
+    w = np.zeros(len(b))
+    w[atoms] = np.linalg.solve(A[np.ix_(atoms, atoms)], b[atoms])
+    return w
+
+
+def exhaustive(A, b, size):
+    """The best of all supports of a size: atoms and b'w."""
+    best, value = None, -np.inf
+    for atoms in itertools.combinations(range(len(b)), size):
+        gain = b @ least_squares(A, b, list(atoms))
+        if gain > value:
+            best, value = atoms, gain
+    return best, value
+
+
+def conjugate_gradients(A, b, steps):
+    """Algorithm 5: w after each step."""
+    w, c, p = np.zeros(len(b)), -b, b.copy()
+    record = []
+    for _ in range(steps):
+        eta = -(c @ p) / (p @ A @ p)
+        w = w + eta * p
+        new = c + eta * (A @ p)
+        p = -new + (new @ new) / (c @ c) * p
+        c = new
+        record.append(w.copy())
+    return record
