@@ -13,7 +13,7 @@ import numpy as np
 import jsparse
 from jsparse.multiclass import Decoding, Scheme, decode
 from jsparse.prototypes import renyi
-from jsparse.tuning.pipeline import DEFAULT_C, LENGTHSCALE_FACTOR, make_kernel
+from jsparse.tuning.choices import DEFAULT_C, LENGTHSCALE_FACTOR, make_kernel
 from jsparse.tuning.problem import feature_map, start_of
 
 from .report import Report, kept, mean_sd, save

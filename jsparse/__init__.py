@@ -24,7 +24,6 @@ from .tuning.folds import Folds as Folds
 from .tuning.folds import folds_from_assignment as folds_from_assignment
 from .tuning.folds import plain_folds as plain_folds
 from .tuning.folds import stratified_folds as stratified_folds
-from .tuning.pipeline import Trained as Trained
 from .tuning.pipeline import train as train
 from .tuning.plan import Plan as Plan
 from .tuning.plan import plan as plan
@@ -36,5 +35,6 @@ from .tuning.search import tune as tune
 from .tuning.sizes import SizeChoice as SizeChoice
 from .tuning.sizes import tune_sizes as tune_sizes
 from .tuning.stream import train_stream as train_stream
+from .tuning.trained import Trained as Trained
 
 __version__ = "0.1.0"

@@ -33,7 +33,7 @@ ADVICE = {
         "(jax.config.update('jax_enable_x64', True)), a smaller C, or a shorter lengthscale."
     ),
     NOT_FINITE: "NaN or infinity arose; look for huge inputs, overflow in the kernel, or C <= 0.",
-    INDEFINITE: "the matrix is not positive semi-definite; add to its diagonal, or look at its sums.",
+    INDEFINITE: "the matrix is not positive semi-definite; add to its diagonal or mend its sums.",
 }
 
 

@@ -169,7 +169,7 @@ def test_regression_and_linear_kernels():
 )
 def test_bad_input_is_told_before_any_work(cancer, monkeypatch, as_users_call, change, message):
     X, y, options = change(cancer[0][:60], cancer[1][:60])
-    monkeypatch.setattr("jsparse.tuning.pipeline.renyi", None)  # no work may be done
+    monkeypatch.setattr("jsparse.tuning.choices.renyi", None)  # no work may be done
     with pytest.raises(ValueError, match=message):
         small(X, y, **options)
 

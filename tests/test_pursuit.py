@@ -49,7 +49,8 @@ def test_scdp_is_the_papers_algorithm(dtype, tol):
     path = pursuit.scdp(A, b, max_atoms=12)
     chosen, record = reference.scdp(A.astype(float), b.astype(float), 12)
     assert np.asarray(path.support).tolist() == chosen
-    assert path.status == EXHAUSTED and path.size == 12
+    assert path.status == EXHAUSTED
+    assert path.size == 12
     for k, w in enumerate(record, start=1):
         np.testing.assert_allclose(path.dense(20, k), w, rtol=30 * tol, atol=30 * tol)
         norm = np.linalg.norm(b - A @ w)
@@ -150,7 +151,8 @@ def test_planted_supports_are_recovered(solve, n, D, k):
     path = solve(X, y, 30)
     assert set(np.flatnonzero(w)) <= set(np.asarray(path.support[: path.size]).tolist())
     np.testing.assert_allclose(path.dense(D), w, atol=1e-7)
-    assert path.status == CONVERGED and path.size < 30
+    assert path.status == CONVERGED
+    assert path.size < 30
 
 
 def test_stagewise_takes_all_above_the_threshold_at_once():
@@ -181,7 +183,8 @@ def test_random_subsets_select_within_themselves_and_fit_by_least_squares():
         np.testing.assert_allclose(path.residual_norm[k], np.linalg.norm(b - A @ w), rtol=1e-8)
     again = pursuit.scdpp(A, b, key=jax.random.key(1), max_atoms=15, subset=7)
     other = pursuit.scdpp(A, b, key=jax.random.key(2), max_atoms=15, subset=7)
-    assert (again.support == path.support).all() and not (other.support == path.support).all()
+    assert (again.support == path.support).all()
+    assert not (other.support == path.support).all()
     # With all atoms in the subset it is the pursuit itself.
     whole = pursuit.scdpp(A, b, key=jax.random.key(1), max_atoms=15, subset=40)
     assert (whole.support == pursuit.scdp(A, b, max_atoms=15).support).all()
@@ -312,7 +315,8 @@ def test_a_batch_goes_in_step_and_equals_one_after_another(dtype, tol):
     ):
         for i, path in enumerate(alone):
             mine = jax.tree.map(lambda a, i=i: a[i], together)
-            assert (mine.support == path.support).all() and mine.status == path.status
+            assert (mine.support == path.support).all()
+            assert mine.status == path.status
             chex.assert_trees_all_close(
                 mine.coefficients, path.coefficients, rtol=100 * tol, atol=100 * tol
             )
@@ -375,11 +379,14 @@ def test_a_zero_target_needs_no_atoms():
         pursuit.scdpp(A, zero, key=jax.random.key(0), max_atoms=5, subset=5),
         pursuit.matching_pursuit(A, zero, max_atoms=5),
     ):
-        assert path.size == 0 and path.status == CONVERGED
-        assert (path.coefficients == 0).all() and (path.support == -1).all()
+        assert path.size == 0
+        assert path.status == CONVERGED
+        assert (path.coefficients == 0).all()
+        assert (path.support == -1).all()
         assert (path.dense(20) == 0).all()
     corners = pursuit.lasso(A, zero, max_atoms=5)
-    assert corners.steps == 0 and corners.status == CONVERGED
+    assert corners.steps == 0
+    assert corners.status == CONVERGED
 
 
 def test_an_indefinite_matrix_is_told():
@@ -413,7 +420,8 @@ def test_float32_is_right_on_the_rows_or_says_that_it_is_not():
         same = bool((np.asarray(rows.support) == np.asarray(exact.support)).all())
         assert same
         error = np.linalg.norm(rows.dense(40) - exact.dense(40)) / np.linalg.norm(exact.dense(40))
-        assert error < 1e-3 and rows.status < PRECISION_LOST
+        assert error < 1e-3
+        assert rows.status < PRECISION_LOST
         again = pursuit.scdp(
             X32.T @ X32, X32.T @ y32, max_atoms=25, initial=np.asarray(exact.support)
         )
@@ -434,7 +442,7 @@ def test_the_estimate_of_the_condition_is_an_upper_bound_and_near():
 
 def test_a_step_keeps_structure_and_types(dtype):
     A, b = (jnp.asarray(a) for a in gram(*problem(dtype=dtype)))
-    columns = pursuit.system.Columns(A[None], None)
+    columns = pursuit.system.Columns(A[None])
     limit, none = jnp.zeros((), A.dtype), jnp.zeros(0, jnp.int32)
     state = conjugate.init(b[None, :, None], jnp.diagonal(A)[None], limit, max_atoms=5)
     after = conjugate.step(state, columns, jnp.diagonal(A)[None], none, limit, max_atoms=5)
@@ -469,7 +477,7 @@ def test_values_do_not_recompile_and_jit_and_vmap_change_nothing():
 
 def test_a_pursuit_can_be_driven_by_hand():
     A, b = (jnp.asarray(a) for a in gram(*problem()))
-    columns, diagonal = pursuit.system.Columns(A[None], None), jnp.diagonal(A)[None]
+    columns, diagonal = pursuit.system.Columns(A[None]), jnp.diagonal(A)[None]
     limit, none = jnp.zeros(()), jnp.zeros(0, jnp.int32)
     state = conjugate.init(b[None, :, None], diagonal, limit, max_atoms=6)
     for until in (2, 5, 6):

@@ -275,7 +275,7 @@ def test_a_start_of_another_kernel_is_refused():
     ],
 )
 def test_bad_sizes_are_told_before_any_work(monkeypatch, options, message):
-    monkeypatch.setattr("jsparse.tuning.pipeline.renyi", None)  # no work may be done
+    monkeypatch.setattr("jsparse.tuning.choices.renyi", None)  # no work may be done
     with pytest.raises(ValueError, match=message):
         train(*regression(), task="regression", key=jax.random.key(0), **options)
 

@@ -27,10 +27,12 @@ from .. import __version__, _status
 from ..data import demo_set
 from ..multiclass import distances, output_code
 from ..serialization import atomic_path, check_writable, load, save
-from ..tuning.pipeline import KERNELS, Trained, decide, train
+from ..tuning.choices import KERNELS
+from ..tuning.pipeline import train
 from ..tuning.plan import free_bytes
 from ..tuning.sizes import SIZE_TOLERANCE
 from ..tuning.stream import train_stream
+from ..tuning.trained import Trained, decide
 from . import report
 
 if TYPE_CHECKING:

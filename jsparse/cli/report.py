@@ -10,9 +10,9 @@ from jax.sharding import Mesh
 
 from .. import _status
 from ..machines.fixed_size import FixedSizeFit
-from ..tuning.pipeline import Trained
 from ..tuning.search import Progress as Callback
 from ..tuning.sizes import SizeChoice
+from ..tuning.trained import Trained
 
 _METRICS = {
     "misclassification": "misclassification",

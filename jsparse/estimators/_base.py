@@ -13,8 +13,10 @@ from ..expansion import KernelExpansion
 from ..kernels import Kernel
 from ..multiclass import Code, Decoding, distances
 from ..tuning._inputs import Task, encoded_targets, row_weights
-from ..tuning.pipeline import DEFAULT_C, KERNELS, Sums, Trained, make_kernel, train
+from ..tuning.choices import DEFAULT_C, KERNELS, make_kernel
+from ..tuning.pipeline import train
 from ..tuning.search import Method
+from ..tuning.trained import Sums, Trained
 from ._calibration import decisions, fit_slopes, probabilities
 from ._sklearn import (
     BaseEstimator,

@@ -103,8 +103,8 @@ def fit(
     prototypes. The intercept is no candidate: it is in every machine, and eliminated.
 
     In a precision below float64 the coefficients are found anew from the rows, once the prototypes
-    are selected, by orthogonal transformations: they err by the condition of the kernel columns, not
-    by its square.
+    are selected, by orthogonal transformations: they err by the condition of the kernel's columns,
+    not by its square.
 
     Args:
         kernel: kernel of two points.
@@ -167,29 +167,29 @@ def _fit(
 ) -> SparsePath:
     columns = KernelColumns(kernel, candidates)
     sums = accumulate(columns, X, y, weights, block_rows=block_rows)
-    gram = columns.penalty()
-    A, b = centred(sums, gram, C, nu)
+    A, b = centred(sums, kernel.gram(candidates), C, nu)
     options = {"max_prototypes": max_prototypes, "subset": subset}
     targets = y.reshape(len(y), -1)
     rhs = b.reshape(len(b), -1)
-    # One lane for each set of targets that select together.
+    # One lane for each set of targets that select together, all with the one matrix.
     lanes = rhs.T[:, :, None] if separate else rhs[None]
-    path = select(A, lanes, key, **options)
+    owner = jnp.zeros(len(lanes), jnp.int32)
+    path = select(A[None], lanes, owner, key, **options)
     if epsilon(X.dtype) > 1e-10:
         w = jnp.ones(len(X), X.dtype) if weights is None else weights
         by_lane = targets.T[:, :, None] if separate else targets[None]
         path = jax.lax.map(
             lambda lane: _from_rows(
-                *lane, kernel, candidates, C, X, w, nu, rows_in_block(block_rows)
+                lane[0], lane[1], kernel, candidates, C, X, w, nu, rows_in_block(block_rows)
             ),
             (path, by_lane),
         )
-    total = sums.target_sum.reshape(-1)
+    targets_sum = sums.target_sum.reshape(-1)
     intercepts = intercept_path(
         path,
-        sums.feature_sum,
-        total[:, None] if separate else total[None],
-        sums.weight_sum + nu,
+        sums.feature_sum[None][owner],
+        targets_sum[:, None] if separate else targets_sum[None],
+        (sums.weight_sum + nu)[None][owner],
     )
     if separate:
         own, intercepts = path._replace(coefficients=path.coefficients[..., 0]), intercepts[..., 0]
@@ -224,19 +224,19 @@ def centred(
 
 
 def select(
-    A: Float[Array, "M M"],
+    A: Float[Array, "g M M"],
     b: Float[Array, "v M c"],
+    owner: Int[Array, " v"],
     key: Key | None,
     *,
     max_prototypes: int,
     subset: int | None,
 ) -> Path:
-    """Pursuit of one matrix, for lanes of right-hand sides that select together."""
-    columns, diagonal = Columns(A, None), jnp.diagonal(A)
-    diagonal = jnp.broadcast_to(diagonal[None], b.shape[:2])
+    """Pursuit of systems whose right-hand sides select together; `owner` says which A is whose."""
+    columns, diagonal = Columns(A, owner=owner), jnp.diagonal(A, axis1=1, axis2=2)[owner]
     if subset is not None and key is not None:
         return probabilistic.run(
-            columns, b, diagonal, key, max_atoms=max_prototypes, subset=min(subset, len(A))
+            columns, b, diagonal, key, max_atoms=max_prototypes, subset=min(subset, A.shape[1])
         )
     none, zero = jnp.zeros(0, jnp.int32), jnp.zeros((), b.dtype)
     return conjugate.pursue(columns, b, diagonal, none, zero, max_atoms=max_prototypes)
@@ -244,18 +244,16 @@ def select(
 
 def intercept_path(
     path: Path,
-    feature_sum: Float[Array, "... M"],
+    feature_sum: Float[Array, "v M"],
     target_sum: Float[Array, "v c"],
-    total: Float[Array, "..."],
+    total: Float[Array, " v"],
 ) -> Float[Array, "v k c"]:
-    """Intercepts of a path of centred systems."""
-    at = jnp.maximum(path.support, 0)
-    sums = jnp.broadcast_to(feature_sum, (len(at), feature_sum.shape[-1]))
-    own = jnp.take_along_axis(sums, at, axis=1)
+    """Intercepts of paths of centred systems."""
+    own = jnp.take_along_axis(feature_sum, jnp.maximum(path.support, 0), axis=1)
     explained = jnp.einsum(
         "vk,vjkc->vjc", own, path.coefficients, precision=jax.lax.Precision.HIGHEST
     )
-    return (target_sum[:, None, :] - explained) / jnp.reshape(total, (-1, 1, 1))
+    return (target_sum[:, None, :] - explained) / total[:, None, None]
 
 
 def _from_rows(

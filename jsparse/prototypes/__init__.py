@@ -1,9 +1,13 @@
-"""Which points may carry the model: rows at random, or of maximal Renyi entropy; bandwidths."""
+"""Which points may carry the model: rows at random, of maximal entropy, or clusters; bandwidths."""
 
 from .bandwidth import RULES as RULES
 from .bandwidth import Bandwidth as Bandwidth
 from .bandwidth import normal_reference_bandwidth as normal_reference_bandwidth
 from .bandwidth import plug_in_bandwidth as plug_in_bandwidth
+from .clusters import KCenterResult as KCenterResult
+from .clusters import KMeansResult as KMeansResult
+from .clusters import k_center as k_center
+from .clusters import k_means as k_means
 from .renyi import RenyiResult as RenyiResult
 from .renyi import RenyiState as RenyiState
 from .renyi import renyi as renyi

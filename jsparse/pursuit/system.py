@@ -1,7 +1,7 @@
 """How systems reach a pursuit: normal equations formed or by columns, one or a batch, checked."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -11,15 +11,22 @@ from jaxtyping import Array, ArrayLike, Float, Int
 
 from .._numerics import as_float, dot, is_concrete
 
-Column = Callable[[Int[Array, ""]], Float[Array, " D"]]
+Column = Callable[..., Float[Array, " D"]]
 """From the number of an atom to its column of `A`."""
 
 
 class Columns(eqx.Module):
-    """Columns of a batch of symmetric matrices: one atom for each, one column of each."""
+    """Columns of the symmetric matrices of a batch of systems, one of each.
 
-    matrix: Float[Array, "v D D"] | Float[Array, "D D"] | None
-    column: Column | None
+    Attributes:
+        matrix: one for each system, one for all, or those that `owner` deals out.
+        column: a function instead.
+        owner: which matrix is that of each system, if not each has its own.
+    """
+
+    matrix: Float[Array, "g D D"] | Float[Array, "D D"] | None
+    column: Column | None = None
+    owner: Int[Array, " v"] | None = None
 
     def __call__(self, atoms: Int[Array, " v"]) -> Float[Array, "v D"]:
         """Column `atoms[i]` of matrix i."""
@@ -28,15 +35,18 @@ class Columns(eqx.Module):
             return jax.vmap(self.column)(atoms)
         if self.matrix.ndim == 2:
             return self.matrix[atoms]
-        return self.matrix[jnp.arange(atoms.shape[0]), atoms]
+        return self.matrix[self._own(atoms.shape[0]), atoms]
 
     def entries(self, rows: Int[Array, "v r"], atoms: Int[Array, "v k"]) -> Float[Array, "v r k"]:
         """Entries at some rows and columns of each matrix, which must be there."""
         assert self.matrix is not None
         if self.matrix.ndim == 2:
             return self.matrix[rows[:, :, None], atoms[:, None, :]]
-        lane = jnp.arange(rows.shape[0])[:, None, None]
-        return self.matrix[lane, rows[:, :, None], atoms[:, None, :]]
+        own = self._own(rows.shape[0])[:, None, None]
+        return self.matrix[own, rows[:, :, None], atoms[:, None, :]]
+
+    def _own(self, v: int) -> Int[Array, " v"]:
+        return jnp.arange(v, dtype=jnp.int32) if self.owner is None else self.owner
 
 
 class System(NamedTuple):
@@ -59,13 +69,13 @@ def system(
             raise ValueError("diagonal: expected that of A, which is given by its columns")
         if b.ndim not in (1, 2):
             raise ValueError(f"b: expected shape (D,) or (D, c), got {b.shape}")
-        pytree = (
-            A if isinstance(A, eqx.Module | jax.tree_util.Partial) else jax.tree_util.Partial(A)
-        )
-        columns, batched = Columns(None, pytree), False
-        diagonal = jnp.asarray(diagonal, b.dtype)
-        if diagonal.shape != b.shape[:1]:
-            raise ValueError(f"diagonal: expected shape {b.shape[:1]}, got {diagonal.shape}")
+        # A pytree, so that the arrays within are traced.
+        is_tree = isinstance(A, eqx.Module | jax.tree_util.Partial)
+        function: Any = A if is_tree else jax.tree_util.Partial(A)
+        columns, batched = Columns(None, function), False
+        own = jnp.asarray(diagonal, b.dtype)
+        if own.shape != b.shape[:1]:
+            raise ValueError(f"diagonal: expected shape {b.shape[:1]}, got {own.shape}")
     else:
         if diagonal is not None:
             raise ValueError("diagonal: expected None with a matrix, which has its own")
@@ -76,13 +86,13 @@ def system(
         lead = A.shape[:-1]
         if b.shape[: len(lead)] != lead or b.ndim > len(lead) + 1:
             raise ValueError(f"b: expected shape {lead} or with one more axis, got {b.shape}")
-        columns, diagonal = Columns(A, None), jnp.diagonal(A, axis1=-2, axis2=-1)
+        columns, own = Columns(A), jnp.diagonal(A, axis1=-2, axis2=-1)
     lead = 2 if batched else 1
     several = b.ndim > lead
     b = b if several else b[..., None]
     if not batched:
-        b, diagonal = b[None], diagonal[None]
-    return System(columns, b, diagonal, batched, several)
+        b, own = b[None], own[None]
+    return System(columns, b, own, batched, several)
 
 
 class GramColumns(eqx.Module):

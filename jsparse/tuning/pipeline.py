@@ -3,110 +3,42 @@
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import ArrayLike, Float
 
 from .. import kernels
 from .._mesh import at_home, check_mesh
-from .._status import PRECISION_LOST, NumericalError
+from .._status import PRECISION_LOST
 from .._types import Key
 from ..expansion import KernelExpansion
-from ..features import FeatureMap
 from ..kernels import Kernel
 from ..machines import dual, fixed_size, robust
-from ..multiclass import Code, Decoding, Scheme, accumulate_code, decode, output_code
-from ..normal_equations import NormalEquations, accumulate
-from ..prototypes import interleaved, renyi, stratified, uniform
+from ..multiclass import Decoding, Scheme, accumulate_code, output_code
+from ..normal_equations import accumulate
+from ..prototypes import interleaved
 from ..scaling import standardize
 from ._clock import clock, compile_clock
 from ._inputs import Task, check_classes, encoded_targets, finite_table, row_weights, whole
+from .choices import (
+    DEFAULT_C,
+    LENGTHSCALE_FACTOR,
+    make_folds,
+    make_kernel,
+    select,
+)
 from .cross_validation import Loss, Metric
 from .dealt import DealtFolds, in_row_order
-from .folds import Folds, plain_folds, stratified_folds
+from .folds import Folds
 from .plan import check_fits, plan
 from .problem import Problem, Scoring, feature_map, start_of, tuning_problem, validate
 from .search import Evaluation, Method, Progress, Tuning, check_settings, tune
-from .sizes import SIZE_TOLERANCE, SizeChoice, check_sizes, check_tolerance, tune_sizes
-
-KERNELS = {
-    "rbf": kernels.RBF,
-    "laplacian": kernels.Laplacian,
-    "matern32": kernels.Matern32,
-    "matern52": kernels.Matern52,
-    "rational_quadratic": kernels.RationalQuadratic,
-}
-DEFAULT_C = np.geomspace(1e-2, 1e6, 25)
-# The lengthscale is looked for within this factor of sqrt(d), the typical distance over sqrt(2) of
-# two standardised points; both ends of every table's data set lie well inside.
-LENGTHSCALE_FACTOR = 12.0
-
-
-Fit = fixed_size.FixedSizeFit | robust.RobustFit | dual.DualFit
-
-
-class Sums(NamedTuple):
-    """What the fit was solved from; rows are added by `machines.fixed_size.solve`."""
-
-    feature_map: FeatureMap  # of standardised inputs
-    equations: NormalEquations
-
-
-class Trained(NamedTuple):
-    """A tuned model and how it came about."""
-
-    expansion: KernelExpansion  # takes raw inputs: the standardisation is part of it
-    classes: np.ndarray | None  # sorted labels; of two, f >= 0 decides for the second
-    code: Code | None  # of more than two classes
-    decoding: Decoding
-    kernel: Kernel
-    C: float | np.ndarray  # shape `l` if every problem has its own
-    cv_error: float
-    metric: Metric
-    tuning: Tuning
-    fit: Fit
-    sums: Sums | None  # None in the dual and for other losses than the square
-    prototype_rows: np.ndarray  # rows of X, shape `m`
-    folds: Folds
-    out_of_fold: np.ndarray | None  # values of each row by a machine that has not seen it, `n *l`
-    n_rows: int  # it was trained on
-    seconds: dict[str, float]  # wall time by phase; "compile" is contained in the others
-    sizes: SizeChoice | None = None  # if `n_prototypes` was chosen among several
-
-    def predict(self, X: ArrayLike) -> np.ndarray:
-        """Class labels, or values of the regression, at raw inputs of shape `n d`.
-
-        Raises:
-            ValueError: if `X` is not finite.
-            NumericalError: if a value of the model is not finite, which is no decision.
-        """
-        values = self.expansion(finite_table(X))
-        return decide(values, self.classes, self.code, self.decoding)
-
-
-def decide(
-    values: Float[Array, "n *l"],
-    classes: np.ndarray | None,
-    code: Code | None = None,
-    decoding: Decoding = "loss",
-) -> np.ndarray:
-    """Class labels for the values of a classifier; the values themselves without classes.
-
-    Raises:
-        NumericalError: if a value is not finite.
-    """
-    if not np.isfinite(np.asarray(values)).all():
-        row = int(np.argwhere(~np.isfinite(np.asarray(values)))[0][0])
-        raise NumericalError(f"the model's value at row {row} is not finite; the inputs are huge?")
-    if classes is None:
-        return np.asarray(values)
-    if code is None:
-        return classes[(np.asarray(values) >= 0).astype(int)]
-    return classes[np.asarray(decode(jnp.asarray(code.matrix, values.dtype), values, decoding))]
+from .sizes import SIZE_TOLERANCE, check_sizes, check_tolerance, tune_sizes
+from .trained import Fit, Sums, Trained
 
 
 def train(
@@ -247,7 +179,7 @@ def train(
         template = make_kernel(kernel, Xa.shape[1])
         if several and isinstance(template, kernels.Linear):
             raise ValueError("n_prototypes: expected one number for the linear kernel, it has none")
-        table = _folds(fold_key, folds, n, None if classes is None else targets)
+        table = make_folds(fold_key, folds, n, None if classes is None else targets)
         planned = plan(
             n,
             Xa.shape[1],
@@ -334,22 +266,6 @@ def train(
     )
 
 
-def select(
-    key: Key,
-    selection: str,
-    Z: Float[Array, "n d"],
-    m: int,
-    labels: np.ndarray | None,
-    weights: np.ndarray | None,
-) -> np.ndarray:
-    """Rows of `m` prototypes, a share of them from each class."""
-    if selection == "renyi":
-        return np.asarray(renyi(key, Z, m, labels=labels, weights=weights).indices)
-    if labels is not None:
-        return np.asarray(stratified(key, labels, m, weights))
-    return np.asarray(uniform(key, len(Z), m, None if weights is None else jnp.asarray(weights)))
-
-
 def _check_mesh(mesh: Mesh, dense: bool, loss: Loss, max_seconds: float) -> None:
     check_mesh(mesh)
     if dense or loss != "squared":
@@ -415,27 +331,3 @@ def _fit(
     else:
         equations = accumulate_code(code, phi, X, posed.y, w, mesh=posed.mesh)
     return fixed_size.solve(phi, equations, best, code), Sums(phi, equations)
-
-
-def make_kernel(kernel: str | Kernel, d: int) -> Kernel:
-    """A kernel by name, with the scale that standardised inputs of `d` columns ask for."""
-    if isinstance(kernel, Kernel):
-        return kernel
-    if kernel in KERNELS:
-        return KERNELS[kernel](math.sqrt(d))
-    if kernel == "linear":
-        return kernels.Linear()
-    if kernel == "polynomial":
-        return kernels.Polynomial(3, 1.0 / d, 1.0)
-    names = [*KERNELS, "linear", "polynomial"]
-    raise ValueError(f"kernel: expected one of {', '.join(names)} or a Kernel, got {kernel!r}")
-
-
-def _folds(key: Key, folds: int | Folds, n: int, labels: np.ndarray | None) -> Folds:
-    if isinstance(folds, Folds):
-        rows = np.sort(np.asarray(folds.index)[np.asarray(folds.valid)])
-        if not np.array_equal(rows, np.arange(n)):
-            raise ValueError(f"folds: expected each of the {n} rows in exactly one fold")
-        return folds
-    v = whole("folds", folds, 2, n, "the number of rows")
-    return plain_folds(key, n, v) if labels is None else stratified_folds(key, labels, v)

@@ -19,16 +19,17 @@ from ..kernels import Kernel, Linear
 from ..multiclass import Decoding, Scheme, output_code
 from ._clock import clock, compile_clock
 from ._inputs import Task, check_labels, class_factors, whole
+from .choices import DEFAULT_C, LENGTHSCALE_FACTOR, make_kernel, select
 from .cross_validation import Metric
 from .folds import Folds
 from .out_of_fold import Rows
-from .pipeline import DEFAULT_C, LENGTHSCALE_FACTOR, Trained, make_kernel, select
 from .plan import SAMPLE_ROWS, check_fits, plan
 from .problem import Scoring, split_kernel, start_of
 from .reader import Reader, Split
 from .search import Evaluation, Method, Progress, check_settings, tune
 from .stream_problem import StreamProblem
 from .summary import Summary, summarize
+from .trained import Trained
 
 
 def train_stream(

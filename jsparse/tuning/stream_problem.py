@@ -18,10 +18,10 @@ from ..normal_equations import NormalEquations, accumulate_groups, zeros
 from ..scaling import Standardization
 from .cross_validation import score, standard_error
 from .out_of_fold import Rows, from_sums
-from .pipeline import Sums
 from .problem import Scoring, feature_map, kernel_at, split_kernel
 from .reader import Reader
 from .search import Tuning
+from .trained import Sums
 
 
 class StreamProblem:

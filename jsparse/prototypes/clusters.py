@@ -1,0 +1,188 @@
+"""Prototypes by clustering: farthest points (k-centre) and means (k-means)."""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from .._blocks import default_block_rows, map_row_blocks
+from .._numerics import as_float, dot, is_concrete
+from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
+from .._types import Key
+from ._validate import check_count, check_table
+from .uniform import uniform
+
+
+class KCenterResult(NamedTuple):
+    """Rows that lie far from each other.
+
+    Attributes:
+        indices: rows of X, all different, in the order of selection, shape `m`.
+        radius: the largest distance of any row from its nearest centre, with the first 1, 2, .. m
+            centres, shape `m`; falling.
+    """
+
+    indices: Int[Array, " m"]
+    radius: Float[Array, " m"]
+
+
+class KMeansResult(NamedTuple):
+    """Means of clusters of rows.
+
+    Attributes:
+        centres: shape `m d`.
+        inertia: weighted sum of squared distances of the rows from their centres.
+        steps: how often the centres were moved.
+        status: `CONVERGED` when the rows stayed where they were, `EXHAUSTED`, or `NOT_FINITE`.
+    """
+
+    centres: Float[Array, "m d"]
+    inertia: Float[Array, ""]
+    steps: Int[Array, ""]
+    status: Int[Array, ""]
+
+
+def k_center(
+    key: Key, X: Float[Array, "n d"], m: int, weights: Float[Array, " n"] | None = None
+) -> KCenterResult:
+    """Farthest-point clustering (Gonzalez 1985; Karsmakers 2011, Section 4.2).
+
+    The first centre is a row at random, each further one the row farthest from those chosen: within
+    twice the least possible radius. The first k of m are the result for k. A step costs the
+    distances of all rows from one point. Outliers come first: it covers the data, whatever their
+    density.
+
+    Args:
+        key: decides the first row.
+        X: shape `n d`, in units in which distances count, such as standardised.
+        m: number of rows to take (static).
+        weights: rows of weight 0 are left out; else they do not matter.
+
+    Pure in `key`, `X` and `weights`.
+
+    Raises:
+        ValueError: unless 1 <= m <= n, or if X is known not to be finite.
+    """
+    X = check_table(as_float(X))
+    _check(m, X, weights)
+    return _k_center(key, X, m, weights)
+
+
+@functools.partial(jax.jit, static_argnames="m")
+def _k_center(
+    key: Key, X: Float[Array, "n d"], m: int, weights: Float[Array, " n"] | None
+) -> KCenterResult:
+    first = uniform(key, X.shape[0], 1, weights)[0].astype(jnp.int32)
+    there = jnp.ones(X.shape[0], bool) if weights is None else weights > 0
+    columns = X.T  # the sum over columns then runs along whole rows of memory
+
+    def step(i: Int[Array, ""], state: tuple[Array, ...]) -> tuple[Array, ...]:
+        squares, latest, indices, radius = state
+        apart = jnp.sum(jnp.square(columns - X[latest][:, None]), axis=0)
+        # A row that was taken is farther from none.
+        squares = jnp.minimum(squares, apart).at[latest].set(-1)
+        far = jnp.argmax(squares).astype(jnp.int32)
+        indices = indices.at[i].set(latest)
+        return squares, far, indices, radius.at[i].set(jnp.sqrt(jnp.maximum(squares[far], 0)))
+
+    start = jnp.where(there, jnp.inf, -1).astype(X.dtype)
+    state = (start, first, jnp.zeros(m, jnp.int32), jnp.zeros(m, X.dtype))
+    _, _, indices, radius = jax.lax.fori_loop(0, m, step, state)
+    return KCenterResult(indices, radius)
+
+
+def _check(m: int, X: Float[Array, "n d"], weights: Array | None) -> None:
+    n = X.shape[0]
+    if weights is not None and is_concrete(weights):
+        n = int(np.count_nonzero(np.asarray(weights) > 0))
+    check_count(m, n)
+
+
+class _Means(NamedTuple):
+    centres: Float[Array, "m d"]
+    nearest: Int[Array, " n"]
+    inertia: Float[Array, ""]
+    steps: Int[Array, ""]
+    status: Int[Array, ""]
+
+
+def k_means(
+    key: Key,
+    X: Float[Array, "n d"],
+    m: int,
+    weights: Float[Array, " n"] | None = None,
+    *,
+    max_steps: int = 50,
+) -> KMeansResult:
+    """Lloyd's algorithm from farthest points (Karsmakers 2011, Section 4.2; Zhang et al. 2008).
+
+    A centre that has lost all its rows stays where it is.
+
+    Args:
+        key: decides the start.
+        X: shape `n d`, in units in which distances count, such as standardised.
+        m: number of centres (static).
+        weights: row weights, shape `n`, at least 0.
+        max_steps: cap on moves of the centres (static).
+
+    Raises:
+        ValueError: unless 1 <= m <= n, or if X is known not to be finite.
+    """
+    X = check_table(as_float(X))
+    _check(m, X, weights)
+    if max_steps < 1:
+        raise ValueError(f"max_steps: expected at least 1, got {max_steps}")
+    return _k_means(key, X, m, weights, max_steps)
+
+
+@functools.partial(jax.jit, static_argnames=("m", "max_steps"))
+def _k_means(
+    key: Key, X: Float[Array, "n d"], m: int, weights: Float[Array, " n"] | None, max_steps: int
+) -> KMeansResult:
+    w = jnp.ones(X.shape[0], X.dtype) if weights is None else weights
+    middle = jnp.mean(X, axis=0, keepdims=True)
+    U = X - middle  # products below lose what an offset would take
+
+    def assign(centres: Float[Array, "m d"]) -> tuple[Int[Array, " n"], Float[Array, " n"]]:
+        half = jnp.sum(jnp.square(centres), axis=1) / 2
+
+        def block(rows: Float[Array, "r d"]) -> Float[Array, "r two"]:
+            # |u - c|^2 / 2 less |u|^2 / 2, the same for all centres.
+            scores = half[None, :] - dot(rows, centres.T)
+            best = jnp.argmin(scores, axis=1)
+            return jnp.stack([best.astype(rows.dtype), jnp.min(scores, axis=1)], axis=1)
+
+        found = map_row_blocks(block, U, default_block_rows())
+        squares = jnp.sum(jnp.square(U), axis=1) + 2 * found[:, 1]
+        return found[:, 0].astype(jnp.int32), jnp.maximum(squares, 0)
+
+    def going(state: _Means) -> Bool[Array, ""]:
+        return state.status == RUNNING
+
+    def step(state: _Means) -> _Means:
+        mass = jnp.zeros(m, X.dtype).at[state.nearest].add(w)
+        sums = jnp.zeros_like(state.centres).at[state.nearest].add(w[:, None] * U)
+        kept = (mass > 0)[:, None]
+        centres = jnp.where(kept, sums / jnp.where(mass > 0, mass, 1)[:, None], state.centres)
+        nearest, squares = assign(centres)
+        same = jnp.all((nearest == state.nearest) | (w == 0))
+        inertia, steps = jnp.sum(w * squares), state.steps + 1
+        status = jnp.where(steps >= max_steps, EXHAUSTED, RUNNING)
+        status = jnp.where(same, CONVERGED, status)
+        status = jnp.where(jnp.isfinite(inertia), status, NOT_FINITE).astype(jnp.int32)
+        return _Means(centres, nearest, inertia, steps, status)
+
+    start = U[_k_center(key, X, m, weights).indices]
+    nearest, squares = assign(start)
+    first = _Means(
+        start,
+        nearest,
+        jnp.sum(w * squares),
+        jnp.zeros((), jnp.int32),
+        jnp.full((), RUNNING, jnp.int32),
+    )
+    last = jax.lax.while_loop(going, step, first)
+    return KMeansResult(last.centres + middle, last.inertia, last.steps, last.status)

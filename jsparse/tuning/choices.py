@@ -1,0 +1,67 @@
+"""What is chosen by name or number: kernel, grids, prototypes, folds."""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from .. import kernels
+from .._types import Key
+from ..kernels import Kernel
+from ..prototypes import renyi, stratified, uniform
+from ._inputs import whole
+from .folds import Folds, plain_folds, stratified_folds
+
+KERNELS = {
+    "rbf": kernels.RBF,
+    "laplacian": kernels.Laplacian,
+    "matern32": kernels.Matern32,
+    "matern52": kernels.Matern52,
+    "rational_quadratic": kernels.RationalQuadratic,
+}
+DEFAULT_C = np.geomspace(1e-2, 1e6, 25)
+# The lengthscale is looked for within this factor of sqrt(d), the typical distance over sqrt(2) of
+# two standardised points; both ends of every table's data set lie well inside.
+LENGTHSCALE_FACTOR = 12.0
+
+
+def make_kernel(kernel: str | Kernel, d: int) -> Kernel:
+    """A kernel by name, with the scale that standardised inputs of `d` columns ask for."""
+    if isinstance(kernel, Kernel):
+        return kernel
+    if kernel in KERNELS:
+        return KERNELS[kernel](math.sqrt(d))
+    if kernel == "linear":
+        return kernels.Linear()
+    if kernel == "polynomial":
+        return kernels.Polynomial(3, 1.0 / d, 1.0)
+    names = [*KERNELS, "linear", "polynomial"]
+    raise ValueError(f"kernel: expected one of {', '.join(names)} or a Kernel, got {kernel!r}")
+
+
+def select(
+    key: Key,
+    selection: str,
+    Z: Float[Array, "n d"],
+    m: int,
+    labels: np.ndarray | None,
+    weights: np.ndarray | None,
+) -> np.ndarray:
+    """Rows of `m` prototypes, a share of them from each class."""
+    if selection == "renyi":
+        return np.asarray(renyi(key, Z, m, labels=labels, weights=weights).indices)
+    if labels is not None:
+        return np.asarray(stratified(key, labels, m, weights))
+    return np.asarray(uniform(key, len(Z), m, None if weights is None else jnp.asarray(weights)))
+
+
+def make_folds(key: Key, folds: int | Folds, n: int, labels: np.ndarray | None) -> Folds:
+    """The caller's own folds, if they hold every row once, or so many new ones."""
+    if isinstance(folds, Folds):
+        rows = np.sort(np.asarray(folds.index)[np.asarray(folds.valid)])
+        if not np.array_equal(rows, np.arange(n)):
+            raise ValueError(f"folds: expected each of the {n} rows in exactly one fold")
+        return folds
+    v = whole("folds", folds, 2, n, "the number of rows")
+    return plain_folds(key, n, v) if labels is None else stratified_folds(key, labels, v)

@@ -1,0 +1,410 @@
+"""From a table of numbers to tuned machines of every size (Karsmakers 2011, Section 4)."""
+
+import dataclasses
+import functools
+import math
+import sys
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float, Int
+
+from .._status import EXHAUSTED, PRECISION_LOST
+from .._types import Key
+from ..expansion import KernelExpansion
+from ..kernels import Kernel
+from ..machines import scdp
+from ..multiclass import Code, Decoding, Scheme, output_code
+from ..prototypes import k_center, k_means
+from ..pursuit.probabilistic import SUBSET
+from ..scaling import Standardization, standardize
+from ._clock import clock, compile_clock
+from ._inputs import Task, check_classes, encoded_targets, finite_table, row_weights, whole
+from .choices import LENGTHSCALE_FACTOR, make_folds, make_kernel, select
+from .cross_validation import Metric
+from .folds import Folds
+from .path_validation import PathValidation, cross_validate_path
+from .problem import Scoring, kernel_at, split_kernel, start_of
+from .search import Evaluation, Method, Progress, Tuning, check_settings, tune
+from .sizes import check_tolerance, smallest_within
+from .trained import decide
+
+Candidates = Literal["k_center", "k_means", "renyi", "uniform"]
+
+# A path for each value and fold is what tuning costs here, so fewer than where they are free.
+PATH_C = np.geomspace(1e-2, 1e6, 9)
+# "One tenth of the standard deviation of the best cross-validation score" (Section 4.5).
+PATH_TOLERANCE = 0.1
+MAX_PROTOTYPES = 300
+CANDIDATES = 1000
+
+
+class PathProblem(eqx.Module):
+    """What stays fixed while kernel and `C` vary, see `tune`."""
+
+    tuned: Kernel  # the template's positive leaves, None elsewhere
+    fixed: Kernel  # the rest of the template
+    candidates: Float[Array, "M d"]
+    X: Float[Array, "n d"]
+    y: Float[Array, " n"] | Int[Array, " n"]
+    weights: Float[Array, " n"] | None
+    folds: Folds
+    code: Code | None
+    key: Key | None  # of the random subsets
+    max_prototypes: int = eqx.field(static=True)
+    subset: int | None = eqx.field(static=True)
+    separate: bool = eqx.field(static=True)
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        """Of the computations."""
+        return self.X.dtype
+
+    @property
+    def rows_scored(self) -> int:
+        """How many rows a score is a mean over."""
+        return self.X.shape[0]
+
+    @property
+    def kernels_at_once(self) -> int:
+        """They come one after another anyway."""
+        return 1 if jax.default_backend() == "cpu" else sys.maxsize
+
+    def scores(
+        self, thetas: Float[Array, "q p"], C: Float[Array, "q s"], scoring: Scoring
+    ) -> tuple[Float[Array, "q s"], Float[Array, "q s"], Int[Array, "q s"]]:
+        """The least error of any size for each kernel and `C`, its standard error, stop codes."""
+        each = [_evaluate(self, *of, scoring) for of in zip(thetas, C, strict=True)]
+        scores, errors, status = (jnp.stack(column) for column in zip(*each, strict=True))
+        return scores, errors, status
+
+    def validate(self, kernel: Kernel, C: Float[Array, " s"], scoring: Scoring) -> PathValidation:
+        """The errors of every size for one kernel and every `C`."""
+        return cross_validate_path(
+            kernel,
+            self.candidates,
+            C,
+            self.X,
+            self.y,
+            self.folds,
+            self.weights,
+            max_prototypes=self.max_prototypes,
+            metric=scoring.metric,
+            code=self.code,
+            decoding=scoring.decoding,
+            separate=self.separate,
+            subset=self.subset,
+            key=self.key,
+        )
+
+
+@functools.partial(jax.jit, static_argnames="scoring")
+def _evaluate(
+    problem: PathProblem, theta: Float[Array, " p"], C: Float[Array, " s"], scoring: Scoring
+) -> tuple[Float[Array, " s"], Float[Array, " s"], Int[Array, " s"]]:
+    found = problem.validate(kernel_at(problem, theta), C, scoring)
+    best = jnp.argmin(found.scores, axis=1)[:, None]
+    score = jnp.take_along_axis(found.scores, best, axis=1)[:, 0]
+    error = jnp.take_along_axis(_standard_errors(found.fold_scores), best, axis=1)[:, 0]
+    # Lost digits of coefficients are no lost digits of values, and those were seen by the folds.
+    status = jnp.where(found.status == PRECISION_LOST, EXHAUSTED, found.status)
+    return score, error, status.astype(jnp.int32)
+
+
+def _standard_errors(fold_scores: Float[Array, "s v k"]) -> Float[Array, "s k"]:
+    return jnp.std(fold_scores, axis=1, ddof=1) / math.sqrt(fold_scores.shape[1])
+
+
+class TrainedPath(NamedTuple):
+    """Tuned machines with 1, 2, .. prototypes, and one of them chosen."""
+
+    path: scdp.SparsePath  # in standardised units
+    scaling: Standardization
+    errors: Float[np.ndarray, " k"]  # cross-validated, with 1, 2, .. k prototypes
+    standard_errors: Float[np.ndarray, " k"]  # of the errors, from their spread over the folds
+    fold_errors: Float[np.ndarray, "v k"]
+    n_prototypes: int  # chosen
+    classes: np.ndarray | None  # sorted labels; of two, f >= 0 decides for the second
+    code: Code | None  # of more than two classes
+    decoding: Decoding
+    kernel: Kernel
+    C: float
+    metric: Metric
+    tuning: Tuning
+    n_rows: int
+    n_candidates: int
+    seconds: dict[str, float]  # wall time by phase; "compile" is contained in the others
+
+    @property
+    def expansion(self) -> KernelExpansion:
+        """The machine chosen; takes raw inputs."""
+        return self.at(self.n_prototypes)
+
+    @property
+    def cv_error(self) -> float:
+        """Of the machine chosen."""
+        return float(self.errors[self.n_prototypes - 1])
+
+    def at(self, n_prototypes: int) -> KernelExpansion:
+        """The machine with so many prototypes; takes raw inputs.
+
+        Raises:
+            ValueError: if the path is not that long.
+        """
+        return dataclasses.replace(self.path.at(n_prototypes), scaling=self.scaling)
+
+    def smallest_within(self, tolerance: float = PATH_TOLERANCE) -> int:
+        """The least number of prototypes whose error is within so many standard errors of the best.
+
+        0.1 is the paper's choice (Section 4.5), 1 the one-standard-error rule.
+
+        Raises:
+            ValueError: for a negative tolerance.
+        """
+        check_tolerance(tolerance)
+        return 1 + smallest_within(self.errors, self.standard_errors, tolerance)
+
+    def predict(self, X: ArrayLike, n_prototypes: int | None = None) -> np.ndarray:
+        """Class labels, or values of the regression, at raw inputs of shape `n d`.
+
+        Raises:
+            ValueError: if `X` is not finite.
+            NumericalError: if a value of the model is not finite.
+        """
+        size = self.n_prototypes if n_prototypes is None else n_prototypes
+        values = self.at(size)(finite_table(X))
+        return decide(values, self.classes, self.code, self.decoding)
+
+
+def train_path(
+    X: ArrayLike,
+    y: ArrayLike,
+    *,
+    task: Task,
+    key: Key,
+    max_prototypes: int | None = None,
+    candidates: int | Literal["all"] | ArrayLike | None = None,
+    candidate_method: Candidates = "k_center",
+    subset: int | Literal["auto"] | None = None,
+    tolerance: float = PATH_TOLERANCE,
+    kernel: str | Kernel = "rbf",
+    tune_kernel: bool = True,
+    folds: int | Folds = 10,
+    metric: Metric | None = None,
+    multiclass: Scheme | ArrayLike = "one_versus_rest",
+    decoding: Decoding = "loss",
+    selection: scdp.Selection = "joint",
+    search_method: Method = "profile",
+    max_evaluations: int | None = None,
+    max_seconds: float = math.inf,
+    C: Float[np.ndarray, " s"] = PATH_C,
+    weights: ArrayLike | None = None,
+    class_weight: Literal["balanced"] | Mapping[Any, float] | None = None,
+    progress: Progress | None = None,
+    history: list[Evaluation] | None = None,
+) -> TrainedPath:
+    """Standardise, choose candidates, tune by cross-validation, and fit machines of every size.
+
+    SCDP-FSLSSVM of Karsmakers 2011, Section 4: prototypes are selected out of candidates one after
+    another, by what is left of the targets, and cross-validation of the whole path says how many
+    are worth having.
+
+    Args:
+        X: inputs in raw units, shape `n d`; no NaN or infinity.
+        y: classes of any label type, or real targets; shape `n`.
+        task: "classification" or "regression".
+        key: decides candidates, folds, random subsets and search.
+        max_prototypes: length of the path; by default 300, or as many as there are candidates or
+            rows to train on.
+        candidates: their number, "all" rows, or points of the caller's in raw units, shape `M d`;
+            by default all rows up to 1000.
+        candidate_method: "k_center" (farthest points, the paper's), "k_means", "renyi", "uniform".
+        subset: SCDPP: candidates looked at for each prototype, "auto" for the paper's 59.
+        tolerance: the number chosen is the least whose error is within so many standard errors of
+            the best; see `TrainedPath.smallest_within`.
+        kernel: see `train`; so are all that follow but these:
+        tune_kernel: False to take the kernel as it is.
+        folds: their number, or the caller's own.
+        metric: by default "mse", the press statistic (eq. 35), for classes too.
+        multiclass: scheme for more than two classes; not "one_versus_one", whose problems do not
+            share their rows.
+        decoding: how the problems' values become a class.
+        selection: of several problems: "joint", the same prototypes for all, or "separate".
+        search_method: "profile" or "csa".
+        max_evaluations: budget of the search.
+        max_seconds: no evaluation starts later.
+        C: grid (or range) of the weight of the data-fit term.
+        weights: row weights, shape `n`.
+        class_weight: factors of the classes, or "balanced".
+        progress: called with (done, planned, best score) after each evaluation.
+        history: of a stopped search.
+
+    Raises:
+        ValueError: for anything wrong with the data or the settings, before any work is done.
+        NumericalError: if nothing could be computed that can be trusted.
+    """
+    seconds: dict[str, float] = {}
+    with compile_clock(seconds), clock(seconds, "total"):
+        scoring = Scoring("mse" if metric is None else metric, decoding, "squared")
+        check_settings(scoring, np.asarray(C, float), search_method, max_evaluations, max_seconds)
+        check_tolerance(tolerance)
+        if task not in ("classification", "regression"):
+            raise ValueError(f"task: expected 'classification' or 'regression', got {task!r}")
+        if task == "regression" and scoring.metric == "misclassification":
+            raise ValueError("metric: expected 'mse' or 'mae' for regression")
+        if selection not in ("joint", "separate"):
+            raise ValueError(f"selection: expected 'joint' or 'separate', got {selection!r}")
+        Xa = finite_table(X)
+        n, d = Xa.shape
+        targets, classes = encoded_targets(y, n, task)
+        wa = row_weights(weights, class_weight, targets, classes)
+        code, target = None, jnp.asarray(targets, Xa.dtype)
+        if classes is not None:
+            check_classes(classes, targets, wa)
+            if len(classes) > 2:
+                code = output_code(multiclass, len(classes)).astype(Xa.dtype)
+                if not code.shares_all_rows:
+                    raise ValueError(
+                        "multiclass: expected a scheme in which every problem sees every class, "
+                        "such as 'one_versus_rest'; their paths are of one system"
+                    )
+                target = jnp.asarray(targets, jnp.int32)
+            else:
+                target = 2 * target - 1
+        wj = None if wa is None else jnp.asarray(wa, Xa.dtype)
+        points, M = _count_candidates(candidates, candidate_method, n, d)
+        candidate_key, fold_key, subset_key, search_key = jax.random.split(key, 4)
+        template = make_kernel(kernel, d)
+        table = make_folds(fold_key, folds, n, None if classes is None else targets)
+        least = n - int(np.asarray(table.valid).sum(axis=1).max())
+        most = min(M, least)
+        k = min(MAX_PROTOTYPES, most) if max_prototypes is None else max_prototypes
+        k = whole("max_prototypes", k, 1, most, "the candidates and the rows without a fold")
+        rho = SUBSET if isinstance(subset, str) else subset
+        if rho is not None:
+            rho = whole("subset", min(rho, M) if subset == "auto" else rho, 1, M, "the candidates")
+
+        with clock(seconds, "candidates"):
+            scaling = standardize(Xa, wj)
+            Z = scaling.apply(Xa)
+            labels = None if classes is None else targets
+            if points is not None:
+                chosen = scaling.apply(points.astype(Xa.dtype))
+            else:
+                chosen = _candidates(candidate_key, candidate_method, Z, M, labels, wa)
+            chosen = jax.block_until_ready(chosen)
+
+        tuned_leaves, fixed = split_kernel(template, Xa.dtype, tune_kernel=tune_kernel)
+        posed = PathProblem(
+            tuned_leaves,
+            fixed,
+            chosen,
+            Z,
+            target,
+            wj,
+            table,
+            code,
+            None if rho is None else subset_key,
+            k,
+            rho,
+            selection == "separate" and code is not None,
+        )
+        middle, span = np.asarray(start_of(posed), float), math.log(LENGTHSCALE_FACTOR)
+        with clock(seconds, "tuning"):
+            tuned = tune(
+                posed,
+                key=search_key,
+                metric=scoring.metric,
+                low=middle - span,
+                high=middle + span,
+                C=np.asarray(C),
+                decoding=decoding,
+                method=search_method,
+                max_evaluations=max_evaluations,
+                max_seconds=max_seconds,
+                progress=progress,
+                history=history,
+            )
+            best_C = jnp.asarray(tuned.C, Xa.dtype)
+            curve = posed.validate(tuned.kernel, best_C[None], scoring)
+        with clock(seconds, "fit"):
+            y_fit = target if code is None else jnp.asarray(code.matrix)[target]
+            path = scdp.fit(
+                tuned.kernel,
+                chosen,
+                best_C,
+                Z,
+                y_fit,
+                wj,
+                max_prototypes=k,
+                selection=selection,
+                subset=rho,
+                key=posed.key,
+            )
+            jax.block_until_ready(path)
+    errors = np.asarray(curve.scores[0])
+    spread = np.asarray(_standard_errors(curve.fold_scores)[0])
+    return TrainedPath(
+        path=path,
+        scaling=scaling,
+        errors=errors,
+        standard_errors=spread,
+        fold_errors=np.asarray(curve.fold_scores[0]),
+        n_prototypes=1 + smallest_within(errors, spread, tolerance),
+        classes=classes,
+        code=code,
+        decoding=decoding,
+        kernel=tuned.kernel,
+        C=tuned.C,
+        metric=scoring.metric,
+        tuning=tuned,
+        n_rows=n,
+        n_candidates=M,
+        seconds=seconds,
+    )
+
+
+def _count_candidates(
+    candidates: int | Literal["all"] | ArrayLike | None, method: str, n: int, d: int
+) -> tuple[Float[Array, "M d"] | None, int]:
+    """The caller's own points, if they are given, and how many candidates there will be."""
+    if method not in ("k_center", "k_means", "renyi", "uniform"):
+        raise ValueError(
+            "candidate_method: expected 'k_center', 'k_means', 'renyi' or 'uniform', got "
+            f"{method!r}"
+        )
+    if isinstance(candidates, str):
+        if candidates != "all":
+            raise ValueError(f"candidates: expected a number, 'all' or points, got {candidates!r}")
+        return None, n
+    if candidates is None or isinstance(candidates, int | np.integer):
+        M = min(n, CANDIDATES) if candidates is None else candidates
+        return None, whole("candidates", M, 1, n, "the number of rows")
+    points = finite_table(candidates)
+    if points.shape[1] != d or len(points) > n:
+        raise ValueError(
+            f"candidates: expected shape (M, {d}) with at most {n} points, got {points.shape}"
+        )
+    return points, len(points)
+
+
+def _candidates(
+    key: Key,
+    method: str,
+    Z: Float[Array, "n d"],
+    M: int,
+    labels: np.ndarray | None,
+    weights: np.ndarray | None,
+) -> Float[Array, "M d"]:
+    if len(Z) == M:
+        return Z
+    w = None if weights is None else jnp.asarray(weights, Z.dtype)
+    if method == "k_center":
+        return Z[k_center(key, Z, M, w).indices]
+    if method == "k_means":
+        return k_means(key, Z, M, w).centres
+    return Z[select(key, method, Z, M, labels, weights)]

@@ -1,0 +1,82 @@
+"""A tuned model and how it came about."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import ArrayLike, Float
+
+from .._status import NumericalError
+from ..expansion import KernelExpansion
+from ..features import FeatureMap
+from ..kernels import Kernel
+from ..machines import dual, fixed_size, robust
+from ..multiclass import Code, Decoding, decode
+from ..normal_equations import NormalEquations
+from ._inputs import finite_table
+from .cross_validation import Metric
+from .folds import Folds
+from .search import Tuning
+from .sizes import SizeChoice
+
+Fit = fixed_size.FixedSizeFit | robust.RobustFit | dual.DualFit
+
+
+class Sums(NamedTuple):
+    """What the fit was solved from; rows are added by `machines.fixed_size.solve`."""
+
+    feature_map: FeatureMap  # of standardised inputs
+    equations: NormalEquations
+
+
+class Trained(NamedTuple):
+    """A tuned model and how it came about."""
+
+    expansion: KernelExpansion  # takes raw inputs: the standardisation is part of it
+    classes: np.ndarray | None  # sorted labels; of two, f >= 0 decides for the second
+    code: Code | None  # of more than two classes
+    decoding: Decoding
+    kernel: Kernel
+    C: float | np.ndarray  # shape `l` if every problem has its own
+    cv_error: float
+    metric: Metric
+    tuning: Tuning
+    fit: Fit
+    sums: Sums | None  # None in the dual and for other losses than the square
+    prototype_rows: np.ndarray  # rows of X, shape `m`
+    folds: Folds
+    out_of_fold: np.ndarray | None  # values of each row by a machine that has not seen it, `n *l`
+    n_rows: int  # it was trained on
+    seconds: dict[str, float]  # wall time by phase; "compile" is contained in the others
+    sizes: SizeChoice | None = None  # if `n_prototypes` was chosen among several
+
+    def predict(self, X: ArrayLike) -> np.ndarray:
+        """Class labels, or values of the regression, at raw inputs of shape `n d`.
+
+        Raises:
+            ValueError: if `X` is not finite.
+            NumericalError: if a value of the model is not finite, which is no decision.
+        """
+        values = self.expansion(finite_table(X))
+        return decide(values, self.classes, self.code, self.decoding)
+
+
+def decide(
+    values: Float[Array, "n *l"],
+    classes: np.ndarray | None,
+    code: Code | None = None,
+    decoding: Decoding = "loss",
+) -> np.ndarray:
+    """Class labels for the values of a classifier; the values themselves without classes.
+
+    Raises:
+        NumericalError: if a value is not finite.
+    """
+    if not np.isfinite(np.asarray(values)).all():
+        row = int(np.argwhere(~np.isfinite(np.asarray(values)))[0][0])
+        raise NumericalError(f"the model's value at row {row} is not finite; the inputs are huge?")
+    if classes is None:
+        return np.asarray(values)
+    if code is None:
+        return classes[(np.asarray(values) >= 0).astype(int)]
+    return classes[np.asarray(decode(jnp.asarray(code.matrix, values.dtype), values, decoding))]
