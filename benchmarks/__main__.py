@@ -21,7 +21,7 @@ from . import (
     streaming,
     tables,
 )
-from .report import machine_kind
+from .report import machine_kind, write
 
 BENCHMARKS = {
     "table1": tables.table1,
