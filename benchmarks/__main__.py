@@ -13,8 +13,10 @@ from . import (
     multiclass,
     multiclass_speed,
     outliers,
+    paths,
     precision,
     probabilities,
+    pursuits,
     searches,
     sizes,
     speed,
@@ -40,9 +42,18 @@ BENCHMARKS = {
     "streaming": streaming.run,
     "figure2": sizes.run,
     "outliers": outliers.run,
+    "figure4_scdp": pursuits.figure4,
+    "figure6_scdp": pursuits.figure6,
+    "figure9_scdp": paths.figure9,
+    "figure12_scdp": paths.figure12,
+    "speed_pursuit": pursuits.speed,
 }
 # Long ones, which go on from what an interrupted run left in the folder.
-RESUMED = {"table10": multiclass.table10}
+RESUMED = {
+    "table10": multiclass.table10,
+    "table3_scdp": paths.table3,
+    "table5_scdp": paths.table5,
+}
 
 
 def main() -> None:

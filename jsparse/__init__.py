@@ -3,12 +3,14 @@
 from . import features as features
 from . import kernels as kernels
 from . import prototypes as prototypes
+from . import pursuit as pursuit
 from ._status import NumericalError as NumericalError
 from ._status import PrecisionWarning as PrecisionWarning
 from ._status import check as check
 from .expansion import KernelExpansion as KernelExpansion
 from .machines import dual as dual
 from .machines import fixed_size as fixed_size
+from .machines import scdp as scdp
 from .multiclass import output_code as output_code
 from .normal_equations import NormalEquations as NormalEquations
 from .normal_equations import accumulate as accumulate
@@ -34,6 +36,8 @@ from .tuning.search import save_history as save_history
 from .tuning.search import tune as tune
 from .tuning.sizes import SizeChoice as SizeChoice
 from .tuning.sizes import tune_sizes as tune_sizes
+from .tuning.sparse import TrainedPath as TrainedPath
+from .tuning.sparse import train_path as train_path
 from .tuning.stream import train_stream as train_stream
 from .tuning.trained import Trained as Trained
 

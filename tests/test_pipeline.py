@@ -1,6 +1,7 @@
 """From data to a tuned model, and the command line, on scikit-learn's bundled real data."""
 
 import csv
+import dataclasses
 import os
 import subprocess
 import sys
@@ -10,9 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jsparse
 from jsparse import NumericalError, load_history, save_history, standardize
 from jsparse.cli.main import main
 from jsparse.data import demo_set
+from jsparse.data.streams import ArrayStream
+from jsparse.estimators import FixedSizeLSSVMRegressor
 from jsparse.kernels import RBF, Matern32
 from jsparse.machines import fixed_size
 from jsparse.serialization import load
@@ -370,3 +374,27 @@ def test_the_demo_runs_from_a_shell(tmp_path):
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "test error" in done.stdout
+
+
+@pytest.mark.parametrize("way", ["memory", "stream", "path", "estimator"])
+def test_a_target_far_from_zero_costs_no_digits(way, as_users_call):
+    """In float32 a mean of 1e5 would leave two digits of targets that vary by one."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((300, 2)).astype(np.float32)
+    y = np.sin(2 * X[:, 0].astype(float)) + 1e5
+    options = {"task": "regression", "key": jax.random.key(0), "max_evaluations": 3}
+    with jax.enable_x64(False):
+        if way == "memory":
+            model = jsparse.train(X, y, n_prototypes=40, **options)
+        elif way == "stream":
+            model = jsparse.train_stream(ArrayStream(X, y), n_prototypes=40, **options)
+        elif way == "path":
+            model = jsparse.train_path(X, y, candidates=60, max_prototypes=40, **options)
+        else:
+            kind = FixedSizeLSSVMRegressor(40, max_evaluations=3, random_state=0)
+            model = kind.fit(X[:200], y[:200]).partial_fit(X[200:], y[200:])
+        expansion = model.expansion_ if way == "estimator" else model.expansion
+        # What the intercept is added to: float32 has no digits for the sum itself.
+        low = dataclasses.replace(expansion, intercept=jnp.zeros((), jnp.float32))
+        values = np.asarray(low(X), float) + (float(expansion.intercept) - 1e5)
+    assert np.sqrt(np.mean(np.square(values - (y - 1e5)))) < 0.05

@@ -1,4 +1,4 @@
-"""`jsparse demo`, `jsparse fit` and `jsparse predict`.
+"""`jsparse demo`, `jsparse fit`, `jsparse compare` and `jsparse predict`.
 
 Exit codes: 0 done, 1 a computation or an output failed, 2 bad input or arguments, 3 done but not
 to be trusted in this precision, 130 interrupted before there was a result, 141 the reader of the
@@ -31,6 +31,7 @@ from ..tuning.choices import KERNELS
 from ..tuning.pipeline import train
 from ..tuning.plan import free_bytes
 from ..tuning.sizes import SIZE_TOLERANCE
+from ..tuning.sparse import TrainedPath, train_path
 from ..tuning.stream import train_stream
 from ..tuning.trained import Trained, decide
 from . import report
@@ -124,8 +125,41 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SHARE",
         help="with --stream: validate on this share of the rows instead of by folds",
     )
+    fit.add_argument(
+        "--method",
+        choices=["fixed-size", "scdp"],
+        default="fixed-size",
+        help="scdp: prototypes one after another, as few as cross-validation allows",
+    )
+    fit.add_argument(
+        "--max-prototypes",
+        type=int,
+        metavar="K",
+        help="with --method scdp: the longest path; default: 300, or as many as there are",
+    )
+    fit.add_argument(
+        "--candidates",
+        type=int,
+        metavar="M",
+        help="with --method scdp: choose prototypes from so many rows far from each other; "
+        "default: 1000, or as many as there are",
+    )
     fit.set_defaults(run=_fit)
     _training_options(fit, prototypes=None)
+
+    compare = commands.add_parser("compare", help="all methods on one CSV or Parquet file")
+    compare.add_argument("file", metavar="FILE", help="CSV or Parquet file with a header")
+    compare.add_argument("--target", required=True, metavar="COLUMN", help="the column to predict")
+    compare.add_argument("--task", choices=["classification", "regression"], help="or inferred")
+    compare.add_argument("--drop", nargs="+", default=[], metavar="COLUMN", help="to leave out")
+    compare.add_argument("--test", type=float, default=1 / 3, metavar="SHARE", help="of the rows")
+    compare.add_argument("--max-prototypes", type=int, metavar="K", help="of the path")
+    compare.add_argument("--out", default=".", metavar="FOLDER", help="for compare.png and .svg")
+    compare.add_argument("--evaluations", type=int, metavar="N", help="kernels tried by a search")
+    compare.add_argument("--seed", type=_seed, default=0)
+    compare.add_argument("--precision", choices=["float32", "float64"], default="float64")
+    compare.add_argument("--quiet", action="store_true", help="no progress bar")
+    compare.set_defaults(run=_compare)
 
     predict = commands.add_parser("predict", help="apply a model to a CSV or Parquet file")
     predict.add_argument("model", metavar="MODEL")
@@ -229,7 +263,7 @@ def _interruptible() -> Iterator[Callable[[], None]]:
         signal.signal(signal.SIGINT, before)
 
 
-def _train(options: argparse.Namespace, train: Callable[..., Trained], task: Any) -> Trained:
+def _train(options: argparse.Namespace, train: Callable[..., Any], task: Any) -> Any:
     with _interruptible() as check, report.progress(quiet=options.quiet) as show:
 
         def progress(done: int, planned: int, best: float) -> None:
@@ -246,7 +280,6 @@ def _train(options: argparse.Namespace, train: Callable[..., Trained], task: Any
             search_method=options.search,
             max_evaluations=options.evaluations,
             max_seconds=options.seconds,
-            mesh=_mesh(options.devices),
             progress=progress,
         )
 
@@ -260,6 +293,24 @@ def _train_table(options: argparse.Namespace, X: np.ndarray, y: np.ndarray, task
         size_tolerance=options.size_tolerance,
         folds=10 if options.folds is None else options.folds,
         loss=options.loss,
+        mesh=_mesh(options.devices),
+    )
+    return _train(options, call, task)
+
+
+def _train_path(
+    options: argparse.Namespace, X: np.ndarray, y: np.ndarray, task: Any
+) -> TrainedPath:
+    for name, usual in (("loss", "squared"), ("devices", None), ("prototypes", None)):
+        if getattr(options, name) != usual:
+            raise ValueError(f"--{name}: expected nothing with --method scdp, which has none")
+    call = functools.partial(
+        train_path,
+        X,
+        y,
+        max_prototypes=options.max_prototypes,
+        candidates=options.candidates,
+        folds=10 if options.folds is None else options.folds,
     )
     return _train(options, call, task)
 
@@ -268,13 +319,14 @@ def _prototypes(options: argparse.Namespace, n: int) -> Any:
     return max(1, min(500, n // 3)) if options.prototypes is None else options.prototypes
 
 
-def _exit_code(trained: Trained) -> int:
+def _exit_code(trained: Trained | TrainedPath) -> int:
     """0 or 3.
 
     Raises:
         NumericalError: if the fit failed.
     """
-    status = int(trained.fit.status)
+    fitted = trained.path if isinstance(trained, TrainedPath) else trained.fit
+    status = int(np.max(np.asarray(fitted.status)))
     _status.check(status, "the fit")
     return UNTRUSTED if status == _status.PRECISION_LOST else DONE
 
@@ -298,6 +350,10 @@ def _fit(options: argparse.Namespace) -> int:
     _mesh(options.devices)  # said before the file is read
     if options.holdout is not None and not options.stream:
         raise ValueError("--holdout: expected together with --stream")
+    if options.stream and options.method == "scdp":
+        raise ValueError("--stream: expected without --method scdp")
+    if options.method != "scdp" and (options.max_prototypes or options.candidates):
+        raise ValueError("--max-prototypes, --candidates: expected together with --method scdp")
     trained, schema, reason = (_fit_stream if options.stream else _fit_table)(options)
     code = _exit_code(trained)
     metadata = {
@@ -313,12 +369,16 @@ def _fit(options: argparse.Namespace) -> int:
     }
     save(options.out, trained.expansion, metadata)
     source = f"{options.file} ({schema.task}: {reason})"
-    report.training(trained, source, trained.n_rows, len(schema.features), _mesh(options.devices))
+    if isinstance(trained, TrainedPath):
+        report.path(trained, source, len(schema.features))
+    else:
+        columns = len(schema.features)
+        report.training(trained, source, trained.n_rows, columns, _mesh(options.devices))
     report.line("model", options.out)
     return code
 
 
-def _fit_table(options: argparse.Namespace) -> tuple[Trained, "Schema", str]:
+def _fit_table(options: argparse.Namespace) -> tuple[Trained | TrainedPath, "Schema", str]:
     from ..data.encoding import encode, encode_target, fit_schema, infer_task
     from ..data.tables import NULL_VALUES, read_table, table_bytes
 
@@ -336,8 +396,8 @@ def _fit_table(options: argparse.Namespace) -> tuple[Trained, "Schema", str]:
     schema = fit_schema(table, options.target, task=task, **_columns(options))
     encoded = encode(schema, table, dtype=options.precision)
     _tell_imputed(encoded.imputed)
-    trained = _train_table(options, encoded.X, encode_target(schema, table), task)
-    return trained, schema, reason
+    train = _train_path if options.method == "scdp" else _train_table
+    return train(options, encoded.X, encode_target(schema, table), task), schema, reason
 
 
 def _fit_stream(options: argparse.Namespace) -> tuple[Trained, "Schema", str]:
@@ -361,10 +421,39 @@ def _fit_stream(options: argparse.Namespace) -> tuple[Trained, "Schema", str]:
         n_prototypes=_prototypes(options, n),
         folds=options.folds,
         holdout=options.holdout,
+        mesh=_mesh(options.devices),
     )
     trained = _train(options, call, schema.task)
     _tell_imputed(stream.imputed)
     return trained, schema, reason
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from ..data.encoding import encode, encode_target, fit_schema, infer_task
+    from ..data.tables import read_table
+    from . import compare
+
+    table = read_table(options.file)
+    task, reason = infer_task(table, options.target)
+    if options.task is not None:
+        task, reason = options.task, "as asked"
+    schema = fit_schema(table, options.target, task=task, drop=options.drop)
+    X = encode(schema, table, dtype=options.precision).X
+    with _interruptible() as check:
+        print(f"{options.file} ({task}: {reason})")
+        compare.run(
+            X,
+            encode_target(schema, table),
+            task,
+            test=options.test,
+            max_prototypes=options.max_prototypes,
+            max_evaluations=options.evaluations,
+            seed=options.seed,
+            folder=Path(options.out),
+            quiet=options.quiet,
+            check=check,
+        )
+    return DONE
 
 
 def _columns(options: argparse.Namespace) -> dict[str, Any]:

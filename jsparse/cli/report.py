@@ -12,6 +12,7 @@ from .. import _status
 from ..machines.fixed_size import FixedSizeFit
 from ..tuning.search import Progress as Callback
 from ..tuning.sizes import SizeChoice
+from ..tuning.sparse import TrainedPath
 from ..tuning.trained import Trained
 
 _METRICS = {
@@ -73,10 +74,33 @@ def training(trained: Trained, source: str, n: int, d: int, mesh: Mesh | None) -
         line("effective rank", int(trained.fit.effective_rank))
     line("evaluations", f"{len(trained.tuning.history)} ({trained.tuning.stopped})")
     line("status", _status.ADVICE[int(trained.fit.status)])
-    phases = ("prototypes", "tuning", "fit")
-    total = trained.seconds["total"]
-    compiling = min(trained.seconds["compile"], total)
-    spent = ", ".join(f"{p} {trained.seconds[p]:.2f}" for p in phases)
+    _seconds(trained.seconds, ("prototypes", "tuning", "fit"))
+
+
+def path(trained: TrainedPath, source: str, d: int) -> None:
+    """The same of a path of machines."""
+    device = jax.devices()[0]
+    line("data", f"{source}, {trained.n_rows} rows x {d} columns")
+    line("device", f"{device.platform} ({device.device_kind}), {trained.scaling.mean.dtype}")
+    chosen = len(trained.expansion.prototypes)
+    line("prototypes", f"{chosen} of {trained.n_candidates} candidates")
+    longest = len(trained.errors)
+    for k in sorted({*np.unique(np.geomspace(1, longest, 8).astype(int)), trained.n_prototypes}):
+        mark = " chosen" if k == trained.n_prototypes else ""
+        error, spread = trained.errors[k - 1], trained.standard_errors[k - 1]
+        line("", f"{k}: CV error {error:.4g} +- {spread:.2g}{mark}")
+    line("kernel", _describe(trained))
+    line("C", f"{trained.C:.4g}")
+    line("CV error", f"{trained.cv_error:.4g} ({_METRICS[trained.metric]})")
+    line("evaluations", f"{len(trained.tuning.history)} ({trained.tuning.stopped})")
+    line("status", _status.ADVICE[int(np.max(np.asarray(trained.path.status)))])
+    _seconds(trained.seconds, ("candidates", "tuning", "fit"))
+
+
+def _seconds(seconds: dict[str, float], phases: tuple[str, ...]) -> None:
+    total = seconds["total"]
+    compiling = min(seconds["compile"], total)
+    spent = ", ".join(f"{p} {seconds[p]:.2f}" for p in phases)
     line("seconds", f"{total:.2f}: {spent}; compile {compiling:.2f}, run {total - compiling:.2f}")
 
 
@@ -100,7 +124,7 @@ def error_of(classes: object, truth: np.ndarray, predicted: np.ndarray) -> tuple
     return _METRICS["mse"], float(np.mean(np.square(np.asarray(truth) - predicted)))
 
 
-def _describe(trained: Trained) -> str:
+def _describe(trained: Trained | TrainedPath) -> str:
     kernel = trained.kernel
     leaves = jax.tree.leaves(eqx.filter(kernel, eqx.is_inexact_array))
     values = ", ".join(np.array2string(np.asarray(leaf), precision=4) for leaf in leaves)

@@ -4,3 +4,5 @@ from ._fixed_size import FixedSizeLSSVMClassifier as FixedSizeLSSVMClassifier
 from ._fixed_size import FixedSizeLSSVMRegressor as FixedSizeLSSVMRegressor
 from ._lssvm import LSSVMClassifier as LSSVMClassifier
 from ._lssvm import LSSVMRegressor as LSSVMRegressor
+from ._scdp import SCDPClassifier as SCDPClassifier
+from ._scdp import SCDPRegressor as SCDPRegressor

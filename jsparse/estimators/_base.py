@@ -16,6 +16,7 @@ from ..tuning._inputs import Task, encoded_targets, row_weights
 from ..tuning.choices import DEFAULT_C, KERNELS, make_kernel
 from ..tuning.pipeline import train
 from ..tuning.search import Method
+from ..tuning.sparse import TrainedPath
 from ..tuning.trained import Sums, Trained
 from ._calibration import decisions, fit_slopes, probabilities
 from ._sklearn import (
@@ -29,7 +30,7 @@ from ._sklearn import (
 )
 
 FLOATS = [np.float64, np.float32]
-_TREES = {"expansion_", "kernel_", "_sums"}
+_TREES = {"expansion_", "kernel_", "_sums", "_path"}
 
 
 class Machine(BaseEstimator, abc.ABC):
@@ -55,11 +56,20 @@ class Machine(BaseEstimator, abc.ABC):
 
     @abc.abstractmethod
     def _options(self, n: int) -> dict[str, Any]:
-        """Arguments of `train` that only the subclass knows."""
+        """Arguments of `_train` that only the subclass knows."""
+
+    def _train(self, X: np.ndarray, y: np.ndarray, **options: Any) -> Trained | TrainedPath:
+        """Tune and fit; `C` and `classes` are None for the defaults."""
+        C = options.pop("C")
+        trained = train(X, y, C=DEFAULT_C if C is None else C, **options)
+        check(trained.fit.status, type(self).__name__)
+        self._sums = trained.sums
+        self.prototype_indices_ = trained.prototype_rows
+        return trained
 
     def _fit(
         self, X: np.ndarray, y: np.ndarray, sample_weight: Any, task: Task, classes: Any = None
-    ) -> Trained:
+    ) -> Trained | TrainedPath:
         self._check_parameters()
         n = len(X)
         cv = min(10, n) if isinstance(self.cv, str) else self.cv
@@ -70,14 +80,14 @@ class Machine(BaseEstimator, abc.ABC):
         if not isinstance(cv, int | np.integer):
             raise ValueError(f"cv: expected 'auto' or a number of folds, got {cv!r}")
         with jax.enable_x64(X.dtype == np.float64):
-            trained = train(
+            trained = self._train(
                 X,
                 y,
                 task=task,
                 key=key,
                 kernel=self._kernel(X.shape[1]),
                 tune_kernel=isinstance(self.lengthscale, str),
-                C=DEFAULT_C if isinstance(self.C, str) else np.array([self.C], float),
+                C=None if isinstance(self.C, str) else np.array([self.C], float),
                 folds=int(cv),
                 search_method=self.search,
                 max_evaluations=self.max_evaluations,
@@ -86,13 +96,10 @@ class Machine(BaseEstimator, abc.ABC):
                 out_of_fold=task == "classification",
                 **options,
             )
-        check(trained.fit.status, type(self).__name__)
         self.expansion_ = trained.expansion
-        self._sums = trained.sums
         self.kernel_ = trained.kernel
         self.C_ = trained.C
         self.cv_error_ = trained.cv_error
-        self.prototype_indices_ = trained.prototype_rows
         self.tuning_history_ = trained.tuning.history
         self.n_iter_ = len(trained.tuning.history)
         self._publish()
@@ -173,7 +180,7 @@ class Regressor(RegressorMixin, Machine):
         """
         X, y = validate_data(self, X, y, dtype=FLOATS, y_numeric=True)
         _at_least_two(X)
-        self._fit(X, np.asarray(y, X.dtype), sample_weight, "regression")
+        self._fit(X, np.asarray(y, float), sample_weight, "regression")
         return self
 
     def predict(self, X: Any) -> np.ndarray:

@@ -17,7 +17,7 @@ from ..multiclass import Code, accumulate_code
 from ..normal_equations import accumulate
 from ..tuning._inputs import encoded_targets, finite_table, row_weights
 from ..tuning.search import Method
-from ..tuning.trained import Sums
+from ..tuning.trained import Sums, lifted
 from ._base import FLOATS, Classifier, Machine, Regressor
 from ._sklearn import validate_data
 
@@ -53,7 +53,7 @@ class FixedSize(Machine):
         """Sum more rows and solve again. Nothing is changed unless all of that succeeds."""
         assert self._sums is not None
         assert self.expansion_.scaling is not None
-        phi, equations = self._sums
+        phi, equations, offset = self._sums
         dtype = self.prototypes_.dtype
         # Weightless rows up to a round number: batches of many sizes compile a few times only.
         n, block = len(X), rows_in_block(None)
@@ -64,7 +64,7 @@ class FixedSize(Machine):
             Z = finite_table(np.pad(X.astype(dtype), [padding, (0, 0)]))
             Z, w = self.expansion_.scaling.apply(Z), jnp.asarray(w, dtype)
             if code is None:
-                y = jnp.asarray(targets, dtype)
+                y = jnp.asarray(np.asarray(targets, float) - offset, dtype)
                 check_finite("y", y)
                 equations += accumulate(phi, Z, y, w)
             else:
@@ -72,8 +72,9 @@ class FixedSize(Machine):
                 equations += accumulate_code(code, phi, Z, jnp.asarray(targets), w)
             fitted = fixed_size.solve(phi, equations, jnp.asarray(self.C_, dtype), code)
         check(fitted.status, type(self).__name__)
-        self._sums = Sums(phi, equations)
-        self.expansion_ = dataclasses.replace(fitted.expansion, scaling=self.expansion_.scaling)
+        self._sums = Sums(phi, equations, offset)
+        expansion = lifted(fitted.expansion, float(offset))
+        self.expansion_ = dataclasses.replace(expansion, scaling=self.expansion_.scaling)
         self._publish()
 
 

@@ -26,6 +26,7 @@ class PathValidation(NamedTuple):
 
     scores: Float[Array, "s k"]  # mean loss over all rows, weighted
     fold_scores: Float[Array, "s v k"]  # mean loss within each fold
+    predictions: Float[Array, "s n l"] | None  # by machines of the size asked for
     status: Int[Array, " s"]  # the worst over folds
 
 
@@ -50,6 +51,7 @@ def cross_validate_path(
     separate: bool = False,
     subset: int | None = None,
     key: Key | None = None,
+    size: Int[Array, ""] | None = None,
     block_rows: int | None = None,
 ) -> PathValidation:
     """Cross-validate SCDP machines of every size (Karsmakers 2011, Algorithm 4, eq. 35-37).
@@ -76,6 +78,8 @@ def cross_validate_path(
         subset: candidates looked at for each prototype, SCDPP; the same for all folds and `C`, as
             in Remark 8 (static).
         key: decides those.
+        size: a number of prototypes for which the predictions of every row, by the machine that has
+            not seen it, are kept.
         block_rows: rows in memory at a time (static).
     """
     n = X.shape[0]
@@ -97,8 +101,8 @@ def cross_validate_path(
     problems = targets.shape[1] if separate else 1
     together = 1 if systems_at_once() == 1 else v  # folds that go in step
 
-    def some(of: tuple[Array, Rows, NormalEquations]) -> tuple[Array, Array]:
-        """Losses of some folds, summed over the rows of each, `g k`, and status."""
+    def some(of: tuple[Array, Rows, NormalEquations]) -> tuple[Array, Array, Array | None]:
+        """Of some folds losses, summed over the rows of each, `g k`, status, and predictions."""
         c, fold, sums = of
         train = jax.tree.map(lambda t, a: t[None] - a, total, sums)
         A, b = jax.vmap(lambda train: centred(train, gram, c, limit))(train)
@@ -120,7 +124,8 @@ def cross_validate_path(
             each = values.reshape(together, problems, *values.shape[1:-1])
             values = jnp.moveaxis(each, 1, -1)
         loss = jax.vmap(lambda fold, f: losses(metric, decoding, code, fold, f))(fold, values)
-        return jnp.sum(fold.w[:, :, None] * loss, axis=1), jnp.max(path.status)
+        kept = None if size is None else jnp.take(values, size - 1, axis=2)
+        return jnp.sum(fold.w[:, :, None] * loss, axis=1), jnp.max(path.status), kept
 
     def groups(a: Array) -> Array:
         return a.reshape(v // together, together, *a.shape[1:])
@@ -128,16 +133,20 @@ def cross_validate_path(
     grouped = jax.tree.map(groups, (rows, per_fold))
     grid = jnp.meshgrid(jnp.arange(s), jnp.arange(v // together), indexing="ij")
 
-    def at(of: tuple[Array, Array]) -> tuple[Array, Array]:
+    def at(of: tuple[Array, Array]) -> tuple[Array, Array, Array | None]:
         c, group = of
         return some((C[c], *jax.tree.map(lambda a: a[group], grouped)))
 
-    fold_loss, status = jax.lax.map(at, tuple(a.reshape(-1) for a in grid))
+    fold_loss, status, kept = jax.lax.map(at, tuple(a.reshape(-1) for a in grid))
     fold_loss = fold_loss.reshape(s, v, -1)
     fold_weight = jnp.sum(rows.w, axis=1)[None, :, None]
+    if kept is not None:  # (s groups) g r l
+        kept = kept.reshape(s, v, *kept.shape[2:])
+        kept = jax.vmap(lambda values: folds.scatter(values, n))(kept)
     return PathValidation(
         scores=jnp.sum(fold_loss, axis=1) / jnp.sum(rows.w),
         fold_scores=fold_loss / jnp.where(fold_weight > 0, fold_weight, 1),
+        predictions=kept,
         status=jnp.max(status.reshape(s, -1), axis=1),
     )
 

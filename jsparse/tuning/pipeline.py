@@ -15,7 +15,6 @@ from .. import kernels
 from .._mesh import at_home, check_mesh
 from .._status import PRECISION_LOST
 from .._types import Key
-from ..expansion import KernelExpansion
 from ..kernels import Kernel
 from ..machines import dual, fixed_size, robust
 from ..multiclass import Decoding, Scheme, accumulate_code, output_code
@@ -23,7 +22,15 @@ from ..normal_equations import accumulate
 from ..prototypes import interleaved
 from ..scaling import standardize
 from ._clock import clock, compile_clock
-from ._inputs import Task, check_classes, encoded_targets, finite_table, row_weights, whole
+from ._inputs import (
+    Task,
+    centre_of,
+    check_classes,
+    encoded_targets,
+    finite_table,
+    row_weights,
+    whole,
+)
 from .choices import (
     DEFAULT_C,
     LENGTHSCALE_FACTOR,
@@ -38,7 +45,7 @@ from .plan import check_fits, plan
 from .problem import Problem, Scoring, feature_map, start_of, tuning_problem, validate
 from .search import Evaluation, Method, Progress, Tuning, check_settings, tune
 from .sizes import SIZE_TOLERANCE, check_sizes, check_tolerance, tune_sizes
-from .trained import Fit, Sums, Trained
+from .trained import Fit, Sums, Trained, lifted
 
 
 def train(
@@ -161,7 +168,8 @@ def train(
             _check_mesh(mesh, dense, loss, max_seconds)
         targets, classes = encoded_targets(y, n, task, classes)
         wa = row_weights(weights, class_weight, targets, classes)
-        code, target = None, jnp.asarray(targets, Xa.dtype)
+        offset = centre_of(targets, classes, wa)
+        code, target = None, jnp.asarray(np.asarray(targets, float) - offset, Xa.dtype)
         if classes is not None:
             check_classes(classes, targets, wa)
             if (dense or loss != "squared") and len(np.unique(targets)) < len(classes):
@@ -234,19 +242,17 @@ def train(
             best_C: float | np.ndarray = tuned.C
             if code is not None and C_per_problem:
                 best_C = _problem_C(posed, tuned, np.asarray(C), scoring)
-            kept = _kept(posed, table, tuned.kernel, best_C, scoring) if out_of_fold else None
+            kept = None
+            if out_of_fold:
+                kept = _kept(posed, table, tuned.kernel, best_C, scoring)
+                kept = kept + np.asarray(offset, kept.dtype)
         with clock(seconds, "fit"):
             fitted, sums = at_home(posed.mesh, _fit(posed, tuned.kernel, best_C, loss))
+            fitted = fitted._replace(expansion=lifted(fitted.expansion, offset))
+            sums = None if sums is None else sums._replace(offset=offset)
             jax.block_until_ready(fitted)
-    expansion = KernelExpansion(
-        fitted.expansion.kernel,
-        fitted.expansion.prototypes,
-        fitted.expansion.coefficients,
-        fitted.expansion.intercept,
-        scaling,
-    )
     return Trained(
-        expansion=expansion,
+        expansion=dataclasses.replace(fitted.expansion, scaling=scaling),
         classes=classes,
         code=code,
         decoding=decoding,

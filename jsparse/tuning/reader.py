@@ -45,6 +45,7 @@ class Reader(NamedTuple):
     code: Code | None
     split: Split
     batch_rows: int
+    offset: float  # taken from real targets, about their mean
 
     @property
     def groups(self) -> int:
@@ -72,7 +73,7 @@ class Reader(NamedTuple):
         """
         dtype = np.dtype(self.scaling.shift.dtype)
         if self.classes is None:
-            return _cast(y, dtype, where, "y"), None
+            return _cast(np.asarray(y, float) - self.offset, dtype, where, "y"), None
         number = np.searchsorted(self.classes, y)
         number = np.minimum(number, len(self.classes) - 1).astype(np.int32)
         if not np.all(self.classes[number] == y):

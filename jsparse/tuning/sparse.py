@@ -23,7 +23,15 @@ from ..prototypes import k_center, k_means
 from ..pursuit.probabilistic import SUBSET
 from ..scaling import Standardization, standardize
 from ._clock import clock, compile_clock
-from ._inputs import Task, check_classes, encoded_targets, finite_table, row_weights, whole
+from ._inputs import (
+    Task,
+    centre_of,
+    check_classes,
+    encoded_targets,
+    finite_table,
+    row_weights,
+    whole,
+)
 from .choices import LENGTHSCALE_FACTOR, make_folds, make_kernel, select
 from .cross_validation import Metric
 from .folds import Folds
@@ -82,7 +90,13 @@ class PathProblem(eqx.Module):
         scores, errors, status = (jnp.stack(column) for column in zip(*each, strict=True))
         return scores, errors, status
 
-    def validate(self, kernel: Kernel, C: Float[Array, " s"], scoring: Scoring) -> PathValidation:
+    def validate(
+        self,
+        kernel: Kernel,
+        C: Float[Array, " s"],
+        scoring: Scoring,
+        size: Int[Array, ""] | None = None,
+    ) -> PathValidation:
         """The errors of every size for one kernel and every `C`."""
         return cross_validate_path(
             kernel,
@@ -99,6 +113,7 @@ class PathProblem(eqx.Module):
             separate=self.separate,
             subset=self.subset,
             key=self.key,
+            size=size,
         )
 
 
@@ -135,6 +150,8 @@ class TrainedPath(NamedTuple):
     C: float
     metric: Metric
     tuning: Tuning
+    folds: Folds
+    out_of_fold: np.ndarray | None  # values of each row by a machine of the size chosen, `n *l`
     n_rows: int
     n_candidates: int
     seconds: dict[str, float]  # wall time by phase; "compile" is contained in the others
@@ -204,6 +221,7 @@ def train_path(
     C: Float[np.ndarray, " s"] = PATH_C,
     weights: ArrayLike | None = None,
     class_weight: Literal["balanced"] | Mapping[Any, float] | None = None,
+    out_of_fold: bool = False,
     progress: Progress | None = None,
     history: list[Evaluation] | None = None,
 ) -> TrainedPath:
@@ -240,6 +258,8 @@ def train_path(
         C: grid (or range) of the weight of the data-fit term.
         weights: row weights, shape `n`.
         class_weight: factors of the classes, or "balanced".
+        out_of_fold: keep the values of the rows by machines, of the size chosen, that have not seen
+            them.
         progress: called with (done, planned, best score) after each evaluation.
         history: of a stopped search.
 
@@ -262,7 +282,8 @@ def train_path(
         n, d = Xa.shape
         targets, classes = encoded_targets(y, n, task)
         wa = row_weights(weights, class_weight, targets, classes)
-        code, target = None, jnp.asarray(targets, Xa.dtype)
+        offset = centre_of(targets, classes, wa)
+        code, target = None, jnp.asarray(np.asarray(targets, float) - offset, Xa.dtype)
         if classes is not None:
             check_classes(classes, targets, wa)
             if len(classes) > 2:
@@ -331,6 +352,18 @@ def train_path(
             )
             best_C = jnp.asarray(tuned.C, Xa.dtype)
             curve = posed.validate(tuned.kernel, best_C[None], scoring)
+            errors = np.asarray(curve.scores[0])
+            spread = np.asarray(_standard_errors(curve.fold_scores)[0])
+            size = 1 + smallest_within(errors, spread, tolerance)
+            kept = None
+            if out_of_fold:
+                at = jnp.asarray(size, jnp.int32)
+                values = posed.validate(tuned.kernel, best_C[None], scoring, at).predictions
+                kept = (
+                    np.asarray(values)[0]
+                    if code is not None
+                    else np.asarray(values)[0, :, 0] + offset
+                )
         with clock(seconds, "fit"):
             y_fit = target if code is None else jnp.asarray(code.matrix)[target]
             path = scdp.fit(
@@ -345,16 +378,15 @@ def train_path(
                 subset=rho,
                 key=posed.key,
             )
-            jax.block_until_ready(path)
-    errors = np.asarray(curve.scores[0])
-    spread = np.asarray(_standard_errors(curve.fold_scores)[0])
+            back = jnp.asarray(offset, Xa.dtype)
+            path = jax.block_until_ready(path._replace(intercepts=path.intercepts + back))
     return TrainedPath(
         path=path,
         scaling=scaling,
         errors=errors,
         standard_errors=spread,
         fold_errors=np.asarray(curve.fold_scores[0]),
-        n_prototypes=1 + smallest_within(errors, spread, tolerance),
+        n_prototypes=size,
         classes=classes,
         code=code,
         decoding=decoding,
@@ -362,6 +394,8 @@ def train_path(
         C=tuned.C,
         metric=scoring.metric,
         tuning=tuned,
+        folds=table,
+        out_of_fold=kept,
         n_rows=n,
         n_candidates=M,
         seconds=seconds,

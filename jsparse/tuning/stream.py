@@ -18,7 +18,7 @@ from ..data.streams import Batch, Checked, RowStream
 from ..kernels import Kernel, Linear
 from ..multiclass import Decoding, Scheme, output_code
 from ._clock import clock, compile_clock
-from ._inputs import Task, check_labels, class_factors, whole
+from ._inputs import Task, centre_of, check_labels, class_factors, whole
 from .choices import DEFAULT_C, LENGTHSCALE_FACTOR, make_kernel, select
 from .cross_validation import Metric
 from .folds import Folds
@@ -29,7 +29,7 @@ from .reader import Reader, Split
 from .search import Evaluation, Method, Progress, check_settings, tune
 from .stream_problem import StreamProblem
 from .summary import Summary, summarize
-from .trained import Trained
+from .trained import Trained, lifted
 
 
 def train_stream(
@@ -204,6 +204,8 @@ def train_stream(
             )
         with clock(seconds, "fit"):
             fitted, sums = jax.block_until_ready(posed.fit(tuned))
+            fitted = fitted._replace(expansion=lifted(fitted.expansion, reader.offset))
+            sums = sums._replace(offset=reader.offset)
     return Trained(
         expansion=dataclasses.replace(fitted.expansion, scaling=reader.scaling),
         classes=reader.classes,
@@ -264,7 +266,8 @@ def _reader(
         if len(classes) > 2:
             code = output_code(multiclass, len(classes)).astype(dtype)
     scaling = summary.standardization(factors, dtype)
-    return Reader(rows, scaling, classes, factors, code, split, summary.most)
+    offset = centre_of(sample.y, classes, sample.weights)
+    return Reader(rows, scaling, classes, factors, code, split, summary.most, offset)
 
 
 def _sample(reader: Reader, summary: Summary) -> tuple[Rows, np.ndarray]:

@@ -1,5 +1,6 @@
 """A tuned model and how it came about."""
 
+import dataclasses
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -27,6 +28,7 @@ class Sums(NamedTuple):
 
     feature_map: FeatureMap  # of standardised inputs
     equations: NormalEquations
+    offset: float = 0.0  # taken from the targets before, given back by the intercept
 
 
 class Trained(NamedTuple):
@@ -59,6 +61,14 @@ class Trained(NamedTuple):
         """
         values = self.expansion(finite_table(X))
         return decide(values, self.classes, self.code, self.decoding)
+
+
+def lifted(expansion: KernelExpansion, offset: float) -> KernelExpansion:
+    """The same function and an offset, from a fit to targets less that."""
+    intercept = expansion.intercept
+    return dataclasses.replace(
+        expansion, intercept=intercept + jnp.asarray(offset, intercept.dtype)
+    )
 
 
 def decide(

@@ -1,0 +1,66 @@
+"""Figures of trained models, with matplotlib."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float
+
+from .tuning.sparse import TrainedPath
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_METRICS = {
+    "misclassification": "misclassification",
+    "mse": "mean squared error",
+    "mae": "mean absolute error",
+}
+
+
+def error_curve(
+    model: TrainedPath,
+    ax: "Axes | None" = None,
+    *,
+    test_errors: Float[np.ndarray, " k"] | None = None,
+    others: Mapping[str, tuple[float, float]] | None = None,
+) -> "Axes":
+    """The cross-validated error against the number of prototypes, its spread, and the size chosen.
+
+    Args:
+        model: from `train_path`.
+        ax: axes to draw on; by default new ones.
+        test_errors: of new rows in the same metric, with 1, 2, .. k prototypes.
+        others: machines to compare with, name to (number of prototypes, error).
+
+    Raises:
+        ImportError: without matplotlib.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError("figures need matplotlib: pip install 'jsparse[cli]'") from error
+    axes: Any = Figure(figsize=(6, 4), layout="constrained").subplots() if ax is None else ax
+    sizes = np.arange(1, len(model.errors) + 1)
+    low, high = (model.errors + sign * model.standard_errors for sign in (-1, 1))
+    axes.fill_between(sizes, low, high, alpha=0.25, linewidth=0, label="one standard error")
+    axes.plot(sizes, model.errors, label="cross-validation")
+    if test_errors is not None:
+        axes.plot(sizes, test_errors, linestyle="--", label="new rows")
+    axes.plot(
+        [model.n_prototypes],
+        [model.cv_error],
+        marker="o",
+        linestyle="none",
+        label=f"chosen: {model.n_prototypes}",
+    )
+    for name, (size, error) in (others or {}).items():
+        axes.plot([size], [error], marker="x", linestyle="none", label=f"{name}: {size:g}")
+    # One prototype alone is often far worse than all that one wants to see.
+    rest = model.errors[min(4, len(sizes) - 1) :]
+    axes.set_ylim(top=min(high.max(), rest.max() + (rest.max() - low.min())))
+    axes.set_xscale("log")
+    axes.set_xlabel("prototypes")
+    axes.set_ylabel(_METRICS[model.metric])
+    axes.legend()
+    return axes

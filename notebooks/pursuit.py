@@ -1,0 +1,94 @@
+# %% [markdown]
+# # Sparse solutions of linear systems, and a kernel machine as small as it can be
+#
+# The pursuit wing knows matrices only. It runs on whatever device JAX finds.
+
+# %%
+import os
+import tempfile
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from sklearn.datasets import load_breast_cancer
+
+import jsparse
+from jsparse import plotting, pursuit
+
+figures = Path(os.environ.get("FIGURES", tempfile.mkdtemp()))
+figures.mkdir(parents=True, exist_ok=True)
+print("device", jax.devices()[0].device_kind, "figures in", figures)
+
+# %% [markdown]
+# ## Compressed sensing
+#
+# A signal of 1024 numbers, 32 of them not zero, from 256 measurements (Karsmakers 2011, Figure 5,
+# on a quarter of the scale). Orthogonal matching pursuit finds atoms and values; the path says
+# after how many the measurements are explained.
+
+# %%
+rng = np.random.default_rng(0)
+n, D, spikes = 256, 1024, 32
+X = np.linalg.qr(rng.standard_normal((D, n)))[0].T.astype(np.float32)  # orthonormal rows
+w = np.zeros(D, np.float32)
+w[rng.permutation(D)[:spikes]] = rng.choice([-1.0, 1.0], spikes)
+y = X @ w + 0.01 * rng.standard_normal(n).astype(np.float32)
+
+path = pursuit.omp(X, y, max_atoms=48)
+found = np.asarray(path.dense(D, spikes))
+print("recovered", set(np.flatnonzero(found)) == set(np.flatnonzero(w)))
+print("largest error of a value", np.abs(found - w).max())
+print("residual norm with 31, 32, 33 atoms", path.residual_norm[spikes - 1 : spikes + 2])
+
+# %% [markdown]
+# ## Normal equations, formed or not
+#
+# `scdp` takes `A w = b`. A may be a matrix, a batch of them that goes in step, or a function that
+# gives columns, of which a short path needs few. The LASSO's path is there to compare with.
+
+# %%
+X = rng.standard_normal((500, 200))
+truth = np.where(np.arange(200) < 10, 1.0, 0.0)
+y = X @ truth + rng.standard_normal(500)
+A, b = jnp.asarray(X.T @ X), jnp.asarray(X.T @ y)
+formed = pursuit.scdp(A, b, max_atoms=20)
+asked = pursuit.scdp(
+    pursuit.GramColumns(jnp.asarray(X)), b, diagonal=jnp.sum(jnp.square(X), axis=0), max_atoms=20
+)
+print("the same atoms", bool((formed.support == asked.support).all()))
+lasso = pursuit.lasso(A, b, max_atoms=20)
+at_ten = int(np.flatnonzero(np.asarray(lasso.cardinality) == 10)[-1])
+total = float(np.sum(np.square(y)))
+print("squared error with 10 atoms, SCDP ", total - float(formed.explained[10]))
+print("squared error with 10 atoms, LASSO", total - float(lasso.explained[at_ten]))
+
+# %% [markdown]
+# ## A kernel machine of every size
+#
+# Prototypes are selected one after another, and cross-validation of the whole path says how many
+# are worth having: the least number within a tenth of a standard error of the best.
+
+# %%
+X, y = load_breast_cancer(return_X_y=True)
+order = rng.permutation(len(y))
+rows, test = order[:400], order[400:]
+model = jsparse.train_path(
+    X[rows],
+    y[rows],
+    task="classification",
+    key=jax.random.key(0),
+    max_prototypes=60,
+    max_evaluations=5,
+    metric="misclassification",
+)
+sizes = np.arange(1, 61)
+new = np.array([(model.predict(X[test], int(k)) != y[test]).mean() for k in sizes])
+print("prototypes", model.n_prototypes, "of", model.n_candidates, "candidates")
+print("cross-validated error", model.cv_error, "on new rows", new[model.n_prototypes - 1])
+print("by the one-standard-error rule", model.smallest_within(1.0), "prototypes")
+
+# %%
+axes = plotting.error_curve(model, test_errors=new)
+axes.set_title("breast cancer")
+axes.figure.savefig(figures / "breast_cancer.png", dpi=120)

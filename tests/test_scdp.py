@@ -1,0 +1,356 @@
+"""SCDP-FSLSSVM against the dense system (34), refitted folds, and the fixed-size machine."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
+
+import jsparse
+from jsparse._status import NOT_FINITE, PRECISION_LOST
+from jsparse.kernels import RBF
+from jsparse.machines import fixed_size, scdp
+from jsparse.multiclass import output_code
+from jsparse.prototypes import k_center, k_means
+from jsparse.tuning.path_validation import cross_validate_path
+
+from .reference import pursuit as reference
+
+
+def problem(n=80, d=3, c=None, seed=0, dtype=np.float64):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, d))
+    y = np.sin(X[:, 0]) + X[:, 1] * X[:, 2]
+    if c is not None:
+        y = np.stack([np.roll(y, i) + X[:, i % d] for i in range(c)], axis=1)
+    y = y + 0.1 * rng.standard_normal(y.shape)
+    return X.astype(dtype), y.astype(dtype)
+
+
+def gram(X, Z, lengthscale):
+    return np.exp(-np.square(X[:, None] - Z[None]).sum(-1) / (2 * lengthscale**2))
+
+
+def system(X, y, Z, lengthscale, C, w, nu=0.0):
+    """Equation (34), with row weights."""
+    K, R = gram(X, Z, lengthscale), gram(Z, Z, lengthscale)
+    E = np.concatenate([K, np.ones((len(X), 1))], axis=1)
+    A = E.T @ (w[:, None] * E)
+    A[:-1, :-1] += R / C
+    A[-1, -1] += nu
+    return A, E.T @ (w * y)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_every_machine_on_the_path_solves_the_papers_system(weighted, dtype, tol):
+    X, y = problem(dtype=dtype)
+    Z, C = X[:30], 5.0
+    w = np.random.default_rng(1).uniform(0, 2, len(X)).astype(dtype) if weighted else None
+    path = scdp.fit(RBF(1.5), Z, C, X, y, w, max_prototypes=12)
+    ones = np.ones(len(X)) if w is None else w.astype(float)
+    A, b = system(*(a.astype(float) for a in (X, y, Z)), 1.5, C, ones, scdp.NU)
+    order = [30, *np.asarray(path.support).tolist()]  # the intercept comes first
+    _, record = reference.scdp(A, b, 13, order)
+    for k in (1, 5, 12):
+        solved = record[k]
+        inside = path.support[:k]
+        model = path.at(k)
+        # Coefficients of nearly dependent columns; their machine is determined far better.
+        np.testing.assert_allclose(
+            model.coefficients, solved[inside], rtol=1e3 * tol, atol=1e3 * tol
+        )
+        np.testing.assert_allclose(model.intercept, solved[30], rtol=1e3 * tol, atol=1e3 * tol)
+        np.testing.assert_allclose(
+            model(X), gram(X, Z, 1.5) @ solved[:30] + solved[30], rtol=30 * tol, atol=30 * tol
+        )
+    # Each prototype is that of the largest residual of the system.
+    for k in (1, 4, 9):
+        residual = np.abs(b - A @ record[k])[:30]
+        residual[np.asarray(path.support[:k])] = -1
+        assert residual[path.support[k]] >= residual.max() * (1 - 1e-3)
+
+
+def test_a_machine_is_the_fixed_size_machine_of_its_prototypes():
+    X, y = problem()
+    path = scdp.fit(RBF(1.5), X, 5.0, X, y, max_prototypes=15, nu=0.0)
+    Z = jnp.asarray(X)[path.support]
+    fixed = fixed_size.fit(RBF(1.5), Z, 5.0, X, y).expansion
+    np.testing.assert_allclose(path.at(15)(X), fixed(X), rtol=1e-8, atol=1e-9)
+
+
+def test_float32_coefficients_are_those_of_float64_or_it_says_why_not():
+    X, y = problem(300)
+    exact = scdp.fit(RBF(2.0), X[:150], 100.0, X, y, max_prototypes=40)
+    assert exact.condition[-1] > 1e7  # squared in the system: nothing would be left of float32
+    with jax.enable_x64(False):
+        X32, y32 = X.astype(np.float32), y.astype(np.float32)
+        single = scdp.fit(RBF(2.0), X32[:150], 100.0, X32, y32, max_prototypes=40)
+        same = int(
+            np.argmin(np.append(np.asarray(single.support) == np.asarray(exact.support), False))
+        )
+        assert same >= 10
+        ours, theirs = single.coefficients[same - 1], exact.coefficients[same - 1]
+        error = np.linalg.norm(ours - theirs) / np.linalg.norm(theirs)
+        assert error < 1e-3 or single.status == PRECISION_LOST
+        near = single.at(40)(X32) - np.asarray(exact.at(40)(X.astype(np.float32)))
+        assert np.abs(near).max() < 0.02
+
+
+def test_targets_select_together_or_separately():
+    X, y = problem(c=3)
+    together = scdp.fit(RBF(1.5), X[:40], 5.0, X, y, max_prototypes=8)
+    apart = scdp.fit(RBF(1.5), X[:40], 5.0, X, y, max_prototypes=8, selection="separate")
+    assert together.support.shape == (8,)
+    assert apart.support.shape == (3, 8)
+    for i in range(3):
+        alone = scdp.fit(RBF(1.5), X[:40], 5.0, X, y[:, i], max_prototypes=8)
+        assert (apart.support[i] == alone.support).all()
+        for k in (1, 8):
+            np.testing.assert_allclose(apart.at(k)(X)[:, i], alone.at(k)(X), rtol=1e-8, atol=1e-10)
+    assert 8 <= len(apart.at(8).prototypes) <= 24
+    Z = jnp.asarray(X)[:40][together.support]
+    fixed = fixed_size.fit(RBF(1.5), Z, 5.0, X, y).expansion
+    np.testing.assert_allclose(together.at(8)(X), fixed(X), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("metric", ["mse", "mae", "misclassification"])
+def test_cross_validation_equals_refitting_without_each_fold(metric):
+    X, y = problem()
+    y = np.where(y > 0, 1.0, -1.0) if metric == "misclassification" else y
+    w = np.random.default_rng(2).uniform(0.5, 2, len(X))
+    folds = jsparse.plain_folds(jax.random.key(0), len(X), 4)
+    C = jnp.array([1.0, 50.0])
+    size = jnp.asarray(6, jnp.int32)
+    found = cross_validate_path(
+        RBF(1.5), X[:30], C, X, y, folds, w, max_prototypes=10, metric=metric, size=size
+    )
+    losses = {
+        "mse": lambda y, f: np.square(y - f),
+        "mae": lambda y, f: np.abs(y - f),
+        "misclassification": lambda y, f: (y > 0) != (f >= 0),
+    }
+    for s in range(2):
+        total = np.zeros(10)
+        for index, valid in zip(np.asarray(folds.index), np.asarray(folds.valid), strict=True):
+            out = index[valid]
+            rest = np.setdiff1d(np.arange(len(X)), out)
+            path = scdp.fit(RBF(1.5), X[:30], C[s], X[rest], y[rest], w[rest], max_prototypes=10)
+            for k in range(1, 11):
+                values = np.asarray(path.at(k)(X[out]))
+                total[k - 1] += np.sum(w[out] * losses[metric](y[out], values))
+                if k == 6:
+                    np.testing.assert_allclose(found.predictions[s, out, 0], values, rtol=1e-7)
+        np.testing.assert_allclose(found.scores[s], total / w.sum(), rtol=1e-7)
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_cross_validation_of_classes_equals_refitting(separate):
+    X, y = load_iris(return_X_y=True)
+    X = (X - X.mean(0)) / X.std(0)
+    y = y.astype(np.int32)
+    code = output_code("one_versus_rest", 3)
+    folds = jsparse.stratified_folds(jax.random.key(0), y, 3)
+    found = cross_validate_path(
+        RBF(1.5),
+        X[::3],
+        jnp.array([10.0]),
+        X,
+        y,
+        folds,
+        max_prototypes=6,
+        metric="misclassification",
+        code=code,
+        separate=separate,
+    )
+    wrong = np.zeros(6)
+    for index, valid in zip(np.asarray(folds.index), np.asarray(folds.valid), strict=True):
+        out = index[valid]
+        rest = np.setdiff1d(np.arange(len(X)), out)
+        path = scdp.fit(
+            RBF(1.5),
+            X[::3],
+            10.0,
+            X[rest],
+            code.matrix[y[rest]],
+            max_prototypes=6,
+            selection="separate" if separate else "joint",
+        )
+        for k in range(1, 7):
+            wrong[k - 1] += np.sum(np.argmax(path.at(k)(X[out]), axis=1) != y[out])
+    np.testing.assert_allclose(found.scores[0] * len(X), wrong, atol=1e-9)
+
+
+def test_random_subsets_are_the_same_for_all_folds_and_values_of_C():
+    """Remark 8: with all else equal, the same atoms are drawn whatever the data."""
+    X, y = problem()
+    key = jax.random.key(3)
+    path = scdp.fit(RBF(1.5), X, 5.0, X, y, max_prototypes=10, subset=1, key=key)
+    other = scdp.fit(RBF(0.8), X, 500.0, X, -y + 3, max_prototypes=10, subset=1, key=key)
+    assert (path.support == other.support).all()  # of one drawn atom there is no choice
+
+
+def test_training_chooses_a_size_and_is_good_on_new_rows():
+    X, y = load_breast_cancer(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(X))
+    rows, test = order[:400], order[400:]
+    model = jsparse.train_path(
+        X[rows],
+        y[rows],
+        task="classification",
+        key=jax.random.key(0),
+        max_prototypes=40,
+        candidates=120,
+        max_evaluations=4,
+        C=np.array([1.0, 100.0]),
+        out_of_fold=True,
+    )
+    assert (model.predict(X[test]) == y[test]).mean() > 0.94
+    assert 1 <= model.n_prototypes < 40
+    assert model.errors.shape == model.standard_errors.shape == (40,)
+    assert model.cv_error == model.errors[model.n_prototypes - 1]
+    assert model.smallest_within(0.0) == 1 + np.argmin(model.errors)
+    assert model.smallest_within(1.0) <= model.smallest_within(0.1) <= model.smallest_within(0.0)
+    # The curve is that of the tuning: its least is the score that was minimised.
+    np.testing.assert_allclose(model.errors.min(), model.tuning.score, rtol=1e-6)
+    squares = np.square(model.out_of_fold - np.where(y[rows] == 1, 1, -1))
+    np.testing.assert_allclose(squares.mean(), model.cv_error, rtol=1e-6)
+    for k in (1, model.n_prototypes, 40):
+        assert len(model.at(k).prototypes) == k
+    again = jsparse.train_path(
+        X[rows],
+        y[rows],
+        task="classification",
+        key=jax.random.key(0),
+        max_prototypes=40,
+        candidates=120,
+        max_evaluations=4,
+        C=np.array([1.0, 100.0]),
+        history=model.tuning.history,
+    )
+    assert again.n_prototypes == model.n_prototypes
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"candidate_method": "k_means", "candidates": 30},
+        {"candidate_method": "renyi", "candidates": 30},
+        {"candidates": "all", "subset": "auto"},
+        {"selection": "separate", "candidates": 30},
+        {"multiclass": "minimum_output", "candidates": 30, "class_weight": "balanced"},
+    ],
+    ids=lambda options: "-".join(map(str, options.values())),
+)
+def test_classes_and_candidates(options):
+    X, y = load_iris(return_X_y=True)
+    names = np.array(["a", "b", "c"])[y]
+    model = jsparse.train_path(
+        X,
+        names,
+        task="classification",
+        key=jax.random.key(1),
+        max_prototypes=10,
+        kernel=RBF(1.5),
+        tune_kernel=False,
+        C=np.array([10.0]),
+        folds=5,
+        **options,
+    )
+    assert (model.predict(X) == names).mean() > 0.9
+
+
+def test_regression_with_the_callers_own_candidates():
+    X, y = load_diabetes(return_X_y=True)
+    points = X[:50] + 0.001
+    model = jsparse.train_path(
+        X,
+        y,
+        task="regression",
+        key=jax.random.key(0),
+        candidates=points,
+        max_evaluations=2,
+        max_prototypes=20,
+    )
+    inside = np.asarray(model.scaling.undo(model.expansion.prototypes))
+    assert all(np.min(np.abs(points - row).sum(axis=1)) < 1e-9 for row in inside)
+    assert np.mean(np.square(model.predict(X) - y)) < 0.6 * y.var()
+
+
+def test_nan_in_one_fold_is_told():
+    X, y = problem()
+    folds = jsparse.plain_folds(jax.random.key(0), len(X), 4)
+    y = jnp.asarray(y).at[int(folds.index[2, 0])].set(jnp.nan)
+    found = cross_validate_path(RBF(1.5), X[:20], jnp.array([1.0]), X, y, folds, max_prototypes=5)
+    assert found.status[0] == NOT_FINITE
+
+
+def test_farthest_points_are_gonzalezs():
+    X = np.random.default_rng(0).standard_normal((60, 2))
+    found = k_center(jax.random.key(0), X, 10)
+    chosen = [int(found.indices[0])]
+    for k in range(10):
+        apart = np.linalg.norm(X[:, None] - X[chosen][None], axis=2).min(axis=1)
+        np.testing.assert_allclose(found.radius[k], apart.max(), rtol=1e-9)
+        if k < 9:
+            chosen.append(int(np.argmax(apart)))
+    assert np.asarray(found.indices).tolist() == chosen
+    # Repeated rows are taken once each before any twice.
+    twice = np.concatenate([X[:5], X[:5]])
+    rows = np.asarray(k_center(jax.random.key(0), twice, 10).indices)
+    assert sorted(rows.tolist()) == list(range(10))
+    assert len(set((rows[:5] % 5).tolist())) == 5
+    weights = np.where(np.arange(60) < 30, 1.0, 0.0)
+    assert np.asarray(k_center(jax.random.key(1), X, 20, weights).indices).max() < 30
+
+
+def test_means_are_those_of_their_rows_and_better_than_the_start(dtype):
+    X = (np.random.default_rng(0).standard_normal((200, 3)) + 1e3).astype(dtype)
+    w = np.random.default_rng(1).uniform(0, 2, 200).astype(dtype)
+    found = k_means(jax.random.key(0), X, 8, w)
+    centres = np.asarray(found.centres, float)
+    squares = np.square(X.astype(float)[:, None] - centres[None]).sum(-1)
+    nearest = squares.argmin(axis=1)
+    for j in range(8):
+        own = nearest == j
+        mean = (w[own, None] * X[own].astype(float)).sum(0) / w[own].sum()
+        np.testing.assert_allclose(centres[j], mean, atol=1e-3 if dtype == "float32" else 1e-9)
+    np.testing.assert_allclose(found.inertia, (w * squares.min(axis=1)).sum(), rtol=1e-3)
+    start = X[np.asarray(k_center(jax.random.key(0), X, 8, w).indices)].astype(float)
+    first = np.square(X.astype(float)[:, None] - start[None]).sum(-1).min(axis=1)
+    assert found.inertia < (w * first).sum()
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"max_prototypes": 500}, "max_prototypes: expected a whole number between 1"),
+        ({"candidates": 1000}, "candidates: expected a whole number between 1"),
+        ({"candidates": "some"}, "candidates: expected a number"),
+        ({"candidates": np.zeros((3, 2))}, "candidates: expected shape"),
+        ({"candidate_method": "median"}, "candidate_method: expected"),
+        ({"subset": 10**6}, "subset: expected a whole number"),
+        ({"tolerance": -1.0}, "tolerance: expected"),
+        ({"selection": "each"}, "selection: expected"),
+        ({"multiclass": "one_versus_one"}, "every problem sees every class"),
+        ({"task": "regression", "metric": "misclassification"}, "metric: expected"),
+    ],
+)
+def test_bad_input_is_told_before_any_work(options, match, as_users_call, monkeypatch):
+    monkeypatch.setattr("jsparse.tuning.sparse.standardize", None)  # no work may be done
+    X, y = load_iris(return_X_y=True)
+    with pytest.raises(ValueError, match=match):
+        jsparse.train_path(X, y, **({"task": "classification", "key": jax.random.key(0)} | options))
+
+
+def test_a_path_has_an_end(as_users_call):
+    X, y = problem()
+    path = scdp.fit(RBF(1.5), X[:10], 5.0, X, y, max_prototypes=6)
+    for size in (0, 7):
+        with pytest.raises(ValueError, match="n_prototypes: expected 1 to 6"):
+            path.at(size)
+    with pytest.raises(ValueError, match="max_atoms: expected 1 to 10"):
+        scdp.fit(RBF(1.5), X[:10], 5.0, X, y, max_prototypes=11)
+    with pytest.raises(ValueError, match="key, subset"):
+        scdp.fit(RBF(1.5), X[:10], 5.0, X, y, max_prototypes=5, subset=3)
+    with pytest.raises(ValueError, match="C: expected a positive"):
+        scdp.fit(RBF(1.5), X[:10], -5.0, X, y, max_prototypes=5)
