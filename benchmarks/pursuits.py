@@ -99,8 +99,8 @@ def figure6(*, quick: bool) -> Report:
         rows.append([f"{variance:g}", *[f"{100 * np.mean(v):.0f}" for v in hits.values()]])
     notes = [
         f"{spikes} spikes of +-1, {n} x {D}, rows orthonormal; {runs} runs for SCDP, {runs_lasso} "
-        "for the LASSO. Recovered: the positions of all spikes, after thresholding at half their size. "
-        "lambda of the LASSO is 0.1 max |X'y| (Figueiredo et al. 2007).",
+        "for the LASSO. Recovered: the positions of all spikes, after thresholding at half their "
+        "size. lambda of the LASSO is 0.1 max |X'y| (Figueiredo et al. 2007).",
         "SCDP is run on the rows (`omp`), where it selects the same atoms.",
     ]
     title = "Figure 6: % of signals recovered, by variance of the noise"

@@ -23,6 +23,8 @@ from jsparse.estimators import (
     FixedSizeLSSVMRegressor,
     LSSVMClassifier,
     LSSVMRegressor,
+    SCDPClassifier,
+    SCDPRegressor,
 )
 from jsparse.kernels import Matern52
 
@@ -32,6 +34,8 @@ EVERY = [
     FixedSizeLSSVMRegressor(**QUICK, cv=3),
     LSSVMClassifier(**QUICK),
     LSSVMRegressor(**QUICK),
+    SCDPClassifier(10, **QUICK, cv=3),
+    SCDPRegressor(10, **QUICK, cv=3),
 ]
 
 
@@ -44,7 +48,8 @@ def own_precision():
 
 def argued(estimator):
     """Checks that cannot hold, and why."""
-    if isinstance(estimator, FixedSizeLSSVMClassifier | FixedSizeLSSVMRegressor):
+    random = FixedSizeLSSVMClassifier | FixedSizeLSSVMRegressor | SCDPClassifier | SCDPRegressor
+    if isinstance(estimator, random):
         reason = (
             "prototypes and folds are drawn at random from the rows: a weight of two gives a row "
             "twice the chance, not the same draw as the row repeated"

@@ -4,10 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris, load_wine
 
 import jsparse
+from jsparse import plotting
 from jsparse._status import NOT_FINITE, PRECISION_LOST
+from jsparse.cli.main import main
 from jsparse.kernels import RBF
 from jsparse.machines import fixed_size, scdp
 from jsparse.multiclass import output_code
@@ -354,3 +356,65 @@ def test_a_path_has_an_end(as_users_call):
         scdp.fit(RBF(1.5), X[:10], 5.0, X, y, max_prototypes=5, subset=3)
     with pytest.raises(ValueError, match="C: expected a positive"):
         scdp.fit(RBF(1.5), X[:10], -5.0, X, y, max_prototypes=5)
+
+
+@pytest.fixture(scope="module")
+def wine(tmp_path_factory):
+    data = load_wine(as_frame=True)
+    path = tmp_path_factory.mktemp("tables") / "wine.csv"
+    frame = data.frame.rename(columns={"target": "kind"})
+    frame["kind"] = np.array(["one", "two", "three"])[frame["kind"]]
+    frame.to_csv(path, index=False)
+    return path
+
+
+def test_the_command_line_fits_a_path_and_applies_it(wine, tmp_path, capsys):
+    model = tmp_path / "model.jsparse"
+    options = ["--target", "kind", "--method", "scdp", "--quiet", "--evaluations", "2"]
+    options += ["--max-prototypes", "12", "--candidates", "40", "--folds", "4"]
+    assert main(["fit", str(wine), *options, "--out", str(model)]) == 0
+    said = capsys.readouterr().out
+    assert "of 40 candidates" in said
+    assert "chosen" in said
+    assert main(["predict", str(model), str(wine), "--out", str(tmp_path / "p.csv")]) == 0
+    error = float(capsys.readouterr().err.split(":")[-1])
+    assert error < 0.06
+    for wrong in (
+        ["--method", "scdp", "--stream"],
+        ["--method", "scdp", "--loss", "huber"],
+        ["--max-prototypes", "5"],
+    ):
+        assert main(["fit", str(wine), "--target", "kind", "--out", str(model), *wrong]) == 2
+
+
+def test_the_command_line_compares_all_methods(tmp_path, capsys):
+    data = load_breast_cancer(as_frame=True)
+    path = tmp_path / "cancer.csv"
+    data.frame.to_csv(path, index=False)
+    options = ["--target", "target", "--quiet", "--evaluations", "2", "--max-prototypes", "15"]
+    assert main(["compare", str(path), *options, "--out", str(tmp_path / "figures")]) == 0
+    said = capsys.readouterr().out
+    for method in ("SCDP", "fixed-size LS-SVM", "LS-SVM", "sparse SVM", "SVM (scikit-learn)"):
+        line = next(line for line in said.splitlines() if line.startswith(method))
+        assert float(line[24:].split()[0]) < 0.12
+    constant = next(line for line in said.splitlines() if line.startswith("constant"))
+    assert float(constant.split()[1]) > 0.25
+    for name in ("compare.png", "compare.svg"):
+        assert (tmp_path / "figures" / name).stat().st_size > 1000
+    assert main(["compare", str(path), "--target", "target", "--test", "1.5"]) == 2
+
+
+def test_the_curve_is_drawn_with_its_spread_and_its_choice():
+    X, y = load_iris(return_X_y=True)
+    model = jsparse.train_path(
+        X, y, task="classification", key=jax.random.key(0), max_prototypes=8, candidates=20,
+        max_evaluations=2, folds=3, C=np.array([10.0]),
+    )  # fmt: skip
+    axes = plotting.error_curve(model, test_errors=model.errors + 0.1, others={"another": (5, 0.2)})
+    band, (curve, new, chosen, other) = axes.collections[0], axes.lines
+    np.testing.assert_allclose(curve.get_ydata(), model.errors)
+    np.testing.assert_allclose(new.get_ydata(), model.errors + 0.1)
+    assert chosen.get_xdata()[0] == model.n_prototypes
+    assert other.get_xdata()[0] == 5
+    edge = band.get_paths()[0].vertices[:, 1]
+    np.testing.assert_allclose(edge.max(), (model.errors + model.standard_errors).max())

@@ -1,0 +1,147 @@
+"""The sparse SVM against a general minimiser, and its greedy choice against trying all."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.optimize import minimize, minimize_scalar
+
+from jsparse.kernels import RBF
+from jsparse.machines import spsvm
+
+LENGTHSCALE = 1.0
+
+
+def problem(n=60, seed=0, dtype=np.float64):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, 2))
+    y = np.where(np.square(X).sum(1) + 0.5 * rng.standard_normal(n) > 1.5, 1.0, -1.0)
+    return X.astype(dtype), y.astype(dtype)
+
+
+def gram(X, Z):
+    return np.exp(-np.square(X[:, None] - Z[None]).sum(-1) / (2 * LENGTHSCALE**2))
+
+
+def objective(beta, b, X, y, Z, C, w):
+    short = np.maximum(0, 1 - y * (gram(X, Z) @ beta + b))
+    return beta @ gram(Z, Z) @ beta / 2 + C / 2 * np.sum(w * np.square(short))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_every_machine_minimises_the_objective_over_its_prototypes(weighted, dtype):
+    X, y = problem(dtype=dtype)
+    w = np.random.default_rng(1).uniform(0, 2, len(X)).astype(dtype) if weighted else None
+    path = spsvm.fit(
+        RBF(LENGTHSCALE),
+        X,
+        3.0,
+        X,
+        y,
+        w,
+        key=jax.random.key(0),
+        max_prototypes=6,
+        growth=1.0,
+        subset=60,
+    )
+    ones = np.ones(len(X)) if w is None else w.astype(float)
+    X64, y64 = X.astype(float), y.astype(float)
+    for k in (1, 3, 6):
+        Z = X64[np.asarray(path.support[:k])]
+        model = path.at(k)
+        found = objective(
+            np.asarray(model.coefficients, float), float(model.intercept), X64, y64, Z, 3.0, ones
+        )
+        best = minimize(
+            lambda p, Z=Z, k=k: objective(p[:k], p[k], X64, y64, Z, 3.0, ones), np.zeros(k + 1)
+        )
+        assert found <= best.fun * (1 + (1e-8 if dtype == "float64" else 1e-4))
+
+
+def test_each_prototype_lowers_the_objective_most_by_its_coefficient_alone():
+    X, y = problem()
+    path = spsvm.fit(
+        RBF(LENGTHSCALE),
+        X,
+        3.0,
+        X,
+        y,
+        key=jax.random.key(0),
+        max_prototypes=4,
+        growth=1.0,
+        subset=60,
+    )
+    ones = np.ones(len(X))
+    for k in range(4):
+        chosen = np.asarray(path.support[:k])
+        beta = np.asarray(path.coefficients[k - 1, :k]) if k else np.zeros(0)
+        b = float(path.intercepts[k - 1]) if k else 0.0
+        values = {}
+        for j in range(len(X)):
+            if j not in chosen:
+                Z = X[np.append(chosen, j).astype(int)]
+                values[j] = minimize_scalar(
+                    lambda t, Z=Z, beta=beta, b=b: objective(
+                        np.append(beta, t), b, X, y, Z, 3.0, ones
+                    )
+                ).fun
+        best = min(values, key=values.get)
+        assert values[int(path.support[k])] <= values[best] * (1 + 1e-9)
+
+
+def test_rare_optimisation_ends_at_the_optimum_all_the_same():
+    X, y = problem(200)
+    path = spsvm.fit(
+        RBF(LENGTHSCALE), X, 3.0, X, y, key=jax.random.key(0), max_prototypes=20, growth=1.5
+    )
+    Z = X[np.asarray(path.support)]
+    ones = np.ones(len(X))
+    found = objective(
+        np.asarray(path.coefficients[-1]), float(path.intercepts[-1]), X, y, Z, 3.0, ones
+    )
+    best = minimize(lambda p: objective(p[:20], p[20], X, y, Z, 3.0, ones), np.zeros(21))
+    assert found <= best.fun * (1 + 1e-6)
+    assert ((np.asarray(path.at(20)(X)) > 0) == (y > 0)).mean() > 0.85
+
+
+def test_a_weight_of_zero_is_a_row_that_is_not_there_and_one_class_is_a_constant():
+    X, y = problem()
+    w = np.where(np.arange(60) < 40, 1.0, 0.0)
+    options = {"key": jax.random.key(0), "max_prototypes": 5, "subset": 30}
+    path = spsvm.fit(RBF(1.0), X[:30], 3.0, X, y, w, **options)
+    without = spsvm.fit(RBF(1.0), X[:30], 3.0, X[:40], y[:40], **options)
+    assert (path.support == without.support).all()
+    np.testing.assert_allclose(path.at(5)(X), without.at(5)(X), rtol=1e-8, atol=1e-9)
+    alone = spsvm.fit(RBF(1.0), X[:30], 3.0, X, np.ones(60), **options)
+    assert (np.asarray(alone.at(5)(X)) > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"max_prototypes": 61}, "max_atoms: expected 1 to 60"),
+        ({"subset": 61}, "subset: expected 1 to 60"),
+        ({"growth": 0.5}, "growth: expected at least 1"),
+        ({"C": -1.0}, "C: expected a positive"),
+    ],
+)
+def test_bad_input_is_told(options, match, as_users_call):
+    X, y = problem()
+    settings = {"C": 1.0, "max_prototypes": 5, "key": jax.random.key(0), **options}
+    with pytest.raises(ValueError, match=match):
+        spsvm.fit(RBF(1.0), X, settings.pop("C"), X, y, **settings)
+
+
+def test_vmap_and_jit_change_nothing():
+    X, y = problem()
+    options = {"key": jax.random.key(0), "max_prototypes": 4, "subset": 30}
+
+    def fit(C):
+        return spsvm.fit(RBF(1.0), jnp.asarray(X), C, jnp.asarray(X), jnp.asarray(y), **options)
+
+    C = jnp.array([0.5, 5.0])
+    mapped = jax.vmap(fit)(C)
+    for i in range(2):
+        alone = jax.jit(fit)(C[i])
+        assert (mapped.support[i] == alone.support).all()
+        np.testing.assert_allclose(mapped.coefficients[i], alone.coefficients, rtol=1e-7, atol=1e-9)
