@@ -1,9 +1,9 @@
 """One training from a folder of Parquet files, in a process of its own whose memory is measured."""
 
 import json
-import resource
 import sys
 import time
+from pathlib import Path
 
 import jax
 
@@ -46,7 +46,9 @@ def main(folder: str, settings: dict) -> None:
 
 
 def _peak() -> int:
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # Not `ru_maxrss`, which a process inherits from the one that started it.
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(line.split()[1] for line in lines if line.startswith("VmHWM")))
 
 
 if __name__ == "__main__":

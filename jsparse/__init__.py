@@ -36,6 +36,7 @@ from .tuning.search import save_history as save_history
 from .tuning.search import tune as tune
 from .tuning.sizes import SizeChoice as SizeChoice
 from .tuning.sizes import tune_sizes as tune_sizes
+from .tuning.sparse import Stopping as Stopping
 from .tuning.sparse import TrainedPath as TrainedPath
 from .tuning.sparse import train_path as train_path
 from .tuning.stream import train_stream as train_stream

@@ -198,7 +198,8 @@ def solve_code(
         return _solve(equations, C if C.ndim == 1 else C[:, problems], intercept_penalty)
 
     systems = tuple(jnp.asarray(a) for a in (code.members, code.classes, code.problems))
-    solved = jax.lax.map(system, systems, batch_size=systems_at_once())
+    # A few at once even on a CPU: the tridiagonal solves are scans, whose steps they share.
+    solved = jax.lax.map(system, systems, batch_size=max(4, systems_at_once()))
     return Ridge(
         weights=jnp.moveaxis(solved.weights[code.system, :, :, code.slot], 0, -1),
         intercept=solved.intercept[code.system, :, code.slot].T,

@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference import pursuit as reference
 from sklearn.linear_model import lars_path, orthogonal_mp, orthogonal_mp_gram
 
 from jsparse import NumericalError, check, pursuit
 from jsparse._status import CONVERGED, EXHAUSTED, INDEFINITE, NOT_FINITE, PRECISION_LOST
 from jsparse.pursuit import conjugate
 from jsparse.solvers import conjugate_gradients
-
-from .reference import pursuit as reference
 
 
 def problem(n=60, D=20, seed=0, c=None, dtype=np.float64):
@@ -68,7 +67,7 @@ def test_any_order_of_selection_gives_least_squares_at_every_size():
         np.testing.assert_allclose(path.dense(20, k), w, rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(w, reference.least_squares(A, b, chosen[:k]), rtol=1e-8)
     # After the atoms given, selection goes on as always.
-    assert path.support[6] == np.argmax(np.abs(b - A @ record[-1]))
+    assert int(path.support[6]) == np.argmax(np.abs(b - A @ record[-1]))
 
 
 def test_scdp_equals_scikit_learn_on_the_gram_matrix():
@@ -365,7 +364,7 @@ def test_degenerate_atoms_are_passed_over(seed, kind):
         pursuit.omp(X, y, max_atoms=16),
         pursuit.scdpp(A, b, key=key, max_atoms=16, subset=16),
     ):
-        assert path.size == rank
+        assert int(path.size) == rank
         assert path.status == CONVERGED
         np.testing.assert_allclose(X @ np.asarray(path.dense(16)), fitted, atol=1e-5)
 
@@ -413,19 +412,18 @@ def test_float32_is_right_on_the_rows_or_says_that_it_is_not():
     X = np.exp(-np.square(x - np.linspace(-3, 3, 40)[None]) / (2 * 0.2**2))
     y = np.sin(2 * x[:, 0]) + 0.1 * rng.standard_normal(300)
     exact = pursuit.omp(X, y, max_atoms=25)
+    w, support = np.asarray(exact.dense(40)), np.asarray(exact.support)
     with jax.enable_x64(False):
         X32, y32 = X.astype(np.float32), y.astype(np.float32)
         rows = pursuit.omp(X32, y32, max_atoms=25)
         squared = pursuit.scdp(X32.T @ X32, X32.T @ y32, max_atoms=25)
-        same = bool((np.asarray(rows.support) == np.asarray(exact.support)).all())
+        same = bool((np.asarray(rows.support) == support).all())
         assert same
-        error = np.linalg.norm(rows.dense(40) - exact.dense(40)) / np.linalg.norm(exact.dense(40))
+        error = np.linalg.norm(rows.dense(40) - w) / np.linalg.norm(w)
         assert error < 1e-3
         assert rows.status < PRECISION_LOST
-        again = pursuit.scdp(
-            X32.T @ X32, X32.T @ y32, max_atoms=25, initial=np.asarray(exact.support)
-        )
-        wrong = np.linalg.norm(again.dense(40) - exact.dense(40)) / np.linalg.norm(exact.dense(40))
+        again = pursuit.scdp(X32.T @ X32, X32.T @ y32, max_atoms=25, initial=support)
+        wrong = np.linalg.norm(again.dense(40) - w) / np.linalg.norm(w)
         assert wrong < 1e-3 or again.status == PRECISION_LOST
         assert squared.condition.dtype == jnp.float32
 
@@ -437,7 +435,7 @@ def test_the_estimate_of_the_condition_is_an_upper_bound_and_near():
         S = np.asarray(path.support[:k])
         scale = 1 / np.sqrt(np.diag(A)[S])
         true = np.linalg.cond(A[np.ix_(S, S)] * scale * scale[:, None])
-        assert true * (1 - 1e-9) <= path.condition[k - 1] <= k**2 * true
+        assert true * (1 - 1e-9) <= path.condition[k - 1] <= k**2 * true * (1 + 1e-9)
 
 
 def test_a_step_keeps_structure_and_types(dtype):

@@ -12,6 +12,12 @@ from jsparse.machines import spsvm
 LENGTHSCALE = 1.0
 
 
+def fit(*arguments, **options):
+    """With NumPy arrays as JAX's, which the types ask for."""
+    arrays = (jnp.asarray(a) if isinstance(a, np.ndarray) else a for a in arguments)
+    return spsvm.fit(*arrays, **options)
+
+
 def problem(n=60, seed=0, dtype=np.float64):
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n, 2))
@@ -32,7 +38,7 @@ def objective(beta, b, X, y, Z, C, w):
 def test_every_machine_minimises_the_objective_over_its_prototypes(weighted, dtype):
     X, y = problem(dtype=dtype)
     w = np.random.default_rng(1).uniform(0, 2, len(X)).astype(dtype) if weighted else None
-    path = spsvm.fit(
+    path = fit(
         RBF(LENGTHSCALE),
         X,
         3.0,
@@ -60,7 +66,7 @@ def test_every_machine_minimises_the_objective_over_its_prototypes(weighted, dty
 
 def test_each_prototype_lowers_the_objective_most_by_its_coefficient_alone():
     X, y = problem()
-    path = spsvm.fit(
+    path = fit(
         RBF(LENGTHSCALE),
         X,
         3.0,
@@ -91,9 +97,7 @@ def test_each_prototype_lowers_the_objective_most_by_its_coefficient_alone():
 
 def test_rare_optimisation_ends_at_the_optimum_all_the_same():
     X, y = problem(200)
-    path = spsvm.fit(
-        RBF(LENGTHSCALE), X, 3.0, X, y, key=jax.random.key(0), max_prototypes=20, growth=1.5
-    )
+    path = fit(RBF(LENGTHSCALE), X, 3.0, X, y, key=jax.random.key(0), max_prototypes=20, growth=1.5)
     Z = X[np.asarray(path.support)]
     ones = np.ones(len(X))
     found = objective(
@@ -108,11 +112,11 @@ def test_a_weight_of_zero_is_a_row_that_is_not_there_and_one_class_is_a_constant
     X, y = problem()
     w = np.where(np.arange(60) < 40, 1.0, 0.0)
     options = {"key": jax.random.key(0), "max_prototypes": 5, "subset": 30}
-    path = spsvm.fit(RBF(1.0), X[:30], 3.0, X, y, w, **options)
-    without = spsvm.fit(RBF(1.0), X[:30], 3.0, X[:40], y[:40], **options)
+    path = fit(RBF(1.0), X[:30], 3.0, X, y, w, **options)
+    without = fit(RBF(1.0), X[:30], 3.0, X[:40], y[:40], **options)
     assert (path.support == without.support).all()
     np.testing.assert_allclose(path.at(5)(X), without.at(5)(X), rtol=1e-8, atol=1e-9)
-    alone = spsvm.fit(RBF(1.0), X[:30], 3.0, X, np.ones(60), **options)
+    alone = fit(RBF(1.0), X[:30], 3.0, X, np.ones(60), **options)
     assert (np.asarray(alone.at(5)(X)) > 0).all()
 
 
@@ -129,19 +133,19 @@ def test_bad_input_is_told(options, match, as_users_call):
     X, y = problem()
     settings = {"C": 1.0, "max_prototypes": 5, "key": jax.random.key(0), **options}
     with pytest.raises(ValueError, match=match):
-        spsvm.fit(RBF(1.0), X, settings.pop("C"), X, y, **settings)
+        fit(RBF(1.0), X, settings.pop("C"), X, y, **settings)
 
 
 def test_vmap_and_jit_change_nothing():
     X, y = problem()
     options = {"key": jax.random.key(0), "max_prototypes": 4, "subset": 30}
 
-    def fit(C):
-        return spsvm.fit(RBF(1.0), jnp.asarray(X), C, jnp.asarray(X), jnp.asarray(y), **options)
+    def of(C):
+        return fit(RBF(1.0), jnp.asarray(X), C, jnp.asarray(X), jnp.asarray(y), **options)
 
     C = jnp.array([0.5, 5.0])
-    mapped = jax.vmap(fit)(C)
+    mapped = jax.vmap(of)(C)
     for i in range(2):
-        alone = jax.jit(fit)(C[i])
+        alone = jax.jit(of)(C[i])
         assert (mapped.support[i] == alone.support).all()
         np.testing.assert_allclose(mapped.coefficients[i], alone.coefficients, rtol=1e-7, atol=1e-9)

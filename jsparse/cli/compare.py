@@ -158,7 +158,7 @@ def _sparse_svm(given: _Task, path: TrainedPath) -> Line | None:
     """The sparse SVM of as many prototypes as SCDP has; C by a hold-out of a fifth."""
     if not given.classification or path.classes is None or len(path.classes) > 2:
         return None
-    Z = path.scaling.apply(jnp.asarray(given.X, path.scaling.mean.dtype))
+    Z = path.scaling.apply(jnp.asarray(given.X, path.scaling.shift.dtype))
     y = jnp.where(jnp.asarray(given.y == path.classes[1]), 1, -1).astype(Z.dtype)
     candidates, k, key = path.path.candidates, path.n_prototypes, jax.random.key(given.seed)
     subset = min(spsvm.SUBSET, len(candidates))

@@ -81,7 +81,7 @@ def path(trained: TrainedPath, source: str, d: int) -> None:
     """The same of a path of machines."""
     device = jax.devices()[0]
     line("data", f"{source}, {trained.n_rows} rows x {d} columns")
-    line("device", f"{device.platform} ({device.device_kind}), {trained.scaling.mean.dtype}")
+    line("device", f"{device.platform} ({device.device_kind}), {trained.scaling.shift.dtype}")
     chosen = len(trained.expansion.prototypes)
     line("prototypes", f"{chosen} of {trained.n_candidates} candidates")
     longest = len(trained.errors)

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from .._blocks import rows_in_block
 from .._numerics import as_float, eigh, epsilon, like
-from .._status import EXHAUSTED, PRECISION_LOST
+from .._status import EXHAUSTED, PRECISION_LOST, TRUNCATED
 from .._types import Key, ScalarLike
 from ..expansion import KernelExpansion
 from ..features import KernelColumns
@@ -20,7 +20,7 @@ from ..pursuit import conjugate, probabilistic
 from ..pursuit.path import Path, assemble
 from ..pursuit.system import Columns, check_atoms
 from ..solvers.row_factor import row_factor
-from .fixed_size import check_problem, in_one_dtype
+from .fixed_size import check_finite, check_problem, in_one_dtype
 
 Selection = Literal["joint", "separate"]
 
@@ -127,7 +127,8 @@ def fit(
     """
     X, candidates = as_float(X), as_float(candidates)
     X, y, weights = in_one_dtype(X, jnp.asarray(y), weights)
-    check_problem(candidates, C, X, y, weights, nu)
+    check_problem(None, C, X, y, weights, nu)
+    check_candidates(candidates, X.shape[1])
     max_prototypes = check_atoms(max_prototypes, len(candidates))
     if (subset is None) != (key is None):
         raise ValueError("key, subset: expected both (random subsets) or none")
@@ -210,6 +211,15 @@ def _fit(
     )
 
 
+def check_candidates(candidates: Array, d: int) -> None:
+    """Raise unless they are finite points of `d` columns; there may be more than rows."""
+    if candidates.ndim != 2 or candidates.shape[1] != d or len(candidates) == 0:
+        raise ValueError(
+            f"candidates: expected shape (M, {d}) with M at least 1, got {candidates.shape}"
+        )
+    check_finite("candidates", candidates)
+
+
 def centred(
     sums: NormalEquations,
     gram: Float[Array, "M M"],
@@ -282,6 +292,7 @@ def _from_rows(
     root = jnp.sqrt(jnp.maximum(values, 0) / C)[:, None] * vectors.T
     first = jnp.zeros((1, 1 + k + c), X.dtype).at[0, 0].set(jnp.sqrt(nu))
     start = jnp.concatenate([first, jnp.pad(root, ((0, 0), (1, c)))])
+    passed = jnp.where(path.size < k, TRUNCATED, EXHAUSTED)
     R = row_factor(rows_of, (X, targets, weights), start, block_rows)
     factor, along = R[1 : 1 + k, 1 : 1 + k], R[1 : 1 + k, 1 + k :]
     anew = assemble(
@@ -291,8 +302,9 @@ def _from_rows(
         jnp.sum(jnp.square(factor), axis=0)[None],
         path.residual_norm[None],
         path.size[None],
-        # What rounding of the squared system said does not hold here.
-        jnp.where(path.status == PRECISION_LOST, EXHAUSTED, path.status)[None],
+        # What rounding of the squared system said does not hold here; but candidates that it could
+        # not tell from those selected were passed over.
+        jnp.where(path.status == PRECISION_LOST, passed, path.status).astype(jnp.int32)[None],
         on_rows=True,
     )
     return jax.tree.map(lambda a: a[0], anew)

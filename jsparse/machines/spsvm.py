@@ -15,7 +15,7 @@ from ..pursuit.probabilistic import SUBSET
 from ..pursuit.system import check_atoms
 from ..solvers.definite import solve_definite
 from .fixed_size import check_problem, in_one_dtype
-from .scdp import SparsePath
+from .scdp import SparsePath, check_candidates
 
 # All coefficients are optimised again when there are so many times more of them; in between, only
 # that of the newest (Section 3.3 of the source: the cost is then that of the last time).
@@ -82,7 +82,8 @@ def fit(
     """
     X, candidates = as_float(X), as_float(candidates)
     X, y, weights = in_one_dtype(X, jnp.asarray(y), weights)
-    check_problem(candidates, C, X, y, weights)
+    check_problem(None, C, X, y, weights)
+    check_candidates(candidates, X.shape[1])
     if y.ndim != 1:
         raise ValueError(f"y: expected shape (n,), got {y.shape}")
     max_prototypes = check_atoms(max_prototypes, len(candidates))
@@ -109,7 +110,7 @@ def _fit(
     subset: int,
     growth: float,
 ) -> SparsePath:
-    k, n = max_prototypes, len(X)
+    k, n, dtype = max_prototypes, len(X), X.dtype
 
     def step(state: State) -> State:
         drawn = jax.random.uniform(jax.random.fold_in(key, state.size), state.free.shape)
@@ -139,7 +140,7 @@ def _fit(
             free=state.free.at[atom].set(False),
             size=size,
         )
-        due = (size >= growth * state.optimised) | (size >= k)
+        due = (size.astype(dtype) >= growth * state.optimised.astype(dtype)) | (size >= k)
         grown = jax.lax.cond(due, lambda s: _optimise(s, y, w, C), lambda s: s, grown)
         status = jnp.where(size >= k, EXHAUSTED, RUNNING)
         finite = jnp.all(jnp.isfinite(grown.coefficients)) & jnp.isfinite(grown.intercept)
@@ -149,7 +150,6 @@ def _fit(
             status=jnp.where(finite, status, NOT_FINITE).astype(jnp.int32),
         )
 
-    dtype = X.dtype
     first = State(
         columns=jnp.zeros((k, n), dtype),
         gram=jnp.eye(k, dtype=dtype),
@@ -199,7 +199,7 @@ def _along(
 
     def slope(t: Array) -> tuple[Array, Array]:
         f = outputs + t * phi
-        inside = w * (1 - y * f > 0)
+        inside = jnp.where(1 - y * f > 0, w, 0)
         return (
             square * t + pull - C * dot(phi, _margin(f, y, w)),
             square + C * dot(inside, jnp.square(phi)),
@@ -241,11 +241,11 @@ def _optimise(
     R = jnp.zeros((k + 1, k + 1), y.dtype).at[:k, :k].set(state.gram)
 
     def step(of: _Newton) -> _Newton:
-        inside = w * (1 - y * of.outputs > 0)
+        inside = jnp.where(1 - y * of.outputs > 0, w, 0)
         # The Newton point is least squares on the rows within the margin: their normal equations.
         rows = extended * inside[None, :]
         A = C * dot(rows, extended.T) + R
-        A = A.at[k, k].add(jnp.where(jnp.any(inside > 0), 0, 1))
+        A = A.at[k, k].add(jnp.where(jnp.any(inside > 0), 0, 1).astype(A.dtype))
         rhs = C * dot(rows, y)
         scale = 1 / jnp.sqrt(jnp.diagonal(A))  # rows and columns of very different size
         scaled = A * scale[:, None] * scale[None]

@@ -1,10 +1,12 @@
 """Sparse conjugate directions pursuit (Karsmakers 2011, Algorithms 2 and 3)."""
 
 import functools
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from .._numerics import dot, epsilon
@@ -24,6 +26,9 @@ Rule = Literal["residual", "gain"]
 
 # Rows of images read at a time on a CPU, where reading is the whole cost: no more than are filled.
 _ROWS = 32
+# Where a pivot is noise, in units of the precision: with 16 or 64, steps along such pivots were seen
+# in float32 to undo what the path had gained.
+NOISE = 256
 
 
 class State(NamedTuple):
@@ -89,8 +94,10 @@ def step(
     condition of A, not the recurrence, that limits the coefficients.
     """
     running = state.status == RUNNING
-    # An atom in the span of those selected, to rounding, adds nothing but noise.
-    noise = 16 * epsilon(diagonal.dtype)
+    # An atom in the span of those selected, to the rounding of sums over rows that A mostly is,
+    # adds nothing but noise.
+    eps = epsilon(diagonal.dtype)
+    noise = NOISE * eps
     free = state.free & (state.remaining > noise * diagonal)
     score = jnp.sum(jnp.square(state.residual), axis=2)
     if rule == "gain":
@@ -103,14 +110,14 @@ def step(
 
     weights = jnp.take_along_axis(state.images, atom[:, None, None], axis=2)[:, :, 0]
     image = columns(atom) - _combine(state.images, weights, state.step)
-    pivot = _at(image, atom)
+    pivot = jnp.maximum(_at(image, atom), noise * _at(diagonal, atom))
     # A Schur complement of a positive semi-definite matrix has no diagonal below 0. What a sum
     # over rows may err by is less than the root of the precision.
     low = jnp.min(
-        state.remaining + jnp.sqrt(noise / 16) * jnp.max(diagonal, axis=1)[:, None], axis=1
+        state.remaining + float(np.sqrt(eps)) * jnp.max(diagonal, axis=1)[:, None], axis=1
     )
     indefinite = running & (low < 0)
-    adds = running & found & (pivot > 0) & ~indefinite
+    adds = running & found & ~indefinite
     root = jnp.sqrt(jnp.where(adds, pivot, 1))
     image = jnp.where(adds[:, None], image / root[:, None], 0)
     along = jnp.take_along_axis(state.residual, atom[:, None, None], axis=1)[:, 0] / root[:, None]
@@ -123,8 +130,9 @@ def step(
     status = jnp.where((status == RUNNING) & (size >= max_atoms), EXHAUSTED, status)
     # No atom left that is not in the span of the others: all that least squares can do.
     status = jnp.where((status < NOT_FINITE) & ~adds, CONVERGED, status)
-    status = jnp.where(indefinite | (found & (pivot <= 0)), INDEFINITE, status)
-    status = jnp.where(jnp.isfinite(norm) & jnp.isfinite(pivot), status, NOT_FINITE)
+    status = jnp.where(indefinite, INDEFINITE, status)
+    finite = jnp.isfinite(norm) & jnp.isfinite(jnp.sum(state.remaining, axis=1))
+    status = jnp.where(finite & jnp.isfinite(pivot), status, NOT_FINITE)
     place = jnp.arange(state.free.shape[1], dtype=jnp.int32)[None, :]
     selected = adds[:, None] & (place == atom[:, None])
     after = jnp.arange(state.residual_norm.shape[1], dtype=jnp.int32)[None, :] > state.size[:, None]
@@ -207,7 +215,7 @@ def scdp(
     *,
     max_atoms: int,
     tolerance: ScalarLike = 0.0,
-    initial: ArrayLike | None = None,
+    initial: Sequence[int] | ArrayLike | None = None,
     diagonal: ArrayLike | None = None,
     rule: Rule = "residual",
 ) -> Path:

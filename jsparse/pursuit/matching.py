@@ -84,7 +84,8 @@ def step(
     ended = full | (state.step + 1 >= max_steps)
     status = jnp.where((status == RUNNING) & ended, EXHAUSTED, status)
     status = jnp.where(jnp.min(diagonal, axis=1) < 0, INDEFINITE, status)
-    status = jnp.where(jnp.isfinite(norm), status, NOT_FINITE)
+    finite = jnp.isfinite(norm) & jnp.isfinite(jnp.sum(diagonal, axis=1))
+    status = jnp.where(finite, status, NOT_FINITE)
     return State(
         residual=residual,
         weights=weights,

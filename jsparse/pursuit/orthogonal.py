@@ -111,7 +111,9 @@ def step(
     place = jnp.arange(D, dtype=jnp.int32)[None, :]
     seen = (running & found)[:, None] & (place == atom[:, None])
     slot = jnp.where(adds, state.size, k)  # k: nowhere
-    column = jnp.where(jnp.arange(k)[None, :] == slot[:, None], length[:, None], first + second)
+    column = jnp.where(
+        jnp.arange(k, dtype=jnp.int32)[None, :] == slot[:, None], length[:, None], first + second
+    )
     after = jnp.arange(k + 1, dtype=jnp.int32)[None, :] > state.size[:, None]
     status = jnp.where(norm <= target, CONVERGED, RUNNING)
     status = jnp.where((status == RUNNING) & (size >= k), EXHAUSTED, status)

@@ -109,7 +109,8 @@ def from_directions(
     # tr(A_SS) tr(A_SS^(-1)) with the diagonal of A scaled to one; the truth is at most k^2 times
     # less, and in practice a few times.
     inverse = jnp.cumsum(jnp.sum(jnp.square(directions) * diagonal[:, None, :], axis=2), axis=1)
-    condition = inverse * jnp.minimum(jnp.arange(1, k + 1, dtype=jnp.int32)[None], size[:, None])
+    count = jnp.minimum(jnp.arange(1, k + 1, dtype=jnp.int32)[None], size[:, None])
+    condition = inverse * count.astype(inverse.dtype)
     condition = jnp.where(size[:, None] > 0, condition, 1)
     error = epsilon(directions.dtype) * (jnp.sqrt(condition) if on_rows else condition)
     lost = jnp.max(error, axis=1) > LOST

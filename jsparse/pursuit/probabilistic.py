@@ -10,6 +10,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 from .._numerics import as_float, dot, epsilon
 from .._status import CONVERGED, EXHAUSTED, INDEFINITE, NOT_FINITE, RUNNING
 from .._types import Key
+from .conjugate import NOISE
 from .path import Path, from_directions, unbatched
 from .system import Columns, check_atoms, system
 
@@ -67,7 +68,7 @@ def step(
     running = state.status == RUNNING
     v, k = state.support.shape
     lane = jnp.arange(v, dtype=jnp.int32)
-    order = jax.random.uniform(jax.random.fold_in(key, state.step), b.shape[1:2])
+    order = jax.random.uniform(jax.random.fold_in(key, state.step), b.shape[1:2], jnp.float32)
     drawn, some = jax.lax.top_k(jnp.where(state.free, order[None, :], -1.0), subset)
     inside = jnp.maximum(state.support, 0)
     fitted = dot(columns.entries(some, inside), state.weights)
@@ -81,16 +82,18 @@ def step(
     shares = dot(state.directions, among[:, :, None])[:, :, 0]  # p_j'A e_s
     square = diagonal[lane, atom]
     pivot = square - jnp.sum(jnp.square(shares), axis=1)
-    independent = pivot > 16 * epsilon(b.dtype) * square
+    independent = pivot > NOISE * epsilon(b.dtype) * square
     adds = running & found & independent
     slot = jnp.where(adds, state.size, k)  # k: nowhere
     at_slot = jnp.arange(k, dtype=jnp.int32)[None, :] == slot[:, None]
     root = jnp.sqrt(jnp.where(adds, pivot, 1))[:, None]
-    direction = (at_slot - dot(shares[:, None, :], state.directions)[:, 0]) / root
+    direction = (at_slot.astype(b.dtype) - dot(shares[:, None, :], state.directions)[:, 0]) / root
     direction = jnp.where(adds[:, None], direction, 0)
     along = jnp.where(adds[:, None], residual[lane, best] / root, 0)
     size = state.size + adds.astype(jnp.int32)
-    seen = (running & found)[:, None] & (jnp.arange(b.shape[1])[None, :] == atom[:, None])
+    seen = (running & found)[:, None] & (
+        jnp.arange(b.shape[1], dtype=jnp.int32)[None, :] == atom[:, None]
+    )
 
     status = jnp.where(size >= k, EXHAUSTED, RUNNING)
     status = jnp.where(~found, CONVERGED, status)

@@ -1,6 +1,6 @@
 """How systems reach a pursuit: normal equations formed or by columns, one or a batch, checked."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -122,7 +122,9 @@ def check_nonnegative(name: str, value: ArrayLike) -> None:
         raise ValueError(f"{name}: expected a number of at least 0, got {value}")
 
 
-def check_initial(initial: ArrayLike | None, n_atoms: int, max_atoms: int) -> Int[Array, " i"]:
+def check_initial(
+    initial: Sequence[int] | ArrayLike | None, n_atoms: int, max_atoms: int
+) -> Int[Array, " i"]:
     """Atoms that come first, as an array."""
     atoms = np.zeros(0, np.int32) if initial is None else np.asarray(initial)
     if atoms.ndim != 1 or not (atoms.size == 0 or np.issubdtype(atoms.dtype, np.integer)):

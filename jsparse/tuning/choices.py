@@ -4,7 +4,7 @@ import math
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float
 
 from .. import kernels
 from .._types import Key

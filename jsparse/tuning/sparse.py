@@ -1,7 +1,6 @@
 """From a table of numbers to tuned machines of every size (Karsmakers 2011, Section 4)."""
 
 import dataclasses
-import functools
 import math
 import sys
 from collections.abc import Mapping
@@ -51,6 +50,25 @@ MAX_PROTOTYPES = 300
 CANDIDATES = 1000
 
 
+class Stopping(NamedTuple):
+    """When a path has become long enough (Karsmakers 2011, eq. 38).
+
+    The cross-validated error with k prototypes differs from the mean of the `window` before by less
+    than `tolerance` of itself.
+    """
+
+    window: int = 10
+    tolerance: float = 1e-3
+
+    def length(self, scores: Float[np.ndarray, " k"]) -> int | None:
+        """The number of prototypes at which it stops; None if it does not."""
+        for k in range(self.window, len(scores)):
+            before = np.mean(scores[k - self.window : k])
+            if abs(before - scores[k]) < self.tolerance * abs(scores[k]):
+                return k + 1
+        return None
+
+
 class PathProblem(eqx.Module):
     """What stays fixed while kernel and `C` vary, see `tune`."""
 
@@ -66,6 +84,7 @@ class PathProblem(eqx.Module):
     max_prototypes: int = eqx.field(static=True)
     subset: int | None = eqx.field(static=True)
     separate: bool = eqx.field(static=True)
+    stopping: Stopping | None = eqx.field(static=True)
 
     @property
     def dtype(self) -> jnp.dtype:
@@ -86,9 +105,53 @@ class PathProblem(eqx.Module):
         self, thetas: Float[Array, "q p"], C: Float[Array, "q s"], scoring: Scoring
     ) -> tuple[Float[Array, "q s"], Float[Array, "q s"], Int[Array, "q s"]]:
         """The least error of any size for each kernel and `C`, its standard error, stop codes."""
-        each = [_evaluate(self, *of, scoring) for of in zip(thetas, C, strict=True)]
+        each = [
+            self._least(kernel_at(self, theta), c, scoring)
+            for theta, c in zip(thetas, C, strict=True)
+        ]
         scores, errors, status = (jnp.stack(column) for column in zip(*each, strict=True))
         return scores, errors, status
+
+    def _least(
+        self, kernel: Kernel, C: Float[Array, " s"], scoring: Scoring
+    ) -> tuple[Float[Array, " s"], Float[Array, " s"], Int[Array, " s"]]:
+        found = self.until_stopped(kernel, C, scoring)
+        scores, spread = np.asarray(found.scores), np.asarray(standard_errors(found.fold_scores))
+        ends = [
+            scores.shape[1] if self.stopping is None else self.stopping.length(f) for f in scores
+        ]
+        best = [int(np.argmin(f[:end])) for f, end in zip(scores, ends, strict=True)]
+        rows = np.arange(len(best))
+        # Lost digits of coefficients are no lost digits of values, and those were seen by the
+        # folds.
+        status = jnp.where(found.status == PRECISION_LOST, EXHAUSTED, found.status)
+        dtype = self.dtype
+        return (
+            jnp.asarray(scores[rows, best], dtype),
+            jnp.asarray(spread[rows, best], dtype),
+            status.astype(jnp.int32),
+        )
+
+    def until_stopped(
+        self, kernel: Kernel, C: Float[Array, " s"], scoring: Scoring
+    ) -> PathValidation:
+        """Errors up to the longest path, or up to where the stopping rule holds for every `C`.
+
+        Paths of 32 prototypes first, then of twice as many: as a path costs by the square of its
+        length, what is done again is a third at most, and the paths of the rule's lengths are the
+        first part of the longer ones.
+        """
+        length = self.max_prototypes
+        if self.stopping is None:
+            return self.validate(kernel, C, scoring)
+        tried = min(max(32, 2 * self.stopping.window), length)
+        while True:
+            part = dataclasses.replace(self, max_prototypes=tried)
+            found = part.validate(kernel, C, scoring)
+            stopped = all(self.stopping.length(f) for f in np.asarray(found.scores))
+            if stopped or tried == length:
+                return found
+            tried = min(2 * tried, length)
 
     def validate(
         self,
@@ -117,20 +180,8 @@ class PathProblem(eqx.Module):
         )
 
 
-@functools.partial(jax.jit, static_argnames="scoring")
-def _evaluate(
-    problem: PathProblem, theta: Float[Array, " p"], C: Float[Array, " s"], scoring: Scoring
-) -> tuple[Float[Array, " s"], Float[Array, " s"], Int[Array, " s"]]:
-    found = problem.validate(kernel_at(problem, theta), C, scoring)
-    best = jnp.argmin(found.scores, axis=1)[:, None]
-    score = jnp.take_along_axis(found.scores, best, axis=1)[:, 0]
-    error = jnp.take_along_axis(_standard_errors(found.fold_scores), best, axis=1)[:, 0]
-    # Lost digits of coefficients are no lost digits of values, and those were seen by the folds.
-    status = jnp.where(found.status == PRECISION_LOST, EXHAUSTED, found.status)
-    return score, error, status.astype(jnp.int32)
-
-
-def _standard_errors(fold_scores: Float[Array, "s v k"]) -> Float[Array, "s k"]:
+def standard_errors(fold_scores: Float[Array, "s v k"]) -> Float[Array, "s k"]:
+    """Of the scores, from their spread over the folds."""
     return jnp.std(fold_scores, axis=1, ddof=1) / math.sqrt(fold_scores.shape[1])
 
 
@@ -207,6 +258,7 @@ def train_path(
     candidates: int | Literal["all"] | ArrayLike | None = None,
     candidate_method: Candidates = "k_center",
     subset: int | Literal["auto"] | None = None,
+    stopping: Stopping | None = None,
     tolerance: float = PATH_TOLERANCE,
     kernel: str | Kernel = "rbf",
     tune_kernel: bool = True,
@@ -242,6 +294,8 @@ def train_path(
             by default all rows up to 1000.
         candidate_method: "k_center" (farthest points, the paper's), "k_means", "renyi", "uniform".
         subset: SCDPP: candidates looked at for each prototype, "auto" for the paper's 59.
+        stopping: end paths where their error no longer changes (eq. 38), to save time; by default
+            they all go on to `max_prototypes`, the paper's safest choice.
         tolerance: the number chosen is the least whose error is within so many standard errors of
             the best; see `TrainedPath.smallest_within`.
         kernel: see `train`; so are all that follow but these:
@@ -333,6 +387,7 @@ def train_path(
             k,
             rho,
             selection == "separate" and code is not None,
+            stopping,
         )
         middle, span = np.asarray(start_of(posed), float), math.log(LENGTHSCALE_FACTOR)
         with clock(seconds, "tuning"):
@@ -351,9 +406,11 @@ def train_path(
                 history=history,
             )
             best_C = jnp.asarray(tuned.C, Xa.dtype)
-            curve = posed.validate(tuned.kernel, best_C[None], scoring)
-            errors = np.asarray(curve.scores[0])
-            spread = np.asarray(_standard_errors(curve.fold_scores)[0])
+            curve = posed.until_stopped(tuned.kernel, best_C[None], scoring)
+            end = None if stopping is None else stopping.length(np.asarray(curve.scores[0]))
+            errors = np.asarray(curve.scores[0, :end])
+            spread = np.asarray(standard_errors(curve.fold_scores)[0, :end])
+            k = len(errors)
             size = 1 + smallest_within(errors, spread, tolerance)
             kept = None
             if out_of_fold:
@@ -385,7 +442,7 @@ def train_path(
         scaling=scaling,
         errors=errors,
         standard_errors=spread,
-        fold_errors=np.asarray(curve.fold_scores[0]),
+        fold_errors=np.asarray(curve.fold_scores[0, :, :k]),
         n_prototypes=size,
         classes=classes,
         code=code,

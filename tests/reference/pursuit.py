@@ -6,13 +6,16 @@ import numpy as np
 
 
 def matching_pursuit(A, b, steps, shrinkage=1.0):
-    """Algorithm 1, with the shrinkage of forward stagewise regression: w after each step."""
+    """Algorithm 1, with the shrinkage of forward stagewise regression: w after each step.
+
+    It prints c + a_j beta, which would double the residual that is to be zero: c = A w - b.
+    """
     w, c, record = np.zeros(len(b)), -b.copy(), []
     for _ in range(steps):
         j = int(np.argmax(np.abs(c)))
         beta = c[j] / A[j, j]
         w[j] -= shrinkage * beta
-        c += shrinkage * A[j] * beta
+        c -= shrinkage * A[j] * beta
         record.append(w.copy())
     return record
 
