@@ -119,8 +119,15 @@ def test_precision_is_that_of_the_data(cancer):
                 model.predict(X * 1e300)
 
 
-@pytest.mark.parametrize("scheme", ["one_versus_rest", "one_versus_one", "minimum_output"])
-@pytest.mark.parametrize("machine", [FixedSizeLSSVMClassifier, LSSVMClassifier])
+@pytest.mark.parametrize(
+    ("machine", "scheme"),
+    [
+        (FixedSizeLSSVMClassifier, "one_versus_rest"),
+        (FixedSizeLSSVMClassifier, "one_versus_one"),
+        (LSSVMClassifier, "minimum_output"),
+        (SCDPClassifier, "one_versus_rest"),
+    ],
+)
 def test_several_classes_with_names(machine, scheme):
     X, y = load_iris(return_X_y=True, as_frame=True)
     names = np.array(["setosa", "versicolor", "virginica"])[y]

@@ -163,8 +163,11 @@ def test_solving_sums_refuses_what_fitting_refuses(as_users_call, C, penalty):
         fixed_size.solve(phi, sums, C, intercept_penalty=penalty)
 
 
-@pytest.mark.parametrize("scheme", [*SCHEMES, OWN], ids=[*SCHEMES, "own"])
-@pytest.mark.parametrize("decoding", ["loss", "hamming"])
+@pytest.mark.parametrize(
+    ("scheme", "decoding"),
+    [*((scheme, "loss") for scheme in [*SCHEMES, OWN]), ("one_versus_rest", "hamming")],
+    ids=[*SCHEMES, "own", "hamming"],
+)
 def test_cross_validation_equals_refitting(scheme, decoding):
     X, labels, w = problem()
     code = output_code(scheme, 4)

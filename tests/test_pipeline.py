@@ -178,7 +178,14 @@ def test_bad_input_is_told_before_any_work(cancer, monkeypatch, as_users_call, c
         small(X, y, **options)
 
 
-@pytest.mark.parametrize("scheme", ["one_versus_one", "one_versus_rest", "minimum_output"])
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        "one_versus_one",
+        "one_versus_rest",
+        pytest.param("minimum_output", marks=pytest.mark.slow),
+    ],
+)
 def test_several_classes(scheme):
     data = demo_set("iris")
     tuned = small(data.X, data.y, multiclass=scheme)

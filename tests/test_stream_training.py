@@ -33,7 +33,7 @@ def options(**more):
     ("k", "scheme", "weighted"),
     [
         (2, "one_versus_rest", False),
-        (3, "one_versus_rest", True),
+        pytest.param(3, "one_versus_rest", True, marks=pytest.mark.slow),
         (4, "one_versus_one", True),
     ],
 )

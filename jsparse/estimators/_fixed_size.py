@@ -71,9 +71,9 @@ class FixedSize(Machine):
                 code = code.astype(dtype)
                 equations += accumulate_code(code, phi, Z, jnp.asarray(targets), w)
             fitted = fixed_size.solve(phi, equations, jnp.asarray(self.C_, dtype), code)
+            expansion = lifted(fitted.expansion, float(offset))
         check(fitted.status, type(self).__name__)
         self._sums = Sums(phi, equations, offset)
-        expansion = lifted(fitted.expansion, float(offset))
         self.expansion_ = dataclasses.replace(expansion, scaling=self.expansion_.scaling)
         self._publish()
 

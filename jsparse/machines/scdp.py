@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from .._blocks import rows_in_block
-from .._numerics import as_float, eigh, epsilon, like
+from .._numerics import as_float, eigh, epsilon, is_concrete, like
 from .._status import EXHAUSTED, PRECISION_LOST, TRUNCATED
 from .._types import Key, ScalarLike
 from ..expansion import KernelExpansion
@@ -48,7 +48,8 @@ class SparsePath(NamedTuple):
         """The machine with so many prototypes; of each target, if they were selected separately.
 
         Separate targets share the prototypes that they have in common, so that the machine has
-        between `n_prototypes` and as many for each target.
+        between `n_prototypes` and as many for each target. Where a path ended before, it is the
+        last machine on it.
 
         Raises:
             ValueError: if the path is not that long.
@@ -60,7 +61,8 @@ class SparsePath(NamedTuple):
             )
         k = n_prototypes
         if self.support.ndim == 1:
-            # A path that ended before repeats its last machine, without prototypes at the end.
+            if is_concrete(self.size):
+                k = max(1, min(k, int(self.size)))
             chosen = jnp.maximum(self.support[:k], 0)
             Z = self.candidates[chosen]
             return KernelExpansion(

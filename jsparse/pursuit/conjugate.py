@@ -26,8 +26,8 @@ Rule = Literal["residual", "gain"]
 
 # Rows of images read at a time on a CPU, where reading is the whole cost: no more than are filled.
 _ROWS = 32
-# Where a pivot is noise, in units of the precision: with 16 or 64, steps along such pivots were seen
-# in float32 to undo what the path had gained.
+# Where a pivot is noise, in units of the precision: with 16 or 64, steps along such pivots were
+# seen in float32 to undo what the path had gained.
 NOISE = 256
 
 
