@@ -34,8 +34,8 @@ EVERY = [
     FixedSizeLSSVMRegressor(**QUICK, cv=3),
     LSSVMClassifier(**QUICK),
     LSSVMRegressor(**QUICK),
-    SCDPClassifier(10, **QUICK, cv=3),
-    SCDPRegressor(10, **QUICK, cv=3),
+    SCDPClassifier(**QUICK, cv=3),
+    SCDPRegressor(**QUICK, cv=3),
 ]
 
 

@@ -15,6 +15,7 @@ from ..estimators import (
     LSSVMClassifier,
     LSSVMRegressor,
 )
+from ..kernels import RBF
 from ..machines import spsvm
 from ..tuning.sparse import TrainedPath, train_path
 from . import report
@@ -190,7 +191,8 @@ def _svm(given: _Task, path: TrainedPath) -> Line | None:
 
     if len(given.X) > DENSE_ROWS:
         return None
-    gamma = float(1 / (2 * np.square(np.asarray(path.kernel.lengthscale))))
+    assert isinstance(path.kernel, RBF)
+    gamma: Any = float(1 / (2 * np.square(np.asarray(path.kernel.lengthscale))))
     svm = SVC(gamma=gamma) if given.classification else SVR(gamma=gamma)
     name = type(svm).__name__.lower()
     scale = 1.0 if given.classification else float(np.std(given.y)) or 1.0
