@@ -325,8 +325,7 @@ def _exit_code(trained: Trained | TrainedPath) -> int:
     Raises:
         NumericalError: if the fit failed.
     """
-    fitted = trained.path if isinstance(trained, TrainedPath) else trained.fit
-    status = int(np.max(np.asarray(fitted.status)))
+    status = trained.status if isinstance(trained, TrainedPath) else int(trained.fit.status)
     _status.check(status, "the fit")
     return UNTRUSTED if status == _status.PRECISION_LOST else DONE
 

@@ -93,7 +93,7 @@ def path(trained: TrainedPath, source: str, d: int) -> None:
     line("C", f"{trained.C:.4g}")
     line("CV error", f"{trained.cv_error:.4g} ({_METRICS[trained.metric]})")
     line("evaluations", f"{len(trained.tuning.history)} ({trained.tuning.stopped})")
-    line("status", _status.ADVICE[int(np.max(np.asarray(trained.path.status)))])
+    line("status", _status.ADVICE[trained.status])
     _seconds(trained.seconds, ("candidates", "tuning", "fit"))
 
 

@@ -40,7 +40,7 @@ class SparseMachine(Machine):
     def _train(self, X: np.ndarray, y: np.ndarray, **options: Any) -> TrainedPath:
         C, _ = options.pop("C"), options.pop("classes")
         trained = train_path(X, y, C=PATH_C if C is None else C, **options)
-        check(trained.path.status, type(self).__name__)
+        check(trained.status, type(self).__name__)
         self._path = trained.path, trained.scaling
         self.n_prototypes_ = trained.n_prototypes
         self.errors_ = trained.errors

@@ -17,7 +17,7 @@ from ..features import KernelColumns
 from ..kernels import Kernel
 from ..normal_equations import NormalEquations, accumulate
 from ..pursuit import conjugate, probabilistic
-from ..pursuit.path import Path, assemble
+from ..pursuit.path import LOST, Path, assemble
 from ..pursuit.system import Columns, check_atoms
 from ..solvers.row_factor import row_factor
 from .fixed_size import check_finite, check_problem, in_one_dtype
@@ -41,8 +41,15 @@ class SparsePath(NamedTuple):
     coefficients: Float[Array, "..."]  # with i + 1 prototypes in row i; `k k`, or `k k c`
     intercepts: Float[Array, "..."]  # `k`, or `k c`
     condition: Float[Array, "..."]  # of the system, see `pursuit.Path`
+    coefficient_error: Float[Array, "..."]  # estimated from it, relative, by rounding; `k`
     size: Int[Array, "..."]
-    status: Int[Array, "..."]
+    status: Int[Array, "..."]  # of the path; of a machine on it see `status_at`
+
+    def status_at(self, n_prototypes: int) -> Int[Array, ""]:
+        """The path's status, or `PRECISION_LOST` if coefficients may be wrong by more than 1e-3."""
+        error = jnp.max(self.coefficient_error[..., n_prototypes - 1])
+        lost = jnp.where(error > LOST, PRECISION_LOST, 0)
+        return jnp.maximum(jnp.max(self.status), lost.astype(jnp.int32))
 
     def at(self, n_prototypes: int) -> KernelExpansion:
         """The machine with so many prototypes; of each target, if they were selected separately.
@@ -178,7 +185,12 @@ def _fit(
     lanes = rhs.T[:, :, None] if separate else rhs[None]
     owner = jnp.zeros(len(lanes), jnp.int32)
     path = select(A[None], lanes, owner, key, **options)
-    if epsilon(X.dtype) > 1e-10:
+    # Digits are lost to machines, not to the path: see `status_at`. But candidates that in this
+    # precision could not be told from those selected were passed over.
+    ended = jnp.where(path.size < max_prototypes, TRUNCATED, EXHAUSTED)
+    status = jnp.where(path.status == PRECISION_LOST, ended, path.status).astype(jnp.int32)
+    on_rows = epsilon(X.dtype) > 1e-10
+    if on_rows:
         w = jnp.ones(len(X), X.dtype) if weights is None else weights
         by_lane = targets.T[:, :, None] if separate else targets[None]
         path = jax.lax.map(
@@ -194,23 +206,18 @@ def _fit(
         targets_sum[:, None] if separate else targets_sum[None],
         (sums.weight_sum + nu)[None][owner],
     )
+    condition = path.condition
+    error = epsilon(X.dtype) * (jnp.sqrt(condition) if on_rows else condition)
+    coefficients, rest = path.coefficients, (intercepts, condition, error, path.size, status)
+    support = path.support
     if separate:
-        own, intercepts = path._replace(coefficients=path.coefficients[..., 0]), intercepts[..., 0]
+        coefficients = coefficients[..., 0]
+        rest = (intercepts[..., 0], *rest[1:])
     else:
-        own, intercepts = jax.tree.map(lambda a: a[0], path), intercepts[0]
+        support, coefficients, *rest = (a[0] for a in (support, coefficients, *rest))
         if y.ndim == 1:
-            own = own._replace(coefficients=own.coefficients[..., 0])
-            intercepts = intercepts[..., 0]
-    return SparsePath(
-        kernel,
-        candidates,
-        own.support,
-        own.coefficients,
-        intercepts,
-        own.condition,
-        own.size,
-        own.status,
-    )
+            coefficients, rest[0] = coefficients[..., 0], rest[0][..., 0]
+    return SparsePath(kernel, candidates, support, coefficients, *rest)
 
 
 def check_candidates(candidates: Array, d: int) -> None:
@@ -294,7 +301,6 @@ def _from_rows(
     root = jnp.sqrt(jnp.maximum(values, 0) / C)[:, None] * vectors.T
     first = jnp.zeros((1, 1 + k + c), X.dtype).at[0, 0].set(jnp.sqrt(nu))
     start = jnp.concatenate([first, jnp.pad(root, ((0, 0), (1, c)))])
-    passed = jnp.where(path.size < k, TRUNCATED, EXHAUSTED)
     R = row_factor(rows_of, (X, targets, weights), start, block_rows)
     factor, along = R[1 : 1 + k, 1 : 1 + k], R[1 : 1 + k, 1 + k :]
     anew = assemble(
@@ -304,9 +310,7 @@ def _from_rows(
         jnp.sum(jnp.square(factor), axis=0)[None],
         path.residual_norm[None],
         path.size[None],
-        # What rounding of the squared system said does not hold here; but candidates that it could
-        # not tell from those selected were passed over.
-        jnp.where(path.status == PRECISION_LOST, passed, path.status).astype(jnp.int32)[None],
+        path.status[None],
         on_rows=True,
     )
     return jax.tree.map(lambda a: a[0], anew)

@@ -172,6 +172,7 @@ def _fit(
         last.path,
         last.intercepts,
         jnp.ones(k, dtype),
+        jnp.zeros(k, dtype),
         last.size,
         last.status,
     )

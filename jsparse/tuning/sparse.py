@@ -213,6 +213,11 @@ class TrainedPath(NamedTuple):
         return self.at(self.n_prototypes)
 
     @property
+    def status(self) -> int:
+        """Stop code of the machine chosen, see `check`."""
+        return int(self.path.status_at(self.n_prototypes))
+
+    @property
     def cv_error(self) -> float:
         """Of the machine chosen."""
         return float(self.errors[self.n_prototypes - 1])
