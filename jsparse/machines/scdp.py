@@ -49,7 +49,10 @@ class SparsePath(NamedTuple):
         """The path's status, or `PRECISION_LOST` if coefficients may be wrong by more than 1e-3."""
         error = jnp.max(self.coefficient_error[..., n_prototypes - 1])
         lost = jnp.where(error > LOST, PRECISION_LOST, 0)
-        return jnp.maximum(jnp.max(self.status), lost.astype(jnp.int32))
+        # What was passed over came after the last on the path only.
+        before = (self.status == TRUNCATED) & (n_prototypes < self.size)
+        status = jnp.max(jnp.where(before, EXHAUSTED, self.status))
+        return jnp.maximum(status, lost).astype(jnp.int32)
 
     def at(self, n_prototypes: int) -> KernelExpansion:
         """The machine with so many prototypes; of each target, if they were selected separately.
