@@ -26,6 +26,7 @@ from .tuning.folds import Folds as Folds
 from .tuning.folds import folds_from_assignment as folds_from_assignment
 from .tuning.folds import plain_folds as plain_folds
 from .tuning.folds import stratified_folds as stratified_folds
+from .tuning.path_problem import Stopping as Stopping
 from .tuning.pipeline import train as train
 from .tuning.plan import Plan as Plan
 from .tuning.plan import plan as plan
@@ -36,7 +37,6 @@ from .tuning.search import save_history as save_history
 from .tuning.search import tune as tune
 from .tuning.sizes import SizeChoice as SizeChoice
 from .tuning.sizes import tune_sizes as tune_sizes
-from .tuning.sparse import Stopping as Stopping
 from .tuning.sparse import TrainedPath as TrainedPath
 from .tuning.sparse import train_path as train_path
 from .tuning.stream import train_stream as train_stream

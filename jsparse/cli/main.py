@@ -31,7 +31,7 @@ from ..tuning.choices import KERNELS
 from ..tuning.pipeline import train
 from ..tuning.plan import free_bytes
 from ..tuning.sizes import SIZE_TOLERANCE
-from ..tuning.sparse import TrainedPath, train_path
+from ..tuning.sparse import PATH_TOLERANCE, TrainedPath, train_path
 from ..tuning.stream import train_stream
 from ..tuning.trained import Trained, decide
 from . import report
@@ -183,9 +183,9 @@ def _training_options(parser: argparse.ArgumentParser, prototypes: int | None) -
     add(
         "--size-tolerance",
         type=float,
-        default=SIZE_TOLERANCE,
         metavar="T",
-        help="of several, the smallest within T standard errors of the best (default: %(default)s)",
+        help="of several, the smallest within T standard errors of the best; default: "
+        f"{SIZE_TOLERANCE:g}, of a path {PATH_TOLERANCE:g}",
     )
     add("--kernel", choices=[*KERNELS, "linear", "polynomial"], default="rbf")
     codes = ["one-versus-rest", "one-versus-one", "minimum-output"]
@@ -290,7 +290,7 @@ def _train_table(options: argparse.Namespace, X: np.ndarray, y: np.ndarray, task
         X,
         y,
         n_prototypes=_prototypes(options, len(X)),
-        size_tolerance=options.size_tolerance,
+        size_tolerance=_tolerance(options, SIZE_TOLERANCE),
         folds=10 if options.folds is None else options.folds,
         loss=options.loss,
         mesh=_mesh(options.devices),
@@ -310,9 +310,14 @@ def _train_path(
         y,
         max_prototypes=options.max_prototypes,
         candidates=options.candidates,
+        tolerance=_tolerance(options, PATH_TOLERANCE),
         folds=10 if options.folds is None else options.folds,
     )
     return _train(options, call, task)
+
+
+def _tolerance(options: argparse.Namespace, usual: float) -> float:
+    return usual if options.size_tolerance is None else options.size_tolerance
 
 
 def _prototypes(options: argparse.Namespace, n: int) -> Any:

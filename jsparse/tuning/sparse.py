@@ -2,17 +2,14 @@
 
 import dataclasses
 import math
-import sys
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, Int
+from jaxtyping import Array, ArrayLike, Float
 
-from .._status import EXHAUSTED, PRECISION_LOST
 from .._types import Key
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
@@ -34,8 +31,8 @@ from ._inputs import (
 from .choices import LENGTHSCALE_FACTOR, make_folds, make_kernel, select
 from .cross_validation import Metric
 from .folds import Folds
-from .path_validation import PathValidation, cross_validate_path
-from .problem import Scoring, kernel_at, split_kernel, start_of
+from .path_problem import PathProblem, Stopping, standard_errors
+from .problem import Scoring, split_kernel, start_of
 from .search import Evaluation, Method, Progress, Tuning, check_settings, tune
 from .sizes import check_tolerance, smallest_within
 from .trained import decide
@@ -48,141 +45,6 @@ PATH_C = np.geomspace(1e-2, 1e6, 9)
 PATH_TOLERANCE = 0.1
 MAX_PROTOTYPES = 300
 CANDIDATES = 1000
-
-
-class Stopping(NamedTuple):
-    """When a path has become long enough (Karsmakers 2011, eq. 38).
-
-    The cross-validated error with k prototypes differs from the mean of the `window` before by less
-    than `tolerance` of itself.
-    """
-
-    window: int = 10
-    tolerance: float = 1e-3
-
-    def length(self, scores: Float[np.ndarray, " k"]) -> int | None:
-        """The number of prototypes at which it stops; None if it does not."""
-        for k in range(self.window, len(scores)):
-            before = np.mean(scores[k - self.window : k])
-            if abs(before - scores[k]) < self.tolerance * abs(scores[k]):
-                return k + 1
-        return None
-
-
-class PathProblem(eqx.Module):
-    """What stays fixed while kernel and `C` vary, see `tune`."""
-
-    tuned: Kernel  # the template's positive leaves, None elsewhere
-    fixed: Kernel  # the rest of the template
-    candidates: Float[Array, "M d"]
-    X: Float[Array, "n d"]
-    y: Float[Array, " n"] | Int[Array, " n"]
-    weights: Float[Array, " n"] | None
-    folds: Folds
-    code: Code | None
-    key: Key | None  # of the random subsets
-    max_prototypes: int = eqx.field(static=True)
-    subset: int | None = eqx.field(static=True)
-    separate: bool = eqx.field(static=True)
-    stopping: Stopping | None = eqx.field(static=True)
-
-    @property
-    def dtype(self) -> jnp.dtype:
-        """Of the computations."""
-        return self.X.dtype
-
-    @property
-    def rows_scored(self) -> int:
-        """How many rows a score is a mean over."""
-        return self.X.shape[0]
-
-    @property
-    def kernels_at_once(self) -> int:
-        """They come one after another anyway."""
-        return 1 if jax.default_backend() == "cpu" else sys.maxsize
-
-    def scores(
-        self, thetas: Float[Array, "q p"], C: Float[Array, "q s"], scoring: Scoring
-    ) -> tuple[Float[Array, "q s"], Float[Array, "q s"], Int[Array, "q s"]]:
-        """The least error of any size for each kernel and `C`, its standard error, stop codes."""
-        each = [
-            self._least(kernel_at(self, theta), c, scoring)
-            for theta, c in zip(thetas, C, strict=True)
-        ]
-        scores, errors, status = (jnp.stack(column) for column in zip(*each, strict=True))
-        return scores, errors, status
-
-    def _least(
-        self, kernel: Kernel, C: Float[Array, " s"], scoring: Scoring
-    ) -> tuple[Float[Array, " s"], Float[Array, " s"], Int[Array, " s"]]:
-        found = self.until_stopped(kernel, C, scoring)
-        scores, spread = np.asarray(found.scores), np.asarray(standard_errors(found.fold_scores))
-        ends = [
-            scores.shape[1] if self.stopping is None else self.stopping.length(f) for f in scores
-        ]
-        best = [int(np.argmin(f[:end])) for f, end in zip(scores, ends, strict=True)]
-        rows = np.arange(len(best))
-        # Lost digits of coefficients are no lost digits of values, and those were seen by the
-        # folds.
-        status = jnp.where(found.status == PRECISION_LOST, EXHAUSTED, found.status)
-        dtype = self.dtype
-        return (
-            jnp.asarray(scores[rows, best], dtype),
-            jnp.asarray(spread[rows, best], dtype),
-            status.astype(jnp.int32),
-        )
-
-    def until_stopped(
-        self, kernel: Kernel, C: Float[Array, " s"], scoring: Scoring
-    ) -> PathValidation:
-        """Errors up to the longest path, or up to where the stopping rule holds for every `C`.
-
-        Paths of 32 prototypes first, then of twice as many: as a path costs by the square of its
-        length, what is done again is a third at most, and the paths of the rule's lengths are the
-        first part of the longer ones.
-        """
-        length = self.max_prototypes
-        if self.stopping is None:
-            return self.validate(kernel, C, scoring)
-        tried = min(max(32, 2 * self.stopping.window), length)
-        while True:
-            part = dataclasses.replace(self, max_prototypes=tried)
-            found = part.validate(kernel, C, scoring)
-            stopped = all(self.stopping.length(f) for f in np.asarray(found.scores))
-            if stopped or tried == length:
-                return found
-            tried = min(2 * tried, length)
-
-    def validate(
-        self,
-        kernel: Kernel,
-        C: Float[Array, " s"],
-        scoring: Scoring,
-        size: Int[Array, ""] | None = None,
-    ) -> PathValidation:
-        """The errors of every size for one kernel and every `C`."""
-        return cross_validate_path(
-            kernel,
-            self.candidates,
-            C,
-            self.X,
-            self.y,
-            self.folds,
-            self.weights,
-            max_prototypes=self.max_prototypes,
-            metric=scoring.metric,
-            code=self.code,
-            decoding=scoring.decoding,
-            separate=self.separate,
-            subset=self.subset,
-            key=self.key,
-            size=size,
-        )
-
-
-def standard_errors(fold_scores: Float[Array, "s v k"]) -> Float[Array, "s k"]:
-    """Of the scores, from their spread over the folds."""
-    return jnp.std(fold_scores, axis=1, ddof=1) / math.sqrt(fold_scores.shape[1])
 
 
 class TrainedPath(NamedTuple):
