@@ -22,6 +22,7 @@ from . import (
     speed,
     streaming,
     tables,
+    time_curves,
 )
 from .report import machine_kind, write
 
@@ -53,6 +54,7 @@ RESUMED = {
     "table10": multiclass.table10,
     "table3_scdp": paths.table3,
     "table5_scdp": paths.table5,
+    "figure11_scdp": time_curves.run,
 }
 
 

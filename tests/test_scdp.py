@@ -94,6 +94,49 @@ def test_a_machine_is_the_fixed_size_machine_of_its_prototypes():
     np.testing.assert_allclose(path.at(15)(X), fixed(X), rtol=1e-8, atol=1e-9)
 
 
+@pytest.mark.parametrize("outputs", [None, 2])
+@pytest.mark.parametrize("selection", ["joint", "separate"])
+def test_columns_computed_when_looked_at_give_the_path_of_the_system(
+    outputs, selection, dtype, tol
+):
+    X, y = problem(c=outputs, dtype=dtype)
+    w = np.random.default_rng(1).uniform(0, 2, len(X)).astype(dtype)
+    w[::7] = 0
+    options = {"subset": 9, "key": jax.random.key(2), "nu": 3.0, "selection": selection}
+    X_other, y_other = X.copy(), y.copy()  # what has no weight does not matter
+    X_other[::7], y_other[::7] = 7, 1e3
+    formed, rows = (
+        fit(RBF(1.5), X[:50], 5.0, *data, w, max_prototypes=12, formed=formed, **options)
+        for formed, data in ((True, (X, y)), (False, (X_other, y_other)))
+    )
+    np.testing.assert_array_equal(rows.support, formed.support)
+    np.testing.assert_array_equal(rows.size, formed.size)
+    np.testing.assert_array_equal(rows.status, formed.status)
+    for k in (1, 5, 12):
+        np.testing.assert_allclose(rows.at(k)(X), formed.at(k)(X), rtol=30 * tol, atol=30 * tol)
+
+
+def test_columns_computed_when_looked_at_end_as_the_system_does():
+    X, y = problem(60)
+    options = {"subset": 40, "key": jax.random.key(2), "max_prototypes": 30}
+    for Z in (np.repeat(X[:8], 5, axis=0), np.tile(X[:1], (40, 1))):  # dependent candidates
+        formed, rows = (fit(RBF(1.5), Z, 5.0, X, y, formed=f, **options) for f in (True, False))
+        assert rows.size == formed.size == len(np.unique(Z, axis=0))
+        assert rows.status == formed.status
+        np.testing.assert_allclose(rows.at(30)(X), formed.at(30)(X), rtol=1e-8)
+    holes = y.copy()
+    holes[3] = np.nan
+    for formed in (True, False):  # under jit, where values cannot be looked at
+        bad = jax.jit(
+            lambda y, formed=formed: scdp.fit(
+                RBF(1.5), jnp.asarray(X[:40]), 5.0, jnp.asarray(X), y, formed=formed, **options
+            )
+        )(jnp.asarray(holes))
+        assert bad.status == NOT_FINITE
+    with pytest.raises(ValueError, match="formed: expected True or None"):
+        fit(RBF(1.5), X[:40], 5.0, X, y, max_prototypes=5, formed=False)
+
+
 def test_float32_coefficients_are_those_of_float64_or_it_says_why_not():
     X, y = problem(300)
     exact = fit(RBF(2.0), X[:150], 100.0, X, y, max_prototypes=40)

@@ -20,6 +20,7 @@ from ..pursuit import conjugate, probabilistic
 from ..pursuit.path import LOST, Path, assemble
 from ..pursuit.system import Columns, check_atoms
 from ..solvers.row_factor import row_factor
+from . import scdp_rows
 from .fixed_size import check_finite, check_problem, in_one_dtype
 
 Selection = Literal["joint", "separate"]
@@ -106,6 +107,7 @@ def fit(
     selection: Selection = "joint",
     subset: int | None = None,
     key: Key | None = None,
+    formed: bool | None = None,
     block_rows: int | None = None,
 ) -> SparsePath:
     """Fit fixed-size LS-SVMs of 1, 2, .. prototypes (Karsmakers 2011, Section 4.3).
@@ -131,7 +133,10 @@ def fit(
         subset: candidates looked at for each prototype, drawn at random (SCDPP; Section 3.5.2; the
             paper's is 59); None for all (static).
         key: decides the draws.
-        block_rows: rows in memory at a time (static).
+        formed: whether the system of all candidates is summed first, `M M`. With a `subset` it need
+            not be: a step computes the kernel's columns that it looks at, and `n x k` numbers are
+            kept. None for what takes less time, by count (static).
+        block_rows: rows in memory at a time where the system is formed (static).
 
     Raises:
         ValueError: for inputs whose shapes do not fit, values known to be out of range, or more
@@ -144,6 +149,12 @@ def fit(
     max_prototypes = check_atoms(max_prototypes, len(candidates))
     if (subset is None) != (key is None):
         raise ValueError("key, subset: expected both (random subsets) or none")
+    if subset is not None:
+        subset = min(subset, len(candidates))
+    if formed is None:
+        formed = subset is None or _forms(X.shape, len(candidates), max_prototypes, subset)
+    elif not formed and subset is None:
+        raise ValueError("formed: expected True or None without a subset; all residuals are needed")
     if selection not in ("joint", "separate"):
         raise ValueError(f"selection: expected 'joint' or 'separate', got {selection!r}")
     return _fit(
@@ -158,11 +169,24 @@ def fit(
         max_prototypes=max_prototypes,
         separate=selection == "separate" and y.ndim == 2,
         subset=subset,
+        formed=formed,
         block_rows=block_rows,
     )
 
 
-@functools.partial(jax.jit, static_argnames=("max_prototypes", "separate", "subset", "block_rows"))
+def _forms(shape: tuple[int, ...], M: int, k: int, subset: int) -> bool:
+    """Whether to form the system takes less time than to compute columns when looked at.
+
+    Counted in products of a row, of which reading a number costs some twenty, a kernel's value
+    thirty and `d` (measured on a CPU).
+    """
+    d = shape[1]
+    return M * (M + d + 30) <= k * (subset * (d + 30) + 20 * k)
+
+
+@functools.partial(
+    jax.jit, static_argnames=("max_prototypes", "separate", "subset", "formed", "block_rows")
+)
 def _fit(
     kernel: Kernel,
     candidates: Float[Array, "M d"],
@@ -176,39 +200,48 @@ def _fit(
     max_prototypes: int,
     separate: bool,
     subset: int | None,
+    formed: bool,
     block_rows: int | None,
 ) -> SparsePath:
-    columns = KernelColumns(kernel, candidates)
-    sums = accumulate(columns, X, y, weights, block_rows=block_rows)
-    A, b = centred(sums, kernel.gram(candidates), C, nu)
-    options = {"max_prototypes": max_prototypes, "subset": subset}
-    targets = y.reshape(len(y), -1)
-    rhs = b.reshape(len(b), -1)
-    # One lane for each set of targets that select together, all with the one matrix.
-    lanes = rhs.T[:, :, None] if separate else rhs[None]
-    owner = jnp.zeros(len(lanes), jnp.int32)
-    path = select(A[None], lanes, owner, key, **options)
+    w = jnp.ones(len(X), X.dtype) if weights is None else weights
+
+    def lanes(a: Float[Array, "r *c"]) -> Float[Array, "v r c"]:
+        """One for each set of targets that select together."""
+        flat = a.reshape(len(a), -1)
+        return flat.T[:, :, None] if separate else flat[None]
+
+    targets = lanes(jnp.where(w.reshape(-1, *[1] * (y.ndim - 1)) > 0, y, 0))
+    target_sum = jnp.einsum("n,vnc->vc", w, targets, precision=jax.lax.Precision.HIGHEST)
+    weight_sum = jnp.sum(w) + nu
+    if formed:
+        sums = accumulate(KernelColumns(kernel, candidates), X, y, weights, block_rows=block_rows)
+        A, b = centred(sums, kernel.gram(candidates), C, nu)
+        rhs = lanes(b)
+        owner = jnp.zeros(len(rhs), jnp.int32)  # all have the one matrix
+        options = {"max_prototypes": max_prototypes, "subset": subset}
+        path = select(A[None], rhs, owner, key, **options)
+        feature_sum = sums.feature_sum[jnp.maximum(path.support, 0)]
+    else:
+        assert subset is not None
+        assert key is not None
+        options = {"max_prototypes": max_prototypes, "subset": subset}
+        path, feature_sum = jax.lax.map(
+            lambda lane: scdp_rows.pursue(kernel, candidates, C, X, lane, w, nu, key, **options),
+            targets,
+        )
     # Digits are lost to machines, not to the path: see `status_at`. But candidates that in this
     # precision could not be told from those selected were passed over.
     ended = jnp.where(path.size < max_prototypes, TRUNCATED, EXHAUSTED)
     status = jnp.where(path.status == PRECISION_LOST, ended, path.status).astype(jnp.int32)
     on_rows = epsilon(X.dtype) > 1e-10
     if on_rows:
-        w = jnp.ones(len(X), X.dtype) if weights is None else weights
-        by_lane = targets.T[:, :, None] if separate else targets[None]
         path = jax.lax.map(
             lambda lane: _from_rows(
                 lane[0], lane[1], kernel, candidates, C, X, w, nu, rows_in_block(block_rows)
             ),
-            (path, by_lane),
+            (path, targets),
         )
-    targets_sum = sums.target_sum.reshape(-1)
-    intercepts = intercept_path(
-        path,
-        sums.feature_sum[None][owner],
-        targets_sum[:, None] if separate else targets_sum[None],
-        (sums.weight_sum + nu)[None][owner],
-    )
+    intercepts = intercept_path(path, feature_sum, target_sum, weight_sum[None])
     condition = path.condition
     error = epsilon(X.dtype) * (jnp.sqrt(condition) if on_rows else condition)
     coefficients, rest = path.coefficients, (intercepts, condition, error, path.size, status)
@@ -266,14 +299,13 @@ def select(
 
 def intercept_path(
     path: Path,
-    feature_sum: Float[Array, "v M"],
+    feature_sum: Float[Array, "v k"],
     target_sum: Float[Array, "v c"],
-    total: Float[Array, " v"],
+    total: Float[Array, "..."],
 ) -> Float[Array, "v k c"]:
-    """Intercepts of paths of centred systems."""
-    own = jnp.take_along_axis(feature_sum, jnp.maximum(path.support, 0), axis=1)
+    """Intercepts of paths of centred systems, from sums over the features on the path."""
     explained = jnp.einsum(
-        "vk,vjkc->vjc", own, path.coefficients, precision=jax.lax.Precision.HIGHEST
+        "vk,vjkc->vjc", feature_sum, path.coefficients, precision=jax.lax.Precision.HIGHEST
     )
     return (target_sum[:, None, :] - explained) / total[:, None, None]
 

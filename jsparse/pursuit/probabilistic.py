@@ -61,46 +61,91 @@ def step(
     """Select the atom of the largest residual among some, and move along its direction.
 
     Residuals are computed where they are looked at: `subset x k` entries of A, and `k^2` for the
-    direction; nothing of size D but the draw. The order in which the atoms of step i are drawn
-    depends on the key and i alone, so that all systems of a batch, folds or values of the
-    hyper-parameters, see the same sets as far as they have the same atoms left (Remark 8).
+    direction; nothing of size D but the draw.
+    """
+    lane = jnp.arange(b.shape[0], dtype=jnp.int32)
+    inside = jnp.maximum(state.support, 0)
+    drawn, some = draw(state, key, subset=subset)
+    residual = b[lane[:, None], some] - dot(columns.entries(some, inside), state.weights)
+    choice = choose(drawn, some, residual)
+    among = columns.entries(inside, choice.atom[:, None])[:, :, 0]
+    among = jnp.where(state.support >= 0, among, 0)
+    shares = dot(state.directions, among[:, :, None])[:, :, 0]
+    return advance(state, choice, shares, diagonal[lane, choice.atom])
+
+
+def draw(state: State, key: Key, *, subset: int) -> tuple[Float[Array, "v r"], Int[Array, "v r"]]:
+    """Random atoms, and their ranks in the draw: below 0 for those that are not free.
+
+    The order in which the atoms of step i are drawn depends on the key and i alone, so that all
+    systems of a batch, folds or values of the hyper-parameters, see the same sets as far as they
+    have the same atoms left (Remark 8).
+    """
+    order = jax.random.uniform(
+        jax.random.fold_in(key, state.step), state.free.shape[1:], jnp.float32
+    )
+    return tuple(jax.lax.top_k(jnp.where(state.free, order[None, :], -1.0), subset))
+
+
+class Choice(NamedTuple):
+    """The best of the atoms drawn, of each system."""
+
+    place: Int[Array, " v"]  # among those drawn
+    atom: Int[Array, " v"]
+    found: Bool[Array, " v"]  # whether one was free
+    residual: Float[Array, "v c"]  # at the atom
+    finite: Bool[Array, " v"]  # whether all residuals looked at were
+
+
+def choose(
+    drawn: Float[Array, "v r"], some: Int[Array, "v r"], residual: Float[Array, "v r c"]
+) -> Choice:
+    """The free atom of the largest residual; see `draw`."""
+    score = jnp.where(drawn >= 0, jnp.sum(jnp.square(residual), axis=2), -jnp.inf)
+    place = jnp.argmax(score, axis=1).astype(jnp.int32)
+    lane = jnp.arange(len(place), dtype=jnp.int32)
+    return Choice(
+        place=place,
+        atom=some[lane, place],
+        found=drawn[lane, place] >= 0,
+        residual=residual[lane, place],
+        finite=jnp.all(jnp.isfinite(residual), axis=(1, 2)),
+    )
+
+
+def advance(
+    state: State, choice: Choice, shares: Float[Array, "v k"], square: Float[Array, " v"]
+) -> State:
+    """Move along the direction of the atom chosen.
+
+    Args:
+        state: before.
+        choice: the atom.
+        shares: `p_j'A e_s` of the directions so far, 0 of the others.
+        square: `a_ss`.
     """
     running = state.status == RUNNING
     v, k = state.support.shape
-    lane = jnp.arange(v, dtype=jnp.int32)
-    order = jax.random.uniform(jax.random.fold_in(key, state.step), b.shape[1:2], jnp.float32)
-    drawn, some = jax.lax.top_k(jnp.where(state.free, order[None, :], -1.0), subset)
-    inside = jnp.maximum(state.support, 0)
-    fitted = dot(columns.entries(some, inside), state.weights)
-    residual = b[lane[:, None], some] - fitted
-    score = jnp.where(drawn >= 0, jnp.sum(jnp.square(residual), axis=2), -jnp.inf)
-    best = jnp.argmax(score, axis=1)
-    atom, found = some[lane, best], drawn[lane, best] >= 0
-
-    among = columns.entries(inside, atom[:, None])[:, :, 0]
-    among = jnp.where(state.support >= 0, among, 0)
-    shares = dot(state.directions, among[:, :, None])[:, :, 0]  # p_j'A e_s
-    square = diagonal[lane, atom]
+    lane, dtype = jnp.arange(v, dtype=jnp.int32), shares.dtype
+    atom, found = choice.atom, choice.found
     pivot = square - jnp.sum(jnp.square(shares), axis=1)
-    independent = pivot > NOISE * epsilon(b.dtype) * square
+    independent = pivot > NOISE * epsilon(dtype) * square
     adds = running & found & independent
     slot = jnp.where(adds, state.size, k)  # k: nowhere
     at_slot = jnp.arange(k, dtype=jnp.int32)[None, :] == slot[:, None]
     root = jnp.sqrt(jnp.where(adds, pivot, 1))[:, None]
-    direction = (at_slot.astype(b.dtype) - dot(shares[:, None, :], state.directions)[:, 0]) / root
+    direction = (at_slot.astype(dtype) - dot(shares[:, None, :], state.directions)[:, 0]) / root
     direction = jnp.where(adds[:, None], direction, 0)
-    along = jnp.where(adds[:, None], residual[lane, best] / root, 0)
+    along = jnp.where(adds[:, None], choice.residual / root, 0)
     size = state.size + adds.astype(jnp.int32)
-    seen = (running & found)[:, None] & (
-        jnp.arange(b.shape[1], dtype=jnp.int32)[None, :] == atom[:, None]
-    )
+    place = jnp.arange(state.free.shape[1], dtype=jnp.int32)
+    seen = (running & found)[:, None] & (place[None, :] == atom[:, None])
 
     status = jnp.where(size >= k, EXHAUSTED, RUNNING)
     status = jnp.where(~found, CONVERGED, status)
-    indefinite = found & (pivot < -jnp.sqrt(epsilon(b.dtype)) * square)
+    indefinite = found & (pivot < -jnp.sqrt(epsilon(dtype)) * square)
     status = jnp.where(indefinite, INDEFINITE, status)
-    finite = jnp.all(jnp.isfinite(along), axis=1) & jnp.isfinite(pivot)
-    finite = finite & jnp.all(jnp.isfinite(residual), axis=(1, 2))
+    finite = choice.finite & jnp.all(jnp.isfinite(along), axis=1) & jnp.isfinite(pivot)
     status = jnp.where(finite, status, NOT_FINITE)
     return State(
         directions=state.directions.at[lane, slot].set(direction, mode="drop"),

@@ -115,7 +115,7 @@ def cross_validate_path(
         path = select(A, lanes(b), owner, key, max_prototypes=max_prototypes, subset=subset)
         intercepts = intercept_path(
             path,
-            train.feature_sum[owner],
+            jnp.take_along_axis(train.feature_sum[owner], jnp.maximum(path.support, 0), axis=1),
             lanes(train.target_sum),
             (train.weight_sum + limit)[owner],
         )

@@ -1,0 +1,150 @@
+"""What the command line takes."""
+
+import argparse
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+from .. import __version__
+from ..tuning.choices import KERNELS
+from ..tuning.sizes import SIZE_TOLERANCE
+from ..tuning.sparse import PATH_TOLERANCE
+
+
+def command_line(
+    run: Mapping[str, Callable[[argparse.Namespace], int]],
+) -> argparse.ArgumentParser:
+    """The parser; `run` says what each command does with its options."""
+    parser = argparse.ArgumentParser(
+        prog="jsparse", description="Sparse kernel machines: fixed-size LS-SVM on tables of data."
+    )
+    parser.add_argument("--version", action="version", version=f"jsparse {__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    demo = commands.add_parser("demo", help="train and test a model on bundled real data")
+    sets = ["breast_cancer", "diabetes", "digits", "iris", "wine"]
+    demo.add_argument("--set", default=sets[0], choices=sets, dest="name")
+    demo.set_defaults(run=run["demo"])
+    _training_options(demo, prototypes=100)
+
+    fit = commands.add_parser("fit", help="train a model on a CSV or Parquet file")
+    fit.add_argument("file", metavar="FILE", help="CSV or Parquet file with a header")
+    fit.add_argument("--target", required=True, metavar="COLUMN", help="the column to predict")
+    fit.add_argument("--task", choices=["classification", "regression"], help="default: inferred")
+    fit.add_argument("--out", default="model.jsparse", metavar="MODEL", help="file to write")
+    fit.add_argument("--impute", action="store_true", help="fill missing inputs in")
+    fit.add_argument("--drop", nargs="+", default=[], metavar="COLUMN", help="columns to leave out")
+    fit.add_argument(
+        "--categorical", nargs="+", default=[], metavar="COLUMN", help="numbers that are codes"
+    )
+    fit.add_argument(
+        "--missing", nargs="+", default=[], metavar="TEXT", help="CSV cells that mean missing"
+    )
+    fit.add_argument("--max-categories", type=int, default=100, metavar="N")
+    fit.add_argument(
+        "--stream",
+        action="store_true",
+        help="read the rows in batches, several times: for files larger than memory and folders of "
+        "Parquet files",
+    )
+    fit.add_argument(
+        "--holdout",
+        type=float,
+        metavar="SHARE",
+        help="with --stream: validate on this share of the rows instead of by folds",
+    )
+    fit.add_argument(
+        "--method",
+        choices=["fixed-size", "scdp"],
+        default="fixed-size",
+        help="scdp: prototypes one after another, as few as cross-validation allows",
+    )
+    fit.add_argument(
+        "--max-prototypes",
+        type=int,
+        metavar="K",
+        help="with --method scdp: the longest path; default: 300, or as many as there are",
+    )
+    fit.add_argument(
+        "--candidates",
+        type=int,
+        metavar="M",
+        help="with --method scdp: choose prototypes from so many rows far from each other; "
+        "default: 1000, or as many as there are",
+    )
+    fit.set_defaults(run=run["fit"])
+    _training_options(fit, prototypes=None)
+
+    compare = commands.add_parser("compare", help="all methods on one CSV or Parquet file")
+    compare.add_argument("file", metavar="FILE", help="CSV or Parquet file with a header")
+    compare.add_argument("--target", required=True, metavar="COLUMN", help="the column to predict")
+    compare.add_argument("--task", choices=["classification", "regression"], help="or inferred")
+    compare.add_argument("--drop", nargs="+", default=[], metavar="COLUMN", help="to leave out")
+    compare.add_argument("--test", type=float, default=1 / 3, metavar="SHARE", help="of the rows")
+    compare.add_argument("--max-prototypes", type=int, metavar="K", help="of the path")
+    compare.add_argument("--out", default=".", metavar="FOLDER", help="for compare.png and .svg")
+    compare.add_argument("--evaluations", type=int, metavar="N", help="kernels tried by a search")
+    compare.add_argument("--seed", type=_seed, default=0)
+    compare.add_argument("--precision", choices=["float32", "float64"], default="float64")
+    compare.add_argument("--quiet", action="store_true", help="no progress bar")
+    compare.set_defaults(run=run["compare"])
+
+    predict = commands.add_parser("predict", help="apply a model to a CSV or Parquet file")
+    predict.add_argument("model", metavar="MODEL")
+    predict.add_argument("file", metavar="FILE")
+    predict.add_argument("--out", metavar="FILE", help="CSV file to write; default: to the screen")
+    predict.add_argument("--precision", choices=["float32", "float64"], default="float64")
+    predict.set_defaults(run=run["predict"])
+    return parser
+
+
+def _training_options(parser: argparse.ArgumentParser, prototypes: int | None) -> None:
+    add = parser.add_argument
+    default = "min(500, a third of the rows)" if prototypes is None else str(prototypes)
+    add(
+        "--prototypes",
+        type=_sizes,
+        default=prototypes,
+        metavar="M[,M...]",
+        help=f"of several, cross-validation chooses one; default: {default}",
+    )
+    add(
+        "--size-tolerance",
+        type=float,
+        metavar="T",
+        help="of several, the smallest within T standard errors of the best; default: "
+        f"{SIZE_TOLERANCE:g}, of a path {PATH_TOLERANCE:g}",
+    )
+    add("--kernel", choices=[*KERNELS, "linear", "polynomial"], default="rbf")
+    codes = ["one-versus-rest", "one-versus-one", "minimum-output"]
+    add("--multiclass", choices=codes, default=codes[0], help="more than two classes as problems")
+    losses = ["squared", "absolute", "huber"]
+    add("--loss", choices=losses, default=losses[0], help="the others are for outliers")
+    add("--balanced", action="store_true", help="let all classes weigh the same")
+    add("--folds", type=int, metavar="V", help="default: 10")
+    add("--search", choices=["profile", "csa"], default="profile")
+    add("--evaluations", type=int, metavar="N", help="default: 10 (profile), 160 (csa)")
+    add("--seconds", type=float, default=float("inf"), help="stop tuning after this long")
+    add("--seed", type=_seed, default=0)
+    add("--precision", choices=["float32", "float64"], default="float64")
+    add("--devices", type=_devices, metavar="N", help="share the rows among N devices, or 'all'")
+    add("--quiet", action="store_true", help="no progress bar")
+
+
+def _sizes(text: str) -> int | list[int]:
+    numbers = [int(part) for part in text.split(",")]
+    return numbers[0] if len(numbers) == 1 else numbers
+
+
+def _seed(text: str) -> int:
+    value = int(text)
+    if not 0 <= value < 2**32:
+        raise argparse.ArgumentTypeError(f"expected a number from 0 to 2^32 - 1, got {text}")
+    return value
+
+
+def _devices(text: str) -> int | Literal["all"]:
+    if text == "all":
+        return "all"
+    if not (text.isdecimal() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"expected 'all' or a number of at least 1, got {text!r}")
+    return int(text)
