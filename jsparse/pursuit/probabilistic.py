@@ -84,7 +84,8 @@ def draw(state: State, key: Key, *, subset: int) -> tuple[Float[Array, "v r"], I
     order = jax.random.uniform(
         jax.random.fold_in(key, state.step), state.free.shape[1:], jnp.float32
     )
-    return tuple(jax.lax.top_k(jnp.where(state.free, order[None, :], -1.0), subset))
+    drawn, some = jax.lax.top_k(jnp.where(state.free, order[None, :], -1.0), subset)
+    return drawn, some
 
 
 class Choice(NamedTuple):
