@@ -306,14 +306,15 @@ def figure12(*, quick: bool) -> Report:
     for name, C, lengthscale in (("magic", 100.0, 2.0), ("adult", 10.0, 4.0)):
         X, y, X_test, y_test = (jnp.asarray(a) for a in thirds(name, 0, "float64"))
         Z, kernel = X[k_center(jax.random.key(0), X, M).indices], RBF(lengthscale)
-        sums = jsparse.accumulate(KernelColumns(kernel, Z), X, y)
-        gram = kernel.gram(Z)
-        A, b = scdp.centred(sums, gram, jnp.asarray(C), jnp.asarray(1e-8))
+        columns = scdp.candidate_columns(kernel, Z)
+        sums = jsparse.accumulate(columns, X, y)
+        A, b, _, feature_sum = columns.posed(sums, jnp.asarray(C), jnp.asarray(scdp.NU))
+        raw = jsparse.accumulate(KernelColumns(kernel, Z), X, y)
         zero = jnp.zeros(())
         # As in the paper, the intercept one of the candidates.
-        total = jnp.append(sums.feature_sum, sums.weight_sum + 1e-8)
-        whole = jnp.block([[sums.gram + gram / C, total[:-1, None]], [total[None, :]]])
-        whole_b = jnp.append(sums.cross, sums.target_sum)
+        total = jnp.append(raw.feature_sum, raw.weight_sum + scdp.NU)
+        whole = jnp.block([[raw.gram + columns.gram / C, total[:-1, None]], [total[None, :]]])
+        whole_b = jnp.append(raw.cross, raw.target_sum)
         calls = {
             "SCDP, intercept a candidate": lambda A=whole, b=whole_b: pursuit.scdp(
                 A, b, max_atoms=longest
@@ -326,7 +327,7 @@ def figure12(*, quick: bool) -> Report:
             "LASSO": lambda A=A, b=b: pursuit.lasso(A, b, max_atoms=longest),
         }
         seconds = alternated(calls, 1 if quick else 3)
-        columns = kernel.cross_gram(X_test, Z)
+        values_at = kernel.cross_gram(X_test, Z)
         for method, call in calls.items():
             # Prototypes in the order of coming; then least squares (the de-bias step).
             path = call()
@@ -337,8 +338,8 @@ def figure12(*, quick: bool) -> Report:
                 order = order[order < M]
             anew = pursuit.scdp(A, b, max_atoms=len(order), initial=order)
             weights = jnp.stack([anew.dense(M, k) for k in range(1, len(order) + 1)], axis=1)
-            constant = (sums.target_sum - sums.feature_sum @ weights) / (sums.weight_sum + zero)
-            values = columns @ weights + constant[None]
+            constant = (sums.target_sum - feature_sum @ weights) / (sums.weight_sum + zero)
+            values = values_at @ weights + constant[None]
             errors = 100 * np.asarray(jnp.mean((values >= 0) != (y_test > 0)[:, None], axis=0))
             at = [k for k in (5, 10, 20, 40, 80, 160) if k <= longest]
             rows.append(

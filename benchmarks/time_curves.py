@@ -11,7 +11,6 @@ import numpy as np
 
 import jsparse
 from jsparse import pursuit
-from jsparse.features import KernelColumns
 from jsparse.kernels import RBF
 from jsparse.machines import scdp, scdp_rows
 from jsparse.prototypes import k_center
@@ -87,8 +86,8 @@ def _variant(part: Part, variant: str, sizes: tuple[int, ...]) -> dict[str, Any]
 
 
 def _system(kernel: RBF, Z: jax.Array, X: jax.Array, y: jax.Array, *, C: jax.Array, nu: jax.Array):
-    sums = jsparse.accumulate(KernelColumns(kernel, Z), X, y)
-    return scdp.centred(sums, kernel.gram(Z), C, nu)
+    columns = scdp.candidate_columns(kernel, Z)
+    return columns.posed(jsparse.accumulate(columns, X, y), C, nu)[:2]
 
 
 def _errors(part: Part, prototypes: np.ndarray) -> np.ndarray:
@@ -97,11 +96,12 @@ def _errors(part: Part, prototypes: np.ndarray) -> np.ndarray:
         jnp.asarray(a, jnp.float64) for a in (part.X, part.y, part.X_test, prototypes)
     )
     kernel, C = RBF(float(part.kernel.lengthscale)), jnp.asarray(float(part.C), X.dtype)
-    sums = jsparse.accumulate(KernelColumns(kernel, Z), X, y)
-    A, b = scdp.centred(sums, kernel.gram(Z), C, jnp.asarray(scdp.NU))
+    columns = scdp.candidate_columns(kernel, Z)
+    sums = jsparse.accumulate(columns, X, y)
+    A, b, _, feature_sum = columns.posed(sums, C, jnp.asarray(scdp.NU))
     path = pursuit.scdp(A, b, max_atoms=len(Z), initial=np.arange(len(Z)))
     weights = path.coefficients.T  # in the order given
-    constant = (sums.target_sum - sums.feature_sum @ weights) / sums.weight_sum
+    constant = (sums.target_sum - feature_sum @ weights) / sums.weight_sum
     values = kernel.cross_gram(X_test, Z) @ weights + constant[None]
     return 100 * np.asarray(jnp.mean((values >= 0) != (part.y_test > 0)[:, None], axis=0))
 

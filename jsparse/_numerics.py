@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike, Float, Int
 
 from ._types import Scalar
 
@@ -52,6 +52,25 @@ def _eigh_jvp(primals: tuple, tangents: tuple) -> tuple:
     apart = jnp.abs(gap) > epsilon(values.dtype) * jnp.max(jnp.abs(values))
     turn = jnp.where(apart, turned / jnp.where(apart, gap, 1), 0)
     return (values, vectors), (jnp.diagonal(turned), dot(vectors, turn))
+
+
+def exponents(x: Float[Array, "v ..."]) -> Int[Array, " v"]:
+    """Of each `x[i]` the power of two that brings its largest magnitude near 1; 0 for all zeros."""
+    largest = jnp.max(jnp.abs(x), axis=tuple(range(1, x.ndim)), initial=0)
+    usable = jnp.isfinite(largest) & (largest > 0)
+    exponent = jnp.frexp(jnp.where(usable, largest, 1))[1]
+    # Its inverse must be a normal number.
+    bound = int(jnp.finfo(x.dtype).maxexp) - 2
+    return jnp.clip(exponent, -bound, bound).astype(jnp.int32)
+
+
+def times_power(x: Float[Array, "v ..."], exponent: Int[Array, " v"]) -> Float[Array, "v ..."]:
+    """`x[i] * 2**exponent[i]`, exact, also where the power itself is out of range."""
+    half = exponent // 2
+    for part in (half, exponent - half):
+        power = jnp.ldexp(jnp.ones((), x.dtype), part)
+        x = x * power.reshape(-1, *[1] * (x.ndim - 1))
+    return x
 
 
 def as_float(x: ArrayLike) -> Array:

@@ -174,6 +174,7 @@ def _train_path(
         y,
         max_prototypes=options.max_prototypes,
         candidates=options.candidates,
+        subset=options.subset,
         tolerance=_tolerance(options, PATH_TOLERANCE),
         folds=10 if options.folds is None else options.folds,
     )
@@ -220,8 +221,11 @@ def _fit(options: argparse.Namespace) -> int:
         raise ValueError("--holdout: expected together with --stream")
     if options.stream and options.method == "scdp":
         raise ValueError("--stream: expected without --method scdp")
-    if options.method != "scdp" and (options.max_prototypes or options.candidates):
-        raise ValueError("--max-prototypes, --candidates: expected together with --method scdp")
+    of_paths = (options.max_prototypes, options.candidates, options.subset)
+    if options.method != "scdp" and of_paths != (None, None, None):
+        raise ValueError(
+            "--max-prototypes, --candidates, --subset: expected together with --method scdp"
+        )
     trained, schema, reason = (_fit_stream if options.stream else _fit_table)(options)
     code = _exit_code(trained)
     metadata = {

@@ -71,6 +71,12 @@ def command_line(
         help="with --method scdp: choose prototypes from so many rows far from each other; "
         "default: 1000, or as many as there are",
     )
+    fit.add_argument(
+        "--subset",
+        type=_subset,
+        metavar="N",
+        help="with --method scdp: look at N random candidates for each prototype, or 'auto': 59",
+    )
     fit.set_defaults(run=run["fit"])
     _training_options(fit, prototypes=None)
 
@@ -133,6 +139,10 @@ def _training_options(parser: argparse.ArgumentParser, prototypes: int | None) -
 def _sizes(text: str) -> int | list[int]:
     numbers = [int(part) for part in text.split(",")]
     return numbers[0] if len(numbers) == 1 else numbers
+
+
+def _subset(text: str) -> int | str:
+    return text if text == "auto" else int(text)
 
 
 def _seed(text: str) -> int:

@@ -6,11 +6,12 @@ from typing import Any
 
 import jax
 import numpy as np
+from sklearn.utils.validation import check_is_fitted
 
 from .._status import check
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
-from ..machines.scdp import SparsePath
+from ..machines.scdp import Selection, SparsePath
 from ..scaling import Standardization
 from ..tuning.search import Method
 from ..tuning.sparse import PATH_C, PATH_TOLERANCE, TrainedPath, train_path
@@ -24,17 +25,20 @@ class SparseMachine(Machine):
     candidates: Any
     candidate_method: str
     subset: Any
+    selection: Selection
     tolerance: float
 
     _path: tuple[SparsePath, Standardization]
 
     def _options(self, n: int) -> dict[str, Any]:
+        own = {"selection": self.selection} if isinstance(self, Classifier) else {}
         return {
             "max_prototypes": self.max_prototypes,
             "candidates": self.candidates,
             "candidate_method": self.candidate_method,
             "subset": self.subset,
             "tolerance": self.tolerance,
+            **own,
         }
 
     def _train(self, X: np.ndarray, y: np.ndarray, **options: Any) -> TrainedPath:
@@ -53,6 +57,7 @@ class SparseMachine(Machine):
         Raises:
             ValueError: if the path is not that long.
         """
+        check_is_fitted(self)
         path, scaling = self._path
         with jax.enable_x64(self.prototypes_.dtype == np.float64):
             return dataclasses.replace(path.at(n_prototypes), scaling=scaling)
@@ -75,6 +80,8 @@ class SCDPClassifier(SparseMachine, Classifier):
         lengthscale: "auto", a number, one for each column, or None.
         C: "auto" or a number.
         multiclass: "one_versus_rest", "minimum_output" or a matrix of codes without zeros.
+        selection: of the problems of more than two classes: "joint", the same prototypes for all,
+            or "separate".
         class_weight: None, "balanced" or a mapping from labels to factors.
         cv: number of folds; "auto" for 10, or as many as there are rows.
         search: "profile" or "csa", see `jsparse.tune`.
@@ -111,6 +118,7 @@ class SCDPClassifier(SparseMachine, Classifier):
         lengthscale: Any = "auto",
         C: float | str = "auto",
         multiclass: Any = "one_versus_rest",
+        selection: Selection = "joint",
         class_weight: str | Mapping[Any, float] | None = None,
         cv: int | str = "auto",
         search: Method = "profile",
@@ -126,6 +134,7 @@ class SCDPClassifier(SparseMachine, Classifier):
         self.lengthscale = lengthscale
         self.C = C
         self.multiclass = multiclass
+        self.selection = selection
         self.class_weight = class_weight
         self.cv = cv
         self.search = search

@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from .._blocks import rows_in_block
-from .._numerics import as_float, eigh, epsilon, is_concrete, like
-from .._status import EXHAUSTED, PRECISION_LOST, TRUNCATED
+from .._numerics import as_float, eigh, epsilon, is_concrete, like, times_power
+from .._status import EXHAUSTED, INDEFINITE, PRECISION_LOST, TRUNCATED
 from .._types import Key, ScalarLike
 from ..expansion import KernelExpansion
 from ..features import KernelColumns
@@ -18,7 +18,7 @@ from ..kernels import Kernel
 from ..normal_equations import NormalEquations, accumulate
 from ..pursuit import conjugate, probabilistic
 from ..pursuit.path import LOST, Path, assemble
-from ..pursuit.system import Columns, check_atoms
+from ..pursuit.system import Columns, check_atoms, scaled
 from ..solvers.row_factor import row_factor
 from . import scdp_rows
 from .fixed_size import check_finite, check_problem, in_one_dtype
@@ -47,29 +47,30 @@ class SparsePath(NamedTuple):
     status: Int[Array, "..."]  # of the path; of a machine on it see `status_at`
 
     def status_at(self, n_prototypes: int) -> Int[Array, ""]:
-        """The path's status, or `PRECISION_LOST` if coefficients may be wrong by more than 1e-3."""
+        """The path's status, or `PRECISION_LOST` if coefficients may be wrong by more than 1e-3.
+
+        Raises:
+            ValueError: if the path is not that long.
+        """
+        self._check_size(n_prototypes)
         error = jnp.max(self.coefficient_error[..., n_prototypes - 1])
         lost = jnp.where(error > LOST, PRECISION_LOST, 0)
-        # What was passed over came after the last on the path only.
-        before = (self.status == TRUNCATED) & (n_prototypes < self.size)
-        status = jnp.max(jnp.where(before, EXHAUSTED, self.status))
+        # What was passed over, or what ended the path, came after the last on it.
+        ended = (self.status == TRUNCATED) | (self.status == INDEFINITE)
+        status = jnp.max(jnp.where(ended & (n_prototypes < self.size), EXHAUSTED, self.status))
         return jnp.maximum(status, lost).astype(jnp.int32)
 
     def at(self, n_prototypes: int) -> KernelExpansion:
         """The machine with so many prototypes; of each target, if they were selected separately.
 
         Separate targets share the prototypes that they have in common, so that the machine has
-        between `n_prototypes` and as many for each target. Where a path ended before, it is the
-        last machine on it.
+        between `n_prototypes` and as many for each target; how many depends on values, so not under
+        `jit`. Where a path ended before, it is the last machine on it.
 
         Raises:
             ValueError: if the path is not that long.
         """
-        longest = self.support.shape[-1]
-        if not 1 <= n_prototypes <= longest:
-            raise ValueError(
-                f"n_prototypes: expected 1 to {longest}, the length of the path; got {n_prototypes}"
-            )
+        self._check_size(n_prototypes)
         k = n_prototypes
         if self.support.ndim == 1:
             if is_concrete(self.size):
@@ -92,6 +93,13 @@ class SparsePath(NamedTuple):
             jnp.asarray(coefficients),
             self.intercepts[:, k - 1],
         )
+
+    def _check_size(self, n_prototypes: int) -> None:
+        longest = self.support.shape[-1]
+        if not 1 <= n_prototypes <= longest:
+            raise ValueError(
+                f"n_prototypes: expected 1 to {longest}, the length of the path; got {n_prototypes}"
+            )
 
 
 def fit(
@@ -135,7 +143,7 @@ def fit(
         key: decides the draws.
         formed: whether the system of all candidates is summed first, `M M`. With a `subset` it need
             not be: a step computes the kernel's columns that it looks at, and `n x k` numbers are
-            kept. None for what takes less time, by count (static).
+            kept. None for what takes less time by count, but True with `block_rows` (static).
         block_rows: rows in memory at a time where the system is formed (static).
 
     Raises:
@@ -146,15 +154,18 @@ def fit(
     X, y, weights = in_one_dtype(X, jnp.asarray(y), weights)
     check_problem(None, C, X, y, weights, nu)
     check_candidates(candidates, X.shape[1])
-    max_prototypes = check_atoms(max_prototypes, len(candidates))
+    M, what = len(candidates), "candidates"
+    max_prototypes = check_atoms(max_prototypes, M, "max_prototypes", what)
     if (subset is None) != (key is None):
         raise ValueError("key, subset: expected both (random subsets) or none")
-    if subset is not None:
-        subset = min(subset, len(candidates))
-    if formed is None:
-        formed = subset is None or _forms(X.shape, len(candidates), max_prototypes, subset)
-    elif not formed and subset is None:
-        raise ValueError("formed: expected True or None without a subset; all residuals are needed")
+    if subset is None:
+        if formed is False:
+            raise ValueError("formed: expected True or None without a subset, which needs it all")
+        formed = True
+    else:
+        subset = check_atoms(subset, M, "subset", what)
+        if formed is None:
+            formed = block_rows is not None or _forms(X.shape[1], M, max_prototypes, subset)
     if selection not in ("joint", "separate"):
         raise ValueError(f"selection: expected 'joint' or 'separate', got {selection!r}")
     return _fit(
@@ -174,13 +185,12 @@ def fit(
     )
 
 
-def _forms(shape: tuple[int, ...], M: int, k: int, subset: int) -> bool:
+def _forms(d: int, M: int, k: int, subset: int) -> bool:
     """Whether to form the system takes less time than to compute columns when looked at.
 
     Counted in products of a row, of which reading a number costs some twenty, a kernel's value
     thirty and `d` (measured on a CPU).
     """
-    d = shape[1]
     return M * (M + d + 30) <= k * (subset * (d + 30) + 20 * k)
 
 
@@ -214,13 +224,14 @@ def _fit(
     target_sum = jnp.einsum("n,vnc->vc", w, targets, precision=jax.lax.Precision.HIGHEST)
     weight_sum = jnp.sum(w) + nu
     if formed:
-        sums = accumulate(KernelColumns(kernel, candidates), X, y, weights, block_rows=block_rows)
-        A, b = centred(sums, kernel.gram(candidates), C, nu)
+        columns = candidate_columns(kernel, candidates)
+        sums = accumulate(columns, X, y, weights, block_rows=block_rows)
+        A, b, rounded, feature_sum = columns.posed(sums, C, nu)
         rhs = lanes(b)
         owner = jnp.zeros(len(rhs), jnp.int32)  # all have the one matrix
         options = {"max_prototypes": max_prototypes, "subset": subset}
-        path = select(A[None], rhs, owner, key, **options)
-        feature_sum = sums.feature_sum[jnp.maximum(path.support, 0)]
+        path = select(A[None], rhs, rounded[None], owner, key, **options)
+        feature_sum = feature_sum[jnp.maximum(path.support, 0)]
     else:
         assert subset is not None
         assert key is not None
@@ -265,22 +276,54 @@ def check_candidates(candidates: Array, d: int) -> None:
     check_finite("candidates", candidates)
 
 
-def centred(
-    sums: NormalEquations,
-    gram: Float[Array, "M M"],
-    C: Float[Array, ""],
-    nu: Float[Array, ""],
-) -> tuple[Float[Array, "M M"], Float[Array, "M *c"]]:
+class Posed(NamedTuple):
     """The system (34) with the intercept eliminated, which is to select it first."""
-    f, total = sums.feature_sum, sums.weight_sum + nu
-    A = sums.gram + gram / C - f[:, None] * (f / total)[None, :]
-    b = sums.cross - jnp.tensordot(f, sums.target_sum / total, axes=0)
-    return A, b
+
+    A: Float[Array, "M M"]
+    b: Float[Array, "M *c"]
+    rounded: Float[Array, " M"]  # what the diagonal of A was rounded at
+    feature_sum: Float[Array, " M"]  # weighted sums of the kernel's columns
+
+
+class CandidateColumns(KernelColumns):
+    """The kernel's columns less a constant each, which the intercept takes up.
+
+    Of a smooth kernel the columns hardly vary: sums of their squares, centred afterwards, would
+    have lost that in float32. The constants are the means over the candidates, not over the rows,
+    so that they are the same for all folds, and sums remain additive.
+    """
+
+    gram: Float[Array, "M M"]
+    shift: Float[Array, " M"]
+
+    def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n M"]:
+        """`K(X, Z)` less the constants."""
+        return super().__call__(X) - self.shift[None, :]
+
+    def posed(self, sums: NormalEquations, C: Float[Array, ""], nu: Float[Array, ""]) -> Posed:
+        """The system from the sums of these columns."""
+        f, s, c = sums.feature_sum, sums.weight_sum, self.shift
+        total = s + nu
+        penalised = sums.gram + self.gram / C
+        A = penalised - f[:, None] * (f / total)[None, :]
+        b = sums.cross - jnp.tensordot(f, sums.target_sum / total, axes=0)
+        # A penalised intercept does not take all of the constants up.
+        share, raw = nu / total, f + s * c
+        A = A + share * (raw[:, None] * c[None, :] + c[:, None] * f[None, :])
+        b = b + share * jnp.tensordot(c, sums.target_sum, axes=0)
+        return Posed(A, b, jnp.diagonal(penalised), raw)
+
+
+def candidate_columns(kernel: Kernel, candidates: Float[Array, "M d"]) -> CandidateColumns:
+    """Columns to sum, for candidates."""
+    gram = kernel.gram(candidates)
+    return CandidateColumns(kernel, candidates, gram, jnp.mean(gram, axis=0))
 
 
 def select(
     A: Float[Array, "g M M"],
     b: Float[Array, "v M c"],
+    rounded: Float[Array, "g M"],
     owner: Int[Array, " v"],
     key: Key | None,
     *,
@@ -288,13 +331,15 @@ def select(
     subset: int | None,
 ) -> Path:
     """Pursuit of systems whose right-hand sides select together; `owner` says which A is whose."""
-    columns, diagonal = Columns(A, owner=owner), jnp.diagonal(A, axis1=1, axis2=2)[owner]
+    diagonal = jnp.diagonal(A, axis1=1, axis2=2)[owner]
+    columns, b, diagonal, scale = scaled(Columns(A, owner=owner), b, diagonal)
+    posed = columns, b, diagonal, times_power(rounded[owner], -scale.A)
     if subset is not None and key is not None:
-        return probabilistic.run(
-            columns, b, diagonal, key, max_atoms=max_prototypes, subset=min(subset, A.shape[1])
-        )
-    none, zero = jnp.zeros(0, jnp.int32), jnp.zeros((), b.dtype)
-    return conjugate.pursue(columns, b, diagonal, none, zero, max_atoms=max_prototypes)
+        path = probabilistic.run(*posed, key, max_atoms=max_prototypes, subset=subset)
+    else:
+        none, zero = jnp.zeros(0, jnp.int32), jnp.zeros((), b.dtype)
+        path = conjugate.pursue(*posed, none, zero, max_atoms=max_prototypes)
+    return scale.undone(path)
 
 
 def intercept_path(

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from .._numerics import dot
+from .._numerics import dot, exponents, times_power
 from .._status import CONVERGED, RUNNING
 from .._types import Key
 from ..kernels import Kernel
@@ -51,6 +51,8 @@ def pursue(
     before it is centred.
     """
     total = jnp.sum(w) + nu
+    exponent = exponents(y[None])
+    y = times_power(y[None], -exponent)[0]
     root_w = jnp.sqrt(w)[:, None]
     here = (w > 0)[:, None]
 
@@ -75,7 +77,7 @@ def pursue(
         shares = shares + dot(own.directions[0], between[place]) / C
         z = Z[place]
         square = jnp.sum(jnp.square(column)) + kernel.cross_gram(z[None], z[None])[0, 0] / C
-        after = probabilistic.advance(own, choice, shares[None], square[None])
+        after = probabilistic.advance(own, choice, shares[None], square[None], square[None])
         # The new direction is (e_s - sum_j shares_j p_j) / root; its image goes the same way.
         at = own.size[0]
         added = after.size[0] > at
@@ -111,6 +113,7 @@ def pursue(
     path = from_directions(
         own.support, own.directions, own.along, own.square, blank, own.size, own.status
     )
+    path = path._replace(coefficients=times_power(path.coefficients, exponent))
     return jax.tree.map(lambda a: a[0], path), state.feature_sum
 
 

@@ -13,7 +13,7 @@ from .._numerics import as_float, dot, is_concrete
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
 from .._types import Key
 from ._validate import check_count, check_table
-from .uniform import uniform
+from .uniform import positive_weights, uniform
 
 
 class KCenterResult(NamedTuple):
@@ -67,7 +67,7 @@ def k_center(
         ValueError: unless 1 <= m <= n, or if X is known not to be finite.
     """
     X = check_table(as_float(X))
-    _check(m, X, weights)
+    weights = _check(m, X, weights)
     return _k_center(key, X, m, weights)
 
 
@@ -75,8 +75,8 @@ def k_center(
 def _k_center(
     key: Key, X: Float[Array, "n d"], m: int, weights: Float[Array, " n"] | None
 ) -> KCenterResult:
-    first = uniform(key, X.shape[0], 1, weights)[0].astype(jnp.int32)
     there = jnp.ones(X.shape[0], bool) if weights is None else weights > 0
+    first = uniform(key, X.shape[0], 1, there.astype(X.dtype))[0].astype(jnp.int32)
     columns = X.T  # the sum over columns then runs along whole rows of memory
 
     def step(i: Int[Array, ""], state: tuple[Array, ...]) -> tuple[Array, ...]:
@@ -94,11 +94,15 @@ def _k_center(
     return KCenterResult(indices, radius)
 
 
-def _check(m: int, X: Float[Array, "n d"], weights: Array | None) -> None:
+def _check(m: int, X: Float[Array, "n d"], weights: Array | None) -> Float[Array, " n"] | None:
+    """The weights in the precision of `X`, if both and `m` are as they should be."""
     n = X.shape[0]
+    if weights is not None and weights.shape != (n,):
+        raise ValueError(f"weights: expected shape ({n},), got {weights.shape}")
     if weights is not None and is_concrete(weights):
-        n = int(np.count_nonzero(np.asarray(weights) > 0))
+        n = int(np.count_nonzero(positive_weights(weights, n)))
     check_count(m, n)
+    return None if weights is None else weights.astype(X.dtype)
 
 
 class _Means(NamedTuple):
@@ -132,7 +136,7 @@ def k_means(
         ValueError: unless 1 <= m <= n, or if X is known not to be finite.
     """
     X = check_table(as_float(X))
-    _check(m, X, weights)
+    weights = _check(m, X, weights)
     if max_steps < 1:
         raise ValueError(f"max_steps: expected at least 1, got {max_steps}")
     return _k_means(key, X, m, weights, max_steps)

@@ -12,7 +12,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 from .._numerics import dot, epsilon
 from .._status import CONVERGED, EXHAUSTED, INDEFINITE, NOT_FINITE, RUNNING
 from .._types import ScalarLike
-from .path import Path, assemble, take, unbatched
+from .path import Path, assemble, ended, norm, passed_over, take
 from .system import (
     Column,
     Columns,
@@ -56,8 +56,7 @@ def init(
     """No atoms, `w = 0`."""
     v, D, c = b.shape
     rows = -(-max_atoms // _rows(max_atoms)) * _rows(max_atoms)
-    norm = _norm(b)
-    blank = jnp.zeros((v, max_atoms), b.dtype)
+    start = norm(b)
     return State(
         images=jnp.zeros((v, rows, D), b.dtype),
         residual=b,
@@ -65,17 +64,17 @@ def init(
         along=jnp.zeros((v, rows, c), b.dtype),
         support=jnp.full((v, rows), -1, jnp.int32),
         free=jnp.ones((v, D), bool),
-        residual_norm=jnp.concatenate([norm[:, None], blank], axis=1),
+        residual_norm=jnp.broadcast_to(start[:, None], (v, max_atoms + 1)),
         size=jnp.zeros(v, jnp.int32),
         step=jnp.zeros((), jnp.int32),
-        status=_status(norm, norm, tolerance),
+        status=ended(start, start, tolerance),
     )
 
 
 def step(
     state: State,
     columns: Columns,
-    diagonal: Float[Array, "v D"],
+    rounded: Float[Array, "v D"],
     initial: Int[Array, " i"],
     tolerance: Float[Array, ""],
     *,
@@ -96,42 +95,43 @@ def step(
     running = state.status == RUNNING
     # An atom in the span of those selected, to the rounding of sums over rows that A mostly is,
     # adds nothing but noise.
-    eps = epsilon(diagonal.dtype)
-    noise = NOISE * eps
-    free = state.free & (state.remaining > noise * diagonal)
+    eps = epsilon(rounded.dtype)
+    noise = NOISE * eps * rounded
+    free = state.free & (state.remaining > noise)
     score = jnp.sum(jnp.square(state.residual), axis=2)
     if rule == "gain":
         score = score / jnp.where(free, state.remaining, 1)
     atom = take(free, score)
     if initial.shape[0] > 0:
-        given = initial[jnp.minimum(state.step, initial.shape[0] - 1)]
-        atom = jnp.where(state.step < initial.shape[0], given, atom)
+        # The first of those given that is neither selected nor in the span of the selected.
+        usable = free[:, initial]
+        given = initial[jnp.argmax(usable, axis=1)]
+        atom = jnp.where(jnp.any(usable, axis=1), given, atom)
+    any_left = jnp.any(free, axis=1)
     found = _at(free, atom)
 
     weights = jnp.take_along_axis(state.images, atom[:, None, None], axis=2)[:, :, 0]
     image = columns(atom) - _combine(state.images, weights, state.step)
-    pivot = jnp.maximum(_at(image, atom), noise * _at(diagonal, atom))
+    pivot = jnp.maximum(_at(image, atom), _at(noise, atom))
     # A Schur complement of a positive semi-definite matrix has no diagonal below 0. What a sum
     # over rows may err by is less than the root of the precision.
-    low = jnp.min(
-        state.remaining + float(np.sqrt(eps)) * jnp.max(diagonal, axis=1)[:, None], axis=1
-    )
-    indefinite = running & (low < 0)
+    low = state.remaining < -float(np.sqrt(eps)) * jnp.abs(rounded)
+    indefinite = running & jnp.any(low, axis=1)
     adds = running & found & ~indefinite
     root = jnp.sqrt(jnp.where(adds, pivot, 1))
     image = jnp.where(adds[:, None], image / root[:, None], 0)
     along = jnp.take_along_axis(state.residual, atom[:, None, None], axis=1)[:, 0] / root[:, None]
     along = jnp.where(adds[:, None], along, 0)
     residual = state.residual - image[:, :, None] * along[:, None, :]
-    norm = _norm(residual)
+    left = norm(residual)
     size = state.size + adds.astype(jnp.int32)
 
-    status = _status(norm, state.residual_norm[:, 0], tolerance)
+    status = ended(left, state.residual_norm[:, 0], tolerance)
     status = jnp.where((status == RUNNING) & (size >= max_atoms), EXHAUSTED, status)
     # No atom left that is not in the span of the others: all that least squares can do.
-    status = jnp.where((status < NOT_FINITE) & ~adds, CONVERGED, status)
+    status = jnp.where((status < NOT_FINITE) & ~any_left, CONVERGED, status)
     status = jnp.where(indefinite, INDEFINITE, status)
-    finite = jnp.isfinite(norm) & jnp.isfinite(jnp.sum(state.remaining, axis=1))
+    finite = jnp.isfinite(left) & jnp.isfinite(jnp.sum(state.remaining, axis=1))
     status = jnp.where(finite & jnp.isfinite(pivot), status, NOT_FINITE)
     place = jnp.arange(state.free.shape[1], dtype=jnp.int32)[None, :]
     selected = adds[:, None] & (place == atom[:, None])
@@ -144,7 +144,7 @@ def step(
         along=_put(state.along, along, at),
         support=_put(state.support, jnp.where(adds, atom, -1), at),
         free=state.free & ~selected,
-        residual_norm=jnp.where(adds[:, None] & after, norm[:, None], state.residual_norm),
+        residual_norm=jnp.where(adds[:, None] & after, left[:, None], state.residual_norm),
         size=size,
         step=at + 1,
         status=jnp.where(running, status.astype(jnp.int32), state.status),
@@ -155,7 +155,7 @@ def step(
 def run(
     state: State,
     columns: Columns,
-    diagonal: Float[Array, "v D"],
+    rounded: Float[Array, "v D"],
     initial: Int[Array, " i"],
     tolerance: Float[Array, ""],
     until: Int[Array, ""],
@@ -170,14 +170,23 @@ def run(
 
     options = {"max_atoms": max_atoms, "rule": rule}
     return jax.lax.while_loop(
-        going, lambda state: step(state, columns, diagonal, initial, tolerance, **options), state
+        going, lambda state: step(state, columns, rounded, initial, tolerance, **options), state
     )
 
 
 @functools.partial(jax.jit, static_argnames="max_atoms")
-def path(state: State, diagonal: Float[Array, "v D"], *, max_atoms: int) -> Path:
+def path(
+    state: State,
+    b: Float[Array, "v D c"],
+    diagonal: Float[Array, "v D"],
+    rounded: Float[Array, "v D"],
+    *,
+    max_atoms: int,
+) -> Path:
     """The solutions at every cardinality so far."""
     support, along = state.support[:, :max_atoms], state.along[:, :max_atoms]
+    dependent = state.free & (state.remaining <= NOISE * epsilon(b.dtype) * rounded)
+    explained = jnp.sum(jnp.square(along), axis=(1, 2))
     at = jnp.maximum(support, 0)
     factor = jnp.take_along_axis(state.images[:, :max_atoms], at[:, None, :], axis=2)
     return assemble(
@@ -187,7 +196,7 @@ def path(state: State, diagonal: Float[Array, "v D"], *, max_atoms: int) -> Path
         jnp.take_along_axis(diagonal, at, axis=1),
         state.residual_norm,
         state.size,
-        state.status,
+        passed_over(state.status, dependent, state.residual, b, rounded, explained),
     )
 
 
@@ -195,18 +204,22 @@ def pursue(
     columns: Columns,
     b: Float[Array, "v D c"],
     diagonal: Float[Array, "v D"],
+    rounded: Float[Array, "v D"],
     initial: Int[Array, " i"],
     tolerance: Float[Array, ""],
     *,
     max_atoms: int,
     rule: Rule = "residual",
 ) -> Path:
-    """The whole path of a batch; see `scdp`."""
+    """The whole path of a batch; see `scdp`.
+
+    `rounded` is what the diagonal was rounded at: itself, or more where A is a difference.
+    """
     state = init(b, diagonal, tolerance, max_atoms=max_atoms)
     until = jnp.asarray(max_atoms, jnp.int32)
     options = {"max_atoms": max_atoms, "rule": rule}
-    state = run(state, columns, diagonal, initial, tolerance, until, **options)
-    return path(state, diagonal, max_atoms=max_atoms)
+    state = run(state, columns, rounded, initial, tolerance, until, **options)
+    return path(state, b, diagonal, rounded, max_atoms=max_atoms)
 
 
 def scdp(
@@ -234,16 +247,18 @@ def scdp(
             norm of their residuals; after the axis `v` of a batch.
         max_atoms: length of the path (static).
         tolerance: end when `|b - A w| <= tolerance |b|`; what rounding leaves always ends it.
-        initial: atoms that come first, in this order.
+        initial: atoms that come first, in this order, but for those in the span of the ones before
+            (static).
         diagonal: of A, shape `D`, if A is given by columns.
         rule: "residual" as above, or "gain", the largest decrease of the objective by one more
             atom, as in orthogonal least squares (Chen et al. 1989), at no more cost.
 
     Returns:
         `Path`. Its status: `CONVERGED` by the tolerance or when all other atoms are in the span of
-        those selected, `EXHAUSTED` at `max_atoms`, `INDEFINITE` if A is not positive
-        semi-definite (the path ends before), `PRECISION_LOST` if by `condition` the last
-        coefficients may be wrong by more than 1e-3.
+        those selected, `EXHAUSTED` at `max_atoms`, `TRUNCATED` if atoms were passed over that only
+        this precision could not tell from those selected, `INDEFINITE` if A is not positive
+        semi-definite (the path ends before), `NOT_FINITE`, `PRECISION_LOST` if by `condition` the
+        last coefficients may be wrong by more than 1e-3.
 
     Works under `jit` and `vmap` (but see the batch above, which is faster). Not differentiable.
 
@@ -259,8 +274,8 @@ def scdp(
     first = check_initial(initial, D, max_atoms)
     limit = jnp.asarray(tolerance, posed.b.dtype)
     options = {"max_atoms": max_atoms, "rule": rule}
-    found = pursue(posed.columns, posed.b, posed.diagonal, first, limit, **options)
-    return unbatched(found, posed.batched, posed.several)
+    at = posed.diagonal
+    return posed.own(pursue(posed.columns, posed.b, at, at, first, limit, **options))
 
 
 def _rows(max_atoms: int) -> int:
@@ -287,15 +302,3 @@ def _put(rows: Array, row: Array, at: Int[Array, ""]) -> Array:
 
 def _at(values: Array, atom: Int[Array, " v"]) -> Array:
     return jnp.take_along_axis(values, atom[:, None], axis=1)[:, 0]
-
-
-def _norm(residual: Float[Array, "v D c"]) -> Float[Array, " v"]:
-    return jnp.sqrt(jnp.sum(jnp.square(residual), axis=(1, 2)))
-
-
-def _status(
-    norm: Float[Array, " v"], start: Float[Array, " v"], tolerance: Float[Array, ""]
-) -> Int[Array, " v"]:
-    # What the recurrence of the residual leaves of |b| in this precision.
-    target = jnp.maximum(tolerance, 4 * epsilon(norm.dtype)) * start
-    return jnp.where(norm <= target, CONVERGED, RUNNING).astype(jnp.int32)

@@ -5,13 +5,14 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
-from .._numerics import epsilon
+from .._numerics import epsilon, is_concrete
 from .._status import CONVERGED, EXHAUSTED, INDEFINITE, NOT_FINITE, RUNNING
 from .._types import ScalarLike
-from .path import Path, unbatched
-from .system import Column, Columns, check_atoms, check_nonnegative, system
+from .path import Path, ended, norm
+from .system import Column, Columns, check_atoms, check_count, check_nonnegative, system
 
 
 class State(NamedTuple):
@@ -32,19 +33,18 @@ class State(NamedTuple):
 def init(b: Float[Array, "v D c"], tolerance: Float[Array, ""], *, max_atoms: int) -> State:
     """No atoms, `w = 0`."""
     v, D, c = b.shape
-    k, norm = max_atoms, _norm(b)
-    ended = norm <= _floor(tolerance, b.dtype) * norm
+    k, start = max_atoms, norm(b)
     return State(
         residual=b,
         weights=jnp.zeros((v, k, c), b.dtype),
         path=jnp.zeros((v, k, k, c), b.dtype),
         slot=jnp.full((v, D), k, jnp.int32),
         support=jnp.full((v, k), -1, jnp.int32),
-        residual_norm=jnp.broadcast_to(norm[:, None], (v, k + 1)),
+        residual_norm=jnp.broadcast_to(start[:, None], (v, k + 1)),
         explained=jnp.zeros((v, k + 1), b.dtype),
         size=jnp.zeros(v, jnp.int32),
         step=jnp.zeros((), jnp.int32),
-        status=jnp.where(ended, CONVERGED, RUNNING).astype(jnp.int32),
+        status=ended(start, start, tolerance),
     )
 
 
@@ -61,16 +61,18 @@ def step(
     v, k = state.support.shape
     lane, D = jnp.arange(v, dtype=jnp.int32), state.slot.shape[1]
     score = jnp.sum(jnp.square(state.residual), axis=2)
-    atom = jnp.argmax(jnp.where(diagonal > 0, score, -1), axis=1).astype(jnp.int32)
+    score = jnp.where(diagonal > 0, score, 0)
+    atom = jnp.argmax(score, axis=1).astype(jnp.int32)
+    found = score[lane, atom] > 0
     place = jnp.minimum(state.slot[lane, atom], state.size)
     full = place >= k  # one atom more than the path has room for
-    moves = running & ~full
+    moves = running & ~full & found
     column, square = columns(atom), diagonal[lane, atom]
     largest = state.residual[lane, atom]
     beta = shrinkage * largest / jnp.where(square > 0, square, 1)[:, None]
     beta = jnp.where(moves[:, None], beta, 0)
     residual = state.residual - column[:, :, None] * beta[:, None, :]
-    norm = _norm(residual)
+    left = norm(residual)
     drop = jnp.where(moves, place, k)
     weights = state.weights.at[lane, drop].add(beta, mode="drop")
     size = jnp.maximum(state.size, jnp.where(moves, place + 1, 0))
@@ -79,20 +81,24 @@ def step(
     gain = jnp.sum(2 * beta * largest, axis=1) - square * jnp.sum(jnp.square(beta), axis=1)
     explained = jnp.max(state.explained, axis=1) + gain
 
-    target = _floor(tolerance, norm.dtype) * state.residual_norm[:, 0]
-    status = jnp.where(norm <= target, CONVERGED, RUNNING)
-    ended = full | (state.step + 1 >= max_steps)
-    status = jnp.where((status == RUNNING) & ended, EXHAUSTED, status)
-    status = jnp.where(jnp.min(diagonal, axis=1) < 0, INDEFINITE, status)
-    finite = jnp.isfinite(norm) & jnp.isfinite(jnp.sum(diagonal, axis=1))
-    status = jnp.where(finite, status, NOT_FINITE)
+    status = ended(left, state.residual_norm[:, 0], tolerance)
+    last = full | (state.step + 1 >= max_steps)
+    status = jnp.where((status == RUNNING) & last, EXHAUSTED, status)
+    # Only atoms of zero length have a residual.
+    status = jnp.where((status < NOT_FINITE) & ~found, CONVERGED, status)
+    # Of a positive semi-definite matrix a_ij^2 <= a_ii a_jj.
+    slack = 1 + float(np.sqrt(epsilon(left.dtype)))
+    outside = jnp.square(column) > slack * square[:, None] * diagonal
+    indefinite = jnp.any(diagonal < 0, axis=1) | (moves & jnp.any(outside, axis=1))
+    status = jnp.where((status < NOT_FINITE) & indefinite, INDEFINITE, status)
+    status = jnp.where(jnp.isfinite(jnp.sum(diagonal, axis=1)), status, NOT_FINITE)
     return State(
         residual=residual,
         weights=weights,
         path=state.path.at[lane, size - 1].set(weights),
         slot=state.slot.at[lane, jnp.where(moves, atom, D)].set(place, mode="drop"),
         support=state.support.at[lane, drop].set(atom, mode="drop"),
-        residual_norm=jnp.where(reached, norm[:, None], state.residual_norm),
+        residual_norm=jnp.where(reached, left[:, None], state.residual_norm),
         explained=jnp.where(reached, explained[:, None], state.explained),
         size=size,
         step=state.step + 1,
@@ -162,7 +168,11 @@ def matching_pursuit(
     Returns:
         `Path`: for each number of atoms the solution just before one more came. It is not that of
         least squares; `scdp` with the same atoms as `initial` gives that one (the de-bias step).
-        `explained` is `2 b'w - w'A w`; `condition` is not looked at, and 1.
+        `explained` is `2 b'w - w'A w`; `condition` is not looked at, and 1. Status `CONVERGED` by
+        the tolerance, `EXHAUSTED` at the caps, `INDEFINITE` where A is seen not to be positive
+        semi-definite, `NOT_FINITE`.
+
+    Works under `jit` and `vmap`. Not differentiable.
 
     Raises:
         ValueError: for shapes that do not fit, more atoms than there are, or a shrinkage out of
@@ -171,11 +181,9 @@ def matching_pursuit(
     posed = system(A, b, diagonal)
     max_atoms = check_atoms(max_atoms, posed.b.shape[1])
     check_nonnegative("tolerance", tolerance)
-    check_nonnegative("shrinkage", shrinkage)
-    check_nonnegative("1 - shrinkage", 1 - shrinkage)
-    max_steps = 20 * max_atoms if max_steps is None else max_steps
-    if max_steps < 1:
-        raise ValueError(f"max_steps: expected at least 1, got {max_steps}")
+    if is_concrete(shrinkage) and not 0 < float(shrinkage) <= 1:
+        raise ValueError(f"shrinkage: expected more than 0 and at most 1, got {shrinkage}")
+    max_steps = 20 * max_atoms if max_steps is None else check_count("max_steps", max_steps)
     dtype = posed.b.dtype
     path = run(
         posed.columns,
@@ -186,12 +194,4 @@ def matching_pursuit(
         max_atoms=max_atoms,
         max_steps=max_steps,
     )
-    return unbatched(path, posed.batched, posed.several)
-
-
-def _norm(residual: Float[Array, "v D c"]) -> Float[Array, " v"]:
-    return jnp.sqrt(jnp.sum(jnp.square(residual), axis=(1, 2)))
-
-
-def _floor(tolerance: Float[Array, ""], dtype: jnp.dtype) -> Float[Array, ""]:
-    return jnp.maximum(tolerance, 4 * epsilon(dtype))
+    return posed.own(path)

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from .._numerics import as_float, dot, epsilon
+from .._numerics import dot, epsilon, exponents, times_power
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
 from .._types import ScalarLike
-from .path import Path, assemble, take, unbatched
-from .system import check_atoms, check_nonnegative
+from .path import Path, assemble, ended, norm, take, unbatched
+from .system import check_atoms, check_count, check_nonnegative, in_one_dtype
 
 
 class State(NamedTuple):
@@ -36,13 +36,13 @@ class State(NamedTuple):
 def init(
     X: Float[Array, "v n D"],
     y: Float[Array, "v n c"],
-    target: Float[Array, " v"],
+    tolerance: Float[Array, ""],
     *,
     max_atoms: int,
 ) -> State:
-    """No atoms, `w = 0`; `target` is the residual norm to end at."""
+    """No atoms, `w = 0`."""
     v, n, D = X.shape
-    k, c, norm = max_atoms, y.shape[2], _norm(y)
+    k, c, start = max_atoms, y.shape[2], norm(y)
     return State(
         basis=jnp.zeros((v, k, n), X.dtype),
         factor=jnp.zeros((v, k, k), X.dtype),
@@ -53,18 +53,18 @@ def init(
         support=jnp.full((v, k), -1, jnp.int32),
         free=jnp.ones((v, D), bool),
         pending=jnp.zeros((v, D), bool),
-        residual_norm=jnp.broadcast_to(norm[:, None], (v, k + 1)),
+        residual_norm=jnp.broadcast_to(start[:, None], (v, k + 1)),
         size=jnp.zeros(v, jnp.int32),
         stage=jnp.zeros(v, jnp.int32),
-        status=jnp.where(norm <= target, CONVERGED, RUNNING).astype(jnp.int32),
+        status=ended(start, start, tolerance),
     )
 
 
 def step(
     state: State,
     X: Float[Array, "v n D"],
-    target: Float[Array, " v"],
-    threshold: Float[Array, ""] | None,
+    tolerance: Float[Array, ""],
+    threshold: Float[Array, " v"] | None,
     max_stages: int,
 ) -> State:
     """Select one atom and orthogonalise it, twice (Gram-Schmidt with one repetition).
@@ -84,12 +84,14 @@ def step(
             lambda: state.correlation,
         )
         correlation = jnp.where(begins[:, None, None], fresh, correlation)
-        level = threshold * _norm(state.residual) / np.sqrt(X.shape[1])
+        # In units of columns of length 1 before they were scaled.
+        level = threshold * norm(state.residual) / np.sqrt(X.shape[1])
         above = jnp.sum(jnp.square(correlation), axis=2) > jnp.square(level)[:, None]
         pending = jnp.where(begins[:, None], above, pending)
         stage = stage + begins.astype(jnp.int32)
     pending = pending & state.free
-    found = jnp.any(pending, axis=1) & (stage <= max_stages)
+    late = stage > max_stages
+    found = jnp.any(pending, axis=1) & ~late
     atom = take(pending, jnp.sum(jnp.square(correlation), axis=2))
 
     lane = jnp.arange(X.shape[0], dtype=jnp.int32)
@@ -105,7 +107,7 @@ def step(
     unit = jnp.where(adds[:, None], rest / jnp.where(independent, length, 1)[:, None], 0)
     along = jnp.sum(unit[:, :, None] * state.residual, axis=1)
     residual = state.residual - unit[:, :, None] * along[:, None, :]
-    norm, size = _norm(residual), state.size + adds.astype(jnp.int32)
+    left, size = norm(residual), state.size + adds.astype(jnp.int32)
 
     k, D = state.support.shape[1], state.free.shape[1]
     place = jnp.arange(D, dtype=jnp.int32)[None, :]
@@ -115,10 +117,11 @@ def step(
         jnp.arange(k, dtype=jnp.int32)[None, :] == slot[:, None], length[:, None], first + second
     )
     after = jnp.arange(k + 1, dtype=jnp.int32)[None, :] > state.size[:, None]
-    status = jnp.where(norm <= target, CONVERGED, RUNNING)
-    status = jnp.where((status == RUNNING) & (size >= k), EXHAUSTED, status)
+    status = ended(left, state.residual_norm[:, 0], tolerance)
+    cut = (size >= k) | (late & jnp.any(pending, axis=1))
+    status = jnp.where((status == RUNNING) & cut, EXHAUSTED, status)
     status = jnp.where((status == RUNNING) & ~found, CONVERGED, status)
-    finite = jnp.isfinite(norm) & jnp.isfinite(length) & jnp.isfinite(jnp.sum(correlation, (1, 2)))
+    finite = jnp.isfinite(length) & jnp.isfinite(jnp.sum(correlation, (1, 2)))
     status = jnp.where(finite, status, NOT_FINITE)
     return State(
         basis=state.basis.at[lane, slot].set(unit, mode="drop"),
@@ -130,7 +133,7 @@ def step(
         support=state.support.at[lane, slot].set(atom, mode="drop"),
         free=state.free & ~seen,
         pending=pending,
-        residual_norm=jnp.where(adds[:, None] & after, norm[:, None], state.residual_norm),
+        residual_norm=jnp.where(adds[:, None] & after, left[:, None], state.residual_norm),
         size=size,
         stage=stage,
         status=jnp.where(running, status.astype(jnp.int32), state.status),
@@ -142,18 +145,16 @@ def run(
     X: Float[Array, "v n D"],
     y: Float[Array, "v n c"],
     tolerance: Float[Array, ""],
-    threshold: Float[Array, ""] | None,
+    threshold: Float[Array, " v"] | None,
     *,
     max_atoms: int,
     max_stages: int,
 ) -> Path:
     """Steps until every pursuit has ended."""
-    # What rounding leaves of |y|.
-    target = jnp.maximum(tolerance, 4 * epsilon(X.dtype)) * _norm(y)
     state = jax.lax.while_loop(
         lambda state: jnp.any(state.status == RUNNING),
-        lambda state: step(state, X, target, threshold, max_stages),
-        init(X, y, target, max_atoms=max_atoms),
+        lambda state: step(state, X, tolerance, threshold, max_stages),
+        init(X, y, tolerance, max_atoms=max_atoms),
     )
     return assemble(
         state.support,
@@ -191,7 +192,11 @@ def omp(
         tolerance: end when `|y - X w| <= tolerance |y|`.
 
     Returns:
-        `Path`, with residual norms `|y - X w|`.
+        `Path`, with residual norms `|y - X w|`. Status `CONVERGED` by the tolerance or when all
+        other atoms are in the span of those selected, `EXHAUSTED` at `max_atoms`, `NOT_FINITE`,
+        `PRECISION_LOST` as in `scdp`.
+
+    Works under `jit` and `vmap` (but see the batch, which is faster). Not differentiable.
 
     Raises:
         ValueError: for shapes that do not fit, or more atoms than there are.
@@ -223,13 +228,15 @@ def stagewise_omp(
         max_stages: most stages (static).
         tolerance: end when `|y - X w| <= tolerance |y|`.
 
+    Returns:
+        As `omp`; `CONVERGED` also when no atom is above the threshold, as none is for `n` rows or
+        fewer than `threshold` squared, and `EXHAUSTED` also after the last stage.
+
     Raises:
         ValueError: for shapes that do not fit, or more atoms than there are.
     """
     check_nonnegative("threshold", threshold)
-    if max_stages < 1:
-        raise ValueError(f"max_stages: expected at least 1, got {max_stages}")
-    return _pursue(X, y, max_atoms, tolerance, threshold, max_stages)
+    return _pursue(X, y, max_atoms, tolerance, threshold, check_count("max_stages", max_stages))
 
 
 def _pursue(
@@ -240,8 +247,7 @@ def _pursue(
     threshold: ScalarLike | None,
     max_stages: int,
 ) -> Path:
-    X = as_float(X)
-    y = jnp.asarray(y, X.dtype)
+    X, y = in_one_dtype(X, y)
     if X.ndim not in (2, 3):
         raise ValueError(f"X: expected shape (n, D) or (v, n, D), got {X.shape}")
     lead, batched = X.shape[:-1], X.ndim == 3
@@ -251,13 +257,20 @@ def _pursue(
     check_nonnegative("tolerance", tolerance)
     several = y.ndim > len(lead)
     y = y if several else y[..., None]
+    X, y = (X, y) if batched else (X[None], y[None])
+    of_X, of_y = exponents(X), exponents(y)
     path = run(
-        X if batched else X[None],
-        y if batched else y[None],
+        times_power(X, -of_X),
+        times_power(y, -of_y),
         jnp.asarray(tolerance, X.dtype),
-        None if threshold is None else jnp.asarray(threshold, X.dtype),
+        None if threshold is None else times_power(jnp.full(len(X), threshold, X.dtype), -of_X),
         max_atoms=max_atoms,
         max_stages=max_stages,
+    )
+    path = path._replace(
+        coefficients=times_power(path.coefficients, of_y - of_X),
+        residual_norm=times_power(path.residual_norm, of_y),
+        explained=times_power(path.explained, 2 * of_y),
     )
     return unbatched(path, batched, several)
 
@@ -272,7 +285,3 @@ def _onto(basis: Float[Array, "v k n"], x: Float[Array, "v n"]) -> Float[Array, 
 
 def _combine(basis: Float[Array, "v k n"], weights: Float[Array, "v k"]) -> Float[Array, "v n"]:
     return dot(weights[:, None, :], basis)[:, 0]
-
-
-def _norm(residual: Float[Array, "v n c"]) -> Float[Array, " v"]:
-    return jnp.sqrt(jnp.sum(jnp.square(residual), axis=(1, 2)))

@@ -4,13 +4,16 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from .._numerics import epsilon
-from .._status import PRECISION_LOST
+from .._numerics import epsilon, is_concrete
+from .._status import CONVERGED, NOT_FINITE, PRECISION_LOST, RUNNING, TRUNCATED
 
 # Estimated relative error of the coefficients from which they count as lost.
 LOST = 1e-3
+# Residuals that rounding may leave, in units of the precision.
+_LEFT = 64
 
 
 class Path(NamedTuple):
@@ -36,12 +39,17 @@ class Path(NamedTuple):
             size: number of atoms selected; by default as many as the path has.
 
         Raises:
-            ValueError: if the path is not that long.
+            ValueError: if the path is not that long, or has atoms beyond `n_atoms`.
         """
         k = self.support.shape[-1]
         size = k if size is None else size
         if not 0 <= size <= k:
             raise ValueError(f"size: expected 0 to {k}, the length of the path; got {size}")
+        if is_concrete(self.support) and n_atoms <= (last := int(np.max(self.support, initial=-1))):
+            raise ValueError(
+                f"n_atoms: expected at least {last + 1}, as atom {last} is on the path; "
+                f"got {n_atoms}"
+            )
         batched = self.support.ndim == 2
         support = self.support if batched else self.support[None]
         rows = self.coefficients if batched else self.coefficients[None]
@@ -131,6 +139,44 @@ def unbatched(path: Path, batched: bool, several: bool) -> Path:
     if not several:
         path = path._replace(coefficients=path.coefficients[..., 0])
     return path if batched else Path(*(a[0] for a in path))
+
+
+def norm(residual: Float[Array, "v r c"]) -> Float[Array, " v"]:
+    """Euclidean, over all right-hand sides that select together."""
+    return jnp.sqrt(jnp.sum(jnp.square(residual), axis=(1, 2)))
+
+
+def floor(tolerance: Float[Array, ""], dtype: jnp.dtype) -> Float[Array, ""]:
+    """The part of a norm to end at: no less than rounding leaves of it."""
+    return jnp.maximum(tolerance, 4 * epsilon(dtype))
+
+
+def ended(
+    norm: Float[Array, " v"], start: Float[Array, " v"], tolerance: Float[Array, ""]
+) -> Int[Array, " v"]:
+    """The status of a pursuit by the norms of its residual, now and at the start."""
+    status = jnp.where(norm <= floor(tolerance, norm.dtype) * start, CONVERGED, RUNNING)
+    finite = jnp.isfinite(norm) & jnp.isfinite(start)
+    return jnp.where(finite, status, NOT_FINITE).astype(jnp.int32)
+
+
+def passed_over(
+    status: Int[Array, " v"],
+    dependent: Bool[Array, "v D"],
+    residual: Float[Array, "v D c"],
+    b: Float[Array, "v D c"],
+    diagonal: Float[Array, "v D"],
+    explained: Float[Array, " v"],
+) -> Int[Array, " v"]:
+    """`TRUNCATED` if atoms that this precision cannot tell from those selected had something left.
+
+    In exact arithmetic an atom in the span of those selected has no residual.
+    """
+    # What rounding may leave of `b_i - a_i'w`, by the sizes of its two sides.
+    size = jnp.sum(jnp.square(b), axis=2) + diagonal * explained[:, None]
+    left = jnp.sum(jnp.square(residual), axis=2) > (_LEFT * epsilon(b.dtype)) ** 2 * size
+    lost = jnp.any(dependent & left, axis=1) & (status < TRUNCATED)
+    return jnp.where(lost, TRUNCATED, status).astype(jnp.int32)
 
 
 def take(free: Bool[Array, "v D"], score: Float[Array, "v D"]) -> Int[Array, " v"]:

@@ -5,13 +5,14 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from .._numerics import as_float, dot, epsilon
+from .._numerics import dot, epsilon
 from .._status import CONVERGED, EXHAUSTED, INDEFINITE, NOT_FINITE, RUNNING
 from .._types import Key
 from .conjugate import NOISE
-from .path import Path, from_directions, unbatched
+from .path import Path, ended, from_directions, norm, passed_over
 from .system import Columns, check_atoms, system
 
 # The best of 59 is with probability 0.95 among the best twentieth of all.
@@ -35,7 +36,7 @@ class State(NamedTuple):
 def init(b: Float[Array, "v D c"], *, max_atoms: int) -> State:
     """No atoms, `w = 0`."""
     v, D, c = b.shape
-    zero = jnp.all(b == 0, axis=(1, 2))
+    start = norm(b)
     return State(
         directions=jnp.zeros((v, max_atoms, max_atoms), b.dtype),
         weights=jnp.zeros((v, max_atoms, c), b.dtype),
@@ -45,7 +46,7 @@ def init(b: Float[Array, "v D c"], *, max_atoms: int) -> State:
         free=jnp.ones((v, D), bool),
         size=jnp.zeros(v, jnp.int32),
         step=jnp.zeros((), jnp.int32),
-        status=jnp.where(zero, CONVERGED, RUNNING).astype(jnp.int32),
+        status=ended(start, start, jnp.zeros((), b.dtype)),
     )
 
 
@@ -54,6 +55,7 @@ def step(
     columns: Columns,
     b: Float[Array, "v D c"],
     diagonal: Float[Array, "v D"],
+    rounded: Float[Array, "v D"],
     key: Key,
     *,
     subset: int,
@@ -71,7 +73,8 @@ def step(
     among = columns.entries(inside, choice.atom[:, None])[:, :, 0]
     among = jnp.where(state.support >= 0, among, 0)
     shares = dot(state.directions, among[:, :, None])[:, :, 0]
-    return advance(state, choice, shares, diagonal[lane, choice.atom])
+    square, at = diagonal[lane, choice.atom], rounded[lane, choice.atom]
+    return advance(state, choice, shares, square, at)
 
 
 def draw(state: State, key: Key, *, subset: int) -> tuple[Float[Array, "v r"], Int[Array, "v r"]]:
@@ -115,7 +118,11 @@ def choose(
 
 
 def advance(
-    state: State, choice: Choice, shares: Float[Array, "v k"], square: Float[Array, " v"]
+    state: State,
+    choice: Choice,
+    shares: Float[Array, "v k"],
+    square: Float[Array, " v"],
+    rounded: Float[Array, " v"],
 ) -> State:
     """Move along the direction of the atom chosen.
 
@@ -124,13 +131,14 @@ def advance(
         choice: the atom.
         shares: `p_j'A e_s` of the directions so far, 0 of the others.
         square: `a_ss`.
+        rounded: what it was rounded at; see `conjugate.pursue`.
     """
     running = state.status == RUNNING
     v, k = state.support.shape
     lane, dtype = jnp.arange(v, dtype=jnp.int32), shares.dtype
     atom, found = choice.atom, choice.found
     pivot = square - jnp.sum(jnp.square(shares), axis=1)
-    independent = pivot > NOISE * epsilon(dtype) * square
+    independent = pivot > NOISE * epsilon(dtype) * rounded
     adds = running & found & independent
     slot = jnp.where(adds, state.size, k)  # k: nowhere
     at_slot = jnp.arange(k, dtype=jnp.int32)[None, :] == slot[:, None]
@@ -144,7 +152,7 @@ def advance(
 
     status = jnp.where(size >= k, EXHAUSTED, RUNNING)
     status = jnp.where(~found, CONVERGED, status)
-    indefinite = found & (pivot < -jnp.sqrt(epsilon(dtype)) * square)
+    indefinite = found & (pivot < -float(np.sqrt(epsilon(dtype))) * jnp.abs(rounded))
     status = jnp.where(indefinite, INDEFINITE, status)
     finite = choice.finite & jnp.all(jnp.isfinite(along), axis=1) & jnp.isfinite(pivot)
     status = jnp.where(finite, status, NOT_FINITE)
@@ -166,6 +174,7 @@ def run(
     columns: Columns,
     b: Float[Array, "v D c"],
     diagonal: Float[Array, "v D"],
+    rounded: Float[Array, "v D"],
     key: Key,
     *,
     max_atoms: int,
@@ -174,7 +183,7 @@ def run(
     """Steps until every pursuit has ended."""
     state = jax.lax.while_loop(
         lambda state: jnp.any(state.status == RUNNING),
-        lambda state: step(state, columns, b, diagonal, key, subset=subset),
+        lambda state: step(state, columns, b, diagonal, rounded, key, subset=subset),
         init(b, max_atoms=max_atoms),
     )
     blank = jnp.zeros((b.shape[0], max_atoms + 1), b.dtype)
@@ -192,9 +201,14 @@ def run(
     everywhere = jax.vmap(lambda b, rows, w: b[None] - _images(rows, w))
     rows = jax.lax.map(columns, at.T)  # k v D
     residual = everywhere(b, jnp.moveaxis(rows, 1, 0), path.coefficients)
-    norm = jnp.sqrt(jnp.sum(jnp.square(residual), axis=(2, 3)))
-    start = jnp.sqrt(jnp.sum(jnp.square(b), axis=(1, 2)))
-    return path._replace(residual_norm=jnp.concatenate([start[:, None], norm], axis=1))
+    norms = jnp.concatenate([norm(b)[:, None], jax.vmap(norm)(residual)], axis=1)
+    # No longer free, and not selected: found to depend on those selected.
+    seen = ~state.free
+    lane = jnp.arange(b.shape[0], dtype=jnp.int32)[:, None]
+    selected = jnp.where(state.support < 0, b.shape[1], state.support)
+    dependent = seen.at[lane, selected].set(False, mode="drop")
+    status = passed_over(path.status, dependent, residual[:, -1], b, rounded, path.explained[:, -1])
+    return path._replace(residual_norm=norms, status=status)
 
 
 def scdpp(
@@ -203,7 +217,7 @@ def scdpp(
     *,
     key: Key,
     max_atoms: int,
-    subset: int = SUBSET,
+    subset: int | None = None,
 ) -> Path:
     """Sparse conjugate directions pursuit, each atom the best of a random subset of those left.
 
@@ -216,7 +230,7 @@ def scdpp(
             of a batch.
         key: decides the subsets, the same for all systems of a batch.
         max_atoms: length of the path (static).
-        subset: atoms looked at in each step, rho (static).
+        subset: atoms looked at in each step, rho (static); by default 59, or all if there are less.
 
     Returns:
         `Path`; see `scdp`.
@@ -226,13 +240,13 @@ def scdpp(
     """
     if callable(A):
         raise TypeError("A: expected a matrix; its entries are looked at one by one")
-    posed = system(A, as_float(b), None)
+    posed = system(A, b, None)
     D = posed.b.shape[1]
-    max_atoms = check_atoms(max_atoms, D)
-    if not 1 <= subset <= D:
-        raise ValueError(f"subset: expected 1 to {D}, the atoms there are; got {subset}")
-    path = run(posed.columns, posed.b, posed.diagonal, key, max_atoms=max_atoms, subset=int(subset))
-    return unbatched(path, posed.batched, posed.several)
+    sizes = {
+        "max_atoms": check_atoms(max_atoms, D),
+        "subset": min(SUBSET, D) if subset is None else check_atoms(subset, D, "subset"),
+    }
+    return posed.own(run(posed.columns, posed.b, posed.diagonal, posed.diagonal, key, **sizes))
 
 
 def _images(rows: Float[Array, "k D"], weights: Float[Array, "k k c"]) -> Float[Array, "k D c"]:

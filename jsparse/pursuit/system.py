@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
-from .._numerics import as_float, dot, is_concrete
+from .._numerics import dot, exponents, is_concrete, times_power
+from .path import Path, unbatched
 
 Column = Callable[..., Float[Array, " D"]]
 """From the number of an atom to its column of `A`."""
@@ -22,64 +23,105 @@ class Columns(eqx.Module):
         matrix: one for each system, one for all, or those that `owner` deals out.
         column: a function instead.
         owner: which matrix is that of each system, if not each has its own.
+        exponent: what is given of each system is `2**-exponent` times its matrix.
     """
 
     matrix: Float[Array, "g D D"] | Float[Array, "D D"] | None
     column: Column | None = None
     owner: Int[Array, " v"] | None = None
+    exponent: Int[Array, " v"] | None = None
 
     def __call__(self, atoms: Int[Array, " v"]) -> Float[Array, "v D"]:
         """Column `atoms[i]` of matrix i."""
         if self.matrix is None:
             assert self.column is not None
-            return jax.vmap(self.column)(atoms)
-        if self.matrix.ndim == 2:
-            return self.matrix[atoms]
-        return self.matrix[self._own(atoms.shape[0]), atoms]
+            columns = jax.vmap(self.column)(atoms)
+        elif self.matrix.ndim == 2:
+            columns = self.matrix[atoms]
+        else:
+            columns = self.matrix[self._own(atoms.shape[0]), atoms]
+        return self._scaled(columns)
 
     def entries(self, rows: Int[Array, "v r"], atoms: Int[Array, "v k"]) -> Float[Array, "v r k"]:
         """Entries at some rows and columns of each matrix, which must be there."""
         assert self.matrix is not None
         if self.matrix.ndim == 2:
-            return self.matrix[rows[:, :, None], atoms[:, None, :]]
+            return self._scaled(self.matrix[rows[:, :, None], atoms[:, None, :]])
         own = self._own(rows.shape[0])[:, None, None]
-        return self.matrix[own, rows[:, :, None], atoms[:, None, :]]
+        return self._scaled(self.matrix[own, rows[:, :, None], atoms[:, None, :]])
+
+    def _scaled(self, values: Float[Array, "v ..."]) -> Float[Array, "v ..."]:
+        return values if self.exponent is None else times_power(values, -self.exponent)
 
     def _own(self, v: int) -> Int[Array, " v"]:
         return jnp.arange(v, dtype=jnp.int32) if self.owner is None else self.owner
 
 
+class Scale(NamedTuple):
+    """Powers of two that A and b were divided by, so that squares neither overflow nor vanish."""
+
+    A: Int[Array, " v"]
+    b: Int[Array, " v"]
+
+    def undone(self, path: Path) -> Path:
+        """The path of the systems before."""
+        return path._replace(
+            coefficients=times_power(path.coefficients, self.b - self.A),
+            residual_norm=times_power(path.residual_norm, self.b),
+            explained=times_power(path.explained, 2 * self.b - self.A),
+        )
+
+
+def scaled(
+    columns: Columns, b: Float[Array, "v D c"], diagonal: Float[Array, "v D"]
+) -> tuple[Columns, Float[Array, "v D c"], Float[Array, "v D"], Scale]:
+    """Systems whose largest numbers are near 1."""
+    scale = Scale(exponents(diagonal), exponents(b))
+    columns = eqx.tree_at(lambda c: c.exponent, columns, scale.A, is_leaf=lambda x: x is None)
+    return columns, times_power(b, -scale.b), times_power(diagonal, -scale.A), scale
+
+
 class System(NamedTuple):
-    """A batch of systems `A w = b`."""
+    """A batch of systems `A w = b`, scaled."""
 
     columns: Columns
     b: Float[Array, "v D c"]
     diagonal: Float[Array, "v D"]
+    scale: Scale
     batched: bool  # whether the caller's arrays had an axis of systems
     several: bool  # and one of right-hand sides
+
+    def own(self, path: Path) -> Path:
+        """A path of these systems as the caller posed them."""
+        return unbatched(self.scale.undone(path), self.batched, self.several)
 
 
 def system(
     A: Float[ArrayLike, "..."] | Column, b: Float[ArrayLike, "..."], diagonal: ArrayLike | None
 ) -> System:
     """Check the arguments of a pursuit of normal equations, and bring them to one form."""
-    b = as_float(b)
     if callable(A):
         if diagonal is None:
             raise ValueError("diagonal: expected that of A, which is given by its columns")
-        if b.ndim not in (1, 2):
-            raise ValueError(f"b: expected shape (D,) or (D, c), got {b.shape}")
         # A pytree, so that the arrays within are traced.
         is_tree = isinstance(A, eqx.Module | jax.tree_util.Partial)
         function: Any = A if is_tree else jax.tree_util.Partial(A)
         columns, batched = Columns(None, function), False
-        own = jnp.asarray(diagonal, b.dtype)
+        own, b = in_one_dtype(diagonal, b)
+        if b.ndim not in (1, 2):
+            raise ValueError(f"b: expected shape (D,) or (D, c), got {b.shape}")
         if own.shape != b.shape[:1]:
             raise ValueError(f"diagonal: expected shape {b.shape[:1]}, got {own.shape}")
+        one = jax.eval_shape(function, jax.ShapeDtypeStruct((), jnp.int32))
+        if (one.shape, one.dtype) != (own.shape, own.dtype):
+            raise ValueError(
+                f"A: expected columns of shape {own.shape} and dtype {own.dtype}, as the diagonal "
+                f"and b; got {one.shape} and {one.dtype}"
+            )
     else:
         if diagonal is not None:
             raise ValueError("diagonal: expected None with a matrix, which has its own")
-        A = jnp.asarray(A, b.dtype)
+        A, b = in_one_dtype(A, b)
         if A.ndim not in (2, 3) or A.shape[-1] != A.shape[-2]:
             raise ValueError(f"A: expected shape (D, D) or (v, D, D), got {A.shape}")
         batched = A.ndim == 3
@@ -92,11 +134,19 @@ def system(
     b = b if several else b[..., None]
     if not batched:
         b, own = b[None], own[None]
-    return System(columns, b, own, batched, several)
+    return System(*scaled(columns, b, own), batched, several)
+
+
+def in_one_dtype(a: ArrayLike, b: ArrayLike) -> tuple[Array, Array]:
+    """As arrays of the more precise floating dtype of the two; integers take that of the other."""
+    a, b = jnp.asarray(a), jnp.asarray(b)
+    floating = [x.dtype for x in (a, b) if jnp.issubdtype(x.dtype, jnp.floating)]
+    dtype = jnp.result_type(*floating) if floating else jnp.result_type(float)
+    return a.astype(dtype), b.astype(dtype)
 
 
 class GramColumns(eqx.Module):
-    """Columns of `X'X` without forming it."""
+    """Columns of `X'X` without forming it; its condition is the square of that of X."""
 
     X: Float[Array, "n D"]
 
@@ -105,15 +155,24 @@ class GramColumns(eqx.Module):
         return dot(self.X[:, atom], self.X)
 
 
-def check_atoms(max_atoms: int, n_atoms: int) -> int:
+def check_atoms(count: int, n_atoms: int, name: str = "max_atoms", what: str = "atoms") -> int:
     """A whole number of atoms that there are."""
-    if isinstance(max_atoms, bool) or not isinstance(max_atoms, int | np.integer):
-        raise TypeError(f"max_atoms: expected a whole number, got {max_atoms!r}")
-    if not 1 <= max_atoms <= n_atoms:
-        raise ValueError(
-            f"max_atoms: expected 1 to {n_atoms}, the atoms there are; got {max_atoms}"
-        )
-    return int(max_atoms)
+    if not 1 <= _whole(name, count) <= n_atoms:
+        raise ValueError(f"{name}: expected 1 to {n_atoms}, the {what} there are; got {count}")
+    return int(count)
+
+
+def check_count(name: str, value: int) -> int:
+    """A whole number of at least 1."""
+    if _whole(name, value) < 1:
+        raise ValueError(f"{name}: expected at least 1, got {value}")
+    return int(value)
+
+
+def _whole(name: str, value: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{name}: expected a whole number, got {value!r}")
+    return int(value)
 
 
 def check_nonnegative(name: str, value: ArrayLike) -> None:

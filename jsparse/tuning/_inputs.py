@@ -13,26 +13,29 @@ from ..machines.fixed_size import check_finite
 Task = Literal["classification", "regression"]
 
 
-def finite_table(X: ArrayLike) -> Float[Array, "n d"]:
+def finite_table(X: ArrayLike, name: str = "X") -> Float[Array, "n d"]:
     """A table of finite numbers as floats, 64 bits only where JAX has them."""
     table = np.asarray(X)
     if table.dtype.kind not in "biuf":
-        raise ValueError(f"X: expected numbers, got dtype {table.dtype}")
+        raise ValueError(f"{name}: expected numbers, got dtype {table.dtype}")
     if table.ndim != 2 or 0 in table.shape:
         raise ValueError(
-            f"X: expected shape (n, d) with at least one row and column, got {table.shape}"
+            f"{name}: expected shape (n, d) with at least one row and column, got {table.shape}"
         )
-    check_finite("X", table)
+    check_finite(name, table)
     with np.errstate(over="ignore"):
         cast = table.astype(jax.dtypes.canonicalize_dtype(np.result_type(table.dtype, np.float32)))
     if not np.isfinite(cast).all():
-        raise ValueError(f"X: expected values that fit {cast.dtype}, got {np.abs(table).max()}")
+        raise ValueError(
+            f"{name}: expected values that fit {cast.dtype}, got {np.abs(table).max()}"
+        )
     return jnp.asarray(cast)
 
 
 def whole(name: str, value: Any, least: int, most: int, what: str) -> int:
     """A whole number within bounds."""
-    if not isinstance(value, int | np.integer) or not least <= value <= most:
+    number = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not number or not least <= value <= most:
         raise ValueError(
             f"{name}: expected a whole number between {least} and {what} ({most}), got {value!r}"
         )

@@ -13,6 +13,7 @@ from .._status import EXHAUSTED, PRECISION_LOST
 from .._types import Key
 from ..kernels import Kernel
 from ..multiclass import Code
+from ._inputs import whole
 from .cross_validation import standard_error
 from .folds import Folds
 from .path_validation import PathValidation, cross_validate_path
@@ -22,18 +23,26 @@ from .problem import Scoring, kernel_at
 class Stopping(NamedTuple):
     """When a path has become long enough (Karsmakers 2011, eq. 38).
 
-    The cross-validated error with k prototypes differs from the mean of the `window` before by less
-    than `tolerance` of itself.
+    The cross-validated error with k prototypes differs from the mean of the `window` before by at
+    most `tolerance` of itself.
     """
 
     window: int = 10
     tolerance: float = 1e-3
 
+    def check(self) -> None:
+        """Raise unless the window is a whole number and the tolerance a number that make sense."""
+        whole("stopping.window", self.window, 1, 10**6, "a million")
+        if not (isinstance(self.tolerance, int | float) and 0 < self.tolerance < 1):
+            raise ValueError(
+                f"stopping.tolerance: expected a number between 0 and 1, got {self.tolerance!r}"
+            )
+
     def length(self, scores: Float[np.ndarray, " k"]) -> int | None:
         """The number of prototypes at which it stops; None if it does not."""
         for k in range(self.window, len(scores)):
             before = np.mean(scores[k - self.window : k])
-            if abs(before - scores[k]) < self.tolerance * abs(scores[k]):
+            if abs(before - scores[k]) <= self.tolerance * abs(scores[k]):
                 return k + 1
         return None
 

@@ -10,9 +10,8 @@ from jaxtyping import Array, Float, Int
 from .._blocks import systems_at_once
 from .._numerics import dot
 from .._types import Key
-from ..features import KernelColumns
 from ..kernels import Kernel
-from ..machines.scdp import NU, centred, intercept_path, select
+from ..machines.scdp import NU, candidate_columns, intercept_path, select
 from ..multiclass import Code, Decoding
 from ..normal_equations import NormalEquations, accumulate_folds
 from ..pursuit.path import Path
@@ -91,10 +90,9 @@ def cross_validate_path(
         w=jnp.where(folds.valid, folds.gather(w), 0),
         label=None if code is None else folds.gather(y),
     )
-    columns = KernelColumns(kernel, candidates)
+    columns = candidate_columns(kernel, candidates)
     per_fold = accumulate_folds(columns, rows.X, rows.y, rows.w, block_rows=block_rows)
     total = jax.tree.map(lambda a: jnp.sum(a, axis=0), per_fold)
-    gram = kernel.gram(candidates)
     limit = jnp.asarray(nu, X.dtype)
 
     v, s = rows.w.shape[0], C.shape[0]
@@ -105,17 +103,19 @@ def cross_validate_path(
         """Of some folds losses, summed over the rows of each, `g k`, status, and predictions."""
         c, fold, sums = of
         train = jax.tree.map(lambda t, a: t[None] - a, total, sums)
-        A, b = jax.vmap(lambda train: centred(train, gram, c, limit))(train)
+        A, b, rounded, feature_sum = jax.vmap(lambda train: columns.posed(train, c, limit))(train)
         # One pursuit for each fold; if separate, for each problem of each fold.
         owner = jnp.repeat(jnp.arange(together, dtype=jnp.int32), problems)
 
         def lanes(a: Array) -> Array:  # `g .. l` to `g*l .. 1`
             return jnp.moveaxis(a, -1, 1).reshape(-1, *a.shape[1:-1], 1) if separate else a
 
-        path = select(A, lanes(b), owner, key, max_prototypes=max_prototypes, subset=subset)
+        path = select(
+            A, lanes(b), rounded, owner, key, max_prototypes=max_prototypes, subset=subset
+        )
         intercepts = intercept_path(
             path,
-            jnp.take_along_axis(train.feature_sum[owner], jnp.maximum(path.support, 0), axis=1),
+            jnp.take_along_axis(feature_sum[owner], jnp.maximum(path.support, 0), axis=1),
             lanes(train.target_sum),
             (train.weight_sum + limit)[owner],
         )

@@ -181,5 +181,5 @@ def check_sizes(sizes: Sequence[int], most: int, what: str) -> list[int]:
 
 def check_tolerance(tolerance: float) -> None:
     """Raise unless it is a number of at least 0."""
-    if not 0 <= tolerance < math.inf:
-        raise ValueError(f"tolerance: expected a number of at least 0, got {tolerance}")
+    if not (isinstance(tolerance, int | float | np.number) and 0 <= tolerance < math.inf):
+        raise ValueError(f"tolerance: expected a number of at least 0, got {tolerance!r}")

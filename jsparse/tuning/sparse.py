@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike, Float, Int
 
 from .._types import Key
 from ..expansion import KernelExpansion
@@ -157,8 +157,8 @@ def train_path(
         key: decides candidates, folds, random subsets and search.
         max_prototypes: length of the path; by default 300, or as many as there are candidates or
             rows to train on.
-        candidates: their number, "all" rows, or points of the caller's in raw units, shape `M d`;
-            by default all rows up to 1000.
+        candidates: their number, "all" rows with weight, or points of the caller's in raw units,
+            shape `M d`; by default all rows up to 1000.
         candidate_method: "k_center" (farthest points, the paper's), "k_means", "renyi", "uniform".
         subset: SCDPP: candidates looked at for each prototype, "auto" for the paper's 59.
         stopping: end paths where their error no longer changes (eq. 38), to save time; by default
@@ -218,17 +218,22 @@ def train_path(
             else:
                 target = 2 * target - 1
         wj = None if wa is None else jnp.asarray(wa, Xa.dtype)
-        points, M = _count_candidates(candidates, candidate_method, n, d)
+        present = np.ones(n, bool) if wa is None else wa > 0
+        points, M = _count_candidates(candidates, candidate_method, int(present.sum()), d)
+        if stopping is not None:
+            if not isinstance(stopping, Stopping):
+                raise TypeError(f"stopping: expected a Stopping or None, got {stopping!r}")
+            stopping.check()
         candidate_key, fold_key, subset_key, search_key = jax.random.split(key, 4)
         template = make_kernel(kernel, d)
         table = make_folds(fold_key, folds, n, None if classes is None else targets)
-        least = n - int(np.asarray(table.valid).sum(axis=1).max())
-        most = min(M, least)
+        without = present.sum() - _rows_of_folds(table, present)
+        most = min(M, int(without.min()))
         k = min(MAX_PROTOTYPES, most) if max_prototypes is None else max_prototypes
         k = whole("max_prototypes", k, 1, most, "the candidates and the rows without a fold")
-        rho = SUBSET if isinstance(subset, str) else subset
+        rho = min(SUBSET, M) if isinstance(subset, str) and subset == "auto" else subset
         if rho is not None:
-            rho = whole("subset", min(rho, M) if subset == "auto" else rho, 1, M, "the candidates")
+            rho = whole("subset", rho, 1, M, "the candidates")
 
         with clock(seconds, "candidates"):
             scaling = standardize(Xa, wj)
@@ -237,7 +242,7 @@ def train_path(
             if points is not None:
                 chosen = scaling.apply(points.astype(Xa.dtype))
             else:
-                chosen = _candidates(candidate_key, candidate_method, Z, M, labels, wa)
+                chosen = _candidates(candidate_key, candidate_method, Z, M, labels, wa, present)
             chosen = jax.block_until_ready(chosen)
 
         tuned_leaves, fixed = split_kernel(template, Xa.dtype, tune_kernel=tune_kernel)
@@ -339,15 +344,26 @@ def _count_candidates(
         if candidates != "all":
             raise ValueError(f"candidates: expected a number, 'all' or points, got {candidates!r}")
         return None, n
-    if candidates is None or isinstance(candidates, int | np.integer):
-        M = min(n, CANDIDATES) if candidates is None else candidates
-        return None, whole("candidates", M, 1, n, "the number of rows")
-    points = finite_table(candidates)
-    if points.shape[1] != d or len(points) > n:
-        raise ValueError(
-            f"candidates: expected shape (M, {d}) with at most {n} points, got {points.shape}"
-        )
+    if candidates is None or np.ndim(candidates) == 0:
+        M: Any = min(n, CANDIDATES) if candidates is None else candidates
+        return None, whole("candidates", M, 1, n, "the number of rows with weight")
+    points = finite_table(candidates, "candidates")
+    if points.shape[1] != d:
+        raise ValueError(f"candidates: expected shape (M, {d}), got {points.shape}")
     return points, len(points)
+
+
+def _rows_of_folds(folds: Folds, present: np.ndarray) -> Int[np.ndarray, " v"]:
+    """Rows with weight in every fold; each must have some, and leave some."""
+    valid = np.asarray(folds.valid)
+    rows = (valid & present[np.where(valid, np.asarray(folds.index), 0)]).sum(axis=1)
+    empty = np.flatnonzero((rows == 0) | (rows == present.sum()))
+    if len(empty) > 0:
+        raise ValueError(
+            f"folds: expected rows with weight in every fold and outside of it; fold {empty[0]} "
+            f"has {rows[empty[0]]} of {present.sum()}"
+        )
+    return rows
 
 
 def _candidates(
@@ -357,9 +373,10 @@ def _candidates(
     M: int,
     labels: np.ndarray | None,
     weights: np.ndarray | None,
+    present: np.ndarray,
 ) -> Float[Array, "M d"]:
-    if len(Z) == M:
-        return Z
+    if present.sum() == M:
+        return Z[np.flatnonzero(present)]
     w = None if weights is None else jnp.asarray(weights, Z.dtype)
     if method == "k_center":
         return Z[k_center(key, Z, M, w).indices]
