@@ -5,12 +5,19 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from .._numerics import dot, epsilon
-from .._status import CONVERGED, EXHAUSTED, INDEFINITE, NOT_FINITE, RUNNING
+from .._numerics import dot, epsilon, is_concrete
+from .._status import CONVERGED, EXHAUSTED, INDEFINITE, NOT_FINITE, PRECISION_LOST, RUNNING
 from .._types import ScalarLike
-from .system import Column, Columns, check_atoms, check_nonnegative, system
+from .path import LOST
+from .system import Column, Columns, System, check_atoms, check_nonnegative, system
+
+# Where a pivot is noise, in units of the precision. Fewer than in `conjugate`, as an atom passed
+# over may rise above the level: in float32, on kernel columns closer than a lengthscale, 256 was
+# seen to lose the path from 1e-4 of the largest penalty on, 16 not before 1e-5.
+NOISE = 16
 
 
 class AnglePath(NamedTuple):
@@ -24,6 +31,7 @@ class AnglePath(NamedTuple):
     cardinality: Int[Array, " s+1"]  # atoms active until the corner
     residual_norm: Float[Array, " s+1"]  # |b - A w|
     explained: Float[Array, " s+1"]  # 2 b'w - w'A w, so much of |y|^2
+    condition: Float[Array, " s+1"]  # estimate for the atoms active until there, of A scaled
     steps: Int[Array, ""]
     status: Int[Array, ""]
 
@@ -35,11 +43,13 @@ class State(NamedTuple):
     sign: Float[Array, " k"]  # of their correlations
     columns: Float[Array, "k D"]  # of A
     factor: Float[Array, "k k"]  # lower Cholesky factor of A among them, 1 on empty places
+    inverse: Float[Array, ""]  # trace of the inverse of A among them, scaled to unit diagonal
     weights: Float[Array, " k"]
     count: Int[Array, ""]
     correlation: Float[Array, " D"]  # b - A w
-    free: Bool[Array, " D"]  # neither active nor found to depend on those
-    dropped: Int[Array, ""]  # atom that has just left, -1: it may not come back at once
+    coming: Int[Array, ""]  # atom that has drawn level, -1: none
+    passed: Bool[Array, " D"]  # atoms found to depend on those active
+    excess: Float[Array, ""]  # largest violation of the conditions of a corner so far
     path: AnglePath
 
 
@@ -50,25 +60,32 @@ def init(
     D, k, s = b.shape[0], max_atoms, max_steps
     largest = jnp.max(jnp.abs(b))
     zero = jnp.zeros(s + 1, b.dtype)
+    status = jnp.where(largest == 0, CONVERGED, RUNNING)
+    # A sum over rows errs by less than the root of the precision.
+    indefinite = jnp.min(diagonal) < -jnp.sqrt(epsilon(b.dtype)) * jnp.max(jnp.abs(diagonal))
     path = AnglePath(
         coefficients=jnp.zeros((s + 1, D), b.dtype),
         penalty=zero + largest,
         cardinality=jnp.zeros(s + 1, jnp.int32),
         residual_norm=zero + jnp.linalg.norm(b),
         explained=zero,
+        condition=zero + 1,
         steps=jnp.zeros((), jnp.int32),
-        status=jnp.where(largest == 0, CONVERGED, RUNNING).astype(jnp.int32),
+        status=jnp.where(indefinite, INDEFINITE, status).astype(jnp.int32),
     )
+    first = jnp.argmax(jnp.where(diagonal > 0, jnp.abs(b), -1))
     return State(
         active=jnp.full(k, -1, jnp.int32),
         sign=jnp.zeros(k, b.dtype),
         columns=jnp.zeros((k, D), b.dtype),
         factor=jnp.eye(k, dtype=b.dtype),
+        inverse=jnp.zeros((), b.dtype),
         weights=jnp.zeros(k, b.dtype),
         count=jnp.zeros((), jnp.int32),
         correlation=b,
-        free=diagonal > 0,
-        dropped=jnp.full((), -1, jnp.int32),
+        coming=jnp.where(diagonal[first] > 0, first, -1).astype(jnp.int32),
+        passed=jnp.zeros(D, bool),
+        excess=jnp.zeros((), b.dtype),
         path=path,
     )
 
@@ -82,132 +99,125 @@ def step(
     *,
     lasso: bool,
 ) -> State:
-    """Let one atom come, and go along the equiangular direction to the next corner.
+    """Let the atom come that has drawn level, and go along the equiangular direction to a corner.
 
     The next corner is where an atom outside has as large a correlation as those inside or, for the
-    LASSO, where a coefficient inside passes zero and its atom leaves.
+    LASSO, where a coefficient inside passes zero and its atom leaves. Which atoms may do so is
+    decided by the direction they move in, so that of several at once each has its turn, by steps of
+    length 0.
     """
-    k, D = state.active.shape[0], b.shape[0]
+    path = state.path
+    k, D, s = state.active.shape[0], b.shape[0], path.penalty.shape[0] - 1
     eps = epsilon(b.dtype)
-    place = jnp.arange(D, dtype=jnp.int32)
+    root_eps = float(np.sqrt(eps))
     slots = jnp.arange(k, dtype=jnp.int32)
 
-    # An atom comes, unless one has just left or there is no room.
-    outside = state.free & (place != state.dropped)
-    atom = jnp.argmax(jnp.where(outside, jnp.abs(state.correlation), -1)).astype(jnp.int32)
-    wanted = (state.dropped < 0) & jnp.any(outside) & (state.count < k)
+    # One in the span of those inside keeps level with them without coming, and is passed over.
+    atom, wanted = jnp.maximum(state.coming, 0), state.coming >= 0
     column = columns(atom[None])[0]
-    among = jnp.where(state.active >= 0, column[jnp.maximum(state.active, 0)], 0)
+    own, at = diagonal[atom], jnp.maximum(state.active, 0)
+    among = jnp.where(state.active >= 0, column[at], 0)
     row = jax.scipy.linalg.solve_triangular(state.factor, among, lower=True)
     pivot = column[atom] - jnp.sum(jnp.square(row))
-    joins = wanted & (pivot > 16 * eps * diagonal[atom])
+    passes = wanted & ~(pivot > NOISE * eps * own)
+    # |a_ij|^2 <= a_ii a_jj, to the rounding of either side.
+    most = own * ((1 + root_eps) * diagonal + NOISE * eps * jnp.max(diagonal))
+    indefinite = wanted & ((pivot < -root_eps * own) | jnp.any(jnp.square(column) > most))
+    exhausted = ~passes & ((path.steps >= s) | (wanted & (state.count >= k)))
+    moves = ~indefinite & ~exhausted
+    joins = wanted & ~passes & moves
     new = joins & (slots == state.count)
     root = jnp.sqrt(jnp.where(joins, pivot, 1))
     factor = jnp.where(new[:, None], (row + jnp.where(new, root, 0))[None, :], state.factor)
+    shares = jax.scipy.linalg.solve_triangular(state.factor, row, lower=True, trans=1)
+    grown = state.inverse + (own + jnp.sum(diagonal[at] * jnp.square(shares))) / jnp.square(root)
+    inverse = jnp.where(joins, grown, state.inverse)
     kept_columns = jnp.where(new[:, None], column[None, :], state.columns)
     active = jnp.where(new, atom, state.active)
     sign = jnp.where(new, jnp.sign(state.correlation[atom]), state.sign)
     count = state.count + joins.astype(jnp.int32)
-    free = state.free & ~(wanted & (place == atom))
-    # An atom in the span of those inside is passed over, without a move.
-    moves = joins | ~wanted
+    passed = state.passed | (passes & (jnp.arange(D, dtype=jnp.int32) == atom))
 
     # The direction in which all correlations inside fall at the same rate.
-    direction = jax.scipy.linalg.cho_solve((factor, True), sign)
-    direction = jnp.where(active >= 0, direction, 0)
+    inside, at = active >= 0, jnp.maximum(active, 0)
+    direction = jnp.where(inside, jax.scipy.linalg.cho_solve((factor, True), sign), 0)
     slope = dot(direction, kept_columns)
-    level = jnp.max(jnp.where(active >= 0, jnp.abs(_at(state.correlation, active)), 0))
-    # Steps at which an atom outside draws level; one that is so already, by a tie, at once.
-    c, behind = state.correlation, -16 * eps * level
-    left = place == state.dropped  # falls below the level, but may draw level with the other sign
-    upper = jnp.where(free & ~(left & (c > 0)), _step(level - c, 1 - slope), jnp.inf)
-    lower = jnp.where(free & ~(left & (c < 0)), _step(level + c, 1 + slope), jnp.inf)
-    ahead = jnp.stack([upper, lower])
-    gamma = jnp.min(jnp.where(ahead > behind, jnp.maximum(ahead, 0), jnp.inf), initial=level)
-    crossing = _step(-state.weights, direction)
-    crossing = jnp.where((active >= 0) & ~new & (crossing > 0), crossing, jnp.inf)
-    first = jnp.argmin(crossing).astype(jnp.int32)
-    leaves = (crossing[first] < gamma) if lasso else jnp.zeros((), bool)
-    leaves = leaves & moves
-    gamma = jnp.where(moves, jnp.where(leaves, crossing[first], gamma), 0)
+    level = jnp.max(jnp.where(inside, jnp.abs(state.correlation[at]), 0))
+    # Rounding, as seen on the atoms inside, whose slope is one.
+    noise = jnp.max(jnp.where(inside, jnp.abs(slope[at] * sign - 1), 0), initial=16 * eps)
+    outside = (diagonal > 0) & ~passed
+    outside = outside.at[jnp.where(inside, active, D)].set(False, mode="drop")
+    both = jnp.stack([state.correlation, -state.correlation])
+    gaining = 1 - jnp.stack([slope, -slope])  # on the level
+    joining = jnp.min(_until(level - both, gaining, outside[None] & (gaining > noise)), axis=0)
+    leaving = _until(state.weights * sign, -direction * sign, inside & (direction * sign < 0))
+    first = jnp.argmin(leaving).astype(jnp.int32)
+    gamma = jnp.min(joining, initial=level)
+    leaves = moves & (leaving[first] <= gamma) if lasso else jnp.zeros((), bool)
+    coming = jnp.where(~leaves & (gamma < level), jnp.argmin(joining), -1).astype(jnp.int32)
+    gamma = jnp.where(moves, jnp.where(leaves, leaving[first], gamma), 0)
 
-    weights = jnp.where(active >= 0, state.weights + gamma * direction, 0)
-    weights = jnp.where(leaves & (slots == first), 0, weights)
-    inside = active >= 0
+    weights = jnp.where(leaves & (slots == first), 0, state.weights + gamma * direction)
     correlation = b - dot(weights, kept_columns)
-    corner = state.path.steps + moves.astype(jnp.int32)
     dense = jnp.zeros(D, b.dtype).at[jnp.where(inside, active, D)].add(weights, mode="drop")
-    explained = dot(b + correlation, dense)
-    dropped = jnp.where(leaves, active[first], -1)
-
-    stay = _leave(active, sign, kept_columns, factor, weights, first, leaves)
-    active, sign, kept_columns, factor, weights = stay
-    path = state.path
-    onward = jnp.arange(path.penalty.shape[0], dtype=jnp.int32) >= corner
     norm, penalty = jnp.linalg.norm(correlation), level - gamma
+    off = jnp.where(inside, jnp.abs(correlation[at] * sign - penalty), 0)
+    excess = jnp.maximum(jnp.max(off), jnp.max(jnp.abs(correlation)) - penalty)
+
     status = jnp.where(penalty <= jnp.maximum(tolerance, 4 * eps) * path.penalty[0], CONVERGED, 0)
-    status = jnp.where(
-        (status == RUNNING)
-        & moves
-        & ((corner >= path.penalty.shape[0] - 1) | ((count >= k) & ~leaves)),
-        EXHAUSTED,
-        status,
-    )
-    status = jnp.where(wanted & (pivot < -jnp.sqrt(eps) * diagonal[atom]), INDEFINITE, status)
+    status = jnp.where(exhausted, EXHAUSTED, status)
+    status = jnp.where(indefinite, INDEFINITE, status)
     status = jnp.where(jnp.isfinite(norm) & jnp.isfinite(penalty), status, NOT_FINITE)
-    return State(
+    # Where an atom was passed over the path has no corner.
+    corner = path.steps + (moves & ~passes).astype(jnp.int32)
+    onward = moves & (jnp.arange(s + 1, dtype=jnp.int32) >= corner)
+    condition = jnp.maximum(count.astype(b.dtype) * inverse, 1)
+    path = AnglePath(
+        coefficients=jnp.where(onward[:, None], dense[None], path.coefficients),
+        penalty=jnp.where(onward, penalty, path.penalty),
+        cardinality=jnp.where(onward, count, path.cardinality),
+        residual_norm=jnp.where(onward, norm, path.residual_norm),
+        explained=jnp.where(onward, dot(b + correlation, dense), path.explained),
+        condition=jnp.where(onward, condition, path.condition),
+        steps=corner,
+        status=status.astype(jnp.int32),
+    )
+    after = State(
         active=active,
         sign=sign,
         columns=kept_columns,
         factor=factor,
+        inverse=inverse,
         weights=weights,
-        count=count - leaves.astype(jnp.int32),
+        count=count,
         correlation=correlation,
-        free=free | (leaves & (place == dropped)),
-        dropped=dropped,
-        path=AnglePath(
-            coefficients=jnp.where(onward[:, None], dense[None], path.coefficients),
-            penalty=jnp.where(onward, penalty, path.penalty),
-            cardinality=jnp.where(onward, count, path.cardinality),
-            residual_norm=jnp.where(onward, norm, path.residual_norm),
-            explained=jnp.where(onward, explained, path.explained),
-            steps=corner,
-            status=status.astype(jnp.int32),
-        ),
+        coming=coming,
+        passed=passed,
+        excess=jnp.maximum(state.excess, jnp.where(moves, excess, 0)),
+        path=path,
     )
+    return jax.lax.cond(leaves, _leave, lambda state, which: state, after, first)
 
 
-def _leave(
-    active: Array,
-    sign: Array,
-    columns: Array,
-    factor: Array,
-    weights: Array,
-    which: Int[Array, ""],
-    leaves: Bool[Array, ""],
-) -> tuple[Array, Array, Array, Array, Array]:
+def _leave(state: State, which: Int[Array, ""]) -> State:
     """Without the atom in place `which`; those behind it move up. Rare, so factored anew."""
-
-    def without() -> tuple[Array, Array, Array, Array, Array]:
-        k = active.shape[0]
-        slots = jnp.arange(k, dtype=jnp.int32)
-        source = jnp.minimum(jnp.where(slots >= which, slots + 1, slots), k - 1)
-        last = slots == k - 1
-        after = jnp.where(last, -1, active[source])
-        inside = after >= 0
-        rows = jnp.where(inside[:, None], columns[source], 0)
-        among = rows[:, jnp.maximum(after, 0)]
-        both = inside[:, None] & inside[None, :]
-        matrix = jnp.where(both, among, jnp.eye(k, dtype=factor.dtype))
-        return (
-            after,
-            jnp.where(inside, sign[source], 0),
-            rows,
-            jnp.linalg.cholesky(matrix),
-            jnp.where(inside, weights[source], 0),
-        )
-
-    return jax.lax.cond(leaves, without, lambda: (active, sign, columns, factor, weights))
+    k = state.active.shape[0]
+    slots = jnp.arange(k, dtype=jnp.int32)
+    source = jnp.minimum(jnp.where(slots >= which, slots + 1, slots), k - 1)
+    active = jnp.where(slots == k - 1, -1, state.active[source])
+    inside = active >= 0
+    columns = jnp.where(inside[:, None], state.columns[source], 0)
+    factor, inverse = _factor(columns[:, jnp.maximum(active, 0)], inside)
+    return state._replace(
+        active=active,
+        sign=jnp.where(inside, state.sign[source], 0),
+        columns=columns,
+        factor=factor,
+        inverse=inverse,
+        weights=jnp.where(inside, state.weights[source], 0),
+        count=state.count - 1,
+        passed=jnp.zeros_like(state.passed),  # some may depend on those active no longer
+    )
 
 
 @functools.partial(jax.jit, static_argnames=("max_atoms", "max_steps", "lasso"))
@@ -222,11 +232,16 @@ def run(
     lasso: bool,
 ) -> AnglePath:
     """Corners until the path ends."""
-    return jax.lax.while_loop(
+    state = jax.lax.while_loop(
         lambda state: state.path.status == RUNNING,
         lambda state: step(state, columns, b, diagonal, tolerance, lasso=lasso),
         init(b, diagonal, max_atoms=max_atoms, max_steps=max_steps),
-    ).path
+    )
+    path, eps = state.path, epsilon(b.dtype)
+    lost = (eps * jnp.max(path.condition) > LOST) | (
+        state.excess > float(np.sqrt(eps)) * path.penalty[0]
+    )
+    return path._replace(status=jnp.maximum(path.status, _lost(lost)))
 
 
 def lars(
@@ -240,18 +255,30 @@ def lars(
     """Least angle regression for `A w = b` (Efron et al. 2004; Karsmakers 2011, Section 2.3).
 
     Atoms come one at a time, each when its correlation `|b - A w|_i` is as large as that of those
-    inside, whose correlations fall together.
+    inside, whose correlations fall together. With the last one that there is the path goes to least
+    squares. An atom in the span of those inside does not come.
 
     Args:
         A: symmetric, positive semi-definite, shape `D D`, or a function that gives its columns, see
             `scdp`.
         b: shape `D`.
-        max_atoms: atoms at most (static); with the last the path goes to least squares.
+        max_atoms: atoms at most (static); the path ends where one more would come.
         tolerance: end when the largest correlation is at most `tolerance max |b|`.
         diagonal: of A, shape `D`, if A is given by columns.
 
+    Returns:
+        `AnglePath`, of `max_atoms` steps at most. Its status: `CONVERGED` by the tolerance or at
+        least squares, `EXHAUSTED` at `max_atoms`, `INDEFINITE` if A is seen not to be positive
+        semi-definite (the path ends before), `PRECISION_LOST` if by `condition` some coefficients
+        may be wrong by more than 1e-3, or if at a corner the correlations are not what they should
+        be by more than the root of the precision (also for a b that is not in the range of A),
+        `NOT_FINITE`.
+
+    Works under `jit` and `vmap`. Not differentiable.
+
     Raises:
         ValueError: for shapes that do not fit, or more atoms than there are.
+        TypeError: if `max_atoms` is no whole number.
     """
     return _path(A, b, max_atoms, max_atoms, tolerance, diagonal, lasso=False)
 
@@ -274,45 +301,104 @@ def lasso(
         A: symmetric, positive semi-definite, shape `D D`, or a function that gives its columns, see
             `scdp`.
         b: shape `D`.
-        max_atoms: atoms active at once at most (static).
-        max_steps: corners at most (static); by default `4 max_atoms`.
+        max_atoms: atoms active at once at most (static); the path ends where one more would come.
+        max_steps: corners at most (static); by default `4 max_atoms`. Of atoms that come or leave
+            together each takes one, at the same lambda.
         tolerance: end when lambda is at most `tolerance max |b|`.
         diagonal: of A, shape `D`, if A is given by columns.
 
+    Returns:
+        `AnglePath`. Its status as of `lars`, `EXHAUSTED` also at `max_steps`.
+
+    Works under `jit` and `vmap`. Not differentiable.
+
     Raises:
-        ValueError: for shapes that do not fit, or more atoms than there are.
+        ValueError: for shapes that do not fit, more atoms than there are, or less than one step.
+        TypeError: if `max_atoms` or `max_steps` is no whole number.
     """
     steps = 4 * max_atoms if max_steps is None else max_steps
     return _path(A, b, max_atoms, steps, tolerance, diagonal, lasso=True)
 
 
-@functools.partial(jax.jit, static_argnames="max_atoms")
 def debiased(
-    path: AnglePath, A: Float[Array, "D D"], b: Float[Array, " D"], *, max_atoms: int
+    path: AnglePath,
+    A: Float[ArrayLike, "D D"] | Column,
+    b: Float[ArrayLike, " D"],
+    *,
+    max_atoms: int | None = None,
+    diagonal: ArrayLike | None = None,
 ) -> AnglePath:
     """Least squares on the atoms of each corner (the de-bias step; Karsmakers 2011, Remark 1).
 
     Args:
-        path: of `lars` or `lasso`.
-        A: shape `D D`.
+        path: of `lars` or `lasso`, of this system.
+        A: shape `D D`, or a function that gives its columns, see `scdp`.
         b: shape `D`.
-        max_atoms: most nonzeros of a corner (static).
+        max_atoms: most nonzeros of a corner (static); by default as many as the path has or, under
+            `jit`, may have.
+        diagonal: of A, shape `D`, if A is given by columns.
+
+    Returns:
+        The path with other `coefficients`, `residual_norm`, `explained` and `condition`; `penalty`
+        is still that of the path. The status is that of the path or, if worse, `PRECISION_LOST` by
+        `condition`, `INDEFINITE` if A among the atoms of a corner is not positive definite,
+        `NOT_FINITE` for NaN or, under `jit`, for more nonzeros than `max_atoms`; such corners are
+        NaN.
+
+    Works under `jit` and `vmap`. Differentiable in both modes with respect to A and b, which leave
+    the atoms of the corners as they are.
+
+    Raises:
+        ValueError: for shapes that do not fit, or more nonzeros than `max_atoms`.
+        TypeError: if `max_atoms` is no whole number.
     """
+    posed = _single(A, b, diagonal)
+    D = posed.b.shape[1]
+    if path.coefficients.ndim != 2 or path.coefficients.shape[1] != D:
+        raise ValueError(
+            f"path: expected coefficients of shape (steps + 1, {D}), got {path.coefficients.shape}"
+        )
+    most = min(D, path.coefficients.shape[0] - 1)
+    if is_concrete(path.coefficients):
+        most = max(1, int(np.max(np.count_nonzero(np.asarray(path.coefficients), axis=1))))
+    size = check_atoms(most if max_atoms is None else max_atoms, D)
+    if size < most and is_concrete(path.coefficients):
+        raise ValueError(f"max_atoms: expected at least {most}, the nonzeros; got {max_atoms}")
+    return _debias(path, posed.columns, posed.b[0, :, 0], max_atoms=size)
+
+
+@functools.partial(jax.jit, static_argnames="max_atoms")
+def _debias(
+    path: AnglePath, columns: Columns, b: Float[Array, " D"], *, max_atoms: int
+) -> AnglePath:
     D = b.shape[0]
 
-    def corner(w: Float[Array, " D"]) -> tuple[Array, Array, Array]:
+    def corner(w: Float[Array, " D"]) -> tuple[Array, Array, Array, Array, Array]:
         atoms = jnp.nonzero(w, size=max_atoms, fill_value=D)[0].astype(jnp.int32)
         inside, at = atoms < D, jnp.minimum(atoms, D - 1)
-        both = inside[:, None] & inside[None, :]
-        matrix = jnp.where(both, A[at[:, None], at[None, :]], jnp.eye(max_atoms, dtype=A.dtype))
-        rhs = jnp.where(inside, b[at], 0)
-        solved = jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(matrix), True), rhs)
-        dense = jnp.zeros_like(w).at[atoms].add(solved, mode="drop")
-        residual = b - dot(A, dense)
-        return dense, jnp.linalg.norm(residual), dot(b + residual, dense)
+        rows = jnp.where(inside[:, None], columns(at), 0)
+        fits = jnp.count_nonzero(w) <= max_atoms
+        finite = fits & jnp.all(jnp.isfinite(rows)) & jnp.all(jnp.isfinite(b))
+        factor, inverse = _factor(rows[:, at], inside)
+        solved = jax.scipy.linalg.cho_solve((factor, True), jnp.where(inside, b[at], 0))
+        solved = jnp.where(fits, solved, jnp.nan)
+        residual = b - dot(solved, rows)
+        square = jnp.sum(jnp.square(residual))
+        norm = jnp.sqrt(jnp.where(square == 0, 1, square))  # not 0, for the gradient
+        dense = jnp.zeros(D, b.dtype).at[atoms].add(solved, mode="drop")
+        condition = jnp.maximum(jnp.sum(inside).astype(b.dtype) * inverse, 1)
+        status = _lost(epsilon(b.dtype) * condition > LOST)
+        status = jnp.where(jnp.isfinite(square), status, jnp.where(finite, INDEFINITE, NOT_FINITE))
+        return dense, jnp.where(square == 0, 0, norm), dot(b + residual, dense), condition, status
 
-    dense, norm, explained = jax.lax.map(corner, path.coefficients)
-    return path._replace(coefficients=dense, residual_norm=norm, explained=explained)
+    dense, norm, explained, condition, status = jax.lax.map(corner, path.coefficients)
+    return path._replace(
+        coefficients=dense,
+        residual_norm=norm,
+        explained=explained,
+        condition=condition,
+        status=jnp.maximum(path.status, jnp.max(status)).astype(jnp.int32),
+    )
 
 
 def _path(
@@ -325,11 +411,11 @@ def _path(
     *,
     lasso: bool,
 ) -> AnglePath:
-    posed = system(A, b, diagonal)
-    if posed.batched or posed.several:
-        raise ValueError("A, b: expected one system with one right-hand side")
+    posed = _single(A, b, diagonal)
     max_atoms = check_atoms(max_atoms, posed.b.shape[1])
     check_nonnegative("tolerance", tolerance)
+    if isinstance(max_steps, bool) or not isinstance(max_steps, int | np.integer):
+        raise TypeError(f"max_steps: expected a whole number, got {max_steps!r}")
     if max_steps < 1:
         raise ValueError(f"max_steps: expected at least 1, got {max_steps}")
     return run(
@@ -338,15 +424,35 @@ def _path(
         posed.diagonal[0],
         jnp.asarray(tolerance, posed.b.dtype),
         max_atoms=max_atoms,
-        max_steps=max_steps,
+        max_steps=int(max_steps),
         lasso=lasso,
     )
 
 
-def _at(values: Float[Array, " D"], atoms: Int[Array, " k"]) -> Float[Array, " k"]:
-    return values[jnp.maximum(atoms, 0)]
+def _single(
+    A: Float[ArrayLike, "D D"] | Column, b: Float[ArrayLike, " D"], diagonal: ArrayLike | None
+) -> System:
+    posed = system(A, b, diagonal)
+    if posed.batched or posed.several:
+        raise ValueError("A, b: expected one system with one right-hand side")
+    return posed
 
 
-def _step(distance: Array, speed: Array) -> Array:
-    """`distance / speed`, infinite where the speed is 0."""
-    return jnp.where(speed != 0, distance / jnp.where(speed != 0, speed, 1), jnp.inf)
+def _factor(
+    matrix: Float[Array, "k k"], inside: Bool[Array, " k"]
+) -> tuple[Float[Array, "k k"], Float[Array, ""]]:
+    """Cholesky factor, 1 on empty places, and the trace of the inverse scaled to unit diagonal."""
+    unit = jnp.eye(inside.shape[0], dtype=matrix.dtype)
+    factor = jnp.linalg.cholesky(jnp.where(inside[:, None] & inside[None, :], matrix, unit))
+    solved = jax.scipy.linalg.solve_triangular(factor, unit, lower=True)
+    diagonal = jnp.where(inside, jnp.diagonal(matrix), 0)
+    return factor, jnp.sum(jnp.square(solved) * diagonal[None, :])
+
+
+def _lost(lost: Bool[Array, ""]) -> Int[Array, ""]:
+    return jnp.where(lost, PRECISION_LOST, 0).astype(jnp.int32)
+
+
+def _until(gap: Array, speed: Array, moving: Array) -> Array:
+    """Length of the step that closes a gap, 0 if rounding has closed it, infinite if none does."""
+    return jnp.where(moving, jnp.maximum(gap, 0) / jnp.where(moving, speed, 1), jnp.inf)

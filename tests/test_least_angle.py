@@ -1,0 +1,258 @@
+"""Paths of LARS and the LASSO where atoms tie, depend on others, or lose their precision."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+from reference import pursuit as reference
+from sklearn.linear_model import lars_path
+
+from jsparse import pursuit
+from jsparse._status import CONVERGED, EXHAUSTED, INDEFINITE, NOT_FINITE, PRECISION_LOST
+
+D = 8
+# Of one shape almost everywhere, for one compilation.
+lars = partial(pursuit.lars, max_atoms=D)
+lasso = partial(pursuit.lasso, max_atoms=D, max_steps=60)
+
+
+def padded(A, b):
+    """With atoms that have no part in it."""
+    whole = np.eye(D)
+    whole[: len(b), : len(b)] = A
+    return whole, np.pad(np.array(b), (0, D - len(b)))
+
+
+def data(kind, seed):
+    """Small designs, most with atoms that draw level or leave together."""
+    rng = np.random.default_rng(seed)
+    X, y = rng.standard_normal((12, D)), rng.standard_normal(12)
+    match kind:
+        case "duplicated":
+            X[:, 4:] = X[:, :4] * rng.choice([-1, 1], 4)
+        case "averaged":
+            X[:, 4], X[:, 5] = (X[:, 0] + X[:, 1]) / 2, (X[:, 2] + X[:, 3]) / 2
+            y = X[:, 0] + X[:, 1] + 0.3 * y
+        case "dependent":
+            X[:, 4:] = X[:, :4] @ rng.standard_normal((4, 4))
+        case "whole numbers":
+            X, y = rng.integers(-1, 2, (12, D)), rng.integers(-2, 3, 12)
+        case "symmetric":
+            X[:, 4:] = np.roll(X[:, :4], 6, axis=0)
+            y = np.tile(y[:6], 2)
+        case "zeros":
+            X[:, 4:] = 0
+        case "orthonormal":
+            X = np.linalg.qr(X)[0]
+            y = X @ rng.choice([-1.0, 1.0], D)
+    return X.astype(float), y.astype(float)
+
+
+def violation(A, b, path):
+    """By how much the worst corner misses the conditions of the LASSO's minimum, of max |b|."""
+    worst = 0.0
+    for w, penalty in zip(np.asarray(path.coefficients), np.asarray(path.penalty), strict=True):
+        c, inside = b - A @ w, np.abs(w) > 1e-6 * np.abs(w).max()
+        on = np.abs(c[inside] - penalty * np.sign(w[inside])).max(initial=0)
+        worst = max(worst, on, np.abs(c).max() - penalty)
+    return worst / np.abs(b).max()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["duplicated", "averaged", "dependent", "whole numbers", "symmetric", "zeros", "orthonormal"],
+)
+def test_lasso_is_optimal_also_where_atoms_tie_or_depend(kind, dtype):
+    for seed in range(12):
+        X, y = data(kind, seed)
+        A, b = jnp.asarray(X.T @ X, dtype), jnp.asarray(X.T @ y, dtype)
+        path = lasso(A, b)
+        assert path.status == CONVERGED
+        assert (
+            violation(np.asarray(A), np.asarray(b), path)
+            < {"float64": 1e-13, "float32": 1e-5}[dtype]
+        )
+
+
+@pytest.mark.parametrize("solve", [lars, lasso])
+def test_a_duplicate_does_not_change_the_path(solve):
+    X, _ = data("plain", 0)
+    y = X @ np.arange(D) + X[:, 0]
+    alone, twice = X.copy(), X.copy()
+    alone[:, 5:] = 0
+    twice[:, 5:] = -X[:, :3]
+    expected, path = (solve(Z.T @ Z, Z.T @ y) for Z in (alone, twice))
+    assert path.steps == expected.steps
+    assert path.status == expected.status == CONVERGED
+    np.testing.assert_allclose(path.penalty, expected.penalty, atol=1e-12)
+    w = np.array(path.coefficients)
+    w[:, :3] -= w[:, 5:]
+    np.testing.assert_allclose(w[:, :5], expected.coefficients[:, :5], atol=1e-12)
+
+
+def test_a_duplicate_is_passed_over_and_the_next_atom_comes_in_its_time():
+    A = np.array([[1.09, 1.09, 0.15], [1.09, 1.09, 0.15], [0.15, 0.15, 1.25]])
+    b = np.array([2.09, 2.09, 1.15])
+    path = lasso(*padded(A, b))
+    assert (path.steps, path.status) == (2, CONVERGED)
+    w = np.linalg.solve(A[1:, 1:], b[1:])
+    np.testing.assert_allclose(path.coefficients[2, :3], [w[0], 0, w[1]], rtol=1e-12)
+    # The second comes at the level of the first: 2.09 - 1.09 w = 1.15 - 0.15 w.
+    np.testing.assert_allclose(path.penalty[1], 1.15 - 0.15 * (2.09 - 1.15) / (1.09 - 0.15))
+
+
+@pytest.mark.parametrize("max_atoms", [1, 5, D])
+def test_lars_ends_where_the_next_atom_would_come(max_atoms):
+    X, y = data("plain", 1)
+    path = pursuit.lars(X.T @ X, X.T @ y, max_atoms=max_atoms)
+    alphas, _, theirs = lars_path(X, y, method="lar", max_iter=max_atoms)
+    np.testing.assert_allclose(path.coefficients.T, theirs, atol=1e-12)
+    np.testing.assert_allclose(path.penalty, 12 * alphas, atol=1e-12)
+    assert path.status == (CONVERGED if max_atoms == D else EXHAUSTED)
+
+
+@pytest.mark.parametrize("solve", [lars, lasso])
+def test_an_indefinite_matrix_is_told_wherever_it_shows(solve):
+    for A, b in (
+        (np.diag([1.0, -1.0, 2.0]), [1.0, 3.0, 1.0]),
+        (np.array([[1.0, 0.0, 2.0], [0.0, 1.0, 0.0], [2.0, 0.0, 1.0]]), [2.0, 1.0, 0.1]),
+        (np.array([[1.0, 0.5], [0.5, 0.0]]), [1.0, 0.0]),
+        (1.4 * np.eye(4) - 0.5, [1.0, 1.0, 1.0, 1.0]),
+    ):
+        assert np.linalg.eigvalsh(A)[0] < 0
+        assert solve(*padded(A, b)).status == INDEFINITE
+
+
+def test_a_target_out_of_range_does_not_pass_for_a_path():
+    for A in (np.diag([1.0, 0.0]), np.ones((2, 2))):
+        assert lasso(*padded(A, [1.0, 2.0])).status == PRECISION_LOST
+
+
+def test_condition_is_that_of_the_atoms_active():
+    X, y = data("plain", 2)
+    X[:, 1:] += 2 * X[:, :1]
+    A, b = X.T @ X, X.T @ y
+    path = lasso(A, b)
+    assert (np.diff(np.asarray(path.cardinality)) < 0).any()  # also after drops
+    units = A / np.sqrt(np.outer(np.diag(A), np.diag(A)))
+    w = np.asarray(path.coefficients)
+    for i in range(1, int(path.steps) + 1):
+        inside = (w[i - 1] != 0) | (w[i] != 0)
+        among = units[np.ix_(inside, inside)]
+        expected = np.trace(among) * np.trace(np.linalg.inv(among))
+        np.testing.assert_allclose(path.condition[i], expected, rtol=1e-9)
+
+
+def smooth():
+    """Columns of a kernel closer than its lengthscale."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-3, 3, (300, 1))
+    X = np.exp(-np.square(x - np.linspace(-3, 3, D)[None]) / (2 * 1.2**2))
+    y = np.sin(2 * x[:, 0]) + 0.1 * rng.standard_normal(300)
+    return X.T @ X, X.T @ y
+
+
+def test_lost_precision_is_told_and_only_then(dtype):
+    A, b = (jnp.asarray(a, dtype) for a in smooth())
+    for solve in (lars, lasso):
+        path = solve(A, b)
+        lost = path.status == PRECISION_LOST
+        assert lost == (dtype == "float32")
+        assert (pursuit.debiased(path, A, b, max_atoms=D).status == PRECISION_LOST) == lost
+        # The path as far as it is determined.
+        early = solve(A, b, tolerance=0.1)
+        assert early.status == CONVERGED
+        assert pursuit.debiased(early, A, b, max_atoms=D).status == CONVERGED
+
+
+def test_debiased_takes_columns_and_as_many_atoms_as_there_are():
+    X, y = data("plain", 3)
+    A, b = jnp.asarray(X.T @ X), jnp.asarray(X.T @ y)
+    path = lasso(A, b, tolerance=0.05)
+    found = pursuit.debiased(path, A, b)
+    for i, w in enumerate(np.asarray(path.coefficients)):
+        expected = reference.least_squares(A, b, np.flatnonzero(w)) if w.any() else np.zeros(D)
+        np.testing.assert_allclose(found.coefficients[i], expected, atol=1e-12)
+        norm = np.linalg.norm(b - A @ expected)
+        np.testing.assert_allclose(found.residual_norm[i], norm, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(found.explained[i], b @ expected, atol=1e-12)
+    assert found.status == path.status == CONVERGED
+    columns = pursuit.GramColumns(jnp.asarray(X))
+    for other in (
+        pursuit.debiased(path, columns, b, diagonal=jnp.diagonal(A)),
+        pursuit.debiased(path, A, b, max_atoms=D),
+        jax.jit(pursuit.debiased)(path, A, b),
+    ):
+        for ours, theirs in zip(other, found, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12)
+
+
+def test_debiased_never_truncates():
+    X, y = data("plain", 4)
+    A, b = jnp.asarray(X.T @ X), jnp.asarray(X.T @ y)
+    path = lasso(A, b)
+    with pytest.raises(ValueError, match="max_atoms: expected at least 8"):
+        pursuit.debiased(path, A, b, max_atoms=5)
+    traced = jax.jit(lambda path: pursuit.debiased(path, A, b, max_atoms=5))(path)
+    assert traced.status == NOT_FINITE
+    whole = np.isfinite(np.asarray(traced.coefficients)).all(axis=1)
+    assert (whole == (np.count_nonzero(path.coefficients, axis=1) <= 5)).all()
+    negative = pursuit.debiased(path, A - 10 * jnp.eye(D), b)
+    assert negative.status == INDEFINITE
+
+
+def test_debiased_is_differentiable():
+    X, y = data("plain", 5)
+    A, b = jnp.asarray(X.T @ X), jnp.asarray(X.T @ y)
+    path = lars(A, b)
+
+    def last(A, b):
+        found = pursuit.debiased(path, (A + A.T) / 2, b)
+        return jnp.sum(jnp.square(found.coefficients)) + jnp.sum(found.residual_norm)
+
+    check_grads(last, (A, b), order=1, modes=["fwd", "rev"], rtol=1e-5)
+
+
+def test_paths_under_vmap_are_those_alone():
+    systems = [data(kind, 6) for kind in ("plain", "duplicated", "symmetric")]
+    A = jnp.stack([jnp.asarray(X.T @ X) for X, _ in systems])
+    b = jnp.stack([jnp.asarray(X.T @ y) for X, y in systems])
+
+    def solve(A, b):
+        path = lasso(A, b)
+        return path, pursuit.debiased(path, A, b)
+
+    together = jax.jit(jax.vmap(solve))(A, b)
+    for i in range(3):
+        alone = solve(A[i], b[i])
+        for ours, theirs in zip(jax.tree.leaves(together), jax.tree.leaves(alone), strict=True):
+            np.testing.assert_allclose(ours[i], theirs, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("error", "match", "call"),
+    [
+        (TypeError, "max_steps: expected a whole", lambda A, b: _lasso(A, b, max_steps=2.5)),
+        (TypeError, "max_steps: expected a whole", lambda A, b: _lasso(A, b, max_steps=True)),
+        (ValueError, "max_steps: expected at least 1", lambda A, b: _lasso(A, b, max_steps=0)),
+        (ValueError, "path: expected", lambda A, b: _debias(A, b, A[:5, :5], b[:5])),
+        (ValueError, "one right-hand side", lambda A, b: _debias(A, b, A, b[:, None])),
+        (ValueError, "diagonal: expected", lambda A, b: _debias(A, b, lambda j: A[j], b)),
+        (TypeError, "max_atoms: expected", lambda A, b: _debias(A, b, A, b, max_atoms=2.5)),
+    ],
+)
+def test_bad_input_is_told(error, match, call, as_users_call):
+    X, y = data("plain", 0)
+    with pytest.raises(error, match=match):
+        call(jnp.asarray(X.T @ X), jnp.asarray(X.T @ y))
+
+
+def _lasso(A, b, **options):
+    return pursuit.lasso(A, b, max_atoms=3, **options)
+
+
+def _debias(A, b, *system, **options):
+    return pursuit.debiased(_lasso(A, b), *system, **options)
