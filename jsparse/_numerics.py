@@ -56,7 +56,7 @@ def _eigh_jvp(primals: tuple, tangents: tuple) -> tuple:
 
 def exponents(x: Float[Array, "v ..."]) -> Int[Array, " v"]:
     """Of each `x[i]` the power of two that brings its largest magnitude near 1; 0 for all zeros."""
-    largest = jnp.max(jnp.abs(x), axis=tuple(range(1, x.ndim)), initial=0)
+    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(x), axis=tuple(range(1, x.ndim)), initial=0))
     usable = jnp.isfinite(largest) & (largest > 0)
     exponent = jnp.frexp(jnp.where(usable, largest, 1))[1]
     # Its inverse must be a normal number.

@@ -1,10 +1,16 @@
 """Strict mode for the whole suite: any silent promotion, broadcast or warning is an error."""
 
 import os
+from importlib.metadata import version
 
 # Hundreds of small programs are compiled and run once or twice: compiling is most of the time.
 # Through the environment, for the processes that tests start as well.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "true")
+os.environ.setdefault(
+    "XLA_FLAGS",
+    # Other versions do not know the flag, and would not start.
+    "--xla_cpu_use_fusion_emitters=false" if version("jaxlib").startswith("0.10.") else "",
+)
 
 import jax
 import jaxtyping

@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 
 def run(commands, tmp_path, seconds, **settings):
     """Run together; when one fails or the time is up, end the others. What each says comes back."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "XLA_FLAGS"))}
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
     environment = {
         **kept,
         "XDG_CACHE_HOME": str(tmp_path),

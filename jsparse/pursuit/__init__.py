@@ -5,8 +5,8 @@ by columns) or a dictionary, `X w = y`; one system or a batch that goes in step.
 """
 
 from .conjugate import scdp as scdp
+from .debias import debiased as debiased
 from .least_angle import AnglePath as AnglePath
-from .least_angle import debiased as debiased
 from .least_angle import lars as lars
 from .least_angle import lasso as lasso
 from .matching import matching_pursuit as matching_pursuit

@@ -8,11 +8,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from .._numerics import dot, epsilon, is_concrete
+from .._numerics import dot, epsilon, times_power
 from .._status import CONVERGED, EXHAUSTED, INDEFINITE, NOT_FINITE, PRECISION_LOST, RUNNING
 from .._types import ScalarLike
 from .path import LOST
-from .system import Column, Columns, System, check_atoms, check_nonnegative, system
+from .system import (
+    Column,
+    Columns,
+    System,
+    check_atoms,
+    check_count,
+    check_nonnegative,
+    system,
+)
 
 # Where a pivot is noise, in units of the precision. Fewer than in `conjugate`, as an atom passed
 # over may rise above the level: in float32, on kernel columns closer than a lengthscale, 256 was
@@ -207,7 +215,7 @@ def _leave(state: State, which: Int[Array, ""]) -> State:
     active = jnp.where(slots == k - 1, -1, state.active[source])
     inside = active >= 0
     columns = jnp.where(inside[:, None], state.columns[source], 0)
-    factor, inverse = _factor(columns[:, jnp.maximum(active, 0)], inside)
+    factor, inverse = factored(columns[:, jnp.maximum(active, 0)], inside)
     return state._replace(
         active=active,
         sign=jnp.where(inside, state.sign[source], 0),
@@ -241,7 +249,7 @@ def run(
     lost = (eps * jnp.max(path.condition) > LOST) | (
         state.excess > float(np.sqrt(eps)) * path.penalty[0]
     )
-    return path._replace(status=jnp.maximum(path.status, _lost(lost)))
+    return path._replace(status=jnp.maximum(path.status, lost_if(lost)))
 
 
 def lars(
@@ -320,87 +328,6 @@ def lasso(
     return _path(A, b, max_atoms, steps, tolerance, diagonal, lasso=True)
 
 
-def debiased(
-    path: AnglePath,
-    A: Float[ArrayLike, "D D"] | Column,
-    b: Float[ArrayLike, " D"],
-    *,
-    max_atoms: int | None = None,
-    diagonal: ArrayLike | None = None,
-) -> AnglePath:
-    """Least squares on the atoms of each corner (the de-bias step; Karsmakers 2011, Remark 1).
-
-    Args:
-        path: of `lars` or `lasso`, of this system.
-        A: shape `D D`, or a function that gives its columns, see `scdp`.
-        b: shape `D`.
-        max_atoms: most nonzeros of a corner (static); by default as many as the path has or, under
-            `jit`, may have.
-        diagonal: of A, shape `D`, if A is given by columns.
-
-    Returns:
-        The path with other `coefficients`, `residual_norm`, `explained` and `condition`; `penalty`
-        is still that of the path. The status is that of the path or, if worse, `PRECISION_LOST` by
-        `condition`, `INDEFINITE` if A among the atoms of a corner is not positive definite,
-        `NOT_FINITE` for NaN or, under `jit`, for more nonzeros than `max_atoms`; such corners are
-        NaN.
-
-    Works under `jit` and `vmap`. Differentiable in both modes with respect to A and b, which leave
-    the atoms of the corners as they are.
-
-    Raises:
-        ValueError: for shapes that do not fit, or more nonzeros than `max_atoms`.
-        TypeError: if `max_atoms` is no whole number.
-    """
-    posed = _single(A, b, diagonal)
-    D = posed.b.shape[1]
-    if path.coefficients.ndim != 2 or path.coefficients.shape[1] != D:
-        raise ValueError(
-            f"path: expected coefficients of shape (steps + 1, {D}), got {path.coefficients.shape}"
-        )
-    most = min(D, path.coefficients.shape[0] - 1)
-    if is_concrete(path.coefficients):
-        most = max(1, int(np.max(np.count_nonzero(np.asarray(path.coefficients), axis=1))))
-    size = check_atoms(most if max_atoms is None else max_atoms, D)
-    if size < most and is_concrete(path.coefficients):
-        raise ValueError(f"max_atoms: expected at least {most}, the nonzeros; got {max_atoms}")
-    return _debias(path, posed.columns, posed.b[0, :, 0], max_atoms=size)
-
-
-@functools.partial(jax.jit, static_argnames="max_atoms")
-def _debias(
-    path: AnglePath, columns: Columns, b: Float[Array, " D"], *, max_atoms: int
-) -> AnglePath:
-    D = b.shape[0]
-
-    def corner(w: Float[Array, " D"]) -> tuple[Array, Array, Array, Array, Array]:
-        atoms = jnp.nonzero(w, size=max_atoms, fill_value=D)[0].astype(jnp.int32)
-        inside, at = atoms < D, jnp.minimum(atoms, D - 1)
-        rows = jnp.where(inside[:, None], columns(at), 0)
-        fits = jnp.count_nonzero(w) <= max_atoms
-        finite = fits & jnp.all(jnp.isfinite(rows)) & jnp.all(jnp.isfinite(b))
-        factor, inverse = _factor(rows[:, at], inside)
-        solved = jax.scipy.linalg.cho_solve((factor, True), jnp.where(inside, b[at], 0))
-        solved = jnp.where(fits, solved, jnp.nan)
-        residual = b - dot(solved, rows)
-        square = jnp.sum(jnp.square(residual))
-        norm = jnp.sqrt(jnp.where(square == 0, 1, square))  # not 0, for the gradient
-        dense = jnp.zeros(D, b.dtype).at[atoms].add(solved, mode="drop")
-        condition = jnp.maximum(jnp.sum(inside).astype(b.dtype) * inverse, 1)
-        status = _lost(epsilon(b.dtype) * condition > LOST)
-        status = jnp.where(jnp.isfinite(square), status, jnp.where(finite, INDEFINITE, NOT_FINITE))
-        return dense, jnp.where(square == 0, 0, norm), dot(b + residual, dense), condition, status
-
-    dense, norm, explained, condition, status = jax.lax.map(corner, path.coefficients)
-    return path._replace(
-        coefficients=dense,
-        residual_norm=norm,
-        explained=explained,
-        condition=condition,
-        status=jnp.maximum(path.status, jnp.max(status)).astype(jnp.int32),
-    )
-
-
 def _path(
     A: Float[ArrayLike, "D D"] | Column,
     b: Float[ArrayLike, " D"],
@@ -411,34 +338,33 @@ def _path(
     *,
     lasso: bool,
 ) -> AnglePath:
-    posed = _single(A, b, diagonal)
+    posed = single(A, b, diagonal)
     max_atoms = check_atoms(max_atoms, posed.b.shape[1])
     check_nonnegative("tolerance", tolerance)
-    if isinstance(max_steps, bool) or not isinstance(max_steps, int | np.integer):
-        raise TypeError(f"max_steps: expected a whole number, got {max_steps!r}")
-    if max_steps < 1:
-        raise ValueError(f"max_steps: expected at least 1, got {max_steps}")
-    return run(
+    path = run(
         posed.columns,
         posed.b[0, :, 0],
         posed.diagonal[0],
         jnp.asarray(tolerance, posed.b.dtype),
         max_atoms=max_atoms,
-        max_steps=int(max_steps),
+        max_steps=check_count("max_steps", max_steps),
         lasso=lasso,
     )
+    penalty = times_power(path.penalty[None], posed.scale.b)[0]
+    return posed.scale.undone_alone(path)._replace(penalty=penalty)
 
 
-def _single(
+def single(
     A: Float[ArrayLike, "D D"] | Column, b: Float[ArrayLike, " D"], diagonal: ArrayLike | None
 ) -> System:
+    """The system, if it is one with one right-hand side."""
     posed = system(A, b, diagonal)
     if posed.batched or posed.several:
         raise ValueError("A, b: expected one system with one right-hand side")
     return posed
 
 
-def _factor(
+def factored(
     matrix: Float[Array, "k k"], inside: Bool[Array, " k"]
 ) -> tuple[Float[Array, "k k"], Float[Array, ""]]:
     """Cholesky factor, 1 on empty places, and the trace of the inverse scaled to unit diagonal."""
@@ -449,7 +375,8 @@ def _factor(
     return factor, jnp.sum(jnp.square(solved) * diagonal[None, :])
 
 
-def _lost(lost: Bool[Array, ""]) -> Int[Array, ""]:
+def lost_if(lost: Bool[Array, ""]) -> Int[Array, ""]:
+    """`PRECISION_LOST`, or 0."""
     return jnp.where(lost, PRECISION_LOST, 0).astype(jnp.int32)
 
 

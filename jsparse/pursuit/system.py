@@ -32,7 +32,7 @@ class Columns(eqx.Module):
     exponent: Int[Array, " v"] | None = None
 
     def __call__(self, atoms: Int[Array, " v"]) -> Float[Array, "v D"]:
-        """Column `atoms[i]` of matrix i."""
+        """Column `atoms[i]` of matrix i, or of the one matrix that there is."""
         if self.matrix is None:
             assert self.column is not None
             columns = jax.vmap(self.column)(atoms)
@@ -51,7 +51,10 @@ class Columns(eqx.Module):
         return self._scaled(self.matrix[own, rows[:, :, None], atoms[:, None, :]])
 
     def _scaled(self, values: Float[Array, "v ..."]) -> Float[Array, "v ..."]:
-        return values if self.exponent is None else times_power(values, -self.exponent)
+        if self.exponent is None:
+            return values
+        # Several columns may be asked for of the one system that there is.
+        return times_power(values, -jnp.broadcast_to(self.exponent, values.shape[:1]))
 
     def _own(self, v: int) -> Int[Array, " v"]:
         return jnp.arange(v, dtype=jnp.int32) if self.owner is None else self.owner
@@ -63,13 +66,18 @@ class Scale(NamedTuple):
     A: Int[Array, " v"]
     b: Int[Array, " v"]
 
-    def undone(self, path: Path) -> Path:
-        """The path of the systems before."""
+    def undone(self, path: Any) -> Any:
+        """A path of the systems before, of any of the classes there are for paths."""
         return path._replace(
             coefficients=times_power(path.coefficients, self.b - self.A),
             residual_norm=times_power(path.residual_norm, self.b),
             explained=times_power(path.explained, 2 * self.b - self.A),
         )
+
+    def undone_alone(self, path: Any) -> Any:
+        """The same of a path that has no axis of systems."""
+        batch = self.undone(type(path)(*(a[None] for a in path)))
+        return type(path)(*(a[0] for a in batch))
 
 
 def scaled(
