@@ -11,7 +11,14 @@ from reference import pursuit as reference
 from sklearn.linear_model import lars_path, orthogonal_mp, orthogonal_mp_gram
 
 from jsparse import NumericalError, check, pursuit
-from jsparse._status import CONVERGED, EXHAUSTED, INDEFINITE, NOT_FINITE, PRECISION_LOST
+from jsparse._status import (
+    CONVERGED,
+    EXHAUSTED,
+    INDEFINITE,
+    NOT_FINITE,
+    PRECISION_LOST,
+    TRUNCATED,
+)
 from jsparse.pursuit import conjugate
 from jsparse.solvers import conjugate_gradients
 
@@ -401,8 +408,12 @@ def test_an_indefinite_matrix_is_told():
         assert path.status == INDEFINITE
         with pytest.raises(NumericalError, match="positive semi-definite"):
             check(path.status)
-    subtle = np.array([[1.0, 2.0], [2.0, 1.0]])  # with a positive diagonal
-    assert pursuit.scdp(subtle, np.ones(2), max_atoms=2).status == INDEFINITE
+    # With a positive diagonal, and beside a large entry.
+    subtle = np.diag([1e10, 1.0, 1.0, 1.0])
+    subtle[1:3, 1:3] = [[1.0, 2.0], [2.0, 1.0]]
+    for A in (subtle[1:3, 1:3], subtle):
+        assert pursuit.scdp(A, np.diag(A), max_atoms=len(A)).status == INDEFINITE
+        assert pursuit.matching_pursuit(A, np.diag(A), max_atoms=len(A)).status == INDEFINITE
 
 
 def test_float32_is_right_on_the_rows_or_says_that_it_is_not():
@@ -483,13 +494,103 @@ def test_a_pursuit_can_be_driven_by_hand():
         state = conjugate.run(state, columns, diagonal, none, limit, at, max_atoms=6)
         assert state.size[0] == until
     whole = pursuit.scdp(A, b, max_atoms=6)
-    path = conjugate.path(state, diagonal, max_atoms=6)
+    path = conjugate.path(state, b[None, :, None], diagonal, diagonal, max_atoms=6)
     chex.assert_trees_all_close(path.coefficients[0, ..., 0], whole.coefficients, rtol=1e-12)
+
+
+@pytest.mark.parametrize("s", [1e-150, 1e-12, 1e10, 1e150])
+def test_scale_does_not_matter_to_what_is_selected(s):
+    X, y = problem()
+    A, b = gram(X, y)
+    key = jax.random.key(0)
+    for call in (
+        lambda A, b: pursuit.scdp(A, b, max_atoms=6),
+        lambda A, b: pursuit.scdpp(A, b, key=key, max_atoms=6, subset=7),
+        lambda A, b: pursuit.matching_pursuit(A, b, max_atoms=6),
+        lambda A, b: pursuit.lasso(A, b, max_atoms=6),
+    ):
+        usual, large, both = call(A, b), call(A, b * s), call(A * s, b * s)
+        assert large.status == both.status == usual.status
+        np.testing.assert_allclose(large.coefficients / s, usual.coefficients, rtol=1e-9)
+        np.testing.assert_allclose(both.coefficients, usual.coefficients, rtol=1e-9, atol=1e-15)
+        np.testing.assert_allclose(both.residual_norm / s, usual.residual_norm, rtol=1e-8)
+    usual, other = pursuit.omp(X, y, max_atoms=6), pursuit.omp(X * s, y, max_atoms=6)
+    np.testing.assert_array_equal(other.support, usual.support)
+    np.testing.assert_allclose(other.coefficients * s, usual.coefficients, rtol=1e-9)
+    np.testing.assert_allclose(other.explained, usual.explained, rtol=1e-9)
+    usual, other = (pursuit.stagewise_omp(X, a, max_atoms=6) for a in (y, y * s))
+    np.testing.assert_allclose(other.coefficients / s, usual.coefficients, rtol=1e-9)
+
+
+@pytest.mark.parametrize("bad", [np.inf, np.nan])
+def test_what_is_not_finite_is_told(bad):
+    X, y = problem()
+    A, b = gram(X, y)
+    key = jax.random.key(0)
+    where = np.zeros(len(b))
+    where[1] = bad
+    for path in (
+        pursuit.scdp(A, b + where, max_atoms=3),
+        pursuit.scdpp(A, b + where, key=key, max_atoms=3, subset=2),
+        pursuit.matching_pursuit(A, b + where, max_atoms=3),
+        pursuit.omp(X, y + np.where(np.arange(len(y)) == 1, bad, 0), max_atoms=3),
+    ):
+        assert (path.status, path.size) == (NOT_FINITE, 0)
+
+
+def test_atoms_passed_over_for_the_precision_are_told():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((200, 5)) + 300
+    y = X @ [1, -2, 0, 0, 0.5] + 0.01 * rng.standard_normal(200)
+    A, b = gram(X, y)
+    assert pursuit.scdp(A, b, max_atoms=5).size == 5
+    A, b = A.astype(np.float32), b.astype(np.float32)
+    for path in (
+        pursuit.scdp(A, b, max_atoms=5),
+        pursuit.scdpp(A, b, key=jax.random.key(0), max_atoms=5),
+    ):
+        assert path.size < 5
+        assert path.status == TRUNCATED
+
+
+def test_paths_that_end_early_say_what_was_reached():
+    X, y = problem()
+    A, b = gram(X, y)
+    nothing = pursuit.scdp(np.zeros((3, 3)), np.array([1.0, 2.0, 3.0]), max_atoms=2)
+    np.testing.assert_allclose(nothing.residual_norm, np.sqrt(14.0))
+    assert nothing.size == 0
+    # Of the atoms given those are left out that depend on the ones before, and the path goes on.
+    A[:, 1], A[1] = A[:, 0], A[0]
+    A[1, 1] = A[0, 0]
+    b[1] = b[0]
+    path = pursuit.scdp(A, b, max_atoms=4, initial=[0, 1, 5])
+    assert path.support[:2].tolist() == [0, 5]
+    assert path.size == 4
+    # A zero atom has nothing to give, whatever its residual.
+    zero = pursuit.matching_pursuit(np.diag([0.0, 1.0, 1.0]), np.array([1.0, 0, 0]), max_atoms=2)
+    assert (zero.status, zero.size) == (CONVERGED, 0)
+    X, y, _ = planted(100, 200, 8, seed=2)
+    cut = pursuit.stagewise_omp(X, y, max_atoms=40, max_stages=1)
+    assert cut.size < 40
+    assert cut.status == EXHAUSTED
+
+
+def test_precisions_are_not_mixed_in_silence():
+    A, b = gram(*problem())
+    path = pursuit.scdp(A, b.astype(np.float32), max_atoms=3)
+    assert path.coefficients.dtype == np.float64
+    path = pursuit.scdp(A.astype(np.float32), np.ones(len(b), int), max_atoms=3)
+    assert path.coefficients.dtype == np.float32
+    with pytest.raises(ValueError, match="A: expected columns of shape"):
+        pursuit.scdp(lambda j: jnp.asarray(A)[j, :3], b, max_atoms=3, diagonal=np.diag(A))
+    with pytest.raises(ValueError, match="n_atoms: expected at least"):
+        path.dense(1)
 
 
 @pytest.mark.parametrize(
     ("call", "match"),
     [
+        (lambda A, b: pursuit.matching_pursuit(A, b, max_atoms=3, shrinkage=0.0), "shrinkage"),
         (lambda A, b: pursuit.scdp(A, b, max_atoms=21), "max_atoms: expected 1 to 20"),
         (lambda A, b: pursuit.scdp(A, b, max_atoms=0), "max_atoms: expected 1 to 20"),
         (lambda A, b: pursuit.scdp(A[:5], b, max_atoms=3), "A: expected shape"),

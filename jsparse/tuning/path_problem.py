@@ -33,7 +33,7 @@ class Stopping(NamedTuple):
     def check(self) -> None:
         """Raise unless the window is a whole number and the tolerance a number that make sense."""
         whole("stopping.window", self.window, 1, 10**6, "a million")
-        if not (isinstance(self.tolerance, int | float) and 0 < self.tolerance < 1):
+        if not (isinstance(self.tolerance, int | float) and 0 <= self.tolerance < 1):
             raise ValueError(
                 f"stopping.tolerance: expected a number between 0 and 1, got {self.tolerance!r}"
             )

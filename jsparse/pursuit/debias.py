@@ -1,0 +1,96 @@
+"""Least squares on the atoms of a path (the de-bias step; Karsmakers 2011, Remark 1)."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+from .._numerics import dot, epsilon, is_concrete
+from .._status import INDEFINITE, NOT_FINITE
+from .least_angle import AnglePath, factored, lost_if, single
+from .path import LOST
+from .system import Column, Columns, check_atoms
+
+
+def debiased(
+    path: AnglePath,
+    A: Float[ArrayLike, "D D"] | Column,
+    b: Float[ArrayLike, " D"],
+    *,
+    max_atoms: int | None = None,
+    diagonal: ArrayLike | None = None,
+) -> AnglePath:
+    """Least squares on the atoms of each corner (the de-bias step; Karsmakers 2011, Remark 1).
+
+    Args:
+        path: of `lars` or `lasso`, of this system.
+        A: shape `D D`, or a function that gives its columns, see `scdp`.
+        b: shape `D`.
+        max_atoms: most nonzeros of a corner (static); by default as many as the path has or, under
+            `jit`, may have.
+        diagonal: of A, shape `D`, if A is given by columns.
+
+    Returns:
+        The path with other `coefficients`, `residual_norm`, `explained` and `condition`; `penalty`
+        is still that of the path. The status is that of the path or, if worse, `PRECISION_LOST` by
+        `condition`, `INDEFINITE` if A among the atoms of a corner is not positive definite,
+        `NOT_FINITE` for NaN or, under `jit`, for more nonzeros than `max_atoms`; such corners are
+        NaN.
+
+    Works under `jit` and `vmap`. Differentiable in both modes with respect to A and b, which leave
+    the atoms of the corners as they are.
+
+    Raises:
+        ValueError: for shapes that do not fit, or more nonzeros than `max_atoms`.
+        TypeError: if `max_atoms` is no whole number.
+    """
+    posed = single(A, b, diagonal)
+    D = posed.b.shape[1]
+    if path.coefficients.ndim != 2 or path.coefficients.shape[1] != D:
+        raise ValueError(
+            f"path: expected coefficients of shape (steps + 1, {D}), got {path.coefficients.shape}"
+        )
+    most = min(D, path.coefficients.shape[0] - 1)
+    if is_concrete(path.coefficients):
+        most = max(1, int(np.max(np.count_nonzero(np.asarray(path.coefficients), axis=1))))
+    size = check_atoms(most if max_atoms is None else max_atoms, D)
+    if size < most and is_concrete(path.coefficients):
+        raise ValueError(f"max_atoms: expected at least {most}, the nonzeros; got {max_atoms}")
+    found = _debias(path, posed.columns, posed.b[0, :, 0], max_atoms=size)
+    return posed.scale.undone_alone(found)
+
+
+@functools.partial(jax.jit, static_argnames="max_atoms")
+def _debias(
+    path: AnglePath, columns: Columns, b: Float[Array, " D"], *, max_atoms: int
+) -> AnglePath:
+    D = b.shape[0]
+
+    def corner(w: Float[Array, " D"]) -> tuple[Array, Array, Array, Array, Array]:
+        atoms = jnp.nonzero(w, size=max_atoms, fill_value=D)[0].astype(jnp.int32)
+        inside, at = atoms < D, jnp.minimum(atoms, D - 1)
+        rows = jnp.where(inside[:, None], columns(at), 0)
+        fits = jnp.count_nonzero(w) <= max_atoms
+        finite = fits & jnp.all(jnp.isfinite(rows)) & jnp.all(jnp.isfinite(b))
+        factor, inverse = factored(rows[:, at], inside)
+        solved = jax.scipy.linalg.cho_solve((factor, True), jnp.where(inside, b[at], 0))
+        solved = jnp.where(fits, solved, jnp.nan)
+        residual = b - dot(solved, rows)
+        square = jnp.sum(jnp.square(residual))
+        norm = jnp.sqrt(jnp.where(square == 0, 1, square))  # not 0, for the gradient
+        dense = jnp.zeros(D, b.dtype).at[atoms].add(solved, mode="drop")
+        condition = jnp.maximum(jnp.sum(inside).astype(b.dtype) * inverse, 1)
+        status = lost_if(epsilon(b.dtype) * condition > LOST)
+        status = jnp.where(jnp.isfinite(square), status, jnp.where(finite, INDEFINITE, NOT_FINITE))
+        return dense, jnp.where(square == 0, 0, norm), dot(b + residual, dense), condition, status
+
+    dense, norm, explained, condition, status = jax.lax.map(corner, path.coefficients)
+    return path._replace(
+        coefficients=dense,
+        residual_norm=norm,
+        explained=explained,
+        condition=condition,
+        status=jnp.maximum(path.status, jnp.max(status)).astype(jnp.int32),
+    )
