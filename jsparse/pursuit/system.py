@@ -105,15 +105,13 @@ class GramColumns(eqx.Module):
         return dot(self.X[:, atom], self.X)
 
 
-def check_atoms(max_atoms: int, n_atoms: int) -> int:
+def check_atoms(count: int, n_atoms: int, name: str = "max_atoms") -> int:
     """A whole number of atoms that there are."""
-    if isinstance(max_atoms, bool) or not isinstance(max_atoms, int | np.integer):
-        raise TypeError(f"max_atoms: expected a whole number, got {max_atoms!r}")
-    if not 1 <= max_atoms <= n_atoms:
-        raise ValueError(
-            f"max_atoms: expected 1 to {n_atoms}, the atoms there are; got {max_atoms}"
-        )
-    return int(max_atoms)
+    if isinstance(count, bool) or not isinstance(count, int | np.integer):
+        raise TypeError(f"{name}: expected a whole number, got {count!r}")
+    if not 1 <= count <= n_atoms:
+        raise ValueError(f"{name}: expected 1 to {n_atoms}, the atoms there are; got {count}")
+    return int(count)
 
 
 def check_nonnegative(name: str, value: ArrayLike) -> None:
