@@ -11,6 +11,7 @@ from .expansion import KernelExpansion as KernelExpansion
 from .machines import dual as dual
 from .machines import fixed_size as fixed_size
 from .machines import scdp as scdp
+from .machines import spsvm as spsvm
 from .multiclass import output_code as output_code
 from .normal_equations import NormalEquations as NormalEquations
 from .normal_equations import accumulate as accumulate

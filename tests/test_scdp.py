@@ -476,23 +476,6 @@ def test_the_command_line_fits_a_path_and_applies_it(wine, tmp_path, capsys):
         assert main(["fit", str(wine), "--target", "kind", "--out", str(model), *wrong]) == 2
 
 
-def test_the_command_line_compares_all_methods(tmp_path, capsys):
-    data = load_breast_cancer(as_frame=True)
-    path = tmp_path / "cancer.csv"
-    data.frame[::2].to_csv(path, index=False)
-    options = ["--target", "target", "--quiet", "--evaluations", "1", "--max-prototypes", "8"]
-    assert main(["compare", str(path), *options, "--out", str(tmp_path / "figures")]) == 0
-    said = capsys.readouterr().out
-    for method in ("SCDP", "fixed-size LS-SVM", "LS-SVM", "sparse SVM", "SVM (scikit-learn)"):
-        line = next(line for line in said.splitlines() if line.startswith(method))
-        assert float(line[24:].split()[0]) < 0.12
-    constant = next(line for line in said.splitlines() if line.startswith("constant"))
-    assert float(constant.split()[1]) > 0.25
-    for name in ("compare.png", "compare.svg"):
-        assert (tmp_path / "figures" / name).stat().st_size > 1000
-    assert main(["compare", str(path), "--target", "target", "--test", "1.5"]) == 2
-
-
 def test_the_curve_is_drawn_with_its_spread_and_its_choice():
     X, y = load_iris(return_X_y=True)
     model = jsparse.train_path(

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize, minimize_scalar
 
-from jsparse.kernels import RBF
+from jsparse._status import CONVERGED, EXHAUSTED, PRECISION_LOST
+from jsparse.kernels import RBF, Linear
 from jsparse.machines import spsvm
 
 LENGTHSCALE = 1.0
@@ -123,14 +124,16 @@ def test_a_weight_of_zero_is_a_row_that_is_not_there_and_one_class_is_a_constant
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"max_prototypes": 61}, "max_atoms: expected 1 to 60"),
+        ({"max_prototypes": 61}, "max_prototypes: expected 1 to 60"),
         ({"subset": 61}, "subset: expected 1 to 60"),
         ({"growth": 0.5}, "growth: expected at least 1"),
         ({"C": -1.0}, "C: expected a positive"),
+        ({"y": np.arange(60.0) % 2}, r"y: expected -1 and \+1, got \[0\. 1\.\]"),
     ],
 )
 def test_bad_input_is_told(options, match, as_users_call):
     X, y = problem()
+    y = options.pop("y", y)
     settings = {"C": 1.0, "max_prototypes": 5, "key": jax.random.key(0), **options}
     with pytest.raises(ValueError, match=match):
         fit(RBF(1.0), X, settings.pop("C"), X, y, **settings)
@@ -149,3 +152,48 @@ def test_vmap_and_jit_change_nothing():
         alone = jax.jit(of)(C[i])
         assert (mapped.support[i] == alone.support).all()
         np.testing.assert_allclose(mapped.coefficients[i], alone.coefficients, rtol=1e-7, atol=1e-9)
+
+
+def test_large_C_in_float32_is_optimal_and_says_where_digits_are_lost():
+    X, y = problem()
+    with jax.enable_x64(False):
+        X32, y32 = X.astype(np.float32), y.astype(np.float32)
+        path = fit(RBF(3.0), X32, 1e4, X32, y32, key=jax.random.key(0), max_prototypes=20)
+    rows = X32.astype(float)
+    Z = rows[np.asarray(path.support[: int(path.size)])]
+    K, R = (np.exp(-np.square(A[:, None] - Z[None]).sum(-1) / 18) for A in (rows, Z))
+
+    def value(p):
+        short = np.maximum(0, 1 - y * (K @ p[:-1] + p[-1]))
+        slope = np.append(R @ p[:-1] - 1e4 * K.T @ (y * short), -1e4 * np.sum(y * short))
+        return p[:-1] @ R @ p[:-1] / 2 + 5e3 * short @ short, slope
+
+    found = np.append(path.coefficients[-1, : len(Z)], path.intercepts[-1]).astype(float)
+    best = minimize(value, found, jac=True, method="BFGS", options={"maxiter": 300})
+    assert value(found)[0] <= best.fun * (1 + 1e-4)
+    assert int(path.status_at(2)) == EXHAUSTED
+    assert int(path.status_at(20)) == PRECISION_LOST
+    assert (np.diff(path.condition) >= 0).mean() > 0.9
+
+
+def test_candidates_that_depend_on_others_are_passed_over():
+    X, y = problem()
+    options = {"key": jax.random.key(0), "max_prototypes": 8, "growth": 2.0}
+    path = fit(RBF(1.0), np.concatenate([X[:5], X[:5]]), 3.0, X, y, **options)
+    assert int(path.size) == 5
+    assert int(path.status) == CONVERGED
+    assert len(np.unique(np.asarray(path.support[:5]) % 5)) == 5
+    assert np.abs(path.coefficients).max() < 100
+    np.testing.assert_array_equal(path.coefficients[7], path.coefficients[4])
+    # A path that ends early ends with all coefficients optimal, too.
+    whole = fit(RBF(1.0), X[:5], 3.0, X, y, key=jax.random.key(0), max_prototypes=5)
+    np.testing.assert_allclose(path.at(8)(X), whole.at(5)(X), rtol=1e-6, atol=1e-7)
+
+
+def test_a_candidate_of_norm_zero_is_none():
+    X, y = problem()
+    Z = np.concatenate([np.zeros((1, 2)), X[:2]])
+    path = fit(Linear(), Z, 3.0, X, y, key=jax.random.key(0), max_prototypes=3)
+    assert np.isfinite(path.coefficients).all()
+    assert sorted(np.asarray(path.support).tolist()) == [-1, 1, 2]
+    assert int(path.status) == CONVERGED

@@ -1,6 +1,7 @@
 """All methods on one table: errors, prototypes, times, and the error-versus-size figure."""
 
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .. import _status
 from ..estimators import (
     FixedSizeLSSVMClassifier,
     FixedSizeLSSVMRegressor,
@@ -17,7 +19,9 @@ from ..estimators import (
 )
 from ..kernels import RBF
 from ..machines import spsvm
+from ..serialization import check_writable
 from ..tuning.sparse import TrainedPath, train_path
+from ..tuning.trained import decide
 from . import report
 
 # The LS-SVM in the dual and the SVM keep or look at all pairs of rows.
@@ -32,6 +36,12 @@ class Line(NamedTuple):
     prototypes: int
     fit_seconds: float
     predict_seconds: float  # of a thousand rows
+    trusted: bool = True  # False if digits were lost
+
+
+class _LeftOut(NamedTuple):
+    name: str
+    why: str
 
 
 class _Task(NamedTuple):
@@ -65,15 +75,24 @@ def run(
     quiet: bool,
     check: Callable[[], None],
 ) -> list[Line]:
-    """Split the rows, run every method, print the table, write `compare.png` and `compare.svg`."""
+    """Split the rows, run every method, print the table, write `compare.png` and `compare.svg`.
+
+    Raises:
+        ValueError: for a share of test rows that leaves one side empty.
+        ImportError: without matplotlib, before any work.
+        OSError: if the folder cannot be written to, before any work.
+    """
     if not 0 < test < 1:
         raise ValueError(f"--test: expected a share between 0 and 1, got {test}")
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError as error:
+        raise ImportError("figures need matplotlib: pip install 'jsparse[cli]'") from error
     folder.mkdir(parents=True, exist_ok=True)
-    order = np.random.default_rng(seed).permutation(len(X))
-    cut = round(test * len(X))
-    rows, out = order[cut:], order[:cut]
-    if cut < 1 or len(rows) < 3:
-        raise ValueError(f"--test: expected rows on both sides, got {cut} of {len(X)}")
+    figures = folder / "compare.png", folder / "compare.svg"
+    for figure in figures:
+        check_writable(figure)
+    rows, out = _split(y, test, task == "classification", seed)
     given = _Task(
         X[rows], y[rows], X[out], y[out], task == "classification", max_prototypes, max_evaluations,
         seed,
@@ -93,36 +112,78 @@ def run(
             key=jax.random.key(seed),
             max_prototypes=max_prototypes,
             max_evaluations=max_evaluations,
+            folds=min(10, len(rows)),
             progress=progress,
         )
         seconds = time.perf_counter() - start
+    _status.check(path.status, "SCDP")
     chosen = path.n_prototypes
-    lines = [_line(given, "SCDP", path.predict, len(path.expansion.prototypes), seconds)]
+    trusted = path.status != _status.PRECISION_LOST
+    lines = [_line(given, "SCDP", path.predict, len(path.expansion.prototypes), seconds, trusted)]
+    left_out = []
     for method in (_fixed_size, _dual, _sparse_svm, _svm):
         check()
         found = method(given, path)
-        if found is not None:
+        if isinstance(found, Line):
             lines.append(found)
+        else:
+            left_out.append(found)
     lines.append(_constant(given))
+    _print(given, lines, left_out)
+    _figure(path, given, lines, folder, chosen)
+    print(f"figure: {figures[0]}, {figures[1]}")
+    return lines
+
+
+def _split(y: np.ndarray, test: float, classes: bool, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows to train on and to test on; of each class the same share, and one to train on."""
+    n, cut = len(y), round(test * len(y))
+    if cut < 1 or n - cut < 3:
+        raise ValueError(f"--test: expected rows on both sides, got {cut} of {n}")
+    random = np.random.default_rng(seed)
+    order = random.permutation(n)
+    if not classes:
+        return order[cut:], order[:cut]
+    place = np.empty(n)  # of a row within its class, from 0 to 1; the last trains
+    labels = np.unique(y)
+    if n - cut < len(labels):
+        raise ValueError(
+            f"--test: expected rows of all {len(labels)} classes to train on, got {n - cut} rows"
+        )
+    for label in labels:
+        own = order[y[order] == label]
+        place[own] = (np.arange(len(own)) + random.uniform(size=len(own))) / len(own)
+        place[own[-1]] = np.inf
+    order = order[np.argsort(place[order], kind="stable")]
+    return order[cut:], order[:cut]
+
+
+def _print(given: _Task, lines: list[Line], left_out: list[_LeftOut]) -> None:
     name = "misclassification" if given.classification else "mean squared error"
-    print(f"{len(rows)} rows to train on, {cut} to test on; error: {name}")
+    print(f"{len(given.X)} rows to train on, {len(given.X_test)} to test on; error: {name}")
     print(f"{'method':<24}{'error':>10}{'prototypes':>12}{'fit s':>10}{'predict ms per 1000':>22}")
     for line in lines:
         print(
             f"{line.name:<24}{line.error:>10.4g}{line.prototypes:>12}{line.fit_seconds:>10.2f}"
-            f"{1e3 * line.predict_seconds:>22.2f}"
+            f"{1e3 * line.predict_seconds:>22.2f}{'' if line.trusted else ' *'}"
         )
+    if not all(line.trusted for line in lines):
+        print(f"*: {_status.ADVICE[_status.PRECISION_LOST]}")
+    for name, why in left_out:
+        print(f"without {name}: {why}")
     print(
         "fit: with tuning and compilation, but for the SVMs, which take SCDP's kernel and choose C "
-        "by five folds"
+        "by five folds (sparse SVM: by a fifth of the rows)"
     )
-    _figure(path, given, lines, folder, chosen)
-    print(f"figure: {folder / 'compare.png'}, {folder / 'compare.svg'}")
-    return lines
 
 
 def _line(
-    given: _Task, name: str, predict: Callable[[Any], np.ndarray], prototypes: int, seconds: float
+    given: _Task,
+    name: str,
+    predict: Callable[[Any], np.ndarray],
+    prototypes: int,
+    seconds: float,
+    trusted: bool = True,
 ) -> Line:
     predicted = predict(given.X_test)
     thousand = np.resize(given.X_test, (1000, given.X_test.shape[1]))
@@ -132,77 +193,101 @@ def _line(
         start = time.perf_counter()
         predict(thousand)
         taken.append(time.perf_counter() - start)
-    return Line(name, given.error(predicted), prototypes, seconds, float(np.median(taken)))
+    return Line(name, given.error(predicted), prototypes, seconds, float(np.median(taken)), trusted)
+
+
+def _estimated(given: _Task, name: str, model: Any) -> Line:
+    """Fit one of our estimators, which warns where digits are lost and raises where it fails."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", _status.PrecisionWarning)
+        start = time.perf_counter()
+        model.fit(given.X, given.y)
+        seconds = time.perf_counter() - start
+    lost = [_status.ADVICE[_status.PRECISION_LOST] in str(w.message) for w in said]
+    for warning in said:
+        warnings.warn_explicit(
+            warning.message, warning.category, warning.filename, warning.lineno, source=None
+        )
+    return _line(given, name, model.predict, len(model.prototypes_), seconds, not any(lost))
 
 
 def _fixed_size(given: _Task, path: TrainedPath) -> Line:
     kind = FixedSizeLSSVMClassifier if given.classification else FixedSizeLSSVMRegressor
     model = kind(random_state=given.seed, max_evaluations=given.max_evaluations)
-    start = time.perf_counter()
-    model.fit(given.X, given.y)
-    seconds = time.perf_counter() - start
-    return _line(given, "fixed-size LS-SVM", model.predict, len(model.prototypes_), seconds)
+    return _estimated(given, "fixed-size LS-SVM", model)
 
 
-def _dual(given: _Task, path: TrainedPath) -> Line | None:
+def _dual(given: _Task, path: TrainedPath) -> Line | _LeftOut:
+    name = "LS-SVM"
     if len(given.X) > DENSE_ROWS:
-        return None
+        return _LeftOut(name, f"more than {DENSE_ROWS} rows")
     kind = LSSVMClassifier if given.classification else LSSVMRegressor
     model = kind(random_state=given.seed, max_evaluations=given.max_evaluations)
-    start = time.perf_counter()
-    model.fit(given.X, given.y)
-    seconds = time.perf_counter() - start
-    return _line(given, "LS-SVM", model.predict, len(model.prototypes_), seconds)
+    return _estimated(given, name, model)
 
 
-def _sparse_svm(given: _Task, path: TrainedPath) -> Line | None:
+def _sparse_svm(given: _Task, path: TrainedPath) -> Line | _LeftOut:
     """The sparse SVM of as many prototypes as SCDP has; C by a hold-out of a fifth."""
+    name = "sparse SVM"
     if not given.classification or path.classes is None or len(path.classes) > 2:
-        return None
+        return _LeftOut(name, "it is for two classes")
     Z = path.scaling.apply(jnp.asarray(given.X, path.scaling.shift.dtype))
     y = jnp.where(jnp.asarray(given.y == path.classes[1]), 1, -1).astype(Z.dtype)
-    candidates, k, key = path.path.candidates, path.n_prototypes, jax.random.key(given.seed)
-    subset = min(spsvm.SUBSET, len(candidates))
-    options = {"key": key, "max_prototypes": k, "subset": subset}
+    candidates, k = path.path.candidates, path.n_prototypes
+    options: Any = {"key": jax.random.key(given.seed), "max_prototypes": k}
     start = time.perf_counter()
     best, best_C, fifth = np.inf, 1.0, len(Z) // 5
-    for C in (0.1, 1.0, 10.0, 100.0, 1000.0):
+    for C in (0.1, 1.0, 10.0, 100.0, 1000.0) if fifth else ():
         found = spsvm.fit(path.kernel, candidates, C, Z[fifth:], y[fifth:], **options)
         wrong = float(jnp.mean((found.at(k)(Z[:fifth]) >= 0) != (y[:fifth] > 0)))
-        if wrong < best:
+        if wrong < best and int(found.status) < _status.NOT_FINITE:
             best, best_C = wrong, C
-    model = spsvm.fit(path.kernel, candidates, best_C, Z, y, **options).at(k)
+    found = spsvm.fit(path.kernel, candidates, best_C, Z, y, **options)
+    model = found.at(k)
     seconds = time.perf_counter() - start
-    classes = path.classes
+    status, classes = int(found.status_at(k)), path.classes
+    _status.check(status, name)
 
     def predict(X: np.ndarray) -> np.ndarray:
-        values = np.asarray(model(path.scaling.apply(jnp.asarray(X, Z.dtype))))
-        return classes[(values >= 0).astype(int)]
+        return decide(model(path.scaling.apply(jnp.asarray(X, Z.dtype))), classes)
 
-    return _line(given, "sparse SVM", predict, k, seconds)
+    trusted = status != _status.PRECISION_LOST
+    return _line(given, name, predict, len(model.prototypes), seconds, trusted)
 
 
-def _svm(given: _Task, path: TrainedPath) -> Line | None:
-    """scikit-learn's, with SCDP's kernel; C by five folds."""
+def _svm(given: _Task, path: TrainedPath) -> Line | _LeftOut:
+    """scikit-learn's, with SCDP's kernel; C by five folds, or as many as the rows allow."""
+    from sklearn.compose import TransformedTargetRegressor
     from sklearn.model_selection import GridSearchCV
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
     from sklearn.svm import SVC, SVR
 
+    name = "SVM (scikit-learn)"
     if len(given.X) > DENSE_ROWS:
-        return None
+        return _LeftOut(name, f"more than {DENSE_ROWS} rows")
+    smallest = len(given.y)
+    if given.classification:
+        smallest = int(np.unique(given.y, return_counts=True)[1].min())
+    if smallest < 2:
+        return _LeftOut(name, "a class has one row to train on, too few to choose C by folds")
     assert isinstance(path.kernel, RBF)
     gamma: Any = float(1 / (2 * np.square(np.asarray(path.kernel.lengthscale))))
-    svm = SVC(gamma=gamma) if given.classification else SVR(gamma=gamma)
-    name = type(svm).__name__.lower()
-    scale = 1.0 if given.classification else float(np.std(given.y)) or 1.0
-    grid = {f"{name}__C": scale * np.array([0.1, 1.0, 10.0, 100.0])}
-    model = GridSearchCV(make_pipeline(StandardScaler(), svm), grid, cv=min(5, len(given.X)))
+    if given.classification:
+        machine, prefix = make_pipeline(StandardScaler(), SVC(gamma=gamma)), "svc"
+    else:
+        # The width of the tube is one for targets of scale one.
+        machine = make_pipeline(StandardScaler(), SVR(gamma=gamma))
+        machine = TransformedTargetRegressor(machine, transformer=StandardScaler())
+        prefix = "regressor__svr"
+    grid = {f"{prefix}__C": np.array([0.1, 1.0, 10.0, 100.0])}
+    model = GridSearchCV(machine, grid, cv=min(5, smallest))
     start = time.perf_counter()
     model.fit(given.X, given.y)
     seconds = time.perf_counter() - start
-    vectors = len(model.best_estimator_[-1].support_)
-    return _line(given, "SVM (scikit-learn)", model.predict, vectors, seconds)
+    best: Any = model.best_estimator_
+    fitted = best if given.classification else best.regressor_
+    return _line(given, name, model.predict, len(fitted[-1].support_), seconds)
 
 
 def _constant(given: _Task) -> Line:

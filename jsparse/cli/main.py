@@ -313,7 +313,7 @@ def _compare(options: argparse.Namespace) -> int:
     X = encode(schema, table, dtype=options.precision).X
     with _interruptible() as check:
         print(f"{options.file} ({task}: {reason})")
-        compare.run(
+        lines = compare.run(
             X,
             encode_target(schema, table),
             task,
@@ -325,7 +325,7 @@ def _compare(options: argparse.Namespace) -> int:
             quiet=options.quiet,
             check=check,
         )
-    return DONE
+    return DONE if all(line.trusted for line in lines) else UNTRUSTED
 
 
 def _columns(options: argparse.Namespace) -> dict[str, Any]:

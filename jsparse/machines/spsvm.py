@@ -5,12 +5,24 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float, Int
 
-from .._numerics import as_float, dot, epsilon, like
-from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
+from .._numerics import as_float, dot, epsilon, is_concrete, like
+from .._status import (
+    CONVERGED,
+    EXHAUSTED,
+    INDEFINITE,
+    NOT_FINITE,
+    PRECISION_LOST,
+    RUNNING,
+    TRUNCATED,
+)
 from .._types import Key, ScalarLike
 from ..kernels import Kernel
+from ..pursuit.conjugate import NOISE
+from ..pursuit.path import LOST
 from ..pursuit.probabilistic import SUBSET
 from ..pursuit.system import check_atoms
 from ..solvers.definite import solve_definite
@@ -20,24 +32,35 @@ from .scdp import SparsePath, check_candidates
 # All coefficients are optimised again when there are so many times more of them; in between, only
 # that of the newest (Section 3.3 of the source: the cost is then that of the last time).
 GROWTH = 1.1
-_NEWTON_STEPS = 20
+_NEWTON_STEPS = 50
 _LINE_STEPS = 12
 
 
 class State(NamedTuple):
-    """All that the next prototype needs."""
+    """All that the next prototype needs.
 
-    columns: Float[Array, "k n"]  # k(z_j, x) at the rows
-    gram: Float[Array, "k k"]  # k(z_i, z_j), the identity where there is none
+    With `K = L L'` of the prototypes, `f = coordinates' features + b` and `beta = L^(-T)
+    coordinates`: in these coordinates the penalty is the identity, and Newton's systems have none
+    of the condition of the kernel matrix, which float32 does not survive.
+    """
+
+    features: Float[Array, "k n"]  # L^(-1) k(z_j, x) at the rows
+    factor: Float[Array, "k k"]  # L, the identity where there is no prototype
     outputs: Float[Array, " n"]  # f(x) of the rows
-    coefficients: Float[Array, " k"]
+    coordinates: Float[Array, " k"]
     intercept: Float[Array, ""]
-    path: Float[Array, "k k"]  # coefficients with 1, 2, .. prototypes
+    condition: Float[Array, ""]  # of the system of the coefficients, optimised last
+    error: Float[Array, ""]  # of its solution by rounding, relative
+    path: Float[Array, "k k"]  # coordinates with 1, 2, .. prototypes
     intercepts: Float[Array, " k"]
+    conditions: Float[Array, " k"]
+    errors: Float[Array, " k"]
     support: Int[Array, " k"]
-    free: Bool[Array, " M"]
+    free: Bool[Array, " M"]  # candidates neither selected nor found to depend on those
+    truncated: Bool[Array, ""]  # whether one of the latter would have been of use
     optimised: Int[Array, ""]  # size at which all coefficients were optimised last
     size: Int[Array, ""]
+    step: Int[Array, ""]
     status: Int[Array, ""]
 
 
@@ -51,7 +74,7 @@ def fit(
     *,
     key: Key,
     max_prototypes: int,
-    subset: int = SUBSET,
+    subset: int | None = None,
     growth: float = GROWTH,
 ) -> SparsePath:
     """Sparse support vector machines of 1, 2, .. prototypes (Keerthi et al. 2006, spSVM-2).
@@ -60,6 +83,9 @@ def fit(
     prototypes. Each is the one, out of a random subset of the candidates, whose coefficient alone
     lowers the objective most. Now and then all coefficients are optimised again, by Newton steps
     whose systems are the normal equations of the rows within the margin.
+
+    Candidates that in this precision cannot be told from functions of those selected are passed
+    over; where no others are left the path ends.
 
     Args:
         kernel: kernel of two points.
@@ -70,11 +96,13 @@ def fit(
         weights: row weights, shape `n`, at least 0.
         key: decides the subsets.
         max_prototypes: length of the path, at most `M` (static).
-        subset: candidates looked at for each prototype (static); 59 in the source.
+        subset: candidates looked at for each prototype (static); None for the source's 59, or as
+            many as there are.
         growth: of the number of prototypes until all are optimised again (static); 1 for always.
 
     Returns:
-        `SparsePath`; its `condition` is not looked at, and 1.
+        `SparsePath`; what a machine's `condition` and `coefficient_error` say is of the last time
+        when all its coefficients were optimised.
 
     Raises:
         ValueError: for shapes that do not fit, values known to be out of range, or more prototypes
@@ -86,14 +114,23 @@ def fit(
     check_candidates(candidates, X.shape[1])
     if y.ndim != 1:
         raise ValueError(f"y: expected shape (n,), got {y.shape}")
-    max_prototypes = check_atoms(max_prototypes, len(candidates))
-    if not 1 <= subset <= len(candidates):
-        raise ValueError(f"subset: expected 1 to {len(candidates)}, the candidates; got {subset}")
-    if growth < 1:
+    _check_classes(y, weights)
+    M = len(candidates)
+    max_prototypes = check_atoms(max_prototypes, M, "max_prototypes")
+    subset = min(SUBSET, M) if subset is None else check_atoms(subset, M, "subset")
+    if not growth >= 1:
         raise ValueError(f"growth: expected at least 1, got {growth}")
     w = jnp.ones(len(X), X.dtype) if weights is None else weights
-    sizes = {"max_prototypes": max_prototypes, "subset": int(subset), "growth": float(growth)}
+    sizes = {"max_prototypes": max_prototypes, "subset": subset, "growth": float(growth)}
     return _fit(kernel, candidates, like(C, X), X, y, w, key, **sizes)
+
+
+def _check_classes(y: Float[Array, " n"], weights: Float[Array, " n"] | None) -> None:
+    """Raise unless all rows that count are of -1 or +1, as far as they can be looked at."""
+    if is_concrete(y) and (weights is None or is_concrete(weights)):
+        found = np.unique(np.asarray(y) if weights is None else np.asarray(y)[weights > 0])
+        if not np.isin(found, [-1, 1]).all():
+            raise ValueError(f"y: expected -1 and +1, got {np.array2string(found, threshold=6)}")
 
 
 @functools.partial(jax.jit, static_argnames=("max_prototypes", "subset", "growth"))
@@ -110,69 +147,101 @@ def _fit(
     subset: int,
     growth: float,
 ) -> SparsePath:
-    k, n, dtype = max_prototypes, len(X), X.dtype
+    k, n, M, dtype = max_prototypes, len(X), len(candidates), X.dtype
+    eps, least = epsilon(dtype), float(jnp.finfo(dtype).tiny)
 
     def step(state: State) -> State:
-        drawn = jax.random.uniform(jax.random.fold_in(key, state.size), state.free.shape)
-        some = jax.lax.top_k(jnp.where(state.free, drawn, -1.0), subset)[1]
-        Z = candidates[some]
+        # In one precision, so that all look at the same sets.
+        order = jax.random.uniform(jax.random.fold_in(key, state.step), (M,), jnp.float32)
+        drawn, some = jax.lax.top_k(jnp.where(state.free, order, -1.0), subset)
+        Z, here = candidates[some], drawn >= 0
         phi = kernel.cross_gram(Z, X)
-        place = jnp.maximum(state.support, 0)
-        among = kernel.cross_gram(Z, candidates[place])
-        pull = dot(jnp.where(state.support >= 0, among, 0), state.coefficients)
+        among = kernel.cross_gram(Z, candidates[jnp.maximum(state.support, 0)])
+        among = jnp.where(state.support >= 0, among, 0)
+        shares = solve_triangular(state.factor, among.T, lower=True).T
         square = kernel.diagonal(Z)
+        pivot = square - jnp.sum(jnp.square(shares), axis=1)  # Schur complements
+        noise = NOISE * eps * square + least  # a candidate of norm 0 is none
         step_of, gain = jax.vmap(
             lambda phi, square, pull: _along(state.outputs, phi, y, w, C, square, pull)
-        )(phi, square, pull)
-        best = jnp.argmax(jnp.where(state.free[some], gain, -jnp.inf))
-        at, atom = state.size, some[best]
-        row = jnp.where(state.support >= 0, among[best], 0)
-        gram = state.gram.at[at].set(row).at[:, at].set(row).at[at, at].set(square[best])
-        columns = state.columns.at[at].set(phi[best])
-        support = state.support.at[at].set(atom.astype(jnp.int32))
-        size = at + 1
+        )(phi, square, dot(shares, state.coordinates))
+        independent, dependent = here & (pivot > noise), here & (pivot <= noise)
+        best = jnp.argmax(jnp.where(independent, gain, -jnp.inf))
+        rest = jnp.argmax(jnp.where(dependent, pivot, -jnp.inf))
+        both = jnp.stack([best, rest])
+        left = phi[both] - dot(shares[both], state.features)
+        # Whether the direction passed over, had it been resolved, would have been used by half.
+        inside = jnp.where(1 - y * state.outputs > 0, w, 0)
+        used = C * dot(inside, jnp.square(left[1])) > jnp.maximum(pivot, noise)[rest]
+
+        adds, at = jnp.any(independent), state.size
+        slot = jnp.where(adds, at, k)  # k: nowhere
+        root = jnp.sqrt(jnp.where(adds, pivot[best], 1))
+        row = shares[best].at[at].set(root)
+        t = jnp.where(adds, step_of[best], 0)
+        gone = dependent.at[best].set(dependent[best] | adds)
         grown = state._replace(
-            columns=columns,
-            gram=gram,
-            outputs=state.outputs + step_of[best] * phi[best],
-            coefficients=state.coefficients.at[at].set(step_of[best]),
-            support=support,
-            free=state.free.at[atom].set(False),
-            size=size,
+            features=state.features.at[slot].set(left[0] / root, mode="drop"),
+            factor=state.factor.at[slot].set(row, mode="drop"),
+            outputs=state.outputs + t * phi[best],
+            coordinates=state.coordinates + t * row,
+            support=state.support.at[slot].set(some[best].astype(jnp.int32), mode="drop"),
+            free=state.free.at[jnp.where(gone, some, M)].set(False, mode="drop"),
+            truncated=state.truncated | (dependent[rest] & used),
+            size=at + adds.astype(jnp.int32),
+            step=state.step + 1,
         )
-        due = (size.astype(dtype) >= growth * state.optimised.astype(dtype)) | (size >= k)
+        ended = jnp.where(grown.truncated, TRUNCATED, CONVERGED)
+        status = jnp.where(jnp.any(grown.free), RUNNING, ended)
+        status = jnp.where(grown.size >= k, EXHAUSTED, status)
+        due = grown.size.astype(dtype) >= growth * state.optimised.astype(dtype)
+        due = (adds & due) | (status != RUNNING)
         grown = jax.lax.cond(due, lambda s: _optimise(s, y, w, C), lambda s: s, grown)
-        status = jnp.where(size >= k, EXHAUSTED, RUNNING)
-        finite = jnp.all(jnp.isfinite(grown.coefficients)) & jnp.isfinite(grown.intercept)
+        indefinite = jnp.any(here & (pivot < -jnp.sqrt(eps) * jnp.abs(square)))
+        finite = jnp.all(jnp.isfinite(grown.coordinates)) & jnp.isfinite(grown.intercept)
+        finite &= jnp.all(jnp.isfinite(pivot) | ~here)
+        status = jnp.where(indefinite, INDEFINITE, jnp.where(finite, status, NOT_FINITE))
+        last = jnp.maximum(grown.size - 1, 0)
         return grown._replace(
-            path=state.path.at[at].set(grown.coefficients),
-            intercepts=state.intercepts.at[at].set(grown.intercept),
-            status=jnp.where(finite, status, NOT_FINITE).astype(jnp.int32),
+            path=state.path.at[last].set(grown.coordinates),
+            intercepts=state.intercepts.at[last].set(grown.intercept),
+            conditions=state.conditions.at[last].set(grown.condition),
+            errors=state.errors.at[last].set(grown.error),
+            status=status.astype(jnp.int32),
         )
 
+    zero, count, many = jnp.zeros((), dtype), jnp.zeros((), jnp.int32), jnp.zeros(k, dtype)
     first = State(
-        columns=jnp.zeros((k, n), dtype),
-        gram=jnp.eye(k, dtype=dtype),
+        features=jnp.zeros((k, n), dtype),
+        factor=jnp.eye(k, dtype=dtype),
         outputs=jnp.zeros(n, dtype),
-        coefficients=jnp.zeros(k, dtype),
-        intercept=jnp.zeros((), dtype),
+        coordinates=many,
+        intercept=zero,
+        condition=zero + 1,
+        error=zero,
         path=jnp.zeros((k, k), dtype),
-        intercepts=jnp.zeros(k, dtype),
+        intercepts=many,
+        conditions=many,
+        errors=many,
         support=jnp.full(k, -1, jnp.int32),
-        free=jnp.ones(len(candidates), bool),
-        optimised=jnp.zeros((), jnp.int32),
-        size=jnp.zeros((), jnp.int32),
-        status=jnp.full((), RUNNING, jnp.int32),
+        free=jnp.ones(M, bool),
+        truncated=jnp.zeros((), bool),
+        optimised=count,
+        size=count,
+        step=count,
+        status=count + RUNNING,
     )
     last = jax.lax.while_loop(lambda state: state.status == RUNNING, step, first)
+    # What comes after the end of a path repeats its last machine.
+    at = jnp.minimum(jnp.arange(k, dtype=jnp.int32), jnp.maximum(last.size - 1, 0))
     return SparsePath(
         kernel,
         candidates,
         last.support,
-        last.path,
-        last.intercepts,
-        jnp.ones(k, dtype),
-        jnp.zeros(k, dtype),
+        solve_triangular(last.factor, last.path[at].T, trans=1, lower=True).T,
+        last.intercepts[at],
+        last.conditions[at],
+        last.errors[at],
         last.size,
         last.status,
     )
@@ -212,22 +281,22 @@ def _along(
         low, high = jnp.where(d < 0, t, low), jnp.where(d < 0, high, t)
         fresh = t - d / jnp.where(dd > 0, dd, 1)
         outside = (fresh < low) | (fresh > high)
-        return jnp.where(outside, (low + high) / 2, fresh), low, high
+        # Near the root rounding alone may call a step one out of a bracket with an open end.
+        middle = jnp.where(jnp.isfinite(low) & jnp.isfinite(high), (low + high) / 2, t)
+        return jnp.where(outside, middle, fresh), low, high
 
     zero = jnp.zeros_like(pull)
     t, _, _ = jax.lax.fori_loop(0, _LINE_STEPS, newton, (zero, zero - jnp.inf, zero + jnp.inf))
 
-    def value(t: Array) -> Array:
-        short = jnp.maximum(1 - y * (outputs + t * phi), 0)
-        return square * t**2 / 2 + pull * t + C / 2 * dot(w, jnp.square(short))
-
-    return t, value(zero) - value(t)
+    # The difference of the squares, row by row: that of their sums would be lost in rounding.
+    before, after = (jnp.maximum(1 - y * f, 0) for f in (outputs, outputs + t * phi))
+    lost = dot(w, (before - after) * (before + after))
+    return t, C / 2 * lost - square * t**2 / 2 - pull * t
 
 
 class _Newton(NamedTuple):
-    coefficients: Float[Array, " k"]
-    intercept: Float[Array, ""]
-    outputs: Float[Array, " n"]
+    solution: Float[Array, " p"]  # coordinates and intercept, p = k + 1
+    hessian: Float[Array, "p p"]  # at the step before
     steps: Int[Array, ""]
     status: Int[Array, ""]
 
@@ -236,47 +305,73 @@ def _optimise(
     state: State, y: Float[Array, " n"], w: Float[Array, " n"], C: Float[Array, ""]
 ) -> State:
     """All coefficients and the intercept, by Newton steps with exact line search."""
-    there = (state.support >= 0).astype(y.dtype)
-    columns, k = state.columns * there[:, None], state.support.shape[0]
-    extended = jnp.concatenate([columns, jnp.ones_like(y)[None]])
-    R = jnp.zeros((k + 1, k + 1), y.dtype).at[:k, :k].set(state.gram)
+    k, eps = len(state.support), epsilon(y.dtype)
+    extended = jnp.concatenate([state.features, jnp.ones_like(y)[None]])
+    penalty = jnp.ones(k + 1, y.dtype).at[k].set(0)
 
     def step(of: _Newton) -> _Newton:
-        inside = jnp.where(1 - y * of.outputs > 0, w, 0)
+        now = of.solution
+        outputs = dot(now, extended)
+        inside = jnp.where(1 - y * outputs > 0, w, 0)
         # The Newton point is least squares on the rows within the margin: their normal equations.
-        rows = extended * inside[None, :]
-        A = C * dot(rows, extended.T) + R
-        A = A.at[k, k].add(jnp.where(jnp.any(inside > 0), 0, 1).astype(A.dtype))
-        rhs = C * dot(rows, y)
-        scale = 1 / jnp.sqrt(jnp.diagonal(A))  # rows and columns of very different size
-        scaled = A * scale[:, None] * scale[None]
-        target = solve_definite(scaled, (scale * rhs)[:, None], like(0, A)).x[:, 0] * scale
-        now = jnp.append(of.coefficients, of.intercept)
-        direction = target - now
-        phi = dot(direction, extended)
-        square = dot(direction, dot(R, direction))
-        t, gain = _along(of.outputs, phi, y, w, C, square, dot(direction, dot(R, now)))
+        # The way there is of the gradient, so that what rounding does to them is mended by steps.
+        H = C * dot(extended * inside[None], extended.T) + jnp.diag(penalty)
+        H = H.at[k, k].add(jnp.where(jnp.any(inside > 0), 0, 1).astype(H.dtype))
+        downhill = C * dot(extended, _margin(outputs, y, w)) - penalty * now
+        scale = 1 / jnp.sqrt(jnp.diagonal(H))  # rows and columns of very different size
+        scaled = H * scale[:, None] * scale[None]
+        direction = solve_definite(scaled, (scale * downhill)[:, None], like(0, H)).x[:, 0] * scale
+        along, phi = penalty * direction, dot(direction, extended)
+        t, gain = _along(outputs, phi, y, w, C, dot(along, along), dot(along, now))
         better = gain > 0
-        t = jnp.where(better, t, 0)
-        now, outputs = now + t * direction, of.outputs + t * phi
-        loss = C / 2 * dot(w, jnp.square(jnp.maximum(1 - y * outputs, 0)))
+        loss = dot(y - outputs, _margin(outputs, y, w))  # y (y - f) = 1 - y f
+        objective = (C * loss + dot(now, penalty * now)) / 2
+        small = gain <= 1e2 * eps * objective
+        # No step gains where rounding is all that is left of the slope, or has spoilt the system.
+        spoilt = ~better & (dot(downhill, direction) > LOST * objective)
         steps = of.steps + 1
         status = jnp.where(steps >= _NEWTON_STEPS, EXHAUSTED, RUNNING)
-        small = gain <= 1e2 * epsilon(y.dtype) * loss
-        status = jnp.where(small | ~better, CONVERGED, status).astype(jnp.int32)
-        return _Newton(now[:k], now[k], outputs, steps, status)
+        status = jnp.where(small | ~better, CONVERGED, status)
+        status = jnp.where(spoilt, PRECISION_LOST, status).astype(jnp.int32)
+        return _Newton(now + jnp.where(better, t, 0) * direction, H, steps, status)
 
     first = _Newton(
-        state.coefficients,
-        state.intercept,
-        state.outputs,
+        jnp.append(state.coordinates, state.intercept),
+        jnp.eye(k + 1, dtype=y.dtype),
         jnp.zeros((), jnp.int32),
         jnp.full((), RUNNING, jnp.int32),
     )
     last = jax.lax.while_loop(lambda of: of.status == RUNNING, step, first)
+    condition, error = _precision(state, last.hessian)
     return state._replace(
-        coefficients=last.coefficients * there,
-        intercept=last.intercept,
-        outputs=last.outputs,
+        coordinates=last.solution[:k],
+        intercept=last.solution[k],
+        outputs=dot(last.solution, extended),
+        condition=condition,
+        # Where Newton's steps ended before the optimum there is no telling.
+        error=jnp.where(last.status == CONVERGED, error, jnp.inf),
         optimised=state.size,
     )
+
+
+def _precision(
+    state: State, hessian: Float[Array, "p p"]
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Condition of the system `A` of coefficients and intercept, and their relative error.
+
+    The condition is `tr(A) tr(A^(-1))` with the diagonal of A scaled to one, as of other paths.
+    What the rows' rounding does goes by its root: they are squared for the steps of Newton only.
+    What that of `K` does, which is a part of A, goes by `A^(-1)`.
+    """
+    p = len(hessian)
+    L = jnp.eye(p, dtype=hessian.dtype).at[: p - 1, : p - 1].set(state.factor)
+    there = jnp.append(state.support >= 0, True).astype(L.dtype)
+    scale = 1 / jnp.sqrt(jnp.diagonal(hessian))
+    scaled = hessian * scale[:, None] * scale[None]
+    noise = 4 * epsilon(L.dtype) * p * jnp.eye(p, dtype=L.dtype)
+    inner = solve_triangular(L, jnp.eye(p, dtype=L.dtype), lower=True) * scale[:, None]
+    root = solve_triangular(jnp.linalg.cholesky(scaled + noise), inner, lower=True)
+    inverse = there * jnp.sum(jnp.square(root), axis=0)
+    condition = jnp.sum(there) * dot(inverse, jnp.sum(dot(L, hessian) * L, axis=1))
+    by_kernel = dot(inverse[:-1], jnp.sum(jnp.square(state.factor), axis=1))
+    return condition, epsilon(L.dtype) * (jnp.sqrt(condition) + by_kernel)

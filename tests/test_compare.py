@@ -1,0 +1,107 @@
+"""`jsparse compare`: the table of all methods, and what is told when a line cannot be had."""
+
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_breast_cancer
+
+from jsparse._status import PRECISION_LOST
+from jsparse.cli import compare
+from jsparse.cli.main import main
+from jsparse.kernels import RBF
+from jsparse.tuning.sparse import TrainedPath
+
+
+def test_the_command_line_compares_all_methods(tmp_path, capsys):
+    data = load_breast_cancer(as_frame=True)
+    path = tmp_path / "cancer.csv"
+    data.frame[::2].to_csv(path, index=False)
+    options = ["--target", "target", "--quiet", "--evaluations", "1", "--max-prototypes", "8"]
+    assert main(["compare", str(path), *options, "--out", str(tmp_path / "figures")]) == 0
+    said = capsys.readouterr().out
+    for method in ("SCDP", "fixed-size LS-SVM", "LS-SVM", "sparse SVM", "SVM (scikit-learn)"):
+        line = next(line for line in said.splitlines() if line.startswith(method))
+        assert float(line[24:].split()[0]) < 0.12
+    constant = next(line for line in said.splitlines() if line.startswith("constant"))
+    assert float(constant.split()[1]) > 0.25
+    for name in ("compare.png", "compare.svg"):
+        assert (tmp_path / "figures" / name).stat().st_size > 1000
+    assert main(["compare", str(path), "--target", "target", "--test", "1.5"]) == 2
+
+
+def given(X, y, classification, rows=80):
+    """The task of the first rows, the others to test on."""
+    parts = (X[:rows], y[:rows], X[rows:], y[rows:])
+    return compare._Task(*parts, classification, None, None, 0)
+
+
+def run(X, y, folder, task="classification", **options):
+    settings = {"max_prototypes": None, "max_evaluations": None, "seed": 0, "quiet": True}
+    settings |= {"test": 1 / 3, "folder": folder, "check": lambda: None}
+    return compare.run(X, y, task, **(settings | options))
+
+
+def stub(status):
+    """A path that predicts zero, without any training."""
+    one = SimpleNamespace(prototypes=[0])
+    return SimpleNamespace(
+        status=status, n_prototypes=1, expansion=one, predict=lambda X, k=1: np.zeros(len(X))
+    )
+
+
+def test_a_line_not_to_be_trusted_is_marked_and_gives_the_exit_code(tmp_path, monkeypatch, capsys):
+    for method in ("_fixed_size", "_dual", "_sparse_svm", "_svm"):
+        monkeypatch.setattr(compare, method, lambda g, p: compare._LeftOut("one", "of its ways"))
+    monkeypatch.setattr(compare, "_figure", lambda *_: None)
+    monkeypatch.setattr(compare, "train_path", lambda *_, **__: stub(PRECISION_LOST))
+    table = tmp_path / "t.csv"
+    table.write_text("a,t\n" + "\n".join(f"{i},{i / 7}" for i in range(30)))
+    options = ["compare", str(table), "--target", "t", "--quiet", "--out", str(tmp_path / "o")]
+    assert main(options) == 3
+    said = capsys.readouterr().out.splitlines()
+    assert next(line for line in said if line.startswith("SCDP")).endswith(" *")
+    assert not next(line for line in said if line.startswith("constant")).endswith("*")
+    assert any(line.startswith("*: the result is not determined") for line in said)
+    assert "without one: of its ways" in said
+    monkeypatch.setattr(compare, "train_path", lambda *_, **__: stub(1))
+    assert main(options) == 0
+    assert "*" not in capsys.readouterr().out
+
+
+def test_no_work_is_done_for_figures_that_cannot_be(tmp_path, monkeypatch):
+    monkeypatch.setattr(compare, "train_path", None)
+    X, y = np.zeros((9, 1)), np.arange(9.0)
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="file"):
+        run(X, y, tmp_path / "file", "regression")
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ImportError, match="figures need matplotlib: pip install"):
+        run(X, y, tmp_path, "regression")
+
+
+def test_every_class_is_trained_on():
+    y = np.array(["common"] * 50 + ["rare"] * 2 + ["single"] + ["third"] * 37)
+    for seed in range(10):
+        for test in (0.1, 1 / 3, 0.8):
+            rows, out = compare._split(y, test, True, seed)
+            assert sorted([*rows, *out]) == list(range(90))
+            assert len(out) == round(test * 90)
+            assert set(y[rows]) == set(y)
+            assert abs(np.sum(y[out] == "common") - 50 * test) <= 2
+    with pytest.raises(ValueError, match="--test: expected rows of all 4 classes"):
+        compare._split(y[48:54], 0.5, True, 0)
+
+
+def test_the_peer_takes_targets_of_any_scale_and_classes_of_few_rows():
+    X = np.random.default_rng(0).standard_normal((120, 2))
+    path = TrainedPath._make([None] * len(TrainedPath._fields))._replace(kernel=RBF(1.0))
+    y = np.sin(2 * X[:, 0])
+    big, small = (compare._svm(given(X, s * y, False), path) for s in (1.0, 1e-3))
+    assert small.prototypes == big.prototypes
+    np.testing.assert_allclose(small.error, 1e-6 * big.error, rtol=1e-3)
+    labels = np.array([f"c{i % 20}" for i in range(120)])
+    assert compare._svm(given(X, labels, True, 60), path).prototypes > 0
+    labels[0] = "alone"
+    assert "a class has one row" in compare._svm(given(X, labels, True, 60), path).why
