@@ -575,7 +575,7 @@ def test_paths_that_end_early_say_what_was_reached():
     assert cut.status == EXHAUSTED
 
 
-def test_precisions_are_not_mixed_in_silence():
+def test_precisions_are_not_mixed_in_silence(as_users_call):
     A, b = gram(*problem())
     path = pursuit.scdp(A, b.astype(np.float32), max_atoms=3)
     assert path.coefficients.dtype == np.float64

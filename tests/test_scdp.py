@@ -9,7 +9,7 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris, load_
 
 import jsparse
 from jsparse import plotting
-from jsparse._status import NOT_FINITE, PRECISION_LOST, TRUNCATED
+from jsparse._status import EXHAUSTED, NOT_FINITE, PRECISION_LOST, TRUNCATED
 from jsparse.cli.main import main
 from jsparse.kernels import RBF
 from jsparse.machines import fixed_size, scdp
@@ -135,6 +135,22 @@ def test_columns_computed_when_looked_at_end_as_the_system_does():
         assert bad.status == NOT_FINITE
     with pytest.raises(ValueError, match="formed: expected True or None"):
         fit(RBF(1.5), X[:40], 5.0, X, y, max_prototypes=5, formed=False)
+
+
+def test_smooth_kernels_are_not_taken_for_indefinite(dtype):
+    X = problem(200, 3, dtype=dtype)[0][:, :2]
+    y = (X[:, 0] + 0.5 * X[:, 1]).astype(dtype)
+    exact = {"float32": 1e-3, "float64": 1e-6}[str(np.dtype(dtype))]
+    for lengthscale in (5.0, 17.0):
+        options = {"max_prototypes": 30, "subset": 200, "key": jax.random.key(0)}
+        formed, rows = (
+            fit(RBF(lengthscale), X, 1e6, X, y, formed=formed, **options)
+            for formed in (True, False)
+        )
+        assert formed.status in (EXHAUSTED, TRUNCATED)
+        assert rows.status in (EXHAUSTED, TRUNCATED)
+        for path in (formed, rows):
+            assert np.mean(np.square(path.at(30)(X) - y)) < exact * np.var(y)
 
 
 def test_float32_coefficients_are_those_of_float64_or_it_says_why_not():
@@ -419,7 +435,13 @@ def test_means_are_those_of_their_rows_and_better_than_the_start(dtype):
         ({"candidates": "some"}, "candidates: expected a number"),
         ({"candidates": np.zeros((3, 2))}, "candidates: expected shape"),
         ({"candidate_method": "median"}, "candidate_method: expected"),
+        ({"candidates": 0.3}, "candidates: expected a whole number"),
+        ({"candidates": True}, "candidates: expected a whole number"),
+        ({"candidates": np.full((3, 4), np.nan)}, "candidates: expected finite"),
         ({"subset": 10**6}, "subset: expected a whole number"),
+        ({"subset": "some"}, "subset: expected a whole number"),
+        ({"stopping": jsparse.Stopping(window=0)}, "stopping.window: expected"),
+        ({"stopping": jsparse.Stopping(tolerance=-1.0)}, "stopping.tolerance: expected"),
         ({"tolerance": -1.0}, "tolerance: expected"),
         ({"selection": "each"}, "selection: expected"),
         ({"multiclass": "one_versus_one"}, "every problem sees every class"),
@@ -431,6 +453,45 @@ def test_bad_input_is_told_before_any_work(options, match, as_users_call, monkey
     X, y = load_iris(return_X_y=True)
     with pytest.raises(ValueError, match=match):
         jsparse.train_path(X, y, **({"task": "classification", "key": jax.random.key(0)} | options))
+
+
+def test_rows_without_weight_are_no_candidates():
+    X, y = problem(90)
+    w = np.ones(90)
+    w[::3] = 0
+    options = {"task": "regression", "key": jax.random.key(0), "folds": 3, "max_prototypes": 5}
+    options |= {"kernel": RBF(1.5), "tune_kernel": False, "C": np.array([10.0])}
+    for candidates in (None, "all", 55):
+        model = jsparse.train_path(X, y, weights=w, candidates=candidates, **options)
+        there = model.scaling.apply(jnp.asarray(X))[np.flatnonzero(w)]
+        apart = np.abs(model.path.candidates[:, None] - there[None]).sum(-1).min(axis=1)
+        assert apart.max() == 0
+    with pytest.raises(ValueError, match=r"candidates: expected .* rows with weight \(60\)"):
+        jsparse.train_path(X, y, weights=w, candidates=61, **options)
+    w[:] = 0
+    w[:5] = 1
+    folds = jsparse.Folds(*(jnp.asarray(a) for a in _three_folds(90)))
+    with pytest.raises(ValueError, match="folds: expected rows with weight in every fold"):
+        jsparse.train_path(X, y, weights=w, **options | {"folds": folds})
+
+
+def _three_folds(n):
+    index = np.arange(n, dtype=np.int32).reshape(3, -1)
+    return index, np.ones(index.shape, bool)
+
+
+def test_the_first_centre_does_not_depend_on_weights(as_users_call):
+    X, _ = problem()
+    plain = centers(jax.random.key(1), X, 9).indices
+    np.testing.assert_array_equal(
+        centers(jax.random.key(1), X, 9, np.random.default_rng(0).uniform(1, 5, len(X))).indices,
+        plain,
+    )
+    for call in (centers, means):
+        with pytest.raises(ValueError, match="weights: expected"):
+            call(jax.random.key(1), X, 9, np.ones(3))
+        with pytest.raises(ValueError, match="weights: expected"):
+            call(jax.random.key(1), X, 9, -np.ones(len(X)))
 
 
 def test_a_path_has_an_end(as_users_call):

@@ -149,7 +149,7 @@ def in_one_dtype(a: ArrayLike, b: ArrayLike) -> tuple[Array, Array]:
     """As arrays of the more precise floating dtype of the two; integers take that of the other."""
     a, b = jnp.asarray(a), jnp.asarray(b)
     floating = [x.dtype for x in (a, b) if jnp.issubdtype(x.dtype, jnp.floating)]
-    dtype = jnp.result_type(*floating) if floating else jnp.result_type(float)
+    dtype = max(floating, key=lambda d: jnp.finfo(d).bits) if floating else jnp.result_type(float)
     return a.astype(dtype), b.astype(dtype)
 
 

@@ -5,9 +5,11 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, PRECISION_LOST, RUNNING
+from .._numerics import epsilon, exponents, times_power
+from .._status import CONVERGED, EXHAUSTED, INDEFINITE, NOT_FINITE, PRECISION_LOST, RUNNING
 from .._types import ScalarLike
 
 Operator = Callable[[Float[Array, "n k"]], Float[Array, "n k"]]
@@ -49,8 +51,11 @@ def step(
     running = state.status == RUNNING
     image = matrix(state.direction)
     curvature = jnp.sum(state.direction * image, axis=0)
-    # Curvature that is not positive: the matrix is not positive definite in this precision.
+    # Curvature that is not positive: the matrix is not positive definite in this precision, or not
+    # at all.
     definite = curvature > 0
+    bound = jnp.linalg.norm(state.direction, axis=0) * jnp.linalg.norm(image, axis=0)
+    indefinite = curvature < -float(np.sqrt(epsilon(curvature.dtype))) * bound
     alpha = jnp.where(running & definite, state.product / jnp.where(definite, curvature, 1), 0)
     x = state.x + alpha[None, :] * state.direction
     residual = state.residual - alpha[None, :] * image
@@ -61,6 +66,7 @@ def step(
     status = _status(jnp.linalg.norm(residual, axis=0), state.target)
     status = jnp.where((status == RUNNING) & (steps >= max_steps), EXHAUSTED, status)
     status = jnp.where(definite | jnp.isnan(curvature), status, PRECISION_LOST)
+    status = jnp.where(indefinite | (product < 0), INDEFINITE, status)
     return State(
         x=x,
         residual=residual,
@@ -90,19 +96,21 @@ def solve(
         preconditioner: `r -> M^(-1) r`, symmetric positive definite.
 
     Returns:
-        Solutions `n k`, steps `k` and status `k`: `EXHAUSTED` at the cap, `PRECISION_LOST` where
-        `A` turned out not to be positive definite.
+        Solutions `n k`, steps `k` and status `k`: `EXHAUSTED` at the cap, `INDEFINITE` where `A` or
+        the preconditioner turned out not to be positive definite, `PRECISION_LOST` where it is not
+        in this precision.
 
     Differentiable in `rhs` and in what `matrix` closes over, in both modes, by solving again.
     """
 
     def run(_: object, b: Float[Array, "n k"]) -> tuple[Array, tuple[Array, Array]]:
+        scale = exponents(b.T)  # squares of what is tiny or huge are out of range
         last = jax.lax.while_loop(
             lambda state: jnp.any(state.status == RUNNING),
             lambda state: step(state, matrix, max_steps, preconditioner),
-            init(b, tolerance, preconditioner),
+            init(times_power(b.T, -scale).T, tolerance, preconditioner),
         )
-        return last.x, (last.steps, last.status)
+        return times_power(last.x.T, scale).T, (last.steps, last.status)
 
     x, (steps, status) = jax.lax.custom_linear_solve(matrix, rhs, run, symmetric=True, has_aux=True)
     return x, steps, status
@@ -121,7 +129,7 @@ def iterates(
 ) -> Iterates:
     """All iterates of so many steps (static), from zero on (Karsmakers 2011, Algorithm 5).
 
-    A column that has ended repeats its last one. Arguments as in `solve`.
+    A column that has ended repeats its last one. Arguments and status as in `solve`.
     """
 
     def one(state: State, _: None) -> tuple[State, tuple[Array, Array]]:
