@@ -12,7 +12,7 @@ from jaxtyping import Array, ArrayLike, Float, Int
 
 from ._blocks import rows_in_block, sum_row_blocks
 from ._mesh import sum_over_rows
-from ._numerics import dot, like
+from ._numerics import dot, dot_over_rows, like
 from ._types import ScalarLike
 from .features import FeatureMap
 from .solvers.ridge import Ridge, ridge
@@ -283,7 +283,7 @@ def _sums(
     # One product gives all three sums over features, and reads them once.
     phi, targets = feature_map(X), y.reshape(y.shape[0], -1)
     extended = jnp.concatenate([phi, targets, jnp.ones_like(w)[:, None]], axis=1) * w[:, None]
-    sums, p = dot(phi.T, extended), phi.shape[1]
+    sums, p = dot_over_rows(phi, extended), phi.shape[1]
     wy = extended[:, p:-1].reshape(y.shape)
     return NormalEquations(
         gram=sums[:, :p],

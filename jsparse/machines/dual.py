@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .._blocks import map_row_blocks, rows_in_block
-from .._numerics import as_float, dot, epsilon, like, rank_cutoff
+from .._numerics import as_float, dot, dot_over_rows, epsilon, like, rank_cutoff
 from .._status import NOT_FINITE, status_of
 from .._types import ScalarLike
 from ..expansion import KernelExpansion
@@ -265,7 +265,7 @@ def _nystroem_preconditioner(
     constant = jax.lax.stop_gradient
     phi = Nystroem(constant(kernel), constant(Z), center=False)
     F = constant(root * map_row_blocks(phi, X, block_rows))
-    inner = dot(F.T, F)
+    inner = dot_over_rows(F, F)
     # The product's own rounding, so that Cholesky meets a definite matrix at any C.
     floor = epsilon(X.dtype) * jnp.trace(inner)
     shift = constant(jnp.maximum(1 / C, floor))
