@@ -116,8 +116,8 @@ def fit(
         raise ValueError(f"y: expected shape (n,), got {y.shape}")
     _check_classes(y, weights)
     M = len(candidates)
-    max_prototypes = check_atoms(max_prototypes, M, "max_prototypes")
-    subset = min(SUBSET, M) if subset is None else check_atoms(subset, M, "subset")
+    max_prototypes = check_atoms(max_prototypes, M, "max_prototypes", "candidates")
+    subset = min(SUBSET, M) if subset is None else check_atoms(subset, M, "subset", "candidates")
     if not growth >= 1:
         raise ValueError(f"growth: expected at least 1, got {growth}")
     w = jnp.ones(len(X), X.dtype) if weights is None else weights
