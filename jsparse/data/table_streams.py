@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ._arrow import pa, pa_csv, pa_dataset, pc
+from ._arrow import pa, pa_csv, pa_dataset, pa_parquet, pc
 from .columns import is_number, plain_column
 from .encoding import REGRESSION, encode, encode_target, fit_schema, infer_task
 from .schema import Schema
@@ -85,10 +85,12 @@ class TableFile:
     def _batches(self) -> Iterator[pa.RecordBatch]:
         if self.parquet:
             data = self._folder()
-            # No more than a few batches are read ahead: memory must not grow with the file.
-            yield from data.to_batches(
-                batch_size=self.batch_rows, batch_readahead=2, fragment_readahead=1
-            )
+            # File by file, as a scan of the whole reads ahead as fast as it can, up to a gigabyte.
+            for fragment in data.get_fragments():
+                with pa_parquet.ParquetFile(fragment.path) as file:
+                    for batch in file.iter_batches(self.batch_rows):
+                        table = pa.Table.from_batches([batch]).select(data.schema.names)
+                        yield from table.cast(data.schema).to_batches()
         else:
             yield from self._open(*self._layout())
 
