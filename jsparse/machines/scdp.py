@@ -165,7 +165,7 @@ def fit(
     else:
         subset = check_atoms(subset, M, "subset", what)
         if formed is None:
-            formed = block_rows is not None or _forms(X.shape[1], M, max_prototypes, subset)
+            formed = block_rows is not None or _forms(M, max_prototypes, subset)
     if selection not in ("joint", "separate"):
         raise ValueError(f"selection: expected 'joint' or 'separate', got {selection!r}")
     return _fit(
@@ -185,13 +185,13 @@ def fit(
     )
 
 
-def _forms(d: int, M: int, k: int, subset: int) -> bool:
+def _forms(M: int, k: int, subset: int) -> bool:
     """Whether to form the system takes less time than to compute columns when looked at.
 
-    Counted in products of a row, of which reading a number costs some twenty, a kernel's value
-    thirty and `d` (measured on a CPU).
+    Counted in multiplications for each row, in the time of 300 of which a kernel is evaluated, and
+    of 40 a number read (magic and adult on a CPU).
     """
-    return M * (M + d + 30) <= k * (subset * (d + 30) + 20 * k)
+    return k * (300 * subset + 40 * k) >= M * (M + 300)
 
 
 @functools.partial(
