@@ -137,6 +137,14 @@ def test_columns_computed_when_looked_at_end_as_the_system_does():
         fit(RBF(1.5), X[:40], 5.0, X, y, max_prototypes=5, formed=False)
 
 
+def test_columns_less_a_constant_span_the_same_machines():
+    X, y = (jnp.asarray(a) for a in problem())
+    shifted = scdp.candidate_columns(RBF(1.5), X[:9])
+    weights, intercept = y[:9], y[9]
+    model = shifted.expansion(weights, intercept)
+    np.testing.assert_allclose(model(X), shifted(X) @ weights + intercept, rtol=1e-12, atol=1e-12)
+
+
 def test_smooth_kernels_are_not_taken_for_indefinite(dtype):
     X = problem(200, 3, dtype=dtype)[0][:, :2]
     y = (X[:, 0] + 0.5 * X[:, 1]).astype(dtype)

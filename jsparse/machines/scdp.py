@@ -300,6 +300,12 @@ class CandidateColumns(KernelColumns):
         """`K(X, Z)` less the constants."""
         return super().__call__(X) - self.shift[None, :]
 
+    def expansion(
+        self, weights: Float[Array, "M *c"], intercept: Float[Array, "*c"]
+    ) -> KernelExpansion:
+        """The intercept takes the constants up."""
+        return super().expansion(weights, intercept - jnp.tensordot(self.shift, weights, axes=1))
+
     def posed(self, sums: NormalEquations, C: Float[Array, ""], nu: Float[Array, ""]) -> Posed:
         """The system from the sums of these columns."""
         f, s, c = sums.feature_sum, sums.weight_sum, self.shift
