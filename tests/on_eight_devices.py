@@ -185,9 +185,9 @@ def test_a_batch_of_kernels_on_a_mesh(mesh):
     folds = jsparse.plain_folds(jax.random.key(0), 60, 4)
     problem = tuning_problem(RBF(1.0), X[:6], X, y[:, 0], folds, w, mesh=mesh)
     thetas, C = jnp.array([[0.2], [0.7]]), jnp.array([[1.0, 10.0]] * 2)
-    scores, _ = evaluate_batch(problem, thetas, C, Scoring("mse"))
+    scores, *_ = evaluate_batch(problem, thetas, C, Scoring("mse"))
     alone = tuning_problem(RBF(1.0), X[:6], X, y[:, 0], folds, w)
-    expected, _ = evaluate_batch(alone, thetas, C, Scoring("mse"))
+    expected, *_ = evaluate_batch(alone, thetas, C, Scoring("mse"))
     np.testing.assert_allclose(scores, expected, rtol=1e-10)
 
 
