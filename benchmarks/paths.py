@@ -310,7 +310,6 @@ def figure12(*, quick: bool) -> Report:
         sums = jsparse.accumulate(columns, X, y)
         A, b, _, feature_sum = columns.posed(sums, jnp.asarray(C), jnp.asarray(scdp.NU))
         raw = jsparse.accumulate(KernelColumns(kernel, Z), X, y)
-        zero = jnp.zeros(())
         # As in the paper, the intercept one of the candidates.
         total = jnp.append(raw.feature_sum, raw.weight_sum + scdp.NU)
         whole = jnp.block([[raw.gram + columns.gram / C, total[:-1, None]], [total[None, :]]])
@@ -338,7 +337,7 @@ def figure12(*, quick: bool) -> Report:
                 order = order[order < M]
             anew = pursuit.scdp(A, b, max_atoms=len(order), initial=order)
             weights = jnp.stack([anew.dense(M, k) for k in range(1, len(order) + 1)], axis=1)
-            constant = (sums.target_sum - feature_sum @ weights) / (sums.weight_sum + zero)
+            constant = (sums.target_sum - feature_sum @ weights) / sums.weight_sum
             values = values_at @ weights + constant[None]
             errors = 100 * np.asarray(jnp.mean((values >= 0) != (y_test > 0)[:, None], axis=0))
             at = [k for k in (5, 10, 20, 40, 80, 160) if k <= longest]

@@ -12,7 +12,7 @@ from .._numerics import dot, epsilon, exponents, times_power
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
 from .._types import ScalarLike
 from .path import Path, assemble, ended, norm, take, unbatched
-from .system import check_atoms, check_count, check_nonnegative, in_one_dtype
+from .system import check_atoms, check_count, check_nonnegative, in_finer_dtype
 
 
 class State(NamedTuple):
@@ -247,7 +247,7 @@ def _pursue(
     threshold: ScalarLike | None,
     max_stages: int,
 ) -> Path:
-    X, y = in_one_dtype(X, y)
+    X, y = in_finer_dtype(X, y)
     if X.ndim not in (2, 3):
         raise ValueError(f"X: expected shape (n, D) or (v, n, D), got {X.shape}")
     lead, batched = X.shape[:-1], X.ndim == 3

@@ -146,16 +146,13 @@ def norm(residual: Float[Array, "v r c"]) -> Float[Array, " v"]:
     return jnp.sqrt(jnp.sum(jnp.square(residual), axis=(1, 2)))
 
 
-def floor(tolerance: Float[Array, ""], dtype: jnp.dtype) -> Float[Array, ""]:
-    """The part of a norm to end at: no less than rounding leaves of it."""
-    return jnp.maximum(tolerance, 4 * epsilon(dtype))
-
-
 def ended(
     norm: Float[Array, " v"], start: Float[Array, " v"], tolerance: Float[Array, ""]
 ) -> Int[Array, " v"]:
     """The status of a pursuit by the norms of its residual, now and at the start."""
-    status = jnp.where(norm <= floor(tolerance, norm.dtype) * start, CONVERGED, RUNNING)
+    # No less than rounding leaves of the first.
+    target = jnp.maximum(tolerance, 4 * epsilon(norm.dtype)) * start
+    status = jnp.where(norm <= target, CONVERGED, RUNNING)
     finite = jnp.isfinite(norm) & jnp.isfinite(start)
     return jnp.where(finite, status, NOT_FINITE).astype(jnp.int32)
 

@@ -115,7 +115,7 @@ def system(
         is_tree = isinstance(A, eqx.Module | jax.tree_util.Partial)
         function: Any = A if is_tree else jax.tree_util.Partial(A)
         columns, batched = Columns(None, function), False
-        own, b = in_one_dtype(diagonal, b)
+        own, b = in_finer_dtype(diagonal, b)
         if b.ndim not in (1, 2):
             raise ValueError(f"b: expected shape (D,) or (D, c), got {b.shape}")
         if own.shape != b.shape[:1]:
@@ -129,7 +129,7 @@ def system(
     else:
         if diagonal is not None:
             raise ValueError("diagonal: expected None with a matrix, which has its own")
-        A, b = in_one_dtype(A, b)
+        A, b = in_finer_dtype(A, b)
         if A.ndim not in (2, 3) or A.shape[-1] != A.shape[-2]:
             raise ValueError(f"A: expected shape (D, D) or (v, D, D), got {A.shape}")
         batched = A.ndim == 3
@@ -145,7 +145,7 @@ def system(
     return System(*scaled(columns, b, own), batched, several)
 
 
-def in_one_dtype(a: ArrayLike, b: ArrayLike) -> tuple[Array, Array]:
+def in_finer_dtype(a: ArrayLike, b: ArrayLike) -> tuple[Array, Array]:
     """As arrays of the more precise floating dtype of the two; integers take that of the other."""
     a, b = jnp.asarray(a), jnp.asarray(b)
     floating = [x.dtype for x in (a, b) if jnp.issubdtype(x.dtype, jnp.floating)]
