@@ -99,7 +99,7 @@ def one_versus_one(quick: bool):
         return accumulate_groups(phi, X[rows], nothing, seen, group, n_groups=FOLDS * k)
 
     systems, problems = code.members.shape[0], code.matrix.shape[1]
-    batch = 65
+    batch = 65 if quick else systems
     gram = sums(phi).gram.reshape(FOLDS, k, M * M).sum(axis=0)
     pairs = (code.members[:batch] @ gram).reshape(batch, M, M)
     coefficients = jnp.ones((M, len(C) * problems), X.dtype)

@@ -80,33 +80,37 @@ def resolvent(
     factor: Factorised, rhs: Float[Array, "p k"], shifts: Float[Array, " s"]
 ) -> Float[Array, "s p k"]:
     """`(A + shift_s I)^(-1) rhs` for every shift; differentiable in `A`, `rhs` and `shifts`."""
-    p, k = rhs.shape
-    s = shifts.shape[0]
     # Every shift and right-hand side is a row of one matrix: a few products serve them all.
-    rows = jnp.broadcast_to(rhs.T[None], (s, k, p))
-
-    def matvec(x: Float[Array, "s k p"]) -> Float[Array, "s k p"]:
-        return product(x, factor.matrix, shifts)
-
+    rows = jnp.broadcast_to(rhs.T[None], (len(shifts), *rhs.T.shape))
     # Held constant: what `solve` closes over has no derivative of its own.
     constant, fixed = jax.tree.map(jax.lax.stop_gradient, (factor, shifts))
-
-    def solve(_: object, b: Float[Array, "s k p"]) -> Float[Array, "s k p"]:
-        x = constant.apply_inverse(b, fixed)
-        if b.dtype == jnp.float32:
-            # One step of refinement: the factorisation is exact to eps |A| only, the product with A
-            # itself is better. Refining against the rows instead gained nothing measurable: there
-            # the rounding of the features dominates.
-            x = x + constant.apply_inverse(b - product(x, constant.matrix, fixed), fixed)
-        return x
-
-    def product(
-        x: Float[Array, "s k p"], matrix: Float[Array, "p p"], shifts: Float[Array, " s"]
-    ) -> Float[Array, "s k p"]:
-        return dot(x.reshape(s * k, p), matrix).reshape(s, k, p) + shifts[:, None, None] * x
-
-    solved = jax.lax.custom_linear_solve(matvec, rows, solve, symmetric=True)
+    solved = jax.lax.custom_linear_solve(
+        lambda x: shifted_product(factor.matrix, x, shifts),
+        rows,
+        lambda _, b: refined_inverse(constant, b, fixed),
+        symmetric=True,
+    )
     return jnp.swapaxes(solved, 1, 2)
+
+
+def shifted_product(
+    matrix: Float[Array, "p p"], x: Float[Array, "s k p"], shifts: Float[Array, " s"]
+) -> Float[Array, "s k p"]:
+    """`(A + shift_s I) x_s` for every shift; vectors are rows."""
+    return dot(x.reshape(-1, x.shape[2]), matrix).reshape(x.shape) + shifts[:, None, None] * x
+
+
+def refined_inverse(
+    factor: Factorised, b: Float[Array, "s k p"], shifts: Float[Array, " s"]
+) -> Float[Array, "s k p"]:
+    """`(A + shift_s I)^(-1) b_s` for every shift; vectors are rows."""
+    x = factor.apply_inverse(b, shifts)
+    if b.dtype == jnp.float32:
+        # One step of refinement: the factorisation is exact to eps |A| only, the product with A
+        # itself is better. Refining against the rows instead gained nothing measurable: there
+        # the rounding of the features dominates.
+        x = x + factor.apply_inverse(b - shifted_product(factor.matrix, x, shifts), shifts)
+    return x
 
 
 @jax.custom_jvp
@@ -151,45 +155,46 @@ def _inverse_diagonal_jvp(primals: tuple, tangents: tuple) -> tuple:
     return inverse_diagonal(spec, shifts), jax.lax.map(one, (shifts, d_shifts))
 
 
-class RidgeSystem(NamedTuple):
-    """The factorised system of `ridge`: any right-hand side, any `C`."""
-
-    centred: Factorised  # G - f f'/N
-    feature_sum: Float[Array, " p"]  # f
-    weight_sum: Float[Array, ""]  # N
-    intercept_penalty: Float[Array, ""]
-
-    def solve(
-        self, C: Float[Array, " s"], rhs: Float[Array, "p c"], rhs_intercept: Float[Array, " c"]
-    ) -> tuple[Float[Array, "s p c"], Float[Array, "s c"]]:
-        """Solve `[[G + I/C, f], [f', N + p/C]] [w; b] = [rhs; rhs_intercept]` for every `C`.
-
-        The intercept is eliminated, which leaves the centred matrix: factorised once, it serves
-        every `C`. What `p > 0` adds to it is a rank-one term, by Sherman and Morrison.
-        """
-        f, N, t = self.feature_sum, self.weight_sum, rhs_intercept[None, :]
-        shifts = 1 / C
-        # One call for both right-hand sides: the centred one and the rank-one vector. Vectors are
-        # rows here.
-        both = jnp.concatenate([rhs - f[:, None] * t / N, f[:, None]], axis=1)
-        solved = jnp.swapaxes(resolvent(self.centred, both, shifts), 1, 2)
-        x, u = solved[:, :-1], solved[:, -1:]
-        alpha = rank_one_weight(N, self.intercept_penalty, C)[:, None]
-        w = x + (alpha * (t - dot(x, f)) / (1 + alpha * dot(u, f)))[:, :, None] * u
-        b = (t - dot(w, f)) / (N + self.intercept_penalty * shifts)[:, None]
-        return jnp.swapaxes(w, 1, 2), b
-
-
-def ridge_system(
-    gram: Float[Array, "p p"],
-    feature_sum: Float[Array, " p"],
-    weight_sum: Float[Array, ""],
+def _bordered(
+    centred: Factorised,
+    f: Float[Array, " p"],
+    N: Float[Array, ""],
     intercept_penalty: Float[Array, ""],
-) -> RidgeSystem:
-    """Factorise the ridge system of summed features; see `ridge` for the arguments."""
-    f = feature_sum
-    centred = factorised(gram - f[:, None] * f[None, :] / weight_sum)
-    return RidgeSystem(centred, f, weight_sum, intercept_penalty)
+    shifts: Float[Array, " s"],
+    rhs: tuple[Float[Array, "c p"], Float[Array, " c"]],
+) -> tuple[Float[Array, "s c p"], Float[Array, "s c"]]:
+    """Solve `[[G + shift I, f], [f', N + p shift]] [w; b] = rhs` for every shift.
+
+    The intercept is eliminated, which leaves the centred matrix `G - f f'/N`: factorised once, it
+    serves every shift. What `p > 0` adds to it is a rank-one term, by Sherman and Morrison.
+    """
+
+    def system(unknowns: tuple[Array, Array]) -> tuple[Array, Array]:
+        w, b = unknowns
+        along = dot(w, f)
+        image = shifted_product(centred.matrix, w, shifts)
+        image = image + (along / N + b)[:, :, None] * f[None, None]
+        return image, along + (N + intercept_penalty * shifts)[:, None] * b
+
+    # Held constant: the derivatives are those of the system, not of how it is solved.
+    fixed = jax.tree.map(jax.lax.stop_gradient, (centred, f, N, intercept_penalty, shifts))
+
+    def solve(_: object, rhs: tuple[Array, Array]) -> tuple[Array, Array]:
+        centred, f, N, p, shifts = fixed
+        c, t = rhs
+        x = refined_inverse(centred, c - (t / N)[:, :, None] * f[None, None], shifts)
+
+        def penalised() -> tuple[Array, Array]:
+            one_each = jnp.broadcast_to(f[None, None], (len(shifts), 1, len(f)))
+            u = refined_inverse(centred, one_each, shifts)
+            alpha = rank_one_weight(N, p, 1 / shifts)[:, None]
+            w = x + (alpha * (t - dot(x, f)) / (1 + alpha * dot(u, f)))[:, :, None] * u
+            return w, (t - dot(w, f)) / (N + p * shifts)[:, None]
+
+        return jax.lax.cond(p > 0, penalised, lambda: (x, (t - dot(x, f)) / N))
+
+    every = tuple(jnp.broadcast_to(a[None], (len(shifts), *a.shape)) for a in rhs)
+    return jax.lax.custom_linear_solve(system, every, solve, symmetric=True)
 
 
 def rank_one_weight(
@@ -232,12 +237,13 @@ def ridge(
     """
     outputs = cross.shape[1:]
     c, t = cross.reshape(cross.shape[0], -1), target_sum.reshape(-1)
-    system = ridge_system(gram, feature_sum, weight_sum, intercept_penalty)
-    w, b = system.solve(C, c, t)
-    shifts = 1 / C
+    f, N, shifts = feature_sum, weight_sum, 1 / C
+    # Factorised once, it serves every C.
+    centred = factorised(gram - f[:, None] * f[None, :] / N)
+    rows, b = _bordered(centred, f, N, intercept_penalty, shifts, (c.T, t))
+    w = jnp.swapaxes(rows, 1, 2)
 
-    rows = jnp.swapaxes(w, 1, 2)
-    residual = dot(rows, gram) + b[:, :, None] * feature_sum[None, None] - c.T[None]
+    residual = dot(rows, gram) + b[:, :, None] * f[None, None] - c.T[None]
     residual = jnp.linalg.norm(residual + shifts[:, None, None] * rows, axis=2)
     scale = jnp.linalg.norm(c, axis=0)[None]
     relative = jnp.max(residual / jnp.where(scale > 0, scale, 1), axis=1, initial=0)
@@ -245,17 +251,17 @@ def ridge(
     # What lies below carries no information: the rounding of the factorisation, and of the
     # subtraction that centred the matrix.
     squares = jnp.diagonal(gram)
-    noise = rank_cutoff(jnp.maximum(system.centred.largest, jnp.max(squares)))
-    rank = system.centred.count_above(noise)
+    noise = rank_cutoff(jnp.maximum(centred.largest, jnp.max(squares)))
+    rank = centred.count_above(noise)
     # A feature that is zero at every row is exactly so, not by rounding.
     deficient = rank < jnp.sum(squares > 0, dtype=jnp.int32)
     lost = (shifts < noise) & deficient | (relative > epsilon(gram.dtype) ** 0.5)
     finite = jnp.all(jnp.isfinite(w), axis=(1, 2)) & jnp.all(jnp.isfinite(b), axis=1)
-    sensible = (shifts > 0) & (intercept_penalty >= 0) & (weight_sum > 0)
+    sensible = (shifts > 0) & (intercept_penalty >= 0) & (N > 0)
     return Ridge(
         weights=w.reshape(-1, c.shape[0], *outputs),
         intercept=b.reshape(-1, *outputs),
-        degrees_of_freedom=degrees_of_freedom(system.centred, C),
+        degrees_of_freedom=degrees_of_freedom(centred, C),
         effective_rank=rank,
         relative_residual=jax.lax.stop_gradient(relative),
         status=status_of(~(finite & sensible), lost),

@@ -17,13 +17,14 @@ class Tridiagonal(NamedTuple):
 
     `(A + shift I)^(-1) b` is a product with `Q'`, a tridiagonal solve for each shift, and a product
     with `Q` (Elden 1977): all that an eigendecomposition is used for in a ridge system. `Q` is the
-    product of blocks of reflections `I - V' S V` (Schreiber and Van Loan 1989).
+    product of blocks of reflections `I - V' S V` (Schreiber and Van Loan 1989), entries from the
+    last to the first. Those of a block leave alone what comes after its vectors end.
     """
 
     matrix: Float[Array, "p p"]
     diagonal: Float[Array, " p"]  # of T
     below: Float[Array, " p"]  # T[i, i-1], and 0 for i = 0
-    V: Float[Array, "b w p"]  # a reflection's vector in each row
+    V: tuple[Float[Array, "_ _"], ...]  # a reflection's vector in each row
     S: Float[Array, "b w w"]  # upper triangular
 
     def apply_inverse(
@@ -54,12 +55,13 @@ class Tridiagonal(NamedTuple):
 
     def _turn(self, rows: Float[Array, "k p"], *, transpose: bool) -> Float[Array, "k p"]:
         """`Q x` or `Q' x` for every row."""
-        blocks, width, p = self.V.shape
-        for b in range(blocks)[:: -1 if transpose else 1]:
-            first = max(0, p - (b + 1) * width)  # zero before it
-            V, S = self.V[b, :, first:], self.S[b].T if transpose else self.S[b]
-            rows = rows.at[:, first:].add(-dot(dot(dot(rows[:, first:], V.T), S), V))
-        return rows
+        rows = rows[:, ::-1]
+        blocks = list(zip(self.V, self.S, strict=True))
+        for V, S in blocks[::-1] if transpose else blocks:
+            end = V.shape[1]
+            inner = dot(dot(rows[:, :end], V.T), S.T if transpose else S)
+            rows = rows.at[:, :end].add(-dot(inner, V))
+        return rows[:, ::-1]
 
     @property
     def _above(self) -> Float[Array, " p"]:
@@ -138,20 +140,23 @@ def tridiagonal(matrix: Float[Array, "p p"]) -> Tridiagonal:
     # digits only if the large ones go before it. Backwards, as LAPACK is faster from the last one.
     backward = jax.lax.stop_gradient(matrix)[::-1, ::-1]
     reduced, diagonal, beside, scales = jax.lax.linalg.tridiagonal(backward, lower=False)
-    # Q' is a product of I - scale_i v v', with v, in column i + 1, 1 at entry i and zero after it.
-    # There are p - 1, here made up to whole blocks by v = 0; LAPACK may set scales to 0.
+    # Q' is a product of p - 1 reflections I - scale_i v v', with v, in column i + 1, 1 at entry i
+    # and zero after it; here made up to whole blocks by v = 0. LAPACK may set scales to 0.
     width = min(p, max(_WIDTH, -(-p // _BLOCKS)))
     blocks = -(-p // width)
     more = blocks * width - (p - 1)
-    scales = jnp.pad(scales, (0, more))
-    v = jnp.tril(jnp.pad(reduced.T[1:], ((0, more), (0, 0))), -1)
-    v = v + jnp.eye(blocks * width, p, dtype=dtype)
-    V = jnp.where(scales[:, None] > 0, v, 0)[:, ::-1].reshape(blocks, width, p)
+    scales = jnp.pad(scales, (0, more)).reshape(blocks, width)
+    vectors = jnp.pad(reduced.T[1:], ((0, more), (0, 0))).reshape(blocks, width, p)
+    V = []
+    for b in range(blocks):
+        end = min((b + 1) * width, p)
+        row = b * width + jnp.arange(width, dtype=jnp.int32)[:, None]
+        column = jnp.arange(end, dtype=jnp.int32)[None]
+        v = jnp.where(column < row, vectors[b, :, :end], (column == row).astype(dtype))
+        V.append(jnp.where(scales[b, :, None] > 0, v, 0))
     # S^(-1) has the vectors' products above its diagonal, and 1 / scale on it.
     inverse = jnp.where(scales > 0, 1 / jnp.where(scales > 0, scales, 1), 1)
     one = jnp.broadcast_to(jnp.eye(width, dtype=dtype), (blocks, width, width))
-    products = jnp.triu(dot(V, jnp.swapaxes(V, 1, 2)), 1)
-    S = jax.scipy.linalg.solve_triangular(
-        products + inverse.reshape(blocks, width, 1) * one, one, lower=False
-    )
-    return Tridiagonal(matrix, diagonal[::-1], jnp.pad(beside[::-1], (1, 0)), V, S)
+    products = jnp.triu(jnp.stack([dot(v, v.T) for v in V]), 1)
+    S = jax.scipy.linalg.solve_triangular(products + inverse[:, :, None] * one, one, lower=False)
+    return Tridiagonal(matrix, diagonal[::-1], jnp.pad(beside[::-1], (1, 0)), tuple(V), S)
