@@ -1,5 +1,7 @@
 """Files in batches: the same numbers as the file as a whole, and rows told by their number."""
 
+import functools
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
@@ -197,6 +199,68 @@ def test_the_command_line_takes_a_loss(tmp_path, capsys, monkeypatch):
     fit = ["fit", str(tmp_path / "t.csv"), "--target", "income", "--out", str(tmp_path / "m")]
     assert main([*fit, *options, "--loss", "absolute"]) == 0
     assert "mean absolute error" in capsys.readouterr().out
-    monkeypatch.setattr("jsparse.cli.main.free_bytes", lambda: 1000)
+    monkeypatch.setattr("jsparse.cli.files.free_bytes", lambda: 1000)
     assert main([*fit, *options]) == 2
     assert "--stream" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("settings_restored")
+@pytest.mark.parametrize("kind", ["csv", "parquet", "folder"])
+def test_predictions_of_a_stream_are_those_of_the_whole_file(kind, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(
+        "jsparse.cli.predict.TableFile", functools.partial(TableFile, batch_rows=90)
+    )
+    code = [f"{i % 3:02}" for i in range(500)]  # text, although it reads as numbers
+    table = people().append_column("code", pa.array(code))
+    whole, model = tmp_path / "whole.parquet", tmp_path / "m"
+    pq.write_table(table, whole)
+    fit = ["fit", str(whole), "--target", "owner", "--out", str(model), "--prototypes", "20"]
+    assert main([*fit, "--evaluations", "2", "--quiet"]) == 0
+    capsys.readouterr()
+
+    shown = replaced(table, "town", lambda i, v: "Hasselt" if i % 100 == 99 else v)
+    pq.write_table(shown, whole)
+    streamed = written(kind, tmp_path, shown)
+    one, other = tmp_path / "one.csv", tmp_path / "other.csv"
+    assert main(["predict", str(model), str(whole), "--out", str(one)]) == 0
+    told = capsys.readouterr().err
+    assert "column 'town': 5 rows of unseen category" in told
+    assert "misclassification on 500 rows" in told
+    assert main(["predict", str(model), str(streamed), "--out", str(other), "--stream"]) == 0
+    assert capsys.readouterr().err == told
+    labels, values = zip(*(r.split(",") for r in one.read_text().split()), strict=True)
+    labels_2, values_2 = zip(*(r.split(",") for r in other.read_text().split()), strict=True)
+    assert labels == labels_2
+    # Batches of other shapes are summed in another order.
+    np.testing.assert_allclose(np.float64(values[1:]), np.float64(values_2[1:]), atol=1e-8)
+    assert main(["predict", str(model), str(streamed), "--stream"]) == 0
+    assert capsys.readouterr().out == other.read_text()
+
+    # What is wrong in the last batch leaves the file as it was.
+    before = other.read_bytes()
+    wrong = replaced(shown, "income", lambda i, v: float("inf") if i == 480 else v)
+    if kind == "folder":
+        pq.write_table(wrong.slice(400), streamed / "0400.parquet")
+    else:
+        written(kind, tmp_path, wrong)
+    assert main(["predict", str(model), str(streamed), "--out", str(other), "--stream"]) == 2
+    assert "481" in capsys.readouterr().err
+    assert other.read_bytes() == before
+
+
+@pytest.mark.usefixtures("settings_restored")
+def test_a_file_too_large_to_predict_as_a_whole(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    pyarrow.csv.write_csv(people(150), tmp_path / "t.csv")
+    table, model = str(tmp_path / "t.csv"), str(tmp_path / "m")
+    options = ["--prototypes", "10", "--folds", "3", "--evaluations", "1", "--quiet"]
+    assert main(["fit", table, "--target", "income", "--out", model, *options]) == 0
+    monkeypatch.setattr("jsparse.cli.files.free_bytes", lambda: 1000)
+    capsys.readouterr()
+    assert main(["predict", model, table]) == 2
+    assert "--stream" in capsys.readouterr().err
+    assert main(["predict", model, table, "--stream"]) == 0
+    read = capsys.readouterr()
+    assert len(read.out.split()) == 151
+    assert "mean squared error on 150 rows" in read.err

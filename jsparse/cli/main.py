@@ -19,21 +19,19 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
 from .. import _status
 from ..data import demo_set
-from ..multiclass import distances, output_code
-from ..serialization import atomic_path, check_writable, load, save
+from ..serialization import load, save
 from ..tuning.pipeline import train
-from ..tuning.plan import free_bytes
 from ..tuning.sizes import SIZE_TOLERANCE
 from ..tuning.sparse import PATH_TOLERANCE, TrainedPath, train_path
 from ..tuning.stream import train_stream
-from ..tuning.trained import Trained, decide
+from ..tuning.trained import Trained
 from . import report
+from .files import check_fits_memory, check_output, tell_counts
 from .options import command_line
 
 if TYPE_CHECKING:
@@ -215,7 +213,7 @@ def _demo(options: argparse.Namespace) -> int:
 
 
 def _fit(options: argparse.Namespace) -> int:
-    _check_output(options.out, options.file)
+    check_output(options.out, options.file)
     _mesh(options.devices)  # said before the file is read
     if options.holdout is not None and not options.stream:
         raise ValueError("--holdout: expected together with --stream")
@@ -252,22 +250,16 @@ def _fit(options: argparse.Namespace) -> int:
 
 def _fit_table(options: argparse.Namespace) -> tuple[Trained | TrainedPath, "Schema", str]:
     from ..data.encoding import encode, encode_target, fit_schema, infer_task
-    from ..data.tables import NULL_VALUES, read_table, table_bytes
+    from ..data.tables import NULL_VALUES, read_table
 
-    # As a table, and encoded.
-    there, needed = free_bytes(), 2 * table_bytes(options.file)
-    if there is not None and needed > there:
-        raise ValueError(
-            f"{options.file!r}: reading it takes some {needed / 1e9:.1f} GB of memory, of which "
-            f"there are {there / 1e9:.1f}; give --stream to read it in batches"
-        )
+    check_fits_memory(options.file)
     table = read_table(options.file, null_values=(*NULL_VALUES, *options.missing))
     task, reason = infer_task(table, options.target)
     if options.task is not None:
         task, reason = options.task, "as asked"
     schema = fit_schema(table, options.target, task=task, **_columns(options))
     encoded = encode(schema, table, dtype=options.precision)
-    _tell_imputed(encoded.imputed)
+    tell_counts(encoded.imputed, "missing values filled in")
     train = _train_path if options.method == "scdp" else _train_table
     return train(options, encoded.X, encode_target(schema, table), task), schema, reason
 
@@ -296,7 +288,7 @@ def _fit_stream(options: argparse.Namespace) -> tuple[Trained, "Schema", str]:
         mesh=_mesh(options.devices),
     )
     trained = _train(options, call, schema.task)
-    _tell_imputed(stream.imputed)
+    tell_counts(stream.imputed, "missing values filled in")
     return trained, schema, reason
 
 
@@ -333,70 +325,17 @@ def _columns(options: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(options, name) for name in names}
 
 
-def _check_output(path: str, *inputs: str) -> None:
-    """See that a file can be written, and is none of those that are read."""
-    check_writable(path)
-    for name in inputs:
-        if os.path.exists(path) and os.path.exists(name) and os.path.samefile(path, name):
-            raise ValueError(f"--out: expected another file than one that is read, got {path!r}")
-
-
-def _tell_imputed(imputed: dict[str, int]) -> None:
-    for column, count in imputed.items():
-        print(f"jsparse: column {column!r}: {count} missing values filled in", file=sys.stderr)
-
-
 def _predict(options: argparse.Namespace) -> int:
-    from ..data.encoding import encode, encode_target
-    from ..data.schema import Schema
-    from ..data.tables import TableError, read_table
+    from . import predict
 
     if options.out:
-        _check_output(options.out, options.file, options.model)
+        check_output(options.out, options.file, options.model)
     expansion, metadata = load(options.model, dtype=options.precision)
     if "schema" not in metadata:
         raise ValueError(
             f"{options.model}: expected a model written by `jsparse fit`; this one has no columns"
         )
-    schema = Schema.from_json(metadata["schema"])
-    table = read_table(options.file, schema=schema)
-    encoded = encode(schema, table, dtype=options.precision)
-    _tell_imputed(encoded.imputed)
-    values = expansion(jnp.asarray(encoded.X))
-    names, matrix = metadata["classes"], metadata["code"]
-    classes = None if names is None else np.asarray(names)
-    code = None if matrix is None else output_code(np.asarray(matrix), len(matrix))
-    predictions = decide(values, classes, code, metadata["decoding"])
-    for column, count in encoded.unseen.items():
-        print(f"jsparse: column {column!r}: {count} rows of unseen category", file=sys.stderr)
-
-    import pyarrow as pa
-    import pyarrow.csv
-
-    columns = [(schema.target, predictions.tolist())]
-    if code is not None and names is not None:
-        scores = -np.asarray(distances(jnp.asarray(code.matrix), values, metadata["decoding"]))
-        columns += [(f"decision_value {names[i]}", scores[:, i]) for i in range(len(names))]
-    elif classes is not None:
-        columns += [("decision_value", np.asarray(values))]
-    # A list, as the target may well have such a name itself.
-    output = pa.Table.from_arrays(
-        [pa.array(column) for _, column in columns], names=[name for name, _ in columns]
-    )
-    if options.out:
-        with atomic_path(options.out) as path:
-            pyarrow.csv.write_csv(output, path)
-    else:
-        pyarrow.csv.write_csv(output, sys.stdout.buffer)
-
-    if schema.target in table.column_names and table[schema.target].null_count == 0:
-        try:
-            truth = encode_target(schema, table)
-        except TableError as error:
-            print(f"jsparse: not scored: {error}", file=sys.stderr)
-        else:
-            name, error = report.error_of(metadata["classes"], truth, predictions)
-            print(f"jsparse: {name} on {len(truth)} rows: {error:.4g}", file=sys.stderr)
+    predict.run(options, expansion, metadata)
     return DONE
 
 

@@ -98,6 +98,12 @@ def command_line(
     predict.add_argument("model", metavar="MODEL")
     predict.add_argument("file", metavar="FILE")
     predict.add_argument("--out", metavar="FILE", help="CSV file to write; default: to the screen")
+    predict.add_argument(
+        "--stream",
+        action="store_true",
+        help="read and write the rows in batches: for files larger than memory and folders of "
+        "Parquet files",
+    )
     predict.add_argument("--precision", choices=["float32", "float64"], default="float64")
     predict.set_defaults(run=run["predict"])
     return parser

@@ -1,8 +1,9 @@
 """Files larger than memory, read in batches of rows."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -36,6 +37,7 @@ class TableFile:
         path: the file or folder.
         null_values: what a CSV cell may hold to mean that the value is missing.
         keep: columns whose whole numbers stay whole, as they are codes or labels.
+        types: types of columns that a CSV file's first rows need not tell.
         batch_rows: most rows of a table.
     """
 
@@ -45,12 +47,14 @@ class TableFile:
         *,
         null_values: Sequence[str] = NULL_VALUES,
         keep: Sequence[str] = (),
+        types: Mapping[str, pa.DataType] = MappingProxyType({}),
         batch_rows: int = BATCH_ROWS,
     ) -> None:
         self.path, self.name = Path(path), repr(os.fspath(path))
         if not self.path.exists():
             raise TableError(f"{self.name}: expected a CSV or Parquet file or a folder of Parquet")
         self.null_values, self.keep, self.batch_rows = null_values, keep, batch_rows
+        self.types = types
         self.parquet = self.path.is_dir() or self._is_parquet()
 
     def __iter__(self) -> Iterator[pa.Table]:
@@ -126,6 +130,7 @@ class TableFile:
         for name, kind in found.items():
             if (is_number(kind) or pa.types.is_null(kind)) and name not in self.keep:
                 found[name] = pa.float64()
+        found |= {name: kind for name, kind in self.types.items() if name in found}
         return delimiter, point, found
 
     def _open(

@@ -76,14 +76,17 @@ def decide(
     classes: np.ndarray | None,
     code: Code | None = None,
     decoding: Decoding = "loss",
+    *,
+    first: int = 0,
 ) -> np.ndarray:
     """Class labels for the values of a classifier; the values themselves without classes.
 
     Raises:
-        NumericalError: if a value is not finite.
+        NumericalError: if a value is not finite, with its row, of which the first has number
+            `first`.
     """
     if not np.isfinite(np.asarray(values)).all():
-        row = int(np.argwhere(~np.isfinite(np.asarray(values)))[0][0])
+        row = int(np.argwhere(~np.isfinite(np.asarray(values)))[0][0]) + first
         raise NumericalError(f"the model's value at row {row} is not finite; the inputs are huge?")
     if classes is None:
         return np.asarray(values)

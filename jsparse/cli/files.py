@@ -1,0 +1,38 @@
+"""What the commands check of files before they read or write them, and tell of their columns."""
+
+import os
+import sys
+from collections.abc import Mapping
+
+from ..serialization import check_writable
+from ..tuning.plan import free_bytes
+
+
+def check_output(path: str, *inputs: str) -> None:
+    """See that a file can be written, and is none of those that are read."""
+    check_writable(path)
+    for name in inputs:
+        if os.path.exists(path) and os.path.exists(name) and os.path.samefile(path, name):
+            raise ValueError(f"--out: expected another file than one that is read, got {path!r}")
+
+
+def check_fits_memory(path: str) -> None:
+    """Refuse a file that is too large to be read as a whole.
+
+    Raises:
+        ValueError: if as a table, and encoded, it needs more memory than is free.
+    """
+    from ..data.tables import table_bytes
+
+    there, needed = free_bytes(), 2 * table_bytes(path)
+    if there is not None and needed > there:
+        raise ValueError(
+            f"{path!r}: reading it takes some {needed / 1e9:.1f} GB of memory, of which there are "
+            f"{there / 1e9:.1f}; give --stream to read it in batches"
+        )
+
+
+def tell_counts(counts: Mapping[str, int], what: str) -> None:
+    """Say of columns how many of their rows are concerned."""
+    for column, count in counts.items():
+        print(f"jsparse: column {column!r}: {count} {what}", file=sys.stderr)

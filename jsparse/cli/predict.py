@@ -1,0 +1,98 @@
+"""A model applied to the rows of a file, batch by batch."""
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from ..data._arrow import pa, pa_csv
+from ..data.encoding import encode, encode_target
+from ..data.schema import Schema
+from ..data.table_streams import TableFile
+from ..data.tables import TableError, read_table, text_columns
+from ..expansion import KernelExpansion
+from ..multiclass import distances, output_code
+from ..serialization import atomic_path
+from ..tuning.trained import decide
+from .files import check_fits_memory, tell_counts
+from .report import error_of
+
+
+def run(options: argparse.Namespace, expansion: KernelExpansion, metadata: dict[str, Any]) -> None:
+    """Write what the model says of every row, and tell its error if the file has the target.
+
+    Raises:
+        TableError: as `encode`; a file to be written is then left as it was.
+    """
+    schema = Schema.from_json(metadata["schema"])
+    names, matrix, decoding = metadata["classes"], metadata["code"], metadata["decoding"]
+    classes = None if names is None else np.asarray(names)
+    code = None if matrix is None else output_code(np.asarray(matrix), len(matrix))
+    imputed, unseen = Counter[str](), Counter[str]()
+    rows, errors, metric, unscored, has_target = 0, 0.0, "", None, False
+    with _writing(options.out) as write:
+        for table in _tables(options, schema):
+            encoded = encode(schema, table, dtype=options.precision)
+            imputed.update(encoded.imputed)
+            unseen.update(encoded.unseen)
+            values = expansion(jnp.asarray(encoded.X))
+            predictions = decide(values, classes, code, decoding, first=rows)
+            # Pairs, as the target may well have the name of another column.
+            columns = [(schema.target, predictions.tolist())]
+            if code is not None and names is not None:
+                near = -np.asarray(distances(jnp.asarray(code.matrix), values, decoding))
+                columns += [(f"decision_value {name}", near[:, i]) for i, name in enumerate(names)]
+            elif classes is not None:
+                columns += [("decision_value", np.asarray(values))]
+            arrays = [pa.array(column) for _, column in columns]
+            write(pa.Table.from_arrays(arrays, names=[name for name, _ in columns]))
+            rows += table.num_rows
+            has_target = schema.target in table.column_names
+            if has_target and unscored is None:
+                try:
+                    truth = encode_target(schema, table)
+                except TableError as error:
+                    unscored = error
+                else:
+                    metric, error = error_of(classes, truth, predictions)
+                    errors += error * len(truth)
+    tell_counts(imputed, "missing values filled in")
+    tell_counts(unseen, "rows of unseen category")
+    if unscored is not None:
+        print(f"jsparse: not scored: {unscored}", file=sys.stderr)
+    elif has_target:
+        print(f"jsparse: {metric} on {rows} rows: {errors / rows:.4g}", file=sys.stderr)
+
+
+def _tables(options: argparse.Namespace, schema: Schema) -> Iterable[pa.Table]:
+    """The file in one piece or in batches."""
+    if not options.stream:
+        check_fits_memory(options.file)
+        return [read_table(options.file, schema=schema)]
+    codes = [column.name for column in schema.columns if column.categories]
+    return TableFile(
+        options.file,
+        null_values=schema.null_values,
+        keep=(schema.target, *codes),
+        types=text_columns(schema),
+    )
+
+
+@contextmanager
+def _writing(out: str | None) -> Iterator[Callable[[pa.Table], None]]:
+    """Write tables, one below the other, to a file that is there when all are, or the screen."""
+    with atomic_path(out) if out else nullcontext(sys.stdout.buffer) as sink, ExitStack() as open_:
+        writer = None
+
+        def write(table: pa.Table) -> None:
+            nonlocal writer
+            if writer is None:
+                writer = open_.enter_context(pa_csv.CSVWriter(sink, table.schema))
+            writer.write_table(table)
+
+        yield write
