@@ -17,6 +17,7 @@ from jsparse.data import benchmark_set
 from jsparse.features import KernelColumns
 from jsparse.kernels import RBF
 from jsparse.machines import scdp, spsvm
+from jsparse.machines.scdp_system import NU, candidate_columns
 from jsparse.prototypes import k_center
 from jsparse.tuning.sizes import smallest_within
 
@@ -306,12 +307,12 @@ def figure12(*, quick: bool) -> Report:
     for name, C, lengthscale in (("magic", 100.0, 2.0), ("adult", 10.0, 4.0)):
         X, y, X_test, y_test = (jnp.asarray(a) for a in thirds(name, 0, "float64"))
         Z, kernel = X[k_center(jax.random.key(0), X, M).indices], RBF(lengthscale)
-        columns = scdp.candidate_columns(kernel, Z)
+        columns = candidate_columns(kernel, Z)
         sums = jsparse.accumulate(columns, X, y)
-        A, b, _, feature_sum = columns.posed(sums, jnp.asarray(C), jnp.asarray(scdp.NU))
+        A, b, _, feature_sum = columns.posed(sums, jnp.asarray(C), jnp.asarray(NU))
         raw = jsparse.accumulate(KernelColumns(kernel, Z), X, y)
         # As in the paper, the intercept one of the candidates.
-        total = jnp.append(raw.feature_sum, raw.weight_sum + scdp.NU)
+        total = jnp.append(raw.feature_sum, raw.weight_sum + NU)
         whole = jnp.block([[raw.gram + columns.gram / C, total[:-1, None]], [total[None, :]]])
         whole_b = jnp.append(raw.cross, raw.target_sum)
         calls = {

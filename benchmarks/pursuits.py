@@ -14,7 +14,7 @@ from jsparse import pursuit
 from jsparse.data import benchmark_set
 from jsparse.features import KernelColumns
 from jsparse.kernels import RBF
-from jsparse.machines.scdp import NU, candidate_columns
+from jsparse.machines.scdp_system import NU, candidate_columns
 from jsparse.prototypes import k_center
 
 from .report import Report, alternated

@@ -13,6 +13,7 @@ from jsparse._status import EXHAUSTED, NOT_FINITE, PRECISION_LOST, TRUNCATED
 from jsparse.cli.main import main
 from jsparse.kernels import RBF
 from jsparse.machines import fixed_size, scdp
+from jsparse.machines.scdp_system import NU, candidate_columns
 from jsparse.multiclass import output_code
 from jsparse.prototypes import k_center, k_means
 from jsparse.tuning.path_validation import cross_validate_path
@@ -64,7 +65,7 @@ def test_every_machine_on_the_path_solves_the_papers_system(weighted, dtype, tol
     w = np.random.default_rng(1).uniform(0, 2, len(X)).astype(dtype) if weighted else None
     path = fit(RBF(1.5), Z, C, X, y, w, max_prototypes=12)
     ones = np.ones(len(X)) if w is None else w.astype(float)
-    A, b = system(*(a.astype(float) for a in (X, y, Z)), 1.5, C, ones, scdp.NU)
+    A, b = system(*(a.astype(float) for a in (X, y, Z)), 1.5, C, ones, NU)
     order = [30, *np.asarray(path.support).tolist()]  # the intercept comes first
     _, record = reference.scdp(A, b, 13, order)
     for k in (1, 5, 12):
@@ -139,7 +140,7 @@ def test_columns_computed_when_looked_at_end_as_the_system_does():
 
 def test_columns_less_a_constant_span_the_same_machines():
     X, y = (jnp.asarray(a) for a in problem())
-    shifted = scdp.candidate_columns(RBF(1.5), X[:9])
+    shifted = candidate_columns(RBF(1.5), X[:9])
     weights, intercept = y[:9], y[9]
     model = shifted.expansion(weights, intercept)
     np.testing.assert_allclose(model(X), shifted(X) @ weights + intercept, rtol=1e-12, atol=1e-12)

@@ -11,7 +11,7 @@ from .._blocks import systems_at_once
 from .._numerics import dot
 from .._types import Key
 from ..kernels import Kernel
-from ..machines.scdp import NU, candidate_columns, intercept_path, select
+from ..machines.scdp_system import NU, candidate_columns, intercept_path, select
 from ..multiclass import Code, Decoding
 from ..normal_equations import NormalEquations, accumulate_folds
 from ..pursuit.path import Path
