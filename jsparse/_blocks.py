@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Shaped
 
 T = TypeVar("T")
 
@@ -45,10 +45,10 @@ def to_blocks(x: Array, blocks: int, rows: int, *, mode: str = "constant") -> Ar
 
 
 def map_row_blocks(
-    function: Callable[[Float[Array, "r d"]], Float[Array, "r *c"]],
+    function: Callable[[Float[Array, "r d"]], Shaped[Array, "r *c"]],
     X: Float[Array, "n d"],
     block_rows: int,
-) -> Float[Array, "n *c"]:
+) -> Shaped[Array, "n *c"]:
     """`function(X)` for a row-wise function, evaluated one block of rows at a time."""
     n = X.shape[0]
     blocks, rows = block_shape(n, block_rows)

@@ -8,7 +8,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, ArrayLike, Float, Int
 
-from ._blocks import systems_at_once
+from ._blocks import map_row_blocks, rows_in_block, systems_at_once
 from ._mesh import sum_over_rows
 from ._numerics import dot
 from ._types import ScalarLike
@@ -263,4 +263,10 @@ def decode(
     matrix: Float[Array, "k l"], values: Float[Array, "*n l"], decoding: Decoding = "loss"
 ) -> Int[Array, "*n"]:
     """Class numbers 0..k-1; of classes at the same distance, the first."""
-    return jnp.argmin(distances(matrix, values, decoding), axis=-1).astype(jnp.int32)
+
+    def nearest(values: Float[Array, "r l"]) -> Int[Array, " r"]:
+        return jnp.argmin(distances(matrix, values, decoding), axis=-1).astype(jnp.int32)
+
+    # In blocks, as what is computed of many problems would not stay in the cache.
+    flat = values.reshape(-1, values.shape[-1])
+    return map_row_blocks(nearest, flat, rows_in_block(None)).reshape(values.shape[:-1])
