@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jsparse.solvers.ridge import degrees_of_freedom, resolvent, spectrum
+from jsparse.solvers.ridge import degrees_of_freedom, resolvent, ridge, spectrum
 from jsparse.solvers.tridiagonal import tridiagonal
 
 BOTH = pytest.mark.parametrize("factorise", [tridiagonal, spectrum])
@@ -101,3 +101,31 @@ def test_small_features_keep_their_digits_in_float32():
                 x = factorise(jnp.asarray(A)).apply_inverse(columns, shifts)
                 error[factorise] = np.abs(np.asarray(x)[0, 0] - exact[:, 0]).max()
             assert error[tridiagonal] < 0.5 * error[spectrum]
+
+
+@pytest.mark.parametrize("penalty", [0.0, 1.0])
+@pytest.mark.parametrize("which", range(7))
+def test_a_ridge_system_has_derivatives_in_each_argument_alone(which, penalty):
+    rng = np.random.default_rng(0)
+    Phi, Y = rng.standard_normal((20, 3)) + 1, rng.standard_normal((20, 2))
+    sums = (Phi.T @ Phi, Phi.T @ Y, Phi.sum(axis=0), Y.sum(axis=0))
+    given = [jnp.asarray(a) for a in (*sums, 20.0, [0.1, 10.0], penalty)]
+
+    @jax.jit
+    def values(x):
+        solved = ridge(*given[:which], x, *given[which + 1 :])
+        return jnp.sum(jnp.square(solved.weights)) + jnp.sum(jnp.sin(solved.intercept))
+
+    x = given[which]
+    along = jnp.asarray(rng.standard_normal(x.shape))
+    if which == 0:
+        along = along + along.T
+    elif which == 6:
+        along = jnp.abs(along)
+    h = 1e-5
+    at = [float(values(x + i * h * along)) for i in range(3)]
+    # One-sided, as a penalty below 0 makes no sense.
+    difference = (-3 * at[0] + 4 * at[1] - at[2]) / (2 * h)
+    slope = jax.grad(values)(x)
+    np.testing.assert_allclose(jnp.sum(slope * along), difference, rtol=1e-6)
+    np.testing.assert_allclose(jax.jvp(values, (x,), (along,))[1], difference, rtol=1e-6)

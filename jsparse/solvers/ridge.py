@@ -161,39 +161,42 @@ def _bordered(
     N: Float[Array, ""],
     intercept_penalty: Float[Array, ""],
     shifts: Float[Array, " s"],
-    rhs: tuple[Float[Array, "c p"], Float[Array, " c"]],
-) -> tuple[Float[Array, "s c p"], Float[Array, "s c"]]:
+    rhs: Float[Array, "c q"],
+) -> Float[Array, "s c q"]:
     """Solve `[[G + shift I, f], [f', N + p shift]] [w; b] = rhs` for every shift.
 
-    The intercept is eliminated, which leaves the centred matrix `G - f f'/N`: factorised once, it
-    serves every shift. What `p > 0` adds to it is a rank-one term, by Sherman and Morrison.
+    Vectors are rows, `b` their last entry. The intercept is eliminated, which leaves the centred
+    matrix `G - f f'/N`: factorised once, it serves every shift. What `p > 0` adds to it is a
+    rank-one term, by Sherman and Morrison.
     """
+    edge = (N + intercept_penalty * shifts)[:, None]
 
-    def system(unknowns: tuple[Array, Array]) -> tuple[Array, Array]:
-        w, b = unknowns
+    def system(unknowns: Float[Array, "s c q"]) -> Float[Array, "s c q"]:
+        w, b = unknowns[..., :-1], unknowns[..., -1]
         along = dot(w, f)
         image = shifted_product(centred.matrix, w, shifts)
         image = image + (along / N + b)[:, :, None] * f[None, None]
-        return image, along + (N + intercept_penalty * shifts)[:, None] * b
+        return jnp.concatenate([image, (along + edge * b)[:, :, None]], axis=2)
 
     # Held constant: the derivatives are those of the system, not of how it is solved.
-    fixed = jax.tree.map(jax.lax.stop_gradient, (centred, f, N, intercept_penalty, shifts))
+    fixed = jax.tree.map(jax.lax.stop_gradient, (centred, f, N, intercept_penalty, shifts, edge))
 
-    def solve(_: object, rhs: tuple[Array, Array]) -> tuple[Array, Array]:
-        centred, f, N, p, shifts = fixed
-        c, t = rhs
+    def solve(_: object, rhs: Float[Array, "s c q"]) -> Float[Array, "s c q"]:
+        centred, f, N, p, shifts, edge = fixed
+        c, t = rhs[..., :-1], rhs[..., -1]
         x = refined_inverse(centred, c - (t / N)[:, :, None] * f[None, None], shifts)
 
-        def penalised() -> tuple[Array, Array]:
+        def penalised() -> Float[Array, "s c p"]:
             one_each = jnp.broadcast_to(f[None, None], (len(shifts), 1, len(f)))
             u = refined_inverse(centred, one_each, shifts)
             alpha = rank_one_weight(N, p, 1 / shifts)[:, None]
-            w = x + (alpha * (t - dot(x, f)) / (1 + alpha * dot(u, f)))[:, :, None] * u
-            return w, (t - dot(w, f)) / (N + p * shifts)[:, None]
+            return x + (alpha * (t - dot(x, f)) / (1 + alpha * dot(u, f)))[:, :, None] * u
 
-        return jax.lax.cond(p > 0, penalised, lambda: (x, (t - dot(x, f)) / N))
+        w = jax.lax.cond(p > 0, penalised, lambda: x)
+        return jnp.concatenate([w, ((t - dot(w, f)) / edge)[:, :, None]], axis=2)
 
-    every = tuple(jnp.broadcast_to(a[None], (len(shifts), *a.shape)) for a in rhs)
+    # One array: of several, `custom_linear_solve` wants the derivatives of all or none.
+    every = jnp.broadcast_to(rhs[None], (len(shifts), *rhs.shape))
     return jax.lax.custom_linear_solve(system, every, solve, symmetric=True)
 
 
@@ -240,7 +243,9 @@ def ridge(
     f, N, shifts = feature_sum, weight_sum, 1 / C
     # Factorised once, it serves every C.
     centred = factorised(gram - f[:, None] * f[None, :] / N)
-    rows, b = _bordered(centred, f, N, intercept_penalty, shifts, (c.T, t))
+    rhs = jnp.concatenate([c.T, t[:, None]], axis=1)
+    solved = _bordered(centred, f, N, intercept_penalty, shifts, rhs)
+    rows, b = solved[..., :-1], solved[..., -1]
     w = jnp.swapaxes(rows, 1, 2)
 
     residual = dot(rows, gram) + b[:, :, None] * f[None, None] - c.T[None]
