@@ -237,6 +237,12 @@ def test_predictions_of_a_stream_are_those_of_the_whole_file(kind, tmp_path, cap
     assert main(["predict", str(model), str(streamed), "--stream"]) == 0
     assert capsys.readouterr().out == other.read_text()
 
+    if kind == "folder":  # nor into the folder that is read
+        inside = str(streamed / "0000.parquet")
+        assert main(["predict", str(model), str(streamed), "--stream", "--out", inside]) == 2
+        assert "another file than one that is read" in capsys.readouterr().err
+        assert pq.read_table(inside).num_rows == 200
+
     # What is wrong in the last batch leaves the file as it was.
     before = other.read_bytes()
     wrong = replaced(shown, "income", lambda i, v: float("inf") if i == 480 else v)
@@ -263,4 +269,10 @@ def test_a_file_too_large_to_predict_as_a_whole(tmp_path, capsys, monkeypatch):
     assert main(["predict", model, table, "--stream"]) == 0
     read = capsys.readouterr()
     assert len(read.out.split()) == 151
+    # Damaged: named where it is read.
+    cut = tmp_path / "cut.parquet"
+    pq.write_table(people(150), cut)
+    cut.write_bytes(cut.read_bytes()[:-9])
+    assert main(["predict", model, str(cut)]) == 2
+    assert "'" + str(cut) + "': expected a readable Parquet file" in capsys.readouterr().err
     assert "mean squared error on 150 rows" in read.err

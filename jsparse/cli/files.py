@@ -9,10 +9,12 @@ from ..tuning.plan import free_bytes
 
 
 def check_output(path: str, *inputs: str) -> None:
-    """See that a file can be written, and is none of those that are read."""
+    """See that a file can be written, and is none of those that are read, nor in their folder."""
     check_writable(path)
     for name in inputs:
-        if os.path.exists(path) and os.path.exists(name) and os.path.samefile(path, name):
+        within = os.path.realpath(path).startswith(os.path.join(os.path.realpath(name), ""))
+        same = os.path.exists(path) and os.path.exists(name) and os.path.samefile(path, name)
+        if same or within:
             raise ValueError(f"--out: expected another file than one that is read, got {path!r}")
 
 

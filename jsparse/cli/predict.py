@@ -28,6 +28,8 @@ def run(options: argparse.Namespace, expansion: KernelExpansion, metadata: dict[
 
     Raises:
         TableError: as `encode`; a file to be written is then left as it was.
+        NumericalError: if the model's value of a row is not finite.
+        OutputError: if the file cannot be written.
     """
     schema = Schema.from_json(metadata["schema"])
     names, matrix, decoding = metadata["classes"], metadata["code"], metadata["decoding"]
@@ -35,8 +37,9 @@ def run(options: argparse.Namespace, expansion: KernelExpansion, metadata: dict[
     code = None if matrix is None else output_code(np.asarray(matrix), len(matrix))
     imputed, unseen = Counter[str](), Counter[str]()
     rows, errors, metric, unscored, has_target = 0, 0.0, "", None, False
+    tables = _tables(options, schema)
     with _writing(options.out) as write:
-        for table in _tables(options, schema):
+        for table in tables:
             encoded = encode(schema, table, dtype=options.precision)
             imputed.update(encoded.imputed)
             unseen.update(encoded.unseen)

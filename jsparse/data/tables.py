@@ -148,10 +148,13 @@ def table_bytes(path: str | os.PathLike[str]) -> int:
     """What a file will roughly take in memory as a table."""
     if not os.path.isfile(path):
         return 0  # said better where it is read
-    with open(path, "rb") as file:
-        if file.read(4) != b"PAR1":
-            return os.path.getsize(path)
-    found = pa_parquet.ParquetFile(path).metadata
+    try:
+        with open(path, "rb") as file:
+            if file.read(4) != b"PAR1":
+                return os.path.getsize(path)
+        found = pa_parquet.ParquetFile(path).metadata
+    except (pa.ArrowException, OSError):
+        return 0
     return 8 * found.num_rows * found.num_columns
 
 
