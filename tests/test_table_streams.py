@@ -276,3 +276,22 @@ def test_a_file_too_large_to_predict_as_a_whole(tmp_path, capsys, monkeypatch):
     assert main(["predict", model, str(cut)]) == 2
     assert "'" + str(cut) + "': expected a readable Parquet file" in capsys.readouterr().err
     assert "mean squared error on 150 rows" in read.err
+
+
+@pytest.mark.usefixtures("settings_restored")
+def test_a_target_whose_first_values_are_whole(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    x, model = np.arange(200.0), str(tmp_path / "m")
+    target = np.where(x < 190, np.round(x / 10), x / 10)
+    small, large = tmp_path / "small.csv", tmp_path / "large.csv"
+    pyarrow.csv.write_csv(pa.table({"x": x, "y": target}), small)
+    options = ["--prototypes", "10", "--folds", "3", "--evaluations", "1", "--quiet"]
+    assert main(["fit", str(small), "--target", "y", "--out", model, *options]) == 0
+    # Longer than the piece of the file by which its types are told.
+    padded = pa.table({"x": x, "y": target, "text": ["a" * 100_000] * 200})
+    pyarrow.csv.write_csv(padded, large, pyarrow.csv.WriteOptions(quoting_style="none"))
+    text = large.read_text().replace(".0,", ",")
+    large.write_text(text)
+    capsys.readouterr()
+    assert main(["predict", model, str(large), "--stream"]) == 0
+    assert "mean squared error on 200 rows" in capsys.readouterr().err

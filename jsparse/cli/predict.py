@@ -78,10 +78,11 @@ def _tables(options: argparse.Namespace, schema: Schema) -> Iterable[pa.Table]:
         check_fits_memory(options.file)
         return [read_table(options.file, schema=schema)]
     codes = [column.name for column in schema.columns if column.categories]
+    labels = [] if schema.classes is None else [schema.target]
     return TableFile(
         options.file,
         null_values=schema.null_values,
-        keep=(schema.target, *codes),
+        keep=(*labels, *codes),
         types=text_columns(schema),
     )
 

@@ -154,7 +154,7 @@ def table_bytes(path: str | os.PathLike[str]) -> int:
                 return os.path.getsize(path)
         found = pa_parquet.ParquetFile(path).metadata
     except (pa.ArrowException, OSError):
-        return 0
+        return 0  # as above
     return 8 * found.num_rows * found.num_columns
 
 

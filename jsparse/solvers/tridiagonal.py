@@ -154,7 +154,8 @@ def tridiagonal(matrix: Float[Array, "p p"]) -> Tridiagonal:
         column = jnp.arange(end, dtype=jnp.int32)[None]
         v = jnp.where(column < row, vectors[b, :, :end], (column == row).astype(dtype))
         V.append(jnp.where(scales[b, :, None] > 0, v, 0))
-    # S^(-1) has the vectors' products above its diagonal, and 1 / scale on it.
+    # S^(-1) has the vectors' products above its diagonal, and 1 / scale on it. One call for all:
+    # with a call for each block XLA's CPU runtime was seen to hang in a loop (jaxlib 0.10.2).
     inverse = jnp.where(scales > 0, 1 / jnp.where(scales > 0, scales, 1), 1)
     one = jnp.broadcast_to(jnp.eye(width, dtype=dtype), (blocks, width, width))
     products = jnp.triu(jnp.stack([dot(v, v.T) for v in V]), 1)
