@@ -178,16 +178,18 @@ def solve_code(
     """
     if code.shares_all_rows:
         return _solve(sums, C, intercept_penalty)
-    k, p = sums.feature_sum.shape
-    gram = sums.gram.reshape(k, p * p)
-
     def system(of: tuple[Array, Array, Array]) -> Ridge:
         members, classes, problems = of
         targets = jnp.asarray(code.matrix)[:, problems]
         weight_sum = dot(members, sums.weight_sum)
+
+        # Of the classes' grams, by far the most of what is read, no others than these.
+        def part(i: Int[Array, ""] | int) -> Float[Array, "p p"]:
+            return members[classes[i]] * sums.gram[classes[i]]
+
+        gram = jax.lax.fori_loop(1, len(classes), lambda i, gram: gram + part(i), part(0))
         equations = NormalEquations(
-            # Of the classes' sums, by far the most of what is read, no others than these.
-            gram=dot(members[classes], gram[classes]).reshape(p, p),
+            gram=gram,
             cross=dot(sums.feature_sum.T, targets),
             target_square=jnp.broadcast_to(weight_sum, problems.shape),
             feature_sum=dot(members, sums.feature_sum),

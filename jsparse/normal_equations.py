@@ -12,7 +12,7 @@ from jaxtyping import Array, ArrayLike, Float, Int
 
 from ._blocks import rows_in_block, sum_row_blocks
 from ._mesh import sum_over_rows
-from ._numerics import dot, dot_over_rows, like
+from ._numerics import dot, dot_over_rows, like, sum_of_parts
 from ._types import ScalarLike
 from .features import FeatureMap
 from .solvers.ridge import Ridge, ridge
@@ -38,6 +38,11 @@ class NormalEquations(NamedTuple):
 
     def __sub__(self, other: "NormalEquations") -> "NormalEquations":
         return jax.tree.map(jnp.subtract, self, other)
+
+    @property
+    def joined(self) -> "NormalEquations":
+        """All parts along the leading axis, folds or classes, as `+` joins them."""
+        return jax.tree.map(sum_of_parts, self)
 
     @property
     def energy(self) -> Float[Array, " p"]:

@@ -248,7 +248,7 @@ def _solve(
     else:
         solution = solve_code(code, equations, C[None], intercept_penalty)
         if not code.shares_all_rows:  # sums per class
-            equations = jax.tree.map(lambda a: jnp.sum(a, axis=0), equations)
+            equations = equations.joined
     unresolved = feature_map.unresolved(jnp.max(C), equations.energy)
     lost = jnp.where(unresolved, TRUNCATED, CONVERGED).astype(jnp.int32)
     return FixedSizeFit(

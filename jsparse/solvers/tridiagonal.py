@@ -138,7 +138,7 @@ def tridiagonal(matrix: Float[Array, "p p"]) -> Tridiagonal:
     p, dtype = matrix.shape[0], matrix.dtype
     # From the first column on: Nystroem features come largest first, and what is small keeps its
     # digits only if the large ones go before it. Backwards, as LAPACK is faster from the last one.
-    backward = jax.lax.stop_gradient(matrix)[::-1, ::-1]
+    backward = jax.lax.stop_gradient(matrix).T[::-1, ::-1]
     reduced, diagonal, beside, scales = jax.lax.linalg.tridiagonal(backward, lower=False)
     # Q' is a product of p - 1 reflections I - scale_i v v', with v, in column i + 1, 1 at entry i
     # and zero after it; here made up to whole blocks by v = 0. LAPACK may set scales to 0.

@@ -62,7 +62,7 @@ def by_subtraction(
     per_fold = accumulate_folds(
         feature_map, rows.X, rows.y, rows.w, mesh=mesh, block_rows=block_rows
     )
-    total = jax.tree.map(lambda a: jnp.sum(a, axis=0), per_fold)
+    total = per_fold.joined
     return from_sums(feature_map, C, total, per_fold, None, intercept_penalty, mesh, block_rows)
 
 
@@ -89,7 +89,7 @@ def by_classes(
 
     sums = sum_over_rows(mesh, _flat(by_group), feature_map, rows.w, rows.X, group, axis=1)
     per_fold = jax.tree.map(lambda a: a.reshape(v, k, *a.shape[1:]), sums)
-    total = jax.tree.map(lambda a: jnp.sum(a, axis=0), per_fold)
+    total = per_fold.joined
     return from_sums(feature_map, C, total, per_fold, code, intercept_penalty, mesh, block_rows)
 
 
@@ -125,10 +125,9 @@ def from_sums(
         total, code, C, penalty = shared
         return jax.lax.map(lambda fold: solve_code(code, total - fold, C, penalty), folds)
 
-    every = jax.tree.map(lambda a: jnp.sum(a, axis=0), total)
     shared = (total, code, C, intercept_penalty)
     solutions = spread(solve_problems, mesh, (None, 0), 0)(shared, per_fold)
-    return _solved(feature_map, solutions, every, block_rows)
+    return _solved(feature_map, solutions, total.joined, block_rows)
 
 
 def _flat(function: Callable[..., NormalEquations]) -> Callable[..., NormalEquations]:

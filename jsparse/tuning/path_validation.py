@@ -92,7 +92,7 @@ def cross_validate_path(
     )
     columns = candidate_columns(kernel, candidates)
     per_fold = accumulate_folds(columns, rows.X, rows.y, rows.w, block_rows=block_rows)
-    total = jax.tree.map(lambda a: jnp.sum(a, axis=0), per_fold)
+    total = per_fold.joined
     limit = jnp.asarray(nu, X.dtype)
 
     v, s = rows.w.shape[0], C.shape[0]

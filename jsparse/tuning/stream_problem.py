@@ -99,7 +99,7 @@ class StreamProblem:
             phi, total = self._best[2:]
         else:
             phi = feature_map(tuned.kernel, self.prototypes)
-            total = _total(jax.tree.map(lambda a: a[0], self._sums(_stacked([phi]))))
+            total = jax.tree.map(lambda a: a[0], self._sums(_stacked([phi]))).joined
         C = jnp.asarray(tuned.C, self.dtype)
         fitted = solve(phi, total, C, self.reader.code)
         return at_home(self.mesh, (fitted, Sums(phi, total)))
@@ -164,7 +164,7 @@ def _score(
     validated: int,
     mesh: Mesh | None,
 ) -> tuple[Float[Array, " s"], Float[Array, " s"], Int[Array, " s"], NormalEquations]:
-    total = _total(sums)
+    total = sums.joined
     each = sums
     if code is None:  # one target, of which the solutions make a column
         cross, squares, targets = sums.cross, sums.target_square, sums.target_sum
@@ -173,7 +173,7 @@ def _score(
         )
     per_fold = jax.tree.map(lambda a: a[:validated], each)
     none = jnp.zeros((), C.dtype)
-    way = from_sums(phi, C, _total(each), per_fold, code, none, mesh, None)
+    way = from_sums(phi, C, each.joined, per_fold, code, none, mesh, None)
     scores, by_fold, _, status = score(
         way, phi, C, sample, code, scoring.metric, scoring.decoding, mesh
     )
@@ -182,7 +182,3 @@ def _score(
 
 def _stacked(maps: list[FeatureMap]) -> FeatureMap:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *maps)
-
-
-def _total(sums: NormalEquations) -> NormalEquations:
-    return jax.tree.map(lambda a: jnp.sum(a, axis=0), sums)
