@@ -264,10 +264,12 @@ def distances(
 def decode(
     matrix: Float[Array, "k l"], values: Float[Array, "*n l"], decoding: Decoding = "loss"
 ) -> Int[Array, "*n"]:
-    """Class numbers 0..k-1; of classes at the same distance, the first."""
+    """Class numbers 0..k-1, of classes at the same distance the first; -1 if a value is NaN."""
 
     def nearest(values: Float[Array, "r l"]) -> Int[Array, " r"]:
-        return jnp.argmin(distances(matrix, values, decoding), axis=-1).astype(jnp.int32)
+        of_classes = distances(matrix, values, decoding)
+        nearest = jnp.argmin(of_classes, axis=-1).astype(jnp.int32)
+        return jnp.where(jnp.isnan(of_classes[:, 0]), -1, nearest)
 
     # In blocks, as what is computed of many problems would not stay in the cache.
     flat = values.reshape(-1, values.shape[-1])

@@ -144,16 +144,17 @@ def tridiagonal(matrix: Float[Array, "p p"]) -> Tridiagonal:
     # and zero after it; here made up to whole blocks by v = 0. LAPACK may set scales to 0.
     width = min(p, max(_WIDTH, -(-p // _BLOCKS)))
     blocks = -(-p // width)
-    more = blocks * width - (p - 1)
-    scales = jnp.pad(scales, (0, more)).reshape(blocks, width)
-    vectors = jnp.pad(reduced.T[1:], ((0, more), (0, 0))).reshape(blocks, width, p)
+    scales = jnp.pad(scales, (0, blocks * width - (p - 1)))
     V = []
-    for b in range(blocks):
-        end = min((b + 1) * width, p)
-        row = b * width + jnp.arange(width, dtype=jnp.int32)[:, None]
+    for start in range(0, p, width):
+        end = min(start + width, p)
+        vectors = reduced.T[start + 1 : end + 1, :end]
+        row = start + jnp.arange(len(vectors), dtype=jnp.int32)[:, None]
         column = jnp.arange(end, dtype=jnp.int32)[None]
-        v = jnp.where(column < row, vectors[b, :, :end], (column == row).astype(dtype))
-        V.append(jnp.where(scales[b, :, None] > 0, v, 0))
+        v = jnp.where(column < row, vectors, (column == row).astype(dtype))
+        v = jnp.where(scales[start : start + len(v), None] > 0, v, 0)
+        V.append(jnp.pad(v, ((0, width - len(v)), (0, 0))))
+    scales = scales.reshape(blocks, width)
     # S^(-1) has the vectors' products above its diagonal, and 1 / scale on it. One call for all:
     # with a call for each block XLA's CPU runtime was seen to hang in a loop (jaxlib 0.10.2).
     inverse = jnp.where(scales > 0, 1 / jnp.where(scales > 0, scales, 1), 1)

@@ -288,7 +288,7 @@ def losses(
     if code is not None and metric == "misclassification" and rows.label is not None:
         classes = decode(jnp.asarray(code.matrix), predictions, decoding)
         wrong = (classes != rows.label[:, None]).astype(predictions.dtype)
-        return jnp.where(jnp.any(jnp.isnan(predictions), axis=-1), jnp.nan, wrong)
+        return jnp.where(classes < 0, jnp.nan, wrong)
     each = LOSSES[metric](rows.y[:, None, :], predictions)
     if code is None:
         return jnp.mean(each, axis=-1)
