@@ -178,6 +178,7 @@ def solve_code(
     """
     if code.shares_all_rows:
         return _solve(sums, C, intercept_penalty)
+
     def system(of: tuple[Array, Array, Array]) -> Ridge:
         members, classes, problems = of
         targets = jnp.asarray(code.matrix)[:, problems]
@@ -264,12 +265,15 @@ def distances(
 def decode(
     matrix: Float[Array, "k l"], values: Float[Array, "*n l"], decoding: Decoding = "loss"
 ) -> Int[Array, "*n"]:
-    """Class numbers 0..k-1, of classes at the same distance the first; -1 if a value is NaN."""
+    """Class numbers 0..k-1, of classes at the same distance the first.
+
+    -1 where a value is not a number, or so large that its square is not finite.
+    """
 
     def nearest(values: Float[Array, "r l"]) -> Int[Array, " r"]:
         of_classes = distances(matrix, values, decoding)
         nearest = jnp.argmin(of_classes, axis=-1).astype(jnp.int32)
-        return jnp.where(jnp.isnan(of_classes[:, 0]), -1, nearest)
+        return jnp.where(jnp.all(jnp.isfinite(of_classes), axis=-1), nearest, -1)
 
     # In blocks, as what is computed of many problems would not stay in the cache.
     flat = values.reshape(-1, values.shape[-1])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_iris
 
-from jsparse._status import CONVERGED
+from jsparse._status import CONVERGED, NumericalError
 from jsparse.features import Nystroem
 from jsparse.kernels import RBF
 from jsparse.machines import fixed_size
@@ -16,6 +16,7 @@ from jsparse.multiclass import accumulate_code, decode, distances, output_code
 from jsparse.normal_equations import accumulate, accumulate_groups
 from jsparse.tuning.cross_validation import cross_validate
 from jsparse.tuning.folds import stratified_folds
+from jsparse.tuning.trained import decide
 
 SCHEMES = ["one_versus_one", "one_versus_rest", "minimum_output"]
 OWN = np.array([[1.0, 1, 0, 1], [-1, 1, 1, 1], [0, -1, -1, 1], [-1, 0, -1, -1]])
@@ -88,6 +89,18 @@ def test_decoding_by_loops():
     )  # fmt: skip
     expected = [min(range(4), key=lambda c: (wrong[i, c], losses[i, c], c)) for i in range(len(f))]
     np.testing.assert_array_equal(decode(jnp.asarray(OWN), jnp.asarray(f), "hamming"), expected)
+
+
+@pytest.mark.parametrize("decoding", ["loss", "hamming"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e200])
+def test_values_that_cannot_be_compared_decide_for_no_class(decoding, value):
+    f = np.random.default_rng(0).standard_normal((5, 4))
+    classes = decode(jnp.asarray(OWN), jnp.asarray(f), decoding)
+    f[2, 1] = value
+    expected = np.where(np.arange(5) == 2, -1, classes)
+    np.testing.assert_array_equal(decode(jnp.asarray(OWN), jnp.asarray(f), decoding), expected)
+    with pytest.raises(NumericalError, match="value at row 12 is not finite"):
+        decide(jnp.asarray(f), np.arange(4), output_code(OWN, 4), decoding, first=10)
 
 
 def test_group_sums_are_the_sums_of_the_groups(dtype, tol):

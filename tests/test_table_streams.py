@@ -279,6 +279,78 @@ def test_a_file_too_large_to_predict_as_a_whole(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.usefixtures("settings_restored")
+def test_the_types_of_a_stream_are_those_of_training(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    rng, n = np.random.default_rng(0), 200
+    table = pa.table(
+        {
+            "x": rng.normal(size=n),
+            "flag": np.arange(n) % 3 == 1,
+            "code": np.arange(n) % 4,
+            "serial": 2**60 + np.arange(n) % 2,
+            "y": np.where(np.arange(n) % 3 == 1, 7, 3),
+        }
+    )
+    model, small, large = str(tmp_path / "m"), tmp_path / "small.csv", tmp_path / "large.csv"
+    pyarrow.csv.write_csv(table, small)
+    options = ["--prototypes", "10", "--folds", "3", "--evaluations", "1", "--quiet", "--impute"]
+    codes = ["--categorical", "code", "serial", "--task", "classification"]
+    with_gaps = replaced(table, "x", lambda i, v: None if i == 5 else v)
+    for name in ("flag", "code", "serial"):
+        with_gaps = replaced(with_gaps, name, lambda i, v: None if i == 5 else v)
+    pyarrow.csv.write_csv(with_gaps, small)
+    fit = ["fit", str(small), "--target", "y", "--out", model]
+    assert main([*fit, *codes, *options]) == 0
+    # Longer than the piece of the file by which types are inferred: empty until row 190, but for
+    # columns that the model does not know, whose kind changes then.
+    late = table.add_column(0, "text", pa.array(["a" * 100_000] * n))
+    for name in ("x", "flag", "code", "serial"):
+        late = replaced(late, name, lambda i, v: None if i < 190 else v)
+    late = late.append_column("id", pa.array([str(i) if i < 190 else f"A{i}" for i in range(n)]))
+    remark = pa.array([None if i < 190 else "?" for i in range(n)], pa.string())
+    late = late.append_column("remark", remark)
+    pyarrow.csv.write_csv(late, large, pyarrow.csv.WriteOptions(quoting_style="none"))
+    assert large.stat().st_size > 1 << 24
+    capsys.readouterr()
+    assert main(["predict", model, str(large)]) == 0
+    whole = capsys.readouterr()
+    assert "misclassification on 200 rows" in whole.err
+    assert main(["predict", model, str(large), "--stream"]) == 0
+    streamed = capsys.readouterr()
+    assert streamed.err == whole.err
+    labels = [row.split(",")[0] for row in streamed.out.split()]
+    assert labels == [row.split(",")[0] for row in whole.out.split()]
+    assert set(labels[1:]) <= {"3", "7"}
+    # A column that is missing is told by its name, with the nearest.
+    pyarrow.csv.write_csv(table.rename_columns(["x", "flags", "code", "serial", "y"]), small)
+    assert main(["predict", model, str(small), "--stream"]) == 2
+    assert "'flag', not found; nearest: 'flags'" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("settings_restored")
+def test_columns_to_drop_are_not_read(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    path, n = tmp_path / "t.csv", 200
+    remark = [None if i < 190 else "?" for i in range(n)]
+    town = [None if i < 180 else ("Gent", "Leuven")[i % 2] for i in range(n)]
+    x = np.arange(float(n))
+    table = pa.table({"text": ["a" * 100_000] * n, "x": x, "town": town, "remark": remark})
+    table = table.append_column("y", pa.array(np.where(x < 170, np.round(x), x / 2)))
+    pyarrow.csv.write_csv(table, path, pyarrow.csv.WriteOptions(quoting_style="none"))
+    fit = ["fit", str(path), "--target", "y", "--task", "regression", "--stream", "--impute"]
+    fit += ["--out", str(tmp_path / "m"), "--prototypes", "10", "--folds", "3", "--quiet"]
+    fit += ["--evaluations", "1", "--categorical", "town"]
+    assert main([*fit, "--drop", "text"]) == 2
+    assert "invalid value '?'; columns are read as what their first rows hold" in (
+        capsys.readouterr().err
+    )
+    assert main([*fit, "--drop", "text", "remarks"]) == 2
+    assert "the columns to drop 'remarks', not found; nearest: 'remark'" in capsys.readouterr().err
+    assert main([*fit, "--drop", "text", "remark", "y"]) == 0
+    assert "200 rows x 4 columns" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("settings_restored")
 def test_a_target_whose_first_values_are_whole(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     x, model = np.arange(200.0), str(tmp_path / "m")

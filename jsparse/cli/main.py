@@ -257,7 +257,7 @@ def _fit_table(options: argparse.Namespace) -> tuple[Trained | TrainedPath, "Sch
     task, reason = infer_task(table, options.target)
     if options.task is not None:
         task, reason = options.task, "as asked"
-    schema = fit_schema(table, options.target, task=task, **_columns(options))
+    schema = fit_schema(table, options.target, task=task, drop=options.drop, **_columns(options))
     encoded = encode(schema, table, dtype=options.precision)
     tell_counts(encoded.imputed, "missing values filled in")
     train = _train_path if options.method == "scdp" else _train_table
@@ -272,10 +272,12 @@ def _fit_stream(options: argparse.Namespace) -> tuple[Trained, "Schema", str]:
         raise ValueError(f"--loss: expected 'squared' with --stream, got {options.loss!r}")
     if isinstance(options.prototypes, list):
         raise ValueError("--prototypes: expected one number with --stream, got several")
+    labels = () if options.task == "regression" else (options.target,)
     file = TableFile(
         options.file,
         null_values=(*NULL_VALUES, *options.missing),
-        keep=(options.target, *options.categorical),
+        keep=(*labels, *options.categorical),
+        drop=[name for name in options.drop if name != options.target],
     )
     schema, reason, n = stream_schema(file, options.target, task=options.task, **_columns(options))
     stream = TableStream(file, schema, options.precision)
@@ -321,7 +323,7 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _columns(options: argparse.Namespace) -> dict[str, Any]:
-    names = ("impute", "categorical", "drop", "max_categories")
+    names = ("impute", "categorical", "max_categories")
     return {name: getattr(options, name) for name in names}
 
 

@@ -14,7 +14,7 @@ from ..data._arrow import pa, pa_csv
 from ..data.encoding import encode, encode_target
 from ..data.schema import Schema
 from ..data.table_streams import TableFile
-from ..data.tables import TableError, read_table, text_columns
+from ..data.tables import TableError, read_table
 from ..expansion import KernelExpansion
 from ..multiclass import distances, output_code
 from ..serialization import atomic_path
@@ -77,14 +77,7 @@ def _tables(options: argparse.Namespace, schema: Schema) -> Iterable[pa.Table]:
     if not options.stream:
         check_fits_memory(options.file)
         return [read_table(options.file, schema=schema)]
-    codes = [column.name for column in schema.columns if column.categories]
-    labels = [] if schema.classes is None else [schema.target]
-    return TableFile(
-        options.file,
-        null_values=schema.null_values,
-        keep=(*labels, *codes),
-        types=text_columns(schema),
-    )
+    return TableFile(options.file, schema=schema)
 
 
 @contextmanager

@@ -1,9 +1,8 @@
 """Files larger than memory, read in batches of rows."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from .tables import (
     TableError,
     check_names,
     check_start,
+    column_types,
     delimiter_of,
     has_decimal_commas,
     listing,
@@ -30,14 +30,16 @@ SAMPLE_ROWS = 65536  # for the medians that fill missing values in
 class TableFile:
     """A CSV file, a Parquet file or a folder of Parquet files as tables of consecutive rows.
 
-    The types of a CSV file's columns are those of its first rows, whole numbers being read as any,
-    and columns without values there as numbers.
+    The types of a CSV file's columns are those that a schema tells, else those of its first rows,
+    whole numbers being read as any, and columns without values there as numbers.
 
     Args:
         path: the file or folder.
-        null_values: what a CSV cell may hold to mean that the value is missing.
-        keep: columns whose whole numbers stay whole, as they are codes or labels.
-        types: types of columns that a CSV file's first rows need not tell.
+        schema: that of the training table, whose columns and target are then all that is read.
+        null_values: what a CSV cell may hold to mean that the value is missing; by default the
+            schema's, or `NULL_VALUES`.
+        keep: columns that hold codes or labels, whose whole numbers stay whole.
+        drop: columns to leave out.
         batch_rows: most rows of a table.
     """
 
@@ -45,58 +47,83 @@ class TableFile:
         self,
         path: str | os.PathLike[str],
         *,
-        null_values: Sequence[str] = NULL_VALUES,
+        schema: Schema | None = None,
+        null_values: Sequence[str] | None = None,
         keep: Sequence[str] = (),
-        types: Mapping[str, pa.DataType] = MappingProxyType({}),
+        drop: Sequence[str] = (),
         batch_rows: int = BATCH_ROWS,
     ) -> None:
         self.path, self.name = Path(path), repr(os.fspath(path))
         if not self.path.exists():
             raise TableError(f"{self.name}: expected a CSV or Parquet file or a folder of Parquet")
-        self.null_values, self.keep, self.batch_rows = null_values, keep, batch_rows
-        self.types = types
+        if null_values is None:
+            null_values = NULL_VALUES if schema is None else schema.null_values
+        self.schema, self.null_values, self.batch_rows = schema, null_values, batch_rows
+        self.keep, self.drop = keep, drop
         self.parquet = self.path.is_dir() or self._is_parquet()
 
     def __iter__(self) -> Iterator[pa.Table]:
         """The tables, from the first row.
 
         Raises:
-            TableError: if the file cannot be read, a row has too many or too few cells, or a cell
-                is not of the type of its column; the rows concerned are named.
+            TableError: if the file cannot be read, lacks a column of the schema or one to drop, a
+                row has too many or too few cells, or a cell is not of the type of its column; the
+                rows concerned are named.
         """
         first = 0
         try:
             for batch in self._batches():
                 for start in range(0, batch.num_rows, self.batch_rows):
                     part = pa.Table.from_batches([batch.slice(start, self.batch_rows)])
-                    names = part.column_names
-                    kept = [name for name in names if not name.startswith("__index_level_")]
-                    if len(set(names)) < len(names):
-                        raise TableError(f"{self.name}: expected distinct column names")
-                    yield note_rows(part.select(kept), first=first)
+                    yield note_rows(part, first=first)
                     first += part.num_rows
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise TableError(f"{self.name}: unreadable after row {first}: {error}") from error
+            advice = ""
+            if self.schema is None and "conversion error" in str(error):
+                advice = (
+                    "; columns are read as what their first rows hold: mend it, or leave it out"
+                )
+            raise TableError(
+                f"{self.name}: unreadable after row {first}: {error}{advice}"
+            ) from error
         if first == 0:
             raise TableError(f"{self.name}: expected at least one row of data; it has none")
 
     def _is_parquet(self) -> bool:
-        with self.path.open("rb") as file:
-            start = file.read(8)
+        try:
+            with self.path.open("rb") as file:
+                start = file.read(8)
+        except OSError as error:
+            raise TableError(f"{self.name}: unreadable: {error.strerror}") from error
         check_start(start, self.name)
         return start.startswith(b"PAR1")
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         if self.parquet:
             data = self._folder()
+            names = self._chosen(data.schema)
+            chosen = pa.schema([data.schema.field(name) for name in names])
             # File by file, as a scan of the whole reads ahead as fast as it can, up to a gigabyte.
             for fragment in data.get_fragments():
                 with pa_parquet.ParquetFile(fragment.path) as file:
-                    for batch in file.iter_batches(self.batch_rows):
-                        table = pa.Table.from_batches([batch]).select(data.schema.names)
-                        yield from table.cast(data.schema).to_batches()
+                    for batch in file.iter_batches(self.batch_rows, columns=names):
+                        table = pa.Table.from_batches([batch]).select(names)
+                        yield from table.cast(chosen).to_batches()
         else:
             yield from self._open(*self._layout())
+
+    def _chosen(self, found: pa.Schema) -> list[str]:
+        """The columns to be read."""
+        # What pandas writes to restore its row labels is no data.
+        names = [name for name in found.names if not name.startswith("__index_level_")]
+        if len(set(names)) < len(names):
+            raise TableError(f"{self.name}: expected distinct column names")
+        check_names(found.empty_table(), self.drop, "the columns to drop")
+        if self.schema is not None:
+            inputs = [column.name for column in self.schema.columns]
+            check_names(found.empty_table(), inputs, "the columns")
+            names = [name for name in names if name in (*inputs, self.schema.target)]
+        return [name for name in names if name not in self.drop]
 
     def _folder(self) -> pa_dataset.Dataset:
         """The files as one table, whose columns are in each of them."""
@@ -119,19 +146,24 @@ class TableFile:
         return pa_dataset.dataset(self.path, format="parquet", schema=unified)
 
     def _layout(self) -> tuple[str, str, dict[str, pa.DataType]]:
-        """Delimiter, decimal point and types, by the first rows."""
+        """Delimiter, decimal point, and types of the columns to be read."""
         delimiter, point = delimiter_of(self.path), "."
         reader = self._open(delimiter, point, {})
         head = next(reader, None)
         if delimiter != "," and head and has_decimal_commas(pa.Table.from_batches([head])):
             point = ","
             reader = self._open(delimiter, point, {})
-        found = {field.name: field.type for field in reader.schema}
-        for name, kind in found.items():
-            if (is_number(kind) or pa.types.is_null(kind)) and name not in self.keep:
-                found[name] = pa.float64()
-        found |= {name: kind for name, kind in self.types.items() if name in found}
-        return delimiter, point, found
+        names = self._chosen(reader.schema)
+        if self.schema is not None:
+            told = column_types(self.schema)
+            return delimiter, point, {name: told[name] for name in names}
+        types = {name: reader.schema.field(name).type for name in names}
+        for name, kind in types.items():
+            if name in self.keep:
+                types[name] = pa.string() if pa.types.is_null(kind) else kind
+            elif is_number(kind) or pa.types.is_null(kind):
+                types[name] = pa.float64()
+        return delimiter, point, types
 
     def _open(
         self, delimiter: str, point: str, types: dict[str, pa.DataType]
@@ -144,6 +176,7 @@ class TableFile:
                 null_values=list(self.null_values),
                 strings_can_be_null=True,
                 column_types=types,
+                include_columns=list(types),  # all if none
                 decimal_point=point,
             ),
         )
@@ -184,7 +217,6 @@ def stream_schema(
     task: str | None = None,
     impute: bool = False,
     categorical: Sequence[str] = (),
-    drop: Sequence[str] = (),
     max_categories: int = 100,
 ) -> tuple[Schema, str, int]:
     """`fit_schema` of a file's rows, in one pass; the reason for the task; the number of rows.
@@ -203,7 +235,7 @@ def stream_schema(
     for table in file:
         if not shown:
             check_names(table, [target], "the target column")
-            check_names(table, [*drop, *categorical], "the columns")
+            check_names(table, categorical, "the categorical columns")
         gaps = table[target].is_null() if target in table.column_names else None
         if gaps is not None and table[target].null_count:
             row = locate(table, pc.index(gaps, True).as_py())
@@ -211,7 +243,7 @@ def stream_schema(
                 f"target column {target!r}: missing in {row}; leave out rows without a target"
             )
         rows = {0} if not shown else set()
-        for name in [name for name in table.column_names if name not in drop]:
+        for name in table.column_names:
             column = plain_column(table, name)
             counted = name in (target, *categorical) or not is_number(column.type)
             known = seen.setdefault(name, set())
@@ -235,7 +267,6 @@ def stream_schema(
         task=task or inferred,
         impute=impute,
         categorical=categorical,
-        drop=drop,
         max_categories=max_categories,
     )
     schema = schema._replace(null_values=tuple(file.null_values))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ._arrow import pa, pa_csv, pa_parquet, pc
-from .schema import Schema
+from .schema import Schema, Value
 
 NULL_VALUES = (
     "",
@@ -85,7 +85,10 @@ def read_table(
         else:
             kind = "CSV"
             delimiter = delimiter_of(path)
-            table = _read_csv(path, delimiter, null_values, text_columns(schema))
+            # Of other types what the cells hold is told better by their own.
+            types = {} if schema is None else column_types(schema)
+            texts = {name: kind for name, kind in types.items() if kind == pa.string()}
+            table = _read_csv(path, delimiter, null_values, texts)
         names = list(table.column_names)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = "it is not text in UTF-8" if isinstance(error, UnicodeDecodeError) else error
@@ -247,15 +250,22 @@ def has_decimal_commas(table: pa.Table) -> bool:
     return False
 
 
-def text_columns(schema: Schema | None) -> dict[str, pa.DataType]:
-    """The columns whose type must not be guessed from the cells, as it was text in training."""
-    if schema is None:
-        return {}
-    known = {column.name: column.categories for column in schema.columns if column.categories}
-    if schema.classes is not None:
-        known[schema.target] = schema.classes
+def column_types(schema: Schema) -> dict[str, pa.DataType]:
+    """For each column a type that holds whatever is of the kind it had in training."""
+    known = {column.name: column.categories for column in schema.columns}
     return {
-        name: pa.string()
-        for name, values in known.items()
-        if any(isinstance(value, str) for value in values)
+        name: _type_of(values or ())
+        for name, values in {**known, schema.target: schema.classes}.items()
     }
+
+
+def _type_of(values: Sequence[Value]) -> pa.DataType:
+    sample = next((value for value in values if value is not None), None)
+    if isinstance(sample, str):
+        return pa.string()
+    if isinstance(sample, bool):
+        return pa.bool_()
+    whole = [value for value in values if isinstance(value, int)]
+    if max(map(abs, whole), default=0) > 2**53:  # not exact as float64
+        return pa.int64() if max(whole) < 2**63 else pa.uint64()
+    return pa.float64()

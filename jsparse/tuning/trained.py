@@ -82,14 +82,17 @@ def decide(
     """Class labels for the values of a classifier; the values themselves without classes.
 
     Raises:
-        NumericalError: if a value is not finite, with its row, of which the first has number
-            `first`.
+        NumericalError: if a value is not finite, or too large to be compared with a code, with its
+            row, of which the first has number `first`.
     """
-    if not np.isfinite(np.asarray(values)).all():
-        row = int(np.argwhere(~np.isfinite(np.asarray(values)))[0][0]) + first
-        raise NumericalError(f"the model's value at row {row} is not finite; the inputs are huge?")
-    if classes is None:
-        return np.asarray(values)
+    found = np.asarray(values)
+    usable = np.isfinite(found).reshape(len(found), -1).all(axis=1)
     if code is None:
-        return classes[(np.asarray(values) >= 0).astype(int)]
-    return classes[np.asarray(decode(jnp.asarray(code.matrix, values.dtype), values, decoding))]
+        number = (found >= 0).astype(int)
+    else:
+        number = np.asarray(decode(jnp.asarray(code.matrix, values.dtype), values, decoding))
+        usable &= number >= 0
+    if not usable.all():
+        row = int(np.argmin(usable)) + first
+        raise NumericalError(f"the model's value at row {row} is not finite; the inputs are huge?")
+    return found if classes is None else classes[number]
