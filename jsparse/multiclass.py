@@ -267,7 +267,7 @@ def decode(
 ) -> Int[Array, "*n"]:
     """Class numbers 0..k-1, of classes at the same distance the first.
 
-    -1 where a value is not a number, or so large that its square is not finite.
+    -1 where a distance is not finite, as a value is not or its square is not.
     """
 
     def nearest(values: Float[Array, "r l"]) -> Int[Array, " r"]:

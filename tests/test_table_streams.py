@@ -292,7 +292,6 @@ def test_the_types_of_a_stream_are_those_of_training(tmp_path, capsys, monkeypat
         }
     )
     model, small, large = str(tmp_path / "m"), tmp_path / "small.csv", tmp_path / "large.csv"
-    pyarrow.csv.write_csv(table, small)
     options = ["--prototypes", "10", "--folds", "3", "--evaluations", "1", "--quiet", "--impute"]
     codes = ["--categorical", "code", "serial", "--task", "classification"]
     with_gaps = replaced(table, "x", lambda i, v: None if i == 5 else v)
@@ -328,6 +327,44 @@ def test_the_types_of_a_stream_are_those_of_training(tmp_path, capsys, monkeypat
 
 
 @pytest.mark.usefixtures("settings_restored")
+def test_a_stream_says_what_the_whole_file_says(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    rng, n, model = np.random.default_rng(0), 60, str(tmp_path / "m")
+    x = np.round(rng.normal(size=n), 3)
+    table = pa.table({"x": x, "flag": np.arange(n) % 2 == 0, "y": np.round(2 * x, 3)})
+    path = tmp_path / "t.csv"
+    pyarrow.csv.write_csv(table, path)
+    options = ["--prototypes", "8", "--folds", "3", "--evaluations", "1", "--quiet"]
+    assert main(["fit", str(path), "--target", "y", "--out", model, *options]) == 0
+    capsys.readouterr()
+
+    for delimiter, columns, code, words in (
+        (",", {"y": lambda i: "?" if i == 3 else "1.5"}, 0, "not scored: column 'y'"),
+        (";", {"u": lambda i: "12,5"}, 0, "mean squared error on 60 rows"),
+        (";", {"y": lambda i: "12,5"}, 0, "mean squared error on 60 rows"),
+        (",", {"flag": lambda i: i % 2}, 2, "'flag': expected booleans as in training"),
+        (",", {"x": lambda i: "a" if i == 3 else "1"}, 2, "'x': expected numbers, got 'a' in row"),
+    ):
+        values = {name: [value(i) for i in range(n)] for name, value in columns.items()}
+        shown = pa.table({**{name: table[name] for name in table.column_names}, **values})
+        write = pyarrow.csv.WriteOptions(quoting_style="none", delimiter=delimiter)
+        pyarrow.csv.write_csv(shown, path, write)
+        told = []
+        for more in ([], ["--stream"]):
+            assert main(["predict", model, str(path), *more]) == code
+            told.append(capsys.readouterr().err.split(" (line")[0].strip())
+        assert told[0] == told[1]
+        assert words in told[0]
+    # Files that differ in a column that is not wanted.
+    (tmp_path / "parts").mkdir()
+    pq.write_table(table.append_column("u", pa.array(range(n))), tmp_path / "parts" / "a.parquet")
+    other = table.append_column("u", pa.array(["A"] * n))
+    pq.write_table(other, tmp_path / "parts" / "b.parquet")
+    assert main(["predict", model, str(tmp_path / "parts"), "--stream"]) == 0
+    assert "mean squared error on 120 rows" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("settings_restored")
 def test_columns_to_drop_are_not_read(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     path, n = tmp_path / "t.csv", 200
@@ -341,13 +378,15 @@ def test_columns_to_drop_are_not_read(tmp_path, capsys, monkeypatch):
     fit += ["--out", str(tmp_path / "m"), "--prototypes", "10", "--folds", "3", "--quiet"]
     fit += ["--evaluations", "1", "--categorical", "town"]
     assert main([*fit, "--drop", "text"]) == 2
-    assert "invalid value '?'; columns are read as what their first rows hold" in (
+    assert "column 'remark': CSV conversion error to double: invalid value '?'; a column is" in (
         capsys.readouterr().err
     )
     assert main([*fit, "--drop", "text", "remarks"]) == 2
     assert "the columns to drop 'remarks', not found; nearest: 'remark'" in capsys.readouterr().err
     assert main([*fit, "--drop", "text", "remark", "y"]) == 0
     assert "200 rows x 4 columns" in capsys.readouterr().out
+    assert main([*fit, "--drop", "text", "remark", "town"]) == 0  # also if it is categorical
+    assert "200 rows x 1 columns" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("settings_restored")

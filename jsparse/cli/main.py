@@ -279,7 +279,9 @@ def _fit_stream(options: argparse.Namespace) -> tuple[Trained, "Schema", str]:
         keep=(*labels, *options.categorical),
         drop=[name for name in options.drop if name != options.target],
     )
-    schema, reason, n = stream_schema(file, options.target, task=options.task, **_columns(options))
+    columns = _columns(options)
+    columns["categorical"] = [name for name in options.categorical if name not in options.drop]
+    schema, reason, n = stream_schema(file, options.target, task=options.task, **columns)
     stream = TableStream(file, schema, options.precision)
     call = functools.partial(
         train_stream,

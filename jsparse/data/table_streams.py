@@ -1,6 +1,7 @@
 """Files larger than memory, read in batches of rows."""
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -30,8 +31,9 @@ SAMPLE_ROWS = 65536  # for the medians that fill missing values in
 class TableFile:
     """A CSV file, a Parquet file or a folder of Parquet files as tables of consecutive rows.
 
-    The types of a CSV file's columns are those that a schema tells, else those of its first rows,
-    whole numbers being read as any, and columns without values there as numbers.
+    The types of a CSV file's columns are those of its first rows, whole numbers being read as any.
+    Where these tell nothing they are the schema's; without one numbers, or texts for columns to
+    keep.
 
     Args:
         path: the file or folder.
@@ -60,6 +62,7 @@ class TableFile:
             null_values = NULL_VALUES if schema is None else schema.null_values
         self.schema, self.null_values, self.batch_rows = schema, null_values, batch_rows
         self.keep, self.drop = keep, drop
+        self._header: list[str] = []
         self.parquet = self.path.is_dir() or self._is_parquet()
 
     def __iter__(self) -> Iterator[pa.Table]:
@@ -78,14 +81,8 @@ class TableFile:
                     yield note_rows(part, first=first)
                     first += part.num_rows
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            advice = ""
-            if self.schema is None and "conversion error" in str(error):
-                advice = (
-                    "; columns are read as what their first rows hold: mend it, or leave it out"
-                )
-            raise TableError(
-                f"{self.name}: unreadable after row {first}: {error}{advice}"
-            ) from error
+            words = self._named(str(error))
+            raise TableError(f"{self.name}: unreadable after row {first}: {words}") from error
         if first == 0:
             raise TableError(f"{self.name}: expected at least one row of data; it has none")
 
@@ -101,68 +98,107 @@ class TableFile:
     def _batches(self) -> Iterator[pa.RecordBatch]:
         if self.parquet:
             data = self._folder()
-            names = self._chosen(data.schema)
-            chosen = pa.schema([data.schema.field(name) for name in names])
+            names = data.schema.names
             # File by file, as a scan of the whole reads ahead as fast as it can, up to a gigabyte.
             for fragment in data.get_fragments():
                 with pa_parquet.ParquetFile(fragment.path) as file:
                     for batch in file.iter_batches(self.batch_rows, columns=names):
                         table = pa.Table.from_batches([batch]).select(names)
-                        yield from table.cast(chosen).to_batches()
+                        yield from table.cast(data.schema).to_batches()
         else:
             yield from self._open(*self._layout())
 
-    def _chosen(self, found: pa.Schema) -> list[str]:
-        """The columns to be read."""
+    def _distinct(self, names: list[str]) -> list[str]:
+        repeated = sorted({name for name in names if names.count(name) > 1})
+        if repeated:
+            raise TableError(
+                f"{self.name}: expected distinct column names; repeated: {listing(repeated)}"
+            )
+        return names
+
+    def _chosen(self, found: Sequence[str]) -> list[str]:
+        """Of all columns those to be read, once it is seen that what is asked for is there."""
         # What pandas writes to restore its row labels is no data.
-        names = [name for name in found.names if not name.startswith("__index_level_")]
-        if len(set(names)) < len(names):
-            raise TableError(f"{self.name}: expected distinct column names")
-        check_names(found.empty_table(), self.drop, "the columns to drop")
+        names = [name for name in found if not name.startswith("__index_level_")]
+        header = pa.table({name: [] for name in names})
+        wanted = None
+        try:
+            check_names(header, self.drop, "the columns to drop")
+            if self.schema is not None:
+                inputs = [column.name for column in self.schema.columns]
+                check_names(header, inputs, "the columns")
+                wanted = {*inputs, self.schema.target}
+        except TableError as error:
+            raise TableError(f"{self.name}: {error}") from None
+        chosen = [name for name in names if name not in self.drop]
+        chosen = [name for name in chosen if wanted is None or name in wanted]
+        if not chosen:
+            raise TableError(f"{self.name}: expected at least one column to read; none is left")
+        return chosen
+
+    def _named(self, error: str) -> str:
+        """An error of Arrow's with the name of the column, and why the column is what it is."""
+        found = re.search(r"In CSV column #(\d+): (Row #\d+: )?", error)
+        if not found:
+            return error
+        name = self._header[int(found[1])]
+        error = error.replace(found[0], f"column {name!r}: ")
         if self.schema is not None:
-            inputs = [column.name for column in self.schema.columns]
-            check_names(found.empty_table(), inputs, "the columns")
-            names = [name for name in names if name in (*inputs, self.schema.target)]
-        return [name for name in names if name not in self.drop]
+            return error
+        if name in self.keep:
+            return (
+                f"{error}; a column of labels or codes is of the type that its first rows have (if "
+                "it is a target of numbers, give the task regression, --task)"
+            )
+        return (
+            f"{error}; a column is of the type that its first rows have: mend the value, or drop "
+            "the column"
+        )
 
     def _folder(self) -> pa_dataset.Dataset:
-        """The files as one table, whose columns are in each of them."""
-        data = pa_dataset.dataset(self.path, format="parquet")
-        columns, kinds = set(data.schema.names), []
-        for fragment in data.get_fragments():
+        """The files as one table of the chosen columns, which are in each of them."""
+        fragments = list(pa_dataset.dataset(self.path, format="parquet").get_fragments())
+        every: dict[str, None] = {}
+        for fragment in fragments:
+            every |= dict.fromkeys(self._distinct(fragment.physical_schema.names))
+        chosen, kinds = self._chosen(list(every)), []
+        for fragment in fragments:
             if "=" in os.path.relpath(fragment.path, self.path):
                 raise TableError(
                     f"{self.name}: expected all columns within the files, got one in the name of "
                     f"{fragment.path!r}"
                 )
-            kinds.append(fragment.physical_schema)
-            if set(kinds[-1].names) != columns:
+            here = fragment.physical_schema
+            absent = sorted(set(chosen) - set(here.names))
+            if absent:
                 raise TableError(
-                    f"{self.name}: expected the same columns in every file; "
-                    f"{listing(sorted(columns ^ set(kinds[-1].names)))} are not in all, see "
-                    f"{fragment.path!r}"
+                    f"{self.name}: expected the same columns in every file; {listing(absent)} are "
+                    f"not in all, see {fragment.path!r}"
                 )
-        unified = pa.unify_schemas(kinds, promote_options="permissive") if kinds else data.schema
+            kinds.append(pa.schema([here.field(name) for name in chosen]))
+        unified = pa.unify_schemas(kinds, promote_options="permissive")
         return pa_dataset.dataset(self.path, format="parquet", schema=unified)
 
     def _layout(self) -> tuple[str, str, dict[str, pa.DataType]]:
         """Delimiter, decimal point, and types of the columns to be read."""
         delimiter, point = delimiter_of(self.path), "."
         reader = self._open(delimiter, point, {})
-        head = next(reader, None)
-        if delimiter != "," and head and has_decimal_commas(pa.Table.from_batches([head])):
+        self._header = self._distinct(reader.schema.names)
+        names, head = self._chosen(self._header), next(reader, None)
+        shown = None if head is None else pa.Table.from_batches([head]).select(names)
+        if delimiter != "," and shown is not None and has_decimal_commas(shown):
             point = ","
             reader = self._open(delimiter, point, {})
-        names = self._chosen(reader.schema)
+        told = {name: pa.string() if name in self.keep else pa.float64() for name in names}
         if self.schema is not None:
             told = column_types(self.schema)
-            return delimiter, point, {name: told[name] for name in names}
-        types = {name: reader.schema.field(name).type for name in names}
-        for name, kind in types.items():
-            if name in self.keep:
-                types[name] = pa.string() if pa.types.is_null(kind) else kind
-            elif is_number(kind) or pa.types.is_null(kind):
-                types[name] = pa.float64()
+        types = {}
+        for name in names:
+            kind, known = reader.schema.field(name).type, told[name]
+            text = self.schema is not None and known == pa.string()
+            numbers = is_number(kind) and is_number(known)
+            # What is plainly of another kind is refused, with better words, where it is used.
+            types[name] = known if pa.types.is_null(kind) or text or numbers else kind
         return delimiter, point, types
 
     def _open(
@@ -176,7 +212,7 @@ class TableFile:
                 null_values=list(self.null_values),
                 strings_can_be_null=True,
                 column_types=types,
-                include_columns=list(types),  # all if none
+                include_columns=list(types),
                 decimal_point=point,
             ),
         )

@@ -58,8 +58,8 @@ def read_table(
 
     Args:
         path: the file.
-        schema: that of the training table. CSV cells are then read as the types it had (so that
-            the code "01" stays a text), and as missing what was missing there.
+        schema: that of the training table. Texts stay texts in CSV files (such as the code "01"),
+            and missing is what was missing there.
         null_values: what a CSV cell may hold to mean that the value is missing; by default the
             schema's, or `NULL_VALUES`.
 
@@ -251,7 +251,7 @@ def has_decimal_commas(table: pa.Table) -> bool:
 
 
 def column_types(schema: Schema) -> dict[str, pa.DataType]:
-    """For each column a type that holds whatever is of the kind it had in training."""
+    """For each column a type that holds every value of training."""
     known = {column.name: column.categories for column in schema.columns}
     return {
         name: _type_of(values or ())

@@ -86,7 +86,7 @@ def decide(
             row, of which the first has number `first`.
     """
     found = np.asarray(values)
-    usable = np.isfinite(found).reshape(len(found), -1).all(axis=1)
+    usable = np.isfinite(found).all(axis=tuple(range(1, found.ndim)))
     if code is None:
         number = (found >= 0).astype(int)
     else:
@@ -94,5 +94,7 @@ def decide(
         usable &= number >= 0
     if not usable.all():
         row = int(np.argmin(usable)) + first
-        raise NumericalError(f"the model's value at row {row} is not finite; the inputs are huge?")
+        raise NumericalError(
+            f"the model's value at row {row} is not finite, or too large; the inputs are huge?"
+        )
     return found if classes is None else classes[number]
