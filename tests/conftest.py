@@ -1,5 +1,6 @@
 """Strict mode for the whole suite: any silent promotion, broadcast or warning is an error."""
 
+import itertools
 import os
 from importlib.metadata import version
 
@@ -27,6 +28,17 @@ def programs_are_dropped():
     """Compiled programs of hundreds of tests take gigabytes, and more maps than a process may."""
     yield
     jax.clear_caches()
+
+
+_tests = itertools.count(1)
+
+
+@pytest.fixture(autouse=True)
+def programs_are_dropped_within_long_modules():
+    """The slow checks of the estimators are hundreds in one module."""
+    yield
+    if next(_tests) % 100 == 0:
+        jax.clear_caches()
 
 
 @pytest.fixture(autouse=True)

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import stat
+import tempfile
 import warnings
 
 import hypothesis
@@ -409,8 +410,23 @@ def test_unwritable_places_are_named(tmp_path, place, words):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["old", "pipe"]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_permissions_are_respected(tmp_path):
+@pytest.fixture
+def folder_of_a_user():
+    """A folder of one who may not write anywhere, as the process is for that long."""
+    with tempfile.TemporaryDirectory() as folder:
+        root, nobody = os.geteuid() == 0, 65534
+        if root:
+            os.chown(folder, nobody, nobody)
+            os.setresuid(nobody, nobody, 0)
+        try:
+            yield pathlib.Path(folder)
+        finally:
+            if root:
+                os.setresuid(0, 0, 0)
+
+
+def test_permissions_are_respected(folder_of_a_user):
+    tmp_path = folder_of_a_user
     (tmp_path / "old").write_text("precious")
     (tmp_path / "old").chmod(0o444)
     with pytest.raises(OutputError, match="read-only"):

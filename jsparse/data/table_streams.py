@@ -62,7 +62,6 @@ class TableFile:
             null_values = NULL_VALUES if schema is None else schema.null_values
         self.schema, self.null_values, self.batch_rows = schema, null_values, batch_rows
         self.keep, self.drop = keep, drop
-        self._header: list[str] = []
         self.parquet = self.path.is_dir() or self._is_parquet()
 
     def __iter__(self) -> Iterator[pa.Table]:
@@ -81,8 +80,7 @@ class TableFile:
                     yield note_rows(part, first=first)
                     first += part.num_rows
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            words = self._named(str(error))
-            raise TableError(f"{self.name}: unreadable after row {first}: {words}") from error
+            raise TableError(f"{self.name}: unreadable after row {first}: {error}") from error
         if first == 0:
             raise TableError(f"{self.name}: expected at least one row of data; it has none")
 
@@ -106,7 +104,11 @@ class TableFile:
                         table = pa.Table.from_batches([batch]).select(names)
                         yield from table.cast(data.schema).to_batches()
         else:
-            yield from self._open(*self._layout())
+            header, delimiter, point, types = self._layout()
+            try:
+                yield from self._open(delimiter, point, types)
+            except pa.ArrowInvalid as error:
+                raise pa.ArrowInvalid(self._named(str(error), header)) from error
 
     def _distinct(self, names: list[str]) -> list[str]:
         repeated = sorted({name for name in names if names.count(name) > 1})
@@ -130,18 +132,17 @@ class TableFile:
                 wanted = {*inputs, self.schema.target}
         except TableError as error:
             raise TableError(f"{self.name}: {error}") from None
-        chosen = [name for name in names if name not in self.drop]
-        chosen = [name for name in chosen if wanted is None or name in wanted]
+        chosen = [n for n in names if n not in self.drop and (wanted is None or n in wanted)]
         if not chosen:
             raise TableError(f"{self.name}: expected at least one column to read; none is left")
         return chosen
 
-    def _named(self, error: str) -> str:
+    def _named(self, error: str, header: list[str]) -> str:
         """An error of Arrow's with the name of the column, and why the column is what it is."""
         found = re.search(r"In CSV column #(\d+): (Row #\d+: )?", error)
         if not found:
             return error
-        name = self._header[int(found[1])]
+        name = header[int(found[1])]
         error = error.replace(found[0], f"column {name!r}: ")
         if self.schema is not None:
             return error
@@ -179,12 +180,12 @@ class TableFile:
         unified = pa.unify_schemas(kinds, promote_options="permissive")
         return pa_dataset.dataset(self.path, format="parquet", schema=unified)
 
-    def _layout(self) -> tuple[str, str, dict[str, pa.DataType]]:
-        """Delimiter, decimal point, and types of the columns to be read."""
+    def _layout(self) -> tuple[list[str], str, str, dict[str, pa.DataType]]:
+        """All columns, delimiter, decimal point, and types of the columns to be read."""
         delimiter, point = delimiter_of(self.path), "."
         reader = self._open(delimiter, point, {})
-        self._header = self._distinct(reader.schema.names)
-        names, head = self._chosen(self._header), next(reader, None)
+        header = self._distinct(reader.schema.names)
+        names, head = self._chosen(header), next(reader, None)
         shown = None if head is None else pa.Table.from_batches([head]).select(names)
         if delimiter != "," and shown is not None and has_decimal_commas(shown):
             point = ","
@@ -199,7 +200,7 @@ class TableFile:
             numbers = is_number(kind) and is_number(known)
             # What is plainly of another kind is refused, with better words, where it is used.
             types[name] = known if pa.types.is_null(kind) or text or numbers else kind
-        return delimiter, point, types
+        return header, delimiter, point, types
 
     def _open(
         self, delimiter: str, point: str, types: dict[str, pa.DataType]
