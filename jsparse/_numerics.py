@@ -1,13 +1,18 @@
 """The one home of precision policy: products, thresholds, jitter, dtypes."""
 
+import functools
 import math
+from collections.abc import Callable
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
-from jaxtyping import Array, ArrayLike, Float, Int
+from jaxtyping import Array, ArrayLike, Float, Int, PyTree
 
 from ._types import Scalar
+
+Function = TypeVar("Function", bound=Callable)
 
 
 def dot(a: Float[Array, "..."], b: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -54,6 +59,35 @@ def rank_cutoff(largest: Float[Array, "*b"]) -> Float[Array, "*b"]:
     return 2.0 * epsilon(largest.dtype) * jnp.maximum(largest, 0)
 
 
+def each_alone(decompose: Function) -> Function:
+    """`decompose` of one matrix such that, on a CPU, a batch under `vmap` is as many calls.
+
+    LAPACK's batched calls divide a batch among the threads of the pool they run in, and wait for
+    them (jaxlib 0.10 to 0.12): two that nothing puts in order, in one program or in two, may each
+    hold a thread that the other waits for, for ever. Calls for one matrix wait for nobody.
+    """
+    alone = jax.custom_batching.custom_vmap(decompose)
+
+    @alone.def_vmap
+    def _(size: int, _: list[bool], matrices: Array) -> tuple[PyTree, PyTree]:
+        if size > 4:  # a program has to end somewhere
+            found = jax.lax.map(alone, matrices)
+        else:  # those may run at the same time
+            found = jax.tree.map(lambda *a: jnp.stack(a), *[alone(a) for a in matrices])
+        return found, jax.tree.map(lambda _: True, found)
+
+    @functools.wraps(decompose)
+    def chosen(matrix: Array) -> PyTree:
+        return (alone if jax.default_backend() == "cpu" else decompose)(matrix)
+
+    return chosen  # type: ignore[return-value]
+
+
+@each_alone
+def _eigh(matrix: Float[Array, "p p"]) -> tuple[Float[Array, " p"], Float[Array, "p p"]]:
+    return tuple(jnp.linalg.eigh(matrix))
+
+
 @jax.custom_jvp
 def eigh(matrix: Float[Array, "p p"]) -> tuple[Float[Array, " p"], Float[Array, "p p"]]:
     """Eigenvalues, ascending, and eigenvectors of a symmetric matrix.
@@ -61,7 +95,7 @@ def eigh(matrix: Float[Array, "p p"]) -> tuple[Float[Array, " p"], Float[Array, 
     Differentiable in both modes also where eigenvalues repeat: vectors within such a space are held
     still, which is right for whatever depends on the space and not on the vectors chosen in it.
     """
-    return tuple(jnp.linalg.eigh(matrix))
+    return _eigh(matrix)
 
 
 @eigh.defjvp

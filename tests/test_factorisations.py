@@ -1,10 +1,15 @@
 """Both factorisations of shifted systems against NumPy's eigenvalues and solves."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jsparse import accumulate
+from jsparse.features import Linear
+from jsparse.multiclass import output_code, solve_code
 from jsparse.solvers.ridge import degrees_of_freedom, resolvent, ridge, spectrum
 from jsparse.solvers.tridiagonal import tridiagonal
 
@@ -129,3 +134,33 @@ def test_a_ridge_system_has_derivatives_in_each_argument_alone(which, penalty):
     slope = jax.grad(values)(x)
     np.testing.assert_allclose(jnp.sum(slope * along), difference, rtol=1e-6)
     np.testing.assert_allclose(jax.jvp(values, (x,), (along,))[1], difference, rtol=1e-6)
+
+
+def test_a_batch_is_decomposed_by_calls_that_wait_for_nobody():
+    # LAPACK's batched calls may wait for each other for ever: see `each_alone`.
+    p, k = 70, 4
+    code = output_code("one_versus_one", k)  # six problems, which go by four
+    B = np.random.default_rng(0).standard_normal((k, p, p + 5))
+    sums = jax.vmap(
+        lambda B: accumulate(Linear(jnp.zeros(p)), B.T, jnp.zeros((p + 5, 0)), jnp.ones(p + 5))
+    )(jnp.asarray(B))
+    C = jnp.array([1.0, 10.0])
+
+    def pairs(sums):
+        return solve_code(code, sums, C).weights
+
+    def every(sums):
+        return jax.vmap(lambda gram: (tridiagonal(gram).V, spectrum(gram).vectors))(sums.gram)
+
+    for function, calls in ((pairs, 1), (every, 2)):
+        program = jax.jit(function).lower(sums).compile().as_text()
+        lapack = [line for line in program.splitlines() if '"lapack_' in line]
+        assert len(lapack) >= calls
+        for line in lapack:
+            shapes = re.findall(r"[fs]\d+\[([\d,]*)\]", line)
+            assert max(shape.count(",") for shape in shapes) == 1, line
+    for factor in (jax.vmap(tridiagonal)(sums.gram), jax.vmap(spectrum)(sums.gram)):
+        rhs = jnp.ones((k, 1, 1, p))
+        x = jax.vmap(lambda f, b: f.apply_inverse(b, C))(factor, rhs)
+        expected = np.linalg.solve(np.asarray(sums.gram) + np.eye(p), np.ones((p, 1)))
+        np.testing.assert_allclose(x[:, 0, 0], expected[..., 0], rtol=1e-8, atol=1e-10)

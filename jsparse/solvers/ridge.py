@@ -23,13 +23,13 @@ class Spectrum(NamedTuple):
     vectors: Float[Array, "p p"]
 
     def apply_inverse(
-        self, rhs: Float[Array, "s k p"], shifts: Float[Array, " s"]
+        self, rhs: Float[Array, "t k p"], shifts: Float[Array, " s"]
     ) -> Float[Array, "s k p"]:
-        """`(A + shift_s I)^(-1) rhs_s` for every shift; vectors are rows."""
-        s, k, p = rhs.shape
-        turned = dot(rhs.reshape(s * k, p), self.vectors).reshape(s, k, p)
+        """`(A + shift_s I)^(-1) rhs_s` for every shift, of one `rhs` or of each its own."""
+        p = rhs.shape[2]
+        turned = dot(rhs.reshape(-1, p), self.vectors).reshape(rhs.shape)
         solved = turned / (self.values[None, :] + shifts[:, None])[:, None, :]
-        return dot(solved.reshape(s * k, p), self.vectors.T).reshape(s, k, p)
+        return dot(solved.reshape(-1, p), self.vectors.T).reshape(solved.shape)
 
     @property
     def largest(self) -> Float[Array, ""]:
@@ -101,9 +101,9 @@ def shifted_product(
 
 
 def refined_inverse(
-    factor: Factorised, b: Float[Array, "s k p"], shifts: Float[Array, " s"]
+    factor: Factorised, b: Float[Array, "t k p"], shifts: Float[Array, " s"]
 ) -> Float[Array, "s k p"]:
-    """`(A + shift_s I)^(-1) b_s` for every shift; vectors are rows."""
+    """`(A + shift_s I)^(-1) b_s` for every shift, of one `b` or of each its own."""
     x = factor.apply_inverse(b, shifts)
     if b.dtype == jnp.float32:
         # One step of refinement: the factorisation is exact to eps |A| only, the product with A
@@ -155,49 +155,67 @@ def _inverse_diagonal_jvp(primals: tuple, tangents: tuple) -> tuple:
     return inverse_diagonal(spec, shifts), jax.lax.map(one, (shifts, d_shifts))
 
 
-def _bordered(
-    centred: Factorised,
-    f: Float[Array, " p"],
-    N: Float[Array, ""],
-    intercept_penalty: Float[Array, ""],
-    shifts: Float[Array, " s"],
-    rhs: Float[Array, "c q"],
-) -> Float[Array, "s c q"]:
-    """Solve `[[G + shift I, f], [f', N + p shift]] [w; b] = rhs` for every shift.
+class Bordered(NamedTuple):
+    """`[[G + shift I, f], [f', N + p shift]]` for every shift, vectors rows of which `b` is last.
 
-    Vectors are rows, `b` their last entry. The intercept is eliminated, which leaves the centred
-    matrix `G - f f'/N`: factorised once, it serves every shift. What `p > 0` adds to it is a
-    rank-one term, by Sherman and Morrison.
+    The intercept is eliminated, which leaves the centred matrix `G - f f'/N`: factorised once, it
+    serves every shift. What `p > 0` adds to it is a rank-one term, by Sherman and Morrison.
     """
-    edge = (N + intercept_penalty * shifts)[:, None]
 
-    def system(unknowns: Float[Array, "s c q"]) -> Float[Array, "s c q"]:
+    centred: Factorised
+    f: Float[Array, " p"]
+    N: Float[Array, ""]
+    intercept_penalty: Float[Array, ""]
+    shifts: Float[Array, " s"]
+
+    @property
+    def edge(self) -> Float[Array, "s 1"]:
+        """The corner `N + p shift`."""
+        return (self.N + self.intercept_penalty * self.shifts)[:, None]
+
+    def product(self, unknowns: Float[Array, "s c q"]) -> Float[Array, "s c q"]:
+        """Each shift's matrix times its own vectors."""
         w, b = unknowns[..., :-1], unknowns[..., -1]
-        along = dot(w, f)
-        image = shifted_product(centred.matrix, w, shifts)
-        image = image + (along / N + b)[:, :, None] * f[None, None]
-        return jnp.concatenate([image, (along + edge * b)[:, :, None]], axis=2)
+        along = dot(w, self.f)
+        image = shifted_product(self.centred.matrix, w, self.shifts)
+        image = image + (along / self.N + b)[:, :, None] * self.f[None, None]
+        return jnp.concatenate([image, (along + self.edge * b)[:, :, None]], axis=2)
 
-    # Held constant: the derivatives are those of the system, not of how it is solved.
-    fixed = jax.tree.map(jax.lax.stop_gradient, (centred, f, N, intercept_penalty, shifts, edge))
-
-    def solve(_: object, rhs: Float[Array, "s c q"]) -> Float[Array, "s c q"]:
-        centred, f, N, p, shifts, edge = fixed
-        c, t = rhs[..., :-1], rhs[..., -1]
-        x = refined_inverse(centred, c - (t / N)[:, :, None] * f[None, None], shifts)
+    def inverse(self, rhs: Float[Array, "t c q"]) -> Float[Array, "s c q"]:
+        """Of one `rhs` for every shift, or of each shift its own."""
+        (f, N, p), c, t = self[1:4], rhs[..., :-1], rhs[..., -1]
+        x = refined_inverse(self.centred, c - (t / N)[:, :, None] * f[None, None], self.shifts)
 
         def penalised() -> Float[Array, "s c p"]:
-            one_each = jnp.broadcast_to(f[None, None], (len(shifts), 1, len(f)))
-            u = refined_inverse(centred, one_each, shifts)
-            alpha = rank_one_weight(N, p, 1 / shifts)[:, None]
+            u = refined_inverse(self.centred, f[None, None], self.shifts)
+            alpha = rank_one_weight(N, p, 1 / self.shifts)[:, None]
             return x + (alpha * (t - dot(x, f)) / (1 + alpha * dot(u, f)))[:, :, None] * u
 
         w = jax.lax.cond(p > 0, penalised, lambda: x)
-        return jnp.concatenate([w, ((t - dot(w, f)) / edge)[:, :, None]], axis=2)
+        return jnp.concatenate([w, ((t - dot(w, f)) / self.edge)[:, :, None]], axis=2)
 
-    # One array: of several, `custom_linear_solve` wants the derivatives of all or none.
-    every = jnp.broadcast_to(rhs[None], (len(shifts), *rhs.shape))
-    return jax.lax.custom_linear_solve(system, every, solve, symmetric=True)
+
+@jax.custom_jvp
+def bordered_solve(system: Bordered, rhs: Float[Array, "c q"]) -> Float[Array, "s c q"]:
+    """Its solutions for every shift; differentiable in the matrix, `f`, `N`, `p`, shifts, `rhs`."""
+    return system.inverse(rhs[None])
+
+
+@bordered_solve.defjvp
+def _bordered_solve_jvp(primals: tuple, tangents: tuple) -> tuple:
+    # M x = rhs: M dx = d_rhs - dM x, whatever way it is solved.
+    system, rhs = primals
+    x = bordered_solve(system, rhs)
+    _, moved = jax.jvp(lambda system: system.product(x), primals[:1], tangents[:1])
+    # Held constant: the derivatives are those of the system, not of how it is solved.
+    constant = jax.tree.map(jax.lax.stop_gradient, system)
+    solved = jax.lax.custom_linear_solve(
+        system.product,
+        tangents[1][None] - moved,
+        lambda _, b: constant.inverse(b),
+        symmetric=True,
+    )
+    return x, solved
 
 
 def rank_one_weight(
@@ -244,7 +262,7 @@ def ridge(
     # Factorised once, it serves every C.
     centred = factorised(gram - f[:, None] * f[None, :] / N)
     rhs = jnp.concatenate([c.T, t[:, None]], axis=1)
-    solved = _bordered(centred, f, N, intercept_penalty, shifts, rhs)
+    solved = bordered_solve(Bordered(centred, f, N, intercept_penalty, shifts), rhs)
     rows, b = solved[..., :-1], solved[..., -1]
     w = jnp.swapaxes(rows, 1, 2)
 

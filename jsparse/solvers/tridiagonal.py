@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from .._numerics import dot
+from .._numerics import dot, each_alone
 
 # Reflections go by blocks, by products: not too few in one, not too many to write out.
 _WIDTH, _BLOCKS = 64, 8
@@ -18,21 +18,22 @@ class Tridiagonal(NamedTuple):
     `(A + shift I)^(-1) b` is a product with `Q'`, a tridiagonal solve for each shift, and a product
     with `Q` (Elden 1977): all that an eigendecomposition is used for in a ridge system. `Q` is the
     product of blocks of reflections `I - V' S V` (Schreiber and Van Loan 1989), entries from the
-    last to the first. Those of a block leave alone what comes after its vectors end.
+    last to the first, then zeros up to whole blocks. Those of a block leave alone what comes after
+    its vectors end.
     """
 
     matrix: Float[Array, "p p"]
     diagonal: Float[Array, " p"]  # of T
     below: Float[Array, " p"]  # T[i, i-1], and 0 for i = 0
     V: tuple[Float[Array, "_ _"], ...]  # a reflection's vector in each row
-    S: Float[Array, "b w w"]  # upper triangular
+    S_t: Float[Array, "b w w"]  # S', lower triangular
 
     def apply_inverse(
-        self, rhs: Float[Array, "s k p"], shifts: Float[Array, " s"]
+        self, rhs: Float[Array, "t k p"], shifts: Float[Array, " s"]
     ) -> Float[Array, "s k p"]:
-        """`(A + shift_s I)^(-1) rhs_s` for every shift; vectors are rows."""
-        s, k, p = rhs.shape
-        turned = self._turn(rhs.reshape(s * k, p), transpose=True).reshape(s, k, p)
+        """`(A + shift_s I)^(-1) rhs_s` for every shift, of one `rhs` or of each its own."""
+        (_, k, p), s = rhs.shape, len(shifts)
+        turned = self._turn(rhs.reshape(-1, p), transpose=True).reshape(rhs.shape)
 
         # T + shift I = L D L', an entry of all systems at a time.
         def forward(before: tuple[Array, Array], row: tuple[Array, Array, Array]) -> tuple:
@@ -55,13 +56,14 @@ class Tridiagonal(NamedTuple):
 
     def _turn(self, rows: Float[Array, "k p"], *, transpose: bool) -> Float[Array, "k p"]:
         """`Q x` or `Q' x` for every row."""
-        rows = rows[:, ::-1]
-        blocks = list(zip(self.V, self.S, strict=True))
-        for V, S in blocks[::-1] if transpose else blocks:
+        p = rows.shape[1]
+        rows = jnp.pad(rows[:, ::-1], ((0, 0), (0, self.V[-1].shape[1] - p)))
+        blocks = list(zip(self.V, self.S_t, strict=True))
+        for V, S_t in blocks[::-1] if transpose else blocks:
             end = V.shape[1]
-            inner = dot(dot(rows[:, :end], V.T), S.T if transpose else S)
+            inner = dot(dot(rows[:, :end], V.T), S_t if transpose else S_t.T)
             rows = rows.at[:, :end].add(-dot(inner, V))
-        return rows[:, ::-1]
+        return rows[:, :p][:, ::-1]
 
     @property
     def _above(self) -> Float[Array, " p"]:
@@ -139,26 +141,50 @@ def tridiagonal(matrix: Float[Array, "p p"]) -> Tridiagonal:
     # From the first column on: Nystroem features come largest first, and what is small keeps its
     # digits only if the large ones go before it. Backwards, as LAPACK is faster from the last one.
     backward = jax.lax.stop_gradient(matrix).T[::-1, ::-1]
-    reduced, diagonal, beside, scales = jax.lax.linalg.tridiagonal(backward, lower=False)
+    reduced, diagonal, beside, scales = _reduce(backward)
     # Q' is a product of p - 1 reflections I - scale_i v v', with v, in column i + 1, 1 at entry i
     # and zero after it; here made up to whole blocks by v = 0. LAPACK may set scales to 0.
-    width = min(p, max(_WIDTH, -(-p // _BLOCKS)))
+    # A power of two: halved by `_inverse`, and rows are whole cache lines, without which a product
+    # takes up to three times as long on a CPU (measured).
+    width = max(_WIDTH, 1 << (-(-p // _BLOCKS) - 1).bit_length())
     blocks = -(-p // width)
     scales = jnp.pad(scales, (0, blocks * width - (p - 1)))
     V = []
     for start in range(0, p, width):
-        end = min(start + width, p)
+        end = start + width
         vectors = reduced.T[start + 1 : end + 1, :end]
         row = start + jnp.arange(len(vectors), dtype=jnp.int32)[:, None]
-        column = jnp.arange(end, dtype=jnp.int32)[None]
+        column = jnp.arange(vectors.shape[1], dtype=jnp.int32)[None]
         v = jnp.where(column < row, vectors, (column == row).astype(dtype))
         v = jnp.where(scales[start : start + len(v), None] > 0, v, 0)
-        V.append(jnp.pad(v, ((0, width - len(v)), (0, 0))))
+        V.append(jnp.pad(v, ((0, width - v.shape[0]), (0, end - v.shape[1]))))
     scales = scales.reshape(blocks, width)
-    # S^(-1) has the vectors' products above its diagonal, and 1 / scale on it. One call for all:
-    # with a call for each block XLA's CPU runtime was seen to hang in a loop (jaxlib 0.10.2).
+    # S^(-1) has the vectors' products above its diagonal, and 1 / scale on it.
     inverse = jnp.where(scales > 0, 1 / jnp.where(scales > 0, scales, 1), 1)
-    one = jnp.broadcast_to(jnp.eye(width, dtype=dtype), (blocks, width, width))
-    products = jnp.triu(jnp.stack([dot(v, v.T) for v in V]), 1)
-    S = jax.scipy.linalg.solve_triangular(products + inverse[:, :, None] * one, one, lower=False)
-    return Tridiagonal(matrix, diagonal[::-1], jnp.pad(beside[::-1], (1, 0)), tuple(V), S)
+    products = jnp.tril(jnp.stack([dot(v, v.T) for v in V]), -1)
+    S_t = jax.vmap(_inverse)(products + inverse[:, :, None] * jnp.eye(width, dtype=dtype)[None])
+    return Tridiagonal(matrix, diagonal[::-1], jnp.pad(beside[::-1], (1, 0)), tuple(V), S_t)
+
+
+@each_alone
+def _reduce(matrix: Float[Array, "p p"]) -> tuple[Array, ...]:
+    """LAPACK's reduction to tridiagonal form, from the last column on."""
+    return tuple(jax.lax.linalg.tridiagonal(matrix, lower=False))
+
+
+def _inverse(lower: Float[Array, "w w"]) -> Float[Array, "w w"]:
+    """Of a lower triangular matrix, from blocks on its diagonal to blocks twice as large.
+
+    As fast as LAPACK's for many small ones, and no call that waits for others.
+    """
+    width = lower.shape[0]
+    found, h = (1 / jnp.diagonal(lower)).reshape(width, 1, 1), 1
+    while h < width:
+        pairs = width // (2 * h)
+        tiles = lower.reshape(pairs, 2 * h, pairs, 2 * h)
+        below = jnp.moveaxis(jnp.diagonal(tiles, axis1=0, axis2=2), -1, 0)[:, h:, :h]
+        first, last = jnp.moveaxis(found.reshape(pairs, 2, h, h), 1, 0)
+        corner = -dot(dot(last, below), first)
+        found = jnp.block([[first, jnp.zeros_like(first)], [corner, last]])
+        h *= 2
+    return found[0]
