@@ -63,7 +63,7 @@ def each_alone(decompose: Function) -> Function:
     """`decompose` of one matrix such that, on a CPU, a batch under `vmap` is as many calls.
 
     LAPACK's batched calls divide a batch among the threads of the pool they run in, and wait for
-    them (jaxlib 0.10 to 0.12): two that nothing puts in order, in one program or in two, may each
+    them (seen with jaxlib 0.10): two that nothing puts in order, in one program or in two, may each
     hold a thread that the other waits for, for ever. Calls for one matrix wait for nobody.
     """
     alone = jax.custom_batching.custom_vmap(decompose)

@@ -146,7 +146,7 @@ def tridiagonal(matrix: Float[Array, "p p"]) -> Tridiagonal:
     # and zero after it; here made up to whole blocks by v = 0. LAPACK may set scales to 0.
     # A power of two: halved by `_inverse`, and rows are whole cache lines, without which a product
     # takes up to three times as long on a CPU (measured).
-    width = max(_WIDTH, 1 << (-(-p // _BLOCKS) - 1).bit_length())
+    width = 1 << (max(min(p, _WIDTH), -(-p // _BLOCKS)) - 1).bit_length()
     blocks = -(-p // width)
     scales = jnp.pad(scales, (0, blocks * width - (p - 1)))
     V = []
