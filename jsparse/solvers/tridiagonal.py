@@ -137,11 +137,24 @@ def tridiagonal(matrix: Float[Array, "p p"]) -> Tridiagonal:
     CPU and GPU only. Of the result only `matrix` has derivatives, from which `resolvent` takes its
     own.
     """
-    p, dtype = matrix.shape[0], matrix.dtype
+    dtype = matrix.dtype
     # From the first column on: Nystroem features come largest first, and what is small keeps its
     # digits only if the large ones go before it. Backwards, as LAPACK is faster from the last one.
     backward = jax.lax.stop_gradient(matrix).T[::-1, ::-1]
-    reduced, diagonal, beside, scales = _reduce(backward)
+    diagonal, beside, V, scales = _reduce(backward)
+    width = V[0].shape[0]
+    # S^(-1) has the vectors' products above its diagonal, and 1 / scale on it.
+    inverse = jnp.where(scales > 0, 1 / jnp.where(scales > 0, scales, 1), 1)
+    products = jnp.tril(jnp.stack([dot(v, v.T) for v in V]), -1)
+    S_t = jax.vmap(_inverse)(products + inverse[:, :, None] * jnp.eye(width, dtype=dtype)[None])
+    return Tridiagonal(matrix, diagonal[::-1], jnp.pad(beside[::-1], (1, 0)), V, S_t)
+
+
+@each_alone
+def _reduce(matrix: Float[Array, "p p"]) -> tuple[Array, Array, tuple[Array, ...], Array]:
+    """LAPACK's reduction to tridiagonal form, from the last column on, its reflections by blocks."""
+    p, dtype = matrix.shape[0], matrix.dtype
+    reduced, diagonal, beside, scales = jax.lax.linalg.tridiagonal(matrix, lower=False)
     # Q' is a product of p - 1 reflections I - scale_i v v', with v, in column i + 1, 1 at entry i
     # and zero after it; here made up to whole blocks by v = 0. LAPACK may set scales to 0.
     # A power of two: halved by `_inverse`, and rows are whole cache lines, without which a product
@@ -158,18 +171,7 @@ def tridiagonal(matrix: Float[Array, "p p"]) -> Tridiagonal:
         v = jnp.where(column < row, vectors, (column == row).astype(dtype))
         v = jnp.where(scales[start : start + len(v), None] > 0, v, 0)
         V.append(jnp.pad(v, ((0, width - v.shape[0]), (0, end - v.shape[1]))))
-    scales = scales.reshape(blocks, width)
-    # S^(-1) has the vectors' products above its diagonal, and 1 / scale on it.
-    inverse = jnp.where(scales > 0, 1 / jnp.where(scales > 0, scales, 1), 1)
-    products = jnp.tril(jnp.stack([dot(v, v.T) for v in V]), -1)
-    S_t = jax.vmap(_inverse)(products + inverse[:, :, None] * jnp.eye(width, dtype=dtype)[None])
-    return Tridiagonal(matrix, diagonal[::-1], jnp.pad(beside[::-1], (1, 0)), tuple(V), S_t)
-
-
-@each_alone
-def _reduce(matrix: Float[Array, "p p"]) -> tuple[Array, ...]:
-    """LAPACK's reduction to tridiagonal form, from the last column on."""
-    return tuple(jax.lax.linalg.tridiagonal(matrix, lower=False))
+    return diagonal, beside, tuple(V), scales.reshape(blocks, width)
 
 
 def _inverse(lower: Float[Array, "w w"]) -> Float[Array, "w w"]:
