@@ -157,6 +157,8 @@ def solve_code(
     sums: NormalEquations,
     C: Float[Array, " s"] | Float[Array, "s l"],
     intercept_penalty: ScalarLike = 0.0,
+    *,
+    refine: bool = True,
 ) -> Ridge:
     """Ridge solutions of every problem for every `C`.
 
@@ -172,12 +174,13 @@ def solve_code(
             (`n 0`).
         C: weights of the data-fit term, shape `s`, or each problem's own, shape `s l`.
         intercept_penalty: see `ridge`.
+        refine: see `ridge` (static).
 
     Returns:
         `Ridge` with weights `s p l`, intercept `s l`, and the diagnostics of the worst system.
     """
     if code.shares_all_rows:
-        return _solve(sums, C, intercept_penalty)
+        return _solve(sums, C, intercept_penalty, refine)
 
     def system(of: tuple[Array, Array, Array]) -> Ridge:
         members, classes, problems = of
@@ -198,7 +201,8 @@ def solve_code(
             # Without rows everything else is 0, and any weight gives the solution 0.
             weight_sum=jnp.where(weight_sum == 0, 1, weight_sum),
         )
-        return _solve(equations, C if C.ndim == 1 else C[:, problems], intercept_penalty)
+        own_C = C if C.ndim == 1 else C[:, problems]
+        return _solve(equations, own_C, intercept_penalty, refine)
 
     systems = tuple(jnp.asarray(a) for a in (code.members, code.classes, code.problems))
     # A few at once even on a CPU: the tridiagonal solves are scans, whose steps they share.
@@ -217,12 +221,13 @@ def _solve(
     equations: NormalEquations,
     C: Float[Array, " s"] | Float[Array, "s q"],
     intercept_penalty: ScalarLike,
+    refine: bool,
 ) -> Ridge:
     if C.ndim == 1:
-        return equations.solve(C, intercept_penalty)
+        return equations.solve(C, intercept_penalty, refine=refine)
     # One decomposition serves every C, and of each solution one problem is kept.
     s, q = C.shape
-    every = equations.solve(C.reshape(-1), intercept_penalty)
+    every = equations.solve(C.reshape(-1), intercept_penalty, refine=refine)
     own = jnp.arange(q)
     worst = (a.reshape(s, q).max(axis=1) for a in (every[2], every[4], every[5]))
     degrees, residual, status = worst

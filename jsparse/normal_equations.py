@@ -50,7 +50,9 @@ class NormalEquations(NamedTuple):
         squares = jnp.diagonal(self.gram)
         return jnp.maximum(squares - jnp.square(self.feature_sum) / self.weight_sum, 0)
 
-    def solve(self, C: Float[Array, " s"], intercept_penalty: ScalarLike = 0.0) -> Ridge:
+    def solve(
+        self, C: Float[Array, " s"], intercept_penalty: ScalarLike = 0.0, *, refine: bool = True
+    ) -> Ridge:
         """Ridge solutions for every `C`, features penalised by the identity; see `ridge`."""
         return ridge(
             self.gram,
@@ -60,6 +62,7 @@ class NormalEquations(NamedTuple):
             self.weight_sum,
             C,
             like(intercept_penalty, self.gram),
+            refine=refine,
         )
 
     def transformed(self, transform: Float[Array, "p q"]) -> "NormalEquations":

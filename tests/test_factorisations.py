@@ -10,7 +10,13 @@ import pytest
 from jsparse import accumulate
 from jsparse.features import Linear
 from jsparse.multiclass import output_code, solve_code
-from jsparse.solvers.ridge import degrees_of_freedom, resolvent, ridge, spectrum
+from jsparse.solvers.ridge import (
+    degrees_of_freedom,
+    refined_inverse,
+    resolvent,
+    ridge,
+    spectrum,
+)
 from jsparse.solvers.tridiagonal import tridiagonal
 
 BOTH = pytest.mark.parametrize("factorise", [tridiagonal, spectrum])
@@ -106,6 +112,35 @@ def test_small_features_keep_their_digits_in_float32():
                 x = factorise(jnp.asarray(A)).apply_inverse(columns, shifts)
                 error[factorise] = np.abs(np.asarray(x)[0, 0] - exact[:, 0]).max()
             assert error[tridiagonal] < 0.5 * error[spectrum]
+
+
+@BOTH
+def test_refinement_takes_the_error_of_the_factorisation_off_float32_solutions(factorise):
+    shifts = np.geomspace(1e-4, 100, 4)
+    A = semidefinite("graded", 130).astype(np.float32)
+    rhs = np.ones((4, 1, 130))
+    exact = np.stack([np.linalg.solve(A + shift * np.eye(130), np.ones(130)) for shift in shifts])
+
+    def error(inverse, dtype):
+        factor = factorise(jnp.asarray(A, dtype))
+        x = inverse(factor, jnp.asarray(rhs, dtype), jnp.asarray(shifts, dtype))
+        return np.linalg.norm(x[:, 0] - exact, axis=1) / np.linalg.norm(exact, axis=1)
+
+    plain = type(factorise(jnp.asarray(A))).apply_inverse
+    with jax.enable_x64(False):
+        assert np.all(3 * error(refined_inverse, jnp.float32) < error(plain, jnp.float32))
+    np.testing.assert_array_equal(error(refined_inverse, jnp.float64), error(plain, jnp.float64))
+
+
+def test_a_ridge_system_is_refined_unless_told():
+    rng = np.random.default_rng(0)
+    with jax.enable_x64(False):
+        Phi, y = rng.standard_normal((2, 300, 60)).astype(np.float32), np.ones(300, np.float32)
+        sums = accumulate(Linear(jnp.zeros(60)), jnp.asarray(Phi[0]), jnp.asarray(y * Phi[1, :, 0]))
+        C = jnp.asarray([1e-2, 1.0, 100.0])
+        refined, plain = sums.solve(C), sums.solve(C, refine=False)
+        assert np.all(1.5 * refined.relative_residual < plain.relative_residual)
+        np.testing.assert_allclose(refined.weights, plain.weights, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("penalty", [0.0, 1.0])

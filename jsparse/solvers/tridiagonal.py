@@ -152,7 +152,7 @@ def tridiagonal(matrix: Float[Array, "p p"]) -> Tridiagonal:
 
 @each_alone
 def _reduce(matrix: Float[Array, "p p"]) -> tuple[Array, Array, tuple[Array, ...], Array]:
-    """LAPACK's reduction to tridiagonal form, from the last column on, its reflections by blocks."""
+    """LAPACK's reduction to tridiagonal form from the last column on, reflections by blocks."""
     p, dtype = matrix.shape[0], matrix.dtype
     reduced, diagonal, beside, scales = jax.lax.linalg.tridiagonal(matrix, lower=False)
     # Q' is a product of p - 1 reflections I - scale_i v v', with v, in column i + 1, 1 at entry i
