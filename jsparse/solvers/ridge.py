@@ -88,7 +88,7 @@ def resolvent(
     solved = jax.lax.custom_linear_solve(
         lambda x: shifted_product(factor.matrix, x, shifts),
         rows,
-        lambda _, b: refined_inverse(constant, b, fixed),
+        lambda _, b: shifted_inverse(constant, b, fixed),
         symmetric=True,
     )
     return jnp.swapaxes(solved, 1, 2)
@@ -101,12 +101,16 @@ def shifted_product(
     return dot(x.reshape(-1, x.shape[2]), matrix).reshape(x.shape) + shifts[:, None, None] * x
 
 
-def refined_inverse(
-    factor: Factorised, b: Float[Array, "t k p"], shifts: Float[Array, " s"]
+def shifted_inverse(
+    factor: Factorised,
+    b: Float[Array, "t k p"],
+    shifts: Float[Array, " s"],
+    *,
+    refine: bool = True,
 ) -> Float[Array, "s k p"]:
     """`(A + shift_s I)^(-1) b_s` for every shift, of one `b` or of each its own."""
     x = factor.apply_inverse(b, shifts)
-    if b.dtype == jnp.float32:
+    if refine and b.dtype == jnp.float32:
         # One step of refinement: the factorisation is exact to eps |A| only, the product with A
         # itself is better. Refining against the rows instead gained nothing measurable: there
         # the rounding of the features dominates.
@@ -185,11 +189,11 @@ class Bordered(NamedTuple):
     def inverse(self, rhs: Float[Array, "t c q"], *, refine: bool) -> Float[Array, "s c q"]:
         """Of one `rhs` for every shift, or of each shift its own."""
         (f, N, p), c, t = self[1:4], rhs[..., :-1], rhs[..., -1]
-        inverse = refined_inverse if refine else type(self.centred).apply_inverse
-        x = inverse(self.centred, c - (t / N)[:, :, None] * f[None, None], self.shifts)
+        b = c - (t / N)[:, :, None] * f[None, None]
+        x = shifted_inverse(self.centred, b, self.shifts, refine=refine)
 
         def penalised() -> Float[Array, "s c p"]:
-            u = inverse(self.centred, f[None, None], self.shifts)
+            u = shifted_inverse(self.centred, f[None, None], self.shifts, refine=refine)
             alpha = rank_one_weight(N, p, 1 / self.shifts)[:, None]
             return x + (alpha * (t - dot(x, f)) / (1 + alpha * dot(u, f)))[:, :, None] * u
 
