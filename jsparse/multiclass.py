@@ -10,7 +10,7 @@ from jaxtyping import Array, ArrayLike, Float, Int
 
 from ._blocks import map_row_blocks, rows_in_block, systems_at_once
 from ._mesh import sum_over_rows
-from ._numerics import dot
+from ._numerics import UNROLLED, dot
 from ._types import ScalarLike
 from .features import FeatureMap
 from .normal_equations import NormalEquations, accumulate, accumulate_groups
@@ -206,7 +206,7 @@ def solve_code(
 
     systems = tuple(jnp.asarray(a) for a in (code.members, code.classes, code.problems))
     # A few at once even on a CPU: the tridiagonal solves are scans, whose steps they share.
-    solved = jax.lax.map(system, systems, batch_size=max(4, systems_at_once()))
+    solved = jax.lax.map(system, systems, batch_size=max(UNROLLED, systems_at_once()))
     return Ridge(
         weights=jnp.moveaxis(solved.weights[code.system, :, :, code.slot], 0, -1),
         intercept=solved.intercept[code.system, :, code.slot].T,

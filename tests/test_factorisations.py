@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jsparse import accumulate
+from jsparse import accumulate, cross_validate, plain_folds
+from jsparse._status import NOT_FINITE
 from jsparse.features import Linear
 from jsparse.multiclass import output_code, solve_code
 from jsparse.solvers.ridge import (
@@ -184,18 +185,47 @@ def test_a_batch_is_decomposed_by_calls_that_wait_for_nobody():
     def pairs(sums):
         return solve_code(code, sums, C).weights
 
-    def every(sums):
-        return jax.vmap(lambda gram: (tridiagonal(gram).V, spectrum(gram).vectors))(sums.gram)
+    def every(sums):  # by fours, six in a loop, and two times three
+        grams = jnp.concatenate([sums.gram, sums.gram[:2]])
+        found = [
+            jax.vmap(lambda gram: (tridiagonal(gram).V, spectrum(gram).vectors))(some)
+            for some in (sums.gram, grams)
+        ]
+        nested = jax.vmap(jax.vmap(lambda gram: spectrum(gram).values))(grams.reshape(2, 3, p, p))
+        return found, nested
 
-    for function, calls in ((pairs, 1), (every, 2)):
+    def removed(sums):
+        X = sums.gram.reshape(-1, p)
+        folds = plain_folds(jax.random.key(0), len(X), 4)
+        phi = Linear(jnp.zeros(p))
+        return cross_validate(phi, C, X, X[:, 0], folds, method="removal").scores
+
+    for function, calls in ((pairs, 1), (every, 5), (removed, 3)):
         program = jax.jit(function).lower(sums).compile().as_text()
-        lapack = [line for line in program.splitlines() if '"lapack_' in line]
+        lapack = [line for line in program.splitlines() if re.search('"(lapack|blas)_', line)]
         assert len(lapack) >= calls
         for line in lapack:
             shapes = re.findall(r"[fs]\d+\[([\d,]*)\]", line)
-            assert max(shape.count(",") for shape in shapes) == 1, line
-    for factor in (jax.vmap(tridiagonal)(sums.gram), jax.vmap(spectrum)(sums.gram)):
-        rhs = jnp.ones((k, 1, 1, p))
-        x = jax.vmap(lambda f, b: f.apply_inverse(b, C))(factor, rhs)
-        expected = np.linalg.solve(np.asarray(sums.gram) + np.eye(p), np.ones((p, 1)))
-        np.testing.assert_allclose(x[:, 0, 0], expected[..., 0], rtol=1e-8, atol=1e-10)
+            assert all(set(shape.split(",")[:-2]) <= {"1"} for shape in shapes), line
+    for factorise in (tridiagonal, spectrum):
+        for grams in (sums.gram, jnp.concatenate([sums.gram, 2 * sums.gram])):
+            rhs = jnp.ones((len(grams), 1, 1, p))
+            x = jax.vmap(lambda f, b: f.apply_inverse(b, C))(jax.vmap(factorise)(grams), rhs)
+            expected = np.linalg.solve(np.asarray(grams) + np.eye(p), np.ones((p, 1)))
+            np.testing.assert_allclose(x[:, 0, 0], expected[..., 0], rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("refine", [True, False])
+@pytest.mark.parametrize("x64", [True, False])
+def test_an_infinite_system_is_not_solved(x64, refine):
+    with jax.enable_x64(x64):
+        gram, one = np.eye(3), jnp.ones(3)
+        for at in ((0, 0), (1, 1), (2, 2)):
+            for value in (np.inf, -np.inf, np.nan):
+                gram = np.eye(3)
+                gram[at] = value
+                given = jnp.asarray(gram), one, 0 * one, jnp.sum(one), jnp.sum(one), one[:2]
+                solved = ridge(*given, jnp.zeros(()), refine=refine)
+                np.testing.assert_array_equal(solved.status, NOT_FINITE)
+        solved = ridge(jnp.eye(3), one, one, one[0], jnp.inf * one[0], one[:2], 0 * one[0])
+        np.testing.assert_array_equal(solved.status, NOT_FINITE)

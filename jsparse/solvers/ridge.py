@@ -188,7 +188,8 @@ class Bordered(NamedTuple):
 
     def inverse(self, rhs: Float[Array, "t c q"], *, refine: bool) -> Float[Array, "s c q"]:
         """Of one `rhs` for every shift, or of each shift its own."""
-        (f, N, p), c, t = self[1:4], rhs[..., :-1], rhs[..., -1]
+        f, N, p = self.f, self.N, self.intercept_penalty
+        c, t = rhs[..., :-1], rhs[..., -1]
         b = c - (t / N)[:, :, None] * f[None, None]
         x = shifted_inverse(self.centred, b, self.shifts, refine=refine)
 
@@ -205,7 +206,10 @@ class Bordered(NamedTuple):
 def bordered_solve(
     system: Bordered, rhs: Float[Array, "c q"], refine: bool
 ) -> Float[Array, "s c q"]:
-    """Its solutions for every shift; differentiable in the matrix, `f`, `N`, `p`, shifts, `rhs`."""
+    """Solutions `[w b]` of `system` for every shift, one of each row of `rhs`.
+
+    Differentiable in both modes in `rhs` and all of the system: the matrix, `f`, `N`, `p`, shifts.
+    """
     return system.inverse(rhs[None], refine=refine)
 
 
@@ -257,7 +261,8 @@ def ridge(
         weight_sum: `N = sum w`.
         C: weights of the data-fit term, shape `s`.
         intercept_penalty: `p`, at least 0.
-        refine: improve float32 solutions by one step, for a third more time on a CPU (static).
+        refine: improve float32 solutions, and what derivatives solve, by one step (static); float64
+            is left as it is.
 
     Returns:
         `Ridge`, solutions stacked along the first axis. Its status is `NOT_FINITE` where a solution
@@ -279,7 +284,10 @@ def ridge(
     w = jnp.swapaxes(rows, 1, 2)
 
     residual = dot(rows, gram) + b[:, :, None] * f[None, None] - c.T[None]
-    residual = jnp.linalg.norm(residual + shifts[:, None, None] * rows, axis=2)
+    residual = residual + shifts[:, None, None] * rows
+    # An infinite entry of the matrix may go with a finite solution, by 0 times it.
+    undefined = jnp.any(jnp.isnan(residual), axis=(1, 2))
+    residual = jnp.linalg.norm(residual, axis=2)
     scale = jnp.linalg.norm(c, axis=0)[None]
     relative = jnp.max(residual / jnp.where(scale > 0, scale, 1), axis=1, initial=0)
 
@@ -292,14 +300,14 @@ def ridge(
     deficient = rank < jnp.sum(squares > 0, dtype=jnp.int32)
     lost = (shifts < noise) & deficient | (relative > epsilon(gram.dtype) ** 0.5)
     finite = jnp.all(jnp.isfinite(w), axis=(1, 2)) & jnp.all(jnp.isfinite(b), axis=1)
-    sensible = (shifts > 0) & (intercept_penalty >= 0) & (N > 0)
+    sensible = (shifts > 0) & (intercept_penalty >= 0) & (N > 0) & jnp.isfinite(N)
     return Ridge(
         weights=w.reshape(-1, c.shape[0], *outputs),
         intercept=b.reshape(-1, *outputs),
         degrees_of_freedom=degrees_of_freedom(centred, C),
         effective_rank=rank,
         relative_residual=jax.lax.stop_gradient(relative),
-        status=status_of(~(finite & sensible), lost),
+        status=status_of(~(finite & sensible) | undefined, lost),
     )
 
 

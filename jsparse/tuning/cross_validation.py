@@ -87,7 +87,8 @@ def cross_validate(
         mesh: spread the rows of every fold over its devices (static): each sums and predicts its
             own rows, and decomposes its share of the folds. For the loss "squared".
         block_rows: rows in memory at a time.
-        method: "auto" takes the cheaper one.
+        method: "auto" takes the cheaper one. By "subtraction" float32 solutions are not refined,
+            as those of a fit are.
         code: several classes as several problems (`multiclass.output_code`); the pass over the rows
             then also tells the classes apart if the problems do not all see the same rows, and
             serves every problem. "misclassification" is of the decoded classes, the other metrics

@@ -108,9 +108,9 @@ def from_sums(
     With a code whose problems see different rows, the sums have an axis of classes, before which
     those of the folds have theirs.
 
-    Float32 solutions are not refined, which is a fifth of the time of one-versus-one on a CPU. It
-    changes scores by at most 1e-4 of themselves (boston, concrete; two rows of magic's 6000), where
-    the rounding of features and sums changes them by up to 0.2, unless `PRECISION_LOST` is said.
+    Float32 solutions are not refined, which is a fifth of the time of one-versus-one on a CPU and
+    changes scores by some hundredth of what the rounding of features and sums does (boston: 2e-4 of
+    the score where that is 0.1, 3e-3 where it is 0.5; magic: two rows of 6000).
     """
     if code is None or code.shares_all_rows:
 
@@ -259,12 +259,19 @@ def _remove(shared: Removal, fold: tuple[Rows, None]) -> Predicted:
     error = rows.y[None] - fitted
     root = jnp.sqrt(rows.w)[None, :, None]
     scaled = root * hat * jnp.swapaxes(root, 1, 2)
-    factor = jnp.linalg.cholesky((1 + noise) * jnp.eye(r, dtype=phi.dtype)[None] - scaled)
-    solved = jax.scipy.linalg.cho_solve((factor, True), root * error)
-    # Once against the matrix without its guard.
-    rest = root * error - solved + dot(scaled, solved)
-    solved = solved + jax.scipy.linalg.cho_solve((factor, True), rest)
-    pivots = jnp.min(jnp.diagonal(factor, axis1=1, axis2=2), axis=1)
+
+    def without(of: tuple[Array, Array]) -> tuple[Float[Array, "r c"], Float[Array, ""]]:
+        scaled, error = of
+        factor = jnp.linalg.cholesky((1 + noise) * jnp.eye(r, dtype=phi.dtype) - scaled)
+        solved = jax.scipy.linalg.cho_solve((factor, True), error)
+        # Once against the matrix without its guard.
+        rest = error - solved + dot(scaled, solved)
+        solved = solved + jax.scipy.linalg.cho_solve((factor, True), rest)
+        return solved, jnp.min(jnp.diagonal(factor))
+
+    # On a CPU one after another: batches of triangular solves, of two threads or devices, may wait
+    # for each other for ever (see `each_alone`).
+    solved, pivots = jax.lax.map(without, (scaled, root * error), batch_size=systems_at_once())
     out = error + dot(hat, root * solved)
     predictions = jnp.swapaxes(rows.y[None] - out, 0, 1)
     # A pivot 1 - h at the level of rounding: the fold's rows are interpolated, and what the
