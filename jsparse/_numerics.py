@@ -76,7 +76,7 @@ def each_alone(decompose: Function) -> Function:
     def _(size: int, _: list[bool], matrices: Array) -> tuple[PyTree, PyTree]:
         if size > UNROLLED:
             found = jax.lax.map(alone, matrices)
-        else:  # faster by a tenth than the loop
+        else:  # faster than the loop
             found = jax.tree.map(lambda *a: jnp.stack(a), *[alone(a) for a in matrices])
         return found, jax.tree.map(lambda _: True, found)
 

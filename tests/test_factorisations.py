@@ -219,7 +219,7 @@ def test_a_batch_is_decomposed_by_calls_that_wait_for_nobody():
 @pytest.mark.parametrize("x64", [True, False])
 def test_an_infinite_system_is_not_solved(x64, refine):
     with jax.enable_x64(x64):
-        gram, one = np.eye(3), jnp.ones(3)
+        one = jnp.ones(3)
         for at in ((0, 0), (1, 1), (2, 2)):
             for value in (np.inf, -np.inf, np.nan):
                 gram = np.eye(3)

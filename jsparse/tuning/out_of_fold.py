@@ -108,9 +108,8 @@ def from_sums(
     With a code whose problems see different rows, the sums have an axis of classes, before which
     those of the folds have theirs.
 
-    Float32 solutions are not refined, which is a fifth of the time of one-versus-one on a CPU and
-    changes scores by some hundredth of what the rounding of features and sums does (boston: 2e-4 of
-    the score where that is 0.1, 3e-3 where it is 0.5; magic: two rows of 6000).
+    Float32 solutions are not refined: it takes longer, and changes scores by far less than the
+    rounding of features and sums does.
     """
     if code is None or code.shares_all_rows:
 
