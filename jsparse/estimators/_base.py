@@ -121,14 +121,19 @@ class Machine(BaseEstimator, abc.ABC):
         # As NumPy: float64 arrays of JAX's would be read back from a pickle as float32.
         state: dict[str, Any] = {**cast(dict[str, Any], super().__getstate__())}
         for name in _TREES & set(state):
-            state[name] = jax.tree.map(np.asarray, state[name])
+            state[name] = jax.tree.map(
+                lambda a: np.asarray(a) if isinstance(a, jax.Array) else a, state[name]
+            )
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         for name in _TREES & set(state):
             with jax.enable_x64(state["prototypes_"].dtype == np.float64):
-                setattr(self, name, jax.tree.map(jnp.asarray, state[name]))
+                arrays = jax.tree.map(
+                    lambda a: jnp.asarray(a) if isinstance(a, np.ndarray) else a, state[name]
+                )
+                setattr(self, name, arrays)
 
     def _check_parameters(self) -> None:
         for name in ("lengthscale", "C", "cv"):

@@ -17,7 +17,7 @@ from ..multiclass import Code, accumulate_code
 from ..normal_equations import accumulate
 from ..tuning._inputs import encoded_targets, finite_table, row_weights
 from ..tuning.search import Method
-from ..tuning.trained import Sums, lifted
+from ..tuning.trained import Sums
 from ._base import FLOATS, Classifier, Machine, Regressor
 from ._sklearn import validate_data
 
@@ -53,7 +53,7 @@ class FixedSize(Machine):
         """Sum more rows and solve again. Nothing is changed unless all of that succeeds."""
         assert self._sums is not None
         assert self.expansion_.scaling is not None
-        phi, equations, offset = self._sums
+        phi, equations, units = self._sums
         dtype = self.prototypes_.dtype
         # Weightless rows up to a round number: batches of many sizes compile a few times only.
         n, block = len(X), rows_in_block(None)
@@ -62,18 +62,20 @@ class FixedSize(Machine):
         targets = np.pad(targets, padding)
         with np.errstate(over="ignore"), jax.enable_x64(dtype == np.float64):
             Z = finite_table(np.pad(X.astype(dtype), [padding, (0, 0)]))
-            Z, w = self.expansion_.scaling.apply(Z), jnp.asarray(w, dtype)
+            Z = self.expansion_.scaling.apply(Z)
             if code is None:
-                y = jnp.asarray(np.asarray(targets, float) - offset, dtype)
+                y = jnp.asarray(units.apply(targets, w), dtype)
                 check_finite("y", y)
-                equations += accumulate(phi, Z, y, w)
+                equations += accumulate(phi, Z, y, jnp.asarray(w, dtype))
             else:
                 code = code.astype(dtype)
-                equations += accumulate_code(code, phi, Z, jnp.asarray(targets), w)
+                equations += accumulate_code(
+                    code, phi, Z, jnp.asarray(targets), jnp.asarray(w, dtype)
+                )
             fitted = fixed_size.solve(phi, equations, jnp.asarray(self.C_, dtype), code)
-            expansion = lifted(fitted.expansion, float(offset))
+            expansion = units.expansion(fitted.expansion)
         check(fitted.status, type(self).__name__)
-        self._sums = Sums(phi, equations, offset)
+        self._sums = Sums(phi, equations, units)
         self.expansion_ = dataclasses.replace(expansion, scaling=self.expansion_.scaling)
         self._publish()
 

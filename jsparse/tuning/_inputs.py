@@ -75,16 +75,6 @@ def encoded_targets(
     return numbers.reshape(-1).astype(np.int32), known
 
 
-def centre_of(targets: np.ndarray, classes: np.ndarray | None, weights: np.ndarray | None) -> float:
-    """What is taken from real targets before they are rounded to the precision of the machine.
-
-    Their mean, which the intercept takes up; 0 for classes.
-    """
-    if classes is not None:
-        return 0.0
-    return float(np.average(np.asarray(targets, float), weights=weights))
-
-
 def check_classes(classes: np.ndarray, numbers: np.ndarray, weights: np.ndarray | None) -> None:
     """Raise unless there are rows of at least two classes, and some weight in each with rows."""
     seen = np.bincount(numbers, minlength=len(classes)) > 0

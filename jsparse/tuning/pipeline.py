@@ -24,7 +24,6 @@ from ..scaling import standardize
 from ._clock import clock, compile_clock
 from ._inputs import (
     Task,
-    centre_of,
     check_classes,
     encoded_targets,
     finite_table,
@@ -45,7 +44,8 @@ from .plan import check_fits, plan
 from .problem import Problem, Scoring, feature_map, start_of, tuning_problem, validate
 from .search import Evaluation, Method, Progress, Tuning, check_settings, tune
 from .sizes import SIZE_TOLERANCE, check_sizes, check_tolerance, tune_sizes
-from .trained import Fit, Sums, Trained, lifted
+from .target_units import TargetUnits, target_units
+from .trained import Fit, Sums, Trained
 
 
 def train(
@@ -107,7 +107,8 @@ def train(
             `tune`.
         max_evaluations: by default 10 kernels for "profile", 160 points for "csa"; see `tune`.
         max_seconds: no evaluation starts later.
-        C: grid (or range) of the weight of the data-fit term.
+        C: grid (or range) of the weight of the data-fit term. With the loss "absolute" it weighs
+            residuals divided by `Trained.target_unit`, about the targets' spread.
         C_per_problem: with more than two classes, let each problem have the `C` of the grid that is
             best for it, with the kernel they share.
         weights: row weights, shape `n`: they count in the standardisation, the selection, the fit
@@ -168,8 +169,10 @@ def train(
             _check_mesh(mesh, dense, loss, max_seconds)
         targets, classes = encoded_targets(y, n, task, classes)
         wa = row_weights(weights, class_weight, targets, classes)
-        offset = centre_of(targets, classes, wa)
-        code, target = None, jnp.asarray(np.asarray(targets, float) - offset, Xa.dtype)
+        units, code = TargetUnits(), None
+        if classes is None:
+            units = target_units(targets, wa, Xa.dtype, robust=loss != "squared")
+        target = jnp.asarray(units.apply(targets, wa), Xa.dtype)
         if classes is not None:
             check_classes(classes, targets, wa)
             if (dense or loss != "squared") and len(np.unique(targets)) < len(classes):
@@ -181,7 +184,7 @@ def train(
                 code = output_code(multiclass, len(classes))
                 target = jnp.asarray(targets, jnp.int32)
             else:
-                target = 2 * target - 1
+                target = jnp.asarray(2 * targets - 1, Xa.dtype)
         wj = None if wa is None else jnp.asarray(wa, Xa.dtype)
         prototype_key, fold_key, search_key = jax.random.split(key, 3)
         template = make_kernel(kernel, Xa.shape[1])
@@ -230,26 +233,28 @@ def train(
                 "method": search_method,
                 "max_evaluations": max_evaluations,
                 "max_seconds": max_seconds,
-                "progress": progress,
+                "progress": units.progress(progress, metric),
             }
             choice = None
             if several:
                 choice = tune_sizes(posed, sizes, tolerance=size_tolerance, **search)
+                choice = units.sizes(choice, metric)
                 tuned, rows = choice.tuning, rows[: choice.size]
                 posed = dataclasses.replace(posed, prototypes=Z[rows])
             else:
-                tuned = tune(posed, history=history, **search)
+                known = units.history(history, metric)
+                tuned = units.tuning(tune(posed, history=known, **search), metric)
             best_C: float | np.ndarray = tuned.C
             if code is not None and C_per_problem:
                 best_C = _problem_C(posed, tuned, np.asarray(C), scoring)
             kept = None
             if out_of_fold:
                 kept = _kept(posed, table, tuned.kernel, best_C, scoring)
-                kept = kept + np.asarray(offset, kept.dtype)
+                kept = units.values(kept)
         with clock(seconds, "fit"):
             fitted, sums = at_home(posed.mesh, _fit(posed, tuned.kernel, best_C, loss))
-            fitted = fitted._replace(expansion=lifted(fitted.expansion, offset))
-            sums = None if sums is None else sums._replace(offset=offset)
+            fitted = _in_units(units, fitted)
+            sums = None if sums is None else sums._replace(units=units)
             jax.block_until_ready(fitted)
     return Trained(
         expansion=dataclasses.replace(fitted.expansion, scaling=scaling),
@@ -258,6 +263,7 @@ def train(
         decoding=decoding,
         kernel=tuned.kernel,
         C=best_C,
+        target_unit=units.unit,
         cv_error=tuned.score,
         metric=metric,
         tuning=tuned,
@@ -337,3 +343,14 @@ def _fit(
     else:
         equations = accumulate_code(code, phi, X, posed.y, w, mesh=posed.mesh)
     return fixed_size.solve(phi, equations, best, code), Sums(phi, equations)
+
+
+def _in_units(units: TargetUnits, fitted: Fit) -> Fit:
+    """A fit in the units of the caller's targets."""
+    fitted = fitted._replace(expansion=units.expansion(fitted.expansion))
+    if isinstance(fitted, robust.RobustFit):
+        unit = jnp.asarray(units.unit, fitted.threshold.dtype)
+        fitted = fitted._replace(
+            threshold=fitted.threshold * unit, objective=fitted.objective * jnp.square(unit)
+        )
+    return fitted

@@ -9,6 +9,7 @@ from jaxtyping import Float, Int, Shaped
 from ..data.streams import Checked, StreamError
 from ..multiclass import Code
 from ..scaling import Standardization
+from .target_units import TargetUnits
 
 
 class Split(NamedTuple):
@@ -45,7 +46,7 @@ class Reader(NamedTuple):
     code: Code | None
     split: Split
     batch_rows: int
-    offset: float  # taken from real targets, about their mean
+    units: TargetUnits  # of real targets, from the sample
 
     @property
     def groups(self) -> int:
@@ -65,7 +66,9 @@ class Reader(NamedTuple):
         """Whether the classes are summed apart, as the problems see different rows."""
         return self.code is not None and not self.code.shares_all_rows
 
-    def encode(self, y: np.ndarray, where: str) -> tuple[np.ndarray, np.ndarray | None]:
+    def encode(
+        self, y: np.ndarray, weights: np.ndarray | None, where: str
+    ) -> tuple[np.ndarray, np.ndarray | None]:
         """Targets of a machine (class numbers if there is a code), and class numbers.
 
         Raises:
@@ -73,7 +76,7 @@ class Reader(NamedTuple):
         """
         dtype = np.dtype(self.scaling.shift.dtype)
         if self.classes is None:
-            return _cast(np.asarray(y, float) - self.offset, dtype, where, "y"), None
+            return _cast(self.units.apply(y, weights), dtype, where, "y"), None
         number = np.searchsorted(self.classes, y)
         number = np.minimum(number, len(self.classes) - 1).astype(np.int32)
         if not np.all(self.classes[number] == y):
@@ -94,7 +97,7 @@ class Reader(NamedTuple):
         for X, y, weights in self.stream:
             n = len(X)
             where = f"rows {start} to {start + n - 1}"
-            target, number = self.encode(y, where)
+            target, number = self.encode(y, weights, where)
             w = _cast(self.weigh(weights, number, n), dtype, where, "weights")
             group = self.split(start + np.arange(n))
             if self.code is not None:

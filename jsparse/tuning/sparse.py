@@ -21,7 +21,6 @@ from ..scaling import Standardization, standardize
 from ._clock import clock, compile_clock
 from ._inputs import (
     Task,
-    centre_of,
     check_classes,
     encoded_targets,
     finite_table,
@@ -35,6 +34,7 @@ from .path_problem import PathProblem, Stopping, standard_errors
 from .problem import Scoring, split_kernel, start_of
 from .search import Evaluation, Method, Progress, Tuning, check_settings, tune
 from .sizes import check_tolerance, smallest_within
+from .target_units import TargetUnits, target_units
 from .trained import decide
 
 Candidates = Literal["k_center", "k_means", "renyi", "uniform"]
@@ -203,8 +203,8 @@ def train_path(
         n, d = Xa.shape
         targets, classes = encoded_targets(y, n, task)
         wa = row_weights(weights, class_weight, targets, classes)
-        offset = centre_of(targets, classes, wa)
-        code, target = None, jnp.asarray(np.asarray(targets, float) - offset, Xa.dtype)
+        units = TargetUnits() if classes is not None else target_units(targets, wa, Xa.dtype)
+        code, target = None, jnp.asarray(units.apply(targets, wa), Xa.dtype)
         if classes is not None:
             check_classes(classes, targets, wa)
             if len(classes) > 2:
@@ -216,7 +216,7 @@ def train_path(
                     )
                 target = jnp.asarray(targets, jnp.int32)
             else:
-                target = 2 * target - 1
+                target = jnp.asarray(2 * targets - 1, Xa.dtype)
         wj = None if wa is None else jnp.asarray(wa, Xa.dtype)
         present = np.ones(n, bool) if wa is None else wa > 0
         points, M = _count_candidates(candidates, candidate_method, int(present.sum()), d)
@@ -274,8 +274,8 @@ def train_path(
                 method=search_method,
                 max_evaluations=max_evaluations,
                 max_seconds=max_seconds,
-                progress=progress,
-                history=history,
+                progress=units.progress(progress, scoring.metric),
+                history=units.history(history, scoring.metric),
             )
             best_C = jnp.asarray(tuned.C, Xa.dtype)
             curve = posed.until_stopped(tuned.kernel, best_C[None], scoring)
@@ -284,15 +284,13 @@ def train_path(
             spread = np.asarray(standard_errors(curve.fold_scores)[0, :end])
             k = len(errors)
             size = 1 + smallest_within(errors, spread, tolerance)
+            fold_errors = np.asarray(curve.fold_scores[0, :, :k])
             kept = None
             if out_of_fold:
                 at = jnp.asarray(size, jnp.int32)
                 values = posed.validate(tuned.kernel, best_C[None], scoring, at).predictions
-                kept = (
-                    np.asarray(values)[0]
-                    if code is not None
-                    else np.asarray(values)[0, :, 0] + offset
-                )
+                kept = np.asarray(values)[0]
+                kept = kept if code is not None else units.values(kept[:, 0])
         with clock(seconds, "fit"):
             y_fit = target if code is None else jnp.asarray(code.matrix)[target]
             path = scdp.fit(
@@ -307,14 +305,13 @@ def train_path(
                 subset=rho,
                 key=posed.key,
             )
-            back = jnp.asarray(offset, Xa.dtype)
-            path = jax.block_until_ready(path._replace(intercepts=path.intercepts + back))
+            path = jax.block_until_ready(_in_units(units, path))
     return TrainedPath(
         path=path,
         scaling=scaling,
-        errors=errors,
-        standard_errors=spread,
-        fold_errors=np.asarray(curve.fold_scores[0, :, :k]),
+        errors=units.scores(errors, scoring.metric),
+        standard_errors=units.scores(spread, scoring.metric),
+        fold_errors=units.scores(fold_errors, scoring.metric),
         n_prototypes=size,
         classes=classes,
         code=code,
@@ -322,7 +319,7 @@ def train_path(
         kernel=tuned.kernel,
         C=tuned.C,
         metric=scoring.metric,
-        tuning=tuned,
+        tuning=units.tuning(tuned, scoring.metric),
         folds=table,
         out_of_fold=kept,
         n_rows=n,
@@ -383,3 +380,11 @@ def _candidates(
     if method == "k_means":
         return k_means(key, Z, M, w).centres
     return Z[select(key, method, Z, M, labels, weights)]
+
+
+def _in_units(units: TargetUnits, path: scdp.SparsePath) -> scdp.SparsePath:
+    """A path in the units of the caller's targets."""
+    unit, offset = (jnp.asarray(a, path.intercepts.dtype) for a in (units.unit, units.offset))
+    return path._replace(
+        coefficients=path.coefficients * unit, intercepts=path.intercepts * unit + offset
+    )

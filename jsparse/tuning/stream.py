@@ -18,7 +18,7 @@ from ..data.streams import Batch, Checked, RowStream
 from ..kernels import Kernel, Linear
 from ..multiclass import Decoding, Scheme, output_code
 from ._clock import clock, compile_clock
-from ._inputs import Task, centre_of, check_labels, class_factors, whole
+from ._inputs import Task, check_labels, class_factors, whole
 from .choices import DEFAULT_C, LENGTHSCALE_FACTOR, make_kernel, select
 from .cross_validation import Metric
 from .folds import Folds
@@ -29,7 +29,8 @@ from .reader import Reader, Split
 from .search import Evaluation, Method, Progress, check_settings, tune
 from .stream_problem import StreamProblem
 from .summary import Summary, summarize
-from .trained import Trained, lifted
+from .target_units import TargetUnits, target_units
+from .trained import Trained
 
 
 def train_stream(
@@ -186,6 +187,7 @@ def train_stream(
                 tune_kernel=tune_kernel,
                 mesh=mesh,
             )
+        units = reader.units
         middle, span = np.asarray(start_of(posed), float), math.log(LENGTHSCALE_FACTOR)
         with clock(seconds, "tuning"):
             tuned = tune(
@@ -199,13 +201,14 @@ def train_stream(
                 method=search_method,
                 max_evaluations=max_evaluations,
                 max_seconds=max_seconds,
-                progress=progress,
-                history=history,
+                progress=units.progress(progress, scoring.metric),
+                history=units.history(history, scoring.metric),
             )
         with clock(seconds, "fit"):
             fitted, sums = jax.block_until_ready(posed.fit(tuned))
-            fitted = fitted._replace(expansion=lifted(fitted.expansion, reader.offset))
-            sums = sums._replace(offset=reader.offset)
+            fitted = fitted._replace(expansion=units.expansion(fitted.expansion))
+            sums = sums._replace(units=units)
+            tuned = units.tuning(tuned, scoring.metric)
     return Trained(
         expansion=dataclasses.replace(fitted.expansion, scaling=reader.scaling),
         classes=reader.classes,
@@ -213,6 +216,7 @@ def train_stream(
         decoding=decoding,
         kernel=tuned.kernel,
         C=tuned.C,
+        target_unit=units.unit,
         cv_error=tuned.score,
         metric=scoring.metric,
         tuning=tuned,
@@ -266,14 +270,16 @@ def _reader(
         if len(classes) > 2:
             code = output_code(multiclass, len(classes)).astype(dtype)
     scaling = summary.standardization(factors, dtype)
-    offset = centre_of(sample.y, classes, sample.weights)
-    return Reader(rows, scaling, classes, factors, code, split, summary.most, offset)
+    units = TargetUnits()
+    if classes is None:
+        units = target_units(sample.y, sample.weights, dtype)
+    return Reader(rows, scaling, classes, factors, code, split, summary.most, units)
 
 
 def _sample(reader: Reader, summary: Summary) -> tuple[Rows, np.ndarray]:
     """The rows of the sample, standardised, and their weights."""
     X, y, weights, _ = summary.sample
-    target, number = reader.encode(y, "sample")
+    target, number = reader.encode(y, weights, "sample")
     w = reader.weigh(weights, number, len(X))
     dtype = reader.scaling.shift.dtype
     code = reader.code

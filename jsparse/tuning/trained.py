@@ -1,6 +1,5 @@
 """A tuned model and how it came about."""
 
-import dataclasses
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -19,6 +18,7 @@ from .cross_validation import Metric
 from .folds import Folds
 from .search import Tuning
 from .sizes import SizeChoice
+from .target_units import TargetUnits
 
 Fit = fixed_size.FixedSizeFit | robust.RobustFit | dual.DualFit
 
@@ -28,7 +28,7 @@ class Sums(NamedTuple):
 
     feature_map: FeatureMap  # of standardised inputs
     equations: NormalEquations
-    offset: float = 0.0  # taken from the targets before, given back by the intercept
+    units: TargetUnits = TargetUnits()  # of the targets that were summed
 
 
 class Trained(NamedTuple):
@@ -40,6 +40,7 @@ class Trained(NamedTuple):
     decoding: Decoding
     kernel: Kernel
     C: float | np.ndarray  # shape `l` if every problem has its own
+    target_unit: float  # with the loss "absolute", `C` weighs residuals divided by it
     cv_error: float
     metric: Metric
     tuning: Tuning
@@ -61,14 +62,6 @@ class Trained(NamedTuple):
         """
         values = self.expansion(finite_table(X))
         return decide(values, self.classes, self.code, self.decoding)
-
-
-def lifted(expansion: KernelExpansion, offset: float) -> KernelExpansion:
-    """The same function and an offset, from a fit to targets less that."""
-    intercept = expansion.intercept
-    return dataclasses.replace(
-        expansion, intercept=intercept + jnp.asarray(offset, intercept.dtype)
-    )
 
 
 def decide(

@@ -1,0 +1,183 @@
+"""Real targets in units of their own spread, so that their squares are in floating-point range."""
+
+import dataclasses
+import math
+import warnings
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from .._status import PrecisionWarning
+from ..expansion import KernelExpansion
+from .cross_validation import Metric
+from .search import Evaluation, Progress, Tuning
+from .sizes import SizeChoice
+
+MEDIAN_TO_DEVIATION = 1.4826  # of normal deviations, their median size to their standard deviation
+
+
+class TargetUnits(NamedTuple):
+    """A machine is fitted to `(y - offset) / unit`, with `unit = fraction * 2**exponent`.
+
+    The intercept takes up the offset. A ridge machine is the same in any units, and so are its
+    scores, times the square of the unit; a power of two changes no digit of them.
+    """
+
+    offset: float = 0.0
+    fraction: float = 1.0
+    exponent: int = 0
+
+    @property
+    def unit(self) -> float:
+        """What one unit of the machine is for the caller."""
+        return float(np.ldexp(self.fraction, self.exponent))
+
+    def apply(
+        self, y: Float[np.ndarray, " n"], weights: Float[np.ndarray, " n"] | None = None
+    ) -> Float[np.ndarray, " n"]:
+        """Targets in the units of the machine, in float64; 0 for rows of weight 0."""
+        y = np.asarray(y, float)
+        y = y if weights is None else np.where(weights > 0, y, self.offset)
+        # Scaled first: a difference of the largest numbers is out of range.
+        y = np.ldexp(y, -self.exponent) - np.ldexp(self.offset, -self.exponent)
+        return y / self.fraction
+
+    def values(self, values: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+        """Values of the machine in the units of the caller."""
+        unit, offset = np.asarray([self.unit, self.offset], values.dtype)
+        return values * unit + offset
+
+    def expansion(self, expansion: KernelExpansion) -> KernelExpansion:
+        """The machine in the units of the caller."""
+        unit, offset = (jnp.asarray(a, expansion.intercept.dtype) for a in (self.unit, self.offset))
+        return dataclasses.replace(
+            expansion,
+            coefficients=expansion.coefficients * unit,
+            intercept=expansion.intercept * unit + offset,
+        )
+
+    def scores(self, scores: Float[np.ndarray, "*b"], metric: Metric) -> Float[np.ndarray, "*b"]:
+        """Scores in the units of the caller; infinite where float64 does not reach that far."""
+        with np.errstate(over="ignore", under="ignore"):
+            power = {"mse": 2, "mae": 1, "misclassification": 0}[metric]
+            scores = np.asarray(scores, float) * self.fraction**power
+            return np.asarray(np.ldexp(scores, power * self.exponent))
+
+    def tuning(self, tuned: Tuning, metric: Metric) -> Tuning:
+        """The outcome of a search with its scores in the units of the caller."""
+        score = float(self.scores(np.asarray(tuned.score), metric))
+        # The smallest numbers have too few digits.
+        if tuned.score > 0 and not 1e3 * np.finfo(float).smallest_subnormal <= score < np.inf:
+            warnings.warn(
+                f"{metric}: in units of these targets it is out of the range of float64, and given "
+                f"as {score:g}; the model is sound; for scores take metric='mae' or other units",
+                PrecisionWarning,
+                stacklevel=3,
+            )
+        return tuned._replace(
+            score=score,
+            standard_error=float(self.scores(np.asarray(tuned.standard_error), metric)),
+            history=[
+                e._replace(
+                    scores=self.scores(e.scores, metric),
+                    standard_errors=self.scores(e.standard_errors, metric),
+                )
+                for e in tuned.history
+            ],
+        )
+
+    def sizes(self, choice: SizeChoice, metric: Metric) -> SizeChoice:
+        """The choice of a size with its scores in the units of the caller."""
+        return choice._replace(
+            errors=self.scores(choice.errors, metric),
+            standard_errors=self.scores(choice.standard_errors, metric),
+            tunings=[self.tuning(tuned, metric) for tuned in choice.tunings],
+        )
+
+    def history(self, history: list[Evaluation] | None, metric: Metric) -> list[Evaluation] | None:
+        """Evaluations in the units of the caller, as a search takes them up again."""
+        back = TargetUnits(fraction=1 / self.fraction, exponent=-self.exponent)
+        return history and [
+            e._replace(
+                scores=back.scores(e.scores, metric),
+                standard_errors=back.scores(e.standard_errors, metric),
+            )
+            for e in history
+        ]
+
+    def progress(self, progress: Progress | None, metric: Metric) -> Progress | None:
+        """Reports the best score in the units of the caller."""
+        if progress is None:
+            return None
+        return lambda done, planned, best: progress(
+            done, planned, float(self.scores(np.asarray(best), metric))
+        )
+
+
+def target_units(
+    y: Float[np.ndarray, " n"],
+    weights: Float[np.ndarray, " n"] | None,
+    dtype: np.dtype,
+    *,
+    robust: bool = False,
+) -> TargetUnits:
+    """Units in which real targets are about zero and of size one.
+
+    Args:
+        y: targets, finite, shape `n`.
+        weights: row weights, shape `n`; rows of weight 0 have no say.
+        dtype: of the machine, whose values must be in range.
+        robust: the median and what the median deviation says of the standard deviation, so that
+            outliers do not decide; else the mean, and a power of two near the standard deviation.
+
+    Raises:
+        ValueError: if the values of the machine would be out of the range of `dtype`.
+    """
+    y = np.asarray(y, float)
+    w = np.ones(len(y)) if weights is None else np.asarray(weights, float)
+    y, w = y[w > 0], w[w > 0]
+    largest = int(np.frexp(np.max(np.abs(y)))[1])
+    y = np.ldexp(y, -largest)
+    middle = _median(y, w) if robust else float(np.average(y, weights=w))
+    apart = np.abs(y - middle)
+    if robust:
+        spread = MEDIAN_TO_DEVIATION * _median(apart, w) or float(np.average(apart, weights=w))
+    else:
+        spread = math.sqrt(np.average(np.square(apart), weights=w))
+    info = jnp.finfo(dtype)
+    # Some digits of room on both sides: coefficients are smaller and larger than values.
+    low, high = float(info.tiny) / float(info.eps), float(info.max) * float(info.eps)
+    if spread > 8 * np.finfo(float).eps:
+        fraction, exponent = (float(part) for part in np.frexp(spread))
+        units = TargetUnits(
+            float(np.ldexp(middle, largest)), fraction if robust else 1.0, largest + int(exponent)
+        )
+        fits = low <= units.unit <= high
+    else:  # what the rounding of their mean leaves of equal targets is no spread
+        bound = int(np.log2(high))
+        units = TargetUnits(
+            float(np.ldexp(middle, largest)), 1.0, int(np.clip(largest, -bound, bound))
+        )
+        fits = True
+    if not (fits and abs(units.offset) <= float(info.max)):
+        raise ValueError(
+            f"y: expected targets with a mean and a spread that {jnp.dtype(dtype)} can hold "
+            f"({low:.1g} to {high:.1g}), got mean {units.offset:.3g} and spread {units.unit:.3g}; "
+            "give X in float64, or y in other units"
+        )
+    largest_deviation = float(np.max(apart)) / max(spread, float(np.finfo(float).tiny))
+    if fits and robust and not largest_deviation <= math.sqrt(float(info.max)):
+        raise ValueError(
+            f"y: expected targets whose squares {jnp.dtype(dtype)} can hold beside each other, got "
+            f"one {largest_deviation:.1g} times the typical deviation"
+        )
+    return units
+
+
+def _median(values: Float[np.ndarray, " n"], w: Float[np.ndarray, " n"]) -> float:
+    """The smallest value up to which lies half of the weight."""
+    order = np.argsort(values)
+    reached = np.cumsum(w[order])
+    return float(values[order[np.searchsorted(reached, reached[-1] / 2)]])
