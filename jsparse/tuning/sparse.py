@@ -289,8 +289,8 @@ def train_path(
             if out_of_fold:
                 at = jnp.asarray(size, jnp.int32)
                 values = posed.validate(tuned.kernel, best_C[None], scoring, at).predictions
-                kept = np.asarray(values)[0]
-                kept = kept if code is not None else units.values(kept[:, 0])
+                kept = units.values(np.asarray(values)[0])
+                kept = kept if code is not None else kept[:, 0]
         with clock(seconds, "fit"):
             y_fit = target if code is None else jnp.asarray(code.matrix)[target]
             path = scdp.fit(

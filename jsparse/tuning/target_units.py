@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 
 from .._status import PrecisionWarning
 from ..expansion import KernelExpansion
@@ -35,7 +35,7 @@ class TargetUnits(NamedTuple):
         return float(np.ldexp(self.fraction, self.exponent))
 
     def apply(
-        self, y: Float[np.ndarray, " n"], weights: Float[np.ndarray, " n"] | None = None
+        self, y: Shaped[np.ndarray, " n"], weights: Float[np.ndarray, " n"] | None = None
     ) -> Float[np.ndarray, " n"]:
         """Targets in the units of the machine, in float64; 0 for rows of weight 0."""
         y = np.asarray(y, float)
@@ -44,7 +44,7 @@ class TargetUnits(NamedTuple):
         y = np.ldexp(y, -self.exponent) - np.ldexp(self.offset, -self.exponent)
         return y / self.fraction
 
-    def values(self, values: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+    def values(self, values: Float[np.ndarray, "n *c"]) -> Float[np.ndarray, "n *c"]:
         """Values of the machine in the units of the caller."""
         unit, offset = np.asarray([self.unit, self.offset], values.dtype)
         return values * unit + offset
@@ -117,7 +117,7 @@ class TargetUnits(NamedTuple):
 
 
 def target_units(
-    y: Float[np.ndarray, " n"],
+    y: Shaped[np.ndarray, " n"],
     weights: Float[np.ndarray, " n"] | None,
     dtype: np.dtype,
     *,
