@@ -1,8 +1,9 @@
 """Stop codes, each with a sentence of advice, and what the host does about them.
 
-Every iterative or ill-conditioned computation returns an int32 status. Failure outranks
-convergence, which outranks exhaustion: the larger code wins, so statuses of parts are joined
-by `jnp.maximum`.
+Every iterative or ill-conditioned computation returns an int32 status. The larger code is the worse
+end, so statuses of parts are joined by `jnp.maximum`: what is joined has converged only where every
+part has, and every bad end is above every good one. Up to `TRUNCATED` the result is what was asked
+for; above, it is not, or not known to be.
 """
 
 import warnings
@@ -12,21 +13,26 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 RUNNING = 0
-EXHAUSTED = 1
-CONVERGED = 2
+CONVERGED = 1
+COMPLETED = 2
 TRUNCATED = 3
-PRECISION_LOST = 4
-NOT_FINITE = 5
-INDEFINITE = 6
+EXHAUSTED = 4
+PRECISION_LOST = 5
+NOT_FINITE = 6
+INDEFINITE = 7
 
 ADVICE = {
-    RUNNING: "still running.",
-    EXHAUSTED: "stopped at its cap on steps before the stopping rule was met; raise the cap.",
+    RUNNING: "still running; go on until the status is another.",
     CONVERGED: "converged.",
+    COMPLETED: "complete: as long as was asked, by atoms, prototypes, steps or evaluations.",
     TRUNCATED: (
         "features too small for this floating-point precision were left out, and would have been "
         "used; the result is sound, but float64 (jax.config.update('jax_enable_x64', True)) may "
         "give a better model."
+    ),
+    EXHAUSTED: (
+        "stopped at its cap on steps before the stopping rule was met; raise the cap (max_steps, "
+        "max_stages, max_trials or max_evaluations) or the tolerance."
     ),
     PRECISION_LOST: (
         "the result is not determined by the data in this floating-point precision; use float64 "
@@ -45,6 +51,10 @@ class PrecisionWarning(UserWarning):
     """This precision decided the result, not the data; the message says what to do."""
 
 
+class ConvergenceWarning(UserWarning):
+    """The steps ran out before the stopping rule was met; the message says what to do."""
+
+
 def status_of(failed: Bool[Array, "*b"], imprecise: Bool[Array, "*b"]) -> Int[Array, "*b"]:
     """Status of a finished solve: failure first, then lost precision, else converged."""
     code = jnp.where(imprecise, jnp.int32(PRECISION_LOST), jnp.int32(CONVERGED))
@@ -52,17 +62,27 @@ def status_of(failed: Bool[Array, "*b"], imprecise: Bool[Array, "*b"]) -> Int[Ar
 
 
 def check(status: Int[Array, "*b"] | int, what: str = "the computation") -> None:
-    """Raise on failure, warn on lost precision; call it on the host, outside `jit`.
+    """Raise on failure, warn on lost precision and exhaustion; for the host, outside `jit`.
 
     Args:
-        status: one code or any array of codes; the worst decides.
+        status: one code or any array of codes; each kind of bad end among them is told.
         what: named in the message.
 
     Raises:
         NumericalError: if any code is `NOT_FINITE` or `INDEFINITE`.
+
+    Warns:
+        PrecisionWarning: for `PRECISION_LOST`, or else for `TRUNCATED`.
+        ConvergenceWarning: for `EXHAUSTED`, or else for `RUNNING`, which is no end.
     """
-    worst = int(np.max(np.asarray(status), initial=RUNNING))
+    found = {int(code) for code in np.unique(np.asarray(status))}
+    worst = max(found, default=CONVERGED)
     if worst >= NOT_FINITE:
         raise NumericalError(f"{what}: {ADVICE[worst]}")
-    if worst in (TRUNCATED, PRECISION_LOST):
-        warnings.warn(f"{what}: {ADVICE[worst]}", PrecisionWarning, stacklevel=2)
+    for category, codes in (
+        (PrecisionWarning, (PRECISION_LOST, TRUNCATED)),
+        (ConvergenceWarning, (EXHAUSTED, RUNNING)),
+    ):
+        told = [code for code in codes if code in found]
+        if told:
+            warnings.warn(f"{what}: {ADVICE[told[0]]}", category, stacklevel=2)

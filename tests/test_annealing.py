@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from jax.experimental import io_callback
 from reference import annealing as reference
 
-from jsparse._status import EXHAUSTED, NOT_FINITE, RUNNING
+from jsparse._status import COMPLETED, NOT_FINITE, RUNNING
 from jsparse.tuning import annealing
 from jsparse.tuning.annealing import Schedule
 from jsparse.tuning.box import fold
@@ -246,7 +246,7 @@ def test_budget_is_exact_and_everything_is_recorded(members, budget, used):
     )
     jax.effects_barrier()
     assert len(CALLS) == used == state.evaluations
-    assert state.status == EXHAUSTED
+    assert state.status == COMPLETED
     assert record.thetas.shape == (used, 2)
     # In order; float32 is what a callback's own thread receives.
     np.testing.assert_allclose(CALLS, record.thetas, rtol=1e-6)
@@ -280,7 +280,7 @@ def test_values_not_finite_are_never_accepted(dtype):
         held = np.isfinite(np.asarray(state.values))
         assert (np.abs(np.asarray(state.thetas)[held, 0]) < 2).all()
     assert seen == {"nan", "minus"}
-    assert state.status == EXHAUSTED
+    assert state.status == COMPLETED
     assert state.best_value >= 0
     assert abs(state.best_theta[0]) < 2
 
@@ -305,7 +305,7 @@ def test_level_objective_and_single_member(dtype, members):
         )
         leaves = [state.thetas, state.values, state.acceptance, state.variance, record.thetas]
         assert all(np.isfinite(leaf).all() for leaf in leaves)
-        assert state.status == EXHAUSTED
+        assert state.status == COMPLETED
         controlled = slope > 0 and members > 1
         assert (state.acceptance != state.schedule.acceptance) == controlled
 

@@ -156,7 +156,7 @@ def test_landmarks_save_steps():
 def test_conjugate_gradients_reports_an_indefinite_matrix_and_freezes_finished_columns():
     A = jnp.diag(jnp.array([1.0, 2.0, -1.0]))
     rhs = jnp.array([[1.0, 1.0, 0.0], [0.0, 1.0, 0.0], [0.0, 1.0, 0.0]])
-    x, steps, status = conjugate_gradients.solve(
+    x, _, steps, status = conjugate_gradients.solve(
         lambda v: A @ v, rhs, tolerance=1e-12, max_steps=10
     )
     ended = [_status.CONVERGED, _status.INDEFINITE, _status.CONVERGED]

@@ -11,7 +11,7 @@ from reference import pursuit as reference
 from sklearn.linear_model import lars_path
 
 from jsparse import pursuit
-from jsparse._status import CONVERGED, EXHAUSTED, INDEFINITE, NOT_FINITE, PRECISION_LOST
+from jsparse._status import COMPLETED, CONVERGED, INDEFINITE, NOT_FINITE, PRECISION_LOST
 
 D = 8
 # Of one shape almost everywhere, for one compilation.
@@ -111,7 +111,7 @@ def test_lars_ends_where_the_next_atom_would_come(max_atoms):
     alphas, _, theirs = lars_path(X, y, method="lar", max_iter=max_atoms)
     np.testing.assert_allclose(path.coefficients.T, theirs, atol=1e-12)
     np.testing.assert_allclose(path.penalty, 12 * alphas, atol=1e-12)
-    assert path.status == (CONVERGED if max_atoms == D else EXHAUSTED)
+    assert path.status == (CONVERGED if max_atoms == D else COMPLETED)
 
 
 @pytest.mark.parametrize("solve", [lars, lasso])

@@ -12,6 +12,7 @@ from sklearn.linear_model import lars_path, orthogonal_mp, orthogonal_mp_gram
 
 from jsparse import NumericalError, check, pursuit
 from jsparse._status import (
+    COMPLETED,
     CONVERGED,
     EXHAUSTED,
     INDEFINITE,
@@ -55,7 +56,7 @@ def test_scdp_is_the_papers_algorithm(dtype, tol):
     path = pursuit.scdp(A, b, max_atoms=12)
     chosen, record = reference.scdp(A.astype(float), b.astype(float), 12)
     assert np.asarray(path.support).tolist() == chosen
-    assert path.status == EXHAUSTED
+    assert path.status == COMPLETED
     assert path.size == 12
     for k, w in enumerate(record, start=1):
         np.testing.assert_allclose(path.dense(20, k), w, rtol=30 * tol, atol=30 * tol)
@@ -285,7 +286,7 @@ def test_conjugate_gradients_are_the_papers_algorithm():
     for k, w in enumerate(record, start=1):
         np.testing.assert_allclose(made.x[k, :, 0], w, rtol=1e-8, atol=1e-11)
         np.testing.assert_allclose(made.residual_norm[k, 0], np.linalg.norm(b - A @ w), rtol=1e-8)
-    assert made.status[0] == EXHAUSTED
+    assert made.status[0] == COMPLETED
 
 
 def test_columns_on_demand_need_no_matrix():
@@ -568,7 +569,7 @@ def test_paths_that_end_early_say_what_was_reached():
     assert path.size == 4
     # A zero atom has nothing to give, whatever its residual.
     zero = pursuit.matching_pursuit(np.diag([0.0, 1.0, 1.0]), np.array([1.0, 0, 0]), max_atoms=2)
-    assert (zero.status, zero.size) == (CONVERGED, 0)
+    assert (zero.status, zero.size) == (TRUNCATED, 0)
     X, y, _ = planted(100, 200, 8, seed=2)
     cut = pursuit.stagewise_omp(X, y, max_atoms=40, max_stages=1)
     assert cut.size < 40

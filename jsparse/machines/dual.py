@@ -72,7 +72,8 @@ def fit(
     Returns:
         The expansion over all rows with its diagnostics. Status `PRECISION_LOST` where `1/C` is
         below the rounding of the kernel matrix (by Cholesky that rounding then takes its place),
-        `EXHAUSTED` at `max_steps`.
+        `EXHAUSTED` at `max_steps`; by conjugate gradients `CONVERGED` where with `D = W^(1/2)` the
+        residual of each output is at most `2 tolerance (|D y| + |b| |D 1|)`.
 
     Pure; works under `jit` and `vmap`; differentiable in everything but the shapes, in both modes.
 
@@ -242,12 +243,13 @@ def _by_conjugate_gradients(
     every = jnp.linspace(0, n - 1, landmarks).astype(jnp.int32)
     precondition = _nystroem_preconditioner(kernel, C, X, X[every], root, block_rows)
     rhs = jnp.concatenate([root, root * targets], axis=1)
-    solved, steps, status = conjugate_gradients.solve(
+    solved = conjugate_gradients.solve(
         matrix, rhs, tolerance=tolerance, max_steps=max_steps, preconditioner=precondition
     )
-    b, g = _eliminate(root, solved[None])
-    residual = jax.lax.stop_gradient(rhs[:, 1:] - root * b - matrix(g[0]))
-    return _result(kernel, X, y, root * g[0], b[0], residual, root, jnp.max(steps), jnp.max(status))
+    b, g = _eliminate(root, solved.x[None])
+    residual = solved.residual[:, 1:] - solved.residual[:, :1] * b
+    steps, status = jnp.max(solved.steps), jnp.max(solved.status)
+    return _result(kernel, X, y, root * g[0], b[0], residual, root, steps, status)
 
 
 def _nystroem_preconditioner(

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from .._blocks import rows_in_block
 from .._numerics import as_float, eigh, epsilon, is_concrete, like
-from .._status import EXHAUSTED, INDEFINITE, PRECISION_LOST, TRUNCATED
+from .._status import COMPLETED, CONVERGED, INDEFINITE, PRECISION_LOST, TRUNCATED
 from .._types import Key, ScalarLike
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
@@ -28,8 +28,8 @@ Selection = Literal["joint", "separate"]
 class SparsePath(NamedTuple):
     """Machines with one prototype more at a time, out of a set of candidates.
 
-    With several targets that were selected for separately `support`, `coefficients`, `intercepts`,
-    `size` and `status` have a leading axis of targets.
+    With several targets that were selected for separately all but the kernel and the candidates
+    have a leading axis of targets.
     """
 
     kernel: Kernel
@@ -39,22 +39,26 @@ class SparsePath(NamedTuple):
     intercepts: Float[Array, "..."]  # `k`, or `k c`
     condition: Float[Array, "..."]  # of the system, see `pursuit.Path`
     coefficient_error: Float[Array, "..."]  # estimated from it, relative, by rounding; `k`
+    coefficient_status: Int[Array, "..."]  # how the search for the coefficients ended; `k`
     size: Int[Array, "..."]
     status: Int[Array, "..."]  # of the path; of a machine on it see `status_at`
 
     def status_at(self, n_prototypes: int) -> Int[Array, ""]:
-        """The path's status, or `PRECISION_LOST` if coefficients may be wrong by more than 1e-3.
+        """The path's status or, if worse, the coefficients'.
+
+        `PRECISION_LOST` if they may be wrong by more than 1e-3.
 
         Raises:
             ValueError: if the path is not that long.
         """
         self._check_size(n_prototypes)
         error = jnp.max(self.coefficient_error[..., n_prototypes - 1])
-        lost = jnp.where(error > LOST, PRECISION_LOST, 0)
+        found = jnp.max(self.coefficient_status[..., n_prototypes - 1])
+        found = jnp.where(error > LOST, jnp.maximum(found, PRECISION_LOST), found)
         # What was passed over, or what ended the path, came after the last on it.
         ended = (self.status == TRUNCATED) | (self.status == INDEFINITE)
-        status = jnp.max(jnp.where(ended & (n_prototypes < self.size), EXHAUSTED, self.status))
-        return jnp.maximum(status, lost).astype(jnp.int32)
+        status = jnp.max(jnp.where(ended & (n_prototypes < self.size), COMPLETED, self.status))
+        return jnp.maximum(status, found).astype(jnp.int32)
 
     def at(self, n_prototypes: int) -> KernelExpansion:
         """The machine with so many prototypes; of each target, if they were selected separately.
@@ -238,7 +242,7 @@ def _fit(
         )
     # Digits are lost to machines, not to the path: see `status_at`. But candidates that in this
     # precision could not be told from those selected were passed over.
-    ended = jnp.where(path.size < max_prototypes, TRUNCATED, EXHAUSTED)
+    ended = jnp.where(path.size < max_prototypes, TRUNCATED, COMPLETED)
     status = jnp.where(path.status == PRECISION_LOST, ended, path.status).astype(jnp.int32)
     on_rows = epsilon(X.dtype) > 1e-10
     if on_rows:
@@ -251,7 +255,9 @@ def _fit(
     intercepts = intercept_path(path, feature_sum, target_sum, weight_sum[None])
     condition = path.condition
     error = epsilon(X.dtype) * (jnp.sqrt(condition) if on_rows else condition)
-    coefficients, rest = path.coefficients, (intercepts, condition, error, path.size, status)
+    solved = jnp.full(error.shape, CONVERGED, jnp.int32)  # directly
+    rest = (intercepts, condition, error, solved, path.size, status)
+    coefficients = path.coefficients
     support = path.support
     if separate:
         coefficients = coefficients[..., 0]

@@ -95,7 +95,7 @@ def pursue(
 
     targets, _ = centred(y)
     nothing = jnp.zeros((1, len(candidates), y.shape[1]), X.dtype)
-    start = probabilistic.init(nothing, max_atoms=max_prototypes)
+    start = probabilistic.init(nothing, nothing[:, :, 0], max_atoms=max_prototypes)
     status = jnp.where(jnp.all(targets == 0), CONVERGED, RUNNING).astype(jnp.int32)
     images = -(-max_prototypes // _IMAGES) * _IMAGES
     state = jax.lax.while_loop(

@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._numerics import as_float, dot, epsilon, is_concrete, like
 from .._status import (
+    COMPLETED,
     CONVERGED,
     EXHAUSTED,
     INDEFINITE,
@@ -24,7 +25,7 @@ from ..kernels import Kernel
 from ..pursuit.conjugate import NOISE
 from ..pursuit.path import LOST
 from ..pursuit.probabilistic import SUBSET
-from ..pursuit.system import check_atoms
+from ..pursuit.system import check_atoms, check_count
 from ..solvers.definite import solve_definite
 from .fixed_size import check_problem, in_one_dtype
 from .scdp import SparsePath, check_candidates
@@ -32,7 +33,6 @@ from .scdp import SparsePath, check_candidates
 # All coefficients are optimised again when there are so many times more of them; in between, only
 # that of the newest (Section 3.3 of the source: the cost is then that of the last time).
 GROWTH = 1.1
-_NEWTON_STEPS = 50
 _LINE_STEPS = 12
 
 
@@ -51,10 +51,12 @@ class State(NamedTuple):
     intercept: Float[Array, ""]
     condition: Float[Array, ""]  # of the system of the coefficients, optimised last
     error: Float[Array, ""]  # of its solution by rounding, relative
+    ended: Int[Array, ""]  # how Newton's steps to it did
     path: Float[Array, "k k"]  # coordinates with 1, 2, .. prototypes
     intercepts: Float[Array, " k"]
     conditions: Float[Array, " k"]
     errors: Float[Array, " k"]
+    ends: Int[Array, " k"]
     support: Int[Array, " k"]
     free: Bool[Array, " M"]  # candidates neither selected nor found to depend on those
     truncated: Bool[Array, ""]  # whether one of the latter would have been of use
@@ -76,6 +78,7 @@ def fit(
     max_prototypes: int,
     subset: int | None = None,
     growth: float = GROWTH,
+    max_steps: int = 50,
 ) -> SparsePath:
     """Sparse support vector machines of 1, 2, .. prototypes (Keerthi et al. 2006, spSVM-2).
 
@@ -99,10 +102,11 @@ def fit(
         subset: candidates looked at for each prototype (static); None for the source's 59, or as
             many as there are.
         growth: of the number of prototypes until all are optimised again (static); 1 for always.
+        max_steps: cap on Newton's steps each time (static).
 
     Returns:
-        `SparsePath`; what a machine's `condition` and `coefficient_error` say is of the last time
-        when all its coefficients were optimised.
+        `SparsePath`; what a machine's `condition`, `coefficient_error` and `coefficient_status` say
+        is of the last time when all its coefficients were optimised: `EXHAUSTED` at `max_steps`.
 
     Raises:
         ValueError: for shapes that do not fit, values known to be out of range, or more prototypes
@@ -120,9 +124,10 @@ def fit(
     subset = min(SUBSET, M) if subset is None else check_atoms(subset, M, "subset", "candidates")
     if not growth >= 1:
         raise ValueError(f"growth: expected at least 1, got {growth}")
+    max_steps = check_count("max_steps", max_steps)
     w = jnp.ones(len(X), X.dtype) if weights is None else weights
     sizes = {"max_prototypes": max_prototypes, "subset": subset, "growth": float(growth)}
-    return _fit(kernel, candidates, like(C, X), X, y, w, key, **sizes)
+    return _fit(kernel, candidates, like(C, X), X, y, w, key, **sizes, max_steps=max_steps)
 
 
 def _check_classes(y: Float[Array, " n"], weights: Float[Array, " n"] | None) -> None:
@@ -133,7 +138,7 @@ def _check_classes(y: Float[Array, " n"], weights: Float[Array, " n"] | None) ->
             raise ValueError(f"y: expected -1 and +1, got {np.array2string(found, threshold=6)}")
 
 
-@functools.partial(jax.jit, static_argnames=("max_prototypes", "subset", "growth"))
+@functools.partial(jax.jit, static_argnames=("max_prototypes", "subset", "growth", "max_steps"))
 def _fit(
     kernel: Kernel,
     candidates: Float[Array, "M d"],
@@ -146,6 +151,7 @@ def _fit(
     max_prototypes: int,
     subset: int,
     growth: float,
+    max_steps: int,
 ) -> SparsePath:
     k, n, M, dtype = max_prototypes, len(X), len(candidates), X.dtype
     eps, least = epsilon(dtype), float(jnp.finfo(dtype).tiny)
@@ -193,10 +199,10 @@ def _fit(
         )
         ended = jnp.where(grown.truncated, TRUNCATED, CONVERGED)
         status = jnp.where(jnp.any(grown.free), RUNNING, ended)
-        status = jnp.where(grown.size >= k, EXHAUSTED, status)
+        status = jnp.where(grown.size >= k, COMPLETED, status)
         due = grown.size.astype(dtype) >= growth * state.optimised.astype(dtype)
         due = (adds & due) | (status != RUNNING)
-        grown = jax.lax.cond(due, lambda s: _optimise(s, y, w, C), lambda s: s, grown)
+        grown = jax.lax.cond(due, lambda s: _optimise(s, y, w, C, max_steps), lambda s: s, grown)
         indefinite = jnp.any(here & (pivot < -jnp.sqrt(eps) * jnp.abs(square)))
         finite = jnp.all(jnp.isfinite(grown.coordinates)) & jnp.isfinite(grown.intercept)
         finite &= jnp.all(jnp.isfinite(pivot) | ~here)
@@ -207,6 +213,7 @@ def _fit(
             intercepts=state.intercepts.at[last].set(grown.intercept),
             conditions=state.conditions.at[last].set(grown.condition),
             errors=state.errors.at[last].set(grown.error),
+            ends=state.ends.at[last].set(grown.ended),
             status=status.astype(jnp.int32),
         )
 
@@ -219,10 +226,12 @@ def _fit(
         intercept=zero,
         condition=zero + 1,
         error=zero,
+        ended=count + RUNNING,
         path=jnp.zeros((k, k), dtype),
         intercepts=many,
         conditions=many,
         errors=many,
+        ends=jnp.full(k, RUNNING, jnp.int32),
         support=jnp.full(k, -1, jnp.int32),
         free=jnp.ones(M, bool),
         truncated=jnp.zeros((), bool),
@@ -242,6 +251,7 @@ def _fit(
         last.intercepts[at],
         last.conditions[at],
         last.errors[at],
+        last.ends[at],
         last.size,
         last.status,
     )
@@ -302,7 +312,11 @@ class _Newton(NamedTuple):
 
 
 def _optimise(
-    state: State, y: Float[Array, " n"], w: Float[Array, " n"], C: Float[Array, ""]
+    state: State,
+    y: Float[Array, " n"],
+    w: Float[Array, " n"],
+    C: Float[Array, ""],
+    max_steps: int,
 ) -> State:
     """All coefficients and the intercept, by Newton steps with exact line search."""
     k, eps = len(state.support), epsilon(y.dtype)
@@ -330,7 +344,7 @@ def _optimise(
         # No step gains where rounding is all that is left of the slope, or has spoilt the system.
         spoilt = ~better & (dot(downhill, direction) > LOST * objective)
         steps = of.steps + 1
-        status = jnp.where(steps >= _NEWTON_STEPS, EXHAUSTED, RUNNING)
+        status = jnp.where(steps >= max_steps, EXHAUSTED, RUNNING)
         status = jnp.where(small | ~better, CONVERGED, status)
         status = jnp.where(spoilt, PRECISION_LOST, status).astype(jnp.int32)
         return _Newton(now + jnp.where(better, t, 0) * direction, H, steps, status)
@@ -348,8 +362,9 @@ def _optimise(
         intercept=last.solution[k],
         outputs=dot(last.solution, extended),
         condition=condition,
-        # Where Newton's steps ended before the optimum there is no telling.
-        error=jnp.where(last.status == CONVERGED, error, jnp.inf),
+        # Where rounding has spoilt Newton's systems there is no telling.
+        error=jnp.where(last.status == PRECISION_LOST, jnp.inf, error),
+        ended=last.status,
         optimised=state.size,
     )
 

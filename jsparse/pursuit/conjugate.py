@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from .._numerics import dot, epsilon
-from .._status import CONVERGED, EXHAUSTED, INDEFINITE, NOT_FINITE, RUNNING
+from .._status import COMPLETED, CONVERGED, INDEFINITE, NOT_FINITE, RUNNING
 from .._types import ScalarLike
 from .path import Path, assemble, ended, norm, passed_over, take
 from .system import (
@@ -127,7 +127,7 @@ def step(
     size = state.size + adds.astype(jnp.int32)
 
     status = ended(left, state.residual_norm[:, 0], tolerance)
-    status = jnp.where((status == RUNNING) & (size >= max_atoms), EXHAUSTED, status)
+    status = jnp.where((status == RUNNING) & (size >= max_atoms), COMPLETED, status)
     # No atom left that is not in the span of the others: all that least squares can do.
     status = jnp.where((status < NOT_FINITE) & ~any_left, CONVERGED, status)
     status = jnp.where(indefinite, INDEFINITE, status)
@@ -255,7 +255,7 @@ def scdp(
 
     Returns:
         `Path`. Its status: `CONVERGED` by the tolerance or when all other atoms are in the span of
-        those selected, `EXHAUSTED` at `max_atoms`, `TRUNCATED` if atoms were passed over that only
+        those selected, `COMPLETED` at `max_atoms`, `TRUNCATED` if atoms were passed over that only
         this precision could not tell from those selected, `INDEFINITE` if A is not positive
         semi-definite (the path ends before), `NOT_FINITE`, `PRECISION_LOST` if by `condition` the
         last coefficients may be wrong by more than 1e-3.

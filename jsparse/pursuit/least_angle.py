@@ -9,7 +9,15 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from .._numerics import dot, epsilon, times_power
-from .._status import CONVERGED, EXHAUSTED, INDEFINITE, NOT_FINITE, PRECISION_LOST, RUNNING
+from .._status import (
+    COMPLETED,
+    CONVERGED,
+    EXHAUSTED,
+    INDEFINITE,
+    NOT_FINITE,
+    PRECISION_LOST,
+    RUNNING,
+)
 from .._types import ScalarLike
 from .path import LOST
 from .system import (
@@ -68,9 +76,11 @@ def init(
     D, k, s = b.shape[0], max_atoms, max_steps
     largest = jnp.max(jnp.abs(b))
     zero = jnp.zeros(s + 1, b.dtype)
+    finite = jnp.isfinite(largest) & jnp.all(jnp.isfinite(diagonal))
     status = jnp.where(largest == 0, CONVERGED, RUNNING)
     # A sum over rows errs by less than the root of the precision.
     indefinite = jnp.min(diagonal) < -jnp.sqrt(epsilon(b.dtype)) * jnp.max(jnp.abs(diagonal))
+    status = jnp.where(indefinite, INDEFINITE, status)
     path = AnglePath(
         coefficients=jnp.zeros((s + 1, D), b.dtype),
         penalty=zero + largest,
@@ -79,7 +89,7 @@ def init(
         explained=zero,
         condition=zero + 1,
         steps=jnp.zeros((), jnp.int32),
-        status=jnp.where(indefinite, INDEFINITE, status).astype(jnp.int32),
+        status=jnp.where(finite, status, NOT_FINITE).astype(jnp.int32),
     )
     first = jnp.argmax(jnp.where(diagonal > 0, jnp.abs(b), -1))
     return State(
@@ -131,8 +141,10 @@ def step(
     # |a_ij|^2 <= a_ii a_jj, to the rounding of either side.
     most = own * ((1 + root_eps) * diagonal + NOISE * eps * jnp.max(diagonal))
     indefinite = wanted & ((pivot < -root_eps * own) | jnp.any(jnp.square(column) > most))
-    exhausted = ~passes & ((path.steps >= s) | (wanted & (state.count >= k)))
-    moves = ~indefinite & ~exhausted
+    full = ~passes & wanted & (state.count >= k)
+    exhausted = ~passes & (path.steps >= s)
+    finite = jnp.all(jnp.isfinite(column) | ~wanted)
+    moves = finite & ~indefinite & ~full & ~exhausted
     joins = wanted & ~passes & moves
     new = joins & (slots == state.count)
     root = jnp.sqrt(jnp.where(joins, pivot, 1))
@@ -174,8 +186,10 @@ def step(
 
     status = jnp.where(penalty <= jnp.maximum(tolerance, 4 * eps) * path.penalty[0], CONVERGED, 0)
     status = jnp.where(exhausted, EXHAUSTED, status)
+    status = jnp.where(full, COMPLETED, status)
     status = jnp.where(indefinite, INDEFINITE, status)
-    status = jnp.where(jnp.isfinite(norm) & jnp.isfinite(penalty), status, NOT_FINITE)
+    finite &= jnp.isfinite(norm) & jnp.isfinite(penalty)
+    status = jnp.where(finite, status, NOT_FINITE)
     # Where an atom was passed over the path has no corner.
     corner = path.steps + (moves & ~passes).astype(jnp.int32)
     onward = moves & (jnp.arange(s + 1, dtype=jnp.int32) >= corner)
@@ -276,7 +290,7 @@ def lars(
 
     Returns:
         `AnglePath`, of `max_atoms` steps at most. Its status: `CONVERGED` by the tolerance or at
-        least squares, `EXHAUSTED` at `max_atoms`, `INDEFINITE` if A is seen not to be positive
+        least squares, `COMPLETED` at `max_atoms`, `INDEFINITE` if A is seen not to be positive
         semi-definite (the path ends before), `PRECISION_LOST` if by `condition` some coefficients
         may be wrong by more than 1e-3, or if at a corner the correlations are not what they should
         be by more than the root of the precision (also for a b that is not in the range of A),
@@ -316,7 +330,7 @@ def lasso(
         diagonal: of A, shape `D`, if A is given by columns.
 
     Returns:
-        `AnglePath`. Its status as of `lars`, `EXHAUSTED` also at `max_steps`.
+        `AnglePath`. Its status as of `lars`, and `EXHAUSTED` at `max_steps`.
 
     Works under `jit` and `vmap`. Not differentiable.
 

@@ -9,7 +9,14 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
 from .._numerics import epsilon, is_concrete
-from .._status import CONVERGED, EXHAUSTED, INDEFINITE, NOT_FINITE, RUNNING
+from .._status import (
+    COMPLETED,
+    EXHAUSTED,
+    INDEFINITE,
+    NOT_FINITE,
+    RUNNING,
+    TRUNCATED,
+)
 from .._types import ScalarLike
 from .path import Path, ended, norm
 from .system import Column, Columns, check_atoms, check_count, check_nonnegative, system
@@ -82,10 +89,10 @@ def step(
     explained = jnp.max(state.explained, axis=1) + gain
 
     status = ended(left, state.residual_norm[:, 0], tolerance)
-    last = full | (state.step + 1 >= max_steps)
-    status = jnp.where((status == RUNNING) & last, EXHAUSTED, status)
-    # Only atoms of zero length have a residual.
-    status = jnp.where((status < NOT_FINITE) & ~found, CONVERGED, status)
+    cut = jnp.where(state.step + 1 >= max_steps, EXHAUSTED, status)
+    # Only atoms have a residual whose length this precision takes for zero, or less.
+    cut = jnp.where(found, jnp.where(full, COMPLETED, cut), TRUNCATED)
+    status = jnp.where(status == RUNNING, cut, status)
     # Of a positive semi-definite matrix a_ij^2 <= a_ii a_jj.
     slack = 1 + float(np.sqrt(epsilon(left.dtype)))
     outside = jnp.square(column) > slack * square[:, None] * diagonal
@@ -169,8 +176,9 @@ def matching_pursuit(
         `Path`: for each number of atoms the solution just before one more came. It is not that of
         least squares; `scdp` with the same atoms as `initial` gives that one (the de-bias step).
         `explained` is `2 b'w - w'A w`; `condition` is not looked at, and 1. Status `CONVERGED` by
-        the tolerance, `EXHAUSTED` at the caps, `INDEFINITE` where A is seen not to be positive
-        semi-definite, `NOT_FINITE`.
+        the tolerance, `COMPLETED` where one more than `max_atoms` would come, `EXHAUSTED` at
+        `max_steps`, `TRUNCATED` where only atoms of no length have a residual, `INDEFINITE` where A
+        is seen not to be positive semi-definite, `NOT_FINITE`.
 
     Works under `jit` and `vmap`. Not differentiable.
 

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from .._numerics import dot, epsilon, exponents, times_power
-from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
+from .._status import COMPLETED, CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
 from .._types import ScalarLike
 from .path import Path, assemble, ended, norm, take, unbatched
 from .system import check_atoms, check_count, check_nonnegative, in_finer_dtype
@@ -118,8 +118,9 @@ def step(
     )
     after = jnp.arange(k + 1, dtype=jnp.int32)[None, :] > state.size[:, None]
     status = ended(left, state.residual_norm[:, 0], tolerance)
-    cut = (size >= k) | (late & jnp.any(pending, axis=1))
-    status = jnp.where((status == RUNNING) & cut, EXHAUSTED, status)
+    cut = jnp.where(late & jnp.any(pending, axis=1), EXHAUSTED, status)
+    cut = jnp.where(size >= k, COMPLETED, cut)
+    status = jnp.where(status == RUNNING, cut, status)
     status = jnp.where((status == RUNNING) & ~found, CONVERGED, status)
     finite = jnp.isfinite(length) & jnp.isfinite(jnp.sum(correlation, (1, 2)))
     status = jnp.where(finite, status, NOT_FINITE)
@@ -193,7 +194,7 @@ def omp(
 
     Returns:
         `Path`, with residual norms `|y - X w|`. Status `CONVERGED` by the tolerance or when all
-        other atoms are in the span of those selected, `EXHAUSTED` at `max_atoms`, `NOT_FINITE`,
+        other atoms are in the span of those selected, `COMPLETED` at `max_atoms`, `NOT_FINITE`,
         `PRECISION_LOST` as in `scdp`.
 
     Works under `jit` and `vmap` (but see the batch, which is faster). Not differentiable.
@@ -230,7 +231,8 @@ def stagewise_omp(
 
     Returns:
         As `omp`; `CONVERGED` also when no atom is above the threshold, as none is for `n` rows or
-        fewer than `threshold` squared, and `EXHAUSTED` also after the last stage.
+        fewer than `threshold` squared, and `EXHAUSTED` after the last stage, where one more would
+        come.
 
     Raises:
         ValueError: for shapes that do not fit, or more atoms than there are.

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from .._numerics import dot, epsilon
-from .._status import CONVERGED, EXHAUSTED, INDEFINITE, NOT_FINITE, RUNNING
+from .._status import COMPLETED, CONVERGED, INDEFINITE, NOT_FINITE, RUNNING
 from .._types import Key
 from .conjugate import NOISE
 from .path import Path, ended, from_directions, norm, passed_over
@@ -33,10 +33,12 @@ class State(NamedTuple):
     status: Int[Array, " v"]
 
 
-def init(b: Float[Array, "v D c"], *, max_atoms: int) -> State:
+def init(b: Float[Array, "v D c"], diagonal: Float[Array, "v D"], *, max_atoms: int) -> State:
     """No atoms, `w = 0`."""
     v, D, c = b.shape
     start = norm(b)
+    status = ended(start, start, jnp.zeros((), b.dtype))
+    finite = jnp.all(jnp.isfinite(diagonal), axis=1)
     return State(
         directions=jnp.zeros((v, max_atoms, max_atoms), b.dtype),
         weights=jnp.zeros((v, max_atoms, c), b.dtype),
@@ -46,7 +48,7 @@ def init(b: Float[Array, "v D c"], *, max_atoms: int) -> State:
         free=jnp.ones((v, D), bool),
         size=jnp.zeros(v, jnp.int32),
         step=jnp.zeros((), jnp.int32),
-        status=ended(start, start, jnp.zeros((), b.dtype)),
+        status=jnp.where(finite, status, NOT_FINITE).astype(jnp.int32),
     )
 
 
@@ -150,7 +152,7 @@ def advance(
     place = jnp.arange(state.free.shape[1], dtype=jnp.int32)
     seen = (running & found)[:, None] & (place[None, :] == atom[:, None])
 
-    status = jnp.where(size >= k, EXHAUSTED, RUNNING)
+    status = jnp.where(size >= k, COMPLETED, RUNNING)
     status = jnp.where(~found, CONVERGED, status)
     indefinite = found & (pivot < -float(np.sqrt(epsilon(dtype))) * jnp.abs(rounded))
     status = jnp.where(indefinite, INDEFINITE, status)
@@ -184,7 +186,7 @@ def run(
     state = jax.lax.while_loop(
         lambda state: jnp.any(state.status == RUNNING),
         lambda state: step(state, columns, b, diagonal, rounded, key, subset=subset),
-        init(b, max_atoms=max_atoms),
+        init(b, diagonal, max_atoms=max_atoms),
     )
     blank = jnp.zeros((b.shape[0], max_atoms + 1), b.dtype)
     path = from_directions(

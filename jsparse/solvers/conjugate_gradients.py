@@ -9,10 +9,22 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from .._numerics import epsilon, exponents, times_power
-from .._status import CONVERGED, EXHAUSTED, INDEFINITE, NOT_FINITE, PRECISION_LOST, RUNNING
+from .._status import (
+    COMPLETED,
+    CONVERGED,
+    EXHAUSTED,
+    INDEFINITE,
+    NOT_FINITE,
+    PRECISION_LOST,
+    RUNNING,
+)
 from .._types import ScalarLike
 
 Operator = Callable[[Float[Array, "n k"]], Float[Array, "n k"]]
+
+# By how much the residual itself may exceed the tolerance that the recurrence has met: rounding
+# parts the two, a little as long as the tolerance is well above it, and for good below.
+DRIFT = 2.0
 
 
 class State(NamedTuple):
@@ -78,6 +90,15 @@ def step(
     )
 
 
+class Solved(NamedTuple):
+    """Solutions of one system per column, and how they came about."""
+
+    x: Float[Array, "n k"]
+    residual: Float[Array, "n k"]  # b - A x, of x itself
+    steps: Int[Array, " k"]
+    status: Int[Array, " k"]
+
+
 def solve(
     matrix: Operator,
     rhs: Float[Array, "n k"],
@@ -85,35 +106,45 @@ def solve(
     tolerance: ScalarLike,
     max_steps: int,
     preconditioner: Operator = lambda r: r,
-) -> tuple[Float[Array, "n k"], Int[Array, " k"], Int[Array, " k"]]:
+) -> Solved:
     """Solve `A x = rhs` for a symmetric positive definite `A` given as a function.
 
     Args:
         matrix: `x -> A x`, linear, for `n k` columns at once.
         rhs: one system per column, shape `n k`.
         tolerance: stop a column when `|b - A x| <= tolerance |b|` (as the recurrence has it).
-        max_steps: cap on products with `A` (static).
+        max_steps: cap on steps, each a product with `A`, which is followed by one more (static).
         preconditioner: `r -> M^(-1) r`, symmetric positive definite.
 
     Returns:
-        Solutions `n k`, steps `k` and status `k`: `EXHAUSTED` at the cap, `INDEFINITE` where `A` or
-        the preconditioner turned out not to be positive definite, `PRECISION_LOST` where it is not
-        in this precision.
+        `Solved`, with a status for each column: `CONVERGED` where the residual, computed from `x`,
+        is at most `DRIFT` (2) times the tolerance, `EXHAUSTED` at the cap, `INDEFINITE` where `A`
+        or the preconditioner turned out not to be positive definite, `PRECISION_LOST` where it is
+        not in this precision, or where the recurrence has met a tolerance that `x` has not.
 
-    Differentiable in `rhs` and in what `matrix` closes over, in both modes, by solving again.
+    `x` is differentiable in `rhs` and in what `matrix` closes over, in both modes, by solving
+    again.
+
+    Raises:
+        ValueError: for a cap below 1.
     """
+    if max_steps < 1:
+        raise ValueError(f"max_steps: expected at least 1, got {max_steps}")
 
-    def run(_: object, b: Float[Array, "n k"]) -> tuple[Array, tuple[Array, Array]]:
+    def run(_: object, b: Float[Array, "n k"]) -> tuple[Array, tuple[Array, Array, Array]]:
         scale = exponents(b.T)  # squares of what is tiny or huge are out of range
+        b = times_power(b.T, -scale).T
         last = jax.lax.while_loop(
             lambda state: jnp.any(state.status == RUNNING),
             lambda state: step(state, matrix, max_steps, preconditioner),
-            init(times_power(b.T, -scale).T, tolerance, preconditioner),
+            init(b, tolerance, preconditioner),
         )
-        return times_power(last.x.T, scale).T, (last.steps, last.status)
+        residual = b - matrix(last.x)
+        x, residual_of_b = (times_power(a.T, scale).T for a in (last.x, residual))
+        return x, (residual_of_b, last.steps, _verified(last, residual))
 
-    x, (steps, status) = jax.lax.custom_linear_solve(matrix, rhs, run, symmetric=True, has_aux=True)
-    return x, steps, status
+    x, rest = jax.lax.custom_linear_solve(matrix, rhs, run, symmetric=True, has_aux=True)
+    return Solved(x, *jax.lax.stop_gradient(rest))
 
 
 class Iterates(NamedTuple):
@@ -129,8 +160,14 @@ def iterates(
 ) -> Iterates:
     """All iterates of so many steps (static), from zero on (Karsmakers 2011, Algorithm 5).
 
-    A column that has ended repeats its last one. Arguments and status as in `solve`.
+    A column that has ended repeats its last one. Arguments and status as in `solve`, but
+    `COMPLETED` where all steps were made.
+
+    Raises:
+        ValueError: for less than one step.
     """
+    if steps < 1:
+        raise ValueError(f"steps: expected at least 1, got {steps}")
 
     def one(state: State, _: None) -> tuple[State, tuple[Array, Array]]:
         after = step(state, matrix, steps)
@@ -138,13 +175,22 @@ def iterates(
 
     first = init(rhs, tolerance)
     last, (x, norm) = jax.lax.scan(one, first, length=steps)
+    status = _verified(last, rhs - matrix(last.x))
     return Iterates(
         jnp.concatenate([first.x[None], x]),
         jnp.concatenate([jnp.linalg.norm(rhs, axis=0)[None], norm]),
-        last.status,
+        jnp.where(status == EXHAUSTED, COMPLETED, status),
     )
 
 
 def _status(norm: Float[Array, " k"], target: Float[Array, " k"]) -> Int[Array, " k"]:
     status = jnp.where(norm <= target, CONVERGED, RUNNING)
+    return jnp.where(jnp.isfinite(norm), status, NOT_FINITE).astype(jnp.int32)
+
+
+def _verified(state: State, residual: Float[Array, "n k"]) -> Int[Array, " k"]:
+    """The status where the residual is not the recurrence's but that of `x`."""
+    norm = jnp.linalg.norm(residual, axis=0)
+    drifted = (state.status == CONVERGED) & (norm > DRIFT * state.target)
+    status = jnp.where(drifted, PRECISION_LOST, state.status)
     return jnp.where(jnp.isfinite(norm), status, NOT_FINITE).astype(jnp.int32)

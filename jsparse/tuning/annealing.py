@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from .._numerics import is_concrete
-from .._status import EXHAUSTED, NOT_FINITE, RUNNING
+from .._status import COMPLETED, NOT_FINITE, RUNNING
 from .._types import Key, ScalarLike
 from .box import Evaluations, Objective, bounds, finite_or_inf, fold, scalar_value
 
@@ -52,7 +52,7 @@ class AnnealingState(NamedTuple):
     rounds: Int[Array, ""]  # ensembles evaluated; k = (rounds - 1) // G
     evaluations: Int[Array, ""]  # q * rounds
     max_evaluations: Int[Array, ""]
-    status: Int[Array, ""]  # RUNNING, EXHAUSTED, or NOT_FINITE: no value ever was
+    status: Int[Array, ""]  # RUNNING, COMPLETED, or NOT_FINITE: no value ever was
 
 
 def in_turn(objective: Callable[[Array], Array]) -> Callable[[Array], Array]:
@@ -296,9 +296,9 @@ def tell(
     acceptance = jnp.where(due, jnp.maximum(state.acceptance * factor, floor), state.acceptance)
 
     evaluations = state.evaluations + q
-    status = jnp.where(evaluations + q > state.max_evaluations, EXHAUSTED, RUNNING)
+    status = jnp.where(evaluations + q > state.max_evaluations, COMPLETED, RUNNING)
     best_value = jnp.where(better, energies[leader], state.best_value)
-    nothing = (status == EXHAUSTED) & ~jnp.isfinite(best_value)
+    nothing = (status == COMPLETED) & ~jnp.isfinite(best_value)
     status = jnp.where(nothing, NOT_FINITE, status)
     return state._replace(
         thetas=thetas,

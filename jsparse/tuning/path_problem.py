@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .._status import EXHAUSTED, PRECISION_LOST
+from .._status import COMPLETED, PRECISION_LOST
 from .._types import Key
 from ..kernels import Kernel
 from ..multiclass import Code
@@ -102,7 +102,7 @@ class PathProblem(eqx.Module):
         rows = np.arange(len(best))
         # Lost digits of coefficients are no lost digits of values, and those were seen by the
         # folds.
-        status = jnp.where(found.status == PRECISION_LOST, EXHAUSTED, found.status)
+        status = jnp.where(found.status == PRECISION_LOST, COMPLETED, found.status)
         dtype = self.dtype
         return (
             jnp.asarray(scores[rows, best], dtype),
