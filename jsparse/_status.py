@@ -43,6 +43,11 @@ ADVICE = {
 }
 
 
+def trusted(status: int) -> bool:
+    """Whether a result with this stop code is what was asked for, to what precision allows."""
+    return status <= TRUNCATED
+
+
 class NumericalError(ArithmeticError):
     """A computation failed; the message says what to do."""
 

@@ -36,7 +36,12 @@ class Line(NamedTuple):
     prototypes: int
     fit_seconds: float
     predict_seconds: float  # of a thousand rows
-    trusted: bool = True  # False if digits were lost
+    status: int = _status.CONVERGED
+
+    @property
+    def trusted(self) -> bool:
+        """False if digits were lost, or steps ran out."""
+        return _status.trusted(self.status)
 
 
 class _LeftOut(NamedTuple):
@@ -118,8 +123,8 @@ def run(
         seconds = time.perf_counter() - start
     _status.check(path.status, "SCDP")
     chosen = path.n_prototypes
-    trusted = path.status != _status.PRECISION_LOST
-    lines = [_line(given, "SCDP", path.predict, len(path.expansion.prototypes), seconds, trusted)]
+    size = len(path.expansion.prototypes)
+    lines = [_line(given, "SCDP", path.predict, size, seconds, path.status)]
     left_out = []
     for method in (_fixed_size, _dual, _sparse_svm, _svm):
         check()
@@ -167,8 +172,8 @@ def _print(given: _Task, lines: list[Line], left_out: list[_LeftOut]) -> None:
             f"{line.name:<24}{line.error:>10.4g}{line.prototypes:>12}{line.fit_seconds:>10.2f}"
             f"{1e3 * line.predict_seconds:>22.2f}{'' if line.trusted else ' *'}"
         )
-    if not all(line.trusted for line in lines):
-        print(f"*: {_status.ADVICE[_status.PRECISION_LOST]}")
+    for status in sorted({line.status for line in lines if not line.trusted}):
+        print(f"*: {_status.ADVICE[status]}")
     for name, why in left_out:
         print(f"without {name}: {why}")
     print(
@@ -183,7 +188,7 @@ def _line(
     predict: Callable[[Any], np.ndarray],
     prototypes: int,
     seconds: float,
-    trusted: bool = True,
+    status: int = _status.CONVERGED,
 ) -> Line:
     predicted = predict(given.X_test)
     thousand = np.resize(given.X_test, (1000, given.X_test.shape[1]))
@@ -193,22 +198,25 @@ def _line(
         start = time.perf_counter()
         predict(thousand)
         taken.append(time.perf_counter() - start)
-    return Line(name, given.error(predicted), prototypes, seconds, float(np.median(taken)), trusted)
+    return Line(name, given.error(predicted), prototypes, seconds, float(np.median(taken)), status)
 
 
 def _estimated(given: _Task, name: str, model: Any) -> Line:
-    """Fit one of our estimators, which warns where digits are lost and raises where it fails."""
+    """Fit one of our estimators, which warns if it is not to be trusted and raises if it fails."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", _status.PrecisionWarning)
+        warnings.simplefilter("always", _status.ConvergenceWarning)
         start = time.perf_counter()
         model.fit(given.X, given.y)
         seconds = time.perf_counter() - start
-    lost = [_status.ADVICE[_status.PRECISION_LOST] in str(w.message) for w in said]
+    bad = (_status.EXHAUSTED, _status.PRECISION_LOST)
+    told = [code for code in bad if any(_status.ADVICE[code] in str(w.message) for w in said)]
     for warning in said:
         warnings.warn_explicit(
             warning.message, warning.category, warning.filename, warning.lineno, source=None
         )
-    return _line(given, name, model.predict, len(model.prototypes_), seconds, not any(lost))
+    status = max(told, default=_status.CONVERGED)
+    return _line(given, name, model.predict, len(model.prototypes_), seconds, status)
 
 
 def _fixed_size(given: _Task, path: TrainedPath) -> Line:
@@ -251,8 +259,7 @@ def _sparse_svm(given: _Task, path: TrainedPath) -> Line | _LeftOut:
     def predict(X: np.ndarray) -> np.ndarray:
         return decide(model(path.scaling.apply(jnp.asarray(X, Z.dtype))), classes)
 
-    trusted = status != _status.PRECISION_LOST
-    return _line(given, name, predict, len(model.prototypes), seconds, trusted)
+    return _line(given, name, predict, len(model.prototypes), seconds, status)
 
 
 def _svm(given: _Task, path: TrainedPath) -> Line | _LeftOut:

@@ -1,8 +1,8 @@
 """`jsparse demo`, `jsparse fit`, `jsparse compare` and `jsparse predict`.
 
 Exit codes: 0 done, 1 a computation or an output failed, 2 bad input or arguments, 3 done but not
-to be trusted in this precision, 130 interrupted before there was a result, 141 the reader of the
-output went away.
+to be trusted (digits were lost in this precision, or steps ran out), 130 interrupted
+before there was a result, 141 the reader of the output went away.
 """
 
 import argparse
@@ -47,8 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = command_line(run).parse_args(arguments)
         _configure(options.precision, getattr(options, "devices", None))
         with warnings.catch_warnings():
-            # Lost precision is told in the report and by the exit code.
+            # Lost precision and exhausted steps are told in the report and by the exit code.
             warnings.simplefilter("ignore", _status.PrecisionWarning)
+            warnings.simplefilter("ignore", _status.ConvergenceWarning)
             code = options.run(options)
             sys.stdout.flush()
             return code
@@ -193,9 +194,10 @@ def _exit_code(trained: Trained | TrainedPath) -> int:
     Raises:
         NumericalError: if the fit failed.
     """
-    status = trained.status if isinstance(trained, TrainedPath) else int(trained.fit.status)
-    _status.check(status, "the fit")
-    return UNTRUSTED if status == _status.PRECISION_LOST else DONE
+    statuses = trained.statuses
+    for what, status in statuses.items():
+        _status.check(status, f"the {what}")
+    return DONE if all(map(_status.trusted, statuses.values())) else UNTRUSTED
 
 
 def _demo(options: argparse.Namespace) -> int:

@@ -73,7 +73,7 @@ def training(trained: Trained, source: str, n: int, d: int, mesh: Mesh | None) -
     if isinstance(trained.fit, FixedSizeFit):
         line("effective rank", int(trained.fit.effective_rank))
     line("evaluations", f"{len(trained.tuning.history)} ({trained.tuning.stopped})")
-    line("status", _status.ADVICE[int(trained.fit.status)])
+    _ends(trained.statuses)
     _seconds(trained.seconds, ("prototypes", "tuning", "fit"))
 
 
@@ -93,8 +93,16 @@ def path(trained: TrainedPath, source: str, d: int) -> None:
     line("C", f"{trained.C:.4g}")
     line("CV error", f"{trained.cv_error:.4g} ({_METRICS[trained.metric]})")
     line("evaluations", f"{len(trained.tuning.history)} ({trained.tuning.stopped})")
-    line("status", _status.ADVICE[trained.status])
+    _ends(trained.statuses)
     _seconds(trained.seconds, ("candidates", "tuning", "fit"))
+
+
+def _ends(statuses: dict[str, int]) -> None:
+    """How the fit ended, and what it rests on if that ended badly."""
+    line("status", _status.ADVICE[statuses["fit"]])
+    for what, status in statuses.items():
+        if what != "fit" and not _status.trusted(status):
+            line("", f"{what}: {_status.ADVICE[status]}")
 
 
 def _seconds(seconds: dict[str, float], phases: tuple[str, ...]) -> None:

@@ -62,10 +62,15 @@ class Machine(BaseEstimator, abc.ABC):
         """Tune and fit; `C` and `classes` are None for the defaults."""
         C = options.pop("C")
         trained = train(X, y, C=DEFAULT_C if C is None else C, **options)
-        check(trained.fit.status, type(self).__name__)
+        self._check(trained)
         self._sums = trained.sums
         self.prototype_indices_ = trained.prototype_rows
         return trained
+
+    def _check(self, trained: Trained | TrainedPath) -> None:
+        """Raise or warn where the fit, or what it rests on, ended badly."""
+        for what, status in trained.statuses.items():
+            check(status, f"{type(self).__name__}, {what}")
 
     def _fit(
         self, X: np.ndarray, y: np.ndarray, sample_weight: Any, task: Task, classes: Any = None

@@ -8,7 +8,6 @@ import jax
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from .._status import check
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
 from ..machines.scdp import Selection, SparsePath
@@ -44,7 +43,7 @@ class SparseMachine(Machine):
     def _train(self, X: np.ndarray, y: np.ndarray, **options: Any) -> TrainedPath:
         C, _ = options.pop("C"), options.pop("classes")
         trained = train_path(X, y, C=PATH_C if C is None else C, **options)
-        check(trained.status, type(self).__name__)
+        self._check(trained)
         self._path = trained.path, trained.scaling
         self.n_prototypes_ = trained.n_prototypes
         self.errors_ = trained.errors

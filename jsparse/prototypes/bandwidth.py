@@ -10,7 +10,7 @@ import optimistix as optx
 from jaxtyping import Array, Float, Int
 
 from .._numerics import as_float, epsilon
-from .._status import CONVERGED, NOT_FINITE
+from .._status import CONVERGED, EXHAUSTED, NOT_FINITE
 from .._types import Scalar
 from ._functionals import Functional, binned, exact
 from ._validate import check_table
@@ -45,6 +45,7 @@ _EXACT_ROWS = 512  # up to here the double sum costs no more than some milliseco
 _GRID = 2**15
 _STEP = float(np.log(0.8))
 _STEPS = 64
+_HALVINGS = 100
 _RESOLVED = 3.0  # bins: below, frequencies beyond the grid's matter
 
 
@@ -55,7 +56,8 @@ class Bandwidth(NamedTuple):
         h: bandwidths in the units of the columns, 0 where a column is constant, shape `d`.
         rule: `PLUG_IN`, `CONSTANT`, or, where the normal reference rule stands in, `TIES` or
             `UNRESOLVED`, shape `d`; `RULES[rule]` says it in words.
-        status: `CONVERGED`, or `NOT_FINITE` where the column is, shape `d`.
+        status: `CONVERGED`, `EXHAUSTED` where the steps to the plug-in ran out (the rule is then
+            `UNRESOLVED`), or `NOT_FINITE` where the column is, shape `d`.
     """
 
     h: Float[Array, " d"]
@@ -193,7 +195,7 @@ def _of_column(column: _Column, use_exact: bool) -> tuple[Scalar, Array, Array]:
     psi4, psi6 = functional(4, h1), functional(6, h2)
     # log A, where h_AMSE = A h^(5/7).
     log_a = (jnp.log(6 * float(np.sqrt(2)) * psi4 / -psi6) - 5 * jnp.log(h1) + 7 * jnp.log(h2)) / 7
-    log_h, found = _solve(functional, log_a, n, finest)
+    log_h, found, exhausted = _solve(functional, log_a, n, finest)
     pilot = _pilot(log_h, log_a)
     close = float(np.sqrt(2 * np.pi)) * functional(0, pilot) - 1 / n
     tied = ties > 0.5 * close
@@ -203,15 +205,18 @@ def _of_column(column: _Column, use_exact: bool) -> tuple[Scalar, Array, Array]:
     finite = jnp.isfinite(column.unit)
     h = jnp.where(constant, 0, jnp.where(finite, h * column.unit, jnp.nan))
     rule = jnp.where(constant, CONSTANT, rule).astype(jnp.int32)
-    return h, rule, jnp.where(finite, CONVERGED, NOT_FINITE).astype(jnp.int32)
+    status = jnp.where((rule == UNRESOLVED) & exhausted, EXHAUSTED, CONVERGED)
+    return h, rule, jnp.where(finite, status, NOT_FINITE).astype(jnp.int32)
 
 
 def _pilot(log_h: Scalar, log_a: Scalar) -> Scalar:
     return jnp.exp(log_a + 5 / 7 * log_h)
 
 
-def _solve(functional: Functional, log_a: Scalar, n: int, finest: Scalar) -> tuple[Scalar, Array]:
-    """The largest root of eq. 15 in log h, and whether there is one with a resolved pilot.
+def _solve(
+    functional: Functional, log_a: Scalar, n: int, finest: Scalar
+) -> tuple[Scalar, Array, Array]:
+    """The largest root of eq. 15 in log h, if there is one with a resolved pilot, if steps ran out.
 
     The equation, `h = (2 sqrt(pi) n psi_4(g))^(-1/5)` with `g = A h^(5/7)`, written as
     excess(log h) = 0, has a positive excess at a large h. From four times the bandwidth of maximal
@@ -244,8 +249,9 @@ def _solve(functional: Functional, log_a: Scalar, n: int, finest: Scalar) -> tup
         optx.Bisection(rtol=0.0, atol=tolerance, flip=False),  # flip: no host callback
         log_h - _STEP / 2,
         options={"lower": log_h, "upper": log_h - _STEP},
-        max_steps=100,
+        max_steps=_HALVINGS,
         throw=False,
     )
     converged = found & (solution.result == optx.RESULTS.successful)
-    return jnp.where(converged, solution.value, log_h), converged
+    exhausted = (found & ~converged) | ((value > 0) & (steps >= _STEPS))
+    return jnp.where(converged, solution.value, log_h), converged, exhausted

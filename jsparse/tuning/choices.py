@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .. import kernels
+from .._status import CONVERGED
 from .._types import Key
 from ..kernels import Kernel
 from ..prototypes import renyi, stratified, uniform
@@ -47,13 +48,16 @@ def select(
     m: int,
     labels: np.ndarray | None,
     weights: np.ndarray | None,
-) -> np.ndarray:
-    """Rows of `m` prototypes, a share of them from each class."""
+) -> tuple[np.ndarray, int]:
+    """Rows of `m` prototypes, a share of them from each class, and how the choice ended."""
     if selection == "renyi":
-        return np.asarray(renyi(key, Z, m, labels=labels, weights=weights).indices)
+        found = renyi(key, Z, m, labels=labels, weights=weights)
+        status = max(int(found.status), int(np.max(found.bandwidth.status, initial=CONVERGED)))
+        return np.asarray(found.indices), status
     if labels is not None:
-        return np.asarray(stratified(key, labels, m, weights))
-    return np.asarray(uniform(key, len(Z), m, None if weights is None else jnp.asarray(weights)))
+        return np.asarray(stratified(key, labels, m, weights)), CONVERGED
+    w = None if weights is None else jnp.asarray(weights)
+    return np.asarray(uniform(key, len(Z), m, w)), CONVERGED
 
 
 def make_folds(key: Key, folds: int | Folds, n: int, labels: np.ndarray | None) -> Folds:

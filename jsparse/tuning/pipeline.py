@@ -13,7 +13,7 @@ from jaxtyping import ArrayLike, Float
 
 from .. import kernels
 from .._mesh import at_home, check_mesh
-from .._status import PRECISION_LOST
+from .._status import CONVERGED, PRECISION_LOST
 from .._types import Key
 from ..kernels import Kernel
 from ..machines import dual, fixed_size, robust
@@ -206,11 +206,12 @@ def train(
         with clock(seconds, "prototypes"):
             scaling = standardize(Xa, wj)
             Z = scaling.apply(Xa)
+            selected = CONVERGED
             if dense or isinstance(template, kernels.Linear):
                 rows = np.arange(m)  # the linear machine is solved in the primal
             else:
                 labels = None if classes is None else targets
-                rows = select(prototype_key, selection, Z, m, labels, wa)
+                rows, selected = select(prototype_key, selection, Z, m, labels, wa)
                 if several:
                     own = None if labels is None else labels[rows]
                     rows = rows[interleaved(jax.random.fold_in(prototype_key, 1), m, own)]
@@ -275,6 +276,7 @@ def train(
         n_rows=n,
         seconds=seconds,
         sizes=choice,
+        selection_status=selected,
     )
 
 

@@ -38,6 +38,7 @@ class Tuning(NamedTuple):
     score: float
     standard_error: float  # of the score, from its spread over the folds
     theta: np.ndarray  # logs of the kernel's tuned leaves
+    status: int  # stop code of what the score is of, the worst over folds
     history: list[Evaluation]
     stopped: Literal["finished", "seconds", "interrupted"]
 
@@ -289,12 +290,15 @@ class _Run:
             score=float(best.scores[j]),
             standard_error=float(best.standard_errors[j]),
             theta=best.theta,
+            status=int(best.status[j]),
             history=self.history,
             stopped=stopped,
         )
 
 
 def _trusted(evaluation: Evaluation) -> Float[np.ndarray, " s"]:
+    # The error of a machine whose steps ran out is the error of that machine; `Tuning.status` says
+    # so of the best.
     ok = (evaluation.status < PRECISION_LOST) & np.isfinite(evaluation.scores)
     return np.where(ok, evaluation.scores, np.inf)
 
@@ -326,4 +330,4 @@ def load_history(path: PathLike) -> list[Evaluation]:
     return [Evaluation(*row) for row in zip(*columns, strict=True)]
 
 
-_HISTORY = "tuning history"
+_HISTORY = "tuning history 2"  # 1 had other stop codes

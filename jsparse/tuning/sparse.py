@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
+from .._status import CONVERGED
 from .._types import Key
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
@@ -35,7 +36,7 @@ from .problem import Scoring, split_kernel, start_of
 from .search import Evaluation, Method, Progress, Tuning, check_settings, tune
 from .sizes import check_tolerance, smallest_within
 from .target_units import TargetUnits, target_units
-from .trained import decide
+from .trained import decide, stop_codes
 
 Candidates = Literal["k_center", "k_means", "renyi", "uniform"]
 
@@ -68,6 +69,7 @@ class TrainedPath(NamedTuple):
     n_rows: int
     n_candidates: int
     seconds: dict[str, float]  # wall time by phase; "compile" is contained in the others
+    selection_status: int = CONVERGED  # how the choice of candidates ended
 
     @property
     def expansion(self) -> KernelExpansion:
@@ -78,6 +80,11 @@ class TrainedPath(NamedTuple):
     def status(self) -> int:
         """Stop code of the machine chosen, see `check`."""
         return int(self.path.status_at(self.n_prototypes))
+
+    @property
+    def statuses(self) -> dict[str, int]:
+        """Stop codes of the machine chosen and of what it rests on, see `check`."""
+        return stop_codes(self.status, self.selection_status, self.tuning)
 
     @property
     def cv_error(self) -> float:
@@ -239,10 +246,13 @@ def train_path(
             scaling = standardize(Xa, wj)
             Z = scaling.apply(Xa)
             labels = None if classes is None else targets
+            selected = CONVERGED
             if points is not None:
                 chosen = scaling.apply(points.astype(Xa.dtype))
             else:
-                chosen = _candidates(candidate_key, candidate_method, Z, M, labels, wa, present)
+                chosen, selected = _candidates(
+                    candidate_key, candidate_method, Z, M, labels, wa, present
+                )
             chosen = jax.block_until_ready(chosen)
 
         tuned_leaves, fixed = split_kernel(template, Xa.dtype, tune_kernel=tune_kernel)
@@ -325,6 +335,7 @@ def train_path(
         n_rows=n,
         n_candidates=M,
         seconds=seconds,
+        selection_status=selected,
     )
 
 
@@ -371,15 +382,18 @@ def _candidates(
     labels: np.ndarray | None,
     weights: np.ndarray | None,
     present: np.ndarray,
-) -> Float[Array, "M d"]:
+) -> tuple[Float[Array, "M d"], int]:
+    """The points, and how their choice ended."""
     if present.sum() == M:
-        return Z[np.flatnonzero(present)]
+        return Z[np.flatnonzero(present)], CONVERGED
     w = None if weights is None else jnp.asarray(weights, Z.dtype)
     if method == "k_center":
-        return Z[k_center(key, Z, M, w).indices]
+        return Z[k_center(key, Z, M, w).indices], CONVERGED
     if method == "k_means":
-        return k_means(key, Z, M, w).centres
-    return Z[select(key, method, Z, M, labels, weights)]
+        means = k_means(key, Z, M, w)
+        return means.centres, int(means.status)
+    rows, status = select(key, method, Z, M, labels, weights)
+    return Z[rows], status
 
 
 def _in_units(units: TargetUnits, path: scdp.SparsePath) -> scdp.SparsePath:

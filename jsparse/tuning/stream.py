@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 from jaxtyping import ArrayLike, Float, Int
 
 from .._mesh import check_mesh
+from .._status import CONVERGED
 from .._types import Key
 from ..data.streams import Batch, Checked, RowStream
 from ..kernels import Kernel, Linear
@@ -169,12 +170,14 @@ def train_stream(
 
         with clock(seconds, "prototypes"):
             sample, w = _sample(reader, summary)
+            selected = CONVERGED
             if isinstance(template, Linear):
                 chosen = np.arange(m)  # the linear machine is solved in the primal
             else:
                 labels = None if sample.label is None else np.asarray(sample.label)
                 even = np.all(w == w[0])
-                chosen = select(prototype_key, selection, sample.X, m, labels, None if even else w)
+                weights = None if even else w
+                chosen, selected = select(prototype_key, selection, sample.X, m, labels, weights)
             table = _table(split, summary.sample.rows)
             laid_out = jax.tree.map(table.gather, sample)
             laid_out = laid_out._replace(w=jnp.where(table.valid, laid_out.w, 0))
@@ -227,6 +230,7 @@ def train_stream(
         sums=sums,
         n_rows=summary.n,
         seconds=seconds,
+        selection_status=selected,
     )
 
 

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from .._status import NumericalError
+from .._status import COMPLETED, CONVERGED, EXHAUSTED, NumericalError
 from ..expansion import KernelExpansion
 from ..features import FeatureMap
 from ..kernels import Kernel
@@ -52,6 +52,12 @@ class Trained(NamedTuple):
     n_rows: int  # it was trained on
     seconds: dict[str, float]  # wall time by phase; "compile" is contained in the others
     sizes: SizeChoice | None = None  # if `n_prototypes` was chosen among several
+    selection_status: int = CONVERGED  # how the choice of prototypes ended
+
+    @property
+    def statuses(self) -> dict[str, int]:
+        """Stop codes of the fit and of what it rests on, see `check`."""
+        return stop_codes(int(self.fit.status), self.selection_status, self.tuning)
 
     def predict(self, X: ArrayLike) -> np.ndarray:
         """Class labels, or values of the regression, at raw inputs of shape `n d`.
@@ -62,6 +68,16 @@ class Trained(NamedTuple):
         """
         values = self.expansion(finite_table(X))
         return decide(values, self.classes, self.code, self.decoding)
+
+
+def stop_codes(fit: int, selection: int, tuning: Tuning) -> dict[str, int]:
+    """Of a fit and of what it rests on.
+
+    Of cross-validation it is told if steps ran out; whether the precision was enough is told of the
+    fit.
+    """
+    validation = EXHAUSTED if tuning.status == EXHAUSTED else COMPLETED
+    return {"fit": fit, "choice of prototypes": selection, "cross-validation": validation}
 
 
 def decide(
