@@ -11,6 +11,7 @@ from jaxtyping import Array, ArrayLike, Float, Int
 from .._numerics import epsilon, is_concrete
 from .._status import (
     COMPLETED,
+    CONVERGED,
     EXHAUSTED,
     INDEFINITE,
     NOT_FINITE,
@@ -90,8 +91,10 @@ def step(
 
     status = ended(left, state.residual_norm[:, 0], tolerance)
     cut = jnp.where(state.step + 1 >= max_steps, EXHAUSTED, status)
-    # Only atoms have a residual whose length this precision takes for zero, or less.
-    cut = jnp.where(found, jnp.where(full, COMPLETED, cut), TRUNCATED)
+    # Only atoms have a residual whose length is zero in this precision, or below.
+    rest = norm(jnp.where((diagonal > 0)[:, :, None], residual, 0))
+    none = ended(rest, state.residual_norm[:, 0], tolerance) == CONVERGED
+    cut = jnp.where(none, TRUNCATED, jnp.where(full, COMPLETED, cut))
     status = jnp.where(status == RUNNING, cut, status)
     # Of a positive semi-definite matrix a_ij^2 <= a_ii a_jj.
     slack = 1 + float(np.sqrt(epsilon(left.dtype)))

@@ -1,0 +1,535 @@
+"""How iterative solvers say that they ended: converged only where an independent residual agrees.
+
+Every solver with a cap is in `SOLVERS`, cut at each number of steps up to its end.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference import prototypes as reference
+from scipy.optimize import minimize
+
+from jsparse import features, pursuit
+from jsparse._status import (
+    COMPLETED,
+    CONVERGED,
+    EXHAUSTED,
+    INDEFINITE,
+    NOT_FINITE,
+    PRECISION_LOST,
+    RUNNING,
+    TRUNCATED,
+)
+from jsparse.kernels import RBF
+from jsparse.machines import dual, robust, scdp, spsvm
+from jsparse.prototypes import bandwidth, k_means, renyi
+from jsparse.solvers import conjugate_gradients
+from jsparse.tuning import annealing, simplex
+
+KEY = jax.random.key(0)
+
+
+class End(NamedTuple):
+    """How one part ended, and by NumPy how far from the solution, in what convergence allows."""
+
+    status: int
+    excess: float
+
+
+class Solver(NamedTuple):
+    """A solver that can be cut."""
+
+    cut: Callable[[int], list[End]]  # after so many steps
+    last: int  # steps by which it has ended of itself
+    capped: int = EXHAUSTED  # its end where it is cut
+    end: int = CONVERGED  # its end if it is not
+    fast: bool = True  # in two places, that is; every place is slow
+
+
+def rows(seed=0, n=12, d=5):
+    return np.random.default_rng(seed).normal(size=(n, d))
+
+
+def planted():
+    """A dictionary, and targets by three of its atoms."""
+    X = rows(n=30)
+    return X, X[:, [0, 2, 3]] @ np.array([2.0, -1.0, 0.5])
+
+
+def gaussian(X, Z, lengthscale=1.0):
+    return np.exp(-np.square(X[:, None] - Z[None]).sum(-1) / (2 * lengthscale**2))
+
+
+def of_columns(solved, A, b, tolerance):
+    left = np.linalg.norm(b - A @ np.asarray(solved.x), axis=0)
+    allowed = conjugate_gradients.DRIFT * tolerance * np.linalg.norm(b, axis=0)
+    return [
+        End(int(code), r / a if a > 0 else r)
+        for code, r, a in zip(solved.status, left, allowed, strict=True)
+    ]
+
+
+def definite():
+    """A matrix, and right-hand sides that take one step, many, and none."""
+    X = rows(1, 20, 8)
+    A = X.T @ X
+    first = np.linalg.eigh(A)[1][:, 0]
+    return A, np.stack([first, X.T @ rows(2, 20, 1)[:, 0], 0 * first], axis=1)
+
+
+def cg(k):
+    A, b = definite()
+    solved = conjugate_gradients.solve(
+        lambda x: jnp.asarray(A) @ x, jnp.asarray(b), tolerance=1e-9, max_steps=k
+    )
+    return of_columns(solved, A, b, 1e-9)
+
+
+def cg_iterates(k):
+    A, b = definite()
+    made = conjugate_gradients.iterates(
+        lambda x: jnp.asarray(A) @ x, jnp.asarray(b), steps=k, tolerance=1e-9
+    )
+    return of_columns(made._replace(x=made.x[-1]), A, b, 1e-9)
+
+
+def beyond_precision(k):
+    """A tolerance that the recurrence meets, and the solution does not."""
+    A, b = definite()
+    solved = conjugate_gradients.solve(
+        lambda x: jnp.asarray(A) @ x, jnp.asarray(b[:, 1:2]), tolerance=1e-18, max_steps=k
+    )
+    return of_columns(solved, A, b[:, 1:2], 1e-18)
+
+
+def dual_by_cg(k):
+    """The intercept's column converges first, and one output has nothing to converge to."""
+    X = rows(3, 30, 2)
+    y = np.stack([np.zeros(30), np.sin(3 * X[:, 0])], axis=1)
+    fitted = dual.fit(
+        RBF(0.5), 100.0, jnp.asarray(X), jnp.asarray(y),
+        method="conjugate_gradients", tolerance=1e-4, max_steps=k, landmarks=3,
+    )  # fmt: skip
+    alpha, b = (np.asarray(a) for a in (fitted.expansion.coefficients, fitted.expansion.intercept))
+    left = np.linalg.norm(y - gaussian(X, X, 0.5) @ alpha - alpha / 100 - b, axis=0)
+    allowed = 2e-4 * (np.linalg.norm(y, axis=0) + np.abs(b) * np.sqrt(30))
+    return [End(int(fitted.status), float(np.max(left / np.where(allowed > 0, allowed, 1))))]
+
+
+def of_system(path, w):
+    """What is left of the normal equations, against a tolerance of 1e-8 of the first."""
+    X, y = planted()
+    b = X.T @ y
+    left = np.linalg.norm(b - X.T @ (X @ np.asarray(w)))
+    return [End(int(path.status), left / (1e-8 * np.linalg.norm(b)))]
+
+
+def normal_equations():
+    X, y = planted()
+    return X.T @ X, X.T @ y
+
+
+def matching(k):
+    A, b = normal_equations()
+    path = pursuit.matching_pursuit(A, b, max_atoms=5, max_steps=k, tolerance=1e-8)
+    return of_system(path, path.dense(5))
+
+
+def matching_atoms(k):
+    A, b = normal_equations()
+    path = pursuit.matching_pursuit(A, b, max_atoms=k, max_steps=2000, tolerance=1e-8)
+    return of_system(path, path.dense(5))
+
+
+def conjugate(k, rule="residual"):
+    A, b = normal_equations()
+    path = pursuit.scdp(A, b, max_atoms=k, tolerance=1e-9, rule=rule)
+    return of_system(path, path.dense(5))
+
+
+def probabilistic(k):
+    """The last candidates depend on the others: it ends when all have been looked at."""
+    X, y = planted()
+    X = np.concatenate([X, X[:, :2]], axis=1)
+    path = pursuit.scdpp(X.T @ X, X.T @ y, max_atoms=k, key=KEY, subset=2)
+    w = np.asarray(path.dense(7))
+    return of_system(path, w[:5] + np.pad(w[5:], (0, 3)))
+
+
+def orthogonal(k):
+    X, y = planted()
+    path = pursuit.omp(X, y, max_atoms=k, tolerance=1e-9)
+    return of_system(path, path.dense(5))
+
+
+def stagewise(k):
+    X, y = planted()
+    path = pursuit.stagewise_omp(X, y, max_atoms=5, max_stages=k, threshold=3.5)
+    r = y - X @ np.asarray(path.dense(5))
+    above = np.max(np.abs(X.T @ r)) / (np.linalg.norm(r) / np.sqrt(len(X)))
+    solved = np.linalg.norm(r) <= 1e-12 * np.linalg.norm(y)
+    return [End(int(path.status), 0.0 if solved else above)]
+
+
+def least_angle(k, solve, cap):
+    A, b = normal_equations()
+    path = solve(A, b, **{"max_atoms": 5, cap: k})
+    return of_system(path, path.coefficients[-1])
+
+
+def candidates():
+    """Eight, of which three are there twice, rows, and targets."""
+    X = rows(4, 20, 2)
+    return X[[0, 1, 2, 3, 4, 0, 1, 2]], X, np.sin(2 * X[:, 0]) + 0.1 * X[:, 1]
+
+
+def scdp_machine(k, formed):
+    """What is left of the system (34) at all candidates, as one more of them would see it."""
+    Z, X, y = candidates()
+    path = scdp.fit(
+        RBF(1.0), jnp.asarray(Z), 10.0, jnp.asarray(X), jnp.asarray(y),
+        max_prototypes=k, subset=3, key=KEY, formed=formed,
+    )  # fmt: skip
+    size = int(path.size)
+    S = Z[np.asarray(path.support)[:size]]
+    w = np.asarray(path.coefficients)[-1, :size]
+    r = y - gaussian(X, S) @ w - float(path.intercepts[-1])
+    left = gaussian(Z, X) @ r - gaussian(Z, S) @ w / 10
+    return [End(int(path.status), float(np.max(np.abs(left))) / 1e-9)]
+
+
+def newton(k):
+    """The coefficients are optimised with the first prototype, and with the last."""
+    X = rows(4, 60, 2)
+    y = np.where(np.sin(2 * X[:, 0]) + 0.5 * rows(9, 60, 1)[:, 0] > 0, 1.0, -1.0)
+    Z = X[:8]
+    path = spsvm.fit(
+        RBF(1.0), jnp.asarray(Z), 1e4, jnp.asarray(X), jnp.asarray(y),
+        key=KEY, max_prototypes=8, subset=4, growth=10.0, max_steps=k,
+    )  # fmt: skip
+    S, w = Z[np.asarray(path.support)], np.asarray(path.coefficients)[-1]
+    K, R = gaussian(X, S), gaussian(S, S)
+    pull = 1e4 * y * np.maximum(1 - y * (K @ w + float(path.intercepts[-1])), 0)
+    slope = np.append(R @ w - K.T @ pull, -pull.sum())
+    status = int(path.coefficient_status[-1])
+    assert int(path.status_at(8)) == max(status, int(path.status))
+    return [End(status, float(np.linalg.norm(slope) / np.linalg.norm(pull)) / 1e-5)]
+
+
+def huber(k):
+    """Two outputs, of which one is zero; the objective against that of a general minimiser."""
+    X = rows(5, 40, 1)
+    y = np.stack([0 * X[:, 0], np.sin(2 * X[:, 0])], axis=1)
+    y[::7, 1] += 3.0
+    fitted = robust.fit(
+        features.Linear(jnp.zeros(1)), 1.0, jnp.asarray(X), jnp.asarray(y),
+        loss="huber", threshold=0.3, max_steps=k,
+    )  # fmt: skip
+
+    def objective(p):
+        size = np.abs(y[:, 1] - X @ p[:1] - p[1])
+        loss = np.where(size <= 0.3, size**2, 0.6 * size - 0.09)
+        return p[0] ** 2 / 2 + loss.sum() / 2
+
+    model = fitted.expansion(jnp.asarray([[0.0], [1.0]]))[:, 1]
+    found = objective(np.array([float(model[1] - model[0]), float(model[0])]))
+    best = minimize(objective, np.zeros(2), method="Nelder-Mead", options={"xatol": 1e-9}).fun
+    return [End(int(fitted.status), (found / best - 1) / 1e-4)]
+
+
+def bowl(theta, centre):
+    return jnp.sum(jnp.square(theta - centre))
+
+
+def nelder_mead(k):
+    centre = jnp.asarray([0.3, 0.6])
+    box = jnp.zeros(2), jnp.ones(2)
+    state = simplex.init(jnp.full(2, 0.5), *box, tolerance=1e-4, max_evaluations=k)
+    for _ in range(k):
+        state = simplex.step(bowl, centre, state)
+    away = float(np.max(np.abs(np.asarray(state.best_theta) - np.asarray(centre))))
+    return [End(int(state.status), away / 1e-3)]
+
+
+def anneal(k):
+    """It has no tolerance: what was asked for is the number of evaluations."""
+    state = annealing.init(KEY, jnp.zeros(2), jnp.ones(2), max_evaluations=5 * k)
+    for done in range(k):
+        assert int(state.status) == RUNNING
+        assert int(state.evaluations) == 5 * done
+        state = annealing.step(bowl, jnp.asarray([0.3, 0.6]), state)
+    assert int(state.evaluations) == 5 * k
+    return [End(int(state.status), np.inf)]
+
+
+def lloyd(k):
+    X = rows(6, 60, 2)
+    found = k_means(KEY, jnp.asarray(X), 5, max_steps=k)
+    centres = np.asarray(found.centres)
+    nearest = np.argmin(np.square(X[:, None] - centres[None]).sum(-1), axis=1)
+    means = np.stack([X[nearest == j].mean(0) for j in range(5)])
+    return [End(int(found.status), float(np.max(np.abs(means - centres))) / 1e-12)]
+
+
+def entropy(k):
+    """The last sweep, of 8 steps of one trial, against the state a sweep before."""
+    X = rows(7, 60, 2)
+    h = np.array([0.5, 0.5])
+    options = {"bandwidth": jnp.asarray(h), "candidates": 1, "tolerance": 0.02}
+    now = renyi(KEY, jnp.asarray(X), 10, max_trials=8 * k, **options)
+    value = reference.entropy(X[np.asarray(now.indices)], h)
+    if k == 1:
+        return [End(int(now.status), np.inf)]
+    before = renyi(KEY, jnp.asarray(X), 10, max_trials=8 * (k - 1), **options)
+    gained = value - reference.entropy(X[np.asarray(before.indices)], h)
+    return [End(int(now.status), gained / 0.02 if before.trials < now.trials else 0.0)]
+
+
+def plug_in(k, cap):
+    """A cap on the way down to the root, or on its halvings, which are constants."""
+    x = rows(8, 40, 1)[:, 0]
+    usual = getattr(bandwidth, cap)
+    bandwidth._plug_in.clear_cache()
+    setattr(bandwidth, cap, min(k, usual))
+    try:
+        found = bandwidth.plug_in_bandwidth(jnp.asarray(x)[:, None], method="exact")
+    finally:
+        setattr(bandwidth, cap, usual)
+        bandwidth._plug_in.clear_cache()
+    wanted, _ = reference.plug_in(x)
+    return [End(int(found.status[0]), abs(float(found.h[0]) / wanted - 1) / 1e-8)]
+
+
+of_path = functools.partial(Solver, capped=COMPLETED)
+SOLVERS = {
+    "conjugate_gradients": Solver(cg, 12),
+    "conjugate_gradients, beyond precision": Solver(beyond_precision, 20, end=PRECISION_LOST),
+    "conjugate_gradients.iterates": of_path(cg_iterates, 12, fast=False),
+    "dual, by conjugate gradients": Solver(dual_by_cg, 32),
+    "matching_pursuit, steps": Solver(matching, 32),
+    "matching_pursuit, atoms": of_path(matching_atoms, 5, fast=False),
+    "scdp": of_path(conjugate, 5, fast=False),
+    "scdp, gain": of_path(functools.partial(conjugate, rule="gain"), 5, fast=False),
+    "scdpp": of_path(probabilistic, 7, fast=False),
+    "omp": of_path(orthogonal, 5, fast=False),
+    "stagewise_omp, stages": Solver(stagewise, 6, fast=False),
+    "lars": of_path(
+        functools.partial(least_angle, solve=pursuit.lars, cap="max_atoms"), 5, fast=False
+    ),
+    "lasso, atoms": of_path(
+        functools.partial(least_angle, solve=pursuit.lasso, cap="max_atoms"), 5, fast=False
+    ),
+    "lasso, steps": Solver(
+        functools.partial(least_angle, solve=pursuit.lasso, cap="max_steps"), 6, fast=False
+    ),
+    "scdp machine": of_path(functools.partial(scdp_machine, formed=True), 8, fast=False),
+    "scdp machine, on rows": of_path(functools.partial(scdp_machine, formed=False), 8, fast=False),
+    "spsvm, Newton": Solver(newton, 10, fast=False),
+    "robust, two outputs": Solver(huber, 40),
+    "simplex": Solver(nelder_mead, 70),
+    "annealing": of_path(anneal, 4, end=COMPLETED, fast=False),
+    "k_means": Solver(lloyd, 8),
+    "renyi": Solver(entropy, 12),
+    "plug_in_bandwidth, descent": Solver(functools.partial(plug_in, cap="_STEPS"), 12, fast=False),
+    "plug_in_bandwidth, halvings": Solver(functools.partial(plug_in, cap="_HALVINGS"), 48),
+}
+
+
+def check_cuts(solver, cuts):
+    for k in cuts:
+        ends = solver.cut(k)
+        for status, excess in ends:
+            assert status in (solver.capped, solver.end, CONVERGED), k
+            assert excess <= 1 or status != CONVERGED, (k, excess)
+        if k == cuts[0]:
+            assert solver.capped in {end.status for end in ends}
+    assert {solver.end} <= {end.status for end in ends} <= {solver.end, CONVERGED}
+
+
+@pytest.mark.parametrize("name", [name for name, solver in SOLVERS.items() if solver.fast])
+def test_what_is_cut_short_has_not_converged(name):
+    solver = SOLVERS[name]
+    check_cuts(solver, (1, solver.last))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SOLVERS)
+def test_what_is_cut_anywhere_has_not_converged(name):
+    solver = SOLVERS[name]
+    check_cuts(solver, range(1, solver.last + 1))
+
+
+# Pursuits where something is missing, infinite, or there twice: those of `A w = b`, of which
+# the last two see one system at a time, and those of `X w = y`.
+D = 4
+GREEDY = {
+    "matching_pursuit": functools.partial(pursuit.matching_pursuit, max_steps=3000),
+    "scdp": pursuit.scdp,
+    "scdpp": functools.partial(pursuit.scdpp, key=KEY, subset=3),
+}
+ANGLES = {"lars": pursuit.lars, "lasso": pursuit.lasso}
+ON_ROWS = {
+    "omp": pursuit.omp,
+    "stagewise_omp": functools.partial(pursuit.stagewise_omp, threshold=1e-3, max_stages=50),
+}
+
+
+class Case(NamedTuple):
+    A: np.ndarray
+    b: np.ndarray
+    X: np.ndarray
+    y: np.ndarray
+    ends: dict[str, int]
+
+
+def of_rows(X, y, b=None, **ends):
+    """A dictionary and its normal equations, or others on the right."""
+    return Case(X.T @ X, X.T @ y if b is None else b, X, y, ends)
+
+
+def expected(normal, angles=None, rows=None):
+    """Ends of pursuits of normal equations, of which angles may differ, and of those on rows."""
+    angles = normal if angles is None else angles
+    rows = normal if rows is None else rows
+    return {
+        **dict.fromkeys(GREEDY, normal),
+        **dict.fromkeys(ANGLES, angles),
+        **dict.fromkeys(ON_ROWS, rows),
+    }
+
+
+def degenerate():
+    """Cases with as many atoms allowed as there are."""
+    X, y = rows(10, 6, D), rows(11, 6, 1)[:, 0]
+    A, b = X.T @ X, X.T @ y
+    solved, nothing = expected(CONVERGED), 0 * X
+    # Nothing is left of b: that it has also as many atoms as were asked for is told where the
+    # residual is not looked at (scdpp), or is not zero (of y there is always something left).
+    full = solved | {"scdpp": COMPLETED, "omp": COMPLETED, "stagewise_omp": COMPLETED}
+    # b is not in the range of A. Greedy pursuits have left out what this precision takes for
+    # nothing; on the path of angles the correlations are not what they should be. On rows
+    # there is no such thing: least squares have been found.
+    outside = expected(TRUNCATED, PRECISION_LOST, CONVERGED)
+    missing, twice, same = X.copy(), X[:, [0, 0, 1, 1]], X[:, [0, 0, 0, 0]]
+    missing[:, 1] = 0
+    low_rank = X[:, :2] @ rows(12, 2, D)
+    hidden, negative = A.copy(), A - np.diag([0, 2 * A[1, 1], 0, 0])
+    hidden[1, 1] = 0  # with a row that is not
+    cases = {
+        "all is well": of_rows(X, y, **full),
+        "no matrix": of_rows(nothing, y, b, **outside),
+        "no target": of_rows(X, 0 * y, **solved),
+        "nothing at all": of_rows(nothing, 0 * y, **solved),
+        "an atom of no length": of_rows(missing, y, **solved),
+        "an atom of no length, wanted": of_rows(missing, y, b, **outside),
+        "atoms twice": of_rows(twice, y, **solved),
+        "one atom four times": of_rows(same, y, **solved),
+        "rank two": of_rows(low_rank, y, **solved),
+        # Matching pursuit goes on for ever, between atoms that contradict each other.
+        "rank two, b outside": of_rows(
+            low_rank, y, b, **(outside | {"matching_pursuit": EXHAUSTED})
+        ),
+    }
+    indefinite = expected(INDEFINITE, rows=COMPLETED)
+    for name, matrix in (
+        ("an atom of no length with products", hidden),
+        ("an eigenvalue below zero", A - 1.5 * np.linalg.eigvalsh(A)[0] * np.eye(D)),
+        ("a diagonal below zero", negative),
+        ("all below zero", -A),
+    ):
+        cases[name] = Case(matrix, b, X, y, indefinite)
+    # Matching pursuit looks at pairs of atoms only, and never comes to an end.
+    below = cases["an eigenvalue below zero"]
+    cases["an eigenvalue below zero"] = below._replace(
+        ends=indefinite | {"matching_pursuit": EXHAUSTED}
+    )
+    for value in (np.inf, -np.inf, np.nan):
+        for i in range(D):
+            wrong, target = b.copy(), y.copy()
+            wrong[i] = target[i] = value
+            cases[f"{value} in b and y, {i}"] = Case(A, wrong, X, target, expected(NOT_FINITE))
+            for j in range(i + 1):
+                matrix, dictionary = A.copy(), X.copy()
+                matrix[i, j] = matrix[j, i] = dictionary[i, j] = value
+                cases[f"{value} in A and X, {i} {j}"] = Case(
+                    matrix, b, dictionary, y, expected(NOT_FINITE)
+                )
+    return cases
+
+
+CASES = degenerate()
+
+
+def check_ends(name, statuses):
+    """The statuses of all cases, in their order."""
+    told = {case: int(code) for case, code in zip(CASES, statuses, strict=True)}
+    assert told == {case: CASES[case].ends[name] for case in CASES}
+
+
+def stacked(field, dtype):
+    return jnp.asarray(np.stack([getattr(case, field) for case in CASES.values()]), dtype)
+
+
+def test_degenerate_batches_end_as_they_should(dtype):
+    A, b, X, y = (stacked(field, dtype) for field in ("A", "b", "X", "y"))
+    for name, solve in GREEDY.items():
+        check_ends(name, solve(A, b, max_atoms=D).status)
+    for name, solve in ON_ROWS.items():
+        check_ends(name, solve(X, y, max_atoms=D).status)
+    for name, solve in ANGLES.items():
+        check_ends(name, [solve(*system, max_atoms=D).status for system in zip(A, b, strict=True)])
+
+
+@pytest.mark.slow
+def test_degenerate_systems_alone_end_as_in_a_batch(dtype):
+    A, b, X, y = (stacked(field, dtype) for field in ("A", "b", "X", "y"))
+    for name, solve in GREEDY.items():
+        check_ends(name, [solve(*one, max_atoms=D).status for one in zip(A, b, strict=True)])
+    for name, solve in ON_ROWS.items():
+        check_ends(name, [solve(*one, max_atoms=D).status for one in zip(X, y, strict=True)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_a_path_that_does_not_say_so_has_not_met_what_is_not_finite(value):
+    """Two of four atoms: what lies off the path and off the diagonal may be anything."""
+    X, y = rows(10, 6, D), rows(11, 6, 1)[:, 0]
+    A, b = X.T @ X, X.T @ y
+    met = 0
+    for name, solve in (GREEDY | ANGLES).items():
+        usual = solve(A, b, max_atoms=2)
+        assert int(usual.status) == COMPLETED
+        for i in range(D):
+            for j in range(i + 1):
+                matrix = A.copy()
+                matrix[i, j] = matrix[j, i] = value
+                path = solve(matrix, b, max_atoms=2)
+                if int(path.status) == NOT_FINITE:
+                    met += 1
+                    continue
+                assert int(path.status) == COMPLETED, (name, i, j)
+                assert i != j
+                np.testing.assert_array_equal(path.coefficients, usual.coefficients)
+    assert met > 5 * D
+
+
+@pytest.mark.slow
+def test_one_atom():
+    x, y = rows(10, 6, 1), rows(11, 6, 1)[:, 0]
+    for a, b, normal in ((x.T @ x, x.T @ y, CONVERGED), (0 * x[:1], x.T @ y, TRUNCATED)):
+        for name, solve in GREEDY.items():
+            options = {"subset": 1} if name == "scdpp" else {}
+            end = COMPLETED if name == "scdpp" and normal == CONVERGED else normal
+            assert int(solve(a, b, max_atoms=1, **options).status) == end
+        for solve in ANGLES.values():
+            end = CONVERGED if normal == CONVERGED else PRECISION_LOST
+            assert int(solve(a, b, max_atoms=1).status) == end
+    for solve in ON_ROWS.values():
+        assert int(solve(x, y, max_atoms=1).status) == COMPLETED
+        assert int(solve(x, 3 * x[:, 0], max_atoms=1).status) == CONVERGED
+        assert int(solve(0 * x, y, max_atoms=1).status) == CONVERGED
