@@ -137,6 +137,21 @@ def as_float(x: ArrayLike) -> Array:
     return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.result_type(float))
 
 
+def only_present(
+    X: Float[Array, "n d"], y: Float[Array, "n *c"], w: Float[Array, " n"]
+) -> tuple[Float[Array, "n d"], Float[Array, "n *c"]]:
+    """Inputs and targets, in which rows without weight are copies of one with weight, of target 0.
+
+    Such rows may hold anything: 0 times NaN is NaN, and a huge point moves the centre of distances.
+    """
+    # Another block or device may have all the rows with weight.
+    heaviest = X[jnp.argmax(w)]
+    stand_in = jnp.where(jnp.isfinite(heaviest), heaviest, 0)
+    X = jnp.where((w > 0)[:, None], X, stand_in[None, :])
+    present = (w > 0).reshape(-1, *[1] * (y.ndim - 1))
+    return X, jnp.where(present, y, jnp.zeros_like(y))
+
+
 def like(value: ArrayLike, x: Array) -> Scalar:
     """`value` (a Python or array scalar) in the dtype of `x`, so that nothing is promoted."""
     return jnp.asarray(value, dtype=x.dtype)

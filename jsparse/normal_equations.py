@@ -12,7 +12,7 @@ from jaxtyping import Array, ArrayLike, Float, Int
 
 from ._blocks import rows_in_block, sum_row_blocks
 from ._mesh import sum_over_rows
-from ._numerics import dot, dot_over_rows, like, sum_of_parts
+from ._numerics import dot, dot_over_rows, like, only_present, sum_of_parts
 from ._types import ScalarLike
 from .features import FeatureMap
 from .solvers.ridge import Ridge, ridge
@@ -281,13 +281,7 @@ def _sums(
     y: Float[Array, "n *c"],
     w: Float[Array, " n"],
 ) -> NormalEquations:
-    # Rows without weight may hold anything; a row with weight stands in for them. Another block or
-    # device may have all the rows with weight.
-    heaviest = X[jnp.argmax(w)]
-    stand_in = jnp.where(jnp.isfinite(heaviest), heaviest, 0)
-    X = jnp.where((w > 0)[:, None], X, stand_in[None, :])
-    present = (w > 0).reshape(-1, *[1] * (y.ndim - 1))
-    y = jnp.where(present, y, jnp.zeros_like(y))
+    X, y = only_present(X, y, w)
     # One product gives all three sums over features, and reads them once.
     phi, targets = feature_map(X), y.reshape(y.shape[0], -1)
     extended = jnp.concatenate([phi, targets, jnp.ones_like(w)[:, None]], axis=1) * w[:, None]

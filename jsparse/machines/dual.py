@@ -8,7 +8,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .._blocks import map_row_blocks, rows_in_block
-from .._numerics import as_float, dot, dot_over_rows, epsilon, like, rank_cutoff
+from .._numerics import (
+    as_float,
+    dot,
+    dot_over_rows,
+    epsilon,
+    like,
+    only_present,
+    rank_cutoff,
+)
 from .._status import NOT_FINITE, status_of
 from .._types import ScalarLike
 from ..expansion import KernelExpansion
@@ -61,7 +69,8 @@ def fit(
         C: weight of the data-fit term, positive.
         X: inputs, shape `n d`.
         y: targets, shape `n`, or `n c` for several at once.
-        weights: row weights, shape `n`, at least 0; weight 0 is as if the row were not there.
+        weights: row weights, shape `n`, at least 0; weight 0 is as if the row were not there, and
+            its prototype is a copy of another's, of coefficient 0.
         method: "auto" takes Cholesky up to `DENSE_ROWS` rows.
         tolerance: conjugate gradients stop at this relative residual; by default the square root
             of the dtype's epsilon times 0.1.
@@ -88,7 +97,11 @@ def fit(
             f"method: expected 'auto', 'cholesky' or 'conjugate_gradients', got {method!r}"
         )
     n = X.shape[0]
-    w = jnp.ones(n, X.dtype) if weights is None else weights
+    if weights is None:
+        w = jnp.ones(n, X.dtype)
+    else:
+        w = weights
+        X, y = only_present(X, y, w)
     if method == "cholesky" or (method == "auto" and n <= DENSE_ROWS):
         return _by_cholesky(kernel, like(C, X), X, y, w)
     tol = 0.1 * epsilon(X.dtype) ** 0.5 if tolerance is None else tolerance
@@ -131,7 +144,11 @@ def fit_classes(
     targets = jnp.asarray(code.matrix, X.dtype)[labels]
     if code.shares_all_rows and jnp.ndim(C) == 0:
         return fit(kernel, C, X, targets, weights, method=method)
-    w = jnp.ones(len(X), X.dtype) if weights is None else weights
+    if weights is None:
+        w = jnp.ones(len(X), X.dtype)
+    else:
+        w = as_float(weights).astype(X.dtype)
+        X, _ = only_present(X, targets, w)
     each = jnp.broadcast_to(jnp.asarray(C, X.dtype), targets.shape[1:])
     fits = [
         fit(kernel, each[j], X, targets[:, j], w * jnp.abs(targets[:, j]), method=method)
@@ -172,8 +189,13 @@ def leave_one_out(
     Memory `n x n`. Pure; differentiable in everything but the shapes, in both modes.
     """
     n, s = X.shape[0], C.shape[0]
+    rows = X
+    if weights is None:
+        root = jnp.ones((n, 1), X.dtype)
+    else:
+        root = jnp.sqrt(weights)[:, None]
+        X, y = only_present(X, y, weights)
     targets = y.reshape(n, -1)
-    root = jnp.sqrt(jnp.ones(n, X.dtype) if weights is None else weights)[:, None]
     K = kernel.gram(X)
     centred = spectrum(root * K * root.T)
     shifts = 1 / C
@@ -185,11 +207,12 @@ def leave_one_out(
     own = inverse_diagonal(centred, shifts)[:, :, None] - jnp.square(t) / dot(root.T[None], t)
     kept = root[None] > 0
     residual = g / (jnp.where(kept, root[None], 1) * own)
-    # A row of weight zero is in no model.
-    fitted = dot(K[None], root[None] * g) + b[:, None, :]
-    predictions = jnp.where(kept, targets[None] - residual, fitted)
-    own = own[:, :, 0] * shifts[:, None]
+    predictions = targets[None] - residual
     finite = jnp.all(jnp.isfinite(predictions), axis=(1, 2))
+    if weights is not None:  # a row of weight zero is in no model
+        fitted = dot(kernel.cross_gram(rows, X)[None], root[None] * g) + b[:, None, :]
+        predictions = jnp.where(kept, predictions, fitted)
+    own = own[:, :, 0] * shifts[:, None]
     lost = (shifts < rank_cutoff(centred.values[-1])) | jnp.any(own < 32 * epsilon(X.dtype), axis=1)
     return predictions.reshape(s, n, *y.shape[1:]), status_of(~finite, lost)
 

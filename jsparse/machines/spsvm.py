@@ -9,7 +9,7 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float, Int
 
-from .._numerics import as_float, dot, epsilon, is_concrete, like
+from .._numerics import as_float, dot, epsilon, is_concrete, like, only_present
 from .._status import (
     COMPLETED,
     CONVERGED,
@@ -153,6 +153,7 @@ def _fit(
     growth: float,
     max_steps: int,
 ) -> SparsePath:
+    X, y = only_present(X, y, w)
     k, n, M, dtype = max_prototypes, len(X), len(candidates), X.dtype
     eps, least = epsilon(dtype), float(jnp.finfo(dtype).tiny)
 

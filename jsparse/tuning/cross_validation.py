@@ -1,7 +1,6 @@
 """Fast v-fold cross-validation for a whole vector of `C`."""
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
@@ -42,7 +41,7 @@ class CrossValidation(NamedTuple):
     """Out-of-fold errors and predictions of a ridge machine for every `C`."""
 
     scores: Float[Array, " s"]  # mean loss over all rows, weighted
-    fold_scores: Float[Array, "s v"]  # mean loss within each fold
+    fold_scores: Float[Array, "s v"]  # mean loss within each fold, NaN for one without weight
     predictions: Float[Array, "s n *c"]  # of each row by the model that has not seen its fold
     status: Int[Array, " s"]  # the worst over folds
 
@@ -207,7 +206,10 @@ def _cross_validate(
 ) -> CrossValidation:
     n = X.shape[0]
     w = jnp.ones(n, X.dtype) if weights is None else weights
-    targets = y.reshape(n, -1) if code is None else jnp.asarray(code.matrix)[y]
+    if code is None:
+        targets = jnp.where((w > 0)[:, None], y.reshape(n, -1), 0)
+    else:
+        targets = jnp.asarray(code.matrix)[y]
     rows = Rows(
         X=folds.gather(X),
         y=folds.gather(targets),
@@ -264,18 +266,29 @@ def score(
     loss_of, predictions, status = spread(all_folds, mesh, *axes)(*parts)
     lost = jnp.where(feature_map.unresolved(C, way.energy), TRUNCATED, CONVERGED)
     status = jnp.maximum(jnp.max(status, axis=0), lost.astype(jnp.int32))
-    fold_loss = jnp.sum(rows.w[:, :, None] * loss_of, axis=1).T
-    fold_weight = jnp.sum(rows.w, axis=1)[None, :]
+    w = rows.w[:, :, None]
+    fold_loss = jnp.sum(jnp.where(w > 0, w * loss_of, 0), axis=1).T
     scores = jnp.sum(fold_loss, axis=1) / jnp.sum(rows.w)
-    return scores, fold_loss / jnp.where(fold_weight > 0, fold_weight, 1), predictions, status
+    return scores, mean_of_folds(fold_loss, jnp.sum(rows.w, axis=1)), predictions, status
+
+
+def mean_of_folds(
+    fold_loss: Float[Array, "s v *k"], fold_weight: Float[Array, " v"]
+) -> Float[Array, "s v *k"]:
+    """Mean loss within each fold from its sum; NaN where no row of it has weight."""
+    weight = fold_weight.reshape(1, -1, *[1] * (fold_loss.ndim - 2))
+    return jnp.where(weight > 0, fold_loss / jnp.where(weight > 0, weight, 1), jnp.nan)
 
 
 def standard_error(fold_scores: Float[Array, "s v"]) -> Float[Array, " s"]:
-    """Of a score, from its spread over the folds, which count alike; NaN for a single one."""
-    v = fold_scores.shape[1]
-    if v == 1:
-        return jnp.full(fold_scores.shape[:1], jnp.nan, fold_scores.dtype)
-    return jnp.std(fold_scores, axis=1, ddof=1) / math.sqrt(v)
+    """Of a score, from its spread over the folds, which count alike; NaN for a single one.
+
+    Folds whose score is NaN have no rows with weight, and do not count.
+    """
+    count = jnp.sum(~jnp.isnan(fold_scores), axis=1).astype(fold_scores.dtype)
+    mean = jnp.nansum(fold_scores, axis=1) / count
+    squares = jnp.nansum(jnp.square(fold_scores - mean[:, None]), axis=1)
+    return jnp.sqrt(squares / (count - 1) / count)
 
 
 def losses(

@@ -34,7 +34,7 @@ def leave_one_out(
     w = jnp.ones(n, X.dtype) if weights is None else weights
     targets = y.reshape(n, -1) if code is None else jnp.asarray(code.matrix, X.dtype)[y]
     if code is None or code.shares_all_rows:
-        predictions, status = dual.leave_one_out(kernel, C, X, targets, w)
+        predictions, status = dual.leave_one_out(kernel, C, X, targets, weights)
     else:
 
         def one(target: Float[Array, " n"]) -> tuple[Array, Array]:
@@ -44,8 +44,9 @@ def leave_one_out(
         predictions, status = jnp.moveaxis(predictions, 0, -1), jnp.max(status, axis=0)
     rows = Rows(X, targets, w, None if code is None else y)
     loss = losses(metric, decoding, code, rows, jnp.moveaxis(predictions, 0, 1)).T
+    loss = jnp.where(w[None, :] > 0, loss, jnp.nan)
     return CrossValidation(
-        scores=jnp.sum(w[None, :] * loss, axis=1) / jnp.sum(w),
+        scores=jnp.sum(jnp.where(w[None, :] > 0, w[None, :] * loss, 0), axis=1) / jnp.sum(w),
         fold_scores=loss,
         predictions=predictions.reshape(s, n, *(y.shape[1:] if code is None else (-1,))),
         status=status,

@@ -173,6 +173,7 @@ def by_refitting(
     n, c, s = v * r, rows.y.shape[-1], C.shape[0]
     Phi = map_row_blocks(feature_map, rows.X.reshape(n, d), rows_in_block(block_rows))
     y, w = rows.y.reshape(n, c), rows.w.reshape(n)
+    Phi = jnp.where((w > 0)[:, None], Phi, 0)  # other rows may hold anything
     fold_of = jnp.repeat(jnp.arange(v), r)
     tolerance = jnp.asarray(max(1e-6, 8 * epsilon(Phi.dtype)), Phi.dtype)
 
@@ -256,8 +257,11 @@ def _remove(shared: Removal, fold: tuple[Rows, None]) -> Predicted:
 
     fitted = dot(phi[None], full.weights) + full.intercept[:, None, :]
     error = rows.y[None] - fitted
+    # Rows without weight may hold anything: they are predicted, but no other by them.
+    present = (rows.w > 0)[None, :, None]
     root = jnp.sqrt(rows.w)[None, :, None]
-    scaled = root * hat * jnp.swapaxes(root, 1, 2)
+    hat = jnp.where(jnp.swapaxes(present, 1, 2), hat, 0)
+    scaled = jnp.where(present, root * hat * jnp.swapaxes(root, 1, 2), 0)
 
     def without(of: tuple[Array, Array]) -> tuple[Float[Array, "r c"], Float[Array, ""]]:
         scaled, error = of
@@ -268,13 +272,15 @@ def _remove(shared: Removal, fold: tuple[Rows, None]) -> Predicted:
         solved = solved + jax.scipy.linalg.cho_solve((factor, True), rest)
         return solved, jnp.min(jnp.diagonal(factor))
 
+    pulled = jnp.where(present, root * error, 0)
     # On a CPU one after another: batches of triangular solves, of two threads or devices, may wait
     # for each other for ever (see `each_alone`).
-    solved, pivots = jax.lax.map(without, (scaled, root * error), batch_size=systems_at_once())
+    solved, pivots = jax.lax.map(without, (scaled, pulled), batch_size=systems_at_once())
     out = error + dot(hat, root * solved)
     predictions = jnp.swapaxes(rows.y[None] - out, 0, 1)
     # A pivot 1 - h at the level of rounding: the fold's rows are interpolated, and what the
     # model without them says is not in these numbers any more.
     lost = jnp.square(pivots) < 16 * noise
-    failed = ~jnp.all(jnp.isfinite(predictions), axis=(0, 2))
+    finite = jnp.isfinite(predictions) | ~jnp.swapaxes(present, 0, 1)
+    failed = ~jnp.all(finite, axis=(0, 2))
     return predictions, jnp.maximum(status_of(failed, lost), full.status)

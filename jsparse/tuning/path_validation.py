@@ -9,13 +9,13 @@ from jaxtyping import Array, Float, Int
 
 from .._blocks import systems_at_once
 from .._numerics import dot
-from .._types import Key
+from .._types import Key, ScalarLike
 from ..kernels import Kernel
 from ..machines.scdp_system import NU, candidate_columns, intercept_path, select
 from ..multiclass import Code, Decoding
 from ..normal_equations import NormalEquations, accumulate_folds
 from ..pursuit.path import Path
-from .cross_validation import losses
+from .cross_validation import losses, mean_of_folds
 from .folds import Folds
 from .out_of_fold import Rows
 
@@ -24,7 +24,7 @@ class PathValidation(NamedTuple):
     """Out-of-fold errors with 1, 2, .. k prototypes, for every `C`."""
 
     scores: Float[Array, "s k"]  # mean loss over all rows, weighted
-    fold_scores: Float[Array, "s v k"]  # mean loss within each fold
+    fold_scores: Float[Array, "s v k"]  # mean loss within each fold, NaN for one without weight
     predictions: Float[Array, "s n l"] | None  # by machines of the size asked for
     status: Int[Array, " s"]  # the worst over folds
 
@@ -44,7 +44,7 @@ def cross_validate_path(
     *,
     max_prototypes: int,
     metric: str = "mse",
-    nu: float = NU,
+    nu: ScalarLike = NU,
     code: Code | None = None,
     decoding: Decoding = "loss",
     separate: bool = False,
@@ -125,7 +125,8 @@ def cross_validate_path(
             values = jnp.moveaxis(each, 1, -1)
         loss = jax.vmap(lambda fold, f: losses(metric, decoding, code, fold, f))(fold, values)
         kept = None if size is None else jnp.take(values, size - 1, axis=2)
-        return jnp.sum(fold.w[:, :, None] * loss, axis=1), jnp.max(path.status), kept
+        w = fold.w[:, :, None]
+        return jnp.sum(jnp.where(w > 0, w * loss, 0), axis=1), jnp.max(path.status), kept
 
     def groups(a: Array) -> Array:
         return a.reshape(v // together, together, *a.shape[1:])
@@ -139,13 +140,12 @@ def cross_validate_path(
 
     fold_loss, status, kept = jax.lax.map(at, tuple(a.reshape(-1) for a in grid))
     fold_loss = fold_loss.reshape(s, v, -1)
-    fold_weight = jnp.sum(rows.w, axis=1)[None, :, None]
     if kept is not None:  # (s groups) g r l
         kept = kept.reshape(s, v, *kept.shape[2:])
         kept = jax.vmap(lambda values: folds.scatter(values, n))(kept)
     return PathValidation(
         scores=jnp.sum(fold_loss, axis=1) / jnp.sum(rows.w),
-        fold_scores=fold_loss / jnp.where(fold_weight > 0, fold_weight, 1),
+        fold_scores=mean_of_folds(fold_loss, jnp.sum(rows.w, axis=1)),
         predictions=kept,
         status=jnp.max(status.reshape(s, -1), axis=1),
     )
