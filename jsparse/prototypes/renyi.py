@@ -94,8 +94,8 @@ def renyi(
         X: inputs, shape `n d`.
         m: number of prototypes.
         bandwidth: h, the diagonal of D, shape `d`, in the units of the columns; a column with
-            h = 0 is left out. By default `plug_in_bandwidth(X)`; `bandwidth.rule` in the result
-            says where that had to fall back.
+            h = 0 is left out. By default `plug_in_bandwidth` of the rows with weight;
+            `bandwidth.rule` in the result says where that had to fall back.
         labels: class of every row, of any type, shape `n`, not traced: every class then gets its
             share of the prototypes (`allocate`), swaps stay within a class, and the entropy is
             that of the joint density of input and class, so that each class spreads on its own.
@@ -118,7 +118,8 @@ def renyi(
         )
     if is_concrete(tolerance) and not np.asarray(tolerance) >= 0:
         raise ValueError(f"tolerance: expected at least 0, got {tolerance}")
-    used = _bandwidth(bandwidth, X)
+    present = X if weights is None else _present(X, positive_weights(weights, n))
+    used = _bandwidth(bandwidth, present)
     key_start, key_run = jax.random.split(key)
     chances = None
     if weights is not None:
@@ -338,6 +339,11 @@ def _argmax(values: Float[Array, " m"]) -> Int[Array, ""]:
     m = values.shape[0]
     at_top = jnp.where(values == jnp.max(values), jnp.arange(m, dtype=jnp.int32), m - 1)
     return jnp.min(at_top)
+
+
+def _present(X: Float[Array, "n d"], w: Float[np.ndarray, " n"]) -> Float[Array, "p d"]:
+    """The rows with weight."""
+    return X if np.all(w > 0) else X[np.flatnonzero(w)]
 
 
 def _bandwidth(bandwidth: Bandwidth | Array | None, X: Float[Array, "n d"]) -> Bandwidth:
