@@ -304,6 +304,10 @@ def check_problem(
     """Raise a `ValueError` that says what was expected and what came; values only if concrete."""
     if X.ndim != 2 or X.shape[0] == 0:
         raise ValueError(f"X: expected shape (n, d) with at least one row, got {X.shape}")
+    if X.dtype not in (jnp.float32, jnp.float64):
+        raise ValueError(
+            f"X: expected numbers of 32 or 64 bits, which alone can be solved with, got {X.dtype}"
+        )
     n = X.shape[0]
     if y.shape[:1] != (n,):
         raise ValueError(f"y: expected {n} rows, as many as X, got shape {y.shape}")
