@@ -1,0 +1,757 @@
+"""All that learns from rows, behind one face: a problem goes in, what is said of rows comes out.
+
+A learner joins every relation of `test_relations.py` by being in `PURE` or `TRAINERS`.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+import jsparse
+from jsparse import estimators, pursuit
+from jsparse.data.streams import ArrayStream
+from jsparse.features import Linear, Nystroem
+from jsparse.kernels import RBF
+from jsparse.machines import dual, fixed_size, robust, scdp, spsvm
+from jsparse.multiclass import accumulate_code, decode, output_code
+from jsparse.normal_equations import accumulate, accumulate_batches
+from jsparse.tuning.cross_validation import cross_validate
+from jsparse.tuning.folds import Folds
+from jsparse.tuning.leave_one_out import leave_one_out
+from jsparse.tuning.path_validation import cross_validate_path
+
+SIZE = 4  # of paths
+CLASSES = 3
+KEY = jax.random.key(0)
+
+
+class Problem(NamedTuple):
+    """Rows, and all that a learner may be told besides."""
+
+    X: Any  # n d
+    y: Any  # n 2, real targets
+    label: Any  # n, class numbers; for what trains, labels of any type
+    w: Any  # n
+    Z: Any  # m d, prototypes or candidates
+    new: Any  # q d, rows to be predicted
+    folds: Any  # v r, row numbers
+    C: Any  # ()
+    lengthscale: Any  # d
+    unit: Any  # (), of the targets: for what a learner is told in that unit
+
+
+class Outcome(NamedTuple):
+    """What a learner says; None where it says nothing."""
+
+    values: Any  # .. q c, of the machine at `new`
+    rows: Any = None  # .. n c, of each row by a machine that has not seen it
+    scores: Any = None  # ..
+    decisions: Any = None  # q, labels
+    status: Any = 0
+
+
+Learn = Callable[[Problem], Outcome]
+
+
+class Learner(NamedTuple):
+    """A learner under its name, and how it differs from the others by its definition."""
+
+    name: str  # the public function, and after a colon which way of it
+    learn: Learn
+    targets: str = "real"  # or "sign", or "class"
+    power: int = 0  # targets times a ask for C times a ** power
+    metric: int = 2  # scores go with targets to that power
+    scheme: str | None = None  # of the code whose problems the values are of
+    digits: float = 1.0  # its error in units of that of the others
+    standardises: bool = False
+    without: Mapping[str, str] = {}
+    ways: Mapping[str, Learn] = {}
+    slow: bool = False  # much as another learner
+
+
+def grid(p: Problem):
+    return p.C * jnp.asarray([0.1, 1.0], p.X.dtype)
+
+
+def both(p: Problem):
+    return p.y
+
+
+def first(p: Problem):
+    return p.y[:, 0]
+
+
+def sign(p: Problem):
+    return jnp.where(p.label == 1, 1, -1).astype(p.X.dtype)
+
+
+def nystroem(p: Problem):
+    return Nystroem(RBF(p.lengthscale), p.Z)
+
+
+def linear(p: Problem):
+    return Linear(jnp.mean(p.Z, axis=0))
+
+
+def folds_of(p: Problem) -> Folds:
+    return Folds(jnp.asarray(p.folds), jnp.ones(p.folds.shape, bool))
+
+
+def one_device() -> Mesh:
+    return Mesh(np.array(jax.devices()[:1]), ("rows",))
+
+
+def said(p: Problem, fitted, code=None) -> Outcome:
+    values = fitted.expansion(p.new)
+    decisions = None
+    if code is not None:
+        decisions = decode(jnp.asarray(code.matrix, values.dtype), values)
+    return Outcome(values, decisions=decisions, status=fitted.status)
+
+
+# Machines.
+
+
+def fixed(**options) -> Learn:
+    return lambda p: said(p, fixed_size.fit(RBF(p.lengthscale), p.Z, p.C, p.X, p.y, p.w, **options))
+
+
+def fixed_on_mesh(p: Problem) -> Outcome:
+    return fixed(mesh=one_device())(p)
+
+
+def summed(p: Problem) -> Outcome:
+    phi = nystroem(p)
+    return said(p, fixed_size.solve(phi, accumulate(phi, p.X, p.y, p.w), p.C))
+
+
+def in_batches(p: Problem) -> Outcome:
+    phi = nystroem(p)
+    parts = np.split(np.arange(len(p.X)), [7, 14])
+    sums = accumulate_batches(
+        phi, [tuple(np.asarray(a)[i] for a in (p.X, p.y, p.w)) for i in parts]
+    )
+    return said(p, fixed_size.solve(phi, sums, p.C))
+
+
+def added(p: Problem) -> Outcome:
+    phi, n = nystroem(p), 10
+    sums = accumulate(phi, p.X[:n], p.y[:n], p.w[:n]) + accumulate(phi, p.X[n:], p.y[n:], p.w[n:])
+    return said(p, fixed_size.solve(phi, sums, p.C))
+
+
+def of_features(phi, **options) -> Learn:
+    return lambda p: said(p, fixed_size.fit_features(phi(p), p.C, p.X, p.y, p.w, **options))
+
+
+def coded(scheme: str, *, mesh: bool = False) -> Learn:
+    code = output_code(scheme, CLASSES)
+
+    def learn(p: Problem) -> Outcome:
+        where = one_device() if mesh else None
+        fitted = fixed_size.fit_classes(nystroem(p), p.C, p.X, p.label, code, p.w, mesh=where)
+        return said(p, fitted, code)
+
+    return learn
+
+
+def coded_sums(scheme: str) -> Learn:
+    code = output_code(scheme, CLASSES)
+
+    def learn(p: Problem) -> Outcome:
+        phi, own = nystroem(p), code.astype(p.X.dtype)
+        sums = accumulate_code(own, phi, p.X, p.label, p.w)
+        return said(p, fixed_size.solve(phi, sums, p.C, own), own)
+
+    return learn
+
+
+def by_gradients(p: Problem) -> Outcome:
+    tolerance = 100 * float(jnp.finfo(p.X.dtype).eps)
+    options = {"method": "conjugate_gradients", "landmarks": 5, "block_rows": 10}
+    return in_the_dual(**options, tolerance=tolerance)(p)
+
+
+def in_the_dual(**options) -> Learn:
+    return lambda p: said(p, dual.fit(RBF(p.lengthscale), p.C, p.X, p.y, p.w, **options))
+
+
+def coded_in_the_dual(scheme: str) -> Learn:
+    code = output_code(scheme, CLASSES)
+    return lambda p: said(
+        p, dual.fit_classes(RBF(p.lengthscale), p.C, p.X, p.label, code, p.w), code
+    )
+
+
+def without_each_row(p: Problem) -> Outcome:
+    values, status = dual.leave_one_out(RBF(p.lengthscale), grid(p), p.X, p.y, p.w)
+    return Outcome(values[:, :0], values, status=status)
+
+
+def robustly(loss: str, *, told: bool = False) -> Learn:
+    def learn(p: Problem) -> Outcome:
+        threshold = 0.3 * p.unit if told else None
+        return said(p, robust.fit(nystroem(p), p.C, p.X, p.y, p.w, loss=loss, threshold=threshold))
+
+    return learn
+
+
+def on_path(p: Problem, path) -> Outcome:
+    """Values of all machines on it, the intercepts included."""
+    support = jnp.maximum(path.support, 0)
+    columns = RBF(p.lengthscale).cross_gram(p.new, p.Z)
+    if support.ndim == 1:
+        coefficients = path.coefficients.reshape(SIZE, SIZE, -1)
+        values = jnp.einsum("qj,kjc->kqc", columns[:, support], coefficients)
+        return Outcome(values + path.intercepts.reshape(SIZE, 1, -1), status=path.status)
+    columns = jnp.swapaxes(columns[:, support], 0, 1)
+    values = jnp.einsum("cqj,ckj->kqc", columns, path.coefficients)
+    return Outcome(values + path.intercepts.T[:, None], status=path.status)
+
+
+def sparse(**options) -> Learn:
+    given = {"max_prototypes": SIZE, "nu": 0.0, **options}
+    return lambda p: on_path(p, scdp.fit(RBF(p.lengthscale), p.Z, p.C, p.X, p.y, p.w, **given))
+
+
+def sparse_svm(p: Problem) -> Outcome:
+    options = {"key": KEY, "max_prototypes": SIZE}
+    return on_path(p, spsvm.fit(RBF(p.lengthscale), p.Z, p.C, p.X, sign(p), p.w, **options))
+
+
+# Validation.
+
+
+def of_rows(p: Problem, found) -> Outcome:
+    rows = found.predictions.reshape(*found.predictions.shape[:2], -1)
+    return Outcome(rows[:, :0], rows, found.scores, None, found.status)
+
+
+def validated(phi=nystroem, targets=both, scheme=None, *, mesh=False, **options) -> Learn:
+    code = None if scheme is None else output_code(scheme, CLASSES)
+
+    def learn(p: Problem) -> Outcome:
+        y = p.label if code is not None else targets(p)
+        where = one_device() if mesh else None
+        found = cross_validate(
+            phi(p), grid(p), p.X, y, folds_of(p), p.w, code=code, mesh=where, **options
+        )
+        return of_rows(p, found)
+
+    return learn
+
+
+def left_out(targets=both, scheme=None, **options) -> Learn:
+    code = None if scheme is None else output_code(scheme, CLASSES)
+
+    def learn(p: Problem) -> Outcome:
+        y = p.label if code is not None else targets(p)
+        found = leave_one_out(RBF(p.lengthscale), grid(p), p.X, y, p.w, code=code, **options)
+        return of_rows(p, found)
+
+    return learn
+
+
+def validated_path(scheme=None, **options) -> Learn:
+    code = None if scheme is None else output_code(scheme, CLASSES)
+
+    def learn(p: Problem) -> Outcome:
+        own = None if code is None else code.astype(p.X.dtype)
+        found = cross_validate_path(
+            RBF(p.lengthscale),
+            p.Z,
+            grid(p),
+            p.X,
+            first(p) if code is None else p.label,
+            folds_of(p),
+            p.w,
+            code=own,
+            nu=0.0,
+            max_prototypes=SIZE,
+            size=jnp.asarray(SIZE, jnp.int32),
+            **options,
+        )
+        return of_rows(p, found)
+
+    return learn
+
+
+# Pursuits.
+
+
+def pursued(run, *, on_rows: bool = False, batched: bool = False) -> Learn:
+    """A dictionary of kernel columns, in rows times the roots of their weights."""
+
+    def learn(p: Problem) -> Outcome:
+        here = (p.w > 0)[:, None]
+        root = jnp.sqrt(p.w)[:, None]
+        kernel = RBF(p.lengthscale)
+        D = root * kernel.cross_gram(jnp.where(here, p.X, p.Z[:1]), p.Z)
+        y = jnp.where(here, root * p.y, 0)
+        columns = kernel.cross_gram(p.new, p.Z)
+        if run in CORNERS:
+            y = y[:, 0]
+        A, b = (D, y) if on_rows else (D.T @ D, D.T @ y)
+        if batched:
+            path = run(jnp.stack([2 * A, A]), jnp.stack([b[::-1], b]))
+            path = jax.tree.map(lambda a: a[1], path)
+        else:
+            path = run(A, b)
+        if run in CORNERS:
+            values = (path.coefficients @ columns.T)[:, :, None]
+            return Outcome(values, scores=path.penalty, status=path.status)
+        dense = [path.dense(len(p.Z), size) for size in range(1, SIZE + 1)]
+        values = jnp.stack([columns @ w for w in dense])
+        return Outcome(values, scores=path.explained, status=path.status)
+
+    return learn
+
+
+def omp(X, y):
+    return pursuit.omp(X, y, max_atoms=SIZE)
+
+
+def stagewise(X, y):
+    return pursuit.stagewise_omp(X, y, max_atoms=SIZE, threshold=0.5)
+
+
+def conjugate(A, b):
+    return pursuit.scdp(A, b, max_atoms=SIZE)
+
+
+def by_chance(A, b):
+    return pursuit.scdpp(A, b, key=KEY, max_atoms=SIZE, subset=3)
+
+
+def matching(A, b):
+    return pursuit.matching_pursuit(A, b, max_atoms=SIZE)
+
+
+def least_angle(A, b):
+    return pursuit.lars(A, b, max_atoms=SIZE)
+
+
+def lasso(A, b):
+    return pursuit.lasso(A, b, max_atoms=SIZE)
+
+
+def debiased(A, b):
+    return pursuit.debiased(lasso(A, b), A, b, max_atoms=SIZE)
+
+
+CORNERS = (least_angle, lasso, debiased)
+
+
+# What trains, from raw inputs.
+
+
+def present(p: Problem) -> int:
+    return int(np.count_nonzero(p.w))
+
+
+def task_of(targets) -> str:
+    return "regression" if targets == "real" else "classification"
+
+
+def targets_of(p: Problem, targets: str):
+    return p.y[:, 0] if targets == "real" else p.label
+
+
+def settings(p: Problem) -> dict:
+    return {"key": KEY, "C": np.asarray(p.C) * np.array([0.1, 1.0, 10.0]), "max_evaluations": 3}
+
+
+def trained(targets: str = "real", *, mesh: bool = False, **options) -> Learn:
+    def learn(p: Problem) -> Outcome:
+        model = jsparse.train(
+            p.X,
+            targets_of(p, targets),
+            **{
+                "task": task_of(targets),
+                "kernel": RBF(1.5),
+                "folds": folds_of(p),
+                "weights": p.w,
+                "n_prototypes": present(p),
+                "out_of_fold": True,
+                "mesh": one_device() if mesh else None,
+                **settings(p),
+                **options,
+            },
+        )
+        return outcome(p, model, model.fit.status)
+
+    return learn
+
+
+def outcome(p: Problem, model, status) -> Outcome:
+    decisions = None if model.classes is None else model.predict(p.new)
+    values = np.asarray(model.expansion(p.new))
+    rows = model.out_of_fold
+    rows = None if rows is None else rows.reshape(len(rows), -1)
+    return Outcome(values.reshape(len(p.new), -1), rows, model.cv_error, decisions, status)
+
+
+def as_given(p: Problem) -> Outcome:
+    """With the kernel as it is, in units of standardised inputs."""
+    return trained(kernel=RBF(jnp.asarray(p.lengthscale)), tune_kernel=False)(p)
+
+
+def trained_path(targets: str = "real", **options) -> Learn:
+    def learn(p: Problem) -> Outcome:
+        model = jsparse.train_path(
+            p.X,
+            targets_of(p, targets),
+            **{
+                "task": task_of(targets),
+                "kernel": RBF(1.5),
+                "folds": folds_of(p),
+                "weights": p.w,
+                "candidates": p.Z,
+                "max_prototypes": SIZE,
+                "out_of_fold": True,
+                **settings(p),
+                **options,
+            },
+        )
+        return outcome(p, model, model.status)
+
+    return learn
+
+
+def streamed(targets: str = "real", **options) -> Learn:
+    def learn(p: Problem) -> Outcome:
+        stream = ArrayStream(
+            np.asarray(p.X), np.asarray(targets_of(p, targets)), np.asarray(p.w), batch_rows=10
+        )
+        given = {"task": task_of(targets), "kernel": RBF(1.5), "n_prototypes": present(p)}
+        model = jsparse.train_stream(stream, **{**given, "folds": 2, **settings(p), **options})
+        found = outcome(p, model, model.fit.status)
+        # Folds are of its own.
+        return found._replace(scores=None) if "tune_kernel" in options else found
+
+    return learn
+
+
+def estimated(cls, targets: str) -> Learn:
+    names = cls().get_params()
+    options = {"kernel": RBF(1.5), "max_evaluations": 3, "random_state": 0, "cv": 3}
+    options |= {"n_prototypes": 8, "max_prototypes": SIZE}
+    options = {name: value for name, value in options.items() if name in names}
+
+    def learn(p: Problem) -> Outcome:
+        X, w = np.asarray(p.X), np.asarray(p.w)
+        model = cls(**options).fit(X, np.asarray(targets_of(p, targets)), sample_weight=w)
+        if targets == "real":
+            return Outcome(model.predict(p.new)[:, None], scores=model.cv_error_)
+        probabilities = model.predict_proba(p.new)
+        return Outcome(probabilities, None, model.cv_error_, model.predict(p.new))
+
+    return learn
+
+
+# The lists.
+
+JOINT = dict.fromkeys(("one output", "one output alone"), "the outputs select their atoms together")
+PENALISED = {"targets plus": "the intercept is penalised"}
+NO_INTERCEPT = {"targets plus": "there is no intercept"}
+UNIT_LENGTH = {"weights times": "its threshold is for columns of unit length"}
+OTHER_PROBLEMS = {"classes reordered": "other classes make other problems"}
+TWIN = {"row repeated": "a row is not left out together with its copy"}
+DRAWN = dict.fromkeys(
+    ("rows permuted", "row repeated", "weight zero, absent", "classes reordered"),
+    "prototypes or folds are drawn from the rows in their order",
+)
+
+GIVEN = {"tune_kernel": False, "C": np.array([3.0])}
+
+PURE = [
+    Learner("fixed_size.fit", fixed(), ways={"mesh": fixed_on_mesh, "blocks": fixed(block_rows=5)}),
+    Learner(
+        "fixed_size.fit: intercept penalised",
+        fixed(intercept_penalty=1.0),
+        without=PENALISED,
+        slow=True,
+    ),
+    Learner("fixed_size.solve", summed, ways={"stream": in_batches, "sums": added}, slow=True),
+    Learner(
+        "fixed_size.fit_features",
+        of_features(nystroem),
+        slow=True,
+        ways={"blocks": of_features(nystroem, block_rows=5)},
+    ),
+    Learner(
+        "fixed_size.fit_features: linear",
+        of_features(linear),
+        digits=4,
+        without={"inputs scaled": "the penalty is of weights in units of the inputs"},
+    ),
+    *[
+        Learner(
+            f"fixed_size.fit_classes: {scheme}",
+            coded(scheme),
+            "class",
+            scheme=scheme,
+            ways={"mesh": coded(scheme, mesh=True), "sums": coded_sums(scheme)},
+            without=OTHER_PROBLEMS if scheme == "minimum_output" else {},
+            slow=scheme != "one_versus_one",
+        )
+        for scheme in ("one_versus_rest", "one_versus_one", "minimum_output")
+    ],
+    Learner("dual.fit", in_the_dual(method="cholesky")),
+    Learner(
+        "dual.fit: conjugate_gradients",
+        by_gradients,
+        digits=4,
+    ),
+    *[
+        Learner(f"dual.fit_classes: {scheme}", coded_in_the_dual(scheme), "class", scheme=scheme)
+        for scheme in ("one_versus_rest", "one_versus_one")
+    ],
+    Learner("dual.leave_one_out", without_each_row, without=TWIN),
+    Learner("robust.fit: absolute", robustly("absolute"), power=1, digits=64),
+    Learner("robust.fit: huber", robustly("huber")),
+    Learner("robust.fit: huber, threshold", robustly("huber", told=True), slow=True),
+    Learner("scdp.fit", sparse(), without=JOINT),
+    Learner("scdp.fit: separate", sparse(selection="separate")),
+    Learner(
+        "scdp.fit: subset",
+        sparse(subset=3, key=KEY, formed=True),
+        without=JOINT,
+        ways={"by columns": sparse(subset=3, key=KEY, formed=False)},
+        slow=True,
+    ),
+    Learner("scdp.fit: subset, by columns", sparse(subset=3, key=KEY, formed=False), without=JOINT),
+    Learner("spsvm.fit", sparse_svm, "sign"),
+    Learner(
+        "cross_validate: subtraction",
+        validated(method="subtraction"),
+        ways={
+            "mesh": validated(method="subtraction", mesh=True),
+            "removal": validated(method="removal"),
+        },
+    ),
+    Learner(
+        "cross_validate: removal",
+        validated(method="removal"),
+        ways={"mesh": validated(method="removal", mesh=True)},
+    ),
+    Learner("cross_validate: mae", validated(method="removal", metric="mae"), metric=1, slow=True),
+    Learner(
+        "cross_validate: linear",
+        validated(linear, method="subtraction"),
+        digits=4,
+        slow=True,
+        without={"inputs scaled": "the penalty is in units of the inputs"},
+    ),
+    Learner(
+        "cross_validate: misclassification",
+        validated(targets=sign, method="subtraction", metric="misclassification"),
+        "sign",
+        slow=True,
+    ),
+    Learner(
+        "cross_validate: one_versus_one",
+        validated(scheme="one_versus_one", metric="misclassification"),
+        "class",
+        scheme="one_versus_one",
+        ways={"mesh": validated(scheme="one_versus_one", metric="misclassification", mesh=True)},
+    ),
+    Learner(
+        "cross_validate: one_versus_rest",
+        validated(scheme="one_versus_rest"),
+        "class",
+        scheme="one_versus_rest",
+        slow=True,
+    ),
+    Learner(
+        "cross_validate: absolute",
+        validated(targets=first, loss="absolute", metric="mae"),
+        power=1,
+        metric=1,
+        digits=64,
+    ),
+    Learner(
+        "cross_validate: huber",
+        validated(targets=first, loss="huber", metric="mae"),
+        metric=1,
+        slow=True,
+    ),
+    Learner("leave_one_out", left_out(), without=TWIN),
+    Learner(
+        "leave_one_out: one_versus_one",
+        left_out(scheme="one_versus_one", metric="misclassification"),
+        "class",
+        scheme="one_versus_one",
+        without=TWIN,
+    ),
+    Learner("cross_validate_path", validated_path()),
+    Learner(
+        "cross_validate_path: one_versus_rest",
+        validated_path(scheme="one_versus_rest"),
+        "class",
+        scheme="one_versus_rest",
+        slow=True,
+    ),
+    Learner(
+        "pursuit.omp",
+        pursued(omp, on_rows=True),
+        ways={"batch": pursued(omp, on_rows=True, batched=True)},
+        without={**JOINT, **NO_INTERCEPT},
+    ),
+    Learner(
+        "pursuit.stagewise_omp",
+        pursued(stagewise, on_rows=True),
+        ways={"batch": pursued(stagewise, on_rows=True, batched=True)},
+        slow=True,
+        without={**JOINT, **NO_INTERCEPT, **UNIT_LENGTH},
+    ),
+    Learner(
+        "pursuit.scdp",
+        pursued(conjugate),
+        ways={"batch": pursued(conjugate, batched=True)},
+        without={**JOINT, **NO_INTERCEPT},
+        slow=True,
+    ),
+    Learner(
+        "pursuit.scdpp",
+        pursued(by_chance),
+        ways={"batch": pursued(by_chance, batched=True)},
+        without={**JOINT, **NO_INTERCEPT},
+        slow=True,
+    ),
+    Learner(
+        "pursuit.matching_pursuit",
+        pursued(matching),
+        ways={"batch": pursued(matching, batched=True)},
+        without={**JOINT, **NO_INTERCEPT},
+    ),
+    Learner("pursuit.lars", pursued(least_angle), metric=1, without=NO_INTERCEPT, slow=True),
+    Learner("pursuit.lasso", pursued(lasso), metric=1, without=NO_INTERCEPT, slow=True),
+    Learner("pursuit.debiased", pursued(debiased), metric=1, without=NO_INTERCEPT),
+]
+
+TRAINERS = [
+    Learner("train", trained(), ways={"mesh": trained(mesh=True)}),
+    Learner("train: kernel as it is", as_given),
+    Learner("train: linear", trained(kernel="linear")),
+    *[
+        Learner(
+            f"train: not tuned, {targets}",
+            trained(targets, **GIVEN, multiclass="one_versus_one"),
+            targets,
+            scheme="one_versus_one" if targets == "class" else None,
+            ways={"stream": streamed(targets, **GIVEN, multiclass="one_versus_one")},
+        )
+        for targets in ("real", "sign", "class")
+    ],
+    Learner("train: renyi", trained(n_prototypes=8), without=DRAWN),
+    Learner("train: uniform", trained(n_prototypes=8, selection="uniform"), without=DRAWN),
+    Learner("train: several sizes", trained(n_prototypes=[4, 8]), without=DRAWN),
+    Learner("train: csa", trained(search_method="csa", max_evaluations=20)),
+    Learner("train: all", trained(n_prototypes="all"), without=TWIN),
+    Learner("train: absolute", trained(loss="absolute"), power=1, metric=1),
+    Learner("train: huber", trained(loss="huber"), metric=1),
+    Learner(
+        "train: two classes", trained("sign"), "sign", ways={"mesh": trained("sign", mesh=True)}
+    ),
+    Learner("train: all, two classes", trained("sign", n_prototypes="all"), "sign", without=TWIN),
+    *[
+        Learner(
+            f"train: {scheme}",
+            trained("class", multiclass=scheme),
+            "class",
+            scheme=scheme,
+            without=OTHER_PROBLEMS if scheme == "minimum_output" else {},
+        )
+        for scheme in ("one_versus_rest", "one_versus_one", "minimum_output")
+    ],
+    Learner(
+        "train: C per problem, balanced",
+        trained("class", C_per_problem=True, class_weight="balanced"),
+        "class",
+        scheme="one_versus_rest",
+    ),
+    Learner(
+        "train: all, one_versus_one",
+        trained("class", n_prototypes="all", multiclass="one_versus_one"),
+        "class",
+        without=TWIN,
+        scheme="one_versus_one",
+    ),
+    Learner("train_path", trained_path()),
+    *[
+        Learner(
+            f"train_path: {method}",
+            trained_path(candidates=8, candidate_method=method),
+            without=DRAWN,
+        )
+        for method in ("k_center", "k_means", "renyi", "uniform")
+    ],
+    Learner("train_path: two classes", trained_path("sign"), "sign"),
+    Learner(
+        "train_path: separate",
+        trained_path("class", selection="separate"),
+        "class",
+        scheme="one_versus_rest",
+    ),
+    Learner("train_stream", streamed(), without=DRAWN),
+    Learner("train_stream: two classes", streamed("sign"), "sign", without=DRAWN),
+    Learner(
+        "train_stream: one_versus_one",
+        streamed("class", multiclass="one_versus_one"),
+        "class",
+        scheme="one_versus_one",
+        without=DRAWN,
+    ),
+    *[
+        Learner(
+            f"estimators.{name}: {targets}",
+            estimated(cls, targets),
+            targets,
+            scheme="probabilities" if targets != "real" else None,
+            without=TWIN if name.startswith("LSSVM") else DRAWN,
+        )
+        for name, cls in sorted(vars(estimators).items())
+        if isinstance(cls, type)
+        for targets in (("real",) if name.endswith("Regressor") else ("sign", "class"))
+    ],
+]
+TRAINERS = [learner._replace(standardises=True) for learner in TRAINERS]
+
+
+def problem(dtype: str = "float64", *, seed: int = 0) -> Problem:
+    """Three classes about a circle, and smooth targets; the third column is zero.
+
+    All inputs are multiples of 1/64, so that a shift of 1024 loses nothing in float32.
+    """
+    n, m, q, v = 24, 6, 5, 3
+    rng = np.random.default_rng(seed)
+    label = np.arange(n) % CLASSES
+    angle = 2 * np.pi * label / CLASSES
+    X = 1.2 * np.stack([np.cos(angle), np.sin(angle)], axis=1) + rng.standard_normal((n, 2))
+    y = np.stack([np.sin(X[:, 0]) + X[:, 1], X[:, 0] * X[:, 1]], axis=1)
+    y = y + 0.3 * rng.standard_normal((n, 2))
+    # Well apart.
+    Z = np.stack(np.meshgrid([-1.5, 0.0, 1.5], [-1.0, 1.0]), axis=-1).reshape(m, 2)
+    Z = Z + 0.3 * rng.standard_normal(Z.shape)
+    new = 1.5 * rng.standard_normal((q, 2))
+    X, Z, new = (np.round(64 * np.pad(a, ((0, 0), (0, 1)))) / 64 for a in (X, Z, new))
+    # Rows 0 and 1 in one fold; the last of each have no weight where some have none.
+    order = np.concatenate([[0, 1], 2 + rng.permutation(n - 2)])
+    p = Problem(
+        X=X,
+        y=y,
+        label=label.astype(np.int32),
+        w=rng.uniform(0.5, 1.5, n),
+        Z=Z,
+        new=new,
+        folds=order.reshape(v, -1).astype(np.int32),
+        C=np.asarray(3.0),
+        lengthscale=np.full(3, 1.2),
+        unit=np.asarray(1.0),
+    )
+    return Problem(*(a.astype(dtype) if a.dtype.kind == "f" else a for a in p))
