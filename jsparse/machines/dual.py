@@ -97,11 +97,7 @@ def fit(
             f"method: expected 'auto', 'cholesky' or 'conjugate_gradients', got {method!r}"
         )
     n = X.shape[0]
-    if weights is None:
-        w = jnp.ones(n, X.dtype)
-    else:
-        w = weights
-        X, y = only_present(X, y, w)
+    w = jnp.ones(n, X.dtype) if weights is None else weights
     if method == "cholesky" or (method == "auto" and n <= DENSE_ROWS):
         return _by_cholesky(kernel, like(C, X), X, y, w)
     tol = 0.1 * epsilon(X.dtype) ** 0.5 if tolerance is None else tolerance
@@ -228,6 +224,7 @@ def _by_cholesky(
     # With D = W^(1/2) and alpha = D g the system is (D K D + I/C) g = D (y - b): definite for
     # weights of zero too.
     n = X.shape[0]
+    X, y = only_present(X, y, w)
     targets, root = y.reshape(n, -1), jnp.sqrt(w)[:, None]
     rhs = jnp.concatenate([root, root * targets], axis=1)
     solved = solve_definite(root * kernel.gram(X) * root.T, rhs, 1 / C)
@@ -252,6 +249,7 @@ def _by_conjugate_gradients(
     block_rows: int,
 ) -> DualFit:
     n = X.shape[0]
+    X, y = only_present(X, y, w)
     targets, root = y.reshape(n, -1), jnp.sqrt(w)[:, None]
 
     # Kept by nobody: the backward pass computes each block of the kernel matrix again.
