@@ -87,29 +87,64 @@ def each_alone(decompose: Function) -> Function:
     return chosen  # type: ignore[return-value]
 
 
+def with_derivative(
+    function: Callable[[PyTree], Float[Array, "..."]],
+    rule: Callable[[Array, PyTree, PyTree], Float[Array, "..."]],
+    primals: PyTree,
+) -> Float[Array, "..."]:
+    """`function(primals)`, with the derivative `rule(value, primals, tangents)`, of any order.
+
+    What `jax.custom_jvp` is for. But differentiating a scan in reverse mode, JAX 0.10 drops the
+    rules of what its body computes, and goes through the functions themselves in the next
+    derivative. Linear solves it keeps whole. This is one, of `[[0, 1], [1, -f]] [d, e] = [1, 0]`:
+    the solution `d = f` is known, and its derivative is that of `f`, by the rule.
+    """
+    value = jax.lax.stop_gradient(function(jax.lax.stop_gradient(primals)))
+
+    @jax.custom_jvp
+    def known(value: Array, primals: PyTree) -> Array:
+        return value
+
+    @known.defjvp
+    def _(primals: tuple, tangents: tuple) -> tuple:
+        # The rule may use the value: one that has derivatives, for those of the next order.
+        again = with_derivative(lambda _: primals[0], rule, primals[1])
+        return again, rule(again, primals[1], tangents[1])
+
+    return jax.lax.custom_linear_solve(
+        lambda x: jnp.stack([x[1], x[0] - known(value, primals) * x[1]]),
+        jnp.stack([jnp.ones_like(value), jnp.zeros_like(value)]),
+        lambda _, b: jnp.stack([value * b[0] + b[1], b[0]]),
+        symmetric=True,
+    )[0]
+
+
 @each_alone
 def _eigh(matrix: Float[Array, "p p"]) -> tuple[Float[Array, " p"], Float[Array, "p p"]]:
     return tuple(jnp.linalg.eigh(matrix))
 
 
-@jax.custom_jvp
 def eigh(matrix: Float[Array, "p p"]) -> tuple[Float[Array, " p"], Float[Array, "p p"]]:
     """Eigenvalues, ascending, and eigenvectors of a symmetric matrix.
 
     Differentiable in both modes also where eigenvalues repeat: vectors within such a space are held
     still, which is right for whatever depends on the space and not on the vectors chosen in it.
     """
-    return _eigh(matrix)
+    both = with_derivative(
+        lambda matrix: jnp.concatenate([a.reshape(-1, len(matrix)) for a in _eigh(matrix)]),
+        _eigh_derivative,
+        matrix,
+    )
+    return both[0], both[1:]
 
 
-@eigh.defjvp
-def _eigh_jvp(primals: tuple, tangents: tuple) -> tuple:
-    values, vectors = eigh(primals[0])
-    turned = dot(vectors.T, dot(tangents[0], vectors))
+def _eigh_derivative(both: Float[Array, "p+1 p"], _: Array, tangent: Array) -> Array:
+    values, vectors = both[0], both[1:]
+    turned = dot(vectors.T, dot(tangent, vectors))
     gap = values[None, :] - values[:, None]
     apart = jnp.abs(gap) > epsilon(values.dtype) * jnp.max(jnp.abs(values))
     turn = jnp.where(apart, turned / jnp.where(apart, gap, 1), 0)
-    return (values, vectors), (jnp.diagonal(turned), dot(vectors, turn))
+    return jnp.concatenate([jnp.diagonal(turned)[None], dot(vectors, turn)])
 
 
 def exponents(x: Float[Array, "v ..."]) -> Int[Array, " v"]:

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from .._numerics import dot, eigh, rank_cutoff
+from .._numerics import dot, eigh, rank_cutoff, with_derivative
 from .._types import Scalar
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
@@ -92,9 +92,12 @@ class Nystroem(FeatureMap):
         )
 
 
-@jax.custom_jvp
 def whitening(gram: Float[Array, "m m"]) -> Float[Array, "m m"]:
     """`T = U Lambda^(-1/2)` with `T' K T = I` on the kept eigenspace, largest eigenvalue first."""
+    return with_derivative(_whitening, _whitening_derivative, gram)
+
+
+def _whitening(gram: Float[Array, "m m"]) -> Float[Array, "m m"]:
     eigenvalues, vectors = eigh(gram)
     eigenvalues, vectors = eigenvalues[::-1], vectors[:, ::-1]
     kept = eigenvalues > rank_cutoff(eigenvalues[0])
@@ -102,12 +105,9 @@ def whitening(gram: Float[Array, "m m"]) -> Float[Array, "m m"]:
     return vectors * scale[None, :]
 
 
-@whitening.defjvp
-def _whitening_jvp(
-    primals: tuple[Float[Array, "m m"]], tangents: tuple[Float[Array, "m m"]]
-) -> tuple[Float[Array, "m m"], Float[Array, "m m"]]:
+def _whitening_derivative(
+    transform: Float[Array, "m m"], _: Array, tangent: Float[Array, "m m"]
+) -> Float[Array, "m m"]:
     # T T' = K^(-1) fixes T up to a rotation. d(T T') = -T M T' with M = T' dK T is met by
     # dT = -T M / 2, which needs no eigenvalue differences and so survives repeated eigenvalues.
-    transform = whitening(primals[0])
-    inner = dot(transform.T, dot(tangents[0], transform))
-    return transform, -0.5 * dot(transform, inner)
+    return -0.5 * dot(transform, dot(transform.T, dot(tangent, transform)))

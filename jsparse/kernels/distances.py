@@ -78,12 +78,6 @@ def safe_sqrt(s: Float[Array, "*s"]) -> Float[Array, "*s"]:
     return jnp.where(apart, jnp.sqrt(jnp.where(apart, s, 1)), 0)
 
 
-@jax.custom_jvp
 def _above(s: Float[Array, "n m"], noise: Float[Array, "..."]) -> Float[Array, "n m"]:
     """`s` where it is above the noise, else 0; its derivative is that of `s` everywhere."""
-    return jnp.where(s <= noise, 0, s)  # NaN stays NaN
-
-
-@_above.defjvp
-def _above_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
-    return _above(*primals), tangents[0]
+    return s - jax.lax.stop_gradient(jnp.where(s <= noise, s, 0))  # NaN stays NaN

@@ -8,11 +8,10 @@ import abc
 from typing import ClassVar
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from .._numerics import like
+from .._numerics import like, with_derivative
 from .._types import Scalar
 from ._arguments import (
     check_positive,
@@ -159,25 +158,17 @@ def _matern12(t: Float[Array, "*s"]) -> Float[Array, "*s"]:
     return jnp.exp(-safe_sqrt(t))
 
 
-@jax.custom_jvp
 def _matern32(t: Float[Array, "*s"]) -> Float[Array, "*s"]:
-    r = safe_sqrt(t)
-    return (1 + r) * jnp.exp(-r)
+    def value(t: Float[Array, "*s"]) -> Float[Array, "*s"]:
+        r = safe_sqrt(t)
+        return (1 + r) * jnp.exp(-r)
+
+    return with_derivative(value, lambda _, t, dt: -0.5 * _matern12(t) * dt, t)
 
 
-@_matern32.defjvp
-def _matern32_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    (t,) = primals
-    return _matern32(t), -0.5 * _matern12(t) * tangents[0]
-
-
-@jax.custom_jvp
 def _matern52(t: Float[Array, "*s"]) -> Float[Array, "*s"]:
-    r = safe_sqrt(t)
-    return (1 + r + t / 3) * jnp.exp(-r)
+    def value(t: Float[Array, "*s"]) -> Float[Array, "*s"]:
+        r = safe_sqrt(t)
+        return (1 + r + t / 3) * jnp.exp(-r)
 
-
-@_matern52.defjvp
-def _matern52_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    (t,) = primals
-    return _matern52(t), -(1 / 6) * _matern32(t) * tangents[0]
+    return with_derivative(value, lambda _, t, dt: -(1 / 6) * _matern32(t) * dt, t)

@@ -1,13 +1,12 @@
 """Ridge systems for many penalties from one factorisation."""
 
-import functools
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from .._numerics import dot, eigh, epsilon, rank_cutoff
+from .._numerics import dot, eigh, epsilon, rank_cutoff, with_derivative
 from .._status import status_of
 from .tridiagonal import Tridiagonal, tridiagonal
 
@@ -15,8 +14,8 @@ from .tridiagonal import Tridiagonal, tridiagonal
 class Spectrum(NamedTuple):
     """Eigendecomposition of a symmetric matrix.
 
-    The solves below take their first derivatives from the matrix itself, by the implicit function
-    theorem, so repeated eigenvalues do no harm.
+    Of it only `matrix` has derivatives, from which the solves below take theirs, by the implicit
+    function theorem: repeated eigenvalues do no harm.
     """
 
     matrix: Float[Array, "p p"]
@@ -31,6 +30,10 @@ class Spectrum(NamedTuple):
         turned = dot(rhs.reshape(-1, p), self.vectors).reshape(rhs.shape)
         solved = turned / (self.values[None, :] + shifts[:, None])[:, None, :]
         return dot(solved.reshape(-1, p), self.vectors.T).reshape(solved.shape)
+
+    def inverse_diagonal(self, shifts: Float[Array, " s"]) -> Float[Array, "s p"]:
+        """Diagonal of `(A + shift_s I)^(-1)` for every shift."""
+        return dot(1 / (self.values[None, :] + shifts[:, None]), jnp.square(self.vectors).T)
 
     @property
     def largest(self) -> Float[Array, ""]:
@@ -63,7 +66,7 @@ Factorised = Spectrum | Tridiagonal
 
 def spectrum(matrix: Float[Array, "p p"]) -> Spectrum:
     """Eigendecomposition of a symmetric positive semi-definite matrix."""
-    values, vectors = eigh(matrix)
+    values, vectors = eigh(jax.lax.stop_gradient(matrix))
     return Spectrum(matrix, jnp.maximum(values, 0), vectors)
 
 
@@ -84,7 +87,7 @@ def resolvent(
     # Every shift and right-hand side is a row of one matrix: a few products serve them all.
     rows = jnp.broadcast_to(rhs.T[None], (len(shifts), *rhs.T.shape))
     # Held constant: what `solve` closes over has no derivative of its own.
-    constant, fixed = jax.tree.map(jax.lax.stop_gradient, (factor, shifts))
+    constant, fixed = jax.lax.stop_gradient((factor, shifts))
     solved = jax.lax.custom_linear_solve(
         lambda x: shifted_product(factor.matrix, x, shifts),
         rows,
@@ -118,46 +121,32 @@ def shifted_inverse(
     return x
 
 
-@jax.custom_jvp
 def quadratic_form(
     spectrum: Spectrum, B: Float[Array, "p k"], shifts: Float[Array, " s"]
 ) -> Float[Array, "s k k"]:
     """`B' (A + shift_s I)^(-1) B` for every shift; differentiable in `A`, `B` and `shifts`."""
-    rotated = dot(spectrum.vectors.T, B)
-    spread = spectrum.values[None, :] + shifts[:, None]
+    return with_derivative(_quadratic_form, _quadratic_form_derivative, (spectrum, B, shifts))
+
+
+def _quadratic_form(given: tuple[Spectrum, Array, Array]) -> Float[Array, "s k k"]:
+    spec, B, shifts = given
+    rotated = dot(spec.vectors.T, B)
+    spread = spec.values[None, :] + shifts[:, None]
     return dot(rotated.T[None] / spread[:, None, :], rotated)
 
 
-@quadratic_form.defjvp
-def _quadratic_form_jvp(primals: tuple, tangents: tuple) -> tuple:
+def _quadratic_form_derivative(
+    _: Array, given: tuple[Spectrum, Array, Array], tangents: tuple[Spectrum, Array, Array]
+) -> Float[Array, "s k k"]:
     # d(B' R B) = dB' X + X' dB - X' (dA + dshift I) X with X = R B, R the resolvent: no derivative
     # of the eigendecomposition, hence no differences of eigenvalues.
-    spec, B, shifts = primals
+    spec, B, shifts = given
     d_spec, d_B, d_shifts = tangents
     X = resolvent(spec, B, shifts)
     Xt = jnp.swapaxes(X, 1, 2)
     half = dot(Xt, d_B)
     inner = dot(d_spec.matrix, X) + d_shifts[:, None, None] * X
-    return quadratic_form(spec, B, shifts), half + jnp.swapaxes(half, 1, 2) - dot(Xt, inner)
-
-
-@jax.custom_jvp
-def inverse_diagonal(spectrum: Spectrum, shifts: Float[Array, " s"]) -> Float[Array, "s p"]:
-    """Diagonal of `(A + shift_s I)^(-1)` for every shift; differentiable in `A` and `shifts`."""
-    return dot(1 / (spectrum.values[None, :] + shifts[:, None]), jnp.square(spectrum.vectors).T)
-
-
-@inverse_diagonal.defjvp
-def _inverse_diagonal_jvp(primals: tuple, tangents: tuple) -> tuple:
-    # dR = -R (dA + dshift I) R with R the resolvent, one shift at a time: p x p each.
-    spec, shifts = primals
-    d_spec, d_shifts = tangents
-
-    def one(shift: tuple[Array, Array]) -> Float[Array, " p"]:
-        R = dot(spec.vectors / (spec.values + shift[0])[None, :], spec.vectors.T)
-        return -jnp.sum(R * dot(d_spec.matrix, R), axis=0) - shift[1] * jnp.sum(R * R, axis=0)
-
-    return inverse_diagonal(spec, shifts), jax.lax.map(one, (shifts, d_shifts))
+    return half + jnp.swapaxes(half, 1, 2) - dot(Xt, inner)
 
 
 class Bordered(NamedTuple):
@@ -202,7 +191,6 @@ class Bordered(NamedTuple):
         return jnp.concatenate([w, ((t - dot(w, f)) / self.edge)[:, :, None]], axis=2)
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
 def bordered_solve(
     system: Bordered, rhs: Float[Array, "c q"], refine: bool
 ) -> Float[Array, "s c q"]:
@@ -210,24 +198,25 @@ def bordered_solve(
 
     Differentiable in both modes in `rhs` and all of the system: the matrix, `f`, `N`, `p`, shifts.
     """
-    return system.inverse(rhs[None], refine=refine)
 
+    def solution(given: tuple[Bordered, Array]) -> Float[Array, "s c q"]:
+        # One turn of each right-hand side for every shift.
+        return given[0].inverse(given[1][None], refine=refine)
 
-@bordered_solve.defjvp
-def _bordered_solve_jvp(refine: bool, primals: tuple, tangents: tuple) -> tuple:
-    # M x = rhs: M dx = d_rhs - dM x, whatever way it is solved.
-    system, rhs = primals
-    x = bordered_solve(system, rhs, refine)
-    _, moved = jax.jvp(lambda system: system.product(x), primals[:1], tangents[:1])
-    # Held constant: the derivatives are those of the system, not of how it is solved.
-    constant = jax.tree.map(jax.lax.stop_gradient, system)
-    solved = jax.lax.custom_linear_solve(
-        system.product,
-        tangents[1][None] - moved,
-        lambda _, b: constant.inverse(b, refine=refine),
-        symmetric=True,
-    )
-    return x, solved
+    def derivative(x: Array, given: tuple, tangents: tuple) -> Float[Array, "s c q"]:
+        # M x = rhs: M dx = d_rhs - dM x, whatever way it is solved.
+        system, (d_system, d_rhs) = given[0], tangents
+        _, moved = jax.jvp(lambda system: system.product(x), (system,), (d_system,))
+        # Held constant: the derivatives are those of the system, not of how it is solved.
+        constant = jax.lax.stop_gradient(system)
+        return jax.lax.custom_linear_solve(
+            system.product,
+            d_rhs[None] - moved,
+            lambda _, b: constant.inverse(b, refine=refine),
+            symmetric=True,
+        )
+
+    return with_derivative(solution, derivative, (system, rhs))
 
 
 def rank_one_weight(
@@ -311,16 +300,20 @@ def ridge(
     )
 
 
-@jax.custom_jvp
 def degrees_of_freedom(factor: Factorised, C: Float[Array, " s"]) -> Float[Array, " s"]:
     """`sum_i d_i / (d_i + 1/C)`, what the fit uses of its features; differentiable in `A`, `C`."""
-    return factor.degrees_of_freedom(1 / C)
+    return with_derivative(
+        lambda given: given[0].degrees_of_freedom(1 / given[1]),
+        _degrees_of_freedom_derivative,
+        (factor, C),
+    )
 
 
-@degrees_of_freedom.defjvp
-def _degrees_of_freedom_jvp(primals: tuple, tangents: tuple) -> tuple:
+def _degrees_of_freedom_derivative(
+    _: Array, given: tuple[Factorised, Array], tangents: tuple[Factorised, Array]
+) -> Float[Array, " s"]:
     # p - shift tr(R) with R the resolvent, and dR = -R (dA + dshift I) R: one shift at a time.
-    factor, C = primals
+    factor, C = given
     d_factor, d_C = tangents
     one = jnp.eye(factor.matrix.shape[0], dtype=C.dtype)
 
@@ -331,4 +324,4 @@ def _degrees_of_freedom_jvp(primals: tuple, tangents: tuple) -> tuple:
         moved = jnp.sum(square * d_factor.matrix) + d_shift * jnp.trace(square)
         return moved / C - d_shift * jnp.trace(R)
 
-    return degrees_of_freedom(factor, C), jax.lax.map(slope, (C, d_C))
+    return jax.lax.map(slope, (C, d_C))
