@@ -8,7 +8,7 @@ from typing import TypeVar
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
-from jaxtyping import Array, ArrayLike, Float, Int, PyTree
+from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree
 
 from ._types import Scalar
 
@@ -175,16 +175,33 @@ def as_float(x: ArrayLike) -> Array:
 def only_present(
     X: Float[Array, "n d"], y: Float[Array, "n *c"], w: Float[Array, " n"]
 ) -> tuple[Float[Array, "n d"], Float[Array, "n *c"]]:
-    """Inputs and targets, in which rows without weight are copies of one with weight, of target 0.
+    """Inputs and targets, in which rows without weight hold nothing that would be felt.
 
     Such rows may hold anything: 0 times NaN is NaN, and a huge point moves the centre of distances.
+    Those among the others stay, as derivatives in their weight are of what they hold; far away ones
+    become copies of a row with weight, and far away targets 0.
     """
-    # Another block or device may have all the rows with weight.
+    present = w > 0
+    targets = y.reshape(y.shape[0], -1)
+    near, heaviest = _near(X, present, w)
+    X = jnp.where((present | near)[:, None], X, heaviest[None, :])
+    near, _ = _near(targets, present, w)
+    targets = jnp.where((present | near)[:, None], targets, 0)
+    return X, targets.reshape(y.shape)
+
+
+def _near(
+    X: Float[Array, "n d"], present: Bool[Array, " n"], w: Float[Array, " n"]
+) -> tuple[Bool[Array, " n"], Float[Array, " d"]]:
+    """Which rows are not much further from the heaviest row than others with weight, and that."""
+    X = jax.lax.stop_gradient(X)
     heaviest = X[jnp.argmax(w)]
-    stand_in = jnp.where(jnp.isfinite(heaviest), heaviest, 0)
-    X = jnp.where((w > 0)[:, None], X, stand_in[None, :])
-    present = (w > 0).reshape(-1, *[1] * (y.ndim - 1))
-    return X, jnp.where(present, y, jnp.zeros_like(y))
+    heaviest = jnp.where(jnp.isfinite(heaviest), heaviest, 0)
+    apart = jnp.max(jnp.abs(X - heaviest[None, :]), axis=1, initial=0)
+    reach = jnp.max(jnp.where(present, apart, 0))
+    # Another block or device may have all the rows with weight: then what a kernel can multiply.
+    bound = float(jnp.finfo(X.dtype).max) ** 0.125
+    return apart <= jnp.where(reach > 0, 16 * reach, bound), heaviest  # NaN is not near
 
 
 def like(value: ArrayLike, x: Array) -> Scalar:
