@@ -1,7 +1,8 @@
 """The LS-SVM in the dual: every row is a prototype."""
 
 import functools
-from typing import Literal, NamedTuple
+from collections.abc import Callable
+from typing import Literal, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ from .._numerics import (
     like,
     only_present,
     rank_cutoff,
+    with_derivative,
 )
 from .._status import NOT_FINITE, status_of
 from .._types import ScalarLike
@@ -24,10 +26,11 @@ from ..features import Nystroem
 from ..kernels import Kernel
 from ..multiclass import Code
 from ..solvers import conjugate_gradients
-from ..solvers.definite import solve_definite
-from ..solvers.ridge import inverse_diagonal, resolvent, spectrum
+from ..solvers.definite import factorise
+from ..solvers.ridge import Spectrum, shifted_inverse, spectrum
 from .fixed_size import check_labels, check_problem, in_one_dtype
 
+T = TypeVar("T")
 Method = Literal["auto", "cholesky", "conjugate_gradients"]
 DENSE_ROWS = 8192  # n x n in float64 is half a gigabyte; more rows go by conjugate gradients
 
@@ -185,32 +188,125 @@ def leave_one_out(
     Memory `n x n`. Pure; differentiable in everything but the shapes, in both modes.
     """
     n, s = X.shape[0], C.shape[0]
+    w = jnp.ones(n, X.dtype) if weights is None else weights
     rows = X
-    if weights is None:
-        root = jnp.ones((n, 1), X.dtype)
-    else:
-        root = jnp.sqrt(weights)[:, None]
-        X, y = only_present(X, y, weights)
+    X, y = only_present(X, y, w)
     targets = y.reshape(n, -1)
     K = kernel.gram(X)
-    centred = spectrum(root * K * root.T)
-    shifts = 1 / C
-    solved = resolvent(centred, jnp.concatenate([root, root * targets], axis=1), shifts)
-    b, g = _eliminate(root, solved)
-    # The residual without a row is g / d over what of it is the row's own doing: the diagonal of
-    # B^(-1) less the intercept's share, with D = W^(1/2) and B = D K D + I/C.
-    t = solved[:, :, :1]
-    own = inverse_diagonal(centred, shifts)[:, :, None] - jnp.square(t) / dot(root.T[None], t)
-    kept = root[None] > 0
-    residual = g / (jnp.where(kept, root[None], 1) * own)
-    predictions = targets[None] - residual
+    root = jnp.sqrt(w)[:, None]
+    spec = jax.lax.stop_gradient(spectrum(root * K * root.T))
+    rhs = _right_sides(X, y)
+    alpha, e = _decomposed(spec, K, w, C, jnp.broadcast_to(rhs[None], (s, *rhs.shape)))
+    # The residual without a row is the residual over what of it is the row's own doing: the
+    # diagonal of (I + C K W)^(-1) less the intercept's share. It is 1 for a row of weight zero.
+    own = with_derivative(_own, _own_derivative, (spec, K, w, C))
+    own = own - alpha[:, :, 0] * e[:, :, 0] / jnp.sum(alpha[:, :, 0], axis=1, keepdims=True)
+    b = _eliminate(alpha)
+    predictions = targets[None] - _less(e, b) / own[:, :, None]
     finite = jnp.all(jnp.isfinite(predictions), axis=(1, 2))
-    if weights is not None:  # a row of weight zero is in no model
-        fitted = dot(kernel.cross_gram(rows, X)[None], root[None] * g) + b[:, None, :]
-        predictions = jnp.where(kept, predictions, fitted)
-    own = own[:, :, 0] * shifts[:, None]
-    lost = (shifts < rank_cutoff(centred.values[-1])) | jnp.any(own < 32 * epsilon(X.dtype), axis=1)
+    # Rows without weight, where another stood in for them.
+    moved = jnp.any(rows != X, axis=1)
+    predictions = jax.lax.cond(
+        jnp.any(moved),
+        lambda: jnp.where(
+            moved[None, :, None],
+            dot(kernel.cross_gram(rows, X)[None], _less(alpha, b)) + b,
+            predictions,
+        ),
+        lambda: predictions,
+    )
+    lost = (rank_cutoff(spec.largest) > 1 / C) | jnp.any(own < 32 * epsilon(X.dtype), axis=1)
     return predictions.reshape(s, n, *y.shape[1:]), status_of(~finite, lost)
+
+
+def _decomposed(
+    spec: Spectrum,
+    K: Float[Array, "n n"],
+    w: Float[Array, " n"],
+    C: Float[Array, " s"],
+    rhs: Float[Array, "s n k"],
+) -> tuple[Float[Array, "s n k"], Float[Array, "s n k"]]:
+    """`_weighted` for every `C`, by the eigendecomposition of `W^(1/2) K W^(1/2)`."""
+    spec, shifts = jax.lax.stop_gradient((spec, 1 / C))
+
+    def inverse(b: Float[Array, "s n k"]) -> tuple[Float[Array, "s n k"], None]:
+        return jnp.swapaxes(shifted_inverse(spec, jnp.swapaxes(b, 1, 2), shifts), 1, 2), None
+
+    return _weighted(lambda v: dot(K[None], v), inverse, w[None, :, None], C[:, None, None], rhs)[
+        :2
+    ]
+
+
+def _own(given: tuple[Spectrum, Array, Array, Array]) -> Float[Array, "s n"]:
+    """Diagonal of `(I + C K W)^(-1)` for every `C`."""
+    # That of (W^(1/2) K W^(1/2) + I/C)^(-1), by which `spec` decomposes, over C.
+    spec, _, _, C = given
+    return spec.inverse_diagonal(1 / C) / C[:, None]
+
+
+def _own_derivative(
+    _: Array,
+    given: tuple[Spectrum, Array, Array, Array],
+    tangents: tuple[Spectrum, Array, Array, Array],
+) -> Float[Array, "s n"]:
+    # dP = -P d(C K W) P with P = (I + C K W)^(-1), one C at a time: n x n each.
+    spec, K, w, C = given
+    _, d_K, d_w, d_C = tangents
+    one = jnp.eye(len(w), dtype=K.dtype)[None]
+
+    def slope(of: tuple[Array, Array]) -> Float[Array, " n"]:
+        C, d_C = of
+        P = _decomposed(spec, K, w, C[None], one)[1][0]
+        moved = C * d_K * w[None, :] + K * (C * d_w + d_C * w)[None, :]
+        return -jnp.sum(dot(P, moved) * P.T, axis=1)
+
+    return jax.lax.map(slope, (C, d_C))
+
+
+def _weighted(
+    product: Callable[[Array], Array],
+    inverse: Callable[[Array], tuple[Array, T]],
+    w: Float[Array, "... n 1"],
+    C: Float[Array, "... 1 1"],
+    rhs: Float[Array, "*s n k"],
+) -> tuple[Float[Array, "*s n k"], Float[Array, "*s n k"], tuple[Float[Array, "*s n k"], T]]:
+    """Multipliers and residuals: `K alpha + e = rhs`, `alpha = C W e`.
+
+    Linear in the weights: derivatives at zero tell how the fit changes as the row comes in. What is
+    solved is definite for weights of zero too, `(D K D + I/C) g = D rhs` with `D = W^(1/2)`.
+
+    Args:
+        product: with `K`.
+        inverse: of `D K D + I/C`, and what there is to say of it.
+        w: row weights.
+        C: weight of the data-fit term.
+        rhs: one system per column.
+
+    Returns:
+        `alpha`, `e`, and beside what `inverse` says the residual of what it solved.
+    """
+    seen, fixed_C = jax.lax.stop_gradient((w, C))
+    root = jnp.sqrt(seen)
+    kept = root > 0
+
+    def solve(_: object, b: Float[Array, "2 *s n k"]) -> tuple[Array, tuple[Array, T]]:
+        r, q = b
+        # Zero but for derivatives.
+        r = jax.lax.cond(jnp.any(q != 0), lambda: r - product(q), lambda: r)
+        g, said = inverse(root * r)
+        e = r - product(root * g)
+        rest = root * e - g / fixed_C
+        e = jnp.where(kept, g / (fixed_C * jnp.where(kept, root, 1)), e)
+        return jnp.stack([q + root * g, e]), (rest, said)
+
+    (alpha, e), aux = jax.lax.custom_linear_solve(
+        lambda x: jnp.stack([product(x[0]) + x[1], x[0] - C * w * x[1]]),
+        jnp.stack([rhs, jnp.zeros_like(rhs)]),
+        solve,
+        symmetric=True,
+        has_aux=True,
+    )
+    return alpha, e, aux
 
 
 @jax.jit
@@ -221,19 +317,19 @@ def _by_cholesky(
     y: Float[Array, "n *c"],
     w: Float[Array, " n"],
 ) -> DualFit:
-    # With D = W^(1/2) and alpha = D g the system is (D K D + I/C) g = D (y - b): definite for
-    # weights of zero too.
-    n = X.shape[0]
     X, y = only_present(X, y, w)
-    targets, root = y.reshape(n, -1), jnp.sqrt(w)[:, None]
-    rhs = jnp.concatenate([root, root * targets], axis=1)
-    solved = solve_definite(root * kernel.gram(X) * root.T, rhs, 1 / C)
-    status = status_of(~jnp.all(jnp.isfinite(solved.x)), solved.lost)
-    b, g = _eliminate(root, solved.x[None])
-    residual = solved.residual[:, 1:] - solved.residual[:, :1] * b
-    return _result(
-        kernel, X, y, root * g[0], b[0], residual, root, jnp.zeros((), jnp.int32), status
+    K, root = kernel.gram(X), jnp.sqrt(w)[:, None]
+    factor = jax.lax.stop_gradient(factorise(root * K * root.T, 1 / C))
+    C = jnp.where(factor.lost, 1 / factor.shift, C)
+
+    def inverse(rhs: Float[Array, "n k"]) -> tuple[Float[Array, "n k"], None]:
+        return factor.solve(rhs), None
+
+    alpha, _, (residual, _) = _weighted(
+        lambda v: dot(K, v), inverse, w[:, None], C[None, None], _right_sides(X, y)
     )
+    status = status_of(~jnp.all(jnp.isfinite(alpha)), factor.lost)
+    return _result(kernel, X, y, w, alpha, residual, jnp.zeros((), jnp.int32), status)
 
 
 @functools.partial(jax.jit, static_argnames=("max_steps", "landmarks", "block_rows"))
@@ -248,29 +344,34 @@ def _by_conjugate_gradients(
     landmarks: int,
     block_rows: int,
 ) -> DualFit:
-    n = X.shape[0]
     X, y = only_present(X, y, w)
-    targets, root = y.reshape(n, -1), jnp.sqrt(w)[:, None]
+    n, root = X.shape[0], jax.lax.stop_gradient(jnp.sqrt(w)[:, None])
 
     # Kept by nobody: the backward pass computes each block of the kernel matrix again.
     @jax.checkpoint
     def rows_times(rows: Float[Array, "r d"], v: Float[Array, "n k"]) -> Float[Array, "r k"]:
         return dot(kernel.cross_gram(rows, X), v)
 
-    def matrix(v: Float[Array, "n k"]) -> Float[Array, "n k"]:
-        image = map_row_blocks(lambda rows: rows_times(rows, root * v), X, block_rows)
-        return root * image + v / C
+    def product(v: Float[Array, "n k"]) -> Float[Array, "n k"]:
+        return map_row_blocks(lambda rows: rows_times(rows, v), X, block_rows)
 
     every = jnp.linspace(0, n - 1, landmarks).astype(jnp.int32)
     precondition = _nystroem_preconditioner(kernel, C, X, X[every], root, block_rows)
-    rhs = jnp.concatenate([root, root * targets], axis=1)
-    solved = conjugate_gradients.solve(
-        matrix, rhs, tolerance=tolerance, max_steps=max_steps, preconditioner=precondition
+
+    def inverse(rhs: Float[Array, "n k"]) -> tuple[Float[Array, "n k"], tuple[Array, Array]]:
+        solved = conjugate_gradients.solve(
+            lambda v: root * product(root * v) + v / C,
+            rhs,
+            tolerance=tolerance,
+            max_steps=max_steps,
+            preconditioner=precondition,
+        )
+        return solved.x, (solved.steps, solved.status)
+
+    alpha, _, (residual, (steps, status)) = _weighted(
+        product, inverse, w[:, None], C[None, None], _right_sides(X, y)
     )
-    b, g = _eliminate(root, solved.x[None])
-    residual = solved.residual[:, 1:] - solved.residual[:, :1] * b
-    steps, status = jnp.max(solved.steps), jnp.max(solved.status)
-    return _result(kernel, X, y, root * g[0], b[0], residual, root, steps, status)
+    return _result(kernel, X, y, w, alpha, residual, jnp.max(steps), jnp.max(status))
 
 
 def _nystroem_preconditioner(
@@ -300,29 +401,39 @@ def _nystroem_preconditioner(
     return precondition
 
 
-def _eliminate(
-    root: Float[Array, "n 1"], solved: Float[Array, "s n k"]
-) -> tuple[Float[Array, "s c"], Float[Array, "s n c"]]:
-    """Intercept and multipliers from `B^(-1) [d, d y]`: `b = d'B^(-1) d y / d'B^(-1) d`."""
-    t, u = solved[:, :, :1], solved[:, :, 1:]
-    b = dot(root.T[None], u) / dot(root.T[None], t)
-    return b[:, 0, :], u - t * b
+def _right_sides(X: Float[Array, "n d"], y: Float[Array, "n *c"]) -> Float[Array, "n k"]:
+    """`[1, y]`, which the intercept is eliminated from."""
+    n = X.shape[0]
+    return jnp.concatenate([jnp.ones((n, 1), X.dtype), y.reshape(n, -1)], axis=1)
+
+
+def _eliminate(alpha: Float[Array, "*s n k"]) -> Float[Array, "*s 1 c"]:
+    """The intercept, from the multipliers of `[1, y]`: with it, those of `y - b` add up to zero."""
+    total = jnp.sum(alpha, axis=-2, keepdims=True)
+    return total[..., 1:] / total[..., :1]
+
+
+def _less(both: Float[Array, "*s n k"], b: Float[Array, "*s 1 c"]) -> Float[Array, "*s n c"]:
+    """What belongs to `y - b`, of what belongs to `[1, y]`."""
+    return both[..., 1:] - both[..., :1] * b
 
 
 def _result(
     kernel: Kernel,
     X: Float[Array, "n d"],
     y: Float[Array, "n *c"],
-    alpha: Float[Array, "n k"],
-    b: Float[Array, " k"],
+    w: Float[Array, " n"],
+    both: Float[Array, "n k"],
     residual: Float[Array, "n k"],
-    root: Float[Array, "n 1"],
     steps: Int[Array, ""],
     status: Int[Array, ""],
 ) -> DualFit:
     outputs = y.shape[1:]
+    b = _eliminate(both)
+    alpha, rest, b = _less(both, b), _less(residual, b), b[0]
+    root = jnp.sqrt(jax.lax.stop_gradient(w))[:, None]
     scale = jnp.linalg.norm(root * y.reshape(alpha.shape), axis=0)
-    relative = jnp.linalg.norm(residual, axis=0) / jnp.where(scale > 0, scale, 1)
+    relative = jnp.linalg.norm(rest, axis=0) / jnp.where(scale > 0, scale, 1)
     failed = ~(jnp.all(jnp.isfinite(alpha)) & jnp.all(jnp.isfinite(b)))
     return DualFit(
         expansion=KernelExpansion(kernel, X, alpha.reshape(y.shape), b.reshape(outputs)),

@@ -17,6 +17,29 @@ class Definite(NamedTuple):
     lost: Bool[Array, ""]  # the shift lay below the rounding of A, which took its place
 
 
+class Factor(NamedTuple):
+    """Cholesky factor of `A + shift I`."""
+
+    matrix: Float[Array, "p p"]  # A + shift I
+    lower: Float[Array, "p p"]
+    shift: Float[Array, ""]  # what was asked for, or the size of A's rounding
+    lost: Bool[Array, ""]
+
+    def solve(self, rhs: Float[Array, "p k"]) -> Float[Array, "p k"]:
+        """`(A + shift I)^(-1) rhs`, refined once."""
+        x = jax.scipy.linalg.cho_solve((self.lower, True), rhs)
+        return x + jax.scipy.linalg.cho_solve((self.lower, True), rhs - dot(self.matrix, x))
+
+
+def factorise(A: Float[Array, "p p"], shift: Float[Array, ""]) -> Factor:
+    """Factorise `A + shift I` for a positive semi-definite `A`; see `solve_definite`."""
+    p = A.shape[0]
+    noise = 4 * epsilon(A.dtype) * jnp.max(jnp.sum(jnp.abs(A), axis=0))
+    used = jnp.maximum(shift, noise)
+    matrix = A + used * jnp.eye(p, dtype=A.dtype)
+    return Factor(matrix, jnp.linalg.cholesky(matrix), used, noise > shift)
+
+
 def solve_definite(
     A: Float[Array, "p p"], rhs: Float[Array, "p k"], shift: Float[Array, ""]
 ) -> Definite:
@@ -25,10 +48,6 @@ def solve_definite(
     Below a shift of the size of A's rounding the factorisation would meet an indefinite matrix;
     that size is then used instead, and `lost` says so. Differentiable in every argument.
     """
-    p = A.shape[0]
-    noise = 4 * epsilon(A.dtype) * jnp.max(jnp.sum(jnp.abs(A), axis=0))
-    matrix = A + jnp.maximum(shift, noise) * jnp.eye(p, dtype=A.dtype)
-    factor = (jnp.linalg.cholesky(matrix), True)
-    x = jax.scipy.linalg.cho_solve(factor, rhs)
-    x = x + jax.scipy.linalg.cho_solve(factor, rhs - dot(matrix, x))
-    return Definite(x, rhs - dot(matrix, x), noise > shift)
+    factor = factorise(A, shift)
+    x = factor.solve(rhs)
+    return Definite(x, rhs - dot(factor.matrix, x), factor.lost)

@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PyTree
 
 from .._mesh import spread
-from .._numerics import as_float, is_concrete, like
+from .._numerics import as_float, is_concrete, like, only_present
 from .._status import CONVERGED, TRUNCATED
 from .._types import ScalarLike
 from ..features import FeatureMap
@@ -207,7 +207,7 @@ def _cross_validate(
     n = X.shape[0]
     w = jnp.ones(n, X.dtype) if weights is None else weights
     if code is None:
-        targets = jnp.where((w > 0)[:, None], y.reshape(n, -1), 0)
+        _, targets = only_present(X, y.reshape(n, -1), w)
     else:
         targets = jnp.asarray(code.matrix)[y]
     rows = Rows(
@@ -266,10 +266,14 @@ def score(
     loss_of, predictions, status = spread(all_folds, mesh, *axes)(*parts)
     lost = jnp.where(feature_map.unresolved(C, way.energy), TRUNCATED, CONVERGED)
     status = jnp.maximum(jnp.max(status, axis=0), lost.astype(jnp.int32))
-    w = rows.w[:, :, None]
-    fold_loss = jnp.sum(jnp.where(w > 0, w * loss_of, 0), axis=1).T
+    fold_loss = jnp.sum(weighted(rows.w[:, :, None], loss_of), axis=1).T
     scores = jnp.sum(fold_loss, axis=1) / jnp.sum(rows.w)
     return scores, mean_of_folds(fold_loss, jnp.sum(rows.w, axis=1)), predictions, status
+
+
+def weighted(w: Float[Array, "..."], loss: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Losses times row weights; rows without weight, which may hold anything, spoil no sum."""
+    return w * jnp.where((w > 0) | jnp.isfinite(loss), loss, 0)
 
 
 def mean_of_folds(

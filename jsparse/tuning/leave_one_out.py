@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 from ..kernels import Kernel
 from ..machines import dual
 from ..multiclass import Code, Decoding
-from .cross_validation import CrossValidation, Metric, losses
+from .cross_validation import CrossValidation, Metric, losses, weighted
 from .out_of_fold import Rows
 
 
@@ -44,10 +44,9 @@ def leave_one_out(
         predictions, status = jnp.moveaxis(predictions, 0, -1), jnp.max(status, axis=0)
     rows = Rows(X, targets, w, None if code is None else y)
     loss = losses(metric, decoding, code, rows, jnp.moveaxis(predictions, 0, 1)).T
-    loss = jnp.where(w[None, :] > 0, loss, jnp.nan)
     return CrossValidation(
-        scores=jnp.sum(jnp.where(w[None, :] > 0, w[None, :] * loss, 0), axis=1) / jnp.sum(w),
-        fold_scores=loss,
+        scores=jnp.sum(weighted(w[None, :], loss), axis=1) / jnp.sum(w),
+        fold_scores=jnp.where(w[None, :] > 0, loss, jnp.nan),
         predictions=predictions.reshape(s, n, *(y.shape[1:] if code is None else (-1,))),
         status=status,
     )

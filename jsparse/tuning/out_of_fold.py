@@ -79,7 +79,6 @@ def by_classes(
     assert rows.label is not None
     v, k = len(rows.X), code.matrix.shape[0]
     group = jnp.arange(v, dtype=jnp.int32)[:, None] * k + rows.label
-    group = jnp.where(rows.w > 0, group, -1)
 
     def by_group(feature_map: FeatureMap, w: Array, X: Array, group: Array) -> NormalEquations:
         nothing = jnp.zeros((X.shape[0], 0), X.dtype)
@@ -242,7 +241,10 @@ def _remove(shared: Removal, fold: tuple[Rows, None]) -> Predicted:
     r = rows.X.shape[0]
     noise = 4 * r * epsilon(rows.X.dtype)
 
-    phi = feature_map(rows.X)
+    # Rows without weight may hold anything: they are predicted, but no other row by them.
+    given, w = feature_map(rows.X), rows.w[:, None]
+    bound = float(jnp.finfo(given.dtype).max) ** 0.25  # products of products are in range
+    phi = jnp.where((w > 0) | jnp.all(jnp.abs(given) < bound, axis=1, keepdims=True), given, 0)
     # The hat matrix among the fold's rows, H = q' M^(-1) q + 1/(N + p/C) with M and q as in
     # `ridge`: a quadratic form in [phi - f/N, f], and a rank-one term if the intercept is
     # penalised.
@@ -255,32 +257,40 @@ def _remove(shared: Removal, fold: tuple[Rows, None]) -> Predicted:
     hat = hat - alpha / (1 + alpha * corner) * (q * jnp.swapaxes(q, 1, 2))
     hat = hat + (1 / (N + intercept_penalty * shifts))[:, None, None]
 
-    fitted = dot(phi[None], full.weights) + full.intercept[:, None, :]
-    error = rows.y[None] - fitted
-    # Rows without weight may hold anything: they are predicted, but no other by them.
-    present = (rows.w > 0)[None, :, None]
-    root = jnp.sqrt(rows.w)[None, :, None]
-    hat = jnp.where(jnp.swapaxes(present, 1, 2), hat, 0)
-    scaled = jnp.where(present, root * hat * jnp.swapaxes(root, 1, 2), 0)
+    fitted = dot(given[None], full.weights) + full.intercept[:, None, :]
+    near = (w > 0) | jnp.all(jnp.isfinite(fitted), axis=(0, 2))[:, None]
+    error = jnp.where(near[None], rows.y[None] - fitted, 0)
+    root = jnp.sqrt(jax.lax.stop_gradient(w))
 
+    # The errors without the fold, (I - H W)^(-1) error: linear in the weights, so that derivatives
+    # are right where they are zero. It is solved for by the symmetric I - W^(1/2) H W^(1/2).
     def without(of: tuple[Array, Array]) -> tuple[Float[Array, "r c"], Float[Array, ""]]:
-        scaled, error = of
+        hat, error = of
+        fixed = jax.lax.stop_gradient(hat)
+        scaled = root * fixed * root.T
         factor = jnp.linalg.cholesky((1 + noise) * jnp.eye(r, dtype=phi.dtype) - scaled)
-        solved = jax.scipy.linalg.cho_solve((factor, True), error)
-        # Once against the matrix without its guard.
-        rest = error - solved + dot(scaled, solved)
-        solved = solved + jax.scipy.linalg.cho_solve((factor, True), rest)
-        return solved, jnp.min(jnp.diagonal(factor))
 
-    pulled = jnp.where(present, root * error, 0)
+        def inverse(b: Float[Array, "r c"]) -> Float[Array, "r c"]:
+            solved = jax.scipy.linalg.cho_solve((factor, True), b)
+            # Once against the matrix without its guard.
+            rest = b - solved + dot(scaled, solved)
+            return solved + jax.scipy.linalg.cho_solve((factor, True), rest)
+
+        out = jax.lax.custom_linear_solve(
+            lambda e: e - dot(hat, w * e),
+            error,
+            lambda _, b: b + dot(fixed, root * inverse(root * b)),
+            lambda _, b: b + root * inverse(root * dot(fixed, b)),
+        )
+        return out, jnp.min(jnp.diagonal(factor))
+
     # On a CPU one after another: batches of triangular solves, of two threads or devices, may wait
     # for each other for ever (see `each_alone`).
-    solved, pivots = jax.lax.map(without, (scaled, pulled), batch_size=systems_at_once())
-    out = error + dot(hat, root * solved)
-    predictions = jnp.swapaxes(rows.y[None] - out, 0, 1)
+    out, pivots = jax.lax.map(without, (hat, error), batch_size=systems_at_once())
+    predictions = jnp.swapaxes(jnp.where(near[None], rows.y[None], fitted) - out, 0, 1)
     # A pivot 1 - h at the level of rounding: the fold's rows are interpolated, and what the
     # model without them says is not in these numbers any more.
     lost = jnp.square(pivots) < 16 * noise
-    finite = jnp.isfinite(predictions) | ~jnp.swapaxes(present, 0, 1)
+    finite = jnp.isfinite(predictions) | (w == 0)[:, None]
     failed = ~jnp.all(finite, axis=(0, 2))
     return predictions, jnp.maximum(status_of(failed, lost), full.status)

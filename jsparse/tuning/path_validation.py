@@ -15,7 +15,7 @@ from ..machines.scdp_system import NU, candidate_columns, intercept_path, select
 from ..multiclass import Code, Decoding
 from ..normal_equations import NormalEquations, accumulate_folds
 from ..pursuit.path import Path
-from .cross_validation import losses, mean_of_folds
+from .cross_validation import losses, mean_of_folds, weighted
 from .folds import Folds
 from .out_of_fold import Rows
 
@@ -125,8 +125,8 @@ def cross_validate_path(
             values = jnp.moveaxis(each, 1, -1)
         loss = jax.vmap(lambda fold, f: losses(metric, decoding, code, fold, f))(fold, values)
         kept = None if size is None else jnp.take(values, size - 1, axis=2)
-        w = fold.w[:, :, None]
-        return jnp.sum(jnp.where(w > 0, w * loss, 0), axis=1), jnp.max(path.status), kept
+        loss = jnp.sum(weighted(fold.w[:, :, None], loss), axis=1)
+        return loss, jnp.max(path.status), kept
 
     def groups(a: Array) -> Array:
         return a.reshape(v // together, together, *a.shape[1:])
