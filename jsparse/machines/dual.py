@@ -227,7 +227,8 @@ def _decomposed(
     rhs: Float[Array, "s n k"],
 ) -> tuple[Float[Array, "s n k"], Float[Array, "s n k"]]:
     """`_weighted` for every `C`, by the eigendecomposition of `W^(1/2) K W^(1/2)`."""
-    spec, shifts = jax.lax.stop_gradient((spec, 1 / C))
+    spec = jax.tree.map(jax.lax.stop_gradient, spec)
+    shifts = jax.lax.stop_gradient(1 / C)
 
     def inverse(b: Float[Array, "s n k"]) -> tuple[Float[Array, "s n k"], None]:
         return jnp.swapaxes(shifted_inverse(spec, jnp.swapaxes(b, 1, 2), shifts), 1, 2), None
