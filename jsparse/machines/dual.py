@@ -227,11 +227,12 @@ def _decomposed(
     rhs: Float[Array, "s n k"],
 ) -> tuple[Float[Array, "s n k"], Float[Array, "s n k"]]:
     """`_weighted` for every `C`, by the eigendecomposition of `W^(1/2) K W^(1/2)`."""
-    spec = jax.tree.map(jax.lax.stop_gradient, spec)
     shifts = jax.lax.stop_gradient(1 / C)
 
     def inverse(b: Float[Array, "s n k"]) -> tuple[Float[Array, "s n k"], None]:
-        return jnp.swapaxes(shifted_inverse(spec, jnp.swapaxes(b, 1, 2), shifts), 1, 2), None
+        return jnp.swapaxes(
+            shifted_inverse(jax.lax.stop_gradient(spec), jnp.swapaxes(b, 1, 2), shifts), 1, 2
+        ), None
 
     return _weighted(lambda v: dot(K[None], v), inverse, w[None, :, None], C[:, None, None], rhs)[
         :2
@@ -252,7 +253,7 @@ def _own_derivative(
 ) -> Float[Array, "s n"]:
     # dP = -P d(C K W) P with P = (I + C K W)^(-1), one C at a time: n x n each.
     spec, K, w, C = given
-    _, d_K, d_w, d_C = tangents
+    d_K, d_w, d_C = tangents[1:]
     one = jnp.eye(len(w), dtype=K.dtype)[None]
 
     def slope(of: tuple[Array, Array]) -> Float[Array, " n"]:
