@@ -84,7 +84,7 @@ class TrainedPath(NamedTuple):
     @property
     def statuses(self) -> dict[str, int]:
         """Stop codes of the machine chosen and of what it rests on, see `check`."""
-        return stop_codes(self.status, self.selection_status, self.tuning)
+        return stop_codes(self.status, self.selection_status, self.tuning.status)
 
     @property
     def cv_error(self) -> float:

@@ -57,7 +57,7 @@ class Trained(NamedTuple):
     @property
     def statuses(self) -> dict[str, int]:
         """Stop codes of the fit and of what it rests on, see `check`."""
-        return stop_codes(int(self.fit.status), self.selection_status, self.tuning)
+        return stop_codes(int(self.fit.status), self.selection_status, self.tuning.status)
 
     def predict(self, X: ArrayLike) -> np.ndarray:
         """Class labels, or values of the regression, at raw inputs of shape `n d`.
@@ -70,14 +70,14 @@ class Trained(NamedTuple):
         return decide(values, self.classes, self.code, self.decoding)
 
 
-def stop_codes(fit: int, selection: int, tuning: Tuning) -> dict[str, int]:
+def stop_codes(fit: int, selection: int, validation: int) -> dict[str, int]:
     """Of a fit and of what it rests on.
 
     Of cross-validation it is told if steps ran out; whether the precision was enough is told of the
     fit.
     """
-    validation = EXHAUSTED if tuning.status == EXHAUSTED else COMPLETED
-    return {"fit": fit, "choice of prototypes": selection, "cross-validation": validation}
+    told = EXHAUSTED if validation == EXHAUSTED else COMPLETED
+    return {"fit": fit, "choice of prototypes": selection, "cross-validation": told}
 
 
 def decide(
