@@ -1,0 +1,307 @@
+"""Stop codes: their order, what the host does about them, and joins in which one part fails."""
+
+import functools
+import itertools
+import warnings
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jsparse
+from jsparse import _status
+from jsparse._status import (
+    ADVICE,
+    COMPLETED,
+    CONVERGED,
+    EXHAUSTED,
+    INDEFINITE,
+    NOT_FINITE,
+    PRECISION_LOST,
+    RUNNING,
+    TRUNCATED,
+    check,
+)
+from jsparse.cli import main as command_line
+from jsparse.cli import report
+from jsparse.estimators import FixedSizeLSSVMRegressor
+from jsparse.features import Nystroem
+from jsparse.kernels import RBF, Linear
+from jsparse.machines import dual, robust, scdp
+from jsparse.multiclass import accumulate_code, output_code, solve_code
+from jsparse.prototypes import k_means, renyi
+from jsparse.tuning import choices, cross_validation, out_of_fold, path_validation, sparse
+from jsparse.tuning.folds import folds_from_assignment
+from jsparse.tuning.leave_one_out import leave_one_out
+from jsparse.tuning.problem import split_kernel
+from jsparse.tuning.search import tune
+from jsparse.tuning.trained import stop_codes
+
+GOOD = (CONVERGED, COMPLETED, TRUNCATED)
+BAD = (EXHAUSTED, PRECISION_LOST, NOT_FINITE, INDEFINITE)
+WARNINGS = {
+    RUNNING: jsparse.ConvergenceWarning,
+    TRUNCATED: jsparse.PrecisionWarning,
+    EXHAUSTED: jsparse.ConvergenceWarning,
+    PRECISION_LOST: jsparse.PrecisionWarning,
+}
+KEY = jax.random.key(0)
+
+
+def test_every_bad_end_is_above_every_good_one():
+    assert sorted(ADVICE) == list(range(8))
+    for good, bad in itertools.product(GOOD, BAD):
+        assert max(good, bad) == bad
+        assert _status.trusted(good)
+        assert not _status.trusted(bad)
+    # What is joined has converged only where every part has.
+    assert min(GOOD) == CONVERGED
+
+
+@pytest.mark.parametrize("code", ADVICE)
+def test_each_end_is_told_alone_and_beside_a_good_one(code):
+    for status in (code, jnp.asarray([COMPLETED, code, CONVERGED])):
+        if code in (NOT_FINITE, INDEFINITE):
+            with pytest.raises(jsparse.NumericalError, match=f"the fit: {ADVICE[code][:20]}"):
+                check(status, "the fit")
+        elif code in WARNINGS:
+            with pytest.warns(WARNINGS[code], match=f"the fit: {ADVICE[code][:20]}"):
+                check(status, "the fit")
+        else:
+            check(status, "the fit")  # warnings are errors
+
+
+def test_two_kinds_of_bad_ends_are_both_told():
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        check(jnp.asarray([EXHAUSTED, CONVERGED, PRECISION_LOST]))
+    assert {w.category for w in said} == {jsparse.PrecisionWarning, jsparse.ConvergenceWarning}
+    check(jnp.zeros(0, jnp.int32))
+    assert "max_steps" in ADVICE[EXHAUSTED]
+
+
+def rows(n=30, d=2, seed=0):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=(n, d)))
+
+
+@pytest.fixture
+def fresh():
+    """Programs with a part exchanged are compiled, and forgotten."""
+    programs = cross_validation._cross_validate, path_validation.cross_validate_path
+    for program in programs:
+        program.clear_cache()
+    yield
+    for program in programs:
+        program.clear_cache()
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_one_output_of_one_fold_whose_steps_run_out(monkeypatch, fresh, marked):
+    def run(state, Phi, y, seen, *_, **__):
+        out = (y[0] == 7) & (seen[0] == 0)
+        return state._replace(status=jnp.where(out, EXHAUSTED, CONVERGED).astype(jnp.int32))
+
+    monkeypatch.setattr(robust, "run", run)
+    X = rows()
+    y = jnp.stack([X[:, 0], X[:, 1]], axis=1).at[0, 1].set(7.0 if marked else 6.0)
+    folds = folds_from_assignment(np.arange(30) % 3)
+    cv = jsparse.cross_validate(
+        Nystroem(RBF(1.0), X[:5]), jnp.asarray([1.0, 10.0]), X, y, folds, loss="huber"
+    )
+    np.testing.assert_array_equal(cv.status, EXHAUSTED if marked else CONVERGED)
+
+
+@pytest.mark.parametrize(("method", "end"), [("subtraction", NOT_FINITE), ("removal", None)])
+def test_one_fold_without_which_nothing_is_left(method, end):
+    X, assignment = rows(), np.arange(30) % 3
+    folds = folds_from_assignment(assignment)
+    phi, C = Nystroem(RBF(1.0), X[:5]), jnp.asarray([1.0, 10.0])
+    w = jnp.asarray(assignment == 0, X.dtype)
+    found = cross_validation.cross_validate(phi, C, X, X[:, 0], folds, w, method=method)
+    assert (np.asarray(found.status) >= (end or PRECISION_LOST)).all()
+    even = cross_validation.cross_validate(phi, C, X, X[:, 0], folds, w + 1, method=method)
+    np.testing.assert_array_equal(even.status, CONVERGED)
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_one_fold_or_problem_whose_path_ends_badly(monkeypatch, fresh, separate):
+    """The fold without which no row has weight, or the first of the problems."""
+    usual = path_validation.select
+
+    def select(A, b, *rest, **options):
+        path = usual(A, b, *rest, **options)
+        bad = jnp.arange(len(b)) == 0 if separate else jnp.all(b == 0, axis=(1, 2))
+        return path._replace(status=jnp.where(bad, EXHAUSTED, path.status).astype(jnp.int32))
+
+    monkeypatch.setattr(path_validation, "select", select)
+    X, assignment = rows(), np.arange(30) % 3
+    y, w, code = X[:, 0], jnp.asarray(assignment == 0, X.dtype), None
+    if separate:
+        y, w = jnp.asarray(np.arange(30) // 3 % 3, jnp.int32), jnp.ones(30)
+        code = output_code("one_versus_rest", 3)
+    found = path_validation.cross_validate_path(
+        RBF(1.0), X[:6], jnp.asarray([1.0, 10.0]), X, y, folds_from_assignment(assignment), w,
+        max_prototypes=3, code=code, separate=separate,
+    )  # fmt: skip
+    np.testing.assert_array_equal(found.status, EXHAUSTED)
+
+
+@pytest.mark.parametrize("scheme", ["one_versus_rest", "one_versus_one"])
+def test_one_problem_of_several_classes(scheme):
+    X, labels = rows(), jnp.asarray(np.arange(30) % 3, jnp.int32)
+    code, phi = output_code(scheme, 3), Nystroem(RBF(2.0), X[:8])
+    sums = accumulate_code(code, phi, X, labels)
+    for last, end in ((1.0, CONVERGED), (np.nan, NOT_FINITE)):
+        found = solve_code(code, sums, jnp.asarray([[1.0, 1.0, last]]))
+        np.testing.assert_array_equal(found.status, end)
+
+
+def test_one_problem_of_several_in_the_dual():
+    X, labels = rows(), jnp.asarray(np.arange(30) % 3, jnp.int32)
+    code = output_code("one_versus_rest", 3)
+    for last, end in ((1.0, CONVERGED), (1e25, PRECISION_LOST)):
+        found = dual.fit_classes(RBF(2.0), jnp.asarray([1.0, 1.0, last]), X, labels, code)
+        assert int(found.status) == end
+
+
+def test_one_problem_left_one_row_out():
+    """The third class lies so far away that the rounding of its products is above 1/C."""
+    labels = np.arange(30) % 3
+    X, C = rows(), jnp.asarray([1e4])
+    far = X * jnp.asarray(np.where(labels == 2, 1e6, 1.0))[:, None]
+    code = output_code("one_versus_one", 3)
+    for Z, end in ((X, CONVERGED), (far, PRECISION_LOST)):
+        found = leave_one_out(Linear(), C, Z, jnp.asarray(labels, jnp.int32), code=code)
+        np.testing.assert_array_equal(found.status, end)
+    first = labels < 2
+    _, alone = dual.leave_one_out(Linear(), C, far[first], X[first, 0])
+    np.testing.assert_array_equal(alone, CONVERGED)
+
+
+def test_of_a_sparse_path_the_worst_target_and_what_the_machine_has():
+    X = rows()
+    y = jnp.stack([X[:, 0], X[:, 1]], axis=1)
+    path = scdp.fit(RBF(1.0), X[:6], 1.0, X, y, max_prototypes=4, selection="separate")
+    np.testing.assert_array_equal(path.status, COMPLETED)
+    np.testing.assert_array_equal(path.coefficient_status, CONVERGED)
+    assert int(path.status_at(2)) == COMPLETED
+    for bad in BAD:
+        one = path._replace(status=path.status.at[1].set(bad))
+        assert int(one.status_at(4)) == bad
+        # What ended the path came after the last prototype of a shorter machine.
+        assert int(one.status_at(2)) == (COMPLETED if bad == INDEFINITE else bad)
+    searched = path._replace(coefficient_status=path.coefficient_status.at[1, 1].set(EXHAUSTED))
+    assert [int(searched.status_at(k)) for k in (1, 2, 3)] == [COMPLETED, EXHAUSTED, COMPLETED]
+    lost = searched._replace(coefficient_error=path.coefficient_error.at[0, 1].set(1.0))
+    assert int(lost.status_at(2)) == PRECISION_LOST
+
+
+class Scored:
+    """A problem whose scores are known, and how their computation ended."""
+
+    def __init__(self, statuses):
+        dtype = jnp.dtype("float64")
+        self.tuned, self.fixed = split_kernel(RBF(1.0), dtype, tune_kernel=True)
+        self.dtype, self.rows_scored, self.kernels_at_once = dtype, 10, 1
+        self.statuses = jnp.asarray([statuses])
+
+    def scores(self, thetas, C, scoring):
+        return jnp.asarray([[3.0, 1.0, 2.0]]), jnp.ones((1, 3)), self.statuses
+
+
+@pytest.mark.parametrize(
+    ("statuses", "best"),
+    [
+        ((CONVERGED, EXHAUSTED, CONVERGED), 1),
+        ((EXHAUSTED, COMPLETED, CONVERGED), 1),
+        ((CONVERGED, PRECISION_LOST, CONVERGED), 2),
+        ((CONVERGED, NOT_FINITE, TRUNCATED), 2),
+    ],
+)
+def test_the_best_score_says_how_its_computation_ended(as_users_call, statuses, best):
+    found = tune(
+        Scored(statuses), key=KEY, metric="mse", low=np.zeros(1), high=np.ones(1),
+        C=np.array([1.0, 2.0, 4.0]), max_evaluations=1,
+    )  # fmt: skip
+    assert int(found.C) == 2**best
+    assert found.status == statuses[best]
+
+
+def test_how_the_choice_of_prototypes_ended_is_passed_on(monkeypatch):
+    X = rows(60)
+    everywhere = np.ones(60, bool)
+    assert choices.select(KEY, "uniform", X, 8, None, None)[1] == CONVERGED
+    for renyi_cap, k_means_cap, end in ((None, 50, CONVERGED), (1, 1, EXHAUSTED)):
+        capped = functools.partial(renyi, max_trials=renyi_cap)
+        monkeypatch.setattr(choices, "renyi", capped)
+        monkeypatch.setattr(sparse, "k_means", functools.partial(k_means, max_steps=k_means_cap))
+        assert choices.select(KEY, "renyi", X, 8, None, None)[1] == end
+        for method in ("renyi", "k_means"):
+            _, status = sparse._candidates(KEY, method, X, 8, None, None, everywhere)
+            assert status == end
+    worse = capped(KEY, X, 8, max_trials=None)
+    worse = worse._replace(
+        bandwidth=worse.bandwidth._replace(status=jnp.asarray([CONVERGED, EXHAUSTED]))
+    )
+    monkeypatch.setattr(choices, "renyi", lambda *_, **__: worse)
+    assert choices.select(KEY, "renyi", X, 8, None, None)[1] == EXHAUSTED
+
+
+def trained(fit=CONVERGED, selection=CONVERGED, tuning=CONVERGED):
+    return SimpleNamespace(statuses=stop_codes(fit, selection, tuning))
+
+
+@pytest.mark.parametrize(
+    ("parts", "what"),
+    [
+        ({"fit": EXHAUSTED}, "fit"),
+        ({"selection": EXHAUSTED}, "choice of prototypes"),
+        ({"tuning": EXHAUSTED}, "cross-validation"),
+    ],
+)
+def test_estimators_and_the_command_line_tell_what_was_exhausted(
+    as_users_call, capsys, parts, what
+):
+    model = FixedSizeLSSVMRegressor()
+    with pytest.warns(jsparse.ConvergenceWarning, match=f"FixedSizeLSSVMRegressor, {what}: stop"):
+        model._check(trained(**parts))
+    with pytest.warns(jsparse.ConvergenceWarning, match=f"the {what}: stopped"):
+        assert command_line._exit_code(trained(**parts)) == command_line.UNTRUSTED
+    report._ends(trained(**parts).statuses)
+    assert ADVICE[EXHAUSTED] in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("code", GOOD)
+def test_nothing_is_told_of_good_ends_of_the_parts(as_users_call, capsys, code):
+    parts = {"selection": min(code, COMPLETED), "tuning": code}
+    FixedSizeLSSVMRegressor()._check(trained(**parts))
+    assert command_line._exit_code(trained(**parts)) == command_line.DONE
+    report._ends(trained(**parts).statuses)
+    assert capsys.readouterr().out.splitlines() == [f"{'status':<16}{ADVICE[CONVERGED]}"]
+
+
+@pytest.mark.slow
+def test_a_trained_model_says_that_its_prototypes_were_cut_short(monkeypatch):
+    monkeypatch.setattr(choices, "renyi", functools.partial(renyi, max_trials=1))
+    X = np.asarray(rows(60))
+    model = FixedSizeLSSVMRegressor(n_prototypes=8, cv=3, max_evaluations=1)
+    with pytest.warns(jsparse.ConvergenceWarning, match="choice of prototypes: stopped at its cap"):
+        model.fit(X, X[:, 0])
+    found = jsparse.train(
+        X, X[:, 0], task="regression", key=KEY, n_prototypes=8, folds=3, max_evaluations=1
+    )
+    assert found.selection_status == EXHAUSTED
+    assert found.statuses["fit"] == CONVERGED
+
+
+def test_a_history_with_other_stop_codes_is_refused(tmp_path):
+    from jsparse._files import save_state
+
+    save_state(tmp_path / "old", {"status": np.zeros(1)}, {}, kind="tuning history")
+    with pytest.raises(jsparse.ModelFileError, match="tuning history"):
+        jsparse.load_history(tmp_path / "old")
+
+
+assert out_of_fold.robust is robust  # whose `run` is exchanged above
