@@ -361,8 +361,10 @@ def targets_of(p: Problem, targets: str):
     return p.y[:, 0] if targets == "real" else p.label
 
 
-def settings(p: Problem) -> dict:
-    return {"key": KEY, "C": np.asarray(p.C) * np.array([0.1, 1.0, 10.0]), "max_evaluations": 3}
+def settings(p: Problem, options: dict) -> dict:
+    tuned = options.get("tune_kernel", True)
+    C = np.asarray(p.C, float) * np.array([0.1, 1.0, 10.0] if tuned else [1.0])
+    return {"key": KEY, "C": C, "max_evaluations": 3}
 
 
 def trained(targets: str = "real", *, mesh: bool = False, **options) -> Learn:
@@ -378,7 +380,7 @@ def trained(targets: str = "real", *, mesh: bool = False, **options) -> Learn:
                 "n_prototypes": present(p),
                 "out_of_fold": True,
                 "mesh": one_device() if mesh else None,
-                **settings(p),
+                **settings(p, options),
                 **options,
             },
         )
@@ -413,7 +415,7 @@ def trained_path(targets: str = "real", **options) -> Learn:
                 "candidates": p.Z,
                 "max_prototypes": SIZE,
                 "out_of_fold": True,
-                **settings(p),
+                **settings(p, options),
                 **options,
             },
         )
@@ -428,7 +430,7 @@ def streamed(targets: str = "real", **options) -> Learn:
             np.asarray(p.X), np.asarray(targets_of(p, targets)), np.asarray(p.w), batch_rows=10
         )
         given = {"task": task_of(targets), "kernel": RBF(1.5), "n_prototypes": present(p)}
-        model = jsparse.train_stream(stream, **{**given, "folds": 2, **settings(p), **options})
+        model = jsparse.train_stream(stream, **{**given, "folds": 2, **settings(p, options), **options})
         found = outcome(p, model, model.fit.status)
         # Folds are of its own.
         return found._replace(scores=None) if "tune_kernel" in options else found
@@ -466,7 +468,7 @@ DRAWN = dict.fromkeys(
     "prototypes or folds are drawn from the rows in their order",
 )
 
-GIVEN = {"tune_kernel": False, "C": np.array([3.0])}
+GIVEN = {"tune_kernel": False}
 
 PURE = [
     Learner("fixed_size.fit", fixed(), ways={"mesh": fixed_on_mesh, "blocks": fixed(block_rows=5)}),

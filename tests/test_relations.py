@@ -30,7 +30,7 @@ from learners import (
 
 import jsparse
 from jsparse import estimators, pursuit
-from jsparse._status import NOT_FINITE
+from jsparse._status import PRECISION_LOST
 from jsparse.features import Nystroem
 from jsparse.kernels import RBF
 from jsparse.machines import dual, fixed_size, robust, scdp, spsvm
@@ -343,7 +343,8 @@ def assert_as_expected(found: Outcome, expected: Outcome, tol: float, loss: floa
         )
     if expected.decisions is not None:
         np.testing.assert_array_equal(found.decisions, expected.decisions)
-    assert np.max(found.status) < NOT_FINITE
+    np.testing.assert_array_equal(found.status, expected.status)
+    assert np.max(found.status) < PRECISION_LOST
 
 
 def representable(scores: np.ndarray, dtype) -> bool:
