@@ -8,28 +8,68 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .._blocks import map_row_blocks, rows_in_block
-from .._numerics import dot, epsilon, is_concrete, like
+from .._numerics import dot, epsilon, exponents, is_concrete, like, times_power
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, PRECISION_LOST, RUNNING
 from .._types import ScalarLike
 from ..expansion import KernelExpansion
 from ..features import FeatureMap, Linear
 from ..normal_equations import accumulate
-from ..solvers.definite import solve_definite
+from ..solvers.definite import factorise
 from .fixed_size import check_penalty, check_problem, in_one_dtype
 
 Loss = Literal["absolute", "huber"]
-SMOOTHING = 1e-3  # of the typical residual: below it the absolute loss is rounded off
+SMOOTHING = 1e-3  # of the typical residual: rows below it weigh 1 in the absolute loss
 TUNING = 1.345  # Huber's threshold in standard deviations: 95 % efficient for normal noise
+_PER_MEDIAN = TUNING * 1.4826  # the same in medians of |e|, for normal noise
+_BACK = 0.99  # of the way to the nearest bound
+
+
+class Problem(NamedTuple):
+    """A machine of one output in units in which targets and row weights are of order one.
+
+    Minimise `ridge/2 |w|^2 + sum_i weight_i l(e_i)` with `e = y - Phi w - b` and `l(e) = |e|`, or
+    Huber's loss halved: `e^2 / 2` up to a threshold d, and `d |e| - d^2 / 2` beyond.
+    """
+
+    Phi: Float[Array, "n p"]
+    y: Float[Array, " n"]
+    w: Float[Array, " n"]
+    ridge: Float[Array, ""]
+    threshold: Float[Array, ""] | None  # Huber's d; None for the one the residuals stand for
 
 
 class State(NamedTuple):
-    """Iteratively reweighted least squares on features; the rows stay outside."""
+    """A primal-dual interior-point iteration on a `Problem`.
+
+    The dual variables are `a_i = l'(e_i)`, between `-d` and `d` (1 for the absolute loss), and
+    `u_i - v_i` is `e_i`, for Huber's loss `e_i - a_i`. At the optimum `ridge w = Phi' (weight a)`,
+    `sum weight a = 0`, `u (d - a) = 0` and `v (d + a) = 0`.
+    """
 
     weights: Float[Array, " p"]  # w
     intercept: Float[Array, ""]  # b
-    residual: Float[Array, " n"]  # y - Phi w - b
-    threshold: Float[Array, ""]  # delta: residuals beyond count by their size, not their square
-    objective: Float[Array, ""]  # 1/2 |w|^2 + C/2 sum_i weight_i L(e_i)
+    residual: Float[Array, " n"]  # e
+    above: Float[Array, " n"]  # u
+    below: Float[Array, " n"]  # v
+    to_top: Float[Array, " n"]  # d - a
+    to_bottom: Float[Array, " n"]  # d + a
+    threshold: Float[Array, ""]  # d
+    middle: Int[Array, ""]  # the row whose |e| is the median
+    gradient: Float[Array, " p"]  # ridge w - Phi' (weight a)
+    imbalance: Float[Array, ""]  # sum weight a
+    gap: Float[Array, ""]  # by how much the optimum is missed, as part of its size
+    unsolved: Float[Array, ""]  # what of the gap is of the gradient and the imbalance
+    steps: Int[Array, ""]
+    status: Int[Array, ""]
+
+
+class Solution(NamedTuple):
+    """A machine of one output in the caller's units."""
+
+    weights: Float[Array, " p"]
+    intercept: Float[Array, ""]
+    residual: Float[Array, " n"]
+    threshold: Float[Array, ""]
     steps: Int[Array, ""]
     status: Int[Array, ""]
 
@@ -38,7 +78,7 @@ class RobustFit(NamedTuple):
     """A fitted machine and how it came about."""
 
     expansion: KernelExpansion
-    row_weights: Float[Array, "n *c"]  # of the last least-squares problem, 1 for rows that fit
+    row_weights: Float[Array, "n *c"]  # with which least squares gives the same, 1 for rows that fit
     threshold: Float[Array, "*c"]
     objective: Float[Array, "*c"]
     steps: Int[Array, ""]  # of the output that took most
@@ -60,13 +100,15 @@ def fit(
 ) -> RobustFit:
     """Minimise `1/2 |w|^2 + C/2 sum_i weight_i L(y_i - phi(x_i)'w - b)` (De Brabanter 2010, eq. 6).
 
-    - "absolute": `L(e) = |e|`, the L1 loss of Section 3.2, rounded off below `SMOOTHING` times the
-      median size of the least-squares residuals (the paper solves a quadratic program).
+    - "absolute": `L(e) = |e|`, the L1 loss of Section 3.2.
     - "huber": `L(e) = e^2` up to a threshold d and `2 d |e| - d^2` beyond: least squares for the
       rows that fit, absolute for the others.
 
-    Each step is a weighted least-squares problem, whose objective touches the true one from above
-    at the last solution, so the objective never rises.
+    Both are quadratic programs, solved by a primal-dual interior-point method with Mehrotra's
+    predictor and corrector (Nocedal and Wright 2006, Algorithm 16.4); each step is a weighted
+    least-squares problem. How far off an outlier is changes neither the solution nor when it is
+    found: targets are taken about their median in units of their median deviation, and the stopping
+    rule counts no residual beyond one such unit by more than that.
 
     Args:
         feature_map: such as `Nystroem(kernel, prototypes)`; penalised by the identity.
@@ -76,14 +118,16 @@ def fit(
         weights: row weights, shape `n`, or each output's own, shape `n c`; at least 0.
         loss: "absolute" or "huber".
         threshold: Huber's d, in units of y. By default `TUNING` times the standard deviation that
-            the median size of the residuals stands for, taken anew at every step.
-        tolerance: stop when a step lowers the objective by no more than this part of it; by default
-            1e-6, or what the dtype can resolve.
-        max_steps: cap (static).
-        block_rows: rows at a time in the sums.
+            the median size of the solution's own residuals stands for: the threshold and the
+            solution of it are found together.
+        tolerance: stop when the duality gap is no more than this part of the objective, less what
+            outliers add to it; by default 1e-6, or the square root of the dtype's spacing.
+        max_steps: cap.
+        block_rows: rows at a time in the sums (static).
 
     Memory `n p` for the features. Pure; works under `jit` and `vmap`. Not differentiable in reverse
-    mode (an iteration of unknown length).
+    mode (an iteration of unknown length). The status is `PRECISION_LOST` where rounding keeps the
+    gap above the tolerance.
 
     Raises:
         ValueError: as `fixed_size.fit`, or if the loss is unknown or the threshold not positive.
@@ -102,12 +146,10 @@ def fit(
     w = jnp.ones(n, X.dtype) if weights is None else weights
     w = jnp.broadcast_to(w.reshape(n, -1), columns.shape)
     each = jnp.broadcast_to(jnp.asarray(C, X.dtype), columns.shape[1:])
-    least = 8 * epsilon(X.dtype)
-    tol = max(1e-6, least) if tolerance is None else tolerance
+    tol = default_tolerance(X.dtype) if tolerance is None else tolerance
     delta = None if threshold is None else like(threshold, X)
-    fitted = _fit(
-        feature_map, each, X, columns, w, delta, like(tol, X), loss, max_steps, block_rows
-    )
+    cap = jnp.asarray(max_steps, jnp.int32)
+    fitted = _fit(feature_map, each, X, columns, w, delta, like(tol, X), cap, loss, block_rows)
     if y.ndim == 2:
         return fitted
     # One output: without its axis.
@@ -123,7 +165,12 @@ def fit(
     )
 
 
-@functools.partial(jax.jit, static_argnames=("loss", "max_steps", "block_rows"))
+def default_tolerance(dtype: jnp.dtype) -> float:
+    """Of the duality gap: what a computation in this precision can be sure of."""
+    return max(1e-6, epsilon(dtype) ** 0.5)
+
+
+@functools.partial(jax.jit, static_argnames=("loss", "block_rows"))
 def _fit(
     feature_map: FeatureMap,
     C: Float[Array, " c"],
@@ -132,167 +179,299 @@ def _fit(
     w: Float[Array, "n c"],
     threshold: Float[Array, ""] | None,
     tolerance: Float[Array, ""],
+    max_steps: Int[Array, ""],
     loss: Loss,
-    max_steps: int,
     block_rows: int | None,
 ) -> RobustFit:
     Phi = map_row_blocks(feature_map, X, rows_in_block(block_rows))
 
-    def output(of: tuple[Array, Array, Array]) -> tuple[State, Float[Array, " n"]]:
+    def output(of: tuple[Array, Array, Array]) -> tuple[Solution, Array, Array]:
         target, seen, c = of
-        options: dict = {"loss": loss, "threshold": threshold, "block_rows": block_rows}
-        state = init(Phi, target, seen, c, **options)
-        state = run(state, Phi, target, seen, c, tolerance, max_steps=max_steps, **options)
-        top = 2 * state.threshold if loss == "absolute" else 1
-        return state, row_weights(state, loss) * top
+        found = solve(
+            Phi, target, seen, c, tolerance, loss=loss, threshold=threshold, max_steps=max_steps,
+            block_rows=block_rows,
+        )  # fmt: skip
+        weighing = found.threshold / jnp.maximum(jnp.abs(found.residual), found.threshold)
+        return found, weighing, _objective(loss, found, seen, c)
 
-    state, own = jax.lax.map(output, (y.T, w.T, C))
+    found, own, objective = jax.lax.map(output, (y.T, w.T, C))
     return RobustFit(
-        expansion=feature_map.expansion(state.weights.T, state.intercept),
+        expansion=feature_map.expansion(found.weights.T, found.intercept),
         row_weights=own.T,
-        threshold=state.threshold,
-        objective=state.objective,
-        steps=jnp.max(state.steps),
-        status=jnp.max(state.status),
+        threshold=found.threshold,
+        objective=objective,
+        steps=jnp.max(found.steps),
+        status=jnp.max(found.status),
     )
 
 
-def init(
+def solve(
     Phi: Float[Array, "n p"],
     y: Float[Array, " n"],
     w: Float[Array, " n"],
     C: Float[Array, ""],
+    tolerance: Float[Array, ""],
     *,
     loss: Loss,
     threshold: Float[Array, ""] | None = None,
+    max_steps: int | Int[Array, ""] = 200,
     block_rows: int | None = None,
-) -> State:
-    """Least squares with the rows' own weights."""
-    weights, intercept, residual, lost = _least_squares(Phi, y, w, C, block_rows)
-    delta = _threshold(loss, threshold, residual, w)
-    # Most rows fitted to rounding by least squares: there is nothing to reweight.
-    size = epsilon(y.dtype) * jnp.max(jnp.where(w > 0, jnp.abs(y), 0))
-    done = weighted_median(jnp.abs(residual), w) <= 8 * size
+) -> Solution:
+    """The machine of one output on given features; see `fit`."""
+    problem, centre, exponent = posed(Phi, y, w, C, loss, threshold)
+    state = init(problem, tolerance, loss=loss)
+    state = jax.lax.while_loop(
+        lambda state: state.status == RUNNING,
+        lambda state: step(
+            problem, state, tolerance, loss=loss, max_steps=max_steps, block_rows=block_rows
+        ),
+        state,
+    )
+    weights = times_power(state.weights[None], exponent)[0]
+    intercept = times_power(state.intercept[None], exponent)[0] + centre
+    delta = state.threshold
+    if loss == "absolute":
+        typical = weighted_median(jnp.abs(state.residual), w)
+        delta = jnp.maximum(SMOOTHING * typical, epsilon(y.dtype))
+    delta = times_power(delta[None], exponent)[0]
+    residual = y - dot(Phi, weights) - intercept
+    return Solution(weights, intercept, residual, delta, state.steps, state.status)
+
+
+def posed(
+    Phi: Float[Array, "n p"],
+    y: Float[Array, " n"],
+    w: Float[Array, " n"],
+    C: Float[Array, ""],
+    loss: Loss,
+    threshold: Float[Array, ""] | None = None,
+) -> tuple[Problem, Float[Array, ""], Int[Array, " 1"]]:
+    """The problem in its own units, and what they are: `y = centre + 2^exponent problem.y`."""
+    here = w > 0
+    heaviest = jnp.max(w)
+    w = w / heaviest
+    centre = weighted_median(jnp.where(here, y, jnp.max(y, where=here, initial=-jnp.inf)), w)
+    y = jnp.where(here, y - centre, 0)
+    size = jnp.abs(y)
+    # Rows at the median itself, as many as there may be, say nothing of the scale.
+    exponent = exponents(weighted_median(size, jnp.where(size > 0, w, 0))[None])
+    y = times_power(y[None], -exponent)[0]
+    # The square of a residual must be a number; the loss has the same slope long before.
+    info = jnp.finfo(y.dtype)
+    bound = 2.0 ** (info.maxexp // 2 - 8)
+    y = jnp.clip(y, -bound, bound)
+    ridge = 1 / C / heaviest
+    if loss == "absolute":
+        ridge = times_power(2 * ridge[None], exponent)[0]
+    ridge = jnp.clip(ridge, info.tiny, 1 / info.tiny / 16)
+    if threshold is not None:
+        threshold = times_power(threshold[None], -exponent)[0]
+    return Problem(Phi, y, w, ridge, threshold), centre, exponent
+
+
+def init(problem: Problem, tolerance: Float[Array, ""], *, loss: Loss) -> State:
+    """On the central path of the constant model."""
+    y, dtype = problem.y, problem.y.dtype
+    top = jnp.ones((), dtype)
+    if loss == "huber":
+        top = top * _PER_MEDIAN if problem.threshold is None else problem.threshold
+    # u (d - a) = v (d + a) = d, with u - v = y.
+    size = jnp.abs(y)
+    large = (size + 1 + jnp.hypot(jnp.ones((), dtype), size)) / 2
+    near = top / large
+    small = top / (2 * top - near)
+    up = y >= 0
+    start = State(
+        weights=jnp.zeros(problem.Phi.shape[1], dtype),
+        intercept=jnp.zeros((), dtype),
+        residual=y,
+        above=jnp.where(up, large, small),
+        below=jnp.where(up, small, large),
+        to_top=jnp.where(up, near, 2 * top - near),
+        to_bottom=jnp.where(up, 2 * top - near, near),
+        threshold=top,
+        middle=jnp.zeros((), jnp.int32),
+        gradient=jnp.zeros(problem.Phi.shape[1], dtype),
+        imbalance=jnp.zeros((), dtype),
+        gap=jnp.zeros((), dtype),
+        unsolved=jnp.zeros((), dtype),
+        steps=jnp.zeros((), jnp.int32),
+        status=jnp.zeros((), jnp.int32),
+    )
+    state = _measured(problem, start, loss)
+    # Constant targets have a constant model.
+    done = (state.gap <= tolerance) | jnp.all(y == 0)
     status = jnp.where(done, CONVERGED, RUNNING)
-    status = jnp.where(lost, PRECISION_LOST, status).astype(jnp.int32)
-    objective = _objective(loss, weights, residual, w, C, delta)
-    zero = jnp.zeros((), jnp.int32)
-    return State(weights, intercept, residual, delta, objective, zero, status)
+    status = jnp.where(jnp.isfinite(state.gap), status, NOT_FINITE).astype(jnp.int32)
+    return state._replace(status=status)
 
 
 def step(
+    problem: Problem,
     state: State,
-    Phi: Float[Array, "n p"],
-    y: Float[Array, " n"],
-    w: Float[Array, " n"],
-    C: Float[Array, ""],
     tolerance: Float[Array, ""],
     *,
     loss: Loss,
-    threshold: Float[Array, ""] | None = None,
-    max_steps: int = 200,
+    max_steps: int | Int[Array, ""] = 200,
     block_rows: int | None = None,
 ) -> State:
-    """Least squares with rows weighted by how well they fit."""
-    own = row_weights(state, loss)
-    weights, intercept, residual, lost = _least_squares(Phi, y, w * own, C, block_rows)
-    delta = state.threshold
-    if loss == "huber":
-        delta = _threshold(loss, threshold, residual, w)
-    objective = _objective(loss, weights, residual, w, C, delta)
-    steps = state.steps + 1
-    status = jnp.where(steps >= max_steps, EXHAUSTED, RUNNING)
-    # With a threshold that moves, the objective is not of one function: any change counts.
-    change = jnp.abs(state.objective - objective)
-    status = jnp.where(change <= tolerance * jnp.abs(objective), CONVERGED, status)
-    status = jnp.where(lost, PRECISION_LOST, status)
-    status = jnp.where(jnp.isfinite(objective), status, NOT_FINITE).astype(jnp.int32)
-    return State(weights, intercept, residual, delta, objective, steps, status)
-
-
-def run(
-    state: State,
-    Phi: Float[Array, "n p"],
-    y: Float[Array, " n"],
-    w: Float[Array, " n"],
-    C: Float[Array, ""],
-    tolerance: Float[Array, ""],
-    *,
-    loss: Loss,
-    threshold: Float[Array, ""] | None = None,
-    max_steps: int = 200,
-    block_rows: int | None = None,
-) -> State:
-    """Steps until the status is no longer `RUNNING`."""
-    return jax.lax.while_loop(
-        lambda state: state.status == RUNNING,
-        lambda state: step(
-            state, Phi, y, w, C, tolerance, loss=loss, threshold=threshold, max_steps=max_steps,
-            block_rows=block_rows,
-        ),
-        state,
+    """Towards the optimum, then back to the central path, with one factorisation."""
+    Phi, w = problem.Phi, problem.w
+    u, v, top, bottom = state.above, state.below, state.to_top, state.to_bottom
+    n, p = Phi.shape
+    bend = 1 if loss == "huber" else 0  # l'' where it is not 0
+    moving = loss == "huber" and problem.threshold is None
+    # da = D (de - rho), with rho from the products that are asked for.
+    D = 1 / (u / top + v / bottom + bend)
+    own = jnp.where(w > 0, w * D, 0)
+    sums = accumulate(
+        Linear(jnp.zeros(p, Phi.dtype)), Phi, jnp.zeros((n, 0), Phi.dtype), own,
+        block_rows=block_rows,
     )  # fmt: skip
+    f, N = sums.feature_sum, sums.weight_sum
+    factor = factorise(sums.gram - f[:, None] * f[None, :] / N, problem.ridge)
+
+    def newton(
+        features: Float[Array, " p"], total: Float[Array, ""]
+    ) -> tuple[Float[Array, " p"], Float[Array, ""], Float[Array, " n"]]:
+        weights = factor.solve((features - f * (total / N))[:, None])[:, 0]
+        intercept = (total - dot(f, weights)) / N
+        return weights, intercept, -dot(Phi, weights) - intercept
+
+    if moving:  # what all that follows a threshold larger by one
+        turn = own * (u / top - v / bottom)
+        by_one = newton(dot(Phi.T, turn), jnp.sum(turn))
+        sign = jnp.sign(state.residual[state.middle]) * _PER_MEDIAN
+
+    def direction(upper: Float[Array, " n"], lower: Float[Array, " n"]) -> tuple[Array, ...]:
+        """To where `u (d - a)` is `upper` and `v (d + a)` is `lower`."""
+        rho = upper / top - u - lower / bottom + v
+        pull = own * rho
+        found = newton(-state.gradient - dot(Phi.T, pull), state.imbalance - jnp.sum(pull))
+        d = jnp.zeros((), Phi.dtype)
+        if moving:
+            wanted = _moved(state) - state.threshold + sign * found[2][state.middle]
+            # A fixed point that repels is approached slowly.
+            d = wanted / jnp.maximum(1 - sign * by_one[2][state.middle], 0.1)
+            d = jnp.clip(d, -0.7 * state.threshold, 3 * state.threshold)
+            found = tuple(x + d * by for x, by in zip(found, by_one, strict=True))
+        weights, intercept, e = found
+        x = e - rho
+        # d - a and d + a on their own: far off one of them is smaller than the rounding of d.
+        to_top = D * ((2 * v / bottom + bend) * d - x)
+        to_bottom = D * ((2 * u / top + bend) * d + x)
+        above = upper / top - u - u / top * to_top
+        below = lower / bottom - v - v / bottom * to_bottom
+        return weights, intercept, d, above, below, to_top, to_bottom
+
+    def most(moves: tuple[Array, ...]) -> Float[Array, ""]:
+        """Part of the way at which the first of the four becomes 0, inverted."""
+        ratios = [-dx / x for dx, x in zip(moves[3:], (u, v, top, bottom), strict=True)]
+        return jnp.max(jnp.where(w > 0, jnp.max(jnp.stack(ratios), axis=0), 0))
+
+    none = jnp.zeros_like(w)
+    ahead = direction(none, none)
+    t = 1 / jnp.maximum(most(ahead), 1)
+    du, dv, dtop, dbottom = ahead[3:]
+    now = jnp.sum(w * (u * top + v * bottom))
+    then = jnp.sum(w * ((u + t * du) * (top + t * dtop) + (v + t * dv) * (bottom + t * dbottom)))
+    nu = (then / now) ** 3 * now / (2 * jnp.sum(w))
+    moves = direction(nu - du * dtop, nu - dv * dbottom)
+    t = _BACK / jnp.maximum(most(moves), _BACK)
+
+    weights = state.weights + t * moves[0]
+    intercept = state.intercept + t * moves[1]
+    above, below, top, bottom = (
+        jnp.where(w > 0, x + t * dx, 1)
+        for x, dx in zip((u, v, top, bottom), moves[3:], strict=True)
+    )
+    after = state._replace(
+        weights=weights,
+        intercept=intercept,
+        residual=jnp.where(w > 0, problem.y - dot(Phi, weights) - intercept, 0),
+        above=above,
+        below=below,
+        to_top=top,
+        to_bottom=bottom,
+        threshold=state.threshold + t * moves[2],
+        steps=state.steps + 1,
+    )
+    after = _measured(problem, after, loss)
+    status = jnp.where(after.steps >= max_steps, EXHAUSTED, RUNNING)
+    # A step takes at least its own part of the equations away, were it not for rounding.
+    rounded = (after.gap - after.unsolved <= tolerance) & (after.unsolved > state.unsolved / 2)
+    status = jnp.where(rounded, PRECISION_LOST, status)
+    status = jnp.where(after.gap <= tolerance, CONVERGED, status).astype(jnp.int32)
+    # The last iterate that is a number is the answer.
+    sound = jnp.isfinite(after.gap)
+    lost = state._replace(status=jnp.full((), PRECISION_LOST, jnp.int32), steps=after.steps)
+    return jax.tree.map(
+        lambda a, b: jnp.where(sound, a, b), after._replace(status=status), lost
+    )
 
 
-def row_weights(state: State, loss: Loss) -> Float[Array, " n"]:
-    """`L'(e) / 2e`: 1 / 2|e| for the absolute loss, min(1, d / |e|) for Huber's."""
-    size = jnp.maximum(jnp.abs(state.residual), state.threshold)
-    return 1 / (2 * size) if loss == "absolute" else state.threshold / size
+def _moved(state: State) -> Float[Array, ""]:
+    """The threshold that the residuals stand for."""
+    typical = jnp.abs(state.residual[state.middle])
+    # If most rows are alike there is none; rounding must not decide which of the others fit.
+    return jnp.maximum(_PER_MEDIAN * typical, epsilon(typical.dtype) ** (2 / 3))
 
 
-def _threshold(
-    loss: Loss,
-    threshold: Float[Array, ""] | None,
-    residual: Float[Array, " n"],
-    w: Float[Array, " n"],
-) -> Float[Array, ""]:
-    if loss == "huber" and threshold is not None:
-        return threshold
-    typical = weighted_median(jnp.abs(residual), w)
-    largest = jnp.max(jnp.where(w > 0, jnp.abs(residual), 0))
-    # If nothing is left over, any number will do.
-    floor = jnp.where(largest > 0, epsilon(residual.dtype) * largest, 1)
-    # Median of |e| to standard deviation, for normal noise.
-    factor = SMOOTHING if loss == "absolute" else TUNING * 1.4826
-    return jnp.maximum(factor * typical, floor)
+def _measured(problem: Problem, state: State, loss: Loss) -> State:
+    """The state with `u - v` made to agree with the residual, and how far it is off the optimum."""
+    w, top, e = problem.w, state.threshold, state.residual
+    near_top = state.to_top < state.to_bottom
+    dual = jnp.where(near_top, top - state.to_top, state.to_bottom - top)
+    part = e - dual if loss == "huber" else e
+    above = jnp.where(part >= 0, state.below + part, state.above)
+    below = jnp.where(part >= 0, state.below, state.above - part)
+    pull = w * dual
+    gradient = problem.ridge * state.weights - dot(problem.Phi.T, pull)
+    imbalance = jnp.sum(pull)
+    # No sum knows how far off an outlier is: u (d - a) is small where u is not.
+    products = jnp.sum(w * (above * state.to_top + below * state.to_bottom))
+    unsolved = jnp.sum(jnp.square(gradient)) / (2 * problem.ridge) + jnp.abs(imbalance) * top
+    size = jnp.minimum(jnp.abs(e), 1)
+    losses, missed, middle = size, jnp.zeros_like(top), state.middle
+    if loss == "huber":
+        bent = jnp.minimum(size, top)
+        losses = bent * (size - bent / 2)
+        if problem.threshold is None:
+            middle = _median_row(jnp.abs(e), w).astype(jnp.int32)
+            off = _moved(state._replace(middle=middle)) - top
+            missed = jnp.abs(off) * jnp.sum(w * size)
+    total = problem.ridge * jnp.sum(jnp.square(state.weights)) / 2 + jnp.sum(w * losses)
+    total = jnp.where(total > 0, total, 1)
+    # Residuals are rounded as targets are, to the spacing of numbers of order one.
+    rounding = 4 * epsilon(e.dtype) * top * jnp.sum(w)
+    return state._replace(
+        above=above,
+        below=below,
+        middle=middle,
+        gradient=gradient,
+        imbalance=imbalance,
+        gap=jnp.maximum(products + unsolved + missed - rounding, 0) / total,
+        unsolved=jnp.maximum(unsolved - rounding, 0) / total,
+    )
+
+
+def _median_row(values: Float[Array, " n"], w: Float[Array, " n"]) -> Int[Array, ""]:
+    """The row of the smallest value up to which lies half of the weight."""
+    order = jnp.argsort(values)
+    reached = jnp.cumsum(w[order])
+    return order[jnp.searchsorted(reached, reached[-1] / 2)]
 
 
 def weighted_median(values: Float[Array, " n"], w: Float[Array, " n"]) -> Float[Array, ""]:
     """The smallest value up to which lies half of the weight."""
-    order = jnp.argsort(values)
-    reached = jnp.cumsum(w[order])
-    return values[order[jnp.searchsorted(reached, reached[-1] / 2)]]
+    return values[_median_row(values, w)]
 
 
 def _objective(
-    loss: Loss,
-    weights: Float[Array, " p"],
-    residual: Float[Array, " n"],
-    w: Float[Array, " n"],
-    C: Float[Array, ""],
-    threshold: Float[Array, ""],
+    loss: Loss, found: Solution, w: Float[Array, " n"], C: Float[Array, ""]
 ) -> Float[Array, ""]:
-    size = jnp.abs(residual)
-    square, linear = jnp.square(size), 2 * threshold * size - jnp.square(threshold)
-    losses = jnp.where(size <= threshold, square, linear)
-    if loss == "absolute":  # the same, scaled to a slope of one
-        losses = losses / (2 * threshold)
-    return jnp.sum(jnp.square(weights)) / 2 + C / 2 * jnp.sum(w * losses)
-
-
-def _least_squares(
-    Phi: Float[Array, "n p"],
-    y: Float[Array, " n"],
-    w: Float[Array, " n"],
-    C: Float[Array, ""],
-    block_rows: int | None,
-) -> tuple[Float[Array, " p"], Float[Array, ""], Float[Array, " n"], Array]:
-    p = Phi.shape[1]
-    sums = accumulate(Linear(jnp.zeros(p, Phi.dtype)), Phi, y, w, block_rows=block_rows)
-    f, N, t = sums.feature_sum, sums.weight_sum, sums.target_sum
-    centred = sums.gram - f[:, None] * f[None, :] / N
-    solved = solve_definite(centred, (sums.cross - f * t / N)[:, None], 1 / C)
-    weights = solved.x[:, 0]
-    intercept = (t - dot(f, weights)) / N
-    residual = y - dot(Phi, weights) - intercept
-    return weights, intercept, residual, solved.lost
+    losses = jnp.abs(found.residual)
+    if loss == "huber":
+        bent = jnp.minimum(losses, found.threshold)
+        losses = bent * (2 * losses - bent)
+    return jnp.sum(jnp.square(found.weights)) / 2 + C / 2 * jnp.sum(jnp.where(w > 0, w * losses, 0))

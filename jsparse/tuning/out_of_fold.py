@@ -174,7 +174,7 @@ def by_refitting(
     y, w = rows.y.reshape(n, c), rows.w.reshape(n)
     Phi = jnp.where((w > 0)[:, None], Phi, 0)  # other rows may hold anything
     fold_of = jnp.repeat(jnp.arange(v), r)
-    tolerance = jnp.asarray(max(1e-6, 8 * epsilon(Phi.dtype)), Phi.dtype)
+    tolerance = jnp.asarray(robust.default_tolerance(Phi.dtype), Phi.dtype)
 
     def one(of: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         fold, problem, c = of
@@ -182,9 +182,8 @@ def by_refitting(
         seen = jnp.where(fold_of == fold, 0, w)
         if code is not None:  # a problem leaves out the rows of some classes, whose target is 0
             seen = seen * jnp.abs(target)
-        state = robust.init(Phi, target, seen, c, loss=loss)
-        state = robust.run(state, Phi, target, seen, c, tolerance, loss=loss)
-        return state.weights, state.intercept, state.status
+        found = robust.solve(Phi, target, seen, c, tolerance, loss=loss)
+        return found.weights, found.intercept, found.status
 
     grid = jnp.meshgrid(jnp.arange(v), jnp.arange(c), jnp.arange(s), indexing="ij")
     fold, problem, which = (a.reshape(-1) for a in grid)
