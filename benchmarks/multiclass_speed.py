@@ -95,13 +95,15 @@ def one_versus_one(quick: bool):
     group = jnp.where(seen > 0, fold_of * k + labels[rows], -1)
 
     @jax.jit
-    def sums(phi: Nystroem) -> NormalEquations:
+    def sums(phi: Nystroem, *data: jax.Array) -> NormalEquations:
+        X, rows, seen, group = data
         nothing = jnp.zeros((len(rows), 0), X.dtype)
         return accumulate_groups(phi, X[rows], nothing, seen, group, n_groups=FOLDS * k)
 
+    data = X, rows, seen, group
     systems, problems = code.members.shape[0], code.matrix.shape[1]
     batch = 65 if quick else systems
-    gram = sums(phi).gram.reshape(FOLDS, k, M * M).sum(axis=0)
+    gram = sums(phi, *data).gram.reshape(FOLDS, k, M * M).sum(axis=0)
     pairs = (code.members[:batch] @ gram).reshape(batch, M, M)
     coefficients = jnp.ones((M, len(C) * problems), X.dtype)
     # In blocks, as the predictions themselves: all at once they would not stay in memory.
@@ -110,7 +112,7 @@ def one_versus_one(quick: bool):
     )
     calls = {
         "evaluation": lambda: evaluate(problem, theta, grid, Scoring("misclassification")),
-        "sums": lambda: sums(phi),
+        "sums": lambda: sums(phi, *data),
         "factorisations": lambda: _bare(pairs, kept=False),
         "factorisations kept whole": lambda: _bare(pairs, kept=True),
         "eigendecompositions": lambda: _eigen(pairs),

@@ -4,6 +4,7 @@ from . import features as features
 from . import kernels as kernels
 from . import prototypes as prototypes
 from . import pursuit as pursuit
+from ._runtime import UnusableJaxError as UnusableJaxError
 from ._status import ConvergenceWarning as ConvergenceWarning
 from ._status import NumericalError as NumericalError
 from ._status import PrecisionWarning as PrecisionWarning

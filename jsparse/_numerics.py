@@ -1,7 +1,6 @@
 """The one home of precision policy: products, thresholds, jitter, dtypes."""
 
 import functools
-import math
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -10,6 +9,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree
 
+from ._runtime import note_start
 from ._types import Scalar
 
 Function = TypeVar("Function", bound=Callable)
@@ -31,15 +31,6 @@ def dot_over_rows(a: Float[Array, "n p"], b: Float[Array, "n q"]) -> Float[Array
         # XLA multiplies a float64 matrix that it has to read across at half the speed (measured).
         transposed = jax.lax.optimization_barrier(transposed)
     return dot(transposed, b)
-
-
-def sum_of_parts(x: Float[Array, "v ..."]) -> Float[Array, "..."]:
-    """Sum over a short leading axis, as of folds or classes.
-
-    A product: XLA's own sum takes 35 times as long on a CPU (JAX 0.10, ten matrices of 500 x 500).
-    """
-    parts = x.reshape(x.shape[0], math.prod(x.shape[1:]))
-    return dot(jnp.ones(x.shape[0], x.dtype), parts).reshape(x.shape[1:])
 
 
 def epsilon(dtype: jnp.dtype) -> float:
@@ -168,6 +159,7 @@ def times_power(x: Float[Array, "v ..."], exponent: Int[Array, " v"]) -> Float[A
 
 def as_float(x: ArrayLike) -> Array:
     """`x` as a JAX array of floating dtype; integers and booleans take the default float."""
+    note_start()  # an array is all that it takes
     x = jnp.asarray(x)
     return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.result_type(float))
 

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from ._blocks import map_row_blocks, rows_in_block
 from ._numerics import dot
+from ._runtime import check_runtime
 from .kernels import Kernel
 from .scaling import Standardization
 
@@ -51,6 +52,7 @@ class KernelExpansion(eqx.Module):
         Raises:
             ValueError: if `X` is not `n d` with the model's `d`.
         """
+        check_runtime()
         X = jnp.asarray(X)
         if X.ndim != 2 or X.shape[1] != self.prototypes.shape[1]:
             raise ValueError(

@@ -12,7 +12,8 @@ from jaxtyping import Array, ArrayLike, Float, Int
 
 from ._blocks import rows_in_block, sum_row_blocks
 from ._mesh import sum_over_rows
-from ._numerics import dot, dot_over_rows, like, only_present, sum_of_parts
+from ._numerics import dot, dot_over_rows, like, only_present
+from ._runtime import check_runtime
 from ._types import ScalarLike
 from .features import FeatureMap
 from .solvers.ridge import Ridge, ridge
@@ -42,7 +43,7 @@ class NormalEquations(NamedTuple):
     @property
     def joined(self) -> "NormalEquations":
         """All parts along the leading axis, folds or classes, as `+` joins them."""
-        return jax.tree.map(sum_of_parts, self)
+        return jax.tree.map(lambda parts: jnp.sum(parts, axis=0), self)
 
     @property
     def energy(self) -> Float[Array, " p"]:
@@ -230,6 +231,7 @@ def accumulate_batches(
             differ, or values that are not finite; the rows concerned are named, and nothing of what
             was summed is returned.
     """
+    check_runtime()
     total: NormalEquations | None = None
     capacity = start = 0
     expected: tuple[tuple[int, ...], ...] = ()

@@ -430,7 +430,9 @@ def streamed(targets: str = "real", **options) -> Learn:
             np.asarray(p.X), np.asarray(targets_of(p, targets)), np.asarray(p.w), batch_rows=10
         )
         given = {"task": task_of(targets), "kernel": RBF(1.5), "n_prototypes": present(p)}
-        model = jsparse.train_stream(stream, **{**given, "folds": 2, **settings(p, options), **options})
+        model = jsparse.train_stream(
+            stream, **{**given, "folds": 2, **settings(p, options), **options}
+        )
         found = outcome(p, model, model.fit.status)
         # Folds are of its own.
         return found._replace(scores=None) if "tune_kernel" in options else found

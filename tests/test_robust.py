@@ -1,6 +1,5 @@
 """Absolute and Huber losses against LIBSVM, SciPy and their own definition."""
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -22,7 +22,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from .. import _status
+from .. import _runtime, _status
 from ..data import demo_set
 from ..serialization import load, save
 from ..tuning.pipeline import train
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, ImportError) as error:
         print(f"jsparse: error: {error}", file=sys.stderr)
         return BAD_INPUT
-    except (_status.NumericalError, OSError) as error:
+    except (_status.NumericalError, _runtime.UnusableJaxError, OSError) as error:
         print(f"jsparse: error: {error}", file=sys.stderr)
         return FAILED
     except (MemoryError, jax.errors.JaxRuntimeError) as error:

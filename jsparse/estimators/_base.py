@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._runtime import check_runtime
 from .._status import NumericalError, check
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
@@ -75,6 +76,7 @@ class Machine(BaseEstimator, abc.ABC):
     def _fit(
         self, X: np.ndarray, y: np.ndarray, sample_weight: Any, task: Task, classes: Any = None
     ) -> Trained | TrainedPath:
+        check_runtime()
         self._check_parameters()
         n = len(X)
         cv = min(10, n) if isinstance(self.cv, str) else self.cv

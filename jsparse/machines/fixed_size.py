@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from .._numerics import as_float, is_concrete, like
+from .._runtime import check_runtime
 from .._status import CONVERGED, TRUNCATED
 from .._types import ScalarLike
 from ..expansion import KernelExpansion
@@ -302,6 +303,7 @@ def check_problem(
     intercept_penalty: ScalarLike = 0.0,
 ) -> None:
     """Raise a `ValueError` that says what was expected and what came; values only if concrete."""
+    check_runtime()
     if X.ndim != 2 or X.shape[0] == 0:
         raise ValueError(f"X: expected shape (n, d) with at least one row, got {X.shape}")
     if X.dtype not in (jnp.float32, jnp.float64):

@@ -78,7 +78,9 @@ class RobustFit(NamedTuple):
     """A fitted machine and how it came about."""
 
     expansion: KernelExpansion
-    row_weights: Float[Array, "n *c"]  # with which least squares gives the same, 1 for rows that fit
+    row_weights: Float[
+        Array, "n *c"
+    ]  # with which least squares gives the same, 1 for rows that fit
     threshold: Float[Array, "*c"]
     objective: Float[Array, "*c"]
     steps: Int[Array, ""]  # of the output that took most
@@ -405,9 +407,7 @@ def step(
     # The last iterate that is a number is the answer.
     sound = jnp.isfinite(after.gap)
     lost = state._replace(status=jnp.full((), PRECISION_LOST, jnp.int32), steps=after.steps)
-    return jax.tree.map(
-        lambda a, b: jnp.where(sound, a, b), after._replace(status=status), lost
-    )
+    return jax.tree.map(lambda a, b: jnp.where(sound, a, b), after._replace(status=status), lost)
 
 
 def _moved(state: State) -> Float[Array, ""]:

@@ -249,6 +249,7 @@ def _pursue(
     threshold: ScalarLike | None,
     max_stages: int,
 ) -> Path:
+    check_runtime()
     X, y = in_finer_dtype(X, y)
     if X.ndim not in (2, 3):
         raise ValueError(f"X: expected shape (n, D) or (v, n, D), got {X.shape}")

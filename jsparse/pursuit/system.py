@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
 from .._numerics import dot, exponents, is_concrete, times_power
+from .._runtime import check_runtime
 from .path import Path, unbatched
 
 Column = Callable[..., Float[Array, " D"]]
@@ -108,6 +109,7 @@ def system(
     A: Float[ArrayLike, "..."] | Column, b: Float[ArrayLike, "..."], diagonal: ArrayLike | None
 ) -> System:
     """Check the arguments of a pursuit of normal equations, and bring them to one form."""
+    check_runtime()
     if callable(A):
         if diagonal is None:
             raise ValueError("diagonal: expected that of A, which is given by its columns")

@@ -13,6 +13,7 @@ from jaxtyping import ArrayLike, Float
 
 from .. import kernels
 from .._mesh import at_home, check_mesh
+from .._runtime import check_runtime
 from .._status import CONVERGED, PRECISION_LOST
 from .._types import Key
 from ..kernels import Kernel
@@ -133,6 +134,7 @@ def train(
             has room for, before any work is done.
         NumericalError: if nothing could be computed that can be trusted.
     """
+    check_runtime()
     seconds: dict[str, float] = {}
     with compile_clock(seconds), clock(seconds, "total"):
         if metric is None:

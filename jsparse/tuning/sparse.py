@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
+from .._runtime import check_runtime
 from .._status import CONVERGED
 from .._types import Key
 from ..expansion import KernelExpansion
@@ -195,6 +196,7 @@ def train_path(
         ValueError: for anything wrong with the data or the settings, before any work is done.
         NumericalError: if nothing could be computed that can be trusted.
     """
+    check_runtime()
     seconds: dict[str, float] = {}
     with compile_clock(seconds), clock(seconds, "total"):
         scoring = Scoring("mse" if metric is None else metric, decoding, "squared")

@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 from jaxtyping import ArrayLike, Float, Int
 
 from .._mesh import check_mesh
+from .._runtime import check_runtime
 from .._status import CONVERGED
 from .._types import Key
 from ..data.streams import Batch, Checked, RowStream
@@ -108,6 +109,7 @@ def train_stream(
         ValueError: for settings that make no sense, or more prototypes than memory has room for.
         NumericalError: if nothing could be computed that can be trusted.
     """
+    check_runtime()
     seconds: dict[str, float] = {}
     with compile_clock(seconds), clock(seconds, "total"):
         default: Metric = "misclassification" if task == "classification" else "mse"

@@ -1,0 +1,104 @@
+"""Whether the JAX of this process can be used: its compiler is right, and no fork cut it off.
+
+Everything that fits or predicts calls `check_runtime` first, on the host.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+
+import jax
+import jax.numpy as jnp
+import jaxlib
+import numpy as np
+from jaxtyping import Array, Float
+
+# With these the programs below were right on CPUs; with 0.10.2 both are wrong.
+KNOWN_RIGHT = frozenset({"0.10.0", "0.10.1", "0.11.0", "0.11.1", "0.11.2", "0.12.0", "0.12.0.1"})
+
+
+class UnusableJaxError(RuntimeError):
+    """The JAX of this process would give wrong results, or none ever."""
+
+
+_seen_right = jaxlib.__version__ in KNOWN_RIGHT
+_started_in: int | None = None  # the process in which JAX was first used, as far as is known
+
+
+def note_start() -> None:
+    """Remember this process as the one in which JAX started, if none is known."""
+    global _started_in
+    if _started_in is None:
+        _started_in = os.getpid()
+
+
+def _note_compilation(event: str, duration: float, **_: str | int) -> None:
+    if event == "/jax/core/compile/backend_compile_duration":
+        note_start()
+
+
+# What the caller computes starts JAX as well, if only a random key.
+jax.monitoring.register_event_duration_secs_listener(_note_compilation)
+
+
+def check_runtime() -> None:
+    """Raise unless JAX can be used here; takes next to no time once it is known.
+
+    Raises:
+        UnusableJaxError: in a process forked after JAX had started, where the threads are gone that
+            it would wait for; or on a CPU if this jaxlib miscompiles.
+    """
+    global _seen_right
+    if _started_in not in (None, os.getpid()):
+        raise UnusableJaxError(
+            "this process was forked after JAX had started, and JAX's threads are not in it: it "
+            "would wait for them for ever. Start processes by 'spawn' or 'forkserver' "
+            "(multiprocessing.get_context), or by joblib's loky, or fork before JAX computes "
+            "anything"
+        )
+    if _seen_right:
+        return
+    if jax.default_backend() == "cpu":
+        for name, found, expected in canary():
+            # The sums are of positive numbers: float32 errs by some 1e-6, the fault by 1e-3 and up.
+            if not np.allclose(found, expected, rtol=1e-4):
+                raise UnusableJaxError(
+                    f"jaxlib {jaxlib.__version__} miscompiles on this CPU: {name} is wrong by "
+                    f"{np.max(np.abs(found - expected)):.2g}, and so may be every result. Install "
+                    "another version of it, such as pip install 'jax!=0.10.2' 'jaxlib!=0.10.2'; "
+                    f"known to be right are {', '.join(sorted(KNOWN_RIGHT))}"
+                )
+    _seen_right = True
+
+
+def canary() -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """What programs compute that jaxlib 0.10.2 miscompiles (jax-ml/jax issue 39103), by JAX, by NumPy.
+
+    In float32, where both fail, whatever the precision set. They are wrong from a number of
+    elements on only, and the first only with constants.
+    """
+    n, m, d = 1024, 100, 8
+    X = np.random.default_rng(0).standard_normal((n, d)).astype(np.float32)
+    Z, lengthscales = X[:m], np.linspace(0.5, 1.5, d, dtype=np.float32)
+
+    def norms(lengthscales: Float[Array, " d"]) -> Float[Array, "n m"]:
+        a = jnp.sum(jnp.square(X / lengthscales[None]), axis=1)
+        b = jnp.sum(jnp.square(Z / lengthscales[None]), axis=1)
+        return a[:, None] + b[None]
+
+    a, b = (np.sum(np.square(points / lengthscales), axis=1) for points in (X, Z))
+    yield "a sum of squared norms", _run(norms, lengthscales), a[:, None] + b[None]
+
+    rows = np.zeros((2**15 + 1, 3), np.float32)
+    rows[:, 0] = np.linspace(1, 2, len(rows))
+
+    def squares(M: Float[Array, "3 3"], rows: Float[Array, "r 3"]) -> Float[Array, " r"]:
+        return jax.vmap(lambda row: jnp.sum(jnp.square(jnp.matmul(M, row))))(rows)
+
+    eye = np.eye(3, dtype=np.float32)
+    yield "a sum of products along rows", _run(squares, eye, rows), np.sum(np.square(rows), axis=1)
+
+
+def _run(function: Callable[..., Array], *arguments: np.ndarray) -> np.ndarray:
+    # Compiled ahead of time: a call would be traced into a caller's own program.
+    with jax.disable_jit(False):
+        return np.asarray(jax.jit(function).lower(*arguments).compile()(*arguments))

@@ -1,0 +1,72 @@
+"""What `test_runtime.py` runs in a process of its own: forks before and after JAX has started."""
+
+import os
+import signal
+import traceback
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jsparse
+from jsparse import dual, pursuit
+from jsparse.data.streams import ArrayStream
+from jsparse.estimators import FixedSizeLSSVMRegressor
+from jsparse.features import Linear
+from jsparse.kernels import RBF
+
+X = np.random.default_rng(0).standard_normal((20, 2)).astype(np.float32)
+y = X[:, 0] * X[:, 1]
+
+
+def in_a_child(call) -> int:
+    """The exit status of a forked process that makes the call: 14 if the alarm rang."""
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        try:
+            call()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def fitted() -> jsparse.KernelExpansion:
+    kernel = RBF(np.float32(1.0))
+    return dual.fit(kernel, np.float32(10.0), X, y).expansion
+
+
+def refused(model, machine, features, folds, key) -> None:
+    """Everything that fits or predicts, with what was made before the fork."""
+    options = {"task": "regression", "key": key}
+    for call in (
+        lambda: jsparse.train(X, y, n_prototypes=5, **options),
+        lambda: jsparse.train_path(X, y, max_prototypes=5, **options),
+        lambda: jsparse.train_stream(ArrayStream(X, y, batch_rows=10), n_prototypes=5, **options),
+        lambda: jsparse.cross_validate(features, np.ones(1, np.float32), X, y, folds),
+        lambda: jsparse.accumulate_batches(features, [(X, y)]),
+        lambda: machine.fit(X, y),
+        lambda: pursuit.scdp(np.eye(3, dtype=np.float32), np.ones(3, np.float32), max_atoms=2),
+        lambda: pursuit.omp(X, y, max_atoms=2),
+        fitted,
+        lambda: model(X),
+    ):
+        with pytest.raises(jsparse.UnusableJaxError, match=r"forked.*spawn"):
+            call()
+
+
+# JAX's own warning of forks, and Python's.
+warnings.filterwarnings("ignore", category=RuntimeWarning)
+warnings.filterwarnings("ignore", category=DeprecationWarning)
+assert in_a_child(fitted) == 0, "a fork before JAX has started computes"
+model, features, key = fitted(), Linear(jnp.zeros(2)), jax.random.key(0)
+machine, folds = FixedSizeLSSVMRegressor(5), jsparse.folds_from_assignment(np.arange(20) % 4)
+before = np.asarray(model(X))
+code = in_a_child(lambda: refused(model, machine, features, folds, key))
+assert code == 0, f"a fork after JAX had started ended with {code}"
+np.testing.assert_array_equal(model(X), before)
+print("refused")
