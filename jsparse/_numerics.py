@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree
 
-from ._runtime import note_start
+from ._runtime import starting
 from ._types import Scalar
 
 Function = TypeVar("Function", bound=Callable)
@@ -159,7 +159,7 @@ def times_power(x: Float[Array, "v ..."], exponent: Int[Array, " v"]) -> Float[A
 
 def as_float(x: ArrayLike) -> Array:
     """`x` as a JAX array of floating dtype; integers and booleans take the default float."""
-    note_start()  # an array is all that it takes
+    starting()
     x = jnp.asarray(x)
     return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.result_type(float))
 

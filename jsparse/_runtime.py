@@ -24,37 +24,47 @@ _seen_right = jaxlib.__version__ in KNOWN_RIGHT
 _started_in: int | None = None  # the process in which JAX was first used, as far as is known
 
 
-def note_start() -> None:
-    """Remember this process as the one in which JAX started, if none is known."""
-    global _started_in
-    if _started_in is None:
-        _started_in = os.getpid()
-
-
 def _note_compilation(event: str, duration: float, **_: str | int) -> None:
-    if event == "/jax/core/compile/backend_compile_duration":
-        note_start()
+    global _started_in
+    if _started_in is None and event == "/jax/core/compile/backend_compile_duration":
+        _started_in = os.getpid()
 
 
 # What the caller computes starts JAX as well, if only a random key.
 jax.monitoring.register_event_duration_secs_listener(_note_compilation)
 
 
-def check_runtime() -> None:
-    """Raise unless JAX can be used here; takes next to no time once it is known.
+def check_fork() -> None:
+    """Raise in a process forked after JAX had started: even to make an array may take for ever.
 
     Raises:
-        UnusableJaxError: in a process forked after JAX had started, where the threads are gone that
-            it would wait for; or on a CPU if this jaxlib miscompiles.
+        UnusableJaxError: as far as is known where JAX started: a process in which there were but
+            arrays of the caller's own, by `jnp.asarray`, is not known.
     """
-    global _seen_right
     if _started_in not in (None, os.getpid()):
         raise UnusableJaxError(
             "this process was forked after JAX had started, and JAX's threads are not in it: it "
             "would wait for them for ever. Start processes by 'spawn' or 'forkserver' "
-            "(multiprocessing.get_context), or by joblib's loky, or fork before JAX computes "
-            "anything"
+            "(multiprocessing.get_context), or by joblib's loky, or fork before JAX is used at all"
         )
+
+
+def starting() -> None:
+    """`check_fork`, before what starts JAX if nothing has."""
+    global _started_in
+    check_fork()
+    _started_in = os.getpid()
+
+
+def check_runtime() -> None:
+    """Raise unless JAX can be used here; takes next to no time once it is known.
+
+    Raises:
+        UnusableJaxError: in a process forked after JAX had started, or if this jaxlib miscompiles
+            on a CPU.
+    """
+    global _seen_right
+    check_fork()
     if _seen_right:
         return
     if jax.default_backend() == "cpu":
@@ -71,10 +81,10 @@ def check_runtime() -> None:
 
 
 def canary() -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """What programs compute that jaxlib 0.10.2 miscompiles (jax-ml/jax issue 39103), by JAX, by NumPy.
+    """Programs that jaxlib 0.10.2 miscompiles: name, what is computed, what NumPy computes.
 
-    In float32, where both fail, whatever the precision set. They are wrong from a number of
-    elements on only, and the first only with constants.
+    The second is that of jax-ml/jax issue 39103. In float32, where both are wrong, whatever the
+    precision set; both are right with fewer rows, and the first with arguments for constants.
     """
     n, m, d = 1024, 100, 8
     X = np.random.default_rng(0).standard_normal((n, d)).astype(np.float32)

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from .._numerics import dot, epsilon, exponents, times_power
+from .._runtime import check_runtime
 from .._status import COMPLETED, CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
 from .._types import ScalarLike
 from .path import Path, assemble, ended, norm, take, unbatched

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
+from .._numerics import as_float
 from ..machines.fixed_size import check_finite
 
 Task = Literal["classification", "regression"]
@@ -29,7 +29,7 @@ def finite_table(X: ArrayLike, name: str = "X") -> Float[Array, "n d"]:
         raise ValueError(
             f"{name}: expected values that fit {cast.dtype}, got {np.abs(table).max()}"
         )
-    return jnp.asarray(cast)
+    return as_float(cast)
 
 
 def whole(name: str, value: Any, least: int, most: int, what: str) -> int:
