@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 import jax
 import jax.numpy as jnp
-import jaxlib
 import numpy as np
+from jaxlib.version import __version__ as JAXLIB
 from jaxtyping import Array, Float
 
 # With these the programs below were right on CPUs; with 0.10.2 both are wrong.
@@ -20,11 +20,11 @@ class UnusableJaxError(RuntimeError):
     """The JAX of this process would give wrong results, or none ever."""
 
 
-_seen_right = jaxlib.__version__ in KNOWN_RIGHT
+_seen_right = JAXLIB in KNOWN_RIGHT
 _started_in: int | None = None  # the process in which JAX was first used, as far as is known
 
 
-def _note_compilation(event: str, duration: float, **_: str | int) -> None:
+def _note_compilation(event: str, duration_secs: float, **kwargs: str | int) -> None:
     global _started_in
     if _started_in is None and event == "/jax/core/compile/backend_compile_duration":
         _started_in = os.getpid()
@@ -72,7 +72,7 @@ def check_runtime() -> None:
             # The sums are of positive numbers: float32 errs by some 1e-6, the fault by 1e-3 and up.
             if not np.allclose(found, expected, rtol=1e-4):
                 raise UnusableJaxError(
-                    f"jaxlib {jaxlib.__version__} miscompiles on this CPU: {name} is wrong by "
+                    f"jaxlib {JAXLIB} miscompiles on this CPU: {name} is wrong by "
                     f"{np.max(np.abs(found - expected)):.2g}, and so may be every result. Install "
                     "another version of it, such as pip install 'jax!=0.10.2' 'jaxlib!=0.10.2'; "
                     f"known to be right are {', '.join(sorted(KNOWN_RIGHT))}"
