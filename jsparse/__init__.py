@@ -1,48 +1,99 @@
-"""Sparse kernel machines on JAX: `f(x) = sum_j beta_j k(z_j, x) + b` with few prototypes."""
+"""Sparse kernel machines on JAX: `f(x) = sum_j beta_j k(z_j, x) + b` with few prototypes.
 
-from . import features as features
-from . import kernels as kernels
-from . import prototypes as prototypes
-from . import pursuit as pursuit
-from ._runtime import UnusableJaxError as UnusableJaxError
-from ._status import ConvergenceWarning as ConvergenceWarning
-from ._status import NumericalError as NumericalError
-from ._status import PrecisionWarning as PrecisionWarning
-from ._status import check as check
-from .expansion import KernelExpansion as KernelExpansion
-from .machines import dual as dual
-from .machines import fixed_size as fixed_size
-from .machines import scdp as scdp
-from .machines import spsvm as spsvm
-from .multiclass import output_code as output_code
-from .normal_equations import NormalEquations as NormalEquations
-from .normal_equations import accumulate as accumulate
-from .normal_equations import accumulate_batches as accumulate_batches
-from .scaling import Standardization as Standardization
-from .scaling import standardize as standardize
-from .serialization import ModelFileError as ModelFileError
-from .serialization import load as load
-from .serialization import save as save
-from .tuning.cross_validation import CrossValidation as CrossValidation
-from .tuning.cross_validation import cross_validate as cross_validate
-from .tuning.folds import Folds as Folds
-from .tuning.folds import folds_from_assignment as folds_from_assignment
-from .tuning.folds import plain_folds as plain_folds
-from .tuning.folds import stratified_folds as stratified_folds
-from .tuning.path_problem import Stopping as Stopping
-from .tuning.pipeline import train as train
-from .tuning.plan import Plan as Plan
-from .tuning.plan import plan as plan
-from .tuning.problem import tuning_problem as tuning_problem
-from .tuning.search import Tuning as Tuning
-from .tuning.search import load_history as load_history
-from .tuning.search import save_history as save_history
-from .tuning.search import tune as tune
-from .tuning.sizes import SizeChoice as SizeChoice
-from .tuning.sizes import tune_sizes as tune_sizes
-from .tuning.sparse import TrainedPath as TrainedPath
-from .tuning.sparse import train_path as train_path
-from .tuning.stream import train_stream as train_stream
-from .tuning.trained import Trained as Trained
+What is named here is imported when it is first asked for, and JAX with it: so the command line can
+answer Ctrl-C before it imports them.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # of each name the same place as below
+    from . import features as features
+    from . import kernels as kernels
+    from . import prototypes as prototypes
+    from . import pursuit as pursuit
+    from ._runtime import UnusableJaxError as UnusableJaxError
+    from ._status import ConvergenceWarning as ConvergenceWarning
+    from ._status import NumericalError as NumericalError
+    from ._status import PrecisionWarning as PrecisionWarning
+    from ._status import check as check
+    from .expansion import KernelExpansion as KernelExpansion
+    from .machines import dual as dual
+    from .machines import fixed_size as fixed_size
+    from .machines import scdp as scdp
+    from .machines import spsvm as spsvm
+    from .multiclass import output_code as output_code
+    from .normal_equations import NormalEquations as NormalEquations
+    from .normal_equations import accumulate as accumulate
+    from .normal_equations import accumulate_batches as accumulate_batches
+    from .scaling import Standardization as Standardization
+    from .scaling import standardize as standardize
+    from .serialization import ModelFileError as ModelFileError
+    from .serialization import load as load
+    from .serialization import save as save
+    from .tuning.cross_validation import CrossValidation as CrossValidation
+    from .tuning.cross_validation import cross_validate as cross_validate
+    from .tuning.folds import Folds as Folds
+    from .tuning.folds import folds_from_assignment as folds_from_assignment
+    from .tuning.folds import plain_folds as plain_folds
+    from .tuning.folds import stratified_folds as stratified_folds
+    from .tuning.path_problem import Stopping as Stopping
+    from .tuning.pipeline import train as train
+    from .tuning.plan import Plan as Plan
+    from .tuning.plan import plan as plan
+    from .tuning.problem import tuning_problem as tuning_problem
+    from .tuning.search import Tuning as Tuning
+    from .tuning.search import load_history as load_history
+    from .tuning.search import save_history as save_history
+    from .tuning.search import tune as tune
+    from .tuning.sizes import SizeChoice as SizeChoice
+    from .tuning.sizes import tune_sizes as tune_sizes
+    from .tuning.sparse import TrainedPath as TrainedPath
+    from .tuning.sparse import train_path as train_path
+    from .tuning.stream import train_stream as train_stream
+    from .tuning.trained import Trained as Trained
 
 __version__ = "0.1.0"
+
+_MODULES = {
+    "": "data expansion features kernels machines multiclass normal_equations prototypes pursuit "
+    "scaling serialization solvers tuning",
+    ".machines": "dual fixed_size scdp spsvm",
+}
+_NAMES = {
+    "_runtime": "UnusableJaxError",
+    "_status": "ConvergenceWarning NumericalError PrecisionWarning check",
+    "expansion": "KernelExpansion",
+    "multiclass": "output_code",
+    "normal_equations": "NormalEquations accumulate accumulate_batches",
+    "scaling": "Standardization standardize",
+    "serialization": "ModelFileError load save",
+    "tuning.cross_validation": "CrossValidation cross_validate",
+    "tuning.folds": "Folds folds_from_assignment plain_folds stratified_folds",
+    "tuning.path_problem": "Stopping",
+    "tuning.pipeline": "train",
+    "tuning.plan": "Plan plan",
+    "tuning.problem": "tuning_problem",
+    "tuning.search": "Tuning load_history save_history tune",
+    "tuning.sizes": "SizeChoice tune_sizes",
+    "tuning.sparse": "TrainedPath train_path",
+    "tuning.stream": "train_stream",
+    "tuning.trained": "Trained",
+}
+_MODULE_OF = {n: f"{room}.{n}" for room, names in _MODULES.items() for n in names.split()}
+_HOME_OF = {n: f".{home}" for home, names in _NAMES.items() for n in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULE_OF:
+        value = importlib.import_module(_MODULE_OF[name], __name__)
+    elif name in _HOME_OF:
+        value = getattr(importlib.import_module(_HOME_OF[name], __name__), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULE_OF, *_HOME_OF})

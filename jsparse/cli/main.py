@@ -1,348 +1,93 @@
-"""`jsparse demo`, `jsparse fit`, `jsparse compare` and `jsparse predict`.
+"""The program: exit codes, what is said of errors, and Ctrl-C from the first moment.
 
 Exit codes: 0 done, 1 a computation or an output failed, 2 bad input or arguments, 3 done but not
-to be trusted (digits were lost in this precision, or steps ran out), 130 interrupted
-before there was a result, 141 the reader of the output went away.
+to be trusted (digits were lost in this precision, or steps ran out), 130 interrupted before there
+was a result, 141 the reader of the output went away.
+
+Light to import: the commands, and JAX with them, are imported once an interrupt is provided for.
 """
 
-import argparse
-import functools
 import os
-import signal
 import sys
-import threading
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Sequence
+from contextlib import suppress
 
-import jax
-import numpy as np
-from jax.sharding import Mesh
-
-from .. import _runtime, _status
-from ..data import demo_set
-from ..serialization import load, save
-from ..tuning.pipeline import train
-from ..tuning.sizes import SIZE_TOLERANCE
-from ..tuning.sparse import PATH_TOLERANCE, TrainedPath, train_path
-from ..tuning.stream import train_stream
-from ..tuning.trained import Trained
-from . import report
-from .files import check_fits_memory, check_output, tell_counts
-from .options import command_line
-
-if TYPE_CHECKING:
-    from ..data.schema import Schema
+from .interrupts import MESSAGE, Interrupts
 
 DONE, FAILED, BAD_INPUT, UNTRUSTED, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 130, 141
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
-    run = {"demo": _demo, "fit": _fit, "compare": _compare, "predict": _predict}
-    try:
-        options = command_line(run).parse_args(arguments)
-        _configure(options.precision, getattr(options, "devices", None))
-        with warnings.catch_warnings():
-            # Lost precision and exhausted steps are told in the report and by the exit code.
-            warnings.simplefilter("ignore", _status.PrecisionWarning)
-            warnings.simplefilter("ignore", _status.ConvergenceWarning)
-            code = options.run(options)
-            sys.stdout.flush()
+    """Run the command line; returns the exit code.
+
+    Without arguments those of the process are taken, which then ends with this: Ctrl-C while
+    modules are imported ends it at once, and Ctrl-C after the result is there no more.
+    """
+    own = arguments is None
+    with Interrupts(own) as interrupts:
+        try:
+            from . import commands
+
+            interrupts.begin()
+            return _flushed(commands.run(arguments, interrupts))
+        except BaseException as error:
+            interrupts.end()
+            code = _code_of(error, interrupts)
+            if code is None:
+                raise
+            if own:
+                _drop_what_cannot_be_written()
             return code
-    except BrokenPipeError:
-        # Nothing more is said on it, not even when Python closes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
-    except (ValueError, ImportError) as error:
-        print(f"jsparse: error: {error}", file=sys.stderr)
-        return BAD_INPUT
-    except (_status.NumericalError, _runtime.UnusableJaxError, OSError) as error:
-        print(f"jsparse: error: {error}", file=sys.stderr)
-        return FAILED
-    except (MemoryError, jax.errors.JaxRuntimeError) as error:
-        reason = str(error).splitlines()[0] if str(error) else "out of memory"
-        print(f"jsparse: error: {reason}; try fewer prototypes or rows", file=sys.stderr)
-        return FAILED
-    except KeyboardInterrupt:
-        print("jsparse: interrupted before there was a result", file=sys.stderr)
-        return INTERRUPTED
 
 
-def _configure(precision: str, devices: int | Literal["all"] | None) -> None:
-    """A program may do what a library may not: set JAX's precision, devices, compilation cache."""
-    jax.config.update("jax_enable_x64", precision == "float64")
-    if isinstance(devices, int):
-        # A CPU is cut into as many virtual devices; not if JAX has started, nor are other devices.
-        with suppress(RuntimeError):
-            jax.config.update("jax_num_cpu_devices", devices)
-    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        jax.config.update("jax_compilation_cache_dir", str(base / "jsparse" / "xla"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
-
-
-def _mesh(devices: int | Literal["all"] | None) -> Mesh | None:
-    if devices is None:
-        return None
-    found = jax.devices()
-    count = len(found) if devices == "all" else devices
-    if count > len(found):
-        raise ValueError(
-            f"--devices: expected at most {len(found)}, as many as JAX finds "
-            f"({found[0].platform}), got {count}"
-        )
-    return Mesh(np.array(found[:count]), ("rows",))
-
-
-@contextmanager
-def _interruptible() -> Iterator[Callable[[], None]]:
-    """A check that raises KeyboardInterrupt if Ctrl-C was pressed, even where Python lost it.
-
-    An exception raised within a callback of the compiler's is swallowed there.
-    """
-    pressed = False
-
-    def note(number: int, frame: FrameType | None) -> None:
-        nonlocal pressed
-        pressed = True
-        raise KeyboardInterrupt
-
-    def check() -> None:
-        if pressed:
-            raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():
-        yield check
-        return
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield check
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _train(options: argparse.Namespace, train: Callable[..., Any], task: Any) -> Any:
-    with _interruptible() as check, report.progress(quiet=options.quiet) as show:
-
-        def progress(done: int, planned: int, best: float) -> None:
-            if show is not None:
-                show(done, planned, best)
-            check()
-
-        return train(
-            task=task,
-            key=jax.random.key(options.seed),
-            kernel=options.kernel,
-            multiclass=options.multiclass.replace("-", "_"),
-            class_weight="balanced" if options.balanced else None,
-            search_method=options.search,
-            max_evaluations=options.evaluations,
-            max_seconds=options.seconds,
-            progress=progress,
-        )
-
-
-def _train_table(options: argparse.Namespace, X: np.ndarray, y: np.ndarray, task: Any) -> Trained:
-    call = functools.partial(
-        train,
-        X,
-        y,
-        n_prototypes=_prototypes(options, len(X)),
-        size_tolerance=_tolerance(options, SIZE_TOLERANCE),
-        folds=10 if options.folds is None else options.folds,
-        loss=options.loss,
-        mesh=_mesh(options.devices),
-    )
-    return _train(options, call, task)
-
-
-def _train_path(
-    options: argparse.Namespace, X: np.ndarray, y: np.ndarray, task: Any
-) -> TrainedPath:
-    for name, usual in (("loss", "squared"), ("devices", None), ("prototypes", None)):
-        if getattr(options, name) != usual:
-            raise ValueError(f"--{name}: expected nothing with --method scdp, which has none")
-    call = functools.partial(
-        train_path,
-        X,
-        y,
-        max_prototypes=options.max_prototypes,
-        candidates=options.candidates,
-        subset=options.subset,
-        tolerance=_tolerance(options, PATH_TOLERANCE),
-        folds=10 if options.folds is None else options.folds,
-    )
-    return _train(options, call, task)
-
-
-def _tolerance(options: argparse.Namespace, usual: float) -> float:
-    return usual if options.size_tolerance is None else options.size_tolerance
-
-
-def _prototypes(options: argparse.Namespace, n: int) -> Any:
-    return max(1, min(500, n // 3)) if options.prototypes is None else options.prototypes
-
-
-def _exit_code(trained: Trained | TrainedPath) -> int:
-    """0 or 3.
-
-    Raises:
-        NumericalError: if the fit failed.
-    """
-    statuses = trained.statuses
-    for what, status in statuses.items():
-        _status.check(status, f"the {what}")
-    return DONE if all(map(_status.trusted, statuses.values())) else UNTRUSTED
-
-
-def _demo(options: argparse.Namespace) -> int:
-    data = demo_set(options.name)
-    order = np.random.default_rng(options.seed).permutation(len(data.X))
-    cut = 2 * len(order) // 3
-    rows, held_out = order[:cut], order[cut:]
-    trained = _train_table(options, data.X[rows], data.y[rows], data.task)
-    predicted = trained.predict(data.X[held_out])
-    report.training(
-        trained, f"scikit-learn's {data.name}", len(rows), data.X.shape[1], _mesh(options.devices)
-    )
-    report.test_error(trained, data.y[held_out], predicted)
-    return _exit_code(trained)
-
-
-def _fit(options: argparse.Namespace) -> int:
-    check_output(options.out, options.file)
-    _mesh(options.devices)  # said before the file is read
-    if options.holdout is not None and not options.stream:
-        raise ValueError("--holdout: expected together with --stream")
-    if options.stream and options.method == "scdp":
-        raise ValueError("--stream: expected without --method scdp")
-    of_paths = (options.max_prototypes, options.candidates, options.subset)
-    if options.method != "scdp" and of_paths != (None, None, None):
-        raise ValueError(
-            "--max-prototypes, --candidates, --subset: expected together with --method scdp"
-        )
-    trained, schema, reason = (_fit_stream if options.stream else _fit_table)(options)
-    code = _exit_code(trained)
-    metadata = {
-        "schema": schema.to_json(),
-        "task": schema.task,
-        "classes": None if trained.classes is None else trained.classes.tolist(),
-        "cv_error": trained.cv_error,
-        "metric": trained.metric,
-        "C": np.asarray(trained.C).tolist(),
-        "code": None if trained.code is None else trained.code.matrix.tolist(),
-        "decoding": trained.decoding,
-        "rows": trained.n_rows,
-    }
-    save(options.out, trained.expansion, metadata)
-    source = f"{options.file} ({schema.task}: {reason})"
-    if isinstance(trained, TrainedPath):
-        report.path(trained, source, len(schema.features))
-    else:
-        columns = len(schema.features)
-        report.training(trained, source, trained.n_rows, columns, _mesh(options.devices))
-    report.line("model", options.out)
+def _flushed(code: int) -> int:
+    if sys.stdout is not None:  # it was closed
+        sys.stdout.flush()
     return code
 
 
-def _fit_table(options: argparse.Namespace) -> tuple[Trained | TrainedPath, "Schema", str]:
-    from ..data.encoding import encode, encode_target, fit_schema, infer_task
-    from ..data.tables import NULL_VALUES, read_table
+def _code_of(error: BaseException, interrupts: Interrupts) -> int | None:
+    """The exit code of an error, which is told; None for one that is a fault of the program's."""
+    if isinstance(error, SystemExit):  # of the parser, which has said why
+        return error.code if isinstance(error.code, int) else BAD_INPUT
+    if isinstance(error, KeyboardInterrupt) or interrupts.pressed:  # which errors may come of
+        if interrupts.result is not None:
+            _say(f"jsparse: interrupted; {interrupts.result.where}")
+            return interrupts.result.code
+        _say(MESSAGE)
+        return INTERRUPTED
+    if isinstance(error, BrokenPipeError):
+        return BROKEN_PIPE
+    if isinstance(error, ValueError | ImportError):
+        _say(f"jsparse: error: {error}")
+        return BAD_INPUT
+    from jax.errors import JaxRuntimeError
 
-    check_fits_memory(options.file)
-    table = read_table(options.file, null_values=(*NULL_VALUES, *options.missing))
-    task, reason = infer_task(table, options.target)
-    if options.task is not None:
-        task, reason = options.task, "as asked"
-    schema = fit_schema(table, options.target, task=task, drop=options.drop, **_columns(options))
-    encoded = encode(schema, table, dtype=options.precision)
-    tell_counts(encoded.imputed, "missing values filled in")
-    train = _train_path if options.method == "scdp" else _train_table
-    return train(options, encoded.X, encode_target(schema, table), task), schema, reason
+    from .. import _runtime, _status
 
-
-def _fit_stream(options: argparse.Namespace) -> tuple[Trained, "Schema", str]:
-    from ..data.table_streams import TableFile, TableStream, stream_schema
-    from ..data.tables import NULL_VALUES
-
-    if options.loss != "squared":
-        raise ValueError(f"--loss: expected 'squared' with --stream, got {options.loss!r}")
-    if isinstance(options.prototypes, list):
-        raise ValueError("--prototypes: expected one number with --stream, got several")
-    labels = () if options.task == "regression" else (options.target,)
-    file = TableFile(
-        options.file,
-        null_values=(*NULL_VALUES, *options.missing),
-        keep=(*labels, *options.categorical),
-        drop=[name for name in options.drop if name != options.target],
-    )
-    columns = _columns(options)
-    columns["categorical"] = [name for name in options.categorical if name not in options.drop]
-    schema, reason, n = stream_schema(file, options.target, task=options.task, **columns)
-    stream = TableStream(file, schema, options.precision)
-    call = functools.partial(
-        train_stream,
-        stream,
-        n_prototypes=_prototypes(options, n),
-        folds=options.folds,
-        holdout=options.holdout,
-        mesh=_mesh(options.devices),
-    )
-    trained = _train(options, call, schema.task)
-    tell_counts(stream.imputed, "missing values filled in")
-    return trained, schema, reason
+    if isinstance(error, _status.NumericalError | _runtime.UnusableJaxError | OSError):
+        _say(f"jsparse: error: {error}")
+        return FAILED
+    if isinstance(error, MemoryError | JaxRuntimeError):
+        reason = str(error).splitlines()[0] if str(error) else "out of memory"
+        _say(f"jsparse: error: {reason}; try fewer prototypes or rows")
+        return FAILED
+    return None
 
 
-def _compare(options: argparse.Namespace) -> int:
-    from ..data.encoding import encode, encode_target, fit_schema, infer_task
-    from ..data.tables import read_table
-    from . import compare
-
-    table = read_table(options.file)
-    task, reason = infer_task(table, options.target)
-    if options.task is not None:
-        task, reason = options.task, "as asked"
-    schema = fit_schema(table, options.target, task=task, drop=options.drop)
-    X = encode(schema, table, dtype=options.precision).X
-    with _interruptible() as check:
-        print(f"{options.file} ({task}: {reason})")
-        lines = compare.run(
-            X,
-            encode_target(schema, table),
-            task,
-            test=options.test,
-            max_prototypes=options.max_prototypes,
-            max_evaluations=options.evaluations,
-            seed=options.seed,
-            folder=Path(options.out),
-            quiet=options.quiet,
-            check=check,
-        )
-    return DONE if all(line.trusted for line in lines) else UNTRUSTED
+def _say(text: str) -> None:
+    with suppress(OSError):  # the exit code says it too
+        print(text, file=sys.stderr)
 
 
-def _columns(options: argparse.Namespace) -> dict[str, Any]:
-    names = ("impute", "categorical", "max_categories")
-    return {name: getattr(options, name) for name in names}
-
-
-def _predict(options: argparse.Namespace) -> int:
-    from . import predict
-
-    if options.out:
-        check_output(options.out, options.file, options.model)
-    expansion, metadata = load(options.model, dtype=options.precision)
-    if "schema" not in metadata:
-        raise ValueError(
-            f"{options.model}: expected a model written by `jsparse fit`; this one has no columns"
-        )
-    predict.run(options, expansion, metadata)
-    return DONE
+def _drop_what_cannot_be_written() -> None:
+    """Or Python tries once more when it closes, complains, and ends with a code of its own."""
+    if sys.stdout is None:
+        return
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":
