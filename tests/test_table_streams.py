@@ -383,7 +383,9 @@ def test_columns_to_drop_are_not_read(tmp_path, capsys, monkeypatch):
     )
     assert main([*fit, "--drop", "text", "remarks"]) == 2
     assert "the columns to drop 'remarks', not found; nearest: 'remark'" in capsys.readouterr().err
-    assert main([*fit, "--drop", "text", "remark", "y"]) == 0
+    assert main([*fit, "--drop", "text", "remark", "y"]) == 2
+    assert "--drop: expected other columns than the target 'y'" in capsys.readouterr().err
+    assert main([*fit, "--drop", "text", "remark"]) == 0
     assert "200 rows x 4 columns" in capsys.readouterr().out
     assert main([*fit, "--drop", "text", "remark", "town"]) == 0  # also if it is categorical
     assert "200 rows x 1 columns" in capsys.readouterr().out

@@ -152,6 +152,7 @@ def _exit_code(trained: Trained | TrainedPath) -> int:
 
 
 def _demo(options: argparse.Namespace) -> int:
+    _check_tolerance(options)
     data = demo_set(options.name)
     order = np.random.default_rng(options.seed).permutation(len(data.X))
     cut = 2 * len(order) // 3
@@ -177,6 +178,8 @@ def _fit(options: argparse.Namespace) -> int:
         raise ValueError(
             "--max-prototypes, --candidates, --subset: expected together with --method scdp"
         )
+    _check_tolerance(options)
+    _check_columns(options, "drop", "categorical")
     trained, schema, reason = (_fit_stream if options.stream else _fit_table)(options)
     code = _exit_code(trained)
     metadata = {
@@ -232,7 +235,7 @@ def _fit_stream(options: argparse.Namespace) -> tuple[Trained, "Schema", str]:
         options.file,
         null_values=(*NULL_VALUES, *options.missing),
         keep=(*labels, *options.categorical),
-        drop=[name for name in options.drop if name != options.target],
+        drop=options.drop,
     )
     columns = _columns(options)
     columns["categorical"] = [name for name in options.categorical if name not in options.drop]
@@ -256,6 +259,7 @@ def _compare(options: argparse.Namespace) -> int:
     from ..data.tables import read_table
     from . import compare
 
+    _check_columns(options, "drop")
     table = read_table(options.file)
     task, reason = infer_task(table, options.target)
     if options.task is not None:
@@ -278,6 +282,23 @@ def _compare(options: argparse.Namespace) -> int:
     return DONE if all(line.trusted for line in lines) else UNTRUSTED
 
 
+def _check_tolerance(options: argparse.Namespace) -> None:
+    path, several = getattr(options, "method", "") == "scdp", isinstance(options.prototypes, list)
+    if options.size_tolerance is not None and not (path or several):
+        raise ValueError(
+            "--size-tolerance: expected together with several --prototypes or with --method scdp"
+        )
+
+
+def _check_columns(options: argparse.Namespace, *names: str) -> None:
+    for name in names:
+        if options.target in getattr(options, name):
+            advice = "; for classes give --task classification" if name == "categorical" else ""
+            raise ValueError(
+                f"--{name}: expected other columns than the target {options.target!r}{advice}"
+            )
+
+
 def _columns(options: argparse.Namespace) -> dict[str, Any]:
     names = ("impute", "categorical", "max_categories")
     return {name: getattr(options, name) for name in names}
@@ -286,7 +307,7 @@ def _columns(options: argparse.Namespace) -> dict[str, Any]:
 def _predict(options: argparse.Namespace) -> int:
     from . import predict
 
-    if options.out:
+    if options.out is not None:
         check_output(options.out, options.file, options.model)
     expansion, metadata = load(options.model, dtype=options.precision)
     if "schema" not in metadata:

@@ -1,6 +1,8 @@
 """What the command line takes."""
 
 import argparse
+import itertools
+import math
 from collections.abc import Callable, Mapping
 from typing import Literal
 
@@ -39,7 +41,7 @@ def command_line(
     fit.add_argument(
         "--missing", nargs="+", default=[], metavar="TEXT", help="CSV cells that mean missing"
     )
-    fit.add_argument("--max-categories", type=int, default=100, metavar="N")
+    fit.add_argument("--max-categories", type=_count, default=100, metavar="N")
     fit.add_argument(
         "--stream",
         action="store_true",
@@ -48,7 +50,7 @@ def command_line(
     )
     fit.add_argument(
         "--holdout",
-        type=float,
+        type=_share,
         metavar="SHARE",
         help="with --stream: validate on this share of the rows instead of by folds",
     )
@@ -60,13 +62,13 @@ def command_line(
     )
     fit.add_argument(
         "--max-prototypes",
-        type=int,
+        type=_count,
         metavar="K",
         help="with --method scdp: the longest path; default: 300, or as many as there are",
     )
     fit.add_argument(
         "--candidates",
-        type=int,
+        type=_count,
         metavar="M",
         help="with --method scdp: choose prototypes from so many rows far from each other; "
         "default: 1000, or as many as there are",
@@ -85,10 +87,10 @@ def command_line(
     compare.add_argument("--target", required=True, metavar="COLUMN", help="the column to predict")
     compare.add_argument("--task", choices=["classification", "regression"], help="or inferred")
     compare.add_argument("--drop", nargs="+", default=[], metavar="COLUMN", help="to leave out")
-    compare.add_argument("--test", type=float, default=1 / 3, metavar="SHARE", help="of the rows")
-    compare.add_argument("--max-prototypes", type=int, metavar="K", help="of the path")
+    compare.add_argument("--test", type=_share, default=1 / 3, metavar="SHARE", help="of the rows")
+    compare.add_argument("--max-prototypes", type=_count, metavar="K", help="of the path")
     compare.add_argument("--out", default=".", metavar="FOLDER", help="for compare.png and .svg")
-    compare.add_argument("--evaluations", type=int, metavar="N", help="kernels tried by a search")
+    compare.add_argument("--evaluations", type=_count, metavar="N", help="kernels tried")
     compare.add_argument("--seed", type=_seed, default=0)
     compare.add_argument("--precision", choices=["float32", "float64"], default="float64")
     compare.add_argument("--quiet", action="store_true", help="no progress bar")
@@ -121,7 +123,7 @@ def _training_options(parser: argparse.ArgumentParser, prototypes: int | None) -
     )
     add(
         "--size-tolerance",
-        type=float,
+        type=_not_negative,
         metavar="T",
         help="of several, the smallest within T standard errors of the best; default: "
         f"{SIZE_TOLERANCE:g}, of a path {PATH_TOLERANCE:g}",
@@ -132,35 +134,81 @@ def _training_options(parser: argparse.ArgumentParser, prototypes: int | None) -
     losses = ["squared", "absolute", "huber"]
     add("--loss", choices=losses, default=losses[0], help="the others are for outliers")
     add("--balanced", action="store_true", help="let all classes weigh the same")
-    add("--folds", type=int, metavar="V", help="default: 10")
+    add("--folds", type=_folds, metavar="V", help="default: 10")
     add("--search", choices=["profile", "csa"], default="profile")
-    add("--evaluations", type=int, metavar="N", help="default: 10 (profile), 160 (csa)")
-    add("--seconds", type=float, default=float("inf"), help="stop tuning after this long")
+    add("--evaluations", type=_count, metavar="N", help="default: 10 (profile), 160 (csa)")
+    add("--seconds", type=_seconds, default=math.inf, help="stop tuning after this long")
     add("--seed", type=_seed, default=0)
     add("--precision", choices=["float32", "float64"], default="float64")
     add("--devices", type=_devices, metavar="N", help="share the rows among N devices, or 'all'")
     add("--quiet", action="store_true", help="no progress bar")
 
 
-def _sizes(text: str) -> int | list[int]:
-    numbers = [int(part) for part in text.split(",")]
-    return numbers[0] if len(numbers) == 1 else numbers
+# What an option says of a value that makes no sense is what its type raises.
 
 
-def _subset(text: str) -> int | str:
-    return text if text == "auto" else int(text)
+def _whole(text: str, least: int, most: float, expected: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = least - 1
+    if not least <= value <= most:
+        raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
+    return value
+
+
+def _real(text: str, expected: str, makes_sense: Callable[[float], bool]) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not makes_sense(value):
+        raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
+    return value
+
+
+def _count(text: str) -> int:
+    return _whole(text, 1, math.inf, "a whole number of at least 1")
+
+
+def _folds(text: str) -> int:
+    return _whole(text, 2, math.inf, "a whole number of at least 2")
 
 
 def _seed(text: str) -> int:
-    value = int(text)
-    if not 0 <= value < 2**32:
-        raise argparse.ArgumentTypeError(f"expected a number from 0 to 2^32 - 1, got {text}")
-    return value
+    return _whole(text, 0, 2**32 - 1, "a whole number from 0 to 2^32 - 1")
+
+
+def _subset(text: str) -> int | str:
+    if text == "auto":
+        return text
+    return _whole(text, 1, math.inf, "'auto' or a whole number of at least 1")
 
 
 def _devices(text: str) -> int | Literal["all"]:
     if text == "all":
         return "all"
-    if not (text.isdecimal() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"expected 'all' or a number of at least 1, got {text!r}")
-    return int(text)
+    return _whole(text, 1, math.inf, "'all' or a whole number of at least 1")
+
+
+def _sizes(text: str) -> int | list[int]:
+    expected = "a whole number of at least 1, or increasing ones with commas between them"
+    try:
+        numbers = [_whole(part, 1, math.inf, expected) for part in text.split(",")]
+    except argparse.ArgumentTypeError:
+        numbers = [0, 0]
+    if any(a >= b for a, b in itertools.pairwise(numbers)):
+        raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
+    return numbers[0] if len(numbers) == 1 else numbers
+
+
+def _share(text: str) -> float:
+    return _real(text, "a share between 0 and 1", lambda value: 0 < value < 1)
+
+
+def _not_negative(text: str) -> float:
+    return _real(text, "a number of at least 0", lambda value: 0 <= value < math.inf)
+
+
+def _seconds(text: str) -> float:
+    return _real(text, "a number of seconds of at least 0", lambda value: value >= 0)
