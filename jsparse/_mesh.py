@@ -104,7 +104,9 @@ def spread(
 
 
 def check_mesh(mesh: Mesh) -> None:
-    """Raise unless the axes leave to the compiler what is not said."""
+    """Raise unless it is a mesh whose axes leave to the compiler what is not said."""
+    if not isinstance(mesh, Mesh):
+        raise ValueError(f"mesh: expected a jax.sharding.Mesh or None, got {mesh!r}")
     if any(kind != AxisType.Auto for kind in mesh.axis_types):
         raise ValueError(
             "mesh: expected axes of type Auto, as `jax.sharding.Mesh(devices, names)` makes them, "

@@ -103,7 +103,9 @@ def _train_table(options: argparse.Namespace, X: np.ndarray, y: np.ndarray, task
         train,
         X,
         y,
-        n_prototypes=_prototypes(options, len(X)),
+        n_prototypes=_prototypes(
+            options, len(X), len(np.unique(y)) if task == "classification" else 1
+        ),
         size_tolerance=_tolerance(options, SIZE_TOLERANCE),
         folds=10 if options.folds is None else options.folds,
         loss=options.loss,
@@ -135,8 +137,10 @@ def _tolerance(options: argparse.Namespace, usual: float) -> float:
     return usual if options.size_tolerance is None else options.size_tolerance
 
 
-def _prototypes(options: argparse.Namespace, n: int) -> Any:
-    return max(1, min(500, n // 3)) if options.prototypes is None else options.prototypes
+def _prototypes(options: argparse.Namespace, n: int, classes: int) -> Any:
+    """As asked, or a third of the rows, but one of every class and not more than 500."""
+    default = max(classes, min(500, n // 3))
+    return default if options.prototypes is None else options.prototypes
 
 
 def _exit_code(trained: Trained | TrainedPath) -> int:
@@ -244,7 +248,7 @@ def _fit_stream(options: argparse.Namespace) -> tuple[Trained, "Schema", str]:
     call = functools.partial(
         train_stream,
         stream,
-        n_prototypes=_prototypes(options, n),
+        n_prototypes=_prototypes(options, n, len(schema.classes or [0])),
         folds=options.folds,
         holdout=options.holdout,
         mesh=_mesh(options.devices),

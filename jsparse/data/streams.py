@@ -1,10 +1,12 @@
 """Rows that come in batches, and can be read again: arrays on disk and files larger than memory."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float, Shaped
+
+from .._arguments import whole
 
 BATCH_ROWS = 65536
 
@@ -50,9 +52,8 @@ class ArrayStream:
     ) -> None:
         if not len(X) == len(y) == (len(y) if weights is None else len(weights)):
             raise ValueError(f"expected as many rows of X, y and weights; got {len(X)}, {len(y)}")
-        if batch_rows < 1:
-            raise ValueError(f"batch_rows: expected at least 1, got {batch_rows}")
-        self.X, self.y, self.weights, self.batch_rows = X, y, weights, batch_rows
+        self.X, self.y, self.weights = X, y, weights
+        self.batch_rows = whole("batch_rows", batch_rows, 1)
 
     def __iter__(self) -> Iterator[Batch]:
         """Slices of `batch_rows` rows."""
@@ -72,6 +73,8 @@ class Checked:
     """
 
     def __init__(self, stream: RowStream) -> None:
+        if not isinstance(stream, Iterable) or isinstance(stream, str):
+            raise ValueError(f"stream: expected batches of rows, such as a list, got {stream!r}")
         if isinstance(stream, Iterator):
             raise ValueError(
                 "stream: expected something that can be read several times, such as a list or a "
@@ -91,7 +94,12 @@ class Checked:
         """
         start = 0
         for part in self.stream:
-            given = Batch(*part)
+            try:
+                given = Batch(*part)
+            except TypeError as error:
+                raise StreamError(
+                    f"rows from {start}: expected batches (X, y) or (X, y, weights), got {part!r}"
+                ) from error
             X, y = np.asarray(given.X), np.asarray(given.y)
             weights = None if given.weights is None else np.asarray(given.weights)
             n = len(X)

@@ -3,18 +3,18 @@
 import abc
 from typing import Any, cast
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._arguments import labels_of, numbers, real, whole
 from .._runtime import check_runtime
 from .._status import NumericalError, check
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
 from ..multiclass import Code, Decoding, distances
 from ..tuning._inputs import Task, encoded_targets, row_weights
-from ..tuning.choices import DEFAULT_C, KERNELS, make_kernel
+from ..tuning.choices import DEFAULT_C, KERNELS
 from ..tuning.pipeline import train
 from ..tuning.search import Method
 from ..tuning.sparse import TrainedPath
@@ -56,8 +56,8 @@ class Machine(BaseEstimator, abc.ABC):
     _sums: Sums | None
 
     @abc.abstractmethod
-    def _options(self, n: int) -> dict[str, Any]:
-        """Arguments of `_train` that only the subclass knows."""
+    def _options(self, n: int, classes: int) -> dict[str, Any]:
+        """Arguments of `_train` that only the subclass knows, by rows with weight and classes."""
 
     def _train(self, X: np.ndarray, y: np.ndarray, **options: Any) -> Trained | TrainedPath:
         """Tune and fit; `C` and `classes` are None for the defaults."""
@@ -81,11 +81,11 @@ class Machine(BaseEstimator, abc.ABC):
         n = len(X)
         cv = min(10, n) if isinstance(self.cv, str) else self.cv
         key = jax.random.key(check_random_state(self.random_state).randint(2**31 - 1))
-        options = self._options(n)
+        present = n if sample_weight is None else np.count_nonzero(sample_weight)
+        kinds = len(np.unique(y)) if task == "classification" else 1
+        options = self._options(present, kinds)
         if task == "classification":
             options |= {"multiclass": self.multiclass, "class_weight": self.class_weight}
-        if not isinstance(cv, int | np.integer):
-            raise ValueError(f"cv: expected 'auto' or a number of folds, got {cv!r}")
         with jax.enable_x64(X.dtype == np.float64):
             trained = self._train(
                 X,
@@ -94,8 +94,8 @@ class Machine(BaseEstimator, abc.ABC):
                 key=key,
                 kernel=self._kernel(X.shape[1]),
                 tune_kernel=isinstance(self.lengthscale, str),
-                C=None if isinstance(self.C, str) else np.array([self.C], float),
-                folds=int(cv),
+                C=None if isinstance(self.C, str) else np.array([real("C", self.C, 0, above=True)]),
+                folds=whole("cv", cv, 2, n, "the number of rows"),
                 search_method=self.search,
                 max_evaluations=self.max_evaluations,
                 weights=sample_weight,
@@ -153,16 +153,18 @@ class Machine(BaseEstimator, abc.ABC):
     def _kernel(self, d: int) -> str | Kernel:
         if self.lengthscale is None or isinstance(self.lengthscale, str):
             return self.kernel
-        if self.kernel not in KERNELS:
+        if not isinstance(self.kernel, str) or self.kernel not in KERNELS:
             raise ValueError(
                 f"lengthscale: expected 'auto' for the kernel {self.kernel!r}, which has no single "
                 f"one, got {self.lengthscale!r}"
             )
-        return eqx.tree_at(
-            lambda kernel: kernel.lengthscale,
-            make_kernel(self.kernel, d),
-            jnp.asarray(self.lengthscale, float),
-        )
+        scale = numbers("lengthscale", self.lengthscale)
+        if isinstance(self.lengthscale, bool) or scale.shape not in ((), (d,)):
+            raise ValueError(
+                f"lengthscale: expected 'auto', a number or {d}, one for each column, got "
+                f"{self.lengthscale!r}"
+            )
+        return KERNELS[self.kernel](scale)
 
     def _values(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
@@ -222,6 +224,7 @@ class Classifier(ClassifierMixin, Machine):
         return self
 
     def _fit_labels(self, X: Any, y: Any, sample_weight: Any, classes: Any) -> None:
+        labels_of("y", y)  # scikit-learn makes texts of labels of several types
         X, y = validate_data(self, X, y, dtype=FLOATS)
         check_classification_targets(y)
         _at_least_two(X)

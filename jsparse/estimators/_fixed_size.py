@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._arguments import labels_of
 from .._blocks import rows_in_block
 from .._runtime import check_runtime
 from .._status import check
@@ -30,12 +31,12 @@ class FixedSize(Machine):
     selection: str
     loss: str
 
-    def _options(self, n: int) -> dict[str, Any]:
+    def _options(self, n: int, classes: int) -> dict[str, Any]:
         m = self.n_prototypes
         if isinstance(m, str):
             if m != "auto":
                 raise ValueError(f"n_prototypes: expected 'auto' or a number, got {m!r}")
-            m = max(1, min(300, -(-n // 3)))
+            m = max(classes, min(300, -(-n // 3)))  # every class has a prototype
         return {"n_prototypes": m, "selection": self.selection, "loss": self.loss}
 
     def _is_begun(self) -> bool:
@@ -91,8 +92,9 @@ class FixedSizeLSSVMClassifier(FixedSize, Classifier):
     classes out, as in "one_versus_one", one and another for every class.
 
     Args:
-        n_prototypes: "auto" for a third of the rows, at most 300; their number; or several numbers,
-            of which cross-validation chooses one, see `jsparse.tune_sizes`.
+        n_prototypes: "auto" for a third of the rows, at most 300 and at least one for each class;
+            their number; or several numbers, of which cross-validation chooses one, see
+            `jsparse.tune_sizes`.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic", "linear",
             "polynomial") or a `jsparse.kernels` object, in units of standardised inputs.
         lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it; None to
@@ -183,6 +185,7 @@ class FixedSizeLSSVMClassifier(FixedSize, Classifier):
         if not self._is_begun():
             self._fit_labels(X, y, sample_weight, classes)
             return self
+        labels_of("y", y)
         X, y = validate_data(self, X, y, reset=False, dtype=FLOATS)
         if classes is not None and not np.array_equal(np.unique(classes), self.classes_):
             raise ValueError(

@@ -65,7 +65,7 @@ class LSSVMClassifier(Classifier):
         self.max_evaluations = max_evaluations
         self.random_state = random_state
 
-    def _options(self, n: int) -> dict[str, Any]:
+    def _options(self, n: int, classes: int) -> dict[str, Any]:
         return {"n_prototypes": "all"}
 
 
@@ -91,5 +91,5 @@ class LSSVMRegressor(Regressor):
         self.max_evaluations = max_evaluations
         self.random_state = random_state
 
-    def _options(self, n: int) -> dict[str, Any]:
+    def _options(self, n: int, classes: int) -> dict[str, Any]:
         return {"n_prototypes": "all"}

@@ -29,7 +29,7 @@ class SparseMachine(Machine):
 
     _path: tuple[SparsePath, Standardization]
 
-    def _options(self, n: int) -> dict[str, Any]:
+    def _options(self, n: int, classes: int) -> dict[str, Any]:
         own = {"selection": self.selection} if isinstance(self, Classifier) else {}
         return {
             "max_prototypes": self.max_prototypes,

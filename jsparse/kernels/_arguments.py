@@ -18,9 +18,21 @@ def hyperparameter(value: ArrayLike) -> Float[Array, "..."]:
     """`value` as an array of a definite floating dtype: a Python number takes the default one.
 
     A weakly typed leaf would compile everything a second time once it is replaced by a tuned one.
+
+    Raises:
+        ValueError: for what is no real number or array of some.
     """
-    value = as_float(value)
-    return jnp.asarray(value, dtype=value.dtype)
+    try:
+        array = jnp.asarray(value)
+    except TypeError:
+        array = jnp.zeros(0)
+    real = jnp.issubdtype(array.dtype, jnp.floating) or jnp.issubdtype(array.dtype, jnp.integer)
+    if array.size == 0 or not real:
+        raise ValueError(
+            f"kernel: expected a real number, or several, as hyper-parameter, got {value!r}"
+        )
+    array = as_float(array)
+    return jnp.asarray(array, dtype=array.dtype)
 
 
 def check_scalar(name: str, value: Array) -> None:

@@ -88,6 +88,12 @@ class Kernel(eqx.Module):
         return self * other
 
 
+def check_kernel(name: str, value: Any) -> None:
+    """Raise ValueError unless `value` is a kernel."""
+    if not isinstance(value, Kernel):
+        raise ValueError(f"{name}: expected a Kernel, such as RBF(1.0), got {value!r}")
+
+
 def mirrored(gram: Float[Array, "n n"]) -> Float[Array, "n n"]:
     """The lower triangle of a Gram matrix, mirrored: exactly symmetric.
 
@@ -103,6 +109,10 @@ class Sum(Kernel):
 
     left: Kernel
     right: Kernel
+
+    def __check_init__(self) -> None:
+        check_kernel("left", self.left)
+        check_kernel("right", self.right)
 
     def __call__(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Scalar:
         """`left(x, z) + right(x, z)`."""
@@ -126,6 +136,10 @@ class Product(Kernel):
 
     left: Kernel
     right: Kernel
+
+    def __check_init__(self) -> None:
+        check_kernel("left", self.left)
+        check_kernel("right", self.right)
 
     def __call__(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Scalar:
         """`left(x, z) right(x, z)`."""
@@ -159,6 +173,7 @@ class Scaled(Kernel):
     variance: Scalar = eqx.field(converter=hyperparameter)
 
     def __check_init__(self) -> None:
+        check_kernel("kernel", self.kernel)
         check_scalar("variance", self.variance)
         check_positive("variance", self.variance)
 

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from .._arguments import whole
 from .._numerics import is_concrete
 
 
@@ -26,7 +27,6 @@ def check_table(X: Float[Array, "n d"], name: str = "X") -> Float[Array, "n d"]:
     return X
 
 
-def check_count(m: int, n: int) -> None:
-    """That m different prototypes can be taken from n rows."""
-    if not 1 <= m <= n:
-        raise ValueError(f"m: expected between 1 and the number of rows ({n}), got {m}")
+def check_count(m: int, n: int) -> int:
+    """The number m as an int, if so many different prototypes can be taken from n rows."""
+    return whole("m", m, 1, n, "the number of rows")

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from .._arguments import check_key, whole
 from .._blocks import default_block_rows, map_row_blocks
 from .._numerics import as_float, dot, is_concrete, only_present
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
@@ -70,7 +71,7 @@ def k_center(
         ValueError: unless 1 <= m <= n, or if X is known not to be finite.
     """
     X = check_table(as_float(X))
-    weights = _check(m, X, weights)
+    m, weights = _check(key, m, X, weights)
     return _k_center(key, X, m, weights)
 
 
@@ -119,15 +120,18 @@ def _k_center(
     return KCenterResult(indices, radius)
 
 
-def _check(m: int, X: Float[Array, "n d"], weights: Array | None) -> Float[Array, " n"] | None:
-    """The weights in the precision of `X`, if both and `m` are as they should be."""
+def _check(
+    key: Key, m: int, X: Float[Array, "n d"], weights: Array | None
+) -> tuple[int, Float[Array, " n"] | None]:
+    """`m`, and the weights in the precision of `X`, if all are as they should be."""
+    check_key(key)
     n = X.shape[0]
     if weights is not None and weights.shape != (n,):
         raise ValueError(f"weights: expected shape ({n},), got {weights.shape}")
     if weights is not None and is_concrete(weights):
         n = int(np.count_nonzero(positive_weights(weights, n)))
-    check_count(m, n)
-    return None if weights is None else weights.astype(X.dtype)
+    m = check_count(m, n)
+    return m, None if weights is None else weights.astype(X.dtype)
 
 
 class _Means(NamedTuple):
@@ -161,10 +165,8 @@ def k_means(
         ValueError: unless 1 <= m <= n, or if X is known not to be finite.
     """
     X = check_table(as_float(X))
-    weights = _check(m, X, weights)
-    if max_steps < 1:
-        raise ValueError(f"max_steps: expected at least 1, got {max_steps}")
-    return _k_means(key, X, m, weights, max_steps)
+    m, weights = _check(key, m, X, weights)
+    return _k_means(key, X, m, weights, whole("max_steps", max_steps, 1))
 
 
 @functools.partial(jax.jit, static_argnames=("m", "max_steps"))

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
+from .._arguments import check_key, whole
 from .._blocks import block_shape, to_blocks
 from .._numerics import as_float, epsilon, is_concrete
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
@@ -111,11 +112,9 @@ def renyi(
     """
     X = check_table(as_float(X))
     n = X.shape[0]
-    check_count(m, n)
-    if candidates < 1 or (max_trials is not None and max_trials < 1):
-        raise ValueError(
-            f"candidates, max_trials: expected at least 1, got {candidates} and {max_trials}"
-        )
+    check_key(key)
+    m, candidates = check_count(m, n), whole("candidates", candidates, 1)
+    max_trials = None if max_trials is None else whole("max_trials", max_trials, 1)
     if is_concrete(tolerance) and not np.asarray(tolerance) >= 0:
         raise ValueError(f"tolerance: expected at least 0, got {tolerance}")
     present = X if weights is None else _present(X, positive_weights(weights, n))

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
+from .._arguments import check_key, labels_of, numbers, whole
 from .._numerics import is_concrete
 from .._types import Key
 from ._validate import check_count
@@ -26,7 +27,8 @@ def uniform(
     Raises:
         ValueError: unless 1 <= m <= n.
     """
-    check_count(m, n)
+    check_key(key)
+    m = check_count(m, whole("n", n, 1))
     return _uniform(key, n, m, weights)
 
 
@@ -51,7 +53,9 @@ def stratified(
         ValueError: if `labels` is traced or not of shape `n`, m > n, or m is less than the number
             of classes.
     """
+    check_key(key)
     codes, counts = encode(labels)
+    m = check_count(m, len(codes))
     if weights is None:
         return draw_strata(key, jnp.asarray(codes), jnp.asarray(allocate(counts, m)), m)
     w = positive_weights(weights, len(codes))
@@ -71,10 +75,14 @@ def interleaved(key: Key, m: int, labels: ArrayLike | None = None) -> Int[np.nda
         m: number of rows.
         labels: class of every row, of any type, shape `m`, on the host.
     """
+    check_key(key)
+    m = whole("m", m, 1)
     order = np.asarray(jax.random.permutation(key, m))
     if labels is None:
         return order
     codes, counts = encode(labels)
+    if len(codes) != m:
+        raise ValueError(f"labels: expected {m}, one for each row, got {len(codes)}")
     place = np.empty(m)
     for code, count in enumerate(counts):
         place[order[codes[order] == code]] = np.arange(count) / count
@@ -85,7 +93,7 @@ def positive_weights(weights: ArrayLike, n: int) -> Float[np.ndarray, " n"]:
     """Weights on the host, checked."""
     if not is_concrete(weights):
         raise ValueError("weights: expected an array of values, got a traced one")
-    w = np.asarray(weights, float)
+    w = numbers("weights", weights)
     if w.shape != (n,) or not np.all((w >= 0) & np.isfinite(w)) or not w.any():
         raise ValueError(f"weights: expected {n} finite weights >= 0, some above 0")
     return w
@@ -98,7 +106,7 @@ def encode(labels: ArrayLike) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " 
             "labels: expected an array of values, got a traced one; how many prototypes each "
             "class gets is decided outside jit and vmap"
         )
-    labels = np.asarray(labels)
+    labels = labels_of("labels", labels)
     if labels.ndim != 1 or labels.size == 0:
         raise ValueError(f"labels: expected shape (n,) with at least one row, got {labels.shape}")
     _, codes, counts = np.unique(labels, return_inverse=True, return_counts=True)

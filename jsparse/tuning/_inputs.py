@@ -7,6 +7,9 @@ import jax
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
+from .._arguments import labels_of, real
+from .._arguments import numbers as real_numbers
+from .._arguments import whole as whole
 from .._numerics import as_float
 from ..machines.fixed_size import check_finite
 
@@ -15,7 +18,10 @@ Task = Literal["classification", "regression"]
 
 def finite_table(X: ArrayLike, name: str = "X") -> Float[Array, "n d"]:
     """A table of finite numbers as floats, 64 bits only where JAX has them."""
-    table = np.asarray(X)
+    try:
+        table = np.asarray(X)
+    except ValueError as error:
+        raise ValueError(f"{name}: expected a table of numbers ({error})") from error
     if table.dtype.kind not in "biuf":
         raise ValueError(f"{name}: expected numbers, got dtype {table.dtype}")
     if table.ndim != 2 or 0 in table.shape:
@@ -32,21 +38,11 @@ def finite_table(X: ArrayLike, name: str = "X") -> Float[Array, "n d"]:
     return as_float(cast)
 
 
-def whole(name: str, value: Any, least: int, most: int, what: str) -> int:
-    """A whole number within bounds."""
-    number = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not number or not least <= value <= most:
-        raise ValueError(
-            f"{name}: expected a whole number between {least} and {what} ({most}), got {value!r}"
-        )
-    return int(value)
-
-
 def encoded_targets(
     y: ArrayLike, n: int, task: Task, classes: Sequence[Any] | ArrayLike | None = None
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Real targets; or class numbers and the labels they stand for, `classes` if given."""
-    labels = np.asarray(y)
+    labels = labels_of("y", y) if task == "classification" else np.asarray(y)
     if labels.shape != (n,):
         raise ValueError(f"y: expected {n} values, as many as rows of X, got shape {labels.shape}")
     if task == "regression":
@@ -56,13 +52,10 @@ def encoded_targets(
             raise ValueError("classes: expected None for regression")
         check_finite("y", labels)
         return labels, None
-    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
-        raise ValueError("y: expected class labels, got NaN or infinity among them")
-    known = labels if classes is None else np.asarray(classes)
-    try:
-        known, numbers = np.unique(known, return_inverse=True)
-    except TypeError as error:
-        raise ValueError(f"y: expected labels of one type, got a mixture ({error})") from error
+    known = labels if classes is None else labels_of("classes", classes)
+    if known.ndim != 1:
+        raise ValueError(f"classes: expected a vector of labels, got shape {known.shape}")
+    known, numbers = np.unique(known, return_inverse=True)
     if classes is not None:
         # By hash: 1 is 1.0 and True, but never "1".
         place = {label: number for number, label in enumerate(known.tolist())}
@@ -111,7 +104,7 @@ def row_weights(
 ) -> np.ndarray | None:
     """Row weights times those of the classes; None if there are neither."""
     n = len(numbers)
-    w = np.ones(n) if weights is None else np.asarray(weights, float)
+    w = np.ones(n) if weights is None else real_numbers("weights", weights)
     if w.shape != (n,) or not np.all((w >= 0) & np.isfinite(w)):
         raise ValueError(
             f"weights: expected {n} finite numbers of at least 0, got shape {w.shape} or others"
@@ -141,10 +134,12 @@ def class_factors(
                 f"class_weight: expected 'balanced' or a mapping, got {class_weight!r}"
             )
         return mass.sum() / (np.count_nonzero(mass) * np.where(mass > 0, mass, 1))
+    if not isinstance(class_weight, Mapping):
+        raise ValueError(
+            f"class_weight: expected None, 'balanced' or a mapping, got {class_weight!r}"
+        )
     unknown = sorted(set(class_weight) - set(classes.tolist()), key=str)
     if unknown:
         raise ValueError(f"class_weight: expected labels among y's, got {unknown}")
-    factor = np.array([float(class_weight.get(label, 1)) for label in classes.tolist()])
-    if not np.all((factor > 0) & np.isfinite(factor)):
-        raise ValueError("class_weight: expected positive numbers")
-    return factor
+    given = [class_weight.get(label, 1) for label in classes.tolist()]
+    return np.array([real("class_weight", factor, 0, above=True) for factor in given])

@@ -31,11 +31,11 @@ def make_kernel(kernel: str | Kernel, d: int) -> Kernel:
     """A kernel by name, with the scale that standardised inputs of `d` columns ask for."""
     if isinstance(kernel, Kernel):
         return kernel
-    if kernel in KERNELS:
+    if isinstance(kernel, str) and kernel in KERNELS:
         return KERNELS[kernel](math.sqrt(d))
-    if kernel == "linear":
+    if isinstance(kernel, str) and kernel == "linear":
         return kernels.Linear()
-    if kernel == "polynomial":
+    if isinstance(kernel, str) and kernel == "polynomial":
         return kernels.Polynomial(3, 1.0 / d, 1.0)
     names = [*KERNELS, "linear", "polynomial"]
     raise ValueError(f"kernel: expected one of {', '.join(names)} or a Kernel, got {kernel!r}")

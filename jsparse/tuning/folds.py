@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Int
 
+from .._arguments import check_key, labels_of, whole
 from .._numerics import is_concrete
 from .._types import Key
 
@@ -40,7 +41,7 @@ class Folds(NamedTuple):
 
 def plain_folds(key: Key, n: int, v: int) -> Folds:
     """`v` random folds of nearly equal size (De Brabanter 2010, Algorithm 3, step 2)."""
-    _check_count(n, v)
+    v = _count(key, n, v)
     return _deal(jax.random.permutation(key, n), v)
 
 
@@ -52,10 +53,10 @@ def stratified_folds(key: Key, labels: ArrayLike, v: int) -> Folds:
     """
     if is_concrete(labels):
         # NumPy, as jax.numpy would trace even concrete values inside a caller's jit.
-        labels = np.unique(np.asarray(labels), return_inverse=True)[1].astype(np.int32)
+        labels = np.unique(labels_of("labels", labels), return_inverse=True)[1].astype(np.int32)
     labels = jnp.asarray(labels)
     n = labels.shape[0]
-    _check_count(n, v)
+    v = _count(key, n, v)
     shuffled = jax.random.permutation(key, n)
     return _deal(shuffled[jnp.argsort(labels[shuffled], stable=True)], v)
 
@@ -91,6 +92,6 @@ def _deal(order: Int[Array, " n"], v: int) -> Folds:
     return Folds(index, valid)
 
 
-def _check_count(n: int, v: int) -> None:
-    if not 2 <= v <= n:
-        raise ValueError(f"folds: expected between 2 and the number of rows ({n}), got {v}")
+def _count(key: Key, n: int, v: int) -> int:
+    check_key(key)
+    return whole("folds", v, 2, whole("n", n, 2), "the number of rows")

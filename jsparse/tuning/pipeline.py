@@ -141,7 +141,9 @@ def train(
             robust_metric: Metric = "mse" if loss == "squared" else "mae"
             metric = "misclassification" if task == "classification" else robust_metric
         scoring = Scoring(metric, decoding, loss)
-        check_settings(scoring, np.asarray(C, float), search_method, max_evaluations, max_seconds)
+        grid = check_settings(
+            scoring, key, C, search_method, max_evaluations, max_seconds, progress, history
+        )
         if task not in ("classification", "regression"):
             raise ValueError(f"task: expected 'classification' or 'regression', got {task!r}")
         if selection not in ("renyi", "uniform"):
@@ -199,7 +201,7 @@ def train(
             "all" if dense else m,
             folds=len(table.index),
             code=code,
-            n_C=np.size(C),
+            n_C=grid.size,
             dtype=Xa.dtype,
             memory=memory,
         )
@@ -230,7 +232,7 @@ def train(
                 "metric": metric,
                 "low": middle - span,
                 "high": middle + span,
-                "C": np.asarray(C),
+                "C": grid,
                 "decoding": decoding,
                 "loss": loss,
                 "method": search_method,
@@ -249,7 +251,7 @@ def train(
                 tuned = units.tuning(tune(posed, history=known, **search), metric)
             best_C: float | np.ndarray = tuned.C
             if code is not None and C_per_problem:
-                best_C = _problem_C(posed, tuned, np.asarray(C), scoring)
+                best_C = _problem_C(posed, tuned, grid, scoring)
             kept = None
             if out_of_fold:
                 kept = _kept(posed, table, tuned.kernel, best_C, scoring)

@@ -3,12 +3,13 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import jax
 import numpy as np
 from jaxtyping import DTypeLike
 
+from .._arguments import real, whole
 from .._blocks import default_block_rows, systems_at_once
 from ..data.streams import BATCH_ROWS
 from ..multiclass import Code
@@ -89,7 +90,25 @@ def plan(
         max_evaluations: budget of the search.
         memory: bytes that may be taken; by default what the device has left.
     """
-    limit = free_bytes() if memory is None else memory
+    n, d, folds, n_C = (
+        whole("n", n, 1),
+        whole("d", d, 1),
+        whole("folds", folds, 2),
+        whole("n_C", n_C, 1),
+    )
+    m = m if isinstance(m, str) else whole("m", m, 1)
+    batch_rows, sample_rows = (
+        whole("batch_rows", batch_rows, 1),
+        whole("sample_rows", sample_rows, 1),
+    )
+    n_parameters = whole("n_parameters", n_parameters, 0)
+    if max_evaluations is not None:
+        max_evaluations = whole("max_evaluations", max_evaluations, 1)
+    if isinstance(m, str) and m != "all":
+        raise ValueError(f"m: expected a number or 'all', got {m!r}")
+    if method not in get_args(Method):
+        raise ValueError(f"method: expected one of {get_args(Method)}, got {method!r}")
+    limit = free_bytes() if memory is None else int(real("memory", memory, 0))
     asked = rounds(method, n_parameters, max_evaluations) if streamed else [1]
     item = np.dtype(dtype).itemsize
     problems = 1 if code is None else code.matrix.shape[1]

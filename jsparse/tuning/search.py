@@ -1,14 +1,16 @@
 """Tuning a kernel and `C` by cross-validation: the profile search and the paper's CSA + simplex."""
 
+import contextlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, get_args
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import ArrayLike, Float
 
+from .._arguments import check_key, numbers, real, whole
 from .._files import PathLike, load_state, save_state
 from .._status import PRECISION_LOST, NumericalError
 from .._types import Key
@@ -96,22 +98,28 @@ def tune(
             with, until the best kernel lies between two others (mostly three or four evaluations
             instead of ten). Else: the simplex alone.
 
-    Ctrl-C stops the search and keeps the best so far.
+    Ctrl-C stops the search and keeps the best so far. An error within it, such as one of
+    `progress`, comes out as it is, with the evaluations done until then as its attribute `history`.
 
     Raises:
         ValueError: if the bounds or the budget make no sense, or the history is of another problem.
         NumericalError: if no evaluation gave an error that can be trusted.
     """
-    low, high, grid = np.asarray(low, float), np.asarray(high, float), np.asarray(C, float)
+    scoring = Scoring(metric, decoding, loss)
+    grid = check_settings(scoring, key, C, method, max_evaluations, max_seconds, progress, history)
+    low, high = numbers("low", low), numbers("high", high)
     p = low.size
-    if not low.shape == high.shape == start_of(problem).shape or not np.all(low < high):
+    if not low.shape == high.shape == start_of(problem).shape or not np.all(
+        (low < high) & np.isfinite(low) & np.isfinite(high)
+    ):
         raise ValueError(
             f"low, high: expected {start_of(problem).size} bounds each, low < high; got {low} and "
             f"{high}"
         )
-    scoring = Scoring(metric, decoding, loss)
-    check_settings(scoring, grid, method, max_evaluations, max_seconds)
-    budget = sum(rounds(method, p, max_evaluations))
+    if start is not None and not isinstance(start, Tuning):
+        raise ValueError(f"start: expected what `tune` returns or None, got {start!r}")
+    limit = None if max_evaluations is None else int(max_evaluations)
+    budget = sum(rounds(method, p, limit))
     run = _Run(problem, scoring, budget, max_seconds, progress, history)
     lows, highs = low, high
     begin = None
@@ -145,12 +153,16 @@ def tune(
 
 def check_settings(
     scoring: Scoring,
-    C: Float[np.ndarray, "..."],
+    key: Key,
+    C: ArrayLike,
     method: Method,
     max_evaluations: int | None,
     max_seconds: float,
-) -> None:
-    """Raise a `ValueError` for settings of `tune` that make no sense."""
+    progress: Progress | None,
+    history: list[Evaluation] | None,
+) -> Float[np.ndarray, " s"]:
+    """The values of `C`; raises a `ValueError` for settings of `tune` that make no sense."""
+    check_key(key)
     for name, known in (
         ("metric", get_args(Metric)),
         ("decoding", get_args(Decoding)),
@@ -161,14 +173,22 @@ def check_settings(
             raise ValueError(f"{name}: expected one of {known}, got {value!r}")
     if method not in ("profile", "csa"):
         raise ValueError(f"method: expected 'profile' or 'csa', got {method!r}")
-    if C.ndim != 1 or C.size == 0 or not np.all(np.isfinite(C) & (C > 0)):
+    grid = numbers("C", C)
+    if grid.ndim != 1 or grid.size == 0 or not np.all(np.isfinite(grid) & (grid > 0)):
         raise ValueError(f"C: expected a vector of positive numbers, got {C}")
-    if method == "csa" and not C.min() < C.max():
+    if method == "csa" and not grid.min() < grid.max():
         raise ValueError(f"C: expected a range for 'csa', at least two different values, got {C}")
-    if max_evaluations is not None and max_evaluations < 1:
-        raise ValueError(f"max_evaluations: expected at least 1, got {max_evaluations}")
-    if not max_seconds >= 0:
-        raise ValueError(f"max_seconds: expected at least 0, got {max_seconds}")
+    if max_evaluations is not None:
+        whole("max_evaluations", max_evaluations, 1)
+    real("max_seconds", max_seconds, 0, finite=False)
+    if progress is not None and not callable(progress):
+        raise ValueError(f"progress: expected a function or None, got {progress!r}")
+    known = history or []
+    if not (isinstance(known, Sequence) and all(isinstance(e, Evaluation) for e in known)):
+        raise ValueError(
+            f"history: expected a list of evaluations or None, got {type(history).__name__}"
+        )
+    return grid
 
 
 class _Stop(Exception):
@@ -267,6 +287,17 @@ class _Run:
             )
         return self.history[i], j
 
+    def _hand_over(self, error: Exception) -> None:
+        """Give what was evaluated to an error that ends the search, of a callback or a stream."""
+        history = [*self.history, *self.unused.values()]
+        if history and not hasattr(error, "history"):
+            with contextlib.suppress(AttributeError):  # of a class with slots
+                error.history = history  # type: ignore[attr-defined]
+                error.add_note(
+                    f"jsparse: {len(history)} evaluations were done; they are in the attribute "
+                    "`history` of this error, from which a search can go on (`history=`)"
+                )
+
     def finish(self, search: Callable[[], None]) -> Tuning:
         """Run a search to its end, its time or Ctrl-C."""
         stopped: Literal["finished", "seconds", "interrupted"] = "finished"
@@ -280,6 +311,9 @@ class _Run:
             if not self.history and not self.known:
                 raise
             stopped = "interrupted"
+        except Exception as error:
+            self._hand_over(error)
+            raise
         if stopped != "finished":
             # What was not come to again is not lost.
             self.history += self.unused.values()

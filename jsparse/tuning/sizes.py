@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from .._arguments import real
 from .._types import Key
 from ..multiclass import Decoding
 from ._inputs import whole
@@ -173,6 +174,8 @@ def smallest_within(
 
 def check_sizes(sizes: Sequence[int], most: int, what: str) -> list[int]:
     """Increasing whole numbers of at least 1."""
+    if not isinstance(sizes, Sequence | np.ndarray) or isinstance(sizes, str):
+        raise ValueError(f"n_prototypes: expected several numbers, got {sizes!r}")
     numbers = [whole("n_prototypes", m, 1, most, what) for m in sizes]
     if not numbers or any(a >= b for a, b in itertools.pairwise(numbers)):
         raise ValueError(f"n_prototypes: expected increasing numbers, at least one, got {numbers}")
@@ -181,5 +184,4 @@ def check_sizes(sizes: Sequence[int], most: int, what: str) -> list[int]:
 
 def check_tolerance(tolerance: float) -> None:
     """Raise unless it is a number of at least 0."""
-    if not (isinstance(tolerance, int | float | np.number) and 0 <= tolerance < math.inf):
-        raise ValueError(f"tolerance: expected a number of at least 0, got {tolerance!r}")
+    real("tolerance", tolerance, 0)

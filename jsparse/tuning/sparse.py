@@ -200,7 +200,9 @@ def train_path(
     seconds: dict[str, float] = {}
     with compile_clock(seconds), clock(seconds, "total"):
         scoring = Scoring("mse" if metric is None else metric, decoding, "squared")
-        check_settings(scoring, np.asarray(C, float), search_method, max_evaluations, max_seconds)
+        grid = check_settings(
+            scoring, key, C, search_method, max_evaluations, max_seconds, progress, history
+        )
         check_tolerance(tolerance)
         if task not in ("classification", "regression"):
             raise ValueError(f"task: expected 'classification' or 'regression', got {task!r}")
@@ -231,7 +233,7 @@ def train_path(
         points, M = _count_candidates(candidates, candidate_method, int(present.sum()), d)
         if stopping is not None:
             if not isinstance(stopping, Stopping):
-                raise TypeError(f"stopping: expected a Stopping or None, got {stopping!r}")
+                raise ValueError(f"stopping: expected a Stopping or None, got {stopping!r}")
             stopping.check()
         candidate_key, fold_key, subset_key, search_key = jax.random.split(key, 4)
         template = make_kernel(kernel, d)
@@ -281,7 +283,7 @@ def train_path(
                 metric=scoring.metric,
                 low=middle - span,
                 high=middle + span,
-                C=np.asarray(C),
+                C=grid,
                 decoding=decoding,
                 method=search_method,
                 max_evaluations=max_evaluations,

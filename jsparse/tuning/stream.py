@@ -12,6 +12,7 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh
 from jaxtyping import ArrayLike, Float, Int
 
+from .._arguments import real
 from .._mesh import check_mesh
 from .._runtime import check_runtime
 from .._status import CONVERGED
@@ -114,8 +115,9 @@ def train_stream(
     with compile_clock(seconds), clock(seconds, "total"):
         default: Metric = "misclassification" if task == "classification" else "mse"
         scoring = Scoring(default if metric is None else metric, decoding)
-        grid = np.asarray(C, float)
-        check_settings(scoring, grid, search_method, max_evaluations, max_seconds)
+        grid = check_settings(
+            scoring, key, C, search_method, max_evaluations, max_seconds, progress, history
+        )
         if task not in ("classification", "regression"):
             raise ValueError(f"task: expected 'classification' or 'regression', got {task!r}")
         if task == "regression" and scoring.metric == "misclassification":
@@ -131,9 +133,9 @@ def train_stream(
             raise ValueError("class_weight: expected None for regression")
         if holdout is not None and folds is not None:
             raise ValueError("folds, holdout: expected one of them, got both")
-        if holdout is not None and not 0 < holdout < 1:
+        if holdout is not None and not real("holdout", holdout, 0, above=True) < 1:
             raise ValueError(f"holdout: expected a share between 0 and 1, got {holdout}")
-        whole("sample_rows", sample_rows, 2, 2**31 - 1, "the largest number")
+        sample_rows = whole("sample_rows", sample_rows, 2, 2**31 - 1, "the largest number")
         m = whole("n_prototypes", n_prototypes, 1, sample_rows, "sample_rows")
         v = whole("folds", 10 if folds is None else folds, 2, sample_rows, "sample_rows")
         sample_key, prototype_key, fold_key, search_key = jax.random.split(key, 4)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 
+from .._arguments import labels_of
 from ..data.streams import Batch, StreamError
 from ..scaling import Standardization
 from ._inputs import check_label_count
@@ -113,10 +114,9 @@ def summarize(
             check_label_count(len(by_class), n)
         group = y if classification else np.zeros(here, int)
         drawn.add(rng.random(here), group, (X, y, w, np.arange(n - here, n)), w > 0)
-    try:
+    if classification:
+        _labels([*by_class], "the batches together")
         by_class = {label: by_class[label] for label in sorted(by_class)}
-    except TypeError as error:
-        raise StreamError(f"y: expected labels of one type, got a mixture ({error})") from error
     X, y, w, rows = drawn.columns()
     if len(X) == 0:
         raise StreamError("weights: expected some above 0, got weights of zero only")
@@ -175,13 +175,11 @@ class _Reservoir:
         self.kept = [tuple(column[won] for column in joined)]
 
 
-def _labels(y: np.ndarray, where: str) -> tuple[list[Any], np.ndarray]:
+def _labels(y: np.ndarray | list[Any], where: str) -> tuple[list[Any], np.ndarray]:
     try:
-        labels, number = np.unique(y, return_inverse=True)
-    except TypeError as error:
-        raise StreamError(
-            f"{where}: y: expected labels of one type, got a mixture ({error})"
-        ) from error
+        labels, number = np.unique(labels_of("y", y), return_inverse=True)
+    except ValueError as error:
+        raise StreamError(f"{where}: {error}") from error
     return labels.tolist(), number
 
 

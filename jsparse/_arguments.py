@@ -1,0 +1,116 @@
+"""Numbers and keys that a user hands in: of one kind each, whatever library they come from."""
+
+import math
+import operator
+import reprlib
+from collections.abc import Collection
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def whole(name: str, value: Any, least: int, most: int | None = None, what: str = "") -> int:
+    """A whole number within bounds: a Python int, NumPy's or JAX's of shape `()`, not a bool.
+
+    Args:
+        name: of the argument.
+        value: its value.
+        least: the lower bound.
+        most: the upper bound.
+        what: the upper bound in words.
+
+    Raises:
+        ValueError: for anything else.
+    """
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or number < least or (most is not None and number > most):
+        bounds = f"of at least {least}" if most is None else f"between {least} and {what} ({most})"
+        raise ValueError(f"{name}: expected a whole number {bounds}, got {value!r}")
+    return number
+
+
+def real(name: str, value: Any, least: float, *, above: bool = False, finite: bool = True) -> float:
+    """A real number of at least `least`, or above it: Python's, NumPy's or JAX's, not a bool.
+
+    Raises:
+        ValueError: for anything else; NaN is no number, infinity one if `finite` is False.
+    """
+    number = math.nan
+    if isinstance(value, int | float | np.number | np.ndarray | jax.Array):
+        array = np.asarray(value)
+        if array.ndim == 0 and array.dtype.kind in "iuf":
+            number = float(array)
+    if not (number > least or (number == least and not above)) or (finite and math.isinf(number)):
+        bounds = f"{'above' if above else 'of at least'} {least:g}"
+        raise ValueError(f"{name}: expected a number {bounds}, got {value!r}")
+    return number
+
+
+def check_key(key: Any) -> None:
+    """Raise a ValueError unless this is one key of `jax.random`, of its new or old form."""
+    dtype, ndim = getattr(key, "dtype", None), getattr(key, "ndim", None)
+    new = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key) and ndim == 0
+    if not (new or (dtype == np.uint32 and ndim == 1)):
+        raise ValueError(f"key: expected one key, such as jax.random.key(0), got {key!r}")
+
+
+def numbers(name: str, values: Any) -> np.ndarray:
+    """Real numbers as float64, of whatever shape; booleans are 0 and 1.
+
+    Raises:
+        ValueError: for anything else.
+    """
+    try:
+        array = np.asarray(values)
+        if array.dtype.kind in "biuf":
+            return array.astype(float)
+    except ValueError:  # lists of different lengths
+        pass
+    raise ValueError(f"{name}: expected real numbers, got {reprlib.repr(values)}")
+
+
+def labels_of(name: str, values: Any) -> np.ndarray:
+    """Labels as an array that can be sorted: all numbers, all texts, or all of another type.
+
+    Raises:
+        ValueError: naming the types, if they are mixed, which NumPy would turn into texts or could
+            not sort; for missing values among them.
+    """
+    try:
+        labels = np.asarray(values)
+    except ValueError as error:
+        raise ValueError(f"{name}: expected one label for each row ({error})") from error
+    listed = isinstance(values, list | tuple) and labels.ndim == 1
+    if listed or labels.dtype.kind == "O":
+        each = values if listed else labels.reshape(-1).tolist()
+        _check_one_type(name, each)
+    missing = {"f": lambda: ~np.isfinite(labels), "M": lambda: np.isnat(labels)}
+    if labels.dtype.kind in missing and missing[labels.dtype.kind]().any():
+        raise ValueError(f"{name}: expected class labels, got NaN or infinity among them")
+    if labels.dtype.kind in "cV":
+        raise ValueError(f"{name}: expected labels that can be sorted, got dtype {labels.dtype}")
+    return labels
+
+
+def _check_one_type(name: str, labels: Collection[Any]) -> None:
+    kinds: dict[type, str] = {}
+    for label in labels:
+        if type(label) not in kinds:
+            number = isinstance(label, int | float | np.bool_ | np.integer | np.floating)
+            text = isinstance(label, str)
+            kinds[type(label)] = "number" if number else "text" if text else type(label).__name__
+        if label is None or (isinstance(label, float | np.floating) and not math.isfinite(label)):
+            raise ValueError(f"{name}: expected class labels, got {label!r} among them")
+    if len(set(kinds.values())) > 1:
+        found = sorted(kind.__name__ for kind in kinds)
+        raise ValueError(f"{name}: expected labels of one type, got {' and '.join(found)}")
+    if not set(kinds.values()) <= {"number", "text"}:
+        try:
+            sorted(set(labels))
+        except TypeError as error:
+            raise ValueError(f"{name}: expected labels that can be sorted ({error})") from error
