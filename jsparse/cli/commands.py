@@ -4,8 +4,8 @@ import argparse
 import functools
 import os
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 
 from .. import _status
 from ..data import demo_set
-from ..serialization import load, save
+from ..serialization import OutputError, load, save
 from ..tuning.pipeline import train
 from ..tuning.sizes import SIZE_TOLERANCE
 from ..tuning.sparse import PATH_TOLERANCE, TrainedPath, train_path
@@ -197,7 +197,7 @@ def _fit(options: argparse.Namespace) -> int:
         "decoding": trained.decoding,
         "rows": trained.n_rows,
     }
-    with options.interrupts.held():
+    with options.interrupts.held(), _failures_of_output():
         save(options.out, trained.expansion, metadata)
         options.interrupts.result = Result(code, f"the model is in {options.out!r}")
     source = f"{options.file} ({schema.task}: {reason})"
@@ -286,6 +286,15 @@ def _compare(options: argparse.Namespace) -> int:
     return DONE if all(line.trusted for line in lines) else UNTRUSTED
 
 
+@contextmanager
+def _failures_of_output() -> Iterator[None]:
+    """What could be written to when it was asked for has failed since, as a full disk does."""
+    try:
+        yield
+    except OutputError as error:
+        raise OSError(str(error)) from error
+
+
 def _check_tolerance(options: argparse.Namespace) -> None:
     path, several = getattr(options, "method", "") == "scdp", isinstance(options.prototypes, list)
     if options.size_tolerance is not None and not (path or several):
@@ -318,5 +327,6 @@ def _predict(options: argparse.Namespace) -> int:
         raise ValueError(
             f"{options.model}: expected a model written by `jsparse fit`; this one has no columns"
         )
-    predict.run(options, expansion, metadata)
+    with _failures_of_output():
+        predict.run(options, expansion, metadata)
     return DONE

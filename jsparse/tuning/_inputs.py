@@ -142,4 +142,4 @@ def class_factors(
     if unknown:
         raise ValueError(f"class_weight: expected labels among y's, got {unknown}")
     given = [class_weight.get(label, 1) for label in classes.tolist()]
-    return np.array([real("class_weight", factor, 0, above=True) for factor in given])
+    return np.array([real("class_weight", factor, 0.0, above=True) for factor in given])

@@ -108,7 +108,7 @@ def plan(
         raise ValueError(f"m: expected a number or 'all', got {m!r}")
     if method not in get_args(Method):
         raise ValueError(f"method: expected one of {get_args(Method)}, got {method!r}")
-    limit = free_bytes() if memory is None else int(real("memory", memory, 0))
+    limit = free_bytes() if memory is None else int(real("memory", memory, 0.0))
     asked = rounds(method, n_parameters, max_evaluations) if streamed else [1]
     item = np.dtype(dtype).itemsize
     problems = 1 if code is None else code.matrix.shape[1]

@@ -180,7 +180,7 @@ def check_settings(
         raise ValueError(f"C: expected a range for 'csa', at least two different values, got {C}")
     if max_evaluations is not None:
         whole("max_evaluations", max_evaluations, 1)
-    real("max_seconds", max_seconds, 0, finite=False)
+    real("max_seconds", max_seconds, 0.0, finite=False)
     if progress is not None and not callable(progress):
         raise ValueError(f"progress: expected a function or None, got {progress!r}")
     known = history or []

@@ -184,4 +184,4 @@ def check_sizes(sizes: Sequence[int], most: int, what: str) -> list[int]:
 
 def check_tolerance(tolerance: float) -> None:
     """Raise unless it is a number of at least 0."""
-    real("tolerance", tolerance, 0)
+    real("tolerance", tolerance, 0.0)

@@ -133,7 +133,7 @@ def train_stream(
             raise ValueError("class_weight: expected None for regression")
         if holdout is not None and folds is not None:
             raise ValueError("folds, holdout: expected one of them, got both")
-        if holdout is not None and not real("holdout", holdout, 0, above=True) < 1:
+        if holdout is not None and not real("holdout", holdout, 0.0, above=True) < 1:
             raise ValueError(f"holdout: expected a share between 0 and 1, got {holdout}")
         sample_rows = whole("sample_rows", sample_rows, 2, 2**31 - 1, "the largest number")
         m = whole("n_prototypes", n_prototypes, 1, sample_rows, "sample_rows")

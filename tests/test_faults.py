@@ -1,0 +1,536 @@
+"""What goes wrong outside of the mathematics: signals, full disks, readers that leave, errors of a
+user's own functions. After each, what must be intact is."""
+
+import contextlib
+import os
+import pathlib
+import random
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+import tomllib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jsparse
+from jsparse.data.streams import ArrayStream
+from jsparse.expansion import KernelExpansion
+from jsparse.kernels import RBF, Custom
+from jsparse.serialization import OutputError, load, save
+
+ROOT = pathlib.Path(jsparse.__file__).parents[1]
+MESSAGE = "jsparse: interrupted before there was a result"
+
+
+def entry():
+    """What the installed script does, with this interpreter."""
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    module, function = scripts["jsparse"].split(":")
+    run = f"import sys; from {module} import {function}; sys.exit({function}())"
+    return [sys.executable, "-c", run]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A table, and the environment of the processes: their programs are compiled once."""
+    folder = tmp_path_factory.mktemp("faults")
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((90, 2))
+    rows = [f"{a},{b},{a * b + 0.1 * e}" for (a, b), e in zip(X, rng.normal(size=90), strict=True)]
+    (folder / "t.csv").write_text("a,b,y\n" + "\n".join(rows) + "\n")
+    return folder
+
+
+def environment(folder):
+    cache = {"XDG_CACHE_HOME": str(folder / "cache"), "PYTHONPATH": str(ROOT)}
+    return {**os.environ, **cache, "JAX_COMPILATION_CACHE_DIR": str(folder / "cache" / "xla")}
+
+
+def start(folder, arguments, program=None, **options):
+    settings = {"env": environment(folder), "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    command = [*(program or entry()), *map(str, arguments)]
+    return subprocess.Popen(command, text=True, **(settings | options))
+
+
+def fit(folder, out, *more):
+    options = ["--target", "y", "--out", out, "--prototypes", 8, "--folds", 3, "--quiet"]
+    return ["fit", folder / "t.csv", *options, "--evaluations", 4, *more]
+
+
+def finish(process):
+    out, err = process.communicate(timeout=300)
+    return process.returncode, out, err
+
+
+@pytest.fixture(scope="module")
+def fitted(place):
+    """A model, and how long it takes to make one once all is compiled."""
+    for name in ("first", "m"):
+        begin = time.perf_counter()
+        code, _, err = finish(start(place, fit(place, place / name)))
+        assert code == 0, err
+    return place / "m", time.perf_counter() - begin
+
+
+def lines(err):
+    """What is said, but for the compiler's own warnings."""
+    return [line for line in err.splitlines() if not line.startswith(("E0", "E1", "W0", "W1"))]
+
+
+# Signals
+
+
+def interrupt_imports(place, moments, program=None):
+    codes = []
+    for moment in moments:
+        process = start(place, ["--version"], program)
+        time.sleep(moment)
+        process.send_signal(signal.SIGINT)
+        code, _, err = finish(process)
+        # Before its first line the program can do nothing: Python itself is starting.
+        own = f"{os.sep}jsparse{os.sep}" in err or "Traceback" not in err
+        assert own or moment < 0.3, (moment, err)
+        assert not own or lines(err) in ([MESSAGE], []), (moment, err)
+        assert not own or code in (130, 0, -signal.SIGINT), (moment, code)
+        assert code != 0 or moment > 0.3
+        codes.append(code)
+    return codes
+
+
+def test_ctrl_c_during_imports_is_one_line(place):
+    assert interrupt_imports(place, [0.3, 0.6, 0.9]).count(130) >= 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", [None, "jsparse", "jsparse.cli"])
+def test_ctrl_c_at_any_moment_of_the_start(place, module):
+    moments = random.Random(0)
+    program = None if module is None else [sys.executable, "-m", module]
+    codes = interrupt_imports(place, [moments.uniform(0.05, 3) for _ in range(20)], program)
+    assert codes.count(130) >= 5
+
+
+def test_the_package_imports_nothing_before_it_is_asked_for():
+    said = (
+        "import jsparse, jsparse.cli.main, sys; print('jax' in sys.modules, 'numpy' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
+
+
+def test_every_name_of_the_package_is_where_type_checkers_find_it():
+    import ast
+
+    body = ast.parse(pathlib.Path(jsparse.__file__).read_text()).body
+    typed = next(node for node in body if isinstance(node, ast.If)).body
+    names = {}
+    for node in typed:
+        for alias in node.names:
+            assert alias.asname == alias.name
+            names[alias.name] = f"jsparse.{node.module}" if node.module else "jsparse"
+    for name, home in names.items():
+        value = getattr(jsparse, name)
+        __import__(home)
+        assert value is getattr(sys.modules[home], name)
+    assert set(names) == set(jsparse._HOME_OF) | {
+        name for name in jsparse._MODULE_OF if name in names
+    }
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        jsparse.nothing  # noqa: B018
+
+
+def whole_or_old(out, before, folder):
+    """A model that can be used, the old one or a new one; nothing beside it."""
+    assert sorted(os.listdir(folder)) == ([out.name] if out.exists() else [])
+    if before is not None:
+        assert out.exists()
+    if out.exists():
+        expansion, _ = load(out)
+        assert np.isfinite(np.asarray(expansion(jnp.zeros((2, 2))))).all()
+        return out.read_bytes() != before
+    return False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_fit_is_ended_at_any_moment(place, fitted, number, tmp_path):
+    """15 moments, every second one where there is a model already."""
+    model, seconds = fitted
+    moments, codes = random.Random(int(number)), []
+    for trial in range(15):
+        folder = tmp_path / f"{trial}"
+        folder.mkdir()
+        out, before = folder / "m", None
+        if trial % 2:
+            before = b"".join([model.read_bytes()])
+            out.write_bytes(before)
+        process = start(place, fit(place, out, "--seed", trial + 1))
+        time.sleep(moments.uniform(0.05, 1.1 * seconds))
+        process.send_signal(number)
+        code, _, err = finish(process)
+        assert "Traceback" not in err
+        changed = whole_or_old(out, before, folder)
+        codes.append(code)
+        if number == signal.SIGINT:
+            # Interrupted during tuning it keeps the best so far.
+            assert code in (0, 130, -signal.SIGINT), err
+            assert changed == (code == 0)
+            assert code != 130 or lines(err) == [MESSAGE]
+        else:
+            assert code in (0, -number), err
+    assert len([code for code in codes if code != 0]) >= 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["predict", "compare"])
+def test_a_command_is_interrupted_at_any_moment(place, fitted, command, tmp_path):
+    """10 moments each."""
+    model, _ = fitted
+    arguments = {
+        "predict": lambda out: ["predict", model, place / "t.csv", "--out", out / "p.csv"],
+        "compare": lambda out: [
+            *("compare", place / "t.csv", "--target", "y", "--quiet", "--out", out),
+            *("--evaluations", 1, "--max-prototypes", 4),
+        ],
+    }[command]
+    (tmp_path / "first").mkdir()
+    (tmp_path / "second").mkdir()
+    finish(start(place, arguments(tmp_path / "first")))
+    begin = time.perf_counter()
+    code, _, err = finish(start(place, arguments(tmp_path / "second")))
+    assert code == 0, err
+    seconds, moments = time.perf_counter() - begin, random.Random(1)
+    written = {
+        name: (tmp_path / "second" / name).read_bytes() for name in os.listdir(tmp_path / "second")
+    }
+    for trial in range(10):
+        out = tmp_path / f"{trial}"
+        out.mkdir()
+        process = start(place, arguments(out))
+        time.sleep(moments.uniform(0.05, seconds))
+        process.send_signal(signal.SIGINT)
+        code, _, err = finish(process)
+        assert code in (0, 130, -signal.SIGINT), err
+        assert "Traceback" not in err
+        assert code != 130 or lines(err)[-1:] == [MESSAGE]
+        assert set(os.listdir(out)) <= set(written)
+        if command == "predict":
+            assert all((out / name).read_bytes() == written[name] for name in os.listdir(out))
+
+
+TRAINING = """
+import os, random, signal, sys, threading
+import jax, numpy as np
+jax.config.update("jax_enable_x64", True)
+import jsparse
+rng = np.random.default_rng(0)
+X = rng.standard_normal((60, 2))
+y = X[:, 0] * X[:, 1]
+
+def train():
+    model = jsparse.train(X, y, task="regression", key=jax.random.key(0), n_prototypes=8, folds=3,
+                          max_evaluations=6)
+    return model.tuning.stopped, np.asarray(model.expansion(X))
+
+import time
+_, fresh = train()
+jax.clear_caches()
+begin = time.perf_counter()
+train()
+seconds = time.perf_counter() - begin
+ends = {}
+moments = random.Random(0)
+for trial in range(int(sys.argv[1])):
+    if trial % 2:
+        jax.clear_caches()  # most of the time is then the compiler's
+    timer = threading.Timer(moments.uniform(0, seconds if trial % 2 else 0.3), os.kill,
+                            (os.getpid(), signal.SIGINT))
+    timer.start()
+    try:
+        end, values = train()
+        assert np.isfinite(values).all()
+        assert end != "finished" or np.array_equal(values, fresh)
+    except KeyboardInterrupt:
+        end = "raised"
+    try:
+        timer.join()
+        time.sleep(0.01)
+    except KeyboardInterrupt:
+        end = "late"
+    ends[end] = ends.get(end, 0) + 1
+    end, values = train()
+    assert end == "finished"
+    assert np.array_equal(values, fresh)
+print(ends)
+"""
+
+
+@pytest.mark.slow
+def test_training_is_interrupted_at_any_moment_and_the_process_goes_on(place):
+    """30 moments; the model that is trained next is that of a fresh process, to the last bit."""
+    process = start(place, [30], [sys.executable, "-c", TRAINING])
+    code, out, err = finish(process)
+    assert code == 0, err
+    assert "raised" in out
+    assert "interrupted" in out
+
+
+SAVING = """
+import sys, numpy as np, jax.numpy as jnp
+from jsparse.expansion import KernelExpansion
+from jsparse.kernels import RBF
+from jsparse.serialization import save
+number, path = int(sys.argv[1]), sys.argv[2]
+print("ready", flush=True)
+for i in range(int(sys.argv[3])):
+    fill = np.full((20_000, 5), float(number), np.float32)
+    model = KernelExpansion(RBF(1.0), fill, fill[:, 0], jnp.float32(number), None)
+    save(path, model, {"by": number})
+"""
+
+
+def of_one_hand(path):
+    expansion, metadata = load(path, dtype="float32")
+    values = {float(v) for v in np.unique(np.asarray(expansion.prototypes))}
+    assert values == {float(metadata["by"])} == {float(expansion.intercept)}
+
+
+@pytest.mark.slow
+def test_a_save_is_killed_at_any_moment(place, tmp_path):
+    """20 moments; a file is whole, and the only one once it was written again."""
+    path, moments = tmp_path / "m", random.Random(2)
+    for trial in range(20):
+        process = start(place, [trial, path, 10**6], [sys.executable, "-c", SAVING])
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(moments.uniform(0, 0.3))
+        process.kill()
+        process.communicate()
+        if path.exists():
+            of_one_hand(path)
+    save(path, small_model())
+    assert os.listdir(tmp_path) == ["m"]
+
+
+@pytest.mark.slow
+def test_several_processes_save_to_one_place(place, tmp_path):
+    path = tmp_path / "m"
+    savers = [
+        start(place, [i, path, 30], [sys.executable, "-c", SAVING], stdout=None) for i in range(3)
+    ]
+    read = 0
+    while any(saver.poll() is None for saver in savers):
+        if path.exists():
+            of_one_hand(path)
+            read += 1
+    assert all(finish(saver)[0] == 0 for saver in savers)
+    assert read > 3
+    assert os.listdir(tmp_path) == ["m"]
+
+
+# Outputs
+
+
+def small_model(m=1000):
+    fill = jnp.ones((m, 5))
+    return KernelExpansion(RBF(1.0), fill, fill[:, 0], jnp.zeros(()), None)
+
+
+@contextlib.contextmanager
+def files_of_at_most(size):
+    """As a full disk: a write beyond is an error."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_disk_that_is_full_leaves_the_old_model(tmp_path):
+    path = tmp_path / "m"
+    save(path, small_model(3))
+    before = path.read_bytes()
+    with files_of_at_most(8192), pytest.raises(OutputError, match="cannot be written"):
+        save(path, small_model())
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["m"]
+    save(path, small_model())
+    load(path)
+
+
+@pytest.mark.slow
+def test_a_disk_gets_full_during_a_command(place, fitted, tmp_path):
+    """Exit code 1 and the reason; the old model stays."""
+    model, _ = fitted
+    path = tmp_path / "m"
+    before = model.read_bytes()
+    path.write_bytes(before)
+
+    def full():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))
+
+    code, _, err = finish(start(place, fit(place, path), preexec_fn=full))
+    assert code == 1, err
+    assert "cannot be written" in lines(err)[-1]
+    assert path.read_bytes() == before
+    out = tmp_path / "p.csv"
+    predict = ["predict", model, place / "t.csv"]
+    code, _, err = finish(start(place, [*predict, "--out", out], preexec_fn=full))
+    assert code == 1, err
+    assert "cannot be written" in lines(err)[-1]
+    assert os.listdir(tmp_path) == ["m"]
+    with open("/dev/full", "w") as no_room:
+        for arguments in (fit(place, path), predict):
+            code, _, err = finish(start(place, arguments, stdout=no_room))
+            assert code == 1, err
+            assert "No space left on device" in lines(err)[-1]
+            assert "Exception ignored" not in err
+    load(path)
+    closed = ["sh", "-c", 'exec "$@" >&-', "sh", *entry()]
+    code, _, err = finish(start(place, fit(place, path), closed))
+    assert (code, lines(err)) == (0, [])
+
+
+@pytest.mark.slow
+def test_a_folder_that_may_not_be_written_to(place, fitted, tmp_path):
+    """Said before any work; root may write anywhere, so the command is then another user's."""
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    (folder / "m").write_text("precious")
+    folder.chmod(0o555)
+    tmp_path.chmod(0o755)
+    place.chmod(0o755)
+    for parent in (tmp_path.parent, tmp_path.parent.parent):
+        parent.chmod(0o755)
+    options = {"user": 65534, "group": 65534} if os.geteuid() == 0 else {}
+    for out in ("m", "new"):
+        process = start(place, fit(place, folder / out), cwd="/", **options)
+        code, _, err = finish(process)
+        assert code == 2, err
+        assert "cannot be written" in lines(err)[-1]
+    assert os.listdir(folder) == ["m"]
+    assert (folder / "m").read_text() == "precious"
+
+
+@pytest.mark.slow
+def test_the_reader_of_the_output_goes_away(place, fitted, tmp_path):
+    model, _ = fitted
+    rows = "\n".join(f"{i / 7},{i / 3}" for i in range(50_000))
+    (tmp_path / "long.csv").write_text("a,b\n" + rows + "\n")
+    for more in ([], ["--stream"]):
+        process = start(place, ["predict", model, tmp_path / "long.csv", *more])
+        assert process.stdout.readline().strip() == '"y"'
+        process.stdout.close()
+        code = process.wait(timeout=300)
+        assert (code, lines(process.stderr.read())) == (141, [])
+        process.stderr.close()
+
+
+# A user's own functions, in one process
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((60, 2))
+    return X, X[:, 0] * X[:, 1]
+
+
+def train(rows, **options):
+    settings = {"task": "regression", "key": jax.random.key(0), "n_prototypes": 8, "folds": 3}
+    return jsparse.train(*rows, **{**settings, "max_evaluations": 4, **options})
+
+
+def test_an_error_of_the_callback_loses_no_evaluation(rows):
+    whole = train(rows)
+
+    class Mine(Exception):
+        pass
+
+    def progress(done, planned, best):
+        if done == 2:
+            raise Mine("of the callback")
+
+    with pytest.raises(Mine, match="of the callback") as caught:
+        train(rows, progress=progress)
+    assert len(caught.value.history) == 2
+    assert any("history" in note for note in caught.value.__notes__)
+    calls = []
+    again = train(rows, history=caught.value.history, progress=lambda *a: calls.append(a))
+    assert len(again.tuning.history) == len(whole.tuning.history) == len(calls)
+    assert [e.seconds for e in again.tuning.history[:2]] == [
+        e.seconds for e in caught.value.history
+    ]
+    np.testing.assert_array_equal(again.expansion(rows[0]), whole.expansion(rows[0]))
+
+
+def raising(params, x, z):
+    raise ZeroDivisionError("of the kernel")
+
+
+def not_a_number(params, x, z):
+    return params["s"] * jnp.sum(x * z) * jnp.nan
+
+
+def test_a_kernel_that_fails_leaves_the_process_as_it_was(rows):
+    whole = train(rows)
+    with pytest.raises(ZeroDivisionError, match="of the kernel"):
+        train(rows, kernel=Custom(raising, {"s": 1.0}))
+    with pytest.raises(jsparse.NumericalError):
+        train(rows, kernel=Custom(not_a_number, {"s": 1.0}))
+    np.testing.assert_array_equal(train(rows).expansion(rows[0]), whole.expansion(rows[0]))
+
+
+class Failing:
+    """A stream whose pass number `fails` ends in an error."""
+
+    def __init__(self, rows, fails):
+        self.stream, self.fails, self.passes = ArrayStream(*rows, batch_rows=25), fails, 0
+
+    def __iter__(self):
+        self.passes += 1
+        for i, batch in enumerate(self.stream):
+            if i == 1 and self.passes == self.fails:
+                raise OSError("the disk is gone")
+            yield batch
+
+
+def test_a_stream_that_fails_midway_loses_no_evaluation(rows):
+    options = {"task": "regression", "key": jax.random.key(0), "n_prototypes": 8, "folds": 3}
+    options["max_evaluations"] = 4
+    whole = jsparse.train_stream(Failing(rows, 0), **options)
+    for fails in (1, 2, 3):
+        with pytest.raises(OSError, match="the disk is gone") as caught:
+            jsparse.train_stream(Failing(rows, fails), **options)
+        assert hasattr(caught.value, "history") == (fails == 3)
+    again = jsparse.train_stream(Failing(rows, 0), history=caught.value.history, **options)
+    np.testing.assert_array_equal(again.expansion(rows[0]), whole.expansion(rows[0]))
+
+
+def test_two_threads_fit_and_save_at_the_same_time(rows, tmp_path):
+    whole = train(rows)
+    found, path = [], tmp_path / "m"
+
+    def work(number):
+        with jax.enable_x64(True):
+            model = train(rows)
+            for _ in range(20):
+                save(path, model.expansion, {"by": number})
+                load(path)
+            found.append(np.asarray(model.expansion(rows[0])))
+
+    threads = [threading.Thread(target=work, args=(i,), daemon=True) for i in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=120)
+    assert len(found) == 2
+    for values in found:
+        np.testing.assert_array_equal(values, whole.expansion(rows[0]))
+    assert os.listdir(tmp_path) == ["m"]
