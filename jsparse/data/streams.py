@@ -74,7 +74,9 @@ class Checked:
 
     def __init__(self, stream: RowStream) -> None:
         if not isinstance(stream, Iterable) or isinstance(stream, str):
-            raise ValueError(f"stream: expected batches of rows, such as a list, got {stream!r}")
+            raise ValueError(
+                f"stream: expected batches of rows, such as a list, got {type(stream)}"
+            )
         if isinstance(stream, Iterator):
             raise ValueError(
                 "stream: expected something that can be read several times, such as a list or a "
@@ -98,7 +100,7 @@ class Checked:
                 given = Batch(*part)
             except TypeError as error:
                 raise StreamError(
-                    f"rows from {start}: expected batches (X, y) or (X, y, weights), got {part!r}"
+                    f"rows from {start}: expected batches (X, y) or (X, y, weights); {error}"
                 ) from error
             X, y = np.asarray(given.X), np.asarray(given.y)
             weights = None if given.weights is None else np.asarray(given.weights)

@@ -94,7 +94,9 @@ class Machine(BaseEstimator, abc.ABC):
                 key=key,
                 kernel=self._kernel(X.shape[1]),
                 tune_kernel=isinstance(self.lengthscale, str),
-                C=None if isinstance(self.C, str) else np.array([real("C", self.C, 0.0, above=True)]),
+                C=None
+                if isinstance(self.C, str)
+                else np.array([real("C", self.C, 0.0, above=True)]),
                 folds=whole("cv", cv, 2, n, "the number of rows"),
                 search_method=self.search,
                 max_evaluations=self.max_evaluations,

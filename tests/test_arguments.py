@@ -1,0 +1,398 @@
+"""Values that make no sense, at every place where a user hands something in.
+
+Each ends in a `ValueError` that names the argument, before any work; never in an error of another
+library's, and never in silence. Numbers of NumPy's and JAX's are numbers.
+"""
+
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jsparse
+from jsparse import kernels, prototypes
+from jsparse.cli.main import main
+from jsparse.data.streams import ArrayStream, StreamError
+from jsparse.estimators import (
+    FixedSizeLSSVMClassifier,
+    FixedSizeLSSVMRegressor,
+    LSSVMClassifier,
+    SCDPClassifier,
+    SCDPRegressor,
+)
+from jsparse.kernels import RBF
+
+pytestmark = pytest.mark.usefixtures("as_users_call")
+
+KEY = jax.random.key(0)
+NAN, INF = float("nan"), float("inf")
+X = np.random.default_rng(0).standard_normal((40, 2))
+Y = X[:, 0] * X[:, 1]
+LABELS = Y > 0
+
+NOT_WHOLE = (2.5, True, np.True_, NAN, "x", [], [3], np.array([3]), object())
+NOT_COUNTS = (*NOT_WHOLE, 0, -1)
+NOT_SIZES = [value for value in NOT_COUNTS if value != [3]]  # one of several
+NOT_REAL = ("x", True, [], object(), NAN, 1j, np.ones(2), -1.0)
+NOT_POSITIVE = (*NOT_REAL, 0.0, INF)
+NO_NAMES = ("x", 3, [], object())
+NO_KEYS = (0, None, "x", np.uint32(3), np.zeros(2), jax.random.split(KEY, 2))
+NO_NUMBERS = ("x", object(), None, [], ["1"], [[1.0], [1.0, 2.0]], [1j])
+
+
+def mixed(*labels):
+    return [labels[i % len(labels)] for i in range(40)]
+
+
+def train(**options):
+    settings = {"task": "regression", "key": KEY, "n_prototypes": 5, "folds": 3}
+    return jsparse.train(options.pop("X", X), options.pop("y", Y), **{**settings, **options})
+
+
+def train_classes(**options):
+    return train(**{"y": LABELS, "task": "classification", **options})
+
+
+def train_path(**options):
+    settings = {"task": "regression", "key": KEY, "folds": 3}
+    return jsparse.train_path(X, options.pop("y", Y), **{**settings, **options})
+
+
+def train_stream(**options):
+    settings = {"task": "regression", "key": KEY, "n_prototypes": 5}
+    stream = options.pop("stream", None)
+    stream = ArrayStream(X, options.pop("y", Y)) if stream is None else stream
+    return jsparse.train_stream(stream, **{**settings, **options})
+
+
+SEARCH = {
+    "key": NO_KEYS,
+    "kernel": (*NO_NAMES, RBF, None),
+    "metric": NO_NAMES,
+    "decoding": NO_NAMES,
+    "search_method": NO_NAMES,
+    "max_evaluations": NOT_COUNTS,
+    "max_seconds": NOT_REAL,
+    "C": (*NO_NUMBERS, 1.0, [-1.0], [0.0], [NAN], [INF], [[1.0]]),
+    "progress": ("x", 1),
+    "history": ("x", 1, [1], object()),
+    "task": (*NO_NAMES, None),
+}
+TABLES = {
+    train: {
+        **SEARCH,
+        "n_prototypes": (*NOT_SIZES, 99, None, "auto", [6, 3], [2.5], [True, 4]),
+        "size_tolerance": (*NOT_REAL, INF),
+        "selection": NO_NAMES,
+        "folds": (*NOT_COUNTS, 1, 99, None),
+        "loss": NO_NAMES,
+        "weights": ("x", object(), [], -np.ones(40), np.zeros(40), np.ones(3), ["a"] * 40),
+        "memory": (-1, 0, "x", NAN, True, []),
+        "mesh": ("x", 1),
+        "X": ("x", None, object(), [], 0, X[:, 0], X[:0], X[:, :0], X * NAN, [[1.0], []]),
+        "y": ("x", None, Y[:3], Y * NAN, Y[:, None], Y.astype(str), Y.astype(complex)),
+    },
+    train_classes: {
+        "class_weight": ("x", 3, [1, 2], {True: -1.0}, {True: 0}, {True: "x"}, {5: 1.0}),
+        "classes": ([True], [1, "a"], 3, [[0, 1]], object()),
+        "weights": (np.where(LABELS, 0.0, 1.0),),
+    },
+    train_path: {
+        **SEARCH,
+        "max_prototypes": (*NOT_COUNTS, 99),
+        "candidates": (2.5, True, "x", 0, -1, 99, object(), X[:3, :1]),
+        "candidate_method": NO_NAMES,
+        "subset": (*NOT_COUNTS, 99),
+        "stopping": (1, "x", jsparse.Stopping(-1, 0.1), jsparse.Stopping(3, NAN)),
+        "tolerance": (*NOT_REAL, INF),
+        "selection": NO_NAMES,
+    },
+    train_stream: {
+        **SEARCH,
+        "stream": ("x", 3, object(), [1], [(X,)], [(X, Y, None, 3)], [], iter([(X, Y)])),
+        "n_prototypes": (*NOT_COUNTS, None),
+        "folds": (*NOT_COUNTS, 1),
+        "holdout": (*NOT_POSITIVE, 1.0),
+        "sample_rows": (*NOT_COUNTS, 1),
+        "selection": NO_NAMES,
+        "memory": (-1, "x", NAN),
+        "mesh": ("x", 1),
+    },
+    jsparse.plan: {
+        **dict.fromkeys(("n", "d", "m", "n_C", "batch_rows", "sample_rows"), NOT_COUNTS),
+        "folds": (*NOT_COUNTS, 1),
+        "n_parameters": (*NOT_WHOLE, -1),
+        "max_evaluations": NOT_COUNTS,
+        "memory": ("x", -1, True, NAN),
+        "method": NO_NAMES,
+    },
+    jsparse.plain_folds: {"key": NO_KEYS, "n": NOT_COUNTS, "v": (*NOT_COUNTS, 1, 99, None)},
+    jsparse.stratified_folds: {
+        "key": NO_KEYS,
+        "labels": (mixed("a", 1), mixed(1.0, NAN)),
+        "v": (*NOT_COUNTS, 1, 99),
+    },
+    prototypes.uniform: {"key": NO_KEYS, "n": NOT_COUNTS, "m": (*NOT_COUNTS, 99)},
+    prototypes.stratified: {
+        "key": NO_KEYS,
+        "m": (*NOT_COUNTS, 1, 99),
+        "labels": ("x", [], mixed("a", 1), np.array(mixed("a", 1), object)),
+        "weights": ("x", -np.ones(40), np.zeros(40), np.ones(3)),
+    },
+    prototypes.renyi: {
+        "key": NO_KEYS,
+        "m": (*NOT_COUNTS, 99),
+        "candidates": NOT_COUNTS,
+        "max_trials": NOT_COUNTS,
+    },
+    prototypes.k_center: {"key": NO_KEYS, "m": (*NOT_COUNTS, 99)},
+    prototypes.k_means: {"key": NO_KEYS, "m": (*NOT_COUNTS, 99), "max_steps": NOT_COUNTS},
+    prototypes.interleaved: {"key": NO_KEYS, "m": NOT_COUNTS, "labels": ("x", [1, 2])},
+    kernels.RationalQuadratic: {"lengthscale": NOT_POSITIVE, "alpha": NOT_POSITIVE},
+    kernels.Polynomial: {
+        "degree": NOT_COUNTS,
+        "scale": NOT_POSITIVE,
+        "offset": (*NOT_REAL, INF),
+    },
+    kernels.Linear: {"offset": (*NOT_REAL, INF)},
+    kernels.Scaled: {"kernel": (*NO_NAMES, None), "variance": NOT_POSITIVE},
+    kernels.Sum: {"left": NO_NAMES, "right": (None, RBF)},
+    kernels.Product: {"left": NO_NAMES, "right": (None, RBF)},
+    kernels.Custom: {"fn": ("x", None)},
+    **{
+        kind: {"lengthscale": [v for v in NOT_POSITIVE if not isinstance(v, np.ndarray)]}
+        for kind in (kernels.RBF, kernels.Laplacian, kernels.Matern32, kernels.Matern52)
+    },
+    RBF.from_sigma2: {"sigma2": [v for v in NOT_POSITIVE if not isinstance(v, np.ndarray)]},
+    RBF.from_gamma: {"gamma": [v for v in NOT_POSITIVE if not isinstance(v, np.ndarray)]},
+    ArrayStream: {"batch_rows": NOT_COUNTS},
+}
+TABLES[kernels.RationalQuadratic]["lengthscale"] = TABLES[RBF]["lengthscale"]
+GOOD = {
+    jsparse.plan: {"n": 100, "d": 3, "m": 10, "streamed": True},
+    jsparse.plain_folds: {"key": KEY, "n": 40, "v": 3},
+    jsparse.stratified_folds: {"key": KEY, "labels": LABELS, "v": 3},
+    prototypes.uniform: {"key": KEY, "n": 40, "m": 3},
+    prototypes.stratified: {"key": KEY, "labels": LABELS, "m": 3},
+    prototypes.renyi: {"key": KEY, "X": X, "m": 3},
+    prototypes.k_center: {"key": KEY, "X": X, "m": 3},
+    prototypes.k_means: {"key": KEY, "X": X, "m": 3},
+    prototypes.interleaved: {"key": KEY, "m": 3},
+    kernels.RationalQuadratic: {"lengthscale": 1.0},
+    kernels.Scaled: {"kernel": RBF(1.0), "variance": 1.0},
+    kernels.Sum: {"left": RBF(1.0), "right": RBF(1.0)},
+    kernels.Product: {"left": RBF(1.0), "right": RBF(1.0)},
+    ArrayStream: {"X": X, "y": Y},
+}
+
+
+def name_of(function):
+    return getattr(function, "__qualname__", function.__name__)
+
+
+CASES = [
+    pytest.param(function, argument, values, id=f"{name_of(function)}-{argument}")
+    for function, arguments in TABLES.items()
+    for argument, values in arguments.items()
+]
+
+
+def refused(call, words, value):
+    with pytest.raises(ValueError, match=r"\w") as caught:
+        call()
+    said = str(caught.value)
+    assert any(word in said for word in words), (value, said)
+    assert len(said) < 600
+
+
+OTHER_WORDS = {
+    "search_method": ["method"],
+    "size_tolerance": ["tolerance"],
+    "weights": ["positive", "some weight"],
+    "memory": ["n_prototypes"],
+    "v": ["folds"],
+    "X": ["m:", "y:"],
+    "stream": ["batch", "row"],
+    "classes": ["y:"],
+    "lengthscale": ["hyper-parameter"],
+    "sample_rows": ["n_prototypes"],
+}
+HYPER = ["hyper-parameter"]
+
+
+@pytest.mark.parametrize(("function", "argument", "values"), CASES)
+def test_what_makes_no_sense_is_refused(function, argument, values):
+    good = GOOD.get(function, {})
+    words = [argument, *OTHER_WORDS.get(argument, []), *HYPER]
+    for value in values:
+        refused(lambda value=value: function(**{**good, argument: value}), words, value)
+
+
+ESTIMATORS = {
+    "n_prototypes": (*NOT_SIZES, 99, [6, 3]),
+    "max_prototypes": (*NOT_COUNTS, 99),
+    "lengthscale": (*NOT_POSITIVE, [1.0, -1.0], [1.0, 2.0, 3.0], [[1.0]]),
+    "C": NOT_POSITIVE,
+    "cv": (*NOT_COUNTS, 1, 99, None),
+    "search": NO_NAMES,
+    "max_evaluations": NOT_COUNTS,
+    "random_state": ("x", -1, 2.5, object()),
+    "selection": NO_NAMES,
+    "loss": NO_NAMES,
+    "class_weight": ("x", 3, {True: -1.0}),
+    "kernel": (*NO_NAMES, None),
+    "tolerance": (*NOT_REAL, INF),
+    "candidates": (2.5, True, "x", 0, 99),
+    "candidate_method": NO_NAMES,
+    "subset": (*NOT_COUNTS, 99),
+}
+
+
+@pytest.mark.parametrize("kind", [FixedSizeLSSVMClassifier, SCDPRegressor])
+def test_parameters_that_make_no_sense_are_refused(kind):
+    taken = inspect.signature(kind).parameters
+    y = LABELS if kind is FixedSizeLSSVMClassifier else Y
+    small = {"n_prototypes": 5} if "n_prototypes" in taken else {"max_prototypes": 5}
+    words = {"search": "method", "random_state": "eed"}  # scikit-learn's and NumPy's words
+    for name in set(ESTIMATORS) & set(taken):
+        for value in ESTIMATORS[name]:
+            if name == "lengthscale" and isinstance(value, np.ndarray):
+                continue  # one for each column
+            model = kind(**{**small, "cv": 3, name: value})
+            said = [name, words.get(name, name), *HYPER]
+            refused(lambda model=model: model.fit(X, y), said, (name, value))
+    for weights in (-np.ones(40), np.ones(3), "x", np.zeros(40)):
+        model = kind(**small, cv=3)
+        refused(lambda model=model, w=weights: model.fit(X, y, w), ["weight"], weights)
+
+
+def test_labels_of_one_type():
+    """NumPy would make texts of some mixtures, and cannot sort others; the types are named."""
+    texts = (
+        (mixed("a", 1), "int and str"),
+        (np.array(mixed("a", 1), object), "int and str"),
+        (mixed("a", b"b"), "bytes and str"),
+        (np.array(mixed("a", (1, 2)), object), "str and tuple"),
+        (mixed("a", None), "None among them"),
+        (np.array(mixed(1.0, NAN), object), "nan among them"),
+        (np.array(mixed(1.0, NAN)), "NaN or infinity"),
+        (np.array(mixed(1, 2j)), "can be sorted"),
+        (np.array(mixed({1}, {2}), object), "can be sorted"),
+        ([*mixed([1], [1, 2])], "one label for each row"),
+        (mixed(np.datetime64("2020-01-01"), np.datetime64("NaT")), "among them"),
+    )
+    for labels, words in texts:
+        for call in (
+            lambda y: train_classes(y=y),
+            lambda y: train_path(y=y, task="classification"),
+            lambda y: FixedSizeLSSVMClassifier(5, cv=3).fit(X, y),
+        ):
+            with pytest.raises(ValueError, match=words):
+                call(labels)
+    for batches in (
+        [(X, np.array(mixed("a", 1), object))],
+        [(X, np.array(mixed("a", "b"))), (X, np.array(mixed(0, 1)))],
+    ):
+        with pytest.raises(StreamError, match="labels of one type, got int and str"):
+            train_stream(stream=batches, task="classification")
+
+
+def test_numbers_of_every_library_are_numbers():
+    for four in (4, np.int64(4), np.uint8(4), np.array(4), jnp.asarray(4)):
+        assert jsparse.plain_folds(KEY, 40, four).index.shape == (4, 10)
+        assert prototypes.uniform(KEY, 40, four).shape == (4,)
+        assert prototypes.k_center(KEY, jnp.asarray(X), four).indices.shape == (4,)
+        assert jsparse.plan(100, 3, four, memory=10**9) == jsparse.plan(100, 3, 4, memory=10**9)
+        assert kernels.Polynomial(four).degree == 4
+        assert len(list(ArrayStream(X, Y, batch_rows=four))) == 10
+    for two in (2, 2.0, np.float32(2), np.array(2), jnp.asarray(2.0)):
+        assert float(RBF(two).lengthscale) == 2.0
+        assert float((two * RBF(1.0)).variance) == 2.0
+        with pytest.raises(ValueError, match="C: expected a vector"):
+            train(C=two)  # the tolerance before it was taken
+    # Traced values cannot be looked at.
+    assert jax.jit(lambda s: RBF(s).lengthscale)(-1.0) == -1.0
+
+
+@pytest.mark.parametrize("rows", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_two_or_three_rows_have_a_prototype_of_every_class(rows):
+    few, labels = X[:rows], np.array(["a", "b", "b"][:rows])
+    model = FixedSizeLSSVMClassifier(C=1.0, lengthscale=1.0).fit(few, labels)
+    assert set(labels[model.prototype_indices_]) == {"a", "b"}
+    assert len(model.prototypes_) == 2
+    np.testing.assert_array_equal(model.predict(few), labels)
+
+
+@pytest.mark.slow
+def test_a_third_of_the_rows_is_of_those_with_weight():
+    weights = np.where(np.arange(40) < 30, 0.0, 1.0)
+    model = FixedSizeLSSVMClassifier(C=1.0, lengthscale=1.0, cv=2).fit(X, LABELS, weights)
+    assert len(model.prototypes_) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [2, 3])
+@pytest.mark.parametrize(
+    "kind", [FixedSizeLSSVMRegressor, LSSVMClassifier, SCDPClassifier, SCDPRegressor]
+)
+def test_two_or_three_rows_are_enough(kind, rows):
+    y = Y[:rows] if "Regressor" in kind.__name__ else ["a", "b", "b"][:rows]
+    predicted = kind(random_state=0).fit(X[:rows], y).predict(X)
+    assert len(predicted) == 40
+
+
+FIT = ["fit", "nowhere.csv", "--target", "y"]
+OPTIONS = {
+    "--prototypes": ("x", "0", "-3", "1.5", "5,5", "9,5", "5,", "", ","),
+    "--size-tolerance": ("x", "-1", "nan", "inf"),
+    "--folds": ("x", "0", "1", "-1", "2.5"),
+    "--evaluations": ("x", "0", "-1", "1.5"),
+    "--seconds": ("x", "-1", "nan"),
+    "--seed": ("x", "-1", "4294967296", "0.5"),
+    "--devices": ("x", "0", "-1"),
+    "--max-categories": ("x", "0", "-1"),
+    "--holdout": ("x", "0", "1", "-0.1", "nan"),
+    "--max-prototypes": ("x", "0"),
+    "--candidates": ("x", "0"),
+    "--subset": ("x", "0", "-1"),
+    "--task": ("x",),
+    "--kernel": ("x",),
+    "--loss": ("x",),
+    "--precision": ("float16",),
+}
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_options_that_make_no_sense_are_refused(option, capsys):
+    for value in OPTIONS[option]:
+        assert main([*FIT, f"{option}={value}"]) == 2
+        said = capsys.readouterr().err.splitlines()[-1]
+        assert said.startswith(f"jsparse fit: error: argument {option}: ")
+        assert repr(value) in said
+        assert "invalid _" not in said
+
+
+@pytest.mark.usefixtures("settings_restored")
+def test_columns_that_make_no_sense_are_refused(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for arguments, words in (
+        ([*FIT, "--drop", "a", "y"], "--drop: expected other columns than the target 'y'"),
+        ([*FIT, "--categorical", "y"], "--categorical: expected other columns than the target"),
+        ([*FIT, "--size-tolerance", "1"], "--size-tolerance: expected together with"),
+        (["compare", *FIT[1:], "--drop", "y"], "--drop: expected other columns"),
+        (["compare", *FIT[1:], "--test", "1.5"], "argument --test: expected a share"),
+        (["predict", "m", "t.csv", "--out", ""], "expected a file to write"),
+        (["demo", "--size-tolerance", "1"], "--size-tolerance: expected together with"),
+    ):
+        assert main(arguments) == 2
+        assert words in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def settings_restored():
+    yield
+    jax.config.update("jax_compilation_cache_dir", None)
