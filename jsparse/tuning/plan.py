@@ -90,17 +90,11 @@ def plan(
         max_evaluations: budget of the search.
         memory: bytes that may be taken; by default what the device has left.
     """
-    n, d, folds, n_C = (
-        whole("n", n, 1),
-        whole("d", d, 1),
-        whole("folds", folds, 2),
-        whole("n_C", n_C, 1),
-    )
+    n, d, n_C = whole("n", n, 1), whole("d", d, 1), whole("n_C", n_C, 1)
+    folds = whole("folds", folds, 2)
     m = m if isinstance(m, str) else whole("m", m, 1)
-    batch_rows, sample_rows = (
-        whole("batch_rows", batch_rows, 1),
-        whole("sample_rows", sample_rows, 1),
-    )
+    batch_rows = whole("batch_rows", batch_rows, 1)
+    sample_rows = whole("sample_rows", sample_rows, 1)
     n_parameters = whole("n_parameters", n_parameters, 0)
     if max_evaluations is not None:
         max_evaluations = whole("max_evaluations", max_evaluations, 1)

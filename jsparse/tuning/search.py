@@ -294,8 +294,8 @@ class _Run:
             with contextlib.suppress(AttributeError):  # of a class with slots
                 error.history = history  # type: ignore[attr-defined]
                 error.add_note(
-                    f"jsparse: {len(history)} evaluations were done; they are in the attribute "
-                    "`history` of this error, from which a search can go on (`history=`)"
+                    f"jsparse: the {len(history)} evaluations done until then are in the attribute "
+                    "`history` of this error"
                 )
 
     def finish(self, search: Callable[[], None]) -> Tuning:
