@@ -81,7 +81,7 @@ class Machine(BaseEstimator, abc.ABC):
         n = len(X)
         cv = min(10, n) if isinstance(self.cv, str) else self.cv
         key = jax.random.key(check_random_state(self.random_state).randint(2**31 - 1))
-        present = n if sample_weight is None else np.count_nonzero(sample_weight)
+        present = n if sample_weight is None else int(np.count_nonzero(sample_weight))
         kinds = len(np.unique(y)) if task == "classification" else 1
         options = self._options(present, kinds)
         if task == "classification":
