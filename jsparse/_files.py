@@ -9,16 +9,23 @@ The header's metadata has
     sha256          digest of the document and of every array
 
 so any safetensors reader can open the file, and one that was cut, altered or written by something
-else is told apart from ours. Nothing in it is executed. Files are written beside their place and
-moved into it, so a crash leaves the old file or the new one.
+else is told apart from ours. Nothing in it is executed. As anyone can compute the checksum, it says
+nothing of who wrote the file: all that is read is checked for itself. Files are written beside
+their place and moved into it, so a crash leaves the old file or the new one.
 """
 
 import contextlib
 import hashlib
 import json
 import os
+import re
+import reprlib
 import secrets
+import shutil
 import stat
+import sys
+import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,13 +33,26 @@ from typing import Any
 import jax
 import numpy as np
 
+if sys.platform != "win32":
+    import fcntl
+
 FORMAT = "jsparse"
 FORMAT_VERSION = 1
 
-_DTYPES = (
-    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-    *("float16", "float32", "float64"),
-)
+# By their names in safetensors files; it knows others that NumPy does not.
+_DTYPES = {
+    "BOOL": "bool", "I8": "int8", "I16": "int16", "I32": "int32", "I64": "int64",
+    "U8": "uint8", "U16": "uint16", "U32": "uint32", "U64": "uint64",
+    "F16": "float16", "F32": "float32", "F64": "float64",
+}
+
+# Limits of a document, for writing as for reading. Decoding JSON recurses, within Python's usual
+# limit of 1000 calls.
+_MOST_LEVELS = 300
+# The fewest digits to which Python's own limit for reading whole numbers can be set.
+_MOST_DIGITS = sys.int_info.str_digits_check_threshold
+# safetensors reads headers of up to 100 MB, in which a quotation mark takes two characters.
+_MOST_CHARACTERS = 40_000_000
 
 PathLike = str | os.PathLike[str]
 
@@ -57,13 +77,19 @@ def save_state(
         kind: what the file is; `load_state` must be asked for the same.
 
     Raises:
-        ValueError: for an array of another dtype, or a document that JSON cannot hold.
+        ValueError: for an array of another dtype, or a document that JSON cannot hold, nested
+            deeper than 300 levels, with a whole number of more than 640 digits, or longer than 40
+            million characters.
         OutputError: if the file cannot be written.
     """
     import safetensors.numpy
 
     laid_out = {name: _laid_out(name, array) for name, array in arrays.items()}
     text = json.dumps(_plain(document, "document"))
+    if len(text) > _MOST_CHARACTERS:
+        raise ValueError(
+            f"document: expected at most {_MOST_CHARACTERS} characters of JSON, got {len(text)}"
+        )
     header = {
         "format": FORMAT,
         "format_version": str(FORMAT_VERSION),
@@ -83,7 +109,7 @@ def load_state(
 
     Raises:
         ModelFileError: if the file is missing, empty, cut, altered, of another kind or origin,
-            or of a newer format.
+            of a newer format, or holds what `save_state` does not write.
     """
     import safetensors
 
@@ -98,57 +124,60 @@ def load_state(
         with safetensors.safe_open(path, framework="numpy") as file:
             header = file.metadata() or {}
             _check_header(header, kind, wanted, name)
-            arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            arrays = {key: _read(file, key, wanted) for key in file.keys()}  # noqa: SIM118
     except OSError as error:
         raise ModelFileError(f"{wanted}; it cannot be read: {error.strerror or error}") from error
     except safetensors.SafetensorError as error:
+        reason = " ".join(str(error).split())[:200]  # it may quote what the file holds
         raise ModelFileError(
-            f"{wanted}; it is cut, damaged or of another kind ({error})"
+            f"{wanted}; it is cut, damaged or of another kind ({reason})"
         ) from error
-    if header.get("sha256") != _digest(kind, header.get("document", ""), arrays):
+    text = header.get("document", "")
+    if header.get("sha256") != _digest(kind, text, arrays):
         raise ModelFileError(f"{wanted}; its checksum does not match: it was altered or damaged")
-    return arrays, json.loads(header["document"])
+    try:
+        return arrays, _decoded(text)
+    except (ValueError, RecursionError) as error:
+        raise ModelFileError(f"{wanted}; its document cannot be read: {error}") from error
 
 
 def check_writable(path: PathLike) -> None:
     """See that a file can be written at `path`, before the work that would fill it.
 
-    A neighbour is created and removed; an existing file is neither opened nor touched.
+    A file beside it is created and removed; an existing file is neither opened nor touched.
 
     Raises:
         OutputError: naming the path and the reason.
     """
     target = _resolve(path)
-    neighbour = _neighbour(target)
     try:
-        os.close(_create(neighbour))
+        with _beside(target):
+            pass
     except OSError as error:
         raise OutputError(f"{named(path)}: cannot be written: {error.strerror}") from error
-    finally:
-        neighbour.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def atomic_path(path: PathLike) -> Iterator[Path]:
-    """A file beside `path` to write into, moved to `path` if and when the block succeeds.
+    """A file to write into, moved to `path` if and when the block succeeds.
+
+    Where the system has files without a name, as Linux does, it is one until then, and a process
+    that is killed leaves nothing. Elsewhere it is a hidden file beside `path`; what killed
+    processes left of these is removed by later calls for the same folder.
 
     Raises:
         OutputError: if that file cannot be made, written or moved.
     """
     target = _resolve(path)
-    neighbour = _neighbour(target)
     try:
-        os.close(_create(neighbour))
-        yield neighbour
-        if target.exists():
-            neighbour.chmod(stat.S_IMODE(target.stat().st_mode))
-        with neighbour.open("rb") as file:
-            os.fsync(file.fileno())
-        neighbour.replace(target)
+        _remove_abandoned(target.parent)
+        with _beside(target) as scratch:
+            yield scratch
+            if target.exists():
+                scratch.chmod(stat.S_IMODE(target.stat().st_mode))
+            _move(scratch, target)
     except OSError as error:
         raise OutputError(f"{named(path)}: cannot be written: {error}") from error
-    finally:
-        neighbour.unlink(missing_ok=True)
 
 
 def _resolve(path: PathLike) -> Path:
@@ -169,13 +198,108 @@ def _resolve(path: PathLike) -> Path:
     return Path(target)
 
 
+_ABANDONED = 3600.0  # seconds without a write, far beyond the clocks of machines differing
+
+
 def _neighbour(target: Path) -> Path:
-    return target.with_name(f".{secrets.token_hex(8)}{''.join(target.suffixes[-2:])}")
+    suffixes = "".join(target.suffixes[-2:])
+    return target.with_name(f".jsparse-{secrets.token_hex(8)}{suffixes}")
 
 
-def _create(path: Path) -> int:
-    """Create a file that must not exist yet, with the permissions the user's umask gives."""
-    return os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+@contextlib.contextmanager
+def _beside(target: Path) -> Iterator[Path]:
+    """A new file in the target's folder with the permissions the user's umask gives.
+
+    It is gone afterwards if it was not moved. Meanwhile it is locked, where there are locks.
+    """
+    file = _unnamed(target.parent)
+    scratch = _neighbour(target) if file is None else _path_of(file)
+    if file is None:
+        file = os.open(scratch, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+    try:
+        if sys.platform == "win32":  # an open file cannot be moved there
+            os.close(file)
+        else:
+            with contextlib.suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield scratch
+    finally:
+        if sys.platform != "win32":
+            os.close(file)
+        if scratch.parent == target.parent:
+            scratch.unlink(missing_ok=True)
+
+
+def _unnamed(folder: Path) -> int | None:
+    """The number of a new file without a name, or None if system or file system has no such."""
+    if not hasattr(os, "O_TMPFILE"):
+        return None
+    try:
+        file = os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o666)
+    except OSError:  # should it be for another reason, a named file will fail for it as well
+        return None
+    if _path_of(file).exists():
+        return file
+    os.close(file)
+    return None
+
+
+def _path_of(file: int) -> Path:
+    return Path(f"/proc/self/fd/{file}")
+
+
+def _move(scratch: Path, target: Path) -> None:
+    """Put a file of `_beside` in the target's place."""
+    _flush(scratch)
+    if scratch.parent == target.parent:
+        scratch.replace(target)
+        return
+
+    def name(path: Path) -> None:
+        # Any number of a folder will do: with one, the link is followed.
+        os.link(scratch, path, src_dir_fd=0)
+
+    with contextlib.suppress(OSError):  # mostly as there is an old file, which no link replaces
+        name(target)
+        return
+    neighbour = _neighbour(target)
+    try:
+        try:
+            name(neighbour)
+        except OSError:  # on some file systems what had no name cannot get one
+            shutil.copy(scratch, neighbour)
+            _flush(neighbour)
+        neighbour.replace(target)
+    finally:
+        neighbour.unlink(missing_ok=True)
+
+
+def _flush(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file)
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove the hidden files of processes that were killed.
+
+    Those are neither written to any more nor locked; age alone would take one whose writer is slow,
+    and not every file system of several machines shares its locks.
+    """
+    if sys.platform == "win32":
+        return
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if not re.fullmatch(r"\.jsparse-[0-9a-f]{16}(\..*)?", entry.name):
+                continue
+            with contextlib.suppress(OSError):  # of another user, or gone by now
+                if time.time() - entry.stat(follow_symlinks=False).st_mtime < _ABANDONED:
+                    continue
+                file = os.open(entry.path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    os.unlink(entry.path)
+                finally:
+                    os.close(file)
 
 
 def named(path: PathLike) -> str:
@@ -191,26 +315,89 @@ def _absence(path: PathLike) -> str:
 def _check_header(header: Mapping[str, str], kind: str, wanted: str, name: str) -> None:
     if header.get("format") != FORMAT:
         raise ModelFileError(
-            f"{wanted}; it is a safetensors file of other origin (format {header.get('format')!r})"
+            f"{wanted}; it is a safetensors file of other origin (format {shown(header.get('format'))})"
         )
     version = header.get("format_version", "")
-    if not version.isdecimal():
-        raise ModelFileError(f"{wanted}; its format version is {version!r}, not a number")
+    if not re.fullmatch("[0-9]{1,9}", version):
+        raise ModelFileError(f"{wanted}; its format version is {shown(version)}, not a number")
     if int(version) > FORMAT_VERSION:
         raise ModelFileError(
             f"{name}: expected format version {FORMAT_VERSION} or older; it has version {version}, "
             "written by a newer jsparse: upgrade jsparse to read it"
         )
     if header.get("kind") != kind:
-        raise ModelFileError(f"{wanted}; it holds a jsparse {header.get('kind')}")
+        raise ModelFileError(f"{wanted}; it holds a jsparse {shown(str(header.get('kind')))[1:-1]}")
+
+
+def _read(file: Any, name: str, wanted: str) -> np.ndarray:
+    """An array of a safetensors file, of a dtype and shape that NumPy has."""
+    described = file.get_slice(name)
+    dtype, shape = described.get_dtype(), described.get_shape()
+    place = f"{wanted}; its array {shown(name)}"
+    if dtype not in _DTYPES:
+        known = ", ".join(_DTYPES.values())
+        raise ModelFileError(f"{place} is of dtype {dtype}; expected {known}")
+    try:
+        return file.get_tensor(name)
+    except ValueError as error:  # more dimensions, or longer ones in an empty array
+        raise ModelFileError(f"{place} is of shape {shown(shape)}; expected another") from error
+
+
+def shown(value: Any) -> str:
+    """What a file holds for a message: shortened, in one line."""
+    return _shorten.repr(value)
+
+
+_shorten = reprlib.Repr()
+_shorten.maxstring = _shorten.maxother = 80
+
+
+def _decoded(text: str) -> dict[str, Any]:
+    """The document of a text such as `save_state` writes, or ValueError."""
+    if len(text) > _MOST_CHARACTERS:
+        raise ValueError(f"expected at most {_MOST_CHARACTERS} characters, got {len(text)}")
+    # Strings out of the way, the brackets tell how deep it is before anything recurses.
+    bare = re.sub(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\Z)', "", text, flags=re.DOTALL)
+    marks = np.frombuffer(bare.encode(), np.uint8)
+    opened, closed = (np.isin(marks, list(pair)).astype(np.int8) for pair in (b"[{", b"]}"))
+    levels = int(np.cumsum(opened - closed, dtype=np.int64).max(initial=0))
+    if levels > _MOST_LEVELS:
+        raise ValueError(f"expected at most {_MOST_LEVELS} levels, one within the other")
+    document = json.loads(
+        text, object_pairs_hook=_distinct, parse_int=_whole_number, parse_float=_number
+    )
+    if not isinstance(document, dict):
+        raise ValueError(f"expected names and values, got {shown(document)}")
+    return document
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        repeated = Counter(name for name, _ in pairs).most_common(1)[0][0]
+        raise ValueError(f"expected distinct names, {shown(repeated)} is repeated")
+    return found
+
+
+def _whole_number(digits: str) -> int:
+    if len(digits.lstrip("-")) > _MOST_DIGITS:
+        raise ValueError(f"expected whole numbers of at most {_MOST_DIGITS} digits")
+    return int(digits)
+
+
+def _number(digits: str) -> float:
+    if len(digits) > _MOST_DIGITS or np.isinf(float(digits)):
+        raise ValueError(f"expected numbers in the range of float64, got {shown(digits)}")
+    return float(digits)
 
 
 def _laid_out(name: str, array: Any) -> np.ndarray:
     """The array in C order and native bytes: safetensors writes the memory as it lies."""
     array = np.array(array, order="C")
     array = array.astype(array.dtype.newbyteorder("="))
-    if array.dtype.name not in _DTYPES:
-        raise ValueError(f"array {name!r}: expected dtype {', '.join(_DTYPES)}; got {array.dtype}")
+    if array.dtype.name not in _DTYPES.values():
+        known = ", ".join(_DTYPES.values())
+        raise ValueError(f"array {name!r}: expected dtype {known}; got {array.dtype}")
     return array
 
 
@@ -223,19 +410,23 @@ def _digest(kind: str, text: str, arrays: Mapping[str, np.ndarray]) -> str:
     return digest.hexdigest()
 
 
-def _plain(value: Any, where: str) -> Any:
+def _plain(value: Any, where: str, level: int = 1) -> Any:
     """`value` as what JSON gives back unchanged, or an error that names the place."""
     if isinstance(value, np.ndarray | np.generic | jax.Array):
         value = np.asarray(value).tolist()
+    if isinstance(value, int) and abs(value) >= 10**_MOST_DIGITS:
+        raise ValueError(f"{where}: expected whole numbers of at most {_MOST_DIGITS} digits")
     if value is None or isinstance(value, str | bool | int | float):
         return value
+    if level > _MOST_LEVELS:
+        raise ValueError(f"expected at most {_MOST_LEVELS} levels, one within the other: {where}")
     if isinstance(value, list | tuple):
-        return [_plain(item, f"{where}[{i}]") for i, item in enumerate(value)]
+        return [_plain(item, f"{where}[{i}]", level + 1) for i, item in enumerate(value)]
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
                 raise ValueError(f"{where}: expected keys that are strings, got {key!r}")
-        return {key: _plain(item, f"{where}[{key!r}]") for key, item in value.items()}
+        return {key: _plain(item, f"{where}[{key!r}]", level + 1) for key, item in value.items()}
     raise ValueError(
         f"{where}: expected what JSON can hold (strings, numbers, booleans, None, lists, dicts), "
         f"got {type(value).__name__}"

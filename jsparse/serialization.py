@@ -2,13 +2,14 @@
 
 A kernel is stored as a tree of class names and static fields, its leaves as tensors such as
 `kernel.left.lengthscale`, beside `prototypes`, `coefficients`, `intercept` and `scaling.*`. Only
-the kernels of this package are known, so loading a file runs no code of the file's choosing.
+the kernels of this package are known, so loading a file runs no code of the file's choosing. A file
+that is loaded is one that `save` could have written: whatever else it holds is refused.
 """
 
 import dataclasses
 import importlib.metadata
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import jax
@@ -18,7 +19,7 @@ import numpy as np
 from . import kernels
 from ._files import ModelFileError as ModelFileError
 from ._files import OutputError as OutputError
-from ._files import PathLike, named
+from ._files import PathLike, named, shown
 from ._files import atomic_path as atomic_path
 from ._files import check_writable as check_writable
 from ._files import load_state as load_state
@@ -56,15 +57,10 @@ def save(
 
     Raises:
         ValueError: for a kernel that is not one of this package's (a `Custom` kernel holds a
-            Python function, which a data file cannot carry), metadata that JSON cannot hold, or
-            an expansion that is not a single model.
+            Python function, which a data file cannot carry), metadata that `save_state` cannot
+            hold, or an expansion that is not a single model of finite numbers, float32 or float64.
         OutputError: if the file cannot be written.
     """
-    if np.ndim(expansion.prototypes) != 2:
-        raise ValueError(
-            "expansion: expected one model with prototypes of shape (m, d); got prototypes of "
-            f"shape {np.shape(expansion.prototypes)}"
-        )
     arrays = {
         "prototypes": np.asarray(expansion.prototypes),
         "coefficients": np.asarray(expansion.coefficients),
@@ -73,8 +69,10 @@ def save(
     if expansion.scaling is not None:
         arrays["scaling.shift"] = np.asarray(expansion.scaling.shift)
         arrays["scaling.scale"] = np.asarray(expansion.scaling.scale)
+    kernel = _describe(expansion.kernel, "kernel", arrays)
+    _check_arrays(arrays)
     document = {
-        "kernel": _describe(expansion.kernel, "kernel", arrays),
+        "kernel": kernel,
         "dtype": str(arrays["prototypes"].dtype),
         "versions": {name: _version(name) for name in ("jsparse", "jax", "numpy", "safetensors")},
         "metadata": dict(metadata or {}),
@@ -93,18 +91,24 @@ def load(path: PathLike, *, dtype: str | None = None) -> tuple[KernelExpansion, 
             the same in silence).
 
     Raises:
-        ModelFileError: if the file is missing, empty, cut, altered, not a jsparse model, or of
-            a newer format.
+        ModelFileError: if the file is missing, empty, cut, altered, not a jsparse model, of a newer
+            format, or holds what is no model: unknown parts, shapes that do not fit together,
+            numbers that are not finite.
         ValueError: if float64 is asked for while it is switched off, or a value does not fit
             into the dtype asked for.
     """
     arrays, document = load_state(path, kind="model")
+    try:
+        _check_document(document, arrays)
+        _check_arrays(arrays)
+    except ValueError as error:
+        raise _incomplete(path, error) from error
     cast = _caster(path, arrays, dtype)
     leaves = {name: cast(name, array) for name, array in arrays.items()}
+    scaling = None
+    if "scaling.shift" in leaves:
+        scaling = Standardization(leaves["scaling.shift"], leaves["scaling.scale"])
     try:
-        scaling = None
-        if "scaling.shift" in leaves:
-            scaling = Standardization(leaves["scaling.shift"], leaves["scaling.scale"])
         expansion = KernelExpansion(
             kernel=_rebuild(document["kernel"], leaves),
             prototypes=leaves["prototypes"],
@@ -112,17 +116,19 @@ def load(path: PathLike, *, dtype: str | None = None) -> tuple[KernelExpansion, 
             intercept=leaves["intercept"],
             scaling=scaling,
         )
-        _check_shapes(expansion)
-        return expansion, document["metadata"]
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ModelFileError(
-            f"{named(path)}: expected a complete jsparse model; its parts do not fit together "
-            f"({type(error).__name__}: {error})"
-        ) from error
+        # The kernel knows what it takes, such as a lengthscale of each column.
+        prototypes = expansion.prototypes
+        row = jax.ShapeDtypeStruct((1, prototypes.shape[1]), prototypes.dtype)
+        jax.eval_shape(expansion.kernel.cross_gram, row, prototypes)
+    except ValueError as error:
+        raise _incomplete(path, error) from error
+    return expansion, document["metadata"]
 
 
-class _Mismatch(ValueError):
-    """Parts of a file that do not belong together."""
+def _incomplete(path: PathLike, error: ValueError) -> ModelFileError:
+    return ModelFileError(
+        f"{named(path)}: expected a complete jsparse model; its parts do not fit together: {error}"
+    )
 
 
 def _version(package: str) -> str:
@@ -154,17 +160,62 @@ def _describe(kernel: Kernel, name: str, arrays: dict[str, np.ndarray]) -> dict[
     return {"class": known, "fields": fields}
 
 
-def _rebuild(description: Mapping[str, Any], arrays: Mapping[str, jax.Array]) -> Kernel:
+def _check_document(document: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+    """See that a document is one of `save`, of these arrays, or raise ValueError."""
+    _check_keys("document", document, {"kernel", "dtype", "versions", "metadata"})
+    for name in ("versions", "metadata"):
+        if not isinstance(document[name], dict):
+            raise ValueError(f"{name}: expected names and values, got {shown(document[name])}")
+    found = {name for name in arrays if name.startswith("scaling.")}
+    scaling = {"scaling.shift", "scaling.scale"} if found else set()
+    named_in_kernel = _check_kernel(document["kernel"], "kernel")
+    wanted = {"prototypes", "coefficients", "intercept", *scaling, *named_in_kernel}
+    _check_keys("arrays", arrays, wanted)
+    dtype = arrays["prototypes"].dtype.name
+    if document["dtype"] != dtype:
+        raise ValueError(f"dtype: expected {dtype}, got {shown(document['dtype'])}")
+
+
+def _check_kernel(description: Any, name: str) -> list[str]:
+    """The names of the tensors of a kernel as `_describe` gives it, or ValueError."""
+    _check_keys(name, description, {"class", "fields"})
     known = description["class"]
     if known not in _KERNELS:
-        raise _Mismatch(f"kernel class {known!r} is none of {', '.join(_KERNELS)}")
+        raise ValueError(f"{name}: class {shown(known)} is none of {', '.join(_KERNELS)}")
+    declared = {field.name: field for field in dataclasses.fields(getattr(kernels, known))}
+    _check_keys(f"{name}.fields", description["fields"], set(declared))
+    tensors = []
+    for own, field in description["fields"].items():
+        place = f"{name}.{own}"
+        if declared[own].type is Kernel:
+            _check_keys(place, field, {"kernel"})
+            tensors += _check_kernel(field["kernel"], place)
+        elif declared[own].metadata.get("static", False):
+            _check_keys(place, field, {"value"})  # which the kernel checks
+        else:
+            _check_keys(place, field, {"tensor"})
+            if field["tensor"] != place:
+                raise ValueError(f"{place}: expected its own tensor, got {shown(field['tensor'])}")
+            tensors.append(place)
+    return tensors
+
+
+def _check_keys(name: str, found: Any, wanted: Collection[str]) -> None:
+    if not isinstance(found, Mapping):
+        raise ValueError(f"{name}: expected names and values, got {shown(found)}")
+    if set(found) != set(wanted):
+        missing, other = sorted(set(wanted) - set(found)), sorted(set(found) - set(wanted))
+        raise ValueError(f"{name}: {shown(missing)} missing, {shown(other)} not expected")
+
+
+def _rebuild(description: Mapping[str, Any], arrays: Mapping[str, jax.Array]) -> Kernel:
     fields = {}
     for name, field in description["fields"].items():
         if "kernel" in field:
             fields[name] = _rebuild(field["kernel"], arrays)
         else:
             fields[name] = arrays[field["tensor"]] if "tensor" in field else field["value"]
-    return getattr(kernels, known)(**fields)
+    return getattr(kernels, description["class"])(**fields)
 
 
 def _caster(
@@ -199,17 +250,40 @@ def _caster(
     return cast
 
 
-def _check_shapes(expansion: KernelExpansion) -> None:
-    prototypes, coefficients = expansion.prototypes, expansion.coefficients
-    if prototypes.ndim != 2 or coefficients.ndim not in (1, 2):
-        raise _Mismatch(f"prototypes {prototypes.shape}, coefficients {coefficients.shape}")
-    m, d = prototypes.shape
-    if coefficients.shape[0] != m or expansion.intercept.shape != coefficients.shape[1:]:
-        raise _Mismatch(
-            f"{m} prototypes, coefficients {coefficients.shape}, "
-            f"intercept {expansion.intercept.shape}"
+def _check_arrays(arrays: Mapping[str, np.ndarray]) -> None:
+    """See that arrays are those of one model that predicts, or raise ValueError."""
+    for name, array in arrays.items():
+        if array.dtype not in (np.float32, np.float64):
+            raise ValueError(f"{name}: expected float32 or float64, got {array.dtype}")
+        if not np.all(np.isfinite(array)):
+            raise ValueError(f"{name}: expected finite numbers")
+    prototypes, coefficients, intercept = (
+        arrays[name] for name in ("prototypes", "coefficients", "intercept")
+    )
+    if prototypes.ndim != 2:
+        raise ValueError(
+            "expected one model with prototypes of shape (m, d); got prototypes of shape "
+            f"{prototypes.shape}"
         )
-    if expansion.scaling is not None:
-        for part, array in zip(expansion.scaling._fields, expansion.scaling, strict=True):
-            if array.shape != (d,):
-                raise _Mismatch(f"{d} columns, scaling.{part} {array.shape}")
+    m, d = prototypes.shape
+    if (
+        coefficients.ndim not in (1, 2)
+        or len(coefficients) != m
+        or 0 in coefficients.shape[1:]
+        or intercept.shape != coefficients.shape[1:]
+    ):
+        raise ValueError(
+            f"expected coefficients of shape ({m},) or ({m}, c) and an intercept of shape () or "
+            f"(c,); got {coefficients.shape} and {intercept.shape}"
+        )
+    dtypes = {array.dtype.name for array in (prototypes, coefficients, intercept)}
+    if len(dtypes) > 1:
+        raise ValueError(
+            "expected prototypes, coefficients and intercept of one dtype; got "
+            f"{', '.join(sorted(dtypes))}"
+        )
+    for name in {"scaling.shift", "scaling.scale"} & set(arrays):
+        if arrays[name].shape != (d,):
+            raise ValueError(f"{name}: expected shape ({d},), got {arrays[name].shape}")
+    if not np.all(arrays.get("scaling.scale", np.ones(())) > 0):
+        raise ValueError("scaling.scale: expected positive numbers")

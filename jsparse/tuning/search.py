@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import ArrayLike, Float
 
 from .._arguments import check_key, numbers, real, whole
-from .._files import PathLike, load_state, save_state
+from .._files import ModelFileError, PathLike, load_state, named, save_state, shown
 from .._status import PRECISION_LOST, NumericalError
 from .._types import Key
 from ..kernels import Kernel
@@ -360,7 +360,19 @@ def load_history(path: PathLike) -> list[Evaluation]:
         ModelFileError: if the file is damaged, cut short, or not one of `save_history`.
     """
     arrays, _ = load_state(path, kind=_HISTORY)
-    columns = (np.asarray(arrays[name]) for name in Evaluation._fields)
+    found = {name: (array.dtype.kind, array.shape) for name, array in arrays.items()}
+    theta, C = (found.get(name, ("", ())) for name in ("theta", "C"))
+    n, s = len(arrays.get("C", ())) if C[1] else 0, C[1][-1:]
+    numbers = dict.fromkeys(("C", "scores", "standard_errors"), ("f", (n, *s)))
+    wanted = {**numbers, "theta": ("f", (n, *theta[1][-1:])), "status": ("i", (n, *s))}
+    if n == 0 or found != {**wanted, "seconds": ("f", (n,))}:
+        raise ModelFileError(
+            f"{named(path)}: expected {', '.join(Evaluation._fields)} of n evaluations, n at least "
+            f"1; got {shown(found)}"
+        )
+    if not (np.all(np.isfinite(arrays["theta"])) and np.all(arrays["C"] > 0)):
+        raise ModelFileError(f"{named(path)}: expected finite theta and positive C")
+    columns = (arrays[name] for name in Evaluation._fields)
     return [Evaluation(*row) for row in zip(*columns, strict=True)]
 
 
