@@ -41,9 +41,10 @@ FORMAT_VERSION = 1
 
 # By their names in safetensors files; it knows others that NumPy does not.
 _DTYPES = {
-    "BOOL": "bool", "I8": "int8", "I16": "int16", "I32": "int32", "I64": "int64",
-    "U8": "uint8", "U16": "uint16", "U32": "uint32", "U64": "uint64",
-    "F16": "float16", "F32": "float32", "F64": "float64",
+    "BOOL": "bool",
+    **{f"I{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
+    **{f"U{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
+    **{f"F{bits}": f"float{bits}" for bits in (16, 32, 64)},
 }
 
 # Limits of a document, for writing as for reading. Decoding JSON recurses, within Python's usual
@@ -128,9 +129,8 @@ def load_state(
     except OSError as error:
         raise ModelFileError(f"{wanted}; it cannot be read: {error.strerror or error}") from error
     except safetensors.SafetensorError as error:
-        reason = " ".join(str(error).split())[:200]  # it may quote what the file holds
         raise ModelFileError(
-            f"{wanted}; it is cut, damaged or of another kind ({reason})"
+            f"{wanted}; it is cut, damaged or of another kind ({reason_of(error)})"
         ) from error
     text = header.get("document", "")
     if header.get("sha256") != _digest(kind, text, arrays):
@@ -138,7 +138,9 @@ def load_state(
     try:
         return arrays, _decoded(text)
     except (ValueError, RecursionError) as error:
-        raise ModelFileError(f"{wanted}; its document cannot be read: {error}") from error
+        raise ModelFileError(
+            f"{wanted}; its document cannot be read: {reason_of(error)}"
+        ) from error
 
 
 def check_writable(path: PathLike) -> None:
@@ -315,7 +317,8 @@ def _absence(path: PathLike) -> str:
 def _check_header(header: Mapping[str, str], kind: str, wanted: str, name: str) -> None:
     if header.get("format") != FORMAT:
         raise ModelFileError(
-            f"{wanted}; it is a safetensors file of other origin (format {shown(header.get('format'))})"
+            f"{wanted}; it is a safetensors file of other origin "
+            f"(format {shown(header.get('format'))})"
         )
     version = header.get("format_version", "")
     if not re.fullmatch("[0-9]{1,9}", version):
@@ -346,6 +349,11 @@ def _read(file: Any, name: str, wanted: str) -> np.ndarray:
 def shown(value: Any) -> str:
     """What a file holds for a message: shortened, in one line."""
     return _shorten.repr(value)
+
+
+def reason_of(error: Exception) -> str:
+    """What an error says of a file, likewise: it may quote what the file holds."""
+    return " ".join(str(error).split())[:500]
 
 
 _shorten = reprlib.Repr()

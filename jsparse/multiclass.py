@@ -88,10 +88,14 @@ def output_code(scheme: Scheme | ArrayLike, k: int) -> Code:
         )
     members, system = np.unique(np.abs(matrix), axis=1, return_inverse=True)
     system = system.reshape(-1).astype(np.int32)
-    groups = [np.flatnonzero(system == g).astype(np.int32) for g in range(members.shape[1])]
+    # Sorted by system, as there may be a problem for every pair of hundreds of classes.
+    order = np.argsort(system, kind="stable").astype(np.int32)
+    groups = np.split(order, np.searchsorted(system[order], np.arange(1, members.shape[1])))
     widest = max(len(group) for group in groups)
     problems = np.stack([np.resize(group, widest) for group in groups])
-    slot = np.array([int(np.sum(system[:j] == system[j])) for j in range(len(system))], np.int32)
+    slot = np.zeros(len(system), np.int32)
+    for group in groups:
+        slot[group] = np.arange(len(group))
     members = members.T
     most = int(members.sum(axis=1).max())
     classes = np.argsort(-members, axis=1, kind="stable")[:, :most].astype(np.int32)

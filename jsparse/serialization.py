@@ -19,11 +19,13 @@ import numpy as np
 from . import kernels
 from ._files import ModelFileError as ModelFileError
 from ._files import OutputError as OutputError
-from ._files import PathLike, named, shown
+from ._files import PathLike, named
 from ._files import atomic_path as atomic_path
 from ._files import check_writable as check_writable
 from ._files import load_state as load_state
+from ._files import reason_of as reason_of
 from ._files import save_state as save_state
+from ._files import shown as shown
 from ._status import PrecisionWarning
 from .expansion import KernelExpansion
 from .kernels import Kernel
@@ -127,7 +129,8 @@ def load(path: PathLike, *, dtype: str | None = None) -> tuple[KernelExpansion, 
 
 def _incomplete(path: PathLike, error: ValueError) -> ModelFileError:
     return ModelFileError(
-        f"{named(path)}: expected a complete jsparse model; its parts do not fit together: {error}"
+        f"{named(path)}: expected a complete jsparse model; its parts do not fit together: "
+        f"{reason_of(error)}"
     )
 
 

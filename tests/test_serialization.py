@@ -1,10 +1,15 @@
 """Models on disk: the same predictions to the last bit, and a clear word for every bad file."""
 
+import concurrent.futures
+import contextlib
 import json
 import os
 import pathlib
 import stat
+import subprocess
+import sys
 import tempfile
+import time
 import warnings
 
 import hypothesis
@@ -439,3 +444,98 @@ def test_permissions_are_respected(folder_of_a_user):
     (tmp_path / "secret").chmod(0)
     with pytest.raises(ModelFileError, match="cannot be read: Permission denied"):
         load(tmp_path / "secret")
+
+
+# Writes half a file, says so, and waits to be killed.
+WRITER = """
+import sys
+from jsparse._files import atomic_path
+with atomic_path(sys.argv[1]) as scratch:
+    with scratch.open("wb") as file:
+        file.write(b"half")
+        file.flush()
+        print("half", flush=True)
+        sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def a_writer(path, patch=""):
+    """A process in the middle of writing a file."""
+    command = [sys.executable, "-c", patch + WRITER, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"half\n"
+        yield process
+        process.kill()
+
+
+def test_a_killed_process_leaves_nothing_beside_the_model(tmp_path):
+    path = tmp_path / "m"
+    save(path, model())
+    before = path.read_bytes()
+    with a_writer(path) as process:
+        process.kill()  # SIGKILL: no line of it runs any more
+        process.wait()
+    if not hasattr(os, "O_TMPFILE"):
+        pytest.skip("no files without a name here")
+    assert list(tmp_path.iterdir()) == [path]
+    assert path.read_bytes() == before
+
+
+def test_what_a_killed_process_leaves_elsewhere_is_removed_later(tmp_path, monkeypatch):
+    # As where there are no files without a name.
+    named = "import os; del os.O_TMPFILE\n" if hasattr(os, "O_TMPFILE") else ""
+    path, others = tmp_path / "m.csv.gz", [tmp_path / ".jsparse-0", tmp_path / ".hidden.gz"]
+    for other in others:
+        other.write_text("the user's")
+    with a_writer(path, named) as process:
+        (left,) = set(tmp_path.iterdir()) - set(others)
+        assert left.name.endswith(".csv.gz")
+
+        def saved(age):
+            for file in (left, *others):
+                os.utime(file, (time.time() - age,) * 2)
+            save(path, model())
+            return left.exists()
+
+        assert saved(2 * 3600)  # its writer is alive
+        process.kill()
+        process.wait()
+        assert saved(60)  # perhaps a writer on another machine
+        assert not saved(2 * 3600)
+    assert set(tmp_path.iterdir()) == {path, *others}
+
+
+@pytest.mark.parametrize("old", [True, False])
+@pytest.mark.parametrize("system", ["named", "cannot be linked"])
+def test_file_systems_without_unnamed_files(tmp_path, monkeypatch, old, system):
+    if system == "named":
+        monkeypatch.delattr(os, "O_TMPFILE", raising=False)
+    else:
+
+        def link(*args, **options):
+            raise PermissionError(1, "Operation not permitted")
+
+        monkeypatch.setattr(os, "link", link)
+    if old:
+        (tmp_path / "m").write_text("old")
+        (tmp_path / "m").chmod(0o640)
+    save(tmp_path / "m", model())
+    same(load(tmp_path / "m")[0], model())
+    assert list(tmp_path.iterdir()) == [tmp_path / "m"]
+    if old:
+        assert stat.S_IMODE((tmp_path / "m").stat().st_mode) == 0o640
+
+
+def test_many_writers_of_one_file(tmp_path):
+    def write(i):
+        for _ in range(20):
+            with atomic_path(tmp_path / "f") as scratch:
+                scratch.write_bytes(bytes([i]) * 1000)
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(4)))
+    content = (tmp_path / "f").read_bytes()
+    assert len(content) == 1000
+    assert len(set(content)) == 1
+    assert list(tmp_path.iterdir()) == [tmp_path / "f"]

@@ -5,7 +5,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import Any
+from typing import Any, get_args
 
 import jax.numpy as jnp
 import numpy as np
@@ -16,8 +16,8 @@ from ..data.schema import Schema
 from ..data.table_streams import TableFile
 from ..data.tables import TableError, read_table
 from ..expansion import KernelExpansion
-from ..multiclass import distances, output_code
-from ..serialization import atomic_path
+from ..multiclass import Code, Decoding, distances, output_code
+from ..serialization import ModelFileError, atomic_path, reason_of, shown
 from ..tuning.trained import decide
 from .files import check_fits_memory, tell_counts
 from .report import error_of
@@ -27,14 +27,19 @@ def run(options: argparse.Namespace, expansion: KernelExpansion, metadata: dict[
     """Write what the model says of every row, and tell its error if the file has the target.
 
     Raises:
+        ModelFileError: if the model is not one of `jsparse fit`.
         TableError: as `encode`; a file to be written is then left as it was.
         NumericalError: if the model's value of a row is not finite.
         OutputError: if the file cannot be written.
     """
-    schema = Schema.from_json(metadata["schema"])
-    names, matrix, decoding = metadata["classes"], metadata["code"], metadata["decoding"]
+    try:
+        schema, code, decoding = _parts(expansion, metadata)
+    except ValueError as error:
+        raise ModelFileError(
+            f"{options.model!r}: expected a model written by `jsparse fit`; {reason_of(error)}"
+        ) from error
+    names = schema.classes
     classes = None if names is None else np.asarray(names)
-    code = None if matrix is None else output_code(np.asarray(matrix), len(matrix))
     imputed, unseen = Counter[str](), Counter[str]()
     rows, errors, metric, unscored, has_target = 0, 0.0, "", None, False
     tables = _tables(options, schema)
@@ -70,6 +75,37 @@ def run(options: argparse.Namespace, expansion: KernelExpansion, metadata: dict[
         print(f"jsparse: not scored: {unscored}", file=sys.stderr)
     elif has_target:
         print(f"jsparse: {metric} on {rows} rows: {errors / rows:.4g}", file=sys.stderr)
+
+
+def _parts(
+    expansion: KernelExpansion, metadata: dict[str, Any]
+) -> tuple[Schema, Code | None, Decoding]:
+    """What `jsparse fit` saves with a model, or ValueError if it is not that of this model."""
+    missing = sorted({"schema", "classes", "code", "decoding"} - set(metadata))
+    if missing:
+        raise ValueError(f"{', '.join(missing)} missing")
+    if not isinstance(metadata["schema"], dict):
+        raise ValueError(f"schema: expected names and values, got {shown(metadata['schema'])}")
+    schema = Schema.from_json(metadata["schema"])
+    if metadata["classes"] != schema.to_json()["classes"]:
+        raise ValueError("classes: expected those of the schema")
+    if metadata["decoding"] not in get_args(Decoding):
+        raise ValueError(f"decoding: got {shown(metadata['decoding'])}")
+    d, outputs = expansion.prototypes.shape[1], expansion.intercept.shape
+    if len(schema.features) != d:
+        raise ValueError(f"schema: expected {d} columns as encoded, got {len(schema.features)}")
+    if metadata["code"] is None:
+        if outputs or len(schema.classes or ()) > 2:
+            raise ValueError("code: expected one, as there are several outputs or classes")
+        return schema, None, metadata["decoding"]
+    try:
+        matrix = np.asarray(metadata["code"], float)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"code: expected rows of -1, 0 and 1; {error}") from error
+    code = output_code(matrix, len(schema.classes or ()))
+    if outputs != matrix.shape[1:]:
+        raise ValueError(f"code: expected outputs {matrix.shape[1:]}, the model has {outputs}")
+    return schema, code, metadata["decoding"]
 
 
 def _tables(options: argparse.Namespace, schema: Schema) -> Iterable[pa.Table]:

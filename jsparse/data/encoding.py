@@ -26,12 +26,11 @@ from .columns import (
     reads_as_number,
     type_words,
 )
+from .schema import CLASSIFICATION, REGRESSION
 from .schema import Column as Column
 from .schema import Schema as Schema
 from .tables import NULL_VALUES, TableError, check_names, listing, locate, source_of
 
-CLASSIFICATION = "classification"
-REGRESSION = "regression"
 _IMPUTE = "fill them in, leave those rows out, or ask for imputation (impute=True, --impute)"
 
 

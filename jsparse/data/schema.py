@@ -1,7 +1,11 @@
 """How a table becomes arrays: a plain record that is saved with the model."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+
+CLASSIFICATION = "classification"
+REGRESSION = "regression"
 
 Value = str | bool | int | float | None
 
@@ -13,12 +17,16 @@ class Column(NamedTuple):
         name: its name in the table.
         categories: the values that get an indicator column each, in the type they were read in,
             None standing for a missing value; or None for a numeric column.
-        fill: what a missing number is replaced by, or None if it is refused.
+        fill: what a missing number is replaced by, or None if it is refused. Counted from
+            `origin`.
+        origin: a whole number that is taken from all of the column, exactly, before its numbers
+            become floating-point ones: 0 unless some are larger than those hold exactly.
     """
 
     name: str
     categories: tuple[Value, ...] | None = None
     fill: float | None = None
+    origin: int = 0
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -71,22 +79,73 @@ class Schema(NamedTuple):
             ValueError: if `parts` is not of that form.
         """
         try:
-            columns = tuple(
-                Column(c["name"], _maybe(tuple, c["categories"]), c["fill"])
-                for c in parts["columns"]
-            )
-            return Schema(
+            columns = tuple(_column(c) for c in _list("columns", parts["columns"]))
+            names = [_text("name", column.name) for column in columns]
+            schema = Schema(
                 columns=columns,
-                target=parts["target"],
+                target=_text("target", parts["target"]),
                 task=parts["task"],
-                classes=_maybe(tuple, parts["classes"]),
+                classes=None if parts["classes"] is None else _values("classes", parts["classes"]),
                 impute=parts["impute"],
-                null_values=tuple(parts["null_values"]),
+                null_values=tuple(
+                    _text("null_values", v) for v in _list("null_values", parts["null_values"])
+                ),
             )
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise ValueError(
                 f"schema: expected what Schema.to_json gives, got {type(error).__name__}: {error}"
             ) from error
+        if len({*names, schema.target}) <= len(names) or not names:
+            raise ValueError("schema: expected at least one column, and distinct names")
+        if schema.task not in (CLASSIFICATION, REGRESSION) or not isinstance(schema.impute, bool):
+            raise ValueError("schema: expected a task that is known, and impute to be a boolean")
+        known = schema.classes or ()
+        if (len(known) < 2) is (schema.task == CLASSIFICATION) or None in known:
+            raise ValueError(f"schema: got {len(known)} classes for a task of {schema.task}")
+        return schema
+
+
+def _column(parts: Any) -> Column:
+    name, categories, fill = parts["name"], parts["categories"], parts["fill"]
+    origin = parts.get("origin", 0)  # which models of earlier versions do not have
+    if categories is not None:
+        categories = _values("categories", categories)
+    if fill is not None and not (isinstance(fill, float) and math.isfinite(fill)):
+        raise TypeError("fill: expected a finite number")
+    if type(origin) is not int:
+        raise TypeError("origin: expected a whole number")
+    return Column(name, categories, fill, origin)
+
+
+def _values(name: str, values: Any) -> tuple[Any, ...]:
+    """Distinct values of one type that a table may hold; the last may be None."""
+    values = _list(name, values)
+    present = values[:-1] if values and values[-1] is None else values
+    if len({type(value) for value in present}) > 1 or len(set(present)) < len(present):
+        raise TypeError(f"{name}: expected distinct values of one type")
+    for value in present:
+        if isinstance(value, str):
+            _text(name, value)
+        elif not isinstance(value, bool | int | float) or value != value:
+            raise TypeError(f"{name}: expected texts, numbers or booleans")
+        elif type(value) is int and not -(2**63) <= value < 2**64:
+            raise TypeError(f"{name}: expected whole numbers of 64 bits")
+    if not values:
+        raise TypeError(f"{name}: expected at least one value")
+    return tuple(values)
+
+
+def _list(name: str, values: Any) -> Sequence[Any]:
+    if not isinstance(values, list | tuple):
+        raise TypeError(f"{name}: expected a list, got {type(values).__name__}")
+    return values
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{name}: expected a text, got {type(value).__name__}")
+    value.encode()  # a table holds UTF-8, which has no lone surrogates
+    return value
 
 
 def _maybe(convert: type, values: Any) -> Any:

@@ -9,8 +9,8 @@ import numpy as np
 
 from ._arrow import pa, pa_csv, pa_dataset, pa_parquet, pc
 from .columns import is_number, plain_column
-from .encoding import REGRESSION, encode, encode_target, fit_schema, infer_task
-from .schema import Schema
+from .encoding import encode, encode_target, fit_schema, infer_task
+from .schema import REGRESSION, Schema
 from .streams import BATCH_ROWS, Batch
 from .tables import (
     NULL_VALUES,

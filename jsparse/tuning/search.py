@@ -370,7 +370,9 @@ def load_history(path: PathLike) -> list[Evaluation]:
             f"{named(path)}: expected {', '.join(Evaluation._fields)} of n evaluations, n at least "
             f"1; got {shown(found)}"
         )
-    if not (np.all(np.isfinite(arrays["theta"])) and np.all(arrays["C"] > 0)):
+    if not (
+        np.all(np.isfinite(arrays["theta"])) and np.all((arrays["C"] > 0) & (arrays["C"] < np.inf))
+    ):
         raise ModelFileError(f"{named(path)}: expected finite theta and positive C")
     columns = (arrays[name] for name in Evaluation._fields)
     return [Evaluation(*row) for row in zip(*columns, strict=True)]

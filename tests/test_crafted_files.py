@@ -1,0 +1,420 @@
+"""Files with a right checksum and any content: a model that predicts, or a `ModelFileError`."""
+
+import argparse
+import copy
+import dataclasses
+import hashlib
+import json
+import struct
+import time
+from collections import Counter
+
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pytest
+
+from jsparse import kernels
+from jsparse._status import NumericalError
+from jsparse.cli import predict
+from jsparse.cli.main import main
+from jsparse.data.encoding import fit_schema
+from jsparse.data.tables import TableError
+from jsparse.expansion import KernelExpansion
+from jsparse.multiclass import output_code
+from jsparse.scaling import Standardization
+from jsparse.serialization import ModelFileError, load, load_state, save
+from jsparse.tuning.search import Evaluation, load_history, save_history
+
+M, ROWS = 4, 5
+TAGS = {"float32": "F32", "float64": "F64", "int32": "I32", "int64": "I64"}
+NAMES = {tag: name for name, tag in TAGS.items()} | {
+    "F16": "float16",
+    "BOOL": "bool",
+    "U8": "uint8",
+}
+
+
+def a_table(target):
+    cells = {"a": [1.5, 2.5, None, 4.0, 5.5], "b": ["u", "v", "u", None, "v"], "c": [1, 2, 3, 4, 5]}
+    targets = {
+        "numbers": [0.5, 1.5, 2.5, 3.5, 4.5],
+        "two": ["no", "yes", "no", "yes", "no"],
+        "several": [3, 5, 7, 3, 5],
+    }
+    return pa.table({**cells, "y": targets[target]})
+
+
+def a_model(target, kernel, dtype="float64", scaled=True):
+    """What `jsparse fit` saves for a table, without the training."""
+    task = "regression" if target == "numbers" else "classification"
+    schema = fit_schema(a_table(target), "y", task=task, impute=True)
+    matrix = np.asarray(output_code("one_versus_one", 3).matrix) if target == "several" else None
+    outputs = () if matrix is None else matrix.shape[1:]
+    rng, d = np.random.default_rng(0), len(schema.features)
+    parts = [rng.normal(size=shape) for shape in ((M, d), (M, *outputs), outputs, d)]
+    prototypes, coefficients, intercept, shift = (jax.numpy.asarray(a, dtype) for a in parts)
+    scaling = Standardization(shift, jax.numpy.ones_like(shift) * 2) if scaled else None
+    expansion = KernelExpansion(kernel, prototypes, coefficients, intercept, scaling)
+    metadata = {
+        "schema": schema.to_json(),
+        "task": task,
+        "classes": schema.to_json()["classes"],
+        "code": None if matrix is None else matrix.tolist(),
+        "decoding": "loss",
+        "C": 2.0,
+    }
+    return expansion, metadata
+
+
+def every_model():
+    per_column = kernels.RBF(np.linspace(0.5, 2.0, 5))
+    composed = 0.3 * (per_column + kernels.Linear(0.1) * kernels.Polynomial(3, 0.4, 1.2))
+    return {
+        "regression": a_model("numbers", kernels.RationalQuadratic(1.1, 0.6)),
+        "two classes": a_model("two", composed, scaled=False),
+        "several": a_model("several", kernels.Matern32(1.3)),
+        "float32": a_model("several", kernels.RBF(np.float32(1.3)), "float32"),
+    }
+
+
+def written_parts(path, kind):
+    """The parts of a file as `signed` takes them."""
+    arrays, document = load_state(path, kind=kind)
+    tensors = {
+        name: (TAGS[array.dtype.name], list(array.shape), array.tobytes())
+        for name, array in arrays.items()
+    }
+    return tensors, json.dumps(document)
+
+
+def signed(path, tensors, text, kind="model"):
+    """A file with the checksum its format asks for, of whatever is in it."""
+    digest = hashlib.sha256(f"{kind}\n{text}\n".encode())
+    described, data = {}, b""
+    for name in sorted(tensors):
+        tag, shape, content = tensors[name]
+        digest.update(f"{name} {NAMES.get(tag, tag)} {tuple(shape)}\n".encode() + content)
+        offsets = [len(data), len(data) + len(content)]
+        described[name] = {"dtype": tag, "shape": shape, "data_offsets": offsets}
+        data += content
+    metadata = {"format": "jsparse", "format_version": "1", "kind": kind}
+    metadata |= {"document": text, "sha256": digest.hexdigest()}
+    header = json.dumps({"__metadata__": metadata, **described}).encode()
+    path.write_bytes(struct.pack("<Q", len(header)) + header + data)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("crafted")
+    pyarrow.csv.write_csv(a_table("several").drop_columns(["y"]), folder / "rows.csv")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bases(folder):
+    """Parts of valid files, by name."""
+    with jax.enable_x64(True):
+        models = every_model()
+        for name, (expansion, metadata) in models.items():
+            save(folder / name, expansion, metadata)
+        grid = np.geomspace(0.1, 10, 3)
+        point = Evaluation(np.zeros(2), grid, grid, grid, np.full(3, 2, np.int32), 1.5)
+        save_history(folder / "history", [point, point])
+    models = {name: (*written_parts(folder / name, "model"), "model") for name in models}
+    history = written_parts(folder / "history", "tuning history")
+    return {**models, "history": (*history, "tuning history")}
+
+
+def test_the_signature_of_these_tests_is_that_of_the_files(folder, bases):
+    for name, parts in bases.items():
+        signed(folder / "again", *parts)
+        arrays, document = load_state(folder / "again", kind=parts[2])
+        expected, same = load_state(folder / name, kind=parts[2])
+        assert document == same
+        assert all(np.array_equal(arrays[key], expected[key]) for key in expected)
+
+
+# Text that stands for what `json.dumps` does not write.
+VERBATIM = {
+    "@digits": "9" * 5000,
+    "@deep": "[" * 100_000 + "]" * 100_000,
+    "@deep names": '{"a":' * 5000 + "1" + "}" * 5000,
+    "@open": "[" * 400,
+    "@cut": '{"a": [1, 2',
+    "@huge": "1e999",
+    "@long": "0." + "3" * 5000,
+    "@twice": '{"a": 1, "a": 2}',
+    "@nothing": "",
+}
+odd = st.one_of(
+    st.sampled_from(list(VERBATIM)),
+    st.sampled_from(
+        [None, True, False, 0, 1, -1, 2, 3, 10**9, 2**63, -(2**70), 10**600, 0.5, -0.0]
+    ),
+    st.sampled_from([1e308, 5e-324, float("nan"), float("inf"), -float("inf")]),
+    st.sampled_from(["", "x", "\ud800", "a\0", "RBF", "Custom", "Sum", "y", "a", "loss"]),
+    st.sampled_from(
+        [[], {}, [[]], [None], {"value": 1}, {"tensor": "prototypes"}, [1, "a"], ["a"]]
+    ),
+    st.sampled_from([[[-1, 1, 0]], [0, 1, 2], ["no", "yes", "maybe"], [True, False], [1.5, None]]),
+)
+
+
+def nodes(value, at=()):
+    """The places of all values of a document."""
+    found = [at]
+    pairs = value.items() if isinstance(value, dict) else ()
+    pairs = enumerate(value) if isinstance(value, list) else pairs
+    for key, item in pairs:
+        found += nodes(item, (*at, key))
+    return found
+
+
+def value_at(document, place):
+    for key in place:
+        document = document[key]
+    return document
+
+
+def changed_document(draw, document):
+    """The document with one place changed."""
+    places = nodes(document)[1:]
+    if not places:
+        return draw(odd)
+    place = draw(st.sampled_from(places))
+    parent, key = value_at(document, place[:-1]), place[-1]
+    how = draw(st.sampled_from(["replace", "transplant", "delete", "insert", "nest"]))
+    if how == "delete":
+        del parent[key]
+    elif how == "transplant":
+        parent[key] = copy.deepcopy(value_at(document, draw(st.sampled_from(places))))
+    elif how == "nest":
+        parent[key] = draw(st.sampled_from([[parent[key]], {"kernel": parent[key]}]))
+    elif how == "insert" and isinstance(parent, list):
+        parent.insert(key, draw(odd))
+    elif how == "insert":
+        parent[draw(st.sampled_from(["x", "value", "tensor", "kernel", "origin"]))] = draw(odd)
+    else:
+        parent[key] = draw(odd)
+    return document
+
+
+extreme = st.sampled_from([0.0, -1.0, np.nan, np.inf, 1e308, 5e-324, -1e-300, 1e30])
+
+
+def changed_tensors(draw, tensors):
+    """The tensors with one of them changed."""
+    name = draw(st.sampled_from(sorted(tensors)))
+    tag, shape, content = tensors[name]
+    how = draw(st.sampled_from(["values", "value", "dtype", "shape", "delete", "rename", "add"]))
+    if how == "values":
+        tensors[name] = (tag, shape, draw(st.binary(min_size=len(content), max_size=len(content))))
+    elif how == "value" and tag in ("F32", "F64") and content:
+        array = np.frombuffer(content, NAMES[tag]).copy()
+        with np.errstate(over="ignore"):
+            array[draw(st.integers(0, array.size - 1))] = draw(extreme)
+        tensors[name] = (tag, shape, array.tobytes())
+    elif how == "dtype":
+        others = ["F8_E4M3", "F8_E5M2", "F8_E8M0", "BF16", "F16", "C64", "BOOL", "U8", "F4", "X9"]
+        sizes = {"F64": 8, "I64": 8, "C64": 8, "F32": 4, "I32": 4, "BF16": 2, "F16": 2}
+        tag = draw(st.sampled_from([*others, "F32", "F64", "I64"]))
+        tensors[name] = (tag, shape, bytes(int(np.prod(shape)) * sizes.get(tag, 1)))
+    elif how == "shape":
+        size = len(content) // max(1, int(np.prod(shape)))
+        shapes = [[], [1], [M], [2, M], [0, 2**62], [2**40, 0, 2**40], [1] * 70, [0], [M, 0]]
+        shape = draw(st.sampled_from([*shapes, shape[::-1], [*shape, 1], [M + 1, *shape[1:]]]))
+        tensors[name] = (tag, shape, bytes(size * int(np.prod(shape, dtype=object))))
+    elif how == "delete":
+        del tensors[name]
+    else:
+        new = draw(st.sampled_from(["x", "kernel.lengthscale", "scaling.shift", "intercept", ""]))
+        tensors[new] = tensors[name] if how == "add" else tensors.pop(name)
+    return tensors
+
+
+def craft(draw, parts):
+    """Parts of a file with one or two changes."""
+    tensors, text, kind = parts
+    tensors, document = dict(tensors), json.loads(text)
+    for _ in range(draw(st.integers(1, 2))):
+        if draw(st.booleans()) and tensors:
+            tensors = changed_tensors(draw, tensors)
+        else:
+            document = changed_document(draw, document)
+    return tensors, with_verbatim(document), kind
+
+
+def check_message(error):
+    assert len(str(error).splitlines()) == 1
+    assert 20 < len(str(error)) < 2000
+
+
+def outcome(path, kind, rows):
+    """What comes of a file; anything but a clear refusal or an answer is an error here."""
+    start = time.perf_counter()
+    try:
+        if kind != "model":
+            history = load_history(path)
+            assert all(e.C.shape == e.scores.shape == e.status.shape for e in history)
+            return "loaded"
+        expansion, metadata = load(path)
+        assert isinstance(metadata, dict)
+    except ModelFileError as error:
+        check_message(error)
+        return "refused"
+    finally:
+        assert time.perf_counter() - start < 20
+    d, outputs = expansion.prototypes.shape[1], expansion.coefficients.shape[1:]
+    values = expansion(np.full((ROWS, d), 0.3, expansion.prototypes.dtype))
+    assert values.shape == (ROWS, *outputs)
+    assert values.dtype == expansion.prototypes.dtype
+    if "schema" not in metadata:
+        return "loaded"
+    expansion, metadata = load(path, dtype="float64")  # as the command line does
+    options = argparse.Namespace(
+        model=str(path), file=str(rows), out=f"{path}.csv", precision="float64", stream=False
+    )
+    try:
+        predict.run(options, expansion, metadata)
+    except (ModelFileError, TableError, NumericalError) as error:
+        check_message(error)
+        return f"refused later: {type(error).__name__}"
+    assert len(pa.csv.read_csv(f"{path}.csv")) == ROWS
+    return "loaded"
+
+
+def crafted(parts, how):
+    """The parts of a model with one thing in them that was never saved."""
+    tensors, text, kind = parts
+    tensors, document = dict(tensors), json.loads(text)
+    tag, shape, content = tensors["prototypes"]
+    count = len(content) // 8
+    if how in VERBATIM:
+        document["metadata"]["C"] = how
+    elif how in ("F8_E4M3", "BF16"):
+        size = {"F8_E4M3": 1, "BF16": 2}[how]
+        tensors["prototypes"] = (how, shape, bytes(size * count))
+    elif how == "shape":
+        tensors["prototypes"] = (tag, [0, 2**62], b"")
+    elif how == "not finite":
+        tensors["prototypes"] = (tag, shape, np.full(count, np.nan).tobytes())
+    elif how == "no document":
+        return tensors, "", kind
+    elif how == "column":
+        document["metadata"]["schema"]["columns"][0]["name"] = ["a"]
+    else:
+        document["metadata"][how] = [[{"x": 1}]]
+    return tensors, with_verbatim(document), kind
+
+
+def with_verbatim(document):
+    text = json.dumps(document)
+    for mark, verbatim in VERBATIM.items():
+        text = text.replace(json.dumps(mark), verbatim)
+    return text
+
+
+KINDS = [*VERBATIM, "F8_E4M3", "BF16", "shape", "not finite", "no document"]
+
+
+@pytest.fixture
+def settings_restored(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    yield
+    jax.config.update("jax_compilation_cache_dir", None)
+
+
+@pytest.mark.usefixtures("settings_restored")
+@pytest.mark.parametrize("how", [*KINDS, "schema", "classes", "code", "decoding", "column"])
+def test_the_command_line_says_one_line_of_a_crafted_file(how, folder, bases, capsys):
+    signed(folder / "m", *crafted(bases["several"], how))
+    assert main(["predict", str(folder / "m"), str(folder / "rows.csv")]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert len(told.err.splitlines()) == 1
+    assert told.err.startswith(f"jsparse: error: {str(folder / 'm')!r}: expected a")
+    if how in KINDS:
+        with pytest.raises(ModelFileError):
+            load(folder / "m")
+
+
+def test_long_documents_are_judged_in_a_time_proportional_to_them(folder, bases):
+    tensors, _, kind = bases["history"]
+    for text in ("[" * 5_000_000, '"' + '\\"' * 2_500_000, '{"a":' * 1_000_000):
+        start = time.perf_counter()
+        signed(folder / "long", tensors, text, kind)
+        with pytest.raises(ModelFileError):
+            load_history(folder / "long")
+        assert time.perf_counter() - start < 20
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_what_could_not_be_read_is_not_written(tmp_path):
+    expansion, _ = a_model("numbers", kernels.RBF(1.0))
+    deep = []
+    for _ in range(310):
+        deep = [deep]
+    for metadata, words in (
+        ({"a": deep}, "at most 300 levels"),
+        ({"a": [10**640]}, r"\['a'\]\[0\]: expected whole numbers of at most 640 digits"),
+        ({"a": "x" * 40_000_000}, "at most 40000000 characters"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            save(tmp_path / "m", expansion, metadata)
+    for change, words in (
+        ({"coefficients": expansion.coefficients * np.nan}, "coefficients: expected finite"),
+        ({"coefficients": expansion.coefficients.astype("float32")}, "of one dtype"),
+        ({"intercept": jax.numpy.zeros(3)}, r"an intercept of shape \(\)"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            save(tmp_path / "m", dataclasses.replace(expansion, **change))
+    assert list(tmp_path.iterdir()) == []
+    # Up to there everything is.
+    kernel, number = kernels.RBF(1.0), {"a": [10**640 - 1]}
+    for _ in range(80):
+        kernel = kernel + kernels.Linear(1.0)
+    expansion = dataclasses.replace(expansion, kernel=kernel)
+    save(tmp_path / "m", expansion, number)
+    loaded, metadata = load(tmp_path / "m")
+    assert metadata == number
+    assert jax.tree.structure(loaded) == jax.tree.structure(expansion)
+
+
+def net(folder, bases, examples):
+    """Crafted files of every base, and what came of them."""
+    counts = Counter()
+
+    @hypothesis.settings(
+        max_examples=examples,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        phases=[hypothesis.Phase.generate],  # shrinking takes minutes
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    @hypothesis.given(st.data())
+    def every_file_is_a_model_or_refused(data):
+        parts = craft(data.draw, bases[data.draw(st.sampled_from(sorted(bases)))])
+        signed(folder / "crafted", *parts)
+        counts[outcome(folder / "crafted", parts[2], folder / "rows.csv")] += 1
+
+    every_file_is_a_model_or_refused()
+    # Not vacuous: some changes leave a model.
+    assert counts["refused"] > 0.4 * examples
+    assert counts["loaded"] > 0.02 * examples
+    print(dict(counts))
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_crafted_files(folder, bases):
+    net(folder, bases, 300)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("as_users_call")
+def test_ten_thousand_crafted_files(folder, bases):
+    net(folder, bases, 10_000)
