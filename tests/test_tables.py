@@ -326,10 +326,130 @@ def test_every_text_type_is_a_category(kind):
     np.testing.assert_array_equal(encode(fit_schema(table, "y"), table).X, [[0, 1], [1, 0]])
 
 
-def test_large_integers_and_constant_columns_are_kept():
-    table = pa.table({"x": [2**60, 2**60], "one": ["a", "a"], "y": [1.5, 2.5]})
+@pytest.mark.parametrize("first", [2**60, 2**64 - 10, 10**30, -(2**60)])
+def test_whole_numbers_beyond_float64_keep_their_differences(tmp_path, first):
+    cells = [first, first + 1, first + 7, None, first - 3]
+    decimals = pa.array(
+        [None if c is None else decimal.Decimal(c) for c in cells], pa.decimal256(40, 0)
+    )
+    texts = pa.array([None if c is None else str(c) for c in cells])
+    target = pa.array([1.5, 2.5, 3.5, 4.5, 5.5])
+    tables = [pa.table({"x": x, "y": target}) for x in (decimals, texts)]
+    if first < 2**64:
+        kind = pa.uint64() if first > 2**63 else pa.int64()
+        tables.append(pa.table({"x": pa.array(cells, kind), "y": target}))
+    text = "x,y\n" + "".join(f"{'' if c is None else c},{i + 1.5}\n" for i, c in enumerate(cells))
+    for table in (*tables, read(tmp_path, text)):
+        schema = fit_schema(table, "y", impute=True)
+        assert schema.columns == (("x", None, 0.5, first),)
+        again = Schema.from_json(json.loads(json.dumps(schema.to_json())))
+        np.testing.assert_array_equal(encode(again, table).X, [[0], [1], [7], [0.5], [-3]])
+        # Other files, in which they may be of another type, are counted from there as well.
+        other = read(tmp_path, f"x\n{first + 2}\n5\n", "other.csv", schema=schema)
+        expected = [[2], [float(5 - first)]]
+        np.testing.assert_array_equal(encode(schema, other).X, expected)
+        other = pa.table({"x": pa.array([float(first)])})
+        expected = int(float(first)) - first
+        np.testing.assert_array_equal(encode(schema, other).X, [[expected]])
+
+
+def test_numbers_that_float64_does_not_tell_apart_are_refused(tmp_path):
+    for cells, pair in (
+        ([0, 2**60, 2**60 + 1, 5], f"{2**60} and {2**60 + 1}, the latter in row 3"),
+        ([decimal.Decimal("1." + "0" * 20 + d) for d in "12"], "1.0{20}1 and 1.0{20}2, .* row 2"),
+    ):
+        table = pa.table({"x": cells, "y": np.arange(len(cells)) / 3})
+        with pytest.raises(TableError, match="'x': expected numbers that .*" + pair):
+            fit_schema(table, "y")
+    table = pa.table({"x": [1, 2, 3], "y": [2**60, 2**60 + 1, 5]})
+    with pytest.raises(TableError, match="'y': expected numbers that float64 tells apart"):
+        fit_schema(table, "y")
+    codes = fit_schema(
+        pa.table({"x": [0, 2**60, 2**60 + 1], "y": [1.5, 2, 3]}), "y", categorical=["x"]
+    )
+    assert codes.columns[0].categories == (0, 2**60, 2**60 + 1)
+    long = "x,y\n1,1.5\n" + "9" * 80 + ",2.5\n"
+    with pytest.raises(TableError, match=r"'x': expected whole numbers of at most 76 .* row 2"):
+        fit_schema(read(tmp_path, long), "y")
+
+
+def test_constant_columns_are_kept():
+    table = pa.table({"x": [2**50, 2**50], "one": ["a", "a"], "y": [1.5, 2.5]})
     encoded = encode(fit_schema(table, "y"), table)
-    np.testing.assert_array_equal(encoded.X, [[2.0**60, 1], [2.0**60, 1]])
+    np.testing.assert_array_equal(encoded.X, [[2.0**50, 1], [2.0**50, 1]])
+
+
+def test_numbers_kept_as_text_are_numbers_and_said_to_be():
+    cells = [str(i / 4) for i in range(40)]
+    table = pa.table({"x": cells, "y": np.arange(40) / 7})
+    for x in (table["x"], table["x"].dictionary_encode(), table["x"].cast(pa.large_string())):
+        shown = table.set_column(0, "x", x)
+        schema = fit_schema(shown, "y")
+        assert schema.features == ("x",)
+        encoded = encode(schema, shown)
+        np.testing.assert_array_equal(encoded.X[:, 0], np.arange(40) / 4)
+        assert encoded.parsed == {"x": 40}
+    assert encode(schema, pa.table({"x": [1.5]})).parsed == {}
+    # What means missing in a CSV file means it among numbers here.
+    gaps = table.set_column(0, "x", pa.array(["NA", *cells[1:]]))
+    with pytest.raises(TableError, match="'x' has 1 in 40 rows, the first in row 1"):
+        encode(fit_schema(gaps, "y"), gaps)
+    imputed = encode(fit_schema(gaps, "y", impute=True), gaps)
+    assert imputed.X[0, 0] == np.median(np.arange(1, 40) / 4)
+    assert (imputed.imputed, imputed.parsed) == ({"x": 1}, {"x": 39})
+    # But a country may be NA.
+    countries = pa.table({"x": ["NA", "BE", "NA"], "y": [1.5, 2.5, 3.5]})
+    assert fit_schema(countries, "y").features == ("x=BE", "x=NA")
+    # Targets likewise, and codes stay codes.
+    reason = infer_task(table.rename_columns(["y", "x"]), "y")
+    assert reason == ("regression", "'y' holds 40 distinct numbers, kept as text")
+    two = pa.table({"x": [1.5, 2.5], "y": ["0", "1"]})
+    assert fit_schema(two, "y").classes == ("0", "1")
+    assert fit_schema(table, "y", categorical=["x"]).columns[0].categories == tuple(sorted(cells))
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        ["1,5", "2,25", "3"],
+        ["1,000", "12,345.5", "7"],
+        ["1.234,5", "2.345,6", "3"],
+        ["10%", "12.5%", "3%"],
+        ["$10", "$ 1,200.50", "€3"],
+        ["2020-01-01", "2020-01-02T10:00:00Z", "2020-02-01 10:00"],
+        ["31.12.2020", "1/2/2021", "1.1.1999"],
+        ["10:30", "11:45:10", "9:00"],
+    ],
+)
+def test_texts_that_look_like_numbers_or_dates_are_refused(cells):
+    table = pa.table({"x": cells, "y": [1.5, 2.5, 3.5]})
+    with pytest.raises(TableError, match=r"'x': expected numbers .* got '.*' in row 1; .*--categ"):
+        fit_schema(table, "y")
+    with pytest.raises(TableError, match=r"'x': expected numbers .* ask for the task class"):
+        infer_task(table, "x")
+    assert len(fit_schema(table, "y", categorical=["x"]).features) == 3
+    bins = pa.table({"x": ["18-25", "26-40", "v1.2.3"], "y": [1.5, 2.5, 3.5]})
+    assert len(fit_schema(bins, "y").features) == 3
+
+
+def test_csv_cells_are_what_they_say(tmp_path):
+    mixed = read(tmp_path, "a,y\n1,1.5\ntrue,2.5\n")
+    assert mixed["a"].to_pylist() == ["1", "true"]
+    hexadecimal = read(tmp_path, "a,b,y\n0x1F,3,1.5\n0xFFFFFFFFFFFFFFFF,4,2.5\n")
+    assert hexadecimal["a"].to_pylist() == ["0x1F", "0xFFFFFFFFFFFFFFFF"]
+    assert hexadecimal["b"].to_pylist() == [3, 4]
+    large = read(tmp_path, f"a,b,c,y\n{2**64 - 1},{10**30 + 1},1e300,1.5\n1,2,{2**60},2.5\n")
+    assert large["a"].to_pylist() == [2**64 - 1, 1]
+    assert large["b"].to_pylist() == [10**30 + 1, 2]
+    assert large["c"].to_pylist() == [1e300, 2.0**60]
+    commas = read(tmp_path, "a;b;y\n1,5;1.500;1\n2,5;2.500;2\n")
+    with pytest.raises(TableError, match=r"'b': expected numbers .* got '1.500' in row 1"):
+        fit_schema(commas, "y")
+    # A column of other points is one of those, unless they may mark the thousands.
+    commas = read(tmp_path, "a;b;y\n1,5;1.500;1\n2,5;0.500;2\n")
+    np.testing.assert_array_equal(encode(fit_schema(commas, "y"), commas).X[:, 1], [1.5, 0.5])
+    few = read(tmp_path, "a;y\n1;1\n2;2\n3;3\n2,5;4\n")
+    assert few["a"].to_pylist() == [1, 2, 3, 2.5]
 
 
 def test_a_kind_that_changed_since_training_is_refused():

@@ -222,6 +222,7 @@ def _fit_table(options: argparse.Namespace) -> tuple[Trained | TrainedPath, "Sch
     schema = fit_schema(table, options.target, task=task, drop=options.drop, **_columns(options))
     encoded = encode(schema, table, dtype=options.precision)
     tell_counts(encoded.imputed, "missing values filled in")
+    tell_counts(encoded.parsed, "texts read as numbers")
     train = _train_path if options.method == "scdp" else _train_table
     return train(options, encoded.X, encode_target(schema, table), task), schema, reason
 
@@ -255,6 +256,7 @@ def _fit_stream(options: argparse.Namespace) -> tuple[Trained, "Schema", str]:
     )
     trained = _train(options, call, schema.task)
     tell_counts(stream.imputed, "missing values filled in")
+    tell_counts(stream.parsed, "texts read as numbers")
     return trained, schema, reason
 
 

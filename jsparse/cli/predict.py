@@ -40,7 +40,7 @@ def run(options: argparse.Namespace, expansion: KernelExpansion, metadata: dict[
         ) from error
     names = schema.classes
     classes = None if names is None else np.asarray(names)
-    imputed, unseen = Counter[str](), Counter[str]()
+    imputed, unseen, parsed = Counter[str](), Counter[str](), Counter[str]()
     rows, errors, metric, unscored, has_target = 0, 0.0, "", None, False
     tables = _tables(options, schema)
     with _writing(options.out) as write:
@@ -48,6 +48,7 @@ def run(options: argparse.Namespace, expansion: KernelExpansion, metadata: dict[
             encoded = encode(schema, table, dtype=options.precision)
             imputed.update(encoded.imputed)
             unseen.update(encoded.unseen)
+            parsed.update(encoded.parsed)
             values = expansion(jnp.asarray(encoded.X))
             predictions = decide(values, classes, code, decoding, first=rows)
             # Pairs, as the target may well have the name of another column.
@@ -71,6 +72,7 @@ def run(options: argparse.Namespace, expansion: KernelExpansion, metadata: dict[
                     errors += error * len(truth)
     tell_counts(imputed, "missing values filled in")
     tell_counts(unseen, "rows of unseen category")
+    tell_counts(parsed, "texts read as numbers")
     if unscored is not None:
         print(f"jsparse: not scored: {unscored}", file=sys.stderr)
     elif has_target:

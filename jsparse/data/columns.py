@@ -1,5 +1,6 @@
 """Columns of whatever Arrow type as one of four: booleans, integers, float64, strings."""
 
+import decimal
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,7 +8,8 @@ import numpy as np
 from jaxtyping import Float
 
 from ._arrow import pa, pc
-from .tables import TableError, locate
+from .numerals import EXACT, are_numbers, exact_numbers
+from .tables import TableError, locate, point_of
 
 
 def plain_column(table: pa.Table, name: str) -> pa.ChunkedArray:
@@ -16,12 +18,11 @@ def plain_column(table: pa.Table, name: str) -> pa.ChunkedArray:
     Raises:
         TableError: for any other type.
     """
-    values = table[name]
-    types = pa.types
-    if types.is_dictionary(values.type):
-        values = values.cast(values.type.value_type)
-    kind = values.type
-    if types.is_floating(kind) or types.is_decimal(kind):
+    values = _stored(table, name)
+    types, kind = pa.types, values.type
+    if types.is_decimal(kind):
+        return _nearest(values)
+    if types.is_floating(kind):
         values = values.cast(pa.float64(), safe=False)
         return pc.if_else(pc.is_nan(values), pa.scalar(None, pa.float64()), values)
     if types.is_boolean(kind) or types.is_integer(kind) or types.is_null(kind):
@@ -38,14 +39,54 @@ def plain_column(table: pa.Table, name: str) -> pa.ChunkedArray:
     )
 
 
-def float_column(table: pa.Table, name: str) -> Float[np.ndarray, "n"]:
-    """The column as finite float64, NaN where a value is missing."""
+def exact_column(table: pa.Table, name: str, null_values: Sequence[str] = ()) -> pa.ChunkedArray:
+    """The column as numbers that are what the table holds: integers, decimals or float64.
+
+    Booleans are 0 and 1. Texts are what they say, or missing if they are among `null_values`.
+
+    Raises:
+        TableError: for a text that is no number, a whole number of more than 76 digits, or another
+            type.
+    """
+    values = _stored(table, name)
+    if pa.types.is_decimal(values.type):
+        return values
     values = plain_column(table, name)
-    if is_text(values.type):
-        values = _parse(table, name, values)
-    elif pa.types.is_boolean(values.type):
-        values = values.cast(pa.uint8())
-    numbers = values.cast(pa.float64(), safe=False).to_numpy()
+    if pa.types.is_boolean(values.type):
+        return values.cast(pa.uint8())
+    if not is_text(values.type):
+        return values
+    values, point = without(values, null_values), point_of(table)
+    numbers = exact_numbers(values, point)
+    if numbers is None:
+        fine = are_numbers(values, point).fill_null(True)
+        row = pc.index(fine, False).as_py()
+        words = "numbers"
+        if row < 0:
+            row = pc.index(pc.greater(pc.utf8_length(values), 76), True).as_py()
+            words = "whole numbers of at most 76 digits"
+        got = f"{values[row].as_py():.80}"
+        raise TableError(f"column {name!r}: expected {words}, got {got!r} in {locate(table, row)}")
+    return numbers
+
+
+def without(texts: pa.ChunkedArray, null_values: Sequence[str]) -> pa.ChunkedArray:
+    """The texts with null for those that mean it."""
+    missing = pc.is_in(texts, value_set=pa.array(null_values, pa.string()))
+    return pc.if_else(missing, pa.scalar(None, pa.string()), texts)
+
+
+def float_column(
+    table: pa.Table, name: str, origin: int = 0, null_values: Sequence[str] = ()
+) -> Float[np.ndarray, "n"]:
+    """The column less `origin` as finite float64, NaN where a value is missing.
+
+    The difference is rounded once, as if it had been exact.
+
+    Raises:
+        TableError: see `exact_column`; and for an infinite value.
+    """
+    numbers = _less(exact_column(table, name, null_values), origin)
     infinite = np.isinf(numbers)
     if np.any(infinite):
         row = int(np.argmax(infinite))
@@ -55,18 +96,77 @@ def float_column(table: pa.Table, name: str) -> Float[np.ndarray, "n"]:
     return numbers
 
 
-def _parse(table: pa.Table, name: str, values: pa.ChunkedArray) -> pa.ChunkedArray:
-    trimmed = pc.utf8_trim_whitespace(values)
-    try:
-        return trimmed.cast(pa.float64())
-    except pa.ArrowInvalid as error:
-        for value in trimmed.unique().drop_null().to_pylist():
-            if not reads_as_number(value):
-                row = trimmed.index(value).as_py()
-                raise TableError(
-                    f"column {name!r}: expected numbers, got {value!r} in {locate(table, row)}"
-                ) from error
-        raise TableError(f"column {name!r}: expected numbers; {error}") from error
+def beyond_float64(values: pa.ChunkedArray) -> bool:
+    """Whether an exact column has numbers so large that float64 does not hold all such."""
+    if not is_exact(values.type) or values.null_count == len(values):
+        return False
+    ends = pc.min_max(values).as_py()
+    return max(abs(ends["min"]), abs(ends["max"])) > EXACT
+
+
+def origin_of(values: pa.ChunkedArray) -> int:
+    """What to take from an exact column: its first value, if some are beyond float64, else 0."""
+    return int(values.drop_null()[0].as_py()) if beyond_float64(values) else 0
+
+
+def check_told_apart(
+    table: pa.Table, name: str, origin: int = 0, null_values: Sequence[str] = ()
+) -> None:
+    """See that numbers that differ still do as float64, less the origin.
+
+    Raises:
+        TableError: naming two that do not.
+    """
+    values = exact_column(table, name, null_values)
+    if not (pa.types.is_decimal(values.type) or beyond_float64(values)):
+        return
+    distinct = values.unique().drop_null()
+    numbers = _less(pa.chunked_array([distinct]), origin)
+    order = np.argsort(numbers, kind="stable")
+    same = np.flatnonzero(np.diff(numbers[order]) == 0)
+    if len(same):
+        first, other = (distinct[int(order[i])] for i in (same[0], same[0] + 1))
+        row = locate(table, pc.index(values, other).as_py())
+        raise TableError(
+            f"column {name!r}: expected numbers that float64 tells apart, got {first} and {other}, "
+            f"the latter in {row}; subtract a number near them, name the column as one of codes "
+            "(categorical, --categorical) if it is that, or drop it"
+        )
+
+
+def check_labels(table: pa.Table, name: str) -> None:
+    """The same of decimals, which become float64 as labels and codes; whole numbers stay whole."""
+    if pa.types.is_decimal(_stored(table, name).type):
+        check_told_apart(table, name)
+
+
+def is_exact(kind: pa.DataType) -> bool:
+    """Whether a type is of numbers that float64 may not hold."""
+    return pa.types.is_integer(kind) or pa.types.is_decimal(kind)
+
+
+def _stored(table: pa.Table, name: str) -> pa.ChunkedArray:
+    values = table[name]
+    if pa.types.is_dictionary(values.type):
+        return values.cast(values.type.value_type)
+    return values
+
+
+def _nearest(decimals: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Decimals as float64, by way of texts: Arrow's own cast may round to the one beside."""
+    return decimals.cast(pa.string()).cast(pa.float64())
+
+
+def _less(values: pa.ChunkedArray, origin: int) -> Float[np.ndarray, "n"]:
+    if is_exact(values.type) and origin:
+        with decimal.localcontext(decimal.Context(prec=200)):
+            given = values.to_pylist()
+            return np.array([np.nan if v is None else float(v - origin) for v in given], float)
+    if pa.types.is_decimal(values.type):
+        values = _nearest(values)
+    numbers = values.cast(pa.float64(), safe=False).to_numpy()
+    rounded = float(origin)
+    return (numbers - rounded) - float(origin - int(rounded)) if origin else numbers
 
 
 def comparable_column(
@@ -114,12 +214,3 @@ def type_words(kind: pa.DataType) -> str:
     if pa.types.is_boolean(kind):
         return "booleans"
     return "numbers" if is_number(kind) else f"type {kind}"
-
-
-def reads_as_number(text: str) -> bool:
-    """Whether a text is a number written out."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

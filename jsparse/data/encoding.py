@@ -1,8 +1,12 @@
 """Tables to arrays: fix the encoding on the training table, apply it to any other.
 
-- Integers, floats and decimals are numbers. Texts, booleans and dictionary types are categories
-  and become one indicator column per category; one not seen in training becomes zeros in all of
-  them. Dates, times, binary and nested types are refused by name: what number a date should be is
+- Integers, floats and decimals are numbers; so is a column of texts all of which are numbers
+  (those that mean missing left aside), as it would be in a CSV file. Other texts, booleans and
+  dictionary types are categories and become one indicator column per category; one not seen in
+  training becomes zeros in all of them. Texts that only look like numbers or dates are refused.
+- Whole numbers and decimals that float64 does not hold, such as times in nanoseconds, are counted
+  from the column's first value. Two that even so become the same are refused.
+- Dates, times, binary and nested types are refused by name: what number a date should be is
   the user's knowledge.
 - A missing value (null, or NaN) is refused with its column and row; or, on request, a number is
   replaced by its column's median in the training table and a missing category becomes a category
@@ -18,18 +22,31 @@ from jaxtyping import Bool, Float, Shaped
 
 from ._arrow import pa, pc
 from .columns import (
+    check_labels,
+    check_told_apart,
     comparable_column,
+    exact_column,
     float_column,
     is_number,
     is_text,
+    origin_of,
     plain_column,
-    reads_as_number,
     type_words,
+    without,
 )
+from .numerals import are_numbers, look_like_numbers
 from .schema import CLASSIFICATION, REGRESSION
 from .schema import Column as Column
 from .schema import Schema as Schema
-from .tables import NULL_VALUES, TableError, check_names, listing, locate, source_of
+from .tables import (
+    NULL_VALUES,
+    TableError,
+    check_names,
+    listing,
+    locate,
+    point_of,
+    source_of,
+)
 
 _IMPUTE = "fill them in, leave those rows out, or ask for imputation (impute=True, --impute)"
 
@@ -41,34 +58,39 @@ class Encoded(NamedTuple):
         X: shape `n d`, in the order of `Schema.features`.
         unseen: column to number of rows whose category was not seen in training.
         imputed: column to number of rows whose missing value was filled in.
+        parsed: column to number of rows whose text was read as a number.
     """
 
     X: Float[np.ndarray, "n d"]
     unseen: dict[str, int]
     imputed: dict[str, int]
+    parsed: dict[str, int]
 
 
 def infer_task(table: pa.Table, target: str) -> tuple[str, str]:
     """The task a target column calls for, and the reason in words.
 
     Texts and booleans are classes; so are numbers of exactly two values, both whole (0/1, 1/2,
-    -1/+1). All other numbers are a regression target.
+    -1/+1). All other numbers are a regression target. Texts all of which are numbers count as
+    numbers.
 
     Raises:
         TableError: if there is no such column or it can be neither.
     """
     check_names(table, [target], "the target column")
     values = plain_column(table, target)
+    how = ""
     if is_text(values.type):
-        _refuse_numbers_as_text(
-            table, target, values, "should the values be classes, ask for the task classification"
-        )
-    if not is_number(values.type):
+        advice = "should the values be classes, ask for the task classification"
+        if not _is_numbers_as_text(table, target, values, (), advice):
+            return CLASSIFICATION, f"{target!r} holds texts"
+        values, how = exact_column(table, target), ", kept as text"
+    elif not is_number(values.type):
         return CLASSIFICATION, f"{target!r} holds {type_words(values.type)}"
     distinct = values.unique().drop_null().to_pylist()
     if len(distinct) == 2 and all(float(value).is_integer() for value in distinct):
-        return CLASSIFICATION, f"{target!r} holds two whole numbers"
-    return REGRESSION, f"{target!r} holds {len(distinct)} distinct numbers"
+        return CLASSIFICATION, f"{target!r} holds two whole numbers{how}"
+    return REGRESSION, f"{target!r} holds {len(distinct)} distinct numbers{how}"
 
 
 def fit_schema(
@@ -95,9 +117,10 @@ def fit_schema(
 
     Raises:
         TableError: for a column that is missing (the nearest names are given), of a type that
-            cannot be used, without values, with too many categories, or of text most of which
-            are numbers; a target that is missing somewhere, has one class only or does not suit
-            the task. Missing and infinite inputs are found by `encode`.
+            cannot be used, without values, with too many categories, of texts most of which are
+            numbers or look so, or of numbers that differ and do not as float64; a target that is
+            missing somewhere, has one class only or does not suit the task. Missing and infinite
+            inputs are found by `encode`.
     """
     if table.num_rows == 0:
         raise TableError("expected a table with at least one row; it has none")
@@ -123,7 +146,10 @@ def fit_schema(
         null_values=tuple(source_of(table).get("null_values", NULL_VALUES)),
     )
     y = encode_target(schema, table)
+    if task == REGRESSION:
+        check_told_apart(table, target)
     if task == CLASSIFICATION:
+        check_labels(table, target)
         classes = np.unique(y).tolist()
         if len(classes) < 2:
             raise TableError(
@@ -153,13 +179,15 @@ def encode(schema: Schema, table: pa.Table, dtype: str = "float64") -> Encoded:
     """
     check_names(table, [column.name for column in schema.columns], "the columns")
     X = np.zeros((table.num_rows, len(schema.features)), dtype)
-    unseen, imputed, first = {}, {}, {}
+    unseen, imputed, parsed, first = {}, {}, {}, {}
     at = 0
     for column in schema.columns:
         name, width = column.name, len(column.features)
         if column.categories is None:
-            values = float_column(table, name)
+            values = float_column(table, name, column.origin, schema.null_values)
             missing = np.isnan(values)
+            if is_text(plain_column(table, name).type):
+                parsed[name] = int(np.sum(~missing))
             if schema.impute and column.fill is not None:
                 values = np.where(missing, column.fill, values)
             with np.errstate(over="ignore"):
@@ -191,7 +219,7 @@ def encode(schema: Schema, table: pa.Table, dtype: str = "float64") -> Encoded:
         ]
         more = f"; and {len(first) - 5} more columns" if len(first) > 5 else ""
         raise TableError(f"missing values: {'; '.join(places)}{more}: {_IMPUTE}")
-    return Encoded(X, unseen, imputed)
+    return Encoded(X, unseen, imputed, parsed)
 
 
 def encode_target(schema: Schema, table: pa.Table) -> Shaped[np.ndarray, "n"]:
@@ -220,19 +248,22 @@ def _fit_column(
     table: pa.Table, name: str, impute: bool, is_code: bool, max_categories: int
 ) -> Column:
     values = plain_column(table, name)
+    null_values = tuple(source_of(table).get("null_values", NULL_VALUES))
     if values.null_count == len(values):
         raise TableError(f"column {name!r}: expected values, but all are missing; drop the column")
-    if is_number(values.type) and not is_code:
-        fill = float(np.median(values.drop_null().to_numpy())) if impute else None
-        return Column(name, None, fill)
+    advice = "should the values be codes, name the column as categorical (--categorical)"
+    numeric = is_number(values.type)
+    if is_text(values.type) and not is_code:
+        numeric = _is_numbers_as_text(table, name, values, null_values, advice)
+    if numeric and not is_code:
+        origin = origin_of(exact_column(table, name, null_values))
+        check_told_apart(table, name, origin, null_values)
+        fill = None
+        if impute:
+            fill = float(np.nanmedian(float_column(table, name, origin, null_values)))
+        return Column(name, None, fill, origin)
+    check_labels(table, name)
     distinct = values.unique().drop_null()
-    if not is_code and is_text(values.type):
-        _refuse_numbers_as_text(
-            table,
-            name,
-            values,
-            "should the numbers be codes, name the column as categorical (--categorical)",
-        )
     if len(distinct) > max_categories:
         raise TableError(
             f"column {name!r}: expected at most {max_categories} categories, got {len(distinct)} "
@@ -243,19 +274,34 @@ def _fit_column(
     return Column(name, (*sorted(distinct.to_pylist()), *missing), None)
 
 
-def _refuse_numbers_as_text(
-    table: pa.Table, name: str, values: pa.ChunkedArray, advice: str
-) -> None:
-    """A stray "?" must not turn a column of numbers into categories in silence."""
-    distinct = values.unique().drop_null().to_pylist()
-    others = [value for value in distinct if not reads_as_number(value)]
-    if others and 2 * len(others) < len(distinct):
+def _is_numbers_as_text(
+    table: pa.Table,
+    name: str,
+    values: pa.ChunkedArray,
+    null_values: Sequence[str],
+    advice: str,
+) -> bool:
+    """Whether all texts are numbers, but for those that mean missing.
+
+    Neither a stray "?" nor decimal commas may turn numbers into categories in silence.
+    """
+    present = without(values, null_values)
+    distinct = present.unique().drop_null()
+    if not len(distinct):
+        return False
+    numbers = are_numbers(distinct, point_of(table)).to_numpy(zero_copy_only=False)
+    if numbers.all():
+        return True
+    others = distinct.filter(pa.array(~numbers))
+    alike = pc.sum(look_like_numbers(others)).as_py() + int(numbers.sum())
+    if 2 * alike > len(distinct):
         row = min(values.index(value).as_py() for value in others[:10])
         raise TableError(
-            f"column {name!r}: expected numbers, as most of its values are, or texts; got "
-            f"{values[row].as_py()!r} in {locate(table, row)}; should that mean a missing value, "
-            f"add it to null_values (--missing); {advice}"
+            f"column {name!r}: expected numbers (such as -12.5 or 1e3), as most of its values are "
+            f"or look like, or texts; got {values[row].as_py()!r} in {locate(table, row)}; should "
+            f"that mean a missing value, add it to null_values (--missing); {advice}"
         )
+    return False
 
 
 def _refuse_missing_target(table: pa.Table, name: str, missing: Bool[np.ndarray, "n"]) -> None:

@@ -60,6 +60,11 @@ class Schema(NamedTuple):
         """Names of the encoded columns, `d` of them."""
         return tuple(name for column in self.columns for name in column.features)
 
+    @property
+    def with_origin(self) -> tuple[str, ...]:
+        """Names of the columns whose whole numbers float64 does not hold."""
+        return tuple(column.name for column in self.columns if column.origin)
+
     def to_json(self) -> dict[str, Any]:
         """The schema as dicts, lists, strings, numbers and booleans."""
         parts = self._asdict()

@@ -2,14 +2,23 @@
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from ._arrow import pa, pa_csv, pa_dataset, pa_parquet, pc
-from .columns import is_number, plain_column
+from .columns import (
+    beyond_float64,
+    check_told_apart,
+    exact_column,
+    is_exact,
+    is_number,
+    plain_column,
+)
 from .encoding import encode, encode_target, fit_schema, infer_task
+from .numerals import EXACT
 from .schema import REGRESSION, Schema
 from .streams import BATCH_ROWS, Batch
 from .tables import (
@@ -18,11 +27,15 @@ from .tables import (
     check_names,
     check_start,
     column_types,
+    csv_options,
     delimiter_of,
+    exactly,
     has_decimal_commas,
+    is_doubtful,
     listing,
     locate,
     note_rows,
+    read_again,
 )
 
 SAMPLE_ROWS = 65536  # for the medians that fill missing values in
@@ -61,7 +74,7 @@ class TableFile:
         if null_values is None:
             null_values = NULL_VALUES if schema is None else schema.null_values
         self.schema, self.null_values, self.batch_rows = schema, null_values, batch_rows
-        self.keep, self.drop = keep, drop
+        self.keep, self.drop, self.point = keep, drop, "."
         self.parquet = self.path.is_dir() or self._is_parquet()
 
     def __iter__(self) -> Iterator[pa.Table]:
@@ -77,7 +90,9 @@ class TableFile:
             for batch in self._batches():
                 for start in range(0, batch.num_rows, self.batch_rows):
                     part = pa.Table.from_batches([batch.slice(start, self.batch_rows)])
-                    yield note_rows(part, first=first)
+                    yield note_rows(
+                        part, null_values=self.null_values, point=self.point, first=first
+                    )
                     first += part.num_rows
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise TableError(f"{self.name}: unreadable after row {first}: {error}") from error
@@ -104,9 +119,12 @@ class TableFile:
                         table = pa.Table.from_batches([batch]).select(names)
                         yield from table.cast(data.schema).to_batches()
         else:
-            header, delimiter, point, types = self._layout()
+            header, delimiter, self.point, types = self._layout()
+            origins = () if self.schema is None else self.schema.with_origin
             try:
-                yield from self._open(delimiter, point, types)
+                for batch in self._open(delimiter, self.point, types):
+                    table = exactly(pa.Table.from_batches([batch]), origins, self.point)
+                    yield from table.combine_chunks().to_batches()
             except pa.ArrowInvalid as error:
                 raise pa.ArrowInvalid(self._named(str(error), header)) from error
 
@@ -194,13 +212,50 @@ class TableFile:
         if self.schema is not None:
             told = column_types(self.schema)
         types = {}
-        for name in names:
-            kind, known = reader.schema.field(name).type, told[name]
+        for name, kind in self._kinds(reader.schema, shown, delimiter, point, names).items():
+            known = told[name]
             text = self.schema is not None and known == pa.string()
             numbers = is_number(kind) and is_number(known)
+            if (
+                numbers
+                and self.schema is None
+                and shown is not None
+                and beyond_float64(shown[name])
+            ):
+                numbers = False  # these stay whole
             # What is plainly of another kind is refused, with better words, where it is used.
             types[name] = known if pa.types.is_null(kind) or text or numbers else kind
         return header, delimiter, point, types
+
+    def _kinds(
+        self,
+        found: pa.Schema,
+        shown: pa.Table | None,
+        delimiter: str,
+        point: str,
+        names: list[str],
+    ) -> dict[str, pa.DataType]:
+        """The types of columns by the first rows, seen again where Arrow may have misread them."""
+        kinds = {name: found.field(name).type for name in names}
+        doubtful = [n for n in names if shown is not None and is_doubtful(shown[n])]
+        if not doubtful:
+            return kinds
+        texts = self._open(delimiter, point, dict.fromkeys(doubtful, pa.string()))
+        again = pa.Table.from_batches([texts.read_next_batch()])
+        for name in doubtful:
+            exact = read_again(again[name])
+            if exact is None:
+                continue
+            kinds[name] = exact.type
+            if not (pa.types.is_integer(exact.type) or pa.types.is_string(exact.type)):
+                if self.schema is None and name not in self.keep:
+                    raise TableError(
+                        f"{self.name}: column {name!r}: expected whole numbers of at most 64 bits "
+                        "where a file is read in batches; drop the column, or name it as one of "
+                        "codes (categorical, --categorical)"
+                    )
+                kinds[name] = pa.string()
+        return kinds
 
     def _open(
         self, delimiter: str, point: str, types: dict[str, pa.DataType]
@@ -209,12 +264,8 @@ class TableFile:
             self.path,
             read_options=pa_csv.ReadOptions(block_size=1 << 24),
             parse_options=pa_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-            convert_options=pa_csv.ConvertOptions(
-                null_values=list(self.null_values),
-                strings_can_be_null=True,
-                column_types=types,
-                include_columns=list(types),
-                decimal_point=point,
+            convert_options=csv_options(
+                self.null_values, types, point, include_columns=list(types)
             ),
         )
 
@@ -230,7 +281,9 @@ class TableStream:
 
     def __init__(self, file: TableFile, schema: Schema, dtype: str = "float64") -> None:
         self.file, self.schema, self.dtype = file, schema, dtype
-        self.imputed: dict[str, int] = {}  # missing values filled in by the last pass, by column
+        # Missing values filled in and texts read as numbers by the last pass, by column.
+        self.imputed: dict[str, int] = {}
+        self.parsed: dict[str, int] = {}
 
     def __iter__(self) -> Iterator[Batch]:
         """The batches, from the first row.
@@ -238,13 +291,13 @@ class TableStream:
         Raises:
             TableError: as `encode`; rows are counted from the start of the file.
         """
-        imputed: dict[str, int] = {}
+        imputed, parsed = Counter[str](), Counter[str]()
         for table in self.file:
             encoded = encode(self.schema, table, dtype=self.dtype)
-            for name, count in encoded.imputed.items():
-                imputed[name] = imputed.get(name, 0) + count
+            imputed.update(encoded.imputed)
+            parsed.update(encoded.parsed)
             yield Batch(encoded.X, encode_target(self.schema, table))
-        self.imputed = imputed
+        self.imputed, self.parsed = dict(imputed), dict(parsed)
 
 
 def stream_schema(
@@ -266,6 +319,7 @@ def stream_schema(
     """
     rng = np.random.default_rng(0)
     seen: dict[str, set] = {}
+    firsts: dict[str, int] = {}  # of the numbers that float64 may not hold
     shown: list[tuple[pa.Table, np.ndarray]] = []  # with the numbers of the rows
     sample: list[tuple[pa.Table, np.ndarray, np.ndarray]] = []  # and their lottery numbers
     first = 0
@@ -285,6 +339,8 @@ def stream_schema(
             counted = name in (target, *categorical) or not is_number(column.type)
             known = seen.setdefault(name, set())
             rows |= _new_rows(column, known, max_categories + 1 if counted else 0)
+            if is_number(column.type) and name not in categorical:
+                rows |= _large_rows(table, name, known, firsts, target)
         if rows:
             shown.append((table.take(sorted(rows)), first + np.array(sorted(rows))))
         here = table.num_rows
@@ -296,7 +352,9 @@ def stream_schema(
     parts = [*shown, *([_drawn(sample)[:2]] if sample else [])]
     numbers, once = np.unique(np.concatenate([rows for _, rows in parts]), return_index=True)
     table = pa.concat_tables([part for part, _ in parts], promote_options="default").take(once)
-    table = note_rows(table, numbers=numbers.tolist())
+    table = note_rows(
+        table, null_values=file.null_values, point=file.point, numbers=numbers.tolist()
+    )
     inferred, reason = infer_task(table, target)
     schema = fit_schema(
         table,
@@ -306,7 +364,6 @@ def stream_schema(
         categorical=categorical,
         max_categories=max_categories,
     )
-    schema = schema._replace(null_values=tuple(file.null_values))
     if task is not None:
         reason = "as asked"
     elif inferred == REGRESSION:  # not all of which have been kept
@@ -329,6 +386,26 @@ def _new_rows(column: pa.ChunkedArray, known: set, most: int) -> set[int]:
         known.add("some")
         rows.add(pc.index(column.is_valid(), True).as_py())
     return rows
+
+
+def _large_rows(
+    table: pa.Table, name: str, known: set, firsts: dict[str, int], target: str
+) -> set[int]:
+    """The first row of a column with a number that float64 does not hold, if there is one.
+
+    Raises:
+        TableError: if two numbers of these rows are not told apart, see `check_told_apart`.
+    """
+    exact = exact_column(table, name)
+    if not is_exact(exact.type) or exact.null_count == len(exact):
+        return set()
+    first = firsts.setdefault(name, int(exact.drop_null()[0].as_py()))
+    check_told_apart(table, name, 0 if name == target else first)
+    if "large" in known or not beyond_float64(exact):
+        return set()
+    known.add("large")
+    values = exact.to_pylist()
+    return {next(i for i, v in enumerate(values) if v is not None and abs(v) > EXACT)}
 
 
 def _drawn(

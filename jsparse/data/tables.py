@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ._arrow import pa, pa_csv, pa_parquet, pc
+from .numerals import EXACT, are_hexadecimal, exact_numbers
 from .schema import Schema, Value
 
 NULL_VALUES = (
@@ -38,6 +39,8 @@ _NOT_TABLES = {
     b"\x89HDF": "an HDF5 file; save it as Parquet",
 }
 
+_COMPRESSED = (b"\x1f\x8b", b"BZh", b"\x28\xb5\x2f\xfd")
+
 
 class TableError(ValueError):
     """A table is not what was expected; the message names the file, column or row."""
@@ -54,7 +57,7 @@ def read_table(
     Parquet is known by its first bytes; anything else is read as CSV in UTF-8 with a header line,
     compressed or not (`.gz`, `.bz2`). The delimiter is the comma, or the semicolon, tab or bar if
     the header holds that and no comma; then numbers may have decimal commas. Quoted cells may hold
-    line ends; blank lines are skipped.
+    line ends; blank lines are skipped. Whole numbers are read exactly up to 76 digits.
 
     Args:
         path: the file.
@@ -74,7 +77,7 @@ def read_table(
         raise TableError(f"{name}: expected a CSV or Parquet file; {what}")
     if null_values is None:
         null_values = NULL_VALUES if schema is None else schema.null_values
-    kind, delimiter = "Parquet", ""
+    kind, delimiter, point = "Parquet", "", "."
     try:
         with path.open("rb") as file:
             start = file.read(8)
@@ -82,13 +85,15 @@ def read_table(
         if start.startswith(b"PAR1") or path.suffix in (".parquet", ".pq"):
             # Not read_table, which takes a part of the path "a=1/" for a column.
             table = pa_parquet.ParquetFile(path).read()
+            table.validate(full=True)  # texts may be anything but UTF-8
         else:
             kind = "CSV"
             delimiter = delimiter_of(path)
             # Of other types what the cells hold is told better by their own.
             types = {} if schema is None else column_types(schema)
             texts = {name: kind for name, kind in types.items() if kind == pa.string()}
-            table = _read_csv(path, delimiter, null_values, texts)
+            table, point = _read_csv(path, delimiter, null_values, texts)
+            table = exactly(table, () if schema is None else schema.with_origin, point)
         names = list(table.column_names)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = "it is not text in UTF-8" if isinstance(error, UnicodeDecodeError) else error
@@ -104,6 +109,7 @@ def read_table(
         "path": os.fspath(path),
         "rows": table.num_rows,
         "delimiter": delimiter,
+        "point": point,
         "null_values": list(null_values),
     }
     metadata = {**(table.schema.metadata or {}), _SOURCE: json.dumps(source).encode()}
@@ -111,9 +117,14 @@ def read_table(
 
 
 def source_of(table: pa.Table) -> dict[str, Any]:
-    """What `read_table` noted: path, rows, delimiter ("" for Parquet), null_values; else empty."""
+    """What `read_table` noted: path, rows, delimiter ("" for Parquet), point, null_values."""
     noted = (table.schema.metadata or {}).get(_SOURCE)
     return json.loads(noted) if noted else {}
+
+
+def point_of(table: pa.Table) -> str:
+    """The decimal point of the texts of a table."""
+    return source_of(table).get("point", ".")
 
 
 def locate(table: pa.Table, row: int) -> str:
@@ -141,9 +152,17 @@ def locate(table: pa.Table, row: int) -> str:
     return words
 
 
-def note_rows(table: pa.Table, *, first: int = 0, numbers: Sequence[int] = ()) -> pa.Table:
+def note_rows(
+    table: pa.Table,
+    *,
+    null_values: Sequence[str],
+    point: str = ".",
+    first: int = 0,
+    numbers: Sequence[int] = (),
+) -> pa.Table:
     """Note which rows of a file these are, those from `first` on or as numbered, for `locate`."""
-    noted = {"numbers": list(numbers)} if numbers else {"first": first}
+    noted: dict[str, Any] = {"numbers": list(numbers)} if numbers else {"first": first}
+    noted |= {"null_values": list(null_values), "point": point}
     return table.replace_schema_metadata({_SOURCE: json.dumps(noted).encode()})
 
 
@@ -197,6 +216,11 @@ def check_start(start: bytes, name: str) -> None:
     for magic, what in _NOT_TABLES.items():
         if start.startswith(magic):
             raise TableError(f"{name}: expected a CSV or Parquet file; it is {what}")
+    if b"\0" in start and not start.startswith((b"PAR1", *_COMPRESSED)):
+        raise TableError(
+            f"{name}: expected a CSV or Parquet file; it is text in UTF-16 or UTF-32, to be saved "
+            "as UTF-8, or no text"
+        )
 
 
 def _open_text(path: Path) -> io.TextIOWrapper:
@@ -215,37 +239,110 @@ def delimiter_of(path: Path) -> str:
     return most if others[most] and "," not in header else ","
 
 
+def csv_options(
+    null_values: Sequence[str], types: dict[str, pa.DataType], point: str, **others: Any
+) -> pa_csv.ConvertOptions:
+    """How the cells of a CSV file are read."""
+    return pa_csv.ConvertOptions(
+        null_values=list(null_values),
+        strings_can_be_null=True,
+        column_types=types,
+        decimal_point=point,
+        # And not 1 and 0, by which a column of 1 and "true" would be one of booleans.
+        true_values=["true", "True", "TRUE"],
+        false_values=["false", "False", "FALSE"],
+        **others,
+    )
+
+
 def _read_csv(
     path: Path, delimiter: str, null_values: Sequence[str], types: dict[str, pa.DataType]
-) -> pa.Table:
-    def read(threads: bool, point: str = ".") -> pa.Table:
+) -> tuple[pa.Table, str]:
+    """The table, and the decimal point of its numbers."""
+
+    def read(threads: bool, point: str = ".", **others: Any) -> pa.Table:
         return pa_csv.read_csv(
             path,
             read_options=pa_csv.ReadOptions(use_threads=threads),
             parse_options=pa_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-            convert_options=pa_csv.ConvertOptions(
-                null_values=list(null_values),
-                strings_can_be_null=True,
-                column_types=types,
-                decimal_point=point,
-            ),
+            convert_options=csv_options(null_values, {**types, **others}, point),
         )
 
     try:
-        table = read(threads=True)
+        table, point = read(threads=True), "."
         if delimiter != "," and has_decimal_commas(table):
-            table = read(threads=True, point=",")
-        return table
+            table, point = read(threads=True, point=","), ","
     except pa.ArrowInvalid:
-        return read(threads=False)  # the same failure, but it names the row
+        read(threads=False)  # the same failure, but it names the row
+        raise
+    names = table.column_names
+    doubtful = [n for n in names if names.count(n) == 1 and is_doubtful(table[n])]
+    if any(pa.types.is_integer(table[n].type) for n in doubtful) and not _holds_0x(path):
+        doubtful = [n for n in doubtful if not pa.types.is_integer(table[n].type)]
+    if doubtful:
+        again = read(threads=True, point=point, **dict.fromkeys(doubtful, pa.string()))
+        for name in doubtful:
+            exact = read_again(again[name])
+            if exact is not None:
+                table = table.set_column(names.index(name), name, exact)
+    return table, point
+
+
+def is_doubtful(column: pa.ChunkedArray) -> bool:
+    """Whether Arrow may have read numbers as others than the cells of a CSV file say.
+
+    It reads 0x1F as 31, and whole numbers of more than 64 bits as the nearest float64.
+    """
+    if pa.types.is_integer(column.type):
+        return True
+    if not pa.types.is_floating(column.type):
+        return False
+    most = pc.max(pc.abs(column), skip_nulls=True).as_py()
+    return most is not None and most >= EXACT
+
+
+def read_again(texts: pa.ChunkedArray) -> pa.ChunkedArray | None:
+    """What the cells of a doubtful column are, as texts: other texts, or whole numbers, exactly.
+
+    None if they are what they were taken for.
+    """
+    if pc.any(are_hexadecimal(texts), min_count=0).as_py():
+        return texts
+    exact = exact_numbers(texts)
+    if exact is None:
+        whole = pc.match_substring_regex(texts, r"^\s*[-+]?[0-9]+\s*$")
+        return texts if pc.all(whole, min_count=0).as_py() else None
+    return None if pa.types.is_floating(exact.type) else exact
+
+
+def exactly(table: pa.Table, names: Iterable[str], point: str) -> pa.Table:
+    """The table with those of these columns that are texts, and numbers, as numbers."""
+    for name in {*names} & {*table.column_names}:
+        text = pa.types.is_string(table[name].type)
+        exact = exact_numbers(table[name], point) if text else None
+        if exact is not None:
+            table = table.set_column(table.column_names.index(name), name, exact)
+    return table
+
+
+def _holds_0x(path: Path) -> bool:
+    with pa.input_stream(path) as file:
+        before = b""
+        while piece := file.read(1 << 20):
+            if b"0x" in (before + piece).lower():
+                return True
+            before = piece[-1:]
+    return False
 
 
 def has_decimal_commas(table: pa.Table) -> bool:
-    """Whether some column of text is numbers such as 1,5 for the most part."""
+    """Whether most texts of some column are numbers such as 1,5, not counting whole numbers."""
     for column in table.columns:
         if pa.types.is_string(column.type) and len(column) > column.null_count:
-            commas = pc.match_substring_regex(column, r"^\s*[-+]?\d+,\d+\s*$")
-            if pc.mean(commas.cast(pa.uint8())).as_py() > 0.5:
+            whole = pc.match_substring_regex(column, r"^\s*[-+]?\d+\s*$")
+            others = column.filter(pc.invert(whole).fill_null(False))
+            commas = pc.match_substring_regex(others, r"^\s*[-+]?\d*,\d+([eE][-+]?\d+)?\s*$")
+            if (pc.mean(commas.cast(pa.uint8())).as_py() or 0) > 0.5:
                 return True
     return False
 
@@ -253,10 +350,11 @@ def has_decimal_commas(table: pa.Table) -> bool:
 def column_types(schema: Schema) -> dict[str, pa.DataType]:
     """For each column a type that holds every value of training."""
     known = {column.name: column.categories for column in schema.columns}
-    return {
+    types = {
         name: _type_of(values or ())
         for name, values in {**known, schema.target: schema.classes}.items()
     }
+    return {**types, **dict.fromkeys(schema.with_origin, pa.string())}
 
 
 def _type_of(values: Sequence[Value]) -> pa.DataType:

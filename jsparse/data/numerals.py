@@ -1,0 +1,77 @@
+"""Texts that are numbers: which are, what they are exactly, and which only look like numbers."""
+
+from ._arrow import pa, pc
+
+_NUMBER = r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
+_WHOLE = r"[-+]?[0-9]+"
+# Groups of thousands, decimal commas, units, dates and times of day.
+_OTHER_NOTATION = (
+    r"[-+]?[$€£¥]?\s?(?:[0-9]{1,3}(?:[.,'_\s][0-9]{3})+(?:[.,][0-9]+)?|[0-9]+[.,]?[0-9]*)"
+    r"(?:[eE][-+]?[0-9]+)?\s?[%$€£¥]?"
+    r"|[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[T ].*)?|[0-9]{1,2}[./][0-9]{1,2}[./][0-9]{4}"
+    r"|[0-9]{1,2}:[0-9]{2}(?::[0-9]{2}.*)?"
+)
+_HEXADECIMAL = r"[-+]?0[xX].*"
+EXACT = 2**53  # up to which float64 holds every whole number
+
+
+def are_numbers(texts: pa.Array | pa.ChunkedArray, point: str = ".") -> pa.Array | pa.ChunkedArray:
+    """Of each text whether it is a number written out, with this decimal point.
+
+    Where that is the comma, all may have a point instead, if in some it cannot mark thousands.
+    """
+    trimmed, point = pc.utf8_trim_whitespace(texts), _own_point(texts, point)
+    found = _match(pc.replace_substring(trimmed, point, "."), _NUMBER)
+    return found if point == "." else pc.and_(found, pc.invert(pc.match_substring(trimmed, ".")))
+
+
+def look_like_numbers(texts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Of each text whether it is a number or a date in one of many notations."""
+    return _match(pc.utf8_trim_whitespace(texts), _OTHER_NOTATION)
+
+
+def are_hexadecimal(texts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Of each text whether it is such as 0x1F, which Arrow takes for a number."""
+    return _match(pc.utf8_trim_whitespace(texts), _HEXADECIMAL)
+
+
+def exact_numbers(texts: pa.ChunkedArray, point: str = ".") -> pa.ChunkedArray | None:
+    """Texts as int64, uint64, decimals or float64, of which whole numbers lose no digit.
+
+    None if some text is no number, or they are whole numbers of more than 76 digits.
+    """
+    if not _all(are_numbers(texts, point)):
+        return None
+    plain = pc.utf8_trim_whitespace(texts)
+    plain = pc.replace_substring(plain, _own_point(texts, point), ".")
+    plain = pc.replace_substring_regex(plain, r"^\+", "")
+    if not _all(_match(plain, _WHOLE)):
+        return plain.cast(pa.float64())
+    digits = pc.utf8_length(pc.replace_substring_regex(plain, r"^-?0*", ""))
+    most = pc.max(digits).as_py() or 0
+    for kind in (pa.int64(), pa.uint64()):
+        try:
+            return plain.cast(kind)
+        except pa.ArrowInvalid:  # too large for this one
+            continue
+    # Arrow does not notice when a decimal has too many digits.
+    for kind, holds in ((pa.decimal128(38, 0), 38), (pa.decimal256(76, 0), 76)):
+        if most <= holds:
+            return plain.cast(kind)
+    return None
+
+
+def _own_point(texts: pa.Array | pa.ChunkedArray, point: str) -> str:
+    commas = pc.any(pc.match_substring(texts, ","), min_count=0).as_py()
+    points = pc.match_substring(texts, ".")
+    thousands = _match(pc.utf8_trim_whitespace(texts), r"[-+]?[1-9][0-9]{0,2}(?:\.[0-9]{3})+")
+    decimals = pc.any(pc.and_(points, pc.invert(thousands)), min_count=0).as_py()
+    return "." if point == "." or (decimals and not commas) else point
+
+
+def _match(texts: pa.Array | pa.ChunkedArray, pattern: str) -> pa.Array | pa.ChunkedArray:
+    return pc.match_substring_regex(texts, f"^(?:{pattern})$")
+
+
+def _all(found: pa.Array | pa.ChunkedArray) -> bool:
+    return pc.all(found, min_count=0).as_py()
