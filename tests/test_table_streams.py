@@ -228,6 +228,8 @@ def test_predictions_of_a_stream_are_those_of_the_whole_file(kind, tmp_path, cap
     assert "column 'town': 5 rows of unseen category" in told
     assert "misclassification on 500 rows" in told
     assert main(["predict", str(model), str(streamed), "--out", str(other), "--stream"]) == 0
+    if kind == "csv":  # in which all is text
+        told = told.replace("jsparse: column 'code': 500 texts read as numbers\n", "")
     assert capsys.readouterr().err == told
     labels, values = zip(*(r.split(",") for r in one.read_text().split()), strict=True)
     labels_2, values_2 = zip(*(r.split(",") for r in other.read_text().split()), strict=True)

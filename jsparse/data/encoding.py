@@ -42,6 +42,7 @@ from .tables import (
     NULL_VALUES,
     TableError,
     check_names,
+    is_csv,
     listing,
     locate,
     point_of,
@@ -58,7 +59,7 @@ class Encoded(NamedTuple):
         X: shape `n d`, in the order of `Schema.features`.
         unseen: column to number of rows whose category was not seen in training.
         imputed: column to number of rows whose missing value was filled in.
-        parsed: column to number of rows whose text was read as a number.
+        parsed: column to number of rows whose text was read as a number, in files but CSV.
     """
 
     X: Float[np.ndarray, "n d"]
@@ -186,7 +187,7 @@ def encode(schema: Schema, table: pa.Table, dtype: str = "float64") -> Encoded:
         if column.categories is None:
             values = float_column(table, name, column.origin, schema.null_values)
             missing = np.isnan(values)
-            if is_text(plain_column(table, name).type):
+            if is_text(plain_column(table, name).type) and not is_csv(table):
                 parsed[name] = int(np.sum(~missing))
             if schema.impute and column.fill is not None:
                 values = np.where(missing, column.fill, values)

@@ -74,7 +74,8 @@ class TableFile:
         if null_values is None:
             null_values = NULL_VALUES if schema is None else schema.null_values
         self.schema, self.null_values, self.batch_rows = schema, null_values, batch_rows
-        self.keep, self.drop, self.point = keep, drop, "."
+        self.point: str | None  # of the numbers of a CSV file, once it is known
+        self.keep, self.drop, self.point = keep, drop, None
         self.parquet = self.path.is_dir() or self._is_parquet()
 
     def __iter__(self) -> Iterator[pa.Table]:
@@ -119,11 +120,12 @@ class TableFile:
                         table = pa.Table.from_batches([batch]).select(names)
                         yield from table.cast(data.schema).to_batches()
         else:
-            header, delimiter, self.point, types = self._layout()
+            header, delimiter, point, types = self._layout()
+            self.point = point
             origins = () if self.schema is None else self.schema.with_origin
             try:
-                for batch in self._open(delimiter, self.point, types):
-                    table = exactly(pa.Table.from_batches([batch]), origins, self.point)
+                for batch in self._open(delimiter, point, types):
+                    table = exactly(pa.Table.from_batches([batch]), origins, point)
                     yield from table.combine_chunks().to_batches()
             except pa.ArrowInvalid as error:
                 raise pa.ArrowInvalid(self._named(str(error), header)) from error

@@ -77,7 +77,7 @@ def read_table(
         raise TableError(f"{name}: expected a CSV or Parquet file; {what}")
     if null_values is None:
         null_values = NULL_VALUES if schema is None else schema.null_values
-    kind, delimiter, point = "Parquet", "", "."
+    kind, delimiter, point = "Parquet", "", None
     try:
         with path.open("rb") as file:
             start = file.read(8)
@@ -117,14 +117,19 @@ def read_table(
 
 
 def source_of(table: pa.Table) -> dict[str, Any]:
-    """What `read_table` noted: path, rows, delimiter ("" for Parquet), point, null_values."""
+    """What `read_table` noted: path, rows, delimiter, point (of CSV files), null_values."""
     noted = (table.schema.metadata or {}).get(_SOURCE)
     return json.loads(noted) if noted else {}
 
 
 def point_of(table: pa.Table) -> str:
     """The decimal point of the texts of a table."""
-    return source_of(table).get("point", ".")
+    return source_of(table).get("point") or "."
+
+
+def is_csv(table: pa.Table) -> bool:
+    """Whether a table was read from a CSV file, in which all is text."""
+    return source_of(table).get("point") is not None
 
 
 def locate(table: pa.Table, row: int) -> str:
@@ -156,7 +161,7 @@ def note_rows(
     table: pa.Table,
     *,
     null_values: Sequence[str],
-    point: str = ".",
+    point: str | None = None,
     first: int = 0,
     numbers: Sequence[int] = (),
 ) -> pa.Table:
