@@ -184,7 +184,7 @@ def changed_document(draw, document):
     """The document with one place changed."""
     places = nodes(document)[1:]
     if not places:
-        return draw(odd)
+        return copy.deepcopy(draw(odd))
     place = draw(st.sampled_from(places))
     parent, key = value_at(document, place[:-1]), place[-1]
     how = draw(st.sampled_from(["replace", "transplant", "delete", "insert", "nest"]))
@@ -193,13 +193,15 @@ def changed_document(draw, document):
     elif how == "transplant":
         parent[key] = copy.deepcopy(value_at(document, draw(st.sampled_from(places))))
     elif how == "nest":
-        parent[key] = draw(st.sampled_from([[parent[key]], {"kernel": parent[key]}]))
+        parent[key] = draw(st.sampled_from([lambda x: [x], lambda x: {"kernel": x}]))(parent[key])
     elif how == "insert" and isinstance(parent, list):
-        parent.insert(key, draw(odd))
+        parent.insert(key, copy.deepcopy(draw(odd)))
     elif how == "insert":
-        parent[draw(st.sampled_from(["x", "value", "tensor", "kernel", "origin"]))] = draw(odd)
+        parent[draw(st.sampled_from(["x", "value", "tensor", "kernel", "origin"]))] = copy.deepcopy(
+            draw(odd)
+        )
     else:
-        parent[key] = draw(odd)
+        parent[key] = copy.deepcopy(draw(odd))
     return document
 
 

@@ -410,3 +410,26 @@ def test_a_target_whose_first_values_are_whole(tmp_path, capsys, monkeypatch):
     capsys.readouterr()
     assert main(["predict", model, str(large), "--stream"]) == 0
     assert "mean squared error on 200 rows" in capsys.readouterr().err
+
+
+def test_whole_numbers_beyond_float64_in_batches(tmp_path):
+    path, n = tmp_path / "t.csv", 200
+    x = 2**60 + np.arange(n)
+    padded = pa.table({"x": x, "y": np.arange(n) / 3, "text": ["a" * 100_000] * n})
+    pyarrow.csv.write_csv(padded, path, pyarrow.csv.WriteOptions(quoting_style="none"))
+    file = TableFile(path, drop=["text"], batch_rows=30)
+    schema, *_ = stream_schema(file, "y")
+    X = np.concatenate([batch.X for batch in TableStream(file, schema)])
+    np.testing.assert_array_equal(X[:, 0], np.arange(n))
+    assert schema.columns[0].origin == 2**60
+    # What comes after the rows by which the types are told.
+    late = replaced(padded, "x", lambda i, v: i if i < 190 else v)
+    pyarrow.csv.write_csv(late, path, pyarrow.csv.WriteOptions(quoting_style="none"))
+    with pytest.raises(
+        TableError, match=r"'x': expected whole numbers of at most 9007199254740992"
+    ):
+        stream_schema(TableFile(path, drop=["text"]), "y")
+    # As Parquet, rows that are not told apart are refused as well.
+    pq.write_table(pa.table({"x": [0, 2**60, 2**60 + 1], "y": [1.5, 2.5, 3.5]}), tmp_path / "p")
+    with pytest.raises(TableError, match="'x': expected numbers that float64 tells apart"):
+        stream_schema(TableFile(tmp_path / "p"), "y")

@@ -120,12 +120,19 @@ class TableFile:
                         table = pa.Table.from_batches([batch]).select(names)
                         yield from table.cast(data.schema).to_batches()
         else:
-            header, delimiter, point, types = self._layout()
+            header, delimiter, point, types, small = self._layout()
             self.point = point
             origins = () if self.schema is None else self.schema.with_origin
             try:
                 for batch in self._open(delimiter, point, types):
                     table = exactly(pa.Table.from_batches([batch]), origins, point)
+                    larger = [name for name in small if is_doubtful(table[name])]
+                    if larger:
+                        raise TableError(
+                            f"{self.name}: column {larger[0]!r}: expected whole numbers of at most "
+                            f"{EXACT}, as in the first rows, got larger ones, which float64 does "
+                            "not hold; drop the column, or save the file as Parquet"
+                        )
                     yield from table.combine_chunks().to_batches()
             except pa.ArrowInvalid as error:
                 raise pa.ArrowInvalid(self._named(str(error), header)) from error
@@ -200,8 +207,11 @@ class TableFile:
         unified = pa.unify_schemas(kinds, promote_options="permissive")
         return pa_dataset.dataset(self.path, format="parquet", schema=unified)
 
-    def _layout(self) -> tuple[list[str], str, str, dict[str, pa.DataType]]:
-        """All columns, delimiter, decimal point, and types of the columns to be read."""
+    def _layout(self) -> tuple[list[str], str, str, dict[str, pa.DataType], list[str]]:
+        """All columns, delimiter, decimal point, and types of the columns to be read.
+
+        And, without a schema, those of whole numbers by the first rows that are read as any.
+        """
         delimiter, point = delimiter_of(self.path), "."
         reader = self._open(delimiter, point, {})
         header = self._distinct(reader.schema.names)
@@ -213,21 +223,18 @@ class TableFile:
         told = {name: pa.string() if name in self.keep else pa.float64() for name in names}
         if self.schema is not None:
             told = column_types(self.schema)
+        kinds, large = self._kinds(reader.schema, shown, delimiter, point, names)
         types = {}
-        for name, kind in self._kinds(reader.schema, shown, delimiter, point, names).items():
+        for name, kind in kinds.items():
             known = told[name]
             text = self.schema is not None and known == pa.string()
-            numbers = is_number(kind) and is_number(known)
-            if (
-                numbers
-                and self.schema is None
-                and shown is not None
-                and beyond_float64(shown[name])
-            ):
-                numbers = False  # these stay whole
+            numbers = is_number(kind) and is_number(known) and name not in large
             # What is plainly of another kind is refused, with better words, where it is used.
             types[name] = known if pa.types.is_null(kind) or text or numbers else kind
-        return header, delimiter, point, types
+        read_as_any = [
+            n for n in names if types[n] == pa.float64() and pa.types.is_integer(kinds[n])
+        ]
+        return header, delimiter, point, types, [] if self.schema else read_as_any
 
     def _kinds(
         self,
@@ -236,12 +243,15 @@ class TableFile:
         delimiter: str,
         point: str,
         names: list[str],
-    ) -> dict[str, pa.DataType]:
-        """The types of columns by the first rows, seen again where Arrow may have misread them."""
-        kinds = {name: found.field(name).type for name in names}
+    ) -> tuple[dict[str, pa.DataType], set[str]]:
+        """The types of columns by the first rows, seen again where Arrow may have misread them.
+
+        And, without a schema, the columns whose whole numbers float64 does not hold.
+        """
+        kinds, large = {name: found.field(name).type for name in names}, set()
         doubtful = [n for n in names if shown is not None and is_doubtful(shown[n])]
         if not doubtful:
-            return kinds
+            return kinds, large
         texts = self._open(delimiter, point, dict.fromkeys(doubtful, pa.string()))
         again = pa.Table.from_batches([texts.read_next_batch()])
         for name in doubtful:
@@ -249,6 +259,8 @@ class TableFile:
             if exact is None:
                 continue
             kinds[name] = exact.type
+            if self.schema is None and beyond_float64(exact):
+                large.add(name)
             if not (pa.types.is_integer(exact.type) or pa.types.is_string(exact.type)):
                 if self.schema is None and name not in self.keep:
                     raise TableError(
@@ -257,7 +269,7 @@ class TableFile:
                         "codes (categorical, --categorical)"
                     )
                 kinds[name] = pa.string()
-        return kinds
+        return kinds, large
 
     def _open(
         self, delimiter: str, point: str, types: dict[str, pa.DataType]
