@@ -117,8 +117,8 @@ def _column(parts: Any) -> Column:
         categories = _values("categories", categories)
     if fill is not None and not (isinstance(fill, float) and math.isfinite(fill)):
         raise TypeError("fill: expected a finite number")
-    if type(origin) is not int:
-        raise TypeError("origin: expected a whole number")
+    if type(origin) is not int or abs(origin) >= 10**76:  # as many digits as are read exactly
+        raise TypeError("origin: expected a whole number of at most 76 digits")
     return Column(name, categories, fill, origin)
 
 
