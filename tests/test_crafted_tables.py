@@ -189,7 +189,7 @@ def net(folder, examples):
 
 
 def test_crafted_tables(tmp_path):
-    net(tmp_path, 150)
+    net(tmp_path, 60)
 
 
 @pytest.mark.slow

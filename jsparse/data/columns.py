@@ -136,7 +136,7 @@ def check_told_apart(
 
 def check_labels(table: pa.Table, name: str) -> None:
     """The same of decimals, which become float64 as labels and codes; whole numbers stay whole."""
-    if pa.types.is_decimal(_stored(table, name).type):
+    if pa.types.is_decimal(stored_type(table, name)):
         check_told_apart(table, name)
 
 
@@ -145,11 +145,15 @@ def is_exact(kind: pa.DataType) -> bool:
     return pa.types.is_integer(kind) or pa.types.is_decimal(kind)
 
 
+def stored_type(table: pa.Table, name: str) -> pa.DataType:
+    """The type of a column's values, whether or not they are in a dictionary."""
+    kind = table[name].type
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
 def _stored(table: pa.Table, name: str) -> pa.ChunkedArray:
-    values = table[name]
-    if pa.types.is_dictionary(values.type):
-        return values.cast(values.type.value_type)
-    return values
+    kind = stored_type(table, name)
+    return table[name] if table[name].type == kind else table[name].cast(kind)
 
 
 def _nearest(decimals: pa.ChunkedArray) -> pa.ChunkedArray:

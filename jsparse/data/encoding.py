@@ -31,6 +31,7 @@ from .columns import (
     is_text,
     origin_of,
     plain_column,
+    stored_type,
     type_words,
     without,
 )
@@ -187,7 +188,7 @@ def encode(schema: Schema, table: pa.Table, dtype: str = "float64") -> Encoded:
         if column.categories is None:
             values = float_column(table, name, column.origin, schema.null_values)
             missing = np.isnan(values)
-            if is_text(plain_column(table, name).type) and not is_csv(table):
+            if is_text(stored_type(table, name)) and not is_csv(table):
                 parsed[name] = int(np.sum(~missing))
             if schema.impute and column.fill is not None:
                 values = np.where(missing, column.fill, values)

@@ -16,6 +16,7 @@ from .columns import (
     is_exact,
     is_number,
     plain_column,
+    stored_type,
 )
 from .encoding import encode, encode_target, fit_schema, infer_task
 from .numerals import EXACT
@@ -353,7 +354,7 @@ def stream_schema(
             counted = name in (target, *categorical) or not is_number(column.type)
             known = seen.setdefault(name, set())
             rows |= _new_rows(column, known, max_categories + 1 if counted else 0)
-            if is_number(column.type) and name not in categorical:
+            if is_exact(stored_type(table, name)) and name not in categorical:
                 rows |= _large_rows(table, name, known, firsts, target)
         if rows:
             shown.append((table.take(sorted(rows)), first + np.array(sorted(rows))))
@@ -411,7 +412,7 @@ def _large_rows(
         TableError: if two numbers of these rows are not told apart, see `check_told_apart`.
     """
     exact = exact_column(table, name)
-    if not is_exact(exact.type) or exact.null_count == len(exact):
+    if exact.null_count == len(exact):
         return set()
     first = firsts.setdefault(name, int(exact.drop_null()[0].as_py()))
     check_told_apart(table, name, 0 if name == target else first)
