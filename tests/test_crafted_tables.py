@@ -10,6 +10,7 @@ import decimal
 import fractions
 import io
 import re
+import statistics
 from collections import Counter
 
 import hypothesis
@@ -128,7 +129,8 @@ def check(cells, found):
             told = {exactly(c) if len(c) < 60 else c for c in np.array(own)[~missing]}
             whole = all(re.fullmatch(r"\s*[-+]?[0-9]+\s*", c) for c in np.array(own)[~missing])
             assert not whole or len(set(ours[~missing, 0].tolist())) == len(told)
-            assert np.all(ours[missing] == np.median(ours[~missing]))
+            middle = statistics.median(map(fractions.Fraction, ours[~missing, 0].tolist()))
+            assert np.all(ours[missing] == float(middle))
 
 
 def net(folder, examples):
@@ -193,8 +195,8 @@ def test_crafted_tables(tmp_path):
 
 
 @pytest.mark.slow
-def test_ten_thousand_crafted_tables(tmp_path):
-    net(tmp_path, 10_000)
+def test_thousands_of_crafted_tables(tmp_path):
+    net(tmp_path, 3_000)
 
 
 @pytest.mark.parametrize(

@@ -262,7 +262,7 @@ def _fit_column(
         check_told_apart(table, name, origin, null_values)
         fill = None
         if impute:
-            fill = float(np.nanmedian(float_column(table, name, origin, null_values)))
+            fill = _median(float_column(table, name, origin, null_values))
         return Column(name, None, fill, origin)
     check_labels(table, name)
     distinct = values.unique().drop_null()
@@ -274,6 +274,12 @@ def _fit_column(
         )
     missing = (None,) if impute and values.null_count else ()
     return Column(name, (*sorted(distinct.to_pylist()), *missing), None)
+
+
+def _median(values: Float[np.ndarray, "n"]) -> float:
+    """The median of those that are not NaN; of two in the middle, whose sum may overflow, halves."""
+    half = 0.5 if np.nanmax(np.abs(values)) > 2.0**1000 else 1.0
+    return float(np.nanmedian(half * values) / half)
 
 
 def _is_numbers_as_text(
