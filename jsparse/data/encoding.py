@@ -277,7 +277,7 @@ def _fit_column(
 
 
 def _median(values: Float[np.ndarray, "n"]) -> float:
-    """The median of those that are not NaN; of two in the middle, whose sum may overflow, halves."""
+    """The median of those that are not NaN, by halves where the sum of two may overflow."""
     half = 0.5 if np.nanmax(np.abs(values)) > 2.0**1000 else 1.0
     return float(np.nanmedian(half * values) / half)
 
