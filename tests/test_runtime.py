@@ -75,7 +75,7 @@ def miscompiled(monkeypatch, unknown):
     """As if it were wrong in one number, by as much as the smallest fault that was seen."""
 
     def wrong(function, *arguments):
-        values = np.array(function(*arguments))
+        values = np.array(function(*map(jnp.asarray, arguments)))
         values[-1] *= 1 + 1e-3
         return values
 
