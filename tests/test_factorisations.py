@@ -78,28 +78,6 @@ def test_batches_are_loops(factorise):
     np.testing.assert_allclose(jax.vmap(solve)(A), loop, rtol=1e-9, atol=1e-9)
 
 
-@BOTH
-def test_derivatives_are_finite_differences(factorise):
-    rng = np.random.default_rng(1)
-    # Of full rank: at the edge of the definite matrices, rounding below zero is cut off.
-    A, turn = jnp.asarray(semidefinite("full", 6)), rng.standard_normal((6, 6))
-    turn, rhs = jnp.asarray(turn + turn.T), jnp.asarray(rng.standard_normal((6, 2)))
-    C = jnp.array([0.5, 20.0])
-
-    @jax.jit
-    def both(t):
-        factor = factorise(A + t * turn)
-        solved = resolvent(factor, rhs * (1 + t), (1 + t) / C)
-        return jnp.sum(jnp.sin(solved)) + jnp.sum(degrees_of_freedom(factor, C * (1 - t)))
-
-    step = 1e-6
-    slope = (both(step) - both(-step)) / (2 * step)
-    for derivative in (jax.grad(both), jax.jacfwd(both)):
-        np.testing.assert_allclose(derivative(0.0), slope, rtol=1e-6)
-    bend = (jax.grad(both)(step) - jax.grad(both)(-step)) / (2 * step)
-    np.testing.assert_allclose(jax.grad(jax.grad(both))(0.0), bend, rtol=1e-6)
-
-
 def test_small_features_keep_their_digits_in_float32():
     """Largest features first, as Nystroem's are: not worse than by an eigendecomposition."""
     with jax.enable_x64(False):
@@ -142,34 +120,6 @@ def test_a_ridge_system_is_refined_unless_told():
         refined, plain = sums.solve(C), sums.solve(C, refine=False)
         assert np.all(1.5 * refined.relative_residual < plain.relative_residual)
         np.testing.assert_allclose(refined.weights, plain.weights, rtol=1e-3, atol=1e-5)
-
-
-@pytest.mark.parametrize("penalty", [0.0, 1.0])
-@pytest.mark.parametrize("which", range(7))
-def test_a_ridge_system_has_derivatives_in_each_argument_alone(which, penalty):
-    rng = np.random.default_rng(0)
-    Phi, Y = rng.standard_normal((20, 3)) + 1, rng.standard_normal((20, 2))
-    sums = (Phi.T @ Phi, Phi.T @ Y, Phi.sum(axis=0), Y.sum(axis=0))
-    given = [jnp.asarray(a) for a in (*sums, 20.0, [0.1, 10.0], penalty)]
-
-    @jax.jit
-    def values(x):
-        solved = ridge(*given[:which], x, *given[which + 1 :])
-        return jnp.sum(jnp.square(solved.weights)) + jnp.sum(jnp.sin(solved.intercept))
-
-    x = given[which]
-    along = jnp.asarray(rng.standard_normal(x.shape))
-    if which == 0:
-        along = along + along.T
-    elif which == 6:
-        along = jnp.abs(along)
-    h = 1e-5
-    at = [float(values(x + i * h * along)) for i in range(3)]
-    # One-sided, as a penalty below 0 makes no sense.
-    difference = (-3 * at[0] + 4 * at[1] - at[2]) / (2 * h)
-    slope = jax.grad(values)(x)
-    np.testing.assert_allclose(jnp.sum(slope * along), difference, rtol=1e-6)
-    np.testing.assert_allclose(jax.jvp(values, (x,), (along,))[1], difference, rtol=1e-6)
 
 
 def test_a_batch_is_decomposed_by_calls_that_wait_for_nobody():

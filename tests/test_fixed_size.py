@@ -163,31 +163,6 @@ def test_metrics_and_several_targets():
         cross_validate(KernelColumns(RBF(1.0), Z), C, X, y, folds)
 
 
-@pytest.mark.parametrize("method", ["subtraction", "removal"])
-def test_cv_error_is_differentiable_in_everything(method):
-    X, y, Z = problem(n=24, m=8)
-    folds = plain_folds(jax.random.key(0), 24, 6)
-    w = jnp.linspace(0.5, 1.5, 24)
-
-    def error(log_l, Z, log_C, X, y, w):
-        phi = Nystroem(RBF(jnp.exp(log_l)), Z)
-        return cross_validate(phi, jnp.exp(log_C), X, y, folds, w, method=method).scores[0]
-
-    args = (jnp.array([0.1, 0.3, -0.1]), Z, jnp.array([2.0]), X, y, w)
-    directions = [np.random.default_rng(i).standard_normal(a.shape) for i, a in enumerate(args)]
-    error = jax.jit(error)
-    gradients = jax.jit(jax.grad(error, argnums=range(6)))(*args)
-    forward = jax.jit(lambda *t: jax.jvp(error, args, t)[1])
-    for i, direction in enumerate(directions):
-        tangents = [jnp.asarray(v) * float(i == j) for j, v in enumerate(directions)]
-        ahead, behind = (
-            error(*[a + sign * 1e-5 * t for a, t in zip(args, tangents, strict=True)])
-            for sign in (1, -1)
-        )
-        slopes = [jnp.vdot(gradients[i], direction), forward(*tangents)]
-        np.testing.assert_allclose(slopes, (ahead - behind) / 2e-5, rtol=1e-6, atol=1e-10)
-
-
 def test_fit_under_jit_vmap_and_without_a_second_compilation():
     X, y, Z = problem()
 
@@ -339,32 +314,6 @@ def test_fit_with_a_penalised_intercept_is_equation_7(penalty):
     w = reference.ridge(Phi, np.asarray(y) + 3, 0.1, penalty)
     fitted = fixed_size.fit(RBF(1.0), Z, 0.1, X, y + 3, intercept_penalty=penalty)
     np.testing.assert_allclose(fitted.expansion(X), Phi @ w[:-1] + w[-1], atol=1e-9)
-
-
-def test_degrees_of_freedom_have_a_gradient():
-    X, y, Z = problem()
-
-    def degrees(scale):
-        return fixed_size.fit(RBF(scale), Z, 10.0, X, y).degrees_of_freedom
-
-    slope = (degrees(1 + 1e-5) - degrees(1 - 1e-5)) / 2e-5
-    np.testing.assert_allclose(jax.grad(degrees)(1.0), slope, rtol=1e-5)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["subtraction", "removal"])
-def test_second_derivatives_of_the_cross_validation_error(method):
-    X, y, Z = problem(n=24, m=6)
-    folds = plain_folds(jax.random.key(0), 24, 4)
-
-    def score(scale):
-        C = jnp.array([10.0])
-        return cross_validate(Nystroem(RBF(scale), Z), C, X, y, folds, method=method).scores[0]
-
-    slope = jax.grad(score)
-    expected = (slope(1 + 1e-5) - slope(1 - 1e-5)) / 2e-5
-    for second in (jax.grad(slope), jax.jacfwd(slope), jax.hessian(score)):
-        np.testing.assert_allclose(second(1.0), expected, rtol=1e-4)
 
 
 def test_columns_far_from_zero_are_told_in_float32():
