@@ -268,6 +268,7 @@ def posed(
     ridge = jnp.clip(ridge, info.tiny, 1 / info.tiny / 16)
     if threshold is not None:
         threshold = times_power(threshold[None], -exponent)[0]
+    Phi = jnp.where(here[:, None], Phi, 0)  # other rows may hold anything
     return Problem(Phi, y, w, ridge, threshold), centre, exponent
 
 
@@ -343,7 +344,9 @@ def step(
     if moving:  # what all that follows a threshold larger by one
         turn = own * (u / top - v / bottom)
         by_one = newton(dot(Phi.T, turn), jnp.sum(turn))
-        sign = jnp.sign(state.residual[state.middle]) * _PER_MEDIAN
+        middle = state.residual[state.middle]
+        follows = _PER_MEDIAN * jnp.abs(middle) >= _least_threshold(Phi.dtype)
+        slope = jnp.where(follows, _PER_MEDIAN * jnp.sign(middle), 0)
 
     def direction(upper: Float[Array, " n"], lower: Float[Array, " n"]) -> tuple[Array, ...]:
         """To where `u (d - a)` is `upper` and `v (d + a)` is `lower`."""
@@ -352,9 +355,9 @@ def step(
         found = newton(-state.gradient - dot(Phi.T, pull), state.imbalance - jnp.sum(pull))
         d = jnp.zeros((), Phi.dtype)
         if moving:
-            wanted = _moved(state) - state.threshold + sign * found[2][state.middle]
+            wanted = _own_threshold(state) - state.threshold + slope * found[2][state.middle]
             # A fixed point that repels is approached slowly.
-            d = wanted / jnp.maximum(1 - sign * by_one[2][state.middle], 0.1)
+            d = wanted / jnp.maximum(1 - slope * by_one[2][state.middle], 0.1)
             d = jnp.clip(d, -0.7 * state.threshold, 3 * state.threshold)
             found = tuple(x + d * by for x, by in zip(found, by_one, strict=True))
         weights, intercept, e = found
@@ -410,11 +413,15 @@ def step(
     return jax.tree.map(lambda a, b: jnp.where(sound, a, b), after._replace(status=status), lost)
 
 
-def _moved(state: State) -> Float[Array, ""]:
-    """The threshold that the residuals stand for."""
+def _least_threshold(dtype: jnp.dtype) -> float:
+    """Of targets of order one, most of them alike: rounding must not decide which others fit."""
+    return epsilon(dtype) ** (2 / 3)
+
+
+def _own_threshold(state: State) -> Float[Array, ""]:
+    """Huber's d that the residuals stand for."""
     typical = jnp.abs(state.residual[state.middle])
-    # If most rows are alike there is none; rounding must not decide which of the others fit.
-    return jnp.maximum(_PER_MEDIAN * typical, epsilon(typical.dtype) ** (2 / 3))
+    return jnp.maximum(_PER_MEDIAN * typical, _least_threshold(typical.dtype))
 
 
 def _measured(problem: Problem, state: State, loss: Loss) -> State:
@@ -438,7 +445,7 @@ def _measured(problem: Problem, state: State, loss: Loss) -> State:
         losses = bent * (size - bent / 2)
         if problem.threshold is None:
             middle = _median_row(jnp.abs(e), w).astype(jnp.int32)
-            off = _moved(state._replace(middle=middle)) - top
+            off = _own_threshold(state._replace(middle=middle)) - top
             missed = jnp.abs(off) * jnp.sum(w * size)
     total = problem.ridge * jnp.sum(jnp.square(state.weights)) / 2 + jnp.sum(w * losses)
     total = jnp.where(total > 0, total, 1)

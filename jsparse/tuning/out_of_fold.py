@@ -172,7 +172,6 @@ def by_refitting(
     n, c, s = v * r, rows.y.shape[-1], C.shape[0]
     Phi = map_row_blocks(feature_map, rows.X.reshape(n, d), rows_in_block(block_rows))
     y, w = rows.y.reshape(n, c), rows.w.reshape(n)
-    Phi = jnp.where((w > 0)[:, None], Phi, 0)  # other rows may hold anything
     fold_of = jnp.repeat(jnp.arange(v), r)
     tolerance = jnp.asarray(robust.default_tolerance(Phi.dtype), Phi.dtype)
 
