@@ -11,6 +11,7 @@ from sklearn.linear_model import orthogonal_mp_gram
 
 import jsparse
 from jsparse import pursuit
+from jsparse._status import ADVICE
 from jsparse.data import benchmark_set
 from jsparse.features import KernelColumns
 from jsparse.kernels import RBF
@@ -196,7 +197,7 @@ def speed(*, quick: bool) -> Report:
             "common": common,
             "size": int(found.size),
             "their size": their_size,
-            "status": int(found.status),
+            "status": ADVICE[int(found.status)],
             "condition": float(found.condition[int(found.size) - 1]),
         }
     folds = _folds(quick)
