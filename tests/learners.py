@@ -467,11 +467,13 @@ STOPS = 3e-3  # the root of the duality gap at which robust machines end
 UNIT_LENGTH = {"weights times": "its threshold is for columns of unit length"}
 OTHER_PROBLEMS = {"classes reordered": "other classes make other problems"}
 TWIN = {"row repeated": "a row is not left out together with its copy"}
+FIXED_NU = {"weights times": "the intercept's penalty nu is the same for all weights"}
 DRAWN = dict.fromkeys(
     ("rows permuted", "row repeated", "weight zero, absent", "classes reordered"),
     "prototypes or folds are drawn from the rows in their order",
 )
 
+OWN_C = {"weights times": "C is one number or the default grid"}
 GIVEN = {"tune_kernel": False}
 
 PURE = [
@@ -689,21 +691,22 @@ TRAINERS = [
         without=TWIN,
         scheme="one_versus_one",
     ),
-    Learner("train_path", trained_path()),
+    Learner("train_path", trained_path(), without=FIXED_NU),
     *[
         Learner(
             f"train_path: {method}",
             trained_path(candidates=8, candidate_method=method),
-            without=DRAWN,
+            without={**DRAWN, **FIXED_NU},
         )
-        for method in ("k_center", "k_means", "renyi", "uniform")
+        for method in ("k_center", "k_means", "renyi")
     ],
-    Learner("train_path: two classes", trained_path("sign"), "sign"),
+    Learner("train_path: two classes", trained_path("sign"), "sign", without=FIXED_NU),
     Learner(
         "train_path: separate",
         trained_path("class", selection="separate"),
         "class",
         scheme="one_versus_rest",
+        without=FIXED_NU,
     ),
     Learner("train_stream", streamed(), without=DRAWN),
     Learner("train_stream: two classes", streamed("sign"), "sign", without=DRAWN),
@@ -720,10 +723,10 @@ TRAINERS = [
             estimated(cls, targets),
             targets,
             scheme="probabilities" if targets != "real" else None,
-            without=TWIN if name.startswith("LSSVM") else DRAWN,
+            without={**OWN_C, **(TWIN if name.startswith("LSSVM") else DRAWN)},
         )
-        for name, cls in sorted(vars(estimators).items())
-        if isinstance(cls, type)
+        for name in sorted(dir(estimators))
+        if isinstance(cls := getattr(estimators, name), type)
         for targets in (("real",) if name.endswith("Regressor") else ("sign", "class"))
     ],
 ]
