@@ -227,6 +227,11 @@ def test_missing_values_are_imputed_on_request(tmp_path):
     assert new.unseen == {}
 
 
+def test_the_median_of_huge_numbers_does_not_overflow():
+    table = pa.table({"x": [1.7e308, 1.7e308, None, None], "y": [1.5, 2.5, 3.5, 4.5]})
+    np.testing.assert_array_equal(encode(fit_schema(table, "y", impute=True), table).X, 1.7e308)
+
+
 def test_nan_is_missing_and_infinity_is_an_error():
     table = pa.table({"x": [1.0, np.nan, 3.0], "y": [1.5, 2.5, 3.5]})
     with pytest.raises(TableError, match="'x' has 1 in 3 rows, the first in row 2"):
