@@ -2,6 +2,7 @@
 user's own functions. After each, what must be intact is."""
 
 import contextlib
+import ctypes
 import os
 import pathlib
 import random
@@ -397,25 +398,36 @@ def test_a_disk_gets_full_during_a_command(place, fitted, tmp_path):
     assert (code, lines(err)) == (0, [])
 
 
+def without_roots_rights():
+    """A process that starts from here obeys the permissions of files, root's too."""
+    drop_from_bounding_set, override_permissions = 24, 1  # PR_CAPBSET_DROP, CAP_DAC_OVERRIDE
+    if os.geteuid() == 0 and ctypes.CDLL(None).prctl(drop_from_bounding_set, override_permissions):
+        raise OSError("prctl")
+
+
 @pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel of Linux to drop rights")
 def test_a_folder_that_may_not_be_written_to(place, fitted, tmp_path):
-    """Said before any work; root may write anywhere, so the command is then another user's."""
-    folder = tmp_path / "theirs"
+    """Said before any work; a cache of programs that cannot be written to is no obstacle."""
+    folder, model = tmp_path / "theirs", fitted[0]
     folder.mkdir()
-    (folder / "m").write_text("precious")
+    (folder / "m").write_bytes(before := model.read_bytes())
     folder.chmod(0o555)
-    tmp_path.chmod(0o755)
-    place.chmod(0o755)
-    for parent in (tmp_path.parent, tmp_path.parent.parent):
-        parent.chmod(0o755)
-    options = {"user": 65534, "group": 65534} if os.geteuid() == 0 else {}
-    for out in ("m", "new"):
-        process = start(place, fit(place, folder / out), cwd="/", **options)
-        code, _, err = finish(process)
+    theirs = {**environment(place), "JAX_COMPILATION_CACHE_DIR": str(folder / "cache")}
+    options = {"preexec_fn": without_roots_rights, "env": theirs}
+    for arguments in (
+        fit(place, folder / "m"),
+        fit(place, folder / "new"),
+        ["predict", model, place / "t.csv", "--out", folder / "p.csv"],
+    ):
+        code, _, err = finish(start(place, arguments, **options))
         assert code == 2, err
-        assert "cannot be written" in lines(err)[-1]
+        assert "cannot be written: Permission denied" in lines(err)[-1]
+    code, out, err = finish(start(place, ["predict", folder / "m", place / "t.csv"], **options))
+    assert code == 0, err
+    assert len(out.splitlines()) == 91
     assert os.listdir(folder) == ["m"]
-    assert (folder / "m").read_text() == "precious"
+    assert (folder / "m").read_bytes() == before
 
 
 @pytest.mark.slow
