@@ -28,8 +28,8 @@ def dot_over_rows(a: Float[Array, "n p"], b: Float[Array, "n q"]) -> Float[Array
     """`a' b` at the highest precision, for tall matrices."""
     transposed = a.T
     if a.dtype == jnp.float64 and jax.default_backend() == "cpu":
-        # XLA multiplies a float64 matrix that it has to read across more slowly: blocks of 2048 x 500
-        # in 1.9 times the time with jaxlib 0.10.1, in 1.4 times with 0.12.
+        # A float64 matrix that has to be read across is multiplied more slowly: 2048 x 500 in 1.9
+        # times the time with jaxlib 0.10.1, in 1.4 times with 0.12.0.1.
         transposed = jax.lax.optimization_barrier(transposed)
     return dot(transposed, b)
 

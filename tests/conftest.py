@@ -9,8 +9,7 @@ from importlib.metadata import version
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "true")
 os.environ.setdefault(
     "XLA_FLAGS",
-    # Less than half the time of the suite with 0.10.1. Later versions do not know the flag, and would
-    # not start.
+    # Half the time with 0.10.1 (test_robust). Later versions do not know the flag: no start.
     "--xla_cpu_use_fusion_emitters=false" if version("jaxlib").startswith("0.10.") else "",
 )
 
