@@ -119,8 +119,9 @@ def _eigh(matrix: Float[Array, "p p"]) -> tuple[Float[Array, " p"], Float[Array,
 def eigh(matrix: Float[Array, "p p"]) -> tuple[Float[Array, " p"], Float[Array, "p p"]]:
     """Eigenvalues, ascending, and eigenvectors of a symmetric matrix.
 
-    Differentiable in both modes also where eigenvalues repeat: vectors within such a space are held
-    still, which is right for whatever depends on the space and not on the vectors chosen in it.
+    Differentiable in both modes. Where eigenvalues repeat, vectors within such a space are held
+    still, which is right at first order for whatever depends on the space and not on the vectors
+    chosen in it.
     """
     both = with_derivative(
         lambda matrix: jnp.concatenate([a.reshape(-1, len(matrix)) for a in _eigh(matrix)]),

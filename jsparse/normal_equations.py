@@ -111,7 +111,8 @@ def accumulate(
             those of several processes, with `X`, `y` and `weights` global arrays. Any `n` will do.
         block_rows: rows in memory at a time on a device (static); by default what suits it.
 
-    Differentiable in the feature map, `X`, `y` and `weights`, in both modes.
+    Differentiable in the feature map, `X`, `y` and `weights`, in both modes; in a weight of zero as
+    the row comes in (one whose numbers are huge or not finite counts for nothing).
 
     Raises:
         ValueError: if the mesh has axes of type Explicit.

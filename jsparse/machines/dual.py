@@ -87,7 +87,8 @@ def fit(
         `EXHAUSTED` at `max_steps`; by conjugate gradients `CONVERGED` where with `D = W^(1/2)` the
         residual of each output is at most `2 tolerance (|D y| + |b| |D 1|)`.
 
-    Pure; works under `jit` and `vmap`; differentiable in everything but the shapes, in both modes.
+    Pure; works under `jit` and `vmap`; differentiable in everything but the shapes, in both modes,
+    in a weight of zero as the row comes in.
 
     Raises:
         ValueError: for shapes that do not fit, or (outside `jit`) values that are not finite, `C`
@@ -185,7 +186,8 @@ def leave_one_out(
         y: targets, shape `n` or `n c`.
         weights: row weights, shape `n`, at least 0.
 
-    Memory `n x n`. Pure; differentiable in everything but the shapes, in both modes.
+    Memory `n x n`. Pure; differentiable in everything but the shapes, in both modes, in a weight of
+    zero as the row comes in.
     """
     n, s = X.shape[0], C.shape[0]
     w = jnp.ones(n, X.dtype) if weights is None else weights
@@ -201,8 +203,12 @@ def leave_one_out(
     # diagonal of (I + C K W)^(-1) less the intercept's share. It is 1 for a row of weight zero.
     own = with_derivative(_own, _own_derivative, (spec, K, w, C))
     own = own - alpha[:, :, 0] * e[:, :, 0] / jnp.sum(alpha[:, :, 0], axis=1, keepdims=True)
+    share = own[:, :, None]
     b = _eliminate(alpha)
-    predictions = targets[None] - _less(e, b) / own[:, :, None]
+    alpha, e = _less(alpha, b), _less(e, b)
+    # That of a row of weight zero does not depend on its target, however large.
+    fitted = dot(K[None], alpha) + b - e * (1 - share) / share
+    predictions = jnp.where(w[None, :, None] > 0, targets[None] - e / share, fitted)
     finite = jnp.all(jnp.isfinite(predictions), axis=(1, 2))
     # Rows without weight, where another stood in for them.
     moved = jnp.any(rows != X, axis=1)
@@ -210,7 +216,7 @@ def leave_one_out(
         jnp.any(moved),
         lambda: jnp.where(
             moved[None, :, None],
-            dot(kernel.cross_gram(rows, X)[None], _less(alpha, b)) + b,
+            dot(kernel.cross_gram(rows, X)[None], alpha) + b,
             predictions,
         ),
         lambda: predictions,
@@ -234,16 +240,16 @@ def _decomposed(
             shifted_inverse(jax.lax.stop_gradient(spec), jnp.swapaxes(b, 1, 2), shifts), 1, 2
         ), None
 
-    return _weighted(lambda v: dot(K[None], v), inverse, w[None, :, None], C[:, None, None], rhs)[
-        :2
-    ]
+    scales = w[None, :, None], C[:, None, None]
+    alpha, e, _ = _weighted(lambda v: dot(K[None], v), inverse, *scales, rhs)
+    return alpha, e
 
 
 def _own(given: tuple[Spectrum, Array, Array, Array]) -> Float[Array, "s n"]:
     """Diagonal of `(I + C K W)^(-1)` for every `C`."""
     # That of (W^(1/2) K W^(1/2) + I/C)^(-1), by which `spec` decomposes, over C.
-    spec, _, _, C = given
-    return spec.inverse_diagonal(1 / C) / C[:, None]
+    spec, _, w, C = given
+    return jnp.where(w[None] > 0, spec.inverse_diagonal(1 / C) / C[:, None], 1)
 
 
 def _own_derivative(
@@ -253,7 +259,7 @@ def _own_derivative(
 ) -> Float[Array, "s n"]:
     # dP = -P d(C K W) P with P = (I + C K W)^(-1), one C at a time: n x n each.
     spec, K, w, C = given
-    d_K, d_w, d_C = tangents[1:]
+    _spec, d_K, d_w, d_C = tangents
     one = jnp.eye(len(w), dtype=K.dtype)[None]
 
     def slope(of: tuple[Array, Array]) -> Float[Array, " n"]:
