@@ -22,6 +22,7 @@ SMOOTHING = 1e-3  # of the typical residual: rows below it weigh 1 in the absolu
 TUNING = 1.345  # Huber's threshold in standard deviations: 95 % efficient for normal noise
 _PER_MEDIAN = TUNING * 1.4826  # the same in medians of |e|, for normal noise
 _BACK = 0.99  # of the way to the nearest bound
+_TOGETHER = 30  # steps in which threshold and solution are found by one Newton's method
 
 
 class Problem(NamedTuple):
@@ -59,6 +60,7 @@ class State(NamedTuple):
     imbalance: Float[Array, ""]  # sum weight a
     gap: Float[Array, ""]  # by how much the optimum is missed, as part of its size
     unsolved: Float[Array, ""]  # what of the gap is of the gradient and the imbalance
+    moving: Float[Array, ""]  # what of the gap is of the threshold
     steps: Int[Array, ""]
     status: Int[Array, ""]
 
@@ -121,7 +123,8 @@ def fit(
         loss: "absolute" or "huber".
         threshold: Huber's d, in units of y. By default `TUNING` times the standard deviation that
             the median size of the solution's own residuals stands for: the threshold and the
-            solution of it are found together.
+            solution of it are found together. Few rows may leave no such threshold: then the steps
+            run out.
         tolerance: stop when the duality gap is no more than this part of the objective, less what
             outliers add to it; by default 1e-6, or the square root of the dtype's spacing.
         max_steps: cap.
@@ -298,6 +301,7 @@ def init(problem: Problem, tolerance: Float[Array, ""], *, loss: Loss) -> State:
         imbalance=jnp.zeros((), dtype),
         gap=jnp.zeros((), dtype),
         unsolved=jnp.zeros((), dtype),
+        moving=jnp.zeros((), dtype),
         steps=jnp.zeros((), jnp.int32),
         status=jnp.zeros((), jnp.int32),
     )
@@ -344,9 +348,14 @@ def step(
     if moving:  # what all that follows a threshold larger by one
         turn = own * (u / top - v / bottom)
         by_one = newton(dot(Phi.T, turn), jnp.sum(turn))
+        # At first the median is that one row's, and found by the same Newton's method. Where that
+        # goes to and fro between rows, it is taken as it is, whenever the solution for the
+        # threshold so far is near.
+        apart = state.steps >= _TOGETHER
         middle = state.residual[state.middle]
-        follows = _PER_MEDIAN * jnp.abs(middle) >= _least_threshold(Phi.dtype)
+        follows = ~apart & (_PER_MEDIAN * jnp.abs(middle) >= _least_threshold(Phi.dtype))
         slope = jnp.where(follows, _PER_MEDIAN * jnp.sign(middle), 0)
+        waits = apart & (state.gap - state.moving > 0.1)
 
     def direction(upper: Float[Array, " n"], lower: Float[Array, " n"]) -> tuple[Array, ...]:
         """To where `u (d - a)` is `upper` and `v (d + a)` is `lower`."""
@@ -359,6 +368,7 @@ def step(
             # A fixed point that repels is approached slowly.
             d = wanted / jnp.maximum(1 - slope * by_one[2][state.middle], 0.1)
             d = jnp.clip(d, -0.7 * state.threshold, 3 * state.threshold)
+            d = jnp.where(waits, 0, d)
             found = tuple(x + d * by for x, by in zip(found, by_one, strict=True))
         weights, intercept, e = found
         x = e - rho
@@ -459,6 +469,7 @@ def _measured(problem: Problem, state: State, loss: Loss) -> State:
         imbalance=imbalance,
         gap=jnp.maximum(products + unsolved + missed - rounding, 0) / total,
         unsolved=jnp.maximum(unsolved - rounding, 0) / total,
+        moving=missed / total,
     )
 
 
