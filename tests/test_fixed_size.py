@@ -301,7 +301,7 @@ def test_folds_cover_every_row_once_and_stratify():
         assert sizes.max() - sizes.min() <= 1
     ones = [int(labels[folds.index[i]][folds.valid[i]].sum()) for i in range(5)]
     assert ones == [2] * 5
-    with pytest.raises(ValueError, match="folds: expected between 2"):
+    with pytest.raises(ValueError, match="folds: expected a whole number between 2"):
         plain_folds(jax.random.key(0), 4, 5)
     with pytest.raises(ValueError, match="one fold number per row"):
         folds_from_assignment(np.array([0, 2, 2]))

@@ -158,7 +158,8 @@ def test_regression_and_linear_kernels():
         (lambda X, y: (X, y, {"weights": np.zeros(60)}), "weights: expected"),
         (lambda X, y: (X, y, {"weights": (y == y[0]) * 1.0}), "some weight in every class"),
         (lambda X, y: (X, y, {"class_weight": {"odd": 2.0}}), "class_weight: expected labels"),
-        (lambda X, y: (X, y, {"classes": ["benign", 0]}), "y: expected labels among"),
+        (lambda X, y: (X, y, {"classes": ["benign", "0"]}), "y: expected labels among"),
+        (lambda X, y: (X, y, {"classes": ["benign", 0]}), "classes: expected labels of one type"),
         *[
             (lambda X, y, o=o: (X, y, {"classes": [*y, "mixed"], **o}), "rows of all of them")
             for o in ({"loss": "huber"}, {"n_prototypes": "all"})
