@@ -65,7 +65,7 @@ def fit(folder, out, *more):
 
 
 def finish(process):
-    out, err = process.communicate(timeout=300)
+    out, err = process.communicate(timeout=1800)
     return process.returncode, out, err
 
 
@@ -274,8 +274,8 @@ print(ends)
 
 @pytest.mark.slow
 def test_training_is_interrupted_at_any_moment_and_the_process_goes_on(place):
-    """30 moments; the model that is trained next is that of a fresh process, to the last bit."""
-    process = start(place, [30], [sys.executable, "-c", TRAINING])
+    """20 moments; the model that is trained next is that of a fresh process, to the last bit."""
+    process = start(place, [20], [sys.executable, "-c", TRAINING])
     code, out, err = finish(process)
     assert code == 0, err
     assert "raised" in out
@@ -439,7 +439,7 @@ def test_the_reader_of_the_output_goes_away(place, fitted, tmp_path):
         process = start(place, ["predict", model, tmp_path / "long.csv", *more])
         assert process.stdout.readline().strip() == '"y"'
         process.stdout.close()
-        code = process.wait(timeout=300)
+        code = process.wait(timeout=1800)
         assert (code, lines(process.stderr.read())) == (141, [])
         process.stderr.close()
 
