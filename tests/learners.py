@@ -251,7 +251,8 @@ def left_out(targets=both, scheme=None, **options) -> Learn:
 
     def learn(p: Problem) -> Outcome:
         y = p.label if code is not None else targets(p)
-        found = leave_one_out(RBF(p.lengthscale), grid(p), p.X, y, p.w, code=code, **options)
+        own = None if code is None else code.astype(p.X.dtype)
+        found = leave_one_out(RBF(p.lengthscale), grid(p), p.X, y, p.w, code=own, **options)
         return of_rows(p, found)
 
     return learn

@@ -196,8 +196,13 @@ def duplicated_column(learner, p):
 
 def classes_reordered(learner, p):
     if learner.targets == "sign":
+        probable = learner.scheme == "probabilities"
+
+        def other(values):
+            return wide(values)[..., ::-1] if probable else -wide(values)
+
         q = p._replace(label=1 - p.label)
-        yield Pair(p, q, lambda o: renamed(o, lambda v: -wide(v), np.array([1, 0])))
+        yield Pair(p, q, lambda o: renamed(o, other, np.array([1, 0])))
         return
     order = np.array([2, 0, 1], np.int32)
     q = p._replace(label=order[p.label])
@@ -217,7 +222,7 @@ def classes_reordered(learner, p):
 
 
 def classes_renamed(learner, p):
-    kinds = [["b", "c", "e"], [-7, 0, 3], [0.5, 1.0, 1e9], ["10", "9", "a"]]
+    kinds = [["b", "c", "e"], [-7, 0, 3], [-1.0, 1.0, 1e9], ["10", "9", "a"]]
     if learner.targets == "sign":
         kinds = [kind[:2] for kind in kinds] + [[False, True]]
     for kind in kinds:
