@@ -24,7 +24,7 @@ from jsparse._status import (
     TRUNCATED,
     check,
 )
-from jsparse.cli import main as command_line
+from jsparse.cli import commands as command_line
 from jsparse.cli import report
 from jsparse.estimators import FixedSizeLSSVMRegressor
 from jsparse.features import Nystroem
@@ -98,11 +98,14 @@ def fresh():
 
 
 def test_one_output_of_one_fold_whose_steps_run_out(monkeypatch, fresh):
-    def run(state, Phi, y, seen, *_, **__):
-        out = (y[0] == 7) & (seen[0] == 0)
-        return state._replace(status=jnp.where(out, EXHAUSTED, CONVERGED).astype(jnp.int32))
+    solve = robust.solve
 
-    monkeypatch.setattr(robust, "run", run)
+    def cut(Phi, y, seen, *rest, **options):
+        out = (y[0] == 7) & (seen[0] == 0)
+        status = jnp.where(out, EXHAUSTED, CONVERGED).astype(jnp.int32)
+        return solve(Phi, y, seen, *rest, **options)._replace(status=status)
+
+    monkeypatch.setattr(robust, "solve", cut)
     X, C = rows(), jnp.asarray([1.0, 10.0])
     folds = folds_from_assignment(np.arange(30) % 3)
     phi = Nystroem(RBF(1.0), X[:5])
