@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from .._numerics import as_float, is_concrete
+from .._runtime import starting
 
 
 def hyperparameter(value: ArrayLike) -> Float[Array, "..."]:
@@ -22,6 +23,7 @@ def hyperparameter(value: ArrayLike) -> Float[Array, "..."]:
     Raises:
         ValueError: for what is no real number or array of some.
     """
+    starting()
     try:
         array = jnp.asarray(value)
     except TypeError:
