@@ -287,6 +287,8 @@ def _sums(
     X, y = only_present(X, y, w)
     # One product gives all three sums over features, and reads them once.
     phi, targets = feature_map(X), y.reshape(y.shape[0], -1)
+    # A kernel may not be finite at the zeros that fill up a block.
+    phi = jnp.where((w > 0)[:, None] | jnp.isfinite(phi), phi, 0)
     extended = jnp.concatenate([phi, targets, jnp.ones_like(w)[:, None]], axis=1) * w[:, None]
     sums, p = dot_over_rows(phi, extended), phi.shape[1]
     wy = extended[:, p:-1].reshape(y.shape)

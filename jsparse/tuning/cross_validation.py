@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PyTree
 
 from .._mesh import spread
-from .._numerics import as_float, is_concrete, like, only_present
+from .._numerics import as_float, is_concrete, like
 from .._status import CONVERGED, TRUNCATED
 from .._types import ScalarLike
 from ..features import FeatureMap
@@ -207,7 +207,8 @@ def _cross_validate(
     n = X.shape[0]
     w = jnp.ones(n, X.dtype) if weights is None else weights
     if code is None:
-        _, targets = only_present(X, y.reshape(n, -1), w)
+        targets = y.reshape(n, -1)
+        targets = jnp.where((w > 0)[:, None] | jnp.isfinite(targets), targets, 0)
     else:
         targets = jnp.asarray(code.matrix)[y]
     rows = Rows(

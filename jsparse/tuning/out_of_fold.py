@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from .._blocks import map_row_blocks, rows_in_block, systems_at_once
 from .._mesh import spread, sum_over_rows
-from .._numerics import dot, epsilon
+from .._numerics import dot, epsilon, only_present
 from .._status import status_of
 from ..features import FeatureMap, Linear
 from ..machines import robust
@@ -257,7 +257,8 @@ def _remove(shared: Removal, fold: tuple[Rows, None]) -> Predicted:
 
     fitted = dot(given[None], full.weights) + full.intercept[:, None, :]
     near = (w > 0) | jnp.all(jnp.isfinite(fitted), axis=(0, 2))[:, None]
-    error = jnp.where(near[None], rows.y[None] - fitted, 0)
+    _, y = only_present(rows.X, rows.y, rows.w)
+    error = jnp.where(near[None], y[None] - fitted, 0)
     root = jnp.sqrt(jax.lax.stop_gradient(w))
 
     # The errors without the fold, (I - H W)^(-1) error: linear in the weights, so that derivatives
@@ -285,7 +286,7 @@ def _remove(shared: Removal, fold: tuple[Rows, None]) -> Predicted:
     # On a CPU one after another: batches of triangular solves, of two threads or devices, may wait
     # for each other for ever (see `each_alone`).
     out, pivots = jax.lax.map(without, (hat, error), batch_size=systems_at_once())
-    predictions = jnp.swapaxes(jnp.where(near[None], rows.y[None], fitted) - out, 0, 1)
+    predictions = jnp.swapaxes(jnp.where(near[None], y[None], fitted) - out, 0, 1)
     # A pivot 1 - h at the level of rounding: the fold's rows are interpolated, and what the
     # model without them says is not in these numbers any more.
     lost = jnp.square(pivots) < 16 * noise
