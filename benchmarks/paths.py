@@ -17,7 +17,7 @@ from jsparse.data import benchmark_set
 from jsparse.features import KernelColumns
 from jsparse.kernels import RBF
 from jsparse.machines import scdp, spsvm
-from jsparse.machines.scdp_system import NU, candidate_columns
+from jsparse.machines.scdp_system import candidate_columns
 from jsparse.prototypes import k_center
 from jsparse.tuning.sizes import smallest_within
 
@@ -309,10 +309,10 @@ def figure12(*, quick: bool) -> Report:
         Z, kernel = X[k_center(jax.random.key(0), X, M).indices], RBF(lengthscale)
         columns = candidate_columns(kernel, Z)
         sums = jsparse.accumulate(columns, X, y)
-        A, b, _, feature_sum = columns.posed(sums, jnp.asarray(C), jnp.asarray(NU))
+        A, b, _, feature_sum = columns.posed(sums, jnp.asarray(C), jnp.asarray(0.0))
         raw = jsparse.accumulate(KernelColumns(kernel, Z), X, y)
         # As in the paper, the intercept one of the candidates.
-        total = jnp.append(raw.feature_sum, raw.weight_sum + NU)
+        total = jnp.append(raw.feature_sum, raw.weight_sum)
         whole = jnp.block([[raw.gram + columns.gram / C, total[:-1, None]], [total[None, :]]])
         whole_b = jnp.append(raw.cross, raw.target_sum)
         calls = {

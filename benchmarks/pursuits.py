@@ -15,7 +15,7 @@ from jsparse._status import ADVICE
 from jsparse.data import benchmark_set
 from jsparse.features import KernelColumns
 from jsparse.kernels import RBF
-from jsparse.machines.scdp_system import NU, candidate_columns
+from jsparse.machines.scdp_system import candidate_columns
 from jsparse.prototypes import k_center
 
 from .report import Report, alternated
@@ -249,7 +249,7 @@ def _folds(quick: bool) -> dict[str, float]:
     X, y = data.X[rows].astype(float), jnp.asarray(data.y[rows], float)
     X = jnp.asarray((X - X.mean(0)) / X.std(0))
     Z, kernel = X[:M], RBF(3.0)
-    columns, C, nu = candidate_columns(kernel, Z), jnp.asarray(10.0), jnp.asarray(NU)
+    columns, C, nu = candidate_columns(kernel, Z), jnp.asarray(10.0), jnp.asarray(0.0)
     trains = [jnp.asarray(np.arange(len(X)) % 10 != v, float) for v in range(10)]
     systems = [columns.posed(jsparse.accumulate(columns, X, y, w), C, nu)[:2] for w in trains]
     A, b = (jnp.stack(a) for a in zip(*systems, strict=True))

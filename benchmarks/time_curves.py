@@ -13,7 +13,7 @@ import jsparse
 from jsparse import pursuit
 from jsparse.kernels import RBF
 from jsparse.machines import scdp_rows
-from jsparse.machines.scdp_system import NU, candidate_columns
+from jsparse.machines.scdp_system import candidate_columns
 from jsparse.prototypes import k_center
 from jsparse.pursuit.probabilistic import SUBSET
 
@@ -56,7 +56,7 @@ def run(*, quick: bool, out: Path) -> Report:
 
 def _variant(part: Part, variant: str, sizes: tuple[int, ...]) -> dict[str, Any]:
     X, y, kernel, C = part.X, part.y, part.kernel, part.C
-    key, nu, before = jax.random.key(0), jnp.asarray(NU, X.dtype), 0.0
+    key, nu, before = jax.random.key(0), jnp.zeros((), X.dtype), 0.0
     Z = X
     if variant.endswith("PV"):
         M = round(SHARE * len(X))
@@ -99,7 +99,7 @@ def _errors(part: Part, prototypes: np.ndarray) -> np.ndarray:
     kernel, C = RBF(float(part.kernel.lengthscale)), jnp.asarray(float(part.C), X.dtype)
     columns = candidate_columns(kernel, Z)
     sums = jsparse.accumulate(columns, X, y)
-    A, b, _, feature_sum = columns.posed(sums, C, jnp.asarray(NU))
+    A, b, _, feature_sum = columns.posed(sums, C, jnp.asarray(0.0))
     path = pursuit.scdp(A, b, max_atoms=len(Z), initial=np.arange(len(Z)))
     weights = path.coefficients.T  # in the order given
     constant = (sums.target_sum - feature_sum @ weights) / sums.weight_sum

@@ -215,7 +215,7 @@ def on_path(p: Problem, path) -> Outcome:
 
 
 def sparse(**options) -> Learn:
-    given = {"max_prototypes": SIZE, "nu": 0.0, **options}
+    given = {"max_prototypes": SIZE, **options}
     return lambda p: on_path(p, scdp.fit(RBF(p.lengthscale), p.Z, p.C, p.X, p.y, p.w, **given))
 
 
@@ -272,7 +272,6 @@ def validated_path(scheme=None, **options) -> Learn:
             folds_of(p),
             p.w,
             code=own,
-            nu=0.0,
             max_prototypes=SIZE,
             size=jnp.asarray(SIZE, jnp.int32),
             **options,
@@ -468,7 +467,6 @@ STOPS = 3e-3  # the root of the duality gap at which robust machines end
 UNIT_LENGTH = {"weights times": "its threshold is for columns of unit length"}
 OTHER_PROBLEMS = {"classes reordered": "other classes make other problems"}
 TWIN = {"row repeated": "a row is not left out together with its copy"}
-FIXED_NU = {"weights times": "the intercept's penalty nu is the same for all weights"}
 DRAWN = dict.fromkeys(
     ("rows permuted", "row repeated", "weight zero, absent", "classes reordered"),
     "prototypes or folds are drawn from the rows in their order",
@@ -692,22 +690,21 @@ TRAINERS = [
         without=TWIN,
         scheme="one_versus_one",
     ),
-    Learner("train_path", trained_path(), without=FIXED_NU),
+    Learner("train_path", trained_path()),
     *[
         Learner(
             f"train_path: {method}",
             trained_path(candidates=8, candidate_method=method),
-            without={**DRAWN, **FIXED_NU},
+            without=DRAWN,
         )
         for method in ("k_center", "k_means", "renyi")
     ],
-    Learner("train_path: two classes", trained_path("sign"), "sign", without=FIXED_NU),
+    Learner("train_path: two classes", trained_path("sign"), "sign"),
     Learner(
         "train_path: separate",
         trained_path("class", selection="separate"),
         "class",
         scheme="one_versus_rest",
-        without=FIXED_NU,
     ),
     Learner("train_stream", streamed(), without=DRAWN),
     Learner("train_stream: two classes", streamed("sign"), "sign", without=DRAWN),

@@ -13,7 +13,7 @@ from jsparse._status import COMPLETED, NOT_FINITE, PRECISION_LOST, TRUNCATED
 from jsparse.cli.main import main
 from jsparse.kernels import RBF
 from jsparse.machines import fixed_size, scdp
-from jsparse.machines.scdp_system import NU, candidate_columns
+from jsparse.machines.scdp_system import candidate_columns
 from jsparse.multiclass import output_code
 from jsparse.prototypes import k_center, k_means
 from jsparse.tuning.path_validation import cross_validate_path
@@ -65,7 +65,7 @@ def test_every_machine_on_the_path_solves_the_papers_system(weighted, dtype, tol
     w = np.random.default_rng(1).uniform(0, 2, len(X)).astype(dtype) if weighted else None
     path = fit(RBF(1.5), Z, C, X, y, w, max_prototypes=12)
     ones = np.ones(len(X)) if w is None else w.astype(float)
-    A, b = system(*(a.astype(float) for a in (X, y, Z)), 1.5, C, ones, NU)
+    A, b = system(*(a.astype(float) for a in (X, y, Z)), 1.5, C, ones)
     order = [30, *np.asarray(path.support).tolist()]  # the intercept comes first
     _, record = reference.scdp(A, b, 13, order)
     for k in (1, 5, 12):
@@ -89,7 +89,7 @@ def test_every_machine_on_the_path_solves_the_papers_system(weighted, dtype, tol
 
 def test_a_machine_is_the_fixed_size_machine_of_its_prototypes():
     X, y = problem()
-    path = fit(RBF(1.5), X, 5.0, X, y, max_prototypes=15, nu=0.0)
+    path = fit(RBF(1.5), X, 5.0, X, y, max_prototypes=15)
     Z = jnp.asarray(X)[path.support]
     fixed = fixed_fit(RBF(1.5), Z, 5.0, X, y).expansion
     np.testing.assert_allclose(path.at(15)(X), fixed(X), rtol=1e-8, atol=1e-9)

@@ -20,7 +20,7 @@ from ..pursuit.system import check_atoms
 from ..solvers.row_factor import row_factor
 from . import scdp_rows
 from .fixed_size import check_finite, check_problem, in_one_dtype
-from .scdp_system import NU, candidate_columns, intercept_path, select
+from .scdp_system import candidate_columns, intercept_path, select
 
 Selection = Literal["joint", "separate"]
 
@@ -111,7 +111,7 @@ def fit(
     weights: Float[Array, " n"] | None = None,
     *,
     max_prototypes: int,
-    nu: ScalarLike = NU,
+    nu: ScalarLike = 0.0,
     selection: Selection = "joint",
     subset: int | None = None,
     key: Key | None = None,
@@ -136,7 +136,8 @@ def fit(
         y: targets, shape `n`, or `n c` for several at once.
         weights: row weights, shape `n`, at least 0.
         max_prototypes: length of the path, at most `M` (static).
-        nu: adds `C nu/2 b^2` to the objective (34).
+        nu: adds `C nu/2 b^2` to the objective (34); the paper's 1e-8, which it needs as it does not
+            eliminate the intercept, depends on the units of the weights.
         selection: of several targets: "joint", the same prototypes for all, or "separate" (static).
         subset: candidates looked at for each prototype, drawn at random (SCDPP; Section 3.5.2; the
             paper's is 59); None for all (static).

@@ -16,9 +16,6 @@ from ..pursuit import conjugate, probabilistic
 from ..pursuit.path import Path
 from ..pursuit.system import Columns, scaled
 
-# The intercept's penalty in the paper's experiments (Section 5).
-NU = 1e-8
-
 
 class Posed(NamedTuple):
     """The system (34) with the intercept eliminated, which is to select it first."""

@@ -11,7 +11,7 @@ from .._blocks import systems_at_once
 from .._numerics import dot
 from .._types import Key, ScalarLike
 from ..kernels import Kernel
-from ..machines.scdp_system import NU, candidate_columns, intercept_path, select
+from ..machines.scdp_system import candidate_columns, intercept_path, select
 from ..multiclass import Code, Decoding
 from ..normal_equations import NormalEquations, accumulate_folds
 from ..pursuit.path import Path
@@ -44,7 +44,7 @@ def cross_validate_path(
     *,
     max_prototypes: int,
     metric: str = "mse",
-    nu: ScalarLike = NU,
+    nu: ScalarLike = 0.0,
     code: Code | None = None,
     decoding: Decoding = "loss",
     separate: bool = False,
