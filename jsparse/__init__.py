@@ -5,13 +5,26 @@ answer Ctrl-C before it imports them.
 """
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
+if "jax" in sys.modules:  # from now on a fork after JAX has started is noticed
+    from . import _runtime as _runtime
+
 if TYPE_CHECKING:  # of each name the same place as below
+    from . import data as data
+    from . import expansion as expansion
     from . import features as features
     from . import kernels as kernels
+    from . import machines as machines
+    from . import multiclass as multiclass
+    from . import normal_equations as normal_equations
     from . import prototypes as prototypes
     from . import pursuit as pursuit
+    from . import scaling as scaling
+    from . import serialization as serialization
+    from . import solvers as solvers
+    from . import tuning as tuning
     from ._runtime import UnusableJaxError as UnusableJaxError
     from ._status import ConvergenceWarning as ConvergenceWarning
     from ._status import NumericalError as NumericalError
@@ -82,6 +95,7 @@ _NAMES = {
 }
 _MODULE_OF = {n: f"{room}.{n}" for room, names in _MODULES.items() for n in names.split()}
 _HOME_OF = {n: f".{home}" for home, names in _NAMES.items() for n in names.split()}
+__all__ = sorted({*_MODULE_OF, *_HOME_OF})
 
 
 def __getattr__(name: str) -> Any:
@@ -96,4 +110,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULE_OF, *_HOME_OF})
+    return [*__all__, "__version__"]

@@ -38,8 +38,8 @@ def check_fork() -> None:
     """Raise in a process forked after JAX had started: even to make an array may take for ever.
 
     Raises:
-        UnusableJaxError: as far as is known where JAX started: a process in which there were but
-            arrays of the caller's own, by `jnp.asarray`, is not known.
+        UnusableJaxError: where it is known that JAX had started: by what was compiled, or made by
+            this package, since this module was imported.
     """
     if _started_in not in (None, os.getpid()):
         raise UnusableJaxError(
@@ -67,21 +67,20 @@ def check_runtime() -> None:
     check_fork()
     if _seen_right:
         return
-    if jax.default_backend() == "cpu":
-        for name, found, expected in canary():
-            # The sums are of positive numbers: float32 errs by some 1e-6, the fault by 1e-3 and up.
-            if not np.allclose(found, expected, rtol=1e-4):
-                raise UnusableJaxError(
-                    f"jaxlib {JAXLIB} miscompiles on this CPU: {name} is wrong by "
-                    f"{np.max(np.abs(found - expected)):.2g}, and so may be every result. Install "
-                    "another version of it, such as pip install 'jax!=0.10.2' 'jaxlib!=0.10.2'; "
-                    f"known to be right are {', '.join(sorted(KNOWN_RIGHT))}"
-                )
+    for name, found, expected in canary():
+        # The sums are of positive numbers: float32 errs by some 1e-6, the fault by 1e-3 and up.
+        if not np.allclose(found, expected, rtol=1e-4):
+            raise UnusableJaxError(
+                f"jaxlib {JAXLIB} miscompiles on this CPU: {name} is wrong by "
+                f"{np.max(np.abs(found - expected)):.2g}, and so may be every result. Install "
+                "another version of it, such as pip install 'jax!=0.10.2' 'jaxlib!=0.10.2'; "
+                f"known to be right are {', '.join(sorted(KNOWN_RIGHT))}"
+            )
     _seen_right = True
 
 
 def canary() -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Programs that jaxlib 0.10.2 miscompiles: name, what is computed, what NumPy computes.
+    """Programs that jaxlib 0.10.2 miscompiles on CPUs: name, what is computed, what NumPy computes.
 
     The second is that of jax-ml/jax issue 39103. In float32, where both are wrong, whatever the
     precision set; both are right with fewer rows, and the first with arguments for constants.
@@ -110,5 +109,5 @@ def canary() -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
 
 def _run(function: Callable[..., Array], *arguments: np.ndarray) -> np.ndarray:
     # Compiled ahead of time: a call would be traced into a caller's own program.
-    with jax.disable_jit(False):
+    with jax.disable_jit(False), jax.default_device(jax.local_devices(backend="cpu")[0]):
         return np.asarray(jax.jit(function).lower(*arguments).compile()(*arguments))

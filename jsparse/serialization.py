@@ -26,6 +26,7 @@ from ._files import load_state as load_state
 from ._files import reason_of as reason_of
 from ._files import save_state as save_state
 from ._files import shown as shown
+from ._runtime import check_fork
 from ._status import PrecisionWarning
 from .expansion import KernelExpansion
 from .kernels import Kernel
@@ -98,7 +99,9 @@ def load(path: PathLike, *, dtype: str | None = None) -> tuple[KernelExpansion, 
             numbers that are not finite.
         ValueError: if float64 is asked for while it is switched off, or a value does not fit
             into the dtype asked for.
+        UnusableJaxError: in a process forked after JAX had started.
     """
+    check_fork()
     arrays, document = load_state(path, kind="model")
     try:
         _check_document(document, arrays)

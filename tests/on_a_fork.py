@@ -2,6 +2,10 @@
 
 import faulthandler
 import os
+import pickle
+import subprocess
+import sys
+import tempfile
 import traceback
 import warnings
 
@@ -40,7 +44,7 @@ def fitted() -> jsparse.KernelExpansion:
     return dual.fit(kernel, np.float32(10.0), X, y).expansion
 
 
-def refused(model, machine, features, folds, key) -> None:
+def refused(model, machine, pickled, path, features, folds, key) -> None:
     """Everything that fits or predicts, with what was made before the fork."""
     options = {"task": "regression", "key": key}
     for call in (
@@ -55,6 +59,8 @@ def refused(model, machine, features, folds, key) -> None:
         fitted,
         lambda: RBF(1.0),
         lambda: model(X),
+        lambda: pickle.loads(pickled).predict(X),
+        lambda: jsparse.load(path),
     ):
         with pytest.raises(jsparse.UnusableJaxError, match=r"forked.*spawn"):
             call()
@@ -67,7 +73,27 @@ assert in_a_child(fitted) == 0, "a fork before JAX has started computes"
 model, features, key = fitted(), Linear(jnp.zeros(2)), jax.random.key(0)
 machine, folds = FixedSizeLSSVMRegressor(5), jsparse.folds_from_assignment(np.arange(20) % 4)
 before = np.asarray(model(X))
-code = in_a_child(lambda: refused(model, machine, features, folds, key))
+pickled = pickle.dumps(FixedSizeLSSVMRegressor(5, lengthscale=1.0, C=1.0).fit(X, y))
+with tempfile.TemporaryDirectory() as folder:
+    path = os.path.join(folder, "model")
+    jsparse.save(path, model)
+    code = in_a_child(lambda: refused(model, machine, pickled, path, features, folds, key))
 assert code == 0, f"a fork after JAX had started ended with {code}"
 np.testing.assert_array_equal(model(X), before)
+
+# JAX is used before any name of the package, whose modules are imported in the child only.
+early = """
+import jax, jsparse, os
+key = jax.random.key(0)
+if os.fork() == 0:
+    try:
+        jsparse.train([[0.0], [1.0]], [0.0, 1.0], task="regression", key=key)
+    except jsparse.UnusableJaxError:
+        os._exit(7)
+    os._exit(1)
+print(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+command = [sys.executable, "-W", "ignore", "-c", early]
+found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+assert found.stdout.strip() == "7", found
 print("refused")

@@ -139,9 +139,7 @@ def test_every_name_of_the_package_is_where_type_checkers_find_it():
         value = getattr(jsparse, name)
         __import__(home)
         assert value is getattr(sys.modules[home], name)
-    assert set(names) == set(jsparse._HOME_OF) | {
-        name for name in jsparse._MODULE_OF if name in names
-    }
+    assert set(names) == {*jsparse._HOME_OF, *jsparse._MODULE_OF} == set(jsparse.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         jsparse.nothing  # noqa: B018
 

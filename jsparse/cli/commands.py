@@ -75,6 +75,8 @@ def _mesh(devices: int | Literal["all"] | None) -> Mesh | None:
 
 
 def _train(options: argparse.Namespace, train: Callable[..., Any], task: Any) -> Any:
+    if task == "regression" and options.multiclass != "one-versus-rest":
+        raise ValueError("--multiclass: expected nothing for regression")
     with report.progress(quiet=options.quiet) as show:
 
         def progress(done: int, planned: int, best: float) -> None:

@@ -1,7 +1,6 @@
 """All methods on one table: errors, prototypes, times, and the error-versus-size figure."""
 
 import time
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -202,21 +201,11 @@ def _line(
 
 
 def _estimated(given: _Task, name: str, model: Any) -> Line:
-    """Fit one of our estimators, which warns if it is not to be trusted and raises if it fails."""
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always", _status.PrecisionWarning)
-        warnings.simplefilter("always", _status.ConvergenceWarning)
-        start = time.perf_counter()
-        model.fit(given.X, given.y)
-        seconds = time.perf_counter() - start
-    bad = (_status.EXHAUSTED, _status.PRECISION_LOST)
-    told = [code for code in bad if any(_status.ADVICE[code] in str(w.message) for w in said)]
-    for warning in said:
-        warnings.warn_explicit(
-            warning.message, warning.category, warning.filename, warning.lineno, source=None
-        )
-    status = max(told, default=_status.CONVERGED)
-    return _line(given, name, model.predict, len(model.prototypes_), seconds, status)
+    """Fit one of our estimators, which raises if it fails."""
+    start = time.perf_counter()
+    model.fit(given.X, given.y)
+    seconds = time.perf_counter() - start
+    return _line(given, name, model.predict, len(model.prototypes_), seconds, model._status)
 
 
 def _fixed_size(given: _Task, path: TrainedPath) -> Line:

@@ -12,9 +12,9 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from .interrupts import MESSAGE, Interrupts
+from .interrupts import INTERRUPTED, MESSAGE, Interrupts
 
-DONE, FAILED, BAD_INPUT, UNTRUSTED, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 130, 141
+FAILED, BAD_INPUT, BROKEN_PIPE = 1, 2, 141
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -24,6 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     modules are imported ends it at once, and Ctrl-C after the result is there no more.
     """
     own = arguments is None
+    if own:  # JAX 0.10 prints pages about every program that it reads from the disk
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     with Interrupts(own) as interrupts:
         try:
             from . import commands
@@ -88,7 +90,3 @@ def _drop_what_cannot_be_written() -> None:
         sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-if __name__ == "__main__":
-    sys.exit(main())

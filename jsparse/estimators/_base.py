@@ -72,6 +72,7 @@ class Machine(BaseEstimator, abc.ABC):
         """Raise or warn where the fit, or what it rests on, ended badly."""
         for what, status in trained.statuses.items():
             check(status, f"{type(self).__name__}, {what}")
+        self._status = max(trained.statuses.values())
 
     def _fit(
         self, X: np.ndarray, y: np.ndarray, sample_weight: Any, task: Task, classes: Any = None
@@ -136,13 +137,8 @@ class Machine(BaseEstimator, abc.ABC):
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        # Not yet JAX's: in a forked process, to make one would never end.
         super().__setstate__(state)
-        for name in _TREES & set(state):
-            with jax.enable_x64(state["prototypes_"].dtype == np.float64):
-                arrays = jax.tree.map(
-                    lambda a: jnp.asarray(a) if isinstance(a, np.ndarray) else a, state[name]
-                )
-                setattr(self, name, arrays)
 
     def _check_parameters(self) -> None:
         for name in ("lengthscale", "C", "cv"):
@@ -170,6 +166,7 @@ class Machine(BaseEstimator, abc.ABC):
 
     def _values(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
+        check_runtime()
         X = validate_data(self, X, reset=False, dtype=FLOATS)
         dtype = self.prototypes_.dtype
         with np.errstate(over="ignore"), jax.enable_x64(dtype == np.float64):
@@ -226,7 +223,8 @@ class Classifier(ClassifierMixin, Machine):
         return self
 
     def _fit_labels(self, X: Any, y: Any, sample_weight: Any, classes: Any) -> None:
-        labels_of("y", y)  # scikit-learn makes texts of labels of several types
+        if y is not None:
+            labels_of("y", y)  # scikit-learn makes texts of labels of several types
         X, y = validate_data(self, X, y, dtype=FLOATS)
         check_classification_targets(y)
         _at_least_two(X)
