@@ -64,8 +64,8 @@ def sum_row_blocks(
 ) -> T:
     """Sum over row blocks of `function(*block)`, a pytree like `zero`.
 
-    The padding is rows of zeros in every array, so a `weights` array among them makes the padding
-    weightless.
+    The last array are weights, in which the padding is 0; in the others it is their last row, as a
+    kernel of the user's may not be finite at zero.
     """
     blocks, rows = block_shape(arrays[0].shape[0], block_rows)
     if blocks == 1:
@@ -74,4 +74,6 @@ def sum_row_blocks(
     def step(total: T, block: tuple[Array, ...]) -> tuple[T, None]:
         return jax.tree.map(jnp.add, total, function(*block)), None
 
-    return jax.lax.scan(step, zero, tuple(to_blocks(a, blocks, rows) for a in arrays))[0]
+    *rest, weights = arrays
+    padded = (to_blocks(a, blocks, rows, mode="edge") for a in rest)
+    return jax.lax.scan(step, zero, (*padded, to_blocks(weights, blocks, rows)))[0]

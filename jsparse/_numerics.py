@@ -7,7 +7,7 @@ from typing import TypeVar
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
-from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree
+from jaxtyping import Array, ArrayLike, Float, Int, PyTree
 
 from ._runtime import starting
 from ._types import Scalar
@@ -159,6 +159,13 @@ def times_power(x: Float[Array, "v ..."], exponent: Int[Array, " v"]) -> Float[A
     return x
 
 
+def relative_norms(x: Float[Array, "v n"], of: Float[Array, "v n"]) -> Float[Array, " v"]:
+    """`|x[i]| / |of[i]|`, or `|x[i]|` where the other is zero; no square leaves the range."""
+    up, down = exponents(x), exponents(of)
+    top, bottom = (jnp.linalg.norm(times_power(a, -e), axis=1) for a, e in ((x, up), (of, down)))
+    return times_power(top / jnp.where(bottom > 0, bottom, 1), up - down)
+
+
 def as_float(x: ArrayLike) -> Array:
     """`x` as a JAX array of floating dtype; integers and booleans take the default float."""
     starting()
@@ -166,36 +173,40 @@ def as_float(x: ArrayLike) -> Array:
     return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.result_type(float))
 
 
-def only_present(
-    X: Float[Array, "n d"], y: Float[Array, "n *c"], w: Float[Array, " n"]
-) -> tuple[Float[Array, "n d"], Float[Array, "n *c"]]:
-    """Inputs and targets, in which rows without weight hold nothing that would be felt.
+def present_rows(
+    X: Float[Array, "n d"], w: Float[Array, " n"], *, apart: bool = False
+) -> Float[Array, "n d"]:
+    """Inputs, in which rows without weight hold nothing that would be felt by others.
 
-    Such rows may hold anything: 0 times NaN is NaN, and a huge point moves the centre of distances.
-    Those among the others stay, as derivatives in their weight are of what they hold; far away ones
-    become copies of a row with weight, and far away targets 0.
+    Such rows may hold anything: 0 times NaN is NaN. They stay as they are where that does no harm,
+    as derivatives in their weight are of what they hold; others become copies of a row with weight,
+    and what derivatives in their weight say is of that row.
+
+    Args:
+        X: inputs.
+        w: row weights.
+        apart: whether each row is computed with on its own. Else a row far from all others costs
+            them digits, as it moves the centre of distances: by the square of how many times
+            further out it is.
     """
-    present = w > 0
-    targets = y.reshape(y.shape[0], -1)
-    near, heaviest = _near(X, present, w)
-    X = jnp.where((present | near)[:, None], X, heaviest[None, :])
-    near, _ = _near(targets, present, w)
-    targets = jnp.where((present | near)[:, None], targets, 0)
-    return X, targets.reshape(y.shape)
-
-
-def _near(
-    X: Float[Array, "n d"], present: Bool[Array, " n"], w: Float[Array, " n"]
-) -> tuple[Bool[Array, " n"], Float[Array, " d"]]:
-    """Which rows are not much further from the heaviest row than others with weight, and that."""
-    X = jax.lax.stop_gradient(X)
-    heaviest = X[jnp.argmax(w)]
+    here = jax.lax.stop_gradient(X)
+    heaviest = here[jnp.argmax(w)]
     heaviest = jnp.where(jnp.isfinite(heaviest), heaviest, 0)
-    apart = jnp.max(jnp.abs(X - heaviest[None, :]), axis=1, initial=0)
-    reach = jnp.max(jnp.where(present, apart, 0))
-    # Another block or device may have all the rows with weight: then what a kernel can multiply.
-    bound = float(jnp.finfo(X.dtype).max) ** 0.125
-    return apart <= jnp.where(reach > 0, 16 * reach, bound), heaviest  # NaN is not near
+    distance = jnp.max(jnp.abs(here - heaviest[None, :]), axis=1, initial=0)
+    reach = jnp.max(jnp.where(w > 0, distance, 0))
+    bound = float(jnp.finfo(X.dtype).max) ** 0.125  # what a kernel can multiply
+    if apart:
+        near = distance <= jnp.maximum(16 * reach, bound)  # NaN is not near
+    else:
+        near = distance <= jnp.where(reach > 0, epsilon(X.dtype) ** -0.25 * reach, bound)
+    return jnp.where(((w > 0) | near)[:, None], X, heaviest[None, :])
+
+
+def present_targets(y: Float[Array, "n *c"], w: Float[Array, " n"]) -> Float[Array, "n *c"]:
+    """Targets, 0 in rows without weight whose squares are out of range."""
+    w = w.reshape(-1, *[1] * (y.ndim - 1))
+    bound = float(jnp.finfo(y.dtype).max) ** 0.45
+    return jnp.where((w > 0) | (jnp.abs(y) < bound), y, 0)
 
 
 def like(value: ArrayLike, x: Array) -> Scalar:

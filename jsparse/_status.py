@@ -45,7 +45,7 @@ ADVICE = {
 
 def trusted(status: int) -> bool:
     """Whether a result with this stop code is what was asked for, to what precision allows."""
-    return status <= TRUNCATED
+    return CONVERGED <= status <= TRUNCATED
 
 
 class NumericalError(ArithmeticError):

@@ -12,7 +12,7 @@ from jaxtyping import Array, ArrayLike, Float, Int
 
 from ._blocks import rows_in_block, sum_row_blocks
 from ._mesh import sum_over_rows
-from ._numerics import dot, dot_over_rows, like, only_present
+from ._numerics import dot, dot_over_rows, like, present_rows, present_targets
 from ._runtime import check_runtime
 from ._types import ScalarLike
 from .features import FeatureMap
@@ -112,7 +112,7 @@ def accumulate(
         block_rows: rows in memory at a time on a device (static); by default what suits it.
 
     Differentiable in the feature map, `X`, `y` and `weights`, in both modes; in a weight of zero as
-    the row comes in (one whose numbers are huge or not finite counts for nothing).
+    the row comes in, unless its numbers are huge or not finite.
 
     Raises:
         ValueError: if the mesh has axes of type Explicit.
@@ -262,12 +262,18 @@ def accumulate_batches(
                 row = start + int(np.argwhere(~np.isfinite(a))[0][0])
                 raise ValueError(f"{where}: {name} is not finite at row {row}")
         capacity = max(capacity, n)
-        padded = [_pad_rows(a, capacity) for a in (X, y, w.astype(X.dtype))]
+        if n == 0:
+            continue
+        # Filled up with the last row: a kernel of the user's may not be finite at zero.
+        v = 1 if n_folds is None else n_folds
+        place = np.arange(-(-capacity // v) * v)
+        rows = np.minimum(place, n - 1)
+        padded = X[rows], y[rows], np.where(place < n, w[rows], 0).astype(X.dtype)
         if n_folds is None:
             total = total + accumulate(feature_map, *padded, block_rows=block_rows)
         else:
             # Round robin: position i of a batch is row start + i of the stream.
-            per_fold = [_round_robin(a, start, n_folds) for a in padded]
+            per_fold = [_round_robin(a, start, v) for a in padded]
             total = total + _accumulate_folds_jit(feature_map, *per_fold, block_rows=block_rows)
         start += n
     if total is None:
@@ -284,11 +290,9 @@ def _sums(
     y: Float[Array, "n *c"],
     w: Float[Array, " n"],
 ) -> NormalEquations:
-    X, y = only_present(X, y, w)
+    X, y = present_rows(X, w, apart=True), present_targets(y, w)
     # One product gives all three sums over features, and reads them once.
     phi, targets = feature_map(X), y.reshape(y.shape[0], -1)
-    # A kernel may not be finite at the zeros that fill up a block.
-    phi = jnp.where((w > 0)[:, None] | jnp.isfinite(phi), phi, 0)
     extended = jnp.concatenate([phi, targets, jnp.ones_like(w)[:, None]], axis=1) * w[:, None]
     sums, p = dot_over_rows(phi, extended), phi.shape[1]
     wy = extended[:, p:-1].reshape(y.shape)
@@ -307,12 +311,7 @@ def _floating(a: ArrayLike) -> np.ndarray:
     return a if a.dtype.kind == "f" else a.astype(np.dtype(jnp.result_type(float)))
 
 
-def _pad_rows(a: np.ndarray, rows: int) -> np.ndarray:
-    return np.pad(a, [(0, rows - len(a))] + [(0, 0)] * (a.ndim - 1))
-
-
 def _round_robin(a: np.ndarray, start: int, n_folds: int) -> np.ndarray:
     """Rows dealt to folds, `(n_folds, rows, ...)`; the row at 0 is number `start` of the stream."""
-    a = _pad_rows(a, -(-len(a) // n_folds) * n_folds)
     dealt = np.swapaxes(a.reshape(-1, n_folds, *a.shape[1:]), 0, 1)
     return np.roll(dealt, start % n_folds, axis=0)

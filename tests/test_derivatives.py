@@ -732,3 +732,52 @@ def test_every_claim_is_checked():
     kinds = {type(kernel) for kernel in table_of_kernels().values()} | {Laplacian, kernels.Sum}
     public = {k for k in vars(kernels).values() if isinstance(k, type)}
     assert public - kinds <= {kernels.Kernel, kernels.Product, kernels.Scaled}
+
+
+def crowded(name):
+    """A function of the weights, of which one is zero, where rows with weight lie close by."""
+    X = jnp.array([[0.0], [0.01], [1.0], [3.0], [1.0], [2.0]])
+    y, kernel = jnp.array([1, 1.01, 5, 2, 4, 0.0]), RBF(1.0)
+    features, at = Nystroem(kernel, X[:2]), jnp.array([[0.7]])
+    three, C = (X[:3], y[:3]), jnp.array(10.0)
+    if name.startswith("cross"):
+        folds = folds_from_assignment(np.arange(6) // 3)
+        way = {"method": name.split()[1]}
+        return X, lambda w: cross_validate(features, C[None], X, y, folds, w, **way).scores[0]
+    return {
+        "sums": (X, lambda w: jnp.sum(accumulate(features, X, y, w, block_rows=3).gram)),
+        "fixed size": (
+            X[:3],
+            lambda w: fixed_size.fit(kernel, X[:2], C, *three, w).expansion(at)[0],
+        ),
+        "dual": (X[:3], lambda w: dual.fit(kernel, C, *three, w).expansion(at)[0]),
+    }[name]
+
+
+@pytest.mark.parametrize(
+    "name", ["sums", "fixed size", "dual", "cross subtraction", "cross removal"]
+)
+def test_a_weight_of_zero_where_rows_with_weight_are_close(name):
+    X, function = crowded(name)
+    w = jnp.ones(len(X)).at[2].set(0.0)
+    h = 1e-6
+    # A weight is not negative: the one-sided difference of second order.
+    f0, f1, f2 = (float(function(w.at[2].set(step))) for step in (0.0, h, 2 * h))
+    expected = (-3 * f0 + 4 * f1 - f2) / (2 * h)
+    np.testing.assert_allclose(jax.grad(function)(w)[2], expected, rtol=1e-5)
+
+
+def test_blocks_are_filled_up_with_what_a_kernel_takes():
+    """A kernel that is not finite at zero."""
+
+    def cosine(p, x, z):
+        return jnp.exp(p * jnp.dot(x, z) / jnp.linalg.norm(x) / jnp.linalg.norm(z))
+
+    X = jnp.asarray(np.random.default_rng(0).standard_normal((20, 2)))
+
+    def total(p, block_rows):
+        columns = KernelColumns(Custom(cosine, p), X[:3])
+        return jnp.sum(accumulate(columns, X, X[:, 0], block_rows=block_rows).gram)
+
+    whole, parts = (jax.grad(total)(jnp.array(1.0), rows) for rows in (20, 8))
+    np.testing.assert_allclose(parts, whole, rtol=1e-12)

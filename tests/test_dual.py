@@ -156,3 +156,21 @@ def test_bad_input_is_named(as_users_call, change, message):
     X, y = problem()
     with pytest.raises(ValueError, match=message):
         dual.fit(**{"kernel": RBF(1.0), "C": 1.0, "X": X, "y": y, **change})
+
+
+@pytest.mark.parametrize("power", [-25, 25])
+def test_the_relative_residual_knows_no_units(power):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((40, 2)).astype(np.float32)
+    y = rng.standard_normal(40).astype(np.float32)
+    options = {"method": "conjugate_gradients", "max_steps": 2, "landmarks": 1}
+    scaled = np.ldexp(y, round(power * np.log2(10)))
+    kernel, C, X = RBF(jnp.float32(1.0)), jnp.float32(100.0), jnp.asarray(X)
+    y, scaled = jnp.asarray(y), jnp.asarray(scaled)
+    for fit in (
+        lambda y: dual.fit(kernel, C, X, y, **options),
+        lambda y: fixed_size.fit(kernel, X[:10], C, X, y),
+    ):
+        usual = fit(y).relative_residual
+        assert usual > 0
+        np.testing.assert_allclose(fit(scaled).relative_residual, usual, rtol=0.2)

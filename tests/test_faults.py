@@ -449,7 +449,7 @@ def test_the_reader_of_the_output_goes_away(place, fitted, tmp_path):
 def rows():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((60, 2))
-    return X, X[:, 0] * X[:, 1]
+    return X, 700 * X[:, 0] * X[:, 1]
 
 
 def train(rows, **options):

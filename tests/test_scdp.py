@@ -509,7 +509,7 @@ def test_a_path_has_an_end(as_users_call):
     for size in (0, 7):
         with pytest.raises(ValueError, match="n_prototypes: expected 1 to 6"):
             path.at(size)
-    with pytest.raises(ValueError, match="max_prototypes: expected 1 to 10"):
+    with pytest.raises(ValueError, match="max_prototypes: expected a whole number between 1"):
         fit(RBF(1.5), X[:10], 5.0, X, y, max_prototypes=11)
     with pytest.raises(ValueError, match="key, subset"):
         fit(RBF(1.5), X[:10], 5.0, X, y, max_prototypes=5, subset=3)

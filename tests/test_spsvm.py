@@ -124,8 +124,8 @@ def test_a_weight_of_zero_is_a_row_that_is_not_there_and_one_class_is_a_constant
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"max_prototypes": 61}, "max_prototypes: expected 1 to 60"),
-        ({"subset": 61}, "subset: expected 1 to 60"),
+        ({"max_prototypes": 61}, "max_prototypes: expected a whole number between 1"),
+        ({"subset": 61}, "subset: expected a whole number between 1"),
         ({"growth": 0.5}, "growth: expected at least 1"),
         ({"C": -1.0}, "C: expected a positive"),
         ({"y": np.arange(60.0) % 2}, r"y: expected -1 and \+1, got \[0\. 1\.\]"),

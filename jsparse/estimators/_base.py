@@ -225,7 +225,7 @@ class Classifier(ClassifierMixin, Machine):
     def _fit_labels(self, X: Any, y: Any, sample_weight: Any, classes: Any) -> None:
         if y is not None:
             labels_of("y", y)  # scikit-learn makes texts of labels of several types
-        X, y = validate_data(self, X, y, dtype=FLOATS)
+        X, y = validate_data(self, X, cast(Any, y), dtype=FLOATS)
         check_classification_targets(y)
         _at_least_two(X)
         if len(np.unique(y)) < 2:

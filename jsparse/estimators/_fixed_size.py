@@ -64,7 +64,7 @@ class FixedSize(Machine):
         w = np.pad(np.ones(n) if weights is None else weights, padding)
         targets = np.pad(targets, padding)
         with np.errstate(over="ignore"), jax.enable_x64(dtype == np.float64):
-            Z = finite_table(np.pad(X.astype(dtype), [padding, (0, 0)]))
+            Z = finite_table(np.pad(X.astype(dtype), [padding, (0, 0)], "edge"))
             Z = self.expansion_.scaling.apply(Z)
             if code is None:
                 y = jnp.asarray(units.apply(targets, w), dtype)

@@ -15,8 +15,10 @@ from .._numerics import (
     dot_over_rows,
     epsilon,
     like,
-    only_present,
+    present_rows,
+    present_targets,
     rank_cutoff,
+    relative_norms,
     with_derivative,
 )
 from .._status import NOT_FINITE, status_of
@@ -88,7 +90,8 @@ def fit(
         residual of each output is at most `2 tolerance (|D y| + |b| |D 1|)`.
 
     Pure; works under `jit` and `vmap`; differentiable in everything but the shapes, in both modes,
-    in a weight of zero as the row comes in.
+    in a weight of zero as the row comes in, unless that is further from the others than
+    `eps**-0.25` times what they are from each other.
 
     Raises:
         ValueError: for shapes that do not fit, or (outside `jit`) values that are not finite, `C`
@@ -148,7 +151,7 @@ def fit_classes(
         w = jnp.ones(len(X), X.dtype)
     else:
         w = as_float(weights).astype(X.dtype)
-        X, _ = only_present(X, targets, w)
+        X = present_rows(X, w)
     each = jnp.broadcast_to(jnp.asarray(C, X.dtype), targets.shape[1:])
     fits = [
         fit(kernel, each[j], X, targets[:, j], w * jnp.abs(targets[:, j]), method=method)
@@ -187,12 +190,12 @@ def leave_one_out(
         weights: row weights, shape `n`, at least 0.
 
     Memory `n x n`. Pure; differentiable in everything but the shapes, in both modes, in a weight of
-    zero as the row comes in.
+    zero as `fit` is.
     """
     n, s = X.shape[0], C.shape[0]
     w = jnp.ones(n, X.dtype) if weights is None else weights
     rows = X
-    X, y = only_present(X, y, w)
+    X, y = present_rows(X, w), present_targets(y, w)
     targets = y.reshape(n, -1)
     K = kernel.gram(X)
     root = jnp.sqrt(w)[:, None]
@@ -325,7 +328,7 @@ def _by_cholesky(
     y: Float[Array, "n *c"],
     w: Float[Array, " n"],
 ) -> DualFit:
-    X, y = only_present(X, y, w)
+    X, y = present_rows(X, w), present_targets(y, w)
     K, root = kernel.gram(X), jnp.sqrt(w)[:, None]
     factor = jax.lax.stop_gradient(factorise(root * K * root.T, 1 / C))
     C = jnp.where(factor.lost, 1 / factor.shift, C)
@@ -352,7 +355,7 @@ def _by_conjugate_gradients(
     landmarks: int,
     block_rows: int,
 ) -> DualFit:
-    X, y = only_present(X, y, w)
+    X, y = present_rows(X, w), present_targets(y, w)
     n, root = X.shape[0], jax.lax.stop_gradient(jnp.sqrt(w)[:, None])
 
     # Kept by nobody: the backward pass computes each block of the kernel matrix again.
@@ -440,8 +443,7 @@ def _result(
     b = _eliminate(both)
     alpha, rest, b = _less(both, b), _less(residual, b), b[0]
     root = jnp.sqrt(jax.lax.stop_gradient(w))[:, None]
-    scale = jnp.linalg.norm(root * y.reshape(alpha.shape), axis=0)
-    relative = jnp.linalg.norm(rest, axis=0) / jnp.where(scale > 0, scale, 1)
+    relative = relative_norms(rest.T, (root * y.reshape(alpha.shape)).T)
     failed = ~(jnp.all(jnp.isfinite(alpha)) & jnp.all(jnp.isfinite(b)))
     return DualFit(
         expansion=KernelExpansion(kernel, X, alpha.reshape(y.shape), b.reshape(outputs)),

@@ -9,7 +9,8 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float, Int
 
-from .._numerics import as_float, dot, epsilon, is_concrete, like, only_present
+from .._arguments import whole
+from .._numerics import as_float, dot, epsilon, is_concrete, like, present_rows, present_targets
 from .._status import (
     COMPLETED,
     CONVERGED,
@@ -25,7 +26,7 @@ from ..kernels import Kernel
 from ..pursuit.conjugate import NOISE
 from ..pursuit.path import LOST
 from ..pursuit.probabilistic import SUBSET
-from ..pursuit.system import check_atoms, check_count
+from ..pursuit.system import check_atoms
 from ..solvers.definite import solve_definite
 from .fixed_size import check_problem, in_one_dtype
 from .scdp import SparsePath, check_candidates
@@ -124,7 +125,7 @@ def fit(
     subset = min(SUBSET, M) if subset is None else check_atoms(subset, M, "subset", "candidates")
     if not growth >= 1:
         raise ValueError(f"growth: expected at least 1, got {growth}")
-    max_steps = check_count("max_steps", max_steps)
+    max_steps = whole("max_steps", max_steps, 1)
     w = jnp.ones(len(X), X.dtype) if weights is None else weights
     sizes = {"max_prototypes": max_prototypes, "subset": subset, "growth": float(growth)}
     return _fit(kernel, candidates, like(C, X), X, y, w, key, **sizes, max_steps=max_steps)
@@ -153,7 +154,8 @@ def _fit(
     growth: float,
     max_steps: int,
 ) -> SparsePath:
-    X, y = only_present(X, y, w)
+    X = present_rows(X, w, apart=True)
+    y = present_targets(y, w)
     k, n, M, dtype = max_prototypes, len(X), len(candidates), X.dtype
     eps, least = epsilon(dtype), float(jnp.finfo(dtype).tiny)
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._arguments import check_key, whole
 from .._blocks import default_block_rows, map_row_blocks
-from .._numerics import as_float, dot, is_concrete, only_present
+from .._numerics import as_float, dot, is_concrete, present_rows
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
 from .._types import Key
 from ._validate import check_count, check_table
@@ -174,7 +174,7 @@ def _k_means(
     key: Key, X: Float[Array, "n d"], m: int, weights: Float[Array, " n"] | None, max_steps: int
 ) -> KMeansResult:
     w = jnp.ones(X.shape[0], X.dtype) if weights is None else weights
-    X, _ = only_present(X, w, w)
+    X = present_rows(X, w)
     middle = jnp.mean(X, axis=0, keepdims=True)
     U = X - middle  # products below lose what an offset would take
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
+from .._arguments import whole
 from .._numerics import dot, epsilon, times_power
 from .._status import (
     COMPLETED,
@@ -25,7 +26,6 @@ from .system import (
     Columns,
     System,
     check_atoms,
-    check_count,
     check_nonnegative,
     system,
 )
@@ -361,7 +361,7 @@ def _path(
         posed.diagonal[0],
         jnp.asarray(tolerance, posed.b.dtype),
         max_atoms=max_atoms,
-        max_steps=check_count("max_steps", max_steps),
+        max_steps=whole("max_steps", max_steps, 1),
         lasso=lasso,
     )
     penalty = times_power(path.penalty[None], posed.scale.b)[0]

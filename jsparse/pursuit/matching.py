@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
+from .._arguments import whole
 from .._numerics import epsilon, is_concrete
 from .._status import (
     COMPLETED,
@@ -20,7 +21,7 @@ from .._status import (
 )
 from .._types import ScalarLike
 from .path import Path, ended, norm
-from .system import Column, Columns, check_atoms, check_count, check_nonnegative, system
+from .system import Column, Columns, check_atoms, check_nonnegative, system
 
 
 class State(NamedTuple):
@@ -194,7 +195,7 @@ def matching_pursuit(
     check_nonnegative("tolerance", tolerance)
     if is_concrete(shrinkage) and not 0 < float(shrinkage) <= 1:
         raise ValueError(f"shrinkage: expected more than 0 and at most 1, got {shrinkage}")
-    max_steps = 20 * max_atoms if max_steps is None else check_count("max_steps", max_steps)
+    max_steps = 20 * max_atoms if max_steps is None else whole("max_steps", max_steps, 1)
     dtype = posed.b.dtype
     path = run(
         posed.columns,

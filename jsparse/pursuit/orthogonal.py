@@ -8,12 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
+from .._arguments import whole
 from .._numerics import dot, epsilon, exponents, times_power
 from .._runtime import check_runtime
 from .._status import COMPLETED, CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
 from .._types import ScalarLike
 from .path import Path, assemble, ended, norm, take, unbatched
-from .system import check_atoms, check_count, check_nonnegative, in_finer_dtype
+from .system import check_atoms, check_nonnegative, in_finer_dtype
 
 
 class State(NamedTuple):
@@ -239,7 +240,7 @@ def stagewise_omp(
         ValueError: for shapes that do not fit, or more atoms than there are.
     """
     check_nonnegative("threshold", threshold)
-    return _pursue(X, y, max_atoms, tolerance, threshold, check_count("max_stages", max_stages))
+    return _pursue(X, y, max_atoms, tolerance, threshold, whole("max_stages", max_stages, 1))
 
 
 def _pursue(
@@ -257,7 +258,7 @@ def _pursue(
     lead, batched = X.shape[:-1], X.ndim == 3
     if y.shape[: len(lead)] != lead or y.ndim > len(lead) + 1:
         raise ValueError(f"y: expected shape {lead} or with one more axis, got {y.shape}")
-    max_atoms = check_atoms(max_atoms, min(X.shape[-2:]))
+    max_atoms = check_atoms(max_atoms, min(X.shape[-2:]), what="rows or atoms")
     check_nonnegative("tolerance", tolerance)
     several = y.ndim > len(lead)
     y = y if several else y[..., None]

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
+from .._arguments import whole
 from .._numerics import dot, exponents, is_concrete, times_power
 from .._runtime import check_runtime
 from .path import Path, unbatched
@@ -167,22 +168,7 @@ class GramColumns(eqx.Module):
 
 def check_atoms(count: int, n_atoms: int, name: str = "max_atoms", what: str = "atoms") -> int:
     """A whole number of atoms that there are."""
-    if not 1 <= _whole(name, count) <= n_atoms:
-        raise ValueError(f"{name}: expected 1 to {n_atoms}, the {what} there are; got {count}")
-    return int(count)
-
-
-def check_count(name: str, value: int) -> int:
-    """A whole number of at least 1."""
-    if _whole(name, value) < 1:
-        raise ValueError(f"{name}: expected at least 1, got {value}")
-    return int(value)
-
-
-def _whole(name: str, value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{name}: expected a whole number, got {value!r}")
-    return int(value)
+    return whole(name, count, 1, n_atoms, f"the number of {what}")
 
 
 def check_nonnegative(name: str, value: ArrayLike) -> None:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from .._numerics import dot, eigh, epsilon, rank_cutoff, with_derivative
+from .._numerics import dot, eigh, epsilon, rank_cutoff, relative_norms, with_derivative
 from .._status import status_of
 from .tridiagonal import Tridiagonal, tridiagonal
 
@@ -276,9 +276,9 @@ def ridge(
     residual = residual + shifts[:, None, None] * rows
     # An infinite entry of the matrix may go with a finite solution, by 0 times it.
     undefined = jnp.any(jnp.isnan(residual), axis=(1, 2))
-    residual = jnp.linalg.norm(residual, axis=2)
-    scale = jnp.linalg.norm(c, axis=0)[None]
-    relative = jnp.max(residual / jnp.where(scale > 0, scale, 1), axis=1, initial=0)
+    flat = residual.reshape(-1, c.shape[0])
+    relative = relative_norms(flat, jnp.broadcast_to(c.T[None], residual.shape).reshape(flat.shape))
+    relative = jnp.max(relative.reshape(residual.shape[:2]), axis=1, initial=0)
 
     # What lies below carries no information: the rounding of the factorisation, and of the
     # subtraction that centred the matrix.

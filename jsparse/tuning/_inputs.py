@@ -9,7 +9,6 @@ from jaxtyping import Array, ArrayLike, Float
 
 from .._arguments import labels_of, real
 from .._arguments import numbers as real_numbers
-from .._arguments import whole as whole
 from .._numerics import as_float
 from ..machines.fixed_size import check_finite
 

@@ -7,11 +7,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .. import kernels
+from .._arguments import whole
 from .._status import CONVERGED
 from .._types import Key
 from ..kernels import Kernel
 from ..prototypes import renyi, stratified, uniform
-from ._inputs import whole
 from .folds import Folds, plain_folds, stratified_folds
 
 KERNELS = {

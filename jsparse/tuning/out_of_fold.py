@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from .._blocks import map_row_blocks, rows_in_block, systems_at_once
 from .._mesh import spread, sum_over_rows
-from .._numerics import dot, epsilon, only_present
+from .._numerics import dot, epsilon, present_targets
 from .._status import status_of
 from ..features import FeatureMap, Linear
 from ..machines import robust
@@ -257,7 +257,7 @@ def _remove(shared: Removal, fold: tuple[Rows, None]) -> Predicted:
 
     fitted = dot(given[None], full.weights) + full.intercept[:, None, :]
     near = (w > 0) | jnp.all(jnp.isfinite(fitted), axis=(0, 2))[:, None]
-    _, y = only_present(rows.X, rows.y, rows.w)
+    y = present_targets(rows.y, rows.w)
     error = jnp.where(near[None], y[None] - fitted, 0)
     root = jnp.sqrt(jax.lax.stop_gradient(w))
 

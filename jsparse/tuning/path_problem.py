@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from .._arguments import whole
 from .._status import COMPLETED, PRECISION_LOST
 from .._types import Key
 from ..kernels import Kernel
 from ..multiclass import Code
-from ._inputs import whole
 from .cross_validation import standard_error
 from .folds import Folds
 from .path_validation import PathValidation, cross_validate_path

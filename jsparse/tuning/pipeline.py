@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 from jaxtyping import ArrayLike, Float
 
 from .. import kernels
+from .._arguments import whole
 from .._mesh import at_home, check_mesh
 from .._runtime import check_runtime
 from .._status import CONVERGED, PRECISION_LOST
@@ -29,7 +30,6 @@ from ._inputs import (
     encoded_targets,
     finite_table,
     row_weights,
-    whole,
 )
 from .choices import (
     DEFAULT_C,
@@ -226,7 +226,7 @@ def train(
         )
         middle = np.asarray(start_of(posed), float)
         span = math.log(LENGTHSCALE_FACTOR)
-        with clock(seconds, "tuning"):
+        with clock(seconds, "tuning"), units.of_errors(metric):
             search: dict[str, Any] = {
                 "key": search_key,
                 "metric": metric,

@@ -92,7 +92,7 @@ class Reader(NamedTuple):
         return w if self.factors is None or number is None else w * self.factors[number]
 
     def batches(self) -> Iterator[tuple[np.ndarray, ...]]:
-        """Batches `(X, targets, weights, groups)`, filled up with weightless rows."""
+        """Batches `(X, targets, weights, groups)`, filled up with the last row, without weight."""
         dtype, start = np.dtype(self.scaling.shift.dtype), 0
         for X, y, weights in self.stream:
             n = len(X)
@@ -107,11 +107,12 @@ class Reader(NamedTuple):
                     target = np.zeros((n, 0), dtype)
                 else:
                     target = np.asarray(self.code.matrix, dtype)[number]
-            rows = (_cast(X, dtype, where, "X"), target, w, group)
+            X = _cast(X, dtype, where, "X")
             for first in range(0, n, self.batch_rows):
-                part = [a[first : first + self.batch_rows] for a in rows]
-                more = self.batch_rows - len(part[0])
-                yield tuple(np.pad(a, [(0, more)] + [(0, 0)] * (a.ndim - 1)) for a in part)
+                place = first + np.arange(self.batch_rows)
+                there = np.minimum(place, n - 1)
+                weight = np.where(place < n, w[there], 0).astype(dtype)
+                yield X[there], target[there], weight, group[there]
             start += n
 
 

@@ -10,10 +10,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._arguments import real
+from .._arguments import real, whole
 from .._types import Key
 from ..multiclass import Decoding
-from ._inputs import whole
 from .cross_validation import Loss, Metric
 from .paths import Method, rounds
 from .problem import Problem

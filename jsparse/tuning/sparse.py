@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
+from .._arguments import whole
 from .._runtime import check_runtime
 from .._status import CONVERGED
 from .._types import Key
@@ -27,7 +28,6 @@ from ._inputs import (
     encoded_targets,
     finite_table,
     row_weights,
-    whole,
 )
 from .choices import LENGTHSCALE_FACTOR, make_folds, make_kernel, select
 from .cross_validation import Metric
@@ -276,7 +276,7 @@ def train_path(
             stopping,
         )
         middle, span = np.asarray(start_of(posed), float), math.log(LENGTHSCALE_FACTOR)
-        with clock(seconds, "tuning"):
+        with clock(seconds, "tuning"), units.of_errors(scoring.metric):
             tuned = tune(
                 posed,
                 key=search_key,

@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh
 from jaxtyping import ArrayLike, Float, Int
 
-from .._arguments import real
+from .._arguments import real, whole
 from .._mesh import check_mesh
 from .._runtime import check_runtime
 from .._status import CONVERGED
@@ -21,7 +21,7 @@ from ..data.streams import Batch, Checked, RowStream
 from ..kernels import Kernel, Linear
 from ..multiclass import Decoding, Scheme, output_code
 from ._clock import clock, compile_clock
-from ._inputs import Task, check_labels, class_factors, whole
+from ._inputs import Task, check_labels, class_factors
 from .choices import DEFAULT_C, LENGTHSCALE_FACTOR, make_kernel, select
 from .cross_validation import Metric
 from .folds import Folds
@@ -196,7 +196,7 @@ def train_stream(
             )
         units = reader.units
         middle, span = np.asarray(start_of(posed), float), math.log(LENGTHSCALE_FACTOR)
-        with clock(seconds, "tuning"):
+        with clock(seconds, "tuning"), units.of_errors(scoring.metric):
             tuned = tune(
                 posed,
                 key=search_key,

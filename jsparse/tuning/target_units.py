@@ -1,8 +1,10 @@
 """Real targets in units of their own spread, so that their squares are in floating-point range."""
 
+import contextlib
 import dataclasses
 import math
 import warnings
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -79,13 +81,7 @@ class TargetUnits(NamedTuple):
         return tuned._replace(
             score=score,
             standard_error=float(self.scores(np.asarray(tuned.standard_error), metric)),
-            history=[
-                e._replace(
-                    scores=self.scores(e.scores, metric),
-                    standard_errors=self.scores(e.standard_errors, metric),
-                )
-                for e in tuned.history
-            ],
+            history=self._evaluations(tuned.history, metric),
         )
 
     def sizes(self, choice: SizeChoice, metric: Metric) -> SizeChoice:
@@ -99,10 +95,23 @@ class TargetUnits(NamedTuple):
     def history(self, history: list[Evaluation] | None, metric: Metric) -> list[Evaluation] | None:
         """Evaluations in the units of the caller, as a search takes them up again."""
         back = TargetUnits(fraction=1 / self.fraction, exponent=-self.exponent)
-        return history and [
+        return history and back._evaluations(history, metric)
+
+    @contextlib.contextmanager
+    def of_errors(self, metric: Metric) -> Iterator[None]:
+        """Evaluations that an error of a search brings along, in the units of the caller."""
+        try:
+            yield
+        except Exception as error:
+            with contextlib.suppress(AttributeError, TypeError):  # another's attribute
+                error.history = self._evaluations(error.history, metric)  # type: ignore[attr-defined]
+            raise
+
+    def _evaluations(self, history: list[Evaluation], metric: Metric) -> list[Evaluation]:
+        return [
             e._replace(
-                scores=back.scores(e.scores, metric),
-                standard_errors=back.scores(e.standard_errors, metric),
+                scores=self.scores(e.scores, metric),
+                standard_errors=self.scores(e.standard_errors, metric),
             )
             for e in history
         ]
