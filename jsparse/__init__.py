@@ -8,9 +8,6 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-if "jax" in sys.modules:  # from now on a fork after JAX has started is noticed
-    from . import _runtime as _runtime
-
 if TYPE_CHECKING:  # of each name the same place as below
     from . import data as data
     from . import expansion as expansion
@@ -65,6 +62,9 @@ if TYPE_CHECKING:  # of each name the same place as below
     from .tuning.sparse import train_path as train_path
     from .tuning.stream import train_stream as train_stream
     from .tuning.trained import Trained as Trained
+
+if "jax" in sys.modules:  # from now on a fork after JAX has started is noticed
+    from . import _runtime as _runtime
 
 __version__ = "0.1.0"
 

@@ -67,7 +67,7 @@ def check_runtime() -> None:
     check_fork()
     if _seen_right:
         return
-    for name, found, expected in canary():
+    for name, found, expected in canary() if _cpus() else ():
         # The sums are of positive numbers: float32 errs by some 1e-6, the fault by 1e-3 and up.
         if not np.allclose(found, expected, rtol=1e-4):
             raise UnusableJaxError(
@@ -109,5 +109,12 @@ def canary() -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
 
 def _run(function: Callable[..., Array], *arguments: np.ndarray) -> np.ndarray:
     # Compiled ahead of time: a call would be traced into a caller's own program.
-    with jax.disable_jit(False), jax.default_device(jax.local_devices(backend="cpu")[0]):
+    with jax.disable_jit(False), jax.default_device(_cpus()[0]):
         return np.asarray(jax.jit(function).lower(*arguments).compile()(*arguments))
+
+
+def _cpus() -> list[jax.Device]:
+    try:
+        return jax.local_devices(backend="cpu")
+    except RuntimeError:  # JAX is told to use other devices only
+        return []

@@ -237,7 +237,11 @@ def test_paths_under_vmap_are_those_alone():
     [
         (ValueError, "max_steps: expected a whole", lambda A, b: _lasso(A, b, max_steps=2.5)),
         (ValueError, "max_steps: expected a whole", lambda A, b: _lasso(A, b, max_steps=True)),
-        (ValueError, "max_steps: expected at least 1", lambda A, b: _lasso(A, b, max_steps=0)),
+        (
+            ValueError,
+            "max_steps: expected a whole number of at least 1",
+            lambda A, b: _lasso(A, b, max_steps=0),
+        ),
         (ValueError, "path: expected", lambda A, b: _debias(A, b, A[:5, :5], b[:5])),
         (ValueError, "one right-hand side", lambda A, b: _debias(A, b, A, b[:, None])),
         (ValueError, "diagonal: expected", lambda A, b: _debias(A, b, lambda j: A[j], b)),

@@ -163,7 +163,7 @@ def test_no_program_is_run_where_it_is_known_to_be_right(monkeypatch):
     monkeypatch.setattr(_runtime, "_seen_right", True)
     _runtime.check_runtime()
     monkeypatch.setattr(_runtime, "_seen_right", False)
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(_runtime, "_cpus", list)
     _runtime.check_runtime()
 
 

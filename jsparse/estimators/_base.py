@@ -137,8 +137,20 @@ class Machine(BaseEstimator, abc.ABC):
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # Not yet JAX's: in a forked process, to make one would never end.
+        # Not yet JAX's, see `_wake`: in a forked process, to make one would never end.
         super().__setstate__(state)
+
+    def _wake(self) -> None:
+        """Make what a pickle holds JAX's again, where that can be done."""
+        check_runtime()
+        dtype = self.prototypes_.dtype
+        for name in _TREES & set(vars(self)):
+            with jax.enable_x64(dtype == np.float64):
+                arrays = jax.tree.map(
+                    lambda a: jnp.asarray(a) if isinstance(a, np.ndarray) else a,
+                    getattr(self, name),
+                )
+            setattr(self, name, arrays)
 
     def _check_parameters(self) -> None:
         for name in ("lengthscale", "C", "cv"):
@@ -166,7 +178,7 @@ class Machine(BaseEstimator, abc.ABC):
 
     def _values(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
-        check_runtime()
+        self._wake()
         X = validate_data(self, X, reset=False, dtype=FLOATS)
         dtype = self.prototypes_.dtype
         with np.errstate(over="ignore"), jax.enable_x64(dtype == np.float64):

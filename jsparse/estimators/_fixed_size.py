@@ -10,7 +10,6 @@ import numpy as np
 
 from .._arguments import labels_of
 from .._blocks import rows_in_block
-from .._runtime import check_runtime
 from .._status import check
 from ..kernels import Kernel
 from ..machines import fixed_size
@@ -53,7 +52,7 @@ class FixedSize(Machine):
         self, X: np.ndarray, targets: np.ndarray, weights: np.ndarray | None, code: Code | None
     ) -> None:
         """Sum more rows and solve again. Nothing is changed unless all of that succeeds."""
-        check_runtime()
+        self._wake()
         assert self._sums is not None
         assert self.expansion_.scaling is not None
         phi, equations, units = self._sums

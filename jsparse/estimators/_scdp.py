@@ -57,6 +57,7 @@ class SparseMachine(Machine):
             ValueError: if the path is not that long.
         """
         check_is_fitted(self)
+        self._wake()
         path, scaling = self._path
         with jax.enable_x64(self.prototypes_.dtype == np.float64):
             return dataclasses.replace(path.at(n_prototypes), scaling=scaling)
