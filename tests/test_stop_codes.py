@@ -145,7 +145,7 @@ def test_one_fold_or_problem_whose_path_ends_badly(monkeypatch, fresh, separate)
 
     monkeypatch.setattr(path_validation, "select", select)
     X, assignment = rows(), np.arange(30) % 3
-    y, w, code = X[:, 0] * (assignment == 0), jnp.ones(30), None
+    y, w, code = jnp.where(assignment == 0, X[:, 0], 0), jnp.ones(30), None
     if separate:
         y = jnp.asarray(np.arange(30) // 3 % 3, jnp.int32)
         code = output_code("one_versus_rest", 3)
