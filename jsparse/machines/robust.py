@@ -52,6 +52,7 @@ class State(NamedTuple):
     residual: Float[Array, " n"]  # e
     above: Float[Array, " n"]  # u
     below: Float[Array, " n"]  # v
+    dual: Float[Array, " n"]  # a
     to_top: Float[Array, " n"]  # d - a
     to_bottom: Float[Array, " n"]  # d + a
     threshold: Float[Array, ""]  # d
@@ -196,7 +197,8 @@ def _fit(
             Phi, target, seen, c, tolerance, loss=loss, threshold=threshold, max_steps=max_steps,
             block_rows=block_rows,
         )  # fmt: skip
-        weighing = found.threshold / jnp.maximum(jnp.abs(found.residual), found.threshold)
+        size, d = jnp.abs(found.residual), found.threshold
+        weighing = jnp.where(size > d, d / size, 1)
         return found, weighing, _objective(loss, found, seen, c)
 
     found, own, objective = jax.lax.map(output, (y.T, w.T, C))
@@ -238,7 +240,7 @@ def solve(
     if loss == "absolute":
         typical = weighted_median(jnp.abs(state.residual), w)
         delta = jnp.maximum(SMOOTHING * typical, epsilon(y.dtype))
-    delta = times_power(delta[None], exponent)[0]
+    delta = times_power(delta[None], exponent)[0] if threshold is None else threshold
     residual = y - dot(Phi, weights) - intercept
     return Solution(weights, intercept, residual, delta, state.steps, state.status)
 
@@ -270,7 +272,12 @@ def posed(
         ridge = times_power(2 * ridge[None], exponent)[0]
     ridge = jnp.clip(ridge, info.tiny, 1 / info.tiny / 16)
     if threshold is not None:
+        # At the optimum no row's `weight_i l(e_i)` is more than the constant model's loss of all:
+        # with a threshold from here on no |e_i| is beyond it, and the optimum is least squares.
+        lightest = jnp.min(w, where=w > 0, initial=1)
+        reach = jnp.linalg.norm(jnp.sqrt(w) * y) / jnp.sqrt(lightest)
         threshold = times_power(threshold[None], -exponent)[0]
+        threshold = jnp.minimum(threshold, jnp.clip(reach, 1, bound))
     Phi = jnp.where(here[:, None], Phi, 0)  # other rows may hold anything
     return Problem(Phi, y, w, ridge, threshold), centre, exponent
 
@@ -293,6 +300,7 @@ def init(problem: Problem, tolerance: Float[Array, ""], *, loss: Loss) -> State:
         residual=y,
         above=jnp.where(up, large, small),
         below=jnp.where(up, small, large),
+        dual=jnp.where(up, top - near, near - top),
         to_top=jnp.where(up, near, 2 * top - near),
         to_bottom=jnp.where(up, 2 * top - near, near),
         threshold=top,
@@ -372,22 +380,23 @@ def step(
             found = tuple(x + d * by for x, by in zip(found, by_one, strict=True))
         weights, intercept, e = found
         x = e - rho
+        dual = D * ((u / top - v / bottom) * d + x)
         # d - a and d + a on their own: far off one of them is smaller than the rounding of d.
         to_top = D * ((2 * v / bottom + bend) * d - x)
         to_bottom = D * ((2 * u / top + bend) * d + x)
         above = upper / top - u - u / top * to_top
         below = lower / bottom - v - v / bottom * to_bottom
-        return weights, intercept, d, above, below, to_top, to_bottom
+        return weights, intercept, d, dual, above, below, to_top, to_bottom
 
     def most(moves: tuple[Array, ...]) -> Float[Array, ""]:
         """Part of the way at which the first of the four becomes 0, inverted."""
-        ratios = [-dx / x for dx, x in zip(moves[3:], (u, v, top, bottom), strict=True)]
+        ratios = [-dx / x for dx, x in zip(moves[4:], (u, v, top, bottom), strict=True)]
         return jnp.max(jnp.where(w > 0, jnp.max(jnp.stack(ratios), axis=0), 0))
 
     none = jnp.zeros_like(w)
     ahead = direction(none, none)
     t = 1 / jnp.maximum(most(ahead), 1)
-    du, dv, dtop, dbottom = ahead[3:]
+    du, dv, dtop, dbottom = ahead[4:]
     now = jnp.sum(w * (u * top + v * bottom))
     then = jnp.sum(w * ((u + t * du) * (top + t * dtop) + (v + t * dv) * (bottom + t * dbottom)))
     nu = (then / now) ** 3 * now / (2 * jnp.sum(w))
@@ -398,7 +407,7 @@ def step(
     intercept = state.intercept + t * moves[1]
     above, below, top, bottom = (
         jnp.where(w > 0, x + t * dx, 1)
-        for x, dx in zip((u, v, top, bottom), moves[3:], strict=True)
+        for x, dx in zip((u, v, top, bottom), moves[4:], strict=True)
     )
     after = state._replace(
         weights=weights,
@@ -406,6 +415,7 @@ def step(
         residual=jnp.where(w > 0, problem.y - dot(Phi, weights) - intercept, 0),
         above=above,
         below=below,
+        dual=jnp.where(w > 0, state.dual + t * moves[3], 0),
         to_top=top,
         to_bottom=bottom,
         threshold=state.threshold + t * moves[2],
@@ -437,8 +447,10 @@ def _own_threshold(state: State) -> Float[Array, ""]:
 def _measured(problem: Problem, state: State, loss: Loss) -> State:
     """The state with `u - v` made to agree with the residual, and how far it is off the optimum."""
     w, top, e = problem.w, state.threshold, state.residual
-    near_top = state.to_top < state.to_bottom
-    dual = jnp.where(near_top, top - state.to_top, state.to_bottom - top)
+    nearest = jnp.minimum(state.to_top, state.to_bottom)
+    bound = jnp.where(state.to_top < state.to_bottom, top - nearest, nearest - top)
+    # Of a far smaller than d, their difference would leave only the rounding of d.
+    dual = jnp.where(nearest < top / 2, bound, state.dual)
     part = e - dual if loss == "huber" else e
     above = jnp.where(part >= 0, state.below + part, state.above)
     below = jnp.where(part >= 0, state.below, state.above - part)
@@ -446,8 +458,12 @@ def _measured(problem: Problem, state: State, loss: Loss) -> State:
     gradient = problem.ridge * state.weights - dot(problem.Phi.T, pull)
     imbalance = jnp.sum(pull)
     # No sum knows how far off an outlier is: u (d - a) is small where u is not.
-    products = jnp.sum(w * (above * state.to_top + below * state.to_bottom))
-    unsolved = jnp.sum(jnp.square(gradient)) / (2 * problem.ridge) + jnp.abs(imbalance) * top
+    # Huber's loss misses (u - v)^2 / 2 where the bounds are far: u (d - a) is d times rounding.
+    most = jnp.maximum(jnp.abs(part), 2)
+    to_top, to_bottom = (jnp.minimum(x, most) for x in (state.to_top, state.to_bottom))
+    products = jnp.sum(w * (above * to_top + below * to_bottom))
+    steepest = jnp.minimum(top, 1)  # the loss's slope in the middle of the residuals
+    unsolved = jnp.sum(jnp.square(gradient)) / (2 * problem.ridge) + jnp.abs(imbalance) * steepest
     size = jnp.minimum(jnp.abs(e), 1)
     losses, missed, middle = size, jnp.zeros_like(top), state.middle
     if loss == "huber":
@@ -460,10 +476,11 @@ def _measured(problem: Problem, state: State, loss: Loss) -> State:
     total = problem.ridge * jnp.sum(jnp.square(state.weights)) / 2 + jnp.sum(w * losses)
     total = jnp.where(total > 0, total, 1)
     # Residuals are rounded as targets are, to the spacing of numbers of order one.
-    rounding = 4 * epsilon(e.dtype) * top * jnp.sum(w)
+    rounding = 4 * epsilon(e.dtype) * steepest * jnp.sum(w)
     return state._replace(
         above=above,
         below=below,
+        dual=dual,
         middle=middle,
         gradient=gradient,
         imbalance=imbalance,
