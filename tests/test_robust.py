@@ -292,6 +292,20 @@ def test_a_threshold_beyond_all_residuals_is_least_squares(dtype, lightest):
 
 
 @pytest.mark.parametrize("loss", ["absolute", "huber"])
+@pytest.mark.parametrize("unit", [1.0, 1e-20])
+def test_features_lost_to_rounding_are_told(loss, unit):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((200, 2))
+    y = unit * np.sin(X[:, 0])
+    C = 10.0 * unit if loss == "absolute" else 10.0
+    for dtype, end in (("float32", _status.TRUNCATED), ("float64", _status.CONVERGED)):
+        phi = Nystroem(RBF(jnp.asarray(1.0, dtype)), jnp.asarray(X[:20], dtype))
+        data = jnp.asarray(X, dtype), jnp.asarray(y, dtype)
+        assert int(fixed_size.fit_features(phi, 10.0, *data).status) == end
+        assert int(robust.fit(phi, C, *data, loss=loss).status) == end
+
+
+@pytest.mark.parametrize("loss", ["absolute", "huber"])
 def test_a_weight_of_two_is_a_row_repeated_and_zero_a_row_removed(loss):
     phi, X, y, _ = problem()
     w = np.random.default_rng(1).integers(0, 3, 80)

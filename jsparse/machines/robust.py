@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from .._blocks import map_row_blocks, rows_in_block
 from .._numerics import dot, epsilon, exponents, is_concrete, like, times_power
-from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, PRECISION_LOST, RUNNING
+from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, PRECISION_LOST, RUNNING, TRUNCATED
 from .._types import ScalarLike
 from ..expansion import KernelExpansion
 from ..features import FeatureMap, Linear
@@ -133,7 +133,8 @@ def fit(
 
     Memory `n p` for the features. Pure; works under `jit` and `vmap`. Not differentiable in reverse
     mode (an iteration of unknown length). The status is `PRECISION_LOST` where rounding keeps the
-    gap above the tolerance.
+    gap above the tolerance, `TRUNCATED` where features lost to rounding would have been used, see
+    `fixed_size.fit`.
 
     Raises:
         ValueError: as `fixed_size.fit`, or if the loss is unknown or the threshold not positive.
@@ -191,7 +192,7 @@ def _fit(
 ) -> RobustFit:
     Phi = map_row_blocks(feature_map, X, rows_in_block(block_rows))
 
-    def output(of: tuple[Array, Array, Array]) -> tuple[Solution, Array, Array]:
+    def output(of: tuple[Array, Array, Array]) -> tuple[Solution, Array, Array, Array]:
         target, seen, c = of
         found = solve(
             Phi, target, seen, c, tolerance, loss=loss, threshold=threshold, max_steps=max_steps,
@@ -199,16 +200,19 @@ def _fit(
         )  # fmt: skip
         size, d = jnp.abs(found.residual), found.threshold
         weighing = jnp.where(size > d, d / size, 1)
-        return found, weighing, _objective(loss, found, seen, c)
+        # Of a typical residual, the absolute loss has the slope of least squares with C / (2 |e|).
+        strength = c if loss == "huber" else c / d * (SMOOTHING / 2)
+        unresolved = feature_map.unresolved(strength, _energy(Phi, seen))
+        return found, weighing, _objective(loss, found, seen, c), unresolved
 
-    found, own, objective = jax.lax.map(output, (y.T, w.T, C))
+    found, own, objective, unresolved = jax.lax.map(output, (y.T, w.T, C))
     return RobustFit(
         expansion=feature_map.expansion(found.weights.T, found.intercept),
         row_weights=own.T,
         threshold=found.threshold,
         objective=objective,
         steps=jnp.max(found.steps),
-        status=jnp.max(found.status),
+        status=jnp.maximum(jnp.max(found.status), jnp.where(jnp.any(unresolved), TRUNCATED, 0)),
     )
 
 
@@ -500,6 +504,13 @@ def _median_row(values: Float[Array, " n"], w: Float[Array, " n"]) -> Int[Array,
 def weighted_median(values: Float[Array, " n"], w: Float[Array, " n"]) -> Float[Array, ""]:
     """The smallest value up to which lies half of the weight."""
     return values[_median_row(values, w)]
+
+
+def _energy(Phi: Float[Array, "n p"], w: Float[Array, " n"]) -> Float[Array, " p"]:
+    """Weighted sum of squares of each feature about its mean."""
+    Phi = jnp.where((w > 0)[:, None], Phi, 0)
+    mean = dot(w, Phi) / jnp.sum(w)
+    return dot(w, jnp.square(Phi - mean[None, :]))
 
 
 def _objective(
