@@ -356,7 +356,12 @@ def test_cross_validation_refuses_what_it_would_not_heed(as_users_call):
     ("change", "message"),
     [
         ({"loss": "l0"}, "loss: expected"),
-        ({"threshold": 0.0, "loss": "huber"}, "threshold: expected a positive"),
+        ({"threshold": 0.0, "loss": "huber"}, "threshold: expected a number above 0"),
+        ({"threshold": np.nan, "loss": "huber"}, "threshold: expected a number above 0"),
+        ({"tolerance": -1e-6}, "tolerance: expected a number of at least 0"),
+        ({"tolerance": np.nan}, "tolerance: expected a number of at least 0"),
+        ({"max_steps": 0}, "max_steps: expected a whole number of at least 1"),
+        ({"max_steps": 2.7}, "max_steps: expected a whole number of at least 1"),
         ({"C": -1.0}, "C: expected a positive"),
         ({"y": jnp.zeros(7)}, "y: expected 80 rows"),
     ],

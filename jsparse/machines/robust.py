@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from .._arguments import real, whole
 from .._blocks import map_row_blocks, rows_in_block
 from .._numerics import dot, epsilon, exponents, is_concrete, like, times_power
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, PRECISION_LOST, RUNNING, TRUNCATED
@@ -137,7 +138,8 @@ def fit(
     `fixed_size.fit`.
 
     Raises:
-        ValueError: as `fixed_size.fit`, or if the loss is unknown or the threshold not positive.
+        ValueError: as `fixed_size.fit`, or if the loss is unknown, the threshold not positive, the
+            tolerance negative, or `max_steps` no whole number of at least 1.
     """
     if loss not in ("absolute", "huber"):
         raise ValueError(f"loss: expected 'absolute' or 'huber', got {loss!r}")
@@ -147,8 +149,12 @@ def fit(
     own = [None] if weights is None else list(weights.reshape(n, -1).T)
     for w in own:
         check_problem(None, C, X, y, w)
-    if threshold is not None and is_concrete(threshold) and not threshold > 0:
-        raise ValueError(f"threshold: expected a positive number, got {threshold}")
+    if threshold is not None and is_concrete(threshold):
+        real("threshold", threshold, 0, above=True, finite=False)
+    if tolerance is not None and is_concrete(tolerance):
+        real("tolerance", tolerance, 0)
+    if is_concrete(max_steps):
+        whole("max_steps", max_steps, 1)
     columns = y.reshape(n, -1)
     w = jnp.ones(n, X.dtype) if weights is None else weights
     w = jnp.broadcast_to(w.reshape(n, -1), columns.shape)
