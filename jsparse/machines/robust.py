@@ -5,6 +5,7 @@ from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from .._arguments import real, whole
@@ -86,7 +87,8 @@ class RobustFit(NamedTuple):
         Array, "n *c"
     ]  # with which least squares gives the same, 1 for rows that fit
     threshold: Float[Array, "*c"]
-    objective: Float[Array, "*c"]
+    # Infinite, or 0, where the dtype does not reach the squares of targets; `train` gives float64.
+    objective: Float[Array, "*c"] | Float[np.ndarray, "*c"]
     steps: Int[Array, ""]  # of the output that took most
     status: Int[Array, ""]  # the worst over outputs
 
