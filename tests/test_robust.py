@@ -11,6 +11,7 @@ from jsparse import _status
 from jsparse.features import Nystroem
 from jsparse.kernels import RBF
 from jsparse.machines import fixed_size, robust
+from jsparse.normal_equations import accumulate
 from jsparse.tuning.cross_validation import cross_validate
 from jsparse.tuning.folds import plain_folds
 
@@ -342,6 +343,20 @@ def test_cross_validation_equals_refitting(loss):
         # Iterations that start elsewhere end within the tolerance of each other.
         np.testing.assert_allclose(result.predictions[s], out, atol=2e-2)
         np.testing.assert_allclose(result.scores[s], np.mean(np.abs(out - y)), rtol=1e-3)
+
+
+def test_cross_validation_sums_as_many_rows_at_a_time_as_asked_for(monkeypatch):
+    asked = []
+
+    def seen(*sums, block_rows):
+        asked.append(block_rows)
+        return accumulate(*sums, block_rows=block_rows)
+
+    monkeypatch.setattr(robust, "accumulate", seen)
+    phi, X, y, _ = problem()
+    folds = plain_folds(jax.random.key(0), 80, 4)
+    cross_validate(phi, jnp.array([1.0]), X, y, folds, loss="huber", block_rows=23)
+    assert set(asked) == {23}
 
 
 def test_cross_validation_refuses_what_it_would_not_heed(as_users_call):
