@@ -21,8 +21,9 @@ from .fixed_size import check_penalty, check_problem, in_one_dtype
 
 Loss = Literal["absolute", "huber"]
 SMOOTHING = 1e-3  # of the typical residual: rows below it weigh 1 in the absolute loss
+MEDIAN_TO_DEVIATION = 1.4826  # of normal deviations, their median size to their standard deviation
 TUNING = 1.345  # Huber's threshold in standard deviations: 95 % efficient for normal noise
-_PER_MEDIAN = TUNING * 1.4826  # the same in medians of |e|, for normal noise
+_PER_MEDIAN = TUNING * MEDIAN_TO_DEVIATION  # the same in medians of |e|, for normal noise
 _BACK = 0.99  # of the way to the nearest bound
 _TOGETHER = 30  # steps in which threshold and solution are found by one Newton's method
 
