@@ -153,9 +153,9 @@ def fit(
     for w in own:
         check_problem(None, C, X, y, w)
     if threshold is not None and is_concrete(threshold):
-        real("threshold", threshold, 0, above=True, finite=False)
+        real("threshold", threshold, 0.0, above=True, finite=False)
     if tolerance is not None and is_concrete(tolerance):
-        real("tolerance", tolerance, 0)
+        real("tolerance", tolerance, 0.0)
     if is_concrete(max_steps):
         whole("max_steps", max_steps, 1)
     columns = y.reshape(n, -1)
