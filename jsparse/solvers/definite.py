@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from .._numerics import dot, epsilon
 
@@ -14,6 +14,8 @@ class Factor(NamedTuple):
 
     matrix: Float[Array, "p p"]  # A + shift I
     lower: Float[Array, "p p"]
+    shift: Float[Array, ""]  # what was asked for, or the size of A's rounding
+    lost: Bool[Array, ""]  # the shift lay below the rounding of A, which took its place
 
     def solve(self, rhs: Float[Array, "p k"]) -> Float[Array, "p k"]:
         """`(A + shift I)^(-1) rhs`, refined once."""
@@ -25,9 +27,10 @@ def factorise(A: Float[Array, "p p"], shift: Float[Array, ""]) -> Factor:
     """Factorise `A + shift I` for a positive semi-definite `A`.
 
     Below a shift of the size of A's rounding the factorisation would meet an indefinite matrix;
-    that size is then used instead. Solutions are differentiable in every argument.
+    that size is then used instead, and `lost` says so. Solutions are differentiable in every argument.
     """
     p = A.shape[0]
     noise = 4 * epsilon(A.dtype) * jnp.max(jnp.sum(jnp.abs(A), axis=0))
-    matrix = A + jnp.maximum(shift, noise) * jnp.eye(p, dtype=A.dtype)
-    return Factor(matrix, jnp.linalg.cholesky(matrix))
+    used = jnp.maximum(shift, noise)
+    matrix = A + used * jnp.eye(p, dtype=A.dtype)
+    return Factor(matrix, jnp.linalg.cholesky(matrix), used, noise > shift)
