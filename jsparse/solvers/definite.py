@@ -27,7 +27,8 @@ def factorise(A: Float[Array, "p p"], shift: Float[Array, ""]) -> Factor:
     """Factorise `A + shift I` for a positive semi-definite `A`.
 
     Below a shift of the size of A's rounding the factorisation would meet an indefinite matrix;
-    that size is then used instead, and `lost` says so. Solutions are differentiable in every argument.
+    that size is then used instead, and `lost` says so. Solutions are differentiable in every
+    argument.
     """
     p = A.shape[0]
     noise = 4 * epsilon(A.dtype) * jnp.max(jnp.sum(jnp.abs(A), axis=0))
