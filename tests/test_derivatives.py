@@ -33,8 +33,7 @@ from jsparse.normal_equations import (
     accumulate_groups,
 )
 from jsparse.pursuit import debiased, lars
-from jsparse.solvers import conjugate_gradients
-from jsparse.solvers.definite import solve_definite
+from jsparse.solvers import conjugate_gradients, definite
 from jsparse.solvers.ridge import (
     degrees_of_freedom,
     quadratic_form,
@@ -147,11 +146,11 @@ for penalty in (0.0, 1.0):
         return solve, given
 
 
-@case("solve_definite", symmetric=("A",))
+@case("definite.factorise", symmetric=("A",))
 def _():
     rhs = np.random.default_rng(2).standard_normal((4, 2))
     return (
-        lambda A, rhs, shift: solve_definite(A, rhs, shift).x,
+        lambda A, rhs, shift: definite.factorise(A, shift).solve(rhs),
         {"A": semidefinite(), "rhs": rhs, "shift": 0.1},
     )
 
@@ -711,7 +710,7 @@ CLAIMS = {
     "pursuit/debias.py": ("debiased",),
     "scaling.py": ("standardize",),
     "solvers/conjugate_gradients.py": ("conjugate_gradients.solve",),
-    "solvers/definite.py": ("solve_definite",),
+    "solvers/definite.py": ("definite.factorise",),
     "solvers/ridge.py": ("resolvent by spectrum", "quadratic_form", "ridge, penalty 1.0"),
     "tuning/cross_validation.py": ("cross_validate by subtraction",),
 }

@@ -5,11 +5,13 @@ from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
+from .._arguments import real, whole
 from .._blocks import map_row_blocks, rows_in_block
 from .._numerics import dot, epsilon, exponents, is_concrete, like, times_power
-from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, PRECISION_LOST, RUNNING
+from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, PRECISION_LOST, RUNNING, TRUNCATED
 from .._types import ScalarLike
 from ..expansion import KernelExpansion
 from ..features import FeatureMap, Linear
@@ -19,8 +21,9 @@ from .fixed_size import check_penalty, check_problem, in_one_dtype
 
 Loss = Literal["absolute", "huber"]
 SMOOTHING = 1e-3  # of the typical residual: rows below it weigh 1 in the absolute loss
+MEDIAN_TO_DEVIATION = 1.4826  # of normal deviations, their median size to their standard deviation
 TUNING = 1.345  # Huber's threshold in standard deviations: 95 % efficient for normal noise
-_PER_MEDIAN = TUNING * 1.4826  # the same in medians of |e|, for normal noise
+_PER_MEDIAN = TUNING * MEDIAN_TO_DEVIATION  # the same in medians of |e|, for normal noise
 _BACK = 0.99  # of the way to the nearest bound
 _TOGETHER = 30  # steps in which threshold and solution are found by one Newton's method
 
@@ -52,6 +55,7 @@ class State(NamedTuple):
     residual: Float[Array, " n"]  # e
     above: Float[Array, " n"]  # u
     below: Float[Array, " n"]  # v
+    dual: Float[Array, " n"]  # a
     to_top: Float[Array, " n"]  # d - a
     to_bottom: Float[Array, " n"]  # d + a
     threshold: Float[Array, ""]  # d
@@ -84,7 +88,8 @@ class RobustFit(NamedTuple):
         Array, "n *c"
     ]  # with which least squares gives the same, 1 for rows that fit
     threshold: Float[Array, "*c"]
-    objective: Float[Array, "*c"]
+    # Infinite, or 0, where the dtype does not reach the squares of targets; `train` gives float64.
+    objective: Float[Array, "*c"] | Float[np.ndarray, "*c"]
     steps: Int[Array, ""]  # of the output that took most
     status: Int[Array, ""]  # the worst over outputs
 
@@ -132,10 +137,12 @@ def fit(
 
     Memory `n p` for the features. Pure; works under `jit` and `vmap`. Not differentiable in reverse
     mode (an iteration of unknown length). The status is `PRECISION_LOST` where rounding keeps the
-    gap above the tolerance.
+    gap above the tolerance, `TRUNCATED` where features lost to rounding would have been used, see
+    `fixed_size.fit`.
 
     Raises:
-        ValueError: as `fixed_size.fit`, or if the loss is unknown or the threshold not positive.
+        ValueError: as `fixed_size.fit`, or if the loss is unknown, the threshold not positive, the
+            tolerance negative, or `max_steps` no whole number of at least 1.
     """
     if loss not in ("absolute", "huber"):
         raise ValueError(f"loss: expected 'absolute' or 'huber', got {loss!r}")
@@ -145,8 +152,12 @@ def fit(
     own = [None] if weights is None else list(weights.reshape(n, -1).T)
     for w in own:
         check_problem(None, C, X, y, w)
-    if threshold is not None and is_concrete(threshold) and not threshold > 0:
-        raise ValueError(f"threshold: expected a positive number, got {threshold}")
+    if threshold is not None and is_concrete(threshold):
+        real("threshold", threshold, 0.0, above=True, finite=False)
+    if tolerance is not None and is_concrete(tolerance):
+        real("tolerance", tolerance, 0.0)
+    if is_concrete(max_steps):
+        whole("max_steps", max_steps, 1)
     columns = y.reshape(n, -1)
     w = jnp.ones(n, X.dtype) if weights is None else weights
     w = jnp.broadcast_to(w.reshape(n, -1), columns.shape)
@@ -190,23 +201,27 @@ def _fit(
 ) -> RobustFit:
     Phi = map_row_blocks(feature_map, X, rows_in_block(block_rows))
 
-    def output(of: tuple[Array, Array, Array]) -> tuple[Solution, Array, Array]:
+    def output(of: tuple[Array, Array, Array]) -> tuple[Solution, Array, Array, Array]:
         target, seen, c = of
         found = solve(
             Phi, target, seen, c, tolerance, loss=loss, threshold=threshold, max_steps=max_steps,
             block_rows=block_rows,
         )  # fmt: skip
-        weighing = found.threshold / jnp.maximum(jnp.abs(found.residual), found.threshold)
-        return found, weighing, _objective(loss, found, seen, c)
+        size, d = jnp.abs(found.residual), found.threshold
+        weighing = jnp.where(size > d, d / size, 1)
+        # Of a typical residual, the absolute loss has the slope of least squares with C / (2 |e|).
+        strength = c if loss == "huber" else c / d * (SMOOTHING / 2)
+        unresolved = feature_map.unresolved(strength, _energy(Phi, seen))
+        return found, weighing, _objective(loss, found, seen, c), unresolved
 
-    found, own, objective = jax.lax.map(output, (y.T, w.T, C))
+    found, own, objective, unresolved = jax.lax.map(output, (y.T, w.T, C))
     return RobustFit(
         expansion=feature_map.expansion(found.weights.T, found.intercept),
         row_weights=own.T,
         threshold=found.threshold,
         objective=objective,
         steps=jnp.max(found.steps),
-        status=jnp.max(found.status),
+        status=jnp.maximum(jnp.max(found.status), jnp.where(jnp.any(unresolved), TRUNCATED, 0)),
     )
 
 
@@ -238,7 +253,7 @@ def solve(
     if loss == "absolute":
         typical = weighted_median(jnp.abs(state.residual), w)
         delta = jnp.maximum(SMOOTHING * typical, epsilon(y.dtype))
-    delta = times_power(delta[None], exponent)[0]
+    delta = times_power(delta[None], exponent)[0] if threshold is None else threshold
     residual = y - dot(Phi, weights) - intercept
     return Solution(weights, intercept, residual, delta, state.steps, state.status)
 
@@ -270,7 +285,12 @@ def posed(
         ridge = times_power(2 * ridge[None], exponent)[0]
     ridge = jnp.clip(ridge, info.tiny, 1 / info.tiny / 16)
     if threshold is not None:
+        # At the optimum no row's `weight_i l(e_i)` is more than the constant model's loss of all:
+        # with a threshold from here on no |e_i| is beyond it, and the optimum is least squares.
+        lightest = jnp.min(w, where=w > 0, initial=1)
+        reach = jnp.linalg.norm(jnp.sqrt(w) * y) / jnp.sqrt(lightest)
         threshold = times_power(threshold[None], -exponent)[0]
+        threshold = jnp.minimum(threshold, jnp.clip(reach, 1, bound))
     Phi = jnp.where(here[:, None], Phi, 0)  # other rows may hold anything
     return Problem(Phi, y, w, ridge, threshold), centre, exponent
 
@@ -293,6 +313,7 @@ def init(problem: Problem, tolerance: Float[Array, ""], *, loss: Loss) -> State:
         residual=y,
         above=jnp.where(up, large, small),
         below=jnp.where(up, small, large),
+        dual=jnp.where(up, top - near, near - top),
         to_top=jnp.where(up, near, 2 * top - near),
         to_bottom=jnp.where(up, 2 * top - near, near),
         threshold=top,
@@ -372,22 +393,23 @@ def step(
             found = tuple(x + d * by for x, by in zip(found, by_one, strict=True))
         weights, intercept, e = found
         x = e - rho
+        dual = D * ((u / top - v / bottom) * d + x)
         # d - a and d + a on their own: far off one of them is smaller than the rounding of d.
         to_top = D * ((2 * v / bottom + bend) * d - x)
         to_bottom = D * ((2 * u / top + bend) * d + x)
         above = upper / top - u - u / top * to_top
         below = lower / bottom - v - v / bottom * to_bottom
-        return weights, intercept, d, above, below, to_top, to_bottom
+        return weights, intercept, d, dual, above, below, to_top, to_bottom
 
     def most(moves: tuple[Array, ...]) -> Float[Array, ""]:
         """Part of the way at which the first of the four becomes 0, inverted."""
-        ratios = [-dx / x for dx, x in zip(moves[3:], (u, v, top, bottom), strict=True)]
+        ratios = [-dx / x for dx, x in zip(moves[4:], (u, v, top, bottom), strict=True)]
         return jnp.max(jnp.where(w > 0, jnp.max(jnp.stack(ratios), axis=0), 0))
 
     none = jnp.zeros_like(w)
     ahead = direction(none, none)
     t = 1 / jnp.maximum(most(ahead), 1)
-    du, dv, dtop, dbottom = ahead[3:]
+    du, dv, dtop, dbottom = ahead[4:]
     now = jnp.sum(w * (u * top + v * bottom))
     then = jnp.sum(w * ((u + t * du) * (top + t * dtop) + (v + t * dv) * (bottom + t * dbottom)))
     nu = (then / now) ** 3 * now / (2 * jnp.sum(w))
@@ -398,7 +420,7 @@ def step(
     intercept = state.intercept + t * moves[1]
     above, below, top, bottom = (
         jnp.where(w > 0, x + t * dx, 1)
-        for x, dx in zip((u, v, top, bottom), moves[3:], strict=True)
+        for x, dx in zip((u, v, top, bottom), moves[4:], strict=True)
     )
     after = state._replace(
         weights=weights,
@@ -406,6 +428,7 @@ def step(
         residual=jnp.where(w > 0, problem.y - dot(Phi, weights) - intercept, 0),
         above=above,
         below=below,
+        dual=jnp.where(w > 0, state.dual + t * moves[3], 0),
         to_top=top,
         to_bottom=bottom,
         threshold=state.threshold + t * moves[2],
@@ -437,8 +460,10 @@ def _own_threshold(state: State) -> Float[Array, ""]:
 def _measured(problem: Problem, state: State, loss: Loss) -> State:
     """The state with `u - v` made to agree with the residual, and how far it is off the optimum."""
     w, top, e = problem.w, state.threshold, state.residual
-    near_top = state.to_top < state.to_bottom
-    dual = jnp.where(near_top, top - state.to_top, state.to_bottom - top)
+    nearest = jnp.minimum(state.to_top, state.to_bottom)
+    bound = jnp.where(state.to_top < state.to_bottom, top - nearest, nearest - top)
+    # Of a far smaller than d, their difference would leave only the rounding of d.
+    dual = jnp.where(nearest < top / 2, bound, state.dual)
     part = e - dual if loss == "huber" else e
     above = jnp.where(part >= 0, state.below + part, state.above)
     below = jnp.where(part >= 0, state.below, state.above - part)
@@ -446,8 +471,12 @@ def _measured(problem: Problem, state: State, loss: Loss) -> State:
     gradient = problem.ridge * state.weights - dot(problem.Phi.T, pull)
     imbalance = jnp.sum(pull)
     # No sum knows how far off an outlier is: u (d - a) is small where u is not.
-    products = jnp.sum(w * (above * state.to_top + below * state.to_bottom))
-    unsolved = jnp.sum(jnp.square(gradient)) / (2 * problem.ridge) + jnp.abs(imbalance) * top
+    # Huber's loss misses (u - v)^2 / 2 where the bounds are far: u (d - a) is d times rounding.
+    most = jnp.maximum(jnp.abs(part), 2)
+    to_top, to_bottom = (jnp.minimum(x, most) for x in (state.to_top, state.to_bottom))
+    products = jnp.sum(w * (above * to_top + below * to_bottom))
+    steepest = jnp.minimum(top, 1)  # the loss's slope in the middle of the residuals
+    unsolved = jnp.sum(jnp.square(gradient)) / (2 * problem.ridge) + jnp.abs(imbalance) * steepest
     size = jnp.minimum(jnp.abs(e), 1)
     losses, missed, middle = size, jnp.zeros_like(top), state.middle
     if loss == "huber":
@@ -460,10 +489,11 @@ def _measured(problem: Problem, state: State, loss: Loss) -> State:
     total = problem.ridge * jnp.sum(jnp.square(state.weights)) / 2 + jnp.sum(w * losses)
     total = jnp.where(total > 0, total, 1)
     # Residuals are rounded as targets are, to the spacing of numbers of order one.
-    rounding = 4 * epsilon(e.dtype) * top * jnp.sum(w)
+    rounding = 4 * epsilon(e.dtype) * steepest * jnp.sum(w)
     return state._replace(
         above=above,
         below=below,
+        dual=dual,
         middle=middle,
         gradient=gradient,
         imbalance=imbalance,
@@ -483,6 +513,13 @@ def _median_row(values: Float[Array, " n"], w: Float[Array, " n"]) -> Int[Array,
 def weighted_median(values: Float[Array, " n"], w: Float[Array, " n"]) -> Float[Array, ""]:
     """The smallest value up to which lies half of the weight."""
     return values[_median_row(values, w)]
+
+
+def _energy(Phi: Float[Array, "n p"], w: Float[Array, " n"]) -> Float[Array, " p"]:
+    """Weighted sum of squares of each feature about its mean."""
+    Phi = jnp.where((w > 0)[:, None], Phi, 0)
+    mean = dot(w, Phi) / jnp.sum(w)
+    return dot(w, jnp.square(Phi - mean[None, :]))
 
 
 def _objective(

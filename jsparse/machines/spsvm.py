@@ -27,7 +27,7 @@ from ..pursuit.conjugate import NOISE
 from ..pursuit.path import LOST
 from ..pursuit.probabilistic import SUBSET
 from ..pursuit.system import check_atoms
-from ..solvers.definite import solve_definite
+from ..solvers.definite import factorise
 from .fixed_size import check_problem, in_one_dtype
 from .scdp import SparsePath, check_candidates
 
@@ -337,7 +337,8 @@ def _optimise(
         downhill = C * dot(extended, _margin(outputs, y, w)) - penalty * now
         scale = 1 / jnp.sqrt(jnp.diagonal(H))  # rows and columns of very different size
         scaled = H * scale[:, None] * scale[None]
-        direction = solve_definite(scaled, (scale * downhill)[:, None], like(0, H)).x[:, 0] * scale
+        factor = factorise(scaled, like(0, H))
+        direction = factor.solve((scale * downhill)[:, None])[:, 0] * scale
         along, phi = penalty * direction, dot(direction, extended)
         t, gain = _along(outputs, phi, y, w, C, dot(along, along), dot(along, now))
         better = gain > 0

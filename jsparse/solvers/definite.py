@@ -9,21 +9,13 @@ from jaxtyping import Array, Bool, Float
 from .._numerics import dot, epsilon
 
 
-class Definite(NamedTuple):
-    """Solutions of `(A + shift I) x = rhs`."""
-
-    x: Float[Array, "p k"]
-    residual: Float[Array, "p k"]  # rhs - (A + shift I) x
-    lost: Bool[Array, ""]  # the shift lay below the rounding of A, which took its place
-
-
 class Factor(NamedTuple):
     """Cholesky factor of `A + shift I`."""
 
     matrix: Float[Array, "p p"]  # A + shift I
     lower: Float[Array, "p p"]
     shift: Float[Array, ""]  # what was asked for, or the size of A's rounding
-    lost: Bool[Array, ""]
+    lost: Bool[Array, ""]  # the shift lay below the rounding of A, which took its place
 
     def solve(self, rhs: Float[Array, "p k"]) -> Float[Array, "p k"]:
         """`(A + shift I)^(-1) rhs`, refined once."""
@@ -32,22 +24,14 @@ class Factor(NamedTuple):
 
 
 def factorise(A: Float[Array, "p p"], shift: Float[Array, ""]) -> Factor:
-    """Factorise `A + shift I` for a positive semi-definite `A`; see `solve_definite`."""
+    """Factorise `A + shift I` for a positive semi-definite `A`.
+
+    Below a shift of the size of A's rounding the factorisation would meet an indefinite matrix;
+    that size is then used instead, and `lost` says so. Solutions are differentiable in every
+    argument.
+    """
     p = A.shape[0]
     noise = 4 * epsilon(A.dtype) * jnp.max(jnp.sum(jnp.abs(A), axis=0))
     used = jnp.maximum(shift, noise)
     matrix = A + used * jnp.eye(p, dtype=A.dtype)
     return Factor(matrix, jnp.linalg.cholesky(matrix), used, noise > shift)
-
-
-def solve_definite(
-    A: Float[Array, "p p"], rhs: Float[Array, "p k"], shift: Float[Array, ""]
-) -> Definite:
-    """Solve `(A + shift I) x = rhs` for a positive semi-definite `A`, refined once.
-
-    Below a shift of the size of A's rounding the factorisation would meet an indefinite matrix;
-    that size is then used instead, and `lost` says so. Differentiable in every argument.
-    """
-    factor = factorise(A, shift)
-    x = factor.solve(rhs)
-    return Definite(x, rhs - dot(factor.matrix, x), factor.lost)

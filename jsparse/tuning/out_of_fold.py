@@ -181,7 +181,7 @@ def by_refitting(
         seen = jnp.where(fold_of == fold, 0, w)
         if code is not None:  # a problem leaves out the rows of some classes, whose target is 0
             seen = seen * jnp.abs(target)
-        found = robust.solve(Phi, target, seen, c, tolerance, loss=loss)
+        found = robust.solve(Phi, target, seen, c, tolerance, loss=loss, block_rows=block_rows)
         return found.weights, found.intercept, found.status
 
     grid = jnp.meshgrid(jnp.arange(v), jnp.arange(c), jnp.arange(s), indexing="ij")

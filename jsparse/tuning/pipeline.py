@@ -357,6 +357,7 @@ def _in_units(units: TargetUnits, fitted: Fit) -> Fit:
     if isinstance(fitted, robust.RobustFit):
         unit = jnp.asarray(units.unit, fitted.threshold.dtype)
         fitted = fitted._replace(
-            threshold=fitted.threshold * unit, objective=fitted.objective * jnp.square(unit)
+            threshold=fitted.threshold * unit,
+            objective=units.scores(np.asarray(fitted.objective), "mse"),
         )
     return fitted

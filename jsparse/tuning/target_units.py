@@ -13,11 +13,10 @@ from jaxtyping import Float, Shaped
 
 from .._status import PrecisionWarning
 from ..expansion import KernelExpansion
+from ..machines.robust import MEDIAN_TO_DEVIATION
 from .cross_validation import Metric
 from .search import Evaluation, Progress, Tuning
 from .sizes import SizeChoice
-
-MEDIAN_TO_DEVIATION = 1.4826  # of normal deviations, their median size to their standard deviation
 
 
 class TargetUnits(NamedTuple):
