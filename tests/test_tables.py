@@ -457,6 +457,26 @@ def test_csv_cells_are_what_they_say(tmp_path):
     assert few["a"].to_pylist() == [1, 2, 3, 2.5]
 
 
+@pytest.mark.parametrize("mark", [";", "\t", "|"])
+def test_commas_that_may_mark_thousands_are_no_decimal_commas(tmp_path, mark):
+    def table(*cells, name="a", **options):
+        rows = "".join(f"{cell}{mark}{i}.5\n" for i, cell in enumerate(cells))
+        return read(tmp_path, f"{name}{mark}y\n{rows}", **options)
+
+    for cells in (("1,234", "950", "12,500", "880", "101,000"), ("1,234", "2,345"), ("-1,234",)):
+        thousands = table(*cells)
+        assert thousands["a"].to_pylist() == list(cells)
+        with pytest.raises(TableError, match=r"'a': expected numbers .* got '-?1,234' in row 1"):
+            fit_schema(thousands, "y")
+    assert table("1,234", "950", "0,500")["a"].to_pylist() == [1.234, 950, 0.5]
+    assert table("1,234", "950", "1,5")["a"].to_pylist() == [1.234, 950, 1.5]
+    # Nor does a column decide that the model does not know.
+    schema = fit_schema(table("1.5", "2.25", name="x"), "y")
+    text = f"u{mark}x\n1,5{mark}1.250\n2,5{mark}2.500\n"
+    other = read(tmp_path, text, schema=schema)
+    np.testing.assert_array_equal(encode(schema, other).X, [[1.25], [2.5]])
+
+
 def test_a_kind_that_changed_since_training_is_refused():
     table = pa.table({"flag": [True, False], "code": [1, 2], "y": [1.5, 2.5]})
     schema = fit_schema(table, "y", categorical=["code"])

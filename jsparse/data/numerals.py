@@ -35,6 +35,14 @@ def are_hexadecimal(texts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedA
     return _match(pc.utf8_trim_whitespace(texts), _HEXADECIMAL)
 
 
+def may_be_thousands(
+    texts: pa.Array | pa.ChunkedArray, mark: str
+) -> pa.Array | pa.ChunkedArray:
+    """Of each text whether it is such as 1,234 or 12,345,678, with this mark."""
+    number = rf"[-+]?[1-9][0-9]{{0,2}}(?:[{mark}][0-9]{{3}})+"
+    return _match(pc.utf8_trim_whitespace(texts), number)
+
+
 def exact_numbers(texts: pa.ChunkedArray, point: str = ".") -> pa.ChunkedArray | None:
     """Texts as int64, uint64, decimals or float64, of which whole numbers lose no digit.
 
@@ -64,7 +72,7 @@ def exact_numbers(texts: pa.ChunkedArray, point: str = ".") -> pa.ChunkedArray |
 def _own_point(texts: pa.Array | pa.ChunkedArray, point: str) -> str:
     commas = pc.any(pc.match_substring(texts, ","), min_count=0).as_py()
     points = pc.match_substring(texts, ".")
-    thousands = _match(pc.utf8_trim_whitespace(texts), r"[-+]?[1-9][0-9]{0,2}(?:\.[0-9]{3})+")
+    thousands = may_be_thousands(texts, ".")
     decimals = pc.any(pc.and_(points, pc.invert(thousands)), min_count=0).as_py()
     return "." if point == "." or (decimals and not commas) else point
 

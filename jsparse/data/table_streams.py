@@ -155,9 +155,8 @@ class TableFile:
         try:
             check_names(header, self.drop, "the columns to drop")
             if self.schema is not None:
-                inputs = [column.name for column in self.schema.columns]
-                check_names(header, inputs, "the columns")
-                wanted = {*inputs, self.schema.target}
+                wanted = self.schema.names
+                check_names(header, wanted[:-1], "the columns")
         except TableError as error:
             raise TableError(f"{self.name}: {error}") from None
         chosen = [n for n in names if n not in self.drop and (wanted is None or n in wanted)]
@@ -218,7 +217,7 @@ class TableFile:
         header = self._distinct(reader.schema.names)
         names, head = self._chosen(header), next(reader, None)
         shown = None if head is None else pa.Table.from_batches([head]).select(names)
-        if delimiter != "," and shown is not None and has_decimal_commas(shown):
+        if delimiter != "," and shown is not None and has_decimal_commas(shown.columns):
             point = ","
             reader = self._open(delimiter, point, {})
         told = {name: pa.string() if name in self.keep else pa.float64() for name in names}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ._arrow import pa, pa_csv, pa_parquet, pc
-from .numerals import EXACT, are_hexadecimal, exact_numbers
+from .numerals import EXACT, are_hexadecimal, exact_numbers, may_be_thousands
 from .schema import Schema, Value
 
 NULL_VALUES = (
@@ -89,10 +89,7 @@ def read_table(
         else:
             kind = "CSV"
             delimiter = delimiter_of(path)
-            # Of other types what the cells hold is told better by their own.
-            types = {} if schema is None else column_types(schema)
-            texts = {name: kind for name, kind in types.items() if kind == pa.string()}
-            table, point = _read_csv(path, delimiter, null_values, texts)
+            table, point = _read_csv(path, delimiter, null_values, schema)
             table = exactly(table, () if schema is None else schema.with_origin, point)
         names = list(table.column_names)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
@@ -261,9 +258,12 @@ def csv_options(
 
 
 def _read_csv(
-    path: Path, delimiter: str, null_values: Sequence[str], types: dict[str, pa.DataType]
+    path: Path, delimiter: str, null_values: Sequence[str], schema: Schema | None
 ) -> tuple[pa.Table, str]:
     """The table, and the decimal point of its numbers."""
+    types = {} if schema is None else column_types(schema)
+    # Of other types what the cells hold is told better by their own.
+    types = {name: kind for name, kind in types.items() if kind == pa.string()}
 
     def read(threads: bool, point: str = ".", **others: Any) -> pa.Table:
         return pa_csv.read_csv(
@@ -275,7 +275,9 @@ def _read_csv(
 
     try:
         table, point = read(threads=True), "."
-        if delimiter != "," and has_decimal_commas(table):
+        used = set(table.column_names if schema is None else schema.names)
+        shown = [c for n, c in zip(table.column_names, table.columns, strict=True) if n in used]
+        if delimiter != "," and has_decimal_commas(shown):
             table, point = read(threads=True, point=","), ","
     except pa.ArrowInvalid:
         read(threads=False)  # the same failure, but it names the row
@@ -340,14 +342,19 @@ def _holds_0x(path: Path) -> bool:
     return False
 
 
-def has_decimal_commas(table: pa.Table) -> bool:
-    """Whether most texts of some column are numbers such as 1,5, not counting whole numbers."""
-    for column in table.columns:
+def has_decimal_commas(columns: Iterable[pa.ChunkedArray]) -> bool:
+    """Whether most texts of some column are numbers such as 1,5, not counting whole numbers.
+
+    All such as 1,234 are none: these may be thousands.
+    """
+    for column in columns:
         if pa.types.is_string(column.type) and len(column) > column.null_count:
             whole = pc.match_substring_regex(column, r"^\s*[-+]?\d+\s*$")
             others = column.filter(pc.invert(whole).fill_null(False))
             commas = pc.match_substring_regex(others, r"^\s*[-+]?\d*,\d+([eE][-+]?\d+)?\s*$")
-            if (pc.mean(commas.cast(pa.uint8())).as_py() or 0) > 0.5:
+            decimals = pc.and_(commas, pc.invert(may_be_thousands(others, ",")))
+            most = (pc.mean(commas.cast(pa.uint8())).as_py() or 0) > 0.5
+            if most and pc.any(decimals).as_py():
                 return True
     return False
 
