@@ -38,7 +38,13 @@ odd = st.one_of(
     st.sampled_from(["2020-01-01", "2020-01-01 10:00:00", "10:30", "1,000", "10%", "$5", "18-25"]),
     st.sampled_from(["?", "-", "None", "true", "FALSE", "T", "", "a\0"]),
 )
-kinds = st.sampled_from([small, floats, large, beyond, texts, odd, small | large, small | odd])
+commas = st.sampled_from(["1,5", "0,250", "-12,5", "1,5e3", ",5"])
+thousands = st.sampled_from(["1,234", "12,500", "101,000", "-1,234", "950", "1,234,567"])
+points = st.sampled_from(["1.234", "12.500", "1.234,5", "1.5", "7"])
+kinds = st.sampled_from(
+    [small, floats, large, beyond, texts, odd, small | large, small | odd]
+    + [commas, thousands, commas | thousands, commas | small, points, points | commas]
+)
 
 
 @st.composite
@@ -60,6 +66,25 @@ def tables(draw):
 def exactly(cell):
     """A cell as a fraction."""
     return fractions.Fraction(decimal.Decimal(cell.strip()))
+
+
+def has_decimal_comma(cell):
+    """Whether a cell is a number with a comma that cannot mark thousands."""
+    number = "." not in cell and "," in cell and NUMBER.fullmatch(cell.replace(",", "."))
+    return bool(number) and not re.fullmatch(r"\s*[-+]?[1-9][0-9]{0,2}(,[0-9]{3})+\s*", cell)
+
+
+def as_read(table, delimiter):
+    """The columns of a file with points for decimal commas, where these may be told."""
+    if delimiter == "," or not any(has_decimal_comma(c) for column in table for c in column):
+        return table
+    read = []
+    for column in table:
+        pointed = [c.replace(",", ".") for c in column]
+        present = [c for c in pointed if c not in NULL_VALUES]
+        numbers = all(NUMBER.fullmatch(c) for c in present) and not any("." in c for c in column)
+        read.append(pointed if numbers else column)
+    return read
 
 
 def expected_columns(cells):
@@ -151,14 +176,18 @@ def net(folder, examples):
         end=st.sampled_from(["\n", "\r\n"]),
     )
     def every_table_is_what_it_says_or_refused(cells, delimiter, bom, end):
-        if delimiter != ",":  # where these are numbers
-            cells = [[c.replace(",", ".") for c in column] for column in cells]
         path = folder / "t.csv"
         path.write_bytes(as_csv(cells, delimiter, bom, end))
         # The oracle of what is in a cell: the standard library's reader of what was written.
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows = list(csv.reader(file, delimiter=delimiter))[1:]
         cells = [list(column) for column in zip(*rows, strict=True)][:-1]
+        kept_texts = {
+            f"x{i}": pa.array([None if c in NULL_VALUES else c for c in column], pa.string())
+            for i, column in enumerate(cells)
+        }
+        # A file that is accepted has one reading of every column.
+        cells = as_read(cells, delimiter)
         whole = outcome(read_whole, path)
         counts["CSV refused" if isinstance(whole, str) else "CSV"] += 1
         if not isinstance(whole, str):
@@ -169,10 +198,6 @@ def net(folder, examples):
             assert not isinstance(whole, str)
         # Parquet of the same texts, and its own numbers where Arrow has a type for them.
         y = pa.array([i + 1.5 for i in range(len(rows))])
-        kept_texts = {
-            f"x{i}": pa.array([None if c in NULL_VALUES else c for c in column], pa.string())
-            for i, column in enumerate(cells)
-        }
         path = folder / "t.parquet"
         pq.write_table(pa.table({**kept_texts, "y": y}), path, row_group_size=3)
         for read in (read_whole, read_stream):

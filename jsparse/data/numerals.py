@@ -4,11 +4,18 @@ from ._arrow import pa, pc
 
 _NUMBER = r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
 _WHOLE = r"[-+]?[0-9]+"
-# Groups of thousands, decimal commas, units, dates and times of day.
+# Groups of thousands, decimal commas, units, another minus sign, brackets for it.
+_WRITTEN = (
+    r"[-+−]?[$€£¥]?\s?(?:[0-9]{1,3}(?:[.,'_\s][0-9]{3})+(?:[.,][0-9]+)?|[0-9]+[.,]?[0-9]*"
+    r"|[.,][0-9]+)(?:[eE][-+−]?[0-9]+)?\s?[%$€£¥]?"
+)
+_MONTH = r"(?i:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
+# Numbers, dates of years with four digits or two, times of day.
 _OTHER_NOTATION = (
-    r"[-+]?[$€£¥]?\s?(?:[0-9]{1,3}(?:[.,'_\s][0-9]{3})+(?:[.,][0-9]+)?|[0-9]+[.,]?[0-9]*)"
-    r"(?:[eE][-+]?[0-9]+)?\s?[%$€£¥]?"
-    r"|[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[T ].*)?|[0-9]{1,2}[./][0-9]{1,2}[./][0-9]{4}"
+    rf"{_WRITTEN}|\({_WRITTEN}\)"
+    r"|[0-9]{4}[-/.][0-9]{1,2}[-/.][0-9]{1,2}(?:[T ].*)?"
+    r"|[0-9]{1,2}[-/.][0-9]{1,2}[-/.](?:[0-9]{4}|[0-9]{2})"
+    rf"|[0-9]{{1,2}}[-/. ]{_MONTH}[-/. ](?:[0-9]{{4}}|[0-9]{{2}})"
     r"|[0-9]{1,2}:[0-9]{2}(?::[0-9]{2}.*)?"
 )
 _HEXADECIMAL = r"[-+]?0[xX].*"
