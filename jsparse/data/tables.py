@@ -283,9 +283,7 @@ def _read_csv(
         read(threads=False)  # the same failure, but it names the row
         raise
     names = table.column_names
-    doubtful = [n for n in names if names.count(n) == 1 and is_doubtful(table[n])]
-    if any(pa.types.is_integer(table[n].type) for n in doubtful) and not _holds_0x(path):
-        doubtful = [n for n in doubtful if not pa.types.is_integer(table[n].type)]
+    doubtful = doubtful_columns(path, table, [n for n in names if names.count(n) == 1])
     if doubtful:
         again = read(threads=True, point=point, **dict.fromkeys(doubtful, pa.string()))
         for name in doubtful:
@@ -295,13 +293,21 @@ def _read_csv(
     return table, point
 
 
-def is_doubtful(column: pa.ChunkedArray) -> bool:
-    """Whether Arrow may have read numbers as others than the cells of a CSV file say.
+def doubtful_columns(
+    path: Path, table: pa.Table, names: Iterable[str], most: int | None = None
+) -> list[str]:
+    """The columns whose numbers Arrow may have read as others than a CSV file's cells say.
 
-    It reads 0x1F as 31, and whole numbers of more than 64 bits as the nearest float64.
+    It reads 0x1F as 31, and whole numbers of more than 64 bits as the nearest float64. The table is
+    that of the first `most` bytes of the file, by default of all.
     """
-    if pa.types.is_integer(column.type):
-        return True
+    whole = [name for name in names if pa.types.is_integer(table[name].type)]
+    hexadecimal = whole if whole and _holds_0x(path, most) else []
+    return [name for name in names if name in hexadecimal or has_large_floats(table[name])]
+
+
+def has_large_floats(column: pa.ChunkedArray) -> bool:
+    """Whether some are so large that float64 does not hold every whole number of that size."""
     if not pa.types.is_floating(column.type):
         return False
     most = pc.max(pc.abs(column), skip_nulls=True).as_py()
@@ -332,13 +338,14 @@ def exactly(table: pa.Table, names: Iterable[str], point: str) -> pa.Table:
     return table
 
 
-def _holds_0x(path: Path) -> bool:
+def _holds_0x(path: Path, most: int | None) -> bool:
     with pa.input_stream(path) as file:
-        before = b""
-        while piece := file.read(1 << 20):
+        before, left = b"", most
+        while piece := file.read(1 << 20 if left is None else min(1 << 20, left)):
             if b"0x" in (before + piece).lower():
                 return True
             before = piece[-1:]
+            left = None if left is None else left - len(piece)
     return False
 
 
