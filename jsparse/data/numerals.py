@@ -1,9 +1,12 @@
 """Texts that are numbers: which are, what they are exactly, and which only look like numbers."""
 
+import decimal
+
 from ._arrow import pa, pc
 
 _NUMBER = r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
 _WHOLE = r"[-+]?[0-9]+"
+_LONG = r"[-+]?0*[1-9][0-9]{15,}(?:\.[0-9]*)?"  # at least the 16 digits of 2^53
 # Groups of thousands, decimal commas, units, another minus sign, brackets for it.
 _WRITTEN = (
     r"[-+−]?[$€£¥]?\s?(?:[0-9]{1,3}(?:[.,'_\s][0-9]{3})+(?:[.,][0-9]+)?|[0-9]+[.,]?[0-9]*"
@@ -53,7 +56,8 @@ def may_be_thousands(
 def exact_numbers(texts: pa.ChunkedArray, point: str = ".") -> pa.ChunkedArray | None:
     """Texts as int64, uint64, decimals or float64, of which whole numbers lose no digit.
 
-    None if some text is no number, or they are whole numbers of more than 76 digits.
+    Nor do others, as decimals, where one of 2^53 or more that is written out would lose some. None
+    if some text is no number, or they take more than 76 digits.
     """
     if not _all(are_numbers(texts, point)):
         return None
@@ -61,7 +65,10 @@ def exact_numbers(texts: pa.ChunkedArray, point: str = ".") -> pa.ChunkedArray |
     plain = pc.replace_substring(plain, _own_point(texts, point), ".")
     plain = pc.replace_substring_regex(plain, r"^\+", "")
     if not _all(_match(plain, _WHOLE)):
-        return plain.cast(pa.float64())
+        long = plain.filter(_match(plain, _LONG)).to_pylist()
+        if all(decimal.Decimal(text) == float(text) for text in long):
+            return plain.cast(pa.float64())
+        return _decimals(plain)
     digits = pc.utf8_length(pc.replace_substring_regex(plain, r"^-?0*", ""))
     most = pc.max(digits).as_py() or 0
     for kind in (pa.int64(), pa.uint64()):
@@ -74,6 +81,15 @@ def exact_numbers(texts: pa.ChunkedArray, point: str = ".") -> pa.ChunkedArray |
         if most <= holds:
             return plain.cast(kind)
     return None
+
+
+def _decimals(texts: pa.ChunkedArray) -> pa.ChunkedArray | None:
+    """Numbers of any form as decimals of one type, or None if they take more than 76 digits."""
+    try:
+        cells = [None if text is None else decimal.Decimal(text) for text in texts.to_pylist()]
+        return pa.chunked_array([pa.array(cells)])
+    except (pa.ArrowInvalid, decimal.InvalidOperation):
+        return None
 
 
 def _own_point(texts: pa.Array | pa.ChunkedArray, point: str) -> str:

@@ -253,7 +253,7 @@ class TableFile:
             return kinds, large
         again = _first(self._open(delimiter, point, dict.fromkeys(doubtful, pa.string())))
         for name in doubtful:
-            exact = read_again(again[name])
+            exact = read_again(again[name], point)
             if exact is None:
                 continue
             kinds[name] = exact.type
@@ -262,8 +262,8 @@ class TableFile:
             if not (pa.types.is_integer(exact.type) or pa.types.is_string(exact.type)):
                 if self.schema is None and name not in self.keep:
                     raise TableError(
-                        f"{self.name}: column {name!r}: expected whole numbers of at most 64 bits "
-                        "where a file is read in batches; drop the column, or name it as one of "
+                        f"{self.name}: column {name!r}: expected numbers that float64 holds, or "
+                        "whole ones of at most 64 bits, where a file is read in batches; drop the column, or name it as one of "
                         "codes (categorical, --categorical)"
                     )
                 kinds[name] = pa.string()

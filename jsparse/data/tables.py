@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ._arrow import pa, pa_csv, pa_parquet, pc
-from .numerals import EXACT, are_hexadecimal, exact_numbers, may_be_thousands
+from .numerals import EXACT, are_hexadecimal, are_numbers, exact_numbers, may_be_thousands
 from .schema import Schema, Value
 
 NULL_VALUES = (
@@ -287,7 +287,7 @@ def _read_csv(
     if doubtful:
         again = read(threads=True, point=point, **dict.fromkeys(doubtful, pa.string()))
         for name in doubtful:
-            exact = read_again(again[name])
+            exact = read_again(again[name], point)
             if exact is not None:
                 table = table.set_column(names.index(name), name, exact)
     return table, point
@@ -314,17 +314,17 @@ def has_large_floats(column: pa.ChunkedArray) -> bool:
     return most is not None and most >= EXACT
 
 
-def read_again(texts: pa.ChunkedArray) -> pa.ChunkedArray | None:
-    """What the cells of a doubtful column are, as texts: other texts, or whole numbers, exactly.
+def read_again(texts: pa.ChunkedArray, point: str) -> pa.ChunkedArray | None:
+    """What the cells of a doubtful column are, as texts: other texts, or numbers, exactly.
 
     None if they are what they were taken for.
     """
     if pc.any(are_hexadecimal(texts), min_count=0).as_py():
         return texts
-    exact = exact_numbers(texts)
-    if exact is None:
-        whole = pc.match_substring_regex(texts, r"^\s*[-+]?[0-9]+\s*$")
-        return texts if pc.all(whole, min_count=0).as_py() else None
+    exact = exact_numbers(texts, point)
+    if exact is None:  # those of too many digits are texts, which are refused where they are used
+        numbers = pc.all(are_numbers(texts, point), min_count=0).as_py()
+        return texts if numbers else None
     return None if pa.types.is_floating(exact.type) else exact
 
 
