@@ -393,8 +393,8 @@ def _decoded(text: str) -> dict[str, Any]:
     levels, nested = 0, [document]
     while nested:
         levels += 1
-        inner = chain(*(v.values() if isinstance(v, dict) else v for v in nested))
-        nested = [value for value in inner if isinstance(value, dict | list)]
+        inner = chain.from_iterable(v.values() if isinstance(v, dict) else v for v in nested)
+        nested = [value for value in inner if type(value) in (dict, list)]
     if levels > _MOST_LEVELS:
         raise ValueError(f"expected at most {_MOST_LEVELS} levels, one within the other")
     return document

@@ -382,7 +382,7 @@ def test_documents_are_refused_by_their_levels_however_deep_the_call(calls, leve
     if levels == 298:  # with the document and its metadata 300
         assert "C" in called_from_deep_within(calls, read)
     else:
-        with pytest.raises(ModelFileError, match="levels|recursion"):
+        with pytest.raises(ModelFileError, match=r"levels|recursion"):
             called_from_deep_within(calls, read)
 
 

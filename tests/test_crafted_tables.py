@@ -41,9 +41,9 @@ odd = st.one_of(
 commas = st.sampled_from(["1,5", "0,250", "-12,5", "1,5e3", ",5"])
 thousands = st.sampled_from(["1,234", "12,500", "101,000", "-1,234", "950", "1,234,567"])
 points = st.sampled_from(["1.234", "12.500", "1.234,5", "1.5", "7"])
+mixed = [small | large, small | odd, commas | thousands, commas | small, points | commas]
 kinds = st.sampled_from(
-    [small, floats, large, beyond, texts, odd, small | large, small | odd]
-    + [commas, thousands, commas | thousands, commas | small, points, points | commas]
+    [small, floats, large, beyond, texts, odd, commas, thousands, points, *mixed]
 )
 
 

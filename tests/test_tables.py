@@ -385,7 +385,9 @@ def test_large_numbers_among_others_lose_no_digit(tmp_path):
     for mark in ",;":
         cells = ["1.7e18", str(first + 3), f"{first + 4}.5"]
         cells = [c.replace(".", ",") if mark == ";" else c for c in cells]
-        other = read(tmp_path, "".join([f"x{mark}z\n", *(f"{c}{mark}1\n" for c in cells)]), schema=schema)
+        other = read(
+            tmp_path, "".join([f"x{mark}z\n", *(f"{c}{mark}1\n" for c in cells)]), schema=schema
+        )
         np.testing.assert_array_equal(encode(schema, other).X, [[-1], [3], [4.5]])
     texts = pa.table({"x": ["1.7e18", str(first + 3)]})
     np.testing.assert_array_equal(encode(schema, texts).X, [[-1], [3]])

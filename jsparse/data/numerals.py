@@ -9,8 +9,8 @@ _WHOLE = r"[-+]?[0-9]+"
 _LONG = r"[-+]?0*[1-9][0-9]{15,}(?:\.[0-9]*)?"  # at least the 16 digits of 2^53
 # Groups of thousands, decimal commas, units, another minus sign, brackets for it.
 _WRITTEN = (
-    r"[-+−]?[$€£¥]?\s?(?:[0-9]{1,3}(?:[.,'_\s][0-9]{3})+(?:[.,][0-9]+)?|[0-9]+[.,]?[0-9]*"
-    r"|[.,][0-9]+)(?:[eE][-+−]?[0-9]+)?\s?[%$€£¥]?"
+    r"[-+\x{2212}]?[$€£¥]?\s?(?:[0-9]{1,3}(?:[.,'_\s][0-9]{3})+(?:[.,][0-9]+)?|[0-9]+[.,]?[0-9]*"
+    r"|[.,][0-9]+)(?:[eE][-+\x{2212}]?[0-9]+)?\s?[%$€£¥]?"
 )
 _MONTH = r"(?i:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
 # Numbers, dates of years with four digits or two, times of day.
@@ -45,9 +45,7 @@ def are_hexadecimal(texts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedA
     return _match(pc.utf8_trim_whitespace(texts), _HEXADECIMAL)
 
 
-def may_be_thousands(
-    texts: pa.Array | pa.ChunkedArray, mark: str
-) -> pa.Array | pa.ChunkedArray:
+def may_be_thousands(texts: pa.Array | pa.ChunkedArray, mark: str) -> pa.Array | pa.ChunkedArray:
     """Of each text whether it is such as 1,234 or 12,345,678, with this mark."""
     number = rf"[-+]?[1-9][0-9]{{0,2}}(?:[{mark}][0-9]{{3}})+"
     return _match(pc.utf8_trim_whitespace(texts), number)

@@ -263,8 +263,8 @@ class TableFile:
                 if self.schema is None and name not in self.keep:
                     raise TableError(
                         f"{self.name}: column {name!r}: expected numbers that float64 holds, or "
-                        "whole ones of at most 64 bits, where a file is read in batches; drop the column, or name it as one of "
-                        "codes (categorical, --categorical)"
+                        "whole ones of at most 64 bits, where a file is read in batches; drop the "
+                        "column, or name it as one of codes (categorical, --categorical)"
                     )
                 kinds[name] = pa.string()
         return kinds, large
