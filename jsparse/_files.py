@@ -100,7 +100,7 @@ def save_state(
         "sha256": _digest(kind, text, laid_out),
     }
     data = safetensors.numpy.save(laid_out, metadata=header)
-    with atomic_path(path) as temporary, _refusing(path):
+    with atomic_path(path) as temporary, writing(path):
         temporary.write_bytes(data)
 
 
@@ -154,7 +154,7 @@ def check_writable(path: PathLike) -> None:
         OutputError: naming the path and the reason.
     """
     target = _resolve(path)
-    with _refusing(path), _beside(target):
+    with writing(path), _beside(target):
         pass
 
 
@@ -171,17 +171,18 @@ def atomic_path(path: PathLike) -> Iterator[Path]:
     """
     target = _resolve(path)
     with contextlib.ExitStack() as made:
-        with _refusing(path):
+        with writing(path):
             scratch = made.enter_context(_beside(target))
         yield scratch
-        with _refusing(path):
+        with writing(path):
             if target.exists():
                 scratch.chmod(stat.S_IMODE(target.stat().st_mode))
             _move(scratch, target)
 
 
 @contextlib.contextmanager
-def _refusing(path: PathLike) -> Iterator[None]:
+def writing(path: PathLike) -> Iterator[None]:
+    """A block that writes the file `path`, whose errors of the system become `OutputError`."""
     try:
         yield
     except OSError as error:
