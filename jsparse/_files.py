@@ -27,6 +27,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ _MOST_DIGITS = sys.int_info.str_digits_check_threshold
 # safetensors reads headers of up to 100 MB, in which a quotation mark takes two characters.
 _MOST_CHARACTERS = 40_000_000
 
-PathLike = str | os.PathLike[str]
+PathLike = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 
 class ModelFileError(ValueError):
@@ -99,7 +100,7 @@ def save_state(
         "sha256": _digest(kind, text, laid_out),
     }
     data = safetensors.numpy.save(laid_out, metadata=header)
-    with atomic_path(path) as temporary:
+    with atomic_path(path) as temporary, writing(path):
         temporary.write_bytes(data)
 
 
@@ -114,6 +115,7 @@ def load_state(
     """
     import safetensors
 
+    path = _checked(path, ModelFileError)
     name = named(path)
     wanted = f"{name}: expected a jsparse {kind} in safetensors format"
     if not os.path.isfile(path):
@@ -152,11 +154,8 @@ def check_writable(path: PathLike) -> None:
         OutputError: naming the path and the reason.
     """
     target = _resolve(path)
-    try:
-        with _beside(target):
-            pass
-    except OSError as error:
-        raise OutputError(f"{named(path)}: cannot be written: {error.strerror}") from error
+    with writing(path), _beside(target):
+        pass
 
 
 @contextlib.contextmanager
@@ -164,27 +163,48 @@ def atomic_path(path: PathLike) -> Iterator[Path]:
     """A file to write into, moved to `path` if and when the block succeeds.
 
     Where the system has files without a name, as Linux does, it is one until then, and a process
-    that is killed leaves nothing. Elsewhere it is a hidden file beside `path`; what killed
-    processes left of these is removed by later calls for the same folder.
+    that is killed meanwhile leaves nothing. Elsewhere it is a hidden file beside `path`; what
+    killed processes left of these is removed when another is made.
 
     Raises:
-        OutputError: if that file cannot be made, written or moved.
+        OutputError: if that file cannot be made or moved. Errors of the block stay what they are.
     """
     target = _resolve(path)
-    try:
-        _remove_abandoned(target.parent)
-        with _beside(target) as scratch:
-            yield scratch
+    with contextlib.ExitStack() as made:
+        with writing(path):
+            scratch = made.enter_context(_beside(target))
+        yield scratch
+        with writing(path):
             if target.exists():
                 scratch.chmod(stat.S_IMODE(target.stat().st_mode))
             _move(scratch, target)
+
+
+@contextlib.contextmanager
+def writing(path: PathLike) -> Iterator[None]:
+    """A block that writes the file `path`, whose errors of the system become `OutputError`."""
+    try:
+        yield
     except OSError as error:
-        raise OutputError(f"{named(path)}: cannot be written: {error}") from error
+        reason = error.strerror or error
+        raise OutputError(f"{named(path)}: cannot be written: {reason}") from error
+
+
+def _checked(path: PathLike, refusal: type[ValueError]) -> str:
+    """A path as text, or a refusal of one that no file can have."""
+    text = os.fsdecode(path)
+    try:
+        sound = text and b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:  # of half a character
+        sound = False
+    if not sound:
+        raise refusal(f"{text!r}: expected a path, of characters that file names have")
+    return text
 
 
 def _resolve(path: PathLike) -> Path:
     """Where `path` really lies (a link stays a link), if a file may be put there."""
-    target = os.path.realpath(path)
+    target = os.path.realpath(_checked(path, OutputError))
     if os.path.isdir(target):
         raise OutputError(f"{named(path)}: expected a file to write, but it is a folder")
     if os.path.exists(target):
@@ -204,6 +224,8 @@ _ABANDONED = 3600.0  # seconds without a write, far beyond the clocks of machine
 
 
 def _neighbour(target: Path) -> Path:
+    """A hidden name in the target's folder, from which others' abandoned files are removed."""
+    _remove_abandoned(target.parent)
     suffixes = "".join(target.suffixes[-2:])
     return target.with_name(f".jsparse-{secrets.token_hex(8)}{suffixes}")
 
@@ -277,8 +299,8 @@ def _move(scratch: Path, target: Path) -> None:
 
 
 def _flush(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file)
+    with path.open("r+b") as file:  # to be written, as Windows wants it
+        os.fsync(file.fileno())
 
 
 def _remove_abandoned(folder: Path) -> None:
@@ -305,7 +327,7 @@ def _remove_abandoned(folder: Path) -> None:
 
 
 def named(path: PathLike) -> str:
-    return repr(os.fspath(path))
+    return repr(os.fsdecode(path))
 
 
 def _absence(path: PathLike) -> str:
@@ -364,18 +386,18 @@ def _decoded(text: str) -> dict[str, Any]:
     """The document of a text such as `save_state` writes, or ValueError."""
     if len(text) > _MOST_CHARACTERS:
         raise ValueError(f"expected at most {_MOST_CHARACTERS} characters, got {len(text)}")
-    # Strings out of the way, the brackets tell how deep it is before anything recurses.
-    bare = re.sub(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\Z)', "", text, flags=re.DOTALL)
-    marks = np.frombuffer(bare.encode(), np.uint8)
-    opened, closed = (np.isin(marks, list(pair)).astype(np.int8) for pair in (b"[{", b"]}"))
-    levels = int(np.cumsum(opened - closed, dtype=np.int64).max(initial=0))
-    if levels > _MOST_LEVELS:
-        raise ValueError(f"expected at most {_MOST_LEVELS} levels, one within the other")
     document = json.loads(
         text, object_pairs_hook=_distinct, parse_int=_whole_number, parse_float=_number
     )
     if not isinstance(document, dict):
         raise ValueError(f"expected names and values, got {shown(document)}")
+    levels, nested = 0, [document]
+    while nested:
+        levels += 1
+        inner = chain.from_iterable(v.values() if isinstance(v, dict) else v for v in nested)
+        nested = [value for value in inner if type(value) in (dict, list)]
+    if levels > _MOST_LEVELS:
+        raise ValueError(f"expected at most {_MOST_LEVELS} levels, one within the other")
     return document
 
 

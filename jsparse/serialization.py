@@ -26,6 +26,7 @@ from ._files import load_state as load_state
 from ._files import reason_of as reason_of
 from ._files import save_state as save_state
 from ._files import shown as shown
+from ._files import writing as writing
 from ._runtime import check_fork
 from ._status import PrecisionWarning
 from .expansion import KernelExpansion

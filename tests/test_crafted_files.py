@@ -271,6 +271,13 @@ def outcome(path, kind, rows):
         return "refused"
     finally:
         assert time.perf_counter() - start < 20
+    save(f"{path}.again", expansion, metadata)  # what is read could be written
+    again, same_metadata = load(f"{path}.again")
+    assert json.dumps(same_metadata) == json.dumps(metadata)
+    assert jax.tree.structure(again) == jax.tree.structure(expansion)
+    for leaf, before in zip(jax.tree.leaves(again), jax.tree.leaves(expansion), strict=True):
+        assert leaf.dtype == before.dtype
+        np.testing.assert_array_equal(leaf, before)
     d, outputs = expansion.prototypes.shape[1], expansion.coefficients.shape[1:]
     values = expansion(np.full((ROWS, d), 0.3, expansion.prototypes.dtype))
     assert values.shape == (ROWS, *outputs)
@@ -353,6 +360,47 @@ def test_long_documents_are_judged_in_a_time_proportional_to_them(folder, bases)
         with pytest.raises(ModelFileError):
             load_history(folder / "long")
         assert time.perf_counter() - start < 20
+
+
+def called_from_deep_within(calls, function):
+    return called_from_deep_within(calls - 1, function) if calls else function()
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize("levels", [298, 299, 320, 900, 100_000])
+@pytest.mark.parametrize("calls", [0, 400])
+def test_documents_are_refused_by_their_levels_however_deep_the_call(calls, levels, folder, bases):
+    tensors, text, kind = bases["regression"]
+    document = json.loads(text)
+    document["metadata"]["C"] = "@levels"
+    text = json.dumps(document).replace('"@levels"', "[" * levels + "]" * levels)
+    signed(folder / "levels", tensors, text, kind)
+
+    def read():
+        return load(folder / "levels")[1]
+
+    if levels == 298:  # with the document and its metadata 300
+        assert "C" in called_from_deep_within(calls, read)
+    else:
+        with pytest.raises(ModelFileError, match=r"levels|recursion"):
+            called_from_deep_within(calls, read)
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize("calls", [0, 400])
+def test_deep_kernels_from_deep_within(calls, folder):
+    kernel = kernels.RBF(1.0)
+    for _ in range(95):
+        kernel = kernel + kernels.Linear(1.0)
+    expansion, metadata = a_model("numbers", kernel)
+    save(folder / "kernels", expansion, metadata)
+    try:
+        loaded, _ = called_from_deep_within(calls, lambda: load(folder / "kernels"))
+    except ModelFileError as error:
+        check_message(error)
+        assert calls
+    else:
+        assert jax.tree.structure(loaded) == jax.tree.structure(expansion)
 
 
 @pytest.mark.usefixtures("as_users_call")

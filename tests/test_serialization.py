@@ -367,6 +367,42 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_errors_of_the_block_stay_what_they_are(tmp_path, monkeypatch):
+    def reading():
+        with atomic_path(tmp_path / "m") as scratch:
+            scratch.write_bytes((tmp_path / "no such input").read_bytes())
+
+    with pytest.raises(FileNotFoundError, match="no such input"):
+        reading()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    # But what `save` writes is its own.
+    monkeypatch.setattr(pathlib.Path, "write_bytes", full)
+    with pytest.raises(OutputError, match=r"m': cannot be written: No space left on device"):
+        save(tmp_path / "m", model())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_paths_of_bytes_and_paths_that_are_none(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = os.fsencode(tmp_path / "é")
+    check_writable(path)
+    save(path, model())
+    same(load(path)[0], model())
+    same(load(tmp_path / "é")[0], model())
+    for wrong in ("", b"", "a\0b", b"a\0b", "\ud800"):
+        for refusal, attempt in (
+            (OutputError, check_writable),
+            (OutputError, lambda where: save(where, model())),
+            (ModelFileError, load),
+        ):
+            with pytest.raises(refusal, match="expected a path"):
+                attempt(wrong)
+    assert os.listdir() == ["é"]
+
+
 def test_written_files_have_the_users_permissions(tmp_path):
     old = os.umask(0o027)
     try:

@@ -433,3 +433,21 @@ def test_whole_numbers_beyond_float64_in_batches(tmp_path):
     pq.write_table(pa.table({"x": [0, 2**60, 2**60 + 1], "y": [1.5, 2.5, 3.5]}), tmp_path / "p")
     with pytest.raises(TableError, match="'x': expected numbers that float64 tells apart"):
         stream_schema(TableFile(tmp_path / "p"), "y")
+
+
+def test_the_types_of_a_csv_file_are_told_once(tmp_path, monkeypatch):
+    path, opened = tmp_path / "t.csv", []
+    path.write_text("a,b,y\n" + "1,2,0.5\n" * 40)
+    file, open_csv = TableFile(path), TableFile._open
+
+    def counted(file, delimiter, point, types):
+        opened.append(types)
+        return open_csv(file, delimiter, point, types)
+
+    monkeypatch.setattr(TableFile, "_open", counted)
+    for _ in range(3):
+        assert sum(table.num_rows for table in file) == 40
+    # Whole numbers are not read again as texts where none is such as 0x1F.
+    assert opened == [{}, *[dict.fromkeys("aby", pa.float64())] * 3]
+    path.write_text("a,b,y\n" + "1,2,0.5\n" * 40 + "0x1F,3,0.5\n")
+    assert next(iter(TableFile(path)))["a"].to_pylist() == ["1"] * 40 + ["0x1F"]

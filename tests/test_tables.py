@@ -374,8 +374,42 @@ def test_numbers_that_float64_does_not_tell_apart_are_refused(tmp_path):
     )
     assert codes.columns[0].categories == (0, 2**60, 2**60 + 1)
     long = "x,y\n1,1.5\n" + "9" * 80 + ",2.5\n"
-    with pytest.raises(TableError, match=r"'x': expected whole numbers of at most 76 .* row 2"):
+    with pytest.raises(TableError, match=r"'x': expected numbers .* at most 76 digits.* row 2"):
         fit_schema(read(tmp_path, long), "y")
+
+
+def test_large_numbers_among_others_lose_no_digit(tmp_path):
+    first = 1_700_000_000_000_000_001
+    text = f"x,y\n{first},1.5\n{first + 2},2.5\n{first + 8},3.5\n"
+    schema = fit_schema(read(tmp_path, text), "y")
+    for mark in ",;":
+        cells = ["1.7e18", str(first + 3), f"{first + 4}.5"]
+        cells = [c.replace(".", ",") if mark == ";" else c for c in cells]
+        other = read(
+            tmp_path, "".join([f"x{mark}z\n", *(f"{c}{mark}1\n" for c in cells)]), schema=schema
+        )
+        np.testing.assert_array_equal(encode(schema, other).X, [[-1], [3], [4.5]])
+    texts = pa.table({"x": ["1.7e18", str(first + 3)]})
+    np.testing.assert_array_equal(encode(schema, texts).X, [[-1], [3]])
+    # In training they are told apart as well, or refused.
+    for mark, half in ((",", "0.5"), (";", "0,5")):
+
+        def table(*cells, mark=mark):
+            rows = "".join(f"{c}{mark}{i}\n" for i, c in enumerate(cells))
+            return read(tmp_path, f"x{mark}y\n{rows}")
+
+        apart = table(2**53, 2**53 + 1, half)
+        X = encode(fit_schema(apart, "y", task="regression"), apart).X
+        assert X[:2, 0].tolist() == [0, 1]
+        with pytest.raises(TableError, match="'x': expected numbers that float64 tells apart"):
+            fit_schema(table(half, 2**53, 2**53 + 1), "y", task="regression")
+    # Where float64 holds them, or as floats are written, nothing is counted from the first.
+    floats = read(tmp_path, f"x,y\n{2**60},1\n0.5,2\n1e300,3\n1.2345678901234567e+19,4\n")
+    schema = fit_schema(floats, "y")
+    assert (floats["x"].type, schema.columns[0].origin) == (pa.float64(), 0)
+    for cells in ((2**53 + 1, "1e300"), (2**53 + 1, "1e-300"), (2**53 + 1, f"1e{'9' * 30}")):
+        with pytest.raises(TableError, match="'x': expected numbers that take at most 76 digits"):
+            fit_schema(table(*cells, mark=","), "y")
 
 
 def test_constant_columns_are_kept():
@@ -424,6 +458,12 @@ def test_numbers_kept_as_text_are_numbers_and_said_to_be():
         ["2020-01-01", "2020-01-02T10:00:00Z", "2020-02-01 10:00"],
         ["31.12.2020", "1/2/2021", "1.1.1999"],
         ["10:30", "11:45:10", "9:00"],
+        [",5", "1,5e3", ",25"],
+        ["−5", "−12.5", "−1e−3"],  # noqa: RUF001
+        ["(1.5)", "(1,200)", "(3)"],
+        ["2020/01/02", "2020/1/3", "2020.01.04"],
+        ["31.12.20", "1/2/21", "01-02-99"],
+        ["02-Jan-2020", "3 feb 21", "04/March/2020"],
     ],
 )
 def test_texts_that_look_like_numbers_or_dates_are_refused(cells):
@@ -457,6 +497,26 @@ def test_csv_cells_are_what_they_say(tmp_path):
     assert few["a"].to_pylist() == [1, 2, 3, 2.5]
 
 
+@pytest.mark.parametrize("mark", [";", "\t", "|"])
+def test_commas_that_may_mark_thousands_are_no_decimal_commas(tmp_path, mark):
+    def table(*cells, name="a", **options):
+        rows = "".join(f"{cell}{mark}{i}.5\n" for i, cell in enumerate(cells))
+        return read(tmp_path, f"{name}{mark}y\n{rows}", **options)
+
+    for cells in (("1,234", "950", "12,500", "880", "101,000"), ("1,234", "2,345"), ("-1,234",)):
+        thousands = table(*cells)
+        assert thousands["a"].to_pylist() == list(cells)
+        with pytest.raises(TableError, match=r"'a': expected numbers .* got '-?1,234' in row 1"):
+            fit_schema(thousands, "y")
+    assert table("1,234", "950", "0,500")["a"].to_pylist() == [1.234, 950, 0.5]
+    assert table("1,234", "950", "1,5")["a"].to_pylist() == [1.234, 950, 1.5]
+    # Nor does a column decide that the model does not know.
+    schema = fit_schema(table("1.5", "2.25", name="x"), "y")
+    text = f"u{mark}x\n1,5{mark}1.250\n2,5{mark}2.500\n"
+    other = read(tmp_path, text, schema=schema)
+    np.testing.assert_array_equal(encode(schema, other).X, [[1.25], [2.5]])
+
+
 def test_a_kind_that_changed_since_training_is_refused():
     table = pa.table({"flag": [True, False], "code": [1, 2], "y": [1.5, 2.5]})
     schema = fit_schema(table, "y", categorical=["code"])
@@ -466,6 +526,42 @@ def test_a_kind_that_changed_since_training_is_refused():
         encode(schema, table.set_column(0, "flag", pa.array([0, 1])))
     with pytest.raises(TableError, match=r"'code': expected numbers as in training, got texts"):
         encode(schema, table.set_column(1, "code", pa.array(["1", "2"])))
+
+
+def test_whole_numbers_compare_whatever_their_size():
+    def encoded(known, cells):
+        y = np.arange(len(known)) / 7
+        schema = fit_schema(pa.table({"x": known, "y": y}), "y", categorical=["x"])
+        return encode(schema, pa.table({"x": cells}))
+
+    known = pa.array([1, 2, 2**64 - 1], pa.uint64())
+    np.testing.assert_array_equal(encoded(known, [1, 2]).X, np.eye(3)[:2])
+    np.testing.assert_array_equal(encoded(known, pa.array([2**64 - 1], pa.uint64())).X, [[0, 0, 1]])
+    for few in (known, pa.array([-1, 2, 3])):
+        for cells, unseen in (([-1, 2], few == known), ([2**63, 2], True)):
+            kind = pa.uint64() if 2**63 in cells else pa.int64()
+            found = encoded(few, pa.array(cells, kind))
+            assert found.unseen == ({"x": 1} if unseen else {})
+            assert found.X[1].tolist() == [0, 1, 0]
+    # Labels as well.
+    schema = fit_schema(pa.table({"x": [1, 2], "y": [-1, 3]}), "y")
+    labels = encode_target(schema, pa.table({"y": pa.array([2**64 - 1, 3], pa.uint64())}))
+    assert labels.tolist() == [2**64 - 1, 3]
+
+
+def test_what_means_missing_means_it_in_targets_kept_as_text():
+    def table(*cells):
+        return pa.table({"x": np.arange(len(cells)) / 3, "y": cells})
+
+    for cells, task in ((("1.5", "NA", "2.5"), "regression"), (("0", "NA", "1"), "classification")):
+        assert infer_task(table(*cells), "y")[0] == task
+        with pytest.raises(TableError, match="'y': missing in 1 of 3 rows, the first is row 2"):
+            fit_schema(table(*cells), "y")
+    # But a country may be NA.
+    assert fit_schema(table("NA", "BE", "NA"), "y").classes == ("BE", "NA")
+    assert fit_schema(table("0", "1", "0"), "y").classes == ("0", "1")
+    countries = fit_schema(table("NA", "BE", "NA"), "y")
+    assert encode_target(countries, table("NA", "NA")).tolist() == ["NA", "NA"]
 
 
 def test_missing_columns_name_the_nearest(tmp_path):

@@ -17,7 +17,7 @@ from ..data.table_streams import TableFile
 from ..data.tables import TableError, read_table
 from ..expansion import KernelExpansion
 from ..multiclass import Code, Decoding, distances, output_code
-from ..serialization import ModelFileError, atomic_path, reason_of, shown
+from ..serialization import ModelFileError, atomic_path, reason_of, shown, writing
 from ..tuning.trained import decide
 from .files import check_fits_memory, tell_counts
 from .report import error_of
@@ -126,8 +126,11 @@ def _writing(out: str | None) -> Iterator[Callable[[pa.Table], None]]:
 
         def write(table: pa.Table) -> None:
             nonlocal writer
-            if writer is None:
-                writer = open_.enter_context(pa_csv.CSVWriter(sink, table.schema))
-            writer.write_table(table)
+            with writing(out) if out else nullcontext():
+                if writer is None:
+                    writer = open_.enter_context(pa_csv.CSVWriter(sink, table.schema))
+                writer.write_table(table)
 
         yield write
+        with writing(out) if out else nullcontext():
+            open_.close()

@@ -45,8 +45,8 @@ def exact_column(table: pa.Table, name: str, null_values: Sequence[str] = ()) ->
     Booleans are 0 and 1. Texts are what they say, or missing if they are among `null_values`.
 
     Raises:
-        TableError: for a text that is no number, a whole number of more than 76 digits, or another
-            type.
+        TableError: for a text that is no number, numbers of more than 76 digits of which float64
+            would lose some, or another type.
     """
     values = _stored(table, name)
     if pa.types.is_decimal(values.type):
@@ -63,8 +63,10 @@ def exact_column(table: pa.Table, name: str, null_values: Sequence[str] = ()) ->
         row = pc.index(fine, False).as_py()
         words = "numbers"
         if row < 0:
-            row = pc.index(pc.greater(pc.utf8_length(values), 76), True).as_py()
-            words = "whole numbers of at most 76 digits"
+            # Long itself, or made so by its exponent; or else no one of them is.
+            long = pc.match_substring_regex(values, r"[eE]|.{77}").fill_null(False)
+            row = max(0, pc.index(long, True).as_py())
+            words = "numbers that take at most 76 digits, as some are beyond float64"
         got = f"{values[row].as_py():.80}"
         raise TableError(f"column {name!r}: expected {words}, got {got!r} in {locate(table, row)}")
     return numbers
@@ -184,8 +186,7 @@ def comparable_column(
     elif isinstance(sample, bool):
         kind, fits = pa.bool_(), pa.types.is_boolean(values.type)
     elif isinstance(sample, int) and pa.types.is_integer(values.type):
-        beyond = pa.types.is_uint64(values.type) and min(v for v in known if v is not None) >= 0
-        kind, fits = pa.uint64() if beyond else pa.int64(), True
+        kind, fits = _type_of_both(values, [v for v in known if v is not None]), True
     else:
         kind, fits = pa.float64(), is_number(values.type)
     if not fits and not pa.types.is_null(values.type):
@@ -197,6 +198,15 @@ def comparable_column(
         return values.cast(kind, safe=not pa.types.is_floating(kind)), pa.array(known, kind)
     except (pa.ArrowInvalid, OverflowError) as error:
         raise TableError(f"column {name!r}: expected {type_words(kind)}; {error}") from error
+
+
+def _type_of_both(values: pa.ChunkedArray, known: Sequence[int]) -> pa.DataType:
+    """A type that holds whole numbers of a column and those known."""
+    ends = pc.min_max(values).as_py()
+    low, high = min(ends["min"] or 0, *known), max(ends["max"] or 0, *known)
+    if high < 2**63:
+        return pa.int64()
+    return pa.uint64() if low >= 0 else pa.decimal128(20, 0)
 
 
 def is_number(kind: pa.DataType) -> bool:

@@ -5,7 +5,9 @@
   dictionary types are categories and become one indicator column per category; one not seen in
   training becomes zeros in all of them. Texts that only look like numbers or dates are refused.
 - Whole numbers and decimals that float64 does not hold, such as times in nanoseconds, are counted
-  from the column's first value. Two that even so become the same are refused.
+  from the column's first value. Two that even so become the same are refused. In CSV files these
+  are the numbers of 2^53 or more that are written out; smaller ones, and those with an exponent,
+  are the nearest float64, in which some of more than 15 digits are alike.
 - Dates, times, binary and nested types are refused by name: what number a date should be is
   the user's knowledge.
 - A missing value (null, or NaN) is refused with its column and row; or, on request, a number is
@@ -80,13 +82,13 @@ def infer_task(table: pa.Table, target: str) -> tuple[str, str]:
         TableError: if there is no such column or it can be neither.
     """
     check_names(table, [target], "the target column")
-    values = plain_column(table, target)
-    how = ""
+    values, how = plain_column(table, target), ""
+    null_values = _null_values(table)
     if is_text(values.type):
         advice = "should the values be classes, ask for the task classification"
-        if not _is_numbers_as_text(table, target, values, (), advice):
+        if not _is_numbers_as_text(table, target, values, null_values, advice):
             return CLASSIFICATION, f"{target!r} holds texts"
-        values, how = exact_column(table, target), ", kept as text"
+        values, how = exact_column(table, target, null_values), ", kept as text"
     elif not is_number(values.type):
         return CLASSIFICATION, f"{target!r} holds {type_words(values.type)}"
     distinct = values.unique().drop_null().to_pylist()
@@ -145,11 +147,11 @@ def fit_schema(
         task=task,
         classes=None,
         impute=impute,
-        null_values=tuple(source_of(table).get("null_values", NULL_VALUES)),
+        null_values=_null_values(table),
     )
     y = encode_target(schema, table)
     if task == REGRESSION:
-        check_told_apart(table, target)
+        check_told_apart(table, target, 0, schema.null_values)
     if task == CLASSIFICATION:
         check_labels(table, target)
         classes = np.unique(y).tolist()
@@ -236,21 +238,29 @@ def encode_target(schema: Schema, table: pa.Table) -> Shaped[np.ndarray, "n"]:
     name = schema.target
     check_names(table, [name], "the target column")
     if schema.task == REGRESSION:
-        y = float_column(table, name)
+        y = float_column(table, name, 0, schema.null_values)
         _refuse_missing_target(table, name, np.isnan(y))
         return y
     values = plain_column(table, name)
     if schema.classes is not None:
-        values, _ = comparable_column(table, name, schema.classes)
+        comparable, _ = comparable_column(table, name, schema.classes)
+        # Decimals are for comparing only.
+        values = values if pa.types.is_decimal(comparable.type) else comparable
+    if is_text(values.type):
+        present = without(values, schema.null_values)
+        numbers = are_numbers(present.drop_null(), point_of(table))
+        # A label may be "NA", but not one of numbers.
+        values = present if pc.all(numbers).as_py() else values
     _refuse_missing_target(table, name, values.is_null().to_numpy())
-    return np.asarray(values.to_pylist())
+    # Of a list of whole numbers NumPy may make floats.
+    return values.to_numpy() if is_number(values.type) else np.asarray(values.to_pylist())
 
 
 def _fit_column(
     table: pa.Table, name: str, impute: bool, is_code: bool, max_categories: int
 ) -> Column:
     values = plain_column(table, name)
-    null_values = tuple(source_of(table).get("null_values", NULL_VALUES))
+    null_values = _null_values(table)
     if values.null_count == len(values):
         raise TableError(f"column {name!r}: expected values, but all are missing; drop the column")
     advice = "should the values be codes, name the column as categorical (--categorical)"
@@ -274,6 +284,10 @@ def _fit_column(
         )
     missing = (None,) if impute and values.null_count else ()
     return Column(name, (*sorted(distinct.to_pylist()), *missing), None)
+
+
+def _null_values(table: pa.Table) -> tuple[str, ...]:
+    return tuple(source_of(table).get("null_values", NULL_VALUES))
 
 
 def _median(values: Float[np.ndarray, "n"]) -> float:

@@ -1,14 +1,24 @@
 """Texts that are numbers: which are, what they are exactly, and which only look like numbers."""
 
+import decimal
+
 from ._arrow import pa, pc
 
 _NUMBER = r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
 _WHOLE = r"[-+]?[0-9]+"
-# Groups of thousands, decimal commas, units, dates and times of day.
+_LONG = r"[-+]?0*[1-9][0-9]{15,}(?:\.[0-9]*)?"  # at least the 16 digits of 2^53
+# Groups of thousands, decimal commas, units, another minus sign, brackets for it.
+_WRITTEN = (
+    r"[-+\x{2212}]?[$€£¥]?\s?(?:[0-9]{1,3}(?:[.,'_\s][0-9]{3})+(?:[.,][0-9]+)?|[0-9]+[.,]?[0-9]*"
+    r"|[.,][0-9]+)(?:[eE][-+\x{2212}]?[0-9]+)?\s?[%$€£¥]?"
+)
+_MONTH = r"(?i:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
+# Numbers, dates of years with four digits or two, times of day.
 _OTHER_NOTATION = (
-    r"[-+]?[$€£¥]?\s?(?:[0-9]{1,3}(?:[.,'_\s][0-9]{3})+(?:[.,][0-9]+)?|[0-9]+[.,]?[0-9]*)"
-    r"(?:[eE][-+]?[0-9]+)?\s?[%$€£¥]?"
-    r"|[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[T ].*)?|[0-9]{1,2}[./][0-9]{1,2}[./][0-9]{4}"
+    rf"{_WRITTEN}|\({_WRITTEN}\)"
+    r"|[0-9]{4}[-/.][0-9]{1,2}[-/.][0-9]{1,2}(?:[T ].*)?"
+    r"|[0-9]{1,2}[-/.][0-9]{1,2}[-/.](?:[0-9]{4}|[0-9]{2})"
+    rf"|[0-9]{{1,2}}[-/. ]{_MONTH}[-/. ](?:[0-9]{{4}}|[0-9]{{2}})"
     r"|[0-9]{1,2}:[0-9]{2}(?::[0-9]{2}.*)?"
 )
 _HEXADECIMAL = r"[-+]?0[xX].*"
@@ -35,10 +45,17 @@ def are_hexadecimal(texts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedA
     return _match(pc.utf8_trim_whitespace(texts), _HEXADECIMAL)
 
 
+def may_be_thousands(texts: pa.Array | pa.ChunkedArray, mark: str) -> pa.Array | pa.ChunkedArray:
+    """Of each text whether it is such as 1,234 or 12,345,678, with this mark."""
+    number = rf"[-+]?[1-9][0-9]{{0,2}}(?:[{mark}][0-9]{{3}})+"
+    return _match(pc.utf8_trim_whitespace(texts), number)
+
+
 def exact_numbers(texts: pa.ChunkedArray, point: str = ".") -> pa.ChunkedArray | None:
     """Texts as int64, uint64, decimals or float64, of which whole numbers lose no digit.
 
-    None if some text is no number, or they are whole numbers of more than 76 digits.
+    Nor do others, as decimals, where one of 2^53 or more that is written out would lose some. None
+    if some text is no number, or they take more than 76 digits.
     """
     if not _all(are_numbers(texts, point)):
         return None
@@ -46,7 +63,10 @@ def exact_numbers(texts: pa.ChunkedArray, point: str = ".") -> pa.ChunkedArray |
     plain = pc.replace_substring(plain, _own_point(texts, point), ".")
     plain = pc.replace_substring_regex(plain, r"^\+", "")
     if not _all(_match(plain, _WHOLE)):
-        return plain.cast(pa.float64())
+        long = plain.filter(_match(plain, _LONG)).to_pylist()
+        if all(decimal.Decimal(text) == float(text) for text in long):
+            return plain.cast(pa.float64())
+        return _decimals(plain)
     digits = pc.utf8_length(pc.replace_substring_regex(plain, r"^-?0*", ""))
     most = pc.max(digits).as_py() or 0
     for kind in (pa.int64(), pa.uint64()):
@@ -61,10 +81,19 @@ def exact_numbers(texts: pa.ChunkedArray, point: str = ".") -> pa.ChunkedArray |
     return None
 
 
+def _decimals(texts: pa.ChunkedArray) -> pa.ChunkedArray | None:
+    """Numbers of any form as decimals of one type, or None if they take more than 76 digits."""
+    try:
+        cells = [None if text is None else decimal.Decimal(text) for text in texts.to_pylist()]
+        return pa.chunked_array([pa.array(cells)])
+    except (pa.ArrowInvalid, decimal.InvalidOperation):
+        return None
+
+
 def _own_point(texts: pa.Array | pa.ChunkedArray, point: str) -> str:
     commas = pc.any(pc.match_substring(texts, ","), min_count=0).as_py()
     points = pc.match_substring(texts, ".")
-    thousands = _match(pc.utf8_trim_whitespace(texts), r"[-+]?[1-9][0-9]{0,2}(?:\.[0-9]{3})+")
+    thousands = may_be_thousands(texts, ".")
     decimals = pc.any(pc.and_(points, pc.invert(thousands)), min_count=0).as_py()
     return "." if point == "." or (decimals and not commas) else point
 

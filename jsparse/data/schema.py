@@ -61,6 +61,11 @@ class Schema(NamedTuple):
         return tuple(name for column in self.columns for name in column.features)
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns of a table, with the target."""
+        return (*(column.name for column in self.columns), self.target)
+
+    @property
     def with_origin(self) -> tuple[str, ...]:
         """Names of the columns whose whole numbers float64 does not hold."""
         return tuple(column.name for column in self.columns if column.origin)

@@ -1,5 +1,6 @@
 """Files larger than memory, read in batches of rows."""
 
+import functools
 import os
 import re
 from collections import Counter
@@ -30,9 +31,10 @@ from .tables import (
     column_types,
     csv_options,
     delimiter_of,
+    doubtful_columns,
     exactly,
     has_decimal_commas,
-    is_doubtful,
+    has_large_floats,
     listing,
     locate,
     note_rows,
@@ -40,6 +42,7 @@ from .tables import (
 )
 
 SAMPLE_ROWS = 65536  # for the medians that fill missing values in
+_BLOCK = 1 << 24  # bytes of a CSV file that are read at a time, and by which its types are told
 
 
 class TableFile:
@@ -121,13 +124,13 @@ class TableFile:
                         table = pa.Table.from_batches([batch]).select(names)
                         yield from table.cast(data.schema).to_batches()
         else:
-            header, delimiter, point, types, small = self._layout()
+            header, delimiter, point, types, small = self._layout
             self.point = point
             origins = () if self.schema is None else self.schema.with_origin
             try:
                 for batch in self._open(delimiter, point, types):
                     table = exactly(pa.Table.from_batches([batch]), origins, point)
-                    larger = [name for name in small if is_doubtful(table[name])]
+                    larger = [name for name in small if has_large_floats(table[name])]
                     if larger:
                         raise TableError(
                             f"{self.name}: column {larger[0]!r}: expected whole numbers of at most "
@@ -155,9 +158,8 @@ class TableFile:
         try:
             check_names(header, self.drop, "the columns to drop")
             if self.schema is not None:
-                inputs = [column.name for column in self.schema.columns]
-                check_names(header, inputs, "the columns")
-                wanted = {*inputs, self.schema.target}
+                wanted = self.schema.names
+                check_names(header, wanted[:-1], "the columns")
         except TableError as error:
             raise TableError(f"{self.name}: {error}") from None
         chosen = [n for n in names if n not in self.drop and (wanted is None or n in wanted)]
@@ -208,23 +210,23 @@ class TableFile:
         unified = pa.unify_schemas(kinds, promote_options="permissive")
         return pa_dataset.dataset(self.path, format="parquet", schema=unified)
 
+    @functools.cached_property
     def _layout(self) -> tuple[list[str], str, str, dict[str, pa.DataType], list[str]]:
-        """All columns, delimiter, decimal point, and types of the columns to be read.
+        """Of a CSV file all columns, delimiter, decimal point, types of the columns to be read.
 
         And, without a schema, those of whole numbers by the first rows that are read as any.
         """
         delimiter, point = delimiter_of(self.path), "."
         reader = self._open(delimiter, point, {})
         header = self._distinct(reader.schema.names)
-        names, head = self._chosen(header), next(reader, None)
-        shown = None if head is None else pa.Table.from_batches([head]).select(names)
-        if delimiter != "," and shown is not None and has_decimal_commas(shown):
+        names, shown = self._chosen(header), _first(reader)
+        if delimiter != "," and has_decimal_commas(shown.select(names).columns):
             point = ","
-            reader = self._open(delimiter, point, {})
+            shown = _first(self._open(delimiter, point, {}))
         told = {name: pa.string() if name in self.keep else pa.float64() for name in names}
         if self.schema is not None:
             told = column_types(self.schema)
-        kinds, large = self._kinds(reader.schema, shown, delimiter, point, names)
+        kinds, large = self._kinds(shown.select(names), delimiter, point)
         types = {}
         for name, kind in kinds.items():
             known = told[name]
@@ -238,25 +240,20 @@ class TableFile:
         return header, delimiter, point, types, [] if self.schema else read_as_any
 
     def _kinds(
-        self,
-        found: pa.Schema,
-        shown: pa.Table | None,
-        delimiter: str,
-        point: str,
-        names: list[str],
+        self, shown: pa.Table, delimiter: str, point: str
     ) -> tuple[dict[str, pa.DataType], set[str]]:
         """The types of columns by the first rows, seen again where Arrow may have misread them.
 
         And, without a schema, the columns whose whole numbers float64 does not hold.
         """
-        kinds, large = {name: found.field(name).type for name in names}, set()
-        doubtful = [n for n in names if shown is not None and is_doubtful(shown[n])]
+        kinds = {name: shown[name].type for name in shown.column_names}
+        large = {name for name in kinds if self.schema is None and beyond_float64(shown[name])}
+        doubtful = doubtful_columns(self.path, shown, kinds, _BLOCK)
         if not doubtful:
             return kinds, large
-        texts = self._open(delimiter, point, dict.fromkeys(doubtful, pa.string()))
-        again = pa.Table.from_batches([texts.read_next_batch()])
+        again = _first(self._open(delimiter, point, dict.fromkeys(doubtful, pa.string())))
         for name in doubtful:
-            exact = read_again(again[name])
+            exact = read_again(again[name], point)
             if exact is None:
                 continue
             kinds[name] = exact.type
@@ -265,9 +262,9 @@ class TableFile:
             if not (pa.types.is_integer(exact.type) or pa.types.is_string(exact.type)):
                 if self.schema is None and name not in self.keep:
                     raise TableError(
-                        f"{self.name}: column {name!r}: expected whole numbers of at most 64 bits "
-                        "where a file is read in batches; drop the column, or name it as one of "
-                        "codes (categorical, --categorical)"
+                        f"{self.name}: column {name!r}: expected numbers that float64 holds, or "
+                        "whole ones of at most 64 bits, where a file is read in batches; drop the "
+                        "column, or name it as one of codes (categorical, --categorical)"
                     )
                 kinds[name] = pa.string()
         return kinds, large
@@ -277,12 +274,18 @@ class TableFile:
     ) -> pa_csv.CSVStreamingReader:
         return pa_csv.open_csv(
             self.path,
-            read_options=pa_csv.ReadOptions(block_size=1 << 24),
+            read_options=pa_csv.ReadOptions(block_size=_BLOCK),
             parse_options=pa_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
             convert_options=csv_options(
                 self.null_values, types, point, include_columns=list(types)
             ),
         )
+
+
+def _first(reader: pa_csv.CSVStreamingReader) -> pa.Table:
+    """The rows of a file's first piece."""
+    batch = next(reader, None)
+    return reader.schema.empty_table() if batch is None else pa.Table.from_batches([batch])
 
 
 class TableStream:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ._arrow import pa, pa_csv, pa_parquet, pc
-from .numerals import EXACT, are_hexadecimal, exact_numbers
+from .numerals import EXACT, are_hexadecimal, are_numbers, exact_numbers, may_be_thousands
 from .schema import Schema, Value
 
 NULL_VALUES = (
@@ -89,10 +89,7 @@ def read_table(
         else:
             kind = "CSV"
             delimiter = delimiter_of(path)
-            # Of other types what the cells hold is told better by their own.
-            types = {} if schema is None else column_types(schema)
-            texts = {name: kind for name, kind in types.items() if kind == pa.string()}
-            table, point = _read_csv(path, delimiter, null_values, texts)
+            table, point = _read_csv(path, delimiter, null_values, schema)
             table = exactly(table, () if schema is None else schema.with_origin, point)
         names = list(table.column_names)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
@@ -261,9 +258,12 @@ def csv_options(
 
 
 def _read_csv(
-    path: Path, delimiter: str, null_values: Sequence[str], types: dict[str, pa.DataType]
+    path: Path, delimiter: str, null_values: Sequence[str], schema: Schema | None
 ) -> tuple[pa.Table, str]:
     """The table, and the decimal point of its numbers."""
+    types = {} if schema is None else column_types(schema)
+    # Of other types what the cells hold is told better by their own.
+    types = {name: kind for name, kind in types.items() if kind == pa.string()}
 
     def read(threads: bool, point: str = ".", **others: Any) -> pa.Table:
         return pa_csv.read_csv(
@@ -275,48 +275,56 @@ def _read_csv(
 
     try:
         table, point = read(threads=True), "."
-        if delimiter != "," and has_decimal_commas(table):
+        used = set(table.column_names if schema is None else schema.names)
+        shown = [c for n, c in zip(table.column_names, table.columns, strict=True) if n in used]
+        if delimiter != "," and has_decimal_commas(shown):
             table, point = read(threads=True, point=","), ","
     except pa.ArrowInvalid:
         read(threads=False)  # the same failure, but it names the row
         raise
     names = table.column_names
-    doubtful = [n for n in names if names.count(n) == 1 and is_doubtful(table[n])]
-    if any(pa.types.is_integer(table[n].type) for n in doubtful) and not _holds_0x(path):
-        doubtful = [n for n in doubtful if not pa.types.is_integer(table[n].type)]
+    doubtful = doubtful_columns(path, table, [n for n in names if names.count(n) == 1])
     if doubtful:
         again = read(threads=True, point=point, **dict.fromkeys(doubtful, pa.string()))
         for name in doubtful:
-            exact = read_again(again[name])
+            exact = read_again(again[name], point)
             if exact is not None:
                 table = table.set_column(names.index(name), name, exact)
     return table, point
 
 
-def is_doubtful(column: pa.ChunkedArray) -> bool:
-    """Whether Arrow may have read numbers as others than the cells of a CSV file say.
+def doubtful_columns(
+    path: Path, table: pa.Table, names: Iterable[str], most: int | None = None
+) -> list[str]:
+    """The columns whose numbers Arrow may have read as others than a CSV file's cells say.
 
-    It reads 0x1F as 31, and whole numbers of more than 64 bits as the nearest float64.
+    It reads 0x1F as 31, and whole numbers of more than 64 bits as the nearest float64. The table is
+    that of the first `most` bytes of the file, by default of all.
     """
-    if pa.types.is_integer(column.type):
-        return True
+    whole = [name for name in names if pa.types.is_integer(table[name].type)]
+    hexadecimal = whole if whole and _holds_0x(path, most) else []
+    return [name for name in names if name in hexadecimal or has_large_floats(table[name])]
+
+
+def has_large_floats(column: pa.ChunkedArray) -> bool:
+    """Whether some are so large that float64 does not hold every whole number of that size."""
     if not pa.types.is_floating(column.type):
         return False
     most = pc.max(pc.abs(column), skip_nulls=True).as_py()
     return most is not None and most >= EXACT
 
 
-def read_again(texts: pa.ChunkedArray) -> pa.ChunkedArray | None:
-    """What the cells of a doubtful column are, as texts: other texts, or whole numbers, exactly.
+def read_again(texts: pa.ChunkedArray, point: str) -> pa.ChunkedArray | None:
+    """What the cells of a doubtful column are, as texts: other texts, or numbers, exactly.
 
     None if they are what they were taken for.
     """
     if pc.any(are_hexadecimal(texts), min_count=0).as_py():
         return texts
-    exact = exact_numbers(texts)
-    if exact is None:
-        whole = pc.match_substring_regex(texts, r"^\s*[-+]?[0-9]+\s*$")
-        return texts if pc.all(whole, min_count=0).as_py() else None
+    exact = exact_numbers(texts, point)
+    if exact is None:  # those of too many digits are texts, which are refused where they are used
+        numbers = pc.all(are_numbers(texts, point), min_count=0).as_py()
+        return texts if numbers else None
     return None if pa.types.is_floating(exact.type) else exact
 
 
@@ -330,24 +338,30 @@ def exactly(table: pa.Table, names: Iterable[str], point: str) -> pa.Table:
     return table
 
 
-def _holds_0x(path: Path) -> bool:
+def _holds_0x(path: Path, most: int | None) -> bool:
     with pa.input_stream(path) as file:
-        before = b""
-        while piece := file.read(1 << 20):
+        before, left = b"", most
+        while piece := file.read(1 << 20 if left is None else min(1 << 20, left)):
             if b"0x" in (before + piece).lower():
                 return True
             before = piece[-1:]
+            left = None if left is None else left - len(piece)
     return False
 
 
-def has_decimal_commas(table: pa.Table) -> bool:
-    """Whether most texts of some column are numbers such as 1,5, not counting whole numbers."""
-    for column in table.columns:
+def has_decimal_commas(columns: Iterable[pa.ChunkedArray]) -> bool:
+    """Whether most texts of some column are numbers such as 1,5, not counting whole numbers.
+
+    All such as 1,234 are none: these may be thousands.
+    """
+    for column in columns:
         if pa.types.is_string(column.type) and len(column) > column.null_count:
             whole = pc.match_substring_regex(column, r"^\s*[-+]?\d+\s*$")
             others = column.filter(pc.invert(whole).fill_null(False))
             commas = pc.match_substring_regex(others, r"^\s*[-+]?\d*,\d+([eE][-+]?\d+)?\s*$")
-            if (pc.mean(commas.cast(pa.uint8())).as_py() or 0) > 0.5:
+            decimals = pc.and_(commas, pc.invert(may_be_thousands(others, ",")))
+            most = (pc.mean(commas.cast(pa.uint8())).as_py() or 0) > 0.5
+            if most and pc.any(decimals).as_py():
                 return True
     return False
 
