@@ -5,6 +5,7 @@ Everything that fits or predicts calls `check_runtime` first, on the host.
 
 import os
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -113,7 +114,7 @@ def _run(function: Callable[..., Array], *arguments: np.ndarray) -> np.ndarray:
         return np.asarray(jax.jit(function).lower(*arguments).compile()(*arguments))
 
 
-def _cpus() -> list[jax.Device]:
+def _cpus() -> list[Any]:
     try:
         return jax.local_devices(backend="cpu")
     except RuntimeError:  # JAX is told to use other devices only
