@@ -28,8 +28,8 @@ from jsparse._status import (
 from jsparse.kernels import RBF
 from jsparse.machines import dual, robust, scdp, spsvm
 from jsparse.prototypes import bandwidth, k_means, renyi
+from jsparse.search import annealing, simplex
 from jsparse.solvers import conjugate_gradients
-from jsparse.tuning import annealing, simplex
 
 KEY = jax.random.key(0)
 

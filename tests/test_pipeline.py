@@ -19,10 +19,10 @@ from jsparse.data.streams import ArrayStream
 from jsparse.estimators import FixedSizeLSSVMRegressor
 from jsparse.kernels import RBF, Matern32
 from jsparse.machines import fixed_size
+from jsparse.search.problem import Scoring, evaluate, evaluate_batch, tuning_problem
 from jsparse.serialization import load
-from jsparse.tuning.folds import folds_from_assignment, plain_folds, stratified_folds
-from jsparse.tuning.pipeline import train
-from jsparse.tuning.problem import Scoring, evaluate, evaluate_batch, tuning_problem
+from jsparse.training.train import train
+from jsparse.validation.folds import folds_from_assignment, plain_folds, stratified_folds
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +174,7 @@ def test_regression_and_linear_kernels():
 )
 def test_bad_input_is_told_before_any_work(cancer, monkeypatch, as_users_call, change, message):
     X, y, options = change(cancer[0][:60], cancer[1][:60])
-    monkeypatch.setattr("jsparse.tuning.choices.renyi", None)  # no work may be done
+    monkeypatch.setattr("jsparse.training.choices.renyi", None)  # no work may be done
     with pytest.raises(ValueError, match=message):
         small(X, y, **options)
 

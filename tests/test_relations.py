@@ -35,10 +35,10 @@ from jsparse.features import Nystroem
 from jsparse.kernels import RBF
 from jsparse.machines import dual, fixed_size, robust, scdp, spsvm
 from jsparse.multiclass import output_code
-from jsparse.tuning.cross_validation import standard_error
-from jsparse.tuning.leave_one_out import leave_one_out
-from jsparse.tuning.path_problem import standard_errors
-from jsparse.tuning.path_validation import cross_validate_path
+from jsparse.search.path_problem import standard_errors
+from jsparse.validation.cross_validation import standard_error
+from jsparse.validation.leave_one_out import leave_one_out
+from jsparse.validation.paths import cross_validate_path
 
 Expected = Callable[[Outcome], Outcome]
 

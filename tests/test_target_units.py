@@ -11,7 +11,7 @@ import jsparse
 from jsparse.data.streams import ArrayStream
 from jsparse.estimators import FixedSizeLSSVMRegressor, LSSVMRegressor, SCDPRegressor
 from jsparse.machines import robust
-from jsparse.tuning.target_units import target_units
+from jsparse.training.target_units import target_units
 
 N, D = 48, 2
 SIZES = {"float64": [-155, -100, 150], "float32": [-30, -19, 20, 30]}

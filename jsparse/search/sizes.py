@@ -13,10 +13,10 @@ from jaxtyping import Float, Int
 from .._arguments import real, whole
 from .._types import Key
 from ..multiclass import Decoding
-from .cross_validation import Loss, Metric
-from .paths import Method, rounds
+from ..validation.cross_validation import Loss, Metric
 from .problem import Problem
-from .search import Progress, Tuning, tune
+from .strategies import Method, rounds
+from .tune import Progress, Tuning, tune
 
 # Sizes up to this part of the largest are tuned over the whole range: at the cube (square) of the
 # size, ten kernels for them cost less than one for the largest.

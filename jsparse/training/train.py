@@ -13,7 +13,7 @@ from jaxtyping import ArrayLike, Float
 
 from .. import kernels
 from .._arguments import whole
-from .._mesh import at_home, check_mesh
+from .._mesh import check_mesh, on_default_device
 from .._runtime import check_runtime
 from .._status import CONVERGED, PRECISION_LOST
 from .._types import Key
@@ -23,14 +23,12 @@ from ..multiclass import Decoding, Scheme, accumulate_code, output_code
 from ..normal_equations import accumulate
 from ..prototypes import interleaved
 from ..scaling import standardize
-from ._clock import clock, compile_clock
-from ._inputs import (
-    Task,
-    check_classes,
-    encoded_targets,
-    finite_table,
-    row_weights,
-)
+from ..search.problem import Problem, Scoring, feature_map, start_of, tuning_problem, validate
+from ..search.sizes import SIZE_TOLERANCE, check_sizes, check_tolerance, tune_sizes
+from ..search.tune import Evaluation, Method, Progress, Tuning, check_settings, tune
+from ..validation.cross_validation import Loss, Metric
+from ..validation.folds import Folds
+from ..validation.sharding import ShardedFolds, in_row_order
 from .choices import (
     DEFAULT_C,
     LENGTHSCALE_FACTOR,
@@ -38,13 +36,15 @@ from .choices import (
     make_kernel,
     select,
 )
-from .cross_validation import Loss, Metric
-from .dealt import DealtFolds, in_row_order
-from .folds import Folds
+from .clock import clock, compile_clock
+from .inputs import (
+    Task,
+    check_classes,
+    encoded_targets,
+    finite_table,
+    row_weights,
+)
 from .plan import check_fits, plan
-from .problem import Problem, Scoring, feature_map, start_of, tuning_problem, validate
-from .search import Evaluation, Method, Progress, Tuning, check_settings, tune
-from .sizes import SIZE_TOLERANCE, check_sizes, check_tolerance, tune_sizes
 from .target_units import TargetUnits, target_units
 from .trained import Fit, Sums, Trained
 
@@ -257,7 +257,7 @@ def train(
                 kept = _kept(posed, table, tuned.kernel, best_C, scoring)
                 kept = units.values(kept)
         with clock(seconds, "fit"):
-            fitted, sums = at_home(posed.mesh, _fit(posed, tuned.kernel, best_C, loss))
+            fitted, sums = on_default_device(posed.mesh, _fit(posed, tuned.kernel, best_C, loss))
             fitted = _in_units(units, fitted)
             sums = None if sums is None else sums._replace(units=units)
             jax.block_until_ready(fitted)
@@ -303,8 +303,10 @@ def _kept(
 ) -> np.ndarray:
     """Out-of-fold values with the `C` chosen, which each problem may have its own of."""
     grid, which = np.unique(np.asarray(C, posed.X.dtype), return_inverse=True)
-    every = at_home(posed.mesh, validate(posed, kernel, jnp.asarray(grid), scoring).predictions)
-    if isinstance(posed.folds, DealtFolds):
+    every = on_default_device(
+        posed.mesh, validate(posed, kernel, jnp.asarray(grid), scoring).predictions
+    )
+    if isinstance(posed.folds, ShardedFolds):
         every = jnp.stack([in_row_order(table, posed.folds, values) for values in every])
     every = np.asarray(every)
     if np.ndim(C) == 0:

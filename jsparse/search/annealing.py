@@ -12,7 +12,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 from .._numerics import is_concrete
 from .._status import COMPLETED, NOT_FINITE, RUNNING
 from .._types import Key, ScalarLike
-from .box import Evaluations, Objective, bounds, finite_or_inf, fold, scalar_value
+from .box import Evaluations, Objective, bounds, finite_or_inf, scalar_value
 
 Batch = Callable[[Callable[[Array], Array]], Callable[[Array], Array]]
 

@@ -12,7 +12,7 @@ from .._status import CONVERGED
 from .._types import Key
 from ..kernels import Kernel
 from ..prototypes import renyi, stratified, uniform
-from .folds import Folds, plain_folds, stratified_folds
+from ..validation.folds import Folds, plain_folds, stratified_folds
 
 KERNELS = {
     "rbf": kernels.RBF,

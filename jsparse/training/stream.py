@@ -20,16 +20,16 @@ from .._types import Key
 from ..data.streams import Batch, Checked, RowStream
 from ..kernels import Kernel, Linear
 from ..multiclass import Decoding, Scheme, output_code
-from ._clock import clock, compile_clock
-from ._inputs import Task, check_labels, class_factors
+from ..search.problem import Scoring, split_kernel, start_of
+from ..search.tune import Evaluation, Method, Progress, check_settings, tune
+from ..validation.cross_validation import Metric
+from ..validation.folds import Folds
+from ..validation.out_of_fold import Rows
 from .choices import DEFAULT_C, LENGTHSCALE_FACTOR, make_kernel, select
-from .cross_validation import Metric
-from .folds import Folds
-from .out_of_fold import Rows
+from .clock import clock, compile_clock
+from .inputs import Task, check_labels, class_factors
 from .plan import SAMPLE_ROWS, check_fits, plan
-from .problem import Scoring, split_kernel, start_of
 from .reader import Reader, Split
-from .search import Evaluation, Method, Progress, check_settings, tune
 from .stream_problem import StreamProblem
 from .summary import Summary, summarize
 from .target_units import TargetUnits, target_units

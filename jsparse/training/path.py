@@ -21,21 +21,21 @@ from ..multiclass import Code, Decoding, Scheme, output_code
 from ..prototypes import k_center, k_means
 from ..pursuit.probabilistic import SUBSET
 from ..scaling import Standardization, standardize
-from ._clock import clock, compile_clock
-from ._inputs import (
+from ..search.path_problem import PathProblem, Stopping, standard_errors
+from ..search.problem import Scoring, split_kernel, start_of
+from ..search.sizes import check_tolerance, smallest_within
+from ..search.tune import Evaluation, Method, Progress, Tuning, check_settings, tune
+from ..validation.cross_validation import Metric
+from ..validation.folds import Folds
+from .choices import LENGTHSCALE_FACTOR, make_folds, make_kernel, select
+from .clock import clock, compile_clock
+from .inputs import (
     Task,
     check_classes,
     encoded_targets,
     finite_table,
     row_weights,
 )
-from .choices import LENGTHSCALE_FACTOR, make_folds, make_kernel, select
-from .cross_validation import Metric
-from .folds import Folds
-from .path_problem import PathProblem, Stopping, standard_errors
-from .problem import Scoring, split_kernel, start_of
-from .search import Evaluation, Method, Progress, Tuning, check_settings, tune
-from .sizes import check_tolerance, smallest_within
 from .target_units import TargetUnits, target_units
 from .trained import decide, stop_codes
 

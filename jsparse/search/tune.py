@@ -16,9 +16,16 @@ from .._status import PRECISION_LOST, NumericalError
 from .._types import Key
 from ..kernels import Kernel
 from ..multiclass import Decoding
-from .cross_validation import Loss, Metric
-from .paths import Method, anneal, descend, line, rounds, walk
+from ..validation.cross_validation import Loss, Metric
 from .problem import Scoring, Tunable, kernel_at, start_of
+from .strategies import (
+    Method,
+    annealing_search,
+    line_search,
+    local_line_search,
+    rounds,
+    simplex_search,
+)
 
 
 class Evaluation(NamedTuple):
@@ -140,13 +147,13 @@ def tune(
             scores(np.zeros((1, 0)))
         elif method == "profile" and p == 1:
             if begin is None:
-                line(low[0], high[0], budget, problem.dtype, scores)
+                line_search(low[0], high[0], budget, problem.dtype, scores)
             else:
-                walk(low[0], high[0], np.clip(begin, low, high), budget, scores)
+                local_line_search(low[0], high[0], np.clip(begin, low, high), budget, scores)
         elif begin is None:
-            anneal(key, lows, highs, budget, problem.dtype, scores)
+            annealing_search(key, lows, highs, budget, problem.dtype, scores)
         else:
-            descend(lows, highs, begin, budget, problem.dtype, scores)
+            simplex_search(lows, highs, begin, budget, problem.dtype, scores)
 
     return run.finish(search)
 
