@@ -384,7 +384,7 @@ def test_columns_that_make_no_sense_are_refused(tmp_path, capsys, monkeypatch):
         ([*FIT, "--size-tolerance", "1"], "--size-tolerance: expected together with"),
         (["compare", *FIT[1:], "--drop", "y"], "--drop: expected other columns"),
         (["compare", *FIT[1:], "--test", "1.5"], "argument --test: expected a share"),
-        (["predict", "m", "t.csv", "--out", ""], "expected a file to write"),
+        (["predict", "m", "t.csv", "--out", ""], "expected a path"),
         (["demo", "--size-tolerance", "1"], "--size-tolerance: expected together with"),
     ):
         assert main(arguments) == 2
