@@ -38,7 +38,7 @@ NOT_SIZES = [value for value in NOT_COUNTS if value != [3]]  # one of several
 NOT_REAL = ("x", True, [], object(), NAN, 1j, np.ones(2), -1.0)
 NOT_POSITIVE = (*NOT_REAL, 0.0, INF)
 NO_NAMES = ("x", 3, [], object())
-NO_KEYS = (0, None, "x", np.uint32(3), np.zeros(2), jax.random.split(KEY, 2))
+NO_KEYS = (2.5, True, None, "x", np.zeros(2), jax.random.split(KEY, 2))
 NO_NUMBERS = ("x", object(), None, [], ["1"], [[1.0], [1.0, 2.0]], [1j])
 
 

@@ -406,3 +406,19 @@ def test_a_target_far_from_zero_costs_no_digits(way, as_users_call):
         low = dataclasses.replace(expansion, intercept=jnp.zeros((), jnp.float32))
         values = np.asarray(low(X), float) + (float(expansion.intercept) - 1e5)
     assert np.sqrt(np.mean(np.square(values - (y - 1e5)))) < 0.05
+
+
+def gaussian(x, z):
+    return jnp.exp(-jnp.sum(jnp.square(x - z)) / 2)
+
+
+def test_an_integer_is_a_key_and_a_function_of_two_points_a_kernel(cancer):
+    X, y = (a[:120] for a in cancer)
+    options = {"tune_kernel": False, "C": np.array([1.0]), "n_prototypes": 8}
+    ours = small(X, y, kernel=RBF(1.0), **options)
+    theirs = small(X, y, kernel=gaussian, **options | {"key": 0})
+    np.testing.assert_array_equal(theirs.prototype_rows, ours.prototype_rows)
+    np.testing.assert_allclose(theirs.expansion(X), ours.expansion(X), rtol=1e-8, atol=1e-10)
+    assert theirs.kernel == small(X, y, kernel=gaussian, **options).kernel
+    with pytest.raises(ValueError, match=r"kernel: expected one of .* got <class"):
+        small(X, y, kernel=RBF)

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from .._arguments import real, whole
-from .._types import Key
+from .._types import KeyLike
 from ..multiclass import Decoding
 from ..validation.cross_validation import Loss, Metric
 from .problem import Problem
@@ -51,7 +51,7 @@ def tune_sizes(
     problem: Problem,
     sizes: Sequence[int],
     *,
-    key: Key,
+    key: KeyLike,
     metric: Metric,
     low: Float[np.ndarray, " p"],
     high: Float[np.ndarray, " p"],
