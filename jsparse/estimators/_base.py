@@ -14,12 +14,12 @@ from ..expansion import KernelExpansion
 from ..kernels import Kernel
 from ..multiclass import Code, Decoding, distances
 from ..search.tune import Method
+from ..training.calibration import decisions, fit_slopes, probabilities
 from ..training.choices import DEFAULT_C, KERNELS
 from ..training.inputs import Task, encoded_targets, row_weights
 from ..training.path import TrainedPath
 from ..training.train import train
 from ..training.trained import Sums, Trained
-from ._calibration import decisions, fit_slopes, probabilities
 from ._sklearn import (
     BaseEstimator,
     ClassifierMixin,
