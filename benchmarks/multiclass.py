@@ -13,8 +13,8 @@ import numpy as np
 import jsparse
 from jsparse.multiclass import Decoding, Scheme, decode
 from jsparse.prototypes import renyi
-from jsparse.tuning.choices import DEFAULT_C, LENGTHSCALE_FACTOR, make_kernel
-from jsparse.tuning.problem import feature_map, start_of
+from jsparse.search.problem import feature_map, start_of
+from jsparse.training.choices import DEFAULT_C, LENGTHSCALE_FACTOR, make_kernel
 
 from .report import Report, kept, mean_sd, save
 from .sets import PROTOTYPES, Split, split

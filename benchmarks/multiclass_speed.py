@@ -14,7 +14,7 @@ from jsparse.features import Nystroem
 from jsparse.kernels import RBF
 from jsparse.multiclass import output_code
 from jsparse.normal_equations import NormalEquations, accumulate_groups
-from jsparse.tuning.problem import Scoring, evaluate, tuning_problem
+from jsparse.search.problem import Scoring, evaluate, tuning_problem
 
 from .report import Report, alternated
 

@@ -19,7 +19,7 @@ from jsparse.kernels import RBF
 from jsparse.machines import scdp, spsvm
 from jsparse.machines.scdp_system import candidate_columns
 from jsparse.prototypes import k_center
-from jsparse.tuning.sizes import smallest_within
+from jsparse.search.sizes import smallest_within
 
 from .report import Report, alternated, kept, mean_sd, save
 

@@ -11,7 +11,7 @@ import numpy as np
 
 import jsparse
 from jsparse.prototypes import interleaved, renyi
-from jsparse.tuning.sizes import SIZE_TOLERANCE, smallest_within
+from jsparse.search.sizes import SIZE_TOLERANCE, smallest_within
 
 from .report import Report, mean_sd
 from .sets import Split, split

@@ -19,7 +19,7 @@ import jsparse
 from jsparse.data.streams import ArrayStream
 from jsparse.features import Nystroem
 from jsparse.kernels import RBF
-from jsparse.tuning.reader import Split
+from jsparse.training.reader import Split
 
 from .report import Report, alternated
 from .sets import split

@@ -19,9 +19,11 @@ if TYPE_CHECKING:  # of each name the same place as below
     from . import prototypes as prototypes
     from . import pursuit as pursuit
     from . import scaling as scaling
+    from . import search as search
     from . import serialization as serialization
     from . import solvers as solvers
-    from . import tuning as tuning
+    from . import training as training
+    from . import validation as validation
     from ._runtime import UnusableJaxError as UnusableJaxError
     from ._status import ConvergenceWarning as ConvergenceWarning
     from ._status import NumericalError as NumericalError
@@ -38,30 +40,30 @@ if TYPE_CHECKING:  # of each name the same place as below
     from .normal_equations import accumulate_batches as accumulate_batches
     from .scaling import Standardization as Standardization
     from .scaling import standardize as standardize
+    from .search.path_problem import Stopping as Stopping
+    from .search.problem import tuning_problem as tuning_problem
+    from .search.sizes import SizeChoice as SizeChoice
+    from .search.sizes import tune_sizes as tune_sizes
+    from .search.tune import Tuning as Tuning
+    from .search.tune import load_history as load_history
+    from .search.tune import save_history as save_history
+    from .search.tune import tune as tune
     from .serialization import ModelFileError as ModelFileError
     from .serialization import load as load
     from .serialization import save as save
-    from .tuning.cross_validation import CrossValidation as CrossValidation
-    from .tuning.cross_validation import cross_validate as cross_validate
-    from .tuning.folds import Folds as Folds
-    from .tuning.folds import folds_from_assignment as folds_from_assignment
-    from .tuning.folds import plain_folds as plain_folds
-    from .tuning.folds import stratified_folds as stratified_folds
-    from .tuning.path_problem import Stopping as Stopping
-    from .tuning.pipeline import train as train
-    from .tuning.plan import Plan as Plan
-    from .tuning.plan import plan as plan
-    from .tuning.problem import tuning_problem as tuning_problem
-    from .tuning.search import Tuning as Tuning
-    from .tuning.search import load_history as load_history
-    from .tuning.search import save_history as save_history
-    from .tuning.search import tune as tune
-    from .tuning.sizes import SizeChoice as SizeChoice
-    from .tuning.sizes import tune_sizes as tune_sizes
-    from .tuning.sparse import TrainedPath as TrainedPath
-    from .tuning.sparse import train_path as train_path
-    from .tuning.stream import train_stream as train_stream
-    from .tuning.trained import Trained as Trained
+    from .training.path import TrainedPath as TrainedPath
+    from .training.path import train_path as train_path
+    from .training.plan import Plan as Plan
+    from .training.plan import plan as plan
+    from .training.stream import train_stream as train_stream
+    from .training.train import train as train
+    from .training.trained import Trained as Trained
+    from .validation.cross_validation import CrossValidation as CrossValidation
+    from .validation.cross_validation import cross_validate as cross_validate
+    from .validation.folds import Folds as Folds
+    from .validation.folds import folds_from_assignment as folds_from_assignment
+    from .validation.folds import plain_folds as plain_folds
+    from .validation.folds import stratified_folds as stratified_folds
 
 if "jax" in sys.modules:  # from now on a fork after JAX has started is noticed
     from . import _runtime as _runtime
@@ -70,7 +72,7 @@ __version__ = "0.1.0"
 
 _MODULES = {
     "": "data expansion features kernels machines multiclass normal_equations prototypes pursuit "
-    "scaling serialization solvers tuning",
+    "scaling search serialization solvers training validation",
     ".machines": "dual fixed_size scdp spsvm",
 }
 _NAMES = {
@@ -81,21 +83,21 @@ _NAMES = {
     "normal_equations": "NormalEquations accumulate accumulate_batches",
     "scaling": "Standardization standardize",
     "serialization": "ModelFileError load save",
-    "tuning.cross_validation": "CrossValidation cross_validate",
-    "tuning.folds": "Folds folds_from_assignment plain_folds stratified_folds",
-    "tuning.path_problem": "Stopping",
-    "tuning.pipeline": "train",
-    "tuning.plan": "Plan plan",
-    "tuning.problem": "tuning_problem",
-    "tuning.search": "Tuning load_history save_history tune",
-    "tuning.sizes": "SizeChoice tune_sizes",
-    "tuning.sparse": "TrainedPath train_path",
-    "tuning.stream": "train_stream",
-    "tuning.trained": "Trained",
+    "validation.cross_validation": "CrossValidation cross_validate",
+    "validation.folds": "Folds folds_from_assignment plain_folds stratified_folds",
+    "search.path_problem": "Stopping",
+    "training.train": "train",
+    "training.plan": "Plan plan",
+    "search.problem": "tuning_problem",
+    "search.tune": "Tuning load_history save_history tune",
+    "search.sizes": "SizeChoice tune_sizes",
+    "training.path": "TrainedPath train_path",
+    "training.stream": "train_stream",
+    "training.trained": "Trained",
 }
 _MODULE_OF = {n: f"{room}.{n}" for room, names in _MODULES.items() for n in names.split()}
 _HOME_OF = {n: f".{home}" for home, names in _NAMES.items() for n in names.split()}
-__all__ = sorted({*_MODULE_OF, *_HOME_OF})
+__all__ = sorted({*_MODULE_OF, *_HOME_OF})  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:

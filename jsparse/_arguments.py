@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ._types import Key, KeyLike
+
 
 def whole(name: str, value: Any, least: int, most: int | None = None, what: str = "") -> int:
     """A whole number within bounds: a Python int, NumPy's or JAX's of shape `()`, not a bool.
@@ -51,12 +53,21 @@ def real(name: str, value: Any, least: float, *, above: bool = False, finite: bo
     return number
 
 
-def check_key(key: Any) -> None:
-    """Raise a ValueError unless this is one key of `jax.random`, of its new or old form."""
-    dtype, ndim = getattr(key, "dtype", None), getattr(key, "ndim", None)
+def as_key(key: KeyLike) -> Key:
+    """One key of `jax.random`, of its new or old form; of an integer the one it seeds.
+
+    Raises:
+        ValueError: for anything else.
+    """
+    seed = isinstance(key, int | np.integer) and not isinstance(key, bool)
+    given: Any = jax.random.key(key) if seed else key
+    dtype, ndim = getattr(given, "dtype", None), getattr(given, "ndim", None)
     new = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key) and ndim == 0
     if not (new or (dtype == np.uint32 and ndim == 1)):
-        raise ValueError(f"key: expected one key, such as jax.random.key(0), got {key!r}")
+        raise ValueError(
+            f"key: expected an integer or one key, such as jax.random.key(0), got {given!r}"
+        )
+    return given
 
 
 def numbers(name: str, values: Any) -> np.ndarray:

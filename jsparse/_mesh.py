@@ -114,7 +114,7 @@ def check_mesh(mesh: Mesh) -> None:
         )
 
 
-def at_home(mesh: Mesh | None, results: T) -> T:
+def on_default_device(mesh: Mesh | None, results: T) -> T:
     """Small results on the default device, from wherever the mesh left them."""
     if mesh is None:
         return results

@@ -6,3 +6,4 @@ Scalar = Float[Array, ""]
 ScalarLike = float | int | Scalar
 Status = Int[Array, "*batch"]
 Key = PRNGKeyArray
+KeyLike = int | Key  # of an integer, `jax.random.key` of it

@@ -139,7 +139,7 @@ def accumulate_folds(
     mesh: Mesh | None = None,
     block_rows: int | None = None,
 ) -> NormalEquations:
-    """The sums of every fold, in one pass over the rows; see `tuning.folds` for the layout.
+    """The sums of every fold, in one pass over the rows; see `validation.folds` for the layout.
 
     The total is the sum over the leading axis, and what trains for a fold is the total less the
     fold (De Brabanter 2010, eq. 20-21). On a mesh every device has a part of every fold.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float
 
-from .tuning.sparse import TrainedPath
+from .training.path import TrainedPath
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

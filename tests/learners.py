@@ -19,10 +19,10 @@ from jsparse.kernels import RBF
 from jsparse.machines import dual, fixed_size, robust, scdp, spsvm
 from jsparse.multiclass import accumulate_code, decode, output_code
 from jsparse.normal_equations import accumulate, accumulate_batches
-from jsparse.tuning.cross_validation import cross_validate
-from jsparse.tuning.folds import Folds
-from jsparse.tuning.leave_one_out import leave_one_out
-from jsparse.tuning.path_validation import cross_validate_path
+from jsparse.validation.cross_validation import cross_validate
+from jsparse.validation.folds import Folds
+from jsparse.validation.leave_one_out import leave_one_out
+from jsparse.validation.paths import cross_validate_path
 
 SIZE = 4  # of paths
 CLASSES = 3

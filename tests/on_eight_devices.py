@@ -15,7 +15,7 @@ from jsparse.features import Nystroem
 from jsparse.kernels import RBF, Kernel
 from jsparse.machines import fixed_size
 from jsparse.normal_equations import accumulate, accumulate_folds
-from jsparse.tuning.problem import Scoring, evaluate, evaluate_batch, tuning_problem
+from jsparse.search.problem import Scoring, evaluate, evaluate_batch, tuning_problem
 
 
 @pytest.fixture

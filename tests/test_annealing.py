@@ -10,9 +10,9 @@ from jax.experimental import io_callback
 from reference import annealing as reference
 
 from jsparse._status import COMPLETED, NOT_FINITE, RUNNING
-from jsparse.tuning import annealing
-from jsparse.tuning.annealing import Schedule
-from jsparse.tuning.box import fold
+from jsparse.search import annealing
+from jsparse.search.annealing import Schedule
+from jsparse.search.box import reflect
 
 LOW, HIGH = np.array([-5.12, -2.0]), np.array([5.12, 3.0])
 
@@ -423,7 +423,7 @@ def test_fold_matches_bouncing_off_the_walls(x, low, width):
     x = low + np.clip(x - low, -200 * width, 200 * width)  # the loop bounces one by one
     high = low + width
     with jax.enable_x64(True):
-        got = fold(*(jnp.asarray([v]) for v in (x, low, high)))[0]
+        got = reflect(*(jnp.asarray([v]) for v in (x, low, high)))[0]
     assert low <= got <= high
     assert got == pytest.approx(reference.triangle(x, low, high), abs=1e-9 * width)
 

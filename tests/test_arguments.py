@@ -38,7 +38,7 @@ NOT_SIZES = [value for value in NOT_COUNTS if value != [3]]  # one of several
 NOT_REAL = ("x", True, [], object(), NAN, 1j, np.ones(2), -1.0)
 NOT_POSITIVE = (*NOT_REAL, 0.0, INF)
 NO_NAMES = ("x", 3, [], object())
-NO_KEYS = (0, None, "x", np.uint32(3), np.zeros(2), jax.random.split(KEY, 2))
+NO_KEYS = (2.5, True, None, "x", np.zeros(2), jax.random.split(KEY, 2))
 NO_NUMBERS = ("x", object(), None, [], ["1"], [[1.0], [1.0, 2.0]], [1j])
 
 
@@ -384,7 +384,7 @@ def test_columns_that_make_no_sense_are_refused(tmp_path, capsys, monkeypatch):
         ([*FIT, "--size-tolerance", "1"], "--size-tolerance: expected together with"),
         (["compare", *FIT[1:], "--drop", "y"], "--drop: expected other columns"),
         (["compare", *FIT[1:], "--test", "1.5"], "argument --test: expected a share"),
-        (["predict", "m", "t.csv", "--out", ""], "expected a file to write"),
+        (["predict", "m", "t.csv", "--out", ""], "expected a path"),
         (["demo", "--size-tolerance", "1"], "--size-tolerance: expected together with"),
     ):
         assert main(arguments) == 2

@@ -11,7 +11,7 @@ from jsparse._status import PRECISION_LOST
 from jsparse.cli import compare
 from jsparse.cli.main import main
 from jsparse.kernels import RBF
-from jsparse.tuning.sparse import TrainedPath
+from jsparse.training.path import TrainedPath
 
 
 def test_the_command_line_compares_all_methods(tmp_path, capsys):

@@ -27,8 +27,8 @@ from jsparse.data.tables import TableError
 from jsparse.expansion import KernelExpansion
 from jsparse.multiclass import output_code
 from jsparse.scaling import Standardization
+from jsparse.search.tune import Evaluation, load_history, save_history
 from jsparse.serialization import ModelFileError, load, load_state, save
-from jsparse.tuning.search import Evaluation, load_history, save_history
 
 M, ROWS = 4, 5
 TAGS = {"float32": "F32", "float64": "F64", "int32": "I32", "int64": "I64"}

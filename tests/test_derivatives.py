@@ -42,9 +42,9 @@ from jsparse.solvers.ridge import (
     spectrum,
 )
 from jsparse.solvers.tridiagonal import tridiagonal
-from jsparse.tuning.cross_validation import cross_validate
-from jsparse.tuning.folds import folds_from_assignment
-from jsparse.tuning.leave_one_out import leave_one_out
+from jsparse.validation.cross_validation import cross_validate
+from jsparse.validation.folds import folds_from_assignment
+from jsparse.validation.leave_one_out import leave_one_out
 
 N, D, M = 11, 2, 4  # rows, columns, prototypes
 LABELS = np.array([0, 1, 2, 0, 1, 2, 0, 1, 2, 2, 1], np.int32)
@@ -414,7 +414,7 @@ def _():
     )
 
 
-@case("tuning.leave_one_out")
+@case("validation.leave_one_out")
 def _():
     X, _, w, _ = data()
     code = output_code("one_versus_one", 3)
@@ -712,7 +712,7 @@ CLAIMS = {
     "solvers/conjugate_gradients.py": ("conjugate_gradients.solve",),
     "solvers/definite.py": ("definite.factorise",),
     "solvers/ridge.py": ("resolvent by spectrum", "quadratic_form", "ridge, penalty 1.0"),
-    "tuning/cross_validation.py": ("cross_validate by subtraction",),
+    "validation/cross_validation.py": ("cross_validate by subtraction",),
 }
 CLAIMED_ELSEWHERE = {
     "_mesh.py": "a sum or a function on several devices: tests/on_eight_devices.py",

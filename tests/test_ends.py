@@ -28,8 +28,8 @@ from jsparse._status import (
 from jsparse.kernels import RBF
 from jsparse.machines import dual, robust, scdp, spsvm
 from jsparse.prototypes import bandwidth, k_means, renyi
+from jsparse.search import annealing, simplex
 from jsparse.solvers import conjugate_gradients
-from jsparse.tuning import annealing, simplex
 
 KEY = jax.random.key(0)
 
@@ -475,6 +475,7 @@ def stacked(field, dtype):
     return jnp.asarray(np.stack([getattr(case, field) for case in CASES.values()]), dtype)
 
 
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 def test_degenerate_batches_end_as_they_should(dtype):
     A, b, X, y = (stacked(field, dtype) for field in ("A", "b", "X", "y"))
     for name, solve in GREEDY.items():

@@ -16,8 +16,8 @@ from jsparse.features.nystroem import whitening
 from jsparse.kernels import RBF, Custom
 from jsparse.machines import fixed_size
 from jsparse.normal_equations import accumulate, accumulate_batches
-from jsparse.tuning.cross_validation import cross_validate
-from jsparse.tuning.folds import folds_from_assignment, plain_folds, stratified_folds
+from jsparse.validation.cross_validation import cross_validate
+from jsparse.validation.folds import folds_from_assignment, plain_folds, stratified_folds
 
 
 def problem(dtype="float64", n=50, m=12, d=3, seed=0):

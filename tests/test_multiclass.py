@@ -14,9 +14,9 @@ from jsparse.kernels import RBF
 from jsparse.machines import fixed_size
 from jsparse.multiclass import accumulate_code, decode, distances, output_code
 from jsparse.normal_equations import accumulate, accumulate_groups
-from jsparse.tuning.cross_validation import cross_validate
-from jsparse.tuning.folds import stratified_folds
-from jsparse.tuning.trained import decide
+from jsparse.training.trained import decide
+from jsparse.validation.cross_validation import cross_validate
+from jsparse.validation.folds import stratified_folds
 
 SCHEMES = ["one_versus_one", "one_versus_rest", "minimum_output"]
 OWN = np.array([[1.0, 1, 0, 1], [-1, 1, 1, 1], [0, -1, -1, 1], [-1, 0, -1, -1]])

@@ -19,10 +19,10 @@ from jsparse.data.streams import ArrayStream
 from jsparse.estimators import FixedSizeLSSVMRegressor
 from jsparse.kernels import RBF, Matern32
 from jsparse.machines import fixed_size
+from jsparse.search.problem import Scoring, evaluate, evaluate_batch, tuning_problem
 from jsparse.serialization import load
-from jsparse.tuning.folds import folds_from_assignment, plain_folds, stratified_folds
-from jsparse.tuning.pipeline import train
-from jsparse.tuning.problem import Scoring, evaluate, evaluate_batch, tuning_problem
+from jsparse.training.train import train
+from jsparse.validation.folds import folds_from_assignment, plain_folds, stratified_folds
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +174,7 @@ def test_regression_and_linear_kernels():
 )
 def test_bad_input_is_told_before_any_work(cancer, monkeypatch, as_users_call, change, message):
     X, y, options = change(cancer[0][:60], cancer[1][:60])
-    monkeypatch.setattr("jsparse.tuning.choices.renyi", None)  # no work may be done
+    monkeypatch.setattr("jsparse.training.choices.renyi", None)  # no work may be done
     with pytest.raises(ValueError, match=message):
         small(X, y, **options)
 
@@ -406,3 +406,19 @@ def test_a_target_far_from_zero_costs_no_digits(way, as_users_call):
         low = dataclasses.replace(expansion, intercept=jnp.zeros((), jnp.float32))
         values = np.asarray(low(X), float) + (float(expansion.intercept) - 1e5)
     assert np.sqrt(np.mean(np.square(values - (y - 1e5)))) < 0.05
+
+
+def gaussian(x, z):
+    return jnp.exp(-jnp.sum(jnp.square(x - z)) / 2)
+
+
+def test_an_integer_is_a_key_and_a_function_of_two_points_a_kernel(cancer):
+    X, y = (a[:120] for a in cancer)
+    options = {"tune_kernel": False, "C": np.array([1.0]), "n_prototypes": 8}
+    ours = small(X, y, kernel=RBF(1.0), **options)
+    theirs = small(X, y, kernel=gaussian, **options | {"key": 0})
+    np.testing.assert_array_equal(theirs.prototype_rows, ours.prototype_rows)
+    np.testing.assert_allclose(theirs.expansion(X), ours.expansion(X), rtol=1e-8, atol=1e-10)
+    assert theirs.kernel == small(X, y, kernel=gaussian, **options).kernel
+    with pytest.raises(ValueError, match=r"kernel: expected one of .* got <class"):
+        small(X, y, kernel=RBF)

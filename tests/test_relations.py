@@ -35,10 +35,10 @@ from jsparse.features import Nystroem
 from jsparse.kernels import RBF
 from jsparse.machines import dual, fixed_size, robust, scdp, spsvm
 from jsparse.multiclass import output_code
-from jsparse.tuning.cross_validation import standard_error
-from jsparse.tuning.leave_one_out import leave_one_out
-from jsparse.tuning.path_problem import standard_errors
-from jsparse.tuning.path_validation import cross_validate_path
+from jsparse.search.path_problem import standard_errors
+from jsparse.validation.cross_validation import standard_error
+from jsparse.validation.leave_one_out import leave_one_out
+from jsparse.validation.paths import cross_validate_path
 
 Expected = Callable[[Outcome], Outcome]
 
@@ -397,7 +397,6 @@ FAST_TRAINED = {
 
 
 FAST_WAYS = {
-    ("fixed_size.fit", "mesh"),
     ("cross_validate: removal", "mesh"),
     ("fixed_size.fit", "blocks"),
 }
@@ -429,8 +428,8 @@ def test_training_keeps_each_relation(learner, relation, dtype):
 
 
 def others(way: str) -> list:
-    """Learners by name, slow but for every tenth."""
-    fast = PURE[len(way) :: 10]
+    """Learners by name, slow but for every twentieth."""
+    fast = PURE[len(way) :: 20]
     return [
         pytest.param(one, id=one.name.replace(" ", "_"), marks=() if one in fast else SLOW)
         for one in PURE
@@ -484,6 +483,7 @@ def test_every_way_is_the_same(learner, way, dtype):
     assert_as_expected(found, expected, learner.digits * tol)
 
 
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=SLOW)])
 def test_a_fold_without_weight_does_not_count(dtype):
     p = problem(dtype)
     w = np.array(p.w)

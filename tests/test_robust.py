@@ -12,8 +12,8 @@ from jsparse.features import Nystroem
 from jsparse.kernels import RBF
 from jsparse.machines import fixed_size, robust
 from jsparse.normal_equations import accumulate
-from jsparse.tuning.cross_validation import cross_validate
-from jsparse.tuning.folds import plain_folds
+from jsparse.validation.cross_validation import cross_validate
+from jsparse.validation.folds import plain_folds
 
 
 def problem(dtype="float64", n=80, outliers=8, seed=0):

@@ -16,7 +16,7 @@ from jsparse.machines import fixed_size, scdp
 from jsparse.machines.scdp_system import candidate_columns
 from jsparse.multiclass import output_code
 from jsparse.prototypes import k_center, k_means
-from jsparse.tuning.path_validation import cross_validate_path
+from jsparse.validation.paths import cross_validate_path
 
 
 def traced(function):
@@ -458,7 +458,7 @@ def test_means_are_those_of_their_rows_and_better_than_the_start(dtype):
     ],
 )
 def test_bad_input_is_told_before_any_work(options, match, as_users_call, monkeypatch):
-    monkeypatch.setattr("jsparse.tuning.sparse.standardize", None)  # no work may be done
+    monkeypatch.setattr("jsparse.training.path.standardize", None)  # no work may be done
     X, y = load_iris(return_X_y=True)
     with pytest.raises(ValueError, match=match):
         jsparse.train_path(X, y, **({"task": "classification", "key": jax.random.key(0)} | options))

@@ -8,8 +8,8 @@ import scipy.optimize
 from jax.experimental import io_callback
 
 from jsparse._status import CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
-from jsparse.tuning import simplex
-from jsparse.tuning.box import fold
+from jsparse.search import simplex
+from jsparse.search.box import reflect
 
 
 def rosenbrock(x, args):
@@ -42,7 +42,7 @@ def scipy_points(objective, args, start, low, high, size, budget):
     compiled, points = jax.jit(objective), []
 
     def folded(x):
-        points.append(np.asarray(fold(jnp.asarray(x), low, high)))
+        points.append(np.asarray(reflect(jnp.asarray(x), low, high)))
         value = float(compiled(jnp.asarray(points[-1]), args))
         return value if np.isfinite(value) else np.inf
 

@@ -15,11 +15,11 @@ from jsparse.estimators import FixedSizeLSSVMRegressor
 from jsparse.kernels import RBF, Matern32
 from jsparse.machines import robust
 from jsparse.prototypes import interleaved
-from jsparse.tuning.folds import folds_from_assignment
-from jsparse.tuning.paths import walk
-from jsparse.tuning.pipeline import train
-from jsparse.tuning.problem import Scoring, feature_map
-from jsparse.tuning.sizes import smallest_within
+from jsparse.search.problem import Scoring, feature_map
+from jsparse.search.sizes import smallest_within
+from jsparse.search.strategies import local_line_search
+from jsparse.training.train import train
+from jsparse.validation.folds import folds_from_assignment
 
 
 def regression(n=60, d=2, seed=0):
@@ -84,14 +84,14 @@ def test_a_local_search_ends_at_a_kernel_better_than_those_beside_it():
 @pytest.mark.parametrize(
     ("lowest", "start", "steps"), [(0.3, 0.0, 2), (0.3, 1.0, 5), (-1.0, -0.9, 1), (2.0, 1.5, 4)]
 )
-def test_a_walk_brackets_the_minimum_within_the_bounds(lowest, start, steps):
+def test_a_local_search_brackets_the_minimum_within_the_bounds(lowest, start, steps):
     asked = []
 
     def scores(points):
         asked.extend(points[:, 0])
         return (points[:, 0] - lowest) ** 2
 
-    walk(-1.0, 2.0, np.array([start]), 10, scores)
+    local_line_search(-1.0, 2.0, np.array([start]), 10, scores)
     width = 3 / 5 / 2**2  # of ten evaluations six are an even grid, and two rounds halve its width
     best = min(asked, key=lambda t: (t - lowest) ** 2)
     assert abs(best - lowest) <= width / 2 or min(best + 1, 2 - best) < width
@@ -100,14 +100,14 @@ def test_a_walk_brackets_the_minimum_within_the_bounds(lowest, start, steps):
     assert len(asked) == len(set(asked)) <= steps + 3
 
 
-def test_a_walk_ends_with_its_budget():
+def test_a_local_search_ends_with_its_budget():
     asked = []
 
     def falling(points):
         asked.extend(points[:, 0])
         return points[:, 0]
 
-    walk(-1.0, 2.0, np.array([1.9]), 10, falling)
+    local_line_search(-1.0, 2.0, np.array([1.9]), 10, falling)
     assert len(asked) == 10
 
 
@@ -275,7 +275,7 @@ def test_a_start_of_another_kernel_is_refused():
     ],
 )
 def test_bad_sizes_are_told_before_any_work(monkeypatch, options, message):
-    monkeypatch.setattr("jsparse.tuning.choices.renyi", None)  # no work may be done
+    monkeypatch.setattr("jsparse.training.choices.renyi", None)  # no work may be done
     with pytest.raises(ValueError, match=message):
         train(*regression(), task="regression", key=jax.random.key(0), **options)
 

@@ -32,12 +32,15 @@ from jsparse.kernels import RBF, Linear
 from jsparse.machines import dual, robust, scdp
 from jsparse.multiclass import accumulate_code, output_code, solve_code
 from jsparse.prototypes import k_means, renyi
-from jsparse.tuning import choices, cross_validation, path_validation, sparse
-from jsparse.tuning.folds import folds_from_assignment
-from jsparse.tuning.leave_one_out import leave_one_out
-from jsparse.tuning.problem import split_kernel
-from jsparse.tuning.search import tune
-from jsparse.tuning.trained import stop_codes
+from jsparse.search.problem import split_kernel
+from jsparse.search.tune import tune
+from jsparse.training import choices
+from jsparse.training import path as path_training
+from jsparse.training.trained import stop_codes
+from jsparse.validation import cross_validation
+from jsparse.validation import paths as path_validation
+from jsparse.validation.folds import folds_from_assignment
+from jsparse.validation.leave_one_out import leave_one_out
 
 GOOD = (CONVERGED, COMPLETED, TRUNCATED)
 BAD = (EXHAUSTED, PRECISION_LOST, NOT_FINITE, INDEFINITE)
@@ -246,10 +249,10 @@ def test_how_the_choice_of_prototypes_ended_is_passed_on(monkeypatch):
     for cap, end in ((10**4, CONVERGED), (1, EXHAUSTED)):
         monkeypatch.setattr(choices, "renyi", functools.partial(usual, max_trials=cap))
         assert choices.select(KEY, "renyi", X, 8, None, None)[1] == end
-        _, status = sparse._candidates(KEY, "renyi", X, 8, None, None, everywhere)
+        _, status = path_training._candidates(KEY, "renyi", X, 8, None, None, everywhere)
         assert status == end
-    monkeypatch.setattr(sparse, "k_means", functools.partial(k_means, max_steps=1))
-    assert sparse._candidates(KEY, "k_means", X, 8, None, None, everywhere)[1] == EXHAUSTED
+    monkeypatch.setattr(path_training, "k_means", functools.partial(k_means, max_steps=1))
+    assert path_training._candidates(KEY, "k_means", X, 8, None, None, everywhere)[1] == EXHAUSTED
     found = usual(KEY, X, 8, max_trials=10**4)
     capped = found.bandwidth._replace(status=jnp.asarray([CONVERGED, EXHAUSTED]))
     monkeypatch.setattr(choices, "renyi", lambda *_, **__: found._replace(bandwidth=capped))

@@ -11,8 +11,8 @@ from jsparse.data.streams import ArrayStream, Batch, StreamError
 from jsparse.features import Nystroem
 from jsparse.machines import fixed_size
 from jsparse.multiclass import output_code
-from jsparse.tuning.reader import Split
-from jsparse.tuning.summary import summarize
+from jsparse.training.reader import Split
+from jsparse.training.summary import summarize
 
 KEY = jax.random.key(3)
 

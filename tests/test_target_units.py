@@ -11,10 +11,13 @@ import jsparse
 from jsparse.data.streams import ArrayStream
 from jsparse.estimators import FixedSizeLSSVMRegressor, LSSVMRegressor, SCDPRegressor
 from jsparse.machines import robust
-from jsparse.tuning.target_units import target_units
+from jsparse.training.target_units import target_units
 
 N, D = 48, 2
 SIZES = {"float64": [-155, -100, 150], "float32": [-30, -19, 20, 30]}
+
+
+SLOW = pytest.mark.slow
 
 
 def table(dtype, *, power=0, offset=0.0):
@@ -55,6 +58,7 @@ def check_same(model, base, X, power, tol):
         assert np.all(ours.scores > 0)
 
 
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=SLOW)])
 @pytest.mark.parametrize("kind", ["squared", "absolute", "path"])
 def test_tiny_and_huge_targets_give_the_same_machine(kind, dtype):
     X, y = table(dtype)
@@ -92,12 +96,13 @@ def test_targets_that_the_precision_cannot_hold_are_refused():
         trained("absolute", X, np.where(np.arange(N) == 3, 1e30, y))
 
 
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=SLOW)])
 @pytest.mark.parametrize(
     "make",
     [
         lambda: FixedSizeLSSVMRegressor(6, cv=3, max_evaluations=3, random_state=0),
-        lambda: LSSVMRegressor(max_evaluations=3, random_state=0),
-        lambda: SCDPRegressor(4, cv=3, max_evaluations=3, random_state=0),
+        pytest.param(lambda: LSSVMRegressor(max_evaluations=3, random_state=0), marks=SLOW),
+        pytest.param(lambda: SCDPRegressor(4, cv=3, max_evaluations=3, random_state=0), marks=SLOW),
     ],
     ids=["fixed size", "dual", "scdp"],
 )

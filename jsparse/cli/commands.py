@@ -15,12 +15,12 @@ from jax.sharding import Mesh
 
 from .. import _status
 from ..data import demo_set
+from ..search.sizes import SIZE_TOLERANCE
 from ..serialization import OutputError, load, save
-from ..tuning.pipeline import train
-from ..tuning.sizes import SIZE_TOLERANCE
-from ..tuning.sparse import PATH_TOLERANCE, TrainedPath, train_path
-from ..tuning.stream import train_stream
-from ..tuning.trained import Trained
+from ..training.path import PATH_TOLERANCE, TrainedPath, train_path
+from ..training.stream import train_stream
+from ..training.train import train
+from ..training.trained import Trained
 from . import report
 from .files import check_fits_memory, check_output, tell_counts
 from .interrupts import Interrupts, Result

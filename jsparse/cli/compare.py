@@ -19,8 +19,8 @@ from ..estimators import (
 from ..kernels import RBF
 from ..machines import spsvm
 from ..serialization import check_writable
-from ..tuning.sparse import TrainedPath, train_path
-from ..tuning.trained import decide
+from ..training.path import TrainedPath, train_path
+from ..training.trained import decide
 from . import report
 
 # The LS-SVM in the dual and the SVM keep or look at all pairs of rows.

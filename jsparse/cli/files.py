@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping
 
 from ..serialization import check_writable
-from ..tuning.plan import free_bytes
+from ..training.plan import free_bytes
 
 
 def check_output(path: str, *inputs: str) -> None:

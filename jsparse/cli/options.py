@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Literal
 
 from .. import __version__
-from ..tuning.choices import KERNELS
-from ..tuning.sizes import SIZE_TOLERANCE
-from ..tuning.sparse import PATH_TOLERANCE
+from ..search.sizes import SIZE_TOLERANCE
+from ..training.choices import KERNELS
+from ..training.path import PATH_TOLERANCE
 
 
 def command_line(

@@ -18,7 +18,7 @@ from ..data.tables import TableError, read_table
 from ..expansion import KernelExpansion
 from ..multiclass import Code, Decoding, distances, output_code
 from ..serialization import ModelFileError, atomic_path, reason_of, shown, writing
-from ..tuning.trained import decide
+from ..training.trained import decide
 from .files import check_fits_memory, tell_counts
 from .report import error_of
 

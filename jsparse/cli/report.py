@@ -10,10 +10,10 @@ from jax.sharding import Mesh
 
 from .. import _status
 from ..machines.fixed_size import FixedSizeFit
-from ..tuning.search import Progress as Callback
-from ..tuning.sizes import SizeChoice
-from ..tuning.sparse import TrainedPath
-from ..tuning.trained import Trained
+from ..search.sizes import SizeChoice
+from ..search.tune import Progress as Callback
+from ..training.path import TrainedPath
+from ..training.trained import Trained
 
 _METRICS = {
     "misclassification": "misclassification",

@@ -13,13 +13,13 @@ from .._status import NumericalError, check
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
 from ..multiclass import Code, Decoding, distances
-from ..tuning._inputs import Task, encoded_targets, row_weights
-from ..tuning.choices import DEFAULT_C, KERNELS
-from ..tuning.pipeline import train
-from ..tuning.search import Method
-from ..tuning.sparse import TrainedPath
-from ..tuning.trained import Sums, Trained
-from ._calibration import decisions, fit_slopes, probabilities
+from ..search.tune import Method
+from ..training.calibration import decisions, fit_slopes, probabilities
+from ..training.choices import DEFAULT_C, KERNELS
+from ..training.inputs import Task, encoded_targets, row_weights
+from ..training.path import TrainedPath
+from ..training.train import train
+from ..training.trained import Sums, Trained
 from ._sklearn import (
     BaseEstimator,
     ClassifierMixin,

@@ -16,9 +16,9 @@ from ..machines import fixed_size
 from ..machines.fixed_size import check_finite
 from ..multiclass import Code, accumulate_code
 from ..normal_equations import accumulate
-from ..tuning._inputs import encoded_targets, finite_table, row_weights
-from ..tuning.search import Method
-from ..tuning.trained import Sums
+from ..search.tune import Method
+from ..training.inputs import encoded_targets, finite_table, row_weights
+from ..training.trained import Sums
 from ._base import FLOATS, Classifier, Machine, Regressor
 from ._sklearn import validate_data
 

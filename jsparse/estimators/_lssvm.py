@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from ..kernels import Kernel
-from ..tuning.search import Method
+from ..search.tune import Method
 from ._base import Classifier, Regressor
 
 

@@ -12,8 +12,8 @@ from ..expansion import KernelExpansion
 from ..kernels import Kernel
 from ..machines.scdp import Selection, SparsePath
 from ..scaling import Standardization
-from ..tuning.search import Method
-from ..tuning.sparse import PATH_C, PATH_TOLERANCE, TrainedPath, train_path
+from ..search.tune import Method
+from ..training.path import PATH_C, PATH_TOLERANCE, TrainedPath, train_path
 from ._base import Classifier, Machine, Regressor
 
 

@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from .._arguments import as_key
 from .._blocks import rows_in_block
 from .._numerics import as_float, eigh, epsilon, is_concrete, like
 from .._status import COMPLETED, CONVERGED, INDEFINITE, PRECISION_LOST, TRUNCATED
-from .._types import Key, ScalarLike
+from .._types import Key, KeyLike, ScalarLike
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
 from ..normal_equations import accumulate
@@ -114,7 +115,7 @@ def fit(
     nu: ScalarLike = 0.0,
     selection: Selection = "joint",
     subset: int | None = None,
-    key: Key | None = None,
+    key: KeyLike | None = None,
     formed: bool | None = None,
     block_rows: int | None = None,
 ) -> SparsePath:
@@ -177,7 +178,7 @@ def fit(
         y,
         weights,
         like(nu, X),
-        key,
+        None if key is None else as_key(key),
         max_prototypes=max_prototypes,
         separate=selection == "separate" and y.ndim == 2,
         subset=subset,

@@ -9,7 +9,7 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float, Int
 
-from .._arguments import whole
+from .._arguments import as_key, whole
 from .._numerics import as_float, dot, epsilon, is_concrete, like, present_rows, present_targets
 from .._status import (
     COMPLETED,
@@ -21,7 +21,7 @@ from .._status import (
     RUNNING,
     TRUNCATED,
 )
-from .._types import Key, ScalarLike
+from .._types import Key, KeyLike, ScalarLike
 from ..kernels import Kernel
 from ..pursuit.conjugate import NOISE
 from ..pursuit.path import LOST
@@ -75,7 +75,7 @@ def fit(
     y: Float[Array, " n"],
     weights: Float[Array, " n"] | None = None,
     *,
-    key: Key,
+    key: KeyLike,
     max_prototypes: int,
     subset: int | None = None,
     growth: float = GROWTH,
@@ -128,7 +128,7 @@ def fit(
     max_steps = whole("max_steps", max_steps, 1)
     w = jnp.ones(len(X), X.dtype) if weights is None else weights
     sizes = {"max_prototypes": max_prototypes, "subset": subset, "growth": float(growth)}
-    return _fit(kernel, candidates, like(C, X), X, y, w, key, **sizes, max_steps=max_steps)
+    return _fit(kernel, candidates, like(C, X), X, y, w, as_key(key), **sizes, max_steps=max_steps)
 
 
 def _check_classes(y: Float[Array, " n"], weights: Float[Array, " n"] | None) -> None:

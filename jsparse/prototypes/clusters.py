@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from .._arguments import check_key, whole
+from .._arguments import as_key, whole
 from .._blocks import default_block_rows, map_row_blocks
 from .._numerics import as_float, dot, is_concrete, present_rows
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
-from .._types import Key
+from .._types import Key, KeyLike
 from ._validate import check_count, check_table
 from .uniform import positive_weights, uniform
 
@@ -50,7 +50,7 @@ class KMeansResult(NamedTuple):
 
 
 def k_center(
-    key: Key, X: Float[Array, "n d"], m: int, weights: Float[Array, " n"] | None = None
+    key: KeyLike, X: Float[Array, "n d"], m: int, weights: Float[Array, " n"] | None = None
 ) -> KCenterResult:
     """Farthest-point clustering (Gonzalez 1985; Karsmakers 2011, Section 4.2).
 
@@ -71,7 +71,8 @@ def k_center(
         ValueError: unless 1 <= m <= n, or if X is known not to be finite.
     """
     X = check_table(as_float(X))
-    m, weights = _check(key, m, X, weights)
+    key = as_key(key)
+    m, weights = _check(m, X, weights)
     return _k_center(key, X, m, weights)
 
 
@@ -121,10 +122,9 @@ def _k_center(
 
 
 def _check(
-    key: Key, m: int, X: Float[Array, "n d"], weights: Array | None
+    m: int, X: Float[Array, "n d"], weights: Array | None
 ) -> tuple[int, Float[Array, " n"] | None]:
     """`m`, and the weights in the precision of `X`, if all are as they should be."""
-    check_key(key)
     n = X.shape[0]
     if weights is not None and weights.shape != (n,):
         raise ValueError(f"weights: expected shape ({n},), got {weights.shape}")
@@ -143,7 +143,7 @@ class _Means(NamedTuple):
 
 
 def k_means(
-    key: Key,
+    key: KeyLike,
     X: Float[Array, "n d"],
     m: int,
     weights: Float[Array, " n"] | None = None,
@@ -165,7 +165,8 @@ def k_means(
         ValueError: unless 1 <= m <= n, or if X is known not to be finite.
     """
     X = check_table(as_float(X))
-    m, weights = _check(key, m, X, weights)
+    key = as_key(key)
+    m, weights = _check(m, X, weights)
     return _k_means(key, X, m, weights, whole("max_steps", max_steps, 1))
 
 

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
-from .._arguments import check_key, whole
+from .._arguments import as_key, whole
 from .._blocks import block_shape, to_blocks
 from .._numerics import as_float, epsilon, is_concrete
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
-from .._types import Key, ScalarLike
+from .._types import Key, KeyLike, ScalarLike
 from ._validate import check_count, check_table
 from .bandwidth import GIVEN, Bandwidth, plug_in_bandwidth
 from .uniform import allocate, draw_strata, encode, positive_weights, stratified, uniform
@@ -68,7 +68,7 @@ class RenyiResult(NamedTuple):
 
 
 def renyi(
-    key: Key,
+    key: KeyLike,
     X: Float[Array, "n d"],
     m: int,
     *,
@@ -112,7 +112,7 @@ def renyi(
     """
     X = check_table(as_float(X))
     n = X.shape[0]
-    check_key(key)
+    key = as_key(key)
     m, candidates = check_count(m, n), whole("candidates", candidates, 1)
     max_trials = None if max_trials is None else whole("max_trials", max_trials, 1)
     if is_concrete(tolerance) and not np.asarray(tolerance) >= 0:

@@ -8,14 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
-from .._arguments import check_key, labels_of, numbers, whole
+from .._arguments import as_key, labels_of, numbers, whole
 from .._numerics import is_concrete
-from .._types import Key
+from .._types import Key, KeyLike
 from ._validate import check_count
 
 
 def uniform(
-    key: Key, n: int, m: int, weights: Float[Array, " n"] | None = None
+    key: KeyLike, n: int, m: int, weights: Float[Array, " n"] | None = None
 ) -> Int[Array, " m"]:
     """`m` different rows of `n`, every set of `m` equally likely; shape `m`, in random order.
 
@@ -27,13 +27,13 @@ def uniform(
     Raises:
         ValueError: unless 1 <= m <= n.
     """
-    check_key(key)
+    key = as_key(key)
     m = check_count(m, whole("n", n, 1))
     return _uniform(key, n, m, weights)
 
 
 def stratified(
-    key: Key, labels: ArrayLike, m: int, weights: ArrayLike | None = None
+    key: KeyLike, labels: ArrayLike, m: int, weights: ArrayLike | None = None
 ) -> Int[Array, " m"]:
     """`m` different rows, each class with its share, the rows of a class equally likely.
 
@@ -53,7 +53,7 @@ def stratified(
         ValueError: if `labels` is traced or not of shape `n`, m > n, or m is less than the number
             of classes.
     """
-    check_key(key)
+    key = as_key(key)
     codes, counts = encode(labels)
     m = check_count(m, len(codes))
     if weights is None:
@@ -64,7 +64,7 @@ def stratified(
     return draw_strata(key, jnp.asarray(codes), shares, m, jnp.asarray(w, jnp.float32))
 
 
-def interleaved(key: Key, m: int, labels: ArrayLike | None = None) -> Int[np.ndarray, " m"]:
+def interleaved(key: KeyLike, m: int, labels: ArrayLike | None = None) -> Int[np.ndarray, " m"]:
     """An order of `m` rows in which the first k are a random choice of them, for every k.
 
     With labels each class is dealt out evenly: the first k hold its share of them, rounded up to
@@ -75,7 +75,7 @@ def interleaved(key: Key, m: int, labels: ArrayLike | None = None) -> Int[np.nda
         m: number of rows.
         labels: class of every row, of any type, shape `m`, on the host.
     """
-    check_key(key)
+    key = as_key(key)
     m = whole("m", m, 1)
     order = np.asarray(jax.random.permutation(key, m))
     if labels is None:

@@ -1,6 +1,9 @@
 """What is chosen by name or number: kernel, grids, prototypes, folds."""
 
+import functools
 import math
+from collections.abc import Callable
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,8 +15,9 @@ from .._status import CONVERGED
 from .._types import Key
 from ..kernels import Kernel
 from ..prototypes import renyi, stratified, uniform
-from .folds import Folds, plain_folds, stratified_folds
+from ..validation.folds import Folds, plain_folds, stratified_folds
 
+KernelLike = str | Kernel | Callable[..., Any]
 KERNELS = {
     "rbf": kernels.RBF,
     "laplacian": kernels.Laplacian,
@@ -27,10 +31,12 @@ DEFAULT_C = np.geomspace(1e-2, 1e6, 25)
 LENGTHSCALE_FACTOR = 12.0
 
 
-def make_kernel(kernel: str | Kernel, d: int) -> Kernel:
+def make_kernel(kernel: KernelLike, d: int) -> Kernel:
     """A kernel by name, with the scale that standardised inputs of `d` columns ask for."""
     if isinstance(kernel, Kernel):
         return kernel
+    if callable(kernel) and not isinstance(kernel, type):
+        return kernels.Custom(_without_parameters(kernel))
     if isinstance(kernel, str) and kernel in KERNELS:
         return KERNELS[kernel](math.sqrt(d))
     if isinstance(kernel, str) and kernel == "linear":
@@ -38,7 +44,15 @@ def make_kernel(kernel: str | Kernel, d: int) -> Kernel:
     if isinstance(kernel, str) and kernel == "polynomial":
         return kernels.Polynomial(3, 1.0 / d, 1.0)
     names = [*KERNELS, "linear", "polynomial"]
-    raise ValueError(f"kernel: expected one of {', '.join(names)} or a Kernel, got {kernel!r}")
+    raise ValueError(
+        f"kernel: expected one of {', '.join(names)}, a Kernel or a function of two points, got "
+        f"{kernel!r}"
+    )
+
+
+@functools.cache  # the same function is the same kernel, and compiles no program anew
+def _without_parameters(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda _, x, z: function(x, z)
 
 
 def select(

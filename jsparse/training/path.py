@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
-from .._arguments import whole
+from .._arguments import as_key, whole
 from .._runtime import check_runtime
 from .._status import CONVERGED
-from .._types import Key
+from .._types import Key, KeyLike
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
 from ..machines import scdp
@@ -21,21 +21,21 @@ from ..multiclass import Code, Decoding, Scheme, output_code
 from ..prototypes import k_center, k_means
 from ..pursuit.probabilistic import SUBSET
 from ..scaling import Standardization, standardize
-from ._clock import clock, compile_clock
-from ._inputs import (
+from ..search.path_problem import PathProblem, Stopping, standard_errors
+from ..search.problem import Scoring, split_kernel, start_of
+from ..search.sizes import check_tolerance, smallest_within
+from ..search.tune import Evaluation, Method, Progress, Tuning, check_settings, tune
+from ..validation.cross_validation import Metric
+from ..validation.folds import Folds
+from .choices import LENGTHSCALE_FACTOR, KernelLike, make_folds, make_kernel, select
+from .clock import clock, compile_clock
+from .inputs import (
     Task,
     check_classes,
     encoded_targets,
     finite_table,
     row_weights,
 )
-from .choices import LENGTHSCALE_FACTOR, make_folds, make_kernel, select
-from .cross_validation import Metric
-from .folds import Folds
-from .path_problem import PathProblem, Stopping, standard_errors
-from .problem import Scoring, split_kernel, start_of
-from .search import Evaluation, Method, Progress, Tuning, check_settings, tune
-from .sizes import check_tolerance, smallest_within
 from .target_units import TargetUnits, target_units
 from .trained import decide, stop_codes
 
@@ -128,14 +128,14 @@ def train_path(
     y: ArrayLike,
     *,
     task: Task,
-    key: Key,
+    key: KeyLike,
     max_prototypes: int | None = None,
     candidates: int | Literal["all"] | ArrayLike | None = None,
     candidate_method: Candidates = "k_center",
     subset: int | Literal["auto"] | None = None,
     stopping: Stopping | None = None,
     tolerance: float = PATH_TOLERANCE,
-    kernel: str | Kernel = "rbf",
+    kernel: KernelLike = "rbf",
     tune_kernel: bool = True,
     folds: int | Folds = 10,
     metric: Metric | None = None,
@@ -162,7 +162,8 @@ def train_path(
         X: inputs in raw units, shape `n d`; no NaN or infinity.
         y: classes of any label type, or real targets; shape `n`.
         task: "classification" or "regression".
-        key: decides candidates, folds, random subsets and search.
+        key: an integer, or a key of `jax.random`: decides candidates, folds, random subsets and
+            search.
         max_prototypes: length of the path; by default 300, or as many as there are candidates or
             rows to train on.
         candidates: their number, "all" rows with weight, or points of the caller's in raw units,
@@ -197,11 +198,12 @@ def train_path(
         NumericalError: if nothing could be computed that can be trusted.
     """
     check_runtime()
+    key = as_key(key)
     seconds: dict[str, float] = {}
     with compile_clock(seconds), clock(seconds, "total"):
         scoring = Scoring("mse" if metric is None else metric, decoding, "squared")
         grid = check_settings(
-            scoring, key, C, search_method, max_evaluations, max_seconds, progress, history
+            scoring, C, search_method, max_evaluations, max_seconds, progress, history
         )
         check_tolerance(tolerance)
         if task not in ("classification", "regression"):

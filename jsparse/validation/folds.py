@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Int
 
-from .._arguments import check_key, labels_of, whole
+from .._arguments import as_key, labels_of, whole
 from .._numerics import is_concrete
-from .._types import Key
+from .._types import KeyLike
 
 
 class Folds(NamedTuple):
@@ -39,13 +39,13 @@ class Folds(NamedTuple):
             raise ValueError(f"folds: expected row numbers 0 to {n - 1}, folds of other data came")
 
 
-def plain_folds(key: Key, n: int, v: int) -> Folds:
+def plain_folds(key: KeyLike, n: int, v: int) -> Folds:
     """`v` random folds of nearly equal size (De Brabanter 2010, Algorithm 3, step 2)."""
-    v = _count(key, n, v)
+    key, v = as_key(key), _count(n, v)
     return _deal(jax.random.permutation(key, n), v)
 
 
-def stratified_folds(key: Key, labels: ArrayLike, v: int) -> Folds:
+def stratified_folds(key: KeyLike, labels: ArrayLike, v: int) -> Folds:
     """`v` random folds, each with its share of every class, sizes differing by at most one.
 
     Rows are shuffled, sorted by class and dealt in turn, so that in each class too the counts
@@ -56,7 +56,7 @@ def stratified_folds(key: Key, labels: ArrayLike, v: int) -> Folds:
         labels = np.unique(labels_of("labels", labels), return_inverse=True)[1].astype(np.int32)
     labels = jnp.asarray(labels)
     n = labels.shape[0]
-    v = _count(key, n, v)
+    key, v = as_key(key), _count(n, v)
     shuffled = jax.random.permutation(key, n)
     return _deal(shuffled[jnp.argsort(labels[shuffled], stable=True)], v)
 
@@ -92,6 +92,5 @@ def _deal(order: Int[Array, " n"], v: int) -> Folds:
     return Folds(index, valid)
 
 
-def _count(key: Key, n: int, v: int) -> int:
-    check_key(key)
+def _count(n: int, v: int) -> int:
     return whole("folds", v, 2, whole("n", n, 2), "the number of rows")

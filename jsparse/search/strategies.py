@@ -33,7 +33,7 @@ def rounds(method: Method, p: int, max_evaluations: int | None) -> list[int]:
     return [members] * annealed + [1] * (budget - members * annealed)
 
 
-def line(low: float, high: float, planned: int, dtype: jnp.dtype, scores: Scores) -> None:
+def line_search(low: float, high: float, planned: int, dtype: jnp.dtype, scores: Scores) -> None:
     """An even grid, then points between the best and its neighbours."""
     coarse = rounds("profile", 1, planned)[0]
     points = np.linspace(low, high, coarse) if coarse > 1 else np.array([(low + high) / 2])
@@ -49,7 +49,7 @@ def line(low: float, high: float, planned: int, dtype: jnp.dtype, scores: Scores
         values = np.append(values, scores(fresh[:, None]))
 
 
-def walk(
+def local_line_search(
     low: float, high: float, start: Float[np.ndarray, "1"], planned: int, scores: Scores
 ) -> None:
     """Steps of the width that `line` ends with, until the best point lies between two others."""
@@ -64,7 +64,7 @@ def walk(
         fresh = beside[new][: planned - len(points)]
 
 
-def anneal(
+def annealing_search(
     key: Key, low: np.ndarray, high: np.ndarray, planned: int, dtype: jnp.dtype, scores: Scores
 ) -> None:
     """90 parts of the budget to annealing, 70 to the simplex from its best point."""
@@ -79,10 +79,10 @@ def anneal(
     if rest == 0 or not np.isfinite(float(state.best_value)):
         return
     options = {"value0": state.best_value, "max_evaluations": rest}
-    _descend(simplex.init(state.best_theta, lows, highs, **options), scores)
+    _to_the_end(simplex.init(state.best_theta, lows, highs, **options), scores)
 
 
-def descend(
+def simplex_search(
     low: np.ndarray,
     high: np.ndarray,
     start: np.ndarray,
@@ -94,10 +94,10 @@ def descend(
     lows, highs = jnp.asarray(low, dtype), jnp.asarray(high, dtype)
     inside = jnp.clip(jnp.asarray(start, dtype), lows, highs)
     rest = max(1, round(planned * 70 / 160))
-    _descend(simplex.init(inside, lows, highs, max_evaluations=rest), scores)
+    _to_the_end(simplex.init(inside, lows, highs, max_evaluations=rest), scores)
 
 
-def _descend(state: simplex.SimplexState, scores: Scores) -> None:
+def _to_the_end(state: simplex.SimplexState, scores: Scores) -> None:
     while int(state.status) == RUNNING:
         probe = simplex.ask(state)
         value = scores(np.asarray(probe)[None])[0]

@@ -13,11 +13,11 @@ from ..kernels import Kernel
 from ..machines import dual, fixed_size, robust
 from ..multiclass import Code, Decoding, decode
 from ..normal_equations import NormalEquations
-from ._inputs import finite_table
-from .cross_validation import Metric
-from .folds import Folds
-from .search import Tuning
-from .sizes import SizeChoice
+from ..search.sizes import SizeChoice
+from ..search.tune import Tuning
+from ..validation.cross_validation import Metric
+from ..validation.folds import Folds
+from .inputs import finite_table
 from .target_units import TargetUnits
 
 Fit = fixed_size.FixedSizeFit | robust.RobustFit | dual.DualFit

@@ -15,10 +15,16 @@ from .. import features, kernels
 from .._mesh import check_mesh
 from ..kernels import Kernel
 from ..multiclass import Code, Decoding
-from .cross_validation import CrossValidation, Loss, Metric, cross_validate, standard_error
-from .dealt import DealtFolds, deal
-from .folds import Folds
-from .leave_one_out import leave_one_out
+from ..validation.cross_validation import (
+    CrossValidation,
+    Loss,
+    Metric,
+    cross_validate,
+    standard_error,
+)
+from ..validation.folds import Folds
+from ..validation.leave_one_out import leave_one_out
+from ..validation.sharding import ShardedFolds, shard
 
 
 class Scoring(NamedTuple):
@@ -74,7 +80,7 @@ class Problem(eqx.Module):
     X: Float[Array, "n d"]
     y: Float[Array, " n"] | Int[Array, " n"]  # targets, or class numbers if there is a code
     weights: Float[Array, " n"] | None
-    folds: Folds | DealtFolds
+    folds: Folds | ShardedFolds
     code: Code | None  # several classes as several problems
     mesh: Mesh | None = eqx.field(static=True)  # the devices over which the rows are spread
 
@@ -121,7 +127,8 @@ def tuning_problem(
     the folds. With `tune_kernel` False only `C` is tuned. The other arguments are those of
     `cross_validate`.
 
-    With a `mesh` the rows are dealt to its devices, and come in another order; see `tuning.dealt`.
+    With a `mesh` the rows are sharded over its devices, and come in another order; see
+    `validation.sharding`.
 
     Raises:
         ValueError: for a mesh with axes of type Explicit, or without prototypes.
@@ -133,7 +140,7 @@ def tuning_problem(
     check_mesh(mesh)
     if prototypes is None:
         raise ValueError("mesh: expected None without prototypes")
-    return Problem(tuned, fixed, prototypes, *deal(mesh, folds, X, y, weights), code, mesh)
+    return Problem(tuned, fixed, prototypes, *shard(mesh, folds, X, y, weights), code, mesh)
 
 
 def split_kernel(kernel: Kernel, dtype: jnp.dtype, *, tune_kernel: bool) -> tuple[Kernel, Kernel]:

@@ -12,39 +12,40 @@ from jax.sharding import Mesh
 from jaxtyping import ArrayLike, Float
 
 from .. import kernels
-from .._arguments import whole
-from .._mesh import at_home, check_mesh
+from .._arguments import as_key, whole
+from .._mesh import check_mesh, on_default_device
 from .._runtime import check_runtime
 from .._status import CONVERGED, PRECISION_LOST
-from .._types import Key
+from .._types import KeyLike
 from ..kernels import Kernel
 from ..machines import dual, fixed_size, robust
 from ..multiclass import Decoding, Scheme, accumulate_code, output_code
 from ..normal_equations import accumulate
 from ..prototypes import interleaved
 from ..scaling import standardize
-from ._clock import clock, compile_clock
-from ._inputs import (
+from ..search.problem import Problem, Scoring, feature_map, start_of, tuning_problem, validate
+from ..search.sizes import SIZE_TOLERANCE, check_sizes, check_tolerance, tune_sizes
+from ..search.tune import Evaluation, Method, Progress, Tuning, check_settings, tune
+from ..validation.cross_validation import Loss, Metric
+from ..validation.folds import Folds
+from ..validation.sharding import ShardedFolds, in_row_order
+from .choices import (
+    DEFAULT_C,
+    LENGTHSCALE_FACTOR,
+    KernelLike,
+    make_folds,
+    make_kernel,
+    select,
+)
+from .clock import clock, compile_clock
+from .inputs import (
     Task,
     check_classes,
     encoded_targets,
     finite_table,
     row_weights,
 )
-from .choices import (
-    DEFAULT_C,
-    LENGTHSCALE_FACTOR,
-    make_folds,
-    make_kernel,
-    select,
-)
-from .cross_validation import Loss, Metric
-from .dealt import DealtFolds, in_row_order
-from .folds import Folds
 from .plan import check_fits, plan
-from .problem import Problem, Scoring, feature_map, start_of, tuning_problem, validate
-from .search import Evaluation, Method, Progress, Tuning, check_settings, tune
-from .sizes import SIZE_TOLERANCE, check_sizes, check_tolerance, tune_sizes
 from .target_units import TargetUnits, target_units
 from .trained import Fit, Sums, Trained
 
@@ -54,10 +55,10 @@ def train(
     y: ArrayLike,
     *,
     task: Task,
-    key: Key,
+    key: KeyLike,
     n_prototypes: int | Sequence[int] | Literal["all"] = 200,
     size_tolerance: float = SIZE_TOLERANCE,
-    kernel: str | Kernel = "rbf",
+    kernel: KernelLike = "rbf",
     tune_kernel: bool = True,
     selection: Literal["renyi", "uniform"] = "renyi",
     folds: int | Folds = 10,
@@ -85,7 +86,8 @@ def train(
         X: inputs in raw units, shape `n d`; no NaN or infinity.
         y: classes of any label type, or real targets; shape `n`.
         task: "classification" or "regression".
-        key: decides prototypes, folds and search; the same key gives the same model.
+        key: an integer, or a key of `jax.random`: decides prototypes, folds and search; the same
+            key gives the same model.
         n_prototypes: `m`, at most n; or several, increasing, of which one is chosen by
             cross-validation (Section 5), see `tune_sizes`; or "all", the LS-SVM in the dual, tuned
             by leave-one-out.
@@ -93,7 +95,8 @@ def train(
             errors of the least; 0 for the least error itself.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic", "linear",
             "polynomial"), or a kernel whose positive leaves are tuned within a factor of
-            `LENGTHSCALE_FACTOR` of their values, in standardised units.
+            `LENGTHSCALE_FACTOR` of their values, in standardised units, or a function of two points
+            written in JAX.
         tune_kernel: False to take the kernel as it is and tune `C` only.
         selection: "renyi" (Algorithm 1, stratified by class) or "uniform".
         folds: their number (stratified for classification), or the caller's own.
@@ -135,6 +138,7 @@ def train(
         NumericalError: if nothing could be computed that can be trusted.
     """
     check_runtime()
+    key = as_key(key)
     seconds: dict[str, float] = {}
     with compile_clock(seconds), clock(seconds, "total"):
         if metric is None:
@@ -142,7 +146,7 @@ def train(
             metric = "misclassification" if task == "classification" else robust_metric
         scoring = Scoring(metric, decoding, loss)
         grid = check_settings(
-            scoring, key, C, search_method, max_evaluations, max_seconds, progress, history
+            scoring, C, search_method, max_evaluations, max_seconds, progress, history
         )
         if task not in ("classification", "regression"):
             raise ValueError(f"task: expected 'classification' or 'regression', got {task!r}")
@@ -257,7 +261,7 @@ def train(
                 kept = _kept(posed, table, tuned.kernel, best_C, scoring)
                 kept = units.values(kept)
         with clock(seconds, "fit"):
-            fitted, sums = at_home(posed.mesh, _fit(posed, tuned.kernel, best_C, loss))
+            fitted, sums = on_default_device(posed.mesh, _fit(posed, tuned.kernel, best_C, loss))
             fitted = _in_units(units, fitted)
             sums = None if sums is None else sums._replace(units=units)
             jax.block_until_ready(fitted)
@@ -303,8 +307,10 @@ def _kept(
 ) -> np.ndarray:
     """Out-of-fold values with the `C` chosen, which each problem may have its own of."""
     grid, which = np.unique(np.asarray(C, posed.X.dtype), return_inverse=True)
-    every = at_home(posed.mesh, validate(posed, kernel, jnp.asarray(grid), scoring).predictions)
-    if isinstance(posed.folds, DealtFolds):
+    every = on_default_device(
+        posed.mesh, validate(posed, kernel, jnp.asarray(grid), scoring).predictions
+    )
+    if isinstance(posed.folds, ShardedFolds):
         every = jnp.stack([in_row_order(table, posed.folds, values) for values in every])
     every = np.asarray(every)
     if np.ndim(C) == 0:

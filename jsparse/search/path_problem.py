@@ -14,9 +14,9 @@ from .._status import COMPLETED, PRECISION_LOST
 from .._types import Key
 from ..kernels import Kernel
 from ..multiclass import Code
-from .cross_validation import standard_error
-from .folds import Folds
-from .path_validation import PathValidation, cross_validate_path
+from ..validation.cross_validation import standard_error
+from ..validation.folds import Folds
+from ..validation.paths import PathValidation, cross_validate_path
 from .problem import Scoring, kernel_at
 
 

@@ -17,9 +17,9 @@ from .._types import ScalarLike
 from ..features import FeatureMap
 from ..machines.fixed_size import check_labels, check_penalty, check_problem
 from ..multiclass import Code, Decoding, decode
-from .dealt import DealtFolds
 from .folds import Folds
-from .out_of_fold import Rows, Way, by_classes, by_refitting, by_removal, by_subtraction
+from .out_of_fold import Rows, Strategy, by_classes, by_refitting, by_removal, by_subtraction
+from .sharding import ShardedFolds
 
 Metric = Literal["mse", "mae", "misclassification"]
 Loss = Literal["squared", "absolute", "huber"]
@@ -51,7 +51,7 @@ def cross_validate(
     C: Float[Array, " s"],
     X: Float[Array, "n d"],
     y: Float[Array, "n *c"] | Int[Array, " n"],
-    folds: Folds | DealtFolds,
+    folds: Folds | ShardedFolds,
     weights: Float[Array, " n"] | None = None,
     *,
     metric: Metric = "mse",
@@ -79,7 +79,7 @@ def cross_validate(
         X: inputs, shape `n d`.
         y: targets, shape `n` or `n c`; -1 and +1 for "misclassification". With a `code`, class
             numbers 0..k-1, shape `n`.
-        folds: see `tuning.folds`.
+        folds: see `validation.folds`.
         weights: row weights, shape `n`, used in fitting and in scoring.
         metric: "mse", "mae", or "misclassification" (a fraction).
         intercept_penalty: see `ridge`.
@@ -151,7 +151,7 @@ def _checked(
     C: Array,
     X: Array,
     y: Array,
-    folds: Folds | DealtFolds,
+    folds: Folds | ShardedFolds,
     weights: Array | None,
     metric: Metric,
     code: Code | None,
@@ -193,7 +193,7 @@ def _cross_validate(
     C: Float[Array, " s"],
     X: Float[Array, "n d"],
     y: Float[Array, "n *c"] | Int[Array, " n"],
-    folds: Folds | DealtFolds,
+    folds: Folds | ShardedFolds,
     weights: Float[Array, " n"] | None,
     intercept_penalty: Float[Array, ""],
     code: Code | None,
@@ -218,16 +218,16 @@ def _cross_validate(
         label=None if code is None else folds.gather(y),
     )
     if loss != "squared":
-        way = by_refitting(feature_map, C, rows, code, loss, block_rows)
+        strategy = by_refitting(feature_map, C, rows, code, loss, block_rows)
     elif code is not None and method == "classes":
-        way = by_classes(feature_map, C, rows, code, intercept_penalty, mesh, block_rows)
+        strategy = by_classes(feature_map, C, rows, code, intercept_penalty, mesh, block_rows)
     elif method == "subtraction":
-        way = by_subtraction(feature_map, C, rows, intercept_penalty, mesh, block_rows)
+        strategy = by_subtraction(feature_map, C, rows, intercept_penalty, mesh, block_rows)
     else:
-        way = by_removal(feature_map, C, rows, intercept_penalty, mesh, block_rows)
+        strategy = by_removal(feature_map, C, rows, intercept_penalty, mesh, block_rows)
 
     scores, fold_scores, predictions, status = score(
-        way, feature_map, C, rows, code, metric, decoding, mesh
+        strategy, feature_map, C, rows, code, metric, decoding, mesh
     )
     out = jnp.moveaxis(folds.scatter(predictions, n), 1, 0)
     return CrossValidation(
@@ -239,7 +239,7 @@ def _cross_validate(
 
 
 def score(
-    way: Way,
+    strategy: Strategy,
     feature_map: FeatureMap,
     C: Float[Array, " s"],
     rows: Rows,
@@ -256,16 +256,16 @@ def score(
         code, common = shared
 
         def one_fold(fold: tuple[Rows, PyTree]) -> tuple[Array, Array, Array]:
-            predictions, status = way.predict(common, fold)
+            predictions, status = strategy.predict(common, fold)
             return losses(metric, decoding, code, fold[0], predictions), predictions, status
 
         return jax.lax.map(one_fold, (rows, per_fold))
 
     # Each device has whole folds, or a part of every fold and what differs between them.
-    axes = ((None, 0, 0), (0, 0, 0)) if way.whole_folds else ((None, 1, None), (1, 1, None))
-    parts = (code, way.shared), rows, way.per_fold
+    axes = ((None, 0, 0), (0, 0, 0)) if strategy.whole_folds else ((None, 1, None), (1, 1, None))
+    parts = (code, strategy.shared), rows, strategy.per_fold
     loss_of, predictions, status = spread(all_folds, mesh, *axes)(*parts)
-    lost = jnp.where(feature_map.unresolved(C, way.energy), TRUNCATED, CONVERGED)
+    lost = jnp.where(feature_map.unresolved(C, strategy.energy), TRUNCATED, CONVERGED)
     status = jnp.maximum(jnp.max(status, axis=0), lost.astype(jnp.int32))
     fold_loss = jnp.sum(weighted(rows.w[:, :, None], loss_of), axis=1).T
     scores = jnp.sum(fold_loss, axis=1) / jnp.sum(rows.w)

@@ -12,7 +12,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 from .._numerics import is_concrete
 from .._status import COMPLETED, NOT_FINITE, RUNNING
 from .._types import Key, ScalarLike
-from .box import Evaluations, Objective, bounds, finite_or_inf, fold, scalar_value
+from .box import Evaluations, Objective, bounds, finite_or_inf, reflect, scalar_value
 
 Batch = Callable[[Callable[[Array], Array]], Callable[[Array], Array]]
 
@@ -249,8 +249,8 @@ def ask(state: AnnealingState) -> Float[Array, "q p"]:
     reach = temperature * (state.high - state.low)
     key_move, _ = _round_keys(state)
     cauchy = jax.random.cauchy(key_move, state.thetas.shape, state.thetas.dtype)
-    fold_all = jax.vmap(fold, in_axes=(0, None, None))
-    probes = fold_all(state.thetas + reach[None] * cauchy, state.low, state.high)
+    reflect_all = jax.vmap(reflect, in_axes=(0, None, None))
+    probes = reflect_all(state.thetas + reach[None] * cauchy, state.low, state.high)
     return jnp.where(first, state.thetas, probes)
 
 

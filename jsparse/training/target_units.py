@@ -14,9 +14,9 @@ from jaxtyping import Float, Shaped
 from .._status import PrecisionWarning
 from ..expansion import KernelExpansion
 from ..machines.robust import MEDIAN_TO_DEVIATION
-from .cross_validation import Metric
-from .search import Evaluation, Progress, Tuning
-from .sizes import SizeChoice
+from ..search.sizes import SizeChoice
+from ..search.tune import Evaluation, Progress, Tuning
+from ..validation.cross_validation import Metric
 
 
 class TargetUnits(NamedTuple):

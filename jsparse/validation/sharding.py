@@ -1,4 +1,4 @@
-"""Rows dealt to the devices of a mesh for cross-validation, each with its part of every fold."""
+"""Rows sharded over the devices of a mesh, each with its part of every fold."""
 
 import equinox as eqx
 import jax
@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Shaped
 from .folds import Folds
 
 
-class DealtFolds(eqx.Module):
+class ShardedFolds(eqx.Module):
     """Folds that the rows already lie in: row `i` belongs to fold `i mod v`.
 
     No row has to move then, which would be from device to device where they are spread.
@@ -40,14 +40,14 @@ class DealtFolds(eqx.Module):
             raise ValueError(f"folds: expected a multiple of {self.v} rows, got {n}")
 
 
-def deal(
+def shard(
     mesh: Mesh,
     folds: Folds,
     X: Float[Array, "n d"],
     y: Shaped[Array, " n"],
     weights: Float[Array, " n"] | None,
-) -> tuple[Array, Array, Array, DealtFolds]:
-    """Inputs, targets and weights in the order of `DealtFolds`, each row on its device.
+) -> tuple[Array, Array, Array, ShardedFolds]:
+    """Inputs, targets and weights in the order of `ShardedFolds`, each row on its device.
 
     The folds are filled up to a multiple of the devices with copies of a row, of weight 0, so they
     should be larger than the number of devices. In several processes each gives all the rows.
@@ -59,12 +59,12 @@ def deal(
     rows = (np.asarray(X)[order], np.asarray(y)[order], np.where(valid, w[order], 0))
     sharding = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
     placed = [jax.make_array_from_callback(a.shape, sharding, a.__getitem__) for a in rows]
-    return placed[0], placed[1], placed[2], DealtFolds(len(folds.index))
+    return placed[0], placed[1], placed[2], ShardedFolds(len(folds.index))
 
 
 def in_row_order(
-    folds: Folds, dealt: DealtFolds, values: Float[Array, "r *c"]
+    folds: Folds, sharded: ShardedFolds, values: Float[Array, "r *c"]
 ) -> Float[Array, "n *c"]:
-    """Values of dealt rows in the order of the rows themselves, each of which is in one fold."""
-    by_fold = dealt.gather(values)[:, : folds.index.shape[1]]
+    """Values of sharded rows in the order of the rows themselves, each of which is in one fold."""
+    by_fold = sharded.gather(values)[:, : folds.index.shape[1]]
     return folds.scatter(by_fold, int(np.sum(np.asarray(folds.valid))))

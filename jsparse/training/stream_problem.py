@@ -8,7 +8,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
-from .._mesh import at_home, sum_over_rows
+from .._mesh import on_default_device, sum_over_rows
 from .._status import PRECISION_LOST
 from ..features import FeatureMap
 from ..kernels import Kernel
@@ -16,11 +16,11 @@ from ..machines.fixed_size import FixedSizeFit, solve
 from ..multiclass import Code
 from ..normal_equations import NormalEquations, accumulate_groups, zeros
 from ..scaling import Standardization
-from .cross_validation import score, standard_error
-from .out_of_fold import Rows, from_sums
-from .problem import Scoring, feature_map, kernel_at, split_kernel
+from ..search.problem import Scoring, feature_map, kernel_at, split_kernel
+from ..search.tune import Tuning
+from ..validation.cross_validation import score, standard_error
+from ..validation.out_of_fold import Rows, from_sums
 from .reader import Reader
-from .search import Tuning
 from .trained import Sums
 
 
@@ -102,7 +102,7 @@ class StreamProblem:
             total = jax.tree.map(lambda a: a[0], self._sums(_stacked([phi]))).joined
         C = jnp.asarray(tuned.C, self.dtype)
         fitted = solve(phi, total, C, self.reader.code)
-        return at_home(self.mesh, (fitted, Sums(phi, total)))
+        return on_default_device(self.mesh, (fitted, Sums(phi, total)))
 
     def _sums(self, maps: FeatureMap) -> NormalEquations:
         """Sums of every part (and class) under every map, leading axes `q parts`."""
@@ -173,9 +173,9 @@ def _score(
         )
     per_fold = jax.tree.map(lambda a: a[:validated], each)
     none = jnp.zeros((), C.dtype)
-    way = from_sums(phi, C, each.joined, per_fold, code, none, mesh, None)
+    strategy = from_sums(phi, C, each.joined, per_fold, code, none, mesh, None)
     scores, by_fold, _, status = score(
-        way, phi, C, sample, code, scoring.metric, scoring.decoding, mesh
+        strategy, phi, C, sample, code, scoring.metric, scoring.decoding, mesh
     )
     return scores, standard_error(by_fold), status, total
 

@@ -10,15 +10,22 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike, Float
 
-from .._arguments import check_key, numbers, real, whole
+from .._arguments import as_key, numbers, real, whole
 from .._files import ModelFileError, PathLike, load_state, named, save_state, shown
 from .._status import PRECISION_LOST, NumericalError
-from .._types import Key
+from .._types import KeyLike
 from ..kernels import Kernel
 from ..multiclass import Decoding
-from .cross_validation import Loss, Metric
-from .paths import Method, anneal, descend, line, rounds, walk
+from ..validation.cross_validation import Loss, Metric
 from .problem import Scoring, Tunable, kernel_at, start_of
+from .strategies import (
+    Method,
+    annealing_search,
+    line_search,
+    local_line_search,
+    rounds,
+    simplex_search,
+)
 
 
 class Evaluation(NamedTuple):
@@ -52,7 +59,7 @@ Progress = Callable[[int, int, float], None]
 def tune(
     problem: Tunable,
     *,
-    key: Key,
+    key: KeyLike,
     metric: Metric,
     low: Float[np.ndarray, " p"],
     high: Float[np.ndarray, " p"],
@@ -105,8 +112,8 @@ def tune(
         ValueError: if the bounds or the budget make no sense, or the history is of another problem.
         NumericalError: if no evaluation gave an error that can be trusted.
     """
-    scoring = Scoring(metric, decoding, loss)
-    grid = check_settings(scoring, key, C, method, max_evaluations, max_seconds, progress, history)
+    key, scoring = as_key(key), Scoring(metric, decoding, loss)
+    grid = check_settings(scoring, C, method, max_evaluations, max_seconds, progress, history)
     low, high = numbers("low", low), numbers("high", high)
     p = low.size
     if not low.shape == high.shape == start_of(problem).shape or not np.all(
@@ -140,20 +147,19 @@ def tune(
             scores(np.zeros((1, 0)))
         elif method == "profile" and p == 1:
             if begin is None:
-                line(low[0], high[0], budget, problem.dtype, scores)
+                line_search(low[0], high[0], budget, problem.dtype, scores)
             else:
-                walk(low[0], high[0], np.clip(begin, low, high), budget, scores)
+                local_line_search(low[0], high[0], np.clip(begin, low, high), budget, scores)
         elif begin is None:
-            anneal(key, lows, highs, budget, problem.dtype, scores)
+            annealing_search(key, lows, highs, budget, problem.dtype, scores)
         else:
-            descend(lows, highs, begin, budget, problem.dtype, scores)
+            simplex_search(lows, highs, begin, budget, problem.dtype, scores)
 
     return run.finish(search)
 
 
 def check_settings(
     scoring: Scoring,
-    key: Key,
     C: ArrayLike,
     method: Method,
     max_evaluations: int | None,
@@ -162,7 +168,6 @@ def check_settings(
     history: list[Evaluation] | None,
 ) -> Float[np.ndarray, " s"]:
     """The values of `C`; raises a `ValueError` for settings of `tune` that make no sense."""
-    check_key(key)
     for name, known in (
         ("metric", get_args(Metric)),
         ("decoding", get_args(Decoding)),

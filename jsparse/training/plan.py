@@ -13,8 +13,8 @@ from .._arguments import real, whole
 from .._blocks import default_block_rows, systems_at_once
 from ..data.streams import BATCH_ROWS
 from ..multiclass import Code
-from .cross_validation import cheaper
-from .paths import Method, rounds
+from ..search.strategies import Method, rounds
+from ..validation.cross_validation import cheaper
 
 SAMPLE_ROWS = 65536
 

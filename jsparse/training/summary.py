@@ -10,7 +10,7 @@ from jaxtyping import Float, Int, Shaped
 from .._arguments import labels_of
 from ..data.streams import Batch, StreamError
 from ..scaling import Standardization
-from ._inputs import check_label_count
+from .inputs import check_label_count
 
 # A class has at least its share of a tenth of the sample, however rare it is.
 FLOOR = 10

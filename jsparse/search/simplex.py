@@ -11,7 +11,7 @@ from jaxtyping import Array, ArrayLike, Float, Int
 from .._numerics import as_float, epsilon, is_concrete
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
 from .._types import ScalarLike
-from .box import Evaluations, Objective, bounds, finite_or_inf, fold, scalar_value
+from .box import Evaluations, Objective, bounds, finite_or_inf, reflect, scalar_value
 
 # What the point under evaluation is.
 FILL = 0  # a vertex of the first or of a shrunken simplex
@@ -207,7 +207,7 @@ def _advance(objective: Objective, args: Any, state: SimplexState) -> SimplexSta
 @jax.jit
 def ask(state: SimplexState) -> Float[Array, " p"]:
     """The point to evaluate next; with `tell` this is `step`, the evaluation left to the caller."""
-    return fold(state.candidate, state.low, state.high)
+    return reflect(state.candidate, state.low, state.high)
 
 
 @jax.jit

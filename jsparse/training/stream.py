@@ -12,24 +12,24 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh
 from jaxtyping import ArrayLike, Float, Int
 
-from .._arguments import real, whole
+from .._arguments import as_key, real, whole
 from .._mesh import check_mesh
 from .._runtime import check_runtime
 from .._status import CONVERGED
-from .._types import Key
+from .._types import Key, KeyLike
 from ..data.streams import Batch, Checked, RowStream
-from ..kernels import Kernel, Linear
+from ..kernels import Linear
 from ..multiclass import Decoding, Scheme, output_code
-from ._clock import clock, compile_clock
-from ._inputs import Task, check_labels, class_factors
-from .choices import DEFAULT_C, LENGTHSCALE_FACTOR, make_kernel, select
-from .cross_validation import Metric
-from .folds import Folds
-from .out_of_fold import Rows
+from ..search.problem import Scoring, split_kernel, start_of
+from ..search.tune import Evaluation, Method, Progress, check_settings, tune
+from ..validation.cross_validation import Metric
+from ..validation.folds import Folds
+from ..validation.out_of_fold import Rows
+from .choices import DEFAULT_C, LENGTHSCALE_FACTOR, KernelLike, make_kernel, select
+from .clock import clock, compile_clock
+from .inputs import Task, check_labels, class_factors
 from .plan import SAMPLE_ROWS, check_fits, plan
-from .problem import Scoring, split_kernel, start_of
 from .reader import Reader, Split
-from .search import Evaluation, Method, Progress, check_settings, tune
 from .stream_problem import StreamProblem
 from .summary import Summary, summarize
 from .target_units import TargetUnits, target_units
@@ -40,9 +40,9 @@ def train_stream(
     stream: RowStream,
     *,
     task: Task,
-    key: Key,
+    key: KeyLike,
     n_prototypes: int = 200,
-    kernel: str | Kernel = "rbf",
+    kernel: KernelLike = "rbf",
     tune_kernel: bool = True,
     selection: Literal["renyi", "uniform"] = "renyi",
     folds: int | None = None,
@@ -77,7 +77,7 @@ def train_stream(
         stream: batches of raw inputs, labels or targets, and row weights; the same every time it is
             iterated over (`data.streams`). Weights count as in `train`.
         task: "classification" or "regression".
-        key: decides sample, prototypes, folds and search.
+        key: an integer, or a key of `jax.random`: decides sample, prototypes, folds and search.
         n_prototypes: `m`, at most the rows of the sample.
         kernel: see `train`, also for what is not said here.
         tune_kernel: False to tune `C` only.
@@ -111,12 +111,13 @@ def train_stream(
         NumericalError: if nothing could be computed that can be trusted.
     """
     check_runtime()
+    key = as_key(key)
     seconds: dict[str, float] = {}
     with compile_clock(seconds), clock(seconds, "total"):
         default: Metric = "misclassification" if task == "classification" else "mse"
         scoring = Scoring(default if metric is None else metric, decoding)
         grid = check_settings(
-            scoring, key, C, search_method, max_evaluations, max_seconds, progress, history
+            scoring, C, search_method, max_evaluations, max_seconds, progress, history
         )
         if task not in ("classification", "regression"):
             raise ValueError(f"task: expected 'classification' or 'regression', got {task!r}")

@@ -11,12 +11,12 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from .._arguments import real, whole
-from .._types import Key
+from .._types import KeyLike
 from ..multiclass import Decoding
-from .cross_validation import Loss, Metric
-from .paths import Method, rounds
+from ..validation.cross_validation import Loss, Metric
 from .problem import Problem
-from .search import Progress, Tuning, tune
+from .strategies import Method, rounds
+from .tune import Progress, Tuning, tune
 
 # Sizes up to this part of the largest are tuned over the whole range: at the cube (square) of the
 # size, ten kernels for them cost less than one for the largest.
@@ -51,7 +51,7 @@ def tune_sizes(
     problem: Problem,
     sizes: Sequence[int],
     *,
-    key: Key,
+    key: KeyLike,
     metric: Metric,
     low: Float[np.ndarray, " p"],
     high: Float[np.ndarray, " p"],

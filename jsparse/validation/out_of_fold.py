@@ -32,7 +32,7 @@ Predicted = tuple[Float[Array, "r s c"], Int[Array, " s"]]
 """Values of a fold's rows for every `C`, and status."""
 
 
-class Way(NamedTuple):
+class Strategy(NamedTuple):
     """How the rows of a fold are predicted without it."""
 
     shared: PyTree  # what all folds have in common
@@ -57,7 +57,7 @@ def by_subtraction(
     intercept_penalty: Float[Array, ""],
     mesh: Mesh | None,
     block_rows: int | None,
-) -> Way:
+) -> Strategy:
     """One system per fold: what trains for it is the total less the fold."""
     per_fold = accumulate_folds(
         feature_map, rows.X, rows.y, rows.w, mesh=mesh, block_rows=block_rows
@@ -74,7 +74,7 @@ def by_classes(
     intercept_penalty: Float[Array, ""],
     mesh: Mesh | None,
     block_rows: int | None,
-) -> Way:
+) -> Strategy:
     """The same from sums per fold and class, where the problems of a code see different rows."""
     assert rows.label is not None
     v, k = len(rows.X), code.matrix.shape[0]
@@ -101,7 +101,7 @@ def from_sums(
     intercept_penalty: Float[Array, ""],
     mesh: Mesh | None,
     block_rows: int | None,
-) -> Way:
+) -> Strategy:
     """What trains for a fold is the total less the fold (De Brabanter 2010, eq. 20-21).
 
     With a code whose problems see different rows, the sums have an axis of classes, before which
@@ -146,7 +146,7 @@ def _solved(
     solutions: Ridge | Solutions,
     total: NormalEquations,
     block_rows: int | None,
-) -> Way:
+) -> Strategy:
     """Predict each fold by its own solution."""
 
     def predict(feature_map: FeatureMap, fold: tuple[Rows, Ridge | Solutions]) -> Predicted:
@@ -156,7 +156,7 @@ def _solved(
         model = feature_map.expansion(columns, solution.intercept.reshape(s * c))
         return model(rows.X, block_rows=block_rows).reshape(-1, s, c), solution.status
 
-    return Way(feature_map, solutions, predict, total.energy, whole_folds=False)
+    return Strategy(feature_map, solutions, predict, total.energy, whole_folds=False)
 
 
 def by_refitting(
@@ -166,7 +166,7 @@ def by_refitting(
     code: Code | None,
     loss: robust.Loss,
     block_rows: int | None,
-) -> Way:
+) -> Strategy:
     """For losses whose row weights depend on the solution."""
     v, r, d = rows.X.shape
     n, c, s = v * r, rows.y.shape[-1], C.shape[0]
@@ -206,7 +206,7 @@ def by_removal(
     intercept_penalty: Float[Array, ""],
     mesh: Mesh | None,
     block_rows: int | None,
-) -> Way:
+) -> Strategy:
     """Each fold removed from the one full solution, by the block leave-one-out identity."""
 
     # Only the total is needed: the sums of many small folds would cost more than all the rest.
@@ -217,7 +217,7 @@ def by_removal(
     full, f = total.solve(C, intercept_penalty), total.feature_sum
     centred = spectrum(total.gram - f[:, None] * f[None, :] / total.weight_sum)
     shared = Removal(feature_map, C, intercept_penalty, total, full, centred)
-    return Way(shared, None, _remove, total.energy, whole_folds=True)
+    return Strategy(shared, None, _remove, total.energy, whole_folds=True)
 
 
 class Removal(NamedTuple):

@@ -66,7 +66,7 @@ def cross_validate_path(
         C: weights of the data-fit term, shape `s`.
         X: inputs, shape `n d`, in the units of the candidates.
         y: targets, shape `n`; -1 and +1 for "misclassification". With a `code`, class numbers.
-        folds: see `tuning.folds`.
+        folds: see `validation.folds`.
         weights: row weights, shape `n`, used in fitting and in scoring.
         max_prototypes: longest path (static).
         metric: "mse" (the press statistic of eq. 35), "mae" or "misclassification" (static).

@@ -40,7 +40,7 @@ def bounds(low: ArrayLike, high: ArrayLike) -> tuple[Float[Array, " p"], Float[A
     return lower, upper
 
 
-def fold(
+def reflect(
     x: Float[Array, " p"], low: Float[Array, " p"], high: Float[Array, " p"]
 ) -> Float[Array, " p"]:
     """`x` reflected into the box [low, high], as often as it takes; unchanged inside.

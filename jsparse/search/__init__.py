@@ -1,0 +1,1 @@
+"""What is varied and how: profile search, coupled simulated annealing, simplex."""

@@ -1,0 +1,1 @@
+"""From a table or a stream of rows to a tuned model."""

@@ -1,1 +1,0 @@
-"""Folds, cross-validation, the searches, and the way from data to a tuned model."""

@@ -1,0 +1,1 @@
+"""Folds, and errors of machines on rows they have not seen."""
