@@ -50,7 +50,8 @@ class TableFile:
 
     The types of a CSV file's columns are those of its first rows, whole numbers being read as any.
     Where these tell nothing they are the schema's; without one numbers, or texts for columns to
-    keep.
+    keep. Of a column of floating-point numbers by its first rows, later whole numbers beyond 2^53
+    are rounded.
 
     Args:
         path: the file or folder.
