@@ -219,7 +219,7 @@ def net(folder, examples):
 
 
 def test_crafted_tables(tmp_path):
-    net(tmp_path, 200)
+    net(tmp_path, 100)
 
 
 @pytest.mark.slow

@@ -131,7 +131,7 @@ def _():
 
 for penalty in (0.0, 1.0):
 
-    @case(f"ridge, penalty {penalty}", fast=penalty == 0, symmetric=("gram",))
+    @case(f"ridge, penalty {penalty}", symmetric=("gram",))
     def _(penalty=penalty):
         rng = np.random.default_rng(0)
         Phi, Y = rng.standard_normal((N, 3)) + 1, rng.standard_normal((N, 2))
@@ -382,7 +382,7 @@ def _():
 
 for method in ("cholesky", "conjugate_gradients"):
 
-    @case(f"dual.fit by {method}", fast=True)
+    @case(f"dual.fit by {method}", fast=method == "cholesky")
     def _(method=method):
         def fit(at, length, C, X, y, w):
             fitted = dual.fit(RBF(length), C, X, y, w, method=method, tolerance=1e-15, block_rows=6)
@@ -480,7 +480,7 @@ def cross_validation(
 
 
 for method in ("subtraction", "removal"):
-    case(f"cross_validate by {method}", fast=True)(
+    case(f"cross_validate by {method}", fast=method == "subtraction")(
         functools.partial(cross_validation, method, columns=(0,))
     )
     for name, settings in {
