@@ -131,7 +131,7 @@ def eigh(matrix: Float[Array, "p p"]) -> tuple[Float[Array, " p"], Float[Array, 
     return both[0], both[1:]
 
 
-def _eigh_derivative(both: Float[Array, "p+1 p"], _: Array, tangent: Array) -> Array:
+def _eigh_derivative(both: Float[Array, "q p"], _: Array, tangent: Array) -> Array:
     values, vectors = both[0], both[1:]
     turned = dot(vectors.T, dot(tangent, vectors))
     gap = values[None, :] - values[:, None]

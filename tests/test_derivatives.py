@@ -361,7 +361,7 @@ for scheme in ("one_versus_one", "one_versus_rest"):
         def fit(at, length, Z, C, X, w):
             phi = Nystroem(RBF(length), Z)
             C = jnp.stack([C, 2 * C, 3 * C])
-            return fixed_size.fit_classes(phi, C, X, LABELS, code, w).expansion(at)
+            return fixed_size.fit_classes(phi, C, X, jnp.asarray(LABELS), code, w).expansion(at)
 
         function, given = machine(fit)
         return function, {k: v for k, v in given.items() if k != "y"}
@@ -398,7 +398,7 @@ def _():
 
     def fit(at, length, C, X, w):
         return dual.fit_classes(
-            RBF(length), jnp.stack([C, 2 * C, 3 * C]), X, LABELS, code, w
+            RBF(length), jnp.stack([C, 2 * C, 3 * C]), X, jnp.asarray(LABELS), code, w
         ).expansion(at)
 
     function, given = machine(fit)
