@@ -313,7 +313,7 @@ def _():
 def _():
     def scaled(X):
         scale = scaling.standardize(X, jnp.linspace(0.5, 1.5, N))
-        return scale.shift, scale.scale, scale(X)
+        return scale.shift, scale.scale, scale.apply(X)
 
     return scaled, {"X": data()[0]}
 
