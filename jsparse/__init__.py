@@ -1,5 +1,22 @@
 """Sparse kernel machines on JAX: `f(x) = sum_j beta_j k(z_j, x) + b` with few prototypes.
 
+From rows to a model:
+    train: standardise, choose points, tune by cross-validation, fit; arrays, tables or streams
+    FixedSize, SCDP, Dual, Robust, SpSVM: the methods; Profile, Annealing: the searches
+    Multiclass, Resources, HoldOut, Stopping: settings; plan: what a run will take
+    Trained, Model: what comes of it; save, load: models and files
+    save_history, load_history: stop a search and resume it
+    estimators: the same for scikit-learn; plotting: figures
+
+Pure functions of arrays, differentiable, for `jit` and `vmap`:
+    fixed_size, dual, robust, scdp, spsvm: fits; cross_validate, validate: errors on unseen rows
+    accumulate, accumulate_batches, NormalEquations: sums over rows
+    kernels, features, prototypes, pursuit: their parts
+    plain_folds, stratified_folds, folds_from_assignment; standardize; output_code
+    tuning_problem, tune: a search over one's own problem
+
+How things ended: check, NumericalError, ConvergenceWarning, PrecisionWarning
+
 What is named here is imported when it is first asked for, and JAX with it: so the command line can
 answer Ctrl-C before it imports them.
 """
@@ -10,12 +27,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # of each name the same place as below
     from . import data as data
+    from . import estimators as estimators
     from . import expansion as expansion
     from . import features as features
     from . import kernels as kernels
     from . import machines as machines
+    from . import model as model
     from . import multiclass as multiclass
     from . import normal_equations as normal_equations
+    from . import plotting as plotting
     from . import prototypes as prototypes
     from . import pursuit as pursuit
     from . import scaling as scaling
@@ -24,38 +44,48 @@ if TYPE_CHECKING:  # of each name the same place as below
     from . import solvers as solvers
     from . import training as training
     from . import validation as validation
+    from ._files import ModelFileError as ModelFileError
     from ._runtime import UnusableJaxError as UnusableJaxError
     from ._status import ConvergenceWarning as ConvergenceWarning
     from ._status import NumericalError as NumericalError
     from ._status import PrecisionWarning as PrecisionWarning
     from ._status import check as check
     from .expansion import KernelExpansion as KernelExpansion
+    from .machines import SCDP as SCDP
+    from .machines import Dual as Dual
+    from .machines import FixedSize as FixedSize
+    from .machines import Robust as Robust
+    from .machines import SpSVM as SpSVM
     from .machines import dual as dual
     from .machines import fixed_size as fixed_size
+    from .machines import robust as robust
     from .machines import scdp as scdp
     from .machines import spsvm as spsvm
+    from .machines.method import Additive as Additive
+    from .machines.method import Method as Method
+    from .machines.method import Stopping as Stopping
+    from .model import Model as Model
+    from .model import load as load
+    from .model import save as save
     from .multiclass import output_code as output_code
     from .normal_equations import NormalEquations as NormalEquations
     from .normal_equations import accumulate as accumulate
     from .normal_equations import accumulate_batches as accumulate_batches
     from .scaling import Standardization as Standardization
     from .scaling import standardize as standardize
-    from .search.path_problem import Stopping as Stopping
     from .search.problem import tuning_problem as tuning_problem
-    from .search.sizes import SizeChoice as SizeChoice
+    from .search.sizes import SizeCurve as SizeCurve
     from .search.sizes import tune_sizes as tune_sizes
+    from .search.strategies import Annealing as Annealing
+    from .search.strategies import Profile as Profile
     from .search.tune import Tuning as Tuning
     from .search.tune import load_history as load_history
     from .search.tune import save_history as save_history
     from .search.tune import tune as tune
-    from .serialization import ModelFileError as ModelFileError
-    from .serialization import load as load
-    from .serialization import save as save
-    from .training.path import TrainedPath as TrainedPath
-    from .training.path import train_path as train_path
-    from .training.plan import Plan as Plan
     from .training.plan import plan as plan
-    from .training.stream import train_stream as train_stream
+    from .training.settings import HoldOut as HoldOut
+    from .training.settings import Multiclass as Multiclass
+    from .training.settings import Resources as Resources
     from .training.train import train as train
     from .training.trained import Trained as Trained
     from .validation.cross_validation import CrossValidation as CrossValidation
@@ -64,51 +94,66 @@ if TYPE_CHECKING:  # of each name the same place as below
     from .validation.folds import folds_from_assignment as folds_from_assignment
     from .validation.folds import plain_folds as plain_folds
     from .validation.folds import stratified_folds as stratified_folds
+    from .validation.validate import validate as validate
 
 if "jax" in sys.modules:  # from now on a fork after JAX has started is noticed
     from . import _runtime as _runtime
 
 __version__ = "0.1.0"
 
-_MODULES = {
-    "": "data expansion features kernels machines multiclass normal_equations prototypes pursuit "
-    "scaling search serialization solvers training validation",
-    ".machines": "dual fixed_size scdp spsvm",
+# What an interactive session shows, and where each name is from.
+_SHOWN = {
+    "": "estimators features kernels plotting prototypes pursuit",
+    ".machines": "dual fixed_size robust scdp spsvm Dual FixedSize Robust SCDP SpSVM",
+    "._status": "NumericalError check",
+    ".model": "Model load save",
+    ".normal_equations": "accumulate accumulate_batches",
+    ".scaling": "standardize",
+    ".search.strategies": "Annealing Profile",
+    ".search.tune": "load_history save_history tune",
+    ".training.plan": "plan",
+    ".training.settings": "HoldOut Multiclass Resources",
+    ".training.train": "train",
+    ".training.trained": "Trained",
+    ".validation.cross_validation": "cross_validate",
+    ".validation.folds": "folds_from_assignment plain_folds stratified_folds",
+    ".validation.validate": "validate",
 }
-_NAMES = {
-    "_runtime": "UnusableJaxError",
-    "_status": "ConvergenceWarning NumericalError PrecisionWarning check",
-    "expansion": "KernelExpansion",
-    "multiclass": "output_code",
-    "normal_equations": "NormalEquations accumulate accumulate_batches",
-    "scaling": "Standardization standardize",
-    "serialization": "ModelFileError load save",
-    "validation.cross_validation": "CrossValidation cross_validate",
-    "validation.folds": "Folds folds_from_assignment plain_folds stratified_folds",
-    "search.path_problem": "Stopping",
-    "training.train": "train",
-    "training.plan": "Plan plan",
-    "search.problem": "tuning_problem",
-    "search.tune": "Tuning load_history save_history tune",
-    "search.sizes": "SizeChoice tune_sizes",
-    "training.path": "TrainedPath train_path",
-    "training.stream": "train_stream",
-    "training.trained": "Trained",
+# What is here too, for those who know what they look for.
+_MORE = {
+    "": "data expansion machines model multiclass normal_equations scaling search serialization "
+    "solvers training validation",
+    "._files": "ModelFileError",
+    "._runtime": "UnusableJaxError",
+    "._status": "ConvergenceWarning PrecisionWarning",
+    ".expansion": "KernelExpansion",
+    ".machines.method": "Additive Method Stopping",
+    ".multiclass": "output_code",
+    ".normal_equations": "NormalEquations",
+    ".scaling": "Standardization",
+    ".search.problem": "tuning_problem",
+    ".search.sizes": "SizeCurve tune_sizes",
+    ".search.tune": "Tuning",
+    ".validation.cross_validation": "CrossValidation",
+    ".validation.folds": "Folds",
 }
-_MODULE_OF = {n: f"{room}.{n}" for room, names in _MODULES.items() for n in names.split()}
-_HOME_OF = {n: f".{home}" for home, names in _NAMES.items() for n in names.split()}
-__all__ = sorted({*_MODULE_OF, *_HOME_OF})  # pyright: ignore[reportUnsupportedDunderAll]
+_HOME_OF = {
+    name: home for part in (_SHOWN, _MORE) for home, names in part.items() for name in names.split()
+}
+__all__ = sorted(  # pyright: ignore[reportUnsupportedDunderAll]
+    name for names in _SHOWN.values() for name in names.split()
+)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULE_OF:
-        value = importlib.import_module(_MODULE_OF[name], __name__)
-    elif name in _HOME_OF:
-        value = getattr(importlib.import_module(_HOME_OF[name], __name__), name)
-    else:
+    if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = value
-    return value
+    home = _HOME_OF[name]
+    found = getattr(importlib.import_module(home, __name__), name, None) if home else None
+    if found is None:
+        found = importlib.import_module(f"{home}.{name}", __name__)
+    globals()[name] = found
+    return found
 
 
 def __dir__() -> list[str]:

@@ -1,15 +1,18 @@
 """Numbers and keys that a user hands in: of one kind each, whatever library they come from."""
 
+import itertools
 import math
 import operator
 import reprlib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, ArrayLike, Float
 
+from ._numerics import as_float, is_concrete
 from ._types import Key, KeyLike
 
 
@@ -51,6 +54,20 @@ def real(name: str, value: Any, least: float, *, above: bool = False, finite: bo
         bounds = f"{'above' if above else 'of at least'} {least:g}"
         raise ValueError(f"{name}: expected a number {bounds}, got {value!r}")
     return number
+
+
+def increasing(name: str, values: Any, most: int, what: str) -> list[int]:
+    """Whole numbers of at least 1, each above the one before.
+
+    Raises:
+        ValueError: for anything else.
+    """
+    if not isinstance(values, Sequence | np.ndarray) or isinstance(values, str):
+        raise ValueError(f"{name}: expected several numbers, got {values!r}")
+    found = [whole(name, value, 1, most, what) for value in values]
+    if not found or any(a >= b for a, b in itertools.pairwise(found)):
+        raise ValueError(f"{name}: expected increasing numbers, at least one, got {found}")
+    return found
 
 
 def as_key(key: KeyLike) -> Key:
@@ -125,3 +142,34 @@ def _check_one_type(name: str, labels: Collection[Any]) -> None:
             sorted(set(labels))
         except TypeError as error:
             raise ValueError(f"{name}: expected labels that can be sorted ({error})") from error
+
+
+def check_finite(name: str, a: Array | np.ndarray) -> None:
+    """Raise naming the first NaN or infinity; silent while tracing."""
+    # NumPy, as jax.numpy would trace even concrete values inside a caller's jit.
+    if is_concrete(a) and not np.all(np.isfinite(np.asarray(a))):
+        where = tuple(int(i) for i in np.argwhere(~np.isfinite(np.asarray(a)))[0])
+        value = np.asarray(a)[where]
+        raise ValueError(f"{name}: expected finite values, got {value} at index {where}")
+
+
+def finite_table(X: ArrayLike, name: str = "X") -> Float[Array, "n d"]:
+    """A table of finite numbers as floats, 64 bits only where JAX has them."""
+    try:
+        table = np.asarray(X)
+    except ValueError as error:
+        raise ValueError(f"{name}: expected a table of numbers ({error})") from error
+    if table.dtype.kind not in "biuf":
+        raise ValueError(f"{name}: expected numbers, got dtype {table.dtype}")
+    if table.ndim != 2 or 0 in table.shape:
+        raise ValueError(
+            f"{name}: expected shape (n, d) with at least one row and column, got {table.shape}"
+        )
+    check_finite(name, table)
+    with np.errstate(over="ignore"):
+        cast = table.astype(jax.dtypes.canonicalize_dtype(np.result_type(table.dtype, np.float32)))
+    if not np.isfinite(cast).all():
+        raise ValueError(
+            f"{name}: expected values that fit {cast.dtype}, got {np.abs(table).max()}"
+        )
+    return as_float(cast)

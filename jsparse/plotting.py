@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float
 
-from .training.path import TrainedPath
+from .training.trained import Trained
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,7 +19,7 @@ _METRICS = {
 
 
 def error_curve(
-    model: TrainedPath,
+    trained: Trained,
     ax: "Axes | None" = None,
     *,
     test_errors: Float[np.ndarray, " k"] | None = None,
@@ -28,39 +28,46 @@ def error_curve(
     """The cross-validated error against the number of prototypes, its spread, and the size chosen.
 
     Args:
-        model: from `train_path`.
+        trained: from `train`, of a path or of several numbers of prototypes.
         ax: axes to draw on; by default new ones.
-        test_errors: of new rows in the same metric, with 1, 2, .. k prototypes.
+        test_errors: of new rows in the same metric, of every size.
         others: machines to compare with, name to (number of prototypes, error).
 
     Raises:
+        ValueError: if there are no errors of several sizes.
         ImportError: without matplotlib.
     """
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError("figures need matplotlib: pip install 'jsparse[cli]'") from error
+    curve = trained.curve
+    if curve is None:
+        raise ValueError(
+            "trained: expected errors of several sizes: a path such as SCDP's, or "
+            "FixedSize(n_prototypes=[..]) with several numbers"
+        )
     axes: Any = Figure(figsize=(6, 4), layout="constrained").subplots() if ax is None else ax
-    sizes = np.arange(1, len(model.errors) + 1)
-    low, high = (model.errors + sign * model.standard_errors for sign in (-1, 1))
+    sizes, errors = curve.sizes, curve.errors
+    low, high = (errors + sign * curve.standard_errors for sign in (-1, 1))
     axes.fill_between(sizes, low, high, alpha=0.25, linewidth=0, label="one standard error")
-    axes.plot(sizes, model.errors, label="cross-validation")
+    axes.plot(sizes, errors, label="cross-validation")
     if test_errors is not None:
         axes.plot(sizes, test_errors, linestyle="--", label="new rows")
     axes.plot(
-        [model.n_prototypes],
-        [model.cv_error],
+        [curve.size],
+        [errors[curve.chosen]],
         marker="o",
         linestyle="none",
-        label=f"chosen: {model.n_prototypes}",
+        label=f"chosen: {curve.size}",
     )
     for name, (size, error) in (others or {}).items():
         axes.plot([size], [error], marker="x", linestyle="none", label=f"{name}: {size:g}")
     # One prototype alone is often far worse than all that one wants to see.
-    rest = model.errors[min(4, len(sizes) - 1) :]
+    rest = errors[min(4, len(sizes) - 1) :]
     axes.set_ylim(top=min(high.max(), rest.max() + (rest.max() - low.min())))
     axes.set_xscale("log")
     axes.set_xlabel("prototypes")
-    axes.set_ylabel(_METRICS[model.metric])
+    axes.set_ylabel(_METRICS[trained.metric])
     axes.legend()
     return axes

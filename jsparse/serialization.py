@@ -33,6 +33,7 @@ from .expansion import KernelExpansion
 from .kernels import Kernel
 from .scaling import Standardization
 
+_PART = "part."
 _KERNELS = (
     "RBF",
     "Laplacian",
@@ -48,16 +49,20 @@ _KERNELS = (
 
 
 def save(
-    path: PathLike, expansion: KernelExpansion, metadata: Mapping[str, Any] | None = None
+    path: PathLike,
+    expansion: KernelExpansion,
+    metadata: Mapping[str, Any] | None = None,
+    parts: Mapping[str, np.ndarray] | None = None,
 ) -> None:
-    """Write a model; `load` gives back one that predicts the same to the last bit.
+    """Write an expansion and what belongs to it; `load` gives back the same to the last bit.
 
     Args:
         path: the file to write; an existing one is replaced once the new one is complete.
         expansion: one model (not a `vmap`ped stack of them).
         metadata: what JSON can hold (strings, ints, floats, booleans, None, lists and dicts of
-            them, also as NumPy scalars or arrays): task, classes, columns. Values come back with
-            the type they had, tuples and arrays as lists.
+            them, also as NumPy scalars or arrays). Values come back with the type they had, tuples
+            and arrays as lists.
+        parts: more arrays, by name.
 
     Raises:
         ValueError: for a kernel that is not one of this package's (a `Custom` kernel holds a
@@ -74,6 +79,7 @@ def save(
         arrays["scaling.shift"] = np.asarray(expansion.scaling.shift)
         arrays["scaling.scale"] = np.asarray(expansion.scaling.scale)
     kernel = _describe(expansion.kernel, "kernel", arrays)
+    arrays |= {f"{_PART}{name}": array for name, array in (parts or {}).items()}
     _check_arrays(arrays)
     document = {
         "kernel": kernel,
@@ -84,24 +90,10 @@ def save(
     save_state(path, arrays, document, kind="model")
 
 
-def load(path: PathLike, *, dtype: str | None = None) -> tuple[KernelExpansion, dict[str, Any]]:
-    """Read a model and the metadata saved with it.
-
-    Args:
-        path: a file written by `save`.
-        dtype: "float32" or "float64", to which every array is cast. By default the model keeps
-            the dtype it was trained in; should that be float64 while JAX's float64 is switched
-            off, it is cast to float32 and a `PrecisionWarning` says so (asking for "float32" does
-            the same in silence).
-
-    Raises:
-        ModelFileError: if the file is missing, empty, cut, altered, not a jsparse model, of a newer
-            format, or holds what is no model: unknown parts, shapes that do not fit together,
-            numbers that are not finite.
-        ValueError: if float64 is asked for while it is switched off, or a value does not fit
-            into the dtype asked for.
-        UnusableJaxError: in a process forked after JAX had started.
-    """
+def load(
+    path: PathLike, *, dtype: str | None = None
+) -> tuple[KernelExpansion, dict[str, Any], dict[str, jax.Array]]:
+    """Read an expansion, the metadata and the parts saved with it; see `jsparse.load`."""
     check_fork()
     arrays, document = load_state(path, kind="model")
     try:
@@ -128,7 +120,10 @@ def load(path: PathLike, *, dtype: str | None = None) -> tuple[KernelExpansion, 
         jax.eval_shape(expansion.kernel.cross_gram, row, prototypes)
     except ValueError as error:
         raise _incomplete(path, error) from error
-    return expansion, document["metadata"]
+    parts = {
+        name.removeprefix(_PART): array for name, array in leaves.items() if name.startswith(_PART)
+    }
+    return expansion, document["metadata"], parts
 
 
 def _incomplete(path: PathLike, error: ValueError) -> ModelFileError:
@@ -169,15 +164,16 @@ def _describe(kernel: Kernel, name: str, arrays: dict[str, np.ndarray]) -> dict[
 
 def _check_document(document: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
     """See that a document is one of `save`, of these arrays, or raise ValueError."""
-    _check_keys("document", document, {"kernel", "dtype", "versions", "metadata"})
+    check_keys("document", document, {"kernel", "dtype", "versions", "metadata"})
     for name in ("versions", "metadata"):
         if not isinstance(document[name], dict):
             raise ValueError(f"{name}: expected names and values, got {shown(document[name])}")
     found = {name for name in arrays if name.startswith("scaling.")}
     scaling = {"scaling.shift", "scaling.scale"} if found else set()
     named_in_kernel = _check_kernel(document["kernel"], "kernel")
-    wanted = {"prototypes", "coefficients", "intercept", *scaling, *named_in_kernel}
-    _check_keys("arrays", arrays, wanted)
+    parts = {name for name in arrays if name.startswith(_PART)}
+    wanted = {"prototypes", "coefficients", "intercept", *scaling, *named_in_kernel, *parts}
+    check_keys("arrays", arrays, wanted)
     dtype = arrays["prototypes"].dtype.name
     if document["dtype"] != dtype:
         raise ValueError(f"dtype: expected {dtype}, got {shown(document['dtype'])}")
@@ -185,29 +181,30 @@ def _check_document(document: Mapping[str, Any], arrays: Mapping[str, np.ndarray
 
 def _check_kernel(description: Any, name: str) -> list[str]:
     """The names of the tensors of a kernel as `_describe` gives it, or ValueError."""
-    _check_keys(name, description, {"class", "fields"})
+    check_keys(name, description, {"class", "fields"})
     known = description["class"]
     if known not in _KERNELS:
         raise ValueError(f"{name}: class {shown(known)} is none of {', '.join(_KERNELS)}")
     declared = {field.name: field for field in dataclasses.fields(getattr(kernels, known))}
-    _check_keys(f"{name}.fields", description["fields"], set(declared))
+    check_keys(f"{name}.fields", description["fields"], set(declared))
     tensors = []
     for own, field in description["fields"].items():
         place = f"{name}.{own}"
         if declared[own].type is Kernel:
-            _check_keys(place, field, {"kernel"})
+            check_keys(place, field, {"kernel"})
             tensors += _check_kernel(field["kernel"], place)
         elif declared[own].metadata.get("static", False):
-            _check_keys(place, field, {"value"})  # which the kernel checks
+            check_keys(place, field, {"value"})  # which the kernel checks
         else:
-            _check_keys(place, field, {"tensor"})
+            check_keys(place, field, {"tensor"})
             if field["tensor"] != place:
                 raise ValueError(f"{place}: expected its own tensor, got {shown(field['tensor'])}")
             tensors.append(place)
     return tensors
 
 
-def _check_keys(name: str, found: Any, wanted: Collection[str]) -> None:
+def check_keys(name: str, found: Any, wanted: Collection[str]) -> None:
+    """Raise a `ValueError` unless it is a mapping of just these keys."""
     if not isinstance(found, Mapping):
         raise ValueError(f"{name}: expected names and values, got {shown(found)}")
     if set(found) != set(wanted):
@@ -260,6 +257,8 @@ def _caster(
 def _check_arrays(arrays: Mapping[str, np.ndarray]) -> None:
     """See that arrays are those of one model that predicts, or raise ValueError."""
     for name, array in arrays.items():
+        if name.startswith(_PART) and array.dtype == np.int32:
+            continue
         if array.dtype not in (np.float32, np.float64):
             raise ValueError(f"{name}: expected float32 or float64, got {array.dtype}")
         if not np.all(np.isfinite(array)):

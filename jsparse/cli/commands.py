@@ -1,10 +1,10 @@
 """`jsparse demo`, `jsparse fit`, `jsparse compare` and `jsparse predict`."""
 
 import argparse
-import functools
+import dataclasses
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,16 +15,17 @@ from jax.sharding import Mesh
 
 from .. import _status
 from ..data import demo_set
-from ..search.sizes import SIZE_TOLERANCE
-from ..serialization import OutputError, load, save
-from ..training.path import PATH_TOLERANCE, TrainedPath, train_path
-from ..training.stream import train_stream
+from ..machines.method import require_additive
+from ..model import load
+from ..search.strategies import Annealing, Profile
+from ..serialization import OutputError
+from ..training.settings import HoldOut, Resources
 from ..training.train import train
 from ..training.trained import Trained
 from . import report
 from .files import check_fits_memory, check_output, tell_counts
 from .interrupts import Interrupts, Result
-from .options import command_line
+from .options import command_line, method_of
 
 if TYPE_CHECKING:
     from ..data.schema import Schema
@@ -74,9 +75,18 @@ def _mesh(devices: int | Literal["all"] | None) -> Mesh | None:
     return Mesh(np.array(found[:count]), ("rows",))
 
 
-def _train(options: argparse.Namespace, train: Callable[..., Any], task: Any) -> Any:
+def _train(options: argparse.Namespace, X: Any, y: Any, task: Any, n: int, classes: int) -> Trained:
+    """Train on rows in memory or a stream, with progress and interrupts."""
     if task == "regression" and options.multiclass != "one-versus-rest":
         raise ValueError("--multiclass: expected nothing for regression")
+    searches = {"profile": Profile, "annealing": Annealing}
+    folds = 10 if options.folds is None else options.folds
+    if getattr(options, "holdout", None) is not None:
+        if options.folds is not None:
+            raise ValueError("--folds, --holdout: expected one of them, got both")
+        folds = HoldOut(options.holdout)
+    method = method_of(options, n, classes)
+    scheme: Any = options.multiclass.replace("-", "_")
     with report.progress(quiet=options.quiet) as show:
 
         def progress(done: int, planned: int, best: float) -> None:
@@ -86,66 +96,24 @@ def _train(options: argparse.Namespace, train: Callable[..., Any], task: Any) ->
 
         options.interrupts.check()
         trained = train(
+            X,
+            y,
             task=task,
-            key=jax.random.key(options.seed),
+            key=options.seed,
+            method=method,
             kernel=options.kernel,
-            multiclass=options.multiclass.replace("-", "_"),
+            search=searches[options.search](max_evaluations=options.evaluations),
+            folds=folds,
+            multiclass=scheme,
             class_weight="balanced" if options.balanced else None,
-            search_method=options.search,
-            max_evaluations=options.evaluations,
-            max_seconds=options.seconds,
+            resources=Resources(max_seconds=options.seconds, mesh=_mesh(options.devices)),
             progress=progress,
         )
     options.interrupts.settled()
     return trained
 
 
-def _train_table(options: argparse.Namespace, X: np.ndarray, y: np.ndarray, task: Any) -> Trained:
-    call = functools.partial(
-        train,
-        X,
-        y,
-        n_prototypes=_prototypes(
-            options, len(X), len(np.unique(y)) if task == "classification" else 1
-        ),
-        size_tolerance=_tolerance(options, SIZE_TOLERANCE),
-        folds=10 if options.folds is None else options.folds,
-        loss=options.loss,
-        mesh=_mesh(options.devices),
-    )
-    return _train(options, call, task)
-
-
-def _train_path(
-    options: argparse.Namespace, X: np.ndarray, y: np.ndarray, task: Any
-) -> TrainedPath:
-    for name, usual in (("loss", "squared"), ("devices", None), ("prototypes", None)):
-        if getattr(options, name) != usual:
-            raise ValueError(f"--{name}: expected nothing with --method scdp, which has none")
-    call = functools.partial(
-        train_path,
-        X,
-        y,
-        max_prototypes=options.max_prototypes,
-        candidates=options.candidates,
-        subset=options.subset,
-        tolerance=_tolerance(options, PATH_TOLERANCE),
-        folds=10 if options.folds is None else options.folds,
-    )
-    return _train(options, call, task)
-
-
-def _tolerance(options: argparse.Namespace, usual: float) -> float:
-    return usual if options.size_tolerance is None else options.size_tolerance
-
-
-def _prototypes(options: argparse.Namespace, n: int, classes: int) -> Any:
-    """As asked, or a third of the rows, but one of every class and not more than 500."""
-    default = max(classes, min(500, n // 3))
-    return default if options.prototypes is None else options.prototypes
-
-
-def _exit_code(trained: Trained | TrainedPath) -> int:
+def _exit_code(trained: Trained) -> int:
     """0 or 3.
 
     Raises:
@@ -158,16 +126,15 @@ def _exit_code(trained: Trained | TrainedPath) -> int:
 
 
 def _demo(options: argparse.Namespace) -> int:
-    _check_tolerance(options)
     data = demo_set(options.name)
     order = np.random.default_rng(options.seed).permutation(len(data.X))
     cut = 2 * len(order) // 3
     rows, held_out = order[:cut], order[cut:]
-    trained = _train_table(options, data.X[rows], data.y[rows], data.task)
+    classes = len(np.unique(data.y)) if data.task == "classification" else 1
+    trained = _train(options, data.X[rows], data.y[rows], data.task, len(rows), classes)
     predicted = trained.predict(data.X[held_out])
-    report.training(
-        trained, f"scikit-learn's {data.name}", len(rows), data.X.shape[1], _mesh(options.devices)
-    )
+    source = f"scikit-learn's {data.name}"
+    report.training(trained, source, data.X.shape[1], _mesh(options.devices))
     report.test_error(trained, data.y[held_out], predicted)
     return _exit_code(trained)
 
@@ -177,42 +144,25 @@ def _fit(options: argparse.Namespace) -> int:
     _mesh(options.devices)  # said before the file is read
     if options.holdout is not None and not options.stream:
         raise ValueError("--holdout: expected together with --stream")
-    if options.stream and options.method == "scdp":
-        raise ValueError("--stream: expected without --method scdp")
-    of_paths = (options.max_prototypes, options.candidates, options.subset)
-    if options.method != "scdp" and of_paths != (None, None, None):
-        raise ValueError(
-            "--max-prototypes, --candidates, --subset: expected together with --method scdp"
-        )
-    _check_tolerance(options)
+    method = method_of(options, 3, 1)  # its options too
+    if options.stream:
+        require_additive(method, "--stream")
+    if options.devices is not None:
+        require_additive(method, "--devices")
     _check_columns(options, "drop", "categorical")
     trained, schema, reason = (_fit_stream if options.stream else _fit_table)(options)
     code = _exit_code(trained)
-    metadata = {
-        "schema": schema.to_json(),
-        "task": schema.task,
-        "classes": None if trained.classes is None else trained.classes.tolist(),
-        "cv_error": trained.cv_error,
-        "metric": trained.metric,
-        "C": np.asarray(trained.C).tolist(),
-        "code": None if trained.code is None else trained.code.matrix.tolist(),
-        "decoding": trained.decoding,
-        "rows": trained.n_rows,
-    }
+    model = dataclasses.replace(trained.model, columns=schema)
     with options.interrupts.held(), _failures_of_output():
-        save(options.out, trained.expansion, metadata)
+        model.save(options.out)
         options.interrupts.result = Result(code, f"the model is in {options.out!r}")
     source = f"{options.file} ({schema.task}: {reason})"
-    if isinstance(trained, TrainedPath):
-        report.path(trained, source, len(schema.features))
-    else:
-        columns = len(schema.features)
-        report.training(trained, source, trained.n_rows, columns, _mesh(options.devices))
+    report.training(trained, source, len(schema.features), _mesh(options.devices))
     report.line("model", options.out)
     return code
 
 
-def _fit_table(options: argparse.Namespace) -> tuple[Trained | TrainedPath, "Schema", str]:
+def _fit_table(options: argparse.Namespace) -> tuple[Trained, "Schema", str]:
     from ..data.encoding import encode, encode_target, fit_schema, infer_task
     from ..data.tables import NULL_VALUES, read_table
 
@@ -225,18 +175,14 @@ def _fit_table(options: argparse.Namespace) -> tuple[Trained | TrainedPath, "Sch
     encoded = encode(schema, table, dtype=options.precision)
     tell_counts(encoded.imputed, "missing values filled in")
     tell_counts(encoded.parsed, "texts read as numbers")
-    train = _train_path if options.method == "scdp" else _train_table
-    return train(options, encoded.X, encode_target(schema, table), task), schema, reason
+    y, classes = encode_target(schema, table), len(schema.classes or [0])
+    return _train(options, encoded.X, y, task, len(y), classes), schema, reason
 
 
 def _fit_stream(options: argparse.Namespace) -> tuple[Trained, "Schema", str]:
     from ..data.table_streams import TableFile, TableStream, stream_schema
     from ..data.tables import NULL_VALUES
 
-    if options.loss != "squared":
-        raise ValueError(f"--loss: expected 'squared' with --stream, got {options.loss!r}")
-    if isinstance(options.prototypes, list):
-        raise ValueError("--prototypes: expected one number with --stream, got several")
     labels = () if options.task == "regression" else (options.target,)
     file = TableFile(
         options.file,
@@ -248,15 +194,7 @@ def _fit_stream(options: argparse.Namespace) -> tuple[Trained, "Schema", str]:
     columns["categorical"] = [name for name in options.categorical if name not in options.drop]
     schema, reason, n = stream_schema(file, options.target, task=options.task, **columns)
     stream = TableStream(file, schema, options.precision)
-    call = functools.partial(
-        train_stream,
-        stream,
-        n_prototypes=_prototypes(options, n, len(schema.classes or [0])),
-        folds=options.folds,
-        holdout=options.holdout,
-        mesh=_mesh(options.devices),
-    )
-    trained = _train(options, call, schema.task)
+    trained = _train(options, stream, None, schema.task, n, len(schema.classes or [0]))
     tell_counts(stream.imputed, "missing values filled in")
     tell_counts(stream.parsed, "texts read as numbers")
     return trained, schema, reason
@@ -299,14 +237,6 @@ def _failures_of_output() -> Iterator[None]:
         raise OSError(str(error)) from error
 
 
-def _check_tolerance(options: argparse.Namespace) -> None:
-    path, several = getattr(options, "method", "") == "scdp", isinstance(options.prototypes, list)
-    if options.size_tolerance is not None and not (path or several):
-        raise ValueError(
-            "--size-tolerance: expected together with several --prototypes or with --method scdp"
-        )
-
-
 def _check_columns(options: argparse.Namespace, *names: str) -> None:
     for name in names:
         if options.target in getattr(options, name):
@@ -326,11 +256,7 @@ def _predict(options: argparse.Namespace) -> int:
 
     if options.out is not None:
         check_output(options.out, options.file, options.model)
-    expansion, metadata = load(options.model, dtype=options.precision)
-    if "schema" not in metadata:
-        raise ValueError(
-            f"{options.model}: expected a model written by `jsparse fit`; this one has no columns"
-        )
+    model = load(options.model, dtype=options.precision)
     with _failures_of_output():
-        predict.run(options, expansion, metadata)
+        predict.run(options, model)
     return DONE

@@ -1,30 +1,23 @@
 """All methods on one table: errors, prototypes, times, and the error-versus-size figure."""
 
+import dataclasses
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from .. import _status
-from ..estimators import (
-    FixedSizeLSSVMClassifier,
-    FixedSizeLSSVMRegressor,
-    LSSVMClassifier,
-    LSSVMRegressor,
-)
 from ..kernels import RBF
-from ..machines import spsvm
+from ..machines import METHODS, Method, Robust
+from ..search.strategies import Profile
 from ..serialization import check_writable
-from ..training.path import TrainedPath, train_path
-from ..training.trained import decide
+from ..training.train import train
+from ..training.trained import Trained
 from . import report
 
-# The LS-SVM in the dual and the SVM keep or look at all pairs of rows.
-DENSE_ROWS = 3000
+SVM_ROWS = 3000  # it looks at all pairs of rows
 
 
 class Line(NamedTuple):
@@ -108,35 +101,65 @@ def run(
                 show(done, planned, best)
             check()
 
-        start = time.perf_counter()
-        path = train_path(
-            given.X,
-            given.y,
-            task=task,  # type: ignore[arg-type]
-            key=jax.random.key(seed),
-            max_prototypes=max_prototypes,
-            max_evaluations=max_evaluations,
-            folds=min(10, len(rows)),
-            progress=progress,
-        )
-        seconds = time.perf_counter() - start
-    _status.check(path.status, "SCDP")
-    chosen = path.n_prototypes
-    size = len(path.expansion.prototypes)
-    lines = [_line(given, "SCDP", path.predict, size, seconds, path.status)]
-    left_out = []
-    for method in (_fixed_size, _dual, _sparse_svm, _svm):
-        check()
-        found = method(given, path)
-        if isinstance(found, Line):
-            lines.append(found)
-        else:
-            left_out.append(found)
+        lines, left_out, trained = [], [], {}
+        for name, method in METHODS.items():
+            check()
+            why = _unsuited(method, given)
+            if why is not None:
+                left_out.append(_LeftOut(method.title, why))
+                continue
+            trained[name], line = _trained(method, given, progress)
+            lines.append(line)
+    path = trained["scdp"]
+    svm = _svm(given, path)
+    (lines if isinstance(svm, Line) else left_out).append(svm)
     lines.append(_constant(given))
     _print(given, lines, left_out)
-    _figure(path, given, lines, folder, chosen)
+    _figure(path, given, lines, folder)
     print(f"figure: {figures[0]}, {figures[1]}")
     return lines
+
+
+def _unsuited(method: type[Method], given: _Task) -> str | None:
+    """Why a method is not for these rows."""
+    task = "classification" if given.classification else "regression"
+    if task not in method.tasks:
+        return f"it is for {' and '.join(method.tasks)}"
+    if method is Robust and given.classification:
+        return "it is for outliers among numbers"
+    if method.most_rows is not None and len(given.X) > method.most_rows:
+        return f"more than {method.most_rows} rows"
+    return None
+
+
+def _trained(
+    method: type[Method], given: _Task, progress: Callable[[int, int, float], None]
+) -> tuple[Trained, Line]:
+    """A method with its default settings, but for the sizes asked for."""
+    n, settings = len(given.X), {}
+    names = {field.name for field in dataclasses.fields(method)}
+    if "max_prototypes" in names:
+        settings["max_prototypes"] = given.max_prototypes
+    if "n_prototypes" in names:
+        kinds = len(np.unique(given.y)) if given.classification else 1
+        settings["n_prototypes"] = max(kinds, min(300, -(-n // 3)))
+    start = time.perf_counter()
+    trained = train(
+        given.X,
+        given.y,
+        task="classification" if given.classification else "regression",
+        key=given.seed,
+        method=method(**settings),
+        search=Profile(max_evaluations=given.max_evaluations),
+        folds=min(10, n),
+        progress=progress,
+    )
+    seconds = time.perf_counter() - start
+    for what, status in trained.statuses.items():
+        _status.check(status, f"{method.title}, {what}")
+    status = max(trained.statuses.values())
+    line = _line(given, method.title, trained.predict, trained.model.size, seconds, status)
+    return trained, line
 
 
 def _split(y: np.ndarray, test: float, classes: bool, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -176,8 +199,8 @@ def _print(given: _Task, lines: list[Line], left_out: list[_LeftOut]) -> None:
     for name, why in left_out:
         print(f"without {name}: {why}")
     print(
-        "fit: with tuning and compilation, but for the SVMs, which take SCDP's kernel and choose C "
-        "by five folds (sparse SVM: by a fifth of the rows)"
+        "fit: with tuning and compilation, but for scikit-learn's SVM, which takes SCDP's kernel "
+        "and chooses C by five folds"
     )
 
 
@@ -200,58 +223,7 @@ def _line(
     return Line(name, given.error(predicted), prototypes, seconds, float(np.median(taken)), status)
 
 
-def _estimated(given: _Task, name: str, model: Any) -> Line:
-    """Fit one of our estimators, which raises if it fails."""
-    start = time.perf_counter()
-    model.fit(given.X, given.y)
-    seconds = time.perf_counter() - start
-    return _line(given, name, model.predict, len(model.prototypes_), seconds, model._status)
-
-
-def _fixed_size(given: _Task, path: TrainedPath) -> Line:
-    kind = FixedSizeLSSVMClassifier if given.classification else FixedSizeLSSVMRegressor
-    model = kind(random_state=given.seed, max_evaluations=given.max_evaluations)
-    return _estimated(given, "fixed-size LS-SVM", model)
-
-
-def _dual(given: _Task, path: TrainedPath) -> Line | _LeftOut:
-    name = "LS-SVM"
-    if len(given.X) > DENSE_ROWS:
-        return _LeftOut(name, f"more than {DENSE_ROWS} rows")
-    kind = LSSVMClassifier if given.classification else LSSVMRegressor
-    model = kind(random_state=given.seed, max_evaluations=given.max_evaluations)
-    return _estimated(given, name, model)
-
-
-def _sparse_svm(given: _Task, path: TrainedPath) -> Line | _LeftOut:
-    """The sparse SVM of as many prototypes as SCDP has; C by a hold-out of a fifth."""
-    name = "sparse SVM"
-    if not given.classification or path.classes is None or len(path.classes) > 2:
-        return _LeftOut(name, "it is for two classes")
-    Z = path.scaling.apply(jnp.asarray(given.X, path.scaling.shift.dtype))
-    y = jnp.where(jnp.asarray(given.y == path.classes[1]), 1, -1).astype(Z.dtype)
-    candidates, k = path.path.candidates, path.n_prototypes
-    options: Any = {"key": jax.random.key(given.seed), "max_prototypes": k}
-    start = time.perf_counter()
-    best, best_C, fifth = np.inf, 1.0, len(Z) // 5
-    for C in (0.1, 1.0, 10.0, 100.0, 1000.0) if fifth else ():
-        found = spsvm.fit(path.kernel, candidates, C, Z[fifth:], y[fifth:], **options)
-        wrong = float(jnp.mean((found.at(k)(Z[:fifth]) >= 0) != (y[:fifth] > 0)))
-        if wrong < best and int(found.status) < _status.NOT_FINITE:
-            best, best_C = wrong, C
-    found = spsvm.fit(path.kernel, candidates, best_C, Z, y, **options)
-    model = found.at(k)
-    seconds = time.perf_counter() - start
-    status, classes = int(found.status_at(k)), path.classes
-    _status.check(status, name)
-
-    def predict(X: np.ndarray) -> np.ndarray:
-        return decide(model(path.scaling.apply(jnp.asarray(X, Z.dtype))), classes)
-
-    return _line(given, name, predict, len(model.prototypes), seconds, status)
-
-
-def _svm(given: _Task, path: TrainedPath) -> Line | _LeftOut:
+def _svm(given: _Task, path: Trained) -> Line | _LeftOut:
     """scikit-learn's, with SCDP's kernel; C by five folds, or as many as the rows allow."""
     from sklearn.compose import TransformedTargetRegressor
     from sklearn.model_selection import GridSearchCV
@@ -260,8 +232,8 @@ def _svm(given: _Task, path: TrainedPath) -> Line | _LeftOut:
     from sklearn.svm import SVC, SVR
 
     name = "SVM (scikit-learn)"
-    if len(given.X) > DENSE_ROWS:
-        return _LeftOut(name, f"more than {DENSE_ROWS} rows")
+    if len(given.X) > SVM_ROWS:
+        return _LeftOut(name, f"more than {SVM_ROWS} rows")
     smallest = len(given.y)
     if given.classification:
         smallest = int(np.unique(given.y, return_counts=True)[1].min())
@@ -297,14 +269,16 @@ def _constant(given: _Task) -> Line:
     return Line("constant", given.error(predicted), 0, 0.0, 0.0)
 
 
-def _figure(path: TrainedPath, given: _Task, lines: list[Line], folder: Path, chosen: int) -> None:
+def _figure(path: Trained, given: _Task, lines: list[Line], folder: Path) -> None:
     from matplotlib.figure import Figure
 
     from .. import plotting
 
-    sizes = sorted({*np.unique(np.geomspace(1, len(path.errors), 40).astype(int)), chosen})
+    assert path.curve is not None
+    longest = len(path.curve.sizes)
+    sizes = sorted({*np.unique(np.geomspace(1, longest, 40).astype(int)), path.curve.size})
     # The figure is in the error of the table; the curve of the tuning may be in another.
-    errors = [given.error(path.predict(given.X_test, int(k))) for k in sizes]
+    errors = [given.error(path.at(int(k)).predict(given.X_test)) for k in sizes]
     figure = Figure(figsize=(10, 4), layout="constrained")
     left, right = figure.subplots(1, 2)
     plotting.error_curve(path, left)

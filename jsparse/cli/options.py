@@ -1,15 +1,16 @@
 """What the command line takes."""
 
 import argparse
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from .. import __version__
-from ..search.sizes import SIZE_TOLERANCE
+from ..machines import METHODS
+from ..machines.method import Method
 from ..training.choices import KERNELS
-from ..training.path import PATH_TOLERANCE
 
 
 def command_line(
@@ -25,8 +26,9 @@ def command_line(
     demo = commands.add_parser("demo", help="train and test a model on bundled real data")
     sets = ["breast_cancer", "diabetes", "digits", "iris", "wine"]
     demo.add_argument("--set", default=sets[0], choices=sets, dest="name")
-    demo.set_defaults(run=run["demo"])
-    _training_options(demo, prototypes=100)
+    demo.set_defaults(run=run["demo"], command="demo")
+    _training_options(demo)
+    demo.set_defaults(n_prototypes=100)
 
     fit = commands.add_parser("fit", help="train a model on a CSV or Parquet file")
     fit.add_argument("file", metavar="FILE", help="CSV or Parquet file with a header")
@@ -54,33 +56,8 @@ def command_line(
         metavar="SHARE",
         help="with --stream: validate on this share of the rows instead of by folds",
     )
-    fit.add_argument(
-        "--method",
-        choices=["fixed-size", "scdp"],
-        default="fixed-size",
-        help="scdp: prototypes one after another, as few as cross-validation allows",
-    )
-    fit.add_argument(
-        "--max-prototypes",
-        type=_count,
-        metavar="K",
-        help="with --method scdp: the longest path; default: 300, or as many as there are",
-    )
-    fit.add_argument(
-        "--candidates",
-        type=_count,
-        metavar="M",
-        help="with --method scdp: choose prototypes from so many rows far from each other; "
-        "default: 1000, or as many as there are",
-    )
-    fit.add_argument(
-        "--subset",
-        type=_subset,
-        metavar="N",
-        help="with --method scdp: look at N random candidates for each prototype, or 'auto': 59",
-    )
-    fit.set_defaults(run=run["fit"])
-    _training_options(fit, prototypes=None)
+    fit.set_defaults(run=run["fit"], command="fit")
+    _training_options(fit)
 
     compare = commands.add_parser("compare", help="all methods on one CSV or Parquet file")
     compare.add_argument("file", metavar="FILE", help="CSV or Parquet file with a header")
@@ -101,6 +78,9 @@ def command_line(
     predict.add_argument("file", metavar="FILE")
     predict.add_argument("--out", metavar="FILE", help="CSV file to write; default: to the screen")
     predict.add_argument(
+        "--proba", action="store_true", help="write the probability of every class too"
+    )
+    predict.add_argument(
         "--stream",
         action="store_true",
         help="read and write the rows in batches: for files larger than memory and folders of "
@@ -111,37 +91,74 @@ def command_line(
     return parser
 
 
-def _training_options(parser: argparse.ArgumentParser, prototypes: int | None) -> None:
+def _training_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    default = "min(500, a third of the rows)" if prototypes is None else str(prototypes)
-    add(
-        "--prototypes",
-        type=_sizes,
-        default=prototypes,
-        metavar="M[,M...]",
-        help=f"of several, cross-validation chooses one; default: {default}",
-    )
-    add(
-        "--size-tolerance",
-        type=_not_negative,
-        metavar="T",
-        help="of several, the smallest within T standard errors of the best; default: "
-        f"{SIZE_TOLERANCE:g}, of a path {PATH_TOLERANCE:g}",
-    )
+    add("--method", choices=list(METHODS), default="fixed-size", help="default: fixed-size")
+    for name, (field, of) in method_options().items():
+        how = field.metadata["option"]
+        add(
+            flag(name),
+            dest=name,
+            type=_KINDS[how["kind"]],
+            choices=how["choices"],
+            metavar=how["metavar"],
+            help=f"with --method {', '.join(of)}: {how['help']}",
+        )
     add("--kernel", choices=[*KERNELS, "linear", "polynomial"], default="rbf")
     codes = ["one-versus-rest", "one-versus-one", "minimum-output"]
     add("--multiclass", choices=codes, default=codes[0], help="more than two classes as problems")
-    losses = ["squared", "absolute", "huber"]
-    add("--loss", choices=losses, default=losses[0], help="the others are for outliers")
     add("--balanced", action="store_true", help="let all classes weigh the same")
     add("--folds", type=_folds, metavar="V", help="default: 10")
-    add("--search", choices=["profile", "csa"], default="profile")
-    add("--evaluations", type=_count, metavar="N", help="default: 10 (profile), 160 (csa)")
+    add("--search", choices=["profile", "annealing"], default="profile")
+    add("--evaluations", type=_count, metavar="N", help="default: 10 (profile), 160 (annealing)")
     add("--seconds", type=_seconds, default=math.inf, help="stop tuning after this long")
     add("--seed", type=_seed, default=0)
     add("--precision", choices=["float32", "float64"], default="float64")
     add("--devices", type=_devices, metavar="N", help="share the rows among N devices, or 'all'")
     add("--quiet", action="store_true", help="no progress bar")
+
+
+def method_options() -> dict[str, tuple[dataclasses.Field[Any], list[str]]]:
+    """The settings of the methods that are options, and the methods that have each."""
+    found: dict[str, tuple[dataclasses.Field[Any], list[str]]] = {}
+    for name, method in METHODS.items():
+        for field in dataclasses.fields(method):
+            if "option" in field.metadata:
+                found.setdefault(field.name, (field, []))[1].append(name)
+    return found
+
+
+def flag(name: str) -> str:
+    """The option of a setting."""
+    return "--" + name.removeprefix("n_").replace("_", "-")
+
+
+def method_of(options: argparse.Namespace, n: int, classes: int) -> Method:
+    """The method asked for, for so many rows and classes.
+
+    Raises:
+        ValueError: for an option of another method.
+    """
+    settings = {}
+    for name, (_, of) in method_options().items():
+        value = getattr(options, name)
+        if value is None:
+            continue
+        if options.method not in of:
+            if name == "n_prototypes" and options.command == "demo":
+                continue  # its own default
+            raise ValueError(f"{flag(name)}: expected together with --method {' or '.join(of)}")
+        settings[name] = value
+    kind = METHODS[options.method]
+    own = {field.name for field in dataclasses.fields(kind)}
+    if "n_prototypes" in own and "n_prototypes" not in settings:
+        settings["n_prototypes"] = max(classes, min(500, n // 3))
+    several = kind.is_path or isinstance(settings.get("n_prototypes"), list)
+    if "size_tolerance" in settings and not several:
+        raise ValueError(
+            "--size-tolerance: expected together with several --prototypes or with --method scdp"
+        )
+    return kind(**settings)
 
 
 # What an option says of a value that makes no sense is what its type raises.
@@ -212,3 +229,12 @@ def _not_negative(text: str) -> float:
 
 def _seconds(text: str) -> float:
     return _real(text, "a number of seconds of at least 0", lambda value: value >= 0)
+
+
+_KINDS: dict[str, Callable[[str], Any]] = {
+    "count": _count,
+    "count or auto": _subset,
+    "not negative": _not_negative,
+    "sizes": _sizes,
+    "text": str,
+}

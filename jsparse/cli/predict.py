@@ -5,41 +5,35 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import Any, get_args
+from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
+from ..calibration import decisions, probabilities
 from ..data._arrow import pa, pa_csv
 from ..data.encoding import encode, encode_target
-from ..data.schema import Schema
+from ..data.schema import Column, Schema
 from ..data.table_streams import TableFile
-from ..data.tables import TableError, read_table
-from ..expansion import KernelExpansion
-from ..multiclass import Code, Decoding, distances, output_code
-from ..serialization import ModelFileError, atomic_path, reason_of, shown, writing
-from ..training.trained import decide
+from ..data.tables import NULL_VALUES, TableError, read_table
+from ..model import Model
+from ..serialization import atomic_path, writing
 from .files import check_fits_memory, tell_counts
 from .report import error_of
 
 
-def run(options: argparse.Namespace, expansion: KernelExpansion, metadata: dict[str, Any]) -> None:
+def run(options: argparse.Namespace, model: Model) -> None:
     """Write what the model says of every row, and tell its error if the file has the target.
 
     Raises:
-        ModelFileError: if the model is not one of `jsparse fit`.
+        ValueError: for probabilities of a model that has none.
         TableError: as `encode`; a file to be written is then left as it was.
         NumericalError: if the model's value of a row is not finite.
         OutputError: if the file cannot be written.
     """
-    try:
-        schema, code, decoding = _parts(expansion, metadata)
-    except ValueError as error:
-        raise ModelFileError(
-            f"{options.model!r}: expected a model written by `jsparse fit`; {reason_of(error)}"
-        ) from error
-    names = schema.classes
-    classes = None if names is None else np.asarray(names)
+    if options.proba and model.slopes is None:
+        raise ValueError("--proba: expected a classifier with calibrated probabilities")
+    schema = _schema(options, model) if model.columns is None else model.columns
+    names, classes = model.labels, model.classes
     imputed, unseen, parsed = Counter[str](), Counter[str](), Counter[str]()
     rows, errors, metric, unscored, has_target = 0, 0.0, "", None, False
     tables = _tables(options, schema)
@@ -49,26 +43,18 @@ def run(options: argparse.Namespace, expansion: KernelExpansion, metadata: dict[
             imputed.update(encoded.imputed)
             unseen.update(encoded.unseen)
             parsed.update(encoded.parsed)
-            values = expansion(jnp.asarray(encoded.X))
-            predictions = decide(values, classes, code, decoding, first=rows)
-            # Pairs, as the target may well have the name of another column.
-            columns = [(schema.target, predictions.tolist())]
-            if code is not None and names is not None:
-                near = -np.asarray(distances(jnp.asarray(code.matrix), values, decoding))
-                columns += [(f"decision_value {name}", near[:, i]) for i, name in enumerate(names)]
-            elif classes is not None:
-                columns += [("decision_value", np.asarray(values))]
-            arrays = [pa.array(column) for _, column in columns]
-            write(pa.Table.from_arrays(arrays, names=[name for name, _ in columns]))
+            scores = model.scores(encoded.X, first=rows)
+            predictions = scores if classes is None else classes[decisions(scores)]
+            write(_answers(options, model, schema.target, scores, predictions))
             rows += table.num_rows
-            has_target = schema.target in table.column_names
+            has_target = model.columns is not None and schema.target in table.column_names
             if has_target and unscored is None:
                 try:
                     truth = encode_target(schema, table)
                 except TableError as error:
                     unscored = error
                 else:
-                    metric, error = error_of(classes, truth, predictions)
+                    metric, error = error_of(names, truth, predictions)
                     errors += error * len(truth)
     tell_counts(imputed, "missing values filled in")
     tell_counts(unseen, "rows of unseen category")
@@ -79,35 +65,47 @@ def run(options: argparse.Namespace, expansion: KernelExpansion, metadata: dict[
         print(f"jsparse: {metric} on {rows} rows: {errors / rows:.4g}", file=sys.stderr)
 
 
-def _parts(
-    expansion: KernelExpansion, metadata: dict[str, Any]
-) -> tuple[Schema, Code | None, Decoding]:
-    """What `jsparse fit` saves with a model, or ValueError if it is not that of this model."""
-    missing = sorted({"schema", "classes", "code", "decoding"} - set(metadata))
-    if missing:
-        raise ValueError(f"{', '.join(missing)} missing")
-    if not isinstance(metadata["schema"], dict):
-        raise ValueError(f"schema: expected names and values, got {shown(metadata['schema'])}")
-    schema = Schema.from_json(metadata["schema"])
-    if metadata["classes"] != schema.to_json()["classes"]:
-        raise ValueError("classes: expected those of the schema")
-    if metadata["decoding"] not in get_args(Decoding):
-        raise ValueError(f"decoding: got {shown(metadata['decoding'])}")
-    d, outputs = expansion.prototypes.shape[1], expansion.intercept.shape
-    if len(schema.features) != d:
-        raise ValueError(f"schema: expected {d} columns as encoded, got {len(schema.features)}")
-    if metadata["code"] is None:
-        if outputs or len(schema.classes or ()) > 2:
-            raise ValueError("code: expected one, as there are several outputs or classes")
-        return schema, None, metadata["decoding"]
-    try:
-        matrix = np.asarray(metadata["code"], float)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"code: expected rows of -1, 0 and 1; {error}") from error
-    code = output_code(matrix, len(schema.classes or ()))
-    if outputs != matrix.shape[1:]:
-        raise ValueError(f"code: expected outputs {matrix.shape[1:]}, the model has {outputs}")
-    return schema, code, metadata["decoding"]
+def _answers(
+    options: argparse.Namespace,
+    model: Model,
+    target: str,
+    scores: np.ndarray,
+    predictions: np.ndarray,
+) -> pa.Table:
+    """Predictions, scores and probabilities of some rows."""
+    names = model.labels or ()
+    # Pairs, as the target may well have the name of another column.
+    columns: list[tuple[str, Any]] = [(target, predictions)]
+    if predictions.ndim == 2:  # several targets
+        columns = [(f"{target} {i + 1}", each) for i, each in enumerate(predictions.T)]
+    if scores.ndim == 2 and names:
+        columns += [(f"decision_value {name}", scores[:, i]) for i, name in enumerate(names)]
+    elif names:
+        columns += [("decision_value", scores)]
+    if options.proba:
+        each = probabilities(scores, np.asarray(model.slopes))
+        columns += [(f"probability {name}", each[:, i]) for i, name in enumerate(names)]
+    arrays = [pa.array(column.tolist() if i == 0 else column) for i, (_, column) in
+              enumerate(columns)]  # fmt: skip
+    return pa.Table.from_arrays(arrays, names=[name for name, _ in columns])
+
+
+def _schema(options: argparse.Namespace, model: Model) -> Schema:
+    """Of a model that knows no names: the columns of the file in their order."""
+    d = model.expansion.prototypes.shape[1]
+    names = next(iter(TableFile(options.file))).column_names
+    if len(names) != d:
+        raise ValueError(
+            f"{options.file!r}: expected {d} columns, as the model was trained on arrays of so "
+            f"many and knows no names; got {len(names)}"
+        )
+    print("jsparse: the model knows no names: columns are taken in their order", file=sys.stderr)
+    task = "regression" if model.labels is None else "classification"
+    target = "prediction"
+    while target in names:
+        target += "_"
+    columns = tuple(Column(name) for name in names)
+    return Schema(columns, target, task, model.labels, False, NULL_VALUES)
 
 
 def _tables(options: argparse.Namespace, schema: Schema) -> Iterable[pa.Table]:

@@ -10,9 +10,8 @@ from jax.sharding import Mesh
 
 from .. import _status
 from ..machines.fixed_size import FixedSizeFit
-from ..search.sizes import SizeChoice
+from ..search.sizes import SizeCurve
 from ..search.tune import Progress as Callback
-from ..training.path import TrainedPath
 from ..training.trained import Trained
 
 _METRICS = {
@@ -37,14 +36,16 @@ def progress(*, quiet: bool) -> Iterator[Callback | None]:
         bars.TextColumn("tuning"),
         bars.BarColumn(),
         bars.MofNCompleteColumn(),
-        bars.TextColumn("best CV error {task.fields[best]}"),
+        bars.TextColumn("{task.fields[now]}"),
         bars.TimeElapsedColumn(),
     )
     with bars.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("tuning", total=None, best="-")
+        # The first evaluation is mostly compilation.
+        task = bar.add_task("tuning", total=None, now="compiling")
 
         def callback(done: int, planned: int, best: float) -> None:
-            bar.update(task, completed=done, total=max(planned, done), best=f"{best:.4g}")
+            now = f"best CV error {best:.4g}"
+            bar.update(task, completed=done, total=max(planned, done), now=now)
 
         yield callback
 
@@ -54,47 +55,32 @@ def line(name: str, value: object) -> None:
     print(f"{name:<16}{value}")
 
 
-def training(trained: Trained, source: str, n: int, d: int, mesh: Mesh | None) -> None:
+def training(trained: Trained, source: str, d: int, mesh: Mesh | None) -> None:
     """Data, devices, prototypes, tuned parameters, error, rank and time."""
     device, count = jax.devices()[0], 1 if mesh is None else mesh.size
     kind = f"{device.platform} ({device.device_kind}){f' x {count}' if count > 1 else ''}"
-    line("data", f"{source}, {n} rows x {d} columns")
+    line("data", f"{source}, {trained.n_rows} rows x {d} columns")
     line("device", f"{kind}, {trained.expansion.prototypes.dtype}")
-    line("prototypes", trained.expansion.prototypes.shape[0])
-    if trained.sizes is not None:
-        _curve(trained.sizes)
+    line("method", trained.method.title)
+    out_of = f" of {trained.n_points} candidates" if trained.method.is_path else ""
+    line("prototypes", f"{len(trained.expansion.prototypes)}{out_of}")
+    if trained.curve is not None:
+        _curve(trained.curve)
     line("kernel", _describe(trained))
     line("C", np.array2string(np.asarray(trained.C), precision=4, threshold=8))
     if trained.classes is not None and trained.code is not None:
         line("classes", f"{len(trained.classes)}, by {trained.code.matrix.shape[1]} problems")
     validated = "CV error" if len(trained.folds.index) > 1 else "hold-out error"
-    spread = f"standard error {trained.tuning.standard_error:.2g}"
+    error = trained.tuning.standard_error
+    if trained.curve is not None:
+        error = trained.curve.standard_errors[trained.curve.chosen]
+    spread = f"standard error {error:.2g}"
     line(validated, f"{trained.cv_error:.4g} ({_METRICS[trained.metric]}; {spread})")
     if isinstance(trained.fit, FixedSizeFit):
         line("effective rank", int(trained.fit.effective_rank))
     line("evaluations", f"{len(trained.tuning.history)} ({trained.tuning.stopped})")
     _ends(trained.statuses)
     _seconds(trained.seconds, ("prototypes", "tuning", "fit"))
-
-
-def path(trained: TrainedPath, source: str, d: int) -> None:
-    """The same of a path of machines."""
-    device = jax.devices()[0]
-    line("data", f"{source}, {trained.n_rows} rows x {d} columns")
-    line("device", f"{device.platform} ({device.device_kind}), {trained.scaling.shift.dtype}")
-    chosen = len(trained.expansion.prototypes)
-    line("prototypes", f"{chosen} of {trained.n_candidates} candidates")
-    longest = len(trained.errors)
-    for k in sorted({*np.unique(np.geomspace(1, longest, 8).astype(int)), trained.n_prototypes}):
-        mark = " chosen" if k == trained.n_prototypes else ""
-        error, spread = trained.errors[k - 1], trained.standard_errors[k - 1]
-        line("", f"{k}: CV error {error:.4g} +- {spread:.2g}{mark}")
-    line("kernel", _describe(trained))
-    line("C", f"{trained.C:.4g}")
-    line("CV error", f"{trained.cv_error:.4g} ({_METRICS[trained.metric]})")
-    line("evaluations", f"{len(trained.tuning.history)} ({trained.tuning.stopped})")
-    _ends(trained.statuses)
-    _seconds(trained.seconds, ("candidates", "tuning", "fit"))
 
 
 def _ends(statuses: dict[str, int]) -> None:
@@ -112,11 +98,14 @@ def _seconds(seconds: dict[str, float], phases: tuple[str, ...]) -> None:
     line("seconds", f"{total:.2f}: {spent}; compile {compiling:.2f}, run {total - compiling:.2f}")
 
 
-def _curve(choice: SizeChoice) -> None:
-    """The cross-validated error of every size looked at."""
-    for i, (m, error) in enumerate(zip(choice.sizes, choice.errors, strict=True)):
-        mark = " chosen" if i == choice.chosen else ""
-        line("", f"{m}: CV error {error:.4g} +- {choice.standard_errors[i]:.2g}{mark}")
+def _curve(curve: SizeCurve) -> None:
+    """The cross-validated error of sizes looked at, of many of some."""
+    count = len(curve.sizes)
+    some = range(count) if count <= 8 else np.geomspace(1, count, 8).astype(int) - 1
+    for i in sorted({*some, curve.chosen}):
+        mark = " chosen" if i == curve.chosen else ""
+        error, spread = curve.errors[i], curve.standard_errors[i]
+        line("", f"{curve.sizes[i]}: CV error {error:.4g} +- {spread:.2g}{mark}")
 
 
 def test_error(trained: Trained, truth: np.ndarray, predicted: np.ndarray) -> None:
@@ -132,7 +121,7 @@ def error_of(classes: object, truth: np.ndarray, predicted: np.ndarray) -> tuple
     return _METRICS["mse"], float(np.mean(np.square(np.asarray(truth) - predicted)))
 
 
-def _describe(trained: Trained | TrainedPath) -> str:
+def _describe(trained: Trained) -> str:
     kernel = trained.kernel
     leaves = jax.tree.leaves(eqx.filter(kernel, eqx.is_inexact_array))
     values = ", ".join(np.array2string(np.asarray(leaf), precision=4) for leaf in leaves)

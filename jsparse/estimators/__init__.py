@@ -6,3 +6,4 @@ from ._lssvm import LSSVMClassifier as LSSVMClassifier
 from ._lssvm import LSSVMRegressor as LSSVMRegressor
 from ._scdp import SCDPClassifier as SCDPClassifier
 from ._scdp import SCDPRegressor as SCDPRegressor
+from ._spsvm import SpSVMClassifier as SpSVMClassifier

@@ -1,6 +1,9 @@
 """What the estimators share: from parameters to `train`, and from a trained model to attributes."""
 
 import abc
+import sys
+import time
+import warnings
 from typing import Any, cast
 
 import jax
@@ -9,20 +12,23 @@ import numpy as np
 
 from .._arguments import labels_of, numbers, real, whole
 from .._runtime import check_runtime
-from .._status import NumericalError, check
+from .._status import check
+from ..calibration import decisions, probabilities
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
-from ..multiclass import Code, Decoding, distances
-from ..search.tune import Method
-from ..training.calibration import decisions, fit_slopes, probabilities
-from ..training.choices import DEFAULT_C, KERNELS
-from ..training.inputs import Task, encoded_targets, row_weights
-from ..training.path import TrainedPath
+from ..machines.method import Method, Task
+from ..model import Model
+from ..search.strategies import Annealing, Profile, Search
+from ..search.tune import Progress, Tuning
+from ..training.choices import KERNELS
+from ..training.settings import Multiclass, Resources
 from ..training.train import train
 from ..training.trained import Sums, Trained
+from ..validation.folds import Folds, folds_from_assignment
 from ._sklearn import (
     BaseEstimator,
     ClassifierMixin,
+    DataConversionWarning,
     RegressorMixin,
     check_classification_targets,
     check_is_fitted,
@@ -31,11 +37,12 @@ from ._sklearn import (
 )
 
 FLOATS = [np.float64, np.float32]
-_TREES = {"expansion_", "kernel_", "_sums", "_path"}
+_TREES = {"model_", "kernel_", "_sums", "_tuning"}
+_SEARCHES = {"profile": Profile, "annealing": Annealing}
 
 
 class Machine(BaseEstimator, abc.ABC):
-    """Fitting and evaluating, whatever the task.
+    """Fitting and evaluating, whatever the method and the task.
 
     Computations are in the precision of the data: float64 for float64, also where JAX's own
     setting is float32.
@@ -45,87 +52,87 @@ class Machine(BaseEstimator, abc.ABC):
     kernel: str | Kernel
     lengthscale: Any
     C: float | str
-    cv: int | str
-    search: Method
+    cv: Any
+    search: str | Search
     max_evaluations: int | None
+    max_seconds: float
+    warm_start: bool
+    verbose: int
     random_state: int | np.random.RandomState | None
-    multiclass: Any
-    class_weight: Any
 
-    expansion_: KernelExpansion
+    model_: Model
     _sums: Sums | None
+    _tuning: Tuning
 
     @abc.abstractmethod
-    def _options(self, n: int, classes: int) -> dict[str, Any]:
-        """Arguments of `_train` that only the subclass knows, by rows with weight and classes."""
-
-    def _train(self, X: np.ndarray, y: np.ndarray, **options: Any) -> Trained | TrainedPath:
-        """Tune and fit; `C` and `classes` are None for the defaults."""
-        C = options.pop("C")
-        trained = train(X, y, C=DEFAULT_C if C is None else C, **options)
-        self._check(trained)
-        self._sums = trained.sums
-        self.prototype_indices_ = trained.prototype_rows
-        return trained
-
-    def _check(self, trained: Trained | TrainedPath) -> None:
-        """Raise or warn where the fit, or what it rests on, ended badly."""
-        for what, status in trained.statuses.items():
-            check(status, f"{type(self).__name__}, {what}")
-        self._status = max(trained.statuses.values())
+    def _method(self, n: int, classes: int) -> Method:
+        """The method, for so many rows with weight and classes."""
 
     def _fit(
-        self, X: np.ndarray, y: np.ndarray, sample_weight: Any, task: Task, classes: Any = None
-    ) -> Trained | TrainedPath:
+        self, X: np.ndarray, y: np.ndarray, sample_weight: Any, task: Task, **options: Any
+    ) -> Trained:
         check_runtime()
         self._check_parameters()
         n = len(X)
-        cv = min(10, n) if isinstance(self.cv, str) else self.cv
         key = jax.random.key(check_random_state(self.random_state).randint(2**31 - 1))
         present = n if sample_weight is None else int(np.count_nonzero(sample_weight))
         kinds = len(np.unique(y)) if task == "classification" else 1
-        options = self._options(present, kinds)
-        if task == "classification":
-            options |= {"multiclass": self.multiclass, "class_weight": self.class_weight}
+        C = None if isinstance(self.C, str) else np.array([real("C", self.C, 0.0, above=True)])
         with jax.enable_x64(X.dtype == np.float64):
-            trained = self._train(
+            trained = train(
                 X,
                 y,
                 task=task,
                 key=key,
+                method=self._method(present, kinds),
                 kernel=self._kernel(X.shape[1]),
-                tune_kernel=isinstance(self.lengthscale, str),
-                C=None
-                if isinstance(self.C, str)
-                else np.array([real("C", self.C, 0.0, above=True)]),
-                folds=whole("cv", cv, 2, n, "the number of rows"),
-                search_method=self.search,
-                max_evaluations=self.max_evaluations,
+                C=C,
+                search=self._search(),
+                folds=self._folds(X, y),
                 weights=sample_weight,
-                classes=classes,
                 out_of_fold=task == "classification",
+                resources=Resources(max_seconds=self.max_seconds),
+                progress=_reporter() if self.verbose else None,
                 **options,
             )
-        self.expansion_ = trained.expansion
+        for what, status in trained.statuses.items():
+            check(status, f"{type(self).__name__}, {what}")
+        self._status = max(trained.statuses.values())
+        self._sums, self._tuning = trained.sums, trained.tuning
+        self._publish(trained.model)
         self.kernel_ = trained.kernel
         self.C_ = trained.C
         self.cv_error_ = trained.cv_error
         self.tuning_history_ = trained.tuning.history
         self.n_iter_ = len(trained.tuning.history)
-        self._publish()
+        if trained.curve is not None:
+            self.sizes_ = trained.curve.sizes
+            self.errors_ = trained.curve.errors
+            self.standard_errors_ = trained.curve.standard_errors
+            self.n_prototypes_ = trained.curve.size
+        if trained.point_rows is not None and not trained.method.is_path:
+            self.prototype_indices_ = trained.point_rows
         return trained
 
-    def _publish(self) -> None:
-        """The expansion's parts under scikit-learn's names, as NumPy arrays."""
-        model = self.expansion_
-        dtype = np.asarray(model.prototypes).dtype
+    def _publish(self, model: Model) -> None:
+        """The model, and its parts under scikit-learn's names, as NumPy arrays."""
+        self.model_ = model
+        expansion = model.expansion
+        dtype = np.asarray(expansion.prototypes).dtype
         with jax.enable_x64(dtype == np.float64):
-            raw = model.prototypes
-            if model.scaling is not None:
-                raw = model.scaling.undo(raw)
+            raw = expansion.prototypes
+            if expansion.scaling is not None:
+                raw = expansion.scaling.undo(raw)
         self.prototypes_ = np.asarray(raw)
-        self.dual_coef_ = np.asarray(model.coefficients)
-        self.intercept_ = np.asarray(model.intercept)
+        self.dual_coef_ = np.asarray(expansion.coefficients)
+        self.intercept_ = np.asarray(expansion.intercept)
+
+    @property
+    def expansion_(self) -> KernelExpansion:
+        """The machine; takes raw inputs."""
+        check_is_fitted(self)
+        self._wake()
+        return self.model_.expansion
 
     def __getstate__(self) -> dict[str, Any]:
         # As NumPy: float64 arrays of JAX's would be read back from a pickle as float32.
@@ -143,6 +150,8 @@ class Machine(BaseEstimator, abc.ABC):
     def _wake(self) -> None:
         """Make what a pickle holds JAX's again, where that can be done."""
         check_runtime()
+        if not isinstance(self.model_.expansion.prototypes, np.ndarray):
+            return
         dtype = self.prototypes_.dtype
         for name in _TREES & set(vars(self)):
             with jax.enable_x64(dtype == np.float64):
@@ -160,6 +169,48 @@ class Machine(BaseEstimator, abc.ABC):
         if self.lengthscale is None and not isinstance(self.kernel, Kernel):
             raise ValueError("lengthscale: None, to take a kernel as it is, needs a Kernel")
 
+    def _search(self) -> Search:
+        """The search, from where the last one ended if that is asked for."""
+        start = self._tuning if self.warm_start and hasattr(self, "_tuning") else None
+        if isinstance(self.search, Search):
+            return self.search
+        if self.search not in _SEARCHES:
+            raise ValueError(
+                f"search: expected one of {sorted(_SEARCHES)}, Profile(..) or Annealing(..), got "
+                f"{self.search!r}"
+            )
+        tune_kernel = isinstance(self.lengthscale, str)
+        if not tune_kernel or (isinstance(self.kernel, str) and self.kernel == "linear"):
+            start = None
+        return _SEARCHES[self.search](
+            max_evaluations=self.max_evaluations, tune_kernel=tune_kernel, start=start
+        )
+
+    def _folds(self, X: np.ndarray, y: np.ndarray) -> int | Folds:
+        """Their number; or those of a splitter or a list of splits, which predict each row once."""
+        n = len(X)
+        if isinstance(self.cv, str):
+            return min(10, n)
+        cv: Any = self.cv
+        if not (hasattr(cv, "split") or isinstance(cv, list | tuple)):
+            return whole("cv", cv, 2, n, "the number of rows")
+        splits = cv.split(X, y) if hasattr(cv, "split") else cv
+        assignment = np.full(n, -1)
+        for number, (_, test) in enumerate(splits):
+            test = np.arange(n)[test]
+            if len(test) == 0 or np.any(assignment[test] >= 0):
+                raise ValueError(
+                    "cv: expected splits that hold each row out once, as KFold's do; row "
+                    f"{test[np.argmax(assignment[test] >= 0)] if len(test) else 'none'} comes again"
+                )
+            assignment[test] = number
+        if np.any(assignment < 0):
+            raise ValueError(
+                "cv: expected splits that hold each row out once, as KFold's do; row "
+                f"{np.argmax(assignment < 0)} is in none"
+            )
+        return folds_from_assignment(assignment)
+
     def _kernel(self, d: int) -> str | Kernel:
         if self.lengthscale is None or isinstance(self.lengthscale, str):
             return self.kernel
@@ -176,49 +227,66 @@ class Machine(BaseEstimator, abc.ABC):
             )
         return KERNELS[self.kernel](scale)
 
-    def _values(self, X: Any) -> np.ndarray:
+    def _rows(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
         self._wake()
-        X = validate_data(self, X, reset=False, dtype=FLOATS)
-        dtype = self.prototypes_.dtype
-        with np.errstate(over="ignore"), jax.enable_x64(dtype == np.float64):
-            values = np.asarray(self.expansion_(np.asarray(X, dtype)))
-        if not np.isfinite(values).all():
-            row = int(np.argwhere(~np.isfinite(values))[0][0])
-            raise NumericalError(f"the model's value at row {row} is not finite; is X huge?")
-        return values
+        return cast(np.ndarray, validate_data(self, X, reset=False, dtype=FLOATS))
+
+
+def _reporter() -> Progress:
+    """Lines on standard error; the first evaluation is mostly compilation, and says so."""
+    begin = time.perf_counter()
+    print("jsparse: compiling", file=sys.stderr, flush=True)
+
+    def report(done: int, planned: int, best: float) -> None:
+        seconds = time.perf_counter() - begin
+        print(
+            f"jsparse: {done} of {planned} evaluations, best error {best:.4g}, {seconds:.1f} s",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    return report
 
 
 class Regressor(RegressorMixin, Machine):
-    """A machine for real targets."""
+    """A machine for real targets, one or several."""
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "Regressor":
         """Choose prototypes, tune what is "auto", fit.
 
         Args:
             X: inputs, shape `(n_samples, n_features)`.
-            y: targets, shape `(n_samples,)`.
+            y: targets, shape `(n_samples,)` or `(n_samples, n_targets)`.
             sample_weight: row weights, shape `(n_samples,)`; 0 is as if the row were not there.
 
         Returns:
             The estimator itself.
         """
-        X, y = validate_data(self, X, y, dtype=FLOATS, y_numeric=True)
+        X, y = validate_data(self, X, y, dtype=FLOATS, y_numeric=True, multi_output=True)
+        if y.ndim == 2 and y.shape[1] == 1:
+            warnings.warn(
+                "A column-vector y was passed when a 1d array was expected",
+                DataConversionWarning,
+                stacklevel=2,
+            )
+            y = y[:, 0]
         _at_least_two(X)
         self._fit(X, np.asarray(y, float), sample_weight, "regression")
         return self
 
     def predict(self, X: Any) -> np.ndarray:
-        """Values at the rows of `X`, shape `(n_samples,)`."""
-        return self._values(X)
+        """Values at the rows of `X`, shape `(n_samples,)` or `(n_samples, n_targets)`."""
+        X = self._rows(X)
+        return self.model_.scores(X)
 
 
 class Classifier(ClassifierMixin, Machine):
     """A machine for two or more classes."""
 
     classes_: np.ndarray
-    _code: Code | None
-    _decoding: Decoding
+    multiclass: Any
+    class_weight: Any
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "Classifier":
         """Choose prototypes, tune what is "auto", fit, and calibrate probabilities.
@@ -242,22 +310,17 @@ class Classifier(ClassifierMixin, Machine):
         _at_least_two(X)
         if len(np.unique(y)) < 2:
             raise ValueError(f"y: expected at least two classes, got one class only: {y[0]!r}")
-        trained = self._fit(X, y, sample_weight, "classification", classes)
+        multiclass = Multiclass(self.multiclass, classes=classes)
+        trained = self._fit(
+            X,
+            y,
+            sample_weight,
+            "classification",
+            multiclass=multiclass,
+            class_weight=self.class_weight,
+        )
         assert trained.classes is not None
         self.classes_ = trained.classes
-        self._code, self._decoding = trained.code, trained.decoding
-        # The rows as the machine weighs them, or the probabilities would not be of its decisions.
-        numbers, _ = encoded_targets(y, len(y), "classification", trained.classes)
-        weights = row_weights(sample_weight, self.class_weight, numbers, trained.classes)
-        scores = self._scores(np.asarray(trained.out_of_fold))
-        self._slopes = fit_slopes(scores, numbers, weights)
-
-    def _scores(self, values: np.ndarray) -> np.ndarray:
-        if self._code is None:
-            return values
-        with jax.enable_x64(values.dtype == np.float64):
-            matrix = jnp.asarray(self._code.matrix, values.dtype)
-            return -np.asarray(distances(matrix, jnp.asarray(values), self._decoding))
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Scores, the largest for the predicted class.
@@ -266,7 +329,8 @@ class Classifier(ClassifierMixin, Machine):
             Shape `(n_samples,)` for two classes, positive for the second; for more
             `(n_samples, n_classes)`, the negative distances from the classes' codes.
         """
-        return self._scores(self._values(X))
+        X = self._rows(X)
+        return self.model_.scores(X)
 
     def predict(self, X: Any) -> np.ndarray:
         """Class labels, shape `(n_samples,)`: those of the largest score."""
@@ -282,7 +346,7 @@ class Classifier(ClassifierMixin, Machine):
         predicted one.
         """
         scores = self.decision_function(X)
-        return probabilities(scores, self._slopes)
+        return probabilities(scores, np.asarray(self.model_.slopes))
 
 
 def _at_least_two(X: np.ndarray) -> None:

@@ -1,6 +1,7 @@
 """Fixed-size LS-SVM as scikit-learn estimators."""
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,16 +9,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._arguments import labels_of
+from .._arguments import check_finite, finite_table, labels_of
 from .._blocks import rows_in_block
 from .._status import check
 from ..kernels import Kernel
 from ..machines import fixed_size
-from ..machines.fixed_size import check_finite
+from ..machines.fixed_size import FixedSize as FixedSizeMethod
+from ..machines.robust import Robust
 from ..multiclass import Code, accumulate_code
 from ..normal_equations import accumulate
-from ..search.tune import Method
-from ..training.inputs import encoded_targets, finite_table, row_weights
+from ..search.strategies import Search
+from ..training.inputs import encoded_targets, row_weights
 from ..training.trained import Sums
 from ._base import FLOATS, Classifier, Machine, Regressor
 from ._sklearn import validate_data
@@ -30,17 +32,22 @@ class FixedSize(Machine):
     selection: str
     loss: str
 
-    def _options(self, n: int, classes: int) -> dict[str, Any]:
+    def _method(self, n: int, classes: int) -> FixedSizeMethod | Robust:
         m = self.n_prototypes
         if isinstance(m, str):
             if m != "auto":
                 raise ValueError(f"n_prototypes: expected 'auto' or a number, got {m!r}")
             m = max(classes, min(300, -(-n // 3)))  # every class has a prototype
-        return {"n_prototypes": m, "selection": self.selection, "loss": self.loss}
+        settings: Any = {"n_prototypes": m, "selection": self.selection}
+        if self.loss == "squared":
+            return FixedSizeMethod(**settings)
+        if self.loss not in ("absolute", "huber"):
+            raise ValueError(f"loss: expected 'squared', 'absolute' or 'huber', got {self.loss!r}")
+        return Robust(**settings, loss=self.loss)  # type: ignore[arg-type]
 
     def _is_begun(self) -> bool:
         """Whether there are sums to add to; raises if there never can be."""
-        begun = hasattr(self, "expansion_")
+        begun = hasattr(self, "model_")
         if self.loss != "squared" or (begun and self._sums is None):
             raise ValueError(
                 "partial_fit: expected a machine of the loss 'squared', got another; with that the "
@@ -54,17 +61,19 @@ class FixedSize(Machine):
         """Sum more rows and solve again. Nothing is changed unless all of that succeeds."""
         self._wake()
         assert self._sums is not None
-        assert self.expansion_.scaling is not None
+        model = self.model_
+        scaling = model.expansion.scaling
+        assert scaling is not None
         phi, equations, units = self._sums
         dtype = self.prototypes_.dtype
         # Weightless rows up to a round number: batches of many sizes compile a few times only.
         n, block = len(X), rows_in_block(None)
         padding = (0, min(1 << (n - 1).bit_length(), -(-n // block) * block) - n)
         w = np.pad(np.ones(n) if weights is None else weights, padding)
-        targets = np.pad(targets, padding)
+        targets = np.pad(targets, [padding, *[(0, 0)] * (np.ndim(targets) - 1)])
         with np.errstate(over="ignore"), jax.enable_x64(dtype == np.float64):
             Z = finite_table(np.pad(X.astype(dtype), [padding, (0, 0)], "edge"))
-            Z = self.expansion_.scaling.apply(Z)
+            Z = scaling.apply(Z)
             if code is None:
                 y = jnp.asarray(units.apply(targets, w), dtype)
                 check_finite("y", y)
@@ -78,8 +87,8 @@ class FixedSize(Machine):
             expansion = units.expansion(fitted.expansion)
         check(fitted.status, type(self).__name__)
         self._sums = Sums(phi, equations, units)
-        self.expansion_ = dataclasses.replace(expansion, scaling=self.expansion_.scaling)
-        self._publish()
+        expansion = dataclasses.replace(expansion, scaling=scaling)
+        self._publish(dataclasses.replace(model, expansion=expansion))
 
 
 class FixedSizeLSSVMClassifier(FixedSize, Classifier):
@@ -103,9 +112,13 @@ class FixedSizeLSSVMClassifier(FixedSize, Classifier):
         multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
         loss: "squared", or "absolute" or "huber".
         class_weight: None, "balanced" or a mapping from labels to factors.
-        cv: number of folds; "auto" for 10, or as many as there are rows.
-        search: "profile" or "csa", see `jsparse.tune`.
+        cv: number of folds, a splitter, or a list of splits, which hold each row out once; "auto"
+            for 10, or as many as there are rows.
+        search: "profile", "annealing", or a `jsparse.Profile` or `jsparse.Annealing`.
         max_evaluations: budget of the search; None for its default.
+        max_seconds: no evaluation of the search starts later.
+        warm_start: start the search of a further `fit` where the last one ended.
+        verbose: 1 to report the progress of the search on standard error.
         random_state: int, RandomState or None.
 
     Attributes:
@@ -114,7 +127,8 @@ class FixedSizeLSSVMClassifier(FixedSize, Classifier):
         prototype_indices_: their rows.
         dual_coef_: shape `(n_prototypes,)`, or with more than two classes a column per problem.
         intercept_: one number per problem.
-        expansion_: the model, a `KernelExpansion`.
+        model_: the model that is deployed, a `jsparse.Model`.
+        expansion_: its machine, a `KernelExpansion`.
         kernel_: the tuned kernel.
         C_: the tuned C.
         cv_error_: its cross-validated error.
@@ -135,9 +149,12 @@ class FixedSizeLSSVMClassifier(FixedSize, Classifier):
         multiclass: Any = "one_versus_rest",
         loss: str = "squared",
         class_weight: str | Mapping[Any, float] | None = None,
-        cv: int | str = "auto",
-        search: Method = "profile",
+        cv: Any = "auto",
+        search: str | Search = "profile",
         max_evaluations: int | None = None,
+        max_seconds: float = math.inf,
+        warm_start: bool = False,
+        verbose: int = 0,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
         self.n_prototypes = n_prototypes
@@ -151,6 +168,9 @@ class FixedSizeLSSVMClassifier(FixedSize, Classifier):
         self.cv = cv
         self.search = search
         self.max_evaluations = max_evaluations
+        self.max_seconds = max_seconds
+        self.warm_start = warm_start
+        self.verbose = verbose
         self.random_state = random_state
 
     def partial_fit(
@@ -193,8 +213,9 @@ class FixedSizeLSSVMClassifier(FixedSize, Classifier):
             )
         numbers, _ = encoded_targets(y, len(X), "classification", self.classes_)
         weights = row_weights(sample_weight, self.class_weight, numbers, self.classes_)
-        targets = 2 * numbers - 1 if self._code is None else numbers
-        self._add(X, targets, weights, self._code)
+        code = self.model_.code
+        targets = 2 * numbers - 1 if code is None else numbers
+        self._add(X, targets, weights, code)
         return self
 
 
@@ -209,7 +230,8 @@ class FixedSizeLSSVMRegressor(FixedSize, Regressor):
         prototype_indices_: their rows.
         dual_coef_: shape `(n_prototypes,)`.
         intercept_: a number.
-        expansion_: the model, a `KernelExpansion`.
+        model_: the model that is deployed, a `jsparse.Model`.
+        expansion_: its machine, a `KernelExpansion`.
         kernel_: the tuned kernel.
         C_: the tuned C.
         cv_error_: its cross-validated error.
@@ -228,9 +250,12 @@ class FixedSizeLSSVMRegressor(FixedSize, Regressor):
         C: float | str = "auto",
         selection: str = "renyi",
         loss: str = "squared",
-        cv: int | str = "auto",
-        search: Method = "profile",
+        cv: Any = "auto",
+        search: str | Search = "profile",
         max_evaluations: int | None = None,
+        max_seconds: float = math.inf,
+        warm_start: bool = False,
+        verbose: int = 0,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
         self.n_prototypes = n_prototypes
@@ -242,6 +267,9 @@ class FixedSizeLSSVMRegressor(FixedSize, Regressor):
         self.cv = cv
         self.search = search
         self.max_evaluations = max_evaluations
+        self.max_seconds = max_seconds
+        self.warm_start = warm_start
+        self.verbose = verbose
         self.random_state = random_state
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> "FixedSizeLSSVMRegressor":
@@ -263,7 +291,9 @@ class FixedSizeLSSVMRegressor(FixedSize, Regressor):
         if not self._is_begun():
             self.fit(X, y, sample_weight)
             return self
-        X, y = validate_data(self, X, y, reset=False, dtype=FLOATS, y_numeric=True)
+        X, y = validate_data(
+            self, X, y, reset=False, dtype=FLOATS, y_numeric=True, multi_output=True
+        )
         weights = None if sample_weight is None else row_weights(sample_weight, None, y, None)
         self._add(X, y, weights, None)
         return self

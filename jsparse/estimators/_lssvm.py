@@ -1,12 +1,14 @@
 """LS-SVM in the dual as scikit-learn estimators."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from ..kernels import Kernel
-from ..search.tune import Method
+from ..machines.dual import Dual
+from ..search.strategies import Search
 from ._base import Classifier, Regressor
 
 
@@ -22,8 +24,11 @@ class LSSVMClassifier(Classifier):
         C: "auto" or a number.
         multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
         class_weight: None, "balanced" or a mapping from labels to factors.
-        search: "profile" or "csa".
+        search: "profile" or "annealing".
         max_evaluations: budget of the search; None for its default.
+        max_seconds: no evaluation of the search starts later.
+        warm_start: start the search of a further `fit` where the last one ended.
+        verbose: 1 to report the progress of the search on standard error.
         random_state: int, RandomState or None; decides the search "csa".
 
     Attributes:
@@ -32,7 +37,8 @@ class LSSVMClassifier(Classifier):
         prototype_indices_: their numbers.
         dual_coef_: shape `(n_samples,)`, or with more than two classes a column per problem.
         intercept_: one number per problem.
-        expansion_: the model, a `KernelExpansion`.
+        model_: the model that is deployed, a `jsparse.Model`.
+        expansion_: its machine, a `KernelExpansion`.
         kernel_: the tuned kernel.
         C_: the tuned C.
         cv_error_: its leave-one-out error.
@@ -52,8 +58,11 @@ class LSSVMClassifier(Classifier):
         C: float | str = "auto",
         multiclass: Any = "one_versus_rest",
         class_weight: str | Mapping[Any, float] | None = None,
-        search: Method = "profile",
+        search: str | Search = "profile",
         max_evaluations: int | None = None,
+        max_seconds: float = math.inf,
+        warm_start: bool = False,
+        verbose: int = 0,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
         self.kernel = kernel
@@ -63,10 +72,13 @@ class LSSVMClassifier(Classifier):
         self.class_weight = class_weight
         self.search = search
         self.max_evaluations = max_evaluations
+        self.max_seconds = max_seconds
+        self.warm_start = warm_start
+        self.verbose = verbose
         self.random_state = random_state
 
-    def _options(self, n: int, classes: int) -> dict[str, Any]:
-        return {"n_prototypes": "all"}
+    def _method(self, n: int, classes: int) -> Dual:
+        return Dual()
 
 
 class LSSVMRegressor(Regressor):
@@ -80,8 +92,11 @@ class LSSVMRegressor(Regressor):
         kernel: str | Kernel = "rbf",
         lengthscale: Any = "auto",
         C: float | str = "auto",
-        search: Method = "profile",
+        search: str | Search = "profile",
         max_evaluations: int | None = None,
+        max_seconds: float = math.inf,
+        warm_start: bool = False,
+        verbose: int = 0,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
         self.kernel = kernel
@@ -89,7 +104,10 @@ class LSSVMRegressor(Regressor):
         self.C = C
         self.search = search
         self.max_evaluations = max_evaluations
+        self.max_seconds = max_seconds
+        self.warm_start = warm_start
+        self.verbose = verbose
         self.random_state = random_state
 
-    def _options(self, n: int, classes: int) -> dict[str, Any]:
-        return {"n_prototypes": "all"}
+    def _method(self, n: int, classes: int) -> Dual:
+        return Dual()

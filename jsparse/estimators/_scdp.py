@@ -1,6 +1,6 @@
 """SCDP-FSLSSVM as scikit-learn estimators."""
 
-import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,10 +10,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
-from ..machines.scdp import Selection, SparsePath
-from ..scaling import Standardization
-from ..search.tune import Method
-from ..training.path import PATH_C, PATH_TOLERANCE, TrainedPath, train_path
+from ..machines.candidates import CandidateMethod
+from ..machines.scdp import SCDP, Selection
+from ..search.strategies import Search
 from ._base import Classifier, Machine, Regressor
 
 
@@ -22,33 +21,9 @@ class SparseMachine(Machine):
 
     max_prototypes: int | None
     candidates: Any
-    candidate_method: str
+    candidate_method: CandidateMethod
     subset: Any
-    selection: Selection
     tolerance: float
-
-    _path: tuple[SparsePath, Standardization]
-
-    def _options(self, n: int, classes: int) -> dict[str, Any]:
-        own = {"selection": self.selection} if isinstance(self, Classifier) else {}
-        return {
-            "max_prototypes": self.max_prototypes,
-            "candidates": self.candidates,
-            "candidate_method": self.candidate_method,
-            "subset": self.subset,
-            "tolerance": self.tolerance,
-            **own,
-        }
-
-    def _train(self, X: np.ndarray, y: np.ndarray, **options: Any) -> TrainedPath:
-        C, _ = options.pop("C"), options.pop("classes")
-        trained = train_path(X, y, C=PATH_C if C is None else C, **options)
-        self._check(trained)
-        self._path = trained.path, trained.scaling
-        self.n_prototypes_ = trained.n_prototypes
-        self.errors_ = trained.errors
-        self.standard_errors_ = trained.standard_errors
-        return trained
 
     def expansion_at(self, n_prototypes: int) -> KernelExpansion:
         """The machine with so many prototypes; takes raw inputs.
@@ -58,12 +33,25 @@ class SparseMachine(Machine):
         """
         check_is_fitted(self)
         self._wake()
-        path, scaling = self._path
         with jax.enable_x64(self.prototypes_.dtype == np.float64):
-            return dataclasses.replace(path.at(n_prototypes), scaling=scaling)
+            return self.model_.at(n_prototypes).expansion
 
 
-class SCDPClassifier(SparseMachine, Classifier):
+class _SCDP(SparseMachine):
+    selection: Selection
+
+    def _method(self, n: int, classes: int) -> SCDP:
+        return SCDP(
+            max_prototypes=self.max_prototypes,
+            candidates=self.candidates,
+            candidate_method=self.candidate_method,
+            subset=self.subset,
+            size_tolerance=self.tolerance,
+            selection=self.selection if isinstance(self, SCDPClassifier) else "joint",
+        )
+
+
+class SCDPClassifier(_SCDP, Classifier):
     """Classification by a kernel machine as small as cross-validation lets it be.
 
     SCDP-FSLSSVM of Karsmakers 2011: prototypes are selected out of candidates one after another, by
@@ -83,9 +71,13 @@ class SCDPClassifier(SparseMachine, Classifier):
         selection: of the problems of more than two classes: "joint", the same prototypes for all,
             or "separate".
         class_weight: None, "balanced" or a mapping from labels to factors.
-        cv: number of folds; "auto" for 10, or as many as there are rows.
-        search: "profile" or "csa", see `jsparse.tune`.
+        cv: number of folds, a splitter, or a list of splits, which hold each row out once; "auto"
+            for 10, or as many as there are rows.
+        search: "profile", "annealing", or a `jsparse.Profile` or `jsparse.Annealing`.
         max_evaluations: budget of the search; None for its default.
+        max_seconds: no evaluation of the search starts later.
+        warm_start: start the search of a further `fit` where the last one ended.
+        verbose: 1 to report the progress of the search on standard error.
         random_state: int, RandomState or None.
 
     Attributes:
@@ -96,7 +88,8 @@ class SCDPClassifier(SparseMachine, Classifier):
         prototypes_: shape `(n_prototypes_, n_features)`, in the units of the inputs.
         dual_coef_: shape `(n_prototypes_,)`, or with more than two classes a column per problem.
         intercept_: one number per problem.
-        expansion_: the model, a `KernelExpansion`.
+        model_: the model that is deployed, a `jsparse.Model`.
+        expansion_: its machine, a `KernelExpansion`.
         kernel_: the tuned kernel.
         C_: the tuned C.
         cv_error_: its cross-validated error.
@@ -111,18 +104,21 @@ class SCDPClassifier(SparseMachine, Classifier):
         max_prototypes: int | None = None,
         *,
         candidates: Any = None,
-        candidate_method: str = "k_center",
+        candidate_method: CandidateMethod = "k_center",
         subset: int | str | None = None,
-        tolerance: float = PATH_TOLERANCE,
+        tolerance: float = 0.1,
         kernel: str | Kernel = "rbf",
         lengthscale: Any = "auto",
         C: float | str = "auto",
         multiclass: Any = "one_versus_rest",
         selection: Selection = "joint",
         class_weight: str | Mapping[Any, float] | None = None,
-        cv: int | str = "auto",
-        search: Method = "profile",
+        cv: Any = "auto",
+        search: str | Search = "profile",
         max_evaluations: int | None = None,
+        max_seconds: float = math.inf,
+        warm_start: bool = False,
+        verbose: int = 0,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
         self.max_prototypes = max_prototypes
@@ -139,10 +135,13 @@ class SCDPClassifier(SparseMachine, Classifier):
         self.cv = cv
         self.search = search
         self.max_evaluations = max_evaluations
+        self.max_seconds = max_seconds
+        self.warm_start = warm_start
+        self.verbose = verbose
         self.random_state = random_state
 
 
-class SCDPRegressor(SparseMachine, Regressor):
+class SCDPRegressor(_SCDP, Regressor):
     """Regression by a kernel machine as small as cross-validation lets it be.
 
     See `SCDPClassifier` for parameters and attributes.
@@ -153,15 +152,18 @@ class SCDPRegressor(SparseMachine, Regressor):
         max_prototypes: int | None = None,
         *,
         candidates: Any = None,
-        candidate_method: str = "k_center",
+        candidate_method: CandidateMethod = "k_center",
         subset: int | str | None = None,
-        tolerance: float = PATH_TOLERANCE,
+        tolerance: float = 0.1,
         kernel: str | Kernel = "rbf",
         lengthscale: Any = "auto",
         C: float | str = "auto",
-        cv: int | str = "auto",
-        search: Method = "profile",
+        cv: Any = "auto",
+        search: str | Search = "profile",
         max_evaluations: int | None = None,
+        max_seconds: float = math.inf,
+        warm_start: bool = False,
+        verbose: int = 0,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
         self.max_prototypes = max_prototypes
@@ -175,4 +177,7 @@ class SCDPRegressor(SparseMachine, Regressor):
         self.cv = cv
         self.search = search
         self.max_evaluations = max_evaluations
+        self.max_seconds = max_seconds
+        self.warm_start = warm_start
+        self.verbose = verbose
         self.random_state = random_state

@@ -1,1 +1,15 @@
-"""The learners of the papers as pure functions; each returns an expansion and diagnostics."""
+"""The learners of the papers: pure functions, and the methods that training takes them by."""
+
+from .dual import Dual as Dual
+from .fixed_size import FixedSize as FixedSize
+from .method import Additive as Additive
+from .method import Method as Method
+from .method import Stopping as Stopping
+from .robust import Robust as Robust
+from .scdp import SCDP as SCDP
+from .spsvm import SpSVM as SpSVM
+
+# The methods by their names on the command line.
+METHODS: dict[str, type[Method]] = {
+    method.name: method for method in (FixedSize, SCDP, Dual, Robust, SpSVM)
+}

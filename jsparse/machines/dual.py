@@ -1,11 +1,13 @@
 """The LS-SVM in the dual: every row is a prototype."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Literal, NamedTuple, TypeVar
+from typing import ClassVar, Literal, NamedTuple, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from .._blocks import map_row_blocks, rows_in_block
@@ -22,7 +24,7 @@ from .._numerics import (
     with_derivative,
 )
 from .._status import NOT_FINITE, status_of
-from .._types import ScalarLike
+from .._types import Key, ScalarLike
 from ..expansion import KernelExpansion
 from ..features import Nystroem
 from ..kernels import Kernel
@@ -31,10 +33,62 @@ from ..solvers import conjugate_gradients
 from ..solvers.definite import factorise
 from ..solvers.ridge import Spectrum, shifted_inverse, spectrum
 from .fixed_size import check_labels, check_problem, in_one_dtype
+from .method import MANY_C, Method, Points, TrainingRows
 
 T = TypeVar("T")
-Method = Literal["auto", "cholesky", "conjugate_gradients"]
+Solver = Literal["auto", "cholesky", "conjugate_gradients"]
 DENSE_ROWS = 8192  # n x n in float64 is half a gigabyte; more rows go by conjugate gradients
+
+
+@dataclasses.dataclass(frozen=True)
+class Dual(Method):
+    """The LS-SVM in the dual: every row carries the model (De Brabanter 2010, Section 2).
+
+    Memory grows with the square of the number of rows. Validated by leave-one-out, which one
+    decomposition gives for every `C`.
+    """
+
+    name: ClassVar[str] = "dual"
+    title: ClassVar[str] = "LS-SVM"
+    most_rows: ClassVar[int | None] = 3000
+    default_C: ClassVar[Float[np.ndarray, " s"]] = MANY_C
+
+    @property
+    def memory(self) -> Literal["all"]:
+        """A kernel matrix."""
+        return "all"
+
+    def points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
+        """Every row."""
+        return Points(None, np.arange(len(rows.X)))
+
+    def fit(
+        self,
+        kernel: Kernel,
+        points: Float[Array, "m d"] | None,
+        C: ScalarLike | Float[Array, " l"],
+        X: Float[Array, "n d"],
+        y: Float[Array, "n *c"] | Int[Array, " n"],
+        weights: Float[Array, " n"] | None = None,
+        *,
+        code: Code | None = None,
+        key: Key | None = None,
+    ) -> "DualFit":
+        """See `fit` and `fit_classes`."""
+        if code is not None:
+            return fit_classes(kernel, C, X, y, code, weights)
+        return fit(kernel, cast(ScalarLike, C), X, y, weights)
+
+    def leave_one_out(
+        self,
+        kernel: Kernel,
+        C: Float[Array, " s"],
+        X: Float[Array, "n d"],
+        y: Float[Array, "n *c"],
+        weights: Float[Array, " n"] | None = None,
+    ) -> "tuple[Float[Array, 's n *c'], Int[Array, ' s']]":
+        """See `leave_one_out`."""
+        return leave_one_out(kernel, C, X, y, weights)
 
 
 class DualFit(NamedTuple):
@@ -53,7 +107,7 @@ def fit(
     y: Float[Array, "n *c"],
     weights: Float[Array, " n"] | None = None,
     *,
-    method: Method = "auto",
+    method: Solver = "auto",
     tolerance: float | None = None,
     max_steps: int = 1000,
     landmarks: int = 1000,
@@ -120,7 +174,7 @@ def fit_classes(
     code: Code,
     weights: Float[Array, " n"] | None = None,
     *,
-    method: Method = "auto",
+    method: Solver = "auto",
 ) -> DualFit:
     """Fit the problems of an output code.
 

@@ -1,7 +1,9 @@
 """The fixed-size LS-SVM: ridge regression in Nystroem features of a few prototypes."""
 
+import dataclasses
 import functools
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import equinox as eqx
 import jax
@@ -10,15 +12,149 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
+from .._arguments import check_finite, whole
 from .._numerics import as_float, is_concrete, like
 from .._runtime import check_runtime
 from .._status import CONVERGED, TRUNCATED
-from .._types import ScalarLike
+from .._types import Key, ScalarLike
 from ..expansion import KernelExpansion
 from ..features import FeatureMap, Nystroem
-from ..kernels import Kernel
+from ..features import Linear as LinearFeatures
+from ..kernels import Kernel, Linear
 from ..multiclass import Code, accumulate_code, solve_code
 from ..normal_equations import NormalEquations, accumulate
+from ..prototypes import interleaved
+from ..prototypes.choice import choose_rows
+from .method import (
+    Additive,
+    Method,
+    Points,
+    Shape,
+    Task,
+    TrainingRows,
+    as_sizes,
+    check_sizes,
+    check_tolerance,
+    option,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Prototypes(Method):
+    """The settings of methods whose prototypes are rows chosen before anything is fitted.
+
+    Args:
+        n_prototypes: `m`, at most as many as rows; or several, increasing, of which one is chosen
+            by cross-validation (De Brabanter 2010, Section 5), see `tune_sizes`.
+        selection: "renyi" (Algorithm 1, stratified by class) or "uniform".
+        size_tolerance: of several numbers, the smallest is chosen whose error is within as many
+            standard errors of the least; 0 for the least error itself.
+    """
+
+    n_prototypes: int | Sequence[int] = option(
+        200,
+        "number of prototypes; of several, cross-validation chooses one; default: a third of the "
+        "rows, at most 500",
+        kind="sizes",
+        metavar="M[,M...]",
+    )
+    selection: Literal["renyi", "uniform"] = "renyi"
+    size_tolerance: float = option(
+        1.0,
+        "of several sizes, the smallest within T standard errors of the best",
+        kind="not negative",
+        metavar="T",
+    )
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "n_prototypes", as_sizes(self.n_prototypes))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """See `Method.sizes`."""
+        return self.n_prototypes if isinstance(self.n_prototypes, tuple) else ()
+
+    @property
+    def largest(self) -> int:
+        """The number of prototypes, or the largest of several."""
+        return self.sizes[-1] if self.sizes else int(self.n_prototypes)  # type: ignore[call-overload]
+
+    memory = largest
+
+    def check(self, task: Task) -> None:
+        """See `Method.check`."""
+        super().check(task)
+        if self.selection not in ("renyi", "uniform"):
+            raise ValueError(f"selection: expected 'renyi' or 'uniform', got {self.selection!r}")
+        check_tolerance("size_tolerance", self.size_tolerance)
+        most = 2**31 - 1
+        if isinstance(self.n_prototypes, tuple):
+            check_sizes(self.n_prototypes, most, "the largest number")
+        else:
+            whole("n_prototypes", self.n_prototypes, 1, most, "the largest number")
+
+    def settled(self, shape: Shape) -> Self:
+        """See `Method.settled`."""
+        what = "the number of rows"
+        if isinstance(self.n_prototypes, tuple):
+            if shape.linear:
+                raise ValueError(
+                    "n_prototypes: expected one number for the linear kernel, it has none"
+                )
+            return dataclasses.replace(
+                self, n_prototypes=check_sizes(self.n_prototypes, shape.n, what)
+            )
+        m = whole("n_prototypes", self.n_prototypes, 1, shape.n, what)
+        return dataclasses.replace(self, n_prototypes=m)
+
+    def points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
+        """Rows by entropy or at random, a share of them from each class."""
+        m, labels = self.largest, rows.labels
+        if isinstance(kernel, Linear):  # solved in the primal
+            return Points(rows.X[:m], np.arange(m))
+        chosen, status = choose_rows(key, self.selection, rows.X, m, labels, rows.weights)
+        if self.sizes:
+            own = None if labels is None else labels[chosen]
+            chosen = chosen[interleaved(jax.random.fold_in(key, 1), m, own)]
+        return Points(rows.X[chosen], chosen, status)
+
+
+@jax.jit
+def feature_map(kernel: Kernel, prototypes: Float[Array, "m d"]) -> FeatureMap:
+    """Nystroem features; for the linear kernel the inputs themselves, which no rank can limit."""
+    if isinstance(kernel, Linear):
+        return LinearFeatures(jnp.zeros(prototypes.shape[1], prototypes.dtype))
+    return Nystroem(kernel, prototypes)
+
+
+@dataclasses.dataclass(frozen=True)
+class FixedSize(Prototypes, Additive):
+    """The fixed-size LS-SVM (De Brabanter 2010): least squares on features of a few prototypes.
+
+    Args:
+        n_prototypes: see `Prototypes`, as are all others.
+        selection: "renyi" or "uniform".
+        size_tolerance: of several sizes.
+    """
+
+    name: ClassVar[str] = "fixed-size"
+    title: ClassVar[str] = "fixed-size LS-SVM"
+
+    def features(self, kernel: Kernel, points: Float[Array, "m d"]) -> FeatureMap:
+        """See `feature_map`."""
+        return feature_map(kernel, points)
+
+    def solve(
+        self,
+        features: FeatureMap,
+        sums: NormalEquations,
+        C: ScalarLike | Float[Array, " l"],
+        code: Code | None = None,
+        *,
+        key: Key | None = None,
+    ) -> "FixedSizeFit":
+        """See `solve`."""
+        return solve(features, sums, C, code)
 
 
 class FixedSizeFit(NamedTuple):
@@ -343,12 +479,3 @@ def check_penalties(C: ScalarLike | Array, intercept_penalty: ScalarLike) -> Non
         raise ValueError(f"C: expected a positive number, got {C}")
     if is_concrete(intercept_penalty) and not np.asarray(intercept_penalty) >= 0:
         raise ValueError(f"intercept_penalty: expected at least 0, got {intercept_penalty}")
-
-
-def check_finite(name: str, a: Array | np.ndarray) -> None:
-    """Raise naming the first NaN or infinity; silent while tracing."""
-    # NumPy, as jax.numpy would trace even concrete values inside a caller's jit.
-    if is_concrete(a) and not np.all(np.isfinite(np.asarray(a))):
-        where = tuple(int(i) for i in np.argwhere(~np.isfinite(np.asarray(a)))[0])
-        value = np.asarray(a)[where]
-        raise ValueError(f"{name}: expected finite values, got {value} at index {where}")

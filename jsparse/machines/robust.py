@@ -1,7 +1,8 @@
 """Fixed-size machines with losses that outliers cannot dominate."""
 
+import dataclasses
 import functools
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,12 +13,15 @@ from .._arguments import real, whole
 from .._blocks import map_row_blocks, rows_in_block
 from .._numerics import dot, epsilon, exponents, is_concrete, like, times_power
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, PRECISION_LOST, RUNNING, TRUNCATED
-from .._types import ScalarLike
+from .._types import Key, ScalarLike
 from ..expansion import KernelExpansion
 from ..features import FeatureMap, Linear
+from ..kernels import Kernel
+from ..multiclass import Code
 from ..normal_equations import accumulate
 from ..solvers.definite import factorise
-from .fixed_size import check_penalty, check_problem, in_one_dtype
+from .fixed_size import Prototypes, check_penalty, check_problem, feature_map, in_one_dtype
+from .method import MANY_C, Metric, Task, each_problem, option
 
 Loss = Literal["absolute", "huber"]
 SMOOTHING = 1e-3  # of the typical residual: rows below it weigh 1 in the absolute loss
@@ -26,6 +30,52 @@ TUNING = 1.345  # Huber's threshold in standard deviations: 95 % efficient for n
 _PER_MEDIAN = TUNING * MEDIAN_TO_DEVIATION  # the same in medians of |e|, for normal noise
 _BACK = 0.99  # of the way to the nearest bound
 _TOGETHER = 30  # steps in which threshold and solution are found by one Newton's method
+
+
+@dataclasses.dataclass(frozen=True)
+class Robust(Prototypes):
+    """A fixed-size machine with a loss that outliers cannot dominate (De Brabanter 2010, eq. 6).
+
+    Args:
+        n_prototypes: see `Prototypes`, as are `selection` and `size_tolerance`.
+        selection: "renyi" or "uniform".
+        size_tolerance: of several sizes.
+        loss: "huber": least squares for the rows that fit, absolute for the others; or "absolute".
+    """
+
+    name: ClassVar[str] = "robust"
+    title: ClassVar[str] = "robust machine"
+    most_rows: ClassVar[int | None] = 1000  # a fit for every fold and C
+    default_C: ClassVar[Float[np.ndarray, " s"]] = MANY_C
+
+    loss: Loss = option("huber", "of large residuals", choices=("huber", "absolute"))
+
+    def check(self, task: Task) -> None:
+        """See `Method.check`."""
+        super().check(task)
+        if self.loss not in ("absolute", "huber"):
+            raise ValueError(f"loss: expected 'absolute' or 'huber', got {self.loss!r}")
+
+    def metric(self, task: Task) -> Metric:
+        """The mean absolute error for numbers."""
+        return "misclassification" if task == "classification" else "mae"
+
+    def fit(
+        self,
+        kernel: Kernel,
+        points: Float[Array, "m d"] | None,
+        C: ScalarLike | Float[Array, " l"],
+        X: Float[Array, "n d"],
+        y: Float[Array, "n *c"] | Int[Array, " n"],
+        weights: Float[Array, " n"] | None = None,
+        *,
+        code: Code | None = None,
+        key: Key | None = None,
+    ) -> "RobustFit":
+        """See `fit`."""
+        assert points is not None
+        targets, weights = each_problem(y, weights, code, X.dtype)
+        return fit(feature_map(kernel, points), C, X, targets, weights, loss=self.loss)
 
 
 class Problem(NamedTuple):

@@ -1,27 +1,32 @@
 """SCDP-FSLSSVM: fixed-size LS-SVMs of growing size by sparse conjugate directions pursuit."""
 
+import dataclasses
 import functools
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .._arguments import as_key
+from .._arguments import as_key, check_finite
 from .._blocks import rows_in_block
-from .._numerics import as_float, eigh, epsilon, is_concrete, like
+from .._numerics import as_float, dot, eigh, epsilon, is_concrete, like
 from .._status import COMPLETED, CONVERGED, INDEFINITE, PRECISION_LOST, TRUNCATED
 from .._types import Key, KeyLike, ScalarLike
 from ..expansion import KernelExpansion
+from ..features import FeatureMap
 from ..kernels import Kernel
-from ..normal_equations import accumulate
+from ..multiclass import Code
+from ..normal_equations import NormalEquations, accumulate
 from ..pursuit.path import LOST, Path, assemble
 from ..pursuit.system import check_atoms
 from ..solvers.row_factor import row_factor
 from . import scdp_rows
-from .fixed_size import check_finite, check_problem, in_one_dtype
-from .scdp_system import candidate_columns, intercept_path, select
+from .candidates import Candidates
+from .fixed_size import check_problem, in_one_dtype
+from .method import FEW_C, Additive, Metric, Stopping, Task
+from .scdp_system import CandidateColumns, candidate_columns, intercept_path, select
 
 Selection = Literal["joint", "separate"]
 
@@ -95,12 +100,170 @@ class SparsePath(NamedTuple):
             self.intercepts[:, k - 1],
         )
 
+    def values(self, X: Float[Array, "n d"]) -> Float[Array, "n k *c"]:
+        """Values of all machines on the path, from one block of kernel values; `n k`, or `n k c`.
+
+        With one prototype in the first of the `k`; past the end of the path the last one's.
+        """
+        if self.support.ndim == 1:
+            columns = self.kernel.cross_gram(X, self.candidates[jnp.maximum(self.support, 0)])
+            k = len(self.support)
+            flat = jnp.moveaxis(self.coefficients.reshape(k, k, -1), 1, 0).reshape(k, -1)
+            values = dot(columns, flat).reshape(len(X), k, -1) + self.intercepts.reshape(k, -1)
+            return values.reshape(len(X), *self.intercepts.shape)
+
+        def one(of: tuple[Array, Array, Array]) -> Float[Array, "n k"]:
+            support, coefficients, intercepts = of
+            Z = self.candidates[jnp.maximum(support, 0)]
+            return dot(self.kernel.cross_gram(X, Z), coefficients.T) + intercepts[None]
+
+        each = jax.lax.map(one, (self.support, self.coefficients, self.intercepts))
+        return jnp.moveaxis(each, 0, -1)
+
+    def compact(self) -> "SparsePath":
+        """The same path with no candidates but those that it selected; not under `jit`."""
+        support = np.asarray(self.support)
+        used = np.unique(support[support >= 0])
+        place = np.where(support >= 0, np.searchsorted(used, support), -1).astype(np.int32)
+        return self._replace(candidates=self.candidates[used], support=jnp.asarray(place))
+
     def _check_size(self, n_prototypes: int) -> None:
         longest = self.support.shape[-1]
         if not 1 <= n_prototypes <= longest:
             raise ValueError(
                 f"n_prototypes: expected 1 to {longest}, the length of the path; got {n_prototypes}"
             )
+
+
+@dataclasses.dataclass(frozen=True)
+class SCDP(Candidates, Additive):
+    """SCDP-FSLSSVM: fixed-size LS-SVMs of growing size (Karsmakers 2011, Section 4).
+
+    Prototypes are selected out of candidates one after another, by what is left of the targets, and
+    cross-validation of the whole path says how many are worth having.
+
+    Args:
+        max_prototypes: see `Candidates`, as are the following.
+        candidates: their number, "all", or points in raw units.
+        candidate_method: how they are chosen.
+        subset: SCDPP: candidates looked at for each prototype; None for all.
+        size_tolerance: of the size chosen.
+        selection: of several problems or targets: "joint", the same prototypes for all, or
+            "separate".
+        stopping: end paths where their error no longer changes (eq. 38), to save time; by default
+            they all go on to `max_prototypes`, the paper's safest choice.
+        nu: see `fit`.
+    """
+
+    name: ClassVar[str] = "scdp"
+    title: ClassVar[str] = "SCDP"
+    default_C: ClassVar[Float[np.ndarray, " s"]] = FEW_C  # each takes a path for every fold
+    shares_rows: ClassVar[bool] = True
+
+    selection: Selection = "joint"
+    stopping: Stopping | None = None
+    nu: float = 0.0
+
+    @property
+    def memory(self) -> int | None:
+        """The candidates, once their number is known."""
+        return self.n_candidates
+
+    def check(self, task: Task) -> None:
+        """See `Method.check`."""
+        super().check(task)
+        if self.selection not in ("joint", "separate"):
+            raise ValueError(f"selection: expected 'joint' or 'separate', got {self.selection!r}")
+        if self.stopping is not None:
+            if not isinstance(self.stopping, Stopping):
+                raise ValueError(f"stopping: expected a Stopping or None, got {self.stopping!r}")
+            self.stopping.check()
+
+    def metric(self, task: Task) -> Metric:
+        """The press statistic (eq. 35), for classes too."""
+        return "mse"
+
+    def features(self, kernel: Kernel, points: Float[Array, "M d"]) -> CandidateColumns:
+        """The kernel's columns."""
+        return candidate_columns(kernel, points)
+
+    def paths(
+        self,
+        columns: CandidateColumns,
+        sums: NormalEquations,
+        C: Float[Array, ""],
+        key: Key | None,
+        *,
+        separate: bool,
+    ) -> tuple[Path, Float[Array, "v k c"]]:
+        """Paths and their intercepts from a batch of sums; if separate, of each target apart.
+
+        Args:
+            columns: what was summed.
+            sums: with a leading axis.
+            C: weight of the data-fit term.
+            key: decides the random subsets, the same for all.
+            separate: whether each target selects by itself; the paths of the first sums come first.
+        """
+        nu = jnp.asarray(self.nu, C.dtype)
+        A, b, rounded, feature_sum = jax.vmap(lambda of: columns.posed(of, C, nu))(sums)
+        problems = b.shape[-1] if separate else 1
+        owner = jnp.repeat(jnp.arange(len(A), dtype=jnp.int32), problems)
+
+        def apart(a: Array) -> Array:  # `g .. c` to `g*c .. 1`
+            return jnp.moveaxis(a, -1, 1).reshape(-1, *a.shape[1:-1], 1) if separate else a
+
+        options = {"max_prototypes": self.longest, "subset": self.subset}
+        path = select(A, apart(b), rounded, owner, None if self.subset is None else key, **options)
+        intercepts = intercept_path(
+            path,
+            jnp.take_along_axis(feature_sum[owner], jnp.maximum(path.support, 0), axis=1),
+            apart(sums.target_sum),
+            (sums.weight_sum + nu)[owner],
+        )
+        return path, intercepts
+
+    def solve(
+        self,
+        features: FeatureMap,
+        sums: NormalEquations,
+        C: ScalarLike | Float[Array, " l"],
+        code: Code | None = None,
+        *,
+        key: Key | None = None,
+    ) -> SparsePath:
+        """From the sums alone; `fit` sees the rows, which in float32 gives more digits."""
+        assert isinstance(features, CandidateColumns)
+        return _solve(self, features, sums, jnp.asarray(C, sums.gram.dtype), key)
+
+    def fit(
+        self,
+        kernel: Kernel,
+        points: Float[Array, "M d"] | None,
+        C: ScalarLike | Float[Array, " l"],
+        X: Float[Array, "n d"],
+        y: Float[Array, "n *c"] | Int[Array, " n"],
+        weights: Float[Array, " n"] | None = None,
+        *,
+        code: Code | None = None,
+        key: Key | None = None,
+    ) -> SparsePath:
+        """See `fit`."""
+        assert points is not None
+        targets = y if code is None else jnp.asarray(code.matrix)[y]
+        return fit(
+            kernel,
+            points,
+            cast(ScalarLike, C),
+            X,
+            targets,
+            weights,
+            max_prototypes=self.longest,
+            nu=self.nu,
+            selection=self.selection,
+            subset=cast(int | None, self.subset),
+            key=None if self.subset is None else key,
+        )
 
 
 def fit(
@@ -242,31 +405,68 @@ def _fit(
             lambda lane: scdp_rows.pursue(kernel, candidates, C, X, lane, w, nu, key, **options),
             targets,
         )
-    # Digits are lost to machines, not to the path: see `status_at`. But candidates that in this
-    # precision could not be told from those selected were passed over.
-    ended = jnp.where(path.size < max_prototypes, TRUNCATED, COMPLETED)
-    status = jnp.where(path.status == PRECISION_LOST, ended, path.status).astype(jnp.int32)
     on_rows = epsilon(X.dtype) > 1e-10
+    recovered = path
     if on_rows:
-        path = jax.lax.map(
+        recovered = jax.lax.map(
             lambda lane: _from_rows(
                 lane[0], lane[1], kernel, candidates, C, X, w, nu, rows_in_block(block_rows)
             ),
             (path, targets),
         )
-    intercepts = intercept_path(path, feature_sum, target_sum, weight_sum[None])
-    condition = path.condition
-    error = epsilon(X.dtype) * (jnp.sqrt(condition) if on_rows else condition)
+    intercepts = intercept_path(recovered, feature_sum, target_sum, weight_sum[None])
+    path = recovered._replace(status=path.status)
+    return _machines(kernel, candidates, path, intercepts, y.ndim == 1, separate, on_rows)
+
+
+@functools.partial(jax.jit, static_argnames="method")
+def _solve(
+    method: SCDP,
+    columns: CandidateColumns,
+    sums: NormalEquations,
+    C: Float[Array, ""],
+    key: Key | None,
+) -> SparsePath:
+    single = sums.cross.ndim == 1
+    separate = method.selection == "separate" and not single
+    if single:
+        sums = sums._replace(
+            cross=sums.cross[:, None],
+            target_square=sums.target_square[None],
+            target_sum=sums.target_sum[None],
+        )
+    batch = jax.tree.map(lambda a: a[None], sums)
+    path, intercepts = method.paths(columns, batch, C, key, separate=separate)
+    return _machines(
+        columns.kernel, columns.prototypes, path, intercepts, single, separate, on_rows=False
+    )
+
+
+def _machines(
+    kernel: Kernel,
+    candidates: Float[Array, "M d"],
+    path: Path,
+    intercepts: Float[Array, "v k c"],
+    single: bool,
+    separate: bool,
+    on_rows: bool,
+) -> SparsePath:
+    """A path per set of targets that select together, as the caller has his targets."""
+    # Digits are lost to machines, not to the path: see `status_at`. But candidates that in this
+    # precision could not be told from those selected were passed over.
+    ended = jnp.where(path.size < path.support.shape[-1], TRUNCATED, COMPLETED)
+    status = jnp.where(path.status == PRECISION_LOST, ended, path.status).astype(jnp.int32)
+    condition, support, coefficients = path.condition, path.support, path.coefficients
+    rounding = epsilon(intercepts.dtype)
+    error = rounding * (jnp.sqrt(condition) if on_rows else condition)
     solved = jnp.full(error.shape, CONVERGED, jnp.int32)  # directly
     rest = (intercepts, condition, error, solved, path.size, status)
-    coefficients = path.coefficients
-    support = path.support
     if separate:
         coefficients = coefficients[..., 0]
         rest = (intercepts[..., 0], *rest[1:])
     else:
         support, coefficients, *rest = (a[0] for a in (support, coefficients, *rest))
-        if y.ndim == 1:
+        if single:
             coefficients, rest[0] = coefficients[..., 0], rest[0][..., 0]
     return SparsePath(kernel, candidates, support, coefficients, *rest)
 

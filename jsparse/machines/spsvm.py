@@ -1,7 +1,8 @@
 """Sparse SVM of growing size: greedy prototypes, squared hinge, Newton (Keerthi et al. 2006)."""
 
+import dataclasses
 import functools
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -23,18 +24,85 @@ from .._status import (
 )
 from .._types import Key, KeyLike, ScalarLike
 from ..kernels import Kernel
+from ..multiclass import Code
 from ..pursuit.conjugate import NOISE
 from ..pursuit.path import LOST
 from ..pursuit.probabilistic import SUBSET
 from ..pursuit.system import check_atoms
 from ..solvers.definite import factorise
+from .candidates import Candidates
 from .fixed_size import check_problem, in_one_dtype
-from .scdp import SparsePath, check_candidates
+from .method import Method, Task, stacked
+from .scdp import SCDP, SparsePath, check_candidates
 
 # All coefficients are optimised again when there are so many times more of them; in between, only
 # that of the newest (Section 3.3 of the source: the cost is then that of the last time).
 GROWTH = 1.1
 _LINE_STEPS = 12
+
+
+@dataclasses.dataclass(frozen=True)
+class SpSVM(Candidates):
+    """Sparse support vector machines of growing size (Keerthi et al. 2006).
+
+    More than two classes are problems of two, each with prototypes of its own. The kernel is tuned
+    for the least-squares machine of the same candidates, as a path of this one for every kernel,
+    `C` and fold takes a hundred times longer; `C` and the size are its own.
+
+    Args:
+        max_prototypes: see `Candidates`, as are all others but these.
+        candidates: their number, "all", or points in raw units.
+        candidate_method: how they are chosen.
+        subset: candidates looked at for each prototype; None for 59.
+        size_tolerance: of the size chosen.
+        growth: see `fit`.
+    """
+
+    name: ClassVar[str] = "spsvm"
+    title: ClassVar[str] = "sparse SVM"
+    tasks: ClassVar[tuple[Task, ...]] = ("classification",)
+    default_C: ClassVar[Float[np.ndarray, " s"]] = np.geomspace(0.1, 1000, 5)
+
+    growth: float = GROWTH
+
+    def surrogate(self) -> Method:
+        """The least-squares machine of the same candidates."""
+        return SCDP(
+            max_prototypes=self.max_prototypes,
+            candidates=self.candidates,
+            candidate_method=self.candidate_method,
+            size_tolerance=self.size_tolerance,
+        )
+
+    def fit(
+        self,
+        kernel: Kernel,
+        points: Float[Array, "M d"] | None,
+        C: ScalarLike | Float[Array, " l"],
+        X: Float[Array, "n d"],
+        y: Float[Array, "n *c"] | Int[Array, " n"],
+        weights: Float[Array, " n"] | None = None,
+        *,
+        code: Code | None = None,
+        key: Key | None = None,
+    ) -> SparsePath:
+        """See `fit`; of several problems, each on its own."""
+        assert points is not None
+        assert key is not None
+        options = {"max_prototypes": self.longest, "subset": self.subset, "growth": self.growth}
+        if code is None:
+            return fit(kernel, points, cast(ScalarLike, C), X, y, weights, key=key, **options)
+        targets = jnp.asarray(code.matrix, X.dtype)[y]
+        w = jnp.ones(len(X), X.dtype) if weights is None else weights
+        each = jnp.broadcast_to(jnp.asarray(C, X.dtype), targets.shape[1:])
+        paths = [
+            fit(
+                kernel, points, each[j], X, jnp.where(targets[:, j] > 0, 1, -1).astype(X.dtype),
+                w * jnp.abs(targets[:, j]), key=key, **options,
+            )
+            for j in range(targets.shape[1])
+        ]  # fmt: skip
+        return stacked(paths)._replace(kernel=kernel, candidates=points)
 
 
 class State(NamedTuple):

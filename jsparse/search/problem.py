@@ -1,38 +1,42 @@
-"""What a search varies and what it keeps: a kernel's leaves and `C` over fixed data and folds."""
+"""What a search varies and what it keeps: a kernel's leaves and `C` over fixed rows and folds."""
 
+import dataclasses
 import functools
 import sys
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
-from .. import features, kernels
 from .._mesh import check_mesh
+from .._status import COMPLETED, PRECISION_LOST
+from .._types import Key
+from ..features import FeatureMap
 from ..kernels import Kernel
+from ..machines.fixed_size import FixedSize
+from ..machines.method import Additive, Method, Metric, PathMethod, require_additive
 from ..multiclass import Code, Decoding
-from ..validation.cross_validation import (
-    CrossValidation,
-    Loss,
-    Metric,
-    cross_validate,
-    standard_error,
-)
+from ..normal_equations import NormalEquations
+from ..validation.cross_validation import CrossValidation, standard_error
 from ..validation.folds import Folds
-from ..validation.leave_one_out import leave_one_out
+from ..validation.paths import PathValidation
 from ..validation.sharding import ShardedFolds, shard
+from ..validation.validate import validate
+
+Scores = tuple[Float[Array, "q s"], Float[Array, "q s"], Int[Array, "q s"]]
+"""Of kernels, each for its vector of `C`: scores, their standard errors, stop codes."""
 
 
 class Scoring(NamedTuple):
-    """What is fitted and how it is scored: static, each setting compiles anew."""
+    """How machines are scored: static, each setting compiles anew."""
 
     metric: Metric
     decoding: Decoding = "loss"
-    loss: Loss = "squared"
 
 
 @runtime_checkable
@@ -51,7 +55,7 @@ class Tunable(Protocol):
 
     @property
     def dtype(self) -> jnp.dtype:
-        """Of the computations."""
+        """In which it is computed."""
         ...
 
     @property
@@ -66,19 +70,125 @@ class Tunable(Protocol):
 
     def scores(
         self, thetas: Float[Array, "q p"], C: Float[Array, "q s"], scoring: Scoring
-    ) -> tuple[Float[Array, "q s"], Float[Array, "q s"], Int[Array, "q s"]]:
+    ) -> Scores:
         """Scores of the kernels `exp(theta)`, their standard errors and stop codes."""
         ...
 
 
-class Problem(eqx.Module):
-    """What stays fixed while kernel and `C` vary; the arrays are traced, nothing recompiles."""
+class Source(Protocol):
+    """Where the rows of a problem are: in memory, or read anew for every evaluation."""
 
+    @property
+    def dtype(self) -> jnp.dtype:
+        """In which it is computed."""
+        ...
+
+    @property
+    def rows_scored(self) -> int:
+        """How many rows a score is a mean over."""
+        ...
+
+    @property
+    def kernels_at_once(self) -> int:
+        """How many kernels are best handed over in one call."""
+        ...
+
+    @property
+    def code(self) -> Code | None:
+        """Several classes as several problems."""
+        ...
+
+    def scores(
+        self,
+        problem: "Problem",
+        thetas: Float[Array, "q p"],
+        C: Float[Array, "q s"],
+        scoring: Scoring,
+    ) -> Scores:
+        """See `Tunable`."""
+        ...
+
+    def validate(
+        self,
+        problem: "Problem",
+        kernel: Kernel,
+        C: Float[Array, " s"],
+        scoring: Scoring,
+        size: Int[Array, ""] | None = None,
+    ) -> CrossValidation | PathValidation:
+        """Everything that cross-validation says of one kernel, for every `C`."""
+        ...
+
+    def fit(
+        self, problem: "Problem", kernel: Kernel, C: Float[Array, ""] | Float[Array, " l"]
+    ) -> tuple[Any, FeatureMap | None, NormalEquations | None]:
+        """The machine of all rows; if it was solved from sums, also their features and them."""
+        ...
+
+
+class Problem(eqx.Module):
+    """A method, a template kernel, points that may carry the model, and a source of rows.
+
+    The arrays are traced: nothing compiles again when they change.
+    """
+
+    method: Method = eqx.field(static=True)
     tuned: Kernel  # the template's positive leaves, None elsewhere
     fixed: Kernel  # the rest of the template
-    prototypes: Float[Array, "m d"] | None  # None: every row, the LS-SVM in the dual
+    points: Float[Array, "m d"] | None  # None: every row, as in the dual
+    source: Source
+    key: Key | None = None  # decides what the method draws at random
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        """In which it is computed."""
+        return self.source.dtype
+
+    @property
+    def rows_scored(self) -> int:
+        """How many rows a score is a mean over."""
+        return self.source.rows_scored
+
+    @property
+    def kernels_at_once(self) -> int:
+        """How many kernels are best handed over in one call."""
+        return self.source.kernels_at_once
+
+    def scores(
+        self, thetas: Float[Array, "q p"], C: Float[Array, "q s"], scoring: Scoring
+    ) -> Scores:
+        """Scores of the kernels `exp(theta)`; of paths, the least error of any size."""
+        return self.source.scores(self, thetas, C, scoring)
+
+    def path_errors(
+        self, kernel: Kernel, C: Float[Array, " s"], scoring: Scoring
+    ) -> PathValidation:
+        """Errors up to the longest path, or up to where its stopping rule holds for every `C`.
+
+        Paths of 32 prototypes first, then of twice as many: as a path costs by the square of its
+        length, what is done again is a third at most, and the paths of the rule's lengths are the
+        first part of the longer ones.
+        """
+        method = self.method
+        assert isinstance(method, PathMethod)
+        length, stopping = method.longest, method.stopping
+        tried = length if stopping is None else min(max(32, 2 * stopping.window), length)
+        while True:
+            part = dataclasses.replace(self, method=method.shortened(tried))
+            found = self.source.validate(part, kernel, C, scoring)
+            assert isinstance(found, PathValidation)
+            if tried == length or stopping is None:
+                return found
+            if all(stopping.length(f) for f in np.asarray(found.scores)):
+                return found
+            tried = min(2 * tried, length)
+
+
+class InMemory(eqx.Module):
+    """Standardised rows in memory, and their folds."""
+
     X: Float[Array, "n d"]
-    y: Float[Array, " n"] | Int[Array, " n"]  # targets, or class numbers if there is a code
+    y: Float[Array, "n *c"] | Int[Array, " n"]  # targets, or class numbers if there is a code
     weights: Float[Array, " n"] | None
     folds: Folds | ShardedFolds
     code: Code | None  # several classes as several problems
@@ -86,7 +196,7 @@ class Problem(eqx.Module):
 
     @property
     def dtype(self) -> jnp.dtype:
-        """Of the computations."""
+        """In which it is computed."""
         return self.X.dtype
 
     @property
@@ -100,47 +210,109 @@ class Problem(eqx.Module):
         return 1 if jax.default_backend() == "cpu" else sys.maxsize
 
     def scores(
-        self, thetas: Float[Array, "q p"], C: Float[Array, "q s"], scoring: Scoring
-    ) -> tuple[Float[Array, "q s"], Float[Array, "q s"], Int[Array, "q s"]]:
-        """Scores of the kernels `exp(theta)`, their standard errors and stop codes."""
+        self,
+        problem: Problem,
+        thetas: Float[Array, "q p"],
+        C: Float[Array, "q s"],
+        scoring: Scoring,
+    ) -> Scores:
+        """See `Tunable`."""
+        if problem.method.is_path:
+            each = [
+                least_on_path(problem, kernel_at(problem, theta), c, scoring)
+                for theta, c in zip(thetas, C, strict=True)
+            ]
+            scores, errors, status = (jnp.stack(column) for column in zip(*each, strict=True))
+            return scores, errors, status
         if len(thetas) > 1:
-            return evaluate_batch(self, thetas, C, scoring)
-        scores, errors, status = evaluate(self, thetas[0], C[0], scoring)
+            return evaluate_batch(problem, thetas, C, scoring)
+        scores, errors, status = evaluate(problem, thetas[0], C[0], scoring)
         return scores[None], errors[None], status[None]
+
+    def validate(
+        self,
+        problem: Problem,
+        kernel: Kernel,
+        C: Float[Array, " s"],
+        scoring: Scoring,
+        size: Int[Array, ""] | None = None,
+    ) -> CrossValidation | PathValidation:
+        """See `validation.validate`."""
+        return validate(
+            problem.method,
+            kernel,
+            problem.points,
+            C,
+            self.X,
+            self.y,
+            self.folds,
+            self.weights,
+            metric=scoring.metric,
+            code=self.code,
+            decoding=scoring.decoding,
+            key=problem.key,
+            size=size,
+            mesh=self.mesh,
+        )
+
+    def fit(
+        self, problem: Problem, kernel: Kernel, C: Float[Array, ""] | Float[Array, " l"]
+    ) -> tuple[Any, FeatureMap | None, NormalEquations | None]:
+        """By its sums, which are kept, if the method needs no more; paths by their rows."""
+        method, points = problem.method, problem.points
+        if not isinstance(method, Additive) or (method.is_path and self.mesh is None):
+            fitted = method.fit(
+                kernel, points, C, self.X, self.y, self.weights, code=self.code, key=problem.key
+            )
+            return fitted, None, None
+        assert points is not None
+        features = method.features(kernel, points)
+        sums = method.accumulate(features, self.X, self.y, self.weights, self.code, self.mesh)
+        return method.solve(features, sums, C, self.code, key=problem.key), features, sums
 
 
 def tuning_problem(
     kernel: Kernel,
-    prototypes: Float[Array, "m d"] | None,
+    points: Float[Array, "m d"] | None,
     X: Float[Array, "n d"],
-    y: Float[Array, " n"] | Int[Array, " n"],
+    y: Float[Array, "n *c"] | Int[Array, " n"],
     folds: Folds,
     weights: Float[Array, " n"] | None = None,
     code: Code | None = None,
     *,
+    method: Method = FixedSize(),
+    key: Key | None = None,
     tune_kernel: bool = True,
     mesh: Mesh | None = None,
 ) -> Problem:
     """The tuning problem of a template kernel: its positive floating leaves are tuned.
 
-    Without prototypes every row is one: the LS-SVM in the dual, scored by leave-one-out, whatever
-    the folds. With `tune_kernel` False only `C` is tuned. The other arguments are those of
-    `cross_validate`.
-
-    With a `mesh` the rows are sharded over its devices, and come in another order; see
-    `validation.sharding`.
+    Args:
+        kernel: the template.
+        points: prototypes or candidates, shape `m d`; None in the dual.
+        X: inputs, shape `n d`, in the units of the points.
+        y: targets, shape `n` or `n c`; with a `code`, class numbers.
+        folds: see `validation.folds`.
+        weights: row weights, shape `n`.
+        code: several classes as several problems.
+        method: what is fitted.
+        key: decides what the method draws at random.
+        tune_kernel: False to tune `C` only.
+        mesh: the rows are sharded over its devices, and come in another order; see
+            `validation.sharding`.
 
     Raises:
-        ValueError: for a mesh with axes of type Explicit, or without prototypes.
+        ValueError: for a mesh with axes of type Explicit, or a method that does not need only sums.
     """
     tuned, fixed = split_kernel(kernel, X.dtype, tune_kernel=tune_kernel)
     code = None if code is None else code.astype(X.dtype)
     if mesh is None:
-        return Problem(tuned, fixed, prototypes, X, y, weights, folds, code, None)
-    check_mesh(mesh)
-    if prototypes is None:
-        raise ValueError("mesh: expected None without prototypes")
-    return Problem(tuned, fixed, prototypes, *shard(mesh, folds, X, y, weights), code, mesh)
+        rows = InMemory(X, y, weights, folds, code, None)
+    else:
+        check_mesh(mesh)
+        require_additive(method, "mesh")
+        rows = InMemory(*shard(mesh, folds, X, y, weights), code, mesh)
+    return Problem(method, tuned, fixed, points, rows, key)
 
 
 def split_kernel(kernel: Kernel, dtype: jnp.dtype, *, tune_kernel: bool) -> tuple[Kernel, Kernel]:
@@ -163,48 +335,47 @@ def kernel_at(problem: Tunable, theta: Float[Array, " p"]) -> Kernel:
     return eqx.combine(unravel(jnp.exp(theta)), problem.fixed)
 
 
-@jax.jit
-def feature_map(kernel: Kernel, prototypes: Float[Array, "m d"]) -> features.FeatureMap:
-    """Nystroem features; for the linear kernel the inputs themselves, which no rank can limit."""
-    if isinstance(kernel, kernels.Linear):
-        return features.Linear(jnp.zeros(prototypes.shape[1], prototypes.dtype))
-    return features.Nystroem(kernel, prototypes)
-
-
 @functools.partial(jax.jit, static_argnames="scoring")
 def evaluate(
-    problem: Problem,
-    theta: Float[Array, " p"],
-    C: Float[Array, " s"],
-    scoring: Scoring,
+    problem: Problem, theta: Float[Array, " p"], C: Float[Array, " s"], scoring: Scoring
 ) -> tuple[Float[Array, " s"], Float[Array, " s"], Int[Array, " s"]]:
     """Cross-validation scores of one kernel for every `C`, standard errors and stop codes."""
-    result = validate(problem, kernel_at(problem, theta), C, scoring)
+    result = problem.source.validate(problem, kernel_at(problem, theta), C, scoring)
     return result.scores, standard_error(result.fold_scores), result.status
-
-
-def validate(
-    problem: Problem, kernel: Kernel, C: Float[Array, " s"], scoring: Scoring
-) -> CrossValidation:
-    """Everything that cross-validation says of one kernel, for every `C`."""
-    X, y, weights, code = problem.X, problem.y, problem.weights, problem.code
-    metric, decoding, loss = scoring
-    if problem.prototypes is None:
-        return leave_one_out(kernel, C, X, y, weights, metric=metric, code=code, decoding=decoding)
-    phi = feature_map(kernel, problem.prototypes)
-    options = {"metric": metric, "code": code, "decoding": decoding, "loss": loss}
-    return cross_validate(phi, C, X, y, problem.folds, weights, mesh=problem.mesh, **options)
 
 
 @functools.partial(jax.jit, static_argnames="scoring")
 def evaluate_batch(
-    problem: Problem,
-    thetas: Float[Array, "q p"],
-    C: Float[Array, "q s"],
-    scoring: Scoring,
-) -> tuple[Float[Array, "q s"], Float[Array, "q s"], Int[Array, "q s"]]:
+    problem: Problem, thetas: Float[Array, "q p"], C: Float[Array, "q s"], scoring: Scoring
+) -> Scores:
     """`evaluate` for a batch of kernels, each with its own vector of `C`, by `vmap`.
 
     For accelerators, which it fills; memory is that of `q` blocks of rows.
     """
     return jax.vmap(lambda theta, c: evaluate(problem, theta, c, scoring))(thetas, C)
+
+
+def least_on_path(
+    problem: Problem, kernel: Kernel, C: Float[Array, " s"], scoring: Scoring
+) -> tuple[Float[Array, " s"], Float[Array, " s"], Int[Array, " s"]]:
+    """The least error of any size for every `C`, its standard error, stop codes."""
+    method = problem.method
+    assert isinstance(method, PathMethod)
+    found = problem.path_errors(kernel, C, scoring)
+    scores, spread = np.asarray(found.scores), np.asarray(standard_errors(found.fold_scores))
+    stop = method.stopping
+    ends = [scores.shape[1] if stop is None else stop.length(f) for f in scores]
+    best = [int(np.argmin(f[:end])) for f, end in zip(scores, ends, strict=True)]
+    rows = np.arange(len(best))
+    # Lost digits of coefficients are no lost digits of values, and those were seen by the folds.
+    status = jnp.where(found.status == PRECISION_LOST, COMPLETED, found.status)
+    return (
+        jnp.asarray(scores[rows, best], problem.dtype),
+        jnp.asarray(spread[rows, best], problem.dtype),
+        status.astype(jnp.int32),
+    )
+
+
+def standard_errors(fold_scores: Float[Array, "s v k"]) -> Float[Array, "s k"]:
+    """Of the scores of every size, from their spread over the folds."""
+    return jax.vmap(standard_error, in_axes=2, out_axes=1)(fold_scores)

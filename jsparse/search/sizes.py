@@ -1,7 +1,6 @@
 """How many prototypes: the error over a few sizes, and the smallest that is good enough."""
 
 import dataclasses
-import itertools
 import math
 import time
 from collections.abc import Sequence
@@ -10,31 +9,28 @@ from typing import Literal, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._arguments import real, whole
 from .._types import KeyLike
+from ..machines.method import Metric, check_sizes, check_tolerance
 from ..multiclass import Decoding
-from ..validation.cross_validation import Loss, Metric
 from .problem import Problem
-from .strategies import Method, rounds
+from .strategies import Profile, Search, rounds
 from .tune import Progress, Tuning, tune
 
 # Sizes up to this part of the largest are tuned over the whole range: at the cube (square) of the
 # size, ten kernels for them cost less than one for the largest.
 WHOLE_RANGE = 0.25
 
-# Standard errors by which the error of a smaller machine may exceed the least.
-SIZE_TOLERANCE = 1.0
 
-
-class SizeChoice(NamedTuple):
+class SizeCurve(NamedTuple):
     """Cross-validated errors of machines with more and more prototypes, and the one chosen."""
 
     sizes: Int[np.ndarray, " k"]  # numbers of prototypes
-    errors: Float[np.ndarray, " k"]  # each with the kernel and the C that are best for the size
+    errors: Float[np.ndarray, " k"]
     standard_errors: Float[np.ndarray, " k"]  # of the errors, from their spread over the folds
-    tunings: list[Tuning]  # of each size
     chosen: int  # place among the sizes
-    stopped: Literal["finished", "seconds", "interrupted"]
+    tunings: Sequence[Tuning] = ()  # of each size, where each has a kernel and a C of its own
+    fold_errors: Float[np.ndarray, "v k"] | None = None  # of a path
+    stopped: Literal["finished", "seconds", "interrupted"] = "finished"
 
     @property
     def size(self) -> int:
@@ -43,8 +39,19 @@ class SizeChoice(NamedTuple):
 
     @property
     def tuning(self) -> Tuning:
-        """Of the size chosen."""
+        """Of the size chosen, where each has its own."""
         return self.tunings[self.chosen]._replace(stopped=self.stopped)
+
+    def smallest_within(self, tolerance: float) -> int:
+        """The least number of prototypes whose error is within so many standard errors of the best.
+
+        0.1 is the choice of Karsmakers 2011, Section 4.5, 1 the one-standard-error rule.
+
+        Raises:
+            ValueError: for a negative tolerance.
+        """
+        check_tolerance("tolerance", tolerance)
+        return int(self.sizes[smallest_within(self.errors, self.standard_errors, tolerance)])
 
 
 def tune_sizes(
@@ -56,14 +63,12 @@ def tune_sizes(
     low: Float[np.ndarray, " p"],
     high: Float[np.ndarray, " p"],
     C: Float[np.ndarray, " s"],
-    tolerance: float = SIZE_TOLERANCE,
+    tolerance: float = 1.0,
     decoding: Decoding = "loss",
-    loss: Loss = "squared",
-    method: Method = "profile",
-    max_evaluations: int | None = None,
+    search: Search = Profile(),
     max_seconds: float = math.inf,
     progress: Progress | None = None,
-) -> SizeChoice:
+) -> SizeCurve:
     """Tune machines of several sizes, and choose one of them by cross-validation.
 
     The heuristic of De Brabanter 2010, Section 5: k different numbers of prototypes, the best of
@@ -80,15 +85,13 @@ def tune_sizes(
             good choice for every size, such as `prototypes.interleaved`; see `tuning_problem`.
         sizes: numbers of prototypes, increasing.
         key: decides the search.
-        metric: see `tune`; so are `low`, `high`, `C`, `decoding`, `loss` and `method`.
+        metric: see `tune`; so are `low`, `high`, `C`, `decoding` and `search`.
         low: logs of the lower bounds of the tuned leaves, shape `p`.
         high: logs of the upper bounds, shape `p`.
         C: weights of the data-fit term, shape `s`.
         tolerance: see `smallest_within`.
         decoding: of several classes.
-        loss: of the machine.
-        method: "profile" or "csa".
-        max_evaluations: budget of each size.
+        search: of each size; without a history.
         max_seconds: no evaluation starts later, and sizes not come to are left out.
         progress: called as `progress(done, planned, best_score)`; a local search takes fewer than
             planned.
@@ -100,16 +103,18 @@ def tune_sizes(
             a negative tolerance.
         NumericalError: if for some size no evaluation gave an error that can be trusted.
     """
-    if problem.prototypes is None:
+    if problem.points is None:
         raise ValueError("problem: expected one with prototypes, got one without (the dual)")
-    numbers = check_sizes(sizes, len(problem.prototypes), "the number of prototypes")
-    check_tolerance(tolerance)
-    begin, planned = time.perf_counter(), sum(rounds(method, np.size(low), max_evaluations))
+    numbers = check_sizes(sizes, len(problem.points), "the number of prototypes")
+    check_tolerance("tolerance", tolerance)
+    if search.history is not None:
+        raise ValueError("history: expected None with several n_prototypes")
+    begin, planned = time.perf_counter(), sum(rounds(search, np.size(low)))
     tunings: list[Tuning] = []
     stopped: Literal["finished", "seconds", "interrupted"] = "finished"
     for m in numbers:
         spent = time.perf_counter() - begin
-        start = tunings[-1] if tunings and m > WHOLE_RANGE * numbers[-1] else None
+        start = tunings[-1] if tunings and m > WHOLE_RANGE * numbers[-1] else search.start
         if tunings and spent > max_seconds:
             stopped = "seconds"
             break
@@ -123,19 +128,16 @@ def tune_sizes(
 
         try:
             tuned = tune(
-                dataclasses.replace(problem, prototypes=problem.prototypes[:m]),
+                dataclasses.replace(problem, points=problem.points[:m]),
                 key=key,
                 metric=metric,
                 low=low,
                 high=high,
                 C=C,
                 decoding=decoding,
-                loss=loss,
-                method=method,
-                max_evaluations=max_evaluations,
+                search=dataclasses.replace(search, start=start),
                 max_seconds=max(0.0, max_seconds - spent),
                 progress=show,
-                start=start,
             )
         except KeyboardInterrupt:
             if not tunings:
@@ -148,12 +150,12 @@ def tune_sizes(
             break
     errors = np.array([tuned.score for tuned in tunings])
     spread = np.array([tuned.standard_error for tuned in tunings])
-    return SizeChoice(
+    return SizeCurve(
         sizes=np.array(numbers[: len(tunings)]),
         errors=errors,
         standard_errors=spread,
-        tunings=tunings,
         chosen=smallest_within(errors, spread, tolerance),
+        tunings=tunings,
         stopped=stopped,
     )
 
@@ -169,18 +171,3 @@ def smallest_within(
     """
     best = int(np.argmin(errors))
     return int(np.argmax(errors <= errors[best] + tolerance * standard_errors[best]))
-
-
-def check_sizes(sizes: Sequence[int], most: int, what: str) -> list[int]:
-    """Increasing whole numbers of at least 1."""
-    if not isinstance(sizes, Sequence | np.ndarray) or isinstance(sizes, str):
-        raise ValueError(f"n_prototypes: expected several numbers, got {sizes!r}")
-    numbers = [whole("n_prototypes", m, 1, most, what) for m in sizes]
-    if not numbers or any(a >= b for a, b in itertools.pairwise(numbers)):
-        raise ValueError(f"n_prototypes: expected increasing numbers, at least one, got {numbers}")
-    return numbers
-
-
-def check_tolerance(tolerance: float) -> None:
-    """Raise unless it is a number of at least 0."""
-    real("tolerance", tolerance, 0.0)

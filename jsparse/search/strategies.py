@@ -1,33 +1,81 @@
 """Which points a search asks for: along a line, around a start, by annealing and simplex."""
 
-from collections.abc import Callable
-from typing import Literal
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from .._arguments import whole
 from .._numerics import epsilon
 from .._status import RUNNING
 from .._types import Key
 from . import annealing, simplex
 
-Method = Literal["profile", "csa"]
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """The settings that every search has.
+
+    Args:
+        max_evaluations: budget; None for the default of the search.
+        tune_kernel: False to take the kernel as it is and tune `C` only.
+        history: evaluations of a stopped search (`Tuning.history`, or `load_history` of a file).
+            They are not done again: with the same arguments the search goes on where it stopped and
+            ends as if it had not been. The best one is checked against a new evaluation.
+        start: the outcome of a search for a problem alike, such as yesterday's rows: the search is
+            then a local one from there (a warm start).
+    """
+
+    max_evaluations: int | None = None
+    tune_kernel: bool = True
+    history: Sequence[Any] | None = None
+    start: Any = None
+
+    def check(self) -> None:
+        """Raise unless the budget is a whole number."""
+        if self.max_evaluations is not None:
+            whole("max_evaluations", self.max_evaluations, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Profile(Search):
+    """A search over the kernel, each with the best of all `C`.
+
+    Once a kernel's folds are decomposed every `C` is nearly free, so each evaluation takes a kernel
+    and the whole vector `C`. One parameter: six tenths of the evaluations on an even grid over its
+    range, the others between the best and its neighbours, halving; 10 evaluations by default.
+    Several: as `Annealing`, 160 evaluations.
+    """
+
+
+@dataclasses.dataclass(frozen=True)
+class Annealing(Search):
+    """The search of De Brabanter 2010, Sections 6.3 and 8.2.
+
+    90 parts of the evaluations by coupled simulated annealing with five members over kernel and `C`
+    together, 70 parts by the simplex from its best point; 160 evaluations by default. Of the vector
+    `C` only the range counts.
+    """
+
 
 Scores = Callable[[np.ndarray], np.ndarray]
 """From points, shape `q p`, to their values, shape `q`."""
 
 
-def rounds(method: Method, p: int, max_evaluations: int | None) -> list[int]:
+def rounds(search: Search, p: int) -> list[int]:
     """How many kernels with `p` parameters a search asks for at once, round by round; at most."""
-    if method == "profile" and p == 0:
+    profile, limit = isinstance(search, Profile), search.max_evaluations
+    if profile and p == 0:
         return [1]
-    if method == "profile" and p == 1:
-        budget = max_evaluations or 10
+    if profile and p == 1:
+        budget = limit or 10
         coarse = min(budget, max(2, round(0.6 * budget)))
         rest = budget - coarse
         return [coarse, *[2] * (rest // 2), *[1] * (rest % 2)]
-    budget = max_evaluations or 160
+    budget = limit or 160
     members = min(5, budget)
     annealed = max(members, round(budget * 90 / 160)) // members
     return [members] * annealed + [1] * (budget - members * annealed)
@@ -35,7 +83,7 @@ def rounds(method: Method, p: int, max_evaluations: int | None) -> list[int]:
 
 def line_search(low: float, high: float, planned: int, dtype: jnp.dtype, scores: Scores) -> None:
     """An even grid, then points between the best and its neighbours."""
-    coarse = rounds("profile", 1, planned)[0]
+    coarse = rounds(Profile(planned), 1)[0]
     points = np.linspace(low, high, coarse) if coarse > 1 else np.array([(low + high) / 2])
     values = scores(points[:, None])
     width = (high - low) / max(1, coarse - 1)
@@ -53,7 +101,7 @@ def local_line_search(
     low: float, high: float, start: Float[np.ndarray, "1"], planned: int, scores: Scores
 ) -> None:
     """Steps of the width that `line` ends with, until the best point lies between two others."""
-    coarse, *halvings = rounds("profile", 1, planned)
+    coarse, *halvings = rounds(Profile(planned), 1)
     width = (high - low) / max(1, coarse - 1) / 2 ** len(halvings)
     points, values, fresh = np.zeros(0), np.zeros(0), start
     while len(fresh) > 0:

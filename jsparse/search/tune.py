@@ -10,16 +10,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike, Float
 
-from .._arguments import as_key, numbers, real, whole
+from .._arguments import as_key, numbers, real
 from .._files import ModelFileError, PathLike, load_state, named, save_state, shown
 from .._status import PRECISION_LOST, NumericalError
 from .._types import KeyLike
 from ..kernels import Kernel
+from ..machines.method import Metric
 from ..multiclass import Decoding
-from ..validation.cross_validation import Loss, Metric
 from .problem import Scoring, Tunable, kernel_at, start_of
 from .strategies import (
-    Method,
+    Annealing,
+    Profile,
+    Search,
     annealing_search,
     line_search,
     local_line_search,
@@ -65,23 +67,11 @@ def tune(
     high: Float[np.ndarray, " p"],
     C: Float[np.ndarray, " s"],
     decoding: Decoding = "loss",
-    loss: Loss = "squared",
-    method: Method = "profile",
-    max_evaluations: int | None = None,
+    search: Search = Profile(),
     max_seconds: float = math.inf,
     progress: Progress | None = None,
-    history: list[Evaluation] | None = None,
-    start: Tuning | None = None,
 ) -> Tuning:
     """Minimise the cross-validated error over the kernel and `C`.
-
-    - "profile": once a kernel's folds are decomposed every `C` is nearly free, so each evaluation
-      takes a kernel and the whole vector `C`, and the search is over the kernel alone, by the best
-      score over `C`. One parameter: six tenths of the evaluations on an even grid over its
-      range, the others between the best and its neighbours, halving. Several: as "csa".
-    - "csa": De Brabanter 2010, Sections 6.3 and 8.2: 90 parts of the evaluations by coupled
-      simulated annealing with five members over kernel and `C` together, 70 parts by the simplex
-      from its best point. Of the vector `C` only the range counts.
 
     Args:
         problem: see `tuning_problem`.
@@ -91,19 +81,11 @@ def tune(
         high: logs of the upper bounds, shape `p`.
         C: weights of the data-fit term, shape `s`.
         decoding: see `multiclass.distances`.
-        loss: of the machine, see `cross_validate`.
-        method: "profile" or "csa".
-        max_evaluations: budget; by default 10 kernels (160 with several parameters) for "profile",
-            160 points for "csa", as in the paper.
+        search: `Profile` or `Annealing`. With a `start`, one parameter: by the smallest steps the
+            search would have ended with, until the best kernel lies between two others (mostly
+            three or four evaluations instead of ten). Several: the simplex alone.
         max_seconds: no evaluation starts later; what was found until then is returned.
         progress: called as `progress(done, planned, best_score)`.
-        history: evaluations of a stopped search (`Tuning.history`, or `load_history` of a file).
-            They are not done again: with the same arguments the search goes on where it stopped and
-            ends as if it had not been. The best one is checked against a new evaluation.
-        start: the outcome for a problem alike, such as one of fewer prototypes: the search is then
-            a local one from there. One parameter: by the smallest steps the search would have ended
-            with, until the best kernel lies between two others (mostly three or four evaluations
-            instead of ten). Else: the simplex alone.
 
     Ctrl-C stops the search and keeps the best so far. An error within it, such as one of
     `progress`, comes out as it is, with the evaluations done until then as its attribute `history`.
@@ -112,8 +94,8 @@ def tune(
         ValueError: if the bounds or the budget make no sense, or the history is of another problem.
         NumericalError: if no evaluation gave an error that can be trusted.
     """
-    key, scoring = as_key(key), Scoring(metric, decoding, loss)
-    grid = check_settings(scoring, C, method, max_evaluations, max_seconds, progress, history)
+    key, scoring = as_key(key), Scoring(metric, decoding)
+    grid = check_settings(scoring, C, search, max_seconds, progress)
     low, high = numbers("low", low), numbers("high", high)
     p = low.size
     if not low.shape == high.shape == start_of(problem).shape or not np.all(
@@ -123,29 +105,26 @@ def tune(
             f"low, high: expected {start_of(problem).size} bounds each, low < high; got {low} and "
             f"{high}"
         )
-    if start is not None and not isinstance(start, Tuning):
-        raise ValueError(f"start: expected what `tune` returns or None, got {start!r}")
-    limit = None if max_evaluations is None else int(max_evaluations)
-    budget = sum(rounds(method, p, limit))
-    run = _Run(problem, scoring, budget, max_seconds, progress, history)
+    profile, budget, start = isinstance(search, Profile), sum(rounds(search, p)), search.start
+    run = _Run(problem, scoring, budget, max_seconds, progress, search.history)
     lows, highs = low, high
     begin = None
     if start is not None:
-        begin = np.append(start.theta, np.log(start.C)) if method == "csa" else start.theta
+        begin = start.theta if profile else np.append(start.theta, np.log(start.C))
         if start.theta.shape != low.shape:
             raise ValueError(f"start: expected one of {p} parameters, got theta {start.theta}")
-    if method == "csa":
+    if not profile:
         lows, highs = np.append(low, np.log(grid.min())), np.append(high, np.log(grid.max()))
 
     def scores(points: np.ndarray) -> np.ndarray:
-        if method == "csa":
-            return run.scores(points[:, :-1], np.exp(points[:, -1:]))
-        return run.scores(points, grid[None])
+        if profile:
+            return run.scores(points, grid[None])
+        return run.scores(points[:, :-1], np.exp(points[:, -1:]))
 
-    def search() -> None:
-        if method == "profile" and p == 0:
+    def go() -> None:
+        if profile and p == 0:
             scores(np.zeros((1, 0)))
-        elif method == "profile" and p == 1:
+        elif profile and p == 1:
             if begin is None:
                 line_search(low[0], high[0], budget, problem.dtype, scores)
             else:
@@ -155,44 +134,41 @@ def tune(
         else:
             simplex_search(lows, highs, begin, budget, problem.dtype, scores)
 
-    return run.finish(search)
+    return run.finish(go)
 
 
 def check_settings(
     scoring: Scoring,
     C: ArrayLike,
-    method: Method,
-    max_evaluations: int | None,
+    search: Search,
     max_seconds: float,
     progress: Progress | None,
-    history: list[Evaluation] | None,
 ) -> Float[np.ndarray, " s"]:
     """The values of `C`; raises a `ValueError` for settings of `tune` that make no sense."""
-    for name, known in (
-        ("metric", get_args(Metric)),
-        ("decoding", get_args(Decoding)),
-        ("loss", get_args(Loss)),
-    ):
+    for name, known in (("metric", get_args(Metric)), ("decoding", get_args(Decoding))):
         value = getattr(scoring, name)
         if value not in known:
             raise ValueError(f"{name}: expected one of {known}, got {value!r}")
-    if method not in ("profile", "csa"):
-        raise ValueError(f"method: expected 'profile' or 'csa', got {method!r}")
+    if not isinstance(search, Profile | Annealing):
+        raise ValueError(f"search: expected Profile(..) or Annealing(..), got {search!r}")
+    search.check()
     grid = numbers("C", C)
     if grid.ndim != 1 or grid.size == 0 or not np.all(np.isfinite(grid) & (grid > 0)):
         raise ValueError(f"C: expected a vector of positive numbers, got {C}")
-    if method == "csa" and not grid.min() < grid.max():
-        raise ValueError(f"C: expected a range for 'csa', at least two different values, got {C}")
-    if max_evaluations is not None:
-        whole("max_evaluations", max_evaluations, 1)
+    if isinstance(search, Annealing) and not grid.min() < grid.max():
+        raise ValueError(
+            f"C: expected a range for Annealing, at least two different values, got {C}"
+        )
     real("max_seconds", max_seconds, 0.0, finite=False)
     if progress is not None and not callable(progress):
         raise ValueError(f"progress: expected a function or None, got {progress!r}")
-    known = history or []
+    known, start = search.history or [], search.start
     if not (isinstance(known, Sequence) and all(isinstance(e, Evaluation) for e in known)):
         raise ValueError(
-            f"history: expected a list of evaluations or None, got {type(history).__name__}"
+            f"history: expected a list of evaluations or None, got {type(search.history).__name__}"
         )
+    if start is not None and not isinstance(start, Tuning):
+        raise ValueError(f"start: expected what `tune` returns or None, got {start!r}")
     return grid
 
 
@@ -210,7 +186,7 @@ class _Run:
         planned: int,
         seconds: float,
         progress: Progress | None,
-        history: list[Evaluation] | None,
+        history: Sequence[Evaluation] | None,
     ) -> None:
         self.problem, self.scoring = problem, scoring
         self.planned, self.seconds, self.progress = planned, seconds, progress

@@ -1,20 +1,16 @@
-"""What is chosen by name or number: kernel, grids, prototypes, folds."""
+"""What is chosen by name or number: kernel and folds."""
 
 import functools
 import math
 from collections.abc import Callable
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 
 from .. import kernels
 from .._arguments import whole
-from .._status import CONVERGED
 from .._types import Key
 from ..kernels import Kernel
-from ..prototypes import renyi, stratified, uniform
 from ..validation.folds import Folds, plain_folds, stratified_folds
 
 KernelLike = str | Kernel | Callable[..., Any]
@@ -25,7 +21,6 @@ KERNELS = {
     "matern52": kernels.Matern52,
     "rational_quadratic": kernels.RationalQuadratic,
 }
-DEFAULT_C = np.geomspace(1e-2, 1e6, 25)
 # The lengthscale is looked for within this factor of sqrt(d), the typical distance over sqrt(2) of
 # two standardised points; both ends of every table's data set lie well inside.
 LENGTHSCALE_FACTOR = 12.0
@@ -53,25 +48,6 @@ def make_kernel(kernel: KernelLike, d: int) -> Kernel:
 @functools.cache  # the same function is the same kernel, and compiles no program anew
 def _without_parameters(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda _, x, z: function(x, z)
-
-
-def select(
-    key: Key,
-    selection: str,
-    Z: Float[Array, "n d"],
-    m: int,
-    labels: np.ndarray | None,
-    weights: np.ndarray | None,
-) -> tuple[np.ndarray, int]:
-    """Rows of `m` prototypes, a share of them from each class, and how the choice ended."""
-    if selection == "renyi":
-        found = renyi(key, Z, m, labels=labels, weights=weights)
-        status = max(int(found.status), int(np.max(found.bandwidth.status, initial=CONVERGED)))
-        return np.asarray(found.indices), status
-    if labels is not None:
-        return np.asarray(stratified(key, labels, m, weights)), CONVERGED
-    w = None if weights is None else jnp.asarray(weights)
-    return np.asarray(uniform(key, len(Z), m, w)), CONVERGED
 
 
 def make_folds(key: Key, folds: int | Folds, n: int, labels: np.ndarray | None) -> Folds:

@@ -3,38 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-import jax
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import ArrayLike
 
-from .._arguments import labels_of, real
+from .._arguments import check_finite, labels_of, real
 from .._arguments import numbers as real_numbers
-from .._numerics import as_float
-from ..machines.fixed_size import check_finite
-
-Task = Literal["classification", "regression"]
-
-
-def finite_table(X: ArrayLike, name: str = "X") -> Float[Array, "n d"]:
-    """A table of finite numbers as floats, 64 bits only where JAX has them."""
-    try:
-        table = np.asarray(X)
-    except ValueError as error:
-        raise ValueError(f"{name}: expected a table of numbers ({error})") from error
-    if table.dtype.kind not in "biuf":
-        raise ValueError(f"{name}: expected numbers, got dtype {table.dtype}")
-    if table.ndim != 2 or 0 in table.shape:
-        raise ValueError(
-            f"{name}: expected shape (n, d) with at least one row and column, got {table.shape}"
-        )
-    check_finite(name, table)
-    with np.errstate(over="ignore"):
-        cast = table.astype(jax.dtypes.canonicalize_dtype(np.result_type(table.dtype, np.float32)))
-    if not np.isfinite(cast).all():
-        raise ValueError(
-            f"{name}: expected values that fit {cast.dtype}, got {np.abs(table).max()}"
-        )
-    return as_float(cast)
+from ..machines.method import Task
 
 
 def encoded_targets(
@@ -42,7 +16,8 @@ def encoded_targets(
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Real targets; or class numbers and the labels they stand for, `classes` if given."""
     labels = labels_of("y", y) if task == "classification" else np.asarray(y)
-    if labels.shape != (n,):
+    several = task == "regression" and labels.ndim == 2 and labels.shape[1] > 0
+    if labels.shape[:1] != (n,) or not (labels.ndim == 1 or several):
         raise ValueError(f"y: expected {n} values, as many as rows of X, got shape {labels.shape}")
     if task == "regression":
         if labels.dtype.kind not in "biuf":

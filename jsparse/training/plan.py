@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -13,7 +13,7 @@ from .._arguments import real, whole
 from .._blocks import default_block_rows, systems_at_once
 from ..data.streams import BATCH_ROWS
 from ..multiclass import Code
-from ..search.strategies import Method, rounds
+from ..search.strategies import Profile, Search, rounds
 from ..validation.cross_validation import cheaper
 
 SAMPLE_ROWS = 65536
@@ -67,12 +67,11 @@ def plan(
     streamed: bool = False,
     batch_rows: int = BATCH_ROWS,
     sample_rows: int = SAMPLE_ROWS,
-    method: Method = "profile",
+    search: Search = Profile(),
     n_parameters: int = 1,
-    max_evaluations: int | None = None,
     memory: int | None = None,
 ) -> Plan:
-    """What `train`, or `train_stream`, will take.
+    """What `train` will take, of rows in memory or a stream.
 
     Args:
         n: rows; of a stream they do not matter.
@@ -85,9 +84,8 @@ def plan(
         streamed: whether the rows are read in batches.
         batch_rows: rows of a batch.
         sample_rows: rows of a stream that are kept to choose prototypes and to score.
-        method: of the search, see `tune`.
+        search: see `tune`.
         n_parameters: tuned leaves of the kernel.
-        max_evaluations: budget of the search.
         memory: bytes that may be taken; by default what the device has left.
     """
     n, d, n_C = whole("n", n, 1), whole("d", d, 1), whole("n_C", n_C, 1)
@@ -96,14 +94,11 @@ def plan(
     batch_rows = whole("batch_rows", batch_rows, 1)
     sample_rows = whole("sample_rows", sample_rows, 1)
     n_parameters = whole("n_parameters", n_parameters, 0)
-    if max_evaluations is not None:
-        max_evaluations = whole("max_evaluations", max_evaluations, 1)
     if isinstance(m, str) and m != "all":
         raise ValueError(f"m: expected a number or 'all', got {m!r}")
-    if method not in get_args(Method):
-        raise ValueError(f"method: expected one of {get_args(Method)}, got {method!r}")
+    search.check()
     limit = free_bytes() if memory is None else int(real("memory", memory, 0.0))
-    asked = rounds(method, n_parameters, max_evaluations) if streamed else [1]
+    asked = rounds(search, n_parameters) if streamed else [1]
     item = np.dtype(dtype).itemsize
     problems = 1 if code is None else code.matrix.shape[1]
     classes = 1 if code is None or code.shares_all_rows else code.matrix.shape[0]

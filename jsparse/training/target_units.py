@@ -4,8 +4,8 @@ import contextlib
 import dataclasses
 import math
 import warnings
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,10 +13,12 @@ from jaxtyping import Float, Shaped
 
 from .._status import PrecisionWarning
 from ..expansion import KernelExpansion
-from ..machines.robust import MEDIAN_TO_DEVIATION
-from ..search.sizes import SizeChoice
+from ..machines.method import Metric
+from ..machines.robust import MEDIAN_TO_DEVIATION, RobustFit
+from ..machines.scdp import SparsePath
+from ..search.sizes import SizeCurve
+from ..search.strategies import Search
 from ..search.tune import Evaluation, Progress, Tuning
-from ..validation.cross_validation import Metric
 
 
 class TargetUnits(NamedTuple):
@@ -26,7 +28,7 @@ class TargetUnits(NamedTuple):
     scores, times the square of the unit; a power of two changes no digit of them.
     """
 
-    offset: float = 0.0
+    offset: float | Float[np.ndarray, " c"] = 0.0  # of each target
     fraction: float = 1.0
     exponent: int = 0
 
@@ -36,18 +38,19 @@ class TargetUnits(NamedTuple):
         return float(np.ldexp(self.fraction, self.exponent))
 
     def apply(
-        self, y: Shaped[np.ndarray, " n"], weights: Float[np.ndarray, " n"] | None = None
-    ) -> Float[np.ndarray, " n"]:
+        self, y: Shaped[np.ndarray, "n *c"], weights: Float[np.ndarray, " n"] | None = None
+    ) -> Float[np.ndarray, "n *c"]:
         """Targets in the units of the machine, in float64; 0 for rows of weight 0."""
         y = np.asarray(y, float)
-        y = y if weights is None else np.where(weights > 0, y, self.offset)
+        if weights is not None:
+            y = np.where(np.reshape(weights > 0, (-1, *[1] * (y.ndim - 1))), y, self.offset)
         # Scaled first: a difference of the largest numbers is out of range.
         y = np.ldexp(y, -self.exponent) - np.ldexp(self.offset, -self.exponent)
         return y / self.fraction
 
     def values(self, values: Float[np.ndarray, "n *c"]) -> Float[np.ndarray, "n *c"]:
         """Values of the machine in the units of the caller."""
-        unit, offset = np.asarray([self.unit, self.offset], values.dtype)
+        unit, offset = (np.asarray(a, values.dtype) for a in (self.unit, self.offset))
         return values * unit + offset
 
     def expansion(self, expansion: KernelExpansion) -> KernelExpansion:
@@ -58,6 +61,28 @@ class TargetUnits(NamedTuple):
             coefficients=expansion.coefficients * unit,
             intercept=expansion.intercept * unit + offset,
         )
+
+    def path(self, path: SparsePath) -> SparsePath:
+        """A path of machines in the units of the caller."""
+        unit, offset = (jnp.asarray(a, path.intercepts.dtype) for a in (self.unit, self.offset))
+        if offset.ndim and path.support.ndim == 2:  # each target has a path of its own
+            offset = offset[:, None]
+        return path._replace(
+            coefficients=path.coefficients * unit, intercepts=path.intercepts * unit + offset
+        )
+
+    def fit(self, fitted: Any) -> Any:
+        """A fit in the units of the caller."""
+        if isinstance(fitted, SparsePath):
+            return self.path(fitted)
+        fitted = fitted._replace(expansion=self.expansion(fitted.expansion))
+        if isinstance(fitted, RobustFit):
+            unit = jnp.asarray(self.unit, fitted.threshold.dtype)
+            fitted = fitted._replace(
+                threshold=fitted.threshold * unit,
+                objective=self.scores(np.asarray(fitted.objective), "mse"),
+            )
+        return fitted
 
     def scores(self, scores: Float[np.ndarray, "*b"], metric: Metric) -> Float[np.ndarray, "*b"]:
         """Scores in the units of the caller; infinite where float64 does not reach that far."""
@@ -83,18 +108,21 @@ class TargetUnits(NamedTuple):
             history=self._evaluations(tuned.history, metric),
         )
 
-    def sizes(self, choice: SizeChoice, metric: Metric) -> SizeChoice:
-        """The choice of a size with its scores in the units of the caller."""
-        return choice._replace(
-            errors=self.scores(choice.errors, metric),
-            standard_errors=self.scores(choice.standard_errors, metric),
-            tunings=[self.tuning(tuned, metric) for tuned in choice.tunings],
+    def curve(self, curve: SizeCurve, metric: Metric) -> SizeCurve:
+        """Errors of sizes in the units of the caller."""
+        by_fold = curve.fold_errors
+        return curve._replace(
+            errors=self.scores(curve.errors, metric),
+            standard_errors=self.scores(curve.standard_errors, metric),
+            tunings=[self.tuning(tuned, metric) for tuned in curve.tunings],
+            fold_errors=None if by_fold is None else self.scores(by_fold, metric),
         )
 
-    def history(self, history: list[Evaluation] | None, metric: Metric) -> list[Evaluation] | None:
-        """Evaluations in the units of the caller, as a search takes them up again."""
+    def search(self, search: Search, metric: Metric) -> Search:
+        """The search with its history as it is in the units of the machine."""
         back = TargetUnits(fraction=1 / self.fraction, exponent=-self.exponent)
-        return history and back._evaluations(history, metric)
+        history = search.history and back._evaluations(search.history, metric)
+        return dataclasses.replace(search, history=history)
 
     @contextlib.contextmanager
     def of_errors(self, metric: Metric) -> Iterator[None]:
@@ -106,7 +134,7 @@ class TargetUnits(NamedTuple):
                 error.history = self._evaluations(error.history, metric)  # type: ignore[attr-defined]
             raise
 
-    def _evaluations(self, history: list[Evaluation], metric: Metric) -> list[Evaluation]:
+    def _evaluations(self, history: Sequence[Evaluation], metric: Metric) -> list[Evaluation]:
         return [
             e._replace(
                 scores=self.scores(e.scores, metric),
@@ -125,7 +153,7 @@ class TargetUnits(NamedTuple):
 
 
 def target_units(
-    y: Shaped[np.ndarray, " n"],
+    y: Shaped[np.ndarray, "n *c"],
     weights: Float[np.ndarray, " n"] | None,
     dtype: np.dtype,
     *,
@@ -134,7 +162,7 @@ def target_units(
     """Units in which real targets are about zero and of size one.
 
     Args:
-        y: targets, finite, shape `n`.
+        y: targets, finite, shape `n`, or `n c`: each has an offset of its own, all have one unit.
         weights: row weights, shape `n`; rows of weight 0 have no say.
         dtype: of the machine, whose values must be in range.
         robust: the median and what the median deviation says of the standard deviation, so that
@@ -148,8 +176,13 @@ def target_units(
     y, w = y[w > 0], w[w > 0]
     largest = int(np.frexp(np.max(np.abs(y)))[1])
     y = np.ldexp(y, -largest)
-    middle = _median(y, w) if robust else float(np.average(y, weights=w))
+    middle: Any = float(np.average(y, weights=w)) if y.ndim == 1 else np.average(y, 0, w)
+    if robust:
+        each = np.array([_median(column, w) for column in y.reshape(len(y), -1).T])
+        middle = float(each[0]) if y.ndim == 1 else each
     apart = np.abs(y - middle)
+    if y.ndim == 2:
+        apart, w = apart.T.reshape(-1), np.tile(w, y.shape[1])
     if robust:
         spread = MEDIAN_TO_DEVIATION * _median(apart, w) or float(np.average(apart, weights=w))
     else:
@@ -159,20 +192,21 @@ def target_units(
     low, high = float(info.tiny) / float(info.eps), float(info.max) * float(info.eps)
     if spread > 8 * np.finfo(float).eps:
         fraction, exponent = (float(part) for part in np.frexp(spread))
-        units = TargetUnits(
-            float(np.ldexp(middle, largest)), fraction if robust else 1.0, largest + int(exponent)
-        )
+        offset = np.ldexp(middle, largest)
+        offset = offset if y.ndim == 2 else float(offset)
+        units = TargetUnits(offset, fraction if robust else 1.0, largest + int(exponent))
         fits = low <= units.unit <= high
     else:  # what the rounding of their mean leaves of equal targets is no spread
         bound = int(np.log2(high))
-        units = TargetUnits(
-            float(np.ldexp(middle, largest)), 1.0, int(np.clip(largest, -bound, bound))
-        )
+        offset = np.ldexp(middle, largest)
+        offset = offset if y.ndim == 2 else float(offset)
+        units = TargetUnits(offset, 1.0, int(np.clip(largest, -bound, bound)))
         fits = True
-    if not (fits and abs(units.offset) <= float(info.max)):
+    if not (fits and np.max(np.abs(units.offset)) <= float(info.max)):
         raise ValueError(
             f"y: expected targets with a mean and a spread that {jnp.dtype(dtype)} can hold "
-            f"({low:.1g} to {high:.1g}), got mean {units.offset:.3g} and spread {units.unit:.3g}; "
+            f"({low:.1g} to {high:.1g}), got mean {np.max(np.abs(units.offset)):.3g} and spread "
+            f"{units.unit:.3g}; "
             "give X in float64, or y in other units"
         )
     largest_deviation = float(np.max(apart)) / max(spread, float(np.finfo(float).tiny))

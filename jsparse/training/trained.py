@@ -1,109 +1,133 @@
 """A tuned model and how it came about."""
 
-from typing import NamedTuple
+import dataclasses
+from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
 
-from .._status import COMPLETED, CONVERGED, EXHAUSTED, NumericalError
+from .._status import COMPLETED, CONVERGED, EXHAUSTED
 from ..expansion import KernelExpansion
 from ..features import FeatureMap
 from ..kernels import Kernel
-from ..machines import dual, fixed_size, robust
-from ..multiclass import Code, Decoding, decode
+from ..machines.method import Method, Metric, status_of_fit
+from ..model import Model
+from ..multiclass import Code, Decoding
 from ..normal_equations import NormalEquations
-from ..search.sizes import SizeChoice
+from ..search.sizes import SizeCurve
 from ..search.tune import Tuning
-from ..validation.cross_validation import Metric
 from ..validation.folds import Folds
-from .inputs import finite_table
 from .target_units import TargetUnits
-
-Fit = fixed_size.FixedSizeFit | robust.RobustFit | dual.DualFit
 
 
 class Sums(NamedTuple):
-    """What the fit was solved from; rows are added by `machines.fixed_size.solve`."""
+    """What the fit was solved from, to which rows can be added."""
 
     feature_map: FeatureMap  # of standardised inputs
     equations: NormalEquations
     units: TargetUnits = TargetUnits()  # of the targets that were summed
 
 
-class Trained(NamedTuple):
-    """A tuned model and how it came about."""
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """A tuned model and how it came about.
 
-    expansion: KernelExpansion  # takes raw inputs: the standardisation is part of it
-    classes: np.ndarray | None  # sorted labels; of two, f >= 0 decides for the second
-    code: Code | None  # of more than two classes
-    decoding: Decoding
+    Attributes:
+        model: what is deployed; it predicts, and is saved.
+        method: with every setting a value.
+        kernel: the tuned kernel, in standardised units.
+        C: the tuned weight of the data-fit term, shape `l` if every problem has its own.
+        target_unit: with the absolute loss, `C` weighs residuals divided by it.
+        cv_error: the cross-validated error.
+        metric: what it is.
+        tuning: the search.
+        fit: what the method returned, in the units of the targets and of standardised inputs.
+        sums: what it was solved from; None for a method that needs the rows.
+        point_rows: the rows of X that are prototypes or candidates; None if they are no rows.
+        n_points: prototypes or candidates that the method was given.
+        folds: that it was validated on; of a stream those of its sample.
+        out_of_fold: values of each row by a machine that has not seen it, `n *l`; of a stream those
+            of its sample.
+        n_rows: that it was trained on.
+        seconds: wall time by phase; "compile" is contained in the others.
+        curve: errors of every size, if there were several.
+        selection_status: how the choice of points ended.
+    """
+
+    model: Model
+    method: Method
     kernel: Kernel
-    C: float | np.ndarray  # shape `l` if every problem has its own
-    target_unit: float  # with the loss "absolute", `C` weighs residuals divided by it
+    C: float | np.ndarray
+    target_unit: float
     cv_error: float
     metric: Metric
     tuning: Tuning
-    fit: Fit
-    sums: Sums | None  # None in the dual and for other losses than the square
-    prototype_rows: np.ndarray  # rows of X, shape `m`
+    fit: Any
+    sums: Sums | None
+    point_rows: np.ndarray | None
+    n_points: int
     folds: Folds
-    out_of_fold: np.ndarray | None  # values of each row by a machine that has not seen it, `n *l`
-    n_rows: int  # it was trained on
-    seconds: dict[str, float]  # wall time by phase; "compile" is contained in the others
-    sizes: SizeChoice | None = None  # if `n_prototypes` was chosen among several
-    selection_status: int = CONVERGED  # how the choice of prototypes ended
+    out_of_fold: np.ndarray | None
+    n_rows: int
+    seconds: dict[str, float]
+    curve: SizeCurve | None = None
+    selection_status: int = CONVERGED
+
+    @property
+    def size(self) -> int | None:
+        """The number of prototypes chosen, of a path."""
+        return self.curve.size if self.curve is not None and self.method.is_path else None
+
+    @property
+    def status(self) -> int:
+        """Stop code of the machine chosen, see `check`."""
+        return status_of_fit(self.fit, self.size)
 
     @property
     def statuses(self) -> dict[str, int]:
-        """Stop codes of the fit and of what it rests on, see `check`."""
-        return stop_codes(int(self.fit.status), self.selection_status, self.tuning.status)
+        """Stop codes of the machine chosen and of what it rests on, see `check`.
 
-    def predict(self, X: ArrayLike) -> np.ndarray:
-        """Class labels, or values of the regression, at raw inputs of shape `n d`.
-
-        Raises:
-            ValueError: if `X` is not finite.
-            NumericalError: if a value of the model is not finite, which is no decision.
+        Of cross-validation it says whether steps ran out; whether the precision was enough, the
+        fit says.
         """
-        values = self.expansion(finite_table(X))
-        return decide(values, self.classes, self.code, self.decoding)
+        validation = EXHAUSTED if self.tuning.status == EXHAUSTED else COMPLETED
+        return {
+            "fit": self.status,
+            "choice of prototypes": self.selection_status,
+            "cross-validation": validation,
+        }
 
+    @property
+    def expansion(self) -> KernelExpansion:
+        """The machine; takes raw inputs."""
+        return self.model.expansion
 
-def stop_codes(fit: int, selection: int, validation: int) -> dict[str, int]:
-    """Of a fit and of what it rests on.
+    @property
+    def classes(self) -> np.ndarray | None:
+        """Labels in sorted order; of two, a value >= 0 decides for the second."""
+        return self.model.classes
 
-    Of cross-validation it is told if steps ran out; whether the precision was enough is told of the
-    fit.
-    """
-    told = EXHAUSTED if validation == EXHAUSTED else COMPLETED
-    return {"fit": fit, "choice of prototypes": selection, "cross-validation": told}
+    @property
+    def code(self) -> Code | None:
+        """Of more than two classes."""
+        return self.model.code
 
+    @property
+    def decoding(self) -> Decoding:
+        """How the values of the problems become a class."""
+        return self.model.decoding
 
-def decide(
-    values: Float[Array, "n *l"],
-    classes: np.ndarray | None,
-    code: Code | None = None,
-    decoding: Decoding = "loss",
-    *,
-    first: int = 0,
-) -> np.ndarray:
-    """Class labels for the values of a classifier; the values themselves without classes.
+    def at(self, size: int) -> Model:
+        """The model with so many prototypes, see `Model.at`."""
+        return self.model.at(size)
 
-    Raises:
-        NumericalError: if a value is not finite, or too large to be compared with a code, with its
-            row, of which the first has number `first`.
-    """
-    found = np.asarray(values)
-    usable = np.isfinite(found).all(axis=tuple(range(1, found.ndim)))
-    if code is None:
-        number = (found >= 0).astype(int)
-    else:
-        number = np.asarray(decode(jnp.asarray(code.matrix, values.dtype), values, decoding))
-        usable &= number >= 0
-    if not usable.all():
-        row = int(np.argmin(usable)) + first
-        raise NumericalError(
-            f"the model's value at row {row} is not finite, or too large; the inputs are huge?"
-        )
-    return found if classes is None else classes[number]
+    def predict(self, X: Any) -> np.ndarray:
+        """See `Model.predict`."""
+        return self.model.predict(X)
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """See `Model.predict_proba`."""
+        return self.model.predict_proba(X)
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """See `Model.decision_function`."""
+        return self.model.decision_function(X)

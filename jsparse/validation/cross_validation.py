@@ -16,13 +16,11 @@ from .._status import CONVERGED, TRUNCATED
 from .._types import ScalarLike
 from ..features import FeatureMap
 from ..machines.fixed_size import check_labels, check_penalty, check_problem
+from ..machines.method import Metric
 from ..multiclass import Code, Decoding, decode
 from .folds import Folds
-from .out_of_fold import Rows, Strategy, by_classes, by_refitting, by_removal, by_subtraction
+from .out_of_fold import Rows, Strategy, by_classes, by_removal, by_subtraction
 from .sharding import ShardedFolds
-
-Metric = Literal["mse", "mae", "misclassification"]
-Loss = Literal["squared", "absolute", "huber"]
 
 
 def _misclassified(y: Array, f: Array) -> Array:
@@ -61,7 +59,6 @@ def cross_validate(
     method: Literal["auto", "subtraction", "removal"] = "auto",
     code: Code | None = None,
     decoding: Decoding = "loss",
-    loss: Loss = "squared",
 ) -> CrossValidation:
     """Cross-validate the ridge machine of a feature map, for every `C` at once.
 
@@ -84,7 +81,7 @@ def cross_validate(
         metric: "mse", "mae", or "misclassification" (a fraction).
         intercept_penalty: see `ridge`.
         mesh: spread the rows of every fold over its devices (static): each sums and predicts its
-            own rows, and decomposes its share of the folds. For the loss "squared".
+            own rows, and decomposes its share of the folds.
         block_rows: rows in memory at a time.
         method: "auto" takes the cheaper one. By "subtraction" float32 solutions are not refined,
             as those of a fit are.
@@ -93,11 +90,8 @@ def cross_validate(
             serves every problem. "misclassification" is of the decoded classes, the other metrics
             are means over the problems that see the row.
         decoding: see `multiclass.distances`.
-        loss: of the machine; "absolute" and "huber" (see `machines.robust`) are fitted anew for
-            every fold, `C` and target, with the intercept unpenalised, and have no derivatives in
-            reverse mode.
 
-    With the loss "squared" differentiable in the feature map, `C`, `X`, `y` and `weights` in both
+    Differentiable in the feature map, `C`, `X`, `y` and `weights` in both
     modes (for the metric "misclassification" the derivative of the scores is zero). Nothing
     recompiles when values change; `vmap` over kernels, `C` and data sets works.
 
@@ -114,15 +108,6 @@ def cross_validate(
     if C.ndim != 1:
         raise ValueError(f"C: expected a vector, shape (s,), got shape {C.shape}")
     y, weights = _checked(C, X, y, folds, weights, metric, code)
-    if loss not in ("squared", "absolute", "huber"):
-        raise ValueError(f"loss: expected 'squared', 'absolute' or 'huber', got {loss!r}")
-    if loss != "squared" and (method != "auto" or not _is_zero(intercept_penalty)):
-        raise ValueError(
-            f"loss: {loss!r} takes the method 'auto' and no intercept_penalty, got {method!r} and "
-            f"{intercept_penalty}"
-        )
-    if loss != "squared" and mesh is not None:
-        raise ValueError(f"loss: expected 'squared' on several devices, got {loss!r}")
     whole = code is None or code.shares_all_rows
     if method == "removal" and not whole:
         raise ValueError("method: a code whose problems see different rows needs 'subtraction'")
@@ -140,7 +125,6 @@ def cross_validate(
         None if code is None else code.astype(X.dtype),
         metric,
         decoding,
-        loss,
         method if whole else "classes",
         mesh,
         block_rows,
@@ -174,10 +158,6 @@ def _checked(
     return y, weights
 
 
-def _is_zero(value: ScalarLike) -> bool:
-    return is_concrete(value) and float(value) == 0
-
-
 def cheaper(p: int, r: int, s: int) -> Literal["subtraction", "removal"]:
     """By the operations for a fold of `r` rows, `p` features and `s` values of `C`."""
     decompose = 25 * p**3  # at the speed of a product, as measured on a CPU
@@ -185,9 +165,7 @@ def cheaper(p: int, r: int, s: int) -> Literal["subtraction", "removal"]:
     return "removal" if remove <= decompose else "subtraction"
 
 
-@functools.partial(
-    jax.jit, static_argnames=("metric", "decoding", "loss", "method", "mesh", "block_rows")
-)
+@functools.partial(jax.jit, static_argnames=("metric", "decoding", "method", "mesh", "block_rows"))
 def _cross_validate(
     feature_map: FeatureMap,
     C: Float[Array, " s"],
@@ -199,27 +177,13 @@ def _cross_validate(
     code: Code | None,
     metric: str,
     decoding: Decoding,
-    loss: Loss,
     method: str,
     mesh: Mesh | None,
     block_rows: int | None,
 ) -> CrossValidation:
     n = X.shape[0]
-    w = jnp.ones(n, X.dtype) if weights is None else weights
-    if code is None:
-        targets = y.reshape(n, -1)
-        targets = jnp.where((w > 0)[:, None] | jnp.isfinite(targets), targets, 0)
-    else:
-        targets = jnp.asarray(code.matrix)[y]
-    rows = Rows(
-        X=folds.gather(X),
-        y=folds.gather(targets),
-        w=jnp.where(folds.valid, folds.gather(w), 0),
-        label=None if code is None else folds.gather(y),
-    )
-    if loss != "squared":
-        strategy = by_refitting(feature_map, C, rows, code, loss, block_rows)
-    elif code is not None and method == "classes":
+    rows = rows_by_fold(X, y, folds, weights, code)
+    if code is not None and method == "classes":
         strategy = by_classes(feature_map, C, rows, code, intercept_penalty, mesh, block_rows)
     elif method == "subtraction":
         strategy = by_subtraction(feature_map, C, rows, intercept_penalty, mesh, block_rows)
@@ -235,6 +199,29 @@ def _cross_validate(
         fold_scores=fold_scores,
         predictions=out.reshape(C.shape[0], n, *(y.shape[1:] if code is None else (-1,))),
         status=status,
+    )
+
+
+def rows_by_fold(
+    X: Float[Array, "n d"],
+    y: Float[Array, "n *c"] | Int[Array, " n"],
+    folds: Folds | ShardedFolds,
+    weights: Float[Array, " n"] | None,
+    code: Code | None,
+) -> Rows:
+    """Rows laid out by folds, with the targets of every problem."""
+    n = X.shape[0]
+    w = jnp.ones(n, X.dtype) if weights is None else weights
+    if code is None:
+        targets = y.reshape(n, -1)
+        targets = jnp.where((w > 0)[:, None] | jnp.isfinite(targets), targets, 0)
+    else:
+        targets = jnp.asarray(code.matrix, X.dtype)[y]
+    return Rows(
+        X=folds.gather(X),
+        y=folds.gather(targets),
+        w=jnp.where(folds.valid, folds.gather(w), 0),
+        label=None if code is None else folds.gather(y),
     )
 
 

@@ -8,8 +8,9 @@ from jaxtyping import Array, Float, Int
 
 from ..kernels import Kernel
 from ..machines import dual
+from ..machines.method import Metric
 from ..multiclass import Code, Decoding
-from .cross_validation import CrossValidation, Metric, losses, weighted
+from .cross_validation import CrossValidation, losses, weighted
 from .out_of_fold import Rows
 
 

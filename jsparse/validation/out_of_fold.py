@@ -8,12 +8,11 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PyTree
 
-from .._blocks import map_row_blocks, rows_in_block, systems_at_once
+from .._blocks import systems_at_once
 from .._mesh import spread, sum_over_rows
 from .._numerics import dot, epsilon, present_targets
 from .._status import status_of
-from ..features import FeatureMap, Linear
-from ..machines import robust
+from ..features import FeatureMap
 from ..multiclass import Code, solve_code
 from ..normal_equations import NormalEquations, accumulate, accumulate_folds, accumulate_groups
 from ..solvers.ridge import Ridge, Spectrum, quadratic_form, rank_one_weight, spectrum
@@ -40,14 +39,6 @@ class Strategy(NamedTuple):
     predict: Callable[[PyTree, tuple[Rows, PyTree]], Predicted]
     energy: Float[Array, " p"]  # of the features over all rows
     whole_folds: bool  # the rows of a fold are predicted together, not each on its own
-
-
-class Solutions(NamedTuple):
-    """What trains for each fold, leading axis `v`."""
-
-    weights: Float[Array, "*v s p c"]
-    intercept: Float[Array, "*v s c"]
-    status: Int[Array, "*v s"]
 
 
 def by_subtraction(
@@ -143,13 +134,13 @@ def _flat(function: Callable[..., NormalEquations]) -> Callable[..., NormalEquat
 
 def _solved(
     feature_map: FeatureMap,
-    solutions: Ridge | Solutions,
+    solutions: Ridge,
     total: NormalEquations,
     block_rows: int | None,
 ) -> Strategy:
     """Predict each fold by its own solution."""
 
-    def predict(feature_map: FeatureMap, fold: tuple[Rows, Ridge | Solutions]) -> Predicted:
+    def predict(feature_map: FeatureMap, fold: tuple[Rows, Ridge]) -> Predicted:
         rows, solution = fold
         s, p, c = solution.weights.shape
         columns = jnp.moveaxis(solution.weights, 0, 1).reshape(p, s * c)
@@ -157,46 +148,6 @@ def _solved(
         return model(rows.X, block_rows=block_rows).reshape(-1, s, c), solution.status
 
     return Strategy(feature_map, solutions, predict, total.energy, whole_folds=False)
-
-
-def by_refitting(
-    feature_map: FeatureMap,
-    C: Float[Array, " s"],
-    rows: Rows,
-    code: Code | None,
-    loss: robust.Loss,
-    block_rows: int | None,
-) -> Strategy:
-    """For losses whose row weights depend on the solution."""
-    v, r, d = rows.X.shape
-    n, c, s = v * r, rows.y.shape[-1], C.shape[0]
-    Phi = map_row_blocks(feature_map, rows.X.reshape(n, d), rows_in_block(block_rows))
-    y, w = rows.y.reshape(n, c), rows.w.reshape(n)
-    fold_of = jnp.repeat(jnp.arange(v), r)
-    tolerance = jnp.asarray(robust.default_tolerance(Phi.dtype), Phi.dtype)
-
-    def one(of: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        fold, problem, c = of
-        target = y[:, problem]
-        seen = jnp.where(fold_of == fold, 0, w)
-        if code is not None:  # a problem leaves out the rows of some classes, whose target is 0
-            seen = seen * jnp.abs(target)
-        found = robust.solve(Phi, target, seen, c, tolerance, loss=loss, block_rows=block_rows)
-        return found.weights, found.intercept, found.status
-
-    grid = jnp.meshgrid(jnp.arange(v), jnp.arange(c), jnp.arange(s), indexing="ij")
-    fold, problem, which = (a.reshape(-1) for a in grid)
-    weights, intercept, status = jax.lax.map(
-        one, (fold, problem, C[which]), batch_size=systems_at_once()
-    )
-    solutions = Solutions(
-        weights=jnp.moveaxis(weights.reshape(v, c, s, -1), 1, 3),
-        intercept=jnp.moveaxis(intercept.reshape(v, c, s), 1, 2),
-        status=jnp.max(status.reshape(v, c, s), axis=1),
-    )
-    given = Linear(jnp.zeros(Phi.shape[1], Phi.dtype))
-    total = accumulate(given, Phi, y, w, block_rows=block_rows)
-    return _solved(feature_map, solutions, total, block_rows)
 
 
 def by_removal(

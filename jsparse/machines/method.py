@@ -1,0 +1,339 @@
+"""What is left of a learner once data, folds, search and devices are taken away."""
+
+import abc
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Array, Float, Int
+
+from .._arguments import increasing, real, whole
+from .._status import CONVERGED
+from .._types import Key, ScalarLike
+from ..expansion import KernelExpansion
+from ..features import FeatureMap
+from ..kernels import Kernel
+from ..multiclass import Code, accumulate_code
+from ..normal_equations import NormalEquations, accumulate
+from ..scaling import Standardization
+
+Task = Literal["classification", "regression"]
+Metric = Literal["mse", "mae", "misclassification"]
+# A regularisation path of a least-squares machine costs hardly more than one solution.
+MANY_C = np.geomspace(1e-2, 1e6, 25)
+FEW_C = np.geomspace(1e-2, 1e6, 9)  # where each value is a fit of its own
+
+
+class Shape(NamedTuple):
+    """What is known of the rows before any work on them."""
+
+    n: int  # rows that points are chosen from
+    present: int  # of weight above 0
+    training: int  # of those, when the largest fold is left out
+    d: int
+    classes: int | None
+    linear: bool  # whether the kernel is the linear one, which needs no points
+
+
+class TrainingRows(NamedTuple):
+    """Standardised rows, out of which points are chosen."""
+
+    X: Float[Array, "n d"]
+    labels: Int[np.ndarray, " n"] | None  # class numbers
+    weights: Float[np.ndarray, " n"] | None  # None: all alike
+    scaling: Standardization  # what standardised them
+
+
+class Points(NamedTuple):
+    """Which points may carry the model."""
+
+    X: Float[Array, "m d"] | None  # None: every row
+    rows: Int[np.ndarray, " m"] | None  # their numbers, if they are rows
+    status: int = CONVERGED  # how the choice ended
+
+
+class Stopping(NamedTuple):
+    """When a path has become long enough (Karsmakers 2011, eq. 38).
+
+    The cross-validated error with k prototypes differs from the mean of the `window` before by at
+    most `tolerance` of itself.
+    """
+
+    window: int = 10
+    tolerance: float = 1e-3
+
+    def check(self) -> None:
+        """Raise unless the window is a whole number and the tolerance a number that make sense."""
+        whole("stopping.window", self.window, 1, 10**6, "a million")
+        if not (isinstance(self.tolerance, int | float) and 0 <= self.tolerance < 1):
+            raise ValueError(
+                f"stopping.tolerance: expected a number between 0 and 1, got {self.tolerance!r}"
+            )
+
+    def length(self, scores: Float[np.ndarray, " k"]) -> int | None:
+        """The number of prototypes at which it stops; None if it does not."""
+        for k in range(self.window, len(scores)):
+            before = np.mean(scores[k - self.window : k])
+            if abs(before - scores[k]) <= self.tolerance * abs(scores[k]):
+                return k + 1
+        return None
+
+
+def option(
+    default: Any,
+    help: str,
+    *,
+    kind: str = "text",
+    metavar: str | None = None,
+    choices: tuple[str, ...] | None = None,
+) -> Any:
+    """A field that is an option of the command line too.
+
+    Args:
+        default: its value.
+        help: what the command line says of it.
+        kind: what may be given: "sizes", "count", "count or auto", "not negative", "text".
+        metavar: its letter in the help.
+        choices: of texts.
+    """
+    how = {"help": help, "kind": kind, "metavar": metavar, "choices": choices}
+    return dataclasses.field(default=default, metadata={"option": how})
+
+
+@dataclasses.dataclass(frozen=True)
+class Method(abc.ABC):
+    """The settings of a learner, and what training asks of it.
+
+    Subclasses are frozen dataclasses: their fields are the settings, equal settings share compiled
+    programs. A learner that needs only sums over rows is `Additive`.
+    """
+
+    name: ClassVar[str]  # on the command line
+    title: ClassVar[str]  # in tables
+    most_rows: ClassVar[int | None] = None  # that a comparison of methods gives it
+    tasks: ClassVar[tuple[Task, ...]] = ("classification", "regression")
+    default_C: ClassVar[Float[np.ndarray, " s"]] = FEW_C
+    is_path: ClassVar[bool] = False  # gives machines of every size, see `PathMethod`
+    shares_rows: ClassVar[bool] = False  # problems of several classes must all see all rows
+
+    def check(self, task: Task) -> None:
+        """Raise a `ValueError` for settings that make no sense whatever the data."""
+        if task not in self.tasks:
+            raise ValueError(
+                f"task: expected {' or '.join(map(repr, self.tasks))} with {type(self).__name__}, "
+                f"got {task!r}"
+            )
+
+    def settled(self, shape: Shape) -> Self:
+        """The method with every setting a value, or a `ValueError` if one does not suit the rows.
+
+        Called before any work on the rows.
+        """
+        return self
+
+    def metric(self, task: Task) -> Metric:
+        """What is minimised by default."""
+        return "misclassification" if task == "classification" else "mse"
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Numbers of points of which cross-validation is to choose one; empty for one size."""
+        return ()
+
+    @property
+    def size_tolerance(self) -> float:
+        """The smallest machine is chosen within so many standard errors of the best."""
+        return 0.0
+
+    @property
+    def memory(self) -> int | Literal["all"] | None:
+        """Features whose sums are in memory, "all" for a kernel matrix, None if neither."""
+        return None
+
+    def surrogate(self) -> "Method | None":
+        """What the kernel is tuned for in its place; None where it is itself cheap enough."""
+        return None
+
+    @abc.abstractmethod
+    def points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
+        """Points that may carry the model."""
+
+    @abc.abstractmethod
+    def fit(
+        self,
+        kernel: Kernel,
+        points: Float[Array, "m d"] | None,
+        C: ScalarLike | Float[Array, " l"],
+        X: Float[Array, "n d"],
+        y: Float[Array, "n *c"] | Int[Array, " n"],
+        weights: Float[Array, " n"] | None = None,
+        *,
+        code: Code | None = None,
+        key: Key | None = None,
+    ) -> Any:
+        """Fit to weighted rows; a row of weight 0 is absent.
+
+        Args:
+            kernel: kernel of two points.
+            points: from `points`.
+            C: weight of the data-fit term; with a code also one for each problem.
+            X: inputs, in the units of the points.
+            y: targets; with a code, class numbers.
+            weights: row weights.
+            code: several classes as several problems.
+            key: decides what is drawn at random.
+
+        Returns:
+            A NamedTuple with a `status`, and `expansion`; or for a path, `at`, `status_at` and
+            `values`, see `SparsePath`.
+        """
+
+
+class PathMethod(Method):
+    """A method that gives machines of every size; `fit` returns a `SparsePath`."""
+
+    is_path: ClassVar[bool] = True
+    stopping: Stopping | None = None
+
+    @property
+    @abc.abstractmethod
+    def longest(self) -> int:
+        """The length of the path, once settled."""
+
+    def shortened(self, length: int) -> Self:
+        """The method with paths of that length."""
+        return dataclasses.replace(self, max_prototypes=length)
+
+
+class Additive(Method):
+    """A method that needs only sums over rows.
+
+    Streams, several devices, cross-validation by subtraction and `partial_fit` follow from that.
+    """
+
+    default_C: ClassVar[Float[np.ndarray, " s"]] = MANY_C
+
+    @abc.abstractmethod
+    def features(self, kernel: Kernel, points: Float[Array, "m d"]) -> FeatureMap:
+        """What is summed."""
+
+    @abc.abstractmethod
+    def solve(
+        self,
+        features: FeatureMap,
+        sums: NormalEquations,
+        C: ScalarLike | Float[Array, " l"],
+        code: Code | None = None,
+        *,
+        key: Key | None = None,
+    ) -> Any:
+        """`fit`, from the sums."""
+
+    def accumulate(
+        self,
+        features: FeatureMap,
+        X: Float[Array, "n d"],
+        y: Float[Array, "n *c"] | Int[Array, " n"],
+        weights: Float[Array, " n"] | None,
+        code: Code | None,
+        mesh: Mesh | None = None,
+    ) -> NormalEquations:
+        """The sums over rows."""
+        if code is None:
+            return accumulate(features, X, y, weights, mesh=mesh)
+        return accumulate_code(code, features, X, y, weights, mesh=mesh)
+
+    def fit(
+        self,
+        kernel: Kernel,
+        points: Float[Array, "m d"] | None,
+        C: ScalarLike | Float[Array, " l"],
+        X: Float[Array, "n d"],
+        y: Float[Array, "n *c"] | Int[Array, " n"],
+        weights: Float[Array, " n"] | None = None,
+        *,
+        code: Code | None = None,
+        key: Key | None = None,
+    ) -> Any:
+        """See `Method.fit`."""
+        assert points is not None
+        features = self.features(kernel, points)
+        sums = self.accumulate(features, X, y, weights, code)
+        return self.solve(features, sums, C, code, key=key)
+
+
+def require_additive(method: Method, what: str) -> Additive:
+    """The method, if it needs only sums over rows.
+
+    Raises:
+        ValueError: naming what was asked of it.
+    """
+    if not isinstance(method, Additive):
+        raise ValueError(
+            f"{what}: expected a method that needs only sums over rows, such as FixedSize, got "
+            f"{type(method).__name__}, which sees all rows together"
+        )
+    return method
+
+
+def each_problem(
+    y: Float[Array, "n *c"] | Int[Array, " n"],
+    weights: Float[Array, " n"] | None,
+    code: Code | None,
+    dtype: jnp.dtype,
+) -> tuple[Float[Array, "n *c"], Float[Array, " n"] | Float[Array, "n l"] | None]:
+    """Targets of every problem, and weights, each problem's own if some leave classes out."""
+    if code is None:
+        return y, weights
+    targets = jnp.asarray(code.matrix, dtype)[y]
+    if code.shares_all_rows:
+        return targets, weights
+    seen = jnp.abs(targets)
+    return targets, seen if weights is None else seen * weights[:, None]
+
+
+def expansion_of(fitted: Any, size: int | None = None) -> KernelExpansion:
+    """The machine of a fit; of a path, that with so many prototypes."""
+    if size is not None and hasattr(fitted, "at"):
+        return fitted.at(size)
+    return fitted.expansion
+
+
+def status_of_fit(fitted: Any, size: int | None = None) -> int:
+    """The stop code of that machine."""
+    if size is not None and hasattr(fitted, "status_at"):
+        return int(fitted.status_at(size))
+    return int(fitted.status)
+
+
+def values_of_fit(fitted: Any, X: Float[Array, "n d"]) -> Float[Array, "n k l"]:
+    """Values of the machine, or of all machines on a path, at the rows of `X`."""
+    if hasattr(fitted, "values"):
+        values = fitted.values(X)
+        return values if values.ndim == 3 else values[:, :, None]
+    return fitted.expansion(X).reshape(len(X), 1, -1)
+
+
+def check_sizes(sizes: Any, most: int, what: str) -> tuple[int, ...]:
+    """Increasing numbers of prototypes, as Python's."""
+    return tuple(increasing("n_prototypes", sizes, most, what))
+
+
+def check_tolerance(name: str, tolerance: float) -> None:
+    """Raise unless it is a number of at least 0."""
+    real(name, tolerance, 0.0)
+
+
+def as_sizes(sizes: Any) -> Any:
+    """Sequences as tuples, which can be hashed; everything else as it is."""
+    several = isinstance(sizes, Sequence | np.ndarray) and not isinstance(sizes, str)
+    return tuple(sizes) if several and np.ndim(sizes) == 1 else sizes
+
+
+def stacked(fits: Sequence[Any]) -> Any:
+    """Fits of several outputs, each on its own, with a leading axis of outputs."""
+    return jax.tree.map(lambda *parts: jnp.stack(parts), *fits)

@@ -1,0 +1,414 @@
+"""What is deployed: a trained machine with all that turns raw inputs into answers."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Self, get_args
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from . import serialization
+from ._arguments import finite_table, whole
+from ._files import ModelFileError, PathLike, named, reason_of, shown
+from ._status import NumericalError
+from .calibration import decisions, probabilities
+from .data.schema import Schema
+from .expansion import KernelExpansion
+from .machines.scdp import SparsePath
+from .multiclass import Code, Decoding, distances, output_code
+
+if TYPE_CHECKING:
+    from .data.frames import Frame
+
+
+class Model(eqx.Module):
+    """A trained machine that is deployed: from raw inputs to values, labels and probabilities.
+
+    A pytree: it may be part of a larger JAX model, is differentiable in the inputs and in every
+    floating leaf, and `jax.jit(model)` works, as does `jax.export` with a symbolic number of rows.
+
+    Attributes:
+        expansion: the machine; takes raw inputs.
+        path: all machines of a path, of which `expansion` is one; in standardised units.
+        slopes: of the probabilities, one for each predicted class, see `predict_proba`.
+        code: of more than two classes.
+        decoding: how the values of its problems become a class (static).
+        labels: the classes in sorted order; of two, a value >= 0 decides for the second (static).
+        label_dtype: NumPy's name of their type (static).
+        columns: how a table becomes inputs, if the model was trained on one (static).
+        about: how it was trained: method, metric, error; what JSON can hold (static).
+    """
+
+    expansion: KernelExpansion
+    path: SparsePath | None = None
+    slopes: Float[Array, " k"] | Float[np.ndarray, " k"] | None = None
+    code: Code | None = None
+    decoding: Decoding = eqx.field(default="loss", static=True)
+    labels: tuple[Any, ...] | None = eqx.field(default=None, static=True)
+    label_dtype: str = eqx.field(default="", static=True)
+    columns: Schema | None = eqx.field(default=None, static=True)
+    about: "About" = eqx.field(default_factory=lambda: About(), static=True)
+
+    # As a function for `jax.jit` a model is itself, whatever numbers it holds.
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
+
+    @property
+    def classes(self) -> np.ndarray | None:
+        """Labels in sorted order."""
+        return None if self.labels is None else np.array(self.labels, dtype=self.label_dtype)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """In which it computes."""
+        return np.dtype(self.expansion.prototypes.dtype)
+
+    @property
+    def size(self) -> int:
+        """Number of prototypes."""
+        return self.expansion.prototypes.shape[0]
+
+    def __call__(self, X: Float[Array, "n d"] | Float[np.ndarray, "n d"]) -> Float[Array, "n *c"]:
+        """Values of the expansion at raw inputs, shape `n` or `n c`; pure and differentiable."""
+        return self.expansion(X)
+
+    def at(self, size: int) -> Self:
+        """The model with so many prototypes, of a path; its probabilities are not calibrated.
+
+        Raises:
+            ValueError: if the path is not that long, or there is none.
+        """
+        if self.path is None:
+            whole("size", size, self.size, self.size, "the only size, as there is no path")
+            return self
+        chosen = dataclasses.replace(self.path.at(size), scaling=self.expansion.scaling)
+        about = About({**self.about, "n_prototypes": chosen.prototypes.shape[0]})
+        return dataclasses.replace(self, expansion=chosen, slopes=None, about=about)
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Scores, the largest for the predicted class; of a regression the values.
+
+        Args:
+            X: raw inputs of shape `n d`, or one row of shape `d`; or a table with the columns the
+                model was trained on, in any order.
+
+        Returns:
+            Shape `n` for two classes, positive for the second; for more `n k`, the negative
+            distances from the classes' codes.
+
+        Raises:
+            ValueError: for inputs that are not finite, or of other columns.
+            NumericalError: if a value of the model is not finite, which is no decision, naming the
+                row.
+        """
+        return self._rows(X, self.scores)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Labels of the classes, or values of the regression; arguments as `decision_function`."""
+
+        def decide(inputs: np.ndarray) -> np.ndarray:
+            scores, classes = self.scores(inputs), self.classes
+            return scores if classes is None else classes[decisions(scores)]
+
+        return self._rows(X, decide)
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Probabilities of the classes in their order, shape `n k`.
+
+        The softmax of the scores times a slope, one for each predicted class, fitted to the scores
+        that cross-validation gave for rows the machine had not seen. The most probable class is the
+        predicted one. Arguments as `decision_function`.
+
+        Raises:
+            ValueError: for a regression, or a model without out-of-fold scores.
+        """
+        slopes = self.slopes
+        if slopes is None:
+            why = (
+                "this model has no classes"
+                if self.labels is None
+                else ("train with out_of_fold=True; a size other than the one chosen has none")
+            )
+            raise ValueError(f"predict_proba: expected a model with calibrated scores; {why}")
+        return self._rows(X, lambda inputs: probabilities(self.scores(inputs), np.asarray(slopes)))
+
+    def scores(self, inputs: Float[np.ndarray, "n d"], *, first: int = 0) -> np.ndarray:
+        """As `decision_function`, of an array; `first` is the number of its first row in errors."""
+        with np.errstate(over="ignore"), jax.enable_x64(self.dtype == np.float64):
+            values = np.asarray(self.expansion(np.asarray(inputs, self.dtype)))
+        return scores_of(values, self.code, self.decoding, first=first)
+
+    def _rows(self, X: Any, answer: Any) -> np.ndarray:
+        inputs, single = self._inputs(X)
+        found = answer(inputs)
+        return found[0] if single else found
+
+    def _inputs(self, X: Any) -> tuple[np.ndarray, bool]:
+        """Rows as the expansion takes them, and whether it was one."""
+        from .data.frames import as_frame
+
+        frame: Frame | None = as_frame(X)
+        if frame is not None and self.columns is not None:
+            return frame.encode(self.columns, self.dtype.name), False
+        single = frame is None and np.ndim(X) == 1
+        with jax.enable_x64(self.dtype == np.float64):
+            table = finite_table(np.asarray(X)[None] if single else X)
+        d = self.expansion.prototypes.shape[1]
+        if table.shape[1] != d:
+            raise ValueError(f"X: expected {d} columns, as in training, got {table.shape[1]}")
+        return np.asarray(table), single
+
+    def save(self, path: PathLike) -> None:
+        """Write the model to a file, for `jsparse.load`; see `save`."""
+        save(path, self)
+
+    def __repr__(self) -> str:
+        d = self.expansion.prototypes.shape[1]
+        what = "regression" if self.labels is None else f"{len(self.labels)} classes"
+        lines = [
+            f"Model: {what}, {d} inputs, {self.size} prototypes, "
+            f"{type(self.expansion.kernel).__name__} kernel, {self.dtype}"
+        ]
+        if self.path is not None:
+            lines.append(f"  path: at(1) to at({self.path.support.shape[-1]})")
+        if self.columns is not None:
+            lines.append(f"  columns: {', '.join(c.name for c in self.columns.columns)}")
+        if self.labels is not None:
+            proba = "" if self.slopes is not None else "; no probabilities"
+            lines.append(f"  classes: {', '.join(map(str, self.labels[:10]))}{proba}")
+        lines += [f"  {name}: {value}" for name, value in self.about.items() if value is not None]
+        return "\n".join(lines)
+
+
+class About(dict[str, Any]):
+    """How a model was trained; as a static part of it told apart by identity."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+    __eq__ = object.__eq__  # type: ignore[assignment]
+
+
+def scores_of(
+    values: Float[np.ndarray, "n *l"], code: Code | None, decoding: Decoding, *, first: int = 0
+) -> np.ndarray:
+    """Scores of the classes from the values of the machine.
+
+    Raises:
+        NumericalError: if a value is not finite, or too large to be compared with a code, with its
+            row, of which the first has number `first`.
+    """
+    usable = np.isfinite(values).all(axis=tuple(range(1, values.ndim)))
+    scores = values
+    if code is not None:
+        with jax.enable_x64(values.dtype == np.float64):
+            matrix = jnp.asarray(code.matrix, values.dtype)
+            scores = -np.asarray(distances(matrix, jnp.asarray(values), decoding))
+        usable &= np.isfinite(scores).all(axis=1)
+    if not usable.all():
+        row = int(np.argmin(usable)) + first
+        raise NumericalError(
+            f"the model's value at row {row} is not finite, or too large; the inputs are huge?"
+        )
+    return scores
+
+
+def save(
+    path: PathLike, model: Model | KernelExpansion, metadata: Mapping[str, Any] | None = None
+) -> None:
+    """Write a model; `load` gives back one that predicts the same to the last bit.
+
+    Args:
+        path: the file to write; an existing one is replaced once the new one is complete.
+        model: a model, or an expansion alone, as the pure functions give it.
+        metadata: more to know about the model, what JSON can hold; comes back as `Model.about`.
+
+    Raises:
+        ValueError: for a kernel that is not one of this package's (a `Custom` kernel holds a
+            Python function, which a data file cannot carry), metadata that JSON cannot hold, or
+            numbers that are not finite.
+        OutputError: if the file cannot be written.
+    """
+    if isinstance(model, KernelExpansion):
+        model = Model(model)
+    if not isinstance(model, Model):
+        raise ValueError(
+            "model: expected a Model (such as `train(..).model`) or a KernelExpansion, got "
+            f"{type(model).__name__}"
+        )
+    parts: dict[str, np.ndarray] = {}
+    if model.path is not None:
+        parts |= {f"path.{name}": a for name, a in _path_arrays(model.path).items()}
+    document = {
+        "classes": None if model.labels is None else _json_labels(model),
+        "class_dtype": model.label_dtype,
+        "code": None if model.code is None else np.asarray(model.code.matrix, float).tolist(),
+        "decoding": model.decoding,
+        "slopes": None if model.slopes is None else np.asarray(model.slopes, float).tolist(),
+        "columns": None if model.columns is None else model.columns.to_json(),
+        "about": {**model.about, **(metadata or {})},
+    }
+    serialization.save(path, model.expansion, document, parts)
+
+
+def load(path: PathLike, *, dtype: str | None = None) -> Model:
+    """Read a model that `save`, an estimator or `jsparse fit` has written.
+
+    Args:
+        path: the file.
+        dtype: "float32" or "float64", to which every array is cast. By default the model keeps
+            the dtype it was trained in; should that be float64 while JAX's float64 is switched
+            off, it is cast to float32 and a `PrecisionWarning` says so (asking for "float32" does
+            the same in silence).
+
+    Raises:
+        ModelFileError: if the file is missing, empty, cut, altered, not a jsparse model, of a newer
+            format, or holds what is no model: unknown parts, shapes that do not fit together,
+            numbers that are not finite.
+        ValueError: if float64 is asked for while it is switched off, or a value does not fit
+            into the dtype asked for.
+        UnusableJaxError: in a process forked after JAX had started.
+    """
+    expansion, document, parts = serialization.load(path, dtype=dtype)
+    try:
+        return _model(expansion, document, parts)
+    except (ValueError, TypeError, OverflowError, KeyError) as error:
+        raise ModelFileError(
+            f"{named(path)}: expected a complete jsparse model; its parts do not fit together: "
+            f"{reason_of(error)}"
+        ) from error
+
+
+_PARTS = {"classes", "class_dtype", "code", "decoding", "slopes", "columns", "about"}
+
+
+def _model(
+    expansion: KernelExpansion, document: Mapping[str, Any], parts: Mapping[str, Any]
+) -> Model:
+    serialization.check_keys("metadata", document, _PARTS)
+    if document["decoding"] not in get_args(Decoding):
+        raise ValueError(f"decoding: got {shown(document['decoding'])}")
+    if not isinstance(document["about"], dict):
+        raise ValueError(f"about: expected names and values, got {shown(document['about'])}")
+    d, outputs = expansion.prototypes.shape[1], expansion.intercept.shape
+    labels, label_dtype = None, document["class_dtype"]
+    if document["classes"] is not None:
+        labels = _labels(document["classes"], label_dtype)
+    columns = document["columns"]
+    if columns is not None:
+        if not isinstance(columns, dict):
+            raise ValueError(f"columns: expected names and values, got {shown(columns)}")
+        columns = Schema.from_json(columns)
+        if len(columns.features) != d:
+            raise ValueError(
+                f"columns: expected {d} columns as encoded, got {len(columns.features)}"
+            )
+        if (columns.classes is None) is not (labels is None):
+            raise ValueError("classes: expected those of the columns")
+        if labels is not None and list(columns.classes or ()) != document["classes"]:
+            raise ValueError("classes: expected those of the columns")
+    code = None
+    if document["code"] is not None:
+        if labels is None:
+            raise ValueError("code: expected classes with it")
+        matrix = np.asarray(document["code"], float)
+        code = output_code(matrix, len(labels))
+        if outputs != matrix.shape[1:]:
+            raise ValueError(f"code: expected outputs {matrix.shape[1:]}, the model has {outputs}")
+    elif labels is not None and (outputs or len(labels) > 2):
+        raise ValueError("code: expected one, as there are several outputs or classes")
+    slopes = document["slopes"]
+    if slopes is not None:
+        slopes = np.asarray(slopes, float)
+        positive = np.all((slopes > 0) & np.isfinite(slopes))
+        if labels is None or slopes.shape != (len(labels),) or not positive:
+            raise ValueError(f"slopes: expected a positive number for each class, got {slopes}")
+    path = None
+    arrays = {n.removeprefix("path."): a for n, a in parts.items() if n.startswith("path.")}
+    if len(arrays) < len(parts):
+        raise ValueError(f"arrays: {shown(sorted(parts))} not expected")
+    if arrays:
+        path = _path(expansion, arrays)
+    return Model(
+        expansion, path, slopes, code, document["decoding"], labels, label_dtype, columns,
+        About(document["about"]),
+    )  # fmt: skip
+
+
+_PATH = (
+    "candidates", "support", "coefficients", "intercepts", "condition", "coefficient_error",
+    "coefficient_status", "size", "status",
+)  # fmt: skip
+_WHOLE = {"support", "coefficient_status", "size", "status"}
+
+
+def _path_arrays(path: SparsePath) -> dict[str, np.ndarray]:
+    """The arrays of a path, with the candidates that it selected, and finite."""
+    path = path.compact()
+    arrays = {name: np.asarray(getattr(path, name)) for name in _PATH}
+    for name in ("condition", "coefficient_error"):
+        arrays[name] = np.nan_to_num(arrays[name], posinf=np.finfo(arrays[name].dtype).max)
+    return arrays
+
+
+def _path(expansion: KernelExpansion, arrays: Mapping[str, Any]) -> SparsePath:
+    serialization.check_keys("path", arrays, set(_PATH))
+    for name, array in arrays.items():
+        kind = np.int32 if name in _WHOLE else expansion.prototypes.dtype
+        if array.dtype != kind:
+            raise ValueError(f"path.{name}: expected {np.dtype(kind)}, got {array.dtype}")
+    support, candidates = np.asarray(arrays["support"]), arrays["candidates"]
+    k, lead = support.shape[-1] if support.ndim else 0, support.shape[:-1]
+    outputs = expansion.intercept.shape
+    inner = () if lead else outputs
+    wanted = {
+        "support": (*lead, k),
+        "coefficients": (*lead, k, k, *inner),
+        "intercepts": (*lead, k, *inner),
+        "condition": (*lead, k),
+        "coefficient_error": (*lead, k),
+        "coefficient_status": (*lead, k),
+        "size": lead,
+        "status": lead,
+    }
+    found = {name: arrays[name].shape for name in wanted}
+    if k == 0 or found != wanted or lead not in ((), outputs):
+        raise ValueError(f"path: expected arrays of shapes {wanted}, got {shown(found)}")
+    if candidates.ndim != 2 or candidates.shape[1] != expansion.prototypes.shape[1]:
+        raise ValueError(f"path.candidates: got shape {candidates.shape}")
+    if not (support.min() >= -1 and support.max() < len(candidates)):
+        raise ValueError("path.support: expected numbers of candidates")
+    if not (support[..., 0] >= 0).all():
+        raise ValueError("path.support: expected at least one prototype")
+    return SparsePath(expansion.kernel, *(arrays[name] for name in _PATH))
+
+
+def _json_labels(model: Model) -> list[Any]:
+    classes = model.classes
+    assert classes is not None
+    if classes.dtype.kind not in "biufU":
+        raise ValueError(
+            f"classes: expected numbers or texts, as only these can be saved, got {classes.dtype}"
+        )
+    return classes.tolist()
+
+
+def _labels(labels: Any, dtype: Any) -> tuple[Any, ...]:
+    """Distinct sorted labels that NumPy holds as `dtype`, or ValueError."""
+    if not isinstance(labels, list) or len(labels) < 2:
+        raise ValueError(f"classes: expected at least two labels, got {shown(labels)}")
+    if not isinstance(dtype, str) or len({type(label) for label in labels}) != 1:
+        raise ValueError("classes: expected labels of one type, with its name")
+    if not isinstance(labels[0], bool | int | float | str):
+        raise ValueError("classes: expected numbers, booleans or texts")
+    array = np.array(labels)
+    if array.dtype.kind == "U" and any(label != label.rstrip("\0") for label in labels):
+        raise ValueError("classes: expected texts without trailing zeros")
+    kinds = {"U": "U", "b": "b", "i": "iu", "u": "u", "f": "f"}[array.dtype.kind]
+    wanted = np.dtype(dtype)
+    if wanted.kind not in kinds or array.astype(wanted).tolist() != labels:
+        raise ValueError(f"classes: expected labels of type {shown(dtype)}")
+    if not (np.sort(array) == array).all() or len(np.unique(array)) < len(array):
+        raise ValueError("classes: expected sorted, distinct labels")
+    return tuple(labels)

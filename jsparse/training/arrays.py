@@ -1,0 +1,171 @@
+"""Rows that are in memory, as training takes them."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float, Int
+
+from .._arguments import finite_table
+from .._mesh import on_default_device
+from ..kernels import Kernel, Linear
+from ..machines.method import Additive, Method, Shape, TrainingRows
+from ..multiclass import Code, output_code
+from ..scaling import Standardization, standardize
+from ..search.problem import Problem, Scoring, tuning_problem
+from ..validation.folds import Folds
+from ..validation.sharding import ShardedFolds, in_row_order
+from .choices import make_folds, make_kernel
+from .inputs import check_classes, encoded_targets, row_weights
+from .plan import check_fits, plan
+from .settings import HoldOut, Settings
+from .target_units import TargetUnits, target_units
+
+
+class ArrayData:
+    """Raw inputs and targets in memory.
+
+    Args:
+        asked: what the run is asked for.
+        X: raw inputs.
+        y: labels or real targets.
+        weights: row weights.
+    """
+
+    scaling: Standardization
+
+    def __init__(
+        self, asked: Settings, X: ArrayLike, y: ArrayLike, weights: ArrayLike | None
+    ) -> None:
+        self.asked = asked
+        self.X = finite_table(X)
+        self.n_rows, d = self.X.shape
+        self.dtype = self.X.dtype
+        self.numbers, self.classes = encoded_targets(
+            y, self.n_rows, asked.task, asked.multiclass.classes
+        )
+        self.weights = row_weights(weights, asked.class_weight, self.numbers, self.classes)
+        self.units, self.code = TargetUnits(), None
+        if self.classes is None:
+            robust = asked.method.name == "robust"
+            self.units = target_units(self.numbers, self.weights, self.dtype, robust=robust)
+        else:
+            check_classes(self.classes, self.numbers, self.weights)
+            self.code = self._code(asked.method, self.classes)
+        if isinstance(asked.folds, HoldOut):
+            raise ValueError("folds: expected a number or Folds for rows in memory, got a HoldOut")
+        self.template = make_kernel(asked.kernel, d)
+        labels = None if self.classes is None else self.numbers
+        self.folds = make_folds(asked.keys.folds, asked.folds, self.n_rows, labels)
+
+    def _code(self, method: Method, classes: np.ndarray) -> Code | None:
+        if not isinstance(method, Additive) and len(np.unique(self.numbers)) < len(classes):
+            raise ValueError(
+                f"classes: expected rows of all of them with {type(method).__name__}, got none of "
+                f"some of {classes.tolist()}"
+            )
+        return code_of(self.asked, len(classes), self.dtype)
+
+    @property
+    def targets(self) -> Float[Array, "n *c"] | Int[Array, " n"]:
+        """As the machine sees them: in its units, -1 and +1, or class numbers."""
+        if self.code is not None:
+            return jnp.asarray(self.numbers, jnp.int32)
+        if self.classes is not None:
+            return jnp.asarray(2 * self.numbers - 1, self.dtype)
+        return jnp.asarray(self.units.apply(self.numbers, self.weights), self.dtype)
+
+    def settled(self, method: Method) -> Method:
+        """The method for these rows, if they and the memory allow it."""
+        asked, (n, d) = self.asked, self.X.shape
+        present = np.ones(n, bool) if self.weights is None else self.weights > 0
+        in_folds = _rows_of_folds(self.folds, present, every=method.is_path)
+        classes = None if self.classes is None else len(self.classes)
+        rows = int(present.sum())
+        linear = isinstance(self.template, Linear)
+        method = method.settled(Shape(n, rows, rows - int(in_folds.max()), d, classes, linear))
+        if method.memory is not None:
+            planned = plan(
+                n, d, method.memory, folds=len(self.folds.index), code=self.code,
+                n_C=asked.C.size, dtype=self.dtype, memory=asked.resources.memory,
+            )  # fmt: skip
+            check_fits(planned, f"{n if method.memory == 'all' else method.memory} prototypes")
+        return method
+
+    def standardised(self) -> TrainingRows:
+        """The rows that points are chosen from: all."""
+        w = None if self.weights is None else jnp.asarray(self.weights, self.dtype)
+        self.scaling = standardize(self.X, w)
+        self.Z = self.scaling.apply(self.X)
+        labels = None if self.classes is None else self.numbers
+        return TrainingRows(self.Z, labels, self.weights, self.scaling)
+
+    def problem(self, method: Method, points: Float[Array, "m d"] | None) -> Problem:
+        """The tuning problem."""
+        asked = self.asked
+        return tuning_problem(
+            self.template,
+            points,
+            self.Z,
+            self.targets,
+            self.folds,
+            None if self.weights is None else jnp.asarray(self.weights, self.dtype),
+            self.code,
+            method=method,
+            key=asked.keys.method,
+            tune_kernel=asked.search.tune_kernel,
+            mesh=asked.resources.mesh,
+        )
+
+    def predictions(
+        self, problem: Problem, kernel: Kernel, C: np.ndarray, scoring: Scoring, size: Any = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Out-of-fold values for every `C`, shape `s n *c`, and stop codes."""
+        found = problem.source.validate(problem, kernel, jnp.asarray(C, self.dtype), scoring, size)
+        assert found.predictions is not None
+        values, status = on_default_device(
+            self.asked.resources.mesh, (found.predictions, found.status)
+        )
+        folds = getattr(problem.source, "folds", None)
+        if isinstance(folds, ShardedFolds):
+            values = jnp.stack([in_row_order(self.folds, folds, each) for each in values])
+        shape = self.numbers.shape[1:] if self.code is None else (-1,)
+        return np.asarray(values).reshape(len(C), self.n_rows, *shape), np.asarray(status)
+
+    def scored(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """Class numbers and weights of the rows that are predicted out of fold."""
+        return self.numbers, self.weights
+
+    def rows_of(self, chosen: np.ndarray | None) -> np.ndarray | None:
+        """Numbers of the rows that points are."""
+        return chosen
+
+
+def code_of(asked: Settings, k: int, dtype: jnp.dtype) -> Code | None:
+    """How `k` classes become problems of two; None for two.
+
+    Raises:
+        ValueError: for a code that the method cannot take.
+    """
+    if k <= 2:
+        return None
+    code = output_code(asked.multiclass.scheme, k)
+    if asked.method.shares_rows and not code.shares_all_rows:
+        raise ValueError(
+            "multiclass: expected a scheme in which every problem sees every class, such as "
+            "'one_versus_rest'; their paths are of one system"
+        )
+    return code.astype(dtype)
+
+
+def _rows_of_folds(folds: Folds, present: np.ndarray, *, every: bool) -> Int[np.ndarray, " v"]:
+    """Rows with weight in every fold; if asked for, each must have some, and leave some."""
+    valid = np.asarray(folds.valid)
+    rows = (valid & present[np.where(valid, np.asarray(folds.index), 0)]).sum(axis=1)
+    empty = np.flatnonzero((rows == 0) | (rows == present.sum()))
+    if every and len(empty) > 0:
+        raise ValueError(
+            f"folds: expected rows with weight in every fold and outside of it; fold {empty[0]} "
+            f"has {rows[empty[0]]} of {present.sum()}"
+        )
+    return rows

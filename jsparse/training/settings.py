@@ -1,0 +1,178 @@
+"""What a run is asked for, checked before any work."""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple, get_args
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import ArrayLike, Float
+
+from .._arguments import as_key, real, whole
+from .._mesh import check_mesh
+from .._types import Key, KeyLike
+from ..machines.method import Method, Metric, Task, require_additive
+from ..multiclass import Decoding, Scheme
+from ..search.problem import Scoring
+from ..search.strategies import Search
+from ..search.tune import Progress, check_settings
+from ..validation.folds import Folds
+from .choices import KernelLike, make_kernel
+from .plan import SAMPLE_ROWS
+
+
+@dataclasses.dataclass(frozen=True)
+class Multiclass:
+    """How more than two classes become problems of two, and their values a class again.
+
+    Args:
+        scheme: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes, see
+            `multiclass.output_code`.
+        decoding: how the values of the problems become a class; see `multiclass.distances`.
+        C_per_problem: let each problem have the `C` of the grid that is best for it, with the
+            kernel they share.
+        classes: all labels, should there be some of which no rows have come yet; by default those
+            of `y`. For methods that need only sums.
+    """
+
+    scheme: Scheme | ArrayLike = "one_versus_rest"
+    decoding: Decoding = "loss"
+    C_per_problem: bool = False
+    classes: Sequence[Any] | ArrayLike | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Resources:
+    """What a run may take.
+
+    Args:
+        memory: bytes; by default what the device has left. See `plan`.
+        max_seconds: no evaluation of the search starts later.
+        mesh: devices that share the rows; the model is that of one device to rounding. For methods
+            that need only sums. In several processes, each calls `train` with the same arguments,
+            and without `max_seconds`.
+        sample_rows: rows of a stream that are kept to choose points from and to score.
+    """
+
+    memory: int | None = None
+    max_seconds: float = math.inf
+    mesh: Mesh | None = None
+    sample_rows: int = SAMPLE_ROWS
+
+
+@dataclasses.dataclass(frozen=True)
+class HoldOut:
+    """A share of the rows of a stream that is held out to validate, instead of folds.
+
+    De Brabanter 2010, Algorithm 4: one decomposition for each kernel instead of one for each fold.
+
+    Args:
+        share: of the rows, between 0 and 1.
+    """
+
+    share: float
+
+
+class Keys(NamedTuple):
+    """What is decided at random."""
+
+    points: Key
+    folds: Key
+    search: Key
+    method: Key
+    sample: Key
+
+
+class Settings(NamedTuple):
+    """The arguments of `train`, checked as far as they can be without the rows."""
+
+    task: Task
+    keys: Keys
+    method: Method
+    kernel: KernelLike
+    C: Float[np.ndarray, " s"]
+    own_metric: bool  # whether the caller has named it
+    scoring: Scoring
+    search: Search
+    folds: int | Folds | HoldOut
+    multiclass: Multiclass
+    class_weight: Literal["balanced"] | Mapping[Any, float] | None
+    resources: Resources
+    progress: Progress | None
+
+
+def settings(
+    task: Task,
+    key: KeyLike,
+    method: Method,
+    kernel: KernelLike,
+    C: ArrayLike | None,
+    search: Search,
+    folds: int | Folds | HoldOut,
+    metric: Metric | None,
+    multiclass: Scheme | ArrayLike | Multiclass,
+    class_weight: Literal["balanced"] | Mapping[Any, float] | None,
+    resources: Resources,
+    progress: Progress | None,
+) -> Settings:
+    """Check what can be checked without the rows.
+
+    Raises:
+        ValueError: for the first that makes no sense.
+    """
+    if task not in ("classification", "regression"):
+        raise ValueError(f"task: expected 'classification' or 'regression', got {task!r}")
+    if not isinstance(method, Method):
+        raise ValueError(f"method: expected a method, such as FixedSize(..), got {method!r}")
+    method.check(task)
+    if not isinstance(multiclass, Multiclass):
+        multiclass = Multiclass(multiclass)
+    scheme = multiclass.scheme
+    if isinstance(scheme, str) and scheme not in get_args(Scheme):
+        raise ValueError(
+            f"multiclass: expected one of {get_args(Scheme)}, a matrix of codes or a Multiclass, "
+            f"got {scheme!r}"
+        )
+    if multiclass.C_per_problem and method.is_path:
+        raise ValueError("C_per_problem: expected False with a path, whose problems share one")
+    scoring = Scoring(method.metric(task) if metric is None else metric, multiclass.decoding)
+    if not isinstance(resources, Resources):
+        raise ValueError(f"resources: expected a Resources, got {resources!r}")
+    grid = check_settings(
+        scoring, method.default_C if C is None else C, search, resources.max_seconds, progress
+    )
+    if task == "regression" and scoring.metric == "misclassification":
+        raise ValueError("metric: expected 'mse' or 'mae' for regression")
+    if task == "regression" and class_weight is not None:
+        raise ValueError("class_weight: expected None for regression")
+    if task == "regression" and multiclass.classes is not None:
+        raise ValueError("classes: expected None for regression")
+    if isinstance(folds, HoldOut) and not real("holdout", folds.share, 0.0, above=True) < 1:
+        raise ValueError(f"holdout: expected a share between 0 and 1, got {folds.share}")
+    if not isinstance(folds, Folds | HoldOut):
+        folds = whole("folds", folds, 2)
+    _check_resources(method, resources)
+    make_kernel(kernel, 1)
+    keys = Keys(*jax.random.split(as_key(key), 5))
+    return Settings(
+        task, keys, method, kernel, grid, metric is not None, scoring, search, folds, multiclass,
+        class_weight, resources, progress,
+    )  # fmt: skip
+
+
+def _check_resources(method: Method, resources: Resources) -> None:
+    whole("sample_rows", resources.sample_rows, 2, 2**31 - 1, "the largest number")
+    if resources.memory is not None:
+        real("memory", resources.memory, 0.0)
+    mesh = resources.mesh
+    if mesh is None:
+        return
+    check_mesh(mesh)
+    require_additive(method, "mesh")
+    if len({d.process_index for d in mesh.devices.flat}) > 1 and resources.max_seconds < math.inf:
+        raise ValueError(
+            "max_seconds: expected none in several processes, whose clocks could part them, got "
+            f"{resources.max_seconds}"
+        )

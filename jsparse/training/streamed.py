@@ -1,0 +1,247 @@
+"""A source of rows that are read, not held (De Brabanter 2010, Algorithm 4)."""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Array, Float, Int
+
+from .._mesh import on_default_device, sum_over_rows
+from .._status import PRECISION_LOST
+from ..features import FeatureMap
+from ..kernels import Kernel
+from ..machines.method import Additive, require_additive
+from ..machines.scdp import SCDP
+from ..machines.scdp_system import CandidateColumns
+from ..multiclass import Code
+from ..normal_equations import NormalEquations, accumulate_groups, zeros
+from ..scaling import Standardization
+from ..search.problem import Problem, Scores, Scoring, kernel_at, least_on_path
+from ..validation.cross_validation import CrossValidation, score, standard_error
+from ..validation.out_of_fold import Rows, from_sums
+from ..validation.paths import PathValidation, score_paths
+from .reader import Reader
+
+
+class _Sums(NamedTuple):
+    """What was summed for a kernel."""
+
+    name: bytes
+    features: FeatureMap
+    parts: NormalEquations  # of every part of the rows, and class
+
+
+class Streamed:
+    """Rows that are read anew for every batch of kernels.
+
+    One read sums every part of the rows for all kernels of a batch, and serves every `C`. Scores
+    are over a sample of the rows that stays in memory, each row predicted by the machine that has
+    not seen its part.
+
+    Args:
+        reader: the rows.
+        sample: rows to score, laid out by the parts that are validated.
+        kernels_at_once: kernels summed in one read.
+        mesh: its devices share the rows of every batch.
+    """
+
+    def __init__(
+        self, reader: Reader, sample: Rows, *, kernels_at_once: int, mesh: Mesh | None
+    ) -> None:
+        self.reader, self.sample, self.mesh = reader, sample, mesh
+        self.kernels_at_once = kernels_at_once
+        self.dtype = reader.scaling.shift.dtype
+        self.code = reader.code
+        self.rows_scored = int(jnp.sum(sample.w > 0))
+        # Sums of the kernel that is looked at and of the best so far, with its score.
+        self._now: _Sums | None = None
+        self._best: tuple[float, _Sums] | None = None
+
+    def scores(
+        self,
+        problem: Problem,
+        thetas: Float[Array, "q p"],
+        C: Float[Array, "q s"],
+        scoring: Scoring,
+    ) -> Scores:
+        """As of every `Tunable`, by one read of the rows."""
+        method = require_additive(problem.method, "stream")
+        kernels = jax.vmap(functools.partial(kernel_at, problem))(thetas)
+        maps = jax.vmap(lambda kernel: method.features(kernel, _points(problem)))(kernels)
+        sums = self._sums(maps)
+        found = []
+        for i in range(len(thetas)):
+            kernel, phi, parts = jax.tree.map(lambda a, i=i: a[i], (kernels, maps, sums))
+            self._now = _Sums(_name(problem, kernel), phi, parts)
+            if method.is_path:
+                scores, errors, status = least_on_path(problem, kernel, C[i], scoring)
+            else:
+                validated = self.validate(problem, kernel, C[i], scoring)
+                scores, status = validated.scores, validated.status
+                errors = standard_error(validated.fold_scores)
+            trusted = (status < PRECISION_LOST) & jnp.isfinite(scores)
+            best = float(jnp.min(jnp.where(trusted, scores, jnp.inf)))
+            if self._best is None or best < self._best[0]:
+                self._best = best, self._now
+            found.append((scores, errors, status))
+        self._now = None
+        scores, errors, status = (jnp.stack(column) for column in zip(*found, strict=True))
+        return scores, errors, status
+
+    def validate(
+        self,
+        problem: Problem,
+        kernel: Kernel,
+        C: Float[Array, " s"],
+        scoring: Scoring,
+        size: Int[Array, ""] | None = None,
+    ) -> CrossValidation | PathValidation:
+        """Of the sample; predictions are laid out by the parts that are validated."""
+        method = require_additive(problem.method, "stream")
+        phi, parts = self._held(method, problem, kernel)
+        validated = self.reader.split.validated
+        if isinstance(method, SCDP):
+            return _score_paths(
+                method, phi, C, parts, self.sample, self.code, scoring, validated, problem.key,
+                size,
+            )  # fmt: skip
+        return _score(phi, C, parts, self.sample, self.code, scoring, validated, self.mesh)
+
+    def fit(
+        self, problem: Problem, kernel: Kernel, C: Float[Array, ""] | Float[Array, " l"]
+    ) -> tuple[Any, FeatureMap | None, NormalEquations | None]:
+        """The machine of all rows from its sums; those of the best kernel are there."""
+        method = require_additive(problem.method, "stream")
+        phi, parts = self._held(method, problem, kernel)
+        total = parts.joined
+        fitted = method.solve(phi, total, C, self.code, key=problem.key)
+        return on_default_device(self.mesh, (fitted, phi, total))
+
+    def _held(
+        self, method: Additive, problem: Problem, kernel: Kernel
+    ) -> tuple[FeatureMap, NormalEquations]:
+        """Sums of a kernel; only if it is known from a history of another run, by a read more."""
+        name = _name(problem, kernel)
+        best = None if self._best is None else self._best[1]
+        for held in (self._now, best):
+            if held is not None and held.name == name:
+                return held.features, held.parts
+        phi = method.features(kernel, _points(problem))
+        maps = jax.tree.map(lambda a: a[None], phi)
+        parts = jax.tree.map(lambda a: a[0], self._sums(maps))
+        self._now = _Sums(name, phi, parts)
+        return phi, parts
+
+    def _sums(self, maps: FeatureMap) -> NormalEquations:
+        """Sums of every part (and class) under every map, leading axes `q parts`."""
+        reader = self.reader
+        q = jax.tree.leaves(maps)[0].shape[0]
+        n_features = jax.tree.map(lambda a: a[0], maps).n_features
+        zero = zeros(n_features, reader.targets, self.dtype)
+        total = jax.tree.map(lambda a: jnp.zeros((q, reader.groups, *a.shape), a.dtype), zero)
+        done = None
+        for batch in reader.batches():
+            # One batch is summed while the next is read, and no more wait in memory.
+            if done is not None:
+                jax.block_until_ready(done)
+            total, done = _add(
+                total, maps, reader.scaling, *batch, n_groups=reader.groups, mesh=self.mesh
+            )
+        if not reader.by_class:
+            return total
+        parts = reader.split.parts
+        return jax.tree.map(
+            lambda a: a.reshape(q, parts, reader.groups // parts, *a.shape[2:]), total
+        )
+
+
+def _points(problem: Problem) -> Float[Array, "m d"]:
+    assert problem.points is not None
+    return problem.points
+
+
+def _name(problem: Problem, kernel: Kernel) -> bytes:
+    leaves = [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(kernel)]
+    return b" ".join([str(len(_points(problem))).encode(), *leaves])
+
+
+@functools.partial(jax.jit, static_argnames=("n_groups", "mesh"), donate_argnums=0)
+def _add(
+    total: NormalEquations,
+    maps: FeatureMap,
+    scaling: Standardization,
+    X: Float[Array, "n d"],
+    y: Float[Array, "n *c"],
+    w: Float[Array, " n"],
+    group: Int[Array, " n"],
+    *,
+    n_groups: int,
+    mesh: Mesh | None,
+) -> tuple[NormalEquations, Float[Array, ""]]:
+    def local(
+        shared: tuple[FeatureMap, Standardization], w: Array, X: Array, y: Array, group: Array
+    ) -> NormalEquations:
+        maps, scaling = shared
+        Z = scaling.apply(X)
+        return jax.lax.map(
+            lambda phi: accumulate_groups(phi, Z, y, w, group, n_groups=n_groups), maps
+        )
+
+    more = sum_over_rows(mesh, local, (maps, scaling), w, X, y, group)
+    return jax.tree.map(jnp.add, total, more), jnp.sum(more.weight_sum)
+
+
+def _with_targets(sums: NormalEquations, code: Code | None) -> NormalEquations:
+    """One target is a column, as solutions have it."""
+    if code is not None:
+        return sums
+    cross, squares, targets = sums.cross, sums.target_square, sums.target_sum
+    return sums._replace(
+        cross=cross[..., None], target_square=squares[..., None], target_sum=targets[..., None]
+    )
+
+
+@functools.partial(jax.jit, static_argnames=("scoring", "validated", "mesh"))
+def _score(
+    phi: FeatureMap,
+    C: Float[Array, " s"],
+    sums: NormalEquations,
+    sample: Rows,
+    code: Code | None,
+    scoring: Scoring,
+    validated: int,
+    mesh: Mesh | None,
+) -> CrossValidation:
+    each = _with_targets(sums, code)
+    per_fold = jax.tree.map(lambda a: a[:validated], each)
+    none = jnp.zeros((), C.dtype)
+    strategy = from_sums(phi, C, each.joined, per_fold, code, none, mesh, None)
+    scores, by_fold, predictions, status = score(
+        strategy, phi, C, sample, code, scoring.metric, scoring.decoding, mesh
+    )
+    return CrossValidation(scores, by_fold, jnp.moveaxis(predictions, 2, 0), status)
+
+
+@functools.partial(jax.jit, static_argnames=("method", "scoring", "validated"))
+def _score_paths(
+    method: SCDP,
+    phi: FeatureMap,
+    C: Float[Array, " s"],
+    sums: NormalEquations,
+    sample: Rows,
+    code: Code | None,
+    scoring: Scoring,
+    validated: int,
+    key: Array | None,
+    size: Int[Array, ""] | None,
+) -> PathValidation:
+    assert isinstance(phi, CandidateColumns)
+    each = _with_targets(sums, code)
+    per_fold = jax.tree.map(lambda a: a[:validated], each)
+    return score_paths(
+        method, phi, C, per_fold, each.joined, sample, code, scoring.metric, scoring.decoding, key,
+        size, separate=code is not None and method.selection == "separate",
+    )  # fmt: skip

@@ -1,0 +1,93 @@
+"""Validation of any method, by the cheapest way that its mathematics allows."""
+
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from jaxtyping import Array, Float, Int
+
+from .._types import Key
+from ..kernels import Kernel
+from ..machines.dual import Dual
+from ..machines.method import Additive, Method, require_additive
+from ..machines.scdp import SCDP
+from ..multiclass import Code, Decoding
+from .cross_validation import CrossValidation, Metric, cross_validate
+from .folds import Folds
+from .leave_one_out import leave_one_out
+from .paths import PathValidation, cross_validate_path
+from .refits import cross_validate_by_refitting
+from .sharding import ShardedFolds
+
+
+def validate(
+    method: Method,
+    kernel: Kernel,
+    points: Float[Array, "m d"] | None,
+    C: Float[Array, " s"],
+    X: Float[Array, "n d"],
+    y: Float[Array, "n *c"] | Int[Array, " n"],
+    folds: Folds | ShardedFolds,
+    weights: Float[Array, " n"] | None = None,
+    *,
+    metric: Metric,
+    code: Code | None = None,
+    decoding: Decoding = "loss",
+    key: Key | None = None,
+    size: Int[Array, ""] | None = None,
+    mesh: Mesh | None = None,
+) -> CrossValidation | PathValidation:
+    """Errors on rows that were not seen, for every `C` and, of a path, every size.
+
+    A method in the dual is validated by leave-one-out, whatever the folds; one that needs only sums
+    over rows by subtraction or removal, see `cross_validate`; any other by one fit for each fold
+    and `C`.
+
+    Args:
+        method: the settings.
+        kernel: kernel of two points.
+        points: that may carry the model, shape `m d`; None in the dual.
+        C: weights of the data-fit term, shape `s`.
+        X: inputs, shape `n d`, in the units of the points.
+        y: targets, shape `n` or `n c`; -1 and +1 for "misclassification". With a `code`, class
+            numbers.
+        folds: see `validation.folds`.
+        weights: row weights, shape `n`, used in fitting and in scoring.
+        metric: "mse", "mae" or "misclassification".
+        code: several classes as several problems.
+        decoding: of several classes.
+        key: decides what the method draws at random.
+        size: of a path, the size of whose machines predictions are kept.
+        mesh: its devices share the rows.
+
+    Raises:
+        ValueError: for a mesh and a method that does not need only sums.
+    """
+    options = {"metric": metric, "code": code, "decoding": decoding}
+    if mesh is not None:
+        require_additive(method, "mesh")
+    if isinstance(method, Dual):
+        return leave_one_out(kernel, C, X, y, weights, **options)
+    if isinstance(method, SCDP):
+        assert points is not None
+        return cross_validate_path(
+            method, kernel, points, C, X, y, folds, weights, key=key, size=size, mesh=mesh,
+            **options,
+        )  # fmt: skip
+    if isinstance(method, Additive):
+        assert points is not None
+        features = method.features(kernel, points)
+        return cross_validate(features, C, X, y, folds, weights, mesh=mesh, **options)
+    assert isinstance(folds, Folds)
+    found = cross_validate_by_refitting(
+        method, kernel, points, C, X, y, folds, weights, key=key,
+        size=size if method.is_path else jnp.ones((), jnp.int32), **options,
+    )  # fmt: skip
+    if method.is_path:
+        return found
+    assert found.predictions is not None
+    shape = (len(C), len(X), *(y.shape[1:] if code is None else (-1,)))
+    return CrossValidation(
+        scores=found.scores[:, 0],
+        fold_scores=found.fold_scores[:, :, 0],
+        predictions=found.predictions.reshape(shape),
+        status=found.status,
+    )
