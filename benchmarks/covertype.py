@@ -26,7 +26,12 @@ def run(*, quick: bool) -> Report:
     for key in range(1 if quick else 2):
         start = time.perf_counter()
         model = jsparse.train(
-            part.X, part.y, task="classification", n_prototypes=M, key=jax.random.key(key)
+            part.X,
+            part.y,
+            task="classification",
+            method=jsparse.FixedSize(M),
+            out_of_fold=False,
+            key=key,
         )
         error = float(100 * np.mean(model.predict(part.X_test) != part.y_test))
         compile_s = model.seconds["compile"]

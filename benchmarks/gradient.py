@@ -66,7 +66,7 @@ def by_csa(kernel, Z, X, y, folds, key):
         low=middle - np.log(12.0),
         high=middle + np.log(12.0),
         C=np.array([1e-2, 1e6]),
-        method="csa",
+        search=jsparse.Annealing(),
     )
     return tuned.kernel, tuned.C, tuned.score
 

@@ -11,10 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 
 import jsparse
-from jsparse.multiclass import Decoding, Scheme, decode
+from jsparse.machines.fixed_size import feature_map
+from jsparse.machines.method import MANY_C
+from jsparse.multiclass import Decoding, Scheme, decode, output_code
 from jsparse.prototypes import renyi
-from jsparse.search.problem import feature_map, start_of
-from jsparse.training.choices import DEFAULT_C, LENGTHSCALE_FACTOR, make_kernel
+from jsparse.search.problem import start_of
+from jsparse.training.choices import LENGTHSCALE_FACTOR, make_kernel
 
 from .report import Report, kept, mean_sd, save
 from .sets import PROTOTYPES, Split, split
@@ -289,7 +291,7 @@ def borrowed(part: Split, cell: Cell, m: int, key: jax.Array) -> Found:
     labels = jnp.asarray(np.searchsorted(model.classes, part.y), jnp.int32)
     scaling, Z = model.expansion.scaling, model.expansion.prototypes
     phi = feature_map(model.kernel, Z)
-    code = jsparse.output_code(cell.scheme, len(model.classes))
+    code = output_code(cell.scheme, len(model.classes))
     X, X_test = (scaling.apply(jnp.asarray(a)) for a in (part.X, part.X_test))
     fitted = jsparse.fixed_size.fit_classes(phi, model.C, X, labels, code)
     return Found(fitted.expansion(X_test), model.classes, code.matrix, _tuned(model))
@@ -300,10 +302,11 @@ def train(part: Split, cell: Cell, m: int, key: jax.Array) -> jsparse.Trained:
         part.X,
         part.y,
         task="classification",
-        n_prototypes=m,
+        method=jsparse.FixedSize(m),
         kernel=cell.kernel,
         multiclass=cell.scheme,
         folds=3 if cell.name == "letter" else 10,
+        out_of_fold=False,
         key=key,
     )
 
@@ -320,7 +323,7 @@ def apart(part: Split, cell: Cell, m: int, key: jax.Array) -> Found:
     to a power of two with rows of weight 0, so that problems of like size compile once.
     """
     classes, labels = np.unique(part.y, return_inverse=True)
-    matrix = np.asarray(jsparse.output_code(cell.scheme, len(classes)).matrix)
+    matrix = np.asarray(output_code(cell.scheme, len(classes)).matrix)
     scaling = jsparse.standardize(part.X)
     X, X_test = np.asarray(scaling.apply(part.X)), scaling.apply(jnp.asarray(part.X_test))
     values = []
@@ -358,7 +361,7 @@ def _binary(
         metric="misclassification",
         low=middle - span,
         high=middle + span,
-        C=DEFAULT_C,
+        C=MANY_C,
     )
     phi = feature_map(tuned.kernel, X[chosen])
     return jsparse.fixed_size.fit_features(phi, tuned.C, X, y, w).expansion

@@ -46,7 +46,14 @@ def one_versus_rest(quick: bool):
     def ours(key: int) -> dict[str, float]:
         start = time.perf_counter()
         model = jsparse.train(
-            X, y, task="classification", n_prototypes=M, folds=FOLDS, C=C, key=jax.random.key(key)
+            X,
+            y,
+            task="classification",
+            method=jsparse.FixedSize(M),
+            folds=FOLDS,
+            C=C,
+            out_of_fold=False,
+            key=key,
         )
         seconds = time.perf_counter() - start
         apart = model.seconds["compile"]

@@ -3,7 +3,6 @@
 import sys
 from typing import Any
 
-import jax
 import numpy as np
 from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.pipeline import make_pipeline
@@ -32,16 +31,19 @@ def contaminated(y: np.ndarray, r: int) -> np.ndarray:
 
 
 def ours(part: Split, y: np.ndarray, loss: Any, name: str, r: int) -> np.ndarray:
+    m = PROTOTYPES[name]
+    method = jsparse.FixedSize(m) if loss == "squared" else jsparse.Robust(m, loss=loss)
     model = jsparse.train(
         part.X,
         y,
         task="regression",
-        n_prototypes=PROTOTYPES[name],
-        loss=loss,
+        method=method,
+        metric="mse" if loss == "squared" else "mae",
         C=C,
         folds=FOLDS,
-        max_evaluations=KERNELS,
-        key=jax.random.key(r),
+        search=jsparse.Profile(KERNELS),
+        out_of_fold=False,
+        key=r,
     )
     return model.predict(part.X_test)
 

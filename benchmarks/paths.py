@@ -16,10 +16,9 @@ from jsparse import pursuit
 from jsparse.data import benchmark_set
 from jsparse.features import KernelColumns
 from jsparse.kernels import RBF
-from jsparse.machines import scdp, spsvm
+from jsparse.machines import scdp
 from jsparse.machines.scdp_system import candidate_columns
 from jsparse.prototypes import k_center
-from jsparse.search.sizes import smallest_within
 
 from .report import Report, alternated, kept, mean_sd, save
 
@@ -79,24 +78,29 @@ def table3(*, quick: bool, out: Path) -> Report:
 
 def _cell(name: str, number: int, method: str) -> dict[str, float]:
     X, y, X_test, y_test = partition(name, number)
-    key, longest = jax.random.key(number), LARGE.get(name, 100)
+    longest = LARGE.get(name, 100)
     start = time.perf_counter()
     if method.startswith("SCDP"):
         candidates: Any = round(0.3 * len(X)) if method == "SCDP PV" else "all"
         most = candidates if method == "SCDP PV" else len(X)
-        model = jsparse.train_path(
-            X,
-            y,
-            task="classification",
-            key=key,
+        path = jsparse.SCDP(
             candidates=candidates,
             max_prototypes=min(longest, most, int(0.89 * len(X))),
             subset="auto" if method == "SCDPP" else None,
         )
-        error, size = np.mean(model.predict(X_test) != y_test), model.n_prototypes
+        model = jsparse.train(
+            X, y, task="classification", key=number, method=path, out_of_fold=False
+        )
+        error, size = np.mean(model.predict(X_test) != y_test), model.curve.size
     elif method == "LS-SVM":
         model = jsparse.train(
-            X, y, task="classification", key=key, n_prototypes="all", metric="mse"
+            X,
+            y,
+            task="classification",
+            key=number,
+            method=jsparse.Dual(),
+            metric="mse",
+            out_of_fold=False,
         )
         error, size = np.mean(model.predict(X_test) != y_test), len(X)
     elif method == "SVM":
@@ -105,55 +109,22 @@ def _cell(name: str, number: int, method: str) -> dict[str, float]:
         error = np.mean(model.predict(X_test) != y_test)
         size = len(model.best_estimator_.support_)
     else:
-        error, size = _tuned_spsvm(X, y, X_test, y_test, key, min(longest, 60))
+        k = min(longest, 60, int(0.7 * len(X)))
+        model = jsparse.train(
+            X,
+            y,
+            task="classification",
+            key=number,
+            method=jsparse.SpSVM(max_prototypes=k, candidates="all"),
+            folds=5,
+            out_of_fold=False,
+        )
+        error, size = np.mean(model.predict(X_test) != y_test), model.curve.size
     return {
         "error": 100 * float(error),
         "size": int(size),
         "seconds": time.perf_counter() - start,
     }
-
-
-def _tuned_spsvm(X, y, X_test, y_test, key, k: int) -> tuple[float, int]:
-    """Kernel, C and size by five folds, the size by the rule of SCDP."""
-    folds = jsparse.stratified_folds(key, y, 5)
-    X, y = jnp.asarray(X), jnp.asarray(y)
-    k = min(k, int(0.7 * len(X)))
-    best: tuple[float, Any] = (np.inf, None)
-    for lengthscale in np.sqrt(X.shape[1]) * np.geomspace(0.1, 4, 6):
-        for C in (0.1, 1.0, 10.0, 100.0, 1000.0):
-            errors = _spsvm_folds(float(lengthscale), C, X, y, folds, key, k)
-            mean, spread = errors.mean(axis=0), errors.std(axis=0, ddof=1) / np.sqrt(5)
-            size = 1 + smallest_within(mean, spread, 0.1)
-            if mean.min() < best[0]:
-                best = float(mean.min()), (float(lengthscale), C, size)
-    lengthscale, C, size = best[1]
-    path = spsvm.fit(
-        RBF(lengthscale), X, C, X, y, key=key, max_prototypes=k, subset=min(59, len(X))
-    )
-    values = np.asarray(path.at(size)(jnp.asarray(X_test)))
-    return float(np.mean((values >= 0) != (y_test > 0))), size
-
-
-@functools.partial(jax.jit, static_argnames="k")
-def _spsvm_folds_jit(kernel, C, X, y, index, valid, key, k: int):
-    def one(fold):
-        rows, there = fold
-        weight = jnp.ones(len(X), X.dtype).at[jnp.where(there, rows, len(X))].set(0, mode="drop")
-        path = spsvm.fit(
-            kernel, X, C, X, y, weight, key=key, max_prototypes=k, subset=min(59, len(X))
-        )
-        columns = kernel.cross_gram(X[rows], X[jnp.maximum(path.support, 0)])
-        values = columns @ path.coefficients.T + path.intercepts[None]
-        wrong = ((values >= 0) != (y[rows] > 0)[:, None]) & there[:, None]
-        return jnp.sum(wrong, axis=0) / jnp.sum(there)
-
-    return jax.lax.map(one, (index, valid))
-
-
-def _spsvm_folds(lengthscale, C, X, y, folds, key, k: int) -> np.ndarray:
-    kernel = RBF(jnp.asarray(lengthscale, X.dtype))
-    c = jnp.asarray(C, X.dtype)
-    return np.asarray(_spsvm_folds_jit(kernel, c, X, y, folds.index, folds.valid, key, k))
 
 
 def _table3(data: dict[str, Any]) -> Report:
@@ -222,20 +193,19 @@ def _cell5(name: str, number: int, quick: bool) -> dict[str, Any]:
     X, y, X_test, y_test = thirds(name, number)
     M, longest = (500, 100) if quick else (2000, LONGEST[name])
     start = time.perf_counter()
-    model = jsparse.train_path(
+    model = jsparse.train(
         X,
         y,
         task="classification",
-        key=jax.random.key(number),
-        candidates=M,
-        max_prototypes=longest,
-        folds=10,
+        key=number,
+        method=jsparse.SCDP(candidates=M, max_prototypes=longest),
         C=np.array([1.0, 10.0, 100.0, 1000.0]),
-        max_evaluations=3 if quick else 6,
+        search=jsparse.Profile(3 if quick else 6),
+        out_of_fold=False,
     )
     tuning = time.perf_counter() - start
-    lengthscale, C, k = model.kernel.lengthscale, model.C, model.n_prototypes
-    chosen = model.at(k)
+    lengthscale, C, k = model.kernel.lengthscale, model.C, model.curve.size
+    chosen = model.expansion
     wrong = float(np.mean(model.predict(X_test) != y_test))
 
     # Training at the tuned parameters, and the prediction of all test rows, against one SVC.
@@ -256,13 +226,13 @@ def _cell5(name: str, number: int, quick: bool) -> dict[str, Any]:
     return {
         "error": 100 * wrong,
         "size": k,
-        "one standard error": model.smallest_within(1.0),
+        "one standard error": model.curve.smallest_within(1.0),
         "svc error": 100 * svc_wrong,
         "vectors": len(svc.support_),
         "seconds": seconds,
         "predicting": predicting,
         "tuning": tuning,
-        "errors": model.errors.tolist(),
+        "errors": model.curve.errors.tolist(),
     }
 
 

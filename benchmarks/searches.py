@@ -4,6 +4,8 @@ import sys
 
 import numpy as np
 
+import jsparse
+
 from .report import Report, mean_sd
 from .sets import PROTOTYPES, split
 from .tables import fit
@@ -11,9 +13,9 @@ from .tables import fit
 # adult, where the two differ most in time, is in `speed`.
 RANDOMISATIONS = {"pima": 10, "spambase": 10, "boston": 10, "concrete": 10}
 SEARCHES = {
-    "profile, 10 kernels": {"search_method": "profile", "max_evaluations": 10},
-    "profile, 16 kernels": {"search_method": "profile", "max_evaluations": 16},
-    "CSA + simplex, 160 points": {"search_method": "csa", "max_evaluations": 160},
+    "profile, 10 kernels": jsparse.Profile(10),
+    "profile, 16 kernels": jsparse.Profile(16),
+    "CSA + simplex, 160 points": jsparse.Annealing(160),
 }
 
 
@@ -21,10 +23,10 @@ def run(*, quick: bool) -> Report:
     rows, data = [], {}
     for name, count in RANDOMISATIONS.items():
         parts = [split(name, r, "float32") for r in range(2 if quick else count)]
-        for label, options in SEARCHES.items():
+        for label, search in SEARCHES.items():
             cv, test, seconds = [], [], []
             for r, part in enumerate(parts):
-                model = fit(part, name, "rbf", r, **options)
+                model = fit(part, name, "rbf", r, search=search)
                 f = model.predict(part.X_test)
                 if model.classes is None:
                     test.append(float(np.mean((f - part.y_test) ** 2)))

@@ -11,7 +11,9 @@ import numpy as np
 
 import jsparse
 from jsparse.prototypes import interleaved, renyi
-from jsparse.search.sizes import SIZE_TOLERANCE, smallest_within
+from jsparse.search.problem import tuning_problem
+from jsparse.search.sizes import SizeCurve, smallest_within, tune_sizes
+from jsparse.search.tune import Tuning
 
 from .report import Report, mean_sd
 from .sets import Split, split
@@ -41,7 +43,9 @@ class Case:
         deal = jsparse.stratified_folds if self.classes else jsparse.plain_folds
         folds = deal(self.key, self.y if self.classes else n, 10)
         template, middle = jsparse.kernels.RBF(np.sqrt(d)), np.log([np.sqrt(d)])
-        self.problem = jsparse.tuning_problem(template, None, self.X, jnp.asarray(self.y), folds)
+        self.problem = tuning_problem(
+            template, None, self.X, jnp.asarray(self.y), folds, method=jsparse.Dual()
+        )
         self.search = {
             "key": self.key,
             "metric": "misclassification" if self.classes else "mse",
@@ -54,9 +58,9 @@ class Case:
         return np.asarray(renyi(self.key, self.X, m, labels=self.labels).indices)
 
     def with_prototypes(self, rows: np.ndarray) -> Any:
-        return dataclasses.replace(self.problem, prototypes=self.X[rows])
+        return dataclasses.replace(self.problem, points=self.X[rows], method=jsparse.FixedSize())
 
-    def test_error(self, tuned: jsparse.Tuning, prototypes: jax.Array | None) -> float:
+    def test_error(self, tuned: Tuning, prototypes: jax.Array | None) -> float:
         y = jnp.asarray(self.y)
         if prototypes is None:
             fitted = jsparse.dual.fit(tuned.kernel, tuned.C, self.X, y)
@@ -68,16 +72,16 @@ class Case:
         return float(np.mean((f - self.y_test) ** 2))
 
 
-def together(case: Case, sizes: tuple[int, ...]) -> tuple[jsparse.SizeChoice, list[float], float]:
+def together(case: Case, sizes: tuple[int, ...]) -> tuple[SizeCurve, list[float], float]:
     """The sizes by one search, their test errors, and its time."""
     begin = time.perf_counter()
     rows = case.select(sizes[-1])
     own = None if case.labels is None else case.labels[rows]
     problem = case.with_prototypes(rows[interleaved(case.key, len(rows), own)])
-    choice = jsparse.tune_sizes(problem, sizes, **case.search)
+    choice = tune_sizes(problem, sizes, **case.search)
     seconds = time.perf_counter() - begin
     errors = [
-        case.test_error(tuned, problem.prototypes[:m])
+        case.test_error(tuned, problem.points[:m])
         for m, tuned in zip(sizes, choice.tunings, strict=True)
     ]
     return choice, errors, seconds
@@ -88,7 +92,7 @@ def apart(case: Case, sizes: tuple[int, ...]) -> tuple[list[float], float]:
     begin, found = time.perf_counter(), []
     for m in sizes:
         problem = case.with_prototypes(case.select(m))
-        found.append((jsparse.tune(problem, **case.search), problem.prototypes))
+        found.append((jsparse.tune(problem, **case.search), problem.points))
     seconds = time.perf_counter() - begin
     return [case.test_error(*one) for one in found], seconds
 
@@ -107,7 +111,9 @@ def measure(name: str, part: Split, r: int, *, peers: bool) -> dict[str, Any]:
     if peers:
         found["test_apart"], found["seconds_apart"] = apart(case, sizes)
         # Around the best of the largest size: a kernel takes long.
-        dense = jsparse.tune(case.problem, start=choice.tunings[-1], **case.search)
+        dense = jsparse.tune(
+            case.problem, search=jsparse.Profile(start=choice.tunings[-1]), **case.search
+        )
         found["dense"] = {"cv": scale * dense.score, "test": case.test_error(dense, None)}
     print(name, r, found, file=sys.stderr, flush=True)
     return found
@@ -145,7 +151,7 @@ def run(*, quick: bool) -> Report:
                 for one in runs
             ]
             label = f"chosen, tolerance {tolerance:g}"
-            label += " (default)" if tolerance == SIZE_TOLERANCE else ""
+            label += " (default)" if tolerance == jsparse.FixedSize().size_tolerance else ""
             label += ": " + " ".join(str(sizes[i]) for i in picked)
             cells = [
                 mean_sd([one[kind][i] for one, i in zip(runs, picked, strict=True)], digits)

@@ -86,8 +86,9 @@ def pipeline(quick: bool):
             X,
             y,
             task="classification",
-            n_prototypes=M,
-            key=jax.random.key(key),
+            method=jsparse.FixedSize(M),
+            out_of_fold=False,
+            key=key,
             **options,
         )
         error = float(100 * np.mean(model.predict(X_test) != y_test))
@@ -109,7 +110,7 @@ def pipeline(quick: bool):
 
     first = ours(0)
     runs = [(theirs(), ours(key)) for key in range(1, 2 if quick else 4)]
-    csa = [ours(key, search_method="csa") for key in range(1, 2 if quick else 3)]
+    csa = [ours(key, search=jsparse.Annealing()) for key in range(1, 2 if quick else 3)]
     svc = float(np.median([a["seconds"] for a, _ in runs]))
     mine = float(np.median([b["seconds"] for _, b in runs]))
     slow = float(np.median([c["seconds"] for c in csa]))

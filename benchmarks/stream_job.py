@@ -18,11 +18,16 @@ def main(folder: str, settings: dict) -> None:
     schema_seconds = time.perf_counter() - start
     jax.block_until_ready(jax.numpy.zeros(1))
     before = _peak()
-    model = jsparse.train_stream(
+    search = jsparse.Profile(settings.get("max_evaluations"), settings.get("tune_kernel", True))
+    folds = settings.get("folds", 10)
+    model = jsparse.train(
         TableStream(file, schema, "float32"),
         task="classification",
-        key=jax.random.key(0),
-        **settings,
+        key=0,
+        method=jsparse.FixedSize(settings["n_prototypes"]),
+        search=search,
+        folds=folds,
+        out_of_fold=False,
     )
     found = {
         "rows": model.n_rows,
@@ -36,10 +41,10 @@ def main(folder: str, settings: dict) -> None:
             model.n_rows,
             len(schema.features),
             settings["n_prototypes"],
-            folds=settings.get("folds", 10),
+            folds=folds,
             streamed=True,
-            n_parameters=int(settings.get("tune_kernel", True)),
-            max_evaluations=settings.get("max_evaluations"),
+            n_parameters=int(search.tune_kernel),
+            search=search,
         ).bytes,
     }
     print(json.dumps(found))

@@ -9,7 +9,6 @@ import tempfile
 import time
 from pathlib import Path
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pyarrow as pa
@@ -84,13 +83,19 @@ def sums(quick: bool):
 def training(quick: bool):
     """Covertype tuned from a stream and in memory: error, seconds; peak memory by rows."""
     part = _covertype(quick)
-    options = {"task": "classification", "n_prototypes": M, "key": jax.random.key(0)}
+    options = {
+        "task": "classification",
+        "method": jsparse.FixedSize(M),
+        "out_of_fold": False,
+        "key": 0,
+    }
+    stream, tenth = ArrayStream(part.X, part.y), jsparse.HoldOut(0.1)
     found = {}
     for name, call in (
-        ("stream", lambda: jsparse.train_stream(ArrayStream(part.X, part.y), **options)),
+        ("stream", lambda: jsparse.train(stream, **options)),
         (
             "holdout",
-            lambda: jsparse.train_stream(ArrayStream(part.X, part.y), holdout=0.1, **options),
+            lambda: jsparse.train(stream, folds=tenth, **options),
         ),
         ("memory", lambda: jsparse.train(part.X, part.y, **options)),
     ):

@@ -81,15 +81,24 @@ PAPER_12 = {
 PAPER_1 = {"renyi": (0.1293, 0.0246), "uniform": (0.1433, 0.0323)}
 
 
-def fit(data: Split, name: str, kernel: str, randomisation: int, **options: Any) -> jsparse.Trained:
+def fit(
+    data: Split,
+    name: str,
+    kernel: str,
+    randomisation: int,
+    selection: Any = "renyi",
+    **options: Any,
+) -> jsparse.Trained:
     task = "regression" if name in PAPER_12 else "classification"
+    m = min(PROTOTYPES[name], len(data.y))
     return jsparse.train(
         data.X,
         data.y,
         task=task,
-        n_prototypes=min(PROTOTYPES[name], len(data.y)),
+        method=jsparse.FixedSize(m, selection=selection),
         kernel=kernel,
-        key=jax.random.key(randomisation),
+        out_of_fold=False,
+        key=randomisation,
         **options,
     )
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Self, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import equinox as eqx
 import jax
@@ -75,7 +75,7 @@ class Model(eqx.Module):
         """Values of the expansion at raw inputs, shape `n` or `n c`; pure and differentiable."""
         return self.expansion(X)
 
-    def at(self, size: int) -> Self:
+    def at(self, size: int) -> "Model":
         """The model with so many prototypes, of a path; its probabilities are not calibrated.
 
         Raises:

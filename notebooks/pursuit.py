@@ -73,22 +73,23 @@ print("squared error with 10 atoms, LASSO", total - float(lasso.explained[at_ten
 X, y = load_breast_cancer(return_X_y=True)
 order = rng.permutation(len(y))
 rows, test = order[:400], order[400:]
-model = jsparse.train_path(
+trained = jsparse.train(
     X[rows],
     y[rows],
     task="classification",
-    key=jax.random.key(0),
-    max_prototypes=60,
-    max_evaluations=5,
+    key=0,
+    method=jsparse.SCDP(max_prototypes=60),
+    search=jsparse.Profile(max_evaluations=5),
     metric="misclassification",
 )
+size = trained.curve.size
 sizes = np.arange(1, 61)
-new = np.array([(model.predict(X[test], int(k)) != y[test]).mean() for k in sizes])
-print("prototypes", model.n_prototypes, "of", model.n_candidates, "candidates")
-print("cross-validated error", model.cv_error, "on new rows", new[model.n_prototypes - 1])
-print("by the one-standard-error rule", model.smallest_within(1.0), "prototypes")
+new = np.array([(trained.at(int(k)).predict(X[test]) != y[test]).mean() for k in sizes])
+print("prototypes", size, "of", trained.n_points, "candidates")
+print("cross-validated error", trained.cv_error, "on new rows", new[size - 1])
+print("by the one-standard-error rule", trained.curve.smallest_within(1.0), "prototypes")
 
 # %%
-axes = plotting.error_curve(model, test_errors=new)
+axes = plotting.error_curve(trained, test_errors=new)
 axes.set_title("breast cancer")
 axes.figure.savefig(figures / "breast_cancer.png", dpi=120)

@@ -194,7 +194,8 @@ class Machine(BaseEstimator, abc.ABC):
         cv: Any = self.cv
         if not (hasattr(cv, "split") or isinstance(cv, list | tuple)):
             return whole("cv", cv, 2, n, "the number of rows")
-        splits = cv.split(X, y) if hasattr(cv, "split") else cv
+        split: Any = getattr(cv, "split", None)
+        splits = cv if split is None else split(X, y)
         assignment = np.full(n, -1)
         for number, (_, test) in enumerate(splits):
             test = np.arange(n)[test]

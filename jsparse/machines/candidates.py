@@ -1,7 +1,7 @@
 """Candidates that methods of growing size choose their prototypes from."""
 
 import dataclasses
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
@@ -61,7 +61,7 @@ class Candidates(PathMethod):
     )
 
     def __post_init__(self) -> None:
-        if not (self.candidates is None or isinstance(self.candidates, int | str | np.integer)):
+        if self.candidates is not None and np.ndim(self.candidates) > 0:
             object.__setattr__(self, "candidates", _Points(self.candidates))
 
     def check(self, task: Task) -> None:
@@ -78,7 +78,7 @@ class Candidates(PathMethod):
             )
         check_tolerance("size_tolerance", self.size_tolerance)
 
-    def settled(self, shape: Shape) -> Self:
+    def settled(self, shape: Shape) -> "Candidates":
         """See `Method.settled`."""
         given = self.candidates
         if isinstance(given, _Points):

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import ClassVar, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -93,7 +93,7 @@ class Prototypes(Method):
         else:
             whole("n_prototypes", self.n_prototypes, 1, most, "the largest number")
 
-    def settled(self, shape: Shape) -> Self:
+    def settled(self, shape: Shape) -> "Prototypes":
         """See `Method.settled`."""
         what = "the number of rows"
         if isinstance(self.n_prototypes, tuple):

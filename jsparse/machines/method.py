@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -128,7 +128,7 @@ class Method(abc.ABC):
                 f"got {task!r}"
             )
 
-    def settled(self, shape: Shape) -> Self:
+    def settled(self, shape: Shape) -> "Method":
         """The method with every setting a value, or a `ValueError` if one does not suit the rows.
 
         Called before any work on the rows.
@@ -204,7 +204,7 @@ class PathMethod(Method):
     def longest(self) -> int:
         """The length of the path, once settled."""
 
-    def shortened(self, length: int) -> Self:
+    def shortened(self, length: int) -> "PathMethod":
         """The method with paths of that length."""
         return dataclasses.replace(self, max_prototypes=length)
 

@@ -75,6 +75,7 @@ class Tunable(Protocol):
         ...
 
 
+@runtime_checkable
 class Source(Protocol):
     """Where the rows of a problem are: in memory, or read anew for every evaluation."""
 
