@@ -1,26 +1,41 @@
 """From data to a tuned model, and the command line, on scikit-learn's bundled real data."""
 
 import csv
-import dataclasses
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 
 import jsparse
-from jsparse import NumericalError, load_history, save_history, standardize
+from jsparse import (
+    SCDP,
+    Annealing,
+    Dual,
+    FixedSize,
+    Model,
+    Multiclass,
+    NumericalError,
+    Profile,
+    Resources,
+    Robust,
+    load,
+    load_history,
+    save_history,
+    standardize,
+)
 from jsparse.cli.main import main
 from jsparse.data import demo_set
 from jsparse.data.streams import ArrayStream
-from jsparse.estimators import FixedSizeLSSVMRegressor
+from jsparse.estimators import FixedSizeLSSVMClassifier, FixedSizeLSSVMRegressor
 from jsparse.kernels import RBF, Matern32
 from jsparse.machines import fixed_size
 from jsparse.search.problem import Scoring, evaluate, evaluate_batch, tuning_problem
-from jsparse.serialization import load
 from jsparse.training.train import train
 from jsparse.validation.folds import folds_from_assignment, plain_folds, stratified_folds
 
@@ -31,8 +46,11 @@ def cancer():
     return data.X, data.y
 
 
+SEARCHES = {"profile": Profile, "annealing": Annealing}
+
+
 def small(X, y, **options):
-    settings = {"n_prototypes": 20, "folds": 4, "max_evaluations": 4, "key": jax.random.key(0)}
+    settings = {"method": FixedSize(20), "folds": 4, "search": Profile(4), "key": jax.random.key(0)}
     return train(X, y, **{"task": "classification", **settings, **options})
 
 
@@ -49,27 +67,28 @@ def test_a_tuned_model_is_good_reproducible_and_told(cancer, dtype):
     np.testing.assert_array_equal(first.expansion(X[300:]), again.expansion(X[300:]))
 
 
-@pytest.mark.parametrize("method", ["profile", "csa"])
-def test_a_stopped_search_goes_on_to_the_same_end(cancer, method, tmp_path):
+@pytest.mark.parametrize("search", list(SEARCHES))
+def test_a_stopped_search_goes_on_to_the_same_end(cancer, search, tmp_path):
     X, y = cancer[0][:200], cancer[1][:200]
-    options = {"search_method": method, "max_evaluations": 12, "metric": "mse"}
+    search, options = SEARCHES[search](12), {"metric": "mse"}
 
     def interrupt(done, planned, best):
         if done == 8:
             raise KeyboardInterrupt
 
-    whole = small(X, y, **options)
-    stopped = small(X, y, progress=interrupt, **options)
+    whole = small(X, y, search=search, **options)
+    stopped = small(X, y, search=search, progress=interrupt, **options)
     assert len(stopped.tuning.history) == 8
     path = tmp_path / "search"
     save_history(path, stopped.tuning.history)
-    resumed = small(X, y, history=load_history(path), **options)
+    resumed = small(X, y, search=replace(search, history=load_history(path)), **options)
     assert resumed.tuning.history[7].seconds == stopped.tuning.history[7].seconds
     assert len(resumed.tuning.history) == len(whole.tuning.history) == 12
     assert resumed.C == whole.C
     np.testing.assert_array_equal(resumed.expansion(X), whole.expansion(X))
+    search = replace(search, history=stopped.tuning.history)
     with pytest.raises(ValueError, match="history: expected evaluations of the same problem"):
-        small(X, y, history=stopped.tuning.history, **options, key=jax.random.key(1))
+        small(X, y, search=search, **options, key=jax.random.key(1))
 
 
 def test_ctrl_c_keeps_the_best_so_far(cancer):
@@ -84,7 +103,7 @@ def test_ctrl_c_keeps_the_best_so_far(cancer):
 
 
 def test_a_search_out_of_time_keeps_its_first_evaluation(cancer):
-    stopped = small(cancer[0][:200], cancer[1][:200], max_seconds=0.0)
+    stopped = small(cancer[0][:200], cancer[1][:200], resources=Resources(max_seconds=0.0))
     assert stopped.tuning.stopped == "seconds"
     assert len(stopped.tuning.history) == 1
 
@@ -106,7 +125,7 @@ def test_a_batch_of_kernels_is_scored_in_one_call(cancer):
 def test_several_parameters_are_tuned_together(cancer):
     X, y = cancer[0][:100, :3], cancer[1][:100]
     kernel = RBF(np.array([1.0, 2.0, 3.0])) + 0.5 * Matern32(1.0)
-    tuned = small(X, y, kernel=kernel, max_evaluations=9)
+    tuned = small(X, y, kernel=kernel, search=Profile(9))
     assert len(tuned.tuning.history) == 9
     assert {e.theta.shape for e in tuned.tuning.history} == {(5,)}
     assert {e.C.shape for e in tuned.tuning.history} == {(25,)}
@@ -115,7 +134,7 @@ def test_several_parameters_are_tuned_together(cancer):
 
 def test_the_papers_search_spends_its_budget_exactly(cancer):
     X, y = cancer
-    tuned = small(X[:200], y[:200], search_method="csa", max_evaluations=16)
+    tuned = small(X[:200], y[:200], search=Annealing(16))
     assert len(tuned.tuning.history) == 16
     assert tuned.cv_error < 0.1
 
@@ -128,6 +147,10 @@ def test_regression_and_linear_kernels():
         assert tuned.expansion(data.X).shape == data.y.shape
 
 
+def with_classes(*more):
+    return Multiclass(classes=["benign", *more])
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -138,34 +161,41 @@ def test_regression_and_linear_kernels():
         (lambda X, y: (X[:0], y[:0], {}), "expected"),
         (lambda X, y: (X, np.full(len(y), "a"), {}), "expected at least two classes"),
         (lambda X, y: (X, y[:-1], {}), "y: expected"),
-        (lambda X, y: (X, y, {"n_prototypes": len(y) + 1}), "n_prototypes"),
+        (lambda X, y: (X, y, {"method": FixedSize(len(y) + 1)}), "n_prototypes"),
         (lambda X, y: (X, y, {"folds": len(y) + 1}), "folds"),
         (lambda X, y: (X, y, {"kernel": "sigmoid"}), "kernel"),
         (lambda X, y: (X, y, {"task": "regression"}), "expected numbers"),
         (lambda X, y: (X, y, {"metric": "auc"}), "metric: expected"),
-        (lambda X, y: (X, y, {"search_method": "grid"}), "method: expected"),
-        (lambda X, y: (X, y, {"selection": "best"}), "selection: expected"),
+        (lambda X, y: (X, y, {"search": "grid"}), "search: expected"),
+        (lambda X, y: (X, y, {"method": "fixed-size"}), "method: expected"),
+        (lambda X, y: (X, y, {"method": FixedSize(9, selection="best")}), "selection: expected"),
         (lambda X, y: (X, y, {"C": np.array([0.0, 1.0])}), "C: expected"),
-        (lambda X, y: (X, y, {"C": np.ones(1), "search_method": "csa"}), "C: expected a range"),
-        (lambda X, y: (X, y, {"max_evaluations": 0}), "max_evaluations: expected"),
-        (lambda X, y: (X, y, {"max_seconds": float("nan")}), "max_seconds: expected"),
+        (lambda X, y: (X, y, {"C": np.ones(1), "search": Annealing()}), "C: expected a range"),
+        (lambda X, y: (X, y, {"search": Profile(0)}), "max_evaluations: expected"),
+        (
+            lambda X, y: (X, y, {"resources": Resources(max_seconds=float("nan"))}),
+            "max_seconds: expected",
+        ),
         (lambda X, y: (X, y, {"folds": 2.5}), "folds: expected a whole number"),
         (lambda X, y: (X, y, {"folds": plain_folds(jax.random.key(0), 90, 5)}), "exactly one fold"),
-        (lambda X, y: (X, y, {"n_prototypes": 10.0}), "n_prototypes: expected a whole"),
+        (lambda X, y: (X, y, {"method": FixedSize(10.0)}), "n_prototypes: expected a whole"),
         (lambda X, y: (X[:, :0], y, {}), "X: expected shape"),
         (lambda X, y: (X.astype(str), y, {}), "X: expected numbers"),
         (lambda X, y: (X, y, {"weights": np.full(60, np.inf)}), "weights: expected"),
         (lambda X, y: (X, y, {"weights": np.zeros(60)}), "weights: expected"),
         (lambda X, y: (X, y, {"weights": (y == y[0]) * 1.0}), "some weight in every class"),
         (lambda X, y: (X, y, {"class_weight": {"odd": 2.0}}), "class_weight: expected labels"),
-        (lambda X, y: (X, y, {"classes": ["benign", "0"]}), "y: expected labels among"),
-        (lambda X, y: (X, y, {"classes": ["benign", 0]}), "classes: expected labels of one type"),
+        (lambda X, y: (X, y, {"multiclass": with_classes("0")}), "y: expected labels among"),
+        (lambda X, y: (X, y, {"multiclass": with_classes(0)}), "classes: expected labels of one"),
         *[
-            (lambda X, y, o=o: (X, y, {"classes": [*y, "mixed"], **o}), "rows of all of them")
-            for o in ({"loss": "huber"}, {"n_prototypes": "all"})
+            (
+                lambda X, y, m=m: (X, y, {"multiclass": with_classes(*y, "mixed"), "method": m}),
+                "rows of all of them",
+            )
+            for m in (Robust(20), Dual())
         ],
         (
-            lambda X, y: (X, X[:, 0], {"task": "regression", "classes": ["a", "b"]}),
+            lambda X, y: (X, X[:, 0], {"task": "regression", "multiclass": with_classes("b")}),
             "classes: expected None",
         ),
         (lambda X, y: (X, X[:, 0], {}), "ask for task='regression'"),
@@ -174,7 +204,8 @@ def test_regression_and_linear_kernels():
 )
 def test_bad_input_is_told_before_any_work(cancer, monkeypatch, as_users_call, change, message):
     X, y, options = change(cancer[0][:60], cancer[1][:60])
-    monkeypatch.setattr("jsparse.training.choices.renyi", None)  # no work may be done
+    # No work may be done.
+    monkeypatch.setattr("jsparse.training.arrays.ArrayData.standardised", None)
     with pytest.raises(ValueError, match=message):
         small(X, y, **options)
 
@@ -192,7 +223,7 @@ def test_several_classes(scheme):
     tuned = small(data.X, data.y, multiclass=scheme)
     assert (tuned.predict(data.X) == data.y).mean() > 0.95
     assert tuned.cv_error < 0.08
-    own = small(data.X, data.y, multiclass=scheme, C_per_problem=True)
+    own = small(data.X, data.y, multiclass=Multiclass(scheme, C_per_problem=True))
     assert own.C.shape == (tuned.code.matrix.shape[1],)
     assert (own.predict(data.X) == data.y).mean() > 0.95
 
@@ -201,7 +232,8 @@ def test_several_classes(scheme):
 def test_classes_may_have_no_rows_yet(scheme):
     data = demo_set("iris")
     more = ["zinnia", "aster", *np.unique(data.y)]  # two that no problem can tell apart
-    tuned = small(data.X, data.y, multiclass=scheme, classes=more, class_weight="balanced")
+    multiclass = Multiclass(scheme, classes=more)
+    tuned = small(data.X, data.y, multiclass=multiclass, class_weight="balanced")
     assert tuned.classes.tolist() == sorted(more)
     assert (tuned.predict(data.X) == data.y).mean() > 0.95
     assert tuned.cv_error < 0.08
@@ -213,8 +245,9 @@ def test_a_weight_of_zero_is_a_row_that_is_not_there(cancer):
     w[:50] = 0
     y[:50] = y[:50][::-1]  # wrong labels that must not be seen
     folds = folds_from_assignment(np.arange(150) % 4)
-    tuned = small(X, y, weights=w, folds=folds, selection="uniform")
-    rows = np.asarray(tuned.prototype_rows)
+    method = FixedSize(20, selection="uniform")
+    tuned = small(X, y, weights=w, folds=folds, method=method)
+    rows = np.asarray(tuned.point_rows)
     assert (rows >= 50).all()
     # The same machine from the rows that count.
     scaling = standardize(X[50:])
@@ -229,10 +262,11 @@ def test_balanced_classes_weigh_the_same(cancer):
     X, y = cancer
     rows = np.flatnonzero((y == "benign") | (np.cumsum(y == "malignant") <= 20))
     X, y = X[rows][:, :2], y[rows]
-    plain = small(X, y, selection="uniform")
-    balanced = small(X, y, selection="uniform", class_weight="balanced")
+    method = FixedSize(20, selection="uniform")
+    plain = small(X, y, method=method)
+    balanced = small(X, y, method=method, class_weight="balanced")
     factor = {label: len(y) / (2 * np.sum(y == label)) for label in np.unique(y)}
-    mapped = small(X, y, selection="uniform", class_weight=factor)
+    mapped = small(X, y, method=method, class_weight=factor)
     np.testing.assert_allclose(balanced.expansion(X), mapped.expansion(X), rtol=1e-9)
     rare = y == "malignant"
     found, before = ((model.predict(X)[rare] == y[rare]).mean() for model in (balanced, plain))
@@ -249,24 +283,24 @@ def test_a_value_that_is_not_finite_is_no_decision(cancer):
 
 def test_ctrl_c_in_a_resumed_search_loses_nothing(cancer):
     X, y = cancer[0][:100], cancer[1][:100]
-    options = {"search_method": "csa", "max_evaluations": 20, "metric": "mse"}
-    whole = small(X, y, **options)
+    search = Annealing(20)
+    whole = small(X, y, search=search, metric="mse")
 
     def interrupt(done, planned, best):
         if done == 3:
             raise KeyboardInterrupt
 
-    again = small(X, y, history=whole.tuning.history, progress=interrupt, **options)
+    known = {"history": whole.tuning.history}
+    again = small(X, y, search=replace(search, **known), progress=interrupt, metric="mse")
     assert again.tuning.stopped == "interrupted"
     assert len(again.tuning.history) == 20
     assert again.cv_error == whole.cv_error
-    other = {**options, "search_method": "profile"}
     with pytest.raises(ValueError, match="history: expected evaluations"):
-        small(X, y, history=whole.tuning.history, **other)
+        small(X, y, search=Profile(20, **known), metric="mse")
 
 
 def test_a_budget_of_one_is_the_middle(cancer):
-    tuned = small(cancer[0][:100], cancer[1][:100], max_evaluations=1)
+    tuned = small(cancer[0][:100], cancer[1][:100], search=Profile(1))
     assert len(tuned.tuning.history) == 1
     np.testing.assert_allclose(tuned.kernel.lengthscale, np.sqrt(30), rtol=1e-6)
 
@@ -302,13 +336,13 @@ def test_fit_and_predict_on_a_file(table, tmp_path, capsys, monkeypatch):
     assert "misclassification on 200 rows" in capsys.readouterr().err
     with out.open() as file:
         rows = list(csv.DictReader(file))
-    expansion, metadata = load(model)
-    assert metadata["classes"] == ["benign", "malignant"]
+    loaded = load(model)
+    assert loaded.classes.tolist() == ["benign", "malignant"]
     assert len(rows) == 200
     assert {r["diagnosis"] for r in rows} == {"benign", "malignant"}
     for r in rows:
         assert (float(r["decision_value"]) >= 0) == (r["diagnosis"] == "malignant")
-    assert expansion.prototypes.shape == (20, 4)
+    assert loaded.expansion.prototypes.shape == (20, 4)
 
 
 @pytest.mark.usefixtures("settings_restored")
@@ -390,20 +424,20 @@ def test_a_target_far_from_zero_costs_no_digits(way, as_users_call):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((300, 2)).astype(np.float32)
     y = np.sin(2 * X[:, 0].astype(float)) + 1e5
-    options = {"task": "regression", "key": jax.random.key(0), "max_evaluations": 3}
+    options = {"task": "regression", "key": jax.random.key(0), "search": Profile(3)}
     with jax.enable_x64(False):
         if way == "memory":
-            model = jsparse.train(X, y, n_prototypes=40, **options)
+            model = train(X, y, method=FixedSize(40), **options)
         elif way == "stream":
-            model = jsparse.train_stream(ArrayStream(X, y), n_prototypes=40, **options)
+            model = train(ArrayStream(X, y), method=FixedSize(40), **options)
         elif way == "path":
-            model = jsparse.train_path(X, y, candidates=60, max_prototypes=40, **options)
+            model = train(X, y, method=SCDP(candidates=60, max_prototypes=40), **options)
         else:
             kind = FixedSizeLSSVMRegressor(40, max_evaluations=3, random_state=0)
             model = kind.fit(X[:200], y[:200]).partial_fit(X[200:], y[200:])
         expansion = model.expansion_ if way == "estimator" else model.expansion
         # What the intercept is added to: float32 has no digits for the sum itself.
-        low = dataclasses.replace(expansion, intercept=jnp.zeros((), jnp.float32))
+        low = replace(expansion, intercept=jnp.zeros((), jnp.float32))
         values = np.asarray(low(X), float) + (float(expansion.intercept) - 1e5)
     assert np.sqrt(np.mean(np.square(values - (y - 1e5)))) < 0.05
 
@@ -414,11 +448,104 @@ def gaussian(x, z):
 
 def test_an_integer_is_a_key_and_a_function_of_two_points_a_kernel(cancer):
     X, y = (a[:120] for a in cancer)
-    options = {"tune_kernel": False, "C": np.array([1.0]), "n_prototypes": 8}
+    options = {"search": Profile(tune_kernel=False), "C": np.ones(1), "method": FixedSize(8)}
     ours = small(X, y, kernel=RBF(1.0), **options)
     theirs = small(X, y, kernel=gaussian, **options | {"key": 0})
-    np.testing.assert_array_equal(theirs.prototype_rows, ours.prototype_rows)
+    np.testing.assert_array_equal(theirs.point_rows, ours.point_rows)
     np.testing.assert_allclose(theirs.expansion(X), ours.expansion(X), rtol=1e-8, atol=1e-10)
     assert theirs.kernel == small(X, y, kernel=gaussian, **options).kernel
     with pytest.raises(ValueError, match=r"kernel: expected one of .* got <class"):
         small(X, y, kernel=RBF)
+
+
+@pytest.mark.usefixtures("settings_restored")
+def test_probabilities_on_the_command_line(table, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    model, out = tmp_path / "m.jsparse", tmp_path / "p.csv"
+    options = ["--prototypes", "20", "--folds", "4", "--evaluations", "3", "--quiet"]
+    assert main(["fit", str(table), "--target", "diagnosis", "--out", str(model), *options]) == 0
+    outputs = []
+    for stream in ([], ["--stream"]):
+        assert main(["predict", str(model), str(table), "--proba", "--out", str(out), *stream]) == 0
+        outputs.append(out.read_text())
+    assert outputs[0] == outputs[1]
+    rows = list(csv.DictReader(outputs[0].splitlines()))
+    names = [f"probability {label}" for label in ("benign", "malignant")]
+    assert list(rows[0]) == ["diagnosis", "decision_value", *names]
+    loaded = load(model)
+    with table.open() as file:
+        inputs = pd.DataFrame(list(csv.DictReader(file)))
+    inputs = inputs.astype({"size": float, "texture": float})
+    told = np.array([[float(row[name]) for name in names] for row in rows])
+    np.testing.assert_allclose(told, loaded.predict_proba(inputs), rtol=1e-14)
+    np.testing.assert_allclose(told.sum(axis=1), 1, rtol=1e-14)
+    assert [("benign", "malignant")[i] for i in told.argmax(1)] == [r["diagnosis"] for r in rows]
+    # Without being asked for, or where there are none, they are not there.
+    assert main(["predict", str(model), str(table)]) == 0
+    assert "probability" not in capsys.readouterr().out
+    numbers = write(tmp_path / "n.csv", ["a", "y"], [[i, i * 0.5] for i in range(30)])
+    fit = ["fit", str(numbers), "--target", "y", "--out", str(model), "--prototypes", "5"]
+    assert main([*fit, "--evaluations", "1", "--folds", "2", "--quiet"]) in (0, 3)
+    assert main(["predict", str(model), str(numbers), "--proba"]) == 2
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told.startswith("jsparse: error: --proba: expected a classifier")
+
+
+@pytest.mark.usefixtures("settings_restored")
+@pytest.mark.parametrize("way", ["arrays", "frame", "estimator", "command line", "expansion"])
+def test_models_of_every_origin_are_files_alike(way, cancer, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    X, y = cancer[0][:150, :3], cancer[1][:150]
+    names, path, out = ["size", "texture", "edge"], tmp_path / "m.jsparse", tmp_path / "p.csv"
+    rows = [[*map(float, row), label] for row, label in zip(X, y, strict=True)]
+    table = write(tmp_path / "t.csv", [*names, "diagnosis"], rows)
+    inputs = write(tmp_path / "x.csv", names, [row[:-1] for row in rows])
+    if way == "command line":
+        options = ["--prototypes", "20", "--folds", "4", "--evaluations", "3", "--quiet"]
+        fit = ["fit", str(table), "--target", "diagnosis", "--out", str(path), *options]
+        assert main(fit) == 0
+    elif way == "estimator":
+        estimator = FixedSizeLSSVMClassifier(20, max_evaluations=3, random_state=0).fit(X, y)
+        estimator.model_.save(path)
+        values, labels = estimator.decision_function(X), estimator.predict(X)
+        probabilities = estimator.predict_proba(X)
+    else:
+        frame = pd.DataFrame(X, columns=names)
+        trained = small(frame if way == "frame" else X, y, search=Profile(3))
+        of = trained.expansion if way == "expansion" else trained.model
+        jsparse.save(path, of, {"made": way})
+        values, labels = trained.decision_function(X), trained.predict(X)
+        probabilities = trained.predict_proba(X)
+    loaded = load(path)
+    assert isinstance(loaded, Model)
+    capsys.readouterr()
+    proba = [] if way == "expansion" else ["--proba"]
+    assert main(["predict", str(path), str(inputs), "--out", str(out), *proba]) == 0
+    by_order = "columns are taken in their order" in capsys.readouterr().err
+    assert by_order == (loaded.columns is None) == (way in ("arrays", "estimator", "expansion"))
+    with out.open() as file:
+        told = list(csv.DictReader(file))
+    if way == "command line":
+        values, labels = loaded.decision_function(X), loaded.predict(X)
+        probabilities = loaded.predict_proba(X)
+    np.testing.assert_array_equal(loaded.decision_function(X), values)
+    if way == "expansion":  # values of a machine that knows no classes
+        assert loaded.classes is None
+        found = [float(row["prediction"]) for row in told]
+        np.testing.assert_allclose(found, values, rtol=1e-12)
+    else:
+        assert loaded.predict(X).tolist() == labels.tolist()
+        np.testing.assert_array_equal(loaded.predict_proba(X), probabilities)
+        target = "prediction" if by_order else "target" if way == "frame" else "diagnosis"
+        assert [row[target] for row in told] == labels.tolist()
+        found = [float(row["decision_value"]) for row in told]
+        np.testing.assert_allclose(found, values, rtol=1e-12)
+        found = [[float(row[f"probability {c}"]) for c in loaded.classes] for row in told]
+        np.testing.assert_allclose(found, probabilities, rtol=1e-12)
+    if way in ("arrays", "frame", "expansion"):
+        assert loaded.about["made"] == way
+    # Other columns are another table.
+    few = write(tmp_path / "few.csv", names[:2], [row[:2] for row in rows])
+    assert main(["predict", str(path), str(few)]) == 2
+    words = "expected 3 columns" if by_order else "'edge'"
+    assert words in capsys.readouterr().err

@@ -61,8 +61,9 @@ class Candidates(PathMethod):
     )
 
     def __post_init__(self) -> None:
-        if self.candidates is not None and np.ndim(self.candidates) > 0:
-            object.__setattr__(self, "candidates", _Points(self.candidates))
+        given = self.candidates
+        if isinstance(given, list | tuple) or (given is not None and np.ndim(given) > 0):
+            object.__setattr__(self, "candidates", _Points(given))
 
     def check(self, task: Task) -> None:
         """See `Method.check`."""
