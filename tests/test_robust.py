@@ -4,15 +4,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh
 from scipy.optimize import linprog, lsq_linear, minimize
 from sklearn.svm import SVR
 
-from jsparse import _status
+from jsparse import Robust, _status, validate
 from jsparse.features import Nystroem
 from jsparse.kernels import RBF
 from jsparse.machines import fixed_size, robust
 from jsparse.normal_equations import accumulate
-from jsparse.validation.cross_validation import cross_validate
 from jsparse.validation.folds import plain_folds
 
 
@@ -333,7 +333,8 @@ def test_cross_validation_equals_refitting(loss):
     phi, X, y, _ = problem()
     folds = plain_folds(jax.random.key(0), 80, 4)
     C = jnp.array([1.0, 20.0])
-    result = cross_validate(phi, C, X, y, folds, metric="mae", loss=loss)
+    method = Robust(loss=loss)
+    result = validate(method, phi.kernel, phi.prototypes, C, X, y, folds, metric="mae")
     for s in range(2):
         out = np.zeros(80)
         for index, valid in zip(folds.index, folds.valid, strict=True):
@@ -345,7 +346,7 @@ def test_cross_validation_equals_refitting(loss):
         np.testing.assert_allclose(result.scores[s], np.mean(np.abs(out - y)), rtol=1e-3)
 
 
-def test_cross_validation_sums_as_many_rows_at_a_time_as_asked_for(monkeypatch):
+def test_a_fit_sums_as_many_rows_at_a_time_as_asked_for(monkeypatch):
     asked = []
 
     def seen(*sums, block_rows):
@@ -354,17 +355,16 @@ def test_cross_validation_sums_as_many_rows_at_a_time_as_asked_for(monkeypatch):
 
     monkeypatch.setattr(robust, "accumulate", seen)
     phi, X, y, _ = problem()
-    folds = plain_folds(jax.random.key(0), 80, 4)
-    cross_validate(phi, jnp.array([1.0]), X, y, folds, loss="huber", block_rows=23)
+    robust.fit(phi, 1.0, X, y, loss="huber", block_rows=23)
     assert set(asked) == {23}
 
 
-def test_cross_validation_refuses_what_it_would_not_heed(as_users_call):
+def test_validation_refuses_what_it_would_not_heed(as_users_call):
     phi, X, y, _ = problem()
     folds, C = plain_folds(jax.random.key(0), 80, 4), jnp.array([1.0])
-    for options in ({"method": "removal"}, {"intercept_penalty": 1.0}):
-        with pytest.raises(ValueError, match="takes the method 'auto' and no intercept_penalty"):
-            cross_validate(phi, C, X, y, folds, loss="huber", **options)
+    mesh = Mesh(np.array(jax.devices()[:1]), ("rows",))
+    with pytest.raises(ValueError, match="mesh: expected a method that needs only sums"):
+        validate(Robust(), phi.kernel, phi.prototypes, C, X, y, folds, metric="mae", mesh=mesh)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from reference import pursuit as reference
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris, load_wine
 
 import jsparse
-from jsparse import plotting
+from jsparse import SCDP, Profile, plotting
 from jsparse._status import COMPLETED, NOT_FINITE, PRECISION_LOST, TRUNCATED
 from jsparse.cli.main import main
 from jsparse.kernels import RBF
@@ -213,9 +213,7 @@ def test_cross_validation_equals_refitting_without_each_fold(metric):
     folds = jsparse.plain_folds(jax.random.key(0), len(X), 4)
     C = jnp.array([1.0, 50.0])
     size = jnp.asarray(6, jnp.int32)
-    found = validate(
-        RBF(1.5), X[:30], C, X, y, folds, w, max_prototypes=10, metric=metric, size=size
-    )
+    found = validate(SCDP(10), RBF(1.5), X[:30], C, X, y, folds, w, metric=metric, size=size)
     losses = {
         "mse": lambda y, f: np.square(y - f),
         "mae": lambda y, f: np.abs(y - f),
@@ -242,17 +240,17 @@ def test_cross_validation_of_classes_equals_refitting(separate):
     y = y.astype(np.int32)
     code = output_code("one_versus_rest", 3)
     folds = jsparse.stratified_folds(jax.random.key(0), y, 3)
+    selection = "separate" if separate else "joint"
     found = validate(
+        SCDP(6, selection=selection),
         RBF(1.5),
         X[::3],
         jnp.array([10.0]),
         X,
         y,
         folds,
-        max_prototypes=6,
         metric="misclassification",
         code=code,
-        separate=separate,
     )
     wrong = np.zeros(6)
     for index, valid in zip(np.asarray(folds.index), np.asarray(folds.valid), strict=True):
@@ -265,7 +263,7 @@ def test_cross_validation_of_classes_equals_refitting(separate):
             X[rest],
             code.matrix[y[rest]],
             max_prototypes=6,
-            selection="separate" if separate else "joint",
+            selection=selection,
         )
         for k in range(1, 7):
             wrong[k - 1] += np.sum(np.argmax(np.asarray(path.at(k)(X[out])), axis=1) != y[out])
@@ -285,41 +283,33 @@ def test_training_chooses_a_size_and_is_good_on_new_rows():
     X, y = load_breast_cancer(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(X))
     rows, test = order[:400], order[400:]
-    model = jsparse.train_path(
-        X[rows],
-        y[rows],
-        task="classification",
-        key=jax.random.key(0),
-        max_prototypes=40,
-        candidates=120,
-        max_evaluations=4,
-        C=np.array([1.0, 100.0]),
-        out_of_fold=True,
-    )
+    options = {"task": "classification", "key": jax.random.key(0), "C": np.array([1.0, 100.0])}
+    options |= {"method": SCDP(40, candidates=120)}
+    model = jsparse.train(X[rows], y[rows], search=Profile(4), **options)
     assert (model.predict(X[test]) == y[test]).mean() > 0.94
-    assert 1 <= model.n_prototypes < 40
-    assert model.errors.shape == model.standard_errors.shape == (40,)
-    assert model.cv_error == model.errors[model.n_prototypes - 1]
-    assert model.smallest_within(0.0) == 1 + np.argmin(model.errors)
-    assert model.smallest_within(1.0) <= model.smallest_within(0.1) <= model.smallest_within(0.0)
+    curve = model.curve
+    assert 1 <= curve.size < 40
+    assert curve.errors.shape == curve.standard_errors.shape == (40,)
+    assert curve.sizes.tolist() == list(range(1, 41))
+    assert model.size == curve.size == len(model.expansion.prototypes)
+    assert model.cv_error == curve.errors[curve.size - 1]
+    assert curve.smallest_within(0.0) == 1 + np.argmin(curve.errors)
+    assert curve.smallest_within(1.0) <= curve.smallest_within(0.1) <= curve.smallest_within(0.0)
     # The curve is that of the tuning: its least is the score that was minimised.
-    np.testing.assert_allclose(model.errors.min(), model.tuning.score, rtol=1e-6)
+    np.testing.assert_allclose(curve.errors.min(), model.tuning.score, rtol=1e-6)
     squares = np.square(model.out_of_fold - np.where(y[rows] == 1, 1, -1))
     np.testing.assert_allclose(squares.mean(), model.cv_error, rtol=1e-6)
-    for k in (1, model.n_prototypes, 40):
-        assert len(model.at(k).prototypes) == k
-    again = jsparse.train_path(
+    for k in (1, curve.size, 40):
+        assert len(model.at(k).expansion.prototypes) == k
+    again = jsparse.train(
         X[rows],
         y[rows],
-        task="classification",
-        key=jax.random.key(0),
-        max_prototypes=40,
-        candidates=120,
-        max_evaluations=4,
-        C=np.array([1.0, 100.0]),
-        history=model.tuning.history,
+        search=Profile(4, history=model.tuning.history),
+        out_of_fold=False,
+        **options,
     )
-    assert again.n_prototypes == model.n_prototypes
+    assert again.size == curve.size
+    assert again.out_of_fold is None
 
 
 @pytest.mark.parametrize(
@@ -336,17 +326,18 @@ def test_training_chooses_a_size_and_is_good_on_new_rows():
 def test_classes_and_candidates(options):
     X, y = load_iris(return_X_y=True)
     names = np.array(["a", "b", "c"])[y]
-    model = jsparse.train_path(
+    about_classes = {"multiclass", "class_weight"} & set(options)
+    model = jsparse.train(
         X,
         names,
         task="classification",
         key=jax.random.key(1),
-        max_prototypes=10,
+        method=SCDP(10, **{k: v for k, v in options.items() if k not in about_classes}),
         kernel=RBF(1.5),
-        tune_kernel=False,
+        search=Profile(tune_kernel=False),
         C=np.array([10.0]),
         folds=5,
-        **options,
+        **{name: options[name] for name in about_classes},
     )
     assert (model.predict(X) == names).mean() > 0.9
 
@@ -356,47 +347,50 @@ def test_paths_end_where_their_error_no_longer_changes():
     options = {
         "task": "classification",
         "key": jax.random.key(0),
-        "max_prototypes": 100,
-        "candidates": 150,
         "kernel": RBF(5.0),
-        "tune_kernel": False,
+        "search": Profile(tune_kernel=False),
         "C": np.array([10.0]),
         "folds": 5,
     }
-    whole = jsparse.train_path(X, y, **options)
-    rule = jsparse.Stopping(window=5, tolerance=5e-3)
-    model = jsparse.train_path(X, y, stopping=rule, **options)
-    f = whole.errors  # the rule by its formula
+
+    def trained(stopping):
+        method = SCDP(100, candidates=150, stopping=stopping)
+        return jsparse.train(X, y, method=method, **options)
+
+    whole = trained(None)
+    model = trained(jsparse.Stopping(window=5, tolerance=5e-3))
+    f = whole.curve.errors  # the rule by its formula
     k = next(k for k in range(5, 100) if abs(f[k - 5 : k].mean() - f[k]) < 5e-3 * f[k])
-    assert len(model.errors) == len(model.path.support) == k + 1 < 100
-    np.testing.assert_allclose(model.errors, f[: k + 1], rtol=1e-9)
+    assert len(model.curve.errors) == len(model.fit.support) == k + 1 < 100
+    np.testing.assert_allclose(model.curve.errors, f[: k + 1], rtol=1e-9)
     np.testing.assert_allclose(model.tuning.score, f[: k + 1].min(), rtol=1e-9)
-    never = jsparse.train_path(X, y, stopping=jsparse.Stopping(5, 0.0), **options)
-    assert len(never.errors) == 100
+    never = trained(jsparse.Stopping(5, 0.0))
+    assert len(never.curve.errors) == 100
 
 
 def test_regression_with_the_callers_own_candidates():
     X, y = load_diabetes(return_X_y=True)
     points = X[:50] + 0.001
-    model = jsparse.train_path(
+    model = jsparse.train(
         X,
         y,
         task="regression",
         key=jax.random.key(0),
-        candidates=points,
-        max_evaluations=2,
-        max_prototypes=20,
+        method=SCDP(20, candidates=points),
+        search=Profile(2),
     )
-    inside = np.asarray(model.scaling.undo(model.expansion.prototypes))
+    inside = np.asarray(model.expansion.scaling.undo(model.expansion.prototypes))
     assert all(np.min(np.abs(points - row).sum(axis=1)) < 1e-9 for row in inside)
     assert np.mean(np.square(model.predict(X) - y)) < 0.6 * y.var()
+    assert model.point_rows is None
+    assert model.n_points == 50
 
 
 def test_nan_in_one_fold_is_told():
     X, y = problem()
     folds = jsparse.plain_folds(jax.random.key(0), len(X), 4)
     y = jnp.asarray(y).at[int(folds.index[2, 0])].set(jnp.nan)
-    found = validate(RBF(1.5), X[:20], jnp.array([1.0]), X, y, folds, max_prototypes=5)
+    found = validate(SCDP(5), RBF(1.5), X[:20], jnp.array([1.0]), X, y, folds)
     assert found.status[0] == NOT_FINITE
 
 
@@ -451,37 +445,43 @@ def test_means_are_those_of_their_rows_and_better_than_the_start(dtype):
         ({"subset": "some"}, "subset: expected a whole number"),
         ({"stopping": jsparse.Stopping(window=0)}, "stopping.window: expected"),
         ({"stopping": jsparse.Stopping(tolerance=-1.0)}, "stopping.tolerance: expected"),
-        ({"tolerance": -1.0}, "tolerance: expected"),
+        ({"size_tolerance": -1.0}, "tolerance: expected"),
         ({"selection": "each"}, "selection: expected"),
         ({"multiclass": "one_versus_one"}, "every problem sees every class"),
         ({"task": "regression", "metric": "misclassification"}, "metric: expected"),
     ],
 )
 def test_bad_input_is_told_before_any_work(options, match, as_users_call, monkeypatch):
-    monkeypatch.setattr("jsparse.training.path.standardize", None)  # no work may be done
+    monkeypatch.setattr("jsparse.training.arrays.standardize", None)  # no work may be done
     X, y = load_iris(return_X_y=True)
+    given = {"task": "classification", "key": jax.random.key(0)}
+    of_run = {"multiclass", "task", "metric"} & set(options)
+    given |= {name: options[name] for name in of_run}
+    own = {name: value for name, value in options.items() if name not in of_run}
     with pytest.raises(ValueError, match=match):
-        jsparse.train_path(X, y, **({"task": "classification", "key": jax.random.key(0)} | options))
+        jsparse.train(X, y, method=SCDP(**own), **given)
 
 
 def test_rows_without_weight_are_no_candidates():
     X, y = problem(90)
     w = np.ones(90)
     w[::3] = 0
-    options = {"task": "regression", "key": jax.random.key(0), "folds": 3, "max_prototypes": 5}
-    options |= {"kernel": RBF(1.5), "tune_kernel": False, "C": np.array([10.0])}
+    options = {"task": "regression", "key": jax.random.key(0), "folds": 3, "kernel": RBF(1.5)}
+    options |= {"search": Profile(tune_kernel=False), "C": np.array([10.0])}
     for candidates in (None, "all", 55):
-        model = jsparse.train_path(X, y, weights=w, candidates=candidates, **options)
-        there = model.scaling.apply(jnp.asarray(X))[np.flatnonzero(w)]
-        apart = np.abs(model.path.candidates[:, None] - there[None]).sum(-1).min(axis=1)
+        model = jsparse.train(X, y, weights=w, method=SCDP(5, candidates=candidates), **options)
+        there = model.expansion.scaling.apply(jnp.asarray(X))[np.flatnonzero(w)]
+        apart = np.abs(model.fit.candidates[:, None] - there[None]).sum(-1).min(axis=1)
         assert apart.max() == 0
+        own = model.expansion.scaling.apply(jnp.asarray(X))[model.point_rows]
+        np.testing.assert_array_equal(own, model.fit.candidates)
     with pytest.raises(ValueError, match=r"candidates: expected .* rows with weight \(60\)"):
-        jsparse.train_path(X, y, weights=w, candidates=61, **options)
+        jsparse.train(X, y, weights=w, method=SCDP(5, candidates=61), **options)
     w[:] = 0
     w[:5] = 1
     folds = jsparse.Folds(*(jnp.asarray(a) for a in _three_folds(90)))
     with pytest.raises(ValueError, match="folds: expected rows with weight in every fold"):
-        jsparse.train_path(X, y, weights=w, **options | {"folds": folds})
+        jsparse.train(X, y, weights=w, method=SCDP(5), **options | {"folds": folds})
 
 
 def _three_folds(n):
@@ -548,20 +548,19 @@ def test_the_command_line_fits_a_path_and_applies_it(wine, tmp_path, capsys):
 
 def test_the_curve_is_drawn_with_its_spread_and_its_choice():
     X, y = load_iris(return_X_y=True)
-    model = jsparse.train_path(
-        X, y, task="classification", key=jax.random.key(0), max_prototypes=8, candidates=20,
-        max_evaluations=2, folds=3, C=np.array([10.0]),
+    model = jsparse.train(
+        X, y, task="classification", key=jax.random.key(0), method=SCDP(8, candidates=20),
+        search=Profile(2), folds=3, C=np.array([10.0]),
     )  # fmt: skip
-    axes = plotting.error_curve(
-        model, test_errors=model.errors + 0.1, others={"another": (5.0, 0.2)}
-    )
+    errors = model.curve.errors
+    axes = plotting.error_curve(model, test_errors=errors + 0.1, others={"another": (5.0, 0.2)})
     band, (curve, new, chosen, other) = axes.collections[0], axes.lines
-    np.testing.assert_allclose(curve.get_ydata(), model.errors)
-    np.testing.assert_allclose(new.get_ydata(), model.errors + 0.1)
-    assert chosen.get_xdata()[0] == model.n_prototypes
+    np.testing.assert_allclose(curve.get_ydata(), errors)
+    np.testing.assert_allclose(new.get_ydata(), errors + 0.1)
+    assert chosen.get_xdata()[0] == model.curve.size
     assert other.get_xdata()[0] == 5
     edge = band.get_paths()[0].vertices[:, 1]
-    np.testing.assert_allclose(edge.max(), (model.errors + model.standard_errors).max())
+    np.testing.assert_allclose(edge.max(), (errors + model.curve.standard_errors).max())
 
 
 def test_a_path_that_ended_before_gives_its_last_machine():

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .._arguments import as_key, check_finite
+from .._arguments import as_key, check_finite, real
 from .._blocks import rows_in_block
 from .._numerics import as_float, dot, eigh, epsilon, is_concrete, like
 from .._status import COMPLETED, CONVERGED, INDEFINITE, PRECISION_LOST, TRUNCATED
@@ -174,6 +174,7 @@ class SCDP(Candidates, Additive):
         super().check(task)
         if self.selection not in ("joint", "separate"):
             raise ValueError(f"selection: expected 'joint' or 'separate', got {self.selection!r}")
+        real("nu", self.nu, 0.0)
         if self.stopping is not None:
             if not isinstance(self.stopping, Stopping):
                 raise ValueError(f"stopping: expected a Stopping or None, got {self.stopping!r}")

@@ -10,7 +10,7 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float, Int
 
-from .._arguments import as_key, whole
+from .._arguments import as_key, real, whole
 from .._numerics import as_float, dot, epsilon, is_concrete, like, present_rows, present_targets
 from .._status import (
     COMPLETED,
@@ -64,6 +64,11 @@ class SpSVM(Candidates):
     default_C: ClassVar[Float[np.ndarray, " s"]] = np.geomspace(0.1, 1000, 5)
 
     growth: float = GROWTH
+
+    def check(self, task: Task) -> None:
+        """See `Method.check`."""
+        super().check(task)
+        real("growth", self.growth, 1.0, finite=False)
 
     def surrogate(self) -> Method:
         """The least-squares machine of the same candidates."""

@@ -61,6 +61,13 @@ class Annealing(Search):
     """
 
 
+def check_search(search: Any) -> None:
+    """Raise a `ValueError` unless it is a search, with settings that make sense."""
+    if not isinstance(search, Profile | Annealing):
+        raise ValueError(f"search: expected Profile(..) or Annealing(..), got {search!r}")
+    search.check()
+
+
 Scores = Callable[[np.ndarray], np.ndarray]
 """From points, shape `q p`, to their values, shape `q`."""
 

@@ -23,6 +23,7 @@ from .strategies import (
     Profile,
     Search,
     annealing_search,
+    check_search,
     line_search,
     local_line_search,
     rounds,
@@ -149,9 +150,7 @@ def check_settings(
         value = getattr(scoring, name)
         if value not in known:
             raise ValueError(f"{name}: expected one of {known}, got {value!r}")
-    if not isinstance(search, Profile | Annealing):
-        raise ValueError(f"search: expected Profile(..) or Annealing(..), got {search!r}")
-    search.check()
+    check_search(search)
     grid = numbers("C", C)
     if grid.ndim != 1 or grid.size == 0 or not np.all(np.isfinite(grid) & (grid > 0)):
         raise ValueError(f"C: expected a vector of positive numbers, got {C}")

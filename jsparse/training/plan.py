@@ -13,7 +13,7 @@ from .._arguments import real, whole
 from .._blocks import default_block_rows, systems_at_once
 from ..data.streams import BATCH_ROWS
 from ..multiclass import Code
-from ..search.strategies import Profile, Search, rounds
+from ..search.strategies import Profile, Search, check_search, rounds
 from ..validation.cross_validation import cheaper
 
 SAMPLE_ROWS = 65536
@@ -96,7 +96,7 @@ def plan(
     n_parameters = whole("n_parameters", n_parameters, 0)
     if isinstance(m, str) and m != "all":
         raise ValueError(f"m: expected a number or 'all', got {m!r}")
-    search.check()
+    check_search(search)
     limit = free_bytes() if memory is None else int(real("memory", memory, 0.0))
     asked = rounds(search, n_parameters) if streamed else [1]
     item = np.dtype(dtype).itemsize

@@ -99,15 +99,10 @@ def cross_validate(
         ValueError: for shapes that do not fit, folds of other data, an unknown metric, a map whose
             penalty is not the identity, or (outside `jit`) values that make no sense.
     """
-    if metric not in LOSSES:
-        raise ValueError(f"metric: expected one of {sorted(LOSSES)}, got {metric!r}")
     check_penalty(feature_map)
     if method not in ("auto", "subtraction", "removal"):
         raise ValueError(f"method: expected 'auto', 'subtraction' or 'removal', got {method!r}")
-    X, C = as_float(X), as_float(C)
-    if C.ndim != 1:
-        raise ValueError(f"C: expected a vector, shape (s,), got shape {C.shape}")
-    y, weights = _checked(C, X, y, folds, weights, metric, code)
+    C, X, y, weights = checked(C, X, y, folds, weights, metric, code)
     whole = code is None or code.shares_all_rows
     if method == "removal" and not whole:
         raise ValueError("method: a code whose problems see different rows needs 'subtraction'")
@@ -131,23 +126,33 @@ def cross_validate(
     )
 
 
-def _checked(
+def checked(
     C: Array,
     X: Array,
     y: Array,
-    folds: Folds | ShardedFolds,
+    folds: Folds | ShardedFolds | None,
     weights: Array | None,
     metric: Metric,
     code: Code | None,
-) -> tuple[Array, Array | None]:
-    """Targets and weights in the dtype of `X`, once all is seen to fit together."""
+) -> tuple[Array, Array, Array, Array | None]:
+    """`C`, `X`, and targets and weights in its dtype, once all is seen to fit together.
+
+    Raises:
+        ValueError: if it does not.
+    """
+    if metric not in LOSSES:
+        raise ValueError(f"metric: expected one of {sorted(LOSSES)}, got {metric!r}")
+    X, C = as_float(X), as_float(C)
+    if C.ndim != 1:
+        raise ValueError(f"C: expected a vector, shape (s,), got shape {C.shape}")
     weights = None if weights is None else as_float(weights).astype(X.dtype)
-    folds.check(X.shape[0])
+    if folds is not None:
+        folds.check(X.shape[0])
     if code is not None:
         y = jnp.asarray(y)
         check_problem(None, C, X, jnp.zeros(y.shape), weights)
         check_labels(y, code.matrix.shape[0])
-        return y.astype(jnp.int32), weights
+        return C, X, y.astype(jnp.int32), weights
     y = as_float(y).astype(X.dtype)
     check_problem(None, C, X, y, weights)
     if metric == "misclassification" and is_concrete(y) and not np.all(np.abs(np.asarray(y)) == 1):
@@ -155,7 +160,7 @@ def _checked(
             "y: expected -1 and +1 for the metric 'misclassification', got other numbers; give "
             "class numbers with a code"
         )
-    return y, weights
+    return C, X, y, weights
 
 
 def cheaper(p: int, r: int, s: int) -> Literal["subtraction", "removal"]:

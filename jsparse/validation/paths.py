@@ -148,7 +148,7 @@ def score_paths(
 def path_validation(
     fold_loss: Float[Array, "s v k"],
     w: Float[Array, "v r"],
-    predictions: Float[Array, "s v r l"] | None,
+    predictions: Float[Array, "s ..."] | None,
     status: Int[Array, "s g"],
 ) -> PathValidation:
     """From the losses summed over the rows of each fold."""

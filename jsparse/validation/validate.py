@@ -10,7 +10,7 @@ from ..machines.dual import Dual
 from ..machines.method import Additive, Method, require_additive
 from ..machines.scdp import SCDP
 from ..multiclass import Code, Decoding
-from .cross_validation import CrossValidation, Metric, cross_validate
+from .cross_validation import CrossValidation, Metric, checked, cross_validate
 from .folds import Folds
 from .leave_one_out import leave_one_out
 from .paths import PathValidation, cross_validate_path
@@ -59,11 +59,14 @@ def validate(
         mesh: its devices share the rows.
 
     Raises:
-        ValueError: for a mesh and a method that does not need only sums.
+        ValueError: as `cross_validate`, or for a mesh and a method that does not need only sums.
     """
-    options = {"metric": metric, "code": code, "decoding": decoding}
     if mesh is not None:
         require_additive(method, "mesh")
+    given = None if isinstance(method, Dual) else folds
+    C, X, y, weights = checked(C, X, y, given, weights, metric, code)
+    C, code = C.astype(X.dtype), None if code is None else code.astype(X.dtype)
+    options = {"metric": metric, "code": code, "decoding": decoding}
     if isinstance(method, Dual):
         return leave_one_out(kernel, C, X, y, weights, **options)
     if isinstance(method, SCDP):
