@@ -8,7 +8,7 @@ From rows to a model:
     save_history, load_history: stop a search and resume it
     estimators: the same for scikit-learn; plotting: figures
 
-Pure functions of arrays, differentiable, for `jit` and `vmap`:
+Pure functions of arrays for `jit` and `vmap`, most of them differentiable:
     fixed_size, dual, robust, scdp, spsvm: fits; cross_validate, validate: errors on unseen rows
     accumulate, accumulate_batches, NormalEquations: sums over rows
     kernels, features, prototypes, pursuit: their parts

@@ -84,7 +84,8 @@ class Model(eqx.Module):
         if self.path is None:
             whole("size", size, self.size, self.size, "the only size, as there is no path")
             return self
-        chosen = dataclasses.replace(self.path.at(size), scaling=self.expansion.scaling)
+        with jax.enable_x64(self.dtype == np.float64):
+            chosen = dataclasses.replace(self.path.at(size), scaling=self.expansion.scaling)
         about = About({**self.about, "n_prototypes": chosen.prototypes.shape[0]})
         return dataclasses.replace(self, expansion=chosen, slopes=None, about=about)
 
@@ -239,7 +240,8 @@ def save(
         )
     parts: dict[str, np.ndarray] = {}
     if model.path is not None:
-        parts |= {f"path.{name}": a for name, a in _path_arrays(model.path).items()}
+        with jax.enable_x64(model.dtype == np.float64):
+            parts |= {f"path.{name}": a for name, a in _path_arrays(model.path).items()}
     document = {
         "classes": None if model.labels is None else _json_labels(model),
         "class_dtype": model.label_dtype,
@@ -384,12 +386,16 @@ def _path(expansion: KernelExpansion, arrays: Mapping[str, Any]) -> SparsePath:
     return SparsePath(expansion.kernel, *(arrays[name] for name in _PATH))
 
 
+_LONGEST = 2**16  # bytes of a label
+
+
 def _json_labels(model: Model) -> list[Any]:
     classes = model.classes
     assert classes is not None
-    if classes.dtype.kind not in "biufU":
+    if classes.dtype.kind not in "biufU" or classes.dtype.itemsize > _LONGEST:
         raise ValueError(
-            f"classes: expected numbers or texts, as only these can be saved, got {classes.dtype}"
+            f"classes: expected numbers or texts of at most {_LONGEST // 4} characters, as only "
+            f"these can be saved, got {classes.dtype}"
         )
     return classes.tolist()
 
@@ -400,15 +406,17 @@ def _labels(labels: Any, dtype: Any) -> tuple[Any, ...]:
         raise ValueError(f"classes: expected at least two labels, got {shown(labels)}")
     if not isinstance(dtype, str) or len({type(label) for label in labels}) != 1:
         raise ValueError("classes: expected labels of one type, with its name")
-    if not isinstance(labels[0], bool | int | float | str):
+    kinds = {str: "U", bool: "b", int: "iu", float: "f"}.get(type(labels[0]))
+    if kinds is None:
         raise ValueError("classes: expected numbers, booleans or texts")
-    array = np.array(labels)
-    if array.dtype.kind == "U" and any(label != label.rstrip("\0") for label in labels):
-        raise ValueError("classes: expected texts without trailing zeros")
-    kinds = {"U": "U", "b": "b", "i": "iu", "u": "u", "f": "f"}[array.dtype.kind]
     wanted = np.dtype(dtype)
-    if wanted.kind not in kinds or array.astype(wanted).tolist() != labels:
+    # By the type that is named: NumPy itself would make floats of the largest whole numbers.
+    if wanted.kind not in kinds or wanted.itemsize > _LONGEST:
         raise ValueError(f"classes: expected labels of type {shown(dtype)}")
-    if not (np.sort(array) == array).all() or len(np.unique(array)) < len(array):
+    with np.errstate(over="ignore"):
+        array = np.array(labels, dtype=wanted)
+    if array.tolist() != labels:
+        raise ValueError(f"classes: expected labels of type {shown(dtype)}")
+    if len(np.unique(array)) < len(array) or not (np.sort(array) == array).all():
         raise ValueError("classes: expected sorted, distinct labels")
     return tuple(labels)

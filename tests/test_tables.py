@@ -291,9 +291,6 @@ def test_too_many_categories_name_the_column():
 @pytest.mark.parametrize(
     ("cells", "words"),
     [
-        ([datetime.date(2020, 1, 1)] * 2, "date32"),
-        ([datetime.datetime(2020, 1, 1)] * 2, "timestamp"),
-        ([datetime.timedelta(1)] * 2, "duration"),
         ([[1], [2]], "list"),
         ([{"a": 1}, {"a": 2}], "struct"),
         ([b"a", b"b"], "binary"),
@@ -308,6 +305,39 @@ def test_types_without_a_meaning_are_refused_by_name(cells, words):
     assert fit_schema(table, "y", drop=["odd"]).features == ("x",)
     with pytest.raises(TableError, match="'odd'"):
         fit_schema(table, "odd")
+
+
+DAY = 86_400_000_000  # microseconds
+
+
+@pytest.mark.parametrize(
+    ("cells", "found"),
+    [
+        ([datetime.date(2020, 1, 1), datetime.date(2020, 1, 3), None], [0, 2 * DAY, DAY]),
+        ([datetime.datetime(2020, 1, 1, 12), datetime.datetime(2020, 1, 1), None],
+         [0, -DAY / 2, -DAY / 4]),
+        ([datetime.timedelta(1), datetime.timedelta(2), None], [0, DAY, DAY / 2]),
+        ([datetime.time(6), datetime.time(12), None], [0, DAY / 4, DAY / 8]),
+        (["2020-01-01", " 2020-01-02T12:00", None], [0, 1.5 * DAY, 0.75 * DAY]),
+        (["2020-01-01 00:00:01", "2020-01-01 00:00:01.5", "NA"], [0, 5e5, 2.5e5]),
+    ],
+)  # fmt: skip
+def test_dates_and_times_are_microseconds(cells, found):
+    table = pa.table({"when": cells, "y": [1.5, 2.5, 3.5]})
+    schema = fit_schema(table, "y", impute=True)
+    assert schema.columns[0].time
+    np.testing.assert_array_equal(encode(schema, table).X[:, 0], found)
+    assert Schema.from_json(schema.to_json()) == schema
+    for other in ([1, 2, 3], ["a", "b", "c"]):
+        with pytest.raises(TableError, match="'when': expected dates or times"):
+            encode(schema, pa.table({"when": other}))
+    numbers = fit_schema(pa.table({"when": [1, 2, 3], "y": [1.5, 2.5, 3.5]}), "y")
+    with pytest.raises(TableError, match="'when': expected numbers"):
+        encode(numbers, table)
+    if not isinstance(cells[0], str):
+        for call in (infer_task, fit_schema):
+            with pytest.raises(TableError, match="target column 'when': expected numbers or cl"):
+                call(table, "when")
 
 
 @pytest.mark.parametrize(
@@ -346,7 +376,7 @@ def test_whole_numbers_beyond_float64_keep_their_differences(tmp_path, first):
     text = "x,y\n" + "".join(f"{'' if c is None else c},{i + 1.5}\n" for i, c in enumerate(cells))
     for table in (*tables, read(tmp_path, text)):
         schema = fit_schema(table, "y", impute=True)
-        assert schema.columns == (("x", None, 0.5, first),)
+        assert schema.columns == (("x", None, 0.5, first, False),)
         again = Schema.from_json(json.loads(json.dumps(schema.to_json())))
         np.testing.assert_array_equal(encode(again, table).X, [[0], [1], [7], [0.5], [-3]])
         # Other files, in which they may be of another type, are counted from there as well.

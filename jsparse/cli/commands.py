@@ -158,6 +158,9 @@ def _fit(options: argparse.Namespace) -> int:
         options.interrupts.result = Result(code, f"the model is in {options.out!r}")
     source = f"{options.file} ({schema.task}: {reason})"
     report.training(trained, source, len(schema.features), _mesh(options.devices))
+    times = [column.name for column in schema.columns if column.time]
+    if times:
+        report.line("dates", f"{', '.join(times)}: as numbers, in microseconds")
     report.line("model", options.out)
     return code
 

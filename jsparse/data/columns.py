@@ -8,12 +8,14 @@ import numpy as np
 from jaxtyping import Float
 
 from ._arrow import pa, pc
-from .numerals import EXACT, are_numbers, exact_numbers
+from .numerals import EXACT, are_numbers, are_times, exact_numbers
 from .tables import TableError, locate, point_of
 
 
 def plain_column(table: pa.Table, name: str) -> pa.ChunkedArray:
     """The column as booleans, integers, float64 without NaN (null instead), or strings.
+
+    Dates and times are integers, microseconds.
 
     Raises:
         TableError: for any other type.
@@ -32,17 +34,18 @@ def plain_column(table: pa.Table, name: str) -> pa.ChunkedArray:
     advice = "turn it into numbers or texts, or drop the column"
     if types.is_binary(kind) or types.is_large_binary(kind):
         advice = "if it is text, save the file in UTF-8; else drop the column"
-    elif types.is_temporal(kind):
-        advice = "turn it into numbers (such as days since a date), or drop the column"
     raise TableError(
         f"column {name!r}: expected numbers, booleans or texts, got type {kind}; {advice}"
     )
 
 
-def exact_column(table: pa.Table, name: str, null_values: Sequence[str] = ()) -> pa.ChunkedArray:
+def exact_column(
+    table: pa.Table, name: str, null_values: Sequence[str] = (), *, time: bool = False
+) -> pa.ChunkedArray:
     """The column as numbers that are what the table holds: integers, decimals or float64.
 
-    Booleans are 0 and 1. Texts are what they say, or missing if they are among `null_values`.
+    Booleans are 0 and 1. Texts are what they say, or missing if they are among `null_values`; if
+    `time`, they are dates and times of ISO 8601.
 
     Raises:
         TableError: for a text that is no number, numbers of more than 76 digits of which float64
@@ -57,6 +60,8 @@ def exact_column(table: pa.Table, name: str, null_values: Sequence[str] = ()) ->
     if not is_text(values.type):
         return values
     values, point = without(values, null_values), point_of(table)
+    if time:
+        return _times(table, name, values)
     numbers = exact_numbers(values, point)
     if numbers is None:
         fine = are_numbers(values, point).fill_null(True)
@@ -79,7 +84,12 @@ def without(texts: pa.ChunkedArray, null_values: Sequence[str]) -> pa.ChunkedArr
 
 
 def float_column(
-    table: pa.Table, name: str, origin: int = 0, null_values: Sequence[str] = ()
+    table: pa.Table,
+    name: str,
+    origin: int = 0,
+    null_values: Sequence[str] = (),
+    *,
+    time: bool = False,
 ) -> Float[np.ndarray, "n"]:
     """The column less `origin` as finite float64, NaN where a value is missing.
 
@@ -88,7 +98,7 @@ def float_column(
     Raises:
         TableError: see `exact_column`; and for an infinite value.
     """
-    numbers = _less(exact_column(table, name, null_values), origin)
+    numbers = _less(exact_column(table, name, null_values, time=time), origin)
     infinite = np.isinf(numbers)
     if np.any(infinite):
         row = int(np.argmax(infinite))
@@ -104,6 +114,33 @@ def beyond_float64(values: pa.ChunkedArray) -> bool:
         return False
     ends = pc.min_max(values).as_py()
     return max(abs(ends["min"]), abs(ends["max"])) > EXACT
+
+
+def holds_times(table: pa.Table, name: str, null_values: Sequence[str] = ()) -> bool:
+    """Whether a column is of dates or times, or of texts all of which are such of ISO 8601."""
+    if pa.types.is_temporal(stored_type(table, name)):
+        return True
+    if not is_text(stored_type(table, name)):
+        return False
+    present = without(plain_column(table, name), null_values).drop_null()
+    return len(present) > 0 and pc.all(are_times(present)).as_py()
+
+
+def _times(table: pa.Table, name: str, texts: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Texts of ISO 8601 as microseconds since 1970.
+
+    Raises:
+        TableError: for one that is none.
+    """
+    try:
+        return pc.utf8_trim_whitespace(texts).cast(pa.timestamp("us")).cast(pa.int64())
+    except pa.ArrowInvalid as error:
+        fine = are_times(texts).fill_null(True)
+        row = max(0, pc.index(fine, False).as_py())
+        raise TableError(
+            f"column {name!r}: expected dates or times such as 2024-01-31 or 2024-01-31 12:00, got "
+            f"{texts[row].as_py()!r:.80} in {locate(table, row)}"
+        ) from error
 
 
 def origin_of(values: pa.ChunkedArray) -> int:
@@ -154,8 +191,15 @@ def stored_type(table: pa.Table, name: str) -> pa.DataType:
 
 
 def _stored(table: pa.Table, name: str) -> pa.ChunkedArray:
-    kind = stored_type(table, name)
-    return table[name] if table[name].type == kind else table[name].cast(kind)
+    kind, types = stored_type(table, name), pa.types
+    values = table[name] if table[name].type == kind else table[name].cast(kind)
+    if types.is_timestamp(kind) or types.is_date(kind):
+        return values.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
+    if types.is_duration(kind):
+        return values.cast(pa.duration("us"), safe=False).cast(pa.int64())
+    if types.is_time(kind):
+        return values.cast(pa.time64("us"), safe=False).cast(pa.int64())
+    return values
 
 
 def _nearest(decimals: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -8,8 +8,9 @@
   from the column's first value. Two that even so become the same are refused. In CSV files these
   are the numbers of 2^53 or more that are written out; smaller ones, and those with an exponent,
   are the nearest float64, in which some of more than 15 digits are alike.
-- Dates, times, binary and nested types are refused by name: what number a date should be is
-  the user's knowledge.
+- Dates and times are numbers, microseconds counted from the column's first value; so are texts all
+  of which are dates of ISO 8601 (2024-01-31, 2024-01-31 12:00). Times with a zone are those of UTC.
+- Binary and nested types are refused by name, and so is a target of dates.
 - A missing value (null, or NaN) is refused with its column and row; or, on request, a number is
   replaced by its column's median in the training table and a missing category becomes a category
   of its own. An infinite value is refused always, and so is a missing target.
@@ -29,6 +30,7 @@ from .columns import (
     comparable_column,
     exact_column,
     float_column,
+    holds_times,
     is_number,
     is_text,
     origin_of,
@@ -82,6 +84,7 @@ def infer_task(table: pa.Table, target: str) -> tuple[str, str]:
         TableError: if there is no such column or it can be neither.
     """
     check_names(table, [target], "the target column")
+    _refuse_times(table, target)
     values, how = plain_column(table, target), ""
     null_values = _null_values(table)
     if is_text(values.type):
@@ -132,6 +135,7 @@ def fit_schema(
     if task is None:
         task, reason = infer_task(table, target)
     check_names(table, [target], "the target column")
+    _refuse_times(table, target)
     check_names(table, drop, "the columns to drop")
     check_names(table, categorical, "the categorical columns")
     if task not in (CLASSIFICATION, REGRESSION):
@@ -188,7 +192,10 @@ def encode(schema: Schema, table: pa.Table, dtype: str = "float64") -> Encoded:
     for column in schema.columns:
         name, width = column.name, len(column.features)
         if column.categories is None:
-            values = float_column(table, name, column.origin, schema.null_values)
+            if column.time is not holds_times(table, name, schema.null_values):
+                _check_times(table, name, column)
+            time = column.time
+            values = float_column(table, name, column.origin, schema.null_values, time=time)
             missing = np.isnan(values)
             if is_text(stored_type(table, name)) and not is_csv(table):
                 parsed[name] = int(np.sum(~missing))
@@ -264,6 +271,13 @@ def _fit_column(
     if values.null_count == len(values):
         raise TableError(f"column {name!r}: expected values, but all are missing; drop the column")
     advice = "should the values be codes, name the column as categorical (--categorical)"
+    if not is_code and holds_times(table, name, null_values):
+        times = exact_column(table, name, null_values, time=True)
+        origin = int(times.drop_null()[0].as_py())
+        fill = None
+        if impute:
+            fill = _median(float_column(table, name, origin, null_values, time=True))
+        return Column(name, None, fill, origin, time=True)
     numeric = is_number(values.type)
     if is_text(values.type) and not is_code:
         numeric = _is_numbers_as_text(table, name, values, null_values, advice)
@@ -284,6 +298,23 @@ def _fit_column(
         )
     missing = (None,) if impute and values.null_count else ()
     return Column(name, (*sorted(distinct.to_pylist()), *missing), None)
+
+
+def _check_times(table: pa.Table, name: str, column: Column) -> None:
+    """Raise unless a column holds times, or none, as in training; or nothing at all."""
+    if is_text(stored_type(table, name)) or table[name].null_count == table.num_rows:
+        return  # of texts, the first that does not fit is named
+    words = ("dates or times", "numbers") if column.time else ("numbers", "dates or times")
+    raise TableError(f"column {name!r}: expected {words[0]} as in training, got {words[1]}")
+
+
+def _refuse_times(table: pa.Table, target: str) -> None:
+    kind = stored_type(table, target)
+    if pa.types.is_temporal(kind):
+        raise TableError(
+            f"target column {target!r}: expected numbers or classes, got type {kind}; turn it into "
+            "numbers, such as days since a date"
+        )
 
 
 def _null_values(table: pa.Table) -> tuple[str, ...]:

@@ -21,6 +21,10 @@ _OTHER_NOTATION = (
     rf"|[0-9]{{1,2}}[-/. ]{_MONTH}[-/. ](?:[0-9]{{4}}|[0-9]{{2}})"
     r"|[0-9]{1,2}:[0-9]{2}(?::[0-9]{2}.*)?"
 )
+_TIME = (
+    r"[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])"
+    r"(?:[T ](?:[01][0-9]|2[0-3]):[0-5][0-9](?::[0-5][0-9](?:\.[0-9]{1,6})?)?)?"
+)
 _HEXADECIMAL = r"[-+]?0[xX].*"
 EXACT = 2**53  # up to which float64 holds every whole number
 
@@ -38,6 +42,11 @@ def are_numbers(texts: pa.Array | pa.ChunkedArray, point: str = ".") -> pa.Array
 def look_like_numbers(texts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     """Of each text whether it is a number or a date in one of many notations."""
     return _match(pc.utf8_trim_whitespace(texts), _OTHER_NOTATION)
+
+
+def are_times(texts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Of each text whether it is a date, with or without a time of day, of ISO 8601."""
+    return _match(pc.utf8_trim_whitespace(texts), _TIME)
 
 
 def are_hexadecimal(texts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:

@@ -19,6 +19,8 @@ class Column(NamedTuple):
             None standing for a missing value; or None for a numeric column.
         fill: what a missing number is replaced by, or None if it is refused. Counted from
             `origin`.
+        time: whether it holds dates or times: as numbers they are microseconds, of dates and
+            timestamps since 1970.
         origin: a whole number that is taken from all of the column, exactly, before its numbers
             become floating-point ones: 0 unless some are larger than those hold exactly.
     """
@@ -27,6 +29,7 @@ class Column(NamedTuple):
     categories: tuple[Value, ...] | None = None
     fill: float | None = None
     origin: int = 0
+    time: bool = False
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -117,14 +120,16 @@ class Schema(NamedTuple):
 
 def _column(parts: Any) -> Column:
     name, categories, fill = parts["name"], parts["categories"], parts["fill"]
-    origin = parts.get("origin", 0)  # which models of earlier versions do not have
+    origin, time = parts["origin"], parts["time"]
     if categories is not None:
         categories = _values("categories", categories)
     if fill is not None and not (isinstance(fill, float) and math.isfinite(fill)):
         raise TypeError("fill: expected a finite number")
     if type(origin) is not int or abs(origin) >= 10**76:  # as many digits as are read exactly
         raise TypeError("origin: expected a whole number of at most 76 digits")
-    return Column(name, categories, fill, origin)
+    if not isinstance(time, bool) or (time and categories is not None):
+        raise TypeError("time: expected a boolean, False for categories")
+    return Column(name, categories, fill, origin, time)
 
 
 def _values(name: str, values: Any) -> tuple[Any, ...]:

@@ -65,7 +65,7 @@ class Machine(BaseEstimator, abc.ABC):
     _tuning: Tuning
 
     @abc.abstractmethod
-    def _method(self, n: int, classes: int) -> Method:
+    def make_method(self, n: int, classes: int) -> Method:
         """The method, for so many rows with weight and classes."""
 
     def _fit(
@@ -84,7 +84,7 @@ class Machine(BaseEstimator, abc.ABC):
                 y,
                 task=task,
                 key=key,
-                method=self._method(present, kinds),
+                method=self.make_method(present, kinds),
                 kernel=self._kernel(X.shape[1]),
                 C=C,
                 search=self._search(),

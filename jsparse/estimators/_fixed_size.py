@@ -32,7 +32,7 @@ class FixedSize(Machine):
     selection: str
     loss: str
 
-    def _method(self, n: int, classes: int) -> FixedSizeMethod | Robust:
+    def make_method(self, n: int, classes: int) -> FixedSizeMethod | Robust:
         m = self.n_prototypes
         if isinstance(m, str):
             if m != "auto":

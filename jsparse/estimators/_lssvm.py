@@ -77,7 +77,7 @@ class LSSVMClassifier(Classifier):
         self.verbose = verbose
         self.random_state = random_state
 
-    def _method(self, n: int, classes: int) -> Dual:
+    def make_method(self, n: int, classes: int) -> Dual:
         return Dual()
 
 
@@ -109,5 +109,5 @@ class LSSVMRegressor(Regressor):
         self.verbose = verbose
         self.random_state = random_state
 
-    def _method(self, n: int, classes: int) -> Dual:
+    def make_method(self, n: int, classes: int) -> Dual:
         return Dual()

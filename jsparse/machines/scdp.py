@@ -109,8 +109,8 @@ class SparsePath(NamedTuple):
             columns = self.kernel.cross_gram(X, self.candidates[jnp.maximum(self.support, 0)])
             k = len(self.support)
             flat = jnp.moveaxis(self.coefficients.reshape(k, k, -1), 1, 0).reshape(k, -1)
-            values = dot(columns, flat).reshape(len(X), k, -1) + self.intercepts.reshape(k, -1)
-            return values.reshape(len(X), *self.intercepts.shape)
+            values = dot(columns, flat).reshape(len(X), *self.intercepts.shape)
+            return values + self.intercepts[None]
 
         def one(of: tuple[Array, Array, Array]) -> Float[Array, "n k"]:
             support, coefficients, intercepts = of

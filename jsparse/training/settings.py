@@ -143,6 +143,8 @@ def settings(
     grid = check_settings(
         scoring, method.default_C if C is None else C, search, resources.max_seconds, progress
     )
+    if method.sizes and search.history is not None:
+        raise ValueError("history: expected None with several n_prototypes")
     if task == "regression" and scoring.metric == "misclassification":
         raise ValueError("metric: expected 'mse' or 'mae' for regression")
     if task == "regression" and class_weight is not None:

@@ -1,0 +1,249 @@
+"""What every method of the registry promises, and what a new one gets by being named there."""
+
+import dataclasses
+import pickle
+import re
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+import jsparse
+from jsparse.cli import compare
+from jsparse.data.streams import ArrayStream
+from jsparse.kernels import RBF
+from jsparse.machines import METHODS
+from jsparse.machines.method import Additive, Shape, expansion_of, values_of_fit
+from jsparse.validation.validate import validate
+
+NAMES = sorted(METHODS)
+SIZES = {"n_prototypes": 6, "max_prototypes": 5, "candidates": 12}
+
+
+def method_named(name):
+    kind = METHODS[name]
+    own = {field.name for field in dataclasses.fields(kind)}
+    return kind(**{key: value for key, value in SIZES.items() if key in own})
+
+
+def rows(task, dtype="float64", classes=2, n=60):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((n, 3)).astype(dtype)
+    score = np.sin(2 * X[:, 0]) + X[:, 1]
+    if task == "regression":
+        return X, (score + 0.1 * rng.standard_normal(n)).astype(dtype)
+    edges = np.quantile(score, np.linspace(0, 1, classes + 1)[1:-1])
+    return X, np.array(["a", "b", "c"])[np.searchsorted(edges, score)]
+
+
+def trained(name, task, X, y, **options):
+    given = {
+        "task": task,
+        "key": 0,
+        "method": method_named(name),
+        "C": np.array([1.0, 10.0]),
+        "search": jsparse.Profile(3),
+        "folds": 3,
+    }
+    return jsparse.train(X, y, **{**given, **options})
+
+
+CASES = [(name, task) for name in NAMES for task in METHODS[name].tasks]
+
+
+@pytest.mark.parametrize(("name", "task"), CASES)
+def test_a_method_trains_predicts_and_is_saved(name, task, dtype, tmp_path):
+    X, y = rows(task, dtype)
+    found = trained(name, task, X, y)
+    model = found.model
+    assert str(model.dtype) == dtype
+    assert np.isfinite(found.cv_error)
+    assert set(found.statuses) == {"fit", "choice of prototypes", "cross-validation"}
+    answers = model.predict(X)
+    if task == "classification":
+        assert (answers == y).mean() > 0.8
+        probabilities = model.predict_proba(X)
+        np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-6)
+        assert (model.classes[probabilities.argmax(axis=1)] == answers).all()
+    else:
+        assert np.mean((answers - y) ** 2) < 0.3 * np.var(y)
+        assert found.out_of_fold.shape == y.shape
+    model.save(tmp_path / "model")
+    loaded = jsparse.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict(X), answers)
+    assert dict(loaded.about) == dict(model.about)
+    assert name in repr(loaded)
+    if METHODS[name].is_path:
+        for size in (1, 3, len(found.curve.sizes)):
+            np.testing.assert_array_equal(loaded.at(size)(X), model.at(size)(X))
+        with pytest.raises(ValueError, match="n_prototypes: expected 1 to"):
+            model.at(1000)
+    else:
+        with pytest.raises(ValueError, match="size: expected"):
+            model.at(model.size + 1)
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if "classification" in METHODS[n].tasks])
+def test_three_classes(name):
+    X, y = rows("classification", classes=3)
+    found = trained(name, "classification", X, y)
+    assert found.predict_proba(X).shape == (len(X), 3)
+    assert (found.predict(X) == y).mean() > 0.7
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if "regression" in METHODS[n].tasks])
+def test_several_targets_are_those_alone(name):
+    X, y = rows("regression")
+    both = np.stack([y, 1000 + y[::-1]], axis=1)
+    options = {"C": np.array([10.0]), "kernel": RBF(1.5)}
+    if name == "scdp":
+        method = dataclasses.replace(method_named(name), selection="separate", size_tolerance=0)
+        options["method"] = method
+    options["search"] = jsparse.Profile(tune_kernel=False)
+    found = trained(name, "regression", X, both, **options)
+    assert found.predict(X).shape == both.shape == found.out_of_fold.shape
+    if name == "robust":  # its scale is that of all targets together
+        assert np.mean((found.predict(X) - both) ** 2) < 0.3 * np.mean(both.var(axis=0))
+        return
+    for column, target in zip(found.predict(X).T, both.T, strict=True):
+        alone = trained(name, "regression", X, target, **options)
+        at = alone.at(found.curve.size) if name == "scdp" else alone
+        np.testing.assert_allclose(column, at.predict(X), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "task"), CASES)
+def test_weight_two_is_twice_and_weight_zero_is_absent(name, task):
+    """Of the pure fit, and of its validation."""
+    X, y = rows(task, n=24)
+    target = np.where(y == y[0], 1.0, -1.0) if task == "classification" else y
+    method = method_named(name).settled(Shape(24, 24, 16, 3, None, False))
+    Z = None if name == "dual" else jnp.asarray(X[:12])
+    options = {"key": jax.random.key(0)}
+    twice, w = np.concatenate([np.arange(len(X)), [3, 5]]), np.ones(len(X))
+    w[[3, 5]] = 2
+    args = RBF(1.2), Z, 3.0
+    fit = jax.jit(lambda X, y, w: method.fit(*args, X, y, w, **options))
+    weighted = expansion_of(fit(jnp.asarray(X), jnp.asarray(target), jnp.asarray(w)), 4)
+    plain = method.fit(*args, jnp.asarray(X[twice]), jnp.asarray(target[twice]), **options)
+    np.testing.assert_allclose(weighted(X), expansion_of(plain, 4)(X), rtol=1e-5, atol=1e-5)
+    gone, spoilt = np.arange(len(X)) < 20, X.copy()
+    spoilt[~gone] = 1e6
+    left = fit(jnp.asarray(spoilt), jnp.asarray(target), jnp.asarray(gone * 1.0))
+    there = method.fit(*args, jnp.asarray(X[gone]), jnp.asarray(target[gone]), **options)
+    np.testing.assert_allclose(
+        expansion_of(left, 4)(X), expansion_of(there, 4)(X), rtol=1e-5, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize(("name", "task"), CASES)
+def test_validation_is_refitting_without_the_fold(name, task):
+    X, y = rows(task, n=24)
+    target = np.where(y == y[0], 1.0, -1.0) if task == "classification" else y
+    method = method_named(name).settled(Shape(24, 24, 16, 3, None, False))
+    folds = jsparse.folds_from_assignment(np.arange(24) % (24 if name == "dual" else 3))
+    Z = None if name == "dual" else jnp.asarray(X[:12])
+    key, kernel, C = jax.random.key(0), RBF(1.2), jnp.asarray([1.0, 10.0])
+    found = validate(
+        method, kernel, Z, C, jnp.asarray(X), jnp.asarray(target), folds, metric="mse", key=key
+    )
+    errors = []
+    for fold in np.asarray(folds.index):
+        rest = np.setdiff1d(np.arange(24), fold)
+        fitted = method.fit(
+            kernel, Z, 10.0, jnp.asarray(X[rest]), jnp.asarray(target[rest]), key=key
+        )
+        values = np.asarray(values_of_fit(fitted, jnp.asarray(X[fold])))[..., 0]
+        errors.append((values - target[fold][:, None]) ** 2)
+    expected = np.concatenate(errors).mean(axis=0)
+    np.testing.assert_allclose(
+        np.asarray(found.scores)[1].reshape(-1), expected, rtol=2e-5, atol=1e-7
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_streams_and_devices_or_one_clear_error(name):
+    X, y = rows("classification", n=90)
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("rows",))
+    options = {"resources": jsparse.Resources(mesh=mesh)}
+    if issubclass(METHODS[name], Additive):
+        one = trained(name, "classification", X, y)
+        same = trained(name, "classification", X, y, **options)
+        np.testing.assert_allclose(same.cv_error, one.cv_error, rtol=1e-5)
+        np.testing.assert_allclose(same.expansion(X), one.expansion(X), rtol=1e-4, atol=1e-5)
+        stream = trained(name, "classification", ArrayStream(X, y, batch_rows=40), None)
+        assert (stream.predict(X) == y).mean() > 0.8
+        assert stream.predict_proba(X).shape == (90, 2)
+        return
+    with pytest.raises(ValueError, match="mesh: expected a method that needs only sums"):
+        trained(name, "classification", X, y, **options)
+    with pytest.raises(ValueError, match="stream: expected a method that needs only sums"):
+        trained(name, "classification", ArrayStream(X, y), None)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_compiles_again_when_values_change(name):
+    X, y = rows("classification")
+    trained(name, "classification", X, y)
+    again = trained(name, "classification", 1.5 * X[::-1] + 1, y[::-1])
+    assert again.seconds["compile"] == 0, again.seconds
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_task_it_is_not_for(name):
+    missing = {"classification", "regression"} - set(METHODS[name].tasks)
+    X, y = rows("regression")
+    for task in missing:
+        with pytest.raises(ValueError, match=f"task: expected .* got '{task}'"):
+            trained(name, task, X, y)
+
+
+def test_a_surrogate_tunes_the_kernel_and_the_method_its_own_C():
+    X, y = rows("classification")
+    found = trained("spsvm", "classification", X, y)
+    own = trained("scdp", "classification", X, y, C=METHODS["scdp"].default_C)
+    assert found.kernel.lengthscale == own.kernel.lengthscale
+    assert found.C in (1.0, 10.0)
+    assert found.metric == "misclassification"
+    assert len(found.tuning.history) == len(own.tuning.history)
+
+
+def example():
+    """The worked example of CONTRIBUTING.md."""
+    text = Path(__file__).parent.parent.joinpath("CONTRIBUTING.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(code.splitlines()) <= 40
+    space = {"__name__": "example"}
+    exec(compile(code, "CONTRIBUTING.md", "exec"), space)
+    return space
+
+
+def test_a_new_method_costs_one_class_and_one_line(tmp_path, monkeypatch, capsys):
+    for name in set(METHODS) - {"scdp"}:
+        monkeypatch.delitem(METHODS, name)
+    monkeypatch.setitem(METHODS, "k-means", None)  # and away again
+    space = example()
+    kind, estimator = METHODS["k-means"], space["KMeansLSSVMClassifier"](8, random_state=0)
+    X, y = rows("classification", n=90)
+    options = {"task": "classification", "key": 0, "folds": 3, "search": jsparse.Profile(2)}
+    found = jsparse.train(X, y, method=kind(8), **options)
+    assert (found.predict(X) == y).mean() > 0.8
+    assert found.point_rows is None
+    stream = jsparse.train(ArrayStream(X, y), method=kind(8), **options)
+    assert (stream.predict(X) == y).mean() > 0.8
+    found.model.save(tmp_path / "model")
+    np.testing.assert_array_equal(jsparse.load(tmp_path / "model").predict(X), found.predict(X))
+    assert clone(estimator).fit(X, y).score(X, y) > 0.8
+    options = {"test": 0.3, "max_prototypes": 5, "max_evaluations": 2, "seed": 0}
+    compare.run(X, y, "classification", **options, folder=tmp_path, quiet=True, check=lambda: None)
+    assert "k-means LS-SVM" in capsys.readouterr().out
+
+
+def test_methods_are_values():
+    for name in NAMES:
+        method = method_named(name)
+        assert method == method_named(name)
+        assert hash(method) == hash(method_named(name))
+        assert pickle.loads(pickle.dumps(method)) == method
