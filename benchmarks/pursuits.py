@@ -18,7 +18,7 @@ from jsparse.kernels import RBF
 from jsparse.machines.scdp_system import candidate_columns
 from jsparse.prototypes import k_center
 
-from .report import Report, alternated
+from .report import Report, alternated, over_draws
 
 
 def figure4(*, quick: bool) -> Report:
@@ -60,7 +60,7 @@ def figure4(*, quick: bool) -> Report:
         ["method", *[f"{k}" for k in (1, 2, 4, 6, 8, 10, 12, 15)]],
         rows,
         [f"{draws} draws.", note + "."],
-        {name: errors[name].tolist() for name in names},
+        {name: over_draws(errors[name]) for name in names},
     )
 
 

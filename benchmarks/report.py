@@ -22,7 +22,7 @@ class Report(NamedTuple):
     columns: list[str]
     rows: list[list[Any]]
     notes: list[str]
-    data: Any  # every single number, for the JSON file
+    data: Any  # what the table and the figures need, for the JSON file
 
 
 def machine_kind() -> str:
@@ -78,6 +78,14 @@ def mean_sd(values: list[float], digits: int = 2) -> str:
     return f"{np.mean(values):.{digits}f} ({sd:.{digits}f})"
 
 
+def over_draws(values: np.ndarray) -> dict[str, list[float]]:
+    """Mean and quartiles of curves over draws, shape `draws k`."""
+    low, middle, high = np.nanpercentile(values, (25, 50, 75), axis=0)
+    found = {"mean": np.nanmean(values, axis=0), "lower quartile": low, "median": middle}
+    found |= {"upper quartile": high, "most": np.nanmax(values, axis=0)}
+    return {name: curve.tolist() for name, curve in found.items()}
+
+
 def kept(out: Path, name: str, *, quick: bool) -> dict[str, Any]:
     """The data of an earlier run of the same extent, versions and machine; empty without one."""
     file = out / f"{name}.json"
@@ -105,8 +113,24 @@ def save(out: Path, name: str, report: Report, *, quick: bool) -> str:
     out.mkdir(parents=True, exist_ok=True)
     (out / f"{name}.md").write_text(text)
     content = {"title": report.title, "quick": quick, "measured_on": where, "data": report.data}
-    (out / f"{name}.json").write_text(json.dumps(content, indent=1, default=float) + "\n")
+    (out / f"{name}.json").write_text(_as_json(content))
     return text
+
+
+def _as_json(content: Any) -> str:
+    """Six digits of every number, and lists of numbers in one line."""
+
+    def short(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: short(own) for key, own in value.items()}
+        if isinstance(value, list | tuple):
+            return [short(own) for own in value]
+        if isinstance(value, float | np.floating):
+            return float(f"{value:.6g}")
+        return value
+
+    text = json.dumps(short(content), indent=1, default=float)
+    return re.sub(r"\[[^][{}]*\]", lambda found: " ".join(found[0].split()), text) + "\n"
 
 
 def _processor() -> str:
