@@ -17,12 +17,14 @@ from jsparse.data.streams import ArrayStream
 from jsparse.features import Linear, Nystroem
 from jsparse.kernels import RBF
 from jsparse.machines import dual, fixed_size, robust, scdp, spsvm
+from jsparse.machines.method import Method
 from jsparse.multiclass import accumulate_code, decode, output_code
 from jsparse.normal_equations import accumulate, accumulate_batches
 from jsparse.validation.cross_validation import cross_validate
 from jsparse.validation.folds import Folds
 from jsparse.validation.leave_one_out import leave_one_out
 from jsparse.validation.paths import cross_validate_path
+from jsparse.validation.validate import validate
 
 SIZE = 4  # of paths
 CLASSES = 3
@@ -258,12 +260,13 @@ def left_out(targets=both, scheme=None, **options) -> Learn:
     return learn
 
 
-def validated_path(scheme=None, **options) -> Learn:
+def validated_path(scheme=None, *, mesh=False, **options) -> Learn:
     code = None if scheme is None else output_code(scheme, CLASSES)
 
     def learn(p: Problem) -> Outcome:
         own = None if code is None else code.astype(p.X.dtype)
         found = cross_validate_path(
+            jsparse.SCDP(max_prototypes=SIZE),
             RBF(p.lengthscale),
             p.Z,
             grid(p),
@@ -272,9 +275,35 @@ def validated_path(scheme=None, **options) -> Learn:
             folds_of(p),
             p.w,
             code=own,
-            max_prototypes=SIZE,
             size=jnp.asarray(SIZE, jnp.int32),
+            mesh=one_device() if mesh else None,
             **options,
+        )
+        return of_rows(p, found)
+
+    return learn
+
+
+def refitted(method: Method, targets=both, scheme=None, metric="mse") -> Learn:
+    """By one fit for each fold and C, without any more being known of the method."""
+    code = None if scheme is None else output_code(scheme, CLASSES)
+
+    def learn(p: Problem) -> Outcome:
+        own = None if code is None else code.astype(p.X.dtype)
+        size = jnp.asarray(SIZE, jnp.int32) if method.is_path else None
+        found = validate(
+            method,
+            RBF(p.lengthscale),
+            p.Z,
+            grid(p),
+            p.X,
+            targets(p) if code is None else p.label,
+            folds_of(p),
+            p.w,
+            metric=metric,
+            code=own,
+            key=KEY,
+            size=size,
         )
         return of_rows(p, found)
 
@@ -362,81 +391,92 @@ def targets_of(p: Problem, targets: str):
     return p.y[:, 0] if targets == "real" else p.label
 
 
-def settings(p: Problem, options: dict) -> dict:
-    tuned = options.get("tune_kernel", True)
-    C = np.asarray(p.C, float) * np.array([0.1, 1.0, 10.0] if tuned else [1.0])
-    return {"key": KEY, "C": C, "max_evaluations": 3}
+def settings(p: Problem, targets: str, search: jsparse.Profile | jsparse.Annealing) -> dict:
+    C = np.asarray(p.C, float) * np.array([0.1, 1.0, 10.0] if search.tune_kernel else [1.0])
+    return {"task": task_of(targets), "key": KEY, "kernel": RBF(1.5), "C": C, "search": search}
 
 
-def trained(targets: str = "real", *, mesh: bool = False, **options) -> Learn:
+Settings = Callable[[Problem], Method]  # of the method, which may depend on the rows
+
+
+def every_row(p: Problem) -> jsparse.FixedSize:
+    return jsparse.FixedSize(present(p))
+
+
+def path_of(**options) -> Settings:
+    return lambda p: jsparse.SCDP(**{"max_prototypes": SIZE, "candidates": p.Z, **options})
+
+
+def svm_of(p: Problem) -> jsparse.SpSVM:
+    return jsparse.SpSVM(max_prototypes=SIZE, candidates=p.Z)
+
+
+THREE = jsparse.Profile(3)
+GIVEN = jsparse.Profile(tune_kernel=False)
+
+
+def trained(
+    targets: str = "real",
+    method: Settings | Method = every_row,
+    search: jsparse.Profile | jsparse.Annealing = THREE,
+    *,
+    mesh: bool = False,
+    sizes: bool = False,
+    **options,
+) -> Learn:
     def learn(p: Problem) -> Outcome:
-        model = jsparse.train(
+        found = jsparse.train(
             p.X,
             targets_of(p, targets),
             **{
-                "task": task_of(targets),
-                "kernel": RBF(1.5),
+                "method": method if isinstance(method, Method) else method(p),
                 "folds": folds_of(p),
                 "weights": p.w,
-                "n_prototypes": present(p),
-                "out_of_fold": True,
-                "mesh": one_device() if mesh else None,
-                **settings(p, options),
+                "resources": jsparse.Resources(mesh=one_device() if mesh else None),
+                **settings(p, targets, search),
                 **options,
             },
         )
-        return outcome(p, model, model.fit.status)
+        return outcome(p, found, sizes=sizes)
 
     return learn
 
 
-def outcome(p: Problem, model, status) -> Outcome:
-    decisions = None if model.classes is None else model.predict(p.new)
-    values = np.asarray(model.expansion(p.new))
-    rows = model.out_of_fold
+def outcome(p: Problem, found: jsparse.Trained, *, sizes: bool = False) -> Outcome:
+    """What is said of the machine chosen, or of those of all sizes."""
+    if sizes:
+        machines = [found.at(k) for k in range(1, SIZE + 1)]
+        values = np.stack([np.asarray(one(p.new)).reshape(len(p.new), -1) for one in machines])
+        return Outcome(values, status=np.asarray(found.fit.status))
+    decisions = None if found.classes is None else found.predict(p.new)
+    values = np.asarray(found.expansion(p.new))
+    rows = found.out_of_fold
     rows = None if rows is None else rows.reshape(len(rows), -1)
-    return Outcome(values.reshape(len(p.new), -1), rows, model.cv_error, decisions, status)
+    return Outcome(values.reshape(len(p.new), -1), rows, found.cv_error, decisions, found.status)
 
 
 def as_given(p: Problem) -> Outcome:
     """With the kernel as it is, in units of standardised inputs."""
-    return trained(kernel=RBF(jnp.asarray(p.lengthscale)), tune_kernel=False)(p)
+    return trained(search=GIVEN, kernel=RBF(jnp.asarray(p.lengthscale)))(p)
 
 
-def trained_path(targets: str = "real", **options) -> Learn:
-    def learn(p: Problem) -> Outcome:
-        model = jsparse.train_path(
-            p.X,
-            targets_of(p, targets),
-            **{
-                "task": task_of(targets),
-                "kernel": RBF(1.5),
-                "folds": folds_of(p),
-                "weights": p.w,
-                "candidates": p.Z,
-                "max_prototypes": SIZE,
-                "out_of_fold": True,
-                **settings(p, options),
-                **options,
-            },
-        )
-        return outcome(p, model, model.status)
-
-    return learn
-
-
-def streamed(targets: str = "real", **options) -> Learn:
+def streamed(
+    targets: str = "real",
+    method: Settings | Method = every_row,
+    search: jsparse.Profile | jsparse.Annealing = THREE,
+    *,
+    sizes: bool = False,
+    **options,
+) -> Learn:
     def learn(p: Problem) -> Outcome:
         stream = ArrayStream(
             np.asarray(p.X), np.asarray(targets_of(p, targets)), np.asarray(p.w), batch_rows=10
         )
-        given = {"task": task_of(targets), "kernel": RBF(1.5), "n_prototypes": present(p)}
-        model = jsparse.train_stream(
-            stream, **{**given, "folds": 2, **settings(p, options), **options}
-        )
-        found = outcome(p, model, model.fit.status)
+        own = method if isinstance(method, Method) else method(p)
+        given = {**settings(p, targets, search), "folds": 2, **options}
+        found = outcome(p, jsparse.train(stream, method=own, **given), sizes=sizes)
         # Folds are of its own.
-        return found._replace(scores=None) if "tune_kernel" in options else found
+        return found if search.tune_kernel else found._replace(scores=None, rows=None)
 
     return learn
 
@@ -473,7 +513,7 @@ DRAWN = dict.fromkeys(
 )
 
 OWN_C = {"weights times": "C is one number or the default grid"}
-GIVEN = {"tune_kernel": False}
+LEAST_SQUARES_C = {"weights times": "the kernel is tuned with the default C of least squares"}
 
 PURE = [
     Learner("fixed_size.fit", fixed(), ways={"mesh": fixed_on_mesh, "blocks": fixed(block_rows=5)}),
@@ -575,17 +615,32 @@ PURE = [
         slow=True,
     ),
     Learner(
-        "cross_validate: absolute",
-        validated(targets=first, loss="absolute", metric="mae"),
+        "validate: Robust, absolute",
+        refitted(jsparse.Robust(loss="absolute"), first, metric="mae"),
         power=1,
         metric=1,
         stops=STOPS,
     ),
     Learner(
-        "cross_validate: huber",
-        validated(targets=first, loss="huber", metric="mae"),
+        "validate: Robust, huber",
+        refitted(jsparse.Robust(loss="huber"), first, metric="mae"),
         metric=1,
         stops=STOPS,
+        slow=True,
+    ),
+    Learner(
+        "validate: Robust, one_versus_one",
+        refitted(jsparse.Robust(), scheme="one_versus_one", metric="misclassification"),
+        "class",
+        scheme="one_versus_one",
+        slow=True,
+    ),
+    Learner("validate: SpSVM", refitted(jsparse.SpSVM(max_prototypes=SIZE), sign), "sign"),
+    Learner(
+        "validate: SpSVM, one_versus_rest",
+        refitted(jsparse.SpSVM(max_prototypes=SIZE), scheme="one_versus_rest"),
+        "class",
+        scheme="one_versus_rest",
         slow=True,
     ),
     Learner("leave_one_out", left_out(), without=TWIN),
@@ -596,7 +651,7 @@ PURE = [
         scheme="one_versus_one",
         without=TWIN,
     ),
-    Learner("cross_validate_path", validated_path()),
+    Learner("cross_validate_path", validated_path(), ways={"mesh": validated_path(mesh=True)}),
     Learner(
         "cross_validate_path: one_versus_rest",
         validated_path(scheme="one_versus_rest"),
@@ -649,24 +704,37 @@ TRAINERS = [
     *[
         Learner(
             f"train: not tuned, {targets}",
-            trained(targets, **GIVEN, multiclass="one_versus_one"),
+            trained(targets, search=GIVEN, multiclass="one_versus_one"),
             targets,
             scheme="one_versus_one" if targets == "class" else None,
-            ways={"stream": streamed(targets, **GIVEN, multiclass="one_versus_one")},
+            ways={"stream": streamed(targets, search=GIVEN, multiclass="one_versus_one")},
         )
         for targets in ("real", "sign", "class")
     ],
-    Learner("train: renyi", trained(n_prototypes=8), without=DRAWN),
-    Learner("train: uniform", trained(n_prototypes=8, selection="uniform"), without=DRAWN),
-    Learner("train: several sizes", trained(n_prototypes=[4, 8]), without=DRAWN),
-    Learner("train: csa", trained(search_method="csa", max_evaluations=20)),
-    Learner("train: all", trained(n_prototypes="all"), without=TWIN),
-    Learner("train: absolute", trained(loss="absolute"), metric=1),
-    Learner("train: huber", trained(loss="huber"), metric=1),
+    Learner("train: renyi", trained(method=jsparse.FixedSize(8)), without=DRAWN),
+    Learner(
+        "train: uniform", trained(method=jsparse.FixedSize(8, selection="uniform")), without=DRAWN
+    ),
+    Learner("train: several sizes", trained(method=jsparse.FixedSize([4, 8])), without=DRAWN),
+    Learner("train: Annealing", trained(search=jsparse.Annealing(20))),
+    Learner("train: Dual", trained(method=jsparse.Dual()), without=TWIN),
+    *[
+        Learner(
+            f"train: Robust, {loss}",
+            trained(method=lambda p, loss=loss: jsparse.Robust(present(p), loss=loss)),
+            metric=1,
+        )
+        for loss in ("absolute", "huber")
+    ],
+    Learner(
+        "train: Robust, two classes",
+        trained("sign", lambda p: jsparse.Robust(present(p))),
+        "sign",
+    ),
     Learner(
         "train: two classes", trained("sign"), "sign", ways={"mesh": trained("sign", mesh=True)}
     ),
-    Learner("train: all, two classes", trained("sign", n_prototypes="all"), "sign", without=TWIN),
+    Learner("train: Dual, two classes", trained("sign", jsparse.Dual()), "sign", without=TWIN),
     *[
         Learner(
             f"train: {scheme}",
@@ -679,40 +747,71 @@ TRAINERS = [
     ],
     Learner(
         "train: C per problem, balanced",
-        trained("class", C_per_problem=True, class_weight="balanced"),
+        trained(
+            "class", multiclass=jsparse.Multiclass(C_per_problem=True), class_weight="balanced"
+        ),
         "class",
         scheme="one_versus_rest",
     ),
     Learner(
-        "train: all, one_versus_one",
-        trained("class", n_prototypes="all", multiclass="one_versus_one"),
+        "train: Dual, one_versus_one",
+        trained("class", jsparse.Dual(), multiclass="one_versus_one"),
         "class",
         without=TWIN,
         scheme="one_versus_one",
     ),
-    Learner("train_path", trained_path()),
+    Learner(
+        "train: SCDP",
+        trained(method=path_of()),
+        ways={"mesh": trained(method=path_of(), mesh=True)},
+    ),
     *[
         Learner(
-            f"train_path: {method}",
-            trained_path(candidates=8, candidate_method=method),
+            f"train: SCDP, not tuned, {targets}",
+            trained(targets, path_of(**options), GIVEN, sizes=True),
+            targets,
+            scheme="one_versus_rest" if targets == "class" else None,
+            ways={"stream": streamed(targets, path_of(**options), GIVEN, sizes=True)},
+        )
+        for targets, options in (("real", {}), ("class", {"selection": "separate"}))
+    ],
+    *[
+        Learner(
+            f"train: SCDP, {chosen}",
+            trained(method=path_of(candidates=8, candidate_method=chosen)),
             without=DRAWN,
         )
-        for method in ("k_center", "k_means", "renyi")
+        for chosen in ("k_center", "k_means", "renyi")
     ],
-    Learner("train_path: two classes", trained_path("sign"), "sign"),
+    Learner("train: SCDP, two classes", trained("sign", path_of()), "sign"),
     Learner(
-        "train_path: separate",
-        trained_path("class", selection="separate"),
+        "train: SCDP, separate",
+        trained("class", path_of(selection="separate")),
         "class",
         scheme="one_versus_rest",
     ),
-    Learner("train_stream", streamed(), without=DRAWN),
-    Learner("train_stream: two classes", streamed("sign"), "sign", without=DRAWN),
+    Learner("train: SpSVM", trained("sign", svm_of), "sign", without=LEAST_SQUARES_C),
     Learner(
-        "train_stream: one_versus_one",
+        "train: SpSVM, one_versus_one",
+        trained("class", svm_of, GIVEN, multiclass="one_versus_one"),
+        "class",
+        scheme="one_versus_one",
+    ),
+    Learner("train: stream", streamed(), without=DRAWN),
+    Learner("train: stream, two classes", streamed("sign"), "sign", without=DRAWN),
+    Learner(
+        "train: stream, one_versus_one",
         streamed("class", multiclass="one_versus_one"),
         "class",
         scheme="one_versus_one",
+        without=DRAWN,
+    ),
+    Learner("train: stream, SCDP", streamed(method=path_of()), without=DRAWN),
+    Learner(
+        "train: stream, SCDP, separate",
+        streamed("class", path_of(selection="separate")),
+        "class",
+        scheme="one_versus_rest",
         without=DRAWN,
     ),
     *[

@@ -33,9 +33,9 @@ from jsparse import estimators, pursuit
 from jsparse._status import PRECISION_LOST
 from jsparse.features import Nystroem
 from jsparse.kernels import RBF
-from jsparse.machines import dual, fixed_size, robust, scdp, spsvm
+from jsparse.machines import METHODS, dual, fixed_size, robust, scdp, spsvm
 from jsparse.multiclass import output_code
-from jsparse.search.path_problem import standard_errors
+from jsparse.search.problem import standard_errors
 from jsparse.validation.cross_validation import standard_error
 from jsparse.validation.leave_one_out import leave_one_out
 from jsparse.validation.paths import cross_validate_path
@@ -492,14 +492,19 @@ def test_a_fold_without_weight_does_not_count(dtype):
     kernel, C = RBF(p.lengthscale), p.C[None]
     found = jsparse.cross_validate(Nystroem(kernel, p.Z), C, p.X, p.y, folds_of(p), p.w)
     assert np.isnan(found.fold_scores[0, 2])
-    path = cross_validate_path(kernel, p.Z, C, p.X, p.y[:, 0], folds_of(p), p.w, max_prototypes=2)
+    two = jsparse.SCDP(max_prototypes=2)
+    path = cross_validate_path(two, kernel, p.Z, C, p.X, p.y[:, 0], folds_of(p), p.w)
     assert np.isnan(path.fold_scores[0, 2]).all()
+    huber = jsparse.Robust(len(p.Z))
+    refits = jsparse.validate(huber, kernel, p.Z, C, p.X, p.y, folds_of(p), p.w, metric="mae")
+    assert np.isnan(refits.fold_scores[0, 2])
     for scores, error in (
         (found.fold_scores, standard_error(found.fold_scores)),
+        (refits.fold_scores, standard_error(refits.fold_scores)),
         (path.fold_scores[:, :, 1], standard_errors(path.fold_scores)[:, 1]),
     ):
-        two = np.asarray(scores)[0, :2]
-        np.testing.assert_allclose(error[0], np.std(two, ddof=1) / np.sqrt(2), rtol=1e-5)
+        rest = np.asarray(scores)[0, :2]
+        np.testing.assert_allclose(error[0], np.std(rest, ddof=1) / np.sqrt(2), rtol=1e-5)
     left = leave_one_out(kernel, C, p.X, p.y, p.w)
     kept = np.asarray(left.fold_scores)[0, w > 0]
     expected = np.std(kept, ddof=1) / np.sqrt(len(kept))
@@ -518,9 +523,12 @@ def test_all_that_learns_is_in_the_table():
         members = {name: getattr(module, name) for name in dir(module)}
         return {prefix + name for name, one in members.items() if kept(name, one)}
 
-    names = {learner.name.split(":")[0] for learner in PURE + TRAINERS}
-    learn = found(jsparse, "", lambda name, one: re.match("train|cross", name) and callable(one))
-    assert len(learn) == 4
+    every = {learner.name for learner in PURE + TRAINERS}
+    names = {name.split(":")[0] for name in every}
+    learn = found(
+        jsparse, "", lambda name, one: re.match("train|cross|validate", name) and callable(one)
+    )
+    assert len(learn) == 3
     learn |= found(pursuit, "pursuit.", lambda _, one: inspect.isfunction(one))
     learn |= found(estimators, "estimators.", lambda _, one: inspect.isclass(one))
     assert len(learn) > 16
@@ -535,3 +543,6 @@ def test_all_that_learns_is_in_the_table():
         assert machines
         learn |= machines
     assert learn <= names
+    # `train` stands for the fixed-size machine.
+    ways = {part for name in every for part in re.split("[:,] ", name)}
+    assert {one.__name__ for one in METHODS.values()} - {"FixedSize"} < ways

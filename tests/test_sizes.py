@@ -8,14 +8,26 @@ import numpy as np
 import pytest
 from reference import fixed_size as reference
 
-from jsparse import fixed_size, tune, tune_sizes, tuning_problem
+from jsparse import (
+    Annealing,
+    Dual,
+    FixedSize,
+    Multiclass,
+    Profile,
+    Robust,
+    fixed_size,
+    tune,
+    tune_sizes,
+    tuning_problem,
+)
 from jsparse.cli.main import main
 from jsparse.data import demo_set
 from jsparse.estimators import FixedSizeLSSVMRegressor
 from jsparse.kernels import RBF, Matern32
 from jsparse.machines import robust
+from jsparse.machines.fixed_size import feature_map
 from jsparse.prototypes import interleaved
-from jsparse.search.problem import Scoring, feature_map
+from jsparse.search.problem import Scoring
 from jsparse.search.sizes import smallest_within
 from jsparse.search.strategies import local_line_search
 from jsparse.training.train import train
@@ -41,7 +53,7 @@ def tuned_sizes(X, y, sizes, dtype, kernel=None, **options):
         "low": np.full(p, -1.0),
         "high": np.full(p, 1.5),
         "C": np.array([1.0, 10.0, 100.0]),
-        "max_evaluations": 6,
+        "search": Profile(6),
     }
     return problem, tune_sizes(problem, sizes, **{**settings, **options})
 
@@ -142,24 +154,27 @@ def test_every_beginning_of_an_interleaved_order_has_its_share_of_every_class(se
     assert not np.array_equal(plain, order)
 
 
-OPTIONS = {"key": jax.random.key(0), "folds": 3, "max_evaluations": 3}
+OPTIONS = {"key": jax.random.key(0), "folds": 3, "search": Profile(3)}
 
 
 @pytest.mark.slow
 def test_a_smaller_machine_has_the_first_prototypes_of_a_larger_one(dtype):
     X, y = regression(80)
     small, large = (
-        train(X, y, task="regression", n_prototypes=[5, 20], size_tolerance=tolerance, **OPTIONS)
+        train(
+            X, y, task="regression", method=FixedSize([5, 20], size_tolerance=tolerance), **OPTIONS
+        )
         for tolerance in (1e9, 0.0)
     )
-    np.testing.assert_array_equal(small.sizes.errors, large.sizes.errors)
-    assert len(small.prototype_rows) == small.sizes.size == 5
-    assert len(large.prototype_rows) == large.sizes.size == [5, 20][np.argmin(large.sizes.errors)]
-    np.testing.assert_array_equal(small.prototype_rows, large.prototype_rows[:5])
+    np.testing.assert_array_equal(small.curve.errors, large.curve.errors)
+    assert len(small.point_rows) == small.curve.size == 5
+    assert len(large.point_rows) == large.curve.size == [5, 20][np.argmin(large.curve.errors)]
+    np.testing.assert_array_equal(small.point_rows, large.point_rows[:5])
     # The one trained is the one chosen.
-    assert small.cv_error == small.sizes.errors[0]
+    assert small.cv_error == small.curve.errors[0]
+    assert small.model.size == 5
     Z = small.expansion.scaling.apply(jnp.asarray(X, dtype))
-    fitted = fixed_size.fit(small.kernel, Z[small.prototype_rows], small.C, Z, jnp.asarray(y))
+    fitted = fixed_size.fit(small.kernel, Z[small.point_rows], small.C, Z, jnp.asarray(y))
     tol = {"float64": 1e-7, "float32": 1e-2}[dtype]
     np.testing.assert_allclose(small.expansion(X.astype(dtype)), fitted.expansion(Z), atol=tol)
 
@@ -172,27 +187,25 @@ def test_several_classes_with_weights():
         data.X,
         data.y,
         task="classification",
-        n_prototypes=[6, 24],
-        multiclass="one_versus_one",
+        method=FixedSize([6, 24], selection="uniform"),
+        multiclass=Multiclass("one_versus_one", C_per_problem=True),
         weights=weights,
-        C_per_problem=True,
-        out_of_fold=True,
-        selection="uniform",
         **OPTIONS,
     )
-    assert model.sizes.size in (6, 24)
-    assert not set(model.prototype_rows) & set(np.flatnonzero(weights == 0))
+    assert model.curve.size in (6, 24)
+    assert not set(model.point_rows) & set(np.flatnonzero(weights == 0))
     assert model.out_of_fold.shape == (150, 3)
     assert (model.predict(data.X) == data.y).mean() > 0.9
 
 
 def test_a_loss_for_outliers():
     X, y = regression(50)
+    method = Robust([4, 12], selection="uniform", loss="huber")
     C = np.array([1.0, 100.0])
-    options = {**OPTIONS, "loss": "huber", "C": C, "selection": "uniform"}
-    model = train(X, y, task="regression", n_prototypes=[4, 12], **options)
+    model = train(X, y, task="regression", method=method, C=C, **OPTIONS)
+    assert model.curve.sizes.tolist() == [4, 12]
     Z = model.expansion.scaling.apply(jnp.asarray(X))
-    phi = feature_map(model.kernel, Z[model.prototype_rows])
+    phi = feature_map(model.kernel, Z[model.point_rows])
     fitted = robust.fit(phi, model.C, Z, jnp.asarray(y), loss="huber")
     np.testing.assert_allclose(model.expansion(X), fitted.expansion(Z), atol=1e-7)
 
@@ -200,7 +213,7 @@ def test_a_loss_for_outliers():
 def test_several_parameters_go_by_the_simplex_from_the_size_before():
     X, y = regression()
     kernel = RBF(1.0) + 0.5 * Matern32(1.0)
-    _, choice = tuned_sizes(X, y, [4, 12], "float64", kernel=kernel, max_evaluations=16)
+    _, choice = tuned_sizes(X, y, [4, 12], "float64", kernel=kernel, search=Profile(16))
     first, second = choice.tunings
     assert len(first.history) == 16
     assert len(second.history) == 7  # the simplex's part of 16
@@ -209,7 +222,7 @@ def test_several_parameters_go_by_the_simplex_from_the_size_before():
 
 def test_the_papers_search_goes_on_from_kernel_and_C():
     X, y = regression()
-    _, choice = tuned_sizes(X, y, [4, 12], "float64", method="csa", max_evaluations=16)
+    _, choice = tuned_sizes(X, y, [4, 12], "float64", search=Annealing(16))
     first, second = choice.tunings
     assert len(second.history) == 7
     np.testing.assert_allclose(second.history[0].theta, first.theta, rtol=1e-12)
@@ -253,31 +266,40 @@ def test_a_start_of_another_kernel_is_refused():
             low=np.array([-1.0]),
             high=np.array([1.0]),
             C=np.ones(1),
-            start=start,
+            search=Profile(start=start),
         )
 
 
 @pytest.mark.usefixtures("as_users_call")
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("sizes", "options", "message"),
     [
-        ({"n_prototypes": []}, "n_prototypes: expected increasing numbers, at least one"),
-        ({"n_prototypes": [10, 10]}, "n_prototypes: expected increasing numbers"),
-        ({"n_prototypes": [20, 10]}, "n_prototypes: expected increasing numbers"),
-        ({"n_prototypes": [10, 61]}, r"the number of rows \(60\), got 61"),
-        ({"n_prototypes": [0, 10]}, "between 1 and the number of rows"),
-        ({"n_prototypes": [5, 10.0]}, "expected a whole number"),
-        ({"n_prototypes": [5, "all"]}, "expected a whole number"),
-        ({"n_prototypes": [5, 10], "size_tolerance": -1.0}, "tolerance: expected a number of at"),
-        ({"n_prototypes": [5, 10], "size_tolerance": np.nan}, "tolerance: expected a number of at"),
-        ({"n_prototypes": [5, 10], "kernel": "linear"}, "one number for the linear kernel"),
-        ({"n_prototypes": [5, 10], "history": []}, "history: expected None"),
+        ([], {}, "n_prototypes: expected increasing numbers, at least one"),
+        ([10, 10], {}, "n_prototypes: expected increasing numbers"),
+        ([20, 10], {}, "n_prototypes: expected increasing numbers"),
+        (np.array([20, 10]), {}, "n_prototypes: expected increasing numbers"),
+        ([10, 61], {}, r"the number of rows \(60\), got 61"),
+        ([0, 10], {}, "n_prototypes: expected a whole number between 1 and"),
+        ([5, 10.0], {}, "n_prototypes: expected a whole number"),
+        ([5, "all"], {}, "n_prototypes: expected a whole number"),
+        ("all", {}, "n_prototypes: expected a whole number"),
+        ([[5, 10]], {}, "n_prototypes: expected"),
+        ([5, 10], {"size_tolerance": -1.0}, "size_tolerance: expected a number of at"),
+        ([5, 10], {"size_tolerance": np.nan}, "size_tolerance: expected a number of at"),
+        ([5, 10], {"kernel": "linear"}, "one number for the linear kernel"),
+        ([5, 10], {"search": Profile(history=[])}, "history: expected None"),
     ],
 )
-def test_bad_sizes_are_told_before_any_work(monkeypatch, options, message):
-    monkeypatch.setattr("jsparse.training.choices.renyi", None)  # no work may be done
+@pytest.mark.parametrize("method", [FixedSize, Robust])
+def test_bad_sizes_are_told_before_any_work(monkeypatch, method, sizes, options, message):
+    monkeypatch.setattr("jsparse.prototypes.choice.renyi", None)  # no work may be done
+    own = {name: options[name] for name in {"size_tolerance"} & set(options)}
+    of_run = {name: options[name] for name in options if name not in own}
     with pytest.raises(ValueError, match=message):
-        train(*regression(), task="regression", key=jax.random.key(0), **options)
+        train(
+            *regression(), task="regression", key=jax.random.key(0), method=method(sizes, **own),
+            **of_run,
+        )  # fmt: skip
 
 
 def test_a_problem_without_or_with_too_few_prototypes_is_refused():
@@ -288,7 +310,9 @@ def test_a_problem_without_or_with_too_few_prototypes_is_refused():
     with pytest.raises(ValueError, match=r"the number of prototypes \(4\), got 5"):
         tune_sizes(problem, [2, 5], **options, **bounds)
     with pytest.raises(ValueError, match="problem: expected one with prototypes"):
-        tune_sizes(dataclasses.replace(problem, prototypes=None), [2], **options, **bounds)
+        tune_sizes(
+            dataclasses.replace(problem, points=None, method=Dual()), [2], **options, **bounds
+        )
 
 
 def test_an_estimator_takes_several_sizes():

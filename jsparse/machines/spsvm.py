@@ -237,7 +237,7 @@ def _fit(
         order = jax.random.uniform(jax.random.fold_in(key, state.step), (M,), jnp.float32)
         drawn, some = jax.lax.top_k(jnp.where(state.free, order, -1.0), subset)
         Z, here = candidates[some], drawn >= 0
-        phi = kernel.cross_gram(Z, X)
+        phi = kernel.cross_gram(X, Z).T  # about the candidates: a row without weight may be far
         among = kernel.cross_gram(Z, candidates[jnp.maximum(state.support, 0)])
         among = jnp.where(state.support >= 0, among, 0)
         shares = solve_triangular(state.factor, among.T, lower=True).T
