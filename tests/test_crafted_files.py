@@ -5,6 +5,7 @@ import copy
 import dataclasses
 import hashlib
 import json
+import re
 import struct
 import time
 from collections import Counter
@@ -18,17 +19,18 @@ import pyarrow.csv
 import pytest
 import safetensors
 
-from jsparse import kernels
+from jsparse import SCDP, Model, SpSVM, kernels, load, save
 from jsparse._status import NumericalError
 from jsparse.cli import predict
 from jsparse.cli.main import main
 from jsparse.data.encoding import fit_schema
 from jsparse.data.tables import TableError
 from jsparse.expansion import KernelExpansion
+from jsparse.model import About
 from jsparse.multiclass import output_code
 from jsparse.scaling import Standardization
 from jsparse.search.tune import Evaluation, load_history, save_history
-from jsparse.serialization import ModelFileError, load, load_state, save
+from jsparse.serialization import ModelFileError, load_state, save_state
 
 M, ROWS = 4, 5
 TAGS = {"float32": "F32", "float64": "F64", "int32": "I32", "int64": "I64"}
@@ -60,15 +62,29 @@ def a_model(target, kernel, dtype="float64", scaled=True):
     prototypes, coefficients, intercept, shift = (jax.numpy.asarray(a, dtype) for a in parts)
     scaling = Standardization(shift, jax.numpy.ones_like(shift) * 2) if scaled else None
     expansion = KernelExpansion(kernel, prototypes, coefficients, intercept, scaling)
-    metadata = {
-        "schema": schema.to_json(),
-        "task": task,
-        "classes": schema.to_json()["classes"],
-        "code": None if matrix is None else matrix.tolist(),
-        "decoding": "loss",
-        "C": 2.0,
-    }
-    return expansion, metadata
+    return Model(
+        expansion,
+        slopes=None if schema.classes is None else np.arange(1.0, 1 + len(schema.classes)),
+        code=None if matrix is None else output_code(matrix, 3),
+        labels=schema.classes,
+        label_dtype="" if schema.classes is None else np.array(schema.classes).dtype.str,
+        columns=schema,
+        about=About(C=2.0, method="fixed-size", nested={"a": [1, None]}),
+    )
+
+
+def a_path(method, target):
+    """The same of a method that gives machines of every size."""
+    with jax.enable_x64(True):
+        model = a_model(target, kernels.RBF(1.5))
+        rng, d = np.random.default_rng(1), len(model.columns.features)
+        Z = jax.numpy.asarray(rng.normal(size=(30, d)))
+        numbers = rng.integers(0, len(model.labels), 30).astype(np.int32)
+        y = jax.numpy.asarray(numbers if model.code is not None else 2.0 * numbers - 1)
+        options = {"code": model.code, "key": jax.random.key(0)}
+        path = method.fit(model.expansion.kernel, Z[:10], jax.numpy.asarray(5.0), Z, y, **options)
+        expansion = dataclasses.replace(path.at(2), scaling=model.expansion.scaling)
+        return dataclasses.replace(model, expansion=expansion, path=path)
 
 
 def every_model():
@@ -79,6 +95,9 @@ def every_model():
         "two classes": a_model("two", composed, scaled=False),
         "several": a_model("several", kernels.Matern32(1.3)),
         "float32": a_model("several", kernels.RBF(np.float32(1.3)), "float32"),
+        "arrays": dataclasses.replace(a_model("several", kernels.RBF(1.3)), columns=None),
+        "path": a_path(SCDP(max_prototypes=3), "two"),
+        "paths": a_path(SpSVM(max_prototypes=3, subset=5), "several"),
     }
 
 
@@ -122,8 +141,8 @@ def bases(folder):
     """Parts of valid files, by name."""
     with jax.enable_x64(True):
         models = every_model()
-        for name, (expansion, metadata) in models.items():
-            save(folder / name, expansion, metadata)
+        for name, model in models.items():
+            model.save(folder / name)
         grid = np.geomspace(0.1, 10, 3)
         point = Evaluation(np.zeros(2), grid, grid, grid, np.full(3, 2, np.int32), 1.5)
         save_history(folder / "history", [point, point])
@@ -256,6 +275,20 @@ def check_message(error):
     assert 20 < len(str(error)) < 2000
 
 
+def same(ours, theirs):
+    """All that a model holds, to the last bit."""
+    assert jax.tree.structure(ours.expansion) == jax.tree.structure(theirs.expansion)
+    assert jax.tree.structure(ours.path) == jax.tree.structure(theirs.path)
+    for name in ("expansion", "path", "slopes", "code"):
+        pairs = zip(*(jax.tree.leaves(getattr(m, name)) for m in (ours, theirs)), strict=True)
+        for leaf, before in pairs:
+            assert leaf.dtype == before.dtype
+            np.testing.assert_array_equal(leaf, before)
+    for name in ("decoding", "labels", "label_dtype", "columns"):
+        assert getattr(ours, name) == getattr(theirs, name)
+    assert json.dumps(ours.about) == json.dumps(theirs.about)
+
+
 def outcome(path, kind, rows):
     """What comes of a file; anything but a clear refusal or an answer is an error here."""
     start = time.perf_counter()
@@ -264,35 +297,39 @@ def outcome(path, kind, rows):
             history = load_history(path)
             assert all(e.C.shape == e.scores.shape == e.status.shape for e in history)
             return "loaded"
-        expansion, metadata = load(path)
-        assert isinstance(metadata, dict)
+        model = load(path)
+        assert isinstance(model.about, dict)
     except ModelFileError as error:
         check_message(error)
         return "refused"
     finally:
         assert time.perf_counter() - start < 20
-    save(f"{path}.again", expansion, metadata)  # what is read could be written
-    again, same_metadata = load(f"{path}.again")
-    assert json.dumps(same_metadata) == json.dumps(metadata)
-    assert jax.tree.structure(again) == jax.tree.structure(expansion)
-    for leaf, before in zip(jax.tree.leaves(again), jax.tree.leaves(expansion), strict=True):
-        assert leaf.dtype == before.dtype
-        np.testing.assert_array_equal(leaf, before)
+    model.save(f"{path}.again")  # what is read could be written
+    same(load(f"{path}.again"), model)
+    expansion = model.expansion
     d, outputs = expansion.prototypes.shape[1], expansion.coefficients.shape[1:]
-    values = expansion(np.full((ROWS, d), 0.3, expansion.prototypes.dtype))
+    X = np.full((ROWS, d), 0.3, expansion.prototypes.dtype)
+    values = model(X)
     assert values.shape == (ROWS, *outputs)
     assert values.dtype == expansion.prototypes.dtype
-    if "schema" not in metadata:
-        return "loaded"
-    expansion, metadata = load(path, dtype="float64")  # as the command line does
+    longest = 0 if model.path is None else model.path.support.shape[-1]
+    for size in range(1, longest + 1):
+        assert model.at(size)(X).shape == (ROWS, *outputs)
+    model = load(path, dtype="float64")  # as the command line does
     options = argparse.Namespace(
-        model=str(path), file=str(rows), out=f"{path}.csv", precision="float64", stream=False
-    )
+        model=str(path), file=str(rows), out=f"{path}.csv", precision="float64", stream=False,
+        proba=model.slopes is not None,
+    )  # fmt: skip
     try:
-        predict.run(options, expansion, metadata)
+        predict.run(options, model)
     except (ModelFileError, TableError, NumericalError) as error:
         check_message(error)
         return f"refused later: {type(error).__name__}"
+    except ValueError as error:  # the rows are of other columns
+        check_message(error)
+        if model.columns is not None:
+            raise
+        return "refused later: other columns"
     assert len(pa.csv.read_csv(f"{path}.csv")) == ROWS
     return "loaded"
 
@@ -304,7 +341,7 @@ def crafted(parts, how):
     tag, shape, content = tensors["prototypes"]
     count = len(content) // 8
     if how in VERBATIM:
-        document["metadata"]["C"] = how
+        document["metadata"]["about"]["C"] = how
     elif how in ("F8_E4M3", "BF16"):
         size = {"F8_E4M3": 1, "BF16": 2}[how]
         tensors["prototypes"] = (how, shape, bytes(size * count))
@@ -315,7 +352,7 @@ def crafted(parts, how):
     elif how == "no document":
         return tensors, "", kind
     elif how == "column":
-        document["metadata"]["schema"]["columns"][0]["name"] = ["a"]
+        document["metadata"]["columns"]["columns"][0]["name"] = ["a"]
     else:
         document["metadata"][how] = [[{"x": 1}]]
     return tensors, with_verbatim(document), kind
@@ -329,6 +366,7 @@ def with_verbatim(document):
 
 
 KINDS = [*VERBATIM, "F8_E4M3", "BF16", "shape", "not finite", "no document"]
+METADATA = ["classes", "class_dtype", "code", "decoding", "slopes", "columns", "about"]
 
 
 @pytest.fixture
@@ -339,7 +377,7 @@ def settings_restored(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("settings_restored")
-@pytest.mark.parametrize("how", [*KINDS, "schema", "classes", "code", "decoding", "column"])
+@pytest.mark.parametrize("how", [*KINDS, *METADATA, "column"])
 def test_the_command_line_says_one_line_of_a_crafted_file(how, folder, bases, capsys):
     signed(folder / "m", *crafted(bases["several"], how))
     assert main(["predict", str(folder / "m"), str(folder / "rows.csv")]) == 2
@@ -347,9 +385,8 @@ def test_the_command_line_says_one_line_of_a_crafted_file(how, folder, bases, ca
     assert told.out == ""
     assert len(told.err.splitlines()) == 1
     assert told.err.startswith(f"jsparse: error: {str(folder / 'm')!r}: expected a")
-    if how in KINDS:
-        with pytest.raises(ModelFileError):
-            load(folder / "m")
+    with pytest.raises(ModelFileError):
+        load(folder / "m")
 
 
 def test_long_documents_are_judged_in_a_time_proportional_to_them(folder, bases):
@@ -367,19 +404,19 @@ def called_from_deep_within(calls, function):
 
 
 @pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize("levels", [298, 299, 320, 900, 100_000])
+@pytest.mark.parametrize("levels", [297, 298, 320, 900, 100_000])
 @pytest.mark.parametrize("calls", [0, 400])
 def test_documents_are_refused_by_their_levels_however_deep_the_call(calls, levels, folder, bases):
     tensors, text, kind = bases["regression"]
     document = json.loads(text)
-    document["metadata"]["C"] = "@levels"
+    document["metadata"]["about"]["C"] = "@levels"
     text = json.dumps(document).replace('"@levels"', "[" * levels + "]" * levels)
     signed(folder / "levels", tensors, text, kind)
 
     def read():
-        return load(folder / "levels")[1]
+        return load(folder / "levels").about
 
-    if levels == 298:  # with the document and its metadata 300
+    if levels == 297:  # with the document, its metadata and what they say of the model 300
         assert "C" in called_from_deep_within(calls, read)
     else:
         with pytest.raises(ModelFileError, match=r"levels|recursion"):
@@ -392,20 +429,20 @@ def test_deep_kernels_from_deep_within(calls, folder):
     kernel = kernels.RBF(1.0)
     for _ in range(95):
         kernel = kernel + kernels.Linear(1.0)
-    expansion, metadata = a_model("numbers", kernel)
-    save(folder / "kernels", expansion, metadata)
+    model = a_model("numbers", kernel)
+    model.save(folder / "kernels")
     try:
-        loaded, _ = called_from_deep_within(calls, lambda: load(folder / "kernels"))
+        loaded = called_from_deep_within(calls, lambda: load(folder / "kernels"))
     except ModelFileError as error:
         check_message(error)
         assert calls
     else:
-        assert jax.tree.structure(loaded) == jax.tree.structure(expansion)
+        assert jax.tree.structure(loaded.expansion) == jax.tree.structure(model.expansion)
 
 
 @pytest.mark.usefixtures("as_users_call")
 def test_what_could_not_be_read_is_not_written(tmp_path):
-    expansion, _ = a_model("numbers", kernels.RBF(1.0))
+    expansion = a_model("numbers", kernels.RBF(1.0)).expansion
     deep = []
     for _ in range(310):
         deep = [deep]
@@ -430,9 +467,121 @@ def test_what_could_not_be_read_is_not_written(tmp_path):
         kernel = kernel + kernels.Linear(1.0)
     expansion = dataclasses.replace(expansion, kernel=kernel)
     save(tmp_path / "m", expansion, number)
-    loaded, metadata = load(tmp_path / "m")
-    assert metadata == number
-    assert jax.tree.structure(loaded) == jax.tree.structure(expansion)
+    loaded = load(tmp_path / "m")
+    assert dict(loaded.about) == number
+    assert jax.tree.structure(loaded.expansion) == jax.tree.structure(expansion)
+
+
+def replaced(**changes):
+    return lambda arrays, metadata: metadata.update(changes)
+
+
+def scaled(name, change):
+    def of(arrays, metadata):
+        arrays[f"part.path.{name}"] = change(arrays[f"part.path.{name}"])
+
+    return of
+
+
+CODE = [[1, -1], [-1, 1], [-1, -1]]
+
+
+@pytest.mark.parametrize(
+    ("base", "change", "words"),
+    [
+        ("two classes", replaced(more=1), "'more'"),
+        ("two classes", lambda a, m: m.pop("about"), "'about'"),
+        ("two classes", replaced(about=[1]), "about: expected names and values"),
+        ("two classes", replaced(decoding="best"), "decoding: got 'best'"),
+        ("two classes", replaced(decoding=["loss"]), "decoding"),
+        # Labels.
+        ("two classes", replaced(classes=None), "classes: expected those of the columns"),
+        ("two classes", replaced(classes=["yes", "no"]), "sorted, distinct"),
+        ("two classes", replaced(classes=["no", "off"]), "classes: expected those of the columns"),
+        ("two classes", replaced(columns=None, classes=["yes", "no"]), "sorted, distinct"),
+        ("two classes", replaced(columns=None, classes=["no", "no"]), "sorted, distinct"),
+        ("two classes", replaced(columns=None, classes=["no"]), "at least two labels"),
+        ("two classes", replaced(columns=None, classes=["no", 1]), "labels of one type"),
+        ("two classes", replaced(columns=None, classes=[None, None]), "numbers, booleans or texts"),
+        ("two classes", replaced(columns=None, classes=[[1], [2]]), "numbers, booleans or texts"),
+        ("two classes", replaced(columns=None, classes="no"), "at least two labels"),
+        ("two classes", replaced(columns=None, classes=["a", "b\0"]), "labels of type"),
+        ("two classes", replaced(class_dtype="<U1"), "labels of type '<U1'"),
+        ("two classes", replaced(class_dtype="<i8"), "labels of type '<i8'"),
+        ("two classes", replaced(class_dtype="<U99999999"), "labels of type"),
+        ("two classes", replaced(class_dtype="O"), "labels of type 'O'"),
+        ("two classes", replaced(class_dtype="sometimes"), "sometimes"),
+        ("two classes", replaced(class_dtype=None), "labels of one type, with its name"),
+        ("arrays", replaced(class_dtype="|i1", classes=[1, 2, 300]), "300"),
+        ("arrays", replaced(class_dtype="<f4", classes=[0.1, 0.2, 0.3]), "labels of type '<f4'"),
+        ("arrays", replaced(class_dtype="<i8", classes=[1, 2, 10**30]), "expected a complete"),
+        ("arrays", replaced(class_dtype="<f8", classes=[1.0, 2.0, float("nan")]), "labels of type"),
+        ("arrays", replaced(classes=[3, 5]), "code"),
+        # Codes.
+        ("several", replaced(code=None), "code: expected one"),
+        ("several", replaced(code=[[1]]), "expected"),
+        ("several", replaced(code=CODE), r"code: expected outputs \(2,\), the model has \(3,\)"),
+        ("several", replaced(code=[[0.5, 1, 1], [-1, 1, -1], [-1, -1, 1]]), "expected"),
+        ("several", replaced(code="one_versus_rest"), "expected a complete"),
+        ("several", replaced(code=[[1, -1, 1], [1, -1, 1], [1, -1, 1]]), "expected"),
+        ("two classes", replaced(code=CODE), "expected"),
+        ("regression", replaced(code=CODE), "code: expected classes with it"),
+        # Slopes.
+        ("two classes", replaced(slopes=[1.0]), "slopes: expected a positive number for each"),
+        ("two classes", replaced(slopes=[1.0, 0.0]), "slopes: expected a positive number"),
+        ("two classes", replaced(slopes=[1.0, float("nan")]), "slopes: expected a positive number"),
+        ("two classes", replaced(slopes=[1.0, float("inf")]), "expected"),
+        ("two classes", replaced(slopes=["a", "b"]), "expected a complete"),
+        ("two classes", replaced(slopes={}), "expected a complete"),
+        ("regression", replaced(slopes=[1.0, 1.0]), "slopes: expected"),
+        # Columns.
+        ("two classes", replaced(columns=[]), "columns: expected names and values"),
+        ("two classes", replaced(columns={}), "schema: expected what"),
+        (
+            "two classes",
+            lambda a, m: m["columns"]["columns"].pop(),
+            "columns: expected 5 columns as encoded, got 4",
+        ),
+        ("regression", replaced(classes=["a", "b"], class_dtype="<U1"), "those of the columns"),
+        # Paths.
+        ("two classes", lambda a, m: a.update({"part.other": np.ones(2)}), "'other'"),
+        ("two classes", lambda a, m: a.update({"part.path.size": np.ones(())}), "path"),
+        ("path", lambda a, m: a.update({"part.path.more": np.ones(())}), "'more'"),
+        ("path", lambda a, m: a.pop("part.path.intercepts"), "'intercepts'"),
+        *[
+            (base, scaled(name, change), words)
+            for base in ("path", "paths")
+            for name, change, words in (
+                ("support", lambda a: a + 10, "path.support: expected numbers of candidates"),
+                ("support", lambda a: a - 4, "path.support: expected"),
+                ("support", lambda a: np.full_like(a, -1), "path.support: expected at least one"),
+                ("support", lambda a: a.astype(float), "path.support: expected int32"),
+                ("support", lambda a: a[..., :2], "path: expected arrays of shapes"),
+                ("support", lambda a: a[..., :0], "path: expected arrays of shapes"),
+                ("support", lambda a: a.reshape(-1)[0], "path: expected arrays of shapes"),
+                ("candidates", lambda a: a[:, :2], "path.candidates: got shape"),
+                ("candidates", lambda a: a[0], "path.candidates: got shape"),
+                ("candidates", lambda a: a[:0], "path.support: expected numbers of candidates"),
+                ("candidates", lambda a: a.astype(np.float32), "path.candidates: expected float64"),
+                ("candidates", lambda a: a * np.nan, "expected finite numbers"),
+                ("coefficients", lambda a: a[..., None], "path: expected arrays of shapes"),
+                ("coefficients", lambda a: np.full_like(a, np.inf), "expected finite numbers"),
+                ("intercepts", lambda a: a[None], "path: expected arrays of shapes"),
+                ("condition", lambda a: a.astype(np.int32), "path.condition: expected float64"),
+                ("status", lambda a: a[None], "path: expected arrays of shapes"),
+            )
+        ],
+    ],
+)
+@pytest.mark.filterwarnings("error")
+def test_parts_of_a_model_that_make_no_sense(folder, bases, base, change, words, tmp_path):
+    arrays, document = load_state(folder / base, kind="model")
+    change(arrays, document["metadata"])
+    save_state(tmp_path / "m", arrays, document, kind="model")
+    with pytest.raises(ModelFileError, match="expected a") as caught:
+        load(tmp_path / "m")
+    check_message(caught.value)
+    assert re.search(words, str(caught.value))
 
 
 def net(folder, bases, examples):

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import dataclasses
 import json
 import os
 import pathlib
@@ -22,18 +23,17 @@ import pytest
 import safetensors
 import safetensors.numpy
 
-from jsparse import kernels
+from jsparse import SCDP, Model, SpSVM, kernels, load, save, serialization
 from jsparse._status import PrecisionWarning
 from jsparse.expansion import KernelExpansion
+from jsparse.multiclass import output_code
 from jsparse.scaling import standardize
 from jsparse.serialization import (
     ModelFileError,
     OutputError,
     atomic_path,
     check_writable,
-    load,
     load_state,
-    save,
     save_state,
 )
 
@@ -86,9 +86,11 @@ def same(ours, theirs):
 def test_every_kernel_predicts_the_same_to_the_last_bit(tmp_path, name, dtype):
     expansion = model(every_kernel()[name], dtype)  # made under this leg's precision
     save(tmp_path / "model.safetensors", expansion)
-    loaded, metadata = load(tmp_path / "model.safetensors")
-    same(loaded, expansion)
-    assert metadata == {}
+    loaded = load(tmp_path / "model.safetensors")
+    same(loaded.expansion, expansion)
+    assert loaded.about == {}
+    parts = (loaded.path, loaded.slopes, loaded.code, loaded.classes, loaded.columns)
+    assert parts == (None,) * 5
     predictions = loaded(inputs(dtype))
     assert predictions.dtype == dtype
     np.testing.assert_array_equal(predictions, expansion(inputs(dtype)))
@@ -99,8 +101,8 @@ def test_every_kernel_predicts_the_same_to_the_last_bit(tmp_path, name, dtype):
 def test_every_shape(tmp_path, dtype, outputs, scaled):
     expansion = model(dtype=dtype, outputs=outputs, scaled=scaled)
     save(tmp_path / "m", expansion)
-    loaded, _ = load(tmp_path / "m")
-    same(loaded, expansion)
+    loaded = load(tmp_path / "m")
+    same(loaded.expansion, expansion)
     assert loaded(inputs(dtype)).shape == (11, *outputs)
     np.testing.assert_array_equal(loaded(inputs(dtype)), expansion(inputs(dtype)))
 
@@ -133,8 +135,8 @@ def test_metadata_come_back_with_their_types(tmp_path):
         "odd": [1e-320, float("inf")],
     }
     save(tmp_path / "m", model(), metadata)
-    _, loaded = load(tmp_path / "m")
-    assert loaded == metadata
+    loaded = load(tmp_path / "m").about
+    assert dict(loaded) == metadata
     kinds = [type(value) for value in loaded["classes"]]
     assert kinds == [str, int, float, bool, type(None), str, str]
     assert type(loaded["C"]) is float
@@ -147,8 +149,8 @@ def test_numpy_metadata_become_plain(tmp_path):
         "score": jnp.asarray(0.25),
     }
     save(tmp_path / "m", model(), metadata)
-    _, loaded = load(tmp_path / "m")
-    assert loaded == {"labels": ["a", "b"], "counts": [3, 0.5, True], "score": 0.25}
+    loaded = load(tmp_path / "m").about
+    assert dict(loaded) == {"labels": ["a", "b"], "counts": [3, 0.5, True], "score": 0.25}
 
 
 json_values = st.recursive(
@@ -210,7 +212,7 @@ def test_what_cannot_be_saved(tmp_path):
     with pytest.raises(ValueError, match="own kernels"):
         save(tmp_path / "m", model(RBF(1.0)))
     for metadata, words in (
-        ({"when": object()}, r"document\['metadata'\]\['when'\]: .* got object"),
+        ({"when": object()}, r"document\['metadata'\]\['about'\]\['when'\]: .* got object"),
         ({"a": [{"b": {1: 2}}]}, r"\['a'\]\[0\]\['b'\]: expected keys that are strings, got 1"),
         ({"raw": b"bytes"}, "got bytes"),
     ):
@@ -314,12 +316,12 @@ def test_float64_model_without_float64_says_so(tmp_path):
     save(tmp_path / "m", expansion)
     with jax.enable_x64(False):
         with pytest.warns(PrecisionWarning, match="float64 is switched off"):
-            loaded, _ = load(tmp_path / "m")
+            loaded = load(tmp_path / "m").expansion
         assert {leaf.dtype for leaf in jax.tree.leaves(loaded)} == {jnp.dtype("float32")}
         values = loaded(inputs("float32"))
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            asked, _ = load(tmp_path / "m", dtype="float32")
+            asked = load(tmp_path / "m", dtype="float32")
         np.testing.assert_array_equal(asked(inputs("float32")), values)
         with pytest.raises(ValueError, match="float64 is switched off"):
             load(tmp_path / "m", dtype="float64")
@@ -329,10 +331,10 @@ def test_float64_model_without_float64_says_so(tmp_path):
 def test_dtype_on_request(tmp_path):
     expansion = model(dtype="float32")
     save(tmp_path / "m", expansion)
-    kept, _ = load(tmp_path / "m")  # float64 is on, yet the model stays what it was
+    kept = load(tmp_path / "m").expansion  # float64 is on, yet the model stays what it was
     assert kept.prototypes.dtype == jnp.float32
     np.testing.assert_array_equal(kept(inputs("float32")), expansion(inputs("float32")))
-    widened, _ = load(tmp_path / "m", dtype="float64")
+    widened = load(tmp_path / "m", dtype="float64")
     assert {leaf.dtype for leaf in jax.tree.leaves(widened)} == {jnp.dtype("float64")}
     with pytest.raises(ValueError, match="got 'int8'"):
         load(tmp_path / "m", dtype="int8")
@@ -390,8 +392,8 @@ def test_paths_of_bytes_and_paths_that_are_none(tmp_path, monkeypatch):
     path = os.fsencode(tmp_path / "é")
     check_writable(path)
     save(path, model())
-    same(load(path)[0], model())
-    same(load(tmp_path / "é")[0], model())
+    same(load(path).expansion, model())
+    same(load(tmp_path / "é").expansion, model())
     for wrong in ("", b"", "a\0b", b"a\0b", "\ud800"):
         for refusal, attempt in (
             (OutputError, check_writable),
@@ -557,7 +559,7 @@ def test_file_systems_without_unnamed_files(tmp_path, monkeypatch, old, system):
         (tmp_path / "m").write_text("old")
         (tmp_path / "m").chmod(0o640)
     save(tmp_path / "m", model())
-    same(load(tmp_path / "m")[0], model())
+    same(load(tmp_path / "m").expansion, model())
     assert list(tmp_path.iterdir()) == [tmp_path / "m"]
     if old:
         assert stat.S_IMODE((tmp_path / "m").stat().st_mode) == 0o640
@@ -575,3 +577,145 @@ def test_many_writers_of_one_file(tmp_path):
     assert len(content) == 1000
     assert len(set(content)) == 1
     assert list(tmp_path.iterdir()) == [tmp_path / "f"]
+
+
+def test_what_is_no_model_is_not_saved(tmp_path, as_users_call):
+    for other in (None, jnp.ones(3), {"a": 1}, kernels.RBF(1.0)):
+        with pytest.raises(ValueError, match=r"model: expected a Model .* or a KernelExpansion"):
+            save(tmp_path / "m", other)
+    for labels, kind in ((["2020-01-01", "2020-01-02"], "datetime64[D]"), (["a", "b"], "U20000")):
+        with pytest.raises(ValueError, match="classes: expected numbers or texts of at most"):
+            labelled(labels, kind).save(tmp_path / "m")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_parts_below_a_model_come_back_too(tmp_path):
+    parts = {"a": np.arange(3, dtype=np.int32), "b": np.ones((2, 0))}
+    serialization.save(tmp_path / "m", model(), {"note": 1}, parts)
+    expansion, metadata, found = serialization.load(tmp_path / "m")
+    same(expansion, model())
+    assert metadata == {"note": 1}
+    assert sorted(found) == ["a", "b"]
+    for name, array in parts.items():
+        assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape)
+        np.testing.assert_array_equal(found[name], array)
+    with pytest.raises(ModelFileError, match="expected a complete jsparse model"):
+        load(tmp_path / "m")  # it is no `Model`
+
+
+def same_content(path, other):
+    (arrays, document), (others, also) = (load_state(p, kind="model") for p in (path, other))
+    assert document == also
+    assert sorted(arrays) == sorted(others)
+    for name, array in arrays.items():
+        assert (array.dtype, array.shape) == (others[name].dtype, others[name].shape)
+        assert array.tobytes() == others[name].tobytes()
+
+
+def labelled(labels, dtype=None):
+    """A model of two or more classes."""
+    known = np.array(labels, dtype=dtype)
+    code = None if len(labels) == 2 else output_code("one_versus_rest", len(labels))
+    outputs = () if code is None else (len(labels),)
+    return Model(
+        model(outputs=outputs),
+        slopes=np.linspace(1.0, 2.0, len(labels)),
+        code=code,
+        labels=tuple(known.tolist()),
+        label_dtype=known.dtype.str,
+    )
+
+
+@pytest.mark.parametrize(
+    ("labels", "named"),
+    [
+        *[([0, 7, 100], kind) for kind in ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8")],
+        ([-(2**63), 0, 2**63 - 1], "i8"),
+        ([0, 2**64 - 1], "u8"),
+        *[([-0.5, 0.25, 1e4], kind) for kind in ("f2", "f4", "f8")],
+        ([0.1, 0.3, 1e300], "f8"),
+        ([float(np.float32(0.1)), float(np.float32(0.3))], "f4"),
+        ([False, True], "?"),
+        (["a", "é\n", "字"], None),
+        (["", "no"], "U20"),
+        (["1", "10", "9"], None),
+    ],
+)
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_labels_of_every_type(tmp_path, labels, named, order):
+    kind = np.array(labels, dtype=named).dtype.newbyteorder(order)
+    ours = labelled(labels, kind)
+    ours.save(tmp_path / "m")
+    loaded = load(tmp_path / "m")
+    assert loaded.classes.dtype == ours.classes.dtype == kind
+    assert loaded.classes.tolist() == labels
+    assert [type(label) for label in loaded.labels] == [type(label) for label in labels]
+    X = np.asarray(inputs())
+    for theirs in (ours.predict(X), loaded.predict(X)):
+        assert theirs.dtype == kind
+    np.testing.assert_array_equal(loaded.predict(X), ours.predict(X))
+    np.testing.assert_array_equal(loaded.predict_proba(X), ours.predict_proba(X))
+    if ours.code is not None:
+        np.testing.assert_array_equal(loaded.code.matrix, ours.code.matrix)
+    # What is loaded is saved as it was.
+    loaded.save(tmp_path / "again")
+    same_content(tmp_path / "again", tmp_path / "m")
+
+
+def path_model(method, outputs, weighted=False):
+    """A whole path as training keeps it, in standardised units, and raw rows."""
+    rng = np.random.default_rng(0)
+    X = 7 + 3 * rng.normal(size=(60, D))
+    scaling = standardize(jnp.asarray(X))
+    Z = scaling.apply(jnp.asarray(X))
+    code = None
+    if outputs:
+        y, code = jnp.asarray(np.digitize(X[:, 0], [5.5, 8.5])), output_code("one_versus_rest", 3)
+    else:
+        y = jnp.where(Z[:, 0] + Z[:, 1] ** 2 > 1, 1.0, -1.0)
+    key = jax.random.key(0)
+    path = method.fit(kernels.RBF(1.5), Z[:15], jnp.asarray(5.0), Z, y, code=code, key=key)
+    expansion = dataclasses.replace(path.at(4), scaling=scaling)
+    labels = ("a", "b", "c") if outputs else ("a", "b")
+    slopes = np.arange(1.0, 1 + len(labels))
+    return Model(expansion, path, slopes, code, "loss", labels, "<U1"), X
+
+
+@pytest.mark.parametrize(
+    ("method", "outputs"),
+    [
+        (SCDP(max_prototypes=6), False),
+        (SCDP(max_prototypes=6), True),
+        (SCDP(max_prototypes=6, selection="separate"), True),
+        (SpSVM(max_prototypes=6, subset=10), False),
+        (SpSVM(max_prototypes=6, subset=10), True),
+    ],
+    ids=["scdp", "scdp joint", "scdp separate", "spsvm", "spsvm separate"],
+)
+def test_paths_are_saved_whole(tmp_path, method, outputs):
+    ours, X = path_model(method, outputs)
+    ours.save(tmp_path / "m")
+    loaded = load(tmp_path / "m")
+    same(loaded.expansion, ours.expansion)
+    for size in range(1, 7):
+        mine, read = ours.at(size), loaded.at(size)
+        np.testing.assert_array_equal(read(X), mine(X))
+        assert read.size == mine.size
+        assert read.about == mine.about or dict(read.about) == dict(mine.about)
+        np.testing.assert_array_equal(read.predict(X), mine.predict(X))
+        with pytest.raises(ValueError, match="a size other than the one chosen"):
+            read.predict_proba(X)
+    for size in (0, 7):
+        with pytest.raises(ValueError, match="1 to 6, the length of the path"):
+            loaded.at(size)
+    # A single size may be saved too, and what is loaded again.
+    loaded.at(2).save(tmp_path / "two")
+    np.testing.assert_array_equal(load(tmp_path / "two")(X), ours.at(2)(X))
+    loaded.save(tmp_path / "again")
+    same_content(tmp_path / "again", tmp_path / "m")
+    # In less precision every size is there as well.
+    narrow = load(tmp_path / "m", dtype="float32")
+    for size in (1, 6):
+        values = narrow.at(size)(X.astype(np.float32))
+        assert values.dtype == np.float32
+        np.testing.assert_allclose(values, ours.at(size)(X), rtol=1e-3, atol=1e-3)
