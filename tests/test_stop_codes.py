@@ -1,9 +1,9 @@
 """Stop codes: their order, what the host does about them, and joins in which one part fails."""
 
+import dataclasses
 import functools
 import itertools
 import warnings
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -29,15 +29,14 @@ from jsparse.cli import report
 from jsparse.estimators import FixedSizeLSSVMRegressor
 from jsparse.features import Nystroem
 from jsparse.kernels import RBF, Linear
-from jsparse.machines import dual, robust, scdp
+from jsparse.machines import candidates, dual, robust, scdp
+from jsparse.machines.method import TrainingRows
 from jsparse.multiclass import accumulate_code, output_code, solve_code
-from jsparse.prototypes import k_means, renyi
+from jsparse.prototypes import choice, k_means, renyi
 from jsparse.search.problem import split_kernel
+from jsparse.search.strategies import Profile
 from jsparse.search.tune import tune
-from jsparse.training import choices
-from jsparse.training import path as path_training
-from jsparse.training.trained import stop_codes
-from jsparse.validation import cross_validation
+from jsparse.validation import cross_validation, refits
 from jsparse.validation import paths as path_validation
 from jsparse.validation.folds import folds_from_assignment
 from jsparse.validation.leave_one_out import leave_one_out
@@ -92,7 +91,12 @@ def rows(n=30, d=2, seed=0):
 @pytest.fixture
 def fresh():
     """Programs with a part exchanged are compiled, and forgotten."""
-    programs = cross_validation._cross_validate, path_validation.cross_validate_path
+    programs = (
+        cross_validation._cross_validate,
+        path_validation.cross_validate_path,
+        refits.cross_validate_by_refitting,
+        robust._fit,
+    )
     for program in programs:
         program.clear_cache()
     yield
@@ -111,10 +115,9 @@ def test_one_output_of_one_fold_whose_steps_run_out(monkeypatch, fresh):
     monkeypatch.setattr(robust, "solve", cut)
     X, C = rows(), jnp.asarray([1.0, 10.0])
     folds = folds_from_assignment(np.arange(30) % 3)
-    phi = Nystroem(RBF(1.0), X[:5])
     for first, end in ((6.0, CONVERGED), (7.0, EXHAUSTED)):
         y = X.at[0, 1].set(first)
-        cv = cross_validation.cross_validate(phi, C, X, y, folds, loss="huber")
+        cv = jsparse.validate(jsparse.Robust(), RBF(1.0), X[:5], C, X, y, folds, metric="mae")
         np.testing.assert_array_equal(cv.status, end)
 
 
@@ -139,22 +142,23 @@ def test_one_fold_without_which_nothing_is_left(method, least):
 @pytest.mark.parametrize("separate", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_one_fold_or_problem_whose_path_ends_badly(monkeypatch, fresh, separate):
     """The fold without which all targets are zero, or the first of the problems."""
-    usual = path_validation.select
+    usual = scdp.select
 
     def select(A, b, *rest, **options):
         path = usual(A, b, *rest, **options)
         bad = jnp.arange(len(b)) == 0 if separate else jnp.all(b == 0, axis=(1, 2))
         return path._replace(status=jnp.where(bad, EXHAUSTED, path.status).astype(jnp.int32))
 
-    monkeypatch.setattr(path_validation, "select", select)
+    monkeypatch.setattr(scdp, "select", select)
     X, assignment = rows(), np.arange(30) % 3
     y, w, code = jnp.where(assignment == 0, X[:, 0], 0), jnp.ones(30), None
     if separate:
         y = jnp.asarray(np.arange(30) // 3 % 3, jnp.int32)
         code = output_code("one_versus_rest", 3)
+    method = jsparse.SCDP(3, selection="separate" if separate else "joint")
     found = path_validation.cross_validate_path(
-        RBF(1.0), X[:6], jnp.asarray([1.0, 10.0]), X, y, folds_from_assignment(assignment), w,
-        max_prototypes=3, code=code, separate=separate,
+        method, RBF(1.0), X[:6], jnp.asarray([1.0, 10.0]), X, y, folds_from_assignment(assignment),
+        w, code=code,
     )  # fmt: skip
     np.testing.assert_array_equal(found.status, EXHAUSTED)
 
@@ -235,7 +239,7 @@ class Scored:
 def test_the_best_score_says_how_its_computation_ended(as_users_call, statuses, best):
     found = tune(
         Scored(statuses), key=KEY, metric="mse", low=np.zeros(1), high=np.ones(1),
-        C=np.array([1.0, 2.0, 4.0]), max_evaluations=1,
+        C=np.array([1.0, 2.0, 4.0]), search=Profile(1),
     )  # fmt: skip
     assert int(found.C) == 2**best
     assert found.status == statuses[best]
@@ -243,24 +247,51 @@ def test_the_best_score_says_how_its_computation_ended(as_users_call, statuses, 
 
 def test_how_the_choice_of_prototypes_ended_is_passed_on(monkeypatch):
     X = rows(60)
-    everywhere = np.ones(60, bool)
     usual = functools.partial(renyi, bandwidth=jnp.ones(2))
-    assert choices.select(KEY, "uniform", X, 8, None, None)[1] == CONVERGED
+
+    def chosen(method):
+        return method.points(KEY, RBF(1.0), TrainingRows(X, None, None, jsparse.standardize(X)))
+
+    def by(name):
+        return jsparse.SCDP(3, candidates=8, candidate_method=name)
+
+    assert choice.choose_rows(KEY, "uniform", X, 8, None, None)[1] == CONVERGED
     for cap, end in ((10**4, CONVERGED), (1, EXHAUSTED)):
-        monkeypatch.setattr(choices, "renyi", functools.partial(usual, max_trials=cap))
-        assert choices.select(KEY, "renyi", X, 8, None, None)[1] == end
-        _, status = path_training._candidates(KEY, "renyi", X, 8, None, None, everywhere)
-        assert status == end
-    monkeypatch.setattr(path_training, "k_means", functools.partial(k_means, max_steps=1))
-    assert path_training._candidates(KEY, "k_means", X, 8, None, None, everywhere)[1] == EXHAUSTED
+        monkeypatch.setattr(choice, "renyi", functools.partial(usual, max_trials=cap))
+        assert choice.choose_rows(KEY, "renyi", X, 8, None, None)[1] == end
+        for method in (jsparse.FixedSize(8), jsparse.Robust([4, 8]), by("renyi")):
+            assert chosen(method).status == end
+    monkeypatch.setattr(candidates, "k_means", functools.partial(k_means, max_steps=1))
+    assert chosen(by("k_means")).status == EXHAUSTED
     found = usual(KEY, X, 8, max_trials=10**4)
     capped = found.bandwidth._replace(status=jnp.asarray([CONVERGED, EXHAUSTED]))
-    monkeypatch.setattr(choices, "renyi", lambda *_, **__: found._replace(bandwidth=capped))
-    assert choices.select(KEY, "renyi", X, 8, None, None)[1] == EXHAUSTED
+    monkeypatch.setattr(choice, "renyi", lambda *_, **__: found._replace(bandwidth=capped))
+    assert choice.choose_rows(KEY, "renyi", X, 8, None, None)[1] == EXHAUSTED
 
 
-def trained(fit=CONVERGED, selection=CONVERGED, tuning=CONVERGED):
-    return SimpleNamespace(statuses=stop_codes(fit, selection, tuning))
+@pytest.fixture(scope="module")
+def model():
+    X = np.random.default_rng(0).normal(size=(30, 2)).astype(np.float32)
+    return jsparse.train(
+        X, X[:, 0], task="regression", key=KEY, method=jsparse.FixedSize(5, selection="uniform"),
+        folds=3, C=np.ones(1), search=Profile(1),
+    )  # fmt: skip
+
+
+def trained(model, fit=CONVERGED, selection=CONVERGED, tuning=CONVERGED):
+    """The model, had its parts ended so."""
+    return dataclasses.replace(
+        model,
+        fit=model.fit._replace(status=jnp.asarray(fit)),
+        selection_status=selection,
+        tuning=model.tuning._replace(status=tuning),
+    )
+
+
+def estimated(monkeypatch, found):
+    """What an estimator says of it."""
+    monkeypatch.setattr("jsparse.estimators._base.train", lambda *_, **__: found)
+    return FixedSizeLSSVMRegressor(5).fit(np.asarray(rows()), np.asarray(rows())[:, 0])
 
 
 @pytest.mark.parametrize(
@@ -272,36 +303,37 @@ def trained(fit=CONVERGED, selection=CONVERGED, tuning=CONVERGED):
     ],
 )
 def test_estimators_and_the_command_line_tell_what_was_exhausted(
-    as_users_call, capsys, parts, what
+    as_users_call, capsys, monkeypatch, model, parts, what
 ):
-    model = FixedSizeLSSVMRegressor()
+    found = trained(model, **parts)
     with pytest.warns(jsparse.ConvergenceWarning, match=f"FixedSizeLSSVMRegressor, {what}: stop"):
-        model._check(trained(**parts))
+        estimated(monkeypatch, found)
     with pytest.warns(jsparse.ConvergenceWarning, match=f"the {what}: stopped"):
-        assert command_line._exit_code(trained(**parts)) == command_line.UNTRUSTED
-    report._ends(trained(**parts).statuses)
+        assert command_line._exit_code(found) == command_line.UNTRUSTED
+    report._ends(found.statuses)
     assert ADVICE[EXHAUSTED] in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("code", GOOD)
-def test_nothing_is_told_of_good_ends_of_the_parts(as_users_call, capsys, code):
-    parts = {"selection": min(code, COMPLETED), "tuning": code}
-    FixedSizeLSSVMRegressor()._check(trained(**parts))
-    assert command_line._exit_code(trained(**parts)) == command_line.DONE
-    report._ends(trained(**parts).statuses)
+def test_nothing_is_told_of_good_ends_of_the_parts(as_users_call, capsys, monkeypatch, model, code):
+    found = trained(model, selection=min(code, COMPLETED), tuning=code)
+    estimated(monkeypatch, found)
+    assert command_line._exit_code(found) == command_line.DONE
+    report._ends(found.statuses)
     assert capsys.readouterr().out.splitlines() == [f"{'status':<16}{ADVICE[CONVERGED]}"]
 
 
 @pytest.mark.slow
 def test_a_trained_model_says_that_its_prototypes_were_cut_short(monkeypatch):
-    monkeypatch.setattr(choices, "renyi", functools.partial(renyi, max_trials=1))
+    monkeypatch.setattr(choice, "renyi", functools.partial(renyi, max_trials=1))
     X = np.asarray(rows(60))
     model = FixedSizeLSSVMRegressor(n_prototypes=8, cv=3, max_evaluations=1)
     with pytest.warns(jsparse.ConvergenceWarning, match="choice of prototypes: stopped at its cap"):
         model.fit(X, X[:, 0])
     found = jsparse.train(
-        X, X[:, 0], task="regression", key=KEY, n_prototypes=8, folds=3, max_evaluations=1
-    )
+        X, X[:, 0], task="regression", key=KEY, method=jsparse.FixedSize(8), folds=3,
+        search=Profile(1),
+    )  # fmt: skip
     assert found.selection_status == EXHAUSTED
     assert found.statuses["fit"] == CONVERGED
 
