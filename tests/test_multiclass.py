@@ -9,12 +9,13 @@ import pytest
 from sklearn.datasets import load_iris
 
 from jsparse._status import CONVERGED, NumericalError
+from jsparse.calibration import decisions
 from jsparse.features import Nystroem
 from jsparse.kernels import RBF
 from jsparse.machines import fixed_size
+from jsparse.model import scores_of
 from jsparse.multiclass import accumulate_code, decode, distances, output_code
 from jsparse.normal_equations import accumulate, accumulate_groups
-from jsparse.training.trained import decide
 from jsparse.validation.cross_validation import cross_validate
 from jsparse.validation.folds import stratified_folds
 
@@ -96,11 +97,13 @@ def test_decoding_by_loops():
 def test_values_that_cannot_be_compared_decide_for_no_class(decoding, value):
     f = np.random.default_rng(0).standard_normal((5, 4))
     classes = decode(jnp.asarray(OWN), jnp.asarray(f), decoding)
+    code = output_code(OWN, 4)
+    np.testing.assert_array_equal(decisions(scores_of(f, code, decoding)), classes)
     f[2, 1] = value
     expected = np.where(np.arange(5) == 2, -1, classes)
     np.testing.assert_array_equal(decode(jnp.asarray(OWN), jnp.asarray(f), decoding), expected)
     with pytest.raises(NumericalError, match="value at row 12 is not finite, or too large"):
-        decide(jnp.asarray(f), np.arange(4), output_code(OWN, 4), decoding, first=10)
+        scores_of(f, code, decoding, first=10)
 
 
 def test_group_sums_are_the_sums_of_the_groups(dtype, tol):

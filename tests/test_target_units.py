@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import jsparse
+from jsparse import SCDP, Dual, FixedSize, Profile, Robust
 from jsparse.data.streams import ArrayStream
 from jsparse.estimators import FixedSizeLSSVMRegressor, LSSVMRegressor, SCDPRegressor
 from jsparse.machines import robust
@@ -28,16 +29,17 @@ def table(dtype, *, power=0, offset=0.0):
 
 
 def trained(kind, X, y, **options):
-    options = {"task": "regression", "key": jax.random.key(0), "max_evaluations": 3, **options}
-    if kind == "path":
-        return jsparse.train_path(X, y, max_prototypes=4, folds=3, **options)
-    if kind == "stream":
-        return jsparse.train_stream(ArrayStream(X, y), n_prototypes=6, folds=3, **options)
-    if kind in ("absolute", "huber"):
-        return jsparse.train(X, y, n_prototypes=6, folds=3, loss=kind, **options)
-    if kind == "dual":
-        return jsparse.train(X, y, n_prototypes="all", **options)
-    return jsparse.train(X, y, n_prototypes=[3, 6] if kind == "sizes" else 6, folds=3, **options)
+    options = {"task": "regression", "key": jax.random.key(0), "search": Profile(3), **options}
+    method = {
+        "path": SCDP(4),
+        "streamed path": SCDP(4),
+        "absolute": Robust(6, loss="absolute"),
+        "huber": Robust(6, loss="huber"),
+        "dual": Dual(),
+        "sizes": FixedSize([3, 6]),
+    }.get(kind, FixedSize(6))
+    rows = (ArrayStream(X, y),) if kind.startswith("stream") else (X, y)
+    return jsparse.train(*rows, method=method, folds=3, **options)
 
 
 def check_same(model, base, X, power, tol):
@@ -48,15 +50,23 @@ def check_same(model, base, X, power, tol):
     metric = 2 if base.metric == "mse" else 1
     assert base.cv_error > 0
     # Scores far from 1, in their logarithm: they may be subnormal.
-    fitted = getattr(model, "fit", None)  # a path has none
-    if isinstance(fitted, robust.RobustFit) and abs(2 * power) < 300:
-        grown = math.log10(fitted.objective) - math.log10(base.fit.objective)
+    if isinstance(model.fit, robust.RobustFit) and abs(2 * power) < 300:
+        grown = math.log10(model.fit.objective) - math.log10(base.fit.objective)
         assert abs(grown - 2 * power) < tol
     gap = math.log10(model.cv_error) - math.log10(base.cv_error) - metric * power
     assert abs(gap) < 10 * tol if abs(metric * power) < 300 else 1e-3
     for ours, theirs in zip(model.tuning.history, base.tuning.history, strict=True):
         np.testing.assert_allclose(ours.theta, theirs.theta)
         assert np.all(ours.scores > 0)
+    assert (base.curve is None) == (model.curve is None)
+    if base.curve is not None and abs(metric * power) < 300:
+        for ours, theirs in zip(model.curve[1:3], base.curve[1:3], strict=True):
+            grown = np.log10(ours) - np.log10(theirs)
+            np.testing.assert_allclose(grown, metric * power, atol=10 * tol)
+    if base.method.is_path:  # in the caller's units, too
+        for k in (1, 4):
+            ours, theirs = (np.asarray(one.at(k)(X), float) for one in (model, base))
+            np.testing.assert_allclose(ours / unit, theirs, rtol=tol, atol=tol)
 
 
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=SLOW)])
@@ -69,7 +79,7 @@ def test_tiny_and_huge_targets_give_the_same_machine(kind, dtype):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["huber", "dual", "stream", "sizes"])
+@pytest.mark.parametrize("kind", ["huber", "dual", "stream", "streamed path", "sizes"])
 def test_tiny_and_huge_targets_of_further_trainers(kind, dtype):
     test_tiny_and_huge_targets_give_the_same_machine(kind, dtype)
 
@@ -120,14 +130,13 @@ def test_estimators_score_in_the_units_of_the_targets(make, dtype):
 
 def test_a_search_goes_on_in_any_units():
     X, y = table("float64", power=-40)
-    whole = trained("squared", X, y, max_evaluations=4)
+    whole = trained("squared", X, y, search=Profile(4))
     seen = []
     again = trained(
         "squared",
         X,
         y,
-        max_evaluations=4,
-        history=whole.tuning.history[:2],
+        search=Profile(4, history=whole.tuning.history[:2]),
         progress=lambda done, planned, best: seen.append(best),
     )
     assert again.tuning.score == whole.tuning.score == seen[-1]

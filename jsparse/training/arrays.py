@@ -17,7 +17,7 @@ from ..validation.folds import Folds
 from ..validation.sharding import ShardedFolds, in_row_order
 from .choices import make_folds, make_kernel
 from .inputs import check_classes, encoded_targets, row_weights
-from .plan import check_fits, plan
+from .plan import check_fits, counted, plan
 from .settings import HoldOut, Settings
 from .target_units import TargetUnits, target_units
 
@@ -89,7 +89,7 @@ class ArrayData:
                 n, d, method.memory, folds=len(self.folds.index), code=self.code,
                 n_C=asked.C.size, dtype=self.dtype, memory=asked.resources.memory,
             )  # fmt: skip
-            check_fits(planned, f"{n if method.memory == 'all' else method.memory} prototypes")
+            check_fits(planned, method.memory, counted(method))
         return method
 
     def standardised(self) -> TrainingRows:

@@ -12,6 +12,7 @@ from jaxtyping import DTypeLike
 from .._arguments import real, whole
 from .._blocks import default_block_rows, systems_at_once
 from ..data.streams import BATCH_ROWS
+from ..machines.method import Method
 from ..multiclass import Code
 from ..search.strategies import Profile, Search, check_search, rounds
 from ..validation.cross_validation import cheaper
@@ -141,21 +142,37 @@ def plan(
     return Plan(parts(m, kernels), limit, largest, passes, kernels, default_block_rows())
 
 
-def check_fits(planned: Plan, what: str) -> None:
-    """Raise a `ValueError` if a run does not fit, with the most prototypes that do."""
+def check_fits(planned: Plan, m: int | Literal["all"], name: str = "n_prototypes") -> None:
+    """Raise a `ValueError` if a run does not fit, with the most prototypes that do.
+
+    Args:
+        planned: what it takes.
+        m: prototypes, or "all" rows.
+        name: of the argument that has their number.
+    """
     if planned.limit is None or planned.bytes <= planned.limit:
         return
     most = max(planned.parts, key=lambda name: planned.parts[name])
-    advice = "take a number of prototypes instead"
+    advice = "take fewer prototypes, such as FixedSize(n_prototypes=..)"
     if planned.largest is not None:
         advice = f"at most {planned.largest} would fit"
         if planned.largest == 0:
             advice = "none would fit; read the rows as a stream, or in smaller batches"
+    what = (
+        "method: Dual, which keeps all rows,"
+        if m == "all"
+        else f"{name}: {m} {name.removeprefix('n_')}"
+    )
     raise ValueError(
-        f"n_prototypes: {what} would take {_words(planned.bytes)} of memory (most of it, "
+        f"{what} would take {_words(planned.bytes)} of memory (most of it, "
         f"{_words(planned.parts[most])}, for {most}), of which there are {_words(planned.limit)}; "
         f"{advice}"
     )
+
+
+def counted(method: Method) -> str:
+    """The argument that has the number of points of a method."""
+    return "candidates" if method.is_path else "n_prototypes"
 
 
 def _largest(fits: Callable[[int], bool]) -> int:

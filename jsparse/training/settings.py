@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import ArrayLike, Float
 
-from .._arguments import as_key, real, whole
+from .._arguments import as_key, numbers, real, whole
 from .._mesh import check_mesh
 from .._types import Key, KeyLike
 from ..machines.method import Method, Metric, Task, require_additive
@@ -135,6 +135,8 @@ def settings(
             f"multiclass: expected one of {get_args(Scheme)}, a matrix of codes or a Multiclass, "
             f"got {scheme!r}"
         )
+    if not isinstance(scheme, str) and numbers("multiclass", scheme).ndim != 2:
+        raise ValueError(f"multiclass: expected a matrix of codes, got {scheme!r}")
     if multiclass.C_per_problem and method.is_path:
         raise ValueError("C_per_problem: expected False with a path, whose problems share one")
     scoring = Scoring(method.metric(task) if metric is None else metric, multiclass.decoding)

@@ -20,7 +20,7 @@ from ..validation.out_of_fold import Rows
 from .arrays import code_of
 from .choices import make_kernel
 from .inputs import check_labels, class_factors
-from .plan import Plan, check_fits, plan
+from .plan import Plan, check_fits, counted, plan
 from .reader import Reader, Split
 from .settings import HoldOut, Settings
 from .streamed import Streamed
@@ -51,11 +51,11 @@ class StreamData:
             v = whole("folds", folds, 2, sample_rows, "sample_rows")
             split = Split(seed, v, v, 0.0)
         if isinstance(method.memory, int):
-            whole("n_prototypes", method.memory, 1, sample_rows, "sample_rows")
+            whole(counted(method), method.memory, 1, sample_rows, "sample_rows")
         rows = Checked(stream)
         rng = np.random.default_rng(_number(asked.keys.sample))
         least = {"folds": split.parts, "n_C": asked.C.size, "memory": asked.resources.memory}
-        batches = _watched(rows, method.memory, least)
+        batches = _watched(rows, method.memory, counted(method), least)
         classification = asked.task == "classification"
         self.summary = summarize(batches, rng, sample_rows, classification=classification)
         self.reader = _reader(rows, self.summary, split, asked)
@@ -76,7 +76,7 @@ class StreamData:
         method = method.settled(Shape(n, present, present, d, classes, linear))
         planned = self._plan(method)
         if method.memory is not None:
-            check_fits(planned, f"{method.memory} prototypes")
+            check_fits(planned, method.memory, counted(method))
         self.kernels_at_once = planned.kernels_at_once
         return method
 
@@ -144,14 +144,14 @@ class StreamData:
 
 
 def _watched(
-    rows: Checked, m: int | Literal["all"] | None, shape: Mapping[str, Any]
+    rows: Checked, m: int | Literal["all"] | None, name: str, shape: Mapping[str, Any]
 ) -> Iterator[Batch]:
     """The batches, once it is seen by the first that what they need at least will fit."""
     for i, batch in enumerate(rows):
         if i == 0 and isinstance(m, int):
             n, d = batch.X.shape
             least = plan(n, d, m, streamed=True, batch_rows=n, sample_rows=m, **shape)
-            check_fits(least, f"{m} prototypes")
+            check_fits(least, m, name)
         yield batch
 
 
