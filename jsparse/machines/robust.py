@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from .._arguments import real, whole
 from .._blocks import map_row_blocks, rows_in_block
@@ -19,7 +19,7 @@ from ..features import FeatureMap, Linear
 from ..kernels import Kernel
 from ..multiclass import Code
 from ..normal_equations import accumulate
-from ..solvers.definite import factorise
+from ..solvers.definite import Factor, factorise
 from .fixed_size import Prototypes, check_penalty, check_problem, feature_map, in_one_dtype
 from .method import MANY_C, Metric, Task, each_problem, option
 
@@ -384,6 +384,20 @@ def init(problem: Problem, tolerance: Float[Array, ""], *, loss: Loss) -> State:
     return state._replace(status=status)
 
 
+class System(NamedTuple):
+    """Newton's equations of a step, whose matrix is factorised once."""
+
+    D: Float[Array, " n"]  # da = D (de - rho), with rho from the products that are asked for
+    own: Float[Array, " n"]  # D times the row weights
+    bend: int  # l'' where it is not 0
+    feature_sum: Float[Array, " p"]
+    weight_sum: Float[Array, ""]
+    factor: Factor
+    by_one: tuple[Array, Array, Array] | None  # what all that follows a threshold larger by one
+    slope: Float[Array, ""]  # of the threshold that the residuals stand for
+    waits: Bool[Array, ""]  # whether the threshold is left as it is
+
+
 def step(
     problem: Problem,
     state: State,
@@ -394,97 +408,18 @@ def step(
     block_rows: int | None = None,
 ) -> State:
     """Towards the optimum, then back to the central path, with one factorisation."""
-    Phi, w = problem.Phi, problem.w
+    w, none = problem.w, jnp.zeros_like(problem.w)
     u, v, top, bottom = state.above, state.below, state.to_top, state.to_bottom
-    n, p = Phi.shape
-    bend = 1 if loss == "huber" else 0  # l'' where it is not 0
-    moving = loss == "huber" and problem.threshold is None
-    # da = D (de - rho), with rho from the products that are asked for.
-    D = 1 / (u / top + v / bottom + bend)
-    own = jnp.where(w > 0, w * D, 0)
-    sums = accumulate(
-        Linear(jnp.zeros(p, Phi.dtype)), Phi, jnp.zeros((n, 0), Phi.dtype), own,
-        block_rows=block_rows,
-    )  # fmt: skip
-    f, N = sums.feature_sum, sums.weight_sum
-    factor = factorise(sums.gram - f[:, None] * f[None, :] / N, problem.ridge)
-
-    def newton(
-        features: Float[Array, " p"], total: Float[Array, ""]
-    ) -> tuple[Float[Array, " p"], Float[Array, ""], Float[Array, " n"]]:
-        weights = factor.solve((features - f * (total / N))[:, None])[:, 0]
-        intercept = (total - dot(f, weights)) / N
-        return weights, intercept, -dot(Phi, weights) - intercept
-
-    if moving:  # what all that follows a threshold larger by one
-        turn = own * (u / top - v / bottom)
-        by_one = newton(dot(Phi.T, turn), jnp.sum(turn))
-        # At first the median is that one row's, and found by the same Newton's method. Where that
-        # goes to and fro between rows, it is taken as it is, whenever the solution for the
-        # threshold so far is near.
-        apart = state.steps >= _TOGETHER
-        middle = state.residual[state.middle]
-        follows = ~apart & (_PER_MEDIAN * jnp.abs(middle) >= _least_threshold(Phi.dtype))
-        slope = jnp.where(follows, _PER_MEDIAN * jnp.sign(middle), 0)
-        waits = apart & (state.gap - state.moving > 0.1)
-
-    def direction(upper: Float[Array, " n"], lower: Float[Array, " n"]) -> tuple[Array, ...]:
-        """To where `u (d - a)` is `upper` and `v (d + a)` is `lower`."""
-        rho = upper / top - u - lower / bottom + v
-        pull = own * rho
-        found = newton(-state.gradient - dot(Phi.T, pull), state.imbalance - jnp.sum(pull))
-        d = jnp.zeros((), Phi.dtype)
-        if moving:
-            wanted = _own_threshold(state) - state.threshold + slope * found[2][state.middle]
-            # A fixed point that repels is approached slowly.
-            d = wanted / jnp.maximum(1 - slope * by_one[2][state.middle], 0.1)
-            d = jnp.clip(d, -0.7 * state.threshold, 3 * state.threshold)
-            d = jnp.where(waits, 0, d)
-            found = tuple(x + d * by for x, by in zip(found, by_one, strict=True))
-        weights, intercept, e = found
-        x = e - rho
-        dual = D * ((u / top - v / bottom) * d + x)
-        # d - a and d + a on their own: far off one of them is smaller than the rounding of d.
-        to_top = D * ((2 * v / bottom + bend) * d - x)
-        to_bottom = D * ((2 * u / top + bend) * d + x)
-        above = upper / top - u - u / top * to_top
-        below = lower / bottom - v - v / bottom * to_bottom
-        return weights, intercept, d, dual, above, below, to_top, to_bottom
-
-    def most(moves: tuple[Array, ...]) -> Float[Array, ""]:
-        """Part of the way at which the first of the four becomes 0, inverted."""
-        ratios = [-dx / x for dx, x in zip(moves[4:], (u, v, top, bottom), strict=True)]
-        return jnp.max(jnp.where(w > 0, jnp.max(jnp.stack(ratios), axis=0), 0))
-
-    none = jnp.zeros_like(w)
-    ahead = direction(none, none)
-    t = 1 / jnp.maximum(most(ahead), 1)
+    system = _system(problem, state, loss, block_rows)
+    ahead = _direction(problem, state, system, none, none)
+    t = 1 / jnp.maximum(_most(problem, state, ahead), 1)
     du, dv, dtop, dbottom = ahead[4:]
     now = jnp.sum(w * (u * top + v * bottom))
     then = jnp.sum(w * ((u + t * du) * (top + t * dtop) + (v + t * dv) * (bottom + t * dbottom)))
     nu = (then / now) ** 3 * now / (2 * jnp.sum(w))
-    moves = direction(nu - du * dtop, nu - dv * dbottom)
-    t = _BACK / jnp.maximum(most(moves), _BACK)
-
-    weights = state.weights + t * moves[0]
-    intercept = state.intercept + t * moves[1]
-    above, below, top, bottom = (
-        jnp.where(w > 0, x + t * dx, 1)
-        for x, dx in zip((u, v, top, bottom), moves[4:], strict=True)
-    )
-    after = state._replace(
-        weights=weights,
-        intercept=intercept,
-        residual=jnp.where(w > 0, problem.y - dot(Phi, weights) - intercept, 0),
-        above=above,
-        below=below,
-        dual=jnp.where(w > 0, state.dual + t * moves[3], 0),
-        to_top=top,
-        to_bottom=bottom,
-        threshold=state.threshold + t * moves[2],
-        steps=state.steps + 1,
-    )
-    after = _measured(problem, after, loss)
+    moves = _direction(problem, state, system, nu - du * dtop, nu - dv * dbottom)
+    t = _BACK / jnp.maximum(_most(problem, state, moves), _BACK)
+    after = _measured(problem, _moved(problem, state, moves, t), loss)
     status = jnp.where(after.steps >= max_steps, EXHAUSTED, RUNNING)
     # A step takes at least its own part of the equations away, were it not for rounding.
     rounded = (after.gap - after.unsolved <= tolerance) & (after.unsolved > state.unsolved / 2)
@@ -494,6 +429,114 @@ def step(
     sound = jnp.isfinite(after.gap)
     lost = state._replace(status=jnp.full((), PRECISION_LOST, jnp.int32), steps=after.steps)
     return jax.tree.map(lambda a, b: jnp.where(sound, a, b), after._replace(status=status), lost)
+
+
+def _system(problem: Problem, state: State, loss: Loss, block_rows: int | None) -> System:
+    Phi, w = problem.Phi, problem.w
+    u, v, top, bottom = state.above, state.below, state.to_top, state.to_bottom
+    n, p = Phi.shape
+    bend = 1 if loss == "huber" else 0
+    D = 1 / (u / top + v / bottom + bend)
+    own = jnp.where(w > 0, w * D, 0)
+    sums = accumulate(
+        Linear(jnp.zeros(p, Phi.dtype)), Phi, jnp.zeros((n, 0), Phi.dtype), own,
+        block_rows=block_rows,
+    )  # fmt: skip
+    f, N = sums.feature_sum, sums.weight_sum
+    factor = factorise(sums.gram - f[:, None] * f[None, :] / N, problem.ridge)
+    no = jnp.zeros((), bool)
+    system = System(D, own, bend, f, N, factor, None, jnp.zeros((), Phi.dtype), no)
+    if loss != "huber" or problem.threshold is not None:
+        return system
+    turn = own * (u / top - v / bottom)
+    by_one = _newton(Phi, system, dot(Phi.T, turn), jnp.sum(turn))
+    # At first the median is that one row's, and found by the same Newton's method. Where that
+    # goes to and fro between rows, it is taken as it is, whenever the solution for the threshold
+    # so far is near.
+    apart = state.steps >= _TOGETHER
+    middle = state.residual[state.middle]
+    follows = ~apart & (_PER_MEDIAN * jnp.abs(middle) >= _least_threshold(Phi.dtype))
+    slope = jnp.where(follows, _PER_MEDIAN * jnp.sign(middle), 0)
+    waits = apart & (state.gap - state.moving > 0.1)
+    return system._replace(by_one=by_one, slope=slope, waits=waits)
+
+
+def _newton(
+    Phi: Float[Array, "n p"], system: System, features: Float[Array, " p"], total: Float[Array, ""]
+) -> tuple[Float[Array, " p"], Float[Array, ""], Float[Array, " n"]]:
+    """Weights, intercept and residuals that solve the equations."""
+    f, N = system.feature_sum, system.weight_sum
+    weights = system.factor.solve((features - f * (total / N))[:, None])[:, 0]
+    intercept = (total - dot(f, weights)) / N
+    return weights, intercept, -dot(Phi, weights) - intercept
+
+
+def _direction(
+    problem: Problem,
+    state: State,
+    system: System,
+    upper: Float[Array, " n"],
+    lower: Float[Array, " n"],
+) -> tuple[Array, ...]:
+    """To where `u (d - a)` is `upper` and `v (d + a)` is `lower`.
+
+    Weights, intercept, threshold, dual variables, and what may not become negative.
+    """
+    Phi, D, bend = problem.Phi, system.D, system.bend
+    u, v, top, bottom = state.above, state.below, state.to_top, state.to_bottom
+    rho = upper / top - u - lower / bottom + v
+    pull = system.own * rho
+    found = _newton(
+        Phi, system, -state.gradient - dot(Phi.T, pull), state.imbalance - jnp.sum(pull)
+    )
+    d = jnp.zeros((), Phi.dtype)
+    if system.by_one is not None:
+        by_one, slope = system.by_one, system.slope
+        wanted = _own_threshold(state) - state.threshold + slope * found[2][state.middle]
+        # A fixed point that repels is approached slowly.
+        d = wanted / jnp.maximum(1 - slope * by_one[2][state.middle], 0.1)
+        d = jnp.clip(d, -0.7 * state.threshold, 3 * state.threshold)
+        d = jnp.where(system.waits, 0, d)
+        found = tuple(x + d * by for x, by in zip(found, by_one, strict=True))
+    weights, intercept, e = found
+    x = e - rho
+    dual = D * ((u / top - v / bottom) * d + x)
+    # d - a and d + a on their own: far off one of them is smaller than the rounding of d.
+    to_top = D * ((2 * v / bottom + bend) * d - x)
+    to_bottom = D * ((2 * u / top + bend) * d + x)
+    above = upper / top - u - u / top * to_top
+    below = lower / bottom - v - v / bottom * to_bottom
+    return weights, intercept, d, dual, above, below, to_top, to_bottom
+
+
+def _most(problem: Problem, state: State, moves: tuple[Array, ...]) -> Float[Array, ""]:
+    """Part of the way at which the first of what may not become negative is 0, inverted."""
+    bounded = state.above, state.below, state.to_top, state.to_bottom
+    ratios = [-dx / x for dx, x in zip(moves[4:], bounded, strict=True)]
+    return jnp.max(jnp.where(problem.w > 0, jnp.max(jnp.stack(ratios), axis=0), 0))
+
+
+def _moved(problem: Problem, state: State, moves: tuple[Array, ...], t: Float[Array, ""]) -> State:
+    """That part of the way."""
+    w = problem.w
+    weights = state.weights + t * moves[0]
+    intercept = state.intercept + t * moves[1]
+    bounded = state.above, state.below, state.to_top, state.to_bottom
+    above, below, top, bottom = (
+        jnp.where(w > 0, x + t * dx, 1) for x, dx in zip(bounded, moves[4:], strict=True)
+    )
+    return state._replace(
+        weights=weights,
+        intercept=intercept,
+        residual=jnp.where(w > 0, problem.y - dot(problem.Phi, weights) - intercept, 0),
+        above=above,
+        below=below,
+        dual=jnp.where(w > 0, state.dual + t * moves[3], 0),
+        to_top=top,
+        to_bottom=bottom,
+        threshold=state.threshold + t * moves[2],
+        steps=state.steps + 1,
+    )
 
 
 def _least_threshold(dtype: jnp.dtype) -> float:

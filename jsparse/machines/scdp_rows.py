@@ -50,57 +50,16 @@ def pursue(
     `sum w phi / (sum w + nu)`, and the rows have one more, of weight `nu`, in which everything is 0
     before it is centred.
     """
-    total = jnp.sum(w) + nu
     exponent = exponents(y[None])
     y = times_power(y[None], -exponent)[0]
-    root_w = jnp.sqrt(w)[:, None]
-    here = (w > 0)[:, None]
-
-    def centred(columns: Float[Array, "n r"]) -> tuple[Float[Array, "n1 r"], Float[Array, " r"]]:
-        sums = jnp.sum(jnp.where(here, w[:, None] * columns, 0), axis=0)
-        mean = sums[None, :] / total
-        rows = jnp.where(here, root_w * (columns - mean), 0)
-        return jnp.concatenate([rows, -jnp.sqrt(nu) * mean]), sums
-
-    def step(state: State) -> State:
-        own = state.pursuit
-        drawn, some = probabilistic.draw(own, key, subset=subset)
-        Z, selected = candidates[some[0]], candidates[jnp.maximum(own.support[0], 0)]
-        F, sums = centred(kernel.cross_gram(X, Z))
-        # What the penalty asks of those drawn; the weights of empty places are 0.
-        between = jnp.where(own.support[0] >= 0, kernel.cross_gram(Z, selected), 0)
-        asked = dot(between, own.weights[0]) / C
-        choice = probabilistic.choose(drawn, some, (dot(F.T, state.residual) - asked)[None])
-        place = choice.place[0]
-        column = F[:, place]
-        shares = _against(state.images, column, own.size[0])[: own.support.shape[1]]
-        shares = shares + dot(own.directions[0], between[place]) / C
-        z = Z[place]
-        square = jnp.sum(jnp.square(column)) + kernel.cross_gram(z[None], z[None])[0, 0] / C
-        after = probabilistic.advance(own, choice, shares[None], square[None], square[None])
-        # The new direction is (e_s - sum_j shares_j p_j) / root; its image goes the same way.
-        at = own.size[0]
-        added = after.size[0] > at
-        root = jnp.sqrt(square - jnp.sum(jnp.square(shares)))
-        image = column - _combined(state.images, shares, at)
-        image = jnp.where(added, image / jnp.where(added, root, 1), 0)
-        along = jnp.where(added, after.along[0, at], 0)
-        slot = jnp.where(added, at, len(state.images))
-        return State(
-            pursuit=after,
-            images=state.images.at[slot].set(image, mode="drop"),
-            residual=state.residual - image[:, None] * along[None, :],
-            feature_sum=state.feature_sum.at[slot].set(sums[place], mode="drop"),
-        )
-
-    targets, _ = centred(y)
+    targets, _ = _centred(y, w, nu)
     nothing = jnp.zeros((1, len(candidates), y.shape[1]), X.dtype)
     start = probabilistic.init(nothing, nothing[:, :, 0], max_atoms=max_prototypes)
     status = jnp.where(jnp.all(targets == 0), CONVERGED, RUNNING).astype(jnp.int32)
     images = -(-max_prototypes // _IMAGES) * _IMAGES
     state = jax.lax.while_loop(
         lambda state: jnp.any(state.pursuit.status == RUNNING),
-        step,
+        lambda state: _step(state, kernel, candidates, C, X, w, nu, key, subset),
         State(
             pursuit=start._replace(status=status[None]),
             images=jnp.zeros((images, len(X) + 1), X.dtype),
@@ -115,6 +74,59 @@ def pursue(
     )
     path = path._replace(coefficients=times_power(path.coefficients, exponent))
     return jax.tree.map(lambda a: a[0], path), state.feature_sum
+
+
+def _centred(
+    columns: Float[Array, "n r"], w: Float[Array, " n"], nu: Float[Array, ""]
+) -> tuple[Float[Array, "n1 r"], Float[Array, " r"]]:
+    """Columns less their means, times the roots of the weights; and their sums."""
+    total, root_w, here = jnp.sum(w) + nu, jnp.sqrt(w)[:, None], (w > 0)[:, None]
+    sums = jnp.sum(jnp.where(here, w[:, None] * columns, 0), axis=0)
+    mean = sums[None, :] / total
+    rows = jnp.where(here, root_w * (columns - mean), 0)
+    return jnp.concatenate([rows, -jnp.sqrt(nu) * mean]), sums
+
+
+def _step(
+    state: State,
+    kernel: Kernel,
+    candidates: Float[Array, "M d"],
+    C: Float[Array, ""],
+    X: Float[Array, "n d"],
+    w: Float[Array, " n"],
+    nu: Float[Array, ""],
+    key: Key,
+    subset: int,
+) -> State:
+    own = state.pursuit
+    drawn, some = probabilistic.draw(own, key, subset=subset)
+    Z, selected = candidates[some[0]], candidates[jnp.maximum(own.support[0], 0)]
+    F, sums = _centred(kernel.cross_gram(X, Z), w, nu)
+    # What the penalty asks of those drawn; the weights of empty places are 0.
+    between = jnp.where(own.support[0] >= 0, kernel.cross_gram(Z, selected), 0)
+    asked = dot(between, own.weights[0]) / C
+    choice = probabilistic.choose(drawn, some, (dot(F.T, state.residual) - asked)[None])
+    place = choice.place[0]
+    column = F[:, place]
+    shares = _against(state.images, column, own.size[0])[: own.support.shape[1]]
+    shares = shares + dot(own.directions[0], between[place]) / C
+    z = Z[place]
+    square = jnp.sum(jnp.square(column)) + kernel.cross_gram(z[None], z[None])[0, 0] / C
+    after = probabilistic.advance(own, choice, shares[None], square[None], square[None])
+    # The new direction is (e_s - sum_j shares_j p_j) / root; its image goes the same way.
+    at = own.size[0]
+    added = after.size[0] > at
+    root = jnp.sqrt(square - jnp.sum(jnp.square(shares)))
+    image = column - _combined(state.images, shares, at)
+    image = jnp.where(added, image / jnp.where(added, root, 1), 0)
+    along = jnp.where(added, after.along[0, at], 0)
+    slot = jnp.where(added, at, len(state.images))
+    return State(
+        pursuit=after,
+        images=state.images.at[slot].set(image, mode="drop"),
+        residual=state.residual - image[:, None] * along[None, :],
+        feature_sum=state.feature_sum.at[slot].set(sums[place], mode="drop"),
+    )
 
 
 def _blocks(filled: Int[Array, ""]) -> Int[Array, ""]:

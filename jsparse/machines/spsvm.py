@@ -110,6 +110,17 @@ class SpSVM(Candidates):
         return stacked(paths)._replace(kernel=kernel, candidates=points)
 
 
+class Problem(NamedTuple):
+    """What is given: rows without weight are others' copies."""
+
+    kernel: Kernel
+    candidates: Float[Array, "M d"]
+    C: Float[Array, ""]
+    X: Float[Array, "n d"]
+    y: Float[Array, " n"]
+    w: Float[Array, " n"]
+
+
 class State(NamedTuple):
     """All that the next prototype needs.
 
@@ -228,71 +239,8 @@ def _fit(
     max_steps: int,
 ) -> SparsePath:
     X = present_rows(X, w, apart=True)
-    y = present_targets(y, w)
+    problem = Problem(kernel, candidates, C, X, present_targets(y, w), w)
     k, n, M, dtype = max_prototypes, len(X), len(candidates), X.dtype
-    eps, least = epsilon(dtype), float(jnp.finfo(dtype).tiny)
-
-    def step(state: State) -> State:
-        # In one precision, so that all look at the same sets.
-        order = jax.random.uniform(jax.random.fold_in(key, state.step), (M,), jnp.float32)
-        drawn, some = jax.lax.top_k(jnp.where(state.free, order, -1.0), subset)
-        Z, here = candidates[some], drawn >= 0
-        phi = kernel.cross_gram(X, Z).T  # about the candidates: a row without weight may be far
-        among = kernel.cross_gram(Z, candidates[jnp.maximum(state.support, 0)])
-        among = jnp.where(state.support >= 0, among, 0)
-        shares = solve_triangular(state.factor, among.T, lower=True).T
-        square = kernel.diagonal(Z)
-        pivot = square - jnp.sum(jnp.square(shares), axis=1)  # Schur complements
-        noise = NOISE * eps * square + least  # a candidate of norm 0 is none
-        step_of, gain = jax.vmap(
-            lambda phi, square, pull: _along(state.outputs, phi, y, w, C, square, pull)
-        )(phi, square, dot(shares, state.coordinates))
-        independent, dependent = here & (pivot > noise), here & (pivot <= noise)
-        best = jnp.argmax(jnp.where(independent, gain, -jnp.inf))
-        rest = jnp.argmax(jnp.where(dependent, pivot, -jnp.inf))
-        both = jnp.stack([best, rest])
-        left = phi[both] - dot(shares[both], state.features)
-        # Whether the direction passed over, had it been resolved, would have been used by half.
-        inside = jnp.where(1 - y * state.outputs > 0, w, 0)
-        used = C * dot(inside, jnp.square(left[1])) > jnp.maximum(pivot, noise)[rest]
-
-        adds, at = jnp.any(independent), state.size
-        slot = jnp.where(adds, at, k)  # k: nowhere
-        root = jnp.sqrt(jnp.where(adds, pivot[best], 1))
-        row = shares[best].at[at].set(root)
-        t = jnp.where(adds, step_of[best], 0)
-        gone = dependent.at[best].set(dependent[best] | adds)
-        grown = state._replace(
-            features=state.features.at[slot].set(left[0] / root, mode="drop"),
-            factor=state.factor.at[slot].set(row, mode="drop"),
-            outputs=state.outputs + t * phi[best],
-            coordinates=state.coordinates + t * row,
-            support=state.support.at[slot].set(some[best].astype(jnp.int32), mode="drop"),
-            free=state.free.at[jnp.where(gone, some, M)].set(False, mode="drop"),
-            truncated=state.truncated | (dependent[rest] & used),
-            size=at + adds.astype(jnp.int32),
-            step=state.step + 1,
-        )
-        ended = jnp.where(grown.truncated, TRUNCATED, CONVERGED)
-        status = jnp.where(jnp.any(grown.free), RUNNING, ended)
-        status = jnp.where(grown.size >= k, COMPLETED, status)
-        due = grown.size.astype(dtype) >= growth * state.optimised.astype(dtype)
-        due = (adds & due) | (status != RUNNING)
-        grown = jax.lax.cond(due, lambda s: _optimise(s, y, w, C, max_steps), lambda s: s, grown)
-        indefinite = jnp.any(here & (pivot < -jnp.sqrt(eps) * jnp.abs(square)))
-        finite = jnp.all(jnp.isfinite(grown.coordinates)) & jnp.isfinite(grown.intercept)
-        finite &= jnp.all(jnp.isfinite(pivot) | ~here)
-        status = jnp.where(indefinite, INDEFINITE, jnp.where(finite, status, NOT_FINITE))
-        last = jnp.maximum(grown.size - 1, 0)
-        return grown._replace(
-            path=state.path.at[last].set(grown.coordinates),
-            intercepts=state.intercepts.at[last].set(grown.intercept),
-            conditions=state.conditions.at[last].set(grown.condition),
-            errors=state.errors.at[last].set(grown.error),
-            ends=state.ends.at[last].set(grown.ended),
-            status=status.astype(jnp.int32),
-        )
-
     zero, count, many = jnp.zeros((), dtype), jnp.zeros((), jnp.int32), jnp.zeros(k, dtype)
     first = State(
         features=jnp.zeros((k, n), dtype),
@@ -316,7 +264,12 @@ def _fit(
         step=count,
         status=count + RUNNING,
     )
-    last = jax.lax.while_loop(lambda state: state.status == RUNNING, step, first)
+    sizes = {"subset": subset, "growth": growth, "max_steps": max_steps}
+    last = jax.lax.while_loop(
+        lambda state: state.status == RUNNING,
+        lambda state: _step(problem, state, key, **sizes),
+        first,
+    )
     # What comes after the end of a path repeats its last machine.
     at = jnp.minimum(jnp.arange(k, dtype=jnp.int32), jnp.maximum(last.size - 1, 0))
     return SparsePath(
@@ -330,6 +283,74 @@ def _fit(
         last.ends[at],
         last.size,
         last.status,
+    )
+
+
+def _step(
+    problem: Problem, state: State, key: Key, *, subset: int, growth: float, max_steps: int
+) -> State:
+    """One prototype more, or none where all that were looked at depend on those selected."""
+    kernel, candidates, C, X, y, w = problem
+    (M, k), dtype = (len(candidates), len(state.support)), X.dtype
+    eps, least = epsilon(dtype), float(jnp.finfo(dtype).tiny)
+    # In one precision, so that all look at the same sets.
+    order = jax.random.uniform(jax.random.fold_in(key, state.step), (M,), jnp.float32)
+    drawn, some = jax.lax.top_k(jnp.where(state.free, order, -1.0), subset)
+    Z, here = candidates[some], drawn >= 0
+    phi = kernel.cross_gram(X, Z).T  # about the candidates: a row without weight may be far
+    among = kernel.cross_gram(Z, candidates[jnp.maximum(state.support, 0)])
+    among = jnp.where(state.support >= 0, among, 0)
+    shares = solve_triangular(state.factor, among.T, lower=True).T
+    square = kernel.diagonal(Z)
+    pivot = square - jnp.sum(jnp.square(shares), axis=1)  # Schur complements
+    noise = NOISE * eps * square + least  # a candidate of norm 0 is none
+    step_of, gain = jax.vmap(
+        lambda phi, square, pull: _along(state.outputs, phi, y, w, C, square, pull)
+    )(phi, square, dot(shares, state.coordinates))
+    independent, dependent = here & (pivot > noise), here & (pivot <= noise)
+    best = jnp.argmax(jnp.where(independent, gain, -jnp.inf))
+    rest = jnp.argmax(jnp.where(dependent, pivot, -jnp.inf))
+    both = jnp.stack([best, rest])
+    left = phi[both] - dot(shares[both], state.features)
+    # Whether the direction passed over, had it been resolved, would have been used by half.
+    inside = jnp.where(1 - y * state.outputs > 0, w, 0)
+    used = C * dot(inside, jnp.square(left[1])) > jnp.maximum(pivot, noise)[rest]
+
+    adds, at = jnp.any(independent), state.size
+    slot = jnp.where(adds, at, k)  # k: nowhere
+    root = jnp.sqrt(jnp.where(adds, pivot[best], 1))
+    row = shares[best].at[at].set(root)
+    t = jnp.where(adds, step_of[best], 0)
+    gone = dependent.at[best].set(dependent[best] | adds)
+    grown = state._replace(
+        features=state.features.at[slot].set(left[0] / root, mode="drop"),
+        factor=state.factor.at[slot].set(row, mode="drop"),
+        outputs=state.outputs + t * phi[best],
+        coordinates=state.coordinates + t * row,
+        support=state.support.at[slot].set(some[best].astype(jnp.int32), mode="drop"),
+        free=state.free.at[jnp.where(gone, some, M)].set(False, mode="drop"),
+        truncated=state.truncated | (dependent[rest] & used),
+        size=at + adds.astype(jnp.int32),
+        step=state.step + 1,
+    )
+    ended = jnp.where(grown.truncated, TRUNCATED, CONVERGED)
+    status = jnp.where(jnp.any(grown.free), RUNNING, ended)
+    status = jnp.where(grown.size >= k, COMPLETED, status)
+    due = grown.size.astype(dtype) >= growth * state.optimised.astype(dtype)
+    due = (adds & due) | (status != RUNNING)
+    grown = jax.lax.cond(due, lambda s: _optimise(s, y, w, C, max_steps), lambda s: s, grown)
+    indefinite = jnp.any(here & (pivot < -jnp.sqrt(eps) * jnp.abs(square)))
+    finite = jnp.all(jnp.isfinite(grown.coordinates)) & jnp.isfinite(grown.intercept)
+    finite &= jnp.all(jnp.isfinite(pivot) | ~here)
+    status = jnp.where(indefinite, INDEFINITE, jnp.where(finite, status, NOT_FINITE))
+    last = jnp.maximum(grown.size - 1, 0)
+    return grown._replace(
+        path=state.path.at[last].set(grown.coordinates),
+        intercepts=state.intercepts.at[last].set(grown.intercept),
+        conditions=state.conditions.at[last].set(grown.condition),
+        errors=state.errors.at[last].set(grown.error),
+        ends=state.ends.at[last].set(grown.ended),
+        status=status.astype(jnp.int32),
     )
 
 
