@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from reference import fixed_size as reference
 from sklearn import kernel_approximation, linear_model
 
-from jsparse import _status
+from jsparse import SCDP, FixedSize, Robust, SpSVM, _status, validate
 from jsparse.features import KernelColumns, Linear, Nystroem
 from jsparse.features.nystroem import whitening
 from jsparse.kernels import RBF, Custom
@@ -393,6 +393,7 @@ def test_float_settings_of_integer_data_stay_what_they_are(as_users_call):
         ({"folds": "other"}, "folds of other data"),
         ({"method": "substraction"}, "method: expected"),
         ({"metric": "misclassification"}, r"expected -1 and \+1"),
+        ({"metric": "auc"}, "metric: expected one of .* got 'auc'"),
         ({"C": jnp.array(1.0)}, "C: expected a vector"),
         ({"C": jnp.array([1.0, -1.0])}, "C: expected a positive"),
         ({"X": "nan"}, "X: expected finite"),
@@ -419,6 +420,13 @@ def test_cross_validation_refuses(as_users_call, change, message):
     }
     with pytest.raises(ValueError, match=message):
         cross_validate(**{**arguments, **change})
+    if "feature_map" in change or "method" in change:
+        return
+    del arguments["feature_map"]
+    given = {"kernel": RBF(1.0), "metric": "mse", **arguments, **change}
+    for method in (FixedSize(12), SCDP(3), Robust(12), SpSVM(3)):
+        with pytest.raises(ValueError, match=message):
+            validate(method, points=Z, **given)
 
 
 def test_settings_that_make_no_sense_fail_under_jit():
