@@ -7,11 +7,14 @@ import pytest
 from scipy import stats
 
 import jsparse
+from jsparse import SCDP, Dual, FixedSize, HoldOut, Multiclass, Profile, Resources, Robust, train
+from jsparse.calibration import fit_slopes
 from jsparse.data.streams import ArrayStream, Batch, StreamError
 from jsparse.features import Nystroem
 from jsparse.machines import fixed_size
 from jsparse.multiclass import output_code
 from jsparse.training.reader import Split
+from jsparse.training.settings import Keys
 from jsparse.training.summary import summarize
 
 KEY = jax.random.key(3)
@@ -25,7 +28,7 @@ def blobs(n=240, k=2, d=3, seed=0, dtype=np.float64):
 
 
 def options(**more):
-    settings = {"key": KEY, "n_prototypes": 20, "folds": 4, "max_evaluations": 3}
+    settings = {"key": KEY, "method": FixedSize(20), "folds": 4, "search": Profile(3)}
     return {**settings, "C": np.array([0.1, 10.0, 1e3]), **more}
 
 
@@ -43,13 +46,8 @@ def test_streamed_equals_in_memory(k, scheme, weighted):
     w = np.random.default_rng(1).integers(0, 3, len(y)).astype(float) if weighted else None
     stream = ArrayStream(X, y, w, batch_rows=50)
     balanced = "balanced" if weighted else None
-    model = jsparse.train_stream(
-        stream,
-        task="classification",
-        multiclass=scheme,
-        class_weight=balanced,
-        **options(),
-    )
+    settings = options(multiclass=scheme, class_weight=balanced)
+    model = train(stream, task="classification", **settings)
 
     present = np.ones(len(y), bool) if w is None else w > 0
     labels = np.unique(y, return_inverse=True)[1][present]
@@ -66,7 +64,7 @@ def test_streamed_equals_in_memory(k, scheme, weighted):
     code = output_code(scheme, k) if k > 2 else None
     target = jnp.asarray(labels, jnp.int32) if k > 2 else jnp.asarray(2.0 * labels - 1)
     prototypes = model.expansion.prototypes
-    chosen = scaling.apply(jnp.asarray(X[model.prototype_rows]))
+    chosen = scaling.apply(jnp.asarray(X[model.point_rows]))
     np.testing.assert_allclose(prototypes, chosen, rtol=1e-9)
 
     for evaluation in model.tuning.history:
@@ -96,7 +94,7 @@ def test_regression_and_batch_sizes_and_float32(dtype):
     X, _ = blobs(dtype=dtype)
     y = np.sin(X[:, 0]) + 100
     models = [
-        jsparse.train_stream(ArrayStream(X, y, batch_rows=size), task="regression", **options())
+        train(ArrayStream(X, y, batch_rows=size), task="regression", **options())
         for size in (37, 1000)
     ]
     one, other = (np.asarray(m.expansion(X)) for m in models)
@@ -108,19 +106,27 @@ def test_regression_and_batch_sizes_and_float32(dtype):
     assert models[0].n_rows == len(X)
 
 
+def number_of(what):
+    """The seed that training makes of the key for this."""
+    keys = Keys(*jax.random.split(KEY, len(Keys._fields)))
+    return int(jax.random.bits(getattr(keys, what), dtype=jnp.uint32))
+
+
+def folds_of(n):
+    """The folds that a stream of so many rows has."""
+    return jsparse.folds_from_assignment(Split(number_of("folds"), 4, 4, 0.0)(np.arange(n)))
+
+
 def test_scores_are_means_over_the_sample():
     X, y = blobs(n=600)
-    model = jsparse.train_stream(
-        ArrayStream(X, y, batch_rows=128), task="classification", **options(sample_rows=200)
-    )
+    settings = options(resources=Resources(sample_rows=200))
+    model = train(ArrayStream(X, y, batch_rows=128), task="classification", **settings)
     assert int(model.folds.valid.sum()) == 200
     scaling = model.expansion.scaling
     # The same draw again, to know which rows they are.
-    keys = jax.random.split(KEY, 4)
-    draw = np.random.default_rng(int(jax.random.bits(keys[0], dtype=jnp.uint32)))
+    draw = np.random.default_rng(number_of("sample"))
     summary = summarize(ArrayStream(X, y, batch_rows=128), draw, 200, classification=True)
-    part = Split(int(jax.random.bits(keys[2], dtype=jnp.uint32)), 4, 4, 0.0)(np.arange(600))
-    folds = jsparse.folds_from_assignment(part)
+    folds = folds_of(600)
     best = model.tuning.history[0]
     result = jsparse.cross_validate(
         Nystroem(jsparse.kernels.RBF(float(np.exp(best.theta[0]))), model.expansion.prototypes),
@@ -139,12 +145,8 @@ def test_scores_are_means_over_the_sample():
 
 def test_holdout_trains_on_the_rest_and_validates_on_the_share():
     X, y = blobs(n=400)
-    model = jsparse.train_stream(
-        ArrayStream(X, y, batch_rows=64),
-        task="classification",
-        holdout=0.3,
-        **options(folds=None),
-    )
+    settings = options(folds=HoldOut(0.3))
+    model = train(ArrayStream(X, y, batch_rows=64), task="classification", **settings)
     held = np.asarray(model.folds.index[0])
     assert abs(len(held) / 400 - 0.3) < 4 * np.sqrt(0.21 / 400)
     rest = np.setdiff1d(np.arange(400), held)
@@ -166,14 +168,9 @@ def test_less_memory_takes_more_passes_for_the_same_model():
     full = plan_of_small(60, folds=20)
     for memory in (full.bytes, full.bytes - full.parts["sums"] // 2):
         stream = Counting(ArrayStream(X, y, batch_rows=60))
-        models.append(
-            jsparse.train_stream(
-                stream,
-                task="classification",
-                memory=memory,
-                **options(max_evaluations=10, sample_rows=240, n_prototypes=60, folds=20),
-            )
-        )
+        settings = options(method=FixedSize(60), search=Profile(10), folds=20)
+        settings["resources"] = Resources(memory=memory, sample_rows=240)
+        models.append(train(stream, task="classification", **settings))
         counts.append(stream.passes)
     assert counts[0] == 4  # the first one, and one for 6, 2 and 2 kernels
     assert counts[1] > 4
@@ -197,23 +194,28 @@ class Counting:
 
 def test_too_many_prototypes_are_refused_with_the_most_that_fit():
     X, y = blobs()
-    settings = options(n_prototypes=200, sample_rows=240, max_evaluations=1)
-    settings["memory"] = plan_of_small(150, folds=4, max_evaluations=1).bytes + 1000
+    memory = plan_of_small(150, folds=4, search=Profile(1)).bytes + 1000
+    settings = options(method=FixedSize(200), search=Profile(1))
+    settings["resources"] = Resources(memory=memory, sample_rows=240)
     stream = Counting(ArrayStream(X, y, batch_rows=60))
     with pytest.raises(ValueError, match="n_prototypes: 200 prototypes would take") as caught:
-        jsparse.train_stream(stream, task="classification", **settings)
+        train(stream, task="classification", **settings)
     assert stream.passes == 1
     most = int(str(caught.value).split("at most ")[1].split()[0])
     assert most == 150
-    settings["n_prototypes"] = most
-    jsparse.train_stream(stream, task="classification", **settings)
-    settings["n_prototypes"] = most + 1
+    settings["method"] = FixedSize(most)
+    train(stream, task="classification", **settings)
+    settings["method"] = FixedSize(most + 1)
     with pytest.raises(ValueError, match=f"at most {most} would fit"):
-        jsparse.train_stream(stream, task="classification", **settings)
-    with pytest.raises(ValueError, match="at most"):
-        jsparse.train(X, y, task="classification", n_prototypes=200, key=KEY, memory=10_000_000)
-    with pytest.raises(ValueError, match="kernel matrix"):
-        jsparse.train(X, y, task="classification", n_prototypes="all", key=KEY, memory=100_000)
+        train(stream, task="classification", **settings)
+    settings = {"task": "classification", "key": KEY}
+    for method, memory, words in (
+        (FixedSize(200), 10_000_000, "n_prototypes: 200 prototypes would take .* at most"),
+        (SCDP(candidates=200), 10_000_000, "candidates: 200 candidates would take .* at most"),
+        (Dual(), 100_000, "method: Dual, .* for kernel matrix.*FixedSize"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            train(X, y, method=method, resources=Resources(memory=memory), **settings)
 
 
 class Broken:
@@ -260,7 +262,7 @@ def test_a_broken_stream_gives_no_model(sound, change, message):
     batches = [Batch(X[i : i + 50], y[i : i + 50]) for i in range(0, 240, 50)]
     stream = Broken(batches, sound, change)
     with pytest.raises(StreamError, match=message):
-        jsparse.train_stream(stream, task="classification", **options())
+        train(stream, task="classification", **options())
 
 
 def test_bad_settings_are_told_before_the_first_pass(as_users_call):
@@ -271,24 +273,27 @@ def test_bad_settings_are_told_before_the_first_pass(as_users_call):
     for more, message in (
         ({"task": "ranking"}, "task"),
         ({"task": "regression", "metric": "misclassification"}, "metric"),
-        ({"holdout": 1.5}, "holdout"),
+        ({"folds": HoldOut(1.5)}, "holdout"),
         ({"folds": 1}, "folds"),
-        ({"n_prototypes": 0}, "n_prototypes"),
-        ({"sample_rows": 10, "n_prototypes": 11}, "n_prototypes"),
+        ({"method": FixedSize(0)}, "n_prototypes"),
+        ({"resources": Resources(sample_rows=10), "method": FixedSize(11)}, "n_prototypes"),
         ({"C": np.array([-1.0])}, "C"),
-        ({"selection": "best"}, "selection"),
+        ({"method": FixedSize(9, selection="best")}, "selection"),
         ({"kernel": "best"}, "kernel"),
         ({"multiclass": "best"}, "multiclass"),
         ({"task": "regression", "class_weight": "balanced"}, "class_weight"),
-        ({"folds": 4, "holdout": 0.1}, "folds, holdout"),
+        ({"folds": folds_of(9)}, "folds: expected a number or a HoldOut"),
+        ({"method": Dual()}, "stream: expected a method that needs only sums"),
+        ({"method": Robust(9), "task": "regression"}, "stream: expected a method that needs only"),
+        ({"multiclass": Multiclass(classes=["a", "b"])}, "classes: expected None with a stream"),
+        ({"weights": np.ones(9)}, "weights: expected None with a stream"),
     ):
         with pytest.raises(ValueError, match=message):
-            jsparse.train_stream(Untouched(), **options(**{"task": "classification", **more}))
+            train(Untouched(), **options(**{"task": "classification", **more}))
 
 
 def test_bad_contents_are_told():
     X, y = blobs()
-    train = jsparse.train_stream
     with pytest.raises(ValueError, match="two classes"):
         train(ArrayStream(X, np.zeros(240)), task="classification", **options())
     with pytest.raises(ValueError, match="regression"):
@@ -298,7 +303,7 @@ def test_bad_contents_are_told():
     with pytest.raises(StreamError, match="zero only"):
         train(ArrayStream(X, y, np.zeros(240)), task="classification", **options())
     with pytest.raises(ValueError, match="n_prototypes"):
-        train(ArrayStream(X, y), task="classification", **options(n_prototypes=241))
+        train(ArrayStream(X, y), task="classification", **options(method=FixedSize(241)))
     with pytest.raises(StreamError, match="at least one row"):
         train([], task="classification", **options())
 
@@ -306,16 +311,14 @@ def test_bad_contents_are_told():
 def test_stopped_and_taken_up_again():
     X, y = blobs()
     stream = ArrayStream(X, y, batch_rows=60)
-    whole = jsparse.train_stream(stream, task="classification", **options(max_evaluations=8))
-    part = jsparse.train_stream(
-        stream, task="classification", max_seconds=0.0, **options(max_evaluations=8)
-    )
+    whole = train(stream, task="classification", **options(search=Profile(8)))
+    settings = options(search=Profile(8), resources=Resources(max_seconds=0.0))
+    part = train(stream, task="classification", **settings)
     assert part.tuning.stopped == "seconds"
     assert len(part.tuning.history) < 8
     counted = Counting(stream)
-    again = jsparse.train_stream(
-        counted, task="classification", history=part.tuning.history, **options(max_evaluations=8)
-    )
+    settings = options(search=Profile(8, history=part.tuning.history))
+    again = train(counted, task="classification", **settings)
     np.testing.assert_allclose(again.expansion(X), whole.expansion(X), rtol=1e-8)
     for a, b in zip(whole.tuning.history, again.tuning.history, strict=True):
         np.testing.assert_array_equal(a.theta, b.theta)
@@ -366,10 +369,9 @@ def test_a_rare_class_has_its_part_in_the_sample_and_its_weight_in_the_score():
     assert (sample.y == "rare").sum() == min(count, 300 // 30)
     for label in ("a", "b", "rare"):
         assert sample.weights[sample.y == label].sum() == pytest.approx((y == label).sum())
-    model = jsparse.train_stream(
-        stream, task="classification", **options(sample_rows=300, n_prototypes=30)
-    )
-    assert "rare" in y[model.prototype_rows]
+    settings = options(method=FixedSize(30), resources=Resources(sample_rows=300))
+    model = train(stream, task="classification", **settings)
+    assert "rare" in y[model.point_rows]
 
 
 def test_a_buffer_that_is_filled_anew_is_no_matter():
@@ -382,10 +384,10 @@ def test_a_buffer_that_is_filled_anew_is_no_matter():
                 buffer[:] = X[start : start + 40]
                 yield Batch(buffer, y[start : start + 40])
 
-    settings = options(max_evaluations=1)
-    ours = jsparse.train_stream(Refilled(), task="classification", **settings)
+    settings = options(search=Profile(1))
+    ours = train(Refilled(), task="classification", **settings)
     plain = ArrayStream(X, y, batch_rows=40)
-    theirs = jsparse.train_stream(plain, task="classification", **settings)
+    theirs = train(plain, task="classification", **settings)
     np.testing.assert_allclose(ours.expansion(X), theirs.expansion(X), rtol=1e-9)
 
 
@@ -399,10 +401,10 @@ def test_a_later_pass_may_come_in_larger_batches():
             self.size += 20
             return iter(ArrayStream(X, y, batch_rows=self.size))
 
-    settings = options(max_evaluations=1)
-    ours = jsparse.train_stream(Growing(), task="classification", **settings)
+    settings = options(search=Profile(1))
+    ours = train(Growing(), task="classification", **settings)
     plain = ArrayStream(X, y, batch_rows=50)
-    theirs = jsparse.train_stream(plain, task="classification", **settings)
+    theirs = train(plain, task="classification", **settings)
     np.testing.assert_allclose(ours.expansion(X), theirs.expansion(X), rtol=1e-9)
 
 
@@ -451,3 +453,91 @@ def test_a_plan_says_what_takes_the_memory():
     apart = jsparse.plan(10**6, 10, 100, code=code, memory=2**34)
     assert apart.parts["sums"] > 5 * small.parts["sums"]
     assert jsparse.plan(10**5, 10, "all", memory=2**34).bytes > 8 * 10**10 / 2
+
+
+@pytest.mark.parametrize(
+    ("k", "selection", "weighted"),
+    [
+        (None, "joint", True),
+        (2, "joint", False),
+        pytest.param(3, "joint", True, marks=pytest.mark.slow),
+        (3, "separate", True),
+    ],
+)
+def test_a_streamed_path_is_that_in_memory(k, selection, weighted):
+    """All rows are in the sample; candidates and folds are the same."""
+    X, y = blobs(k=k or 2)
+    task = "classification"
+    if k is None:
+        y, task = np.sin(X[:, 0]) + 100, "regression"
+    w = np.random.default_rng(1).integers(0, 3, len(y)).astype(float) if weighted else None
+    method = SCDP(max_prototypes=6, candidates=X[::10], selection=selection)
+    weight = "balanced" if weighted and k else None
+    settings = options(method=method, task=task, class_weight=weight, search=Profile(2))
+    streamed = train(ArrayStream(X, y, w, batch_rows=50), **settings)
+    # A row without weight is none of the sample's.
+    there = np.ones(len(y), bool) if w is None else w > 0
+    assert int(streamed.folds.valid.sum()) == there.sum()
+    in_memory = train(X, y, weights=w, **{**settings, "folds": folds_of(len(y))})
+    for a, b in zip(streamed.tuning.history, in_memory.tuning.history, strict=True):
+        np.testing.assert_array_equal(a.theta, b.theta)
+        np.testing.assert_allclose(a.scores, b.scores, rtol=1e-6)
+    assert streamed.C == in_memory.C
+    assert streamed.curve.size == in_memory.curve.size
+    np.testing.assert_allclose(streamed.curve.errors, in_memory.curve.errors, rtol=1e-6)
+    for size in (1, streamed.curve.size, 6):
+        values = in_memory.at(size)(X)
+        np.testing.assert_allclose(streamed.at(size)(X), values, atol=1e-6 * np.abs(values).max())
+    np.testing.assert_allclose(
+        streamed.out_of_fold, in_memory.out_of_fold[there], atol=1e-6 * np.ptp(in_memory.model(X))
+    )
+    if k is not None:
+        np.testing.assert_allclose(streamed.model.slopes, in_memory.model.slopes, rtol=1e-4)
+        np.testing.assert_allclose(streamed.predict_proba(X), in_memory.predict_proba(X), atol=1e-5)
+
+
+@pytest.mark.parametrize("folds", [4, HoldOut(0.4)])
+@pytest.mark.parametrize("k", [2, 3])
+def test_probabilities_come_from_rows_of_the_sample_that_are_held_out(k, folds):
+    X, y = blobs(n=500, k=k)
+    settings = options(folds=folds, C=np.array([10.0]), search=Profile(1))
+    settings["resources"] = Resources(sample_rows=300)
+    model = train(ArrayStream(X[:400], y[:400], batch_rows=64), task="classification", **settings)
+    draw = np.random.default_rng(number_of("sample"))
+    stream = ArrayStream(X[:400], y[:400], batch_rows=64)
+    sample = summarize(stream, draw, 300, classification=True).sample
+    held = Split(number_of("folds"), 4, 4, 0.0)
+    if folds != 4:
+        held = Split(number_of("folds"), 2, 1, 0.4)
+    part = held(np.arange(400))
+    scaling = model.expansion.scaling
+    Z = scaling.apply(jnp.asarray(X[:400]))
+    features = Nystroem(model.kernel, model.expansion.prototypes)
+    numbers = np.unique(y, return_inverse=True)[1][:400]
+    values = np.full((400, *model.out_of_fold.shape[1:]), np.nan)
+    for i in range(held.validated):
+        rest, out = part != i, part == i
+        if k == 2:
+            target = jnp.asarray(2.0 * numbers[rest] - 1)
+            fitted = fixed_size.fit_features(features, 10.0, Z[rest], target)
+        else:
+            target = jnp.asarray(numbers[rest], jnp.int32)
+            fitted = fixed_size.fit_classes(features, 10.0, Z[rest], target, model.code)
+        values[out] = fitted.expansion(Z[out])
+    predicted = np.isfinite(values).reshape(400, -1).all(1)[sample.rows]
+    assert predicted.all() == (folds == 4)
+    np.testing.assert_allclose(
+        model.out_of_fold[predicted], values[sample.rows][predicted], atol=1e-7
+    )
+    scores = values[sample.rows][predicted]
+    if k == 3:
+        distances = jsparse.multiclass.distances(model.code.matrix, jnp.asarray(scores), "loss")
+        scores = -np.asarray(distances)
+    slopes = fit_slopes(scores, numbers[sample.rows][predicted], sample.weights[predicted])
+    np.testing.assert_allclose(model.model.slopes, slopes, rtol=1e-5)
+    told = model.predict_proba(X[400:])
+    np.testing.assert_allclose(told.sum(axis=1), 1, rtol=1e-12)
+    np.testing.assert_array_equal(model.classes[told.argmax(axis=1)], model.predict(X[400:]))
+    without = train(stream, task="classification", **settings, out_of_fold=False)
+    with pytest.raises(ValueError, match="out_of_fold=True"):
+        without.predict_proba(X)
