@@ -25,6 +25,7 @@ from jsparse.kernels import RBF, Custom, Laplacian, Matern32, Matern52, Polynomi
 from jsparse.kernels import RationalQuadratic as Quadratic
 from jsparse.kernels.distances import squared_distances
 from jsparse.machines import dual, fixed_size
+from jsparse.model import Model
 from jsparse.multiclass import distances, output_code
 from jsparse.normal_equations import (
     NormalEquations,
@@ -316,6 +317,20 @@ def _():
         return scale.shift, scale.scale, scale.apply(X)
 
     return scaled, {"X": data()[0]}
+
+
+@case("Model")
+def _():
+    X, _, _, Z = data()
+    scale = scaling.Standardization(jnp.asarray([0.1, -0.2]), jnp.asarray([0.8, 1.2]))
+    model = KernelExpansion(
+        RBF(jnp.asarray([0.9, 1.3])), jnp.asarray(Z), jnp.ones((M, 3)), jnp.ones(3), scale
+    )
+    names, code = ("a", "b", "c"), output_code("one_versus_rest", 3)
+    model = Model(model, slopes=jnp.ones(3), labels=names, label_dtype="<U1")
+    # What a code holds is whole numbers.
+    code = jnp.asarray(code.matrix)
+    return lambda model, X: distances(code, model(X), "loss"), {"model": model, "X": X}
 
 
 # Machines
@@ -705,6 +720,7 @@ CLAIMS = {
     "kernels/distances.py": ("squared_distances",),
     "machines/dual.py": ("dual.fit by cholesky", "dual.leave_one_out"),
     "machines/fixed_size.py": ("fixed_size.fit, penalty 0.0", "fixed_size.solve"),
+    "model.py": ("Model",),
     "multiclass.py": ("multiclass.distances",),
     "normal_equations.py": ("accumulate",),
     "pursuit/debias.py": ("debiased",),
@@ -715,6 +731,7 @@ CLAIMS = {
     "validation/cross_validation.py": ("cross_validate by subtraction",),
 }
 CLAIMED_ELSEWHERE = {
+    "__init__.py": "of functions by their names: each where it is defined",
     "_mesh.py": "a sum or a function on several devices: tests/on_eight_devices.py",
 }
 

@@ -538,12 +538,19 @@ def test_the_command_line_fits_a_path_and_applies_it(wine, tmp_path, capsys):
     assert main(["predict", str(model), str(wine), "--out", str(tmp_path / "p.csv")]) == 0
     error = float(capsys.readouterr().err.split(":")[-1])
     assert error < 0.06
-    for wrong in (
-        ["--method", "scdp", "--stream"],
-        ["--method", "scdp", "--loss", "huber"],
-        ["--max-prototypes", "5"],
+    assert main(["fit", str(wine), *options, "--stream", "--out", str(model)]) == 0
+    said = capsys.readouterr().out
+    assert "of 40 candidates" in said
+    assert "chosen" in said
+    assert main(["predict", str(model), str(wine), "--out", str(tmp_path / "p.csv")]) == 0
+    assert float(capsys.readouterr().err.split(":")[-1]) < 0.06
+    for wrong, told in (
+        (["--method", "scdp", "--loss", "huber"], "--loss: expected together with --method robust"),
+        (["--max-prototypes", "5"], "--max-prototypes: expected together with --method scdp"),
+        (["--method", "spsvm", "--stream"], "--stream: expected a method that needs only sums"),
     ):
         assert main(["fit", str(wine), "--target", "kind", "--out", str(model), *wrong]) == 2
+        assert told in capsys.readouterr().err
 
 
 def test_the_curve_is_drawn_with_its_spread_and_its_choice():

@@ -1,6 +1,7 @@
 """What the estimators share: from parameters to `train`, and from a trained model to attributes."""
 
 import abc
+import reprlib
 import sys
 import time
 import warnings
@@ -197,8 +198,8 @@ class Machine(BaseEstimator, abc.ABC):
         split: Any = getattr(cv, "split", None)
         splits = cv if split is None else split(X, y)
         assignment = np.full(n, -1)
-        for number, (_, test) in enumerate(splits):
-            test = np.arange(n)[test]
+        for number, parts in enumerate(splits):
+            test = _held_out(parts, n)
             if len(test) == 0 or np.any(assignment[test] >= 0):
                 raise ValueError(
                     "cv: expected splits that hold each row out once, as KFold's do; row "
@@ -232,6 +233,18 @@ class Machine(BaseEstimator, abc.ABC):
         check_is_fitted(self)
         self._wake()
         return cast(np.ndarray, validate_data(self, X, reset=False, dtype=FLOATS))
+
+
+def _held_out(parts: Any, n: int) -> np.ndarray:
+    """Rows that a split holds out."""
+    try:
+        _, test = parts
+        return np.atleast_1d(np.arange(n)[np.asarray(test)])
+    except (TypeError, ValueError, IndexError) as error:
+        raise ValueError(
+            "cv: expected a number, a splitter or pairs of rows, to train on and to hold out, got "
+            f"{reprlib.repr(parts)}"
+        ) from error
 
 
 def _reporter() -> Progress:
