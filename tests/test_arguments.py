@@ -4,12 +4,14 @@ Each ends in a `ValueError` that names the argument, before any work; never in a
 library's, and never in silence. Numbers of NumPy's and JAX's are numbers.
 """
 
+import dataclasses
 import inspect
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh
 
 import jsparse
 from jsparse import kernels, prototypes
@@ -21,6 +23,7 @@ from jsparse.estimators import (
     LSSVMClassifier,
     SCDPClassifier,
     SCDPRegressor,
+    SpSVMClassifier,
 )
 from jsparse.kernels import RBF
 
@@ -46,88 +49,175 @@ def mixed(*labels):
     return [labels[i % len(labels)] for i in range(40)]
 
 
+PARTS = {
+    "search": jsparse.Profile,
+    "multiclass": jsparse.Multiclass,
+    "resources": jsparse.Resources,
+}
+
+
+def fields(kind):
+    return {field.name for field in dataclasses.fields(kind)}
+
+
+def settings(kind, given, options):
+    """Arguments of `train`, from the fields of the method and of the other parts by their names."""
+    parts = {}
+    for name, part in [("method", kind), *PARTS.items()]:
+        own = {key: options.pop(key) for key in fields(part) & set(options)}
+        own = {**given, **own} if name == "method" else own
+        parts[name] = options.pop(name) if name in options else part(**own)
+    if "share" in options:
+        options["folds"] = jsparse.HoldOut(options.pop("share"))
+    return {"task": "regression", "key": KEY, **parts, **options}
+
+
+def of_rows(kind, given, options):
+    table, y = options.pop("X", X), options.pop("y", Y)
+    return jsparse.train(table, y, **settings(kind, given, {"folds": 3, **options}))
+
+
+def of_stream(kind, given, options):
+    stream = options.pop("stream", None)
+    stream = ArrayStream(X, options.pop("y", Y)) if stream is None else stream
+    return jsparse.train(stream, **settings(kind, given, options))
+
+
 def train(**options):
-    settings = {"task": "regression", "key": KEY, "n_prototypes": 5, "folds": 3}
-    return jsparse.train(options.pop("X", X), options.pop("y", Y), **{**settings, **options})
+    return of_rows(jsparse.FixedSize, {"n_prototypes": 5}, options)
 
 
 def train_classes(**options):
     return train(**{"y": LABELS, "task": "classification", **options})
 
 
+def train_several_classes(**options):
+    return train_classes(**{"y": np.arange(40) % 3, **options})
+
+
+def train_dual(**options):
+    return of_rows(jsparse.Dual, {}, options)
+
+
+def train_robust(**options):
+    return of_rows(jsparse.Robust, {"n_prototypes": 5}, options)
+
+
 def train_path(**options):
-    settings = {"task": "regression", "key": KEY, "folds": 3}
-    return jsparse.train_path(X, options.pop("y", Y), **{**settings, **options})
+    return of_rows(jsparse.SCDP, {}, options)
+
+
+def train_svm(**options):
+    return of_rows(jsparse.SpSVM, {}, {"y": LABELS, "task": "classification", **options})
 
 
 def train_stream(**options):
-    settings = {"task": "regression", "key": KEY, "n_prototypes": 5}
-    stream = options.pop("stream", None)
-    stream = ArrayStream(X, options.pop("y", Y)) if stream is None else stream
-    return jsparse.train_stream(stream, **{**settings, **options})
+    return of_stream(jsparse.FixedSize, {"n_prototypes": 5}, options)
 
 
+def train_path_of_stream(**options):
+    return of_stream(jsparse.SCDP, {"candidates": 20}, options)
+
+
+def plan_of_search(**options):
+    return jsparse.plan(100, 3, 10, streamed=True, search=jsparse.Profile(**options))
+
+
+MESH = Mesh(np.array(jax.devices()[:1]), ("rows",))
 SEARCH = {
     "key": NO_KEYS,
     "kernel": (*NO_NAMES, RBF, None),
     "metric": NO_NAMES,
+    "method": (*NO_NAMES, None, jsparse.FixedSize),
     "decoding": NO_NAMES,
-    "search_method": NO_NAMES,
+    "search": (*NO_NAMES, None, jsparse.Profile),
     "max_evaluations": NOT_COUNTS,
+    "resources": (*NO_NAMES, None),
     "max_seconds": NOT_REAL,
-    "C": (*NO_NUMBERS, 1.0, [-1.0], [0.0], [NAN], [INF], [[1.0]]),
+    "C": [v for v in (*NO_NUMBERS, 1.0, [-1.0], [0.0], [NAN], [INF], [[1.0]]) if v is not None],
     "progress": ("x", 1),
     "history": ("x", 1, [1], object()),
+    "start": ("x", 1, object()),
     "task": (*NO_NAMES, None),
+}
+CANDIDATES = {
+    "max_prototypes": (*NOT_COUNTS, 99),
+    "candidates": (2.5, True, "x", 0, -1, 99, object(), X[:3, :1], [], [[1.0], [1.0, 2.0]], [NAN]),
+    "candidate_method": NO_NAMES,
+    "subset": (*NOT_COUNTS, 99),
+    "size_tolerance": (*NOT_REAL, INF),
+}
+PATH = {
+    **CANDIDATES,
+    "stopping": (1, "x", jsparse.Stopping(-1, 0.1), jsparse.Stopping(3, NAN)),
+    "selection": NO_NAMES,
+    "nu": (*NOT_REAL, INF),
 }
 TABLES = {
     train: {
         **SEARCH,
-        "n_prototypes": (*NOT_SIZES, 99, None, "auto", [6, 3], [2.5], [True, 4]),
+        "n_prototypes": (*NOT_SIZES, 99, None, "auto", "all", [6, 3], [2.5], [True, 4]),
         "size_tolerance": (*NOT_REAL, INF),
         "selection": NO_NAMES,
-        "folds": (*NOT_COUNTS, 1, 99, None),
-        "loss": NO_NAMES,
+        "folds": (*NOT_COUNTS, 1, 99, None, jsparse.HoldOut(0.3)),
         "weights": ("x", object(), [], -np.ones(40), np.zeros(40), np.ones(3), ["a"] * 40),
         "memory": (-1, 0, "x", NAN, True, []),
         "mesh": ("x", 1),
         "X": ("x", None, object(), [], 0, X[:, 0], X[:0], X[:, :0], X * NAN, [[1.0], []]),
-        "y": ("x", None, Y[:3], Y * NAN, Y[:, None], Y.astype(str), Y.astype(complex)),
+        "y": ("x", None, Y[:3], Y * NAN, Y[:, None, None], Y.astype(str), Y.astype(complex)),
+        "class_weight": ("balanced",),
+        "classes": ([1.0, 2.0],),
     },
     train_classes: {
         "class_weight": ("x", 3, [1, 2], {True: -1.0}, {True: 0}, {True: "x"}, {5: 1.0}),
         "classes": ([True], [1, "a"], 3, [[0, 1]], object()),
         "weights": (np.where(LABELS, 0.0, 1.0),),
+        "multiclass": NO_NAMES,
     },
-    train_path: {
-        **SEARCH,
-        "max_prototypes": (*NOT_COUNTS, 99),
-        "candidates": (2.5, True, "x", 0, -1, 99, object(), X[:3, :1]),
-        "candidate_method": NO_NAMES,
-        "subset": (*NOT_COUNTS, 99),
-        "stopping": (1, "x", jsparse.Stopping(-1, 0.1), jsparse.Stopping(3, NAN)),
-        "tolerance": (*NOT_REAL, INF),
+    train_several_classes: {
+        "scheme": (*NO_NAMES, np.ones((2, 2)), np.full((3, 3), 0.5), np.zeros((3, 2))),
+        "multiclass": (*NO_NAMES, np.ones((2, 2))),
+    },
+    train_dual: {"mesh": (MESH,), "memory": (0,)},
+    train_robust: {
+        **{name: SEARCH[name] for name in ("metric", "C", "max_evaluations")},
+        "n_prototypes": (*NOT_SIZES, 99, [6, 3]),
+        "size_tolerance": (*NOT_REAL, INF),
         "selection": NO_NAMES,
+        "loss": (*NO_NAMES, None, "squared"),
+        "mesh": (MESH,),
+    },
+    train_path: {**SEARCH, **PATH, "C_per_problem": (True,)},
+    train_svm: {
+        **{name: SEARCH[name] for name in ("metric", "C", "max_evaluations")},
+        **CANDIDATES,
+        "growth": (*NOT_REAL, 0.5),
+        "task": (*NO_NAMES, "regression"),
+        "mesh": (MESH,),
     },
     train_stream: {
         **SEARCH,
         "stream": ("x", 3, object(), [1], [(X,)], [(X, Y, None, 3)], [], iter([(X, Y)])),
-        "n_prototypes": (*NOT_COUNTS, None),
-        "folds": (*NOT_COUNTS, 1),
-        "holdout": (*NOT_POSITIVE, 1.0),
+        "n_prototypes": (*NOT_SIZES, None, [6, 3]),
+        "folds": (*NOT_COUNTS, 1, jsparse.Folds(np.zeros((2, 20), int), np.ones((2, 20), bool))),
+        "share": (*NOT_POSITIVE, 1.0),
         "sample_rows": (*NOT_COUNTS, 1),
         "selection": NO_NAMES,
         "memory": (-1, "x", NAN),
         "mesh": ("x", 1),
+        "weights": (np.ones(40),),
+        "classes": ([1, 2],),
+        "method": (*SEARCH["method"], jsparse.Dual(), jsparse.Robust(5), jsparse.SpSVM(5)),
     },
+    train_path_of_stream: PATH,
     jsparse.plan: {
         **dict.fromkeys(("n", "d", "m", "n_C", "batch_rows", "sample_rows"), NOT_COUNTS),
         "folds": (*NOT_COUNTS, 1),
         "n_parameters": (*NOT_WHOLE, -1),
-        "max_evaluations": NOT_COUNTS,
+        "search": (*NO_NAMES, None),
         "memory": ("x", -1, True, NAN),
-        "method": NO_NAMES,
     },
+    plan_of_search: {"max_evaluations": NOT_COUNTS},
     jsparse.plain_folds: {"key": NO_KEYS, "n": NOT_COUNTS, "v": (*NOT_COUNTS, 1, 99, None)},
     jsparse.stratified_folds: {
         "key": NO_KEYS,
@@ -208,14 +298,17 @@ def refused(call, words, value):
 
 
 OTHER_WORDS = {
-    "search_method": ["method"],
-    "size_tolerance": ["tolerance"],
     "weights": ["positive", "some weight"],
-    "memory": ["n_prototypes"],
+    "memory": ["n_prototypes", "method"],
     "v": ["folds"],
     "X": ["m:", "y:"],
     "stream": ["batch", "row"],
     "classes": ["y:"],
+    "task": ["metric"],
+    "scheme": ["multiclass", "code"],
+    "multiclass": ["code"],
+    "method": ["with SpSVM"],
+    "share": ["holdout"],
     "lengthscale": ["hyper-parameter"],
     "sample_rows": ["n_prototypes"],
 }
@@ -235,7 +328,7 @@ ESTIMATORS = {
     "max_prototypes": (*NOT_COUNTS, 99),
     "lengthscale": (*NOT_POSITIVE, [1.0, -1.0], [1.0, 2.0, 3.0], [[1.0]]),
     "C": NOT_POSITIVE,
-    "cv": (*NOT_COUNTS, 1, 99, None),
+    "cv": (*NOT_COUNTS, 1, 99, None, [1, 2], [([0], [99])], [([0], [0.5])], [([0], range(39))]),
     "search": NO_NAMES,
     "max_evaluations": NOT_COUNTS,
     "random_state": ("x", -1, 2.5, object()),
@@ -250,12 +343,12 @@ ESTIMATORS = {
 }
 
 
-@pytest.mark.parametrize("kind", [FixedSizeLSSVMClassifier, SCDPRegressor])
+@pytest.mark.parametrize("kind", [FixedSizeLSSVMClassifier, SCDPRegressor, SpSVMClassifier])
 def test_parameters_that_make_no_sense_are_refused(kind):
     taken = inspect.signature(kind).parameters
-    y = LABELS if kind is FixedSizeLSSVMClassifier else Y
+    y = Y if kind is SCDPRegressor else LABELS
     small = {"n_prototypes": 5} if "n_prototypes" in taken else {"max_prototypes": 5}
-    words = {"search": "method", "random_state": "eed"}  # scikit-learn's and NumPy's words
+    words = {"random_state": "eed"}  # scikit-learn's and NumPy's word
     for name in set(ESTIMATORS) & set(taken):
         for value in ESTIMATORS[name]:
             if name == "lengthscale" and isinstance(value, np.ndarray):
@@ -266,6 +359,18 @@ def test_parameters_that_make_no_sense_are_refused(kind):
     for weights in (-np.ones(40), np.ones(3), "x", np.zeros(40)):
         model = kind(**small, cv=3)
         refused(lambda model=model, w=weights: model.fit(X, y, w), ["weight"], weights)
+
+
+def test_a_search_of_the_callers_own_heeds_what_else_is_asked_for():
+    def asked(**options):
+        return FixedSizeLSSVMRegressor(5, **options)._search()
+
+    own = jsparse.Annealing(30)
+    assert asked(search=own) == own
+    assert asked(search=own, lengthscale=1.0) == jsparse.Annealing(30, tune_kernel=False)
+    assert asked(search=own, max_evaluations=7) == jsparse.Annealing(7)
+    assert asked(search="annealing", max_evaluations=7) == jsparse.Annealing(7)
+    assert asked() == jsparse.Profile()
 
 
 def test_labels_of_one_type():
@@ -287,6 +392,7 @@ def test_labels_of_one_type():
         for call in (
             lambda y: train_classes(y=y),
             lambda y: train_path(y=y, task="classification"),
+            lambda y: train_svm(y=y),
             lambda y: FixedSizeLSSVMClassifier(5, cv=3).fit(X, y),
         ):
             with pytest.raises(ValueError, match=words):
@@ -311,7 +417,7 @@ def test_numbers_of_every_library_are_numbers():
         assert float(RBF(two).lengthscale) == 2.0
         assert float((two * RBF(1.0)).variance) == 2.0
         with pytest.raises(ValueError, match="C: expected a vector"):
-            train(C=two)  # the tolerance before it was taken
+            train(C=two, size_tolerance=two)  # which was taken before
     # Traced values cannot be looked at.
     assert jax.jit(lambda s: RBF(s).lengthscale)(-1.0) == -1.0
 
@@ -335,7 +441,8 @@ def test_a_third_of_the_rows_is_of_those_with_weight():
 @pytest.mark.slow
 @pytest.mark.parametrize("rows", [2, 3])
 @pytest.mark.parametrize(
-    "kind", [FixedSizeLSSVMRegressor, LSSVMClassifier, SCDPClassifier, SCDPRegressor]
+    "kind",
+    [FixedSizeLSSVMRegressor, LSSVMClassifier, SCDPClassifier, SCDPRegressor, SpSVMClassifier],
 )
 def test_two_or_three_rows_are_enough(kind, rows):
     y = Y[:rows] if "Regressor" in kind.__name__ else ["a", "b", "b"][:rows]

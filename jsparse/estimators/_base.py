@@ -1,6 +1,7 @@
 """What the estimators share: from parameters to `train`, and from a trained model to attributes."""
 
 import abc
+import dataclasses
 import reprlib
 import sys
 import time
@@ -172,20 +173,21 @@ class Machine(BaseEstimator, abc.ABC):
 
     def _search(self) -> Search:
         """The search, from where the last one ended if that is asked for."""
-        start = self._tuning if self.warm_start and hasattr(self, "_tuning") else None
-        if isinstance(self.search, Search):
-            return self.search
-        if self.search not in _SEARCHES:
+        named = isinstance(self.search, str) and self.search in _SEARCHES
+        search = _SEARCHES[self.search]() if named else self.search  # type: ignore[index]
+        if not isinstance(search, Search):
             raise ValueError(
                 f"search: expected one of {sorted(_SEARCHES)}, Profile(..) or Annealing(..), got "
-                f"{self.search!r}"
+                f"{search!r}"
             )
-        tune_kernel = isinstance(self.lengthscale, str)
-        if not tune_kernel or (isinstance(self.kernel, str) and self.kernel == "linear"):
-            start = None
-        return _SEARCHES[self.search](
-            max_evaluations=self.max_evaluations, tune_kernel=tune_kernel, start=start
-        )
+        tune_kernel = search.tune_kernel and isinstance(self.lengthscale, str)
+        own: dict[str, Any] = {"tune_kernel": tune_kernel}
+        if self.max_evaluations is not None:
+            own["max_evaluations"] = self.max_evaluations
+        linear = isinstance(self.kernel, str) and self.kernel == "linear"
+        if self.warm_start and hasattr(self, "_tuning") and tune_kernel and not linear:
+            own["start"] = self._tuning
+        return dataclasses.replace(search, **own)
 
     def _folds(self, X: np.ndarray, y: np.ndarray) -> int | Folds:
         """Their number; or those of a splitter or a list of splits, which predict each row once."""
