@@ -279,7 +279,7 @@ def figure12(*, quick: bool) -> Report:
         Z, kernel = X[k_center(jax.random.key(0), X, M).indices], RBF(lengthscale)
         columns = candidate_columns(kernel, Z)
         sums = jsparse.accumulate(columns, X, y)
-        A, b, _, feature_sum = columns.posed(sums, jnp.asarray(C), jnp.asarray(0.0))
+        A, b, _, feature_sum = columns.system(sums, jnp.asarray(C), jnp.asarray(0.0))
         raw = jsparse.accumulate(KernelColumns(kernel, Z), X, y)
         # As in the paper, the intercept one of the candidates.
         total = jnp.append(raw.feature_sum, raw.weight_sum)

@@ -251,7 +251,7 @@ def _folds(quick: bool) -> dict[str, float]:
     Z, kernel = X[:M], RBF(3.0)
     columns, C, nu = candidate_columns(kernel, Z), jnp.asarray(10.0), jnp.asarray(0.0)
     trains = [jnp.asarray(np.arange(len(X)) % 10 != v, float) for v in range(10)]
-    systems = [columns.posed(jsparse.accumulate(columns, X, y, w), C, nu)[:2] for w in trains]
+    systems = [columns.system(jsparse.accumulate(columns, X, y, w), C, nu)[:2] for w in trains]
     A, b = (jnp.stack(a) for a in zip(*systems, strict=True))
     calls = {
         "batch": lambda: pursuit.scdp(A, b, max_atoms=k),

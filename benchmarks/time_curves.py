@@ -88,7 +88,7 @@ def _variant(part: Part, variant: str, sizes: tuple[int, ...]) -> dict[str, Any]
 
 def _system(kernel: RBF, Z: jax.Array, X: jax.Array, y: jax.Array, *, C: jax.Array, nu: jax.Array):
     columns = candidate_columns(kernel, Z)
-    return columns.posed(jsparse.accumulate(columns, X, y), C, nu)[:2]
+    return columns.system(jsparse.accumulate(columns, X, y), C, nu)[:2]
 
 
 def _errors(part: Part, prototypes: np.ndarray) -> np.ndarray:
@@ -99,7 +99,7 @@ def _errors(part: Part, prototypes: np.ndarray) -> np.ndarray:
     kernel, C = RBF(float(part.kernel.lengthscale)), jnp.asarray(float(part.C), X.dtype)
     columns = candidate_columns(kernel, Z)
     sums = jsparse.accumulate(columns, X, y)
-    A, b, _, feature_sum = columns.posed(sums, C, jnp.asarray(0.0))
+    A, b, _, feature_sum = columns.system(sums, C, jnp.asarray(0.0))
     path = pursuit.scdp(A, b, max_atoms=len(Z), initial=np.arange(len(Z)))
     weights = path.coefficients.T  # in the order given
     constant = (sums.target_sum - feature_sum @ weights) / sums.weight_sum

@@ -16,7 +16,7 @@ from ._numerics import as_float, is_concrete
 from ._types import Key, KeyLike
 
 
-def whole(name: str, value: Any, least: int, most: int | None = None, what: str = "") -> int:
+def whole_number(name: str, value: Any, least: int, most: int | None = None, what: str = "") -> int:
     """A whole number within bounds: a Python int, NumPy's or JAX's of shape `()`, not a bool.
 
     Args:
@@ -64,7 +64,7 @@ def increasing(name: str, values: Any, most: int, what: str) -> list[int]:
     """
     if not isinstance(values, Sequence | np.ndarray) or isinstance(values, str):
         raise ValueError(f"{name}: expected several numbers, got {values!r}")
-    found = [whole(name, value, 1, most, what) for value in values]
+    found = [whole_number(name, value, 1, most, what) for value in values]
     if not found or any(a >= b for a, b in itertools.pairwise(found)):
         raise ValueError(f"{name}: expected increasing numbers, at least one, got {found}")
     return found

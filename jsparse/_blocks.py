@@ -6,13 +6,14 @@ on a CPU a block that stays in cache is faster than the whole (measured: 1.3 tim
 """
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Shaped
 
 T = TypeVar("T")
+SYMBOLIC_ROWS = 256  # of a block; one row takes the time of so many
 
 
 def default_block_rows() -> int:
@@ -30,15 +31,22 @@ def systems_at_once() -> int:
     return 1 if jax.default_backend() == "cpu" else 64
 
 
-def block_shape(n: int, block_rows: int) -> tuple[int, int]:
-    """`(blocks, rows)` covering `n` rows with blocks of equal size and the least padding."""
+def block_shape(n: Any, block_rows: int) -> tuple[Any, Any]:
+    """`(blocks, rows)` covering `n` rows with blocks of equal size and the least padding.
+
+    Of a symbolic number of rows, as `jax.export` has it, as many blocks of `SYMBOLIC_ROWS` as can
+    be shown to cover them: up to one more than need be.
+    """
     if block_rows < 1:
         raise ValueError(f"block_rows: expected at least 1, got {block_rows}")
+    if not isinstance(n, int):
+        rows = min(SYMBOLIC_ROWS, block_rows)
+        return n // rows + 1, rows
     blocks = max(1, -(-n // block_rows))
     return blocks, -(-n // blocks)
 
 
-def to_blocks(x: Array, blocks: int, rows: int, *, mode: str = "constant") -> Array:
+def to_blocks(x: Array, blocks: Any, rows: Any, *, mode: str = "constant") -> Array:
     """`x (n, ...)` as `(blocks, rows, ...)`, padded at the end with zeros or as `mode` says."""
     padding = [(0, blocks * rows - x.shape[0])] + [(0, 0)] * (x.ndim - 1)
     return jnp.pad(x, padding, mode=mode).reshape(blocks, rows, *x.shape[1:])

@@ -117,5 +117,5 @@ def _run(function: Callable[..., Array], *arguments: np.ndarray) -> np.ndarray:
 def _cpus() -> list[Any]:
     try:
         return jax.local_devices(backend="cpu")
-    except RuntimeError:  # JAX is told to use other devices only
+    except RuntimeError:  # JAX is to use other devices only
         return []

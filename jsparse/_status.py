@@ -70,7 +70,7 @@ def check(status: Int[Array, "*b"] | int, what: str = "the computation") -> None
     """Raise on failure, warn on lost precision and exhaustion; for the host, outside `jit`.
 
     Args:
-        status: one code or any array of codes; each kind of bad end among them is told.
+        status: one code or any array of codes; each kind of bad end among them is reported.
         what: named in the message.
 
     Raises:
@@ -88,6 +88,6 @@ def check(status: Int[Array, "*b"] | int, what: str = "the computation") -> None
         (PrecisionWarning, (PRECISION_LOST, TRUNCATED)),
         (ConvergenceWarning, (EXHAUSTED, RUNNING)),
     ):
-        told = [code for code in codes if code in found]
-        if told:
-            warnings.warn(f"{what}: {ADVICE[told[0]]}", category, stacklevel=2)
+        found_codes = [code for code in codes if code in found]
+        if found_codes:
+            warnings.warn(f"{what}: {ADVICE[found_codes[0]]}", category, stacklevel=2)

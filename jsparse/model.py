@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from . import serialization
-from ._arguments import finite_table, whole
+from ._arguments import finite_table, whole_number
 from ._files import ModelFileError, PathLike, named, reason_of, shown
 from ._status import NumericalError
 from .calibration import decisions, probabilities
@@ -82,7 +82,7 @@ class Model(eqx.Module):
             ValueError: if the path is not that long, or there is none.
         """
         if self.path is None:
-            whole("size", size, self.size, self.size, "the only size, as there is no path")
+            whole_number("size", size, self.size, self.size, "the only size, as there is no path")
             return self
         with jax.enable_x64(self.dtype == np.float64):
             chosen = dataclasses.replace(self.path.at(size), scaling=self.expansion.scaling)
@@ -98,7 +98,7 @@ class Model(eqx.Module):
 
         Returns:
             Shape `n` for two classes, positive for the second; for more `n k`, the negative
-            distances from the classes' codes.
+            distances from the classes' codes. Of one row an array without the axis of rows.
 
         Raises:
             ValueError: for inputs that are not finite, or of other columns.
@@ -145,7 +145,7 @@ class Model(eqx.Module):
     def _rows(self, X: Any, answer: Any) -> np.ndarray:
         inputs, single = self._inputs(X)
         found = answer(inputs)
-        return found[0] if single else found
+        return found[0, ...] if single else found
 
     def _inputs(self, X: Any) -> tuple[np.ndarray, bool]:
         """Rows as the expansion takes them, and whether it was one."""
@@ -154,6 +154,7 @@ class Model(eqx.Module):
         frame: Frame | None = as_frame(X)
         if frame is not None and self.columns is not None:
             return frame.encode(self.columns, self.dtype.name), False
+        X = X if frame is None else np.asarray(frame.table)  # columns in their order
         single = frame is None and np.ndim(X) == 1
         with jax.enable_x64(self.dtype == np.float64):
             table = finite_table(np.asarray(X)[None] if single else X)

@@ -40,7 +40,7 @@ def run(arguments: Sequence[str] | None, interrupts: Interrupts) -> int:
     options.interrupts = interrupts
     _configure(options.precision, getattr(options, "devices", None))
     with warnings.catch_warnings():
-        # Lost precision and exhausted steps are told in the report and by the exit code.
+        # Lost precision and exhausted steps are reported and by the exit code.
         warnings.simplefilter("ignore", _status.PrecisionWarning)
         warnings.simplefilter("ignore", _status.ConvergenceWarning)
         return options.run(options)

@@ -49,7 +49,7 @@ def _flushed(code: int) -> int:
 
 
 def _code_of(error: BaseException, interrupts: Interrupts) -> int | None:
-    """The exit code of an error, which is told; None for one that is a fault of the program's."""
+    """The exit code of an error, printed; None for one that is the fault of the program's."""
     if isinstance(error, SystemExit):  # of the parser, which has said why
         return error.code if isinstance(error.code, int) else BAD_INPUT
     if isinstance(error, KeyboardInterrupt) or interrupts.pressed:  # which errors may come of

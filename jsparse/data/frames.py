@@ -98,15 +98,19 @@ def _arrow(table: Any) -> Any:
         if isinstance(table, pa.Table):
             found = table
         elif _is_pandas(table):
+            _check_names([str(name) for name in table.columns])
             found = pa.Table.from_pandas(table, preserve_index=False)
         else:
             found = pa.table(table)
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise ValueError(f"X: expected columns of one type each ({error})") from error
-    names = found.column_names
-    if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
-        raise ValueError(f"X: expected columns with distinct names, got {names}")
+    _check_names(found.column_names)
     return found
+
+
+def _check_names(names: Sequence[str]) -> None:
+    if len(set(names)) < len(names):
+        raise ValueError(f"X: expected columns with distinct names, got {names}")
 
 
 def _column(values: np.ndarray) -> Any:

@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float, Shaped
 
-from .._arguments import whole
+from .._arguments import whole_number
 
 BATCH_ROWS = 65536
 
@@ -53,7 +53,7 @@ class ArrayStream:
         if not len(X) == len(y) == (len(y) if weights is None else len(weights)):
             raise ValueError(f"expected as many rows of X, y and weights; got {len(X)}, {len(y)}")
         self.X, self.y, self.weights = X, y, weights
-        self.batch_rows = whole("batch_rows", batch_rows, 1)
+        self.batch_rows = whole_number("batch_rows", batch_rows, 1)
 
     def __iter__(self) -> Iterator[Batch]:
         """Slices of `batch_rows` rows."""

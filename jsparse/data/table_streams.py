@@ -42,7 +42,7 @@ from .tables import (
 )
 
 SAMPLE_ROWS = 65536  # for the medians that fill missing values in
-_BLOCK = 1 << 24  # bytes of a CSV file that are read at a time, and by which its types are told
+_BLOCK = 1 << 24  # bytes of a CSV file that are read at a time, and by which its types are found
 
 
 class TableFile:
@@ -224,13 +224,13 @@ class TableFile:
         if delimiter != "," and has_decimal_commas(shown.select(names).columns):
             point = ","
             shown = _first(self._open(delimiter, point, {}))
-        told = {name: pa.string() if name in self.keep else pa.float64() for name in names}
+        known_types = {name: pa.string() if name in self.keep else pa.float64() for name in names}
         if self.schema is not None:
-            told = column_types(self.schema)
+            known_types = column_types(self.schema)
         kinds, large = self._kinds(shown.select(names), delimiter, point)
         types = {}
         for name, kind in kinds.items():
-            known = told[name]
+            known = known_types[name]
             text = self.schema is not None and known == pa.string()
             numbers = is_number(kind) and is_number(known) and name not in large
             # What is plainly of another kind is refused, with better words, where it is used.

@@ -262,7 +262,7 @@ def _read_csv(
 ) -> tuple[pa.Table, str]:
     """The table, and the decimal point of its numbers."""
     types = {} if schema is None else column_types(schema)
-    # Of other types what the cells hold is told better by their own.
+    # Of other types what the cells hold is said better by their own.
     types = {name: kind for name, kind in types.items() if kind == pa.string()}
 
     def read(threads: bool, point: str = ".", **others: Any) -> pa.Table:

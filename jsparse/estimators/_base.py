@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._arguments import labels_of, numbers, real, whole
+from .._arguments import labels_of, numbers, real, whole_number
 from .._runtime import check_runtime
 from .._status import check
 from ..calibration import decisions, probabilities
@@ -196,7 +196,7 @@ class Machine(BaseEstimator, abc.ABC):
             return min(10, n)
         cv: Any = self.cv
         if not (hasattr(cv, "split") or isinstance(cv, list | tuple)):
-            return whole("cv", cv, 2, n, "the number of rows")
+            return whole_number("cv", cv, 2, n, "the number of rows")
         split: Any = getattr(cv, "split", None)
         splits = cv if split is None else split(X, y)
         assignment = np.full(n, -1)

@@ -68,7 +68,7 @@ class Polynomial(DotProduct):
     """`k(x, z) = (scale x'z + offset)^degree`.
 
     Attributes:
-        degree: whole number of at least 1. Static: another degree compiles anew.
+        degree: whole number of at least 1. Static: another degree compiles again.
         scale: positive, shape `()`.
         offset: at least 0, shape `()`.
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import jax.numpy as jnp
 import numpy as np
 
-from .._arguments import finite_table, whole
+from .._arguments import finite_table, whole_number
 from .._types import Key
 from ..kernels import Kernel
 from ..prototypes import k_center, k_means
@@ -89,16 +89,16 @@ class Candidates(PathMethod):
         else:
             M = shape.present if given == "all" else given
             M = min(shape.present, CANDIDATES) if M is None else M
-            M = whole("candidates", M, 1, shape.present, "the number of rows with weight")
+            M = whole_number("candidates", M, 1, shape.present, "the number of rows with weight")
         most = min(M, shape.training)
         k = min(MAX_PROTOTYPES, most) if self.max_prototypes is None else self.max_prototypes
         what = "the candidates and the rows without a fold"
-        k = whole("max_prototypes", k, 1, most, what)
+        k = whole_number("max_prototypes", k, 1, most, what)
         subset = self.subset
         if isinstance(subset, str) and subset == "auto":
             subset = min(SUBSET, M)
         if subset is not None:
-            subset = whole("subset", subset, 1, M, "the candidates")
+            subset = whole_number("subset", subset, 1, M, "the candidates")
         candidates = given if isinstance(given, _Points) else M
         return dataclasses.replace(self, max_prototypes=k, candidates=candidates, subset=subset)
 

@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
-from .._arguments import check_finite, whole
+from .._arguments import check_finite, whole_number
 from .._numerics import as_float, is_concrete, like
 from .._runtime import check_runtime
 from .._status import CONVERGED, TRUNCATED
@@ -91,7 +91,7 @@ class Prototypes(Method):
         if isinstance(self.n_prototypes, tuple):
             check_sizes(self.n_prototypes, most, "the largest number")
         else:
-            whole("n_prototypes", self.n_prototypes, 1, most, "the largest number")
+            whole_number("n_prototypes", self.n_prototypes, 1, most, "the largest number")
 
     def settled(self, shape: Shape) -> "Prototypes":
         """See `Method.settled`."""
@@ -104,7 +104,7 @@ class Prototypes(Method):
             return dataclasses.replace(
                 self, n_prototypes=check_sizes(self.n_prototypes, shape.n, what)
             )
-        m = whole("n_prototypes", self.n_prototypes, 1, shape.n, what)
+        m = whole_number("n_prototypes", self.n_prototypes, 1, shape.n, what)
         return dataclasses.replace(self, n_prototypes=m)
 
     def points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:

@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
-from .._arguments import increasing, real, whole
+from .._arguments import increasing, real, whole_number
 from .._status import CONVERGED
 from .._types import Key, ScalarLike
 from ..expansion import KernelExpansion
@@ -68,7 +68,7 @@ class Stopping(NamedTuple):
 
     def check(self) -> None:
         """Raise unless the window is a whole number and the tolerance a number that make sense."""
-        whole("stopping.window", self.window, 1, 10**6, "a million")
+        whole_number("stopping.window", self.window, 1, 10**6, "a million")
         if not (isinstance(self.tolerance, int | float) and 0 <= self.tolerance < 1):
             raise ValueError(
                 f"stopping.tolerance: expected a number between 0 and 1, got {self.tolerance!r}"

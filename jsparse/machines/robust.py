@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from .._arguments import real, whole
+from .._arguments import real, whole_number
 from .._blocks import map_row_blocks, rows_in_block
 from .._numerics import dot, epsilon, exponents, is_concrete, like, times_power
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, PRECISION_LOST, RUNNING, TRUNCATED
@@ -207,7 +207,7 @@ def fit(
     if tolerance is not None and is_concrete(tolerance):
         real("tolerance", tolerance, 0.0)
     if is_concrete(max_steps):
-        whole("max_steps", max_steps, 1)
+        whole_number("max_steps", max_steps, 1)
     columns = y.reshape(n, -1)
     w = jnp.ones(n, X.dtype) if weights is None else weights
     w = jnp.broadcast_to(w.reshape(n, -1), columns.shape)
@@ -288,7 +288,7 @@ def solve(
     block_rows: int | None = None,
 ) -> Solution:
     """The machine of one output on given features; see `fit`."""
-    problem, centre, exponent = posed(Phi, y, w, C, loss, threshold)
+    problem, centre, exponent = in_own_units(Phi, y, w, C, loss, threshold)
     state = init(problem, tolerance, loss=loss)
     state = jax.lax.while_loop(
         lambda state: state.status == RUNNING,
@@ -308,7 +308,7 @@ def solve(
     return Solution(weights, intercept, residual, delta, state.steps, state.status)
 
 
-def posed(
+def in_own_units(
     Phi: Float[Array, "n p"],
     y: Float[Array, " n"],
     w: Float[Array, " n"],

@@ -207,7 +207,7 @@ class SCDP(Candidates, Additive):
             separate: whether each target selects by itself; the paths of the first sums come first.
         """
         nu = jnp.asarray(self.nu, C.dtype)
-        A, b, rounded, feature_sum = jax.vmap(lambda of: columns.posed(of, C, nu))(sums)
+        A, b, rounded, feature_sum = jax.vmap(lambda of: columns.system(of, C, nu))(sums)
         problems = b.shape[-1] if separate else 1
         owner = jnp.repeat(jnp.arange(len(A), dtype=jnp.int32), problems)
 
@@ -289,7 +289,7 @@ def fit(
     largest residual, and the coefficients of those selected are the fixed-size LS-SVM's with these
     prototypes. The intercept is no candidate: it is in every machine, and eliminated.
 
-    In a precision below float64 the coefficients are found anew from the rows, once the prototypes
+    In a precision below float64 the coefficients are found again from the rows, once the prototypes
     are selected, by orthogonal transformations: they err by the condition of the kernel's columns,
     not by its square.
 
@@ -381,19 +381,19 @@ def _fit(
 ) -> SparsePath:
     w = jnp.ones(len(X), X.dtype) if weights is None else weights
 
-    def lanes(a: Float[Array, "r *c"]) -> Float[Array, "v r c"]:
+    def apart(a: Float[Array, "r *c"]) -> Float[Array, "v r c"]:
         """One for each set of targets that select together."""
         flat = a.reshape(len(a), -1)
         return flat.T[:, :, None] if separate else flat[None]
 
-    targets = lanes(jnp.where(w.reshape(-1, *[1] * (y.ndim - 1)) > 0, y, 0))
+    targets = apart(jnp.where(w.reshape(-1, *[1] * (y.ndim - 1)) > 0, y, 0))
     target_sum = jnp.einsum("n,vnc->vc", w, targets, precision=jax.lax.Precision.HIGHEST)
     weight_sum = jnp.sum(w) + nu
     if formed:
         columns = candidate_columns(kernel, candidates)
         sums = accumulate(columns, X, y, weights, block_rows=block_rows)
-        A, b, rounded, feature_sum = columns.posed(sums, C, nu)
-        rhs = lanes(b)
+        A, b, rounded, feature_sum = columns.system(sums, C, nu)
+        rhs = apart(b)
         owner = jnp.zeros(len(rhs), jnp.int32)  # all have the one matrix
         options = {"max_prototypes": max_prototypes, "subset": subset}
         path = select(A[None], rhs, rounded[None], owner, key, **options)
@@ -403,15 +403,15 @@ def _fit(
         assert key is not None
         options = {"max_prototypes": max_prototypes, "subset": subset}
         path, feature_sum = jax.lax.map(
-            lambda lane: scdp_rows.pursue(kernel, candidates, C, X, lane, w, nu, key, **options),
+            lambda one: scdp_rows.pursue(kernel, candidates, C, X, one, w, nu, key, **options),
             targets,
         )
     on_rows = epsilon(X.dtype) > 1e-10
     recovered = path
     if on_rows:
         recovered = jax.lax.map(
-            lambda lane: _from_rows(
-                lane[0], lane[1], kernel, candidates, C, X, w, nu, rows_in_block(block_rows)
+            lambda one: _from_rows(
+                one[0], one[1], kernel, candidates, C, X, w, nu, rows_in_block(block_rows)
             ),
             (path, targets),
         )
@@ -492,7 +492,7 @@ def _from_rows(
     nu: Float[Array, ""],
     block_rows: int,
 ) -> Path:
-    """The coefficients of a path anew, from the factor of the rows `[1 K(X, Z) y]`."""
+    """The coefficients of a path again, from the factor of the rows `[1 K(X, Z) y]`."""
     k, c = path.support.shape[0], targets.shape[1]
     inside = path.support >= 0
     Z = candidates[jnp.maximum(path.support, 0)]
@@ -509,7 +509,7 @@ def _from_rows(
     start = jnp.concatenate([first, jnp.pad(root, ((0, 0), (1, c)))])
     R = row_factor(rows_of, (X, targets, weights), start, block_rows)
     factor, along = R[1 : 1 + k, 1 : 1 + k], R[1 : 1 + k, 1 + k :]
-    anew = assemble(
+    found = assemble(
         path.support[None],
         factor[None],
         along[None],
@@ -519,4 +519,4 @@ def _from_rows(
         path.status[None],
         on_rows=True,
     )
-    return jax.tree.map(lambda a: a[0], anew)
+    return jax.tree.map(lambda a: a[0], found)

@@ -17,7 +17,7 @@ from ..pursuit.path import Path
 from ..pursuit.system import Columns, scaled
 
 
-class Posed(NamedTuple):
+class System(NamedTuple):
     """The system (34) with the intercept eliminated, which is to select it first."""
 
     A: Float[Array, "M M"]
@@ -47,7 +47,7 @@ class CandidateColumns(KernelColumns):
         """The intercept takes the constants up."""
         return super().expansion(weights, intercept - jnp.tensordot(self.shift, weights, axes=1))
 
-    def posed(self, sums: NormalEquations, C: Float[Array, ""], nu: Float[Array, ""]) -> Posed:
+    def system(self, sums: NormalEquations, C: Float[Array, ""], nu: Float[Array, ""]) -> System:
         """The system from the sums of these columns."""
         f, s, c = sums.feature_sum, sums.weight_sum, self.shift
         total = s + nu
@@ -58,7 +58,7 @@ class CandidateColumns(KernelColumns):
         share, raw = nu / total, f + s * c
         A = A + share * (raw[:, None] * c[None, :] + c[:, None] * f[None, :])
         b = b + share * jnp.tensordot(c, sums.target_sum, axes=0)
-        return Posed(A, b, jnp.diagonal(penalised), raw)
+        return System(A, b, jnp.diagonal(penalised), raw)
 
 
 def candidate_columns(kernel: Kernel, candidates: Float[Array, "M d"]) -> CandidateColumns:
@@ -80,12 +80,12 @@ def select(
     """Pursuit of systems whose right-hand sides select together; `owner` says which A is whose."""
     diagonal = jnp.diagonal(A, axis1=1, axis2=2)[owner]
     columns, b, diagonal, scale = scaled(Columns(A, owner=owner), b, diagonal)
-    posed = columns, b, diagonal, times_power(rounded[owner], -scale.A)
+    given = columns, b, diagonal, times_power(rounded[owner], -scale.A)
     if subset is not None and key is not None:
-        path = probabilistic.run(*posed, key, max_atoms=max_prototypes, subset=subset)
+        path = probabilistic.run(*given, key, max_atoms=max_prototypes, subset=subset)
     else:
         none, zero = jnp.zeros(0, jnp.int32), jnp.zeros((), b.dtype)
-        path = conjugate.pursue(*posed, none, zero, max_atoms=max_prototypes)
+        path = conjugate.pursue(*given, none, zero, max_atoms=max_prototypes)
     return scale.undone(path)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float, Int
 
-from .._arguments import as_key, real, whole
+from .._arguments import as_key, real, whole_number
 from .._numerics import as_float, dot, epsilon, is_concrete, like, present_rows, present_targets
 from .._status import (
     COMPLETED,
@@ -209,7 +209,7 @@ def fit(
     subset = min(SUBSET, M) if subset is None else check_atoms(subset, M, "subset", "candidates")
     if not growth >= 1:
         raise ValueError(f"growth: expected at least 1, got {growth}")
-    max_steps = whole("max_steps", max_steps, 1)
+    max_steps = whole_number("max_steps", max_steps, 1)
     w = jnp.ones(len(X), X.dtype) if weights is None else weights
     sizes = {"max_prototypes": max_prototypes, "subset": subset, "growth": float(growth)}
     return _fit(kernel, candidates, like(C, X), X, y, w, as_key(key), **sizes, max_steps=max_steps)

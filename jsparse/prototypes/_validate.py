@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._arguments import whole
+from .._arguments import whole_number
 from .._numerics import is_concrete
 
 
@@ -29,4 +29,4 @@ def check_table(X: Float[Array, "n d"], name: str = "X") -> Float[Array, "n d"]:
 
 def check_count(m: int, n: int) -> int:
     """The number m as an int, if so many different prototypes can be taken from n rows."""
-    return whole("m", m, 1, n, "the number of rows")
+    return whole_number("m", m, 1, n, "the number of rows")

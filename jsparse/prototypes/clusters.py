@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from .._arguments import as_key, whole
+from .._arguments import as_key, whole_number
 from .._blocks import default_block_rows, map_row_blocks
 from .._numerics import as_float, dot, is_concrete, present_rows
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
@@ -167,7 +167,7 @@ def k_means(
     X = check_table(as_float(X))
     key = as_key(key)
     m, weights = _check(m, X, weights)
-    return _k_means(key, X, m, weights, whole("max_steps", max_steps, 1))
+    return _k_means(key, X, m, weights, whole_number("max_steps", max_steps, 1))
 
 
 @functools.partial(jax.jit, static_argnames=("m", "max_steps"))

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
-from .._arguments import as_key, whole
+from .._arguments import as_key, whole_number
 from .._blocks import block_shape, to_blocks
 from .._numerics import as_float, epsilon, is_concrete
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
@@ -20,7 +20,7 @@ from .uniform import allocate, draw_strata, encode, positive_weights, stratified
 # Points of a step, by measurement on a CPU (m = 200 to 1000): up to 32 the time of a step grows
 # less than the entropy it gains, from there on in proportion.
 CANDIDATES = 32
-# Kernel values of one block when the sums are computed anew.
+# Kernel values of one block when the sums are computed again.
 _BLOCK = 2**20
 
 
@@ -35,7 +35,7 @@ class RenyiState(NamedTuple):
     points: Float[Array, "m d"]  # those rows, as (x - centre) * scale
     codes: Int[Array, " m"]  # their strata; a slot keeps its stratum
     sums: Float[Array, " m"]  # of the kernel between a point and the others of its stratum
-    entropy: Float[Array, ""]  # eq. 12, from sums that were computed anew
+    entropy: Float[Array, ""]  # eq. 12, from sums that were computed again
     centre: Float[Array, " d"]
     scale: Float[Array, " d"]  # 1 / (2 h), so that the kernel is exp(-|.|^2); 0 where h is 0
     normaliser: Float[Array, ""]  # log of the Gaussian constant, (4 pi)^(-d/2) / |D|
@@ -113,8 +113,8 @@ def renyi(
     X = check_table(as_float(X))
     n = X.shape[0]
     key = as_key(key)
-    m, candidates = check_count(m, n), whole("candidates", candidates, 1)
-    max_trials = None if max_trials is None else whole("max_trials", max_trials, 1)
+    m, candidates = check_count(m, n), whole_number("candidates", candidates, 1)
+    max_trials = None if max_trials is None else whole_number("max_trials", max_trials, 1)
     if is_concrete(tolerance) and not np.asarray(tolerance) >= 0:
         raise ValueError(f"tolerance: expected at least 0, got {tolerance}")
     present = X if weights is None else _present(X, positive_weights(weights, n))
@@ -217,7 +217,7 @@ def step(
     by twice `sum_l kappa(X^+ - X_l) - kappa(X^+ - X^*) - sums[X^*]`. That reaches the entropy of
     random pairs in a fraction of the time. A draw already in the working set is a void trial.
 
-    The sums are updated along the way by one more kernel row, that of X^*, and computed anew after
+    The sums are updated along the way by one more kernel row, that of X^*, and computed again after
     every sweep, in row blocks: rounding has no time to build up, and the entropy is exact.
 
     Step 9: stop when a sweep raises the entropy by no more than `tolerance`; a swap must raise it
@@ -249,7 +249,7 @@ def _run(
 
 
 def _steps(m: int) -> int:
-    """Steps in a sweep: a quarter of m, so that the sums anew cost a tenth of the sweep."""
+    """Steps in a sweep: a quarter of m, so that the sums again cost a tenth of the sweep."""
     return min(max(m // 4, 8), 512)
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
-from .._arguments import as_key, labels_of, numbers, whole
+from .._arguments import as_key, labels_of, numbers, whole_number
 from .._numerics import is_concrete
 from .._types import Key, KeyLike
 from ._validate import check_count
@@ -28,7 +28,7 @@ def uniform(
         ValueError: unless 1 <= m <= n.
     """
     key = as_key(key)
-    m = check_count(m, whole("n", n, 1))
+    m = check_count(m, whole_number("n", n, 1))
     return _uniform(key, n, m, weights)
 
 
@@ -76,7 +76,7 @@ def interleaved(key: KeyLike, m: int, labels: ArrayLike | None = None) -> Int[np
         labels: class of every row, of any type, shape `m`, on the host.
     """
     key = as_key(key)
-    m = whole("m", m, 1)
+    m = whole_number("m", m, 1)
     order = np.asarray(jax.random.permutation(key, m))
     if labels is None:
         return order

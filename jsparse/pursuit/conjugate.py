@@ -265,17 +265,17 @@ def scdp(
     Raises:
         ValueError: for shapes that do not fit, or more atoms than there are.
     """
-    posed = system(A, b, diagonal)
-    D = posed.b.shape[1]
+    given = system(A, b, diagonal)
+    D = given.b.shape[1]
     max_atoms = check_atoms(max_atoms, D)
     check_nonnegative("tolerance", tolerance)
     if rule not in ("residual", "gain"):
         raise ValueError(f"rule: expected 'residual' or 'gain', got {rule!r}")
     first = check_initial(initial, D, max_atoms)
-    limit = jnp.asarray(tolerance, posed.b.dtype)
+    limit = jnp.asarray(tolerance, given.b.dtype)
     options = {"max_atoms": max_atoms, "rule": rule}
-    at = posed.diagonal
-    return posed.own(pursue(posed.columns, posed.b, at, at, first, limit, **options))
+    at = given.diagonal
+    return given.own(pursue(given.columns, given.b, at, at, first, limit, **options))
 
 
 def _rows(max_atoms: int) -> int:

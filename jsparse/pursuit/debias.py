@@ -46,8 +46,8 @@ def debiased(
         ValueError: for shapes that do not fit, or more nonzeros than `max_atoms`.
         TypeError: if `max_atoms` is no whole number.
     """
-    posed = single(A, b, diagonal)
-    D = posed.b.shape[1]
+    given = single(A, b, diagonal)
+    D = given.b.shape[1]
     if path.coefficients.ndim != 2 or path.coefficients.shape[1] != D:
         raise ValueError(
             f"path: expected coefficients of shape (steps + 1, {D}), got {path.coefficients.shape}"
@@ -58,8 +58,8 @@ def debiased(
     size = check_atoms(most if max_atoms is None else max_atoms, D)
     if size < most and is_concrete(path.coefficients):
         raise ValueError(f"max_atoms: expected at least {most}, the nonzeros; got {max_atoms}")
-    found = _debias(path, posed.columns, posed.b[0, :, 0], max_atoms=size)
-    return posed.scale.undone_alone(found)
+    found = _debias(path, given.columns, given.b[0, :, 0], max_atoms=size)
+    return given.scale.undone_alone(found)
 
 
 @functools.partial(jax.jit, static_argnames="max_atoms")

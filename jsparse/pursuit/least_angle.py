@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from .._arguments import whole
+from .._arguments import whole_number
 from .._numerics import dot, epsilon, times_power
 from .._status import (
     COMPLETED,
@@ -222,7 +222,7 @@ def step(
 
 
 def _leave(state: State, which: Int[Array, ""]) -> State:
-    """Without the atom in place `which`; those behind it move up. Rare, so factored anew."""
+    """Without the atom in place `which`; those behind it move up. Rare, so factored again."""
     k = state.active.shape[0]
     slots = jnp.arange(k, dtype=jnp.int32)
     source = jnp.minimum(jnp.where(slots >= which, slots + 1, slots), k - 1)
@@ -352,30 +352,30 @@ def _path(
     *,
     lasso: bool,
 ) -> AnglePath:
-    posed = single(A, b, diagonal)
-    max_atoms = check_atoms(max_atoms, posed.b.shape[1])
+    given = single(A, b, diagonal)
+    max_atoms = check_atoms(max_atoms, given.b.shape[1])
     check_nonnegative("tolerance", tolerance)
     path = run(
-        posed.columns,
-        posed.b[0, :, 0],
-        posed.diagonal[0],
-        jnp.asarray(tolerance, posed.b.dtype),
+        given.columns,
+        given.b[0, :, 0],
+        given.diagonal[0],
+        jnp.asarray(tolerance, given.b.dtype),
         max_atoms=max_atoms,
-        max_steps=whole("max_steps", max_steps, 1),
+        max_steps=whole_number("max_steps", max_steps, 1),
         lasso=lasso,
     )
-    penalty = times_power(path.penalty[None], posed.scale.b)[0]
-    return posed.scale.undone_alone(path)._replace(penalty=penalty)
+    penalty = times_power(path.penalty[None], given.scale.b)[0]
+    return given.scale.undone_alone(path)._replace(penalty=penalty)
 
 
 def single(
     A: Float[ArrayLike, "D D"] | Column, b: Float[ArrayLike, " D"], diagonal: ArrayLike | None
 ) -> System:
     """The system, if it is one with one right-hand side."""
-    posed = system(A, b, diagonal)
-    if posed.batched or posed.several:
+    given = system(A, b, diagonal)
+    if given.batched or given.several:
         raise ValueError("A, b: expected one system with one right-hand side")
-    return posed
+    return given
 
 
 def factored(

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
-from .._arguments import whole
+from .._arguments import whole_number
 from .._numerics import epsilon, is_concrete
 from .._status import (
     COMPLETED,
@@ -190,20 +190,20 @@ def matching_pursuit(
         ValueError: for shapes that do not fit, more atoms than there are, or a shrinkage out of
             range.
     """
-    posed = system(A, b, diagonal)
-    max_atoms = check_atoms(max_atoms, posed.b.shape[1])
+    given = system(A, b, diagonal)
+    max_atoms = check_atoms(max_atoms, given.b.shape[1])
     check_nonnegative("tolerance", tolerance)
     if is_concrete(shrinkage) and not 0 < float(shrinkage) <= 1:
         raise ValueError(f"shrinkage: expected more than 0 and at most 1, got {shrinkage}")
-    max_steps = 20 * max_atoms if max_steps is None else whole("max_steps", max_steps, 1)
-    dtype = posed.b.dtype
+    max_steps = 20 * max_atoms if max_steps is None else whole_number("max_steps", max_steps, 1)
+    dtype = given.b.dtype
     path = run(
-        posed.columns,
-        posed.b,
-        posed.diagonal,
+        given.columns,
+        given.b,
+        given.diagonal,
         jnp.asarray(shrinkage, dtype),
         jnp.asarray(tolerance, dtype),
         max_atoms=max_atoms,
         max_steps=max_steps,
     )
-    return posed.own(path)
+    return given.own(path)

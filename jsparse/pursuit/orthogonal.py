@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from .._arguments import whole
+from .._arguments import whole_number
 from .._numerics import dot, epsilon, exponents, times_power
 from .._runtime import check_runtime
 from .._status import COMPLETED, CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
@@ -71,7 +71,7 @@ def step(
 ) -> State:
     """Select one atom and orthogonalise it, twice (Gram-Schmidt with one repetition).
 
-    With a threshold, the correlations are found anew when all atoms of the stage have come: those
+    With a threshold, the correlations are found again when all atoms of the stage have come: those
     above `threshold |residual| / sqrt(n)` are the next stage.
     """
     running = state.status == RUNNING
@@ -240,7 +240,7 @@ def stagewise_omp(
         ValueError: for shapes that do not fit, or more atoms than there are.
     """
     check_nonnegative("threshold", threshold)
-    return _pursue(X, y, max_atoms, tolerance, threshold, whole("max_stages", max_stages, 1))
+    return _pursue(X, y, max_atoms, tolerance, threshold, whole_number("max_stages", max_stages, 1))
 
 
 def _pursue(

@@ -242,13 +242,13 @@ def scdpp(
     """
     if callable(A):
         raise TypeError("A: expected a matrix; its entries are looked at one by one")
-    posed = system(A, b, None)
-    D = posed.b.shape[1]
+    given = system(A, b, None)
+    D = given.b.shape[1]
     sizes = {
         "max_atoms": check_atoms(max_atoms, D),
         "subset": min(SUBSET, D) if subset is None else check_atoms(subset, D, "subset"),
     }
-    return posed.own(run(posed.columns, posed.b, posed.diagonal, posed.diagonal, key, **sizes))
+    return given.own(run(given.columns, given.b, given.diagonal, given.diagonal, key, **sizes))
 
 
 def _images(rows: Float[Array, "k D"], weights: Float[Array, "k k c"]) -> Float[Array, "k D c"]:

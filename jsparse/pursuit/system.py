@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
-from .._arguments import whole
+from .._arguments import whole_number
 from .._numerics import dot, exponents, is_concrete, times_power
 from .._runtime import check_runtime
 from .path import Path, unbatched
@@ -168,7 +168,7 @@ class GramColumns(eqx.Module):
 
 def check_atoms(count: int, n_atoms: int, name: str = "max_atoms", what: str = "atoms") -> int:
     """A whole number of atoms that there are."""
-    return whole(name, count, 1, n_atoms, f"the number of {what}")
+    return whole_number(name, count, 1, n_atoms, f"the number of {what}")
 
 
 def check_nonnegative(name: str, value: ArrayLike) -> None:

@@ -33,7 +33,7 @@ Scores = tuple[Float[Array, "q s"], Float[Array, "q s"], Int[Array, "q s"]]
 
 
 class Scoring(NamedTuple):
-    """How machines are scored: static, each setting compiles anew."""
+    """How machines are scored: static, each setting compiles again."""
 
     metric: Metric
     decoding: Decoding = "loss"
@@ -77,7 +77,7 @@ class Tunable(Protocol):
 
 @runtime_checkable
 class Source(Protocol):
-    """Where the rows of a problem are: in memory, or read anew for every evaluation."""
+    """Where the rows of a problem are: in memory, or read again for every evaluation."""
 
     @property
     def dtype(self) -> jnp.dtype:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from .._arguments import whole
+from .._arguments import whole_number
 from .._numerics import epsilon
 from .._status import RUNNING
 from .._types import Key
@@ -37,7 +37,7 @@ class Search:
     def check(self) -> None:
         """Raise unless the budget is a whole number."""
         if self.max_evaluations is not None:
-            whole("max_evaluations", self.max_evaluations, 1)
+            whole_number("max_evaluations", self.max_evaluations, 1)
 
 
 @dataclasses.dataclass(frozen=True)

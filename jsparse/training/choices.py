@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import kernels
-from .._arguments import whole
+from .._arguments import whole_number
 from .._types import Key
 from ..kernels import Kernel
 from ..validation.folds import Folds, plain_folds, stratified_folds
@@ -45,7 +45,7 @@ def make_kernel(kernel: KernelLike, d: int) -> Kernel:
     )
 
 
-@functools.cache  # the same function is the same kernel, and compiles no program anew
+@functools.cache  # the same function is the same kernel, and compiles no program again
 def _without_parameters(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda _, x, z: function(x, z)
 
@@ -57,5 +57,5 @@ def make_folds(key: Key, folds: int | Folds, n: int, labels: np.ndarray | None) 
         if not np.array_equal(rows, np.arange(n)):
             raise ValueError(f"folds: expected each of the {n} rows in exactly one fold")
         return folds
-    v = whole("folds", folds, 2, n, "the number of rows")
+    v = whole_number("folds", folds, 2, n, "the number of rows")
     return plain_folds(key, n, v) if labels is None else stratified_folds(key, labels, v)

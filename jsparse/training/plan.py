@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jaxtyping import DTypeLike
 
-from .._arguments import real, whole
+from .._arguments import real, whole_number
 from .._blocks import default_block_rows, systems_at_once
 from ..data.streams import BATCH_ROWS
 from ..machines.method import Method
@@ -89,12 +89,12 @@ def plan(
         n_parameters: tuned leaves of the kernel.
         memory: bytes that may be taken; by default what the device has left.
     """
-    n, d, n_C = whole("n", n, 1), whole("d", d, 1), whole("n_C", n_C, 1)
-    folds = whole("folds", folds, 2)
-    m = m if isinstance(m, str) else whole("m", m, 1)
-    batch_rows = whole("batch_rows", batch_rows, 1)
-    sample_rows = whole("sample_rows", sample_rows, 1)
-    n_parameters = whole("n_parameters", n_parameters, 0)
+    n, d, n_C = whole_number("n", n, 1), whole_number("d", d, 1), whole_number("n_C", n_C, 1)
+    folds = whole_number("folds", folds, 2)
+    m = m if isinstance(m, str) else whole_number("m", m, 1)
+    batch_rows = whole_number("batch_rows", batch_rows, 1)
+    sample_rows = whole_number("sample_rows", sample_rows, 1)
+    n_parameters = whole_number("n_parameters", n_parameters, 0)
     if isinstance(m, str) and m != "all":
         raise ValueError(f"m: expected a number or 'all', got {m!r}")
     check_search(search)

@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import ArrayLike, Float
 
-from .._arguments import as_key, numbers, real, whole
+from .._arguments import as_key, numbers, real, whole_number
 from .._mesh import check_mesh
 from .._types import Key, KeyLike
 from ..machines.method import Method, Metric, Task, require_additive
@@ -156,7 +156,7 @@ def settings(
     if isinstance(folds, HoldOut) and not real("holdout", folds.share, 0.0, above=True) < 1:
         raise ValueError(f"holdout: expected a share between 0 and 1, got {folds.share}")
     if not isinstance(folds, Folds | HoldOut):
-        folds = whole("folds", folds, 2)
+        folds = whole_number("folds", folds, 2)
     _check_resources(method, resources)
     make_kernel(kernel, 1)
     keys = Keys(*jax.random.split(as_key(key), 5))
@@ -167,7 +167,7 @@ def settings(
 
 
 def _check_resources(method: Method, resources: Resources) -> None:
-    whole("sample_rows", resources.sample_rows, 2, 2**31 - 1, "the largest number")
+    whole_number("sample_rows", resources.sample_rows, 2, 2**31 - 1, "the largest number")
     if resources.memory is not None:
         real("memory", resources.memory, 0.0)
     mesh = resources.mesh

@@ -9,7 +9,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 
-from .._arguments import whole
+from .._arguments import whole_number
 from .._types import Key
 from ..data.streams import Batch, Checked, RowStream
 from ..kernels import Kernel, Linear
@@ -48,10 +48,10 @@ class StreamData:
         if isinstance(folds, HoldOut):
             split = Split(seed, 2, 1, folds.share)
         else:
-            v = whole("folds", folds, 2, sample_rows, "sample_rows")
+            v = whole_number("folds", folds, 2, sample_rows, "sample_rows")
             split = Split(seed, v, v, 0.0)
         if isinstance(method.memory, int):
-            whole(counted(method), method.memory, 1, sample_rows, "sample_rows")
+            whole_number(counted(method), method.memory, 1, sample_rows, "sample_rows")
         rows = Checked(stream)
         rng = np.random.default_rng(_number(asked.keys.sample))
         least = {"folds": split.parts, "n_C": asked.C.size, "memory": asked.resources.memory}
@@ -108,7 +108,7 @@ class StreamData:
         return TrainingRows(self.sample.X, labels, None if np.all(w == w[0]) else w, self.scaling)
 
     def problem(self, method: Method, points: Float[Array, "m d"] | None) -> Problem:
-        """The tuning problem, whose rows are read anew for every batch of kernels."""
+        """The tuning problem, whose rows are read again for every batch of kernels."""
         asked, folds = self.asked, self.folds
         tune_kernel = asked.search.tune_kernel
         tuned, fixed = split_kernel(self.template, self.dtype, tune_kernel=tune_kernel)

@@ -35,7 +35,7 @@ class _Sums(NamedTuple):
 
 
 class Streamed:
-    """Rows that are read anew for every batch of kernels.
+    """Rows that are read again for every batch of kernels.
 
     One read sums every part of the rows for all kernels of a batch, and serves every `C`. Scores
     are over a sample of the rows that stays in memory, each row predicted by the machine that has

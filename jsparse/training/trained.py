@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from .._status import COMPLETED, CONVERGED, EXHAUSTED
@@ -80,7 +81,8 @@ class Trained:
     @property
     def status(self) -> int:
         """Stop code of the machine chosen, see `check`."""
-        return status_of_fit(self.fit, self.size)
+        with jax.enable_x64(self.model.dtype == np.float64):
+            return status_of_fit(self.fit, self.size)
 
     @property
     def statuses(self) -> dict[str, int]:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Int
 
-from .._arguments import as_key, labels_of, whole
+from .._arguments import as_key, labels_of, whole_number
 from .._numerics import is_concrete
 from .._types import KeyLike
 
@@ -93,4 +93,4 @@ def _deal(order: Int[Array, " n"], v: int) -> Folds:
 
 
 def _count(n: int, v: int) -> int:
-    return whole("folds", v, 2, whole("n", n, 2), "the number of rows")
+    return whole_number("folds", v, 2, whole_number("n", n, 2), "the number of rows")

@@ -54,7 +54,7 @@ def cross_validate_path(
     """Cross-validate SCDP machines of every size (Karsmakers 2011, Algorithm 4, eq. 35-37).
 
     One pass over the rows sums every fold. What trains for a fold is the total less the fold; on it
-    the pursuit runs anew for each `C`, and each size on its path is scored on the fold.
+    the pursuit runs again for each `C`, and each size on its path is scored on the fold.
 
     On a CPU the folds come one after another, as one fills it; elsewhere they go in step.
 
