@@ -48,9 +48,11 @@ def refused(model, machine, pickled, path, features, folds, key) -> None:
     """Everything that fits or predicts, with what was made before the fork."""
     options = {"task": "regression", "key": key}
     for call in (
-        lambda: jsparse.train(X, y, n_prototypes=5, **options),
-        lambda: jsparse.train_path(X, y, max_prototypes=5, **options),
-        lambda: jsparse.train_stream(ArrayStream(X, y, batch_rows=10), n_prototypes=5, **options),
+        lambda: jsparse.train(X, y, method=jsparse.FixedSize(5), **options),
+        lambda: jsparse.train(X, y, method=jsparse.SCDP(5), **options),
+        lambda: jsparse.train(
+            ArrayStream(X, y, batch_rows=10), method=jsparse.FixedSize(5), **options
+        ),
         lambda: jsparse.cross_validate(features, np.ones(1, np.float32), X, y, folds),
         lambda: jsparse.accumulate_batches(features, [(X, y)]),
         lambda: machine.fit(X, y),
@@ -59,6 +61,7 @@ def refused(model, machine, pickled, path, features, folds, key) -> None:
         fitted,
         lambda: RBF(1.0),
         lambda: model(X),
+        lambda: jsparse.Model(model).predict(X),
         lambda: pickle.loads(pickled).predict(X),
         lambda: jsparse.load(path),
     ):

@@ -11,6 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import jsparse
 from jsparse.cli.main import main
+from jsparse.data.streams import ArrayStream
 from jsparse.features import Nystroem
 from jsparse.kernels import RBF, Kernel
 from jsparse.machines import fixed_size
@@ -75,8 +76,9 @@ def test_no_device_sees_the_rows_of_others(mesh):
     X = jax.random.normal(jax.random.key(0), (n, 20))
     folds = jsparse.plain_folds(jax.random.key(1), n, v)
     problem = tuning_problem(RBF(1.0), X[:10], X, X[:, 0], folds, mesh=mesh)
-    assert {s.data.shape for s in problem.X.addressable_shards} == {(n // 8, 20)}
-    sums = accumulate.lower(features(X), problem.X, problem.y, problem.weights, mesh=mesh)
+    rows = problem.source
+    assert {s.data.shape for s in rows.X.addressable_shards} == {(n // 8, 20)}
+    sums = accumulate.lower(features(X), rows.X, rows.y, rows.weights, mesh=mesh)
     assert "all-gather" not in sums.compile().as_text()
     C = jnp.geomspace(0.1, 10.0, 3)
     compiled = evaluate.lower(problem, jnp.zeros(1), C, Scoring("mse")).compile()
@@ -198,24 +200,48 @@ def test_the_trained_model_is_that_of_one_device(mesh):
     options = {
         "task": "classification",
         "key": jax.random.key(0),
-        "n_prototypes": 12,
-        "selection": "uniform",
+        "method": jsparse.FixedSize(12, selection="uniform"),
         "folds": 5,
         "metric": "mse",
-        "max_evaluations": 3,
+        "search": jsparse.Profile(3),
         "weights": rng.uniform(0.5, 1.5, 150),
-        "out_of_fold": True,
         "multiclass": "one_versus_one",
     }
-    ours = jsparse.train(X, y, mesh=mesh, **options)
+    ours = jsparse.train(X, y, resources=jsparse.Resources(mesh=mesh), **options)
     theirs = jsparse.train(X, y, **options)
     np.testing.assert_array_equal(ours.C, theirs.C)
     np.testing.assert_allclose(ours.cv_error, theirs.cv_error, rtol=1e-10)
     np.testing.assert_allclose(ours.kernel.lengthscale, theirs.kernel.lengthscale, rtol=1e-12)
     np.testing.assert_allclose(ours.out_of_fold, theirs.out_of_fold, atol=1e-8)
     np.testing.assert_allclose(ours.expansion(X), theirs.expansion(X), atol=1e-8)
+    np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(X), atol=1e-6)
     # The model itself is on one device.
     assert {len(a.devices()) for a in jax.tree.leaves(ours.expansion)} == {1}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_trained_path_is_that_of_one_device(mesh, streamed):
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((150, 3))
+    y = np.digitize(X[:, 0] + X[:, 1] ** 2 + 0.3 * rng.standard_normal(150), [0.5, 1.5])
+    options = {
+        "task": "classification",
+        "key": jax.random.key(0),
+        "method": jsparse.SCDP(max_prototypes=5, candidates=X[:20]),
+        "folds": 3,
+        "search": jsparse.Profile(2),
+    }
+    data = [ArrayStream(X, y, batch_rows=70)] if streamed else [X, y]
+    ours = jsparse.train(*data, resources=jsparse.Resources(mesh=mesh), **options)
+    theirs = jsparse.train(*data, **options)
+    assert ours.C == theirs.C
+    assert ours.curve.size == theirs.curve.size
+    np.testing.assert_allclose(ours.curve.errors, theirs.curve.errors, rtol=1e-7)
+    for size in (1, 5):
+        np.testing.assert_allclose(ours.at(size)(X), theirs.at(size)(X), atol=1e-6)
+    np.testing.assert_allclose(ours.out_of_fold, theirs.out_of_fold, atol=1e-6)
+    assert {len(a.devices()) for a in jax.tree.leaves(ours.model)} == {1}
 
 
 @pytest.mark.slow
@@ -232,18 +258,21 @@ def test_what_a_mesh_cannot_do_is_told(mesh):
     explicit = jax.make_mesh((8,), ("rows",), axis_types=(jax.sharding.AxisType.Explicit,))
     with pytest.raises(ValueError, match="mesh: expected axes of type Auto"):
         accumulate(features(X), X, y, w, mesh=explicit)
-    options = {"task": "regression", "key": jax.random.key(0), "n_prototypes": 4}
+    options = {"task": "regression", "key": jax.random.key(0)}
+
+    def train(method, mesh):
+        resources = jsparse.Resources(mesh=mesh)
+        return jsparse.train(X, y[:, 0], method=method, resources=resources, **options)
+
     with pytest.raises(ValueError, match="mesh: expected axes of type Auto"):
-        jsparse.train(X, y[:, 0], mesh=explicit, **options)
-    with pytest.raises(ValueError, match="mesh: expected None with"):
-        jsparse.train(X, y[:, 0], mesh=mesh, loss="huber", **options)
-    with pytest.raises(ValueError, match="mesh: expected None with"):
-        jsparse.train(X, y[:, 0], mesh=mesh, **{**options, "n_prototypes": "all"})
+        train(jsparse.FixedSize(4), explicit)
     folds = jsparse.plain_folds(jax.random.key(0), 40, 4)
-    with pytest.raises(ValueError, match="loss: expected 'squared' on several devices"):
-        jsparse.cross_validate(
-            features(X), jnp.ones(1), X, y, folds, mesh=mesh, metric="mae", loss="absolute"
-        )
+    kernel, C = RBF(1.0), jnp.ones(1)
+    for method in (jsparse.Robust(4), jsparse.Dual()):
+        with pytest.raises(ValueError, match="mesh: expected a method that needs only sums"):
+            train(method, mesh)
+        with pytest.raises(ValueError, match="mesh: expected a method that needs only sums"):
+            jsparse.validate(method, kernel, X[:4], C, X, y, folds, metric="mae", mesh=mesh)
 
 
 def test_the_command_line_names_the_devices_there_are(capsys, monkeypatch, tmp_path):

@@ -55,20 +55,20 @@ def the_training(mesh, X, y, w):
     options = {
         "task": "regression",
         "key": jax.random.key(0),
-        "n_prototypes": 8,
-        "selection": "uniform",
+        "method": jsparse.FixedSize(8, selection="uniform"),
         "folds": 3,
-        "max_evaluations": 2,
+        "search": jsparse.Profile(2),
         "weights": w,
         "out_of_fold": True,
     }
-    ours = jsparse.train(X, y, mesh=mesh, **options)
+    ours = jsparse.train(X, y, resources=jsparse.Resources(mesh=mesh), **options)
     theirs = jsparse.train(X, y, **options)
     assert ours.C == theirs.C
     np.testing.assert_allclose(ours.expansion(X), theirs.expansion(X), atol=1e-8)
     np.testing.assert_allclose(ours.out_of_fold, theirs.out_of_fold, atol=1e-8)
+    resources = jsparse.Resources(mesh=mesh, max_seconds=9.0)
     with pytest.raises(ValueError, match="max_seconds: expected none in several processes"):
-        jsparse.train(X, y, mesh=mesh, max_seconds=9.0, **options)
+        jsparse.train(X, y, resources=resources, **options)
 
 
 main(int(sys.argv[1]), int(sys.argv[2]))

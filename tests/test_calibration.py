@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
 
-from jsparse.training.calibration import PRIOR_ROWS, decisions, fit_slopes, probabilities
+from jsparse.calibration import PRIOR_ROWS, decisions, fit_slopes, probabilities
 
 
 def scored(k, n=400, seed=0):

@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer
 
+from jsparse import SCDP
 from jsparse._status import PRECISION_LOST
 from jsparse.cli import compare
 from jsparse.cli.main import main
 from jsparse.kernels import RBF
-from jsparse.training.path import TrainedPath
+from jsparse.machines import METHODS
+from jsparse.training.trained import Trained
 
 
 def test_the_command_line_compares_all_methods(tmp_path, capsys):
@@ -26,6 +28,10 @@ def test_the_command_line_compares_all_methods(tmp_path, capsys):
         assert float(line[24:].split()[0]) < 0.12
     constant = next(line for line in said.splitlines() if line.startswith("constant"))
     assert float(constant.split()[1]) > 0.25
+    assert "without robust machine: it is for outliers among numbers" in said
+    told = [line.removeprefix("without ") for line in said.splitlines()]
+    for method in METHODS.values():  # a line of its own, or why not
+        assert sum(line.startswith((method.title + " ", method.title + ":")) for line in told) == 1
     for name in ("compare.png", "compare.svg"):
         assert (tmp_path / "figures" / name).stat().st_size > 1000
     assert main(["compare", str(path), "--target", "target", "--test", "1.5"]) == 2
@@ -43,35 +49,46 @@ def run(X, y, folder, task="classification", **options):
     return compare.run(X, y, task, **(settings | options))
 
 
-def stub(status):
-    """A path that predicts zero, without any training."""
-    one = SimpleNamespace(prototypes=[0])
-    return SimpleNamespace(
-        status=status, n_prototypes=1, expansion=one, predict=lambda X, k=1: np.zeros(len(X))
-    )
+class Stub(Trained):
+    """What predicts zero, without any training."""
+
+    def __init__(self, status=1):
+        vars(self).update(found=status, model=SimpleNamespace(size=1), kernel=RBF(1.0))
+
+    @property
+    def statuses(self):
+        return {"fit": self.found}
+
+    def predict(self, X):
+        return np.zeros(len(X))
 
 
 def test_a_line_not_to_be_trusted_is_marked_and_gives_the_exit_code(tmp_path, monkeypatch, capsys):
-    for method in ("_fixed_size", "_dual", "_sparse_svm", "_svm"):
-        monkeypatch.setattr(compare, method, lambda g, p: compare._LeftOut("one", "of its ways"))
+    monkeypatch.setattr(compare, "_svm", lambda g, p: compare._LeftOut("one", "of its ways"))
     monkeypatch.setattr(compare, "_figure", lambda *_: None)
-    monkeypatch.setattr(compare, "train_path", lambda *_, **__: stub(PRECISION_LOST))
+
+    def train(*data, method, **options):
+        return Stub(PRECISION_LOST if isinstance(method, SCDP) else 1)
+
+    monkeypatch.setattr(compare, "train", train)
     table = tmp_path / "t.csv"
     table.write_text("a,t\n" + "\n".join(f"{i},{i / 7}" for i in range(30)))
     options = ["compare", str(table), "--target", "t", "--quiet", "--out", str(tmp_path / "o")]
     assert main(options) == 3
     said = capsys.readouterr().out.splitlines()
     assert next(line for line in said if line.startswith("SCDP")).endswith(" *")
-    assert not next(line for line in said if line.startswith("constant")).endswith("*")
+    for name in ("constant", "fixed-size LS-SVM", "LS-SVM", "robust machine"):
+        assert not next(line for line in said if line.startswith(name)).endswith("*")
+    assert "without sparse SVM: it is for classification" in said
     assert any(line.startswith("*: the result is not determined") for line in said)
     assert "without one: of its ways" in said
-    monkeypatch.setattr(compare, "train_path", lambda *_, **__: stub(1))
+    monkeypatch.setattr(compare, "train", lambda *_, **__: Stub(1))
     assert main(options) == 0
     assert "*" not in capsys.readouterr().out
 
 
 def test_no_work_is_done_for_figures_that_cannot_be(tmp_path, monkeypatch):
-    monkeypatch.setattr(compare, "train_path", None)
+    monkeypatch.setattr(compare, "train", None)
     X, y = np.zeros((9, 1)), np.arange(9.0)
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="file"):
@@ -96,7 +113,7 @@ def test_every_class_is_trained_on():
 
 def test_the_peer_takes_targets_of_any_scale_and_classes_of_few_rows():
     X = np.random.default_rng(0).standard_normal((120, 2))
-    path = TrainedPath._make([None] * len(TrainedPath._fields))._replace(kernel=RBF(1.0))
+    path = Stub()
     y = np.sin(2 * X[:, 0])
     big, small = (compare._svm(given(X, s * y, False), path) for s in (1.0, 1e-3))
     assert small.prototypes == big.prototypes

@@ -20,10 +20,11 @@ import numpy as np
 import pytest
 
 import jsparse
+from jsparse import FixedSize, Profile, load, save
 from jsparse.data.streams import ArrayStream
 from jsparse.expansion import KernelExpansion
 from jsparse.kernels import RBF, Custom
-from jsparse.serialization import OutputError, load, save
+from jsparse.serialization import OutputError
 
 ROOT = pathlib.Path(jsparse.__file__).parents[1]
 MESSAGE = "jsparse: interrupted before there was a result"
@@ -139,7 +140,14 @@ def test_every_name_of_the_package_is_where_type_checkers_find_it():
         value = getattr(jsparse, name)
         __import__(home)
         assert value is getattr(sys.modules[home], name)
-    assert set(names) == {*jsparse._HOME_OF, *jsparse._MODULE_OF} == set(jsparse.__all__)
+    shown = {name for part in jsparse._SHOWN.values() for name in part.split()}
+    more = {name for part in jsparse._MORE.values() for name in part.split()}
+    assert set(names) == set(jsparse._HOME_OF) == shown | more
+    assert not shown & more
+    assert set(jsparse.__all__) == shown
+    assert set(dir(jsparse)) == shown | {"__version__"}
+    assert len(dir(jsparse)) - 1 <= 40  # what is shown is seen at one glance
+    assert all(name in jsparse.__doc__ for name in shown)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         jsparse.nothing  # noqa: B018
 
@@ -150,8 +158,7 @@ def whole_or_old(out, before, folder):
     if before is not None:
         assert out.exists()
     if out.exists():
-        expansion, _ = load(out)
-        assert np.isfinite(np.asarray(expansion(jnp.zeros((2, 2))))).all()
+        assert np.isfinite(np.asarray(load(out)(jnp.zeros((2, 2))))).all()
         return out.read_bytes() != before
     return False
 
@@ -233,8 +240,8 @@ X = rng.standard_normal((60, 2))
 y = X[:, 0] * X[:, 1]
 
 def train():
-    model = jsparse.train(X, y, task="regression", key=jax.random.key(0), n_prototypes=8, folds=3,
-                          max_evaluations=6)
+    model = jsparse.train(X, y, task="regression", key=jax.random.key(0), folds=3,
+                          method=jsparse.FixedSize(8), search=jsparse.Profile(6))
     return model.tuning.stopped, np.asarray(model.expansion(X))
 
 import time
@@ -284,7 +291,7 @@ SAVING = """
 import sys, numpy as np, jax.numpy as jnp
 from jsparse.expansion import KernelExpansion
 from jsparse.kernels import RBF
-from jsparse.serialization import save
+from jsparse import save
 number, path = int(sys.argv[1]), sys.argv[2]
 print("ready", flush=True)
 for i in range(int(sys.argv[3])):
@@ -295,9 +302,9 @@ for i in range(int(sys.argv[3])):
 
 
 def of_one_hand(path):
-    expansion, metadata = load(path, dtype="float32")
-    values = {float(v) for v in np.unique(np.asarray(expansion.prototypes))}
-    assert values == {float(metadata["by"])} == {float(expansion.intercept)}
+    model = load(path, dtype="float32")
+    values = {float(v) for v in np.unique(np.asarray(model.expansion.prototypes))}
+    assert values == {float(model.about["by"])} == {float(model.expansion.intercept)}
 
 
 @pytest.mark.slow
@@ -453,8 +460,9 @@ def rows():
 
 
 def train(rows, **options):
-    settings = {"task": "regression", "key": jax.random.key(0), "n_prototypes": 8, "folds": 3}
-    return jsparse.train(*rows, **{**settings, "max_evaluations": 4, **options})
+    settings = {"task": "regression", "key": jax.random.key(0), "folds": 3}
+    settings |= {"method": FixedSize(8), "search": Profile(4)}
+    return jsparse.train(*rows, **{**settings, **options})
 
 
 def test_an_error_of_the_callback_loses_no_evaluation(rows):
@@ -472,7 +480,8 @@ def test_an_error_of_the_callback_loses_no_evaluation(rows):
     assert len(caught.value.history) == 2
     assert any("history" in note for note in caught.value.__notes__)
     calls = []
-    again = train(rows, history=caught.value.history, progress=lambda *a: calls.append(a))
+    search = Profile(4, history=caught.value.history)
+    again = train(rows, search=search, progress=lambda *a: calls.append(a))
     assert len(again.tuning.history) == len(whole.tuning.history) == len(calls)
     assert [e.seconds for e in again.tuning.history[:2]] == [
         e.seconds for e in caught.value.history
@@ -512,14 +521,12 @@ class Failing:
 
 
 def test_a_stream_that_fails_midway_loses_no_evaluation(rows):
-    options = {"task": "regression", "key": jax.random.key(0), "n_prototypes": 8, "folds": 3}
-    options["max_evaluations"] = 4
-    whole = jsparse.train_stream(Failing(rows, 0), **options)
+    whole = train([Failing(rows, 0)])
     for fails in (1, 2, 3):
         with pytest.raises(OSError, match="the disk is gone") as caught:
-            jsparse.train_stream(Failing(rows, fails), **options)
+            train([Failing(rows, fails)])
         assert hasattr(caught.value, "history") == (fails == 3)
-    again = jsparse.train_stream(Failing(rows, 0), history=caught.value.history, **options)
+    again = train([Failing(rows, 0)], search=Profile(4, history=caught.value.history))
     np.testing.assert_array_equal(again.expansion(rows[0]), whole.expansion(rows[0]))
 
 

@@ -86,15 +86,29 @@ X = np.random.default_rng(0).standard_normal((20, 2))
 y = np.sign(X[:, 0])
 
 
-def train(function, *data, **options):
-    return function(*data, task="regression", key=jax.random.key(0), **options)
+def train(*data, **options):
+    return jsparse.train(*data, task="regression", key=jax.random.key(0), **options)
+
+
+def expansion():
+    return KernelExpansion(RBF(1.0), jnp.asarray(X), jnp.asarray(y), jnp.zeros(()))
 
 
 FITS = {
-    "train": lambda: train(jsparse.train, X, y, n_prototypes=5),
-    "train_path": lambda: train(jsparse.train_path, X, y, max_prototypes=5),
-    "train_stream": lambda: train(
-        jsparse.train_stream, ArrayStream(X, y, batch_rows=10), n_prototypes=5
+    "train": lambda: train(X, y, method=jsparse.FixedSize(5)),
+    "train on a path": lambda: train(X, y, method=jsparse.SCDP(5)),
+    "train on a stream": lambda: train(
+        ArrayStream(X, y, batch_rows=10), method=jsparse.FixedSize(5)
+    ),
+    "validate": lambda: jsparse.validate(
+        jsparse.Dual(),
+        RBF(1.0),
+        None,
+        jnp.ones(1),
+        jnp.asarray(X),
+        jnp.asarray(y),
+        folds(),
+        metric="mse",
     ),
     "cross_validate": lambda: jsparse.cross_validate(
         Linear(jnp.zeros(2)), jnp.ones(1), jnp.asarray(X), jnp.asarray(y), folds()
@@ -120,9 +134,8 @@ FITS = {
     "pursuit of a system": lambda: pursuit.scdp(np.eye(3), np.ones(3), max_atoms=2),
     "pursuit of a dictionary": lambda: pursuit.omp(X, y, max_atoms=2),
     "estimator": lambda: FixedSizeLSSVMRegressor(n_prototypes=5).fit(X, y),
-    "expansion": lambda: KernelExpansion(RBF(1.0), jnp.asarray(X), jnp.asarray(y), jnp.zeros(()))(
-        X
-    ),
+    "expansion": lambda: expansion()(X),
+    "model": lambda: jsparse.Model(expansion()).predict(X),
 }
 
 

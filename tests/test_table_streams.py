@@ -8,11 +8,11 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
+from jsparse import load
 from jsparse.cli.main import main
 from jsparse.data.encoding import encode, encode_target, fit_schema
 from jsparse.data.table_streams import TableFile, TableStream, stream_schema
 from jsparse.data.tables import TableError, read_table
-from jsparse.serialization import load
 
 
 def people(n=500):
@@ -173,18 +173,20 @@ def test_the_command_line_streams_a_folder(tmp_path, capsys, monkeypatch):
     report = capsys.readouterr().out
     assert "500 rows x 7 columns" in report
     assert "hold-out error" in report
-    expansion, metadata = load(model)
-    assert metadata["rows"] == 500
-    assert expansion.prototypes.shape == (20, 7)
-    assert metadata["cv_error"] < 0.2
+    loaded = load(model)
+    assert loaded.about["rows"] == 500
+    assert loaded.expansion.prototypes.shape == (20, 7)
+    assert loaded.about["cv_error"] < 0.2
+    assert loaded.slopes is not None
     table = tmp_path / "t.csv"
     pyarrow.csv.write_csv(people(), table)
     assert main(["predict", str(model), str(table), "--out", str(tmp_path / "p.csv")]) == 0
     assert "misclassification on 500 rows: 0.0" in capsys.readouterr().err
     for more, message in (
         (["--holdout", "0.2"], "--stream"),
-        (["--stream", "--loss", "huber"], "--loss"),
-        (["--stream", "--folds", "4", "--holdout", "0.2"], "folds, holdout"),
+        (["--stream", "--loss", "huber"], "--loss: expected together with --method robust"),
+        (["--stream", "--method", "robust"], "--stream: expected a method that needs only sums"),
+        (["--stream", "--folds", "4", "--holdout", "0.2"], "--folds, --holdout: expected one"),
         (["--stream", "--prototypes", "900000"], "n_prototypes"),
     ):
         assert main([*fit, *more]) == 2
@@ -197,7 +199,7 @@ def test_the_command_line_takes_a_loss(tmp_path, capsys, monkeypatch):
     pyarrow.csv.write_csv(people(150), tmp_path / "t.csv")
     options = ["--prototypes", "10", "--folds", "3", "--evaluations", "1", "--quiet"]
     fit = ["fit", str(tmp_path / "t.csv"), "--target", "income", "--out", str(tmp_path / "m")]
-    assert main([*fit, *options, "--loss", "absolute"]) == 0
+    assert main([*fit, *options, "--method", "robust", "--loss", "absolute"]) == 0
     assert "mean absolute error" in capsys.readouterr().out
     monkeypatch.setattr("jsparse.cli.files.free_bytes", lambda: 1000)
     assert main([*fit, *options]) == 2
