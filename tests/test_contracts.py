@@ -20,7 +20,7 @@ from jsparse.machines.method import Additive, Shape, expansion_of, values_of_fit
 from jsparse.validation.validate import validate
 
 NAMES = sorted(METHODS)
-SIZES = {"n_prototypes": 6, "max_prototypes": 5, "candidates": 12}
+SIZES = {"n_prototypes": 8, "max_prototypes": 6, "candidates": 12}
 
 
 def method_named(name):
@@ -32,7 +32,7 @@ def method_named(name):
 def rows(task, dtype="float64", classes=2, n=60):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((n, 3)).astype(dtype)
-    score = np.sin(2 * X[:, 0]) + X[:, 1]
+    score = X[:, 0] + np.tanh(X[:, 1])
     if task == "regression":
         return X, (score + 0.1 * rng.standard_normal(n)).astype(dtype)
     edges = np.quantile(score, np.linspace(0, 1, classes + 1)[1:-1])
@@ -97,10 +97,10 @@ def test_three_classes(name):
 @pytest.mark.parametrize("name", [n for n in NAMES if "regression" in METHODS[n].tasks])
 def test_several_targets_are_those_alone(name):
     X, y = rows("regression")
-    both = np.stack([y, 1000 + y[::-1]], axis=1)
+    both = np.stack([y, 1000 - 2 * y + np.square(X[:, 2])], axis=1)
     options = {"C": np.array([10.0]), "kernel": RBF(1.5)}
     if name == "scdp":
-        method = dataclasses.replace(method_named(name), selection="separate", size_tolerance=0)
+        method = dataclasses.replace(method_named(name), selection="separate", size_tolerance=0.0)
         options["method"] = method
     options["search"] = jsparse.Profile(tune_kernel=False)
     found = trained(name, "regression", X, both, **options)
