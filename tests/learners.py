@@ -728,7 +728,7 @@ TRAINERS = [
     ],
     Learner(
         "train: Robust, two classes",
-        trained("sign", lambda p: jsparse.Robust(present(p))),
+        trained("sign", lambda p: jsparse.Robust(present(p), loss="absolute")),
         "sign",
     ),
     Learner(
