@@ -51,6 +51,8 @@ if TYPE_CHECKING:  # of each name the same place as below
     from ._status import PrecisionWarning as PrecisionWarning
     from ._status import check as check
     from .expansion import KernelExpansion as KernelExpansion
+    from .features import Nystroem as Nystroem
+    from .kernels import RBF as RBF
     from .machines import SCDP as SCDP
     from .machines import Dual as Dual
     from .machines import FixedSize as FixedSize
@@ -127,6 +129,8 @@ _MORE = {
     "._runtime": "UnusableJaxError",
     "._status": "ConvergenceWarning PrecisionWarning",
     ".expansion": "KernelExpansion",
+    ".features": "Nystroem",
+    ".kernels": "RBF",
     ".machines.method": "Additive Method Stopping",
     ".multiclass": "output_code",
     ".normal_equations": "NormalEquations",

@@ -343,14 +343,18 @@ def _step(
     finite = jnp.all(jnp.isfinite(grown.coordinates)) & jnp.isfinite(grown.intercept)
     finite &= jnp.all(jnp.isfinite(pivot) | ~here)
     status = jnp.where(indefinite, INDEFINITE, jnp.where(finite, status, NOT_FINITE))
-    last = jnp.maximum(grown.size - 1, 0)
-    return grown._replace(
-        path=state.path.at[last].set(grown.coordinates),
-        intercepts=state.intercepts.at[last].set(grown.intercept),
-        conditions=state.conditions.at[last].set(grown.condition),
-        errors=state.errors.at[last].set(grown.error),
-        ends=state.ends.at[last].set(grown.ended),
-        status=status.astype(jnp.int32),
+    return _noted(grown)._replace(status=status.astype(jnp.int32))
+
+
+def _noted(state: State) -> State:
+    """With its machine as the last on the path."""
+    last = jnp.maximum(state.size - 1, 0)
+    return state._replace(
+        path=state.path.at[last].set(state.coordinates),
+        intercepts=state.intercepts.at[last].set(state.intercept),
+        conditions=state.conditions.at[last].set(state.condition),
+        errors=state.errors.at[last].set(state.error),
+        ends=state.ends.at[last].set(state.ended),
     )
 
 
