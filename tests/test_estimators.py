@@ -3,6 +3,7 @@
 import pickle
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,12 +13,19 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
 from sklearn.exceptions import NotFittedError
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.metrics import brier_score_loss, log_loss
-from sklearn.model_selection import GridSearchCV, cross_val_score, train_test_split
+from sklearn.model_selection import (
+    GridSearchCV,
+    KFold,
+    ShuffleSplit,
+    StratifiedKFold,
+    cross_val_score,
+    train_test_split,
+)
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from jsparse import NumericalError
+from jsparse import Annealing, NumericalError, Profile, load
 from jsparse.estimators import (
     FixedSizeLSSVMClassifier,
     FixedSizeLSSVMRegressor,
@@ -25,6 +33,7 @@ from jsparse.estimators import (
     LSSVMRegressor,
     SCDPClassifier,
     SCDPRegressor,
+    SpSVMClassifier,
 )
 from jsparse.kernels import Matern52
 
@@ -36,6 +45,7 @@ EVERY = [
     LSSVMRegressor(**QUICK),
     SCDPClassifier(**QUICK, cv=3),
     SCDPRegressor(**QUICK, cv=3),
+    SpSVMClassifier(**QUICK, cv=3, max_prototypes=20),
 ]
 
 
@@ -49,7 +59,7 @@ def own_precision():
 def argued(estimator):
     """Checks that cannot hold, and why."""
     random = FixedSizeLSSVMClassifier | FixedSizeLSSVMRegressor | SCDPClassifier | SCDPRegressor
-    if isinstance(estimator, random):
+    if isinstance(estimator, random | SpSVMClassifier):
         reason = (
             "prototypes and folds are drawn at random from the rows: a weight of two gives a row "
             "twice the chance, not the same draw as the row repeated"
@@ -126,6 +136,7 @@ def test_precision_is_that_of_the_data(cancer):
         (FixedSizeLSSVMClassifier, "one_versus_one"),
         (LSSVMClassifier, "minimum_output"),
         (SCDPClassifier, "one_versus_rest"),
+        pytest.param(SpSVMClassifier, "one_versus_one", marks=pytest.mark.slow),
     ],
 )
 def test_several_classes_with_names(machine, scheme):
@@ -250,6 +261,15 @@ def test_robust_regression():
         ({"cv": 1}, "cv: expected"),
         ({"multiclass": "two"}, None),
         ({"selection": "best"}, "selection: expected"),
+        ({"loss": "hinge"}, "loss: expected 'squared', 'absolute' or 'huber'"),
+        ({"search": "csa"}, r"search: expected one of \['annealing', 'profile'\]"),
+        ({"search": Profile}, "search: expected"),
+        ({"max_seconds": -1.0}, "max_seconds: expected"),
+        ({"cv": ShuffleSplit(3, random_state=0)}, "cv: expected splits that hold each row out"),
+        ({"cv": [(np.arange(9), np.arange(9, 19))]}, "cv: expected splits that hold .* row 0 is"),
+        ({"cv": [([0], [0, 1]), ([0], [1, 2])]}, "cv: expected splits that hold .* row 1 comes"),
+        ({"cv": [([0], [10**6])]}, "cv: expected a number, a splitter or pairs of rows"),
+        ({"cv": [1, 2]}, "cv: expected a number, a splitter or pairs of rows"),
     ],
 )
 def test_bad_parameters_are_named(as_users_call, cancer, options, message):
@@ -259,3 +279,133 @@ def test_bad_parameters_are_named(as_users_call, cancer, options, message):
         y, message = y + (X[:, 0] > 15), "multiclass: expected"
     with pytest.raises(ValueError, match=message):
         model.fit(X, y)
+
+
+def parts_of(splits):
+    return [sorted(np.asarray(test).tolist()) for _, test in splits]
+
+
+@pytest.mark.parametrize("form", ["KFold", "list", "masks", "stratified"])
+def test_folds_of_the_users_own(form, cancer):
+    """The error is that by loops over the splits."""
+    X, y = (a[:120] for a in cancer)
+    splitter = KFold(4, shuffle=True, random_state=1)
+    if form == "stratified":
+        splitter = StratifiedKFold(4, shuffle=True, random_state=1)
+    splits = list(splitter.split(X, y))
+    cv = splitter
+    if form == "list":
+        cv = splits
+    elif form == "masks":
+        cv = [(None, np.isin(np.arange(120), test)) for _, test in splits]
+    options = {"lengthscale": 5.0, "C": 1.0, "random_state": 0, "selection": "uniform"}
+    model = FixedSizeLSSVMClassifier(20, cv=cv, **options).fit(X, y)
+    expansion = model.expansion_
+    wrong = 0
+    with jax.enable_x64(True):
+        Phi = np.asarray(model._sums.feature_map(expansion.scaling.apply(jnp.asarray(X))))
+    for _, test in splits:
+        rest = np.setdiff1d(np.arange(120), test)
+        A = np.column_stack([Phi[rest], np.ones(len(rest))])
+        ridge = np.diag([*np.ones(Phi.shape[1]), 0.0])
+        solution = np.linalg.solve(A.T @ A + ridge, A.T @ (2.0 * y[rest] - 1))
+        values = Phi[test] @ solution[:-1] + solution[-1]
+        wrong += np.sum((values >= 0) != (y[test] == 1))
+    assert model.cv_error_ == pytest.approx(wrong / 120, abs=1e-12)
+
+
+def test_a_warm_start_begins_where_the_last_search_ended(cancer):
+    X, y = cancer
+    model = FixedSizeLSSVMClassifier(20, cv=3, random_state=0, warm_start=True)
+    first = model.fit(X[:300], y[:300])
+    assert first.n_iter_ == 10
+    best = first.kernel_.lengthscale
+    model.fit(X[:320], y[:320])
+    assert model.n_iter_ < 10
+    with jax.enable_x64(True):
+        begun = np.exp(model.tuning_history_[0].theta)
+    np.testing.assert_allclose(begun, np.asarray(best).reshape(-1), rtol=1e-6)
+    cold = clone(model).set_params(warm_start=False).fit(X[:320], y[:320])
+    assert cold.n_iter_ == 10
+    assert model.cv_error_ < cold.cv_error_ + 0.02
+    # Also after a pickle, whatever JAX's precision.
+    again = pickle.loads(pickle.dumps(first))
+    assert again.fit(X[:320], y[:320]).n_iter_ < 10
+
+
+def test_what_is_reported_while_fitting(cancer, capsys):
+    X, y = cancer
+    options = {"cv": 3, "max_evaluations": 3, "random_state": 0}
+    model = FixedSizeLSSVMClassifier(10, **options, verbose=1).fit(X[:100], y[:100])
+    said = capsys.readouterr()
+    assert said.out == ""
+    lines = said.err.splitlines()
+    assert lines[0] == "jsparse: compiling"
+    assert len(lines) == 4
+    for i, line in enumerate(lines[1:], 1):
+        assert line.startswith(f"jsparse: {i} of 3 evaluations, best error ")
+    assert f"best error {model.cv_error_:.4g}" in lines[-1]
+    FixedSizeLSSVMClassifier(10, **options).fit(X[:100], y[:100])
+    told = capsys.readouterr()
+    assert (told.out, told.err) == ("", "")
+
+
+def test_a_search_may_be_ended_by_time_and_be_an_object(cancer):
+    X, y = (a[:100] for a in cancer)
+    model = FixedSizeLSSVMClassifier(10, cv=3, random_state=0, max_seconds=0.0).fit(X, y)
+    assert model.n_iter_ == 1
+    for search in (Annealing(6), "annealing"):
+        options = {"max_evaluations": 6} if isinstance(search, str) else {}
+        model = FixedSizeLSSVMClassifier(10, cv=3, random_state=0, search=search, **options)
+        assert model.fit(X, y).n_iter_ == 6
+        assert {e.C.shape for e in model.tuning_history_} == {(1,)}
+    model = FixedSizeLSSVMClassifier(10, cv=3, random_state=0, search=Profile(tune_kernel=False))
+    assert model.fit(X, y).n_iter_ == 1
+    assert clone(model).search == Profile(tune_kernel=False)
+
+
+TARGETS = [
+    FixedSizeLSSVMRegressor(20, **QUICK, cv=3),
+    LSSVMRegressor(**QUICK),
+    SCDPRegressor(**QUICK, cv=3, max_prototypes=5),
+    pytest.param(FixedSizeLSSVMRegressor(10, **QUICK, cv=3, loss="huber"), marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("machine", TARGETS)
+def test_several_targets(machine):
+    X, y = (a[:100] for a in load_diabetes(return_X_y=True))
+    Y = np.stack([y, -2 * y + 3], axis=1)
+    model = clone(machine).fit(X, Y)
+    predicted = model.predict(X)
+    assert predicted.shape == (100, 2)
+    assert model.intercept_.shape == (2,)
+    assert model.dual_coef_.shape == (len(model.prototypes_), 2)
+    # Steps to Huber's machine end at a tolerance.
+    tolerance = 1e-3 if getattr(machine, "loss", None) == "huber" else 1e-6
+    np.testing.assert_allclose(predicted[:, 1], -2 * predicted[:, 0] + 3, rtol=tolerance)
+    one = clone(machine).fit(X, y)
+    if not isinstance(machine, SCDPRegressor):  # which chooses by all targets how many
+        np.testing.assert_allclose(predicted[:, 0], one.predict(X), rtol=10 * tolerance)
+    assert model.score(X, Y) > 0.1
+
+
+@pytest.mark.parametrize(
+    "machine", [SCDPClassifier(5, **QUICK, cv=3), SpSVMClassifier(5, **QUICK, cv=3)]
+)
+def test_the_model_of_an_estimator_is_saved_with_all_its_sizes(machine, cancer, tmp_path):
+    X, y = (a[:100] for a in cancer)
+    names = np.array(["benign", "malignant"])[1 - y]
+    fitted = clone(machine).fit(X, names)
+    fitted.model_.save(tmp_path / "m")
+    with jax.enable_x64(True):
+        loaded = load(tmp_path / "m")
+        np.testing.assert_array_equal(loaded.predict(X), fitted.predict(X))
+        np.testing.assert_array_equal(loaded.predict_proba(X), fitted.predict_proba(X))
+        for size in (1, 5):
+            expected = fitted.expansion_at(size)(X)
+            assert expected.dtype == np.float64
+            np.testing.assert_array_equal(loaded.at(size)(X), expected)
+    for size in (1, 5):  # in a process of float32 as well
+        values = fitted.model_.at(size).decision_function(X)
+        np.testing.assert_array_equal(values, loaded.at(size).decision_function(X))

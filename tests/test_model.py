@@ -322,14 +322,16 @@ def test_a_model_of_arrays_takes_the_columns_of_a_table_in_their_order(models):
 METHODS = {
     "fixed size": FixedSize(12, selection="uniform"),
     "dual": Dual(),
+    "joint": SCDP(max_prototypes=4, candidates=ROWS[:10]),
     "separate": SCDP(max_prototypes=4, candidates=ROWS[:10], selection="separate"),
     "robust": Robust(6, selection="uniform"),
 }
 
 
-@pytest.mark.parametrize("name", [
-    "fixed size", "dual", "separate", pytest.param("robust", marks=pytest.mark.slow)
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    ["fixed size", "dual", "joint", "separate", pytest.param("robust", marks=pytest.mark.slow)],
+)
 def test_several_targets_are_as_many_models_of_one(name, tmp_path):
     Y = np.stack([NUMBERS, 100 - 7 * NUMBERS**2], axis=1)
     method = METHODS[name]
@@ -340,7 +342,10 @@ def test_several_targets_are_as_many_models_of_one(name, tmp_path):
     values = (both if size is None else both.at(size)).predict(ROWS)
     for j, one in enumerate(alone):
         expected = (one if size is None else one.at(size)).predict(ROWS)
-        if name == "robust":  # C counts in units that the targets share
+        if name == "joint":  # with prototypes for all
+            assert np.corrcoef(values[:, j], Y[:, j])[0, 1] > 0.5
+            assert abs(np.mean(values[:, j] - Y[:, j])) < 0.1 * np.std(Y[:, j])
+        elif name == "robust":  # C counts in units that the targets share
             assert np.corrcoef(values[:, j], expected)[0, 1] > 0.99
         else:
             scale = np.ptp(Y[:, j])

@@ -77,6 +77,23 @@ def test_regression_is_the_dense_solve_of_all_rows():
     assert np.abs(without.predict(X_new) - expected).max() > 1e-2
 
 
+def test_several_targets_are_the_dense_solve_of_each():
+    X, y, w = rows()
+    Y = np.stack([y, 1000 * np.cos(y) + 5e4], axis=1)
+    (A, yA, wA), (B, yB, wB) = split(X, Y, w)
+    X_new = rows(seed=1)[0][:20]
+    model = FixedSizeLSSVMRegressor(**OPTIONS).fit(A, yA, wA).partial_fit(B, yB, wB)
+    predicted = model.predict(X_new)
+    for j, target in enumerate(Y.T):
+        expected = dense(model, A, wA, X, target, w, X_new)
+        np.testing.assert_allclose(predicted[:, j], expected, rtol=1e-9, atol=1e-9)
+    with pytest.raises(ValueError, match=r"y: expected shape .*, as in the first call"):
+        model.partial_fit(B, yB[:, 0], wB)
+    with pytest.raises(ValueError, match=r"y: expected shape .*, as in the first call"):
+        model.partial_fit(B, yB[:, [0, 1, 1]], wB)
+    np.testing.assert_array_equal(model.predict(X_new), predicted)
+
+
 @pytest.mark.parametrize("unseen", [False, True])
 @pytest.mark.parametrize(
     ("k", "scheme"),

@@ -280,15 +280,8 @@ class Regressor(RegressorMixin, Machine):
             The estimator itself.
         """
         X, y = validate_data(self, X, y, dtype=FLOATS, y_numeric=True, multi_output=True)
-        if y.ndim == 2 and y.shape[1] == 1:
-            warnings.warn(
-                "A column-vector y was passed when a 1d array was expected",
-                DataConversionWarning,
-                stacklevel=2,
-            )
-            y = y[:, 0]
         _at_least_two(X)
-        self._fit(X, np.asarray(y, float), sample_weight, "regression")
+        self._fit(X, np.asarray(vector_of(y), float), sample_weight, "regression")
         return self
 
     def predict(self, X: Any) -> np.ndarray:
@@ -363,6 +356,18 @@ class Classifier(ClassifierMixin, Machine):
         """
         scores = self.decision_function(X)
         return probabilities(scores, np.asarray(self.model_.slopes))
+
+
+def vector_of(y: np.ndarray) -> np.ndarray:
+    """Targets; one column of them as a vector, of which scikit-learn asks for a warning."""
+    if y.ndim == 1 or y.shape[1] != 1:
+        return y
+    warnings.warn(
+        "A column-vector y was passed when a 1d array was expected",
+        DataConversionWarning,
+        stacklevel=3,
+    )
+    return y[:, 0]
 
 
 def _at_least_two(X: np.ndarray) -> None:

@@ -21,7 +21,7 @@ from ..normal_equations import accumulate
 from ..search.strategies import Search
 from ..training.inputs import encoded_targets, row_weights
 from ..training.trained import Sums
-from ._base import FLOATS, Classifier, Machine, Regressor
+from ._base import FLOATS, Classifier, Machine, Regressor, vector_of
 from ._sklearn import validate_data
 
 
@@ -279,14 +279,15 @@ class FixedSizeLSSVMRegressor(FixedSize, Regressor):
 
         Args:
             X: inputs, shape `(n_samples, n_features)`; cast to the precision of the machine.
-            y: targets, shape `(n_samples,)`.
+            y: targets, shape `(n_samples,)` or `(n_samples, n_targets)`, as in the first call.
             sample_weight: row weights, shape `(n_samples,)`.
 
         Returns:
             The estimator itself; unchanged if an error is raised once it is fitted.
 
         Raises:
-            ValueError: for other losses than "squared", or for columns that were not there.
+            ValueError: for other losses than "squared", or for columns or targets that were not
+                there.
         """
         if not self._is_begun():
             self.fit(X, y, sample_weight)
@@ -294,6 +295,10 @@ class FixedSizeLSSVMRegressor(FixedSize, Regressor):
         X, y = validate_data(
             self, X, y, reset=False, dtype=FLOATS, y_numeric=True, multi_output=True
         )
+        y = vector_of(y)
+        shape = (len(X), *self.intercept_.shape)
+        if y.shape != shape:
+            raise ValueError(f"y: expected shape {shape}, as in the first call, got {y.shape}")
         weights = None if sample_weight is None else row_weights(sample_weight, None, y, None)
         self._add(X, y, weights, None)
         return self

@@ -65,8 +65,8 @@ class TargetUnits(NamedTuple):
     def path(self, path: SparsePath) -> SparsePath:
         """A path of machines in the units of the caller."""
         unit, offset = (jnp.asarray(a, path.intercepts.dtype) for a in (self.unit, self.offset))
-        if offset.ndim and path.support.ndim == 2:  # each target has a path of its own
-            offset = offset[:, None]
+        if offset.ndim:  # along the axis of targets: the first, if each has a path of its own
+            offset = jnp.expand_dims(offset, 1 if path.support.ndim == 2 else 0)
         return path._replace(
             coefficients=path.coefficients * unit, intercepts=path.intercepts * unit + offset
         )
