@@ -11,7 +11,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 from jsparse.estimators import FixedSizeLSSVMClassifier, FixedSizeLSSVMRegressor
-from jsparse.estimators import _fixed_size as module
+from jsparse.machines import method as module
 from jsparse.multiclass import output_code
 
 OPTIONS = {
@@ -212,13 +212,14 @@ def test_batches_of_many_sizes_compile_a_few_times(monkeypatch):
     shapes = set()
     accumulate = module.accumulate
 
-    def noted(phi, X, *rest):
+    def noted(phi, X, *rest, **options):
         shapes.add(X.shape)
-        return accumulate(phi, X, *rest)
+        return accumulate(phi, X, *rest, **options)
 
     monkeypatch.setattr(module, "accumulate", noted)
     X, y, _ = rows(n=150)
     model = FixedSizeLSSVMRegressor(**OPTIONS).fit(X[:50], y[:50], ONE)
+    shapes.clear()
     for n in range(1, 130, 9):
         model.partial_fit(X[:n], y[:n])
     assert shapes == {(2**i, 3) for i in (0, 4, 5, 6, 7)}

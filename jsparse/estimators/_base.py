@@ -63,6 +63,7 @@ class Machine(BaseEstimator, abc.ABC):
     random_state: int | np.random.RandomState | None
 
     model_: Model
+    _method: Method
     _sums: Sums | None
     _tuning: Tuning
 
@@ -100,7 +101,7 @@ class Machine(BaseEstimator, abc.ABC):
         for what, status in trained.statuses.items():
             check(status, f"{type(self).__name__}, {what}")
         self._status = max(trained.statuses.values())
-        self._sums, self._tuning = trained.sums, trained.tuning
+        self._method, self._sums, self._tuning = trained.method, trained.sums, trained.tuning
         self._publish(trained.model)
         self.kernel_ = trained.kernel
         self.C_ = trained.C
@@ -267,6 +268,12 @@ def _reporter() -> Progress:
 
 class Regressor(RegressorMixin, Machine):
     """A machine for real targets, one or several."""
+
+    def __sklearn_tags__(self) -> Any:
+        """With it scikit-learn knows that several targets will do."""
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "Regressor":
         """Choose prototypes, tune what is "auto", fit.

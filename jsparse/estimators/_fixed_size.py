@@ -1,26 +1,19 @@
 """Fixed-size LS-SVM as scikit-learn estimators."""
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from .._arguments import check_finite, finite_table, labels_of
-from .._blocks import rows_in_block
+from .._arguments import labels_of
 from .._status import check
 from ..kernels import Kernel
-from ..machines import fixed_size
 from ..machines.fixed_size import FixedSize as FixedSizeMethod
 from ..machines.robust import Robust
-from ..multiclass import Code, accumulate_code
-from ..normal_equations import accumulate
 from ..search.strategies import Search
 from ..training.inputs import encoded_targets, row_weights
-from ..training.trained import Sums
+from ..training.more_rows import with_more_rows
 from ._base import FLOATS, Classifier, Machine, Regressor, vector_of
 from ._sklearn import validate_data
 
@@ -55,40 +48,17 @@ class FixedSize(Machine):
             )
         return begun
 
-    def _add(
-        self, X: np.ndarray, targets: np.ndarray, weights: np.ndarray | None, code: Code | None
-    ) -> None:
+    def _add(self, X: np.ndarray, targets: np.ndarray, weights: np.ndarray | None) -> None:
         """Sum more rows and solve again. Nothing is changed unless all of that succeeds."""
         self._wake()
         assert self._sums is not None
-        model = self.model_
-        scaling = model.expansion.scaling
-        assert scaling is not None
-        phi, equations, units = self._sums
-        dtype = self.prototypes_.dtype
-        # Weightless rows up to a round number: batches of many sizes compile a few times only.
-        n, block = len(X), rows_in_block(None)
-        padding = (0, min(1 << (n - 1).bit_length(), -(-n // block) * block) - n)
-        w = np.pad(np.ones(n) if weights is None else weights, padding)
-        targets = np.pad(targets, [padding, *[(0, 0)] * (np.ndim(targets) - 1)])
-        with np.errstate(over="ignore"), jax.enable_x64(dtype == np.float64):
-            Z = finite_table(np.pad(X.astype(dtype), [padding, (0, 0)], "edge"))
-            Z = scaling.apply(Z)
-            if code is None:
-                y = jnp.asarray(units.apply(targets, w), dtype)
-                check_finite("y", y)
-                equations += accumulate(phi, Z, y, jnp.asarray(w, dtype))
-            else:
-                code = code.astype(dtype)
-                equations += accumulate_code(
-                    code, phi, Z, jnp.asarray(targets), jnp.asarray(w, dtype)
-                )
-            fitted = fixed_size.solve(phi, equations, jnp.asarray(self.C_, dtype), code)
-            expansion = units.expansion(fitted.expansion)
-        check(fitted.status, type(self).__name__)
-        self._sums = Sums(phi, equations, units)
-        expansion = dataclasses.replace(expansion, scaling=scaling)
-        self._publish(dataclasses.replace(model, expansion=expansion))
+        method = cast(FixedSizeMethod, self._method)
+        model, sums, status = with_more_rows(
+            method, self.model_, self._sums, self.C_, X, targets, weights
+        )
+        check(status, type(self).__name__)
+        self._sums = sums
+        self._publish(model)
 
 
 class FixedSizeLSSVMClassifier(FixedSize, Classifier):
@@ -215,7 +185,7 @@ class FixedSizeLSSVMClassifier(FixedSize, Classifier):
         weights = row_weights(sample_weight, self.class_weight, numbers, self.classes_)
         code = self.model_.code
         targets = 2 * numbers - 1 if code is None else numbers
-        self._add(X, targets, weights, code)
+        self._add(X, targets, weights)
         return self
 
 
@@ -300,5 +270,5 @@ class FixedSizeLSSVMRegressor(FixedSize, Regressor):
         if y.shape != shape:
             raise ValueError(f"y: expected shape {shape}, as in the first call, got {y.shape}")
         weights = None if sample_weight is None else row_weights(sample_weight, None, y, None)
-        self._add(X, y, weights, None)
+        self._add(X, y, weights)
         return self

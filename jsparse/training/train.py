@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import time
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -184,7 +185,7 @@ def _choose(problem: Problem, data: Data, asked: Settings) -> Choice:
     if surrogate is None or not asked.search.tune_kernel:
         tuned = tune(problem, search=search, **bounds(problem), **options)
     else:
-        problem, tuned = _through(surrogate, problem, search, asked, options, bounds(problem))
+        tuned = _through(surrogate, problem, search, asked, options, bounds(problem))
     if not method.is_path:
         return Choice(problem, tuned, _C(problem, tuned, data, asked), None, None)
     problem, curve = _curve(problem, tuned, asked)
@@ -198,18 +199,29 @@ def _through(
     asked: Settings,
     options: dict[str, Any],
     bounds: dict[str, Any],
-) -> tuple[Problem, Tuning]:
+) -> Tuning:
     """The kernel tuned for the surrogate, then `C` for the method itself."""
     metric = asked.scoring.metric if asked.own_metric else surrogate.metric(asked.task)
+    begin, show = time.perf_counter(), options["progress"]
     own = {**options, "metric": metric, "C": surrogate.default_C}
+    if show is not None:  # one evaluation is still to come
+        own["progress"] = lambda done, planned, best: show(done, planned + 1, best)
     easier = dataclasses.replace(problem, method=surrogate)
     first = tune(easier, search=search, **bounds, **own)
+    done = len(first.history) + 1
+    if show is not None:
+        options = {**options, "progress": lambda _, planned, best: show(done, done, best)}
+    left = max(0.0, options["max_seconds"] - (time.perf_counter() - begin))
     nothing = jax.tree.map(lambda _: None, problem.tuned)
     fixed = dataclasses.replace(problem, tuned=nothing, fixed=first.kernel)
     none = {"low": np.zeros(0), "high": np.zeros(0)}
-    second = tune(fixed, search=Profile(tune_kernel=False), **none, **options)
-    found = second._replace(theta=first.theta, history=first.history, stopped=first.stopped)
-    return dataclasses.replace(problem), found
+    try:
+        last = Profile(tune_kernel=False)
+        second = tune(fixed, search=last, **none, **{**options, "max_seconds": left})
+    except KeyboardInterrupt as error:  # there is no C of its own yet
+        error.history = first.history  # type: ignore[attr-defined]
+        raise
+    return second._replace(theta=first.theta, history=first.history, stopped=first.stopped)
 
 
 def _curve(problem: Problem, tuned: Tuning, asked: Settings) -> tuple[Problem, SizeCurve]:

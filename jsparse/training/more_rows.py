@@ -1,0 +1,61 @@
+"""Rows that come later: a machine of all rows so far, from sums."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Int
+
+from .._arguments import check_finite, finite_table
+from .._blocks import rows_in_block
+from ..machines.method import Additive
+from ..model import Model
+from .trained import Sums
+
+
+def with_more_rows(
+    method: Additive,
+    model: Model,
+    sums: Sums,
+    C: float | Float[np.ndarray, " l"],
+    X: Float[np.ndarray, "n d"],
+    targets: Float[np.ndarray, "n *c"] | Int[np.ndarray, " n"],
+    weights: Float[np.ndarray, " n"] | None,
+) -> tuple[Model, Sums, int]:
+    """The machine that a fit to all rows so far gives, its sums, and its stop code.
+
+    Kernel, `C`, points and standardisation stay; so does the calibration of the probabilities.
+
+    Args:
+        method: of one size.
+        model: of the rows so far.
+        sums: `Trained.sums` of them.
+        C: weight of the data-fit term.
+        X: raw inputs of further rows, shape `n d`.
+        targets: real targets; -1 and +1; or class numbers if the model has a code.
+        weights: row weights, those of the classes included.
+
+    Raises:
+        ValueError: for inputs or targets that are not finite in the precision of the model.
+    """
+    phi, equations, units = sums
+    scaling, dtype, code = model.expansion.scaling, model.dtype, model.code
+    assert scaling is not None
+    # Weightless rows up to a round number: batches of many sizes compile a few times only.
+    n, block = len(X), rows_in_block(None)
+    padding = (0, min(1 << (n - 1).bit_length(), -(-n // block) * block) - n)
+    w = np.pad(np.ones(n) if weights is None else weights, padding)
+    targets = np.pad(targets, [padding, *[(0, 0)] * (np.ndim(targets) - 1)])
+    with np.errstate(over="ignore"), jax.enable_x64(dtype == np.float64):
+        Z = scaling.apply(finite_table(np.pad(X.astype(dtype), [padding, (0, 0)], "edge")))
+        if code is None:
+            y = jnp.asarray(units.apply(targets, w), dtype)
+            check_finite("y", y)
+        else:
+            code, y = code.astype(dtype), jnp.asarray(targets)
+        equations += method.accumulate(phi, Z, y, jnp.asarray(w, dtype), code)
+        fitted = method.solve(phi, equations, jnp.asarray(C, dtype), code)
+        expansion = dataclasses.replace(units.expansion(fitted.expansion), scaling=scaling)
+    found = dataclasses.replace(model, expansion=expansion)
+    return found, Sums(phi, equations, units), int(fitted.status)
