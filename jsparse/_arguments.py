@@ -121,7 +121,10 @@ def labels_of(name: str, values: Any) -> np.ndarray:
     if labels.dtype.kind in missing and missing[labels.dtype.kind]().any():
         raise ValueError(f"{name}: expected class labels, got NaN or infinity among them")
     if labels.dtype.kind in "cV":
-        raise ValueError(f"{name}: expected labels that can be sorted, got dtype {labels.dtype}")
+        why = "; Complex data not supported" if labels.dtype.kind == "c" else ""  # scikit-learn's
+        raise ValueError(
+            f"{name}: expected labels that can be sorted, got dtype {labels.dtype}{why}"
+        )
     return labels
 
 
