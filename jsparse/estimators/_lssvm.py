@@ -29,7 +29,7 @@ class LSSVMClassifier(Classifier):
         max_seconds: no evaluation of the search starts later.
         warm_start: start the search of a further `fit` where the last one ended.
         verbose: 1 to report the progress of the search on standard error.
-        random_state: int, RandomState or None; decides the search "csa".
+        random_state: int, RandomState or None; decides the search "annealing".
 
     Attributes:
         classes_: labels in sorted order.
