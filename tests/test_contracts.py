@@ -247,3 +247,37 @@ def test_methods_are_values():
         assert method == method_named(name)
         assert hash(method) == hash(method_named(name))
         assert pickle.loads(pickle.dumps(method)) == method
+
+
+@dataclasses.dataclass(frozen=True)
+class Shrunk(jsparse.FixedSize):
+    """A fixed-size machine whose sums are solved otherwise than by ridge regression alone."""
+
+    is_ridge = False
+
+    def solve(self, features, sums, C, code=None, *, key=None):
+        found = super().solve(features, sums, C, code)
+        model = found.expansion
+        half = dataclasses.replace(model, coefficients=model.coefficients / 2)
+        return found._replace(expansion=half)
+
+
+def test_a_method_is_validated_by_its_own_solution():
+    X, y = rows("regression", n=24)
+    X, y, Z = jnp.asarray(X), jnp.asarray(y), jnp.asarray(X[:8])
+    folds = jsparse.folds_from_assignment(np.arange(24) % 3)
+    method, C = Shrunk(8), jnp.asarray([3.0])
+    found = validate(method, RBF(1.2), Z, C, X, y, folds, metric="mse")
+    errors = []
+    for fold in np.asarray(folds.index):
+        rest = np.setdiff1d(np.arange(24), fold)
+        model = method.fit(RBF(1.2), Z, 3.0, X[rest], y[rest]).expansion
+        errors.append(np.square(model(X[fold]) - y[fold]))
+    np.testing.assert_allclose(found.scores[0], np.concatenate(errors).mean(), rtol=1e-6)
+    with pytest.raises(
+        ValueError, match="stream: expected a method whose sums are solved by ridge"
+    ):
+        trained(
+            "fixed-size", "regression", ArrayStream(np.asarray(X), np.asarray(y)), None,
+            method=method,
+        )  # fmt: skip

@@ -139,6 +139,7 @@ class FixedSize(Prototypes, Additive):
 
     name: ClassVar[str] = "fixed-size"
     title: ClassVar[str] = "fixed-size LS-SVM"
+    is_ridge: ClassVar[bool] = True
 
     def features(self, kernel: Kernel, points: Float[Array, "m d"]) -> FeatureMap:
         """See `feature_map`."""

@@ -118,6 +118,7 @@ class Method(abc.ABC):
     tasks: ClassVar[tuple[Task, ...]] = ("classification", "regression")
     default_C: ClassVar[Float[np.ndarray, " s"]] = FEW_C
     is_path: ClassVar[bool] = False  # gives machines of every size, see `PathMethod`
+    robust: ClassVar[bool] = False  # no outlier may decide the unit of its targets
     shares_rows: ClassVar[bool] = False  # problems of several classes must all see all rows
 
     def check(self, task: Task) -> None:
@@ -216,6 +217,9 @@ class Additive(Method):
     """
 
     default_C: ClassVar[Float[np.ndarray, " s"]] = MANY_C
+    # Whether `solve` is ridge regression in the features, for which validation has a fast way. Of
+    # any other that gives one size, each fold and C is solved for by `solve` itself.
+    is_ridge: ClassVar[bool] = False
 
     @abc.abstractmethod
     def features(self, kernel: Kernel, points: Float[Array, "m d"]) -> FeatureMap:

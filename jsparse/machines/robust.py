@@ -45,6 +45,7 @@ class Robust(Prototypes):
 
     name: ClassVar[str] = "robust"
     title: ClassVar[str] = "robust machine"
+    robust: ClassVar[bool] = True
     most_rows: ClassVar[int | None] = 1000  # a fit for every fold and C
     default_C: ClassVar[Float[np.ndarray, " s"]] = MANY_C
 

@@ -47,8 +47,9 @@ class ArrayData:
         self.weights = row_weights(weights, asked.class_weight, self.numbers, self.classes)
         self.units, self.code = TargetUnits(), None
         if self.classes is None:
-            robust = asked.method.name == "robust"
-            self.units = target_units(self.numbers, self.weights, self.dtype, robust=robust)
+            self.units = target_units(
+                self.numbers, self.weights, self.dtype, robust=asked.method.robust
+            )
         else:
             check_classes(self.classes, self.numbers, self.weights)
             self.code = self._code(asked.method, self.classes)

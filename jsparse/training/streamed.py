@@ -108,6 +108,11 @@ class Streamed:
                 method, phi, C, parts, self.sample, self.code, scoring, validated, problem.key,
                 size,
             )  # fmt: skip
+        if not method.is_ridge:
+            raise ValueError(
+                f"stream: expected a method whose sums are solved by ridge regression, or SCDP, "
+                f"got {type(method).__name__}"
+            )
         return _score(phi, C, parts, self.sample, self.code, scoring, validated, self.mesh)
 
     def fit(

@@ -38,8 +38,8 @@ def validate(
     """Errors on rows that were not seen, for every `C` and, of a path, every size.
 
     A method in the dual is validated by leave-one-out, whatever the folds; one that needs only sums
-    over rows by subtraction or removal, see `cross_validate`; any other by one fit for each fold
-    and `C`.
+    over rows and solves them by ridge regression by subtraction or removal, see `cross_validate`;
+    any other by one fit for each fold and `C`.
 
     Args:
         method: the settings.
@@ -75,11 +75,14 @@ def validate(
             method, kernel, points, C, X, y, folds, weights, key=key, size=size, mesh=mesh,
             **options,
         )  # fmt: skip
-    if isinstance(method, Additive):
+    if isinstance(method, Additive) and method.is_ridge:
         assert points is not None
         features = method.features(kernel, points)
         return cross_validate(features, C, X, y, folds, weights, mesh=mesh, **options)
-    assert isinstance(folds, Folds)
+    if not isinstance(folds, Folds):
+        raise ValueError(
+            f"mesh: expected None with {type(method).__name__}, fitted again for every fold"
+        )
     found = cross_validate_by_refitting(
         method, kernel, points, C, X, y, folds, weights, key=key,
         size=size if method.is_path else jnp.ones((), jnp.int32), **options,
