@@ -159,11 +159,12 @@ def times_power(x: Float[Array, "v ..."], exponent: Int[Array, " v"]) -> Float[A
     return x
 
 
-def relative_norms(x: Float[Array, "v n"], of: Float[Array, "v n"]) -> Float[Array, " v"]:
-    """`|x[i]| / |of[i]|`, or `|x[i]|` where the other is zero; no square leaves the range."""
-    up, down = exponents(x), exponents(of)
-    top, bottom = (jnp.linalg.norm(times_power(a, -e), axis=1) for a, e in ((x, up), (of, down)))
-    return times_power(top / jnp.where(bottom > 0, bottom, 1), up - down)
+def relative_size(x: Float[Array, "v n"], of: Float[Array, "v n"]) -> Float[Array, " v"]:
+    """`|x[i]| / |of[i]|`, or `|x[i]|` where the other is zero; squares do not leave the range."""
+    largest = jnp.max(jnp.abs(of), axis=1, keepdims=True, initial=0)
+    unit = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1)
+    top, bottom = (jnp.sqrt(jnp.sum(jnp.square(a / unit), axis=1)) for a in (x, of))
+    return top / jnp.where(bottom > 0, bottom, 1)
 
 
 def as_float(x: ArrayLike) -> Array:

@@ -3,15 +3,19 @@
 Everything that fits or predicts calls `check_runtime` first, on the host.
 """
 
+import functools
 import os
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxlib.version import __version__ as JAXLIB
 from jaxtyping import Array, Float
+
+T = TypeVar("T")
 
 # With these the programs below were right on CPUs; with 0.10.2 both are wrong.
 KNOWN_RIGHT = frozenset({"0.10.0", "0.10.1", "0.11.0", "0.11.1", "0.11.2", "0.12.0", "0.12.0.1"})
@@ -119,3 +123,24 @@ def _cpus() -> list[Any]:
         return jax.local_devices(backend="cpu")
     except RuntimeError:  # JAX is to use other devices only
         return []
+
+
+def compiled_quickly(function: Callable[..., T], **options: Any) -> Callable[..., T]:
+    """`jax.jit` of what runs once in a fit, and shortly: on a CPU compiled without optimisation.
+
+    That takes two thirds of the time. As part of a larger program it is compiled as that is.
+    """
+    plain = jax.jit(function, **options)
+    level = {"xla_backend_optimization_level": 0}
+    quick = jax.jit(function, compiler_options=level, **options)
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        # JAX takes compiler options for whole programs only. Constants made while one is traced
+        # are traced too.
+        given = [*jax.tree.leaves((arguments, named)), jnp.zeros(())]
+        part = any(isinstance(a, Tracer) for a in given) or jax.default_backend() != "cpu"
+        return (plain if part else quick)(*arguments, **named)
+
+    call.clear_cache = lambda: (plain.clear_cache(), quick.clear_cache())  # type: ignore[attr-defined]
+    return call

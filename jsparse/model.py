@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 
 from . import serialization
 from ._arguments import finite_table, whole_number
+from ._blocks import capacity, padded
 from ._files import ModelFileError, PathLike, named, reason_of, shown
 from ._status import NumericalError
 from .calibration import decisions, probabilities
@@ -139,7 +140,8 @@ class Model(eqx.Module):
     def scores(self, inputs: Float[np.ndarray, "n d"], *, first: int = 0) -> np.ndarray:
         """As `decision_function`, of an array; `first` is the number of its first row in errors."""
         with np.errstate(over="ignore"), jax.enable_x64(self.dtype == np.float64):
-            values = np.asarray(self.expansion(np.asarray(inputs, self.dtype)))
+            rows = padded(np.asarray(inputs, self.dtype), capacity(len(inputs)))
+            values = np.asarray(_padded(self.expansion)(rows))[: len(inputs)]
         return scores_of(values, self.code, self.decoding, first=first)
 
     def _rows(self, X: Any, answer: Any) -> np.ndarray:
@@ -183,6 +185,17 @@ class Model(eqx.Module):
             lines.append(f"  classes: {', '.join(map(str, self.labels[:10]))}{proba}")
         lines += [f"  {name}: {value}" for name, value in self.about.items() if value is not None]
         return "\n".join(lines)
+
+
+def _padded(expansion: KernelExpansion) -> KernelExpansion:
+    """The same function with prototypes of weight 0 up to a size that many models share."""
+    prototypes, coefficients = map(np.asarray, (expansion.prototypes, expansion.coefficients))
+    m = capacity(len(prototypes))
+    return dataclasses.replace(
+        expansion,
+        prototypes=jnp.asarray(padded(prototypes, m)),
+        coefficients=jnp.asarray(padded(coefficients, m, "constant")),
+    )
 
 
 class About(dict[str, Any]):

@@ -8,7 +8,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, ArrayLike, Float, Int
 
-from ._blocks import map_row_blocks, rows_in_block, systems_at_once
+from ._blocks import map_row_blocks, map_systems, rows_in_block
 from ._mesh import sum_over_rows
 from ._numerics import UNROLLED, dot
 from ._types import ScalarLike
@@ -160,7 +160,7 @@ def solve_code(
     code: Code,
     sums: NormalEquations,
     C: Float[Array, " s"] | Float[Array, "s l"],
-    intercept_penalty: ScalarLike = 0.0,
+    intercept_penalty: ScalarLike | None = None,
     *,
     refine: bool = True,
 ) -> Ridge:
@@ -210,7 +210,7 @@ def solve_code(
 
     systems = tuple(jnp.asarray(a) for a in (code.members, code.classes, code.problems))
     # A few at once even on a CPU: the tridiagonal solves are scans, whose steps they share.
-    solved = jax.lax.map(system, systems, batch_size=max(UNROLLED, systems_at_once()))
+    solved = map_systems(system, systems, at_least=UNROLLED)
     return Ridge(
         weights=jnp.moveaxis(solved.weights[code.system, :, :, code.slot], 0, -1),
         intercept=solved.intercept[code.system, :, code.slot].T,
@@ -224,7 +224,7 @@ def solve_code(
 def _solve(
     equations: NormalEquations,
     C: Float[Array, " s"] | Float[Array, "s q"],
-    intercept_penalty: ScalarLike,
+    intercept_penalty: ScalarLike | None,
     refine: bool,
 ) -> Ridge:
     if C.ndim == 1:

@@ -1,6 +1,7 @@
 """Sums over rows that determine every least-squares machine, and how rows reach them."""
 
 import functools
+import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -52,7 +53,11 @@ class NormalEquations(NamedTuple):
         return jnp.maximum(squares - jnp.square(self.feature_sum) / self.weight_sum, 0)
 
     def solve(
-        self, C: Float[Array, " s"], intercept_penalty: ScalarLike = 0.0, *, refine: bool = True
+        self,
+        C: Float[Array, " s"],
+        intercept_penalty: ScalarLike | None = None,
+        *,
+        refine: bool = True,
     ) -> Ridge:
         """Ridge solutions for every `C`, features penalised by the identity; see `ridge`."""
         return ridge(
@@ -62,8 +67,16 @@ class NormalEquations(NamedTuple):
             self.target_sum,
             self.weight_sum,
             C,
-            like(intercept_penalty, self.gram),
+            None if intercept_penalty is None else like(intercept_penalty, self.gram),
             refine=refine,
+        )
+
+    def with_outputs(self, outputs: tuple[int, ...]) -> "NormalEquations":
+        """The same sums with targets of shape `n *outputs`."""
+        return self._replace(
+            cross=self.cross.reshape(-1, *outputs),
+            target_square=self.target_square.reshape(outputs),
+            target_sum=self.target_sum.reshape(outputs),
         )
 
     def transformed(self, transform: Float[Array, "p q"]) -> "NormalEquations":
@@ -120,12 +133,8 @@ def accumulate(
     w = jnp.ones(X.shape[0], X.dtype) if weights is None else weights
 
     def local(feature_map: FeatureMap, w: Array, X: Array, y: Array) -> NormalEquations:
-        return sum_row_blocks(
-            lambda *block: _sums(feature_map, *block),
-            (X, y, w),
-            zeros(feature_map.n_features, y.shape[1:], X.dtype),
-            rows_in_block(block_rows),
-        )
+        gram = _gram(feature_map, X, y, w, block_rows=block_rows)
+        return _unpacked(gram, feature_map.n_features, y.shape[1:])
 
     return sum_over_rows(mesh, local, feature_map, w, X, y)
 
@@ -146,10 +155,11 @@ def accumulate_folds(
     """
 
     def local(feature_map: FeatureMap, w: Array, X: Array, y: Array) -> NormalEquations:
-        def one_fold(fold: tuple[Array, Array, Array]) -> NormalEquations:
-            return accumulate(feature_map, *fold, block_rows=block_rows)
+        def one_fold(fold: tuple[Array, Array, Array]) -> Float[Array, "q q"]:
+            return _gram(feature_map, *fold, block_rows=block_rows)
 
-        return jax.lax.map(one_fold, (X, y, w))
+        grams = jax.lax.map(one_fold, (X, y, w))
+        return _unpacked(grams, feature_map.n_features, y.shape[2:])
 
     return sum_over_rows(mesh, local, feature_map, weights, X, y, axis=1)
 
@@ -284,26 +294,59 @@ def accumulate_batches(
 _accumulate_folds_jit = jax.jit(accumulate_folds, static_argnames="block_rows")
 
 
+def _gram(
+    feature_map: FeatureMap,
+    X: Float[Array, "n d"],
+    y: Float[Array, "n *c"],
+    w: Float[Array, " n"],
+    *,
+    block_rows: int | None,
+) -> Float[Array, "q q"]:
+    """`[Phi y 1]' W [Phi y 1]`: all sums in one array, by blocks of rows."""
+    size = feature_map.n_features + math.prod(y.shape[1:]) + 1
+    return sum_row_blocks(
+        lambda *block: _block_gram(feature_map, *block),
+        (X, y, w),
+        jnp.zeros((size, size), X.dtype),
+        rows_in_block(block_rows),
+    )
+
+
+def _block_gram(
+    feature_map: FeatureMap,
+    X: Float[Array, "n d"],
+    y: Float[Array, "n *c"],
+    w: Float[Array, " n"],
+) -> Float[Array, "q q"]:
+    X, y = present_rows(X, w, apart=True), present_targets(y, w)
+    # One product gives all sums, and reads the features once.
+    targets = y.reshape(y.shape[0], -1)
+    extended = jnp.concatenate([feature_map(X), targets, jnp.ones_like(w)[:, None]], axis=1)
+    return dot_over_rows(extended, extended * w[:, None])
+
+
+def _unpacked(gram: Float[Array, "*v q q"], p: int, outputs: tuple[int, ...]) -> NormalEquations:
+    lead = gram.shape[:-2]
+    return NormalEquations(
+        gram=gram[..., :p, :p],
+        cross=gram[..., :p, p:-1].reshape(*lead, p, *outputs),
+        target_square=jnp.diagonal(gram[..., p:-1, p:-1], axis1=-2, axis2=-1).reshape(
+            *lead, *outputs
+        ),
+        feature_sum=gram[..., :p, -1],
+        target_sum=gram[..., p:-1, -1].reshape(*lead, *outputs),
+        weight_sum=gram[..., -1, -1],
+    )
+
+
 def _sums(
     feature_map: FeatureMap,
     X: Float[Array, "n d"],
     y: Float[Array, "n *c"],
     w: Float[Array, " n"],
 ) -> NormalEquations:
-    X, y = present_rows(X, w, apart=True), present_targets(y, w)
-    # One product gives all three sums over features, and reads them once.
-    phi, targets = feature_map(X), y.reshape(y.shape[0], -1)
-    extended = jnp.concatenate([phi, targets, jnp.ones_like(w)[:, None]], axis=1) * w[:, None]
-    sums, p = dot_over_rows(phi, extended), phi.shape[1]
-    wy = extended[:, p:-1].reshape(y.shape)
-    return NormalEquations(
-        gram=sums[:, :p],
-        cross=sums[:, p:-1].reshape(p, *y.shape[1:]),
-        target_square=jnp.sum(wy * y, axis=0),
-        feature_sum=sums[:, -1],
-        target_sum=jnp.sum(wy, axis=0),
-        weight_sum=jnp.sum(w),
-    )
+    gram = _block_gram(feature_map, X, y, w)
+    return _unpacked(gram, feature_map.n_features, y.shape[1:])
 
 
 def _floating(a: ArrayLike) -> np.ndarray:

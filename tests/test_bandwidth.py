@@ -35,13 +35,14 @@ def awkward(n=60, seed=0):
 def test_functionals_are_the_double_sum(dtype):
     x = awkward()[:, 1]
     x = ((x - x.mean()) / x.std()).astype(dtype)
-    functional, ties = exact(jnp.asarray(x))
-    fast, bin_ties, width = binned(jnp.asarray(x), 2**15, 4.0)
+    share = jnp.full(len(x), 1 / len(x), jnp.asarray(x).dtype)
+    functional, ties = exact(jnp.asarray(x), share)
+    fast, bin_ties, width = binned(jnp.asarray(x), share, 2**15, 4.0)
     assert float(width) < 0.01
     assert abs(float(ties)) < 1e-6
     assert abs(float(bin_ties)) < 1 / 60
     # Six bins to h are still good for one percent, by the correction for the binning.
-    coarse, _, coarse_width = binned(jnp.asarray(x), 128, 4.0)
+    coarse, _, coarse_width = binned(jnp.asarray(x), share, 128, 4.0)
     for r, diagonal in ((0, 0.4 / 60), (4, 1.2 / 60), (6, 6.0 / 60)):
         # What rounding is relative to: the sum of absolute values is at least the diagonal.
         loss = {"float64": 1e-12, "float32": 1e-4}[dtype] * diagonal

@@ -121,12 +121,11 @@ class Machine(BaseEstimator, abc.ABC):
         """The model, and its parts under scikit-learn's names, as NumPy arrays."""
         self.model_ = model
         expansion = model.expansion
-        dtype = np.asarray(expansion.prototypes).dtype
-        with jax.enable_x64(dtype == np.float64):
-            raw = expansion.prototypes
-            if expansion.scaling is not None:
-                raw = expansion.scaling.undo(raw)
-        self.prototypes_ = np.asarray(raw)
+        raw = np.asarray(expansion.prototypes)
+        if expansion.scaling is not None:
+            shift, scale = (np.asarray(a) for a in expansion.scaling)
+            raw = raw * scale + shift
+        self.prototypes_ = raw
         self.dual_coef_ = np.asarray(expansion.coefficients)
         self.intercept_ = np.asarray(expansion.intercept)
 

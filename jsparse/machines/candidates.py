@@ -7,12 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._arguments import finite_table, whole_number
+from .._blocks import rounded_down
 from .._types import Key
 from ..kernels import Kernel
 from ..prototypes import k_center, k_means
 from ..prototypes.choice import choose_rows
 from ..pursuit.probabilistic import SUBSET
-from .method import PathMethod, Points, Shape, Task, TrainingRows, check_tolerance, option
+from .method import PathMethod, Points, Shape, Task, TrainingRows, check_tolerance, option, rows_at
 
 MAX_PROTOTYPES = 300
 CANDIDATES = 1000
@@ -27,7 +28,8 @@ class Candidates(PathMethod):
         max_prototypes: length of the path; by default 300, or as many as there are candidates or
             rows to train on.
         candidates: their number, "all" rows with weight, or points of the caller's in raw units,
-            shape `M d`; by default all rows up to 1000.
+            shape `M d`; by default nearly all rows, a number that tables of like size share,
+            up to 1000.
         candidate_method: "k_center" (farthest points, the choice of Karsmakers 2011), "k_means",
             "renyi", "uniform".
         subset: candidates looked at for each prototype, drawn at random, "auto" for 59, the number
@@ -88,10 +90,11 @@ class Candidates(PathMethod):
             M = len(given.X)
         else:
             M = shape.present if given == "all" else given
-            M = min(shape.present, CANDIDATES) if M is None else M
+            M = min(rounded_down(shape.present), CANDIDATES) if M is None else M
             M = whole_number("candidates", M, 1, shape.present, "the number of rows with weight")
         most = min(M, shape.training)
-        k = min(MAX_PROTOTYPES, most) if self.max_prototypes is None else self.max_prototypes
+        k = self.max_prototypes
+        k = min(MAX_PROTOTYPES, rounded_down(most)) if k is None else k
         what = "the candidates and the rows without a fold"
         k = whole_number("max_prototypes", k, 1, most, what)
         subset = self.subset
@@ -118,21 +121,21 @@ class Candidates(PathMethod):
 
     def points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
         """The candidates."""
-        Z, M, weights = rows.X, self.candidates, rows.weights
+        Z, M, weights = rows.X, self.candidates, np.asarray(rows.weights)
         if isinstance(M, _Points):
             return Points(rows.scaling.apply(M.X.astype(Z.dtype)), None)
-        present = np.arange(len(Z)) if weights is None else np.flatnonzero(weights > 0)
+        present = np.flatnonzero(weights > 0)
         if len(present) == M:
-            return Points(Z[present], present)
-        w = None if weights is None else jnp.asarray(weights, Z.dtype)
+            return Points(rows_at(Z, present), present)
+        w = jnp.asarray(weights, Z.dtype)
         if self.candidate_method == "k_center":
             chosen = np.asarray(k_center(key, Z, M, w).indices)
-            return Points(Z[chosen], chosen)
+            return Points(rows_at(Z, chosen), chosen)
         if self.candidate_method == "k_means":
             means = k_means(key, Z, M, w)
             return Points(means.centres, None, int(means.status))
-        chosen, status = choose_rows(key, self.candidate_method, Z, M, rows.labels, weights)
-        return Points(Z[chosen], chosen, status)
+        chosen, status = choose_rows(key, self.candidate_method, Z, M, rows.labels, weights, rows.n)
+        return Points(rows_at(Z, chosen), chosen, status)
 
 
 class _Points:

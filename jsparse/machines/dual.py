@@ -20,7 +20,7 @@ from .._numerics import (
     present_rows,
     present_targets,
     rank_cutoff,
-    relative_norms,
+    relative_size,
     with_derivative,
 )
 from .._status import NOT_FINITE, status_of
@@ -60,7 +60,7 @@ class Dual(Method):
 
     def points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
         """Every row."""
-        return Points(None, np.arange(len(rows.X)))
+        return Points(None, np.arange(rows.n))
 
     def fit(
         self,
@@ -497,7 +497,7 @@ def _result(
     b = _eliminate(both)
     alpha, rest, b = _less(both, b), _less(residual, b), b[0]
     root = jnp.sqrt(jax.lax.stop_gradient(w))[:, None]
-    relative = relative_norms(rest.T, (root * y.reshape(alpha.shape)).T)
+    relative = relative_size(rest.T, (root * y.reshape(alpha.shape)).T)
     failed = ~(jnp.all(jnp.isfinite(alpha)) & jnp.all(jnp.isfinite(b)))
     return DualFit(
         expansion=KernelExpansion(kernel, X, alpha.reshape(y.shape), b.reshape(outputs)),

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from .._arguments import check_finite, whole_number
 from .._numerics import as_float, is_concrete, like
-from .._runtime import check_runtime
+from .._runtime import check_runtime, compiled_quickly
 from .._status import CONVERGED, TRUNCATED
 from .._types import Key, ScalarLike
 from ..expansion import KernelExpansion
@@ -36,6 +36,7 @@ from .method import (
     check_sizes,
     check_tolerance,
     option,
+    rows_at,
 )
 
 
@@ -111,12 +112,12 @@ class Prototypes(Method):
         """Rows by entropy or at random, a share of them from each class."""
         m, labels = self.largest, rows.labels
         if isinstance(kernel, Linear):  # solved in the primal
-            return Points(rows.X[:m], np.arange(m))
-        chosen, status = choose_rows(key, self.selection, rows.X, m, labels, rows.weights)
+            return Points(rows_at(rows.X, np.arange(m)), np.arange(m))
+        chosen, status = choose_rows(key, self.selection, rows.X, m, labels, rows.weights, rows.n)
         if self.sizes:
             own = None if labels is None else labels[chosen]
             chosen = chosen[interleaved(jax.random.fold_in(key, 1), m, own)]
-        return Points(rows.X[chosen], chosen, status)
+        return Points(rows_at(rows.X, chosen), chosen, status)
 
 
 @jax.jit
@@ -212,7 +213,7 @@ def fit(
     X, y, weights = in_one_dtype(X, y, weights)
     prototypes = as_float(prototypes).astype(X.dtype)
     check_problem(prototypes, C, X, y, weights, intercept_penalty)
-    penalty = like(intercept_penalty, X)
+    penalty = given_penalty(intercept_penalty, X)
     return _fit_kernel(kernel, prototypes, like(C, X), X, y, weights, penalty, mesh, block_rows)
 
 
@@ -235,7 +236,7 @@ def fit_features(
     check_penalty(feature_map)
     X, y, weights = in_one_dtype(X, y, weights)
     check_problem(None, C, X, y, weights, intercept_penalty)
-    penalty = like(intercept_penalty, X)
+    penalty = given_penalty(intercept_penalty, X)
     return _fit(feature_map, like(C, X), X, y, weights, penalty, mesh, block_rows)
 
 
@@ -274,7 +275,7 @@ def fit_classes(
     X, y, weights = in_one_dtype(X, jnp.zeros(len(labels)), weights)
     check_problem(None, C, X, y, weights, intercept_penalty)
     check_labels(labels, code.matrix.shape[0])
-    penalty = like(intercept_penalty, X)
+    penalty = given_penalty(intercept_penalty, X)
     return _fit_classes(
         feature_map,
         jnp.asarray(C, X.dtype),
@@ -317,7 +318,7 @@ def solve(
     check_penalties(C, intercept_penalty)
     dtype = equations.gram.dtype
     code = None if code is None else code.astype(dtype)
-    penalty = like(intercept_penalty, equations.gram)
+    penalty = given_penalty(intercept_penalty, equations.gram)
     return _solve(feature_map, equations, jnp.asarray(C, dtype), code, penalty)
 
 
@@ -329,7 +330,7 @@ def _fit_classes(
     labels: Int[Array, " n"],
     code: Code,
     weights: Float[Array, " n"] | None,
-    intercept_penalty: Float[Array, ""],
+    intercept_penalty: Float[Array, ""] | None,
     mesh: Mesh | None,
     block_rows: int | None,
 ) -> FixedSizeFit:
@@ -347,14 +348,15 @@ def _fit_kernel(
     X: Float[Array, "n d"],
     y: Float[Array, "n *c"],
     weights: Float[Array, " n"] | None,
-    intercept_penalty: Float[Array, ""],
+    intercept_penalty: Float[Array, ""] | None,
     mesh: Mesh | None,
     block_rows: int | None,
 ) -> FixedSizeFit:
     phi = Nystroem(kernel, prototypes)
     # A penalised intercept is that of the features as eq. 5 has them, not centred.
-    shift = jnp.where(intercept_penalty == 0, phi.shift, 0)
-    phi = eqx.tree_at(lambda map: map.shift, phi, shift)
+    if intercept_penalty is not None:
+        shift = jnp.where(intercept_penalty == 0, phi.shift, 0)
+        phi = eqx.tree_at(lambda map: map.shift, phi, shift)
     return _fit(phi, C, X, y, weights, intercept_penalty, mesh, block_rows)
 
 
@@ -365,7 +367,7 @@ def _fit(
     X: Float[Array, "n d"],
     y: Float[Array, "n *c"],
     weights: Float[Array, " n"] | None,
-    intercept_penalty: Float[Array, ""],
+    intercept_penalty: Float[Array, ""] | None,
     mesh: Mesh | None,
     block_rows: int | None,
 ) -> FixedSizeFit:
@@ -373,13 +375,13 @@ def _fit(
     return _solve(feature_map, equations, C, None, intercept_penalty)
 
 
-@jax.jit
+@compiled_quickly
 def _solve(
     feature_map: FeatureMap,
     equations: NormalEquations,
     C: Float[Array, ""] | Float[Array, " l"],
     code: Code | None,
-    intercept_penalty: Float[Array, ""],
+    intercept_penalty: Float[Array, ""] | None,
 ) -> FixedSizeFit:
     if code is None:
         solution = equations.solve(C[None], intercept_penalty)
@@ -408,6 +410,13 @@ def in_one_dtype(X: Array, y: Array, weights: Array | None) -> tuple[Array, Arra
     X = as_float(X)
     weights = None if weights is None else as_float(weights).astype(X.dtype)
     return X, as_float(y).astype(X.dtype), weights
+
+
+def given_penalty(intercept_penalty: ScalarLike, X: Array) -> Float[Array, ""] | None:
+    """The intercept's penalty; None for the number 0, which needs no program that can do more."""
+    if isinstance(intercept_penalty, int | float) and intercept_penalty == 0:
+        return None
+    return like(intercept_penalty, X)
 
 
 def check_penalty(feature_map: FeatureMap) -> None:

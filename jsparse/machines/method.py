@@ -40,12 +40,22 @@ class Shape(NamedTuple):
 
 
 class TrainingRows(NamedTuple):
-    """Standardised rows, out of which points are chosen."""
+    """Standardised rows, out of which points are chosen.
 
-    X: Float[Array, "n d"]
-    labels: Int[np.ndarray, " n"] | None  # class numbers
-    weights: Float[np.ndarray, " n"] | None  # None: all alike
+    After the first `n` come rows of weight 0, so that tables of like size compile once.
+    """
+
+    X: Float[Array, "r d"]
+    labels: Int[np.ndarray, " r"] | None  # class numbers
+    weights: Float[np.ndarray, " r"]  # a row of weight 0 is no point
     scaling: Standardization  # what standardised them
+    n: int
+
+
+@jax.jit
+def rows_at(X: Float[Array, "r d"], chosen: Int[Array, " m"]) -> Float[Array, "m d"]:
+    """Rows by number, in one program."""
+    return X[chosen]
 
 
 class Points(NamedTuple):

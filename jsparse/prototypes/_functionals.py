@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._blocks import sum_row_blocks
-from .._types import Scalar
+from .._types import Scalar, ScalarLike
 
 Functional = Callable[[int, Scalar], Scalar]  # (r, h) -> h^(r+1) psi_r(h), r even
 
@@ -32,27 +32,32 @@ def phi_derivative(r: int, x: Array) -> Array:
     raise ValueError(f"r: expected 0, 4 or 6, got {r}")
 
 
-def exact(z: Float[Array, " n"]) -> tuple[Functional, Scalar]:
+def exact(z: Float[Array, " n"], share: Float[Array, " n"]) -> tuple[Functional, Scalar]:
     """The double sum over all pairs, in row blocks: `O(n^2)` time for each (r, h).
+
+    Args:
+        z: the column, of unit scale.
+        share: of each row, 1 / n; 0 for padding.
 
     Returns:
         The functional, and the part of all ordered pairs that are two different rows of one value.
     """
-    n = z.shape[0]
-    rows = max(1, _BLOCK // n)
+    rows = max(1, _BLOCK // z.shape[0])
 
     def mean_over_pairs(of_difference: Callable[[Array], Array]) -> Scalar:
         def block(some, present):
             values = of_difference(some[:, None] - z[None, :])
-            return jnp.sum(present * jnp.sum(values, axis=1)) / n
+            return jnp.sum(present * jnp.sum(share[None, :] * values, axis=1))
 
-        return sum_row_blocks(block, (z, jnp.ones_like(z)), jnp.zeros((), z.dtype), rows) / n
+        return sum_row_blocks(block, (z, share), jnp.zeros((), z.dtype), rows)
 
-    ties = mean_over_pairs(lambda difference: (difference == 0).astype(z.dtype)) - 1 / n
+    ties = mean_over_pairs(lambda difference: (difference == 0).astype(z.dtype)) - jnp.max(share)
     return lambda r, h: mean_over_pairs(lambda difference: phi_derivative(r, difference / h)), ties
 
 
-def binned(z: Float[Array, " n"], grid: int, margin: float) -> tuple[Functional, Scalar, Scalar]:
+def binned(
+    z: Float[Array, " n"], share: Float[Array, " n"], grid: int, margin: ScalarLike
+) -> tuple[Functional, Scalar, Scalar]:
     """The same from linearly binned counts and one FFT: `O(grid)` time for each (r, h).
 
     By Parseval, `psi_r(h)` is the integral of `(-1)^(r/2) t^r exp(-h^2 t^2 / 2) |c(t)|^2 / 2 pi`, c
@@ -61,7 +66,8 @@ def binned(z: Float[Array, " n"], grid: int, margin: float) -> tuple[Functional,
     cancels in float32. The squared sinc that linear binning multiplies c by is divided out.
 
     Args:
-        z: the column, of unit scale.
+        z: the column, of unit scale; padding holds the value of a row.
+        share: of each row, 1 / n; 0 for padding.
         grid: number of bins, a power of two.
         margin: empty space beyond the data; h up to a fifth of it is not disturbed by the period.
 
@@ -69,15 +75,15 @@ def binned(z: Float[Array, " n"], grid: int, margin: float) -> tuple[Functional,
         The functional, the part of pairs that are ties at the resolution of the grid, and the
         width of a bin; h of at least three widths is resolved.
     """
-    n, dtype = z.shape[0], z.dtype
+    dtype = z.dtype
     low, high = jnp.min(z), jnp.max(z)
     width = (high - low + margin) / grid
     position = jnp.clip((z - low) / width, 0, grid - 2)
     left = jnp.floor(position)
-    share, bins = position - left, left.astype(jnp.int32)
-    counts = jnp.zeros(grid, dtype).at[bins].add(1 - share).at[bins + 1].add(share) / n
+    right, bins = share * (position - left), left.astype(jnp.int32)
+    counts = jnp.zeros(grid, dtype).at[bins].add(share - right).at[bins + 1].add(right)
     # An atom between two bins is a tie all the same: hence the product of neighbours.
-    ties = jnp.sum(counts * (counts + 2 * jnp.roll(counts, 1))) - 1 / n
+    ties = jnp.sum(counts * (counts + 2 * jnp.roll(counts, 1))) - jnp.max(share)
 
     wave = 2 * np.pi * np.arange(grid // 2 + 1) / grid  # frequencies times the width of a bin
     fold = np.where((wave == 0) | (wave == np.pi), 1.0, 2.0)  # negative frequencies

@@ -9,7 +9,9 @@ import numpy as np
 import optimistix as optx
 from jaxtyping import Array, Float, Int
 
+from .._arguments import whole_number
 from .._numerics import as_float, epsilon
+from .._runtime import compiled_quickly
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE
 from .._types import Scalar
 from ._functionals import Functional, binned, exact
@@ -90,7 +92,11 @@ def normal_reference_bandwidth(
 
 
 def plug_in_bandwidth(
-    X: Float[Array, "n d"], *, method: Method = "auto", spread: Spread = "std"
+    X: Float[Array, "n d"],
+    *,
+    method: Method = "auto",
+    spread: Spread = "std",
+    n_rows: int | None = None,
 ) -> Bandwidth:
     """The two-stage solve-the-equation plug-in bandwidth of each column (Sheather and Jones 1991).
 
@@ -115,6 +121,8 @@ def plug_in_bandwidth(
         spread: the estimate of sigma in step 1: "std", the sample standard deviation (divisor
             n - 1), or "robust", the smaller of that and the interquartile range / 1.349 where it
             is not 0 (sorts every column).
+        n_rows: how many rows count, the first ones; those after them are padding, so that tables of
+            like size compile once. By default all.
 
     Returns:
         Bandwidths, where each comes from, and statuses, all of shape `d`. Under differentiation
@@ -127,70 +135,88 @@ def plug_in_bandwidth(
         raise ValueError(f"method: expected 'auto', 'exact' or 'binned', got {method!r}")
     X = check_table(as_float(X))
     use_exact = method == "exact" or (method == "auto" and X.shape[0] <= _EXACT_ROWS)
-    return _plug_in(X, use_exact, spread)
+    n = len(X) if n_rows is None else whole_number("n_rows", n_rows, 1, len(X), "the rows of X")
+    return _plug_in(X, np.int32(n), use_exact, spread)
 
 
 class _Column(NamedTuple):
-    z: Float[Array, " n"]  # (x - mean) / unit
+    z: Float[Array, " n"]  # (x - mean) / unit, and of padding that of the first row
+    share: Float[Array, " n"]  # 1 / n, and 0 of padding
+    n: Scalar
     unit: Scalar  # the sample standard deviation, 0 where constant
     sigma: Scalar  # the estimate of sigma, in units
 
 
-def _unit_column(x: Float[Array, " n"], spread: Spread) -> _Column:
+def _unit_column(x: Float[Array, " n"], n_rows: Int[Array, ""], spread: Spread) -> _Column:
     """Centred and of unit variance, without overflow, underflow or loss to a large mean."""
     if spread not in ("std", "robust"):
         raise ValueError(f"spread: expected 'std' or 'robust', got {spread!r}")
-    n = x.shape[0]
+    n, here = n_rows.astype(x.dtype), jnp.arange(x.shape[0], dtype=jnp.int32) < n_rows
+    share = here.astype(x.dtype) / n
+    x = jnp.where(here, x, x[0])
     deviations = x - x[0]
     furthest = jnp.max(jnp.abs(deviations))
     # Values that differ by the rounding of their magnitude are one value. NaN is not constant.
     constant = furthest <= 2 * epsilon(x.dtype) * jnp.max(jnp.abs(x))
     z = deviations / jnp.where(constant, 1, furthest)
-    z = z - jnp.mean(z)
-    z = z - jnp.mean(z)  # what rounding left
-    deviation = jnp.where(constant, 1, jnp.sqrt(jnp.sum(z * z) / max(n - 1, 1)))
+    z = z - jnp.sum(share * z)
+    z = z - jnp.sum(share * z)  # what rounding left
+    squares = jnp.sum(jnp.where(here, z * z, 0))
+    deviation = jnp.where(constant, 1, jnp.sqrt(squares / jnp.maximum(n - 1, 1)))
     z = z / deviation
     sigma = jnp.ones((), x.dtype)
     if spread == "robust":
-        quartiles = jnp.quantile(z, jnp.asarray([0.25, 0.75], x.dtype))
+        quartiles = _quantiles(jnp.where(here, z, jnp.inf), n, jnp.asarray([0.25, 0.75], x.dtype))
         robust = (quartiles[1] - quartiles[0]) / 1.349
         sigma = jnp.where(robust > 0, jnp.minimum(robust, 1), 1)
-    return _Column(z, jnp.where(constant, 0, furthest * deviation), sigma)
+    return _Column(z, share, n, jnp.where(constant, 0, furthest * deviation), sigma)
 
 
-def _reference(n: int) -> float:
-    return float((4 / 3) ** 0.2 * n**-0.2)
+def _quantiles(z: Float[Array, " n"], n: Scalar, q: Float[Array, " q"]) -> Float[Array, " q"]:
+    """Of the `n` smallest, as `jnp.quantile`."""
+    place, ordered = q * (n - 1), jnp.sort(z)
+    below = jnp.floor(place).astype(jnp.int32)
+    above = jnp.minimum(below + 1, (n - 1).astype(jnp.int32))
+    return ordered[below] + (place - jnp.floor(place)) * (ordered[above] - ordered[below])
+
+
+def _reference(n: Scalar) -> Scalar:
+    return float((4 / 3) ** 0.2) * n**-0.2
 
 
 @functools.partial(jax.jit, static_argnames="spread")
 def _normal_reference(X: Float[Array, "n d"], spread: Spread) -> Float[Array, " d"]:
+    n = jnp.asarray(X.shape[0], jnp.int32)
+
     def bandwidth(x):
-        column = _unit_column(x, spread)
-        return _reference(x.shape[0]) * column.sigma * column.unit
+        column = _unit_column(x, n, spread)
+        return _reference(column.n) * column.sigma * column.unit
 
     # One column at a time: the working memory is that of one.
     return jax.lax.map(bandwidth, jax.lax.stop_gradient(X).T)
 
 
-@functools.partial(jax.jit, static_argnames=("use_exact", "spread"))
-def _plug_in(X: Float[Array, "n d"], use_exact: bool, spread: Spread) -> Bandwidth:
+@functools.partial(compiled_quickly, static_argnames=("use_exact", "spread"))
+def _plug_in(
+    X: Float[Array, "n d"], n_rows: Int[Array, ""], use_exact: bool, spread: Spread
+) -> Bandwidth:
     def bandwidth(x):
-        column = _unit_column(x, spread)
+        column = _unit_column(x, n_rows, spread)
         return _of_column(column, use_exact)
 
     return Bandwidth(*jax.lax.map(bandwidth, jax.lax.stop_gradient(X).T))
 
 
 def _of_column(column: _Column, use_exact: bool) -> tuple[Scalar, Array, Array]:
-    z, sigma, n = column.z, column.sigma, column.z.shape[0]
+    z, share, sigma, n = column.z, column.share, column.sigma, column.n
     # Eq. 16 with 17: h_1 and h_2 of a normal density.
-    h1 = float((16 * np.sqrt(2) / 5 / n) ** (1 / 7)) * sigma
-    h2 = float((32 * np.sqrt(2) / 7 / n) ** (1 / 9)) * sigma
+    h1 = float((16 * np.sqrt(2) / 5) ** (1 / 7)) * n ** (-1 / 7) * sigma
+    h2 = float((32 * np.sqrt(2) / 7) ** (1 / 9)) * n ** (-1 / 9) * sigma
     if use_exact:
-        functional, ties = exact(z)
+        functional, ties = exact(z, share)
         finest = jnp.zeros((), z.dtype)
     else:
-        functional, ties, width = binned(z, _GRID, margin=10 * float(n ** (-1 / 9)))
+        functional, ties, width = binned(z, share, _GRID, margin=10 * n ** (-1 / 9))
         finest = _RESOLVED * width
     psi4, psi6 = functional(4, h1), functional(6, h2)
     # log A, where h_AMSE = A h^(5/7).
@@ -214,7 +240,7 @@ def _pilot(log_h: Scalar, log_a: Scalar) -> Scalar:
 
 
 def _solve(
-    functional: Functional, log_a: Scalar, n: int, finest: Scalar
+    functional: Functional, log_a: Scalar, n: Scalar, finest: Scalar
 ) -> tuple[Scalar, Array, Array]:
     """The largest root of eq. 15 in log h, if there is one with a resolved pilot, if steps ran out.
 
@@ -224,13 +250,13 @@ def _solve(
     bisection does the rest: log h to eps^(2/3), far below the statistical error.
     """
     dtype = log_a.dtype
-    offset = float(np.log(2 * np.sqrt(np.pi) * n))
+    offset = float(np.log(2 * np.sqrt(np.pi))) + jnp.log(n)
 
     def excess(log_h: Scalar) -> Scalar:
         psi4 = functional(4, _pilot(log_h, log_a))
         return 2 / 7 * log_h - log_a + 0.2 * (offset + jnp.log(psi4))
 
-    top = jnp.asarray(np.log(4 * 1.144) - 0.2 * np.log(n), dtype)
+    top = float(np.log(4 * 1.144)) - 0.2 * jnp.log(n)
 
     def descending(carry):
         log_h, value, steps = carry

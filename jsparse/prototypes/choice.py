@@ -1,13 +1,13 @@
 """Rows as prototypes, by the name of the criterion."""
 
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from .._blocks import padded
 from .._status import CONVERGED
 from .._types import Key
 from .renyi import renyi
-from .uniform import stratified, uniform
+from .uniform import allocate, draw, draw_strata, encode, shares_of_weight
 
 
 def choose_rows(
@@ -16,7 +16,8 @@ def choose_rows(
     X: Float[Array, "n d"],
     m: int,
     labels: Int[np.ndarray, " n"] | None,
-    weights: Float[np.ndarray, " n"] | None,
+    weights: Float[np.ndarray, " n"],
+    n_rows: int,
 ) -> tuple[Int[np.ndarray, " m"], int]:
     """Rows of `m` prototypes, a share of them from each class, and how the choice ended.
 
@@ -27,12 +28,22 @@ def choose_rows(
         m: how many.
         labels: class numbers, shape `n`.
         weights: row weights, shape `n`; a row of weight 0 is never chosen.
+        n_rows: how many rows count, the first ones.
     """
+    w = weights[:n_rows]
+    w = None if np.all(w == w[0]) else w
+    labels = None if labels is None else labels[:n_rows]
     if criterion == "renyi":
-        found = renyi(key, X, m, labels=labels, weights=weights)
-        status = max(int(found.status), int(np.max(found.bandwidth.status, initial=CONVERGED)))
+        found = renyi(key, X, m, labels=labels, weights=w, n_rows=n_rows)
+        status = max(
+            int(found.status), int(np.max(np.asarray(found.bandwidth.status), initial=CONVERGED))
+        )
         return np.asarray(found.indices), status
-    if labels is not None:
-        return np.asarray(stratified(key, labels, m, weights)), CONVERGED
-    w = None if weights is None else jnp.asarray(weights)
-    return np.asarray(uniform(key, len(X), m, w)), CONVERGED
+    mass = None if w is None else padded(w.astype(np.float32), len(X), "constant")
+    if labels is None:
+        return np.asarray(draw(key, len(X), m, np.int32(n_rows), mass)), CONVERGED
+    codes, counts = encode(labels)
+    shares = allocate(counts, m) if w is None else shares_of_weight(codes, counts, m, w)
+    codes = padded(codes, len(X))
+    codes[n_rows:] = -1  # of no class
+    return np.asarray(draw_strata(key, codes, shares, m, mass)), CONVERGED

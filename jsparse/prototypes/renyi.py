@@ -9,13 +9,14 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
 from .._arguments import as_key, whole_number
-from .._blocks import block_shape, to_blocks
+from .._blocks import block_shape, capacity, padded, to_blocks
 from .._numerics import as_float, epsilon, is_concrete
+from .._runtime import compiled_quickly
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
 from .._types import Key, KeyLike, ScalarLike
 from ._validate import check_count, check_table
 from .bandwidth import GIVEN, Bandwidth, plug_in_bandwidth
-from .uniform import allocate, draw_strata, encode, positive_weights, stratified, uniform
+from .uniform import allocate, draw, draw_strata, encode, positive_weights, shares_of_weight
 
 # Points of a step, by measurement on a CPU (m = 200 to 1000): up to 32 the time of a step grows
 # less than the entropy it gains, from there on in proportion.
@@ -78,6 +79,7 @@ def renyi(
     candidates: int = CANDIDATES,
     tolerance: ScalarLike = 1e-3,
     max_trials: int | None = None,
+    n_rows: int | None = None,
 ) -> RenyiResult:
     """Choose `m` rows of `X` of high quadratic Renyi entropy (De Brabanter 2010, Algorithm 1).
 
@@ -105,41 +107,44 @@ def renyi(
         candidates: points looked at in one step; 1 is nearest to the letter of Algorithm 1.
         tolerance: stop when a sweep raises the entropy (in nats) by no more; free of units of X.
         max_trials: cap on the points looked at, by default 400 m; rounded up to whole sweeps.
+        n_rows: how many rows of X count, the first ones, as many as there are labels and weights;
+            those after them are padding, so that tables of like size compile once. By default all.
 
     Raises:
         ValueError: unless 1 <= m <= n, m is at least the number of classes, the shapes agree, the
             counts are positive and (outside `jit`) X is finite and the bandwidths finite and >= 0.
     """
     X = check_table(as_float(X))
-    n = X.shape[0]
+    rows = X.shape[0]
+    n = rows if n_rows is None else whole_number("n_rows", n_rows, 1, rows, "the rows of X")
     key = as_key(key)
     m, candidates = check_count(m, n), whole_number("candidates", candidates, 1)
     max_trials = None if max_trials is None else whole_number("max_trials", max_trials, 1)
     if is_concrete(tolerance) and not np.asarray(tolerance) >= 0:
         raise ValueError(f"tolerance: expected at least 0, got {tolerance}")
-    present = X if weights is None else _present(X, positive_weights(weights, n))
-    used = _bandwidth(bandwidth, present)
-    key_start, key_run = jax.random.split(key)
-    chances = None
-    if weights is not None:
-        numbers = np.zeros(n, np.int32) if labels is None else encode(labels)[0]
-        w = positive_weights(weights, n)
-        check_count(m, int(np.sum(w > 0)))
-        chances = jnp.asarray(np.cumsum(w) / np.sum(w), jnp.float32)
-        labels = numbers if labels is None else labels
-        indices = stratified(key_start, labels, m, weights)
-        codes = jnp.asarray(numbers)
-    elif labels is None:
-        codes, indices = jnp.zeros(n, jnp.int32), uniform(key_start, n, m)
-    else:
+    w = None if weights is None else positive_weights(weights, n)
+    used = _bandwidth(bandwidth, *_present(X, n, w))
+    key_start, key_run = _two_keys(key)
+    numbers, counts = np.zeros(n, np.int32), np.array([n])
+    if labels is not None:
         numbers, counts = encode(labels)
-        if len(numbers) != n:
-            raise ValueError(
-                f"labels: expected shape ({n},), one per row of X, got {numbers.shape}"
-            )
-        codes = jnp.asarray(numbers)
-        indices = draw_strata(key_start, codes, jnp.asarray(allocate(counts, m)), m)
-    state = _run(key_run, X, indices, used.h, codes, chances, tolerance, max_trials, candidates)
+    if len(numbers) != n:
+        raise ValueError(f"labels: expected shape ({n},), one per row of X, got {numbers.shape}")
+    codes, chances = padded(numbers, rows), None
+    codes[n:] = -1  # of no class
+    if w is not None:
+        check_count(m, int(np.sum(w > 0)))
+        chances = padded((np.cumsum(w) / np.sum(w)).astype(np.float32), rows)
+        shares = shares_of_weight(numbers, counts, m, w)
+        mass = padded(w.astype(np.float32), rows, "constant")
+        indices = draw_strata(key_start, codes, shares, m, mass)
+    elif labels is None:
+        indices = draw(key_start, rows, m, np.int32(n))
+    else:
+        indices = draw_strata(key_start, codes, allocate(counts, m), m)
+    state = _run(
+        key_run, X, indices, used.h, codes, chances, np.int32(n), tolerance, max_trials, candidates
+    )
     return RenyiResult(
         state.indices, state.entropy, used, state.accepted, state.trials, state.status
     )
@@ -237,13 +242,14 @@ def _run(
     h: Float[Array, " d"],
     codes: Int[Array, " n"],
     chances: Float[Array, " n"] | None,
+    n_rows: Int[Array, ""],
     tolerance: ScalarLike,
     max_trials: int | Int[Array, ""] | None,
     candidates: int,
 ) -> RenyiState:
     return jax.lax.while_loop(
         lambda state: state.status == RUNNING,
-        lambda state: _sweep(state, X, codes, candidates, chances),
+        lambda state: _sweep(state, X, codes, candidates, chances, n_rows),
         init(key, X, indices, h, codes, tolerance=tolerance, max_trials=max_trials),
     )
 
@@ -259,11 +265,13 @@ def _sweep(
     codes: Int[Array, " n"],
     candidates: int,
     chances: Float[Array, " n"] | None = None,
+    n_rows: Int[Array, ""] | None = None,
 ) -> RenyiState:
+    n = X.shape[0] if n_rows is None else n_rows
     steps = _steps(state.indices.shape[0])
     key = jax.random.fold_in(state.key, state.sweeps)
     if chances is None:
-        draws = jax.random.randint(key, (steps, candidates), 0, X.shape[0], jnp.int32)
+        draws = jax.random.randint(key, (steps, candidates), 0, n, jnp.int32)
     else:
         # The first row whose cumulative chance exceeds a uniform number: none without a chance.
         draws = jnp.searchsorted(
@@ -340,14 +348,27 @@ def _argmax(values: Float[Array, " m"]) -> Int[Array, ""]:
     return jnp.min(at_top)
 
 
-def _present(X: Float[Array, "n d"], w: Float[np.ndarray, " n"]) -> Float[Array, "p d"]:
-    """The rows with weight."""
-    return X if np.all(w > 0) else X[np.flatnonzero(w)]
+@compiled_quickly
+def _two_keys(key: Key) -> tuple[Key, Key]:
+    first, second = jax.random.split(key)
+    return first, second
 
 
-def _bandwidth(bandwidth: Bandwidth | Array | None, X: Float[Array, "n d"]) -> Bandwidth:
+def _present(
+    X: Float[Array, "r d"], n: int, w: Float[np.ndarray, " n"] | None
+) -> tuple[Float[Array, "p d"], int]:
+    """The rows with weight, with padding after them, and their number."""
+    if w is None or np.all(w > 0):
+        return X, n
+    there = np.flatnonzero(w)
+    return X[padded(there, capacity(len(there)))], len(there)
+
+
+def _bandwidth(
+    bandwidth: Bandwidth | Array | None, X: Float[Array, "n d"], n_rows: int
+) -> Bandwidth:
     if bandwidth is None:
-        return plug_in_bandwidth(X)
+        return plug_in_bandwidth(X, n_rows=n_rows)
     if not isinstance(bandwidth, Bandwidth):
         h = as_float(bandwidth).astype(X.dtype)
         codes = jnp.zeros(h.shape, jnp.int32)

@@ -10,6 +10,7 @@ from jaxtyping import Array, ArrayLike, Float, Int
 
 from .._arguments import as_key, labels_of, numbers, whole_number
 from .._numerics import is_concrete
+from .._runtime import compiled_quickly
 from .._types import Key, KeyLike
 from ._validate import check_count
 
@@ -29,7 +30,7 @@ def uniform(
     """
     key = as_key(key)
     m = check_count(m, whole_number("n", n, 1))
-    return _uniform(key, n, m, weights)
+    return draw(key, n, m, np.int32(n), weights)
 
 
 def stratified(
@@ -59,9 +60,16 @@ def stratified(
     if weights is None:
         return draw_strata(key, jnp.asarray(codes), jnp.asarray(allocate(counts, m)), m)
     w = positive_weights(weights, len(codes))
+    shares = shares_of_weight(codes, counts, m, w)
+    return draw_strata(key, jnp.asarray(codes), jnp.asarray(shares), m, jnp.asarray(w, jnp.float32))
+
+
+def shares_of_weight(
+    codes: Int[np.ndarray, " n"], counts: Int[np.ndarray, " c"], m: int, w: Float[np.ndarray, " n"]
+) -> Int[np.ndarray, " c"]:
+    """How many of `m` each class gets by its share of the weight."""
     there = np.bincount(codes[w > 0], minlength=len(counts))
-    shares = jnp.asarray(allocate(there, m, np.bincount(codes, w)))
-    return draw_strata(key, jnp.asarray(codes), shares, m, jnp.asarray(w, jnp.float32))
+    return allocate(there, m, np.bincount(codes, w, len(counts)))
 
 
 def interleaved(key: KeyLike, m: int, labels: ArrayLike | None = None) -> Int[np.ndarray, " m"]:
@@ -148,7 +156,7 @@ def allocate(
     return np.asarray(shares, np.int32)
 
 
-@functools.partial(jax.jit, static_argnames="m")
+@functools.partial(compiled_quickly, static_argnames="m")
 def draw_strata(
     key: Key,
     codes: Int[Array, " n"],
@@ -156,7 +164,10 @@ def draw_strata(
     m: int,
     weights: Float[Array, " n"] | None = None,
 ) -> Int[Array, " m"]:
-    """`shares[c]` rows of each class `c`, class after class; `m` is the sum of the shares."""
+    """`shares[c]` rows of each class `c`, class after class; `m` is the sum of the shares.
+
+    A row whose code is that of no class is never drawn.
+    """
     priority = _priorities(key, codes.shape[0], weights)
 
     def of_class(code):
@@ -169,9 +180,14 @@ def draw_strata(
     return ranked[code, rank]
 
 
-@functools.partial(jax.jit, static_argnames=("n", "m"))
-def _uniform(key: Key, n: int, m: int, weights: Float[Array, " n"] | None) -> Int[Array, " m"]:
-    return jax.lax.top_k(_priorities(key, n, weights), m)[1]
+@functools.partial(compiled_quickly, static_argnames=("rows", "m"))
+def draw(
+    key: Key, rows: int, m: int, n: Int[Array, ""], weights: Float[Array, " n"] | None = None
+) -> Int[Array, " m"]:
+    """`m` of the first `n` rows, the others padding."""
+    priority = _priorities(key, rows, weights)
+    here = jnp.arange(rows, dtype=jnp.int32) < n
+    return jax.lax.top_k(jnp.where(here, priority, -jnp.inf), m)[1]
 
 
 def _priorities(key: Key, n: int, weights: Float[Array, " n"] | None = None) -> Float[Array, " n"]:

@@ -9,11 +9,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from .._mesh import check_mesh
+from .._numerics import is_concrete
 from .._status import COMPLETED, PRECISION_LOST
 from .._types import Key
 from ..features import FeatureMap
@@ -28,7 +28,8 @@ from ..validation.paths import PathValidation
 from ..validation.sharding import ShardedFolds, shard
 from ..validation.validate import validate
 
-Scores = tuple[Float[Array, "q s"], Float[Array, "q s"], Int[Array, "q s"]]
+Table = Float[Array, "_ _"] | Float[np.ndarray, "_ _"]
+Scores = tuple[Float[np.ndarray, "q s"], Float[np.ndarray, "q s"], Int[np.ndarray, "q s"]]
 """Of kernels, each for its vector of `C`: scores, their standard errors, stop codes."""
 
 
@@ -68,9 +69,7 @@ class Tunable(Protocol):
         """How many kernels are best handed over in one call."""
         ...
 
-    def scores(
-        self, thetas: Float[Array, "q p"], C: Float[Array, "q s"], scoring: Scoring
-    ) -> Scores:
+    def scores(self, thetas: Table, C: Table, scoring: Scoring) -> Scores:
         """Scores of the kernels `exp(theta)`, their standard errors and stop codes."""
         ...
 
@@ -102,8 +101,8 @@ class Source(Protocol):
     def scores(
         self,
         problem: "Problem",
-        thetas: Float[Array, "q p"],
-        C: Float[Array, "q s"],
+        thetas: Table,
+        C: Table,
         scoring: Scoring,
     ) -> Scores:
         """See `Tunable`."""
@@ -155,9 +154,7 @@ class Problem(eqx.Module):
         """How many kernels are best handed over in one call."""
         return self.source.kernels_at_once
 
-    def scores(
-        self, thetas: Float[Array, "q p"], C: Float[Array, "q s"], scoring: Scoring
-    ) -> Scores:
+    def scores(self, thetas: Table, C: Table, scoring: Scoring) -> Scores:
         """Scores of the kernels `exp(theta)`; of paths, the least error of any size."""
         return self.source.scores(self, thetas, C, scoring)
 
@@ -203,7 +200,9 @@ class InMemory(eqx.Module):
     @property
     def rows_scored(self) -> int:
         """How many rows a score is a mean over."""
-        return self.X.shape[0]
+        if self.weights is None or not is_concrete(self.weights):
+            return len(self.X)
+        return int(np.sum(np.asarray(self.weights) > 0))
 
     @property
     def kernels_at_once(self) -> int:
@@ -213,8 +212,8 @@ class InMemory(eqx.Module):
     def scores(
         self,
         problem: Problem,
-        thetas: Float[Array, "q p"],
-        C: Float[Array, "q s"],
+        thetas: Table,
+        C: Table,
         scoring: Scoring,
     ) -> Scores:
         """See `Tunable`."""
@@ -223,12 +222,15 @@ class InMemory(eqx.Module):
                 least_on_path(problem, kernel_at(problem, theta), c, scoring)
                 for theta, c in zip(thetas, C, strict=True)
             ]
-            scores, errors, status = (jnp.stack(column) for column in zip(*each, strict=True))
+            scores, errors, status = (np.stack(column) for column in zip(*each, strict=True))
             return scores, errors, status
         if len(thetas) > 1:
-            return evaluate_batch(problem, thetas, C, scoring)
-        scores, errors, status = evaluate(problem, thetas[0], C[0], scoring)
-        return scores[None], errors[None], status[None]
+            scores, fold_scores, status = evaluate_batch(problem, thetas, C, scoring)
+            errors = np.stack([standard_error(each) for each in np.asarray(fold_scores)])
+            return np.asarray(scores), errors, np.asarray(status)
+        found = evaluate(problem, thetas[0], C[0], scoring, np.int32(0))
+        each = np.asarray(found.scores), standard_error(found.fold_scores), np.asarray(found.status)
+        return each[0][None], each[1][None], each[2][None]
 
     def validate(
         self,
@@ -237,6 +239,8 @@ class InMemory(eqx.Module):
         C: Float[Array, " s"],
         scoring: Scoring,
         size: Int[Array, ""] | None = None,
+        *,
+        keep: Int[Array, "*l"] | None = None,
     ) -> CrossValidation | PathValidation:
         """See `validation.validate`."""
         return validate(
@@ -254,6 +258,7 @@ class InMemory(eqx.Module):
             key=problem.key,
             size=size,
             mesh=self.mesh,
+            keep=keep,
         )
 
     def fit(
@@ -318,65 +323,84 @@ def tuning_problem(
 
 def split_kernel(kernel: Kernel, dtype: jnp.dtype, *, tune_kernel: bool) -> tuple[Kernel, Kernel]:
     """A template's leaves to be tuned, the positive ones, and the rest."""
-    kernel = jax.tree.map(lambda a: jnp.asarray(a, dtype) if eqx.is_inexact_array(a) else a, kernel)
+    kernel = jax.tree.map(
+        lambda a: jnp.asarray(np.asarray(a), dtype) if eqx.is_inexact_array(a) else a, kernel
+    )
     spec = jax.tree.map(
-        lambda a: tune_kernel and eqx.is_inexact_array(a) and bool(jnp.all(a > 0)), kernel
+        lambda a: tune_kernel and eqx.is_inexact_array(a) and bool(np.all(np.asarray(a) > 0)),
+        kernel,
     )
     return eqx.partition(kernel, spec)
 
 
-def start_of(problem: Tunable) -> Float[Array, " p"]:
+def start_of(problem: Tunable) -> Float[np.ndarray, " p"]:
     """Logs of the template's tuned leaves, shape `p`."""
-    return jnp.log(ravel_pytree(problem.tuned)[0]).astype(problem.dtype)
+    leaves = [np.asarray(leaf).reshape(-1) for leaf in jax.tree.leaves(problem.tuned)]
+    return np.log(np.concatenate([np.zeros(0, problem.dtype), *leaves])).astype(problem.dtype)
 
 
-def kernel_at(problem: Tunable, theta: Float[Array, " p"]) -> Kernel:
-    """The template with tuned leaves `exp(theta)`."""
-    _, unravel = ravel_pytree(problem.tuned)
-    return eqx.combine(unravel(jnp.exp(theta)), problem.fixed)
+def kernel_at(problem: Tunable, theta: Float[Array, " p"] | Float[np.ndarray, " p"]) -> Kernel:
+    """The template with tuned leaves `exp(theta)`; of a NumPy array without compiling anything."""
+    leaves, structure = jax.tree.flatten(problem.tuned)
+    ends = np.cumsum([leaf.size for leaf in leaves])[:-1]
+    numpy = np if isinstance(theta, np.ndarray) else jnp
+    parts = numpy.split(numpy.exp(theta), ends) if leaves else []
+    tuned = [
+        jnp.asarray(part.reshape(leaf.shape).astype(leaf.dtype))
+        for part, leaf in zip(parts, leaves, strict=True)
+    ]
+    return eqx.combine(structure.unflatten(tuned), problem.fixed)
 
 
 @functools.partial(jax.jit, static_argnames="scoring")
 def evaluate(
-    problem: Problem, theta: Float[Array, " p"], C: Float[Array, " s"], scoring: Scoring
-) -> tuple[Float[Array, " s"], Float[Array, " s"], Int[Array, " s"]]:
-    """Cross-validation scores of one kernel for every `C`, standard errors and stop codes."""
-    result = problem.source.validate(problem, kernel_at(problem, theta), C, scoring)
-    return result.scores, standard_error(result.fold_scores), result.status
+    problem: Problem,
+    theta: Float[Array, " p"],
+    C: Float[Array, " s"],
+    scoring: Scoring,
+    keep: Int[Array, "*l"],
+) -> CrossValidation:
+    """The cross-validation of one kernel for every `C`, with the predictions of one of them.
+
+    One program for the search and for what comes after it: out-of-fold values and the sums of all
+    rows.
+    """
+    assert isinstance(problem.source, InMemory)
+    kernel = kernel_at(problem, theta)
+    found = problem.source.validate(problem, kernel, C, scoring, keep=keep)
+    assert isinstance(found, CrossValidation)
+    return found
 
 
 @functools.partial(jax.jit, static_argnames="scoring")
 def evaluate_batch(
     problem: Problem, thetas: Float[Array, "q p"], C: Float[Array, "q s"], scoring: Scoring
-) -> Scores:
-    """`evaluate` for a batch of kernels, each with its own vector of `C`, by `vmap`.
+) -> tuple[Float[Array, "q s"], Float[Array, "q s v"], Int[Array, "q s"]]:
+    """Scores, those of the folds and stop codes, of kernels each with its own vector of `C`.
 
-    For accelerators, which it fills; memory is that of `q` blocks of rows.
+    By `vmap`, for accelerators, which it fills; memory is that of `q` blocks of rows.
     """
-    return jax.vmap(lambda theta, c: evaluate(problem, theta, c, scoring))(thetas, C)
+
+    def one(theta: Array, c: Array) -> tuple[Array, Array, Array]:
+        found = problem.source.validate(problem, kernel_at(problem, theta), c, scoring)
+        return found.scores, found.fold_scores, found.status
+
+    return jax.vmap(one)(thetas, C)
 
 
 def least_on_path(
-    problem: Problem, kernel: Kernel, C: Float[Array, " s"], scoring: Scoring
-) -> tuple[Float[Array, " s"], Float[Array, " s"], Int[Array, " s"]]:
+    problem: Problem, kernel: Kernel, C: Float[np.ndarray, " s"], scoring: Scoring
+) -> tuple[Float[np.ndarray, " s"], Float[np.ndarray, " s"], Int[np.ndarray, " s"]]:
     """The least error of any size for every `C`, its standard error, stop codes."""
     method = problem.method
     assert isinstance(method, PathMethod)
-    found = problem.path_errors(kernel, C, scoring)
-    scores, spread = np.asarray(found.scores), np.asarray(standard_errors(found.fold_scores))
+    found = problem.path_errors(kernel, jnp.asarray(C), scoring)
+    scores, spread = np.asarray(found.scores), standard_error(found.fold_scores)
     stop = method.stopping
     ends = [scores.shape[1] if stop is None else stop.length(f) for f in scores]
     best = [int(np.argmin(f[:end])) for f, end in zip(scores, ends, strict=True)]
     rows = np.arange(len(best))
     # Lost digits of coefficients are no lost digits of values, and those were seen by the folds.
-    status = jnp.where(found.status == PRECISION_LOST, COMPLETED, found.status)
-    return (
-        jnp.asarray(scores[rows, best], problem.dtype),
-        jnp.asarray(spread[rows, best], problem.dtype),
-        status.astype(jnp.int32),
-    )
-
-
-def standard_errors(fold_scores: Float[Array, "s v k"]) -> Float[Array, "s k"]:
-    """Of the scores of every size, from their spread over the folds."""
-    return jax.vmap(standard_error, in_axes=2, out_axes=1)(fold_scores)
+    status = np.asarray(found.status)
+    status = np.where(status == PRECISION_LOST, COMPLETED, status).astype(np.int32)
+    return scores[rows, best], spread[rows, best], status

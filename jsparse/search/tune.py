@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, get_args
 
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike, Float
 
@@ -228,8 +227,8 @@ class _Run:
 
     def _evaluate(self, thetas: np.ndarray, C: np.ndarray) -> list[Evaluation]:
         dtype = self.problem.dtype
-        t, c = jnp.asarray(thetas, dtype), jnp.asarray(C, dtype)
-        scores, errors, status = map(np.asarray, self.problem.scores(t, c, self.scoring))
+        t, c = thetas.astype(dtype), np.asarray(C, dtype)
+        scores, errors, status = self.problem.scores(t, c, self.scoring)
         seconds = time.perf_counter() - self.start
         rows = zip(thetas, C, scores, errors, status, strict=True)
         return [Evaluation(*row, seconds) for row in rows]
@@ -299,7 +298,7 @@ class _Run:
             self.history += self.unused.values()
         best, j = self.best()
         return Tuning(
-            kernel=kernel_at(self.problem, jnp.asarray(best.theta, self.problem.dtype)),
+            kernel=kernel_at(self.problem, best.theta.astype(self.problem.dtype)),
             C=float(best.C[j]),
             score=float(best.scores[j]),
             standard_error=float(best.standard_errors[j]),

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from .._numerics import dot, eigh, epsilon, rank_cutoff, relative_norms, with_derivative
+from .._numerics import dot, eigh, epsilon, rank_cutoff, relative_size, with_derivative
 from .._status import status_of
 from .tridiagonal import Tridiagonal, tridiagonal
 
@@ -159,12 +159,14 @@ class Bordered(NamedTuple):
     centred: Factorised
     f: Float[Array, " p"]
     N: Float[Array, ""]
-    intercept_penalty: Float[Array, ""]
+    intercept_penalty: Float[Array, ""] | None  # None: 0
     shifts: Float[Array, " s"]
 
     @property
     def edge(self) -> Float[Array, "s 1"]:
         """The corner `N + p shift`."""
+        if self.intercept_penalty is None:
+            return jnp.broadcast_to(self.N, (len(self.shifts), 1))
         return (self.N + self.intercept_penalty * self.shifts)[:, None]
 
     def product(self, unknowns: Float[Array, "s c q"]) -> Float[Array, "s c q"]:
@@ -184,10 +186,11 @@ class Bordered(NamedTuple):
 
         def penalised() -> Float[Array, "s c p"]:
             u = shifted_inverse(self.centred, f[None, None], self.shifts, refine=refine)
+            assert p is not None
             alpha = rank_one_weight(N, p, 1 / self.shifts)[:, None]
             return x + (alpha * (t - dot(x, f)) / (1 + alpha * dot(u, f)))[:, :, None] * u
 
-        w = jax.lax.cond(p > 0, penalised, lambda: x)
+        w = x if p is None else jax.lax.cond(p > 0, penalised, lambda: x)
         return jnp.concatenate([w, ((t - dot(w, f)) / self.edge)[:, :, None]], axis=2)
 
 
@@ -234,7 +237,7 @@ def ridge(
     target_sum: Float[Array, "*c"],
     weight_sum: Float[Array, ""],
     C: Float[Array, " s"],
-    intercept_penalty: Float[Array, ""],
+    intercept_penalty: Float[Array, ""] | None = None,
     *,
     refine: bool = True,
 ) -> Ridge:
@@ -249,7 +252,7 @@ def ridge(
         target_sum: `y' w`, shape `()` or `c`.
         weight_sum: `N = sum w`.
         C: weights of the data-fit term, shape `s`.
-        intercept_penalty: `p`, at least 0.
+        intercept_penalty: `p`, at least 0; None is 0, and compiles faster.
         refine: improve float32 solutions, and what derivatives solve, by one step (static); float64
             is left as it is.
 
@@ -277,7 +280,7 @@ def ridge(
     # An infinite entry of the matrix may go with a finite solution, by 0 times it.
     undefined = jnp.any(jnp.isnan(residual), axis=(1, 2))
     flat = residual.reshape(-1, c.shape[0])
-    relative = relative_norms(flat, jnp.broadcast_to(c.T[None], residual.shape).reshape(flat.shape))
+    relative = relative_size(flat, jnp.broadcast_to(c.T[None], residual.shape).reshape(flat.shape))
     relative = jnp.max(relative.reshape(residual.shape[:2]), axis=1, initial=0)
 
     # What lies below carries no information: the rounding of the factorisation, and of the
@@ -289,7 +292,9 @@ def ridge(
     deficient = rank < jnp.sum(squares > 0, dtype=jnp.int32)
     lost = (shifts < noise) & deficient | (relative > epsilon(gram.dtype) ** 0.5)
     finite = jnp.all(jnp.isfinite(w), axis=(1, 2)) & jnp.all(jnp.isfinite(b), axis=1)
-    sensible = (shifts > 0) & (intercept_penalty >= 0) & (N > 0) & jnp.isfinite(N)
+    sensible = (shifts > 0) & (N > 0) & jnp.isfinite(N)
+    if intercept_penalty is not None:
+        sensible = sensible & (intercept_penalty >= 0)
     return Ridge(
         weights=w.reshape(-1, c.shape[0], *outputs),
         intercept=b.reshape(-1, *outputs),

@@ -8,8 +8,8 @@ from jaxtyping import Array, Float, Int
 
 from .._numerics import dot, each_alone
 
-# Reflections go by blocks, by products: not too few in one, not too many to write out.
-_WIDTH, _BLOCKS = 64, 8
+_WIDTH = 32  # reflections that go together, by products
+_PARTS = 256  # rows of a system from which on the first blocks, with shorter vectors, go apart
 
 
 class Tridiagonal(NamedTuple):
@@ -25,8 +25,8 @@ class Tridiagonal(NamedTuple):
     matrix: Float[Array, "p p"]
     diagonal: Float[Array, " p"]  # of T
     below: Float[Array, " p"]  # T[i, i-1], and 0 for i = 0
-    V: tuple[Float[Array, "_ _"], ...]  # a reflection's vector in each row
-    S_t: Float[Array, "b w w"]  # S', lower triangular
+    V: tuple[Float[Array, "_ w _"], ...]  # of each part, a reflection's vector in each row
+    S_t: tuple[Float[Array, "_ w w"], ...]  # S', lower triangular
 
     def apply_inverse(
         self, rhs: Float[Array, "t k p"], shifts: Float[Array, " s"]
@@ -57,12 +57,17 @@ class Tridiagonal(NamedTuple):
     def _turn(self, rows: Float[Array, "k p"], *, transpose: bool) -> Float[Array, "k p"]:
         """`Q x` or `Q' x` for every row."""
         p = rows.shape[1]
-        rows = jnp.pad(rows[:, ::-1], ((0, 0), (0, self.V[-1].shape[1] - p)))
-        blocks = list(zip(self.V, self.S_t, strict=True))
-        for V, S_t in blocks[::-1] if transpose else blocks:
-            end = V.shape[1]
-            inner = dot(dot(rows[:, :end], V.T), S_t if transpose else S_t.T)
-            rows = rows.at[:, :end].add(-dot(inner, V))
+        rows = jnp.pad(rows[:, ::-1], ((0, 0), (0, self.V[-1].shape[2] - p)))
+
+        def block(x: Array, reflections: tuple[Array, Array]) -> tuple[Array, None]:
+            V, S_t = reflections
+            return x - dot(dot(dot(x, V.T), S_t if transpose else S_t.T), V), None
+
+        parts = list(zip(self.V, self.S_t, strict=True))
+        for V, S_t in parts[::-1] if transpose else parts:
+            end = V.shape[2]
+            turned, _ = jax.lax.scan(block, rows[:, :end], (V, S_t), reverse=transpose)
+            rows = turned if end == rows.shape[1] else rows.at[:, :end].set(turned)
         return rows[:, :p][:, ::-1]
 
     @property
@@ -137,56 +142,59 @@ def tridiagonal(matrix: Float[Array, "p p"]) -> Tridiagonal:
     CPU and GPU only. Of the result only `matrix` has derivatives, from which `resolvent` takes its
     own.
     """
-    dtype = matrix.dtype
     # From the first column on: Nystroem features come largest first, and what is small keeps its
     # digits only if the large ones go before it. Backwards, as LAPACK is faster from the last one.
     backward = jax.lax.stop_gradient(matrix).T[::-1, ::-1]
     diagonal, beside, V, scales = _reduce(backward)
-    width = V[0].shape[0]
-    # S^(-1) has the vectors' products above its diagonal, and 1 / scale on it.
-    inverse = jnp.where(scales > 0, 1 / jnp.where(scales > 0, scales, 1), 1)
-    products = jnp.tril(jnp.stack([dot(v, v.T) for v in V]), -1)
-    S_t = jax.vmap(_inverse)(products + inverse[:, :, None] * jnp.eye(width, dtype=dtype)[None])
-    return Tridiagonal(matrix, diagonal[::-1], jnp.pad(beside[::-1], (1, 0)), V, S_t)
+    return Tridiagonal(
+        matrix,
+        diagonal[::-1],
+        jnp.pad(beside[::-1], (1, 0)),
+        V,
+        tuple(_triangles(*part) for part in zip(V, scales, strict=True)),
+    )
 
 
 @each_alone
-def _reduce(matrix: Float[Array, "p p"]) -> tuple[Array, Array, tuple[Array, ...], Array]:
+def _reduce(
+    matrix: Float[Array, "p p"],
+) -> tuple[Array, Array, tuple[Array, ...], tuple[Array, ...]]:
     """LAPACK's reduction to tridiagonal form from the last column on, reflections by blocks."""
     p, dtype = matrix.shape[0], matrix.dtype
     reduced, diagonal, beside, scales = jax.lax.linalg.tridiagonal(matrix, lower=False)
     # Q' is a product of p - 1 reflections I - scale_i v v', with v, in column i + 1, 1 at entry i
     # and zero after it; here made up to whole blocks by v = 0. LAPACK may set scales to 0.
-    # A power of two: halved by `_inverse`, and rows are whole cache lines, without which a product
-    # takes up to three times as long on a CPU (measured).
-    width = 1 << (max(min(p, _WIDTH), -(-p // _BLOCKS)) - 1).bit_length()
-    blocks = -(-p // width)
-    scales = jnp.pad(scales, (0, blocks * width - (p - 1)))
-    V = []
-    for start in range(0, p, width):
-        end = start + width
-        vectors = reduced.T[start + 1 : end + 1, :end]
-        row = start + jnp.arange(len(vectors), dtype=jnp.int32)[:, None]
-        column = jnp.arange(vectors.shape[1], dtype=jnp.int32)[None]
-        v = jnp.where(column < row, vectors, (column == row).astype(dtype))
-        v = jnp.where(scales[start : start + len(v), None] > 0, v, 0)
-        V.append(jnp.pad(v, ((0, width - v.shape[0]), (0, end - v.shape[1]))))
-    return diagonal, beside, tuple(V), scales.reshape(blocks, width)
+    # Rows are whole cache lines, without which a product takes up to three times as long on a CPU
+    # (measured).
+    blocks = -(-p // _WIDTH)
+    size = blocks * _WIDTH
+    scales = jnp.pad(scales, (0, size - (p - 1)))
+    vectors = jnp.pad(reduced.T[1:], ((0, size - (p - 1)), (0, size - p)))
+    row = jnp.arange(size, dtype=jnp.int32)[:, None]
+    column = jnp.arange(size, dtype=jnp.int32)[None]
+    v = jnp.where(column < row, vectors, (column == row).astype(dtype))
+    v = jnp.where(scales[:, None] > 0, v, 0)
+    ends = [blocks] if p <= _PARTS else [blocks // 2, blocks]
+    parts = [slice(a * _WIDTH, b * _WIDTH) for a, b in zip([0, *ends], ends, strict=False)]
+    V = tuple(v[part, : part.stop].reshape(-1, _WIDTH, part.stop) for part in parts)
+    return diagonal, beside, V, tuple(scales[part].reshape(-1, _WIDTH) for part in parts)
 
 
-def _inverse(lower: Float[Array, "w w"]) -> Float[Array, "w w"]:
-    """Of a lower triangular matrix, from blocks on its diagonal to blocks twice as large.
+def _triangles(V: Float[Array, "b w q"], scales: Float[Array, "b w"]) -> Float[Array, "b w w"]:
+    """`S'` of every block: its inverse has the vectors' products, and 1 / scale on its diagonal.
 
-    As fast as LAPACK's for many small ones, and no call that waits for others.
+    Row by row, all blocks at once: a triangular solve by BLAS can take a hundred times as long
+    where a process may use a part of the processor only (measured: 8 ms for one of size 128).
     """
-    width = lower.shape[0]
-    found, h = (1 / jnp.diagonal(lower)).reshape(width, 1, 1), 1
-    while h < width:
-        pairs = width // (2 * h)
-        tiles = lower.reshape(pairs, 2 * h, pairs, 2 * h)
-        below = jnp.moveaxis(jnp.diagonal(tiles, axis1=0, axis2=2), -1, 0)[:, h:, :h]
-        first, last = jnp.moveaxis(found.reshape(pairs, 2, h, h), 1, 0)
-        corner = -dot(dot(last, below), first)
-        found = jnp.block([[first, jnp.zeros_like(first)], [corner, last]])
-        h *= 2
-    return found[0]
+    width = V.shape[1]
+    products, column = dot(V, jnp.swapaxes(V, 1, 2)), jnp.arange(width, dtype=jnp.int32)
+
+    def row(i: Int[Array, ""], found: Float[Array, "b w w"]) -> Float[Array, "b w w"]:
+        here = jax.lax.dynamic_index_in_dim(products, i, 1, keepdims=False)
+        before = jnp.where(column[None] < i, here, 0)
+        unit = (column == i).astype(V.dtype)[None]
+        rest = unit - jnp.sum(before[:, :, None] * found, axis=1)
+        scale = jax.lax.dynamic_index_in_dim(scales, i, 1)
+        return jax.lax.dynamic_update_index_in_dim(found, scale * rest, i, 1)
+
+    return jax.lax.fori_loop(0, width, row, jnp.zeros_like(products))

@@ -1,5 +1,6 @@
 """Rows that are in memory, as training takes them."""
 
+import dataclasses
 from typing import Any
 
 import jax.numpy as jnp
@@ -7,7 +8,10 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
 from .._arguments import finite_table
+from .._blocks import capacity, padded
 from .._mesh import on_default_device
+from .._runtime import compiled_quickly
+from ..expansion import KernelExpansion
 from ..kernels import Kernel, Linear
 from ..machines.method import Additive, Method, Shape, TrainingRows
 from ..multiclass import Code, output_code
@@ -40,6 +44,7 @@ class ArrayData:
         self.asked = asked
         self.X = finite_table(X)
         self.n_rows, d = self.X.shape
+        self.rows = capacity(self.n_rows)
         self.dtype = self.X.dtype
         self.numbers, self.classes = encoded_targets(
             y, self.n_rows, asked.task, asked.multiclass.classes
@@ -68,13 +73,14 @@ class ArrayData:
         return code_of(self.asked, len(classes), self.dtype)
 
     @property
-    def targets(self) -> Float[Array, "n *c"] | Int[Array, " n"]:
+    def targets(self) -> Float[np.ndarray, "r *c"] | Int[np.ndarray, " r"]:
         """As the machine sees them: in its units, -1 and +1, or class numbers."""
         if self.code is not None:
-            return jnp.asarray(self.numbers, jnp.int32)
-        if self.classes is not None:
-            return jnp.asarray(2 * self.numbers - 1, self.dtype)
-        return jnp.asarray(self.units.apply(self.numbers, self.weights), self.dtype)
+            return padded(self.numbers.astype(np.int32), self.rows)
+        values = 2 * self.numbers - 1
+        if self.classes is None:
+            values = np.asarray(self.units.apply(self.numbers, self.weights))
+        return padded(values.astype(self.dtype), self.rows)
 
     def settled(self, method: Method) -> Method:
         """The method for these rows, if they and the memory allow it."""
@@ -95,11 +101,11 @@ class ArrayData:
 
     def standardised(self) -> TrainingRows:
         """The rows that points are chosen from: all."""
-        w = None if self.weights is None else jnp.asarray(self.weights, self.dtype)
-        self.scaling = standardize(self.X, w)
-        self.Z = self.scaling.apply(self.X)
-        labels = None if self.classes is None else self.numbers
-        return TrainingRows(self.Z, labels, self.weights, self.scaling)
+        w = np.ones(self.n_rows) if self.weights is None else self.weights
+        self.w = padded(w.astype(self.dtype), self.rows, "constant")
+        self.scaling, self.Z = _standardised(padded(np.asarray(self.X), self.rows), self.w)
+        labels = None if self.classes is None else padded(self.numbers, self.rows)
+        return TrainingRows(self.Z, labels, self.w, self.scaling, self.n_rows)
 
     def problem(self, method: Method, points: Float[Array, "m d"] | None) -> Problem:
         """The tuning problem."""
@@ -108,9 +114,9 @@ class ArrayData:
             self.template,
             points,
             self.Z,
-            self.targets,
-            self.folds,
-            None if self.weights is None else jnp.asarray(self.weights, self.dtype),
+            jnp.asarray(self.targets),
+            self._padded_folds(),
+            jnp.asarray(self.w),
             self.code,
             method=method,
             key=asked.keys.method,
@@ -118,20 +124,31 @@ class ArrayData:
             mesh=asked.resources.mesh,
         )
 
+    def _padded_folds(self) -> Folds:
+        """The folds with room for those of any table of the same capacity."""
+        index, valid = (np.asarray(a) for a in self.folds)
+        v, r = index.shape
+        room = max(-(-self.rows // v), capacity(r) if r > -(-self.n_rows // v) else r)
+        wide = [(0, 0), (0, room - r)]
+        return Folds(jnp.asarray(np.pad(index, wide)), jnp.asarray(np.pad(valid, wide)))
+
     def predictions(
         self, problem: Problem, kernel: Kernel, C: np.ndarray, scoring: Scoring, size: Any = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Out-of-fold values for every `C`, shape `s n *c`, and stop codes."""
         found = problem.source.validate(problem, kernel, jnp.asarray(C, self.dtype), scoring, size)
         assert found.predictions is not None
-        values, status = on_default_device(
-            self.asked.resources.mesh, (found.predictions, found.status)
-        )
-        folds = getattr(problem.source, "folds", None)
-        if isinstance(folds, ShardedFolds):
-            values = jnp.stack([in_row_order(self.folds, folds, each) for each in values])
+        status = on_default_device(self.asked.resources.mesh, found.status)
+        return np.stack([self.in_order(each) for each in found.predictions]), np.asarray(status)
+
+    def in_order(self, values: Float[Array, "r *c"]) -> np.ndarray:
+        """Values of the rows without the padding, in their order, shape `n *c`."""
+        mesh = self.asked.resources.mesh
+        values = on_default_device(mesh, values)
+        if mesh is not None:
+            values = in_row_order(self.folds, ShardedFolds(len(self.folds.index)), values)
         shape = self.numbers.shape[1:] if self.code is None else (-1,)
-        return np.asarray(values).reshape(len(C), self.n_rows, *shape), np.asarray(status)
+        return np.asarray(values)[: self.n_rows].reshape(self.n_rows, *shape)
 
     def scored(self) -> tuple[np.ndarray, np.ndarray | None]:
         """Class numbers and weights of the rows that are predicted out of fold."""
@@ -140,6 +157,21 @@ class ArrayData:
     def rows_of(self, chosen: np.ndarray | None) -> np.ndarray | None:
         """Numbers of the rows that points are."""
         return chosen
+
+
+@compiled_quickly
+def _standardised(
+    X: Float[Array, "r d"], weights: Float[Array, " r"]
+) -> tuple[Standardization, Float[Array, "r d"]]:
+    scaling = standardize(X, weights)
+    return scaling, scaling.apply(X)
+
+
+def first_rows(expansion: KernelExpansion, n: int) -> KernelExpansion:
+    """A machine whose prototypes are all rows, without the padding after them."""
+    cut = (jnp.asarray(np.asarray(a)[:n]) for a in (expansion.prototypes, expansion.coefficients))
+    prototypes, coefficients = cut
+    return dataclasses.replace(expansion, prototypes=prototypes, coefficients=coefficients)
 
 
 def code_of(asked: Settings, k: int, dtype: jnp.dtype) -> Code | None:

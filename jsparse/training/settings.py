@@ -12,6 +12,7 @@ from jaxtyping import ArrayLike, Float
 
 from .._arguments import as_key, numbers, real, whole_number
 from .._mesh import check_mesh
+from .._runtime import compiled_quickly
 from .._types import Key, KeyLike
 from ..machines.method import Method, Metric, Task, require_additive
 from ..multiclass import Decoding, Scheme
@@ -159,11 +160,16 @@ def settings(
         folds = whole_number("folds", folds, 2)
     _check_resources(method, resources)
     make_kernel(kernel, 1)
-    keys = Keys(*jax.random.split(as_key(key), 5))
+    keys = Keys(*_five(as_key(key)))
     return Settings(
         task, keys, method, kernel, grid, metric is not None, scoring, search, folds, multiclass,
         class_weight, resources, progress,
     )  # fmt: skip
+
+
+@compiled_quickly
+def _five(key: Key) -> list[Key]:
+    return list(jax.random.split(key, 5))
 
 
 def _check_resources(method: Method, resources: Resources) -> None:

@@ -105,7 +105,7 @@ class StreamData:
         """The rows that points are chosen from: those of the sample."""
         w = self.sample_weights
         labels = None if self.sample.label is None else np.asarray(self.sample.label)
-        return TrainingRows(self.sample.X, labels, None if np.all(w == w[0]) else w, self.scaling)
+        return TrainingRows(self.sample.X, labels, w, self.scaling, len(w))
 
     def problem(self, method: Method, points: Float[Array, "m d"] | None) -> Problem:
         """The tuning problem, whose rows are read again for every batch of kernels."""

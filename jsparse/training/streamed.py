@@ -19,7 +19,7 @@ from ..machines.scdp_system import CandidateColumns
 from ..multiclass import Code
 from ..normal_equations import NormalEquations, accumulate_groups, zeros
 from ..scaling import Standardization
-from ..search.problem import Problem, Scores, Scoring, kernel_at, least_on_path
+from ..search.problem import Problem, Scores, Scoring, Table, kernel_at, least_on_path
 from ..validation.cross_validation import CrossValidation, score, standard_error
 from ..validation.out_of_fold import Rows, from_sums
 from ..validation.paths import PathValidation, score_paths
@@ -63,13 +63,13 @@ class Streamed:
     def scores(
         self,
         problem: Problem,
-        thetas: Float[Array, "q p"],
-        C: Float[Array, "q s"],
+        thetas: Table,
+        C: Table,
         scoring: Scoring,
     ) -> Scores:
         """As of every `Tunable`, by one read of the rows."""
         method = require_additive(problem.method, "stream")
-        kernels = jax.vmap(functools.partial(kernel_at, problem))(thetas)
+        kernels = jax.vmap(functools.partial(kernel_at, problem))(jnp.asarray(thetas))
         maps = jax.vmap(lambda kernel: method.features(kernel, _points(problem)))(kernels)
         sums = self._sums(maps)
         found = []
@@ -77,18 +77,19 @@ class Streamed:
             kernel, phi, parts = jax.tree.map(lambda a, i=i: a[i], (kernels, maps, sums))
             self._now = _Sums(_name(problem, kernel), phi, parts)
             if method.is_path:
-                scores, errors, status = least_on_path(problem, kernel, C[i], scoring)
+                scores, errors, status = least_on_path(problem, kernel, np.asarray(C[i]), scoring)
             else:
-                validated = self.validate(problem, kernel, C[i], scoring)
+                validated = self.validate(problem, kernel, jnp.asarray(C[i]), scoring)
                 scores, status = validated.scores, validated.status
+                scores, status = np.asarray(scores), np.asarray(status)
                 errors = standard_error(validated.fold_scores)
-            trusted = (status < PRECISION_LOST) & jnp.isfinite(scores)
-            best = float(jnp.min(jnp.where(trusted, scores, jnp.inf)))
+            trusted = (status < PRECISION_LOST) & np.isfinite(scores)
+            best = float(np.min(np.where(trusted, scores, np.inf)))
             if self._best is None or best < self._best[0]:
                 self._best = best, self._now
             found.append((scores, errors, status))
         self._now = None
-        scores, errors, status = (jnp.stack(column) for column in zip(*found, strict=True))
+        scores, errors, status = (np.stack(column) for column in zip(*found, strict=True))
         return scores, errors, status
 
     def validate(
@@ -222,8 +223,7 @@ def _score(
 ) -> CrossValidation:
     each = _with_targets(sums, code)
     per_fold = jax.tree.map(lambda a: a[:validated], each)
-    none = jnp.zeros((), C.dtype)
-    strategy = from_sums(phi, C, each.joined, per_fold, code, none, mesh, None)
+    strategy = from_sums(phi, C, each.joined, per_fold, code, None, mesh, None)
     scores, by_fold, predictions, status = score(
         strategy, phi, C, sample, code, scoring.metric, scoring.decoding, mesh
     )

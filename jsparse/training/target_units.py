@@ -55,20 +55,23 @@ class TargetUnits(NamedTuple):
 
     def expansion(self, expansion: KernelExpansion) -> KernelExpansion:
         """The machine in the units of the caller."""
-        unit, offset = (jnp.asarray(a, expansion.intercept.dtype) for a in (self.unit, self.offset))
+        given = np.asarray(expansion.coefficients), np.asarray(expansion.intercept)
+        unit, offset = (np.asarray(a, given[0].dtype) for a in (self.unit, self.offset))
         return dataclasses.replace(
             expansion,
-            coefficients=expansion.coefficients * unit,
-            intercept=expansion.intercept * unit + offset,
+            coefficients=jnp.asarray(given[0] * unit),
+            intercept=jnp.asarray(given[1] * unit + offset),
         )
 
     def path(self, path: SparsePath) -> SparsePath:
         """A path of machines in the units of the caller."""
-        unit, offset = (jnp.asarray(a, path.intercepts.dtype) for a in (self.unit, self.offset))
+        given = np.asarray(path.coefficients), np.asarray(path.intercepts)
+        unit, offset = (np.asarray(a, given[0].dtype) for a in (self.unit, self.offset))
         if offset.ndim:  # along the axis of targets: the first, if each has a path of its own
-            offset = jnp.expand_dims(offset, 1 if path.support.ndim == 2 else 0)
+            offset = np.expand_dims(offset, 1 if path.support.ndim == 2 else 0)
         return path._replace(
-            coefficients=path.coefficients * unit, intercepts=path.intercepts * unit + offset
+            coefficients=jnp.asarray(given[0] * unit),
+            intercepts=jnp.asarray(given[1] * unit + offset),
         )
 
     def fit(self, fitted: Any) -> Any:

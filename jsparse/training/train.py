@@ -19,16 +19,19 @@ from ..calibration import fit_slopes
 from ..data.frames import as_frame
 from ..data.schema import Schema
 from ..data.streams import RowStream
+from ..features import FeatureMap
 from ..machines.fixed_size import FixedSize
-from ..machines.method import Method, Metric, PathMethod, Points, Task, expansion_of
+from ..machines.method import Additive, Method, Metric, PathMethod, Points, Task, expansion_of
 from ..model import About, Model, scores_of
 from ..multiclass import Scheme
-from ..search.problem import Problem, standard_errors, start_of
+from ..normal_equations import NormalEquations
+from ..search.problem import Problem, evaluate, start_of
 from ..search.sizes import SizeCurve, smallest_within, tune_sizes
 from ..search.strategies import Profile, Search
 from ..search.tune import Progress, Tuning, tune
+from ..validation.cross_validation import standard_error
 from ..validation.folds import Folds
-from .arrays import ArrayData
+from .arrays import ArrayData, first_rows
 from .choices import LENGTHSCALE_FACTOR, KernelLike
 from .clock import clock, compile_clock
 from .settings import HoldOut, Multiclass, Resources, Settings, settings
@@ -36,6 +39,7 @@ from .stream import StreamData
 from .trained import Sums, Trained
 
 Data = ArrayData | StreamData
+Summed = tuple[FeatureMap, NormalEquations]
 
 
 class Choice(NamedTuple):
@@ -132,9 +136,9 @@ def train(
         problem = data.problem(method, points.X)
         with clock(seconds, "tuning"), data.units.of_errors(asked.scoring.metric):
             chosen = _choose(problem, data, asked)
-            unseen = _unseen(chosen, data, asked) if out_of_fold else None
+            unseen, summed = _unseen(chosen, data, asked, out_of_fold)
         with clock(seconds, "fit"):
-            fitted, sums = _fit(chosen, data, asked)
+            fitted, sums = _fit(chosen, data, asked, summed)
     return _trained(asked, data, columns, points, chosen, fitted, sums, unseen, seconds)
 
 
@@ -185,7 +189,7 @@ def _choose(problem: Problem, data: Data, asked: Settings) -> Choice:
     if surrogate is None or not asked.search.tune_kernel:
         tuned = tune(problem, search=search, **bounds(problem), **options)
     else:
-        tuned = _through(surrogate, problem, search, asked, options, bounds(problem))
+        problem, tuned = _through(surrogate, problem, search, asked, options, bounds(problem))
     if not method.is_path:
         return Choice(problem, tuned, _C(problem, tuned, data, asked), None, None)
     problem, curve = _curve(problem, tuned, asked)
@@ -199,7 +203,7 @@ def _through(
     asked: Settings,
     options: dict[str, Any],
     bounds: dict[str, Any],
-) -> Tuning:
+) -> tuple[Problem, Tuning]:
     """The kernel tuned for the surrogate, then `C` for the method itself."""
     metric = asked.scoring.metric if asked.own_metric else surrogate.metric(asked.task)
     begin, show = time.perf_counter(), options["progress"]
@@ -221,7 +225,8 @@ def _through(
     except KeyboardInterrupt as error:  # there is no C of its own yet
         error.history = first.history  # type: ignore[attr-defined]
         raise
-    return second._replace(theta=first.theta, history=first.history, stopped=first.stopped)
+    tuned = second._replace(theta=first.theta, history=first.history, stopped=first.stopped)
+    return fixed, tuned
 
 
 def _curve(problem: Problem, tuned: Tuning, asked: Settings) -> tuple[Problem, SizeCurve]:
@@ -234,7 +239,7 @@ def _curve(problem: Problem, tuned: Tuning, asked: Settings) -> tuple[Problem, S
     if method.stopping is not None:
         end = method.stopping.length(np.asarray(found.scores[0]))
     errors = np.asarray(found.scores[0, :end])
-    spread = np.asarray(standard_errors(found.fold_scores)[0, :end])
+    spread = standard_error(found.fold_scores)[0, :end]
     k = len(errors)
     curve = SizeCurve(
         sizes=np.arange(1, k + 1),
@@ -266,21 +271,49 @@ def _C(problem: Problem, tuned: Tuning, data: Data, asked: Settings) -> float | 
     return grid[np.argmin(np.where(errors == errors.min(axis=0)[None], apart[:, None], np.inf), 0)]
 
 
-def _unseen(chosen: Choice, data: Data, asked: Settings) -> np.ndarray:
-    """Values of the rows by the machine chosen that has not seen their fold, shape `n *c`."""
+def _unseen(
+    chosen: Choice, data: Data, asked: Settings, out_of_fold: bool
+) -> tuple[np.ndarray | None, Summed | None]:
+    """Values of the rows by the machine chosen that has not seen their fold, shape `n *c`.
+
+    And the sums of all rows, if the same program gives them.
+    """
+    problem = chosen.problem
+    if isinstance(data, ArrayData) and not problem.method.is_path:
+        # The program of the search, with the values of C that it was compiled for.
+        grid = asked.C if np.all(np.isin(chosen.C, asked.C)) else np.atleast_1d(chosen.C)
+        keep = np.argmin(np.abs(grid[:, None] - np.reshape(chosen.C, (1, -1))), axis=0)
+        keep = keep.astype(np.int32).reshape(np.shape(chosen.C))
+        theta = chosen.tuning.theta[: start_of(problem).size]
+        found = evaluate(
+            problem, theta.astype(data.dtype), grid.astype(data.dtype), asked.scoring, keep
+        )
+        if not out_of_fold:
+            return None, found.sums
+        return data.units.values(data.in_order(found.predictions)), found.sums
+    if not out_of_fold:
+        return None, None
     grid, which = np.unique(np.asarray(chosen.C, data.dtype), return_inverse=True)
     size = None if chosen.size is None else jnp.asarray(chosen.size, jnp.int32)
     values, _ = data.predictions(chosen.problem, chosen.tuning.kernel, grid, asked.scoring, size)
     if np.ndim(chosen.C) == 0:
-        return data.units.values(values[0])
-    return np.stack([values[s, :, j] for j, s in enumerate(which.reshape(-1))], axis=1)
+        return data.units.values(values[0]), None
+    return np.stack([values[s, :, j] for j, s in enumerate(which.reshape(-1))], axis=1), None
 
 
-def _fit(chosen: Choice, data: Data, asked: Settings) -> tuple[Any, Sums | None]:
+def _fit(
+    chosen: Choice, data: Data, asked: Settings, summed: Summed | None
+) -> tuple[Any, Sums | None]:
     """The machine of all rows in the caller's units, and the sums it was solved from."""
-    problem = chosen.problem
-    C = jnp.asarray(chosen.C, data.dtype)
-    fitted, features, sums = problem.source.fit(problem, chosen.tuning.kernel, C)
+    problem, method = chosen.problem, chosen.problem.method
+    C = jnp.asarray(np.asarray(chosen.C, data.dtype))
+    if summed is not None and isinstance(method, Additive):
+        features, sums = summed
+        fitted = method.solve(features, sums, C, data.code, key=problem.key)
+    else:
+        fitted, features, sums = problem.source.fit(problem, chosen.tuning.kernel, C)
+    if problem.points is None:
+        fitted = fitted._replace(expansion=first_rows(fitted.expansion, data.n_rows))
     fitted, features, sums = on_default_device(asked.resources.mesh, (fitted, features, sums))
     fitted = data.units.fit(fitted)
     jax.block_until_ready(jax.tree.leaves(fitted))

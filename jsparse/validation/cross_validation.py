@@ -8,16 +8,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, ArrayLike, Float, Int, PyTree
 
 from .._mesh import spread
-from .._numerics import as_float, is_concrete, like
+from .._numerics import as_float, is_concrete
 from .._status import CONVERGED, TRUNCATED
 from .._types import ScalarLike
 from ..features import FeatureMap
-from ..machines.fixed_size import check_labels, check_penalty, check_problem
+from ..machines.fixed_size import check_labels, check_penalty, check_problem, given_penalty
 from ..machines.method import Metric
 from ..multiclass import Code, Decoding, decode
+from ..normal_equations import NormalEquations
 from .folds import Folds
 from .out_of_fold import Rows, Strategy, by_classes, by_removal, by_subtraction
 from .sharding import ShardedFolds
@@ -40,8 +41,11 @@ class CrossValidation(NamedTuple):
 
     scores: Float[Array, " s"]  # mean loss over all rows, weighted
     fold_scores: Float[Array, "s v"]  # mean loss within each fold, NaN for one without weight
-    predictions: Float[Array, "s n *c"]  # of each row by the model that has not seen its fold
+    # Of each row by the model that has not seen its fold; of one C only if that was asked for.
+    predictions: Float[Array, "s n *c"] | Float[Array, "n *c"]
     status: Int[Array, " s"]  # the worst over folds
+    # Features and sums over all rows, if one C was asked for: what `solve` takes.
+    sums: tuple[FeatureMap, NormalEquations] | None = None
 
 
 def cross_validate(
@@ -59,6 +63,7 @@ def cross_validate(
     method: Literal["auto", "subtraction", "removal"] = "auto",
     code: Code | None = None,
     decoding: Decoding = "loss",
+    keep: Int[Array, "*l"] | None = None,
 ) -> CrossValidation:
     """Cross-validate the ridge machine of a feature map, for every `C` at once.
 
@@ -90,6 +95,9 @@ def cross_validate(
             serves every problem. "misclassification" is of the decoded classes, the other metrics
             are means over the problems that see the row.
         decoding: see `multiclass.distances`.
+        keep: the place in `C` of the one, or of each problem's own, whose predictions are wanted:
+            they are then `n *c`, and the sums over all rows come with them, from which `solve`
+            gives the machine of all rows without another pass.
 
     Differentiable in the feature map, `C`, `X`, `y` and `weights` in both
     modes (for the metric "misclassification" the derivative of the scores is zero). Nothing
@@ -116,13 +124,14 @@ def cross_validate(
         y,
         folds,
         weights,
-        like(intercept_penalty, X),
+        given_penalty(intercept_penalty, X),
         None if code is None else code.astype(X.dtype),
         metric,
         decoding,
         method if whole else "classes",
         mesh,
         block_rows,
+        keep,
     )
 
 
@@ -178,13 +187,14 @@ def _cross_validate(
     y: Float[Array, "n *c"] | Int[Array, " n"],
     folds: Folds | ShardedFolds,
     weights: Float[Array, " n"] | None,
-    intercept_penalty: Float[Array, ""],
+    intercept_penalty: Float[Array, ""] | None,
     code: Code | None,
     metric: str,
     decoding: Decoding,
     method: str,
     mesh: Mesh | None,
     block_rows: int | None,
+    keep: Int[Array, "*l"] | None,
 ) -> CrossValidation:
     n = X.shape[0]
     rows = rows_by_fold(X, y, folds, weights, code)
@@ -196,15 +206,17 @@ def _cross_validate(
         strategy = by_removal(feature_map, C, rows, intercept_penalty, mesh, block_rows)
 
     scores, fold_scores, predictions, status = score(
-        strategy, feature_map, C, rows, code, metric, decoding, mesh
+        strategy, feature_map, C, rows, code, metric, decoding, mesh, keep
     )
-    out = jnp.moveaxis(folds.scatter(predictions, n), 1, 0)
-    return CrossValidation(
-        scores=scores,
-        fold_scores=fold_scores,
-        predictions=out.reshape(C.shape[0], n, *(y.shape[1:] if code is None else (-1,))),
-        status=status,
-    )
+    out, shape = folds.scatter(predictions, n), y.shape[1:] if code is None else (-1,)
+    if keep is None:
+        out = jnp.moveaxis(out, 1, 0).reshape(len(C), n, *shape)
+        return CrossValidation(scores, fold_scores, out, status)
+    total = strategy.total
+    if code is None:
+        total = total.with_outputs(y.shape[1:])
+    out = out.reshape(n, *shape)
+    return CrossValidation(scores, fold_scores, out, status, (feature_map, total))
 
 
 def rows_by_fold(
@@ -239,25 +251,33 @@ def score(
     metric: str,
     decoding: Decoding,
     mesh: Mesh | None,
-) -> tuple[Float[Array, " s"], Float[Array, "s v"], Float[Array, "v r s c"], Int[Array, " s"]]:
+    keep: Int[Array, "*l"] | None = None,
+) -> tuple[Float[Array, " s"], Float[Array, "s v"], Float[Array, "v r *s c"], Int[Array, " s"]]:
     """Scores of the rows laid out by folds, within each fold, their predictions, and status."""
 
     # Loss and predictions fold by fold: where the predictions are not asked for, they need never
     # be there all at once.
     def all_folds(shared: PyTree, rows: Rows, per_fold: PyTree) -> tuple[Array, Array, Array]:
-        code, common = shared
+        code, common, keep = shared
 
         def one_fold(fold: tuple[Rows, PyTree]) -> tuple[Array, Array, Array]:
             predictions, status = strategy.predict(common, fold)
-            return losses(metric, decoding, code, fold[0], predictions), predictions, status
+            loss = losses(metric, decoding, code, fold[0], predictions)
+            if keep is not None:
+                place = jnp.broadcast_to(keep, predictions.shape[2:])[None, None]
+                predictions = jnp.take_along_axis(predictions, place, axis=1)[:, 0]
+            return loss, predictions, status
 
         return jax.lax.map(one_fold, (rows, per_fold))
 
     # Each device has whole folds, or a part of every fold and what differs between them.
     axes = ((None, 0, 0), (0, 0, 0)) if strategy.whole_folds else ((None, 1, None), (1, 1, None))
-    parts = (code, strategy.shared), rows, strategy.per_fold
+    parts = (code, strategy.shared, keep), rows, strategy.per_fold
     loss_of, predictions, status = spread(all_folds, mesh, *axes)(*parts)
-    lost = jnp.where(feature_map.unresolved(C, strategy.energy), TRUNCATED, CONVERGED)
+    total = strategy.total
+    if total.gram.ndim > 2:  # of each class
+        total = total.joined
+    lost = jnp.where(feature_map.unresolved(C, total.energy), TRUNCATED, CONVERGED)
     status = jnp.maximum(jnp.max(status, axis=0), lost.astype(jnp.int32))
     fold_loss = jnp.sum(weighted(rows.w[:, :, None], loss_of), axis=1).T
     scores = jnp.sum(fold_loss, axis=1) / jnp.sum(rows.w)
@@ -277,15 +297,17 @@ def mean_of_folds(
     return jnp.where(weight > 0, fold_loss / jnp.where(weight > 0, weight, 1), jnp.nan)
 
 
-def standard_error(fold_scores: Float[Array, "s v"]) -> Float[Array, " s"]:
+def standard_error(fold_scores: Float[ArrayLike, "s v *k"]) -> Float[np.ndarray, "s *k"]:
     """Of a score, from its spread over the folds, which count alike; NaN for a single one.
 
-    Folds whose score is NaN have no rows with weight, and do not count.
+    Folds whose score is NaN have no rows with weight, and do not count. On the host.
     """
-    count = jnp.sum(~jnp.isnan(fold_scores), axis=1).astype(fold_scores.dtype)
-    mean = jnp.nansum(fold_scores, axis=1) / count
-    squares = jnp.nansum(jnp.square(fold_scores - mean[:, None]), axis=1)
-    return jnp.sqrt(squares / (count - 1) / count)
+    given = np.asarray(fold_scores)
+    count = np.sum(~np.isnan(given), axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = np.nansum(given, axis=1) / count
+        squares = np.nansum(np.square(given - np.expand_dims(mean, 1)), axis=1)
+        return np.sqrt(squares / (count - 1) / count).astype(given.dtype)
 
 
 def losses(

@@ -1,15 +1,19 @@
 """Folds for cross-validation, as a rectangular table of row numbers."""
 
+import functools
+import math
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Int
+from jaxtyping import Array, ArrayLike, Bool, Int, UInt32
 
 from .._arguments import as_key, labels_of, whole_number
+from .._blocks import capacity
 from .._numerics import is_concrete
-from .._types import KeyLike
+from .._runtime import compiled_quickly
+from .._types import Key, KeyLike
 
 
 class Folds(NamedTuple):
@@ -42,7 +46,7 @@ class Folds(NamedTuple):
 def plain_folds(key: KeyLike, n: int, v: int) -> Folds:
     """`v` random folds of nearly equal size (De Brabanter 2010, Algorithm 3, step 2)."""
     key, v = as_key(key), _count(n, v)
-    return _deal(jax.random.permutation(key, n), v)
+    return _deal(_permutation(key, n), v)
 
 
 def stratified_folds(key: KeyLike, labels: ArrayLike, v: int) -> Folds:
@@ -53,12 +57,16 @@ def stratified_folds(key: KeyLike, labels: ArrayLike, v: int) -> Folds:
     """
     if is_concrete(labels):
         # NumPy, as jax.numpy would trace even concrete values inside a caller's jit.
-        labels = np.unique(labels_of("labels", labels), return_inverse=True)[1].astype(np.int32)
-    labels = jnp.asarray(labels)
-    n = labels.shape[0]
+        numbers = np.unique(labels_of("labels", labels), return_inverse=True)[1].astype(np.int32)
+    else:
+        numbers = jnp.asarray(labels)
+    n = numbers.shape[0]
     key, v = as_key(key), _count(n, v)
-    shuffled = jax.random.permutation(key, n)
-    return _deal(shuffled[jnp.argsort(labels[shuffled], stable=True)], v)
+    shuffled = _permutation(key, n)
+    if not (isinstance(numbers, np.ndarray) and isinstance(shuffled, np.ndarray)):
+        numbers, shuffled = jnp.asarray(numbers), jnp.asarray(shuffled)
+    order = numbers[shuffled].argsort(stable=True)
+    return _deal(shuffled[order], v)
 
 
 def folds_from_assignment(assignment: ArrayLike) -> Folds:
@@ -83,13 +91,33 @@ def folds_from_assignment(assignment: ArrayLike) -> Folds:
     return Folds(jnp.asarray(index), jnp.asarray(valid))
 
 
-def _deal(order: Int[Array, " n"], v: int) -> Folds:
-    order, n = order.astype(jnp.int32), order.shape[0]
+def _permutation(key: Key, n: int) -> Int[Array, " n"] | Int[np.ndarray, " n"]:
+    """What `jax.random.permutation` gives; of a known key on the host, where nothing compiles."""
+    if not is_concrete(key):
+        return jax.random.permutation(key, n)
+    order = np.arange(n, dtype=np.int32)
+    rounds = math.ceil(3 * math.log(n) / math.log(2**32 - 1))  # until no two keys are the same
+    for keys in _sort_keys(key, capacity(n), rounds):
+        order = order[np.argsort(np.asarray(keys)[:n], kind="stable")]
+    return order
+
+
+@functools.partial(compiled_quickly, static_argnames=("rows", "rounds"))
+def _sort_keys(key: Key, rows: int, rounds: int) -> list[UInt32[Array, " r"]]:
+    found = []
+    for _ in range(rounds):
+        key, own = jax.random.split(key)
+        found.append(jax.random.bits(own, (rows,), jnp.uint32))
+    return found
+
+
+def _deal(order: Int[Array, " n"] | Int[np.ndarray, " n"], v: int) -> Folds:
+    numpy = np if isinstance(order, np.ndarray) else jnp
+    order, n = order.astype(np.int32), order.shape[0]
     rows = -(-n // v)
-    padding = rows * v - n
-    index = jnp.pad(order, (0, padding)).reshape(rows, v).T
-    valid = (jnp.arange(rows * v) < n).reshape(rows, v).T
-    return Folds(index, valid)
+    index = numpy.pad(order, (0, rows * v - n)).reshape(rows, v).T
+    valid = (np.arange(rows * v) < n).reshape(rows, v).T
+    return Folds(jnp.asarray(index), jnp.asarray(valid))
 
 
 def _count(n: int, v: int) -> int:

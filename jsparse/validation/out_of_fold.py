@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PyTree
 
-from .._blocks import systems_at_once
+from .._blocks import map_systems
 from .._mesh import spread, sum_over_rows
 from .._numerics import dot, epsilon, present_targets
 from .._status import status_of
@@ -27,6 +27,18 @@ class Rows(NamedTuple):
     label: Int[Array, "*v r"] | None
 
 
+class Solution(NamedTuple):
+    """Of `Ridge` what predicts: the rest need not be computed."""
+
+    weights: Float[Array, "*v s p c"]
+    intercept: Float[Array, "*v s c"]
+    status: Int[Array, "*v s"]
+
+
+def _solution(solved: Ridge) -> Solution:
+    return Solution(solved.weights, solved.intercept, solved.status)
+
+
 Predicted = tuple[Float[Array, "r s c"], Int[Array, " s"]]
 """Values of a fold's rows for every `C`, and status."""
 
@@ -37,7 +49,7 @@ class Strategy(NamedTuple):
     shared: PyTree  # what all folds have in common
     per_fold: PyTree  # what differs between folds, leading axis `v`
     predict: Callable[[PyTree, tuple[Rows, PyTree]], Predicted]
-    energy: Float[Array, " p"]  # of the features over all rows
+    total: NormalEquations  # the sums over all rows; where problems differ in theirs, per class
     whole_folds: bool  # the rows of a fold are predicted together, not each on its own
 
 
@@ -45,7 +57,7 @@ def by_subtraction(
     feature_map: FeatureMap,
     C: Float[Array, " s"],
     rows: Rows,
-    intercept_penalty: Float[Array, ""],
+    intercept_penalty: Float[Array, ""] | None,
     mesh: Mesh | None,
     block_rows: int | None,
 ) -> Strategy:
@@ -62,7 +74,7 @@ def by_classes(
     C: Float[Array, " s"],
     rows: Rows,
     code: Code,
-    intercept_penalty: Float[Array, ""],
+    intercept_penalty: Float[Array, ""] | None,
     mesh: Mesh | None,
     block_rows: int | None,
 ) -> Strategy:
@@ -89,7 +101,7 @@ def from_sums(
     total: NormalEquations,
     per_fold: NormalEquations,
     code: Code | None,
-    intercept_penalty: Float[Array, ""],
+    intercept_penalty: Float[Array, ""] | None,
     mesh: Mesh | None,
     block_rows: int | None,
 ) -> Strategy:
@@ -103,28 +115,28 @@ def from_sums(
     """
     if code is None or code.shares_all_rows:
 
-        def solve(shared: tuple[NormalEquations, Array, Array], folds: NormalEquations) -> Ridge:
+        def solve(
+            shared: tuple[NormalEquations, Array, Array | None], folds: NormalEquations
+        ) -> Solution:
             total, C, penalty = shared
-            return jax.lax.map(
-                lambda fold: (total - fold).solve(C, penalty, refine=False),
-                folds,
-                batch_size=systems_at_once(),
+            return map_systems(
+                lambda fold: _solution((total - fold).solve(C, penalty, refine=False)), folds
             )
 
         solutions = spread(solve, mesh, (None, 0), 0)((total, C, intercept_penalty), per_fold)
         return _solved(feature_map, solutions, total, block_rows)
 
     def solve_problems(
-        shared: tuple[NormalEquations, Code, Array, Array], folds: NormalEquations
-    ) -> Ridge:
+        shared: tuple[NormalEquations, Code, Array, Array | None], folds: NormalEquations
+    ) -> Solution:
         total, code, C, penalty = shared
         return jax.lax.map(
-            lambda fold: solve_code(code, total - fold, C, penalty, refine=False), folds
+            lambda fold: _solution(solve_code(code, total - fold, C, penalty, refine=False)), folds
         )
 
     shared = (total, code, C, intercept_penalty)
     solutions = spread(solve_problems, mesh, (None, 0), 0)(shared, per_fold)
-    return _solved(feature_map, solutions, total.joined, block_rows)
+    return _solved(feature_map, solutions, total, block_rows)
 
 
 def _flat(function: Callable[..., NormalEquations]) -> Callable[..., NormalEquations]:
@@ -134,27 +146,27 @@ def _flat(function: Callable[..., NormalEquations]) -> Callable[..., NormalEquat
 
 def _solved(
     feature_map: FeatureMap,
-    solutions: Ridge,
+    solutions: Solution,
     total: NormalEquations,
     block_rows: int | None,
 ) -> Strategy:
     """Predict each fold by its own solution."""
 
-    def predict(feature_map: FeatureMap, fold: tuple[Rows, Ridge]) -> Predicted:
+    def predict(feature_map: FeatureMap, fold: tuple[Rows, Solution]) -> Predicted:
         rows, solution = fold
         s, p, c = solution.weights.shape
         columns = jnp.moveaxis(solution.weights, 0, 1).reshape(p, s * c)
         model = feature_map.expansion(columns, solution.intercept.reshape(s * c))
         return model(rows.X, block_rows=block_rows).reshape(-1, s, c), solution.status
 
-    return Strategy(feature_map, solutions, predict, total.energy, whole_folds=False)
+    return Strategy(feature_map, solutions, predict, total, whole_folds=False)
 
 
 def by_removal(
     feature_map: FeatureMap,
     C: Float[Array, " s"],
     rows: Rows,
-    intercept_penalty: Float[Array, ""],
+    intercept_penalty: Float[Array, ""] | None,
     mesh: Mesh | None,
     block_rows: int | None,
 ) -> Strategy:
@@ -168,7 +180,7 @@ def by_removal(
     full, f = total.solve(C, intercept_penalty), total.feature_sum
     centred = spectrum(total.gram - f[:, None] * f[None, :] / total.weight_sum)
     shared = Removal(feature_map, C, intercept_penalty, total, full, centred)
-    return Strategy(shared, None, _remove, total.energy, whole_folds=True)
+    return Strategy(shared, None, _remove, total, whole_folds=True)
 
 
 class Removal(NamedTuple):
@@ -176,7 +188,7 @@ class Removal(NamedTuple):
 
     feature_map: FeatureMap
     C: Float[Array, " s"]
-    intercept_penalty: Float[Array, ""]
+    intercept_penalty: Float[Array, ""] | None
     total: NormalEquations
     full: Ridge  # solution of the total
     centred: Spectrum
@@ -186,6 +198,8 @@ def _remove(shared: Removal, fold: tuple[Rows, None]) -> Predicted:
     feature_map, C, intercept_penalty, total, full, centred = shared
     rows, _ = fold
     f, N, shifts = total.feature_sum, total.weight_sum, 1 / C
+    if intercept_penalty is None:
+        intercept_penalty = jnp.zeros((), C.dtype)
     alpha = rank_one_weight(N, intercept_penalty, C)[:, None, None]
     r = rows.X.shape[0]
     noise = 4 * r * epsilon(rows.X.dtype)
@@ -236,7 +250,7 @@ def _remove(shared: Removal, fold: tuple[Rows, None]) -> Predicted:
 
     # On a CPU one after another: batches of triangular solves, of two threads or devices, may wait
     # for each other for ever (see `each_alone`).
-    out, pivots = jax.lax.map(without, (hat, error), batch_size=systems_at_once())
+    out, pivots = map_systems(without, (hat, error))
     predictions = jnp.swapaxes(jnp.where(near[None], y[None], fitted) - out, 0, 1)
     # A pivot 1 - h at the level of rounding: the fold's rows are interpolated, and what the
     # model without them says is not in these numbers any more.

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from .._blocks import systems_at_once
+from .._blocks import map_systems
 from .._types import Key
 from ..kernels import Kernel
 from ..machines.method import Method, values_of_fit
@@ -55,9 +55,7 @@ def cross_validate_by_refitting(
         return loss, jnp.max(fitted.status), at_size
 
     grid = jnp.meshgrid(jnp.arange(s), jnp.arange(v), indexing="ij")
-    fold_loss, status, at_size = jax.lax.map(
-        one, tuple(a.reshape(-1) for a in grid), batch_size=systems_at_once()
-    )
+    fold_loss, status, at_size = map_systems(one, tuple(a.reshape(-1) for a in grid))
     if at_size is not None:
         by_fold = at_size.reshape(s, v, *at_size.shape[1:])
         at_size = jax.vmap(lambda values: folds.scatter(values, n))(by_fold)

@@ -34,6 +34,7 @@ def validate(
     key: Key | None = None,
     size: Int[Array, ""] | None = None,
     mesh: Mesh | None = None,
+    keep: Int[Array, "*l"] | None = None,
 ) -> CrossValidation | PathValidation:
     """Errors on rows that were not seen, for every `C` and, of a path, every size.
 
@@ -57,6 +58,8 @@ def validate(
         key: decides what the method draws at random.
         size: of a path, the size of whose machines predictions are kept.
         mesh: its devices share the rows.
+        keep: the place in `C` of the one, or of each problem's own, whose predictions are wanted;
+            not for paths. See `cross_validate`.
 
     Raises:
         ValueError: as `cross_validate`, or for a mesh and a method that does not need only sums.
@@ -68,7 +71,7 @@ def validate(
     C, code = C.astype(X.dtype), None if code is None else code.astype(X.dtype)
     options = {"metric": metric, "code": code, "decoding": decoding}
     if isinstance(method, Dual):
-        return leave_one_out(kernel, C, X, y, weights, **options)
+        return _kept(leave_one_out(kernel, C, X, y, weights, **options), keep)
     if isinstance(method, SCDP):
         assert points is not None
         return cross_validate_path(
@@ -78,7 +81,7 @@ def validate(
     if isinstance(method, Additive) and method.is_ridge:
         assert points is not None
         features = method.features(kernel, points)
-        return cross_validate(features, C, X, y, folds, weights, mesh=mesh, **options)
+        return cross_validate(features, C, X, y, folds, weights, mesh=mesh, keep=keep, **options)
     if not isinstance(folds, Folds):
         raise ValueError(
             f"mesh: expected None with {type(method).__name__}, fitted again for every fold"
@@ -91,9 +94,19 @@ def validate(
         return found
     assert found.predictions is not None
     shape = (len(C), len(X), *(y.shape[1:] if code is None else (-1,)))
-    return CrossValidation(
+    all_C = CrossValidation(
         scores=found.scores[:, 0],
         fold_scores=found.fold_scores[:, :, 0],
         predictions=found.predictions.reshape(shape),
         status=found.status,
     )
+    return _kept(all_C, keep)
+
+
+def _kept(found: CrossValidation, keep: Int[Array, "*l"] | None) -> CrossValidation:
+    """With the predictions of one `C`, or of each problem's own."""
+    if keep is None:
+        return found
+    values = found.predictions
+    place = jnp.broadcast_to(keep, values.shape[2:])[None, None]
+    return found._replace(predictions=jnp.take_along_axis(values, place, axis=0)[0])
