@@ -6,6 +6,7 @@ from pathlib import Path
 import jax
 
 from . import (
+    cold,
     covertype,
     dual,
     folds,
@@ -27,6 +28,7 @@ from . import (
 from .report import machine_kind, write
 
 BENCHMARKS = {
+    "cold": cold.run,
     "table1": tables.table1,
     "table3": folds.table3,
     "table4": folds.table4,

@@ -15,6 +15,8 @@ Pure functions of arrays for `jit` and `vmap`, most of them differentiable:
     plain_folds, stratified_folds, folds_from_assignment; standardize; output_code
     tuning_problem, tune: a search over one's own problem
 
+Compilation: warm_up, enable_compilation_cache
+
 How things ended: check, NumericalError, ConvergenceWarning, PrecisionWarning
 
 What is named here is imported when it is first asked for, and JAX with it: so the command line can
@@ -50,6 +52,8 @@ if TYPE_CHECKING:  # of each name the same place as below
     from ._status import NumericalError as NumericalError
     from ._status import PrecisionWarning as PrecisionWarning
     from ._status import check as check
+    from .compilation import enable_compilation_cache as enable_compilation_cache
+    from .compilation import warm_up as warm_up
     from .expansion import KernelExpansion as KernelExpansion
     from .features import Nystroem as Nystroem
     from .kernels import RBF as RBF
@@ -108,8 +112,9 @@ _SHOWN = {
     "": "estimators features kernels plotting prototypes pursuit",
     ".machines": "dual fixed_size robust scdp spsvm Dual FixedSize Robust SCDP SpSVM",
     "._status": "NumericalError check",
+    ".compilation": "enable_compilation_cache warm_up",
     ".model": "Model load save",
-    ".normal_equations": "accumulate accumulate_batches",
+    ".normal_equations": "accumulate",
     ".scaling": "standardize",
     ".search.strategies": "Annealing Profile",
     ".search.tune": "load_history save_history tune",
@@ -118,7 +123,7 @@ _SHOWN = {
     ".training.train": "train",
     ".training.trained": "Trained",
     ".validation.cross_validation": "cross_validate",
-    ".validation.folds": "folds_from_assignment plain_folds stratified_folds",
+    ".validation.folds": "plain_folds stratified_folds",
     ".validation.validate": "validate",
 }
 # What is here too, for those who know what they look for.
@@ -133,13 +138,13 @@ _MORE = {
     ".kernels": "RBF",
     ".machines.method": "Additive Method Stopping",
     ".multiclass": "output_code",
-    ".normal_equations": "NormalEquations",
+    ".normal_equations": "NormalEquations accumulate_batches",
     ".scaling": "Standardization",
     ".search.problem": "tuning_problem",
     ".search.sizes": "SizeCurve tune_sizes",
     ".search.tune": "Tuning",
     ".validation.cross_validation": "CrossValidation",
-    ".validation.folds": "Folds",
+    ".validation.folds": "Folds folds_from_assignment",
 }
 _HOME_OF = {
     name: home for part in (_SHOWN, _MORE) for home, names in part.items() for name in names.split()

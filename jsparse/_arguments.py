@@ -158,6 +158,11 @@ def check_finite(name: str, a: Array | np.ndarray) -> None:
 
 def finite_table(X: ArrayLike, name: str = "X") -> Float[Array, "n d"]:
     """A table of finite numbers as floats, 64 bits only where JAX has them."""
+    return as_float(finite_rows(X, name))
+
+
+def finite_rows(X: ArrayLike, name: str = "X") -> Float[np.ndarray, "n d"]:
+    """The same on the host."""
     try:
         table = np.asarray(X)
     except ValueError as error:
@@ -175,4 +180,4 @@ def finite_table(X: ArrayLike, name: str = "X") -> Float[Array, "n d"]:
         raise ValueError(
             f"{name}: expected values that fit {cast.dtype}, got {np.abs(table).max()}"
         )
-    return as_float(cast)
+    return cast

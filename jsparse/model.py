@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from . import serialization
-from ._arguments import finite_table, whole_number
+from ._arguments import finite_rows, whole_number
 from ._blocks import capacity, padded
 from ._files import ModelFileError, PathLike, named, reason_of, shown
 from ._status import NumericalError
@@ -159,11 +159,11 @@ class Model(eqx.Module):
         X = X if frame is None else np.asarray(frame.table)  # columns in their order
         single = frame is None and np.ndim(X) == 1
         with jax.enable_x64(self.dtype == np.float64):
-            table = finite_table(np.asarray(X)[None] if single else X)
+            table = finite_rows(np.asarray(X)[None] if single else X)
         d = self.expansion.prototypes.shape[1]
         if table.shape[1] != d:
             raise ValueError(f"X: expected {d} columns, as in training, got {table.shape[1]}")
-        return np.asarray(table), single
+        return table, single
 
     def save(self, path: PathLike) -> None:
         """Write the model to a file, for `jsparse.load`; see `save`."""
@@ -205,6 +205,9 @@ class About(dict[str, Any]):
     __eq__ = object.__eq__  # type: ignore[assignment]
 
 
+_distances = jax.jit(distances, static_argnames="decoding")
+
+
 def scores_of(
     values: Float[np.ndarray, "n *l"], code: Code | None, decoding: Decoding, *, first: int = 0
 ) -> np.ndarray:
@@ -218,8 +221,9 @@ def scores_of(
     scores = values
     if code is not None:
         with jax.enable_x64(values.dtype == np.float64):
-            matrix = jnp.asarray(code.matrix, values.dtype)
-            scores = -np.asarray(distances(matrix, jnp.asarray(values), decoding))
+            rows = padded(values, capacity(len(values)))
+            matrix = np.asarray(code.matrix, values.dtype)
+            scores = -np.asarray(_distances(matrix, rows, decoding))[: len(values)]
         usable &= np.isfinite(scores).all(axis=1)
     if not usable.all():
         row = int(np.argmin(usable)) + first
@@ -397,6 +401,9 @@ def _path(expansion: KernelExpansion, arrays: Mapping[str, Any]) -> SparsePath:
         raise ValueError("path.support: expected numbers of candidates")
     if not (support[..., 0] >= 0).all():
         raise ValueError("path.support: expected at least one prototype")
+    ordered = np.sort(support, axis=-1)
+    if ((ordered[..., 1:] == ordered[..., :-1]) & (ordered[..., 1:] >= 0)).any():
+        raise ValueError("path.support: expected every candidate once")
     return SparsePath(expansion.kernel, *(arrays[name] for name in _PATH))
 
 

@@ -114,12 +114,12 @@ def test_a_batch_of_kernels_is_scored_in_one_call(cancer):
     folds = stratified_folds(jax.random.key(0), jnp.asarray(y > 0, int), 5)
     problem = tuning_problem(RBF(1.0), Z[:20], Z, jnp.asarray(y), folds)
     thetas, C = jnp.array([[0.5], [1.0], [2.0]]), jnp.array([[1.0, 10.0]] * 3)
-    scores, errors, status = evaluate_batch(problem, thetas, C, Scoring("mse"))
-    for theta, c, score, error, code in zip(thetas, C, scores, errors, status, strict=True):
-        alone = evaluate(problem, theta, c, Scoring("mse"))
-        np.testing.assert_allclose(score, alone[0], rtol=1e-10)
-        np.testing.assert_allclose(error, alone[1], rtol=1e-10)
-        np.testing.assert_array_equal(code, alone[2])
+    scores, by_fold, status = evaluate_batch(problem, thetas, C, Scoring("mse"))
+    for theta, c, score, of_folds, code in zip(thetas, C, scores, by_fold, status, strict=True):
+        alone = evaluate(problem, theta, c, Scoring("mse"), np.int32(0))
+        np.testing.assert_allclose(score, alone.scores, rtol=1e-10)
+        np.testing.assert_allclose(of_folds, alone.fold_scores, rtol=1e-10)
+        np.testing.assert_array_equal(code, alone.status)
 
 
 def test_several_parameters_are_tuned_together(cancer):

@@ -35,7 +35,6 @@ from jsparse.features import Nystroem
 from jsparse.kernels import RBF
 from jsparse.machines import METHODS, dual, fixed_size, robust, scdp, spsvm
 from jsparse.multiclass import output_code
-from jsparse.search.problem import standard_errors
 from jsparse.validation.cross_validation import standard_error
 from jsparse.validation.leave_one_out import leave_one_out
 from jsparse.validation.paths import cross_validate_path
@@ -501,7 +500,7 @@ def test_a_fold_without_weight_does_not_count(dtype):
     for scores, error in (
         (found.fold_scores, standard_error(found.fold_scores)),
         (refits.fold_scores, standard_error(refits.fold_scores)),
-        (path.fold_scores[:, :, 1], standard_errors(path.fold_scores)[:, 1]),
+        (path.fold_scores[:, :, 1], standard_error(path.fold_scores)[:, 1]),
     ):
         rest = np.asarray(scores)[0, :2]
         np.testing.assert_allclose(error[0], np.std(rest, ddof=1) / np.sqrt(2), rtol=1e-5)

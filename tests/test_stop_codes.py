@@ -250,15 +250,17 @@ def test_how_the_choice_of_prototypes_ended_is_passed_on(monkeypatch):
     usual = functools.partial(renyi, bandwidth=jnp.ones(2))
 
     def chosen(method):
-        return method.points(KEY, RBF(1.0), TrainingRows(X, None, None, jsparse.standardize(X)))
+        return method.points(
+            KEY, RBF(1.0), TrainingRows(X, None, np.ones(60), jsparse.standardize(X), 60)
+        )
 
     def by(name):
         return jsparse.SCDP(3, candidates=8, candidate_method=name)
 
-    assert choice.choose_rows(KEY, "uniform", X, 8, None, None)[1] == CONVERGED
+    assert choice.choose_rows(KEY, "uniform", X, 8, None, np.ones(60), 60)[1] == CONVERGED
     for cap, end in ((10**4, CONVERGED), (1, EXHAUSTED)):
         monkeypatch.setattr(choice, "renyi", functools.partial(usual, max_trials=cap))
-        assert choice.choose_rows(KEY, "renyi", X, 8, None, None)[1] == end
+        assert choice.choose_rows(KEY, "renyi", X, 8, None, np.ones(60), 60)[1] == end
         for method in (jsparse.FixedSize(8), jsparse.Robust([4, 8]), by("renyi")):
             assert chosen(method).status == end
     monkeypatch.setattr(candidates, "k_means", functools.partial(k_means, max_steps=1))
@@ -266,7 +268,7 @@ def test_how_the_choice_of_prototypes_ended_is_passed_on(monkeypatch):
     found = usual(KEY, X, 8, max_trials=10**4)
     capped = found.bandwidth._replace(status=jnp.asarray([CONVERGED, EXHAUSTED]))
     monkeypatch.setattr(choice, "renyi", lambda *_, **__: found._replace(bandwidth=capped))
-    assert choice.choose_rows(KEY, "renyi", X, 8, None, None)[1] == EXHAUSTED
+    assert choice.choose_rows(KEY, "renyi", X, 8, None, np.ones(60), 60)[1] == EXHAUSTED
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -14,6 +13,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from .. import _status
+from ..compilation import enable_compilation_cache
 from ..data import demo_set
 from ..machines.method import require_additive
 from ..model import load
@@ -53,13 +53,7 @@ def _configure(precision: str, devices: int | Literal["all"] | None) -> None:
         # A CPU is cut into as many virtual devices; not if JAX has started, nor are other devices.
         with suppress(RuntimeError):
             jax.config.update("jax_num_cpu_devices", devices)
-    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        # "~" stays where no home is known, such as that of a container's nameless user.
-        base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-        if not base.startswith("~"):
-            jax.config.update("jax_compilation_cache_dir", os.path.join(base, "jsparse", "xla"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+    enable_compilation_cache()
 
 
 def _mesh(devices: int | Literal["all"] | None) -> Mesh | None:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from typing import ClassVar, Literal, NamedTuple, cast
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -58,13 +58,14 @@ class SparsePath(NamedTuple):
             ValueError: if the path is not that long.
         """
         self._check_size(n_prototypes)
-        error = jnp.max(self.coefficient_error[..., n_prototypes - 1])
-        found = jnp.max(self.coefficient_status[..., n_prototypes - 1])
-        found = jnp.where(error > LOST, jnp.maximum(found, PRECISION_LOST), found)
+        numpy, path = self._where_known()
+        error = numpy.max(path.coefficient_error[..., n_prototypes - 1])
+        found = numpy.max(path.coefficient_status[..., n_prototypes - 1])
+        found = numpy.where(error > LOST, numpy.maximum(found, PRECISION_LOST), found)
         # What was passed over, or what ended the path, came after the last on it.
-        ended = (self.status == TRUNCATED) | (self.status == INDEFINITE)
-        status = jnp.max(jnp.where(ended & (n_prototypes < self.size), COMPLETED, self.status))
-        return jnp.maximum(status, found).astype(jnp.int32)
+        ended = (path.status == TRUNCATED) | (path.status == INDEFINITE)
+        status = numpy.where(ended & (n_prototypes < path.size), COMPLETED, path.status)
+        return jax.device_put(numpy.maximum(numpy.max(status), found).astype(np.int32))
 
     def at(self, n_prototypes: int) -> KernelExpansion:
         """The machine with so many prototypes; of each target, if they were selected separately.
@@ -81,11 +82,10 @@ class SparsePath(NamedTuple):
         if self.support.ndim == 1:
             if is_concrete(self.size):
                 k = max(1, min(k, int(self.size)))
-            chosen = jnp.maximum(self.support[:k], 0)
-            Z = self.candidates[chosen]
-            return KernelExpansion(
-                self.kernel, Z, self.coefficients[k - 1, :k], self.intercepts[k - 1]
-            )
+            numpy, path = self._where_known()
+            Z = path.candidates[numpy.maximum(path.support[:k], 0)]
+            weights = Z, path.coefficients[k - 1, :k], path.intercepts[k - 1]
+            return KernelExpansion(self.kernel, *jax.device_put(weights))
         support = np.asarray(self.support[:, :k])
         atoms = np.unique(support[support >= 0])
         coefficients = np.zeros((len(atoms), len(support)), self.coefficients.dtype)
@@ -93,12 +93,9 @@ class SparsePath(NamedTuple):
             inside = own >= 0
             taken = np.asarray(self.coefficients[target, k - 1, :k])[inside]
             coefficients[np.searchsorted(atoms, own[inside]), target] = taken
-        return KernelExpansion(
-            self.kernel,
-            self.candidates[atoms],
-            jnp.asarray(coefficients),
-            self.intercepts[:, k - 1],
-        )
+        _, path = self._where_known()
+        weights = path.candidates[atoms], coefficients, path.intercepts[:, k - 1]
+        return KernelExpansion(self.kernel, *jax.device_put(weights))
 
     def values(self, X: Float[Array, "n d"]) -> Float[Array, "n k *c"]:
         """Values of all machines on the path, from one block of kernel values; `n k`, or `n k c`.
@@ -125,7 +122,14 @@ class SparsePath(NamedTuple):
         support = np.asarray(self.support)
         used = np.unique(support[support >= 0])
         place = np.where(support >= 0, np.searchsorted(used, support), -1).astype(np.int32)
-        return self._replace(candidates=self.candidates[used], support=jnp.asarray(place))
+        candidates = np.asarray(self.candidates)[used]
+        return self._replace(candidates=jax.device_put(candidates), support=jax.device_put(place))
+
+    def _where_known(self) -> "tuple[Any, SparsePath]":
+        """The path on the host, if it is known, where nothing compiles for another size."""
+        if all(map(is_concrete, jax.tree.leaves(self))):
+            return np, jax.tree.map(np.asarray, self)
+        return jnp, self
 
     def _check_size(self, n_prototypes: int) -> None:
         longest = self.support.shape[-1]

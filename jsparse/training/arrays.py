@@ -3,11 +3,12 @@
 import dataclasses
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
-from .._arguments import finite_table
+from .._arguments import finite_rows
 from .._blocks import capacity, padded
 from .._mesh import on_default_device
 from .._runtime import compiled_quickly
@@ -42,7 +43,7 @@ class ArrayData:
         self, asked: Settings, X: ArrayLike, y: ArrayLike, weights: ArrayLike | None
     ) -> None:
         self.asked = asked
-        self.X = finite_table(X)
+        self.X = finite_rows(X)
         self.n_rows, d = self.X.shape
         self.rows = capacity(self.n_rows)
         self.dtype = self.X.dtype
@@ -103,7 +104,7 @@ class ArrayData:
         """The rows that points are chosen from: all."""
         w = np.ones(self.n_rows) if self.weights is None else self.weights
         self.w = padded(w.astype(self.dtype), self.rows, "constant")
-        self.scaling, self.Z = _standardised(padded(np.asarray(self.X), self.rows), self.w)
+        self.scaling, self.Z = _standardised(padded(self.X, self.rows), self.w)
         labels = None if self.classes is None else padded(self.numbers, self.rows)
         return TrainingRows(self.Z, labels, self.w, self.scaling, self.n_rows)
 
@@ -130,7 +131,7 @@ class ArrayData:
         v, r = index.shape
         room = max(-(-self.rows // v), capacity(r) if r > -(-self.n_rows // v) else r)
         wide = [(0, 0), (0, room - r)]
-        return Folds(jnp.asarray(np.pad(index, wide)), jnp.asarray(np.pad(valid, wide)))
+        return Folds(np.pad(index, wide), np.pad(valid, wide))
 
     def predictions(
         self, problem: Problem, kernel: Kernel, C: np.ndarray, scoring: Scoring, size: Any = None
@@ -169,7 +170,9 @@ def _standardised(
 
 def first_rows(expansion: KernelExpansion, n: int) -> KernelExpansion:
     """A machine whose prototypes are all rows, without the padding after them."""
-    cut = (jnp.asarray(np.asarray(a)[:n]) for a in (expansion.prototypes, expansion.coefficients))
+    cut = (
+        jax.device_put(np.asarray(a)[:n]) for a in (expansion.prototypes, expansion.coefficients)
+    )
     prototypes, coefficients = cut
     return dataclasses.replace(expansion, prototypes=prototypes, coefficients=coefficients)
 

@@ -69,7 +69,9 @@ class Streamed:
     ) -> Scores:
         """As of every `Tunable`, by one read of the rows."""
         method = require_additive(problem.method, "stream")
-        kernels = jax.vmap(functools.partial(kernel_at, problem))(jnp.asarray(thetas))
+        # On the host, as the tuned kernel is made there, by whose values sums are found again.
+        each = [kernel_at(problem, theta) for theta in np.asarray(thetas)]
+        kernels = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *each)
         maps = jax.vmap(lambda kernel: method.features(kernel, _points(problem)))(kernels)
         sums = self._sums(maps)
         found = []

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Shaped
@@ -59,8 +60,8 @@ class TargetUnits(NamedTuple):
         unit, offset = (np.asarray(a, given[0].dtype) for a in (self.unit, self.offset))
         return dataclasses.replace(
             expansion,
-            coefficients=jnp.asarray(given[0] * unit),
-            intercept=jnp.asarray(given[1] * unit + offset),
+            coefficients=jax.device_put(given[0] * unit),
+            intercept=jax.device_put(given[1] * unit + offset),
         )
 
     def path(self, path: SparsePath) -> SparsePath:
@@ -70,8 +71,8 @@ class TargetUnits(NamedTuple):
         if offset.ndim:  # along the axis of targets: the first, if each has a path of its own
             offset = np.expand_dims(offset, 1 if path.support.ndim == 2 else 0)
         return path._replace(
-            coefficients=jnp.asarray(given[0] * unit),
-            intercepts=jnp.asarray(given[1] * unit + offset),
+            coefficients=jax.device_put(given[0] * unit),
+            intercepts=jax.device_put(given[1] * unit + offset),
         )
 
     def fit(self, fitted: Any) -> Any:

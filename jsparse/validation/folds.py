@@ -24,8 +24,8 @@ class Folds(NamedTuple):
         valid: False at padding, shape `v r`.
     """
 
-    index: Int[Array, "v r"]
-    valid: Bool[Array, "v r"]
+    index: Int[Array, "v r"] | Int[np.ndarray, "v r"]
+    valid: Bool[Array, "v r"] | Bool[np.ndarray, "v r"]
 
     def gather(self, x: Array) -> Array:
         """`x (n, ...)` laid out by folds, `(v, r, ...)`."""
@@ -88,7 +88,7 @@ def folds_from_assignment(assignment: ArrayLike) -> Folds:
     for fold in range(v):
         members = np.flatnonzero(numbers == fold)
         index[fold, : len(members)], valid[fold, : len(members)] = members, True
-    return Folds(jnp.asarray(index), jnp.asarray(valid))
+    return Folds(index, valid)
 
 
 def _permutation(key: Key, n: int) -> Int[Array, " n"] | Int[np.ndarray, " n"]:
@@ -117,7 +117,7 @@ def _deal(order: Int[Array, " n"] | Int[np.ndarray, " n"], v: int) -> Folds:
     rows = -(-n // v)
     index = numpy.pad(order, (0, rows * v - n)).reshape(rows, v).T
     valid = (np.arange(rows * v) < n).reshape(rows, v).T
-    return Folds(jnp.asarray(index), jnp.asarray(valid))
+    return Folds(index, valid)
 
 
 def _count(n: int, v: int) -> int:

@@ -1,0 +1,197 @@
+"""Tables of like size share programs, and are computed as if there were no padding."""
+
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jsparse
+from jsparse import estimators
+from jsparse._blocks import capacity, rounded_down
+from jsparse.compilation import counted
+from jsparse.prototypes import k_center, k_means, plug_in_bandwidth, renyi
+from jsparse.search.strategies import Annealing, Profile
+
+
+def table(n, d=3, seed=0, classes=2):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, d))
+    score = X[:, 0] + X[:, 1] ** 2 + 0.3 * rng.standard_normal(n)
+    return X, np.digitize(score, np.quantile(score, np.arange(1, classes) / classes)), score
+
+
+def test_capacities_are_few_and_cost_little():
+    sizes = np.arange(1, 20_000)
+    found = np.array([capacity(int(n)) for n in sizes])
+    assert (found >= sizes).all()
+    assert ((found <= 1.07 * sizes) | (found - sizes < 16)).all()
+    assert [capacity(int(n)) for n in np.unique(found)] == np.unique(found).tolist()
+    assert len(np.unique(found[1024:2048])) == 16
+    assert all(rounded_down(int(n)) <= n for n in sizes)
+    assert all(capacity(rounded_down(int(n))) == rounded_down(int(n)) for n in sizes[15:])
+
+
+METHODS = {
+    "fixed size": jsparse.FixedSize(10),
+    "several sizes": jsparse.FixedSize((5, 10)),
+    "uniform": jsparse.FixedSize(10, selection="uniform"),
+    "scdp": jsparse.SCDP(max_prototypes=5, candidates=20),
+    "scdp, means": jsparse.SCDP(max_prototypes=5, candidates=20, candidate_method="k_means"),
+    "dual": jsparse.Dual(),
+    "robust": jsparse.Robust(10, loss="huber"),
+    "spsvm": jsparse.SpSVM(max_prototypes=4, candidates=20),
+}
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("classes", [None, 2, 3])
+@pytest.mark.parametrize("name", METHODS)
+def test_padding_changes_nothing(name, classes, weighted, monkeypatch):
+    # Three classes or weights are for the two that differ most in how rows reach them.
+    if name not in ("fixed size", "scdp") and (classes == 3 or weighted):
+        pytest.skip("as of the others")
+    if name == "spsvm" and classes is None:
+        pytest.skip("classification only")
+    X, labels, score = table(53, classes=classes or 2)
+    options = {
+        "task": "regression" if classes is None else "classification",
+        "key": 3,
+        "method": METHODS[name],
+        "folds": 4,
+        "C": np.array([0.1, 10.0]),
+        "search": Profile(2),
+        "weights": np.arange(53) % 3 if weighted else None,
+    }
+    y = score if classes is None else labels
+    ours = jsparse.train(X, y, **options)
+    for module in ("training.arrays", "validation.folds", "prototypes.renyi", "model"):
+        monkeypatch.setattr(sys.modules[f"jsparse.{module}"], "capacity", lambda n: n)
+    theirs = jsparse.train(X, y, **options)
+    assert ours.C == theirs.C
+    np.testing.assert_array_equal(ours.point_rows, theirs.point_rows)
+    np.testing.assert_array_equal(ours.folds.index, theirs.folds.index)
+    np.testing.assert_allclose(ours.cv_error, theirs.cv_error, rtol=1e-7)
+    np.testing.assert_allclose(ours.out_of_fold, theirs.out_of_fold, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(ours.model(X), theirs.model(X), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(ours.predict(X), theirs.predict(X), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(ours.model.expansion.scaling, theirs.model.expansion.scaling)
+    assert ours.model.size == theirs.model.size
+    assert len(ours.model.expansion.prototypes) <= 53
+
+
+def test_padding_may_hold_anything():
+    X, labels, _ = table(53)
+    X, spoilt = jnp.asarray(X), jnp.asarray(np.concatenate([X, np.full((11, 3), 1e6)]))
+    there = np.concatenate([np.ones(53), np.zeros(11)])
+    plain, padded = plug_in_bandwidth(X), plug_in_bandwidth(spoilt, n_rows=53)
+    np.testing.assert_allclose(plain.h, padded.h, rtol=1e-9)
+    robust = {"spread": "robust", "method": "exact"}
+    plain, padded = plug_in_bandwidth(X, **robust), plug_in_bandwidth(spoilt, n_rows=53, **robust)
+    np.testing.assert_allclose(plain.h, padded.h, rtol=1e-9)
+    for options in ({}, {"labels": labels}, {"weights": np.arange(53) % 4}):
+        plain, padded = (renyi(1, X, 9, **options), renyi(1, spoilt, 9, n_rows=53, **options))
+        np.testing.assert_array_equal(plain.indices, padded.indices)
+        np.testing.assert_allclose(plain.entropy, padded.entropy, rtol=1e-9)
+    plain, padded = k_center(1, X, 9), k_center(1, spoilt, 9, jnp.asarray(there))
+    np.testing.assert_array_equal(plain.indices, padded.indices)
+    plain, padded = k_means(1, X, 9), k_means(1, spoilt, 9, jnp.asarray(there))
+    np.testing.assert_allclose(plain.centres, padded.centres, rtol=1e-9)
+
+
+def test_folds_are_those_of_a_shuffle_by_jax():
+    # So that folds of one key are the same under `jit`, where JAX shuffles.
+    labels = np.arange(1700) % 3
+    for n in (20, 1700):
+        host = jsparse.plain_folds(5, n, 4)
+        traced = jax.jit(lambda key, n=n: jsparse.plain_folds(key, n, 4))(jax.random.key(5))
+        np.testing.assert_array_equal(host.index, traced.index)
+        np.testing.assert_array_equal(host.valid, traced.valid)
+    host = jsparse.stratified_folds(5, labels, 4)
+    traced = jax.jit(lambda key: jsparse.stratified_folds(key, labels, 4))(jax.random.key(5))
+    np.testing.assert_array_equal(host.index, traced.index)
+
+
+ESTIMATORS = [
+    estimators.FixedSizeLSSVMClassifier(n_prototypes=8, cv=3, random_state=0),
+    estimators.FixedSizeLSSVMRegressor(n_prototypes=8, cv=3, random_state=0),
+    estimators.FixedSizeLSSVMRegressor(n_prototypes=8, cv=3, random_state=0, loss="huber"),
+    estimators.LSSVMClassifier(random_state=0),
+    estimators.LSSVMRegressor(random_state=0),
+    estimators.SCDPClassifier(max_prototypes=4, candidates=12, cv=3, random_state=0),
+    estimators.SCDPRegressor(max_prototypes=4, candidates=12, cv=3, random_state=0),
+    estimators.SpSVMClassifier(max_prototypes=4, candidates=12, cv=3, random_state=0),
+]
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda e: type(e).__name__)
+def test_another_number_of_rows_compiles_nothing(estimator):
+    def run(n):
+        X, labels, score = table(n, seed=n)
+        estimator.fit(X, labels if hasattr(estimator, "predict_proba") else score)
+        estimator.predict(X[: n - 20])
+
+    run(60)
+    with counted() as found:
+        run(59)
+        run(63)
+    assert found.programs == 0
+
+
+def test_warming_up_compiles_what_a_run_needs(capsys):
+    options = {"task": "classification", "folds": 3, "method": jsparse.FixedSize(6)}
+    first = jsparse.warm_up(75, 2, classes=3, C=np.array([1.0, 9.0]), **options)
+    assert first.programs > 0
+    assert "ready for about 75 rows" in capsys.readouterr().err
+    X, labels, _ = table(79, d=2, classes=3)
+    with counted() as found:
+        jsparse.train(X, labels, key=1, C=np.array([2.0, 5.0]), **options).predict(X)
+    assert found.programs == 0
+    with pytest.raises(ValueError, match="n: expected"):
+        jsparse.warm_up(0, 2, task="regression")
+
+
+def test_warming_up_for_another_search(capsys):
+    options = {"task": "regression", "folds": 3, "method": jsparse.FixedSize(5)}
+    search = Annealing(6)
+    jsparse.warm_up(40, 2, search=search, verbose=False, **options)
+    assert capsys.readouterr().err == ""
+    X, _, score = table(43, d=2)
+    with counted() as found:
+        jsparse.train(X, score, key=1, search=search, **options)
+    assert found.programs == 0
+
+
+SCRIPT = """
+import jsparse, numpy as np, sys
+folder = jsparse.enable_compilation_cache(*sys.argv[1:])
+from jsparse.compilation import counted
+X = np.random.default_rng(0).standard_normal((40, 2)).astype("f")
+with counted() as found:
+    jsparse.train(X, X[:, 0], task="regression", key=0, method=jsparse.FixedSize(5), folds=3)
+print(folder, found.programs, found.from_disk)
+"""
+
+
+@pytest.mark.parametrize("way", ["argument", "environment", "default"])
+def test_programs_are_kept_on_the_disk(tmp_path, way):
+    folder = tmp_path / "own"
+    known = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
+    if way == "environment":
+        known["JAX_COMPILATION_CACHE_DIR"] = str(folder)
+    if way == "default":
+        known["XDG_CACHE_HOME"], folder = str(tmp_path), tmp_path / "jsparse" / "xla"
+    command = [sys.executable, "-c", SCRIPT, *([str(folder)] if way == "argument" else [])]
+    counts = []
+    for _ in range(2):
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=known)
+        said = done.stdout.split()
+        assert said[0] == str(folder)
+        counts.append((int(said[1]), int(said[2])))
+    (programs, hits), (again, from_disk) = counts
+    assert programs == again > 10
+    assert hits < programs
+    assert from_disk == again
