@@ -6,6 +6,7 @@ from pathlib import Path
 import jax
 
 from . import (
+    accelerator,
     cold,
     covertype,
     dual,
@@ -53,6 +54,7 @@ BENCHMARKS = {
 }
 # Long ones, which go on from what an interrupted run left in the folder.
 RESUMED = {
+    "gpu": accelerator.run,
     "table10": multiclass.table10,
     "table3_scdp": paths.table3,
     "table5_scdp": paths.table5,

@@ -116,12 +116,15 @@ def run(*, quick: bool) -> Report:
                 if state == "empty folder":
                     continue  # it fills the folder
                 for label, (seconds, programs, from_disk) in zip(labels, each, strict=True):
-                    rows.append([name, label, state, seconds, programs - from_disk])
+                    rows.append([name, label, state, f"{seconds:.2f}", programs - from_disk])
 
     imports = [_process(START + IMPORT + END) for _ in range(1 if quick else 5)]
     least = [min(each[i][0] for each in imports) for i in (0, 1)]
     data["import"] = imports
-    rows += [["import", "JAX", "", least[0], 0], ["import", "jsparse, on top", "", least[1], 0]]
+    rows += [
+        ["import", what, "", f"{seconds:.2f}", 0]
+        for what, seconds in zip(("JAX", "jsparse.train, on top"), least, strict=True)
+    ]
     for dtype in dtypes:
         chosen = dict(list(ESTIMATORS.items())[: 2 if quick or dtype == "float64" else None])
         for name, options in chosen.items():
@@ -170,7 +173,7 @@ def _demo(data: dict[str, Any]) -> list[list[Any]]:
             )  # fmt: skip
             seconds = time.perf_counter() - begin
             data[f"demo, {state}"] = seconds
-            rows.append(["jsparse demo", "the whole command", state, seconds, ""])
+            rows.append(["jsparse demo", "the whole command", state, f"{seconds:.2f}", ""])
     return rows
 
 

@@ -1,0 +1,282 @@
+"""One command on a machine with an accelerator: every part a process with a limit of its own.
+
+Needs JAX, the runtime dependencies and scikit-learn, and in `$JSPARSE_DATA` adult, magic,
+covertype, letter and optdigits; nothing is installed. What is done is on the disk at once, so that
+a run that is cut still leaves a table. On a CPU, and with `--quick`, every part is small.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jsparse
+from jsparse import pursuit
+from jsparse.data.streams import ArrayStream
+from jsparse.features import Nystroem
+from jsparse.kernels import RBF
+
+from .pursuits import _spikes
+from .report import Report, machine_kind, timed, write
+from .sets import split
+
+Row = list[Any]  # what, size, cold seconds, warm seconds, figure, unit
+PAPER_COVERTYPE = 122290  # seconds, De Brabanter 2010, Table 9
+
+
+def run(*, quick: bool, out: Path) -> Report:
+    """All parts, one after another; those already in the folder are kept."""
+    small = quick or jax.default_backend() == "cpu"
+    kept = out / "gpu.json"
+    done: dict[str, Any] = {}
+    if kept.exists():
+        found = json.loads(kept.read_text())
+        done = found["data"] if found.get("data", {}).get("small") is small else {}
+    done["small"] = small
+    for name, (_, seconds) in PARTS.items():
+        if isinstance(done.get(name), list):
+            continue
+        command = [sys.executable, "-m", "benchmarks.accelerator", name, *["small"] * small]
+        try:
+            begin = time.perf_counter()
+            ended = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
+            took = time.perf_counter() - begin
+            if ended.returncode == 0:
+                rows, peak = json.loads(ended.stdout.splitlines()[-1])
+                done[name] = [[*row, peak if i == 0 else ""] for i, row in enumerate(rows)]
+                done[name][0].append(took)
+            else:
+                done[name] = "failed: " + (ended.stderr.strip().splitlines() or ["?"])[-1][:300]
+        except subprocess.TimeoutExpired:
+            done[name] = f"not done within {seconds} s"
+        write(out, "gpu", _report(done), quick=quick)
+    return _report(done)
+
+
+def _report(done: dict[str, Any]) -> Report:
+    rows, notes = [], []
+    for name in PARTS:
+        if isinstance(done.get(name), str):
+            notes.append(f"{name}: {done[name]}")
+        for row in done.get(name, []) if isinstance(done.get(name), list) else []:
+            full = [*row, *[""] * (8 - len(row))]
+            rows.append([f"{a:.3g}" if isinstance(a, float) else a for a in full])
+    columns = ["what", "size", "cold s", "warm s", "figure", "unit", "peak GB", "process s"]
+    notes += [
+        "Cold: the first call, compilation included; warm: a later one of the same shapes. Peak: "
+        "memory of the device that the part's process used, where the device tells.",
+        f"The paper's time for covertype is {PAPER_COVERTYPE} s on one CPU.",
+    ]
+    if done.get("small"):
+        notes.append("Small sizes: this machine has no accelerator, or a quick run was asked for.")
+    return Report(f"On {machine_kind()}", columns, rows, notes, done)
+
+
+def product(small: bool) -> list[Row]:
+    size = 2048 if small else 16384
+    rows = []
+    for dtype in ("float32", "float64"):
+        A = jax.random.normal(jax.random.key(0), (size, size), dtype)
+        warm, excess = timed(lambda A=A: _square(A), 3)
+        rate = 2 * size**3 / warm / 1e12
+        rows.append([f"product, {dtype}", size, warm + excess, warm, rate, "Tflop/s"])
+    return rows
+
+
+@jax.jit
+def _square(A: jax.Array) -> jax.Array:
+    return jnp.matmul(A, A, precision="highest")
+
+
+def training(name: str, m: int, dtypes: tuple[str, ...]) -> Callable[[bool], list[Row]]:
+    """`train` twice, and the test error."""
+
+    def part(small: bool) -> list[Row]:
+        rows = []
+        for dtype in dtypes:
+            data = split(name, 0, dtype)
+            n = min(len(data.y), 3000) if small else len(data.y)
+            method = jsparse.FixedSize(min(m, 100) if small else m)
+
+            def fit(data=data, n=n, method=method) -> jsparse.Trained:
+                return jsparse.train(
+                    data.X[:n], data.y[:n], task="classification", method=method, key=0
+                )
+
+            seconds, model = [], None
+            for _ in range(2):
+                begin = time.perf_counter()
+                model = fit()
+                seconds.append(time.perf_counter() - begin)
+            assert model is not None
+            error = 100 * float(np.mean(model.predict(data.X_test) != data.y_test))
+            rows.append([f"train {name}, m = {method.n_prototypes}, {dtype}", n, *seconds, error,
+                         "% test error"])  # fmt: skip
+        return rows
+
+    return part
+
+
+def sums(small: bool) -> list[Row]:
+    data = split("covertype", 0, "float32")
+    n, m = (20_000, 100) if small else (len(data.y), 500)
+    X = jnp.asarray(((data.X - data.X.mean(0)) / np.maximum(data.X.std(0), 1e-6))[:n])
+    y, phi = jnp.asarray(data.y[:n]), Nystroem(RBF(7.0), X[:m])
+    warm, excess = timed(lambda: jsparse.accumulate(phi, X, y), 3)
+    # Kernel block, transform and product: n m (2 d + 2 m + 2 m) flops.
+    rate = n * m * (2 * X.shape[1] + 4 * m) / warm
+    size = 2048 if small else 16384
+    A = jax.random.normal(jax.random.key(0), (size, size), jnp.float32)
+    top, _ = timed(lambda: _square(A), 3)
+    share = 100 * rate / (2 * size**3 / top)
+    return [["sums, covertype", f"{n} x {m}", warm + excess, warm, share, "% of the product"]]
+
+
+def letters(small: bool) -> list[Row]:
+    data = split("letter", 0, "float32")
+    n, m = (1500, 60) if small else (len(data.y), 1500)
+    seconds, model = [], None
+    for _ in range(2):
+        begin = time.perf_counter()
+        model = jsparse.train(
+            data.X[:n], data.y[:n], task="classification", method=jsparse.FixedSize(m), folds=3,
+            multiclass="one_versus_one", search=jsparse.Profile(3), key=0,
+        )  # fmt: skip
+        seconds.append(time.perf_counter() - begin)
+    assert model is not None
+    error = 100 * float(np.mean(model.predict(data.X_test) != data.y_test))
+    what = f"letter, one-versus-one, 325 problems, 3 kernels, m = {m}"
+    return [[what, n, *seconds, error, "% test error"]]
+
+
+def digits(small: bool) -> list[Row]:
+    data, rows = split("optdigits", 0, "float32"), []
+    for scheme in ("one_versus_rest", "one_versus_one", "minimum_output"):
+        m, seconds, model = 60 if small else 420, [], None
+        for _ in range(2):
+            begin = time.perf_counter()
+            model = jsparse.train(
+                data.X[: 800 if small else None], data.y[: 800 if small else None],
+                task="classification", method=jsparse.FixedSize(m), multiclass=scheme, key=0,
+                search=jsparse.Profile(3 if small else 10),
+            )  # fmt: skip
+            seconds.append(time.perf_counter() - begin)
+        assert model is not None
+        error = 100 * float(np.mean(model.predict(data.X_test) != data.y_test))
+        rows.append([f"optdigits, {scheme}, m = {m}", model.n_rows, *seconds, error,
+                     "% test error"])  # fmt: skip
+    return rows
+
+
+def stream(small: bool) -> list[Row]:
+    n, d, batch = (200_000 if small else 20_000_000), 10, (50_000 if small else 1_000_000)
+    key = jax.random.key(0)
+
+    def batches():
+        for i in range(n // batch):
+            X = jax.random.normal(jax.random.fold_in(key, i), (batch, d), jnp.float32)
+            yield X, X[:, 0] * X[:, 1] + jnp.sin(2 * X[:, 2])
+
+    Z = jax.random.normal(key, (100 if small else 500, d), jnp.float32)
+    phi = Nystroem(RBF(3.0), Z)
+    begin = time.perf_counter()
+    total = jsparse.accumulate_batches(phi, (b for b in batches()), n_folds=10)
+    jax.block_until_ready(total)
+    seconds = time.perf_counter() - begin
+    sizes = [f"{n} streamed rows, sums of 10 folds, m = {len(Z)}", n, seconds, "", n / seconds]
+    X = np.asarray(jax.random.normal(key, (5 * batch // 10, d), jnp.float32))
+    rows = ArrayStream(X, X[:, 0] * X[:, 1], batch_rows=batch // 10)
+    begin = time.perf_counter()
+    model = jsparse.train(rows, task="regression", key=0, method=jsparse.FixedSize(len(Z)))
+    took = time.perf_counter() - begin
+    return [[*sizes, "rows/s"], ["train on a stream", len(X), took, "", model.cv_error, "mse"]]
+
+
+def conjugate(small: bool) -> list[Row]:
+    D, k = (1001, 100) if small else (20_001, 2000)
+    rng = np.random.default_rng(0)
+    X = jnp.asarray(rng.standard_normal((D - 1, 10)), jnp.float32)
+    A = RBF(3.0).gram(X) + 0.1 * jnp.eye(D - 1, dtype=jnp.float32)
+    b = jnp.asarray(rng.standard_normal(D - 1), jnp.float32)
+    warm, excess = timed(lambda: pursuit.scdp(A, b, max_atoms=k).coefficients, 1)
+    floor = k * (D - 1) * 4 * k / 1e9  # a row of the matrix for each atom, and the directions
+    return [["SCDP", f"D = {D - 1}, k = {k}", warm + excess, warm, floor / warm, "GB/s at least"]]
+
+
+def sensing(small: bool) -> list[Row]:
+    problems, n, D, spikes = (5, 128, 512, 20) if small else (100, 1024, 4096, 160)
+    X, _, _ = _spikes(n, D, spikes, 0)
+    rng = np.random.default_rng(1)
+    w = np.zeros((problems, D), np.float32)
+    for own in w:
+        own[rng.permutation(D)[:spikes]] = rng.choice([-1.0, 1.0], spikes)
+    every = jnp.broadcast_to(jnp.asarray(X)[None], (problems, *X.shape))
+    y = jnp.asarray(w @ X.T)
+
+    def recover() -> Any:
+        return pursuit.omp(every, y, max_atoms=spikes)
+
+    warm, excess = timed(lambda: recover().coefficients, 1)
+    path = recover()
+    found = [
+        np.asarray(jax.tree.map(lambda a, i=i: a[i], path).dense(D, spikes))
+        for i in range(problems)
+    ]
+    hits = np.mean([np.array_equal(np.abs(f) > 0.5, v != 0) for f, v in zip(found, w, strict=True)])
+    what = f"{problems} compressed-sensing problems in one batch"
+    return [[what, f"{n} x {D}", warm + excess, warm, 100 * float(hits), "% recovered"]]
+
+
+def many(small: bool) -> list[Row]:
+    sets, n, m = (20 if small else 1000), 400, 50
+    X = jax.random.normal(jax.random.key(0), (sets, n, 5), jnp.float32)
+    y = jnp.sign(X[..., 0] * X[..., 1])
+    folds, C = jsparse.plain_folds(0, n, 10), jnp.geomspace(0.1, 1000, 10, dtype=jnp.float32)
+
+    def one(X: jax.Array, y: jax.Array) -> jax.Array:
+        phi = Nystroem(RBF(2.0), X[:m])
+        return jsparse.cross_validate(
+            phi, C, X, y, folds, metric="misclassification", method="subtraction"
+        ).scores
+
+    batched = jax.jit(jax.vmap(one))
+    warm, excess = timed(lambda: batched(X, y), 2)
+    error = 100 * float(jnp.mean(jnp.min(batched(X, y), axis=1)))
+    what = f"{sets} data sets by vmap, 10 folds, 10 C, m = {m}"
+    return [[what, n, warm + excess, warm, error, "% error"]]
+
+
+# Seconds that each may take; together under nine minutes.
+PARTS: dict[str, tuple[Callable[[bool], list[Row]], int]] = {
+    "product": (product, 40),
+    "sums": (sums, 50),
+    "adult": (training("adult", 500, ("float32", "float64")), 70),
+    "magic": (training("magic", 1000, ("float32",)), 50),
+    "covertype": (training("covertype", 500, ("float32",)), 70),
+    "letter": (letters, 70),
+    "digits": (digits, 60),
+    "stream": (stream, 50),
+    "scdp": (conjugate, 30),
+    "sensing": (sensing, 30),
+    "many": (many, 20),
+}
+
+
+def main() -> None:
+    """One part; the last line of what it prints are its rows and the peak of memory."""
+    name, small = sys.argv[1], "small" in sys.argv[2:]
+    jax.config.update("jax_enable_x64", True)
+    rows = PARTS[name][0](small)
+    peak = (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
+    print(json.dumps([rows, "" if peak is None else peak / 1e9]))
+
+
+if __name__ == "__main__":
+    main()

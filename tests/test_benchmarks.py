@@ -1,0 +1,43 @@
+"""The benchmark for accelerators, small, with what needs no data set."""
+
+import json
+import subprocess
+
+from benchmarks import accelerator
+from benchmarks.report import write
+
+FIRST_COLUMN = {"product": 2, "scdp": 1, "sensing": 1, "many": 1}
+
+
+def test_parts_are_written_as_they_are_done(tmp_path, monkeypatch):
+    parts = {name: accelerator.PARTS[name] for name in FIRST_COLUMN}
+    monkeypatch.setattr(accelerator, "PARTS", {**parts, "broken": (None, 5), "slow": (None, 5)})
+    asked = []
+
+    def process(command, *, timeout, **_):
+        name = command[3]
+        asked.append(name)
+        if name == "slow":
+            raise subprocess.TimeoutExpired(command, timeout)
+        if name == "broken":
+            return subprocess.CompletedProcess(command, 1, "", "Trace\nValueError: broken")
+        rows = parts[name][0]("small" in command)
+        return subprocess.CompletedProcess(command, 0, "noise\n" + json.dumps([rows, 0.5]), "")
+
+    monkeypatch.setattr(accelerator.subprocess, "run", process)
+    report = accelerator.run(quick=True, out=tmp_path)
+    for name, count in FIRST_COLUMN.items():
+        assert len(report.data[name]) == count
+    assert len(report.rows) == sum(FIRST_COLUMN.values())
+    assert "broken: failed: ValueError: broken" in report.notes
+    assert "slow: not done within 5 s" in report.notes
+    write(tmp_path, "gpu", report, quick=True)
+    text = (tmp_path / "gpu.md").read_text()
+    assert "% recovered" in text
+    asked.clear()
+    accelerator.run(quick=True, out=tmp_path)
+    assert asked == ["broken", "slow"]  # what is there is not done again
+
+
+def test_together_the_parts_take_less_than_nine_minutes():
+    assert sum(seconds for _, seconds in accelerator.PARTS.values()) <= 540
