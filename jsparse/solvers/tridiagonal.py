@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 from .._numerics import dot, each_alone
 
 _WIDTH = 32  # reflections that go together, by products
-_PARTS = 256  # rows of a system from which on the first blocks, with shorter vectors, go apart
+_SPLIT = 256  # from so many rows on, the first blocks, whose vectors are shorter, go apart
 
 
 class Tridiagonal(NamedTuple):
@@ -174,7 +174,7 @@ def _reduce(
     column = jnp.arange(size, dtype=jnp.int32)[None]
     v = jnp.where(column < row, vectors, (column == row).astype(dtype))
     v = jnp.where(scales[:, None] > 0, v, 0)
-    ends = [blocks] if p <= _PARTS else [blocks // 2, blocks]
+    ends = [blocks] if p < _SPLIT else [blocks // 2, blocks]
     parts = [slice(a * _WIDTH, b * _WIDTH) for a, b in zip([0, *ends], ends, strict=False)]
     V = tuple(v[part, : part.stop].reshape(-1, _WIDTH, part.stop) for part in parts)
     return diagonal, beside, V, tuple(scales[part].reshape(-1, _WIDTH) for part in parts)
