@@ -56,7 +56,7 @@ _tests = itertools.count(1)
 def programs_are_dropped_within_long_modules():
     """The slow checks of the estimators are hundreds in one module."""
     yield
-    if next(_tests) % 100 == 0:
+    if next(_tests) % 40 == 0:
         jax.clear_caches()
 
 
