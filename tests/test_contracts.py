@@ -281,3 +281,12 @@ def test_a_method_is_validated_by_its_own_solution():
             "fixed-size", "regression", ArrayStream(np.asarray(X), np.asarray(y)), None,
             method=method,
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["fixed-size", "robust"])
+def test_without_values_out_of_fold_the_machine_is_the_same(name):
+    X, y = rows("regression")
+    usual, quick = (trained(name, "regression", X, y, out_of_fold=o) for o in (True, False))
+    assert quick.out_of_fold is None
+    np.testing.assert_allclose(quick.model(X), usual.model(X), rtol=1e-9)
+    assert (quick.sums is None) is (name == "robust")

@@ -278,8 +278,9 @@ def _unseen(
 
     And the sums of all rows, if the same program gives them.
     """
-    problem = chosen.problem
-    if isinstance(data, ArrayData) and not problem.method.is_path:
+    problem, method = chosen.problem, chosen.problem.method
+    summed = isinstance(method, Additive) and method.is_ridge
+    if isinstance(data, ArrayData) and not method.is_path and (out_of_fold or summed):
         # The program of the search, with the values of C that it was compiled for.
         grid = asked.C if np.all(np.isin(chosen.C, asked.C)) else np.atleast_1d(chosen.C)
         keep = np.argmin(np.abs(grid[:, None] - np.reshape(chosen.C, (1, -1))), axis=0)
