@@ -14,6 +14,7 @@ from . import serialization
 from ._arguments import finite_rows, whole_number
 from ._blocks import capacity, padded
 from ._files import ModelFileError, PathLike, named, reason_of, shown
+from ._runtime import check_runtime
 from ._status import NumericalError
 from .calibration import decisions, probabilities
 from .data.schema import Schema
@@ -139,6 +140,7 @@ class Model(eqx.Module):
 
     def scores(self, inputs: Float[np.ndarray, "n d"], *, first: int = 0) -> np.ndarray:
         """As `decision_function`, of an array; `first` is the number of its first row in errors."""
+        check_runtime()
         with np.errstate(over="ignore"), jax.enable_x64(self.dtype == np.float64):
             rows = padded(np.asarray(inputs, self.dtype), capacity(len(inputs)))
             values = np.asarray(_padded(self.expansion)(rows))[: len(inputs)]
