@@ -165,6 +165,7 @@ def check(cells, found):
         if column.categories is not None and None in column.categories:
             np.testing.assert_array_equal(ours[:, -1], missing)
             ours = ours[:, :-1]
+        # To a rounding: less the origin of a column, which is exact for whole numbers only.
         np.testing.assert_allclose(ours[~missing], expected[~missing], rtol=4e-16)
         if column.categories is None:  # numbers that differ do so still
             told = {c if column.time else exactly(c) for c in np.array(own)[~missing]}
