@@ -2,7 +2,6 @@
 user's own functions. After each, what must be intact is."""
 
 import contextlib
-import ctypes
 import os
 import pathlib
 import random
@@ -58,6 +57,12 @@ def start(folder, arguments, program=None, **options):
     settings = {"env": environment(folder), "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     command = [*(program or entry()), *map(str, arguments)]
     return subprocess.Popen(command, text=True, **(settings | options))
+
+
+def after(statements):
+    """What runs the rest of its line once it has done so much: no fork of a process with JAX."""
+    run = f"import os, sys\n{statements}\nos.execv(sys.argv[1], sys.argv[1:])"
+    return [sys.executable, "-c", run]
 
 
 def fit(folder, out, *more):
@@ -378,16 +383,15 @@ def test_a_disk_gets_full_during_a_command(place, fitted, tmp_path):
     before = model.read_bytes()
     path.write_bytes(before)
 
-    def full():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))
-
-    code, _, err = finish(start(place, fit(place, path), preexec_fn=full))
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))"
+    full = [*after(limit), *entry()]
+    code, _, err = finish(start(place, fit(place, path), full))
     assert code == 1, err
     assert "cannot be written" in lines(err)[-1]
     assert path.read_bytes() == before
     out = tmp_path / "p.csv"
     predict = ["predict", model, place / "t.csv"]
-    code, _, err = finish(start(place, [*predict, "--out", out], preexec_fn=full))
+    code, _, err = finish(start(place, [*predict, "--out", out], full))
     assert code == 1, err
     assert "cannot be written" in lines(err)[-1]
     assert os.listdir(tmp_path) == ["m"]
@@ -403,11 +407,12 @@ def test_a_disk_gets_full_during_a_command(place, fitted, tmp_path):
     assert (code, lines(err)) == (0, [])
 
 
-def without_roots_rights():
-    """A process that starts from here obeys the permissions of files, root's too."""
-    drop_from_bounding_set, override_permissions = 24, 1  # PR_CAPBSET_DROP, CAP_DAC_OVERRIDE
-    if os.geteuid() == 0 and ctypes.CDLL(None).prctl(drop_from_bounding_set, override_permissions):
-        raise OSError("prctl")
+# A process that goes on from here obeys the permissions of files, root's too: without
+# CAP_DAC_OVERRIDE (1) in what it may have (PR_CAPBSET_DROP, 24).
+WITHOUT_ROOTS_RIGHTS = """
+if os.geteuid() == 0 and ctypes.CDLL(None).prctl(24, 1):
+    raise OSError("prctl")
+"""
 
 
 @pytest.mark.slow
@@ -419,16 +424,17 @@ def test_a_folder_that_may_not_be_written_to(place, fitted, tmp_path):
     (folder / "m").write_bytes(before := model.read_bytes())
     folder.chmod(0o555)
     theirs = {**environment(place), "JAX_COMPILATION_CACHE_DIR": str(folder / "cache")}
-    options = {"preexec_fn": without_roots_rights, "env": theirs}
+    program, options = [*after(WITHOUT_ROOTS_RIGHTS), *entry()], {"env": theirs}
     for arguments in (
         fit(place, folder / "m"),
         fit(place, folder / "new"),
         ["predict", model, place / "t.csv", "--out", folder / "p.csv"],
     ):
-        code, _, err = finish(start(place, arguments, **options))
+        code, _, err = finish(start(place, arguments, program, **options))
         assert code == 2, err
         assert "cannot be written: Permission denied" in lines(err)[-1]
-    code, out, err = finish(start(place, ["predict", folder / "m", place / "t.csv"], **options))
+    arguments = ["predict", folder / "m", place / "t.csv"]
+    code, out, err = finish(start(place, arguments, program, **options))
     assert code == 0, err
     assert len(out.splitlines()) == 91
     assert os.listdir(folder) == ["m"]
@@ -441,12 +447,11 @@ def test_the_reader_of_the_output_goes_away(place, fitted, tmp_path):
     rows = "\n".join(f"{i / 7},{i / 3}" for i in range(50_000))
     (tmp_path / "long.csv").write_text("a,b\n" + rows + "\n")
     for more in ([], ["--stream"]):
-        process = start(place, ["predict", model, tmp_path / "long.csv", *more])
-        assert process.stdout.readline().strip() == '"y"'
-        process.stdout.close()
-        code = process.wait(timeout=1800)
-        assert (code, lines(process.stderr.read())) == (141, [])
-        process.stderr.close()
+        with start(place, ["predict", model, tmp_path / "long.csv", *more]) as process:
+            assert process.stdout.readline().strip() == '"y"'
+            process.stdout.close()
+            code = process.wait(timeout=1800)
+            assert (code, lines(process.stderr.read())) == (141, [])
 
 
 # A user's own functions, in one process

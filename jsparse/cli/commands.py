@@ -43,6 +43,8 @@ def run(arguments: Sequence[str] | None, interrupts: Interrupts) -> int:
         # Lost precision and exhausted steps are reported and by the exit code.
         warnings.simplefilter("ignore", _status.PrecisionWarning)
         warnings.simplefilter("ignore", _status.ConvergenceWarning)
+        # A program that a full disk cut short in the cache is compiled instead.
+        warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
         return options.run(options)
 
 

@@ -1,15 +1,17 @@
 """Rows that are read in batches, as training takes them (De Brabanter 2010, Section 6.2)."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, UInt32
 
 from .._arguments import whole_number
+from .._blocks import capacity, padded
+from .._runtime import compiled_quickly
 from .._types import Key
 from ..data.streams import Batch, Checked, RowStream
 from ..kernels import Kernel, Linear
@@ -26,6 +28,15 @@ from .settings import HoldOut, Settings
 from .streamed import Streamed
 from .summary import Summary, summarize
 from .target_units import TargetUnits, target_units
+
+
+class ScoredRows(NamedTuple):
+    """The rows of the sample, on the host, as the machine sees them."""
+
+    X: Float[np.ndarray, "r d"]  # standardised
+    y: Float[np.ndarray, "r c"]
+    w: Float[np.ndarray, " r"]
+    number: Int[np.ndarray, " r"] | None  # of the class
 
 
 class StreamData:
@@ -65,12 +76,12 @@ class StreamData:
         self.dtype = self.scaling.shift.dtype
         self.template = make_kernel(asked.kernel, len(self.summary.low))
         self.folds = _sample_folds(split, self.summary.sample.rows)
-        self.sample, self.sample_weights = _sample(self.reader, self.summary)
+        self.sample = _sample(self.reader, self.summary)
 
     def settled(self, method: Method) -> Method:
         """The method for these rows, if they and the memory allow it."""
         n, d = self.sample.X.shape
-        present = int(np.count_nonzero(self.sample_weights))
+        present = int(np.count_nonzero(self.sample.w))
         classes = None if self.classes is None else len(self.classes)
         linear = isinstance(self.template, Linear)
         method = method.settled(Shape(n, present, present, d, classes, linear))
@@ -103,17 +114,26 @@ class StreamData:
 
     def standardised(self) -> TrainingRows:
         """The rows that points are chosen from: those of the sample."""
-        w = self.sample_weights
-        labels = None if self.sample.label is None else np.asarray(self.sample.label)
-        return TrainingRows(self.sample.X, labels, w, self.scaling, len(w))
+        X, labels, w = self.sample.X, self.sample.number, self.sample.w
+        rows = capacity(len(w))
+        return TrainingRows(
+            jax.device_put(padded(X, rows)),
+            None if labels is None else padded(labels, rows),
+            padded(w, rows, "constant"),
+            self.scaling,
+            len(w),
+        )
 
     def problem(self, method: Method, points: Float[Array, "m d"] | None) -> Problem:
         """The tuning problem, whose rows are read again for every batch of kernels."""
         asked, folds = self.asked, self.folds
         tune_kernel = asked.search.tune_kernel
         tuned, fixed = split_kernel(self.template, self.dtype, tune_kernel=tune_kernel)
-        by_fold = jax.tree.map(folds.gather, self.sample)
-        by_fold = by_fold._replace(w=jnp.where(folds.valid, by_fold.w, 0))
+        index, valid = (np.asarray(a) for a in folds)
+        X, y, w, number = self.sample
+        laid_out = X[index], y[index], np.where(valid, w[index], 0)
+        label = None if number is None else jax.device_put(number[index])
+        by_fold = Rows(*jax.device_put(laid_out), label=label)
         source = Streamed(
             self.reader, by_fold, kernels_at_once=self.kernels_at_once, mesh=asked.resources.mesh
         )
@@ -123,20 +143,24 @@ class StreamData:
         self, problem: Problem, kernel: Kernel, C: np.ndarray, scoring: Scoring, size: Any = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Out-of-fold values of the sample for every `C`, shape `s r *c`, and stop codes."""
-        found = problem.source.validate(problem, kernel, jnp.asarray(C, self.dtype), scoring, size)
-        values = jax.vmap(lambda each: self.folds.scatter(each, len(self.sample.X)))(
-            found.predictions
-        )
-        values = values[..., 0] if self.code is None else values
-        return np.asarray(values), np.asarray(found.status)
+        # As many values of C as the search had are the program of the search; of paths it is not.
+        several = C.astype(self.dtype)
+        if not problem.method.is_path:
+            several = np.resize(several, max(len(C), self.asked.C.size))
+        found = problem.source.validate(problem, kernel, jax.device_put(several), scoring, size)
+        by_fold = np.asarray(found.predictions)[: len(C)]
+        values = np.zeros((len(C), len(self.sample.X), *by_fold.shape[3:]), self.dtype)
+        index, valid = (np.asarray(a) for a in self.folds)
+        values[:, index[valid]] = by_fold[:, valid]
+        return values[..., 0] if self.code is None else values, np.asarray(found.status)[: len(C)]
 
     def scored(self) -> tuple[np.ndarray, np.ndarray | None]:
         """Class numbers and weights of the sample; a row that is not predicted has weight 0."""
         predicted = np.zeros(len(self.sample.X), bool)
         predicted[np.asarray(self.folds.index)[np.asarray(self.folds.valid)]] = True
-        label = self.sample.label
+        label = self.sample.number
         numbers = np.zeros(len(predicted), int) if label is None else np.asarray(label)
-        return numbers, np.where(predicted, self.sample_weights, 0)
+        return numbers, np.where(predicted, self.sample.w, 0)
 
     def rows_of(self, chosen: np.ndarray | None) -> np.ndarray | None:
         """Numbers, in the stream, of rows of the sample."""
@@ -157,7 +181,12 @@ def _watched(
 
 def _number(key: Key) -> int:
     """A seed for NumPy's generator and for the hash of row numbers."""
-    return int(jax.random.bits(key, dtype=jnp.uint32))
+    return int(_bits(key))
+
+
+@compiled_quickly
+def _bits(key: Key) -> UInt32[Array, ""]:
+    return jax.random.bits(key, dtype=jnp.uint32)
 
 
 def _reader(rows: Checked, summary: Summary, split: Split, asked: Settings) -> Reader:
@@ -180,34 +209,30 @@ def _reader(rows: Checked, summary: Summary, split: Split, asked: Settings) -> R
     units = TargetUnits()
     if classes is None:
         units = target_units(sample.y, sample.weights, dtype)
-    return Reader(rows, scaling, classes, factors, code, split, summary.most, units)
+    batch_rows = capacity(summary.most)
+    return Reader(rows, scaling, classes, factors, code, split, batch_rows, units)
 
 
-def _sample(reader: Reader, summary: Summary) -> tuple[Rows, np.ndarray]:
-    """The rows of the sample, standardised, and their weights."""
+def _sample(reader: Reader, summary: Summary) -> ScoredRows:
     X, y, weights, _ = summary.sample
     target, number = reader.encode(y, weights, "sample")
     w = reader.weigh(weights, number, len(X))
     dtype = reader.scaling.shift.dtype
     code = reader.code
     target = target[:, None] if code is None else np.asarray(code.matrix)[target]
-    rows = Rows(
-        X=reader.scaling.apply(jnp.asarray(X, dtype)),
-        y=jnp.asarray(target, dtype),
-        w=jnp.asarray(w, dtype),
-        label=None if number is None else jnp.asarray(number),
-    )
-    return rows, w
+    shift, scale = (np.asarray(a) for a in reader.scaling)
+    Z = (X.astype(dtype) - shift) / scale
+    return ScoredRows(Z, target.astype(dtype), w.astype(dtype), number)
 
 
 def _sample_folds(split: Split, rows: Int[np.ndarray, " r"]) -> Folds:
     """The rows of the sample in each part that is validated."""
     part = split(rows)
     members = [np.flatnonzero(part == i) for i in range(split.validated)]
-    longest = max(len(numbers) for numbers in members)
+    longest = capacity(max(len(numbers) for numbers in members))
     if longest == 0:
         raise ValueError(f"holdout: expected rows of the sample in it, got none of {len(rows)}")
     index, valid = np.zeros((2, len(members), longest), np.int32)
     for i, numbers in enumerate(members):
         index[i, : len(numbers)], valid[i, : len(numbers)] = numbers, 1
-    return Folds(jnp.asarray(index), jnp.asarray(valid, bool))
+    return Folds(index, valid.astype(bool))

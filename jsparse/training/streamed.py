@@ -55,7 +55,7 @@ class Streamed:
         self.kernels_at_once = kernels_at_once
         self.dtype = reader.scaling.shift.dtype
         self.code = reader.code
-        self.rows_scored = int(jnp.sum(sample.w > 0))
+        self.rows_scored = int(np.count_nonzero(np.asarray(sample.w) > 0))
         # Sums of the kernel that is looked at and of the best so far, with its score.
         self._now: _Sums | None = None
         self._best: tuple[float, _Sums] | None = None
@@ -70,20 +70,17 @@ class Streamed:
         """As of every `Tunable`, by one read of the rows."""
         method = require_additive(problem.method, "stream")
         # On the host, as the tuned kernel is made there, by whose values sums are found again.
-        each = [kernel_at(problem, theta) for theta in np.asarray(thetas)]
-        kernels = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *each)
-        maps = jax.vmap(lambda kernel: method.features(kernel, _points(problem)))(kernels)
-        sums = self._sums(maps)
+        kernels = [kernel_at(problem, theta) for theta in np.asarray(thetas)]
         found = []
-        for i in range(len(thetas)):
-            kernel, phi, parts = jax.tree.map(lambda a, i=i: a[i], (kernels, maps, sums))
-            self._now = _Sums(_name(problem, kernel), phi, parts)
+        for i, (kernel, held) in enumerate(zip(kernels, self._sums(problem, kernels), strict=True)):
+            self._now = held
             if method.is_path:
                 scores, errors, status = least_on_path(problem, kernel, np.asarray(C[i]), scoring)
             else:
-                validated = self.validate(problem, kernel, jnp.asarray(C[i]), scoring)
-                scores, status = validated.scores, validated.status
-                scores, status = np.asarray(scores), np.asarray(status)
+                validated = self.validate(
+                    problem, kernel, jax.device_put(np.asarray(C[i])), scoring
+                )
+                scores, status = np.asarray(validated.scores), np.asarray(validated.status)
                 errors = standard_error(validated.fold_scores)
             trusted = (status < PRECISION_LOST) & np.isfinite(scores)
             best = float(np.min(np.where(trusted, scores, np.inf)))
@@ -104,7 +101,7 @@ class Streamed:
     ) -> CrossValidation | PathValidation:
         """Of the sample; predictions are laid out by the parts that are validated."""
         method = require_additive(problem.method, "stream")
-        phi, parts = self._held(method, problem, kernel)
+        phi, parts = self._held(problem, kernel)
         validated = self.reader.split.validated
         if isinstance(method, SCDP):
             return _score_paths(
@@ -123,47 +120,71 @@ class Streamed:
     ) -> tuple[Any, FeatureMap | None, NormalEquations | None]:
         """The machine of all rows from its sums; those of the best kernel are there."""
         method = require_additive(problem.method, "stream")
-        phi, parts = self._held(method, problem, kernel)
-        total = parts.joined
+        phi, parts = self._held(problem, kernel)
+        total = _joined(parts)
         fitted = method.solve(phi, total, C, self.code, key=problem.key)
         return on_default_device(self.mesh, (fitted, phi, total))
 
-    def _held(
-        self, method: Additive, problem: Problem, kernel: Kernel
-    ) -> tuple[FeatureMap, NormalEquations]:
+    def _held(self, problem: Problem, kernel: Kernel) -> tuple[FeatureMap, NormalEquations]:
         """Sums of a kernel; only if it is known from a history of another run, by a read more."""
         name = _name(problem, kernel)
         best = None if self._best is None else self._best[1]
         for held in (self._now, best):
             if held is not None and held.name == name:
                 return held.features, held.parts
-        phi = method.features(kernel, _points(problem))
-        maps = jax.tree.map(lambda a: a[None], phi)
-        parts = jax.tree.map(lambda a: a[0], self._sums(maps))
-        self._now = _Sums(name, phi, parts)
-        return phi, parts
+        self._now = self._sums(problem, [kernel])[0]
+        return self._now.features, self._now.parts
 
-    def _sums(self, maps: FeatureMap) -> NormalEquations:
-        """Sums of every part (and class) under every map, leading axes `q parts`."""
-        reader = self.reader
-        q = jax.tree.leaves(maps)[0].shape[0]
-        n_features = jax.tree.map(lambda a: a[0], maps).n_features
-        zero = zeros(n_features, reader.targets, self.dtype)
-        total = jax.tree.map(lambda a: jnp.zeros((q, reader.groups, *a.shape), a.dtype), zero)
-        done = None
+    def _sums(self, problem: Problem, kernels: list[Kernel]) -> list[_Sums]:
+        """For every kernel, by one read of the rows."""
+        method = require_additive(problem.method, "stream")
+        reader, points = self.reader, _points(problem)
+        begun = [
+            _begin(method, kernel, points, reader.groups, reader.targets) for kernel in kernels
+        ]
+        maps, totals = [phi for phi, _ in begun], [zero for _, zero in begun]
+        done: list[Array] = []
         for batch in reader.batches():
             # One batch is summed while the next is read, and no more wait in memory.
-            if done is not None:
-                jax.block_until_ready(done)
-            total, done = _add(
-                total, maps, reader.scaling, *batch, n_groups=reader.groups, mesh=self.mesh
-            )
-        if not reader.by_class:
-            return total
-        parts = reader.split.parts
-        return jax.tree.map(
-            lambda a: a.reshape(q, parts, reader.groups // parts, *a.shape[2:]), total
-        )
+            jax.block_until_ready(done)
+            rows = jax.device_put(batch)
+            # One program for any number of kernels.
+            added = [
+                _add(total, phi, reader.scaling, *rows, n_groups=reader.groups, mesh=self.mesh)
+                for total, phi in zip(totals, maps, strict=True)
+            ]
+            totals, done = [total for total, _ in added], [one for _, one in added]
+        if reader.by_class:
+            totals = [_by_part(total, reader.split.parts) for total in totals]
+        return [
+            _Sums(_name(problem, kernel), phi, total)
+            for kernel, phi, total in zip(kernels, maps, totals, strict=True)
+        ]
+
+
+@functools.partial(jax.jit, static_argnames=("method", "groups", "targets"))
+def _begin(
+    method: Additive,
+    kernel: Kernel,
+    points: Float[Array, "m d"],
+    groups: int,
+    targets: tuple[int, ...],
+) -> tuple[FeatureMap, NormalEquations]:
+    """The features of a kernel, and sums over no rows."""
+    phi = method.features(kernel, points)
+    zero = zeros(phi.n_features, targets, points.dtype)
+    return phi, jax.tree.map(lambda a: jnp.zeros((groups, *a.shape), a.dtype), zero)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _by_part(total: NormalEquations, parts: int) -> NormalEquations:
+    """The classes of a part along an axis of their own."""
+    return jax.tree.map(lambda a: a.reshape(parts, len(a) // parts, *a.shape[1:]), total)
+
+
+@jax.jit
+def _joined(parts: NormalEquations) -> NormalEquations:
+    return parts.joined
 
 
 def _points(problem: Problem) -> Float[Array, "m d"]:
@@ -179,7 +200,7 @@ def _name(problem: Problem, kernel: Kernel) -> bytes:
 @functools.partial(jax.jit, static_argnames=("n_groups", "mesh"), donate_argnums=0)
 def _add(
     total: NormalEquations,
-    maps: FeatureMap,
+    phi: FeatureMap,
     scaling: Standardization,
     X: Float[Array, "n d"],
     y: Float[Array, "n *c"],
@@ -192,13 +213,10 @@ def _add(
     def local(
         shared: tuple[FeatureMap, Standardization], w: Array, X: Array, y: Array, group: Array
     ) -> NormalEquations:
-        maps, scaling = shared
-        Z = scaling.apply(X)
-        return jax.lax.map(
-            lambda phi: accumulate_groups(phi, Z, y, w, group, n_groups=n_groups), maps
-        )
+        phi, scaling = shared
+        return accumulate_groups(phi, scaling.apply(X), y, w, group, n_groups=n_groups)
 
-    more = sum_over_rows(mesh, local, (maps, scaling), w, X, y, group)
+    more = sum_over_rows(mesh, local, (phi, scaling), w, X, y, group)
     return jax.tree.map(jnp.add, total, more), jnp.sum(more.weight_sum)
 
 

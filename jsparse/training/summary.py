@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int, Shaped
@@ -71,7 +72,8 @@ class Summary(NamedTuple):
         magnitude = np.maximum(np.abs(self.low), np.abs(self.high))
         constant = self.high - self.low <= 2 * float(jnp.finfo(dtype).eps) * magnitude
         scale = np.where(constant | (deviation == 0), 1.0, deviation)
-        return Standardization(jnp.asarray(total.mean, dtype), jnp.asarray(scale, dtype))
+        shift, scale = (jax.device_put(a.astype(dtype)) for a in (total.mean, scale))
+        return Standardization(shift, scale)
 
 
 def summarize(
