@@ -54,8 +54,9 @@ def probabilities(
     scores: Float[np.ndarray, "n *k"], slopes: Float[np.ndarray, " k"]
 ) -> Float[np.ndarray, "n k"]:
     """Probabilities of the classes, shape `n k`; the largest belongs to `decisions(scores)`."""
-    gaps, decided = _gaps(scores)
-    odds = np.exp(slopes[decided, None] * gaps)
+    with np.errstate(over="ignore"):  # of huge scores the odds are 0 all the same
+        gaps, decided = _gaps(scores)
+        odds = np.exp(slopes[decided, None] * gaps)
     # At a tie the class decided for is a few units of rounding ahead.
     odds = np.minimum(odds, 1 - 4 * np.finfo(float).eps)
     odds[np.arange(len(odds)), decided] = 1

@@ -115,3 +115,12 @@ def test_a_class_never_decided_for_takes_the_common_slope():
     slopes = fit_slopes(scores, np.where(numbers == 2, 0, numbers))
     assert np.isfinite(slopes).all()
     assert min(slopes[:2]) <= slopes[2] <= max(slopes[:2])
+
+
+def test_the_largest_scores_there_are_decide_without_doubt():
+    huge = np.finfo(float).max
+    slopes = np.array([3.0, 0.5, 2.0])
+    two = probabilities(np.array([huge, -huge, 0.0]), slopes[:2])
+    np.testing.assert_array_equal(two[:2], [[0, 1], [1, 0]])
+    three = probabilities(np.array([[huge, -huge, 0.0], [-huge, 0.0, huge]]), slopes)
+    np.testing.assert_array_equal(three, [[1, 0, 0], [0, 0, 1]])
