@@ -47,15 +47,23 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("classes", [None, 2, 3])
-@pytest.mark.parametrize("name", METHODS)
+def padded_cases():
+    """Three classes and weights are for the two methods that differ most in how rows reach them.
+
+    Of each method one case is fast, the others are slow.
+    """
+    fast = {"fixed size": (3, True), "scdp": (2, True), "robust": (None, False)}
+    for name in METHODS:
+        every = name in ("fixed size", "scdp")
+        for classes in (None, 2, 3) if every else (2,) if name == "spsvm" else (None, 2):
+            for weighted in (False, True) if every else (False,):
+                chosen = (classes, weighted) == fast.get(name, (2, False))
+                marks = () if chosen else pytest.mark.slow
+                yield pytest.param(name, classes, weighted, marks=marks)
+
+
+@pytest.mark.parametrize(("name", "classes", "weighted"), list(padded_cases()))
 def test_padding_changes_nothing(name, classes, weighted, monkeypatch):
-    # Three classes or weights are for the two that differ most in how rows reach them.
-    if name not in ("fixed size", "scdp") and (classes == 3 or weighted):
-        pytest.skip("as of the others")
-    if name == "spsvm" and classes is None:
-        pytest.skip("classification only")
     X, labels, score = table(53, classes=classes or 2)
     options = {
         "task": "regression" if classes is None else "classification",
