@@ -1,5 +1,4 @@
-"""Sparse approximate solutions of linear systems, as paths of one atom more at a time, or with
-given numbers of atoms.
+"""Sparse approximate solutions of linear systems: paths, and given numbers of atoms.
 
 This room knows matrices only and is worth having by itself: `A w = b` (normal equations, formed or
 by columns) or a dictionary, `X w = y`; one system or a batch that goes in step.

@@ -197,21 +197,23 @@ class State(NamedTuple):
     left: Float[Array, "r c"]  # r = y - X w, or b - A w
     loss: Float[Array, ""]  # |y - X w|^2 + ridge |w|^2, or w'A w - 2 b'w
     rank: Int[Array, ""]
-    iterations: Int[Array, ""]  # l
+    iterations: Int[Array, ""]  # l; -1 before the first atoms
     status: Int[Array, ""]
 
 
-def init(form: Rows | Gram, n_atoms: Int[Array, ""], *, max_atoms: int, rule: Rule) -> State:
-    """`T_0`, the atoms of the largest correlations with y; of CoSaMP none, and its first step."""
-    D, c = form.X.shape[1] if isinstance(form, Rows) else len(form.b), form.start().shape[1]
-    nothing = jnp.zeros(max_atoms, jnp.int32), jnp.zeros((max_atoms, c), form.start().dtype)
-    chosen = _largest(form.score(form.start(), *nothing), n_atoms, max_atoms)
-    if rule == "cosamp":
-        none = jnp.zeros((), jnp.int32)
-        return _exchange(form, form.start(), nothing, none, n_atoms, rule=rule)
-    slots, inside = _slots(chosen, max_atoms)
-    weights, rank = form.solve(form.reduced(slots, inside))
-    return _state(form, slots, jnp.where(inside[:, None], weights, 0), rank)
+def init(form: Rows | Gram, *, max_atoms: int) -> State:
+    """No atoms: the first step selects those most correlated with y, the `T_0` of Algorithm 1."""
+    start = form.start()
+    zero, count = jnp.zeros((), start.dtype), jnp.zeros((), jnp.int32)
+    return State(
+        support=jnp.zeros(max_atoms, jnp.int32),
+        weights=jnp.zeros((max_atoms, start.shape[1]), start.dtype),
+        left=start,
+        loss=zero + jnp.inf,
+        rank=count,
+        iterations=count - 1,
+        status=count + RUNNING,
+    )
 
 
 def step(
@@ -235,8 +237,8 @@ def step(
         max_iterations: of the loop (static).
         rule: whose (static).
     """
-    given = state.support, state.weights
-    after = _exchange(form, state.left, given, n_atoms, n_atoms, rule=rule)
+    present = jnp.where(state.iterations < 0, 0, n_atoms)
+    after = _exchange(state, form, present, n_atoms, rule=rule)
     falls = after.loss < state.loss
     finite = jnp.isfinite(after.loss) & jnp.all(jnp.isfinite(after.left))
     done = state.iterations + 1
@@ -251,18 +253,17 @@ def step(
 
 
 def _exchange(
+    state: State,
     form: Rows | Gram,
-    left: Float[Array, "r c"],
-    given: tuple[Int[Array, " k"], Float[Array, "k c"]],
     present: Int[Array, ""],
     n_atoms: Int[Array, ""],
     *,
     rule: Rule,
 ) -> State:
-    """The K largest coefficients of least squares on atoms given and those of what they leave."""
-    support, weights = given
+    """The K largest coefficients of least squares on atoms present and those that come to them."""
+    support = state.support
     k = len(support)
-    score = form.score(left, support, weights)
+    score = form.score(state.left, support, state.weights)
     D, more = len(score), (2 if rule == "cosamp" else 1)
     there = jnp.arange(k, dtype=jnp.int32) < present
     # As a mask, in which an atom is once, however often it is named.
@@ -281,15 +282,15 @@ def _exchange(
         weights = every[places]
     else:
         weights, rank = form.solve(form.part(small, places, kept))
-    return _state(form, slots[places], jnp.where(kept[:, None], weights, 0), rank)
-
-
-def _state(
-    form: Rows | Gram, slots: Int[Array, " k"], weights: Float[Array, "k c"], rank: Int[Array, ""]
-) -> State:
-    left = form.left(slots, weights)
-    zero = jnp.zeros((), jnp.int32)
-    return State(slots, weights, left, form.loss(left, slots, weights), rank, zero, zero + RUNNING)
+    support, weights = slots[places], jnp.where(kept[:, None], weights, 0)
+    left = form.left(support, weights)
+    return state._replace(
+        support=support,
+        weights=weights,
+        left=left,
+        loss=form.loss(left, support, weights),
+        rank=rank,
+    )
 
 
 def _largest(score: Float[Array, " D"], count: Int[Array, ""], most: int) -> Bool[Array, " D"]:
@@ -318,16 +319,12 @@ def pursue(
     """Iterations of one pursuit until it has ended; see `subspace_pursuit`."""
     start = jnp.sum(jnp.square(form.start()))
     tolerance = jnp.maximum(tolerance, 4 * epsilon(start.dtype))  # what rounding leaves
-    first = init(form, n_atoms, max_atoms=max_atoms, rule=rule)
-    norm = jnp.sum(jnp.square(first.left))
-    ended = jnp.where(norm <= jnp.square(tolerance) * start, CONVERGED, RUNNING)
-    first = first._replace(status=ended.astype(jnp.int32))
     last = jax.lax.while_loop(
         lambda state: state.status == RUNNING,
         lambda state: step(
             state, form, n_atoms, tolerance, start, max_iterations=max_iterations, rule=rule
         ),
-        first,
+        init(form, max_atoms=max_atoms),
     )
     finite = jnp.all(jnp.isfinite(form[0])) & jnp.all(jnp.isfinite(form[1]))
     total = start if isinstance(form, Rows) else jnp.zeros_like(start)
@@ -356,7 +353,7 @@ def run(
     rule: Rule,
     gram: bool,
 ) -> Subspace:
-    """Every number of atoms of every system, leading axes `v s`; as many at once as suit the device.
+    """Every number of atoms of every system, leading axes `v s`, as many at once as suit.
 
     What a pursuit carries is small, so that a batch of loops costs no copies of the matrix.
     """

@@ -7,8 +7,7 @@ from jaxtyping import Array, Float, Int
 from .._types import Key
 from ..kernels import Kernel
 from ..machines.dual import Dual
-from ..machines.method import Additive, Method, require_additive
-from ..machines.scdp import SCDP
+from ..machines.method import Additive, Method, PathMethod, require_additive
 from ..multiclass import Code, Decoding
 from .cross_validation import CrossValidation, Metric, checked, cross_validate
 from .folds import Folds
@@ -72,7 +71,7 @@ def validate(
     options = {"metric": metric, "code": code, "decoding": decoding}
     if isinstance(method, Dual):
         return _kept(leave_one_out(kernel, C, X, y, weights, **options), keep)
-    if isinstance(method, SCDP):
+    if isinstance(method, Additive) and isinstance(method, PathMethod):
         assert points is not None
         return cross_validate_path(
             method, kernel, points, C, X, y, folds, weights, key=key, size=size, mesh=mesh,

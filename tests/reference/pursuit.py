@@ -148,7 +148,7 @@ def kernel_matching_pursuit(X, y, K, fitting, draws=None):
         fitting: "basic", "backfitting" or "prefitting".
         draws: the atoms looked at in each step, or None for all.
     """
-    n, D = X.shape
+    D = X.shape[1]
     w, chosen, record, step = np.zeros(D), [], [], 0
     while True:
         seen = range(D) if draws is None else draws[step]
