@@ -2,14 +2,16 @@
 
 From rows to a model:
     train: standardise, choose points, tune by cross-validation, fit; arrays, tables or streams
-    FixedSize, SCDP, Dual, Robust, SpSVM, KSP, KMP, KBP: the methods; Profile, Annealing: the searches
+    FixedSize, SCDP, Dual, Robust, SpSVM, KSP, KMP, KBP: the methods
+    Profile, Annealing: the searches
     Multiclass, Resources, HoldOut, Stopping: settings; plan: what a run will take
     Trained, Model: what comes of it; save, load: models and files
     save_history, load_history: stop a search and resume it
     estimators: the same for scikit-learn; plotting: figures
 
 Pure functions of arrays for `jit` and `vmap`, most of them differentiable:
-    fixed_size, dual, robust, scdp, spsvm, pursuits: fits; cross_validate, validate: errors on unseen rows
+    fixed_size, dual, robust, scdp, spsvm, pursuits: fits
+    cross_validate, validate: errors on unseen rows
     accumulate, accumulate_batches, NormalEquations: sums over rows
     kernels, features, prototypes, pursuit: their parts
     plain_folds, stratified_folds, folds_from_assignment; standardize; output_code
@@ -115,8 +117,8 @@ __version__ = "0.1.0"
 # What an interactive session shows, and where each name is from.
 _SHOWN = {
     "": "estimators features kernels plotting prototypes pursuit",
-    ".machines": "dual fixed_size pursuits robust scdp spsvm Dual FixedSize KBP KMP KSP Robust SCDP "
-    "SpSVM",
+    ".machines": "dual fixed_size pursuits robust scdp spsvm Dual FixedSize KBP KMP KSP "
+    "Robust SCDP SpSVM",
     "._status": "NumericalError check",
     ".compilation": "enable_compilation_cache warm_up",
     ".model": "Model load save",

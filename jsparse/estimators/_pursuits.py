@@ -60,9 +60,9 @@ class KernelSubspacePursuitRegressor(_Subspace, Regressor):
     says which K to take.
 
     Args:
-        max_prototypes: the largest number of prototypes tried; None for 300, or as many as there are.
-        atoms: the number of prototypes, or several of which cross-validation chooses; None for some 20 up to
-            the largest.
+        max_prototypes: the most prototypes tried; None for 300, or as many as there are.
+        atoms: the number of prototypes, or several of which cross-validation chooses; None for some
+            20 up to the most.
         candidates: their number, "all" rows or points, shape `(n_candidates, n_features)`; None for
             all rows up to 1000.
         candidate_method: "k_center", "k_means", "renyi" or "uniform".
@@ -140,7 +140,7 @@ class KernelSubspacePursuitRegressor(_Subspace, Regressor):
 
 
 class KernelSubspacePursuitClassifier(_Subspace, Classifier):
-    """Classification by kernel subspace pursuit (Kabbara 2015): least squares on -1 and +1.
+    """Classification by kernel subspace pursuit (Kabbara 2015), on -1 and +1.
 
     More than two classes are problems of two, each with prototypes of its own. Parameters are those
     of `KernelSubspacePursuitRegressor`, and these:
@@ -203,9 +203,9 @@ class KernelMatchingPursuitRegressor(_Matching, Regressor):
     Prototypes are selected one after another, and stay; cross-validation says how many to take.
 
     Args:
-        max_prototypes: the largest number of prototypes tried; None for 300, or as many as there are.
-        atoms: the number of prototypes, or several of which cross-validation chooses; None for all up to
-            the largest.
+        max_prototypes: the most prototypes tried; None for 300, or as many as there are.
+        atoms: the number of prototypes, or several of which cross-validation chooses; None for all
+            up to the most.
         candidates: their number, "all" rows or points, shape `(n_candidates, n_features)`; None for
             all rows up to 1000.
         candidate_method: "k_center", "k_means", "renyi" or "uniform".
@@ -286,7 +286,7 @@ class KernelMatchingPursuitRegressor(_Matching, Regressor):
 
 
 class KernelMatchingPursuitClassifier(_Matching, Classifier):
-    """Classification by kernel matching pursuit (Vincent and Bengio 2002): least squares on -1 and +1.
+    """Classification by kernel matching pursuit (Vincent and Bengio 2002), on -1 and +1.
 
     More than two classes are problems of two, each with prototypes of its own. Parameters are those
     of `KernelMatchingPursuitRegressor`, and these:
@@ -351,9 +351,9 @@ class KernelBasisPursuitRegressor(_Basis, Regressor):
     Least angle regression on the atoms, stopped after so many steps as cross-validation says.
 
     Args:
-        max_prototypes: the largest number of prototypes tried; None for 300, or as many as there are.
-        atoms: the number of prototypes, or several of which cross-validation chooses; None for all up to
-            the largest.
+        max_prototypes: the most prototypes tried; None for 300, or as many as there are.
+        atoms: the number of prototypes, or several of which cross-validation chooses; None for all
+            up to the most.
         candidates: their number, "all" rows or points, shape `(n_candidates, n_features)`; None for
             all rows up to 1000.
         candidate_method: "k_center", "k_means", "renyi" or "uniform".
@@ -428,7 +428,7 @@ class KernelBasisPursuitRegressor(_Basis, Regressor):
 
 
 class KernelBasisPursuitClassifier(_Basis, Classifier):
-    """Classification by kernel basis pursuit (Guigue et al. 2005): least squares on -1 and +1.
+    """Classification by kernel basis pursuit (Guigue et al. 2005), on -1 and +1.
 
     More than two classes are problems of two, each with prototypes of its own. Parameters are those
     of `KernelBasisPursuitRegressor`, and these:

@@ -241,6 +241,11 @@ class Additive(Method):
     # any other that gives one size, each fold and C is solved for by `solve` itself.
     is_ridge: ClassVar[bool] = False
 
+    @property
+    def by_sums(self) -> bool:
+        """Whether folds in memory go by sums too, not by fits to the rows that may be others."""
+        return True
+
     @abc.abstractmethod
     def features(self, kernel: Kernel, points: Float[Array, "m d"]) -> FeatureMap:
         """What is summed."""

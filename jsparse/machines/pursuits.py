@@ -250,8 +250,9 @@ class KSP(Pursuit):
     error on the rows does not fall. More than two classes, or several targets, are problems each
     with prototypes of its own.
 
-    The final machine is fitted on the rows. Cross-validation and streams go by sums over rows,
-    whose precision is that of squares; see `pursuit.subspace_pursuit_gram`.
+    In memory it is fitted, for every fold too, on the rows, by least squares with as many digits as
+    the atoms allow. Streams, devices, and everything if it is to be `formed`, go by sums over rows:
+    faster, but with the precision of squares, see `pursuit.subspace_pursuit_gram`.
 
     Args:
         max_prototypes: the largest K of the default ones, see `Candidates`, as are the following.
@@ -264,12 +265,19 @@ class KSP(Pursuit):
         intercept: whether every machine has one; it is no prototype.
         ridge: least squares is of the mean squared error plus `ridge |coefficients|^2`.
         max_iterations: l_max.
+        formed: whether to go by sums over rows in memory too.
     """
 
     name: ClassVar[str] = "ksp"
     title: ClassVar[str] = "kernel subspace pursuit"
 
     max_iterations: int = ITERATIONS
+    formed: bool = False
+
+    @property
+    def by_sums(self) -> bool:
+        """See `Additive.by_sums`."""
+        return self.formed
 
     def check(self, task: Task) -> None:
         """See `Method.check`."""
@@ -296,6 +304,8 @@ class KSP(Pursuit):
 
     def on_rows(self, rows: Rows, system: System, key: Key | None) -> Selected:
         """See `Pursuit.on_rows`: atoms that no square can tell apart, rows may."""
+        if self.formed:
+            return self.select(system, key)
         return self._each(
             lambda y: subspace_pursuit(
                 rows.D, y, n_atoms=self.path_sizes, ridge=system.ridge,
@@ -397,7 +407,7 @@ class KMP(Pursuit):
     def _selected(self, path: Path, p: int, *, on_rows: bool) -> Selected:
         rounding = epsilon(path.condition.dtype)
         lost = rounding * (jnp.sqrt(path.condition) if on_rows else path.condition) > LOST
-        at = np.asarray(self.path_sizes) - 1
+        at = np.asarray(self.path_sizes, np.int32) - 1
         statuses = _statuses(path.status, path.size, lost, at)
         return Selected(_dense(path.support, path.coefficients[..., 0][:, at], p), statuses)
 
@@ -433,7 +443,7 @@ class KBP(Pursuit):
     def select(self, system: System, key: Key | None) -> Selected:
         """See `Pursuit.select`."""
         unit, length = _of_unit_length(system)
-        k, at = self.longest, np.asarray(self.path_sizes)
+        k, at = self.longest, np.asarray(self.path_sizes, np.int32)
         diagonal, zero = jnp.diagonal(unit.A), jnp.zeros((), unit.A.dtype)
 
         def one(b: Float[Array, " p"]) -> Selected:
@@ -488,9 +498,11 @@ def _statuses(
 ) -> Int[Array, "*c s"]:
     """Of machines on a path: what ended it came after all but the last; digits each loses alone."""
     status, size = status[..., None], size[..., None]
+    # Digits are lost to machines, not to the path; but one that is too short passed atoms over.
+    status = jnp.where(status == PRECISION_LOST, TRUNCATED, status)
     after = (status == TRUNCATED) | (status == EXHAUSTED) | (status == INDEFINITE)
-    alone = (after & (at < size)) | (status == PRECISION_LOST)
-    each = jnp.where(alone, COMPLETED, status)
+    there = at.reshape(*[1] * (size.ndim - 1), -1) < size
+    each = jnp.where(after & there, COMPLETED, status)
     return jnp.where(lost[..., at], jnp.maximum(each, PRECISION_LOST), each).astype(jnp.int32)
 
 

@@ -71,7 +71,8 @@ def validate(
     options = {"metric": metric, "code": code, "decoding": decoding}
     if isinstance(method, Dual):
         return _kept(leave_one_out(kernel, C, X, y, weights, **options), keep)
-    if isinstance(method, Additive) and isinstance(method, PathMethod):
+    summed = isinstance(method, Additive) and (method.by_sums or mesh is not None)
+    if summed and isinstance(method, PathMethod):
         assert points is not None
         return cross_validate_path(
             method, kernel, points, C, X, y, folds, weights, key=key, size=size, mesh=mesh,
