@@ -184,8 +184,8 @@ def run(*, quick: bool) -> Report:
         "With noise of variance 0.15 a fit of p free parameters to 400 rows cannot have an error "
         "below about 0.15 p / 400 on average: 0.0023 for the six that the smooth functions take, "
         "which is what Table 1 has; the 0.0011 of Table 2 is the three parameters of its kernel, "
-        "whatever K is. The paper's KBP errors of 0.2 to 0.8 are those of paths stopped before they "
-        "have reached the size of the targets; ours takes atoms of unit length, and K by folds.",
+        "whatever K is. The paper's KBP errors of 0.2 to 0.8 are of the size of the functions, as "
+        "of paths that have hardly begun; ours takes atoms of unit length, and K by folds.",
         "Tables 3 and 4: the first 400 rows train and the next 100 test, as the paper prints for "
         "abalone. For boston (506 rows) and istanbul (536) its 800 rows do not exist. Inputs are "
         "standardised and widths times the root of the number of columns. Its error for abalone in "

@@ -106,6 +106,7 @@ class Pursuit(Candidates, Additive):
     has_C: ClassVar[bool] = False
     default_C: ClassVar[Float[np.ndarray, " s"]] = np.ones(1)
     shares_rows: ClassVar[bool] = True
+    most_rows: ClassVar[int | None] = 20_000  # the atoms at all rows are in memory
 
     atoms: Any = option(
         None,
@@ -251,8 +252,9 @@ class KSP(Pursuit):
     with prototypes of its own.
 
     In memory it is fitted, for every fold too, on the rows, by least squares with as many digits as
-    the atoms allow. Streams, devices, and everything if it is to be `formed`, go by sums over rows:
-    faster, but with the precision of squares, see `pursuit.subspace_pursuit_gram`.
+    the atoms allow; the values of all candidates at all rows are in memory then. Streams, devices,
+    and everything if it is to be `formed`, go by sums over rows: faster, but with the precision of
+    squares, see `pursuit.subspace_pursuit_gram`.
 
     Args:
         max_prototypes: the largest K of the default ones, see `Candidates`, as are the following.
