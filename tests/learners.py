@@ -600,7 +600,7 @@ PURE = [
     Learner("scdp.fit: subset, by columns", sparse(subset=3, key=KEY, formed=False), without=JOINT),
     Learner("spsvm.fit", sparse_svm, "sign"),
     Learner("pursuits.fit: KSP", of_atoms(jsparse.KSP)),
-    Learner("pursuits.fit: KSP, formed", of_atoms(jsparse.KSP, formed=True), slow=True),
+    Learner("pursuits.fit: KSP, on rows", of_atoms(jsparse.KSP, formed=False), slow=True),
     Learner("pursuits.fit: KMP", of_atoms(jsparse.KMP), slow=True),
     Learner("pursuits.fit: KMP, basic", of_atoms(jsparse.KMP, fitting="basic"), slow=True),
     Learner(

@@ -60,9 +60,9 @@ class KernelSubspacePursuitRegressor(_Subspace, Regressor):
     says which K to take.
 
     Args:
-        max_prototypes: the most prototypes tried; None for 300, or as many as there are.
-        atoms: the number of prototypes, or several of which cross-validation chooses; None for some
-            20 up to the most.
+        max_prototypes: the most prototypes tried; None for 100, or as many as there are.
+        atoms: the number of prototypes, or several of which cross-validation chooses; None for ten
+            up to the most.
         candidates: their number, "all" rows or points, shape `(n_candidates, n_features)`; None for
             all rows up to 1000.
         candidate_method: "k_center", "k_means", "renyi" or "uniform".

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from .._arguments import as_key, increasing, real, whole_number
+from .._blocks import map_systems
 from .._numerics import as_float, dot, epsilon, present_rows, present_targets, times_power
 from .._status import COMPLETED, EXHAUSTED, INDEFINITE, PRECISION_LOST, TRUNCATED
 from .._types import Key, KeyLike, ScalarLike
@@ -20,7 +21,7 @@ from ..features import FeatureMap
 from ..kernels import Kernel
 from ..multiclass import Code
 from ..normal_equations import NormalEquations, accumulate
-from ..pursuit import conjugate, least_angle, matching, probabilistic
+from ..pursuit import conjugate, least_angle, matching, probabilistic, subspace
 from ..pursuit.path import LOST, Path, assemble
 from ..pursuit.subspace import least_squares, subspace_pursuit, subspace_pursuit_gram
 from ..pursuit.system import Columns, scaled
@@ -31,7 +32,8 @@ from .scdp import check_candidates
 from .sized_path import SizedPath
 
 Fitting = Literal["basic", "backfitting", "prefitting"]
-SIZES = 20  # numbers of atoms tried by default, where each is a pursuit of its own
+SIZES = 10  # numbers of atoms tried by default, where each is a pursuit of its own
+LARGEST = 100  # the largest of them
 ITERATIONS = 5  # l_max of the source
 _STEPS = 50  # of basic matching pursuit for each atom: it comes back to those it has
 
@@ -141,7 +143,7 @@ class Pursuit(Candidates, Additive):
     def settled(self, shape: Shape) -> "Pursuit":
         """See `Method.settled`."""
         if self.atoms is None:
-            method = cast(Pursuit, super().settled(shape))
+            method = cast(Pursuit, super(Pursuit, self._bounded(shape)).settled(shape))
             return dataclasses.replace(method, atoms=self.default_sizes(method.longest))
         sizes = _sizes(self.atoms, shape.present, "the rows with weight")
         if self.max_prototypes not in (None, sizes[-1]):
@@ -151,6 +153,10 @@ class Pursuit(Candidates, Additive):
             )
         whole = dataclasses.replace(self, max_prototypes=sizes[-1], atoms=sizes)
         return cast(Pursuit, super(Pursuit, whole).settled(shape))
+
+    def _bounded(self, shape: Shape) -> "Pursuit":
+        """With a bound on the default sizes, where they are dear."""
+        return self
 
     def default_sizes(self, longest: int) -> tuple[int, ...]:
         """Every size, as they come from one pursuit."""
@@ -251,30 +257,31 @@ class KSP(Pursuit):
     error on the rows does not fall. More than two classes, or several targets, are problems each
     with prototypes of its own.
 
-    In memory it is fitted, for every fold too, on the rows, by least squares with as many digits as
-    the atoms allow; the values of all candidates at all rows are in memory then. Streams, devices,
-    and everything if it is to be `formed`, go by sums over rows: faster, but with the precision of
-    squares, see `pursuit.subspace_pursuit_gram`.
+    By default it goes by sums over rows, the normal equations, whose precision is that of squares,
+    see `pursuit.subspace_pursuit_gram`; in float32 the coefficients are found again on the rows.
+    With `formed=False` every fit to rows in memory, those of the folds too, is Algorithm 1 on the
+    rows with as many digits as the atoms allow: some ten times slower, and the values of all
+    candidates at all rows are in memory.
 
     Args:
-        max_prototypes: the largest K of the default ones, see `Candidates`, as are the following.
-        candidates: their number, "all", or points in raw units.
+        max_prototypes: the largest K of the default ones, 100 if not given.
+        candidates: their number, "all", or points in raw units; see `Candidates`.
         candidate_method: how they are chosen.
         subset: None: every iteration looks at all candidates.
         size_tolerance: of the size chosen.
-        atoms: K, or several numbers of which cross-validation chooses; by default some 20 up to
+        atoms: K, or several numbers of which cross-validation chooses; by default ten up to
             `max_prototypes`.
         intercept: whether every machine has one; it is no prototype.
         ridge: least squares is of the mean squared error plus `ridge |coefficients|^2`.
         max_iterations: l_max.
-        formed: whether to go by sums over rows in memory too.
+        formed: whether rows in memory are summed first.
     """
 
     name: ClassVar[str] = "ksp"
     title: ClassVar[str] = "kernel subspace pursuit"
 
     max_iterations: int = ITERATIONS
-    formed: bool = False
+    formed: bool = True
 
     @property
     def by_sums(self) -> bool:
@@ -288,8 +295,15 @@ class KSP(Pursuit):
         if self.subset is not None:
             raise ValueError("subset: expected None with KSP, which looks at all candidates")
 
+    def _bounded(self, shape: Shape) -> "Pursuit":
+        """See `Pursuit`."""
+        whole = cast(Pursuit, super(Pursuit, self).settled(shape))
+        if self.max_prototypes is not None or whole.longest <= LARGEST:
+            return self
+        return dataclasses.replace(self, max_prototypes=LARGEST)
+
     def default_sizes(self, longest: int) -> tuple[int, ...]:
-        """Some 20 of them, closer together where they are small."""
+        """Ten of them, closer together where they are small."""
         several = np.unique(np.round(np.geomspace(1, longest, SIZES)).astype(int))
         return tuple(several.tolist())
 
@@ -307,7 +321,9 @@ class KSP(Pursuit):
     def on_rows(self, rows: Rows, system: System, key: Key | None) -> Selected:
         """See `Pursuit.on_rows`: atoms that no square can tell apart, rows may."""
         if self.formed:
-            return self.select(system, key)
+            found = self.select(system, key)
+            on_rows = epsilon(rows.D.dtype) > 1e-10
+            return _on_atoms(found, rows, system.ridge, self.longest) if on_rows else found
         return self._each(
             lambda y: subspace_pursuit(
                 rows.D, y, n_atoms=self.path_sizes, ridge=system.ridge,
@@ -430,7 +446,7 @@ class KBP(Pursuit):
         size_tolerance: of the size chosen.
         atoms: K, or several numbers of which cross-validation chooses; by default all.
         intercept: whether every machine has one; it is no prototype.
-        ridge: see `KSP`; with it the path is that of the elastic net.
+        ridge: see `KSP`; the path is that of the system with it.
     """
 
     name: ClassVar[str] = "kbp"
@@ -605,6 +621,24 @@ def _sizes(atoms: Any, most: int, what: str) -> tuple[int, ...]:
     """Numbers of atoms, increasing."""
     given = atoms if isinstance(atoms, tuple) else (atoms,)
     return tuple(increasing("atoms", given, most, what))
+
+
+def _on_atoms(found: Selected, rows: Rows, ridge: Array, longest: int) -> Selected:
+    """Least squares on the rows, on the atoms of each size."""
+    p = rows.D.shape[1]
+
+    def one(of: tuple[Array, Array]) -> Float[Array, " p"]:
+        own, y = of
+        slots = jnp.nonzero(own, size=longest, fill_value=p)[0].astype(jnp.int32)
+        inside, at = slots < p, jnp.minimum(slots, p - 1)
+        form = subspace.Rows(rows.D, y[:, None], ridge)
+        weights, _ = form.solve(form.reduced(at, inside))
+        return jnp.zeros_like(own).at[slots].set(weights[:, 0], mode="drop")
+
+    c, s, _ = found.coefficients.shape
+    targets = jnp.repeat(rows.y.T, s, axis=0)
+    again = map_systems(one, (found.coefficients.reshape(c * s, p), targets))
+    return found._replace(coefficients=again.reshape(c, s, p))
 
 
 def _recovered(path: Path, rows: Rows, ridge: Array) -> Path:
