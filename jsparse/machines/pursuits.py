@@ -21,9 +21,10 @@ from ..features import FeatureMap
 from ..kernels import Kernel
 from ..multiclass import Code
 from ..normal_equations import NormalEquations, accumulate
-from ..pursuit import conjugate, least_angle, matching, probabilistic, subspace
+from ..pursuit import conjugate, least_angle, matching, on_atoms, probabilistic
+from ..pursuit.on_atoms import least_squares
 from ..pursuit.path import LOST, Path, assemble
-from ..pursuit.subspace import least_squares, subspace_pursuit, subspace_pursuit_gram
+from ..pursuit.subspace import subspace_pursuit, subspace_pursuit_gram
 from ..pursuit.system import Columns, scaled
 from .candidates import Candidates
 from .fixed_size import check_problem, in_one_dtype
@@ -631,7 +632,7 @@ def _on_atoms(found: Selected, rows: Rows, ridge: Array, longest: int) -> Select
         own, y = of
         slots = jnp.nonzero(own, size=longest, fill_value=p)[0].astype(jnp.int32)
         inside, at = slots < p, jnp.minimum(slots, p - 1)
-        form = subspace.Rows(rows.D, y[:, None], ridge)
+        form = on_atoms.Rows(rows.D, y[:, None], ridge)
         weights, _ = form.solve(form.reduced(at, inside))
         return jnp.zeros_like(own).at[slots].set(weights[:, 0], mode="drop")
 
