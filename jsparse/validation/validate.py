@@ -39,7 +39,8 @@ def validate(
 
     A method in the dual is validated by leave-one-out, whatever the folds; one that needs only sums
     over rows and solves them by ridge regression by subtraction or removal, see `cross_validate`;
-    any other by one fit for each fold and `C`.
+    one that gives every size from sums by what is left of them without a fold; any other by one fit
+    for each fold and `C`.
 
     Args:
         method: the settings.
