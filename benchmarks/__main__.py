@@ -12,6 +12,7 @@ from . import (
     dual,
     folds,
     gradient,
+    kabbara,
     multiclass,
     multiclass_speed,
     outliers,
@@ -51,6 +52,7 @@ BENCHMARKS = {
     "figure9_scdp": paths.figure9,
     "figure12_scdp": paths.figure12,
     "speed_pursuit": pursuits.speed,
+    "kabbara": kabbara.run,
 }
 # Long ones, which go on from what an interrupted run left in the folder.
 RESUMED = {

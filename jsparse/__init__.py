@@ -2,14 +2,16 @@
 
 From rows to a model:
     train: standardise, choose points, tune by cross-validation, fit; arrays, tables or streams
-    FixedSize, SCDP, Dual, Robust, SpSVM: the methods; Profile, Annealing: the searches
+    FixedSize, SCDP, Dual, Robust, SpSVM, KSP, KMP, KBP: the methods
+    Profile, Annealing: the searches
     Multiclass, Resources, HoldOut, Stopping: settings; plan: what a run will take
     Trained, Model: what comes of it; save, load: models and files
     save_history, load_history: stop a search and resume it
     estimators: the same for scikit-learn; plotting: figures
 
 Pure functions of arrays for `jit` and `vmap`, most of them differentiable:
-    fixed_size, dual, robust, scdp, spsvm: fits; cross_validate, validate: errors on unseen rows
+    fixed_size, dual, robust, scdp, spsvm, pursuits: fits
+    cross_validate, validate: errors on unseen rows
     accumulate, accumulate_batches, NormalEquations: sums over rows
     kernels, features, prototypes, pursuit: their parts
     plain_folds, stratified_folds, folds_from_assignment; standardize; output_code
@@ -55,8 +57,12 @@ if TYPE_CHECKING:  # of each name the same place as below
     from .compilation import enable_compilation_cache as enable_compilation_cache
     from .compilation import warm_up as warm_up
     from .expansion import KernelExpansion as KernelExpansion
+    from .expansion import MixedExpansion as MixedExpansion
     from .features import Nystroem as Nystroem
     from .kernels import RBF as RBF
+    from .machines import KBP as KBP
+    from .machines import KMP as KMP
+    from .machines import KSP as KSP
     from .machines import SCDP as SCDP
     from .machines import Dual as Dual
     from .machines import FixedSize as FixedSize
@@ -64,6 +70,7 @@ if TYPE_CHECKING:  # of each name the same place as below
     from .machines import SpSVM as SpSVM
     from .machines import dual as dual
     from .machines import fixed_size as fixed_size
+    from .machines import pursuits as pursuits
     from .machines import robust as robust
     from .machines import scdp as scdp
     from .machines import spsvm as spsvm
@@ -110,7 +117,8 @@ __version__ = "0.1.0"
 # What an interactive session shows, and where each name is from.
 _SHOWN = {
     "": "estimators features kernels plotting prototypes pursuit",
-    ".machines": "dual fixed_size robust scdp spsvm Dual FixedSize Robust SCDP SpSVM",
+    ".machines": "dual fixed_size pursuits robust scdp spsvm Dual FixedSize KBP KMP KSP "
+    "Robust SCDP SpSVM",
     "._status": "NumericalError check",
     ".compilation": "enable_compilation_cache warm_up",
     ".model": "Model load save",
@@ -133,7 +141,7 @@ _MORE = {
     "._files": "ModelFileError",
     "._runtime": "UnusableJaxError",
     "._status": "ConvergenceWarning PrecisionWarning",
-    ".expansion": "KernelExpansion",
+    ".expansion": "KernelExpansion MixedExpansion",
     ".features": "Nystroem",
     ".kernels": "RBF",
     ".machines.method": "Additive Method Stopping",

@@ -20,6 +20,7 @@ from .calibration import decisions, probabilities
 from .data.schema import Schema
 from .expansion import KernelExpansion
 from .machines.scdp import SparsePath
+from .machines.sized_path import SizedPath
 from .multiclass import Code, Decoding, distances, output_code
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class Model(eqx.Module):
     """
 
     expansion: KernelExpansion
-    path: SparsePath | None = None
+    path: SparsePath | SizedPath | None = None
     slopes: Float[Array, " k"] | Float[np.ndarray, " k"] | None = None
     code: Code | None = None
     decoding: Decoding = eqx.field(default="loss", static=True)
@@ -179,7 +180,7 @@ class Model(eqx.Module):
             f"{type(self.expansion.kernel).__name__} kernel, {self.dtype}"
         ]
         if self.path is not None:
-            lines.append(f"  path: at(1) to at({self.path.support.shape[-1]})")
+            lines.append(f"  path: {_extent(self.path)}")
         if self.columns is not None:
             lines.append(f"  columns: {', '.join(c.name for c in self.columns.columns)}")
         if self.labels is not None:
@@ -362,24 +363,30 @@ _PATH = (
     "candidates", "support", "coefficients", "intercepts", "condition", "coefficient_error",
     "coefficient_status", "size", "status",
 )  # fmt: skip
-_WHOLE = {"support", "coefficient_status", "size", "status"}
+_SIZED = ("candidates", "sizes", "coefficients", "intercepts", "statuses")
+_WHOLE = {"support", "coefficient_status", "size", "status", "sizes", "statuses"}
 
 
-def _path_arrays(path: SparsePath) -> dict[str, np.ndarray]:
+def _path_arrays(path: SparsePath | SizedPath) -> dict[str, np.ndarray]:
     """The arrays of a path, with the candidates that it selected, and finite."""
     path = path.compact()
+    if isinstance(path, SizedPath):
+        return {name: np.asarray(getattr(path, name)) for name in _SIZED}
     arrays = {name: np.asarray(getattr(path, name)) for name in _PATH}
     for name in ("condition", "coefficient_error"):
         arrays[name] = np.nan_to_num(arrays[name], posinf=np.finfo(arrays[name].dtype).max)
     return arrays
 
 
-def _path(expansion: KernelExpansion, arrays: Mapping[str, Any]) -> SparsePath:
-    serialization.check_keys("path", arrays, set(_PATH))
+def _path(expansion: KernelExpansion, arrays: Mapping[str, Any]) -> SparsePath | SizedPath:
+    sized = "sizes" in arrays
+    serialization.check_keys("path", arrays, set(_SIZED if sized else _PATH))
     for name, array in arrays.items():
         kind = np.int32 if name in _WHOLE else expansion.prototypes.dtype
         if array.dtype != kind:
             raise ValueError(f"path.{name}: expected {np.dtype(kind)}, got {array.dtype}")
+    if sized:
+        return _sized_path(expansion, arrays)
     support, candidates = np.asarray(arrays["support"]), arrays["candidates"]
     k, lead = support.shape[-1] if support.ndim else 0, support.shape[:-1]
     outputs = expansion.intercept.shape
@@ -397,8 +404,7 @@ def _path(expansion: KernelExpansion, arrays: Mapping[str, Any]) -> SparsePath:
     found = {name: arrays[name].shape for name in wanted}
     if k == 0 or found != wanted or lead not in ((), outputs):
         raise ValueError(f"path: expected arrays of shapes {wanted}, got {shown(found)}")
-    if candidates.ndim != 2 or candidates.shape[1] != expansion.prototypes.shape[1]:
-        raise ValueError(f"path.candidates: got shape {candidates.shape}")
+    _check_candidates(expansion, candidates)
     if not (support.min() >= -1 and support.max() < len(candidates)):
         raise ValueError("path.support: expected numbers of candidates")
     if not (support[..., 0] >= 0).all():
@@ -407,6 +413,38 @@ def _path(expansion: KernelExpansion, arrays: Mapping[str, Any]) -> SparsePath:
     if ((ordered[..., 1:] == ordered[..., :-1]) & (ordered[..., 1:] >= 0)).any():
         raise ValueError("path.support: expected every candidate once")
     return SparsePath(expansion.kernel, *(arrays[name] for name in _PATH))
+
+
+def _sized_path(expansion: KernelExpansion, arrays: Mapping[str, Any]) -> SizedPath:
+    _check_candidates(expansion, arrays["candidates"])
+    sizes, outputs = np.asarray(arrays["sizes"]), expansion.intercept.shape
+    s = len(sizes) if sizes.ndim == 1 else 0
+    wanted = {
+        "coefficients": (s, len(arrays["candidates"]), *outputs),
+        "intercepts": (s, *outputs),
+        "statuses": (s,),
+    }
+    found = {name: arrays[name].shape for name in wanted}
+    if s == 0 or found != wanted:
+        raise ValueError(f"path: expected arrays of shapes {wanted}, got {shown(found)}")
+    if sizes[0] < 1 or not (np.diff(sizes) > 0).all():
+        raise ValueError("path.sizes: expected increasing numbers of at least 1")
+    return SizedPath((expansion.kernel,), *(arrays[name] for name in _SIZED))
+
+
+def _check_candidates(expansion: KernelExpansion, candidates: Any) -> None:
+    if candidates.ndim != 2 or candidates.shape[1] != expansion.prototypes.shape[1]:
+        raise ValueError(f"path.candidates: got shape {candidates.shape}")
+
+
+def _extent(path: SparsePath | SizedPath) -> str:
+    """Which sizes there are."""
+    if isinstance(path, SparsePath):
+        return f"at(1) to at({path.support.shape[-1]})"
+    sizes = np.asarray(path.sizes)
+    if len(sizes) == sizes[-1]:
+        return f"at(1) to at({sizes[-1]})"
+    return f"at(n) for n of {', '.join(map(str, sizes))}"
 
 
 _LONGEST = 2**16  # bytes of a label

@@ -16,7 +16,7 @@ from jsparse import estimators, pursuit
 from jsparse.data.streams import ArrayStream
 from jsparse.features import Linear, Nystroem
 from jsparse.kernels import RBF
-from jsparse.machines import dual, fixed_size, robust, scdp, spsvm
+from jsparse.machines import dual, fixed_size, pursuits, robust, scdp, spsvm
 from jsparse.machines.method import Method
 from jsparse.multiclass import accumulate_code, decode, output_code
 from jsparse.normal_equations import accumulate, accumulate_batches
@@ -221,6 +221,17 @@ def sparse(**options) -> Learn:
     return lambda p: on_path(p, scdp.fit(RBF(p.lengthscale), p.Z, p.C, p.X, p.y, p.w, **given))
 
 
+def of_atoms(kind, **options) -> Learn:
+    """Machines with given numbers of atoms."""
+    method = kind(atoms=tuple(range(1, SIZE + 1)), **options)
+
+    def learn(p: Problem) -> Outcome:
+        found = pursuits.fit(method, RBF(p.lengthscale), p.Z, p.X, p.y, p.w)
+        return Outcome(jnp.moveaxis(found.values(p.new), 0, 1), status=found.status)
+
+    return learn
+
+
 def sparse_svm(p: Problem) -> Outcome:
     options = {"key": KEY, "max_prototypes": SIZE}
     return on_path(p, spsvm.fit(RBF(p.lengthscale), p.Z, p.C, p.X, sign(p), p.w, **options))
@@ -334,7 +345,10 @@ def pursued(run, *, on_rows: bool = False, batched: bool = False) -> Learn:
         if run in CORNERS:
             values = (path.coefficients @ columns.T)[:, :, None]
             return Outcome(values, scores=path.penalty, status=path.status)
-        dense = [path.dense(len(p.Z), size) for size in range(1, SIZE + 1)]
+        if isinstance(path, pursuit.Subspace):
+            dense = path.dense(len(p.Z))
+        else:
+            dense = [path.dense(len(p.Z), size) for size in range(1, SIZE + 1)]
         values = jnp.stack([columns @ w for w in dense])
         return Outcome(values, scores=path.explained, status=path.status)
 
@@ -347,6 +361,18 @@ def omp(X, y):
 
 def stagewise(X, y):
     return pursuit.stagewise_omp(X, y, max_atoms=SIZE, threshold=0.5)
+
+
+def subspace(X, y):
+    return pursuit.subspace_pursuit(X, y, n_atoms=jnp.arange(1, SIZE + 1), max_atoms=SIZE)
+
+
+def cosamp(X, y):
+    return pursuit.cosamp(X, y, n_atoms=jnp.arange(1, SIZE + 1), max_atoms=SIZE)
+
+
+def subspace_gram(A, b):
+    return pursuit.subspace_pursuit_gram(A, b, n_atoms=jnp.arange(1, SIZE + 1), max_atoms=SIZE)
 
 
 def conjugate(A, b):
@@ -573,6 +599,14 @@ PURE = [
     ),
     Learner("scdp.fit: subset, by columns", sparse(subset=3, key=KEY, formed=False), without=JOINT),
     Learner("spsvm.fit", sparse_svm, "sign"),
+    Learner("pursuits.fit: KSP", of_atoms(jsparse.KSP)),
+    Learner("pursuits.fit: KSP, on rows", of_atoms(jsparse.KSP, formed=False), slow=True),
+    Learner("pursuits.fit: KMP", of_atoms(jsparse.KMP), slow=True),
+    Learner("pursuits.fit: KMP, basic", of_atoms(jsparse.KMP, fitting="basic"), slow=True),
+    Learner(
+        "pursuits.fit: KMP, prefitting", of_atoms(jsparse.KMP, fitting="prefitting"), slow=True
+    ),
+    Learner("pursuits.fit: KBP", of_atoms(jsparse.KBP), slow=True),
     Learner(
         "cross_validate: subtraction",
         validated(method="subtraction"),
@@ -672,6 +706,26 @@ PURE = [
         ways={"batch": pursued(stagewise, on_rows=True, batched=True)},
         slow=True,
         without={**JOINT, **NO_INTERCEPT, **UNIT_LENGTH},
+    ),
+    Learner(
+        "pursuit.subspace_pursuit",
+        pursued(subspace, on_rows=True),
+        ways={"batch": pursued(subspace, on_rows=True, batched=True)},
+        without={**JOINT, **NO_INTERCEPT},
+    ),
+    Learner(
+        "pursuit.cosamp",
+        pursued(cosamp, on_rows=True),
+        ways={"batch": pursued(cosamp, on_rows=True, batched=True)},
+        slow=True,
+        without={**JOINT, **NO_INTERCEPT},
+    ),
+    Learner(
+        "pursuit.subspace_pursuit_gram",
+        pursued(subspace_gram),
+        ways={"batch": pursued(subspace_gram, batched=True)},
+        slow=True,
+        without={**JOINT, **NO_INTERCEPT},
     ),
     Learner(
         "pursuit.scdp",

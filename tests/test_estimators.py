@@ -29,6 +29,12 @@ from jsparse import Annealing, NumericalError, Profile, load
 from jsparse.estimators import (
     FixedSizeLSSVMClassifier,
     FixedSizeLSSVMRegressor,
+    KernelBasisPursuitClassifier,
+    KernelBasisPursuitRegressor,
+    KernelMatchingPursuitClassifier,
+    KernelMatchingPursuitRegressor,
+    KernelSubspacePursuitClassifier,
+    KernelSubspacePursuitRegressor,
     LSSVMClassifier,
     LSSVMRegressor,
     SCDPClassifier,
@@ -46,6 +52,17 @@ EVERY = [
     SCDPClassifier(**QUICK, cv=3),
     SCDPRegressor(**QUICK, cv=3),
     SpSVMClassifier(**QUICK, cv=3, max_prototypes=5),  # of 300 each check takes minutes
+    *[
+        kind(5, lengthscale=2.0, random_state=0, cv=3)
+        for kind in (
+            KernelBasisPursuitClassifier,
+            KernelBasisPursuitRegressor,
+            KernelMatchingPursuitClassifier,
+            KernelMatchingPursuitRegressor,
+            KernelSubspacePursuitClassifier,
+            KernelSubspacePursuitRegressor,
+        )
+    ],
 ]
 
 

@@ -156,7 +156,8 @@ def method_of(options: argparse.Namespace, n: int, classes: int) -> Method:
     several = kind.is_path or isinstance(settings.get("n_prototypes"), list)
     if "size_tolerance" in settings and not several:
         raise ValueError(
-            "--size-tolerance: expected together with several --prototypes or with --method scdp"
+            "--size-tolerance: expected together with several --prototypes or with a --method "
+            "of several sizes"
         )
     return kind(**settings)
 

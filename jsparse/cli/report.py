@@ -67,7 +67,8 @@ def training(trained: Trained, source: str, d: int, mesh: Mesh | None) -> None:
     if trained.curve is not None:
         _curve(trained.curve)
     line("kernel", _describe(trained))
-    line("C", np.array2string(np.asarray(trained.C), precision=4, threshold=8))
+    if trained.method.has_C:
+        line("C", np.array2string(np.asarray(trained.C), precision=4, threshold=8))
     if trained.classes is not None and trained.code is not None:
         line("classes", f"{len(trained.classes)}, by {trained.code.matrix.shape[1]} problems")
     validated = "CV error" if len(trained.folds.index) > 1 else "hold-out error"

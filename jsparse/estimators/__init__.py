@@ -4,6 +4,12 @@ from ._fixed_size import FixedSizeLSSVMClassifier as FixedSizeLSSVMClassifier
 from ._fixed_size import FixedSizeLSSVMRegressor as FixedSizeLSSVMRegressor
 from ._lssvm import LSSVMClassifier as LSSVMClassifier
 from ._lssvm import LSSVMRegressor as LSSVMRegressor
+from ._pursuits import KernelBasisPursuitClassifier as KernelBasisPursuitClassifier
+from ._pursuits import KernelBasisPursuitRegressor as KernelBasisPursuitRegressor
+from ._pursuits import KernelMatchingPursuitClassifier as KernelMatchingPursuitClassifier
+from ._pursuits import KernelMatchingPursuitRegressor as KernelMatchingPursuitRegressor
+from ._pursuits import KernelSubspacePursuitClassifier as KernelSubspacePursuitClassifier
+from ._pursuits import KernelSubspacePursuitRegressor as KernelSubspacePursuitRegressor
 from ._scdp import SCDPClassifier as SCDPClassifier
 from ._scdp import SCDPRegressor as SCDPRegressor
 from ._spsvm import SpSVMClassifier as SpSVMClassifier

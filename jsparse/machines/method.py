@@ -127,6 +127,7 @@ class Method(abc.ABC):
     most_rows: ClassVar[int | None] = None  # that a comparison of methods gives it
     tasks: ClassVar[tuple[Task, ...]] = ("classification", "regression")
     default_C: ClassVar[Float[np.ndarray, " s"]] = FEW_C
+    has_C: ClassVar[bool] = True  # whether `C` is looked at at all
     is_path: ClassVar[bool] = False  # gives machines of every size, see `PathMethod`
     robust: ClassVar[bool] = False  # no outlier may decide the unit of its targets
     shares_rows: ClassVar[bool] = False  # problems of several classes must all see all rows
@@ -215,6 +216,15 @@ class PathMethod(Method):
     def longest(self) -> int:
         """The length of the path, once settled."""
 
+    @property
+    def path_sizes(self) -> tuple[int, ...]:
+        """The sizes of the machines on the path, once settled."""
+        return tuple(range(1, self.longest + 1))
+
+    def place_of(self, size: Int[Array, ""]) -> Int[Array, ""]:
+        """The place of a size among them."""
+        return jnp.searchsorted(jnp.asarray(self.path_sizes, jnp.int32), size).astype(jnp.int32)
+
     def shortened(self, length: int) -> "PathMethod":
         """The method with paths of that length."""
         return dataclasses.replace(self, max_prototypes=length)
@@ -230,6 +240,11 @@ class Additive(Method):
     # Whether `solve` is ridge regression in the features, for which validation has a fast way. Of
     # any other that gives one size, each fold and C is solved for by `solve` itself.
     is_ridge: ClassVar[bool] = False
+
+    @property
+    def by_sums(self) -> bool:
+        """Whether folds in memory go by sums too, not by fits to the rows that may be others."""
+        return True
 
     @abc.abstractmethod
     def features(self, kernel: Kernel, points: Float[Array, "m d"]) -> FeatureMap:

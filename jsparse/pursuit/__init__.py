@@ -1,4 +1,4 @@
-"""Sparse approximate solutions of linear systems, as paths of one atom more at a time.
+"""Sparse approximate solutions of linear systems: paths, and given numbers of atoms.
 
 This room knows matrices only and is worth having by itself: `A w = b` (normal equations, formed or
 by columns) or a dictionary, `X w = y`; one system or a batch that goes in step.
@@ -10,8 +10,13 @@ from .least_angle import AnglePath as AnglePath
 from .least_angle import lars as lars
 from .least_angle import lasso as lasso
 from .matching import matching_pursuit as matching_pursuit
+from .on_atoms import least_squares as least_squares
 from .orthogonal import omp as omp
 from .orthogonal import stagewise_omp as stagewise_omp
 from .path import Path as Path
 from .probabilistic import scdpp as scdpp
+from .subspace import Subspace as Subspace
+from .subspace import cosamp as cosamp
+from .subspace import subspace_pursuit as subspace_pursuit
+from .subspace import subspace_pursuit_gram as subspace_pursuit_gram
 from .system import GramColumns as GramColumns

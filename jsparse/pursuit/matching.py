@@ -19,7 +19,7 @@ from .._status import (
     RUNNING,
     TRUNCATED,
 )
-from .._types import ScalarLike
+from .._types import Key, ScalarLike
 from .path import Path, ended, norm
 from .system import Column, Columns, check_atoms, check_nonnegative, system
 
@@ -64,13 +64,22 @@ def step(
     shrinkage: Float[Array, ""],
     tolerance: Float[Array, ""],
     max_steps: int,
+    key: Key | None = None,
+    subset: int | None = None,
 ) -> State:
-    """Set the largest residual to zero, or shrink it, by its own coefficient alone."""
+    """Set the largest residual, of all or of some at random, to zero, or shrink it.
+
+    That is done by its own coefficient alone.
+    """
     running = state.status == RUNNING
     v, k = state.support.shape
     lane, D = jnp.arange(v, dtype=jnp.int32), state.slot.shape[1]
     score = jnp.sum(jnp.square(state.residual), axis=2)
     score = jnp.where(diagonal > 0, score, 0)
+    if key is not None and subset is not None:
+        order = jax.random.uniform(jax.random.fold_in(key, state.step), (D,), jnp.float32)
+        _, some = jax.lax.top_k(order, subset)
+        score = jnp.where(jnp.zeros(D, bool).at[some].set(True)[None, :], score, 0)
     atom = jnp.argmax(score, axis=1).astype(jnp.int32)
     found = score[lane, atom] > 0
     place = jnp.minimum(state.slot[lane, atom], state.size)
@@ -117,21 +126,23 @@ def step(
     )
 
 
-@functools.partial(jax.jit, static_argnames=("max_atoms", "max_steps"))
+@functools.partial(jax.jit, static_argnames=("max_atoms", "max_steps", "subset"))
 def run(
     columns: Columns,
     b: Float[Array, "v D c"],
     diagonal: Float[Array, "v D"],
     shrinkage: Float[Array, ""],
     tolerance: Float[Array, ""],
+    key: Key | None = None,
     *,
     max_atoms: int,
     max_steps: int,
+    subset: int | None = None,
 ) -> Path:
     """Steps until every pursuit has ended."""
     state = jax.lax.while_loop(
         lambda state: jnp.any(state.status == RUNNING),
-        lambda state: step(state, columns, diagonal, shrinkage, tolerance, max_steps),
+        lambda state: step(state, columns, diagonal, shrinkage, tolerance, max_steps, key, subset),
         init(b, tolerance, max_atoms=max_atoms),
     )
     # Sizes not reached repeat the last.
@@ -157,6 +168,8 @@ def matching_pursuit(
     max_steps: int | None = None,
     tolerance: ScalarLike = 0.0,
     diagonal: ArrayLike | None = None,
+    key: Key | None = None,
+    subset: int | None = None,
 ) -> Path:
     """Matching pursuit for `A w = b` (Mallat 1999; Karsmakers 2011, Algorithm 1).
 
@@ -175,6 +188,9 @@ def matching_pursuit(
         max_steps: cap on steps; by default `20 max_atoms` (static).
         tolerance: end when `|b - A w| <= tolerance |b|`.
         diagonal: of A, shape `D`, if A is given by columns.
+        key: decides the subsets.
+        subset: atoms looked at in each step, drawn at random (Popovici et al. 2005, stochastic
+            kernel matching pursuit); None for all (static).
 
     Returns:
         `Path`: for each number of atoms the solution just before one more came. It is not that of
@@ -195,6 +211,10 @@ def matching_pursuit(
     check_nonnegative("tolerance", tolerance)
     if is_concrete(shrinkage) and not 0 < float(shrinkage) <= 1:
         raise ValueError(f"shrinkage: expected more than 0 and at most 1, got {shrinkage}")
+    if (subset is None) != (key is None):
+        raise ValueError("key, subset: expected both (random subsets) or none")
+    if subset is not None:
+        subset = check_atoms(subset, given.b.shape[1], "subset")
     max_steps = 20 * max_atoms if max_steps is None else whole_number("max_steps", max_steps, 1)
     dtype = given.b.dtype
     path = run(
@@ -203,7 +223,9 @@ def matching_pursuit(
         given.diagonal,
         jnp.asarray(shrinkage, dtype),
         jnp.asarray(tolerance, dtype),
+        key,
         max_atoms=max_atoms,
         max_steps=max_steps,
+        subset=subset,
     )
     return given.own(path)

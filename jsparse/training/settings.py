@@ -143,6 +143,11 @@ def settings(
     scoring = Scoring(method.metric(task) if metric is None else metric, multiclass.decoding)
     if not isinstance(resources, Resources):
         raise ValueError(f"resources: expected a Resources, got {resources!r}")
+    if C is not None and not method.has_C:
+        raise ValueError(
+            f"C: expected None with {type(method).__name__}, which is tuned by its sizes "
+            f"alone, got {C!r}"
+        )
     grid = check_settings(
         scoring, method.default_C if C is None else C, search, resources.max_seconds, progress
     )

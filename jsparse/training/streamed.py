@@ -13,9 +13,7 @@ from .._mesh import on_default_device, sum_over_rows
 from .._status import PRECISION_LOST
 from ..features import FeatureMap
 from ..kernels import Kernel
-from ..machines.method import Additive, require_additive
-from ..machines.scdp import SCDP
-from ..machines.scdp_system import CandidateColumns
+from ..machines.method import Additive, PathMethod, require_additive
 from ..multiclass import Code
 from ..normal_equations import NormalEquations, accumulate_groups, zeros
 from ..scaling import Standardization
@@ -103,15 +101,15 @@ class Streamed:
         method = require_additive(problem.method, "stream")
         phi, parts = self._held(problem, kernel)
         validated = self.reader.split.validated
-        if isinstance(method, SCDP):
+        if isinstance(method, PathMethod):
             return _score_paths(
                 method, phi, C, parts, self.sample, self.code, scoring, validated, problem.key,
                 size,
             )  # fmt: skip
         if not method.is_ridge:
             raise ValueError(
-                f"stream: expected a method whose sums are solved by ridge regression, or SCDP, "
-                f"got {type(method).__name__}"
+                f"stream: expected a method whose sums are solved by ridge regression, or one of "
+                f"every size such as SCDP, got {type(method).__name__}"
             )
         return _score(phi, C, parts, self.sample, self.code, scoring, validated, self.mesh)
 
@@ -252,7 +250,7 @@ def _score(
 
 @functools.partial(jax.jit, static_argnames=("method", "scoring", "validated"))
 def _score_paths(
-    method: SCDP,
+    method: PathMethod,
     phi: FeatureMap,
     C: Float[Array, " s"],
     sums: NormalEquations,
@@ -263,10 +261,9 @@ def _score_paths(
     key: Array | None,
     size: Int[Array, ""] | None,
 ) -> PathValidation:
-    assert isinstance(phi, CandidateColumns)
     each = _with_targets(sums, code)
     per_fold = jax.tree.map(lambda a: a[:validated], each)
     return score_paths(
         method, phi, C, per_fold, each.joined, sample, code, scoring.metric, scoring.decoding, key,
-        size, separate=code is not None and method.selection == "separate",
+        size, several=code is not None,
     )  # fmt: skip

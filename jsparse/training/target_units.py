@@ -5,7 +5,7 @@ import dataclasses
 import math
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -17,9 +17,12 @@ from ..expansion import KernelExpansion
 from ..machines.method import Metric
 from ..machines.robust import MEDIAN_TO_DEVIATION, RobustFit
 from ..machines.scdp import SparsePath
+from ..machines.sized_path import SizedPath
 from ..search.sizes import SizeCurve
 from ..search.strategies import Search
 from ..search.tune import Evaluation, Progress, Tuning
+
+Path = TypeVar("Path", bound=SparsePath | SizedPath)
 
 
 class TargetUnits(NamedTuple):
@@ -64,11 +67,13 @@ class TargetUnits(NamedTuple):
             intercept=jax.device_put(given[1] * unit + offset),
         )
 
-    def path(self, path: SparsePath) -> SparsePath:
+    def path(self, path: Path) -> Path:
         """A path of machines in the units of the caller."""
         given = np.asarray(path.coefficients), np.asarray(path.intercepts)
         unit, offset = (np.asarray(a, given[0].dtype) for a in (self.unit, self.offset))
-        if offset.ndim:  # along the axis of targets: the first, if each has a path of its own
+        if offset.ndim and isinstance(
+            path, SparsePath
+        ):  # along the axis of targets: the first, if each has a path of its own
             offset = np.expand_dims(offset, 1 if path.support.ndim == 2 else 0)
         return path._replace(
             coefficients=jax.device_put(given[0] * unit),
@@ -77,7 +82,7 @@ class TargetUnits(NamedTuple):
 
     def fit(self, fitted: Any) -> Any:
         """A fit in the units of the caller."""
-        if isinstance(fitted, SparsePath):
+        if isinstance(fitted, SparsePath | SizedPath):
             return self.path(fitted)
         fitted = fitted._replace(expansion=self.expansion(fitted.expansion))
         if isinstance(fitted, RobustFit):

@@ -82,7 +82,8 @@ def train(
         task: "classification" or "regression".
         key: an integer, or a key of `jax.random`: decides points, folds and search; the same key
             gives the same model.
-        method: what is fitted: `FixedSize`, `SCDP`, `Dual`, `Robust`, `SpSVM`, with their settings.
+        method: what is fitted: `FixedSize`, `SCDP`, `Dual`, `Robust`, `SpSVM`, `KSP`, `KMP`, `KBP`,
+            with their settings.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic", "linear",
             "polynomial"), or a kernel whose positive leaves are tuned within a factor of
             `LENGTHSCALE_FACTOR` of their values, in standardised units, or a function of two points
@@ -242,7 +243,7 @@ def _curve(problem: Problem, tuned: Tuning, asked: Settings) -> tuple[Problem, S
     spread = standard_error(found.fold_scores)[0, :end]
     k = len(errors)
     curve = SizeCurve(
-        sizes=np.arange(1, k + 1),
+        sizes=np.asarray(method.path_sizes[:k]),
         errors=errors,
         standard_errors=spread,
         chosen=smallest_within(errors, spread, method.size_tolerance),
@@ -362,7 +363,7 @@ def _trained(
             method=method.name,
             metric=metric,
             cv_error=error,
-            C=np.asarray(chosen.C).tolist(),
+            C=np.asarray(chosen.C).tolist() if method.has_C else None,
             rows=data.n_rows,
         ),
     )

@@ -36,7 +36,8 @@ class Trained:
         model: what is deployed; it predicts, and is saved.
         method: with every setting a value.
         kernel: the tuned kernel, in standardised units.
-        C: the tuned weight of the data-fit term, shape `l` if every problem has its own.
+        C: the tuned weight of the data-fit term, shape `l` if every problem has its own; 1 for a
+            method without.
         target_unit: with the absolute loss, `C` weighs residuals divided by it.
         cv_error: the cross-validated error.
         metric: what it is.

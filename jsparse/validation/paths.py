@@ -8,10 +8,12 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
-from .._blocks import systems_at_once
+from .._blocks import map_systems, systems_at_once
 from .._numerics import dot
 from .._types import Key
+from ..features import FeatureMap
 from ..kernels import Kernel
+from ..machines.method import Additive, PathMethod, values_of_fit
 from ..machines.scdp import SCDP
 from ..machines.scdp_system import CandidateColumns
 from ..multiclass import Code, Decoding
@@ -34,7 +36,7 @@ class PathValidation(NamedTuple):
 
 @functools.partial(jax.jit, static_argnames=("method", "metric", "decoding", "mesh", "block_rows"))
 def cross_validate_path(
-    method: SCDP,
+    method: PathMethod,
     kernel: Kernel,
     candidates: Float[Array, "M d"],
     C: Float[Array, " s"],
@@ -51,7 +53,7 @@ def cross_validate_path(
     mesh: Mesh | None = None,
     block_rows: int | None = None,
 ) -> PathValidation:
-    """Cross-validate SCDP machines of every size (Karsmakers 2011, Algorithm 4, eq. 35-37).
+    """Cross-validate machines of every size (Karsmakers 2011, Algorithm 4, eq. 35-37).
 
     One pass over the rows sums every fold. What trains for a fold is the total less the fold; on it
     the pursuit runs again for each `C`, and each size on its path is scored on the fold.
@@ -59,7 +61,7 @@ def cross_validate_path(
     On a CPU the folds come one after another, as one fills it; elsewhere they go in step.
 
     Args:
-        method: the settings, with `max_prototypes` a number (static).
+        method: `SCDP`, `KSP`, `KMP` or `KBP`, settled, with `max_prototypes` a number (static).
         kernel: kernel of two points.
         candidates: to choose prototypes from, shape `M d`.
         C: weights of the data-fit term, shape `s`.
@@ -78,12 +80,13 @@ def cross_validate_path(
         block_rows: rows in memory at a time (static).
     """
     rows = rows_by_fold(X, y, folds, weights, code)
+    assert isinstance(method, Additive)
     columns = method.features(kernel, candidates)
     per_fold = accumulate_folds(columns, rows.X, rows.y, rows.w, mesh=mesh, block_rows=block_rows)
     several = code is not None or y.ndim == 2
     found = score_paths(
         method, columns, C, per_fold, per_fold.joined, rows, code, metric, decoding, key, size,
-        separate=several and method.selection == "separate",
+        several=several,
     )  # fmt: skip
     if found.predictions is None:
         return found
@@ -93,6 +96,48 @@ def cross_validate_path(
 
 
 def score_paths(
+    method: PathMethod,
+    columns: FeatureMap,
+    C: Float[Array, " s"],
+    per_fold: NormalEquations,
+    total: NormalEquations,
+    rows: Rows,
+    code: Code | None,
+    metric: str,
+    decoding: Decoding,
+    key: Key | None,
+    size: Int[Array, ""] | None,
+    *,
+    several: bool,
+) -> PathValidation:
+    """Scores of the rows laid out by folds, from the sums; predictions laid out like the rows."""
+    if isinstance(method, SCDP):
+        assert isinstance(columns, CandidateColumns)
+        separate = several and method.selection == "separate"
+        return _score_scdp(
+            method, columns, C, per_fold, total, rows, code, metric, decoding, key, size,
+            separate=separate,
+        )  # fmt: skip
+    assert isinstance(method, Additive)
+    v, s = rows.w.shape[0], C.shape[0]
+
+    def at(of: tuple[Array, Array]) -> tuple[Array, Array, Float[Array, "r l"] | None]:
+        c, fold = of
+        own, sums = jax.tree.map(lambda a: a[fold], (rows, per_fold))
+        fitted = method.solve(columns, total - sums, C[c], code, key=key)
+        values = values_of_fit(fitted, own.X)
+        loss = weighted(own.w[:, None], losses(metric, decoding, code, own, values))
+        at_size = None if size is None else jnp.take(values, method.place_of(size), axis=1)
+        return jnp.sum(loss, axis=0), fitted.status, at_size
+
+    grid = jnp.meshgrid(jnp.arange(s), jnp.arange(v), indexing="ij")
+    fold_loss, status, at_size = map_systems(at, tuple(a.reshape(-1) for a in grid))
+    if at_size is not None:
+        at_size = at_size.reshape(s, v, *at_size.shape[1:])
+    return path_validation(fold_loss.reshape(s, v, -1), rows.w, at_size, status.reshape(s, v))
+
+
+def _score_scdp(
     method: SCDP,
     columns: CandidateColumns,
     C: Float[Array, " s"],
@@ -107,7 +152,6 @@ def score_paths(
     *,
     separate: bool,
 ) -> PathValidation:
-    """Scores of the rows laid out by folds, from the sums; predictions laid out like the rows."""
     v, s = rows.w.shape[0], C.shape[0]
     problems = rows.y.shape[-1] if separate else 1
     together = 1 if systems_at_once() == 1 else v  # folds that go in step

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 from .._blocks import map_systems
 from .._types import Key
 from ..kernels import Kernel
-from ..machines.method import Method, values_of_fit
+from ..machines.method import Method, PathMethod, values_of_fit
 from ..multiclass import Code, Decoding
 from .cross_validation import Metric, losses, rows_by_fold, weighted
 from .folds import Folds
@@ -43,6 +43,10 @@ def cross_validate_by_refitting(
     w = jnp.ones(n, X.dtype) if weights is None else weights
     v, s = rows.w.shape[0], C.shape[0]
 
+    place = None
+    if size is not None:
+        place = method.place_of(size) if isinstance(method, PathMethod) else size - 1
+
     def one(of: tuple[Array, Array]) -> tuple[Array, Array, Float[Array, "r l"] | None]:
         c, fold = of
         out = jnp.where(folds.valid[fold], folds.index[fold], n)
@@ -51,7 +55,7 @@ def cross_validate_by_refitting(
         own = jax.tree.map(lambda a: a[fold], rows)
         values = values_of_fit(fitted, own.X)  # r k l
         loss = jnp.sum(weighted(own.w[:, None], losses(metric, decoding, code, own, values)), 0)
-        at_size = None if size is None else jnp.take(values, size - 1, axis=1)
+        at_size = None if place is None else jnp.take(values, place, axis=1)
         return loss, jnp.max(fitted.status), at_size
 
     grid = jnp.meshgrid(jnp.arange(s), jnp.arange(v), indexing="ij")

@@ -7,8 +7,7 @@ from jaxtyping import Array, Float, Int
 from .._types import Key
 from ..kernels import Kernel
 from ..machines.dual import Dual
-from ..machines.method import Additive, Method, require_additive
-from ..machines.scdp import SCDP
+from ..machines.method import Additive, Method, PathMethod, require_additive
 from ..multiclass import Code, Decoding
 from .cross_validation import CrossValidation, Metric, checked, cross_validate
 from .folds import Folds
@@ -40,7 +39,8 @@ def validate(
 
     A method in the dual is validated by leave-one-out, whatever the folds; one that needs only sums
     over rows and solves them by ridge regression by subtraction or removal, see `cross_validate`;
-    any other by one fit for each fold and `C`.
+    one that gives every size from sums by what is left of them without a fold; any other by one fit
+    for each fold and `C`.
 
     Args:
         method: the settings.
@@ -72,7 +72,8 @@ def validate(
     options = {"metric": metric, "code": code, "decoding": decoding}
     if isinstance(method, Dual):
         return _kept(leave_one_out(kernel, C, X, y, weights, **options), keep)
-    if isinstance(method, SCDP):
+    summed = isinstance(method, Additive) and (method.by_sums or mesh is not None)
+    if summed and isinstance(method, PathMethod):
         assert points is not None
         return cross_validate_path(
             method, kernel, points, C, X, y, folds, weights, key=key, size=size, mesh=mesh,

@@ -92,3 +92,86 @@ def conjugate_gradients(A, b, steps):
         c = new
         record.append(w.copy())
     return record
+
+
+def subspace_pursuit(X, y, K, iterations=50):
+    """Algorithm 1 of Kabbara 2015: atoms, coefficients, and the residual after each iteration."""
+
+    def largest(values):
+        return np.argsort(-np.abs(values), kind="stable")[:K]
+
+    def project(atoms):
+        w = np.linalg.pinv(X[:, atoms], rcond=max(X.shape) * np.finfo(float).eps) @ y
+        return w, y - X[:, atoms] @ w
+
+    T = np.sort(largest(X.T @ y))
+    w, r = project(T)
+    norms = [np.linalg.norm(r)]
+    for _ in range(iterations):
+        merged = np.union1d(T, largest(X.T @ r))
+        every, _ = project(merged)
+        new = np.sort(merged[largest(every)])
+        w_new, r_new = project(new)
+        if not np.linalg.norm(r_new) < norms[-1]:
+            break
+        T, w, r = new, w_new, r_new
+        norms.append(np.linalg.norm(r))
+    return T, w, norms
+
+
+def cosamp(X, y, K, iterations=50):
+    """Algorithm 1 of Needell and Tropp 2009, until the residual does not fall."""
+    w, norms = np.zeros(X.shape[1]), []
+    r = y
+    for _ in range(iterations + 1):
+        score = np.abs(X.T @ r)
+        merged = np.union1d(np.flatnonzero(w), np.argsort(-score, kind="stable")[: 2 * K])
+        every = np.linalg.pinv(X[:, merged]) @ y
+        kept = np.argsort(-np.abs(every), kind="stable")[:K]
+        new = np.zeros(X.shape[1])
+        new[merged[kept]] = every[kept]
+        left = y - X @ new
+        if norms and not np.linalg.norm(left) < norms[-1]:
+            break
+        w, r = new, left
+        norms.append(np.linalg.norm(r))
+    return w, norms
+
+
+def kernel_matching_pursuit(X, y, K, fitting, draws=None):
+    """Vincent and Bengio 2002, Sections 2.1 to 2.3: the solution with 1, .. K different atoms.
+
+    Args:
+        X: dictionary.
+        y: target.
+        K: number of atoms.
+        fitting: "basic", "backfitting" or "prefitting".
+        draws: the atoms looked at in each step, or None for all.
+    """
+    D = X.shape[1]
+    w, chosen, record, step = np.zeros(D), [], [], 0
+    while True:
+        seen = range(D) if draws is None else draws[step]
+        step += 1
+        residual = y - X @ w
+        if fitting == "prefitting":
+            losses = {}
+            for j in set(seen) - set(chosen):
+                trial = np.linalg.lstsq(X[:, [*chosen, j]], y, rcond=None)[0]
+                losses[j] = np.linalg.norm(y - X[:, [*chosen, j]] @ trial)
+            j = min(losses, key=losses.get)
+        else:
+            scores = np.abs(X.T @ residual) / np.linalg.norm(X, axis=0)
+            j = max(seen, key=lambda i: scores[i])
+        if j not in chosen:
+            if chosen:
+                record.append(w.copy())
+            if len(chosen) == K:
+                return record
+            chosen.append(j)
+        if fitting == "basic":
+            w[j] += X[:, j] @ residual / (X[:, j] @ X[:, j])
+        else:
+            w[chosen] = np.linalg.lstsq(X[:, chosen], y, rcond=None)[0]
+            if len(chosen) == K:
+                return [*record, w.copy()]

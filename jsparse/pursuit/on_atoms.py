@@ -1,0 +1,159 @@
+"""Least squares on some atoms, from the rows of a dictionary or from normal equations."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from .._numerics import dot, each_alone, epsilon
+
+# What is added to the diagonal of a Gram matrix, in units of the precision times its trace: well
+# above what rounding may have put there, which dependent atoms would divide by.
+_GUARD = 256
+
+
+class Small(NamedTuple):
+    """Least squares on some atoms, reduced to as few numbers as it depends on."""
+
+    matrix: Float[Array, "q m"]  # R of the atoms, or their Gram matrix
+    target: Float[Array, "q c"]  # Q'y, or b at the atoms
+
+
+class Rows(NamedTuple):
+    """A dictionary: least squares by orthogonal transformations of its rows."""
+
+    X: Float[Array, "n D"]
+    y: Float[Array, "n c"]
+    ridge: Float[Array, ""]
+
+    def start(self) -> Float[Array, "n c"]:
+        """What is left with no atoms."""
+        return self.y
+
+    def left(self, slots: Int[Array, " m"], w: Float[Array, "m c"]) -> Float[Array, "n c"]:
+        """`y - X w`."""
+        return self.y - dot(self.X[:, slots], w)
+
+    def score(
+        self, left: Float[Array, "n c"], slots: Int[Array, " m"], w: Float[Array, "m c"]
+    ) -> Float[Array, " D"]:
+        """Squares of the correlations of all atoms with what is left."""
+        pull = dot(self.X.T, left).at[slots].add(-self.ridge * w)
+        return jnp.sum(jnp.square(pull), axis=1)
+
+    def loss(
+        self, left: Float[Array, "n c"], slots: Int[Array, " m"], w: Float[Array, "m c"]
+    ) -> Float[Array, ""]:
+        """What is minimised."""
+        return jnp.sum(jnp.square(left)) + self.ridge * jnp.sum(jnp.square(w))
+
+    def reduced(self, slots: Int[Array, " m"], inside: Bool[Array, " m"]) -> Small:
+        """By one QR decomposition, of which only R is needed: the target is its last columns."""
+        columns = jnp.where(inside[None, :], self.X[:, slots], 0)
+        R = _triangle(jnp.concatenate([columns, self.y], axis=1))
+        return Small(R[:, : len(slots)], R[:, len(slots) :])
+
+    def part(self, small: Small, places: Int[Array, " k"], inside: Bool[Array, " k"]) -> Small:
+        """Of some of the atoms."""
+        return Small(jnp.where(inside[None, :], small.matrix[:, places], 0), small.target)
+
+    def solve(self, small: Small) -> tuple[Float[Array, "m c"], Int[Array, ""]]:
+        """`X_T^+ y` and the rank of `X_T`.
+
+        Singular values below the larger size of the dictionary times the precision times the
+        largest are rounding, as in the pseudo-inverse of MATLAB, which is the paper's.
+        """
+        U, s, V = _svd(small.matrix)
+        eps = epsilon(s.dtype)
+        cut = max(self.X.shape[0], small.matrix.shape[1]) * eps * s[0]
+        kept = s > cut
+        filtered = jnp.where(kept, s / jnp.where(kept, jnp.square(s) + self.ridge, 1), 0)
+        w = dot(V.T, filtered[:, None] * dot(U.T, small.target))
+        return w, jnp.sum(kept).astype(jnp.int32)
+
+
+class Gram(NamedTuple):
+    """Normal equations: no step depends on the number of rows."""
+
+    A: Float[Array, "D D"]
+    b: Float[Array, "D c"]
+    ridge: Float[Array, ""]
+
+    def start(self) -> Float[Array, "D c"]:
+        """What is left with no atoms."""
+        return self.b
+
+    def left(self, slots: Int[Array, " m"], w: Float[Array, "m c"]) -> Float[Array, "D c"]:
+        """`b - A w`."""
+        rest = self.b - dot(self.A[slots].T, w)
+        return rest.at[slots].add(-self.ridge * w)
+
+    def score(
+        self, left: Float[Array, "D c"], slots: Int[Array, " m"], w: Float[Array, "m c"]
+    ) -> Float[Array, " D"]:
+        """Squares of the correlations of all atoms with what is left."""
+        return jnp.sum(jnp.square(left), axis=1)
+
+    def loss(
+        self, left: Float[Array, "D c"], slots: Int[Array, " m"], w: Float[Array, "m c"]
+    ) -> Float[Array, ""]:
+        """What is minimised, but for `|y|^2`: `w'A w - 2 b'w`."""
+        return -jnp.sum((self.b[slots] + left[slots]) * w)
+
+    def reduced(self, slots: Int[Array, " m"], inside: Bool[Array, " m"]) -> Small:
+        """Of the atoms."""
+        both = inside[:, None] & inside[None, :]
+        matrix = jnp.where(both, self.A[slots[:, None], slots[None, :]], 0)
+        return Small(matrix, jnp.where(inside[:, None], self.b[slots], 0))
+
+    def part(self, small: Small, places: Int[Array, " k"], inside: Bool[Array, " k"]) -> Small:
+        """Of some of the atoms."""
+        both = inside[:, None] & inside[None, :]
+        matrix = jnp.where(both, small.matrix[places[:, None], places[None, :]], 0)
+        return Small(matrix, jnp.where(inside[:, None], small.target[places], 0))
+
+    def solve(self, small: Small) -> tuple[Float[Array, "m c"], Int[Array, ""]]:
+        """`A_TT^+ b_T` to the precision that squares of singular values have.
+
+        By Cholesky of the matrix with a guard on its diagonal: as that goes to zero the solution
+        goes to the one of least length.
+        """
+        m = len(small.matrix)
+        guard = _GUARD * epsilon(small.matrix.dtype) * jnp.trace(small.matrix)
+        shift = jnp.where(guard > 0, guard, 1) + self.ridge
+        matrix = small.matrix + shift * jnp.eye(m, dtype=small.matrix.dtype)
+        w = _definite(jnp.concatenate([matrix, small.target], axis=1))
+        return w, jnp.asarray(m, jnp.int32)
+
+
+# On a CPU one matrix at a time, see `each_alone`.
+@each_alone
+def _triangle(rows: Float[Array, "n q"]) -> Float[Array, "p q"]:
+    return jnp.linalg.qr(rows, mode="r")
+
+
+@each_alone
+def _svd(matrix: Float[Array, "q m"]) -> tuple[Array, Array, Array]:
+    return tuple(jnp.linalg.svd(matrix, full_matrices=False))
+
+
+@each_alone
+def _definite(both: Float[Array, "m p"]) -> Float[Array, "m c"]:
+    m = len(both)
+    factor = jnp.linalg.cholesky(both[:, :m])
+    return jax.scipy.linalg.cho_solve((factor, True), both[:, m:])
+
+
+def least_squares(X: Float[Array, "n k"], y: Float[Array, "n *c"]) -> Float[Array, "k *c"]:
+    """`X^+ y`, the solution of least length: the last step of a pursuit, on the atoms selected.
+
+    Args:
+        X: the atoms, one per column, shape `n k`.
+        y: shape `n` or `n c`.
+
+    Differentiable in both modes in X and y, for which the rank must not change. The derivative is
+    that on the atoms given: a pursuit selects others only where its choice changes.
+    """
+    cut = max(X.shape) * epsilon(X.dtype)  # see `Rows.solve`
+    return dot(jnp.linalg.pinv(X, rtol=cut), y)

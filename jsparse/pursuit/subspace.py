@@ -1,0 +1,450 @@
+"""Subspace pursuit and CoSaMP: exactly K atoms at every step, of which any may be exchanged."""
+
+import functools
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Bool, Float, Int
+
+from .._arguments import whole_number
+from .._blocks import map_systems
+from .._numerics import epsilon, exponents, is_concrete, times_power
+from .._runtime import check_runtime
+from .._status import COMPLETED, CONVERGED, INDEFINITE, NOT_FINITE, RUNNING
+from .._types import ScalarLike
+from .on_atoms import Gram, Rows
+from .system import check_atoms, check_nonnegative, in_finer_dtype
+
+Rule = Literal["subspace", "cosamp"]
+Counts = int | Sequence[int] | Int[ArrayLike, "..."]
+
+
+class Subspace(NamedTuple):
+    """A sparse solution with a given number of atoms.
+
+    Shapes are those of one system, one number of atoms and one right-hand side; a batch of systems
+    and several numbers of atoms add leading axes `v s` to every field, several right-hand sides a
+    trailing one to `coefficients`.
+    """
+
+    support: Int[Array, "..."]  # T, increasing, -1 behind the last; shape `k`
+    coefficients: Float[Array, "..."]  # of these atoms, 0 behind the last; shape `k`
+    residual_norm: Float[Array, "..."]  # |y - X w|; of a Gram form |b - A w|
+    explained: Float[Array, "..."]  # |y|^2 - |y - X w|^2 - ridge |w|^2
+    rank: Int[Array, "..."]  # of the atoms, in this precision; of a Gram form not looked at
+    iterations: Int[Array, "..."]  # done, the last included, whether or not it was of use
+    status: Int[Array, "..."]
+
+    def dense(self, n_atoms: int) -> Float[Array, "..."]:
+        """The coefficients of all atoms, zeros included, shape `n_atoms`."""
+        support, lead = self.support, self.support.ndim - 1
+        several = self.coefficients.ndim > support.ndim
+        given = self.coefficients if several else self.coefficients[..., None]
+
+        def one(support: Int[Array, " k"], own: Float[Array, "k c"]) -> Float[Array, "D c"]:
+            out = jnp.zeros((n_atoms, own.shape[1]), own.dtype)
+            return out.at[jnp.where(support < 0, n_atoms, support)].add(own, mode="drop")
+
+        for _ in range(lead):
+            one = jax.vmap(one)
+        out = one(support, given)
+        return out if several else out[..., 0]
+
+
+class State(NamedTuple):
+    """One pursuit; `k` is the most atoms that it may be asked for."""
+
+    support: Int[Array, " k"]  # T, increasing; any atom in places behind the last
+    weights: Float[Array, "k c"]  # of these, 0 in places behind the last
+    left: Float[Array, "r c"]  # r = y - X w, or b - A w
+    loss: Float[Array, ""]  # |y - X w|^2 + ridge |w|^2, or w'A w - 2 b'w
+    rank: Int[Array, ""]
+    iterations: Int[Array, ""]  # l; -1 before the first atoms
+    status: Int[Array, ""]
+
+
+def init(form: Rows | Gram, *, max_atoms: int) -> State:
+    """No atoms: the first step selects those most correlated with y, the `T_0` of Algorithm 1."""
+    start = form.start()
+    zero, count = jnp.zeros((), start.dtype), jnp.zeros((), jnp.int32)
+    return State(
+        support=jnp.zeros(max_atoms, jnp.int32),
+        weights=jnp.zeros((max_atoms, start.shape[1]), start.dtype),
+        left=start,
+        loss=zero + jnp.inf,
+        rank=count,
+        iterations=count - 1,
+        status=count + RUNNING,
+    )
+
+
+def step(
+    state: State,
+    form: Rows | Gram,
+    n_atoms: Int[Array, ""],
+    tolerance: Float[Array, ""],
+    start: Float[Array, ""],
+    *,
+    max_iterations: int,
+    rule: Rule,
+) -> State:
+    """One iteration of Algorithm 1; it ends, with the atoms of before, where the residual does not.
+
+    Args:
+        state: before.
+        form: the system.
+        n_atoms: K.
+        tolerance: see `subspace_pursuit`.
+        start: `|y|^2`, or `|b|^2`.
+        max_iterations: of the loop (static).
+        rule: whose (static).
+    """
+    present = jnp.where(state.iterations < 0, 0, n_atoms)
+    after = _exchange(state, form, present, n_atoms, rule=rule)
+    falls = after.loss < state.loss
+    finite = jnp.isfinite(after.loss) & jnp.all(jnp.isfinite(after.left))
+    done = state.iterations + 1
+    norm = jnp.sum(jnp.square(after.left))
+    status = jnp.where(done >= max_iterations, COMPLETED, RUNNING)
+    status = jnp.where(norm <= jnp.square(tolerance) * start, CONVERGED, status)
+    status = jnp.where(falls, status, CONVERGED)
+    # The system itself is finite: what is not was made by a factor that does not exist.
+    status = jnp.where(finite, status, INDEFINITE if isinstance(form, Gram) else NOT_FINITE)
+    taken = jax.tree.map(lambda new, old: jnp.where(falls, new, old), after, state)
+    return taken._replace(iterations=done, status=status.astype(jnp.int32))
+
+
+def _exchange(
+    state: State,
+    form: Rows | Gram,
+    present: Int[Array, ""],
+    n_atoms: Int[Array, ""],
+    *,
+    rule: Rule,
+) -> State:
+    """The K largest coefficients of least squares on atoms present and those that come to them."""
+    support = state.support
+    k = len(support)
+    score = form.score(state.left, support, state.weights)
+    D, more = len(score), (2 if rule == "cosamp" else 1)
+    there = jnp.arange(k, dtype=jnp.int32) < present
+    # As a mask, in which an atom is once, however often it is named.
+    merged = _largest(score, more * n_atoms, min(more * k, D))
+    merged = merged.at[jnp.where(there, support, D)].set(True, mode="drop")
+    slots, inside = _slots(merged, min((1 + more) * k, D))
+    small = form.reduced(slots, inside)
+    every, rank = form.solve(small)
+    size = jnp.where(inside, jnp.sum(jnp.square(every), axis=1), -1)
+    _, places = jax.lax.top_k(size, k)
+    # Increasing, so that equal sets are equal arrays.
+    places = jnp.sort(jnp.where(jnp.arange(k, dtype=jnp.int32) < n_atoms, places, len(slots)))
+    kept = places < len(slots)
+    places = jnp.minimum(places, len(slots) - 1)
+    if rule == "cosamp":
+        weights = every[places]
+    else:
+        weights, rank = form.solve(form.part(small, places, kept))
+    support, weights = slots[places], jnp.where(kept[:, None], weights, 0)
+    left = form.left(support, weights)
+    return state._replace(
+        support=support,
+        weights=weights,
+        left=left,
+        loss=form.loss(left, support, weights),
+        rank=rank,
+    )
+
+
+def _largest(score: Float[Array, " D"], count: Int[Array, ""], most: int) -> Bool[Array, " D"]:
+    """Which atoms have the `count` largest scores; of equal ones the first."""
+    _, atoms = jax.lax.top_k(score, most)
+    taken = jnp.where(jnp.arange(most, dtype=jnp.int32) < count, atoms, len(score))
+    return jnp.zeros(len(score), bool).at[taken].set(True, mode="drop")
+
+
+def _slots(chosen: Bool[Array, " D"], count: int) -> tuple[Int[Array, " m"], Bool[Array, " m"]]:
+    """The atoms of a mask in increasing order, and which places hold one; the others hold any."""
+    D = len(chosen)
+    slots = jnp.nonzero(chosen, size=count, fill_value=D)[0].astype(jnp.int32)
+    return jnp.minimum(slots, D - 1), slots < D
+
+
+def pursue(
+    form: Rows | Gram,
+    n_atoms: Int[Array, ""],
+    tolerance: Float[Array, ""],
+    *,
+    max_atoms: int,
+    max_iterations: int,
+    rule: Rule,
+) -> Subspace:
+    """Iterations of one pursuit until it has ended; see `subspace_pursuit`."""
+    start = jnp.sum(jnp.square(form.start()))
+    tolerance = jnp.maximum(tolerance, 4 * epsilon(start.dtype))  # what rounding leaves
+    last = jax.lax.while_loop(
+        lambda state: state.status == RUNNING,
+        lambda state: step(
+            state, form, n_atoms, tolerance, start, max_iterations=max_iterations, rule=rule
+        ),
+        init(form, max_atoms=max_atoms),
+    )
+    finite = jnp.all(jnp.isfinite(form[0])) & jnp.all(jnp.isfinite(form[1]))
+    total = start if isinstance(form, Rows) else jnp.zeros_like(start)
+    inside = jnp.arange(max_atoms, dtype=jnp.int32) < n_atoms
+    return Subspace(
+        support=jnp.where(inside, last.support, -1),
+        coefficients=last.weights,
+        residual_norm=jnp.sqrt(jnp.sum(jnp.square(last.left))),
+        explained=total - last.loss,
+        rank=jnp.minimum(last.rank, n_atoms),
+        iterations=last.iterations,
+        status=jnp.where(finite, last.status, NOT_FINITE).astype(jnp.int32),
+    )
+
+
+@functools.partial(jax.jit, static_argnames=("max_atoms", "max_iterations", "rule", "gram"))
+def run(
+    matrix: Float[Array, "v n D"],
+    target: Float[Array, "v n c"],
+    n_atoms: Int[Array, " s"],
+    ridge: Float[Array, " v"],
+    tolerance: Float[Array, ""],
+    *,
+    max_atoms: int,
+    max_iterations: int,
+    rule: Rule,
+    gram: bool,
+) -> Subspace:
+    """Every number of atoms of every system, leading axes `v s`, as many at once as suit.
+
+    What a pursuit carries is small, so that a batch of loops costs no copies of the matrix.
+    """
+    form = Gram if gram else Rows
+
+    def one(of: tuple[Array, Array, Array]) -> Subspace:
+        each = functools.partial(
+            pursue,
+            form(*of),
+            tolerance=tolerance,
+            max_atoms=max_atoms,
+            max_iterations=max_iterations,
+            rule=rule,
+        )
+        return map_systems(each, n_atoms)
+
+    if len(matrix) == 1:  # a loop would copy it
+        return jax.tree.map(lambda a: a[None], one((matrix[0], target[0], ridge[0])))
+    return map_systems(one, (matrix, target, ridge))
+
+
+def subspace_pursuit(
+    X: Float[ArrayLike, "..."],
+    y: Float[ArrayLike, "..."],
+    *,
+    n_atoms: Counts,
+    max_atoms: int | None = None,
+    max_iterations: int = 50,
+    tolerance: ScalarLike = 0.0,
+    ridge: ScalarLike = 0.0,
+) -> Subspace:
+    """Subspace pursuit for `X w = y` with exactly K atoms (Dai and Milenkovic 2009).
+
+    Algorithm 1 of Kabbara 2015. It begins with the K atoms most correlated with y. An iteration
+    adds the K atoms most correlated with the residual, fits all these by least squares, keeps the K
+    of the largest coefficients and fits them again; it ends when the residual does not fall. How
+    many iterations that takes does not depend on K, and an atom selected may go again.
+
+    Least squares is that of the pseudo-inverse, where atoms are dependent: by one QR decomposition
+    of the atoms and a singular value decomposition of its triangle, so that coefficients err by the
+    condition of the atoms, not by its square. An iteration costs two products with X and
+    `O(n K^2 + K^3)`.
+
+    Args:
+        X: dictionary, one atom per column, shape `n D`, or `v n D` for a batch. Atoms are compared
+            by coefficients and correlations as they are: give them one length where that is not
+            meant.
+        y: shape `n`, or `n c` for several right-hand sides that select together; after the axis `v`
+            of a batch.
+        n_atoms: K, or several numbers, shape `s`, each of which is solved for by itself. They are
+            traced: nothing compiles again for others, and `vmap` over them works.
+        max_atoms: most that K may be (static); by default the largest, which must then be known.
+        max_iterations: cap, the source's l_max (static).
+        tolerance: end when `|y - X w| <= tolerance |y|`.
+        ridge: least squares is of `|y - X w|^2 + ridge |w|^2`.
+
+    Returns:
+        `Subspace`. Status `CONVERGED` when the residual falls no more or by the tolerance,
+        `COMPLETED` at `max_iterations`, `NOT_FINITE`.
+
+    Works under `jit` and `vmap` (but see the batch). Not differentiable; on the atoms selected
+    `least_squares` is.
+
+    Raises:
+        ValueError: for shapes that do not fit, K below 1 or above the number of atoms, or negative
+            numbers.
+    """
+    return _of_rows(X, y, n_atoms, max_atoms, max_iterations, tolerance, ridge, "subspace")
+
+
+def cosamp(
+    X: Float[ArrayLike, "..."],
+    y: Float[ArrayLike, "..."],
+    *,
+    n_atoms: Counts,
+    max_atoms: int | None = None,
+    max_iterations: int = 50,
+    tolerance: ScalarLike = 0.0,
+    ridge: ScalarLike = 0.0,
+) -> Subspace:
+    """Compressive sampling matching pursuit for `X w = y` (Needell and Tropp 2009, Algorithm 1).
+
+    The relative of `subspace_pursuit`: it adds 2K atoms instead of K, and what it keeps of the
+    coefficients on up to 3K atoms is not fitted again. As there, it ends with the solution of
+    before when the residual does not fall, which the source leaves open.
+
+    Arguments, result and errors are those of `subspace_pursuit`.
+    """
+    return _of_rows(X, y, n_atoms, max_atoms, max_iterations, tolerance, ridge, "cosamp")
+
+
+def subspace_pursuit_gram(
+    A: Float[ArrayLike, "..."],
+    b: Float[ArrayLike, "..."],
+    *,
+    n_atoms: Counts,
+    max_atoms: int | None = None,
+    max_iterations: int = 50,
+    tolerance: ScalarLike = 0.0,
+    ridge: ScalarLike = 0.0,
+    rule: Rule = "subspace",
+) -> Subspace:
+    """`subspace_pursuit` or `cosamp` from `A = X'X` and `b = X'y`, for repeated use.
+
+    Nothing depends on the number of rows, and least squares is a Cholesky factorisation. But its
+    precision is that of squares: of dependent atoms, directions whose singular values are below
+    about the root of the precision times the largest are damped, in the limit as the
+    pseudo-inverse does, and are not resolved.
+
+    Args:
+        A: symmetric, positive semi-definite, shape `D D` or `v D D`.
+        b: shape `D`, or `D c` for several right-hand sides that select together; after the axis `v`
+            of a batch.
+        n_atoms: K, or several numbers; see `subspace_pursuit`.
+        max_atoms: most that K may be (static).
+        max_iterations: cap (static).
+        tolerance: end when `|b - A w| <= tolerance |b|`.
+        ridge: added to the diagonal.
+        rule: "subspace" or "cosamp" (static).
+
+    Returns:
+        `Subspace`, with residuals `|b - A w|`, which may grow: what falls is the error on the rows.
+        Status as of `subspace_pursuit`, and `INDEFINITE` if A is not positive semi-definite.
+
+    Raises:
+        ValueError: as `subspace_pursuit`, or for an unknown rule.
+    """
+    if rule not in ("subspace", "cosamp"):
+        raise ValueError(f"rule: expected 'subspace' or 'cosamp', got {rule!r}")
+    check_runtime()
+    A, b = in_finer_dtype(A, b)
+    if A.ndim not in (2, 3) or A.shape[-1] != A.shape[-2]:
+        raise ValueError(f"A: expected shape (D, D) or (v, D, D), got {A.shape}")
+    diagonal = jnp.diagonal(A, axis1=-2, axis2=-1)
+    if is_concrete(A) and np.any(np.asarray(diagonal) < 0):
+        raise ValueError("A: expected a positive semi-definite matrix, got one with diagonal < 0")
+    options = (n_atoms, max_atoms, max_iterations, tolerance, ridge, rule)
+    return _solutions(A, b, "b", *options, gram=True)
+
+
+def _of_rows(
+    X: Float[ArrayLike, "..."],
+    y: Float[ArrayLike, "..."],
+    n_atoms: Counts,
+    max_atoms: int | None,
+    max_iterations: int,
+    tolerance: ScalarLike,
+    ridge: ScalarLike,
+    rule: Rule,
+) -> Subspace:
+    check_runtime()
+    X, y = in_finer_dtype(X, y)
+    if X.ndim not in (2, 3):
+        raise ValueError(f"X: expected shape (n, D) or (v, n, D), got {X.shape}")
+    options = (n_atoms, max_atoms, max_iterations, tolerance, ridge, rule)
+    return _solutions(X, y, "y", *options, gram=False)
+
+
+def _solutions(
+    matrix: Float[Array, "..."],
+    target: Float[Array, "..."],
+    name: str,
+    n_atoms: Counts,
+    max_atoms: int | None,
+    max_iterations: int,
+    tolerance: ScalarLike,
+    ridge: ScalarLike,
+    rule: Rule,
+    *,
+    gram: bool,
+) -> Subspace:
+    """Checked, scaled by powers of two so that no square is out of range, solved, and undone."""
+    lead, batched, D = matrix.shape[:-1], matrix.ndim == 3, matrix.shape[-1]
+    if target.shape[: len(lead)] != lead or target.ndim > len(lead) + 1:
+        raise ValueError(f"{name}: expected shape {lead} or with one more axis, got {target.shape}")
+    counts, most, one = _counts(n_atoms, max_atoms, D)
+    check_nonnegative("tolerance", tolerance)
+    check_nonnegative("ridge", ridge)
+    max_iterations = whole_number("max_iterations", max_iterations, 1)
+    several = target.ndim > len(lead)
+    target = target if several else target[..., None]
+    matrix, target = (matrix, target) if batched else (matrix[None], target[None])
+    of_matrix, of_target = exponents(matrix), exponents(target)
+    squares = of_matrix if gram else 2 * of_matrix
+    found = run(
+        times_power(matrix, -of_matrix),
+        times_power(target, -of_target),
+        counts,
+        times_power(jnp.full(len(matrix), ridge, matrix.dtype), -squares),
+        jnp.asarray(tolerance, matrix.dtype),
+        max_atoms=most,
+        max_iterations=max_iterations,
+        rule=rule,
+        gram=gram,
+    )
+    found = found._replace(
+        coefficients=times_power(found.coefficients, of_target - of_matrix),
+        residual_norm=times_power(found.residual_norm, of_target),
+        explained=times_power(
+            found.explained, 2 * of_target - (of_matrix if gram else 0 * of_matrix)
+        ),
+    )
+    if not several:
+        found = found._replace(coefficients=found.coefficients[..., 0])
+    if one:
+        found = Subspace(*(a[:, 0] for a in found))
+    return found if batched else Subspace(*(a[0] for a in found))
+
+
+def _counts(n_atoms: Counts, max_atoms: int | None, D: int) -> tuple[Int[Array, " s"], int, bool]:
+    """Numbers of atoms, the most they may be, and whether there is but one."""
+    if max_atoms is not None:
+        max_atoms = check_atoms(max_atoms, D)
+    most = D if max_atoms is None else max_atoms
+    if not is_concrete(n_atoms):
+        if max_atoms is None:
+            raise ValueError("max_atoms: expected a number, as n_atoms is traced")
+        counts = jnp.asarray(n_atoms)
+    else:
+        what = "the number of atoms" if max_atoms is None else "max_atoms"
+        flat = np.asarray(n_atoms)
+        if flat.ndim > 1 or flat.size == 0:
+            raise ValueError(f"n_atoms: expected one number or a vector, got {n_atoms!r}")
+        whole = [whole_number("n_atoms", k, 1, most, what) for k in flat.reshape(-1)]
+        most = max(whole) if max_atoms is None else most
+        counts = jnp.asarray(np.reshape(whole, flat.shape), jnp.int32)
+    if counts.ndim > 1 or not jnp.issubdtype(counts.dtype, jnp.integer):
+        raise ValueError(f"n_atoms: expected one whole number or a vector, got {counts.dtype}")
+    return jnp.atleast_1d(counts.astype(jnp.int32)), most, counts.ndim == 0
