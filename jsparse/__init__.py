@@ -61,9 +61,11 @@ if TYPE_CHECKING:  # of each name the same place as below
     from .machines import Dual as Dual
     from .machines import FixedSize as FixedSize
     from .machines import Robust as Robust
+    from .machines import SparseReduction as SparseReduction
     from .machines import SpSVM as SpSVM
     from .machines import dual as dual
     from .machines import fixed_size as fixed_size
+    from .machines import reductions as reductions
     from .machines import robust as robust
     from .machines import scdp as scdp
     from .machines import spsvm as spsvm
@@ -110,7 +112,8 @@ __version__ = "0.1.0"
 # What an interactive session shows, and where each name is from.
 _SHOWN = {
     "": "estimators features kernels plotting prototypes pursuit",
-    ".machines": "dual fixed_size robust scdp spsvm Dual FixedSize Robust SCDP SpSVM",
+    ".machines": "dual fixed_size reductions robust scdp spsvm Dual FixedSize Robust SCDP "
+    "SparseReduction SpSVM",
     "._status": "NumericalError check",
     ".compilation": "enable_compilation_cache warm_up",
     ".model": "Model load save",

@@ -5,11 +5,12 @@ from .fixed_size import FixedSize as FixedSize
 from .method import Additive as Additive
 from .method import Method as Method
 from .method import Stopping as Stopping
+from .reductions import SparseReduction as SparseReduction
 from .robust import Robust as Robust
 from .scdp import SCDP as SCDP
 from .spsvm import SpSVM as SpSVM
 
 # The methods by their names on the command line.
 METHODS: dict[str, type[Method]] = {
-    method.name: method for method in (FixedSize, SCDP, Dual, Robust, SpSVM)
+    method.name: method for method in (FixedSize, SCDP, Dual, Robust, SpSVM, SparseReduction)
 }

@@ -1,4 +1,4 @@
-"""Solutions with few coefficients, by ridge systems that are reweighted until most have vanished."""
+"""Sparse solutions, by ridge systems that are reweighted until most coefficients vanish."""
 
 from typing import Literal, NamedTuple
 
