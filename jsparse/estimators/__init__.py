@@ -4,6 +4,8 @@ from ._fixed_size import FixedSizeLSSVMClassifier as FixedSizeLSSVMClassifier
 from ._fixed_size import FixedSizeLSSVMRegressor as FixedSizeLSSVMRegressor
 from ._lssvm import LSSVMClassifier as LSSVMClassifier
 from ._lssvm import LSSVMRegressor as LSSVMRegressor
+from ._reductions import SparseReducedLSSVMClassifier as SparseReducedLSSVMClassifier
+from ._reductions import SparseReducedLSSVMRegressor as SparseReducedLSSVMRegressor
 from ._scdp import SCDPClassifier as SCDPClassifier
 from ._scdp import SCDPRegressor as SCDPRegressor
 from ._spsvm import SpSVMClassifier as SpSVMClassifier

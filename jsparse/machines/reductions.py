@@ -71,7 +71,9 @@ class SparseReduction(Prototypes, Additive):
             do with the prototype of that number but are what Algorithm 3 prints.
         loss: squared errors of all "rows", or of the "prototypes" alone, which is the SV_L0-norm
             PFS-LSSVM that the paper compares with and needs the rows in memory.
-        rule: when it ends, see `solvers.reweighted`.
+        rule: when it ends, see `solvers.reweighted`; by the "paper"'s rule it also begins exactly
+            as printed; else in units in which the targets have the variance 1, and with no
+            prototype weighed down so far that it would have to vanish.
     """
 
     name: ClassVar[str] = "reduction"
@@ -80,7 +82,9 @@ class SparseReduction(Prototypes, Additive):
     shares_rows: ClassVar[bool] = True
     sparser_by_C: ClassVar[bool] = True
 
-    n_prototypes: int | None = None  # type: ignore[assignment]
+    n_prototypes: int | None = option(  # type: ignore[assignment]
+        None, "number of prototypes to begin with", kind="sizes", metavar="M"
+    )
     k: float = option(
         4.0,
         "begin with K times the root of the number of rows, if --prototypes is not given",
@@ -269,7 +273,7 @@ def fit(
         initialization: "primal" (Algorithm 3) or "dual" (Algorithm 4; prototypes must be rows).
         start: see `SparseReduction`.
         loss: see `SparseReduction`; for "prototypes" they must be rows.
-        rule: see `solvers.reweighted`.
+        rule: see `SparseReduction`.
         block_rows: rows in memory at a time (static).
 
     Returns:
@@ -370,13 +374,18 @@ def _solve(
     outputs = sums.cross.shape[1:]
     sums = sums.with_outputs((math.prod(outputs),))
     A, b = _centred(sums)
-    first = _start(method, columns, A, b, C)
+    # As printed, the start depends on the units of the targets; here they have the variance 1.
+    square = jnp.ones((), C.dtype) if method.rule == "paper" else _variance(sums)
+    first = _start(method, columns, A, b, C * square)
     of = sums
     if method.loss == "prototypes":
         of = _sums_of_prototypes(columns)
         A, b = _centred(of)
     # Those that cannot be told from 0 would not be penalised at all.
     penalty = jnp.maximum(first, epsilon(C.dtype) * jnp.max(first))
+    if method.rule == "relative":
+        # None is to begin smaller than a coefficient can be at a minimum, or all might vanish.
+        penalty = jnp.minimum(penalty / square**1.5, C * jnp.diagonal(A))
     found = reweighted(A, b, C, 1 / jnp.sqrt(penalty), rule=method.rule)
     beta = found.coefficients
     intercept = (of.target_sum - dot(of.feature_sum, beta)) / of.weight_sum
@@ -420,7 +429,7 @@ def _start(
         sizes = _sizes(machine.expansion.coefficients)
         # A prototype that is left out of this fold begins as the others do on average.
         there = columns.weights > 0
-        mean = jnp.sum(jnp.where(there, sizes, 0)) / jnp.sum(there)
+        mean = jnp.sum(jnp.where(there, sizes, 0)) / jnp.sum(there, dtype=sizes.dtype)
         return jnp.where(there, sizes, mean)
     # The fixed-size LS-SVM in the kernel's columns (Karsmakers 2011, Theorem 1).
     zero = jnp.zeros((), C.dtype)
@@ -428,6 +437,13 @@ def _start(
     if method.start == "coefficients":
         return _sizes(beta)
     return _sizes(dot(whitening(columns.gram).T, dot(columns.gram, beta)))
+
+
+def _variance(sums: NormalEquations) -> Float[Array, ""]:
+    """Of the targets, all outputs together; 1 for constant ones."""
+    mean = sums.target_sum / sums.weight_sum
+    variance = jnp.sum(sums.target_square / sums.weight_sum - jnp.square(mean))
+    return jnp.where(variance > 0, variance, 1)
 
 
 def _sizes(coefficients: Float[Array, "M *c"]) -> Float[Array, " M"]:

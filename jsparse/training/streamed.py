@@ -59,6 +59,7 @@ class Streamed:
         # Sums of the kernel that is looked at and of the best so far, with its score.
         self._now: _Sums | None = None
         self._best: tuple[float, _Sums] | None = None
+        self._method: type[Additive] | None = None
 
     def scores(
         self,
@@ -74,6 +75,8 @@ class Streamed:
         kernels = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *each)
         maps = jax.vmap(lambda kernel: method.features(kernel, _points(problem)))(kernels)
         sums = self._sums(maps)
+        if self._method is not type(method):  # scores of a surrogate are none of its own
+            self._method, self._best = type(method), None
         found = []
         for i in range(len(thetas)):
             kernel, phi, parts = jax.tree.map(lambda a, i=i: a[i], (kernels, maps, sums))
@@ -179,7 +182,9 @@ def _points(problem: Problem) -> Float[Array, "m d"]:
 
 def _name(problem: Problem, kernel: Kernel) -> bytes:
     leaves = [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(kernel)]
-    return b" ".join([str(len(_points(problem))).encode(), *leaves])
+    # A surrogate of the method sums other features.
+    method = type(problem.method).__name__
+    return b" ".join([f"{method} {len(_points(problem))}".encode(), *leaves])
 
 
 @functools.partial(jax.jit, static_argnames=("n_groups", "mesh"), donate_argnums=0)
