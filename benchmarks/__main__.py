@@ -19,6 +19,7 @@ from . import (
     precision,
     probabilities,
     pursuits,
+    reductions,
     searches,
     sizes,
     speed,
@@ -51,6 +52,7 @@ BENCHMARKS = {
     "figure9_scdp": paths.figure9,
     "figure12_scdp": paths.figure12,
     "speed_pursuit": pursuits.speed,
+    "mall": reductions.run,
 }
 # Long ones, which go on from what an interrupted run left in the folder.
 RESUMED = {

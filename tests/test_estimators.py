@@ -33,6 +33,8 @@ from jsparse.estimators import (
     LSSVMRegressor,
     SCDPClassifier,
     SCDPRegressor,
+    SparseReducedLSSVMClassifier,
+    SparseReducedLSSVMRegressor,
     SpSVMClassifier,
 )
 from jsparse.kernels import Matern52
@@ -46,6 +48,8 @@ EVERY = [
     SCDPClassifier(**QUICK, cv=3),
     SCDPRegressor(**QUICK, cv=3),
     SpSVMClassifier(**QUICK, cv=3, max_prototypes=5),  # of 300 each check takes minutes
+    SparseReducedLSSVMClassifier(**QUICK, cv=3),
+    SparseReducedLSSVMRegressor(**QUICK, cv=3),
 ]
 
 
@@ -58,7 +62,9 @@ def own_precision():
 
 def argued(estimator):
     """Checks that cannot hold, and why."""
-    if isinstance(estimator, FixedSizeLSSVMClassifier | FixedSizeLSSVMRegressor):
+    drawn = FixedSizeLSSVMClassifier | FixedSizeLSSVMRegressor
+    drawn |= SparseReducedLSSVMClassifier | SparseReducedLSSVMRegressor
+    if isinstance(estimator, drawn):
         reason = (
             "prototypes and folds are drawn at random from the rows: a weight of two gives a row "
             "twice the chance, not the same draw as the row repeated"
