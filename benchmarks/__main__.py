@@ -52,11 +52,11 @@ BENCHMARKS = {
     "figure9_scdp": paths.figure9,
     "figure12_scdp": paths.figure12,
     "speed_pursuit": pursuits.speed,
-    "mall": reductions.run,
 }
 # Long ones, which go on from what an interrupted run left in the folder.
 RESUMED = {
     "gpu": accelerator.run,
+    "mall": reductions.run,
     "table10": multiclass.table10,
     "table3_scdp": paths.table3,
     "table5_scdp": paths.table5,

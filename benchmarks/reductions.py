@@ -3,6 +3,7 @@
 import functools
 import sys
 import time
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -15,7 +16,7 @@ from jsparse.data import benchmark_set
 from jsparse.kernels import RBF
 from jsparse.machines import reductions
 
-from .report import Report, alternated
+from .report import Report, alternated, kept, save
 
 METHODS = ("PFS", "SPFS", "SV_L0", "SD", "SSD")
 SIZE = 700
@@ -57,27 +58,43 @@ PAPER = (
     Paper("concrete", 193, (0.112, 0.2383, 0.265, 0.16, 0.1645), (193, 46, 25, 193, 54), 5,
           "SV_L0's figures are in the damaged Table IV alone."),
 )  # fmt: skip
-QUICK = ("ripley", "breast_wisconsin", "boston")
+QUICK = ("cost", "ripley")
+LONGEST = 150  # path of SCDP
 
 
-def run(*, quick: bool) -> Report:
-    rows, data, notes = [], {}, []
-    for paper in PAPER:
-        if paper.name == "covertype" or (quick and paper.name not in QUICK):
+def run(*, quick: bool, out: Path) -> Report:
+    """One set after another; what an interrupted run left is not done again."""
+    data = kept(out, "mall", quick=quick)
+    report = _report(data)
+    for name in ("cost", *(paper.name for paper in PAPER if paper.name != "covertype")):
+        if name in data or (quick and name not in QUICK):
             continue
-        found = [_measure(paper, r) for r in range(1 if quick else paper.repeats)]
-        data[paper.name] = found
-        rows += _table(paper, found)
-        if paper.doubts:
-            notes.append(f"{paper.name}: {paper.doubts}")
-        print(paper.name, "done", file=sys.stderr, flush=True)
-    cost, numbers = _cost(quick)
-    data["cost"] = numbers
+        if name == "cost":
+            data[name] = _cost(quick)
+        else:
+            paper = next(paper for paper in PAPER if paper.name == name)
+            data[name] = [_measure(paper, r) for r in range(1 if quick else paper.repeats)]
+        report = _report(data)
+        save(out, "mall", report, quick=quick)
+        print(name, "done", file=sys.stderr, flush=True)
+    return report
+
+
+def _report(data: dict[str, Any]) -> Report:
+    rows, notes = [], []
+    for paper in PAPER:
+        if paper.name in data:
+            rows += _table(paper, data[paper.name])
+            if paper.doubts:
+                notes.append(f"{paper.name}: {paper.doubts}")
+    cost = _said_of_cost(data["cost"]) if "cost" in data else []
     covertype = PAPER[6]
     notes = [
         "The last third of the rows tests, the rest trains, in random order; of ripley the first "
         "250 rows. Errors: share of wrong classes; mean square of standardised targets. Mean "
-        "(standard deviation) over the randomisations; the paper has 10.",
+        "(standard deviation) over the randomisations: "
+        + ", ".join(f"{len(found)} of {name}" for name, found in data.items() if name != "cost")
+        + "; the paper has 10.",
         "As printed: kernel and C of the first machine (PFS, or SD, an LS-SVM of the prototypes "
         "alone, by leave-one-out), then Algorithm 3 or 4 with the paper's start and stopping rule. "
         "Ours: kernel of the first machine, C by cross-validation of the reduction itself, the "
@@ -149,9 +166,11 @@ def _measure(paper: Paper, randomisation: int) -> dict[str, Any]:
         note(name, ours.expansion, ours.model.size)
         found[name]["seconds"] = ours.seconds["total"] - ours.seconds["compile"]
     size = found["SPFS, ours"]["prototypes"]
-    longest = max(size, min(paper.M, 2 * size))
+    longest = min(paper.M, LONGEST)
     path = train(X, y, method=jsparse.SCDP(max_prototypes=longest), search=jsparse.Profile(5))
-    note("SCDP, equal size", path.at(min(size, len(path.curve.sizes))).expansion, size)
+    assert path.curve is not None
+    if size <= len(path.curve.sizes):
+        note("SCDP, equal size", path.at(size).expansion, size)
     plain = train(X, y, method=jsparse.FixedSize(size))
     note("fixed-size, equal size", plain.expansion, size)
     return found
@@ -159,12 +178,12 @@ def _measure(paper: Paper, randomisation: int) -> dict[str, Any]:
 
 def _table(paper: Paper, found: list[dict[str, Any]]) -> list[list[Any]]:
     def mean(name: str, what: str) -> float:
-        return float(np.mean([one[name][what] for one in found]))
+        return float(np.mean([one[name][what] for one in found if name in one]))
 
     rows = []
     for name in found[0]:
         method, _, variant = name.partition(", ")
-        values = [one[name]["error"] for one in found]
+        values = [one[name]["error"] for one in found if name in one]
         spread = f" ({np.std(values, ddof=1):.3f})" if len(values) > 1 else ""
         row: list[Any] = [paper.name, name, "", f"{np.mean(values):.3f}{spread}", ""]
         row += [f"{mean(name, 'prototypes'):.0f}", "", "", "", ""]
@@ -185,65 +204,76 @@ def _table(paper: Paper, found: list[dict[str, Any]]) -> list[list[Any]]:
     return rows
 
 
-def _cost(quick: bool) -> tuple[list[str], dict[str, Any]]:
+def _cost(quick: bool) -> dict[str, Any]:
     """The reduction of sums against one ridge solve of them; a tuned run against one SVC."""
     data = benchmark_set("adult", complete=True)
     rows = np.random.default_rng(0).permutation(len(data.y))
     cut = len(rows) - len(rows) // 3
-    X = (data.X - data.X[rows[:cut]].mean(axis=0)) / data.X[rows[:cut]].std(axis=0)
-    y, notes, numbers = data.y.astype(float), [], {}
+    train, test = rows[:cut], rows[cut:]
+    X = (data.X - data.X[train].mean(axis=0)) / data.X[train].std(axis=0)
+    y, numbers = data.y.astype(float), {}
     method = jsparse.SparseReduction(SIZE)
     ridge = jax.jit(lambda sums, C: sums.solve(C[None]))
     for dtype in ("float64", "float32"):
-        T, t = (jnp.asarray(a[rows[: cut // (4 if quick else 1)]], dtype) for a in (X, y))
+        T, t = (jnp.asarray(a[train[: cut // (4 if quick else 1)]], dtype) for a in (X, y))
         columns = method.features(RBF(jnp.asarray(4.0, dtype)), T[:SIZE])
-        sums = jax.block_until_ready(jsparse.accumulate(columns, T, t))
-        found = method.solve(columns, sums, jnp.asarray(1.0, dtype))
-        seconds = alternated(
-            {
-                "reduction": lambda columns=columns, sums=sums, dtype=dtype: method.solve(
-                    columns, sums, jnp.asarray(1.0, dtype)
-                ),
-                "ridge": lambda sums=sums, dtype=dtype: ridge(sums, jnp.asarray(1.0, dtype)),
-            },
-            5,
-        )
-        ratio = seconds["reduction"] / seconds["ridge"]
-        numbers[dtype] = {**seconds, "steps": int(found.steps), "left": int(found.count)}
-        numbers[dtype] |= {"status": int(found.status), "ratio": ratio}
-        notes.append(
-            f"Speed, {dtype}: the reduction of sums of adult, M = {SIZE}, takes "
-            f"{seconds['reduction']:.3f} s ({int(found.steps)} systems, {int(found.count)} "
-            f"prototypes left), one ridge solve of that size {seconds['ridge']:.3f} s: "
-            f"{ratio:.1f} times (aim: at most 15)."
-        )
-    train, test = rows[:cut], rows[cut:]
+        sums, C = jsparse.accumulate(columns, T, t), jnp.asarray(1.0, dtype)
+        calls = {
+            "reduction": functools.partial(method.solve, columns, sums, C),
+            "ridge": functools.partial(ridge, sums, C),
+        }
+        seconds = alternated(calls, 5)
+        found = calls["reduction"]()
+        numbers[dtype] = {
+            **seconds,
+            "steps": int(found.steps),
+            "left": int(found.count),
+            "status": int(found.status),
+        }
     if quick:
-        return [*notes, "adult against SVC: not in a quick run."], numbers
-    start = time.perf_counter()
-    machine = SVC(C=1, gamma=1 / 28).fit(X[train], y[train])
-    svc = time.perf_counter() - start
-    svc_error = float(np.mean(machine.predict(X[test]) != y[test]))
+        return numbers
     raw = data.X.astype(np.float32)
     for _ in range(2):  # the first compiles
         start = time.perf_counter()
         ours = jsparse.train(
-            raw[train], y[train], task="classification", key=1, out_of_fold=False,
+            raw[train],
+            y[train],
+            task="classification",
+            key=1,
+            out_of_fold=False,
             method=jsparse.SparseReduction(664, initialization="dual"),
-        )  # fmt: skip
+        )
         error = float(np.mean(ours.predict(raw[test]) != y[test]))
-        whole = time.perf_counter() - start
-    seconds = whole - ours.seconds["compile"]
-    numbers["adult"] = {
-        "SVC": {"seconds": svc, "error": svc_error, "vectors": len(machine.support_)},
-        "SSD": {"seconds": seconds, "error": error, "prototypes": ours.model.size},
-        "phases": ours.seconds,
-        "ratio": seconds / svc,
-    }
+        seconds = time.perf_counter() - start - ours.seconds["compile"]
+    start = time.perf_counter()
+    machine = SVC(C=1, gamma=1 / 28).fit(X[train], y[train])
+    svc = time.perf_counter() - start
+    wrong = float(np.mean(machine.predict(X[test]) != y[test]))
+    numbers["SVC"] = {"seconds": svc, "error": wrong, "vectors": len(machine.support_)}
+    numbers["SSD"] = {"seconds": seconds, "error": error, "prototypes": ours.model.size}
+    numbers["SSD"] |= {"phases": ours.seconds, "status": ours.status}
+    return numbers
+
+
+def _said_of_cost(numbers: dict[str, Any]) -> list[str]:
+    notes = []
+    for dtype in ("float64", "float32"):
+        found = numbers[dtype]
+        ratio = found["reduction"] / found["ridge"]
+        notes.append(
+            f"Speed, {dtype}: the reduction of sums of adult, M = {SIZE}, takes "
+            f"{found['reduction']:.3f} s ({found['steps']} systems, {found['left']} prototypes "
+            f"left, status {found['status']}), one ridge solve of that size {found['ridge']:.3f} "
+            f"s: {ratio:.1f} times (aim: at most 15)."
+        )
+    if "SVC" not in numbers:
+        return [*notes, "adult against SVC: not in a quick run."]
+    ours, svc = numbers["SSD"], numbers["SVC"]
     notes.append(
-        f"Speed, adult: SSD-LSSVM in float32, tuned, fitted and tested, takes {seconds:.1f} s for "
-        f"an error of {error:.4f} with {ours.model.size} of 664 prototypes; one fit of "
-        f"scikit-learn's SVC {svc:.1f} s for {svc_error:.4f} with {len(machine.support_)} support "
-        f"vectors: {seconds / svc:.2f} of its time (aim: below 0.5)."
+        f"Speed, adult: SSD-LSSVM in float32, tuned, fitted and tested, takes {ours['seconds']:.1f}"
+        f" s for an error of {ours['error']:.4f} with {ours['prototypes']} of 664 prototypes "
+        f"(status {ours['status']}); one fit of scikit-learn's SVC {svc['seconds']:.1f} s for "
+        f"{svc['error']:.4f} with {svc['vectors']} support vectors: "
+        f"{ours['seconds'] / svc['seconds']:.2f} of its time (aim: below 0.5)."
     )
-    return notes, numbers
+    return notes

@@ -2,14 +2,16 @@
 
 From rows to a model:
     train: standardise, choose points, tune by cross-validation, fit; arrays, tables or streams
-    FixedSize, SCDP, Dual, Robust, SpSVM: the methods; Profile, Annealing: the searches
+    FixedSize, SCDP, Dual, Robust, SpSVM, SparseReduction: the methods
+    Profile, Annealing: the searches
     Multiclass, Resources, HoldOut, Stopping: settings; plan: what a run will take
     Trained, Model: what comes of it; save, load: models and files
     save_history, load_history: stop a search and resume it
     estimators: the same for scikit-learn; plotting: figures
 
 Pure functions of arrays for `jit` and `vmap`, most of them differentiable:
-    fixed_size, dual, robust, scdp, spsvm: fits; cross_validate, validate: errors on unseen rows
+    fixed_size, dual, robust, scdp, spsvm, reductions: fits
+    cross_validate, validate: errors on unseen rows
     accumulate, accumulate_batches, NormalEquations: sums over rows
     kernels, features, prototypes, pursuit: their parts
     plain_folds, stratified_folds, folds_from_assignment; standardize; output_code
