@@ -108,7 +108,7 @@ def error_of(predict) -> float:
 sizes = np.arange(2, len(path.curve.sizes) + 1, 4)
 figure, axis = plt.subplots(layout="constrained")
 axis.plot(sizes, [error_of(path.at(int(k)).predict) for k in sizes], label="SCDP")
-several = [10, 20, 40, 80, 113]
+several = [15, 40, 113]
 plain = [jsparse.train(X, y, method=jsparse.FixedSize(m), **options) for m in several]
 axis.plot(several, [error_of(one.predict) for one in plain], "s-", label="fixed-size LS-SVM")
 for initialization, name in (("primal", "SPFS-LSSVM"), ("dual", "SSD-LSSVM")):
