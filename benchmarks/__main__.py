@@ -20,6 +20,7 @@ from . import (
     precision,
     probabilities,
     pursuits,
+    reductions,
     searches,
     sizes,
     speed,
@@ -57,6 +58,7 @@ BENCHMARKS = {
 # Long ones, which go on from what an interrupted run left in the folder.
 RESUMED = {
     "gpu": accelerator.run,
+    "mall": reductions.run,
     "table10": multiclass.table10,
     "table3_scdp": paths.table3,
     "table5_scdp": paths.table5,

@@ -2,7 +2,7 @@
 
 From rows to a model:
     train: standardise, choose points, tune by cross-validation, fit; arrays, tables or streams
-    FixedSize, SCDP, Dual, Robust, SpSVM, KSP, KMP, KBP: the methods
+    FixedSize, SCDP, Dual, Robust, SpSVM, SparseReduction, KSP, KMP, KBP: the methods
     Profile, Annealing: the searches
     Multiclass, Resources, HoldOut, Stopping: settings; plan: what a run will take
     Trained, Model: what comes of it; save, load: models and files
@@ -10,7 +10,7 @@ From rows to a model:
     estimators: the same for scikit-learn; plotting: figures
 
 Pure functions of arrays for `jit` and `vmap`, most of them differentiable:
-    fixed_size, dual, robust, scdp, spsvm, pursuits: fits
+    fixed_size, dual, robust, scdp, spsvm, reductions, pursuits: fits
     cross_validate, validate: errors on unseen rows
     accumulate, accumulate_batches, NormalEquations: sums over rows
     kernels, features, prototypes, pursuit: their parts
@@ -67,10 +67,12 @@ if TYPE_CHECKING:  # of each name the same place as below
     from .machines import Dual as Dual
     from .machines import FixedSize as FixedSize
     from .machines import Robust as Robust
+    from .machines import SparseReduction as SparseReduction
     from .machines import SpSVM as SpSVM
     from .machines import dual as dual
     from .machines import fixed_size as fixed_size
     from .machines import pursuits as pursuits
+    from .machines import reductions as reductions
     from .machines import robust as robust
     from .machines import scdp as scdp
     from .machines import spsvm as spsvm
@@ -117,8 +119,8 @@ __version__ = "0.1.0"
 # What an interactive session shows, and where each name is from.
 _SHOWN = {
     "": "estimators features kernels plotting prototypes pursuit",
-    ".machines": "dual fixed_size pursuits robust scdp spsvm Dual FixedSize KBP KMP KSP "
-    "Robust SCDP SpSVM",
+    ".machines": "dual fixed_size pursuits reductions robust scdp spsvm Dual FixedSize KBP KMP KSP "
+    "Robust SCDP SparseReduction SpSVM",
     "._status": "NumericalError check",
     ".compilation": "enable_compilation_cache warm_up",
     ".model": "Model load save",

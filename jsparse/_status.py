@@ -16,10 +16,11 @@ RUNNING = 0
 CONVERGED = 1
 COMPLETED = 2
 TRUNCATED = 3
-EXHAUSTED = 4
-PRECISION_LOST = 5
-NOT_FINITE = 6
-INDEFINITE = 7
+VANISHED = 4
+EXHAUSTED = 5
+PRECISION_LOST = 6
+NOT_FINITE = 7
+INDEFINITE = 8
 
 ADVICE = {
     RUNNING: "still running; go on until the status is another.",
@@ -29,6 +30,10 @@ ADVICE = {
         "features too small for this floating-point precision were left out, and would have been "
         "used; the result is sound, but float64 (jax.config.update('jax_enable_x64', True)) may "
         "give a better model."
+    ),
+    VANISHED: (
+        "no prototype is left, and the machine is a constant; take a larger C, or more prototypes "
+        "to begin with."
     ),
     EXHAUSTED: (
         "stopped at its cap on steps before the stopping rule was met; raise the cap (max_steps, "
@@ -57,7 +62,7 @@ class PrecisionWarning(UserWarning):
 
 
 class ConvergenceWarning(UserWarning):
-    """The steps ran out before the stopping rule was met; the message says what to do."""
+    """The steps ran out, or nothing is left of a machine; the message says what to do."""
 
 
 def status_of(failed: Bool[Array, "*b"], imprecise: Bool[Array, "*b"]) -> Int[Array, "*b"]:
@@ -78,7 +83,8 @@ def check(status: Int[Array, "*b"] | int, what: str = "the computation") -> None
 
     Warns:
         PrecisionWarning: for `PRECISION_LOST`, or else for `TRUNCATED`.
-        ConvergenceWarning: for `EXHAUSTED`, or else for `RUNNING`, which is no end.
+        ConvergenceWarning: for `EXHAUSTED`, or else for `RUNNING`, which is no end; and for
+            `VANISHED`.
     """
     found = {int(code) for code in np.unique(np.asarray(status))}
     worst = max(found, default=CONVERGED)
@@ -87,6 +93,7 @@ def check(status: Int[Array, "*b"] | int, what: str = "the computation") -> None
     for category, codes in (
         (PrecisionWarning, (PRECISION_LOST, TRUNCATED)),
         (ConvergenceWarning, (EXHAUSTED, RUNNING)),
+        (ConvergenceWarning, (VANISHED,)),
     ):
         found_codes = [code for code in codes if code in found]
         if found_codes:

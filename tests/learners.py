@@ -16,7 +16,7 @@ from jsparse import estimators, pursuit
 from jsparse.data.streams import ArrayStream
 from jsparse.features import Linear, Nystroem
 from jsparse.kernels import RBF
-from jsparse.machines import dual, fixed_size, pursuits, robust, scdp, spsvm
+from jsparse.machines import dual, fixed_size, pursuits, reductions, robust, scdp, spsvm
 from jsparse.machines.method import Method
 from jsparse.multiclass import accumulate_code, decode, output_code
 from jsparse.normal_equations import accumulate, accumulate_batches
@@ -230,6 +230,20 @@ def of_atoms(kind, **options) -> Learn:
         return Outcome(jnp.moveaxis(found.values(p.new), 0, 1), status=found.status)
 
     return learn
+
+
+def reduced(**options) -> Learn:
+    def learn(p: Problem) -> Outcome:
+        given = (RBF(p.lengthscale), p.Z, p.C * 100, p.X, p.y, p.w)
+        return said(p, reductions.fit(*given, **options))
+
+    return learn
+
+
+def reduced_from_rows(p: Problem) -> Outcome:
+    """Every row a prototype to begin with, as those of the dual must be rows."""
+    given = (RBF(p.lengthscale), p.X, p.C * 100, p.X, p.y, p.w)
+    return said(p, reductions.fit(*given, initialization="dual"))
 
 
 def sparse_svm(p: Problem) -> Outcome:
@@ -541,6 +555,11 @@ DRAWN = dict.fromkeys(
 OWN_C = {"weights times": "C is one number or the default grid"}
 LEAST_SQUARES_C = {"weights times": "the kernel is tuned with the default C of least squares"}
 
+REDUCED = {
+    "digits": 100,  # the last steps round apart
+    "without": {**JOINT, "targets times": "C goes with their squares, which leave the range"},
+}
+
 PURE = [
     Learner("fixed_size.fit", fixed(), ways={"mesh": fixed_on_mesh, "blocks": fixed(block_rows=5)}),
     Learner(
@@ -607,6 +626,13 @@ PURE = [
         "pursuits.fit: KMP, prefitting", of_atoms(jsparse.KMP, fitting="prefitting"), slow=True
     ),
     Learner("pursuits.fit: KBP", of_atoms(jsparse.KBP), slow=True),
+    Learner("reductions.fit", reduced(), ways={"blocks": reduced(block_rows=5)}, **REDUCED),
+    Learner("reductions.fit: dual", reduced_from_rows, slow=True, **REDUCED),
+    Learner(
+        "validate: SparseReduction",
+        refitted(jsparse.SparseReduction(), first),
+        **REDUCED,
+    ),
     Learner(
         "cross_validate: subtraction",
         validated(method="subtraction"),

@@ -44,6 +44,8 @@ METHODS = {
     "dual": jsparse.Dual(),
     "robust": jsparse.Robust(10, loss="huber"),
     "spsvm": jsparse.SpSVM(max_prototypes=4, candidates=20),
+    "reduction": jsparse.SparseReduction(20),
+    "reduction, dual": jsparse.SparseReduction(20, initialization="dual"),
 }
 
 
@@ -132,6 +134,8 @@ ESTIMATORS = [
     estimators.SCDPClassifier(max_prototypes=4, candidates=12, cv=3, random_state=0),
     estimators.SCDPRegressor(max_prototypes=4, candidates=12, cv=3, random_state=0),
     estimators.SpSVMClassifier(max_prototypes=4, candidates=12, cv=3, random_state=0),
+    estimators.SparseReducedLSSVMClassifier(n_prototypes=8, cv=3, random_state=0),
+    estimators.SparseReducedLSSVMRegressor(n_prototypes=8, cv=3, random_state=0),
 ]
 
 

@@ -113,7 +113,7 @@ def test_several_targets_are_those_alone(name):
     options["search"] = jsparse.Profile(tune_kernel=False)
     found = trained(name, "regression", X, both, **options)
     assert found.predict(X).shape == both.shape == found.out_of_fold.shape
-    if name == "robust":  # its scale is that of all targets together
+    if name in ("robust", "reduction"):  # the targets share its scale, or its prototypes
         assert np.mean((found.predict(X) - both) ** 2) < 0.3 * np.mean(both.var(axis=0))
         return
     for column, target in zip(found.predict(X).T, both.T, strict=True):
@@ -282,13 +282,13 @@ def test_a_method_is_validated_by_its_own_solution():
         model = method.fit(RBF(1.2), Z, 3.0, X[rest], y[rest]).expansion
         errors.append(np.square(model(X[fold]) - y[fold]))
     np.testing.assert_allclose(found.scores[0], np.concatenate(errors).mean(), rtol=1e-6)
-    with pytest.raises(
-        ValueError, match="stream: expected a method whose sums are solved by ridge"
-    ):
-        trained(
-            "fixed-size", "regression", ArrayStream(np.asarray(X), np.asarray(y)), None,
-            method=method,
-        )  # fmt: skip
+    options = {"method": method, "C": np.array([3.0]), "folds": 3}
+    stream = ArrayStream(np.asarray(X), np.asarray(y))
+    halved, whole = (
+        trained("fixed-size", "regression", stream, None, **{**options, "method": of})
+        for of in (method, jsparse.FixedSize(8))
+    )
+    assert halved.cv_error > 2 * whole.cv_error
 
 
 @pytest.mark.parametrize("name", ["fixed-size", "robust"])

@@ -39,6 +39,8 @@ from jsparse.estimators import (
     LSSVMRegressor,
     SCDPClassifier,
     SCDPRegressor,
+    SparseReducedLSSVMClassifier,
+    SparseReducedLSSVMRegressor,
     SpSVMClassifier,
 )
 from jsparse.kernels import Matern52
@@ -63,6 +65,8 @@ EVERY = [
             KernelSubspacePursuitRegressor,
         )
     ],
+    SparseReducedLSSVMClassifier(**QUICK, cv=3),
+    SparseReducedLSSVMRegressor(**QUICK, cv=3),
 ]
 
 
@@ -75,7 +79,9 @@ def own_precision():
 
 def argued(estimator):
     """Checks that cannot hold, and why."""
-    if isinstance(estimator, FixedSizeLSSVMClassifier | FixedSizeLSSVMRegressor):
+    drawn = FixedSizeLSSVMClassifier | FixedSizeLSSVMRegressor
+    drawn |= SparseReducedLSSVMClassifier | SparseReducedLSSVMRegressor
+    if isinstance(estimator, drawn):
         reason = (
             "prototypes and folds are drawn at random from the rows: a weight of two gives a row "
             "twice the chance, not the same draw as the row repeated"

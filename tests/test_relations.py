@@ -33,7 +33,7 @@ from jsparse import estimators, pursuit
 from jsparse._status import PRECISION_LOST
 from jsparse.features import Nystroem
 from jsparse.kernels import RBF
-from jsparse.machines import METHODS, dual, fixed_size, robust, scdp, spsvm
+from jsparse.machines import METHODS, dual, fixed_size, reductions, robust, scdp, spsvm
 from jsparse.multiclass import output_code
 from jsparse.validation.cross_validation import standard_error
 from jsparse.validation.leave_one_out import leave_one_out
@@ -531,7 +531,7 @@ def test_all_that_learns_is_in_the_table():
     learn |= found(pursuit, "pursuit.", lambda _, one: inspect.isfunction(one))
     learn |= found(estimators, "estimators.", lambda _, one: inspect.isclass(one))
     assert len(learn) > 16
-    for module in (dual, fixed_size, robust, scdp, spsvm):
+    for module in (dual, fixed_size, reductions, robust, scdp, spsvm):
         machines = found(
             module,
             f"{module.__name__.split('.')[-1]}.",

@@ -22,6 +22,7 @@ from jsparse._status import (
     PRECISION_LOST,
     RUNNING,
     TRUNCATED,
+    VANISHED,
     check,
 )
 from jsparse.cli import commands as command_line
@@ -42,10 +43,11 @@ from jsparse.validation.folds import folds_from_assignment
 from jsparse.validation.leave_one_out import leave_one_out
 
 GOOD = (CONVERGED, COMPLETED, TRUNCATED)
-BAD = (EXHAUSTED, PRECISION_LOST, NOT_FINITE, INDEFINITE)
+BAD = (VANISHED, EXHAUSTED, PRECISION_LOST, NOT_FINITE, INDEFINITE)
 WARNINGS = {
     RUNNING: jsparse.ConvergenceWarning,
     TRUNCATED: jsparse.PrecisionWarning,
+    VANISHED: jsparse.ConvergenceWarning,
     EXHAUSTED: jsparse.ConvergenceWarning,
     PRECISION_LOST: jsparse.PrecisionWarning,
 }
@@ -53,7 +55,7 @@ KEY = jax.random.key(0)
 
 
 def test_every_bad_end_is_above_every_good_one():
-    assert sorted(ADVICE) == list(range(8))
+    assert sorted(ADVICE) == list(range(9))
     for good, bad in itertools.product(GOOD, BAD):
         assert max(good, bad) == bad
         assert _status.trusted(good)

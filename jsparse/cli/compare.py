@@ -137,10 +137,10 @@ def _trained(
 ) -> tuple[Trained, Line]:
     """A method with its default settings, but for the sizes asked for."""
     n, settings = len(given.X), {}
-    names = {field.name for field in dataclasses.fields(method)}
+    names = {field.name: field.default for field in dataclasses.fields(method)}
     if "max_prototypes" in names:
         settings["max_prototypes"] = given.max_prototypes
-    if "n_prototypes" in names:
+    if names.get("n_prototypes") is not None:  # else the method finds a number of its own
         kinds = len(np.unique(given.y)) if given.classification else 1
         settings["n_prototypes"] = max(kinds, min(300, -(-n // 3)))
     start = time.perf_counter()

@@ -150,11 +150,12 @@ def method_of(options: argparse.Namespace, n: int, classes: int) -> Method:
             raise ValueError(f"{flag(name)}: expected together with --method {' or '.join(of)}")
         settings[name] = value
     kind = METHODS[options.method]
-    own = {field.name for field in dataclasses.fields(kind)}
-    if "n_prototypes" in own and "n_prototypes" not in settings:
+    own = {field.name: field.default for field in dataclasses.fields(kind)}
+    # None: the method finds a number of its own.
+    if own.get("n_prototypes") is not None and "n_prototypes" not in settings:
         settings["n_prototypes"] = max(classes, min(500, n // 3))
-    several = kind.is_path or isinstance(settings.get("n_prototypes"), list)
-    if "size_tolerance" in settings and not several:
+    several = isinstance(settings.get("n_prototypes"), list)
+    if "size_tolerance" in settings and not (several or kind.is_path or kind.sparser_by_C):
         raise ValueError(
             "--size-tolerance: expected together with several --prototypes or with a --method "
             "of several sizes"

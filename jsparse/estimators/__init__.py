@@ -10,6 +10,8 @@ from ._pursuits import KernelMatchingPursuitClassifier as KernelMatchingPursuitC
 from ._pursuits import KernelMatchingPursuitRegressor as KernelMatchingPursuitRegressor
 from ._pursuits import KernelSubspacePursuitClassifier as KernelSubspacePursuitClassifier
 from ._pursuits import KernelSubspacePursuitRegressor as KernelSubspacePursuitRegressor
+from ._reductions import SparseReducedLSSVMClassifier as SparseReducedLSSVMClassifier
+from ._reductions import SparseReducedLSSVMRegressor as SparseReducedLSSVMRegressor
 from ._scdp import SCDPClassifier as SCDPClassifier
 from ._scdp import SCDPRegressor as SCDPRegressor
 from ._spsvm import SpSVMClassifier as SpSVMClassifier

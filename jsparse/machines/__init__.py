@@ -8,11 +8,13 @@ from .method import Stopping as Stopping
 from .pursuits import KBP as KBP
 from .pursuits import KMP as KMP
 from .pursuits import KSP as KSP
+from .reductions import SparseReduction as SparseReduction
 from .robust import Robust as Robust
 from .scdp import SCDP as SCDP
 from .spsvm import SpSVM as SpSVM
 
 # The methods by their names on the command line.
 METHODS: dict[str, type[Method]] = {
-    method.name: method for method in (FixedSize, SCDP, Dual, Robust, SpSVM, KSP, KMP, KBP)
+    method.name: method
+    for method in (FixedSize, SCDP, Dual, Robust, SpSVM, SparseReduction, KSP, KMP, KBP)
 }

@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from .._arguments import increasing, real, whole_number
+from .._blocks import map_systems
 from .._status import CONVERGED
 from .._types import Key, ScalarLike
 from ..expansion import KernelExpansion
@@ -131,6 +132,9 @@ class Method(abc.ABC):
     is_path: ClassVar[bool] = False  # gives machines of every size, see `PathMethod`
     robust: ClassVar[bool] = False  # no outlier may decide the unit of its targets
     shares_rows: ClassVar[bool] = False  # problems of several classes must all see all rows
+    sparser_by_C: ClassVar[bool] = (
+        False  # a smaller C leaves fewer prototypes: see `size_tolerance`
+    )
 
     def check(self, task: Task) -> None:
         """Raise a `ValueError` for settings that make no sense whatever the data."""
@@ -161,6 +165,10 @@ class Method(abc.ABC):
         """The smallest machine is chosen within so many standard errors of the best."""
         return 0.0
 
+    def kept(self, fitted: Any) -> Int[np.ndarray, " k"] | None:
+        """Numbers of the points that the machine needs; None for all of them."""
+        return None
+
     @property
     def memory(self) -> int | Literal["all"] | None:
         """Features whose sums are in memory, "all" for a kernel matrix, None if neither."""
@@ -169,6 +177,11 @@ class Method(abc.ABC):
     def surrogate(self) -> "Method | None":
         """What the kernel is tuned for in its place; None where it is itself cheap enough."""
         return None
+
+    @property
+    def surrogate_sees(self) -> Literal["rows", "points"]:
+        """Whether the surrogate is fitted to all rows or to those that are points alone."""
+        return "rows"
 
     @abc.abstractmethod
     def points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
@@ -246,6 +259,11 @@ class Additive(Method):
         """Whether folds in memory go by sums too, not by fits to the rows that may be others."""
         return True
 
+    @property
+    def sums_suffice(self) -> bool:
+        """Whether with these settings it needs nothing else; if not, see `informed`."""
+        return True
+
     @abc.abstractmethod
     def features(self, kernel: Kernel, points: Float[Array, "m d"]) -> FeatureMap:
         """What is summed."""
@@ -261,6 +279,42 @@ class Additive(Method):
         key: Key | None = None,
     ) -> Any:
         """`fit`, from the sums."""
+
+    def informed(
+        self,
+        features: FeatureMap,
+        X: Float[Array, "n d"],
+        y: Float[Array, "n *c"],
+        weights: Float[Array, " n"],
+    ) -> FeatureMap:
+        """The features with what `solve` needs of the rows besides sums; by default nothing.
+
+        Args:
+            features: from `features`.
+            X: inputs.
+            y: targets of every problem.
+            weights: row weights.
+        """
+        return features
+
+    def values(
+        self,
+        features: FeatureMap,
+        sums: NormalEquations,
+        C: Float[Array, " s"],
+        code: Code | None,
+        X: Float[Array, "n d"],
+        *,
+        key: Key | None = None,
+    ) -> tuple[Float[Array, "n s l"], Int[Array, " s"]]:
+        """Values of the machines for every `C` at the rows of `X`, and stop codes."""
+
+        def one(C: Float[Array, ""]) -> tuple[Array, Array]:
+            fitted = self.solve(features, sums, C, code, key=key)
+            return fitted.expansion(X).reshape(len(X), -1), fitted.status
+
+        values, status = map_systems(one, C)
+        return jnp.moveaxis(values, 0, 1), status
 
     def accumulate(
         self,
@@ -292,6 +346,10 @@ class Additive(Method):
         assert points is not None
         features = self.features(kernel, points)
         sums = self.accumulate(features, X, y, weights, code)
+        if not self.sums_suffice:
+            targets, _ = each_problem(y, weights, code, X.dtype)
+            w = jnp.ones(len(X), X.dtype) if weights is None else weights
+            features = self.informed(features, X, targets, w)
         return self.solve(features, sums, C, code, key=key)
 
 
@@ -301,10 +359,13 @@ def require_additive(method: Method, what: str) -> Additive:
     Raises:
         ValueError: naming what was asked of it.
     """
-    if not isinstance(method, Additive):
+    if not (isinstance(method, Additive) and method.sums_suffice):
+        what_of = ", which sees all rows together"
+        if isinstance(method, Additive):
+            what_of = f" with settings that need the rows themselves, {method}"
         raise ValueError(
             f"{what}: expected a method that needs only sums over rows, such as FixedSize, got "
-            f"{type(method).__name__}, which sees all rows together"
+            f"{type(method).__name__}{what_of}"
         )
     return method
 

@@ -19,7 +19,14 @@ from .._types import Key
 from ..features import FeatureMap
 from ..kernels import Kernel
 from ..machines.fixed_size import FixedSize
-from ..machines.method import Additive, Method, Metric, PathMethod, require_additive
+from ..machines.method import (
+    Additive,
+    Method,
+    Metric,
+    PathMethod,
+    each_problem,
+    require_additive,
+)
 from ..multiclass import Code, Decoding
 from ..normal_equations import NormalEquations
 from ..validation.cross_validation import CrossValidation, standard_error
@@ -274,7 +281,31 @@ class InMemory(eqx.Module):
         assert points is not None
         features = method.features(kernel, points)
         sums = method.accumulate(features, self.X, self.y, self.weights, self.code, self.mesh)
+        if not method.sums_suffice:
+            features = _informed(method, features, self.X, self.y, self.weights, self.code)
         return method.solve(features, sums, C, self.code, key=problem.key), features, sums
+
+    def of_rows(self, rows: Int[np.ndarray, " m"]) -> "InMemory":
+        """Some of the rows alone, without folds of their own."""
+        X, y, weights = _taken((self.X, self.y, self.weights), rows)
+        return InMemory(X, y, weights, self.folds, self.code, self.mesh)
+
+
+_taken = jax.jit(lambda arrays, rows: jax.tree.map(lambda a: a[rows], arrays))
+
+
+@functools.partial(jax.jit, static_argnames="method")
+def _informed(
+    method: Additive,
+    features: FeatureMap,
+    X: Float[Array, "n d"],
+    y: Float[Array, "n *c"] | Int[Array, " n"],
+    weights: Float[Array, " n"] | None,
+    code: Code | None,
+) -> FeatureMap:
+    targets, _ = each_problem(y, weights, code, X.dtype)
+    w = jnp.ones(len(X), X.dtype) if weights is None else weights
+    return method.informed(features, X, targets, w)
 
 
 def tuning_problem(

@@ -357,4 +357,4 @@ def load_history(path: PathLike) -> list[Evaluation]:
     return [Evaluation(*row) for row in zip(*columns, strict=True)]
 
 
-_HISTORY = "tuning history 2"  # 1 had other stop codes
+_HISTORY = "tuning history 3"  # 1 and 2 had other stop codes

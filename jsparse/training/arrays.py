@@ -168,10 +168,10 @@ def _standardised(
     return scaling, scaling.apply(X)
 
 
-def first_rows(expansion: KernelExpansion, n: int) -> KernelExpansion:
-    """A machine whose prototypes are all rows, without the padding after them."""
+def some_prototypes(expansion: KernelExpansion, kept: Int[np.ndarray, " k"]) -> KernelExpansion:
+    """A machine without the prototypes that it does not need; on the host."""
     cut = (
-        jax.device_put(np.asarray(a)[:n]) for a in (expansion.prototypes, expansion.coefficients)
+        jax.device_put(np.asarray(a)[kept]) for a in (expansion.prototypes, expansion.coefficients)
     )
     prototypes, coefficients = cut
     return dataclasses.replace(expansion, prototypes=prototypes, coefficients=coefficients)

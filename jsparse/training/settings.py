@@ -138,8 +138,10 @@ def settings(
         )
     if not isinstance(scheme, str) and numbers("multiclass", scheme).ndim != 2:
         raise ValueError(f"multiclass: expected a matrix of codes, got {scheme!r}")
-    if multiclass.C_per_problem and method.is_path:
-        raise ValueError("C_per_problem: expected False with a path, whose problems share one")
+    if multiclass.C_per_problem and (method.is_path or method.sparser_by_C):
+        raise ValueError(
+            f"C_per_problem: expected False with {type(method).__name__}, whose problems share one"
+        )
     scoring = Scoring(method.metric(task) if metric is None else metric, multiclass.decoding)
     if not isinstance(resources, Resources):
         raise ValueError(f"resources: expected a Resources, got {resources!r}")

@@ -19,7 +19,7 @@ from ..normal_equations import NormalEquations, accumulate_groups, zeros
 from ..scaling import Standardization
 from ..search.problem import Problem, Scores, Scoring, Table, kernel_at, least_on_path
 from ..validation.cross_validation import CrossValidation, score, standard_error
-from ..validation.out_of_fold import Rows, from_sums
+from ..validation.out_of_fold import Rows, from_sums, solving
 from ..validation.paths import PathValidation, score_paths
 from .reader import Reader
 
@@ -57,6 +57,7 @@ class Streamed:
         # Sums of the kernel that is looked at and of the best so far, with its score.
         self._now: _Sums | None = None
         self._best: tuple[float, _Sums] | None = None
+        self._method: type[Additive] | None = None
 
     def scores(
         self,
@@ -69,6 +70,8 @@ class Streamed:
         method = require_additive(problem.method, "stream")
         # On the host, as the tuned kernel is made there, by whose values sums are found again.
         kernels = [kernel_at(problem, theta) for theta in np.asarray(thetas)]
+        if self._method is not type(method):  # scores of a surrogate are none of its own
+            self._method, self._best = type(method), None
         found = []
         for i, (kernel, held) in enumerate(zip(kernels, self._sums(problem, kernels), strict=True)):
             self._now = held
@@ -107,10 +110,16 @@ class Streamed:
                 size,
             )  # fmt: skip
         if not method.is_ridge:
-            raise ValueError(
-                f"stream: expected a method whose sums are solved by ridge regression, or one of "
-                f"every size such as SCDP, got {type(method).__name__}"
-            )
+            if self.code is not None and not self.code.shares_all_rows:
+                raise ValueError(
+                    "stream: expected a method whose sums are solved by ridge regression for "
+                    "problems that do not all see all classes, got "
+                    f"{type(method).__name__}"
+                )
+            return _score_solutions(
+                method, phi, C, parts, self.sample, self.code, scoring, validated, problem.key,
+                self.mesh,
+            )  # fmt: skip
         return _score(phi, C, parts, self.sample, self.code, scoring, validated, self.mesh)
 
     def fit(
@@ -192,7 +201,9 @@ def _points(problem: Problem) -> Float[Array, "m d"]:
 
 def _name(problem: Problem, kernel: Kernel) -> bytes:
     leaves = [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(kernel)]
-    return b" ".join([str(len(_points(problem))).encode(), *leaves])
+    # A surrogate of the method sums other features.
+    method = type(problem.method).__name__
+    return b" ".join([f"{method} {len(_points(problem))}".encode(), *leaves])
 
 
 @functools.partial(jax.jit, static_argnames=("n_groups", "mesh"), donate_argnums=0)
@@ -242,6 +253,29 @@ def _score(
     each = _with_targets(sums, code)
     per_fold = jax.tree.map(lambda a: a[:validated], each)
     strategy = from_sums(phi, C, each.joined, per_fold, code, None, mesh, None)
+    scores, by_fold, predictions, status = score(
+        strategy, phi, C, sample, code, scoring.metric, scoring.decoding, mesh
+    )
+    return CrossValidation(scores, by_fold, jnp.moveaxis(predictions, 2, 0), status)
+
+
+@functools.partial(jax.jit, static_argnames=("method", "scoring", "validated", "mesh"))
+def _score_solutions(
+    method: Additive,
+    phi: FeatureMap,
+    C: Float[Array, " s"],
+    sums: NormalEquations,
+    sample: Rows,
+    code: Code | None,
+    scoring: Scoring,
+    validated: int,
+    key: Array | None,
+    mesh: Mesh | None,
+) -> CrossValidation:
+    each = _with_targets(sums, code)
+    per_fold = jax.tree.map(lambda a: a[:validated], each)
+    outputs = () if code is None else (sample.y.shape[-1],)
+    strategy = solving(method, phi, C, each.joined, per_fold, None, code, outputs, key)
     scores, by_fold, predictions, status = score(
         strategy, phi, C, sample, code, scoring.metric, scoring.decoding, mesh
     )

@@ -25,13 +25,13 @@ from ..machines.method import Additive, Method, Metric, PathMethod, Points, Task
 from ..model import About, Model, scores_of
 from ..multiclass import Scheme
 from ..normal_equations import NormalEquations
-from ..search.problem import Problem, evaluate, start_of
+from ..search.problem import InMemory, Problem, evaluate, start_of
 from ..search.sizes import SizeCurve, smallest_within, tune_sizes
 from ..search.strategies import Profile, Search
 from ..search.tune import Progress, Tuning, tune
 from ..validation.cross_validation import standard_error
 from ..validation.folds import Folds
-from .arrays import ArrayData, first_rows
+from .arrays import ArrayData, some_prototypes
 from .choices import LENGTHSCALE_FACTOR, KernelLike
 from .clock import clock, compile_clock
 from .settings import HoldOut, Multiclass, Resources, Settings, settings
@@ -82,8 +82,8 @@ def train(
         task: "classification" or "regression".
         key: an integer, or a key of `jax.random`: decides points, folds and search; the same key
             gives the same model.
-        method: what is fitted: `FixedSize`, `SCDP`, `Dual`, `Robust`, `SpSVM`, `KSP`, `KMP`, `KBP`,
-            with their settings.
+        method: what is fitted: `FixedSize`, `SCDP`, `Dual`, `Robust`, `SpSVM`, `SparseReduction`,
+            `KSP`, `KMP`, `KBP`, with their settings.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic", "linear",
             "polynomial"), or a kernel whose positive leaves are tuned within a factor of
             `LENGTHSCALE_FACTOR` of their values, in standardised units, or a function of two points
@@ -136,7 +136,7 @@ def train(
             jax.block_until_ready((points.X, rows.X))
         problem = data.problem(method, points.X)
         with clock(seconds, "tuning"), data.units.of_errors(asked.scoring.metric):
-            chosen = _choose(problem, data, asked)
+            chosen = _choose(problem, points, data, asked)
             unseen, summed = _unseen(chosen, data, asked, out_of_fold)
         with clock(seconds, "fit"):
             fitted, sums = _fit(chosen, data, asked, summed)
@@ -161,7 +161,7 @@ def _read(
         return StreamData(asked, X), getattr(X, "schema", None)
 
 
-def _choose(problem: Problem, data: Data, asked: Settings) -> Choice:
+def _choose(problem: Problem, points: Points, data: Data, asked: Settings) -> Choice:
     """Kernel, `C` and size, by cross-validation."""
     method, metric, units = problem.method, asked.scoring.metric, data.units
     surrogate = method.surrogate()
@@ -188,18 +188,37 @@ def _choose(problem: Problem, data: Data, asked: Settings) -> Choice:
         best_C = _C(sized, curve.tuning, data, asked)
         return Choice(sized, curve.tuning, best_C, None, curve)
     if surrogate is None or not asked.search.tune_kernel:
-        tuned = tune(problem, search=search, **bounds(problem), **options)
+        tuned = _sparser(method, tune(problem, search=search, **bounds(problem), **options))
     else:
-        problem, tuned = _through(surrogate, problem, search, asked, options, bounds(problem))
+        problem, tuned = _through(
+            surrogate, problem, points, search, asked, options, bounds(problem)
+        )
     if not method.is_path:
         return Choice(problem, tuned, _C(problem, tuned, data, asked), None, None)
     problem, curve = _curve(problem, tuned, asked)
     return Choice(problem, tuned, tuned.C, curve.size, curve)
 
 
+def _sparser(method: Method, tuned: Tuning) -> Tuning:
+    """With the smallest `C` whose error is within the method's tolerance of the least."""
+    if not method.sparser_by_C:
+        return tuned
+    (best,) = [e for e in tuned.history if np.array_equal(e.theta, tuned.theta)][:1]
+    bound = tuned.score + method.size_tolerance * np.nan_to_num(tuned.standard_error)
+    usable = (best.status < PRECISION_LOST) & (best.scores <= bound)
+    j = min(np.flatnonzero(usable), key=lambda j: best.C[j])
+    return tuned._replace(
+        C=float(best.C[j]),
+        score=float(best.scores[j]),
+        standard_error=float(best.standard_errors[j]),
+        status=int(best.status[j]),
+    )
+
+
 def _through(
     surrogate: Method,
     problem: Problem,
+    points: Points,
     search: Search,
     asked: Settings,
     options: dict[str, Any],
@@ -212,6 +231,11 @@ def _through(
     if show is not None:  # one evaluation is still to come
         own["progress"] = lambda done, planned, best: show(done, planned + 1, best)
     easier = dataclasses.replace(problem, method=surrogate)
+    if problem.method.surrogate_sees == "points":
+        assert isinstance(problem.source, InMemory)
+        assert points.rows is not None
+        source = problem.source.of_rows(points.rows)
+        easier = dataclasses.replace(easier, points=None, source=source)
     first = tune(easier, search=search, **bounds, **own)
     done = len(first.history) + 1
     if show is not None:
@@ -223,6 +247,7 @@ def _through(
     try:
         last = Profile(tune_kernel=False)
         second = tune(fixed, search=last, **none, **{**options, "max_seconds": left})
+        second = _sparser(problem.method, second)
     except KeyboardInterrupt as error:  # there is no C of its own yet
         error.history = first.history  # type: ignore[attr-defined]
         raise
@@ -315,7 +340,8 @@ def _fit(
     else:
         fitted, features, sums = problem.source.fit(problem, chosen.tuning.kernel, C)
     if problem.points is None:
-        fitted = fitted._replace(expansion=first_rows(fitted.expansion, data.n_rows))
+        first = np.arange(data.n_rows)
+        fitted = fitted._replace(expansion=some_prototypes(fitted.expansion, first))
     fitted, features, sums = on_default_device(asked.resources.mesh, (fitted, features, sums))
     fitted = data.units.fit(fitted)
     jax.block_until_ready(jax.tree.leaves(fitted))
@@ -337,12 +363,15 @@ def _trained(
 ) -> Trained:
     """The model, and how it came about."""
     units, metric, method = data.units, asked.scoring.metric, chosen.problem.method
+    kept = method.kept(fitted)
     tuning = units.tuning(chosen.tuning, metric)
     curve = None if chosen.curve is None else units.curve(chosen.curve, metric)
     error = tuning.score
     if curve is not None and method.is_path:
         error = float(curve.errors[curve.chosen])
     expansion = dataclasses.replace(expansion_of(fitted, chosen.size), scaling=data.scaling)
+    if kept is not None:
+        expansion = some_prototypes(expansion, kept)
     slopes = None
     if unseen is not None and data.classes is not None:
         numbers, weights = data.scored()
@@ -370,6 +399,8 @@ def _trained(
     rows = points.rows
     if rows is not None and curve is not None and not method.is_path:
         rows = rows[: curve.size]
+    if rows is not None and kept is not None:
+        rows = rows[kept]
     return Trained(
         model=model,
         method=method,

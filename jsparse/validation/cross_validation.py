@@ -13,14 +13,15 @@ from jaxtyping import Array, ArrayLike, Float, Int, PyTree
 from .._mesh import spread
 from .._numerics import as_float, is_concrete
 from .._status import CONVERGED, TRUNCATED
-from .._types import ScalarLike
+from .._types import Key, ScalarLike
 from ..features import FeatureMap
+from ..kernels import Kernel
 from ..machines.fixed_size import check_labels, check_penalty, check_problem, given_penalty
-from ..machines.method import Metric
+from ..machines.method import Additive, Metric
 from ..multiclass import Code, Decoding, decode
 from ..normal_equations import NormalEquations
 from .folds import Folds
-from .out_of_fold import Rows, Strategy, by_classes, by_removal, by_subtraction
+from .out_of_fold import Rows, Strategy, by_classes, by_removal, by_solving, by_subtraction
 from .sharding import ShardedFolds
 
 
@@ -217,6 +218,44 @@ def _cross_validate(
         total = total.with_outputs(y.shape[1:])
     out = out.reshape(n, *shape)
     return CrossValidation(scores, fold_scores, out, status, (feature_map, total))
+
+
+@functools.partial(jax.jit, static_argnames=("method", "metric", "decoding", "mesh", "block_rows"))
+def cross_validate_by_solving(
+    method: Additive,
+    kernel: Kernel,
+    points: Float[Array, "m d"],
+    C: Float[Array, " s"],
+    X: Float[Array, "n d"],
+    y: Float[Array, "n *c"] | Int[Array, " n"],
+    folds: Folds | ShardedFolds,
+    weights: Float[Array, " n"] | None = None,
+    *,
+    metric: Metric = "mse",
+    code: Code | None = None,
+    decoding: Decoding = "loss",
+    key: Key | None = None,
+    mesh: Mesh | None = None,
+    block_rows: int | None = None,
+    keep: Int[Array, "*l"] | None = None,
+) -> CrossValidation:
+    """Cross-validate a method of one size that needs only sums, by its own solution of them.
+
+    One pass over the rows sums every fold; what trains for a fold is the total less the fold.
+    Arguments as for `cross_validate`; a code's problems must all see all rows.
+    """
+    n, feature_map = X.shape[0], method.features(kernel, points)
+    rows = rows_by_fold(X, y, folds, weights, code)
+    outputs = y.shape[1:] if code is None else (rows.y.shape[-1],)
+    strategy = by_solving(method, feature_map, C, rows, code, outputs, key, mesh, block_rows)
+    scores, fold_scores, predictions, status = score(
+        strategy, feature_map, C, rows, code, metric, decoding, mesh, keep
+    )
+    out = folds.scatter(predictions, n)
+    if keep is None:
+        out = jnp.moveaxis(out, 1, 0).reshape(len(C), n, *outputs)
+        return CrossValidation(scores, fold_scores, out, status)
+    return CrossValidation(scores, fold_scores, out.reshape(n, *outputs), status)
 
 
 def rows_by_fold(

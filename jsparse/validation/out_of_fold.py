@@ -12,7 +12,9 @@ from .._blocks import map_systems, systems_at_once
 from .._mesh import spread, sum_over_rows
 from .._numerics import dot, epsilon, present_targets
 from .._status import status_of
+from .._types import Key
 from ..features import FeatureMap
+from ..machines.method import Additive
 from ..multiclass import Code, solve_code
 from ..normal_equations import NormalEquations, accumulate, accumulate_folds, accumulate_groups
 from ..solvers.ridge import Ridge, Spectrum, quadratic_form, rank_one_weight, spectrum
@@ -137,6 +139,62 @@ def from_sums(
     shared = (total, code, C, intercept_penalty)
     solutions = spread(solve_problems, mesh, (None, 0), 0)(shared, per_fold)
     return _solved(feature_map, solutions, total, block_rows)
+
+
+def by_solving(
+    method: Additive,
+    feature_map: FeatureMap,
+    C: Float[Array, " s"],
+    rows: Rows,
+    code: Code | None,
+    outputs: tuple[int, ...],
+    key: Key | None,
+    mesh: Mesh | None,
+    block_rows: int | None,
+) -> Strategy:
+    """By the solution of a method's own for each fold and `C`, from the total less the fold.
+
+    Every device solves for every fold, and predicts its own rows.
+    """
+    per_fold = accumulate_folds(
+        feature_map, rows.X, rows.y, rows.w, mesh=mesh, block_rows=block_rows
+    )
+    total = per_fold.joined
+    informed = None
+    if not method.sums_suffice:
+        X, y = (a.reshape(-1, *a.shape[2:]) for a in (rows.X, rows.y))
+        fold = jnp.arange(len(rows.w), dtype=jnp.int32)
+
+        def without(fold: Int[Array, ""]) -> FeatureMap:
+            own = jnp.arange(len(rows.w), dtype=jnp.int32) == fold
+            w = jnp.where(own[:, None], 0, rows.w).reshape(-1)
+            return method.informed(feature_map, X, y.reshape(-1, *outputs), w)
+
+        informed = jax.lax.map(without, fold)
+    return solving(method, feature_map, C, total, per_fold, informed, code, outputs, key)
+
+
+def solving(
+    method: Additive,
+    feature_map: FeatureMap,
+    C: Float[Array, " s"],
+    total: NormalEquations,
+    per_fold: NormalEquations,
+    informed: FeatureMap | None,
+    code: Code | None,
+    outputs: tuple[int, ...],
+    key: Key | None,
+) -> Strategy:
+    """By the solution of a method's own, from sums, and what it was told of the rows if need be."""
+
+    def predict(shared: PyTree, fold: tuple[Rows, PyTree]) -> Predicted:
+        feature_map, C, total, code, key = shared
+        rows, (less, own) = fold
+        sums = (total - less).with_outputs(outputs)
+        return method.values(feature_map if own is None else own, sums, C, code, rows.X, key=key)
+
+    shared = (feature_map, C, total, code, key)
+    return Strategy(shared, (per_fold, informed), predict, total, whole_folds=False)
 
 
 def _flat(function: Callable[..., NormalEquations]) -> Callable[..., NormalEquations]:

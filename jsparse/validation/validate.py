@@ -9,7 +9,13 @@ from ..kernels import Kernel
 from ..machines.dual import Dual
 from ..machines.method import Additive, Method, PathMethod, require_additive
 from ..multiclass import Code, Decoding
-from .cross_validation import CrossValidation, Metric, checked, cross_validate
+from .cross_validation import (
+    CrossValidation,
+    Metric,
+    checked,
+    cross_validate,
+    cross_validate_by_solving,
+)
 from .folds import Folds
 from .leave_one_out import leave_one_out
 from .paths import PathValidation, cross_validate_path
@@ -39,8 +45,8 @@ def validate(
 
     A method in the dual is validated by leave-one-out, whatever the folds; one that needs only sums
     over rows and solves them by ridge regression by subtraction or removal, see `cross_validate`;
-    one that gives every size from sums by what is left of them without a fold; any other by one fit
-    for each fold and `C`.
+    one that gives every size from sums by what is left of them without a fold; one that solves them
+    otherwise by its solution for each fold and `C`; any other by one fit for each fold and `C`.
 
     Args:
         method: the settings.
@@ -83,6 +89,13 @@ def validate(
         assert points is not None
         features = method.features(kernel, points)
         return cross_validate(features, C, X, y, folds, weights, mesh=mesh, keep=keep, **options)
+    whole = code is None or code.shares_all_rows
+    if isinstance(method, Additive) and not method.is_path and whole:
+        assert points is not None
+        return cross_validate_by_solving(
+            method, kernel, points, C, X, y, folds, weights, key=key, mesh=mesh, keep=keep,
+            **options,
+        )  # fmt: skip
     if not isinstance(folds, Folds):
         raise ValueError(
             f"mesh: expected None with {type(method).__name__}, fitted again for every fold"

@@ -1,0 +1,279 @@
+"""Tables IV, V and VI of Mall and Suykens (2015): reductions, their errors, sizes and cost."""
+
+import functools
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from sklearn.svm import SVC
+
+import jsparse
+from jsparse.data import benchmark_set
+from jsparse.kernels import RBF
+from jsparse.machines import reductions
+
+from .report import Report, alternated, kept, save
+
+METHODS = ("PFS", "SPFS", "SV_L0", "SD", "SSD")
+SIZE = 700
+
+
+class Paper(NamedTuple):
+    """Errors and sizes of a set, each in the order of `METHODS`; `M` that of Table V.
+
+    Errors of PFS, SPFS, SV_L0 and SSD are Table IV's, of SD Table V's, which has two digits.
+    """
+
+    name: str
+    M: int
+    errors: tuple[float, ...]
+    sizes: tuple[int, ...]
+    repeats: int
+    doubts: str = ""
+
+
+PAPER = (
+    Paper("ripley", 58, (0.102, 0.147, 0.1651, 0.12, 0.13), (58, 11, 15, 58, 11), 10,
+          "Table III has 60 prototypes, Table V 58."),
+    Paper("breast_wisconsin", 153, (0.023, 0.021, 0.023, 0.02, 0.0256), (153, 26, 27, 153, 8), 10,
+          "26 of 153 prototypes are a sparsity of 0.83, where Table VI has 0.63; SSD's fractional "
+          "change of 0.50 is of errors rounded to two digits, its own are 0.02 and 0.0256 (0.28)."),
+    Paper("pima", 167, (0.21, 0.273, 0.27, 0.22, 0.227), (167, 8, 39, 167, 6), 10,
+          "Table VI's change of 0.35 is of rounded errors; those of Table IV give 0.30."),
+    Paper("spambase", 204, (0.08, 0.082, 0.127, 0.15, 0.0836), (204, 169, 152, 204, 63), 4,
+          "SV_L0's 152 prototypes are in the damaged Table IV alone."),
+    Paper("magic", 414, (0.134, 0.141, 0.15, 0.19, 0.135), (414, 163, 75, 414, 280), 2,
+          "SV_L0's 75 prototypes are in the damaged Table IV alone."),
+    Paper("adult", 664, (0.147, 0.148, 0.149, 0.16, 0.1488), (664, 464, 236, 664, 102), 1,
+          "The cells of C-SVC and nu-SVC are printed under the next set too, and are not quoted."),
+    Paper("covertype", 763, (0.2048, 0.2195, 0.2346, 0.26, 0.1905), (763, 505, 352, 763, 635), 1,
+          "SSD's 635 prototypes are in Table V and agree with the text (0.18 %); Table IV prints "
+          "its error in their place."),
+    Paper("boston", 113, (0.133, 0.176, 0.192, 0.12, 0.189), (113, 50, 38, 113, 43), 10,
+          "Table III has 135 prototypes, Tables IV and V have 113."),
+    Paper("concrete", 193, (0.112, 0.2383, 0.265, 0.16, 0.1645), (193, 46, 25, 193, 54), 5,
+          "SV_L0's figures are in the damaged Table IV alone."),
+)  # fmt: skip
+QUICK = ("cost", "ripley")
+LONGEST = 150  # path of SCDP
+
+
+def run(*, quick: bool, out: Path) -> Report:
+    """One set after another; what an interrupted run left is not done again."""
+    data = kept(out, "mall", quick=quick)
+    report = _report(data)
+    for name in ("cost", *(paper.name for paper in PAPER if paper.name != "covertype")):
+        if name in data or (quick and name not in QUICK):
+            continue
+        if name == "cost":
+            data[name] = _cost(quick)
+        else:
+            paper = next(paper for paper in PAPER if paper.name == name)
+            data[name] = [_measure(paper, r) for r in range(1 if quick else paper.repeats)]
+        report = _report(data)
+        save(out, "mall", report, quick=quick)
+        print(name, "done", file=sys.stderr, flush=True)
+    return report
+
+
+def _report(data: dict[str, Any]) -> Report:
+    rows, notes = [], []
+    for paper in PAPER:
+        if paper.name in data:
+            rows += _table(paper, data[paper.name])
+            if paper.doubts:
+                notes.append(f"{paper.name}: {paper.doubts}")
+    cost = _said_of_cost(data["cost"]) if "cost" in data else []
+    covertype = PAPER[6]
+    notes = [
+        "The last third of the rows tests, the rest trains, in random order; of ripley the first "
+        "250 rows. Errors: share of wrong classes; mean square of standardised targets. Mean "
+        "(standard deviation) over the randomisations: "
+        + ", ".join(f"{len(found)} of {name}" for name, found in data.items() if name != "cost")
+        + "; the paper has 10.",
+        "As printed: kernel and C of the first machine (PFS, or SD, an LS-SVM of the prototypes "
+        "alone, by leave-one-out), then Algorithm 3 or 4 with the paper's start and stopping rule. "
+        "Ours: kernel of the first machine, C by cross-validation of the reduction itself, the "
+        "smallest within one standard error of the best.",
+        "At equal size: SCDP and a plain fixed-size machine, each with the number of prototypes "
+        "that SPFS-LSSVM, ours, has left.",
+        "The paper's numbers of Table IV, which is damaged, were read where Tables V and VI agree "
+        "with them; what could not be made sure is said here.",
+        *notes,
+        f"covertype was not run: on two cores it takes hours, and no accelerator was at hand. The "
+        f"paper's errors are {covertype.errors} with {covertype.sizes} prototypes, in 86,460 s for "
+        f"SSD-LSSVM. {covertype.doubts}",
+        *cost,
+    ]
+    columns = ["set", "machine", "error, paper", "error, ours", "prototypes, paper"]
+    columns += ["prototypes, ours", "sparsity, paper", "sparsity, ours", "change in error, paper"]
+    columns += ["change in error, ours"]
+    title = "Tables IV, V and VI of Mall and Suykens: errors, prototypes, and one against the other"
+    return Report(title, columns, rows, notes, data)
+
+
+def _split(name: str, randomisation: int):
+    data = benchmark_set(name, complete=name == "adult")
+    X, y = data.X, data.y.astype(float)
+    if name == "ripley":
+        X, y = X[:250], y[:250]
+    order = np.random.default_rng([2015, randomisation]).permutation(len(y))
+    cut = len(y) - len(y) // 3
+    train, test = order[:cut], order[cut:]
+    if data.task == "regression":
+        y = (y - y[train].mean()) / y[train].std()
+    return data.task, X[train], y[train], X[test], y[test]
+
+
+def _measure(paper: Paper, randomisation: int) -> dict[str, Any]:
+    """Error and number of prototypes of every machine on one split."""
+    task, X, y, X_test, y_test = _split(paper.name, randomisation)
+    train = functools.partial(jsparse.train, task=task, key=randomisation, out_of_fold=False)
+    found: dict[str, Any] = {}
+
+    def note(name: str, model: Any, size: int) -> None:
+        values = np.asarray(model(X_test))
+        wrong = (values >= 0) != (y_test > 0)
+        error = np.mean(wrong if task == "classification" else np.square(values - y_test))
+        found[name] = {"error": float(error), "prototypes": int(size)}
+
+    first = train(X, y, method=jsparse.FixedSize(paper.M))
+    note("PFS", first.expansion, first.model.size)
+    rows = first.point_rows
+    assert rows is not None
+    alone = train(X[rows], y[rows], method=jsparse.Dual())
+    note("SD", alone.expansion, alone.model.size)
+    scaling = first.expansion.scaling
+    assert scaling is not None
+    Z = scaling.apply(jnp.asarray(X))
+    printed = {
+        "SPFS": (first, {"start": "weights"}),
+        "SV_L0": (first, {"start": "weights", "loss": "prototypes"}),
+        "SSD": (alone, {"initialization": "dual"}),
+    }
+    for name, (machine, options) in printed.items():
+        fitted = reductions.fit(
+            machine.kernel, Z[rows], machine.C, Z, jnp.asarray(y), rule="paper", **options
+        )
+        model = fitted.expansion
+        note(name, lambda X, model=model: model(scaling.apply(jnp.asarray(X))), fitted.count)
+    for name, initialization in (("SPFS, ours", "primal"), ("SSD, ours", "dual")):
+        ours = train(X, y, method=jsparse.SparseReduction(paper.M, initialization=initialization))
+        note(name, ours.expansion, ours.model.size)
+        found[name]["seconds"] = ours.seconds["total"] - ours.seconds["compile"]
+    size = found["SPFS, ours"]["prototypes"]
+    longest = min(paper.M, LONGEST)
+    path = train(X, y, method=jsparse.SCDP(max_prototypes=longest), search=jsparse.Profile(5))
+    assert path.curve is not None
+    if size <= len(path.curve.sizes):
+        note("SCDP, equal size", path.at(size).expansion, size)
+    plain = train(X, y, method=jsparse.FixedSize(size))
+    note("fixed-size, equal size", plain.expansion, size)
+    return found
+
+
+def _table(paper: Paper, found: list[dict[str, Any]]) -> list[list[Any]]:
+    def mean(name: str, what: str) -> float:
+        return float(np.mean([one[name][what] for one in found if name in one]))
+
+    rows = []
+    for name in found[0]:
+        method, _, variant = name.partition(", ")
+        values = [one[name]["error"] for one in found if name in one]
+        spread = f" ({np.std(values, ddof=1):.3f})" if len(values) > 1 else ""
+        row: list[Any] = [paper.name, name, "", f"{np.mean(values):.3f}{spread}", ""]
+        row += [f"{mean(name, 'prototypes'):.0f}", "", "", "", ""]
+        if method in METHODS and not variant:
+            at = METHODS.index(method)
+            row[2], row[4] = paper.errors[at], paper.sizes[at]
+        if method in ("SPFS", "SSD"):
+            base = "PFS" if method == "SPFS" else "SD"
+            before, own = METHODS.index(base), METHODS.index(method)
+            change = np.mean(values) - mean(base, "error")
+            theirs = paper.errors[own] - paper.errors[before]
+            if paper.name not in ("boston", "concrete"):  # of classes it is relative
+                change, theirs = change / mean(base, "error"), theirs / paper.errors[before]
+            row[6] = f"{1 - paper.sizes[own] / paper.sizes[before]:.2f}"
+            row[7] = f"{1 - mean(name, 'prototypes') / mean(base, 'prototypes'):.2f}"
+            row[8:] = [f"{theirs:+.2f}", f"{change:+.2f}"]
+        rows.append(row)
+    return rows
+
+
+def _cost(quick: bool) -> dict[str, Any]:
+    """The reduction of sums against one ridge solve of them; a tuned run against one SVC."""
+    data = benchmark_set("adult", complete=True)
+    rows = np.random.default_rng(0).permutation(len(data.y))
+    cut = len(rows) - len(rows) // 3
+    train, test = rows[:cut], rows[cut:]
+    X = (data.X - data.X[train].mean(axis=0)) / data.X[train].std(axis=0)
+    y, numbers = data.y.astype(float), {}
+    method = jsparse.SparseReduction(SIZE)
+    ridge = jax.jit(lambda sums, C: sums.solve(C[None]))
+    for dtype in ("float64", "float32"):
+        T, t = (jnp.asarray(a[train[: cut // (4 if quick else 1)]], dtype) for a in (X, y))
+        columns = method.features(RBF(jnp.asarray(4.0, dtype)), T[:SIZE])
+        sums, C = jsparse.accumulate(columns, T, t), jnp.asarray(1.0, dtype)
+        calls = {
+            "reduction": functools.partial(method.solve, columns, sums, C),
+            "ridge": functools.partial(ridge, sums, C),
+        }
+        seconds = alternated(calls, 5)
+        found = calls["reduction"]()
+        numbers[dtype] = {
+            **seconds,
+            "steps": int(found.steps),
+            "left": int(found.count),
+            "status": int(found.status),
+        }
+    if quick:
+        return numbers
+    raw = data.X.astype(np.float32)
+    for _ in range(2):  # the first compiles
+        start = time.perf_counter()
+        ours = jsparse.train(
+            raw[train],
+            y[train],
+            task="classification",
+            key=1,
+            out_of_fold=False,
+            method=jsparse.SparseReduction(664, initialization="dual"),
+        )
+        error = float(np.mean(ours.predict(raw[test]) != y[test]))
+        seconds = time.perf_counter() - start - ours.seconds["compile"]
+    start = time.perf_counter()
+    machine = SVC(C=1, gamma=1 / 28).fit(X[train], y[train])
+    svc = time.perf_counter() - start
+    wrong = float(np.mean(machine.predict(X[test]) != y[test]))
+    numbers["SVC"] = {"seconds": svc, "error": wrong, "vectors": len(machine.support_)}
+    numbers["SSD"] = {"seconds": seconds, "error": error, "prototypes": ours.model.size}
+    numbers["SSD"] |= {"phases": ours.seconds, "status": ours.status}
+    return numbers
+
+
+def _said_of_cost(numbers: dict[str, Any]) -> list[str]:
+    notes = []
+    for dtype in ("float64", "float32"):
+        found = numbers[dtype]
+        ratio = found["reduction"] / found["ridge"]
+        notes.append(
+            f"Speed, {dtype}: the reduction of sums of adult, M = {SIZE}, takes "
+            f"{found['reduction']:.3f} s ({found['steps']} systems, {found['left']} prototypes "
+            f"left, status {found['status']}), one ridge solve of that size {found['ridge']:.3f} "
+            f"s: {ratio:.1f} times (aim: at most 15)."
+        )
+    if "SVC" not in numbers:
+        return [*notes, "adult against SVC: not in a quick run."]
+    ours, svc = numbers["SSD"], numbers["SVC"]
+    notes.append(
+        f"Speed, adult: SSD-LSSVM in float32, tuned, fitted and tested, takes {ours['seconds']:.1f}"
+        f" s for an error of {ours['error']:.4f} with {ours['prototypes']} of 664 prototypes "
+        f"(status {ours['status']}); one fit of scikit-learn's SVC {svc['seconds']:.1f} s for "
+        f"{svc['error']:.4f} with {svc['vectors']} support vectors: "
+        f"{ours['seconds'] / svc['seconds']:.2f} of its time (aim: below 0.5)."
+    )
+    return notes

@@ -1,0 +1,220 @@
+"""Sparse solutions, by ridge systems that are reweighted until most coefficients vanish."""
+
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from .._numerics import dot, each_alone, epsilon
+from .._status import COMPLETED, CONVERGED, EXHAUSTED, NOT_FINITE, PRECISION_LOST, RUNNING
+from .definite import factorise
+
+Rule = Literal["relative", "paper"]
+SHRINK = 3  # a stage of the loop has so many times fewer coefficients than the one before
+SMALLEST = 24  # below it a smaller system saves nothing
+NEVER = 1e-3  # of the least size that a coefficient has at a minimum, from which none comes back
+PAPER_CHANGE, PAPER_ZERO, PAPER_STEPS = 1e-4, 1e-6, 50
+
+
+class System(NamedTuple):
+    """Minimise `1/2 u'A u - b'u + sum_j log |u_j|`: in its units `C` and the diagonal of A are 1.
+
+    Where the second derivative along a coefficient is not negative, as it is at any minimum, the
+    coefficient is 0 or at least 1 in size.
+    """
+
+    A: Float[Array, "q q"]
+    b: Float[Array, "q c"]
+    unit: Float[Array, " q"]  # of the coefficients, for the caller; 0 for a column of zeros
+
+
+class State(NamedTuple):
+    """What the next system is weighted by."""
+
+    coefficients: Float[Array, "q c"]  # u
+    size: Float[Array, " q"]  # |u_j| over the outputs, lambda_j^(-1/2); 0: vanished for good
+    lost: Bool[Array, ""]  # whether rounding decided the last solution
+    steps: Int[Array, ""]  # t
+    status: Int[Array, ""]
+
+
+class Reweighted(NamedTuple):
+    """Coefficients, most of them 0, and how they came about."""
+
+    coefficients: Float[Array, "p *c"]
+    count: Int[Array, ""]  # of those not 0, in any output
+    stationarity: Float[Array, ""]  # largest |C beta_j'(b - A beta)_j - 1| of those not 0
+    steps: Int[Array, ""]
+    status: Int[Array, ""]
+
+
+def reweighted(
+    A: Float[Array, "p p"],
+    b: Float[Array, "p *c"],
+    C: Float[Array, ""],
+    first: Float[Array, " p"],
+    *,
+    rule: Rule = "relative",
+    tolerance: float | None = None,
+    max_steps: int | None = None,
+) -> Reweighted:
+    """Reweighted ridge systems: eq. 10 and 13 of Mall and Suykens (2015), Algorithms 3 and 4.
+
+    Solves `(A + diag(lambda) / C) beta = b`, first for the `lambda` given, then again and again for
+    `lambda_j = 1 / |beta_j|^2`. What it comes to rest at is a local minimum of
+    `sum_j log |beta_j| + C/2 (beta'A beta - 2 b'beta)` over the coefficients that are not 0, which
+    stands for their number. With several outputs `|beta_j|` is the length of the row: a coefficient
+    lives or dies for all of them.
+
+    The systems are solved for `v` in `beta_j = v_j / lambda_j^(1/2)`, `(S A S + 1/C) v = S b` with
+    `S = diag(lambda^(-1/2))`: a coefficient near 0 is a small number there, not a large one, and
+    one that is 0 stays 0. As they vanish the loop goes over to systems of a third of the size.
+
+    Args:
+        A: symmetric and positive semi-definite, shape `p p`; with the intercept eliminated.
+        b: shape `p` or `p c`.
+        C: weight of the data-fit term, positive.
+        first: `lambda^(-1/2)` of the first system, shape `p`, at least 0; 0 leaves a column out.
+        rule: when it ends (static). "relative": when a step changes the values of the columns by
+            no more than `tolerance` of themselves, and none is left below the least size of a
+            coefficient at a minimum; coefficients of a thousandth of that size which have fallen to
+            a half are 0. "paper": when `|change| / p < 1e-4` or after 50 steps, and coefficients up
+            to 1e-6 are 0, whatever the units.
+        tolerance: of the relative rule; by default 1e-5, or the root of the dtype's spacing.
+        max_steps: cap (static); by default 200, or the paper's 50.
+
+    Returns:
+        `Reweighted`. The status is `NOT_FINITE` for NaN, infinity, or a `C` that is not positive;
+        `EXHAUSTED` at the cap (`COMPLETED` by the paper's rule, which counts it as convergence);
+        `PRECISION_LOST` where rounding, not the data, decides the last solution. All coefficients
+        may be 0, if `C` is small: `count` says so.
+
+    Pure; works under `jit` and `vmap`, and nothing recompiles when values change. Not
+    differentiable in reverse mode (an iteration of unknown length).
+    """
+    system, first = in_own_units(A, b, C, first)
+    p = len(first)
+    if tolerance is None:
+        tolerance = max(1e-5, epsilon(A.dtype) ** 0.5)
+    if max_steps is None:
+        max_steps = PAPER_STEPS if rule == "paper" else 200
+    state = init(system, first)
+    for capacity, below in _stages(p):
+        order = jnp.argsort(state.size == 0, stable=True)[:capacity]
+        part = System(system.A[order][:, order], system.b[order], system.unit[order])
+        here = state._replace(coefficients=state.coefficients[order], size=state.size[order])
+        last = jax.lax.while_loop(
+            lambda s, below=below: (s.status == RUNNING) & (jnp.sum(s.size > 0) > below),
+            lambda s, part=part: step(
+                part, s, p=p, rule=rule, tolerance=tolerance, max_steps=max_steps
+            ),
+            here,
+        )
+        state = last._replace(
+            coefficients=state.coefficients.at[order].set(last.coefficients),
+            size=state.size.at[order].set(last.size),
+        )
+    return _result(system, state, b, C, rule)
+
+
+def in_own_units(
+    A: Float[Array, "p p"], b: Float[Array, "p *c"], C: Float[Array, ""], first: Float[Array, " p"]
+) -> tuple[System, Float[Array, " p"]]:
+    """The system in units in which `C` and the diagonal are 1, and `first` in them."""
+    diagonal = jnp.diagonal(A)
+    there = diagonal > 0
+    unit = jnp.where(there, 1 / jnp.sqrt(jnp.where(there, diagonal, 1)), 0)
+    # NaN on the diagonal must not pass for a column of zeros.
+    unit = jnp.where(jnp.isnan(diagonal), diagonal, unit)
+    scaled = unit[:, None] * A * unit[None, :]
+    targets = jnp.sqrt(C) * unit[:, None] * b.reshape(len(b), -1)
+    return (
+        System(scaled, targets, unit / jnp.sqrt(C)),
+        jnp.where(there, jnp.sqrt(C) * jnp.abs(first) / jnp.where(there, unit, 1), unit),
+    )
+
+
+def init(system: System, first: Float[Array, " q"]) -> State:
+    """The state before the first system, which `first` weighs."""
+    return State(
+        coefficients=jnp.zeros_like(system.b),
+        size=first,
+        lost=jnp.zeros((), bool),
+        steps=jnp.zeros((), jnp.int32),
+        status=jnp.where(jnp.all(first == 0), CONVERGED, RUNNING).astype(jnp.int32),
+    )
+
+
+def step(
+    system: System,
+    state: State,
+    *,
+    p: int,
+    rule: Rule,
+    tolerance: float,
+    max_steps: int,
+) -> State:
+    """Solve one system, and let the next be weighted by its solution; `p` is the paper's M."""
+    s = state.size
+    joined = [s[:, None] * system.A * s[None, :], s[:, None] * system.b]
+    v, lost = _solved(jnp.concatenate(joined, axis=1))
+    u = s[:, None] * v
+    size = jnp.sqrt(jnp.sum(jnp.square(u), axis=1))
+    later = state.steps > 0  # before, its size says nothing about the coefficient
+    unit = system.unit
+    moved = jnp.sqrt(jnp.sum(jnp.square(u - state.coefficients), axis=1))
+    zero = PAPER_ZERO if rule == "paper" else NEVER
+    small = unit * size <= zero if rule == "paper" else size <= zero
+    size = jnp.where(later & small & (size <= 0.5 * s), 0, size)
+    if rule == "paper":
+        converged = jnp.sqrt(jnp.sum(jnp.square(unit * moved))) / p < PAPER_CHANGE
+    else:
+        change, whole = (jnp.sqrt(jnp.sum(jnp.square(a))) for a in (moved, size))
+        converged = (change <= tolerance * whole) & jnp.all((size == 0) | (size >= 1))
+    steps = state.steps + 1
+    ended = COMPLETED if rule == "paper" else EXHAUSTED
+    status = jnp.where(steps >= max_steps, ended, RUNNING)
+    status = jnp.where(later & converged | jnp.all(size == 0), CONVERGED, status)
+    status = jnp.where(jnp.all(jnp.isfinite(u)), status, NOT_FINITE).astype(jnp.int32)
+    return State(jnp.where(size[:, None] > 0, u, 0), size, lost, steps, status)
+
+
+@each_alone
+def _solved(joined: Float[Array, "q r"]) -> tuple[Float[Array, "q c"], Bool[Array, ""]]:
+    """`(M + 1)^(-1) B` of `[M B]`, and whether rounding decides it."""
+    q = len(joined)
+    factor = factorise(joined[:, :q], jnp.ones((), joined.dtype))
+    # A shift that takes the place of 1 does no harm where all of the matrix is far above it.
+    least = jnp.min(jnp.square(jnp.diagonal(factor.lower)))
+    lost = factor.lost & (least < 32 * factor.shift)
+    return factor.solve(joined[:, q:]), lost
+
+
+def _stages(p: int) -> list[tuple[int, int]]:
+    """Sizes of systems, each with the number of coefficients at which the next one takes over."""
+    sizes = [p]
+    while -(-sizes[-1] // SHRINK) >= SMALLEST:
+        sizes.append(-(-sizes[-1] // SHRINK))
+    return list(zip(sizes, [*sizes[1:], 0], strict=True))
+
+
+def _result(
+    system: System, state: State, b: Float[Array, "p *c"], C: Float[Array, ""], rule: Rule
+) -> Reweighted:
+    u, size = state.coefficients, state.size
+    if rule == "paper":
+        size = jnp.where(system.unit * size > PAPER_ZERO, size, 0)
+        u = jnp.where(size[:, None] > 0, u, 0)
+    slope = jnp.sum(u * (system.b - dot(system.A, u)), axis=1)
+    status = jnp.where(
+        state.lost & (state.status < PRECISION_LOST), jnp.int32(PRECISION_LOST), state.status
+    )
+    usable = jnp.isfinite(C) & (C > 0) & jnp.all(jnp.isfinite(system.b))
+    return Reweighted(
+        coefficients=(system.unit[:, None] * u).reshape(b.shape),
+        count=jnp.sum(size > 0, dtype=jnp.int32),
+        stationarity=jnp.max(jnp.where(size > 0, jnp.abs(slope - 1), 0), initial=0),
+        steps=state.steps,
+        status=jnp.where(usable, status, jnp.int32(NOT_FINITE)),
+    )
