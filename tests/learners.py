@@ -557,7 +557,7 @@ LEAST_SQUARES_C = {"weights times": "the kernel is tuned with the default C of l
 
 REDUCED = {
     "digits": 100,  # the last steps round apart
-    "without": {**JOINT, "targets times": "C goes with their squares, which leave the range"},
+    "without": {**JOINT, "targets times": "their squares are summed, and leave the range"},
 }
 
 PURE = [

@@ -74,7 +74,7 @@ def test_the_losses_that_the_paper_compares_with():
     kept = np.asarray(model.coefficients) != 0
     # Rows that are no prototypes say where it begins, and no more: it rests at a point of the loss.
     rest = np.asarray(y)[:30] - np.asarray(model(Z))
-    slope = 10 * (columns(Z, Z) - columns(Z, Z).mean(axis=0)).T @ rest
+    slope = 10 / np.var(np.asarray(y)) * (columns(Z, Z) - columns(Z, Z).mean(axis=0)).T @ rest
     np.testing.assert_allclose((slope * np.asarray(model.coefficients))[kept], 1, atol=1e-3)
     assert abs(rest.mean()) < 1e-10
     # Of Lopez: every row a prototype, in the dual.
@@ -98,6 +98,7 @@ def test_what_is_left_is_stationary_and_a_minimum(dtype):
         if int(found.status) == CONVERGED:
             assert float(found.stationarity) < (1e-3 if dtype == "float64" else 0.1)
         A, _ = system(columns(X, Z), np.asarray(y, float))
+        C = C / np.var(np.asarray(y, float))
         beta = np.asarray(found.expansion.coefficients, float)
         kept = beta != 0
         assert 0 < kept.sum() == int(found.count) < 20
@@ -152,7 +153,7 @@ def test_the_order_of_prototypes_and_units_change_nothing():
         np.testing.assert_allclose(
             turned.expansion.coefficients, plain.expansion.coefficients[order], atol=1e-5
         )
-        large = fit(Z, 10.0 / 1e6, X, 1e3 * y + 5)
+        large = fit(Z, 10.0, X, 1e3 * y + 5)
         np.testing.assert_allclose(large.expansion(X), 1e3 * plain.expansion(X) + 5, rtol=1e-4)
 
 
@@ -209,7 +210,8 @@ def test_extreme_numbers_of_prototypes():
     one = reductions.fit(RBF(1.0), Z[:1], 10.0, X, y)
     assert int(one.count) == 1
     Q = columns(X, Z[:1])
-    C, beta, (A, b) = 10.0, float(one.expansion.coefficients[0]), system(Q, np.asarray(y))
+    C = 10.0 / np.var(np.asarray(y))
+    beta, (A, b) = float(one.expansion.coefficients[0]), system(Q, np.asarray(y))
     assert abs(C * beta * (b[0] - A[0, 0] * beta) - 1) < 1e-4
     twice = reductions.fit(RBF(1.0), jnp.concatenate([Z, Z]), 10.0, X, y)
     assert int(twice.status) == CONVERGED

@@ -254,8 +254,9 @@ def fit(
 ) -> ReducedFit:
     """Fit an LS-SVM and drive most of its prototypes out (Mall and Suykens 2015).
 
-    Minimises `sum_j log |beta_j| + C/2 sum_i weight_i (y_i - f(x_i))^2` over
-    `f(x) = sum_j beta_j k(z_j, x) + b`, the sum over the coefficients that are not 0, by the
+    Minimises `sum_j log |beta_j| + C/2 sum_i weight_i (y_i - f(x_i))^2 / v` over
+    `f(x) = sum_j beta_j k(z_j, x) + b`, the sum over the coefficients that are not 0, `v` the
+    variance of the targets (1 by the paper's rule, whose targets are standardised), by the
     reweighted systems (10) and (13), which are one: the features of the first are functions of the
     prototypes. They begin with `lambda_j = |beta_j|` of the first machine, and come to a local
     minimum. With several outputs a prototype lives or dies for all.
@@ -374,9 +375,10 @@ def _solve(
     outputs = sums.cross.shape[1:]
     sums = sums.with_outputs((math.prod(outputs),))
     A, b = _centred(sums)
-    # As printed, the start depends on the units of the targets; here they have the variance 1.
+    first = _start(method, columns, A, b, C)
+    # As printed, `C` and the start depend on the units of the targets; here their variance is 1.
     square = jnp.ones((), C.dtype) if method.rule == "paper" else _variance(sums)
-    first = _start(method, columns, A, b, C * square)
+    weight = C / square
     of = sums
     if method.loss == "prototypes":
         of = _sums_of_prototypes(columns)
@@ -385,8 +387,8 @@ def _solve(
     penalty = jnp.maximum(first, epsilon(C.dtype) * jnp.max(first))
     if method.rule == "relative":
         # None is to begin smaller than a coefficient can be at a minimum, or all might vanish.
-        penalty = jnp.minimum(penalty / square**1.5, C * jnp.diagonal(A))
-    found = reweighted(A, b, C, 1 / jnp.sqrt(penalty), rule=method.rule)
+        penalty = jnp.minimum(penalty / square**1.5, weight * jnp.diagonal(A))
+    found = reweighted(A, b, weight, 1 / jnp.sqrt(penalty), rule=method.rule)
     beta = found.coefficients
     intercept = (of.target_sum - dot(of.feature_sum, beta)) / of.weight_sum
     model = columns.expansion(beta.reshape(-1, *outputs), intercept.reshape(outputs))
