@@ -10,7 +10,7 @@ From rows to a model:
     estimators: the same for scikit-learn; plotting: figures
 
 Pure functions of arrays for `jit` and `vmap`, most of them differentiable:
-    fixed_size, dual, robust, scdp, spsvm, reductions, pursuits: fits
+    machines: fits of each kind (fixed_size, dual, robust, scdp, spsvm, reductions, pursuits)
     cross_validate, validate: errors on unseen rows
     accumulate, accumulate_batches, NormalEquations: sums over rows
     kernels, features, prototypes, pursuit: their parts
@@ -118,9 +118,8 @@ __version__ = "0.1.0"
 
 # What an interactive session shows, and where each name is from.
 _SHOWN = {
-    "": "estimators features kernels plotting prototypes pursuit",
-    ".machines": "dual fixed_size pursuits reductions robust scdp spsvm Dual FixedSize KBP KMP KSP "
-    "Robust SCDP SparseReduction SpSVM",
+    "": "estimators features kernels machines plotting prototypes pursuit",
+    ".machines": "Dual FixedSize KBP KMP KSP Robust SCDP SparseReduction SpSVM",
     "._status": "NumericalError check",
     ".compilation": "enable_compilation_cache warm_up",
     ".model": "Model load save",
@@ -138,8 +137,9 @@ _SHOWN = {
 }
 # What is here too, for those who know what they look for.
 _MORE = {
-    "": "data expansion machines model multiclass normal_equations scaling search serialization "
-    "solvers training validation",
+    "": "data expansion model multiclass normal_equations scaling search serialization solvers "
+    "training validation",
+    ".machines": "dual fixed_size pursuits reductions robust scdp spsvm",
     "._files": "ModelFileError",
     "._runtime": "UnusableJaxError",
     "._status": "ConvergenceWarning PrecisionWarning",
