@@ -410,6 +410,7 @@ def test_a_disk_gets_full_during_a_command(place, fitted, tmp_path):
 # A process that goes on from here obeys the permissions of files, root's too: without
 # CAP_DAC_OVERRIDE (1) in what it may have (PR_CAPBSET_DROP, 24).
 WITHOUT_ROOTS_RIGHTS = """
+import ctypes
 if os.geteuid() == 0 and ctypes.CDLL(None).prctl(24, 1):
     raise OSError("prctl")
 """
