@@ -631,7 +631,7 @@ PURE = [
     Learner(
         "validate: SparseReduction",
         refitted(jsparse.SparseReduction(), first),
-        **REDUCED,
+        **{**REDUCED, "digits": 300},
     ),
     Learner(
         "cross_validate: subtraction",
