@@ -39,8 +39,9 @@ class Rows(NamedTuple):
         self, left: Float[Array, "n c"], slots: Int[Array, " m"], w: Float[Array, "m c"]
     ) -> Float[Array, " D"]:
         """Squares of the correlations of all atoms with what is left."""
-        pull = dot(self.X.T, left).at[slots].add(-self.ridge * w)
-        return jnp.sum(jnp.square(pull), axis=1)
+        # From the left: XLA's product with `X.T` takes 20 to 45 times as long on a CPU.
+        pull = dot(left.T, self.X).at[:, slots].add(-self.ridge * w.T)
+        return jnp.sum(jnp.square(pull), axis=0)
 
     def loss(
         self, left: Float[Array, "n c"], slots: Int[Array, " m"], w: Float[Array, "m c"]
@@ -86,7 +87,7 @@ class Gram(NamedTuple):
 
     def left(self, slots: Int[Array, " m"], w: Float[Array, "m c"]) -> Float[Array, "D c"]:
         """`b - A w`."""
-        rest = self.b - dot(self.A[slots].T, w)
+        rest = self.b - dot(w.T, self.A[slots]).T
         return rest.at[slots].add(-self.ridge * w)
 
     def score(
