@@ -44,6 +44,7 @@ METHODS = {
     "dual": jsparse.Dual(),
     "robust": jsparse.Robust(10, loss="huber"),
     "spsvm": jsparse.SpSVM(max_prototypes=4, candidates=20),
+    "ksp": jsparse.KSP(atoms=(2, 4), candidates=20),
 }
 
 
@@ -132,6 +133,7 @@ ESTIMATORS = [
     estimators.SCDPClassifier(max_prototypes=4, candidates=12, cv=3, random_state=0),
     estimators.SCDPRegressor(max_prototypes=4, candidates=12, cv=3, random_state=0),
     estimators.SpSVMClassifier(max_prototypes=4, candidates=12, cv=3, random_state=0),
+    estimators.KernelSubspacePursuitRegressor(atoms=(2, 4), candidates=12, cv=3, random_state=0),
 ]
 
 
