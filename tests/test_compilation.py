@@ -46,15 +46,16 @@ METHODS = {
     "spsvm": jsparse.SpSVM(max_prototypes=4, candidates=20),
     "reduction": jsparse.SparseReduction(20),
     "reduction, dual": jsparse.SparseReduction(20, initialization="dual"),
+    "ksp": jsparse.KSP(atoms=(2, 4), candidates=20),
 }
 
 
 def padded_cases():
     """Three classes and weights are for the two methods that differ most in how rows reach them.
 
-    Of each method one case is fast, the others are slow.
+    Of each method but KSP, which compiles for long, one case is fast, the others are slow.
     """
-    fast = {"fixed size": (3, True), "scdp": (2, True), "robust": (None, False)}
+    fast = {"fixed size": (3, True), "scdp": (2, True), "robust": (None, False), "ksp": None}
     for name in METHODS:
         every = name in ("fixed size", "scdp")
         for classes in (None, 2, 3) if every else (2,) if name == "spsvm" else (None, 2):
@@ -72,7 +73,7 @@ def test_padding_changes_nothing(name, classes, weighted, monkeypatch):
         "key": 3,
         "method": METHODS[name],
         "folds": 4,
-        "C": np.array([0.1, 10.0]),
+        "C": np.array([0.1, 10.0]) if METHODS[name].has_C else None,
         "search": Profile(2),
         "weights": np.arange(53) % 3 if weighted else None,
     }
@@ -136,6 +137,7 @@ ESTIMATORS = [
     estimators.SpSVMClassifier(max_prototypes=4, candidates=12, cv=3, random_state=0),
     estimators.SparseReducedLSSVMClassifier(n_prototypes=8, cv=3, random_state=0),
     estimators.SparseReducedLSSVMRegressor(n_prototypes=8, cv=3, random_state=0),
+    estimators.KernelSubspacePursuitRegressor(atoms=(2, 4), candidates=12, cv=3, random_state=0),
 ]
 
 

@@ -19,13 +19,14 @@ import pyarrow.csv
 import pytest
 import safetensors
 
-from jsparse import SCDP, Model, SpSVM, kernels, load, save
+from jsparse import KSP, SCDP, Model, SpSVM, kernels, load, save
 from jsparse._status import NumericalError
 from jsparse.cli import predict
 from jsparse.cli.main import main
 from jsparse.data.encoding import fit_schema
 from jsparse.data.tables import TableError
 from jsparse.expansion import KernelExpansion
+from jsparse.machines.sized_path import SizedPath
 from jsparse.model import About
 from jsparse.multiclass import output_code
 from jsparse.scaling import Standardization
@@ -98,6 +99,7 @@ def every_model():
         "arrays": dataclasses.replace(a_model("several", kernels.RBF(1.3)), columns=None),
         "path": a_path(SCDP(max_prototypes=3), "two"),
         "paths": a_path(SpSVM(max_prototypes=3, subset=5), "several"),
+        "sizes": a_path(KSP(atoms=(2, 3)), "several"),
     }
 
 
@@ -312,8 +314,12 @@ def outcome(path, kind, rows):
     values = model(X)
     assert values.shape == (ROWS, *outputs)
     assert values.dtype == expansion.prototypes.dtype
-    longest = 0 if model.path is None else model.path.support.shape[-1]
-    for size in range(1, longest + 1):
+    sizes = ()
+    if isinstance(model.path, SizedPath):
+        sizes = np.asarray(model.path.sizes).tolist()
+    elif model.path is not None:
+        sizes = range(1, model.path.support.shape[-1] + 1)
+    for size in sizes:
         assert model.at(size)(X).shape == (ROWS, *outputs)
     model = load(path, dtype="float64")  # as the command line does
     options = argparse.Namespace(
@@ -569,6 +575,25 @@ CODE = [[1, -1], [-1, 1], [-1, -1]]
                 ("intercepts", lambda a: a[None], "path: expected arrays of shapes"),
                 ("condition", lambda a: a.astype(np.int32), "path.condition: expected float64"),
                 ("status", lambda a: a[None], "path: expected arrays of shapes"),
+            )
+        ],
+        ("sizes", lambda a, m: a.update({"part.path.support": np.ones(2, np.int32)}), "'support'"),
+        ("sizes", lambda a, m: a.pop("part.path.statuses"), "'statuses'"),
+        *[
+            ("sizes", scaled(name, change), words)
+            for name, change, words in (
+                ("sizes", lambda a: a[::-1].copy(), "path.sizes: expected increasing numbers"),
+                ("sizes", lambda a: a - 2, "path.sizes: expected increasing numbers"),
+                ("sizes", lambda a: a.astype(float), "path.sizes: expected int32"),
+                ("sizes", lambda a: a[:1], "path: expected arrays of shapes"),
+                ("sizes", lambda a: a[:0], "path: expected arrays of shapes"),
+                ("sizes", lambda a: a[0], "path: expected arrays of shapes"),
+                ("candidates", lambda a: a[:-1], "path: expected arrays of shapes"),
+                ("candidates", lambda a: a[:, :2], "path.candidates: got shape"),
+                ("coefficients", lambda a: a[..., 0], "path: expected arrays of shapes"),
+                ("coefficients", lambda a: np.full_like(a, np.inf), "expected finite numbers"),
+                ("intercepts", lambda a: a.astype(np.float32), "path.intercepts: expected float64"),
+                ("statuses", lambda a: a[None], "path: expected arrays of shapes"),
             )
         ],
     ],

@@ -39,8 +39,9 @@ class Rows(NamedTuple):
         self, left: Float[Array, "n c"], slots: Int[Array, " m"], w: Float[Array, "m c"]
     ) -> Float[Array, " D"]:
         """Squares of the correlations of all atoms with what is left."""
-        pull = dot(self.X.T, left).at[slots].add(-self.ridge * w)
-        return jnp.sum(jnp.square(pull), axis=1)
+        # From the left: XLA's product with `X.T` takes 20 to 45 times as long on a CPU.
+        pull = _pulled(dot(left.T, self.X), slots, w, self.ridge)
+        return jnp.sum(jnp.square(pull), axis=0)
 
     def loss(
         self, left: Float[Array, "n c"], slots: Int[Array, " m"], w: Float[Array, "m c"]
@@ -86,8 +87,8 @@ class Gram(NamedTuple):
 
     def left(self, slots: Int[Array, " m"], w: Float[Array, "m c"]) -> Float[Array, "D c"]:
         """`b - A w`."""
-        rest = self.b - dot(self.A[slots].T, w)
-        return rest.at[slots].add(-self.ridge * w)
+        rest = self.b - dot(w.T, self.A[slots]).T
+        return _pulled(rest.T, slots, w, self.ridge).T
 
     def score(
         self, left: Float[Array, "D c"], slots: Int[Array, " m"], w: Float[Array, "m c"]
@@ -127,6 +128,19 @@ class Gram(NamedTuple):
         return w, jnp.asarray(m, jnp.int32)
 
 
+def _pulled(
+    pull: Float[Array, "c D"],
+    slots: Int[Array, " m"],
+    w: Float[Array, "m c"],
+    ridge: Float[Array, ""],
+) -> Float[Array, "c D"]:
+    """Correlations, and what a ridge takes from those of the atoms with coefficients."""
+    # To add at places takes longer than a small product.
+    return jax.lax.cond(
+        ridge > 0, lambda pull: pull.at[:, slots].add(-ridge * w.T), lambda pull: pull, pull
+    )
+
+
 # On a CPU one matrix at a time, see `each_alone`.
 @each_alone
 def _triangle(rows: Float[Array, "n q"]) -> Float[Array, "p q"]:
@@ -141,7 +155,7 @@ def _svd(matrix: Float[Array, "q m"]) -> tuple[Array, Array, Array]:
 @each_alone
 def _definite(both: Float[Array, "m p"]) -> Float[Array, "m c"]:
     m = len(both)
-    factor = jnp.linalg.cholesky(both[:, :m])
+    factor = jax.lax.linalg.cholesky(both[:, :m], symmetrize_input=False)
     return jax.scipy.linalg.cho_solve((factor, True), both[:, m:])
 
 
