@@ -2,14 +2,16 @@
 
 From rows to a model:
     train: standardise, choose points, tune by cross-validation, fit; arrays, tables or streams
-    FixedSize, SCDP, Dual, Robust, SpSVM: the methods; Profile, Annealing: the searches
+    FixedSize, SCDP, Dual, Robust, SpSVM, SLMC, ReducedSVM: the methods
+    Profile, Annealing: the searches
     Multiclass, Resources, HoldOut, Stopping: settings; plan: what a run will take
     Trained, Model: what comes of it; save, load: models and files
     save_history, load_history: stop a search and resume it
     estimators: the same for scikit-learn; plotting: figures
 
 Pure functions of arrays for `jit` and `vmap`, most of them differentiable:
-    fixed_size, dual, robust, scdp, spsvm: fits; cross_validate, validate: errors on unseen rows
+    fixed_size, dual, robust, scdp, spsvm, direct: fits
+    cross_validate, validate: errors on unseen rows
     accumulate, accumulate_batches, NormalEquations: sums over rows
     kernels, features, prototypes, pursuit: their parts
     plain_folds, stratified_folds, folds_from_assignment; standardize; output_code
@@ -58,10 +60,13 @@ if TYPE_CHECKING:  # of each name the same place as below
     from .features import Nystroem as Nystroem
     from .kernels import RBF as RBF
     from .machines import SCDP as SCDP
+    from .machines import SLMC as SLMC
     from .machines import Dual as Dual
     from .machines import FixedSize as FixedSize
+    from .machines import ReducedSVM as ReducedSVM
     from .machines import Robust as Robust
     from .machines import SpSVM as SpSVM
+    from .machines import direct as direct
     from .machines import dual as dual
     from .machines import fixed_size as fixed_size
     from .machines import robust as robust
@@ -110,7 +115,8 @@ __version__ = "0.1.0"
 # What an interactive session shows, and where each name is from.
 _SHOWN = {
     "": "estimators features kernels plotting prototypes pursuit",
-    ".machines": "dual fixed_size robust scdp spsvm Dual FixedSize Robust SCDP SpSVM",
+    ".machines": "direct dual fixed_size robust scdp spsvm "
+    "Dual FixedSize ReducedSVM Robust SCDP SLMC SpSVM",
     "._status": "NumericalError check",
     ".compilation": "enable_compilation_cache warm_up",
     ".model": "Model load save",

@@ -33,6 +33,7 @@ from jsparse.estimators import (
     LSSVMRegressor,
     SCDPClassifier,
     SCDPRegressor,
+    SparseLargeMarginClassifier,
     SpSVMClassifier,
 )
 from jsparse.kernels import Matern52
@@ -45,6 +46,7 @@ EVERY = [
     LSSVMRegressor(**QUICK),
     SCDPClassifier(**QUICK, cv=3),
     SCDPRegressor(**QUICK, cv=3),
+    SparseLargeMarginClassifier(**QUICK, cv=3),
     SpSVMClassifier(**QUICK, cv=3, max_prototypes=5),  # of 300 each check takes minutes
 ]
 

@@ -152,7 +152,7 @@ def method_of(options: argparse.Namespace, n: int, classes: int) -> Method:
     kind = METHODS[options.method]
     own = {field.name for field in dataclasses.fields(kind)}
     if "n_prototypes" in own and "n_prototypes" not in settings:
-        settings["n_prototypes"] = max(classes, min(500, n // 3))
+        settings["n_prototypes"] = max(classes, min(kind.usual_prototypes, n // 3))
     several = kind.is_path or isinstance(settings.get("n_prototypes"), list)
     if "size_tolerance" in settings and not several:
         raise ValueError(

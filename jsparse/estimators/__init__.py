@@ -6,4 +6,5 @@ from ._lssvm import LSSVMClassifier as LSSVMClassifier
 from ._lssvm import LSSVMRegressor as LSSVMRegressor
 from ._scdp import SCDPClassifier as SCDPClassifier
 from ._scdp import SCDPRegressor as SCDPRegressor
+from ._slmc import SparseLargeMarginClassifier as SparseLargeMarginClassifier
 from ._spsvm import SpSVMClassifier as SpSVMClassifier

@@ -7,9 +7,11 @@ from .method import Method as Method
 from .method import Stopping as Stopping
 from .robust import Robust as Robust
 from .scdp import SCDP as SCDP
+from .slmc import SLMC as SLMC
+from .slmc import ReducedSVM as ReducedSVM
 from .spsvm import SpSVM as SpSVM
 
 # The methods by their names on the command line.
 METHODS: dict[str, type[Method]] = {
-    method.name: method for method in (FixedSize, SCDP, Dual, Robust, SpSVM)
+    method.name: method for method in (FixedSize, SCDP, Dual, Robust, SpSVM, ReducedSVM, SLMC)
 }

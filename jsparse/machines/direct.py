@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int
 
-from .._numerics import dot, dot_over_rows, each_alone, epsilon, like, present_rows
+from .._numerics import dot, dot_over_rows, each_alone, epsilon, like
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, PRECISION_LOST, RUNNING, status_of
 from .._types import ScalarLike
 from ..expansion import KernelExpansion
@@ -283,11 +283,16 @@ class Fisher(InnerProblem):
 
 
 def _given(kernel: Kernel, X: Array, y: Array, C: Any, weights: Array | None) -> tuple[Any, ...]:
-    """In one dtype, with rows that are absent where they do no harm."""
+    """In one dtype, with copies of a row that is there in place of those that are absent.
+
+    Wherever these were, they would move the centre of distances, and a descent enlarges what is
+    rounded.
+    """
     w = jnp.ones(len(X), X.dtype) if weights is None else weights
     here = w if w.ndim == 1 else jnp.max(w, axis=1)
     y = jnp.where((here > 0).reshape(-1, *[1] * (y.ndim - 1)), y, 1)
-    return kernel, present_rows(X, here), y, jnp.asarray(C, X.dtype), w
+    X = jnp.where((here > 0)[:, None], X, X[jnp.argmax(here)][None, :])
+    return kernel, X, y, jnp.asarray(C, X.dtype), w
 
 
 def _jitter(gram: Float[Array, "m m"]) -> Float[Array, ""]:
