@@ -1,4 +1,4 @@
-"""Support vector machines and Fisher discriminants of few expansion vectors (Wu et al. 2006)."""
+"""Support vector machines of few expansion vectors, given or found by descent (Wu et al. 2006)."""
 
 import abc
 import dataclasses
