@@ -27,6 +27,7 @@ from . import (
     streaming,
     tables,
     time_curves,
+    wu,
 )
 from .report import machine_kind, write
 
@@ -53,6 +54,8 @@ BENCHMARKS = {
     "figure9_scdp": paths.figure9,
     "figure12_scdp": paths.figure12,
     "speed_pursuit": pursuits.speed,
+    "wu": wu.run,
+    "wu_usps": wu.usps,
 }
 # Long ones, which go on from what an interrupted run left in the folder.
 RESUMED = {

@@ -2,7 +2,8 @@
 
 From rows to a model:
     train: standardise, choose points, tune by cross-validation, fit; arrays, tables or streams
-    FixedSize, SCDP, Dual, Robust, SpSVM, SparseReduction, KSP, KMP, KBP: the methods
+    FixedSize, SCDP, Dual, Robust, SpSVM, SparseReduction, KSP, SLMC: the methods
+    KMP, KBP, ReducedSVM: those they are compared with
     Profile, Annealing: the searches
     Multiclass, Resources, HoldOut, Stopping: settings; plan: what a run will take
     Trained, Model: what comes of it; save, load: models and files
@@ -10,7 +11,8 @@ From rows to a model:
     estimators: the same for scikit-learn; plotting: figures
 
 Pure functions of arrays for `jit` and `vmap`, most of them differentiable:
-    machines: fits of each kind (fixed_size, dual, robust, scdp, spsvm, reductions, pursuits)
+    machines: fits of each kind (fixed_size, dual, robust, scdp, spsvm, reductions, pursuits,
+    direct)
     cross_validate, validate: errors on unseen rows
     accumulate, accumulate_batches, NormalEquations: sums over rows
     kernels, features, prototypes, pursuit: their parts
@@ -64,11 +66,14 @@ if TYPE_CHECKING:  # of each name the same place as below
     from .machines import KMP as KMP
     from .machines import KSP as KSP
     from .machines import SCDP as SCDP
+    from .machines import SLMC as SLMC
     from .machines import Dual as Dual
     from .machines import FixedSize as FixedSize
+    from .machines import ReducedSVM as ReducedSVM
     from .machines import Robust as Robust
     from .machines import SparseReduction as SparseReduction
     from .machines import SpSVM as SpSVM
+    from .machines import direct as direct
     from .machines import dual as dual
     from .machines import fixed_size as fixed_size
     from .machines import pursuits as pursuits
@@ -119,7 +124,7 @@ __version__ = "0.1.0"
 # What an interactive session shows, and where each name is from.
 _SHOWN = {
     "": "estimators features kernels machines plotting prototypes pursuit",
-    ".machines": "Dual FixedSize KBP KMP KSP Robust SCDP SparseReduction SpSVM",
+    ".machines": "Dual FixedSize KSP Robust SCDP SLMC SparseReduction SpSVM",
     "._status": "NumericalError check",
     ".compilation": "enable_compilation_cache warm_up",
     ".model": "Model load save",
@@ -139,7 +144,7 @@ _SHOWN = {
 _MORE = {
     "": "data expansion model multiclass normal_equations scaling search serialization solvers "
     "training validation",
-    ".machines": "dual fixed_size pursuits reductions robust scdp spsvm",
+    ".machines": "direct dual fixed_size pursuits reductions robust scdp spsvm KBP KMP ReducedSVM",
     "._files": "ModelFileError",
     "._runtime": "UnusableJaxError",
     "._status": "ConvergenceWarning PrecisionWarning",

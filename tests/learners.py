@@ -16,7 +16,7 @@ from jsparse import estimators, pursuit
 from jsparse.data.streams import ArrayStream
 from jsparse.features import Linear, Nystroem
 from jsparse.kernels import RBF
-from jsparse.machines import dual, fixed_size, pursuits, reductions, robust, scdp, spsvm
+from jsparse.machines import direct, dual, fixed_size, pursuits, reductions, robust, scdp, spsvm
 from jsparse.machines.method import Method
 from jsparse.multiclass import accumulate_code, decode, output_code
 from jsparse.normal_equations import accumulate, accumulate_batches
@@ -249,6 +249,13 @@ def reduced_from_rows(p: Problem) -> Outcome:
 def sparse_svm(p: Problem) -> Outcome:
     options = {"key": KEY, "max_prototypes": SIZE}
     return on_path(p, spsvm.fit(RBF(p.lengthscale), p.Z, p.C, p.X, sign(p), p.w, **options))
+
+
+def in_the_span(p: Problem) -> Outcome:
+    machine = direct.LargeMargin(RBF(p.lengthscale), p.X, sign(p), p.C, p.w)
+    solved = jax.jit(lambda machine, Z: direct.marginal(machine)(Z)[1])(machine, p.Z)
+    values = machine.expansion(p.Z, solved)(p.new)
+    return Outcome(values[:, None], status=solved.status)
 
 
 # Validation.
@@ -543,6 +550,7 @@ def estimated(cls, targets: str) -> Learn:
 JOINT = dict.fromkeys(("one output", "one output alone"), "the outputs select their atoms together")
 PENALISED = {"targets plus": "the intercept is penalised"}
 NO_INTERCEPT = {"targets plus": "there is no intercept"}
+DESCENT = 1e4  # each of a hundred steps of a descent that is not convex enlarges what is rounded
 STOPS = 3e-3  # the root of the duality gap at which robust machines end
 UNIT_LENGTH = {"weights times": "its threshold is for columns of unit length"}
 OTHER_PROBLEMS = {"classes reordered": "other classes make other problems"}
@@ -633,6 +641,7 @@ PURE = [
         refitted(jsparse.SparseReduction(), first),
         **{**REDUCED, "digits": 300},
     ),
+    Learner("direct.marginal", in_the_span, "sign"),
     Learner(
         "cross_validate: subtraction",
         validated(method="subtraction"),
@@ -878,6 +887,20 @@ TRAINERS = [
         "class",
         scheme="one_versus_one",
     ),
+    Learner(
+        "train: ReducedSVM",
+        trained("sign", jsparse.ReducedSVM(8, "uniform")),
+        "sign",
+        without=DRAWN,
+    ),
+    Learner(
+        "train: SLMC, not tuned",
+        trained("class", jsparse.SLMC(8), GIVEN, multiclass="one_versus_rest"),
+        "class",
+        scheme="one_versus_rest",
+        without=DRAWN,
+        digits=DESCENT,
+    ),
     Learner("train: stream", streamed(), without=DRAWN),
     Learner("train: stream, two classes", streamed("sign"), "sign", without=DRAWN),
     Learner(
@@ -902,6 +925,7 @@ TRAINERS = [
             targets,
             scheme="probabilities" if targets != "real" else None,
             without={**OWN_C, **(TWIN if name.startswith("LSSVM") else DRAWN)},
+            digits=DESCENT if name == "SparseLargeMarginClassifier" else 1.0,
         )
         for name in sorted(dir(estimators))
         if isinstance(cls := getattr(estimators, name), type)

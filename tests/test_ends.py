@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference import prototypes as reference
+from reference import svm
 from scipy.optimize import minimize
 
 from jsparse import features, pursuit
@@ -29,7 +30,7 @@ from jsparse.kernels import RBF
 from jsparse.machines import dual, robust, scdp, spsvm
 from jsparse.prototypes import bandwidth, k_means, renyi
 from jsparse.search import annealing, simplex
-from jsparse.solvers import conjugate_gradients
+from jsparse.solvers import conjugate_gradients, interior_point
 
 KEY = jax.random.key(0)
 
@@ -242,6 +243,15 @@ def huber(k):
     return [End(int(fitted.status), (found / best - 1) / 1e-4)]
 
 
+def hinge(k):
+    """The objective against that of a naive solver."""
+    X = rows(5, 40, 2)
+    y = np.where(X[:, 0] + rows(6, 40, 1)[:, 0] > 0, 1.0, -1.0)
+    found = interior_point.solve(jnp.asarray(X), jnp.asarray(y), 3.0, tolerance=1e-6, max_steps=k)
+    mine = svm.objective(X, y, 3.0, np.asarray(found.weights), float(found.intercept))
+    return [End(int(found.status), (mine / svm.dual(X, y, 3.0)[1] - 1) / 1e-6)]
+
+
 def bowl(theta, centre):
     return jnp.sum(jnp.square(theta - centre))
 
@@ -331,6 +341,7 @@ SOLVERS = {
     "scdp machine, on rows": of_path(functools.partial(scdp_machine, formed=False), 8, fast=False),
     "spsvm, Newton": Solver(newton, 10, fast=False),
     "robust, two outputs": Solver(huber, 40),
+    "interior point": Solver(hinge, 12, fast=False),
     "simplex": Solver(nelder_mead, 70),
     "annealing": of_path(anneal, 4, end=COMPLETED, fast=False),
     "k_means": Solver(lloyd, 8),

@@ -39,6 +39,7 @@ from jsparse.estimators import (
     LSSVMRegressor,
     SCDPClassifier,
     SCDPRegressor,
+    SparseLargeMarginClassifier,
     SparseReducedLSSVMClassifier,
     SparseReducedLSSVMRegressor,
     SpSVMClassifier,
@@ -53,6 +54,7 @@ EVERY = [
     LSSVMRegressor(**QUICK),
     SCDPClassifier(**QUICK, cv=3),
     SCDPRegressor(**QUICK, cv=3),
+    SparseLargeMarginClassifier(**QUICK, cv=3),
     SpSVMClassifier(**QUICK, cv=3, max_prototypes=5),  # of 300 each check takes minutes
     *[
         kind(5, lengthscale=2.0, random_state=0, cv=3)

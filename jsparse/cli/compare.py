@@ -142,7 +142,7 @@ def _trained(
         settings["max_prototypes"] = given.max_prototypes
     if names.get("n_prototypes") is not None:  # else the method finds a number of its own
         kinds = len(np.unique(given.y)) if given.classification else 1
-        settings["n_prototypes"] = max(kinds, min(300, -(-n // 3)))
+        settings["n_prototypes"] = max(kinds, min(300, method.usual_prototypes, -(-n // 3)))
     start = time.perf_counter()
     trained = train(
         given.X,

@@ -153,7 +153,7 @@ def method_of(options: argparse.Namespace, n: int, classes: int) -> Method:
     own = {field.name: field.default for field in dataclasses.fields(kind)}
     # None: the method finds a number of its own.
     if own.get("n_prototypes") is not None and "n_prototypes" not in settings:
-        settings["n_prototypes"] = max(classes, min(500, n // 3))
+        settings["n_prototypes"] = max(classes, min(kind.usual_prototypes, n // 3))
     several = isinstance(settings.get("n_prototypes"), list)
     if "size_tolerance" in settings and not (several or kind.is_path or kind.sparser_by_C):
         raise ValueError(

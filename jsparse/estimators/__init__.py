@@ -14,4 +14,5 @@ from ._reductions import SparseReducedLSSVMClassifier as SparseReducedLSSVMClass
 from ._reductions import SparseReducedLSSVMRegressor as SparseReducedLSSVMRegressor
 from ._scdp import SCDPClassifier as SCDPClassifier
 from ._scdp import SCDPRegressor as SCDPRegressor
+from ._slmc import SparseLargeMarginClassifier as SparseLargeMarginClassifier
 from ._spsvm import SpSVMClassifier as SpSVMClassifier

@@ -11,10 +11,24 @@ from .pursuits import KSP as KSP
 from .reductions import SparseReduction as SparseReduction
 from .robust import Robust as Robust
 from .scdp import SCDP as SCDP
+from .slmc import SLMC as SLMC
+from .slmc import ReducedSVM as ReducedSVM
 from .spsvm import SpSVM as SpSVM
 
 # The methods by their names on the command line.
 METHODS: dict[str, type[Method]] = {
     method.name: method
-    for method in (FixedSize, SCDP, Dual, Robust, SpSVM, SparseReduction, KSP, KMP, KBP)
+    for method in (
+        FixedSize,
+        SCDP,
+        Dual,
+        Robust,
+        SpSVM,
+        SparseReduction,
+        KSP,
+        KMP,
+        KBP,
+        SLMC,
+        ReducedSVM,
+    )
 }

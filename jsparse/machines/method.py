@@ -126,6 +126,7 @@ class Method(abc.ABC):
     name: ClassVar[str]  # on the command line
     title: ClassVar[str]  # in tables
     most_rows: ClassVar[int | None] = None  # that a comparison of methods gives it
+    usual_prototypes: ClassVar[int] = 500  # at most, where a command line does not say how many
     tasks: ClassVar[tuple[Task, ...]] = ("classification", "regression")
     default_C: ClassVar[Float[np.ndarray, " s"]] = FEW_C
     has_C: ClassVar[bool] = True  # whether `C` is looked at at all

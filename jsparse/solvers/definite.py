@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from .._numerics import dot, epsilon
 
@@ -35,3 +35,20 @@ def factorise(A: Float[Array, "p p"], shift: Float[Array, ""]) -> Factor:
     used = jnp.maximum(shift, noise)
     matrix = A + used * jnp.eye(p, dtype=A.dtype)
     return Factor(matrix, jnp.linalg.cholesky(matrix), used, noise > shift)
+
+
+def inverse_of_lower(lower: Float[Array, "p p"]) -> Float[Array, "p p"]:
+    """The inverse of a lower triangular matrix, row by row.
+
+    A triangular solve by BLAS can take two hundred times as long where a process may use a part of
+    the processor only (measured: 16 ms for one of size 60, where this takes 0.08 ms).
+    """
+    column = jnp.arange(len(lower), dtype=jnp.int32)
+
+    def row(i: Int[Array, ""], found: Float[Array, "p p"]) -> Float[Array, "p p"]:
+        here = jax.lax.dynamic_index_in_dim(lower, i, 0, keepdims=False)
+        before = jnp.where(column < i, here, 0)
+        rest = (column == i).astype(lower.dtype) - dot(before, found)
+        return jax.lax.dynamic_update_index_in_dim(found, rest / here[i], i, 0)
+
+    return jax.lax.fori_loop(0, len(lower), row, jnp.zeros_like(lower))

@@ -1,0 +1,496 @@
+"""The direct method: a convex machine of few expansion vectors, and these by descent (Wu 2006)."""
+
+import abc
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, Int
+
+from .._numerics import dot, dot_over_rows, each_alone, epsilon, like
+from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, PRECISION_LOST, RUNNING, status_of
+from .._types import ScalarLike
+from ..expansion import KernelExpansion
+from ..kernels import Kernel
+from ..solvers import interior_point
+from ..solvers.definite import inverse_of_lower
+
+TOLERANCE = 1e-3  # what the last `_WINDOW` steps together have lowered W by, as part of it
+MAX_STEPS = 200
+_WINDOW = 10
+_MEMORY = 10  # of L-BFGS
+_TRIALS = 16  # in one line search
+_DECREASE, _CURVATURE = 1e-4, 0.9  # of Wolfe's conditions (Nocedal and Wright 2006, eq. 3.6)
+_SOUND = 1e-3  # part of W up to which an inner gap leaves a step of use
+
+
+class Solved(NamedTuple):
+    """The solution of an inner problem for given expansion vectors."""
+
+    value: Float[Array, ""]  # W(Z)
+    coefficients: Float[Array, "m *c"]  # beta
+    intercept: Float[Array, "*c"]  # b
+    multipliers: Any  # arrays
+    status: Int[Array, ""]
+
+
+class InnerProblem(eqx.Module):
+    """A machine `w = sum_i beta_i phi(z_i)` of given expansion vectors `z_i`, as an optimisation.
+
+    A new one says how it is solved, and what its Lagrangian is; `marginal` and `minimise` then make
+    a sparse machine of it.
+    """
+
+    kernel: eqx.AbstractVar[Kernel]
+
+    @abc.abstractmethod
+    def solve(self, Z: Float[Array, "m d"]) -> Solved:
+        """The best coefficients and intercept for the expansion vectors, and the multipliers."""
+
+    @abc.abstractmethod
+    def lagrangian(self, Z: Float[Array, "m d"], solved: Solved) -> Float[Array, ""]:
+        """The Lagrangian at a solution, as a function of all that is not part of the solution."""
+
+    def expansion(self, Z: Float[Array, "m d"], solved: Solved) -> KernelExpansion:
+        """The solution as a machine."""
+        return KernelExpansion(self.kernel, Z, solved.coefficients, solved.intercept)
+
+
+def marginal(
+    problem: InnerProblem,
+) -> Callable[[Float[Array, "m d"]], tuple[Float[Array, ""], Solved]]:
+    """The marginal function `W(Z)` of an inner problem (Wu 2006, eq. 12-15), and its solution.
+
+    Its derivative is that of the Lagrangian with solution and multipliers held fixed (Lemma 1,
+    eq. 19), never that of the steps by which they were found. It exists where the solution and the
+    multipliers are unique.
+
+    Args:
+        problem: such as `LargeMargin(kernel, X, y, C)`.
+
+    Returns:
+        A function of `Z`, shape `m d`, that returns `W(Z)` and `Solved`. `W` is differentiable
+        once, in both modes, in `Z` and, if the problem is made within the function that is
+        differentiated, in whatever the problem holds: hyper-parameters of the kernel, `C`, inputs
+        that are themselves the output of a network. Second derivatives are not those of `W`. No
+        derivative passes through `Solved`.
+    """
+
+    def value(Z: Float[Array, "m d"]) -> tuple[Float[Array, ""], Solved]:
+        held, Z_held = jax.lax.stop_gradient((problem, Z))
+        solved = jax.lax.stop_gradient(held.solve(Z_held))
+        slope = problem.lagrangian(Z, solved)
+        return solved.value + (slope - jax.lax.stop_gradient(slope)), solved
+
+    return value
+
+
+class LargeMargin(InnerProblem):
+    """The support vector machine in the span of `Z` (Wu 2006, problem (24)-(27)).
+
+    Minimise `1/2 |w|^2 + C sum_i weight_i max(0, 1 - y_i f(x_i))`, or of the squared hinge
+    `C/2 sum_i weight_i max(0, 1 - y_i f(x_i))^2`, of all targets together if there are several,
+    which then share their expansion vectors.
+
+    Attributes:
+        kernel: kernel of two points.
+        X: inputs, shape `n d`.
+        y: targets -1 and +1, shape `n` or `n l`.
+        C: weight of the data-fit term, shape `()` or `l`.
+        weights: row weights, shape `n`, or each target's own, shape `n l`; 0 is as if absent.
+        loss: "hinge" or "squared_hinge" (static).
+    """
+
+    kernel: Kernel
+    X: Float[Array, "n d"]
+    y: Float[Array, "n *l"]
+    C: Float[Array, "*k"]
+    weights: Float[Array, " n"] | Float[Array, "n l"]
+    loss: interior_point.Hinge = eqx.field(static=True)
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        X: Float[Array, "n d"],
+        y: Float[Array, "n *l"],
+        C: ScalarLike | Float[Array, " l"],
+        weights: Float[Array, " n"] | Float[Array, "n l"] | None = None,
+        loss: interior_point.Hinge = "hinge",
+    ) -> None:
+        self.kernel, self.X, self.y, self.C, self.weights = _given(kernel, X, y, C, weights)
+        self.loss = loss
+
+    def solve(self, Z: Float[Array, "m d"]) -> Solved:
+        """By `interior_point.solve` on the features `T' psi_z(x)` of eq. 41."""
+        T = whitener(self.kernel, Z)
+        Phi = dot(self.kernel.cross_gram(self.X, Z), T)
+        # The error of the solution, and with it of the gradient, goes by the root of the gap.
+        tolerance = 1e-12 if Phi.dtype == jnp.float64 else None
+        found = interior_point.solve(
+            Phi, self.y, self.C, self.weights, loss=self.loss, tolerance=tolerance
+        )
+        # A gap far below what the steps of the outer method gain does no harm.
+        sound = found.gap <= _SOUND * found.objective
+        status = jnp.where(sound & (found.status == PRECISION_LOST), CONVERGED, found.status)
+        return Solved(
+            jnp.sum(found.objective), dot(T, found.weights), found.intercept, found.dual,
+            jnp.max(status),
+        )  # fmt: skip
+
+    def lagrangian(self, Z: Float[Array, "m d"], solved: Solved) -> Float[Array, ""]:
+        """Eq. 32, of all targets."""
+        y, alpha = self.y, solved.multipliers
+        values = dot(self.kernel.cross_gram(self.X, Z), solved.coefficients)
+        margin = y * (values + jnp.broadcast_to(solved.intercept, values.shape))
+        xi = jax.lax.stop_gradient(jnp.maximum(1 - margin, 0))
+        w = self.weights if self.weights.ndim == y.ndim else self.weights[:, None]
+        most = jnp.broadcast_to(self.C, y.shape) * w
+        if self.loss == "hinge":
+            fit = (most - jax.lax.stop_gradient(most - alpha)) * xi
+        else:
+            fit = most * jnp.square(xi) / 2
+        of_rows = jnp.where(w > 0, fit - alpha * (margin - 1 + xi), 0)
+        return norm_squared(self.kernel, Z, solved.coefficients) / 2 + jnp.sum(of_rows)
+
+
+class LeastSquares(InnerProblem):
+    """Kernel ridge regression, the LS-SVM, in the span of `Z`: variable projection.
+
+    Minimise `1/2 |w|^2 + C/2 sum_i weight_i (y_i - f(x_i))^2`, of all targets together.
+
+    Attributes:
+        kernel: kernel of two points.
+        X: inputs, shape `n d`.
+        y: targets, shape `n` or `n l`.
+        C: weight of the data-fit term, shape `()`.
+        weights: row weights, shape `n`; 0 is as if absent.
+    """
+
+    kernel: Kernel
+    X: Float[Array, "n d"]
+    y: Float[Array, "n *l"]
+    C: Float[Array, "*k"]
+    weights: Float[Array, " n"]
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        X: Float[Array, "n d"],
+        y: Float[Array, "n *l"],
+        C: ScalarLike,
+        weights: Float[Array, " n"] | None = None,
+    ) -> None:
+        self.kernel, self.X, self.y, self.C, self.weights = _given(kernel, X, y, C, weights)
+
+    def solve(self, Z: Float[Array, "m d"]) -> Solved:
+        """By one Cholesky factorisation of the normal equations about the mean."""
+        T, w = whitener(self.kernel, Z), self.weights
+        Phi = dot(self.kernel.cross_gram(self.X, Z), T)
+        mean, middle = dot(w, Phi) / jnp.sum(w), dot(w, self.y) / jnp.sum(w)
+        Phi = jnp.where((w > 0)[:, None], Phi - mean[None, :], 0)
+        weighted = w[:, None] * Phi
+        y = (self.y - jnp.broadcast_to(middle, self.y.shape)).reshape(len(w), -1)
+        system = dot_over_rows(weighted, Phi) + jnp.eye(len(Z), dtype=Phi.dtype) / self.C
+        solution = _solution(system, dot_over_rows(weighted, y))
+        solution = solution.reshape(len(Z), *self.y.shape[1:])
+        intercept = middle - dot(mean, solution)
+        solved = Solved(
+            jnp.zeros((), Phi.dtype), dot(T, solution), intercept, (), jnp.asarray(CONVERGED)
+        )
+        value = self.lagrangian(Z, solved)
+        return solved._replace(value=value, status=status_of(~jnp.isfinite(value), value < 0))
+
+    def lagrangian(self, Z: Float[Array, "m d"], solved: Solved) -> Float[Array, ""]:
+        """The objective itself, as there are no constraints."""
+        values = dot(self.kernel.cross_gram(self.X, Z), solved.coefficients)
+        values = values + jnp.broadcast_to(solved.intercept, values.shape)
+        loss = dot(self.weights, jnp.square(self.y - values).reshape(len(self.y), -1))
+        return norm_squared(self.kernel, Z, solved.coefficients) / 2 + self.C / 2 * jnp.sum(loss)
+
+
+class Fisher(InnerProblem):
+    """The kernel Fisher discriminant in the span of `Z` (Wu 2006, Appendix A, eq. 57-63).
+
+    Minimise `-w'A w` with `w'(B + mu I) w = 1`, where `w'A w` is the square of the distance of the
+    classes' means, `w'B w` the mean square of the values about the means of their classes, and `mu`
+    is `1 / (C sum_i weight_i)`, with which its direction is that of the LS-SVM with the same `C`.
+    It has no intercept: 0 is returned in its place.
+
+    Attributes:
+        kernel: kernel of two points.
+        X: inputs, shape `n d`.
+        y: classes -1 and +1, shape `n`; both must have rows of weight above 0.
+        C: shape `()`.
+        weights: row weights, shape `n`; 0 is as if absent.
+    """
+
+    kernel: Kernel
+    X: Float[Array, "n d"]
+    y: Float[Array, " n"]
+    C: Float[Array, "*k"]
+    weights: Float[Array, " n"]
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        X: Float[Array, "n d"],
+        y: Float[Array, " n"],
+        C: ScalarLike,
+        weights: Float[Array, " n"] | None = None,
+    ) -> None:
+        self.kernel, self.X, self.y, self.C, self.weights = _given(kernel, X, y, C, weights)
+
+    def _of_classes(self) -> tuple[Bool[Array, " n"], Float[Array, " n"], Float[Array, " n"]]:
+        """Rows of +1, and weights with which sums are the means of each class."""
+        up, w = self.y > 0, self.weights
+        first, second = jnp.where(up, w, 0), jnp.where(up, 0, w)
+        return up, first / jnp.sum(first), second / jnp.sum(second)
+
+    def solve(self, Z: Float[Array, "m d"]) -> Solved:
+        """As `A` is of rank one, the largest eigenvalue is `d' (B + mu I)^(-1) d`."""
+        T, w = whitener(self.kernel, Z), self.weights
+        Phi = dot(self.kernel.cross_gram(self.X, Z), T)
+        up, first, second = self._of_classes()
+        means = dot(first, Phi), dot(second, Phi)
+        centred = Phi - jnp.where(up[:, None], means[0][None, :], means[1][None, :])
+        centred = jnp.where((w > 0)[:, None], centred, 0)
+        total = jnp.sum(w)
+        within = dot_over_rows((w / total)[:, None] * centred, centred)
+        system = within + jnp.eye(len(Z), dtype=Phi.dtype) / (self.C * total)
+        apart = means[0] - means[1]
+        direction = _solution(system, apart[:, None])[:, 0]
+        eigenvalue = dot(apart, direction)
+        size = jnp.sqrt(jnp.where(eigenvalue > 0, eigenvalue, 1))
+        return Solved(
+            -eigenvalue, dot(T, direction / size), jnp.zeros_like(eigenvalue), eigenvalue,
+            status_of(~jnp.isfinite(eigenvalue), eigenvalue < 0),
+        )  # fmt: skip
+
+    def lagrangian(self, Z: Float[Array, "m d"], solved: Solved) -> Float[Array, ""]:
+        """Eq. 59."""
+        up, first, second = self._of_classes()
+        values = dot(self.kernel.cross_gram(self.X, Z), solved.coefficients)
+        means = dot(first, values), dot(second, values)
+        total = jnp.sum(self.weights)
+        spread = jnp.square(values - jnp.where(up, *means))
+        within = dot(self.weights / total, spread)
+        norm = norm_squared(self.kernel, Z, solved.coefficients) / (self.C * total)
+        return -jnp.square(means[0] - means[1]) + solved.multipliers * (within + norm - 1)
+
+
+def _given(kernel: Kernel, X: Array, y: Array, C: Any, weights: Array | None) -> tuple[Any, ...]:
+    """In one dtype, with copies of a row that is there in place of those that are absent.
+
+    Wherever these were, they would move the centre of distances, and a descent enlarges what is
+    rounded.
+    """
+    w = jnp.ones(len(X), X.dtype) if weights is None else weights
+    here = w if w.ndim == 1 else jnp.max(w, axis=1)
+    y = jnp.where((here > 0).reshape(-1, *[1] * (y.ndim - 1)), y, 1)
+    X = jnp.where((here > 0)[:, None], X, X[jnp.argmax(here)][None, :])
+    return kernel, X, y, jnp.asarray(C, X.dtype), w
+
+
+def _jitter(gram: Float[Array, "m m"]) -> Float[Array, ""]:
+    """What is added to the diagonal of `K(Z, Z)`, of the size of its rounding.
+
+    As a part of the spectrum, and with a derivative: what is minimised is one function of `Z`.
+    """
+    return 4 * epsilon(gram.dtype) * jnp.trace(gram) + float(jnp.finfo(gram.dtype).tiny)
+
+
+@each_alone
+def _cholesky(matrix: Float[Array, "m m"]) -> Float[Array, "m m"]:
+    return jnp.linalg.cholesky(matrix)
+
+
+def whitener(kernel: Kernel, Z: Float[Array, "m d"]) -> Float[Array, "m m"]:
+    """`T` with `T T' = K(Z, Z)^(-1)` (Wu 2006, eq. 43), jitter included."""
+    gram = kernel.gram(Z)
+    shifted = gram + _jitter(gram) * jnp.eye(len(Z), dtype=gram.dtype)
+    return inverse_of_lower(_cholesky(shifted)).T
+
+
+def norm_squared(
+    kernel: Kernel, Z: Float[Array, "m d"], coefficients: Float[Array, "m *c"]
+) -> Float[Array, ""]:
+    """`|w|^2`, of all outputs, jitter included."""
+    gram = kernel.gram(Z)
+    own = jnp.sum(coefficients * dot(gram, coefficients))
+    return own + _jitter(gram) * jnp.sum(jnp.square(coefficients))
+
+
+def _solution(system: Float[Array, "m m"], rhs: Float[Array, "m k"]) -> Float[Array, "m k"]:
+    """Of a positive definite system whose smallest eigenvalue is known to be above 0."""
+    scale = 1 / jnp.sqrt(jnp.diagonal(system))
+    scaled = system * scale[:, None] * scale[None, :]
+    noise = 4 * epsilon(system.dtype) * len(system)
+    inverse = inverse_of_lower(_cholesky(scaled + noise * jnp.eye(len(system), dtype=rhs.dtype)))
+    rhs = scale[:, None] * rhs
+    x = dot(inverse.T, dot(inverse, rhs))
+    x = x + dot(inverse.T, dot(inverse, rhs - dot(scaled, x)))
+    return scale[:, None] * x
+
+
+class State(NamedTuple):
+    """A descent on `W`, one evaluation of it a step: L-BFGS with a line search by bisection."""
+
+    Z: Float[Array, "m d"]  # the last point accepted
+    value: Float[Array, ""]  # W there; infinite before the first evaluation
+    solved: Solved
+    memory: Any  # of L-BFGS
+    direction: Float[Array, "m d"]
+    slope: Float[Array, ""]  # of W in the direction
+    t: Float[Array, ""]  # step length that is tried next
+    low: Float[Array, ""]  # too short, as W is still steep there
+    high: Float[Array, ""]  # too long, as W is too large there
+    trials: Int[Array, ""]  # in this line search
+    history: Float[Array, " s+1"]  # W after 0, 1, .. steps; NaN for those not taken
+    steps: Int[Array, ""]
+    evaluations: Int[Array, ""]
+    status: Int[Array, ""]
+
+
+class Minimum(NamedTuple):
+    """Expansion vectors that a descent ended at."""
+
+    Z: Float[Array, "m d"]
+    solved: Solved
+    history: Float[Array, " s+1"]  # W after 0, 1, .. steps; NaN for those not taken
+    steps: Int[Array, ""]
+    evaluations: Int[Array, ""]  # of W, each the solution of one inner problem
+    status: Int[Array, ""]
+
+
+def minimise(
+    problem: InnerProblem,
+    start: Float[Array, "m d"],
+    *,
+    tolerance: ScalarLike = TOLERANCE,
+    max_steps: int = MAX_STEPS,
+) -> Minimum:
+    """A local minimum of the marginal function (Wu 2006, Section 2.1), by L-BFGS.
+
+    Step lengths meet the weak conditions of Wolfe, which are found by doubling and halving (Lewis
+    and Overton 2013): `W` may have kinks, where the strong conditions cannot be met. One
+    evaluation of `W` is one turn of the loop, so that of a batch none waits for the line search of
+    another.
+
+    Args:
+        problem: an inner problem.
+        start: expansion vectors to start from, shape `m d`.
+        tolerance: it has converged when the last ten steps have lowered `W` by no more than this
+            part of it.
+        max_steps: cap on steps (static).
+
+    Returns:
+        `Minimum`, with a status of the descent and of the inner problem at its end, whichever is
+        worse: `EXHAUSTED` at the cap, `PRECISION_LOST` if no point with a lower `W` was found where
+        its derivative says that there is one, `NOT_FINITE` if `W` is not finite at the start.
+
+    Pure; works under `jit` and `vmap`, over problems or starts.
+
+    Raises:
+        ValueError: for a cap below 1, or a start that does not fit.
+    """
+    if max_steps < 1:
+        raise ValueError(f"max_steps: expected at least 1, got {max_steps}")
+    if start.ndim != 2:
+        raise ValueError(f"start: expected shape (m, d), got {start.shape}")
+    return _minimise(problem, start, like(tolerance, start), max_steps)
+
+
+@functools.partial(jax.jit, static_argnames="max_steps")
+def _minimise(
+    problem: InnerProblem, start: Float[Array, "m d"], tolerance: Float[Array, ""], max_steps: int
+) -> Minimum:
+    last = jax.lax.while_loop(
+        lambda state: state.status == RUNNING,
+        lambda state: step(problem, state, tolerance, max_steps),
+        init(problem, start, max_steps),
+    )
+    status = jnp.maximum(last.status, last.solved.status)
+    return Minimum(last.Z, last.solved, last.history, last.steps, last.evaluations, status)
+
+
+def _lbfgs() -> optax.GradientTransformation:
+    return optax.scale_by_lbfgs(memory_size=_MEMORY)
+
+
+def init(problem: InnerProblem, start: Float[Array, "m d"], max_steps: int) -> State:
+    """At the start, where `W` is yet to be evaluated."""
+    zero, none = jnp.zeros((), start.dtype), jnp.zeros((), jnp.int32)
+    shapes = jax.eval_shape(problem.solve, start)
+    solved = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
+    return State(
+        Z=start,
+        value=zero + jnp.inf,
+        solved=solved,
+        memory=_lbfgs().init(start),
+        direction=jnp.zeros_like(start),
+        slope=zero,
+        t=zero,
+        low=zero,
+        high=zero + jnp.inf,
+        trials=none,
+        history=jnp.full(max_steps + 1, jnp.nan, start.dtype),
+        steps=none - 1,
+        evaluations=none,
+        status=none + RUNNING,
+    )
+
+
+def step(problem: InnerProblem, state: State, tolerance: Float[Array, ""], max_steps: int) -> State:
+    """One evaluation: the next point of a line search, or the first of another one."""
+    Z = state.Z + state.t * state.direction
+    (value, solved), gradient = jax.value_and_grad(marginal(problem), has_aux=True)(Z)
+    sound = jnp.isfinite(value) & jnp.all(jnp.isfinite(gradient))
+    enough = sound & (value <= state.value + _DECREASE * state.t * state.slope)
+    flat = jnp.sum(gradient * state.direction) >= _CURVATURE * state.slope
+    low, high = jnp.where(enough, state.t, state.low), jnp.where(enough, state.high, state.t)
+    trials, evaluations = state.trials + 1, state.evaluations + 1
+    # A point that is lower is taken at the end of the search, too, however steep it may be.
+    accepted = enough & (flat | (trials >= _TRIALS))
+    between = jnp.where(jnp.isfinite(high), (low + high) / 2, 2 * low)
+    searching = state._replace(t=between, low=low, high=high, trials=trials)
+
+    with jax.numpy_dtype_promotion("standard"):  # its state is in the default float
+        update: Any = _lbfgs().update(gradient, state.memory, Z)
+    upwards, memory = update
+    memory = jax.tree.map(lambda new, old: new.astype(old.dtype), memory, state.memory)
+    direction = -upwards.astype(Z.dtype)
+    slope = jnp.sum(gradient * direction)
+    # Of a direction that rounding has turned uphill nothing is to be had.
+    steepest = -gradient / jnp.maximum(1, jnp.linalg.norm(gradient))
+    direction = jnp.where(slope < 0, direction, steepest)
+    steps = state.steps + 1
+    next_search = State(
+        Z, value, solved, memory, direction, jnp.sum(gradient * direction), jnp.ones_like(value),
+        jnp.zeros_like(value), jnp.full_like(value, jnp.inf), jnp.zeros_like(trials),
+        state.history.at[steps].set(value), steps, evaluations, state.status,
+    )  # fmt: skip
+    after = jax.tree.map(
+        lambda new, old: jnp.where(accepted, new, old), next_search, searching
+    )._replace(evaluations=evaluations)
+    return after._replace(status=_status(after, tolerance, max_steps, accepted))
+
+
+def _status(
+    state: State, tolerance: Float[Array, ""], max_steps: int, accepted: Bool[Array, ""]
+) -> Int[Array, ""]:
+    """Whether to go on."""
+    bound = tolerance * jnp.abs(state.value)
+    before = state.history[jnp.maximum(state.steps - _WINDOW, 0)]
+    settled = (state.steps >= _WINDOW) & (before - state.value <= bound)
+    # What a step of L-BFGS would gain on a parabola.
+    still = -state.slope / 2 <= epsilon(state.value.dtype) * jnp.abs(state.value)
+    status = jnp.where(state.steps >= max_steps, EXHAUSTED, RUNNING)
+    status = jnp.where(accepted & (settled | still), CONVERGED, status)
+    failed = ~accepted & (state.trials >= _TRIALS)
+    end = jnp.where(-state.slope / 2 <= bound, CONVERGED, PRECISION_LOST)
+    end = jnp.where(jnp.isfinite(state.value), end, NOT_FINITE)
+    return jnp.where(failed, end, status).astype(jnp.int32)

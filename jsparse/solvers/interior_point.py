@@ -1,0 +1,457 @@
+"""Support vector machines on explicit features, by a primal-dual interior-point method."""
+
+import functools
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from .._blocks import map_systems, rows_in_block, sum_row_blocks
+from .._numerics import dot, dot_over_rows, each_alone, epsilon, like
+from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, PRECISION_LOST, RUNNING
+from .._types import ScalarLike
+from .definite import factorise, inverse_of_lower
+
+Hinge = Literal["hinge", "squared_hinge"]
+
+MAX_STEPS = 100
+_BACK = 0.99  # of the way to the nearest bound
+_PATIENCE = 8  # steps that do not lessen the gap, after which rounding is all there is
+
+
+def default_tolerance(dtype: jnp.dtype) -> float:
+    """A duality gap that the dtype can reach, as part of the objective.
+
+    1e-10 in float64. The gap is a sum of terms of one sign, none of which cancels, so that float32
+    can see one of a few times its spacing; its steps do not get as near.
+    """
+    return max(1e-10, 40 * epsilon(dtype))
+
+
+class Problem(NamedTuple):
+    """A machine of one target in units in which row weights are of order one.
+
+    Minimise `ridge/2 |w|^2 + sum_i weight_i l(e_i)` with `e = 1 - y (Phi w + b)`, where `l(e)` is
+    `max(0, e)`, or `max(0, e)^2 / 2`.
+    """
+
+    Phi: Float[Array, "n p"]
+    y: Float[Array, " n"]  # -1 or +1
+    w: Float[Array, " n"]
+    ridge: Float[Array, ""]
+
+
+class State(NamedTuple):
+    """A primal-dual interior-point iteration on a `Problem`.
+
+    At the optimum `ridge w = Phi' (weight y a)`, `sum weight y a = 0`, `xi - s = e`, `s a = 0`, and
+    for the hinge `xi (1 - a) = 0`, for its square `xi = a`.
+    """
+
+    weights: Float[Array, " p"]  # w
+    intercept: Float[Array, ""]  # b
+    dual: Float[Array, " n"]  # a, alpha = C weight a of the source
+    to_top: Float[Array, " n"]  # 1 - a
+    slack: Float[Array, " n"]  # xi
+    surplus: Float[Array, " n"]  # s
+    best: "Best"
+    since: Int[Array, ""]  # steps since there was a better one
+    steps: Int[Array, ""]
+    status: Int[Array, ""]
+
+
+class Best(NamedTuple):
+    """The iterate of the least gap: with rounding, later ones may be worse."""
+
+    weights: Float[Array, " p"]
+    intercept: Float[Array, ""]
+    dual: Float[Array, " n"]  # with sum weight y a = 0
+    objective: Float[Array, ""]  # of weights and intercept
+    gap: Float[Array, ""]
+
+
+class Solution(NamedTuple):
+    """Machines of every target, each by the iterate of the least duality gap."""
+
+    weights: Float[Array, "p *l"]
+    intercept: Float[Array, "*l"]
+    dual: Float[Array, "n *l"]  # alpha; of rows without weight 0
+    objective: Float[Array, "*l"]
+    gap: Float[Array, "*l"]  # objective less a lower bound of all there can be
+    steps: Int[Array, "*l"]
+    status: Int[Array, "*l"]
+
+
+def solve(
+    Phi: Float[Array, "n p"],
+    y: Float[Array, "n *l"],
+    C: ScalarLike | Float[Array, "*l"],
+    weights: Float[Array, " n"] | Float[Array, "n *l"] | None = None,
+    *,
+    loss: Hinge = "hinge",
+    tolerance: ScalarLike | None = None,
+    max_steps: int = MAX_STEPS,
+    block_rows: int | None = None,
+) -> Solution:
+    """Support vector machines on given features (Wu et al. 2006, problem (24)-(27) and its dual).
+
+    - "hinge": `1/2 |w|^2 + C sum_i weight_i max(0, 1 - y_i f_i)`, with `f = Phi w + b`.
+    - "squared_hinge": `1/2 |w|^2 + C/2 sum_i weight_i max(0, 1 - y_i f_i)^2`.
+
+    By a primal-dual interior-point method with Mehrotra's predictor and corrector (Nocedal and
+    Wright 2006, Algorithm 16.4). Rows enter each step by sums only: of the weighted features, and
+    of their products, which with those of the intercept are the normal equations of weighted least
+    squares in `p + 1` unknowns, formed about their mean by blocks of rows and factorised once. The
+    equations are shifted where rounding would make them indefinite, and their solutions refined
+    against the rows. The gap is that to a dual solution that meets all constraints.
+
+    Args:
+        Phi: features, shape `n p`; penalised by the identity.
+        y: targets -1 and +1, shape `n`, or `n l` for several machines on the same features; what a
+            row of weight 0 has there does not matter.
+        C: weight of the data-fit term, positive; or one for each target, shape `l`.
+        weights: row weights, shape `n`, or each target's own, shape `n l`; at least 0. A row of
+            weight 0 is absent.
+        loss: "hinge" or "squared_hinge" (static).
+        tolerance: of the gap, as part of the objective; by default `default_tolerance`.
+        max_steps: cap on steps (static).
+        block_rows: rows whose products are in memory at a time (static).
+
+    Returns:
+        `Solution`. A target all of whose rows are of one class has the constant machine of that
+        class. The status of each is `CONVERGED`, `EXHAUSTED` at the cap, `PRECISION_LOST` where
+        rounding kept the gap above the tolerance, `NOT_FINITE` if the features are not finite.
+
+    Pure; works under `jit` and `vmap`. Not differentiable in reverse mode; the derivative of the
+    objective is that of the Lagrangian with weights and multipliers held fixed (Lemma 1).
+
+    Raises:
+        ValueError: for another loss, shapes that do not fit, or a cap below 1.
+    """
+    if loss not in ("hinge", "squared_hinge"):
+        raise ValueError(f"loss: expected 'hinge' or 'squared_hinge', got {loss!r}")
+    if max_steps < 1:
+        raise ValueError(f"max_steps: expected at least 1, got {max_steps}")
+    if y.ndim not in (1, 2) or y.shape[0] != Phi.shape[0]:
+        raise ValueError(f"y: expected shape ({len(Phi)},) or ({len(Phi)}, l), got {y.shape}")
+    outputs = y.shape[1:]
+    for name, a, allowed in (
+        ("C", C, ((), outputs)),
+        ("weights", 1.0 if weights is None else weights, ((), (len(Phi),), y.shape)),
+    ):
+        if jnp.shape(a) not in allowed:
+            raise ValueError(f"{name}: expected one of the shapes {allowed}, got {jnp.shape(a)}")
+    tol = like(default_tolerance(Phi.dtype) if tolerance is None else tolerance, Phi)
+    w = jnp.ones((), Phi.dtype) if weights is None else jnp.asarray(weights)
+    w = w if w.ndim == y.ndim else w.reshape(w.shape + (1,) * (y.ndim - w.ndim))
+    w = jnp.broadcast_to(w, y.shape)
+    C = jnp.broadcast_to(jnp.asarray(C, Phi.dtype), outputs)
+    one = functools.partial(
+        _solve, loss=loss, max_steps=max_steps, block_rows=rows_in_block(block_rows)
+    )
+    if not outputs:
+        return one(Phi, y, C, w, tol)
+    found = map_systems(lambda of: one(Phi, *of, tol), (y.T, C, w.T))
+    return Solution(*(jnp.moveaxis(a, 0, -1) for a in found))
+
+
+@functools.partial(jax.jit, static_argnames=("loss", "max_steps", "block_rows"))
+def _solve(
+    Phi: Float[Array, "n p"],
+    y: Float[Array, " n"],
+    C: Float[Array, ""],
+    w: Float[Array, " n"],
+    tolerance: Float[Array, ""],
+    *,
+    loss: Hinge,
+    max_steps: int,
+    block_rows: int,
+) -> Solution:
+    problem, centre, heaviest = in_own_units(Phi, y, C, w)
+    state = jax.lax.while_loop(
+        lambda state: state.status == RUNNING,
+        lambda state: step(
+            problem, state, tolerance, loss=loss, max_steps=max_steps, block_rows=block_rows
+        ),
+        init(problem, tolerance, loss=loss),
+    )
+    found, unit = state.best, C * heaviest
+    return Solution(
+        weights=found.weights,
+        intercept=found.intercept - dot(centre, found.weights),
+        dual=jnp.where(w > 0, unit * problem.w * found.dual, 0),
+        objective=unit * found.objective,
+        gap=unit * found.gap,
+        steps=state.steps,
+        status=state.status,
+    )
+
+
+def in_own_units(
+    Phi: Float[Array, "n p"], y: Float[Array, " n"], C: Float[Array, ""], w: Float[Array, " n"]
+) -> tuple[Problem, Float[Array, " p"], Float[Array, ""]]:
+    """The problem, the mean that was taken from its features, and the largest row weight."""
+    heaviest = jnp.max(w)
+    heaviest = jnp.where(heaviest > 0, heaviest, 1)
+    w, here = w / heaviest, w > 0
+    Phi = jnp.where(here[:, None], Phi, 0)
+    total = jnp.sum(w)
+    centre = dot(w, Phi) / jnp.where(total > 0, total, 1)
+    Phi = jnp.where(here[:, None], Phi - centre[None, :], 0)
+    info = jnp.finfo(Phi.dtype)
+    ridge = jnp.clip(1 / C / heaviest, info.tiny, 1 / info.tiny / 16)
+    return Problem(Phi, jnp.where(here, y, 1), w, ridge), centre, heaviest
+
+
+def init(problem: Problem, tolerance: Float[Array, ""], *, loss: Hinge) -> State:
+    """On the central path of the machine that is 0."""
+    Phi, y, w, _ = problem
+    n, p = Phi.shape
+    ones, none = jnp.ones(n, Phi.dtype), jnp.zeros((), jnp.int32)
+    # With e = 1: s a = xi (1 - a) = 1/2; or s a = 1, a - s = 1.
+    a = 0.5**0.5 if loss == "hinge" else (1 + 5**0.5) / 2
+    slack = 0.5 / (1 - a) if loss == "hinge" else a
+    nothing = jnp.zeros(p, Phi.dtype)
+    # Of one class: the constant machine, at no cost.
+    up, down = jnp.sum(jnp.where(y > 0, w, 0)), jnp.sum(jnp.where(y > 0, 0, w))
+    alone = (up == 0) | (down == 0)
+    constant = jnp.where(down == 0, 1, -1).astype(Phi.dtype)
+    intercept = jnp.where(alone, constant, 0)
+    best = _judged(problem, nothing, intercept, jnp.where(alone, 0, a * ones), loss)
+    status = jnp.where(alone | (best.gap <= tolerance * best.objective), CONVERGED, RUNNING)
+    status = jnp.where(jnp.isfinite(jnp.sum(Phi)), status, NOT_FINITE).astype(jnp.int32)
+    return State(
+        weights=nothing,
+        intercept=intercept,
+        dual=a * ones,
+        to_top=(1 - a) * ones,
+        slack=slack * ones,
+        surplus=(slack - 1) * ones,
+        best=best,
+        since=none,
+        steps=none,
+        status=status,
+    )
+
+
+def step(
+    problem: Problem,
+    state: State,
+    tolerance: Float[Array, ""],
+    *,
+    loss: Hinge,
+    max_steps: int = MAX_STEPS,
+    block_rows: int = 2048,
+) -> State:
+    """Towards the optimum, then back to the central path, with one factorisation."""
+    w = problem.w
+    xi, s, a, top = state.slack, state.surplus, state.dual, state.to_top
+    system = _system(problem, state, loss, block_rows)
+    none = jnp.zeros_like(w)
+    ahead = _direction(problem, state, system, none, none, loss, refine=False)
+    t = 1 / jnp.maximum(_most(problem, state, ahead, loss), 1)
+
+    def products(t: Array, by: "_Move") -> Float[Array, ""]:
+        own = (s + t * by.surplus) * (a + t * by.dual)
+        if loss == "hinge":
+            own += (xi + t * by.slack) * (top - t * by.dual)
+        return jnp.sum(w * own)
+
+    now, then = products(jnp.zeros_like(t), ahead), products(t, ahead)
+    pairs = 2 if loss == "hinge" else 1
+    nu = (then / now) ** 3 * now / (pairs * jnp.sum(w))
+    upper, lower = nu + ahead.slack * ahead.dual, nu - ahead.surplus * ahead.dual
+    moves = _direction(problem, state, system, upper, lower, loss, refine=True)
+    t = _BACK / jnp.maximum(_most(problem, state, moves, loss), _BACK)
+    after = _moved(problem, state, moves, t, loss)
+    found = _judged(problem, after.weights, after.intercept, after.dual, loss)
+    better = found.gap < state.best.gap
+    # Above the tolerance the gap must go down by more than rounding, which would go on for ever.
+    since = jnp.where(found.gap < 0.9 * state.best.gap, 0, state.since + 1)
+    best = jax.tree.map(lambda a, b: jnp.where(better, a, b), found, state.best)
+    status = jnp.where(after.steps >= max_steps, EXHAUSTED, RUNNING)
+    sound = jnp.isfinite(found.gap)
+    status = jnp.where((since >= _PATIENCE) | ~sound, PRECISION_LOST, status)
+    status = jnp.where(best.gap <= tolerance * best.objective, CONVERGED, status)
+    return after._replace(best=best, since=since, status=status.astype(jnp.int32))
+
+
+class _System(NamedTuple):
+    """Newton's equations of a step, whose matrix is factorised once."""
+
+    D: Float[Array, " n"]  # da = D (de - rho), with rho from the products that are asked for
+    own: Float[Array, " n"]  # D times the row weights
+    mean: Float[Array, " p"]  # of the features, by those weights
+    total: Float[Array, ""]
+    inverse: Float[Array, "p p"]  # of the Cholesky factor, lower
+    scale: Float[Array, " p"]
+    gradient: Float[Array, " p"]  # ridge w - Phi' (weight y a)
+    imbalance: Float[Array, ""]  # sum weight y a
+
+
+class _Move(NamedTuple):
+    weights: Float[Array, " p"]
+    intercept: Float[Array, ""]
+    dual: Float[Array, " n"]
+    slack: Float[Array, " n"]
+    surplus: Float[Array, " n"]
+
+
+@each_alone
+def _lower(matrix: Float[Array, "p p"]) -> Float[Array, "p p"]:
+    return factorise(matrix, jnp.zeros((), matrix.dtype)).lower
+
+
+def _system(problem: Problem, state: State, loss: Hinge, block_rows: int) -> _System:
+    Phi, y, w, ridge = problem
+    xi, s, a, top = state.slack, state.surplus, state.dual, state.to_top
+    p = Phi.shape[1]
+    D = 1 / (s / a + (xi / top if loss == "hinge" else 1))
+    own = jnp.where(w > 0, w * D, 0)
+    total = jnp.sum(own)
+    mean = dot(own, Phi) / total
+
+    # About their own mean: the difference of sums would lose digits.
+    def products(Phi: Float[Array, "r p"], own: Float[Array, " r"]) -> Float[Array, "p p"]:
+        centred = Phi - mean[None, :]
+        return dot_over_rows(centred * own[:, None], centred)
+
+    gram = sum_row_blocks(products, (Phi, own), jnp.zeros((p, p), Phi.dtype), block_rows)
+    matrix = gram + ridge * jnp.eye(p, dtype=Phi.dtype)
+    scale = 1 / jnp.sqrt(jnp.diagonal(matrix))  # features of very different size
+    inverse = inverse_of_lower(_lower(matrix * scale[:, None] * scale[None, :]))
+    pull = w * y * a
+    gradient = ridge * state.weights - dot(pull, Phi)
+    return _System(D, own, mean, total, inverse, scale, gradient, jnp.sum(pull))
+
+
+def _newton(
+    problem: Problem,
+    system: _System,
+    features: Float[Array, " p"],
+    total: Float[Array, ""],
+    refine: bool,
+) -> tuple[Float[Array, " p"], Float[Array, ""], Float[Array, " n"]]:
+    """Weights, intercept and values `Phi w + b` that solve the equations.
+
+    If asked for, refined against the rows: their rounding is of the features, where that of the
+    gram is of their squares.
+    """
+    Phi, ridge = problem.Phi, problem.ridge
+    mean, scale, inverse = system.mean, system.scale, system.inverse
+    features = features - mean * total
+
+    def solved(rhs: Float[Array, " p"]) -> Float[Array, " p"]:
+        return scale * dot(dot(inverse, scale * rhs), inverse)
+
+    def left(x: Float[Array, " p"]) -> Float[Array, " p"]:
+        values = system.own * (dot(Phi, x) - dot(mean, x))
+        return features - dot(values, Phi) + mean * jnp.sum(values) - ridge * x
+
+    x = solved(features)
+    if refine:
+        x = x + solved(left(x))
+    b = total / system.total - dot(mean, x)
+    return x, b, dot(Phi, x) + b
+
+
+def _direction(
+    problem: Problem,
+    state: State,
+    system: _System,
+    upper: Float[Array, " n"],
+    lower: Float[Array, " n"],
+    loss: Hinge,
+    *,
+    refine: bool,
+) -> _Move:
+    """To where `xi (1 - a)` is `upper` and `s a` is `lower`."""
+    y = problem.y
+    xi, s, a, top = state.slack, state.surplus, state.dual, state.to_top
+    rho = s - lower / a
+    if loss == "hinge":
+        rho += upper / top - xi
+    pull = system.own * y * rho
+    weights, intercept, values = _newton(
+        problem,
+        system,
+        -system.gradient - dot(pull, problem.Phi),
+        system.imbalance - jnp.sum(pull),
+        refine,
+    )
+    dual = -system.D * (y * values + rho)
+    surplus = lower / a - s - s / a * dual
+    slack = upper / top - xi + xi / top * dual if loss == "hinge" else dual
+    return _Move(weights, intercept, dual, slack, surplus)
+
+
+def _most(problem: Problem, state: State, move: _Move, loss: Hinge) -> Float[Array, ""]:
+    """Part of the way at which the first of what may not become negative is 0, inverted."""
+    ratio = jnp.maximum(-move.dual / state.dual, -move.surplus / state.surplus)
+    if loss == "hinge":
+        ratio = jnp.maximum(ratio, move.dual / state.to_top)
+        ratio = jnp.maximum(ratio, -move.slack / state.slack)
+    return jnp.max(jnp.where(problem.w > 0, ratio, 0))
+
+
+def _moved(problem: Problem, state: State, move: _Move, t: Float[Array, ""], loss: Hinge) -> State:
+    """That part of the way, `xi - s` made to agree with `e`."""
+    Phi, y, w, _ = problem
+    weights, intercept = state.weights + t * move.weights, state.intercept + t * move.intercept
+    e = 1 - y * (dot(Phi, weights) + intercept)
+    here = w > 0
+    dual = jnp.where(here, state.dual + t * move.dual, 0.5)
+    # Each on its own: of one far smaller than 1 their sum would leave the rounding of 1.
+    top = jnp.where(here, state.to_top - t * move.dual, 0.5)
+    near = jnp.where(dual < 0.5, dual, 1 - top) if loss == "hinge" else dual
+    slack = jnp.where(here, state.slack + t * move.slack, 1)
+    surplus = jnp.where(here, state.surplus + t * move.surplus, 1)
+    # What is larger is made to agree: of the smaller there would be nothing but rounding left.
+    if loss == "hinge":
+        positive = e >= 0
+        slack = jnp.where(here & positive, surplus + e, slack)
+        surplus = jnp.where(here & ~positive, slack - e, surplus)
+    else:
+        surplus = jnp.where(here & (e < 0), dual - e, surplus)
+    return state._replace(
+        weights=weights,
+        intercept=intercept,
+        dual=near,
+        to_top=top,
+        slack=slack,
+        surplus=surplus,
+        steps=state.steps + 1,
+    )
+
+
+def _judged(
+    problem: Problem,
+    weights: Float[Array, " p"],
+    intercept: Float[Array, ""],
+    a: Float[Array, " n"],
+    loss: Hinge,
+) -> Best:
+    """Objective, and its distance from a dual solution that meets all constraints.
+
+    The dual variables of the heavier class are made smaller until the classes balance. Then the
+    gap is `sum weight (l(e) + l*(a) - a e) + ridge/2 |w - v|^2` with `v = Phi' (weight y a) /
+    ridge`, and none of that is negative (Fenchel and Young).
+    """
+    Phi, y, w, ridge = problem
+    up = jnp.sum(jnp.where(y > 0, w * a, 0))
+    down = jnp.sum(jnp.where(y > 0, 0, w * a))
+    least = jnp.minimum(up, down)
+    part = jnp.where(y > 0, least / jnp.where(up > 0, up, 1), least / jnp.where(down > 0, down, 1))
+    a = part * a
+    e = 1 - y * (dot(Phi, weights) + intercept)
+    short = jnp.maximum(e, 0)
+    if loss == "hinge":
+        losses, missed = short, jnp.where(e > 0, (1 - a) * short, -a * e)
+    else:
+        losses = jnp.square(short) / 2
+        missed = jnp.square(short - a) / 2 + a * (short - e)
+    v = dot(w * y * a, Phi) / ridge
+    gap = jnp.sum(w * missed) + ridge / 2 * jnp.sum(jnp.square(weights - v))
+    objective = ridge / 2 * jnp.sum(jnp.square(weights)) + jnp.sum(w * losses)
+    return Best(weights, intercept, a, objective, gap)

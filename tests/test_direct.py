@@ -1,0 +1,163 @@
+"""The direct method: marginal functions, their gradients, and descents on them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference import svm as reference
+from scipy.linalg import eigh
+from scipy.optimize import minimize
+from sklearn.svm import SVC
+
+from jsparse._status import CONVERGED, EXHAUSTED, NOT_FINITE, PRECISION_LOST
+from jsparse.kernels import RBF
+from jsparse.machines import direct
+
+N, M = 60, 5
+
+
+def rows(dtype="float64", seed=0):
+    """Two interleaved classes, weights of which some are 0, and expansion vectors."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((N, 2))
+    y = np.where(np.sin(2 * X[:, 0]) + X[:, 1] + 0.3 * rng.standard_normal(N) > 0, 1.0, -1.0)
+    w = rng.uniform(0.5, 1.5, N) * (np.arange(N) % 7 > 0)
+    X[0] = 1e6  # a row without weight
+    Z = rng.standard_normal((M, 2))
+    return tuple(jnp.asarray(a.astype(dtype)) for a in (X, y, w, Z))
+
+
+def gram(X, Z, lengthscale=1.0):
+    return np.exp(
+        -np.square(np.asarray(X)[:, None] - np.asarray(Z)[None]).sum(-1) / 2 / lengthscale**2
+    )
+
+
+def problems(X, y, w, C=3.0, lengthscale=1.0):
+    kernel = RBF(lengthscale)
+    both = jnp.stack([y, -jnp.sign(X[:, 0] + 0.1).astype(y.dtype)], axis=1)
+    return {
+        "hinge": direct.LargeMargin(kernel, X, y, C, w),
+        "squared hinge": direct.LargeMargin(kernel, X, y, C, w, loss="squared_hinge"),
+        "two targets": direct.LargeMargin(kernel, X, both, C, w),
+        "least squares": direct.LeastSquares(kernel, X, jnp.sin(both), C, w),
+        "Fisher": direct.Fisher(kernel, X, y, C, w),
+    }
+
+
+@pytest.mark.parametrize(
+    "name", ["hinge", "squared hinge", "two targets", "least squares", "Fisher"]
+)
+def test_the_gradient_is_that_of_differences(name):
+    """In expansion vectors, lengthscale and C together: along one direction of all of them."""
+    X, y, w, Z = rows()
+    along = jnp.asarray(np.random.default_rng(3).standard_normal((M, 2)))
+
+    @jax.jit
+    def W(t):
+        problem = problems(X, y, w, 3.0 * (1 + 0.3 * t), 1.0 + 0.2 * t)[name]
+        return direct.marginal(problem)(Z + t * along)[0]
+
+    slope = jax.jit(jax.grad(W))(0.1)
+    h = 1e-5
+    np.testing.assert_allclose(slope, (W(0.1 + h) - W(0.1 - h)) / (2 * h), rtol=2e-5)
+
+
+def test_values_are_those_of_other_solvers():
+    X, y, w, Z = rows()
+    own, there = problems(X, y, w), np.asarray(w) > 0
+    K, R, y, w = gram(X, Z)[there], gram(Z, Z), np.asarray(y)[there], np.asarray(w)[there]
+    found = {name: jax.jit(type(one).solve)(one, Z) for name, one in own.items()}
+    Phi = K @ np.linalg.inv(np.linalg.cholesky(R)).T
+    for name in ("hinge", "squared hinge"):
+        _, best = reference.dual(Phi, y, 3.0, w, name.replace(" ", "_"))
+        np.testing.assert_allclose(found[name].value, best, rtol=1e-8)
+    libsvm = SVC(kernel="linear", C=3.0, tol=1e-10).fit(Phi, y, sample_weight=w)
+    beta = np.linalg.solve(np.linalg.cholesky(R).T, libsvm.coef_[0])
+    np.testing.assert_allclose(found["hinge"].coefficients, beta, rtol=1e-4)
+    np.testing.assert_allclose(found["hinge"].intercept, libsvm.intercept_[0], atol=1e-4)
+
+    targets = np.asarray(own["least squares"].y)[there]
+
+    def ridge(p):
+        beta, b = p[:-2].reshape(M, 2), p[-2:]
+        errors = targets - K @ beta - b
+        return np.sum(beta * (R @ beta)) / 2 + 1.5 * np.sum(w[:, None] * errors**2)
+
+    best = minimize(ridge, np.zeros(2 * M + 2), options={"gtol": 1e-8})
+    np.testing.assert_allclose(found["least squares"].value, best.fun, rtol=1e-8)
+
+    mean = {s: np.average(K[y == s], axis=0, weights=w[y == s]) for s in (1, -1)}
+    A = np.outer(mean[1] - mean[-1], mean[1] - mean[-1])
+    centred = K - np.where((y > 0)[:, None], mean[1], mean[-1])
+    B = (w[:, None] * centred).T @ centred / w.sum() + R / (3 * w.sum())
+    np.testing.assert_allclose(found["Fisher"].value, -eigh(A, B)[0][-1], rtol=1e-8)
+    beta = np.asarray(found["Fisher"].coefficients)
+    np.testing.assert_allclose(A @ beta, -found["Fisher"].value * (B @ beta), atol=1e-8)
+    np.testing.assert_allclose(beta @ B @ beta, 1, rtol=1e-8)
+
+
+def test_support_vectors_give_back_the_machine_that_they_support(dtype):
+    """Section 5.7, example 1: no other expansion vectors have a lower W."""
+    X, y, _, _ = rows(dtype)
+    X, y = X[1:], y[1:]
+    svm = SVC(C=10.0, gamma=0.5, tol=1e-10).fit(np.asarray(X, float), np.asarray(y))
+    problem = direct.LargeMargin(RBF(1.0), X, y, 10.0)
+    evaluate = jax.jit(lambda Z: direct.marginal(problem)(Z))
+    W, solved = evaluate(X[svm.support_])
+    a, K = svm.dual_coef_[0], gram(svm.support_vectors_, svm.support_vectors_)
+    best, near = np.abs(a).sum() - a @ K @ a / 2, {"float64": 1e-7, "float32": 3e-4}[dtype]
+    np.testing.assert_allclose(W, best, rtol=near)
+    model = problem.expansion(X[svm.support_], solved)
+    expected = svm.decision_function(np.asarray(X, float))
+    np.testing.assert_allclose(model(X), expected, atol=30 * near**0.5)
+
+
+def test_a_descent_ends_at_a_minimum_and_says_how(dtype):
+    X, y, w, Z = rows(dtype)
+    problem = direct.LargeMargin(RBF(jnp.ones((), X.dtype)), X, y, 316.0, w)
+    tolerance = 1e-5 if dtype == "float64" else 1e-3
+    found = direct.minimise(problem, Z, tolerance=tolerance)
+    history = np.asarray(found.history)[: int(found.steps) + 1]
+    assert int(found.status) == CONVERGED
+    assert found.Z.dtype == history.dtype == dtype
+    assert (np.diff(history) < 0).all()
+    assert np.isnan(found.history[int(found.steps) + 1 :]).all()
+    assert int(found.evaluations) >= int(found.steps) + 1
+    assert found.solved.value == history[-1] < 0.8 * history[0]
+    random = np.random.default_rng(1)
+    W = jax.jit(lambda Z: direct.marginal(problem)(Z)[0])
+    around = [found.Z + 0.05 * random.standard_normal(Z.shape).astype(dtype) for _ in range(8)]
+    assert min(float(W(Z)) for Z in around) > 0.998 * history[-1]
+    short = direct.minimise(problem, Z, max_steps=2)
+    assert int(short.status) == EXHAUSTED
+    assert int(short.steps) == 2
+
+
+@pytest.mark.slow
+def test_starts_descend_in_one_loop_as_they_do_alone():
+    X, y, w, Z = rows()
+    problem = direct.LargeMargin(RBF(1.0), X, y, 316.0, w)
+    starts = jnp.stack([Z, Z[::-1] + 1])
+    both = jax.vmap(lambda start: direct.minimise(problem, start))(starts)
+    for i in range(2):
+        alone = direct.minimise(problem, starts[i])
+        assert int(both.status[i]) == int(alone.status) == CONVERGED
+        np.testing.assert_allclose(both.history[i][:4], alone.history[:4], rtol=1e-6)
+
+
+def test_hard_cases_end_well_or_say_that_they_do_not(dtype, as_users_call):
+    X, y, w, Z = rows(dtype)
+    same, apart = jnp.broadcast_to(Z[0], Z.shape), jnp.sign(X[:, 1]).astype(X.dtype)
+    for C, start, targets in ((1e9, Z, apart), (1e-9, Z, y), (10.0, same, y), (10.0, Z, abs(y))):
+        problem = direct.LargeMargin(RBF(jnp.ones((), X.dtype)), X, targets, C, w)
+        found = direct.minimise(problem, start)
+        assert np.isfinite(found.solved.value)
+        assert np.isfinite(found.Z).all()
+        assert int(found.status) in (CONVERGED, EXHAUSTED, PRECISION_LOST)
+    problem = direct.LargeMargin(RBF(jnp.ones((), X.dtype)), X, y, 1.0, w)
+    assert int(direct.minimise(problem, Z * jnp.nan).status) == NOT_FINITE
+    with pytest.raises(ValueError, match="max_steps: expected at least 1"):
+        direct.minimise(problem, Z, max_steps=0)
+    with pytest.raises(ValueError, match=r"start: expected shape \(m, d\)"):
+        direct.minimise(problem, Z[0])
