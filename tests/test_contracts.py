@@ -59,10 +59,25 @@ def trained(name, task, X, y, **options):
     return jsparse.train(X, y, **{**given, **options})
 
 
+# What others are compared with is slow; so is every second precision of the rest.
+COMPARED = ("kbp", "kmp", "reduced-svm")
+SLOW = pytest.mark.slow
+
+
+def named(names):
+    return [pytest.param(name, marks=SLOW if name in COMPARED else ()) for name in names]
+
+
 CASES = [(name, task) for name in NAMES for task in METHODS[name].tasks]
+ONCE = [pytest.param(*case, marks=SLOW if case[0] in COMPARED else ()) for case in CASES]
+IN_BOTH = [
+    pytest.param(*case, dtype, marks=SLOW if case[0] in COMPARED or i % 2 == half else ())
+    for i, case in enumerate(CASES)
+    for half, dtype in enumerate(("float64", "float32"))
+]
 
 
-@pytest.mark.parametrize(("name", "task"), CASES)
+@pytest.mark.parametrize(("name", "task", "dtype"), IN_BOTH)
 def test_a_method_trains_predicts_and_is_saved(name, task, dtype, tmp_path):
     X, y = rows(task, dtype)
     found = trained(name, task, X, y)
@@ -94,7 +109,7 @@ def test_a_method_trains_predicts_and_is_saved(name, task, dtype, tmp_path):
             model.at(model.size + 1)
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if "classification" in METHODS[n].tasks])
+@pytest.mark.parametrize("name", named(n for n in NAMES if "classification" in METHODS[n].tasks))
 def test_three_classes(name):
     X, y = rows("classification", classes=3)
     found = trained(name, "classification", X, y)
@@ -102,7 +117,7 @@ def test_three_classes(name):
     assert (found.predict(X) == y).mean() > 0.7
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if "regression" in METHODS[n].tasks])
+@pytest.mark.parametrize("name", named(n for n in NAMES if "regression" in METHODS[n].tasks))
 def test_several_targets_are_those_alone(name):
     X, y = rows("regression")
     both = np.stack([y, 1000 - 2 * y + np.square(X[:, 2])], axis=1)
@@ -122,7 +137,7 @@ def test_several_targets_are_those_alone(name):
         np.testing.assert_allclose(column, at.predict(X), rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize(("name", "task"), CASES)
+@pytest.mark.parametrize(("name", "task"), ONCE)
 def test_weight_two_is_twice_and_weight_zero_is_absent(name, task):
     """Of the pure fit, and of its validation."""
     X, y = rows(task, n=24)
@@ -146,7 +161,7 @@ def test_weight_two_is_twice_and_weight_zero_is_absent(name, task):
     )
 
 
-@pytest.mark.parametrize(("name", "task"), CASES)
+@pytest.mark.parametrize(("name", "task"), ONCE)
 def test_validation_is_refitting_without_the_fold(name, task):
     X, y = rows(task, n=24)
     target = np.where(y == y[0], 1.0, -1.0) if task == "classification" else y
@@ -171,7 +186,7 @@ def test_validation_is_refitting_without_the_fold(name, task):
     )
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", named(NAMES))
 def test_streams_and_devices_or_one_clear_error(name):
     X, y = rows("classification", n=90)
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("rows",))
@@ -191,7 +206,7 @@ def test_streams_and_devices_or_one_clear_error(name):
         trained(name, "classification", ArrayStream(X, y), None)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", named(NAMES))
 def test_nothing_compiles_again_when_values_change(name):
     X, y = rows("classification")
     trained(name, "classification", X, y)
@@ -199,7 +214,7 @@ def test_nothing_compiles_again_when_values_change(name):
     assert again.seconds["compile"] == 0, again.seconds
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", named(NAMES))
 def test_the_task_it_is_not_for(name):
     missing = {"classification", "regression"} - set(METHODS[name].tasks)
     X, y = rows("regression")
