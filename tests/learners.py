@@ -345,16 +345,25 @@ def refitted(method: Method, targets=both, scheme=None, metric="mse") -> Learn:
 # Pursuits.
 
 
+def dictionary(p: Problem):
+    """Atoms and targets, in rows times the roots of their weights; the atoms at new points."""
+    here = (p.w > 0)[:, None]
+    root = jnp.sqrt(p.w)[:, None]
+    kernel = RBF(p.lengthscale)
+    D = root * kernel.cross_gram(jnp.where(here, p.X, p.Z[:1]), p.Z)
+    return D, jnp.where(here, root * p.y, 0), kernel.cross_gram(p.new, p.Z)
+
+
+def on_three_atoms(p: Problem) -> Outcome:
+    D, y, columns = dictionary(p)
+    return Outcome(columns[:, :3] @ pursuit.least_squares(D[:, :3], y))
+
+
 def pursued(run, *, on_rows: bool = False, batched: bool = False) -> Learn:
-    """A dictionary of kernel columns, in rows times the roots of their weights."""
+    """A dictionary of kernel columns, or its normal equations."""
 
     def learn(p: Problem) -> Outcome:
-        here = (p.w > 0)[:, None]
-        root = jnp.sqrt(p.w)[:, None]
-        kernel = RBF(p.lengthscale)
-        D = root * kernel.cross_gram(jnp.where(here, p.X, p.Z[:1]), p.Z)
-        y = jnp.where(here, root * p.y, 0)
-        columns = kernel.cross_gram(p.new, p.Z)
+        D, y, columns = dictionary(p)
         if run in CORNERS:
             y = y[:, 0]
         A, b = (D, y) if on_rows else (D.T @ D, D.T @ y)
@@ -748,6 +757,7 @@ PURE = [
         ways={"batch": pursued(subspace, on_rows=True, batched=True)},
         without={**JOINT, **NO_INTERCEPT},
     ),
+    Learner("pursuit.least_squares", on_three_atoms, without=NO_INTERCEPT, slow=True),
     Learner(
         "pursuit.cosamp",
         pursued(cosamp, on_rows=True),
