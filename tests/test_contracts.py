@@ -59,17 +59,19 @@ def trained(name, task, X, y, **options):
     return jsparse.train(X, y, **{**given, **options})
 
 
-# What others are compared with is slow; so is every second precision of the rest.
+# Training compiles for seconds. Of all promises those of one method of each kind are fast: sums, a
+# path, the dual, a surrogate; of the others that they train, but for those they are compared with.
+KINDS = ("dual", "fixed-size", "scdp", "spsvm")
 COMPARED = ("kbp", "kmp", "reduced-svm")
 SLOW = pytest.mark.slow
 
 
 def named(names):
-    return [pytest.param(name, marks=SLOW if name in COMPARED else ()) for name in names]
+    return [pytest.param(name, marks=() if name in KINDS else SLOW) for name in names]
 
 
 CASES = [(name, task) for name in NAMES for task in METHODS[name].tasks]
-ONCE = [pytest.param(*case, marks=SLOW if case[0] in COMPARED else ()) for case in CASES]
+ONCE = [pytest.param(*case, marks=() if case[0] in KINDS else SLOW) for case in CASES]
 IN_BOTH = [
     pytest.param(*case, dtype, marks=SLOW if case[0] in COMPARED or i % 2 == half else ())
     for i, case in enumerate(CASES)

@@ -67,7 +67,7 @@ def test_a_tuned_model_is_good_reproducible_and_told(cancer, dtype):
     np.testing.assert_array_equal(first.expansion(X[300:]), again.expansion(X[300:]))
 
 
-@pytest.mark.parametrize("search", list(SEARCHES))
+@pytest.mark.parametrize("search", ["profile", pytest.param("annealing", marks=pytest.mark.slow)])
 def test_a_stopped_search_goes_on_to_the_same_end(cancer, search, tmp_path):
     X, y = cancer[0][:200], cancer[1][:200]
     search, options = SEARCHES[search](12), {"metric": "mse"}
@@ -228,7 +228,14 @@ def test_several_classes(scheme):
     assert (own.predict(data.X) == data.y).mean() > 0.95
 
 
-@pytest.mark.parametrize("scheme", ["one_versus_one", "one_versus_rest", "minimum_output"])
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        "one_versus_one",
+        pytest.param("one_versus_rest", marks=pytest.mark.slow),
+        pytest.param("minimum_output", marks=pytest.mark.slow),
+    ],
+)
 def test_classes_may_have_no_rows_yet(scheme):
     data = demo_set("iris")
     more = ["zinnia", "aster", *np.unique(data.y)]  # two that no problem can tell apart
@@ -418,7 +425,15 @@ def test_the_demo_runs_from_a_shell(tmp_path):
     assert "test error" in done.stdout
 
 
-@pytest.mark.parametrize("way", ["memory", "stream", "path", "estimator"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        "memory",
+        "stream",
+        pytest.param("path", marks=pytest.mark.slow),
+        pytest.param("estimator", marks=pytest.mark.slow),
+    ],
+)
 def test_a_target_far_from_zero_costs_no_digits(way, as_users_call):
     """In float32 a mean of 1e5 would leave two digits of targets that vary by one."""
     rng = np.random.default_rng(0)

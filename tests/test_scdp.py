@@ -205,7 +205,9 @@ def test_targets_select_together_or_separately():
     np.testing.assert_allclose(together.at(8)(X), fixed(X), rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("metric", ["mse", "mae", "misclassification"])
+@pytest.mark.parametrize(
+    "metric", ["mse", "misclassification", pytest.param("mae", marks=pytest.mark.slow)]
+)
 def test_cross_validation_equals_refitting_without_each_fold(metric):
     X, y = problem()
     y = np.where(y > 0, 1.0, -1.0) if metric == "misclassification" else y
@@ -316,10 +318,13 @@ def test_training_chooses_a_size_and_is_good_on_new_rows():
     "options",
     [
         {"candidate_method": "k_means", "candidates": 30},
-        {"candidate_method": "renyi", "candidates": 30},
+        pytest.param({"candidate_method": "renyi", "candidates": 30}, marks=pytest.mark.slow),
         {"candidates": "all", "subset": "auto"},
         {"selection": "separate", "candidates": 30},
-        {"multiclass": "minimum_output", "candidates": 30, "class_weight": "balanced"},
+        pytest.param(
+            {"multiclass": "minimum_output", "candidates": 30, "class_weight": "balanced"},
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=lambda options: "-".join(map(str, options.values())),
 )
