@@ -24,7 +24,8 @@ from jsparse.features import KernelColumns, Linear, Nystroem
 from jsparse.kernels import RBF, Custom, Laplacian, Matern32, Matern52, Polynomial
 from jsparse.kernels import RationalQuadratic as Quadratic
 from jsparse.kernels.distances import squared_distances
-from jsparse.machines import dual, fixed_size
+from jsparse.machines import dual, fixed_size, pursuits
+from jsparse.machines.direct import LeastSquares, marginal
 from jsparse.model import Model
 from jsparse.multiclass import distances, output_code
 from jsparse.normal_equations import (
@@ -33,7 +34,7 @@ from jsparse.normal_equations import (
     accumulate_folds,
     accumulate_groups,
 )
-from jsparse.pursuit import debiased, lars
+from jsparse.pursuit import debiased, lars, least_squares
 from jsparse.solvers import conjugate_gradients, definite
 from jsparse.solvers.ridge import (
     degrees_of_freedom,
@@ -513,6 +514,35 @@ case("cross_validate, one_versus_one")(functools.partial(cross_validation, code=
 # What is checked
 
 
+# Machines on given atoms
+
+
+@case("least_squares", orders=1)
+def _():
+    rng = np.random.default_rng(0)
+    return least_squares, {"X": rng.standard_normal((N, 3)), "y": rng.standard_normal((N, 2))}
+
+
+@case("pursuits.refit", orders=1)
+def _():
+    X, y, w, Z = data()
+
+    def values(lengthscale, Z, X, y, w):
+        return pursuits.refit(RBF(lengthscale), Z, X, y, 1 + w)(X[:3] + 0.2)
+
+    return values, {"lengthscale": 0.8, "Z": Z, "X": X, "y": y, "w": w}
+
+
+@case("direct.marginal", orders=1)
+def _():
+    X, y, _, Z = data()
+
+    def value(lengthscale, Z, X, C):
+        return marginal(LeastSquares(RBF(lengthscale), X, jnp.asarray(y), C))(Z)[0]
+
+    return value, {"lengthscale": 0.8, "Z": Z, "X": X, "C": 5.0}
+
+
 def scalar(case):
     """All results together, no two entries alike."""
 
@@ -719,11 +749,14 @@ CLAIMS = {
     "kernels/base.py": tuple(f"cross_gram of {name}" for name in KERNELS),
     "kernels/distances.py": ("squared_distances",),
     "machines/dual.py": ("dual.fit by cholesky", "dual.leave_one_out"),
+    "machines/direct.py": ("direct.marginal",),
     "machines/fixed_size.py": ("fixed_size.fit, penalty 0.0", "fixed_size.solve"),
+    "machines/pursuits.py": ("pursuits.refit",),
     "model.py": ("Model",),
     "multiclass.py": ("multiclass.distances",),
     "normal_equations.py": ("accumulate",),
     "pursuit/debias.py": ("debiased",),
+    "pursuit/on_atoms.py": ("least_squares",),
     "scaling.py": ("standardize",),
     "solvers/conjugate_gradients.py": ("conjugate_gradients.solve",),
     "solvers/definite.py": ("definite.factorise",),
