@@ -134,7 +134,7 @@ def run(*, quick: bool) -> Report:
             labels = ["first fit", "another number of rows"]
             part(
                 f"{name}, {fitted[0]} x 5, {dtype}", FIT, labels, DTYPE=dtype, SIZES=fitted,
-                MAKE=Code(f"lambda: estimators.{name}({options}, random_state=0)"),
+                MAKE=Code(f"lambda: estimators.{name}(random_state=0, {options})"),
                 REGRESSION="Regressor" in name,
             )  # fmt: skip
     labels = ["first fit", "another number of rows"]
@@ -191,8 +191,9 @@ def _process(script: str, **settings: Any) -> list[list[float]]:
         if isinstance(value, Code):
             script = script.replace(f"make = {name}", f"make = {value}")
     known = {k: v for k, v in os.environ.items() if not k.startswith("JAX_COMPILATION")}
+    known["TF_CPP_MIN_LOG_LEVEL"] = "3"  # JAX 0.10 prints pages about what it reads from the disk
     done = subprocess.run(
-        [sys.executable, "-c", "\n".join(lines) + script], check=True, capture_output=True,
+        [sys.executable, "-c", "\n".join(lines) + script], check=True, stdout=subprocess.PIPE,
         text=True, env=known,
     )  # fmt: skip
     return json.loads(done.stdout.splitlines()[-1])
