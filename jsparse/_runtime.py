@@ -6,7 +6,7 @@ Everything that fits or predicts calls `check_runtime` first, on the host.
 import functools
 import os
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,10 +15,15 @@ from jax.core import Tracer
 from jaxlib.version import __version__ as JAXLIB
 from jaxtyping import Array, Float
 
-T = TypeVar("T")
-
 # With these the programs below were right on CPUs; with 0.10.2 both are wrong.
 KNOWN_RIGHT = frozenset({"0.10.0", "0.10.1", "0.11.0", "0.11.1", "0.11.2", "0.12.0", "0.12.0.1"})
+
+# On CPUs jaxlib 0.10 emits fusions by a way that compiles a third longer, for programs no faster
+# than without; other versions do not know the option.
+_COMPILER: dict[str, Any] = (
+    {"xla_cpu_use_fusion_emitters": False} if JAXLIB.startswith("0.10.") else {}
+)
+_FALSE = np.zeros((), bool)
 
 
 class UnusableJaxError(RuntimeError):
@@ -125,22 +130,33 @@ def _cpus() -> list[Any]:
         return []
 
 
-def compiled_quickly(function: Callable[..., T], **options: Any) -> Callable[..., T]:
-    """`jax.jit` of what runs once in a fit, and shortly: on a CPU compiled without optimisation.
+def compiled(
+    function: Callable[..., Any], *, quickly: bool = False, **options: Any
+) -> Callable[..., Any]:
+    """`jax.jit` with the compiler options for CPUs that make users wait least.
 
-    That takes two thirds of the time. As part of a larger program it is compiled as that is.
+    As part of a larger program it is compiled as that is.
+
+    Args:
+        function: pure.
+        quickly: compile without optimisation, which takes two thirds of the time: for what runs
+            once in a fit, and shortly.
+        **options: of `jax.jit`.
     """
+    chosen = _COMPILER | ({"xla_backend_optimization_level": 0} if quickly else {})
     plain = jax.jit(function, **options)
-    level = {"xla_backend_optimization_level": 0}
-    quick = jax.jit(function, compiler_options=level, **options)
+    if not chosen:
+        return plain
+    tuned = jax.jit(function, compiler_options=chosen, **options)
 
     @functools.wraps(function)
     def call(*arguments: Any, **named: Any) -> Any:
-        # JAX takes compiler options for whole programs only. Constants made while one is traced
-        # are traced too.
-        given = [*jax.tree.leaves((arguments, named)), jnp.zeros(())]
+        # JAX takes compiler options for whole programs only. Whatever is computed while one is
+        # traced, if only of a constant, is traced too.
+        given = [*jax.tree.leaves((arguments, named)), jax.lax.bitwise_not(_FALSE)]
         part = any(isinstance(a, Tracer) for a in given) or jax.default_backend() != "cpu"
-        return (plain if part else quick)(*arguments, **named)
+        return (plain if part else tuned)(*arguments, **named)
 
-    call.clear_cache = lambda: (plain.clear_cache(), quick.clear_cache())  # type: ignore[attr-defined]
+    call.clear_cache = lambda: (plain.clear_cache(), tuned.clear_cache())  # type: ignore[attr-defined]
+    call.lower = plain.lower  # type: ignore[attr-defined]
     return call

@@ -2,8 +2,6 @@
 
 import numpy as np
 from jaxtyping import Float, Int
-from scipy.optimize import root_scalar
-from scipy.special import softmax
 
 PRIOR_ROWS = 10.0  # rows that the slope of all decisions together counts for, in that of one
 
@@ -45,7 +43,7 @@ def fit_slopes(
     uniform = np.full_like(gaps, 1 / k)
     common = slope(w > 0, uniform, 1.0)
     worth = 1 / k + PRIOR_ROWS
-    prior = (uniform / k + PRIOR_ROWS * softmax(common * gaps, axis=1)) / worth
+    prior = (uniform / k + PRIOR_ROWS * _softmax(common * gaps)) / worth
     groups = [(decided == c) & (w > 0) for c in range(k)]
     return np.array([slope(g, prior, worth) if g.any() else common for g in groups])
 
@@ -60,6 +58,11 @@ def probabilities(
     # At a tie the class decided for is a few units of rounding ahead.
     odds = np.minimum(odds, 1 - 4 * np.finfo(float).eps)
     odds[np.arange(len(odds)), decided] = 1
+    return odds / odds.sum(axis=1, keepdims=True)
+
+
+def _softmax(gaps: Float[np.ndarray, "n k"]) -> Float[np.ndarray, "n k"]:
+    odds = np.exp(gaps)  # the largest of a row is 1
     return odds / odds.sum(axis=1, keepdims=True)
 
 
@@ -85,8 +88,10 @@ def _likeliest(
         return 1.0
 
     def derivative(log_slope: float) -> float:
-        excess = softmax(np.exp(log_slope) * gaps, axis=1) - target
+        excess = _softmax(np.exp(log_slope) * gaps) - target
         return float(weights @ np.sum(excess * gaps, axis=1))
+
+    from scipy.optimize import root_scalar  # dear to import, and often not needed
 
     low, high = np.log([1e-3 / widest, 1e6 / widest])
     if derivative(low) >= 0:

@@ -3,14 +3,13 @@
 import functools
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from ._blocks import map_row_blocks, rows_in_block
 from ._numerics import dot
-from ._runtime import check_runtime
+from ._runtime import check_runtime, compiled
 from .kernels import Kernel
 from .scaling import Standardization
 
@@ -93,7 +92,7 @@ class MixedExpansion(eqx.Module):
         return sum(rest, first)
 
 
-@functools.partial(jax.jit, static_argnames="block_rows")
+@functools.partial(compiled, static_argnames="block_rows")
 def _evaluate(
     expansion: KernelExpansion, X: Float[Array, "n d"], block_rows: int
 ) -> Float[Array, "n *c"]:

@@ -19,8 +19,8 @@ from ._status import NumericalError
 from .calibration import decisions, probabilities
 from .data.schema import Schema
 from .expansion import KernelExpansion
-from .machines.scdp import SparsePath
 from .machines.sized_path import SizedPath
+from .machines.sparse_path import SparsePath
 from .multiclass import Code, Decoding, distances, output_code
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from jaxtyping import Array, ArrayLike, Float, Int
 from ._blocks import rows_in_block, sum_row_blocks
 from ._mesh import sum_over_rows
 from ._numerics import dot, dot_over_rows, like, present_rows, present_targets
-from ._runtime import check_runtime
+from ._runtime import check_runtime, compiled
 from ._types import ScalarLike
 from .features import FeatureMap
 from .solvers.ridge import Ridge, ridge
@@ -103,7 +103,7 @@ def zeros(
     )
 
 
-@functools.partial(jax.jit, static_argnames=("mesh", "block_rows"))
+@functools.partial(compiled, static_argnames=("mesh", "block_rows"))
 def accumulate(
     feature_map: FeatureMap,
     X: Float[Array, "n d"],
@@ -164,7 +164,7 @@ def accumulate_folds(
     return sum_over_rows(mesh, local, feature_map, weights, X, y, axis=1)
 
 
-@functools.partial(jax.jit, static_argnames=("n_groups", "block_rows"))
+@functools.partial(compiled, static_argnames=("n_groups", "block_rows"))
 def accumulate_groups(
     feature_map: FeatureMap,
     X: Float[Array, "n d"],
@@ -291,7 +291,7 @@ def accumulate_batches(
     return total
 
 
-_accumulate_folds_jit = jax.jit(accumulate_folds, static_argnames="block_rows")
+_accumulate_folds_jit = compiled(accumulate_folds, static_argnames="block_rows")
 
 
 def _gram(

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from ._numerics import as_float, epsilon, is_concrete
+from ._runtime import compiled
 
 
 class Standardization(NamedTuple):
@@ -71,7 +72,7 @@ def standardize(
     return _standardize(X, weights.astype(X.dtype))
 
 
-@jax.jit
+@compiled
 def _standardize(X: Float[Array, "n d"], weights: Float[Array, "n"]) -> Standardization:
     used = jnp.broadcast_to((weights > 0)[:, None], X.shape)
     total = jnp.sum(weights)

@@ -9,10 +9,10 @@ from scipy.optimize import linprog, lsq_linear, minimize
 from sklearn.svm import SVR
 
 from jsparse import Robust, _status, validate
+from jsparse._blocks import sum_row_blocks
 from jsparse.features import Nystroem
 from jsparse.kernels import RBF
 from jsparse.machines import fixed_size, robust
-from jsparse.normal_equations import accumulate
 from jsparse.validation.folds import plain_folds
 
 
@@ -349,11 +349,11 @@ def test_cross_validation_equals_refitting(loss):
 def test_a_fit_sums_as_many_rows_at_a_time_as_asked_for(monkeypatch):
     asked = []
 
-    def seen(*sums, block_rows):
+    def seen(function, arrays, zero, block_rows):
         asked.append(block_rows)
-        return accumulate(*sums, block_rows=block_rows)
+        return sum_row_blocks(function, arrays, zero, block_rows)
 
-    monkeypatch.setattr(robust, "accumulate", seen)
+    monkeypatch.setattr("jsparse.solvers.robust.sum_row_blocks", seen)
     phi, X, y, _ = problem()
     robust.fit(phi, 1.0, X, y, loss="huber", block_rows=23)
     assert set(asked) == {23}

@@ -12,6 +12,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int
 
 from .._numerics import dot, dot_over_rows, each_alone, epsilon, like
+from .._runtime import compiled
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, PRECISION_LOST, RUNNING, status_of
 from .._types import ScalarLike
 from ..expansion import KernelExpansion
@@ -404,7 +405,7 @@ def minimise(
     return _minimise(problem, start, like(tolerance, start), max_steps)
 
 
-@functools.partial(jax.jit, static_argnames="max_steps")
+@functools.partial(compiled, static_argnames="max_steps")
 def _minimise(
     problem: InnerProblem, start: Float[Array, "m d"], tolerance: Float[Array, ""], max_steps: int
 ) -> Minimum:

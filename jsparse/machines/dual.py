@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from typing import ClassVar, Literal, NamedTuple, TypeVar, cast
 
 import jax
@@ -14,7 +13,6 @@ from .._blocks import map_row_blocks, rows_in_block
 from .._numerics import (
     as_float,
     dot,
-    dot_over_rows,
     epsilon,
     like,
     present_rows,
@@ -23,16 +21,17 @@ from .._numerics import (
     relative_size,
     with_derivative,
 )
+from .._runtime import compiled
 from .._status import NOT_FINITE, status_of
 from .._types import Key, ScalarLike
 from ..expansion import KernelExpansion
-from ..features import Nystroem
 from ..kernels import Kernel
 from ..multiclass import Code
 from ..solvers import conjugate_gradients
 from ..solvers.definite import factorise
 from ..solvers.ridge import Spectrum, shifted_inverse, spectrum
-from .fixed_size import check_labels, check_problem, in_one_dtype
+from .checks import check_labels, check_problem, in_one_dtype
+from .dual_system import intercept_of, less, nystroem_preconditioner, right_sides, weighted
 from .method import MANY_C, Method, Points, TrainingRows
 
 T = TypeVar("T")
@@ -222,7 +221,7 @@ def fit_classes(
     )
 
 
-@jax.jit
+@compiled
 def leave_one_out(
     kernel: Kernel,
     C: Float[Array, " s"],
@@ -254,15 +253,15 @@ def leave_one_out(
     K = kernel.gram(X)
     root = jnp.sqrt(w)[:, None]
     spec = jax.lax.stop_gradient(spectrum(root * K * root.T))
-    rhs = _right_sides(X, y)
+    rhs = right_sides(X, y)
     alpha, e = _decomposed(spec, K, w, C, jnp.broadcast_to(rhs[None], (s, *rhs.shape)))
     # The residual without a row is the residual over what of it is the row's own doing: the
     # diagonal of (I + C K W)^(-1) less the intercept's share. It is 1 for a row of weight zero.
     own = with_derivative(_own, _own_derivative, (spec, K, w, C))
     own = own - alpha[:, :, 0] * e[:, :, 0] / jnp.sum(alpha[:, :, 0], axis=1, keepdims=True)
     share = own[:, :, None]
-    b = _eliminate(alpha)
-    alpha, e = _less(alpha, b), _less(e, b)
+    b = intercept_of(alpha)
+    alpha, e = less(alpha, b), less(e, b)
     # That of a row of weight zero does not depend on its target, however large.
     fitted = dot(K[None], alpha) + b - e * (1 - share) / share
     predictions = jnp.where(w[None, :, None] > 0, targets[None] - e / share, fitted)
@@ -289,7 +288,7 @@ def _decomposed(
     C: Float[Array, " s"],
     rhs: Float[Array, "s n k"],
 ) -> tuple[Float[Array, "s n k"], Float[Array, "s n k"]]:
-    """`_weighted` for every `C`, by the eigendecomposition of `W^(1/2) K W^(1/2)`."""
+    """`weighted` for every `C`, by the eigendecomposition of `W^(1/2) K W^(1/2)`."""
     shifts = jax.lax.stop_gradient(1 / C)
 
     def inverse(b: Float[Array, "s n k"]) -> tuple[Float[Array, "s n k"], None]:
@@ -298,7 +297,7 @@ def _decomposed(
         ), None
 
     scales = w[None, :, None], C[:, None, None]
-    alpha, e, _ = _weighted(lambda v: dot(K[None], v), inverse, *scales, rhs)
+    alpha, e, _ = weighted(lambda v: dot(K[None], v), inverse, *scales, rhs)
     return alpha, e
 
 
@@ -328,53 +327,7 @@ def _own_derivative(
     return jax.lax.map(slope, (C, d_C))
 
 
-def _weighted(
-    product: Callable[[Array], Array],
-    inverse: Callable[[Array], tuple[Array, T]],
-    w: Float[Array, "... n 1"],
-    C: Float[Array, "... 1 1"],
-    rhs: Float[Array, "*s n k"],
-) -> tuple[Float[Array, "*s n k"], Float[Array, "*s n k"], tuple[Float[Array, "*s n k"], T]]:
-    """Multipliers and residuals: `K alpha + e = rhs`, `alpha = C W e`.
-
-    Linear in the weights: derivatives at zero tell how the fit changes as the row comes in. What is
-    solved is definite for weights of zero too, `(D K D + I/C) g = D rhs` with `D = W^(1/2)`.
-
-    Args:
-        product: with `K`.
-        inverse: of `D K D + I/C`, and what there is to say of it.
-        w: row weights.
-        C: weight of the data-fit term.
-        rhs: one system per column.
-
-    Returns:
-        `alpha`, `e`, and beside what `inverse` says the residual of what it solved.
-    """
-    seen, fixed_C = jax.lax.stop_gradient((w, C))
-    root = jnp.sqrt(seen)
-    kept = root > 0
-
-    def solve(_: object, b: Float[Array, "2 *s n k"]) -> tuple[Array, tuple[Array, T]]:
-        r, q = b
-        # Zero but for derivatives.
-        r = jax.lax.cond(jnp.any(q != 0), lambda: r - product(q), lambda: r)
-        g, said = inverse(root * r)
-        e = r - product(root * g)
-        rest = root * e - g / fixed_C
-        e = jnp.where(kept, g / (fixed_C * jnp.where(kept, root, 1)), e)
-        return jnp.stack([q + root * g, e]), (rest, said)
-
-    (alpha, e), aux = jax.lax.custom_linear_solve(
-        lambda x: jnp.stack([product(x[0]) + x[1], x[0] - C * w * x[1]]),
-        jnp.stack([rhs, jnp.zeros_like(rhs)]),
-        solve,
-        symmetric=True,
-        has_aux=True,
-    )
-    return alpha, e, aux
-
-
-@jax.jit
+@compiled
 def _by_cholesky(
     kernel: Kernel,
     C: Float[Array, ""],
@@ -390,14 +343,14 @@ def _by_cholesky(
     def inverse(rhs: Float[Array, "n k"]) -> tuple[Float[Array, "n k"], None]:
         return factor.solve(rhs), None
 
-    alpha, _, (residual, _) = _weighted(
-        lambda v: dot(K, v), inverse, w[:, None], C[None, None], _right_sides(X, y)
+    alpha, _, (residual, _) = weighted(
+        lambda v: dot(K, v), inverse, w[:, None], C[None, None], right_sides(X, y)
     )
     status = status_of(~jnp.all(jnp.isfinite(alpha)), factor.lost)
     return _result(kernel, X, y, w, alpha, residual, jnp.zeros((), jnp.int32), status)
 
 
-@functools.partial(jax.jit, static_argnames=("max_steps", "landmarks", "block_rows"))
+@functools.partial(compiled, static_argnames=("max_steps", "landmarks", "block_rows"))
 def _by_conjugate_gradients(
     kernel: Kernel,
     C: Float[Array, ""],
@@ -421,7 +374,7 @@ def _by_conjugate_gradients(
         return map_row_blocks(lambda rows: rows_times(rows, v), X, block_rows)
 
     every = jnp.linspace(0, n - 1, landmarks).astype(jnp.int32)
-    precondition = _nystroem_preconditioner(kernel, C, X, X[every], root, block_rows)
+    precondition = nystroem_preconditioner(kernel, C, X, X[every], root, block_rows)
 
     def inverse(rhs: Float[Array, "n k"]) -> tuple[Float[Array, "n k"], tuple[Array, Array]]:
         solved = conjugate_gradients.solve(
@@ -433,54 +386,10 @@ def _by_conjugate_gradients(
         )
         return solved.x, (solved.steps, solved.status)
 
-    alpha, _, (residual, (steps, status)) = _weighted(
-        product, inverse, w[:, None], C[None, None], _right_sides(X, y)
+    alpha, _, (residual, (steps, status)) = weighted(
+        product, inverse, w[:, None], C[None, None], right_sides(X, y)
     )
     return _result(kernel, X, y, w, alpha, residual, jnp.max(steps), jnp.max(status))
-
-
-def _nystroem_preconditioner(
-    kernel: Kernel,
-    C: Float[Array, ""],
-    X: Float[Array, "n d"],
-    Z: Float[Array, "m d"],
-    root: Float[Array, "n 1"],
-    block_rows: int,
-) -> conjugate_gradients.Operator:
-    """`r -> (F F' + I/C)^(-1) r` with `F = W^(1/2) Phi(X)`, the features of the landmarks.
-
-    By Woodbury, `C (r - F (F'F + I/C)^(-1) F' r)`.
-    """
-    constant = jax.lax.stop_gradient
-    phi = Nystroem(constant(kernel), constant(Z), center=False)
-    F = constant(root * map_row_blocks(phi, X, block_rows))
-    inner = dot_over_rows(F, F)
-    # The product's own rounding, so that Cholesky meets a definite matrix at any C.
-    floor = epsilon(X.dtype) * jnp.trace(inner)
-    shift = constant(jnp.maximum(1 / C, floor))
-    factor = jnp.linalg.cholesky(inner + shift * jnp.eye(Z.shape[0], dtype=X.dtype))
-
-    def precondition(r: Float[Array, "n k"]) -> Float[Array, "n k"]:
-        return (r - dot(F, jax.scipy.linalg.cho_solve((factor, True), dot(F.T, r)))) / shift
-
-    return precondition
-
-
-def _right_sides(X: Float[Array, "n d"], y: Float[Array, "n *c"]) -> Float[Array, "n k"]:
-    """`[1, y]`, which the intercept is eliminated from."""
-    n = X.shape[0]
-    return jnp.concatenate([jnp.ones((n, 1), X.dtype), y.reshape(n, -1)], axis=1)
-
-
-def _eliminate(alpha: Float[Array, "*s n k"]) -> Float[Array, "*s 1 c"]:
-    """The intercept, from the multipliers of `[1, y]`: with it, those of `y - b` add up to zero."""
-    total = jnp.sum(alpha, axis=-2, keepdims=True)
-    return total[..., 1:] / total[..., :1]
-
-
-def _less(both: Float[Array, "*s n k"], b: Float[Array, "*s 1 c"]) -> Float[Array, "*s n c"]:
-    """What belongs to `y - b`, of what belongs to `[1, y]`."""
-    return both[..., 1:] - both[..., :1] * b
 
 
 def _result(
@@ -494,8 +403,8 @@ def _result(
     status: Int[Array, ""],
 ) -> DualFit:
     outputs = y.shape[1:]
-    b = _eliminate(both)
-    alpha, rest, b = _less(both, b), _less(residual, b), b[0]
+    b = intercept_of(both)
+    alpha, rest, b = less(both, b), less(residual, b), b[0]
     root = jnp.sqrt(jax.lax.stop_gradient(w))[:, None]
     relative = relative_size(rest.T, (root * y.reshape(alpha.shape)).T)
     failed = ~(jnp.all(jnp.isfinite(alpha)) & jnp.all(jnp.isfinite(b)))

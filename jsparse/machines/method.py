@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from .._arguments import increasing, real, whole_number
 from .._blocks import map_systems
+from .._runtime import compiled
 from .._status import CONVERGED
 from .._types import Key, ScalarLike
 from ..expansion import KernelExpansion
@@ -53,7 +54,7 @@ class TrainingRows(NamedTuple):
     n: int
 
 
-@jax.jit
+@compiled
 def rows_at(X: Float[Array, "r d"], chosen: Int[Array, " m"]) -> Float[Array, "m d"]:
     """Rows by number, in one program."""
     return X[chosen]

@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 from .._arguments import as_key, increasing, real, whole_number
 from .._blocks import map_systems
 from .._numerics import as_float, dot, epsilon, present_rows, present_targets, times_power
+from .._runtime import compiled
 from .._status import COMPLETED, EXHAUSTED, INDEFINITE, PRECISION_LOST, TRUNCATED
 from .._types import Key, KeyLike, ScalarLike
 from ..expansion import KernelExpansion
@@ -27,7 +28,7 @@ from ..pursuit.path import LOST, Path, assemble
 from ..pursuit.subspace import subspace_pursuit, subspace_pursuit_gram
 from ..pursuit.system import Columns, scaled
 from .candidates import Candidates
-from .fixed_size import check_problem, in_one_dtype
+from .checks import check_problem, in_one_dtype
 from .method import Additive, Metric, Shape, Task, as_sizes, option
 from .scdp import check_candidates
 from .sized_path import SizedPath
@@ -571,7 +572,7 @@ def fit(
     return _fit(settled, kernels, candidates, X, y, weights, None if key is None else as_key(key))
 
 
-@functools.partial(jax.jit, static_argnames="method")
+@functools.partial(compiled, static_argnames="method")
 def _fit(
     method: Pursuit,
     kernels: tuple[Kernel, ...],
@@ -589,7 +590,7 @@ def _fit(
     return _machines(method, columns, sums, found)
 
 
-@functools.partial(jax.jit, static_argnames="method")
+@functools.partial(compiled, static_argnames="method")
 def _solve(
     method: Pursuit, columns: DictionaryColumns, sums: NormalEquations, key: Key | None
 ) -> SizedPath:

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int
 from .._arguments import real, whole_number
 from .._blocks import map_systems
 from .._numerics import as_float, dot, epsilon, is_concrete, like
+from .._runtime import compiled
 from .._status import NOT_FINITE, PRECISION_LOST, TRUNCATED, VANISHED
 from .._types import Key, ScalarLike
 from ..expansion import KernelExpansion
@@ -26,8 +27,9 @@ from ..prototypes.choice import choose_rows
 from ..solvers.definite import factorise
 from ..solvers.reweighted import Rule, reweighted
 from . import dual
+from .checks import check_problem, in_one_dtype
 from .dual import Dual
-from .fixed_size import FixedSize, Prototypes, check_problem, in_one_dtype
+from .fixed_size import FixedSize, Prototypes
 from .method import FEW_C, Additive, Method, Points, Shape, Task, TrainingRows, option, rows_at
 from .scdp import check_candidates
 from .scdp_system import CandidateColumns, candidate_columns
@@ -349,7 +351,7 @@ def _check_C(C: ScalarLike | Array) -> None:
         )
 
 
-@functools.partial(jax.jit, static_argnames=("method", "block_rows"))
+@functools.partial(compiled, static_argnames=("method", "block_rows"))
 def _fit(
     method: SparseReduction,
     kernel: Kernel,
@@ -365,7 +367,7 @@ def _fit(
     return _solve(method, cast(Any, method.informed(columns, X, y, weights)), sums, C)
 
 
-@functools.partial(jax.jit, static_argnames="method")
+@functools.partial(compiled, static_argnames="method")
 def _solve(
     method: SparseReduction,
     columns: ReductionColumns,

@@ -2,34 +2,27 @@
 
 import dataclasses
 import functools
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from .._arguments import real, whole_number
 from .._blocks import map_row_blocks, rows_in_block
-from .._numerics import dot, epsilon, exponents, is_concrete, like, times_power
-from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, PRECISION_LOST, RUNNING, TRUNCATED
+from .._numerics import dot, is_concrete, like
+from .._runtime import compiled
+from .._status import TRUNCATED
 from .._types import Key, ScalarLike
 from ..expansion import KernelExpansion
-from ..features import FeatureMap, Linear
+from ..features import FeatureMap
 from ..kernels import Kernel
 from ..multiclass import Code
-from ..normal_equations import accumulate
-from ..solvers.definite import Factor, factorise
-from .fixed_size import Prototypes, check_penalty, check_problem, feature_map, in_one_dtype
+from ..solvers.robust import SMOOTHING, Loss, Solution, default_tolerance, solve
+from .checks import check_penalty, check_problem, in_one_dtype
+from .fixed_size import Prototypes, feature_map
 from .method import MANY_C, Metric, Task, each_problem, option
-
-Loss = Literal["absolute", "huber"]
-SMOOTHING = 1e-3  # of the typical residual: rows below it weigh 1 in the absolute loss
-MEDIAN_TO_DEVIATION = 1.4826  # of normal deviations, their median size to their standard deviation
-TUNING = 1.345  # Huber's threshold in standard deviations: 95 % efficient for normal noise
-_PER_MEDIAN = TUNING * MEDIAN_TO_DEVIATION  # the same in medians of |e|, for normal noise
-_BACK = 0.99  # of the way to the nearest bound
-_TOGETHER = 30  # steps in which threshold and solution are found by one Newton's method
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,58 +70,6 @@ class Robust(Prototypes):
         assert points is not None
         targets, weights = each_problem(y, weights, code, X.dtype)
         return fit(feature_map(kernel, points), C, X, targets, weights, loss=self.loss)
-
-
-class Problem(NamedTuple):
-    """A machine of one output in units in which targets and row weights are of order one.
-
-    Minimise `ridge/2 |w|^2 + sum_i weight_i l(e_i)` with `e = y - Phi w - b` and `l(e) = |e|`, or
-    Huber's loss halved: `e^2 / 2` up to a threshold d, and `d |e| - d^2 / 2` beyond.
-    """
-
-    Phi: Float[Array, "n p"]
-    y: Float[Array, " n"]
-    w: Float[Array, " n"]
-    ridge: Float[Array, ""]
-    threshold: Float[Array, ""] | None  # Huber's d; None for the one the residuals stand for
-
-
-class State(NamedTuple):
-    """A primal-dual interior-point iteration on a `Problem`.
-
-    The dual variables are `a_i = l'(e_i)`, between `-d` and `d` (1 for the absolute loss), and
-    `u_i - v_i` is `e_i`, for Huber's loss `e_i - a_i`. At the optimum `ridge w = Phi' (weight a)`,
-    `sum weight a = 0`, `u (d - a) = 0` and `v (d + a) = 0`.
-    """
-
-    weights: Float[Array, " p"]  # w
-    intercept: Float[Array, ""]  # b
-    residual: Float[Array, " n"]  # e
-    above: Float[Array, " n"]  # u
-    below: Float[Array, " n"]  # v
-    dual: Float[Array, " n"]  # a
-    to_top: Float[Array, " n"]  # d - a
-    to_bottom: Float[Array, " n"]  # d + a
-    threshold: Float[Array, ""]  # d
-    middle: Int[Array, ""]  # the row whose |e| is the median
-    gradient: Float[Array, " p"]  # ridge w - Phi' (weight a)
-    imbalance: Float[Array, ""]  # sum weight a
-    gap: Float[Array, ""]  # by how much the optimum is missed, as part of its size
-    unsolved: Float[Array, ""]  # what of the gap is of the gradient and the imbalance
-    moving: Float[Array, ""]  # what of the gap is of the threshold
-    steps: Int[Array, ""]
-    status: Int[Array, ""]
-
-
-class Solution(NamedTuple):
-    """A machine of one output in the caller's units."""
-
-    weights: Float[Array, " p"]
-    intercept: Float[Array, ""]
-    residual: Float[Array, " n"]
-    threshold: Float[Array, ""]
-    steps: Int[Array, ""]
-    status: Int[Array, ""]
 
 
 class RobustFit(NamedTuple):
@@ -232,12 +173,7 @@ def fit(
     )
 
 
-def default_tolerance(dtype: jnp.dtype) -> float:
-    """Of the duality gap: what a computation in this precision can be sure of."""
-    return max(1e-6, epsilon(dtype) ** 0.5)
-
-
-@functools.partial(jax.jit, static_argnames=("loss", "block_rows"))
+@functools.partial(compiled, static_argnames=("loss", "block_rows"))
 def _fit(
     feature_map: FeatureMap,
     C: Float[Array, " c"],
@@ -274,339 +210,6 @@ def _fit(
         steps=jnp.max(found.steps),
         status=jnp.maximum(jnp.max(found.status), jnp.where(jnp.any(unresolved), TRUNCATED, 0)),
     )
-
-
-def solve(
-    Phi: Float[Array, "n p"],
-    y: Float[Array, " n"],
-    w: Float[Array, " n"],
-    C: Float[Array, ""],
-    tolerance: Float[Array, ""],
-    *,
-    loss: Loss,
-    threshold: Float[Array, ""] | None = None,
-    max_steps: int | Int[Array, ""] = 200,
-    block_rows: int | None = None,
-) -> Solution:
-    """The machine of one output on given features; see `fit`."""
-    problem, centre, exponent = in_own_units(Phi, y, w, C, loss, threshold)
-    state = init(problem, tolerance, loss=loss)
-    state = jax.lax.while_loop(
-        lambda state: state.status == RUNNING,
-        lambda state: step(
-            problem, state, tolerance, loss=loss, max_steps=max_steps, block_rows=block_rows
-        ),
-        state,
-    )
-    weights = times_power(state.weights[None], exponent)[0]
-    intercept = times_power(state.intercept[None], exponent)[0] + centre
-    delta = state.threshold
-    if loss == "absolute":
-        typical = weighted_median(jnp.abs(state.residual), w)
-        delta = jnp.maximum(SMOOTHING * typical, epsilon(y.dtype))
-    delta = times_power(delta[None], exponent)[0] if threshold is None else threshold
-    residual = y - dot(Phi, weights) - intercept
-    return Solution(weights, intercept, residual, delta, state.steps, state.status)
-
-
-def in_own_units(
-    Phi: Float[Array, "n p"],
-    y: Float[Array, " n"],
-    w: Float[Array, " n"],
-    C: Float[Array, ""],
-    loss: Loss,
-    threshold: Float[Array, ""] | None = None,
-) -> tuple[Problem, Float[Array, ""], Int[Array, " 1"]]:
-    """The problem in its own units, and what they are: `y = centre + 2^exponent problem.y`."""
-    here = w > 0
-    heaviest = jnp.max(w)
-    w = w / heaviest
-    centre = weighted_median(jnp.where(here, y, jnp.max(y, where=here, initial=-jnp.inf)), w)
-    y = jnp.where(here, y - centre, 0)
-    size = jnp.abs(y)
-    # Rows at the median itself, as many as there may be, say nothing of the scale.
-    exponent = exponents(weighted_median(size, jnp.where(size > 0, w, 0))[None])
-    y = times_power(y[None], -exponent)[0]
-    # The square of a residual must be a number; the loss has the same slope long before.
-    info = jnp.finfo(y.dtype)
-    bound = 2.0 ** (info.maxexp // 2 - 8)
-    y = jnp.clip(y, -bound, bound)
-    ridge = 1 / C / heaviest
-    if loss == "absolute":
-        ridge = times_power(2 * ridge[None], exponent)[0]
-    ridge = jnp.clip(ridge, info.tiny, 1 / info.tiny / 16)
-    if threshold is not None:
-        # At the optimum no row's `weight_i l(e_i)` is more than the constant model's loss of all:
-        # with a threshold from here on no |e_i| is beyond it, and the optimum is least squares.
-        lightest = jnp.min(w, where=w > 0, initial=1)
-        reach = jnp.linalg.norm(jnp.sqrt(w) * y) / jnp.sqrt(lightest)
-        threshold = times_power(threshold[None], -exponent)[0]
-        threshold = jnp.minimum(threshold, jnp.clip(reach, 1, bound))
-    Phi = jnp.where(here[:, None], Phi, 0)  # other rows may hold anything
-    return Problem(Phi, y, w, ridge, threshold), centre, exponent
-
-
-def init(problem: Problem, tolerance: Float[Array, ""], *, loss: Loss) -> State:
-    """On the central path of the constant model."""
-    y, dtype = problem.y, problem.y.dtype
-    top = jnp.ones((), dtype)
-    if loss == "huber":
-        top = top * _PER_MEDIAN if problem.threshold is None else problem.threshold
-    # u (d - a) = v (d + a) = d, with u - v = y.
-    size = jnp.abs(y)
-    large = (size + 1 + jnp.hypot(jnp.ones((), dtype), size)) / 2
-    near = top / large
-    small = top / (2 * top - near)
-    up = y >= 0
-    start = State(
-        weights=jnp.zeros(problem.Phi.shape[1], dtype),
-        intercept=jnp.zeros((), dtype),
-        residual=y,
-        above=jnp.where(up, large, small),
-        below=jnp.where(up, small, large),
-        dual=jnp.where(up, top - near, near - top),
-        to_top=jnp.where(up, near, 2 * top - near),
-        to_bottom=jnp.where(up, 2 * top - near, near),
-        threshold=top,
-        middle=jnp.zeros((), jnp.int32),
-        gradient=jnp.zeros(problem.Phi.shape[1], dtype),
-        imbalance=jnp.zeros((), dtype),
-        gap=jnp.zeros((), dtype),
-        unsolved=jnp.zeros((), dtype),
-        moving=jnp.zeros((), dtype),
-        steps=jnp.zeros((), jnp.int32),
-        status=jnp.zeros((), jnp.int32),
-    )
-    state = _measured(problem, start, loss)
-    # Constant targets have a constant model.
-    done = (state.gap <= tolerance) | jnp.all(y == 0)
-    status = jnp.where(done, CONVERGED, RUNNING)
-    status = jnp.where(jnp.isfinite(state.gap), status, NOT_FINITE).astype(jnp.int32)
-    return state._replace(status=status)
-
-
-class System(NamedTuple):
-    """Newton's equations of a step, whose matrix is factorised once."""
-
-    D: Float[Array, " n"]  # da = D (de - rho), with rho from the products that are asked for
-    own: Float[Array, " n"]  # D times the row weights
-    bend: int  # l'' where it is not 0
-    feature_sum: Float[Array, " p"]
-    weight_sum: Float[Array, ""]
-    factor: Factor
-    by_one: tuple[Array, Array, Array] | None  # what all that follows a threshold larger by one
-    slope: Float[Array, ""]  # of the threshold that the residuals stand for
-    waits: Bool[Array, ""]  # whether the threshold is left as it is
-
-
-def step(
-    problem: Problem,
-    state: State,
-    tolerance: Float[Array, ""],
-    *,
-    loss: Loss,
-    max_steps: int | Int[Array, ""] = 200,
-    block_rows: int | None = None,
-) -> State:
-    """Towards the optimum, then back to the central path, with one factorisation."""
-    w, none = problem.w, jnp.zeros_like(problem.w)
-    u, v, top, bottom = state.above, state.below, state.to_top, state.to_bottom
-    system = _system(problem, state, loss, block_rows)
-    ahead = _direction(problem, state, system, none, none)
-    t = 1 / jnp.maximum(_most(problem, state, ahead), 1)
-    du, dv, dtop, dbottom = ahead[4:]
-    now = jnp.sum(w * (u * top + v * bottom))
-    then = jnp.sum(w * ((u + t * du) * (top + t * dtop) + (v + t * dv) * (bottom + t * dbottom)))
-    nu = (then / now) ** 3 * now / (2 * jnp.sum(w))
-    moves = _direction(problem, state, system, nu - du * dtop, nu - dv * dbottom)
-    t = _BACK / jnp.maximum(_most(problem, state, moves), _BACK)
-    after = _measured(problem, _moved(problem, state, moves, t), loss)
-    status = jnp.where(after.steps >= max_steps, EXHAUSTED, RUNNING)
-    # A step takes at least its own part of the equations away, were it not for rounding.
-    rounded = (after.gap - after.unsolved <= tolerance) & (after.unsolved > state.unsolved / 2)
-    status = jnp.where(rounded, PRECISION_LOST, status)
-    status = jnp.where(after.gap <= tolerance, CONVERGED, status).astype(jnp.int32)
-    # The last iterate that is a number is the answer.
-    sound = jnp.isfinite(after.gap)
-    lost = state._replace(status=jnp.full((), PRECISION_LOST, jnp.int32), steps=after.steps)
-    return jax.tree.map(lambda a, b: jnp.where(sound, a, b), after._replace(status=status), lost)
-
-
-def _system(problem: Problem, state: State, loss: Loss, block_rows: int | None) -> System:
-    Phi, w = problem.Phi, problem.w
-    u, v, top, bottom = state.above, state.below, state.to_top, state.to_bottom
-    n, p = Phi.shape
-    bend = 1 if loss == "huber" else 0
-    D = 1 / (u / top + v / bottom + bend)
-    own = jnp.where(w > 0, w * D, 0)
-    sums = accumulate(
-        Linear(jnp.zeros(p, Phi.dtype)), Phi, jnp.zeros((n, 0), Phi.dtype), own,
-        block_rows=block_rows,
-    )  # fmt: skip
-    f, N = sums.feature_sum, sums.weight_sum
-    factor = factorise(sums.gram - f[:, None] * f[None, :] / N, problem.ridge)
-    no = jnp.zeros((), bool)
-    system = System(D, own, bend, f, N, factor, None, jnp.zeros((), Phi.dtype), no)
-    if loss != "huber" or problem.threshold is not None:
-        return system
-    turn = own * (u / top - v / bottom)
-    by_one = _newton(Phi, system, dot(Phi.T, turn), jnp.sum(turn))
-    # At first the median is that one row's, and found by the same Newton's method. Where that
-    # goes to and fro between rows, it is taken as it is, whenever the solution for the threshold
-    # so far is near.
-    apart = state.steps >= _TOGETHER
-    middle = state.residual[state.middle]
-    follows = ~apart & (_PER_MEDIAN * jnp.abs(middle) >= _least_threshold(Phi.dtype))
-    slope = jnp.where(follows, _PER_MEDIAN * jnp.sign(middle), 0)
-    waits = apart & (state.gap - state.moving > 0.1)
-    return system._replace(by_one=by_one, slope=slope, waits=waits)
-
-
-def _newton(
-    Phi: Float[Array, "n p"], system: System, features: Float[Array, " p"], total: Float[Array, ""]
-) -> tuple[Float[Array, " p"], Float[Array, ""], Float[Array, " n"]]:
-    """Weights, intercept and residuals that solve the equations."""
-    f, N = system.feature_sum, system.weight_sum
-    weights = system.factor.solve((features - f * (total / N))[:, None])[:, 0]
-    intercept = (total - dot(f, weights)) / N
-    return weights, intercept, -dot(Phi, weights) - intercept
-
-
-def _direction(
-    problem: Problem,
-    state: State,
-    system: System,
-    upper: Float[Array, " n"],
-    lower: Float[Array, " n"],
-) -> tuple[Array, ...]:
-    """To where `u (d - a)` is `upper` and `v (d + a)` is `lower`.
-
-    Weights, intercept, threshold, dual variables, and what may not become negative.
-    """
-    Phi, D, bend = problem.Phi, system.D, system.bend
-    u, v, top, bottom = state.above, state.below, state.to_top, state.to_bottom
-    rho = upper / top - u - lower / bottom + v
-    pull = system.own * rho
-    found = _newton(
-        Phi, system, -state.gradient - dot(Phi.T, pull), state.imbalance - jnp.sum(pull)
-    )
-    d = jnp.zeros((), Phi.dtype)
-    if system.by_one is not None:
-        by_one, slope = system.by_one, system.slope
-        wanted = _own_threshold(state) - state.threshold + slope * found[2][state.middle]
-        # A fixed point that repels is approached slowly.
-        d = wanted / jnp.maximum(1 - slope * by_one[2][state.middle], 0.1)
-        d = jnp.clip(d, -0.7 * state.threshold, 3 * state.threshold)
-        d = jnp.where(system.waits, 0, d)
-        found = tuple(x + d * by for x, by in zip(found, by_one, strict=True))
-    weights, intercept, e = found
-    x = e - rho
-    dual = D * ((u / top - v / bottom) * d + x)
-    # d - a and d + a on their own: far off one of them is smaller than the rounding of d.
-    to_top = D * ((2 * v / bottom + bend) * d - x)
-    to_bottom = D * ((2 * u / top + bend) * d + x)
-    above = upper / top - u - u / top * to_top
-    below = lower / bottom - v - v / bottom * to_bottom
-    return weights, intercept, d, dual, above, below, to_top, to_bottom
-
-
-def _most(problem: Problem, state: State, moves: tuple[Array, ...]) -> Float[Array, ""]:
-    """Part of the way at which the first of what may not become negative is 0, inverted."""
-    bounded = state.above, state.below, state.to_top, state.to_bottom
-    ratios = [-dx / x for dx, x in zip(moves[4:], bounded, strict=True)]
-    return jnp.max(jnp.where(problem.w > 0, jnp.max(jnp.stack(ratios), axis=0), 0))
-
-
-def _moved(problem: Problem, state: State, moves: tuple[Array, ...], t: Float[Array, ""]) -> State:
-    """That part of the way."""
-    w = problem.w
-    weights = state.weights + t * moves[0]
-    intercept = state.intercept + t * moves[1]
-    bounded = state.above, state.below, state.to_top, state.to_bottom
-    above, below, top, bottom = (
-        jnp.where(w > 0, x + t * dx, 1) for x, dx in zip(bounded, moves[4:], strict=True)
-    )
-    return state._replace(
-        weights=weights,
-        intercept=intercept,
-        residual=jnp.where(w > 0, problem.y - dot(problem.Phi, weights) - intercept, 0),
-        above=above,
-        below=below,
-        dual=jnp.where(w > 0, state.dual + t * moves[3], 0),
-        to_top=top,
-        to_bottom=bottom,
-        threshold=state.threshold + t * moves[2],
-        steps=state.steps + 1,
-    )
-
-
-def _least_threshold(dtype: jnp.dtype) -> float:
-    """Of targets of order one, most of them alike: rounding must not decide which others fit."""
-    return epsilon(dtype) ** (2 / 3)
-
-
-def _own_threshold(state: State) -> Float[Array, ""]:
-    """Huber's d that the residuals stand for."""
-    typical = jnp.abs(state.residual[state.middle])
-    return jnp.maximum(_PER_MEDIAN * typical, _least_threshold(typical.dtype))
-
-
-def _measured(problem: Problem, state: State, loss: Loss) -> State:
-    """The state with `u - v` made to agree with the residual, and how far it is off the optimum."""
-    w, top, e = problem.w, state.threshold, state.residual
-    nearest = jnp.minimum(state.to_top, state.to_bottom)
-    bound = jnp.where(state.to_top < state.to_bottom, top - nearest, nearest - top)
-    # Of a far smaller than d, their difference would leave only the rounding of d.
-    dual = jnp.where(nearest < top / 2, bound, state.dual)
-    part = e - dual if loss == "huber" else e
-    above = jnp.where(part >= 0, state.below + part, state.above)
-    below = jnp.where(part >= 0, state.below, state.above - part)
-    pull = w * dual
-    gradient = problem.ridge * state.weights - dot(problem.Phi.T, pull)
-    imbalance = jnp.sum(pull)
-    # No sum knows how far off an outlier is: u (d - a) is small where u is not.
-    # Huber's loss misses (u - v)^2 / 2 where the bounds are far: u (d - a) is d times rounding.
-    most = jnp.maximum(jnp.abs(part), 2)
-    to_top, to_bottom = (jnp.minimum(x, most) for x in (state.to_top, state.to_bottom))
-    products = jnp.sum(w * (above * to_top + below * to_bottom))
-    steepest = jnp.minimum(top, 1)  # the loss's slope in the middle of the residuals
-    unsolved = jnp.sum(jnp.square(gradient)) / (2 * problem.ridge) + jnp.abs(imbalance) * steepest
-    size = jnp.minimum(jnp.abs(e), 1)
-    losses, missed, middle = size, jnp.zeros_like(top), state.middle
-    if loss == "huber":
-        bent = jnp.minimum(size, top)
-        losses = bent * (size - bent / 2)
-        if problem.threshold is None:
-            middle = _median_row(jnp.abs(e), w).astype(jnp.int32)
-            off = _own_threshold(state._replace(middle=middle)) - top
-            missed = jnp.abs(off) * jnp.sum(w * size)
-    total = problem.ridge * jnp.sum(jnp.square(state.weights)) / 2 + jnp.sum(w * losses)
-    total = jnp.where(total > 0, total, 1)
-    # Residuals are rounded as targets are, to the spacing of numbers of order one.
-    rounding = 4 * epsilon(e.dtype) * steepest * jnp.sum(w)
-    return state._replace(
-        above=above,
-        below=below,
-        dual=dual,
-        middle=middle,
-        gradient=gradient,
-        imbalance=imbalance,
-        gap=jnp.maximum(products + unsolved + missed - rounding, 0) / total,
-        unsolved=jnp.maximum(unsolved - rounding, 0) / total,
-        moving=missed / total,
-    )
-
-
-def _median_row(values: Float[Array, " n"], w: Float[Array, " n"]) -> Int[Array, ""]:
-    """The row of the smallest value up to which lies half of the weight."""
-    order = jnp.argsort(values)
-    reached = jnp.cumsum(w[order])
-    return order[jnp.searchsorted(reached, reached[-1] / 2)]
-
-
-def weighted_median(values: Float[Array, " n"], w: Float[Array, " n"]) -> Float[Array, ""]:
-    """The smallest value up to which lies half of the weight."""
-    return values[_median_row(values, w)]
 
 
 def _energy(Phi: Float[Array, "n p"], w: Float[Array, " n"]) -> Float[Array, " p"]:

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from .._arguments import real, whole_number
 from .._blocks import map_systems
+from .._runtime import compiled
 from .._types import Key, ScalarLike
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
@@ -253,7 +254,7 @@ def check_loss(loss: str) -> None:
         raise ValueError(f"loss: expected 'hinge' or 'squared_hinge', got {loss!r}")
 
 
-@functools.partial(jax.jit, static_argnames="loss")
+@functools.partial(compiled, static_argnames="loss")
 def _reduced(
     loss: Hinge,
     kernel: Kernel,
@@ -270,7 +271,7 @@ def _reduced(
     return ReducedFit(problem.expansion(points, solved), solved.value, solved.status)
 
 
-@functools.partial(jax.jit, static_argnames="method")
+@functools.partial(compiled, static_argnames="method")
 def _descended(
     method: Direct,
     kernel: Kernel,

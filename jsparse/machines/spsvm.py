@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._arguments import as_key, real, whole_number
 from .._numerics import as_float, dot, epsilon, is_concrete, like, present_rows, present_targets
+from .._runtime import compiled
 from .._status import (
     COMPLETED,
     CONVERGED,
@@ -31,9 +32,10 @@ from ..pursuit.probabilistic import SUBSET
 from ..pursuit.system import check_atoms
 from ..solvers.definite import factorise
 from .candidates import Candidates
-from .fixed_size import check_problem, in_one_dtype
+from .checks import check_problem, in_one_dtype
 from .method import Method, Task, stacked
-from .scdp import SCDP, SparsePath, check_candidates
+from .scdp import SCDP, check_candidates
+from .sparse_path import SparsePath
 
 # All coefficients are optimised again when there are so many times more of them; in between, only
 # that of the newest (Section 3.3 of the source: the cost is then that of the last time).
@@ -223,7 +225,7 @@ def _check_classes(y: Float[Array, " n"], weights: Float[Array, " n"] | None) ->
             raise ValueError(f"y: expected -1 and +1, got {np.array2string(found, threshold=6)}")
 
 
-@functools.partial(jax.jit, static_argnames=("max_prototypes", "subset", "growth", "max_steps"))
+@functools.partial(compiled, static_argnames=("max_prototypes", "subset", "growth", "max_steps"))
 def _fit(
     kernel: Kernel,
     candidates: Float[Array, "M d"],

@@ -6,12 +6,11 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optimistix as optx
 from jaxtyping import Array, Float, Int
 
 from .._arguments import whole_number
 from .._numerics import as_float, epsilon
-from .._runtime import compiled_quickly
+from .._runtime import compiled
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE
 from .._types import Scalar
 from ._functionals import Functional, binned, exact
@@ -184,7 +183,7 @@ def _reference(n: Scalar) -> Scalar:
     return float((4 / 3) ** 0.2) * n**-0.2
 
 
-@functools.partial(jax.jit, static_argnames="spread")
+@functools.partial(compiled, static_argnames="spread")
 def _normal_reference(X: Float[Array, "n d"], spread: Spread) -> Float[Array, " d"]:
     n = jnp.asarray(X.shape[0], jnp.int32)
 
@@ -207,8 +206,8 @@ def _plug_in(
 
 
 # Milliseconds of work for bins, but the double sum has to be compiled well.
-_quickly = compiled_quickly(_plug_in, static_argnames=("use_exact", "spread"))
-_well = jax.jit(_plug_in, static_argnames=("use_exact", "spread"))
+_quickly = compiled(_plug_in, quickly=True, static_argnames=("use_exact", "spread"))
+_well = compiled(_plug_in, static_argnames=("use_exact", "spread"))
 
 
 def _of_column(column: _Column, use_exact: bool) -> tuple[Scalar, Array, Array]:
@@ -253,6 +252,8 @@ def _solve(
     smoothing (Terrell 1990) h descends by factors of 0.8 until the excess changes its sign, and
     bisection does the rest: log h to eps^(2/3), far below the statistical error.
     """
+    import optimistix as optx  # dear to import, and often not needed
+
     dtype = log_a.dtype
     offset = float(np.log(2 * np.sqrt(np.pi))) + jnp.log(n)
 

@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from .._arguments import as_key, whole_number
 from .._blocks import default_block_rows, map_row_blocks
 from .._numerics import as_float, dot, is_concrete, present_rows
+from .._runtime import compiled
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
 from .._types import Key, KeyLike
 from ._validate import check_count, check_table
@@ -76,7 +77,7 @@ def k_center(
     return _k_center(key, X, m, weights)
 
 
-@functools.partial(jax.jit, static_argnames="m")
+@functools.partial(compiled, static_argnames="m")
 def _k_center(
     key: Key, X: Float[Array, "n d"], m: int, weights: Float[Array, " n"] | None
 ) -> KCenterResult:
@@ -170,7 +171,7 @@ def k_means(
     return _k_means(key, X, m, weights, whole_number("max_steps", max_steps, 1))
 
 
-@functools.partial(jax.jit, static_argnames=("m", "max_steps"))
+@functools.partial(compiled, static_argnames=("m", "max_steps"))
 def _k_means(
     key: Key, X: Float[Array, "n d"], m: int, weights: Float[Array, " n"] | None, max_steps: int
 ) -> KMeansResult:

@@ -11,7 +11,7 @@ from jaxtyping import Array, ArrayLike, Float, Int
 from .._arguments import as_key, whole_number
 from .._blocks import block_shape, capacity, padded, to_blocks
 from .._numerics import as_float, epsilon, is_concrete
-from .._runtime import compiled_quickly
+from .._runtime import compiled
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
 from .._types import Key, KeyLike, ScalarLike
 from ._validate import check_count, check_table
@@ -150,7 +150,7 @@ def renyi(
     )
 
 
-@jax.jit
+@compiled
 def init(
     key: Key,
     X: Float[Array, "n d"],
@@ -204,7 +204,7 @@ def init(
     return state._replace(status=jnp.where(failed, NOT_FINITE, RUNNING).astype(jnp.int32))
 
 
-@functools.partial(jax.jit, static_argnames="candidates")
+@functools.partial(compiled, static_argnames="candidates")
 def step(
     state: RenyiState,
     X: Float[Array, "n d"],
@@ -234,7 +234,7 @@ def step(
     )
 
 
-@functools.partial(jax.jit, static_argnames="candidates")
+@functools.partial(compiled, static_argnames="candidates")
 def _run(
     key: Key,
     X: Float[Array, "n d"],
@@ -348,7 +348,7 @@ def _argmax(values: Float[Array, " m"]) -> Int[Array, ""]:
     return jnp.min(at_top)
 
 
-@compiled_quickly
+@functools.partial(compiled, quickly=True)
 def _two_keys(key: Key) -> tuple[Key, Key]:
     first, second = jax.random.split(key)
     return first, second

@@ -10,7 +10,7 @@ from jaxtyping import Array, ArrayLike, Float, Int
 
 from .._arguments import as_key, labels_of, numbers, whole_number
 from .._numerics import is_concrete
-from .._runtime import compiled_quickly
+from .._runtime import compiled
 from .._types import Key, KeyLike
 from ._validate import check_count
 
@@ -156,7 +156,7 @@ def allocate(
     return np.asarray(shares, np.int32)
 
 
-@functools.partial(compiled_quickly, static_argnames="m")
+@functools.partial(compiled, quickly=True, static_argnames="m")
 def draw_strata(
     key: Key,
     codes: Int[Array, " n"],
@@ -180,7 +180,7 @@ def draw_strata(
     return ranked[code, rank]
 
 
-@functools.partial(compiled_quickly, static_argnames=("rows", "m"))
+@functools.partial(compiled, quickly=True, static_argnames=("rows", "m"))
 def draw(
     key: Key, rows: int, m: int, n: Int[Array, ""], weights: Float[Array, " n"] | None = None
 ) -> Int[Array, " m"]:

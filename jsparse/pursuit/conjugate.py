@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from .._numerics import dot, epsilon
+from .._runtime import compiled
 from .._status import COMPLETED, CONVERGED, INDEFINITE, NOT_FINITE, RUNNING
 from .._types import ScalarLike
 from .path import Path, assemble, ended, norm, passed_over, take
@@ -151,7 +152,7 @@ def step(
     )
 
 
-@functools.partial(jax.jit, static_argnames=("max_atoms", "rule"))
+@functools.partial(compiled, static_argnames=("max_atoms", "rule"))
 def run(
     state: State,
     columns: Columns,
@@ -174,7 +175,7 @@ def run(
     )
 
 
-@functools.partial(jax.jit, static_argnames="max_atoms")
+@functools.partial(compiled, static_argnames="max_atoms")
 def path(
     state: State,
     b: Float[Array, "v D c"],

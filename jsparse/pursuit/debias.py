@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from .._numerics import dot, epsilon, is_concrete
+from .._runtime import compiled
 from .._status import INDEFINITE, NOT_FINITE
 from .least_angle import AnglePath, factored, lost_if, single
 from .path import LOST
@@ -62,7 +63,7 @@ def debiased(
     return given.scale.undone_alone(found)
 
 
-@functools.partial(jax.jit, static_argnames="max_atoms")
+@functools.partial(compiled, static_argnames="max_atoms")
 def _debias(
     path: AnglePath, columns: Columns, b: Float[Array, " D"], *, max_atoms: int
 ) -> AnglePath:

@@ -10,6 +10,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from .._arguments import whole_number
 from .._numerics import dot, epsilon, times_power
+from .._runtime import compiled
 from .._status import (
     COMPLETED,
     CONVERGED,
@@ -242,7 +243,7 @@ def _leave(state: State, which: Int[Array, ""]) -> State:
     )
 
 
-@functools.partial(jax.jit, static_argnames=("max_atoms", "max_steps", "lasso"))
+@functools.partial(compiled, static_argnames=("max_atoms", "max_steps", "lasso"))
 def run(
     columns: Columns,
     b: Float[Array, " D"],

@@ -10,6 +10,7 @@ from jaxtyping import Array, ArrayLike, Float, Int
 
 from .._arguments import whole_number
 from .._numerics import epsilon, is_concrete
+from .._runtime import compiled
 from .._status import (
     COMPLETED,
     CONVERGED,
@@ -126,7 +127,7 @@ def step(
     )
 
 
-@functools.partial(jax.jit, static_argnames=("max_atoms", "max_steps", "subset"))
+@functools.partial(compiled, static_argnames=("max_atoms", "max_steps", "subset"))
 def run(
     columns: Columns,
     b: Float[Array, "v D c"],

@@ -10,7 +10,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from .._arguments import whole_number
 from .._numerics import dot, epsilon, exponents, times_power
-from .._runtime import check_runtime
+from .._runtime import check_runtime, compiled
 from .._status import COMPLETED, CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
 from .._types import ScalarLike
 from .path import Path, assemble, ended, norm, take, unbatched
@@ -143,7 +143,7 @@ def step(
     )
 
 
-@functools.partial(jax.jit, static_argnames=("max_atoms", "max_stages"))
+@functools.partial(compiled, static_argnames=("max_atoms", "max_stages"))
 def run(
     X: Float[Array, "v n D"],
     y: Float[Array, "v n c"],

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from .._numerics import dot, epsilon
+from .._runtime import compiled
 from .._status import COMPLETED, CONVERGED, INDEFINITE, NOT_FINITE, RUNNING
 from .._types import Key
 from .conjugate import NOISE
@@ -171,7 +172,7 @@ def advance(
     )
 
 
-@functools.partial(jax.jit, static_argnames=("max_atoms", "subset"))
+@functools.partial(compiled, static_argnames=("max_atoms", "subset"))
 def run(
     columns: Columns,
     b: Float[Array, "v D c"],

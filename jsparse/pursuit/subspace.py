@@ -12,7 +12,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 from .._arguments import whole_number
 from .._blocks import map_systems, systems_at_once
 from .._numerics import dot, epsilon, exponents, is_concrete, times_power
-from .._runtime import check_runtime
+from .._runtime import check_runtime, compiled
 from .._status import COMPLETED, CONVERGED, INDEFINITE, NOT_FINITE, RUNNING
 from .._types import ScalarLike
 from .on_atoms import Gram, Rows
@@ -258,7 +258,7 @@ def pursue(
     )
 
 
-@functools.partial(jax.jit, static_argnames=("max_atoms", "max_iterations", "rule", "gram"))
+@functools.partial(compiled, static_argnames=("max_atoms", "max_iterations", "rule", "gram"))
 def run(
     matrix: Float[Array, "*v n D"],
     target: Float[Array, "*v n c"],

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from .._numerics import is_concrete
+from .._runtime import compiled
 from .._status import COMPLETED, NOT_FINITE, RUNNING
 from .._types import Key, ScalarLike
 from .box import Evaluations, Objective, bounds, finite_or_inf, reflect, scalar_value
@@ -125,7 +126,7 @@ def init(
     )
 
 
-@functools.partial(jax.jit, static_argnames=("objective", "batch"))
+@functools.partial(compiled, static_argnames=("objective", "batch"))
 def step(
     objective: Objective, args: Any, state: AnnealingState, *, batch: Batch = jax.vmap
 ) -> AnnealingState:
@@ -206,7 +207,7 @@ def run(
     return _run(objective, args, state, max_evaluations // state.values.size, batch)
 
 
-@functools.partial(jax.jit, static_argnames=("objective", "rounds", "batch"))
+@functools.partial(compiled, static_argnames=("objective", "rounds", "batch"))
 def _run(
     objective: Objective, args: Any, state: AnnealingState, rounds: int, batch: Batch
 ) -> tuple[AnnealingState, Evaluations]:
@@ -236,7 +237,7 @@ def _advance(objective: Objective, args: Any, state: AnnealingState, batch: Batc
     return tell(state, probes, values)
 
 
-@jax.jit
+@compiled
 def ask(state: AnnealingState) -> Float[Array, "q p"]:
     """The points that the next round evaluates, shape `q p`.
 
@@ -260,7 +261,7 @@ def _round_keys(state: AnnealingState) -> tuple[Key, Key]:
     return key_move, key_accept
 
 
-@jax.jit
+@compiled
 def tell(
     state: AnnealingState, probes: Float[Array, "q p"], probe_values: Float[Array, " q"]
 ) -> AnnealingState:

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from .._mesh import check_mesh
 from .._numerics import is_concrete
+from .._runtime import compiled
 from .._status import COMPLETED, PRECISION_LOST
 from .._types import Key
 from ..features import FeatureMap
@@ -291,10 +292,10 @@ class InMemory(eqx.Module):
         return InMemory(X, y, weights, self.folds, self.code, self.mesh)
 
 
-_taken = jax.jit(lambda arrays, rows: jax.tree.map(lambda a: a[rows], arrays))
+_taken = compiled(lambda arrays, rows: jax.tree.map(lambda a: a[rows], arrays))
 
 
-@functools.partial(jax.jit, static_argnames="method")
+@functools.partial(compiled, static_argnames="method")
 def _informed(
     method: Additive,
     features: FeatureMap,
@@ -383,7 +384,7 @@ def kernel_at(problem: Tunable, theta: Float[Array, " p"] | Float[np.ndarray, " 
     return eqx.combine(structure.unflatten(tuned), problem.fixed)
 
 
-@functools.partial(jax.jit, static_argnames="scoring")
+@functools.partial(compiled, static_argnames="scoring")
 def evaluate(
     problem: Problem,
     theta: Float[Array, " p"],
@@ -403,7 +404,7 @@ def evaluate(
     return found
 
 
-@functools.partial(jax.jit, static_argnames="scoring")
+@functools.partial(compiled, static_argnames="scoring")
 def evaluate_batch(
     problem: Problem, thetas: Float[Array, "q p"], C: Float[Array, "q s"], scoring: Scoring
 ) -> tuple[Float[Array, "q s"], Float[Array, "q s v"], Int[Array, "q s"]]:

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
 from .._numerics import as_float, epsilon, is_concrete
+from .._runtime import compiled
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
 from .._types import ScalarLike
 from .box import Evaluations, Objective, bounds, finite_or_inf, reflect, scalar_value
@@ -119,7 +120,7 @@ def init(
     )
 
 
-@functools.partial(jax.jit, static_argnames=("objective",))
+@functools.partial(compiled, static_argnames=("objective",))
 def step(objective: Objective, args: Any, state: SimplexState) -> SimplexState:
     """Evaluate one point, and decide which is next.
 
@@ -179,7 +180,7 @@ def run(
     return _run(objective, args, state, max_evaluations)
 
 
-@functools.partial(jax.jit, static_argnames=("objective", "rows"))
+@functools.partial(compiled, static_argnames=("objective", "rows"))
 def _run(
     objective: Objective, args: Any, state: SimplexState, rows: int
 ) -> tuple[SimplexState, Evaluations]:
@@ -204,13 +205,13 @@ def _advance(objective: Objective, args: Any, state: SimplexState) -> SimplexSta
     return tell(state, probe, scalar_value(objective(probe, args), probe))
 
 
-@jax.jit
+@compiled
 def ask(state: SimplexState) -> Float[Array, " p"]:
     """The point to evaluate next; with `tell` this is `step`, the evaluation left to the caller."""
     return reflect(state.candidate, state.low, state.high)
 
 
-@jax.jit
+@compiled
 def tell(
     state: SimplexState, probe: Float[Array, " p"], probe_value: Float[Array, ""]
 ) -> SimplexState:

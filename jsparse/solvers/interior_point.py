@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from .._blocks import map_systems, rows_in_block, sum_row_blocks
 from .._numerics import dot, dot_over_rows, each_alone, epsilon, like
+from .._runtime import compiled
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, PRECISION_LOST, RUNNING
 from .._types import ScalarLike
 from .definite import factorise, inverse_of_lower
@@ -156,7 +157,7 @@ def solve(
     return Solution(*(jnp.moveaxis(a, 0, -1) for a in found))
 
 
-@functools.partial(jax.jit, static_argnames=("loss", "max_steps", "block_rows"))
+@functools.partial(compiled, static_argnames=("loss", "max_steps", "block_rows"))
 def _solve(
     Phi: Float[Array, "n p"],
     y: Float[Array, " n"],

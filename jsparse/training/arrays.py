@@ -1,6 +1,7 @@
 """Rows that are in memory, as training takes them."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ from jaxtyping import Array, ArrayLike, Float, Int
 from .._arguments import finite_rows
 from .._blocks import capacity, padded
 from .._mesh import on_default_device
-from .._runtime import compiled_quickly
+from .._runtime import compiled
 from ..expansion import KernelExpansion
 from ..kernels import Kernel, Linear
 from ..machines.method import Additive, Method, Shape, TrainingRows
@@ -160,7 +161,7 @@ class ArrayData:
         return chosen
 
 
-@compiled_quickly
+@functools.partial(compiled, quickly=True)
 def _standardised(
     X: Float[Array, "r d"], weights: Float[Array, " r"]
 ) -> tuple[Standardization, Float[Array, "r d"]]:

@@ -1,6 +1,7 @@
 """What a run is asked for, checked before any work."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
@@ -12,7 +13,7 @@ from jaxtyping import ArrayLike, Float
 
 from .._arguments import as_key, numbers, real, whole_number
 from .._mesh import check_mesh
-from .._runtime import compiled_quickly
+from .._runtime import compiled
 from .._types import Key, KeyLike
 from ..machines.method import Method, Metric, Task, require_additive
 from ..multiclass import Decoding, Scheme
@@ -174,7 +175,7 @@ def settings(
     )  # fmt: skip
 
 
-@compiled_quickly
+@functools.partial(compiled, quickly=True)
 def _five(key: Key) -> list[Key]:
     return list(jax.random.split(key, 5))
 

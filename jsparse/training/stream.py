@@ -1,5 +1,6 @@
 """Rows that are read in batches, as training takes them (De Brabanter 2010, Section 6.2)."""
 
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -11,7 +12,7 @@ from jaxtyping import Array, Float, Int, UInt32
 
 from .._arguments import whole_number
 from .._blocks import capacity, padded
-from .._runtime import compiled_quickly
+from .._runtime import compiled
 from .._types import Key
 from ..data.streams import Batch, Checked, RowStream
 from ..kernels import Kernel, Linear
@@ -184,7 +185,7 @@ def _number(key: Key) -> int:
     return int(_bits(key))
 
 
-@compiled_quickly
+@functools.partial(compiled, quickly=True)
 def _bits(key: Key) -> UInt32[Array, ""]:
     return jax.random.bits(key, dtype=jnp.uint32)
 

@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from .._mesh import on_default_device, sum_over_rows
+from .._runtime import compiled
 from .._status import PRECISION_LOST
 from ..features import FeatureMap
 from ..kernels import Kernel
@@ -169,7 +170,7 @@ class Streamed:
         ]
 
 
-@functools.partial(jax.jit, static_argnames=("method", "groups", "targets"))
+@functools.partial(compiled, static_argnames=("method", "groups", "targets"))
 def _begin(
     method: Additive,
     kernel: Kernel,
@@ -183,13 +184,13 @@ def _begin(
     return phi, jax.tree.map(lambda a: jnp.zeros((groups, *a.shape), a.dtype), zero)
 
 
-@functools.partial(jax.jit, static_argnums=1)
+@functools.partial(compiled, static_argnums=1)
 def _by_part(total: NormalEquations, parts: int) -> NormalEquations:
     """The classes of a part along an axis of their own."""
     return jax.tree.map(lambda a: a.reshape(parts, len(a) // parts, *a.shape[1:]), total)
 
 
-@jax.jit
+@compiled
 def _joined(parts: NormalEquations) -> NormalEquations:
     return parts.joined
 
@@ -206,7 +207,7 @@ def _name(problem: Problem, kernel: Kernel) -> bytes:
     return b" ".join([f"{method} {len(_points(problem))}".encode(), *leaves])
 
 
-@functools.partial(jax.jit, static_argnames=("n_groups", "mesh"), donate_argnums=0)
+@functools.partial(compiled, static_argnames=("n_groups", "mesh"), donate_argnums=0)
 def _add(
     total: NormalEquations,
     phi: FeatureMap,
@@ -239,7 +240,7 @@ def _with_targets(sums: NormalEquations, code: Code | None) -> NormalEquations:
     )
 
 
-@functools.partial(jax.jit, static_argnames=("scoring", "validated", "mesh"))
+@functools.partial(compiled, static_argnames=("scoring", "validated", "mesh"))
 def _score(
     phi: FeatureMap,
     C: Float[Array, " s"],
@@ -259,7 +260,7 @@ def _score(
     return CrossValidation(scores, by_fold, jnp.moveaxis(predictions, 2, 0), status)
 
 
-@functools.partial(jax.jit, static_argnames=("method", "scoring", "validated", "mesh"))
+@functools.partial(compiled, static_argnames=("method", "scoring", "validated", "mesh"))
 def _score_solutions(
     method: Additive,
     phi: FeatureMap,
@@ -282,7 +283,7 @@ def _score_solutions(
     return CrossValidation(scores, by_fold, jnp.moveaxis(predictions, 2, 0), status)
 
 
-@functools.partial(jax.jit, static_argnames=("method", "scoring", "validated"))
+@functools.partial(compiled, static_argnames=("method", "scoring", "validated"))
 def _score_paths(
     method: PathMethod,
     phi: FeatureMap,

@@ -15,12 +15,13 @@ from jaxtyping import Float, Shaped
 from .._status import PrecisionWarning
 from ..expansion import KernelExpansion
 from ..machines.method import Metric
-from ..machines.robust import MEDIAN_TO_DEVIATION, RobustFit
-from ..machines.scdp import SparsePath
+from ..machines.robust import RobustFit
 from ..machines.sized_path import SizedPath
+from ..machines.sparse_path import SparsePath
 from ..search.sizes import SizeCurve
 from ..search.strategies import Search
 from ..search.tune import Evaluation, Progress, Tuning
+from ..solvers.robust import MEDIAN_TO_DEVIATION
 
 Path = TypeVar("Path", bound=SparsePath | SizedPath)
 

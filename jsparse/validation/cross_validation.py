@@ -12,11 +12,12 @@ from jaxtyping import Array, ArrayLike, Float, Int, PyTree
 
 from .._mesh import spread
 from .._numerics import as_float, is_concrete
+from .._runtime import compiled
 from .._status import CONVERGED, TRUNCATED
 from .._types import Key, ScalarLike
 from ..features import FeatureMap
 from ..kernels import Kernel
-from ..machines.fixed_size import check_labels, check_penalty, check_problem, given_penalty
+from ..machines.checks import check_labels, check_penalty, check_problem, given_penalty
 from ..machines.method import Additive, Metric
 from ..multiclass import Code, Decoding, decode
 from ..normal_equations import NormalEquations
@@ -180,7 +181,7 @@ def cheaper(p: int, r: int, s: int) -> Literal["subtraction", "removal"]:
     return "removal" if remove <= decompose else "subtraction"
 
 
-@functools.partial(jax.jit, static_argnames=("metric", "decoding", "method", "mesh", "block_rows"))
+@functools.partial(compiled, static_argnames=("metric", "decoding", "method", "mesh", "block_rows"))
 def _cross_validate(
     feature_map: FeatureMap,
     C: Float[Array, " s"],
@@ -220,7 +221,7 @@ def _cross_validate(
     return CrossValidation(scores, fold_scores, out, status, (feature_map, total))
 
 
-@functools.partial(jax.jit, static_argnames=("method", "metric", "decoding", "mesh", "block_rows"))
+@functools.partial(compiled, static_argnames=("method", "metric", "decoding", "mesh", "block_rows"))
 def cross_validate_by_solving(
     method: Additive,
     kernel: Kernel,

@@ -12,7 +12,7 @@ from jaxtyping import Array, ArrayLike, Bool, Int, UInt32
 from .._arguments import as_key, labels_of, whole_number
 from .._blocks import capacity
 from .._numerics import is_concrete
-from .._runtime import compiled_quickly
+from .._runtime import compiled
 from .._types import Key, KeyLike
 
 
@@ -102,7 +102,7 @@ def _permutation(key: Key, n: int) -> Int[Array, " n"] | Int[np.ndarray, " n"]:
     return order
 
 
-@functools.partial(compiled_quickly, static_argnames=("rows", "rounds"))
+@functools.partial(compiled, quickly=True, static_argnames=("rows", "rounds"))
 def _sort_keys(key: Key, rows: int, rounds: int) -> list[UInt32[Array, " r"]]:
     found = []
     for _ in range(rounds):

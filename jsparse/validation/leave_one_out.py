@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from .._runtime import compiled
 from ..kernels import Kernel
 from ..machines import dual
 from ..machines.method import Metric
@@ -14,7 +15,7 @@ from .cross_validation import CrossValidation, losses, weighted
 from .out_of_fold import Rows
 
 
-@functools.partial(jax.jit, static_argnames=("metric", "decoding"))
+@functools.partial(compiled, static_argnames=("metric", "decoding"))
 def leave_one_out(
     kernel: Kernel,
     C: Float[Array, " s"],

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from .._blocks import map_systems, systems_at_once
 from .._numerics import dot
+from .._runtime import compiled
 from .._types import Key
 from ..features import FeatureMap
 from ..kernels import Kernel
@@ -34,7 +35,7 @@ class PathValidation(NamedTuple):
     status: Int[Array, " s"]  # the worst over folds
 
 
-@functools.partial(jax.jit, static_argnames=("method", "metric", "decoding", "mesh", "block_rows"))
+@functools.partial(compiled, static_argnames=("method", "metric", "decoding", "mesh", "block_rows"))
 def cross_validate_path(
     method: PathMethod,
     kernel: Kernel,

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .._blocks import map_systems
+from .._runtime import compiled
 from .._types import Key
 from ..kernels import Kernel
 from ..machines.method import Method, PathMethod, values_of_fit
@@ -16,7 +17,7 @@ from .folds import Folds
 from .paths import PathValidation, path_validation
 
 
-@functools.partial(jax.jit, static_argnames=("method", "metric", "decoding"))
+@functools.partial(compiled, static_argnames=("method", "metric", "decoding"))
 def cross_validate_by_refitting(
     method: Method,
     kernel: Kernel,

@@ -1,0 +1,97 @@
+"""What the pure functions ask of their arguments, said before any work is done."""
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .._arguments import check_finite
+from .._numerics import as_float, is_concrete, like
+from .._runtime import check_runtime
+from .._types import ScalarLike
+from ..features import FeatureMap
+
+
+def in_one_dtype(X: Array, y: Array, weights: Array | None) -> tuple[Array, Array, Array | None]:
+    """All in the dtype of `X`, the default float if that is no float."""
+    X = as_float(X)
+    weights = None if weights is None else as_float(weights).astype(X.dtype)
+    return X, as_float(y).astype(X.dtype), weights
+
+
+def given_penalty(intercept_penalty: ScalarLike, X: Array) -> Float[Array, ""] | None:
+    """The intercept's penalty; None for the number 0, which needs no program that can do more."""
+    if isinstance(intercept_penalty, int | float) and intercept_penalty == 0:
+        return None
+    return like(intercept_penalty, X)
+
+
+def check_penalty(feature_map: FeatureMap) -> None:
+    """Raise unless the map is penalised by the identity."""
+    if feature_map.penalty() is not None:
+        raise ValueError(
+            "feature_map: expected one penalised by the identity (Nystroem, Linear), got "
+            f"{type(feature_map).__name__}; Nystroem gives the same models"
+        )
+
+
+def check_labels(labels: Array, k: int) -> None:
+    """Raise unless the labels are class numbers 0..k-1, as far as they can be looked at."""
+    if labels.ndim != 1 or not jnp.issubdtype(labels.dtype, jnp.integer):
+        raise ValueError(
+            f"labels: expected class numbers, integers of shape (n,), got {labels.dtype} of shape "
+            f"{labels.shape}"
+        )
+    values = np.asarray(labels) if is_concrete(labels) else np.zeros(1)
+    if not (values.min() >= 0 and values.max() < k):
+        raise ValueError(f"labels: expected class numbers 0 to {k - 1}, got others")
+
+
+def check_problem(
+    prototypes: Array | None,
+    C: ScalarLike | Array,
+    X: Array,
+    y: Array,
+    weights: Array | None,
+    intercept_penalty: ScalarLike = 0.0,
+) -> None:
+    """Raise a `ValueError` that says what was expected and what came; values only if concrete."""
+    check_runtime()
+    if X.ndim != 2 or X.shape[0] == 0:
+        raise ValueError(f"X: expected shape (n, d) with at least one row, got {X.shape}")
+    if X.dtype not in (jnp.float32, jnp.float64):
+        raise ValueError(
+            f"X: expected numbers of 32 or 64 bits, which alone can be solved with, got {X.dtype}"
+        )
+    n = X.shape[0]
+    if y.shape[:1] != (n,):
+        raise ValueError(f"y: expected {n} rows, as many as X, got shape {y.shape}")
+    if weights is not None and weights.shape != (n,):
+        raise ValueError(f"weights: expected shape ({n},), got {weights.shape}")
+    if prototypes is not None:
+        if prototypes.ndim != 2 or prototypes.shape[1] != X.shape[1]:
+            raise ValueError(
+                f"prototypes: expected shape (m, {X.shape[1]}), got {prototypes.shape}"
+            )
+        if not 1 <= prototypes.shape[0] <= n:
+            raise ValueError(
+                f"prototypes: expected between 1 and as many as rows ({n}), got "
+                f"{prototypes.shape[0]}"
+            )
+        check_finite("prototypes", prototypes)
+    check_finite("X", X)
+    check_finite("y", y)
+    check_penalties(C, intercept_penalty)
+    if weights is not None and is_concrete(weights):
+        w = np.asarray(weights)
+        if not np.all((w >= 0) & np.isfinite(w)):
+            raise ValueError("weights: expected all at least 0, got a negative or infinite weight")
+        if not np.any(w > 0):
+            raise ValueError("weights: expected at least one above 0, got zeros only")
+
+
+def check_penalties(C: ScalarLike | Array, intercept_penalty: ScalarLike) -> None:
+    """Raise unless `C` is positive and the intercept's penalty not negative."""
+    if is_concrete(C) and not (np.all(np.isfinite(np.asarray(C))) and np.all(np.asarray(C) > 0)):
+        raise ValueError(f"C: expected a positive number, got {C}")
+    if is_concrete(intercept_penalty) and not np.asarray(intercept_penalty) >= 0:
+        raise ValueError(f"intercept_penalty: expected at least 0, got {intercept_penalty}")
