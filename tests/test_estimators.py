@@ -156,10 +156,10 @@ def test_precision_is_that_of_the_data(cancer):
 @pytest.mark.parametrize(
     ("machine", "scheme"),
     [
-        (FixedSizeLSSVMClassifier, "one_versus_rest"),
+        pytest.param(FixedSizeLSSVMClassifier, "one_versus_rest", marks=pytest.mark.slow),
         (FixedSizeLSSVMClassifier, "one_versus_one"),
         (LSSVMClassifier, "minimum_output"),
-        (SCDPClassifier, "one_versus_rest"),
+        pytest.param(SCDPClassifier, "one_versus_rest", marks=pytest.mark.slow),
         pytest.param(SpSVMClassifier, "one_versus_one", marks=pytest.mark.slow),
     ],
 )
@@ -239,6 +239,7 @@ def test_the_dual_is_kernel_ridge_with_an_intercept():
     assert model.prototypes_.shape == X.shape
 
 
+@pytest.mark.slow
 def test_a_tuned_dual_beats_its_neighbours():
     X, y = load_diabetes(return_X_y=True)
     model = LSSVMRegressor().fit(X[:300], y[:300])
@@ -391,7 +392,7 @@ def test_a_search_may_be_ended_by_time_and_be_an_object(cancer):
 TARGETS = [
     FixedSizeLSSVMRegressor(20, **QUICK, cv=3),
     LSSVMRegressor(**QUICK),
-    SCDPRegressor(**QUICK, cv=3, max_prototypes=5),
+    pytest.param(SCDPRegressor(**QUICK, cv=3, max_prototypes=5), marks=pytest.mark.slow),
     pytest.param(FixedSizeLSSVMRegressor(10, **QUICK, cv=3, loss="huber"), marks=pytest.mark.slow),
 ]
 
@@ -415,7 +416,11 @@ def test_several_targets(machine):
 
 
 @pytest.mark.parametrize(
-    "machine", [SCDPClassifier(5, **QUICK, cv=3), SpSVMClassifier(5, **QUICK, cv=3)]
+    "machine",
+    [
+        SCDPClassifier(5, **QUICK, cv=3),
+        pytest.param(SpSVMClassifier(5, **QUICK, cv=3), marks=pytest.mark.slow),
+    ],
 )
 def test_the_model_of_an_estimator_is_saved_with_all_its_sizes(machine, cancer, tmp_path):
     X, y = (a[:100] for a in cancer)

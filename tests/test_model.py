@@ -330,7 +330,11 @@ METHODS = {
 
 @pytest.mark.parametrize(
     "name",
-    ["fixed size", "dual", "joint", "separate", pytest.param("robust", marks=pytest.mark.slow)],
+    [
+        "fixed size",
+        "dual",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("joint", "separate", "robust")),
+    ],
 )
 def test_several_targets_are_as_many_models_of_one(name, tmp_path):
     Y = np.stack([NUMBERS, 100 - 7 * NUMBERS**2], axis=1)

@@ -20,6 +20,10 @@ from jsparse.validation.cross_validation import cross_validate
 from jsparse.validation.folds import stratified_folds
 
 SCHEMES = ["one_versus_one", "one_versus_rest", "minimum_output"]
+FAST_FIRST = [
+    pytest.param(scheme, marks=() if scheme == "one_versus_rest" else pytest.mark.slow)
+    for scheme in SCHEMES
+]
 OWN = np.array([[1.0, 1, 0, 1], [-1, 1, 1, 1], [0, -1, -1, 1], [-1, 0, -1, -1]])
 
 
@@ -136,7 +140,7 @@ def separately(phi, C, X, labels, w, matrix):
 
 
 @pytest.mark.parametrize("scheme", [*SCHEMES, OWN], ids=[*SCHEMES, "own"])
-@pytest.mark.parametrize("own_C", [False, True])
+@pytest.mark.parametrize("own_C", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_one_pass_equals_separate_fits(scheme, own_C):
     X, labels, w = problem()
     code = output_code(scheme, 4)
@@ -181,7 +185,13 @@ def test_solving_sums_refuses_what_fitting_refuses(as_users_call, C, penalty):
 
 @pytest.mark.parametrize(
     ("scheme", "decoding"),
-    [*((scheme, "loss") for scheme in [*SCHEMES, OWN]), ("one_versus_rest", "hamming")],
+    [
+        pytest.param("one_versus_one", "loss", marks=pytest.mark.slow),
+        ("one_versus_rest", "loss"),
+        ("minimum_output", "loss"),
+        pytest.param(OWN, "loss", marks=pytest.mark.slow),
+        ("one_versus_rest", "hamming"),
+    ],
     ids=[*SCHEMES, "own", "hamming"],
 )
 def test_cross_validation_equals_refitting(scheme, decoding):
@@ -216,7 +226,7 @@ def test_cross_validation_equals_refitting(scheme, decoding):
         np.testing.assert_allclose(squared[s], np.sum(wn * loss) / wn.sum(), atol=1e-9)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", FAST_FIRST)
 def test_cross_validation_is_pure(scheme):
     X, labels, w = problem(n=60)
     code = output_code(scheme, 4)

@@ -97,7 +97,12 @@ def test_several_targets_are_the_dense_solve_of_each():
 @pytest.mark.parametrize("unseen", [False, True])
 @pytest.mark.parametrize(
     ("k", "scheme"),
-    [(2, "one_versus_rest"), (4, "one_versus_rest"), (4, "one_versus_one"), (4, LEFT_OUT)],
+    [
+        (2, "one_versus_rest"),
+        pytest.param(4, "one_versus_rest", marks=pytest.mark.slow),
+        pytest.param(4, "one_versus_one", marks=pytest.mark.slow),
+        (4, LEFT_OUT),
+    ],
     ids=["two", "one_versus_rest", "one_versus_one", "left_out"],
 )
 def test_classification_is_the_dense_solve_of_every_problem(k, scheme, unseen):

@@ -213,7 +213,7 @@ def test_bad_input_is_told_before_any_work(cancer, monkeypatch, as_users_call, c
 @pytest.mark.parametrize(
     "scheme",
     [
-        "one_versus_one",
+        pytest.param("one_versus_one", marks=pytest.mark.slow),
         "one_versus_rest",
         pytest.param("minimum_output", marks=pytest.mark.slow),
     ],

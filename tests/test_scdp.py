@@ -95,8 +95,15 @@ def test_a_machine_is_the_fixed_size_machine_of_its_prototypes():
     np.testing.assert_allclose(path.at(15)(X), fixed(X), rtol=1e-8, atol=1e-9)
 
 
-@pytest.mark.parametrize("outputs", [None, 2])
-@pytest.mark.parametrize("selection", ["joint", "separate"])
+@pytest.mark.parametrize(
+    ("outputs", "selection"),
+    [
+        pytest.param(None, "joint", marks=pytest.mark.slow),
+        (2, "joint"),
+        pytest.param(None, "separate", marks=pytest.mark.slow),
+        (2, "separate"),
+    ],
+)
 def test_columns_computed_when_looked_at_give_the_path_of_the_system(
     outputs, selection, dtype, tol
 ):
@@ -235,7 +242,7 @@ def test_cross_validation_equals_refitting_without_each_fold(metric):
         np.testing.assert_allclose(found.scores[s], total / w.sum(), rtol=1e-7)
 
 
-@pytest.mark.parametrize("separate", [False, True])
+@pytest.mark.parametrize("separate", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_cross_validation_of_classes_equals_refitting(separate):
     X, y = load_iris(return_X_y=True)
     X = (X - X.mean(0)) / X.std(0)
@@ -317,10 +324,10 @@ def test_training_chooses_a_size_and_is_good_on_new_rows():
 @pytest.mark.parametrize(
     "options",
     [
-        {"candidate_method": "k_means", "candidates": 30},
+        pytest.param({"candidate_method": "k_means", "candidates": 30}, marks=pytest.mark.slow),
         pytest.param({"candidate_method": "renyi", "candidates": 30}, marks=pytest.mark.slow),
         {"candidates": "all", "subset": "auto"},
-        {"selection": "separate", "candidates": 30},
+        pytest.param({"selection": "separate", "candidates": 30}, marks=pytest.mark.slow),
         pytest.param(
             {"multiclass": "minimum_output", "candidates": 30, "class_weight": "balanced"},
             marks=pytest.mark.slow,

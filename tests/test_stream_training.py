@@ -37,7 +37,7 @@ def options(**more):
     [
         (2, "one_versus_rest", False),
         pytest.param(3, "one_versus_rest", True, marks=pytest.mark.slow),
-        (4, "one_versus_one", True),
+        pytest.param(4, "one_versus_one", True, marks=pytest.mark.slow),
     ],
 )
 def test_streamed_equals_in_memory(k, scheme, weighted):
@@ -458,10 +458,10 @@ def test_a_plan_says_what_takes_the_memory():
 @pytest.mark.parametrize(
     ("k", "selection", "weighted"),
     [
-        (None, "joint", True),
+        pytest.param(None, "joint", True, marks=pytest.mark.slow),
         (2, "joint", False),
         pytest.param(3, "joint", True, marks=pytest.mark.slow),
-        (3, "separate", True),
+        pytest.param(3, "separate", True, marks=pytest.mark.slow),
     ],
 )
 def test_a_streamed_path_is_that_in_memory(k, selection, weighted):
@@ -496,8 +496,15 @@ def test_a_streamed_path_is_that_in_memory(k, selection, weighted):
         np.testing.assert_allclose(streamed.predict_proba(X), in_memory.predict_proba(X), atol=1e-5)
 
 
-@pytest.mark.parametrize("folds", [4, HoldOut(0.4)])
-@pytest.mark.parametrize("k", [2, 3])
+@pytest.mark.parametrize(
+    ("k", "folds"),
+    [
+        pytest.param(2, 4, marks=pytest.mark.slow),
+        (2, HoldOut(0.4)),
+        (3, 4),
+        pytest.param(3, HoldOut(0.4), marks=pytest.mark.slow),
+    ],
+)
 def test_probabilities_come_from_rows_of_the_sample_that_are_held_out(k, folds):
     X, y = blobs(n=500, k=k)
     settings = options(folds=folds, C=np.array([10.0]), search=Profile(1))
