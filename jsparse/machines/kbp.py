@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._numerics import epsilon
+from .._status import TRUNCATED
 from .._types import Key
 from ..pursuit import least_angle
 from ..pursuit.path import LOST
@@ -60,8 +61,15 @@ class KBP(Pursuit):
                 columns, own[0, :, 0], own_diagonal[0], zero, max_atoms=k, max_steps=k, lasso=False
             )
             path = scale.undone_alone(path)
-            lost = epsilon(b.dtype) * path.condition[1:] > LOST
-            status = statuses(path.status, path.steps, lost, at - 1)
-            return Selected(path.coefficients[at] * length[None, :], status)
+            # It ends before an atom of which rounding leaves no digit: the next would be noise.
+            error = epsilon(b.dtype) * path.condition[1:]
+            noise = error > 1
+            ends = jnp.any(noise)
+            sound = jnp.where(ends, jnp.maximum(jnp.argmax(noise), 1), path.steps)
+            lost = (error > LOST) & (jnp.arange(k, dtype=jnp.int32) < sound)
+            status = jnp.where(ends, TRUNCATED, path.status)
+            status = statuses(status, sound.astype(jnp.int32), lost, at - 1)
+            own = path.coefficients[jnp.minimum(at, sound)]
+            return Selected(own * length[None, :], status)
 
         return jax.lax.map(one, unit.b.T)
