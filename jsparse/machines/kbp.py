@@ -65,10 +65,11 @@ class KBP(Pursuit):
             error = epsilon(b.dtype) * path.condition[1:]
             noise = error > 1
             ends = jnp.any(noise)
-            sound = jnp.where(ends, jnp.maximum(jnp.argmax(noise), 1), path.steps)
+            before = jnp.maximum(jnp.argmax(noise).astype(jnp.int32), 1)
+            sound = jnp.where(ends, before, path.steps)
             lost = (error > LOST) & (jnp.arange(k, dtype=jnp.int32) < sound)
             status = jnp.where(ends, TRUNCATED, path.status)
-            status = statuses(status, sound.astype(jnp.int32), lost, at - 1)
+            status = statuses(status, sound, lost, at - 1)
             own = path.coefficients[jnp.minimum(at, sound)]
             return Selected(own * length[None, :], status)
 

@@ -487,9 +487,10 @@ def _start(
         targets = columns.targets
         assert targets is not None
         assert columns.weights is not None
-        machine = dual.fit(
-            columns.kernel, C, columns.prototypes, targets, columns.weights, method="cholesky"
-        )
+        # Less their mean, which the intercept takes up: of large targets it would round them.
+        w, flat = columns.weights, targets.reshape(len(targets), -1)
+        flat = flat - dot(w / jnp.sum(w), flat)[None]
+        machine = dual.fit(columns.kernel, C, columns.prototypes, flat, w, method="cholesky")
         sizes = _sizes(machine.expansion.coefficients)
         # A prototype that is left out of this fold begins as the others do on average.
         there = columns.weights > 0
