@@ -125,8 +125,8 @@ class Gram(NamedTuple):
         shift = jnp.where(guard > 0, guard, 1) + self.ridge
         matrix = small.matrix + shift * jnp.eye(m, dtype=small.matrix.dtype)
         w, pivots = _definite(jnp.concatenate([matrix, small.target], axis=1))
-        # Of an atom that depends on those before nothing is left but what was added.
-        independent = jnp.square(pivots) - self.ridge > 2 * guard
+        # Of an atom that is `c` times those before `1 + |c|^2` guards are left.
+        independent = jnp.square(pivots) - self.ridge > 16 * guard
         return w, jnp.sum(independent, dtype=jnp.int32)
 
 
