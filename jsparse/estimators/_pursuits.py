@@ -106,7 +106,7 @@ class _Subspace(_Pursuit, max_iterations=ITERATIONS):
 
 class _Matching(_Pursuit, fitting="backfitting", subset=None):
     fitting: Fitting
-    subset: int | str | None
+    subset: Any
 
     def make_method(self, n: int, classes: int) -> KMP:
         return KMP(fitting=self.fitting, subset=self.subset, **self._shared())
