@@ -59,7 +59,6 @@ if TYPE_CHECKING:  # of each name the same place as below
     from .compilation import enable_compilation_cache as enable_compilation_cache
     from .compilation import warm_up as warm_up
     from .expansion import KernelExpansion as KernelExpansion
-    from .expansion import MixedExpansion as MixedExpansion
     from .features import Nystroem as Nystroem
     from .kernels import RBF as RBF
     from .machines import KBP as KBP
@@ -148,7 +147,7 @@ _MORE = {
     "._files": "ModelFileError",
     "._runtime": "UnusableJaxError",
     "._status": "ConvergenceWarning PrecisionWarning",
-    ".expansion": "KernelExpansion MixedExpansion",
+    ".expansion": "KernelExpansion",
     ".features": "Nystroem",
     ".kernels": "RBF",
     ".machines.method": "Additive Method Stopping",

@@ -23,7 +23,7 @@ class KernelExpansion(eqx.Module):
     and reverse mode, and free to pass through `jit` and `vmap`.
 
     Attributes:
-        kernel: kernel of two points.
+        kernel: kernel of two points, or a `Mixture`, which has one for each prototype.
         prototypes: points that carry the model, shape `m d`.
         coefficients: one column per output, shape `m` or `m c`.
         intercept: shape `()` or `c`.
@@ -62,37 +62,7 @@ class KernelExpansion(eqx.Module):
         return _evaluate(self, X, rows_in_block(block_rows))
 
 
-class MixedExpansion(eqx.Module):
-    """A sum of machines, each of a kernel of its own: an expansion with a kernel for each atom.
-
-    A pytree, as differentiable as its parts are.
-
-    Attributes:
-        parts: the machines; of one number of columns and outputs.
-    """
-
-    parts: tuple[KernelExpansion, ...]
-
-    def __check_init__(self) -> None:
-        if not self.parts:
-            raise ValueError("parts: expected at least one KernelExpansion, got none")
-
-    def __call__(
-        self,
-        X: Float[Array, "n d"] | Float[np.ndarray, "n d"],
-        *,
-        block_rows: int | None = None,
-    ) -> Float[Array, "n *c"]:
-        """The sum of the values of the parts at the rows of `X`, shape `n` or `n c`.
-
-        Raises:
-            ValueError: as a part does.
-        """
-        first, *rest = (part(X, block_rows=block_rows) for part in self.parts)
-        return sum(rest, first)
-
-
-@functools.partial(compiled, static_argnames="block_rows")
+@functools.partial(jax.jit, static_argnames="block_rows")
 def _evaluate(
     expansion: KernelExpansion, X: Float[Array, "n d"], block_rows: int
 ) -> Float[Array, "n *c"]:

@@ -19,6 +19,9 @@ from ._status import NumericalError
 from .calibration import decisions, probabilities
 from .data.schema import Schema
 from .expansion import KernelExpansion
+from .kernels import Mixture
+from .machines.dictionary import kernels_of
+from .machines.scdp import SparsePath
 from .machines.sized_path import SizedPath
 from .machines.sparse_path import SparsePath
 from .multiclass import Code, Decoding, distances, output_code
@@ -193,9 +196,13 @@ class Model(eqx.Module):
 def _padded(expansion: KernelExpansion) -> KernelExpansion:
     """The same function with prototypes of weight 0 up to a size that many models share."""
     prototypes, coefficients = map(np.asarray, (expansion.prototypes, expansion.coefficients))
-    m = capacity(len(prototypes))
+    m, kernel = capacity(len(prototypes)), expansion.kernel
+    if isinstance(kernel, Mixture):
+        which = jnp.asarray(padded(np.asarray(kernel.which), m))
+        kernel = dataclasses.replace(kernel, which=which)
     return dataclasses.replace(
         expansion,
+        kernel=kernel,
         prototypes=jnp.asarray(padded(prototypes, m)),
         coefficients=jnp.asarray(padded(coefficients, m, "constant")),
     )
@@ -418,9 +425,10 @@ def _path(expansion: KernelExpansion, arrays: Mapping[str, Any]) -> SparsePath |
 def _sized_path(expansion: KernelExpansion, arrays: Mapping[str, Any]) -> SizedPath:
     _check_candidates(expansion, arrays["candidates"])
     sizes, outputs = np.asarray(arrays["sizes"]), expansion.intercept.shape
+    atoms = len(kernels_of(expansion.kernel)) * len(arrays["candidates"])
     s = len(sizes) if sizes.ndim == 1 else 0
     wanted = {
-        "coefficients": (s, len(arrays["candidates"]), *outputs),
+        "coefficients": (s, atoms, *outputs),
         "intercepts": (s, *outputs),
         "statuses": (s,),
     }
@@ -429,7 +437,7 @@ def _sized_path(expansion: KernelExpansion, arrays: Mapping[str, Any]) -> SizedP
         raise ValueError(f"path: expected arrays of shapes {wanted}, got {shown(found)}")
     if sizes[0] < 1 or not (np.diff(sizes) > 0).all():
         raise ValueError("path.sizes: expected increasing numbers of at least 1")
-    return SizedPath((expansion.kernel,), *(arrays[name] for name in _SIZED))
+    return SizedPath(kernels_of(expansion.kernel), *(arrays[name] for name in _SIZED))
 
 
 def _check_candidates(expansion: KernelExpansion, candidates: Any) -> None:

@@ -1,9 +1,10 @@
 """Models on disk: safetensors with JSON in the header, never pickle.
 
 A kernel is stored as a tree of class names and static fields, its leaves as tensors such as
-`kernel.left.lengthscale`, beside `prototypes`, `coefficients`, `intercept` and `scaling.*`. Only
-the kernels of this package are known, so loading a file runs no code of the file's choosing. A file
-that is loaded is one that `save` could have written: whatever else it holds is refused.
+`kernel.left.lengthscale`, several kernels as a list of trees, beside `prototypes`, `coefficients`,
+`intercept` and `scaling.*`. Only the kernels of this package are known, so loading a file runs no
+code of the file's choosing. A file that is loaded is one that `save` could have written: whatever
+else it holds is refused.
 """
 
 import dataclasses
@@ -46,6 +47,8 @@ _KERNELS = (
     "Product",
     "Scaled",
 )
+_SEVERAL = "Mixture"  # of the kernels of an expansion, never a part of another
+_WHICH = "kernel.which"
 
 
 def save(
@@ -143,6 +146,10 @@ def _version(package: str) -> str:
 def _describe(kernel: Kernel, name: str, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
     """The kernel tree as class names and static fields; its leaves go into `arrays`."""
     known = type(kernel).__name__
+    if isinstance(kernel, kernels.Mixture) and name == "kernel" and kernel.which is not None:
+        arrays[_WHICH] = np.asarray(kernel.which)
+        own = [_describe(k, f"{name}.{i}", arrays) for i, k in enumerate(kernel.kernels)]
+        return {"class": _SEVERAL, "kernels": own}
     if known not in _KERNELS or type(kernel) is not getattr(kernels, known):
         why = ", which holds a Python function" if known == "Custom" else ""
         raise ValueError(
@@ -181,6 +188,13 @@ def _check_document(document: Mapping[str, Any], arrays: Mapping[str, np.ndarray
 
 def _check_kernel(description: Any, name: str) -> list[str]:
     """The names of the tensors of a kernel as `_describe` gives it, or ValueError."""
+    if name == "kernel" and isinstance(description, dict) and description.get("class") == _SEVERAL:
+        check_keys(name, description, {"class", "kernels"})
+        several = description["kernels"]
+        if not isinstance(several, list):
+            raise ValueError(f"{name}: expected several kernels, got {shown(several)}")
+        own = [_check_kernel(one, f"{name}.{i}") for i, one in enumerate(several)]
+        return [_WHICH, *(tensor for tensors in own for tensor in tensors)]
     check_keys(name, description, {"class", "fields"})
     known = description["class"]
     if known not in _KERNELS:
@@ -213,6 +227,9 @@ def check_keys(name: str, found: Any, wanted: Collection[str]) -> None:
 
 
 def _rebuild(description: Mapping[str, Any], arrays: Mapping[str, jax.Array]) -> Kernel:
+    if description["class"] == _SEVERAL:
+        own = tuple(_rebuild(one, arrays) for one in description["kernels"])
+        return kernels.Mixture(own, arrays[_WHICH])
     fields = {}
     for name, field in description["fields"].items():
         if "kernel" in field:
@@ -258,6 +275,10 @@ def _check_arrays(arrays: Mapping[str, np.ndarray]) -> None:
     """See that arrays are those of one model that predicts, or raise ValueError."""
     for name, array in arrays.items():
         if name.startswith(_PART) and array.dtype == np.int32:
+            continue
+        if name == _WHICH:
+            if array.dtype != np.int32 or array.shape != (len(arrays["prototypes"]),):
+                raise ValueError(f"{name}: expected a whole number for each prototype")
             continue
         if array.dtype not in (np.float32, np.float64):
             raise ValueError(f"{name}: expected float32 or float64, got {array.dtype}")

@@ -88,9 +88,9 @@ figure.savefig(figures / "denoised.png", dpi=120)
 X, y = jnp.asarray(x[:, None]), jnp.asarray((blocks(x) + noise).astype(np.float32))
 for kernel, what in ((RBF(0.05), "one width"), ((RBF(0.2), RBF(0.05), RBF(0.01)), "three widths")):
     for method in (jsparse.KSP(atoms=20), jsparse.KMP(atoms=20), jsparse.KBP(atoms=20)):
-        machine = pursuits.fit(method, kernel, X, X, y).mixture_at(20)
+        machine = pursuits.fit(method, kernel, X, X, y).at(20)
         error = np.mean((np.asarray(machine(line[:, None])) - blocks(line)) ** 2)
-        atoms = [len(part.prototypes) for part in machine.parts]
+        atoms = np.bincount(getattr(machine.kernel, "which", np.zeros(20, int))).tolist()
         print(f"{method.title}, {what}: error {error:.3f}, atoms of each width {atoms}")
 
 # %% [markdown]

@@ -577,6 +577,10 @@ REDUCED = {
     "without": {**JOINT, "targets times": "their squares are summed, and leave the range"},
 }
 
+OF_ROWS = dict.fromkeys(
+    ("row repeated", "weight zero, anything"), "every row is a prototype, whatever its weight"
+)
+
 PURE = [
     Learner("fixed_size.fit", fixed(), ways={"mesh": fixed_on_mesh, "blocks": fixed(block_rows=5)}),
     Learner(
@@ -644,7 +648,12 @@ PURE = [
     ),
     Learner("pursuits.fit: KBP", of_atoms(jsparse.KBP), slow=True),
     Learner("reductions.fit", reduced(), ways={"blocks": reduced(block_rows=5)}, **REDUCED),
-    Learner("reductions.fit: dual", reduced_from_rows, slow=True, **REDUCED),
+    Learner(
+        "reductions.fit: dual",
+        reduced_from_rows,
+        slow=True,
+        **{**REDUCED, "without": {**REDUCED["without"], **OF_ROWS}},
+    ),
     Learner(
         "validate: SparseReduction",
         refitted(jsparse.SparseReduction(), first),

@@ -19,7 +19,7 @@ import pyarrow.csv
 import pytest
 import safetensors
 
-from jsparse import KSP, SCDP, Model, SpSVM, kernels, load, save
+from jsparse import KMP, KSP, SCDP, Model, SpSVM, kernels, load, save
 from jsparse._status import NumericalError
 from jsparse.cli import predict
 from jsparse.cli.main import main
@@ -74,10 +74,13 @@ def a_model(target, kernel, dtype="float64", scaled=True):
     )
 
 
-def a_path(method, target):
+MIXED = kernels.Mixture((kernels.RBF(1.5), kernels.Linear()))
+
+
+def a_path(method, target, kernel=None):
     """The same of a method that gives machines of every size."""
     with jax.enable_x64(True):
-        model = a_model(target, kernels.RBF(1.5))
+        model = a_model(target, kernel or kernels.RBF(1.5))
         rng, d = np.random.default_rng(1), len(model.columns.features)
         Z = jax.numpy.asarray(rng.normal(size=(30, d)))
         numbers = rng.integers(0, len(model.labels), 30).astype(np.int32)
@@ -100,6 +103,7 @@ def every_model():
         "path": a_path(SCDP(max_prototypes=3), "two"),
         "paths": a_path(SpSVM(max_prototypes=3, subset=5), "several"),
         "sizes": a_path(KSP(atoms=(2, 3)), "several"),
+        "mixture": a_path(KMP(2, atoms=(2,)), "two", MIXED),
     }
 
 

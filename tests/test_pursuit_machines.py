@@ -11,9 +11,9 @@ from sklearn.linear_model import lars_path, orthogonal_mp
 
 import jsparse
 from jsparse import KBP, KMP, KSP
-from jsparse._status import COMPLETED, TRUNCATED
+from jsparse._status import COMPLETED, CONVERGED, TRUNCATED
 from jsparse.estimators import KernelMatchingPursuitRegressor, KernelSubspacePursuitRegressor
-from jsparse.kernels import RBF, Polynomial
+from jsparse.kernels import RBF, Mixture, Polynomial
 from jsparse.machines import pursuits
 from jsparse.machines.method import Shape
 from jsparse.validation.validate import validate
@@ -126,15 +126,65 @@ def test_targets_alone_constants_and_several_kernels(method):
     kernels = (KERNEL, RBF(0.02), Polynomial(2))
     mixed = pursuits.fit(method, kernels, Z, X, y)
     assert mixed.coefficients.shape == (3, 3 * len(Z))
-    machine = mixed.mixture_at(6)
+    machine = mixed.at(6)
     np.testing.assert_allclose(machine(X), mixed.values(X)[:, 2], atol=1e-8)
     np.testing.assert_allclose(mixed.compact().values(X), mixed.values(X), atol=1e-8)
-    used = sum(np.count_nonzero(part.coefficients) for part in machine.parts)
-    assert used == 6
-    with pytest.raises(ValueError, match="kernels: expected one, got several"):
-        mixed.at(6)
+    assert machine.prototypes.shape == (6, 1)
+    # Each prototype by its own kernel, summed by hand.
+    each = [
+        beta * np.asarray(kernels[which].cross_gram(X, z[None]))[:, 0]
+        for beta, which, z in zip(
+            machine.coefficients, machine.kernel.which, machine.prototypes, strict=True
+        )
+    ]
+    np.testing.assert_allclose(sum(each) + machine.intercept, machine(X), atol=1e-8)
     with pytest.raises(ValueError, match=r"n_prototypes: expected one of \[1, 3, 6\]"):
-        mixed.mixture_at(2)
+        mixed.at(2)
+
+
+def test_a_dictionary_of_several_kernels_is_trained_saved_and_refused_elsewhere(tmp_path):
+    X, y = rows(n=40)
+    options = {"task": "regression", "key": 0, "folds": 2, "out_of_fold": False}
+    options["search"] = jsparse.Profile(tune_kernel=False)
+    steps = jnp.where(X[:, 0] > 0.5, 1.0, 0.0) + 0.3 * y
+    trained = jsparse.train(
+        X, steps, method=KMP(6, atoms=(6,)), kernel=[RBF(2.0), RBF(0.1), "linear"], **options
+    )
+    machine = trained.expansion
+    assert isinstance(machine.kernel, Mixture)
+    assert len(set(np.asarray(machine.kernel.which).tolist())) > 1
+    assert trained.model.size == 6
+    trained.model.save(tmp_path / "model")
+    again = jsparse.load(tmp_path / "model")
+    np.testing.assert_array_equal(again.predict(X), trained.predict(X))
+    np.testing.assert_array_equal(again.at(6).predict(X), trained.predict(X))
+    both = ["rbf", "linear"]
+    for method in (jsparse.FixedSize(5), jsparse.SCDP(5), jsparse.Dual(), jsparse.SpSVM(5)):
+        task = "classification" if isinstance(method, jsparse.SpSVM) else "regression"
+        with pytest.raises(ValueError, match=f"expected one with {type(method).__name__}, got 2"):
+            jsparse.train(X, y > 0, method=method, kernel=both, **{**options, "task": task})
+    with pytest.raises(ValueError, match="got a Mixture of prototypes"):
+        jsparse.train(X, y, method=KSP(), kernel=machine.kernel, **options)
+    for bad, what in (
+        (lambda: Mixture(()), "kernels: expected at least one"),
+        (lambda: Mixture((KERNEL,), [1]), "which: expected numbers of 1 kernels"),
+        (lambda: Mixture((Mixture((KERNEL,)),)), "expected none that is a Mixture"),
+        (lambda: Mixture((KERNEL,), [0]).cross_gram(X, X), "which: expected the number of a"),
+        (lambda: Mixture((KERNEL,)).cross_gram(X, X), "kernel: expected one, got a Mixture"),
+        (lambda: machine.kernel.gram(X), "kernel: expected one, got a Mixture"),
+    ):
+        with pytest.raises(ValueError, match=what):
+            bad()
+
+
+def test_basis_pursuit_ends_before_an_atom_that_is_rounding(dtype):
+    """Of a polynomial of degree 2 the dictionary has rank 3."""
+    X, y = rows(dtype=dtype)
+    found = pursuits.fit(KBP(atoms=(1, 20), intercept=False), Polynomial(2), X, X, y)
+    assert int(found.statuses[1]) in (CONVERGED, TRUNCATED)
+    assert np.count_nonzero(found.coefficients[1]) < 20
+    errors = np.mean((np.asarray(found.values(X), float) - np.asarray(y)[:, None]) ** 2, axis=0)
+    assert errors[1] <= errors[0] < np.mean(np.square(y))
 
 
 def test_refit_is_the_last_step_and_has_its_derivatives():

@@ -14,10 +14,11 @@ from jsparse._status import CONVERGED, EXHAUSTED, NOT_FINITE, PRECISION_LOST, VA
 from jsparse.data.streams import ArrayStream
 from jsparse.kernels import RBF
 from jsparse.machines import reductions
-from jsparse.solvers.reweighted import reweighted
+from jsparse.solvers.reweighted import reweighted, reweighted_rows
 from jsparse.validation.validate import validate
 
 solve = jax.jit(reweighted, static_argnames=("rule", "max_steps"))
+by_rows = jax.jit(reweighted_rows, static_argnames=("rule", "max_steps"))
 
 
 def problem(dtype="float64", n=80, M=30, seed=0):
@@ -183,6 +184,42 @@ def test_columns_in_many_units(dtype):
     assert np.isfinite(spanning.coefficients).all()
     assert int(spanning.status) == CONVERGED
     assert 0 < int(spanning.count) < 20
+
+
+def test_from_a_factor_it_is_the_same_with_twice_the_digits():
+    """Of a kernel so wide that float32 does not tell the squares of its columns apart."""
+    X, y, Z = problem(n=120)
+    Q, y = machines.rbf(np.asarray(X), np.asarray(Z), 2.0), np.asarray(y)
+    Q, y = Q - Q.mean(axis=0), y - y.mean()
+    F = np.linalg.qr(np.column_stack([Q, y]), mode="r")
+    found = {}
+    for dtype in ("float64", "float32"):
+        for run, given in ((by_rows, (F[:, :30], F[:, 30])), (solve, (Q.T @ Q, Q.T @ y))):
+            own = run(*(jnp.asarray(a, dtype) for a in (*given, 1e3, np.full(30, 0.01))))
+            values = Q @ np.asarray(own.coefficients, float)
+            found[run, dtype] = own, np.mean(np.square(values - y))
+    (exact, error), (same, _) = found[by_rows, "float64"], found[solve, "float64"]
+    np.testing.assert_allclose(same.coefficients, exact.coefficients, rtol=1e-6)
+    narrow, own = found[by_rows, "float32"]
+    assert int(narrow.count) == int(exact.count)
+    np.testing.assert_allclose(narrow.coefficients, exact.coefficients, rtol=1e-3)
+    np.testing.assert_allclose(own, error, rtol=1e-3)
+    squares, worse = found[solve, "float32"]
+    assert int(squares.status) == PRECISION_LOST
+    assert worse > 1.5 * error
+
+
+@pytest.mark.slow
+def test_float32_fits_as_float64_does_with_a_large_C():
+    """Where its sums of squares could not; minima are several, and those found as good."""
+    X, y, Z = problem(n=120)
+    errors = {}
+    for dtype in ("float64", "float32"):
+        given = (jnp.asarray(a, dtype) for a in (X, y))
+        found = reductions.fit(RBF(1.5), jnp.asarray(Z, dtype), jnp.asarray(1e4, dtype), *given)
+        assert found.expansion.coefficients.dtype == dtype
+        errors[dtype] = np.mean(np.square(np.asarray(found.expansion(X), float) - np.asarray(y)))
+    assert errors["float32"] < 1.25 * errors["float64"] < 0.02
 
 
 def test_nothing_left_is_a_constant_that_says_so(dtype):

@@ -47,6 +47,7 @@ def test_they_are_the_papers_algorithms(rule, gram, dtype, tol):
         if not gram:
             np.testing.assert_allclose(found.residual_norm[i], norms[-1], rtol=30 * tol)
     assert (found.status == CONVERGED).all()
+    assert found.rank.tolist() == SIZES
 
 
 def test_planted_solutions_are_recovered_and_both_agree(dtype):
@@ -82,6 +83,7 @@ def test_dependent_atoms_share_a_coefficient_as_the_pseudo_inverse_has_it(dtype,
     np.testing.assert_allclose(every.coefficients, expected, rtol=30 * tol, atol=30 * tol)
     assert every.rank == 6
     formed = pursuit.subspace_pursuit_gram(twice.T @ twice, twice.T @ y, n_atoms=12)
+    assert formed.rank == 6
     np.testing.assert_allclose(formed.coefficients, expected, atol=1e-2)  # what rounding leaves
     np.testing.assert_allclose(twice @ formed.coefficients, twice @ expected, atol=1e4 * tol)
     # A kernel so wide that its dictionary has rank one.

@@ -22,7 +22,7 @@ from ..machines.method import Method, Task
 from ..model import Model
 from ..search.strategies import Annealing, Profile, Search
 from ..search.tune import Progress, Tuning
-from ..training.choices import KERNELS
+from ..training.choices import KERNELS, KernelLike
 from ..training.settings import Multiclass, Resources
 from ..training.train import train
 from ..training.trained import Sums, Trained
@@ -51,7 +51,7 @@ class Machine(BaseEstimator, abc.ABC):
     """
 
     # Set by the constructors of the subclasses.
-    kernel: str | Kernel
+    kernel: KernelLike
     lengthscale: Any
     C: float | str
     cv: Any
@@ -168,7 +168,8 @@ class Machine(BaseEstimator, abc.ABC):
             value = getattr(self, name)
             if isinstance(value, str) and value != "auto":
                 raise ValueError(f"{name}: expected 'auto' or a number, got {value!r}")
-        if self.lengthscale is None and not isinstance(self.kernel, Kernel):
+        several = self.kernel if isinstance(self.kernel, list | tuple) else [self.kernel]
+        if self.lengthscale is None and not all(isinstance(one, Kernel) for one in several):
             raise ValueError("lengthscale: None, to take a kernel as it is, needs a Kernel")
 
     def _search(self) -> Search:
@@ -215,7 +216,7 @@ class Machine(BaseEstimator, abc.ABC):
             )
         return folds_from_assignment(assignment)
 
-    def _kernel(self, d: int) -> str | Kernel:
+    def _kernel(self, d: int) -> KernelLike:
         if self.lengthscale is None or isinstance(self.lengthscale, str):
             return self.kernel
         if not isinstance(self.kernel, str) or self.kernel not in KERNELS:

@@ -2,12 +2,12 @@
 
 from .dual import Dual as Dual
 from .fixed_size import FixedSize as FixedSize
+from .kbp import KBP as KBP
+from .kmp import KMP as KMP
+from .ksp import KSP as KSP
 from .method import Additive as Additive
 from .method import Method as Method
 from .method import Stopping as Stopping
-from .pursuits import KBP as KBP
-from .pursuits import KMP as KMP
-from .pursuits import KSP as KSP
 from .reductions import SparseReduction as SparseReduction
 from .robust import Robust as Robust
 from .scdp import SCDP as SCDP

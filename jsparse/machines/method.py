@@ -133,6 +133,7 @@ class Method(abc.ABC):
     has_C: ClassVar[bool] = True  # whether `C` is looked at at all
     is_path: ClassVar[bool] = False  # gives machines of every size, see `PathMethod`
     robust: ClassVar[bool] = False  # no outlier may decide the unit of its targets
+    several_kernels: ClassVar[bool] = False  # whether a dictionary may have atoms of several
     shares_rows: ClassVar[bool] = False  # problems of several classes must all see all rows
     sparser_by_C: ClassVar[bool] = (
         False  # a smaller C leaves fewer prototypes: see `size_tolerance`

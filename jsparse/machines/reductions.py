@@ -13,8 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from .._arguments import real, whole_number
 from .._blocks import map_systems
-from .._numerics import as_float, dot, epsilon, is_concrete, like
-from .._runtime import compiled
+from .._numerics import as_float, dot, eigh, epsilon, is_concrete, like
 from .._status import NOT_FINITE, PRECISION_LOST, TRUNCATED, VANISHED
 from .._types import Key, ScalarLike
 from ..expansion import KernelExpansion
@@ -25,7 +24,7 @@ from ..multiclass import Code
 from ..normal_equations import NormalEquations, accumulate
 from ..prototypes.choice import choose_rows
 from ..solvers.definite import factorise
-from ..solvers.reweighted import Rule, reweighted
+from ..solvers.reweighted import Reweighted, Rule, reweighted, reweighted_rows
 from . import dual
 from .checks import check_problem, in_one_dtype
 from .dual import Dual
@@ -37,6 +36,7 @@ from .scdp_system import CandidateColumns, candidate_columns
 Initialization = Literal["primal", "dual"]
 Start = Literal["coefficients", "weights"]
 Loss = Literal["rows", "prototypes"]
+_SQUARES = 1e-10  # precision of which squares are precise enough
 MOST = 1000  # prototypes to begin with, unless their number is given
 
 
@@ -208,10 +208,22 @@ class SparseReduction(Prototypes, Additive):
 
 
 class ReductionColumns(CandidateColumns):
-    """Kernel columns, with the targets of the rows that are prototypes where they are needed."""
+    """Kernel columns, with the targets of the rows that are prototypes where they are needed.
 
+    In float32 they are turned: into the directions of the eigenvectors of `K(Z, Z)`, in which the
+    columns are nearly orthogonal. Sums of squares then keep the digits of every direction, however
+    small it is beside the largest, and the factor of the system has those of the columns
+    themselves.
+    """
+
+    turn: Float[Array, "M M"] | None = None
     targets: Float[Array, "M *c"] | None = None  # weighted means over rows equal to the prototype
     weights: Float[Array, " M"] | None = None  # of those rows; 0: the prototype is none
+
+    def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n M"]:
+        """`K(X, Z)` less the constants, turned."""
+        columns = super().__call__(X)
+        return columns if self.turn is None else dot(columns, self.turn)
 
     def seen(
         self, X: Float[Array, "n d"], y: Float[Array, "n *c"], weights: Float[Array, " n"]
@@ -237,7 +249,8 @@ class ReductionColumns(CandidateColumns):
 def reduction_columns(kernel: Kernel, prototypes: Float[Array, "M d"]) -> ReductionColumns:
     """Columns to sum, for prototypes."""
     plain = candidate_columns(kernel, prototypes)
-    return ReductionColumns(plain.kernel, plain.prototypes, plain.gram, plain.shift)
+    turn = eigh(plain.gram)[1] if epsilon(plain.gram.dtype) > _SQUARES else None
+    return ReductionColumns(plain.kernel, plain.prototypes, plain.gram, plain.shift, turn)
 
 
 def fit(
@@ -376,23 +389,24 @@ def _solve(
 ) -> ReducedFit:
     outputs = sums.cross.shape[1:]
     sums = sums.with_outputs((math.prod(outputs),))
-    A, b = _centred(sums)
-    first = _start(method, columns, A, b, C)
+    system = _system(columns, sums)
+    first = _start(method, columns, system, C)
     # As printed, `C` and the start depend on the units of the targets; here their variance is 1.
     square = jnp.ones((), C.dtype) if method.rule == "paper" else _variance(sums)
     weight = C / square
     of = sums
     if method.loss == "prototypes":
         of = _sums_of_prototypes(columns)
-        A, b = _centred(of)
+        system = _system(columns, of)
     # Those that cannot be told from 0 would not be penalised at all.
     penalty = jnp.maximum(first, epsilon(C.dtype) * jnp.max(first))
     if method.rule == "relative":
         # None is to begin smaller than a coefficient can be at a minimum, or all might vanish.
-        penalty = jnp.minimum(penalty / square**1.5, weight * jnp.diagonal(A))
-    found = reweighted(A, b, weight, 1 / jnp.sqrt(penalty), rule=method.rule)
+        penalty = jnp.minimum(penalty / square**1.5, weight * system.squares)
+    found = system.reduced(weight, 1 / jnp.sqrt(penalty), method.rule)
     beta = found.coefficients
-    intercept = (of.target_sum - dot(of.feature_sum, beta)) / of.weight_sum
+    explained = dot(of.feature_sum, beta if columns.turn is None else dot(columns.turn.T, beta))
+    intercept = (of.target_sum - explained) / of.weight_sum
     model = columns.expansion(beta.reshape(-1, *outputs), intercept.reshape(outputs))
     none = (found.count == 0) & (found.status < NOT_FINITE)
     finite = jnp.all(jnp.isfinite(intercept))
@@ -406,20 +420,67 @@ def _solve(
     )
 
 
-def _centred(sums: NormalEquations) -> tuple[Float[Array, "M M"], Float[Array, "M c"]]:
-    """The system with the intercept eliminated."""
+class Squares(NamedTuple):
+    """The system of the prototypes, the intercept eliminated."""
+
+    A: Float[Array, "M M"]
+    b: Float[Array, "M c"]
+
+    @property
+    def squares(self) -> Float[Array, " M"]:
+        """The diagonal of A."""
+        return jnp.diagonal(self.A)
+
+    def ridge(self, gram: Float[Array, "M M"], C: Float[Array, ""]) -> Float[Array, "M c"]:
+        """The fixed-size LS-SVM in the kernel's columns (Karsmakers 2011, Theorem 1)."""
+        return factorise(self.A + gram / C, jnp.zeros((), C.dtype)).solve(self.b)
+
+    def reduced(self, C: Float[Array, ""], first: Float[Array, " M"], rule: Rule) -> Reweighted:
+        """The reduction of it."""
+        return reweighted(self.A, self.b, C, first, rule=rule)
+
+
+class Factor(NamedTuple):
+    """The same as `F'F` and `F'g`."""
+
+    F: Float[Array, "M M"]
+    g: Float[Array, "M c"]
+
+    @property
+    def squares(self) -> Float[Array, " M"]:
+        """Of the lengths of the columns of F."""
+        return jnp.sum(jnp.square(self.F), axis=0)
+
+    def ridge(self, gram: Float[Array, "M M"], C: Float[Array, ""]) -> Float[Array, "M c"]:
+        """See `Squares`."""
+        A, b = dot(self.F.T, self.F), dot(self.F.T, self.g)
+        return Squares(A, b).ridge(gram, C)
+
+    def reduced(self, C: Float[Array, ""], first: Float[Array, " M"], rule: Rule) -> Reweighted:
+        """See `Squares`."""
+        return reweighted_rows(self.F, self.g, C, first, rule=rule)
+
+
+def _system(columns: ReductionColumns, sums: NormalEquations) -> Squares | Factor:
+    """From sums, with the intercept eliminated."""
     f, s = sums.feature_sum, sums.weight_sum
-    return (
-        sums.gram - f[:, None] * (f / s)[None, :],
-        sums.cross - f[:, None] * (sums.target_sum / s)[None, :],
-    )
+    A = sums.gram - f[:, None] * (f / s)[None, :]
+    b = sums.cross - f[:, None] * (sums.target_sum / s)[None, :]
+    if columns.turn is None:
+        return Squares(A, b)
+    square = jnp.diagonal(A)
+    there = square > 0
+    unit = jnp.where(there, 1 / jnp.sqrt(jnp.where(there, square, 1)), 0)
+    length = jnp.where(there, square * unit, square)  # NaN stays what it is
+    lower = factorise(unit[:, None] * A * unit[None, :], jnp.zeros((), A.dtype)).lower
+    F = dot(lower.T, length[:, None] * columns.turn.T)
+    return Factor(F, jax.scipy.linalg.solve_triangular(lower, unit[:, None] * b, lower=True))
 
 
 def _start(
     method: SparseReduction,
     columns: ReductionColumns,
-    A: Float[Array, "M M"],
-    b: Float[Array, "M c"],
+    system: Squares | Factor,
     C: Float[Array, ""],
 ) -> Float[Array, " M"]:
     """`lambda` of the first system: sizes of the coefficients of the machine it begins with."""
@@ -427,17 +488,16 @@ def _start(
         targets = columns.targets
         assert targets is not None
         assert columns.weights is not None
-        machine = dual.fit(
-            columns.kernel, C, columns.prototypes, targets, columns.weights, method="cholesky"
-        )
+        # Less their mean, which the intercept takes up: of large targets it would round them.
+        w, flat = columns.weights, targets.reshape(len(targets), -1)
+        flat = flat - dot(w / jnp.sum(w), flat)[None]
+        machine = dual.fit(columns.kernel, C, columns.prototypes, flat, w, method="cholesky")
         sizes = _sizes(machine.expansion.coefficients)
         # A prototype that is left out of this fold begins as the others do on average.
         there = columns.weights > 0
         mean = jnp.sum(jnp.where(there, sizes, 0)) / jnp.sum(there, dtype=sizes.dtype)
         return jnp.where(there, sizes, mean)
-    # The fixed-size LS-SVM in the kernel's columns (Karsmakers 2011, Theorem 1).
-    zero = jnp.zeros((), C.dtype)
-    beta = factorise(A + columns.gram / C, zero).solve(b)
+    beta = system.ridge(columns.gram, C)
     if method.start == "coefficients":
         return _sizes(beta)
     return _sizes(dot(whitening(columns.gram).T, dot(columns.gram, beta)))

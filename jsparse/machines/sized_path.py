@@ -9,8 +9,8 @@ from jaxtyping import Array, Float, Int
 
 from .._numerics import dot, is_concrete
 from .._status import PRECISION_LOST
-from ..expansion import KernelExpansion, MixedExpansion
-from ..kernels import Kernel
+from ..expansion import KernelExpansion
+from ..kernels import Kernel, Mixture
 
 
 class SizedPath(NamedTuple):
@@ -44,31 +44,20 @@ class SizedPath(NamedTuple):
     def at(self, n_prototypes: int) -> KernelExpansion:
         """The machine with so many prototypes for each target; not under `jit`.
 
-        Of several targets it has the prototypes of all.
-
-        Raises:
-            ValueError: if there is none, or there are several kernels; see `mixture_at`.
-        """
-        if len(self.kernels) > 1:
-            raise ValueError("kernels: expected one, got several; mixture_at gives the machine")
-        return self.mixture_at(n_prototypes).parts[0]
-
-    def mixture_at(self, n_prototypes: int) -> MixedExpansion:
-        """The machine with so many atoms, of one kernel or several; not under `jit`.
+        Of several targets it has the prototypes of all; of several kernels, a `Mixture`.
 
         Raises:
             ValueError: if there is none.
         """
         place, Z = self._place(n_prototypes), np.asarray(self.candidates)
-        own = np.asarray(self.coefficients)[place].reshape(len(self.kernels), len(Z), -1)
-        intercept, outputs = np.asarray(self.intercepts)[place], self.intercepts.shape[1:]
-        parts = []
-        for kernel, weights in zip(self.kernels, own, strict=True):
-            used = _used(weights != 0)
-            given = Z[used], weights[used].reshape(len(used), *outputs), intercept
-            parts.append(KernelExpansion(kernel, *jax.device_put(given)))
-            intercept = np.zeros_like(intercept)  # once
-        return MixedExpansion(tuple(parts))
+        own = np.asarray(self.coefficients)[place]
+        intercept = np.asarray(self.intercepts)[place]
+        used = _used(own != 0)
+        kernel = self.kernels[0]
+        if len(self.kernels) > 1:
+            kernel = Mixture(self.kernels, jax.device_put(np.int32(used // len(Z))))
+        machine = jax.device_put((Z[used % len(Z)], own[used], intercept))
+        return KernelExpansion(kernel, *machine)
 
     def values(self, X: Float[Array, "n d"]) -> Float[Array, "n s *c"]:
         """Values of all machines, from one block of kernel values; `n s`, or `n s c`."""

@@ -115,7 +115,7 @@ class Gram(NamedTuple):
         return Small(matrix, jnp.where(inside[:, None], small.target[places], 0))
 
     def solve(self, small: Small) -> tuple[Float[Array, "m c"], Int[Array, ""]]:
-        """`A_TT^+ b_T` to the precision that squares of singular values have.
+        """`A_TT^+ b_T` to the precision that squares of singular values have, and the rank in it.
 
         By Cholesky of the matrix with a guard on its diagonal: as that goes to zero the solution
         goes to the one of least length.
@@ -124,8 +124,10 @@ class Gram(NamedTuple):
         guard = _GUARD * epsilon(small.matrix.dtype) * jnp.trace(small.matrix)
         shift = jnp.where(guard > 0, guard, 1) + self.ridge
         matrix = small.matrix + shift * jnp.eye(m, dtype=small.matrix.dtype)
-        w = _definite(jnp.concatenate([matrix, small.target], axis=1))
-        return w, jnp.asarray(m, jnp.int32)
+        w, pivots = _definite(jnp.concatenate([matrix, small.target], axis=1))
+        # Of an atom that is `c` times those before `1 + |c|^2` guards are left.
+        independent = jnp.square(pivots) - self.ridge > 16 * guard
+        return w, jnp.sum(independent, dtype=jnp.int32)
 
 
 def _pulled(
@@ -153,10 +155,10 @@ def _svd(matrix: Float[Array, "q m"]) -> tuple[Array, Array, Array]:
 
 
 @each_alone
-def _definite(both: Float[Array, "m p"]) -> Float[Array, "m c"]:
+def _definite(both: Float[Array, "m p"]) -> tuple[Float[Array, "m c"], Float[Array, " m"]]:
     m = len(both)
     factor = jax.lax.linalg.cholesky(both[:, :m], symmetrize_input=False)
-    return jax.scipy.linalg.cho_solve((factor, True), both[:, m:])
+    return jax.scipy.linalg.cho_solve((factor, True), both[:, m:]), jnp.diagonal(factor)
 
 
 def least_squares(X: Float[Array, "n k"], y: Float[Array, "n *c"]) -> Float[Array, "k *c"]:

@@ -35,7 +35,7 @@ class Subspace(NamedTuple):
     coefficients: Float[Array, "..."]  # of these atoms, 0 behind the last; shape `k`
     residual_norm: Float[Array, "..."]  # |y - X w|; of a Gram form |b - A w|
     explained: Float[Array, "..."]  # |y|^2 - |y - X w|^2 - ridge |w|^2
-    rank: Int[Array, "..."]  # of the atoms, in this precision; of a Gram form not looked at
+    rank: Int[Array, "..."]  # of the atoms, in this precision; of a Gram form, of their squares
     iterations: Int[Array, "..."]  # done, the last included, whether or not it was of use
     status: Int[Array, "..."]
 
@@ -382,7 +382,7 @@ def subspace_pursuit_gram(
     Nothing depends on the number of rows, and least squares is a Cholesky factorisation. But its
     precision is that of squares: of dependent atoms, directions whose singular values are below
     about the root of the precision times the largest are damped, in the limit as the
-    pseudo-inverse does, and are not resolved.
+    pseudo-inverse does, and are not resolved: `rank` says how many atoms are told apart.
 
     Args:
         A: symmetric, positive semi-definite, shape `D D` or `v D D`.

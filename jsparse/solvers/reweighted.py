@@ -17,7 +17,7 @@ NEVER = 1e-3  # of the least size that a coefficient has at a minimum, from whic
 PAPER_CHANGE, PAPER_ZERO, PAPER_STEPS = 1e-4, 1e-6, 50
 
 
-class System(NamedTuple):
+class Squares(NamedTuple):
     """Minimise `1/2 u'A u - b'u + sum_j log |u_j|`: in its units `C` and the diagonal of A are 1.
 
     Where the second derivative along a coefficient is not negative, as it is at any minimum, the
@@ -27,6 +27,50 @@ class System(NamedTuple):
     A: Float[Array, "q q"]
     b: Float[Array, "q c"]
     unit: Float[Array, " q"]  # of the coefficients, for the caller; 0 for a column of zeros
+
+    def part(self, order: Int[Array, " r"]) -> "Squares":
+        """Of some coefficients alone, the others 0."""
+        return Squares(self.A[order][:, order], self.b[order], self.unit[order])
+
+    def solved(self, s: Float[Array, " q"]) -> tuple[Float[Array, "q c"], Bool[Array, ""]]:
+        """`(S A S + 1)^(-1) S b` by Cholesky, and whether rounding decides it."""
+        return _by_squares(
+            jnp.concatenate([s[:, None] * self.A * s[None, :], s[:, None] * self.b], axis=1)
+        )
+
+    def pull(self, u: Float[Array, "q c"]) -> Float[Array, "q c"]:
+        """`b - A u`."""
+        return self.b - dot(self.A, u)
+
+
+class Rows(NamedTuple):
+    """The same of `A = F'F` and `b = F'g`, whose squares this precision would not tell apart."""
+
+    F: Float[Array, "r q"]
+    g: Float[Array, "r c"]
+    unit: Float[Array, " q"]
+
+    def part(self, order: Int[Array, " r"]) -> "Rows":
+        """Of some coefficients alone, by a triangle as small as they are."""
+        both = _triangle(jnp.concatenate([self.F[:, order], self.g], axis=1))
+        q = len(order)
+        return Rows(both[:q, :q], both[:q, q:], self.unit[order])
+
+    def solved(self, s: Float[Array, " q"]) -> tuple[Float[Array, "q c"], Bool[Array, ""]]:
+        """Least squares of `F S v = g` and `v = 0` by QR, and whether rounding decides it."""
+        q = self.F.shape[1]
+        top = jnp.concatenate([self.F * s[None, :], self.g], axis=1)
+        R = _triangle(jnp.concatenate([top, jnp.eye(q, top.shape[1], dtype=s.dtype)]))
+        v = _back(R[:q])
+        # Columns of length s are rounded; what that makes of a coefficient is damped by 1.
+        return v, epsilon(s.dtype) * jnp.max(s) * q**0.5 > 1
+
+    def pull(self, u: Float[Array, "q c"]) -> Float[Array, "q c"]:
+        """`F'(g - F u)`."""
+        return dot(self.F.T, self.g - dot(self.F, u))
+
+
+System = Squares | Rows
 
 
 class State(NamedTuple):
@@ -94,15 +138,62 @@ def reweighted(
     differentiable in reverse mode (an iteration of unknown length).
     """
     system, first = in_own_units(A, b, C, first)
-    p = len(first)
+    state = _run(system, first, rule, tolerance, max_steps)
+    return _result(system, state, C, rule, b.shape[1:])
+
+
+def reweighted_rows(
+    F: Float[Array, "r p"],
+    g: Float[Array, "r *c"],
+    C: Float[Array, ""],
+    first: Float[Array, " p"],
+    *,
+    rule: Rule = "relative",
+    tolerance: float | None = None,
+    max_steps: int | None = None,
+) -> Reweighted:
+    """`reweighted` for `A = F'F` and `b = F'g`, neither of which is formed.
+
+    The systems are least squares, by QR: what rounding does to them goes by the condition of F, not
+    by its square, so that float32 does here what float64 does there, in some five times the time.
+
+    Args:
+        F: shape `r p`.
+        g: shape `r` or `r c`.
+        C: as there; so are the following, and what is returned.
+        first: `lambda^(-1/2)` of the first system.
+        rule: when it ends (static).
+        tolerance: of the relative rule.
+        max_steps: cap (static).
+    """
+    length = jnp.sqrt(jnp.sum(jnp.square(F), axis=0))
+    unit, first = _units(length, C, first)
+    targets = jnp.sqrt(C) * g.reshape(len(g), -1)
+    system = Rows(F * unit[None, :], targets, unit / jnp.sqrt(C))
+    state = _run(system, first, rule, tolerance, max_steps)
+    return _result(system, state, C, rule, g.shape[1:])
+
+
+def _run(
+    system: System,
+    first: Float[Array, " p"],
+    rule: Rule,
+    tolerance: float | None,
+    max_steps: int | None,
+) -> State:
+    p, dtype = len(first), first.dtype
     if tolerance is None:
-        tolerance = max(1e-5, epsilon(A.dtype) ** 0.5)
+        tolerance = max(1e-5, epsilon(dtype) ** 0.5)
     if max_steps is None:
         max_steps = PAPER_STEPS if rule == "paper" else 200
-    state = init(system, first)
+    state = init(first, system[1].shape[1])
     for capacity, below in _stages(p):
-        order = jnp.argsort(state.size == 0, stable=True)[:capacity]
-        part = System(system.A[order][:, order], system.b[order], system.unit[order])
+        order = (
+            jnp.arange(p, dtype=jnp.int32)
+            if capacity == p
+            else jnp.argsort(state.size == 0)[:capacity]
+        )
+        part = system.part(order) if capacity < p else system
         here = state._replace(coefficients=state.coefficients[order], size=state.size[order])
         last = jax.lax.while_loop(
             lambda s, below=below: (s.status == RUNNING) & (jnp.sum(s.size > 0) > below),
@@ -115,30 +206,34 @@ def reweighted(
             coefficients=state.coefficients.at[order].set(last.coefficients),
             size=state.size.at[order].set(last.size),
         )
-    return _result(system, state, b, C, rule)
+    return state
 
 
 def in_own_units(
     A: Float[Array, "p p"], b: Float[Array, "p *c"], C: Float[Array, ""], first: Float[Array, " p"]
-) -> tuple[System, Float[Array, " p"]]:
+) -> tuple[Squares, Float[Array, " p"]]:
     """The system in units in which `C` and the diagonal are 1, and `first` in them."""
-    diagonal = jnp.diagonal(A)
-    there = diagonal > 0
-    unit = jnp.where(there, 1 / jnp.sqrt(jnp.where(there, diagonal, 1)), 0)
-    # NaN on the diagonal must not pass for a column of zeros.
-    unit = jnp.where(jnp.isnan(diagonal), diagonal, unit)
+    unit, first = _units(jnp.sqrt(jnp.diagonal(A)), C, first)
     scaled = unit[:, None] * A * unit[None, :]
     targets = jnp.sqrt(C) * unit[:, None] * b.reshape(len(b), -1)
-    return (
-        System(scaled, targets, unit / jnp.sqrt(C)),
-        jnp.where(there, jnp.sqrt(C) * jnp.abs(first) / jnp.where(there, unit, 1), unit),
-    )
+    return Squares(scaled, targets, unit / jnp.sqrt(C)), first
 
 
-def init(system: System, first: Float[Array, " q"]) -> State:
+def _units(
+    length: Float[Array, " p"], C: Float[Array, ""], first: Float[Array, " p"]
+) -> tuple[Float[Array, " p"], Float[Array, " p"]]:
+    there = length > 0
+    unit = jnp.where(there, 1 / jnp.where(there, length, 1), 0)
+    # NaN must not pass for a column of zeros.
+    unit = jnp.where(jnp.isnan(length), length, unit)
+    size = jnp.sqrt(C) * jnp.abs(first) / jnp.where(there, unit, 1)
+    return unit, jnp.where(there, size, unit)
+
+
+def init(first: Float[Array, " q"], outputs: int) -> State:
     """The state before the first system, which `first` weighs."""
     return State(
-        coefficients=jnp.zeros_like(system.b),
+        coefficients=jnp.zeros((len(first), outputs), first.dtype),
         size=first,
         lost=jnp.zeros((), bool),
         steps=jnp.zeros((), jnp.int32),
@@ -157,8 +252,7 @@ def step(
 ) -> State:
     """Solve one system, and let the next be weighted by its solution; `p` is the paper's M."""
     s = state.size
-    joined = [s[:, None] * system.A * s[None, :], s[:, None] * system.b]
-    v, lost = _solved(jnp.concatenate(joined, axis=1))
+    v, lost = system.solved(s)
     u = s[:, None] * v
     size = jnp.sqrt(jnp.sum(jnp.square(u), axis=1))
     later = state.steps > 0  # before, its size says nothing about the coefficient
@@ -175,13 +269,15 @@ def step(
     steps = state.steps + 1
     ended = COMPLETED if rule == "paper" else EXHAUSTED
     status = jnp.where(steps >= max_steps, ended, RUNNING)
+    # What rounding decides need not come to rest.
+    status = jnp.where(lost & (steps >= PAPER_STEPS), ended, status)
     status = jnp.where(later & converged | jnp.all(size == 0), CONVERGED, status)
     status = jnp.where(jnp.all(jnp.isfinite(u)), status, NOT_FINITE).astype(jnp.int32)
     return State(jnp.where(size[:, None] > 0, u, 0), size, lost, steps, status)
 
 
 @each_alone
-def _solved(joined: Float[Array, "q r"]) -> tuple[Float[Array, "q c"], Bool[Array, ""]]:
+def _by_squares(joined: Float[Array, "q r"]) -> tuple[Float[Array, "q c"], Bool[Array, ""]]:
     """`(M + 1)^(-1) B` of `[M B]`, and whether rounding decides it."""
     q = len(joined)
     factor = factorise(joined[:, :q], jnp.ones((), joined.dtype))
@@ -189,6 +285,18 @@ def _solved(joined: Float[Array, "q r"]) -> tuple[Float[Array, "q c"], Bool[Arra
     least = jnp.min(jnp.square(jnp.diagonal(factor.lower)))
     lost = factor.lost & (least < 32 * factor.shift)
     return factor.solve(joined[:, q:]), lost
+
+
+@each_alone
+def _triangle(rows: Float[Array, "n q"]) -> Float[Array, "p q"]:
+    return jnp.linalg.qr(rows, mode="r")
+
+
+@each_alone
+def _back(joined: Float[Array, "q r"]) -> Float[Array, "q c"]:
+    """`M^(-1) B` of `[M B]`, M upper triangular."""
+    q = len(joined)
+    return jax.scipy.linalg.solve_triangular(joined[:, :q], joined[:, q:])
 
 
 def _stages(p: int) -> list[tuple[int, int]]:
@@ -200,19 +308,19 @@ def _stages(p: int) -> list[tuple[int, int]]:
 
 
 def _result(
-    system: System, state: State, b: Float[Array, "p *c"], C: Float[Array, ""], rule: Rule
+    system: System, state: State, C: Float[Array, ""], rule: Rule, outputs: tuple[int, ...]
 ) -> Reweighted:
     u, size = state.coefficients, state.size
     if rule == "paper":
         size = jnp.where(system.unit * size > PAPER_ZERO, size, 0)
         u = jnp.where(size[:, None] > 0, u, 0)
-    slope = jnp.sum(u * (system.b - dot(system.A, u)), axis=1)
+    slope = jnp.sum(u * system.pull(u), axis=1)
     status = jnp.where(
         state.lost & (state.status < PRECISION_LOST), jnp.int32(PRECISION_LOST), state.status
     )
-    usable = jnp.isfinite(C) & (C > 0) & jnp.all(jnp.isfinite(system.b))
+    usable = jnp.isfinite(C) & (C > 0) & jnp.all(jnp.isfinite(system[1]))
     return Reweighted(
-        coefficients=(system.unit[:, None] * u).reshape(b.shape),
+        coefficients=(system.unit[:, None] * u).reshape(len(u), *outputs),
         count=jnp.sum(size > 0, dtype=jnp.int32),
         stationarity=jnp.max(jnp.where(size > 0, jnp.abs(slope - 1), 0), initial=0),
         steps=state.steps,

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from .._types import Key
 from ..kernels import Kernel
 from ..validation.folds import Folds, plain_folds, stratified_folds
 
-KernelLike = str | Kernel | Callable[..., Any]
+KernelLike = str | Kernel | Callable[..., Any] | Sequence[Any]
 KERNELS = {
     "rbf": kernels.RBF,
     "laplacian": kernels.Laplacian,
@@ -27,9 +27,14 @@ LENGTHSCALE_FACTOR = 12.0
 
 
 def make_kernel(kernel: KernelLike, d: int) -> Kernel:
-    """A kernel by name, with the scale that standardised inputs of `d` columns ask for."""
+    """A kernel by name, with the scale that standardised inputs of `d` columns ask for.
+
+    Several make a dictionary with atoms of each.
+    """
     if isinstance(kernel, Kernel):
         return kernel
+    if isinstance(kernel, list | tuple) and kernel:
+        return kernels.Mixture(tuple(make_kernel(one, d) for one in kernel))
     if callable(kernel) and not isinstance(kernel, type):
         return kernels.Custom(_without_parameters(kernel))
     if isinstance(kernel, str) and kernel in KERNELS:

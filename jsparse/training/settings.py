@@ -15,6 +15,7 @@ from .._arguments import as_key, numbers, real, whole_number
 from .._mesh import check_mesh
 from .._runtime import compiled
 from .._types import Key, KeyLike
+from ..kernels import Kernel, Mixture
 from ..machines.method import Method, Metric, Task, require_additive
 from ..multiclass import Decoding, Scheme
 from ..search.problem import Scoring
@@ -167,7 +168,7 @@ def settings(
     if not isinstance(folds, Folds | HoldOut):
         folds = whole_number("folds", folds, 2)
     _check_resources(method, resources)
-    make_kernel(kernel, 1)
+    _check_kernel(method, make_kernel(kernel, 1))
     keys = Keys(*_five(as_key(key)))
     return Settings(
         task, keys, method, kernel, grid, metric is not None, scoring, search, folds, multiclass,
@@ -175,7 +176,19 @@ def settings(
     )  # fmt: skip
 
 
-@functools.partial(compiled, quickly=True)
+def _check_kernel(method: Method, kernel: Kernel) -> None:
+    if not isinstance(kernel, Mixture):
+        return
+    if not method.several_kernels:
+        raise ValueError(
+            f"kernel: expected one with {type(method).__name__}, got {len(kernel.kernels)}; "
+            "KSP, KMP and KBP choose from several"
+        )
+    if kernel.which is not None:
+        raise ValueError("kernel: expected kernels of a dictionary, got a Mixture of prototypes")
+
+
+@compiled_quickly
 def _five(key: Key) -> list[Key]:
     return list(jax.random.split(key, 5))
 

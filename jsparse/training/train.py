@@ -87,7 +87,8 @@ def train(
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic", "linear",
             "polynomial"), or a kernel whose positive leaves are tuned within a factor of
             `LENGTHSCALE_FACTOR` of their values, in standardised units, or a function of two points
-            written in JAX.
+            written in JAX. For `KSP`, `KMP` and `KBP` also a list of these, of each of which every
+            candidate has an atom.
         C: grid (or range) of the weight of the data-fit term; by default that of the method. With
             the absolute loss it weighs residuals divided by `Trained.target_unit`, about the
             targets' spread.

@@ -1,0 +1,95 @@
+"""Kernels of which every prototype has one."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from .._numerics import is_concrete
+from .._types import Scalar
+from ._arguments import two_tables
+from .base import Kernel, check_kernel
+
+
+def _numbers(which: Any) -> Int[Array, " m"] | Int[np.ndarray, " m"] | None:
+    return None if which is None else jnp.asarray(which, jnp.int32)
+
+
+class Mixture(Kernel):
+    """`k_j(x, z_j)`: prototype j has kernel number `which_j` of several.
+
+    The kernel of an expansion out of a dictionary of several kernels, or of several widths. Without
+    `which` it is such a dictionary's, in which every point has an atom of each kernel: what `KSP`,
+    `KMP` and `KBP` choose from. It is no function of two points, and has no Gram matrix.
+
+    Attributes:
+        kernels: at least one.
+        which: number of the kernel of each prototype, shape `m`; None for a dictionary.
+
+    Raises:
+        ValueError: if there is no kernel, one is no `Kernel` or a mixture itself, or a number is
+            none of theirs.
+    """
+
+    kernels: tuple[Kernel, ...] = eqx.field(converter=tuple)
+    which: Int[Array, " m"] | Int[np.ndarray, " m"] | None = eqx.field(
+        default=None, converter=_numbers
+    )
+
+    def __check_init__(self) -> None:
+        if not self.kernels:
+            raise ValueError("kernels: expected at least one, got none")
+        for kernel in self.kernels:
+            check_kernel("kernels", kernel)
+            if isinstance(kernel, Mixture):
+                raise ValueError("kernels: expected none that is a Mixture itself")
+        which = self.which
+        if which is not None and is_concrete(which):
+            host = np.asarray(which)
+            if host.ndim != 1 or np.any((host < 0) | (host >= len(self.kernels))):
+                raise ValueError(
+                    f"which: expected numbers of {len(self.kernels)} kernels, got {host}"
+                )
+
+    def __call__(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Scalar:
+        """None of two points alone.
+
+        Raises:
+            ValueError: always.
+        """
+        raise self._refused()
+
+    def gram(self, X: Float[Array, "n d"]) -> Float[Array, "n n"]:
+        """None; see `__call__`."""
+        raise self._refused()
+
+    def diagonal(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
+        """None; see `__call__`."""
+        raise self._refused()
+
+    def cross_gram(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
+        """`k_j(x_i, z_j)`, each prototype by its own kernel.
+
+        Raises:
+            ValueError: without `which`, or if there are not as many numbers as prototypes.
+        """
+        X, Z = two_tables(X, Z)
+        if self.which is None:
+            raise self._refused()
+        if len(self.which) != len(Z):
+            raise ValueError(
+                f"which: expected the number of a kernel for each of {len(Z)} prototypes, got "
+                f"{len(self.which)}"
+            )
+        values = self.kernels[0].cross_gram(X, Z)
+        for number, kernel in enumerate(self.kernels[1:], 1):
+            values = jnp.where(self.which[None] == number, kernel.cross_gram(X, Z), values)
+        return values
+
+    def _refused(self) -> ValueError:
+        return ValueError(
+            f"kernel: expected one, got a Mixture of {len(self.kernels)}; only KSP, KMP and KBP "
+            "choose from several"
+        )

@@ -1,0 +1,131 @@
+"""Atoms of one kernel or several, and what pursuits know of them."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .._numerics import dot, epsilon
+from ..expansion import KernelExpansion
+from ..features import FeatureMap
+from ..kernels import Kernel, Mixture
+from ..normal_equations import NormalEquations
+from ..pursuit import conjugate
+
+
+class DictionaryColumns(FeatureMap):
+    """Atoms `k(., z)` of one kernel, or of each of several, less a constant each.
+
+    The intercept takes the constants up, the means over the candidates; see `CandidateColumns`.
+    Without an intercept they are 0.
+    """
+
+    kernel: Kernel
+    prototypes: Float[Array, "m d"]
+    shift: Float[Array, " p"]
+
+    def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n p"]:
+        """Values of the atoms, those of the first kernel first."""
+        return atoms(self.kernel, X, self.prototypes) - self.shift[None, :]
+
+    @property
+    def n_features(self) -> int:
+        """Number of atoms."""
+        return len(self.shift)
+
+    def penalty(self) -> Float[Array, "p p"] | None:
+        """Of the coefficients, as they are."""
+        return None
+
+    def expansion(
+        self, weights: Float[Array, "p *c"], intercept: Float[Array, "*c"]
+    ) -> KernelExpansion:
+        """With every atom a prototype, its own number of times."""
+        kernel, Z = self.kernel, self.prototypes
+        if is_dictionary(kernel):
+            Q, m = len(kernels_of(kernel)), len(Z)
+            which = jnp.repeat(jnp.arange(Q, dtype=jnp.int32), m)
+            kernel, Z = Mixture(kernels_of(kernel), which), jnp.tile(Z, (Q, 1))
+        moved = intercept - jnp.tensordot(self.shift, weights, axes=1)
+        return KernelExpansion(kernel, Z, weights, moved)
+
+
+def is_dictionary(kernel: Kernel) -> bool:
+    """Whether every point has an atom of each of several kernels."""
+    return isinstance(kernel, Mixture) and kernel.which is None
+
+
+def kernels_of(kernel: Kernel) -> tuple[Kernel, ...]:
+    """The kernels of a mixture, or the one."""
+    return kernel.kernels if isinstance(kernel, Mixture) else (kernel,)
+
+
+def atoms(kernel: Kernel, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n p"]:
+    """`k_q(x_i, z_j)`, the columns of the first kernel first."""
+    if not is_dictionary(kernel):
+        return kernel.cross_gram(X, Z)
+    return jnp.concatenate([own.cross_gram(X, Z) for own in kernels_of(kernel)], axis=1)
+
+
+def dictionary_columns(
+    kernel: Kernel, points: Float[Array, "m d"], *, intercept: bool
+) -> DictionaryColumns:
+    """The atoms of points; with an intercept, less their means over these."""
+    values = atoms(kernel, points, points)
+    shift = jnp.mean(values, axis=0) if intercept else jnp.zeros_like(values[0])
+    return DictionaryColumns(kernel, points, shift)
+
+
+class System(NamedTuple):
+    """Normal equations of the atoms, the intercept eliminated."""
+
+    A: Float[Array, "p p"]
+    b: Float[Array, "p c"]
+    rounded: Float[Array, " p"]  # what the diagonal of A was rounded at
+    ridge: Float[Array, ""]
+
+
+class Rows(NamedTuple):
+    """The atoms at the rows, times the roots of their weights; centred for an intercept."""
+
+    D: Float[Array, "n p"]
+    y: Float[Array, "n c"]
+
+
+def system_of(sums: NormalEquations, ridge: float, *, intercept: bool) -> System:
+    """The system from sums over rows; a target is a column."""
+    f, total = sums.feature_sum, sums.weight_sum
+    A, b = sums.gram, sums.cross.reshape(len(f), -1)
+    if intercept:
+        A = A - f[:, None] * (f / total)[None, :]
+        b = b - f[:, None] * (sums.target_sum.reshape(1, -1) / total)
+    return System(A, b, jnp.diagonal(sums.gram), ridge * total)
+
+
+def rows_of(
+    columns: DictionaryColumns,
+    X: Float[Array, "n d"],
+    y: Float[Array, "n *c"],
+    w: Float[Array, " n"],
+    *,
+    intercept: bool,
+) -> Rows:
+    """What `system_of` is the normal equations of."""
+    D, y, root = columns(X), y.reshape(len(X), -1), jnp.sqrt(w)[:, None]
+    D = jnp.where(root > 0, D, 0)
+    if intercept:
+        share = w / jnp.sum(w)
+        D, y = (a - dot(share, a)[None, :] for a in (D, y))
+    return Rows(root * D, root * y)
+
+
+def of_unit_length(system: System) -> tuple[System, Float[Array, " p"]]:
+    """Of atoms over their lengths, and one over these; 0 for atoms that are rounding."""
+    diagonal = jnp.diagonal(system.A)
+    there = diagonal > conjugate.NOISE * epsilon(diagonal.dtype) * system.rounded
+    length = jnp.where(there, jax.lax.rsqrt(jnp.where(there, diagonal + system.ridge, 1)), 0)
+    A = system.A + system.ridge * jnp.eye(len(diagonal), dtype=diagonal.dtype)
+    A = A * length[:, None] * length[None, :]
+    rounded = system.rounded * jnp.square(length)
+    return System(A, system.b * length[:, None], rounded, system.ridge), length
