@@ -512,6 +512,44 @@ def minimise(
     return _minimise(problem, start, like(tolerance, start), max_steps)
 
 
+def best_of(
+    problem: InnerProblem,
+    starts: Float[Array, "s m d"],
+    *,
+    tolerance: ScalarLike = TOLERANCE,
+    max_steps: int = MAX_STEPS,
+) -> Minimum:
+    """The lowest of the minima that descents from several starts end at.
+
+    One start may be where no step lowers `W`, or in a poor valley. On a CPU they follow each other,
+    elsewhere they go as one batch.
+
+    Args:
+        problem: an inner problem.
+        starts: expansion vectors, shape `s m d`.
+        tolerance: see `minimise`, as are the others.
+        max_steps: cap on steps (static).
+
+    Returns:
+        `Minimum`. An end that is not finite is taken only if all are.
+
+    Pure; works under `jit` and `vmap`.
+
+    Raises:
+        ValueError: as `minimise` does.
+    """
+    if starts.ndim != 3 or len(starts) < 1:
+        raise ValueError(f"starts: expected shape (s, m, d), got {starts.shape}")
+    if len(starts) == 1:
+        return minimise(problem, starts[0], tolerance=tolerance, max_steps=max_steps)
+    found = map_systems(
+        lambda start: minimise(problem, start, tolerance=tolerance, max_steps=max_steps), starts
+    )
+    W = found.solved.value
+    best = jnp.argmin(jnp.where(jnp.isfinite(W), W, jnp.inf))
+    return jax.tree.map(lambda a: a[best], found)
+
+
 @functools.partial(jax.jit, static_argnames="max_steps")
 def _minimise(
     problem: InnerProblem, start: Float[Array, "m d"], tolerance: Float[Array, ""], max_steps: int

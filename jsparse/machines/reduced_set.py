@@ -326,7 +326,7 @@ class ReducedSetSVM(Reduced):
 
     def surrogate(self) -> Method:
         """The reduced machine of the points that the descent starts from."""
-        return ReducedSVM(self.n_prototypes, self.selection, self.loss)
+        return ReducedSVM(self.n_prototypes, self.selection, self.starts, self.loss)
 
     def fit(
         self,

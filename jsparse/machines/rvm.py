@@ -80,7 +80,9 @@ def _cholesky(matrix: Float[Array, "k k"]) -> Float[Array, "k k"]:
     return jnp.linalg.cholesky(matrix)
 
 
-def _curved(given: Settled, chosen: Chosen, values: Float[Array, " n"], likelihood: Likelihood) -> Array:
+def _curved(
+    given: Settled, chosen: Chosen, values: Float[Array, " n"], likelihood: Likelihood
+) -> Array:
     """Second derivatives of the rows' log likelihood, with the sign changed."""
     if likelihood == "normal":
         return chosen.beta * given.w
@@ -88,14 +90,18 @@ def _curved(given: Settled, chosen: Chosen, values: Float[Array, " n"], likeliho
     return given.w * p * (1 - p)
 
 
-def _pull(given: Settled, chosen: Chosen, values: Float[Array, " n"], likelihood: Likelihood) -> Array:
+def _pull(
+    given: Settled, chosen: Chosen, values: Float[Array, " n"], likelihood: Likelihood
+) -> Array:
     """First derivatives of the rows' log likelihood."""
     if likelihood == "normal":
         return chosen.beta * given.w * (given.y - values)
     return given.w * given.y * jax.nn.sigmoid(-given.y * values)
 
 
-def _likelihood(given: Settled, chosen: Chosen, values: Float[Array, " n"], likelihood: Likelihood) -> Array:
+def _likelihood(
+    given: Settled, chosen: Chosen, values: Float[Array, " n"], likelihood: Likelihood
+) -> Array:
     if likelihood == "normal":
         errors = dot(given.w, jnp.square(given.y - values))
         total = jnp.sum(given.w)
@@ -112,7 +118,10 @@ def posterior(
     alpha = jnp.where(there, chosen.alpha, 1)
 
     def density(mean: Array) -> Array:
-        return _likelihood(given, chosen, dot(Phi, mean), likelihood) - dot(alpha, jnp.square(mean)) / 2
+        return (
+            _likelihood(given, chosen, dot(Phi, mean), likelihood)
+            - dot(alpha, jnp.square(mean)) / 2
+        )
 
     def inverse(values: Array) -> tuple[Array, Array, Array]:
         """Of the square root of the precision, with the scale taken out."""
@@ -165,7 +174,7 @@ def _gains(
     Q = dot(_pull(given, chosen, now.values, likelihood), given.Phi)
     # No more of a column is left than rounding of what was subtracted: it is as good as there.
     absent = jnp.ones(p, bool).at[chosen.which].min(~chosen.there)
-    left = S > 64 * epsilon(S.dtype) * dot(B, jnp.square(given.Phi))
+    left = 64 * epsilon(S.dtype) * dot(B, jnp.square(given.Phi)) < S
     theta = jnp.square(Q) - S
     addable = absent & left & (theta > 0) & ~jnp.all(chosen.there)
     S, ratio = jnp.where(addable, S, 1), jnp.where(addable, jnp.square(Q) / S, 1)
@@ -226,7 +235,11 @@ def init(given: Settled, most: int, max_steps: int, likelihood: Likelihood) -> S
 
 
 def step(
-    given: Settled, state: State, tolerance: Float[Array, ""], max_steps: int, likelihood: Likelihood
+    given: Settled,
+    state: State,
+    tolerance: Float[Array, ""],
+    max_steps: int,
+    likelihood: Likelihood,
 ) -> State:
     """The change that promises most; kept if it does not lower the evidence."""
     gains, alphas = _gains(given, state, likelihood)
@@ -435,6 +448,4 @@ def _fit(
         kernel, points, every[:, :-1].T.reshape(-1, *outputs), every[:, -1].reshape(outputs)
     )
     steps, noise = steps.reshape(outputs), noise.reshape(outputs)
-    return RelevanceFit(
-        expansion, history.reshape(*outputs, -1), steps, noise, jnp.max(status)
-    )
+    return RelevanceFit(expansion, history.reshape(*outputs, -1), steps, noise, jnp.max(status))

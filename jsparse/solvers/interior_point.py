@@ -220,8 +220,8 @@ def solve_one_class(
 ) -> Solution:
     """The one-class support vector machine on given features (Schoelkopf et al. 2001).
 
-    Minimise `1/2 |w|^2 - rho + 1 / (nu sum_i weight_i) sum_i weight_i max(0, rho - Phi_i w)`, by the
-    same steps as `solve`.
+    Minimise `1/2 |w|^2 - rho + 1 / (nu sum_i weight_i) sum_i weight_i max(0, rho - Phi_i w)`, by
+    the same steps as `solve`.
 
     Args:
         Phi: features, shape `n p`.
