@@ -265,9 +265,11 @@ def zoomed(problem: direct.LargeMargin, start: jax.Array, steps: int) -> tuple[A
     def step(_: Any, carry: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
         Z, state, count = carry
         value, gradient = again(Z, state=state)
-        updates, state = solver.update(gradient, state, Z, value=value, grad=gradient, value_fn=W)
+        updates, after = solver.update(gradient, state, Z, value=value, grad=gradient, value_fn=W)
+        # Its whole numbers change their type.
+        state = jax.tree.map(lambda new, old: new.astype(old.dtype), after, state)
         info = optax.tree_utils.tree_get(state, "num_linesearch_steps")
-        return optax.apply_updates(Z, updates), state, count + info
+        return optax.apply_updates(Z, updates), state, count + info.astype(count.dtype)
 
     carry = start, solver.init(start), jnp.zeros((), jnp.int32)
     Z, _, count = jax.lax.fori_loop(0, steps, step, carry)

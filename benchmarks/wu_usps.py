@@ -136,9 +136,9 @@ def _report(data: dict[str, Any], values: dict[str, np.ndarray], labels: np.ndar
         each = [data["machines"][f"{m} {k}"] for k in kinds]
         total = {name: sum(one[name] for one in each) for name in each[0]}
         notes.append(
-            f"{len(kinds)} machines of {m} expansion vectors: SLMC {total['seconds']:.0f} s without "
-            f"compilation for {total['steps']} steps and {total['evaluations']} inner solutions "
-            f"(the paper: 6.9 hours), RS {total['RS seconds']:.0f} s (2.3 hours)."
+            f"{len(kinds)} machines of {m} expansion vectors: SLMC {total['seconds']:.0f} s "
+            f"without compilation for {total['steps']} steps and {total['evaluations']} inner "
+            f"solutions (the paper: 6.9 hours), RS {total['RS seconds']:.0f} s (2.3 hours)."
         )
     return Report(
         "USPS by machines of few expansion vectors (Wu et al. 2006, Tables 1 and 2)",

@@ -150,8 +150,8 @@ _SHOWN = {
 _MORE = {
     "": "data expansion model multiclass normal_equations scaling search serialization solvers "
     "training validation",
-    ".machines": "direct dual fixed_size pursuits reduced_set reductions robust scdp spsvm KBP KMP RVM "
-    "ReducedSVM ReducedSetSVM SparseFisher SparseRidge",
+    ".machines": "direct dual fixed_size pursuits reduced_set reductions robust scdp spsvm KBP KMP "
+    "RVM ReducedSVM ReducedSetSVM SparseFisher SparseRidge",
     "._files": "ModelFileError",
     "._runtime": "UnusableJaxError",
     "._status": "ConvergenceWarning PrecisionWarning",
