@@ -62,7 +62,9 @@ def trained(name, task, X, y, **options):
 # Training compiles for seconds. Of all promises those of one method of each kind are fast: sums, a
 # path, the dual, a surrogate; of the others that they train, but for those they are compared with.
 KINDS = ("dual", "fixed-size", "scdp", "spsvm")
-COMPARED = ("kbp", "kmp", "reduced-svm")
+COMPARED = (
+    "kbp", "kmp", "reduced-svm", "reduced-set", "rvm", "sparse-fisher", "sparse-ridge"
+)  # fmt: skip
 SLOW = pytest.mark.slow
 
 
@@ -130,7 +132,11 @@ def test_several_targets_are_those_alone(name):
     options["search"] = jsparse.Profile(tune_kernel=False)
     found = trained(name, "regression", X, both, **options)
     assert found.predict(X).shape == both.shape == found.out_of_fold.shape
-    if name in ("robust", "reduction"):  # the targets share its scale, or its prototypes
+    if name in (
+        "robust",
+        "reduction",
+        "sparse-ridge",
+    ):  # the targets share its scale, or its prototypes
         assert np.mean((found.predict(X) - both) ** 2) < 0.3 * np.mean(both.var(axis=0))
         return
     for column, target in zip(found.predict(X).T, both.T, strict=True):

@@ -174,8 +174,8 @@ class SparseFisherClassifier(SparseLargeMarginClassifier):
     """Classification by a sparse kernel Fisher discriminant (Wu et al. 2006, Appendix A).
 
     Prototypes are where the Fisher discriminant in their span has its largest quotient;
-    coefficients and intercept are the support vector machine's. All parameters and attributes are those of
-    `SparseLargeMarginClassifier`; see `jsparse.SparseFisher`.
+    coefficients and intercept are the support vector machine's. All parameters and attributes are
+    those of `SparseLargeMarginClassifier`; see `jsparse.SparseFisher`.
     """
 
     _kind: ClassVar[Any] = SparseFisher

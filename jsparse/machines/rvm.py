@@ -19,7 +19,7 @@ from ..kernels import Kernel
 from ..multiclass import Code
 from ..prototypes.choice import choose_rows
 from ..solvers.definite import inverse_of_lower
-from .method import Method, Points, Shape, Task, TrainingRows, each_problem, option, rows_at
+from .method import Method, Points, Shape, Task, TrainingRows, each_problem, rows_at
 
 Likelihood = Literal["normal", "logistic"]
 TOLERANCE = 1e-3  # gain of the log evidence, in nats
@@ -335,9 +335,7 @@ class RVM(Method):
     most_rows: ClassVar[int | None] = 1000
 
     max_prototypes: int = 100
-    candidates: int | None = option(
-        None, "rows that may be prototypes; all if not given", kind="count", metavar="N"
-    )
+    candidates: int | None = None
     tolerance: float = TOLERANCE
     max_steps: int = MAX_STEPS
     likelihood: Literal["auto", "normal", "logistic"] = "auto"

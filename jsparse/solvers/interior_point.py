@@ -5,10 +5,11 @@ from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from .._blocks import map_systems, rows_in_block, sum_row_blocks
-from .._numerics import dot, dot_over_rows, each_alone, epsilon, like
+from .._numerics import dot, dot_over_rows, each_alone, epsilon, is_concrete, like
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, PRECISION_LOST, RUNNING
 from .._types import ScalarLike
 from .definite import factorise, inverse_of_lower
@@ -131,7 +132,8 @@ def solve(
     objective is that of the Lagrangian with weights and multipliers held fixed (Lemma 1).
 
     Raises:
-        ValueError: for another loss, shapes that do not fit, or a cap below 1.
+        ValueError: for another loss, shapes that do not fit, a cap below 1, or targets that are
+            known to be neither -1 nor +1.
     """
     if loss not in ("hinge", "squared_hinge"):
         raise ValueError(f"loss: expected 'hinge' or 'squared_hinge', got {loss!r}")
@@ -146,6 +148,12 @@ def solve(
     ):
         if jnp.shape(a) not in allowed:
             raise ValueError(f"{name}: expected one of the shapes {allowed}, got {jnp.shape(a)}")
+    if is_concrete(y) and (weights is None or is_concrete(weights)):
+        seen = np.asarray(1.0 if weights is None else weights)
+        seen = np.broadcast_to(seen if seen.ndim != 1 or y.ndim == 1 else seen[:, None], y.shape)
+        other = np.asarray(y)[(seen > 0) & (np.abs(np.asarray(y)) != 1)]
+        if len(other):
+            raise ValueError(f"y: expected -1 and +1, got {other[0]:g}")
     tol = like(default_tolerance(Phi.dtype) if tolerance is None else tolerance, Phi)
     w = jnp.ones((), Phi.dtype) if weights is None else jnp.asarray(weights)
     w = w if w.ndim == y.ndim else w.reshape(w.shape + (1,) * (y.ndim - w.ndim))
