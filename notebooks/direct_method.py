@@ -29,8 +29,8 @@ print("device", jax.devices()[0].device_kind, "figures in", figures)
 ROWS = int(os.environ.get("ROWS", "600"))  # of USPS there are 1200
 
 # %% [markdown]
-# USPS where it is at hand (`JSPARSE_DATA`), with the parameters of the paper's Section 5.7; else the
-# smaller digits that come with scikit-learn.
+# USPS where it is at hand (`JSPARSE_DATA`), with the parameters of the paper's Section 5.7; else
+# the smaller digits that come with scikit-learn.
 
 # %%
 if "JSPARSE_DATA" in os.environ:
@@ -62,7 +62,7 @@ print(len(X_train), "rows of", X_train.shape[1], "pixels")
 kernel, C = RBF(np.float32((width / 2) ** 0.5)), 10.0
 start = jsparse.prototypes.k_means(0, X_train, 12).centres
 problem = direct.LargeMargin(kernel, X_train, y_train, C)
-found = direct.minimise(problem, start)
+found = direct.minimise(problem, start, max_steps=100)
 machine = problem.expansion(found.Z, found.solved)
 reached = found.history[: int(found.steps) + 1]
 wrong = jnp.mean((machine(X_test) >= 0) != (y_test > 0))
@@ -82,7 +82,7 @@ figure.savefig(figures / "expansion_vectors.png", dpi=120)
 # The reduced set method approximates a whole machine afterwards, whatever that does to the margin.
 
 # %%
-whole = jsparse.ReducedSetSVM(12, refit=False).fit(kernel, start, C, X_train, y_train)
+whole = jsparse.ReducedSetSVM(12).fit(kernel, start, C, X_train, y_train)
 values = whole.expansion(X_test)
 wrong = jnp.mean((values >= 0) != (y_test > 0))
 print(f"reduced set: |w - w'| / |w| = {whole.error:.2f}, test error {100 * wrong:.1f} %")
@@ -90,9 +90,9 @@ print(f"reduced set: |w - w'| / |w| = {whole.error:.2f}, test error {100 * wrong
 # %% [markdown]
 # ## As a layer
 #
-# `marginal(problem)(Z)` is a function of the prototypes and of all that the problem is made of. With
-# inputs that a network gives, its gradient is that of the network too, by Lemma 1 and without a
-# derivative of the solver's steps. Features are bounded: else they would go apart for ever.
+# `marginal(problem)(Z)` is a function of the prototypes and of all that the problem is made of.
+# With inputs that a network gives, its gradient is that of the network too, by Lemma 1 and without
+# a derivative of the solver's steps. Features are bounded: else they would go apart for ever.
 
 # %%
 WIDTHS = (X_train.shape[1], 16, 2)

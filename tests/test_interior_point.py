@@ -130,8 +130,8 @@ def test_the_one_class_machine_is_that_of_libsvm(dtype, as_users_call):
         found = interior_point.solve_one_class(spoilt, nu, jnp.asarray(w.astype(dtype)))
         assert int(found.status) == CONVERGED
         assert found.weights.dtype == dtype
-        sizes = dict(sample_weight=w[here])
-        peer = OneClassSVM(kernel="linear", nu=nu, tol=1e-10).fit(Phi[here].astype(float), **sizes)
+        peer = OneClassSVM(kernel="linear", nu=nu, tol=1e-10)
+        peer.fit(Phi[here].astype(float), sample_weight=w[here])
         unit = nu * w.sum()  # of LIBSVM's multipliers
         weights, rho = peer.coef_[0] / unit, -peer.intercept_[0] / unit
         size = np.abs(weights).max()

@@ -190,10 +190,10 @@ def _fixed_points(key: Key, problem: Approximation, m: int) -> Float[Array, "m d
     kernel, X = problem.kernel, problem.X
     n, dtype = len(X), X.dtype
     A = problem.coefficients.reshape(n, -1)
-    place = jnp.arange(m)
+    place = jnp.arange(m, dtype=jnp.int32)
     # Rows that matter more often; the tries of a vector are different ones.
     mass = jnp.log(jnp.sum(jnp.square(A), axis=1) + float(jnp.finfo(dtype).tiny))
-    chance = mass + jax.random.gumbel(key, (m, n), dtype)
+    chance = mass[None, :] + jax.random.gumbel(key, (m, n), dtype)
 
     def vector(j: Int[Array, ""], found: tuple[Array, Array]) -> tuple[Array, Array]:
         Z, beta = found

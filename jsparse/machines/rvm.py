@@ -203,7 +203,7 @@ def _changed(chosen: Chosen, change: Int[Array, ""], alpha: Float[Array, ""], p:
     """With that change."""
     k = len(chosen.which)
     adds, deletes = change < p, change >= p + k
-    place = jnp.where(adds, jnp.argmin(chosen.there), (change - p) % k)
+    place = jnp.where(adds, jnp.argmin(chosen.there).astype(jnp.int32), (change - p) % k)
     which = chosen.which.at[place].set(jnp.where(adds, change, chosen.which[place]))
     there = chosen.there.at[place].set(~deletes)
     return chosen._replace(which=which, there=there, alpha=chosen.alpha.at[place].set(alpha))
@@ -249,16 +249,19 @@ def step(
     same = chosen.which == state.chosen.which
     found = posterior(given, chosen, jnp.where(same, state.posterior.mean, 0), likelihood)
     if likelihood == "normal":  # the noise after each change, if that is no loss
-        settled = chosen.there * (1 - chosen.alpha * jnp.diagonal(found.spread))
+        settled = 1 - chosen.alpha * jnp.diagonal(found.spread)
+        settled = jnp.where(chosen.there, settled, 0)
         errors = dot(given.w, jnp.square(given.y - found.values))
         free = jnp.maximum(jnp.sum(given.w) - jnp.sum(settled), epsilon(errors.dtype))
-        other = chosen._replace(beta=free / jnp.maximum(errors, jnp.finfo(errors.dtype).tiny))
+        other = chosen._replace(
+            beta=free / jnp.maximum(errors, float(jnp.finfo(errors.dtype).tiny))
+        )
         quieter = posterior(given, other, found.mean, likelihood)
         better = quieter.evidence > found.evidence
         pick = functools.partial(jnp.where, better)
         chosen, found = jax.tree.map(pick, (other, quieter), (chosen, found))
     rises = found.evidence > state.posterior.evidence
-    steps = state.steps + rises
+    steps = state.steps + rises.astype(jnp.int32)
     taken = State(
         chosen, found, jnp.zeros_like(state.tried), state.history.at[steps].set(found.evidence),
         steps, state.status,
