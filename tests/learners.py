@@ -563,7 +563,7 @@ JOINT = dict.fromkeys(("one output", "one output alone"), "the outputs select th
 PENALISED = {"targets plus": "the intercept is penalised"}
 NO_INTERCEPT = {"targets plus": "there is no intercept"}
 # Each step of a descent that is not convex enlarges what is rounded, and after a hundred nothing is
-# left of float32. Where all of them end is tested by the objective, in test_slmc.py.
+# left of float32. Where all of them end is tested by the objective, in test_direct.py.
 STEPS = 2
 STOPS = 3e-3  # the root of the duality gap at which robust machines end
 UNIT_LENGTH = {"weights times": "its threshold is for columns of unit length"}

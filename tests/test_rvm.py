@@ -32,7 +32,7 @@ def rows(likelihood):
 def test_it_ends_where_no_change_raises_the_evidence(likelihood):
     _, Phi, y, w = rows(likelihood)
     given = tuple(map(jnp.asarray, (Phi, y, w)))
-    tolerance = jnp.asarray(1e-6)
+    tolerance = jnp.asarray(1e-4)
     last = rvm.solve(*given, tolerance, most=20, max_steps=300, likelihood=likelihood)
     assert int(last.status) == CONVERGED
     chosen, steps = last.chosen, int(last.steps)
@@ -46,10 +46,15 @@ def test_it_ends_where_no_change_raises_the_evidence(likelihood):
     beta = float(chosen.beta) if likelihood == "normal" else None
     evidence, s, q = relevance.posterior(Phi, y, w, alpha, beta)
     np.testing.assert_allclose(history[steps], evidence, rtol=1e-7)
-    assert relevance.gains(alpha, s, q).max() < 1e-5
+    gains, best = relevance.gains(alpha, s, q)
+    promising = np.flatnonzero(gains > 1.1e-4)
     if beta is not None:  # nor another level of noise
+        assert len(promising) == 0
         for factor in (0.99, 1.01):
-            assert relevance.posterior(Phi, y, w, alpha, factor * beta)[0] < evidence + 1e-6
+            assert relevance.posterior(Phi, y, w, alpha, factor * beta)[0] < evidence + 1e-3
+    for i in promising:  # with the mode held fixed; in truth it does not
+        other = np.where(np.arange(len(alpha)) == i, best, alpha)
+        assert relevance.posterior(Phi, y, w, other, beta)[0] < evidence + 1e-6
     short = rvm.solve(*given, tolerance, most=20, max_steps=3, likelihood=likelihood)
     assert int(short.status) == EXHAUSTED
     bad = rvm.solve(
@@ -104,6 +109,7 @@ def test_bad_settings_are_told(options, match, as_users_call):
         jsparse.train(np.eye(4), np.arange(4.0), task="regression", key=0, method=RVM(**options))
 
 
+@pytest.mark.slow
 def test_columns_of_a_copy_promise_nothing():
     """A prototype that is there twice is taken once."""
     _, Phi, y, w = rows("normal")

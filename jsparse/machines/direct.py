@@ -450,7 +450,9 @@ class State(NamedTuple):
     Z: Float[Array, "m d"]  # the last point accepted
     value: Float[Array, ""]  # W there; infinite before the first evaluation
     solved: Solved
+    gradient: Float[Array, "m d"]  # there
     memory: Any  # of L-BFGS
+    steepest: Bool[Array, ""]  # whether the direction is that of the gradient, not of the memory
     direction: Float[Array, "m d"]
     slope: Float[Array, ""]  # of W in the direction
     t: Float[Array, ""]  # step length that is tried next
@@ -576,7 +578,9 @@ def init(problem: InnerProblem, start: Float[Array, "m d"], max_steps: int) -> S
         Z=start,
         value=zero + jnp.inf,
         solved=solved,
+        gradient=jnp.zeros_like(start),
         memory=_lbfgs().init(start),
+        steepest=jnp.asarray(True),
         direction=jnp.zeros_like(start),
         slope=zero,
         t=zero,
@@ -603,6 +607,15 @@ def step(problem: InnerProblem, state: State, tolerance: Float[Array, ""], max_s
     accepted = enough & (flat | (trials >= _TRIALS))
     between = jnp.where(jnp.isfinite(high), (low + high) / 2, 2 * low)
     searching = state._replace(t=between, low=low, high=high, trials=trials)
+    # Where the memory leads nowhere, as behind a kink, the gradient may.
+    lost = ~accepted & (trials >= _TRIALS) & ~state.steepest & jnp.isfinite(state.value)
+    down = _downhill(state.gradient)
+    again = state._replace(
+        memory=_lbfgs().init(state.Z), steepest=jnp.asarray(True), direction=down,
+        slope=jnp.sum(state.gradient * down), t=jnp.ones_like(value), low=jnp.zeros_like(value),
+        high=jnp.full_like(value, jnp.inf), trials=jnp.zeros_like(trials),
+    )  # fmt: skip
+    searching = jax.tree.map(lambda new, old: jnp.where(lost, new, old), again, searching)
 
     with jax.numpy_dtype_promotion("standard"):  # its state is in the default float
         update: Any = _lbfgs().update(gradient, state.memory, Z)
@@ -611,18 +624,22 @@ def step(problem: InnerProblem, state: State, tolerance: Float[Array, ""], max_s
     direction = -upwards.astype(Z.dtype)
     slope = jnp.sum(gradient * direction)
     # Of a direction that rounding has turned uphill nothing is to be had.
-    steepest = -gradient / jnp.maximum(1, jnp.linalg.norm(gradient))
-    direction = jnp.where(slope < 0, direction, steepest)
+    direction = jnp.where(slope < 0, direction, _downhill(gradient))
     steps = state.steps + 1
     next_search = State(
-        Z, value, solved, memory, direction, jnp.sum(gradient * direction), jnp.ones_like(value),
-        jnp.zeros_like(value), jnp.full_like(value, jnp.inf), jnp.zeros_like(trials),
-        state.history.at[steps].set(value), steps, evaluations, state.status,
+        Z, value, solved, gradient, memory, slope >= 0, direction, jnp.sum(gradient * direction),
+        jnp.ones_like(value), jnp.zeros_like(value), jnp.full_like(value, jnp.inf),
+        jnp.zeros_like(trials), state.history.at[steps].set(value), steps, evaluations,
+        state.status,
     )  # fmt: skip
     after = jax.tree.map(
         lambda new, old: jnp.where(accepted, new, old), next_search, searching
     )._replace(evaluations=evaluations)
     return after._replace(status=_status(after, tolerance, max_steps, accepted))
+
+
+def _downhill(gradient: Float[Array, "m d"]) -> Float[Array, "m d"]:
+    return -gradient / jnp.maximum(1, jnp.linalg.norm(gradient))
 
 
 def _status(

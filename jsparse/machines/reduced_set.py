@@ -66,7 +66,7 @@ class Approximation(direct.InnerProblem):
         beta = dot(T, along)
         value = self.norm - jnp.sum(jnp.square(along))
         return direct.Solved(
-            value, beta, jnp.zeros(beta.shape[1:], Z.dtype), (), jnp.asarray(CONVERGED)
+            value, beta, jnp.zeros(beta.shape[1:], Z.dtype), (), jnp.asarray(CONVERGED, jnp.int32)
         )
 
     def lagrangian(self, Z: Float[Array, "m d"], solved: direct.Solved) -> Float[Array, ""]:

@@ -24,6 +24,7 @@ from .method import Method, Points, Shape, Task, TrainingRows, each_problem, row
 Likelihood = Literal["normal", "logistic"]
 TOLERANCE = 1e-3  # gain of the log evidence, in nats
 MAX_STEPS = 1000
+_ADDED = 1 - 1e-3
 _NEWTON = 30  # steps towards the mode
 _NOISE = 0.1  # part of the targets' variance that is noise to begin with
 
@@ -178,7 +179,8 @@ def _gains(
     theta = jnp.square(Q) - S
     addable = absent & left & (theta > 0) & ~jnp.all(chosen.there)
     S, ratio = jnp.where(addable, S, 1), jnp.where(addable, jnp.square(Q) / S, 1)
-    added = jnp.where(addable, (ratio - 1 - jnp.log(ratio)) / 2, 0)
+    # To add a copy of what is there gains as much as to estimate its precision anew, which is taken.
+    added = jnp.where(addable, _ADDED * (ratio - 1 - jnp.log(ratio)) / 2, 0)
     to_add = S / jnp.where(addable, ratio - 1, 1)
     # Of what is there, without itself: s = 1 / Sigma_ii - alpha, q = mean_i / Sigma_ii.
     alpha, variance = chosen.alpha, jnp.diagonal(now.spread)
@@ -260,7 +262,8 @@ def step(
         better = quieter.evidence > found.evidence
         pick = functools.partial(jnp.where, better)
         chosen, found = jax.tree.map(pick, (other, quieter), (chosen, found))
-    rises = found.evidence > state.posterior.evidence
+    over = gains[change] <= tolerance
+    rises = ~over & (found.evidence > state.posterior.evidence)
     steps = state.steps + rises.astype(jnp.int32)
     taken = State(
         chosen, found, jnp.zeros_like(state.tried), state.history.at[steps].set(found.evidence),
@@ -269,7 +272,6 @@ def step(
     refused = state._replace(tried=state.tried.at[change].set(True))
     after = jax.tree.map(lambda a, b: jnp.where(rises, a, b), taken, refused)
     status = jnp.where(after.steps >= max_steps, EXHAUSTED, RUNNING)
-    over = gains[change] <= tolerance
     full = jnp.all(state.chosen.there)
     status = jnp.where(over, jnp.where(full, COMPLETED, CONVERGED), status)
     return after._replace(status=status.astype(jnp.int32))

@@ -271,9 +271,12 @@ def _solve_one_class(
     problem, _ = in_own_units(Phi, jnp.ones(len(Phi), Phi.dtype), one, w)
     unit = nu * jnp.sum(problem.w)
     problem = problem._replace(ridge=unit, aim=0 * one, balance=unit)
-    # On the central path of the machine without weights: all multipliers are nu.
-    a = nu * jnp.ones_like(w)
-    first = _begun(problem, tolerance, a, 1 - a, a / 2, (1 - a) / 2, one / 2 - nu, "hinge")
+    # All multipliers are nu, and so the weights the mean of the features.
+    a, e = nu * jnp.ones_like(w), -dot(problem.Phi, problem.mean)
+    spread = jnp.sqrt(dot(problem.w, jnp.square(e)) / jnp.sum(problem.w))
+    size = jnp.where(spread > 0, spread, 1)
+    slack = jnp.maximum(e, 0) + size
+    first = _begun(problem, tolerance, problem.mean, 0 * one, a, 1 - a, slack, slack - e, "hinge")
     last = _iterated(problem, first, tolerance, "hinge", max_steps, block_rows)
     return _in_units(problem, last, 1 / unit)
 
@@ -299,7 +302,7 @@ def init(problem: Problem, tolerance: Float[Array, ""], *, loss: Hinge) -> State
     """On the central path of the machine that is 0."""
     Phi, y, w = problem[:3]
     n, p = Phi.shape
-    ones = jnp.ones(n, Phi.dtype)
+    ones, nothing = jnp.ones(n, Phi.dtype), jnp.zeros(p, Phi.dtype)
     # With e = 1: s a = xi (1 - a) = 1/2; or s a = 1, a - s = 1.
     a = 0.5**0.5 if loss == "hinge" else (1 + 5**0.5) / 2
     slack = 0.5 / (1 - a) if loss == "hinge" else a
@@ -309,10 +312,10 @@ def init(problem: Problem, tolerance: Float[Array, ""], *, loss: Hinge) -> State
     constant = jnp.where(down == 0, 1, -1).astype(Phi.dtype)
     intercept = jnp.where(alone, constant, 0)
     begun = _begun(
-        problem, tolerance, a * ones, (1 - a) * ones, slack * ones, (slack - 1) * ones, intercept,
-        loss,
+        problem, tolerance, nothing, intercept, a * ones, (1 - a) * ones, slack * ones,
+        (slack - 1) * ones, loss,
     )  # fmt: skip
-    best = _judged(problem, jnp.zeros(p, Phi.dtype), constant, 0 * ones, loss)
+    best = _judged(problem, nothing, constant, 0 * ones, loss)
     best = jax.tree.map(lambda a, b: jnp.where(alone, a, b), best, begun.best)
     good = begun.status != NOT_FINITE
     status = jnp.where(alone & good, CONVERGED, begun.status)
@@ -322,21 +325,22 @@ def init(problem: Problem, tolerance: Float[Array, ""], *, loss: Hinge) -> State
 def _begun(
     problem: Problem,
     tolerance: Float[Array, ""],
+    weights: Float[Array, " p"],
+    intercept: Float[Array, ""],
     dual: Float[Array, " n"],
     to_top: Float[Array, " n"],
     slack: Float[Array, " n"],
     surplus: Float[Array, " n"],
-    intercept: Float[Array, ""],
     loss: Hinge,
 ) -> State:
-    """The first iterate, without weights."""
-    Phi, none = problem.Phi, jnp.zeros((), jnp.int32)
-    nothing = jnp.zeros(Phi.shape[1], Phi.dtype)
-    best = _judged(problem, nothing, intercept, dual, loss)
+    """The first iterate."""
+    none = jnp.zeros((), jnp.int32)
+    best = _judged(problem, weights, intercept, dual, loss)
     status = jnp.where(_near(best, tolerance), CONVERGED, RUNNING)
-    status = jnp.where(jnp.isfinite(jnp.sum(Phi)), status, NOT_FINITE).astype(jnp.int32)
+    finite = jnp.isfinite(jnp.sum(problem.Phi))
+    status = jnp.where(finite, status, NOT_FINITE).astype(jnp.int32)
     return State(
-        weights=nothing,
+        weights=weights,
         intercept=intercept,
         dual=dual,
         to_top=to_top,

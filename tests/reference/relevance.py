@@ -45,7 +45,7 @@ def posterior(Phi, y, w, alpha, beta):
 
 
 def gains(alpha, s, q):
-    """What the best precision of each column would add to the log evidence."""
+    """What the best precision of each column would add to the log evidence, and that precision."""
 
     def share(alpha):
         return (np.log(alpha) - np.log(alpha + s) + q**2 / (alpha + s)) / 2
@@ -54,4 +54,4 @@ def gains(alpha, s, q):
     with np.errstate(invalid="ignore"):
         then = np.where(np.isfinite(best), share(np.where(np.isfinite(best), best, 1)), 0)
         now = np.where(np.isfinite(alpha), share(np.where(np.isfinite(alpha), alpha, 1)), 0)
-    return then - now
+    return then - now, best
