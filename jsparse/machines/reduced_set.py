@@ -282,8 +282,9 @@ def from_sklearn(machine: Any) -> KernelExpansion:
 
 def _as_expansion(kernel: Kernel, X: Any, coefficients: Any, intercept: Any) -> KernelExpansion:
     X = jnp.asarray(X)
-    arrays = (jnp.asarray(a, X.dtype) for a in (coefficients, intercept))
-    return KernelExpansion(kernel, X, *arrays)
+    return KernelExpansion(
+        kernel, X, jnp.asarray(coefficients, X.dtype), jnp.asarray(intercept, X.dtype)
+    )
 
 
 @dataclasses.dataclass(frozen=True)

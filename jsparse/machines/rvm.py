@@ -179,7 +179,7 @@ def _gains(
     theta = jnp.square(Q) - S
     addable = absent & left & (theta > 0) & ~jnp.all(chosen.there)
     S, ratio = jnp.where(addable, S, 1), jnp.where(addable, jnp.square(Q) / S, 1)
-    # To add a copy of what is there gains as much as to estimate its precision anew, which is taken.
+    # A copy of what is there would gain as much as its precision estimated anew, which is better.
     added = jnp.where(addable, _ADDED * (ratio - 1 - jnp.log(ratio)) / 2, 0)
     to_add = S / jnp.where(addable, ratio - 1, 1)
     # Of what is there, without itself: s = 1 / Sigma_ii - alpha, q = mean_i / Sigma_ii.
