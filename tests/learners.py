@@ -557,6 +557,14 @@ def estimated(cls, targets: str) -> Learn:
     return learn
 
 
+def outliers(p: Problem) -> Outcome:
+    model = estimators.SparseOneClassSVM(4, nu=0.3, max_iter=STEPS, kernel=RBF(1.5), random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", jsparse.ConvergenceWarning)
+        model.fit(np.asarray(p.X), sample_weight=np.asarray(p.w))
+    return Outcome(model.decision_function(p.new)[:, None])
+
+
 # The lists.
 
 JOINT = dict.fromkeys(("one output", "one output alone"), "the outputs select their atoms together")
@@ -575,6 +583,7 @@ DRAWN = dict.fromkeys(
 )
 
 EVIDENCE = {"weights times": "the evidence is of so many rows, and no C undoes that"}
+NO_TARGETS = dict.fromkeys(("targets times", "targets plus"), "it has no targets")
 OWN_C = {"weights times": "C is one number or the default grid"}
 LEAST_SQUARES_C = {"weights times": "the kernel is tuned with the default C of least squares"}
 
@@ -935,6 +944,7 @@ TRAINERS = [
     ),
     Learner("train: RVM", trained(method=jsparse.RVM()), without=DRAWN | EVIDENCE),
     Learner("train: RVM, two classes", trained("sign", jsparse.RVM()), "sign", without=EVIDENCE),
+    Learner("estimators.SparseOneClassSVM", outliers, without=DRAWN | NO_TARGETS),
     Learner("train: stream", streamed(), without=DRAWN),
     Learner("train: stream, two classes", streamed("sign"), "sign", without=DRAWN),
     Learner(
