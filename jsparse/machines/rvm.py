@@ -39,7 +39,7 @@ class RelevanceFit(NamedTuple):
     status: Int[Array, ""]
 
 
-class Settled(NamedTuple):
+class Rows(NamedTuple):
     """What is given of one problem: `log p(y | weights) = sum_i w_i log p(y_i | Phi_i weights)`."""
 
     Phi: Float[Array, "n p"]  # columns of the kernel, and of ones
@@ -82,7 +82,7 @@ def _cholesky(matrix: Float[Array, "k k"]) -> Float[Array, "k k"]:
 
 
 def _curved(
-    given: Settled, chosen: Chosen, values: Float[Array, " n"], likelihood: Likelihood
+    given: Rows, chosen: Chosen, values: Float[Array, " n"], likelihood: Likelihood
 ) -> Array:
     """Second derivatives of the rows' log likelihood, with the sign changed."""
     if likelihood == "normal":
@@ -91,9 +91,7 @@ def _curved(
     return given.w * p * (1 - p)
 
 
-def _pull(
-    given: Settled, chosen: Chosen, values: Float[Array, " n"], likelihood: Likelihood
-) -> Array:
+def _pull(given: Rows, chosen: Chosen, values: Float[Array, " n"], likelihood: Likelihood) -> Array:
     """First derivatives of the rows' log likelihood."""
     if likelihood == "normal":
         return chosen.beta * given.w * (given.y - values)
@@ -101,7 +99,7 @@ def _pull(
 
 
 def _likelihood(
-    given: Settled, chosen: Chosen, values: Float[Array, " n"], likelihood: Likelihood
+    given: Rows, chosen: Chosen, values: Float[Array, " n"], likelihood: Likelihood
 ) -> Array:
     if likelihood == "normal":
         errors = dot(given.w, jnp.square(given.y - values))
@@ -111,7 +109,7 @@ def _likelihood(
 
 
 def posterior(
-    given: Settled, chosen: Chosen, mean: Float[Array, " k"], likelihood: Likelihood
+    given: Rows, chosen: Chosen, mean: Float[Array, " k"], likelihood: Likelihood
 ) -> Posterior:
     """By Newton's steps from a mean, each halved until it does not lower the density."""
     there = chosen.there
@@ -160,7 +158,7 @@ def posterior(
 
 
 def _gains(
-    given: Settled, state: State, likelihood: Likelihood
+    given: Rows, state: State, likelihood: Likelihood
 ) -> tuple[Float[Array, " c"], Float[Array, " c"]]:
     """What each change would gain, and the precision it would set (Tipping and Faul, eq. 32-37).
 
@@ -211,7 +209,7 @@ def _changed(chosen: Chosen, change: Int[Array, ""], alpha: Float[Array, ""], p:
     return chosen._replace(which=which, there=there, alpha=chosen.alpha.at[place].set(alpha))
 
 
-def init(given: Settled, most: int, max_steps: int, likelihood: Likelihood) -> State:
+def init(given: Rows, most: int, max_steps: int, likelihood: Likelihood) -> State:
     """With the intercept alone, whose column is the last."""
     Phi, y, w = given
     p, none = Phi.shape[1], jnp.zeros((), jnp.int32)
@@ -237,7 +235,7 @@ def init(given: Settled, most: int, max_steps: int, likelihood: Likelihood) -> S
 
 
 def step(
-    given: Settled,
+    given: Rows,
     state: State,
     tolerance: Float[Array, ""],
     max_steps: int,
@@ -309,7 +307,7 @@ def solve(
         `EXHAUSTED` at the cap, or `NOT_FINITE`.
     """
     here = w > 0
-    given = Settled(jnp.where(here[:, None], Phi, 0), jnp.where(here, y, 1), w)
+    given = Rows(jnp.where(here[:, None], Phi, 0), jnp.where(here, y, 1), w)
     return jax.lax.while_loop(
         lambda state: state.status == RUNNING,
         lambda state: step(given, state, tolerance, max_steps, likelihood),
@@ -322,8 +320,8 @@ class RVM(Method):
     """The relevance vector machine (Tipping 2001; Tipping and Faul 2003).
 
     Every coefficient has a normal prior of its own, whose precision is where the evidence is
-    largest; most are infinite, and their prototypes vanish. There is no `C`; of the evidence is
-    chosen what a `C` would be for, and cross-validation tunes the kernel alone.
+    largest; most are infinite, and their prototypes vanish. The evidence takes the place of `C`, and
+    cross-validation tunes the kernel alone.
 
     Args:
         max_prototypes: of a problem, that the machine may have.
