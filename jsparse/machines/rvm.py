@@ -320,8 +320,8 @@ class RVM(Method):
     """The relevance vector machine (Tipping 2001; Tipping and Faul 2003).
 
     Every coefficient has a normal prior of its own, whose precision is where the evidence is
-    largest; most are infinite, and their prototypes vanish. The evidence takes the place of `C`, and
-    cross-validation tunes the kernel alone.
+    largest; most are infinite, and their prototypes vanish. The evidence takes the place of `C`,
+    and cross-validation tunes the kernel alone.
 
     Args:
         max_prototypes: of a problem, that the machine may have.
