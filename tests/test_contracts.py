@@ -151,6 +151,8 @@ def test_weight_two_is_twice_and_weight_zero_is_absent(name, task):
     X, y = rows(task, n=24)
     target = np.where(y == y[0], 1.0, -1.0) if task == "classification" else y
     method = method_named(name).settled(Shape(24, 24, 16, 3, None, False))
+    if name == "reduced-set":  # each step of its descent enlarges what is rounded
+        method = dataclasses.replace(method, max_steps=2)
     Z = None if name == "dual" else jnp.asarray(X[:12])
     options = {"key": jax.random.key(0)}
     twice, w = np.concatenate([np.arange(len(X)), [3, 5]]), np.ones(len(X))
@@ -174,6 +176,8 @@ def test_validation_is_refitting_without_the_fold(name, task):
     X, y = rows(task, n=24)
     target = np.where(y == y[0], 1.0, -1.0) if task == "classification" else y
     method = method_named(name).settled(Shape(24, 24, 16, 3, None, False))
+    if name == "reduced-set":  # each step of its descent enlarges what is rounded
+        method = dataclasses.replace(method, max_steps=2)
     folds = jsparse.folds_from_assignment(np.arange(24) % (24 if name == "dual" else 3))
     Z = None if name == "dual" else jnp.asarray(X[:12])
     key, kernel, C = jax.random.key(0), RBF(1.2), jnp.asarray([1.0, 10.0])
