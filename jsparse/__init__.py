@@ -3,7 +3,8 @@
 From rows to a model:
     train: standardise, choose points, tune by cross-validation, fit; arrays, tables or streams
     FixedSize, SCDP, Dual, Robust, SpSVM, SparseReduction, KSP, SLMC: the methods
-    KMP, KBP, ReducedSVM: those they are compared with
+    SparseFisher, SparseRidge, ReducedSetSVM: others by Wu et al. 2006
+    KMP, KBP, ReducedSVM, RVM: those they are compared with
     Profile, Annealing: the searches
     Multiclass, Resources, HoldOut, Stopping: settings; plan: what a run will take
     Trained, Model: what comes of it; save, load: models and files
@@ -64,18 +65,23 @@ if TYPE_CHECKING:  # of each name the same place as below
     from .machines import KBP as KBP
     from .machines import KMP as KMP
     from .machines import KSP as KSP
+    from .machines import RVM as RVM
     from .machines import SCDP as SCDP
     from .machines import SLMC as SLMC
     from .machines import Dual as Dual
     from .machines import FixedSize as FixedSize
+    from .machines import ReducedSetSVM as ReducedSetSVM
     from .machines import ReducedSVM as ReducedSVM
     from .machines import Robust as Robust
+    from .machines import SparseFisher as SparseFisher
     from .machines import SparseReduction as SparseReduction
+    from .machines import SparseRidge as SparseRidge
     from .machines import SpSVM as SpSVM
     from .machines import direct as direct
     from .machines import dual as dual
     from .machines import fixed_size as fixed_size
     from .machines import pursuits as pursuits
+    from .machines import reduced_set as reduced_set
     from .machines import reductions as reductions
     from .machines import robust as robust
     from .machines import scdp as scdp
@@ -143,7 +149,8 @@ _SHOWN = {
 _MORE = {
     "": "data expansion model multiclass normal_equations scaling search serialization solvers "
     "training validation",
-    ".machines": "direct dual fixed_size pursuits reductions robust scdp spsvm KBP KMP ReducedSVM",
+    ".machines": "direct dual fixed_size pursuits reduced_set reductions robust scdp spsvm KBP KMP "
+    "RVM ReducedSVM ReducedSetSVM SparseFisher SparseRidge",
     "._files": "ModelFileError",
     "._runtime": "UnusableJaxError",
     "._status": "ConvergenceWarning PrecisionWarning",

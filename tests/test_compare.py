@@ -16,7 +16,10 @@ from jsparse.machines import METHODS
 from jsparse.training.trained import Trained
 
 
-def test_the_command_line_compares_all_methods(tmp_path, capsys):
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_the_command_line_compares_all_methods(tmp_path, capsys, monkeypatch, every):
+    for name in () if every else ("reduced-set", "rvm", "sparse-fisher", "sparse-ridge"):
+        monkeypatch.delitem(METHODS, name)
     data = load_breast_cancer(as_frame=True)
     path = tmp_path / "cancer.csv"
     data.frame[::2].to_csv(path, index=False)

@@ -7,11 +7,13 @@ import pytest
 from reference import svm as reference
 from scipy.linalg import eigh
 from scipy.optimize import minimize
-from sklearn.svm import SVC
+from sklearn.svm import SVC, OneClassSVM
 
 from jsparse._status import CONVERGED, EXHAUSTED, NOT_FINITE, PRECISION_LOST
 from jsparse.kernels import RBF
 from jsparse.machines import direct
+from jsparse.machines.reduced_set import Approximation
+from jsparse.machines.sparse_direct import one_class
 
 N, M = 60, 5
 
@@ -42,11 +44,24 @@ def problems(X, y, w, C=3.0, lengthscale=1.0):
         "two targets": direct.LargeMargin(kernel, X, both, C, w),
         "least squares": direct.LeastSquares(kernel, X, jnp.sin(both), C, w),
         "Fisher": direct.Fisher(kernel, X, y, C, w),
+        "Fisher, two targets": direct.Fisher(kernel, X, both, C, jnp.stack([w, w[::-1]], axis=1)),
+        "ridge, own weights": direct.LeastSquares(
+            kernel, X, jnp.sin(both), jnp.stack([C * w[1], C * w[2]]), jnp.stack([w, w**2], axis=1)
+        ),
+        "one class": direct.OneClass(kernel, X, 0.1 * C, w),
+        "reduced set": Approximation(kernel, X[1:20], both[1:20]),
     }
 
 
+SLOW = [
+    pytest.param(name, marks=pytest.mark.slow)
+    for name in ("least squares", "Fisher", "reduced set", "squared hinge")
+]
+
+
 @pytest.mark.parametrize(
-    "name", ["hinge", "squared hinge", "two targets", "least squares", "Fisher"]
+    "name",
+    ["hinge", "two targets", "Fisher, two targets", "ridge, own weights", "one class", *SLOW],
 )
 def test_the_gradient_is_that_of_differences(name):
     """In expansion vectors, lengthscale and C together: along one direction of all of them."""
@@ -116,7 +131,7 @@ def test_support_vectors_give_back_the_machine_that_they_support(dtype):
 def test_a_descent_ends_at_a_minimum_and_says_how(dtype):
     X, y, w, Z = rows(dtype)
     problem = direct.LargeMargin(RBF(jnp.ones((), X.dtype)), X, y, 316.0, w)
-    tolerance = 1e-5 if dtype == "float64" else 1e-3
+    tolerance = 1e-4 if dtype == "float64" else 1e-3
     found = direct.minimise(problem, Z, tolerance=tolerance)
     history = np.asarray(found.history)[: int(found.steps) + 1]
     assert int(found.status) == CONVERGED
@@ -129,6 +144,15 @@ def test_a_descent_ends_at_a_minimum_and_says_how(dtype):
     W = jax.jit(lambda Z: direct.marginal(problem)(Z)[0])
     around = [found.Z + 0.05 * random.standard_normal(Z.shape).astype(dtype) for _ in range(8)]
     assert min(float(W(Z)) for Z in around) > 0.998 * history[-1]
+    # The machines of both precisions may differ, as each step enlarges what was rounded; how low
+    # they end may not.
+    other = direct.minimise(problems(*rows()[:3], 316.0)["hinge"], rows()[3], tolerance=tolerance)
+    values = gram(X, found.Z) @ np.asarray(found.solved.coefficients, float)
+    short = np.maximum(1 - np.asarray(y) * (values + float(found.solved.intercept)), 0)
+    beta = np.asarray(found.solved.coefficients, float)
+    objective = beta @ gram(found.Z, found.Z) @ beta / 2 + 316 * np.asarray(w) @ short
+    np.testing.assert_allclose(objective, history[-1], rtol=1e-3)
+    np.testing.assert_allclose(objective, other.solved.value, rtol=0.02)
     short = direct.minimise(problem, Z, max_steps=2)
     assert int(short.status) == EXHAUSTED
     assert int(short.steps) == 2
@@ -161,3 +185,64 @@ def test_hard_cases_end_well_or_say_that_they_do_not(dtype, as_users_call):
         direct.minimise(problem, Z, max_steps=0)
     with pytest.raises(ValueError, match=r"start: expected shape \(m, d\)"):
         direct.minimise(problem, Z[0])
+
+
+def test_of_several_targets_each_has_its_own_weights_and_C():
+    """As many machines of one target each; of a target of one class no direction."""
+    X, y, w, Z = rows()
+    own = problems(X, y, w)
+    for name, kind in (
+        ("Fisher, two targets", direct.Fisher),
+        ("ridge, own weights", direct.LeastSquares),
+    ):
+        both = own[name]
+        together = jax.jit(kind.solve)(both, Z)
+        value = 0.0
+        for i in range(2):
+            C = jnp.broadcast_to(both.C, (2,))[i]
+            alone = kind(RBF(1.0), both.X, both.y[:, i], C, both.weights[:, i])
+            solved = jax.jit(kind.solve)(alone, Z)
+            beta = together.coefficients[:, i]
+            np.testing.assert_allclose(beta, solved.coefficients, rtol=1e-6)
+            value += float(solved.value)
+        np.testing.assert_allclose(together.value, value, rtol=1e-9)
+    alone = direct.Fisher(RBF(1.0), X, abs(y), 3.0, w)
+    solved = jax.jit(direct.Fisher.solve)(alone, Z)
+    assert float(solved.value) == 0
+    assert not np.asarray(solved.coefficients).any()
+
+
+def test_one_class_of_all_its_rows_is_that_of_libsvm():
+    X = rows()[0][1:31]
+    problem = direct.OneClass(RBF(1.0), X, 0.3)
+    solved = jax.jit(direct.OneClass.solve)(problem, X)
+    peer = OneClassSVM(gamma=0.5, nu=0.3, tol=1e-10).fit(X)
+    expected = peer.decision_function(X) / (0.3 * len(X))
+    np.testing.assert_allclose(problem.expansion(X, solved)(X), expected, atol=1e-6)
+    assert float(jax.jit(direct.OneClass.solve)(problem, X[:4]).value) > float(solved.value)
+
+
+def test_of_several_starts_the_lowest_end_is_taken(as_users_call):
+    """One of them a single point five times, which a descent cannot part."""
+    X, y, w, Z = rows()
+    problem = direct.LargeMargin(RBF(1.0), X, y, 10.0, w)
+    starts = jnp.stack([jnp.broadcast_to(Z[0], Z.shape), Z, Z + 0.5])
+    best = direct.best_of(problem, starts, max_steps=20)
+    ends = [float(direct.minimise(problem, start, max_steps=20).solved.value) for start in starts]
+    assert ends[0] > 1.05 * min(ends)
+    np.testing.assert_allclose(best.solved.value, min(ends), rtol=1e-6)
+    with pytest.raises(ValueError, match=r"starts: expected shape \(s, m, d\)"):
+        direct.best_of(problem, Z)
+
+
+@pytest.mark.slow
+def test_a_one_class_machine_of_few_points_comes_near_to_that_of_all(as_users_call):
+    X, _, w, Z = rows()
+    whole = direct.OneClass(RBF(1.0), X, 0.2, w).solve(X[w > 0]).value
+    found = one_class(RBF(1.0), jnp.stack([Z, Z + 1]), 0.2, X, w, tolerance=1e-5)
+    first, last = float(found.history[0]), float(found.solved.value)
+    assert whole < last < first
+    assert last - whole < 0.1 * (first - whole)
+    for nu in (0.0, 1.0, np.nan):
+        with pytest.raises(ValueError, match="nu: expected a number above 0 and below 1"):
+            one_class(RBF(1.0), Z, nu, X)

@@ -37,9 +37,15 @@ from jsparse.estimators import (
     KernelSubspacePursuitRegressor,
     LSSVMClassifier,
     LSSVMRegressor,
+    ReducedSetClassifier,
+    RelevanceVectorClassifier,
+    RelevanceVectorRegressor,
     SCDPClassifier,
     SCDPRegressor,
+    SparseFisherClassifier,
+    SparseKernelRidgeRegressor,
     SparseLargeMarginClassifier,
+    SparseOneClassSVM,
     SparseReducedLSSVMClassifier,
     SparseReducedLSSVMRegressor,
     SpSVMClassifier,
@@ -69,6 +75,12 @@ EVERY = [
     ],
     SparseReducedLSSVMClassifier(**QUICK, cv=3),
     SparseReducedLSSVMRegressor(**QUICK, cv=3),
+    SparseFisherClassifier(**QUICK, cv=3),
+    SparseKernelRidgeRegressor(**QUICK, cv=3),
+    ReducedSetClassifier(**QUICK, cv=3),
+    RelevanceVectorClassifier(20, lengthscale=2.0, random_state=0, cv=3),
+    RelevanceVectorRegressor(20, lengthscale=2.0, random_state=0, cv=3),
+    SparseOneClassSVM(random_state=0),
 ]
 
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference import svm as reference
-from sklearn.svm import SVC
+from sklearn.svm import SVC, OneClassSVM
 
 from jsparse._status import CONVERGED, EXHAUSTED, NOT_FINITE, PRECISION_LOST
 from jsparse.solvers import interior_point
@@ -120,3 +120,33 @@ def test_one_class_constant_features_steps_that_run_out_and_bad_input(as_users_c
         given = {"y": y, "C": C, **options}
         with pytest.raises(ValueError, match=match):
             solved(Phi, given.pop("y"), given.pop("C"), given.pop("weights", None), **given)
+
+
+def test_the_one_class_machine_is_that_of_libsvm(dtype, as_users_call):
+    Phi, w = problem(dtype)[0], np.random.default_rng(1).uniform(0.5, 1.5, N) * (np.arange(N) % 5)
+    here, near = w > 0, {"float64": 1e-6, "float32": 2e-4}[dtype]
+    spoilt = jnp.asarray(np.where(here[:, None], Phi, np.nan))
+    for nu in (0.1, 0.5, 0.95):
+        found = interior_point.solve_one_class(spoilt, nu, jnp.asarray(w.astype(dtype)))
+        assert int(found.status) == CONVERGED
+        assert found.weights.dtype == dtype
+        peer = OneClassSVM(kernel="linear", nu=nu, tol=1e-10)
+        peer.fit(Phi[here].astype(float), sample_weight=w[here])
+        unit = nu * w.sum()  # of LIBSVM's multipliers
+        weights, rho = peer.coef_[0] / unit, -peer.intercept_[0] / unit
+        size = np.abs(weights).max()
+        np.testing.assert_allclose(found.weights, weights, atol=near * size)
+        np.testing.assert_allclose(-found.intercept, rho, rtol=near)
+        short = np.maximum(rho - Phi[here].astype(float) @ weights, 0)
+        best = weights @ weights / 2 - rho + w[here] @ short / unit
+        np.testing.assert_allclose(found.objective, best, rtol=near)
+        np.testing.assert_allclose(found.dual.sum(), 1, rtol=1e-5)
+        assert (found.dual <= w / unit * (1 + 1e-5)).all()
+    with pytest.raises(ValueError, match="weights: expected shape"):
+        interior_point.solve_one_class(spoilt, 0.5, jnp.ones(3))
+
+
+def test_targets_that_are_no_classes_are_told(as_users_call):
+    Phi, y = problem()
+    with pytest.raises(ValueError, match=r"y: expected -1 and \+1, got 2"):
+        interior_point.solve(jnp.asarray(Phi), jnp.asarray(y).at[3, 1].set(2), 1.0)

@@ -1,11 +1,15 @@
 """Sparse large margin classifiers as a method: sharing, starts, repeated rows, bad settings."""
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sklearn.svm import SVC, OneClassSVM
 
 import jsparse
+from jsparse.estimators import SparseLargeMarginClassifier, SparseOneClassSVM
 from jsparse.kernels import RBF
 from jsparse.machines.method import TrainingRows
 from jsparse.multiclass import output_code
@@ -50,7 +54,7 @@ def test_rows_that_are_there_several_times_are_chosen_once():
     scaling = Standardization(jnp.zeros(2), jnp.ones(2))
     rows = TrainingRows(jnp.asarray(X), np.arange(60) // 30, np.ones(60), scaling, 60)
     for selection in ("renyi", "uniform"):
-        found = jsparse.SLMC(8, selection).points(KEY, RBF(1.0), rows)
+        found = jsparse.SLMC(8, selection, starts=1).points(KEY, RBF(1.0), rows)
         assert len(np.unique(np.asarray(found.X), axis=0)) == 8
 
 
@@ -65,6 +69,11 @@ def test_rows_that_are_there_several_times_are_chosen_once():
         (jsparse.SLMC, {"loss": "absolute"}, "loss: expected 'hinge' or 'squared_hinge'"),
         (jsparse.ReducedSVM, {"loss": "absolute"}, "loss: expected 'hinge' or 'squared_hinge'"),
         (jsparse.SLMC, {"tolerance": -1.0}, "tolerance: expected a number of at least 0"),
+        (jsparse.SLMC, {"starts": 0}, "starts: expected a whole number between 1"),
+        (jsparse.SparseRidge, {"sharing": "joint"}, "sharing: expected 'shared' or 'separate'"),
+        (jsparse.SparseFisher, {"loss": "log"}, "loss: expected 'hinge' or 'squared_hinge'"),
+        (jsparse.ReducedSVM, {"penalty": "none"}, "penalty: expected 'norm' or 'coefficients'"),
+        (jsparse.ReducedSetSVM, {"tolerance": -1.0}, "tolerance: expected a number of at least"),
         (jsparse.SLMC, {"max_steps": 0}, "max_steps: expected a whole number between 1"),
     ],
 )
@@ -72,3 +81,96 @@ def test_bad_settings_are_told(kind, options, match, as_users_call):
     X, y = (np.asarray(a) for a in three_classes())
     with pytest.raises(ValueError, match=match):
         jsparse.train(X, y, task="classification", key=0, method=kind(**options))
+
+
+def two_classes(dtype="float64"):
+    X, label = three_classes(40)
+    return X.astype(dtype), jnp.where(label == 1, 1, -1).astype(dtype)
+
+
+@pytest.mark.slow
+def test_several_starts_are_each_a_start_and_the_first_is_the_surrogates():
+    X, y = two_classes()
+    rows = TrainingRows(X, np.asarray(y > 0).astype(int), np.ones(40), jsparse.standardize(X), 40)
+    method = jsparse.SLMC(4, "uniform", starts=2, max_steps=3)
+    points = method.points(KEY, RBF(1.0), rows).X
+    assert points.shape == (8, 2)
+    assert all(len(np.unique(start, axis=0)) == 4 for start in np.asarray(points).reshape(2, 4, 2))
+    ends = [
+        jsparse.SLMC(4, starts=1, max_steps=3).fit(RBF(1.0), start, 10.0, X, y)
+        for start in (points[:4], points[4:])
+    ]
+    both = method.fit(RBF(1.0), points, 10.0, X, y)
+    last = [float(one.history[int(one.steps)]) for one in (*ends, both)]
+    np.testing.assert_allclose(last[2], min(last[:2]), rtol=1e-9)
+    first = method.surrogate().fit(RBF(1.0), points, 10.0, X, y)
+    np.testing.assert_allclose(first.objective, ends[0].history[0], rtol=1e-9)
+
+
+@pytest.mark.slow
+def test_the_penalty_of_coefficients_is_that_of_a_linear_machine():
+    """RSVM: LIBSVM's linear machine on the columns of the kernel."""
+    X, y = two_classes()
+    found = jsparse.ReducedSVM(4, penalty="coefficients").fit(RBF(1.0), X[:4], 3.0, X, y)
+    columns = np.asarray(RBF(1.0).cross_gram(X, X[:4]))
+    peer = SVC(kernel="linear", C=3.0, tol=1e-10).fit(columns, y)
+    np.testing.assert_allclose(found.expansion.coefficients, peer.coef_[0], rtol=1e-4)
+    np.testing.assert_allclose(found.expansion(X), peer.decision_function(columns), atol=1e-4)
+
+
+@pytest.mark.slow
+def test_fisher_discriminants_and_ridge_regression_lower_what_they_start_from():
+    X, label = three_classes()
+    code = output_code("one_versus_rest", 3).astype(X.dtype)
+    given = (RBF(1.0), X[:4], 10.0, X, label)
+    for sharing in ("shared", "separate"):
+        for kind in (jsparse.SparseFisher, jsparse.SparseRidge):
+            found = kind(4, sharing=sharing).fit(*given, code=code)
+            history, steps = np.atleast_2d(found.history), np.atleast_1d(found.steps)
+            assert (np.take_along_axis(history, steps[:, None], 1)[:, 0] < history[:, 0]).all()
+            decided = np.asarray(found.expansion(X)).argmax(axis=1)
+            assert (decided == np.asarray(label)).mean() > 0.8
+            svm = jsparse.ReducedSVM(4).fit(
+                RBF(1.0), found.expansion.prototypes, 10.0, X, label, code=code
+            )
+            if kind is jsparse.SparseFisher and sharing == "shared":
+                np.testing.assert_allclose(found.expansion(X), svm.expansion(X), atol=1e-6)
+
+
+@pytest.mark.slow
+def test_a_part_of_the_support_vectors_of_libsvm(as_users_call):
+    X, y = (np.asarray(a) for a in two_classes())
+    model = SparseLargeMarginClassifier(0.25, C=3.0, lengthscale=1.5, cv=3, random_state=0)
+    model.fit(X, y)
+    scaled = (X - X.mean(axis=0)) / X.std(axis=0)
+    count = len(SVC(C=3.0, gamma=1 / (2 * 1.5**2)).fit(scaled, y).support_)
+    assert len(model.prototypes_) == round(0.25 * count)
+    for part in (0.0, 1.0, 1.5):
+        with pytest.raises(ValueError, match="n_prototypes: expected a whole number, a part"):
+            SparseLargeMarginClassifier(part).fit(X, y)
+
+
+def test_outliers_as_by_libsvm(as_users_call):
+    """With as many prototypes as rows it is scikit-learn's machine."""
+    X = np.random.default_rng(0).standard_normal((24, 2)) * np.array([1.0, 5.0])
+    model = SparseOneClassSVM(24, nu=0.3, starts=1, max_iter=1, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", jsparse.ConvergenceWarning)
+        model.fit(X)
+    scaled = (X - X.mean(axis=0)) / X.std(axis=0)
+    peer = OneClassSVM(nu=0.3, gamma=0.5, tol=1e-10).fit(scaled)
+    new = np.array([[0.0, 0.0], [4.0, 0.0], [0.5, -3.0]])
+    expected = peer.decision_function((new - X.mean(axis=0)) / X.std(axis=0)) / (0.3 * 24)
+    np.testing.assert_allclose(model.decision_function(new), expected, atol=1e-4)
+    np.testing.assert_array_equal(model.predict(new), np.where(expected >= 0, 1, -1))
+    np.testing.assert_allclose(model.score_samples(new) - model.offset_, expected, atol=1e-4)
+    for options, match in (
+        ({"nu": 1.0}, "nu: expected a number above 0 and below 1"),
+        ({"nu": 0.0}, "nu: expected a number above 0"),
+        ({"n_prototypes": 25}, "n_prototypes: expected a whole number between 1 and"),
+        ({"n_prototypes": "few"}, "n_prototypes: expected 'auto' or a number"),
+        ({"kernel": "cosine"}, "kernel: expected one of"),
+        ({"lengthscale": "auto"}, "lengthscale: expected 'scale' or numbers"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            SparseOneClassSVM(**options).fit(X)

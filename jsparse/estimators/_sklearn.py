@@ -1,8 +1,9 @@
 """scikit-learn, or the words that say how to get it."""
 
 try:
-    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+    from sklearn.base import BaseEstimator, ClassifierMixin, OutlierMixin, RegressorMixin
     from sklearn.exceptions import DataConversionWarning
+    from sklearn.svm import SVC
     from sklearn.utils import check_random_state
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import check_is_fitted, validate_data
@@ -12,9 +13,11 @@ except ImportError as error:
     ) from error
 
 __all__ = [
+    "SVC",
     "BaseEstimator",
     "ClassifierMixin",
     "DataConversionWarning",
+    "OutlierMixin",
     "RegressorMixin",
     "check_classification_targets",
     "check_is_fitted",

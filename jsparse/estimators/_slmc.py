@@ -1,18 +1,73 @@
-"""Sparse large margin classifiers as a scikit-learn estimator."""
+"""Machines of few prototypes found by descent as scikit-learn estimators (Wu et al. 2006)."""
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
+import jax
 import numpy as np
 
-from ..kernels import Kernel
-from ..machines.slmc import SLMC
+from ..kernels import RBF, Kernel
+from ..machines.direct import MAX_STEPS
+from ..machines.method import Method, Task
+from ..machines.reduced_set import ReducedSetSVM
+from ..machines.slmc import SLMC, Direct, Reduced
+from ..machines.sparse_direct import SparseFisher, SparseRidge
 from ..search.strategies import Search
-from ._base import Classifier
+from ..training.trained import Trained
+from ._base import Classifier, Machine, Regressor
+from ._sklearn import SVC
 
 
-class SparseLargeMarginClassifier(Classifier):
+class _FewPrototypes(Machine):
+    """A number of prototypes that is given, or a part of a support vector machine's."""
+
+    n_prototypes: int | float | str
+    _support: float  # support vectors of a machine of two classes, in the mean
+
+    def _fit(
+        self, X: np.ndarray, y: np.ndarray, sample_weight: Any, task: Task, **options: Any
+    ) -> Trained:
+        m = self.n_prototypes
+        if isinstance(m, float):
+            if not 0 < m < 1:
+                raise ValueError(
+                    "n_prototypes: expected a whole number, a part between 0 and 1 or 'auto', got "
+                    f"{m!r}"
+                )
+            self._check_parameters()
+            self._support = self._support_vectors(X, y, sample_weight)
+        return super()._fit(X, y, sample_weight, task, **options)
+
+    def _support_vectors(self, X: np.ndarray, y: np.ndarray, sample_weight: Any) -> float:
+        w = np.ones(len(X)) if sample_weight is None else np.asarray(sample_weight, float)
+        X, y, w = X[w > 0].astype(float), y[w > 0], w[w > 0]
+        mean = np.average(X, axis=0, weights=w)
+        spread = np.sqrt(np.average(np.square(X - mean), axis=0, weights=w))
+        X = (X - mean) / np.where(spread > 0, spread, 1)
+        kernel = self._kernel(X.shape[1])
+        if isinstance(kernel, str):
+            kernel = RBF(math.sqrt(X.shape[1] / 2))
+        with jax.enable_x64(True):
+            gram = np.asarray(kernel.gram(jax.device_put(X)))
+        C = 1.0 if isinstance(self.C, str) else self.C
+        classes = np.unique(y)
+        counts = [
+            len(SVC(C=C, kernel="precomputed").fit(gram, y == k, w).support_)
+            for k in (classes[1:] if len(classes) == 2 else classes)
+        ]
+        return float(np.mean(counts))
+
+    def _count(self, kind: type[Reduced], n: int, classes: int) -> int:
+        m = self.n_prototypes
+        if isinstance(m, str):
+            if m != "auto":
+                raise ValueError(f"n_prototypes: expected 'auto' or a number, got {m!r}")
+            return max(classes, min(kind.usual_prototypes, -(-n // 3)))
+        return max(1, round(m * self._support)) if isinstance(m, float) else m
+
+
+class SparseLargeMarginClassifier(_FewPrototypes, Classifier):
     """Classification by a support vector machine of few prototypes, found by descent (Wu 2006).
 
     Prototypes are points that need be no rows: a descent moves them to where the objective of the
@@ -21,11 +76,17 @@ class SparseLargeMarginClassifier(Classifier):
 
     Args:
         n_prototypes: their number, at most as many as rows; "auto" for a third of the rows, at most
-            20.
+            20; or a part between 0 and 1 of the support vectors of scikit-learn's `SVC` with the
+            same C and kernel (where these are tuned, with C = 1 and the lengthscale that is the
+            root of half the number of columns; of several classes in the mean over one against
+            all others).
         selection: what the descent starts from: "k_means", or rows by "renyi" or "uniform".
+        starts: descents, of which the lowest end is taken; all but the first start from rows at
+            random.
         sharing: with more than two classes, "shared" for prototypes that all problems have in
             common, "separate" for `n_prototypes` of each problem.
         loss: "hinge" or "squared_hinge".
+        max_iter: cap on the steps of a descent.
         kernel: of two points.
         lengthscale: "auto", a number, one for each column, or None.
         C: "auto" or a number.
@@ -57,11 +118,13 @@ class SparseLargeMarginClassifier(Classifier):
 
     def __init__(
         self,
-        n_prototypes: int | str = "auto",
+        n_prototypes: int | float | str = "auto",
         *,
         selection: str = "k_means",
+        starts: int = 3,
         sharing: str = "shared",
         loss: str = "hinge",
+        max_iter: int = MAX_STEPS,
         kernel: str | Kernel = "rbf",
         lengthscale: Any = "auto",
         C: float | str = "auto",
@@ -77,8 +140,10 @@ class SparseLargeMarginClassifier(Classifier):
     ) -> None:
         self.n_prototypes = n_prototypes
         self.selection = selection
+        self.starts = starts
         self.sharing = sharing
         self.loss = loss
+        self.max_iter = max_iter
         self.kernel = kernel
         self.lengthscale = lengthscale
         self.C = C
@@ -92,11 +157,198 @@ class SparseLargeMarginClassifier(Classifier):
         self.verbose = verbose
         self.random_state = random_state
 
-    def make_method(self, n: int, classes: int) -> SLMC:
+    _kind: ClassVar[Any] = SLMC
+
+    def make_method(self, n: int, classes: int) -> Direct:
+        return self._kind(
+            n_prototypes=self._count(self._kind, n, classes),
+            selection=self.selection,
+            starts=self.starts,
+            sharing=self.sharing,
+            loss=self.loss,
+            max_steps=self.max_iter,
+        )
+
+
+class SparseFisherClassifier(SparseLargeMarginClassifier):
+    """Classification by a sparse kernel Fisher discriminant (Wu et al. 2006, Appendix A).
+
+    Prototypes are where the Fisher discriminant in their span has its largest quotient;
+    coefficients and intercept are the support vector machine's. All parameters and attributes are
+    those of `SparseLargeMarginClassifier`; see `jsparse.SparseFisher`.
+    """
+
+    _kind: ClassVar[Any] = SparseFisher
+
+
+class ReducedSetClassifier(_FewPrototypes, Classifier):
+    """Classification by a support vector machine that is simplified afterwards (Burges 1996).
+
+    The whole machine's function is approximated by one of few prototypes, see
+    `jsparse.ReducedSetSVM`; any other expansion is by `jsparse.reduced_set.simplify`.
+
+    Args:
+        n_prototypes: see `SparseLargeMarginClassifier`.
+        selection: what the descent starts from: "k_means", or rows by "renyi" or "uniform".
+        refit: whether the coefficients are those of the support vector machine in the span of the
+            prototypes (MRS, Wu et al. 2006), in place of the nearest ones.
+        loss: "hinge" or "squared_hinge".
+        max_iter: cap on the steps of a descent.
+        kernel: of two points.
+        lengthscale: "auto", a number, one for each column, or None.
+        C: "auto" or a number.
+        multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
+        class_weight: None, "balanced" or a mapping from labels to factors.
+        cv: number of folds, a splitter or a list of splits.
+        search: "profile" or "annealing".
+        max_evaluations: budget of the search; None for its default.
+        max_seconds: no evaluation of the search starts later.
+        warm_start: start the search of a further `fit` where the last one ended.
+        verbose: 1 to report the progress of the search on standard error.
+        random_state: int, RandomState or None.
+
+    Attributes:
+        classes_: labels in sorted order.
+        prototypes_: shape `(m, n_features)`, in the units of the inputs.
+        dual_coef_: shape `(m,)`, or with several problems a column for each.
+        intercept_: one number per problem.
+        model_: the model that is deployed, a `jsparse.Model`.
+        expansion_: its machine, a `KernelExpansion`.
+        kernel_: the tuned kernel.
+        C_: the tuned C.
+        cv_error_: its cross-validated error.
+        n_iter_: number of evaluations in the search.
+        tuning_history_: all of them.
+        n_features_in_: number of columns.
+        feature_names_in_: their names, if they had any.
+    """
+
+    def __init__(
+        self,
+        n_prototypes: int | float | str = "auto",
+        *,
+        selection: str = "k_means",
+        refit: bool = False,
+        loss: str = "hinge",
+        max_iter: int = MAX_STEPS,
+        kernel: str | Kernel = "rbf",
+        lengthscale: Any = "auto",
+        C: float | str = "auto",
+        multiclass: Any = "one_versus_rest",
+        class_weight: str | Mapping[Any, float] | None = None,
+        cv: Any = "auto",
+        search: str | Search = "profile",
+        max_evaluations: int | None = None,
+        max_seconds: float = math.inf,
+        warm_start: bool = False,
+        verbose: int = 0,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.n_prototypes = n_prototypes
+        self.selection = selection
+        self.refit = refit
+        self.loss = loss
+        self.max_iter = max_iter
+        self.kernel = kernel
+        self.lengthscale = lengthscale
+        self.C = C
+        self.multiclass = multiclass
+        self.class_weight = class_weight
+        self.cv = cv
+        self.search = search
+        self.max_evaluations = max_evaluations
+        self.max_seconds = max_seconds
+        self.warm_start = warm_start
+        self.verbose = verbose
+        self.random_state = random_state
+
+    def make_method(self, n: int, classes: int) -> Method:
+        settings: Any = {"selection": self.selection, "loss": self.loss}
+        m = self._count(ReducedSetSVM, n, classes)
+        return ReducedSetSVM(m, refit=self.refit, max_steps=self.max_iter, **settings)
+
+
+class SparseKernelRidgeRegressor(Regressor):
+    """Kernel ridge regression with few prototypes, found by descent (Wu et al. 2006).
+
+    Prototypes are points that need be no rows. The kernel is tuned for the fixed-size LS-SVM of
+    those that the descent starts from, see `jsparse.SparseRidge`.
+
+    Args:
+        n_prototypes: their number, at most as many as rows; "auto" for a third of the rows, at most
+            20.
+        selection: what the descent starts from: "k_means", or rows by "renyi" or "uniform".
+        starts: descents, of which the lowest end is taken; all but the first start from rows at
+            random.
+        sharing: of several targets, "shared" for prototypes that all have in common, "separate" for
+            `n_prototypes` of each.
+        max_iter: cap on the steps of a descent.
+        kernel: of two points.
+        lengthscale: "auto", a number, one for each column, or None.
+        C: "auto" or a number.
+        cv: number of folds, a splitter or a list of splits.
+        search: "profile" or "annealing".
+        max_evaluations: budget of the search; None for its default.
+        max_seconds: no evaluation of the search starts later.
+        warm_start: start the search of a further `fit` where the last one ended.
+        verbose: 1 to report the progress of the search on standard error.
+        random_state: int, RandomState or None.
+
+    Attributes:
+        prototypes_: shape `(m, n_features)`, in the units of the inputs.
+        dual_coef_: shape `(m,)`, or with several problems a column for each.
+        intercept_: one number per problem.
+        model_: the model that is deployed, a `jsparse.Model`.
+        expansion_: its machine, a `KernelExpansion`.
+        kernel_: the tuned kernel.
+        C_: the tuned C.
+        cv_error_: its cross-validated error.
+        n_iter_: number of evaluations in the search.
+        tuning_history_: all of them.
+        n_features_in_: number of columns.
+        feature_names_in_: their names, if they had any.
+    """
+
+    def __init__(
+        self,
+        n_prototypes: int | str = "auto",
+        *,
+        selection: str = "k_means",
+        starts: int = 3,
+        sharing: str = "shared",
+        max_iter: int = MAX_STEPS,
+        kernel: str | Kernel = "rbf",
+        lengthscale: Any = "auto",
+        C: float | str = "auto",
+        cv: Any = "auto",
+        search: str | Search = "profile",
+        max_evaluations: int | None = None,
+        max_seconds: float = math.inf,
+        warm_start: bool = False,
+        verbose: int = 0,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.n_prototypes = n_prototypes
+        self.selection = selection
+        self.starts = starts
+        self.sharing = sharing
+        self.max_iter = max_iter
+        self.kernel = kernel
+        self.lengthscale = lengthscale
+        self.C = C
+        self.cv = cv
+        self.search = search
+        self.max_evaluations = max_evaluations
+        self.max_seconds = max_seconds
+        self.warm_start = warm_start
+        self.verbose = verbose
+        self.random_state = random_state
+
+    def make_method(self, n: int, classes: int) -> Method:
         m = self.n_prototypes
         if isinstance(m, str):
             if m != "auto":
                 raise ValueError(f"n_prototypes: expected 'auto' or a number, got {m!r}")
-            m = max(classes, min(SLMC.usual_prototypes, -(-n // 3)))
-        settings: Any = {"selection": self.selection, "sharing": self.sharing, "loss": self.loss}
-        return SLMC(n_prototypes=m, **settings)
+            m = min(SparseRidge.usual_prototypes, -(-n // 3))
+        settings: Any = {"selection": self.selection, "sharing": self.sharing}
+        return SparseRidge(m, starts=self.starts, max_steps=self.max_iter, **settings)

@@ -8,11 +8,18 @@ from .ksp import KSP as KSP
 from .method import Additive as Additive
 from .method import Method as Method
 from .method import Stopping as Stopping
+from .pursuits import KBP as KBP
+from .pursuits import KMP as KMP
+from .pursuits import KSP as KSP
+from .reduced_set import ReducedSetSVM as ReducedSetSVM
 from .reductions import SparseReduction as SparseReduction
 from .robust import Robust as Robust
+from .rvm import RVM as RVM
 from .scdp import SCDP as SCDP
 from .slmc import SLMC as SLMC
 from .slmc import ReducedSVM as ReducedSVM
+from .sparse_direct import SparseFisher as SparseFisher
+from .sparse_direct import SparseRidge as SparseRidge
 from .spsvm import SpSVM as SpSVM
 
 # The methods by their names on the command line.
@@ -30,5 +37,9 @@ METHODS: dict[str, type[Method]] = {
         KBP,
         SLMC,
         ReducedSVM,
+        SparseFisher,
+        SparseRidge,
+        ReducedSetSVM,
+        RVM,
     )
 }

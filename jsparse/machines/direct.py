@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int
 
+from .._blocks import map_systems
 from .._numerics import dot, dot_over_rows, each_alone, epsilon, like
 from .._runtime import compiled
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, PRECISION_LOST, RUNNING, status_of
@@ -134,12 +135,9 @@ class LargeMargin(InnerProblem):
         found = interior_point.solve(
             Phi, self.y, self.C, self.weights, loss=self.loss, tolerance=tolerance
         )
-        # A gap far below what the steps of the outer method gain does no harm.
-        sound = found.gap <= _SOUND * found.objective
-        status = jnp.where(sound & (found.status == PRECISION_LOST), CONVERGED, found.status)
         return Solved(
             jnp.sum(found.objective), dot(T, found.weights), found.intercept, found.dual,
-            jnp.max(status),
+            _ended(found),
         )  # fmt: skip
 
     def lagrangian(self, Z: Float[Array, "m d"], solved: Solved) -> Float[Array, ""]:
@@ -167,38 +165,42 @@ class LeastSquares(InnerProblem):
         kernel: kernel of two points.
         X: inputs, shape `n d`.
         y: targets, shape `n` or `n l`.
-        C: weight of the data-fit term, shape `()`.
-        weights: row weights, shape `n`; 0 is as if absent.
+        C: weight of the data-fit term, shape `()` or `l`.
+        weights: row weights, shape `n`, or each target's own, shape `n l`; 0 is as if absent.
     """
 
     kernel: Kernel
     X: Float[Array, "n d"]
     y: Float[Array, "n *l"]
     C: Float[Array, "*k"]
-    weights: Float[Array, " n"]
+    weights: Float[Array, " n"] | Float[Array, "n l"]
 
     def __init__(
         self,
         kernel: Kernel,
         X: Float[Array, "n d"],
         y: Float[Array, "n *l"],
-        C: ScalarLike,
-        weights: Float[Array, " n"] | None = None,
+        C: ScalarLike | Float[Array, " l"],
+        weights: Float[Array, " n"] | Float[Array, "n l"] | None = None,
     ) -> None:
         self.kernel, self.X, self.y, self.C, self.weights = _given(kernel, X, y, C, weights)
 
     def solve(self, Z: Float[Array, "m d"]) -> Solved:
-        """By one Cholesky factorisation of the normal equations about the mean."""
-        T, w = whitener(self.kernel, Z), self.weights
+        """By a Cholesky factorisation of the normal equations about the mean.
+
+        One for all targets, if they have weights and `C` in common.
+        """
+        T = whitener(self.kernel, Z)
         Phi = dot(self.kernel.cross_gram(self.X, Z), T)
-        mean, middle = dot(w, Phi) / jnp.sum(w), dot(w, self.y) / jnp.sum(w)
-        Phi = jnp.where((w > 0)[:, None], Phi - mean[None, :], 0)
-        weighted = w[:, None] * Phi
-        y = (self.y - jnp.broadcast_to(middle, self.y.shape)).reshape(len(w), -1)
-        system = dot_over_rows(weighted, Phi) + jnp.eye(len(Z), dtype=Phi.dtype) / self.C
-        solution = _solution(system, dot_over_rows(weighted, y))
+        if self.weights.ndim == 1 and self.C.ndim == 0:
+            y = self.y.reshape(len(Phi), -1)
+            solution, intercept = _ridge(Phi, y, self.C, self.weights)
+        else:
+            y, w, C = _columns(self.y, self.weights, self.C)
+            found = map_systems(lambda of: _ridge(Phi, of[0][:, None], *of[1:]), (y.T, C, w.T))
+            solution, intercept = found[0][:, :, 0].T, found[1][:, 0]
         solution = solution.reshape(len(Z), *self.y.shape[1:])
-        intercept = middle - dot(mean, solution)
+        intercept = intercept.reshape(self.y.shape[1:])
         solved = Solved(
             jnp.zeros((), Phi.dtype), dot(T, solution), intercept, (), jnp.asarray(CONVERGED)
         )
@@ -209,8 +211,9 @@ class LeastSquares(InnerProblem):
         """The objective itself, as there are no constraints."""
         values = dot(self.kernel.cross_gram(self.X, Z), solved.coefficients)
         values = values + jnp.broadcast_to(solved.intercept, values.shape)
-        loss = dot(self.weights, jnp.square(self.y - values).reshape(len(self.y), -1))
-        return norm_squared(self.kernel, Z, solved.coefficients) / 2 + self.C / 2 * jnp.sum(loss)
+        errors, w, C = _columns(jnp.square(self.y - values), self.weights, self.C)
+        loss = jnp.sum(C * jnp.sum(w * errors, axis=0))
+        return norm_squared(self.kernel, Z, solved.coefficients) / 2 + loss / 2
 
 
 class Fisher(InnerProblem):
@@ -219,68 +222,169 @@ class Fisher(InnerProblem):
     Minimise `-w'A w` with `w'(B + mu I) w = 1`, where `w'A w` is the square of the distance of the
     classes' means, `w'B w` the mean square of the values about the means of their classes, and `mu`
     is `1 / (C sum_i weight_i)`, with which its direction is that of the LS-SVM with the same `C`.
-    It has no intercept: 0 is returned in its place.
+    Of several targets the sum of that. It has no intercept: 0 is returned in its place. Of a target
+    whose rows are of one class the direction is 0.
 
     Attributes:
         kernel: kernel of two points.
         X: inputs, shape `n d`.
-        y: classes -1 and +1, shape `n`; both must have rows of weight above 0.
-        C: shape `()`.
+        y: classes -1 and +1, shape `n` or `n l`.
+        C: shape `()` or `l`.
+        weights: row weights, shape `n`, or each target's own, shape `n l`; 0 is as if absent.
+    """
+
+    kernel: Kernel
+    X: Float[Array, "n d"]
+    y: Float[Array, "n *l"]
+    C: Float[Array, "*k"]
+    weights: Float[Array, " n"] | Float[Array, "n l"]
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        X: Float[Array, "n d"],
+        y: Float[Array, "n *l"],
+        C: ScalarLike | Float[Array, " l"],
+        weights: Float[Array, " n"] | Float[Array, "n l"] | None = None,
+    ) -> None:
+        self.kernel, self.X, self.y, self.C, self.weights = _given(kernel, X, y, C, weights)
+
+    def solve(self, Z: Float[Array, "m d"]) -> Solved:
+        """As `A` is of rank one, the largest eigenvalue is `d' (B + mu I)^(-1) d`."""
+        T = whitener(self.kernel, Z)
+        Phi = dot(self.kernel.cross_gram(self.X, Z), T)
+        y, w, C = _columns(self.y, self.weights, self.C)
+
+        def one(of: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+            y, C, w = of
+            up, first, second = _of_classes(y, w)
+            means = dot(first, Phi), dot(second, Phi)
+            centred = Phi - jnp.where(up[:, None], means[0][None, :], means[1][None, :])
+            centred = jnp.where((w > 0)[:, None], centred, 0)
+            total = jnp.sum(w)
+            total = jnp.where(total > 0, total, 1)
+            within = dot_over_rows((w / total)[:, None] * centred, centred)
+            system = within + jnp.eye(len(Z), dtype=Phi.dtype) / (C * total)
+            both = (jnp.sum(first) > 0) & (jnp.sum(second) > 0)
+            apart = jnp.where(both, means[0] - means[1], 0)
+            direction = _solution(system, apart[:, None])[:, 0]
+            eigenvalue = dot(apart, direction)
+            return direction / jnp.sqrt(jnp.where(eigenvalue > 0, eigenvalue, 1)), eigenvalue
+
+        directions, eigenvalues = map_systems(one, (y.T, C, w.T))
+        shape = self.y.shape[1:]
+        value = jnp.sum(eigenvalues)
+        return Solved(
+            -value, dot(T, directions.T).reshape(len(Z), *shape), jnp.zeros(shape, Phi.dtype),
+            eigenvalues, status_of(~jnp.isfinite(value), jnp.any(eigenvalues < 0)),
+        )  # fmt: skip
+
+    def lagrangian(self, Z: Float[Array, "m d"], solved: Solved) -> Float[Array, ""]:
+        """Eq. 59, of all targets."""
+        y, w, C = _columns(self.y, self.weights, self.C)
+        coefficients = solved.coefficients.reshape(len(Z), -1)
+        values = dot(self.kernel.cross_gram(self.X, Z), coefficients)
+        gram = shifted_gram(self.kernel, Z)
+
+        def one(values: Array, beta: Array, y: Array, w: Array, C: Array) -> tuple[Array, Array]:
+            up, first, second = _of_classes(y, w)
+            means = dot(first, values), dot(second, values)
+            total = jnp.sum(w)
+            total = jnp.where(total > 0, total, 1)
+            within = dot(w / total, jnp.square(values - jnp.where(up, *means)))
+            both = (jnp.sum(first) > 0) & (jnp.sum(second) > 0)
+            apart = jnp.where(both, jnp.square(means[0] - means[1]), 0)
+            return apart, within + dot(beta, dot(gram, beta)) / (C * total)
+
+        apart, within = jax.vmap(one, in_axes=(1, 1, 1, 1, 0))(values, coefficients, y, w, C)
+        return jnp.sum(solved.multipliers * (within - 1) - apart)
+
+
+class OneClass(InnerProblem):
+    """The one-class support vector machine in the span of `Z` (Wu 2006, Sections 3.3 and 4.4).
+
+    Minimise `1/2 |w|^2 - rho + 1 / (nu sum_i weight_i) sum_i weight_i max(0, rho - w'phi(x_i))`
+    (Schoelkopf et al. 2001). The machine's values are `w'phi(x) - rho`, negative for what is new.
+
+    Attributes:
+        kernel: kernel of two points.
+        X: inputs, shape `n d`.
+        nu: bound of the part of rows with negative values, above 0 and below 1, shape `()`.
         weights: row weights, shape `n`; 0 is as if absent.
     """
 
     kernel: Kernel
     X: Float[Array, "n d"]
-    y: Float[Array, " n"]
-    C: Float[Array, "*k"]
+    nu: Float[Array, ""]
     weights: Float[Array, " n"]
 
     def __init__(
         self,
         kernel: Kernel,
         X: Float[Array, "n d"],
-        y: Float[Array, " n"],
-        C: ScalarLike,
+        nu: ScalarLike,
         weights: Float[Array, " n"] | None = None,
     ) -> None:
-        self.kernel, self.X, self.y, self.C, self.weights = _given(kernel, X, y, C, weights)
-
-    def _of_classes(self) -> tuple[Bool[Array, " n"], Float[Array, " n"], Float[Array, " n"]]:
-        """Rows of +1, and weights with which sums are the means of each class."""
-        up, w = self.y > 0, self.weights
-        first, second = jnp.where(up, w, 0), jnp.where(up, 0, w)
-        return up, first / jnp.sum(first), second / jnp.sum(second)
+        nothing = jnp.ones(len(X), X.dtype)
+        self.kernel, self.X, _, self.nu, self.weights = _given(kernel, X, nothing, nu, weights)
 
     def solve(self, Z: Float[Array, "m d"]) -> Solved:
-        """As `A` is of rank one, the largest eigenvalue is `d' (B + mu I)^(-1) d`."""
-        T, w = whitener(self.kernel, Z), self.weights
+        """By `interior_point.solve_one_class` on the features `T' psi_z(x)` of eq. 41."""
+        T = whitener(self.kernel, Z)
         Phi = dot(self.kernel.cross_gram(self.X, Z), T)
-        up, first, second = self._of_classes()
-        means = dot(first, Phi), dot(second, Phi)
-        centred = Phi - jnp.where(up[:, None], means[0][None, :], means[1][None, :])
-        centred = jnp.where((w > 0)[:, None], centred, 0)
-        total = jnp.sum(w)
-        within = dot_over_rows((w / total)[:, None] * centred, centred)
-        system = within + jnp.eye(len(Z), dtype=Phi.dtype) / (self.C * total)
-        apart = means[0] - means[1]
-        direction = _solution(system, apart[:, None])[:, 0]
-        eigenvalue = dot(apart, direction)
-        size = jnp.sqrt(jnp.where(eigenvalue > 0, eigenvalue, 1))
+        tolerance = 1e-12 if Phi.dtype == jnp.float64 else None
+        found = interior_point.solve_one_class(Phi, self.nu, self.weights, tolerance=tolerance)
         return Solved(
-            -eigenvalue, dot(T, direction / size), jnp.zeros_like(eigenvalue), eigenvalue,
-            status_of(~jnp.isfinite(eigenvalue), eigenvalue < 0),
-        )  # fmt: skip
+            found.objective, dot(T, found.weights), found.intercept, found.dual, _ended(found)
+        )
 
     def lagrangian(self, Z: Float[Array, "m d"], solved: Solved) -> Float[Array, ""]:
-        """Eq. 59."""
-        up, first, second = self._of_classes()
-        values = dot(self.kernel.cross_gram(self.X, Z), solved.coefficients)
-        means = dot(first, values), dot(second, values)
-        total = jnp.sum(self.weights)
-        spread = jnp.square(values - jnp.where(up, *means))
-        within = dot(self.weights / total, spread)
-        norm = norm_squared(self.kernel, Z, solved.coefficients) / (self.C * total)
-        return -jnp.square(means[0] - means[1]) + solved.multipliers * (within + norm - 1)
+        """With `xi` eliminated: `alpha` sums to 1, so that `rho` stays in what weights it only."""
+        alpha, w = solved.multipliers, self.weights
+        margin = dot(self.kernel.cross_gram(self.X, Z), solved.coefficients) + solved.intercept
+        xi = jax.lax.stop_gradient(jnp.maximum(-margin, 0))
+        most = w / (self.nu * jnp.sum(w))
+        fit = (most - jax.lax.stop_gradient(most - alpha)) * xi
+        of_rows = jnp.where(w > 0, fit - alpha * (margin + xi), 0)
+        norm = norm_squared(self.kernel, Z, solved.coefficients) / 2
+        return norm + solved.intercept + jnp.sum(of_rows)
+
+
+def _ended(found: interior_point.Solution) -> Int[Array, ""]:
+    """The stop code of an inner problem by the interior-point method."""
+    # A gap far below what the steps of the outer method gain does no harm.
+    sound = found.gap <= _SOUND * jnp.abs(found.objective)
+    return jnp.max(jnp.where(sound & (found.status == PRECISION_LOST), CONVERGED, found.status))
+
+
+def _columns(y: Array, w: Array, C: Array) -> tuple[Array, Array, Array]:
+    """Targets, weights and `C` of each of them, shapes `n l`, `n l` and `l`."""
+    y = y.reshape(len(y), -1)
+    w = w if w.ndim == 2 else w[:, None]
+    return y, jnp.broadcast_to(w, y.shape), jnp.broadcast_to(C, y.shape[1:])
+
+
+def _of_classes(y: Float[Array, " n"], w: Float[Array, " n"]) -> tuple[Array, Array, Array]:
+    """Rows of +1, and weights with which sums are the means of each class; 0 without rows."""
+    up = y > 0
+    first, second = jnp.where(up, w, 0), jnp.where(up, 0, w)
+    of_first, of_second = jnp.sum(first), jnp.sum(second)
+    first = first / jnp.where(of_first > 0, of_first, 1)
+    return up, first, second / jnp.where(of_second > 0, of_second, 1)
+
+
+def _ridge(
+    Phi: Float[Array, "n m"], y: Float[Array, "n l"], C: Float[Array, ""], w: Float[Array, " n"]
+) -> tuple[Float[Array, "m l"], Float[Array, " l"]]:
+    """Ridge regression with an intercept."""
+    total = jnp.sum(w)
+    total = jnp.where(total > 0, total, 1)
+    mean, middle = dot(w, Phi) / total, dot(w, y) / total
+    Phi = jnp.where((w > 0)[:, None], Phi - mean[None, :], 0)
+    weighted = w[:, None] * Phi
+    system = dot_over_rows(weighted, Phi) + jnp.eye(Phi.shape[1], dtype=Phi.dtype) / C
+    solution = _solution(system, dot_over_rows(weighted, y - middle[None, :]))
+    return solution, middle - dot(mean, solution)
 
 
 def _given(kernel: Kernel, X: Array, y: Array, C: Any, weights: Array | None) -> tuple[Any, ...]:
@@ -311,9 +415,13 @@ def _cholesky(matrix: Float[Array, "m m"]) -> Float[Array, "m m"]:
 
 def whitener(kernel: Kernel, Z: Float[Array, "m d"]) -> Float[Array, "m m"]:
     """`T` with `T T' = K(Z, Z)^(-1)` (Wu 2006, eq. 43), jitter included."""
+    return inverse_of_lower(_cholesky(shifted_gram(kernel, Z))).T
+
+
+def shifted_gram(kernel: Kernel, Z: Float[Array, "m d"]) -> Float[Array, "m m"]:
+    """`K(Z, Z)`, jitter included."""
     gram = kernel.gram(Z)
-    shifted = gram + _jitter(gram) * jnp.eye(len(Z), dtype=gram.dtype)
-    return inverse_of_lower(_cholesky(shifted)).T
+    return gram + _jitter(gram) * jnp.eye(len(Z), dtype=gram.dtype)
 
 
 def norm_squared(
@@ -343,7 +451,9 @@ class State(NamedTuple):
     Z: Float[Array, "m d"]  # the last point accepted
     value: Float[Array, ""]  # W there; infinite before the first evaluation
     solved: Solved
+    gradient: Float[Array, "m d"]  # there
     memory: Any  # of L-BFGS
+    steepest: Bool[Array, ""]  # whether the direction is that of the gradient, not of the memory
     direction: Float[Array, "m d"]
     slope: Float[Array, ""]  # of W in the direction
     t: Float[Array, ""]  # step length that is tried next
@@ -405,7 +515,45 @@ def minimise(
     return _minimise(problem, start, like(tolerance, start), max_steps)
 
 
-@functools.partial(compiled, static_argnames="max_steps")
+def best_of(
+    problem: InnerProblem,
+    starts: Float[Array, "s m d"],
+    *,
+    tolerance: ScalarLike = TOLERANCE,
+    max_steps: int = MAX_STEPS,
+) -> Minimum:
+    """The lowest of the minima that descents from several starts end at.
+
+    One start may be where no step lowers `W`, or in a poor valley. On a CPU they follow each other,
+    elsewhere they go as one batch.
+
+    Args:
+        problem: an inner problem.
+        starts: expansion vectors, shape `s m d`.
+        tolerance: see `minimise`, as are the others.
+        max_steps: cap on steps (static).
+
+    Returns:
+        `Minimum`. An end that is not finite is taken only if all are.
+
+    Pure; works under `jit` and `vmap`.
+
+    Raises:
+        ValueError: as `minimise` does.
+    """
+    if starts.ndim != 3 or len(starts) < 1:
+        raise ValueError(f"starts: expected shape (s, m, d), got {starts.shape}")
+    if len(starts) == 1:
+        return minimise(problem, starts[0], tolerance=tolerance, max_steps=max_steps)
+    found = map_systems(
+        lambda start: minimise(problem, start, tolerance=tolerance, max_steps=max_steps), starts
+    )
+    W = found.solved.value
+    best = jnp.argmin(jnp.where(jnp.isfinite(W), W, jnp.inf))
+    return jax.tree.map(lambda a: a[best], found)
+
+
+@functools.partial(jax.jit, static_argnames="max_steps")
 def _minimise(
     problem: InnerProblem, start: Float[Array, "m d"], tolerance: Float[Array, ""], max_steps: int
 ) -> Minimum:
@@ -431,7 +579,9 @@ def init(problem: InnerProblem, start: Float[Array, "m d"], max_steps: int) -> S
         Z=start,
         value=zero + jnp.inf,
         solved=solved,
+        gradient=jnp.zeros_like(start),
         memory=_lbfgs().init(start),
+        steepest=jnp.asarray(True),
         direction=jnp.zeros_like(start),
         slope=zero,
         t=zero,
@@ -458,6 +608,15 @@ def step(problem: InnerProblem, state: State, tolerance: Float[Array, ""], max_s
     accepted = enough & (flat | (trials >= _TRIALS))
     between = jnp.where(jnp.isfinite(high), (low + high) / 2, 2 * low)
     searching = state._replace(t=between, low=low, high=high, trials=trials)
+    # Where the memory leads nowhere, as behind a kink, the gradient may.
+    lost = ~accepted & (trials >= _TRIALS) & ~state.steepest & jnp.isfinite(state.value)
+    down = _downhill(state.gradient)
+    again = state._replace(
+        memory=_lbfgs().init(state.Z), steepest=jnp.asarray(True), direction=down,
+        slope=jnp.sum(state.gradient * down), t=jnp.ones_like(value), low=jnp.zeros_like(value),
+        high=jnp.full_like(value, jnp.inf), trials=jnp.zeros_like(trials),
+    )  # fmt: skip
+    searching = jax.tree.map(lambda new, old: jnp.where(lost, new, old), again, searching)
 
     with jax.numpy_dtype_promotion("standard"):  # its state is in the default float
         update: Any = _lbfgs().update(gradient, state.memory, Z)
@@ -466,18 +625,22 @@ def step(problem: InnerProblem, state: State, tolerance: Float[Array, ""], max_s
     direction = -upwards.astype(Z.dtype)
     slope = jnp.sum(gradient * direction)
     # Of a direction that rounding has turned uphill nothing is to be had.
-    steepest = -gradient / jnp.maximum(1, jnp.linalg.norm(gradient))
-    direction = jnp.where(slope < 0, direction, steepest)
+    direction = jnp.where(slope < 0, direction, _downhill(gradient))
     steps = state.steps + 1
     next_search = State(
-        Z, value, solved, memory, direction, jnp.sum(gradient * direction), jnp.ones_like(value),
-        jnp.zeros_like(value), jnp.full_like(value, jnp.inf), jnp.zeros_like(trials),
-        state.history.at[steps].set(value), steps, evaluations, state.status,
+        Z, value, solved, gradient, memory, slope >= 0, direction, jnp.sum(gradient * direction),
+        jnp.ones_like(value), jnp.zeros_like(value), jnp.full_like(value, jnp.inf),
+        jnp.zeros_like(trials), state.history.at[steps].set(value), steps, evaluations,
+        state.status,
     )  # fmt: skip
     after = jax.tree.map(
         lambda new, old: jnp.where(accepted, new, old), next_search, searching
     )._replace(evaluations=evaluations)
     return after._replace(status=_status(after, tolerance, max_steps, accepted))
+
+
+def _downhill(gradient: Float[Array, "m d"]) -> Float[Array, "m d"]:
+    return -gradient / jnp.maximum(1, jnp.linalg.norm(gradient))
 
 
 def _status(

@@ -63,7 +63,7 @@ class Prototypes(Method):
     n_prototypes: int | Sequence[int] = option(
         200,
         "number of prototypes; of several, cross-validation chooses one; default: a third of the "
-        "rows, at most 500; with slmc and reduced-svm at most 20",
+        "rows, at most 500, or 20 where a descent finds them",
         kind="sizes",
         metavar="M[,M...]",
     )

@@ -19,11 +19,13 @@ from ..kernels import Kernel
 from ..multiclass import Code
 from ..prototypes import k_means
 from ..prototypes.choice import choose_rows
+from ..solvers import interior_point
 from ..solvers.interior_point import Hinge
 from . import direct
 from .method import Method, Points, Shape, Task, TrainingRows, each_problem, option, rows_at
 
 Selection = Literal["k_means", "renyi", "uniform"]
+Penalty = Literal["norm", "coefficients"]
 Sharing = Literal["shared", "separate"]
 SELECTIONS = ("k_means", "renyi", "uniform")
 _REPEATED = 1e-6  # the weight of a row that is there already: it is chosen where no other is left
@@ -58,6 +60,8 @@ class Reduced(Method):
         n_prototypes: `N_z`, the number of expansion vectors, at most as many as rows.
         selection: where they are, or start from: "k_means", or rows by "renyi" or "uniform". Rows
             that are there several times are chosen once, as long as there are others (Section 5.6).
+        starts: so many sets of points, of which the further ones are rows at random. What is not
+            found by descent takes the first.
     """
 
     tasks: ClassVar[tuple[Task, ...]] = ("classification",)
@@ -66,6 +70,7 @@ class Reduced(Method):
 
     n_prototypes: int = option(20, "number of prototypes", kind="sizes", metavar="M[,M...]")
     selection: Selection = "k_means"
+    starts: int = 1
 
     @property
     def memory(self) -> int:
@@ -78,6 +83,7 @@ class Reduced(Method):
         if self.selection not in SELECTIONS:
             raise ValueError(f"selection: expected one of {SELECTIONS}, got {self.selection!r}")
         whole_number("n_prototypes", self.n_prototypes, 1, 2**31 - 1, "the largest number")
+        whole_number("starts", self.starts, 1, 1000, "a thousand")
 
     def settled(self, shape: Shape) -> "Reduced":
         """See `Method.settled`."""
@@ -85,10 +91,19 @@ class Reduced(Method):
         return dataclasses.replace(self, n_prototypes=m)
 
     def points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
-        """Means of clusters, or rows, a share of them from each class."""
+        """Means of clusters, or rows, a share of them from each class; start after start."""
+        if self.starts == 1:
+            return self._points(key, self.selection, rows)
+        keys = jax.random.split(key, self.starts)
+        ways = [self.selection] + ["uniform"] * (self.starts - 1)
+        each = [self._points(k, way, rows) for k, way in zip(keys, ways, strict=True)]
+        X = np.concatenate([np.asarray(found.X) for found in each])
+        return Points(jax.device_put(X), None, max(found.status for found in each))
+
+    def _points(self, key: Key, selection: str, rows: TrainingRows) -> Points:
         X, weights, m = np.asarray(rows.X), np.array(rows.weights), self.n_prototypes
         there = np.flatnonzero(weights)
-        if self.selection == "k_means":
+        if selection == "k_means":
             # What rows without weight hold must not be felt, not even in the last digits.
             held = np.where((weights > 0)[:, None], X, X[there[0]])
             held, w = jax.device_put((held, weights.astype(X.dtype)))
@@ -96,8 +111,13 @@ class Reduced(Method):
             return Points(means.centres, None, int(means.status))
         first = np.unique(X[there], axis=0, return_index=True)[1]
         weights[np.delete(there, first)] *= _REPEATED
-        chosen, status = choose_rows(key, self.selection, rows.X, m, rows.labels, weights, rows.n)
+        chosen, status = choose_rows(key, selection, rows.X, m, rows.labels, weights, rows.n)
         return Points(rows_at(rows.X, chosen), chosen, status)
+
+    def each_start(self, points: Float[Array, "m d"]) -> Float[Array, "s k d"]:
+        """What `points` gives, start by start; any other number of points is one start."""
+        several = self.starts > 1 and len(points) == self.starts * self.n_prototypes
+        return points.reshape(self.starts if several else 1, -1, points.shape[1])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,9 +128,11 @@ class ReducedSVM(Reduced):
     RSVM of Lee and Mangasarian (2001) has the sum of squares of the coefficients in its place.
 
     Args:
-        n_prototypes: see `Reduced`.
+        n_prototypes: see `Reduced`, as are the next two.
         selection: "k_means", "renyi" or "uniform".
+        starts: sets of points, of which it takes the first.
         loss: "hinge" or "squared_hinge".
+        penalty: of the "norm" of the function, or of the "coefficients" (RSVM).
     """
 
     name: ClassVar[str] = "reduced-svm"
@@ -118,11 +140,14 @@ class ReducedSVM(Reduced):
     most_rows: ClassVar[int | None] = 2000
 
     loss: Hinge = "hinge"
+    penalty: Penalty = "norm"
 
     def check(self, task: Task) -> None:
         """See `Method.check`."""
         super().check(task)
         check_loss(self.loss)
+        if self.penalty not in ("norm", "coefficients"):
+            raise ValueError(f"penalty: expected 'norm' or 'coefficients', got {self.penalty!r}")
 
     def fit(
         self,
@@ -138,7 +163,8 @@ class ReducedSVM(Reduced):
     ) -> ReducedFit:
         """See `Method.fit`; of several problems with the same expansion vectors."""
         assert points is not None
-        return _reduced(self.loss, kernel, points, jnp.asarray(C, X.dtype), X, y, weights, code)
+        Z = self.each_start(points)[0]
+        return _reduced(self, kernel, Z, jnp.asarray(C, X.dtype), X, y, weights, code)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,6 +177,8 @@ class Direct(Reduced):
     Args:
         n_prototypes: see `Reduced`; of each problem, if they are separate.
         selection: "k_means", "renyi" or "uniform".
+        starts: of descents, of which the lowest end is taken; the first from points by
+            `selection`, the others from rows at random.
         sharing: of more than two classes, whether the problems have the same expansion vectors,
             "shared", or each its own, "separate".
         tolerance: of the descent, see `direct.minimise`.
@@ -159,6 +187,7 @@ class Direct(Reduced):
 
     most_rows: ClassVar[int | None] = 1000  # a descent for every fold and C
 
+    starts: int = 3
     sharing: Sharing = "shared"
     tolerance: float = direct.TOLERANCE
     max_steps: int = direct.MAX_STEPS
@@ -173,19 +202,46 @@ class Direct(Reduced):
 
     def surrogate(self) -> Method:
         """The reduced machine of the points that the descent starts from."""
-        return ReducedSVM(n_prototypes=self.n_prototypes, selection=self.selection)
+        return ReducedSVM(self.n_prototypes, self.selection, self.starts)
 
     @abc.abstractmethod
+    def problem(
+        self,
+        kernel: Kernel,
+        C: Float[Array, "*k"],
+        X: Float[Array, "n d"],
+        y: Float[Array, "n *l"],
+        w: Float[Array, "n *l"],
+    ) -> direct.InnerProblem:
+        """What is minimised of one target, or of several that share their expansion vectors."""
+
+    def machine(
+        self,
+        kernel: Kernel,
+        C: Float[Array, "*k"],
+        X: Float[Array, "n d"],
+        y: Float[Array, "n *l"],
+        w: Float[Array, "n *l"],
+        found: direct.Minimum,
+    ) -> direct.Solved:
+        """Coefficients and intercepts of the expansion vectors found; by default as they are."""
+        return found.solved
+
     def minimum(
         self,
         kernel: Kernel,
-        start: Float[Array, "m d"],
+        starts: Float[Array, "s m d"],
         C: Float[Array, "*k"],
         X: Float[Array, "n d"],
         y: Float[Array, "n *l"],
         w: Float[Array, "n *l"],
     ) -> direct.Minimum:
-        """The machine of one problem, or of several that share their expansion vectors."""
+        """The best of the descents, with the machine's own coefficients."""
+        problem = self.problem(kernel, C, X, y, w)
+        found = direct.best_of(problem, starts, tolerance=self.tolerance, max_steps=self.max_steps)
+        solved = self.machine(kernel, C, X, y, w, found)
+        status = jnp.maximum(found.status, solved.status)
+        return found._replace(solved=solved, status=status)
 
     def fit(
         self,
@@ -214,6 +270,7 @@ class SLMC(Direct):
     Args:
         n_prototypes: see `Direct`, as are all others but one.
         selection: of the points that the descent starts from.
+        starts: of descents.
         sharing: of expansion vectors by problems.
         tolerance: of the descent.
         max_steps: of the descent.
@@ -232,20 +289,18 @@ class SLMC(Direct):
 
     def surrogate(self) -> Method:
         """See `Direct.surrogate`."""
-        return ReducedSVM(self.n_prototypes, self.selection, self.loss)
+        return ReducedSVM(self.n_prototypes, self.selection, self.starts, self.loss)
 
-    def minimum(
+    def problem(
         self,
         kernel: Kernel,
-        start: Float[Array, "m d"],
         C: Float[Array, "*k"],
         X: Float[Array, "n d"],
         y: Float[Array, "n *l"],
         w: Float[Array, "n *l"],
-    ) -> direct.Minimum:
-        """See `Direct.minimum`."""
-        problem = direct.LargeMargin(kernel, X, y, C, w, self.loss)
-        return direct.minimise(problem, start, tolerance=self.tolerance, max_steps=self.max_steps)
+    ) -> direct.InnerProblem:
+        """See `Direct.problem`."""
+        return direct.LargeMargin(kernel, X, y, C, w, self.loss)
 
 
 def check_loss(loss: str) -> None:
@@ -254,9 +309,9 @@ def check_loss(loss: str) -> None:
         raise ValueError(f"loss: expected 'hinge' or 'squared_hinge', got {loss!r}")
 
 
-@functools.partial(compiled, static_argnames="loss")
+@functools.partial(jax.jit, static_argnames="method")
 def _reduced(
-    loss: Hinge,
+    method: ReducedSVM,
     kernel: Kernel,
     points: Float[Array, "m d"],
     C: Float[Array, "*k"],
@@ -266,7 +321,12 @@ def _reduced(
     code: Code | None,
 ) -> ReducedFit:
     targets, w = each_problem(y, weights, code, X.dtype)
-    problem = direct.LargeMargin(kernel, X, targets, C, w, loss)
+    problem = direct.LargeMargin(kernel, X, targets, C, w, method.loss)
+    if method.penalty == "coefficients":
+        psi = kernel.cross_gram(problem.X, points)
+        found = interior_point.solve(psi, problem.y, problem.C, problem.weights, loss=method.loss)
+        expansion = KernelExpansion(kernel, points, found.weights, found.intercept)
+        return ReducedFit(expansion, jnp.sum(found.objective), jnp.max(found.status))
     solved = problem.solve(points)
     return ReducedFit(problem.expansion(points, solved), solved.value, solved.status)
 
@@ -285,14 +345,15 @@ def _descended(
     targets, w = each_problem(y, weights, code, X.dtype)
     w = jnp.ones(len(X), X.dtype) if w is None else w
     w = jnp.broadcast_to(w if w.ndim == targets.ndim else w[:, None], targets.shape)
+    starts = method.each_start(points)
     if targets.ndim == 1 or method.sharing == "shared":
-        found = method.minimum(kernel, points, C, X, targets, w)
+        found = method.minimum(kernel, starts, C, X, targets, w)
         solved = found.solved
         expansion = KernelExpansion(kernel, found.Z, solved.coefficients, solved.intercept)
         return DirectFit(expansion, found.history, found.steps, found.evaluations, found.status)
     problems = targets.shape[1]
     each = targets.T, w.T, jnp.broadcast_to(C, (problems,))
-    found = map_systems(lambda of: method.minimum(kernel, points, of[2], X, of[0], of[1]), each)
+    found = map_systems(lambda of: method.minimum(kernel, starts, of[2], X, of[0], of[1]), each)
     solved = found.solved
     own = jnp.eye(problems, dtype=X.dtype)
     expansion = KernelExpansion(

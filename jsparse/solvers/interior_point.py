@@ -5,11 +5,11 @@ from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
 
 from .._blocks import map_systems, rows_in_block, sum_row_blocks
-from .._numerics import dot, dot_over_rows, each_alone, epsilon, like
-from .._runtime import compiled
+from .._numerics import dot, dot_over_rows, each_alone, epsilon, is_concrete, like
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, PRECISION_LOST, RUNNING
 from .._types import ScalarLike
 from .definite import factorise, inverse_of_lower
@@ -33,21 +33,25 @@ def default_tolerance(dtype: jnp.dtype) -> float:
 class Problem(NamedTuple):
     """A machine of one target in units in which row weights are of order one.
 
-    Minimise `ridge/2 |w|^2 + sum_i weight_i l(e_i)` with `e = 1 - y (Phi w + b)`, where `l(e)` is
-    `max(0, e)`, or `max(0, e)^2 / 2`.
+    Minimise `ridge/2 |w|^2 + sum_i weight_i l(e_i) + balance (b - mean' w)` with `e = aim - y (Phi
+    w + b)`, where `l(e)` is `max(0, e)`, or `max(0, e)^2 / 2`. A classifier has the aim 1 and the
+    balance 0; a one-class machine the aim 0.
     """
 
     Phi: Float[Array, "n p"]
     y: Float[Array, " n"]  # -1 or +1
     w: Float[Array, " n"]
     ridge: Float[Array, ""]
+    mean: Float[Array, " p"]  # that was taken from the features
+    aim: Float[Array, ""]
+    balance: Float[Array, ""]
 
 
 class State(NamedTuple):
     """A primal-dual interior-point iteration on a `Problem`.
 
-    At the optimum `ridge w = Phi' (weight y a)`, `sum weight y a = 0`, `xi - s = e`, `s a = 0`, and
-    for the hinge `xi (1 - a) = 0`, for its square `xi = a`.
+    At the optimum `ridge w = Phi' (weight y a) + balance mean`, `sum weight y a = balance`,
+    `xi - s = e`, `s a = 0`, and for the hinge `xi (1 - a) = 0`, for its square `xi = a`.
     """
 
     weights: Float[Array, " p"]  # w
@@ -67,7 +71,7 @@ class Best(NamedTuple):
 
     weights: Float[Array, " p"]
     intercept: Float[Array, ""]
-    dual: Float[Array, " n"]  # with sum weight y a = 0
+    dual: Float[Array, " n"]  # with sum weight y a = balance
     objective: Float[Array, ""]  # of weights and intercept
     gap: Float[Array, ""]
 
@@ -128,7 +132,8 @@ def solve(
     objective is that of the Lagrangian with weights and multipliers held fixed (Lemma 1).
 
     Raises:
-        ValueError: for another loss, shapes that do not fit, or a cap below 1.
+        ValueError: for another loss, shapes that do not fit, a cap below 1, or targets that are
+            known to be neither -1 nor +1.
     """
     if loss not in ("hinge", "squared_hinge"):
         raise ValueError(f"loss: expected 'hinge' or 'squared_hinge', got {loss!r}")
@@ -143,6 +148,12 @@ def solve(
     ):
         if jnp.shape(a) not in allowed:
             raise ValueError(f"{name}: expected one of the shapes {allowed}, got {jnp.shape(a)}")
+    if is_concrete(y) and (weights is None or is_concrete(weights)):
+        seen = np.asarray(1.0 if weights is None else weights)
+        seen = np.broadcast_to(seen if seen.ndim != 1 or y.ndim == 1 else seen[:, None], y.shape)
+        other = np.asarray(y)[(seen > 0) & (np.abs(np.asarray(y)) != 1)]
+        if len(other):
+            raise ValueError(f"y: expected -1 and +1, got {other[0]:g}")
     tol = like(default_tolerance(Phi.dtype) if tolerance is None else tolerance, Phi)
     w = jnp.ones((), Phi.dtype) if weights is None else jnp.asarray(weights)
     w = w if w.ndim == y.ndim else w.reshape(w.shape + (1,) * (y.ndim - w.ndim))
@@ -169,19 +180,36 @@ def _solve(
     max_steps: int,
     block_rows: int,
 ) -> Solution:
-    problem, centre, heaviest = in_own_units(Phi, y, C, w)
-    state = jax.lax.while_loop(
+    problem, heaviest = in_own_units(Phi, y, C, w)
+    first = init(problem, tolerance, loss=loss)
+    last = _iterated(problem, first, tolerance, loss, max_steps, block_rows)
+    return _in_units(problem, last, C * heaviest)
+
+
+def _iterated(
+    problem: Problem,
+    state: State,
+    tolerance: Float[Array, ""],
+    loss: Hinge,
+    max_steps: int,
+    block_rows: int,
+) -> State:
+    return jax.lax.while_loop(
         lambda state: state.status == RUNNING,
         lambda state: step(
             problem, state, tolerance, loss=loss, max_steps=max_steps, block_rows=block_rows
         ),
-        init(problem, tolerance, loss=loss),
+        state,
     )
-    found, unit = state.best, C * heaviest
+
+
+def _in_units(problem: Problem, state: State, unit: Float[Array, ""]) -> Solution:
+    """The best iterate, its objective times the unit."""
+    found = state.best
     return Solution(
         weights=found.weights,
-        intercept=found.intercept - dot(centre, found.weights),
-        dual=jnp.where(w > 0, unit * problem.w * found.dual, 0),
+        intercept=found.intercept - dot(problem.mean, found.weights),
+        dual=jnp.where(problem.w > 0, unit * problem.w * found.dual, 0),
         objective=unit * found.objective,
         gap=unit * found.gap,
         steps=state.steps,
@@ -189,10 +217,74 @@ def _solve(
     )
 
 
+def solve_one_class(
+    Phi: Float[Array, "n p"],
+    nu: ScalarLike,
+    weights: Float[Array, " n"] | None = None,
+    *,
+    tolerance: ScalarLike | None = None,
+    max_steps: int = MAX_STEPS,
+    block_rows: int | None = None,
+) -> Solution:
+    """The one-class support vector machine on given features (Schoelkopf et al. 2001).
+
+    Minimise `1/2 |w|^2 - rho + 1 / (nu sum_i weight_i) sum_i weight_i max(0, rho - Phi_i w)`, by
+    the same steps as `solve`.
+
+    Args:
+        Phi: features, shape `n p`.
+        nu: bound of the weighted part of rows with `Phi_i w < rho`, above 0 and below 1.
+        weights: row weights, shape `n`, at least 0. A row of weight 0 is absent.
+        tolerance: see `solve`, as are the others.
+        max_steps: cap on steps (static).
+        block_rows: rows whose products are in memory at a time (static).
+
+    Returns:
+        `Solution`, with `-rho` as its intercept and multipliers of sum 1.
+
+    Pure; works under `jit` and `vmap`; derivatives as in `solve`.
+
+    Raises:
+        ValueError: for a cap below 1 or weights of another shape.
+    """
+    if max_steps < 1:
+        raise ValueError(f"max_steps: expected at least 1, got {max_steps}")
+    w = jnp.ones(len(Phi), Phi.dtype) if weights is None else jnp.asarray(weights)
+    if w.shape != (len(Phi),):
+        raise ValueError(f"weights: expected shape ({len(Phi)},), got {w.shape}")
+    tol = like(default_tolerance(Phi.dtype) if tolerance is None else tolerance, Phi)
+    rows = rows_in_block(block_rows)
+    return _solve_one_class(Phi, like(nu, Phi), w, tol, max_steps=max_steps, block_rows=rows)
+
+
+@functools.partial(jax.jit, static_argnames=("max_steps", "block_rows"))
+def _solve_one_class(
+    Phi: Float[Array, "n p"],
+    nu: Float[Array, ""],
+    w: Float[Array, " n"],
+    tolerance: Float[Array, ""],
+    *,
+    max_steps: int,
+    block_rows: int,
+) -> Solution:
+    one = jnp.ones((), Phi.dtype)
+    problem, _ = in_own_units(Phi, jnp.ones(len(Phi), Phi.dtype), one, w)
+    unit = nu * jnp.sum(problem.w)
+    problem = problem._replace(ridge=unit, aim=0 * one, balance=unit)
+    # All multipliers are nu, and so the weights the mean of the features.
+    a, e = nu * jnp.ones_like(w), -dot(problem.Phi, problem.mean)
+    spread = jnp.sqrt(dot(problem.w, jnp.square(e)) / jnp.sum(problem.w))
+    size = jnp.where(spread > 0, spread, 1)
+    slack = jnp.maximum(e, 0) + size
+    first = _begun(problem, tolerance, problem.mean, 0 * one, a, 1 - a, slack, slack - e, "hinge")
+    last = _iterated(problem, first, tolerance, "hinge", max_steps, block_rows)
+    return _in_units(problem, last, 1 / unit)
+
+
 def in_own_units(
     Phi: Float[Array, "n p"], y: Float[Array, " n"], C: Float[Array, ""], w: Float[Array, " n"]
-) -> tuple[Problem, Float[Array, " p"], Float[Array, ""]]:
-    """The problem, the mean that was taken from its features, and the largest row weight."""
+) -> tuple[Problem, Float[Array, ""]]:
+    """The problem of a classifier, and the largest row weight."""
     heaviest = jnp.max(w)
     heaviest = jnp.where(heaviest > 0, heaviest, 1)
     w, here = w / heaviest, w > 0
@@ -202,38 +294,67 @@ def in_own_units(
     Phi = jnp.where(here[:, None], Phi - centre[None, :], 0)
     info = jnp.finfo(Phi.dtype)
     ridge = jnp.clip(1 / C / heaviest, info.tiny, 1 / info.tiny / 16)
-    return Problem(Phi, jnp.where(here, y, 1), w, ridge), centre, heaviest
+    one = jnp.ones((), Phi.dtype)
+    return Problem(Phi, jnp.where(here, y, 1), w, ridge, centre, one, 0 * one), heaviest
 
 
 def init(problem: Problem, tolerance: Float[Array, ""], *, loss: Hinge) -> State:
     """On the central path of the machine that is 0."""
-    Phi, y, w, _ = problem
+    Phi, y, w = problem[:3]
     n, p = Phi.shape
-    ones, none = jnp.ones(n, Phi.dtype), jnp.zeros((), jnp.int32)
+    ones, nothing = jnp.ones(n, Phi.dtype), jnp.zeros(p, Phi.dtype)
     # With e = 1: s a = xi (1 - a) = 1/2; or s a = 1, a - s = 1.
     a = 0.5**0.5 if loss == "hinge" else (1 + 5**0.5) / 2
     slack = 0.5 / (1 - a) if loss == "hinge" else a
-    nothing = jnp.zeros(p, Phi.dtype)
     # Of one class: the constant machine, at no cost.
     up, down = jnp.sum(jnp.where(y > 0, w, 0)), jnp.sum(jnp.where(y > 0, 0, w))
     alone = (up == 0) | (down == 0)
     constant = jnp.where(down == 0, 1, -1).astype(Phi.dtype)
     intercept = jnp.where(alone, constant, 0)
-    best = _judged(problem, nothing, intercept, jnp.where(alone, 0, a * ones), loss)
-    status = jnp.where(alone | (best.gap <= tolerance * best.objective), CONVERGED, RUNNING)
-    status = jnp.where(jnp.isfinite(jnp.sum(Phi)), status, NOT_FINITE).astype(jnp.int32)
+    begun = _begun(
+        problem, tolerance, nothing, intercept, a * ones, (1 - a) * ones, slack * ones,
+        (slack - 1) * ones, loss,
+    )  # fmt: skip
+    best = _judged(problem, nothing, constant, 0 * ones, loss)
+    best = jax.tree.map(lambda a, b: jnp.where(alone, a, b), best, begun.best)
+    good = begun.status != NOT_FINITE
+    status = jnp.where(alone & good, CONVERGED, begun.status)
+    return begun._replace(best=best, status=status.astype(jnp.int32))
+
+
+def _begun(
+    problem: Problem,
+    tolerance: Float[Array, ""],
+    weights: Float[Array, " p"],
+    intercept: Float[Array, ""],
+    dual: Float[Array, " n"],
+    to_top: Float[Array, " n"],
+    slack: Float[Array, " n"],
+    surplus: Float[Array, " n"],
+    loss: Hinge,
+) -> State:
+    """The first iterate."""
+    none = jnp.zeros((), jnp.int32)
+    best = _judged(problem, weights, intercept, dual, loss)
+    status = jnp.where(_near(best, tolerance), CONVERGED, RUNNING)
+    finite = jnp.isfinite(jnp.sum(problem.Phi))
+    status = jnp.where(finite, status, NOT_FINITE).astype(jnp.int32)
     return State(
-        weights=nothing,
+        weights=weights,
         intercept=intercept,
-        dual=a * ones,
-        to_top=(1 - a) * ones,
-        slack=slack * ones,
-        surplus=(slack - 1) * ones,
+        dual=dual,
+        to_top=to_top,
+        slack=slack,
+        surplus=surplus,
         best=best,
         since=none,
         steps=none,
         status=status,
     )
+
+
+def _near(best: Best, tolerance: Float[Array, ""]) -> Bool[Array, ""]:
+    return best.gap <= tolerance * jnp.abs(best.objective)
 
 
 def step(
@@ -274,7 +395,7 @@ def step(
     status = jnp.where(after.steps >= max_steps, EXHAUSTED, RUNNING)
     sound = jnp.isfinite(found.gap)
     status = jnp.where((since >= _PATIENCE) | ~sound, PRECISION_LOST, status)
-    status = jnp.where(best.gap <= tolerance * best.objective, CONVERGED, status)
+    status = jnp.where(_near(best, tolerance), CONVERGED, status)
     return after._replace(best=best, since=since, status=status.astype(jnp.int32))
 
 
@@ -287,8 +408,8 @@ class _System(NamedTuple):
     total: Float[Array, ""]
     inverse: Float[Array, "p p"]  # of the Cholesky factor, lower
     scale: Float[Array, " p"]
-    gradient: Float[Array, " p"]  # ridge w - Phi' (weight y a)
-    imbalance: Float[Array, ""]  # sum weight y a
+    gradient: Float[Array, " p"]  # ridge w - Phi' (weight y a) - balance mean
+    imbalance: Float[Array, ""]  # sum weight y a - balance
 
 
 class _Move(NamedTuple):
@@ -305,7 +426,7 @@ def _lower(matrix: Float[Array, "p p"]) -> Float[Array, "p p"]:
 
 
 def _system(problem: Problem, state: State, loss: Hinge, block_rows: int) -> _System:
-    Phi, y, w, ridge = problem
+    Phi, y, w, ridge = problem[:4]
     xi, s, a, top = state.slack, state.surplus, state.dual, state.to_top
     p = Phi.shape[1]
     D = 1 / (s / a + (xi / top if loss == "hinge" else 1))
@@ -323,8 +444,9 @@ def _system(problem: Problem, state: State, loss: Hinge, block_rows: int) -> _Sy
     scale = 1 / jnp.sqrt(jnp.diagonal(matrix))  # features of very different size
     inverse = inverse_of_lower(_lower(matrix * scale[:, None] * scale[None, :]))
     pull = w * y * a
-    gradient = ridge * state.weights - dot(pull, Phi)
-    return _System(D, own, mean, total, inverse, scale, gradient, jnp.sum(pull))
+    gradient = ridge * state.weights - dot(pull, Phi) - problem.balance * problem.mean
+    imbalance = jnp.sum(pull) - problem.balance
+    return _System(D, own, mean, total, inverse, scale, gradient, imbalance)
 
 
 def _newton(
@@ -398,9 +520,9 @@ def _most(problem: Problem, state: State, move: _Move, loss: Hinge) -> Float[Arr
 
 def _moved(problem: Problem, state: State, move: _Move, t: Float[Array, ""], loss: Hinge) -> State:
     """That part of the way, `xi - s` made to agree with `e`."""
-    Phi, y, w, _ = problem
+    Phi, y, w = problem[:3]
     weights, intercept = state.weights + t * move.weights, state.intercept + t * move.intercept
-    e = 1 - y * (dot(Phi, weights) + intercept)
+    e = problem.aim - y * (dot(Phi, weights) + intercept)
     here = w > 0
     dual = jnp.where(here, state.dual + t * move.dual, 0.5)
     # Each on its own: of one far smaller than 1 their sum would leave the rounding of 1.
@@ -435,24 +557,30 @@ def _judged(
 ) -> Best:
     """Objective, and its distance from a dual solution that meets all constraints.
 
-    The dual variables of the heavier class are made smaller until the classes balance. Then the
-    gap is `sum weight (l(e) + l*(a) - a e) + ridge/2 |w - v|^2` with `v = Phi' (weight y a) /
-    ridge`, and none of that is negative (Fenchel and Young).
+    The dual variables of the heavier class are made smaller until the classes balance, or those of
+    a class alone larger. Then the gap is `sum weight (l(e) + l*(a) - a e) + ridge/2 |w - v|^2` with
+    `v = (Phi' (weight y a) + balance mean) / ridge`, and none of that is negative (Fenchel and
+    Young).
     """
-    Phi, y, w, ridge = problem
-    up = jnp.sum(jnp.where(y > 0, w * a, 0))
-    down = jnp.sum(jnp.where(y > 0, 0, w * a))
-    least = jnp.minimum(up, down)
-    part = jnp.where(y > 0, least / jnp.where(up > 0, up, 1), least / jnp.where(down > 0, down, 1))
-    a = part * a
-    e = 1 - y * (dot(Phi, weights) + intercept)
+    Phi, y, w, ridge, mean, aim, balance = problem
+    first = y > 0
+    up, down = jnp.sum(jnp.where(first, w * a, 0)), jnp.sum(jnp.where(first, 0, w * a))
+    wanted = jnp.maximum(jnp.minimum(up, down + balance), balance)
+    most = jnp.sum(jnp.where(first, w, 0))
+    part = jnp.where(
+        first, wanted / jnp.where(up > 0, up, 1), (wanted - balance) / jnp.where(down > 0, down, 1)
+    )
+    short_of = (most - wanted) / jnp.where(most > up, most - up, 1)
+    a = jnp.where(first & (wanted > up), 1 - (1 - a) * short_of, part * a)
+    e = aim - y * (dot(Phi, weights) + intercept)
     short = jnp.maximum(e, 0)
     if loss == "hinge":
         losses, missed = short, jnp.where(e > 0, (1 - a) * short, -a * e)
     else:
         losses = jnp.square(short) / 2
         missed = jnp.square(short - a) / 2 + a * (short - e)
-    v = dot(w * y * a, Phi) / ridge
+    v = (dot(w * y * a, Phi) + balance * mean) / ridge
     gap = jnp.sum(w * missed) + ridge / 2 * jnp.sum(jnp.square(weights - v))
     objective = ridge / 2 * jnp.sum(jnp.square(weights)) + jnp.sum(w * losses)
+    objective += balance * (intercept - dot(mean, weights))
     return Best(weights, intercept, a, objective, gap)

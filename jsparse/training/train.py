@@ -83,7 +83,8 @@ def train(
         key: an integer, or a key of `jax.random`: decides points, folds and search; the same key
             gives the same model.
         method: what is fitted: `FixedSize`, `SCDP`, `Dual`, `Robust`, `SpSVM`, `SparseReduction`,
-            `KSP`, `KMP`, `KBP`, `SLMC`, `ReducedSVM`, with their settings.
+            `KSP`, `KMP`, `KBP`, `SLMC`, `SparseFisher`, `SparseRidge`, `ReducedSetSVM`,
+            `ReducedSVM`, `RVM`, with their settings.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic", "linear",
             "polynomial"), or a kernel whose positive leaves are tuned within a factor of
             `LENGTHSCALE_FACTOR` of their values, in standardised units, or a function of two points

@@ -1,0 +1,169 @@
+"""Sparse one-class support vector machines as a scikit-learn estimator (Wu et al. 2006)."""
+
+import math
+from typing import Any, cast
+
+import jax
+import numpy as np
+
+from .._arguments import real, whole_number
+from .._runtime import check_runtime
+from .._status import check
+from ..expansion import KernelExpansion
+from ..kernels import Kernel
+from ..machines.direct import MAX_STEPS, Minimum
+from ..machines.method import TrainingRows
+from ..machines.slmc import SLMC
+from ..machines.sparse_direct import one_class
+from ..scaling import standardize
+from ..training.choices import KERNELS
+from ._base import FLOATS
+from ._sklearn import (
+    BaseEstimator,
+    OutlierMixin,
+    check_is_fitted,
+    check_random_state,
+    validate_data,
+)
+
+
+class SparseOneClassSVM(OutlierMixin, BaseEstimator):
+    """Outliers by a one-class support vector machine of few prototypes (Wu et al. 2006).
+
+    Prototypes are found by a descent on the objective of scikit-learn's `OneClassSVM`, in the span
+    of so many points. Inputs are standardised; nothing is tuned.
+
+    Args:
+        n_prototypes: their number, at most as many as rows with weight; "auto" for 20, or as many.
+        nu: bound of the part of rows that are taken for outliers, above 0 and below 1.
+        starts: descents, of which the lowest end is taken; the first from k-means, the others from
+            rows at random.
+        max_iter: cap on the steps of a descent.
+        kernel: a name, as in the other estimators, or a kernel of standardised inputs.
+        lengthscale: of a kernel given by name, in units of standardised inputs: a number, one for
+            each column, or "scale" for the root of half the number of columns.
+        random_state: int, RandomState or None.
+
+    Attributes:
+        prototypes_: shape `(m, n_features)`, in the units of the inputs.
+        dual_coef_: shape `(m,)`.
+        offset_: what `score_samples` must exceed.
+        expansion_: the machine, a `KernelExpansion`; its values are `decision_function`.
+        n_iter_: steps of the descent that was taken.
+        n_features_in_: number of columns.
+        feature_names_in_: their names, if they had any.
+    """
+
+    def __init__(
+        self,
+        n_prototypes: int | str = "auto",
+        *,
+        nu: float = 0.5,
+        starts: int = 3,
+        max_iter: int = MAX_STEPS,
+        kernel: str | Kernel = "rbf",
+        lengthscale: Any = "scale",
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.n_prototypes = n_prototypes
+        self.nu = nu
+        self.starts = starts
+        self.max_iter = max_iter
+        self.kernel = kernel
+        self.lengthscale = lengthscale
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> "SparseOneClassSVM":
+        """Find the prototypes, and the machine.
+
+        Args:
+            X: inputs, shape `(n_samples, n_features)`.
+            y: not looked at.
+            sample_weight: row weights, shape `(n_samples,)`; 0 is as if the row were not there.
+
+        Returns:
+            The estimator itself.
+        """
+        check_runtime()
+        X = cast(np.ndarray, validate_data(self, X, dtype=FLOATS))
+        w = np.ones(len(X)) if sample_weight is None else np.asarray(sample_weight, float)
+        if w.shape != (len(X),) or not (np.isfinite(w).all() and (w >= 0).all() and w.any()):
+            raise ValueError(
+                f"sample_weight: expected {len(X)} finite numbers of at least 0, not all 0"
+            )
+        present = int(np.count_nonzero(w))
+        nu = real("nu", self.nu, 0.0, above=True)
+        if nu >= 1:
+            raise ValueError(f"nu: expected a number above 0 and below 1, got {self.nu!r}")
+        m = self.n_prototypes
+        if isinstance(m, str):
+            if m != "auto":
+                raise ValueError(f"n_prototypes: expected 'auto' or a number, got {m!r}")
+            m = min(20, present)
+        m = whole_number("n_prototypes", m, 1, present, "the number of rows")
+        starts = whole_number("starts", self.starts, 1, 1000, "a thousand")
+        kernel = self._of_two_points(X.shape[1])
+        with jax.enable_x64(X.dtype == np.float64):
+            key = jax.random.key(check_random_state(self.random_state).randint(2**31 - 1))
+            weights = jax.device_put(w.astype(X.dtype))
+            scaling = standardize(jax.device_put(X), weights)
+            inputs = scaling.apply(jax.device_put(X))
+            rows = TrainingRows(inputs, None, w, scaling, len(X))
+            method = SLMC(m, starts=starts)
+            points = method.points(key, kernel, rows)
+            assert points.X is not None
+            found = one_class(
+                kernel, method.each_start(points.X), nu, inputs, weights, max_steps=self.max_iter
+            )
+            check(max(points.status, int(found.status)), type(self).__name__)
+            self._publish(kernel, scaling, found)
+        return self
+
+    def _publish(self, kernel: Kernel, scaling: Any, found: Minimum) -> None:
+        solved = found.solved
+        self._expansion = jax.tree.map(
+            np.asarray,
+            KernelExpansion(kernel, found.Z, solved.coefficients, solved.intercept, scaling),
+        )
+        shift, scale = (np.asarray(a) for a in scaling)
+        self.prototypes_ = np.asarray(found.Z) * scale + shift
+        self.dual_coef_ = np.asarray(solved.coefficients)
+        self.offset_ = -float(solved.intercept)
+        self.n_iter_ = int(found.steps)
+
+    def _of_two_points(self, d: int) -> Kernel:
+        if isinstance(self.kernel, Kernel):
+            return self.kernel
+        if self.kernel not in KERNELS:
+            raise ValueError(
+                f"kernel: expected one of {sorted(KERNELS)} or a Kernel, got {self.kernel!r}"
+            )
+        scale = self.lengthscale
+        if isinstance(scale, str):
+            if scale != "scale":
+                raise ValueError(f"lengthscale: expected 'scale' or numbers, got {scale!r}")
+            scale = math.sqrt(d / 2)
+        return KERNELS[self.kernel](np.asarray(scale, float))
+
+    @property
+    def expansion_(self) -> KernelExpansion:
+        """The machine; takes raw inputs."""
+        check_is_fitted(self)
+        check_runtime()
+        with jax.enable_x64(self.prototypes_.dtype == np.float64):
+            return jax.tree.map(jax.device_put, self._expansion)
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Values of the machine, negative for outliers, shape `(n_samples,)`."""
+        check_is_fitted(self)
+        X = cast(np.ndarray, validate_data(self, X, reset=False, dtype=FLOATS))
+        with jax.enable_x64(self.prototypes_.dtype == np.float64):
+            return np.asarray(self.expansion_(X))
+
+    def score_samples(self, X: Any) -> np.ndarray:
+        """Values without the offset, shape `(n_samples,)`."""
+        return self.decision_function(X) + self.offset_
+
+    def predict(self, X: Any) -> np.ndarray:
+        """-1 for outliers, +1 for all others, shape `(n_samples,)`."""
+        return np.where(self.decision_function(X) >= 0, 1, -1)

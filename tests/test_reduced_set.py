@@ -1,0 +1,148 @@
+"""Reduced sets: of scikit-learn's machines and of any others, by fixed points and by descent."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sklearn.svm import SVC, SVR, OneClassSVM
+
+import jsparse
+from jsparse._status import CONVERGED
+from jsparse.expansion import KernelExpansion
+from jsparse.kernels import RBF, Linear, Matern32
+from jsparse.machines import reduced_set
+
+
+def rows(n=40, classes=2):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((n, 2))
+    return X, np.digitize(X[:, 0] + 0.5 * X[:, 1] ** 2, np.linspace(-1, 2, classes + 1)[1:-1])
+
+
+def gram(X, Z, lengthscale=1.0):
+    X, Z = np.asarray(X), np.asarray(Z)
+    return np.exp(-np.square(X[:, None] - Z[None]).sum(-1) / 2 / lengthscale**2)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kernel": "rbf"},
+        {"kernel": "rbf", "gamma": 0.3},
+        {"kernel": "linear"},
+        {"kernel": "poly", "gamma": 0.5, "coef0": 1.0, "degree": 2},
+    ],
+)
+def test_machines_of_scikit_learn_are_expansions(options):
+    X, y = rows(classes=4)
+    pairs = SVC(**options, decision_function_shape="ovo").fit(X, y)
+    values = reduced_set.from_sklearn(pairs)(X)
+    np.testing.assert_allclose(-values, pairs.decision_function(X), atol=1e-8)
+    for one in (SVC(**options).fit(X, y > 1), SVR(**options).fit(X, X[:, 0])):
+        expected = one.decision_function(X) if isinstance(one, SVC) else one.predict(X)
+        np.testing.assert_allclose(reduced_set.from_sklearn(one)(X), expected, atol=1e-8)
+
+
+def test_what_is_no_machine_of_scikit_learn_is_told():
+    X, y = rows()
+    for machine, match in (
+        (SVC(), "machine: expected a fitted machine"),
+        (SVC(kernel="sigmoid").fit(X, y), "machine: expected the kernel"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            reduced_set.from_sklearn(machine)
+
+
+def machine(outputs=2, n=12):
+    rng = np.random.default_rng(1)
+    X, A = rng.standard_normal((n, 2)), rng.standard_normal((n, outputs))
+    return KernelExpansion(RBF(1.0), *(jnp.asarray(a) for a in (X, A, A[0])))
+
+
+def test_coefficients_and_distance_are_those_of_the_projection():
+    """By NumPy, from eq. 4 and 47; and a descent lowers the distance."""
+    whole = machine()
+    distances = {}
+    for approach in ("fixed_point", "gradient"):
+        found = reduced_set.simplify(whole, 4, approach=approach)
+        assert int(found.status) == CONVERGED
+        Z, beta = found.expansion.prototypes, np.asarray(found.expansion.coefficients)
+        X, A = np.asarray(whole.prototypes), np.asarray(whole.coefficients)
+        best = np.linalg.solve(gram(Z, Z), gram(Z, X) @ A)
+        np.testing.assert_allclose(beta, best, rtol=1e-6)
+        norm = np.sum(A * (gram(X, X) @ A))
+        rest = norm - 2 * np.sum(beta * (gram(Z, X) @ A)) + np.sum(beta * (gram(Z, Z) @ beta))
+        np.testing.assert_allclose(found.error, np.sqrt(rest / norm), rtol=1e-6)
+        np.testing.assert_array_equal(found.expansion.intercept, whole.intercept)
+        distances[approach] = float(found.error)
+    assert distances["gradient"] < 0.9 * distances["fixed_point"] < 0.9
+
+
+def test_one_vector_is_where_the_projection_is_longest():
+    """Against all points of a fine grid."""
+    whole = machine(outputs=1)
+    found = reduced_set.simplify(whole, 1, approach="fixed_point")
+    axis = np.linspace(-3.5, 3.5, 281)
+    grid = np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2)
+    values = gram(grid, whole.prototypes) @ np.asarray(whole.coefficients)[:, 0]
+    best = grid[np.argmax(np.abs(values))]
+    np.testing.assert_allclose(found.expansion.prototypes[0], best, atol=0.03)
+
+
+@pytest.mark.slow
+def test_a_machine_of_its_own_vectors_is_itself(dtype):
+    whole = machine()
+    kernel = RBF(jnp.ones((), dtype))
+    arrays = (a.astype(dtype) for a in (whole.prototypes, whole.coefficients, whole.intercept))
+    whole = KernelExpansion(kernel, *arrays)
+    found = reduced_set.simplify(whole, 12, start=whole.prototypes)
+    near = {"float64": 1e-5, "float32": 1e-2}[dtype]
+    assert int(found.status) == CONVERGED
+    assert found.error < near
+    X = jnp.asarray(rows()[0].astype(dtype))
+    np.testing.assert_allclose(found.expansion(X), whole(X), atol=10 * near)
+
+
+@pytest.mark.slow
+def test_the_whole_machine_is_that_of_libsvm_and_refitting_lowers_the_objective():
+    X, y = rows(60)
+    sign = jnp.asarray(np.where(y > 0, 1.0, -1.0))
+    given = (RBF(1.0), jnp.asarray(X[:6]), 10.0, jnp.asarray(X), sign)
+    near = jsparse.ReducedSetSVM(6).fit(*given)
+    svm = reduced_set.from_sklearn(SVC(C=10.0, gamma=0.5, tol=1e-8).fit(X, y))
+    own = reduced_set.simplify(svm, 6, start=given[1])
+    np.testing.assert_allclose(near.error, own.error, rtol=0.05)
+    again = jsparse.ReducedSetSVM(6, refit=True).fit(*given)
+
+    def objective(machine):
+        Z, beta = np.asarray(machine.prototypes), np.asarray(machine.coefficients)
+        short = np.maximum(1 - np.asarray(sign) * np.asarray(machine(X)), 0)
+        return beta @ gram(Z, Z) @ beta / 2 + 10 * short.sum()
+
+    np.testing.assert_array_equal(again.expansion.prototypes, near.expansion.prototypes)
+    assert objective(again.expansion) < objective(near.expansion)
+
+
+def test_other_kernels_and_bad_arguments(as_users_call):
+    X, _ = rows(12)
+    whole = KernelExpansion(Matern32(1.0), jnp.asarray(X), jnp.asarray(X[:, 0]), jnp.asarray(0.0))
+    for options, match in (
+        ({"m": 13}, "m: expected a whole number between 1"),
+        ({"m": 0}, "m: expected a whole number between 1"),
+        ({"m": 2, "approach": "newton"}, "approach: expected one of"),
+        ({"m": 2, "approach": "fixed_point"}, "approach: expected 'gradient'"),
+        ({"m": 2, "start": jnp.zeros((3, 2))}, r"start: expected shape \(2, 2\)"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            reduced_set.simplify(whole, **options)
+
+
+@pytest.mark.slow
+def test_a_kernel_without_fixed_points_starts_from_means():
+    X, _ = rows(30)
+    whole = KernelExpansion(Matern32(1.0), jnp.asarray(X), jnp.asarray(X[:, 0]), jnp.asarray(0.0))
+    errors = [float(reduced_set.simplify(whole, m).error) for m in (2, 6)]
+    assert errors[1] < 0.5 * errors[0] < 0.5
+    line = KernelExpansion(Linear(), jnp.asarray(X), jnp.asarray(X[:, 0]), jnp.asarray(0.0))
+    assert float(reduced_set.simplify(line, 2).error) < 1e-4  # a space of two dimensions
+    novelty = reduced_set.from_sklearn(OneClassSVM(nu=0.3).fit(X))
+    assert float(reduced_set.simplify(novelty, 5).error) < 0.4

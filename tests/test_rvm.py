@@ -1,0 +1,123 @@
+"""Relevance vector machines: evidence, where they end, weights, bad settings."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference import relevance
+
+import jsparse
+from jsparse._status import COMPLETED, CONVERGED, EXHAUSTED, NOT_FINITE
+from jsparse.kernels import RBF
+from jsparse.machines import rvm
+from jsparse.machines.rvm import RVM
+
+N = 40
+
+
+def rows(likelihood):
+    """Columns of the kernel at every row and of ones, targets, weights some of which are 0."""
+    rng = np.random.default_rng(0)
+    x = np.linspace(-5, 5, N)
+    w = rng.uniform(0.5, 1.5, N) * (np.arange(N) % 8 > 0)
+    y = np.sinc(x) + 0.3 + 0.1 * rng.standard_normal(N)
+    if likelihood == "logistic":
+        y = np.where(np.sin(x) + 0.6 * rng.standard_normal(N) > 0, 1.0, -1.0)
+    Phi = np.exp(-np.square(x[:, None] - x[None]) / 2)
+    Phi = np.concatenate([Phi[:, w > 0], np.ones((N, 1))], axis=1)
+    return x, Phi, y, w
+
+
+@pytest.mark.parametrize("likelihood", ["normal", "logistic"])
+def test_it_ends_where_no_change_raises_the_evidence(likelihood):
+    _, Phi, y, w = rows(likelihood)
+    given = tuple(map(jnp.asarray, (Phi, y, w)))
+    tolerance = jnp.asarray(1e-4)
+    last = rvm.solve(*given, tolerance, most=20, max_steps=300, likelihood=likelihood)
+    assert int(last.status) == CONVERGED
+    chosen, steps = last.chosen, int(last.steps)
+    history = np.asarray(last.history)
+    assert np.isnan(history[steps + 1 :]).all()
+    assert (np.diff(history[: steps + 1]) > 0).all()
+    alpha = np.full(Phi.shape[1], np.inf)
+    there = np.asarray(chosen.there)
+    alpha[np.asarray(chosen.which)[there]] = np.asarray(chosen.alpha)[there]
+    assert 2 < there.sum() < 12
+    beta = float(chosen.beta) if likelihood == "normal" else None
+    evidence, s, q = relevance.posterior(Phi, y, w, alpha, beta)
+    np.testing.assert_allclose(history[steps], evidence, rtol=1e-7)
+    gains, best = relevance.gains(alpha, s, q)
+    promising = np.flatnonzero(gains > 1.1e-4)
+    if beta is not None:  # nor another level of noise
+        assert len(promising) == 0
+        for factor in (0.99, 1.01):
+            assert relevance.posterior(Phi, y, w, alpha, factor * beta)[0] < evidence + 1e-3
+    for i in promising:  # with the mode held fixed; in truth it does not
+        other = np.where(np.arange(len(alpha)) == i, best, alpha)
+        assert relevance.posterior(Phi, y, w, other, beta)[0] < evidence + 1e-6
+    short = rvm.solve(*given, tolerance, most=20, max_steps=3, likelihood=likelihood)
+    assert int(short.status) == EXHAUSTED
+    bad = rvm.solve(
+        given[0], given[1] * jnp.nan, given[2], tolerance, most=20, max_steps=300,
+        likelihood=likelihood,
+    )  # fmt: skip
+    assert int(bad.status) == NOT_FINITE
+
+
+@pytest.mark.slow
+def test_float32_ends_with_about_the_same_evidence():
+    for likelihood in ("normal", "logistic"):
+        x, _, y, w = rows(likelihood)
+        ends = []
+        for dtype in ("float64", "float32"):
+            X, y_, w_ = (jnp.asarray(a.astype(dtype)) for a in (x[:, None], y, w))
+            kernel = RBF(jnp.ones((), dtype))
+            fit = RVM(20, likelihood=likelihood).fit(kernel, X, 1.0, X, y_, w_)
+            assert fit.expansion.coefficients.dtype == dtype
+            assert int(fit.status) == CONVERGED
+            ends.append(float(fit.history[int(fit.steps)]))
+        np.testing.assert_allclose(*ends, atol=0.05)
+
+
+@pytest.mark.slow
+def test_classes_and_a_cap_on_prototypes():
+    rng = np.random.default_rng(0)
+    label = np.arange(60) % 3
+    X = rng.standard_normal((60, 2)) + 3 * np.stack([label == 1, label == 2], axis=1)
+    found = jsparse.train(
+        X, label, task="classification", key=0, method=RVM(), folds=3, search=jsparse.Profile(3)
+    )
+    assert (found.predict(X) == label).mean() > 0.9
+    assert found.model.size < 30
+    fit = RVM(2, likelihood="normal").fit(RBF(0.3), jnp.asarray(X), 1.0, X, jnp.asarray(X[:, 0]))
+    assert int(fit.status) == COMPLETED
+    assert np.count_nonzero(np.asarray(fit.expansion.coefficients)) <= 3
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"max_prototypes": 0}, "max_prototypes: expected a whole number between 1"),
+        ({"candidates": 0}, "candidates: expected a whole number between 1"),
+        ({"tolerance": -1.0}, "tolerance: expected a number of at least 0"),
+        ({"max_steps": 0}, "max_steps: expected a whole number between 1"),
+        ({"likelihood": "poisson"}, "likelihood: expected 'auto', 'normal' or 'logistic'"),
+    ],
+)
+def test_bad_settings_are_told(options, match, as_users_call):
+    with pytest.raises(ValueError, match=match):
+        jsparse.train(np.eye(4), np.arange(4.0), task="regression", key=0, method=RVM(**options))
+
+
+@pytest.mark.slow
+def test_columns_of_a_copy_promise_nothing():
+    """A prototype that is there twice is taken once."""
+    _, Phi, y, w = rows("normal")
+    twice = jnp.asarray(np.concatenate([Phi[:, :-1], Phi], axis=1))
+    last = rvm.solve(
+        twice, jnp.asarray(y), jnp.asarray(w), jnp.asarray(1e-6), most=20, max_steps=300,
+        likelihood="normal",
+    )  # fmt: skip
+    which = np.asarray(last.chosen.which)[np.asarray(last.chosen.there)]
+    assert len(np.unique(which % (Phi.shape[1] - 1))) == len(which)
+    assert jax.numpy.isfinite(last.posterior.evidence)
