@@ -152,7 +152,7 @@ class ArrayData:
         return np.asarray(values)[: self.n_rows].reshape(self.n_rows, *shape)
 
     def scored(self) -> tuple[np.ndarray, np.ndarray | None]:
-        """Class numbers and weights of the rows that are predicted out of fold."""
+        """Class numbers, or targets, and weights of the rows that are predicted out of fold."""
         return self.numbers, self.weights
 
     def rows_of(self, chosen: np.ndarray | None) -> np.ndarray | None:

@@ -155,11 +155,11 @@ class StreamData:
         return values[..., 0] if self.code is None else values, np.asarray(found.status)[: len(C)]
 
     def scored(self) -> tuple[np.ndarray, np.ndarray | None]:
-        """Class numbers and weights of the sample; a row that is not predicted has weight 0."""
+        """Class numbers, or targets, and weights of the sample; 0 of a row not predicted."""
         predicted = np.zeros(len(self.sample.X), bool)
         predicted[np.asarray(self.folds.index)[np.asarray(self.folds.valid)]] = True
         label = self.sample.number
-        numbers = np.zeros(len(predicted), int) if label is None else np.asarray(label)
+        numbers = self.summary.sample.y if label is None else np.asarray(label)
         return numbers, np.where(predicted, self.sample.w, 0)
 
     def rows_of(self, chosen: np.ndarray | None) -> np.ndarray | None:
