@@ -12,6 +12,7 @@ from . import (
     dual,
     folds,
     gradient,
+    intervals,
     kabbara,
     multiclass,
     multiclass_speed,
@@ -66,6 +67,7 @@ RESUMED = {
     "table5_scdp": paths.table5,
     "figure11_scdp": time_curves.run,
     "kabbara": kabbara.run,
+    "intervals": intervals.run,
 }
 
 

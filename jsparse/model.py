@@ -1,7 +1,7 @@
 """What is deployed: a trained machine with all that turns raw inputs into answers."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
 import equinox as eqx
@@ -23,6 +23,7 @@ from .expansion import KernelExpansion
 from .machines.scdp import SparsePath
 from .machines.sized_path import SizedPath
 from .multiclass import Code, Decoding, distances, output_code
+from .relevance import relevance_of
 
 if TYPE_CHECKING:
     from .data.frames import Frame
@@ -203,9 +204,7 @@ class Model(eqx.Module):
 
         def inside(inputs: np.ndarray) -> np.ndarray:
             values = self._by_machines(inputs)
-            scores = scores_of(
-                values.reshape(-1, *values.shape[2:]), self.code, self.decoding
-            )
+            scores = scores_of(values.reshape(-1, *values.shape[2:]), self.code, self.decoding)
             apart = behind(scores).reshape(*values.shape[:2], k)
             fold = None if unseen.fold is None else np.asarray(unseen.fold)
             return sets(apart, np.asarray(unseen.errors), fold, coverage)
@@ -244,6 +243,27 @@ class Model(eqx.Module):
             )
         numbers = np.array([place[label] for label in truth.tolist()], int)
         return dataclasses.replace(self, unseen=unseen_classes(scores, numbers, held_out=True))
+
+    def relevance(self, names: Sequence[Any] | None = None) -> dict[str, float]:
+        """How much each column has to say in the kernel: 1 for the most relevant, 0 for none.
+
+        The inverse of its lengthscale, which is in units of the column's standard deviation, over
+        the largest of them. The categories of a column together have the root of the sum of their
+        squares, its part in the mean squared distance of two rows. In a product of kernels squares
+        add up, in a sum they are averaged, with the variances of its parts as weights.
+
+        Args:
+            names: of the inputs; by default those of the table that the model was trained on, or
+                x0, x1, ..
+
+        Returns:
+            Name to relevance, in the order of the columns.
+
+        Raises:
+            ValueError: for a kernel of one lengthscale for all columns, or of none.
+        """
+        expansion = self.expansion
+        return relevance_of(expansion.kernel, expansion.prototypes.shape[1], self.columns, names)
 
     def _known(self, what: str) -> Unseen:
         if self.unseen is None:
@@ -606,7 +626,7 @@ def _unseen_arrays(unseen: Unseen | None) -> dict[str, np.ndarray]:
     if unseen is None:
         return {}
     arrays = {"errors": unseen.errors}
-    if unseen.machines is not None:
+    if unseen.machines is not None and unseen.fold is not None:
         arrays["fold"] = unseen.fold
         for name in ("prototypes", "coefficients", "intercept"):
             arrays[name] = getattr(unseen.machines, name)
@@ -640,8 +660,8 @@ def _unseen(
         raise ValueError(f"unseen: expected machines with {own.size} outputs each, got {shapes}")
     if fold.shape != errors.shape[:1] or fold.min() < 0 or fold.max() >= v:
         raise ValueError(f"unseen.fold: expected {len(errors)} numbers of {v} machines")
-    parts = (jnp.asarray(a) for a in (Z, coefficients, intercept))
-    return Unseen(errors, fold, KernelExpansion(expansion.kernel, *parts))
+    Z, coefficients, intercept = map(jnp.asarray, (Z, coefficients, intercept))
+    return Unseen(errors, fold, KernelExpansion(expansion.kernel, Z, coefficients, intercept))
 
 
 def _check_candidates(expansion: KernelExpansion, candidates: Any) -> None:

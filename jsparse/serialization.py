@@ -45,6 +45,7 @@ _KERNELS = (
     "Sum",
     "Product",
     "Scaled",
+    "Mixed",
 )
 
 

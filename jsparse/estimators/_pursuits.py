@@ -93,6 +93,7 @@ class KernelSubspacePursuitRegressor(_Subspace, Regressor):
         expansion_: its machine, a `KernelExpansion`.
         kernel_: the tuned kernel.
         cv_error_: its cross-validated error.
+        oob_prediction_: values of each row by machines that have not seen it.
         n_iter_: number of evaluations in the search.
         tuning_history_: all of them.
         n_features_in_: number of columns.
@@ -237,6 +238,7 @@ class KernelMatchingPursuitRegressor(_Matching, Regressor):
         expansion_: its machine, a `KernelExpansion`.
         kernel_: the tuned kernel.
         cv_error_: its cross-validated error.
+        oob_prediction_: values of each row by machines that have not seen it.
         n_iter_: number of evaluations in the search.
         tuning_history_: all of them.
         n_features_in_: number of columns.
@@ -383,6 +385,7 @@ class KernelBasisPursuitRegressor(_Basis, Regressor):
         expansion_: its machine, a `KernelExpansion`.
         kernel_: the tuned kernel.
         cv_error_: its cross-validated error.
+        oob_prediction_: values of each row by machines that have not seen it.
         n_iter_: number of evaluations in the search.
         tuning_history_: all of them.
         n_features_in_: number of columns.

@@ -17,6 +17,7 @@ from ..machines.dual import Dual
 from ..machines.method import Additive, each_problem, expansion_of
 from ..normal_equations import NormalEquations
 from ..search.problem import InMemory, Problem
+from ..validation.folds import Folds
 from .target_units import TargetUnits
 
 
@@ -42,15 +43,19 @@ def fold_machines(
     assert isinstance(source, InMemory)
     w = np.asarray(source.weights)
     if isinstance(method, Dual):
-        return _without_each(source, kernel, np.asarray(C), w, units, n), np.arange(n, dtype=np.int32)
+        return _without_each(source, kernel, np.asarray(C), w, units, n), np.arange(
+            n, dtype=np.int32
+        )
+    assert isinstance(source.folds, Folds)
     index, valid = np.asarray(source.folds.index), np.asarray(source.folds.valid)
     machines, fold = [], np.zeros(n, np.int32)
     for k, (rows, own) in enumerate(zip(index, valid, strict=True)):
         fold[rows[own]] = k
         if summed is not None and isinstance(method, Additive):
             features, total = summed
-            parts = _rows_of(source.X, source.y, rows), np.where(own, w[rows], 0).astype(w.dtype)
-            held_out = method.accumulate(features, *parts[0], jnp.asarray(parts[1]), source.code)
+            X, y = _rows_of(source.X, source.y, rows)
+            own_w = jnp.asarray(np.where(own, w[rows], 0).astype(w.dtype))
+            held_out = method.accumulate(features, X, y, own_w, source.code)
             fitted = method.solve(features, total - held_out, C, source.code, key=problem.key)
         else:
             left = w.copy()
@@ -87,7 +92,9 @@ def _joined(machines: list[KernelExpansion]) -> KernelExpansion:
 def _expansion(
     kernel: Kernel, prototypes: np.ndarray, coefficients: np.ndarray, intercept: np.ndarray
 ) -> KernelExpansion:
-    parts = (jax.device_put(a.astype(prototypes.dtype)) for a in (prototypes, coefficients, intercept))
+    parts = (
+        jax.device_put(a.astype(prototypes.dtype)) for a in (prototypes, coefficients, intercept)
+    )
     return KernelExpansion(kernel, *parts)
 
 

@@ -15,6 +15,7 @@ from .._runtime import compiled_quickly
 from .._types import Key
 from ..data.streams import Batch, Checked, RowStream
 from ..kernels import Kernel, Linear
+from ..kernels.mixed import categorical_columns
 from ..machines.method import Method, Shape, TrainingRows, require_additive
 from ..search.problem import Problem, Scoring, split_kernel
 from ..validation.folds import Folds
@@ -75,6 +76,11 @@ class StreamData:
         self.units, self.scaling = self.reader.units, self.reader.scaling
         self.dtype = self.scaling.shift.dtype
         self.template = make_kernel(asked.kernel, len(self.summary.low))
+        if categorical_columns(self.template):
+            raise ValueError(
+                "kernel: expected one without columns of categories for a stream, whose columns "
+                "are all scaled"
+            )
         self.folds = _sample_folds(split, self.summary.sample.rows)
         self.sample = _sample(self.reader, self.summary)
 
@@ -123,6 +129,10 @@ class StreamData:
             self.scaling,
             len(w),
         )
+
+    def points(self, method: Method) -> Points:
+        """Which points may carry the model."""
+        return method.points(self.asked.keys.points, self.template, self.standardised())
 
     def problem(self, method: Method, points: Float[Array, "m d"] | None) -> Problem:
         """The tuning problem, whose rows are read again for every batch of kernels."""

@@ -134,13 +134,12 @@ def train(
             task, key, method, kernel, C, search, folds, metric, multiclass, class_weight,
             resources, progress,
         )  # fmt: skip
+        _check_out_of_fold(out_of_fold, X, asked)
         data, columns = _read(X, y, weights, asked, seconds)
-        _check_out_of_fold(out_of_fold, data, asked)
         method = data.settled(method)
         with clock(seconds, "prototypes"):
-            rows = data.standardised()
-            points = method.points(asked.keys.points, data.template, rows)
-            jax.block_until_ready((points.X, rows.X))
+            points = data.points(method)
+            jax.block_until_ready(points.X)
         problem = data.problem(method, points.X)
         with clock(seconds, "tuning"), data.units.of_errors(asked.scoring.metric):
             chosen = _choose(problem, points, data, asked)
@@ -160,7 +159,7 @@ def _read(
     frame = as_frame(X)
     if frame is not None:
         X, y, columns = frame.arrays(y, asked.task)
-        return ArrayData(asked, X, y, weights), columns
+        return ArrayData(asked, X, y, weights, columns.codes), columns
     if y is not None:
         return ArrayData(asked, X, y, weights), None
     if not isinstance(X, RowStream) or isinstance(X, np.ndarray | jax.Array):
@@ -338,14 +337,11 @@ def _unseen(
     return np.stack([values[s, :, j] for j, s in enumerate(which.reshape(-1))], axis=1), None
 
 
-def _check_out_of_fold(out_of_fold: Any, data: Data, asked: Settings) -> None:
+def _check_out_of_fold(out_of_fold: Any, X: Any, asked: Settings) -> None:
     if not (isinstance(out_of_fold, bool) or out_of_fold == "machines"):
-        raise ValueError(
-            f"out_of_fold: expected True, False or 'machines', got {out_of_fold!r}"
-        )
-    if out_of_fold == "machines" and (
-        isinstance(data, StreamData) or asked.resources.mesh is not None
-    ):
+        raise ValueError(f"out_of_fold: expected True, False or 'machines', got {out_of_fold!r}")
+    streamed = isinstance(X, RowStream) and not isinstance(X, np.ndarray | jax.Array)
+    if out_of_fold == "machines" and (streamed or asked.resources.mesh is not None):
         raise ValueError(
             "out_of_fold: expected True or False for a stream or on several devices, as the "
             "machines of the folds are kept for rows in memory on one device; for intervals see "
