@@ -16,7 +16,7 @@ from .._types import Key
 from ..data.streams import Batch, Checked, RowStream
 from ..kernels import Kernel, Linear
 from ..kernels.mixed import categorical_columns
-from ..machines.method import Method, Shape, TrainingRows, require_additive
+from ..machines.method import Method, Points, Shape, TrainingRows, require_additive
 from ..search.problem import Problem, Scoring, split_kernel
 from ..validation.folds import Folds
 from ..validation.out_of_fold import Rows
