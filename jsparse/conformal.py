@@ -7,7 +7,7 @@ classes come in, intervals and sets go out.
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import equinox as eqx
 import numpy as np
@@ -61,7 +61,7 @@ def behind(scores: Float[np.ndarray, "n *k"]) -> Float[np.ndarray, "n k"]:
     return others - scores
 
 
-def rank_of(coverage: float, n: int) -> int:
+def rank_of(coverage: Any, n: int) -> int:
     """`ceil(coverage (n + 1))`: which of `n` sorted errors is taken.
 
     Raises:
