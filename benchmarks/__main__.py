@@ -7,6 +7,7 @@ import jax
 
 from . import (
     accelerator,
+    categories,
     cold,
     covertype,
     dual,
@@ -34,6 +35,7 @@ from .report import machine_kind, write
 
 BENCHMARKS = {
     "cold": cold.run,
+    "categories": categories.run,
     "table1": tables.table1,
     "table3": folds.table3,
     "table4": folds.table4,

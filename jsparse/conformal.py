@@ -6,15 +6,17 @@ classes come in, intervals and sets go out.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from ._arguments import real
 from .expansion import KernelExpansion
+from .serialization import check_keys
 
 Guarantee = Literal["held out", "folds", "none"]
 _ENTRIES = 2**22  # compared at a time: rows asked about times rows whose errors are known
@@ -59,6 +61,25 @@ def behind(scores: Float[np.ndarray, "n *k"]) -> Float[np.ndarray, "n k"]:
     np.put_along_axis(rest, first, -np.inf, axis=1)
     others = np.where(np.arange(scores.shape[1]) == first, rest.max(axis=1, keepdims=True), best)
     return others - scores
+
+
+def unseen_numbers(
+    values: Float[np.ndarray, "n *c"],
+    targets: Shaped[np.ndarray, "n *c"],
+    *,
+    held_out: bool = False,
+) -> Unseen:
+    """How far targets are from the values of machines that have not seen them."""
+    apart = np.abs(np.asarray(targets, float) - np.asarray(values, float))
+    return Unseen(apart.astype(values.dtype), held_out=held_out)
+
+
+def unseen_classes(
+    scores: Float[np.ndarray, "n *k"], numbers: Int[np.ndarray, " n"], *, held_out: bool = False
+) -> Unseen:
+    """How far classes are behind by the scores of machines that have not seen them."""
+    apart = behind(scores)
+    return Unseen(np.take_along_axis(apart, numbers[:, None], axis=1)[:, 0], held_out=held_out)
 
 
 def rank_of(coverage: Any, n: int) -> int:
@@ -145,3 +166,51 @@ def _in_blocks(
             yield function(rows[start : start + step])
 
     return np.concatenate(list(blocks()))
+
+
+def unseen_arrays(unseen: Unseen | None) -> dict[str, np.ndarray]:
+    """The arrays of errors on unseen rows, by names that say whose rows they were."""
+    if unseen is None:
+        return {}
+    arrays = {"errors": unseen.errors}
+    if unseen.machines is not None and unseen.fold is not None:
+        arrays["fold"] = unseen.fold
+        for name in ("prototypes", "coefficients", "intercept"):
+            arrays[name] = getattr(unseen.machines, name)
+    prefix = "held_out" if unseen.held_out else "unseen"
+    return {f"{prefix}.{name}": np.asarray(array) for name, array in arrays.items()}
+
+
+def unseen_of(
+    expansion: KernelExpansion, arrays: Mapping[str, Any], *, held_out: bool, classes: bool
+) -> Unseen:
+    """Errors from the arrays of a file, for a model of this expansion.
+
+    Raises:
+        ValueError: if they do not fit it or each other.
+    """
+    alone = held_out or set(arrays) == {"errors"}
+    machines = () if alone else ("fold", "prototypes", "coefficients", "intercept")
+    check_keys("unseen", arrays, {"errors", *machines})
+    dtype, own = expansion.prototypes.dtype, expansion.intercept
+    for name, array in arrays.items():
+        wanted = np.int32 if name == "fold" else dtype
+        if array.dtype != wanted:
+            raise ValueError(f"unseen.{name}: expected {np.dtype(wanted)}, got {array.dtype}")
+    errors, targets = np.asarray(arrays["errors"]), () if classes else own.shape
+    if errors.ndim != 1 + len(targets) or errors.shape[1:] != targets or len(errors) == 0:
+        raise ValueError(f"unseen.errors: expected shape n {targets}, got {errors.shape}")
+    if not classes and errors.min() < 0:
+        raise ValueError("unseen.errors: expected distances of at least 0")
+    if alone:
+        return Unseen(errors, held_out=held_out)
+    fold, Z, coefficients, intercept = (np.asarray(arrays[name]) for name in machines)
+    v = intercept.size // own.size
+    columns = (v * own.size,)
+    shapes = Z.shape[1:], coefficients.shape, intercept.shape
+    if shapes != (expansion.prototypes.shape[1:], (len(Z), *columns), columns) or v == 0:
+        raise ValueError(f"unseen: expected machines with {own.size} outputs each, got {shapes}")
+    if fold.shape != errors.shape[:1] or fold.min() < 0 or fold.max() >= v:
+        raise ValueError(f"unseen.fold: expected {len(errors)} numbers of {v} machines")
+    Z, coefficients, intercept = map(jnp.asarray, (Z, coefficients, intercept))
+    return Unseen(errors, fold, KernelExpansion(expansion.kernel, Z, coefficients, intercept))

@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Shaped
+from jaxtyping import Array, Float
 
 from . import serialization
 from ._arguments import check_finite, finite_rows, whole_number
@@ -17,7 +17,16 @@ from ._files import ModelFileError, PathLike, named, reason_of, shown
 from ._runtime import check_runtime
 from ._status import NumericalError
 from .calibration import decisions, probabilities
-from .conformal import Unseen, behind, intervals, sets
+from .conformal import (
+    Unseen,
+    behind,
+    intervals,
+    sets,
+    unseen_arrays,
+    unseen_classes,
+    unseen_numbers,
+    unseen_of,
+)
 from .data.schema import Schema
 from .expansion import KernelExpansion
 from .machines.scdp import SparsePath
@@ -363,25 +372,6 @@ _EVIDENCE = {
 }
 
 
-def unseen_numbers(
-    values: Float[np.ndarray, "n *c"],
-    targets: Shaped[np.ndarray, "n *c"],
-    *,
-    held_out: bool = False,
-) -> Unseen:
-    """How far targets are from the values of machines that have not seen them."""
-    apart = np.abs(np.asarray(targets, float) - np.asarray(values, float))
-    return Unseen(apart.astype(values.dtype), held_out=held_out)
-
-
-def unseen_classes(
-    scores: Float[np.ndarray, "n *k"], numbers: Int[np.ndarray, " n"], *, held_out: bool = False
-) -> Unseen:
-    """How far classes are behind by the scores of machines that have not seen them."""
-    apart = behind(scores)
-    return Unseen(np.take_along_axis(apart, numbers[:, None], axis=1)[:, 0], held_out=held_out)
-
-
 class About(dict[str, Any]):
     """How a model was trained; as a static part of it told apart by identity."""
 
@@ -440,7 +430,7 @@ def save(
             "model: expected a Model (such as `train(..).model`) or a KernelExpansion, got "
             f"{type(model).__name__}"
         )
-    parts = _unseen_arrays(model.unseen)
+    parts = unseen_arrays(model.unseen)
     if model.path is not None:
         with jax.enable_x64(model.dtype == np.float64):
             parts |= {f"path.{name}": a for name, a in _path_arrays(model.path).items()}
@@ -541,7 +531,7 @@ def _model(
             path = _path(expansion, arrays)
         else:
             held_out = prefix == "held_out"
-            unseen = _unseen(expansion, arrays, held_out=held_out, classes=labels is not None)
+            unseen = unseen_of(expansion, arrays, held_out=held_out, classes=labels is not None)
     return Model(
         expansion, path, slopes, unseen, code, document["decoding"], labels, label_dtype, columns,
         About(document["about"]),
@@ -619,49 +609,6 @@ def _sized_path(expansion: KernelExpansion, arrays: Mapping[str, Any]) -> SizedP
     if sizes[0] < 1 or not (np.diff(sizes) > 0).all():
         raise ValueError("path.sizes: expected increasing numbers of at least 1")
     return SizedPath((expansion.kernel,), *(arrays[name] for name in _SIZED))
-
-
-def _unseen_arrays(unseen: Unseen | None) -> dict[str, np.ndarray]:
-    """The arrays of errors on unseen rows, by names that say whose rows they were."""
-    if unseen is None:
-        return {}
-    arrays = {"errors": unseen.errors}
-    if unseen.machines is not None and unseen.fold is not None:
-        arrays["fold"] = unseen.fold
-        for name in ("prototypes", "coefficients", "intercept"):
-            arrays[name] = getattr(unseen.machines, name)
-    prefix = "held_out" if unseen.held_out else "unseen"
-    return {f"{prefix}.{name}": np.asarray(array) for name, array in arrays.items()}
-
-
-def _unseen(
-    expansion: KernelExpansion, arrays: Mapping[str, Any], *, held_out: bool, classes: bool
-) -> Unseen:
-    alone = held_out or set(arrays) == {"errors"}
-    machines = () if alone else ("fold", "prototypes", "coefficients", "intercept")
-    serialization.check_keys("unseen", arrays, {"errors", *machines})
-    dtype, own = expansion.prototypes.dtype, expansion.intercept
-    for name, array in arrays.items():
-        wanted = np.int32 if name == "fold" else dtype
-        if array.dtype != wanted:
-            raise ValueError(f"unseen.{name}: expected {np.dtype(wanted)}, got {array.dtype}")
-    errors, targets = np.asarray(arrays["errors"]), () if classes else own.shape
-    if errors.ndim != 1 + len(targets) or errors.shape[1:] != targets or len(errors) == 0:
-        raise ValueError(f"unseen.errors: expected shape n {targets}, got {errors.shape}")
-    if not classes and errors.min() < 0:
-        raise ValueError("unseen.errors: expected distances of at least 0")
-    if alone:
-        return Unseen(errors, held_out=held_out)
-    fold, Z, coefficients, intercept = (np.asarray(arrays[name]) for name in machines)
-    v = intercept.size // own.size
-    columns = (v * own.size,)
-    shapes = Z.shape[1:], coefficients.shape, intercept.shape
-    if shapes != (expansion.prototypes.shape[1:], (len(Z), *columns), columns) or v == 0:
-        raise ValueError(f"unseen: expected machines with {own.size} outputs each, got {shapes}")
-    if fold.shape != errors.shape[:1] or fold.min() < 0 or fold.max() >= v:
-        raise ValueError(f"unseen.fold: expected {len(errors)} numbers of {v} machines")
-    Z, coefficients, intercept = map(jnp.asarray, (Z, coefficients, intercept))
-    return Unseen(errors, fold, KernelExpansion(expansion.kernel, Z, coefficients, intercept))
 
 
 def _check_candidates(expansion: KernelExpansion, candidates: Any) -> None:

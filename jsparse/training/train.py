@@ -16,14 +16,14 @@ from .._runtime import check_runtime
 from .._status import PRECISION_LOST
 from .._types import KeyLike
 from ..calibration import fit_slopes
-from ..conformal import Unseen
+from ..conformal import Unseen, unseen_classes, unseen_numbers
 from ..data.frames import as_frame
 from ..data.schema import Schema
 from ..data.streams import RowStream
 from ..features import FeatureMap
 from ..machines.fixed_size import FixedSize
 from ..machines.method import Additive, Method, Metric, PathMethod, Points, Task, expansion_of
-from ..model import About, Model, scores_of, unseen_classes, unseen_numbers
+from ..model import About, Model, scores_of
 from ..multiclass import Scheme
 from ..normal_equations import NormalEquations
 from ..search.problem import InMemory, Problem, evaluate, start_of
