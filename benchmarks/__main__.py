@@ -7,11 +7,13 @@ import jax
 
 from . import (
     accelerator,
+    categories,
     cold,
     covertype,
     dual,
     folds,
     gradient,
+    intervals,
     kabbara,
     multiclass,
     multiclass_speed,
@@ -34,6 +36,7 @@ from .report import machine_kind, write
 
 BENCHMARKS = {
     "cold": cold.run,
+    "categories": categories.run,
     "table1": tables.table1,
     "table3": folds.table3,
     "table4": folds.table4,
@@ -65,8 +68,7 @@ RESUMED = {
     "table5_scdp": paths.table5,
     "figure11_scdp": time_curves.run,
     "kabbara": kabbara.run,
-    "wu": wu.run,
-    "wu_usps": wu_usps.run,
+    "intervals": intervals.run,
 }
 
 

@@ -1,7 +1,7 @@
 """What is deployed: a trained machine with all that turns raw inputs into answers."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
 import equinox as eqx
@@ -11,12 +11,22 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from . import serialization
-from ._arguments import finite_rows, whole_number
+from ._arguments import check_finite, finite_rows, whole_number
 from ._blocks import capacity, padded
 from ._files import ModelFileError, PathLike, named, reason_of, shown
 from ._runtime import check_runtime
 from ._status import NumericalError
 from .calibration import decisions, probabilities
+from .conformal import (
+    Unseen,
+    behind,
+    intervals,
+    sets,
+    unseen_arrays,
+    unseen_classes,
+    unseen_numbers,
+    unseen_of,
+)
 from .data.schema import Schema
 from .expansion import KernelExpansion
 from .kernels import Mixture
@@ -25,6 +35,7 @@ from .machines.scdp import SparsePath
 from .machines.sized_path import SizedPath
 from .machines.sparse_path import SparsePath
 from .multiclass import Code, Decoding, distances, output_code
+from .relevance import relevance_of
 
 if TYPE_CHECKING:
     from .data.frames import Frame
@@ -40,6 +51,7 @@ class Model(eqx.Module):
         expansion: the machine; takes raw inputs.
         path: all machines of a path, of which `expansion` is one; in standardised units.
         slopes: of the probabilities, one for each predicted class, see `predict_proba`.
+        unseen: errors on rows not seen, see `interval` and `predict_set`.
         code: of more than two classes.
         decoding: how the values of its problems become a class (static).
         labels: the classes in sorted order; of two, a value >= 0 decides for the second (static).
@@ -51,6 +63,7 @@ class Model(eqx.Module):
     expansion: KernelExpansion
     path: SparsePath | SizedPath | None = None
     slopes: Float[Array, " k"] | Float[np.ndarray, " k"] | None = None
+    unseen: Unseen | None = None
     code: Code | None = None
     decoding: Decoding = eqx.field(default="loss", static=True)
     labels: tuple[Any, ...] | None = eqx.field(default=None, static=True)
@@ -82,7 +95,7 @@ class Model(eqx.Module):
         return self.expansion(X)
 
     def at(self, size: int) -> "Model":
-        """The model with so many prototypes, of a path; its probabilities are not calibrated.
+        """The model with so many prototypes, of a path; its errors on unseen rows are not known.
 
         Raises:
             ValueError: if the path is not that long, or there is none.
@@ -93,7 +106,7 @@ class Model(eqx.Module):
         with jax.enable_x64(self.dtype == np.float64):
             chosen = dataclasses.replace(self.path.at(size), scaling=self.expansion.scaling)
         about = About({**self.about, "n_prototypes": chosen.prototypes.shape[0]})
-        return dataclasses.replace(self, expansion=chosen, slopes=None, about=about)
+        return dataclasses.replace(self, expansion=chosen, slopes=None, unseen=None, about=about)
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Scores, the largest for the predicted class; of a regression the values.
@@ -142,13 +155,151 @@ class Model(eqx.Module):
             raise ValueError(f"predict_proba: expected a model with calibrated scores; {why}")
         return self._rows(X, lambda inputs: probabilities(self.scores(inputs), np.asarray(slopes)))
 
+    def interval(self, X: Any, coverage: float = 0.9) -> np.ndarray:
+        """Ends of intervals that hold the target of a new row with probability `coverage`.
+
+        From the errors that were made on rows not seen. If rows are exchangeable:
+
+        - of a model that is `calibrated` by rows of its own: the probability is at least `coverage`
+          (split conformal prediction);
+        - trained with `out_of_fold="machines"`: at least `2 coverage - 1`, but for a term of order
+          `1 / sqrt(n)`, and usually close to `coverage`: CV+ of Barber et al. 2021, Theorem 4, and
+          in the dual jackknife+, Theorem 1. Approximate all the same, as kernel, `C`, prototypes
+          and scaling were chosen by the same rows. The values of the folds' machines are the
+          centres; the value of the model need not be inside, though it nearly always is;
+        - else nothing is guaranteed. It is close to `coverage` where a machine of all rows differs
+          little from those of the folds. So it is for several targets at once: each has its own.
+
+        Args:
+            X: raw inputs or a table, as for `decision_function`.
+            coverage: between 0 and 1; with the errors of n rows at most `n / (n + 1)`.
+
+        Returns:
+            Lower and upper ends, shape `n 2`, or `n c 2` for several targets; of one row without
+            the axis of rows.
+
+        Raises:
+            ValueError: for a classifier, or a model whose errors on unseen rows are not known.
+        """
+        if self.labels is not None:
+            raise ValueError("interval: expected a regression; of classes see `predict_set`")
+        unseen = self._known("interval")
+
+        def ends(inputs: np.ndarray) -> np.ndarray:
+            fold = None if unseen.fold is None else np.asarray(unseen.fold)
+            return intervals(self._by_machines(inputs), np.asarray(unseen.errors), fold, coverage)
+
+        return self._rows(X, ends)
+
+    def predict_set(self, X: Any, coverage: float = 0.9) -> np.ndarray:
+        """Sets of classes that hold the class of a new row with probability `coverage`.
+
+        A class is in it unless it is further behind the best of the others, by its score, than the
+        own classes of most rows not seen. The guarantees are those of `interval` (of CV+, Romano et
+        al. 2020, Theorem 3). A set may have no class, where several are as good as each other and
+        mistakes are rare.
+
+        Args:
+            X: raw inputs or a table, as for `decision_function`.
+            coverage: between 0 and 1; with the errors of n rows at most `n / (n + 1)`.
+
+        Returns:
+            Whether each class is in the set, in the order of `classes`, shape `n k`; of one row
+            without the axis of rows.
+
+        Raises:
+            ValueError: for a regression, or a model whose errors on unseen rows are not known.
+        """
+        if self.labels is None:
+            raise ValueError("predict_set: expected a classifier; of numbers see `interval`")
+        unseen, k = self._known("predict_set"), len(self.labels)
+
+        def inside(inputs: np.ndarray) -> np.ndarray:
+            values = self._by_machines(inputs)
+            scores = scores_of(values.reshape(-1, *values.shape[2:]), self.code, self.decoding)
+            apart = behind(scores).reshape(*values.shape[:2], k)
+            fold = None if unseen.fold is None else np.asarray(unseen.fold)
+            return sets(apart, np.asarray(unseen.errors), fold, coverage)
+
+        return self._rows(X, inside)
+
+    def calibrated(self, X: Any, y: Any) -> "Model":
+        """The model with intervals and sets by rows that nothing in it has seen.
+
+        Split conformal prediction: exact for exchangeable rows, whatever the model.
+
+        Args:
+            X: raw inputs or a table, as for `decision_function`.
+            y: their targets or classes, shape `n` or `n c`.
+
+        Raises:
+            ValueError: for targets that do not fit the rows or the model.
+        """
+        inputs, single = self._inputs(X)
+        truth = np.asarray(y)[None] if single else np.asarray(y)
+        scores = self.scores(inputs)
+        if self.labels is None:
+            if truth.shape != scores.shape or truth.dtype.kind not in "biuf":
+                raise ValueError(
+                    f"y: expected numbers of shape {scores.shape}, got {truth.dtype} of shape "
+                    f"{truth.shape}"
+                )
+            check_finite("y", truth)
+            return dataclasses.replace(self, unseen=unseen_numbers(scores, truth, held_out=True))
+        place = {label: number for number, label in enumerate(self.labels)}
+        unknown = set(truth.reshape(-1).tolist()) - set(place)
+        if truth.shape != (len(inputs),) or unknown:
+            raise ValueError(
+                f"y: expected {len(inputs)} labels among {list(place)}, got shape {truth.shape}"
+                + (f" with {sorted(unknown, key=str)[:5]}" if unknown else "")
+            )
+        numbers = np.array([place[label] for label in truth.tolist()], int)
+        return dataclasses.replace(self, unseen=unseen_classes(scores, numbers, held_out=True))
+
+    def relevance(self, names: Sequence[Any] | None = None) -> dict[str, float]:
+        """How much each column has to say in the kernel: 1 for the most relevant, 0 for none.
+
+        The inverse of its lengthscale, which is in units of the column's standard deviation, over
+        the largest of them. The categories of a column together have the root of the sum of their
+        squares, its part in the mean squared distance of two rows. In a product of kernels squares
+        add up, in a sum they are averaged, with the variances of its parts as weights.
+
+        Args:
+            names: of the inputs; by default those of the table that the model was trained on, or
+                x0, x1, ..
+
+        Returns:
+            Name to relevance, in the order of the columns.
+
+        Raises:
+            ValueError: for a kernel of one lengthscale for all columns, or of none.
+        """
+        expansion = self.expansion
+        return relevance_of(expansion.kernel, expansion.prototypes.shape[1], self.columns, names)
+
+    def _known(self, what: str) -> Unseen:
+        if self.unseen is None:
+            raise ValueError(
+                f"{what}: expected a model whose errors on unseen rows are known; train with "
+                "out_of_fold=True or see `calibrated`; a size other than the one chosen has none"
+            )
+        return self.unseen
+
+    def _by_machines(self, inputs: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n v *l"]:
+        """Values of the machines of the folds, or of the one there is, at raw inputs."""
+        check_runtime()
+        assert self.unseen is not None
+        of = self.expansion
+        if self.unseen.machines is not None:
+            of = dataclasses.replace(self.unseen.machines, scaling=of.scaling)
+        values = scores_of(_values(of, inputs), None, self.decoding)
+        own = self.expansion.intercept
+        return values.reshape(len(inputs), of.intercept.size // own.size, *own.shape)
+
     def scores(self, inputs: Float[np.ndarray, "n d"], *, first: int = 0) -> np.ndarray:
         """As `decision_function`, of an array; `first` is the number of its first row in errors."""
         check_runtime()
-        with np.errstate(over="ignore"), jax.enable_x64(self.dtype == np.float64):
-            rows = padded(np.asarray(inputs, self.dtype), capacity(len(inputs)))
-            values = np.asarray(_padded(self.expansion)(rows))[: len(inputs)]
-        return scores_of(values, self.code, self.decoding, first=first)
+        return scores_of(_values(self.expansion, inputs), self.code, self.decoding, first=first)
 
     def _rows(self, X: Any, answer: Any) -> np.ndarray:
         inputs, single = self._inputs(X)
@@ -189,8 +340,21 @@ class Model(eqx.Module):
         if self.labels is not None:
             proba = "" if self.slopes is not None else "; no probabilities"
             lines.append(f"  classes: {', '.join(map(str, self.labels[:10]))}{proba}")
+        if self.unseen is not None:
+            what = "intervals" if self.labels is None else "sets"
+            lines.append(f"  {what}: by {_EVIDENCE[self.unseen.guarantee]}")
         lines += [f"  {name}: {value}" for name, value in self.about.items() if value is not None]
         return "\n".join(lines)
+
+
+def _values(
+    expansion: KernelExpansion, inputs: Float[np.ndarray, "n d"]
+) -> Float[np.ndarray, "n *l"]:
+    """Values at raw inputs, by programs for a few numbers of rows."""
+    dtype = np.dtype(expansion.prototypes.dtype)
+    with np.errstate(over="ignore"), jax.enable_x64(dtype == np.float64):
+        rows = padded(np.asarray(inputs, dtype), capacity(len(inputs)))
+        return np.asarray(_padded(expansion)(rows))[: len(inputs)]
 
 
 def _padded(expansion: KernelExpansion) -> KernelExpansion:
@@ -206,6 +370,13 @@ def _padded(expansion: KernelExpansion) -> KernelExpansion:
         prototypes=jnp.asarray(padded(prototypes, m)),
         coefficients=jnp.asarray(padded(coefficients, m, "constant")),
     )
+
+
+_EVIDENCE = {
+    "held out": "rows held out",
+    "folds": "the machines of the folds",
+    "none": "errors out of fold",
+}
 
 
 class About(dict[str, Any]):
@@ -266,7 +437,7 @@ def save(
             "model: expected a Model (such as `train(..).model`) or a KernelExpansion, got "
             f"{type(model).__name__}"
         )
-    parts: dict[str, np.ndarray] = {}
+    parts = unseen_arrays(model.unseen)
     if model.path is not None:
         with jax.enable_x64(model.dtype == np.float64):
             parts |= {f"path.{name}": a for name, a in _path_arrays(model.path).items()}
@@ -354,14 +525,22 @@ def _model(
         positive = np.all((slopes > 0) & np.isfinite(slopes))
         if labels is None or slopes.shape != (len(labels),) or not positive:
             raise ValueError(f"slopes: expected a positive number for each class, got {slopes}")
-    path = None
-    arrays = {n.removeprefix("path."): a for n, a in parts.items() if n.startswith("path.")}
-    if len(arrays) < len(parts):
+    path = unseen = None
+    by_prefix: dict[str, dict[str, Any]] = {}
+    for name, array in parts.items():
+        prefix, _, rest = name.partition(".")
+        by_prefix.setdefault(prefix, {})[rest] = array
+    known = {"path"} | ({"held_out"} if "held_out" in by_prefix else {"unseen"})
+    if not set(by_prefix) <= known:
         raise ValueError(f"arrays: {shown(sorted(parts))} not expected")
-    if arrays:
-        path = _path(expansion, arrays)
+    for prefix, arrays in by_prefix.items():
+        if prefix == "path":
+            path = _path(expansion, arrays)
+        else:
+            held_out = prefix == "held_out"
+            unseen = unseen_of(expansion, arrays, held_out=held_out, classes=labels is not None)
     return Model(
-        expansion, path, slopes, code, document["decoding"], labels, label_dtype, columns,
+        expansion, path, slopes, unseen, code, document["decoding"], labels, label_dtype, columns,
         About(document["about"]),
     )  # fmt: skip
 

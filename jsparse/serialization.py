@@ -46,6 +46,7 @@ _KERNELS = (
     "Sum",
     "Product",
     "Scaled",
+    "Mixed",
 )
 _SEVERAL = "Mixture"  # of the kernels of an expansion, never a part of another
 _WHICH = "kernel.which"

@@ -23,6 +23,7 @@ from jsparse import KMP, KSP, SCDP, Model, SpSVM, kernels, load, save
 from jsparse._status import NumericalError
 from jsparse.cli import predict
 from jsparse.cli.main import main
+from jsparse.conformal import Unseen
 from jsparse.data.encoding import fit_schema
 from jsparse.data.tables import TableError
 from jsparse.expansion import KernelExpansion
@@ -74,10 +75,23 @@ def a_model(target, kernel, dtype="float64", scaled=True):
     )
 
 
-MIXED = kernels.Mixture((kernels.RBF(1.5), kernels.Linear()))
+def with_errors(model, folds=0, *, held_out=False):
+    """The same with errors on unseen rows, and machines of so many folds."""
+    with jax.enable_x64(True):
+        own, rng = model.expansion, np.random.default_rng(2)
+        outputs = () if model.labels is not None else own.intercept.shape
+        errors = np.abs(rng.normal(size=(6, *outputs))).astype(model.dtype)
+        if not folds:
+            return dataclasses.replace(model, unseen=Unseen(errors, held_out=held_out))
+        columns = folds * own.intercept.size
+        shapes = (3, own.prototypes.shape[1]), (3, columns), (columns,)
+        parts = (jax.numpy.asarray(rng.normal(size=shape), model.dtype) for shape in shapes)
+        fold = rng.integers(0, folds, 6).astype(np.int32)
+        unseen = Unseen(errors, fold, KernelExpansion(own.kernel, *parts))
+    return dataclasses.replace(model, unseen=unseen)
 
 
-def a_path(method, target, kernel=None):
+def a_path(method, target):
     """The same of a method that gives machines of every size."""
     with jax.enable_x64(True):
         model = a_model(target, kernel or kernels.RBF(1.5))
@@ -95,10 +109,12 @@ def every_model():
     per_column = kernels.RBF(np.linspace(0.5, 2.0, 5))
     composed = 0.3 * (per_column + kernels.Linear(0.1) * kernels.Polynomial(3, 0.4, 1.2))
     return {
-        "regression": a_model("numbers", kernels.RationalQuadratic(1.1, 0.6)),
-        "two classes": a_model("two", composed, scaled=False),
-        "several": a_model("several", kernels.Matern32(1.3)),
-        "float32": a_model("several", kernels.RBF(np.float32(1.3)), "float32"),
+        "regression": with_errors(a_model("numbers", kernels.RationalQuadratic(1.1, 0.6)), 2),
+        "two classes": with_errors(a_model("two", composed, scaled=False), held_out=True),
+        "several": with_errors(a_model("several", kernels.Matern32(1.3)), 2),
+        "float32": with_errors(
+            a_model("several", kernels.Mixed(kernels.RBF(np.float32(1.3)), (1, 2)), "float32")
+        ),
         "arrays": dataclasses.replace(a_model("several", kernels.RBF(1.3)), columns=None),
         "path": a_path(SCDP(max_prototypes=3), "two"),
         "paths": a_path(SpSVM(max_prototypes=3, subset=5), "several"),
@@ -285,7 +301,7 @@ def same(ours, theirs):
     """All that a model holds, to the last bit."""
     assert jax.tree.structure(ours.expansion) == jax.tree.structure(theirs.expansion)
     assert jax.tree.structure(ours.path) == jax.tree.structure(theirs.path)
-    for name in ("expansion", "path", "slopes", "code"):
+    for name in ("expansion", "path", "slopes", "unseen", "code"):
         pairs = zip(*(jax.tree.leaves(getattr(m, name)) for m in (ours, theirs)), strict=True)
         for leaf, before in pairs:
             assert leaf.dtype == before.dtype
@@ -328,7 +344,7 @@ def outcome(path, kind, rows):
     model = load(path, dtype="float64")  # as the command line does
     options = argparse.Namespace(
         model=str(path), file=str(rows), out=f"{path}.csv", precision="float64", stream=False,
-        proba=model.slopes is not None,
+        proba=model.slopes is not None, interval=None if model.unseen is None else 0.5,
     )  # fmt: skip
     try:
         predict.run(options, model)

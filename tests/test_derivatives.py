@@ -241,6 +241,20 @@ def _():
     )
 
 
+@case("cross_gram of Mixed")  # in all but the codes
+def _():
+    X, _, _, Z = data()
+
+    def coded(X):
+        codes = jnp.arange(len(X), dtype=X.dtype) % 3
+        return jnp.concatenate([X, codes[:, None]], axis=1)
+
+    return (
+        lambda kernel, X, Z: kernel.cross_gram(coded(X), coded(Z)),
+        {"kernel": kernels.Mixed(RBF(jnp.asarray([0.9, 1.3, 0.8])), (2,)), "X": X, "Z": Z},
+    )
+
+
 @case("squared_distances", fast=True)
 def _():
     X, _, _, Z = data()
@@ -748,6 +762,7 @@ CLAIMS = {
     "expansion.py": ("KernelExpansion",),
     "kernels/base.py": tuple(f"cross_gram of {name}" for name in KERNELS),
     "kernels/distances.py": ("squared_distances",),
+    "kernels/mixed.py": ("cross_gram of Mixed",),
     "machines/dual.py": ("dual.fit by cholesky", "dual.leave_one_out"),
     "machines/direct.py": ("direct.marginal",),
     "machines/fixed_size.py": ("fixed_size.fit, penalty 0.0", "fixed_size.solve"),
@@ -779,6 +794,7 @@ def test_every_claim_is_checked():
     assert claiming == set(CLAIMS) | set(CLAIMED_ELSEWHERE)
     assert {name for names in CLAIMS.values() for name in names} <= set(CASES)
     kinds = {type(kernel) for kernel in table_of_kernels().values()} | {Laplacian, kernels.Sum}
+    kinds |= {kernels.Mixed}
     public = {k for k in vars(kernels).values() if isinstance(k, type)}
     assert public - kinds <= {kernels.Kernel, kernels.Mixture, kernels.Product, kernels.Scaled}
 

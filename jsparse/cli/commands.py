@@ -19,6 +19,7 @@ from ..machines.method import require_additive
 from ..model import load
 from ..search.strategies import Annealing, Profile
 from ..serialization import OutputError
+from ..training.choices import make_kernel
 from ..training.settings import HoldOut, Resources
 from ..training.train import train
 from ..training.trained import Trained
@@ -71,7 +72,15 @@ def _mesh(devices: int | Literal["all"] | None) -> Mesh | None:
     return Mesh(np.array(found[:count]), ("rows",))
 
 
-def _train(options: argparse.Namespace, X: Any, y: Any, task: Any, n: int, classes: int) -> Trained:
+def _train(
+    options: argparse.Namespace,
+    X: Any,
+    y: Any,
+    task: Any,
+    n: int,
+    classes: int,
+    codes: tuple[int, ...] = (),
+) -> Trained:
     """Train on rows in memory or a stream, with progress and interrupts."""
     if task == "regression" and options.multiclass != "one-versus-rest":
         raise ValueError("--multiclass: expected nothing for regression")
@@ -97,11 +106,12 @@ def _train(options: argparse.Namespace, X: Any, y: Any, task: Any, n: int, class
             task=task,
             key=options.seed,
             method=method,
-            kernel=options.kernel,
+            kernel=make_kernel(options.kernel, X.shape[1], codes) if codes else options.kernel,
             search=searches[options.search](max_evaluations=options.evaluations),
             folds=folds,
             multiclass=scheme,
             class_weight="balanced" if options.balanced else None,
+            out_of_fold="machines" if getattr(options, "fold_machines", False) else True,
             resources=Resources(max_seconds=options.seconds, mesh=_mesh(options.devices)),
             progress=progress,
         )
@@ -143,6 +153,10 @@ def _fit(options: argparse.Namespace) -> int:
     method = method_of(options, 3, 1)  # its options too
     if options.stream:
         require_additive(method, "--stream")
+        if options.categories == "kernel":
+            raise ValueError("--categories kernel: expected without --stream")
+        if options.fold_machines:
+            raise ValueError("--fold-machines: expected without --stream")
     if options.devices is not None:
         require_additive(method, "--devices")
     _check_columns(options, "drop", "categorical")
@@ -153,7 +167,7 @@ def _fit(options: argparse.Namespace) -> int:
         model.save(options.out)
         options.interrupts.result = Result(code, f"the model is in {options.out!r}")
     source = f"{options.file} ({schema.task}: {reason})"
-    report.training(trained, source, len(schema.features), _mesh(options.devices))
+    report.training(trained, source, len(schema.features), _mesh(options.devices), schema)
     times = [column.name for column in schema.columns if column.time]
     if times:
         report.line("dates", f"{', '.join(times)}: as numbers, in microseconds")
@@ -170,12 +184,16 @@ def _fit_table(options: argparse.Namespace) -> tuple[Trained, "Schema", str]:
     task, reason = infer_task(table, options.target)
     if options.task is not None:
         task, reason = options.task, "as asked"
-    schema = fit_schema(table, options.target, task=task, drop=options.drop, **_columns(options))
+    coded = options.categories == "kernel"
+    schema = fit_schema(
+        table, options.target, task=task, drop=options.drop, coded=coded, **_columns(options)
+    )
     encoded = encode(schema, table, dtype=options.precision)
     tell_counts(encoded.imputed, "missing values filled in")
     tell_counts(encoded.parsed, "texts read as numbers")
     y, classes = encode_target(schema, table), len(schema.classes or [0])
-    return _train(options, encoded.X, y, task, len(y), classes), schema, reason
+    trained = _train(options, encoded.X, y, task, len(y), classes, schema.codes)
+    return trained, schema, reason
 
 
 def _fit_stream(options: argparse.Namespace) -> tuple[Trained, "Schema", str]:

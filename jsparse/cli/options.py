@@ -43,6 +43,12 @@ def command_line(
     fit.add_argument(
         "--missing", nargs="+", default=[], metavar="TEXT", help="CSV cells that mean missing"
     )
+    fit.add_argument(
+        "--categories",
+        choices=["indicators", "kernel"],
+        default="indicators",
+        help="a column for each category, or a kernel that compares them column by column",
+    )
     fit.add_argument("--max-categories", type=_count, default=100, metavar="N")
     fit.add_argument(
         "--stream",
@@ -55,6 +61,11 @@ def command_line(
         type=_share,
         metavar="SHARE",
         help="with --stream: validate on this share of the rows instead of by folds",
+    )
+    fit.add_argument(
+        "--fold-machines",
+        action="store_true",
+        help="keep the machines of the folds in the model, for intervals and sets by CV+",
     )
     fit.set_defaults(run=run["fit"], command="fit")
     _training_options(fit)
@@ -79,6 +90,13 @@ def command_line(
     predict.add_argument("--out", metavar="FILE", help="CSV file to write; default: to the screen")
     predict.add_argument(
         "--proba", action="store_true", help="write the probability of every class too"
+    )
+    predict.add_argument(
+        "--interval",
+        type=_share,
+        metavar="COVERAGE",
+        help="write the ends of an interval that holds so large a share of new targets, such as "
+        "0.9; of classes, which are in such a set",
     )
     predict.add_argument(
         "--stream",

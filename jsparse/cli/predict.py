@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..calibration import decisions, probabilities
+from ..conformal import rank_of
 from ..data._arrow import pa, pa_csv
 from ..data.encoding import encode, encode_target
 from ..data.schema import Column, Schema
@@ -25,13 +26,17 @@ def run(options: argparse.Namespace, model: Model) -> None:
     """Write what the model says of every row, and tell its error if the file has the target.
 
     Raises:
-        ValueError: for probabilities of a model that has none.
+        ValueError: for probabilities, intervals or sets of a model that has none.
         TableError: as `encode`; a file to be written is then left as it was.
         NumericalError: if the model's value of a row is not finite.
         OutputError: if the file cannot be written.
     """
     if options.proba and model.slopes is None:
         raise ValueError("--proba: expected a classifier with calibrated probabilities")
+    if options.interval is not None:
+        if model.unseen is None:
+            raise ValueError("--interval: expected a model whose errors on unseen rows are known")
+        rank_of(options.interval, len(model.unseen.errors))
     schema = _schema(options, model) if model.columns is None else model.columns
     names, classes = model.labels, model.classes
     imputed, unseen, parsed = Counter[str](), Counter[str](), Counter[str]()
@@ -45,7 +50,7 @@ def run(options: argparse.Namespace, model: Model) -> None:
             parsed.update(encoded.parsed)
             scores = model.scores(encoded.X, first=rows)
             predictions = scores if classes is None else classes[decisions(scores)]
-            write(_answers(options, model, schema.target, scores, predictions))
+            write(_answers(options, model, schema.target, encoded.X, scores, predictions))
             rows += table.num_rows
             has_target = model.columns is not None and schema.target in table.column_names
             if has_target and unscored is None:
@@ -69,10 +74,11 @@ def _answers(
     options: argparse.Namespace,
     model: Model,
     target: str,
+    X: np.ndarray,
     scores: np.ndarray,
     predictions: np.ndarray,
 ) -> pa.Table:
-    """Predictions, scores and probabilities of some rows."""
+    """Predictions, scores, probabilities, and intervals or sets of some rows."""
     names = model.labels or ()
     # Pairs, as the target may well have the name of another column.
     columns: list[tuple[str, Any]] = [(target, predictions)]
@@ -85,6 +91,13 @@ def _answers(
     if options.proba:
         each = probabilities(scores, np.asarray(model.slopes))
         columns += [(f"probability {name}", each[:, i]) for i, name in enumerate(names)]
+    if options.interval is not None and names:
+        inside = model.predict_set(X, options.interval)
+        columns += [(f"in set {name}", inside[:, i]) for i, name in enumerate(names)]
+    elif options.interval is not None:
+        ends = model.interval(X, options.interval).reshape(len(X), -1, 2)
+        for (name, _), each in zip(columns.copy(), np.moveaxis(ends, 1, 0), strict=True):
+            columns += [(f"{name} low", each[:, 0]), (f"{name} high", each[:, 1])]
     arrays = [pa.array(column.tolist() if i == 0 else column) for i, (_, column) in
               enumerate(columns)]  # fmt: skip
     return pa.Table.from_arrays(arrays, names=[name for name, _ in columns])

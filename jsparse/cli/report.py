@@ -1,5 +1,6 @@
 """What the command line shows: a progress bar, and a short report at the end."""
 
+import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -9,6 +10,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from .. import _status
+from ..data.schema import Schema
 from ..machines.fixed_size import FixedSizeFit
 from ..search.sizes import SizeCurve
 from ..search.tune import Progress as Callback
@@ -55,7 +57,9 @@ def line(name: str, value: object) -> None:
     print(f"{name:<16}{value}")
 
 
-def training(trained: Trained, source: str, d: int, mesh: Mesh | None) -> None:
+def training(
+    trained: Trained, source: str, d: int, mesh: Mesh | None, columns: Schema | None = None
+) -> None:
     """Data, devices, prototypes, tuned parameters, error, rank and time."""
     device, count = jax.devices()[0], 1 if mesh is None else mesh.size
     kind = f"{device.platform} ({device.device_kind}){f' x {count}' if count > 1 else ''}"
@@ -67,6 +71,7 @@ def training(trained: Trained, source: str, d: int, mesh: Mesh | None) -> None:
     if trained.curve is not None:
         _curve(trained.curve)
     line("kernel", _describe(trained))
+    _relevance(trained, columns)
     if trained.method.has_C:
         line("C", np.array2string(np.asarray(trained.C), precision=4, threshold=8))
     if trained.classes is not None and trained.code is not None:
@@ -82,6 +87,18 @@ def training(trained: Trained, source: str, d: int, mesh: Mesh | None) -> None:
     line("evaluations", f"{len(trained.tuning.history)} ({trained.tuning.stopped})")
     _ends(trained.statuses)
     _seconds(trained.seconds, ("prototypes", "tuning", "fit"))
+
+
+def _relevance(trained: Trained, columns: Schema | None) -> None:
+    """The most relevant columns, if the kernel can tell."""
+    try:
+        found = dataclasses.replace(trained.model, columns=columns).relevance()
+    except ValueError:  # one lengthscale for all, or none, as the line above says
+        return
+    first = sorted(found, key=lambda name: -found[name])
+    some = ", ".join(f"{name} {found[name]:.2g}" for name in first[:8])
+    more = f", and {len(first) - 8} more of less" if len(first) > 8 else ""
+    line("relevance", some + more)
 
 
 def _ends(statuses: dict[str, int]) -> None:

@@ -3,7 +3,9 @@
 - Integers, floats and decimals are numbers; so is a column of texts all of which are numbers
   (those that mean missing left aside), as it would be in a CSV file. Other texts, booleans and
   dictionary types are categories and become one indicator column per category; one not seen in
-  training becomes zeros in all of them. Texts that only look like numbers or dates are refused.
+  training becomes zeros in all of them. For a kernel that compares categories they are numbered in
+  one column instead, -1 for one not seen, which agrees with none. Texts that only look like
+  numbers or dates are refused.
 - Whole numbers and decimals that float64 does not hold, such as times in nanoseconds, are counted
   from the column's first value. Two that even so become the same are refused. In CSV files these
   are the numbers of 2^53 or more that are written out; smaller ones, and those with an exponent,
@@ -109,6 +111,7 @@ def fit_schema(
     categorical: Sequence[str] = (),
     drop: Sequence[str] = (),
     max_categories: int = 100,
+    coded: bool = False,
 ) -> Schema:
     """The encoding of a training table.
 
@@ -121,6 +124,8 @@ def fit_schema(
             to be numbers.
         drop: columns to leave out.
         max_categories: most categories a column (or classes the target) may have.
+        coded: number the categories of a column, for a kernel that compares them, instead of giving
+            each an indicator column.
 
     Raises:
         TableError: for a column that is missing (the nearest names are given), of a type that
@@ -145,7 +150,8 @@ def fit_schema(
         raise TableError(f"expected at least one column beside the target {target!r}; none is left")
     schema = Schema(
         columns=tuple(
-            _fit_column(table, name, impute, name in categorical, max_categories) for name in names
+            _fit_column(table, name, impute, name in categorical, max_categories, coded)
+            for name in names
         ),
         target=target,
         task=task,
@@ -214,7 +220,10 @@ def encode(schema: Schema, table: pa.Table, dtype: str = "float64") -> Encoded:
             missing = values.is_null().to_numpy()
             code = pc.index_in(values, value_set=known).fill_null(-1).to_numpy()
             rows = np.flatnonzero(code >= 0)
-            X[rows, at + code[rows]] = 1
+            if column.coded:
+                X[:, at] = code
+            else:
+                X[rows, at + code[rows]] = 1
             new = int(np.sum((code < 0) & ~missing))
             if new:
                 unseen[name] = new
@@ -264,7 +273,7 @@ def encode_target(schema: Schema, table: pa.Table) -> Shaped[np.ndarray, "n"]:
 
 
 def _fit_column(
-    table: pa.Table, name: str, impute: bool, is_code: bool, max_categories: int
+    table: pa.Table, name: str, impute: bool, is_code: bool, max_categories: int, coded: bool
 ) -> Column:
     values = plain_column(table, name)
     null_values = _null_values(table)
@@ -297,7 +306,7 @@ def _fit_column(
             "drop it, turn it into numbers, or raise the limit (max_categories)"
         )
     missing = (None,) if impute and values.null_count else ()
-    return Column(name, (*sorted(distinct.to_pylist()), *missing), None)
+    return Column(name, (*sorted(distinct.to_pylist()), *missing), None, coded=coded)
 
 
 def _check_times(table: pa.Table, name: str, column: Column) -> None:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float, Shaped
@@ -20,6 +20,8 @@ class Frame:
         categorical: columns of numbers that are codes.
         impute: fill missing inputs in rather than refuse them.
         max_categories: most categories a column may have.
+        categories: "indicators", a column for each category, or "kernel", which compares those of
+            two rows, column by column, see `kernels.Mixed`.
     """
 
     table: Any
@@ -27,6 +29,7 @@ class Frame:
     categorical: Sequence[str] = ()
     impute: bool = False
     max_categories: int = 100
+    categories: Literal["indicators", "kernel"] = "indicators"
 
     def arrays(
         self, y: Any, task: str
@@ -42,6 +45,10 @@ class Frame:
         """
         from .encoding import encode, encode_target, fit_schema
 
+        if self.categories not in ("indicators", "kernel"):
+            raise ValueError(
+                f"categories: expected 'indicators' or 'kernel', got {self.categories!r}"
+            )
         table = _arrow(self.table)
         if y is None:
             raise ValueError("y: expected the name of a column of the table, or targets")
@@ -63,6 +70,7 @@ class Frame:
             categorical=self.categorical,
             drop=self.drop,
             max_categories=self.max_categories,
+            coded=self.categories == "kernel",
         )
         X = encode(schema, table).X
         return X, encode_target(schema, table) if named else np.asarray(y), schema

@@ -4,6 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 CLASSIFICATION = "classification"
 REGRESSION = "regression"
 
@@ -19,6 +21,8 @@ class Column(NamedTuple):
             None standing for a missing value; or None for a numeric column.
         fill: what a missing number is replaced by, or None if it is refused. Counted from
             `origin`.
+        coded: whether its categories are numbered in one column, -1 for one that is not among
+            them, instead of having an indicator column each.
         time: whether it holds dates or times: as numbers they are microseconds, of dates and
             timestamps since 1970.
         origin: a whole number that is taken from all of the column, exactly, before its numbers
@@ -30,11 +34,12 @@ class Column(NamedTuple):
     fill: float | None = None
     origin: int = 0
     time: bool = False
+    coded: bool = False
 
     @property
     def features(self) -> tuple[str, ...]:
         """Names of the encoded columns, such as `age` or `sex=F`."""
-        if self.categories is None:
+        if self.categories is None or self.coded:
             return (self.name,)
         return tuple(f"{self.name}={'(missing)' if c is None else c}" for c in self.categories)
 
@@ -64,6 +69,14 @@ class Schema(NamedTuple):
         return tuple(name for column in self.columns for name in column.features)
 
     @property
+    def codes(self) -> tuple[int, ...]:
+        """The encoded columns that hold numbers of categories."""
+        ends = np.cumsum([len(column.features) for column in self.columns]).tolist()
+        return tuple(
+            end - 1 for end, column in zip(ends, self.columns, strict=True) if column.coded
+        )
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Names of the columns of a table, with the target."""
         return (*(column.name for column in self.columns), self.target)
@@ -77,7 +90,11 @@ class Schema(NamedTuple):
         """The schema as dicts, lists, strings, numbers and booleans."""
         parts = self._asdict()
         parts["columns"] = [
-            {**column._asdict(), "categories": _maybe(list, column.categories)}
+            {
+                name: list(value) if name == "categories" and value is not None else value
+                for name, value in column._asdict().items()
+                if name != "coded" or value  # as older files do not know it
+            }
             for column in self.columns
         ]
         parts["classes"] = _maybe(list, self.classes)
@@ -129,7 +146,10 @@ def _column(parts: Any) -> Column:
         raise TypeError("origin: expected a whole number of at most 76 digits")
     if not isinstance(time, bool) or (time and categories is not None):
         raise TypeError("time: expected a boolean, False for categories")
-    return Column(name, categories, fill, origin, time)
+    coded = parts.get("coded", False)
+    if not isinstance(coded, bool) or (coded and categories is None):
+        raise TypeError("coded: expected a boolean, False for numbers")
+    return Column(name, categories, fill, origin, time, coded)
 
 
 def _values(name: str, values: Any) -> tuple[Any, ...]:

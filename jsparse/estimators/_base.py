@@ -19,7 +19,7 @@ from ..calibration import decisions, probabilities
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
 from ..machines.method import Method, Task
-from ..model import Model
+from ..model import Model, scores_of
 from ..search.strategies import Annealing, Profile, Search
 from ..search.tune import Progress, Tuning
 from ..training.choices import KERNELS, KernelLike
@@ -93,7 +93,6 @@ class Machine(BaseEstimator, abc.ABC):
                 search=self._search(),
                 folds=self._folds(X, y),
                 weights=sample_weight,
-                out_of_fold=task == "classification",
                 resources=Resources(max_seconds=self.max_seconds),
                 progress=_reporter() if self.verbose else None,
                 **options,
@@ -288,13 +287,25 @@ class Regressor(RegressorMixin, Machine):
         """
         X, y = validate_data(self, X, y, dtype=FLOATS, y_numeric=True, multi_output=True)
         _at_least_two(X)
-        self._fit(X, np.asarray(vector_of(y), float), sample_weight, "regression")
+        trained = self._fit(X, np.asarray(vector_of(y), float), sample_weight, "regression")
+        self.oob_prediction_ = trained.out_of_fold
         return self
 
     def predict(self, X: Any) -> np.ndarray:
         """Values at the rows of `X`, shape `(n_samples,)` or `(n_samples, n_targets)`."""
         X = self._rows(X)
         return self.model_.scores(X)
+
+    def predict_interval(self, X: Any, coverage: float = 0.9) -> np.ndarray:
+        """Ends of intervals that hold new targets with probability about `coverage`.
+
+        By the errors of `oob_prediction_`: see `jsparse.Model.interval`, of which a machine in
+        `model_` that is `calibrated` by rows of its own has a guarantee.
+
+        Returns:
+            Shape `(n_samples, 2)` or `(n_samples, n_targets, 2)`.
+        """
+        return self.model_.interval(self._rows(X), coverage)
 
 
 class Classifier(ClassifierMixin, Machine):
@@ -337,6 +348,7 @@ class Classifier(ClassifierMixin, Machine):
         )
         assert trained.classes is not None
         self.classes_ = trained.classes
+        self.oob_decision_function_ = _unseen_probabilities(trained, sample_weight)
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Scores, the largest for the predicted class.
@@ -364,6 +376,18 @@ class Classifier(ClassifierMixin, Machine):
         scores = self.decision_function(X)
         return probabilities(scores, np.asarray(self.model_.slopes))
 
+    def predict_set(self, X: Any, coverage: float = 0.9) -> np.ndarray:
+        """Which classes are in a set that holds the class with probability about `coverage`.
+
+        By the errors that cross-validation made on rows the machine had not seen: see
+        `jsparse.Model.predict_set`, of which a machine in `model_` that is `calibrated` by rows of
+        its own has a guarantee.
+
+        Returns:
+            Booleans in the order of `classes_`, shape `(n_samples, n_classes)`.
+        """
+        return self.model_.predict_set(self._rows(X), coverage)
+
 
 def vector_of(y: np.ndarray) -> np.ndarray:
     """Targets; one column of them as a vector, of which scikit-learn asks for a warning."""
@@ -375,6 +399,18 @@ def vector_of(y: np.ndarray) -> np.ndarray:
         stacklevel=3,
     )
     return y[:, 0]
+
+
+def _unseen_probabilities(trained: Trained, sample_weight: Any) -> np.ndarray:
+    """Of each row by machines that have not seen it; NaN for rows of weight 0."""
+    values, classes = trained.out_of_fold, trained.classes
+    assert values is not None
+    assert classes is not None
+    there = np.ones(len(values), bool) if sample_weight is None else np.asarray(sample_weight) > 0
+    scores = scores_of(values[there], trained.code, trained.decoding)
+    found = np.full((len(values), len(classes)), np.nan)
+    found[there] = probabilities(scores, np.asarray(trained.model.slopes))
+    return found
 
 
 def _at_least_two(X: np.ndarray) -> None:

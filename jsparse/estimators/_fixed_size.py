@@ -102,6 +102,7 @@ class FixedSizeLSSVMClassifier(FixedSize, Classifier):
         kernel_: the tuned kernel.
         C_: the tuned C.
         cv_error_: its cross-validated error.
+        oob_decision_function_: probabilities of each row by machines that have not seen it.
         n_iter_: number of evaluations in the search.
         tuning_history_: all of them.
         n_features_in_: number of columns.
@@ -205,6 +206,7 @@ class FixedSizeLSSVMRegressor(FixedSize, Regressor):
         kernel_: the tuned kernel.
         C_: the tuned C.
         cv_error_: its cross-validated error.
+        oob_prediction_: values of each row by machines that have not seen it.
         n_iter_: number of evaluations in the search.
         tuning_history_: all of them.
         n_features_in_: number of columns.

@@ -42,6 +42,7 @@ class LSSVMClassifier(Classifier):
         kernel_: the tuned kernel.
         C_: the tuned C.
         cv_error_: its leave-one-out error.
+        oob_decision_function_: probabilities of each row by machines that have not seen it.
         n_iter_: number of evaluations in the search.
         tuning_history_: all of them.
         n_features_in_: number of columns.

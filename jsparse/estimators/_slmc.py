@@ -110,6 +110,7 @@ class SparseLargeMarginClassifier(_FewPrototypes, Classifier):
         kernel_: the tuned kernel.
         C_: the tuned C.
         cv_error_: its cross-validated error.
+        oob_decision_function_: probabilities of each row by machines that have not seen it.
         n_iter_: number of evaluations in the search.
         tuning_history_: all of them.
         n_features_in_: number of columns.

@@ -7,7 +7,7 @@ from .base import Scaled as Scaled
 from .base import Sum as Sum
 from .dot_product import Linear as Linear
 from .dot_product import Polynomial as Polynomial
-from .mixture import Mixture as Mixture
+from .mixed import Mixed as Mixed
 from .stationary import RBF as RBF
 from .stationary import Laplacian as Laplacian
 from .stationary import Matern32 as Matern32

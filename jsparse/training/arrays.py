@@ -15,12 +15,14 @@ from .._mesh import on_default_device
 from .._runtime import compiled
 from ..expansion import KernelExpansion
 from ..kernels import Kernel, Linear
-from ..machines.method import Additive, Method, Shape, TrainingRows
+from ..kernels.mixed import categorical_columns
+from ..machines.method import Additive, Method, Points, Shape, TrainingRows, rows_at
 from ..multiclass import Code, output_code
 from ..scaling import Standardization, standardize
 from ..search.problem import Problem, Scoring, tuning_problem
 from ..validation.folds import Folds
 from ..validation.sharding import ShardedFolds, in_row_order
+from .categories import check_codes, indicators, unscaled
 from .choices import make_folds, make_kernel
 from .inputs import check_classes, encoded_targets, row_weights
 from .plan import check_fits, counted, plan
@@ -36,12 +38,18 @@ class ArrayData:
         X: raw inputs.
         y: labels or real targets.
         weights: row weights.
+        codes: the columns that hold codes of categories, for the kernel to compare.
     """
 
     scaling: Standardization
 
     def __init__(
-        self, asked: Settings, X: ArrayLike, y: ArrayLike, weights: ArrayLike | None
+        self,
+        asked: Settings,
+        X: ArrayLike,
+        y: ArrayLike,
+        weights: ArrayLike | None,
+        codes: tuple[int, ...] = (),
     ) -> None:
         self.asked = asked
         self.X = finite_rows(X)
@@ -62,7 +70,9 @@ class ArrayData:
             self.code = self._code(asked.method, self.classes)
         if isinstance(asked.folds, HoldOut):
             raise ValueError("folds: expected a number or Folds for rows in memory, got a HoldOut")
-        self.template = make_kernel(asked.kernel, d)
+        self.template = make_kernel(asked.kernel, d, codes)
+        self.codes = categorical_columns(self.template)
+        check_codes(self.X, self.codes)
         labels = None if self.classes is None else self.numbers
         self.folds = make_folds(asked.keys.folds, asked.folds, self.n_rows, labels)
 
@@ -106,8 +116,29 @@ class ArrayData:
         w = np.ones(self.n_rows) if self.weights is None else self.weights
         self.w = padded(w.astype(self.dtype), self.rows, "constant")
         self.scaling, self.Z = _standardised(padded(self.X, self.rows), self.w)
+        if self.codes:
+            self.scaling = unscaled(self.scaling, self.codes)
+            self.Z = self.scaling.apply(jax.device_put(padded(np.asarray(self.X), self.rows)))
         labels = None if self.classes is None else padded(self.numbers, self.rows)
         return TrainingRows(self.Z, labels, self.w, self.scaling, self.n_rows)
+
+    def points(self, method: Method) -> Points:
+        """Which points may carry the model; categories have indicators while they are chosen."""
+        rows = self.standardised()
+        key = self.asked.keys.points
+        if not self.codes:
+            return method.points(key, self.template, rows)
+        X = jax.device_put(indicators(np.asarray(rows.X), self.codes))
+        X = _standardised(X, self.w)[1]
+        found = method.points(key, self.template, rows._replace(X=X))
+        if found.X is None or found.X.shape[1] == self.Z.shape[1]:
+            return found
+        if found.rows is None:
+            raise ValueError(
+                f"{type(method).__name__}: expected prototypes that are rows, as some columns hold "
+                "categories, which have no means"
+            )
+        return found._replace(X=rows_at(self.Z, found.rows))
 
     def problem(self, method: Method, points: Float[Array, "m d"] | None) -> Problem:
         """The tuning problem."""
@@ -153,7 +184,7 @@ class ArrayData:
         return np.asarray(values)[: self.n_rows].reshape(self.n_rows, *shape)
 
     def scored(self) -> tuple[np.ndarray, np.ndarray | None]:
-        """Class numbers and weights of the rows that are predicted out of fold."""
+        """Class numbers, or targets, and weights of the rows that are predicted out of fold."""
         return self.numbers, self.weights
 
     def rows_of(self, chosen: np.ndarray | None) -> np.ndarray | None:

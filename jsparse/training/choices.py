@@ -11,6 +11,7 @@ from .. import kernels
 from .._arguments import whole_number
 from .._types import Key
 from ..kernels import Kernel
+from ..kernels.mixed import with_categories
 from ..validation.folds import Folds, plain_folds, stratified_folds
 
 KernelLike = str | Kernel | Callable[..., Any] | Sequence[Any]
@@ -26,11 +27,14 @@ KERNELS = {
 LENGTHSCALE_FACTOR = 12.0
 
 
-def make_kernel(kernel: KernelLike, d: int) -> Kernel:
+def make_kernel(kernel: KernelLike, d: int, codes: tuple[int, ...] = ()) -> Kernel:
     """A kernel by name, with the scale that standardised inputs of `d` columns ask for.
 
-    Several make a dictionary with atoms of each.
+    Raises:
+        ValueError: for what is no kernel, or none for the columns `codes`, which hold categories.
     """
+    if codes:
+        return with_categories(make_kernel(kernel, d), codes)
     if isinstance(kernel, Kernel):
         return kernel
     if isinstance(kernel, list | tuple) and kernel:

@@ -16,7 +16,8 @@ from .._runtime import compiled
 from .._types import Key
 from ..data.streams import Batch, Checked, RowStream
 from ..kernels import Kernel, Linear
-from ..machines.method import Method, Shape, TrainingRows, require_additive
+from ..kernels.mixed import categorical_columns
+from ..machines.method import Method, Points, Shape, TrainingRows, require_additive
 from ..search.problem import Problem, Scoring, split_kernel
 from ..validation.folds import Folds
 from ..validation.out_of_fold import Rows
@@ -76,6 +77,11 @@ class StreamData:
         self.units, self.scaling = self.reader.units, self.reader.scaling
         self.dtype = self.scaling.shift.dtype
         self.template = make_kernel(asked.kernel, len(self.summary.low))
+        if categorical_columns(self.template):
+            raise ValueError(
+                "kernel: expected one without columns of categories for a stream, whose columns "
+                "are all scaled"
+            )
         self.folds = _sample_folds(split, self.summary.sample.rows)
         self.sample = _sample(self.reader, self.summary)
 
@@ -125,6 +131,10 @@ class StreamData:
             len(w),
         )
 
+    def points(self, method: Method) -> Points:
+        """Which points may carry the model."""
+        return method.points(self.asked.keys.points, self.template, self.standardised())
+
     def problem(self, method: Method, points: Float[Array, "m d"] | None) -> Problem:
         """The tuning problem, whose rows are read again for every batch of kernels."""
         asked, folds = self.asked, self.folds
@@ -156,11 +166,11 @@ class StreamData:
         return values[..., 0] if self.code is None else values, np.asarray(found.status)[: len(C)]
 
     def scored(self) -> tuple[np.ndarray, np.ndarray | None]:
-        """Class numbers and weights of the sample; a row that is not predicted has weight 0."""
+        """Class numbers, or targets, and weights of the sample; 0 of a row not predicted."""
         predicted = np.zeros(len(self.sample.X), bool)
         predicted[np.asarray(self.folds.index)[np.asarray(self.folds.valid)]] = True
         label = self.sample.number
-        numbers = np.zeros(len(predicted), int) if label is None else np.asarray(label)
+        numbers = self.summary.sample.y if label is None else np.asarray(label)
         return numbers, np.where(predicted, self.sample.w, 0)
 
     def rows_of(self, chosen: np.ndarray | None) -> np.ndarray | None:

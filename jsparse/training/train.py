@@ -16,6 +16,7 @@ from .._runtime import check_runtime
 from .._status import PRECISION_LOST
 from .._types import KeyLike
 from ..calibration import fit_slopes
+from ..conformal import Unseen, unseen_classes, unseen_numbers
 from ..data.frames import as_frame
 from ..data.schema import Schema
 from ..data.streams import RowStream
@@ -34,6 +35,7 @@ from ..validation.folds import Folds
 from .arrays import ArrayData, some_prototypes
 from .choices import LENGTHSCALE_FACTOR, KernelLike
 from .clock import clock, compile_clock
+from .fold_machines import fold_machines
 from .settings import HoldOut, Multiclass, Resources, Settings, settings
 from .stream import StreamData
 from .trained import Sums, Trained
@@ -67,7 +69,7 @@ def train(
     multiclass: Scheme | ArrayLike | Multiclass = "one_versus_rest",
     weights: ArrayLike | None = None,
     class_weight: Literal["balanced"] | Mapping[Any, float] | None = None,
-    out_of_fold: bool = True,
+    out_of_fold: bool | Literal["machines"] = True,
     resources: Resources = Resources(),
     progress: Progress | None = None,
 ) -> Trained:
@@ -105,7 +107,11 @@ def train(
         class_weight: a factor for the weights of the rows of each class, or "balanced", which lets
             all classes weigh the same.
         out_of_fold: keep, in `Trained.out_of_fold`, the values of the rows by the tuned machine
-            that has not seen them, and calibrate probabilities by them; one evaluation more.
+            that has not seen them, and calibrate probabilities and intervals by them; one
+            evaluation more. "machines": keep the machines of the folds in the model too, by which
+            intervals and sets are those of CV+, and in the dual of jackknife+, see
+            `Model.interval`; for rows in memory, on one device. In the dual, and where methods do
+            not go by sums, that may take much longer than the fit, and memory for n machines.
         resources: memory, seconds and devices that may be taken.
         progress: called with (done, planned, best score) after each evaluation.
 
@@ -130,19 +136,22 @@ def train(
             task, key, method, kernel, C, search, folds, metric, multiclass, class_weight,
             resources, progress,
         )  # fmt: skip
+        _check_out_of_fold(out_of_fold, X, asked)
         data, columns = _read(X, y, weights, asked, seconds)
         method = data.settled(method)
         with clock(seconds, "prototypes"):
-            rows = data.standardised()
-            points = method.points(asked.keys.points, data.template, rows)
-            jax.block_until_ready((points.X, rows.X))
+            points = data.points(method)
+            jax.block_until_ready(points.X)
         problem = data.problem(method, points.X)
         with clock(seconds, "tuning"), data.units.of_errors(asked.scoring.metric):
             chosen = _choose(problem, points, data, asked)
-            unseen, summed = _unseen(chosen, data, asked, out_of_fold)
+            values, summed = _unseen(chosen, data, asked, bool(out_of_fold))
         with clock(seconds, "fit"):
             fitted, sums = _fit(chosen, data, asked, summed)
-    return _trained(asked, data, columns, points, chosen, fitted, sums, unseen, seconds)
+            unseen = None if values is None else _errors(values, data, asked)
+            if unseen is not None and out_of_fold == "machines":
+                unseen = _with_machines(unseen, chosen, data, summed)
+    return _trained(asked, data, columns, points, chosen, fitted, sums, values, unseen, seconds)
 
 
 def _read(
@@ -152,7 +161,7 @@ def _read(
     frame = as_frame(X)
     if frame is not None:
         X, y, columns = frame.arrays(y, asked.task)
-        return ArrayData(asked, X, y, weights), columns
+        return ArrayData(asked, X, y, weights, columns.codes), columns
     if y is not None:
         return ArrayData(asked, X, y, weights), None
     if not isinstance(X, RowStream) or isinstance(X, np.ndarray | jax.Array):
@@ -330,6 +339,39 @@ def _unseen(
     return np.stack([values[s, :, j] for j, s in enumerate(which.reshape(-1))], axis=1), None
 
 
+def _check_out_of_fold(out_of_fold: Any, X: Any, asked: Settings) -> None:
+    if not (isinstance(out_of_fold, bool) or out_of_fold == "machines"):
+        raise ValueError(f"out_of_fold: expected True, False or 'machines', got {out_of_fold!r}")
+    streamed = isinstance(X, RowStream) and not isinstance(X, np.ndarray | jax.Array)
+    if out_of_fold == "machines" and (streamed or asked.resources.mesh is not None):
+        raise ValueError(
+            "out_of_fold: expected True or False for a stream or on several devices, as the "
+            "machines of the folds are kept for rows in memory on one device; for intervals see "
+            "Model.calibrated"
+        )
+
+
+def _errors(values: np.ndarray, data: Data, asked: Settings) -> Unseen:
+    """The errors of rows with weight by machines that have not seen them."""
+    truth, weights = data.scored()
+    there = slice(None) if weights is None else weights > 0
+    if data.classes is None:
+        return unseen_numbers(values[there], truth[there])
+    scores = scores_of(values[there], data.code, asked.scoring.decoding)
+    return unseen_classes(scores, truth[there])
+
+
+def _with_machines(unseen: Unseen, chosen: Choice, data: Data, summed: Summed | None) -> Unseen:
+    """The same with the machines that made them."""
+    C = jnp.asarray(np.asarray(chosen.C, data.dtype))
+    machines, fold = fold_machines(
+        chosen.problem, chosen.tuning.kernel, C, chosen.size, summed, data.units, data.n_rows
+    )
+    _, weights = data.scored()
+    there = slice(None) if weights is None else weights > 0
+    return dataclasses.replace(unseen, machines=machines, fold=fold[there])
+
+
 def _fit(
     chosen: Choice, data: Data, asked: Settings, summed: Summed | None
 ) -> tuple[Any, Sums | None]:
@@ -360,7 +402,8 @@ def _trained(
     chosen: Choice,
     fitted: Any,
     sums: Sums | None,
-    unseen: np.ndarray | None,
+    values: np.ndarray | None,
+    unseen: Unseen | None,
     seconds: dict[str, float],
 ) -> Trained:
     """The model, and how it came about."""
@@ -375,16 +418,17 @@ def _trained(
     if kept is not None:
         expansion = some_prototypes(expansion, kept)
     slopes = None
-    if unseen is not None and data.classes is not None:
+    if values is not None and data.classes is not None:
         numbers, weights = data.scored()
         there = slice(None) if weights is None else weights > 0
-        scores = scores_of(unseen[there], data.code, asked.scoring.decoding)
+        scores = scores_of(values[there], data.code, asked.scoring.decoding)
         slopes = fit_slopes(scores, numbers[there], None if weights is None else weights[there])
     classes = data.classes
     model = Model(
         expansion=expansion,
         path=fitted if method.is_path else None,
         slopes=slopes,
+        unseen=unseen,
         code=data.code,
         decoding=asked.scoring.decoding,
         labels=None if classes is None else tuple(classes.tolist()),
@@ -417,7 +461,7 @@ def _trained(
         point_rows=data.rows_of(rows),
         n_points=data.n_rows if points.X is None else len(points.X),
         folds=data.folds,
-        out_of_fold=unseen,
+        out_of_fold=values,
         n_rows=data.n_rows,
         seconds=seconds,
         curve=curve,

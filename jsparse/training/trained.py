@@ -1,6 +1,7 @@
 """A tuned model and how it came about."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -134,3 +135,15 @@ class Trained:
     def decision_function(self, X: Any) -> np.ndarray:
         """See `Model.decision_function`."""
         return self.model.decision_function(X)
+
+    def interval(self, X: Any, coverage: float = 0.9) -> np.ndarray:
+        """See `Model.interval`."""
+        return self.model.interval(X, coverage)
+
+    def predict_set(self, X: Any, coverage: float = 0.9) -> np.ndarray:
+        """See `Model.predict_set`."""
+        return self.model.predict_set(X, coverage)
+
+    def relevance(self, names: Sequence[Any] | None = None) -> dict[str, float]:
+        """See `Model.relevance`."""
+        return self.model.relevance(names)

@@ -1,0 +1,259 @@
+"""Intervals and sets: the papers' formulas by loops, and machines solved without a row."""
+
+import dataclasses
+import itertools
+
+import jax
+import numpy as np
+import pytest
+from reference import conformal as loops
+from test_model import LABELS, NUMBERS, QUICK, ROWS, SMALL
+
+from jsparse import SCDP, Dual, HoldOut, Robust, SpSVM, load, train
+from jsparse.conformal import behind, intervals, rank_of, sets
+from jsparse.data.streams import ArrayStream
+from jsparse.estimators import FixedSizeLSSVMClassifier, FixedSizeLSSVMRegressor
+from jsparse.kernels import RBF
+
+NEW = np.random.default_rng(9).standard_normal((7, 3)) * [1.0, 10.0, 0.1] + [0.0, 5.0, 0.0]
+TWO = np.where(LABELS == "low", "no", "yes")
+
+
+def learn(y, task="regression", method=SMALL, **options):
+    options = {**QUICK, "out_of_fold": "machines", **options}
+    with jax.enable_x64(True):
+        return train(ROWS, y, task=task, method=method, **options)
+
+
+# --- the formulas -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("coverage", [0.5, 0.8, 0.9, 20 / 21])
+def test_intervals_are_those_of_the_paper_by_loops(coverage):
+    rng = np.random.default_rng(0)
+    centres, errors = rng.standard_normal((6, 4)), np.abs(rng.standard_normal(20))
+    fold = rng.integers(0, 4, 20).astype(np.int32)
+    expected = [loops.cv_plus(each, errors, fold, coverage) for each in centres]
+    np.testing.assert_allclose(intervals(centres, errors, fold, coverage), expected, rtol=1e-14)
+    one = [loops.cv_plus(each, errors, 0 * fold, coverage) for each in centres]
+    np.testing.assert_allclose(intervals(centres[:, :1], errors, None, coverage), one, rtol=1e-14)
+
+
+@pytest.mark.parametrize("k", [2, 4])
+def test_sets_are_those_of_the_paper_by_loops(k):
+    rng = np.random.default_rng(1)
+    labels, fold = rng.integers(0, k, 30), rng.integers(0, 3, 30).astype(np.int32)
+    rows, new = rng.standard_normal((30, k)), rng.standard_normal((50, 3, k))
+    rows[np.arange(30), labels] += 1
+    errors = np.take_along_axis(behind(rows), labels[:, None], axis=1)[:, 0]
+    apart = behind(new.reshape(-1, k)).reshape(new.shape)
+    found = sets(apart, errors, fold, 0.8)
+    expected = [loops.cross_set(each[fold], rows, labels, 0.8) for each in new]
+    np.testing.assert_array_equal(found, expected)
+    assert 0 < found.mean() < 1
+    if k == 2:  # of two classes there is one score
+        score = (rows[:, 1] - rows[:, 0]) / 2
+        np.testing.assert_allclose(2 * behind(score), behind(rows), rtol=1e-12)
+
+
+def test_split_intervals_cover_as_often_as_order_statistics_do():
+    # The chance that a new error is at most the r-th smallest of n is r / (n + 1).
+    rng, n, draws = np.random.default_rng(2), 40, 20_000
+    errors = rng.exponential(size=(n, draws))
+    for coverage in (0.5, 0.9):
+        ends = intervals(np.zeros((1, 1, draws)), errors, None, coverage)[0]
+        inside = rng.exponential(size=draws) <= ends[:, 1]
+        expected = rank_of(coverage, n) / (n + 1)
+        assert coverage <= expected < coverage + 1 / (n + 1)
+        assert abs(inside.mean() - expected) < 4 * np.sqrt(expected * (1 - expected) / draws)
+
+
+@pytest.mark.parametrize("coverage", [0.0, 1.0, -1, np.nan, "x", True, 0.91])
+def test_a_coverage_that_so_few_errors_cannot_give_is_refused(coverage):
+    with pytest.raises(ValueError, match="coverage: expected"):
+        rank_of(coverage, 9)
+    assert rank_of(0.9, 9) == 9
+
+
+# --- machines that have not seen a row ----------------------------------------------------------
+
+
+def gram(X, Z, lengthscale):
+    apart = ((X[:, None] - Z[None]) ** 2).sum(axis=2)
+    return np.exp(-apart / (2 * lengthscale**2))
+
+
+def test_jackknife_plus_is_that_of_a_machine_solved_without_each_row():
+    weights = np.random.default_rng(3).choice([0.0, 1.0, 2.0], len(ROWS), p=[0.1, 0.6, 0.3])
+    found = learn(NUMBERS, method=Dual(), kernel=RBF(1.5), weights=weights)
+    rows = np.flatnonzero(weights > 0)
+    mean = np.average(ROWS, axis=0, weights=weights)
+    scale = np.sqrt(np.average((ROWS - mean) ** 2, axis=0, weights=weights))
+    Z, new = (ROWS - mean) / scale, (NEW - mean) / scale
+    centres, errors = [], []
+    for i in rows:
+        own = rows[rows != i]
+        alpha, b = loops.least_squares_machine(
+            gram(Z[own], Z[own], 1.5), NUMBERS[own], 5.0, weights[own]
+        )
+        at = gram(np.concatenate([Z[i : i + 1], new]), Z[own], 1.5) @ alpha + b
+        errors.append(abs(NUMBERS[i] - at[0]))
+        centres.append(at[1:])
+    which = np.arange(len(rows))
+    expected = [loops.cv_plus(each, errors, which, 0.8) for each in np.array(centres).T]
+    np.testing.assert_allclose(found.interval(NEW, 0.8), expected, rtol=1e-7, atol=1e-8)
+
+
+def values_of_folds(found):
+    """Of each training row by the machine of its fold."""
+    unseen = found.model.unseen
+    values = found.model._by_machines(ROWS)
+    return values[np.arange(len(ROWS)), unseen.fold]
+
+
+@pytest.mark.parametrize(
+    ("method", "y", "options"),
+    [
+        (SMALL, np.stack([NUMBERS, -3 * NUMBERS + 1], axis=1), {}),
+        (SMALL, LABELS, {}),
+        pytest.param(SMALL, LABELS, {"multiclass": "one_versus_one"}, marks=pytest.mark.slow),
+        pytest.param(Dual(), LABELS, {}, marks=pytest.mark.slow),
+        pytest.param(Robust(12), NUMBERS, {}, marks=pytest.mark.slow),
+        pytest.param(SCDP(max_prototypes=6), NUMBERS, {}, marks=pytest.mark.slow),
+        pytest.param(SpSVM(max_prototypes=6), LABELS, {}, marks=pytest.mark.slow),
+    ],
+)
+def test_machines_of_the_folds_give_the_values_out_of_fold(method, y, options, tmp_path):
+    numbers = y.dtype.kind == "f"
+    found = learn(y, "regression" if numbers else "classification", method, **options)
+    expected = found.out_of_fold
+    atol = 1e-8 * np.abs(expected).max()
+    np.testing.assert_allclose(values_of_folds(found), expected, atol=atol)
+    assert found.model.unseen.guarantee == "folds"
+    found.model.save(tmp_path / "model")
+    with jax.enable_x64(True):
+        again = load(tmp_path / "model")
+    if numbers:
+        ends = found.interval(NEW, 0.8)
+        assert ends.shape == (7, *y.shape[1:], 2)
+        np.testing.assert_array_equal(again.interval(NEW, 0.8), ends)
+        np.testing.assert_array_equal(found.interval(NEW[0], 0.8), ends[0])
+        assert (ends[..., 0] < ends[..., 1]).all()
+    else:
+        inside = found.predict_set(NEW, 0.8)
+        assert inside.shape == (7, len(found.classes))
+        np.testing.assert_array_equal(again.predict_set(NEW, 0.8), inside)
+
+
+# --- models and what is known of them -----------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def models():
+    plain = {"out_of_fold": True}
+    return {
+        "numbers": learn(NUMBERS, **plain),
+        "two": learn(TWO, "classification", **plain),
+        "without": learn(NUMBERS, out_of_fold=False),
+    }
+
+
+def test_errors_out_of_fold_are_kept_by_default(models, tmp_path):
+    found = models["numbers"]
+    errors = np.abs(NUMBERS - found.out_of_fold)
+    half = np.sort(errors)[rank_of(0.9, 80) - 1]
+    ends = found.interval(NEW)
+    np.testing.assert_allclose(ends.mean(axis=1), found.predict(NEW), rtol=1e-12)
+    np.testing.assert_allclose(ends[:, 1] - ends[:, 0], 2 * half, rtol=1e-9)
+    assert "intervals: by errors out of fold" in repr(found.model)
+    found = models["two"]
+    truth = np.where(TWO == "yes", 1, -1) * found.out_of_fold
+    least = np.sort(truth)[80 - rank_of(0.9, 80)]
+    f = found.decision_function(NEW)
+    np.testing.assert_array_equal(
+        found.predict_set(NEW), np.stack([-f >= least, f >= least], axis=1)
+    )
+    assert "sets: by errors out of fold" in repr(found.model)
+
+
+def test_rows_held_out_calibrate_any_model(models, tmp_path):
+    y = np.linspace(-1, 1, 7)
+    for name in ("numbers", "without"):
+        model = models[name].model.calibrated(NEW, y)
+        half = np.sort(np.abs(y - model.predict(NEW)))[6]
+        middle = model.predict(ROWS)
+        expected = np.stack([middle - half, middle + half], axis=1)
+        np.testing.assert_allclose(model.interval(ROWS, 7 / 8), expected, rtol=1e-12)
+        assert model.unseen.guarantee == "held out"
+        model.save(tmp_path / "model")
+        with jax.enable_x64(True):
+            assert load(tmp_path / "model").unseen.guarantee == "held out"
+    labels = np.array(["yes", "no", "no", "yes", "no", "yes", "no"])
+    model = models["two"].model.calibrated(NEW, labels)
+    own = np.where(labels == "yes", 1, -1) * model.decision_function(NEW)
+    f = model.decision_function(ROWS)
+    inside = np.stack([-f >= own.min(), f >= own.min()], axis=1)
+    np.testing.assert_array_equal(model.predict_set(ROWS, 7 / 8), inside)
+
+
+def test_what_is_not_known_or_does_not_fit_is_said(models):
+    numbers, two, without = (models[name].model for name in ("numbers", "two", "without"))
+    wrong = [
+        (lambda: numbers.predict_set(NEW), "predict_set: expected a classifier"),
+        (lambda: two.interval(NEW), "interval: expected a regression"),
+        (lambda: without.interval(NEW), "interval: expected a model whose errors"),
+        (lambda: numbers.interval(NEW, 0.99), "at most 0.987654, as errors of 80 rows"),
+        (lambda: numbers.calibrated(NEW, NEW), r"y: expected numbers of shape \(7,\)"),
+        (lambda: numbers.calibrated(NEW, ["a"] * 7), "y: expected numbers of shape"),
+        (lambda: numbers.calibrated(NEW, [np.nan] * 7), "y"),
+        (lambda: two.calibrated(NEW, ["yes"] * 6 + ["maybe"]), "labels among .*maybe"),
+    ]
+    for call, message in wrong:
+        with pytest.raises(ValueError, match=message):
+            call()
+    stream = ArrayStream(ROWS, NUMBERS, batch_rows=20)
+    with pytest.raises(ValueError, match="expected True or False for a stream"):
+        train(stream, task="regression", key=0, method=SMALL, out_of_fold="machines")
+
+
+@pytest.mark.slow
+def test_errors_of_a_stream_are_those_of_its_sample():
+    stream = ArrayStream(ROWS, 5 + 3 * NUMBERS, batch_rows=20)
+    options = {**QUICK, "folds": HoldOut(0.3), "task": "regression", "method": SMALL}
+    with jax.enable_x64(True):
+        found = train(stream, **options)
+    held_out = len(found.model.unseen.errors)
+    assert 10 < held_out < 40
+    there = found.out_of_fold != 0
+    errors = np.abs((5 + 3 * NUMBERS)[there] - found.out_of_fold[there])
+    np.testing.assert_allclose(np.sort(found.model.unseen.errors), np.sort(errors), rtol=1e-9)
+
+
+def test_estimators_show_values_out_of_fold_and_answer_by_them():
+    options = {"lengthscale": 1.5, "C": 5.0, "cv": 3, "random_state": 0}
+    regressor = FixedSizeLSSVMRegressor(12, **options).fit(ROWS, NUMBERS)
+    errors = np.abs(NUMBERS - regressor.oob_prediction_)
+    assert regressor.oob_prediction_.shape == (80,)
+    assert errors.mean() > np.abs(NUMBERS - regressor.predict(ROWS)).mean()
+    ends = regressor.predict_interval(NEW, 0.8)
+    half = np.sort(errors)[rank_of(0.8, 80) - 1]
+    np.testing.assert_allclose(ends[:, 1] - ends[:, 0], 2 * half, rtol=1e-9)
+    weights = np.r_[0.0, np.ones(79)]
+    classifier = FixedSizeLSSVMClassifier(12, **options).fit(ROWS, TWO, weights)
+    p = classifier.oob_decision_function_
+    assert p.shape == (80, 2)
+    assert np.isnan(p[0]).all()
+    np.testing.assert_allclose(p[1:].sum(axis=1), 1, rtol=1e-12)
+    assert np.mean((p[1:, 1] > 0.5) != (TWO[1:] == "yes")) == pytest.approx(classifier.cv_error_)
+    assert classifier.predict_set(NEW, 0.8).shape == (7, 2)
+
+
+def test_sets_grow_with_coverage(models):
+    model = models["two"].model
+    parts = [model.predict_set(ROWS, coverage) for coverage in (0.5, 0.8, 0.95)]
+    for small, large in itertools.pairwise(parts):
+        assert (small <= large).all()
+    assert parts[0].sum() < parts[2].sum()
+    shorter = dataclasses.replace(model, unseen=None)
+    with pytest.raises(ValueError, match="predict_set: expected a model whose errors"):
+        shorter.predict_set(NEW)

@@ -1,0 +1,222 @@
+"""Columns of categories that a kernel compares: loops, indicators, machines on tables of them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+from jax.test_util import check_grads
+from reference import conformal as loops
+from reference import kernels as formulas
+
+from jsparse import SLMC, FixedSize, Profile, kernels, load, train
+from jsparse.cli.main import main
+from jsparse.data.frames import Frame
+from jsparse.data.streams import ArrayStream
+from jsparse.kernels.mixed import categorical_columns, with_categories
+
+LENGTHS = (0.7, 1.6, 3.1, 0.9)
+COLUMNS = (1, 3)
+FAMILIES = {
+    "RBF": lambda s: np.exp(-s / 2),
+    "Laplacian": lambda s: np.exp(-np.sqrt(s)),
+    "Matern32": lambda s: (1 + np.sqrt(3 * s)) * np.exp(-np.sqrt(3 * s)),
+    "RationalQuadratic": lambda s: (1 + s / 2) ** -1.0,
+}
+
+
+def rows(n, seed=0, dtype="float64"):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, 4))
+    X[:, 1], X[:, 3] = rng.integers(0, 3, n), rng.integers(-1, 2, n)
+    return X.astype(dtype)
+
+
+def by_loops(profile, lengths):
+    def value(x, z):
+        s = 0.0
+        for j in range(4):
+            apart = 2.0 * (x[j] != z[j]) if j in COLUMNS else (float(x[j]) - float(z[j])) ** 2
+            s += apart / lengths[j] ** 2
+        return profile(s)
+
+    return value
+
+
+@jax.jit
+def evaluate(kernel, X, Z):
+    return kernel.cross_gram(X, Z), kernel.gram(X), kernel.diagonal(X), kernel(X[0], Z[0])
+
+
+@pytest.mark.parametrize("name", list(FAMILIES))
+def test_agrees_with_loops(name, dtype):
+    lengths = np.asarray(LENGTHS) if name in ("RBF", "Laplacian") else np.full(4, 1.3)
+    given = lengths if name in ("RBF", "Laplacian") else 1.3
+    kernel = kernels.Mixed(getattr(kernels, name)(given), COLUMNS)
+    X, Z = rows(9, dtype=dtype), rows(5, 1, dtype)
+    reference = by_loops(FAMILIES[name], lengths)
+    cross, gram, diagonal, pair = evaluate(kernel, X, Z)
+    assert cross.dtype == gram.dtype == diagonal.dtype == pair.dtype == dtype
+    atol = 50 * np.finfo(dtype).eps
+    np.testing.assert_allclose(cross, formulas.matrix(reference, X, Z), atol=atol)
+    np.testing.assert_allclose(gram, formulas.matrix(reference, X, X), atol=atol)
+    np.testing.assert_allclose(pair, reference(X[0], Z[0]), atol=atol)
+    np.testing.assert_array_equal(gram, gram.T)
+    np.testing.assert_array_equal(diagonal, np.diagonal(gram))
+    assert np.linalg.eigvalsh(gram.astype(float)).min() > -len(X) * atol
+
+
+def test_is_the_kernel_at_points_with_an_indicator_for_each_category():
+    X = rows(30)
+    each = [X[:, [0, 2]] / [0.7, 3.1]]
+    each += [(X[:, [c]] == np.unique(X[:, c])) / LENGTHS[c] for c in COLUMNS]
+    spread = jnp.asarray(np.concatenate(each, axis=1))
+    for family in (kernels.RBF, kernels.Matern52):
+        mixed = kernels.Mixed(family(np.asarray(LENGTHS)), COLUMNS)
+        found = jax.jit(lambda kernel, X: kernel.gram(X))(mixed, jnp.asarray(X))
+        np.testing.assert_allclose(found, family(1.0).gram(spread), atol=1e-14)
+
+
+def test_derivatives_in_lengthscales_and_numbers():
+    X, Z = jnp.asarray(rows(4)), jnp.asarray(rows(3, 1))
+
+    def value(lengths, numbers):
+        points = X.at[:, jnp.array([0, 2])].set(numbers)
+        return kernels.Mixed(kernels.RBF(lengths), COLUMNS).cross_gram(points, Z)
+
+    given = jnp.asarray(LENGTHS), X[:, jnp.array([0, 2])]
+    check_grads(jax.jit(value), given, order=1, rtol=1e-6)
+
+
+def test_what_makes_no_sense_is_refused():
+    rbf, X = kernels.RBF(1.0), jnp.zeros((2, 3))
+    wrong = [
+        (lambda: kernels.Mixed(kernels.Linear(), (0,)), "kernel: expected one of the distance"),
+        (lambda: kernels.Mixed(rbf, ()), "columns: expected numbers of columns"),
+        (lambda: kernels.Mixed(rbf, (2, 1)), "columns: expected numbers of columns, increasing"),
+        (lambda: kernels.Mixed(rbf, (-1,)), "columns"),
+        (lambda: kernels.Mixed(rbf, (3,)).cross_gram(X, X), "of the 3 columns"),
+        (lambda: with_categories(rbf + kernels.Linear(), (1,)), "got Linear; or give each"),
+        (lambda: with_categories(kernels.Mixed(rbf, (0,)), (1,)), r"compares the columns \(0,\)"),
+        (lambda: categorical_columns(kernels.Mixed(rbf, (0,)) * rbf), "every part of it"),
+    ]
+    for call, message in wrong:
+        with pytest.raises(ValueError, match=message):
+            call()
+    composed = with_categories(0.5 * (rbf * kernels.Matern32(2.0)), (1,))
+    assert categorical_columns(composed) == (1,)
+    assert categorical_columns(rbf * kernels.Linear()) == ()
+
+
+# --- machines -----------------------------------------------------------------------------------
+
+N = 48
+GIVEN = {"key": 0, "search": Profile(tune_kernel=False), "C": np.array([5.0]), "folds": 3}
+
+
+def table(n=N):
+    rng = np.random.default_rng(4)
+    town = rng.choice(["Ghent", "Leuven", "Bruges", "Mons"], n)
+    table = pd.DataFrame(
+        {"town": town, "age": rng.uniform(20, 60, n), "size": rng.choice(["s", "m"], n)}
+    )
+    table["income"] = table["age"] / 10 + 3.0 * (town == "Ghent") - 2 * (table["size"] == "s")
+    return table
+
+
+def learn(frame, **options):
+    with jax.enable_x64(True):
+        options = {"method": FixedSize(N), "kernel": kernels.RBF(1.5), **GIVEN, **options}
+        return train(Frame(frame, categories="kernel"), "income", task="regression", **options)
+
+
+@pytest.fixture(scope="module")
+def of_table():
+    return learn(table())
+
+
+def test_a_machine_on_a_table_is_that_of_the_formula(of_table):
+    given = table()
+    age = ((given["age"] - given["age"].mean()) / given["age"].std(ddof=0)).to_numpy()
+    codes = [np.unique(given[name], return_inverse=True)[1] for name in ("town", "size")]
+
+    def gram(i, j):
+        s = (age[i][:, None] - age[j][None]) ** 2
+        for code in codes:
+            s = s + 2.0 * (code[i][:, None] != code[j][None])
+        return np.exp(-s / (2 * 1.5**2))
+
+    every = np.arange(N)
+    alpha, b = loops.least_squares_machine(
+        gram(every, every), given["income"].to_numpy(), 5.0, np.ones(N)
+    )
+    model = of_table.model
+    assert model.expansion.prototypes.shape[1] == 3
+    np.testing.assert_allclose(model.predict(given), gram(every, every) @ alpha + b, rtol=1e-6)
+    scaling = model.expansion.scaling
+    np.testing.assert_array_equal(np.asarray(scaling.scale)[[0, 2]], 1)
+    np.testing.assert_array_equal(np.asarray(scaling.shift)[[0, 2]], 0)
+
+
+def test_an_unseen_category_agrees_with_none(of_table, tmp_path):
+    new = pd.DataFrame({"size": ["s"], "age": [40.0], "town": ["Namur"]})
+    model = of_table.model
+    Z, beta = (np.asarray(a) for a in (model.expansion.prototypes, model.expansion.coefficients))
+    shift, scale = (np.asarray(a) for a in model.expansion.scaling)
+    s = ((40.0 - shift[1]) / scale[1] - Z[:, 1]) ** 2 + 2.0 + 2.0 * (Z[:, 2] != 1)
+    expected = np.exp(-s / (2 * 1.5**2)) @ beta + float(model.expansion.intercept)
+    np.testing.assert_allclose(model.predict(new), [expected], rtol=1e-9)
+    model.save(tmp_path / "model")
+    with jax.enable_x64(True):
+        again = load(tmp_path / "model")
+    np.testing.assert_array_equal(again.predict(new), model.predict(new))
+    assert again.columns == model.columns
+
+
+def test_missing_categories_are_one_of_their_own():
+    given = table()
+    given.loc[::7, "town"] = None
+    with pytest.raises(ValueError, match="column 'town' has 7 in 48 rows"):
+        learn(given)
+    column = Frame(given, impute=True, categories="kernel").arrays("income", "regression")[2]
+    assert column.columns[0].categories == ("Bruges", "Ghent", "Leuven", "Mons", None)
+    X = Frame(given, impute=True, categories="kernel").arrays("income", "regression")[0]
+    assert (X[::7, 0] == 4).all()
+
+
+def test_what_cannot_compare_categories_says_so():
+    with pytest.raises(ValueError, match="got Linear; or give each category a column"):
+        learn(table(), kernel="linear")
+    classes = Frame(table().assign(income=lambda t: t["income"] > 5), categories="kernel")
+    with pytest.raises(ValueError, match="expected prototypes that are rows"):
+        train(classes, "income", task="classification", method=SLMC(4), key=0)
+    with pytest.raises(ValueError, match="categories: expected 'indicators' or 'kernel'"):
+        Frame(table(), categories="no").arrays("income", "regression")
+    mixed = kernels.Mixed(kernels.RBF(1.0), (1,))
+    X, y = rows(20), np.arange(20.0)
+    with pytest.raises(ValueError, match="codes of categories in column 1"):
+        train(X + 0.5, y, task="regression", kernel=mixed, **GIVEN)
+    stream = ArrayStream(X, y, batch_rows=10)
+    with pytest.raises(ValueError, match="without columns of categories for a stream"):
+        train(stream, task="regression", kernel=mixed, method=FixedSize(5), key=0)
+
+
+@pytest.mark.slow
+def test_the_command_line_compares_categories(tmp_path, capsys):
+    table(120).to_csv(tmp_path / "rows.csv", index=False)
+    file, out = str(tmp_path / "rows.csv"), str(tmp_path / "model")
+    options = ["--prototypes", "20", "--evaluations", "3", "--quiet", "--fold-machines"]
+    fit = ["fit", file, "--target", "income", "--out", out, *options]
+    assert main([*fit, "--categories", "kernel"]) == 0
+    assert "120 rows x 3 columns" in capsys.readouterr().out
+    answers = tmp_path / "answers.csv"
+    assert main(["predict", out, file, "--interval", "0.9", "--out", str(answers)]) == 0
+    found = pd.read_csv(answers)
+    assert list(found.columns) == ["income", "income low", "income high"]
+    truth = table(120)["income"]
+    inside = (found["income low"] <= truth) & (truth <= found["income high"])
+    assert inside.mean() >= 0.9
+    assert main([*fit, "--categories", "kernel", "--kernel", "linear"]) == 2
+    assert main([*fit, "--categories", "kernel", "--stream"]) == 2
+    assert main(["predict", out, file, "--interval", "0.999"]) == 2
+    assert "at most 0.991736" in capsys.readouterr().err
