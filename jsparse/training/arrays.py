@@ -20,7 +20,7 @@ from ..scaling import Standardization, standardize
 from ..search.problem import Problem, Scoring, tuning_problem
 from ..validation.folds import Folds
 from ..validation.sharding import ShardedFolds, in_row_order
-from .choices import make_folds, make_kernel
+from .choices import make_folds, template_of
 from .inputs import check_classes, encoded_targets, row_weights
 from .plan import check_fits, counted, plan
 from .settings import HoldOut, Settings
@@ -61,7 +61,7 @@ class ArrayData:
             self.code = self._code(asked.method, self.classes)
         if isinstance(asked.folds, HoldOut):
             raise ValueError("folds: expected a number or Folds for rows in memory, got a HoldOut")
-        self.template = make_kernel(asked.kernel, d)
+        self.template = template_of(asked.kernel, d, asked.search)
         labels = None if self.classes is None else self.numbers
         self.folds = make_folds(asked.keys.folds, asked.folds, self.n_rows, labels)
 

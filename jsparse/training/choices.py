@@ -11,6 +11,7 @@ from .. import kernels
 from .._arguments import whole_number
 from .._types import Key
 from ..kernels import Kernel
+from ..search.strategies import Gradient, Search
 from ..validation.folds import Folds, plain_folds, stratified_folds
 
 KernelLike = str | Kernel | Callable[..., Any]
@@ -26,14 +27,17 @@ KERNELS = {
 LENGTHSCALE_FACTOR = 12.0
 
 
-def make_kernel(kernel: KernelLike, d: int) -> Kernel:
-    """A kernel by name, with the scale that standardised inputs of `d` columns ask for."""
+def make_kernel(kernel: KernelLike, d: int, *, per_column: bool = False) -> Kernel:
+    """A kernel by name, with the scale that standardised inputs of `d` columns ask for.
+
+    With `per_column` it has a lengthscale for each; a kernel that is none by name has its own.
+    """
     if isinstance(kernel, Kernel):
         return kernel
     if callable(kernel) and not isinstance(kernel, type):
         return kernels.Custom(_without_parameters(kernel))
     if isinstance(kernel, str) and kernel in KERNELS:
-        return KERNELS[kernel](math.sqrt(d))
+        return KERNELS[kernel](np.full(d, math.sqrt(d)) if per_column else math.sqrt(d))
     if isinstance(kernel, str) and kernel == "linear":
         return kernels.Linear()
     if isinstance(kernel, str) and kernel == "polynomial":
@@ -43,6 +47,12 @@ def make_kernel(kernel: KernelLike, d: int) -> Kernel:
         f"kernel: expected one of {', '.join(names)}, a Kernel or a function of two points, got "
         f"{kernel!r}"
     )
+
+
+def template_of(kernel: KernelLike, d: int, search: Search) -> Kernel:
+    """What a search varies: of a kernel by name what the search asks for."""
+    per_column = isinstance(search, Gradient) and search.per_column and search.tune_kernel
+    return make_kernel(kernel, d, per_column=per_column)
 
 
 @functools.cache  # the same function is the same kernel, and compiles no program again

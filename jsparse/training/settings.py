@@ -17,7 +17,7 @@ from .._types import Key, KeyLike
 from ..machines.method import Method, Metric, Task, require_additive
 from ..multiclass import Decoding, Scheme
 from ..search.problem import Scoring
-from ..search.strategies import Search
+from ..search.strategies import Gradient, Search
 from ..search.tune import Progress, check_settings
 from ..validation.folds import Folds
 from .choices import KernelLike, make_kernel
@@ -166,6 +166,8 @@ def settings(
     if not isinstance(folds, Folds | HoldOut):
         folds = whole_number("folds", folds, 2)
     _check_resources(method, resources)
+    if isinstance(search, Gradient) and resources.mesh is not None:
+        raise ValueError("search: expected Profile(..) or Annealing(..) with a mesh, got a Gradient")
     make_kernel(kernel, 1)
     keys = Keys(*_five(as_key(key)))
     return Settings(
