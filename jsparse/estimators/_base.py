@@ -20,7 +20,7 @@ from ..expansion import KernelExpansion
 from ..kernels import Kernel
 from ..machines.method import Method, Task
 from ..model import Model
-from ..search.strategies import Annealing, Gradient, Profile, Search
+from ..search.strategies import Annealing, Automatic, Gradient, Profile, Search
 from ..search.tune import Progress, Tuning
 from ..training.choices import KERNELS
 from ..training.settings import Multiclass, Resources
@@ -40,7 +40,7 @@ from ._sklearn import (
 
 FLOATS = [np.float64, np.float32]
 _TREES = {"model_", "kernel_", "_sums", "_tuning"}
-_SEARCHES = {"profile": Profile, "annealing": Annealing, "gradient": Gradient}
+_SEARCHES = {"auto": Automatic, "profile": Profile, "annealing": Annealing, "gradient": Gradient}
 
 
 class Machine(BaseEstimator, abc.ABC):

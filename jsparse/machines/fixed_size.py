@@ -18,7 +18,7 @@ from .._runtime import check_runtime, compiled_quickly
 from .._status import CONVERGED, TRUNCATED
 from .._types import Key, ScalarLike
 from ..expansion import KernelExpansion
-from ..features import FeatureMap, Nystroem
+from ..features import FeatureMap, Nystroem, Triangular
 from ..features import Linear as LinearFeatures
 from ..kernels import Kernel, Linear
 from ..multiclass import Code, accumulate_code, solve_code
@@ -82,6 +82,11 @@ class Prototypes(Method):
 
     memory = largest
 
+    @property
+    def nested(self) -> bool:
+        """Whether the first prototypes must be a good choice for every smaller number."""
+        return len(self.sizes) > 0
+
     def check(self, task: Task) -> None:
         """See `Method.check`."""
         super().check(task)
@@ -114,7 +119,7 @@ class Prototypes(Method):
         if isinstance(kernel, Linear):  # solved in the primal
             return Points(rows_at(rows.X, np.arange(m)), np.arange(m))
         chosen, status = choose_rows(key, self.selection, rows.X, m, labels, rows.weights, rows.n)
-        if self.sizes:
+        if self.nested:
             own = None if labels is None else labels[chosen]
             chosen = chosen[interleaved(jax.random.fold_in(key, 1), m, own)]
         return Points(rows_at(rows.X, chosen), chosen, status)
@@ -128,6 +133,9 @@ def feature_map(kernel: Kernel, prototypes: Float[Array, "m d"]) -> FeatureMap:
     return Nystroem(kernel, prototypes)
 
 
+_triangular = jax.jit(Triangular)
+
+
 @dataclasses.dataclass(frozen=True)
 class FixedSize(Prototypes, Additive):
     """The fixed-size LS-SVM (De Brabanter 2010): least squares on features of a few prototypes.
@@ -136,14 +144,46 @@ class FixedSize(Prototypes, Additive):
         n_prototypes: see `Prototypes`, as are all others.
         selection: "renyi" or "uniform".
         size_tolerance: of several sizes.
+        tuned_with: search the kernel for a machine of only so many of the prototypes; then `C` and
+            a common factor of the lengthscales are chosen anew, by the same folds, for the machine
+            of all of them. Sums over rows and a few Cholesky factors are what many prototypes then
+            take, in place of decompositions. None: the search is of the machine itself.
     """
+
+    tuned_with: int | None = None
 
     name: ClassVar[str] = "fixed-size"
     title: ClassVar[str] = "fixed-size LS-SVM"
     is_ridge: ClassVar[bool] = True
 
+    @property
+    def nested(self) -> bool:
+        """See `Prototypes.nested`."""
+        return super().nested or self.tuned_with is not None
+
+    def check(self, task: Task) -> None:
+        """See `Method.check`."""
+        super().check(task)
+        if self.tuned_with is not None:
+            if self.sizes:
+                raise ValueError("tuned_with: expected None with several n_prototypes")
+            whole_number("tuned_with", self.tuned_with, 1, self.largest, "n_prototypes")
+
+    def surrogate(self) -> "FixedSize | None":
+        """See `Method.surrogate`."""
+        if self.tuned_with is None or self.tuned_with >= self.largest:
+            return None
+        return dataclasses.replace(self, n_prototypes=self.tuned_with, tuned_with=None)
+
+    @property
+    def surrogate_sees(self) -> Literal["rows", "points", "some points"]:
+        """See `Method.surrogate_sees`."""
+        return "some points"
+
     def features(self, kernel: Kernel, points: Float[Array, "m d"]) -> FeatureMap:
-        """See `feature_map`."""
+        """See `feature_map`; of a machine that another was searched for, by a Cholesky factor."""
+        if self.surrogate() is not None and not isinstance(kernel, Linear):
+            return _triangular(kernel, points)
         return feature_map(kernel, points)
 
     def solve(

@@ -1,14 +1,15 @@
 """The search by gradient: what is differentiated, and the steps it takes."""
 
+import dataclasses
+import functools
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
-from scipy.optimize import minimize
 
 from .._blocks import capacity
 from .._numerics import like
@@ -41,6 +42,7 @@ class Slope(NamedTuple):
     watched: float
 
 
+@runtime_checkable
 class Run(Protocol):
     """What steps need of the host side of a search."""
 
@@ -57,39 +59,72 @@ class Run(Protocol):
         ...
 
 
-def smooth(problem: Problem, key: Key, search: Gradient) -> Smooth:
-    """Rows and prototypes for the gradient, drawn at random where there are more than asked for."""
-    X, y, w = problem.source.rows_in_memory()
-    there = np.flatnonzero(np.asarray(w) > 0)
-    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).astype(np.uint32))
-    rows = rng.permutation(there)[: search.rows]
-    v = FOLDS + 1
-    if len(rows) < 2 * v:
-        raise ValueError(f"search: expected at least {2 * v} rows for a Gradient, got {len(rows)}")
-    r = -(-capacity(len(rows)) // v)
-    index = np.zeros(v * r, np.int32)
-    index[: len(rows)] = rows
-    index = np.ascontiguousarray(index.reshape(r, v).T)
-    valid = np.ascontiguousarray((np.arange(v * r) < len(rows)).reshape(r, v).T)
-    points = X if problem.points is None else problem.points
-    chosen = rows[: max(1, len(rows) // 2)] if problem.points is None else np.arange(len(points))
-    if len(chosen) > search.prototypes:
-        chosen = np.sort(rng.permutation(chosen)[: search.prototypes])
-    parts, points = _laid_out(X, y, w, points, index, valid, chosen.astype(np.int32))
-    return Smooth(problem.tuned, problem.fixed, points, parts)
+class Batches:
+    """Rows for every step: where there are more than asked for, others for each but those watched.
+
+    Args:
+        key: decides the rows and prototypes drawn.
+        X: inputs, shape `n d`.
+        y: targets, shape `n c`.
+        weights: row weights; a row of weight 0 is not there.
+        points: of which the prototypes are; None for the rows.
+        rows: at most so many at a time.
+        prototypes: at most so many.
+
+    Raises:
+        ValueError: for fewer rows than would fill the parts twice.
+    """
+
+    def __init__(
+        self,
+        key: Key,
+        X: Float[Array, "n d"],
+        y: Float[Array, "n c"],
+        weights: Float[Array, " n"],
+        points: Float[Array, "k d"] | None,
+        *,
+        rows: int,
+        prototypes: int,
+    ) -> None:
+        self._data = X, y, weights
+        self._seed = np.asarray(jax.random.key_data(key)).astype(np.uint32).tolist()
+        rng = np.random.default_rng(self._seed)
+        self._there = rng.permutation(np.flatnonzero(np.asarray(weights) > 0))
+        k, v = min(rows, len(self._there)), FOLDS + 1
+        if k < 2 * v:
+            raise ValueError(f"search: expected at least {2 * v} rows with weight, got {k}")
+        self._room, self._watched = -(-capacity(k) // v), k // v
+        self._taken, self.anew = k, k < len(self._there)
+        chosen = np.arange(len(points)) if points is not None else self._there[: max(1, k // 2)]
+        if len(chosen) > prototypes:
+            chosen = np.sort(rng.permutation(chosen)[:prototypes])
+        self.points = _rows_at(X if points is None else points, chosen.astype(np.int32))
+
+    def at(self, step: int) -> Parts:
+        """The rows of a step."""
+        others = self._there[self._watched :]
+        if self.anew:
+            rng = np.random.default_rng([*self._seed, step])
+            others = rng.choice(others, self._taken - self._watched, replace=False)
+        index = np.zeros((FOLDS + 1, self._room), np.int32)
+        valid = np.zeros(index.shape, bool)
+        for part, own in enumerate([*np.array_split(others, FOLDS), self._there[: self._watched]]):
+            index[part, : len(own)], valid[part, : len(own)] = own, True
+        return _parts(*self._data, index, valid)
+
+
+_rows_at = jax.jit(lambda X, chosen: X[chosen])
 
 
 @jax.jit
-def _laid_out(
+def _parts(
     X: Float[Array, "n d"],
     y: Float[Array, "n c"],
     w: Float[Array, " n"],
-    points: Float[Array, "k d"],
     index: Int[Array, "v r"],
     valid: Array,
-    chosen: Int[Array, " m"],
-) -> tuple[Parts, Float[Array, "m d"]]:
-    return Parts(X[index], y[index], jnp.where(valid, w[index], 0)), points[chosen]
+) -> Parts:
+    return Parts(X[index], y[index], jnp.where(valid, w[index], 0))
 
 
 @jax.jit
@@ -120,19 +155,15 @@ def error_and_gradient(
     return jnp.log(held.error) + pulled, slope / held.error + more, held
 
 
-def slope_at(of: Smooth, theta: np.ndarray, log_C: float, pull: float) -> Slope:
+def slope_at(of: Smooth, theta: np.ndarray, C: float, pull: float) -> Slope:
     """On the host; infinite where it could not be computed."""
     dtype = of.points.dtype
-    at = np.append(theta, log_C).astype(dtype)
+    at = np.append(theta, np.log(C)).astype(dtype)
     value, gradient, held = error_and_gradient(of, at, np.asarray(pull, dtype))
     value, gradient = float(value), np.asarray(gradient, float)
     if not (np.isfinite(value) and np.all(np.isfinite(gradient))):
         return Slope(np.inf, np.zeros(len(at)), np.inf, np.inf)
     return Slope(value, gradient, float(held.error), float(held.watched))
-
-
-class _Enough(Exception):
-    """The watched error has stayed up."""
 
 
 def gradient_search(
@@ -160,15 +191,18 @@ def gradient_search(
     """
     middle = start_of(problem).astype(float)
     begins = _begin(problem, middle, low, high, grid, search, run)
-    of, budget = smooth(problem, key, search), search.max_evaluations or 60
-    for theta, log_C in begins:
-        trail: list[tuple[np.ndarray, Slope]] = []
+    batches = Batches(
+        key, *problem.source.rows_in_memory(), problem.points, rows=search.rows,
+        prototypes=search.prototypes,
+    )  # fmt: skip
+    ends = np.log([grid.min(), grid.max()])
+    lowest, highest = np.append(low - NARROWER, ends[0]), np.append(high + WIDER, ends[1])
+    budget = max(1, (search.max_evaluations or 60) // len(begins))
+    for begin in begins:
+        trail: list[tuple[np.ndarray, float]] = []
         ended: BaseException | None = None
         try:
-            _minimise(
-                of, theta, log_C, low - NARROWER, high + WIDER, grid, search,
-                budget // len(begins), run, trail,
-            )  # fmt: skip
+            _descend(problem, batches, begin, lowest, highest, search, budget, run, trail)
         except (KeyboardInterrupt, *stops) as error:
             ended = error
         for kernel in _worth_scoring(trail):
@@ -185,12 +219,12 @@ def _begin(
     grid: np.ndarray,
     search: Gradient,
     run: Run,
-) -> list[tuple[np.ndarray, float]]:
+) -> list[np.ndarray]:
     """Where steps begin: logs of the leaves and of `C`."""
     if search.start is not None:
         theta = np.asarray(search.start.theta, float)
         run.scores(theta[None], grid[None])
-        return [(theta, float(np.log(search.start.C)))]
+        return [np.append(theta, np.log(search.start.C))]
     scored: list[tuple[float, np.ndarray]] = []
 
     def scores(points: np.ndarray) -> np.ndarray:
@@ -203,55 +237,52 @@ def _begin(
     planned = sum(rounds(Profile(), 1))
     line_search(narrowest, widest, planned, problem.dtype, scores)
     best = sorted(scored, key=lambda one: one[0])[: search.starts]
-    return [(theta, float(np.log(run.best_C(theta)))) for _, theta in best]
+    return [np.append(theta, np.log(run.best_C(theta))) for _, theta in best]
 
 
-def _minimise(
-    of: Smooth,
-    theta: np.ndarray,
-    log_C: float,
+def _descend(
+    problem: Problem,
+    batches: Batches,
+    begin: np.ndarray,
     low: np.ndarray,
     high: np.ndarray,
-    grid: np.ndarray,
     search: Gradient,
     budget: int,
     run: Run,
-    trail: list[tuple[np.ndarray, Slope]],
+    trail: list[tuple[np.ndarray, float]],
 ) -> None:
-    """L-BFGS within the box, until the budget or the patience is at its end."""
-    best, since = np.inf, 0
+    """Adam (Kingma and Ba 2015) within the box, until the budget or the patience is at its end.
 
-    def value(at: np.ndarray) -> tuple[float, np.ndarray]:
-        nonlocal best, since
-        if since >= search.patience or len(trail) >= budget:
-            raise _Enough
-        leaves, log = at[:-1].copy(), float(at[-1])
-        found = run.slope(
-            leaves, float(np.exp(log)), lambda: slope_at(of, leaves, log, search.pull)
-        )
-        trail.append((leaves, found))
-        best, since = (found.watched, 0) if found.watched < best else (best, since + 1)
-        # A number, so that the line search comes back.
-        return (found.value if np.isfinite(found.value) else 1e3), found.gradient
+    In NumPy: it is of a few numbers. The rate falls to zero as half a wave of a cosine.
+    """
+    theta, dtype = np.clip(begin, low, high), problem.dtype
+    of = Smooth(problem.tuned, problem.fixed, batches.points, batches.at(0))
+    mean, square = np.zeros_like(theta), np.zeros_like(theta)
+    least, since = np.inf, 0
+    for i in range(budget):
+        if batches.anew and i > 0:
+            of = dataclasses.replace(of, parts=batches.at(i))
+        # As the device sees it, and as it is kept.
+        leaves, C = theta[:-1].astype(dtype).astype(float), float(np.exp(theta[-1]))
+        found = run.slope(leaves, C, functools.partial(slope_at, of, leaves, C, search.pull))
+        trail.append((leaves, found.watched))
+        if not np.isfinite(found.value):
+            return
+        least, since = (found.watched, 0) if found.watched < least else (least, since + 1)
+        if since >= search.patience:
+            return
+        mean = 0.9 * mean + 0.1 * found.gradient
+        square = 0.999 * square + 0.001 * np.square(found.gradient)
+        size = np.sqrt(square / (1 - 0.999 ** (i + 1))) + 1e-8
+        rate = search.rate * (1 + np.cos(np.pi * i / budget)) / 2
+        theta = np.clip(theta - rate * mean / (1 - 0.9 ** (i + 1)) / size, low, high)
 
-    ends = np.log([grid.min(), grid.max()])
-    bounds = [*zip(low, high, strict=True), (ends[0], ends[1])]
-    start = np.append(np.clip(theta, low, high), np.clip(log_C, *ends))
-    try:
-        minimize(
-            value, start, jac=True, method="L-BFGS-B", bounds=bounds,
-            options={"maxfun": budget, "maxiter": budget, "maxcor": 20},
-        )  # fmt: skip
-    except _Enough:
-        pass
 
-
-def _worth_scoring(trail: list[tuple[np.ndarray, Slope]]) -> list[np.ndarray]:
-    """The kernel of the least watched error; and of the least error, if it did no harm there."""
+def _worth_scoring(trail: list[tuple[np.ndarray, float]]) -> list[np.ndarray]:
+    """The kernel of the least watched error; and the last, if it did no harm there."""
     if len(trail) < 2:
         return []
-    watched = min(trail, key=lambda one: one[1].watched)
-    least = min(trail, key=lambda one: one[1].value)
-    chosen = [one for one in (watched, least) if one[1].watched <= trail[0][1].watched]
-    kernels = {theta.tobytes(): theta for theta, _ in chosen if theta is not trail[0][0]}
-    return list(kernels.values())
+    best = min(range(len(trail)), key=lambda i: trail[i][1])
+    last = len(trail) - 1
+    chosen = dict.fromkeys(i for i in (best, last) if i > 0 and trail[i][1] <= trail[0][1])
+    return [trail[i][0] for i in chosen]

@@ -388,6 +388,7 @@ def start_of(problem: Tunable) -> Float[np.ndarray, " p"]:
     return np.log(np.concatenate([np.zeros(0, problem.dtype), *leaves])).astype(problem.dtype)
 
 
+@runtime_checkable
 class Template(Protocol):
     """Of a kernel, the leaves that are tuned and the rest."""
 

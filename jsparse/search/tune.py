@@ -22,14 +22,18 @@ from .strategies import (
     Annealing,
     Gradient,
     Profile,
+    Rescaling,
     Search,
     annealing_search,
     check_search,
     line_search,
     local_line_search,
+    rescaling_search,
     rounds,
     simplex_search,
 )
+
+NO_SLOPE = np.zeros(0)
 
 
 class Evaluation(NamedTuple):
@@ -43,7 +47,7 @@ class Evaluation(NamedTuple):
     seconds: float  # since the search began
     # Of a step of `Gradient`: log of the error with the prior, watched error, gradient in theta
     # and log C; `C` and `scores`, the error, are then one number. Else empty.
-    slope: np.ndarray = np.zeros(0)
+    slope: np.ndarray = NO_SLOPE
 
 
 class Tuning(NamedTuple):
@@ -112,7 +116,7 @@ def tune(
             f"{high}"
         )
     by_gradient = isinstance(search, Gradient) and p > 0
-    profile = isinstance(search, Profile | Gradient)
+    profile = not isinstance(search, Annealing)
     budget, start = sum(rounds(search, p)), search.start
     run = _Run(problem, scoring, budget, max_seconds, progress, search.history)
     lows, highs = low, high
@@ -136,6 +140,8 @@ def tune(
                     f"problem: expected a Problem for a Gradient, got {type(problem).__name__}"
                 )
             gradient_search(problem, key, low, high, grid, search, run, (_Stop,))
+        elif isinstance(search, Rescaling) and p > 0:
+            rescaling_search(start_of(problem).astype(float), search.ratio, budget, scores)
         elif profile and p == 0:
             scores(np.zeros((1, 0)))
         elif profile and p == 1:
@@ -283,7 +289,7 @@ class _Run:
         rows = zip(thetas, C, scores, errors, status, strict=True)
         return [Evaluation(*row, seconds) for row in rows]
 
-    def _name(self, theta: np.ndarray, C: np.ndarray, slope: np.ndarray = np.zeros(0)) -> bytes:
+    def _name(self, theta: np.ndarray, C: np.ndarray, slope: np.ndarray = NO_SLOPE) -> bytes:
         """A point as the device sees it, and whether it is a step of a gradient."""
         point = np.concatenate([theta, C]).astype(self.problem.dtype).tobytes()
         return point + b"slope" * bool(slope.size)

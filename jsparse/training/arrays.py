@@ -83,6 +83,11 @@ class ArrayData:
             values = np.asarray(self.units.apply(self.numbers, self.weights))
         return padded(values.astype(self.dtype), self.rows)
 
+    def take(self, asked: Settings) -> None:
+        """Settings that rows were needed to decide: kernel and search."""
+        self.asked = asked
+        self.template = template_of(asked.kernel, self.X.shape[1], asked.search)
+
     def settled(self, method: Method) -> Method:
         """The method for these rows, if they and the memory allow it."""
         asked, (n, d) = self.asked, self.X.shape

@@ -42,7 +42,7 @@ def make_kernel(kernel: KernelLike, d: int, *, per_column: bool = False) -> Kern
         return kernels.Linear()
     if isinstance(kernel, str) and kernel == "polynomial":
         return kernels.Polynomial(3, 1.0 / d, 1.0)
-    names = [*KERNELS, "linear", "polynomial"]
+    names = [*KERNELS, "linear", "polynomial", "auto"]
     raise ValueError(
         f"kernel: expected one of {', '.join(names)}, a Kernel or a function of two points, got "
         f"{kernel!r}"
@@ -52,6 +52,7 @@ def make_kernel(kernel: KernelLike, d: int, *, per_column: bool = False) -> Kern
 def template_of(kernel: KernelLike, d: int, search: Search) -> Kernel:
     """What a search varies: of a kernel by name what the search asks for."""
     per_column = isinstance(search, Gradient) and search.per_column and search.tune_kernel
+    kernel = "rbf" if isinstance(kernel, str) and kernel == "auto" else kernel  # until it is chosen
     return make_kernel(kernel, d, per_column=per_column)
 
 

@@ -78,6 +78,11 @@ class StreamData:
         self.folds = _sample_folds(split, self.summary.sample.rows)
         self.sample = _sample(self.reader, self.summary)
 
+    def take(self, asked: Settings) -> None:
+        """Settings that rows were needed to decide: kernel and search."""
+        self.asked = asked
+        self.template = template_of(asked.kernel, len(self.summary.low), asked.search)
+
     def settled(self, method: Method) -> Method:
         """The method for these rows, if they and the memory allow it."""
         n, d = self.sample.X.shape

@@ -1,4 +1,4 @@
-"""The error on held-out folds and its gradient in the kernel and `C`, for the price of the error."""
+"""The error on held-out folds, and its gradient in kernel and `C` for the price of the error."""
 
 from typing import NamedTuple
 
@@ -46,8 +46,8 @@ def held_out_error(
 ) -> tuple[Float[Array, ""], HeldOut]:
     """The error of the folds, whose reverse derivative costs hardly more than itself.
 
-    A machine `f = K(., Z) a + b` of `J = 1/2 a'K(Z, Z)a + C/2 sum_i w_i (y_i - f(x_i))^2` depends on
-    the kernel and `C` through `dJ = 0`. So the derivative of an error `E` is that of
+    A machine `f = K(., Z) a + b` of `J = 1/2 a'K(Z, Z)a + C/2 sum_i w_i (y_i - f(x_i))^2` depends
+    on the kernel and `C` through `dJ = 0`. So the derivative of an error `E` is that of
 
         E(a, b) - u' dJ(a, b),      d^2J u = dE/d(a, b),
 
@@ -90,7 +90,7 @@ def held_out_error(
     in_gram = dot(gram, jnp.moveaxis(a[: v - 1], 0, 1).reshape(-1, (v - 1) * c))
     smooth = jnp.sum(in_gram * jnp.moveaxis(u, 0, 1).reshape(-1, (v - 1) * c))
     seen = ~own[: v - 1] & (jnp.arange(v) < v - 1)[None, :]  # machine, part
-    slope = jnp.sum(rest[: v - 1] * g * weight[None] * seen[:, :, None, None])
+    slope = jnp.sum(jnp.where(seen[:, :, None, None], rest[: v - 1] * g * weight[None], 0))
     held = HeldOut(*jax.lax.stop_gradient((fold_error, watched)))
     return fold_error - (smooth - C * slope), held
 
@@ -146,7 +146,7 @@ def _cholesky_of_gram(gram: Float[Array, "m m"]) -> Float[Array, "m m"]:
 
 
 def _factor(sums: _Sums, C: Float[Array, ""]) -> Float[Array, "p p"]:
-    """Of the centred system; its rounding is that of each feature's own size, and so is the guard."""
+    """Of the centred system; rounding goes by each feature's own size, and so does the guard."""
     f = sums.feature_sum
     centred = sums.gram - f[:, None] * f[None, :] / sums.weight_sum
     guard = 16 * epsilon(centred.dtype) * jnp.diagonal(sums.gram)
