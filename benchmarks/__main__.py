@@ -26,6 +26,7 @@ from . import (
     speed,
     streaming,
     tables,
+    tabular,
     time_curves,
     wu,
 )
@@ -62,6 +63,7 @@ RESUMED = {
     "gpu": accelerator.run,
     "mall": reductions.run,
     "table10": multiclass.table10,
+    "tabular": tabular.run,
     "table3_scdp": paths.table3,
     "table5_scdp": paths.table5,
     "figure11_scdp": time_curves.run,

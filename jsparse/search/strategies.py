@@ -67,8 +67,8 @@ class Gradient(Search):
 
     A profile over a factor common to all leaves, as `Profile` has it for one lengthscale, then
     Adam over the leaves and `C` from its best kernels, to the least squared error on held-out
-    folds (of classes: of one-versus-rest values). The kernels it ends with are scored as any other, by
-    the metric, and the best of all is taken: never one that scores worse than the profile's.
+    folds (of classes: of one-versus-rest values). The kernels it ends with are scored as any other,
+    by the metric, and the best of all is taken: never one that scores worse than the profile's.
     (L-BFGS takes half the evaluations, but in float32 ends early, and did worse beside noise.)
 
     A gradient costs hardly more than the error, see `validation.held_out_error`, which is that of a
