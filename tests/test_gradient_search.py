@@ -13,11 +13,11 @@ import jsparse
 from jsparse.compilation import counted
 from jsparse.data.streams import ArrayStream
 from jsparse.kernels import RBF, Laplacian, Matern52
-from jsparse.search.gradient import Smooth, error_and_gradient
+from jsparse.search.gradient import Batches, Smooth, error_and_gradient
 from jsparse.search.problem import split_kernel
 from jsparse.validation.error_gradient import Parts
 
-SEARCH = jsparse.Gradient(max_evaluations=6, prototypes=6, patience=6)
+SEARCH = jsparse.Gradient(max_evaluations=8, prototypes=6, patience=8)
 OPTIONS = {"task": "regression", "method": jsparse.FixedSize(8), "folds": 4}
 
 
@@ -111,12 +111,12 @@ def test_a_stopped_search_goes_on_as_if_it_had_not_been(tmp_path):
     calls = itertools.count(1)
 
     def stop(done, planned, best):
-        if next(calls) == 12:  # the second step
+        if next(calls) == 13:  # the third step
             raise KeyboardInterrupt
 
     stopped = jsparse.train(X, y, search=SEARCH, key=0, progress=stop, **OPTIONS).tuning
     assert stopped.stopped == "interrupted"
-    assert len(steps(stopped)) == 2
+    assert len(steps(stopped)) == 3
     jsparse.save_history(tmp_path / "search", stopped.history)
     history = jsparse.load_history(tmp_path / "search")
     assert [e.slope.size for e in history] == [e.slope.size for e in stopped.history]
@@ -156,11 +156,21 @@ def test_settings_that_make_no_sense_are_refused(settings, message):
 
 
 def test_too_few_rows_are_refused():
-    X, y = rows(0, n=10)
-    with pytest.raises(ValueError, match="at least 12 rows"):
-        jsparse.train(
-            X, y, task="regression", search=SEARCH, key=0, method=jsparse.FixedSize(4), folds=2
-        )
+    X, w = jnp.zeros((14, 2)), jnp.asarray([1.0] * 11 + [0.0] * 3)
+    with pytest.raises(ValueError, match="at least 12 rows with weight, got 11"):
+        Batches(jax.random.key(0), X, X, w, None, rows=100, prototypes=5)
+
+
+def test_every_step_has_rows_of_its_own_beside_those_watched():
+    X = jnp.arange(60.0)[:, None]
+    batches = Batches(jax.random.key(0), X, X, jnp.ones(60), None, rows=30, prototypes=4)
+    assert batches.anew
+    first, again, second = (batches.at(i) for i in (0, 0, 1))
+    there = [np.sort(np.asarray(p.X)[np.asarray(p.w) > 0].ravel()) for p in (first, second)]
+    assert [len(set(t.tolist())) for t in there] == [30, 30]
+    np.testing.assert_array_equal(first.X, again.X)
+    np.testing.assert_array_equal(first.X[-1], second.X[-1])  # watched
+    assert set(there[0].tolist()) != set(there[1].tolist())
 
 
 @pytest.mark.slow
@@ -187,6 +197,7 @@ def test_other_methods_and_several_classes(method):
     assert trained.cv_error < 0.4
 
 
+@pytest.mark.slow
 def test_a_stream_gives_its_sample_to_the_gradient():
     X, y = rows(5, n=64)
     passes = itertools.count()

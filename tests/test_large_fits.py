@@ -72,7 +72,7 @@ def test_machines_in_triangular_features_are_those_of_the_kernel(dtype):
     y = np.sin(2 * X[:, 0])
     Z = X[:9]
     fit = jsparse.fixed_size.fit_features(
-        Triangular(RBF(np.ones(2, dtype)), jnp.asarray(Z)), 10.0, X, y
+        Triangular(RBF(np.ones(2, dtype)), jnp.asarray(Z)), 10.0, jnp.asarray(X), jnp.asarray(y)
     )
     assert fit.expansion.coefficients.dtype == dtype
     beta = dense(X.astype(float), y, Z.astype(float), 1.0, 10.0)

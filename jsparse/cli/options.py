@@ -104,7 +104,7 @@ def _training_options(parser: argparse.ArgumentParser) -> None:
             metavar=how["metavar"],
             help=f"with --method {', '.join(of)}: {how['help']}",
         )
-    add("--kernel", choices=[*KERNELS, "linear", "polynomial"], default="rbf")
+    add("--kernel", choices=[*KERNELS, "linear", "polynomial", "auto"], default="rbf")
     codes = ["one-versus-rest", "one-versus-one", "minimum-output"]
     add("--multiclass", choices=codes, default=codes[0], help="more than two classes as problems")
     add("--balanced", action="store_true", help="let all classes weigh the same")

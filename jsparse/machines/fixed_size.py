@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple, get_args
 
 import equinox as eqx
 import jax
@@ -23,7 +23,7 @@ from ..features import Linear as LinearFeatures
 from ..kernels import Kernel, Linear
 from ..multiclass import Code, accumulate_code, solve_code
 from ..normal_equations import NormalEquations, accumulate
-from ..prototypes import interleaved
+from ..prototypes import interleaved, pivoted_cholesky
 from ..prototypes.choice import choose_rows
 from .method import (
     Additive,
@@ -39,6 +39,8 @@ from .method import (
     rows_at,
 )
 
+Selection = Literal["renyi", "uniform", "pivoted_cholesky"]
+
 
 @dataclasses.dataclass(frozen=True)
 class Prototypes(Method):
@@ -47,7 +49,9 @@ class Prototypes(Method):
     Args:
         n_prototypes: `m`, at most as many as rows; or several, increasing, of which one is chosen
             by cross-validation (De Brabanter 2010, Section 5), see `tune_sizes`.
-        selection: "renyi" (Algorithm 1, stratified by class) or "uniform".
+        selection: "renyi" (Algorithm 1, stratified by class), "uniform", or "pivoted_cholesky",
+            by what the kernel's matrix has left, in the kernel before it is tuned, whatever the
+            class.
         size_tolerance: of several numbers, the smallest is chosen whose error is within as many
             standard errors of the least; 0 for the least error itself.
     """
@@ -59,7 +63,7 @@ class Prototypes(Method):
         kind="sizes",
         metavar="M[,M...]",
     )
-    selection: Literal["renyi", "uniform"] = "renyi"
+    selection: Selection = "renyi"
     size_tolerance: float = option(
         1.0,
         "of several sizes, the smallest within T standard errors of the best",
@@ -90,8 +94,9 @@ class Prototypes(Method):
     def check(self, task: Task) -> None:
         """See `Method.check`."""
         super().check(task)
-        if self.selection not in ("renyi", "uniform"):
-            raise ValueError(f"selection: expected 'renyi' or 'uniform', got {self.selection!r}")
+        if self.selection not in get_args(Selection):
+            expected = " or ".join(map(repr, get_args(Selection)))
+            raise ValueError(f"selection: expected {expected}, got {self.selection!r}")
         check_tolerance("size_tolerance", self.size_tolerance)
         most = 2**31 - 1
         if isinstance(self.n_prototypes, tuple):
@@ -118,6 +123,10 @@ class Prototypes(Method):
         m, labels = self.largest, rows.labels
         if isinstance(kernel, Linear):  # solved in the primal
             return Points(rows_at(rows.X, np.arange(m)), np.arange(m))
+        if self.selection == "pivoted_cholesky":  # the first ones are a good choice for any number
+            weights = jnp.asarray(rows.weights, rows.X.dtype)
+            chosen = np.asarray(pivoted_cholesky(key, kernel, rows.X, m, weights).indices)
+            return Points(rows_at(rows.X, chosen), chosen)
         chosen, status = choose_rows(key, self.selection, rows.X, m, labels, rows.weights, rows.n)
         if self.nested:
             own = None if labels is None else labels[chosen]
@@ -142,7 +151,7 @@ class FixedSize(Prototypes, Additive):
 
     Args:
         n_prototypes: see `Prototypes`, as are all others.
-        selection: "renyi" or "uniform".
+        selection: "renyi", "uniform" or "pivoted_cholesky".
         size_tolerance: of several sizes.
         tuned_with: search the kernel for a machine of only so many of the prototypes; then `C` and
             a common factor of the lengthscales are chosen anew, by the same folds, for the machine
@@ -150,7 +159,12 @@ class FixedSize(Prototypes, Additive):
             take, in place of decompositions. None: the search is of the machine itself.
     """
 
-    tuned_with: int | None = None
+    tuned_with: int | None = option(
+        None,
+        "search the kernel with so many of the prototypes, and fit with all of them",
+        kind="count",
+        metavar="M",
+    )
 
     name: ClassVar[str] = "fixed-size"
     title: ClassVar[str] = "fixed-size LS-SVM"

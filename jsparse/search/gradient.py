@@ -190,11 +190,11 @@ def gradient_search(
             Ctrl-C, if there is time.
     """
     middle = start_of(problem).astype(float)
-    begins = _begin(problem, middle, low, high, grid, search, run)
     batches = Batches(
         key, *problem.source.rows_in_memory(), problem.points, rows=search.rows,
         prototypes=search.prototypes,
     )  # fmt: skip
+    begins = _begin(problem, middle, low, high, grid, search, run)
     ends = np.log([grid.min(), grid.max()])
     lowest, highest = np.append(low - NARROWER, ends[0]), np.append(high + WIDER, ends[1])
     budget = max(1, (search.max_evaluations or 60) // len(begins))
@@ -257,15 +257,24 @@ def _descend(
     """
     theta, dtype = np.clip(begin, low, high), problem.dtype
     of = Smooth(problem.tuned, problem.fixed, batches.points, batches.at(0))
-    mean, square = np.zeros_like(theta), np.zeros_like(theta)
-    least, since = np.inf, 0
-    for i in range(budget):
-        if batches.anew and i > 0:
-            of = dataclasses.replace(of, parts=batches.at(i))
+
+    def slope(theta: np.ndarray) -> Slope:
         # As the device sees it, and as it is kept.
         leaves, C = theta[:-1].astype(dtype).astype(float), float(np.exp(theta[-1]))
         found = run.slope(leaves, C, functools.partial(slope_at, of, leaves, C, search.pull))
         trail.append((leaves, found.watched))
+        return found
+
+    # `C` for the squared error: that of the profile was chosen for the metric.
+    found, tenth = slope(theta), np.append(np.zeros(len(theta) - 1), np.log(10.0))
+    while len(trail) < budget and theta[-1] - tenth[-1] > low[-1]:
+        lower = slope(theta - tenth)
+        if not lower.value < found.value:
+            break
+        found, theta = lower, theta - tenth
+    mean, square = np.zeros_like(theta), np.zeros_like(theta)
+    least, since, scanned = np.inf, 0, len(trail)
+    for i in range(max(0, budget - scanned)):
         if not np.isfinite(found.value):
             return
         least, since = (found.watched, 0) if found.watched < least else (least, since + 1)
@@ -276,13 +285,18 @@ def _descend(
         size = np.sqrt(square / (1 - 0.999 ** (i + 1))) + 1e-8
         rate = search.rate * (1 + np.cos(np.pi * i / budget)) / 2
         theta = np.clip(theta - rate * mean / (1 - 0.9 ** (i + 1)) / size, low, high)
+        if batches.anew:
+            of = dataclasses.replace(of, parts=batches.at(i + 1))
+        found = slope(theta)
 
 
 def _worth_scoring(trail: list[tuple[np.ndarray, float]]) -> list[np.ndarray]:
     """The kernel of the least watched error; and the last, if it did no harm there."""
     if len(trail) < 2:
         return []
-    best = min(range(len(trail)), key=lambda i: trail[i][1])
-    last = len(trail) - 1
-    chosen = dict.fromkeys(i for i in (best, last) if i > 0 and trail[i][1] <= trail[0][1])
-    return [trail[i][0] for i in chosen]
+    first = trail[0][0].tobytes()  # with each C that was tried; scored before
+    bound = min(watched for theta, watched in trail if theta.tobytes() == first)
+    chosen = [min(trail, key=lambda one: one[1]), trail[-1]]
+    kernels = {theta.tobytes(): theta for theta, watched in chosen if watched <= bound}
+    kernels.pop(first, None)
+    return list(kernels.values())

@@ -96,7 +96,7 @@ class Gradient(Search):
     prototypes: int = 500
     rows: int = 6144
     pull: float = 1.0
-    patience: int = 20
+    patience: int = 30
     rate: float = 0.15
 
     def check(self) -> None:
@@ -121,7 +121,7 @@ class Automatic(Search):
     def settled(self, n_rows: int, *, alone: bool) -> Search:
         """The search for so many rows, on one device or on several."""
         own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return Gradient(**own, patience=10) if alone and n_rows >= 100 else Profile(**own)
+        return Gradient(**own, patience=15) if alone and n_rows >= 100 else Profile(**own)
 
 
 @dataclasses.dataclass(frozen=True)
