@@ -226,7 +226,8 @@ def _sparser(method: Method, tuned: Tuning) -> Tuning:
     """With the smallest `C` whose error is within the method's tolerance of the least."""
     if not method.sparser_by_C:
         return tuned
-    (best,) = [e for e in tuned.history if np.array_equal(e.theta, tuned.theta)][:1]
+    scored = [e for e in tuned.history if not e.slope.size]  # not the steps of a gradient
+    (best,) = [e for e in scored if np.array_equal(e.theta, tuned.theta)][:1]
     bound = tuned.score + method.size_tolerance * np.nan_to_num(tuned.standard_error)
     usable = (best.status < PRECISION_LOST) & (best.scores <= bound)
     j = min(np.flatnonzero(usable), key=lambda j: best.C[j])
@@ -311,7 +312,8 @@ def _larger(
     except KeyboardInterrupt as error:  # nothing is known of the machine itself
         error.history = first.history  # type: ignore[attr-defined]
         raise
-    return larger, second._replace(history=first.history, stopped=first.stopped)
+    stopped = second.stopped if first.stopped == "finished" else first.stopped
+    return larger, second._replace(history=first.history, stopped=stopped)
 
 
 def _curve(problem: Problem, tuned: Tuning, asked: Settings) -> tuple[Problem, SizeCurve]:
