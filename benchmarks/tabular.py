@@ -115,7 +115,7 @@ def _lightgbm(part: Split) -> Any:
     import lightgbm
 
     kinds = {"classification": lightgbm.LGBMClassifier, "regression": lightgbm.LGBMRegressor}
-    return kinds[part.task](random_state=0, verbose=-1, n_jobs=2)
+    return kinds[part.task](random_state=0, verbose=-1)
 
 
 def _tuned_lightgbm(part: Split) -> Any:
@@ -157,9 +157,9 @@ WAYS: dict[str, Callable[[Split], dict[str, Any]]] = {
     ONE: ours(jsparse.Profile(), SMALL),
     "gradient, 500": ours(jsparse.Gradient(), SMALL),
     BEST: ours(jsparse.Gradient(), LARGE, SMALL),
+    "LightGBM": peer(_lightgbm),
     "auto, 500": ours("auto", SMALL, None, "auto"),
     "auto, 500, then 2000": ours("auto", LARGE, SMALL, "auto"),
-    "LightGBM": peer(_lightgbm),
     "LightGBM, 30 settings": peer(_tuned_lightgbm),
     "xRFM": peer(_XRFM),
     "HistGradientBoosting": peer(_boosting),
