@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .._blocks import capacity
+from .._blocks import capacity, rounded_down
 from .._numerics import like
 from .._types import Key, ScalarLike
 from ..kernels import Kernel
@@ -95,7 +95,8 @@ class Batches:
             raise ValueError(f"search: expected at least {2 * v} rows with weight, got {k}")
         self._room, self._watched = -(-capacity(k) // v), k // v
         self._taken, self.anew = k, k < len(self._there)
-        chosen = np.arange(len(points)) if points is not None else self._there[: max(1, k // 2)]
+        half = max(1, rounded_down(k // 2))
+        chosen = self._there[:half] if points is None else np.arange(len(points))
         if len(chosen) > prototypes:
             chosen = np.sort(rng.permutation(chosen)[:prototypes])
         self.points = _rows_at(X if points is None else points, chosen.astype(np.int32))
