@@ -295,13 +295,13 @@ def _larger(
 ) -> tuple[Problem, Tuning]:
     """A common factor of the kernel's leaves and `C`, for more prototypes than it was tuned with.
 
-    Of `C` those within ten times the best one, as each takes a factorisation for each fold.
+    Of `C` those within five times the best one, as each takes a factorisation for each fold.
     """
     tuned = jax.tree.map(
         lambda a, b: None if a is None else b, problem.tuned, first.kernel, is_leaf=_is_none
     )
     larger = dataclasses.replace(problem, tuned=tuned)
-    near = np.abs(np.log(options["C"] / first.C)) <= math.log(10.5)
+    near = np.abs(np.log(options["C"] / first.C)) <= math.log(5.0)
     middle, show, done = start_of(larger).astype(float), options["progress"], len(first.history)
     own = {**options, "C": options["C"][near], "low": middle - 1.0, "high": middle + 1.0}
     own["max_seconds"] = max(0.0, options["max_seconds"] - (time.perf_counter() - begin))
