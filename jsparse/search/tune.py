@@ -115,7 +115,6 @@ def tune(
             f"low, high: expected {start_of(problem).size} bounds each, low < high; got {low} and "
             f"{high}"
         )
-    by_gradient = isinstance(search, Gradient) and p > 0
     profile = not isinstance(search, Annealing)
     budget, start = sum(rounds(search, p)), search.start
     run = _Run(problem, scoring, budget, max_seconds, progress, search.history)
@@ -134,7 +133,7 @@ def tune(
         return run.scores(points[:, :-1], np.exp(points[:, -1:]))
 
     def go() -> None:
-        if by_gradient:
+        if isinstance(search, Gradient) and p > 0:
             if not isinstance(problem, Problem):
                 raise ValueError(
                     f"problem: expected a Problem for a Gradient, got {type(problem).__name__}"
