@@ -3,9 +3,8 @@
 From rows to a model:
     train: standardise, choose points, tune by cross-validation, fit; arrays, tables or streams
     FixedSize, SCDP, Dual, Robust, SpSVM, SparseReduction, KSP, SLMC: the methods
-    SparseFisher, SparseRidge, ReducedSetSVM: others by Wu et al. 2006
-    KMP, KBP, ReducedSVM, RVM: those they are compared with
-    Profile, Annealing: the searches
+    KMP, KBP, ReducedSVM: those they are compared with
+    Profile, Annealing, Gradient: the searches
     Multiclass, Resources, HoldOut, Stopping: settings; plan: what a run will take
     Trained, Model: what comes of it; save, load: models and files
     save_history, load_history: stop a search and resume it
@@ -102,6 +101,7 @@ if TYPE_CHECKING:  # of each name the same place as below
     from .search.sizes import SizeCurve as SizeCurve
     from .search.sizes import tune_sizes as tune_sizes
     from .search.strategies import Annealing as Annealing
+    from .search.strategies import Gradient as Gradient
     from .search.strategies import Profile as Profile
     from .search.tune import Tuning as Tuning
     from .search.tune import load_history as load_history
@@ -135,7 +135,7 @@ _SHOWN = {
     ".model": "Model load save",
     ".normal_equations": "accumulate",
     ".scaling": "standardize",
-    ".search.strategies": "Annealing Profile",
+    ".search.strategies": "Annealing Gradient Profile",
     ".search.tune": "load_history save_history tune",
     ".training.plan": "plan",
     ".training.settings": "HoldOut Multiclass Resources",

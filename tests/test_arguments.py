@@ -239,6 +239,7 @@ TABLES = {
     },
     prototypes.k_center: {"key": NO_KEYS, "m": (*NOT_COUNTS, 99)},
     prototypes.k_means: {"key": NO_KEYS, "m": (*NOT_COUNTS, 99), "max_steps": NOT_COUNTS},
+    prototypes.pivoted_cholesky: {"key": NO_KEYS, "m": (*NOT_COUNTS, 99)},
     prototypes.interleaved: {"key": NO_KEYS, "m": NOT_COUNTS, "labels": ("x", [1, 2])},
     kernels.RationalQuadratic: {"lengthscale": NOT_POSITIVE, "alpha": NOT_POSITIVE},
     kernels.Polynomial: {
@@ -269,6 +270,7 @@ GOOD = {
     prototypes.renyi: {"key": KEY, "X": X, "m": 3},
     prototypes.k_center: {"key": KEY, "X": X, "m": 3},
     prototypes.k_means: {"key": KEY, "X": X, "m": 3},
+    prototypes.pivoted_cholesky: {"key": KEY, "kernel": RBF(1.0), "X": X, "m": 3},
     prototypes.interleaved: {"key": KEY, "m": 3},
     kernels.RationalQuadratic: {"lengthscale": 1.0},
     kernels.Scaled: {"kernel": RBF(1.0), "variance": 1.0},

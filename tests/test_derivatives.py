@@ -20,7 +20,7 @@ import pytest
 import jsparse
 from jsparse import _numerics, kernels, scaling
 from jsparse.expansion import KernelExpansion
-from jsparse.features import KernelColumns, Linear, Nystroem
+from jsparse.features import KernelColumns, Linear, Nystroem, Triangular
 from jsparse.kernels import RBF, Custom, Laplacian, Matern32, Matern52, Polynomial
 from jsparse.kernels import RationalQuadratic as Quadratic
 from jsparse.kernels.distances import squared_distances
@@ -273,6 +273,16 @@ def _():
         return phi @ phi.T
 
     return gram, {"kernel": RBF(jnp.asarray([0.9, 1.3])), "Z": Z, "X": X}
+
+
+@case("Triangular", symmetric=())
+def _():
+    X, _, _, Z = data()
+
+    def features(kernel, Z, X):
+        return Triangular(kernel, Z)(X)
+
+    return features, {"kernel": RBF(jnp.asarray([0.9, 1.3])), "Z": Z, "X": X}
 
 
 @case("Nystroem with repeated eigenvalues")

@@ -15,7 +15,8 @@ import sklearn.datasets
 from reference.prototypes import algorithm_1, entropy, largest_remainders, swap
 
 from jsparse._status import CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
-from jsparse.prototypes import plug_in_bandwidth, renyi, stratified, uniform
+from jsparse.kernels import RBF
+from jsparse.prototypes import pivoted_cholesky, plug_in_bandwidth, renyi, stratified, uniform
 from jsparse.prototypes._validate import check_table
 from jsparse.prototypes.bandwidth import GIVEN
 from jsparse.prototypes.renyi import init, step
@@ -375,3 +376,26 @@ def test_weights_are_chances_and_rows_without_weight_stay_out(choose):
 def test_shares_of_weight_are_capped_by_the_rows_there_are():
     np.testing.assert_array_equal(allocate(np.array([5, 100]), 50, np.array([1.0, 1.0])), [5, 45])
     np.testing.assert_array_equal(allocate(np.array([50, 50]), 10, np.array([3.0, 1.0])), [8, 2])
+
+
+def test_pivoted_cholesky_leaves_what_the_nystroem_approximation_leaves(dtype):
+    X = np.random.default_rng(0).standard_normal((30, 2)).astype(dtype)
+    weights = jnp.asarray(np.where(np.arange(30) < 3, 0, 1), dtype)
+    found = pivoted_cholesky(jax.random.key(0), RBF(0.7), jnp.asarray(X), 8, weights)
+    chosen = np.asarray(found.indices)
+    assert len(set(chosen.tolist())) == 8
+    assert chosen.min() >= 3
+    assert found.residual.dtype == dtype
+    there = X[3:].astype(float)
+    K = np.exp(-np.sum((there[:, None] - there[None]) ** 2, axis=2) / (2 * 0.49))
+    for k in (1, 4, 8):
+        own = chosen[:k] - 3
+        rest = K - K[:, own] @ np.linalg.solve(K[np.ix_(own, own)], K[own])
+        np.testing.assert_allclose(found.residual[k - 1], np.trace(rest) / 27, rtol=1e-3)
+    fewer = pivoted_cholesky(jax.random.key(0), RBF(0.7), jnp.asarray(X), 4, weights)
+    np.testing.assert_array_equal(fewer.indices, chosen[:4])
+
+
+def test_pivoted_cholesky_of_equal_rows_takes_different_ones():
+    found = pivoted_cholesky(jax.random.key(1), RBF(1.0), jnp.ones((5, 2)), 5)
+    assert sorted(np.asarray(found.indices).tolist()) == list(range(5))

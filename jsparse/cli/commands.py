@@ -17,7 +17,7 @@ from ..compilation import enable_compilation_cache
 from ..data import demo_set
 from ..machines.method import require_additive
 from ..model import load
-from ..search.strategies import Annealing, Profile
+from ..search.strategies import Annealing, Automatic, Gradient, Profile
 from ..serialization import OutputError
 from ..training.choices import make_kernel
 from ..training.settings import HoldOut, Resources
@@ -84,7 +84,12 @@ def _train(
     """Train on rows in memory or a stream, with progress and interrupts."""
     if task == "regression" and options.multiclass != "one-versus-rest":
         raise ValueError("--multiclass: expected nothing for regression")
-    searches = {"profile": Profile, "annealing": Annealing}
+    searches = {
+        "profile": Profile,
+        "annealing": Annealing,
+        "gradient": Gradient,
+        "auto": Automatic,
+    }
     folds = 10 if options.folds is None else options.folds
     if getattr(options, "holdout", None) is not None:
         if options.folds is not None:

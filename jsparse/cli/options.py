@@ -122,13 +122,18 @@ def _training_options(parser: argparse.ArgumentParser) -> None:
             metavar=how["metavar"],
             help=f"with --method {', '.join(of)}: {how['help']}",
         )
-    add("--kernel", choices=[*KERNELS, "linear", "polynomial"], default="rbf")
+    add("--kernel", choices=[*KERNELS, "linear", "polynomial", "auto"], default="rbf")
     codes = ["one-versus-rest", "one-versus-one", "minimum-output"]
     add("--multiclass", choices=codes, default=codes[0], help="more than two classes as problems")
     add("--balanced", action="store_true", help="let all classes weigh the same")
     add("--folds", type=_folds, metavar="V", help="default: 10")
-    add("--search", choices=["profile", "annealing"], default="profile")
-    add("--evaluations", type=_count, metavar="N", help="default: 10 (profile), 160 (annealing)")
+    add("--search", choices=["profile", "annealing", "gradient", "auto"], default="profile")
+    add(
+        "--evaluations",
+        type=_count,
+        metavar="N",
+        help="default: 10 (profile), 160 (annealing), 60 (gradient)",
+    )
     add("--seconds", type=_seconds, default=math.inf, help="stop tuning after this long")
     add("--seed", type=_seed, default=0)
     add("--precision", choices=["float32", "float64"], default="float64")

@@ -19,8 +19,8 @@ from ..calibration import decisions, probabilities
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
 from ..machines.method import Method, Task
-from ..model import Model, scores_of
-from ..search.strategies import Annealing, Profile, Search
+from ..model import Model
+from ..search.strategies import Annealing, Automatic, Gradient, Profile, Search
 from ..search.tune import Progress, Tuning
 from ..training.choices import KERNELS, KernelLike
 from ..training.settings import Multiclass, Resources
@@ -40,7 +40,7 @@ from ._sklearn import (
 
 FLOATS = [np.float64, np.float32]
 _TREES = {"model_", "kernel_", "_sums", "_tuning"}
-_SEARCHES = {"profile": Profile, "annealing": Annealing}
+_SEARCHES = {"auto": Automatic, "profile": Profile, "annealing": Annealing, "gradient": Gradient}
 
 
 class Machine(BaseEstimator, abc.ABC):
@@ -177,7 +177,7 @@ class Machine(BaseEstimator, abc.ABC):
         search = _SEARCHES[self.search]() if named else self.search  # type: ignore[index]
         if not isinstance(search, Search):
             raise ValueError(
-                f"search: expected one of {sorted(_SEARCHES)}, Profile(..) or Annealing(..), got "
+                f"search: expected one of {sorted(_SEARCHES)} or a search such as Profile(..), got "
                 f"{search!r}"
             )
         tune_kernel = search.tune_kernel and isinstance(self.lengthscale, str)

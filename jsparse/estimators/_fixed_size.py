@@ -24,6 +24,7 @@ class FixedSize(Machine):
     n_prototypes: int | str | Sequence[int]
     selection: str
     loss: str
+    tuned_with: int | None
 
     def make_method(self, n: int, classes: int) -> FixedSizeMethod | Robust:
         m = self.n_prototypes
@@ -33,9 +34,11 @@ class FixedSize(Machine):
             m = max(classes, min(300, -(-n // 3)))  # every class has a prototype
         settings: Any = {"n_prototypes": m, "selection": self.selection}
         if self.loss == "squared":
-            return FixedSizeMethod(**settings)
+            return FixedSizeMethod(**settings, tuned_with=self.tuned_with)
         if self.loss not in ("absolute", "huber"):
             raise ValueError(f"loss: expected 'squared', 'absolute' or 'huber', got {self.loss!r}")
+        if self.tuned_with is not None:
+            raise ValueError(f"tuned_with: expected None with the loss {self.loss!r}")
         return Robust(**settings, loss=self.loss)  # type: ignore[arg-type]
 
     def _is_begun(self) -> bool:
@@ -74,17 +77,21 @@ class FixedSizeLSSVMClassifier(FixedSize, Classifier):
             their number; or several numbers, of which cross-validation chooses one, see
             `jsparse.tune_sizes`.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic", "linear",
-            "polynomial") or a `jsparse.kernels` object, in units of standardised inputs.
+            "polynomial", or "auto" for the family that does best on a part of the rows) or a
+            `jsparse.kernels` object, in units of standardised inputs.
         lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it; None to
             take a kernel object as it is.
         C: "auto" to tune the weight of the data fit, or a number.
-        selection: of prototypes, "renyi" or "uniform".
+        selection: of prototypes, "renyi", "uniform" or "pivoted_cholesky".
+        tuned_with: search the kernel with only so many of the prototypes, and fit with all; with
+            the loss "squared".
         multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
         loss: "squared", or "absolute" or "huber".
         class_weight: None, "balanced" or a mapping from labels to factors.
         cv: number of folds, a splitter, or a list of splits, which hold each row out once; "auto"
             for 10, or as many as there are rows.
-        search: "profile", "annealing", or a `jsparse.Profile` or `jsparse.Annealing`.
+        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or a
+            `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
         max_evaluations: budget of the search; None for its default.
         max_seconds: no evaluation of the search starts later.
         warm_start: start the search of a further `fit` where the last one ended.
@@ -117,6 +124,7 @@ class FixedSizeLSSVMClassifier(FixedSize, Classifier):
         lengthscale: Any = "auto",
         C: float | str = "auto",
         selection: str = "renyi",
+        tuned_with: int | None = None,
         multiclass: Any = "one_versus_rest",
         loss: str = "squared",
         class_weight: str | Mapping[Any, float] | None = None,
@@ -133,6 +141,7 @@ class FixedSizeLSSVMClassifier(FixedSize, Classifier):
         self.lengthscale = lengthscale
         self.C = C
         self.selection = selection
+        self.tuned_with = tuned_with
         self.multiclass = multiclass
         self.loss = loss
         self.class_weight = class_weight
@@ -221,6 +230,7 @@ class FixedSizeLSSVMRegressor(FixedSize, Regressor):
         lengthscale: Any = "auto",
         C: float | str = "auto",
         selection: str = "renyi",
+        tuned_with: int | None = None,
         loss: str = "squared",
         cv: Any = "auto",
         search: str | Search = "profile",
@@ -235,6 +245,7 @@ class FixedSizeLSSVMRegressor(FixedSize, Regressor):
         self.lengthscale = lengthscale
         self.C = C
         self.selection = selection
+        self.tuned_with = tuned_with
         self.loss = loss
         self.cv = cv
         self.search = search

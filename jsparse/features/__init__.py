@@ -4,3 +4,4 @@ from .base import FeatureMap as FeatureMap
 from .columns import KernelColumns as KernelColumns
 from .linear import Linear as Linear
 from .nystroem import Nystroem as Nystroem
+from .triangular import Triangular as Triangular

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple, get_args
 
 import equinox as eqx
 import jax
@@ -18,12 +18,12 @@ from .._runtime import compiled
 from .._status import CONVERGED, TRUNCATED
 from .._types import Key, ScalarLike
 from ..expansion import KernelExpansion
-from ..features import FeatureMap, Nystroem
+from ..features import FeatureMap, Nystroem, Triangular
 from ..features import Linear as LinearFeatures
 from ..kernels import Kernel, Linear
 from ..multiclass import Code, accumulate_code, solve_code
 from ..normal_equations import NormalEquations, accumulate
-from ..prototypes import interleaved
+from ..prototypes import interleaved, pivoted_cholesky
 from ..prototypes.choice import choose_rows
 from .checks import (
     check_labels,
@@ -47,6 +47,8 @@ from .method import (
     rows_at,
 )
 
+Selection = Literal["renyi", "uniform", "pivoted_cholesky"]
+
 
 @dataclasses.dataclass(frozen=True)
 class Prototypes(Method):
@@ -55,7 +57,9 @@ class Prototypes(Method):
     Args:
         n_prototypes: `m`, at most as many as rows; or several, increasing, of which one is chosen
             by cross-validation (De Brabanter 2010, Section 5), see `tune_sizes`.
-        selection: "renyi" (Algorithm 1, stratified by class) or "uniform".
+        selection: "renyi" (Algorithm 1, stratified by class), "uniform", or "pivoted_cholesky",
+            by what the kernel's matrix has left, in the kernel before it is tuned, whatever the
+            class.
         size_tolerance: of several numbers, the smallest is chosen whose error is within as many
             standard errors of the least; 0 for the least error itself.
     """
@@ -67,7 +71,7 @@ class Prototypes(Method):
         kind="sizes",
         metavar="M[,M...]",
     )
-    selection: Literal["renyi", "uniform"] = "renyi"
+    selection: Selection = "renyi"
     size_tolerance: float = option(
         1.0,
         "of several sizes, the smallest within T standard errors of the best",
@@ -90,11 +94,17 @@ class Prototypes(Method):
 
     memory = largest
 
+    @property
+    def nested(self) -> bool:
+        """Whether the first prototypes must be a good choice for every smaller number."""
+        return len(self.sizes) > 0
+
     def check(self, task: Task) -> None:
         """See `Method.check`."""
         super().check(task)
-        if self.selection not in ("renyi", "uniform"):
-            raise ValueError(f"selection: expected 'renyi' or 'uniform', got {self.selection!r}")
+        if self.selection not in get_args(Selection):
+            expected = " or ".join(map(repr, get_args(Selection)))
+            raise ValueError(f"selection: expected {expected}, got {self.selection!r}")
         check_tolerance("size_tolerance", self.size_tolerance)
         most = 2**31 - 1
         if isinstance(self.n_prototypes, tuple):
@@ -121,8 +131,12 @@ class Prototypes(Method):
         m, labels = self.largest, rows.labels
         if isinstance(kernel, Linear):  # solved in the primal
             return Points(rows_at(rows.X, np.arange(m)), np.arange(m))
+        if self.selection == "pivoted_cholesky":  # the first ones are a good choice for any number
+            weights = jnp.asarray(rows.weights, rows.X.dtype)
+            chosen = np.asarray(pivoted_cholesky(key, kernel, rows.X, m, weights).indices)
+            return Points(rows_at(rows.X, chosen), chosen)
         chosen, status = choose_rows(key, self.selection, rows.X, m, labels, rows.weights, rows.n)
-        if self.sizes:
+        if self.nested:
             own = None if labels is None else labels[chosen]
             chosen = chosen[interleaved(jax.random.fold_in(key, 1), m, own)]
         return Points(rows_at(rows.X, chosen), chosen, status)
@@ -136,22 +150,62 @@ def feature_map(kernel: Kernel, prototypes: Float[Array, "m d"]) -> FeatureMap:
     return Nystroem(kernel, prototypes)
 
 
+_triangular = jax.jit(Triangular)
+
+
 @dataclasses.dataclass(frozen=True)
 class FixedSize(Prototypes, Additive):
     """The fixed-size LS-SVM (De Brabanter 2010): least squares on features of a few prototypes.
 
     Args:
         n_prototypes: see `Prototypes`, as are all others.
-        selection: "renyi" or "uniform".
+        selection: "renyi", "uniform" or "pivoted_cholesky".
         size_tolerance: of several sizes.
+        tuned_with: search the kernel for a machine of only so many of the prototypes; then `C` and
+            a common factor of the lengthscales are chosen anew, by the same folds, for the machine
+            of all of them. Sums over rows and a few Cholesky factors are what many prototypes then
+            take, in place of decompositions. None: the search is of the machine itself.
     """
+
+    tuned_with: int | None = option(
+        None,
+        "search the kernel with so many of the prototypes, and fit with all of them",
+        kind="count",
+        metavar="M",
+    )
 
     name: ClassVar[str] = "fixed-size"
     title: ClassVar[str] = "fixed-size LS-SVM"
     is_ridge: ClassVar[bool] = True
 
+    @property
+    def nested(self) -> bool:
+        """See `Prototypes.nested`."""
+        return super().nested or self.tuned_with is not None
+
+    def check(self, task: Task) -> None:
+        """See `Method.check`."""
+        super().check(task)
+        if self.tuned_with is not None:
+            if self.sizes:
+                raise ValueError("tuned_with: expected None with several n_prototypes")
+            whole_number("tuned_with", self.tuned_with, 1, self.largest, "n_prototypes")
+
+    def surrogate(self) -> "FixedSize | None":
+        """See `Method.surrogate`."""
+        if self.tuned_with is None or self.tuned_with >= self.largest:
+            return None
+        return dataclasses.replace(self, n_prototypes=self.tuned_with, tuned_with=None)
+
+    @property
+    def surrogate_sees(self) -> Literal["rows", "points", "some points"]:
+        """See `Method.surrogate_sees`."""
+        return "some points"
+
     def features(self, kernel: Kernel, points: Float[Array, "m d"]) -> FeatureMap:
-        """See `feature_map`."""
+        """See `feature_map`; of a machine that another was searched for, by a Cholesky factor."""
+        if self.surrogate() is not None and not isinstance(kernel, Linear):
+            return _triangular(kernel, points)
         return feature_map(kernel, points)
 
     def solve(

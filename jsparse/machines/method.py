@@ -182,8 +182,11 @@ class Method(abc.ABC):
         return None
 
     @property
-    def surrogate_sees(self) -> Literal["rows", "points"]:
-        """Whether the surrogate is fitted to all rows or to those that are points alone."""
+    def surrogate_sees(self) -> Literal["rows", "points", "some points"]:
+        """Whether the surrogate is fitted to all rows or to those that are points alone.
+
+        "some points": it is a smaller machine of the same kind, of the first of the points.
+        """
         return "rows"
 
     @abc.abstractmethod

@@ -1,4 +1,4 @@
-"""Which points may carry the model: rows at random, of maximal entropy, or clusters; bandwidths."""
+"""Which points may carry the model: rows at random, of maximal entropy, by pivots, clusters."""
 
 from .bandwidth import RULES as RULES
 from .bandwidth import Bandwidth as Bandwidth
@@ -8,6 +8,8 @@ from .clusters import KCenterResult as KCenterResult
 from .clusters import KMeansResult as KMeansResult
 from .clusters import k_center as k_center
 from .clusters import k_means as k_means
+from .pivoted_cholesky import PivotedCholeskyResult as PivotedCholeskyResult
+from .pivoted_cholesky import pivoted_cholesky as pivoted_cholesky
 from .renyi import RenyiResult as RenyiResult
 from .renyi import RenyiState as RenyiState
 from .renyi import renyi as renyi

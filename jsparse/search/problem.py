@@ -133,6 +133,10 @@ class Source(Protocol):
         """The machine of all rows; if it was solved from sums, also their features and them."""
         ...
 
+    def rows_in_memory(self) -> tuple[Float[Array, "n d"], Float[Array, "n c"], Float[Array, " n"]]:
+        """Inputs, targets and weights of the rows at hand; of more than two classes -1 and +1."""
+        ...
+
 
 class Problem(eqx.Module):
     """A method, a template kernel, points that may carry the model, and a source of rows.
@@ -286,13 +290,27 @@ class InMemory(eqx.Module):
             features = _informed(method, features, self.X, self.y, self.weights, self.code)
         return method.solve(features, sums, C, self.code, key=problem.key), features, sums
 
+    def rows_in_memory(self) -> tuple[Float[Array, "n d"], Float[Array, "n c"], Float[Array, " n"]]:
+        """See `Source`; each class against all others, whatever the code."""
+        weights = jnp.ones(len(self.X), self.X.dtype) if self.weights is None else self.weights
+        k = None if self.code is None else len(self.code.matrix)
+        return self.X, _targets(self.X, self.y, k), weights
+
     def of_rows(self, rows: Int[np.ndarray, " m"]) -> "InMemory":
         """Some of the rows alone, without folds of their own."""
         X, y, weights = _taken((self.X, self.y, self.weights), rows)
         return InMemory(X, y, weights, self.folds, self.code, self.mesh)
 
 
-_taken = compiled(lambda arrays, rows: jax.tree.map(lambda a: a[rows], arrays))
+@functools.partial(jax.jit, static_argnums=2)
+def _targets(X: Float[Array, "n d"], y: Array, classes: int | None) -> Float[Array, "n c"]:
+    if classes is None:
+        return y.reshape(len(X), -1)
+    own = y[:, None] == jnp.arange(classes, dtype=y.dtype)[None, :]
+    return jnp.where(own, 1, -1).astype(X.dtype)
+
+
+_taken = jax.jit(lambda arrays, rows: jax.tree.map(lambda a: a[rows], arrays))
 
 
 @functools.partial(compiled, static_argnames="method")
@@ -371,7 +389,22 @@ def start_of(problem: Tunable) -> Float[np.ndarray, " p"]:
     return np.log(np.concatenate([np.zeros(0, problem.dtype), *leaves])).astype(problem.dtype)
 
 
-def kernel_at(problem: Tunable, theta: Float[Array, " p"] | Float[np.ndarray, " p"]) -> Kernel:
+@runtime_checkable
+class Template(Protocol):
+    """Of a kernel, the leaves that are tuned and the rest."""
+
+    @property
+    def tuned(self) -> Kernel:
+        """The positive leaves, None elsewhere."""
+        ...
+
+    @property
+    def fixed(self) -> Kernel:
+        """The rest."""
+        ...
+
+
+def kernel_at(problem: Template, theta: Float[Array, " p"] | Float[np.ndarray, " p"]) -> Kernel:
     """The template with tuned leaves `exp(theta)`; of a NumPy array without compiling anything."""
     leaves, structure = jax.tree.flatten(problem.tuned)
     ends = np.cumsum([leaf.size for leaf in leaves])[:-1]

@@ -16,18 +16,24 @@ from .._types import KeyLike
 from ..kernels import Kernel
 from ..machines.method import Metric
 from ..multiclass import Decoding
-from .problem import Scoring, Tunable, kernel_at, start_of
+from .gradient import Slope, gradient_search
+from .problem import Problem, Scoring, Tunable, kernel_at, start_of
 from .strategies import (
     Annealing,
+    Gradient,
     Profile,
+    Rescaling,
     Search,
     annealing_search,
     check_search,
     line_search,
     local_line_search,
+    rescaling_search,
     rounds,
     simplex_search,
 )
+
+NO_SLOPE = np.zeros(0)
 
 
 class Evaluation(NamedTuple):
@@ -39,6 +45,9 @@ class Evaluation(NamedTuple):
     standard_errors: np.ndarray  # of the scores, from their spread over the folds, shape `s`
     status: np.ndarray  # shape `s`
     seconds: float  # since the search began
+    # Of a step of `Gradient`: log of the error with the prior, watched error, gradient in theta
+    # and log C; `C` and `scores`, the error, are then one number. Else empty.
+    slope: np.ndarray = NO_SLOPE
 
 
 class Tuning(NamedTuple):
@@ -81,9 +90,10 @@ def tune(
         high: logs of the upper bounds, shape `p`.
         C: weights of the data-fit term, shape `s`.
         decoding: see `multiclass.distances`.
-        search: `Profile` or `Annealing`. With a `start`, one parameter: by the smallest steps the
-            search would have ended with, until the best kernel lies between two others (mostly
-            three or four evaluations instead of ten). Several: the simplex alone.
+        search: `Profile`, `Annealing` or `Gradient`. With a `start`, one parameter: by the smallest
+            steps the search would have ended with, until the best kernel lies between two others
+            (mostly three or four evaluations instead of ten). Several: the simplex alone, or the
+            steps of the gradient.
         max_seconds: no evaluation starts later; what was found until then is returned.
         progress: called as `progress(done, planned, best_score)`.
 
@@ -105,7 +115,8 @@ def tune(
             f"low, high: expected {start_of(problem).size} bounds each, low < high; got {low} and "
             f"{high}"
         )
-    profile, budget, start = isinstance(search, Profile), sum(rounds(search, p)), search.start
+    profile = not isinstance(search, Annealing)
+    budget, start = sum(rounds(search, p)), search.start
     run = _Run(problem, scoring, budget, max_seconds, progress, search.history)
     lows, highs = low, high
     begin = None
@@ -122,7 +133,15 @@ def tune(
         return run.scores(points[:, :-1], np.exp(points[:, -1:]))
 
     def go() -> None:
-        if profile and p == 0:
+        if isinstance(search, Gradient) and p > 0:
+            if not isinstance(problem, Problem):
+                raise ValueError(
+                    f"problem: expected a Problem for a Gradient, got {type(problem).__name__}"
+                )
+            gradient_search(problem, key, low, high, grid, search, run, (_Stop,))
+        elif isinstance(search, Rescaling) and p > 0:
+            rescaling_search(start_of(problem).astype(float), search.ratio, budget, scores)
+        elif profile and p == 0:
             scores(np.zeros((1, 0)))
         elif profile and p == 1:
             if begin is None:
@@ -188,7 +207,7 @@ class _Run:
     ) -> None:
         self.problem, self.scoring = problem, scoring
         self.planned, self.seconds, self.progress = planned, seconds, progress
-        self.known = {self._name(e.theta, e.C): e for e in history or []}
+        self.known = {self._name(e.theta, e.C, e.slope): e for e in history or []}
         self.unused = dict(self.known)
         self.history: list[Evaluation] = []
         self.start = time.perf_counter()
@@ -219,11 +238,47 @@ class _Run:
             if self.history and time.perf_counter() - self.start > self.seconds:
                 raise _Stop
             found = self._evaluate(thetas, C)
+        self._add(found)
+        return np.array([np.min(_trusted(e)) for e in found])
+
+    def slope(self, theta: np.ndarray, C: float, of: Callable[[], Slope]) -> Slope:
+        """A step of a gradient, evaluated or as it is known; see `gradient.Run`."""
+        first = self.history[0]
+        many, nothing = np.full_like(first.C, C), np.zeros(len(first.C))
+        name = self._name(theta, many, np.zeros(1))
+        found = self.known.get(name)
+        if found is None:
+            # What the steps find is to be scored, in the time that there is.
+            spent = time.perf_counter() - self.start
+            scored = [e.seconds for e in self.history if not e.slope.size]
+            if spent + 2 * min(np.diff([0.0, *scored])) > self.seconds:
+                raise _Stop
+            at = of()
+            found = Evaluation(
+                theta, many, nothing + at.error, nothing + np.nan, nothing.astype(np.int32),
+                time.perf_counter() - self.start,
+                np.array([at.value, at.watched, *at.gradient]),
+            )  # fmt: skip
+        self.unused.pop(name, None)
+        self._add([found])
+        value, watched, *gradient = found.slope.tolist()
+        return Slope(value, np.array(gradient), float(found.scores[0]), watched)
+
+    def best_C(self, theta: np.ndarray) -> float:
+        """That of the best score of a kernel that was scored."""
+        (found, *_) = [e for e in self._scored if np.array_equal(e.theta, theta)]
+        return float(found.C[np.argmin(_trusted(found))])
+
+    @property
+    def _scored(self) -> list[Evaluation]:
+        """All but the steps of a gradient."""
+        return [e for e in self.history if not e.slope.size]
+
+    def _add(self, found: list[Evaluation]) -> None:
         self.history += found
         if self.progress is not None:
-            best = min(float(np.min(_trusted(e))) for e in self.history)
+            best = min(float(np.min(_trusted(e))) for e in self._scored)
             self.progress(len(self.history), self.planned, best)
-        return np.array([np.min(_trusted(e)) for e in found])
 
     def _evaluate(self, thetas: np.ndarray, C: np.ndarray) -> list[Evaluation]:
         dtype = self.problem.dtype
@@ -233,12 +288,14 @@ class _Run:
         rows = zip(thetas, C, scores, errors, status, strict=True)
         return [Evaluation(*row, seconds) for row in rows]
 
-    def _name(self, theta: np.ndarray, C: np.ndarray) -> bytes:
-        """A point as the device sees it."""
-        return np.concatenate([theta, C]).astype(self.problem.dtype).tobytes()
+    def _name(self, theta: np.ndarray, C: np.ndarray, slope: np.ndarray = NO_SLOPE) -> bytes:
+        """A point as the device sees it, and whether it is a step of a gradient."""
+        point = np.concatenate([theta, C]).astype(self.problem.dtype).tobytes()
+        return point + b"slope" * bool(slope.size)
 
     def _check_history(self) -> None:
-        old = min(self.known.values(), key=lambda e: float(np.min(_trusted(e))))
+        scored = [e for e in self.known.values() if not e.slope.size]
+        old = min(scored, key=lambda e: float(np.min(_trusted(e))))
         shape = start_of(self.problem).shape
         if old.theta.shape != shape:
             raise ValueError(
@@ -256,7 +313,7 @@ class _Run:
 
     def best(self) -> tuple[Evaluation, int]:
         """The best evaluation that can be trusted, and the place of its best `C`."""
-        values = [_trusted(e) for e in self.history]
+        values = [_trusted(e) for e in self._scored]
         i = int(np.argmin([v.min() for v in values]))
         j = int(np.argmin(values[i]))
         if not np.isfinite(values[i][j]):
@@ -264,7 +321,7 @@ class _Run:
                 "tuning: no kernel and C gave a cross-validation error that can be trusted in "
                 f"{self.problem.dtype}; use float64 or other bounds"
             )
-        return self.history[i], j
+        return self._scored[i], j
 
     def _hand_over(self, error: Exception) -> None:
         """Give what was evaluated to an error that ends the search, of a callback or a stream."""
@@ -325,10 +382,12 @@ def save_history(path: PathLike, history: list[Evaluation]) -> None:
     """
     if not history or len({(e.theta.shape, e.C.shape) for e in history}) > 1:
         raise ValueError("history: expected the evaluations of one search, at least one")
-    columns = zip(*history, strict=True)
-    arrays = {
-        name: np.stack(column) for name, column in zip(Evaluation._fields, columns, strict=True)
-    }
+    columns = dict(zip(Evaluation._fields, zip(*history, strict=True), strict=True))
+    slopes = columns.pop("slope")
+    arrays = {name: np.stack(column) for name, column in columns.items()}
+    widest = max(slope.size for slope in slopes)
+    if widest > 0:
+        arrays["slope"] = np.stack([s if s.size else np.full(widest, np.nan) for s in slopes])
     save_state(path, arrays, {}, kind=_HISTORY)
 
 
@@ -344,6 +403,8 @@ def load_history(path: PathLike) -> list[Evaluation]:
     n, s = len(arrays.get("C", ())) if C[1] else 0, C[1][-1:]
     numbers = dict.fromkeys(("C", "scores", "standard_errors"), ("f", (n, *s)))
     wanted = {**numbers, "theta": ("f", (n, *theta[1][-1:])), "status": ("i", (n, *s))}
+    if "slope" in found and len(theta[1]) == 2:  # of a search by gradient
+        wanted["slope"] = ("f", (n, theta[1][1] + 3))
     if n == 0 or found != {**wanted, "seconds": ("f", (n,))}:
         raise ModelFileError(
             f"{named(path)}: expected {', '.join(Evaluation._fields)} of n evaluations, n at least "
@@ -353,8 +414,12 @@ def load_history(path: PathLike) -> list[Evaluation]:
         np.all(np.isfinite(arrays["theta"])) and np.all((arrays["C"] > 0) & (arrays["C"] < np.inf))
     ):
         raise ModelFileError(f"{named(path)}: expected finite theta and positive C")
-    columns = (arrays[name] for name in Evaluation._fields)
-    return [Evaluation(*row) for row in zip(*columns, strict=True)]
+    slopes = arrays.get("slope", np.zeros((n, 0)))
+    columns = (arrays[name] for name in Evaluation._fields if name != "slope")
+    return [
+        Evaluation(*row, slope=slope[~np.isnan(slope)])
+        for *row, slope in zip(*columns, slopes, strict=True)
+    ]
 
 
 _HISTORY = "tuning history 3"  # 1 and 2 had other stop codes

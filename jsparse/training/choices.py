@@ -11,7 +11,7 @@ from .. import kernels
 from .._arguments import whole_number
 from .._types import Key
 from ..kernels import Kernel
-from ..kernels.mixed import with_categories
+from ..search.strategies import Gradient, Search
 from ..validation.folds import Folds, plain_folds, stratified_folds
 
 KernelLike = str | Kernel | Callable[..., Any] | Sequence[Any]
@@ -27,14 +27,11 @@ KERNELS = {
 LENGTHSCALE_FACTOR = 12.0
 
 
-def make_kernel(kernel: KernelLike, d: int, codes: tuple[int, ...] = ()) -> Kernel:
+def make_kernel(kernel: KernelLike, d: int, *, per_column: bool = False) -> Kernel:
     """A kernel by name, with the scale that standardised inputs of `d` columns ask for.
 
-    Raises:
-        ValueError: for what is no kernel, or none for the columns `codes`, which hold categories.
+    With `per_column` it has a lengthscale for each; a kernel that is none by name has its own.
     """
-    if codes:
-        return with_categories(make_kernel(kernel, d), codes)
     if isinstance(kernel, Kernel):
         return kernel
     if isinstance(kernel, list | tuple) and kernel:
@@ -42,16 +39,23 @@ def make_kernel(kernel: KernelLike, d: int, codes: tuple[int, ...] = ()) -> Kern
     if callable(kernel) and not isinstance(kernel, type):
         return kernels.Custom(_without_parameters(kernel))
     if isinstance(kernel, str) and kernel in KERNELS:
-        return KERNELS[kernel](math.sqrt(d))
+        return KERNELS[kernel](np.full(d, math.sqrt(d)) if per_column else math.sqrt(d))
     if isinstance(kernel, str) and kernel == "linear":
         return kernels.Linear()
     if isinstance(kernel, str) and kernel == "polynomial":
         return kernels.Polynomial(3, 1.0 / d, 1.0)
-    names = [*KERNELS, "linear", "polynomial"]
+    names = [*KERNELS, "linear", "polynomial", "auto"]
     raise ValueError(
         f"kernel: expected one of {', '.join(names)}, a Kernel or a function of two points, got "
         f"{kernel!r}"
     )
+
+
+def template_of(kernel: KernelLike, d: int, search: Search) -> Kernel:
+    """What a search varies: of a kernel by name what the search asks for."""
+    per_column = isinstance(search, Gradient) and search.per_column and search.tune_kernel
+    kernel = "rbf" if isinstance(kernel, str) and kernel == "auto" else kernel  # until it is chosen
+    return make_kernel(kernel, d, per_column=per_column)
 
 
 @functools.cache  # the same function is the same kernel, and compiles no program again

@@ -19,10 +19,10 @@ from ..kernels import Kernel, Mixture
 from ..machines.method import Method, Metric, Task, require_additive
 from ..multiclass import Decoding, Scheme
 from ..search.problem import Scoring
-from ..search.strategies import Search
+from ..search.strategies import Automatic, Gradient, Search, check_search
 from ..search.tune import Progress, check_settings
 from ..validation.folds import Folds
-from .choices import KernelLike, make_kernel
+from .choices import KernelLike, template_of
 from .plan import SAMPLE_ROWS
 
 
@@ -112,7 +112,7 @@ def settings(
     method: Method,
     kernel: KernelLike,
     C: ArrayLike | None,
-    search: Search,
+    search: Search | Literal["auto"],
     folds: int | Folds | HoldOut,
     metric: Metric | None,
     multiclass: Scheme | ArrayLike | Multiclass,
@@ -152,6 +152,9 @@ def settings(
             f"C: expected None with {type(method).__name__}, which is tuned by its sizes "
             f"alone, got {C!r}"
         )
+    if isinstance(search, str) and search == "auto":
+        search = Automatic()
+    check_search(search)
     grid = check_settings(
         scoring, method.default_C if C is None else C, search, resources.max_seconds, progress
     )
@@ -168,7 +171,11 @@ def settings(
     if not isinstance(folds, Folds | HoldOut):
         folds = whole_number("folds", folds, 2)
     _check_resources(method, resources)
-    _check_kernel(method, make_kernel(kernel, 1))
+    if isinstance(search, Gradient) and resources.mesh is not None:
+        raise ValueError(
+            "search: expected Profile(..) or Annealing(..) with a mesh, got a Gradient"
+        )
+    template_of(kernel, 1, search)
     keys = Keys(*_five(as_key(key)))
     return Settings(
         task, keys, method, kernel, grid, metric is not None, scoring, search, folds, multiclass,

@@ -22,7 +22,7 @@ from ..search.problem import Problem, Scoring, split_kernel
 from ..validation.folds import Folds
 from ..validation.out_of_fold import Rows
 from .arrays import code_of
-from .choices import make_kernel
+from .choices import template_of
 from .inputs import check_labels, class_factors
 from .plan import Plan, check_fits, counted, plan
 from .reader import Reader, Split
@@ -76,14 +76,14 @@ class StreamData:
         self.classes, self.code = self.reader.classes, self.reader.code
         self.units, self.scaling = self.reader.units, self.reader.scaling
         self.dtype = self.scaling.shift.dtype
-        self.template = make_kernel(asked.kernel, len(self.summary.low))
-        if categorical_columns(self.template):
-            raise ValueError(
-                "kernel: expected one without columns of categories for a stream, whose columns "
-                "are all scaled"
-            )
+        self.template = template_of(asked.kernel, len(self.summary.low), asked.search)
         self.folds = _sample_folds(split, self.summary.sample.rows)
         self.sample = _sample(self.reader, self.summary)
+
+    def take(self, asked: Settings) -> None:
+        """Settings that rows were needed to decide: kernel and search."""
+        self.asked = asked
+        self.template = template_of(asked.kernel, len(self.summary.low), asked.search)
 
     def settled(self, method: Method) -> Method:
         """The method for these rows, if they and the memory allow it."""

@@ -133,6 +133,11 @@ class Streamed:
         fitted = method.solve(phi, total, C, self.code, key=problem.key)
         return on_default_device(self.mesh, (fitted, phi, total))
 
+    def rows_in_memory(self) -> tuple[Float[Array, "n d"], Float[Array, "n c"], Float[Array, " n"]]:
+        """Those of the sample; of more than two classes the targets of every problem."""
+        X, y, w, _ = self.sample
+        return _flat(X, y, w)
+
     def _held(self, problem: Problem, kernel: Kernel) -> tuple[FeatureMap, NormalEquations]:
         """Sums of a kernel; only if it is known from a history of another run, by a read more."""
         name = _name(problem, kernel)
@@ -193,6 +198,12 @@ def _by_part(total: NormalEquations, parts: int) -> NormalEquations:
 @compiled
 def _joined(parts: NormalEquations) -> NormalEquations:
     return parts.joined
+
+
+@jax.jit
+def _flat(*parts: Float[Array, "v r ..."]) -> tuple[Float[Array, "n ..."], ...]:
+    """Without the axis of parts."""
+    return tuple(a.reshape(-1, *a.shape[2:]) for a in parts)
 
 
 def _points(problem: Problem) -> Float[Array, "m d"]:

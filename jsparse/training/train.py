@@ -28,11 +28,12 @@ from ..multiclass import Scheme
 from ..normal_equations import NormalEquations
 from ..search.problem import InMemory, Problem, evaluate, start_of
 from ..search.sizes import SizeCurve, smallest_within, tune_sizes
-from ..search.strategies import Profile, Search
+from ..search.strategies import Automatic, Profile, Rescaling, Search
 from ..search.tune import Progress, Tuning, tune
 from ..validation.cross_validation import standard_error
 from ..validation.folds import Folds
 from .arrays import ArrayData, some_prototypes
+from .auto import family_of
 from .choices import LENGTHSCALE_FACTOR, KernelLike
 from .clock import clock, compile_clock
 from .fold_machines import fold_machines
@@ -63,7 +64,7 @@ def train(
     method: Method = FixedSize(),
     kernel: KernelLike = "rbf",
     C: ArrayLike | None = None,
-    search: Search = Profile(),
+    search: Search | Literal["auto"] = Profile(),
     folds: int | Folds | HoldOut = 10,
     metric: Metric | None = None,
     multiclass: Scheme | ArrayLike | Multiclass = "one_versus_rest",
@@ -90,13 +91,14 @@ def train(
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic", "linear",
             "polynomial"), or a kernel whose positive leaves are tuned within a factor of
             `LENGTHSCALE_FACTOR` of their values, in standardised units, or a function of two points
-            written in JAX. For `KSP`, `KMP` and `KBP` also a list of these, of each of which every
-            candidate has an atom.
+            written in JAX. "auto": that of "rbf", "matern32" and "laplacian" with which a machine
+            on a part of the rows has the least squared error, see `training.auto`.
         C: grid (or range) of the weight of the data-fit term; by default that of the method. With
             the absolute loss it weighs residuals divided by `Trained.target_unit`, about the
             targets' spread.
-        search: `Profile`, all `C` at once for each kernel, or `Annealing`, that of De Brabanter
-            2010; with its budget, and the history of a stopped search to resume.
+        search: `Profile`, all `C` at once for each kernel, `Gradient`, a lengthscale for every
+            column, or `Annealing`, that of De Brabanter 2010; with its budget, and the history of a
+            stopped search to resume. "auto": `Gradient` for 100 rows or more, else `Profile`.
         folds: their number (stratified for classification), the caller's own, or of a stream a
             `HoldOut`. A method in the dual is validated by leave-one-out, whatever they are.
         metric: what is minimised: "misclassification", "mse", "mae"; by default the method's.
@@ -138,10 +140,15 @@ def train(
         )  # fmt: skip
         _check_out_of_fold(out_of_fold, X, asked)
         data, columns = _read(X, y, weights, asked, seconds)
+        asked = _settled(asked, data)
         method = data.settled(method)
         with clock(seconds, "prototypes"):
-            points = data.points(method)
-            jax.block_until_ready(points.X)
+            rows = data.standardised()
+            if isinstance(asked.kernel, str) and asked.kernel == "auto":
+                asked = asked._replace(kernel=_raced(asked, data))
+                data.take(asked)
+            points = method.points(asked.keys.points, data.template, rows)
+            jax.block_until_ready((points.X, rows.X))
         problem = data.problem(method, points.X)
         with clock(seconds, "tuning"), data.units.of_errors(asked.scoring.metric):
             chosen = _choose(problem, points, data, asked)
@@ -152,6 +159,22 @@ def train(
             if unseen is not None and out_of_fold == "machines":
                 unseen = _with_machines(unseen, chosen, data, summed)
     return _trained(asked, data, columns, points, chosen, fitted, sums, values, unseen, seconds)
+
+
+def _settled(asked: Settings, data: Data) -> Settings:
+    """With the search that the number of rows asks for."""
+    if not isinstance(asked.search, Automatic):
+        return asked
+    alone = asked.resources.mesh is None
+    asked = asked._replace(search=asked.search.settled(data.n_rows, alone=alone))
+    data.take(asked)
+    return asked
+
+
+def _raced(asked: Settings, data: Data) -> str:
+    """The name of the kernel that wins on a part of the rows."""
+    rows = data.problem(FixedSize(1), None).source.rows_in_memory()
+    return family_of(jax.random.fold_in(asked.keys.search, 1), *rows)
 
 
 def _read(
@@ -214,7 +237,8 @@ def _sparser(method: Method, tuned: Tuning) -> Tuning:
     """With the smallest `C` whose error is within the method's tolerance of the least."""
     if not method.sparser_by_C:
         return tuned
-    (best,) = [e for e in tuned.history if np.array_equal(e.theta, tuned.theta)][:1]
+    scored = [e for e in tuned.history if not e.slope.size]  # not the steps of a gradient
+    (best,) = [e for e in scored if np.array_equal(e.theta, tuned.theta)][:1]
     bound = tuned.score + method.size_tolerance * np.nan_to_num(tuned.standard_error)
     usable = (best.status < PRECISION_LOST) & (best.scores <= bound)
     j = min(np.flatnonzero(usable), key=lambda j: best.C[j])
@@ -242,12 +266,19 @@ def _through(
     if show is not None:  # one evaluation is still to come
         own["progress"] = lambda done, planned, best: show(done, planned + 1, best)
     easier = dataclasses.replace(problem, method=surrogate)
+    if problem.method.surrogate_sees == "some points":
+        assert problem.points is not None
+        assert isinstance(surrogate, FixedSize)
+        easier = dataclasses.replace(easier, points=problem.points[: surrogate.largest])
+        own["C"] = options["C"]
     if problem.method.surrogate_sees == "points":
         assert isinstance(problem.source, InMemory)
         assert points.rows is not None
         source = problem.source.of_rows(points.rows)
         easier = dataclasses.replace(easier, points=None, source=source)
     first = tune(easier, search=search, **bounds, **own)
+    if problem.method.surrogate_sees == "some points":
+        return _larger(problem, first, options, begin)
     done = len(first.history) + 1
     if show is not None:
         options = {**options, "progress": lambda _, planned, best: show(done, done, best)}
@@ -264,6 +295,36 @@ def _through(
         raise
     tuned = second._replace(theta=first.theta, history=first.history, stopped=first.stopped)
     return fixed, tuned
+
+
+def _is_none(a: Any) -> bool:
+    return a is None
+
+
+def _larger(
+    problem: Problem, first: Tuning, options: dict[str, Any], begin: float
+) -> tuple[Problem, Tuning]:
+    """A common factor of the kernel's leaves and `C`, for more prototypes than it was tuned with.
+
+    Of `C` those within five times the best one, as each takes a factorisation for each fold.
+    """
+    tuned = jax.tree.map(
+        lambda a, b: None if a is None else b, problem.tuned, first.kernel, is_leaf=_is_none
+    )
+    larger = dataclasses.replace(problem, tuned=tuned)
+    near = np.abs(np.log(options["C"] / first.C)) <= math.log(5.0)
+    middle, show, done = start_of(larger).astype(float), options["progress"], len(first.history)
+    own = {**options, "C": options["C"][near], "low": middle - 1.0, "high": middle + 1.0}
+    own["max_seconds"] = max(0.0, options["max_seconds"] - (time.perf_counter() - begin))
+    if show is not None:
+        own["progress"] = lambda now, planned, best: show(done + now, done + planned, best)
+    try:
+        second = tune(larger, search=Rescaling(), **own)
+    except KeyboardInterrupt as error:  # nothing is known of the machine itself
+        error.history = first.history  # type: ignore[attr-defined]
+        raise
+    stopped = second.stopped if first.stopped == "finished" else first.stopped
+    return larger, second._replace(history=first.history, stopped=stopped)
 
 
 def _curve(problem: Problem, tuned: Tuning, asked: Settings) -> tuple[Problem, SizeCurve]:
@@ -319,7 +380,9 @@ def _unseen(
     summed = isinstance(method, Additive) and method.is_ridge
     if isinstance(data, ArrayData) and not method.is_path and (out_of_fold or summed):
         # The program of the search, with the values of C that it was compiled for.
-        grid = asked.C if np.all(np.isin(chosen.C, asked.C)) else np.atleast_1d(chosen.C)
+        large = method.surrogate() is not None and method.surrogate_sees == "some points"
+        same = not large and np.all(np.isin(chosen.C, asked.C))
+        grid = asked.C if same else np.unique(chosen.C)  # of a large machine as few as can be
         keep = np.argmin(np.abs(grid[:, None] - np.reshape(chosen.C, (1, -1))), axis=0)
         keep = keep.astype(np.int32).reshape(np.shape(chosen.C))
         theta = chosen.tuning.theta[: start_of(problem).size]

@@ -21,6 +21,7 @@ from ..machines.checks import check_labels, check_penalty, check_problem, given_
 from ..machines.method import Additive, Metric
 from ..multiclass import Code, Decoding, decode
 from ..normal_equations import NormalEquations
+from ..solvers.ridge import LARGE
 from .folds import Folds
 from .out_of_fold import Rows, Strategy, by_classes, by_removal, by_solving, by_subtraction
 from .sharding import ShardedFolds
@@ -176,6 +177,8 @@ def checked(
 
 def cheaper(p: int, r: int, s: int) -> Literal["subtraction", "removal"]:
     """By the operations for a fold of `r` rows, `p` features and `s` values of `C`."""
+    if p > LARGE:  # a Cholesky factor for each fold and C, and no decomposition at all
+        return "subtraction"
     decompose = 25 * p**3  # at the speed of a product, as measured on a CPU
     remove = 2 * p**2 * r + s * (2 * p * r**2 + 3 * r**3)  # rotate; hat matrices; Cholesky
     return "removal" if remove <= decompose else "subtraction"

@@ -1,0 +1,107 @@
+"""Prototypes by randomly pivoted Cholesky: rows that the others do not explain."""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from .._arguments import as_key
+from .._numerics import as_float, dot, epsilon, is_concrete
+from .._types import Key, KeyLike
+from ..kernels import Kernel
+from ._validate import check_count, check_table
+from .uniform import positive_weights
+
+
+class PivotedCholeskyResult(NamedTuple):
+    """Rows in the order in which they were drawn.
+
+    Attributes:
+        indices: rows of X, all different, shape `m`.
+        residual: with the first 1, 2, .. m of them, the trace of what the Nystroem approximation
+            leaves of the kernel matrix, as a share of its own, shape `m`; falling.
+    """
+
+    indices: Int[Array, " m"]
+    residual: Float[Array, " m"]
+
+
+def pivoted_cholesky(
+    key: KeyLike,
+    kernel: Kernel,
+    X: Float[Array, "n d"],
+    m: int,
+    weights: Float[Array, " n"] | None = None,
+) -> PivotedCholeskyResult:
+    """Randomly pivoted Cholesky (Chen, Epperly, Tropp and Webber 2024, Algorithm 1).
+
+    Each row is drawn with the probability of its share in what is left of the diagonal of the
+    kernel matrix once those before it are projected out; the Nystroem approximation from about
+    k / epsilon rows is then as good, in mean, as the best one of rank k, up to epsilon. Columns of
+    the matrix are computed as they are drawn: memory `m n`, time `m^2 n`. The first k of m are the
+    result for k.
+
+    Args:
+        key: decides the draws.
+        kernel: of two points.
+        X: shape `n d`.
+        m: number of rows to take (static).
+        weights: rows of weight 0 are left out; else shares are multiplied by it.
+
+    Pure in `key`, `kernel`, `X` and `weights`.
+
+    Raises:
+        ValueError: unless 1 <= m <= n, or if X is known not to be finite.
+    """
+    X, key = check_table(as_float(X)), as_key(key)
+    n = len(X)
+    if weights is not None and weights.shape != (n,):
+        raise ValueError(f"weights: expected shape ({n},), got {weights.shape}")
+    if weights is not None and is_concrete(weights):
+        n = int(np.count_nonzero(positive_weights(weights, n)))
+    w = jnp.ones(len(X), X.dtype) if weights is None else weights.astype(X.dtype)
+    return _pivoted_cholesky(key, kernel, X, check_count(m, n), w)
+
+
+@functools.partial(jax.jit, static_argnames="m")
+def _pivoted_cholesky(
+    key: Key, kernel: Kernel, X: Float[Array, "n d"], m: int, w: Float[Array, " n"]
+) -> PivotedCholeskyResult:
+    there = w > 0
+    diagonal = jnp.where(there, kernel.diagonal(X), 0)
+    total = jnp.sum(diagonal)
+
+    def step(i: Int[Array, ""], state: tuple[Array, ...]) -> tuple[Array, ...]:
+        factor, left, free, indices, residual = state
+        # A row that rounding says is explained can still be drawn, where all of them are.
+        share = jnp.where(free, jnp.maximum(left, epsilon(X.dtype) * diagonal) * w, 0)
+        mass = jnp.cumsum(share)
+        u = jax.random.uniform(jax.random.fold_in(key, i), (), X.dtype) * mass[-1]
+        drawn = jnp.searchsorted(mass, u, side="right").astype(jnp.int32)
+        # The end of the sum, to rounding, may lie behind the last free row.
+        drawn = jnp.where(share[drawn] > 0, drawn, jnp.argmax(share).astype(jnp.int32))
+        column = kernel.cross_gram(X, X[drawn][None])[:, 0] - dot(factor[:, drawn], factor)
+        pivot = column[drawn]
+        noise = epsilon(X.dtype) * diagonal[drawn]
+        row = jnp.where(pivot > noise, column / jnp.sqrt(jnp.maximum(pivot, noise)), 0)
+        left = jnp.where(there, jnp.maximum(left - jnp.square(row), 0), 0).at[drawn].set(0)
+        return (
+            factor.at[i].set(row),
+            left,
+            free.at[drawn].set(False),
+            indices.at[i].set(drawn),
+            residual.at[i].set(jnp.sum(left) / total),
+        )
+
+    begin = (
+        jnp.zeros((m, len(X)), X.dtype),
+        diagonal,
+        there,
+        jnp.zeros(m, jnp.int32),
+        jnp.zeros(m, X.dtype),
+    )
+    *_, indices, residual = jax.lax.fori_loop(0, m, step, begin)
+    return PivotedCholeskyResult(indices, residual)

@@ -1,0 +1,74 @@
+"""Shifted symmetric systems, each by a Cholesky factor of its own."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from .._numerics import dot, epsilon
+
+_GUARD = 16  # roundings
+
+
+class ByShift(NamedTuple):
+    """A symmetric positive semi-definite `A`, factorised anew for every shift.
+
+    For large systems and few shifts: a factor takes `p^3 / 3` operations at the speed of products,
+    where what serves every shift (`Spectrum`, `Tridiagonal`) takes some 25 p^3 of that.
+
+    Cholesky's rounding is relative to each row's own diagonal entry, whatever the largest of them
+    is (Demmel 1989), and so is the guard that is added to it.
+    """
+
+    matrix: Float[Array, "p p"]
+
+    def _lower(self, shift: Float[Array, ""]) -> Float[Array, "p p"]:
+        guard = _GUARD * epsilon(self.matrix.dtype) * jnp.abs(jnp.diagonal(self.matrix))
+        return jnp.linalg.cholesky(self.matrix + jnp.diag(shift + guard))
+
+    def apply_inverse(
+        self, rhs: Float[Array, "t k p"], shifts: Float[Array, " s"]
+    ) -> Float[Array, "s k p"]:
+        """`(A + shift_s I)^(-1) rhs_s` for every shift, of one `rhs` or of each its own."""
+        each = jnp.broadcast_to(rhs, (len(shifts), *rhs.shape[1:]))
+
+        def one(system: tuple[Array, Array]) -> Float[Array, "k p"]:
+            shift, rhs = system
+            return jax.scipy.linalg.cho_solve((self._lower(shift), True), rhs.T).T
+
+        return jax.lax.map(one, (shifts, each))
+
+    @property
+    def largest(self) -> Float[Array, ""]:
+        """The largest eigenvalue, from below and to a few per cent, by the power method."""
+        x = jnp.sqrt(jnp.maximum(jnp.diagonal(self.matrix), 0))
+
+        def step(_: Int[Array, ""], x: Float[Array, " p"]) -> Float[Array, " p"]:
+            image = dot(self.matrix, x)
+            size = jnp.sqrt(jnp.sum(jnp.square(image)))
+            return jnp.where(size > 0, image / jnp.where(size > 0, size, 1), x)
+
+        x = jax.lax.fori_loop(0, 16, step, x)
+        return jnp.sum(x * dot(self.matrix, x)) / jnp.maximum(jnp.sum(jnp.square(x)), 1e-30)
+
+    def count_above(self, bound: Float[Array, ""]) -> Int[Array, ""]:
+        """How many features are not, to rounding, combinations of those before them.
+
+        The squares of Cholesky's pivots without a shift, each beside its guard; where there is no
+        factor, none. The bound counts for rows of no size.
+        """
+        del bound
+        pivots = jnp.square(jnp.diagonal(self._lower(jnp.zeros((), self.matrix.dtype))))
+        guard = 2 * _GUARD * epsilon(self.matrix.dtype) * jnp.abs(jnp.diagonal(self.matrix))
+        return jnp.sum(pivots > guard, dtype=jnp.int32)
+
+    def degrees_of_freedom(self, shifts: Float[Array, " s"]) -> Float[Array, " s"]:
+        """`tr(A (A + shift I)^(-1))` for every shift."""
+        one = jnp.eye(len(self.matrix), dtype=self.matrix.dtype)
+
+        def trace(shift: Float[Array, ""]) -> Float[Array, ""]:
+            inverse = jax.scipy.linalg.solve_triangular(self._lower(shift), one, lower=True)
+            return len(one) - shift * jnp.sum(jnp.square(inverse))
+
+        return jax.lax.map(trace, shifts)

@@ -1,0 +1,235 @@
+"""The search by gradient: its derivative, its guards, stopping, going on, compilations."""
+
+import dataclasses
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference.kernels import rbf as rbf_of_two
+
+import jsparse
+from jsparse.compilation import counted
+from jsparse.data.streams import ArrayStream
+from jsparse.kernels import RBF, Laplacian, Matern52
+from jsparse.search.gradient import Batches, Smooth, error_and_gradient
+from jsparse.search.problem import split_kernel
+from jsparse.validation.error_gradient import Parts
+
+SEARCH = jsparse.Gradient(max_evaluations=8, prototypes=6, patience=8)
+OPTIONS = {"task": "regression", "method": jsparse.FixedSize(8), "folds": 4}
+
+
+def rows(seed, n=40, d=3):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, d))
+    return X, np.sin(2 * X[:, 0]) + 0.1 * rng.standard_normal(n)
+
+
+def laid_out(seed, v=3, r=9, d=2, c=2):
+    rng = np.random.default_rng(seed)
+    X, w = rng.standard_normal((v, r, d)), rng.uniform(0.5, 2, (v, r))
+    y = np.stack([np.sin(2 * X[..., 0]), X[..., 1] ** 2], axis=2)[..., :c]
+    w[0, -1] = 0  # padding
+    return X, y + 0.1 * rng.standard_normal(y.shape), w
+
+
+def rbf(A, B, lengthscale):
+    return np.array([[rbf_of_two(a, b, lengthscale) for b in B] for a in A])
+
+
+def naive_error(kernel, Z, C, X, y, w):
+    """Of every fold but the last part, by the dense system of the others with an intercept."""
+    total = 0.0
+    folds = range(len(X) - 1)
+    for f in folds:
+        others = [i for i in folds if i != f]
+        Xt, yt, wt = (np.concatenate([a[i] for i in others]) for a in (X, y, w))
+        Phi = np.concatenate([kernel(Xt, Z), np.ones((len(Xt), 1))], axis=1)
+        penalty = np.zeros((len(Z) + 1, len(Z) + 1))
+        penalty[:-1, :-1] = kernel(Z, Z)
+        beta = np.linalg.solve(
+            Phi.T @ (wt[:, None] * Phi) + penalty / C, Phi.T @ (wt[:, None] * yt)
+        )
+        values = kernel(X[f], Z) @ beta[:-1] + beta[-1]
+        total += np.sum(w[f][:, None] * (y[f] - values) ** 2)
+    return total / np.sum(w[:-1]) / y.shape[2]
+
+
+def test_the_gradient_is_that_of_the_error_by_finite_differences():
+    X, y, w = laid_out(0)
+    Z, theta = X[0, :5], np.log([0.8, 1.7, 0.6, 2.0, 30.0])
+
+    def error(theta):
+        a, variance, C = np.exp(theta[:2]), np.exp(theta[2]), np.exp(theta[4])
+        one = np.exp(theta[3])
+
+        def kernel(A, B):
+            return rbf(A, B, a) + variance * rbf(A, B, one)
+
+        return np.log(naive_error(kernel, Z, C, X, y, w))
+
+    kernel = RBF(np.ones(2)) + 1.0 * RBF(1.0)
+    tuned, fixed = split_kernel(kernel, np.dtype("float64"), tune_kernel=True)
+    order = [leaf.shape for leaf in jax.tree.leaves(tuned)]
+    assert order == [(2,), (), ()]
+    swap = np.array([0, 1, 3, 2, 4])  # the leaves' order: lengthscale before variance
+    of = Smooth(tuned, fixed, jnp.asarray(Z), Parts(*(jnp.asarray(a) for a in (X, y, w))))
+    value, slope, held = error_and_gradient(of, jnp.asarray(theta[swap]), np.float64(0))
+    np.testing.assert_allclose(value, error(theta), rtol=1e-9)
+    np.testing.assert_allclose(np.log(held.error), value, rtol=1e-12)
+    step = 1e-5
+    moved = [(error(theta + step * e) - error(theta - step * e)) / (2 * step) for e in np.eye(5)]
+    np.testing.assert_allclose(np.asarray(slope), np.array(moved)[swap], rtol=1e-6, atol=1e-9)
+    # The prior: 2 pull / n sum log(1 + apart^2) of each leaf about its mean.
+    apart = theta[:2] - theta[:2].mean()
+    pulled, _, _ = error_and_gradient(of, jnp.asarray(theta[swap]), np.float64(3))
+    n = np.count_nonzero(w)
+    np.testing.assert_allclose(pulled - value, 6 / n * np.sum(np.log1p(apart**2)), rtol=1e-9)
+
+
+def test_nothing_compiles_again_for_other_rows_starts_and_steps():
+    X, y = rows(0)
+    jsparse.train(X, y, search=SEARCH, key=0, **OPTIONS)
+    more = dataclasses.replace(SEARCH, starts=2, max_evaluations=4, pull=0.3)
+    X, y = rows(1, n=43)
+    with counted() as found:
+        trained = jsparse.train(X, y, search=more, key=1, **OPTIONS)
+    assert found.programs == 0
+    assert trained.kernel.lengthscale.shape == (3,)
+
+
+def steps(tuning):
+    return [e for e in tuning.history if e.slope.size]
+
+
+def test_a_stopped_search_goes_on_as_if_it_had_not_been(tmp_path):
+    X, y = rows(2)
+    whole = jsparse.train(X, y, search=SEARCH, key=0, **OPTIONS).tuning
+    assert len(steps(whole)) >= 3
+    calls = itertools.count(1)
+
+    def stop(done, planned, best):
+        if next(calls) == 13:  # the third step
+            raise KeyboardInterrupt
+
+    stopped = jsparse.train(X, y, search=SEARCH, key=0, progress=stop, **OPTIONS).tuning
+    assert stopped.stopped == "interrupted"
+    assert len(steps(stopped)) == 3
+    jsparse.save_history(tmp_path / "search", stopped.history)
+    history = jsparse.load_history(tmp_path / "search")
+    assert [e.slope.size for e in history] == [e.slope.size for e in stopped.history]
+    resumed = dataclasses.replace(SEARCH, history=history)
+    again = jsparse.train(X, y, search=resumed, key=0, **OPTIONS).tuning
+    np.testing.assert_array_equal(again.theta, whole.theta)
+    assert again.C == whole.C
+    assert len(again.history) == len(whole.history)
+    for a, b in zip(again.history, whole.history, strict=True):
+        np.testing.assert_array_equal(a.slope, b.slope)
+
+
+def test_time_that_is_up_leaves_the_profile_and_no_step():
+    X, y = rows(2)
+    resources = jsparse.Resources(max_seconds=0.0)
+    tuning = jsparse.train(X, y, search=SEARCH, key=0, resources=resources, **OPTIONS).tuning
+    assert tuning.stopped == "seconds"
+    assert len(tuning.history) >= 1
+    assert not steps(tuning)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"starts": 0}, "starts"),
+        ({"pull": -1.0}, "pull"),
+        ({"patience": 0}, "patience"),
+        ({"rows": 3}, "rows"),
+        ({"prototypes": 0}, "prototypes"),
+        ({"rate": 0.0}, "rate"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings, message):
+    X, y = rows(0)
+    with pytest.raises(ValueError, match=message):
+        jsparse.train(X, y, search=jsparse.Gradient(**settings), key=0, **OPTIONS)
+
+
+def test_too_few_rows_are_refused():
+    X, w = jnp.zeros((14, 2)), jnp.asarray([1.0] * 11 + [0.0] * 3)
+    with pytest.raises(ValueError, match="at least 12 rows with weight, got 11"):
+        Batches(jax.random.key(0), X, X, w, None, rows=100, prototypes=5)
+
+
+def test_every_step_has_rows_of_its_own_beside_those_watched():
+    X = jnp.arange(60.0)[:, None]
+    batches = Batches(jax.random.key(0), X, X, jnp.ones(60), None, rows=30, prototypes=4)
+    assert batches.anew
+    first, again, second = (batches.at(i) for i in (0, 0, 1))
+    there = [np.sort(np.asarray(p.X)[np.asarray(p.w) > 0].ravel()) for p in (first, second)]
+    assert [len(set(t.tolist())) for t in there] == [30, 30]
+    np.testing.assert_array_equal(first.X, again.X)
+    np.testing.assert_array_equal(first.X[-1], second.X[-1])  # watched
+    assert set(there[0].tolist()) != set(there[1].tolist())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "kernel", [Laplacian(1.0) * Matern52(np.ones(3)), "matern32", 0.5 * RBF(1.0)]
+)
+def test_every_kernel_is_searched_and_never_worse_than_its_profile(kernel):
+    X, y = rows(3, n=120)
+    options = {**OPTIONS, "method": jsparse.FixedSize(40), "kernel": kernel}
+    trained = jsparse.train(X, y, search=jsparse.Gradient(max_evaluations=20), key=0, **options)
+    profile = [e for e in trained.tuning.history if not e.slope.size][:10]
+    assert trained.cv_error <= min(e.scores.min() for e in profile)
+    assert trained.cv_error < 0.12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [jsparse.Dual(), jsparse.SCDP(max_prototypes=8)])
+def test_other_methods_and_several_classes(method):
+    X, _ = rows(4, n=90)
+    y = np.argmax(X[:, :3], axis=1)
+    search = jsparse.Gradient(max_evaluations=8, prototypes=20)
+    trained = jsparse.train(X, y, task="classification", method=method, search=search, key=0)
+    assert len(steps(trained.tuning)) > 1
+    assert trained.cv_error < 0.4
+
+
+@pytest.mark.slow
+def test_a_stream_gives_its_sample_to_the_gradient():
+    X, y = rows(5, n=64)
+    passes = itertools.count()
+
+    class Counted(ArrayStream):
+        def __iter__(self):
+            next(passes)
+            return super().__iter__()
+
+    stream = Counted(X, y, batch_rows=32)
+    trained = jsparse.train(stream, search=SEARCH, key=0, **OPTIONS)
+    scored = [e for e in trained.tuning.history if not e.slope.size]
+    assert len(steps(trained.tuning)) > 1
+    assert next(passes) <= 1 + len(scored) + 1  # none for a step
+
+
+@pytest.mark.slow
+def test_noise_columns_of_concrete_get_long_lengthscales():
+    # One lengthscale for all columns errs more than twice as much with them as without.
+    data = jsparse.data.benchmark_set("concrete")
+    rng = np.random.default_rng(0)
+    n, d = data.X.shape
+    order = rng.permutation(n)
+    noisy = np.concatenate([data.X, rng.standard_normal((n, 20))], axis=1)
+    train, test = order[:-256], order[-256:]
+    errors, kernels = [], []
+    for X in (data.X, noisy):
+        trained = jsparse.train(
+            X[train], data.y[train].astype(float), task="regression", key=0,
+            method=jsparse.FixedSize(386), search=jsparse.Gradient(),
+        )  # fmt: skip
+        errors.append(np.mean((trained.predict(X[test]) - data.y[test]) ** 2))
+        kernels.append(np.asarray(trained.kernel.lengthscale))
+    assert np.median(kernels[1][d:]) > 20 * kernels[1][:d].min()
+    assert errors[1] < 1.8 * errors[0]
