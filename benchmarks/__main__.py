@@ -71,6 +71,8 @@ RESUMED = {
     "figure11_scdp": time_curves.run,
     "kabbara": kabbara.run,
     "intervals": intervals.run,
+    "wu": wu.run,
+    "wu_usps": wu_usps.run,
 }
 
 

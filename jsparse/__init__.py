@@ -3,7 +3,8 @@
 From rows to a model:
     train: standardise, choose points, tune by cross-validation, fit; arrays, tables or streams
     FixedSize, SCDP, Dual, Robust, SpSVM, SparseReduction, KSP, SLMC: the methods
-    KMP, KBP, ReducedSVM: those they are compared with
+    SparseFisher, SparseRidge, ReducedSetSVM: others by Wu et al. 2006
+    KMP, KBP, ReducedSVM, RVM: those they are compared with
     Profile, Annealing, Gradient: the searches
     Multiclass, Resources, HoldOut, Stopping: settings; plan: what a run will take
     Trained, Model: what comes of it; save, load: models and files

@@ -62,7 +62,7 @@ class KernelExpansion(eqx.Module):
         return _evaluate(self, X, rows_in_block(block_rows))
 
 
-@functools.partial(jax.jit, static_argnames="block_rows")
+@functools.partial(compiled, static_argnames="block_rows")
 def _evaluate(
     expansion: KernelExpansion, X: Float[Array, "n d"], block_rows: int
 ) -> Float[Array, "n *c"]:

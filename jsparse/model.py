@@ -31,7 +31,6 @@ from .data.schema import Schema
 from .expansion import KernelExpansion
 from .kernels import Mixture
 from .machines.dictionary import kernels_of
-from .machines.scdp import SparsePath
 from .machines.sized_path import SizedPath
 from .machines.sparse_path import SparsePath
 from .multiclass import Code, Decoding, distances, output_code

@@ -91,7 +91,10 @@ def with_errors(model, folds=0, *, held_out=False):
     return dataclasses.replace(model, unseen=unseen)
 
 
-def a_path(method, target):
+MIXED = kernels.Mixture((kernels.RBF(1.5), kernels.Linear()))
+
+
+def a_path(method, target, kernel=None):
     """The same of a method that gives machines of every size."""
     with jax.enable_x64(True):
         model = a_model(target, kernel or kernels.RBF(1.5))

@@ -193,37 +193,6 @@ class KernelMatchingPursuitRegressor(_Matching, Regressor):
     Args:
         fitting: "basic", "backfitting" or "prefitting", see `jsparse.KMP`.
         subset: candidates looked at in each step, at random: None for all, "auto" for 59.
-        intercept: whether there is one.
-        ridge: least squares is of the mean squared error plus `ridge |coefficients|^2`.
-        tolerance: the smallest machine within so many standard errors of the best is taken.
-        kernel: see `FixedSizeLSSVMClassifier`; so are the parameters that follow.
-        lengthscale: "auto", a number, one for each column, or None.
-        cv: number of folds, a splitter, or a list of splits, which hold each row out once; "auto"
-            for 10, or as many as there are rows.
-        search: "profile", "annealing", or a `jsparse.Profile` or `jsparse.Annealing`.
-        max_evaluations: budget of the search; None for its default.
-        max_seconds: no evaluation of the search starts later.
-        warm_start: start the search of a further `fit` where the last one ended.
-        verbose: 1 to report the progress of the search on standard error.
-        random_state: int, RandomState or None.
-
-    Attributes:
-        n_prototypes_: the size chosen; of each problem or target, which have their own.
-        sizes_: those tried.
-        errors_: cross-validated mean squared error of each.
-        standard_errors_: of those, from their spread over the folds.
-        prototypes_: shape `(n, n_features)`, in the units of the inputs.
-        dual_coef_: shape `(n,)`, or with several problems or targets a column for each.
-        intercept_: one number per problem.
-        model_: the model that is deployed, a `jsparse.Model`.
-        expansion_: its machine, a `KernelExpansion`.
-        kernel_: the tuned kernel.
-        cv_error_: its cross-validated error.
-        oob_prediction_: values of each row by machines that have not seen it.
-        n_iter_: number of evaluations in the search.
-        tuning_history_: all of them.
-        n_features_in_: number of columns.
-        feature_names_in_: their names, if they had any.
     """
 
 
@@ -239,45 +208,8 @@ class KernelBasisPursuitRegressor(_Basis, Regressor):
     """Regression by kernel basis pursuit (Guigue et al. 2005).
 
     Least angle regression on the atoms, stopped after so many steps as cross-validation says.
-
-    Args:
-        max_prototypes: the most prototypes tried; None for 300, or as many as there are.
-        atoms: the number of prototypes, or several of which cross-validation chooses; None for all
-            up to the most.
-        candidates: their number, "all" rows or points, shape `(n_candidates, n_features)`; None for
-            all rows up to 1000.
-        candidate_method: "k_center", "k_means", "renyi" or "uniform".
-        intercept: whether there is one.
-        ridge: least squares is of the mean squared error plus `ridge |coefficients|^2`.
-        tolerance: the smallest machine within so many standard errors of the best is taken.
-        kernel: see `FixedSizeLSSVMClassifier`; so are the parameters that follow.
-        lengthscale: "auto", a number, one for each column, or None.
-        cv: number of folds, a splitter, or a list of splits, which hold each row out once; "auto"
-            for 10, or as many as there are rows.
-        search: "profile", "annealing", or a `jsparse.Profile` or `jsparse.Annealing`.
-        max_evaluations: budget of the search; None for its default.
-        max_seconds: no evaluation of the search starts later.
-        warm_start: start the search of a further `fit` where the last one ended.
-        verbose: 1 to report the progress of the search on standard error.
-        random_state: int, RandomState or None.
-
-    Attributes:
-        n_prototypes_: the size chosen; of each problem or target, which have their own.
-        sizes_: those tried.
-        errors_: cross-validated mean squared error of each.
-        standard_errors_: of those, from their spread over the folds.
-        prototypes_: shape `(n, n_features)`, in the units of the inputs.
-        dual_coef_: shape `(n,)`, or with several problems or targets a column for each.
-        intercept_: one number per problem.
-        model_: the model that is deployed, a `jsparse.Model`.
-        expansion_: its machine, a `KernelExpansion`.
-        kernel_: the tuned kernel.
-        cv_error_: its cross-validated error.
-        oob_prediction_: values of each row by machines that have not seen it.
-        n_iter_: number of evaluations in the search.
-        tuning_history_: all of them.
-        n_features_in_: number of columns.
-        feature_names_in_: their names, if they had any.
+    Parameters and attributes are those of `KernelSubspacePursuitRegressor`, without
+    `max_iterations`, by default with every size up to 300.
     """
 
 

@@ -45,9 +45,9 @@ class _FewPrototypes(Machine):
         mean = np.average(X, axis=0, weights=w)
         spread = np.sqrt(np.average(np.square(X - mean), axis=0, weights=w))
         X = (X - mean) / np.where(spread > 0, spread, 1)
-        kernel = self._kernel(X.shape[1])
-        if isinstance(kernel, str):
-            kernel = RBF(math.sqrt(X.shape[1] / 2))
+        d = X.shape[1]
+        given = self._kernel(d)
+        kernel = RBF(math.sqrt(d / 2)) if isinstance(given, str) else make_kernel(given, d)
         with jax.enable_x64(True):
             gram = np.asarray(kernel.gram(jax.device_put(X)))
         C = 1.0 if isinstance(self.C, str) else self.C

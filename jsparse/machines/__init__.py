@@ -8,9 +8,6 @@ from .ksp import KSP as KSP
 from .method import Additive as Additive
 from .method import Method as Method
 from .method import Stopping as Stopping
-from .pursuits import KBP as KBP
-from .pursuits import KMP as KMP
-from .pursuits import KSP as KSP
 from .reduced_set import ReducedSetSVM as ReducedSetSVM
 from .reductions import SparseReduction as SparseReduction
 from .robust import Robust as Robust

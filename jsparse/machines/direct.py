@@ -553,7 +553,7 @@ def best_of(
     return jax.tree.map(lambda a: a[best], found)
 
 
-@functools.partial(jax.jit, static_argnames="max_steps")
+@functools.partial(compiled, static_argnames="max_steps")
 def _minimise(
     problem: InnerProblem, start: Float[Array, "m d"], tolerance: Float[Array, ""], max_steps: int
 ) -> Minimum:

@@ -150,7 +150,7 @@ def feature_map(kernel: Kernel, prototypes: Float[Array, "m d"]) -> FeatureMap:
     return Nystroem(kernel, prototypes)
 
 
-_triangular = jax.jit(Triangular)
+_triangular = compiled(Triangular)
 
 
 @dataclasses.dataclass(frozen=True)

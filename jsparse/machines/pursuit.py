@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._arguments import increasing, real
 from .._numerics import present_rows, present_targets
+from .._runtime import compiled
 from .._status import COMPLETED, EXHAUSTED, INDEFINITE, PRECISION_LOST, TRUNCATED
 from .._types import Key, ScalarLike
 from ..features import FeatureMap
@@ -158,7 +159,7 @@ class Pursuit(Candidates, Additive):
         return fit_rows(self, kernel, points, X, targets, weights, key)
 
 
-@functools.partial(jax.jit, static_argnames="method")
+@functools.partial(compiled, static_argnames="method")
 def fit_rows(
     method: Pursuit,
     kernel: Kernel,
@@ -178,7 +179,7 @@ def fit_rows(
     return _machines(method, columns, sums, found)
 
 
-@functools.partial(jax.jit, static_argnames="method")
+@functools.partial(compiled, static_argnames="method")
 def _solve(
     method: Pursuit, columns: DictionaryColumns, sums: NormalEquations, key: Key | None
 ) -> SizedPath:

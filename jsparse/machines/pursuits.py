@@ -12,8 +12,8 @@ from .._types import KeyLike
 from ..expansion import KernelExpansion
 from ..kernels import Kernel, Mixture
 from ..pursuit.on_atoms import least_squares
+from .checks import check_problem, in_one_dtype
 from .dictionary import dictionary_columns, is_dictionary, kernels_of, rows_of
-from .fixed_size import check_problem, in_one_dtype
 from .pursuit import Pursuit, fit_rows, sizes_of
 from .scdp import check_candidates
 from .sized_path import SizedPath

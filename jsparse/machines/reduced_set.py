@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._arguments import as_key, real, whole_number
 from .._numerics import dot, each_alone, epsilon, like
+from .._runtime import compiled
 from .._status import CONVERGED
 from .._types import Key, KeyLike, ScalarLike
 from ..expansion import KernelExpansion
@@ -132,7 +133,7 @@ def simplify(
     return _simplify(machine, key, start, tolerance, m, approach, max_steps)
 
 
-@functools.partial(jax.jit, static_argnames=("m", "approach", "max_steps"))
+@functools.partial(compiled, static_argnames=("m", "approach", "max_steps"))
 def _simplify(
     machine: KernelExpansion,
     key: Key,
@@ -346,7 +347,7 @@ class ReducedSetSVM(Reduced):
         return _reduced(self, kernel, points, jnp.asarray(C, X.dtype), X, y, weights, code)
 
 
-@functools.partial(jax.jit, static_argnames="method")
+@functools.partial(compiled, static_argnames="method")
 def _reduced(
     method: ReducedSetSVM,
     kernel: Kernel,

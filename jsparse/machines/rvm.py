@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 from .._arguments import real, whole_number
 from .._blocks import capacity, map_systems, padded
 from .._numerics import dot, dot_over_rows, each_alone, epsilon, present_rows
+from .._runtime import compiled
 from .._status import COMPLETED, CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
 from .._types import Key, ScalarLike
 from ..expansion import KernelExpansion
@@ -275,7 +276,7 @@ def step(
     return after._replace(status=status.astype(jnp.int32))
 
 
-@functools.partial(jax.jit, static_argnames=("most", "max_steps", "likelihood"))
+@functools.partial(compiled, static_argnames=("most", "max_steps", "likelihood"))
 def solve(
     Phi: Float[Array, "n p"],
     y: Float[Array, " n"],
@@ -412,7 +413,7 @@ class RVM(Method):
         return _fit(self, kernel, points, X, y, weights, code)
 
 
-@functools.partial(jax.jit, static_argnames="method")
+@functools.partial(compiled, static_argnames="method")
 def _fit(
     method: RVM,
     kernel: Kernel,

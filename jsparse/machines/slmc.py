@@ -309,7 +309,7 @@ def check_loss(loss: str) -> None:
         raise ValueError(f"loss: expected 'hinge' or 'squared_hinge', got {loss!r}")
 
 
-@functools.partial(jax.jit, static_argnames="method")
+@functools.partial(compiled, static_argnames="method")
 def _reduced(
     method: ReducedSVM,
     kernel: Kernel,

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from .._arguments import as_key
 from .._numerics import as_float, dot, epsilon, is_concrete
+from .._runtime import compiled
 from .._types import Key, KeyLike
 from ..kernels import Kernel
 from ._validate import check_count, check_table
@@ -66,7 +67,7 @@ def pivoted_cholesky(
     return _pivoted_cholesky(key, kernel, X, check_count(m, n), w)
 
 
-@functools.partial(jax.jit, static_argnames="m")
+@functools.partial(compiled, static_argnames="m")
 def _pivoted_cholesky(
     key: Key, kernel: Kernel, X: Float[Array, "n d"], m: int, w: Float[Array, " n"]
 ) -> PivotedCholeskyResult:

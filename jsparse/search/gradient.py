@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from .._blocks import capacity, rounded_down
 from .._numerics import like
+from .._runtime import compiled
 from .._types import Key, ScalarLike
 from ..kernels import Kernel
 from ..validation.error_gradient import HeldOut, Parts, held_out_error
@@ -114,10 +115,10 @@ class Batches:
         return _parts(*self._data, index, valid)
 
 
-_rows_at = jax.jit(lambda X, chosen: X[chosen])
+_rows_at = compiled(lambda X, chosen: X[chosen])
 
 
-@jax.jit
+@compiled
 def _parts(
     X: Float[Array, "n d"],
     y: Float[Array, "n c"],
@@ -128,7 +129,7 @@ def _parts(
     return Parts(X[index], y[index], jnp.where(valid, w[index], 0))
 
 
-@jax.jit
+@compiled
 def error_and_gradient(
     of: Smooth, theta: Float[Array, " q"], pull: ScalarLike
 ) -> tuple[Float[Array, ""], Float[Array, " q"], HeldOut]:

@@ -302,7 +302,7 @@ class InMemory(eqx.Module):
         return InMemory(X, y, weights, self.folds, self.code, self.mesh)
 
 
-@functools.partial(jax.jit, static_argnums=2)
+@functools.partial(compiled, static_argnums=2)
 def _targets(X: Float[Array, "n d"], y: Array, classes: int | None) -> Float[Array, "n c"]:
     if classes is None:
         return y.reshape(len(X), -1)
@@ -310,7 +310,7 @@ def _targets(X: Float[Array, "n d"], y: Array, classes: int | None) -> Float[Arr
     return jnp.where(own, 1, -1).astype(X.dtype)
 
 
-_taken = jax.jit(lambda arrays, rows: jax.tree.map(lambda a: a[rows], arrays))
+_taken = compiled(lambda arrays, rows: jax.tree.map(lambda a: a[rows], arrays))
 
 
 @functools.partial(compiled, static_argnames="method")

@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._blocks import map_systems, rows_in_block, sum_row_blocks
 from .._numerics import dot, dot_over_rows, each_alone, epsilon, is_concrete, like
+from .._runtime import compiled
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, PRECISION_LOST, RUNNING
 from .._types import ScalarLike
 from .definite import factorise, inverse_of_lower
@@ -257,7 +258,7 @@ def solve_one_class(
     return _solve_one_class(Phi, like(nu, Phi), w, tol, max_steps=max_steps, block_rows=rows)
 
 
-@functools.partial(jax.jit, static_argnames=("max_steps", "block_rows"))
+@functools.partial(compiled, static_argnames=("max_steps", "block_rows"))
 def _solve_one_class(
     Phi: Float[Array, "n p"],
     nu: Float[Array, ""],

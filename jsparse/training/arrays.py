@@ -22,6 +22,7 @@ from ..scaling import Standardization, standardize
 from ..search.problem import Problem, Scoring, tuning_problem
 from ..validation.folds import Folds
 from ..validation.sharding import ShardedFolds, in_row_order
+from .categories import check_codes, indicators, unscaled
 from .choices import make_folds, template_of
 from .inputs import check_classes, encoded_targets, row_weights
 from .plan import check_fits, counted, plan
@@ -69,7 +70,10 @@ class ArrayData:
             self.code = self._code(asked.method, self.classes)
         if isinstance(asked.folds, HoldOut):
             raise ValueError("folds: expected a number or Folds for rows in memory, got a HoldOut")
-        self.template = template_of(asked.kernel, d, asked.search)
+        self.given_codes = codes
+        self.template = template_of(asked.kernel, d, asked.search, codes)
+        self.codes = categorical_columns(self.template)
+        check_codes(self.X, self.codes)
         labels = None if self.classes is None else self.numbers
         self.folds = make_folds(asked.keys.folds, asked.folds, self.n_rows, labels)
 
@@ -94,7 +98,8 @@ class ArrayData:
     def take(self, asked: Settings) -> None:
         """Settings that rows were needed to decide: kernel and search."""
         self.asked = asked
-        self.template = template_of(asked.kernel, self.X.shape[1], asked.search)
+        d = self.X.shape[1]
+        self.template = template_of(asked.kernel, d, asked.search, self.given_codes)
 
     def settled(self, method: Method) -> Method:
         """The method for these rows, if they and the memory allow it."""

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from .._runtime import compiled
 from .._types import Key
 from ..kernels import RBF, Laplacian, Matern32
 from ..kernels.stationary import Stationary
@@ -35,7 +36,7 @@ class _Any(Stationary):
         return sum((w * values for w, values in zip(weights, each, strict=True)), jnp.zeros_like(s))
 
 
-@jax.jit
+@compiled
 def _errors(
     weights: Float[Array, " k"],
     lengthscales: Float[Array, " f"],

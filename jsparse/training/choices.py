@@ -11,6 +11,7 @@ from .. import kernels
 from .._arguments import whole_number
 from .._types import Key
 from ..kernels import Kernel
+from ..kernels.mixed import with_categories
 from ..search.strategies import Gradient, Search
 from ..validation.folds import Folds, plain_folds, stratified_folds
 
@@ -27,11 +28,19 @@ KERNELS = {
 LENGTHSCALE_FACTOR = 12.0
 
 
-def make_kernel(kernel: KernelLike, d: int, *, per_column: bool = False) -> Kernel:
+def make_kernel(
+    kernel: KernelLike, d: int, codes: tuple[int, ...] = (), *, per_column: bool = False
+) -> Kernel:
     """A kernel by name, with the scale that standardised inputs of `d` columns ask for.
 
     With `per_column` it has a lengthscale for each; a kernel that is none by name has its own.
+    Several kernels make a dictionary with atoms of each.
+
+    Raises:
+        ValueError: for what is no kernel, or none for the columns `codes`, which hold categories.
     """
+    if codes:
+        return with_categories(make_kernel(kernel, d, per_column=per_column), codes)
     if isinstance(kernel, Kernel):
         return kernel
     if isinstance(kernel, list | tuple) and kernel:
@@ -51,11 +60,19 @@ def make_kernel(kernel: KernelLike, d: int, *, per_column: bool = False) -> Kern
     )
 
 
-def template_of(kernel: KernelLike, d: int, search: Search) -> Kernel:
-    """What a search varies: of a kernel by name what the search asks for."""
+def template_of(kernel: KernelLike, d: int, search: Search, codes: tuple[int, ...] = ()) -> Kernel:
+    """What a search varies: of a kernel by name what the search asks for.
+
+    Raises:
+        ValueError: as `make_kernel`, or for kernels to be raced where columns hold categories.
+    """
+    if codes and isinstance(kernel, str) and kernel == "auto":
+        raise ValueError(
+            'kernel: expected one by its name where columns hold categories, got "auto"'
+        )
     per_column = isinstance(search, Gradient) and search.per_column and search.tune_kernel
     kernel = "rbf" if isinstance(kernel, str) and kernel == "auto" else kernel  # until it is chosen
-    return make_kernel(kernel, d, per_column=per_column)
+    return make_kernel(kernel, d, codes, per_column=per_column)
 
 
 @functools.cache  # the same function is the same kernel, and compiles no program again

@@ -9,6 +9,7 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Array, Float, Int
 
+from .._runtime import compiled
 from .._status import NumericalError
 from ..expansion import KernelExpansion
 from ..features import FeatureMap
@@ -66,7 +67,7 @@ def fold_machines(
     return _joined(machines), fold
 
 
-@jax.jit
+@compiled
 def _rows_of(X: Array, y: Array, rows: Int[Array, " r"]) -> tuple[Array, Array]:
     return X[rows], y[rows]
 
@@ -137,7 +138,7 @@ def _without_each(
     )
 
 
-_gram = jax.jit(lambda kernel, X: kernel.gram(X))
+_gram = compiled(lambda kernel, X: kernel.gram(X))
 
 
 def _inverse(K: np.ndarray, w: np.ndarray, C: Any) -> np.ndarray:

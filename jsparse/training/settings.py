@@ -175,7 +175,7 @@ def settings(
         raise ValueError(
             "search: expected Profile(..) or Annealing(..) with a mesh, got a Gradient"
         )
-    template_of(kernel, 1, search)
+    _check_kernel(method, template_of(kernel, 1, search))
     keys = Keys(*_five(as_key(key)))
     return Settings(
         task, keys, method, kernel, grid, metric is not None, scoring, search, folds, multiclass,
@@ -195,7 +195,7 @@ def _check_kernel(method: Method, kernel: Kernel) -> None:
         raise ValueError("kernel: expected kernels of a dictionary, got a Mixture of prototypes")
 
 
-@compiled_quickly
+@functools.partial(compiled, quickly=True)
 def _five(key: Key) -> list[Key]:
     return list(jax.random.split(key, 5))
 

@@ -77,6 +77,11 @@ class StreamData:
         self.units, self.scaling = self.reader.units, self.reader.scaling
         self.dtype = self.scaling.shift.dtype
         self.template = template_of(asked.kernel, len(self.summary.low), asked.search)
+        if categorical_columns(self.template):
+            raise ValueError(
+                "kernel: expected one without columns of categories for a stream, whose columns "
+                "are all scaled"
+            )
         self.folds = _sample_folds(split, self.summary.sample.rows)
         self.sample = _sample(self.reader, self.summary)
 

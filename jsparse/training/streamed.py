@@ -200,7 +200,7 @@ def _joined(parts: NormalEquations) -> NormalEquations:
     return parts.joined
 
 
-@jax.jit
+@compiled
 def _flat(*parts: Float[Array, "v r ..."]) -> tuple[Float[Array, "n ..."], ...]:
     """Without the axis of parts."""
     return tuple(a.reshape(-1, *a.shape[2:]) for a in parts)

@@ -92,7 +92,8 @@ def train(
             "polynomial"), or a kernel whose positive leaves are tuned within a factor of
             `LENGTHSCALE_FACTOR` of their values, in standardised units, or a function of two points
             written in JAX. "auto": that of "rbf", "matern32" and "laplacian" with which a machine
-            on a part of the rows has the least squared error, see `training.auto`.
+            on a part of the rows has the least squared error, see `training.auto`. For `KSP`,
+            `KMP` and `KBP` also a list of kernels, of each of which every candidate has an atom.
         C: grid (or range) of the weight of the data-fit term; by default that of the method. With
             the absolute loss it weighs residuals divided by `Trained.target_unit`, about the
             targets' spread.
@@ -143,12 +144,12 @@ def train(
         asked = _settled(asked, data)
         method = data.settled(method)
         with clock(seconds, "prototypes"):
-            rows = data.standardised()
             if isinstance(asked.kernel, str) and asked.kernel == "auto":
+                data.standardised()
                 asked = asked._replace(kernel=_raced(asked, data))
                 data.take(asked)
-            points = method.points(asked.keys.points, data.template, rows)
-            jax.block_until_ready((points.X, rows.X))
+            points = data.points(method)
+            jax.block_until_ready(points.X)
         problem = data.problem(method, points.X)
         with clock(seconds, "tuning"), data.units.of_errors(asked.scoring.metric):
             chosen = _choose(problem, points, data, asked)
