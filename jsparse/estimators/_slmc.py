@@ -14,6 +14,7 @@ from ..machines.reduced_set import ReducedSetSVM
 from ..machines.slmc import SLMC, Direct, Reduced
 from ..machines.sparse_direct import SparseFisher, SparseRidge
 from ..search.strategies import Search
+from ..training.choices import make_kernel
 from ..training.trained import Trained
 from ._base import Classifier, Machine, Regressor
 from ._sklearn import SVC
