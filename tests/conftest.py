@@ -3,8 +3,6 @@
 
 import itertools
 import os
-import shutil
-import tempfile
 from importlib.metadata import version
 
 # Hundreds of small programs are compiled and run once or twice: compiling is most of the time.
@@ -16,16 +14,7 @@ if version("jaxlib").startswith("0.10."):
     # Half the time with 0.10.1 (test_robust). Later versions do not know the flag: no start.
     _FLAGS.append("--xla_cpu_use_fusion_emitters=false")
 os.environ.setdefault("XLA_FLAGS", " ".join(_FLAGS))
-# A program that was dropped, or that another module compiled, is read from the disk again. Each
-# worker has a folder of its own, as JAX does not write its files at once.
-_WORKER = os.environ.get("PYTEST_XDIST_WORKER")
-if _WORKER is None:
-    os.environ["JSPARSE_TEST_PROGRAMS"] = tempfile.mkdtemp(prefix="jsparse-programs-")
-_PROGRAMS = os.environ["JSPARSE_TEST_PROGRAMS"]
-os.environ["JAX_COMPILATION_CACHE_DIR"] = os.path.join(_PROGRAMS, _WORKER or "alone")
-os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
-os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # JAX 0.10 prints pages about what it reads
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # JAX 0.10 prints pages of what it reads
 
 import jax
 import jaxtyping
@@ -33,11 +22,6 @@ import pytest
 from xdist.scheduler import LoadFileScheduling
 
 jaxtyping.install_import_hook("jsparse", "beartype.beartype")
-
-
-def pytest_unconfigure():
-    if _WORKER is None:
-        shutil.rmtree(_PROGRAMS, ignore_errors=True)
 
 
 @pytest.hookimpl(optionalhook=True)

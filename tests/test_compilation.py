@@ -169,6 +169,7 @@ def test_warming_up_compiles_what_a_run_needs(capsys):
         jsparse.warm_up(0, 2, task="regression")
 
 
+@pytest.mark.slow
 def test_warming_up_for_another_search(capsys):
     options = {"task": "regression", "folds": 3, "method": jsparse.FixedSize(5)}
     search = Annealing(6)

@@ -306,6 +306,7 @@ class Shrunk(jsparse.FixedSize):
         return found._replace(expansion=half)
 
 
+@pytest.mark.slow
 def test_a_method_is_validated_by_its_own_solution():
     X, y = rows("regression", n=24)
     X, y, Z = jnp.asarray(X), jnp.asarray(y), jnp.asarray(X[:8])

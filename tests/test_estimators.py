@@ -154,6 +154,7 @@ def test_pickled_and_cloned(cancer, tuned):
         clone(tuned).predict(X)
 
 
+@pytest.mark.slow
 def test_precision_is_that_of_the_data(cancer):
     X, y = cancer
     for dtype in (np.float32, np.float64):
@@ -205,6 +206,7 @@ def test_in_a_pipeline_and_a_grid_search():
     assert grid.best_params_["n_prototypes"] == 40
 
 
+@pytest.mark.slow
 def test_weights_are_routed_and_outputs_are_arrays(cancer):
     X, y = cancer
     frame = pd.DataFrame(X[:200, :5], columns=list("abcde"))
@@ -227,6 +229,7 @@ def test_weights_are_routed_and_outputs_are_arrays(cancer):
         fitted.partial_fit(pipe[0].transform(frame)[list("edcba")], y[:200])
 
 
+@pytest.mark.slow
 def test_class_weights_move_decisions_and_probabilities_alike(cancer):
     X, y = cancer
     X = X[:, :2]
@@ -351,6 +354,7 @@ def test_folds_of_the_users_own(form, cancer):
     assert model.cv_error_ == pytest.approx(wrong / 120, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_a_warm_start_begins_where_the_last_search_ended(cancer):
     X, y = cancer
     model = FixedSizeLSSVMClassifier(20, cv=3, random_state=0, warm_start=True)
@@ -370,6 +374,7 @@ def test_a_warm_start_begins_where_the_last_search_ended(cancer):
     assert again.fit(X[:320], y[:320]).n_iter_ < 10
 
 
+@pytest.mark.slow
 def test_what_is_reported_while_fitting(cancer, capsys):
     X, y = cancer
     options = {"cv": 3, "max_evaluations": 3, "random_state": 0}
@@ -387,6 +392,7 @@ def test_what_is_reported_while_fitting(cancer, capsys):
     assert (told.out, told.err) == ("", "")
 
 
+@pytest.mark.slow
 def test_a_search_may_be_ended_by_time_and_be_an_object(cancer):
     X, y = (a[:100] for a in cancer)
     model = FixedSizeLSSVMClassifier(10, cv=3, random_state=0, max_seconds=0.0).fit(X, y)
@@ -427,6 +433,7 @@ def test_several_targets(machine):
     assert model.score(X, Y) > 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "machine",
     [

@@ -244,6 +244,7 @@ def test_cross_validation_is_pure(scheme):
     np.testing.assert_allclose(jax.grad(score)(1.0), slope, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_classes_of_real_data_are_told_apart():
     X, labels = load_iris(return_X_y=True)
     X = jnp.asarray((X - X.mean(0)) / X.std(0))

@@ -175,6 +175,7 @@ def test_lists_pickles_and_clones():
     np.testing.assert_array_equal(model.decision_function(X), fresh.decision_function(X))
 
 
+@pytest.mark.slow
 def test_batches_take_the_precision_of_the_machine():
     X, y, _ = rows(4)
     model = FixedSizeLSSVMClassifier(**OPTIONS).fit(X[:50].astype(np.float32), y[:50])

@@ -67,6 +67,7 @@ def test_a_tuned_model_is_good_reproducible_and_told(cancer, dtype):
     np.testing.assert_array_equal(first.expansion(X[300:]), again.expansion(X[300:]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("search", ["profile", pytest.param("annealing", marks=pytest.mark.slow)])
 def test_a_stopped_search_goes_on_to_the_same_end(cancer, search, tmp_path):
     X, y = cancer[0][:200], cancer[1][:200]
@@ -122,6 +123,7 @@ def test_a_batch_of_kernels_is_scored_in_one_call(cancer):
         np.testing.assert_array_equal(code, alone.status)
 
 
+@pytest.mark.slow
 def test_several_parameters_are_tuned_together(cancer):
     X, y = cancer[0][:100, :3], cancer[1][:100]
     kernel = RBF(np.array([1.0, 2.0, 3.0])) + 0.5 * Matern32(1.0)
@@ -132,6 +134,7 @@ def test_several_parameters_are_tuned_together(cancer):
     assert tuned.cv_error <= min(e.scores.min() for e in tuned.tuning.history)
 
 
+@pytest.mark.slow
 def test_the_papers_search_spends_its_budget_exactly(cancer):
     X, y = cancer
     tuned = small(X[:200], y[:200], search=Annealing(16))
@@ -139,6 +142,7 @@ def test_the_papers_search_spends_its_budget_exactly(cancer):
     assert tuned.cv_error < 0.1
 
 
+@pytest.mark.slow
 def test_regression_and_linear_kernels():
     data = demo_set("diabetes")
     for kernel in ("linear", "rbf"):
@@ -228,6 +232,7 @@ def test_several_classes(scheme):
     assert (own.predict(data.X) == data.y).mean() > 0.95
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "scheme",
     [

@@ -208,6 +208,7 @@ def test_refit_is_the_last_step_and_has_its_derivatives():
         np.testing.assert_allclose(gradient, (ahead - behind) / (2 * h), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_dictionary_of_rank_one_and_twins_among_the_candidates(dtype):
     X, y = rows(dtype=dtype)
     twins = jnp.concatenate([X[::5], X[::5]])

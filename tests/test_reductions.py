@@ -323,6 +323,7 @@ def test_a_fold_is_predicted_by_prototypes_that_have_not_seen_it():
     np.testing.assert_allclose(found.scores, errors, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_sparsest_that_cross_validation_cannot_tell_from_the_best():
     X, y, _ = problem(n=120)
     options = {"task": "regression", "key": 0, "folds": 4, "search": jsparse.Profile(3)}

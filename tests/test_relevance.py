@@ -41,6 +41,7 @@ def test_kernels_that_tell_no_column_from_another_are_refused():
         relevance_of(RBF(LENGTHS), 3, names=["a", "b", "b"])
 
 
+@pytest.mark.slow
 def test_categories_are_added_up_and_drawn():
     frame = Frame(table())
     lengths = np.array([1.0, 2.0, 4.0, 1.0, 0.5, 2.0, 2.0])  # towns, age, sizes

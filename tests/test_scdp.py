@@ -124,6 +124,7 @@ def test_columns_computed_when_looked_at_give_the_path_of_the_system(
         np.testing.assert_allclose(rows.at(k)(X), formed.at(k)(X), rtol=30 * tol, atol=30 * tol)
 
 
+@pytest.mark.slow
 def test_columns_computed_when_looked_at_end_as_the_system_does():
     X, y = problem(60)
     options = {"subset": 40, "key": jax.random.key(2), "max_prototypes": 30}
@@ -288,6 +289,7 @@ def test_random_subsets_are_the_same_for_all_folds_and_values_of_C():
     assert (path.support == other.support).all()  # of one drawn atom there is no choice
 
 
+@pytest.mark.slow
 def test_training_chooses_a_size_and_is_good_on_new_rows():
     X, y = load_breast_cancer(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(X))
@@ -354,6 +356,7 @@ def test_classes_and_candidates(options):
     assert (model.predict(X) == names).mean() > 0.9
 
 
+@pytest.mark.slow
 def test_paths_end_where_their_error_no_longer_changes():
     X, y = load_breast_cancer(return_X_y=True)
     options = {
@@ -380,6 +383,7 @@ def test_paths_end_where_their_error_no_longer_changes():
     assert len(never.curve.errors) == 100
 
 
+@pytest.mark.slow
 def test_regression_with_the_callers_own_candidates():
     X, y = load_diabetes(return_X_y=True)
     points = X[:50] + 0.001
@@ -474,6 +478,7 @@ def test_bad_input_is_told_before_any_work(options, match, as_users_call, monkey
         jsparse.train(X, y, method=SCDP(**own), **given)
 
 
+@pytest.mark.slow
 def test_rows_without_weight_are_no_candidates():
     X, y = problem(90)
     w = np.ones(90)
@@ -565,6 +570,7 @@ def test_the_command_line_fits_a_path_and_applies_it(wine, tmp_path, capsys):
         assert told in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_curve_is_drawn_with_its_spread_and_its_choice():
     X, y = load_iris(return_X_y=True)
     model = jsparse.train(

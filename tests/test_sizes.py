@@ -198,6 +198,7 @@ def test_several_classes_with_weights():
     assert (model.predict(data.X) == data.y).mean() > 0.9
 
 
+@pytest.mark.slow
 def test_a_loss_for_outliers():
     X, y = regression(50)
     method = Robust([4, 12], selection="uniform", loss="huber")
@@ -210,6 +211,7 @@ def test_a_loss_for_outliers():
     np.testing.assert_allclose(model.expansion(X), fitted.expansion(Z), atol=1e-7)
 
 
+@pytest.mark.slow
 def test_several_parameters_go_by_the_simplex_from_the_size_before():
     X, y = regression()
     kernel = RBF(1.0) + 0.5 * Matern32(1.0)
@@ -220,6 +222,7 @@ def test_several_parameters_go_by_the_simplex_from_the_size_before():
     np.testing.assert_allclose(second.history[0].theta, first.theta, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_papers_search_goes_on_from_kernel_and_C():
     X, y = regression()
     _, choice = tuned_sizes(X, y, [4, 12], "float64", search=Annealing(16))
@@ -322,6 +325,7 @@ def test_an_estimator_takes_several_sizes():
     assert len(model.prototypes_) in (5, 15)
 
 
+@pytest.mark.slow
 def test_the_command_line_shows_the_curve(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     X, y = regression()

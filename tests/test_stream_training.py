@@ -162,6 +162,7 @@ def test_holdout_trains_on_the_rest_and_validates_on_the_share():
             assert scored == pytest.approx(wrong.mean(), abs=1e-12)
 
 
+@pytest.mark.slow
 def test_less_memory_takes_more_passes_for_the_same_model():
     X, y = blobs()
     counts, models = [], []
@@ -357,6 +358,7 @@ def test_the_sample_is_uniform_and_in_order():
     assert p > 1e-3
 
 
+@pytest.mark.slow
 def test_a_rare_class_has_its_part_in_the_sample_and_its_weight_in_the_score():
     rng = np.random.default_rng(0)
     y = np.where(rng.random(4000) < 0.005, "rare", np.where(rng.random(4000) < 0.5, "a", "b"))

@@ -193,6 +193,7 @@ def test_the_command_line_streams_a_folder(tmp_path, capsys, monkeypatch):
         assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("settings_restored")
 def test_the_command_line_takes_a_loss(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -282,6 +283,7 @@ def test_a_file_too_large_to_predict_as_a_whole(tmp_path, capsys, monkeypatch):
     assert "mean squared error on 150 rows" in read.err
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("settings_restored")
 def test_the_types_of_a_stream_are_those_of_training(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -368,6 +370,7 @@ def test_a_stream_says_what_the_whole_file_says(tmp_path, capsys, monkeypatch):
     assert "mean squared error on 120 rows" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("settings_restored")
 def test_columns_to_drop_are_not_read(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
