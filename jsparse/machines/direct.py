@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Bool, Float, Int
 
 from .._blocks import map_systems
@@ -566,7 +565,9 @@ def _minimise(
     return Minimum(last.Z, last.solved, last.history, last.steps, last.evaluations, status)
 
 
-def _lbfgs() -> optax.GradientTransformation:
+def _lbfgs() -> Any:
+    import optax  # dear to import, and often not needed
+
     return optax.scale_by_lbfgs(memory_size=_MEMORY)
 
 
