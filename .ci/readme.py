@@ -1,5 +1,6 @@
 """Print a shell command of the README, or run its Python blocks, each in a fresh namespace."""
 
+import gc
 import re
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ def main() -> None:
         block = blocks(Path("README.md").read_text(), "bash")[int(sys.argv[2])]
         print(block.split("#")[0].strip())
     else:
+        gc.disable()  # a part of the time, as JAX makes much garbage while it compiles
         for block in blocks(Path(sys.argv[2]).read_text(), "python"):
             exec(compile(block, "README.md", "exec"), {"__name__": "readme"})
 

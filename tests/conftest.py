@@ -1,6 +1,7 @@
 """Strict mode for the whole suite: any silent promotion, broadcast or warning is an error."""
 # ruff: noqa: E402 (JAX reads the environment when it is imported)
 
+import gc
 import itertools
 import os
 from importlib.metadata import version
@@ -22,6 +23,13 @@ import pytest
 from xdist.scheduler import LoadFileScheduling
 
 jaxtyping.install_import_hook("jsparse", "beartype.beartype")
+# Each collection of garbage goes through all that was imported: a sixth of the time.
+gc.set_threshold(200_000, 50, 100)
+
+
+def pytest_collection_finish(session):
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

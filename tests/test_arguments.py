@@ -424,6 +424,7 @@ def test_numbers_of_every_library_are_numbers():
     assert jax.jit(lambda s: RBF(s).lengthscale)(-1.0) == -1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_two_or_three_rows_have_a_prototype_of_every_class(rows):
     few, labels = X[:rows], np.array(["a", "b", "b"][:rows])

@@ -55,8 +55,8 @@ def padded_cases():
 
     Of the methods that compile for long all cases are slow, of the others all but one.
     """
-    fast = {"fixed size": (3, True), "scdp": (2, True), "robust": (None, False)}
-    fast |= dict.fromkeys(("ksp", "spsvm", "several sizes", "reduction", "scdp, means"))
+    fast = {"fixed size": (3, True), "scdp": (2, True)}
+    fast |= dict.fromkeys(("ksp", "spsvm", "several sizes", "reduction", "scdp, means", "robust"))
     for name in METHODS:
         every = name in ("fixed size", "scdp")
         for classes in (None, 2, 3) if every else (2,) if name == "spsvm" else (None, 2):

@@ -120,6 +120,7 @@ def test_a_method_trains_predicts_and_is_saved(name, task, dtype, tmp_path):
             model.at(model.size + 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", named((n for n in NAMES if "classification" in METHODS[n].tasks), "spsvm")
 )
@@ -154,6 +155,7 @@ def test_several_targets_are_those_alone(name):
         np.testing.assert_allclose(column, at.predict(X), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "task"), ONCE)
 def test_weight_two_is_twice_and_weight_zero_is_absent(name, task):
     """Of the pure fit, and of its validation."""

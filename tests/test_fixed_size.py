@@ -124,7 +124,7 @@ def test_batches_that_do_not_fit_are_named():
 
 
 @pytest.mark.parametrize("method", ["subtraction", "removal"])
-@pytest.mark.parametrize("v", [3, 10, 50])
+@pytest.mark.parametrize("v", [3, 10, pytest.param(50, marks=pytest.mark.slow)])
 def test_cross_validation_is_refitting(v, method):
     X, y, Z = problem()
     w = jnp.asarray(np.random.default_rng(1).uniform(0.2, 2, 50))

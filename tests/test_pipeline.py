@@ -214,6 +214,7 @@ def test_bad_input_is_told_before_any_work(cancer, monkeypatch, as_users_call, c
         small(X, y, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "scheme",
     [

@@ -101,7 +101,7 @@ def test_a_machine_is_the_fixed_size_machine_of_its_prototypes():
         pytest.param(None, "joint", marks=pytest.mark.slow),
         (2, "joint"),
         pytest.param(None, "separate", marks=pytest.mark.slow),
-        (2, "separate"),
+        pytest.param(2, "separate", marks=pytest.mark.slow),
     ],
 )
 def test_columns_computed_when_looked_at_give_the_path_of_the_system(
@@ -544,6 +544,7 @@ def wine(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 def test_the_command_line_fits_a_path_and_applies_it(wine, tmp_path, capsys):
     model = tmp_path / "model.jsparse"
     options = ["--target", "kind", "--method", "scdp", "--quiet", "--evaluations", "2"]

@@ -143,6 +143,7 @@ def test_scores_are_means_over_the_sample():
     np.testing.assert_allclose(best.scores, shares @ by_class, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_holdout_trains_on_the_rest_and_validates_on_the_share():
     X, y = blobs(n=400)
     settings = options(folds=HoldOut(0.3))
@@ -342,6 +343,7 @@ def test_moments_with_a_large_mean_and_classes():
     assert (summary.n, summary.most) == (1000, 64)
 
 
+@pytest.mark.slow
 def test_the_sample_is_uniform_and_in_order():
     X = np.arange(300.0)[:, None]
     counts = np.zeros(300)
@@ -503,7 +505,7 @@ def test_a_streamed_path_is_that_in_memory(k, selection, weighted):
     [
         pytest.param(2, 4, marks=pytest.mark.slow),
         (2, HoldOut(0.4)),
-        (3, 4),
+        pytest.param(3, 4, marks=pytest.mark.slow),
         pytest.param(3, HoldOut(0.4), marks=pytest.mark.slow),
     ],
 )

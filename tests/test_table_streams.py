@@ -208,7 +208,9 @@ def test_the_command_line_takes_a_loss(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.usefixtures("settings_restored")
-@pytest.mark.parametrize("kind", ["csv", "parquet", "folder"])
+@pytest.mark.parametrize(
+    "kind", ["csv", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("parquet", "folder"))]
+)
 def test_predictions_of_a_stream_are_those_of_the_whole_file(kind, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(
