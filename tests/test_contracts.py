@@ -131,6 +131,7 @@ def test_three_classes(name):
     assert (found.predict(X) == y).mean() > 0.7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", named(n for n in NAMES if "regression" in METHODS[n].tasks))
 def test_several_targets_are_those_alone(name):
     X, y = rows("regression")
@@ -246,6 +247,7 @@ def test_the_task_it_is_not_for(name):
             trained(name, task, X, y)
 
 
+@pytest.mark.slow
 def test_a_surrogate_tunes_the_kernel_and_the_method_its_own_C():
     X, y = rows("classification")
     found = trained("spsvm", "classification", X, y)
@@ -330,6 +332,7 @@ def test_a_method_is_validated_by_its_own_solution():
     assert halved.cv_error > 2 * whole.cv_error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fixed-size", "robust"])
 def test_without_values_out_of_fold_the_machine_is_the_same(name):
     X, y = rows("regression")

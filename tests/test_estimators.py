@@ -415,6 +415,7 @@ TARGETS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machine", TARGETS)
 def test_several_targets(machine):
     X, y = (a[:100] for a in load_diabetes(return_X_y=True))

@@ -165,8 +165,8 @@ def test_a_batch_is_decomposed_by_calls_that_wait_for_nobody():
             np.testing.assert_allclose(x[:, 0, 0], expected[..., 0], rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize("refine", [True, False])
-@pytest.mark.parametrize("x64", [True, False])
+@pytest.mark.parametrize("refine", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("x64", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_an_infinite_system_is_not_solved(x64, refine):
     with jax.enable_x64(x64):
         one = jnp.ones(3)

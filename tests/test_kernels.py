@@ -527,6 +527,7 @@ def test_compiles_once(name):
     compiled(make(name), X, Z)
 
 
+@pytest.mark.slow
 def test_plain_is_the_same_as_compiled(dtype):
     kernel = sum_of()
     X, Z = jnp.asarray(points(dtype=dtype)), jnp.asarray(points(5, seed=1, dtype=dtype))

@@ -48,6 +48,7 @@ def test_shifted_systems_by_a_factor_each():
     assert ByShift(jnp.asarray(A)).count_above(jnp.zeros(())) == 5
 
 
+@pytest.mark.slow
 def test_large_ridge_systems_have_the_solutions_and_derivatives_of_small_ones(monkeypatch):
     rng = np.random.default_rng(2)
     Phi, y, C = rng.standard_normal((30, 7)), rng.standard_normal(30), np.array([0.5, 20.0])

@@ -151,6 +151,7 @@ def test_one_pass_equals_separate_fits(scheme, own_C):
     np.testing.assert_allclose(fitted.expansion(X), expected, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", [*SCHEMES, OWN], ids=[*SCHEMES, "own"])
 def test_classes_that_come_later_are_added(scheme):
     X, labels, w = problem()

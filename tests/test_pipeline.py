@@ -103,12 +103,14 @@ def test_ctrl_c_keeps_the_best_so_far(cancer):
     assert stopped.cv_error == min(e.scores.min() for e in stopped.tuning.history)
 
 
+@pytest.mark.slow
 def test_a_search_out_of_time_keeps_its_first_evaluation(cancer):
     stopped = small(cancer[0][:200], cancer[1][:200], resources=Resources(max_seconds=0.0))
     assert stopped.tuning.stopped == "seconds"
     assert len(stopped.tuning.history) == 1
 
 
+@pytest.mark.slow
 def test_a_batch_of_kernels_is_scored_in_one_call(cancer):
     X, y = cancer[0][:60], np.where(cancer[1][:60] == "malignant", 1.0, -1.0)
     Z = jnp.asarray((X - X.mean(0)) / X.std(0))
@@ -294,6 +296,7 @@ def test_a_value_that_is_not_finite_is_no_decision(cancer):
         tuned.predict(np.full((1, 30), 1e200))
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_a_resumed_search_loses_nothing(cancer):
     X, y = cancer[0][:100], cancer[1][:100]
     search = Annealing(20)
@@ -467,6 +470,7 @@ def gaussian(x, z):
     return jnp.exp(-jnp.sum(jnp.square(x - z)) / 2)
 
 
+@pytest.mark.slow
 def test_an_integer_is_a_key_and_a_function_of_two_points_a_kernel(cancer):
     X, y = (a[:120] for a in cancer)
     options = {"search": Profile(tune_kernel=False), "C": np.ones(1), "method": FixedSize(8)}
@@ -512,6 +516,7 @@ def test_probabilities_on_the_command_line(table, tmp_path, capsys, monkeypatch)
     assert told.startswith("jsparse: error: --proba: expected a classifier")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("settings_restored")
 @pytest.mark.parametrize("way", ["arrays", "frame", "estimator", "command line", "expansion"])
 def test_models_of_every_origin_are_files_alike(way, cancer, tmp_path, capsys, monkeypatch):

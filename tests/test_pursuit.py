@@ -450,6 +450,7 @@ def test_the_estimate_of_the_condition_is_an_upper_bound_and_near():
         assert true * (1 - 1e-9) <= path.condition[k - 1] <= k**2 * true * (1 + 1e-9)
 
 
+@pytest.mark.slow
 def test_a_step_keeps_structure_and_types(dtype):
     A, b = (jnp.asarray(a) for a in gram(*problem(dtype=dtype)))
     columns = pursuit.system.Columns(A[None])

@@ -110,6 +110,7 @@ def test_back_fitting_and_basis_pursuit_are_scikit_learns():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method", [KSP(SIZES[-1], atoms=SIZES), KMP(atoms=SIZES), KBP(atoms=SIZES)]
 )

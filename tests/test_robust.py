@@ -328,6 +328,7 @@ def test_jit_vmap_and_steps_that_run_out():
     np.testing.assert_allclose(zero.expansion(X), 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["absolute", "huber"])
 def test_cross_validation_equals_refitting(loss):
     phi, X, y, _ = problem()

@@ -154,6 +154,7 @@ def test_columns_less_a_constant_span_the_same_machines():
     np.testing.assert_allclose(model(X), shifted(X) @ weights + intercept, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_smooth_kernels_are_not_taken_for_indefinite(dtype):
     X = problem(200, 3, dtype=dtype)[0][:, :2]
     y = (X[:, 0] + 0.5 * X[:, 1]).astype(dtype)
@@ -323,6 +324,7 @@ def test_training_chooses_a_size_and_is_good_on_new_rows():
     assert again.out_of_fold is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

@@ -90,6 +90,7 @@ def test_streamed_equals_in_memory(k, scheme, weighted):
     )
 
 
+@pytest.mark.slow
 def test_regression_and_batch_sizes_and_float32(dtype):
     X, _ = blobs(dtype=dtype)
     y = np.sin(X[:, 0]) + 100
@@ -459,6 +460,7 @@ def test_a_plan_says_what_takes_the_memory():
     assert jsparse.plan(10**5, 10, "all", memory=2**34).bytes > 8 * 10**10 / 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("k", "selection", "weighted"),
     [

@@ -262,6 +262,7 @@ def test_predictions_of_a_stream_are_those_of_the_whole_file(kind, tmp_path, cap
     assert other.read_bytes() == before
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("settings_restored")
 def test_a_file_too_large_to_predict_as_a_whole(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -400,6 +401,7 @@ def test_columns_to_drop_are_not_read(tmp_path, capsys, monkeypatch):
     assert "200 rows x 1 columns" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("settings_restored")
 def test_a_target_whose_first_values_are_whole(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
