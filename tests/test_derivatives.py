@@ -770,6 +770,7 @@ def test_a_weight_of_zero_has_the_same_derivative_in_the_dual_and_in_the_primal(
 CLAIMS = {
     "_numerics.py": ("eigh", "with_derivative"),
     "expansion.py": ("KernelExpansion",),
+    "features/triangular.py": ("Triangular",),
     "kernels/base.py": tuple(f"cross_gram of {name}" for name in KERNELS),
     "kernels/distances.py": ("squared_distances",),
     "kernels/mixed.py": ("cross_gram of Mixed",),
@@ -790,6 +791,8 @@ CLAIMS = {
 }
 CLAIMED_ELSEWHERE = {
     "__init__.py": "of functions by their names: each where it is defined",
+    "validation/error_gradient.py": "once, backwards: against differences of a machine in NumPy in "
+    "tests/test_gradient_search.py",
     "_mesh.py": "a sum or a function on several devices: tests/on_eight_devices.py",
 }
 

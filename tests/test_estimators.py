@@ -302,7 +302,10 @@ def test_robust_regression():
         ({"multiclass": "two"}, None),
         ({"selection": "best"}, "selection: expected"),
         ({"loss": "hinge"}, "loss: expected 'squared', 'absolute' or 'huber'"),
-        ({"search": "csa"}, r"search: expected one of \['annealing', 'profile'\]"),
+        (
+            {"search": "csa"},
+            r"search: expected one of \['annealing', 'auto', 'gradient', 'profile'\]",
+        ),
         ({"search": Profile}, "search: expected"),
         ({"max_seconds": -1.0}, "max_seconds: expected"),
         ({"cv": ShuffleSplit(3, random_state=0)}, "cv: expected splits that hold each row out"),

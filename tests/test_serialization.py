@@ -678,7 +678,7 @@ def path_model(method, outputs, weighted=False):
     expansion = dataclasses.replace(path.at(4), scaling=scaling)
     labels = ("a", "b", "c") if outputs else ("a", "b")
     slopes = np.arange(1.0, 1 + len(labels))
-    return Model(expansion, path, slopes, code, "loss", labels, "<U1"), X
+    return Model(expansion, path, slopes, code=code, labels=labels, label_dtype="<U1"), X
 
 
 @pytest.mark.parametrize(

@@ -376,7 +376,7 @@ def test_whole_numbers_beyond_float64_keep_their_differences(tmp_path, first):
     text = "x,y\n" + "".join(f"{'' if c is None else c},{i + 1.5}\n" for i, c in enumerate(cells))
     for table in (*tables, read(tmp_path, text)):
         schema = fit_schema(table, "y", impute=True)
-        assert schema.columns == (("x", None, 0.5, first, False),)
+        assert schema.columns == (("x", None, 0.5, first, False, False),)
         again = Schema.from_json(json.loads(json.dumps(schema.to_json())))
         np.testing.assert_array_equal(encode(again, table).X, [[0], [1], [7], [0.5], [-3]])
         # Other files, in which they may be of another type, are counted from there as well.

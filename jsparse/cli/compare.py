@@ -138,7 +138,7 @@ def _trained(
     """A method with its default settings, but for the sizes asked for."""
     n, settings = len(given.X), {}
     names = {field.name: field.default for field in dataclasses.fields(method)}
-    if "max_prototypes" in names:
+    if "max_prototypes" in names and given.max_prototypes is not None:
         settings["max_prototypes"] = given.max_prototypes
     if names.get("n_prototypes") is not None:  # else the method finds a number of its own
         kinds = len(np.unique(given.y)) if given.classification else 1
