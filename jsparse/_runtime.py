@@ -161,8 +161,10 @@ def compiled(
         longest = max(max(getattr(a, "shape", ()), default=0) for a in given)
         return (short if longest <= _SHORT_ROWS else long)(*arguments, **named)
 
+    programs: tuple[Any, ...] = plain, long, short
+
     def clear_cache() -> None:
-        for each in (plain, long, short):
+        for each in programs:
             each.clear_cache()
 
     call.clear_cache = clear_cache  # type: ignore[attr-defined]
