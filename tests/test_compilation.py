@@ -95,6 +95,7 @@ def test_padding_changes_nothing(name, classes, weighted, monkeypatch):
     assert len(ours.model.expansion.prototypes) <= 53
 
 
+@pytest.mark.slow
 def test_padding_may_hold_anything():
     X, labels, _ = table(53)
     X, spoilt = jnp.asarray(X), jnp.asarray(np.concatenate([X, np.full((11, 3), 1e6)]))

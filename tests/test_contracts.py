@@ -183,6 +183,7 @@ def test_weight_two_is_twice_and_weight_zero_is_absent(name, task):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "task"), ONCE)
 def test_validation_is_refitting_without_the_fold(name, task):
     X, y = rows(task, n=24)

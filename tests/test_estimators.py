@@ -166,6 +166,7 @@ def test_precision_is_that_of_the_data(cancer):
                 model.predict(X * 1e300)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("machine", "scheme"),
     [

@@ -106,6 +106,7 @@ def test_values_that_cannot_be_compared_decide_for_no_class(decoding, value):
         scores_of(f, code, decoding, first=10)
 
 
+@pytest.mark.slow
 def test_group_sums_are_the_sums_of_the_groups(dtype, tol):
     X, labels, w = problem(dtype, n=1000)
     phi = Nystroem(RBF(1.0), X[:7])

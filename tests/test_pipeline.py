@@ -54,6 +54,7 @@ def small(X, y, **options):
     return train(X, y, **{"task": "classification", **settings, **options})
 
 
+@pytest.mark.slow
 def test_a_tuned_model_is_good_reproducible_and_told(cancer, dtype):
     X, y = cancer
     calls = []
@@ -434,6 +435,7 @@ def test_the_demo_runs_from_a_shell(tmp_path):
     assert "test error" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "way",
     [

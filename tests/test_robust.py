@@ -292,6 +292,7 @@ def test_a_threshold_beyond_all_residuals_is_least_squares(dtype, lightest):
         np.testing.assert_allclose(fitted.expansion(X), expected, atol=atol)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["huber", pytest.param("absolute", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("unit", [1.0, 1e-20])
 def test_features_lost_to_rounding_are_told(loss, unit):

@@ -58,6 +58,7 @@ def tuned_sizes(X, y, sizes, dtype, kernel=None, **options):
     return problem, tune_sizes(problem, sizes, **{**settings, **options})
 
 
+@pytest.mark.slow
 def test_each_size_is_scored_as_refitting_scores_its_own_prototypes(dtype):
     X, y = regression()
     _, choice = tuned_sizes(X, y, [3, 6, 12], dtype)

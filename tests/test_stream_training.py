@@ -502,6 +502,7 @@ def test_a_streamed_path_is_that_in_memory(k, selection, weighted):
         np.testing.assert_allclose(streamed.predict_proba(X), in_memory.predict_proba(X), atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("k", "folds"),
     [

@@ -162,6 +162,7 @@ def settings_restored():
     jax.config.update("jax_compilation_cache_dir", None)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("settings_restored")
 def test_the_command_line_streams_a_folder(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
