@@ -158,7 +158,8 @@ def compiled(
         given = [*jax.tree.leaves((arguments, named)), jax.lax.bitwise_not(_FALSE)]
         if any(isinstance(a, Tracer) for a in given) or jax.default_backend() != "cpu":
             return plain(*arguments, **named)
-        longest = max(max(getattr(a, "shape", ()), default=0) for a in given)
+        arrays = [a for a in given if isinstance(a, jax.Array | np.ndarray)]
+        longest = max(max(a.shape, default=0) for a in arrays)
         return (short if longest <= _SHORT_ROWS else long)(*arguments, **named)
 
     programs: tuple[Any, ...] = plain, long, short
