@@ -15,6 +15,7 @@ from sklearn.svm import SVC
 from jsparse import RVM, KernelExpansion, direct, prototypes, reduced_set
 from jsparse.data import benchmark_set
 from jsparse.kernels import RBF
+from jsparse.machines.inner_problems import whitener
 from jsparse.solvers import interior_point
 
 from .report import Report, kept, save, timed
@@ -224,9 +225,7 @@ def solver() -> dict[str, Any]:
     own = SETS["banana"]
     Z = X[np.random.default_rng(0).permutation(len(X))[:9]]
     kernel = RBF.from_gamma(1 / own.width)
-    Phi = kernel.cross_gram(jnp.asarray(X), jnp.asarray(Z)) @ direct.whitener(
-        kernel, jnp.asarray(Z)
-    )
+    Phi = kernel.cross_gram(jnp.asarray(X), jnp.asarray(Z)) @ whitener(kernel, jnp.asarray(Z))
     mine, _ = timed(lambda: interior_point.solve(Phi, jnp.asarray(y), own.C), 20)
     features = np.asarray(Phi)
     theirs, _ = timed(lambda: SVC(kernel="linear", C=own.C).fit(features, y).n_iter_, 5)

@@ -90,8 +90,8 @@ if TYPE_CHECKING:  # of each name the same place as below
     from .machines.method import Method as Method
     from .machines.method import Stopping as Stopping
     from .model import Model as Model
-    from .model import load as load
-    from .model import save as save
+    from .model_files import load as load
+    from .model_files import save as save
     from .multiclass import output_code as output_code
     from .normal_equations import NormalEquations as NormalEquations
     from .normal_equations import accumulate as accumulate
@@ -133,7 +133,8 @@ _SHOWN = {
     ".machines": "Dual FixedSize KSP Robust SCDP SLMC SparseReduction SpSVM",
     "._status": "NumericalError check",
     ".compilation": "enable_compilation_cache warm_up",
-    ".model": "Model load save",
+    ".model": "Model",
+    ".model_files": "load save",
     ".normal_equations": "accumulate",
     ".scaling": "standardize",
     ".search.strategies": "Annealing Gradient Profile",

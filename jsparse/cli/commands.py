@@ -16,7 +16,7 @@ from .. import _status
 from ..compilation import enable_compilation_cache
 from ..data import demo_set
 from ..machines.method import require_additive
-from ..model import load
+from ..model_files import load
 from ..search.strategies import Annealing, Automatic, Gradient, Profile
 from ..serialization import OutputError
 from ..training.choices import make_kernel

@@ -19,7 +19,9 @@ from ..kernels import RBF, Kernel, Linear, Polynomial
 from ..multiclass import Code
 from ..prototypes import k_means
 from ..solvers import interior_point
+from ..solvers.definite import inverse_of_lower
 from . import direct
+from .inner_problems import norm_squared, shifted_gram, whitener
 from .method import Method, Task, each_problem
 from .slmc import Reduced, ReducedSVM, check_loss
 
@@ -62,7 +64,7 @@ class Approximation(direct.InnerProblem):
 
     def solve(self, Z: Float[Array, "m d"]) -> direct.Solved:
         """By the features in which `K(Z, Z)` is the identity."""
-        T = direct.whitener(self.kernel, Z)
+        T = whitener(self.kernel, Z)
         along = dot(T.T, dot(self.kernel.cross_gram(Z, self.X), self.coefficients))
         beta = dot(T, along)
         value = self.norm - jnp.sum(jnp.square(along))
@@ -74,7 +76,7 @@ class Approximation(direct.InnerProblem):
         """The objective itself."""
         beta = solved.coefficients
         values = dot(self.kernel.cross_gram(Z, self.X), self.coefficients)
-        own = direct.norm_squared(self.kernel, Z, beta)
+        own = norm_squared(self.kernel, Z, beta)
         return self.norm - 2 * jnp.sum(beta * values) + own
 
 
@@ -227,8 +229,8 @@ def _fixed_points(key: Key, problem: Approximation, m: int) -> Float[Array, "m d
         # All coefficients anew (eq. 47); of vectors that are yet to come 0.
         there = place <= j
         both = there[:, None] & there[None, :]
-        gram = jnp.where(both, direct.shifted_gram(kernel, Z), jnp.eye(m, dtype=dtype))
-        inverse = direct.inverse_of_lower(_cholesky(gram))
+        gram = jnp.where(both, shifted_gram(kernel, Z), jnp.eye(m, dtype=dtype))
+        inverse = inverse_of_lower(_cholesky(gram))
         values = jnp.where(there[:, None], dot(kernel.cross_gram(Z, X), A), 0)
         return Z, dot(inverse.T, dot(inverse, values))
 
@@ -361,7 +363,7 @@ def _reduced(
     targets, w = each_problem(y, weights, code, X.dtype)
     small = direct.LargeMargin(kernel, X, targets, C, w, method.loss)
     # The rows of the Cholesky factor of K are features of which K is the Gram matrix.
-    features = _cholesky(direct.shifted_gram(kernel, small.X))
+    features = _cholesky(shifted_gram(kernel, small.X))
     svm = interior_point.solve(features, small.y, small.C, small.weights, loss=method.loss)
     machine = KernelExpansion(kernel, small.X, svm.dual * small.y, svm.intercept)
     problem = Approximation(kernel, small.X, machine.coefficients)
