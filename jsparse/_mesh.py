@@ -120,7 +120,7 @@ def on_default_device(mesh: Mesh | None, results: T) -> T:
         return results
     everywhere = NamedSharding(mesh, PartitionSpec())
     whole = jax.jit(lambda tree: tree, out_shardings=everywhere)(results)
-    return jax.tree.map(lambda a: jnp.asarray(np.asarray(a)), whole)
+    return jax.tree.map(lambda a: jax.device_put(np.asarray(a)), whole)
 
 
 def _filled_up(tree: T, axis: Axis, devices: int) -> T:

@@ -6,7 +6,9 @@ from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
+from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike, Float, Int, PyTree
 
 from ._runtime import starting
@@ -167,10 +169,17 @@ def relative_size(x: Float[Array, "v n"], of: Float[Array, "v n"]) -> Float[Arra
     return top / jnp.where(bottom > 0, bottom, 1)
 
 
+def as_array(x: ArrayLike, dtype: DTypeLike | None = None) -> Array:
+    """`x` as a JAX array, as `jnp.asarray` has it, which compiles a program for every shape."""
+    if dtype is None and isinstance(x, np.ndarray):
+        return jax.device_put(x)
+    return jnp.asarray(x, dtype)
+
+
 def as_float(x: ArrayLike) -> Array:
     """`x` as a JAX array of floating dtype; integers and booleans take the default float."""
     starting()
-    x = jnp.asarray(x)
+    x = as_array(x)
     return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.result_type(float))
 
 

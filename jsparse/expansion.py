@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ._blocks import map_row_blocks, rows_in_block
-from ._numerics import dot
+from ._numerics import as_array, dot
 from ._runtime import check_runtime, compiled
 from .kernels import Kernel
 from .scaling import Standardization
@@ -52,7 +52,7 @@ class KernelExpansion(eqx.Module):
             ValueError: if `X` is not `n d` with the model's `d`.
         """
         check_runtime()
-        X = jnp.asarray(X)
+        X = as_array(X)
         if X.ndim != 2 or X.shape[1] != self.prototypes.shape[1]:
             raise ValueError(
                 f"X: expected shape (n, {self.prototypes.shape[1]}), the model's number of "

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from ._arguments import check_finite, finite_rows, whole_number
 from ._blocks import capacity, padded
 from ._files import PathLike
+from ._numerics import as_array
 from ._runtime import check_runtime
 from ._status import NumericalError
 from .calibration import decisions, probabilities
@@ -359,13 +359,13 @@ def _padded(expansion: KernelExpansion) -> KernelExpansion:
     prototypes, coefficients = map(np.asarray, (expansion.prototypes, expansion.coefficients))
     m, kernel = capacity(len(prototypes)), expansion.kernel
     if isinstance(kernel, Mixture):
-        which = jnp.asarray(padded(np.asarray(kernel.which), m))
+        which = as_array(padded(np.asarray(kernel.which), m))
         kernel = dataclasses.replace(kernel, which=which)
     return dataclasses.replace(
         expansion,
         kernel=kernel,
-        prototypes=jnp.asarray(padded(prototypes, m)),
-        coefficients=jnp.asarray(padded(coefficients, m, "constant")),
+        prototypes=as_array(padded(prototypes, m)),
+        coefficients=as_array(padded(coefficients, m, "constant")),
     )
 
 

@@ -28,6 +28,7 @@ from ._files import reason_of as reason_of
 from ._files import save_state as save_state
 from ._files import shown as shown
 from ._files import writing as writing
+from ._numerics import as_array
 from ._runtime import check_fork
 from ._status import PrecisionWarning
 from .expansion import KernelExpansion
@@ -262,12 +263,12 @@ def _caster(
 
     def cast(name: str, array: np.ndarray) -> jax.Array:
         if dtype is None or not np.issubdtype(array.dtype, np.floating):
-            return jnp.asarray(array)
+            return as_array(array)
         with np.errstate(over="ignore"):
             narrowed = array.astype(dtype)
         if np.any(np.isinf(narrowed) & np.isfinite(array)):
             raise ValueError(f"{named(path)}: {name} holds values too large for {dtype}")
-        return jnp.asarray(narrowed)
+        return as_array(narrowed)
 
     return cast
 

@@ -9,10 +9,10 @@ import warnings
 from typing import Any, cast
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from .._arguments import labels_of, numbers, real, whole_number
+from .._numerics import as_array
 from .._runtime import check_runtime
 from .._status import check
 from ..calibration import decisions, probabilities
@@ -157,7 +157,7 @@ class Machine(BaseEstimator, abc.ABC):
         for name in _TREES & set(vars(self)):
             with jax.enable_x64(dtype == np.float64):
                 arrays = jax.tree.map(
-                    lambda a: jnp.asarray(a) if isinstance(a, np.ndarray) else a,
+                    lambda a: as_array(a) if isinstance(a, np.ndarray) else a,
                     getattr(self, name),
                 )
             setattr(self, name, arrays)

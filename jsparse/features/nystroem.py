@@ -1,10 +1,13 @@
 """Nystroem features: an explicit feature map from the eigenvectors of `K(Z, Z)`."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from .._numerics import dot, eigh, rank_cutoff, with_derivative
+from .._runtime import compiled
 from .._types import Scalar
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
@@ -38,15 +41,9 @@ class Nystroem(FeatureMap):
     def __init__(
         self, kernel: Kernel, prototypes: Float[Array, "m d"], *, center: bool = True
     ) -> None:
-        gram = kernel.gram(prototypes)
         self.kernel = kernel
         self.prototypes = prototypes
-        self.transform = whitening(gram)
-        mean = dot(jnp.mean(gram, axis=0), self.transform)
-        self.shift = mean if center else jnp.zeros_like(mean)
-        # The first column of T has length lambda_1^(-1/2).
-        first = jax.lax.stop_gradient(jnp.sum(jnp.square(self.transform[:, 0])))
-        self.cutoff = rank_cutoff(jnp.where(first > 0, 1 / jnp.where(first > 0, first, 1), 0))
+        self.transform, self.shift, self.cutoff = _whitened(kernel, prototypes, center)
 
     def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n p"]:
         """`K(X, Z) T - shift`, shape `n m`."""
@@ -90,6 +87,20 @@ class Nystroem(FeatureMap):
             dot(self.transform, weights),
             intercept - dot(self.shift, weights),
         )
+
+
+@functools.partial(compiled, static_argnames="center")
+def _whitened(
+    kernel: Kernel, prototypes: Float[Array, "m d"], center: bool
+) -> tuple[Float[Array, "m m"], Float[Array, " m"], Scalar]:
+    """Transform, shift and cutoff, in one program."""
+    gram = kernel.gram(prototypes)
+    transform = whitening(gram)
+    mean = dot(jnp.mean(gram, axis=0), transform)
+    # The first column of T has length lambda_1^(-1/2).
+    first = jax.lax.stop_gradient(jnp.sum(jnp.square(transform[:, 0])))
+    cutoff = rank_cutoff(jnp.where(first > 0, 1 / jnp.where(first > 0, first, 1), 0))
+    return transform, mean if center else jnp.zeros_like(mean), cutoff
 
 
 def whitening(gram: Float[Array, "m m"]) -> Float[Array, "m m"]:

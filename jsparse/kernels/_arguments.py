@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from .._numerics import as_float, is_concrete
+from .._numerics import as_array, as_float, is_concrete
 from .._runtime import starting
 
 
@@ -25,7 +25,7 @@ def hyperparameter(value: ArrayLike) -> Float[Array, "..."]:
     """
     starting()
     try:
-        array = jnp.asarray(value)
+        array = as_array(value)
     except TypeError:
         array = jnp.zeros(0)
     real = jnp.issubdtype(array.dtype, jnp.floating) or jnp.issubdtype(array.dtype, jnp.integer)

@@ -7,14 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .._numerics import is_concrete
+from .._numerics import as_array, is_concrete
 from .._types import Scalar
 from ._arguments import two_tables
 from .base import Kernel, check_kernel
 
 
 def _numbers(which: Any) -> Int[Array, " m"] | Int[np.ndarray, " m"] | None:
-    return None if which is None else jnp.asarray(which, jnp.int32)
+    return None if which is None else as_array(which, jnp.int32)
 
 
 class Mixture(Kernel):

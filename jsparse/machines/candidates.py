@@ -3,11 +3,11 @@
 import dataclasses
 from typing import Any, Literal
 
-import jax.numpy as jnp
 import numpy as np
 
 from .._arguments import finite_table, whole_number
 from .._blocks import rounded_down
+from .._numerics import as_array
 from .._types import Key
 from ..kernels import Kernel
 from ..prototypes import k_center, k_means
@@ -127,7 +127,7 @@ class Candidates(PathMethod):
         present = np.flatnonzero(weights > 0)
         if len(present) == M:
             return Points(rows_at(Z, present), present)
-        w = jnp.asarray(weights, Z.dtype)
+        w = as_array(weights, Z.dtype)
         if self.candidate_method == "k_center":
             chosen = np.asarray(k_center(key, Z, M, w).indices)
             return Points(rows_at(Z, chosen), chosen)

@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from .._arguments import whole_number
-from .._numerics import as_float, like
+from .._numerics import as_array, as_float, like
 from .._runtime import compiled
 from .._status import CONVERGED, TRUNCATED
 from .._types import Key, ScalarLike
@@ -132,7 +132,7 @@ class Prototypes(Method):
         if isinstance(kernel, Linear):  # solved in the primal
             return Points(rows_at(rows.X, np.arange(m)), np.arange(m))
         if self.selection == "pivoted_cholesky":  # the first ones are a good choice for any number
-            weights = jnp.asarray(rows.weights, rows.X.dtype)
+            weights = as_array(rows.weights, rows.X.dtype)
             chosen = np.asarray(pivoted_cholesky(key, kernel, rows.X, m, weights).indices)
             return Points(rows_at(rows.X, chosen), chosen)
         chosen, status = choose_rows(key, self.selection, rows.X, m, labels, rows.weights, rows.n)

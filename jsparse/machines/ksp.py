@@ -6,11 +6,12 @@ from typing import Any, ClassVar, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from .._arguments import whole_number
 from .._blocks import map_systems
 from .._numerics import epsilon
+from .._status import TRUNCATED
 from .._types import Key
 from ..pursuit import on_atoms
 from ..pursuit.subspace import subspace_pursuit, subspace_pursuit_gram
@@ -97,7 +98,7 @@ class KSP(Pursuit):
         if self.formed:
             found = self.select(system, key)
             on_rows = epsilon(rows.D.dtype) > 1e-10
-            return _on_atoms(found, rows, system.ridge, self.longest) if on_rows else found
+            return _on_atoms(found, rows, system.ridge, self.path_sizes) if on_rows else found
         return self._each(
             lambda y: subspace_pursuit(
                 rows.D, y, n_atoms=self.path_sizes, ridge=system.ridge,
@@ -109,24 +110,33 @@ class KSP(Pursuit):
     def _each(self, run: Any, targets: Float[Array, "r c"], p: int) -> Selected:
         def one(target: Float[Array, " r"]) -> Selected:
             found = run(target)
-            return Selected(found.dense(p), found.status)
+            return Selected(found.dense(p), _resolved(found.status, found.rank, self.path_sizes))
 
         return jax.lax.map(one, targets.T)
 
 
-def _on_atoms(found: Selected, rows: Rows, ridge: Array, longest: int) -> Selected:
+def _resolved(
+    status: Int[Array, "*c s"], rank: Int[Array, "*c s"], sizes: tuple[int, ...]
+) -> Int[Array, "*c s"]:
+    """Stop codes, of machines too whose atoms are fewer than asked for in this precision."""
+    fewer = rank < jnp.asarray(sizes, rank.dtype)
+    return jnp.maximum(status, jnp.where(fewer, TRUNCATED, status)).astype(jnp.int32)
+
+
+def _on_atoms(found: Selected, rows: Rows, ridge: Array, sizes: tuple[int, ...]) -> Selected:
     """Least squares on the rows, on the atoms of each size."""
     p = rows.D.shape[1]
 
-    def one(of: tuple[Array, Array]) -> Float[Array, " p"]:
+    def one(of: tuple[Array, Array]) -> tuple[Float[Array, " p"], Int[Array, ""]]:
         own, y = of
-        slots = jnp.nonzero(own, size=longest, fill_value=p)[0].astype(jnp.int32)
+        slots = jnp.nonzero(own, size=sizes[-1], fill_value=p)[0].astype(jnp.int32)
         inside, at = slots < p, jnp.minimum(slots, p - 1)
         form = on_atoms.Rows(rows.D, y[:, None], ridge)
-        weights, _ = form.solve(form.reduced(at, inside))
-        return jnp.zeros_like(own).at[slots].set(weights[:, 0], mode="drop")
+        weights, rank = form.solve(form.reduced(at, inside))
+        return jnp.zeros_like(own).at[slots].set(weights[:, 0], mode="drop"), rank
 
     c, s, _ = found.coefficients.shape
     targets = jnp.repeat(rows.y.T, s, axis=0)
-    again = map_systems(one, (found.coefficients.reshape(c * s, p), targets))
-    return found._replace(coefficients=again.reshape(c, s, p))
+    again, rank = map_systems(one, (found.coefficients.reshape(c * s, p), targets))
+    coefficients = again.reshape(c, s, p)
+    return Selected(coefficients, _resolved(found.statuses, rank.reshape(c, s), sizes))

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._arguments import as_key
-from .._numerics import as_float, dot
+from .._numerics import as_array, as_float, dot
 from .._types import KeyLike
 from ..expansion import KernelExpansion
 from ..kernels import Kernel, Mixture
@@ -49,7 +49,7 @@ def fit(
             atoms than there are.
     """
     X, candidates = as_float(X), as_float(candidates)
-    X, y, weights = in_one_dtype(X, jnp.asarray(y), weights)
+    X, y, weights = in_one_dtype(X, as_array(y), weights)
     check_problem(None, 1.0, X, y, weights)
     check_candidates(candidates, X.shape[1])
     if not isinstance(kernel, Kernel):
@@ -95,7 +95,7 @@ def refit(
         ValueError: for inputs whose shapes do not fit, or values known to be out of range.
     """
     X, prototypes = as_float(X), as_float(prototypes)
-    X, y, weights = in_one_dtype(X, jnp.asarray(y), weights)
+    X, y, weights = in_one_dtype(X, as_array(y), weights)
     check_problem(None, 1.0, X, y, weights)
     check_candidates(prototypes, X.shape[1])
     columns = dictionary_columns(kernel, prototypes, intercept=intercept)

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from .._arguments import as_key, real, whole_number
-from .._numerics import dot, each_alone, epsilon, like
+from .._numerics import as_array, dot, each_alone, epsilon, like
 from .._runtime import compiled
 from .._status import CONVERGED
 from .._types import Key, KeyLike, ScalarLike
@@ -284,9 +284,9 @@ def from_sklearn(machine: Any) -> KernelExpansion:
 
 
 def _as_expansion(kernel: Kernel, X: Any, coefficients: Any, intercept: Any) -> KernelExpansion:
-    X = jnp.asarray(X)
+    X = as_array(X)
     return KernelExpansion(
-        kernel, X, jnp.asarray(coefficients, X.dtype), jnp.asarray(intercept, X.dtype)
+        kernel, X, as_array(coefficients, X.dtype), jnp.asarray(intercept, X.dtype)
     )
 
 

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from .._arguments import real, whole_number
 from .._blocks import map_systems
-from .._numerics import as_float, dot, eigh, epsilon, is_concrete, like
+from .._numerics import as_array, as_float, dot, eigh, epsilon, is_concrete, like
 from .._runtime import compiled
 from .._status import NOT_FINITE, PRECISION_LOST, TRUNCATED, VANISHED
 from .._types import Key, ScalarLike
@@ -306,7 +306,7 @@ def fit(
     """
     _check_C(C)
     X, prototypes = as_float(X), as_float(prototypes)
-    X, y, weights = in_one_dtype(X, jnp.asarray(y), weights)
+    X, y, weights = in_one_dtype(X, as_array(y), weights)
     check_problem(None, C, X, y, weights)
     check_candidates(prototypes, X.shape[1])
     check_settings(initialization, start, loss, rule)

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from .._arguments import as_key, check_finite, real
 from .._blocks import rows_in_block
-from .._numerics import as_float, eigh, epsilon, like
+from .._numerics import as_array, as_float, eigh, epsilon, like
 from .._runtime import compiled
 from .._status import COMPLETED, CONVERGED, PRECISION_LOST, TRUNCATED
 from .._types import Key, KeyLike, ScalarLike
@@ -214,7 +214,7 @@ def fit(
             prototypes than candidates.
     """
     X, candidates = as_float(X), as_float(candidates)
-    X, y, weights = in_one_dtype(X, jnp.asarray(y), weights)
+    X, y, weights = in_one_dtype(X, as_array(y), weights)
     check_problem(None, C, X, y, weights, nu)
     check_candidates(candidates, X.shape[1])
     M, what = len(candidates), "candidates"

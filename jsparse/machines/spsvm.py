@@ -11,7 +11,16 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float, Int
 
 from .._arguments import as_key, real, whole_number
-from .._numerics import as_float, dot, epsilon, is_concrete, like, present_rows, present_targets
+from .._numerics import (
+    as_array,
+    as_float,
+    dot,
+    epsilon,
+    is_concrete,
+    like,
+    present_rows,
+    present_targets,
+)
 from .._runtime import compiled
 from .._status import (
     COMPLETED,
@@ -200,7 +209,7 @@ def fit(
             than candidates.
     """
     X, candidates = as_float(X), as_float(candidates)
-    X, y, weights = in_one_dtype(X, jnp.asarray(y), weights)
+    X, y, weights = in_one_dtype(X, as_array(y), weights)
     check_problem(None, C, X, y, weights)
     check_candidates(candidates, X.shape[1])
     if y.ndim != 1:

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
 from .._arguments import as_key, labels_of, numbers, whole_number
-from .._numerics import is_concrete
+from .._numerics import as_array, is_concrete
 from .._runtime import compiled
 from .._types import Key, KeyLike
 from ._validate import check_count
@@ -58,10 +58,10 @@ def stratified(
     codes, counts = encode(labels)
     m = check_count(m, len(codes))
     if weights is None:
-        return draw_strata(key, jnp.asarray(codes), jnp.asarray(allocate(counts, m)), m)
+        return draw_strata(key, as_array(codes), as_array(allocate(counts, m)), m)
     w = positive_weights(weights, len(codes))
     shares = shares_of_weight(codes, counts, m, w)
-    return draw_strata(key, jnp.asarray(codes), jnp.asarray(shares), m, jnp.asarray(w, jnp.float32))
+    return draw_strata(key, as_array(codes), as_array(shares), m, as_array(w, jnp.float32))
 
 
 def shares_of_weight(

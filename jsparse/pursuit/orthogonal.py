@@ -255,20 +255,37 @@ def _pursue(
     X, y = in_finer_dtype(X, y)
     if X.ndim not in (2, 3):
         raise ValueError(f"X: expected shape (n, D) or (v, n, D), got {X.shape}")
-    lead, batched = X.shape[:-1], X.ndim == 3
+    lead = X.shape[:-1]
     if y.shape[: len(lead)] != lead or y.ndim > len(lead) + 1:
         raise ValueError(f"y: expected shape {lead} or with one more axis, got {y.shape}")
     max_atoms = check_atoms(max_atoms, min(X.shape[-2:]), what="rows or atoms")
     check_nonnegative("tolerance", tolerance)
-    several = y.ndim > len(lead)
+    limits = [None if a is None else jnp.asarray(a, X.dtype) for a in (tolerance, threshold)]
+    return _path(X, y, *limits, max_atoms=max_atoms, max_stages=max_stages)
+
+
+@functools.partial(compiled, static_argnames=("max_atoms", "max_stages"))
+def _path(
+    X: Float[Array, "..."],
+    y: Float[Array, "..."],
+    tolerance: Float[Array, ""],
+    threshold: Float[Array, ""] | None,
+    *,
+    max_atoms: int,
+    max_stages: int,
+) -> Path:
+    """Of a batch or one, scaled by powers of two, in one program."""
+    batched, several = X.ndim == 3, y.ndim == X.ndim
     y = y if several else y[..., None]
     X, y = (X, y) if batched else (X[None], y[None])
     of_X, of_y = exponents(X), exponents(y)
+    if threshold is not None:
+        threshold = times_power(jnp.broadcast_to(threshold, of_X.shape), -of_X)
     path = run(
         times_power(X, -of_X),
         times_power(y, -of_y),
-        jnp.asarray(tolerance, X.dtype),
-        None if threshold is None else times_power(jnp.full(len(X), threshold, X.dtype), -of_X),
+        tolerance,
+        threshold,
         max_atoms=max_atoms,
         max_stages=max_stages,
     )

@@ -1,5 +1,6 @@
 """What a pursuit returns: the solutions with one atom more at a time."""
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -8,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from .._numerics import epsilon, is_concrete
+from .._runtime import compiled
 from .._status import CONVERGED, NOT_FINITE, PRECISION_LOST, RUNNING, TRUNCATED
 
 # Estimated relative error of the coefficients from which they count as lost.
@@ -50,17 +52,23 @@ class Path(NamedTuple):
                 f"n_atoms: expected at least {last + 1}, as atom {last} is on the path; "
                 f"got {n_atoms}"
             )
-        batched = self.support.ndim == 2
-        support = self.support if batched else self.support[None]
-        rows = self.coefficients if batched else self.coefficients[None]
-        taken = rows[:, size - 1] if size > 0 else jnp.zeros_like(rows[:, 0])
+        return _dense(self.support, self.coefficients, n_atoms, size)
 
-        def one(support: Int[Array, " k"], taken: Float[Array, "k *c"]) -> Float[Array, "D *c"]:
-            out = jnp.zeros((n_atoms, *taken.shape[1:]), taken.dtype)
-            return out.at[jnp.where(support < 0, n_atoms, support)].add(taken, mode="drop")
 
-        out = jax.vmap(one)(support, taken)
-        return out if batched else out[0]
+@functools.partial(compiled, static_argnames=("n_atoms", "size"))
+def _dense(
+    support: Int[Array, "*v k"], coefficients: Float[Array, "..."], n_atoms: int, size: int
+) -> Float[Array, "..."]:
+    batched = support.ndim == 2
+    rows = coefficients if batched else coefficients[None]
+    taken = rows[:, size - 1] if size > 0 else jnp.zeros_like(rows[:, 0])
+
+    def one(support: Int[Array, " k"], taken: Float[Array, "k *c"]) -> Float[Array, "D *c"]:
+        out = jnp.zeros((n_atoms, *taken.shape[1:]), taken.dtype)
+        return out.at[jnp.where(support < 0, n_atoms, support)].add(taken, mode="drop")
+
+    out = jax.vmap(one)(support if batched else support[None], taken)
+    return out if batched else out[0]
 
 
 def assemble(

@@ -11,7 +11,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from .._arguments import whole_number
 from .._blocks import map_systems, systems_at_once
-from .._numerics import dot, epsilon, exponents, is_concrete, times_power
+from .._numerics import as_array, dot, epsilon, exponents, is_concrete, times_power
 from .._runtime import check_runtime, compiled
 from .._status import COMPLETED, CONVERGED, INDEFINITE, NOT_FINITE, RUNNING
 from .._types import ScalarLike
@@ -41,18 +41,24 @@ class Subspace(NamedTuple):
 
     def dense(self, n_atoms: int) -> Float[Array, "..."]:
         """The coefficients of all atoms, zeros included, shape `n_atoms`."""
-        support, lead = self.support, self.support.ndim - 1
-        several = self.coefficients.ndim > support.ndim
-        given = self.coefficients if several else self.coefficients[..., None]
+        return _dense(self.support, self.coefficients, n_atoms)
 
-        def one(support: Int[Array, " k"], own: Float[Array, "k c"]) -> Float[Array, "D c"]:
-            out = jnp.zeros((n_atoms, own.shape[1]), own.dtype)
-            return out.at[jnp.where(support < 0, n_atoms, support)].add(own, mode="drop")
 
-        for _ in range(lead):
-            one = jax.vmap(one)
-        out = one(support, given)
-        return out if several else out[..., 0]
+@functools.partial(compiled, static_argnames="n_atoms")
+def _dense(
+    support: Int[Array, "*v k"], coefficients: Float[Array, "..."], n_atoms: int
+) -> Float[Array, "..."]:
+    several = coefficients.ndim > support.ndim
+    given = coefficients if several else coefficients[..., None]
+
+    def one(support: Int[Array, " k"], own: Float[Array, "k c"]) -> Float[Array, "D c"]:
+        out = jnp.zeros((n_atoms, own.shape[1]), own.dtype)
+        return out.at[jnp.where(support < 0, n_atoms, support)].add(own, mode="drop")
+
+    for _ in range(support.ndim - 1):
+        one = jax.vmap(one)
+    out = one(support, given)
+    return out if several else out[..., 0]
 
 
 class State(NamedTuple):
@@ -470,12 +476,34 @@ def _solutions(
         rule=rule,
         gram=gram,
     )
+    of_squares = 2 * of_target - of_matrix if gram else 2 * of_target
+    return _as_posed(
+        found,
+        of_target - of_matrix,
+        of_target,
+        of_squares,
+        batched=batched,
+        several=several,
+        one=one,
+    )
+
+
+@functools.partial(compiled, static_argnames=("batched", "several", "one"))
+def _as_posed(
+    found: Subspace,
+    of_coefficients: Int[Array, " v"],
+    of_target: Int[Array, " v"],
+    of_squares: Int[Array, " v"],
+    *,
+    batched: bool,
+    several: bool,
+    one: bool,
+) -> Subspace:
+    """In the caller's units, without the axes that the caller's arrays did not have."""
     found = found._replace(
-        coefficients=times_power(found.coefficients, of_target - of_matrix),
+        coefficients=times_power(found.coefficients, of_coefficients),
         residual_norm=times_power(found.residual_norm, of_target),
-        explained=times_power(
-            found.explained, 2 * of_target - (of_matrix if gram else 0 * of_matrix)
-        ),
+        explained=times_power(found.explained, of_squares),
     )
     if not several:
         found = found._replace(coefficients=found.coefficients[..., 0])
@@ -514,7 +542,7 @@ def _counts(n_atoms: Counts, max_atoms: int | None, D: int) -> tuple[Int[Array, 
     if not is_concrete(n_atoms):
         if max_atoms is None:
             raise ValueError("max_atoms: expected a number, as n_atoms is traced")
-        counts = jnp.asarray(n_atoms)
+        counts = as_array(n_atoms)
     else:
         what = "the number of atoms" if max_atoms is None else "max_atoms"
         flat = np.asarray(n_atoms)

@@ -1,5 +1,6 @@
 """How systems reach a pursuit: normal equations formed or by columns, one or a batch, checked."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -10,8 +11,8 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
 from .._arguments import whole_number
-from .._numerics import dot, exponents, is_concrete, times_power
-from .._runtime import check_runtime
+from .._numerics import as_array, dot, exponents, is_concrete, times_power
+from .._runtime import check_runtime, compiled
 from .path import Path, unbatched
 
 Column = Callable[..., Float[Array, " D"]]
@@ -76,6 +77,7 @@ class Scale(NamedTuple):
             explained=times_power(path.explained, 2 * self.b - self.A),
         )
 
+    @compiled
     def undone_alone(self, path: Any) -> Any:
         """The same of a path that has no axis of systems."""
         batch = self.undone(type(path)(*(a[None] for a in path)))
@@ -103,7 +105,30 @@ class System(NamedTuple):
 
     def own(self, path: Path) -> Path:
         """A path of these systems as the caller posed them."""
-        return unbatched(self.scale.undone(path), self.batched, self.several)
+        return _own(self.scale, path, self.batched, self.several)
+
+
+@functools.partial(compiled, static_argnames=("batched", "several"))
+def _own(scale: Scale, path: Path, batched: bool, several: bool) -> Path:
+    return unbatched(scale.undone(path), batched, several)
+
+
+@functools.partial(compiled, static_argnames=("batched", "several"))
+def _posed(
+    columns: Columns,
+    b: Float[Array, "..."],
+    diagonal: Float[Array, " D"] | None,
+    batched: bool,
+    several: bool,
+) -> tuple[Columns, Float[Array, "v D c"], Float[Array, "v D"], Scale]:
+    """A batch of scaled systems, by one program."""
+    if diagonal is None:
+        assert columns.matrix is not None
+        diagonal = jnp.diagonal(columns.matrix, axis1=-2, axis2=-1)
+    b = b if several else b[..., None]
+    if not batched:
+        b, diagonal = b[None], diagonal[None]
+    return scaled(columns, b, diagonal)
 
 
 def system(
@@ -139,18 +164,15 @@ def system(
         lead = A.shape[:-1]
         if b.shape[: len(lead)] != lead or b.ndim > len(lead) + 1:
             raise ValueError(f"b: expected shape {lead} or with one more axis, got {b.shape}")
-        columns, own = Columns(A), jnp.diagonal(A, axis1=-2, axis2=-1)
+        columns, own = Columns(A), None
     lead = 2 if batched else 1
     several = b.ndim > lead
-    b = b if several else b[..., None]
-    if not batched:
-        b, own = b[None], own[None]
-    return System(*scaled(columns, b, own), batched, several)
+    return System(*_posed(columns, b, own, batched, several), batched, several)
 
 
 def in_finer_dtype(a: ArrayLike, b: ArrayLike) -> tuple[Array, Array]:
     """As arrays of the more precise floating dtype of the two; integers take that of the other."""
-    a, b = jnp.asarray(a), jnp.asarray(b)
+    a, b = as_array(a), as_array(b)
     floating = [x.dtype for x in (a, b) if jnp.issubdtype(x.dtype, jnp.floating)]
     dtype = max(floating, key=lambda d: jnp.finfo(d).bits) if floating else jnp.result_type(float)
     return a.astype(dtype), b.astype(dtype)

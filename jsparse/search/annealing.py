@@ -86,7 +86,7 @@ def init(
         ValueError: if bounds, counts or schedule make no sense, or `initial` lies outside.
     """
     lower, upper = bounds(low, high)
-    dtype, p = lower.dtype, lower.size
+    dtype = lower.dtype
     q = members if initial is None else initial.shape[0]
     if q < 1 or max_evaluations < q:
         raise ValueError(
@@ -95,11 +95,26 @@ def init(
         )
     schedule = Schedule() if schedule is None else schedule
     _check_schedule(schedule)
-    if initial is None:
+    if initial is not None:
+        initial = _check_initial(initial.astype(dtype), lower, upper)
+    return _begun(key, lower, upper, initial, schedule, max_evaluations, q)
+
+
+@functools.partial(compiled, static_argnames="q")
+def _begun(
+    key: Key,
+    lower: Float[Array, " p"],
+    upper: Float[Array, " p"],
+    initial: Float[Array, "q p"] | None,
+    schedule: Schedule,
+    max_evaluations: ArrayLike,
+    q: int,
+) -> AnnealingState:
+    dtype, p = lower.dtype, len(lower)
+    thetas = initial
+    if thetas is None:
         uniform = jax.random.uniform(jax.random.fold_in(key, 0), (q, p), dtype)
         thetas = lower[None] + (upper - lower)[None] * uniform
-    else:
-        thetas = _check_initial(initial.astype(dtype), lower, upper)
     zero = jnp.zeros((), dtype)
     return AnnealingState(
         key=key,

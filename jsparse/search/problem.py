@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from .._mesh import check_mesh
-from .._numerics import is_concrete
+from .._numerics import as_array, is_concrete
 from .._runtime import compiled
 from .._status import COMPLETED, PRECISION_LOST
 from .._types import Key
@@ -374,7 +374,7 @@ def tuning_problem(
 def split_kernel(kernel: Kernel, dtype: jnp.dtype, *, tune_kernel: bool) -> tuple[Kernel, Kernel]:
     """A template's leaves to be tuned, the positive ones, and the rest."""
     kernel = jax.tree.map(
-        lambda a: jnp.asarray(np.asarray(a), dtype) if eqx.is_inexact_array(a) else a, kernel
+        lambda a: as_array(np.asarray(a), dtype) if eqx.is_inexact_array(a) else a, kernel
     )
     spec = jax.tree.map(
         lambda a: tune_kernel and eqx.is_inexact_array(a) and bool(np.all(np.asarray(a) > 0)),
@@ -411,7 +411,7 @@ def kernel_at(problem: Template, theta: Float[Array, " p"] | Float[np.ndarray, "
     numpy = np if isinstance(theta, np.ndarray) else jnp
     parts = numpy.split(numpy.exp(theta), ends) if leaves else []
     tuned = [
-        jnp.asarray(part.reshape(leaf.shape).astype(leaf.dtype))
+        as_array(part.reshape(leaf.shape).astype(leaf.dtype))
         for part, leaf in zip(parts, leaves, strict=True)
     ]
     return eqx.combine(structure.unflatten(tuned), problem.fixed)
@@ -459,7 +459,7 @@ def least_on_path(
     """The least error of any size for every `C`, its standard error, stop codes."""
     method = problem.method
     assert isinstance(method, PathMethod)
-    found = problem.path_errors(kernel, jnp.asarray(C), scoring)
+    found = problem.path_errors(kernel, as_array(C), scoring)
     scores, spread = np.asarray(found.scores), standard_error(found.fold_scores)
     stop = method.stopping
     ends = [scores.shape[1] if stop is None else stop.length(f) for f in scores]

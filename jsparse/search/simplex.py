@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
-from .._numerics import as_float, epsilon, is_concrete
+from .._numerics import as_float, epsilon, is_concrete, like
 from .._runtime import compiled
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
 from .._types import ScalarLike
@@ -95,10 +95,26 @@ def init(
     elif is_concrete(tolerance) and not float(tolerance) >= 0:
         raise ValueError(f"tolerance: expected at least 0, got {tolerance}")
     known = value0 is not None
+    value = like(value0 if known else jnp.inf, lower)
+    return _begun(start, edge, lower, upper, value, like(tolerance, lower), max_evaluations, known)
+
+
+@functools.partial(compiled, static_argnames="known")
+def _begun(
+    start: Float[Array, " p"],
+    edge: Float[Array, "*p"],
+    lower: Float[Array, " p"],
+    upper: Float[Array, " p"],
+    value: Float[Array, ""],
+    tolerance: Float[Array, ""],
+    max_evaluations: ArrayLike,
+    known: bool,
+) -> SimplexState:
+    dtype, p = lower.dtype, len(lower)
     edge = jnp.broadcast_to(edge, (p,)) * (upper - lower)
     edge = jnp.where(start + edge <= upper, edge, -edge)
     vertices = start[None] + jnp.concatenate([jnp.zeros((1, p), dtype), jnp.diag(edge)])
-    value = finite_or_inf(jnp.asarray(value0 if known else jnp.inf, dtype))
+    value = finite_or_inf(value)
     return SimplexState(
         vertices=vertices,
         values=jnp.full(p + 1, jnp.inf, dtype).at[0].set(value),
@@ -113,7 +129,7 @@ def init(
         best_value=value,
         low=lower,
         high=upper,
-        tolerance=jnp.asarray(tolerance, dtype),
+        tolerance=tolerance,
         evaluations=jnp.zeros((), jnp.int32),
         max_evaluations=jnp.asarray(max_evaluations, jnp.int32),
         status=jnp.asarray(RUNNING, jnp.int32),

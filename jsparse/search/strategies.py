@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from .._arguments import real, whole_number
-from .._numerics import epsilon
+from .._numerics import as_array, epsilon
 from .._status import RUNNING
 from .._types import Key
 from . import annealing, simplex
@@ -220,13 +220,13 @@ def annealing_search(
     key: Key, low: np.ndarray, high: np.ndarray, planned: int, dtype: jnp.dtype, scores: Scores
 ) -> None:
     """90 parts of the budget to annealing, 70 to the simplex from its best point."""
-    lows, highs = jnp.asarray(low, dtype), jnp.asarray(high, dtype)
+    lows, highs = as_array(low, dtype), as_array(high, dtype)
     members = min(5, planned)
     first = max(members, round(planned * 90 / 160))
     state = annealing.init(key, lows, highs, members=members, max_evaluations=first)
     while int(state.status) == RUNNING:
         probes = annealing.ask(state)
-        state = annealing.tell(state, probes, jnp.asarray(scores(np.asarray(probes)), dtype))
+        state = annealing.tell(state, probes, as_array(scores(np.asarray(probes)), dtype))
     rest = planned - int(state.evaluations)
     if rest == 0 or not np.isfinite(float(state.best_value)):
         return
@@ -243,7 +243,7 @@ def simplex_search(
     scores: Scores,
 ) -> None:
     """The simplex alone, with its 70 parts of the budget."""
-    lows, highs = jnp.asarray(low, dtype), jnp.asarray(high, dtype)
+    lows, highs = as_array(low, dtype), as_array(high, dtype)
     inside = jnp.clip(jnp.asarray(start, dtype), lows, highs)
     rest = max(1, round(planned * 70 / 160))
     _to_the_end(simplex.init(inside, lows, highs, max_evaluations=rest), scores)

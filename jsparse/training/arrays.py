@@ -12,6 +12,7 @@ from jaxtyping import Array, ArrayLike, Float, Int
 from .._arguments import finite_rows
 from .._blocks import capacity, padded
 from .._mesh import on_default_device
+from .._numerics import as_array
 from .._runtime import compiled
 from ..expansion import KernelExpansion
 from ..kernels import Kernel, Linear
@@ -154,9 +155,9 @@ class ArrayData:
             self.template,
             points,
             self.Z,
-            jnp.asarray(self.targets),
+            as_array(self.targets),
             self._padded_folds(),
-            jnp.asarray(self.w),
+            as_array(self.w),
             self.code,
             method=method,
             key=asked.keys.method,
@@ -176,7 +177,7 @@ class ArrayData:
         self, problem: Problem, kernel: Kernel, C: np.ndarray, scoring: Scoring, size: Any = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Out-of-fold values for every `C`, shape `s n *c`, and stop codes."""
-        found = problem.source.validate(problem, kernel, jnp.asarray(C, self.dtype), scoring, size)
+        found = problem.source.validate(problem, kernel, as_array(C, self.dtype), scoring, size)
         assert found.predictions is not None
         status = on_default_device(self.asked.resources.mesh, found.status)
         return np.stack([self.in_order(each) for each in found.predictions]), np.asarray(status)

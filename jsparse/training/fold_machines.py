@@ -4,11 +4,11 @@ import dataclasses
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
 from jaxtyping import Array, Float, Int
 
+from .._numerics import as_array
 from .._runtime import compiled
 from .._status import NumericalError
 from ..expansion import KernelExpansion
@@ -55,13 +55,13 @@ def fold_machines(
         if summed is not None and isinstance(method, Additive):
             features, total = summed
             X, y = _rows_of(source.X, source.y, rows)
-            own_w = jnp.asarray(np.where(own, w[rows], 0).astype(w.dtype))
+            own_w = as_array(np.where(own, w[rows], 0).astype(w.dtype))
             held_out = method.accumulate(features, X, y, own_w, source.code)
             fitted = method.solve(features, total - held_out, C, source.code, key=problem.key)
         else:
             left = w.copy()
             left[rows[own]] = 0
-            part = dataclasses.replace(source, weights=jnp.asarray(left))
+            part = dataclasses.replace(source, weights=as_array(left))
             fitted, _, _ = part.fit(dataclasses.replace(problem, source=part), kernel, C)
         machines.append(expansion_of(units.fit(fitted), size))
     return _joined(machines), fold

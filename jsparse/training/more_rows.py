@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 
 from .._arguments import check_finite, finite_table
 from .._blocks import rows_in_block
+from .._numerics import as_array
 from ..machines.method import Additive
 from ..model import Model
 from .trained import Sums
@@ -50,11 +51,11 @@ def with_more_rows(
     with np.errstate(over="ignore"), jax.enable_x64(dtype == np.float64):
         Z = scaling.apply(finite_table(np.pad(X.astype(dtype), [padding, (0, 0)], "edge")))
         if code is None:
-            y = jnp.asarray(units.apply(targets, w), dtype)
+            y = as_array(units.apply(targets, w), dtype)
             check_finite("y", y)
         else:
-            code, y = code.astype(dtype), jnp.asarray(targets)
-        equations += method.accumulate(phi, Z, y, jnp.asarray(w, dtype), code)
+            code, y = code.astype(dtype), as_array(targets)
+        equations += method.accumulate(phi, Z, y, as_array(w, dtype), code)
         fitted = method.solve(phi, equations, jnp.asarray(C, dtype), code)
         expansion = dataclasses.replace(units.expansion(fitted.expansion), scaling=scaling)
     found = dataclasses.replace(model, expansion=expansion)

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import ArrayLike
 
 from .._mesh import on_default_device
+from .._numerics import as_array
 from .._runtime import check_runtime
 from .._status import PRECISION_LOST
 from .._types import KeyLike
@@ -427,7 +428,7 @@ def _errors(values: np.ndarray, data: Data, asked: Settings) -> Unseen:
 
 def _with_machines(unseen: Unseen, chosen: Choice, data: Data, summed: Summed | None) -> Unseen:
     """The same with the machines that made them."""
-    C = jnp.asarray(np.asarray(chosen.C, data.dtype))
+    C = as_array(np.asarray(chosen.C, data.dtype))
     machines, fold = fold_machines(
         chosen.problem, chosen.tuning.kernel, C, chosen.size, summed, data.units, data.n_rows
     )
@@ -441,7 +442,7 @@ def _fit(
 ) -> tuple[Any, Sums | None]:
     """The machine of all rows in the caller's units, and the sums it was solved from."""
     problem, method = chosen.problem, chosen.problem.method
-    C = jnp.asarray(np.asarray(chosen.C, data.dtype))
+    C = as_array(np.asarray(chosen.C, data.dtype))
     if summed is not None and isinstance(method, Additive):
         features, sums = summed
         fitted = method.solve(features, sums, C, data.code, key=problem.key)

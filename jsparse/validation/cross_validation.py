@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, ArrayLike, Float, Int, PyTree
 
 from .._mesh import spread
-from .._numerics import as_float, is_concrete
+from .._numerics import as_array, as_float, is_concrete
 from .._runtime import compiled
 from .._status import CONVERGED, TRUNCATED
 from .._types import Key, ScalarLike
@@ -161,7 +161,7 @@ def checked(
     if folds is not None:
         folds.check(X.shape[0])
     if code is not None:
-        y = jnp.asarray(y)
+        y = as_array(y)
         check_problem(None, C, X, jnp.zeros(y.shape), weights)
         check_labels(y, code.matrix.shape[0])
         return C, X, y.astype(jnp.int32), weights

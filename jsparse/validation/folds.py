@@ -11,7 +11,7 @@ from jaxtyping import Array, ArrayLike, Bool, Int, UInt32
 
 from .._arguments import as_key, labels_of, whole_number
 from .._blocks import capacity
-from .._numerics import is_concrete
+from .._numerics import as_array, is_concrete
 from .._runtime import compiled
 from .._types import Key, KeyLike
 
@@ -59,12 +59,12 @@ def stratified_folds(key: KeyLike, labels: ArrayLike, v: int) -> Folds:
         # NumPy, as jax.numpy would trace even concrete values inside a caller's jit.
         numbers = np.unique(labels_of("labels", labels), return_inverse=True)[1].astype(np.int32)
     else:
-        numbers = jnp.asarray(labels)
+        numbers = as_array(labels)
     n = numbers.shape[0]
     key, v = as_key(key), _count(n, v)
     shuffled = _permutation(key, n)
     if not (isinstance(numbers, np.ndarray) and isinstance(shuffled, np.ndarray)):
-        numbers, shuffled = jnp.asarray(numbers), jnp.asarray(shuffled)
+        numbers, shuffled = as_array(numbers), as_array(shuffled)
     order = numbers[shuffled].argsort(stable=True)
     return _deal(shuffled[order], v)
 
