@@ -14,7 +14,7 @@ from .base import Kernel, check_kernel
 
 
 def _numbers(which: Any) -> Int[Array, " m"] | Int[np.ndarray, " m"] | None:
-    return None if which is None else as_array(which, jnp.int32)
+    return None if which is None else jnp.asarray(which, jnp.int32)
 
 
 class Mixture(Kernel):

@@ -119,7 +119,7 @@ def _resolved(
     status: Int[Array, "*c s"], rank: Int[Array, "*c s"], sizes: tuple[int, ...]
 ) -> Int[Array, "*c s"]:
     """Stop codes, of machines too whose atoms are fewer than asked for in this precision."""
-    fewer = rank < jnp.asarray(sizes, rank.dtype)
+    fewer = rank < jnp.broadcast_to(jnp.asarray(sizes, rank.dtype), rank.shape)
     return jnp.maximum(status, jnp.where(fewer, TRUNCATED, status)).astype(jnp.int32)
 
 
