@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .._numerics import as_array, is_concrete
+from .._numerics import is_concrete
 from .._types import Scalar
 from ._arguments import two_tables
 from .base import Kernel, check_kernel
