@@ -5,6 +5,7 @@ import gc
 import itertools
 import os
 from importlib.metadata import version
+from pathlib import Path
 
 # Hundreds of small programs are compiled and run once or twice: compiling is most of the time.
 # Through the environment, for the processes that tests start as well.
@@ -27,6 +28,22 @@ jaxtyping.install_import_hook("jsparse", "beartype.beartype")
 gc.set_threshold(200_000, 50, 100)
 
 
+# Cases of several seconds whose claim others of the fast suite make, too: part of the slow one.
+LONG = frozenset((Path(__file__).parent / "long_cases.txt").read_text().splitlines())
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    names = {item: item.nodeid.removeprefix("tests/") for item in items}
+    for item, name in names.items():
+        if name in LONG:
+            item.add_marker(pytest.mark.slow)
+    files = {name.split("::")[0] for name in names.values()}
+    unknown = {name for name in LONG if name.split("::")[0] in files} - set(names.values())
+    if unknown and not any("::" in argument for argument in config.args):
+        raise pytest.UsageError(f"long_cases.txt: no such tests: {sorted(unknown)}")
+
+
 def pytest_collection_finish(session):
     gc.collect()
     gc.freeze()
@@ -35,6 +52,7 @@ def pytest_collection_finish(session):
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
     """The tests of a file on one worker, which compiles what they share once: a sixth less time."""
+    config.option.loadscopereorder = False  # files of few long tests would come last
     return LoadFileScheduling(config, log)
 
 
