@@ -11,7 +11,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from .._arguments import whole_number
 from .._blocks import map_systems, systems_at_once
-from .._numerics import as_array, dot, epsilon, exponents, is_concrete, times_power
+from .._numerics import dot, epsilon, exponents, is_concrete, times_power
 from .._runtime import check_runtime, compiled
 from .._status import COMPLETED, CONVERGED, INDEFINITE, NOT_FINITE, RUNNING
 from .._types import ScalarLike
@@ -542,7 +542,7 @@ def _counts(n_atoms: Counts, max_atoms: int | None, D: int) -> tuple[Int[Array, 
     if not is_concrete(n_atoms):
         if max_atoms is None:
             raise ValueError("max_atoms: expected a number, as n_atoms is traced")
-        counts = as_array(n_atoms)
+        counts = jnp.asarray(n_atoms)
     else:
         what = "the number of atoms" if max_atoms is None else "max_atoms"
         flat = np.asarray(n_atoms)

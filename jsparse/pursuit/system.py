@@ -124,11 +124,13 @@ def _posed(
     """A batch of scaled systems, by one program."""
     if diagonal is None:
         assert columns.matrix is not None
-        diagonal = jnp.diagonal(columns.matrix, axis1=-2, axis2=-1)
+        own = jnp.diagonal(columns.matrix, axis1=-2, axis2=-1)
+    else:
+        own = diagonal
     b = b if several else b[..., None]
     if not batched:
-        b, diagonal = b[None], diagonal[None]
-    return scaled(columns, b, diagonal)
+        b, own = b[None], own[None]
+    return scaled(columns, b, own)
 
 
 def system(
@@ -167,7 +169,8 @@ def system(
         columns, own = Columns(A), None
     lead = 2 if batched else 1
     several = b.ndim > lead
-    return System(*_posed(columns, b, own, batched, several), batched, several)
+    columns, targets, own, scale = _posed(columns, b, own, batched, several)
+    return System(columns, targets, own, scale, batched, several)
 
 
 def in_finer_dtype(a: ArrayLike, b: ArrayLike) -> tuple[Array, Array]:

@@ -9,7 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from .._blocks import capacity, rounded_down
 from .._numerics import like
@@ -18,11 +18,13 @@ from .._types import Key, ScalarLike
 from ..kernels import Kernel
 from ..validation.error_gradient import HeldOut, Parts, held_out_error
 from .problem import Problem, kernel_at, start_of
-from .strategies import Gradient, Profile, line_search, rounds
+from .strategies import Gradient, Profile, fewer, line_search, rounds
 
 FOLDS = 5  # of the error; one part more is watched
 # Beyond the box of the profile: a column that is to be left out has a lengthscale of thousands.
 NARROWER, WIDER = np.log(10.0), np.log(100.0)
+ROWS_FOR_A_COLUMN = 100  # as many are enough to tell that a column is noise
+WORSE = 1.25  # with a score so many times the best, columns were left out that count
 
 
 class Smooth(eqx.Module):
@@ -32,6 +34,7 @@ class Smooth(eqx.Module):
     fixed: Kernel
     points: Float[Array, "m d"]
     parts: Parts
+    free: Bool[Array, " p"] | Bool[np.ndarray, " p"]  # leaves that are not held at their bound
 
 
 class Slope(NamedTuple):
@@ -147,8 +150,11 @@ def error_and_gradient(
 
     def prior(theta: Float[Array, " q"]) -> Float[Array, ""]:
         ends = np.cumsum([leaf.size for leaf in jax.tree.leaves(of.tuned)])
-        apart = [jnp.square(part - jnp.mean(part)) for part in jnp.split(theta, ends)[:-1]]
-        total = sum((jnp.sum(jnp.log1p(a)) for a in apart), jnp.zeros((), theta.dtype))
+        total = jnp.zeros((), theta.dtype)
+        for part, free in zip(jnp.split(theta, ends)[:-1], jnp.split(of.free, ends), strict=False):
+            count = jnp.maximum(jnp.sum(free), 1).astype(part.dtype)
+            apart = jnp.square(part - jnp.sum(jnp.where(free, part, 0)) / count)
+            total = total + jnp.sum(jnp.where(free, jnp.log1p(apart), 0))
         # As minus twice the logs of densities, divided by the number of rows.
         return 2 * like(pull, total) * total / jnp.sum(of.parts.w > 0).astype(total.dtype)
 
@@ -180,6 +186,8 @@ def gradient_search(
 ) -> None:
     """A profile over a common factor, steps from its best kernels, and scores of what they give.
 
+    Then again with fewer columns, the weakest held at their widest, until too many are.
+
     Args:
         problem: the tuning problem.
         key: decides rows and prototypes of the gradient.
@@ -196,21 +204,57 @@ def gradient_search(
         key, *problem.source.rows_in_memory(), problem.points, rows=search.rows,
         prototypes=search.prototypes,
     )  # fmt: skip
-    begins = _begin(problem, middle, low, high, grid, search, run)
     ends = np.log([grid.min(), grid.max()])
     lowest, highest = np.append(low - NARROWER, ends[0]), np.append(high + WIDER, ends[1])
-    budget = max(1, (search.max_evaluations or 60) // len(begins))
-    for begin in begins:
+
+    def descended(
+        begin: np.ndarray, least: np.ndarray, steps: int
+    ) -> list[tuple[float, np.ndarray]]:
+        """Scores and kernels that it ends with; the least watched without one, if there is none."""
         trail: list[tuple[np.ndarray, float]] = []
         ended: BaseException | None = None
         try:
-            _descend(problem, batches, begin, lowest, highest, search, budget, run, trail)
+            _descend(problem, batches, begin, least, highest, search, steps, run, trail)
         except (KeyboardInterrupt, *stops) as error:
             ended = error
-        for kernel in _worth_scoring(trail):
-            run.scores(kernel[None], grid[None])
+        scored = [(run.scores(k[None], grid[None])[0], k) for k in _worth_scoring(trail)]
         if ended is not None:
             raise ended
+        return scored or [(np.inf, min(trail, key=lambda one: one[1])[0])]
+
+    steps, columns = search.max_evaluations or 60, _columns(problem.tuned)
+    kept, theta, best = columns, middle, np.inf
+    for k in [len(columns), *(fewer(len(columns)) if search.elimination else ())]:
+        kept = kept[np.argsort(theta[kept], kind="stable")[:k]]
+        least, held = lowest.copy(), np.setdiff1d(columns, kept)
+        least[held] = highest[held]
+        begins, score = _begin(problem, middle, low, high, grid, search, run, least[held], held)
+        each = max(1, steps // len(begins))
+        found = [end for begin in begins for end in descended(begin, least, each)]
+        lower, theta = min(found, key=lambda one: one[0])
+        score = min(score, lower)
+        best = min(best, score)
+        if not score <= WORSE * best:
+            return
+
+
+def settled(problem: Problem, search: Gradient) -> Gradient:
+    """The search for the rows and the kernel that there are."""
+    there = np.count_nonzero(np.asarray(problem.source.rows_in_memory()[2]) > 0)
+    few = there < ROWS_FOR_A_COLUMN * len(_columns(problem.tuned))
+    return dataclasses.replace(search, elimination=search.elimination and bool(few))
+
+
+def _columns(tuned: Kernel) -> Int[np.ndarray, " c"]:
+    """Places among all leaves of those that are one for each column."""
+    leaves = jax.tree.leaves(tuned)
+    ends = np.cumsum([0, *(leaf.size for leaf in leaves)])
+    several = [
+        np.arange(first, last)
+        for leaf, first, last in zip(leaves, ends[:-1], ends[1:], strict=True)
+        if leaf.size > 1
+    ]
+    return np.concatenate([np.zeros(0, int), *several])
 
 
 def _begin(
@@ -221,25 +265,28 @@ def _begin(
     grid: np.ndarray,
     search: Gradient,
     run: Run,
-) -> list[np.ndarray]:
-    """Where steps begin: logs of the leaves and of `C`."""
-    if search.start is not None:
+    widest: np.ndarray,
+    held: np.ndarray,
+) -> tuple[list[np.ndarray], float]:
+    """Where steps begin: logs of the leaves and of `C`; and the least score there."""
+    first = len(held) == 0
+    if search.start is not None and first:
         theta = np.asarray(search.start.theta, float)
-        run.scores(theta[None], grid[None])
-        return [np.append(theta, np.log(search.start.C))]
+        score = run.scores(theta[None], grid[None])[0]
+        return [np.append(theta, np.log(search.start.C))], score
     scored: list[tuple[float, np.ndarray]] = []
 
     def scores(points: np.ndarray) -> np.ndarray:
         thetas = middle[None] + points
+        thetas[:, held] = widest[None]
         found = run.scores(thetas, grid[None])
         scored.extend(zip(found.tolist(), thetas, strict=True))
         return found
 
-    narrowest, widest = float(np.max(low - middle)), float(np.min(high - middle))
-    planned = sum(rounds(Profile(), 1))
-    line_search(narrowest, widest, planned, problem.dtype, scores)
-    best = sorted(scored, key=lambda one: one[0])[: search.starts]
-    return [np.append(theta, np.log(run.best_C(theta))) for _, theta in best]
+    narrow, wide = float(np.max(low - middle)), float(np.min(high - middle))
+    line_search(narrow, wide, sum(rounds(Profile(), 1)), problem.dtype, scores)
+    best = sorted(scored, key=lambda one: one[0])[: search.starts if first else 1]
+    return [np.append(theta, np.log(run.best_C(theta))) for _, theta in best], best[0][0]
 
 
 def _descend(
@@ -258,7 +305,8 @@ def _descend(
     In NumPy: it is of a few numbers. The rate falls to zero as half a wave of a cosine.
     """
     theta, dtype = np.clip(begin, low, high), problem.dtype
-    of = Smooth(problem.tuned, problem.fixed, batches.points, batches.at(0))
+    free = (low < high)[:-1]
+    of = Smooth(problem.tuned, problem.fixed, batches.points, batches.at(0), free)
 
     def slope(theta: np.ndarray) -> Slope:
         # As the device sees it, and as it is kept.

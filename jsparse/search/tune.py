@@ -16,7 +16,7 @@ from .._types import KeyLike
 from ..kernels import Kernel
 from ..machines.method import Metric
 from ..multiclass import Decoding
-from .gradient import Slope, gradient_search
+from .gradient import Slope, gradient_search, settled
 from .problem import Problem, Scoring, Tunable, kernel_at, start_of
 from .strategies import (
     Annealing,
@@ -115,6 +115,12 @@ def tune(
             f"low, high: expected {start_of(problem).size} bounds each, low < high; got {low} and "
             f"{high}"
         )
+    if isinstance(search, Gradient) and p > 0:
+        if not isinstance(problem, Problem):
+            raise ValueError(
+                f"problem: expected a Problem for a Gradient, got {type(problem).__name__}"
+            )
+        search = settled(problem, search)
     profile = not isinstance(search, Annealing)
     budget, start = sum(rounds(search, p)), search.start
     run = _Run(problem, scoring, budget, max_seconds, progress, search.history)
@@ -134,10 +140,7 @@ def tune(
 
     def go() -> None:
         if isinstance(search, Gradient) and p > 0:
-            if not isinstance(problem, Problem):
-                raise ValueError(
-                    f"problem: expected a Problem for a Gradient, got {type(problem).__name__}"
-                )
+            assert isinstance(problem, Problem)
             gradient_search(problem, key, low, high, grid, search, run, (_Stop,))
         elif isinstance(search, Rescaling) and p > 0:
             rescaling_search(start_of(problem).astype(float), search.ratio, budget, scores)
