@@ -1,4 +1,7 @@
-"""Print a shell command of the README, or run its Python blocks, each in a fresh namespace."""
+"""Print a shell command of the README, or run its Python blocks, each in a fresh namespace.
+
+`readme.py command NUMBER`, or `readme.py run FILE FIRST STEP`: every STEP-th block from FIRST on.
+"""
 
 import gc
 import re
@@ -16,7 +19,8 @@ def main() -> None:
         print(block.split("#")[0].strip())
     else:
         gc.disable()  # a part of the time, as JAX makes much garbage while it compiles
-        for block in blocks(Path(sys.argv[2]).read_text(), "python"):
+        first, step = map(int, sys.argv[3:5])
+        for block in blocks(Path(sys.argv[2]).read_text(), "python")[first::step]:
             exec(compile(block, "README.md", "exec"), {"__name__": "readme"})
 
 

@@ -12,6 +12,7 @@ from sklearn.linear_model import lars_path, orthogonal_mp
 import jsparse
 from jsparse import KBP, KMP, KSP
 from jsparse._status import COMPLETED, CONVERGED, TRUNCATED
+from jsparse.cli.main import main
 from jsparse.estimators import KernelMatchingPursuitRegressor, KernelSubspacePursuitRegressor
 from jsparse.kernels import RBF, Mixture, Polynomial
 from jsparse.machines import pursuits
@@ -176,6 +177,23 @@ def test_a_dictionary_of_several_kernels_is_trained_saved_and_refused_elsewhere(
     ):
         with pytest.raises(ValueError, match=what):
             bad()
+
+
+def test_the_command_line_takes_several_kernels(tmp_path, capsys):
+    X, y = rows(n=40)
+    table, model = tmp_path / "rows.csv", tmp_path / "model"
+    columns = np.column_stack([X, y])
+    names = [*(f"x{i}" for i in range(X.shape[1])), "y"]
+    np.savetxt(table, columns, delimiter=",", header=",".join(names), comments="")
+    fit = ["fit", str(table), "--target", "y", "--out", str(model), "--method", "kmp"]
+    small = ["--prototypes", "6", "--folds", "2", "--evaluations", "1"]
+    assert main([*fit, *small, "--kernel", "rbf,linear"]) == 0
+    assert "RBF(" in (said := capsys.readouterr().out)
+    assert "Linear()" in said
+    assert isinstance(jsparse.load(model).expansion.kernel, Mixture)
+    with pytest.raises(SystemExit):
+        main([*fit, "--kernel", "rbf,sigmoid"])
+    assert "expected one of rbf, laplacian" in capsys.readouterr().err
 
 
 def test_basis_pursuit_ends_before_an_atom_that_is_rounding(dtype):

@@ -122,7 +122,14 @@ def _training_options(parser: argparse.ArgumentParser) -> None:
             metavar=how["metavar"],
             help=f"with --method {', '.join(of)}: {how['help']}",
         )
-    add("--kernel", choices=[*KERNELS, "linear", "polynomial", "auto"], default="rbf")
+    add(
+        "--kernel",
+        type=_kernel,
+        metavar="NAME",
+        default="rbf",
+        help=f"{', '.join(_KERNEL_NAMES)} (default: rbf); several, as in rbf,laplacian, for "
+        "prototypes of each with --method ksp, kmp or kbp",
+    )
     codes = ["one-versus-rest", "one-versus-one", "minimum-output"]
     add("--multiclass", choices=codes, default=codes[0], help="more than two classes as problems")
     add("--balanced", action="store_true", help="let all classes weigh the same")
@@ -207,6 +214,19 @@ def _real(text: str, expected: str, makes_sense: Callable[[float], bool]) -> flo
     if not makes_sense(value):
         raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
     return value
+
+
+_KERNEL_NAMES = [*KERNELS, "linear", "polynomial", "auto"]
+
+
+def _kernel(text: str) -> str | list[str]:
+    names = text.split(",")
+    unknown = [name for name in names if name not in _KERNEL_NAMES]
+    if unknown:
+        raise argparse.ArgumentTypeError(
+            f"expected one of {', '.join(_KERNEL_NAMES)}, got {unknown[0]!r}"
+        )
+    return names if len(names) > 1 else text
 
 
 def _count(text: str) -> int:

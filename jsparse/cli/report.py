@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 
 from .. import _status
 from ..data.schema import Schema
+from ..kernels import Kernel, Mixture
 from ..machines.fixed_size import FixedSizeFit
 from ..search.sizes import SizeCurve
 from ..search.tune import Progress as Callback
@@ -141,6 +142,12 @@ def error_of(classes: object, truth: np.ndarray, predicted: np.ndarray) -> tuple
 
 def _describe(trained: Trained) -> str:
     kernel = trained.kernel
+    if isinstance(kernel, Mixture):
+        return ", ".join(_described(one) for one in kernel.kernels)
+    return _described(kernel)
+
+
+def _described(kernel: Kernel) -> str:
     leaves = jax.tree.leaves(eqx.filter(kernel, eqx.is_inexact_array))
     values = ", ".join(np.array2string(np.asarray(leaf), precision=4) for leaf in leaves)
     return f"{type(kernel).__name__}({values})"
