@@ -170,9 +170,12 @@ def relative_size(x: Float[Array, "v n"], of: Float[Array, "v n"]) -> Float[Arra
 
 
 def as_array(x: ArrayLike, dtype: DTypeLike | None = None) -> Array:
-    """`x` as a JAX array, as `jnp.asarray` has it, which compiles a program for every shape."""
-    if dtype is None and isinstance(x, np.ndarray):
-        return jax.device_put(x)
+    """`x` as a JAX array; a copy of NumPy's, made without a program.
+
+    `jnp.asarray` compiles one for every shape; `device_put` alone may share the caller's memory.
+    """
+    if isinstance(x, np.ndarray):
+        return jax.device_put(np.array(x, dtype, subok=True))
     return jnp.asarray(x, dtype)
 
 

@@ -186,10 +186,10 @@ def test_the_command_line_takes_several_kernels(tmp_path, capsys):
     names = [*(f"x{i}" for i in range(X.shape[1])), "y"]
     np.savetxt(table, columns, delimiter=",", header=",".join(names), comments="")
     fit = ["fit", str(table), "--target", "y", "--out", str(model), "--method", "kmp"]
-    small = ["--prototypes", "6", "--folds", "2", "--evaluations", "1"]
+    small = ["--max-prototypes", "6", "--folds", "2", "--evaluations", "1"]
     assert main([*fit, *small, "--kernel", "rbf,linear"]) == 0
     assert "RBF(" in (said := capsys.readouterr().out)
-    assert "Linear()" in said
+    assert "Linear(" in said
     assert isinstance(jsparse.load(model).expansion.kernel, Mixture)
     with pytest.raises(SystemExit):
         main([*fit, "--kernel", "rbf,sigmoid"])

@@ -226,6 +226,8 @@ def _kernel(text: str) -> str | list[str]:
         raise argparse.ArgumentTypeError(
             f"expected one of {', '.join(_KERNEL_NAMES)}, got {unknown[0]!r}"
         )
+    if len(names) > 1 and "auto" in names:
+        raise argparse.ArgumentTypeError("expected 'auto' alone, as it stands for one kernel")
     return names if len(names) > 1 else text
 
 

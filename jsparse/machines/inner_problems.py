@@ -33,8 +33,8 @@ class Solved(NamedTuple):
 class InnerProblem(eqx.Module):
     """A machine `w = sum_i beta_i phi(z_i)` of given expansion vectors `z_i`, as an optimisation.
 
-    A new one says how it is solved, and what its Lagrangian is; `marginal` and `minimise` then make
-    a sparse machine of it.
+    A new one says how it is solved, and what its Lagrangian is; `direct.marginal` and
+    `direct.minimise` then make a sparse machine of it.
     """
 
     kernel: eqx.AbstractVar[Kernel]

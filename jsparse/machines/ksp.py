@@ -84,52 +84,60 @@ class KSP(Pursuit):
 
     def select(self, system: System, key: Key | None) -> Selected:
         """See `Pursuit.select`."""
-        p = len(system.A)
-        return self._each(
+        return _resolved(*self._on_gram(system))
+
+    def _on_gram(self, system: System) -> tuple[Selected, Int[Array, "c s"]]:
+        return _each(
             lambda b: subspace_pursuit_gram(
                 system.A, b, n_atoms=self.path_sizes, ridge=system.ridge,
                 max_iterations=self.max_iterations,
             ),
-            system.b, p,
+            system.b, len(system.A),
         )  # fmt: skip
 
     def on_rows(self, rows: Rows, system: System, key: Key | None) -> Selected:
         """See `Pursuit.on_rows`: atoms that no square can tell apart, rows may."""
         if self.formed:
-            found = self.select(system, key)
-            on_rows = epsilon(rows.D.dtype) > 1e-10
-            return _on_atoms(found, rows, system.ridge, self.path_sizes) if on_rows else found
-        return self._each(
+            found, rank = self._on_gram(system)
+            if epsilon(rows.D.dtype) > 1e-10:
+                found, rank = _on_atoms(found, rows, system.ridge, self.longest)
+            return _resolved(found, rank)
+        found, rank = _each(
             lambda y: subspace_pursuit(
                 rows.D, y, n_atoms=self.path_sizes, ridge=system.ridge,
                 max_iterations=self.max_iterations,
             ),
             rows.y, rows.D.shape[1],
         )  # fmt: skip
-
-    def _each(self, run: Any, targets: Float[Array, "r c"], p: int) -> Selected:
-        def one(target: Float[Array, " r"]) -> Selected:
-            found = run(target)
-            return Selected(found.dense(p), _resolved(found.status, found.rank, self.path_sizes))
-
-        return jax.lax.map(one, targets.T)
+        return _resolved(found, rank)
 
 
-def _resolved(
-    status: Int[Array, "*c s"], rank: Int[Array, "*c s"], sizes: tuple[int, ...]
-) -> Int[Array, "*c s"]:
-    """Stop codes, of machines too whose atoms are fewer than asked for in this precision."""
-    fewer = rank < jnp.broadcast_to(jnp.asarray(sizes, rank.dtype), rank.shape)
-    return jnp.maximum(status, jnp.where(fewer, TRUNCATED, status)).astype(jnp.int32)
+def _each(run: Any, targets: Float[Array, "r c"], p: int) -> tuple[Selected, Int[Array, "c s"]]:
+    """Of each target by itself, and the rank of its atoms."""
+
+    def one(target: Float[Array, " r"]) -> tuple[Selected, Int[Array, " s"]]:
+        found = run(target)
+        return Selected(found.dense(p), found.status), found.rank
+
+    return jax.lax.map(one, targets.T)
 
 
-def _on_atoms(found: Selected, rows: Rows, ridge: Array, sizes: tuple[int, ...]) -> Selected:
-    """Least squares on the rows, on the atoms of each size."""
+def _resolved(found: Selected, rank: Int[Array, "c s"]) -> Selected:
+    """With the stop codes of machines some of whose atoms are not told apart in this precision."""
+    fewer = rank < jnp.sum(found.coefficients != 0, axis=2, dtype=rank.dtype)
+    statuses = jnp.where(fewer, jnp.maximum(found.statuses, TRUNCATED), found.statuses)
+    return found._replace(statuses=statuses.astype(jnp.int32))
+
+
+def _on_atoms(
+    found: Selected, rows: Rows, ridge: Array, longest: int
+) -> tuple[Selected, Int[Array, "c s"]]:
+    """Least squares on the rows, on the atoms of each size, and their rank."""
     p = rows.D.shape[1]
 
     def one(of: tuple[Array, Array]) -> tuple[Float[Array, " p"], Int[Array, ""]]:
         own, y = of
-        slots = jnp.nonzero(own, size=sizes[-1], fill_value=p)[0].astype(jnp.int32)
+        slots = jnp.nonzero(own, size=longest, fill_value=p)[0].astype(jnp.int32)
         inside, at = slots < p, jnp.minimum(slots, p - 1)
         form = on_atoms.Rows(rows.D, y[:, None], ridge)
         weights, rank = form.solve(form.reduced(at, inside))
@@ -138,5 +146,4 @@ def _on_atoms(found: Selected, rows: Rows, ridge: Array, sizes: tuple[int, ...])
     c, s, _ = found.coefficients.shape
     targets = jnp.repeat(rows.y.T, s, axis=0)
     again, rank = map_systems(one, (found.coefficients.reshape(c * s, p), targets))
-    coefficients = again.reshape(c, s, p)
-    return Selected(coefficients, _resolved(found.statuses, rank.reshape(c, s), sizes))
+    return found._replace(coefficients=again.reshape(c, s, p)), rank.reshape(c, s)

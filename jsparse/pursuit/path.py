@@ -1,6 +1,7 @@
 """What a pursuit returns: the solutions with one atom more at a time."""
 
 import functools
+import operator
 from typing import NamedTuple
 
 import jax
@@ -52,7 +53,9 @@ class Path(NamedTuple):
                 f"n_atoms: expected at least {last + 1}, as atom {last} is on the path; "
                 f"got {n_atoms}"
             )
-        return _dense(self.support, self.coefficients, n_atoms, size)
+        return _dense(
+            self.support, self.coefficients, operator.index(n_atoms), operator.index(size)
+        )
 
 
 @functools.partial(compiled, static_argnames=("n_atoms", "size"))

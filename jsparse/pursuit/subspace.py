@@ -1,6 +1,7 @@
 """Subspace pursuit and CoSaMP: exactly K atoms at every step, of which any may be exchanged."""
 
 import functools
+import operator
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
@@ -41,7 +42,7 @@ class Subspace(NamedTuple):
 
     def dense(self, n_atoms: int) -> Float[Array, "..."]:
         """The coefficients of all atoms, zeros included, shape `n_atoms`."""
-        return _dense(self.support, self.coefficients, n_atoms)
+        return _dense(self.support, self.coefficients, operator.index(n_atoms))
 
 
 @functools.partial(compiled, static_argnames="n_atoms")

@@ -45,6 +45,10 @@ class Columns(eqx.Module):
             columns = self.matrix[self._own(atoms.shape[0]), atoms]
         return self._scaled(columns)
 
+    def scaled_by(self, exponent: Int[Array, " v"]) -> "Columns":
+        """The same, each over that power of two."""
+        return eqx.tree_at(lambda c: c.exponent, self, exponent, is_leaf=lambda x: x is None)
+
     def entries(self, rows: Int[Array, "v r"], atoms: Int[Array, "v k"]) -> Float[Array, "v r k"]:
         """Entries at some rows and columns of each matrix, which must be there."""
         assert self.matrix is not None
@@ -89,8 +93,12 @@ def scaled(
 ) -> tuple[Columns, Float[Array, "v D c"], Float[Array, "v D"], Scale]:
     """Systems whose largest numbers are near 1."""
     scale = Scale(exponents(diagonal), exponents(b))
-    columns = eqx.tree_at(lambda c: c.exponent, columns, scale.A, is_leaf=lambda x: x is None)
-    return columns, times_power(b, -scale.b), times_power(diagonal, -scale.A), scale
+    return (
+        columns.scaled_by(scale.A),
+        times_power(b, -scale.b),
+        times_power(diagonal, -scale.A),
+        scale,
+    )
 
 
 class System(NamedTuple):
@@ -115,22 +123,26 @@ def _own(scale: Scale, path: Path, batched: bool, several: bool) -> Path:
 
 @functools.partial(compiled, static_argnames=("batched", "several"))
 def _posed(
-    columns: Columns,
+    matrix: Float[Array, "..."] | None,
     b: Float[Array, "..."],
     diagonal: Float[Array, " D"] | None,
     batched: bool,
     several: bool,
-) -> tuple[Columns, Float[Array, "v D c"], Float[Array, "v D"], Scale]:
-    """A batch of scaled systems, by one program."""
+) -> tuple[Float[Array, "v D c"], Float[Array, "v D"], Scale]:
+    """Right-hand sides and diagonals of a batch of scaled systems, by one program.
+
+    Not the matrices: what a program returns it has copied.
+    """
     if diagonal is None:
-        assert columns.matrix is not None
-        own = jnp.diagonal(columns.matrix, axis1=-2, axis2=-1)
+        assert matrix is not None
+        own = jnp.diagonal(matrix, axis1=-2, axis2=-1)
     else:
         own = diagonal
     b = b if several else b[..., None]
     if not batched:
         b, own = b[None], own[None]
-    return scaled(columns, b, own)
+    _, b, own, scale = scaled(Columns(None), b, own)
+    return b, own, scale
 
 
 def system(
@@ -169,8 +181,8 @@ def system(
         columns, own = Columns(A), None
     lead = 2 if batched else 1
     several = b.ndim > lead
-    columns, targets, own, scale = _posed(columns, b, own, batched, several)
-    return System(columns, targets, own, scale, batched, several)
+    targets, own, scale = _posed(columns.matrix, b, own, batched, several)
+    return System(columns.scaled_by(scale.A), targets, own, scale, batched, several)
 
 
 def in_finer_dtype(a: ArrayLike, b: ArrayLike) -> tuple[Array, Array]:

@@ -17,7 +17,7 @@ from .._runtime import compiled
 from .._types import Key, ScalarLike
 from ..kernels import Kernel
 from ..validation.error_gradient import HeldOut, Parts, held_out_error
-from .problem import Problem, kernel_at, start_of
+from .problem import InMemory, Problem, kernel_at, start_of
 from .strategies import Gradient, Profile, fewer, line_search, rounds
 
 FOLDS = 5  # of the error; one part more is watched
@@ -186,7 +186,8 @@ def gradient_search(
 ) -> None:
     """A profile over a common factor, steps from its best kernels, and scores of what they give.
 
-    Then again with fewer columns, the weakest held at their widest, until too many are.
+    Then again with fewer columns, the others held at their widest, until one is left out that
+    counts.
 
     Args:
         problem: the tuning problem.
@@ -210,7 +211,7 @@ def gradient_search(
     def descended(
         begin: np.ndarray, least: np.ndarray, steps: int
     ) -> list[tuple[float, np.ndarray]]:
-        """Scores and kernels that it ends with; the least watched without one, if there is none."""
+        """Scores and kernels that it ends with; else the least watched of its steps, infinite."""
         trail: list[tuple[np.ndarray, float]] = []
         ended: BaseException | None = None
         try:
@@ -220,17 +221,23 @@ def gradient_search(
         scored = [(run.scores(k[None], grid[None])[0], k) for k in _worth_scoring(trail)]
         if ended is not None:
             raise ended
-        return scored or [(np.inf, min(trail, key=lambda one: one[1])[0])]
+        if not scored:
+            moved = [one for one in trail if not np.array_equal(one[0], trail[0][0])]
+            scored = [(np.inf, min(moved, key=lambda one: one[1])[0])] if moved else []
+        return scored
 
-    steps, columns = search.max_evaluations or 60, _columns(problem.tuned)
-    kept, theta, best = columns, middle, np.inf
+    steps, columns = search.max_evaluations or 60, columns_of(problem.tuned)
+    kept, theta, best = np.arange(len(columns)), middle, np.inf
     for k in [len(columns), *(fewer(len(columns)) if search.elimination else ())]:
-        kept = kept[np.argsort(theta[kept], kind="stable")[:k]]
-        least, held = lowest.copy(), np.setdiff1d(columns, kept)
+        shortest = theta[columns].min(axis=1, initial=np.inf)
+        kept = kept[np.argsort(shortest[kept], kind="stable")[:k]]
+        least, held = lowest.copy(), np.delete(columns, kept, axis=0).reshape(-1)
         least[held] = highest[held]
         begins, score = _begin(problem, middle, low, high, grid, search, run, least[held], held)
         each = max(1, steps // len(begins))
         found = [end for begin in begins for end in descended(begin, least, each)]
+        if not found:
+            return  # nothing tells which columns count
         lower, theta = min(found, key=lambda one: one[0])
         score = min(score, lower)
         best = min(best, score)
@@ -239,22 +246,35 @@ def gradient_search(
 
 
 def settled(problem: Problem, search: Gradient) -> Gradient:
-    """The search for the rows and the kernel that there are."""
-    there = np.count_nonzero(np.asarray(problem.source.rows_in_memory()[2]) > 0)
-    few = there < ROWS_FOR_A_COLUMN * len(_columns(problem.tuned))
-    return dataclasses.replace(search, elimination=search.elimination and bool(few))
+    """The search for the rows and the kernel that there are.
+
+    Columns are left out of rows in memory alone, of a stream there are many, and not from where a
+    search is to go on, which is a local one.
+    """
+    columns = len(columns_of(problem.tuned))
+    wanted = search.elimination and search.start is None and columns > 0
+    if wanted and isinstance(problem.source, InMemory):
+        there = np.count_nonzero(np.asarray(problem.source.weights) > 0)
+        if there < ROWS_FOR_A_COLUMN * columns:
+            return search
+    return dataclasses.replace(search, elimination=False)
 
 
-def _columns(tuned: Kernel) -> Int[np.ndarray, " c"]:
-    """Places among all leaves of those that are one for each column."""
-    leaves = jax.tree.leaves(tuned)
-    ends = np.cumsum([0, *(leaf.size for leaf in leaves)])
-    several = [
-        np.arange(first, last)
-        for leaf, first, last in zip(leaves, ends[:-1], ends[1:], strict=True)
-        if leaf.size > 1
+def columns_of(tuned: Kernel) -> Int[np.ndarray, "c k"]:
+    """Places of the lengthscales of each column among all leaves; of a product one for each part.
+
+    No rows, if there is one lengthscale for all columns.
+    """
+    leaves = jax.tree_util.tree_leaves_with_path(tuned)
+    ends = np.cumsum([0, *(leaf.size for _, leaf in leaves)])
+    places = [
+        np.arange(ends[i], ends[i + 1])
+        for i, (path, leaf) in enumerate(leaves)
+        if leaf.ndim == 1 and leaf.size > 1 and getattr(path[-1], "name", "") == "lengthscale"
     ]
-    return np.concatenate([np.zeros(0, int), *several])
+    if len({place.size for place in places}) == 1:
+        return np.stack(places, axis=1)
+    return np.concatenate([np.zeros(0, int), *places])[:, None]
 
 
 def _begin(

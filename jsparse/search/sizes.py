@@ -12,8 +12,9 @@ from jaxtyping import Float, Int
 from .._types import KeyLike
 from ..machines.method import Metric, check_sizes, check_tolerance
 from ..multiclass import Decoding
+from .gradient import settled
 from .problem import Problem
-from .strategies import Profile, Search, rounds
+from .strategies import Gradient, Profile, Search, rounds
 from .tune import Progress, Tuning, tune
 
 # Sizes up to this part of the largest are tuned over the whole range: at the cube (square) of the
@@ -109,6 +110,8 @@ def tune_sizes(
     check_tolerance("tolerance", tolerance)
     if search.history is not None:
         raise ValueError("history: expected None with several n_prototypes")
+    if isinstance(search, Gradient) and isinstance(problem, Problem):
+        search = settled(problem, search)
     begin, planned = time.perf_counter(), sum(rounds(search, np.size(low)))
     tunings: list[Tuning] = []
     stopped: Literal["finished", "seconds", "interrupted"] = "finished"

@@ -81,8 +81,8 @@ class Gradient(Search):
     Of fewer than 100 rows for each column that is not enough: what is left of noise in many columns
     is fitted to all folds at once. So then the weakest quarter of the columns is left out, and a
     profile of those that stay is followed by as many steps, again and again until the score is a
-    quarter above the best (recursive feature elimination, Guyon et al. 2002). Each time from one
-    lengthscale: steps that went on from the last would be fitted to the folds more and more.
+    quarter above the best (recursive feature elimination, Guyon et al. 2002). Each time from a
+    profile: steps that went on from the last would be fitted to the folds more and more.
 
     Args:
         per_column: a kernel named by the caller has a lengthscale for every column; a kernel
@@ -93,9 +93,11 @@ class Gradient(Search):
         pull: strength of the prior, 0 for none; 1 is Cauchy's with scale 1 in the natural log.
         patience: end where the watched error has not fallen for so many evaluations.
         rate: length of the first steps, in logs of lengthscales; it falls to zero.
-        elimination: leave out columns, where rows are few.
-        max_evaluations: of the gradient, from all starts, and without elimination; 60 by default.
-            Ten kernels of the profile, and two for each start to be scored, are not counted.
+        elimination: leave out columns, where rows in memory are few; not of a search with a
+            `start`, which is a local one.
+        max_evaluations: of the gradient, from all starts, and as many again each time that columns
+            are left out; 60 by default. Ten kernels of the profile, and two for each start to be
+            scored, are not counted.
     """
 
     per_column: bool = True

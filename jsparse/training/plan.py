@@ -1,5 +1,6 @@
 """What a run will take, said before it starts: bytes, blocks, and passes over the rows."""
 
+import dataclasses
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from .._blocks import default_block_rows, systems_at_once
 from ..data.streams import BATCH_ROWS
 from ..machines.method import Method
 from ..multiclass import Code
-from ..search.strategies import Profile, Search, check_search, rounds
+from ..search.strategies import Gradient, Profile, Search, check_search, rounds
 from ..validation.cross_validation import cheaper
 
 SAMPLE_ROWS = 65536
@@ -98,6 +99,8 @@ def plan(
     if isinstance(m, str) and m != "all":
         raise ValueError(f"m: expected a number or 'all', got {m!r}")
     check_search(search)
+    if isinstance(search, Gradient):  # columns are left out of rows in memory alone
+        search = dataclasses.replace(search, elimination=False)
     limit = free_bytes() if memory is None else int(real("memory", memory, 0.0))
     asked = rounds(search, n_parameters) if streamed else [1]
     item = np.dtype(dtype).itemsize
