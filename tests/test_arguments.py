@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 
 import jsparse
 from jsparse import kernels, prototypes
+from jsparse._numerics import as_array
 from jsparse.cli.main import main
 from jsparse.data.streams import ArrayStream, StreamError
 from jsparse.estimators import (
@@ -506,3 +507,17 @@ def test_columns_that_make_no_sense_are_refused(tmp_path, capsys, monkeypatch):
 def settings_restored():
     yield
     jax.config.update("jax_compilation_cache_dir", None)
+
+
+@pytest.mark.parametrize("held", ["float32", "float64"])
+def test_what_a_caller_writes_into_an_array_afterwards_changes_nothing(held, dtype):
+    # Of every size, as a device may share the memory of large and aligned arrays.
+    for n in (3, 64, 4096):
+        given = np.full(n, 2.0, held)
+        kernel = RBF(given)
+        given *= 2
+        assert float(np.max(np.asarray(kernel.lengthscale))) == 2.0
+        again = as_array(given)
+        given += 1
+        np.testing.assert_array_equal(as_array(given), np.full(n, 5.0))
+        np.testing.assert_array_equal(again, np.full(n, 4.0))
