@@ -241,24 +241,6 @@ def test_a_dictionary_of_rank_one_and_twins_among_the_candidates(dtype):
         assert np.mean((values[:, 1] - y) ** 2) <= np.var(y)
 
 
-def test_ksp_says_where_atoms_are_not_told_apart_and_only_there(dtype):
-    X, y = rows(dtype=dtype)
-    line = jnp.linspace(0, 1, 5, dtype=X.dtype)[:, None]
-    # Apart on the rows, though in float32 their squares are not.
-    method = KSP(atoms=(2, 4))
-    found = pursuits.fit(method, RBF(0.3), line, X, y)
-    assert (np.asarray(found.statuses) <= COMPLETED).all()
-    assert (np.asarray(found.coefficients) != 0).sum(axis=1).tolist() == [2, 4]
-    # Of one width far beyond the rows, all atoms are as good as a parabola.
-    flat = pursuits.fit(method, RBF(1e4), line, X, y)
-    used = (np.asarray(flat.coefficients) != 0).sum(axis=1)
-    assert used.tolist() == ([2, 4] if dtype == "float64" else [0, 0])
-    assert np.asarray(flat.statuses)[used > 2].tolist() == [TRUNCATED] * (used > 2).sum()
-    # Nothing to find is no loss of precision.
-    none = pursuits.fit(method, RBF(0.3), line, X, jnp.ones_like(y))
-    assert (np.asarray(none.statuses) <= COMPLETED).all()
-
-
 def test_scores_are_those_of_fits_in_one_program_for_all_widths():
     X, y = rows(n=30)
     method = KSP(atoms=SIZES, formed=False).settled(Shape(30, 30, 24, 1, None, False))

@@ -6,12 +6,11 @@ from typing import Any, ClassVar, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from .._arguments import whole_number
 from .._blocks import map_systems
 from .._numerics import epsilon
-from .._status import TRUNCATED
 from .._types import Key
 from ..pursuit import on_atoms
 from ..pursuit.subspace import subspace_pursuit, subspace_pursuit_gram
@@ -84,66 +83,50 @@ class KSP(Pursuit):
 
     def select(self, system: System, key: Key | None) -> Selected:
         """See `Pursuit.select`."""
-        return _resolved(*self._on_gram(system))
-
-    def _on_gram(self, system: System) -> tuple[Selected, Int[Array, "c s"]]:
-        return _each(
+        p = len(system.A)
+        return self._each(
             lambda b: subspace_pursuit_gram(
                 system.A, b, n_atoms=self.path_sizes, ridge=system.ridge,
                 max_iterations=self.max_iterations,
             ),
-            system.b, len(system.A),
+            system.b, p,
         )  # fmt: skip
 
     def on_rows(self, rows: Rows, system: System, key: Key | None) -> Selected:
         """See `Pursuit.on_rows`: atoms that no square can tell apart, rows may."""
         if self.formed:
-            found, rank = self._on_gram(system)
-            if epsilon(rows.D.dtype) > 1e-10:
-                found, rank = _on_atoms(found, rows, system.ridge, self.longest)
-            return _resolved(found, rank)
-        found, rank = _each(
+            found = self.select(system, key)
+            on_rows = epsilon(rows.D.dtype) > 1e-10
+            return _on_atoms(found, rows, system.ridge, self.longest) if on_rows else found
+        return self._each(
             lambda y: subspace_pursuit(
                 rows.D, y, n_atoms=self.path_sizes, ridge=system.ridge,
                 max_iterations=self.max_iterations,
             ),
             rows.y, rows.D.shape[1],
         )  # fmt: skip
-        return _resolved(found, rank)
+
+    def _each(self, run: Any, targets: Float[Array, "r c"], p: int) -> Selected:
+        def one(target: Float[Array, " r"]) -> Selected:
+            found = run(target)
+            return Selected(found.dense(p), found.status)
+
+        return jax.lax.map(one, targets.T)
 
 
-def _each(run: Any, targets: Float[Array, "r c"], p: int) -> tuple[Selected, Int[Array, "c s"]]:
-    """Of each target by itself, and the rank of its atoms."""
-
-    def one(target: Float[Array, " r"]) -> tuple[Selected, Int[Array, " s"]]:
-        found = run(target)
-        return Selected(found.dense(p), found.status), found.rank
-
-    return jax.lax.map(one, targets.T)
-
-
-def _resolved(found: Selected, rank: Int[Array, "c s"]) -> Selected:
-    """With the stop codes of machines some of whose atoms are not told apart in this precision."""
-    fewer = rank < jnp.sum(found.coefficients != 0, axis=2, dtype=rank.dtype)
-    statuses = jnp.where(fewer, jnp.maximum(found.statuses, TRUNCATED), found.statuses)
-    return found._replace(statuses=statuses.astype(jnp.int32))
-
-
-def _on_atoms(
-    found: Selected, rows: Rows, ridge: Array, longest: int
-) -> tuple[Selected, Int[Array, "c s"]]:
-    """Least squares on the rows, on the atoms of each size, and their rank."""
+def _on_atoms(found: Selected, rows: Rows, ridge: Array, longest: int) -> Selected:
+    """Least squares on the rows, on the atoms of each size."""
     p = rows.D.shape[1]
 
-    def one(of: tuple[Array, Array]) -> tuple[Float[Array, " p"], Int[Array, ""]]:
+    def one(of: tuple[Array, Array]) -> Float[Array, " p"]:
         own, y = of
         slots = jnp.nonzero(own, size=longest, fill_value=p)[0].astype(jnp.int32)
         inside, at = slots < p, jnp.minimum(slots, p - 1)
         form = on_atoms.Rows(rows.D, y[:, None], ridge)
-        weights, rank = form.solve(form.reduced(at, inside))
-        return jnp.zeros_like(own).at[slots].set(weights[:, 0], mode="drop"), rank
+        weights, _ = form.solve(form.reduced(at, inside))
+        return jnp.zeros_like(own).at[slots].set(weights[:, 0], mode="drop")
 
     c, s, _ = found.coefficients.shape
     targets = jnp.repeat(rows.y.T, s, axis=0)
-    again, rank = map_systems(one, (found.coefficients.reshape(c * s, p), targets))
-    return found._replace(coefficients=again.reshape(c, s, p)), rank.reshape(c, s)
+    again = map_systems(one, (found.coefficients.reshape(c * s, p), targets))
+    return found._replace(coefficients=again.reshape(c, s, p))
