@@ -52,7 +52,27 @@ class InnerProblem(eqx.Module):
         return KernelExpansion(self.kernel, Z, solved.coefficients, solved.intercept)
 
 
-class LargeMargin(InnerProblem):
+class Supervised(InnerProblem):
+    """An inner problem of rows with targets; its attributes are those of `LargeMargin`."""
+
+    kernel: Kernel
+    X: Float[Array, "n d"]
+    y: Float[Array, "n *l"]
+    C: Float[Array, "*k"]
+    weights: Float[Array, " n"] | Float[Array, "n l"]
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        X: Float[Array, "n d"],
+        y: Float[Array, "n *l"],
+        C: ScalarLike | Float[Array, " l"],
+        weights: Float[Array, " n"] | Float[Array, "n l"] | None = None,
+    ) -> None:
+        self.kernel, self.X, self.y, self.C, self.weights = _given(kernel, X, y, C, weights)
+
+
+class LargeMargin(Supervised):
     """The support vector machine in the span of `Z` (Wu 2006, problem (24)-(27)).
 
     Minimise `1/2 |w|^2 + C sum_i weight_i max(0, 1 - y_i f(x_i))`, or of the squared hinge
@@ -68,11 +88,6 @@ class LargeMargin(InnerProblem):
         loss: "hinge" or "squared_hinge" (static).
     """
 
-    kernel: Kernel
-    X: Float[Array, "n d"]
-    y: Float[Array, "n *l"]
-    C: Float[Array, "*k"]
-    weights: Float[Array, " n"] | Float[Array, "n l"]
     loss: interior_point.Hinge = eqx.field(static=True)
 
     def __init__(
@@ -84,7 +99,7 @@ class LargeMargin(InnerProblem):
         weights: Float[Array, " n"] | Float[Array, "n l"] | None = None,
         loss: interior_point.Hinge = "hinge",
     ) -> None:
-        self.kernel, self.X, self.y, self.C, self.weights = _given(kernel, X, y, C, weights)
+        super().__init__(kernel, X, y, C, weights)
         self.loss = loss
 
     def solve(self, Z: Float[Array, "m d"]) -> Solved:
@@ -117,7 +132,7 @@ class LargeMargin(InnerProblem):
         return norm_squared(self.kernel, Z, solved.coefficients) / 2 + jnp.sum(of_rows)
 
 
-class LeastSquares(InnerProblem):
+class LeastSquares(Supervised):
     """Kernel ridge regression, the LS-SVM, in the span of `Z`: variable projection.
 
     Minimise `1/2 |w|^2 + C/2 sum_i weight_i (y_i - f(x_i))^2`, of all targets together.
@@ -129,22 +144,6 @@ class LeastSquares(InnerProblem):
         C: weight of the data-fit term, shape `()` or `l`.
         weights: row weights, shape `n`, or each target's own, shape `n l`; 0 is as if absent.
     """
-
-    kernel: Kernel
-    X: Float[Array, "n d"]
-    y: Float[Array, "n *l"]
-    C: Float[Array, "*k"]
-    weights: Float[Array, " n"] | Float[Array, "n l"]
-
-    def __init__(
-        self,
-        kernel: Kernel,
-        X: Float[Array, "n d"],
-        y: Float[Array, "n *l"],
-        C: ScalarLike | Float[Array, " l"],
-        weights: Float[Array, " n"] | Float[Array, "n l"] | None = None,
-    ) -> None:
-        self.kernel, self.X, self.y, self.C, self.weights = _given(kernel, X, y, C, weights)
 
     def solve(self, Z: Float[Array, "m d"]) -> Solved:
         """By a Cholesky factorisation of the normal equations about the mean.
@@ -177,7 +176,7 @@ class LeastSquares(InnerProblem):
         return norm_squared(self.kernel, Z, solved.coefficients) / 2 + loss / 2
 
 
-class Fisher(InnerProblem):
+class Fisher(Supervised):
     """The kernel Fisher discriminant in the span of `Z` (Wu 2006, Appendix A, eq. 57-63).
 
     Minimise `-w'A w` with `w'(B + mu I) w = 1`, where `w'A w` is the square of the distance of the
@@ -193,22 +192,6 @@ class Fisher(InnerProblem):
         C: shape `()` or `l`.
         weights: row weights, shape `n`, or each target's own, shape `n l`; 0 is as if absent.
     """
-
-    kernel: Kernel
-    X: Float[Array, "n d"]
-    y: Float[Array, "n *l"]
-    C: Float[Array, "*k"]
-    weights: Float[Array, " n"] | Float[Array, "n l"]
-
-    def __init__(
-        self,
-        kernel: Kernel,
-        X: Float[Array, "n d"],
-        y: Float[Array, "n *l"],
-        C: ScalarLike | Float[Array, " l"],
-        weights: Float[Array, " n"] | Float[Array, "n l"] | None = None,
-    ) -> None:
-        self.kernel, self.X, self.y, self.C, self.weights = _given(kernel, X, y, C, weights)
 
     def solve(self, Z: Float[Array, "m d"]) -> Solved:
         """As `A` is of rank one, the largest eigenvalue is `d' (B + mu I)^(-1) d`."""

@@ -18,7 +18,7 @@ from .._types import Key, ScalarLike
 from ..kernels import Kernel
 from ..validation.error_gradient import HeldOut, Parts, held_out_error
 from .problem import InMemory, Problem, kernel_at, start_of
-from .strategies import Gradient, Profile, fewer, line_search, rounds
+from .strategies import Gradient, Profile, line_search, numbers_of_columns, rounds
 
 FOLDS = 5  # of the error; one part more is watched
 # Beyond the box of the profile: a column that is to be left out has a lengthscale of thousands.
@@ -228,7 +228,7 @@ def gradient_search(
 
     steps, columns = search.max_evaluations or 60, columns_of(problem.tuned)
     kept, theta, best = np.arange(len(columns)), middle, np.inf
-    for k in [len(columns), *(fewer(len(columns)) if search.elimination else ())]:
+    for k in [len(columns), *(numbers_of_columns(len(columns)) if search.elimination else ())]:
         shortest = theta[columns].min(axis=1, initial=np.inf)
         kept = kept[np.argsort(shortest[kept], kind="stable")[:k]]
         least, held = lowest.copy(), np.delete(columns, kept, axis=0).reshape(-1)

@@ -168,7 +168,7 @@ def rounds(search: Search, p: int) -> list[int]:
         line = [1] if p == 0 or search.start is not None else rounds(Profile(), 1)
         steps = limit or 60
         profile = sum(rounds(Profile(), 1))
-        again = len(fewer(p)) * (profile + steps + 2) if search.elimination else 0
+        again = len(numbers_of_columns(p)) * (profile + steps + 2) if search.elimination else 0
         return line if p == 0 else [*line, *[1] * (steps + 2 * search.starts + again)]
     if profile and p == 0:
         return [1]
@@ -183,7 +183,7 @@ def rounds(search: Search, p: int) -> list[int]:
     return [members] * annealed + [1] * (budget - members * annealed)
 
 
-def fewer(columns: int) -> list[int]:
+def numbers_of_columns(columns: int) -> list[int]:
     """To how many columns a kernel is reduced, one number after the other."""
     numbers = []
     while columns > 2:
