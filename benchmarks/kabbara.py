@@ -190,7 +190,7 @@ NOTES = [
     "Table 6: width 3; besides, the numerical rank of the dictionary. The paper's errors of the "
     "smooth functions there, 0.010, are three to five times those of its Table 1.",
     "Speed: medians of warm calls in turn, compilation apart, with one thread for BLAS and one for "
-    "XLA, on a machine that others used too, against scikit-learn's orthogonal_mp on the same "
+    "XLA, against scikit-learn's orthogonal_mp on the same "
     "dictionary in float64 with as many atoms, and against the loop over a NumPy "
     "Algorithm 1, timed on part of the grid and taken times the rest.",
 ]

@@ -65,19 +65,18 @@ LONGEST = 150  # path of SCDP
 def run(*, quick: bool, out: Path) -> Report:
     """One set after another; what an interrupted run left is not done again."""
     data = kept(out, "mall", quick=quick)
-    report = _report(data)
-    for name in (*(paper.name for paper in PAPER if paper.name != "covertype"), "cost", "SVC"):
-        if name in data or (quick and name not in QUICK):
-            continue
-        if name in PARTS:
-            data[name] = PARTS[name](quick)
-        else:
-            paper = next(paper for paper in PAPER if paper.name == name)
-            data[name] = [_measure(paper, r) for r in range(1 if quick else paper.repeats)]
-        report = _report(data)
-        save(out, "mall", report, quick=quick)
-        print(name, "done", file=sys.stderr, flush=True)
-    return report
+    for paper in PAPER:
+        if paper.name != "covertype" and (not quick or paper.name in QUICK):
+            found = data.setdefault(paper.name, [])
+            for r in range(len(found), 1 if quick else paper.repeats):
+                found.append(_measure(paper, r))
+                print(name, r, found[-1], file=sys.stderr, flush=True)
+                save(out, "mall", _report(data), quick=quick)
+    for name, part in PARTS.items():
+        if name not in data and (not quick or name in QUICK):
+            data[name] = part(quick)
+            save(out, "mall", _report(data), quick=quick)
+    return _report(data)
 
 
 def _report(data: dict[str, Any]) -> Report:
@@ -172,7 +171,8 @@ def _measure(paper: Paper, randomisation: int) -> dict[str, Any]:
     assert path.curve is not None
     if size <= len(path.curve.sizes):
         note("SCDP, equal size", path.at(size).expansion, size)
-    plain = train(X, y, method=jsparse.FixedSize(size))
+    # Of two classes there is a prototype of each.
+    plain = train(X, y, method=jsparse.FixedSize(max(size, 2)))
     note("fixed-size, equal size", plain.expansion, size)
     return found
 
