@@ -70,7 +70,7 @@ def run(*, quick: bool, out: Path) -> Report:
             found = data.setdefault(paper.name, [])
             for r in range(len(found), 1 if quick else paper.repeats):
                 found.append(_measure(paper, r))
-                print(name, r, found[-1], file=sys.stderr, flush=True)
+                print(paper.name, r, found[-1], file=sys.stderr, flush=True)
                 save(out, "mall", _report(data), quick=quick)
     for name, part in PARTS.items():
         if name not in data and (not quick or name in QUICK):
