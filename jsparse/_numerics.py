@@ -53,6 +53,28 @@ def rank_cutoff(largest: Float[Array, "*b"]) -> Float[Array, "*b"]:
     return 2.0 * epsilon(largest.dtype) * jnp.maximum(largest, 0)
 
 
+def cholesky_shift(gram: Float[Array, "m m"]) -> Float[Array, ""]:
+    """The least shift with which a Gram matrix has a Cholesky factor, of some; no derivatives.
+
+    The rounding of the largest eigenvalue, which the column sums bound, and eight times as much as
+    often as that is too little: distances of points far out, in units of a short lengthscale, are
+    rounded by more.
+    """
+    gram = jax.lax.stop_gradient(gram)
+    one = jnp.eye(len(gram), dtype=gram.dtype)
+
+    def fails(shift: Array) -> Array:
+        return ~jnp.all(jnp.isfinite(jnp.linalg.cholesky(gram + shift * one)))
+
+    def more(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        shift, times, _ = carry
+        return 8 * shift, times + 1, fails(8 * shift)
+
+    least = epsilon(gram.dtype) * jnp.max(jnp.sum(jnp.abs(gram), axis=0))
+    begin = least, jnp.zeros((), jnp.int32), fails(least)
+    return jax.lax.while_loop(lambda carry: carry[2] & (carry[1] < 6), more, begin)[0]
+
+
 UNROLLED = 4  # decompositions written out in a program
 
 

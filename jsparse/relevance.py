@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from .data.schema import Schema
-from .kernels import Kernel, Mixed, Product, Scaled, Sum
+from .kernels import Kernel, Mixed, Product, Projected, Scaled, Sum
 from .kernels.stationary import Stationary
 
 
@@ -15,6 +15,8 @@ def relevance_of(
     kernel: Kernel, d: int, columns: Schema | None = None, names: Sequence[Any] | None = None
 ) -> dict[str, float]:
     """The inverse lengthscale of each column over the largest of them.
+
+    Of a linear metric `P'P`, the roots of its diagonal: how fast the kernel falls along a column.
 
     Args:
         kernel: of distances, or sums, multiples and products of such.
@@ -58,6 +60,9 @@ def _inverse_squares(kernel: Kernel, d: int) -> Float[np.ndarray, " d"]:
             return _inverse_squares(kernel.kernel, d)
         case Scaled():
             return _inverse_squares(kernel.kernel, d)
+        case Projected():
+            lengths = _inverse_squares(kernel.kernel, len(kernel.matrix))
+            return lengths @ np.square(np.asarray(kernel.matrix, float))
         case Product():  # of two RBF kernels: that with these lengthscales
             return _inverse_squares(kernel.left, d) + _inverse_squares(kernel.right, d)
         case Sum():
@@ -80,13 +85,15 @@ def _variance(kernel: Kernel) -> float:
             return _variance(kernel.left) * _variance(kernel.right)
         case Sum():
             return _variance(kernel.left) + _variance(kernel.right)
-    return 1.0
+    return _variance(kernel.kernel) if isinstance(kernel, Projected) else 1.0
 
 
 def _has_one_each(kernel: Kernel) -> bool:
     match kernel:
         case Stationary():
             return kernel.lengthscale.ndim == 1
+        case Projected():
+            return True
         case Mixed():
             return _has_one_each(kernel.kernel)
         case Scaled():

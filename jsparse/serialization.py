@@ -48,6 +48,7 @@ _KERNELS = (
     "Product",
     "Scaled",
     "Mixed",
+    "Projected",
 )
 _SEVERAL = "Mixture"  # of the kernels of an expansion, never a part of another
 _WHICH = "kernel.which"

@@ -118,6 +118,7 @@ def every_model():
         "float32": with_errors(
             a_model("several", kernels.Mixed(kernels.RBF(np.float32(1.3)), (1, 2)), "float32")
         ),
+        "projected": a_model("two", kernels.Projected(kernels.RBF(1.3), np.ones((2, 5)))),
         "arrays": dataclasses.replace(a_model("several", kernels.RBF(1.3)), columns=None),
         "path": a_path(SCDP(max_prototypes=3), "two"),
         "paths": a_path(SpSVM(max_prototypes=3, subset=5), "several"),

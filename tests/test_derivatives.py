@@ -196,6 +196,7 @@ def table_of_kernels():
         "RationalQuadratic": Quadratic(length, jnp.asarray(1.5)),
         "Linear": kernels.Linear(jnp.asarray(0.5)),
         "Polynomial": Polynomial(3, jnp.asarray(0.7), jnp.asarray(1.1)),
+        "Projected": kernels.Projected(RBF(1.1), jnp.asarray([[0.8, -0.3], [0.2, 1.1]])),
         "combined": 0.5 * RBF(length) + Matern52(length) * kernels.Linear(jnp.asarray(0.5)),
         "Custom": Custom(lambda c, x, z: jnp.exp(-c * jnp.sum((x - z) ** 2)), jnp.asarray(0.4)),
     }
@@ -208,6 +209,7 @@ KERNELS = (
     "RationalQuadratic",
     "Linear",
     "Polynomial",
+    "Projected",
     "combined",
     "Custom",
 )

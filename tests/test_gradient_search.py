@@ -12,9 +12,10 @@ from reference.kernels import rbf as rbf_of_two
 import jsparse
 from jsparse.compilation import counted
 from jsparse.data.streams import ArrayStream
-from jsparse.kernels import RBF, Laplacian, Matern52
+from jsparse.kernels import RBF, Laplacian, Matern52, Projected
 from jsparse.search.gradient import Batches, Smooth, error_and_gradient
-from jsparse.search.problem import split_kernel
+from jsparse.search.problem import signed, split_kernel
+from jsparse.training.auto import main_directions
 from jsparse.validation.error_gradient import Parts
 
 SEARCH = jsparse.Gradient(max_evaluations=8, prototypes=6, patience=8)
@@ -76,7 +77,7 @@ def test_the_gradient_is_that_of_the_error_by_finite_differences():
     assert order == [(2,), (), ()]
     swap = np.array([0, 1, 3, 2, 4])  # the leaves' order: lengthscale before variance
     parts = Parts(*(jnp.asarray(a) for a in (X, y, w)))
-    of = Smooth(tuned, fixed, jnp.asarray(Z), parts, np.ones(4, bool))
+    of = Smooth(tuned, fixed, jnp.asarray(Z), parts, np.ones(4, bool), np.zeros(4))
     value, slope, held = error_and_gradient(of, jnp.asarray(theta[swap]), np.float64(0))
     np.testing.assert_allclose(value, error(theta), rtol=1e-9)
     np.testing.assert_allclose(np.log(held.error), value, rtol=1e-12)
@@ -92,6 +93,84 @@ def test_the_gradient_is_that_of_the_error_by_finite_differences():
     held = dataclasses.replace(of, free=np.array([True, False, True, True]))
     alone, _, _ = error_and_gradient(held, jnp.asarray(theta[swap]), np.float64(3))
     np.testing.assert_allclose(alone, value, rtol=1e-12)
+
+
+def test_matrices_are_differentiated_as_they_are():
+    X, y, w = laid_out(1)
+    Z, P = X[0, :5], np.array([[0.9, -0.4], [0.3, 1.2]])
+
+    def error(theta):
+        P, C = theta[1:5].reshape(2, 2), np.exp(theta[5])
+        return np.log(
+            naive_error(lambda A, B: rbf(A @ P.T, B @ P.T, np.exp(theta[0])), Z, C, X, y, w)
+        )
+
+    kernel = Projected(RBF(1.3), P)
+    options = {"dtype": np.dtype("float64"), "tune_kernel": True}
+    assert len(jax.tree.leaves(split_kernel(kernel, **options)[0])) == 1  # the lengthscale alone
+    tuned, fixed = split_kernel(kernel, **options, tune_matrices=True)
+    origin = np.array([np.log(1.3), *P.ravel()])
+    of = Smooth(
+        tuned, fixed, jnp.asarray(Z), Parts(*map(jnp.asarray, (X, y, w))), np.ones(5, bool), origin
+    )
+    np.testing.assert_array_equal(signed(tuned), [False, True, True, True, True])
+    theta = np.append(origin + 0.1, np.log(30.0))
+    value, slope, _ = error_and_gradient(of, jnp.asarray(theta), np.float64(0))
+    np.testing.assert_allclose(value, error(theta), rtol=1e-9)
+    step = 1e-5
+    moved = [(error(theta + step * e) - error(theta - step * e)) / (2 * step) for e in np.eye(6)]
+    np.testing.assert_allclose(np.asarray(slope), moved, rtol=1e-6, atol=1e-9)
+    # Elements are pulled to where they begin, a single lengthscale to nowhere.
+    pulled, _, _ = error_and_gradient(of, jnp.asarray(theta), np.float64(3))
+    expected = 6 / np.count_nonzero(w) * 4 * np.log1p(0.01)
+    np.testing.assert_allclose(pulled - value, expected, rtol=1e-9)
+
+
+def test_a_direction_that_is_no_column_is_found(tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((160, 4))
+    y = np.sin(1.5 * X @ np.array([1.0, -1.0, 1.0, 0.0])) + 0.05 * rng.standard_normal(160)
+    options = {**OPTIONS, "method": jsparse.FixedSize(40), "key": 0}
+    searches = (jsparse.Gradient(max_evaluations=30, rank=rank) for rank in (None, 1))
+    columns, direction = (jsparse.train(X[:120], y[:120], search=s, **options) for s in searches)
+
+    def error(trained):
+        return np.mean((trained.predict(X[120:]) - y[120:]) ** 2)
+
+    assert error(direction) < 0.1 * error(columns)
+    (row,) = np.asarray(direction.kernel.matrix)
+    row = row / np.asarray(direction.model.expansion.scaling.scale)
+    np.testing.assert_allclose(row / np.linalg.norm(row), np.array([1, -1, 1, 0]) * np.sign(row[0])
+                               / np.sqrt(3), atol=0.05)  # fmt: skip
+    assert list(direction.relevance()) == ["x0", "x1", "x2", "x3"]
+    assert direction.relevance()["x3"] < 0.1
+    direction.model.save(tmp_path / "model")
+    again = jsparse.load(tmp_path / "model")
+    np.testing.assert_array_equal(again.predict(X), direction.predict(X))
+    # Other searches take the matrix as it is, and so does a fit with more prototypes.
+    kernel = direction.kernel
+    profile = jsparse.train(X[:120], y[:120], kernel=kernel, search=jsparse.Profile(4), **options)
+    np.testing.assert_array_equal(profile.kernel.matrix, kernel.matrix)
+    options["method"] = jsparse.FixedSize(80, tuned_with=40)
+    search = jsparse.Gradient(max_evaluations=30, rank=1)
+    larger = jsparse.train(X[:120], y[:120], search=search, **options)
+    assert error(larger) < 0.1 * error(columns)
+
+
+def test_full_rank_and_targets_that_do_not_vary_begin_at_the_columns():
+    X = jnp.asarray(np.random.default_rng(0).standard_normal((40, 3)))
+    y, w, key = jnp.ones((40, 1)), jnp.ones(40), jax.random.key(0)
+    np.testing.assert_array_equal(main_directions(key, X, X[:, :1], w, 3), np.eye(3))
+    np.testing.assert_array_equal(main_directions(key, X, y, w, 2), np.eye(2, 3))
+
+
+@pytest.mark.parametrize("kernel", ["linear", "polynomial", RBF(1.0)])
+def test_a_rank_is_of_a_kernel_by_its_name(kernel, as_users_call):
+    X, y = rows(0)
+    with pytest.raises(ValueError, match="rank: expected None but for"):
+        jsparse.train(X, y, search=jsparse.Gradient(rank=2), kernel=kernel, key=0, **OPTIONS)
+    with pytest.raises(ValueError, match=r"rank: .* the number of columns \(3\), got 4"):
+        jsparse.train(X, y, search=jsparse.Gradient(rank=4), key=0, **OPTIONS)
 
 
 def test_nothing_compiles_again_for_other_rows_starts_and_steps():
@@ -153,6 +232,7 @@ def test_time_that_is_up_leaves_the_profile_and_no_step():
         ({"prototypes": 0}, "prototypes"),
         ({"rate": 0.0}, "rate"),
         ({"elimination": 1}, "elimination"),
+        ({"rank": 0}, "rank"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings, message, as_users_call):

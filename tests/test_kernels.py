@@ -19,6 +19,7 @@ from jsparse import kernels
 from jsparse.kernels.distances import safe_sqrt, squared_distances
 
 SCALES = (0.7, 1.6, 3.1)  # one lengthscale per dimension
+MAP = np.array([[0.8, -0.3, 0.1], [0.2, 0.0, -1.1]])
 
 
 def user_function(params, x, z):
@@ -67,13 +68,29 @@ CASES = {
         lambda: 0.3 * (kernels.Laplacian(1.3) + kernels.Linear()) * 2.0,
         lambda x, z: 0.6 * (loops.laplacian(x, z, 1.3) + loops.linear(x, z, 0.0)),
     ),
+    "projected": (
+        lambda: kernels.Projected(kernels.RBF(1.3), MAP),
+        lambda x, z: loops.rbf(MAP @ x, MAP @ z, 1.3),
+    ),
+    "projected polynomial": (
+        lambda: kernels.Projected(kernels.Polynomial(2, 0.4, 1.2), MAP),
+        lambda x, z: loops.polynomial(MAP @ x, MAP @ z, 2, 0.4, 1.2),
+    ),
     "custom": (
         lambda: kernels.Custom(user_function, {"variance": 2.0, "level": 0.1}),
         lambda x, z: 2 * np.exp(-(loops.scaled_distance(x, z, 1) ** 2)) + 0.1,
     ),
 }
 # One of each class, for what is tested of their sum.
-ONE_OF_EACH = ["rbf", "laplacian", "matern32", "matern52", "rational quadratic", "polynomial"]
+ONE_OF_EACH = [
+    "rbf",
+    "laplacian",
+    "matern32",
+    "matern52",
+    "rational quadratic",
+    "polynomial",
+    "projected",
+]
 STATIONARY = ["rbf per dimension", "laplacian", "matern32", "matern52", "rational quadratic"]
 
 DISTINCT = [name for name in CASES if name not in ("rbf", "rbf sigma2", "rbf gamma")]

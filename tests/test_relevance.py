@@ -8,7 +8,7 @@ from test_mixed import GIVEN, table
 from jsparse import FixedSize, plotting, train
 from jsparse.data.frames import Frame
 from jsparse.expansion import KernelExpansion
-from jsparse.kernels import RBF, Linear, Matern32, Mixed, RationalQuadratic
+from jsparse.kernels import RBF, Linear, Matern32, Mixed, Projected, RationalQuadratic
 from jsparse.model import Model
 from jsparse.relevance import relevance_of
 
@@ -19,6 +19,11 @@ def test_it_is_the_inverse_lengthscale_over_the_largest():
     found = relevance_of(Matern32(LENGTHS), 3, names=["a", "b", "c"])
     assert found == pytest.approx({"a": 0.5, "b": 1.0, "c": 0.125})
     assert list(relevance_of(Mixed(RBF(LENGTHS), (1,)), 3)) == ["x0", "x1", "x2"]
+    # A map of columns to others: how far a step along a column takes them.
+    P = np.array([[1.0, 0.0, 2.0], [0.0, 3.0, 2.0]])
+    far = np.linalg.norm(P / LENGTHS[:2, None], axis=0)
+    mapped = relevance_of(Projected(RBF(LENGTHS[:2]), P), 3)
+    np.testing.assert_allclose(list(mapped.values()), far / far.max(), rtol=1e-6)
     # The product of two RBF kernels is one, whose inverse squares are the sum.
     one = RBF((LENGTHS**-2 + 1 / 4) ** -0.5)
     assert relevance_of(RBF(LENGTHS) * RBF(2.0), 3) == pytest.approx(relevance_of(one, 3))

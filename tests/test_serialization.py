@@ -53,6 +53,7 @@ def every_kernel():
         "rational quadratic": kernels.RationalQuadratic(1.1, 0.6),
         "linear": kernels.Linear(0.5),
         "polynomial": kernels.Polynomial(3, 0.4, 1.2),
+        "projected": kernels.Projected(kernels.Matern32(1.1), np.array([[0.5, -1.0, 2.0]])),
         "nested": 0.3 * (rbf + kernels.Linear() * kernels.Polynomial(2, 1.0, 0.1)),
         "product": rbf * kernels.Laplacian(2.0) + kernels.Scaled(kernels.Matern52(1.0), 3.0),
     }

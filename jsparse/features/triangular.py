@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._numerics import dot, epsilon
+from .._numerics import cholesky_shift, dot
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
 from .base import FeatureMap
@@ -14,8 +14,8 @@ class Triangular(FeatureMap):
     """`Phi = K(X, Z) L^-T - shift`, `R = I`, with `K(Z, Z) + noise I = L L'`.
 
     The machines of `Nystroem`, up to the noise: the rounding of the largest eigenvalue, at which
-    `Nystroem` leaves features out. A factorisation of `m^3 / 3` operations in place of an
-    eigendecomposition of some 25 m^3.
+    `Nystroem` leaves features out, or of distances. A factorisation of `m^3 / 3` operations in
+    place of an eigendecomposition of some 25 m^3.
 
     Attributes:
         kernel: kernel of two points.
@@ -35,9 +35,7 @@ class Triangular(FeatureMap):
         gram = kernel.gram(prototypes)
         m = len(gram)
         one = jnp.eye(m, dtype=gram.dtype)
-        # The column sums bound the largest eigenvalue.
-        noise = epsilon(gram.dtype) * jax.lax.stop_gradient(jnp.max(jnp.sum(jnp.abs(gram), axis=0)))
-        lower = jnp.linalg.cholesky(gram + noise * one)
+        lower = jnp.linalg.cholesky(gram + cholesky_shift(gram) * one)
         self.kernel, self.prototypes = kernel, prototypes
         self.transform = jax.scipy.linalg.solve_triangular(lower, one, lower=True).T
         self.shift = dot(jnp.mean(gram, axis=0), self.transform)

@@ -9,6 +9,7 @@ from .dot_product import Linear as Linear
 from .dot_product import Polynomial as Polynomial
 from .mixed import Mixed as Mixed
 from .mixture import Mixture as Mixture
+from .projected import Projected as Projected
 from .stationary import RBF as RBF
 from .stationary import Laplacian as Laplacian
 from .stationary import Matern32 as Matern32

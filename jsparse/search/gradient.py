@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -17,7 +18,7 @@ from .._runtime import compiled
 from .._types import Key, ScalarLike
 from ..kernels import Kernel
 from ..validation.error_gradient import HeldOut, Parts, held_out_error
-from .problem import InMemory, Problem, kernel_at, start_of
+from .problem import InMemory, Problem, kernel_at, signed, start_of
 from .strategies import Gradient, Profile, line_search, numbers_of_columns, rounds
 
 FOLDS = 5  # of the error; one part more is watched
@@ -35,6 +36,7 @@ class Smooth(eqx.Module):
     points: Float[Array, "m d"]
     parts: Parts
     free: Bool[Array, " p"] | Bool[np.ndarray, " p"]  # leaves that are not held at their bound
+    origin: Float[Array, " p"] | Float[np.ndarray, " p"]  # the template's
 
 
 class Slope(NamedTuple):
@@ -140,7 +142,7 @@ def error_and_gradient(
 
     Args:
         of: rows, prototypes and template.
-        theta: logs of the tuned leaves, then of `C`.
+        theta: logs of the tuned leaves, of matrices the elements; then the log of `C`.
         pull: strength of the prior.
     """
 
@@ -149,11 +151,15 @@ def error_and_gradient(
         return held_out_error(kernel, of.points, jnp.exp(theta[-1]), of.parts)
 
     def prior(theta: Float[Array, " q"]) -> Float[Array, ""]:
-        ends = np.cumsum([leaf.size for leaf in jax.tree.leaves(of.tuned)])
-        total = jnp.zeros((), theta.dtype)
-        for part, free in zip(jnp.split(theta, ends)[:-1], jnp.split(of.free, ends), strict=False):
+        total, own = jnp.zeros((), theta.dtype), signed(of.tuned)
+        ends = np.cumsum([0, *(leaf.size for leaf in jax.tree.leaves(of.tuned))])
+        for begin, end in itertools.pairwise(ends):
+            part, free = theta[begin:end], of.free[begin:end]
             count = jnp.maximum(jnp.sum(free), 1).astype(part.dtype)
-            apart = jnp.square(part - jnp.sum(jnp.where(free, part, 0)) / count)
+            centre = jnp.sum(jnp.where(free, part, 0)) / count
+            if own[begin]:  # elements of a matrix are pulled to where they begin
+                centre = of.origin[begin:end]
+            apart = jnp.square(part - centre)
             total = total + jnp.sum(jnp.where(free, jnp.log1p(apart), 0))
         # As minus twice the logs of densities, divided by the number of rows.
         return 2 * like(pull, total) * total / jnp.sum(of.parts.w > 0).astype(total.dtype)
@@ -295,9 +301,10 @@ def _begin(
         score = run.scores(theta[None], grid[None])[0]
         return [np.append(theta, np.log(search.start.C))], score
     scored: list[tuple[float, np.ndarray]] = []
+    own = signed(problem.tuned)
 
     def scores(points: np.ndarray) -> np.ndarray:
-        thetas = middle[None] + points
+        thetas = middle[None] + np.where(own[None], 0, points)
         thetas[:, held] = widest[None]
         found = run.scores(thetas, grid[None])
         scored.extend(zip(found.tolist(), thetas, strict=True))
@@ -326,7 +333,8 @@ def _descend(
     """
     theta, dtype = np.clip(begin, low, high), problem.dtype
     free = (low < high)[:-1]
-    of = Smooth(problem.tuned, problem.fixed, batches.points, batches.at(0), free)
+    origin = start_of(problem)
+    of = Smooth(problem.tuned, problem.fixed, batches.points, batches.at(0), free, origin)
 
     def slope(theta: np.ndarray) -> Slope:
         # As the device sees it, and as it is kept.

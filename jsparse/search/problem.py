@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int
+from jax.tree_util import KeyPath
+from jaxtyping import Array, Bool, Float, Int
 
 from .._mesh import check_mesh
 from .._numerics import as_array, is_concrete
@@ -54,7 +55,7 @@ class Tunable(Protocol):
 
     @property
     def tuned(self) -> Kernel:
-        """The template's positive leaves, None elsewhere."""
+        """The template's leaves to be tuned, None elsewhere."""
         ...
 
     @property
@@ -78,7 +79,7 @@ class Tunable(Protocol):
         ...
 
     def scores(self, thetas: Table, C: Table, scoring: Scoring) -> Scores:
-        """Scores of the kernels `exp(theta)`, their standard errors and stop codes."""
+        """Scores of the kernels `kernel_at(theta)`, their standard errors and stop codes."""
         ...
 
 
@@ -145,7 +146,7 @@ class Problem(eqx.Module):
     """
 
     method: Method = eqx.field(static=True)
-    tuned: Kernel  # the template's positive leaves, None elsewhere
+    tuned: Kernel  # the template's leaves to be tuned, None elsewhere
     fixed: Kernel  # the rest of the template
     points: Float[Array, "m d"] | None  # None: every row, as in the dual
     source: Source
@@ -167,7 +168,7 @@ class Problem(eqx.Module):
         return self.source.kernels_at_once
 
     def scores(self, thetas: Table, C: Table, scoring: Scoring) -> Scores:
-        """Scores of the kernels `exp(theta)`; of paths, the least error of any size."""
+        """Scores of the kernels `kernel_at(theta)`; of paths, the least error of any size."""
         return self.source.scores(self, thetas, C, scoring)
 
     def path_errors(
@@ -339,6 +340,7 @@ def tuning_problem(
     method: Method = FixedSize(),
     key: Key | None = None,
     tune_kernel: bool = True,
+    tune_matrices: bool = False,
     mesh: Mesh | None = None,
 ) -> Problem:
     """The tuning problem of a template kernel: its positive floating leaves are tuned.
@@ -354,13 +356,17 @@ def tuning_problem(
         method: what is fitted.
         key: decides what the method draws at random.
         tune_kernel: False to tune `C` only.
+        tune_matrices: tune those of `kernels.Projected` too, of which a point has the elements
+            themselves, not their logs.
         mesh: the rows are sharded over its devices, and come in another order; see
             `validation.sharding`.
 
     Raises:
         ValueError: for a mesh with axes of type Explicit, or a method that does not need only sums.
     """
-    tuned, fixed = split_kernel(kernel, X.dtype, tune_kernel=tune_kernel)
+    tuned, fixed = split_kernel(
+        kernel, X.dtype, tune_kernel=tune_kernel, tune_matrices=tune_matrices
+    )
     code = None if code is None else code.astype(X.dtype)
     if mesh is None:
         rows = InMemory(X, y, weights, folds, code, None)
@@ -371,22 +377,39 @@ def tuning_problem(
     return Problem(method, tuned, fixed, points, rows, key)
 
 
-def split_kernel(kernel: Kernel, dtype: jnp.dtype, *, tune_kernel: bool) -> tuple[Kernel, Kernel]:
-    """A template's leaves to be tuned, the positive ones, and the rest."""
+def split_kernel(
+    kernel: Kernel, dtype: jnp.dtype, *, tune_kernel: bool, tune_matrices: bool = False
+) -> tuple[Kernel, Kernel]:
+    """A template's leaves to be tuned, the positive ones and if asked matrices, and the rest."""
     kernel = jax.tree.map(
         lambda a: as_array(np.asarray(a), dtype) if eqx.is_inexact_array(a) else a, kernel
     )
-    spec = jax.tree.map(
-        lambda a: tune_kernel and eqx.is_inexact_array(a) and bool(np.all(np.asarray(a) > 0)),
-        kernel,
-    )
-    return eqx.partition(kernel, spec)
+
+    def varies(path: KeyPath, leaf: Any) -> bool:
+        if not (tune_kernel and eqx.is_inexact_array(leaf)):
+            return False
+        return tune_matrices if _is_matrix(path) else bool(np.all(np.asarray(leaf) > 0))
+
+    return eqx.partition(kernel, jax.tree_util.tree_map_with_path(varies, kernel))
+
+
+def _is_matrix(path: KeyPath) -> bool:
+    """Whether a leaf is that of `kernels.Projected`, whose elements have any sign."""
+    return getattr(path[-1], "name", "") == "matrix"
+
+
+def signed(tuned: Kernel) -> Bool[np.ndarray, " p"]:
+    """Of which numbers of a point the leaf is the number itself, not its exponential."""
+    leaves = jax.tree_util.tree_leaves_with_path(tuned)
+    each = [np.full(leaf.size, _is_matrix(path)) for path, leaf in leaves]
+    return np.concatenate([np.zeros(0, bool), *each])
 
 
 def start_of(problem: Tunable) -> Float[np.ndarray, " p"]:
-    """Logs of the template's tuned leaves, shape `p`."""
+    """Logs of the template's tuned leaves, of matrices the elements, shape `p`."""
     leaves = [np.asarray(leaf).reshape(-1) for leaf in jax.tree.leaves(problem.tuned)]
-    return np.log(np.concatenate([np.zeros(0, problem.dtype), *leaves])).astype(problem.dtype)
+    flat, own = np.concatenate([np.zeros(0, problem.dtype), *leaves]), signed(problem.tuned)
+    return np.where(own, flat, np.log(np.where(own, 1, flat))).astype(problem.dtype)
 
 
 @runtime_checkable
@@ -395,7 +418,7 @@ class Template(Protocol):
 
     @property
     def tuned(self) -> Kernel:
-        """The positive leaves, None elsewhere."""
+        """None elsewhere."""
         ...
 
     @property
@@ -405,11 +428,19 @@ class Template(Protocol):
 
 
 def kernel_at(problem: Template, theta: Float[Array, " p"] | Float[np.ndarray, " p"]) -> Kernel:
-    """The template with tuned leaves `exp(theta)`; of a NumPy array without compiling anything."""
+    """The template with tuned leaves `exp(theta)`, of matrices `theta`.
+
+    Of a NumPy array nothing is compiled.
+    """
     leaves, structure = jax.tree.flatten(problem.tuned)
     ends = np.cumsum([leaf.size for leaf in leaves])[:-1]
     numpy = np if isinstance(theta, np.ndarray) else jnp
-    parts = numpy.split(numpy.exp(theta), ends) if leaves else []
+    own = signed(problem.tuned)
+    if own.any():
+        theta = numpy.where(own, theta, numpy.exp(numpy.where(own, 0, theta)))
+    else:
+        theta = numpy.exp(theta)
+    parts = numpy.split(theta, ends) if leaves else []
     tuned = [
         as_array(part.reshape(leaf.shape).astype(leaf.dtype))
         for part, leaf in zip(parts, leaves, strict=True)

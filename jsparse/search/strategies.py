@@ -34,6 +34,11 @@ class Search:
     history: Sequence[Any] | None = None
     start: Any = None
 
+    @property
+    def varied(self) -> dict[str, bool]:
+        """What of a kernel it varies, see `search.problem.split_kernel`."""
+        return {"tune_kernel": self.tune_kernel}
+
     def check(self) -> None:
         """Raise unless the budget is a whole number."""
         if self.max_evaluations is not None:
@@ -87,6 +92,11 @@ class Gradient(Search):
     Args:
         per_column: a kernel named by the caller has a lengthscale for every column; a kernel
             object always has the leaves that it has.
+        rank: a kernel named by the caller has a matrix of so many rows in front of it in place of
+            lengthscales of columns (`kernels.Projected`): a linear metric, which sees directions
+            that are none of a column alone. At most the number of columns. The search begins at the
+            directions in which a machine of one lengthscale varies most. The matrices of a kernel
+            object are always tuned.
         starts: begin at so many of the best kernels of the profile.
         prototypes: at most so many of the points in the machine whose error is differentiated.
         rows: at most so many of the rows for a step; where there are more, others for each.
@@ -101,6 +111,7 @@ class Gradient(Search):
     """
 
     per_column: bool = True
+    rank: int | None = None
     starts: int = 1
     prototypes: int = 500
     rows: int = 6144
@@ -109,11 +120,18 @@ class Gradient(Search):
     rate: float = 0.15
     elimination: bool = True
 
+    @property
+    def varied(self) -> dict[str, bool]:
+        """See `Search.varied`."""
+        return {**super().varied, "tune_matrices": True}
+
     def check(self) -> None:
         """See `Search.check`."""
         super().check()
         for name, least in (("starts", 1), ("prototypes", 1), ("rows", 12), ("patience", 1)):
             whole_number(name, getattr(self, name), least)
+        if self.rank is not None:
+            whole_number("rank", self.rank, 1)
         real("pull", self.pull, 0.0)
         real("rate", self.rate, 0.0, above=True)
         for name in ("per_column", "elimination"):

@@ -161,7 +161,7 @@ class ArrayData:
             self.code,
             method=method,
             key=asked.keys.method,
-            tune_kernel=asked.search.tune_kernel,
+            **asked.search.varied,
             mesh=asked.resources.mesh,
         )
 

@@ -1,4 +1,4 @@
-"""The kernel's family by a race on a part of the rows."""
+"""What a part of the rows decides of the kernel: its family, and directions of its metric."""
 
 from typing import ClassVar
 
@@ -12,6 +12,7 @@ from .._runtime import compiled
 from .._types import Key
 from ..kernels import RBF, Laplacian, Matern32
 from ..kernels.stationary import Stationary
+from ..machines import fixed_size
 from ..search.gradient import Batches
 from ..validation.error_gradient import Parts, held_out_error
 
@@ -66,15 +67,75 @@ def family_of(
         y: targets, shape `n c`.
         weights: row weights; a row of weight 0 is not there.
     """
-    batches = Batches(key, X, y, weights, None, rows=ROWS, prototypes=PROTOTYPES)
-    parts, points = batches.at(0), batches.points
-    lengthscales = (FACTORS * np.sqrt(X.shape[1])).astype(X.dtype)
+    parts, points = _part(key, X, y, weights)
     best, chosen = np.inf, "rbf"
-    for name, own in zip(FAMILIES, np.eye(len(FAMILIES), dtype=X.dtype), strict=True):
-        errors = np.asarray(
-            _errors(own, lengthscales, PENALTIES.astype(X.dtype), points, parts), float
-        )
-        least = float(np.min(np.where(np.isfinite(errors), errors, np.inf)))
+    for name in FAMILIES:
+        least = _least(name, points, parts)[0]
         if least < 0.999 * best:
             best, chosen = least, name
     return chosen
+
+
+def main_directions(
+    key: Key,
+    X: Float[Array, "n d"],
+    y: Float[Array, "n c"],
+    weights: Float[Array, " n"],
+    rank: int,
+) -> Float[np.ndarray, "r d"]:
+    """A linear map to the directions in which an RBF machine on a part of the rows varies most.
+
+    The root of the mean outer product of its gradients, cut to a rank (Radhakrishnan et al. 2024,
+    Algorithm 1), with a mean square of the mapped inputs as before; of full rank the identity.
+
+    Args:
+        key: decides rows and prototypes.
+        X: standardised inputs, shape `n d`.
+        y: targets, shape `n c`.
+        weights: row weights; a row of weight 0 is not there.
+        rank: at most `d`.
+    """
+    d = X.shape[1]
+    if rank == d:
+        return np.eye(d, dtype=X.dtype)
+    parts, points = _part(key, X, y, weights)
+    _, lengthscale, C = _least("rbf", points, parts)
+    product = np.asarray(_outer_product(RBF(lengthscale), points, C, parts), float)
+    values, vectors = np.linalg.eigh(product)
+    found = np.sqrt(np.maximum(values, 0))[::-1][:rank, None] * vectors.T[::-1][:rank]
+    total = np.sum(np.square(found))
+    if not total > 0:  # it does not vary
+        return np.eye(rank, d, dtype=X.dtype)
+    return (found * np.sqrt(d / total)).astype(X.dtype)
+
+
+def _part(
+    key: Key, X: Float[Array, "n d"], y: Float[Array, "n c"], weights: Float[Array, " n"]
+) -> tuple[Parts, Float[Array, "m d"]]:
+    batches = Batches(key, X, y, weights, None, rows=ROWS, prototypes=PROTOTYPES)
+    return batches.at(0), batches.points
+
+
+def _least(
+    name: str, points: Float[Array, "m d"], parts: Parts
+) -> tuple[float, np.floating, np.floating]:
+    """The least error of a family, its lengthscale and `C`."""
+    dtype = points.dtype
+    lengthscales = (FACTORS * np.sqrt(points.shape[1])).astype(dtype)
+    own = np.array([family == name for family in FAMILIES], dtype)
+    penalties = PENALTIES.astype(dtype)
+    errors = np.asarray(_errors(own, lengthscales, penalties, points, parts), float)
+    errors = np.where(np.isfinite(errors), errors, np.inf)
+    f, s = np.unravel_index(np.argmin(errors), errors.shape)
+    return float(errors[f, s]), lengthscales[f], penalties[s]
+
+
+@compiled
+def _outer_product(
+    kernel: RBF, points: Float[Array, "m d"], C: Float[Array, ""], parts: Parts
+) -> Float[Array, "d d"]:
+    """Of the gradients of the machine of all rows, the mean over rows, summed over targets."""
+    X, y, w = (a.reshape(-1, *a.shape[2:]) for a in parts)
+    machine = fixed_size.fit(kernel, points, C, X, y, w).expansion
+    slopes = jax.vmap(jax.jacrev(lambda x: machine(x[None])[0]))(X)  # n c d
+    return jnp.einsum("n,ncd,nce->de", w / jnp.sum(w), slopes, slopes)

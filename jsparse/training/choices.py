@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from .. import kernels
 from .._arguments import whole_number
@@ -64,15 +65,30 @@ def template_of(kernel: KernelLike, d: int, search: Search, codes: tuple[int, ..
     """What a search varies: of a kernel by name what the search asks for.
 
     Raises:
-        ValueError: as `make_kernel`, or for kernels to be raced where columns hold categories.
+        ValueError: as `make_kernel`, for kernels to be raced where columns hold categories, or for
+            a rank that is more than the columns or of a kernel that is not of the distance.
     """
     if codes and isinstance(kernel, str) and kernel == "auto":
         raise ValueError(
             'kernel: expected one by its name where columns hold categories, got "auto"'
         )
-    per_column = isinstance(search, Gradient) and search.per_column and search.tune_kernel
     kernel = "rbf" if isinstance(kernel, str) and kernel == "auto" else kernel  # until it is chosen
-    return make_kernel(kernel, d, codes, per_column=per_column)
+    if not (isinstance(search, Gradient) and search.tune_kernel):
+        return make_kernel(kernel, d, codes)
+    if search.rank is None:
+        return make_kernel(kernel, d, codes, per_column=search.per_column)
+    if codes or not isinstance(kernel, str) or kernel not in KERNELS:
+        raise ValueError(
+            f"rank: expected None but for columns of numbers and one of {', '.join(KERNELS)}; a "
+            "kernel object can be a kernels.Projected itself"
+        )
+    rank = whole_number("rank", search.rank, 1, d, "the number of columns")
+    return projected(kernel, np.eye(rank, d))  # until the rows are known
+
+
+def projected(name: KernelLike, matrix: Float[np.ndarray, "r d"]) -> Kernel:
+    """A kernel by its name behind a linear map."""
+    return kernels.Projected(make_kernel(name, matrix.shape[1]), matrix)
 
 
 @functools.cache  # the same function is the same kernel, and compiles no program again

@@ -19,7 +19,7 @@ from ..kernels import Kernel, Mixture
 from ..machines.method import Method, Metric, Task, require_additive
 from ..multiclass import Decoding, Scheme
 from ..search.problem import Scoring
-from ..search.strategies import Automatic, Gradient, Search, check_search
+from ..search.strategies import Automatic, Gradient, Profile, Search, check_search
 from ..search.tune import Progress, check_settings
 from ..validation.folds import Folds
 from .choices import KernelLike, template_of
@@ -175,7 +175,7 @@ def settings(
         raise ValueError(
             "search: expected Profile(..) or Annealing(..) with a mesh, got a Gradient"
         )
-    _check_kernel(method, template_of(kernel, 1, search))
+    _check_kernel(method, template_of(kernel, 1, Profile()))
     keys = Keys(*_five(as_key(key)))
     return Settings(
         task, keys, method, kernel, grid, metric is not None, scoring, search, folds, multiclass,

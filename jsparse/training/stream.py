@@ -105,8 +105,7 @@ class StreamData:
 
     def _plan(self, method: Method) -> Plan:
         asked, d = self.asked, self.sample.X.shape[1]
-        tune_kernel = asked.search.tune_kernel
-        varied, _ = split_kernel(self.template, self.dtype, tune_kernel=tune_kernel)
+        varied, _ = split_kernel(self.template, self.dtype, **asked.search.varied)
         features = method.memory
         return plan(
             self.n_rows,
@@ -143,8 +142,7 @@ class StreamData:
     def problem(self, method: Method, points: Float[Array, "m d"] | None) -> Problem:
         """The tuning problem, whose rows are read again for every batch of kernels."""
         asked, folds = self.asked, self.folds
-        tune_kernel = asked.search.tune_kernel
-        tuned, fixed = split_kernel(self.template, self.dtype, tune_kernel=tune_kernel)
+        tuned, fixed = split_kernel(self.template, self.dtype, **asked.search.varied)
         index, valid = (np.asarray(a) for a in folds)
         X, y, w, number = self.sample
         laid_out = X[index], y[index], np.where(valid, w[index], 0)

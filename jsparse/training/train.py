@@ -27,15 +27,15 @@ from ..machines.method import Additive, Method, Metric, PathMethod, Points, Task
 from ..model import About, Model, scores_of
 from ..multiclass import Scheme
 from ..normal_equations import NormalEquations
-from ..search.problem import InMemory, Problem, evaluate, start_of
+from ..search.problem import InMemory, Problem, evaluate, split_kernel, start_of
 from ..search.sizes import SizeCurve, smallest_within, tune_sizes
-from ..search.strategies import Automatic, Profile, Rescaling, Search
+from ..search.strategies import Automatic, Gradient, Profile, Rescaling, Search
 from ..search.tune import Progress, Tuning, tune
 from ..validation.cross_validation import standard_error
 from ..validation.folds import Folds
 from .arrays import ArrayData, some_prototypes
-from .auto import family_of
-from .choices import LENGTHSCALE_FACTOR, KernelLike
+from .auto import family_of, main_directions
+from .choices import LENGTHSCALE_FACTOR, KernelLike, projected
 from .clock import clock, compile_clock
 from .fold_machines import fold_machines
 from .settings import HoldOut, Multiclass, Resources, Settings, settings
@@ -145,10 +145,7 @@ def train(
         asked = _settled(asked, data)
         method = data.settled(method)
         with clock(seconds, "prototypes"):
-            if isinstance(asked.kernel, str) and asked.kernel == "auto":
-                data.standardised()
-                asked = asked._replace(kernel=_raced(asked, data))
-                data.take(asked)
+            asked = _kernel_of_rows(asked, data)
             points = data.points(method)
             jax.block_until_ready(points.X)
         problem = data.problem(method, points.X)
@@ -173,10 +170,23 @@ def _settled(asked: Settings, data: Data) -> Settings:
     return asked
 
 
-def _raced(asked: Settings, data: Data) -> str:
-    """The name of the kernel that wins on a part of the rows."""
+def _kernel_of_rows(asked: Settings, data: Data) -> Settings:
+    """With what a part of the rows decides of the kernel: its family, directions of its metric."""
+    search, key = asked.search, jax.random.fold_in(asked.keys.search, 1)
+    rank = search.rank if isinstance(search, Gradient) and search.tune_kernel else None
+    raced = isinstance(asked.kernel, str) and asked.kernel == "auto"
+    if not raced and rank is None:
+        return asked
+    data.standardised()
     rows = data.problem(FixedSize(1), None).source.rows_in_memory()
-    return family_of(jax.random.fold_in(asked.keys.search, 1), *rows)
+    if raced:
+        asked = asked._replace(kernel=family_of(key, *rows))
+    if rank is not None:
+        assert isinstance(search, Gradient)
+        kernel = projected(asked.kernel, main_directions(key, *rows, rank))
+        asked = asked._replace(kernel=kernel, search=dataclasses.replace(search, rank=None))
+    data.take(asked)
+    return asked
 
 
 def _read(
@@ -299,10 +309,6 @@ def _through(
     return fixed, tuned
 
 
-def _is_none(a: Any) -> bool:
-    return a is None
-
-
 def _larger(
     problem: Problem, first: Tuning, options: dict[str, Any], begin: float
 ) -> tuple[Problem, Tuning]:
@@ -310,10 +316,8 @@ def _larger(
 
     Of `C` those within five times the best one, as each takes a factorisation for each fold.
     """
-    tuned = jax.tree.map(
-        lambda a, b: None if a is None else b, problem.tuned, first.kernel, is_leaf=_is_none
-    )
-    larger = dataclasses.replace(problem, tuned=tuned)
+    tuned, fixed = split_kernel(first.kernel, problem.dtype, tune_kernel=True)
+    larger = dataclasses.replace(problem, tuned=tuned, fixed=fixed)
     near = np.abs(np.log(options["C"] / first.C)) <= math.log(5.0)
     middle, show, done = start_of(larger).astype(float), options["progress"], len(first.history)
     own = {**options, "C": options["C"][near], "low": middle - 1.0, "high": middle + 1.0}

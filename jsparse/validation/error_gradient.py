@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._blocks import map_systems
-from .._numerics import dot, dot_over_rows, epsilon
+from .._numerics import cholesky_shift, dot, dot_over_rows, epsilon
 from ..kernels import Kernel
 
 
@@ -101,8 +101,9 @@ def _solutions(
     """Machines without each fold and of all folds, and adjoints of the former."""
     v, r, c = parts.y.shape
     m = len(gram)
-    lower = _cholesky_of_gram(gram)
-    transform = jax.scipy.linalg.solve_triangular(lower, jnp.eye(m, dtype=K.dtype), lower=True).T
+    one = jnp.eye(m, dtype=K.dtype)
+    lower = jnp.linalg.cholesky(gram + cholesky_shift(gram) * one)
+    transform = jax.scipy.linalg.solve_triangular(lower, one, lower=True).T
     phi = dot(K, transform).reshape(v, r, m)
 
     def summed(part: tuple[Array, Array, Array]) -> _Sums:
@@ -137,12 +138,6 @@ def _solutions(
         return of._replace(weights=jnp.moveaxis(flat.reshape(m, q, c), 1, 0))
 
     return at_prototypes(machines), at_prototypes(adjoints)
-
-
-def _cholesky_of_gram(gram: Float[Array, "m m"]) -> Float[Array, "m m"]:
-    # A shift of the size of the rounding of the largest eigenvalue, where eigenvalues are noise.
-    shift = epsilon(gram.dtype) * jnp.max(jnp.sum(jnp.abs(gram), axis=0))
-    return jnp.linalg.cholesky(gram + shift * jnp.eye(len(gram), dtype=gram.dtype))
 
 
 def _factor(sums: _Sums, C: Float[Array, ""]) -> Float[Array, "p p"]:

@@ -1,0 +1,78 @@
+"""A kernel of points that a linear map has been applied to: a full or a low-rank metric."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .._numerics import dot, is_concrete
+from .._types import Scalar
+from ._arguments import hyperparameter, one_table, two_points, two_tables
+from .base import Kernel, check_kernel
+from .stationary import Stationary
+
+
+class Projected(Kernel):
+    """`k(x, z) = kernel(P x, P z)`: with `RBF(1.0)`, `exp(-(x - z)' P'P (x - z) / 2)`.
+
+    A Mahalanobis metric `P'P`, of as low a rank as `P` has rows. `Gradient(rank=..)` finds `P` as
+    other searches find lengthscales; these take it as it is.
+
+    Attributes:
+        kernel: of points of `r` dimensions.
+        matrix: `P`, shape `r d`.
+
+    Raises:
+        ValueError: for what is no kernel, or a matrix that is none or (if concrete) not finite;
+            when it is evaluated, for points of another number of columns than it has.
+    """
+
+    kernel: Kernel
+    matrix: Float[Array, "r d"] = eqx.field(converter=hyperparameter)
+
+    def __check_init__(self) -> None:
+        check_kernel("kernel", self.kernel)
+        if self.matrix.ndim != 2:
+            raise ValueError(f"matrix: expected shape (r, d), got {self.matrix.shape}")
+        if is_concrete(self.matrix) and not np.all(np.isfinite(np.asarray(self.matrix))):
+            raise ValueError("matrix: expected finite numbers, got NaN or infinity")
+
+    def __call__(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Scalar:
+        """`kernel(P x, P z)`."""
+        x, z = two_points(x, z)
+        centre = self._centre(z[None])
+        return self.kernel(*(self._mapped(a[None], centre)[0] for a in (x, z)))
+
+    def gram(self, X: Float[Array, "n d"]) -> Float[Array, "n n"]:
+        """That of the kernel at the mapped points, see there."""
+        X = one_table(X)
+        return self.kernel.gram(self._mapped(X, self._centre(X)))
+
+    def cross_gram(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
+        """That of the kernel at the mapped points, see there."""
+        X, Z = two_tables(X, Z)
+        centre = self._centre(Z)
+        return self.kernel.cross_gram(self._mapped(X, centre), self._mapped(Z, centre))
+
+    def diagonal(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
+        """That of the kernel at the mapped points."""
+        X = one_table(X)
+        return self.kernel.diagonal(self._mapped(X, self._centre(X)))
+
+    def _centre(self, Z: Float[Array, "m d"]) -> Float[Array, "1 d"]:
+        """What points may be shifted by before they are mapped, so that an offset costs no digits.
+
+        Distances do not depend on it, so neither do their derivatives; inner products do.
+        """
+        if not isinstance(self.kernel, Stationary):
+            return jnp.zeros((1, Z.shape[1]), Z.dtype)
+        return jax.lax.stop_gradient(jnp.mean(Z, axis=0, keepdims=True))
+
+    def _mapped(self, X: Float[Array, "n d"], centre: Float[Array, "1 d"]) -> Float[Array, "n r"]:
+        if self.matrix.shape[1] != X.shape[1]:
+            raise ValueError(
+                f"matrix: expected one column for each of the {X.shape[1]} of the points, got "
+                f"shape {self.matrix.shape}"
+            )
+        return dot(X - centre, self.matrix.astype(X.dtype).T)
