@@ -108,6 +108,7 @@ if TYPE_CHECKING:  # of each name the same place as below
     from .search.tune import load_history as load_history
     from .search.tune import save_history as save_history
     from .search.tune import tune as tune
+    from .training.distil import distil as distil
     from .training.plan import plan as plan
     from .training.settings import HoldOut as HoldOut
     from .training.settings import Multiclass as Multiclass
@@ -139,6 +140,7 @@ _SHOWN = {
     ".scaling": "standardize",
     ".search.strategies": "Annealing Gradient Profile",
     ".search.tune": "load_history save_history tune",
+    ".training.distil": "distil",
     ".training.plan": "plan",
     ".training.settings": "HoldOut Multiclass Resources",
     ".training.train": "train",

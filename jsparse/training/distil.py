@@ -1,0 +1,106 @@
+"""A machine of few prototypes out of one of many."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+from .._types import KeyLike
+from ..kernels import Mixture
+from ..machines.candidates import Candidates
+from ..machines.method import Method
+from ..machines.reductions import SparseReduction
+from ..machines.scdp import SCDP
+from ..model import Model
+from ..search.strategies import Profile
+from .train import train
+from .trained import Trained
+
+
+def distil(
+    trained: Trained | Model,
+    X: Any,
+    y: Any = None,
+    *,
+    key: KeyLike,
+    method: Method = SCDP(),
+    C: ArrayLike | None = None,
+    **options: Any,
+) -> Trained:
+    """A machine of few of the prototypes of a large one, in its kernel.
+
+    A kernel is best searched with few prototypes and fitted with many; where few are wanted all the
+    same, a pursuit selects them out of the many, or a reduction leaves out the others. Nothing of
+    the kernel is searched. The curve of what comes out says what each prototype is worth, and its
+    `at(size)` gives the machine of every size.
+
+    Args:
+        trained: what `train` gave, or a model that was saved.
+        X: the rows, as for `train`.
+        y: their targets.
+        key: decides folds and what the method draws.
+        method: one that selects out of candidates, `SCDP`, `SpSVM`, `KSP`, `KMP` or `KBP`, which
+            are then the large machine's prototypes; or `SparseReduction`, of as many prototypes as
+            that has, chosen again.
+        C: values of the weight of the data-fit term; by default that of the large machine, if the
+            method has a `C`.
+        **options: see `train`; `task` by default as the model's.
+
+    Always in float64, whatever the rows and the large machine are in: what tells the last of some
+    hundred prototypes from each other is beyond the digits of float32. The model that comes out is
+    in float64 too, and small.
+
+    Raises:
+        ValueError: for a method that is neither, a machine of several kernels, and as `train`.
+    """
+    model = trained.model if isinstance(trained, Trained) else trained
+    kernel = model.expansion.kernel
+    if isinstance(kernel, Mixture):
+        raise ValueError(
+            f"trained: expected a machine of one kernel, got one of {len(kernel.kernels)}"
+        )
+    tuned = model.about.get("C")
+    if C is None and method.has_C and tuned is not None:
+        C = np.unique(tuned)
+    task = "regression" if model.classes is None else "classification"
+    with jax.enable_x64(True):
+        wide = X.astype(np.float64) if isinstance(X, np.ndarray | jax.Array) else X
+        return train(
+            wide,
+            y,
+            key=key,
+            method=_among(method, model),
+            kernel=jax.tree.map(_in_float64, kernel),
+            C=C,
+            search=Profile(tune_kernel=False),
+            **{"task": task, **options},
+        )
+
+
+def _in_float64(leaf: Any) -> Any:
+    is_float = isinstance(leaf, Array | np.ndarray) and np.issubdtype(leaf.dtype, np.floating)
+    return np.asarray(leaf, np.float64) if is_float else leaf
+
+
+def _among(method: Method, model: Model) -> Method:
+    """The method with the prototypes of the model as candidates, or as many."""
+    if isinstance(method, Candidates):
+        return dataclasses.replace(method, candidates=_raw_prototypes(model))
+    if isinstance(method, SparseReduction):
+        return dataclasses.replace(method, n_prototypes=model.size)
+    raise ValueError(
+        "method: expected one that selects out of candidates, such as SCDP(..) or KSP(..), or "
+        f"SparseReduction(..), got {type(method).__name__}"
+    )
+
+
+def _raw_prototypes(model: Model) -> Float[np.ndarray, "m d"]:
+    """In the units of the rows that it was trained on."""
+    expansion = model.expansion
+    Z = np.asarray(expansion.prototypes, np.float64)
+    if expansion.scaling is None:
+        return Z
+    shift, scale = (np.asarray(a, np.float64) for a in expansion.scaling)
+    return Z * scale + shift

@@ -1,0 +1,83 @@
+"""Distilled machines: few of the prototypes of a large one, in its kernel."""
+
+import jax
+import numpy as np
+import pandas as pd
+import pytest
+
+import jsparse
+from jsparse.kernels import RBF, Linear
+
+
+def rows(n=160, dtype=np.float64):
+    rng = np.random.default_rng(0)
+    X = 10 + 3 * rng.standard_normal((n, 3))
+    y = np.sin(X[:, 0]) + 0.3 * X[:, 1] + 0.05 * rng.standard_normal(n)
+    return X.astype(dtype), y.astype(dtype)
+
+
+def trained(X, y, m=60, task="regression", **options):
+    return jsparse.train(
+        X, y, task=task, key=0, method=jsparse.FixedSize(m), search=jsparse.Profile(6), **options
+    )
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_few_of_the_prototypes_do_nearly_as_well(dtype, tmp_path):
+    X, y = rows(dtype=dtype)
+    with jax.enable_x64(dtype == np.float64):
+        large = trained(X[:120], y[:120])
+        large.model.save(tmp_path / "large")
+        model = jsparse.load(tmp_path / "large") if dtype == np.float64 else large
+    method = jsparse.SCDP(max_prototypes=40)
+    small = jsparse.distil(model, X[:120], y[:120], key=1, method=method, folds=5)
+
+    def error(machine):
+        return np.mean((machine.predict(X[120:]) - y[120:]) ** 2)
+
+    assert small.size <= 40
+    assert error(small) < 1.2 * error(large)
+    assert small.model.dtype == np.float64
+    assert pytest.approx(large.C) == small.C
+    np.testing.assert_allclose(small.kernel.lengthscale, large.kernel.lengthscale, rtol=1e-6)
+    # Its prototypes are some of the large machine's, and the curve has every size.
+    with jax.enable_x64(True):
+        Z, own = (t.expansion.scaling.undo(t.expansion.prototypes) for t in (large, small))
+    distances = np.abs(np.asarray(own)[:, None] - np.asarray(Z)[None]).max(axis=2).min(axis=1)
+    assert distances.max() < 1e-5
+    assert len(small.curve.errors) == 40
+    assert error(small.at(5)) > 2 * error(small)
+
+
+def test_classes_tables_and_other_methods():
+    X, _ = rows(90)
+    place = np.digitize(X[:, 0], [8.5, 11.5])
+    table = pd.DataFrame(X, columns=["a", "b", "c"]).assign(kind=np.array(["x", "y", "z"])[place])
+    large = trained(table, "kind", 30, "classification", out_of_fold=False)
+    methods = (
+        jsparse.SCDP(max_prototypes=12),
+        jsparse.SparseReduction(n_prototypes=1),
+        jsparse.KSP(atoms=[6, 12]),
+    )
+    for method in methods:
+        small = jsparse.distil(large, table, "kind", key=0, method=method, folds=3)
+        assert small.model.size <= 30
+        assert small.classes.tolist() == ["x", "y", "z"]
+        right = (small.predict(table) == table["kind"].to_numpy()).mean()
+        assert right > (large.predict(table) == table["kind"].to_numpy()).mean() - 0.1
+        assert small.model.columns is not None
+
+
+def test_what_cannot_be_distilled_is_refused(as_users_call):
+    X, y = rows(60)
+    large = trained(X, y, 10)
+    with pytest.raises(ValueError, match="method: expected one that selects out of candidates"):
+        jsparse.distil(large, X, y, key=0, method=jsparse.Dual())
+    with pytest.raises(ValueError, match=r"candidates: expected shape \(M, 2\), got \(10, 3\)"):
+        jsparse.distil(large, X[:, :2], y, key=0)
+    several = jsparse.train(
+        X, y, task="regression", key=0, method=jsparse.KMP(3, atoms=[3]),
+        kernel=[RBF(1.0), Linear()], search=jsparse.Profile(2),
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="trained: expected a machine of one kernel, got one of 2"):
+        jsparse.distil(several, X, y, key=0)
