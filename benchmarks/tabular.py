@@ -263,8 +263,9 @@ def _report(data: dict[str, Any], sets: tuple[str, ...]) -> Report:
             f"quarters, at most {MOST_ROWS}. Categories are indicators for all.",
             "Ours in float32, key 0; seconds are the median without compilation, which the next "
             "column has. LightGBM's settings by three inner folds; xRFM at its defaults, a fifth "
-            "of the rows to validate on. The distilled machine is selected by SCDP, in float64; its "
-            "seconds are those after the large machine's. Ranks are over the sets that all learners have done.",
+            "of the rows to validate on. The distilled machine is selected by SCDP in float64; its "
+            "seconds are those after the large machine's. Ranks are over the sets that all "
+            "learners have done.",
         ],
         data,
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 From rows to a model:
     train: standardise, choose points, tune by cross-validation, fit; arrays, tables or streams
+    distil: a machine of few of the prototypes of a large one
     FixedSize, SCDP, Dual, Robust, SpSVM, SparseReduction, KSP, SLMC: the methods
     SparseFisher, SparseRidge, ReducedSetSVM: others by Wu et al. 2006
     KMP, KBP, ReducedSVM, RVM: those they are compared with

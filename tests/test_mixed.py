@@ -208,7 +208,17 @@ def test_the_command_line_compares_categories(tmp_path, capsys):
     options = ["--prototypes", "20", "--evaluations", "3", "--quiet", "--fold-machines"]
     fit = ["fit", file, "--target", "income", "--out", out, *options]
     assert main([*fit, "--categories", "kernel"]) == 0
-    assert "120 rows x 3 columns" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "120 rows x 3 columns" in said
+    assert "relevance" not in said
+    # By gradient every column has a lengthscale of its own.
+    assert main([*fit, "--categories", "kernel", "--search", "gradient"]) == 0
+    assert "relevance" in capsys.readouterr().out
+    assert main([*fit, "--search", "gradient", "--rank", "2"]) == 0
+    assert "of 2 directions" in capsys.readouterr().out
+    assert main([*fit, "--categories", "kernel", "--search", "gradient", "--rank", "2"]) == 2
+    assert "rank: expected None" in capsys.readouterr().err
+    assert main([*fit, "--categories", "kernel"]) == 0
     answers = tmp_path / "answers.csv"
     assert main(["predict", out, file, "--interval", "0.9", "--out", str(answers)]) == 0
     found = pd.read_csv(answers)

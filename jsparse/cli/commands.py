@@ -17,9 +17,9 @@ from ..compilation import enable_compilation_cache
 from ..data import demo_set
 from ..machines.method import require_additive
 from ..model_files import load
-from ..search.strategies import Annealing, Automatic, Gradient, Profile
+from ..search.strategies import Annealing, Automatic, Gradient, Profile, Search
 from ..serialization import OutputError
-from ..training.choices import make_kernel
+from ..training.choices import template_of
 from ..training.settings import HoldOut, Resources
 from ..training.train import train
 from ..training.trained import Trained
@@ -72,6 +72,17 @@ def _mesh(devices: int | Literal["all"] | None) -> Mesh | None:
     return Mesh(np.array(found[:count]), ("rows",))
 
 
+def _search(options: argparse.Namespace) -> Search:
+    """The search that was asked for."""
+    budget = options.evaluations
+    if options.search == "gradient":
+        return Gradient(max_evaluations=budget, rank=options.rank)
+    if options.rank is not None:
+        raise ValueError(f"--rank: expected --search gradient, got --search {options.search}")
+    kinds = {"profile": Profile, "annealing": Annealing, "auto": Automatic}
+    return kinds[options.search](max_evaluations=budget)
+
+
 def _train(
     options: argparse.Namespace,
     X: Any,
@@ -84,12 +95,11 @@ def _train(
     """Train on rows in memory or a stream, with progress and interrupts."""
     if task == "regression" and options.multiclass != "one-versus-rest":
         raise ValueError("--multiclass: expected nothing for regression")
-    searches = {
-        "profile": Profile,
-        "annealing": Annealing,
-        "gradient": Gradient,
-        "auto": Automatic,
-    }
+    search, kernel = _search(options), options.kernel
+    if codes:
+        alone = options.devices is None
+        own = search.settled(n, alone=alone) if isinstance(search, Automatic) else search
+        kernel = template_of(kernel, X.shape[1], own, codes)
     folds = 10 if options.folds is None else options.folds
     if getattr(options, "holdout", None) is not None:
         if options.folds is not None:
@@ -111,8 +121,8 @@ def _train(
             task=task,
             key=options.seed,
             method=method,
-            kernel=make_kernel(options.kernel, X.shape[1], codes) if codes else options.kernel,
-            search=searches[options.search](max_evaluations=options.evaluations),
+            kernel=kernel,
+            search=search,
             folds=folds,
             multiclass=scheme,
             class_weight="balanced" if options.balanced else None,
@@ -156,6 +166,7 @@ def _fit(options: argparse.Namespace) -> int:
     if options.holdout is not None and not options.stream:
         raise ValueError("--holdout: expected together with --stream")
     method = method_of(options, 3, 1)  # its options too
+    _search(options)
     if options.stream:
         require_additive(method, "--stream")
         if options.categories == "kernel":

@@ -141,6 +141,13 @@ def _training_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="default: 10 (profile), 160 (annealing), 60 (gradient)",
     )
+    add(
+        "--rank",
+        type=_count,
+        metavar="R",
+        help="with --search gradient: a linear metric of R directions of all columns, in place of "
+        "a lengthscale for each column",
+    )
     add("--seconds", type=_seconds, default=math.inf, help="stop tuning after this long")
     add("--seed", type=_seed, default=0)
     add("--precision", choices=["float32", "float64"], default="float64")

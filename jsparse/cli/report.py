@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 
 from .. import _status
 from ..data.schema import Schema
-from ..kernels import Kernel, Mixture
+from ..kernels import Kernel, Mixture, Projected
 from ..machines.fixed_size import FixedSizeFit
 from ..search.sizes import SizeCurve
 from ..search.tune import Progress as Callback
@@ -148,6 +148,8 @@ def _describe(trained: Trained) -> str:
 
 
 def _described(kernel: Kernel) -> str:
+    if isinstance(kernel, Projected):
+        return f"{_described(kernel.kernel)} of {len(kernel.matrix)} directions"
     leaves = jax.tree.leaves(eqx.filter(kernel, eqx.is_inexact_array))
     values = ", ".join(np.array2string(np.asarray(leaf), precision=4) for leaf in leaves)
     return f"{type(kernel).__name__}({values})"
