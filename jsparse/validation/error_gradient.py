@@ -101,9 +101,9 @@ def _solutions(
     """Machines without each fold and of all folds, and adjoints of the former."""
     v, r, c = parts.y.shape
     m = len(gram)
-    one = jnp.eye(m, dtype=K.dtype)
-    lower = jnp.linalg.cholesky(gram + cholesky_shift(gram) * one)
-    transform = jax.scipy.linalg.solve_triangular(lower, one, lower=True).T
+    identity = jnp.eye(m, dtype=K.dtype)
+    lower = jnp.linalg.cholesky(gram + cholesky_shift(gram) * identity)
+    transform = jax.scipy.linalg.solve_triangular(lower, identity, lower=True).T
     phi = dot(K, transform).reshape(v, r, m)
 
     def summed(part: tuple[Array, Array, Array]) -> _Sums:
