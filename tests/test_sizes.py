@@ -22,11 +22,13 @@ from jsparse import (
 )
 from jsparse.cli.main import main
 from jsparse.data import demo_set
+from jsparse.data.streams import ArrayStream
 from jsparse.estimators import FixedSizeLSSVMRegressor
 from jsparse.kernels import RBF, Matern32
 from jsparse.machines import robust
-from jsparse.machines.fixed_size import feature_map
+from jsparse.machines.fixed_size import doubled, feature_map
 from jsparse.prototypes import interleaved
+from jsparse.search import sizes as sizes_module
 from jsparse.search.problem import Scoring
 from jsparse.search.sizes import smallest_within
 from jsparse.search.strategies import local_line_search
@@ -343,3 +345,64 @@ def test_the_command_line_shows_the_curve(tmp_path, capsys, monkeypatch):
             assert told.count(" chosen") == 1
     finally:
         jax.config.update("jax_compilation_cache_dir", cache)
+
+
+def test_numbers_are_doubled_up_to_the_rows():
+    assert doubled(10**6, 2) == (31, 62, 124, 248, 496, 992, 1984)
+    assert doubled(400, 3) == (50, 100, 200, 400)
+    assert doubled(45, 2) == (32,)
+    assert doubled(9, 2) == (9,)
+    assert doubled(400, 120) == (200, 400)
+
+
+def test_growing_ends_where_the_error_is_flat_or_time_runs_out(monkeypatch):
+    X, y = regression(n=90)
+    sizes = [2, 4, 8, 16, 32, 60, 80]
+    _, whole = tuned_sizes(X, y, sizes, "float64")
+    _, grown = tuned_sizes(X, y, sizes, "float64", growing=True)
+    k = len(grown.sizes)
+    assert 2 < k < 7
+    np.testing.assert_array_equal(grown.errors, whole.errors[:k])
+    bound = whole.errors[:-1] - 0.1 * whole.standard_errors[:-1]
+    better = whole.errors[1:] <= bound
+    assert better[: k - 2].all()
+    assert not better[k - 2]
+    assert grown.stopped == "finished"
+    clock = iter(np.arange(0.0, 1e6, 10.0))  # as if every look at it were ten seconds later
+    monkeypatch.setattr(sizes_module.time, "perf_counter", lambda: next(clock))
+    _, short = tuned_sizes(X, y, sizes, "float64", growing=True, max_seconds=1000.0)
+    assert short.stopped == "seconds"
+    assert len(short.sizes) < k
+
+
+def test_as_many_as_are_worth_it(tmp_path, capsys, monkeypatch):
+    X, y = regression(n=120)
+    options = {"task": "regression", "search": Profile(3), "folds": 3, "key": 0}
+    trained = train(X, y, method=FixedSize("auto"), **options)
+    assert trained.curve.sizes.tolist() in ([40], [40, 80])
+    assert trained.model.size == trained.curve.size
+    streamed = train(ArrayStream(X, y, batch_rows=60), method=FixedSize("auto"), **options)
+    assert set(streamed.curve.sizes.tolist()) <= {56, 112}
+    linear = train(X, y, method=FixedSize("auto"), kernel="linear", **options)
+    assert linear.curve is None
+    machine = FixedSizeLSSVMRegressor("curve", cv=3, random_state=0).fit(X, y)
+    assert machine.n_prototypes_ in (40, 80)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    file = tmp_path / "rows.csv"
+    np.savetxt(file, np.column_stack([X, y]), delimiter=",", header="a,b,y", comments="")
+    fit = ["fit", str(file), "--target", "y", "--prototypes", "auto", "--evaluations", "2"]
+    cache = jax.config.jax_compilation_cache_dir
+    try:
+        assert main([*fit, "--out", str(tmp_path / "model"), "--folds", "3", "--quiet"]) == 0
+    finally:
+        jax.config.update("jax_compilation_cache_dir", cache)
+    assert " chosen" in capsys.readouterr().out
+
+
+def test_a_word_that_is_no_number_is_refused(as_users_call):
+    X, y = regression()
+    options = {"task": "regression", "key": 0}
+    with pytest.raises(ValueError, match="tuned_with: expected None with several"):
+        train(X, y, method=FixedSize("auto", tuned_with=10), **options)
+    with pytest.raises(ValueError, match="n_prototypes: expected"):
+        train(X, y, method=FixedSize("all"), **options)

@@ -191,7 +191,7 @@ def method_of(options: argparse.Namespace, n: int, classes: int) -> Method:
     # None: the method finds a number of its own.
     if own.get("n_prototypes") is not None and "n_prototypes" not in settings:
         settings["n_prototypes"] = max(classes, min(kind.usual_prototypes, n // 3))
-    several = isinstance(settings.get("n_prototypes"), list)
+    several = isinstance(settings.get("n_prototypes"), list | str)
     if "size_tolerance" in settings and not (several or kind.is_path or kind.sparser_by_C):
         raise ValueError(
             "--size-tolerance: expected together with several --prototypes or with a --method "
@@ -262,8 +262,10 @@ def _devices(text: str) -> int | Literal["all"]:
     return _whole(text, 1, math.inf, "'all' or a whole number of at least 1")
 
 
-def _sizes(text: str) -> int | list[int]:
-    expected = "a whole number of at least 1, or increasing ones with commas between them"
+def _sizes(text: str) -> int | str | list[int]:
+    if text == "auto":
+        return text
+    expected = "a whole number of at least 1, increasing ones with commas between them, or auto"
     try:
         numbers = [_whole(part, 1, math.inf, expected) for part in text.split(",")]
     except argparse.ArgumentTypeError:

@@ -29,9 +29,10 @@ class FixedSize(Machine):
     def make_method(self, n: int, classes: int) -> FixedSizeMethod | Robust:
         m = self.n_prototypes
         if isinstance(m, str):
-            if m != "auto":
-                raise ValueError(f"n_prototypes: expected 'auto' or a number, got {m!r}")
-            m = max(classes, min(300, -(-n // 3)))  # every class has a prototype
+            if m not in ("auto", "curve"):
+                raise ValueError(f"n_prototypes: expected 'auto', 'curve' or a number, got {m!r}")
+            # Every class has a prototype.
+            m = "auto" if m == "curve" else max(classes, min(300, -(-n // 3)))
         settings: Any = {"n_prototypes": m, "selection": self.selection}
         if self.loss == "squared":
             return FixedSizeMethod(**settings, tuned_with=self.tuned_with)
@@ -75,7 +76,8 @@ class FixedSizeLSSVMClassifier(FixedSize, Classifier):
     Args:
         n_prototypes: "auto" for a third of the rows, at most 300 and at least one for each class;
             their number; or several numbers, of which cross-validation chooses one, see
-            `jsparse.tune_sizes`.
+            `jsparse.tune_sizes`; "curve" for twice as many again and again, up to 2,000, while the
+            error falls and seconds are left.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic", "linear",
             "polynomial", or "auto" for the family that does best on a part of the rows) or a
             `jsparse.kernels` object, in units of standardised inputs.

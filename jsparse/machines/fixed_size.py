@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from .._arguments import whole_number
+from .._blocks import rounded_down
 from .._numerics import as_array, as_float, like
 from .._runtime import compiled
 from .._status import CONVERGED, TRUNCATED
@@ -48,6 +49,7 @@ from .method import (
 )
 
 Selection = Literal["renyi", "uniform", "pivoted_cholesky"]
+FEWEST, MOST = 30, 2000  # prototypes that are tried where their number is not given
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +58,9 @@ class Prototypes(Method):
 
     Args:
         n_prototypes: `m`, at most as many as rows; or several, increasing, of which one is chosen
-            by cross-validation (De Brabanter 2010, Section 5), see `tune_sizes`.
+            by cross-validation (De Brabanter 2010, Section 5), see `tune_sizes`. "auto": twice as
+            many again and again, up to 2,000, until the error hardly falls or twice as many would
+            take more seconds than are left.
         selection: "renyi" (Algorithm 1, stratified by class), "uniform", or "pivoted_cholesky",
             by what the kernel's matrix has left, in the kernel before it is tuned, whatever the
             class.
@@ -64,10 +68,11 @@ class Prototypes(Method):
             standard errors of the least; 0 for the least error itself.
     """
 
-    n_prototypes: int | Sequence[int] = option(
+    n_prototypes: int | Sequence[int] | Literal["auto"] = option(
         200,
-        "number of prototypes; of several, cross-validation chooses one; default: a third of the "
-        "rows, at most 500, or 20 where a descent finds them",
+        "number of prototypes; of several, cross-validation chooses one, and with 'auto' more are "
+        "tried while the error falls; default: a third of the rows, at most 500, or 20 where a "
+        "descent finds them",
         kind="sizes",
         metavar="M[,M...]",
     )
@@ -89,10 +94,13 @@ class Prototypes(Method):
 
     @property
     def largest(self) -> int:
-        """The number of prototypes, or the largest of several."""
+        """The number of prototypes, or the largest of several; of "auto" once it is settled."""
         return self.sizes[-1] if self.sizes else int(self.n_prototypes)  # type: ignore[call-overload]
 
-    memory = largest
+    @property
+    def memory(self) -> int | None:
+        """See `Method.memory`."""
+        return None if self.n_prototypes == "auto" else self.largest
 
     @property
     def nested(self) -> bool:
@@ -109,12 +117,15 @@ class Prototypes(Method):
         most = 2**31 - 1
         if isinstance(self.n_prototypes, tuple):
             check_sizes(self.n_prototypes, most, "the largest number")
-        else:
+        elif self.n_prototypes != "auto":
             whole_number("n_prototypes", self.n_prototypes, 1, most, "the largest number")
 
     def settled(self, shape: Shape) -> "Prototypes":
         """See `Method.settled`."""
         what = "the number of rows"
+        if self.n_prototypes == "auto":
+            sizes = 1 if shape.linear else doubled(shape.training, shape.classes or 1)
+            return dataclasses.replace(self, n_prototypes=sizes)
         if isinstance(self.n_prototypes, tuple):
             if shape.linear:
                 raise ValueError(
@@ -140,6 +151,16 @@ class Prototypes(Method):
             own = None if labels is None else labels[chosen]
             chosen = chosen[interleaved(jax.random.fold_in(key, 1), m, own)]
         return Points(rows_at(rows.X, chosen), chosen, status)
+
+
+def doubled(rows: int, classes: int) -> tuple[int, ...]:
+    """Numbers of prototypes to try for so many rows: halves of the largest, in increasing order."""
+    m = rounded_down(min(MOST, rows))
+    sizes = [m]
+    while m // 2 >= max(FEWEST, classes):
+        m //= 2
+        sizes.append(m)
+    return tuple(sizes[::-1])
 
 
 @compiled
@@ -187,7 +208,7 @@ class FixedSize(Prototypes, Additive):
         """See `Method.check`."""
         super().check(task)
         if self.tuned_with is not None:
-            if self.sizes:
+            if self.sizes or self.n_prototypes == "auto":
                 raise ValueError("tuned_with: expected None with several n_prototypes")
             whole_number("tuned_with", self.tuned_with, 1, self.largest, "n_prototypes")
 

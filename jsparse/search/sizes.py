@@ -20,6 +20,7 @@ from .tune import Progress, Tuning, tune
 # Sizes up to this part of the largest are tuned over the whole range: at the cube (square) of the
 # size, ten kernels for them cost less than one for the largest.
 WHOLE_RANGE = 0.25
+GROWTH = 4.0  # of the time from one size to its double
 
 
 class SizeCurve(NamedTuple):
@@ -69,6 +70,7 @@ def tune_sizes(
     search: Search = Profile(),
     max_seconds: float = math.inf,
     progress: Progress | None = None,
+    growing: bool = False,
 ) -> SizeCurve:
     """Tune machines of several sizes, and choose one of them by cross-validation.
 
@@ -96,6 +98,8 @@ def tune_sizes(
         max_seconds: no evaluation starts later, and sizes not come to are left out.
         progress: called as `progress(done, planned, best_score)`; a local search takes fewer than
             planned.
+        growing: end where a size does no better than the one before, by a tenth of its standard
+            error, or would take longer than is left, if it takes four times as long as that.
 
     Ctrl-C stops the search and keeps the sizes looked at so far.
 
@@ -115,8 +119,14 @@ def tune_sizes(
     begin, planned = time.perf_counter(), sum(rounds(search, np.size(low)))
     tunings: list[Tuning] = []
     stopped: Literal["finished", "seconds", "interrupted"] = "finished"
+    spent = 0.0
     for m in numbers:
-        spent = time.perf_counter() - begin
+        before, spent = spent, time.perf_counter() - begin
+        if growing and _is_flat(tunings):
+            break
+        if growing and tunings and spent + GROWTH * (spent - before) > max_seconds:
+            stopped = "seconds"
+            break
         start = tunings[-1] if tunings and m > WHOLE_RANGE * numbers[-1] else search.start
         if tunings and spent > max_seconds:
             stopped = "seconds"
@@ -124,10 +134,10 @@ def tune_sizes(
 
         def show(done: int, _: int, best: float) -> None:
             if progress is not None:
-                before = sum(len(tuned.history) for tuned in tunings)
+                earlier = sum(len(tuned.history) for tuned in tunings)
                 rest = planned * (len(numbers) - len(tunings))
                 least = min([best, *(tuned.score for tuned in tunings)])
-                progress(before + done, before + rest, least)
+                progress(earlier + done, earlier + rest, least)
 
         try:
             tuned = tune(
@@ -161,6 +171,14 @@ def tune_sizes(
         tunings=tunings,
         stopped=stopped,
     )
+
+
+def _is_flat(tunings: Sequence[Tuning]) -> bool:
+    """Whether the last size does no better than the one before."""
+    if len(tunings) < 2:
+        return False
+    before, last = tunings[-2:]
+    return bool(last.score > before.score - 0.1 * np.nan_to_num(before.standard_error))
 
 
 def smallest_within(
