@@ -16,7 +16,7 @@ from jsparse.kernels import RBF, Laplacian, Matern52, Projected
 from jsparse.search.gradient import Batches, Smooth, error_and_gradient
 from jsparse.search.problem import signed, split_kernel
 from jsparse.training.auto import main_directions
-from jsparse.validation.error_gradient import Parts
+from jsparse.validation.error_gradient import Parts, held_out_error
 
 SEARCH = jsparse.Gradient(max_evaluations=8, prototypes=6, patience=8)
 OPTIONS = {"task": "regression", "method": jsparse.FixedSize(8), "folds": 4}
@@ -126,6 +126,43 @@ def test_matrices_are_differentiated_as_they_are():
     np.testing.assert_allclose(pulled - value, expected, rtol=1e-9)
 
 
+def test_prototypes_are_differentiated_too():
+    X, y, w = laid_out(2)
+    Z, C = X[0, :4] + 0.3, jnp.asarray(20.0)
+    parts = Parts(*map(jnp.asarray, (X, y, w)))
+    slope = jax.grad(lambda Z: held_out_error(RBF(1.1), Z, C, parts)[0])(jnp.asarray(Z))
+
+    def error(Z):
+        return naive_error(lambda A, B: rbf(A, B, 1.1), Z, C, X, y, w)
+
+    step = 1e-5 * np.eye(Z.size).reshape(-1, *Z.shape)
+    moved = [(error(Z + e) - error(Z - e)) / 2e-5 for e in step]
+    np.testing.assert_allclose(np.ravel(slope), moved, rtol=1e-5, atol=1e-9)
+
+
+def test_few_prototypes_are_moved_if_that_is_better(as_users_call):
+    X, y = rows(7, n=120, d=2)
+    options = {**OPTIONS, "method": jsparse.FixedSize(6), "key": 0}
+    search = jsparse.Gradient(max_evaluations=30)
+    still = jsparse.train(X, y, search=search, **options)
+    search = dataclasses.replace(search, move_prototypes=True)
+    moved = jsparse.train(X, y, search=search, **options)
+    assert moved.cv_error < 0.8 * still.cv_error
+    assert moved.point_rows is None
+    np.testing.assert_array_equal(moved.kernel.lengthscale, still.kernel.lengthscale)
+    Z, own = (np.asarray(t.expansion.prototypes) for t in (still, moved))
+    assert 0.05 < np.abs(Z - own).max() < 3
+    out = np.mean((moved.out_of_fold - y) ** 2)  # by the machine that came out
+    assert out == pytest.approx(moved.cv_error, rel=1e-4)
+    # Of a search that ran out of time they stay.
+    short = jsparse.Resources(max_seconds=0.0)
+    left = jsparse.train(X, y, search=search, resources=short, **options)
+    assert left.point_rows is not None
+    for method in (jsparse.SCDP(), jsparse.FixedSize([3, 6]), jsparse.FixedSize(6, tuned_with=3)):
+        with pytest.raises(ValueError, match="move_prototypes: expected False but for FixedSize"):
+            jsparse.train(X, y, search=search, **{**options, "method": method})
+
+
 def test_a_direction_that_is_no_column_is_found(tmp_path):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((160, 4))
@@ -233,6 +270,7 @@ def test_time_that_is_up_leaves_the_profile_and_no_step():
         ({"rate": 0.0}, "rate"),
         ({"elimination": 1}, "elimination"),
         ({"rank": 0}, "rank"),
+        ({"move_prototypes": "yes"}, "move_prototypes"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings, message, as_users_call):

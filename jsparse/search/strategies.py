@@ -105,6 +105,10 @@ class Gradient(Search):
         rate: length of the first steps, in logs of lengthscales; it falls to zero.
         elimination: leave out columns, where rows in memory are few; not of a search with a
             `start`, which is a local one.
+        move_prototypes: afterwards the prototypes of a `FixedSize` of one size are moved by the
+            gradient of the same error, by as many steps; they stay where they were if the score
+            is not the better for it. For few prototypes: of hundreds it matters little where they
+            are.
         max_evaluations: of the gradient, from all starts, and as many again each time that columns
             are left out; 60 by default. Ten kernels of the profile, and two for each start to be
             scored, are not counted.
@@ -119,6 +123,7 @@ class Gradient(Search):
     patience: int = 30
     rate: float = 0.15
     elimination: bool = True
+    move_prototypes: bool = False
 
     @property
     def varied(self) -> dict[str, bool]:
@@ -134,7 +139,7 @@ class Gradient(Search):
             whole_number("rank", self.rank, 1)
         real("pull", self.pull, 0.0)
         real("rate", self.rate, 0.0, above=True)
-        for name in ("per_column", "elimination"):
+        for name in ("per_column", "elimination", "move_prototypes"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name}: expected True or False, got {getattr(self, name)!r}")
 

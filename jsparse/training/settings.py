@@ -16,6 +16,7 @@ from .._mesh import check_mesh
 from .._runtime import compiled
 from .._types import Key, KeyLike
 from ..kernels import Kernel, Mixture
+from ..machines.fixed_size import FixedSize
 from ..machines.method import Method, Metric, Task, require_additive
 from ..multiclass import Decoding, Scheme
 from ..search.problem import Scoring
@@ -175,12 +176,23 @@ def settings(
         raise ValueError(
             "search: expected Profile(..) or Annealing(..) with a mesh, got a Gradient"
         )
+    if isinstance(search, Gradient) and search.move_prototypes:
+        _check_movable(method)
     _check_kernel(method, template_of(kernel, 1, Profile()))
     keys = Keys(*_five(as_key(key)))
     return Settings(
         task, keys, method, kernel, grid, metric is not None, scoring, search, folds, multiclass,
         class_weight, resources, progress,
     )  # fmt: skip
+
+
+def _check_movable(method: Method) -> None:
+    single = isinstance(method, FixedSize) and isinstance(method.n_prototypes, int)
+    if not single or method.surrogate() is not None:
+        raise ValueError(
+            "move_prototypes: expected False but for FixedSize(m) with one number of prototypes, "
+            f"got {method!r}"
+        )
 
 
 def _check_kernel(method: Method, kernel: Kernel) -> None:

@@ -28,6 +28,7 @@ from ..model import About, Model, scores_of
 from ..multiclass import Scheme
 from ..normal_equations import NormalEquations
 from ..search.problem import InMemory, Problem, evaluate, split_kernel, start_of
+from ..search.prototype_descent import moved_prototypes
 from ..search.sizes import SizeCurve, smallest_within, tune_sizes
 from ..search.strategies import Automatic, Gradient, Profile, Rescaling, Search
 from ..search.tune import Progress, Tuning, tune
@@ -54,6 +55,7 @@ class Choice(NamedTuple):
     C: float | np.ndarray  # of each problem, if each has its own
     size: int | None  # on a path
     curve: SizeCurve | None
+    moved: bool = False  # whether the points are no longer those that were chosen
 
 
 def train(
@@ -234,14 +236,19 @@ def _choose(problem: Problem, points: Points, data: Data, asked: Settings) -> Ch
         sized = dataclasses.replace(problem, points=problem.points[: curve.size])
         best_C = _C(sized, curve.tuning, data, asked)
         return Choice(sized, curve.tuning, best_C, None, curve)
+    begin = time.perf_counter()
     if surrogate is None or not asked.search.tune_kernel:
         tuned = _sparser(method, tune(problem, search=search, **bounds(problem), **options))
     else:
         problem, tuned = _through(
             surrogate, problem, points, search, asked, options, bounds(problem)
         )
+    there = problem.points
+    if isinstance(search, Gradient) and search.move_prototypes:
+        problem, tuned = _moved(problem, tuned, search, options, begin)
     if not method.is_path:
-        return Choice(problem, tuned, _C(problem, tuned, data, asked), None, None)
+        moved = problem.points is not there
+        return Choice(problem, tuned, _C(problem, tuned, data, asked), None, None, moved)
     problem, curve = _curve(problem, tuned, asked)
     return Choice(problem, tuned, tuned.C, curve.size, curve)
 
@@ -308,6 +315,29 @@ def _through(
         raise
     tuned = second._replace(theta=first.theta, history=first.history, stopped=first.stopped)
     return fixed, tuned
+
+
+def _moved(
+    problem: Problem, tuned: Tuning, search: Gradient, options: dict[str, Any], begin: float
+) -> tuple[Problem, Tuning]:
+    """With prototypes moved by the gradient, if the score is the better for it."""
+    left = max(0.0, options["max_seconds"] - (time.perf_counter() - begin))
+    if tuned.stopped != "finished" or left == 0:
+        return problem, tuned
+    key = jax.random.fold_in(options["key"], 2)
+    nothing = jax.tree.map(lambda _: None, problem.tuned)
+    none = {"low": np.zeros(0), "high": np.zeros(0)}
+    again = {**options, "progress": None, "max_seconds": math.inf}
+    try:
+        points = moved_prototypes(key, problem, tuned, search, left)
+        there = dataclasses.replace(problem, points=points, tuned=nothing, fixed=tuned.kernel)
+        second = tune(there, search=Profile(tune_kernel=False), **none, **again)
+    except KeyboardInterrupt:
+        return problem, tuned._replace(stopped="interrupted")
+    if not second.score < tuned.score:
+        return problem, tuned
+    own = {"theta": tuned.theta, "history": tuned.history}
+    return dataclasses.replace(problem, points=points), second._replace(**own)
 
 
 def _larger(
@@ -512,7 +542,7 @@ def _trained(
             rows=data.n_rows,
         ),
     )
-    rows = points.rows
+    rows = None if chosen.moved else points.rows
     if rows is not None and curve is not None and not method.is_path:
         rows = rows[: curve.size]
     if rows is not None and kept is not None:
