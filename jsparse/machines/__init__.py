@@ -1,42 +1,58 @@
 """The learners of the papers: pure functions, and the methods that training takes them by."""
 
-from .dual import Dual as Dual
-from .fixed_size import FixedSize as FixedSize
-from .kbp import KBP as KBP
-from .kmp import KMP as KMP
-from .ksp import KSP as KSP
-from .method import Additive as Additive
-from .method import Method as Method
-from .method import Stopping as Stopping
-from .reduced_set import ReducedSetSVM as ReducedSetSVM
-from .reductions import SparseReduction as SparseReduction
-from .robust import Robust as Robust
-from .rvm import RVM as RVM
-from .scdp import SCDP as SCDP
-from .slmc import SLMC as SLMC
-from .slmc import ReducedSVM as ReducedSVM
-from .sparse_direct import SparseFisher as SparseFisher
-from .sparse_direct import SparseRidge as SparseRidge
-from .spsvm import SpSVM as SpSVM
+import importlib
+from typing import TYPE_CHECKING, Any
 
-# The methods by their names on the command line.
-METHODS: dict[str, type[Method]] = {
-    method.name: method
-    for method in (
-        FixedSize,
-        SCDP,
-        Dual,
-        Robust,
-        SpSVM,
-        SparseReduction,
-        KSP,
-        KMP,
-        KBP,
-        SLMC,
-        ReducedSVM,
-        SparseFisher,
-        SparseRidge,
-        ReducedSetSVM,
-        RVM,
-    )
+if TYPE_CHECKING:  # each is imported when it is first asked for
+    from .dual import Dual as Dual
+    from .fixed_size import FixedSize as FixedSize
+    from .kbp import KBP as KBP
+    from .kmp import KMP as KMP
+    from .ksp import KSP as KSP
+    from .method import Additive as Additive
+    from .method import Method as Method
+    from .method import Stopping as Stopping
+    from .reduced_set import ReducedSetSVM as ReducedSetSVM
+    from .reductions import SparseReduction as SparseReduction
+    from .robust import Robust as Robust
+    from .rvm import RVM as RVM
+    from .scdp import SCDP as SCDP
+    from .slmc import SLMC as SLMC
+    from .slmc import ReducedSVM as ReducedSVM
+    from .sparse_direct import SparseFisher as SparseFisher
+    from .sparse_direct import SparseRidge as SparseRidge
+    from .spsvm import SpSVM as SpSVM
+
+    METHODS: dict[str, type[Method]]
+
+# The methods, in the order of the command line's help, and where each is.
+_REGISTRY = {
+    "FixedSize": "fixed_size",
+    "SCDP": "scdp",
+    "Dual": "dual",
+    "Robust": "robust",
+    "SpSVM": "spsvm",
+    "SparseReduction": "reductions",
+    "KSP": "ksp",
+    "KMP": "kmp",
+    "KBP": "kbp",
+    "SLMC": "slmc",
+    "ReducedSVM": "slmc",
+    "SparseFisher": "sparse_direct",
+    "SparseRidge": "sparse_direct",
+    "ReducedSetSVM": "reduced_set",
+    "RVM": "rvm",
 }
+_HOME_OF = {**_REGISTRY, "Additive": "method", "Method": "method", "Stopping": "method"}
+
+
+def __getattr__(name: str) -> Any:
+    """A name of a method's module; `METHODS` has all by their names on the command line."""
+    if name == "METHODS":
+        found: Any = {method.name: method for method in map(__getattr__, _REGISTRY)}
+    elif name in _HOME_OF:
+        found = getattr(importlib.import_module(f".{_HOME_OF[name]}", __name__), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = found
+    return found

@@ -5,7 +5,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import scipy.linalg
 from jaxtyping import Array, Float, Int
 
 from .._numerics import as_array
@@ -143,12 +142,12 @@ _gram = compiled(lambda kernel, X: kernel.gram(X))
 
 def _inverse(K: np.ndarray, w: np.ndarray, C: Any) -> np.ndarray:
     """`(K + W^(-1) / C)^(-1)`, 0 for rows of weight 0."""
+    from scipy.linalg import cho_factor, cho_solve  # dear to import, and seldom needed
+
     root = np.sqrt(w)
     system = root[:, None] * K * root + np.eye(len(K), dtype=K.dtype) / C
     try:
-        inverse = scipy.linalg.cho_solve(
-            scipy.linalg.cho_factor(system, lower=True), np.eye(len(K), dtype=K.dtype)
-        )
+        inverse = cho_solve(cho_factor(system, lower=True), np.eye(len(K), dtype=K.dtype))
     except np.linalg.LinAlgError as error:
         raise NumericalError(
             "out_of_fold: the machines without each row cannot be told apart in this precision, as "
