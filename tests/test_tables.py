@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 from reference.tables import encode_csv
+from sklearn.datasets import load_breast_cancer
 
 from jsparse.data import benchmark_set, demo_set
 from jsparse.data.encoding import Schema, encode, encode_target, fit_schema, infer_task
@@ -742,6 +743,10 @@ def test_demo_sets_need_no_download():
     assert cancer.X.shape == (569, 30)
     assert set(cancer.y.tolist()) == set(cancer.classes) == {"malignant", "benign"}
     assert int(np.sum(cancer.y == "malignant")) == 212  # as its description says
+    theirs = load_breast_cancer()
+    np.testing.assert_array_equal(cancer.X, theirs.data)
+    np.testing.assert_array_equal(cancer.y, theirs.target_names[theirs.target])
+    assert cancer.columns == tuple(theirs.feature_names.tolist())
     diabetes = demo_set("diabetes")
     assert (diabetes.task, diabetes.X.shape, diabetes.y.dtype) == (
         *("regression", (442, 10), np.float64),

@@ -154,7 +154,7 @@ def _demo(options: argparse.Namespace) -> int:
     classes = len(np.unique(data.y)) if data.task == "classification" else 1
     trained = _train(options, data.X[rows], data.y[rows], data.task, len(rows), classes)
     predicted = trained.predict(data.X[held_out])
-    source = f"scikit-learn's {data.name}"
+    source = data.name
     report.training(trained, source, data.X.shape[1], _mesh(options.devices))
     report.test_error(trained, data.y[held_out], predicted)
     return _exit_code(trained)

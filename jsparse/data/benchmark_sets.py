@@ -1,4 +1,4 @@
-"""The data sets of the papers, and real sets that scikit-learn carries with it."""
+"""The data sets of the papers, and real sets that come with the package or scikit-learn."""
 
 import json
 import os
@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
 
+# Wolberg, Street and Mangasarian 1995, Breast Cancer Wisconsin (Diagnostic), UCI (CC BY 4.0).
+_BUNDLED = Path(__file__).parent / "breast_cancer.csv"
 _DEMO_SETS = {
-    "breast_cancer": "load_breast_cancer",
     "diabetes": "load_diabetes",
     "digits": "load_digits",
     "iris": "load_iris",
@@ -100,23 +101,27 @@ def benchmark_set(
 
 
 def demo_set(name: str = "breast_cancer") -> BenchmarkSet:
-    """One of scikit-learn's bundled real data sets, without a download.
+    """A real data set without a download: the package's own, or one of scikit-learn's.
 
     Args:
-        name: "breast_cancer" (two classes), "diabetes" (regression, unscaled), "digits", "iris" or
-            "wine" (several classes). Labels are the classes' names.
+        name: "breast_cancer" (two classes; needs no scikit-learn, which takes longer to import than
+            the fit), "diabetes" (regression, unscaled), "digits", "iris" or "wine" (several
+            classes). Labels are the classes' names.
 
     Raises:
         ValueError: for another name.
-        ImportError: if scikit-learn is not installed.
+        ImportError: if scikit-learn is needed, and not installed.
     """
+    if name == "breast_cancer":
+        return _bundled(name)
     if name not in _DEMO_SETS:
-        raise ValueError(f"demo set: expected one of {', '.join(sorted(_DEMO_SETS))}; got {name!r}")
+        known = ", ".join(sorted([*_DEMO_SETS, "breast_cancer"]))
+        raise ValueError(f"demo set: expected one of {known}; got {name!r}")
     try:
         import sklearn.datasets
     except ImportError as error:
         raise ImportError(
-            "the demo sets come with scikit-learn: pip install 'jsparse[sklearn]'"
+            "the other demo sets come with scikit-learn: pip install 'jsparse[sklearn]'"
         ) from error
     options = {"scaled": False} if name == "diabetes" else {}
     bunch = getattr(sklearn.datasets, _DEMO_SETS[name])(**options)
@@ -126,12 +131,29 @@ def demo_set(name: str = "breast_cancer") -> BenchmarkSet:
     if name != "diabetes":
         labels = np.asarray([str(label) for label in bunch.target_names])
         y, classes = labels[y], tuple(labels.tolist())
+    y = y.astype(np.float64) if classes is None else y
+    return _plain(name, X, y, tuple(map(str, bunch.feature_names)), classes)
+
+
+def _bundled(name: str) -> BenchmarkSet:
+    with _BUNDLED.open() as file:
+        columns = file.readline().strip().split(",")[:-1]
+        rows = [line.strip().rsplit(",", 1) for line in file]
+    X = np.array([numbers.split(",") for numbers, _ in rows]).astype(np.float64)
+    y = np.array([label for _, label in rows])
+    return _plain(name, X, y, tuple(columns), ("malignant", "benign"))
+
+
+def _plain(
+    name: str, X: np.ndarray, y: np.ndarray, columns: tuple[str, ...], classes: Any
+) -> BenchmarkSet:
+    """Columns of numbers, all rows together."""
     return BenchmarkSet(
         name=name,
         task="regression" if classes is None else "classification",
         X=X,
-        y=y.astype(np.float64) if classes is None else y,
-        columns=tuple(str(column) for column in bunch.feature_names),
+        y=y,
+        columns=columns,
         target="disease progression" if classes is None else "class",
         classes=classes,
         categorical=np.zeros(X.shape[1], bool),
