@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.model_selection import GridSearchCV, RandomizedSearchCV
@@ -215,6 +216,8 @@ def run(*, quick: bool, out: Path) -> Report:
                 print(place, data[place], file=sys.stderr, flush=True)
                 report = _report(data, sets)
                 save(out, "tabular", report, quick=quick)
+            if part is not None:
+                jax.clear_caches()  # as the README says of many shapes
     return report
 
 
