@@ -89,7 +89,8 @@ def test_classes_and_a_cap_on_prototypes():
     )
     assert (found.predict(X) == label).mean() > 0.9
     assert found.model.size < 30
-    fit = RVM(2, likelihood="normal").fit(RBF(0.3), jnp.asarray(X), 1.0, X, jnp.asarray(X[:, 0]))
+    X = jnp.asarray(X)
+    fit = RVM(2, likelihood="normal").fit(RBF(0.3), X, 1.0, X, X[:, 0])
     assert int(fit.status) == COMPLETED
     assert np.count_nonzero(np.asarray(fit.expansion.coefficients)) <= 3
 

@@ -168,7 +168,7 @@ def near(
         Z, solved, status = found.Z, found.solved, found.status
     part = solved.value / jnp.where(problem.norm > 0, problem.norm, 1)
     # Of a distance of the size of its own rounding no more can be had.
-    status = jnp.where(part <= 64 * epsilon(Z.dtype), CONVERGED, status).astype(jnp.int32)
+    status = jnp.where(part <= 256 * epsilon(Z.dtype), CONVERGED, status).astype(jnp.int32)
     expansion = dataclasses.replace(machine, prototypes=Z, coefficients=solved.coefficients)
     return ReducedSet(expansion, jnp.sqrt(jnp.maximum(part, 0)), status)
 

@@ -163,7 +163,7 @@ class StreamData:
             several = np.resize(several, max(len(C), self.asked.C.size))
         found = problem.source.validate(problem, kernel, jax.device_put(several), scoring, size)
         by_fold = np.asarray(found.predictions)[: len(C)]
-        values = np.zeros((len(C), len(self.sample.X), *by_fold.shape[3:]), self.dtype)
+        values = np.full((len(C), len(self.sample.X), *by_fold.shape[3:]), np.nan, self.dtype)
         index, valid = (np.asarray(a) for a in self.folds)
         values[:, index[valid]] = by_fold[:, valid]
         return values[..., 0] if self.code is None else values, np.asarray(found.status)[: len(C)]

@@ -49,7 +49,7 @@ class Trained:
         n_points: prototypes or candidates that the method was given.
         folds: that it was validated on; of a stream those of its sample.
         out_of_fold: values of each row by a machine that has not seen it, `n *l`; of a stream those
-            of its sample.
+            of its sample, NaN where none was held out.
         n_rows: that it was trained on.
         seconds: wall time by phase; "compile" is contained in the others.
         curve: errors of every size, if there were several.
