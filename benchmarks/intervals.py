@@ -45,7 +45,7 @@ Found = dict[str, list[float]]  # machine to coverage and width
 
 
 def run(*, quick: bool, out: Path) -> Report:
-    data = kept(out, "intervals", quick=quick)
+    data = _by_split(kept(out, "intervals", quick=quick))
     splits = 2 if quick else SPLITS
     for name in SETS[:1] if quick else SETS:
         data.setdefault(name, [])
@@ -207,6 +207,30 @@ def _without_machines(model: jsparse.Model) -> jsparse.Model:
     )
 
 
+def _by_machine(data: dict[str, list[Found]]) -> dict[str, dict[str, list[list[float]]]]:
+    """As they are kept: of each machine the coverages, and the widths, of the first splits."""
+    found: dict[str, dict[str, list[list[float]]]] = {}
+    for name, splits in data.items():
+        there = dict.fromkeys(machine for split in splits for machine in split)
+        found[name] = {
+            machine: np.transpose([s[machine] for s in splits if machine in s]).tolist()
+            for machine in there
+        }
+    return found
+
+
+def _by_split(kept: dict[str, dict[str, list[list[float]]]]) -> dict[str, list[Found]]:
+    """The inverse: a machine that not all splits have is that of the first ones."""
+    data: dict[str, list[Found]] = {}
+    for name, machines in kept.items():
+        count = max((len(values[0]) for values in machines.values()), default=0)
+        data[name] = [
+            {m: [v[0][i], v[1][i]] for m, v in machines.items() if i < len(v[0])}
+            for i in range(count)
+        ]
+    return data
+
+
 def _report(data: dict[str, list[Found]]) -> Report:
     rows = []
     for name, splits in data.items():
@@ -247,5 +271,5 @@ def _report(data: dict[str, list[Found]]) -> Report:
             f"machine with our kernel and C for each fold, on {OF_MAPIE} of the splits. Of classes "
             "crepes ranks by calibrated probabilities, ours by how far a class is behind.",
         ],
-        data,
+        _by_machine(data),
     )  # fmt: skip
