@@ -263,7 +263,7 @@ PARTS = {"cost": _cost, "SVC": _svc}
 
 def _said_of_covertype(found: list[dict[str, Any]]) -> list[str]:
     seconds = ", ".join(f"{one['SSD, ours']['seconds']:.0f} s" for one in found)
-    said = f"covertype: class 2 against the others, in float32; SSD, ours, tuned, took {seconds} "
+    said = f"covertype: class 2 against the others, in float32; SSD, ours, tuned, took {seconds}"
     return [f"{said} without compilation, the paper's SSD-LSSVM 86,460 s."] if found else []
 
 
