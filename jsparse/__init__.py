@@ -140,7 +140,7 @@ _SHOWN = {
     ".normal_equations": "accumulate",
     ".scaling": "standardize",
     ".search.strategies": "Annealing Gradient Profile",
-    ".search.tune": "load_history save_history tune",
+    ".search.tune": "load_history save_history",
     ".training.distil": "distil",
     ".training.plan": "plan",
     ".training.settings": "HoldOut Multiclass Resources",
@@ -168,7 +168,7 @@ _MORE = {
     ".scaling": "Standardization",
     ".search.problem": "tuning_problem",
     ".search.sizes": "SizeCurve tune_sizes",
-    ".search.tune": "Tuning",
+    ".search.tune": "Tuning tune",
     ".validation.cross_validation": "CrossValidation",
     ".validation.folds": "Folds folds_from_assignment",
 }

@@ -157,7 +157,7 @@ PATH = {
 TABLES = {
     train: {
         **SEARCH,
-        "n_prototypes": (*NOT_SIZES, 99, None, "auto", "all", [6, 3], [2.5], [True, 4]),
+        "n_prototypes": (*NOT_SIZES, 99, None, "all", [6, 3], [2.5], [True, 4]),
         "size_tolerance": (*NOT_REAL, INF),
         "selection": NO_NAMES,
         "folds": (*NOT_COUNTS, 1, 99, None, jsparse.HoldOut(0.3)),
