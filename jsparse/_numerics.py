@@ -54,11 +54,11 @@ def rank_cutoff(largest: Float[Array, "*b"]) -> Float[Array, "*b"]:
 
 
 def cholesky_shift(gram: Float[Array, "m m"]) -> Float[Array, ""]:
-    """The least shift with which a Gram matrix has a Cholesky factor, of some; no derivatives.
+    """What to add to a Gram matrix's diagonal for it to have a Cholesky factor; no derivatives.
 
-    The rounding of the largest eigenvalue, which the column sums bound, and eight times as much as
-    often as that is too little: distances of points far out, in units of a short lengthscale, are
-    rounded by more.
+    The rounding of the largest eigenvalue, which the column sums bound, times the least power of 8
+    that is enough, at most the sixth: distances of points far out, in units of a short lengthscale,
+    are rounded by more. Where even that is too little (NaN) the factor will not be finite either.
     """
     gram = jax.lax.stop_gradient(gram)
     one = jnp.eye(len(gram), dtype=gram.dtype)

@@ -66,6 +66,21 @@ def test_classes_tables_and_other_methods():
         right = (small.predict(table) == table["kind"].to_numpy()).mean()
         assert right > (large.predict(table) == table["kind"].to_numpy()).mean() - 0.1
         assert small.model.columns is not None
+    # The kernel has a lengthscale for each column, whatever their order in the table.
+    large = jsparse.train(
+        table, "kind", task="classification", key=0, method=jsparse.FixedSize(30),
+        kernel=RBF(np.array([1.0, 20.0, 30.0])), search=jsparse.Profile(tune_kernel=False),
+    )  # fmt: skip
+    options = {"key": 0, "method": jsparse.SCDP(max_prototypes=12), "folds": 3}
+    small = jsparse.distil(large, table, "kind", **options)
+    again = jsparse.distil(large, table[["kind", "c", "a", "b"]], "kind", **options)
+    np.testing.assert_array_equal(again.decision_function(table), small.decision_function(table))
+    with pytest.raises(
+        ValueError, match=r"columns \['a', 'b', 'c'\], of which \['b'\] are missing"
+    ):
+        jsparse.distil(large, table.drop(columns="b"), "kind", **options)
+    with pytest.raises(ValueError, match="expected the columns of the large machine, a, b, c, got"):
+        jsparse.distil(large, table.assign(d=1.0), "kind", **options)
 
 
 def test_what_cannot_be_distilled_is_refused(as_users_call):
@@ -73,6 +88,12 @@ def test_what_cannot_be_distilled_is_refused(as_users_call):
     large = trained(X, y, 10)
     with pytest.raises(ValueError, match="method: expected one that selects out of candidates"):
         jsparse.distil(large, X, y, key=0, method=jsparse.Dual())
+    with pytest.raises(ValueError, match="method: expected a method"):
+        jsparse.distil(large, X, y, key=0, method="scdp")
+    with pytest.raises(ValueError, match="trained: expected what train gave"):
+        jsparse.distil(3, X, y, key=0)
+    with pytest.raises(ValueError, match="search: expected none"):
+        jsparse.distil(large, X, y, key=0, search=jsparse.Profile())
     with pytest.raises(ValueError, match=r"candidates: expected shape \(M, 2\), got \(10, 3\)"):
         jsparse.distil(large, X[:, :2], y, key=0)
     several = jsparse.train(

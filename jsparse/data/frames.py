@@ -31,6 +31,21 @@ class Frame:
     max_categories: int = 100
     categories: Literal["indicators", "kernel"] = "indicators"
 
+    def ordered(self, names: Sequence[str]) -> "Frame":
+        """The same table with these columns first.
+
+        Raises:
+            ValueError: naming columns that it lacks.
+        """
+        table = _arrow(self.table)
+        missing = [name for name in names if name not in table.column_names]
+        if missing:
+            raise ValueError(
+                f"X: expected the columns {list(names)}, of which {missing} are missing"
+            )
+        rest = [name for name in table.column_names if name not in names]
+        return dataclasses.replace(self, table=table.select([*names, *rest]))
+
     def arrays(
         self, y: Any, task: str
     ) -> tuple[Float[np.ndarray, "n d"], Shaped[np.ndarray, "n *c"], Schema]:

@@ -100,7 +100,7 @@ class Prototypes(Method):
     @property
     def memory(self) -> int | None:
         """See `Method.memory`."""
-        return None if self.n_prototypes == "auto" else self.largest
+        return None if self.n_prototypes in ("auto", None) else self.largest
 
     @property
     def nested(self) -> bool:

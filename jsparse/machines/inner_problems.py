@@ -53,7 +53,7 @@ class InnerProblem(eqx.Module):
 
 
 class Supervised(InnerProblem):
-    """An inner problem of rows with targets; its attributes are those of `LargeMargin`."""
+    """An inner problem of rows with targets; see `LargeMargin` for its attributes."""
 
     kernel: Kernel
     X: Float[Array, "n d"]

@@ -105,7 +105,7 @@ class SparseReduction(Prototypes, Additive):
         """See `Method.check`."""
         real("k", self.k, 0.0, above=True)
         check_settings(self.initialization, self.start, self.loss, self.rule)
-        if isinstance(self.n_prototypes, tuple):
+        if isinstance(self.n_prototypes, tuple | str):
             raise ValueError(
                 f"n_prototypes: expected one number to begin with, got {self.n_prototypes}"
             )

@@ -213,6 +213,9 @@ def gradient_search(
     )  # fmt: skip
     ends = np.log([grid.min(), grid.max()])
     lowest, highest = np.append(low - NARROWER, ends[0]), np.append(high + WIDER, ends[1])
+    own = np.flatnonzero(signed(problem.tuned))
+    widest = 10 * np.abs(middle[own]).max(initial=1.0)
+    lowest[own], highest[own] = -widest, widest
 
     def descended(
         begin: np.ndarray, least: np.ndarray, steps: int

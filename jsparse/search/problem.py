@@ -418,7 +418,7 @@ class Template(Protocol):
 
     @property
     def tuned(self) -> Kernel:
-        """None elsewhere."""
+        """The leaves that are tuned, None elsewhere."""
         ...
 
     @property

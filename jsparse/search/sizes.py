@@ -178,7 +178,7 @@ def _is_flat(tunings: Sequence[Tuning]) -> bool:
     if len(tunings) < 2:
         return False
     before, last = tunings[-2:]
-    return bool(last.score > before.score - 0.1 * np.nan_to_num(before.standard_error))
+    return bool(last.score >= before.score - 0.1 * np.nan_to_num(before.standard_error))
 
 
 def smallest_within(

@@ -94,9 +94,10 @@ class Gradient(Search):
             object always has the leaves that it has.
         rank: a kernel named by the caller has a matrix of so many rows in front of it in place of
             lengthscales of columns (`kernels.Projected`): a linear metric, which sees directions
-            that are none of a column alone. At most the number of columns. The search begins at the
-            directions in which a machine of one lengthscale varies most. The matrices of a kernel
-            object are always tuned.
+            that are none of a column alone. At most the number of columns, and then it begins at
+            the columns themselves; of less at the directions in which a machine of one lengthscale
+            varies most. The profile leaves it, and the prior pulls it, where it begins. The
+            matrices of a kernel object are tuned too. Without `tune_kernel` there is none.
         starts: begin at so many of the best kernels of the profile.
         prototypes: at most so many of the points in the machine whose error is differentiated.
         rows: at most so many of the rows for a step; where there are more, others for each.

@@ -26,7 +26,7 @@ from ..validation.sharding import ShardedFolds, in_row_order
 from .categories import check_codes, indicators, unscaled
 from .choices import make_folds, template_of
 from .inputs import check_classes, encoded_targets, row_weights
-from .plan import check_fits, counted, plan
+from .plan import Plan, check_fits, counted, fitting, plan
 from .settings import HoldOut, Settings
 from .target_units import TargetUnits, target_units
 
@@ -112,12 +112,20 @@ class ArrayData:
         linear = isinstance(self.template, Linear)
         method = method.settled(Shape(n, rows, rows - int(in_folds.max()), d, classes, linear))
         if method.memory is not None:
-            planned = plan(
-                n, d, method.memory, folds=len(self.folds.index), code=self.code,
-                n_C=asked.C.size, dtype=self.dtype, memory=asked.resources.memory,
-            )  # fmt: skip
+            planned = self._plan(method)
+            if getattr(asked.method, "n_prototypes", None) == "auto":
+                method = fitting(method, planned)
+                planned = self._plan(method)
             check_fits(planned, method.memory, counted(method))
         return method
+
+    def _plan(self, method: Method) -> Plan:
+        asked, (n, d) = self.asked, self.X.shape
+        assert method.memory is not None
+        return plan(
+            n, d, method.memory, folds=len(self.folds.index), code=self.code,
+            n_C=asked.C.size, dtype=self.dtype, memory=asked.resources.memory,
+        )  # fmt: skip
 
     def standardised(self) -> TrainingRows:
         """The rows that points are chosen from: all."""

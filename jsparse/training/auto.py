@@ -101,11 +101,11 @@ def main_directions(
     parts, points = _part(key, X, y, weights)
     _, lengthscale, C = _least("rbf", points, parts)
     product = np.asarray(_outer_product(RBF(lengthscale), points, C, parts), float)
+    if not (np.isfinite(product).all() and np.any(product)):  # it does not vary
+        return np.eye(rank, d, dtype=X.dtype)
     values, vectors = np.linalg.eigh(product)
     found = np.sqrt(np.maximum(values, 0))[::-1][:rank, None] * vectors.T[::-1][:rank]
     total = np.sum(np.square(found))
-    if not total > 0:  # it does not vary
-        return np.eye(rank, d, dtype=X.dtype)
     return (found * np.sqrt(d / total)).astype(X.dtype)
 
 

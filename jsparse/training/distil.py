@@ -8,6 +8,8 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from .._types import KeyLike
+from ..data.frames import Frame, as_frame
+from ..data.schema import Schema
 from ..kernels import Mixture
 from ..machines.candidates import Candidates
 from ..machines.method import Method
@@ -48,14 +50,25 @@ def distil(
             method has a `C`.
         **options: see `train`; `task` by default as the model's.
 
-    Always in float64, whatever the rows and the large machine are in: what tells the last of some
-    hundred prototypes from each other is beyond the digits of float32. The model that comes out is
-    in float64 too, and small.
+    Arrays and tables are taken in float64, whatever the rows and the large machine are in: what
+    tells the last of some hundred prototypes from each other is beyond the digits of float32. The
+    model that comes out is in float64 too, and small. Lengthscales are in units of the spread of
+    the rows given: with others than the large machine's the kernel is another. Columns of a table
+    may come in another order. Several classes become problems as `multiclass` says, not as they
+    did.
 
     Raises:
-        ValueError: for a method that is neither, a machine of several kernels, and as `train`.
+        ValueError: for a method that is neither, a machine of several kernels, a table whose
+            columns are not those of the large machine's, options that are decided here, and as
+            `train`.
     """
     model = trained.model if isinstance(trained, Trained) else trained
+    if not isinstance(model, Model):
+        raise ValueError(f"trained: expected what train gave, or a Model, got {trained!r}")
+    if not isinstance(method, Method):
+        raise ValueError(f"method: expected a method, such as SCDP(..), got {method!r}")
+    if decided := sorted({"kernel", "search"} & set(options)):
+        raise ValueError(f"{decided[0]}: expected none, as that of the large machine is taken")
     kernel = model.expansion.kernel
     if isinstance(kernel, Mixture):
         raise ValueError(
@@ -65,6 +78,9 @@ def distil(
     if C is None and method.has_C and tuned is not None:
         C = np.unique(tuned)
     task = "regression" if model.classes is None else "classification"
+    frame = as_frame(X)
+    if frame is not None and model.columns is not None:
+        X = _with_columns_of(frame, y, model.columns)
     with jax.enable_x64(True):
         wide = X.astype(np.float64) if isinstance(X, np.ndarray | jax.Array) else X
         return train(
@@ -77,6 +93,20 @@ def distil(
             search=Profile(tune_kernel=False),
             **{"task": task, **options},
         )
+
+
+def _with_columns_of(frame: Frame, y: Any, columns: Schema) -> Frame:
+    """The table with its columns in the order of the large machine's, if they are the same."""
+    frame = frame.ordered([column.name for column in columns.columns])
+    found = frame.arrays(y, columns.task)[2]
+    if [c._replace(fill=None) for c in found.columns] != [
+        c._replace(fill=None) for c in columns.columns
+    ]:
+        raise ValueError(
+            f"X: expected the columns of the large machine, {', '.join(columns.features)}, got "
+            f"{', '.join(found.features)}"
+        )
+    return frame
 
 
 def _in_float64(leaf: Any) -> Any:

@@ -145,6 +145,12 @@ def plan(
     return Plan(parts(m, kernels), limit, largest, passes, kernels, default_block_rows())
 
 
+def fitting(method: Method, planned: Plan) -> Method:
+    """Of the sizes that a method has found for itself those that memory has room for."""
+    sizes = [m for m in method.sizes if planned.largest is None or m <= planned.largest]
+    return dataclasses.replace(method, n_prototypes=tuple(sizes)) if sizes else method  # type: ignore[call-arg]
+
+
 def check_fits(planned: Plan, m: int | Literal["all"], name: str = "n_prototypes") -> None:
     """Raise a `ValueError` if a run does not fit, with the most prototypes that do.
 

@@ -159,7 +159,8 @@ def settings(
     grid = check_settings(
         scoring, method.default_C if C is None else C, search, resources.max_seconds, progress
     )
-    if method.sizes and search.history is not None:
+    several = method.sizes or getattr(method, "n_prototypes", None) == "auto"
+    if several and search.history is not None:
         raise ValueError("history: expected None with several n_prototypes")
     if task == "regression" and scoring.metric == "misclassification":
         raise ValueError("metric: expected 'mse' or 'mae' for regression")
@@ -187,7 +188,7 @@ def settings(
 
 
 def _check_movable(method: Method) -> None:
-    single = isinstance(method, FixedSize) and isinstance(method.n_prototypes, int)
+    single = isinstance(method, FixedSize) and not method.sizes and method.n_prototypes != "auto"
     if not single or method.surrogate() is not None:
         raise ValueError(
             "move_prototypes: expected False but for FixedSize(m) with one number of prototypes, "

@@ -24,7 +24,7 @@ from ..validation.out_of_fold import Rows
 from .arrays import code_of
 from .choices import template_of
 from .inputs import check_labels, class_factors
-from .plan import Plan, check_fits, counted, plan
+from .plan import Plan, check_fits, counted, fitting, plan
 from .reader import Reader, Split
 from .settings import HoldOut, Settings
 from .streamed import Streamed
@@ -98,6 +98,9 @@ class StreamData:
         linear = isinstance(self.template, Linear)
         method = method.settled(Shape(n, present, present, d, classes, linear))
         planned = self._plan(method)
+        if getattr(self.asked.method, "n_prototypes", None) == "auto":
+            method = fitting(method, planned)
+            planned = self._plan(method)
         if method.memory is not None:
             check_fits(planned, method.memory, counted(method))
         self.kernels_at_once = planned.kernels_at_once

@@ -213,9 +213,9 @@ def _points(problem: Problem) -> Float[Array, "m d"]:
 
 def _name(problem: Problem, kernel: Kernel) -> bytes:
     leaves = [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(kernel)]
-    # A surrogate of the method sums other features.
+    # A surrogate of the method sums other features, and points may have been moved.
     method = type(problem.method).__name__
-    return b" ".join([f"{method} {len(_points(problem))}".encode(), *leaves])
+    return b" ".join([method.encode(), np.asarray(_points(problem)).tobytes(), *leaves])
 
 
 @functools.partial(compiled, static_argnames=("n_groups", "mesh"), donate_argnums=0)

@@ -14,7 +14,7 @@ from jaxtyping import ArrayLike
 from .._mesh import on_default_device
 from .._numerics import as_array
 from .._runtime import check_runtime
-from .._status import PRECISION_LOST
+from .._status import PRECISION_LOST, NumericalError
 from .._types import KeyLike
 from ..calibration import fit_slopes
 from ..conformal import Unseen, unseen_classes, unseen_numbers
@@ -22,12 +22,13 @@ from ..data.frames import as_frame
 from ..data.schema import Schema
 from ..data.streams import RowStream
 from ..features import FeatureMap
+from ..kernels import Projected
 from ..machines.fixed_size import FixedSize
 from ..machines.method import Additive, Method, Metric, PathMethod, Points, Task, expansion_of
 from ..model import About, Model, scores_of
 from ..multiclass import Scheme
 from ..normal_equations import NormalEquations
-from ..search.problem import InMemory, Problem, evaluate, split_kernel, start_of
+from ..search.problem import InMemory, Problem, evaluate, signed, split_kernel, start_of
 from ..search.prototype_descent import moved_prototypes
 from ..search.sizes import SizeCurve, smallest_within, tune_sizes
 from ..search.strategies import Automatic, Gradient, Profile, Rescaling, Search
@@ -186,6 +187,8 @@ def _kernel_of_rows(asked: Settings, data: Data) -> Settings:
     if rank is not None:
         assert isinstance(search, Gradient)
         kernel = projected(asked.kernel, main_directions(key, *rows, rank))
+        if search.start is not None and isinstance(search.start.kernel, Projected):
+            kernel = search.start.kernel  # whose directions may have other signs
         asked = asked._replace(kernel=kernel, search=dataclasses.replace(search, rank=None))
     data.take(asked)
     return asked
@@ -298,7 +301,7 @@ def _through(
         easier = dataclasses.replace(easier, points=None, source=source)
     first = tune(easier, search=search, **bounds, **own)
     if problem.method.surrogate_sees == "some points":
-        return _larger(problem, first, options, begin)
+        return _larger(problem, first, search, options, begin)
     done = len(first.history) + 1
     if show is not None:
         options = {**options, "progress": lambda _, planned, best: show(done, done, best)}
@@ -332,6 +335,8 @@ def _moved(
         points = moved_prototypes(key, problem, tuned, search, left)
         there = dataclasses.replace(problem, points=points, tuned=nothing, fixed=tuned.kernel)
         second = tune(there, search=Profile(tune_kernel=False), **none, **again)
+    except NumericalError:
+        return problem, tuned
     except KeyboardInterrupt:
         return problem, tuned._replace(stopped="interrupted")
     if not second.score < tuned.score:
@@ -341,7 +346,7 @@ def _moved(
 
 
 def _larger(
-    problem: Problem, first: Tuning, options: dict[str, Any], begin: float
+    problem: Problem, first: Tuning, search: Search, options: dict[str, Any], begin: float
 ) -> tuple[Problem, Tuning]:
     """A common factor of the kernel's leaves and `C`, for more prototypes than it was tuned with.
 
@@ -361,7 +366,12 @@ def _larger(
         error.history = first.history  # type: ignore[attr-defined]
         raise
     stopped = second.stopped if first.stopped == "finished" else first.stopped
-    return larger, second._replace(history=first.history, stopped=stopped)
+    second = second._replace(history=first.history, stopped=stopped)
+    tuned, fixed = split_kernel(second.kernel, problem.dtype, **search.varied)
+    if signed(tuned).any():  # a point of the search, from which another can start
+        larger = dataclasses.replace(larger, tuned=tuned, fixed=fixed)
+        second = second._replace(theta=start_of(larger).astype(float))
+    return larger, second
 
 
 def _curve(problem: Problem, tuned: Tuning, asked: Settings) -> tuple[Problem, SizeCurve]:
