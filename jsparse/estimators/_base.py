@@ -108,7 +108,8 @@ class Machine(BaseEstimator, abc.ABC):
         self.tuning_history_ = trained.tuning.history
         self.n_iter_ = len(trained.tuning.history)
         for name in ("n_prototypes_", "prototype_indices_"):  # of an earlier fit
-            self.__dict__.pop(name, None)
+            if hasattr(self, name):
+                delattr(self, name)
         if trained.curve is not None:
             self.sizes_ = trained.curve.sizes
             self.errors_ = trained.curve.errors

@@ -351,6 +351,6 @@ class SparseKernelRidgeRegressor(Regressor):
         if isinstance(m, str):
             if m != "auto":
                 raise ValueError(f"n_prototypes: expected 'auto' or a number, got {m!r}")
-            m = min(SparseRidge.usual_prototypes, -(-n // 3))
+            m = max(1, min(SparseRidge.usual_prototypes, -(-n // 3)))
         settings: Any = {"selection": self.selection, "sharing": self.sharing}
         return SparseRidge(m, starts=self.starts, max_steps=self.max_iter, **settings)

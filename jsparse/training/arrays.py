@@ -116,6 +116,7 @@ class ArrayData:
             if getattr(asked.method, "n_prototypes", None) == "auto":
                 method = fitting(method, planned)
                 planned = self._plan(method)
+                assert method.memory is not None
             check_fits(planned, method.memory, counted(method))
         return method
 
