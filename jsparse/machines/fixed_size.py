@@ -98,9 +98,14 @@ class Prototypes(Method):
         return self.sizes[-1] if self.sizes else int(self.n_prototypes)  # type: ignore[call-overload]
 
     @property
+    def grows(self) -> bool:
+        """See `Method.grows`."""
+        return self.n_prototypes == "auto"
+
+    @property
     def memory(self) -> int | None:
         """See `Method.memory`."""
-        return None if self.n_prototypes in ("auto", None) else self.largest
+        return None if self.grows or self.n_prototypes is None else self.largest
 
     @property
     def nested(self) -> bool:

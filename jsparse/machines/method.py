@@ -173,6 +173,11 @@ class Method(abc.ABC):
         return None
 
     @property
+    def grows(self) -> bool:
+        """Whether it is to try more and more prototypes, as long as that pays."""
+        return False
+
+    @property
     def memory(self) -> int | Literal["all"] | None:
         """Features whose sums are in memory, "all" for a kernel matrix, None if neither."""
         return None

@@ -113,7 +113,7 @@ class ArrayData:
         method = method.settled(Shape(n, rows, rows - int(in_folds.max()), d, classes, linear))
         if method.memory is not None:
             planned = self._plan(method)
-            if getattr(asked.method, "n_prototypes", None) == "auto":
+            if asked.method.grows:
                 method = fitting(method, planned)
                 planned = self._plan(method)
                 assert method.memory is not None

@@ -159,8 +159,7 @@ def settings(
     grid = check_settings(
         scoring, method.default_C if C is None else C, search, resources.max_seconds, progress
     )
-    several = method.sizes or getattr(method, "n_prototypes", None) == "auto"
-    if several and search.history is not None:
+    if (method.sizes or method.grows) and search.history is not None:
         raise ValueError("history: expected None with several n_prototypes")
     if task == "regression" and scoring.metric == "misclassification":
         raise ValueError("metric: expected 'mse' or 'mae' for regression")
@@ -188,7 +187,7 @@ def settings(
 
 
 def _check_movable(method: Method) -> None:
-    single = isinstance(method, FixedSize) and not method.sizes and method.n_prototypes != "auto"
+    single = isinstance(method, FixedSize) and not (method.sizes or method.grows)
     if not single or method.surrogate() is not None:
         raise ValueError(
             "move_prototypes: expected False but for FixedSize(m) with one number of prototypes, "

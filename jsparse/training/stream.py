@@ -98,7 +98,7 @@ class StreamData:
         linear = isinstance(self.template, Linear)
         method = method.settled(Shape(n, present, present, d, classes, linear))
         planned = self._plan(method)
-        if getattr(self.asked.method, "n_prototypes", None) == "auto":
+        if self.asked.method.grows:
             method = fitting(method, planned)
             planned = self._plan(method)
         if method.memory is not None:

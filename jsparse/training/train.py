@@ -232,7 +232,7 @@ def _choose(problem: Problem, points: Points, data: Data, asked: Settings) -> Ch
     if method.sizes:
         curve = tune_sizes(
             problem, method.sizes, tolerance=method.size_tolerance, search=search,
-            growing=getattr(asked.method, "n_prototypes", None) == "auto",
+            growing=asked.method.grows,
             **bounds(problem), **options,
         )  # fmt: skip
         assert problem.points is not None
