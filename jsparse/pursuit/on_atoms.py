@@ -1,5 +1,7 @@
 """Least squares on some atoms, from the rows of a dictionary or from normal equations."""
 
+import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -16,7 +18,7 @@ _GUARD = 256
 class Small(NamedTuple):
     """Least squares on some atoms, reduced to as few numbers as it depends on."""
 
-    matrix: Float[Array, "q m"]  # R of the atoms, or their Gram matrix
+    matrix: Float[Array, "q p"]  # R of the atoms; or their normal equations, bordered
     target: Float[Array, "q c"]  # Q'y, or b at the atoms
 
 
@@ -26,6 +28,11 @@ class Rows(NamedTuple):
     X: Float[Array, "n D"]
     y: Float[Array, "n c"]
     ridge: Float[Array, ""]
+
+    @property
+    def n_atoms(self) -> int:
+        """D."""
+        return self.X.shape[1]
 
     def start(self) -> Float[Array, "n c"]:
         """What is left with no atoms."""
@@ -55,10 +62,6 @@ class Rows(NamedTuple):
         R = _triangle(jnp.concatenate([columns, self.y], axis=1))
         return Small(R[:, : len(slots)], R[:, len(slots) :])
 
-    def part(self, small: Small, places: Int[Array, " k"], inside: Bool[Array, " k"]) -> Small:
-        """Of some of the atoms."""
-        return Small(jnp.where(inside[None, :], small.matrix[:, places], 0), small.target)
-
     def solve(self, small: Small) -> tuple[Float[Array, "m c"], Int[Array, ""]]:
         """`X_T^+ y` and the rank of `X_T`.
 
@@ -77,9 +80,21 @@ class Rows(NamedTuple):
 class Gram(NamedTuple):
     """Normal equations: no step depends on the number of rows."""
 
-    A: Float[Array, "D D"]
+    bordered: Float[Array, "D1 D1"]  # [[A, b, 0], [b', 0, 0], [0, 0, 0]]
     b: Float[Array, "D c"]
     ridge: Float[Array, ""]
+
+    @classmethod
+    def of(cls, A: Float[Array, "D D"], b: Float[Array, "D c"], ridge: Float[Array, ""]) -> "Gram":
+        """Of `A w = b`."""
+        last = jnp.pad(b.T, ((0, 1), (0, b.shape[1] + 1)))
+        top = jnp.pad(jnp.concatenate([A, b], axis=1), ((0, 0), (0, 1)))
+        return cls(jnp.concatenate([top, last]), b, ridge)
+
+    @property
+    def n_atoms(self) -> int:
+        """D."""
+        return len(self.b)
 
     def start(self) -> Float[Array, "D c"]:
         """What is left with no atoms."""
@@ -87,8 +102,10 @@ class Gram(NamedTuple):
 
     def left(self, slots: Int[Array, " m"], w: Float[Array, "m c"]) -> Float[Array, "D c"]:
         """`b - A w`."""
-        rest = self.b - dot(w.T, self.A[slots]).T
-        return _pulled(rest.T, slots, w, self.ridge).T
+        # Of a single row XLA would make one slow loop with the look-up.
+        c = w.shape[1]
+        rest = dot(jnp.pad(w.T, ((0, 1), (0, 0))), self.bordered[slots])[:c, : len(self.b)].T
+        return _pulled((self.b - rest).T, slots, w, self.ridge).T
 
     def score(
         self, left: Float[Array, "D c"], slots: Int[Array, " m"], w: Float[Array, "m c"]
@@ -103,16 +120,12 @@ class Gram(NamedTuple):
         return -jnp.sum((self.b[slots] + left[slots]) * w)
 
     def reduced(self, slots: Int[Array, " m"], inside: Bool[Array, " m"]) -> Small:
-        """Of the atoms."""
-        both = inside[:, None] & inside[None, :]
-        matrix = jnp.where(both, self.A[slots[:, None], slots[None, :]], 0)
-        return Small(matrix, jnp.where(inside[:, None], self.b[slots], 0))
-
-    def part(self, small: Small, places: Int[Array, " k"], inside: Bool[Array, " k"]) -> Small:
-        """Of some of the atoms."""
-        both = inside[:, None] & inside[None, :]
-        matrix = jnp.where(both, small.matrix[places[:, None], places[None, :]], 0)
-        return Small(matrix, jnp.where(inside[:, None], small.target[places], 0))
+        """Of the atoms: `[[A, b], [b', 0]]`."""
+        D, c = self.b.shape
+        each = jnp.concatenate(
+            [jnp.where(inside, slots, D + c), jnp.arange(D, D + c, dtype=jnp.int32)]
+        )
+        return Small(self.bordered[each[:, None], each[None, :]], self.b[slots])
 
     def solve(self, small: Small) -> tuple[Float[Array, "m c"], Int[Array, ""]]:
         """`A_TT^+ b_T` to the precision that squares of singular values have, and the rank in it.
@@ -120,11 +133,15 @@ class Gram(NamedTuple):
         By Cholesky of the matrix with a guard on its diagonal: as that goes to zero the solution
         goes to the one of least length.
         """
-        m = len(small.matrix)
-        guard = _GUARD * epsilon(small.matrix.dtype) * jnp.trace(small.matrix)
+        m, c = small.target.shape
+        dtype = small.matrix.dtype
+        # `jnp.trace` would look at every element.
+        guard = _GUARD * epsilon(dtype) * jnp.sum(jnp.diagonal(small.matrix))
         shift = jnp.where(guard > 0, guard, 1) + self.ridge
-        matrix = small.matrix + shift * jnp.eye(m, dtype=small.matrix.dtype)
-        w, pivots = _definite(jnp.concatenate([matrix, small.target], axis=1))
+        # More than `b'A^(-1)b` can be.
+        beyond = 1 + 2 * jnp.sum(jnp.square(small.target)) / shift
+        diagonal = jnp.where(jnp.arange(m + c, dtype=jnp.int32) < m, shift, beyond)
+        w, pivots = _definite(c)(small.matrix + jnp.diag(diagonal))
         # Of an atom that is `c` times those before `1 + |c|^2` guards are left.
         independent = jnp.square(pivots) - self.ridge > 16 * guard
         return w, jnp.sum(independent, dtype=jnp.int32)
@@ -154,11 +171,23 @@ def _svd(matrix: Float[Array, "q m"]) -> tuple[Array, Array, Array]:
     return tuple(jnp.linalg.svd(matrix, full_matrices=False))
 
 
-@each_alone
-def _definite(both: Float[Array, "m p"]) -> tuple[Float[Array, "m c"], Float[Array, " m"]]:
-    m = len(both)
-    factor = jax.lax.linalg.cholesky(both[:, :m], symmetrize_input=False)
-    return jax.scipy.linalg.cho_solve((factor, True), both[:, m:]), jnp.diagonal(factor)
+@functools.cache
+def _definite(c: int) -> Callable[[Array], tuple[Array, Array]]:
+    """Of `[[A, .], [B', d I]]`, d large: `A^(-1) B` and the diagonal of A's factor.
+
+    B has c columns. The factor is `[[L, 0], [Y', D]]` with `L Y = B`, so that of the two triangular
+    systems one is left to solve.
+    """
+
+    @each_alone
+    def solved(both: Float[Array, "p p"]) -> tuple[Float[Array, "m c"], Float[Array, " m"]]:
+        m = len(both) - c
+        factor = jax.lax.linalg.cholesky(both, symmetrize_input=False)
+        last = jnp.pad(-factor[m:, m:].T, ((m, 0), (0, 0)))
+        found = jax.scipy.linalg.solve_triangular(factor, last, lower=True, trans=1)
+        return found[:m], jnp.diagonal(factor)[:m]
+
+    return solved
 
 
 def least_squares(X: Float[Array, "n k"], y: Float[Array, "n *c"]) -> Float[Array, "k *c"]:
