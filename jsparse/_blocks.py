@@ -5,13 +5,14 @@ on a CPU a block that stays in cache is faster than the whole (measured: 1.3 tim
 `Phi' Phi` at 2048 rows against 1.5 for the whole).
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Shaped
+from jaxtyping import Array, Float, Int, Shaped
 
 T = TypeVar("T")
 SYMBOLIC_ROWS = 256  # of a block; one row takes the time of so many
@@ -55,6 +56,27 @@ def padded(a: Shaped[np.ndarray, "n ..."], rows: int, mode: str = "edge") -> np.
 def systems_at_once() -> int:
     """Small systems decomposed together: one on a CPU, whose cache it fills; many elsewhere."""
     return 1 if jax.default_backend() == "cpu" else 64
+
+
+def capacities(most: int, eighths: tuple[int, ...], least: int) -> tuple[int, ...]:
+    """Sizes, up to `most`, that a system of a traced size is written out for; see `of_capacity`.
+
+    Args:
+        most: the largest.
+        eighths: of it, increasing, the last of them 8.
+        least: below it a smaller system saves nothing.
+
+    One on an accelerator: where several systems go together, all branches are computed.
+    """
+    if systems_at_once() > 1:
+        return (most,)
+    return tuple(size for part in eighths if (size := -(-most * part // 8)) >= least or part == 8)
+
+
+def of_capacity(count: Int[Array, ""], sizes: tuple[int, ...], function: Callable[[int], T]) -> T:
+    """`function(size)` of the least of the sizes that holds so many, or of the largest."""
+    larger = jnp.sum(count > np.asarray(sizes[:-1], np.int32), dtype=jnp.int32)
+    return jax.lax.switch(larger, [functools.partial(function, size) for size in sizes])
 
 
 def map_systems(function: Callable[[Any], T], systems: Any, at_least: int = 1) -> T:

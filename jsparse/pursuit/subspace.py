@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from .._arguments import whole_number
-from .._blocks import map_systems, systems_at_once
+from .._blocks import capacities, map_systems, of_capacity
 from .._numerics import dot, epsilon, exponents, is_concrete, times_power
 from .._runtime import check_runtime, compiled
 from .._status import COMPLETED, CONVERGED, INDEFINITE, NOT_FINITE, RUNNING
@@ -19,8 +19,8 @@ from .._types import ScalarLike
 from .on_atoms import Gram, Rows
 from .system import check_atoms, check_nonnegative, in_finer_dtype
 
-_STEP = 8  # atoms less which least squares is not written out once more for
-_EIGHTHS = (1, 2, 3, 4, 6, 8)  # of the most atoms, that it is written out for
+_EIGHTHS = (1, 2, 3, 4, 6, 8)  # of the most atoms, that least squares is written out for
+_LEAST = 16  # atoms, for fewer of which it is not
 Rule = Literal["subspace", "cosamp"]
 Counts = int | Sequence[int] | Int[ArrayLike, "..."]
 
@@ -191,30 +191,18 @@ def _largest(values: Float[Array, " t"], count: Int[Array, ""]) -> Bool[Array, "
     return above | equal & (jnp.cumsum(equal, dtype=jnp.int32) <= room)
 
 
-def _capacities(most: int) -> tuple[int, ...]:
-    """Numbers of atoms that least squares is written out for; the work is that of the next larger.
-
-    Not on an accelerator: where several pursuits go together, all branches are computed.
-    """
-    if most < 8 * _STEP or systems_at_once() > 1:
-        return (most,)
-    return tuple(-(-most * part // 8) for part in _EIGHTHS)
-
-
 def _fitted(form: Rows | Gram, n_atoms: Int[Array, ""], given: Fit) -> Fit:
     """Least squares on the atoms given."""
     atoms, D = given.atoms, form.n_atoms
     t, inside = len(atoms), atoms < D
     slots = jnp.minimum(atoms, D - 1)
 
-    def of(size: int) -> tuple[Array, Array]:
+    def solution(size: int) -> tuple[Array, Array]:
         weights, rank = form.solve(form.reduced(slots[:size], inside[:size]))
         return jnp.pad(weights, ((0, t - size), (0, 0))), rank
 
-    sizes = _capacities(t)
-    each = [functools.partial(of, size) for size in sizes]
-    larger = jnp.sum(inside, dtype=jnp.int32) > np.asarray(sizes[:-1], np.int32)
-    weights, rank = jax.lax.switch(jnp.sum(larger, dtype=jnp.int32), each)
+    count = jnp.sum(inside, dtype=jnp.int32)
+    weights, rank = of_capacity(count, capacities(t, _EIGHTHS, _LEAST), solution)
     size = jnp.where(inside, jnp.sum(jnp.square(weights), axis=1), -1)
     numbers = jnp.arange(t, dtype=jnp.int32)
     # Increasing, so that equal sets are equal arrays.

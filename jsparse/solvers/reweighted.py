@@ -6,13 +6,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from .._blocks import capacities, of_capacity
 from .._numerics import dot, each_alone, epsilon
 from .._status import COMPLETED, CONVERGED, EXHAUSTED, NOT_FINITE, PRECISION_LOST, RUNNING
 from .definite import factorise
 
 Rule = Literal["relative", "paper"]
-SHRINK = 3  # a stage of the loop has so many times fewer coefficients than the one before
-SMALLEST = 24  # below it a smaller system saves nothing
+EIGHTHS = (1, 2, 3, 4, 5, 6, 7, 8)  # of the coefficients, that a system is written out for
+SMALLEST = 16  # below it a smaller system saves nothing
 NEVER = 1e-3  # of the least size that a coefficient has at a minimum, from which none comes back
 PAPER_CHANGE, PAPER_ZERO, PAPER_STEPS = 1e-4, 1e-6, 50
 
@@ -30,7 +31,7 @@ class Squares(NamedTuple):
 
     def part(self, order: Int[Array, " r"]) -> "Squares":
         """Of some coefficients alone, the others 0."""
-        return Squares(self.A[order][:, order], self.b[order], self.unit[order])
+        return Squares(self.A[order[:, None], order[None, :]], self.b[order], self.unit[order])
 
     def solved(self, s: Float[Array, " q"]) -> tuple[Float[Array, "q c"], Bool[Array, ""]]:
         """`(S A S + 1)^(-1) S b` by Cholesky, and whether rounding decides it."""
@@ -51,10 +52,8 @@ class Rows(NamedTuple):
     unit: Float[Array, " q"]
 
     def part(self, order: Int[Array, " r"]) -> "Rows":
-        """Of some coefficients alone, by a triangle as small as they are."""
-        both = _triangle(jnp.concatenate([self.F[:, order], self.g], axis=1))
-        q = len(order)
-        return Rows(both[:q, :q], both[:q, q:], self.unit[order])
+        """Of some coefficients alone, the others 0."""
+        return Rows(self.F[:, order], self.g, self.unit[order])
 
     def solved(self, s: Float[Array, " q"]) -> tuple[Float[Array, "q c"], Bool[Array, ""]]:
         """Least squares of `F S v = g` and `v = 0` by QR, and whether rounding decides it."""
@@ -113,7 +112,7 @@ def reweighted(
 
     The systems are solved for `v` in `beta_j = v_j / lambda_j^(1/2)`, `(S A S + 1/C) v = S b` with
     `S = diag(lambda^(-1/2))`: a coefficient near 0 is a small number there, not a large one, and
-    one that is 0 stays 0. As they vanish the loop goes over to systems of a third of the size.
+    one that is 0 stays 0. As they vanish the loop goes over to smaller systems.
 
     Args:
         A: symmetric and positive semi-definite, shape `p p`; with the intercept eliminated.
@@ -181,32 +180,15 @@ def _run(
     tolerance: float | None,
     max_steps: int | None,
 ) -> State:
-    p, dtype = len(first), first.dtype
     if tolerance is None:
-        tolerance = max(1e-5, epsilon(dtype) ** 0.5)
+        tolerance = max(1e-5, epsilon(first.dtype) ** 0.5)
     if max_steps is None:
         max_steps = PAPER_STEPS if rule == "paper" else 200
-    state = init(first, system[1].shape[1])
-    for capacity, below in _stages(p):
-        order = (
-            jnp.arange(p, dtype=jnp.int32)
-            if capacity == p
-            else jnp.argsort(state.size == 0)[:capacity]
-        )
-        part = system.part(order) if capacity < p else system
-        here = state._replace(coefficients=state.coefficients[order], size=state.size[order])
-        last = jax.lax.while_loop(
-            lambda s, below=below: (s.status == RUNNING) & (jnp.sum(s.size > 0) > below),
-            lambda s, part=part: step(
-                part, s, p=p, rule=rule, tolerance=tolerance, max_steps=max_steps
-            ),
-            here,
-        )
-        state = last._replace(
-            coefficients=state.coefficients.at[order].set(last.coefficients),
-            size=state.size.at[order].set(last.size),
-        )
-    return state
+    return jax.lax.while_loop(
+        lambda state: state.status == RUNNING,
+        lambda state: step(system, state, rule=rule, tolerance=tolerance, max_steps=max_steps),
+        init(first, system[1].shape[1]),
+    )
 
 
 def in_own_units(
@@ -245,14 +227,25 @@ def step(
     system: System,
     state: State,
     *,
-    p: int,
     rule: Rule,
     tolerance: float,
     max_steps: int,
 ) -> State:
-    """Solve one system, and let the next be weighted by its solution; `p` is the paper's M."""
-    s = state.size
-    v, lost = system.solved(s)
+    """Solve one system, and let the next be weighted by its solution."""
+    s, p = state.size, len(state.size)
+    there = s > 0
+    order = jnp.sort(jnp.where(there, jnp.arange(p, dtype=jnp.int32), p))
+
+    def solution(q: int) -> tuple[Float[Array, "p c"], Bool[Array, ""]]:
+        if q == p:
+            return system.solved(s)
+        # Places behind the last hold a coefficient that has vanished, or the last of all.
+        inside, slots = order[:q] < p, jnp.minimum(order[:q], p - 1)
+        v, lost = system.part(slots).solved(jnp.where(inside, s[slots], 0))
+        return jnp.zeros((p, v.shape[1]), v.dtype).at[order[:q]].set(v, mode="drop"), lost
+
+    count = jnp.sum(there, dtype=jnp.int32)
+    v, lost = of_capacity(count, capacities(p, EIGHTHS, SMALLEST), solution)
     u = s[:, None] * v
     size = jnp.sqrt(jnp.sum(jnp.square(u), axis=1))
     later = state.steps > 0  # before, its size says nothing about the coefficient
@@ -297,14 +290,6 @@ def _back(joined: Float[Array, "q r"]) -> Float[Array, "q c"]:
     """`M^(-1) B` of `[M B]`, M upper triangular."""
     q = len(joined)
     return jax.scipy.linalg.solve_triangular(joined[:, :q], joined[:, q:])
-
-
-def _stages(p: int) -> list[tuple[int, int]]:
-    """Sizes of systems, each with the number of coefficients at which the next one takes over."""
-    sizes = [p]
-    while -(-sizes[-1] // SHRINK) >= SMALLEST:
-        sizes.append(-(-sizes[-1] // SHRINK))
-    return list(zip(sizes, [*sizes[1:], 0], strict=True))
 
 
 def _result(
