@@ -1,14 +1,12 @@
 """Least squares on some atoms, from the rows of a dictionary or from normal equations."""
 
-import functools
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from .._numerics import dot, each_alone, epsilon
+from .._numerics import dot, each_alone, epsilon, solved_with_border
 
 # What is added to the diagonal of a Gram matrix, in units of the precision times its trace: well
 # above what rounding may have put there, which dependent atoms would divide by.
@@ -141,7 +139,7 @@ class Gram(NamedTuple):
         # More than `b'A^(-1)b` can be.
         beyond = 1 + 2 * jnp.sum(jnp.square(small.target)) / shift
         diagonal = jnp.where(jnp.arange(m + c, dtype=jnp.int32) < m, shift, beyond)
-        w, pivots = _definite(c)(small.matrix + jnp.diag(diagonal))
+        w, pivots = solved_with_border(c)(small.matrix + jnp.diag(diagonal))
         # Of an atom that is `c` times those before `1 + |c|^2` guards are left.
         independent = jnp.square(pivots) - self.ridge > 16 * guard
         return w, jnp.sum(independent, dtype=jnp.int32)
@@ -169,25 +167,6 @@ def _triangle(rows: Float[Array, "n q"]) -> Float[Array, "p q"]:
 @each_alone
 def _svd(matrix: Float[Array, "q m"]) -> tuple[Array, Array, Array]:
     return tuple(jnp.linalg.svd(matrix, full_matrices=False))
-
-
-@functools.cache
-def _definite(c: int) -> Callable[[Array], tuple[Array, Array]]:
-    """Of `[[A, .], [B', d I]]`, d large: `A^(-1) B` and the diagonal of A's factor.
-
-    B has c columns. The factor is `[[L, 0], [Y', D]]` with `L Y = B`, so that of the two triangular
-    systems one is left to solve.
-    """
-
-    @each_alone
-    def solved(both: Float[Array, "p p"]) -> tuple[Float[Array, "m c"], Float[Array, " m"]]:
-        m = len(both) - c
-        factor = jax.lax.linalg.cholesky(both, symmetrize_input=False)
-        last = jnp.pad(-factor[m:, m:].T, ((m, 0), (0, 0)))
-        found = jax.scipy.linalg.solve_triangular(factor, last, lower=True, trans=1)
-        return found[:m], jnp.diagonal(factor)[:m]
-
-    return solved
 
 
 def least_squares(X: Float[Array, "n k"], y: Float[Array, "n *c"]) -> Float[Array, "k *c"]:

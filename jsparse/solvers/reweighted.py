@@ -7,9 +7,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from .._blocks import capacities, of_capacity
-from .._numerics import dot, each_alone, epsilon
+from .._numerics import dot, each_alone, epsilon, solved_with_border
 from .._status import COMPLETED, CONVERGED, EXHAUSTED, NOT_FINITE, PRECISION_LOST, RUNNING
-from .definite import factorise
 
 Rule = Literal["relative", "paper"]
 EIGHTHS = (1, 2, 3, 4, 5, 6, 7, 8)  # of the coefficients, that a system is written out for
@@ -35,9 +34,18 @@ class Squares(NamedTuple):
 
     def solved(self, s: Float[Array, " q"]) -> tuple[Float[Array, "q c"], Bool[Array, ""]]:
         """`(S A S + 1)^(-1) S b` by Cholesky, and whether rounding decides it."""
-        return _by_squares(
-            jnp.concatenate([s[:, None] * self.A * s[None, :], s[:, None] * self.b], axis=1)
-        )
+        p, c = self.b.shape
+        # Of the matrix at most, as that of A is 1. A shift that takes the place of 1 does no harm
+        # where all of the matrix is far above it.
+        noise = 4 * epsilon(s.dtype) * jnp.max(s) * jnp.sum(s)
+        shift = jnp.maximum(1, noise)
+        b = s[:, None] * self.b
+        system = shift * jnp.eye(p, dtype=s.dtype) + s[:, None] * self.A * s[None, :]
+        beyond = 1 + 2 * jnp.sum(jnp.square(b))
+        below = jnp.pad(beyond * jnp.eye(c, dtype=s.dtype), ((0, 0), (p, 0)))
+        both = jnp.concatenate([jnp.concatenate([system, b], axis=1), below])
+        v, pivots = solved_with_border(c)(both)
+        return v, (noise > 1) & (jnp.min(jnp.square(pivots)) < 32 * shift)
 
     def pull(self, u: Float[Array, "q c"]) -> Float[Array, "q c"]:
         """`b - A u`."""
@@ -267,17 +275,6 @@ def step(
     status = jnp.where(later & converged | jnp.all(size == 0), CONVERGED, status)
     status = jnp.where(jnp.all(jnp.isfinite(u)), status, NOT_FINITE).astype(jnp.int32)
     return State(jnp.where(size[:, None] > 0, u, 0), size, lost, steps, status)
-
-
-@each_alone
-def _by_squares(joined: Float[Array, "q r"]) -> tuple[Float[Array, "q c"], Bool[Array, ""]]:
-    """`(M + 1)^(-1) B` of `[M B]`, and whether rounding decides it."""
-    q = len(joined)
-    factor = factorise(joined[:, :q], jnp.ones((), joined.dtype))
-    # A shift that takes the place of 1 does no harm where all of the matrix is far above it.
-    least = jnp.min(jnp.square(jnp.diagonal(factor.lower)))
-    lost = factor.lost & (least < 32 * factor.shift)
-    return factor.solve(joined[:, q:]), lost
 
 
 @each_alone
