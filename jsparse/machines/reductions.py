@@ -233,10 +233,20 @@ class ReductionColumns(CandidateColumns):
         given = jnp.where((weights > 0)[:, None], y.reshape(len(y), -1), 0)
         columns = jnp.concatenate([weights[:, None], weights[:, None] * given], axis=1)
 
-        def of(z: Float[Array, " d"]) -> Float[Array, " q"]:
-            return dot(jnp.all(z[None] == X, axis=1).astype(X.dtype), columns)
+        # Most rows are told apart by a number; where several have it, their elements are compared.
+        own = _as_number(X)
 
-        totals = jax.lax.map(of, self.prototypes)
+        def of(one: tuple[Float[Array, " d"], Array]) -> Float[Array, " q"]:
+            z, number = one
+            hits = own == number
+            equal = jax.lax.cond(
+                jnp.sum(hits, dtype=jnp.int32) > 1,
+                lambda: jnp.all(z[None] == X, axis=1),
+                lambda: hits & jnp.all(z == X[jnp.argmax(hits)]),
+            )
+            return dot(equal.astype(X.dtype), columns)
+
+        totals = jax.lax.map(of, (self.prototypes, _as_number(self.prototypes)))
         w = totals[:, 0]
         targets = totals[:, 1:] / jnp.where(w > 0, w, 1)[:, None]
         return eqx.tree_at(
@@ -509,6 +519,15 @@ def _variance(sums: NormalEquations) -> Float[Array, ""]:
     mean = sums.target_sum / sums.weight_sum
     variance = jnp.sum(sums.target_square / sums.weight_sum - jnp.square(mean))
     return jnp.where(variance > 0, variance, 1)
+
+
+def _as_number(X: Float[Array, "n d"]) -> Int[Array, " n"]:
+    """A whole number for each row, the same for equal rows and hardly ever for others."""
+    X = X + 0.0  # -0 is 0
+    bits = jax.lax.bitcast_convert_type(X, jnp.uint32).reshape(len(X), -1)
+    factors = np.random.default_rng(0).integers(2**31, size=bits.shape[1], dtype=np.uint32)
+    mixed = (bits ^ (bits >> 15)) * (2 * factors + 1)
+    return jnp.sum(mixed ^ (mixed >> 13), axis=1, dtype=jnp.uint32)
 
 
 def _sizes(coefficients: Float[Array, "M *c"]) -> Float[Array, " M"]:
