@@ -9,7 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, UInt
 
 from .._arguments import real, whole_number
 from .._blocks import map_systems
@@ -521,12 +521,12 @@ def _variance(sums: NormalEquations) -> Float[Array, ""]:
     return jnp.where(variance > 0, variance, 1)
 
 
-def _as_number(X: Float[Array, "n d"]) -> Int[Array, " n"]:
+def _as_number(X: Float[Array, "n d"]) -> UInt[Array, " n"]:
     """A whole number for each row, the same for equal rows and hardly ever for others."""
     X = X + 0.0  # -0 is 0
     bits = jax.lax.bitcast_convert_type(X, jnp.uint32).reshape(len(X), -1)
     factors = np.random.default_rng(0).integers(2**31, size=bits.shape[1], dtype=np.uint32)
-    mixed = (bits ^ (bits >> 15)) * (2 * factors + 1)
+    mixed = (bits ^ (bits >> 15)) * (2 * factors + 1)[None]
     return jnp.sum(mixed ^ (mixed >> 13), axis=1, dtype=jnp.uint32)
 
 
