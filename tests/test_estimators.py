@@ -120,6 +120,8 @@ def argued(estimator):
     return {}
 
 
+# A class that weighs ten million times the other is all there is: the answer is a constant.
+@pytest.mark.filterwarnings("ignore:.*no prototype is left")
 @pytest.mark.slow
 @parametrize_with_checks(EVERY, expected_failed_checks=argued)
 def test_scikit_learns_own_checks(as_users_call, estimator, check):

@@ -341,3 +341,21 @@ def test_the_sparsest_that_cross_validation_cannot_tell_from_the_best():
         )
     assert C[1] < C[0]
     assert sizes[1] < sizes[0]
+
+
+def test_targets_of_prototypes_are_those_of_the_rows_equal_to_them(dtype):
+    rng = np.random.default_rng(5)
+    X = rng.integers(-1, 2, (40, 3)).astype(dtype)  # many rows twice
+    X[X == 0] = rng.choice(np.asarray([0.0, -0.0], dtype), np.sum(X == 0))
+    X[0] = 7  # one once
+    y, w = rng.standard_normal(40).astype(dtype), rng.integers(0, 3, 40).astype(dtype)
+    w[0] = 1
+    Z = np.concatenate([X[:9], np.full((1, 3), 5, dtype)])
+    found = reductions.reduction_columns(RBF(1.0), jnp.asarray(Z)).seen(
+        *map(jnp.asarray, (X, y, w))
+    )
+    for j, z in enumerate(Z):
+        own = np.where((z == X).all(axis=1), w, 0)
+        np.testing.assert_allclose(found.weights[j], own.sum(), rtol=1e-6)
+        expected = own @ y / own.sum() if own.sum() else 0
+        np.testing.assert_allclose(found.targets[j], expected, rtol=1e-5, atol=1e-6)
