@@ -78,7 +78,7 @@ EVERY = [
     SparseFisherClassifier(**QUICK, cv=3),
     # More steps than usual: where they run out it warns, and here that is an error.
     SparseKernelRidgeRegressor(**QUICK, cv=3, max_iter=2000),
-    ReducedSetClassifier(**QUICK, cv=3),
+    ReducedSetClassifier(**QUICK, cv=3, max_iter=2000),
     RelevanceVectorClassifier(20, lengthscale=2.0, random_state=0, cv=3),
     RelevanceVectorRegressor(20, lengthscale=2.0, random_state=0, cv=3),
     SparseOneClassSVM(random_state=0),

@@ -79,6 +79,8 @@ class Machine(BaseEstimator, abc.ABC):
         n = len(X)
         key = jax.random.key(check_random_state(self.random_state).randint(2**31 - 1))
         present = n if sample_weight is None else int(np.count_nonzero(np.asarray(sample_weight)))
+        if present == 0:
+            raise ValueError("sample_weight: expected some above 0, got weights of zero only")
         kinds = len(np.unique(y)) if task == "classification" else 1
         C = None if isinstance(self.C, str) else np.array([real("C", self.C, 0.0, above=True)])
         with jax.enable_x64(X.dtype == np.float64):

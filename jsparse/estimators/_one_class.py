@@ -87,10 +87,10 @@ class SparseOneClassSVM(OutlierMixin, BaseEstimator):
         check_runtime()
         X = cast(np.ndarray, validate_data(self, X, dtype=FLOATS))
         w = np.ones(len(X)) if sample_weight is None else np.asarray(sample_weight, float)
-        if w.shape != (len(X),) or not (np.isfinite(w).all() and (w >= 0).all() and w.any()):
-            raise ValueError(
-                f"sample_weight: expected {len(X)} finite numbers of at least 0, not all 0"
-            )
+        if w.shape != (len(X),) or not (np.isfinite(w).all() and (w >= 0).all()):
+            raise ValueError(f"sample_weight: expected {len(X)} finite numbers of at least 0")
+        if not w.any():
+            raise ValueError("sample_weight: expected some above 0, got weights of zero only")
         present = int(np.count_nonzero(w))
         nu = real("nu", self.nu, 0.0, above=True)
         if nu >= 1:
@@ -154,11 +154,17 @@ class SparseOneClassSVM(OutlierMixin, BaseEstimator):
             return jax.tree.map(jax.device_put, self._expansion)
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """Values of the machine, negative for outliers, shape `(n_samples,)`."""
+        """Values of the machine, negative for outliers, shape `(n_samples,)`.
+
+        Several training rows are on the boundary; a value that is rounding is 0, so that they are
+        no outliers whatever rows come with them.
+        """
         check_is_fitted(self)
         X = cast(np.ndarray, validate_data(self, X, reset=False, dtype=FLOATS))
         with jax.enable_x64(self.prototypes_.dtype == np.float64):
-            return np.asarray(self.expansion_(X))
+            values = np.asarray(self.expansion_(X))
+        terms = abs(self.offset_) + np.sum(np.abs(self.dual_coef_))
+        return np.where(np.abs(values) <= 64 * np.finfo(values.dtype).eps * terms, 0, values)
 
     def score_samples(self, X: Any) -> np.ndarray:
         """Values without the offset, shape `(n_samples,)`."""
