@@ -108,7 +108,8 @@ def argued(estimator):
         reason = "five atoms that are shrunk explain less than the half that it asks for"
         return {"check_regressors_train": reason}
     found = KernelSubspacePursuitClassifier | KernelSubspacePursuitRegressor
-    if isinstance(estimator, found | SparseKernelRidgeRegressor | SparseLargeMarginClassifier):
+    found |= SparseKernelRidgeRegressor | SparseLargeMarginClassifier | ReducedSetClassifier
+    if isinstance(estimator, found):
         reason = (
             "folds are drawn from the rows, and atoms are exchanged or points descend from where "
             "rows, one of them repeated, begin: another local optimum"

@@ -29,6 +29,7 @@ Approach = Literal["fixed_point", "gradient"]
 APPROACHES = ("fixed_point", "gradient")
 _TRIES = 6  # starts of the fixed point of each vector
 _STEPS = 100  # of a fixed point
+_GAP = 300  # of the whole machine, in units of the precision; float32 does not always get to 40
 
 
 class ReducedSet(NamedTuple):
@@ -364,7 +365,11 @@ def _reduced(
     small = direct.LargeMargin(kernel, X, targets, C, w, method.loss)
     # The rows of the Cholesky factor of K are features of which K is the Gram matrix.
     features = _cholesky(shifted_gram(kernel, small.X))
-    svm = interior_point.solve(features, small.y, small.C, small.weights, loss=method.loss)
+    # What is left of the gap is far below what the approximation errs by.
+    gap = max(interior_point.default_tolerance(X.dtype), _GAP * epsilon(X.dtype))
+    svm = interior_point.solve(
+        features, small.y, small.C, small.weights, loss=method.loss, tolerance=gap
+    )
     machine = KernelExpansion(kernel, small.X, svm.dual * small.y, svm.intercept)
     problem = Approximation(kernel, small.X, machine.coefficients)
     found = near(problem, points, machine, method.tolerance, "gradient", method.max_steps)
