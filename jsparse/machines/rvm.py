@@ -27,6 +27,7 @@ TOLERANCE = 1e-3  # gain of the log evidence, in nats
 MAX_STEPS = 1000
 _ADDED = 1 - 1e-3
 _NEWTON = 30  # steps towards the mode
+_FEW = 24  # functions that the model has room for to begin with
 _NOISE = 0.1  # part of the targets' variance that is noise to begin with
 
 
@@ -309,10 +310,39 @@ def solve(
     """
     here = w > 0
     given = Rows(jnp.where(here[:, None], Phi, 0), jnp.where(here, y, 1), w)
-    return jax.lax.while_loop(
-        lambda state: state.status == RUNNING,
-        lambda state: step(given, state, tolerance, max_steps, likelihood),
-        init(given, most, max_steps, likelihood),
+    state = init(given, min(_FEW, most), max_steps, likelihood)
+    # In a model with room for few functions a step takes a part of the time.
+    for room in sorted({min(_FEW, most), most}):
+        state = _with_room(state, room)
+        state = jax.lax.while_loop(
+            lambda state, last=room == most: (
+                (state.status == RUNNING) & (last | ~jnp.all(state.chosen.there))
+            ),
+            lambda state: step(given, state, tolerance, max_steps, likelihood),
+            state,
+        )
+    return state
+
+
+def _with_room(state: State, k: int) -> State:
+    """With places for `k` functions; those more are not in use."""
+    more = k - len(state.chosen.which)
+    chosen, now = state.chosen, state.posterior
+    p = len(state.tried) - 2 * len(chosen.which)
+    each = jnp.pad(state.tried[p:].reshape(2, -1), ((0, 0), (0, more)))
+    return state._replace(
+        chosen=chosen._replace(
+            which=jnp.pad(chosen.which, (0, more), constant_values=p - 1),
+            there=jnp.pad(chosen.there, (0, more)),
+            alpha=jnp.pad(chosen.alpha, (0, more), constant_values=1),
+        ),
+        posterior=now._replace(
+            mean=jnp.pad(now.mean, (0, more)),
+            # As in places not in use, whose precision is 1.
+            spread=jnp.pad(now.spread, (0, more))
+            + jnp.diag((jnp.arange(k) >= k - more).astype(now.spread.dtype)),
+        ),
+        tried=jnp.concatenate([state.tried[:p], each.reshape(-1)]),
     )
 
 
