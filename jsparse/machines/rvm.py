@@ -263,13 +263,16 @@ def step(
         pick = functools.partial(jnp.where, better)
         chosen, found = jax.tree.map(pick, (other, quieter), (chosen, found))
     over = gains[change] <= tolerance
-    rises = ~over & (found.evidence > state.posterior.evidence)
+    rise = found.evidence - state.posterior.evidence
+    rises = ~over & (rise > 0)
     steps = state.steps + rises.astype(jnp.int32)
+    # After a rise that is rounding what was rejected would be tried again for ever.
+    tried = state.tried.at[change].set(True)
     taken = State(
-        chosen, found, jnp.zeros_like(state.tried), state.history.at[steps].set(found.evidence),
+        chosen, found, tried & (rise <= tolerance), state.history.at[steps].set(found.evidence),
         steps, state.status,
     )  # fmt: skip
-    refused = state._replace(tried=state.tried.at[change].set(True))
+    refused = state._replace(tried=tried)
     after = jax.tree.map(lambda a, b: jnp.where(rises, a, b), taken, refused)
     status = jnp.where(after.steps >= max_steps, EXHAUSTED, RUNNING)
     full = jnp.all(state.chosen.there)
