@@ -653,7 +653,7 @@ PURE = [
         slow=True,
     ),
     Learner("scdp.fit: subset, by columns", sparse(subset=3, key=KEY, formed=False), without=JOINT),
-    Learner("spsvm.fit", sparse_svm, "sign"),
+    Learner("spsvm.fit", sparse_svm, "sign", digits=2),
     Learner("pursuits.fit: KSP", of_atoms(jsparse.KSP)),
     Learner("pursuits.fit: KSP, on rows", of_atoms(jsparse.KSP, formed=False), slow=True),
     Learner("pursuits.fit: KMP", of_atoms(jsparse.KMP), slow=True),

@@ -56,6 +56,7 @@ def environment(folder):
 def start(folder, arguments, program=None, **options):
     settings = {"env": environment(folder), "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     command = [*(program or entry()), *map(str, arguments)]
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in jobs in the background
     return subprocess.Popen(command, text=True, **(settings | options))
 
 
