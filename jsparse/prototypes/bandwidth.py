@@ -135,7 +135,7 @@ def plug_in_bandwidth(
     X = check_table(as_float(X))
     use_exact = method == "exact" or (method == "auto" and X.shape[0] <= _EXACT_ROWS)
     n = len(X) if n_rows is None else whole_number("n_rows", n_rows, 1, len(X), "the rows of X")
-    return (_well if use_exact else _quickly)(X, np.int32(n), use_exact, spread)
+    return _plug_in(X, np.int32(n), use_exact, spread)
 
 
 class _Column(NamedTuple):
@@ -195,6 +195,7 @@ def _normal_reference(X: Float[Array, "n d"], spread: Spread) -> Float[Array, " 
     return jax.lax.map(bandwidth, jax.lax.stop_gradient(X).T)
 
 
+@functools.partial(compiled, static_argnames=("use_exact", "spread"))
 def _plug_in(
     X: Float[Array, "n d"], n_rows: Int[Array, ""], use_exact: bool, spread: Spread
 ) -> Bandwidth:
@@ -203,11 +204,6 @@ def _plug_in(
         return _of_column(column, use_exact)
 
     return Bandwidth(*jax.lax.map(bandwidth, jax.lax.stop_gradient(X).T))
-
-
-# Milliseconds of work for bins, but the double sum has to be compiled well.
-_quickly = compiled(_plug_in, quickly=True, static_argnames=("use_exact", "spread"))
-_well = compiled(_plug_in, static_argnames=("use_exact", "spread"))
 
 
 def _of_column(column: _Column, use_exact: bool) -> tuple[Scalar, Array, Array]:
