@@ -117,8 +117,9 @@ def one_versus_one(quick: bool):
     values = jax.jit(
         lambda K, w: jax.lax.map(lambda K: jnp.sum(jnp.matmul(K, w, precision="highest")), K)
     )
+    scoring, first = Scoring("misclassification"), np.zeros((), np.int32)
     calls = {
-        "evaluation": lambda: evaluate(problem, theta, grid, Scoring("misclassification")),
+        "evaluation": lambda: evaluate(problem, theta, grid, scoring, first),
         "sums": lambda: sums(phi, *data),
         "factorisations": lambda: _bare(pairs, kept=False),
         "factorisations kept whole": lambda: _bare(pairs, kept=True),

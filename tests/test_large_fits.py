@@ -109,6 +109,28 @@ def test_the_errors_of_a_large_machine_are_its_own():
     assert min(abs(step - round(step)) for step in steps) < 1e-6
 
 
+def test_more_prototypes_that_gain_nothing_are_left_out():
+    rng = np.random.default_rng(5)
+    X = rng.standard_normal((60, 2))
+    y = X[:, 0] + 0.5 * rng.standard_normal(60)
+    trained = jsparse.train(
+        X, y, task="regression", method=jsparse.FixedSize(30, tuned_with=6),
+        search=jsparse.Profile(5), folds=4, key=0,
+    )  # fmt: skip
+    assert trained.model.size == 6
+    assert trained.method == jsparse.FixedSize(6)
+    assert (
+        trained.cv_error
+        == trained.tuning.score
+        == min(e.scores.min() for e in trained.tuning.history)
+    )
+    S = (X - X.mean(axis=0)) / X.std(axis=0)
+    Z, scale = S[trained.point_rows], float(trained.kernel.lengthscale)
+    beta = dense(S, y, Z, scale, trained.C)
+    values = gaussian(S, Z, scale) @ beta[:-1] + beta[-1]
+    np.testing.assert_allclose(trained.predict(X), values, atol=1e-6)
+
+
 @pytest.mark.parametrize("tuned_with", [0, 25])
 def test_a_smaller_machine_of_no_size_is_refused(tuned_with):
     method = jsparse.FixedSize(24, tuned_with=tuned_with)

@@ -85,8 +85,8 @@ class FixedSizeLSSVMClassifier(FixedSize, Classifier):
             take a kernel object as it is.
         C: "auto" to tune the weight of the data fit, or a number.
         selection: of prototypes, "renyi", "uniform" or "pivoted_cholesky".
-        tuned_with: search the kernel with only so many of the prototypes, and fit with all; with
-            the loss "squared".
+        tuned_with: search the kernel with only so many of the prototypes, and fit with all if the
+            error is the less for it; with the loss "squared".
         multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
         loss: "squared", or "absolute" or "huber".
         class_weight: None, "balanced" or a mapping from labels to factors.

@@ -45,6 +45,7 @@ from .stream import StreamData
 from .trained import Sums, Trained
 
 Data = ArrayData | StreamData
+LARGER_GAIN = 0.5  # standard errors by which more prototypes than it was tuned with must be better
 Summed = tuple[FeatureMap, NormalEquations]
 
 
@@ -301,7 +302,7 @@ def _through(
         easier = dataclasses.replace(easier, points=None, source=source)
     first = tune(easier, search=search, **bounds, **own)
     if problem.method.surrogate_sees == "some points":
-        return _larger(problem, first, search, options, begin)
+        return _larger(problem, easier, first, search, options, begin)
     done = len(first.history) + 1
     if show is not None:
         options = {**options, "progress": lambda _, planned, best: show(done, done, best)}
@@ -346,11 +347,17 @@ def _moved(
 
 
 def _larger(
-    problem: Problem, first: Tuning, search: Search, options: dict[str, Any], begin: float
+    problem: Problem,
+    small: Problem,
+    first: Tuning,
+    search: Search,
+    options: dict[str, Any],
+    begin: float,
 ) -> tuple[Problem, Tuning]:
     """A common factor of the kernel's leaves and `C`, for more prototypes than it was tuned with.
 
-    Of `C` those within five times the best one, as each takes a factorisation for each fold.
+    Of `C` those within five times the best one, as each takes a factorisation for each fold. Unless
+    the score then is the less by half a standard error, the machine it was tuned with stays.
     """
     tuned, fixed = split_kernel(first.kernel, problem.dtype, tune_kernel=True)
     larger = dataclasses.replace(problem, tuned=tuned, fixed=fixed)
@@ -362,10 +369,14 @@ def _larger(
         own["progress"] = lambda now, planned, best: show(done + now, done + planned, best)
     try:
         second = tune(larger, search=Rescaling(), **own)
-    except KeyboardInterrupt as error:  # nothing is known of the machine itself
-        error.history = first.history  # type: ignore[attr-defined]
-        raise
+    except KeyboardInterrupt:  # nothing is known of the larger machine
+        return small, first._replace(stopped="interrupted")
+    except NumericalError:
+        return small, first
     stopped = second.stopped if first.stopped == "finished" else first.stopped
+    bound = first.score - LARGER_GAIN * np.nan_to_num(first.standard_error)
+    if not second.score < bound:
+        return small, first._replace(stopped=stopped)
     second = second._replace(history=first.history, stopped=stopped)
     tuned, fixed = split_kernel(second.kernel, problem.dtype, **search.varied)
     if signed(tuned).any():  # a point of the search, from which another can start
@@ -553,8 +564,8 @@ def _trained(
         ),
     )
     rows = None if chosen.moved else points.rows
-    if rows is not None and curve is not None and not method.is_path:
-        rows = rows[: curve.size]
+    if rows is not None and chosen.problem.points is not None:  # the size chosen
+        rows = rows[: len(chosen.problem.points)]
     if rows is not None and kept is not None:
         rows = rows[kept]
     return Trained(
