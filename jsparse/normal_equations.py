@@ -355,6 +355,6 @@ def _floating(a: ArrayLike) -> np.ndarray:
 
 
 def _round_robin(a: np.ndarray, start: int, n_folds: int) -> np.ndarray:
-    """Rows dealt to folds, `(n_folds, rows, ...)`; the row at 0 is number `start` of the stream."""
-    dealt = np.swapaxes(a.reshape(-1, n_folds, *a.shape[1:]), 0, 1)
-    return np.roll(dealt, start % n_folds, axis=0)
+    """Rows by folds, `(n_folds, rows, ...)`; the row at 0 is number `start` of the stream."""
+    by_fold = np.swapaxes(a.reshape(-1, n_folds, *a.shape[1:]), 0, 1)
+    return np.roll(by_fold, start % n_folds, axis=0)

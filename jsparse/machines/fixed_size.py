@@ -188,7 +188,7 @@ class FixedSize(Prototypes, Additive):
         selection: "renyi", "uniform" or "pivoted_cholesky".
         size_tolerance: of several sizes.
         tuned_with: search the kernel for a machine of only so many of the prototypes; then `C` and
-            a common factor of the lengthscales are chosen anew, by the same folds, for the machine
+            a common factor of the lengthscales are chosen again, by the same folds, for the machine
             of all of them. Sums over rows and a few Cholesky factors are what many prototypes then
             take, in place of decompositions. If the score is not the less for them by half a
             standard error, the smaller machine is the result. None: the search is of the machine

@@ -227,7 +227,7 @@ def _fixed_points(key: Key, problem: Approximation, m: int) -> Float[Array, "m d
         first = _Point(starts, ones, 0 * ones, jnp.zeros((), jnp.int32), jnp.asarray(True))
         last = jax.lax.while_loop(lambda point: point.going, step, first)
         Z = Z.at[j].set(last.z[jnp.argmax(last.value)])
-        # All coefficients anew (eq. 47); of vectors that are yet to come 0.
+        # All coefficients again (eq. 47); of vectors that are yet to come 0.
         there = place <= j
         both = there[:, None] & there[None, :]
         gram = jnp.where(both, shifted_gram(kernel, Z), jnp.eye(m, dtype=dtype))

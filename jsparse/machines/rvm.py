@@ -165,7 +165,7 @@ def _gains(
 ) -> tuple[Float[Array, " c"], Float[Array, " c"]]:
     """What each change would gain, and the precision it would set (Tipping and Faul, eq. 32-37).
 
-    Changes are to add each column, to estimate the precision of each place anew, and to delete it.
+    Changes are to add each column, to estimate the precision of each place again, and to delete it.
     """
     chosen, now = state.chosen, state.posterior
     k, p = len(chosen.which), given.Phi.shape[1]
@@ -180,7 +180,7 @@ def _gains(
     theta = jnp.square(Q) - S
     addable = absent & left & (theta > 0) & ~jnp.all(chosen.there)
     S, ratio = jnp.where(addable, S, 1), jnp.where(addable, jnp.square(Q) / S, 1)
-    # A copy of what is there would gain as much as its precision estimated anew, which is better.
+    # A copy of what is there would gain as much as its precision estimated again, which is better.
     added = jnp.where(addable, _ADDED * (ratio - 1 - jnp.log(ratio)) / 2, 0)
     to_add = S / jnp.where(addable, ratio - 1, 1)
     # Of what is there, without itself: s = 1 / Sigma_ii - alpha, q = mean_i / Sigma_ii.
@@ -296,7 +296,7 @@ def solve(
     """Tipping and Faul 2003, Section 4, for one target.
 
     Each step makes the change that by their formulas raises the log evidence most: a column is
-    added, its precision estimated anew, or it is deleted; with the noise of regression after it.
+    added, its precision estimated again, or it is deleted; with the noise of regression after it.
     The formulas hold the mode of a classifier fixed, so the evidence itself decides whether it is
     kept, and never falls.
 

@@ -100,7 +100,7 @@ class Batches:
         if k < 2 * v:
             raise ValueError(f"search: expected at least {2 * v} rows with weight, got {k}")
         self._room, self._watched = -(-capacity(k) // v), k // v
-        self._taken, self.anew = k, k < len(self._there)
+        self._taken, self.resampled = k, k < len(self._there)
         half = max(1, rounded_down(k // 2))
         chosen = self._there[:half] if points is None else np.arange(len(points))
         if len(chosen) > prototypes:
@@ -110,7 +110,7 @@ class Batches:
     def at(self, step: int) -> Parts:
         """The rows of a step."""
         others = self._there[self._watched :]
-        if self.anew:
+        if self.resampled:
             rng = np.random.default_rng([*self._seed, step])
             others = rng.choice(others, self._taken - self._watched, replace=False)
         index = np.zeros((FOLDS + 1, self._room), np.int32)
@@ -366,7 +366,7 @@ def _descend(
         size = np.sqrt(square / (1 - 0.999 ** (i + 1))) + 1e-8
         rate = search.rate * (1 + np.cos(np.pi * i / budget)) / 2
         theta = np.clip(theta - rate * mean / (1 - 0.9 ** (i + 1)) / size, low, high)
-        if batches.anew:
+        if batches.resampled:
             of = dataclasses.replace(of, parts=batches.at(i + 1))
         found = slope(theta)
 

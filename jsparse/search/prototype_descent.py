@@ -52,7 +52,7 @@ def moved_prototypes(
             break
         rate = np.asarray(RATE * (1 + np.cos(np.pi * i / steps)) / 2, problem.dtype)
         Z, mean, square = _stepped(Z, gradient, mean, square, rate, np.int32(i + 1))
-        if batches.anew:
+        if batches.resampled:
             parts = batches.at(i + 1)
     return best
 

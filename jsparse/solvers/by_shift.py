@@ -12,7 +12,7 @@ _GUARD = 16  # roundings
 
 
 class ByShift(NamedTuple):
-    """A symmetric positive semi-definite `A`, factorised anew for every shift.
+    """A symmetric positive semi-definite `A`, factorised again for every shift.
 
     For large systems and few shifts: a factor takes `p^3 / 3` operations at the speed of products,
     where what serves every shift (`Spectrum`, `Tridiagonal`) takes some 25 p^3 of that.

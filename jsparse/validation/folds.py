@@ -52,8 +52,8 @@ def plain_folds(key: KeyLike, n: int, v: int) -> Folds:
 def stratified_folds(key: KeyLike, labels: ArrayLike, v: int) -> Folds:
     """`v` random folds, each with its share of every class, sizes differing by at most one.
 
-    Rows are shuffled, sorted by class and dealt in turn, so that in each class too the counts
-    differ by at most one. Labels are of any type; under `jit`, integers.
+    Rows are shuffled, sorted by class and assigned to the folds in turn, so that in each class too
+    the counts differ by at most one. Labels are of any type; under `jit`, integers.
     """
     if is_concrete(labels):
         # NumPy, as jax.numpy would trace even concrete values inside a caller's jit.
