@@ -292,7 +292,7 @@ def test_too_few_rows_are_refused():
 def test_every_step_has_rows_of_its_own_beside_those_watched():
     X = jnp.arange(60.0)[:, None]
     batches = Batches(jax.random.key(0), X, X, jnp.ones(60), None, rows=30, prototypes=4)
-    assert batches.anew
+    assert batches.resampled
     first, again, second = (batches.at(i) for i in (0, 0, 1))
     there = [np.sort(np.asarray(p.X)[np.asarray(p.w) > 0].ravel()) for p in (first, second)]
     assert [len(set(t.tolist())) for t in there] == [30, 30]
