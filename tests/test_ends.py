@@ -304,13 +304,13 @@ def plug_in(k, cap):
     """A cap on the way down to the root, or on its halvings, which are constants."""
     x = rows(8, 40, 1)[:, 0]
     usual = getattr(bandwidth, cap)
-    bandwidth._well.clear_cache()
+    bandwidth._plug_in.clear_cache()
     setattr(bandwidth, cap, min(k, usual))
     try:
         found = bandwidth.plug_in_bandwidth(jnp.asarray(x)[:, None], method="exact")
     finally:
         setattr(bandwidth, cap, usual)
-        bandwidth._well.clear_cache()
+        bandwidth._plug_in.clear_cache()
     wanted, _ = reference.plug_in(x)
     return [End(int(found.status[0]), abs(float(found.h[0]) / wanted - 1) / 1e-8)]
 
