@@ -326,6 +326,53 @@ def test_columns_are_left_out_while_the_score_falls_where_rows_are_few():
 
 
 @pytest.mark.slow
+def test_a_search_stopped_while_columns_are_left_out_goes_on():
+    X, y = rows(6, n=60, d=9)
+    options = {**OPTIONS, "method": jsparse.FixedSize(30), "key": 0}
+    search = jsparse.Gradient(max_evaluations=6, prototypes=30)
+    whole = jsparse.train(X, y, search=search, **options).tuning
+    plain = dataclasses.replace(search, elimination=False)
+    before = len(jsparse.train(X, y, search=plain, **options).tuning.history)
+    assert len(whole.history) > before + 14
+
+    def stop(done, planned, best):
+        if done == before + 13:  # after the profile of fewer columns
+            raise KeyboardInterrupt
+
+    stopped = jsparse.train(X, y, search=search, progress=stop, **options).tuning
+    assert stopped.stopped == "interrupted"
+    resumed = dataclasses.replace(search, history=stopped.history)
+    again = jsparse.train(X, y, search=resumed, **options).tuning
+    np.testing.assert_array_equal(again.theta, whole.theta)
+    assert (again.C, again.score, again.stopped) == (whole.C, whole.score, "finished")
+    assert len(again.history) == len(whole.history)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [{"rank": 1}, {"move_prototypes": True}])
+def test_directions_and_moved_prototypes_of_streams_histories_and_starts(more):
+    X, y = rows(7, n=120, d=2)
+    options = {**OPTIONS, "method": jsparse.FixedSize(6), "key": 0}
+    search = jsparse.Gradient(max_evaluations=12, **more)
+    first = jsparse.train(X, y, search=search, **options)
+    streamed = jsparse.train(ArrayStream(X, y, batch_rows=50), search=search, **options)
+    assert streamed.cv_error < 1.3 * first.cv_error
+    np.testing.assert_allclose(
+        np.mean((streamed.predict(X) - y) ** 2), np.mean((first.predict(X) - y) ** 2), rtol=0.3
+    )
+    with counted() as found:
+        resumed = dataclasses.replace(search, history=first.tuning.history)
+        again = jsparse.train(X, y, search=resumed, **options)
+    assert found.programs == 0
+    np.testing.assert_array_equal(again.predict(X), first.predict(X))
+    begun = dataclasses.replace(search, start=first.tuning)
+    local = jsparse.train(X, y, search=begun, **options)
+    assert local.cv_error <= first.cv_error * (1 + 1e-4)
+    profile = [e for e in first.tuning.history if not e.slope.size][:10]
+    assert local.tuning.history[0].scores.min() < min(e.scores.min() for e in profile)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kernel", [Laplacian(1.0) * Matern52(np.ones(3)), "matern32", 0.5 * RBF(1.0)]
 )
