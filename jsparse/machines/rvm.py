@@ -304,7 +304,8 @@ def solve(
         Phi: functions of the rows, shape `n p`; the last is the intercept's, of ones.
         y: targets; of classes -1 and +1.
         w: row weights; 0 is as if absent.
-        tolerance: it has converged when no change promises more, in nats.
+        tolerance: it has converged when no change promises more, in nats; a model with as many
+            functions as it may have ends at 100 times that.
         most: functions that the model may have (static).
         max_steps: cap on changes (static).
         likelihood: "normal" for real targets, "logistic" for classes (static).
@@ -362,7 +363,8 @@ class RVM(Method):
     Args:
         max_prototypes: of a problem, that the machine may have.
         candidates: rows, at random, that may be prototypes; None for all.
-        tolerance: of the log evidence, in nats.
+        tolerance: of the log evidence, in nats; 100 times that of a machine that has as many
+            prototypes as it may have.
         max_steps: cap on changes of the model.
         likelihood: "normal" for real targets, "logistic" for classes -1 and +1; "auto" for that of
             the task, and in a fit of one's own for "logistic" if there is a code.
