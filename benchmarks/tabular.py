@@ -261,9 +261,11 @@ def _report(data: dict[str, Any], sets: tuple[str, ...]) -> Report:
         ],
         rows,
         [
-            f"Mean over {SPLITS} splits (those done) of the mean squared error in units of the "
-            "training targets' variance, or of the share of wrong classes. Training rows: three "
-            f"quarters, at most {MOST_ROWS}. Categories are indicators for all.",
+            "Mean over splits of the mean squared error in units of the training targets' "
+            "variance, or of the share of wrong classes. Splits: "
+            + ", ".join(f"{name} {len(runs)}" for name, runs in found[ONE].items())
+            + f". Training rows: three quarters, at most {MOST_ROWS}. Categories are indicators "
+            "for all.",
             "Ours in float32, key 0; seconds are the median without compilation, which the next "
             "column has. LightGBM's settings by three inner folds; xRFM at its defaults, a fifth "
             "of the rows to validate on. The distilled machine is selected by SCDP in float64; its "
