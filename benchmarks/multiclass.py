@@ -192,7 +192,6 @@ def table10(*, quick: bool, out: Path) -> Report:
             runs.append(run(cell, len(runs), dtype, quick=quick))
             print(cell.key, dtype, runs[-1], file=sys.stderr, flush=True)
             save(out, "table10", report(done), quick=quick)
-            jax.clear_caches()  # with thousands of programs a process may crash
     return report(done)
 
 

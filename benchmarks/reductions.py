@@ -72,7 +72,6 @@ def run(*, quick: bool, out: Path) -> Report:
                 found.append(_measure(paper, r))
                 print(paper.name, r, found[-1], file=sys.stderr, flush=True)
                 save(out, "mall", _report(data), quick=quick)
-            jax.clear_caches()  # sizes differ: with thousands of programs a process may crash
     for name, part in PARTS.items():
         if name not in data and (not quick or name in QUICK):
             data[name] = part(quick)

@@ -216,8 +216,6 @@ def run(*, quick: bool, out: Path) -> Report:
                 print(place, data[place], file=sys.stderr, flush=True)
                 report = _report(data, sets)
                 save(out, "tabular", report, quick=quick)
-            if part is not None:
-                jax.clear_caches()  # as the README says of many shapes
     return report
 
 

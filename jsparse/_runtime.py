@@ -3,7 +3,6 @@
 Everything that fits or predicts calls `check_runtime` first, on the host.
 """
 
-import functools
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,21 +10,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jaxlib.version import __version__ as JAXLIB
 from jaxtyping import Array, Float
 
 # With these the programs below were right on CPUs; with 0.10.2 both are wrong.
 KNOWN_RIGHT = frozenset({"0.10.0", "0.10.1", "0.11.0", "0.11.1", "0.11.2", "0.12.0", "0.12.0.1"})
-
-# With this jaxlib 0.10 compiles for CPUs a fifth to a quarter sooner, and programs run up to a
-# quarter slower: of up to so many rows ten fits lose about as much as the first one gains. Later
-# versions have no such choice.
-_SHORT: dict[str, Any] = (
-    {"xla_cpu_use_fusion_emitters": False} if JAXLIB.startswith("0.10.") else {}
-)
-_SHORT_ROWS = 4096
-_FALSE = np.zeros((), bool)
 
 
 class UnusableJaxError(RuntimeError):
@@ -130,44 +119,3 @@ def _cpus() -> list[Any]:
         return jax.local_devices(backend="cpu")
     except RuntimeError:  # JAX is to use other devices only
         return []
-
-
-def compiled(
-    function: Callable[..., Any], *, quickly: bool = False, **options: Any
-) -> Callable[..., Any]:
-    """`jax.jit` with the compiler options for CPUs that make users wait least.
-
-    What that is depends on how long it will run, which the number of rows tells: see `_SHORT`. As
-    part of a larger program it is compiled as that is.
-
-    Args:
-        function: pure.
-        quickly: compile without optimisation, which takes two thirds of the time: for what runs
-            once in a fit, and shortly.
-        **options: of `jax.jit`.
-    """
-    level = {"xla_backend_optimization_level": 0} if quickly else {}
-    plain = jax.jit(function, **options)
-    long = jax.jit(function, compiler_options=level, **options) if level else plain
-    short = jax.jit(function, compiler_options=level | _SHORT, **options) if _SHORT else long
-
-    @functools.wraps(function)
-    def call(*arguments: Any, **named: Any) -> Any:
-        # JAX takes compiler options for whole programs only. Whatever is computed while one is
-        # traced, if only of a constant, is traced too.
-        given = [*jax.tree.leaves((arguments, named)), jax.lax.bitwise_not(_FALSE)]
-        if any(isinstance(a, Tracer) for a in given) or jax.default_backend() != "cpu":
-            return plain(*arguments, **named)
-        arrays = [a for a in given if isinstance(a, jax.Array | np.ndarray)]
-        longest = max(max(a.shape, default=0) for a in arrays)
-        return (short if longest <= _SHORT_ROWS else long)(*arguments, **named)
-
-    programs: tuple[Any, ...] = plain, long, short
-
-    def clear_cache() -> None:
-        for each in programs:
-            each.clear_cache()
-
-    call.clear_cache = clear_cache  # type: ignore[attr-defined]
-    call.lower = plain.lower  # type: ignore[attr-defined]
-    return call

@@ -9,7 +9,8 @@ from jaxtyping import Array, Float
 
 from ._blocks import map_row_blocks, rows_in_block
 from ._numerics import as_array, dot
-from ._runtime import check_runtime, compiled
+from ._programs import compiled
+from ._runtime import check_runtime
 from .kernels import Kernel
 from .scaling import Standardization
 

@@ -14,7 +14,8 @@ from jaxtyping import Array, ArrayLike, Float, Int
 from ._blocks import rows_in_block, sum_row_blocks
 from ._mesh import sum_over_rows
 from ._numerics import dot, dot_over_rows, like, present_rows, present_targets
-from ._runtime import check_runtime, compiled
+from ._programs import compiled
+from ._runtime import check_runtime
 from ._types import ScalarLike
 from .features import FeatureMap
 from .solvers.ridge import Ridge, ridge

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from ._numerics import as_float, epsilon, is_concrete
-from ._runtime import compiled
+from ._programs import compiled
 
 
 class Standardization(NamedTuple):

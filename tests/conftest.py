@@ -2,7 +2,6 @@
 # ruff: noqa: E402 (JAX reads the environment when it is imported)
 
 import gc
-import itertools
 import os
 from importlib.metadata import version
 from pathlib import Path
@@ -59,24 +58,6 @@ def pytest_xdist_make_scheduler(config, log):
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def programs_are_dropped():
-    """Compiled programs of hundreds of tests take gigabytes, and more maps than a process may."""
-    yield
-    jax.clear_caches()
-
-
-_tests = itertools.count(1)
-
-
-@pytest.fixture(autouse=True)
-def programs_are_dropped_within_long_modules():
-    """The slow checks of the estimators are hundreds in one module."""
-    yield
-    if next(_tests) % 40 == 0:
-        jax.clear_caches()
 
 
 @pytest.fixture(autouse=True)

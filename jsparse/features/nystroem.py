@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from .._numerics import dot, eigh, rank_cutoff, with_derivative
-from .._runtime import compiled
+from .._programs import compiled
 from .._types import Scalar
 from ..expansion import KernelExpansion
 from ..kernels import Kernel

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._blocks import map_systems
 from .._numerics import epsilon, like
-from .._runtime import compiled
+from .._programs import compiled
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, PRECISION_LOST, RUNNING
 from .._types import ScalarLike
 from .inner_problems import Fisher as Fisher

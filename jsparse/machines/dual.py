@@ -21,7 +21,7 @@ from .._numerics import (
     relative_size,
     with_derivative,
 )
-from .._runtime import compiled
+from .._programs import compiled
 from .._status import NOT_FINITE, status_of
 from .._types import Key, ScalarLike
 from ..expansion import KernelExpansion

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 from .._arguments import whole_number
 from .._blocks import rounded_down
 from .._numerics import as_array, as_float, like
-from .._runtime import compiled
+from .._programs import compiled
 from .._status import CONVERGED, TRUNCATED
 from .._types import Key, ScalarLike
 from ..expansion import KernelExpansion

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from .._arguments import increasing, real, whole_number
 from .._blocks import map_systems
-from .._runtime import compiled
+from .._programs import compiled
 from .._status import CONVERGED
 from .._types import Key, ScalarLike
 from ..expansion import KernelExpansion

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._arguments import increasing, real
 from .._numerics import present_rows, present_targets
-from .._runtime import compiled
+from .._programs import compiled
 from .._status import COMPLETED, EXHAUSTED, INDEFINITE, PRECISION_LOST, TRUNCATED
 from .._types import Key, ScalarLike
 from ..features import FeatureMap

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._arguments import as_key, real, whole_number
 from .._numerics import as_array, dot, each_alone, epsilon, like
-from .._runtime import compiled
+from .._programs import compiled
 from .._status import CONVERGED, PRECISION_LOST
 from .._types import Key, KeyLike, ScalarLike
 from ..expansion import KernelExpansion

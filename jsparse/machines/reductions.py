@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int, UInt
 from .._arguments import real, whole_number
 from .._blocks import map_systems
 from .._numerics import as_array, as_float, dot, eigh, epsilon, is_concrete, like
-from .._runtime import compiled
+from .._programs import compiled
 from .._status import NOT_FINITE, PRECISION_LOST, TRUNCATED, VANISHED
 from .._types import Key, ScalarLike
 from ..expansion import KernelExpansion

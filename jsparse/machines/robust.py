@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 from .._arguments import real, whole_number
 from .._blocks import map_row_blocks, rows_in_block
 from .._numerics import dot, is_concrete, like
-from .._runtime import compiled
+from .._programs import compiled
 from .._status import TRUNCATED
 from .._types import Key, ScalarLike
 from ..expansion import KernelExpansion

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 from .._arguments import real, whole_number
 from .._blocks import capacity, map_systems, padded
 from .._numerics import dot, dot_over_rows, each_alone, epsilon, present_rows
-from .._runtime import compiled
+from .._programs import compiled
 from .._status import COMPLETED, CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
 from .._types import Key, ScalarLike
 from ..expansion import KernelExpansion

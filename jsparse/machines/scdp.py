@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 from .._arguments import as_key, check_finite, real
 from .._blocks import rows_in_block
 from .._numerics import as_array, as_float, eigh, epsilon, like
-from .._runtime import compiled
+from .._programs import compiled
 from .._status import COMPLETED, CONVERGED, PRECISION_LOST, TRUNCATED
 from .._types import Key, KeyLike, ScalarLike
 from ..features import FeatureMap

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from .._arguments import real, whole_number
 from .._blocks import map_systems
-from .._runtime import compiled
+from .._programs import compiled
 from .._types import Key, ScalarLike
 from ..expansion import KernelExpansion
 from ..kernels import Kernel

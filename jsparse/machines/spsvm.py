@@ -21,7 +21,7 @@ from .._numerics import (
     present_rows,
     present_targets,
 )
-from .._runtime import compiled
+from .._programs import compiled
 from .._status import (
     COMPLETED,
     CONVERGED,

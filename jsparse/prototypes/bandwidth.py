@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from .._arguments import whole_number
 from .._numerics import as_float, epsilon
-from .._runtime import compiled
+from .._programs import compiled
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE
 from .._types import Scalar
 from ._functionals import Functional, binned, exact

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from .._arguments import as_key, whole_number
 from .._blocks import default_block_rows, map_row_blocks
 from .._numerics import as_float, dot, is_concrete, present_rows
-from .._runtime import compiled
+from .._programs import compiled
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
 from .._types import Key, KeyLike
 from ._validate import check_count, check_table

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from .._arguments import as_key
 from .._numerics import as_float, dot, epsilon, is_concrete
-from .._runtime import compiled
+from .._programs import compiled
 from .._types import Key, KeyLike
 from ..kernels import Kernel
 from ._validate import check_count, check_table

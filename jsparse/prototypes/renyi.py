@@ -11,7 +11,7 @@ from jaxtyping import Array, ArrayLike, Float, Int
 from .._arguments import as_key, whole_number
 from .._blocks import block_shape, capacity, padded, to_blocks
 from .._numerics import as_float, epsilon, is_concrete
-from .._runtime import compiled
+from .._programs import compiled
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
 from .._types import Key, KeyLike, ScalarLike
 from ._validate import check_count, check_table

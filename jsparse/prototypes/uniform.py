@@ -10,7 +10,7 @@ from jaxtyping import Array, ArrayLike, Float, Int
 
 from .._arguments import as_key, labels_of, numbers, whole_number
 from .._numerics import as_array, is_concrete
-from .._runtime import compiled
+from .._programs import compiled
 from .._types import Key, KeyLike
 from ._validate import check_count
 

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from .._numerics import dot, epsilon, is_concrete
-from .._runtime import compiled
+from .._programs import compiled
 from .._status import INDEFINITE, NOT_FINITE
 from .least_angle import AnglePath, factored, lost_if, single
 from .path import LOST

@@ -10,7 +10,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from .._arguments import whole_number
 from .._numerics import dot, epsilon, times_power
-from .._runtime import compiled
+from .._programs import compiled
 from .._status import (
     COMPLETED,
     CONVERGED,

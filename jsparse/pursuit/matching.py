@@ -10,7 +10,7 @@ from jaxtyping import Array, ArrayLike, Float, Int
 
 from .._arguments import whole_number
 from .._numerics import epsilon, is_concrete
-from .._runtime import compiled
+from .._programs import compiled
 from .._status import (
     COMPLETED,
     CONVERGED,

@@ -10,7 +10,8 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from .._arguments import whole_number
 from .._numerics import dot, epsilon, exponents, times_power
-from .._runtime import check_runtime, compiled
+from .._programs import compiled
+from .._runtime import check_runtime
 from .._status import COMPLETED, CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
 from .._types import ScalarLike
 from .path import Path, assemble, ended, norm, take, unbatched

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from .._numerics import epsilon, is_concrete
-from .._runtime import compiled
+from .._programs import compiled
 from .._status import CONVERGED, NOT_FINITE, PRECISION_LOST, RUNNING, TRUNCATED
 
 # Estimated relative error of the coefficients from which they count as lost.

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from .._numerics import dot, epsilon
-from .._runtime import compiled
+from .._programs import compiled
 from .._status import COMPLETED, CONVERGED, INDEFINITE, NOT_FINITE, RUNNING
 from .._types import Key
 from .conjugate import NOISE

@@ -13,7 +13,8 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 from .._arguments import whole_number
 from .._blocks import capacities, map_systems, of_capacity
 from .._numerics import dot, epsilon, exponents, is_concrete, times_power
-from .._runtime import check_runtime, compiled
+from .._programs import compiled
+from .._runtime import check_runtime
 from .._status import COMPLETED, CONVERGED, INDEFINITE, NOT_FINITE, RUNNING
 from .._types import ScalarLike
 from .on_atoms import Gram, Rows

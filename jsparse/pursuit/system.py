@@ -12,7 +12,8 @@ from jaxtyping import Array, ArrayLike, Float, Int
 
 from .._arguments import whole_number
 from .._numerics import as_array, dot, exponents, is_concrete, times_power
-from .._runtime import check_runtime, compiled
+from .._programs import compiled
+from .._runtime import check_runtime
 from .path import Path, unbatched
 
 Column = Callable[..., Float[Array, " D"]]

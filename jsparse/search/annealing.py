@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from .._numerics import is_concrete
-from .._runtime import compiled
+from .._programs import compiled
 from .._status import COMPLETED, NOT_FINITE, RUNNING
 from .._types import Key, ScalarLike
 from .box import Evaluations, Objective, bounds, finite_or_inf, reflect, scalar_value

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._blocks import capacity, rounded_down
 from .._numerics import like
-from .._runtime import compiled
+from .._programs import compiled
 from .._types import Key, ScalarLike
 from ..kernels import Kernel
 from ..validation.error_gradient import HeldOut, Parts, held_out_error

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._mesh import check_mesh
 from .._numerics import as_array, is_concrete
-from .._runtime import compiled
+from .._programs import compiled
 from .._status import COMPLETED, PRECISION_LOST
 from .._types import Key
 from ..features import FeatureMap

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._runtime import compiled
+from .._programs import compiled
 from .._types import Key
 from ..kernels import Kernel
 from ..validation.error_gradient import HeldOut, Parts, held_out_error

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
 from .._numerics import as_float, epsilon, is_concrete, like
-from .._runtime import compiled
+from .._programs import compiled
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
 from .._types import ScalarLike
 from .box import Evaluations, Objective, bounds, finite_or_inf, reflect, scalar_value

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._blocks import map_systems, rows_in_block, sum_row_blocks
 from .._numerics import dot, dot_over_rows, each_alone, epsilon, is_concrete, like
-from .._runtime import compiled
+from .._programs import compiled
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, PRECISION_LOST, RUNNING
 from .._types import ScalarLike
 from .definite import factorise, inverse_of_lower

@@ -13,7 +13,7 @@ from .._arguments import finite_rows
 from .._blocks import capacity, padded
 from .._mesh import on_default_device
 from .._numerics import as_array
-from .._runtime import compiled
+from .._programs import compiled
 from ..expansion import KernelExpansion
 from ..kernels import Kernel, Linear
 from ..kernels.mixed import categorical_columns

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from .._numerics import as_array
-from .._runtime import compiled
+from .._programs import compiled
 from .._status import NumericalError
 from ..expansion import KernelExpansion
 from ..features import FeatureMap

@@ -13,7 +13,7 @@ from jaxtyping import ArrayLike, Float
 
 from .._arguments import as_key, numbers, real, whole_number
 from .._mesh import check_mesh
-from .._runtime import compiled
+from .._programs import compiled
 from .._types import Key, KeyLike
 from ..kernels import Kernel, Mixture
 from ..machines.fixed_size import FixedSize

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int, UInt32
 
 from .._arguments import whole_number
 from .._blocks import capacity, padded
-from .._runtime import compiled
+from .._programs import compiled
 from .._types import Key
 from ..data.streams import Batch, Checked, RowStream
 from ..kernels import Kernel, Linear

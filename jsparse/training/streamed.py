@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from .._mesh import on_default_device, sum_over_rows
-from .._runtime import compiled
+from .._programs import compiled
 from .._status import PRECISION_LOST
 from ..features import FeatureMap
 from ..kernels import Kernel

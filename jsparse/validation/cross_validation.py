@@ -12,7 +12,7 @@ from jaxtyping import Array, ArrayLike, Float, Int, PyTree
 
 from .._mesh import spread
 from .._numerics import as_array, as_float, is_concrete
-from .._runtime import compiled
+from .._programs import compiled
 from .._status import CONVERGED, TRUNCATED
 from .._types import Key, ScalarLike
 from ..features import FeatureMap

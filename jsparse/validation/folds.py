@@ -12,7 +12,7 @@ from jaxtyping import Array, ArrayLike, Bool, Int, UInt32
 from .._arguments import as_key, labels_of, whole_number
 from .._blocks import capacity
 from .._numerics import as_array, is_concrete
-from .._runtime import compiled
+from .._programs import compiled
 from .._types import Key, KeyLike
 
 

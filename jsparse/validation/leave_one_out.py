@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from .._runtime import compiled
+from .._programs import compiled
 from ..kernels import Kernel
 from ..machines import dual
 from ..machines.method import Metric

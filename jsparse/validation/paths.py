@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from .._blocks import map_systems, systems_at_once
 from .._numerics import dot
-from .._runtime import compiled
+from .._programs import compiled
 from .._types import Key
 from ..features import FeatureMap
 from ..kernels import Kernel

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .._blocks import map_systems
-from .._runtime import compiled
+from .._programs import compiled
 from .._types import Key
 from ..kernels import Kernel
 from ..machines.method import Method, PathMethod, values_of_fit

@@ -1,0 +1,198 @@
+"""Compiled programs: how they are compiled, and how many of them a process keeps.
+
+Each compiled program takes memory maps of its process: 3 to 250 of them on a CPU. Linux grants a
+process 65,530; the program that needs one more ends the process with a segmentation fault in LLVM.
+A process that trains on tables of ever new shapes reaches that limit after some 60 tables, so the
+programs of this package that were not used for the longest time are dropped long before.
+"""
+
+import functools
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.core import Tracer
+from jaxlib.version import __version__ as JAXLIB
+
+# With these options jaxlib 0.10 compiles for CPUs a fifth to a quarter sooner, and programs run up
+# to a quarter slower: up to this many rows ten fits lose about as much as the first one gains.
+# Later versions have no such option.
+_SHORT_OPTIONS: dict[str, Any] = (
+    {"xla_cpu_use_fusion_emitters": False} if JAXLIB.startswith("0.10.") else {}
+)
+_SHORT_ROWS = 4096
+# A module compiled in one part has half of the memory maps, and a small one is ready no later.
+_QUICK_OPTIONS: dict[str, Any] = {
+    "xla_backend_optimization_level": 0,
+    "xla_cpu_parallel_codegen_split_count": 1,
+}
+_FALSE = np.zeros((), bool)
+
+# JAX reports this event when a program has been lowered and is about to be compiled.
+_LOWERED = "/jax/core/compile/jaxpr_to_mlir_module_duration"
+# Maps that one program may take: four times those of the largest program of this package.
+_LARGEST_PROGRAM = 1000
+
+
+class TooManyProgramsError(RuntimeError):
+    """The process holds nearly all memory maps that Linux grants it; compiling would crash it."""
+
+
+class Programs:
+    """Jitted functions, one for each function and shapes, in the order of their last use.
+
+    Args:
+        limit: memory maps that this process may have; None if the system sets no limit.
+        largest_program: memory maps that one compilation may add.
+    """
+
+    def __init__(self, limit: int | None, largest_program: int = _LARGEST_PROGRAM) -> None:
+        self.limit = limit
+        self.largest_program = largest_program
+        # From half of the limit down to a third: hundreds of programs later the next look is due.
+        self._drop_above = (limit or 0) // 2
+        self._drop_to = (limit or 0) // 3
+        self._jitted: OrderedDict[Hashable, Any] = OrderedDict()
+        self._lock = threading.RLock()
+        self._compilations_before_counting = 0
+
+    def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """Return the jitted function under `key`, made if it is not there, as the last used."""
+        with self._lock:
+            if key not in self._jitted:
+                self._jitted[key] = make()
+            self._jitted.move_to_end(key)
+            return self._jitted[key]
+
+    def drop(self, keys: list[Hashable]) -> None:
+        """Drop the programs compiled for these keys; the next use compiles them again."""
+        with self._lock:
+            dropped = [self._jitted.pop(key) for key in keys if key in self._jitted]
+        for jitted in dropped:
+            jitted.clear_cache()
+
+    def drop_function(self, function: Callable[..., Any]) -> None:
+        """Drop every program compiled for `function`."""
+        with self._lock:
+            keys = [key for key in self._jitted if key[0] is function]  # type: ignore[index]
+        self.drop(keys)
+
+    def make_room(self) -> None:
+        """Drop the least recently used programs if the process nears its limit of memory maps.
+
+        Counting takes 0.2 to 25 ms, so as many compilations as cannot reach the limit go uncounted.
+
+        Raises:
+            TooManyProgramsError: if hardly a map is free although this package holds no program.
+        """
+        if self.limit is None:
+            return
+        self._compilations_before_counting -= 1
+        if self._compilations_before_counting > 0:
+            return
+        maps = count_memory_maps()
+        if maps > self._drop_above:
+            maps = self._drop_oldest()
+            # Otherwise programs of others that hold as many maps would have ours dropped each time.
+            self._drop_above = max(self.limit // 2, maps + self.limit // 20)
+        if maps > self.limit - self.largest_program:
+            raise TooManyProgramsError(
+                f"this process holds {maps} of the {self.limit} memory maps that Linux grants it, "
+                "nearly all of them for programs compiled outside of jsparse; one more program "
+                "could crash it. Call jax.clear_caches(), which drops all compiled programs, or "
+                "have more memory maps granted (sysctl vm.max_map_count)"
+            )
+        self._compilations_before_counting = (self._drop_above - maps) // self.largest_program
+
+    def _drop_oldest(self) -> int:
+        """Drop programs, an eighth at a time; return the number of memory maps that stay."""
+        while (maps := count_memory_maps()) > self._drop_to and self._jitted:
+            with self._lock:
+                oldest = list(self._jitted)[: 1 + len(self._jitted) // 8]
+            self.drop(oldest)
+        return maps
+
+
+def count_memory_maps() -> int:
+    """Return the number of memory maps of this process; 0 where the system does not say."""
+    try:
+        return Path("/proc/self/maps").read_bytes().count(b"\n")
+    except OSError:
+        return 0
+
+
+def _memory_map_limit() -> int | None:
+    try:
+        return int(Path("/proc/sys/vm/max_map_count").read_text())
+    except (OSError, ValueError):  # no Linux, or one that hides it
+        return None
+
+
+PROGRAMS = Programs(_memory_map_limit())
+
+
+def _before_compilation(event: str, duration_secs: float, **_: str | int) -> None:
+    if event == _LOWERED:
+        PROGRAMS.make_room()
+
+
+# The caller's programs take maps as well: each compilation of the process counts.
+jax.monitoring.register_event_duration_secs_listener(_before_compilation)
+
+
+def compiled(
+    function: Callable[..., Any], *, quickly: bool = False, **options: Any
+) -> Callable[..., Any]:
+    """Return `jax.jit(function)`, with the compiler options that make users of a CPU wait least.
+
+    Which options those are depends on how long the program will run, as the number of rows tells.
+    Called while another program is traced, the function becomes a part of that program. Programs
+    that were not used for long may be dropped (`Programs`), and are compiled again when needed.
+
+    Args:
+        function: pure.
+        quickly: compile without optimisation, which takes two thirds of the time: for programs
+            that run once in a fit, and shortly.
+        **options: of `jax.jit`.
+    """
+    plain = jax.jit(function, **options)
+
+    def jit_for(longest: int) -> Any:
+        compiler_options = _QUICK_OPTIONS if quickly else {}
+        if longest <= _SHORT_ROWS:
+            compiler_options = compiler_options | _SHORT_OPTIONS
+        if jax.default_backend() != "cpu":
+            compiler_options = {}
+
+        # A function object of its own: JAX keeps the programs of equal ones together.
+        @functools.wraps(function)
+        def copy(*arguments: Any, **named: Any) -> Any:
+            return function(*arguments, **named)
+
+        return jax.jit(copy, compiler_options=compiler_options or None, **options)
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        # JAX takes compiler options for whole programs only. Whatever is computed while one is
+        # traced, if only of a constant, is traced too.
+        leaves = [*jax.tree.leaves((arguments, named)), jax.lax.bitwise_not(_FALSE)]
+        if any(isinstance(leaf, Tracer) for leaf in leaves):
+            return plain(*arguments, **named)
+        # Numbers share programs, whether they come as Python's, NumPy's or JAX's.
+        arrays = (leaf for leaf in leaves if isinstance(leaf, jax.Array | np.ndarray))
+        shapes = tuple(array.shape for array in arrays if array.ndim > 0)
+        longest = max((max(shape) for shape in shapes), default=0)
+        jitted = PROGRAMS.get((call, shapes), functools.partial(jit_for, longest))
+        return jitted(*arguments, **named)
+
+    def clear_cache() -> None:
+        plain.clear_cache()
+        PROGRAMS.drop_function(call)
+
+    call.clear_cache = clear_cache  # type: ignore[attr-defined]
+    call.lower = plain.lower  # type: ignore[attr-defined]
+    return call
