@@ -190,7 +190,7 @@ def compiled(
         return jitted(*arguments, **named)
 
     def clear_cache() -> None:
-        plain.clear_cache()
+        plain.clear_cache()  # type: ignore[attr-defined]
         PROGRAMS.drop_function(call)
 
     call.clear_cache = clear_cache  # type: ignore[attr-defined]
