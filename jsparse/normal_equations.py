@@ -11,6 +11,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, ArrayLike, Float, Int
 
+from ._arguments import on_host
 from ._blocks import rows_in_block, sum_row_blocks
 from ._mesh import sum_over_rows
 from ._numerics import dot, dot_over_rows, like, present_rows, present_targets
@@ -350,7 +351,7 @@ def _sums(
 
 
 def _floating(a: ArrayLike) -> np.ndarray:
-    a = np.asarray(a)
+    a = on_host("batches", a)
     return a if a.dtype.kind == "f" else a.astype(np.dtype(jnp.result_type(float)))
 
 

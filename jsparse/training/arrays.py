@@ -96,6 +96,16 @@ class ArrayData:
             values = np.asarray(self.units.apply(self.numbers, self.weights))
         return padded(values.astype(self.dtype), self.rows)
 
+    def compared(self) -> dict[str, Any]:
+        """Return what must be the same in all processes of a mesh."""
+        return {
+            "X": self.X,
+            "y": self.numbers,
+            "classes": self.classes,
+            "weights": self.weights,
+            "columns of categories": self.given_codes,
+        }
+
     def take(self, asked: Settings) -> None:
         """Settings that rows were needed to decide: kernel and search."""
         self.asked = asked
