@@ -7,21 +7,25 @@ import hashlib
 import inspect
 import json
 import types
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.sharding import Mesh
 
 from ._mesh import gather_messages, processes_of, spans_processes
 from ._numerics import is_spread_over_processes
 
+P = ParamSpec("P")
+R = TypeVar("R")
 Entries = dict[str, str]
 HEADER_BYTES = 32  # of the first message: one program serves every comparison
 _LENGTH_BYTES = 8
 _ROOM_BYTES = 4096  # of which the second message takes a multiple, for few programs
+_ROWS = ("X", "y", "labels", "weights", "folds")  # arguments by these names
 _SHOWN = 10  # differences that an error lists
 _DEEPEST = 12  # levels of nested objects that are looked into
 
@@ -78,6 +82,31 @@ def same_in_all_processes(mesh: Mesh | None) -> Iterator[dict[str, Any]]:
             "Give every process all of the rows: training from rows of which no process holds all "
             "is not supported"
         )
+
+
+def same_rows(function: Callable[P, R]) -> Callable[P, R]:
+    """Let a function of rows and `mesh` refuse rows that differ between the mesh's processes.
+
+    Compare its arguments `X`, `y`, `labels`, `weights` and `folds` by `same_in_all_processes`; of
+    global arrays, whose shards each process brings, only shapes and dtypes. While JAX traces,
+    nothing is compared, as values cannot be looked at.
+    """
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*arguments: P.args, **named: P.kwargs) -> R:
+        mesh: Any = named.get("mesh")
+        if spans_processes(mesh):
+            bound = signature.bind(*arguments, **named).arguments
+            rows = {name: bound.get(name) for name in _ROWS}
+            # Under `jit` even an operation on constants is traced.
+            looked_at = [*rows.values(), jax.lax.bitwise_not(np.zeros((), bool))]
+            if not any(isinstance(value, Tracer) for value in looked_at):
+                with same_in_all_processes(mesh) as compared:
+                    compared |= rows
+        return function(*arguments, **named)
+
+    return call
 
 
 def least_in_all_processes(mesh: Mesh, number: int | None) -> int | None:
@@ -166,8 +195,9 @@ def _parts(value: Any) -> dict[str, Any]:
     """Return what an object is made of, by the suffixes that lead to the parts from its name."""
     if isinstance(value, type):
         return {}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return {f".{field}": part for field, part in zip(value._fields, value, strict=True)}
+    fields = getattr(value, "_fields", None)
+    if isinstance(value, tuple) and fields is not None:
+        return {f".{field}": part for field, part in zip(fields, value, strict=True)}
     if dataclasses.is_dataclass(value):
         return {f".{f.name}": getattr(value, f.name) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):

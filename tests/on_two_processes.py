@@ -13,6 +13,7 @@ import jsparse
 from jsparse.data.streams import ArrayStream
 from jsparse.features import Nystroem
 from jsparse.kernels import RBF
+from jsparse.multiclass import accumulate_code
 
 N = 60
 
@@ -43,6 +44,7 @@ def main(port, rank):
     the_stream(mesh, X, y, w)
     differing_arguments(mesh, rank, X, y, w)
     differing_streams(mesh, rank, X, y)
+    differing_rows_of_functions(mesh, rank, X, y, w)
     a_failure_in_one(mesh, rank, X, y)
     one_process_alone(rank, X, y)
     global_arrays(mesh, model, X, y, w)
@@ -143,6 +145,31 @@ def differing_streams(mesh, rank, X, y):
     refused(mesh, "got folds: 3 in process 0, 4 in", Unread(), folds=3 + rank)
 
 
+def differing_rows_of_functions(mesh, rank, X, y, w):
+    """Of the pure functions that take a mesh; inside `jit` values cannot be looked at."""
+    phi, changed = Nystroem(RBF(1.5), jax.numpy.asarray(X[:5])), w + rank
+    C, code = jax.numpy.ones(1), jsparse.output_code("one_versus_one", 3)
+    X, y, labels = jax.numpy.asarray(X), jax.numpy.asarray(y), np.arange(N) % 3
+    folds, other_folds = (jsparse.plain_folds(jax.random.key(i), N, 3) for i in (0, rank))
+    machine, points, rows = jsparse.fixed_size, X[:5], (X, y, changed)
+    calls = [
+        lambda: jsparse.accumulate(phi, *rows, mesh=mesh),
+        lambda: accumulate_code(code, phi, X, labels, changed, mesh=mesh),
+        lambda: machine.fit(RBF(1.5), points, 1.0, *rows, mesh=mesh),
+        lambda: machine.fit_features(phi, 1.0, *rows, mesh=mesh),
+        lambda: machine.fit_classes(phi, 1.0, X, labels, code, changed, mesh=mesh),
+        lambda: jsparse.cross_validate(phi, C, X, y, folds, changed, mesh=mesh),
+        lambda: jsparse.tuning_problem(RBF(1.5), points, X, y, folds, changed, mesh=mesh),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match="got contents of weights: checksum"):
+            call()
+    with pytest.raises(ValueError, match=r"got contents of folds.index: checksum"):
+        jsparse.cross_validate(phi, C, X, y, other_folds, mesh=mesh)
+    jitted = jax.jit(lambda w: jsparse.accumulate(phi, X, y, w, mesh=mesh).weight_sum)
+    np.testing.assert_allclose(jitted(w), np.sum(w))
+
+
 def a_failure_in_one(mesh, rank, X, y):
     """The other process does not wait for it, but is told."""
     X = np.where((np.arange(N) == 3)[:, None], (1.0, np.nan)[rank], X)
@@ -152,11 +179,8 @@ def a_failure_in_one(mesh, rank, X, y):
     ]
     for rows, message in cases:
         error = (RuntimeError, ValueError)[rank]
-        told = (
-            "process 1 of the mesh stopped before any work: " + message,
-            message.split(": ", 1)[1],
-        )
-        with pytest.raises(error, match=f"^{told[rank]}"):
+        there = f"process 1 of the mesh stopped before any work: {message}"
+        with pytest.raises(error, match=(there, message.split(": ", 1)[1])[rank]):
             jsparse.train(*rows, resources=jsparse.Resources(mesh=mesh), **OPTIONS)
 
 
