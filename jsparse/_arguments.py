@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from ._numerics import as_float, is_concrete
+from ._numerics import as_float, is_concrete, is_spread_over_processes
 from ._types import Key, KeyLike
 
 
@@ -93,6 +93,7 @@ def numbers(name: str, values: Any) -> np.ndarray:
     Raises:
         ValueError: for anything else.
     """
+    check_held(name, values)
     try:
         array = np.asarray(values)
         if array.dtype.kind in "biuf":
@@ -109,6 +110,7 @@ def labels_of(name: str, values: Any) -> np.ndarray:
         ValueError: naming the types, if they are mixed, which NumPy would turn into texts or could
             not sort; for missing values among them.
     """
+    check_held(name, values)
     try:
         labels = np.asarray(values)
     except ValueError as error:
@@ -147,6 +149,31 @@ def _check_one_type(name: str, labels: Collection[Any]) -> None:
             raise ValueError(f"{name}: expected labels that can be sorted ({error})") from error
 
 
+def check_held(name: str, values: Any) -> None:
+    """Raise unless this process holds all elements of an array that goes to the host.
+
+    Raises:
+        ValueError: for a JAX array whose elements are spread over the devices of several processes.
+    """
+    if is_spread_over_processes(values):
+        raise ValueError(
+            f"{name}: expected values that this process holds whole, got an array of shape "
+            f"{values.shape} spread over the devices of several processes; give every process "
+            "all of the values, such as by "
+            "jax.experimental.multihost_utils.process_allgather(array, tiled=True)"
+        )
+
+
+def on_host(name: str, values: Any) -> np.ndarray:
+    """Return the values as a NumPy array.
+
+    Raises:
+        ValueError: as `check_held`.
+    """
+    check_held(name, values)
+    return np.asarray(values)
+
+
 def check_finite(name: str, a: Array | np.ndarray) -> None:
     """Raise naming the first NaN or infinity; silent while tracing."""
     # NumPy, as jax.numpy would trace even concrete values inside a caller's jit.
@@ -163,6 +190,7 @@ def finite_table(X: ArrayLike, name: str = "X") -> Float[Array, "n d"]:
 
 def finite_rows(X: ArrayLike, name: str = "X") -> Float[np.ndarray, "n d"]:
     """The same on the host."""
+    check_held(name, X)
     try:
         table = np.asarray(X)
     except ValueError as error:

@@ -5,7 +5,7 @@ compute all of them; here every device loops over its own.
 """
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -112,6 +112,47 @@ def check_mesh(mesh: Mesh) -> None:
             "mesh: expected axes of type Auto, as `jax.sharding.Mesh(devices, names)` makes them, "
             f"got {mesh.axis_types}"
         )
+    if jax.process_index() not in processes_of(mesh):
+        raise ValueError(
+            f"mesh: expected devices of this process, {jax.process_index()}, among its devices, "
+            f"got devices of {processes_of(mesh)} only; call with it in those processes alone"
+        )
+
+
+def processes_of(mesh: Any) -> list[int]:
+    """Return the indices of the processes that have devices of the mesh; none without a mesh."""
+    if not isinstance(mesh, Mesh):
+        return []
+    return sorted({device.process_index for device in mesh.devices.flat})
+
+
+def spans_processes(mesh: Any) -> bool:
+    """Return whether the devices of the mesh are those of more than one process."""
+    return len(processes_of(mesh)) > 1
+
+
+def gather_messages(mesh: Mesh, message: bytes) -> list[bytes]:
+    """Return the messages of all processes of the mesh, in the order of their indices.
+
+    A collective operation: every process of the mesh calls it, with as many bytes. It compiles one
+    program for each length. Only one device of each process takes part, by its number, so that
+    messages arrive even where the processes have the devices of the mesh in different orders.
+    """
+    devices = jax.devices(mesh.devices.flat[0].platform)
+    first = [
+        min((d for d in devices if d.process_index == index), key=lambda d: d.id)
+        for index in processes_of(mesh)
+    ]
+    line = Mesh(np.array(first), ("processes",))
+    part = NamedSharding(line, PartitionSpec("processes"))
+    whole = NamedSharding(line, PartitionSpec())
+    own = np.frombuffer(message, np.uint8)[None]
+    shared = jax.make_array_from_process_local_data(part, own, (len(first), own.shape[1]))
+    return [row.tobytes() for row in np.asarray(jax.jit(_same, out_shardings=whole)(shared))]
+
+
+def _same(tree: T) -> T:
+    return tree
 
 
 def on_default_device(mesh: Mesh | None, results: T) -> T:
@@ -119,7 +160,7 @@ def on_default_device(mesh: Mesh | None, results: T) -> T:
     if mesh is None:
         return results
     everywhere = NamedSharding(mesh, PartitionSpec())
-    whole = jax.jit(lambda tree: tree, out_shardings=everywhere)(results)
+    whole = jax.jit(_same, out_shardings=everywhere)(results)
     return jax.tree.map(lambda a: jax.device_put(np.asarray(a)), whole)
 
 

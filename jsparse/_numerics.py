@@ -273,3 +273,10 @@ def like(value: ArrayLike, x: Array) -> Scalar:
 def is_concrete(x: object) -> bool:
     """Whether the values of `x` can be looked at now: not while tracing, nor on other processes."""
     return not isinstance(x, Tracer) and getattr(x, "is_fully_addressable", True)
+
+
+def is_spread_over_processes(x: object) -> bool:
+    """Return whether this process holds only some elements of the array."""
+    if isinstance(x, Tracer) or not isinstance(x, jax.Array):
+        return False
+    return not (x.is_fully_addressable or x.is_fully_replicated)

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
-from ._arguments import check_finite, finite_rows, whole_number
+from ._arguments import check_finite, finite_rows, on_host, whole_number
 from ._blocks import capacity, padded
 from ._files import PathLike
 from ._numerics import as_array
@@ -231,7 +231,7 @@ class Model(eqx.Module):
             ValueError: for targets that do not fit the rows or the model.
         """
         inputs, single = self._inputs(X)
-        truth = np.asarray(y)[None] if single else np.asarray(y)
+        truth = on_host("y", y)[None] if single else on_host("y", y)
         scores = self.scores(inputs)
         if self.labels is None:
             if truth.shape != scores.shape or truth.dtype.kind not in "biuf":
@@ -311,7 +311,7 @@ class Model(eqx.Module):
         X = X if frame is None else np.asarray(frame.table)  # columns in their order
         single = frame is None and np.ndim(X) == 1
         with jax.enable_x64(self.dtype == np.float64):
-            table = finite_rows(np.asarray(X)[None] if single else X)
+            table = finite_rows(on_host("X", X)[None] if single else X)
         d = self.expansion.prototypes.shape[1]
         if table.shape[1] != d:
             raise ValueError(f"X: expected {d} columns, as in training, got {table.shape[1]}")

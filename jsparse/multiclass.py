@@ -8,6 +8,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, ArrayLike, Float, Int
 
+from ._agreement import same_rows
 from ._blocks import map_row_blocks, map_systems, rows_in_block
 from ._mesh import sum_over_rows
 from ._numerics import UNROLLED, dot
@@ -120,6 +121,7 @@ def _checked(matrix: np.ndarray, k: int) -> np.ndarray:
     return matrix
 
 
+@same_rows
 def accumulate_code(
     code: Code,
     feature_map: FeatureMap,

@@ -11,6 +11,8 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, ArrayLike, Float, Int
 
+from ._agreement import same_rows
+from ._arguments import on_host
 from ._blocks import rows_in_block, sum_row_blocks
 from ._mesh import sum_over_rows
 from ._numerics import dot, dot_over_rows, like, present_rows, present_targets
@@ -104,6 +106,7 @@ def zeros(
     )
 
 
+@same_rows
 @functools.partial(compiled, static_argnames=("mesh", "block_rows"))
 def accumulate(
     feature_map: FeatureMap,
@@ -122,14 +125,16 @@ def accumulate(
         y: targets, shape `n` or `n c`.
         weights: row weights, shape `n`, at least 0; 0 is as if the row were not there.
         mesh: spread the rows over its devices (static), each of which sums its own; they may be
-            those of several processes, with `X`, `y` and `weights` global arrays. Any `n` will do.
+            those of several processes, with `X`, `y` and `weights` global arrays, or the same
+            arrays in every process. Any `n` will do.
         block_rows: rows in memory at a time on a device (static); by default what suits it.
 
     Differentiable in the feature map, `X`, `y` and `weights`, in both modes; in a weight of zero as
     the row comes in, unless its numbers are huge or not finite.
 
     Raises:
-        ValueError: if the mesh has axes of type Explicit.
+        ValueError: if the mesh has axes of type Explicit, or (outside `jit`) its processes have
+            different arrays.
     """
     w = jnp.ones(X.shape[0], X.dtype) if weights is None else weights
 
@@ -351,7 +356,7 @@ def _sums(
 
 
 def _floating(a: ArrayLike) -> np.ndarray:
-    a = np.asarray(a)
+    a = on_host("batches", a)
     return a if a.dtype.kind == "f" else a.astype(np.dtype(jnp.result_type(float)))
 
 

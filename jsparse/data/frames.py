@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float, Shaped
 
+from .._arguments import on_host
 from .schema import Schema
 
 
@@ -70,7 +71,7 @@ class Frame:
         named = isinstance(y, str)
         target = y if named else _free_name(table.column_names)
         if not named:
-            values = np.asarray(y)
+            values = on_host("y", y)
             if len(values) != table.num_rows:
                 raise ValueError(
                     f"y: expected {table.num_rows} values, as many as rows of X, got shape "

@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float, Shaped
 
-from .._arguments import whole_number
+from .._arguments import check_held, on_host, whole_number
 
 BATCH_ROWS = 65536
 
@@ -52,6 +52,8 @@ class ArrayStream:
     ) -> None:
         if not len(X) == len(y) == (len(y) if weights is None else len(weights)):
             raise ValueError(f"expected as many rows of X, y and weights; got {len(X)}, {len(y)}")
+        for name, array in (("X", X), ("y", y), ("weights", weights)):
+            check_held(name, array)
         self.X, self.y, self.weights = X, y, weights
         self.batch_rows = whole_number("batch_rows", batch_rows, 1)
 
@@ -102,8 +104,8 @@ class Checked:
                 raise StreamError(
                     f"rows from {start}: expected batches (X, y) or (X, y, weights); {error}"
                 ) from error
-            X, y = np.asarray(given.X), np.asarray(given.y)
-            weights = None if given.weights is None else np.asarray(given.weights)
+            X, y = on_host("X", given.X), on_host("y", given.y)
+            weights = None if given.weights is None else on_host("weights", given.weights)
             n = len(X)
             where = f"rows {start} to {start + n - 1}"
             self._check_form(X, y, weights, where)

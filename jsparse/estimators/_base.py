@@ -78,7 +78,8 @@ class Machine(BaseEstimator, abc.ABC):
         self._check_parameters()
         n = len(X)
         key = jax.random.key(check_random_state(self.random_state).randint(2**31 - 1))
-        present = n if sample_weight is None else int(np.count_nonzero(np.asarray(sample_weight)))
+        w = np.ones(n) if sample_weight is None else numbers("sample_weight", sample_weight)
+        present = int(np.count_nonzero(w))
         if present == 0:
             raise ValueError("sample_weight: expected some above 0, got weights of zero only")
         kinds = len(np.unique(y)) if task == "classification" else 1

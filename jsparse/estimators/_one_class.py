@@ -6,7 +6,7 @@ from typing import Any, cast
 import jax
 import numpy as np
 
-from .._arguments import real, whole_number
+from .._arguments import numbers, real, whole_number
 from .._runtime import check_runtime
 from .._status import check
 from ..expansion import KernelExpansion
@@ -86,7 +86,7 @@ class SparseOneClassSVM(OutlierMixin, BaseEstimator):
         """
         check_runtime()
         X = cast(np.ndarray, validate_data(self, X, dtype=FLOATS))
-        w = np.ones(len(X)) if sample_weight is None else np.asarray(sample_weight, float)
+        w = np.ones(len(X)) if sample_weight is None else numbers("sample_weight", sample_weight)
         if w.shape != (len(X),) or not (np.isfinite(w).all() and (w >= 0).all()):
             raise ValueError(f"sample_weight: expected {len(X)} finite numbers of at least 0")
         if not w.any():

@@ -1,16 +1,20 @@
 """scikit-learn, or the words that say how to get it."""
 
+from typing import Any
+
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, OutlierMixin, RegressorMixin
     from sklearn.exceptions import DataConversionWarning
     from sklearn.svm import SVC
-    from sklearn.utils import check_random_state
+    from sklearn.utils import check_random_state, validation
     from sklearn.utils.multiclass import check_classification_targets
-    from sklearn.utils.validation import check_is_fitted, validate_data
+    from sklearn.utils.validation import check_is_fitted
 except ImportError as error:
     raise ImportError(
         "the estimators need scikit-learn 1.6 or later: pip install 'jsparse[sklearn]'"
     ) from error
+
+from .._arguments import check_held
 
 __all__ = [
     "SVC",
@@ -24,3 +28,22 @@ __all__ = [
     "check_random_state",
     "validate_data",
 ]
+
+
+def validate_data(
+    estimator: BaseEstimator, X: Any, y: Any = "no_validation", **options: Any
+) -> Any:
+    """Check `X` and `y` by scikit-learn, once it is known that this process holds their elements.
+
+    Args:
+        estimator: what the data are for.
+        X: inputs.
+        y: targets; scikit-learn's word for none.
+        **options: of `sklearn.utils.validation.validate_data`.
+
+    Raises:
+        ValueError: for arrays spread over several processes, and as scikit-learn's.
+    """
+    check_held("X", X)
+    check_held("y", y)
+    return validation.validate_data(estimator, X, y, **options)

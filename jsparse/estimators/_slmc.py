@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 
+from .._arguments import numbers
 from ..kernels import RBF, Kernel
 from ..machines.direct import MAX_STEPS
 from ..machines.method import Method, Task
@@ -41,7 +42,7 @@ class _FewPrototypes(Machine):
         return super()._fit(X, y, sample_weight, task, **options)
 
     def _support_vectors(self, X: np.ndarray, y: np.ndarray, sample_weight: Any) -> float:
-        w = np.ones(len(X)) if sample_weight is None else np.asarray(sample_weight, float)
+        w = np.ones(len(X)) if sample_weight is None else numbers("sample_weight", sample_weight)
         X, y, w = X[w > 0].astype(float), y[w > 0], w[w > 0]
         mean = np.average(X, axis=0, weights=w)
         spread = np.sqrt(np.average(np.square(X - mean), axis=0, weights=w))

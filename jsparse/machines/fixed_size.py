@@ -12,6 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
+from .._agreement import same_rows
 from .._arguments import whole_number
 from .._blocks import rounded_down
 from .._numerics import as_array, as_float, like
@@ -259,6 +260,7 @@ class FixedSizeFit(NamedTuple):
     status: Int[Array, ""]
 
 
+@same_rows
 def fit(
     kernel: Kernel,
     prototypes: Float[Array, "m d"],
@@ -307,6 +309,7 @@ def fit(
     return _fit_kernel(kernel, prototypes, like(C, X), X, y, weights, penalty, mesh, block_rows)
 
 
+@same_rows
 def fit_features(
     feature_map: FeatureMap,
     C: ScalarLike,
@@ -330,6 +333,7 @@ def fit_features(
     return _fit(feature_map, like(C, X), X, y, weights, penalty, mesh, block_rows)
 
 
+@same_rows
 def fit_classes(
     feature_map: FeatureMap,
     C: ScalarLike | Float[Array, " l"],

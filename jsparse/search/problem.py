@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 from jax.tree_util import KeyPath
 from jaxtyping import Array, Bool, Float, Int
 
+from .._agreement import same_rows
 from .._mesh import check_mesh
 from .._numerics import as_array, is_concrete
 from .._programs import compiled
@@ -328,6 +329,7 @@ def _informed(
     return method.informed(features, X, targets, w)
 
 
+@same_rows
 def tuning_problem(
     kernel: Kernel,
     points: Float[Array, "m d"] | None,
@@ -362,19 +364,32 @@ def tuning_problem(
             `validation.sharding`.
 
     Raises:
-        ValueError: for a mesh with axes of type Explicit, or a method that does not need only sums.
+        ValueError: for a mesh with axes of type Explicit, a method that does not need only sums, or
+            rows that differ between the processes of the mesh.
     """
     tuned, fixed = split_kernel(
         kernel, X.dtype, tune_kernel=tune_kernel, tune_matrices=tune_matrices
     )
-    code = None if code is None else code.astype(X.dtype)
-    if mesh is None:
-        rows = InMemory(X, y, weights, folds, code, None)
-    else:
+    if mesh is not None:
         check_mesh(mesh)
         require_additive(method, "mesh")
-        rows = InMemory(*shard(mesh, folds, X, y, weights), code, mesh)
+    rows = in_memory(X, y, folds, weights, code, mesh)
     return Problem(method, tuned, fixed, points, rows, key)
+
+
+def in_memory(
+    X: Float[Array, "n d"],
+    y: Float[Array, "n *c"] | Int[Array, " n"],
+    folds: Folds,
+    weights: Float[Array, " n"] | None,
+    code: Code | None,
+    mesh: Mesh | None,
+) -> InMemory:
+    """Return the rows of a tuning problem, sharded over the devices of a mesh if there is one."""
+    code = None if code is None else code.astype(X.dtype)
+    if mesh is None:
+        return InMemory(X, y, weights, folds, code, None)
+    return InMemory(*shard(mesh, folds, X, y, weights), code, mesh)
 
 
 def split_kernel(

@@ -20,7 +20,7 @@ from ..kernels.mixed import categorical_columns
 from ..machines.method import Additive, Method, Points, Shape, TrainingRows, rows_at
 from ..multiclass import Code, output_code
 from ..scaling import Standardization, standardize
-from ..search.problem import Problem, Scoring, tuning_problem
+from ..search.problem import Problem, Scoring, in_memory, split_kernel
 from ..validation.folds import Folds
 from ..validation.sharding import ShardedFolds, in_row_order
 from .categories import check_codes, indicators, unscaled
@@ -96,6 +96,16 @@ class ArrayData:
             values = np.asarray(self.units.apply(self.numbers, self.weights))
         return padded(values.astype(self.dtype), self.rows)
 
+    def compared(self) -> dict[str, Any]:
+        """Return what must be the same in all processes of a mesh."""
+        return {
+            "X": self.X,
+            "y": self.numbers,
+            "classes": self.classes,
+            "weights": self.weights,
+            "columns of categories": self.given_codes,
+        }
+
     def take(self, asked: Settings) -> None:
         """Settings that rows were needed to decide: kernel and search."""
         self.asked = asked
@@ -160,19 +170,12 @@ class ArrayData:
     def problem(self, method: Method, points: Float[Array, "m d"] | None) -> Problem:
         """The tuning problem."""
         asked = self.asked
-        return tuning_problem(
-            self.template,
-            points,
-            self.Z,
-            as_array(self.targets),
-            self._padded_folds(),
-            as_array(self.w),
-            self.code,
-            method=method,
-            key=asked.keys.method,
-            **asked.search.varied,
-            mesh=asked.resources.mesh,
+        tuned, fixed = split_kernel(self.template, self.dtype, **asked.search.varied)
+        targets, weights = as_array(self.targets), as_array(self.w)
+        rows = in_memory(
+            self.Z, targets, self._padded_folds(), weights, self.code, asked.resources.mesh
         )
+        return Problem(method, tuned, fixed, points, rows, asked.keys.method)
 
     def _padded_folds(self) -> Folds:
         """The folds with room for those of any table of the same capacity."""

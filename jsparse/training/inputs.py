@@ -6,7 +6,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import ArrayLike
 
-from .._arguments import check_finite, labels_of, real
+from .._arguments import check_finite, labels_of, on_host, real
 from .._arguments import numbers as real_numbers
 from ..machines.method import Task
 
@@ -15,7 +15,7 @@ def encoded_targets(
     y: ArrayLike, n: int, task: Task, classes: Sequence[Any] | ArrayLike | None = None
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Real targets; or class numbers and the labels they stand for, `classes` if given."""
-    labels = labels_of("y", y) if task == "classification" else np.asarray(y)
+    labels = labels_of("y", y) if task == "classification" else on_host("y", y)
     several = task == "regression" and labels.ndim == 2 and labels.shape[1] > 0
     if labels.shape[:1] != (n,) or not (labels.ndim == 1 or several):
         raise ValueError(f"y: expected {n} values, as many as rows of X, got shape {labels.shape}")

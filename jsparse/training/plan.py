@@ -220,8 +220,8 @@ def _left_in_container() -> int | None:
 
 
 def free_bytes() -> int | None:
-    """Memory that the first device has left; None if it does not say."""
-    device = jax.devices()[0]
+    """Return the bytes that the first device of this process has left; None if it does not say."""
+    device = jax.local_devices()[0]
     if device.platform != "cpu":
         said = device.memory_stats()
         return said["bytes_limit"] - said["bytes_in_use"] if said else None

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from jaxtyping import ArrayLike, Float
 
 from .._arguments import as_key, numbers, real, whole_number
-from .._mesh import check_mesh
+from .._mesh import check_mesh, spans_processes
 from .._programs import compiled
 from .._types import Key, KeyLike
 from ..kernels import Kernel, Mixture
@@ -55,8 +55,10 @@ class Resources:
         memory: bytes; by default what the device has left. See `plan`.
         max_seconds: no evaluation of the search starts later.
         mesh: devices that share the rows; the model is that of one device to rounding. For methods
-            that need only sums. In several processes, each calls `train` with the same arguments,
-            and without `max_seconds`.
+            that need only sums. If they are devices of several processes, each of these processes
+            calls `train` with the same rows and settings, and without `max_seconds`; `train`
+            compares checksums of them, and refuses what differs. Without `memory` the least that
+            any process has left counts.
         sample_rows: rows of a stream that are kept to choose points from and to score.
     """
 
@@ -105,6 +107,15 @@ class Settings(NamedTuple):
     class_weight: Literal["balanced"] | Mapping[Any, float] | None
     resources: Resources
     progress: Progress | None
+
+
+def compared_settings(config: Settings) -> dict[str, Any]:
+    """Return the settings that must be the same in all processes of a mesh, by argument."""
+    apart = {"keys", "progress", "own_metric"}
+    return {
+        **{name: value for name, value in config._asdict().items() if name not in apart},
+        "key": config.keys.points,
+    }
 
 
 def settings(
@@ -221,7 +232,7 @@ def _check_resources(method: Method, resources: Resources) -> None:
         return
     check_mesh(mesh)
     require_additive(method, "mesh")
-    if len({d.process_index for d in mesh.devices.flat}) > 1 and resources.max_seconds < math.inf:
+    if spans_processes(mesh) and resources.max_seconds < math.inf:
         raise ValueError(
             "max_seconds: expected none in several processes, whose clocks could part them, got "
             f"{resources.max_seconds}"

@@ -10,8 +10,10 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, UInt32
 
+from .._agreement import BatchChecksums
 from .._arguments import whole_number
 from .._blocks import capacity, padded
+from .._mesh import on_default_device, spans_processes
 from .._programs import compiled
 from .._types import Key
 from ..data.streams import Batch, Checked, RowStream
@@ -69,6 +71,9 @@ class StreamData:
         rng = np.random.default_rng(_number(asked.keys.sample))
         least = {"folds": split.parts, "n_C": asked.C.size, "memory": asked.resources.memory}
         batches = _watched(rows, method.memory, counted(method), least)
+        self.checksums = BatchChecksums()
+        if spans_processes(asked.resources.mesh):
+            batches = self.checksums.watch(batches)
         classification = asked.task == "classification"
         self.summary = summarize(batches, rng, sample_rows, classification=classification)
         self.reader = _reader(rows, self.summary, split, asked)
@@ -84,6 +89,10 @@ class StreamData:
             )
         self.folds = _sample_folds(split, self.summary.sample.rows)
         self.sample = _sample(self.reader, self.summary)
+
+    def compared(self) -> dict[str, Any]:
+        """Return what must be the same in all processes of a mesh."""
+        return self.checksums.compared()
 
     def take(self, asked: Settings) -> None:
         """Settings that rows were needed to decide: kernel and search."""
@@ -165,11 +174,13 @@ class StreamData:
         if not problem.method.is_path:
             several = np.resize(several, max(len(C), self.asked.C.size))
         found = problem.source.validate(problem, kernel, jax.device_put(several), scoring, size)
-        by_fold = np.asarray(found.predictions)[: len(C)]
+        mesh = self.asked.resources.mesh
+        predictions, status = on_default_device(mesh, (found.predictions, found.status))
+        by_fold = np.asarray(predictions)[: len(C)]
         values = np.full((len(C), len(self.sample.X), *by_fold.shape[3:]), np.nan, self.dtype)
         index, valid = (np.asarray(a) for a in self.folds)
         values[:, index[valid]] = by_fold[:, valid]
-        return values[..., 0] if self.code is None else values, np.asarray(found.status)[: len(C)]
+        return values[..., 0] if self.code is None else values, np.asarray(status)[: len(C)]
 
     def scored(self) -> tuple[np.ndarray, np.ndarray | None]:
         """Class numbers, or targets, and weights of the sample; 0 of a row not predicted."""

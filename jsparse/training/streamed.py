@@ -82,8 +82,9 @@ class Streamed:
                 validated = self.validate(
                     problem, kernel, jax.device_put(np.asarray(C[i])), scoring
                 )
-                scores, status = np.asarray(validated.scores), np.asarray(validated.status)
-                errors = standard_error(validated.fold_scores)
+                outcome = validated.scores, validated.fold_scores, validated.status
+                scores, by_fold, status = map(np.asarray, on_default_device(self.mesh, outcome))
+                errors = standard_error(by_fold)
             trusted = (status < PRECISION_LOST) & np.isfinite(scores)
             best = float(np.min(np.where(trusted, scores, np.inf)))
             if self._best is None or best < self._best[0]:

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike
 
-from .._mesh import on_default_device
+from .._agreement import least_in_all_processes, same_in_all_processes
+from .._mesh import on_default_device, spans_processes
 from .._numerics import as_array
 from .._runtime import check_runtime
 from .._status import PRECISION_LOST, NumericalError
@@ -40,7 +41,8 @@ from .auto import family_of, main_directions
 from .choices import LENGTHSCALE_FACTOR, KernelLike, projected
 from .clock import clock, compile_clock
 from .fold_machines import fold_machines
-from .settings import HoldOut, Multiclass, Resources, Settings, settings
+from .plan import free_bytes
+from .settings import HoldOut, Multiclass, Resources, Settings, compared_settings, settings
 from .stream import StreamData
 from .trained import Sums, Trained
 
@@ -132,7 +134,9 @@ def train(
 
     Raises:
         ValueError: for anything wrong with the data or the settings, or more points than memory
-            has room for, before any work is done.
+            has room for, before any work is done; so for arrays spread over several processes, and,
+            in every process of a mesh, for rows or settings that differ between its processes.
+        RuntimeError: in the other processes of a mesh, if one refuses its arguments.
         StreamError: naming the rows, for a stream that changes from pass to pass, ends early or
             holds what it should not; nothing of what was summed is used.
         NumericalError: if nothing could be computed that can be trusted.
@@ -140,13 +144,18 @@ def train(
     check_runtime()
     seconds: dict[str, float] = {}
     with compile_clock(seconds), clock(seconds, "total"):
-        asked = settings(
-            task, key, method, kernel, C, search, folds, metric, multiclass, class_weight,
-            resources, progress,
-        )  # fmt: skip
-        _check_out_of_fold(out_of_fold, X, asked)
-        data, columns = _read(X, y, weights, asked, seconds)
-        asked = _settled(asked, data)
+        mesh = getattr(resources, "mesh", None)
+        with same_in_all_processes(mesh) as compared:
+            asked = settings(
+                task, key, method, kernel, C, search, folds, metric, multiclass, class_weight,
+                resources, progress,
+            )  # fmt: skip
+            _check_out_of_fold(out_of_fold, X, asked)
+            compared |= compared_settings(asked) | {"out_of_fold": out_of_fold}
+        with same_in_all_processes(mesh) as compared:
+            data, columns = _read(X, y, weights, asked, seconds)
+            compared |= data.compared() | {"columns": columns}
+        asked = _settled(_within_memory_of_all(asked, data), data)
         method = data.settled(method)
         with clock(seconds, "prototypes"):
             asked = _kernel_of_rows(asked, data)
@@ -162,6 +171,17 @@ def train(
             if unseen is not None and out_of_fold == "machines":
                 unseen = _with_machines(unseen, chosen, data, summed)
     return _trained(asked, data, columns, points, chosen, fitted, sums, values, unseen, seconds)
+
+
+def _within_memory_of_all(asked: Settings, data: Data) -> Settings:
+    """Let the processes of a mesh plan by the least memory that any of them has left."""
+    mesh, memory = asked.resources.mesh, asked.resources.memory
+    if mesh is None or not spans_processes(mesh) or memory is not None:
+        return asked
+    memory = least_in_all_processes(mesh, free_bytes())
+    asked = asked._replace(resources=dataclasses.replace(asked.resources, memory=memory))
+    data.take(asked)
+    return asked
 
 
 def _settled(asked: Settings, data: Data) -> Settings:

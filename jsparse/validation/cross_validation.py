@@ -10,6 +10,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, ArrayLike, Float, Int, PyTree
 
+from .._agreement import same_rows
 from .._mesh import spread
 from .._numerics import as_array, as_float, is_concrete
 from .._programs import compiled
@@ -51,6 +52,7 @@ class CrossValidation(NamedTuple):
     sums: tuple[FeatureMap, NormalEquations] | None = None
 
 
+@same_rows
 def cross_validate(
     feature_map: FeatureMap,
     C: Float[Array, " s"],
@@ -224,6 +226,7 @@ def _cross_validate(
     return CrossValidation(scores, fold_scores, out, status, (feature_map, total))
 
 
+@same_rows
 @functools.partial(compiled, static_argnames=("method", "metric", "decoding", "mesh", "block_rows"))
 def cross_validate_by_solving(
     method: Additive,

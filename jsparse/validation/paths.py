@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
+from .._agreement import same_rows
 from .._blocks import map_systems, systems_at_once
 from .._numerics import dot
 from .._programs import compiled
@@ -35,6 +36,7 @@ class PathValidation(NamedTuple):
     status: Int[Array, " s"]  # the worst over folds
 
 
+@same_rows
 @functools.partial(compiled, static_argnames=("method", "metric", "decoding", "mesh", "block_rows"))
 def cross_validate_path(
     method: PathMethod,

@@ -7,6 +7,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Shaped
 
+from .._arguments import on_host
 from .folds import Folds
 
 
@@ -55,8 +56,8 @@ def shard(
     fill = ((0, 0), (0, -folds.index.shape[1] % mesh.size))
     order = np.pad(np.asarray(folds.index), fill).T.reshape(-1)
     valid = np.pad(np.asarray(folds.valid), fill).T.reshape(-1)
-    w = np.ones(len(X), X.dtype) if weights is None else np.asarray(weights)
-    rows = (np.asarray(X)[order], np.asarray(y)[order], np.where(valid, w[order], 0))
+    w = np.ones(len(X), X.dtype) if weights is None else on_host("weights", weights)
+    rows = (on_host("X", X)[order], on_host("y", y)[order], np.where(valid, w[order], 0))
     sharding = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
     placed = [jax.make_array_from_callback(a.shape, sharding, a.__getitem__) for a in rows]
     return placed[0], placed[1], placed[2], ShardedFolds(len(folds.index))

@@ -1,0 +1,283 @@
+"""Compare the arguments of all processes of a mesh before any work, and name what differs."""
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import inspect
+import json
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, ParamSpec, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jax.sharding import Mesh
+
+from ._mesh import gather_messages, processes_of, spans_processes
+from ._numerics import is_spread_over_processes
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Entries = dict[str, str]
+HEADER_BYTES = 32  # of the first message: one program serves every comparison
+_LENGTH_BYTES = 8
+_ROOM_BYTES = 4096  # of which the second message takes a multiple, for few programs
+_ROWS = ("X", "y", "labels", "weights", "folds")  # arguments by these names
+_SHOWN = 10  # differences that an error lists
+_DEEPEST = 12  # levels of nested objects that are looked into
+
+
+@dataclasses.dataclass(frozen=True)
+class Checksum:
+    """What stands for an array: a few bytes, whatever its size.
+
+    Attributes:
+        form: shape and dtype in words.
+        digest: BLAKE2b of the bytes, in hexadecimal digits.
+    """
+
+    form: str
+    digest: str
+
+
+@contextlib.contextmanager
+def same_in_all_processes(mesh: Mesh | None) -> Iterator[dict[str, Any]]:
+    """Refuse, in every process of the mesh, arguments that are not the same in all of them.
+
+    The block enters what is to be compared into the mapping, by the names of the arguments. At its
+    end the processes exchange checksums. If the block fails in one process, the others are told
+    and raise too, so that none waits for a process that has given up. Without a mesh over several
+    processes nothing is computed, compiled or sent.
+
+    Raises:
+        ValueError: naming each entry that differs and the processes that differ in it.
+        RuntimeError: if the block failed in another process, with its message.
+    """
+    compared: dict[str, Any] = {}
+    if not spans_processes(mesh) or jax.process_index() not in processes_of(mesh):
+        yield compared
+        return
+    assert mesh is not None
+    try:
+        yield compared
+        entries = {k: v for name, value in compared.items() for k, v in described(name, value)}
+    except Exception as error:
+        _exchange(mesh, {}, f"{type(error).__name__}: {error}")
+        raise
+    reports = _exchange(mesh, entries, None)
+    failures = {process: failure for process, (_, failure) in reports.items() if failure}
+    if failures:
+        process, failure = next(iter(failures.items()))
+        raise RuntimeError(f"process {process} of the mesh stopped before any work: {failure}")
+    differences = _differences({process: entries for process, (entries, _) in reports.items()})
+    if differences:
+        more = len(differences) - _SHOWN
+        listed = differences[:_SHOWN] + ([f"and {more} others"] if more > 0 else [])
+        raise ValueError(
+            "expected the same rows and settings in every process of the mesh, as each process "
+            f"computes with its share of rows that all of them hold; got {'; '.join(listed)}. "
+            "Give every process all of the rows: training from rows of which no process holds all "
+            "is not supported"
+        )
+
+
+def same_rows(function: Callable[P, R]) -> Callable[P, R]:
+    """Let a function of rows and `mesh` refuse rows that differ between the mesh's processes.
+
+    Compare its arguments `X`, `y`, `labels`, `weights` and `folds` by `same_in_all_processes`; of
+    global arrays, whose shards each process brings, only shapes and dtypes. While JAX traces,
+    nothing is compared, as values cannot be looked at.
+    """
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*arguments: P.args, **named: P.kwargs) -> R:
+        mesh: Any = named.get("mesh")
+        if spans_processes(mesh):
+            bound = signature.bind(*arguments, **named).arguments
+            rows = {name: bound.get(name) for name in _ROWS}
+            # Under `jit` even an operation on constants is traced.
+            looked_at = [*rows.values(), jax.lax.bitwise_not(np.zeros((), bool))]
+            if not any(isinstance(value, Tracer) for value in looked_at):
+                with same_in_all_processes(mesh) as compared:
+                    compared |= rows
+        return function(*arguments, **named)
+
+    return call
+
+
+def least_in_all_processes(mesh: Mesh, number: int | None) -> int | None:
+    """Return the least number of all processes; None if no process has one."""
+    messages = gather_messages(mesh, json.dumps(number).encode().ljust(HEADER_BYTES))
+    numbers = [json.loads(message) for message in messages]
+    return min((number for number in numbers if number is not None), default=None)
+
+
+def _exchange(
+    mesh: Mesh, entries: Entries, failure: str | None
+) -> dict[int, tuple[Entries, str | None]]:
+    """Return the entries and the failure of every process; nothing if all have the same."""
+    text = json.dumps([entries, failure]).encode()
+    digest = hashlib.blake2b(text, digest_size=HEADER_BYTES - _LENGTH_BYTES).digest()
+    headers = gather_messages(mesh, digest + len(text).to_bytes(_LENGTH_BYTES, "big"))
+    if len(set(headers)) == 1:
+        return {}
+    longest = max(int.from_bytes(header[-_LENGTH_BYTES:], "big") for header in headers)
+    room = -(-longest // _ROOM_BYTES) * _ROOM_BYTES
+    texts = gather_messages(mesh, text.ljust(room))
+    return {
+        process: tuple(json.loads(text))
+        for process, text in zip(processes_of(mesh), texts, strict=True)
+    }
+
+
+def _differences(reports: Mapping[int, Entries]) -> list[str]:
+    """Return a line for each entry that is not the same in all processes."""
+    names = list(dict.fromkeys(name for entries in reports.values() for name in entries))
+    lines: dict[str, str] = {}
+    for name in names:
+        by_text: dict[str, list[int]] = {}
+        for process, entries in reports.items():
+            by_text.setdefault(entries.get(name, "none"), []).append(process)
+        of_other_form = name.removeprefix("contents of ") in lines
+        if len(by_text) > 1 and not of_other_form:
+            parts = [f"{_shortened(t)} in {_processes(p)}" for t, p in by_text.items()]
+            lines[name] = f"{name}: {', '.join(parts)}"
+    return list(lines.values())
+
+
+def _processes(indices: list[int]) -> str:
+    if len(indices) == 1:
+        return f"process {indices[0]}"
+    shown = ", ".join(map(str, indices[:4]))
+    return f"processes {shown}" + (f" and {len(indices) - 4} others" if len(indices) > 4 else "")
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def described(name: str, value: Any, depth: int = 0) -> Iterator[tuple[str, str]]:
+    """Yield names and texts by which processes compare an argument, part by part.
+
+    The texts of equal values are equal in every process: they hold no addresses. Of an array they
+    are its form and a checksum of its contents, under the name "contents of ...".
+    """
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, jax.Array | np.ndarray):
+        value = checksum(value)
+    if isinstance(value, Checksum):
+        yield name, value.form
+        yield f"contents of {name}", f"checksum {value.digest}"
+    elif value is None or isinstance(value, str | bytes | int | float | complex | np.dtype):
+        yield name, repr(value)
+    elif isinstance(value, Mesh):
+        ids = [device.id for device in value.devices.flat]
+        yield name, f"devices {ids}, axes {dict(value.shape)}"
+    else:
+        parts = _parts(value) if depth < _DEEPEST else {}
+        yield name, _kind(value, parts)
+        for part, content in parts.items():
+            yield from described(f"{name}{part}", content, depth + 1)
+
+
+def _kind(value: Any, parts: Mapping[str, Any]) -> str:
+    named = value if isinstance(value, type) or hasattr(value, "__qualname__") else type(value)
+    count = f" of {len(parts)}" if isinstance(value, list | set | frozenset | Mapping) else ""
+    return f"{named.__module__}.{named.__qualname__}{count}"
+
+
+def _parts(value: Any) -> dict[str, Any]:
+    """Return what an object is made of, by the suffixes that lead to the parts from its name."""
+    if isinstance(value, type):
+        return {}
+    fields = getattr(value, "_fields", None)
+    if isinstance(value, tuple) and fields is not None:
+        return {f".{field}": part for field, part in zip(fields, value, strict=True)}
+    if dataclasses.is_dataclass(value):
+        return {f".{f.name}": getattr(value, f.name) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {f"[{k!r}]": value[k] for k in sorted(value, key=repr)}
+    if isinstance(value, set | frozenset):
+        return {f"[{i}]": part for i, part in enumerate(sorted(value, key=repr))}
+    if isinstance(value, list | tuple):
+        return {f"[{i}]": part for i, part in enumerate(value)}
+    if isinstance(value, functools.partial):
+        return {".func": value.func, ".args": value.args, ".keywords": value.keywords}
+    if isinstance(value, types.CodeType):
+        return {".code": value.co_code, ".names": value.co_names, ".constants": value.co_consts}
+    if callable(value) and isinstance(inspect.unwrap(value), types.FunctionType):
+        return _parts_of_function(inspect.unwrap(value))
+    attributes = getattr(value, "__dict__", {})
+    return {f".{name}": attributes[name] for name in sorted(attributes)}
+
+
+def _parts_of_function(function: types.FunctionType) -> dict[str, Any]:
+    enclosed = [cell.cell_contents for cell in function.__closure__ or ()]
+    return {
+        ".code": function.__code__,
+        ".defaults": function.__defaults__,
+        ".enclosed": enclosed,
+    }
+
+
+def checksum(array: jax.Array | np.ndarray) -> Checksum:
+    """Return form and checksum of an array; of one spread over several processes only the form."""
+    form = f"{array.dtype} of shape {array.shape}"
+    if isinstance(array, jax.Array):
+        if is_spread_over_processes(array):
+            return Checksum(f"{form}, spread over several processes", "none")
+        if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+            array = jax.random.key_data(array)
+    digest = hashlib.blake2b(digest_size=8)
+    _update(digest, np.asarray(array))
+    return Checksum(form, digest.hexdigest())
+
+
+def _update(digest: "hashlib.blake2b", array: np.ndarray) -> None:
+    if array.dtype.kind == "O":  # whose bytes are addresses
+        digest.update(repr(array.tolist()).encode())
+    elif array.size:
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+
+
+class BatchChecksums:
+    """Running checksums of the batches of a stream, for `same_in_all_processes`.
+
+    Attributes:
+        rows: rows that were read.
+        batches: batches that were read.
+    """
+
+    def __init__(self) -> None:
+        self.rows = self.batches = 0
+        self._forms: dict[str, str] = {}
+        self._digests: dict[str, Any] = {}
+
+    def watch(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """Yield the batches, NamedTuples of arrays, and take each into the checksums."""
+        for batch in batches:
+            self.rows, self.batches = self.rows + len(batch[0]), self.batches + 1
+            for name, array in batch._asdict().items():
+                digest = self._digests.setdefault(name, hashlib.blake2b(digest_size=8))
+                if array is None:
+                    digest.update(b"none")
+                    continue
+                # The lengths of the batches count: each takes as many collective sums.
+                digest.update(f"{array.dtype} {array.shape}".encode())
+                self._forms.setdefault(name, f"{array.dtype} of shape (n, *{array.shape[1:]})")
+                _update(digest, array)
+            yield batch
+
+    def compared(self) -> dict[str, Any]:
+        """Return what is to be compared."""
+        forms = {name: self._forms.get(name, "none") for name in self._digests}
+        return {
+            "rows of the stream": self.rows,
+            "batches of the stream": self.batches,
+            **{name: Checksum(forms[name], d.hexdigest()) for name, d in self._digests.items()},
+        }
