@@ -193,7 +193,7 @@ class FixedSizeLSSVMClassifier(FixedSize, Classifier):
                 f"classes: expected those of the first call, {self.classes_.tolist()}, got "
                 f"{np.unique(classes).tolist()}"
             )
-        numbers, _ = encoded_targets(y, len(X), "classification", self.classes_)
+        numbers, _ = encoded_targets(y, "classification", self.classes_)
         weights = row_weights(sample_weight, self.class_weight, numbers, self.classes_)
         code = self.model_.code
         targets = 2 * numbers - 1 if code is None else numbers
