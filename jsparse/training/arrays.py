@@ -58,9 +58,7 @@ class ArrayData:
         self.rows = capacity(self.n_rows)
         self.dtype = self.X.dtype
         self.numbers, self.classes = encoded_targets(y, asked.task, asked.multiclass.classes)
-        self.weights = row_weights(
-            counting.weights, asked.class_weight, self.numbers, self.classes
-        )
+        self.weights = row_weights(counting.weights, asked.class_weight, self.numbers, self.classes)
         self.units, self.code = TargetUnits(), None
         if self.classes is None:
             self.units = target_units(

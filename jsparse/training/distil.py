@@ -96,9 +96,7 @@ def distil(
         )
 
 
-def _with_columns_of(
-    frame: Frame, y: Any, weights: ArrayLike | None, columns: Schema
-) -> Frame:
+def _with_columns_of(frame: Frame, y: Any, weights: ArrayLike | None, columns: Schema) -> Frame:
     """The table with its columns in the order of the large machine's, if they are the same."""
     frame = frame.ordered([column.name for column in columns.columns])
     rows = None if weights is None else counting_rows(weights, frame.n_rows).index

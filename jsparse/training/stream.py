@@ -22,7 +22,7 @@ from ..search.problem import Problem, Scoring, split_kernel
 from ..validation.folds import Folds
 from ..validation.out_of_fold import Rows
 from .arrays import code_of
-from .choices import template_of
+from .choices import default_folds, template_of
 from .inputs import check_labels, class_factors
 from .plan import Plan, check_fits, counted, fitting, plan
 from .reader import Reader, Split
@@ -61,7 +61,8 @@ class StreamData:
         if isinstance(folds, HoldOut):
             split = Split(seed, 2, 1, folds.share)
         else:
-            v = whole_number("folds", folds, 2, sample_rows, "sample_rows")
+            v = default_folds(sample_rows) if folds is None else folds
+            v = whole_number("folds", v, 2, sample_rows, "sample_rows")
             split = Split(seed, v, v, 0.0)
         if isinstance(method.memory, int):
             whole_number(counted(method), method.memory, 1, sample_rows, "sample_rows")
