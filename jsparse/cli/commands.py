@@ -89,7 +89,6 @@ def _train(
     y: Any,
     task: Any,
     n: int,
-    classes: int,
     codes: tuple[int, ...] = (),
 ) -> Trained:
     """Train on rows in memory or a stream, with progress and interrupts."""
@@ -100,12 +99,12 @@ def _train(
         alone = options.devices is None
         own = search.settled(n, alone=alone) if isinstance(search, Automatic) else search
         kernel = template_of(kernel, X.shape[1], own, codes)
-    folds = 10 if options.folds is None else options.folds
+    folds = options.folds
     if getattr(options, "holdout", None) is not None:
         if options.folds is not None:
             raise ValueError("--folds, --holdout: expected one of them, got both")
         folds = HoldOut(options.holdout)
-    method = method_of(options, n, classes)
+    method = method_of(options)
     scheme: Any = options.multiclass.replace("-", "_")
     with report.progress(quiet=options.quiet) as show:
 
@@ -151,8 +150,7 @@ def _demo(options: argparse.Namespace) -> int:
     order = np.random.default_rng(options.seed).permutation(len(data.X))
     cut = 2 * len(order) // 3
     rows, held_out = order[:cut], order[cut:]
-    classes = len(np.unique(data.y)) if data.task == "classification" else 1
-    trained = _train(options, data.X[rows], data.y[rows], data.task, len(rows), classes)
+    trained = _train(options, data.X[rows], data.y[rows], data.task, len(rows))
     predicted = trained.predict(data.X[held_out])
     source = data.name
     report.training(trained, source, data.X.shape[1], _mesh(options.devices))
@@ -165,7 +163,7 @@ def _fit(options: argparse.Namespace) -> int:
     _mesh(options.devices)  # said before the file is read
     if options.holdout is not None and not options.stream:
         raise ValueError("--holdout: expected together with --stream")
-    method = method_of(options, 3, 1)  # its options too
+    method = method_of(options)  # its options too
     _search(options)
     if options.stream:
         require_additive(method, "--stream")
@@ -207,8 +205,8 @@ def _fit_table(options: argparse.Namespace) -> tuple[Trained, "Schema", str]:
     encoded = encode(schema, table, dtype=options.precision)
     tell_counts(encoded.imputed, "missing values filled in")
     tell_counts(encoded.parsed, "texts read as numbers")
-    y, classes = encode_target(schema, table), len(schema.classes or [0])
-    trained = _train(options, encoded.X, y, task, len(y), classes, schema.codes)
+    y = encode_target(schema, table)
+    trained = _train(options, encoded.X, y, task, len(y), schema.codes)
     return trained, schema, reason
 
 
@@ -227,7 +225,7 @@ def _fit_stream(options: argparse.Namespace) -> tuple[Trained, "Schema", str]:
     columns["categorical"] = [name for name in options.categorical if name not in options.drop]
     schema, reason, n = stream_schema(file, options.target, task=options.task, **columns)
     stream = TableStream(file, schema, options.precision)
-    trained = _train(options, stream, None, schema.task, n, len(schema.classes or [0]))
+    trained = _train(options, stream, None, schema.task, n)
     tell_counts(stream.imputed, "missing values filled in")
     tell_counts(stream.parsed, "texts read as numbers")
     return trained, schema, reason

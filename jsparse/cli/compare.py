@@ -136,13 +136,10 @@ def _trained(
     method: type[Method], given: _Task, progress: Callable[[int, int, float], None]
 ) -> tuple[Trained, Line]:
     """A method with its default settings, but for the sizes asked for."""
-    n, settings = len(given.X), {}
-    names = {field.name: field.default for field in dataclasses.fields(method)}
+    settings = {}
+    names = {field.name for field in dataclasses.fields(method)}
     if "max_prototypes" in names and given.max_prototypes is not None:
         settings["max_prototypes"] = given.max_prototypes
-    if names.get("n_prototypes") is not None:  # else the method finds a number of its own
-        kinds = len(np.unique(given.y)) if given.classification else 1
-        settings["n_prototypes"] = max(kinds, min(300, method.usual_prototypes, -(-n // 3)))
     start = time.perf_counter()
     trained = train(
         given.X,
@@ -151,7 +148,6 @@ def _trained(
         key=given.seed,
         method=method(**settings),
         search=Profile(max_evaluations=given.max_evaluations),
-        folds=min(10, n),
         progress=progress,
     )
     seconds = time.perf_counter() - start

@@ -26,9 +26,8 @@ def command_line(
     demo = commands.add_parser("demo", help="train and test a model on bundled real data")
     sets = ["breast_cancer", "diabetes", "digits", "iris", "wine"]
     demo.add_argument("--set", default=sets[0], choices=sets, dest="name")
-    demo.set_defaults(run=run["demo"], command="demo")
+    demo.set_defaults(run=run["demo"])
     _training_options(demo)
-    demo.set_defaults(n_prototypes=100)
 
     fit = commands.add_parser("fit", help="train a model on a CSV or Parquet file")
     fit.add_argument("file", metavar="FILE", help="CSV or Parquet file with a header")
@@ -67,7 +66,7 @@ def command_line(
         action="store_true",
         help="keep the machines of the folds in the model, for intervals and sets by CV+",
     )
-    fit.set_defaults(run=run["fit"], command="fit")
+    fit.set_defaults(run=run["fit"])
     _training_options(fit)
 
     compare = commands.add_parser("compare", help="all methods on one CSV or Parquet file")
@@ -170,8 +169,8 @@ def flag(name: str) -> str:
     return "--" + name.removeprefix("n_").replace("_", "-")
 
 
-def method_of(options: argparse.Namespace, n: int, classes: int) -> Method:
-    """The method asked for, for so many rows and classes.
+def method_of(options: argparse.Namespace) -> Method:
+    """The method asked for.
 
     Raises:
         ValueError: for an option of another method.
@@ -182,15 +181,9 @@ def method_of(options: argparse.Namespace, n: int, classes: int) -> Method:
         if value is None:
             continue
         if options.method not in of:
-            if name == "n_prototypes" and options.command == "demo":
-                continue  # its own default
             raise ValueError(f"{flag(name)}: expected together with --method {' or '.join(of)}")
         settings[name] = value
     kind = METHODS[options.method]
-    own = {field.name: field.default for field in dataclasses.fields(kind)}
-    # None: the method finds a number of its own.
-    if own.get("n_prototypes") is not None and "n_prototypes" not in settings:
-        settings["n_prototypes"] = max(classes, min(kind.usual_prototypes, n // 3))
     several = isinstance(settings.get("n_prototypes"), list | str)
     if "size_tolerance" in settings and not (several or kind.is_path or kind.sparser_by_C):
         raise ValueError(

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Int, Shaped
 
 from .._arguments import on_host
 from .schema import Schema
@@ -47,14 +47,21 @@ class Frame:
         rest = [name for name in table.column_names if name not in names]
         return dataclasses.replace(self, table=table.select([*names, *rest]))
 
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return _arrow(self.table).num_rows
+
     def arrays(
-        self, y: Any, task: str
+        self, y: Any, task: str, rows: Int[np.ndarray, " k"] | None = None
     ) -> tuple[Float[np.ndarray, "n d"], Shaped[np.ndarray, "n *c"], Schema]:
         """Inputs, targets and the encoding.
 
         Args:
             y: the name of a column, or targets, shape `n`.
             task: "classification" or "regression".
+            rows: numbers of the only rows that are encoded, and that the encoding is made from; by
+                default all.
 
         Raises:
             ValueError: naming the column that cannot be encoded, and its row.
@@ -78,6 +85,8 @@ class Frame:
                     f"{values.shape}"
                 )
             table = table.append_column(target, [_column(values)])
+        if rows is not None and len(rows) < table.num_rows:
+            table = table.take(rows)
         schema = fit_schema(
             table,
             target,
@@ -89,7 +98,9 @@ class Frame:
             coded=self.categories == "kernel",
         )
         X = encode(schema, table).X
-        return X, encode_target(schema, table) if named else np.asarray(y), schema
+        if named:
+            return X, encode_target(schema, table), schema
+        return X, np.asarray(y) if rows is None else np.asarray(y)[rows], schema
 
     def encode(self, schema: Schema, dtype: str) -> Float[np.ndarray, "n d"]:
         """Inputs by the encoding of training, whatever the order of the columns.

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Int, Shaped
 
 from .._arguments import check_held, on_host, whole_number
 
@@ -151,6 +151,18 @@ class Checked:
             raise StreamError(f"{where}: {len(X)} rows of X, {len(y)} of y, {len(w)} weights")
         if weights is not None and (weights.ndim != 1 or weights.dtype.kind not in "biuf"):
             raise StreamError(f"{where}: weights: expected numbers of shape (n,)")
+
+
+def counting(batches: Iterable[Batch]) -> Iterator[tuple[Batch, Int[np.ndarray, " n"]]]:
+    """The rows with a weight above 0, batch by batch, and their numbers in the stream."""
+    start = 0
+    for X, y, weights in batches:
+        rows = np.arange(start, start + len(X))
+        start += len(X)
+        if weights is not None and not (there := weights > 0).all():
+            X, y, weights, rows = X[there], y[there], weights[there], rows[there]
+        if len(rows):
+            yield Batch(X, y, weights), rows
 
 
 def _missing(a: np.ndarray) -> np.ndarray | None:

@@ -18,11 +18,12 @@ from .._status import check
 from ..calibration import decisions, probabilities
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
-from ..machines.method import Method, Task
+from ..machines.method import Method, Shape, Task
 from ..model import Model, scores_of
 from ..search.strategies import Annealing, Automatic, Gradient, Profile, Search
 from ..search.tune import Progress, Tuning
-from ..training.choices import KERNELS, KernelLike
+from ..training.choices import KERNELS, KernelLike, default_folds
+from ..training.counting import CountingRows, counting_rows
 from ..training.settings import Multiclass, Resources
 from ..training.train import train
 from ..training.trained import Sums, Trained
@@ -68,21 +69,21 @@ class Machine(BaseEstimator, abc.ABC):
     _tuning: Tuning
 
     @abc.abstractmethod
-    def make_method(self, n: int, classes: int) -> Method:
-        """The method, for so many rows with weight and classes."""
+    def make_method(self) -> Method:
+        """The method, by the parameters."""
 
     def _fit(
         self, X: np.ndarray, y: np.ndarray, sample_weight: Any, task: Task, **options: Any
     ) -> Trained:
         check_runtime()
         self._check_parameters()
-        n = len(X)
         key = jax.random.key(check_random_state(self.random_state).randint(2**31 - 1))
-        w = np.ones(n) if sample_weight is None else numbers("sample_weight", sample_weight)
-        present = int(np.count_nonzero(w))
-        if present == 0:
+        if sample_weight is not None and not np.any(numbers("sample_weight", sample_weight)):
             raise ValueError("sample_weight: expected some above 0, got weights of zero only")
-        kinds = len(np.unique(y)) if task == "classification" else 1
+        counting = counting_rows(sample_weight, len(X))
+        folds = self._folds(X, y, counting)
+        kinds = len(np.unique(counting.select(y))) if task == "classification" else None
+        method = within(self.make_method(), _shape(counting, folds, X.shape[1], kinds))
         C = None if isinstance(self.C, str) else np.array([real("C", self.C, 0.0, above=True)])
         with jax.enable_x64(X.dtype == np.float64):
             trained = train(
@@ -90,11 +91,11 @@ class Machine(BaseEstimator, abc.ABC):
                 y,
                 task=task,
                 key=key,
-                method=self.make_method(present, kinds),
+                method=method,
                 kernel=self._kernel(X.shape[1]),
                 C=C,
                 search=self._search(),
-                folds=self._folds(X, y),
+                folds=folds,
                 weights=sample_weight,
                 resources=Resources(max_seconds=self.max_seconds),
                 progress=_reporter() if self.verbose else None,
@@ -195,31 +196,30 @@ class Machine(BaseEstimator, abc.ABC):
             own["start"] = self._tuning
         return dataclasses.replace(search, **own)
 
-    def _folds(self, X: np.ndarray, y: np.ndarray) -> int | Folds:
-        """Their number; or those of a splitter or a list of splits, which predict each row once."""
-        n = len(X)
+    def _folds(self, X: np.ndarray, y: np.ndarray, counting: CountingRows) -> int | Folds | None:
+        """Their number; or those of a splitter or a list of splits, which predict each row once.
+
+        A splitter sees the rows with a weight above 0 alone.
+        """
         if isinstance(self.cv, str):
-            return min(10, n)
+            return None
         cv: Any = self.cv
         if not (hasattr(cv, "split") or isinstance(cv, list | tuple)):
-            return whole_number("cv", cv, 2, n, "the number of rows")
+            return whole_number("cv", cv, 2, len(counting.index), "the number of rows")
         split: Any = getattr(cv, "split", None)
-        splits = cv if split is None else split(X, y)
-        assignment = np.full(n, -1)
-        for number, parts in enumerate(splits):
-            test = _held_out(parts, n)
-            if len(test) == 0 or np.any(assignment[test] >= 0):
-                raise ValueError(
-                    "cv: expected splits that hold each row out once, as KFold's do; row "
-                    f"{test[np.argmax(assignment[test] >= 0)] if len(test) else 'none'} comes again"
-                )
-            assignment[test] = number
+        if split is None:
+            assignment = _assignment(cv, len(X))[counting.index]
+            numbers = counting.index
+        else:
+            X, y = counting.select(X), counting.select(y)
+            assignment, numbers = _assignment(split(X, y), len(X)), np.arange(len(X))
         if np.any(assignment < 0):
             raise ValueError(
                 "cv: expected splits that hold each row out once, as KFold's do; row "
-                f"{np.argmax(assignment < 0)} is in none"
+                f"{numbers[np.argmax(assignment < 0)]} is in none"
             )
-        return folds_from_assignment(assignment)
+        _, assignment = np.unique(assignment, return_inverse=True)  # a fold may have lost all rows
+        return counting.folds_of_caller(folds_from_assignment(assignment))
 
     def _kernel(self, d: int) -> KernelLike:
         if self.lengthscale is None or isinstance(self.lengthscale, str):
@@ -241,6 +241,45 @@ class Machine(BaseEstimator, abc.ABC):
         check_is_fitted(self)
         self._wake()
         return cast(np.ndarray, validate_data(self, X, reset=False, dtype=FLOATS))
+
+
+def _shape(counting: CountingRows, folds: int | Folds | None, d: int, classes: int | None) -> Shape:
+    """What is known of the rows that count."""
+    n = len(counting.index)
+    if isinstance(folds, Folds):
+        largest = int(np.asarray(folds.valid).sum(axis=1).max())
+    else:
+        largest = -(-n // (folds or default_folds(n)))
+    return Shape(n, n, n - largest, d, classes, False)
+
+
+def within(method: Method, shape: Shape) -> Method:
+    """The method with no number of points above what the rows allow, and a warning for each."""
+    lowered = method.capped(shape)
+    for field in dataclasses.fields(method):
+        before, after = getattr(method, field.name), getattr(lowered, field.name)
+        if before != after:
+            warnings.warn(
+                f"{field.name}: {before} is more than {shape.n} rows with weight allow, "
+                f"{shape.training} of them outside of the largest fold; {after} is taken",
+                UserWarning,
+                stacklevel=4,
+            )
+    return lowered
+
+
+def _assignment(splits: Any, n: int) -> np.ndarray:
+    """The fold of every row, -1 for a row that none holds out."""
+    assignment = np.full(n, -1)
+    for number, parts in enumerate(splits):
+        test = _held_out(parts, n)
+        if len(test) == 0 or np.any(assignment[test] >= 0):
+            raise ValueError(
+                "cv: expected splits that hold each row out once, as KFold's do; row "
+                f"{test[np.argmax(assignment[test] >= 0)] if len(test) else 'none'} comes again"
+            )
+        assignment[test] = number
+    return assignment
 
 
 def _held_out(parts: Any, n: int) -> np.ndarray:

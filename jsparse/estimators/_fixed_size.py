@@ -26,13 +26,12 @@ class FixedSize(Machine):
     loss: str
     tuned_with: int | None
 
-    def make_method(self, n: int, classes: int) -> FixedSizeMethod | Robust:
+    def make_method(self) -> FixedSizeMethod | Robust:
         m = self.n_prototypes
         if isinstance(m, str):
             if m not in ("auto", "curve"):
                 raise ValueError(f"n_prototypes: expected 'auto', 'curve' or a number, got {m!r}")
-            # Every class has a prototype.
-            m = "auto" if m == "curve" else max(classes, min(300, -(-n // 3)))
+            m = "auto" if m == "curve" else None
         settings: Any = {"n_prototypes": m, "selection": self.selection}
         if self.loss == "squared":
             return FixedSizeMethod(**settings, tuned_with=self.tuned_with)
@@ -193,7 +192,7 @@ class FixedSizeLSSVMClassifier(FixedSize, Classifier):
                 f"classes: expected those of the first call, {self.classes_.tolist()}, got "
                 f"{np.unique(classes).tolist()}"
             )
-        numbers, _ = encoded_targets(y, len(X), "classification", self.classes_)
+        numbers, _ = encoded_targets(y, "classification", self.classes_)
         weights = row_weights(sample_weight, self.class_weight, numbers, self.classes_)
         code = self.model_.code
         targets = 2 * numbers - 1 if code is None else numbers

@@ -78,7 +78,7 @@ class LSSVMClassifier(Classifier):
         self.verbose = verbose
         self.random_state = random_state
 
-    def make_method(self, n: int, classes: int) -> Dual:
+    def make_method(self) -> Dual:
         return Dual()
 
 
@@ -110,5 +110,5 @@ class LSSVMRegressor(Regressor):
         self.verbose = verbose
         self.random_state = random_state
 
-    def make_method(self, n: int, classes: int) -> Dual:
+    def make_method(self) -> Dual:
         return Dual()

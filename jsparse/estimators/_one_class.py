@@ -12,12 +12,12 @@ from .._status import check
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
 from ..machines.direct import MAX_STEPS, Minimum
-from ..machines.method import TrainingRows
+from ..machines.method import Shape, TrainingRows
 from ..machines.slmc import SLMC
 from ..machines.sparse_direct import one_class
 from ..scaling import standardize
 from ..training.choices import KERNELS
-from ._base import FLOATS
+from ._base import FLOATS, within
 from ._sklearn import (
     BaseEstimator,
     OutlierMixin,
@@ -34,7 +34,8 @@ class SparseOneClassSVM(OutlierMixin, BaseEstimator):
     of so many points. Inputs are standardised; nothing is tuned.
 
     Args:
-        n_prototypes: their number, at most as many as rows with weight; "auto" for 20, or as many.
+        n_prototypes: their number, at most as many as rows with weight; "auto" for a third of
+            them, at most 20.
         nu: bound of the part of rows that are taken for outliers, above 0 and below 1.
         starts: descents, of which the lowest end is taken; the first from k-means, the others from
             rows at random.
@@ -91,17 +92,11 @@ class SparseOneClassSVM(OutlierMixin, BaseEstimator):
             raise ValueError(f"sample_weight: expected {len(X)} finite numbers of at least 0")
         if not w.any():
             raise ValueError("sample_weight: expected some above 0, got weights of zero only")
-        present = int(np.count_nonzero(w))
+        X, w = X[w > 0], w[w > 0]
         nu = real("nu", self.nu, 0.0, above=True)
         if nu >= 1:
             raise ValueError(f"nu: expected a number above 0 and below 1, got {self.nu!r}")
-        m = self.n_prototypes
-        if isinstance(m, str):
-            if m != "auto":
-                raise ValueError(f"n_prototypes: expected 'auto' or a number, got {m!r}")
-            m = min(20, present)
-        m = whole_number("n_prototypes", m, 1, present, "the number of rows")
-        starts = whole_number("starts", self.starts, 1, 1000, "a thousand")
+        method = self._method(*X.shape)
         kernel = self._of_two_points(X.shape[1])
         with jax.enable_x64(X.dtype == np.float64):
             key = jax.random.key(check_random_state(self.random_state).randint(2**31 - 1))
@@ -109,7 +104,6 @@ class SparseOneClassSVM(OutlierMixin, BaseEstimator):
             scaling = standardize(jax.device_put(X), weights)
             inputs = scaling.apply(jax.device_put(X))
             rows = TrainingRows(inputs, None, w, scaling, len(X))
-            method = SLMC(m, starts=starts)
             points = method.points(key, kernel, rows)
             assert points.X is not None
             found = one_class(
@@ -118,6 +112,17 @@ class SparseOneClassSVM(OutlierMixin, BaseEstimator):
             check(max(points.status, int(found.status)), type(self).__name__)
             self._publish(kernel, scaling, found)
         return self
+
+    def _method(self, n: int, d: int) -> SLMC:
+        """The settings by which the descents start, for so many rows with weight."""
+        m: int | str | None = self.n_prototypes
+        if isinstance(m, str):
+            if m != "auto":
+                raise ValueError(f"n_prototypes: expected 'auto' or a number, got {m!r}")
+            m = None
+        shape = Shape(n, n, n, d, None, False)
+        starts = whole_number("starts", self.starts, 1, 1000, "a thousand")
+        return cast(SLMC, within(SLMC(m, starts=starts), shape).settled(shape))
 
     def _publish(self, kernel: Kernel, scaling: Any, found: Minimum) -> None:
         solved = found.solved

@@ -100,7 +100,7 @@ class _Pursuit(SparseMachine):
 class _Subspace(_Pursuit, max_iterations=ITERATIONS):
     max_iterations: int
 
-    def make_method(self, n: int, classes: int) -> KSP:
+    def make_method(self) -> KSP:
         return KSP(max_iterations=self.max_iterations, **self._shared())
 
 
@@ -108,12 +108,12 @@ class _Matching(_Pursuit, fitting="backfitting", subset=None):
     fitting: Fitting
     subset: Any
 
-    def make_method(self, n: int, classes: int) -> KMP:
+    def make_method(self) -> KMP:
         return KMP(fitting=self.fitting, subset=self.subset, **self._shared())
 
 
 class _Basis(_Pursuit):
-    def make_method(self, n: int, classes: int) -> KBP:
+    def make_method(self) -> KBP:
         return KBP(**self._shared())
 
 

@@ -18,7 +18,7 @@ class _Reduced(Machine):
     selection: str
     tolerance: float
 
-    def make_method(self, n: int, classes: int) -> SparseReduction:
+    def make_method(self) -> SparseReduction:
         return SparseReduction(
             self.n_prototypes,
             selection=self.selection,  # type: ignore[arg-type]

@@ -21,9 +21,9 @@ class _Relevance(Machine):
     max_iter: int
     _likelihood: Likelihood
 
-    def make_method(self, n: int, classes: int) -> RVM:
+    def make_method(self) -> RVM:
         settings: Any = {"candidates": self.candidates, "likelihood": self._likelihood}
-        return RVM(min(self.max_prototypes, n), max_steps=self.max_iter, **settings)
+        return RVM(self.max_prototypes, max_steps=self.max_iter, **settings)
 
 
 class RelevanceVectorRegressor(_Relevance, Regressor):

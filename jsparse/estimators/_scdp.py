@@ -40,7 +40,7 @@ class SparseMachine(Machine):
 class _SCDP(SparseMachine):
     selection: Selection
 
-    def make_method(self, n: int, classes: int) -> SCDP:
+    def make_method(self) -> SCDP:
         return SCDP(
             max_prototypes=self.max_prototypes,
             candidates=self.candidates,

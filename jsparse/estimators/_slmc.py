@@ -12,7 +12,7 @@ from ..kernels import RBF, Kernel
 from ..machines.direct import MAX_STEPS
 from ..machines.method import Method, Task
 from ..machines.reduced_set import ReducedSetSVM
-from ..machines.slmc import SLMC, Direct, Reduced
+from ..machines.slmc import SLMC, Direct
 from ..machines.sparse_direct import SparseFisher, SparseRidge
 from ..search.strategies import Search
 from ..training.choices import make_kernel
@@ -60,12 +60,12 @@ class _FewPrototypes(Machine):
         ]
         return float(np.mean(counts))
 
-    def _count(self, kind: type[Reduced], n: int, classes: int) -> int:
+    def _count(self) -> int | None:
         m = self.n_prototypes
         if isinstance(m, str):
             if m != "auto":
                 raise ValueError(f"n_prototypes: expected 'auto' or a number, got {m!r}")
-            return max(classes, min(kind.usual_prototypes, -(-n // 3)))
+            return None
         return max(1, round(m * self._support)) if isinstance(m, float) else m
 
 
@@ -162,9 +162,9 @@ class SparseLargeMarginClassifier(_FewPrototypes, Classifier):
 
     _kind: ClassVar[Any] = SLMC
 
-    def make_method(self, n: int, classes: int) -> Direct:
+    def make_method(self) -> Direct:
         return self._kind(
-            n_prototypes=self._count(self._kind, n, classes),
+            n_prototypes=self._count(),
             selection=self.selection,
             starts=self.starts,
             sharing=self.sharing,
@@ -265,9 +265,9 @@ class ReducedSetClassifier(_FewPrototypes, Classifier):
         self.verbose = verbose
         self.random_state = random_state
 
-    def make_method(self, n: int, classes: int) -> Method:
+    def make_method(self) -> Method:
         settings: Any = {"selection": self.selection, "loss": self.loss}
-        m = self._count(ReducedSetSVM, n, classes)
+        m = self._count()
         return ReducedSetSVM(m, refit=self.refit, max_steps=self.max_iter, **settings)
 
 
@@ -347,11 +347,11 @@ class SparseKernelRidgeRegressor(Regressor):
         self.verbose = verbose
         self.random_state = random_state
 
-    def make_method(self, n: int, classes: int) -> Method:
-        m = self.n_prototypes
+    def make_method(self) -> Method:
+        m: int | str | None = self.n_prototypes
         if isinstance(m, str):
             if m != "auto":
                 raise ValueError(f"n_prototypes: expected 'auto' or a number, got {m!r}")
-            m = max(1, min(SparseRidge.usual_prototypes, -(-n // 3)))
+            m = None
         settings: Any = {"selection": self.selection, "sharing": self.sharing}
         return SparseRidge(m, starts=self.starts, max_steps=self.max_iter, **settings)

@@ -100,7 +100,7 @@ class SpSVMClassifier(SparseMachine, Classifier):
         self.verbose = verbose
         self.random_state = random_state
 
-    def make_method(self, n: int, classes: int) -> SpSVM:
+    def make_method(self) -> SpSVM:
         return SpSVM(
             max_prototypes=self.max_prototypes,
             candidates=self.candidates,

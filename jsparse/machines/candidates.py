@@ -13,7 +13,17 @@ from ..kernels import Kernel
 from ..prototypes import k_center, k_means
 from ..prototypes.choice import choose_rows
 from ..pursuit.probabilistic import SUBSET
-from .method import PathMethod, Points, Shape, Task, TrainingRows, check_tolerance, option, rows_at
+from .method import (
+    PathMethod,
+    Points,
+    Shape,
+    Task,
+    TrainingRows,
+    at_most,
+    check_tolerance,
+    option,
+    rows_at,
+)
 
 MAX_PROTOTYPES = 300
 CANDIDATES = 1000
@@ -83,14 +93,11 @@ class Candidates(PathMethod):
 
     def settled(self, shape: Shape) -> "Candidates":
         """See `Method.settled`."""
-        given = self.candidates
+        given, M = self.candidates, self._resolved_candidates(shape)
         if isinstance(given, _Points):
             if given.X.shape[1] != shape.d:
                 raise ValueError(f"candidates: expected shape (M, {shape.d}), got {given.X.shape}")
-            M = len(given.X)
         else:
-            M = shape.present if given == "all" else given
-            M = min(rounded_down(shape.present), CANDIDATES) if M is None else M
             M = whole_number("candidates", M, 1, shape.present, "the number of rows with weight")
         most = min(M, shape.training)
         k = self.max_prototypes
@@ -104,6 +111,25 @@ class Candidates(PathMethod):
             subset = whole_number("subset", subset, 1, M, "the candidates")
         candidates = given if isinstance(given, _Points) else M
         return dataclasses.replace(self, max_prototypes=k, candidates=candidates, subset=subset)
+
+    def _resolved_candidates(self, shape: Shape) -> Any:
+        """The number of candidates, not yet checked."""
+        given = self.candidates
+        if isinstance(given, _Points):
+            return len(given.X)
+        if given is None:
+            return min(rounded_down(shape.present), CANDIDATES)
+        return shape.present if given == "all" else given
+
+    def capped(self, shape: Shape) -> "Candidates":
+        """See `Method.capped`."""
+        lowered = dataclasses.replace(self, candidates=at_most(self.candidates, shape.present))
+        M = lowered._resolved_candidates(shape)
+        return dataclasses.replace(
+            lowered,
+            max_prototypes=at_most(self.max_prototypes, min(M, shape.training)),
+            subset=at_most(self.subset, M),
+        )
 
     @property
     def n_candidates(self) -> int | None:

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import ClassVar, Literal, NamedTuple, get_args
+from typing import ClassVar, Literal, NamedTuple, cast, get_args
 
 import equinox as eqx
 import jax
@@ -43,8 +43,10 @@ from .method import (
     Task,
     TrainingRows,
     as_sizes,
+    at_most,
     check_sizes,
     check_tolerance,
+    default_prototypes,
     option,
     rows_at,
 )
@@ -58,10 +60,11 @@ class Prototypes(Method):
     """The settings of methods whose prototypes are rows chosen before anything is fitted.
 
     Args:
-        n_prototypes: `m`, at most as many as rows; or several, increasing, of which one is chosen
-            by cross-validation (De Brabanter 2010, Section 5), see `tune_sizes`. "auto": twice as
-            many again and again, up to 2,000, until the error hardly falls or twice as many would
-            take more seconds than are left.
+        n_prototypes: `m`, at most as many as rows; None for a third of the rows, at most 300 and at
+            least one for each class; or several, increasing, of which one is chosen by
+            cross-validation (De Brabanter 2010, Section 5), see `tune_sizes`. "auto": twice as many
+            again and again, up to 2,000, until the error hardly falls or twice as many would take
+            more seconds than are left.
         selection: "renyi" (Algorithm 1, stratified by class), "uniform", or "pivoted_cholesky",
             by what the kernel's matrix has left, in the kernel before it is tuned, whatever the
             class.
@@ -69,10 +72,10 @@ class Prototypes(Method):
             standard errors of the least; 0 for the least error itself.
     """
 
-    n_prototypes: int | Sequence[int] | Literal["auto"] = option(
-        200,
+    n_prototypes: int | Sequence[int] | Literal["auto"] | None = option(
+        None,
         "number of prototypes; of several, cross-validation chooses one, and with 'auto' more are "
-        "tried while the error falls; default: a third of the rows, at most 500, or 20 where a "
+        "tried while the error falls; default: a third of the rows, at most 300, or 20 where a "
         "descent finds them",
         kind="sizes",
         metavar="M[,M...]",
@@ -95,7 +98,7 @@ class Prototypes(Method):
 
     @property
     def largest(self) -> int:
-        """The number of prototypes, or the largest of several; of "auto" once it is settled."""
+        """The number of prototypes, or the largest of several; once settled."""
         return self.sizes[-1] if self.sizes else int(self.n_prototypes)  # type: ignore[call-overload]
 
     @property
@@ -106,7 +109,7 @@ class Prototypes(Method):
     @property
     def memory(self) -> int | None:
         """See `Method.memory`."""
-        return None if self.grows or self.n_prototypes is None else self.largest
+        return None if self.n_prototypes in (None, "auto") else self.largest
 
     @property
     def nested(self) -> bool:
@@ -123,7 +126,7 @@ class Prototypes(Method):
         most = 2**31 - 1
         if isinstance(self.n_prototypes, tuple):
             check_sizes(self.n_prototypes, most, "the largest number")
-        elif self.n_prototypes != "auto":
+        elif self.n_prototypes not in (None, "auto"):
             whole_number("n_prototypes", self.n_prototypes, 1, most, "the largest number")
 
     def settled(self, shape: Shape) -> "Prototypes":
@@ -140,8 +143,16 @@ class Prototypes(Method):
             return dataclasses.replace(
                 self, n_prototypes=check_sizes(self.n_prototypes, shape.n, what)
             )
-        m = whole_number("n_prototypes", self.n_prototypes, 1, shape.n, what)
-        return dataclasses.replace(self, n_prototypes=m)
+        m = self.n_prototypes
+        if m is None:
+            m = default_prototypes(self.usual_prototypes, shape)
+        return dataclasses.replace(
+            self, n_prototypes=whole_number("n_prototypes", m, 1, shape.n, what)
+        )
+
+    def capped(self, shape: Shape) -> "Prototypes":
+        """See `Method.capped`."""
+        return dataclasses.replace(self, n_prototypes=at_most(self.n_prototypes, shape.n))
 
     def points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
         """Rows by entropy or at random, a share of them from each class."""
@@ -218,11 +229,19 @@ class FixedSize(Prototypes, Additive):
         if self.tuned_with is not None:
             if self.sizes or self.n_prototypes == "auto":
                 raise ValueError("tuned_with: expected None with several n_prototypes")
-            whole_number("tuned_with", self.tuned_with, 1, self.largest, "n_prototypes")
+            most = 2**31 - 1 if self.n_prototypes is None else self.largest
+            whole_number("tuned_with", self.tuned_with, 1, most, "n_prototypes")
+
+    def capped(self, shape: Shape) -> "FixedSize":
+        """See `Method.capped`."""
+        lowered = dataclasses.replace(self, tuned_with=at_most(self.tuned_with, shape.n))
+        return cast(FixedSize, super(FixedSize, lowered).capped(shape))
 
     def surrogate(self) -> "FixedSize | None":
         """See `Method.surrogate`."""
-        if self.tuned_with is None or self.tuned_with >= self.largest:
+        if self.tuned_with is None:
+            return None
+        if self.n_prototypes is not None and self.tuned_with >= self.largest:
             return None
         return dataclasses.replace(self, n_prototypes=self.tuned_with, tuned_with=None)
 

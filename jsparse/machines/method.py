@@ -34,7 +34,7 @@ class Shape(NamedTuple):
     """What is known of the rows before any work on them."""
 
     n: int  # rows that points are chosen from
-    present: int  # of weight above 0
+    present: int  # of weight above 0: in training, all of them
     training: int  # of those, when the largest fold is left out
     d: int
     classes: int | None
@@ -127,7 +127,7 @@ class Method(abc.ABC):
     name: ClassVar[str]  # on the command line
     title: ClassVar[str]  # in tables
     most_rows: ClassVar[int | None] = None  # that a comparison of methods gives it
-    usual_prototypes: ClassVar[int] = 500  # at most, where a command line does not say how many
+    usual_prototypes: ClassVar[int] = 300  # at most, see `default_prototypes`
     tasks: ClassVar[tuple[Task, ...]] = ("classification", "regression")
     default_C: ClassVar[Float[np.ndarray, " s"]] = FEW_C
     has_C: ClassVar[bool] = True  # whether `C` is looked at at all
@@ -151,6 +151,13 @@ class Method(abc.ABC):
         """The method with every setting a value, or a `ValueError` if one does not suit the rows.
 
         Called before any work on the rows.
+        """
+        return self
+
+    def capped(self, shape: Shape) -> "Method":
+        """The method with numbers of points lowered to what the rows allow.
+
+        For callers that fit to many subsets of rows; `settled` raises an error for such numbers.
         """
         return self
 
@@ -422,6 +429,23 @@ def values_of_fit(fitted: Any, X: Float[Array, "n d"]) -> Float[Array, "n k l"]:
 def check_sizes(sizes: Any, most: int, what: str) -> tuple[int, ...]:
     """Increasing numbers of prototypes, as Python's."""
     return tuple(increasing("n_prototypes", sizes, most, what))
+
+
+def default_prototypes(most: int, shape: Shape) -> int:
+    """Return the number of prototypes where the user gives none.
+
+    A third of the rows, at most `most`, and at least one for each class.
+    """
+    return min(shape.n, max(shape.classes or 1, min(most, -(-shape.n // 3))))
+
+
+def at_most(numbers: Any, bound: int) -> Any:
+    """Lower a whole number, or those of a tuple, to a bound; anything else stays as it is."""
+    if isinstance(numbers, tuple):
+        lowered = tuple(at_most(number, bound) for number in numbers)
+        return numbers if lowered == numbers else tuple(dict.fromkeys(lowered))
+    whole = isinstance(numbers, int | np.integer) and not isinstance(numbers, bool)
+    return bound if whole and numbers > bound else numbers
 
 
 def check_tolerance(name: str, tolerance: float) -> None:

@@ -29,7 +29,7 @@ from .dictionary import (
     rows_of,
     system_of,
 )
-from .method import Additive, Metric, Shape, Task, as_sizes, option
+from .method import Additive, Metric, Shape, Task, as_sizes, at_most, option
 from .sized_path import SizedPath
 
 
@@ -93,6 +93,12 @@ class Pursuit(Candidates, Additive):
             )
         whole = dataclasses.replace(self, max_prototypes=sizes[-1], atoms=sizes)
         return cast(Pursuit, super(Pursuit, whole).settled(shape))
+
+    def capped(self, shape: Shape) -> "Pursuit":
+        """See `Method.capped`."""
+        lowered = cast(Pursuit, super().capped(shape))
+        bound = min(lowered._resolved_candidates(shape), shape.training)
+        return dataclasses.replace(lowered, atoms=at_most(self.atoms, bound))
 
     def _bounded(self, shape: Shape) -> "Pursuit":
         """With a bound on the default sizes, where they are dear."""

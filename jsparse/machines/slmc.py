@@ -22,7 +22,18 @@ from ..prototypes.choice import choose_rows
 from ..solvers import interior_point
 from ..solvers.interior_point import Hinge
 from . import direct
-from .method import Method, Points, Shape, Task, TrainingRows, each_problem, option, rows_at
+from .method import (
+    Method,
+    Points,
+    Shape,
+    Task,
+    TrainingRows,
+    at_most,
+    default_prototypes,
+    each_problem,
+    option,
+    rows_at,
+)
 
 Selection = Literal["k_means", "renyi", "uniform"]
 Penalty = Literal["norm", "coefficients"]
@@ -57,7 +68,8 @@ class Reduced(Method):
     """The settings of support vector machines whose number of expansion vectors is given.
 
     Args:
-        n_prototypes: `N_z`, the number of expansion vectors, at most as many as rows.
+        n_prototypes: `N_z`, the number of expansion vectors, at most as many as rows; None for a
+            third of the rows, at most 20 and at least one for each class.
         selection: where they are, or start from: "k_means", or rows by "renyi" or "uniform". Rows
             that are there several times are chosen once, as long as there are others (Section 5.6).
         starts: so many sets of points, of which the further ones are rows at random. What is not
@@ -68,12 +80,20 @@ class Reduced(Method):
     default_C: ClassVar[Float[np.ndarray, " s"]] = np.geomspace(0.1, 1000, 5)
     usual_prototypes: ClassVar[int] = 20
 
-    n_prototypes: int = option(20, "number of prototypes", kind="sizes", metavar="M[,M...]")
+    n_prototypes: int | None = option(
+        None, "number of prototypes", kind="sizes", metavar="M[,M...]"
+    )
     selection: Selection = "k_means"
     starts: int = 1
 
     @property
-    def memory(self) -> int:
+    def largest(self) -> int:
+        """The number of prototypes, once settled."""
+        assert self.n_prototypes is not None
+        return self.n_prototypes
+
+    @property
+    def memory(self) -> int | Literal["all"] | None:
         """See `Method.memory`."""
         return self.n_prototypes
 
@@ -82,13 +102,21 @@ class Reduced(Method):
         super().check(task)
         if self.selection not in SELECTIONS:
             raise ValueError(f"selection: expected one of {SELECTIONS}, got {self.selection!r}")
-        whole_number("n_prototypes", self.n_prototypes, 1, 2**31 - 1, "the largest number")
+        if self.n_prototypes is not None:
+            whole_number("n_prototypes", self.n_prototypes, 1, 2**31 - 1, "the largest number")
         whole_number("starts", self.starts, 1, 1000, "a thousand")
 
     def settled(self, shape: Shape) -> "Reduced":
         """See `Method.settled`."""
-        m = whole_number("n_prototypes", self.n_prototypes, 1, shape.n, "the number of rows")
+        m = self.n_prototypes
+        if m is None:
+            m = default_prototypes(self.usual_prototypes, shape)
+        m = whole_number("n_prototypes", m, 1, shape.n, "the number of rows")
         return dataclasses.replace(self, n_prototypes=m)
+
+    def capped(self, shape: Shape) -> "Reduced":
+        """See `Method.capped`."""
+        return dataclasses.replace(self, n_prototypes=at_most(self.n_prototypes, shape.n))
 
     def points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
         """Means of clusters, or rows, a share of them from each class; start after start."""
@@ -101,7 +129,7 @@ class Reduced(Method):
         return Points(jax.device_put(X), None, max(found.status for found in each))
 
     def _points(self, key: Key, selection: str, rows: TrainingRows) -> Points:
-        X, weights, m = np.asarray(rows.X), np.array(rows.weights), self.n_prototypes
+        X, weights, m = np.asarray(rows.X), np.array(rows.weights), self.largest
         there = np.flatnonzero(weights)
         if selection == "k_means":
             # What rows without weight hold must not be felt, not even in the last digits.
@@ -116,7 +144,8 @@ class Reduced(Method):
 
     def each_start(self, points: Float[Array, "m d"]) -> Float[Array, "s k d"]:
         """What `points` gives, start by start; any other number of points is one start."""
-        several = self.starts > 1 and len(points) == self.starts * self.n_prototypes
+        m = self.n_prototypes
+        several = self.starts > 1 and m is not None and len(points) == self.starts * m
         return points.reshape(self.starts if several else 1, -1, points.shape[1])
 
 

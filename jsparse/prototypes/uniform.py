@@ -193,8 +193,9 @@ def draw(
 def _priorities(key: Key, n: int, weights: Float[Array, " n"] | None = None) -> Float[Array, " n"]:
     """Numbers of which the largest m belong to a random sample without replacement.
 
-    With weights, `log(u) / w` (Efraimidis and Spirakis 2006). Without, positive float32 numbers in
-    uniformly random order, with 2^30 different values.
+    With weights, `log(u) / w` (Efraimidis and Spirakis 2006), where the k-th row with a weight
+    above 0 has the k-th number u: rows of weight 0 change no draw. Without, positive float32
+    numbers in uniformly random order, with 2^30 different values.
 
     The largest m of them are a sample without replacement, and to find those among floats is a
     hundred times faster on a CPU than the sort in `jax.random.permutation` (2 ms against 0.2 s
@@ -203,7 +204,8 @@ def _priorities(key: Key, n: int, weights: Float[Array, " n"] | None = None) -> 
     """
     if weights is not None:
         w = weights.astype(jnp.float32)
-        exponential = jax.random.exponential(key, (n,), jnp.float32)
+        place = jnp.maximum(jnp.cumsum(w > 0, dtype=jnp.int32) - 1, 0)
+        exponential = jax.random.exponential(key, (n,), jnp.float32)[place]
         return jnp.where(w > 0, -exponential / jnp.where(w > 0, w, 1), -jnp.finfo(w.dtype).max)
     bits = (jax.random.bits(key, (n,), jnp.uint32) >> 2) + jnp.uint32(0x00800000)
     return jax.lax.bitcast_convert_type(bits, jnp.float32)

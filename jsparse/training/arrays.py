@@ -7,9 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, Int
+from jaxtyping import Array, Float, Int, Shaped
 
-from .._arguments import finite_rows
 from .._blocks import capacity, padded
 from .._mesh import on_default_device
 from .._numerics import as_array
@@ -25,20 +24,21 @@ from ..validation.folds import Folds
 from ..validation.sharding import ShardedFolds, in_row_order
 from .categories import check_codes, indicators, unscaled
 from .choices import make_folds, template_of
-from .inputs import check_classes, encoded_targets, row_weights
+from .counting import CountingRows
+from .inputs import check_labels, encoded_targets, row_weights
 from .plan import Plan, check_fits, counted, fitting, plan
 from .settings import HoldOut, Settings
 from .target_units import TargetUnits, target_units
 
 
 class ArrayData:
-    """Raw inputs and targets in memory.
+    """Raw inputs and targets in memory, of the rows that count.
 
     Args:
         asked: what the run is asked for.
-        X: raw inputs.
-        y: labels or real targets.
-        weights: row weights.
+        X: finite raw inputs of the rows that count.
+        y: labels or real targets, from `checked_targets`, of the rows that count.
+        counting: which of the caller's rows count, and their weights.
         codes: the columns that hold codes of categories, for the kernel to compare.
     """
 
@@ -47,27 +47,25 @@ class ArrayData:
     def __init__(
         self,
         asked: Settings,
-        X: ArrayLike,
-        y: ArrayLike,
-        weights: ArrayLike | None,
+        X: Float[np.ndarray, "n d"],
+        y: Shaped[np.ndarray, "n *c"],
+        counting: CountingRows,
         codes: tuple[int, ...] = (),
     ) -> None:
         self.asked = asked
-        self.X = finite_rows(X)
+        self.X, self.counting = X, counting
         self.n_rows, d = self.X.shape
         self.rows = capacity(self.n_rows)
         self.dtype = self.X.dtype
-        self.numbers, self.classes = encoded_targets(
-            y, self.n_rows, asked.task, asked.multiclass.classes
-        )
-        self.weights = row_weights(weights, asked.class_weight, self.numbers, self.classes)
+        self.numbers, self.classes = encoded_targets(y, asked.task, asked.multiclass.classes)
+        self.weights = row_weights(counting.weights, asked.class_weight, self.numbers, self.classes)
         self.units, self.code = TargetUnits(), None
         if self.classes is None:
             self.units = target_units(
                 self.numbers, self.weights, self.dtype, robust=asked.method.robust
             )
         else:
-            check_classes(self.classes, self.numbers, self.weights)
+            check_labels(self.classes[np.unique(self.numbers)], self.n_rows, counting.n)
             self.code = self._code(asked.method, self.classes)
         if isinstance(asked.folds, HoldOut):
             raise ValueError("folds: expected a number or Folds for rows in memory, got a HoldOut")
@@ -76,7 +74,10 @@ class ArrayData:
         self.codes = categorical_columns(self.template)
         check_codes(self.X, self.codes)
         labels = None if self.classes is None else self.numbers
-        self.folds = make_folds(asked.keys.folds, asked.folds, self.n_rows, labels)
+        folds = asked.folds
+        if isinstance(folds, Folds):
+            folds = counting.folds_within(folds)
+        self.folds = make_folds(asked.keys.folds, folds, self.n_rows, labels)
 
     def _code(self, method: Method, classes: np.ndarray) -> Code | None:
         if not isinstance(method, Additive) and len(np.unique(self.numbers)) < len(classes):
@@ -115,12 +116,10 @@ class ArrayData:
     def settled(self, method: Method) -> Method:
         """The method for these rows, if they and the memory allow it."""
         asked, (n, d) = self.asked, self.X.shape
-        present = np.ones(n, bool) if self.weights is None else self.weights > 0
-        in_folds = _rows_of_folds(self.folds, present, every=method.is_path)
+        in_folds = _rows_of_folds(self.folds, n, every=method.is_path)
         classes = None if self.classes is None else len(self.classes)
-        rows = int(present.sum())
         linear = isinstance(self.template, Linear)
-        method = method.settled(Shape(n, rows, rows - int(in_folds.max()), d, classes, linear))
+        method = method.settled(Shape(n, n, n - int(in_folds.max()), d, classes, linear))
         if method.memory is not None:
             planned = self._plan(method)
             if asked.method.grows:
@@ -208,8 +207,17 @@ class ArrayData:
         return self.numbers, self.weights
 
     def rows_of(self, chosen: np.ndarray | None) -> np.ndarray | None:
-        """Numbers of the rows that points are."""
-        return chosen
+        """Numbers, among the caller's rows, of the rows that points are."""
+        return None if chosen is None else self.counting.index[chosen]
+
+    def for_caller(self, values: np.ndarray | None) -> np.ndarray | None:
+        """Values of the caller's rows, NaN for a row of weight 0."""
+        return None if values is None else self.counting.spread(values)
+
+    @property
+    def folds_of_caller(self) -> Folds:
+        """The folds by the numbers of the caller's rows."""
+        return self.counting.folds_of_caller(self.folds)
 
 
 @functools.partial(compiled, quickly=True)
@@ -246,14 +254,13 @@ def code_of(asked: Settings, k: int, dtype: jnp.dtype) -> Code | None:
     return code.astype(dtype)
 
 
-def _rows_of_folds(folds: Folds, present: np.ndarray, *, every: bool) -> Int[np.ndarray, " v"]:
-    """Rows with weight in every fold; if asked for, each must have some, and leave some."""
-    valid = np.asarray(folds.valid)
-    rows = (valid & present[np.where(valid, np.asarray(folds.index), 0)]).sum(axis=1)
-    empty = np.flatnonzero((rows == 0) | (rows == present.sum()))
+def _rows_of_folds(folds: Folds, n: int, *, every: bool) -> Int[np.ndarray, " v"]:
+    """Rows in every fold, of `n` in all; if asked for, each must have some, and leave some."""
+    rows = np.asarray(folds.valid).sum(axis=1)
+    empty = np.flatnonzero((rows == 0) | (rows == n))
     if every and len(empty) > 0:
         raise ValueError(
             f"folds: expected rows with weight in every fold and outside of it; fold {empty[0]} "
-            f"has {rows[empty[0]]} of {present.sum()}"
+            f"has {rows[empty[0]]} of {n}"
         )
     return rows

@@ -96,12 +96,15 @@ def _without_parameters(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda _, x, z: function(x, z)
 
 
-def make_folds(key: Key, folds: int | Folds, n: int, labels: np.ndarray | None) -> Folds:
-    """The caller's own folds, if they hold every row once, or so many new ones."""
+def default_folds(n: int) -> int:
+    """Return the number of folds of `n` rows where the user gives none."""
+    return min(10, n)
+
+
+def make_folds(key: Key, folds: int | Folds | None, n: int, labels: np.ndarray | None) -> Folds:
+    """The caller's own folds, or so many new ones; by default `default_folds`."""
     if isinstance(folds, Folds):
-        rows = np.sort(np.asarray(folds.index)[np.asarray(folds.valid)])
-        if not np.array_equal(rows, np.arange(n)):
-            raise ValueError(f"folds: expected each of the {n} rows in exactly one fold")
         return folds
-    v = whole_number("folds", folds, 2, n, "the number of rows")
+    v = default_folds(n) if folds is None else folds
+    v = whole_number("folds", v, 2, n, "the number of rows")
     return plain_folds(key, n, v) if labels is None else stratified_folds(key, labels, v)

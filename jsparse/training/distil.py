@@ -17,6 +17,7 @@ from ..machines.reductions import SparseReduction
 from ..machines.scdp import SCDP
 from ..model import Model
 from ..search.strategies import Profile
+from .counting import counting_rows
 from .train import train
 from .trained import Trained
 
@@ -80,7 +81,7 @@ def distil(
     task = "regression" if model.classes is None else "classification"
     frame = as_frame(X)
     if frame is not None and model.columns is not None:
-        X = _with_columns_of(frame, y, model.columns)
+        X = _with_columns_of(frame, y, options.get("weights"), model.columns)
     with jax.enable_x64(True):
         wide = X.astype(np.float64) if isinstance(X, np.ndarray | jax.Array) else X
         return train(
@@ -95,10 +96,11 @@ def distil(
         )
 
 
-def _with_columns_of(frame: Frame, y: Any, columns: Schema) -> Frame:
+def _with_columns_of(frame: Frame, y: Any, weights: ArrayLike | None, columns: Schema) -> Frame:
     """The table with its columns in the order of the large machine's, if they are the same."""
     frame = frame.ordered([column.name for column in columns.columns])
-    found = frame.arrays(y, columns.task)[2]
+    rows = None if weights is None else counting_rows(weights, frame.n_rows).index
+    found = frame.arrays(y, columns.task, rows)[2]
     if [c._replace(fill=None) for c in found.columns] != [
         c._replace(fill=None) for c in columns.columns
     ]:

@@ -11,10 +11,12 @@ from .._arguments import numbers as real_numbers
 from ..machines.method import Task
 
 
-def encoded_targets(
-    y: ArrayLike, n: int, task: Task, classes: Sequence[Any] | ArrayLike | None = None
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """Real targets; or class numbers and the labels they stand for, `classes` if given."""
+def checked_targets(y: ArrayLike, n: int, task: Task) -> np.ndarray:
+    """Labels, or finite real targets, of `n` rows.
+
+    Raises:
+        ValueError: for another number of rows, or values that are neither.
+    """
     labels = labels_of("y", y) if task == "classification" else on_host("y", y)
     several = task == "regression" and labels.ndim == 2 and labels.shape[1] > 0
     if labels.shape[:1] != (n,) or not (labels.ndim == 1 or several):
@@ -22,9 +24,24 @@ def encoded_targets(
     if task == "regression":
         if labels.dtype.kind not in "biuf":
             raise ValueError(f"y: expected numbers for regression, got dtype {labels.dtype}")
-        if classes is not None:
-            raise ValueError("classes: expected None for regression")
         check_finite("y", labels)
+    return labels
+
+
+def encoded_targets(
+    labels: np.ndarray, task: Task, classes: Sequence[Any] | ArrayLike | None = None
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Real targets as they are; or class numbers and the labels they stand for.
+
+    Args:
+        labels: from `checked_targets`.
+        task: "classification" or "regression".
+        classes: all labels; by default those among `labels`.
+
+    Raises:
+        ValueError: for a label that is not among the classes.
+    """
+    if task == "regression":
         return labels, None
     known = labels if classes is None else labels_of("classes", classes)
     if known.ndim != 1:
@@ -42,23 +59,22 @@ def encoded_targets(
     return numbers.reshape(-1).astype(np.int32), known
 
 
-def check_classes(classes: np.ndarray, numbers: np.ndarray, weights: np.ndarray | None) -> None:
-    """Raise unless there are rows of at least two classes, and some weight in each with rows."""
-    seen = np.bincount(numbers, minlength=len(classes)) > 0
-    mass = np.bincount(numbers, weights, minlength=len(classes))
-    check_labels(classes[seen], len(numbers), mass[seen])
+def check_labels(classes: np.ndarray, n: int, n_all: int) -> None:
+    """Raise unless these are at least two labels of classes.
 
-
-def check_labels(classes: np.ndarray, n: int, mass: np.ndarray) -> None:
-    """Raise unless these are at least two labels of classes, each with some weight."""
+    Args:
+        classes: labels of the rows that count.
+        n: how many rows count.
+        n_all: rows, those of weight 0 included.
+    """
+    if len(classes) < 2 and n < n_all:
+        raise ValueError(
+            "weights: expected some weight in every class, or at least in two, got weights above "
+            f"0 only in {classes.tolist()}"
+        )
     if len(classes) < 2:
         raise ValueError(f"y: expected at least two classes, got only {classes.tolist()}")
     check_label_count(len(classes), n)
-    if not np.all(mass > 0):
-        raise ValueError(
-            f"weights: expected some weight in every class, got none for "
-            f"{classes[mass == 0].tolist()}"
-        )
 
 
 def check_label_count(k: int, n: int) -> None:
@@ -70,6 +86,22 @@ def check_label_count(k: int, n: int) -> None:
         )
 
 
+def checked_weights(weights: ArrayLike, n: int) -> np.ndarray:
+    """Row weights in float64.
+
+    Raises:
+        ValueError: unless there are `n` finite weights of at least 0, some of them above 0.
+    """
+    w = real_numbers("weights", weights)
+    if w.shape != (n,) or not np.all((w >= 0) & np.isfinite(w)):
+        raise ValueError(
+            f"weights: expected {n} finite numbers of at least 0, got shape {w.shape} or others"
+        )
+    if not np.any(w > 0):
+        raise ValueError("weights: expected some above 0, got weights of zero only")
+    return w
+
+
 def row_weights(
     weights: ArrayLike | None,
     class_weight: Literal["balanced"] | Mapping[Any, float] | None,
@@ -78,13 +110,7 @@ def row_weights(
 ) -> np.ndarray | None:
     """Row weights times those of the classes; None if there are neither."""
     n = len(numbers)
-    w = np.ones(n) if weights is None else real_numbers("weights", weights)
-    if w.shape != (n,) or not np.all((w >= 0) & np.isfinite(w)):
-        raise ValueError(
-            f"weights: expected {n} finite numbers of at least 0, got shape {w.shape} or others"
-        )
-    if not np.any(w > 0):
-        raise ValueError("weights: expected some above 0, got weights of zero only")
+    w = np.ones(n) if weights is None else checked_weights(weights, n)
     if class_weight is None:
         return None if weights is None else w
     if classes is None:

@@ -43,6 +43,9 @@ def with_more_rows(
     phi, equations, units = sums
     scaling, dtype, code = model.expansion.scaling, model.dtype, model.code
     assert scaling is not None
+    if weights is not None:
+        there = weights > 0
+        X, targets, weights = X[there], targets[there], weights[there]
     # Weightless rows up to a round number: batches of many sizes compile a few times only.
     n, block = len(X), rows_in_block(None)
     padding = (0, min(1 << (n - 1).bit_length(), -(-n // block) * block) - n)

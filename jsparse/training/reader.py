@@ -6,16 +6,17 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 
-from ..data.streams import Checked, StreamError
+from ..data.streams import Checked, StreamError, counting
 from ..multiclass import Code
 from ..scaling import Standardization
 from .target_units import TargetUnits
 
 
 class Split(NamedTuple):
-    """Which part of the rows each row belongs to, by a hash of its number.
+    """Which part of the rows each row belongs to, by a hash of its place.
 
-    So the parts are random whatever the order of the rows, and the same in every pass.
+    So the parts are random whatever the order of the rows, and the same in every pass. The place of
+    a row is its number among the rows that count: rows of weight 0 change no part.
     """
 
     seed: int
@@ -23,10 +24,10 @@ class Split(NamedTuple):
     validated: int  # parts that are predicted without themselves: all folds, or 1
     share: float  # of the first part if it is held out, else 0
 
-    def __call__(self, rows: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+    def __call__(self, places: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
         """The part of each row."""
         # The finaliser of splitmix64 (Steele, Lea and Flood 2014).
-        x = (rows.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        x = (places.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
         x = x + np.uint64(self.seed)
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -40,6 +41,7 @@ class Reader(NamedTuple):
     """A stream as the sums want it: numbers, weights and groups, in batches of one size."""
 
     stream: Checked
+    n_rows: int  # with a weight above 0
     scaling: Standardization
     classes: Shaped[np.ndarray, " k"] | None
     factors: Float[np.ndarray, " k"] | None  # weight of the rows of each class
@@ -92,11 +94,15 @@ class Reader(NamedTuple):
         return w if self.factors is None or number is None else w * self.factors[number]
 
     def batches(self) -> Iterator[tuple[np.ndarray, ...]]:
-        """Batches `(X, targets, weights, groups)`, filled up with the last row, without weight."""
+        """Batches `(X, targets, weights, groups)`, filled up with the last row, without weight.
+
+        Raises:
+            StreamError: for rows that cannot be what the first pass has seen.
+        """
         dtype, start = np.dtype(self.scaling.shift.dtype), 0
-        for X, y, weights in self.stream:
+        for (X, y, weights), rows in counting(self.stream):
             n = len(X)
-            where = f"rows {start} to {start + n - 1}"
+            where = f"rows {rows[0]} to {rows[-1]}"
             target, number = self.encode(y, weights, where)
             w = _cast(self.weigh(weights, number, n), dtype, where, "weights")
             group = self.split(start + np.arange(n))
@@ -114,6 +120,11 @@ class Reader(NamedTuple):
                 weight = np.where(place < n, w[there], 0).astype(dtype)
                 yield X[there], target[there], weight, group[there]
             start += n
+        if start != self.n_rows:
+            raise StreamError(
+                f"weights: expected {self.n_rows} rows with a weight above 0 as in the first pass, "
+                f"got {start}"
+            )
 
 
 def _cast(a: np.ndarray, dtype: np.dtype, where: str, name: str) -> np.ndarray:

@@ -102,7 +102,7 @@ class Settings(NamedTuple):
     own_metric: bool  # whether the caller has named it
     scoring: Scoring
     search: Search
-    folds: int | Folds | HoldOut
+    folds: int | Folds | HoldOut | None
     multiclass: Multiclass
     class_weight: Literal["balanced"] | Mapping[Any, float] | None
     resources: Resources
@@ -125,7 +125,7 @@ def settings(
     kernel: KernelLike,
     C: ArrayLike | None,
     search: Search | Literal["auto"],
-    folds: int | Folds | HoldOut,
+    folds: int | Folds | HoldOut | None,
     metric: Metric | None,
     multiclass: Scheme | ArrayLike | Multiclass,
     class_weight: Literal["balanced"] | Mapping[Any, float] | None,
@@ -180,7 +180,7 @@ def settings(
         raise ValueError("classes: expected None for regression")
     if isinstance(folds, HoldOut) and not real("holdout", folds.share, 0.0, above=True) < 1:
         raise ValueError(f"holdout: expected a share between 0 and 1, got {folds.share}")
-    if not isinstance(folds, Folds | HoldOut):
+    if not isinstance(folds, Folds | HoldOut | None):
         folds = whole_number("folds", folds, 2)
     _check_resources(method, resources)
     if isinstance(search, Gradient) and resources.mesh is not None:

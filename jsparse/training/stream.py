@@ -24,7 +24,7 @@ from ..search.problem import Problem, Scoring, split_kernel
 from ..validation.folds import Folds
 from ..validation.out_of_fold import Rows
 from .arrays import code_of
-from .choices import template_of
+from .choices import default_folds, template_of
 from .inputs import check_labels, class_factors
 from .plan import Plan, check_fits, counted, fitting, plan
 from .reader import Reader, Split
@@ -63,7 +63,8 @@ class StreamData:
         if isinstance(folds, HoldOut):
             split = Split(seed, 2, 1, folds.share)
         else:
-            v = whole_number("folds", folds, 2, sample_rows, "sample_rows")
+            v = default_folds(sample_rows) if folds is None else folds
+            v = whole_number("folds", v, 2, sample_rows, "sample_rows")
             split = Split(seed, v, v, 0.0)
         if isinstance(method.memory, int):
             whole_number(counted(method), method.memory, 1, sample_rows, "sample_rows")
@@ -87,7 +88,7 @@ class StreamData:
                 "kernel: expected one without columns of categories for a stream, whose columns "
                 "are all scaled"
             )
-        self.folds = _sample_folds(split, self.summary.sample.rows)
+        self.folds = _sample_folds(split, self.summary.sample.places)
         self.sample = _sample(self.reader, self.summary)
 
     def compared(self) -> dict[str, Any]:
@@ -194,6 +195,15 @@ class StreamData:
         """Numbers, in the stream, of rows of the sample."""
         return None if chosen is None else self.summary.sample.rows[chosen]
 
+    def for_caller(self, values: np.ndarray | None) -> np.ndarray | None:
+        """Values of the sample, whose rows all count."""
+        return values
+
+    @property
+    def folds_of_caller(self) -> Folds:
+        """The folds of the sample."""
+        return self.folds
+
 
 def _watched(
     rows: Checked, m: int | Literal["all"] | None, name: str, shape: Mapping[str, Any]
@@ -224,7 +234,8 @@ def _reader(rows: Checked, summary: Summary, split: Split, asked: Settings) -> R
     if asked.task == "classification":
         classes = np.array(list(summary.by_class))
         mass = np.array([moments.weight for moments in summary.by_class.values()])
-        check_labels(classes, summary.n, mass)
+        assert rows.rows is not None
+        check_labels(classes, summary.n, rows.rows)
         for label, moments in summary.by_class.items():
             if moments.rows < split.parts:
                 raise ValueError(
@@ -238,11 +249,11 @@ def _reader(rows: Checked, summary: Summary, split: Split, asked: Settings) -> R
     if classes is None:
         units = target_units(sample.y, sample.weights, dtype)
     batch_rows = capacity(summary.most)
-    return Reader(rows, scaling, classes, factors, code, split, batch_rows, units)
+    return Reader(rows, summary.n, scaling, classes, factors, code, split, batch_rows, units)
 
 
 def _sample(reader: Reader, summary: Summary) -> ScoredRows:
-    X, y, weights, _ = summary.sample
+    X, y, weights = summary.sample[:3]
     target, number = reader.encode(y, weights, "sample")
     w = reader.weigh(weights, number, len(X))
     dtype = reader.scaling.shift.dtype
@@ -253,13 +264,13 @@ def _sample(reader: Reader, summary: Summary) -> ScoredRows:
     return ScoredRows(Z, target.astype(dtype), w.astype(dtype), number)
 
 
-def _sample_folds(split: Split, rows: Int[np.ndarray, " r"]) -> Folds:
+def _sample_folds(split: Split, places: Int[np.ndarray, " r"]) -> Folds:
     """The rows of the sample in each part that is validated."""
-    part = split(rows)
+    part = split(places)
     members = [np.flatnonzero(part == i) for i in range(split.validated)]
     longest = capacity(max(len(numbers) for numbers in members))
     if longest == 0:
-        raise ValueError(f"holdout: expected rows of the sample in it, got none of {len(rows)}")
+        raise ValueError(f"holdout: expected rows of the sample in it, got none of {len(places)}")
     index, valid = np.zeros((2, len(members), longest), np.int32)
     for i, numbers in enumerate(members):
         index[i, : len(numbers)], valid[i, : len(numbers)] = numbers, 1

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float, Int, Shaped
 
 from .._arguments import labels_of
-from ..data.streams import Batch, StreamError
+from ..data.streams import Batch, StreamError, counting
 from ..scaling import Standardization
 from .inputs import check_label_count
 
@@ -20,7 +20,7 @@ FLOOR = 10
 class Moments(NamedTuple):
     """Weighted sums over rows from which means and variances follow."""
 
-    rows: int  # of weight above 0
+    rows: int
     weight: float
     mean: Float[np.ndarray, " d"]
     squares: Float[np.ndarray, " d"]  # sum of w (x - mean)^2
@@ -47,14 +47,15 @@ class Sample(NamedTuple):
     weights: Float[
         np.ndarray, " r"
     ]  # each stands for as many rows of its class as there are to one
-    rows: Int[np.ndarray, " r"]  # their numbers
+    rows: Int[np.ndarray, " r"]  # their numbers in the stream
+    places: Int[np.ndarray, " r"]  # their numbers among the rows with a weight above 0
 
 
 class Summary(NamedTuple):
     """The outcome of the first pass."""
 
-    n: int
-    most: int  # rows in a batch
+    n: int  # rows with a weight above 0
+    most: int  # of these in a batch
     by_class: dict[Any, Moments]  # in the order of the labels; real targets are one class, None
     low: Float[np.ndarray, " d"]
     high: Float[np.ndarray, " d"]
@@ -79,7 +80,7 @@ class Summary(NamedTuple):
 def summarize(
     stream: Iterable[Batch], rng: np.random.Generator, sample_rows: int, *, classification: bool
 ) -> Summary:
-    """One pass: moments of each class, and a sample of the rows with a weight above 0.
+    """One pass over the rows with a weight above 0: moments of each class, and a sample.
 
     Every row draws a lottery number. In the sample are the `sample_rows` lowest numbers of all, and
     of each class the lowest, as many as is its share of a tenth of that.
@@ -91,15 +92,13 @@ def summarize(
     low = high = np.zeros(0)
     by_class: dict[Any, Moments] = {}
     drawn = _Reservoir(sample_rows)
-    for X, y, weights in stream:
+    for (X, y, weights), rows in counting(stream):
         here = len(X)
-        where = f"rows {n} to {n + here - 1}"
+        where = f"rows {rows[0]} to {rows[-1]}"
         w = np.ones(here) if weights is None else np.asarray(weights, float)
         if n == 0:
             low, high = np.full(X.shape[1], np.inf), np.full(X.shape[1], -np.inf)
-        if np.any(w > 0):
-            low = np.minimum(low, X[w > 0].min(axis=0))
-            high = np.maximum(high, X[w > 0].max(axis=0))
+        low, high = np.minimum(low, X.min(axis=0)), np.maximum(high, X.max(axis=0))
         if classification:
             labels, number = _labels(y, where)
         elif y.dtype.kind in "biuf":
@@ -108,27 +107,27 @@ def summarize(
             raise StreamError(f"{where}: y: expected numbers for regression, got {y.dtype}")
         order = np.argsort(number, kind="stable")
         ends = np.cumsum(np.bincount(number, minlength=len(labels)))
-        for label, rows in zip(labels, np.split(order, ends[:-1]), strict=True):
+        for label, members in zip(labels, np.split(order, ends[:-1]), strict=True):
             old = by_class.get(label, _none(X.shape[1]))
-            by_class[label] = old + _moments(X[rows], w[rows])
+            by_class[label] = old + _moments(X[members], w[members])
         n, most = n + here, max(most, here)
         if classification:
             check_label_count(len(by_class), n)
         group = y if classification else np.zeros(here, int)
-        drawn.add(rng.random(here), group, (X, y, w, np.arange(n - here, n)), w > 0)
+        drawn.add(rng.random(here), group, (X, y, w, rows, np.arange(n - here, n)))
+    if n == 0:
+        raise StreamError("weights: expected some above 0, got weights of zero only")
     if classification:
         _labels([*by_class], "the batches together")
         by_class = {label: by_class[label] for label in sorted(by_class)}
-    X, y, w, rows = drawn.columns()
-    if len(X) == 0:
-        raise StreamError("weights: expected some above 0, got weights of zero only")
+    X, y, w, rows, places = drawn.columns()
     if classification:
         labels, number = np.unique(y, return_inverse=True)
         there = np.array([by_class[label].rows for label in labels.tolist()])
         w = w * (there / np.bincount(number))[number]
     else:
         w = w * (by_class[None].rows / len(X))
-    return Summary(n, most, by_class, low, high, Sample(X, y, w, rows))
+    return Summary(n, most, by_class, low, high, Sample(X, y, w, rows, places))
 
 
 class _Reservoir:
@@ -145,13 +144,11 @@ class _Reservoir:
         number: np.ndarray,
         label: np.ndarray,
         columns: tuple[np.ndarray, ...],
-        there: np.ndarray,
     ) -> None:
-        """Rows with their numbers and labels, and whether they take part."""
+        """Rows with their numbers and labels."""
         labels, which = np.unique(label, return_inverse=True)
         own = np.array([self.bounds.get(one, np.inf) for one in labels.tolist()])
-        chance = (number <= self.bound) | (number <= own[which])
-        chosen = np.flatnonzero(chance & there)
+        chosen = np.flatnonzero((number <= self.bound) | (number <= own[which]))
         self.kept.append(tuple(a[chosen] for a in (number, label, *columns)))
         if sum(len(part[0]) for part in self.kept) > 2 * self.most:
             self._settle()
@@ -190,10 +187,7 @@ def _none(d: int) -> Moments:
 
 
 def _moments(X: np.ndarray, w: np.ndarray) -> Moments:
-    present = w > 0
-    X, w = np.asarray(X[present], float), w[present]
-    if len(X) == 0:
-        return _none(X.shape[1])
+    X = np.asarray(X, float)
     # About a row of their own first: a large mean costs no digits, a constant column is exact.
     Z = X - X[0]
     middle = w @ Z / w.sum()

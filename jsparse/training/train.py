@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import ArrayLike
 
 from .._agreement import least_in_all_processes, same_in_all_processes
+from .._arguments import finite_rows
 from .._mesh import on_default_device, spans_processes
 from .._numerics import as_array
 from .._runtime import check_runtime
@@ -40,7 +41,9 @@ from .arrays import ArrayData, some_prototypes
 from .auto import family_of, main_directions
 from .choices import LENGTHSCALE_FACTOR, KernelLike, projected
 from .clock import clock, compile_clock
+from .counting import counting_rows
 from .fold_machines import fold_machines
+from .inputs import checked_targets
 from .plan import free_bytes
 from .settings import HoldOut, Multiclass, Resources, Settings, compared_settings, settings
 from .stream import StreamData
@@ -72,7 +75,7 @@ def train(
     kernel: KernelLike = "rbf",
     C: ArrayLike | None = None,
     search: Search | Literal["auto"] = Profile(),
-    folds: int | Folds | HoldOut = 10,
+    folds: int | Folds | HoldOut | None = None,
     metric: Metric | None = None,
     multiclass: Scheme | ArrayLike | Multiclass = "one_versus_rest",
     weights: ArrayLike | None = None,
@@ -107,13 +110,16 @@ def train(
         search: `Profile`, all `C` at once for each kernel, `Gradient`, a lengthscale for every
             column, or `Annealing`, that of De Brabanter 2010; with its budget, and the history of a
             stopped search to resume. "auto": `Gradient` for 100 rows or more, else `Profile`.
-        folds: their number (stratified for classification), the caller's own, or of a stream a
-            `HoldOut`. A method in the dual is validated by leave-one-out, whatever they are.
+        folds: their number (stratified for classification), by default 10, or as many as there are
+            rows; the caller's own, or of a stream a `HoldOut`. A method in the dual is validated by
+            leave-one-out, whatever they are.
         metric: what is minimised: "misclassification", "mse", "mae"; by default the method's.
         multiclass: how more than two classes become problems of two: a scheme, a matrix of codes,
             or a `Multiclass`.
         weights: row weights, shape `n`: they count in the standardisation, the choice of points,
-            the fit and the score. A row of weight 0 is as if it were not there.
+            the fit and the score. A row of weight 0 is as if it were not there: it is dropped
+            before anything is computed, and the model is that of the other rows. A label that only
+            such rows have is no class. Arrays must be finite in these rows too.
         class_weight: a factor for the weights of the rows of each class, or "balanced", which lets
             all classes weigh the same.
         out_of_fold: keep, in `Trained.out_of_fold`, the values of the rows by the tuned machine
@@ -218,13 +224,21 @@ def _kernel_of_rows(asked: Settings, data: Data) -> Settings:
 def _read(
     X: Any, y: Any, weights: ArrayLike | None, asked: Settings, seconds: dict[str, float]
 ) -> tuple[Data, Schema | None]:
-    """The rows, and how they were encoded if they came as a table."""
+    """The rows, and how they were encoded if they came as a table.
+
+    Of rows in memory those of weight 0 are dropped here, of a stream in every pass.
+    """
     frame = as_frame(X)
     if frame is not None:
-        X, y, columns = frame.arrays(y, asked.task)
-        return ArrayData(asked, X, y, weights, columns.codes), columns
+        counting = None if weights is None else counting_rows(weights, frame.n_rows)
+        X, y, columns = frame.arrays(y, asked.task, None if counting is None else counting.index)
+        counting = counting_rows(None, len(X)) if counting is None else counting
+        y = checked_targets(y, len(X), asked.task)
+        return ArrayData(asked, finite_rows(X), y, counting, columns.codes), columns
     if y is not None:
-        return ArrayData(asked, X, y, weights), None
+        X = finite_rows(X)
+        counting, y = counting_rows(weights, len(X)), checked_targets(y, len(X), asked.task)
+        return ArrayData(asked, counting.select(X), counting.select(y), counting), None
     if not isinstance(X, RowStream) or isinstance(X, np.ndarray | jax.Array):
         raise ValueError(f"y: expected targets, as X is no stream of rows but {type(X).__name__}")
     if weights is not None:
@@ -601,8 +615,8 @@ def _trained(
         sums=sums,
         point_rows=data.rows_of(rows),
         n_points=data.n_rows if points.X is None else len(points.X),
-        folds=data.folds,
-        out_of_fold=values,
+        folds=data.folds_of_caller,
+        out_of_fold=data.for_caller(values),
         n_rows=data.n_rows,
         seconds=seconds,
         curve=curve,

@@ -43,14 +43,18 @@ class Trained:
         cv_error: the cross-validated error.
         metric: what it is.
         tuning: the search.
-        fit: what the method returned, in the units of the targets and of standardised inputs.
+        fit: what the method returned, in the units of the targets and of standardised inputs; what
+            it holds for each row is of the rows with a weight above 0, in their order, and of
+            padding behind them.
         sums: what it was solved from; None for a method that needs the rows.
         point_rows: the rows of X that are prototypes or candidates; None if they are no rows.
         n_points: prototypes or candidates that the method was given.
-        folds: that it was validated on; of a stream those of its sample.
-        out_of_fold: values of each row by a machine that has not seen it, `n *l`; of a stream those
-            of its sample, NaN where none was held out.
-        n_rows: that it was trained on.
+        folds: that it was validated on, by row numbers; a row of weight 0 is in none. Of a stream
+            those of its sample.
+        out_of_fold: values of each row by a machine that has not seen it, `n *l`. NaN for a row of
+            weight 0, which is in no fold: the model itself, which has not seen it, predicts it. Of
+            a stream the values of its sample, NaN where none was held out.
+        n_rows: that it was trained on, all with a weight above 0.
         seconds: wall time by phase; "compile" is contained in the others.
         curve: errors of every size, if there were several.
         selection_status: how the choice of points ended.
