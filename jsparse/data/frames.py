@@ -15,9 +15,11 @@ class Frame:
     """A table whose columns are inputs, and how they are to be read.
 
     Args:
-        table: a pandas or Arrow table, or anything that hands Arrow data over.
+        table: a pandas or Arrow table, anything that hands Arrow data over, or a mapping from
+            names to columns.
         drop: columns to leave out.
-        categorical: columns of numbers that are codes.
+        categorical: columns of numbers that are codes, beside those of pandas' type "category" or
+            Arrow's type dictionary.
         impute: fill missing inputs in rather than refuse them.
         max_categories: most categories a column may have.
         categories: "indicators", a column for each category, or "kernel", which compares those of
@@ -30,6 +32,29 @@ class Frame:
     impute: bool = False
     max_categories: int = 100
     categories: Literal["indicators", "kernel"] = "indicators"
+
+    @property
+    def dtype(self) -> np.dtype:
+        """float32 if all columns of a numeric type are at most that precise, else float64."""
+        from ._arrow import pa
+
+        schema = _arrow(self.table).schema
+        names = [name for name in schema.names if name not in (*self.drop, *self.categorical)]
+        kinds = [schema.field(name).type for name in names]
+        kinds = [kind for kind in kinds if pa.types.is_primitive(kind) and kind != pa.bool_()]
+        short = bool(kinds) and all(kind in (pa.float16(), pa.float32()) for kind in kinds)
+        return np.dtype("float32" if short else "float64")
+
+    def loaded(self) -> "Frame":
+        """The same table in memory, pandas or Arrow, without the columns to leave out."""
+        pandas = _is_pandas(self.table)
+        table = self.table if pandas else _arrow(self.table)
+        names = list(table.columns) if pandas else table.column_names
+        inputs = [name for name in names if str(name) not in self.drop]
+        missing = [name for name in self.drop if name not in map(str, names)]
+        if len(inputs) < len(names):
+            table = table[inputs] if pandas else table.select(inputs)
+        return dataclasses.replace(self, table=table, drop=missing)
 
     def ordered(self, names: Sequence[str]) -> "Frame":
         """The same table with these columns first.
@@ -77,12 +102,13 @@ class Frame:
                     f"{values.shape}"
                 )
             table = table.append_column(target, [_column(values)])
+        codes = [name for name in _dictionaries(table) if name not in (target, *self.drop)]
         schema = fit_schema(
             table,
             target,
             task=task,
             impute=self.impute,
-            categorical=self.categorical,
+            categorical=[*self.categorical, *codes],
             drop=self.drop,
             max_categories=self.max_categories,
             coded=self.categories == "kernel",
@@ -105,6 +131,8 @@ def as_frame(X: Any) -> Frame | None:
     """A table as a `Frame`; None for what is no table."""
     if isinstance(X, Frame):
         return X
+    if getattr(X, "ndim", 2) != 2:  # a single column or row
+        return None
     return Frame(X) if hasattr(X, "__arrow_c_stream__") or _is_pandas(X) else None
 
 
@@ -129,6 +157,12 @@ def _arrow(table: Any) -> Any:
         raise ValueError(f"X: expected columns of one type each ({error})") from error
     _check_names(found.column_names)
     return found
+
+
+def _dictionaries(table: Any) -> list[str]:
+    from ._arrow import pa
+
+    return [field.name for field in table.schema if pa.types.is_dictionary(field.type)]
 
 
 def _check_names(names: Sequence[str]) -> None:

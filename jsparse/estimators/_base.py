@@ -6,7 +6,7 @@ import reprlib
 import sys
 import time
 import warnings
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import jax
 import numpy as np
@@ -16,6 +16,7 @@ from .._numerics import as_array
 from .._runtime import check_runtime
 from .._status import check
 from ..calibration import decisions, probabilities
+from ..data.frames import Frame
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
 from ..machines.method import Method, Task
@@ -27,19 +28,25 @@ from ..training.settings import Multiclass, Resources
 from ..training.train import train
 from ..training.trained import Sums, Trained
 from ..validation.folds import Folds, folds_from_assignment
+from ._inputs import Categories, encoded_rows, training_rows
 from ._sklearn import (
     BaseEstimator,
     ClassifierMixin,
     DataConversionWarning,
     RegressorMixin,
+    available_if,
     check_classification_targets,
     check_is_fitted,
     check_random_state,
-    validate_data,
 )
 
-FLOATS = [np.float64, np.float32]
 _TREES = {"model_", "kernel_", "_sums", "_tuning"}
+_SOMETIMES = {
+    "n_prototypes_",
+    "prototype_indices_",
+    "oob_prediction_",
+    "oob_decision_function_",
+}
 _SEARCHES = {"auto": Automatic, "profile": Profile, "annealing": Annealing, "gradient": Gradient}
 
 
@@ -48,13 +55,21 @@ class Machine(BaseEstimator, abc.ABC):
 
     Computations are in the precision of the data: float64 for float64, also where JAX's own
     setting is float32.
+
+    Inputs are arrays or tables, as for `train`: pandas, Arrow, or a `data.frames.Frame` with
+    settings of its own. `model_.columns` says how a table is encoded. `prototypes_` and
+    lengthscales are of the encoded columns. A category not seen in training has no indicator, or
+    for the kernel none that is equal. The machine in `model_` takes the columns in any order; an
+    estimator takes them in the order of training, as scikit-learn demands.
     """
 
     # Set by the constructors of the subclasses.
     kernel: KernelLike
     lengthscale: Any
+    categories: Categories
     C: float | str
     cv: Any
+    out_of_fold: bool | Literal["machines"]
     search: str | Search
     max_evaluations: int | None
     max_seconds: float
@@ -72,11 +87,11 @@ class Machine(BaseEstimator, abc.ABC):
         """The method, for so many rows with weight and classes."""
 
     def _fit(
-        self, X: np.ndarray, y: np.ndarray, sample_weight: Any, task: Task, **options: Any
+        self, X: np.ndarray | Frame, y: np.ndarray, sample_weight: Any, task: Task, **options: Any
     ) -> Trained:
         check_runtime()
         self._check_parameters()
-        n = len(X)
+        n = len(y)
         key = jax.random.key(check_random_state(self.random_state).randint(2**31 - 1))
         present = n if sample_weight is None else int(np.count_nonzero(np.asarray(sample_weight)))
         if present == 0:
@@ -90,11 +105,12 @@ class Machine(BaseEstimator, abc.ABC):
                 task=task,
                 key=key,
                 method=self.make_method(present, kinds),
-                kernel=self._kernel(X.shape[1]),
+                kernel=self._kernel(),
                 C=C,
                 search=self._search(),
                 folds=self._folds(X, y),
                 weights=sample_weight,
+                out_of_fold=self.out_of_fold,
                 resources=Resources(max_seconds=self.max_seconds),
                 progress=_reporter() if self.verbose else None,
                 **options,
@@ -109,9 +125,8 @@ class Machine(BaseEstimator, abc.ABC):
         self.cv_error_ = trained.cv_error
         self.tuning_history_ = trained.tuning.history
         self.n_iter_ = len(trained.tuning.history)
-        for name in ("n_prototypes_", "prototype_indices_"):  # of an earlier fit
-            if hasattr(self, name):
-                delattr(self, name)
+        for name in _SOMETIMES & set(vars(self)):  # of an earlier fit
+            delattr(self, name)
         if trained.curve is not None:
             self.sizes_ = trained.curve.sizes
             self.errors_ = trained.curve.errors
@@ -194,16 +209,16 @@ class Machine(BaseEstimator, abc.ABC):
             own["start"] = self._tuning
         return dataclasses.replace(search, **own)
 
-    def _folds(self, X: np.ndarray, y: np.ndarray) -> int | Folds:
+    def _folds(self, X: np.ndarray | Frame, y: np.ndarray) -> int | Folds:
         """Their number; or those of a splitter or a list of splits, which predict each row once."""
-        n = len(X)
+        n = len(y)
         if isinstance(self.cv, str):
             return min(10, n)
         cv: Any = self.cv
         if not (hasattr(cv, "split") or isinstance(cv, list | tuple)):
             return whole_number("cv", cv, 2, n, "the number of rows")
         split: Any = getattr(cv, "split", None)
-        splits = cv if split is None else split(X, y)
+        splits = cv if split is None else split(X.table if isinstance(X, Frame) else X, y)
         assignment = np.full(n, -1)
         for number, parts in enumerate(splits):
             test = _held_out(parts, n)
@@ -220,7 +235,7 @@ class Machine(BaseEstimator, abc.ABC):
             )
         return folds_from_assignment(assignment)
 
-    def _kernel(self, d: int) -> KernelLike:
+    def _kernel(self) -> KernelLike:
         if self.lengthscale is None or isinstance(self.lengthscale, str):
             return self.kernel
         if not isinstance(self.kernel, str) or self.kernel not in KERNELS:
@@ -229,9 +244,9 @@ class Machine(BaseEstimator, abc.ABC):
                 f"one, got {self.lengthscale!r}"
             )
         scale = numbers("lengthscale", self.lengthscale)
-        if isinstance(self.lengthscale, bool) or scale.shape not in ((), (d,)):
+        if isinstance(self.lengthscale, bool) or scale.ndim > 1:
             raise ValueError(
-                f"lengthscale: expected 'auto', a number or {d}, one for each column, got "
+                f"lengthscale: expected 'auto', a number or one for each column, got "
                 f"{self.lengthscale!r}"
             )
         return KERNELS[self.kernel](scale)
@@ -239,7 +254,7 @@ class Machine(BaseEstimator, abc.ABC):
     def _rows(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
         self._wake()
-        return cast(np.ndarray, validate_data(self, X, reset=False, dtype=FLOATS))
+        return encoded_rows(self, X, self.model_.columns, self.model_.dtype)
 
 
 def _held_out(parts: Any, n: int) -> np.ndarray:
@@ -270,6 +285,22 @@ def _reporter() -> Progress:
     return report
 
 
+def _is_calibrated(estimator: Machine) -> bool:
+    """Whether cross-validation calibrates probabilities; raise AttributeError if not."""
+    if estimator.out_of_fold is False:
+        raise AttributeError(
+            "out_of_fold: expected True or 'machines' for probabilities, intervals and sets, which "
+            "need the errors of cross-validation, got False"
+        )
+    return True
+
+
+def _knows_errors(estimator: Machine) -> bool:
+    """Whether errors on unseen rows are or will be known; raise AttributeError if not."""
+    model: Model | None = getattr(estimator, "model_", None)
+    return (model is not None and model.unseen is not None) or _is_calibrated(estimator)
+
+
 class Regressor(RegressorMixin, Machine):
     """A machine for real targets, one or several."""
 
@@ -283,17 +314,18 @@ class Regressor(RegressorMixin, Machine):
         """Choose prototypes, tune what is "auto", fit.
 
         Args:
-            X: inputs, shape `(n_samples, n_features)`.
+            X: inputs, shape `(n_samples, n_features)`, an array or a table.
             y: targets, shape `(n_samples,)` or `(n_samples, n_targets)`.
             sample_weight: row weights, shape `(n_samples,)`; 0 is as if the row were not there.
 
         Returns:
             The estimator itself.
         """
-        X, y = validate_data(self, X, y, dtype=FLOATS, y_numeric=True, multi_output=True)
-        _at_least_two(X)
+        X, y = training_rows(self, X, y, self.categories, y_numeric=True, multi_output=True)
+        _at_least_two(y)
         trained = self._fit(X, np.asarray(vector_of(y), float), sample_weight, "regression")
-        self.oob_prediction_ = trained.out_of_fold
+        if trained.out_of_fold is not None:
+            self.oob_prediction_ = trained.out_of_fold
         return self
 
     def predict(self, X: Any) -> np.ndarray:
@@ -301,14 +333,18 @@ class Regressor(RegressorMixin, Machine):
         X = self._rows(X)
         return self.model_.scores(X)
 
-    def predict_interval(self, X: Any, coverage: float = 0.9) -> np.ndarray:
-        """Ends of intervals that hold new targets with probability about `coverage`.
+    @available_if(_knows_errors)
+    def interval(self, X: Any, coverage: float = 0.9) -> np.ndarray:
+        """Return the ends of intervals that hold new targets with probability about `coverage`.
 
-        By the errors of `oob_prediction_`: see `jsparse.Model.interval`, of which a machine in
-        `model_` that is `calibrated` by rows of its own has a guarantee.
+        They come from the errors of `oob_prediction_`. `jsparse.Model.interval` says what is
+        guaranteed: with `out_of_fold="machines"`, or by `model_.calibrated`, more than else.
 
         Returns:
             Shape `(n_samples, 2)` or `(n_samples, n_targets, 2)`.
+
+        Raises:
+            AttributeError: with `out_of_fold=False`.
         """
         return self.model_.interval(self._rows(X), coverage)
 
@@ -324,7 +360,7 @@ class Classifier(ClassifierMixin, Machine):
         """Choose prototypes, tune what is "auto", fit, and calibrate probabilities.
 
         Args:
-            X: inputs, shape `(n_samples, n_features)`.
+            X: inputs, shape `(n_samples, n_features)`, an array or a table.
             y: class labels of any one type, shape `(n_samples,)`.
             sample_weight: row weights, shape `(n_samples,)`; 0 is as if the row were not there.
 
@@ -337,9 +373,9 @@ class Classifier(ClassifierMixin, Machine):
     def _fit_labels(self, X: Any, y: Any, sample_weight: Any, classes: Any) -> None:
         if y is not None:
             labels_of("y", y)  # scikit-learn makes texts of labels of several types
-        X, y = validate_data(self, X, cast(Any, y), dtype=FLOATS)
+        X, y = training_rows(self, X, y, self.categories)
         check_classification_targets(y)
-        _at_least_two(X)
+        _at_least_two(y)
         if len(np.unique(y)) < 2:
             raise ValueError(f"y: expected at least two classes, got one class only: {y[0]!r}")
         multiclass = Multiclass(self.multiclass, classes=classes)
@@ -353,7 +389,8 @@ class Classifier(ClassifierMixin, Machine):
         )
         assert trained.classes is not None
         self.classes_ = trained.classes
-        self.oob_decision_function_ = _unseen_probabilities(trained, sample_weight)
+        if trained.out_of_fold is not None:
+            self.oob_decision_function_ = _unseen_probabilities(trained, sample_weight)
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Scores, the largest for the predicted class.
@@ -370,6 +407,7 @@ class Classifier(ClassifierMixin, Machine):
         numbers = decisions(self.decision_function(X))
         return self.classes_[numbers]
 
+    @available_if(_is_calibrated)
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities of the classes in the order of `classes_`, shape `(n_samples, n_classes)`.
 
@@ -377,19 +415,27 @@ class Classifier(ClassifierMixin, Machine):
         that cross-validation gave for rows the machine had not seen, and to the rows' weights
         (those of the classes included, as in the machine itself). The most probable class is the
         predicted one.
+
+        Raises:
+            AttributeError: with `out_of_fold=False`.
         """
         scores = self.decision_function(X)
         return probabilities(scores, np.asarray(self.model_.slopes))
 
+    @available_if(_knows_errors)
     def predict_set(self, X: Any, coverage: float = 0.9) -> np.ndarray:
-        """Which classes are in a set that holds the class with probability about `coverage`.
+        """Return sets of classes that hold the class with probability about `coverage`.
 
-        By the errors that cross-validation made on rows the machine had not seen: see
-        `jsparse.Model.predict_set`, of which a machine in `model_` that is `calibrated` by rows of
-        its own has a guarantee.
+        They come from the errors that cross-validation made on rows the machine had not seen.
+        `jsparse.Model.predict_set` says what is guaranteed: with `out_of_fold="machines"`, or by
+        `model_.calibrated`, more than else.
 
         Returns:
-            Booleans in the order of `classes_`, shape `(n_samples, n_classes)`.
+            Whether each class is in the set, in the order of `classes_`, shape
+            `(n_samples, n_classes)`.
+
+        Raises:
+            AttributeError: with `out_of_fold=False`.
         """
         return self.model_.predict_set(self._rows(X), coverage)
 
@@ -418,6 +464,6 @@ def _unseen_probabilities(trained: Trained, sample_weight: Any) -> np.ndarray:
     return found
 
 
-def _at_least_two(X: np.ndarray) -> None:
-    if len(X) < 2:
-        raise ValueError(f"X: expected at least 2 rows, got n_samples = {len(X)}")
+def _at_least_two(y: np.ndarray) -> None:
+    if len(y) < 2:
+        raise ValueError(f"X: expected at least 2 rows, got n_samples = {len(y)}")

@@ -17,7 +17,7 @@ from ..machines.slmc import SLMC
 from ..machines.sparse_direct import one_class
 from ..scaling import standardize
 from ..training.choices import KERNELS
-from ._base import FLOATS
+from ._inputs import FLOATS, as_table, encoded_rows
 from ._sklearn import (
     BaseEstimator,
     OutlierMixin,
@@ -77,7 +77,7 @@ class SparseOneClassSVM(OutlierMixin, BaseEstimator):
         """Find the prototypes, and the machine.
 
         Args:
-            X: inputs, shape `(n_samples, n_features)`.
+            X: inputs, shape `(n_samples, n_features)`, an array or a table.
             y: not looked at.
             sample_weight: row weights, shape `(n_samples,)`; 0 is as if the row were not there.
 
@@ -85,7 +85,7 @@ class SparseOneClassSVM(OutlierMixin, BaseEstimator):
             The estimator itself.
         """
         check_runtime()
-        X = cast(np.ndarray, validate_data(self, X, dtype=FLOATS))
+        X = self._inputs(X)
         w = np.ones(len(X)) if sample_weight is None else np.asarray(sample_weight, float)
         if w.shape != (len(X),) or not (np.isfinite(w).all() and (w >= 0).all()):
             raise ValueError(f"sample_weight: expected {len(X)} finite numbers of at least 0")
@@ -118,6 +118,15 @@ class SparseOneClassSVM(OutlierMixin, BaseEstimator):
             check(max(points.status, int(found.status)), type(self).__name__)
             self._publish(kernel, scaling, found)
         return self
+
+    def _inputs(self, X: Any) -> np.ndarray:
+        """Return the rows to fit to as numbers, and keep how a table becomes them."""
+        frame, self._columns = as_table(X), None
+        if frame is None:
+            return cast(np.ndarray, validate_data(self, X, dtype=FLOATS))
+        validate_data(self, frame.table, skip_check_array=True)
+        rows, _, self._columns = frame.arrays(np.zeros(len(frame.table)), "regression")
+        return rows.astype(frame.dtype)
 
     def _publish(self, kernel: Kernel, scaling: Any, found: Minimum) -> None:
         solved = found.solved
@@ -160,7 +169,7 @@ class SparseOneClassSVM(OutlierMixin, BaseEstimator):
         no outliers whatever rows come with them.
         """
         check_is_fitted(self)
-        X = cast(np.ndarray, validate_data(self, X, reset=False, dtype=FLOATS))
+        X = encoded_rows(self, X, self._columns, self.prototypes_.dtype)
         with jax.enable_x64(self.prototypes_.dtype == np.float64):
             values = np.asarray(self.expansion_(X))
         terms = abs(self.offset_) + np.sum(np.abs(self.dual_coef_))
