@@ -15,7 +15,7 @@ FLOATS = [np.float64, np.float32]
 Categories = Literal["indicators", "kernel"]
 
 
-def as_table(X: Any, categories: Categories = "indicators") -> Frame | None:
+def as_table(X: Any, categories: str = "indicators") -> Frame | None:
     """Return a table whose columns are all inputs; None for an array.
 
     Args:
@@ -29,7 +29,7 @@ def as_table(X: Any, categories: Categories = "indicators") -> Frame | None:
 
 
 def training_rows(
-    estimator: Any, X: Any, y: Any, categories: Categories, **checks: Any
+    estimator: Any, X: Any, y: Any, categories: str, **checks: Any
 ) -> tuple[Float[np.ndarray, "n d"] | Frame, Shaped[np.ndarray, "n *c"]]:
     """Check inputs and targets, and set `n_features_in_` and `feature_names_in_`.
 
@@ -45,7 +45,7 @@ def training_rows(
     """
     frame = as_table(X, categories)
     if frame is None:
-        return validate_data(estimator, X, y, dtype=FLOATS, **checks)
+        return cast(Any, validate_data(estimator, X, y, dtype=FLOATS, **checks))
     validate_data(estimator, frame.table, y, skip_check_array=True)
     return frame, checked_targets(estimator, np.zeros((len(frame.table), 1)), y, **checks)
 
@@ -54,7 +54,7 @@ def checked_targets(
     estimator: Any, X: Float[np.ndarray, "n d"], y: Any, **checks: Any
 ) -> Shaped[np.ndarray, "n *c"]:
     """Return the targets of rows that are checked already; `checks` as for `training_rows`."""
-    return check_X_y(X, y, dtype=FLOATS, estimator=estimator, **checks)[1]
+    return check_X_y(X, y, estimator=estimator, **checks)[1]
 
 
 def encoded_rows(
