@@ -382,3 +382,5 @@ def test_a_category_of_whole_numbers_is_a_category():
     np.testing.assert_array_equal(X[:, :3], [[0, 0, 1], [1, 0, 0], [0, 0, 1], [0, 1, 0]])
     plain = table.astype({"zone": int})
     np.testing.assert_array_equal(Frame(plain).encode(columns, "float64"), X)
+    ordered = Frame(table).ordered(["age", "zone"]).arrays(np.arange(4.0), "regression")
+    assert ordered[2].features == ("age", "zone=5", "zone=6", "zone=7")

@@ -18,8 +18,7 @@ class Frame:
         table: a pandas or Arrow table, anything that hands Arrow data over, or a mapping from
             names to columns.
         drop: columns to leave out.
-        categorical: columns of numbers that are codes, beside those of pandas' type "category" or
-            Arrow's type dictionary.
+        categorical: columns of numbers that are codes, beside those of pandas' type "category".
         impute: fill missing inputs in rather than refuse them.
         max_categories: most categories a column may have.
         categories: "indicators", a column for each category, or "kernel", which compares those of
@@ -39,11 +38,19 @@ class Frame:
         from ._arrow import pa
 
         schema = _arrow(self.table).schema
-        names = [name for name in schema.names if name not in (*self.drop, *self.categorical)]
+        names = [name for name in schema.names if name not in (*self.drop, *self._codes)]
         kinds = [schema.field(name).type for name in names]
         kinds = [kind for kind in kinds if pa.types.is_primitive(kind) and kind != pa.bool_()]
         short = bool(kinds) and all(kind in (pa.float16(), pa.float32()) for kind in kinds)
         return np.dtype("float32" if short else "float64")
+
+    @property
+    def _codes(self) -> list[str]:
+        """Columns of categories, whatever these are."""
+        if not _is_pandas(self.table):
+            return list(self.categorical)
+        types = zip(self.table.columns, self.table.dtypes, strict=True)
+        return [*self.categorical, *(str(name) for name, kind in types if kind == "category")]
 
     def loaded(self) -> "Frame":
         """The same table in memory, pandas or Arrow, without the columns to leave out."""
@@ -69,7 +76,8 @@ class Frame:
                 f"X: expected the columns {list(names)}, of which {missing} are missing"
             )
         rest = [name for name in table.column_names if name not in names]
-        return dataclasses.replace(self, table=table.select([*names, *rest]))
+        table = table.select([*names, *rest])
+        return dataclasses.replace(self, table=table, categorical=self._codes)
 
     def arrays(
         self, y: Any, task: str
@@ -102,13 +110,12 @@ class Frame:
                     f"{values.shape}"
                 )
             table = table.append_column(target, [_column(values)])
-        codes = [name for name in _dictionaries(table) if name not in (target, *self.drop)]
         schema = fit_schema(
             table,
             target,
             task=task,
             impute=self.impute,
-            categorical=[*self.categorical, *codes],
+            categorical=self._codes,
             drop=self.drop,
             max_categories=self.max_categories,
             coded=self.categories == "kernel",
@@ -157,12 +164,6 @@ def _arrow(table: Any) -> Any:
         raise ValueError(f"X: expected columns of one type each ({error})") from error
     _check_names(found.column_names)
     return found
-
-
-def _dictionaries(table: Any) -> list[str]:
-    from ._arrow import pa
-
-    return [field.name for field in table.schema if pa.types.is_dictionary(field.type)]
 
 
 def _check_names(names: Sequence[str]) -> None:
