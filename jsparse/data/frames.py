@@ -123,6 +123,11 @@ class Frame:
         X = encode(schema, table).X
         return X, encode_target(schema, table) if named else np.asarray(y), schema
 
+    def encoded(self, y: Any, task: str) -> "EncodedFrame":
+        """The table with its encoding in the precision of its numbers, see `arrays` and `dtype`."""
+        X, _, schema = self.arrays(y, task)
+        return EncodedFrame(self.table, inputs=X.astype(self.dtype), schema=schema)
+
     def encode(self, schema: Schema, dtype: str) -> Float[np.ndarray, "n d"]:
         """Inputs by the encoding of training, whatever the order of the columns.
 
@@ -132,6 +137,25 @@ class Frame:
         from .encoding import encode
 
         return encode(schema, _arrow(self.table), dtype=dtype).X
+
+
+@dataclasses.dataclass(frozen=True)
+class EncodedFrame(Frame):
+    """A table that is encoded before it is trained on, once.
+
+    Args:
+        inputs: its encoding, shape `n d`.
+        schema: how it was encoded.
+    """
+
+    inputs: Float[np.ndarray, "n d"] = dataclasses.field(kw_only=True)
+    schema: Schema = dataclasses.field(kw_only=True)
+
+    def arrays(
+        self, y: Any, task: str
+    ) -> tuple[Float[np.ndarray, "n d"], Shaped[np.ndarray, "n *c"], Schema]:
+        """Inputs, targets as they are, and the encoding."""
+        return self.inputs, np.asarray(y), self.schema
 
 
 def as_frame(X: Any) -> Frame | None:

@@ -16,7 +16,7 @@ from .._numerics import as_array
 from .._runtime import check_runtime
 from .._status import check
 from ..calibration import decisions, probabilities
-from ..data.frames import Frame
+from ..data.frames import EncodedFrame
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
 from ..machines.method import Method, Task
@@ -87,11 +87,17 @@ class Machine(BaseEstimator, abc.ABC):
         """The method, for so many rows with weight and classes."""
 
     def _fit(
-        self, X: np.ndarray | Frame, y: np.ndarray, sample_weight: Any, task: Task, **options: Any
+        self,
+        X: np.ndarray,
+        y: np.ndarray,
+        sample_weight: Any,
+        task: Task,
+        table: EncodedFrame | None = None,
+        **options: Any,
     ) -> Trained:
         check_runtime()
         self._check_parameters()
-        n = len(y)
+        n = len(X)
         key = jax.random.key(check_random_state(self.random_state).randint(2**31 - 1))
         present = n if sample_weight is None else int(np.count_nonzero(np.asarray(sample_weight)))
         if present == 0:
@@ -100,12 +106,12 @@ class Machine(BaseEstimator, abc.ABC):
         C = None if isinstance(self.C, str) else np.array([real("C", self.C, 0.0, above=True)])
         with jax.enable_x64(X.dtype == np.float64):
             trained = train(
-                X,
+                X if table is None else table,
                 y,
                 task=task,
                 key=key,
                 method=self.make_method(present, kinds),
-                kernel=self._kernel(),
+                kernel=self._kernel(X.shape[1]),
                 C=C,
                 search=self._search(),
                 folds=self._folds(X, y),
@@ -209,16 +215,16 @@ class Machine(BaseEstimator, abc.ABC):
             own["start"] = self._tuning
         return dataclasses.replace(search, **own)
 
-    def _folds(self, X: np.ndarray | Frame, y: np.ndarray) -> int | Folds:
+    def _folds(self, X: np.ndarray, y: np.ndarray) -> int | Folds:
         """Their number; or those of a splitter or a list of splits, which predict each row once."""
-        n = len(y)
+        n = len(X)
         if isinstance(self.cv, str):
             return min(10, n)
         cv: Any = self.cv
         if not (hasattr(cv, "split") or isinstance(cv, list | tuple)):
             return whole_number("cv", cv, 2, n, "the number of rows")
         split: Any = getattr(cv, "split", None)
-        splits = cv if split is None else split(X.table if isinstance(X, Frame) else X, y)
+        splits = cv if split is None else split(X, y)
         assignment = np.full(n, -1)
         for number, parts in enumerate(splits):
             test = _held_out(parts, n)
@@ -235,7 +241,7 @@ class Machine(BaseEstimator, abc.ABC):
             )
         return folds_from_assignment(assignment)
 
-    def _kernel(self) -> KernelLike:
+    def _kernel(self, d: int) -> KernelLike:
         if self.lengthscale is None or isinstance(self.lengthscale, str):
             return self.kernel
         if not isinstance(self.kernel, str) or self.kernel not in KERNELS:
@@ -244,9 +250,9 @@ class Machine(BaseEstimator, abc.ABC):
                 f"one, got {self.lengthscale!r}"
             )
         scale = numbers("lengthscale", self.lengthscale)
-        if isinstance(self.lengthscale, bool) or scale.ndim > 1:
+        if isinstance(self.lengthscale, bool) or scale.shape not in ((), (d,)):
             raise ValueError(
-                f"lengthscale: expected 'auto', a number or one for each column, got "
+                f"lengthscale: expected 'auto', a number or {d}, one for each column, got "
                 f"{self.lengthscale!r}"
             )
         return KERNELS[self.kernel](scale)
@@ -321,9 +327,12 @@ class Regressor(RegressorMixin, Machine):
         Returns:
             The estimator itself.
         """
-        X, y = training_rows(self, X, y, self.categories, y_numeric=True, multi_output=True)
-        _at_least_two(y)
-        trained = self._fit(X, np.asarray(vector_of(y), float), sample_weight, "regression")
+        X, y, table = training_rows(
+            self, X, y, "regression", self.categories, y_numeric=True, multi_output=True
+        )
+        _at_least_two(X)
+        y = np.asarray(vector_of(y), float)
+        trained = self._fit(X, y, sample_weight, "regression", table)
         if trained.out_of_fold is not None:
             self.oob_prediction_ = trained.out_of_fold
         return self
@@ -373,9 +382,9 @@ class Classifier(ClassifierMixin, Machine):
     def _fit_labels(self, X: Any, y: Any, sample_weight: Any, classes: Any) -> None:
         if y is not None:
             labels_of("y", y)  # scikit-learn makes texts of labels of several types
-        X, y = training_rows(self, X, y, self.categories)
+        X, y, table = training_rows(self, X, y, "classification", self.categories)
         check_classification_targets(y)
-        _at_least_two(y)
+        _at_least_two(X)
         if len(np.unique(y)) < 2:
             raise ValueError(f"y: expected at least two classes, got one class only: {y[0]!r}")
         multiclass = Multiclass(self.multiclass, classes=classes)
@@ -384,6 +393,7 @@ class Classifier(ClassifierMixin, Machine):
             y,
             sample_weight,
             "classification",
+            table,
             multiclass=multiclass,
             class_weight=self.class_weight,
         )
@@ -464,6 +474,6 @@ def _unseen_probabilities(trained: Trained, sample_weight: Any) -> np.ndarray:
     return found
 
 
-def _at_least_two(y: np.ndarray) -> None:
-    if len(y) < 2:
-        raise ValueError(f"X: expected at least 2 rows, got n_samples = {len(y)}")
+def _at_least_two(X: np.ndarray) -> None:
+    if len(X) < 2:
+        raise ValueError(f"X: expected at least 2 rows, got n_samples = {len(X)}")

@@ -6,7 +6,7 @@ from typing import Any, Literal, cast
 import numpy as np
 from jaxtyping import Float, Shaped
 
-from ..data.frames import Frame, as_frame
+from ..data.frames import EncodedFrame, Frame, as_frame
 from ..data.schema import Schema
 from ..machines.method import Task
 from ._sklearn import check_X_y, validate_data
@@ -29,25 +29,31 @@ def as_table(X: Any, categories: str = "indicators") -> Frame | None:
 
 
 def training_rows(
-    estimator: Any, X: Any, y: Any, categories: str, **checks: Any
-) -> tuple[Float[np.ndarray, "n d"] | Frame, Shaped[np.ndarray, "n *c"]]:
+    estimator: Any, X: Any, y: Any, task: Task, categories: str, **checks: Any
+) -> tuple[Float[np.ndarray, "n d"], Shaped[np.ndarray, "n *c"], EncodedFrame | None]:
     """Check inputs and targets, and set `n_features_in_` and `feature_names_in_`.
+
+    Returns inputs as numbers, the targets, and the table if the inputs came as one.
 
     Args:
         estimator: to be fitted.
         X: an array or a table.
         y: targets.
+        task: "classification" or "regression".
         categories: see `as_table`.
         checks: of scikit-learn's `check_X_y`, such as `multi_output`.
 
     Raises:
-        ValueError: for arrays that are not finite numbers, or targets of another length.
+        ValueError: for arrays that are not finite numbers, tables that cannot be encoded, or
+            targets of another length.
     """
     frame = as_table(X, categories)
     if frame is None:
-        return cast(Any, validate_data(estimator, X, y, dtype=FLOATS, **checks))
+        return (*cast(Any, validate_data(estimator, X, y, dtype=FLOATS, **checks)), None)
     validate_data(estimator, frame.table, y, skip_check_array=True)
-    return frame, checked_targets(estimator, np.zeros((len(frame.table), 1)), y, **checks)
+    y = checked_targets(estimator, np.zeros((len(frame.table), 1)), y, **checks)
+    table = frame.encoded(y, task)
+    return table.inputs, y, table
 
 
 def checked_targets(
@@ -84,10 +90,3 @@ def encoded_rows(
     rows = cast(np.ndarray, validate_data(estimator, X, reset=False, dtype=None))
     names = [column.name for column in columns.columns]
     return Frame(dict(zip(names, rows.T, strict=True))).encode(columns, dtype.name)
-
-
-def as_numbers(
-    X: Float[np.ndarray, "n d"] | Frame, y: Shaped[np.ndarray, "n *c"], task: Task
-) -> Float[np.ndarray, "n d"]:
-    """Return the training rows as the machine will take them."""
-    return X.arrays(y, task)[0] if isinstance(X, Frame) else X

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 import jax
 import numpy as np
 
-from ..data.frames import Frame
+from ..data.frames import EncodedFrame
 from ..kernels import RBF, Kernel
 from ..machines.direct import MAX_STEPS
 from ..machines.method import Method, Task
@@ -18,7 +18,7 @@ from ..search.strategies import Search
 from ..training.choices import make_kernel
 from ..training.trained import Trained
 from ._base import Classifier, Machine, Regressor
-from ._inputs import Categories, as_numbers
+from ._inputs import Categories
 from ._sklearn import SVC
 
 
@@ -29,7 +29,13 @@ class _FewPrototypes(Machine):
     _support: float  # support vectors of a machine of two classes, in the mean
 
     def _fit(
-        self, X: np.ndarray | Frame, y: np.ndarray, sample_weight: Any, task: Task, **options: Any
+        self,
+        X: np.ndarray,
+        y: np.ndarray,
+        sample_weight: Any,
+        task: Task,
+        table: EncodedFrame | None = None,
+        **options: Any,
     ) -> Trained:
         m = self.n_prototypes
         if isinstance(m, float):
@@ -39,8 +45,8 @@ class _FewPrototypes(Machine):
                     f"{m!r}"
                 )
             self._check_parameters()
-            self._support = self._support_vectors(as_numbers(X, y, task), y, sample_weight)
-        return super()._fit(X, y, sample_weight, task, **options)
+            self._support = self._support_vectors(X, y, sample_weight)
+        return super()._fit(X, y, sample_weight, task, table, **options)
 
     def _support_vectors(self, X: np.ndarray, y: np.ndarray, sample_weight: Any) -> float:
         w = np.ones(len(X)) if sample_weight is None else np.asarray(sample_weight, float)
@@ -49,7 +55,7 @@ class _FewPrototypes(Machine):
         spread = np.sqrt(np.average(np.square(X - mean), axis=0, weights=w))
         X = (X - mean) / np.where(spread > 0, spread, 1)
         d = X.shape[1]
-        given = self._kernel()
+        given = self._kernel(d)
         kernel = RBF(math.sqrt(d / 2)) if isinstance(given, str) else make_kernel(given, d)
         with jax.enable_x64(True):
             gram = np.asarray(kernel.gram(jax.device_put(X)))
