@@ -235,7 +235,7 @@ def test_estimators_show_values_out_of_fold_and_answer_by_them():
     errors = np.abs(NUMBERS - regressor.oob_prediction_)
     assert regressor.oob_prediction_.shape == (80,)
     assert errors.mean() > np.abs(NUMBERS - regressor.predict(ROWS)).mean()
-    ends = regressor.predict_interval(NEW, 0.8)
+    ends = regressor.interval(NEW, 0.8)
     half = np.sort(errors)[rank_of(0.8, 80) - 1]
     np.testing.assert_allclose(ends[:, 1] - ends[:, 0], 2 * half, rtol=1e-9)
     weights = np.r_[0.0, np.ones(79)]

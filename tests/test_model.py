@@ -367,3 +367,20 @@ def test_the_error_of_several_targets_is_their_mean():
         ]
     assert errors[2] == pytest.approx(9 * errors[1], rel=1e-6)
     assert errors[0] == pytest.approx((errors[1] + errors[2]) / 2, rel=1e-6)
+
+
+def test_a_series_is_one_row(models):
+    model = models["several"]
+    row = pd.Series(ROWS[0], index=list("abc"))
+    np.testing.assert_array_equal(model.predict(row), model.predict(ROWS[0]))
+
+
+def test_a_category_of_whole_numbers_is_a_category():
+    table = pd.DataFrame({"zone": pd.Categorical([7, 5, 7, 6]), "age": [1.0, 2.0, 3.0, 4.0]})
+    X, _, columns = Frame(table).arrays(np.arange(4.0), "regression")
+    assert columns.features == ("zone=5", "zone=6", "zone=7", "age")
+    np.testing.assert_array_equal(X[:, :3], [[0, 0, 1], [1, 0, 0], [0, 0, 1], [0, 1, 0]])
+    plain = table.astype({"zone": int})
+    np.testing.assert_array_equal(Frame(plain).encode(columns, "float64"), X)
+    ordered = Frame(table).ordered(["age", "zone"]).arrays(np.arange(4.0), "regression")
+    assert ordered[2].features == ("age", "zone=5", "zone=6", "zone=7")

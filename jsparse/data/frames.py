@@ -16,9 +16,10 @@ class Frame:
     """A table whose columns are inputs, and how they are to be read.
 
     Args:
-        table: a pandas or Arrow table, or anything that hands Arrow data over.
+        table: a pandas or Arrow table, anything that hands Arrow data over, or a mapping from
+            names to columns.
         drop: columns to leave out.
-        categorical: columns of numbers that are codes.
+        categorical: columns of numbers that are codes, beside those of pandas' type "category".
         impute: fill missing inputs in rather than refuse them.
         max_categories: most categories a column may have.
         categories: "indicators", a column for each category, or "kernel", which compares those of
@@ -31,6 +32,37 @@ class Frame:
     impute: bool = False
     max_categories: int = 100
     categories: Literal["indicators", "kernel"] = "indicators"
+
+    @property
+    def dtype(self) -> np.dtype:
+        """float32 if all columns of a numeric type are at most that precise, else float64."""
+        from ._arrow import pa
+
+        schema = _arrow(self.table).schema
+        names = [name for name in schema.names if name not in (*self.drop, *self._codes)]
+        kinds = [schema.field(name).type for name in names]
+        kinds = [kind for kind in kinds if pa.types.is_primitive(kind) and kind != pa.bool_()]
+        short = bool(kinds) and all(kind in (pa.float16(), pa.float32()) for kind in kinds)
+        return np.dtype("float32" if short else "float64")
+
+    @property
+    def _codes(self) -> list[str]:
+        """Columns of categories, whatever these are."""
+        if not _is_pandas(self.table):
+            return list(self.categorical)
+        types = zip(self.table.columns, self.table.dtypes, strict=True)
+        return [*self.categorical, *(str(name) for name, kind in types if kind == "category")]
+
+    def loaded(self) -> "Frame":
+        """The same table in memory, pandas or Arrow, without the columns to leave out."""
+        pandas = _is_pandas(self.table)
+        table = self.table if pandas else _arrow(self.table)
+        names = list(table.columns) if pandas else table.column_names
+        inputs = [name for name in names if str(name) not in self.drop]
+        missing = [name for name in self.drop if name not in map(str, names)]
+        if len(inputs) < len(names):
+            table = table[inputs] if pandas else table.select(inputs)
+        return dataclasses.replace(self, table=table, drop=missing)
 
     def ordered(self, names: Sequence[str]) -> "Frame":
         """The same table with these columns first.
@@ -45,7 +77,8 @@ class Frame:
                 f"X: expected the columns {list(names)}, of which {missing} are missing"
             )
         rest = [name for name in table.column_names if name not in names]
-        return dataclasses.replace(self, table=table.select([*names, *rest]))
+        table = table.select([*names, *rest])
+        return dataclasses.replace(self, table=table, categorical=self._codes)
 
     @property
     def n_rows(self) -> int:
@@ -92,7 +125,7 @@ class Frame:
             target,
             task=task,
             impute=self.impute,
-            categorical=self.categorical,
+            categorical=self._codes,
             drop=self.drop,
             max_categories=self.max_categories,
             coded=self.categories == "kernel",
@@ -101,6 +134,11 @@ class Frame:
         if named:
             return X, encode_target(schema, table), schema
         return X, np.asarray(y) if rows is None else np.asarray(y)[rows], schema
+
+    def encoded(self, y: Any, task: str) -> "EncodedFrame":
+        """The table with its encoding in the precision of its numbers, see `arrays` and `dtype`."""
+        X, _, schema = self.arrays(y, task)
+        return EncodedFrame(self.table, inputs=X.astype(self.dtype), schema=schema)
 
     def encode(self, schema: Schema, dtype: str) -> Float[np.ndarray, "n d"]:
         """Inputs by the encoding of training, whatever the order of the columns.
@@ -113,10 +151,31 @@ class Frame:
         return encode(schema, _arrow(self.table), dtype=dtype).X
 
 
+@dataclasses.dataclass(frozen=True)
+class EncodedFrame(Frame):
+    """A table that is encoded before it is trained on, once.
+
+    Args:
+        inputs: its encoding, shape `n d`.
+        schema: how it was encoded.
+    """
+
+    inputs: Float[np.ndarray, "n d"] = dataclasses.field(kw_only=True)
+    schema: Schema = dataclasses.field(kw_only=True)
+
+    def arrays(
+        self, y: Any, task: str
+    ) -> tuple[Float[np.ndarray, "n d"], Shaped[np.ndarray, "n *c"], Schema]:
+        """Inputs, targets as they are, and the encoding."""
+        return self.inputs, np.asarray(y), self.schema
+
+
 def as_frame(X: Any) -> Frame | None:
     """A table as a `Frame`; None for what is no table."""
     if isinstance(X, Frame):
         return X
+    if getattr(X, "ndim", 2) != 2:  # a single column or row
+        return None
     return Frame(X) if hasattr(X, "__arrow_c_stream__") or _is_pandas(X) else None
 
 

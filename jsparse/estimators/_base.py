@@ -6,7 +6,7 @@ import reprlib
 import sys
 import time
 import warnings
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import jax
 import numpy as np
@@ -16,6 +16,7 @@ from .._numerics import as_array
 from .._runtime import check_runtime
 from .._status import check
 from ..calibration import decisions, probabilities
+from ..data.frames import EncodedFrame
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
 from ..machines.method import Method, Shape, Task
@@ -28,19 +29,25 @@ from ..training.settings import Multiclass, Resources
 from ..training.train import train
 from ..training.trained import Sums, Trained
 from ..validation.folds import Folds, folds_from_assignment
+from ._inputs import Categories, encoded_rows, training_rows
 from ._sklearn import (
     BaseEstimator,
     ClassifierMixin,
     DataConversionWarning,
     RegressorMixin,
+    available_if,
     check_classification_targets,
     check_is_fitted,
     check_random_state,
-    validate_data,
 )
 
-FLOATS = [np.float64, np.float32]
 _TREES = {"model_", "kernel_", "_sums", "_tuning"}
+_SOMETIMES = {
+    "n_prototypes_",
+    "prototype_indices_",
+    "oob_prediction_",
+    "oob_decision_function_",
+}
 _SEARCHES = {"auto": Automatic, "profile": Profile, "annealing": Annealing, "gradient": Gradient}
 
 
@@ -49,13 +56,21 @@ class Machine(BaseEstimator, abc.ABC):
 
     Computations are in the precision of the data: float64 for float64, also where JAX's own
     setting is float32.
+
+    Inputs are arrays or tables, as for `train`: pandas, Arrow, or a `data.frames.Frame` with
+    settings of its own. `model_.columns` says how a table is encoded. `prototypes_` and
+    lengthscales are of the encoded columns. A category not seen in training has no indicator, or
+    for the kernel none that is equal. The machine in `model_` takes the columns in any order; an
+    estimator takes them in the order of training, as scikit-learn demands.
     """
 
     # Set by the constructors of the subclasses.
     kernel: KernelLike
     lengthscale: Any
+    categories: Categories
     C: float | str
     cv: Any
+    out_of_fold: bool | Literal["machines"]
     search: str | Search
     max_evaluations: int | None
     max_seconds: float
@@ -73,7 +88,13 @@ class Machine(BaseEstimator, abc.ABC):
         """The method, by the parameters."""
 
     def _fit(
-        self, X: np.ndarray, y: np.ndarray, sample_weight: Any, task: Task, **options: Any
+        self,
+        X: np.ndarray,
+        y: np.ndarray,
+        sample_weight: Any,
+        task: Task,
+        table: EncodedFrame | None = None,
+        **options: Any,
     ) -> Trained:
         check_runtime()
         self._check_parameters()
@@ -87,7 +108,7 @@ class Machine(BaseEstimator, abc.ABC):
         C = None if isinstance(self.C, str) else np.array([real("C", self.C, 0.0, above=True)])
         with jax.enable_x64(X.dtype == np.float64):
             trained = train(
-                X,
+                X if table is None else table,
                 y,
                 task=task,
                 key=key,
@@ -97,6 +118,7 @@ class Machine(BaseEstimator, abc.ABC):
                 search=self._search(),
                 folds=folds,
                 weights=sample_weight,
+                out_of_fold=self.out_of_fold,
                 resources=Resources(max_seconds=self.max_seconds),
                 progress=_reporter() if self.verbose else None,
                 **options,
@@ -111,9 +133,8 @@ class Machine(BaseEstimator, abc.ABC):
         self.cv_error_ = trained.cv_error
         self.tuning_history_ = trained.tuning.history
         self.n_iter_ = len(trained.tuning.history)
-        for name in ("n_prototypes_", "prototype_indices_"):  # of an earlier fit
-            if hasattr(self, name):
-                delattr(self, name)
+        for name in _SOMETIMES & set(vars(self)):  # of an earlier fit
+            delattr(self, name)
         if trained.curve is not None:
             self.sizes_ = trained.curve.sizes
             self.errors_ = trained.curve.errors
@@ -240,7 +261,7 @@ class Machine(BaseEstimator, abc.ABC):
     def _rows(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
         self._wake()
-        return cast(np.ndarray, validate_data(self, X, reset=False, dtype=FLOATS))
+        return encoded_rows(self, X, self.model_.columns, self.model_.dtype)
 
 
 def _shape(counting: CountingRows, folds: int | Folds | None, d: int, classes: int | None) -> Shape:
@@ -310,6 +331,22 @@ def _reporter() -> Progress:
     return report
 
 
+def _is_calibrated(estimator: Machine) -> bool:
+    """Whether cross-validation calibrates probabilities; raise AttributeError if not."""
+    if estimator.out_of_fold is False:
+        raise AttributeError(
+            "out_of_fold: expected True or 'machines' for probabilities, intervals and sets, which "
+            "need the errors of cross-validation, got False"
+        )
+    return True
+
+
+def _knows_errors(estimator: Machine) -> bool:
+    """Whether errors on unseen rows are or will be known; raise AttributeError if not."""
+    model: Model | None = getattr(estimator, "model_", None)
+    return (model is not None and model.unseen is not None) or _is_calibrated(estimator)
+
+
 class Regressor(RegressorMixin, Machine):
     """A machine for real targets, one or several."""
 
@@ -323,17 +360,21 @@ class Regressor(RegressorMixin, Machine):
         """Choose prototypes, tune what is "auto", fit.
 
         Args:
-            X: inputs, shape `(n_samples, n_features)`.
+            X: inputs, shape `(n_samples, n_features)`, an array or a table.
             y: targets, shape `(n_samples,)` or `(n_samples, n_targets)`.
             sample_weight: row weights, shape `(n_samples,)`; 0 is as if the row were not there.
 
         Returns:
             The estimator itself.
         """
-        X, y = validate_data(self, X, y, dtype=FLOATS, y_numeric=True, multi_output=True)
+        X, y, table = training_rows(
+            self, X, y, "regression", self.categories, y_numeric=True, multi_output=True
+        )
         _at_least_two(X)
-        trained = self._fit(X, np.asarray(vector_of(y), float), sample_weight, "regression")
-        self.oob_prediction_ = trained.out_of_fold
+        y = np.asarray(vector_of(y), float)
+        trained = self._fit(X, y, sample_weight, "regression", table)
+        if trained.out_of_fold is not None:
+            self.oob_prediction_ = trained.out_of_fold
         return self
 
     def predict(self, X: Any) -> np.ndarray:
@@ -341,14 +382,18 @@ class Regressor(RegressorMixin, Machine):
         X = self._rows(X)
         return self.model_.scores(X)
 
-    def predict_interval(self, X: Any, coverage: float = 0.9) -> np.ndarray:
-        """Ends of intervals that hold new targets with probability about `coverage`.
+    @available_if(_knows_errors)
+    def interval(self, X: Any, coverage: float = 0.9) -> np.ndarray:
+        """Return the ends of intervals that hold new targets with probability about `coverage`.
 
-        By the errors of `oob_prediction_`: see `jsparse.Model.interval`, of which a machine in
-        `model_` that is `calibrated` by rows of its own has a guarantee.
+        They come from the errors of `oob_prediction_`. `jsparse.Model.interval` says what is
+        guaranteed: with `out_of_fold="machines"`, or by `model_.calibrated`, more than else.
 
         Returns:
             Shape `(n_samples, 2)` or `(n_samples, n_targets, 2)`.
+
+        Raises:
+            AttributeError: with `out_of_fold=False`.
         """
         return self.model_.interval(self._rows(X), coverage)
 
@@ -364,7 +409,7 @@ class Classifier(ClassifierMixin, Machine):
         """Choose prototypes, tune what is "auto", fit, and calibrate probabilities.
 
         Args:
-            X: inputs, shape `(n_samples, n_features)`.
+            X: inputs, shape `(n_samples, n_features)`, an array or a table.
             y: class labels of any one type, shape `(n_samples,)`.
             sample_weight: row weights, shape `(n_samples,)`; 0 is as if the row were not there.
 
@@ -377,7 +422,7 @@ class Classifier(ClassifierMixin, Machine):
     def _fit_labels(self, X: Any, y: Any, sample_weight: Any, classes: Any) -> None:
         if y is not None:
             labels_of("y", y)  # scikit-learn makes texts of labels of several types
-        X, y = validate_data(self, X, cast(Any, y), dtype=FLOATS)
+        X, y, table = training_rows(self, X, y, "classification", self.categories)
         check_classification_targets(y)
         _at_least_two(X)
         if len(np.unique(y)) < 2:
@@ -388,12 +433,14 @@ class Classifier(ClassifierMixin, Machine):
             y,
             sample_weight,
             "classification",
+            table,
             multiclass=multiclass,
             class_weight=self.class_weight,
         )
         assert trained.classes is not None
         self.classes_ = trained.classes
-        self.oob_decision_function_ = _unseen_probabilities(trained, sample_weight)
+        if trained.out_of_fold is not None:
+            self.oob_decision_function_ = _unseen_probabilities(trained, sample_weight)
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Scores, the largest for the predicted class.
@@ -410,6 +457,7 @@ class Classifier(ClassifierMixin, Machine):
         numbers = decisions(self.decision_function(X))
         return self.classes_[numbers]
 
+    @available_if(_is_calibrated)
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities of the classes in the order of `classes_`, shape `(n_samples, n_classes)`.
 
@@ -417,19 +465,27 @@ class Classifier(ClassifierMixin, Machine):
         that cross-validation gave for rows the machine had not seen, and to the rows' weights
         (those of the classes included, as in the machine itself). The most probable class is the
         predicted one.
+
+        Raises:
+            AttributeError: with `out_of_fold=False`.
         """
         scores = self.decision_function(X)
         return probabilities(scores, np.asarray(self.model_.slopes))
 
+    @available_if(_knows_errors)
     def predict_set(self, X: Any, coverage: float = 0.9) -> np.ndarray:
-        """Which classes are in a set that holds the class with probability about `coverage`.
+        """Return sets of classes that hold the class with probability about `coverage`.
 
-        By the errors that cross-validation made on rows the machine had not seen: see
-        `jsparse.Model.predict_set`, of which a machine in `model_` that is `calibrated` by rows of
-        its own has a guarantee.
+        They come from the errors that cross-validation made on rows the machine had not seen.
+        `jsparse.Model.predict_set` says what is guaranteed: with `out_of_fold="machines"`, or by
+        `model_.calibrated`, more than else.
 
         Returns:
-            Booleans in the order of `classes_`, shape `(n_samples, n_classes)`.
+            Whether each class is in the set, in the order of `classes_`, shape
+            `(n_samples, n_classes)`.
+
+        Raises:
+            AttributeError: with `out_of_fold=False`.
         """
         return self.model_.predict_set(self._rows(X), coverage)
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -14,8 +14,8 @@ from ..machines.robust import Robust
 from ..search.strategies import Search
 from ..training.inputs import encoded_targets, row_weights
 from ..training.more_rows import with_more_rows
-from ._base import FLOATS, Classifier, Machine, Regressor, vector_of
-from ._sklearn import validate_data
+from ._base import Classifier, Machine, Regressor, vector_of
+from ._inputs import Categories, checked_targets
 
 
 class FixedSize(Machine):
@@ -53,7 +53,6 @@ class FixedSize(Machine):
 
     def _add(self, X: np.ndarray, targets: np.ndarray, weights: np.ndarray | None) -> None:
         """Sum more rows and solve again. Nothing is changed unless all of that succeeds."""
-        self._wake()
         assert self._sums is not None
         method = cast(FixedSizeMethod, self._method)
         model, sums, status = with_more_rows(
@@ -82,6 +81,8 @@ class FixedSizeLSSVMClassifier(FixedSize, Classifier):
             `jsparse.kernels` object, in units of standardised inputs.
         lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it; None to
             take a kernel object as it is.
+        categories: of a table, "indicators" for a column for each category, or "kernel", which
+            compares them, see `jsparse.kernels.Mixed`; not with prototypes that are no rows.
         C: "auto" to tune the weight of the data fit, or a number.
         selection: of prototypes, "renyi", "uniform" or "pivoted_cholesky".
         tuned_with: search the kernel with only so many of the prototypes, and fit with all if the
@@ -91,6 +92,8 @@ class FixedSizeLSSVMClassifier(FixedSize, Classifier):
         class_weight: None, "balanced" or a mapping from labels to factors.
         cv: number of folds, a splitter, or a list of splits, which hold each row out once; "auto"
             for 10, or as many as there are rows.
+        out_of_fold: keep the errors on rows left out, by which probabilities, intervals and sets
+            are calibrated; "machines" to keep the machines that made them too, see `jsparse.train`.
         search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or a
             `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
         max_evaluations: budget of the search; None for its default.
@@ -123,6 +126,7 @@ class FixedSizeLSSVMClassifier(FixedSize, Classifier):
         *,
         kernel: str | Kernel = "rbf",
         lengthscale: Any = "auto",
+        categories: Categories = "indicators",
         C: float | str = "auto",
         selection: str = "renyi",
         tuned_with: int | None = None,
@@ -130,6 +134,7 @@ class FixedSizeLSSVMClassifier(FixedSize, Classifier):
         loss: str = "squared",
         class_weight: str | Mapping[Any, float] | None = None,
         cv: Any = "auto",
+        out_of_fold: bool | Literal["machines"] = True,
         search: str | Search = "profile",
         max_evaluations: int | None = None,
         max_seconds: float = math.inf,
@@ -140,6 +145,7 @@ class FixedSizeLSSVMClassifier(FixedSize, Classifier):
         self.n_prototypes = n_prototypes
         self.kernel = kernel
         self.lengthscale = lengthscale
+        self.categories = categories
         self.C = C
         self.selection = selection
         self.tuned_with = tuned_with
@@ -147,6 +153,7 @@ class FixedSizeLSSVMClassifier(FixedSize, Classifier):
         self.loss = loss
         self.class_weight = class_weight
         self.cv = cv
+        self.out_of_fold = out_of_fold
         self.search = search
         self.max_evaluations = max_evaluations
         self.max_seconds = max_seconds
@@ -160,11 +167,13 @@ class FixedSizeLSSVMClassifier(FixedSize, Classifier):
         """Add rows to a machine: the result is exactly that of one fit to all rows so far.
 
         Kernel, `C`, prototypes and standardisation stay those of `fit`, or of the first call, which
-        does what `fit` does; so does the calibration of the probabilities. The order in which rows
-        come does not matter.
+        does what `fit` does; so does the calibration of probabilities, intervals and sets, but for
+        the machines of the folds, which are dropped as they lack the new rows. The order in which
+        rows come does not matter.
 
         Args:
-            X: inputs, shape `(n_samples, n_features)`; cast to the precision of the machine.
+            X: inputs, shape `(n_samples, n_features)`, an array or a table; cast to the precision
+                of the machine.
             y: class labels, shape `(n_samples,)`.
             classes: all labels that may ever come, for the first call, whose `y` must have two of
                 them at least; by default those of its `y`.
@@ -186,7 +195,8 @@ class FixedSizeLSSVMClassifier(FixedSize, Classifier):
             self._fit_labels(X, y, sample_weight, classes)
             return self
         labels_of("y", y)
-        X, y = validate_data(self, X, y, reset=False, dtype=FLOATS)
+        X = self._rows(X)
+        y = checked_targets(self, X, y)
         if classes is not None and not np.array_equal(np.unique(classes), self.classes_):
             raise ValueError(
                 f"classes: expected those of the first call, {self.classes_.tolist()}, got "
@@ -229,11 +239,13 @@ class FixedSizeLSSVMRegressor(FixedSize, Regressor):
         *,
         kernel: str | Kernel = "rbf",
         lengthscale: Any = "auto",
+        categories: Categories = "indicators",
         C: float | str = "auto",
         selection: str = "renyi",
         tuned_with: int | None = None,
         loss: str = "squared",
         cv: Any = "auto",
+        out_of_fold: bool | Literal["machines"] = True,
         search: str | Search = "profile",
         max_evaluations: int | None = None,
         max_seconds: float = math.inf,
@@ -244,11 +256,13 @@ class FixedSizeLSSVMRegressor(FixedSize, Regressor):
         self.n_prototypes = n_prototypes
         self.kernel = kernel
         self.lengthscale = lengthscale
+        self.categories = categories
         self.C = C
         self.selection = selection
         self.tuned_with = tuned_with
         self.loss = loss
         self.cv = cv
+        self.out_of_fold = out_of_fold
         self.search = search
         self.max_evaluations = max_evaluations
         self.max_seconds = max_seconds
@@ -262,7 +276,8 @@ class FixedSizeLSSVMRegressor(FixedSize, Regressor):
         See `FixedSizeLSSVMClassifier.partial_fit`.
 
         Args:
-            X: inputs, shape `(n_samples, n_features)`; cast to the precision of the machine.
+            X: inputs, shape `(n_samples, n_features)`, an array or a table; cast to the precision
+                of the machine.
             y: targets, shape `(n_samples,)` or `(n_samples, n_targets)`, as in the first call.
             sample_weight: row weights, shape `(n_samples,)`.
 
@@ -276,10 +291,8 @@ class FixedSizeLSSVMRegressor(FixedSize, Regressor):
         if not self._is_begun():
             self.fit(X, y, sample_weight)
             return self
-        X, y = validate_data(
-            self, X, y, reset=False, dtype=FLOATS, y_numeric=True, multi_output=True
-        )
-        y = vector_of(y)
+        X = self._rows(X)
+        y = vector_of(checked_targets(self, X, y, y_numeric=True, multi_output=True))
         shape = (len(X), *self.intercept_.shape)
         if y.shape != shape:
             raise ValueError(f"y: expected shape {shape}, as in the first call, got {y.shape}")

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from ..kernels import Kernel
 from ..machines.dual import Dual
 from ..search.strategies import Search
 from ._base import Classifier, Regressor
+from ._inputs import Categories
 
 
 class LSSVMClassifier(Classifier):
@@ -21,9 +22,13 @@ class LSSVMClassifier(Classifier):
     Args:
         kernel: see `FixedSizeLSSVMClassifier`, also for the parameters that follow.
         lengthscale: "auto", a number, one for each column, or None.
+        categories: of a table, "indicators" for a column for each category, or "kernel", which
+            compares them, see `jsparse.kernels.Mixed`; not with prototypes that are no rows.
         C: "auto" or a number.
         multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
         class_weight: None, "balanced" or a mapping from labels to factors.
+        out_of_fold: keep the errors on rows left out, by which probabilities, intervals and sets
+            are calibrated; "machines" to keep the machines that made them too, see `jsparse.train`.
         search: "profile" or "annealing".
         max_evaluations: budget of the search; None for its default.
         max_seconds: no evaluation of the search starts later.
@@ -56,9 +61,11 @@ class LSSVMClassifier(Classifier):
         *,
         kernel: str | Kernel = "rbf",
         lengthscale: Any = "auto",
+        categories: Categories = "indicators",
         C: float | str = "auto",
         multiclass: Any = "one_versus_rest",
         class_weight: str | Mapping[Any, float] | None = None,
+        out_of_fold: bool | Literal["machines"] = True,
         search: str | Search = "profile",
         max_evaluations: int | None = None,
         max_seconds: float = math.inf,
@@ -68,9 +75,11 @@ class LSSVMClassifier(Classifier):
     ) -> None:
         self.kernel = kernel
         self.lengthscale = lengthscale
+        self.categories = categories
         self.C = C
         self.multiclass = multiclass
         self.class_weight = class_weight
+        self.out_of_fold = out_of_fold
         self.search = search
         self.max_evaluations = max_evaluations
         self.max_seconds = max_seconds
@@ -92,7 +101,9 @@ class LSSVMRegressor(Regressor):
         *,
         kernel: str | Kernel = "rbf",
         lengthscale: Any = "auto",
+        categories: Categories = "indicators",
         C: float | str = "auto",
+        out_of_fold: bool | Literal["machines"] = True,
         search: str | Search = "profile",
         max_evaluations: int | None = None,
         max_seconds: float = math.inf,
@@ -102,7 +113,9 @@ class LSSVMRegressor(Regressor):
     ) -> None:
         self.kernel = kernel
         self.lengthscale = lengthscale
+        self.categories = categories
         self.C = C
+        self.out_of_fold = out_of_fold
         self.search = search
         self.max_evaluations = max_evaluations
         self.max_seconds = max_seconds

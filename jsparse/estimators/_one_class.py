@@ -17,7 +17,8 @@ from ..machines.slmc import SLMC
 from ..machines.sparse_direct import one_class
 from ..scaling import standardize
 from ..training.choices import KERNELS
-from ._base import FLOATS, within
+from ._base import within
+from ._inputs import FLOATS, as_table, encoded_rows
 from ._sklearn import (
     BaseEstimator,
     OutlierMixin,
@@ -78,7 +79,7 @@ class SparseOneClassSVM(OutlierMixin, BaseEstimator):
         """Find the prototypes, and the machine.
 
         Args:
-            X: inputs, shape `(n_samples, n_features)`.
+            X: inputs, shape `(n_samples, n_features)`, an array or a table.
             y: not looked at.
             sample_weight: row weights, shape `(n_samples,)`; 0 is as if the row were not there.
 
@@ -86,7 +87,7 @@ class SparseOneClassSVM(OutlierMixin, BaseEstimator):
             The estimator itself.
         """
         check_runtime()
-        X = cast(np.ndarray, validate_data(self, X, dtype=FLOATS))
+        X = self._inputs(X)
         w = np.ones(len(X)) if sample_weight is None else numbers("sample_weight", sample_weight)
         if w.shape != (len(X),) or not (np.isfinite(w).all() and (w >= 0).all()):
             raise ValueError(f"sample_weight: expected {len(X)} finite numbers of at least 0")
@@ -123,6 +124,15 @@ class SparseOneClassSVM(OutlierMixin, BaseEstimator):
         shape = Shape(n, n, n, d, None, False)
         starts = whole_number("starts", self.starts, 1, 1000, "a thousand")
         return cast(SLMC, within(SLMC(m, starts=starts), shape).settled(shape))
+
+    def _inputs(self, X: Any) -> np.ndarray:
+        """Return the rows to fit to as numbers, and keep how a table becomes them."""
+        frame, self._columns = as_table(X), None
+        if frame is None:
+            return cast(np.ndarray, validate_data(self, X, dtype=FLOATS))
+        validate_data(self, frame.table, skip_check_array=True)
+        rows, _, self._columns = frame.arrays(np.zeros(len(frame.table)), "regression")
+        return rows.astype(frame.dtype)
 
     def _publish(self, kernel: Kernel, scaling: Any, found: Minimum) -> None:
         solved = found.solved
@@ -165,7 +175,7 @@ class SparseOneClassSVM(OutlierMixin, BaseEstimator):
         no outliers whatever rows come with them.
         """
         check_is_fitted(self)
-        X = cast(np.ndarray, validate_data(self, X, reset=False, dtype=FLOATS))
+        X = encoded_rows(self, X, self._columns, self.prototypes_.dtype)
         with jax.enable_x64(self.prototypes_.dtype == np.float64):
             values = np.asarray(self.expansion_(X))
         terms = abs(self.offset_) + np.sum(np.abs(self.dual_coef_))

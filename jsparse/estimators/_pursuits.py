@@ -3,7 +3,7 @@
 import inspect
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from ..machines.ksp import ITERATIONS, KSP
 from ..search.strategies import Search
 from ..training.choices import KernelLike
 from ._base import Classifier, Regressor
+from ._inputs import Categories
 from ._scdp import SparseMachine
 
 _OF_CLASSES: dict[str, Any] = {"multiclass": "one_versus_rest", "class_weight": None}
@@ -41,7 +42,9 @@ class _Pursuit(SparseMachine):
         tolerance: float = 0.1,
         kernel: KernelLike = "rbf",
         lengthscale: Any = "auto",
+        categories: Categories = "indicators",
         cv: Any = "auto",
+        out_of_fold: bool | Literal["machines"] = True,
         search: str | Search = "profile",
         max_evaluations: int | None = None,
         max_seconds: float = math.inf,
@@ -59,7 +62,9 @@ class _Pursuit(SparseMachine):
         self.tolerance = tolerance
         self.kernel = kernel
         self.lengthscale = lengthscale
+        self.categories = categories
         self.cv = cv
+        self.out_of_fold = out_of_fold
         self.search = search
         self.max_evaluations = max_evaluations
         self.max_seconds = max_seconds
@@ -136,8 +141,12 @@ class KernelSubspacePursuitRegressor(_Subspace, Regressor):
         kernel: see `FixedSizeLSSVMClassifier`, as for the parameters that follow; or a list of
             several, of each of which every candidate is an atom.
         lengthscale: "auto", a number, one for each column, or None.
+        categories: of a table, "indicators" for a column for each category, or "kernel", which
+            compares them, see `jsparse.kernels.Mixed`; not with prototypes that are no rows.
         cv: number of folds, a splitter, or a list of splits, which hold each row out once; "auto"
             for 10, or as many as there are rows.
+        out_of_fold: keep the errors on rows left out, by which probabilities, intervals and sets
+            are calibrated; "machines" to keep the machines that made them too, see `jsparse.train`.
         search: "profile", "annealing", or a `jsparse.Profile` or `jsparse.Annealing`.
         max_evaluations: budget of the search; None for its default.
         max_seconds: no evaluation of the search starts later.

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from ..kernels import Kernel
 from ..machines.rvm import MAX_STEPS, RVM, Likelihood
 from ..search.strategies import Search
 from ._base import Classifier, Machine, Regressor
+from ._inputs import Categories
 
 
 class _Relevance(Machine):
@@ -38,7 +39,11 @@ class RelevanceVectorRegressor(_Relevance, Regressor):
         max_iter: cap on changes of the model.
         kernel: of two points.
         lengthscale: "auto", a number, one for each column, or None.
+        categories: of a table, "indicators" for a column for each category, or "kernel", which
+            compares them, see `jsparse.kernels.Mixed`; not with prototypes that are no rows.
         cv: number of folds, a splitter or a list of splits.
+        out_of_fold: keep the errors on rows left out, by which probabilities, intervals and sets
+            are calibrated; "machines" to keep the machines that made them too, see `jsparse.train`.
         search: "profile" or "annealing".
         max_evaluations: budget of the search; None for its default.
         max_seconds: no evaluation of the search starts later.
@@ -68,7 +73,9 @@ class RelevanceVectorRegressor(_Relevance, Regressor):
         max_iter: int = MAX_STEPS,
         kernel: str | Kernel = "rbf",
         lengthscale: Any = "auto",
+        categories: Categories = "indicators",
         cv: Any = "auto",
+        out_of_fold: bool | Literal["machines"] = True,
         search: str | Search = "profile",
         max_evaluations: int | None = None,
         max_seconds: float = math.inf,
@@ -81,7 +88,9 @@ class RelevanceVectorRegressor(_Relevance, Regressor):
         self.max_iter = max_iter
         self.kernel = kernel
         self.lengthscale = lengthscale
+        self.categories = categories
         self.cv = cv
+        self.out_of_fold = out_of_fold
         self.search = search
         self.max_evaluations = max_evaluations
         self.max_seconds = max_seconds
@@ -103,9 +112,13 @@ class RelevanceVectorClassifier(_Relevance, Classifier):
         max_iter: cap on changes of the model.
         kernel: of two points.
         lengthscale: "auto", a number, one for each column, or None.
+        categories: of a table, "indicators" for a column for each category, or "kernel", which
+            compares them, see `jsparse.kernels.Mixed`; not with prototypes that are no rows.
         multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
         class_weight: None, "balanced" or a mapping from labels to factors.
         cv: number of folds, a splitter or a list of splits.
+        out_of_fold: keep the errors on rows left out, by which probabilities, intervals and sets
+            are calibrated; "machines" to keep the machines that made them too, see `jsparse.train`.
         search: "profile" or "annealing".
         max_evaluations: budget of the search; None for its default.
         max_seconds: no evaluation of the search starts later.
@@ -136,9 +149,11 @@ class RelevanceVectorClassifier(_Relevance, Classifier):
         max_iter: int = MAX_STEPS,
         kernel: str | Kernel = "rbf",
         lengthscale: Any = "auto",
+        categories: Categories = "indicators",
         multiclass: Any = "one_versus_rest",
         class_weight: str | Mapping[Any, float] | None = None,
         cv: Any = "auto",
+        out_of_fold: bool | Literal["machines"] = True,
         search: str | Search = "profile",
         max_evaluations: int | None = None,
         max_seconds: float = math.inf,
@@ -151,9 +166,11 @@ class RelevanceVectorClassifier(_Relevance, Classifier):
         self.max_iter = max_iter
         self.kernel = kernel
         self.lengthscale = lengthscale
+        self.categories = categories
         self.multiclass = multiclass
         self.class_weight = class_weight
         self.cv = cv
+        self.out_of_fold = out_of_fold
         self.search = search
         self.max_evaluations = max_evaluations
         self.max_seconds = max_seconds

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -14,6 +14,7 @@ from ..machines.candidates import CandidateMethod
 from ..machines.scdp import SCDP, Selection
 from ..search.strategies import Search
 from ._base import Classifier, Machine, Regressor
+from ._inputs import Categories
 
 
 class SparseMachine(Machine):
@@ -66,6 +67,8 @@ class SCDPClassifier(_SCDP, Classifier):
         tolerance: the smallest machine within so many standard errors of the best is taken.
         kernel: see `FixedSizeLSSVMClassifier`; so are the parameters that follow.
         lengthscale: "auto", a number, one for each column, or None.
+        categories: of a table, "indicators" for a column for each category, or "kernel", which
+            compares them, see `jsparse.kernels.Mixed`; not with prototypes that are no rows.
         C: "auto" or a number.
         multiclass: "one_versus_rest", "minimum_output" or a matrix of codes without zeros.
         selection: of the problems of more than two classes: "joint", the same prototypes for all,
@@ -73,6 +76,8 @@ class SCDPClassifier(_SCDP, Classifier):
         class_weight: None, "balanced" or a mapping from labels to factors.
         cv: number of folds, a splitter, or a list of splits, which hold each row out once; "auto"
             for 10, or as many as there are rows.
+        out_of_fold: keep the errors on rows left out, by which probabilities, intervals and sets
+            are calibrated; "machines" to keep the machines that made them too, see `jsparse.train`.
         search: "profile", "annealing", or a `jsparse.Profile` or `jsparse.Annealing`.
         max_evaluations: budget of the search; None for its default.
         max_seconds: no evaluation of the search starts later.
@@ -110,11 +115,13 @@ class SCDPClassifier(_SCDP, Classifier):
         tolerance: float = 0.1,
         kernel: str | Kernel = "rbf",
         lengthscale: Any = "auto",
+        categories: Categories = "indicators",
         C: float | str = "auto",
         multiclass: Any = "one_versus_rest",
         selection: Selection = "joint",
         class_weight: str | Mapping[Any, float] | None = None,
         cv: Any = "auto",
+        out_of_fold: bool | Literal["machines"] = True,
         search: str | Search = "profile",
         max_evaluations: int | None = None,
         max_seconds: float = math.inf,
@@ -129,11 +136,13 @@ class SCDPClassifier(_SCDP, Classifier):
         self.tolerance = tolerance
         self.kernel = kernel
         self.lengthscale = lengthscale
+        self.categories = categories
         self.C = C
         self.multiclass = multiclass
         self.selection = selection
         self.class_weight = class_weight
         self.cv = cv
+        self.out_of_fold = out_of_fold
         self.search = search
         self.max_evaluations = max_evaluations
         self.max_seconds = max_seconds
@@ -158,8 +167,10 @@ class SCDPRegressor(_SCDP, Regressor):
         tolerance: float = 0.1,
         kernel: str | Kernel = "rbf",
         lengthscale: Any = "auto",
+        categories: Categories = "indicators",
         C: float | str = "auto",
         cv: Any = "auto",
+        out_of_fold: bool | Literal["machines"] = True,
         search: str | Search = "profile",
         max_evaluations: int | None = None,
         max_seconds: float = math.inf,
@@ -174,8 +185,10 @@ class SCDPRegressor(_SCDP, Regressor):
         self.tolerance = tolerance
         self.kernel = kernel
         self.lengthscale = lengthscale
+        self.categories = categories
         self.C = C
         self.cv = cv
+        self.out_of_fold = out_of_fold
         self.search = search
         self.max_evaluations = max_evaluations
         self.max_seconds = max_seconds

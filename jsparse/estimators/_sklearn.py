@@ -6,7 +6,8 @@ try:
     from sklearn.base import BaseEstimator, ClassifierMixin, OutlierMixin, RegressorMixin
     from sklearn.exceptions import DataConversionWarning
     from sklearn.svm import SVC
-    from sklearn.utils import check_random_state, validation
+    from sklearn.utils import check_random_state, check_X_y, validation
+    from sklearn.utils.metaestimators import available_if
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import check_is_fitted
 except ImportError as error:
@@ -23,6 +24,8 @@ __all__ = [
     "DataConversionWarning",
     "OutlierMixin",
     "RegressorMixin",
+    "available_if",
+    "check_X_y",
     "check_classification_targets",
     "check_is_fitted",
     "check_random_state",

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import jax
 import numpy as np
 
 from .._arguments import numbers
+from ..data.frames import EncodedFrame
 from ..kernels import RBF, Kernel
 from ..machines.direct import MAX_STEPS
 from ..machines.method import Method, Task
@@ -18,6 +19,7 @@ from ..search.strategies import Search
 from ..training.choices import make_kernel
 from ..training.trained import Trained
 from ._base import Classifier, Machine, Regressor
+from ._inputs import Categories
 from ._sklearn import SVC
 
 
@@ -28,7 +30,13 @@ class _FewPrototypes(Machine):
     _support: float  # support vectors of a machine of two classes, in the mean
 
     def _fit(
-        self, X: np.ndarray, y: np.ndarray, sample_weight: Any, task: Task, **options: Any
+        self,
+        X: np.ndarray,
+        y: np.ndarray,
+        sample_weight: Any,
+        task: Task,
+        table: EncodedFrame | None = None,
+        **options: Any,
     ) -> Trained:
         m = self.n_prototypes
         if isinstance(m, float):
@@ -39,7 +47,7 @@ class _FewPrototypes(Machine):
                 )
             self._check_parameters()
             self._support = self._support_vectors(X, y, sample_weight)
-        return super()._fit(X, y, sample_weight, task, **options)
+        return super()._fit(X, y, sample_weight, task, table, **options)
 
     def _support_vectors(self, X: np.ndarray, y: np.ndarray, sample_weight: Any) -> float:
         w = np.ones(len(X)) if sample_weight is None else numbers("sample_weight", sample_weight)
@@ -91,10 +99,14 @@ class SparseLargeMarginClassifier(_FewPrototypes, Classifier):
         max_iter: cap on the steps of a descent.
         kernel: of two points.
         lengthscale: "auto", a number, one for each column, or None.
+        categories: of a table, "indicators" for a column for each category, or "kernel", which
+            compares them, see `jsparse.kernels.Mixed`; not with prototypes that are no rows.
         C: "auto" or a number.
         multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
         class_weight: None, "balanced" or a mapping from labels to factors.
         cv: number of folds, a splitter or a list of splits.
+        out_of_fold: keep the errors on rows left out, by which probabilities, intervals and sets
+            are calibrated; "machines" to keep the machines that made them too, see `jsparse.train`.
         search: "profile" or "annealing".
         max_evaluations: budget of the search; None for its default.
         max_seconds: no evaluation of the search starts later.
@@ -130,10 +142,12 @@ class SparseLargeMarginClassifier(_FewPrototypes, Classifier):
         max_iter: int = MAX_STEPS,
         kernel: str | Kernel = "rbf",
         lengthscale: Any = "auto",
+        categories: Categories = "indicators",
         C: float | str = "auto",
         multiclass: Any = "one_versus_rest",
         class_weight: str | Mapping[Any, float] | None = None,
         cv: Any = "auto",
+        out_of_fold: bool | Literal["machines"] = True,
         search: str | Search = "profile",
         max_evaluations: int | None = None,
         max_seconds: float = math.inf,
@@ -149,10 +163,12 @@ class SparseLargeMarginClassifier(_FewPrototypes, Classifier):
         self.max_iter = max_iter
         self.kernel = kernel
         self.lengthscale = lengthscale
+        self.categories = categories
         self.C = C
         self.multiclass = multiclass
         self.class_weight = class_weight
         self.cv = cv
+        self.out_of_fold = out_of_fold
         self.search = search
         self.max_evaluations = max_evaluations
         self.max_seconds = max_seconds
@@ -199,10 +215,14 @@ class ReducedSetClassifier(_FewPrototypes, Classifier):
         max_iter: cap on the steps of a descent.
         kernel: of two points.
         lengthscale: "auto", a number, one for each column, or None.
+        categories: of a table, "indicators" for a column for each category, or "kernel", which
+            compares them, see `jsparse.kernels.Mixed`; not with prototypes that are no rows.
         C: "auto" or a number.
         multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
         class_weight: None, "balanced" or a mapping from labels to factors.
         cv: number of folds, a splitter or a list of splits.
+        out_of_fold: keep the errors on rows left out, by which probabilities, intervals and sets
+            are calibrated; "machines" to keep the machines that made them too, see `jsparse.train`.
         search: "profile" or "annealing".
         max_evaluations: budget of the search; None for its default.
         max_seconds: no evaluation of the search starts later.
@@ -236,10 +256,12 @@ class ReducedSetClassifier(_FewPrototypes, Classifier):
         max_iter: int = MAX_STEPS,
         kernel: str | Kernel = "rbf",
         lengthscale: Any = "auto",
+        categories: Categories = "indicators",
         C: float | str = "auto",
         multiclass: Any = "one_versus_rest",
         class_weight: str | Mapping[Any, float] | None = None,
         cv: Any = "auto",
+        out_of_fold: bool | Literal["machines"] = True,
         search: str | Search = "profile",
         max_evaluations: int | None = None,
         max_seconds: float = math.inf,
@@ -254,10 +276,12 @@ class ReducedSetClassifier(_FewPrototypes, Classifier):
         self.max_iter = max_iter
         self.kernel = kernel
         self.lengthscale = lengthscale
+        self.categories = categories
         self.C = C
         self.multiclass = multiclass
         self.class_weight = class_weight
         self.cv = cv
+        self.out_of_fold = out_of_fold
         self.search = search
         self.max_evaluations = max_evaluations
         self.max_seconds = max_seconds
@@ -288,8 +312,12 @@ class SparseKernelRidgeRegressor(Regressor):
         max_iter: cap on the steps of a descent.
         kernel: of two points.
         lengthscale: "auto", a number, one for each column, or None.
+        categories: of a table, "indicators" for a column for each category, or "kernel", which
+            compares them, see `jsparse.kernels.Mixed`; not with prototypes that are no rows.
         C: "auto" or a number.
         cv: number of folds, a splitter or a list of splits.
+        out_of_fold: keep the errors on rows left out, by which probabilities, intervals and sets
+            are calibrated; "machines" to keep the machines that made them too, see `jsparse.train`.
         search: "profile" or "annealing".
         max_evaluations: budget of the search; None for its default.
         max_seconds: no evaluation of the search starts later.
@@ -322,8 +350,10 @@ class SparseKernelRidgeRegressor(Regressor):
         max_iter: int = MAX_STEPS,
         kernel: str | Kernel = "rbf",
         lengthscale: Any = "auto",
+        categories: Categories = "indicators",
         C: float | str = "auto",
         cv: Any = "auto",
+        out_of_fold: bool | Literal["machines"] = True,
         search: str | Search = "profile",
         max_evaluations: int | None = None,
         max_seconds: float = math.inf,
@@ -338,8 +368,10 @@ class SparseKernelRidgeRegressor(Regressor):
         self.max_iter = max_iter
         self.kernel = kernel
         self.lengthscale = lengthscale
+        self.categories = categories
         self.C = C
         self.cv = cv
+        self.out_of_fold = out_of_fold
         self.search = search
         self.max_evaluations = max_evaluations
         self.max_seconds = max_seconds

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from ..machines.candidates import CandidateMethod
 from ..machines.spsvm import SpSVM
 from ..search.strategies import Search
 from ._base import Classifier
+from ._inputs import Categories
 from ._scdp import SparseMachine
 
 
@@ -29,11 +30,15 @@ class SpSVMClassifier(SparseMachine, Classifier):
         tolerance: the smallest machine within so many standard errors of the best is taken.
         kernel: of two points.
         lengthscale: "auto", a number, one for each column, or None.
+        categories: of a table, "indicators" for a column for each category, or "kernel", which
+            compares them, see `jsparse.kernels.Mixed`; not with prototypes that are no rows.
         C: "auto" or a number.
         multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes;
             each problem has prototypes of its own.
         class_weight: None, "balanced" or a mapping from labels to factors.
         cv: number of folds, a splitter or a list of splits.
+        out_of_fold: keep the errors on rows left out, by which probabilities, intervals and sets
+            are calibrated; "machines" to keep the machines that made them too, see `jsparse.train`.
         search: "profile" or "annealing".
         max_evaluations: budget of the search; None for its default.
         max_seconds: no evaluation of the search starts later.
@@ -71,10 +76,12 @@ class SpSVMClassifier(SparseMachine, Classifier):
         tolerance: float = 0.1,
         kernel: str | Kernel = "rbf",
         lengthscale: Any = "auto",
+        categories: Categories = "indicators",
         C: float | str = "auto",
         multiclass: Any = "one_versus_rest",
         class_weight: str | Mapping[Any, float] | None = None,
         cv: Any = "auto",
+        out_of_fold: bool | Literal["machines"] = True,
         search: str | Search = "profile",
         max_evaluations: int | None = None,
         max_seconds: float = math.inf,
@@ -89,10 +96,12 @@ class SpSVMClassifier(SparseMachine, Classifier):
         self.tolerance = tolerance
         self.kernel = kernel
         self.lengthscale = lengthscale
+        self.categories = categories
         self.C = C
         self.multiclass = multiclass
         self.class_weight = class_weight
         self.cv = cv
+        self.out_of_fold = out_of_fold
         self.search = search
         self.max_evaluations = max_evaluations
         self.max_seconds = max_seconds

@@ -26,7 +26,8 @@ def with_more_rows(
 ) -> tuple[Model, Sums, int]:
     """The machine that a fit to all rows so far gives, its sums, and its stop code.
 
-    Kernel, `C`, points and standardisation stay; so does the calibration of the probabilities.
+    Kernel, `C`, points and standardisation stay; so do the calibration of the probabilities and the
+    errors on unseen rows. The machines of the folds are dropped, as they lack the new rows.
 
     Args:
         method: of one size.
@@ -61,5 +62,8 @@ def with_more_rows(
         equations += method.accumulate(phi, Z, y, as_array(w, dtype), code)
         fitted = method.solve(phi, equations, jnp.asarray(C, dtype), code)
         expansion = dataclasses.replace(units.expansion(fitted.expansion), scaling=scaling)
-    found = dataclasses.replace(model, expansion=expansion)
+    unseen = model.unseen
+    if unseen is not None:
+        unseen = dataclasses.replace(unseen, machines=None, fold=None)
+    found = dataclasses.replace(model, expansion=expansion, unseen=unseen)
     return found, Sums(phi, equations, units), int(fitted.status)

@@ -1,0 +1,92 @@
+"""Inputs of the estimators: arrays as scikit-learn checks them, tables as `train` takes them."""
+
+import dataclasses
+from typing import Any, Literal, cast
+
+import numpy as np
+from jaxtyping import Float, Shaped
+
+from ..data.frames import EncodedFrame, Frame, as_frame
+from ..data.schema import Schema
+from ..machines.method import Task
+from ._sklearn import check_X_y, validate_data
+
+FLOATS = [np.float64, np.float32]
+Categories = Literal["indicators", "kernel"]
+
+
+def as_table(X: Any, categories: str = "indicators") -> Frame | None:
+    """Return a table whose columns are all inputs; None for an array.
+
+    Args:
+        X: inputs. A `Frame` keeps its settings.
+        categories: how the machine takes the categories of any other table.
+    """
+    frame = as_frame(X)
+    if frame is None:
+        return None
+    return (frame if frame is X else dataclasses.replace(frame, categories=categories)).loaded()
+
+
+def training_rows(
+    estimator: Any, X: Any, y: Any, task: Task, categories: str, **checks: Any
+) -> tuple[Float[np.ndarray, "n d"], Shaped[np.ndarray, "n *c"], EncodedFrame | None]:
+    """Check inputs and targets, and set `n_features_in_` and `feature_names_in_`.
+
+    Returns inputs as numbers, the targets, and the table if the inputs came as one.
+
+    Args:
+        estimator: to be fitted.
+        X: an array or a table.
+        y: targets.
+        task: "classification" or "regression".
+        categories: see `as_table`.
+        checks: of scikit-learn's `check_X_y`, such as `multi_output`.
+
+    Raises:
+        ValueError: for arrays that are not finite numbers, tables that cannot be encoded, or
+            targets of another length.
+    """
+    frame = as_table(X, categories)
+    if frame is None:
+        return (*cast(Any, validate_data(estimator, X, y, dtype=FLOATS, **checks)), None)
+    validate_data(estimator, frame.table, y, skip_check_array=True)
+    y = checked_targets(estimator, np.zeros((len(frame.table), 1)), y, **checks)
+    table = frame.encoded(y, task)
+    return table.inputs, y, table
+
+
+def checked_targets(
+    estimator: Any, X: Float[np.ndarray, "n d"], y: Any, **checks: Any
+) -> Shaped[np.ndarray, "n *c"]:
+    """Return the targets of rows that are checked already; `checks` as for `training_rows`."""
+    return check_X_y(X, y, estimator=estimator, **checks)[1]
+
+
+def encoded_rows(
+    estimator: Any, X: Any, columns: Schema | None, dtype: np.dtype
+) -> Float[np.ndarray, "n d"]:
+    """Return inputs as the machine of a fitted estimator takes them.
+
+    A table has the columns of training in the same order, as scikit-learn demands. An array stands
+    for a table with these columns, and scikit-learn warns that it has no names.
+
+    Args:
+        estimator: fitted.
+        X: an array or a table.
+        columns: how tables are encoded, if the estimator was fitted to one.
+        dtype: of the machine, for tables.
+
+    Raises:
+        ValueError: for other columns than in training, or values that cannot be encoded.
+    """
+    frame = as_table(X)
+    if columns is None:
+        rows = X if frame is None else frame.table
+        return cast(np.ndarray, validate_data(estimator, rows, reset=False, dtype=FLOATS))
+    if frame is not None:
+        validate_data(estimator, frame.table, reset=False, skip_check_array=True)
+        return frame.encode(columns, dtype.name)
+    rows = cast(np.ndarray, validate_data(estimator, X, reset=False, dtype=None))
+    names = [column.name for column in columns.columns]
+    return Frame(dict(zip(names, rows.T, strict=True))).encode(columns, dtype.name)
