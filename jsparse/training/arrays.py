@@ -177,6 +177,14 @@ class ArrayData:
         )
         return Problem(method, tuned, fixed, points, rows, asked.keys.method)
 
+    def rows_in_memory(self) -> tuple[Float[Array, "r d"], Float[Array, "r c"], Float[Array, " r"]]:
+        """Return standardised inputs, targets and weights in the rows' own order, on one device."""
+        self.standardised()
+        targets, weights = as_array(self.targets), as_array(self.w)
+        return in_memory(
+            self.Z, targets, self._padded_folds(), weights, self.code, None
+        ).rows_in_memory()
+
     def _padded_folds(self) -> Folds:
         """The folds with room for those of any table of the same capacity."""
         index, valid = (np.asarray(a) for a in self.folds)
