@@ -42,6 +42,8 @@ def main(port, rank):
     the_sums(mesh, rank, X, y, w)
     model = the_training(mesh, X, y, w)
     the_stream(mesh, X, y, w)
+    own_C_of_each_problem(mesh, X, y, w)
+    rows_of_a_problem(mesh, X, y, w)
     differing_arguments(mesh, rank, X, y, w)
     differing_streams(mesh, rank, X, y)
     differing_rows_of_functions(mesh, rank, X, y, w)
@@ -70,7 +72,7 @@ def the_sums(mesh, rank, X, y, w):
 
 def the_training(mesh, X, y, w):
     """From the same table in both, the same model in both: that of one device."""
-    options = {**OPTIONS, "weights": w, "out_of_fold": True}
+    options = {**OPTIONS, "kernel": "auto", "weights": w}
     ours = jsparse.train(X, y, resources=jsparse.Resources(mesh=mesh), **options)
     theirs = jsparse.train(X, y, **options)
     assert ours.C == theirs.C
@@ -92,6 +94,30 @@ def the_stream(mesh, X, y, w):
     np.testing.assert_allclose(ours.expansion(X), theirs.expansion(X), atol=1e-8)
     assert np.isfinite(theirs.out_of_fold).all()
     np.testing.assert_allclose(ours.out_of_fold, theirs.out_of_fold, atol=1e-8)
+
+
+def own_C_of_each_problem(mesh, X, y, w):
+    """By predictions for every `C`, which come from the devices of both processes."""
+    options = {
+        **OPTIONS,
+        "task": "classification",
+        "multiclass": jsparse.Multiclass(C_per_problem=True),
+        "weights": w,
+    }
+    labels = np.digitize(y, [-0.5, 0.5])
+    ours = jsparse.train(X, labels, resources=jsparse.Resources(mesh=mesh), **options)
+    theirs = jsparse.train(X, labels, **options)
+    np.testing.assert_array_equal(ours.C, theirs.C)
+    np.testing.assert_allclose(ours.out_of_fold, theirs.out_of_fold, atol=1e-8)
+
+
+def rows_of_a_problem(mesh, X, y, w):
+    """Of which a part decides between kernels: whole in every process."""
+    folds = jsparse.plain_folds(jax.random.key(0), N, 3)
+    problem = jsparse.tuning_problem(RBF(1.5), X[:5], X, y, folds, w, mesh=mesh)
+    rows = problem.source.rows_in_memory()
+    np.testing.assert_allclose(np.sum(rows[2]), np.sum(w), rtol=1e-12)
+    np.testing.assert_allclose(rows[2] @ rows[0], w @ X, rtol=1e-12, atol=1e-12)
 
 
 def refused(mesh, message, *rows, **changed):

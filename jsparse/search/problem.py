@@ -14,7 +14,7 @@ from jax.tree_util import KeyPath
 from jaxtyping import Array, Bool, Float, Int
 
 from .._agreement import same_rows
-from .._mesh import check_mesh
+from .._mesh import check_mesh, on_default_device
 from .._numerics import as_array, is_concrete
 from .._programs import compiled
 from .._status import COMPLETED, PRECISION_LOST
@@ -294,9 +294,10 @@ class InMemory(eqx.Module):
 
     def rows_in_memory(self) -> tuple[Float[Array, "n d"], Float[Array, "n c"], Float[Array, " n"]]:
         """See `Source`; each class against all others, whatever the code."""
-        weights = jnp.ones(len(self.X), self.X.dtype) if self.weights is None else self.weights
+        X, y, weights = on_default_device(self.mesh, (self.X, self.y, self.weights))
+        weights = jnp.ones(len(X), X.dtype) if weights is None else weights
         k = None if self.code is None else len(self.code.matrix)
-        return self.X, _targets(self.X, self.y, k), weights
+        return X, _targets(X, y, k), weights
 
     def of_rows(self, rows: Int[np.ndarray, " m"]) -> "InMemory":
         """Some of the rows alone, without folds of their own."""

@@ -176,6 +176,14 @@ class ArrayData:
         )
         return Problem(method, tuned, fixed, points, rows, asked.keys.method)
 
+    def rows_in_memory(self) -> tuple[Float[Array, "r d"], Float[Array, "r c"], Float[Array, " r"]]:
+        """Return standardised inputs, targets and weights in the rows' own order, on one device."""
+        self.standardised()
+        targets, weights = as_array(self.targets), as_array(self.w)
+        return in_memory(
+            self.Z, targets, self._padded_folds(), weights, self.code, None
+        ).rows_in_memory()
+
     def _padded_folds(self) -> Folds:
         """The folds with room for those of any table of the same capacity."""
         index, valid = (np.asarray(a) for a in self.folds)
@@ -190,14 +198,16 @@ class ArrayData:
         """Out-of-fold values for every `C`, shape `s n *c`, and stop codes."""
         found = problem.source.validate(problem, kernel, as_array(C, self.dtype), scoring, size)
         assert found.predictions is not None
-        status = on_default_device(self.asked.resources.mesh, found.status)
-        return np.stack([self.in_order(each) for each in found.predictions]), np.asarray(status)
+        mesh = self.asked.resources.mesh
+        predictions, status = on_default_device(mesh, (found.predictions, found.status))
+        return np.stack([self._ordered(each) for each in predictions]), np.asarray(status)
 
     def in_order(self, values: Float[Array, "r *c"]) -> np.ndarray:
         """Values of the rows without the padding, in their order, shape `n *c`."""
-        mesh = self.asked.resources.mesh
-        values = on_default_device(mesh, values)
-        if mesh is not None:
+        return self._ordered(on_default_device(self.asked.resources.mesh, values))
+
+    def _ordered(self, values: Float[Array, "r *c"]) -> np.ndarray:
+        if self.asked.resources.mesh is not None:
             values = in_row_order(self.folds, ShardedFolds(len(self.folds.index)), values)
         shape = self.numbers.shape[1:] if self.code is None else (-1,)
         return np.asarray(values)[: self.n_rows].reshape(self.n_rows, *shape)

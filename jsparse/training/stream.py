@@ -19,6 +19,7 @@ from .._types import Key
 from ..data.streams import Batch, Checked, RowStream
 from ..kernels import Kernel, Linear
 from ..kernels.mixed import categorical_columns
+from ..machines.fixed_size import FixedSize
 from ..machines.method import Method, Points, Shape, TrainingRows, require_additive
 from ..search.problem import Problem, Scoring, split_kernel
 from ..validation.folds import Folds
@@ -165,6 +166,10 @@ class StreamData:
             self.reader, by_fold, kernels_at_once=self.kernels_at_once, mesh=asked.resources.mesh
         )
         return Problem(method, tuned, fixed, points, source, asked.keys.method)
+
+    def rows_in_memory(self) -> tuple[Float[Array, "r d"], Float[Array, "r c"], Float[Array, " r"]]:
+        """Return standardised inputs, targets and weights of the sample."""
+        return self.problem(FixedSize(1), None).source.rows_in_memory()
 
     def predictions(
         self, problem: Problem, kernel: Kernel, C: np.ndarray, scoring: Scoring, size: Any = None

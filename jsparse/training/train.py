@@ -207,8 +207,7 @@ def _kernel_of_rows(asked: Settings, data: Data) -> Settings:
     raced = isinstance(asked.kernel, str) and asked.kernel == "auto"
     if not raced and rank is None:
         return asked
-    data.standardised()
-    rows = data.problem(FixedSize(1), None).source.rows_in_memory()
+    rows = data.rows_in_memory()
     if raced:
         asked = asked._replace(kernel=family_of(key, *rows))
     if rank is not None:
