@@ -157,7 +157,7 @@ PATH = {
 TABLES = {
     train: {
         **SEARCH,
-        "n_prototypes": (*NOT_SIZES, 99, None, "all", [6, 3], [2.5], [True, 4]),
+        "n_prototypes": (*NOT_SIZES, 99, "all", [6, 3], [2.5], [True, 4]),
         "size_tolerance": (*NOT_REAL, INF),
         "selection": NO_NAMES,
         "folds": (*NOT_COUNTS, 1, 99, None, jsparse.HoldOut(0.3)),
@@ -199,7 +199,7 @@ TABLES = {
     train_stream: {
         **SEARCH,
         "stream": ("x", 3, object(), [1], [(X,)], [(X, Y, None, 3)], [], iter([(X, Y)])),
-        "n_prototypes": (*NOT_SIZES, None, [6, 3]),
+        "n_prototypes": (*NOT_SIZES, [6, 3]),
         "folds": (*NOT_COUNTS, 1, jsparse.Folds(np.zeros((2, 20), int), np.ones((2, 20), bool))),
         "share": (*NOT_POSITIVE, 1.0),
         "sample_rows": (*NOT_COUNTS, 1),
@@ -329,8 +329,8 @@ def test_what_makes_no_sense_is_refused(function, argument, values):
 
 
 ESTIMATORS = {
-    "n_prototypes": (*NOT_SIZES, 99, [6, 3]),
-    "max_prototypes": (*NOT_COUNTS, 99),
+    "n_prototypes": (*NOT_SIZES, [6, 3]),
+    "max_prototypes": NOT_COUNTS,
     "lengthscale": (*NOT_POSITIVE, [1.0, -1.0], [1.0, 2.0, 3.0], [[1.0]]),
     "C": NOT_POSITIVE,
     "cv": (*NOT_COUNTS, 1, 99, None, [1, 2], [([0], [99])], [([0], [0.5])], [([0], range(39))]),
@@ -342,9 +342,9 @@ ESTIMATORS = {
     "class_weight": ("x", 3, {True: -1.0}),
     "kernel": (*NO_NAMES, None),
     "tolerance": (*NOT_REAL, INF),
-    "candidates": (2.5, True, "x", 0, 99),
+    "candidates": (2.5, True, "x", 0),
     "candidate_method": NO_NAMES,
-    "subset": (*NOT_COUNTS, 99),
+    "subset": NOT_COUNTS,
 }
 
 

@@ -1,6 +1,8 @@
 """What every method of the registry promises, and what a new one gets by being named there."""
 
 import dataclasses
+import inspect
+import math
 import pickle
 import re
 from pathlib import Path
@@ -10,9 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from sklearn.base import clone
+from sklearn.datasets import load_iris
 
 import jsparse
+from jsparse import estimators
 from jsparse.cli import compare
+from jsparse.cli.options import command_line, method_of
 from jsparse.data.streams import ArrayStream
 from jsparse.kernels import RBF
 from jsparse.machines import METHODS
@@ -20,6 +25,12 @@ from jsparse.machines.method import Additive, Shape, expansion_of, values_of_fit
 from jsparse.validation.validate import validate
 
 NAMES = sorted(METHODS)
+
+
+def fields_of(name):
+    return {field.name for field in dataclasses.fields(METHODS[name])}
+
+
 SIZES = {"n_prototypes": 8, "max_prototypes": 6, "candidates": 12}
 # What is learnt with given numbers of prototypes and no `C`.
 PURSUITS = ("ksp", "kmp", "kbp")
@@ -27,8 +38,7 @@ PURSUITS = ("ksp", "kmp", "kbp")
 
 def method_named(name):
     kind = METHODS[name]
-    own = {field.name for field in dataclasses.fields(kind)}
-    settings = {key: value for key, value in SIZES.items() if key in own}
+    settings = {key: value for key, value in SIZES.items() if key in fields_of(name)}
     if name == "ksp":
         settings |= {"max_prototypes": None, "atoms": (1, 3, 4, 6)}
     return kind(**settings)
@@ -181,6 +191,106 @@ def test_weight_two_is_twice_and_weight_zero_is_absent(name, task):
     np.testing.assert_allclose(
         expansion_of(left, 4)(X), expansion_of(there, 4)(X), rtol=1e-5, atol=1e-5
     )
+
+
+# Two that draw prototypes by the number of rows, and one that does not.
+FAST_ABSENT = {("fixed-size", "classification"), ("robust", "regression"), ("dual", "regression")}
+ABSENT = [pytest.param(*case, marks=() if case in FAST_ABSENT else SLOW) for case in CASES]
+
+
+def with_rows_of_weight_zero(X, y):
+    """Absurd rows of weight 0 before, between and behind the others; what of all is there."""
+    at = [0, 0, 15, len(X)]
+    w = np.insert(np.ones(len(X)), at, 0.0)
+    absurd = y[0] if y.dtype.kind == "U" else 1e300
+    return np.insert(X, at, -1e300, axis=0), np.insert(y, at, absurd), w, np.flatnonzero(w)
+
+
+@pytest.mark.parametrize(("name", "task"), ABSENT)
+def test_training_does_not_see_rows_of_weight_zero(name, task):
+    X, y = rows(task, n=31)
+    wide_X, wide_y, w, there = with_rows_of_weight_zero(X, y)
+    alone = trained(name, task, X, y)
+    found = trained(name, task, wide_X, wide_y, weights=w)
+    assert found.seconds["compile"] == 0 or name == "rvm"
+    np.testing.assert_array_equal(found.C, alone.C)
+    np.testing.assert_allclose(found.cv_error, alone.cv_error, rtol=1e-9)
+    np.testing.assert_allclose(found.expansion(X), alone.expansion(X), rtol=1e-7, atol=1e-9)
+    np.testing.assert_array_equal(found.predict(X), alone.predict(X))
+    assert found.n_rows == 31
+    # What is of single rows is in the caller's order.
+    assert len(found.out_of_fold) == 35
+    assert np.isnan(np.delete(found.out_of_fold, there, axis=0)).all()
+    np.testing.assert_allclose(found.out_of_fold[there], alone.out_of_fold, rtol=1e-7, atol=1e-9)
+    held_out = np.asarray(found.folds.index)[np.asarray(found.folds.valid)]
+    np.testing.assert_array_equal(np.sort(held_out), there)
+    if alone.point_rows is not None:
+        np.testing.assert_array_equal(found.point_rows, there[alone.point_rows])
+
+
+ADDITIVE = [case for case in CASES if issubclass(METHODS[case[0]], Additive)]
+
+
+@pytest.mark.parametrize(
+    ("name", "task"),
+    [
+        pytest.param(*case, marks=() if case == ("fixed-size", "regression") else SLOW)
+        for case in ADDITIVE
+    ],
+)
+@pytest.mark.parametrize("validation", [2, jsparse.HoldOut(0.4)], ids=["folds", "holdout"])
+def test_streams_do_not_see_rows_of_weight_zero(name, task, validation):
+    X, y = rows(task)
+    wide_X, wide_y, w, there = with_rows_of_weight_zero(X, y)
+    options = {"folds": validation, "resources": jsparse.Resources(sample_rows=40)}
+    alone = trained(name, task, ArrayStream(X, y, batch_rows=25), None, **options)
+    stream = ArrayStream(wide_X, wide_y, w, batch_rows=2)  # one batch has no row that counts
+    found = trained(name, task, stream, None, **options)
+    np.testing.assert_array_equal(found.C, alone.C)
+    np.testing.assert_allclose(found.cv_error, alone.cv_error, rtol=1e-7)
+    np.testing.assert_allclose(found.expansion(X), alone.expansion(X), rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(found.out_of_fold, alone.out_of_fold, rtol=1e-6, atol=1e-8)
+    assert found.n_rows == alone.n_rows == 60
+    if alone.point_rows is not None:
+        np.testing.assert_array_equal(found.point_rows, there[alone.point_rows])
+
+
+DEFAULTS = [
+    pytest.param(name, task, n, marks=() if (name, n) == ("fixed-size", 5) else SLOW)
+    for name, task in CASES
+    for n in (5, 20, *[150] * ("n_prototypes" in fields_of(name)))
+]
+
+
+@pytest.mark.parametrize(("name", "task", "n"), DEFAULTS)
+def test_default_settings_suit_any_number_of_rows(name, task, n):
+    X, y = load_iris(return_X_y=True)
+    some = np.arange(n) * 37 % 150  # of all three classes
+    X, y = (X[some], y[some]) if task == "classification" else (X[some, :3], X[some, 3])
+    found = jsparse.train(X, y, task=task, key=0, method=METHODS[name](), search=jsparse.Profile(1))
+    assert found.model.size <= n
+    assert np.isfinite(found.model(X)).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_default_number_of_prototypes_is_one_rule(name):
+    method = METHODS[name]()
+    if "n_prototypes" not in fields_of(name):
+        return
+    most = 20 if METHODS[name].tasks == ("classification",) or name == "sparse-ridge" else 300
+    for n, classes in ((5, 3), (20, 2), (150, 3), (150, None), (5000, 2), (9, 7)):
+        found = method.settled(Shape(n, n, n - n // 10, 2, classes, False)).n_prototypes
+        if name == "reduction":  # of the source: four roots
+            assert found == min(n, max(classes or 1, math.ceil(4 * math.sqrt(n))))
+        else:
+            assert found == max(classes or 1, min(most, math.ceil(n / 3)))
+    # At every door: no other has a number of its own.
+    parser = command_line(dict.fromkeys(("demo", "fit", "compare", "predict"), id))
+    for words in (["demo"], ["fit", "x", "--target", "y"]):
+        assert method_of(parser.parse_args([*words, "--method", name])) == method
+    for _, estimator in inspect.getmembers(estimators, inspect.isclass):
+        if hasattr(estimator, "make_method") and "n_prototypes" in estimator().get_params():
+            assert estimator().make_method().n_prototypes is None
 
 
 @pytest.mark.slow

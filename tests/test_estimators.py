@@ -11,10 +11,12 @@ from sklearn import config_context
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
 from sklearn.exceptions import NotFittedError
+from sklearn.experimental import enable_halving_search_cv  # noqa: F401
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.metrics import brier_score_loss, log_loss
 from sklearn.model_selection import (
     GridSearchCV,
+    HalvingGridSearchCV,
     KFold,
     ShuffleSplit,
     StratifiedKFold,
@@ -476,3 +478,60 @@ def test_the_model_of_an_estimator_is_saved_with_all_its_sizes(machine, cancer, 
     for size in (1, 5):  # in a process of float32 as well
         values = fitted.model_.at(size).decision_function(X)
         np.testing.assert_array_equal(values, loaded.at(size).decision_function(X))
+
+
+def test_more_prototypes_than_rows_are_capped_with_both_numbers_said():
+    X, y = load_iris(return_X_y=True)
+    X, y = X[::5], y[::5]
+    with pytest.warns(UserWarning, match="n_prototypes: 200 is more than 30 rows.*30 is taken"):
+        model = FixedSizeLSSVMClassifier(200, **QUICK, cv=3).fit(X, y)
+    assert len(model.prototypes_) == 30
+    with pytest.warns(UserWarning, match=r"n_prototypes: \(4, 200\) is .*\(4, 30\) is taken"):
+        model = FixedSizeLSSVMClassifier([4, 200], **QUICK, cv=3).fit(X, y)
+    assert model.sizes_.tolist() == [4, 30]
+    w = np.where(np.arange(30) % 3 == 0, 0.0, 1.0)
+    with pytest.warns(UserWarning, match="n_prototypes: 25 is more than 20 rows"):
+        FixedSizeLSSVMClassifier(25, **QUICK, cv=3).fit(X, y, w)
+    with pytest.warns(UserWarning, match="max_prototypes: 99 is more than 30 .* 20 is taken"):
+        SCDPClassifier(99, **QUICK, cv=3).fit(X, y)
+    with pytest.warns(UserWarning, match="n_prototypes: 99 is more than 30 rows"):
+        SparseOneClassSVM(99, starts=1, max_iter=20).fit(X)
+
+
+def test_a_search_by_halving_begins_with_few_rows():
+    X, y = load_iris(return_X_y=True)
+    model = FixedSizeLSSVMClassifier(**QUICK, cv=2)
+    sizes = {"n_prototypes": ["auto", 40]}
+    with pytest.warns(UserWarning, match="n_prototypes: 40 is more than"):
+        search = HalvingGridSearchCV(
+            model, sizes, cv=3, factor=2, min_resources=18, random_state=0, error_score="raise"
+        ).fit(X, y)
+    assert search.score(X, y) > 0.9
+
+
+@pytest.mark.parametrize("split", ["number", "splitter", "list"])
+def test_rows_of_weight_zero_are_in_no_split(split):
+    X, y = load_iris(return_X_y=True)
+    X, y = X[::4], y[::4]
+    at = [0, 7, 7, len(X)]
+    wide_X, wide_y = np.insert(X, at, 1e300, axis=0), np.insert(y, at, 2)
+    w = np.insert(np.ones(len(X)), at, 0.0)
+    there = np.flatnonzero(w)
+    cv = other = {"number": 3, "splitter": KFold(3, shuffle=True, random_state=0)}.get(split)
+    if split == "list":
+        cv = [*KFold(3, shuffle=True, random_state=0).split(X)]
+        other = [(there[train], there[test]) for train, test in cv]
+    alone = FixedSizeLSSVMClassifier(9, **QUICK, cv=cv).fit(X, y)
+    found = FixedSizeLSSVMClassifier(9, **QUICK, cv=other).fit(wide_X, wide_y, w)
+    np.testing.assert_allclose(found.decision_function(X), alone.decision_function(X), rtol=1e-9)
+    assert found.cv_error_ == alone.cv_error_
+    np.testing.assert_array_equal(found.prototype_indices_, there[alone.prototype_indices_])
+
+
+def test_one_class_machines_do_not_see_rows_of_weight_zero():
+    X = np.random.default_rng(0).standard_normal((20, 2))
+    w = np.insert(np.ones(20), [0, 9, 20], 0.0)
+    options = {"n_prototypes": 4, "starts": 2, "max_iter": 20, "random_state": 0}
+    alone = SparseOneClassSVM(**options).fit(X)
+    found = SparseOneClassSVM(**options).fit(np.insert(X, [0, 9, 20], 1e300, axis=0), None, w)
+    np.testing.assert_allclose(found.decision_function(X), alone.decision_function(X), rtol=1e-9)

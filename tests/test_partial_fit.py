@@ -159,6 +159,20 @@ def test_weights_are_repetitions(k):
     np.testing.assert_allclose(values(weighted, X), values(repeated, X), rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.parametrize("k", [None, 4])
+def test_rows_of_weight_zero_may_hold_anything(k):
+    X, y, _ = rows(k)
+    Machine = FixedSizeLSSVMRegressor if k is None else FixedSizeLSSVMClassifier
+    start = Machine(**OPTIONS).fit(X[:50], y[:50], ONE)
+    alone = copy.deepcopy(start).partial_fit(X[50:], y[50:])
+    at = [50, 70, 100]
+    w = np.insert(np.ones(len(y)), at, 0.0)[50:]
+    absurd = 1e300 if k is None else y[0]
+    more = np.insert(X, at, 1e300, axis=0)[50:], np.insert(y, at, absurd)[50:]
+    found = copy.deepcopy(start).partial_fit(*more, sample_weight=w)
+    np.testing.assert_allclose(values(found, X), values(alone, X), rtol=1e-9, atol=1e-10)
+
+
 def test_lists_pickles_and_clones():
     X, y, _ = rows(4)
     model = FixedSizeLSSVMClassifier(**OPTIONS, multiclass="one_versus_one")

@@ -274,6 +274,54 @@ def test_a_weight_of_zero_is_a_row_that_is_not_there(cancer):
     np.testing.assert_allclose(tuned.expansion(X), fitted.expansion(Z), atol=1e-7)
 
 
+def test_what_only_rows_of_weight_zero_have_is_not_there(cancer):
+    """A class, a category of a table, a fold; the means that fill missing cells in."""
+    X, y = cancer[0][:60, :3], cancer[1][:60]
+    at = [0, 30, 60]
+    w = np.insert(np.ones(60), at, 0.0)
+    there = np.flatnonzero(w)
+    fold = np.insert(np.arange(60) % 3, at, 3)
+    wide_X, wide_y = np.insert(X, at, 1e3, axis=0), np.insert(y, at, "neither")
+    assignment = np.arange(60) % 3
+    alone = small(X, y, folds=folds_from_assignment(assignment), class_weight="balanced")
+    folds = folds_from_assignment(fold)
+    found = small(wide_X, wide_y, weights=w, folds=folds, class_weight="balanced")
+    assert found.classes.tolist() == ["benign", "malignant"]
+    np.testing.assert_allclose(found.expansion(X), alone.expansion(X), rtol=1e-9)
+    np.testing.assert_allclose(found.cv_error, alone.cv_error)
+    np.testing.assert_array_equal(found.folds.valid.sum(axis=1), [20, 20, 20, 0])
+    for row, valid, before in zip(*found.folds, alone.folds.index, strict=False):
+        np.testing.assert_array_equal(row[valid], there[before])
+
+    def table(X, kind):
+        filled = np.where(np.arange(len(X)) == 20, np.nan, X[:, 0])
+        return jsparse.Frame(pd.DataFrame({"a": filled, "b": X[:, 1], "kind": kind}), impute=True)
+
+    kinds = np.where(np.arange(60) % 2, "x", "y")
+    alone = small(table(X, kinds), y, folds=3)
+    filled = table(wide_X, np.insert(kinds, at, "z"))
+    filled.table.loc[20, "a"], filled.table.loc[21, "a"] = wide_X[20, 0], np.nan
+    found = small(filled, wide_y, weights=w, folds=3)
+    assert found.model.columns == alone.model.columns
+    new = table(X, kinds).table
+    np.testing.assert_allclose(found.predict_proba(new), alone.predict_proba(new), rtol=1e-7)
+    np.testing.assert_array_equal(found.point_rows, there[alone.point_rows])
+
+
+def test_folds_of_the_caller_hold_every_row_that_counts_once(cancer):
+    X, y = cancer[0][:60], cancer[1][:60]
+    w = np.where(np.arange(60) < 2, 0.0, 1.0)
+    index = np.arange(60).reshape(3, 20)
+    for row, place in ((5, 4), (1, 30), (60, 7)):  # comes twice, is missing, or is none
+        wrong = index.copy()
+        wrong.flat[place] = row
+        with pytest.raises(ValueError, match="exactly one fold; only rows of weight 0"):
+            small(X, y, weights=w, folds=jsparse.Folds(wrong, np.ones((3, 20), bool)))
+    valid = np.ones((3, 20), bool)
+    valid[0, 0] = False  # a row of weight 0 is in none
+    assert small(X, y, weights=w, folds=jsparse.Folds(index, valid)).n_rows == 58
+
+
 def test_balanced_classes_weigh_the_same(cancer):
     X, y = cancer
     rows = np.flatnonzero((y == "benign") | (np.cumsum(y == "malignant") <= 20))

@@ -16,7 +16,15 @@ from reference.prototypes import algorithm_1, entropy, largest_remainders, swap
 
 from jsparse._status import CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
 from jsparse.kernels import RBF
-from jsparse.prototypes import pivoted_cholesky, plug_in_bandwidth, renyi, stratified, uniform
+from jsparse.prototypes import (
+    k_center,
+    k_means,
+    pivoted_cholesky,
+    plug_in_bandwidth,
+    renyi,
+    stratified,
+    uniform,
+)
 from jsparse.prototypes._validate import check_table
 from jsparse.prototypes.bandwidth import GIVEN
 from jsparse.prototypes.renyi import init, step
@@ -371,6 +379,36 @@ def test_weights_are_chances_and_rows_without_weight_stay_out(choose):
         assert 0.42 < np.mean(share) < 0.52
     else:
         assert set(share) == {0.5}
+
+
+@pytest.mark.parametrize(
+    "choose", ["uniform", "stratified", "renyi", "strata", "k_center", "k_means", "pivoted"]
+)
+def test_rows_of_weight_zero_change_no_draw(choose):
+    rng = np.random.default_rng(0)
+    X, labels, w = rng.standard_normal((40, 2)), np.arange(40) % 3, rng.uniform(1, 2, 40)
+    at = [0, 0, 11, 40]
+
+    def select(X, labels, w):
+        key, n = jax.random.key(3), len(w)
+        as_jax = jnp.asarray(X), 6, jnp.asarray(w)
+        return {
+            "uniform": lambda: uniform(key, n, 6, jnp.asarray(w)),
+            "stratified": lambda: stratified(key, labels, 6, w),
+            "renyi": lambda: renyi(key, jnp.asarray(X), 6, weights=w).indices,
+            "strata": lambda: renyi(key, jnp.asarray(X), 6, labels=labels, weights=w).indices,
+            "k_center": lambda: k_center(key, *as_jax).indices,
+            "k_means": lambda: k_means(key, *as_jax).centres,
+            "pivoted": lambda: pivoted_cholesky(key, RBF(1.0), *as_jax).indices,
+        }[choose]()
+
+    alone = np.asarray(select(X, labels, w))
+    wide = np.insert(X, at, 50.0, axis=0), np.insert(labels, at, 1), np.insert(w, at, 0.0)
+    found = np.asarray(select(*wide))
+    if choose == "k_means":
+        np.testing.assert_allclose(found, alone, rtol=1e-5)
+    else:
+        np.testing.assert_array_equal(found, np.flatnonzero(wide[2])[alone])
 
 
 def test_shares_of_weight_are_capped_by_the_rows_there_are():

@@ -99,7 +99,7 @@ def _train(
         alone = options.devices is None
         own = search.settled(n, alone=alone) if isinstance(search, Automatic) else search
         kernel = template_of(kernel, X.shape[1], own, codes)
-    folds = options.folds
+    folds = "auto" if options.folds is None else options.folds
     if getattr(options, "holdout", None) is not None:
         if options.folds is not None:
             raise ValueError("--folds, --holdout: expected one of them, got both")

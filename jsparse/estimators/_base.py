@@ -217,13 +217,15 @@ class Machine(BaseEstimator, abc.ABC):
             own["start"] = self._tuning
         return dataclasses.replace(search, **own)
 
-    def _folds(self, X: np.ndarray, y: np.ndarray, counting: CountingRows) -> int | Folds | None:
+    def _folds(
+        self, X: np.ndarray, y: np.ndarray, counting: CountingRows
+    ) -> int | Folds | Literal["auto"]:
         """Their number; or those of a splitter or a list of splits, which predict each row once.
 
         A splitter sees the rows with a weight above 0 alone.
         """
         if isinstance(self.cv, str):
-            return None
+            return "auto"
         cv: Any = self.cv
         if not (hasattr(cv, "split") or isinstance(cv, list | tuple)):
             return whole_number("cv", cv, 2, len(counting.index), "the number of rows")
@@ -264,13 +266,15 @@ class Machine(BaseEstimator, abc.ABC):
         return encoded_rows(self, X, self.model_.columns, self.model_.dtype)
 
 
-def _shape(counting: CountingRows, folds: int | Folds | None, d: int, classes: int | None) -> Shape:
+def _shape(
+    counting: CountingRows, folds: int | Folds | Literal["auto"], d: int, classes: int | None
+) -> Shape:
     """What is known of the rows that count."""
     n = len(counting.index)
     if isinstance(folds, Folds):
         largest = int(np.asarray(folds.valid).sum(axis=1).max())
     else:
-        largest = -(-n // (folds or default_folds(n)))
+        largest = -(-n // (default_folds(n) if isinstance(folds, str) else folds))
     return Shape(n, n, n - largest, d, classes, False)
 
 
@@ -279,7 +283,7 @@ def within(method: Method, shape: Shape) -> Method:
     lowered = method.capped(shape)
     for field in dataclasses.fields(method):
         before, after = getattr(method, field.name), getattr(lowered, field.name)
-        if before != after:
+        if after is not before:
             warnings.warn(
                 f"{field.name}: {before} is more than {shape.n} rows with weight allow, "
                 f"{shape.training} of them outside of the largest fold; {after} is taken",

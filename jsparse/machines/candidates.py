@@ -124,7 +124,7 @@ class Candidates(PathMethod):
     def capped(self, shape: Shape) -> "Candidates":
         """See `Method.capped`."""
         lowered = dataclasses.replace(self, candidates=at_most(self.candidates, shape.present))
-        M = lowered._resolved_candidates(shape)
+        M = whole_number("candidates", lowered._resolved_candidates(shape), 1)
         return dataclasses.replace(
             lowered,
             max_prototypes=at_most(self.max_prototypes, min(M, shape.training)),

@@ -102,7 +102,7 @@ class Settings(NamedTuple):
     own_metric: bool  # whether the caller has named it
     scoring: Scoring
     search: Search
-    folds: int | Folds | HoldOut | None
+    folds: int | Folds | HoldOut | None  # None: as many as suit the number of rows
     multiclass: Multiclass
     class_weight: Literal["balanced"] | Mapping[Any, float] | None
     resources: Resources
@@ -125,7 +125,7 @@ def settings(
     kernel: KernelLike,
     C: ArrayLike | None,
     search: Search | Literal["auto"],
-    folds: int | Folds | HoldOut | None,
+    folds: int | Folds | HoldOut | Literal["auto"],
     metric: Metric | None,
     multiclass: Scheme | ArrayLike | Multiclass,
     class_weight: Literal["balanced"] | Mapping[Any, float] | None,
@@ -180,8 +180,10 @@ def settings(
         raise ValueError("classes: expected None for regression")
     if isinstance(folds, HoldOut) and not real("holdout", folds.share, 0.0, above=True) < 1:
         raise ValueError(f"holdout: expected a share between 0 and 1, got {folds.share}")
-    if not isinstance(folds, Folds | HoldOut | None):
-        folds = whole_number("folds", folds, 2)
+    validation = None
+    if not (isinstance(folds, str) and folds == "auto"):
+        own = isinstance(folds, Folds | HoldOut)
+        validation = folds if own else whole_number("folds", folds, 2)
     _check_resources(method, resources)
     if isinstance(search, Gradient) and resources.mesh is not None:
         raise ValueError(
@@ -192,8 +194,8 @@ def settings(
     _check_kernel(method, template_of(kernel, 1, Profile()))
     keys = Keys(*_five(as_key(key)))
     return Settings(
-        task, keys, method, kernel, grid, metric is not None, scoring, search, folds, multiclass,
-        class_weight, resources, progress,
+        task, keys, method, kernel, grid, metric is not None, scoring, search, validation,
+        multiclass, class_weight, resources, progress,
     )  # fmt: skip
 
 

@@ -75,7 +75,7 @@ def train(
     kernel: KernelLike = "rbf",
     C: ArrayLike | None = None,
     search: Search | Literal["auto"] = Profile(),
-    folds: int | Folds | HoldOut | None = None,
+    folds: int | Folds | HoldOut | Literal["auto"] = "auto",
     metric: Metric | None = None,
     multiclass: Scheme | ArrayLike | Multiclass = "one_versus_rest",
     weights: ArrayLike | None = None,
@@ -110,7 +110,7 @@ def train(
         search: `Profile`, all `C` at once for each kernel, `Gradient`, a lengthscale for every
             column, or `Annealing`, that of De Brabanter 2010; with its budget, and the history of a
             stopped search to resume. "auto": `Gradient` for 100 rows or more, else `Profile`.
-        folds: their number (stratified for classification), by default 10, or as many as there are
+        folds: their number (stratified for classification), "auto" for 10, or as many as there are
             rows; the caller's own, or of a stream a `HoldOut`. A method in the dual is validated by
             leave-one-out, whatever they are.
         metric: what is minimised: "misclassification", "mse", "mae"; by default the method's.
