@@ -125,15 +125,6 @@ class SparseOneClassSVM(OutlierMixin, BaseEstimator):
         starts = whole_number("starts", self.starts, 1, 1000, "a thousand")
         return cast(SLMC, within(SLMC(m, starts=starts), shape).settled(shape))
 
-    def _inputs(self, X: Any) -> np.ndarray:
-        """Return the rows to fit to as numbers, and keep how a table becomes them."""
-        frame, self._columns = as_table(X), None
-        if frame is None:
-            return cast(np.ndarray, validate_data(self, X, dtype=FLOATS))
-        validate_data(self, frame.table, skip_check_array=True)
-        rows, _, self._columns = frame.arrays(np.zeros(len(frame.table)), "regression")
-        return rows.astype(frame.dtype)
-
     def _publish(self, kernel: Kernel, scaling: Any, found: Minimum) -> None:
         solved = found.solved
         self._expansion = jax.tree.map(
@@ -145,6 +136,15 @@ class SparseOneClassSVM(OutlierMixin, BaseEstimator):
         self.dual_coef_ = np.asarray(solved.coefficients)
         self.offset_ = -float(solved.intercept)
         self.n_iter_ = int(found.steps)
+
+    def _inputs(self, X: Any) -> np.ndarray:
+        """Return the rows to fit to as numbers, and keep how a table becomes them."""
+        frame, self._columns = as_table(X), None
+        if frame is None:
+            return cast(np.ndarray, validate_data(self, X, dtype=FLOATS))
+        validate_data(self, frame.table, skip_check_array=True)
+        rows, _, self._columns = frame.arrays(np.zeros(len(frame.table)), "regression")
+        return rows.astype(frame.dtype)
 
     def _of_two_points(self, d: int) -> Kernel:
         if isinstance(self.kernel, Kernel):
