@@ -15,6 +15,7 @@ from ._runtime import starting
 from ._types import Scalar
 
 Function = TypeVar("Function", bound=Callable)
+_FALSE = np.zeros((), bool)
 
 
 def dot(a: Float[Array, "..."], b: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -273,3 +274,9 @@ def like(value: ArrayLike, x: Array) -> Scalar:
 def is_concrete(x: object) -> bool:
     """Whether the values of `x` can be looked at now: not while tracing, nor on other processes."""
     return not isinstance(x, Tracer) and getattr(x, "is_fully_addressable", True)
+
+
+def is_traced(*trees: PyTree) -> bool:
+    """Return whether JAX is tracing: an array of `trees`, or, within `jit`, every operation."""
+    leaves = jax.tree.leaves(trees)
+    return any(isinstance(a, Tracer) for a in (*leaves, jax.lax.bitwise_not(_FALSE)))

@@ -10,7 +10,7 @@ from reference import conformal as loops
 from test_model import LABELS, NUMBERS, QUICK, ROWS, SMALL
 
 from jsparse import SCDP, Dual, HoldOut, Robust, SpSVM, load, train
-from jsparse.conformal import behind, intervals, rank_of, sets
+from jsparse.conformal import Unseen, behind, intervals, rank_of, sets
 from jsparse.data.streams import ArrayStream
 from jsparse.estimators import FixedSizeLSSVMClassifier, FixedSizeLSSVMRegressor
 from jsparse.kernels import RBF
@@ -34,9 +34,11 @@ def test_intervals_are_those_of_the_paper_by_loops(coverage):
     centres, errors = rng.standard_normal((6, 4)), np.abs(rng.standard_normal(20))
     fold = rng.integers(0, 4, 20).astype(np.int32)
     expected = [loops.cv_plus(each, errors, fold, coverage) for each in centres]
-    np.testing.assert_allclose(intervals(centres, errors, fold, coverage), expected, rtol=1e-14)
+    found = intervals(centres, Unseen(errors, fold), coverage)
+    np.testing.assert_allclose(found, expected, rtol=1e-14)
     one = [loops.cv_plus(each, errors, 0 * fold, coverage) for each in centres]
-    np.testing.assert_allclose(intervals(centres[:, :1], errors, None, coverage), one, rtol=1e-14)
+    found = intervals(centres[:, :1], Unseen(errors), coverage)
+    np.testing.assert_allclose(found, one, rtol=1e-14)
 
 
 @pytest.mark.parametrize("k", [2, 4])
@@ -47,7 +49,7 @@ def test_sets_are_those_of_the_paper_by_loops(k):
     rows[np.arange(30), labels] += 1
     errors = np.take_along_axis(behind(rows), labels[:, None], axis=1)[:, 0]
     apart = behind(new.reshape(-1, k)).reshape(new.shape)
-    found = sets(apart, errors, fold, 0.8)
+    found = sets(apart, Unseen(errors, fold), 0.8)
     expected = [loops.cross_set(each[fold], rows, labels, 0.8) for each in new]
     np.testing.assert_array_equal(found, expected)
     assert 0 < found.mean() < 1
@@ -61,7 +63,7 @@ def test_split_intervals_cover_as_often_as_order_statistics_do():
     rng, n, draws = np.random.default_rng(2), 40, 20_000
     errors = rng.exponential(size=(n, draws))
     for coverage in (0.5, 0.9):
-        ends = intervals(np.zeros((1, 1, draws)), errors, None, coverage)[0]
+        ends = intervals(np.zeros((1, 1, draws)), Unseen(errors), coverage)[0]
         inside = rng.exponential(size=draws) <= ends[:, 1]
         expected = rank_of(coverage, n) / (n + 1)
         assert coverage <= expected < coverage + 1 / (n + 1)
@@ -106,9 +108,13 @@ def test_jackknife_plus_is_that_of_a_machine_solved_without_each_row():
 
 def values_of_folds(found):
     """Of each training row by the machine of its fold."""
-    unseen = found.model.unseen
-    values = found.model._by_machines(ROWS)
-    return values[np.arange(len(ROWS)), unseen.fold]
+    model, fold = found.model, np.arange(len(ROWS))
+    if not isinstance(found.method, Dual):
+        for number, (rows, own) in enumerate(zip(*found.folds, strict=True)):
+            fold[rows[own]] = number
+    machines = dataclasses.replace(model.unseen.machines, scaling=model.expansion.scaling)
+    values = np.asarray(machines(ROWS)).reshape(len(ROWS), -1, *found.out_of_fold.shape[1:])
+    return values[np.arange(len(ROWS)), fold]
 
 
 @pytest.mark.parametrize(
