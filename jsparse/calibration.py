@@ -8,7 +8,6 @@ from jaxtyping import Array, Float, Int
 # Of NumPy, or of JAX within a program.
 Scores = Float[np.ndarray, "n *k"] | Float[Array, "n *k"]
 Decisions = Int[np.ndarray, " n"] | Int[Array, " n"]
-Probabilities = Float[np.ndarray, "n k"] | Float[Array, "n k"]
 
 PRIOR_ROWS = 10.0  # rows that the slope of all decisions together counts for, in that of one
 
@@ -55,7 +54,7 @@ def fit_slopes(
     return np.array([slope(g, prior, worth) if g.any() else common for g in groups])
 
 
-def probabilities(scores: Scores, slopes: Any, xp: Any = np) -> Probabilities:
+def probabilities(scores: Scores, slopes: Any, xp: Any = np) -> Any:
     """Probabilities of the classes, shape `n k`; the largest belongs to `decisions(scores)`.
 
     Args:
@@ -81,7 +80,7 @@ def _softmax(gaps: Float[np.ndarray, "n k"]) -> Float[np.ndarray, "n k"]:
     return odds / odds.sum(axis=1, keepdims=True)
 
 
-def _gaps(scores: Scores, xp: Any) -> tuple[Probabilities, Decisions]:
+def _gaps(scores: Scores, xp: Any) -> tuple[Any, Any]:
     """Scores less that of the class decided for, at most 0, and the decisions."""
     decided = decisions(scores)
     columns = scores

@@ -232,7 +232,7 @@ def _quantile(values: Rows, counts: Any, rank: int, xp: Any) -> Rows:
     return xp.take_along_axis(values, place, axis=1)[:, 0]
 
 
-def _in_blocks(function: Callable[[Any], Any], rows: Rows, each: int, xp: Any) -> Rows:
+def _in_blocks(function: Callable[[Any], Any], rows: Any, each: int, xp: Any) -> Rows:
     """`function` of all rows, of so many entries each, some at a time."""
     step = max(1, _ENTRIES // each)
     if xp is not np:

@@ -366,7 +366,7 @@ class Model(eqx.Module):
         return table, single
 
     def save(self, path: PathLike) -> None:
-        """Write the model to a file, for `jsparse.load`; see `jsparse.save`."""
+        """Write the model to a file, for `jsparse.load`; `jsparse.save` says what it holds."""
         from .model_files import save
 
         save(path, self)

@@ -131,8 +131,8 @@ def test_models_are_warmed_up_in_silence(capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_an_estimator_of_one_class_takes_six_programs_too():
-    machine = SparseOneClassSVM(n_prototypes=3, starts=1, random_state=0).fit(rows(40))
+def test_an_estimator_of_one_class_takes_six_programs_too(as_users_call):
+    machine = SparseOneClassSVM(n_prototypes=3, starts=2, random_state=0).fit(rows(40))
     with counted() as compiled:
         for n in range(1, 400, 9):
             machine.predict(rows(n))
