@@ -6,7 +6,7 @@ on a CPU a block that stays in cache is faster than the whole (measured: 1.3 tim
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import jax
@@ -51,6 +51,49 @@ def padded(a: Shaped[np.ndarray, "n ..."], rows: int, mode: str = "edge") -> np.
     """An array on the host with copies of its last row, or zeros ("constant"), up to `rows`."""
     missing = rows - len(a)
     return a if missing == 0 else np.pad(a, [(0, missing)] + [(0, 0)] * (a.ndim - 1), mode=mode)  # type: ignore[call-overload]
+
+
+def batch_capacities() -> tuple[int, ...]:
+    """The numbers of rows, increasing, for which programs of rows on the host are compiled.
+
+    Six: each one takes about as long to compile as a prediction of ten thousand rows.
+    """
+    return tuple(default_block_rows() >> halvings for halvings in (7, 5, 3, 2, 1, 0))
+
+
+def row_batches(n: int) -> Iterator[tuple[int, int, int]]:
+    """Split `n` rows into batches `(start, stop, capacity)`, each padded to one of six capacities.
+
+    All batches but the last one or two are full blocks. The remaining rows take two batches
+    instead of one if that saves more rows of padding than another call costs.
+    """
+    capacities = batch_capacities()
+    block, call = capacities[-1], capacities[-1] >> 4  # a call takes the time of so many rows
+    start = n // block * block
+    yield from ((first, first + block, block) for first in range(0, start, block))
+    rows = n - start
+    if rows == 0:
+        return
+    least = min(c for c in capacities if c >= rows)
+    full = max((c for c in capacities if c < rows), default=0)
+    second = min(c for c in capacities if c >= rows - full)
+    if full > 0 and full + second + call < least:
+        yield start, start + full, full
+        start, least = start + full, second
+    yield start, n, least
+
+
+def map_row_batches(
+    function: Callable[[Float[np.ndarray, "r d"]], Shaped[Array, "r ..."]],
+    X: Float[np.ndarray, "n d"],
+) -> Shaped[np.ndarray, "n ..."]:
+    """`function(X)` for a row-wise function of at least one row on the host, by `row_batches`."""
+    # All are started before the first is waited for.
+    parts = [
+        (function(padded(X[start:stop], rows)), stop - start)
+        for start, stop, rows in row_batches(len(X))
+    ]
+    return np.concatenate([np.asarray(values)[:count] for values, count in parts])
 
 
 def systems_at_once() -> int:
@@ -108,8 +151,8 @@ def to_blocks(x: Array, blocks: Any, rows: Any, *, mode: str = "constant") -> Ar
 
 
 def map_row_blocks(
-    function: Callable[[Float[Array, "r d"]], Shaped[Array, "r *c"]],
-    X: Float[Array, "n d"],
+    function: Callable[[Float[Array, "r *d"]], Shaped[Array, "r *c"]],
+    X: Float[Array, "n *d"],
     block_rows: int,
 ) -> Shaped[Array, "n *c"]:
     """`function(X)` for a row-wise function, evaluated one block of rows at a time."""

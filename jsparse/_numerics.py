@@ -15,6 +15,7 @@ from ._runtime import starting
 from ._types import Scalar
 
 Function = TypeVar("Function", bound=Callable)
+_FALSE = np.zeros((), bool)
 
 
 def dot(a: Float[Array, "..."], b: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -280,3 +281,9 @@ def is_spread_over_processes(x: object) -> bool:
     if isinstance(x, Tracer) or not isinstance(x, jax.Array):
         return False
     return not (x.is_fully_addressable or x.is_fully_replicated)
+
+
+def is_traced(*trees: PyTree) -> bool:
+    """Return whether JAX is tracing: an array of `trees`, or, within `jit`, every operation."""
+    leaves = jax.tree.leaves(trees)
+    return any(isinstance(a, Tracer) for a in (*leaves, jax.lax.bitwise_not(_FALSE)))

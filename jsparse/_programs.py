@@ -15,8 +15,9 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.core import Tracer
 from jaxlib.version import __version__ as JAXLIB
+
+from ._numerics import is_traced
 
 # With these options jaxlib 0.10 compiles for CPUs a fifth to a quarter sooner, and programs run up
 # to a quarter slower: up to this many rows ten fits lose about as much as the first one gains.
@@ -30,7 +31,6 @@ _QUICK_OPTIONS: dict[str, Any] = {
     "xla_backend_optimization_level": 0,
     "xla_cpu_parallel_codegen_split_count": 1,
 }
-_FALSE = np.zeros((), bool)
 
 # JAX reports this event when a program has been lowered and is about to be compiled.
 _LOWERED = "/jax/core/compile/jaxpr_to_mlir_module_duration"
@@ -177,11 +177,10 @@ def compiled(
 
     @functools.wraps(function)
     def call(*arguments: Any, **named: Any) -> Any:
-        # JAX takes compiler options for whole programs only. Whatever is computed while one is
-        # traced, if only of a constant, is traced too.
-        leaves = [*jax.tree.leaves((arguments, named)), jax.lax.bitwise_not(_FALSE)]
-        if any(isinstance(leaf, Tracer) for leaf in leaves):
+        # JAX takes compiler options for whole programs only.
+        if is_traced(arguments, named):
             return plain(*arguments, **named)
+        leaves = jax.tree.leaves((arguments, named))
         # Numbers share programs, whether they come as Python's, NumPy's or JAX's.
         arrays = (leaf for leaf in leaves if isinstance(leaf, jax.Array | np.ndarray))
         shapes = tuple(array.shape for array in arrays if array.ndim > 0)

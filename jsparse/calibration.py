@@ -1,12 +1,18 @@
 """Probabilities from scores, always largest for the class decided for."""
 
+from typing import Any
+
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Array, Float, Int
+
+# Of NumPy, or of JAX within a program.
+Scores = Float[np.ndarray, "n *k"] | Float[Array, "n *k"]
+Decisions = Int[np.ndarray, " n"] | Int[Array, " n"]
 
 PRIOR_ROWS = 10.0  # rows that the slope of all decisions together counts for, in that of one
 
 
-def decisions(scores: Float[np.ndarray, "n *k"]) -> Int[np.ndarray, " n"]:
+def decisions(scores: Scores) -> Decisions:
     """Class numbers: of the largest score, the first at a tie; of two classes, `f >= 0`."""
     return (scores >= 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
 
@@ -30,7 +36,7 @@ def fit_slopes(
         numbers: class numbers, shape `n`.
         weights: row weights, shape `n`.
     """
-    gaps, decided = _gaps(scores)
+    gaps, decided = _gaps(scores.astype(float), np)
     k = gaps.shape[1]
     w = np.ones(len(gaps)) if weights is None else weights
     truth = np.eye(k)[numbers]
@@ -48,16 +54,24 @@ def fit_slopes(
     return np.array([slope(g, prior, worth) if g.any() else common for g in groups])
 
 
-def probabilities(
-    scores: Float[np.ndarray, "n *k"], slopes: Float[np.ndarray, " k"]
-) -> Float[np.ndarray, "n k"]:
-    """Probabilities of the classes, shape `n k`; the largest belongs to `decisions(scores)`."""
+def probabilities(scores: Scores, slopes: Any, xp: Any = np) -> Any:
+    """Probabilities of the classes, shape `n k`; the largest belongs to `decisions(scores)`.
+
+    Args:
+        scores: shape `n` for two classes, positive for the second, else `n k`.
+        slopes: of `fit_slopes`, shape `k`.
+        xp: `numpy`, which computes in float64, or `jax.numpy`, which computes in the scores' dtype
+            and is differentiable in scores and slopes. Where the decision changes, the slope
+            changes, and derivatives jump.
+    """
+    scores = scores.astype(float) if xp is np else scores
     with np.errstate(over="ignore"):  # of huge scores the odds are 0 all the same
-        gaps, decided = _gaps(scores)
-        odds = np.exp(slopes[decided, None] * gaps)
+        gaps, decided = _gaps(scores, xp)
+        slope = xp.asarray(slopes, dtype=gaps.dtype)[decided]
+        odds = xp.exp(slope[:, None] * gaps)
     # At a tie the class decided for is a few units of rounding ahead.
-    odds = np.minimum(odds, 1 - 4 * np.finfo(float).eps)
-    odds[np.arange(len(odds)), decided] = 1
+    odds = xp.minimum(odds, 1 - 4 * float(xp.finfo(odds.dtype).eps))
+    odds = xp.where(xp.arange(gaps.shape[1])[None] == decided[:, None], 1, odds)
     return odds / odds.sum(axis=1, keepdims=True)
 
 
@@ -66,15 +80,13 @@ def _softmax(gaps: Float[np.ndarray, "n k"]) -> Float[np.ndarray, "n k"]:
     return odds / odds.sum(axis=1, keepdims=True)
 
 
-def _gaps(
-    scores: Float[np.ndarray, "n *k"],
-) -> tuple[Float[np.ndarray, "n k"], Int[np.ndarray, " n"]]:
+def _gaps(scores: Scores, xp: Any) -> tuple[Any, Any]:
     """Scores less that of the class decided for, at most 0, and the decisions."""
     decided = decisions(scores)
-    columns = scores.astype(float)
+    columns = scores
     if scores.ndim == 1:
-        columns = np.stack([np.zeros_like(columns), columns], axis=1)
-    return columns - columns[np.arange(len(columns)), decided, None], decided
+        columns = xp.stack([xp.zeros_like(scores), scores], axis=1)
+    return columns - xp.take_along_axis(columns, decided[:, None], axis=1), decided
 
 
 def _likeliest(

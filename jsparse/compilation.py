@@ -3,61 +3,17 @@
 import os
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import jax
 import numpy as np
 
 from ._arguments import whole_number
+from ._compilations import Compiled as Compiled
+from ._programs import counted as counted
 from ._runtime import check_runtime
 from .machines.method import Task
 from .training.train import train
-
-_COMPILED = "/jax/core/compile/backend_compile_duration"
-_HIT = "/jax/compilation_cache/cache_hits"
-
-
-class Compiled:
-    """What was compiled, counted while `counted` is open.
-
-    Attributes:
-        programs: how many, those read from the disk included.
-        seconds: how long that took.
-        from_disk: how many of them came from the disk.
-    """
-
-    def __init__(self) -> None:
-        self.programs, self.seconds, self.from_disk = 0, 0.0, 0
-
-
-@contextmanager
-def counted(out: Any = None) -> Iterator[Compiled]:
-    """Count the programs that are compiled meanwhile, and with a text file `out` show them."""
-    found = Compiled()
-
-    def compiled(event: str, duration_secs: float, **_: str | int) -> None:
-        if event == _COMPILED:
-            found.programs += 1
-            found.seconds += duration_secs
-            if out is not None:
-                what = f"{found.programs} programs, {found.seconds:.1f} s"
-                out.write(f"\rjsparse: compiling: {what}")
-                out.flush()
-
-    def read(event: str, **_: str | int) -> None:
-        found.from_disk += event == _HIT
-
-    jax.monitoring.register_event_duration_secs_listener(compiled)
-    jax.monitoring.register_event_listener(read)
-    try:
-        yield found
-    finally:
-        jax.monitoring.unregister_event_duration_listener(compiled)
-        jax.monitoring.unregister_event_listener(read)
-        if out is not None and found.programs:
-            out.write("\n")
 
 
 def enable_compilation_cache(folder: str | os.PathLike[str] | None = None) -> str | None:
@@ -133,7 +89,7 @@ def warm_up(
     start = time.perf_counter()
     with counted(sys.stderr if verbose else None) as found:
         trained = train(X, y, task=task, **{"key": 0, **options})
-        trained.predict(X)
+        trained.model.warm_up()
     if verbose:
         seconds = time.perf_counter() - start
         print(f"jsparse: ready for about {n} rows, {seconds:.1f} s", file=sys.stderr)

@@ -1,42 +1,52 @@
 """Intervals and sets from the errors that a machine makes on rows it has not seen.
 
 Split conformal prediction (Papadopoulos et al. 2002), cross-conformal intervals and sets, CV+, and
-jackknife+ (Barber et al. 2021; Romano et al. 2020), in NumPy: centres of intervals and scores of
-classes come in, intervals and sets go out.
+jackknife+ (Barber et al. 2021; Romano et al. 2020), in NumPy or JAX: centres of intervals and
+scores of classes come in, intervals and sets go out.
+
+A model keeps some hundred quantiles of the errors instead of one error for each row, see
+`kept_errors`.
 """
 
+import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Shaped
+from jaxtyping import Array, Float, Int, Shaped
 
 from ._arguments import real
+from ._blocks import map_row_blocks
+from ._numerics import is_concrete
 from .expansion import KernelExpansion
 from .serialization import check_keys
 
 Guarantee = Literal["held out", "folds", "none"]
-_ENTRIES = 2**22  # compared at a time: rows asked about times rows whose errors are known
+Rows = Shaped[np.ndarray, "n ..."] | Shaped[Array, "n ..."]  # of JAX within a program
+_ENTRIES = 2**22  # compared at a time: rows asked about times errors that are kept
 
 
 class Unseen(eqx.Module):
     """The errors of rows by machines that have not seen them.
 
     Attributes:
-        errors: of numbers the distances between target and value, shape `n` or `n c`; of classes
-            how far the row's own class is behind the best of the others, see `behind`, shape `n`.
-        fold: which of `machines` gave the error of a row, shape `n`; None without them.
+        errors: of numbers the distances between target and value, shape `q` or `q c`; of classes
+            how far the row's own class is behind the best of the others, see `behind`, shape `q`.
+        fold: which of `machines` gave the error, shape `q`; None without them.
         machines: one for each fold, as an expansion with a column for each fold and each output of
             the model, fold by fold; its inputs are scaled as the model's are.
+        counts: for how many rows each error stands, none of which had a larger one, shape `q`;
+            None for one row each.
         held_out: whether the model itself has not seen the rows (static).
     """
 
-    errors: Float[Array, "n *c"] | Float[np.ndarray, "n *c"]
-    fold: Int[Array, " n"] | Int[np.ndarray, " n"] | None = None
+    errors: Float[Array, "q *c"] | Float[np.ndarray, "q *c"]
+    fold: Int[Array, " q"] | Int[np.ndarray, " q"] | None = None
     machines: KernelExpansion | None = None
+    counts: Int[Array, " q"] | Int[np.ndarray, " q"] | None = None
     held_out: bool = eqx.field(static=True, default=False)
 
     @property
@@ -46,40 +56,98 @@ class Unseen(eqx.Module):
             return "held out"
         return "none" if self.machines is None else "folds"
 
+    @property
+    def n_rows(self) -> int:
+        """Number of rows whose errors are known.
 
-def behind(scores: Float[np.ndarray, "n *k"]) -> Float[np.ndarray, "n k"]:
+        Raises:
+            ValueError: while the model's own arrays are traced.
+        """
+        if self.counts is None:
+            return len(self.errors)
+        if not is_concrete(self.counts):
+            raise ValueError(
+                "model: expected one that the traced function closes over, as the ranks of errors "
+                "are whole numbers that depend on its counts; got a model that is itself traced"
+            )
+        return int(np.sum(np.asarray(self.counts)))
+
+
+def behind(scores: Rows, xp: Any = np) -> Rows:
     """How far each class is behind the best of the others, negative for the class decided for.
 
     Args:
         scores: shape `n` for two classes, positive for the second, else `n k`.
+        xp: `numpy` or `jax.numpy`.
     """
     if scores.ndim == 1:
-        return np.stack([scores, -scores], axis=1)
-    first = np.argmax(scores, axis=1)[:, None]
-    best = np.take_along_axis(scores, first, axis=1)
-    rest = scores.copy()
-    np.put_along_axis(rest, first, -np.inf, axis=1)
-    others = np.where(np.arange(scores.shape[1]) == first, rest.max(axis=1, keepdims=True), best)
-    return others - scores
+        return xp.stack([scores, -scores], axis=1)
+    first = xp.argmax(scores, axis=1)[:, None]
+    best = xp.take_along_axis(scores, first, axis=1)
+    decided = xp.arange(scores.shape[1])[None] == first
+    second = xp.where(decided, -np.inf, scores).max(axis=1, keepdims=True)
+    return xp.where(decided, second, best) - scores
 
 
-def unseen_numbers(
-    values: Float[np.ndarray, "n *c"],
-    targets: Shaped[np.ndarray, "n *c"],
+def errors_of_numbers(
+    values: Float[np.ndarray, "n *c"], targets: Shaped[np.ndarray, "n *c"]
+) -> Float[np.ndarray, "n *c"]:
+    """How far targets are from the values of machines that have not seen them."""
+    apart = np.abs(np.asarray(targets, float) - np.asarray(values, float))
+    return apart.astype(values.dtype)
+
+
+def errors_of_classes(
+    scores: Float[np.ndarray, "n *k"], numbers: Int[np.ndarray, " n"]
+) -> Float[np.ndarray, " n"]:
+    """How far classes are behind by the scores of machines that have not seen them."""
+    return np.take_along_axis(behind(scores), numbers[:, None], axis=1)[:, 0]
+
+
+@functools.cache
+def kept_ranks(n: int) -> tuple[int, ...]:
+    """Increasing ranks, at most `90 log10(n) + 90` of them, of the n sorted errors that are kept.
+
+    They are the ranks that `rank_of` gives for each coverage whose complement `1 - coverage` has
+    two significant digits (0.99, .., 0.10, 0.099, .., 0.010, 0.0099, ..), and the last one.
+    """
+    ranks, scale = {n}, 100
+    while 99 * (n + 1) >= scale:
+        ranks |= {n + 1 - digits * (n + 1) // scale for digits in range(10, 100)}
+        scale *= 10
+    return tuple(sorted(rank for rank in ranks if 1 <= rank <= n))
+
+
+def kept_errors(
+    errors: Float[np.ndarray, "n *c"],
+    fold: Int[np.ndarray, " n"] | None = None,
+    machines: KernelExpansion | None = None,
     *,
     held_out: bool = False,
 ) -> Unseen:
-    """How far targets are from the values of machines that have not seen them."""
-    apart = np.abs(np.asarray(targets, float) - np.asarray(values, float))
-    return Unseen(apart.astype(values.dtype), held_out=held_out)
+    """Keep some hundred quantiles of the errors of rows, of each fold's machine by itself.
 
+    An error that is not kept is replaced by the next larger one, so that intervals and sets are
+    never smaller than by all errors, and what they guarantee still holds. Up to 99 rows, of each
+    fold if there are machines, all errors are kept.
 
-def unseen_classes(
-    scores: Float[np.ndarray, "n *k"], numbers: Int[np.ndarray, " n"], *, held_out: bool = False
-) -> Unseen:
-    """How far classes are behind by the scores of machines that have not seen them."""
-    apart = behind(scores)
-    return Unseen(np.take_along_axis(apart, numbers[:, None], axis=1)[:, 0], held_out=held_out)
+    Args:
+        errors: of all rows.
+        fold: which machine gave the error of a row; None without machines.
+        machines: see `Unseen`.
+        held_out: see `Unseen`.
+    """
+    of = np.zeros(len(errors), np.int32) if fold is None else fold
+    order = np.argsort(of, kind="stable")
+    numbers, starts = np.unique(of[order], return_index=True)
+    parts, counts = [], []
+    for part in np.split(errors[order], starts[1:]):
+        ranks = np.array(kept_ranks(len(part)), np.int32)
+        parts.append(np.sort(part, axis=0)[ranks - 1])
+        counts.append(np.diff(ranks, prepend=np.int32(0)))
+    which = np.repeat(numbers, [len(part) for part in parts]).astype(np.int32)
+    kept, standing = np.concatenate(parts), np.concatenate(counts)
+    return Unseen(kept, None if fold is None else which, machines, standing, held_out)
 
 
 def rank_of(coverage: Any, n: int) -> int:
@@ -99,73 +167,78 @@ def rank_of(coverage: Any, n: int) -> int:
     return rank
 
 
-def intervals(
-    centres: Float[np.ndarray, "t v *c"],
-    errors: Float[np.ndarray, "n *c"],
-    fold: Int[np.ndarray, " n"] | None,
-    coverage: float,
-) -> Float[np.ndarray, "t *c 2"]:
-    """Lower and upper ends.
+def intervals(centres: Rows, unseen: Unseen, coverage: float, xp: Any = np) -> Rows:
+    """Lower and upper ends, shape `t *c 2`.
 
     The `ceil(coverage (n + 1))`-th smallest of centre plus error is the upper end, by Barber et al.
     2021, eq. 6 and Section 3, and the lower one its mirror image.
 
     Args:
-        centres: values of the machines, of the one that all errors are of, or of each fold's.
-        errors: see `Unseen`.
-        fold: see `Unseen`; None for one machine.
+        centres: values of the machines, of the one that all errors are of, or of each fold's, shape
+            `t v *c`.
+        unseen: the errors.
         coverage: share of new rows that are to be inside.
+        xp: `numpy` or `jax.numpy`.
     """
-    n = len(errors)
-    rank = rank_of(coverage, n)
-    if fold is None:
-        error = np.partition(errors, rank - 1, axis=0)[rank - 1]
+    rank = rank_of(coverage, unseen.n_rows)
+    errors, counts = xp.asarray(unseen.errors), _counts(unseen, xp)
+    if unseen.fold is None:
+        error = _quantile(errors[None], counts, rank, xp)
         centre = centres[:, 0]
-        return np.stack([centre - error, centre + error], axis=-1)
+        return xp.stack([centre - error, centre + error], axis=-1)
+    fold = xp.asarray(unseen.fold)
 
-    def ends(values: np.ndarray) -> np.ndarray:
+    def ends(values: Rows) -> Rows:
         middle = values[:, fold]
-        low = np.partition(middle - errors, n - rank, axis=1)[:, n - rank]
-        return np.stack([low, np.partition(middle + errors, rank - 1, axis=1)[:, rank - 1]], -1)
+        low = -_quantile(errors[None] - middle, counts, rank, xp)
+        return xp.stack([low, _quantile(middle + errors[None], counts, rank, xp)], axis=-1)
 
-    return _in_blocks(ends, centres, errors.size)
+    return _in_blocks(ends, centres, errors.size, xp)
 
 
-def sets(
-    apart: Float[np.ndarray, "t v k"],
-    errors: Float[np.ndarray, " n"],
-    fold: Int[np.ndarray, " n"] | None,
-    coverage: float,
-) -> Bool[np.ndarray, "t k"]:
-    """Which classes are in the set: those not too far behind (Romano et al. 2020, eq. 9).
+def sets(apart: Rows, unseen: Unseen, coverage: float, xp: Any = np) -> Rows:
+    """Which classes are in the set, `t k`: those not too far behind (Romano et al. 2020, eq. 9).
 
     Args:
-        apart: `behind` of the scores of the machines.
-        errors: see `Unseen`.
-        fold: see `Unseen`.
+        apart: `behind` of the scores of the machines, shape `t v k`.
+        unseen: the errors.
         coverage: share of new rows whose class is to be in the set.
+        xp: `numpy` or `jax.numpy`.
     """
-    rank = rank_of(coverage, len(errors))
-    if fold is None:
-        return apart[:, 0] <= np.partition(errors, rank - 1)[rank - 1]
+    rank = rank_of(coverage, unseen.n_rows)
+    errors, counts = xp.asarray(unseen.errors), _counts(unseen, xp)
+    if unseen.fold is None:
+        return apart[:, 0] <= _quantile(errors[None], counts, rank, xp)[:, None]
+    fold = xp.asarray(unseen.fold)
 
-    def inside(values: np.ndarray) -> np.ndarray:
-        return np.sum(errors[None, :, None] < values[:, fold], axis=1) < rank
+    def inside(values: Rows) -> Rows:
+        less = errors[None, :, None] < values[:, fold]
+        return xp.sum(xp.where(less, counts[None, :, None], 0), axis=1) < rank
 
-    return _in_blocks(inside, apart, len(errors) * apart.shape[2])
+    return _in_blocks(inside, apart, len(errors) * apart.shape[2], xp)
 
 
-def _in_blocks(
-    function: Callable[[np.ndarray], np.ndarray], rows: np.ndarray, each: int
-) -> np.ndarray:
+def _counts(unseen: Unseen, xp: Any) -> Any:
+    return (
+        xp.ones(len(unseen.errors), "int32") if unseen.counts is None else xp.asarray(unseen.counts)
+    )
+
+
+def _quantile(values: Rows, counts: Any, rank: int, xp: Any) -> Rows:
+    """Along axis 1 the least value that, with all smaller ones, stands for `rank` rows."""
+    order = xp.argsort(values, axis=1)
+    reached = xp.cumsum(counts[order], axis=1) >= rank
+    place = xp.take_along_axis(order, xp.argmax(reached, axis=1)[:, None], axis=1)
+    return xp.take_along_axis(values, place, axis=1)[:, 0]
+
+
+def _in_blocks(function: Callable[[Any], Any], rows: Any, each: int, xp: Any) -> Rows:
     """`function` of all rows, of so many entries each, some at a time."""
-
-    def blocks() -> Iterator[np.ndarray]:
-        step = max(1, _ENTRIES // each)
-        for start in range(0, max(len(rows), 1), step):
-            yield function(rows[start : start + step])
-
-    return np.concatenate(list(blocks()))
+    step = max(1, _ENTRIES // each)
+    if xp is not np:
+        return map_row_blocks(function, rows, step)
+    starts = range(0, max(len(rows), 1), step)
+    return np.concatenate([function(rows[start : start + step]) for start in starts])
 
 
 def unseen_arrays(unseen: Unseen | None) -> dict[str, np.ndarray]:
@@ -173,6 +246,8 @@ def unseen_arrays(unseen: Unseen | None) -> dict[str, np.ndarray]:
     if unseen is None:
         return {}
     arrays = {"errors": unseen.errors}
+    if unseen.counts is not None:
+        arrays["counts"] = unseen.counts
     if unseen.machines is not None and unseen.fold is not None:
         arrays["fold"] = unseen.fold
         for name in ("prototypes", "coefficients", "intercept"):
@@ -189,12 +264,13 @@ def unseen_of(
     Raises:
         ValueError: if they do not fit it or each other.
     """
-    alone = held_out or set(arrays) == {"errors"}
+    alone = held_out or set(arrays) <= {"errors", "counts"}
     machines = () if alone else ("fold", "prototypes", "coefficients", "intercept")
-    check_keys("unseen", arrays, {"errors", *machines})
+    # Without counts every error is of one row: so it is in files of format version 1.
+    check_keys("unseen", arrays, {"errors", *machines, *({"counts"} & set(arrays))})
     dtype, own = expansion.prototypes.dtype, expansion.intercept
     for name, array in arrays.items():
-        wanted = np.int32 if name == "fold" else dtype
+        wanted = np.int32 if name in ("fold", "counts") else dtype
         if array.dtype != wanted:
             raise ValueError(f"unseen.{name}: expected {np.dtype(wanted)}, got {array.dtype}")
     errors, targets = np.asarray(arrays["errors"]), () if classes else own.shape
@@ -202,8 +278,11 @@ def unseen_of(
         raise ValueError(f"unseen.errors: expected shape n {targets}, got {errors.shape}")
     if not classes and errors.min() < 0:
         raise ValueError("unseen.errors: expected distances of at least 0")
+    counts = None if "counts" not in arrays else np.asarray(arrays["counts"])
+    if counts is not None and (counts.shape != errors.shape[:1] or counts.min() < 1):
+        raise ValueError(f"unseen.counts: expected {len(errors)} numbers of rows of at least 1")
     if alone:
-        return Unseen(errors, held_out=held_out)
+        return Unseen(errors, counts=counts, held_out=held_out)
     fold, Z, coefficients, intercept = (np.asarray(arrays[name]) for name in machines)
     v = intercept.size // own.size
     columns = (v * own.size,)
@@ -213,4 +292,5 @@ def unseen_of(
     if fold.shape != errors.shape[:1] or fold.min() < 0 or fold.max() >= v:
         raise ValueError(f"unseen.fold: expected {len(errors)} numbers of {v} machines")
     Z, coefficients, intercept = map(jnp.asarray, (Z, coefficients, intercept))
-    return Unseen(errors, fold, KernelExpansion(expansion.kernel, Z, coefficients, intercept))
+    of_folds = KernelExpansion(expansion.kernel, Z, coefficients, intercept)
+    return Unseen(errors, fold, of_folds, counts)

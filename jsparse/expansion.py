@@ -1,14 +1,16 @@
 """The one model every learner returns: `f(x) = sum_j beta_j k(z_j, x) + b`."""
 
 import functools
+from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ._blocks import map_row_blocks, rows_in_block
-from ._numerics import as_array, dot
+from ._blocks import map_row_batches, map_row_blocks, rows_in_block
+from ._numerics import as_array, dot, is_traced
 from ._programs import compiled
 from ._runtime import check_runtime
 from .kernels import Kernel
@@ -21,7 +23,8 @@ class KernelExpansion(eqx.Module):
     `s` is `scaling` where there is one: raw inputs go in, and the prototypes are in standardised
     units. Calling the expansion evaluates it in blocks of rows, so memory stays bounded by
     `block_rows * m`. It is a pytree: differentiable in `X` and in every floating leaf, in forward
-    and reverse mode, and free to pass through `jit` and `vmap`.
+    and reverse mode, and free to pass through `jit` and `vmap`. Rows of NumPy are padded to six
+    capacities, each of which has one program; JAX arrays have a program for each number of rows.
 
     Attributes:
         kernel: kernel of two points, or a `Mixture`, which has one for each prototype.
@@ -53,14 +56,34 @@ class KernelExpansion(eqx.Module):
             ValueError: if `X` is not `n d` with the model's `d`.
         """
         check_runtime()
-        X = as_array(X)
+        if not isinstance(X, np.ndarray):
+            X = as_array(X)
         if X.ndim != 2 or X.shape[1] != self.prototypes.shape[1]:
             raise ValueError(
                 f"X: expected shape (n, {self.prototypes.shape[1]}), the model's number of "
                 f"columns; got {X.shape}"
             )
-        X = X.astype(self.prototypes.dtype)
+        if not isinstance(X, np.ndarray) or len(X) == 0 or block_rows is not None:
+            return self._in_one_program(X, block_rows)
+        if is_traced(self) or _is_spread(self):
+            return self._in_one_program(X, block_rows)
+        with np.errstate(over="ignore"):
+            rows = X.astype(self.prototypes.dtype)
+        leaves = [leaf for leaf in jax.tree.leaves(self) if isinstance(leaf, jax.Array)]
+        device = next((leaf.sharding for leaf in leaves if leaf.committed), None)
+        return jax.device_put(map_row_batches(self._in_one_program, rows), device)
+
+    def _in_one_program(
+        self, X: Float[Array, "n d"] | Float[np.ndarray, "n d"], block_rows: int | None = None
+    ) -> Float[Array, "n *c"]:
+        X = as_array(X).astype(self.prototypes.dtype)
         return _evaluate(self, X, rows_in_block(block_rows))
+
+
+def _is_spread(tree: Any) -> bool:
+    """Whether an array of a pytree lies on several devices."""
+    leaves = [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array)]
+    return any(len(leaf.sharding.device_set) > 1 for leaf in leaves)
 
 
 @functools.partial(compiled, static_argnames="block_rows")

@@ -1,35 +1,35 @@
 """What is deployed: a trained machine with all that turns raw inputs into answers."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from ._arguments import check_finite, finite_rows, on_host, whole_number
-from ._blocks import capacity, padded
+from ._compilations import Compiled, counted
 from ._files import PathLike
-from ._numerics import as_array
-from ._runtime import check_runtime
-from ._status import NumericalError
+from ._numerics import is_traced
 from .calibration import decisions, probabilities
 from .conformal import (
     Unseen,
     behind,
+    errors_of_classes,
+    errors_of_numbers,
     intervals,
+    kept_errors,
     sets,
-    unseen_classes,
-    unseen_numbers,
 )
 from .data.schema import Schema
 from .expansion import KernelExpansion
-from .kernels import Mixture
 from .machines.sized_path import SizedPath
 from .machines.sparse_path import SparsePath
-from .multiclass import Code, Decoding, distances
+from .multiclass import Code, Decoding
+from .prediction import Scorer
 from .relevance import relevance_of
 
 if TYPE_CHECKING:
@@ -41,6 +41,11 @@ class Model(eqx.Module):
 
     A pytree: it may be part of a larger JAX model, is differentiable in the inputs and in every
     floating leaf, and `jax.jit(model)` works, as does `jax.export` with a symbolic number of rows.
+    `model(X)` are the values of the expansion, of a classifier those of its binary problems. What
+    users deploy is `model.predict_proba`, `model.decision_function` or, of a regression,
+    `model.predict`. Outside of JAX's transformations these take and return NumPy arrays. Within
+    `jit`, `vmap`, `grad` and `jax.export` they take arrays or tracers and return JAX arrays in the
+    model's dtype; nothing then checks that values are finite.
 
     Attributes:
         expansion: the machine; takes raw inputs.
@@ -103,8 +108,10 @@ class Model(eqx.Module):
         about = About({**self.about, "n_prototypes": chosen.prototypes.shape[0]})
         return dataclasses.replace(self, expansion=chosen, slopes=None, unseen=None, about=about)
 
-    def decision_function(self, X: Any) -> np.ndarray:
+    def decision_function(self, X: Any) -> Any:
         """Scores, the largest for the predicted class; of a regression the values.
+
+        Differentiable in `X`, but for the signs that "hamming" counts.
 
         Args:
             X: raw inputs of shape `n d`, or one row of shape `d`; or a table with the columns the
@@ -119,23 +126,30 @@ class Model(eqx.Module):
             NumericalError: if a value of the model is not finite, which is no decision, naming the
                 row.
         """
-        return self._rows(X, self.scores)
+        return self._answer(X, self._scorer(), lambda scores, xp: scores)
 
-    def predict(self, X: Any) -> np.ndarray:
-        """Labels of the classes, or values of the regression; arguments as `decision_function`."""
+    def predict(self, X: Any) -> Any:
+        """Labels of the classes, or values of the regression; arguments as `decision_function`.
 
-        def decide(inputs: np.ndarray) -> np.ndarray:
-            scores, classes = self.scores(inputs), self.classes
-            return scores if classes is None else classes[decisions(scores)]
+        Raises:
+            ValueError: within `jit` and the like, for labels that JAX's arrays cannot hold.
+        """
 
-        return self._rows(X, decide)
+        def decide(scores: Any, xp: Any) -> Any:
+            classes = self.classes
+            if classes is None:
+                return scores
+            return (classes if xp is np else _jax_labels(classes))[decisions(scores)]
 
-    def predict_proba(self, X: Any) -> np.ndarray:
+        return self._answer(X, self._scorer(), decide)
+
+    def predict_proba(self, X: Any) -> Any:
         """Probabilities of the classes in their order, shape `n k`.
 
         The softmax of the scores times a slope, one for each predicted class, fitted to the scores
         that cross-validation gave for rows the machine had not seen. The most probable class is the
-        predicted one. Arguments as `decision_function`.
+        predicted one. Arguments as `decision_function`; differentiable in `X` where the decision
+        does not change.
 
         Raises:
             ValueError: for a regression, or a model without out-of-fold scores.
@@ -148,9 +162,9 @@ class Model(eqx.Module):
                 else ("train with out_of_fold=True; a size other than the one chosen has none")
             )
             raise ValueError(f"predict_proba: expected a model with calibrated scores; {why}")
-        return self._rows(X, lambda inputs: probabilities(self.scores(inputs), np.asarray(slopes)))
+        return self._answer(X, self._scorer(), lambda scores, xp: probabilities(scores, slopes, xp))
 
-    def interval(self, X: Any, coverage: float = 0.9) -> np.ndarray:
+    def interval(self, X: Any, coverage: float = 0.9) -> Any:
         """Ends of intervals that hold the target of a new row with probability `coverage`.
 
         From the errors that were made on rows not seen. If rows are exchangeable:
@@ -164,6 +178,11 @@ class Model(eqx.Module):
           centres; the value of the model need not be inside, though it nearly always is;
         - else nothing is guaranteed. It is close to `coverage` where a machine of all rows differs
           little from those of the folds. So it is for several targets at once: each has its own.
+
+        The model keeps some hundred quantiles of the errors. If `1 - coverage` has at most two
+        significant digits, as 0.9, 0.95 and 0.999 have, intervals are the same as by all errors
+        (with machines of the folds: of up to 99 rows each). Else they are as for the next larger
+        such coverage, never shorter; with machines of the folds that holds in each fold.
 
         Args:
             X: raw inputs or a table, as for `decision_function`.
@@ -179,20 +198,19 @@ class Model(eqx.Module):
         if self.labels is not None:
             raise ValueError("interval: expected a regression; of classes see `predict_set`")
         unseen = self._known("interval")
+        return self._answer(
+            X,
+            self._machines(unseen),
+            lambda values, xp: intervals(values, unseen, coverage, xp),
+        )
 
-        def ends(inputs: np.ndarray) -> np.ndarray:
-            fold = None if unseen.fold is None else np.asarray(unseen.fold)
-            return intervals(self._by_machines(inputs), np.asarray(unseen.errors), fold, coverage)
-
-        return self._rows(X, ends)
-
-    def predict_set(self, X: Any, coverage: float = 0.9) -> np.ndarray:
+    def predict_set(self, X: Any, coverage: float = 0.9) -> Any:
         """Sets of classes that hold the class of a new row with probability `coverage`.
 
         A class is in it unless it is further behind the best of the others, by its score, than the
-        own classes of most rows not seen. The guarantees are those of `interval` (of CV+, Romano et
-        al. 2020, Theorem 3). A set may have no class, where several are as good as each other and
-        mistakes are rare.
+        own classes of most rows not seen. The guarantees, and what quantiles do to them, are those
+        of `interval` (of CV+, Romano et al. 2020, Theorem 3). A set may have no class, where
+        several are as good as each other and mistakes are rare.
 
         Args:
             X: raw inputs or a table, as for `decision_function`.
@@ -209,14 +227,31 @@ class Model(eqx.Module):
             raise ValueError("predict_set: expected a classifier; of numbers see `interval`")
         unseen, k = self._known("predict_set"), len(self.labels)
 
-        def inside(inputs: np.ndarray) -> np.ndarray:
-            values = self._by_machines(inputs)
-            scores = scores_of(values.reshape(-1, *values.shape[2:]), self.code, self.decoding)
-            apart = behind(scores).reshape(*values.shape[:2], k)
-            fold = None if unseen.fold is None else np.asarray(unseen.fold)
-            return sets(apart, np.asarray(unseen.errors), fold, coverage)
+        def inside(scores: Any, xp: Any) -> Any:
+            n, machines = scores.shape[:2]
+            apart = behind(scores.reshape(n * machines, *scores.shape[2:]), xp)
+            return sets(apart.reshape(n, machines, k), unseen, coverage, xp)
 
-        return self._rows(X, inside)
+        return self._answer(X, self._machines(unseen), inside)
+
+    def warm_up(self) -> Compiled:
+        """Compile ahead what predictions of NumPy rows need, whatever their number.
+
+        Rows are padded to one of six numbers, each of which has a program; with the machines of
+        the folds there are six more, for intervals and sets. Later predictions in this process
+        compile nothing. Models with about as many prototypes share programs.
+
+        Returns:
+            How many programs were compiled, and in how many seconds.
+
+        Raises:
+            UnusableJaxError: in a process forked after JAX had started.
+        """
+        with counted() as compiled:
+            self._scorer().warm_up()
+            if self.unseen is not None and self.unseen.machines is not None:
+                self._machines(self.unseen).warm_up()
+        return compiled
 
     def calibrated(self, X: Any, y: Any) -> "Model":
         """The model with intervals and sets by rows that nothing in it has seen.
@@ -240,7 +275,8 @@ class Model(eqx.Module):
                     f"{truth.shape}"
                 )
             check_finite("y", truth)
-            return dataclasses.replace(self, unseen=unseen_numbers(scores, truth, held_out=True))
+            errors = errors_of_numbers(scores, truth)
+            return dataclasses.replace(self, unseen=kept_errors(errors, held_out=True))
         place = {label: number for number, label in enumerate(self.labels)}
         unknown = set(truth.reshape(-1).tolist()) - set(place)
         if truth.shape != (len(inputs),) or unknown:
@@ -249,7 +285,8 @@ class Model(eqx.Module):
                 + (f" with {sorted(unknown, key=str)[:5]}" if unknown else "")
             )
         numbers = np.array([place[label] for label in truth.tolist()], int)
-        return dataclasses.replace(self, unseen=unseen_classes(scores, numbers, held_out=True))
+        errors = errors_of_classes(scores, numbers)
+        return dataclasses.replace(self, unseen=kept_errors(errors, held_out=True))
 
     def relevance(self, names: Sequence[Any] | None = None) -> dict[str, float]:
         """How much each column has to say in the kernel: 1 for the most relevant, 0 for none.
@@ -280,26 +317,37 @@ class Model(eqx.Module):
             )
         return self.unseen
 
-    def _by_machines(self, inputs: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n v *l"]:
-        """Values of the machines of the folds, or of the one there is, at raw inputs."""
-        check_runtime()
-        assert self.unseen is not None
-        of = self.expansion
-        if self.unseen.machines is not None:
-            of = dataclasses.replace(self.unseen.machines, scaling=of.scaling)
-        values = scores_of(_values(of, inputs), None, self.decoding)
-        own = self.expansion.intercept
-        return values.reshape(len(inputs), of.intercept.size // own.size, *own.shape)
+    def _scorer(self) -> Scorer:
+        """Scores by the machine."""
+        matrix = None if self.code is None else self.code.matrix
+        return Scorer(self.expansion, matrix, self.decoding)
+
+    def _machines(self, unseen: Unseen) -> Scorer:
+        """Scores by the machines of the folds, or by the one there is, with an axis of machines."""
+        own, of = self.expansion, unseen.machines
+        of = own if of is None else dataclasses.replace(of, scaling=own.scaling)
+        return self._scorer()._replace(expansion=of, outputs=own.intercept.shape)
 
     def scores(self, inputs: Float[np.ndarray, "n d"], *, first: int = 0) -> np.ndarray:
         """As `decision_function`, of an array; `first` is the number of its first row in errors."""
-        check_runtime()
-        return scores_of(_values(self.expansion, inputs), self.code, self.decoding, first=first)
+        return self._scorer().on_host(inputs, first=first)
 
-    def _rows(self, X: Any, answer: Any) -> np.ndarray:
-        inputs, single = self._inputs(X)
-        found = answer(inputs)
-        return found[0, ...] if single else found
+    def _answer(self, X: Any, scorer: Scorer, answer: Callable[[Any, Any], Any]) -> Any:
+        """`answer` of the scores of rows, by `numpy`, or by `jax.numpy` where JAX is tracing."""
+        if is_traced(self, X):
+            inputs, single = self._traced_inputs(X)
+            result = answer(scorer(inputs), jnp)
+        else:
+            inputs, single = self._inputs(X)
+            result = answer(scorer.on_host(inputs), np)
+        return result[0, ...] if single else result
+
+    def _traced_inputs(self, X: Any) -> tuple[Any, bool]:
+        """Rows as the expansion takes them, not looked at, and whether it was one."""
+        if not isinstance(X, jax.Array):  # a table, or rows of NumPy
+            return self._inputs(X)
+        single = X.ndim == 1
+        return X[None] if single else X, single
 
     def _inputs(self, X: Any) -> tuple[np.ndarray, bool]:
         """Rows as the expansion takes them, and whether it was one."""
@@ -318,7 +366,7 @@ class Model(eqx.Module):
         return table, single
 
     def save(self, path: PathLike) -> None:
-        """Write the model to a file, for `jsparse.load`; see `jsparse.save`."""
+        """Write the model to a file, for `jsparse.load`; `jsparse.save` says what it holds."""
         from .model_files import save
 
         save(path, self)
@@ -342,31 +390,6 @@ class Model(eqx.Module):
             lines.append(f"  {what}: by {_EVIDENCE[self.unseen.guarantee]}")
         lines += [f"  {name}: {value}" for name, value in self.about.items() if value is not None]
         return "\n".join(lines)
-
-
-def _values(
-    expansion: KernelExpansion, inputs: Float[np.ndarray, "n d"]
-) -> Float[np.ndarray, "n *l"]:
-    """Values at raw inputs, by programs for a few numbers of rows."""
-    dtype = np.dtype(expansion.prototypes.dtype)
-    with np.errstate(over="ignore"), jax.enable_x64(dtype == np.float64):
-        rows = padded(np.asarray(inputs, dtype), capacity(len(inputs)))
-        return np.asarray(_padded(expansion)(rows))[: len(inputs)]
-
-
-def _padded(expansion: KernelExpansion) -> KernelExpansion:
-    """The same function with prototypes of weight 0 up to a size that many models share."""
-    prototypes, coefficients = map(np.asarray, (expansion.prototypes, expansion.coefficients))
-    m, kernel = capacity(len(prototypes)), expansion.kernel
-    if isinstance(kernel, Mixture):
-        which = as_array(padded(np.asarray(kernel.which), m))
-        kernel = dataclasses.replace(kernel, which=which)
-    return dataclasses.replace(
-        expansion,
-        kernel=kernel,
-        prototypes=as_array(padded(prototypes, m)),
-        coefficients=as_array(padded(coefficients, m, "constant")),
-    )
 
 
 def _extent(path: SparsePath | SizedPath) -> str:
@@ -393,29 +416,20 @@ class About(dict[str, Any]):
     __eq__ = object.__eq__  # type: ignore[assignment]
 
 
-_distances = jax.jit(distances, static_argnames="decoding")
-
-
-def scores_of(
-    values: Float[np.ndarray, "n *l"], code: Code | None, decoding: Decoding, *, first: int = 0
-) -> np.ndarray:
-    """Scores of the classes from the values of the machine.
+def _jax_labels(classes: np.ndarray) -> jax.Array:
+    """Labels as an array of JAX.
 
     Raises:
-        NumericalError: if a value is not finite, or too large to be compared with a code, with its
-            row, of which the first has number `first`.
+        ValueError: if they are no numbers, or JAX's numbers do not hold them.
     """
-    usable = np.isfinite(values).all(axis=tuple(range(1, values.ndim)))
-    scores = values
-    if code is not None:
-        with jax.enable_x64(values.dtype == np.float64):
-            rows = padded(values, capacity(len(values)))
-            matrix = np.asarray(code.matrix, values.dtype)
-            scores = -np.asarray(_distances(matrix, rows, decoding))[: len(values)]
-        usable &= np.isfinite(scores).all(axis=1)
-    if not usable.all():
-        row = int(np.argmin(usable)) + first
-        raise NumericalError(
-            f"the model's value at row {row} is not finite, or too large; the inputs are huge?"
+    labels = None
+    if classes.dtype.kind in "biuf":
+        held = classes.astype(jax.dtypes.canonicalize_dtype(classes.dtype))
+        labels = jnp.asarray(held) if np.array_equal(held, classes) else None
+    if labels is None:
+        raise ValueError(
+            f"predict: expected labels that JAX's arrays hold, as it is traced by jit, vmap, grad "
+            f"or jax.export, got labels of dtype {classes.dtype}; use decision_function or "
+            "predict_proba there, and Model.classes outside"
         )
-    return scores
+    return labels

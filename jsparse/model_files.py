@@ -23,6 +23,19 @@ def save(
 ) -> None:
     """Write a model; `load` gives back one that predicts the same to the last bit.
 
+    A file holds what the model needs to predict. Of the data it was trained on that is:
+
+    - prototypes, which of most methods are training rows, in standardised units, with the means and
+      standard deviations of the columns; of the method in the dual all rows with weight;
+    - of a path the candidates that any size uses, which are training rows, too;
+    - the labels of the classes; of tables the names of columns and target, categories, and what is
+      filled in for missing values;
+    - some hundred quantiles of the errors on unseen rows, the largest one included, and where the
+      machines of the folds are kept their prototypes;
+    - `about`: method, metric, error, `C` and the number of rows.
+
+    Its size does not grow with the number of rows otherwise.
+
     Args:
         path: the file to write; an existing one is replaced once the new one is complete.
         model: a model, or an expansion alone, as the pure functions give it.

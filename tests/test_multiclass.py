@@ -13,9 +13,9 @@ from jsparse.calibration import decisions
 from jsparse.features import Nystroem
 from jsparse.kernels import RBF
 from jsparse.machines import fixed_size
-from jsparse.model import scores_of
 from jsparse.multiclass import accumulate_code, decode, distances, output_code
 from jsparse.normal_equations import accumulate, accumulate_groups
+from jsparse.prediction import scores_of
 from jsparse.validation.cross_validation import cross_validate
 from jsparse.validation.folds import stratified_folds
 

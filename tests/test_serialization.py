@@ -192,7 +192,7 @@ def test_any_safetensors_reader_can_open_it(tmp_path):
         np.testing.assert_array_equal(file.get_tensor("prototypes"), expansion.prototypes)
     assert {"prototypes", "coefficients", "intercept", "scaling.shift", "scaling.scale"} < names
     assert any(name.startswith("kernel.") and name.endswith(".lengthscale") for name in names)
-    assert (header["format"], header["format_version"], header["kind"]) == ("jsparse", "1", "model")
+    assert (header["format"], header["format_version"], header["kind"]) == ("jsparse", "2", "model")
     document = json.loads(header["document"])
     assert document["dtype"] == "float64"
     assert document["kernel"]["class"] == type(expansion.kernel).__name__
@@ -273,9 +273,9 @@ def test_foreign_files(tmp_path):
 
 def test_newer_format(tmp_path):
     path = tmp_path / "newer"
-    header = {"format": "jsparse", "format_version": "2", "kind": "model"}
+    header = {"format": "jsparse", "format_version": "3", "kind": "model"}
     path.write_bytes(safetensors.numpy.save({"w": np.ones(3)}, metadata=header))
-    with pytest.raises(ModelFileError, match="format version 1 or older; it has version 2"):
+    with pytest.raises(ModelFileError, match="format version 2 or older; it has version 3"):
         load(path)
     header["format_version"] = "one"
     path.write_bytes(safetensors.numpy.save({"w": np.ones(3)}, metadata=header))

@@ -33,7 +33,12 @@ def command_line(
     fit.add_argument("file", metavar="FILE", help="CSV or Parquet file with a header")
     fit.add_argument("--target", required=True, metavar="COLUMN", help="the column to predict")
     fit.add_argument("--task", choices=["classification", "regression"], help="default: inferred")
-    fit.add_argument("--out", default="model.jsparse", metavar="MODEL", help="file to write")
+    fit.add_argument(
+        "--out",
+        default="model.jsparse",
+        metavar="MODEL",
+        help="file to write; most methods' prototypes are rows of FILE",
+    )
     fit.add_argument("--impute", action="store_true", help="fill missing inputs in")
     fit.add_argument("--drop", nargs="+", default=[], metavar="COLUMN", help="columns to leave out")
     fit.add_argument(

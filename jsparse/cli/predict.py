@@ -36,7 +36,7 @@ def run(options: argparse.Namespace, model: Model) -> None:
     if options.interval is not None:
         if model.unseen is None:
             raise ValueError("--interval: expected a model whose errors on unseen rows are known")
-        rank_of(options.interval, len(model.unseen.errors))
+        rank_of(options.interval, model.unseen.n_rows)
     schema = _schema(options, model) if model.columns is None else model.columns
     names, classes = model.labels, model.classes
     imputed, unseen, parsed = Counter[str](), Counter[str](), Counter[str]()

@@ -20,7 +20,8 @@ from ..data.frames import EncodedFrame
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
 from ..machines.method import Method, Shape, Task
-from ..model import Model, scores_of
+from ..model import Model
+from ..prediction import scores_of
 from ..search.strategies import Annealing, Automatic, Gradient, Profile, Search
 from ..search.tune import Progress, Tuning
 from ..training.choices import KERNELS, KernelLike, default_folds

@@ -19,7 +19,7 @@ from .._runtime import check_runtime
 from .._status import PRECISION_LOST, NumericalError
 from .._types import KeyLike
 from ..calibration import fit_slopes
-from ..conformal import Unseen, unseen_classes, unseen_numbers
+from ..conformal import Unseen, errors_of_classes, errors_of_numbers, kept_errors
 from ..data.frames import as_frame
 from ..data.schema import Schema
 from ..data.streams import RowStream
@@ -27,9 +27,10 @@ from ..features import FeatureMap
 from ..kernels import Projected
 from ..machines.fixed_size import FixedSize
 from ..machines.method import Additive, Method, Metric, PathMethod, Points, Task, expansion_of
-from ..model import About, Model, scores_of
+from ..model import About, Model
 from ..multiclass import Scheme
 from ..normal_equations import NormalEquations
+from ..prediction import scores_of
 from ..search.problem import InMemory, Problem, evaluate, signed, split_kernel, start_of
 from ..search.prototype_descent import moved_prototypes
 from ..search.sizes import SizeCurve, smallest_within, tune_sizes
@@ -173,9 +174,10 @@ def train(
             values, summed = _unseen(chosen, data, asked, bool(out_of_fold))
         with clock(seconds, "fit"):
             fitted, sums = _fit(chosen, data, asked, summed)
-            unseen = None if values is None else _errors(values, data, asked)
-            if unseen is not None and out_of_fold == "machines":
-                unseen = _with_machines(unseen, chosen, data, summed)
+            unseen = None
+            if values is not None:
+                by_machines = out_of_fold == "machines"
+                unseen = _unseen_errors(values, chosen, data, asked, summed, by_machines)
     return _trained(asked, data, columns, points, chosen, fitted, sums, values, unseen, seconds)
 
 
@@ -505,25 +507,29 @@ def _check_out_of_fold(out_of_fold: Any, X: Any, asked: Settings) -> None:
         )
 
 
-def _errors(values: np.ndarray, data: Data, asked: Settings) -> Unseen:
-    """The errors of rows with weight by machines that have not seen them."""
+def _unseen_errors(
+    values: np.ndarray,
+    chosen: Choice,
+    data: Data,
+    asked: Settings,
+    summed: Summed | None,
+    by_machines: bool,
+) -> Unseen:
+    """The errors of rows with weight, with the machines that made them if these are kept."""
     truth, weights = data.scored()
     there = slice(None) if weights is None else weights > 0
     if data.classes is None:
-        return unseen_numbers(values[there], truth[there])
-    scores = scores_of(values[there], data.code, asked.scoring.decoding)
-    return unseen_classes(scores, truth[there])
-
-
-def _with_machines(unseen: Unseen, chosen: Choice, data: Data, summed: Summed | None) -> Unseen:
-    """The same with the machines that made them."""
+        errors = errors_of_numbers(values[there], truth[there])
+    else:
+        scores = scores_of(values[there], data.code, asked.scoring.decoding)
+        errors = errors_of_classes(scores, truth[there])
+    if not by_machines:
+        return kept_errors(errors)
     C = as_array(np.asarray(chosen.C, data.dtype))
     machines, fold = fold_machines(
         chosen.problem, chosen.tuning.kernel, C, chosen.size, summed, data.units, data.n_rows
     )
-    _, weights = data.scored()
-    there = slice(None) if weights is None else weights > 0
-    return dataclasses.replace(unseen, machines=machines, fold=fold[there])
+    return kept_errors(errors, fold[there], machines)
 
 
 def _fit(
@@ -580,7 +586,7 @@ def _trained(
     classes = data.classes
     model = Model(
         expansion=expansion,
-        path=fitted if method.is_path else None,
+        path=fitted.compact() if method.is_path else None,
         slopes=slopes,
         unseen=unseen,
         code=data.code,

@@ -1,0 +1,51 @@
+"""Programs that JAX compiles: how many, and how long they take."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+
+_COMPILED = "/jax/core/compile/backend_compile_duration"
+_HIT = "/jax/compilation_cache/cache_hits"
+
+
+class Compiled:
+    """What was compiled, counted while `counted` is open.
+
+    Attributes:
+        programs: how many, those read from the disk included.
+        seconds: how long that took.
+        from_disk: how many of them came from the disk.
+    """
+
+    def __init__(self) -> None:
+        self.programs, self.seconds, self.from_disk = 0, 0.0, 0
+
+
+@contextmanager
+def counted(out: Any = None) -> Iterator[Compiled]:
+    """Count the programs that are compiled meanwhile, and with a text file `out` show them."""
+    found = Compiled()
+
+    def compiled(event: str, duration_secs: float, **_: str | int) -> None:
+        if event == _COMPILED:
+            found.programs += 1
+            found.seconds += duration_secs
+            if out is not None:
+                what = f"{found.programs} programs, {found.seconds:.1f} s"
+                out.write(f"\rjsparse: compiling: {what}")
+                out.flush()
+
+    def read(event: str, **_: str | int) -> None:
+        found.from_disk += event == _HIT
+
+    jax.monitoring.register_event_duration_secs_listener(compiled)
+    jax.monitoring.register_event_listener(read)
+    try:
+        yield found
+    finally:
+        jax.monitoring.unregister_event_duration_listener(compiled)
+        jax.monitoring.unregister_event_listener(read)
+        if out is not None and found.programs:
+            out.write("\n")

@@ -1,0 +1,135 @@
+"""Scores of a model at rows: one pure function, and its evaluation for rows on the host."""
+
+import dataclasses
+import functools
+import math
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float
+
+from ._blocks import batch_capacities, capacity, map_row_batches, padded
+from ._numerics import as_array
+from ._programs import compiled
+from ._runtime import check_runtime
+from ._status import NumericalError
+from .expansion import KernelExpansion
+from .kernels import Mixture
+from .multiclass import Code, Decoding, distances
+
+
+class Scorer(NamedTuple):
+    """Scores of the classes, or values of a regression, by one machine or by several at once.
+
+    Attributes:
+        expansion: the machines; takes raw inputs.
+        matrix: rows of the classes' code, shape `k l`; None for two classes or a regression.
+        decoding: how the values of the code's problems become scores.
+        outputs: shape of one machine's values if the expansion has the columns of several machines,
+            machine by machine; None for one machine.
+    """
+
+    expansion: KernelExpansion
+    matrix: Float[Array, "k l"] | Float[np.ndarray, "k l"] | None
+    decoding: Decoding = "loss"
+    outputs: tuple[int, ...] | None = None
+
+    def __call__(self, X: Float[Array, "n d"] | Float[np.ndarray, "n d"]) -> Float[Array, "n ..."]:
+        """Scores, shape `n *c`, or `n v *c` of `v` machines; pure, differentiable in `X`."""
+        values = self.expansion(X)
+        if self.outputs is not None:
+            machines = self.expansion.intercept.size // math.prod(self.outputs)
+            values = values.reshape(values.shape[0], machines, *self.outputs)
+        if self.matrix is None:
+            return values
+        return -distances(as_array(self.matrix, values.dtype), values, self.decoding)
+
+    def on_host(self, X: Float[np.ndarray, "n d"], *, first: int = 0) -> Float[np.ndarray, "n ..."]:
+        """Return the scores of rows on the host, by a program for each of six numbers of rows.
+
+        Raises:
+            NumericalError: if a score is not finite, with its row, of which the first has number
+                `first`.
+        """
+        check_runtime()
+        shared = self._padded()
+        dtype = np.dtype(self.expansion.prototypes.dtype)
+        with np.errstate(over="ignore"), jax.enable_x64(dtype == np.float64):
+            scores = map_row_batches(lambda rows: _scores(*shared, rows), np.asarray(X, dtype))
+        check_scores(scores, first=first)
+        return scores
+
+    def warm_up(self) -> None:
+        """Compile the programs of `on_host`."""
+        check_runtime()
+        shared, d = self._padded(), self.expansion.prototypes.shape[1]
+        dtype = np.dtype(self.expansion.prototypes.dtype)
+        with jax.enable_x64(dtype == np.float64):
+            for rows in batch_capacities():
+                jax.block_until_ready(_scores(*shared, np.zeros((rows, d), dtype)))
+
+    def _padded(self) -> "Scorer":
+        """The same function with prototypes of weight 0 up to a number that many models share."""
+        expansion = self.expansion
+        dtype = np.dtype(expansion.prototypes.dtype)
+        prototypes, coefficients = map(np.asarray, (expansion.prototypes, expansion.coefficients))
+        m, kernel = capacity(len(prototypes)), expansion.kernel
+        with jax.enable_x64(dtype == np.float64):
+            if isinstance(kernel, Mixture):
+                which = as_array(padded(np.asarray(kernel.which), m))
+                kernel = dataclasses.replace(kernel, which=which)
+            expansion = dataclasses.replace(
+                expansion,
+                kernel=kernel,
+                prototypes=as_array(padded(prototypes, m)),
+                coefficients=as_array(padded(coefficients, m, "constant")),
+            )
+        matrix = None if self.matrix is None else np.asarray(self.matrix, dtype)
+        return self._replace(expansion=expansion, matrix=matrix)
+
+
+@functools.partial(compiled, static_argnums=(2, 3))
+def _scores(
+    expansion: KernelExpansion,
+    matrix: Float[Array, "k l"] | None,
+    decoding: Decoding,
+    outputs: tuple[int, ...] | None,
+    X: Float[Array, "n d"],
+) -> Float[Array, "n ..."]:
+    return Scorer(expansion, matrix, decoding, outputs)(X)
+
+
+_distances = compiled(distances, static_argnames="decoding")
+
+
+def scores_of(
+    values: Float[np.ndarray, "n *l"], code: Code | None, decoding: Decoding, *, first: int = 0
+) -> np.ndarray:
+    """Return the scores of the classes from the values of the machine.
+
+    Raises:
+        NumericalError: if a value is not finite, or too large to be compared with a code, with its
+            row, of which the first has number `first`.
+    """
+    scores = values
+    if code is not None:
+        with jax.enable_x64(values.dtype == np.float64):
+            rows = padded(values, capacity(len(values)))
+            matrix = np.asarray(code.matrix, values.dtype)
+            scores = -np.asarray(_distances(matrix, rows, decoding))[: len(values)]
+    check_scores(scores, first=first)
+    return scores
+
+
+def check_scores(scores: Float[np.ndarray, "n ..."], *, first: int = 0) -> None:
+    """Raise NumericalError naming the first row with a score that is not finite.
+
+    Where a value of the machine is not finite, no distance from a code is.
+    """
+    usable = np.isfinite(scores).all(axis=tuple(range(1, scores.ndim)))
+    if not usable.all():
+        row = int(np.argmin(usable)) + first
+        raise NumericalError(
+            f"the model's value at row {row} is not finite, or too large; the inputs are huge?"
+        )
