@@ -10,7 +10,7 @@ import numpy as np
 
 from ._arguments import whole_number
 from ._compilations import Compiled as Compiled
-from ._programs import counted as counted
+from ._compilations import counted as counted
 from ._runtime import check_runtime
 from .machines.method import Task
 from .training.train import train
