@@ -71,7 +71,7 @@ def test_two_processes(tmp_path):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     script = HERE / "on_two_processes.py"
-    run([[script, port, rank] for rank in (0, 1)], tmp_path, 200)
+    run([[script, port, rank] for rank in (0, 1)], tmp_path, 400)
 
 
 def test_the_command_line_on_virtual_devices(tmp_path):
