@@ -37,7 +37,7 @@ def command_line(
         "--out",
         default="model.jsparse",
         metavar="MODEL",
-        help="file to write; most methods' prototypes are rows of FILE",
+        help="file to write; its prototypes are rows of FILE with most methods",
     )
     fit.add_argument("--impute", action="store_true", help="fill missing inputs in")
     fit.add_argument("--drop", nargs="+", default=[], metavar="COLUMN", help="columns to leave out")
