@@ -31,6 +31,7 @@ from jsparse import (
 )
 from jsparse.cli.main import main
 from jsparse.data import demo_set
+from jsparse.data.frames import Frame
 from jsparse.data.streams import ArrayStream
 from jsparse.estimators import FixedSizeLSSVMClassifier, FixedSizeLSSVMRegressor
 from jsparse.kernels import RBF, Matern32
@@ -295,7 +296,7 @@ def test_what_only_rows_of_weight_zero_have_is_not_there(cancer):
 
     def table(X, kind):
         filled = np.where(np.arange(len(X)) == 20, np.nan, X[:, 0])
-        return jsparse.Frame(pd.DataFrame({"a": filled, "b": X[:, 1], "kind": kind}), impute=True)
+        return Frame(pd.DataFrame({"a": filled, "b": X[:, 1], "kind": kind}), impute=True)
 
     kinds = np.where(np.arange(60) % 2, "x", "y")
     alone = small(table(X, kinds), y, folds=3)

@@ -286,8 +286,8 @@ def within(method: Method, shape: Shape) -> Method:
         before, after = getattr(method, field.name), getattr(lowered, field.name)
         if after is not before:
             warnings.warn(
-                f"{field.name}: {before} is more than {shape.n} rows with weight allow, "
-                f"{shape.training} of them outside of the largest fold; {after} is taken",
+                f"{field.name}: {before} is more than {shape.n} rows with weight allow; {after} is "
+                "taken",
                 UserWarning,
                 stacklevel=4,
             )

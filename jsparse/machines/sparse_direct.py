@@ -121,7 +121,7 @@ class _OfFirstStart(FixedSize):
 
 def one_class(
     kernel: Kernel,
-    start: Float[Array, "m d"],
+    start: Float[Array, "*s m d"],
     nu: float | Float[Array, ""],
     X: Float[Array, "n d"],
     weights: Float[Array, " n"] | None = None,
