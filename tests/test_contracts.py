@@ -102,6 +102,13 @@ def test_a_method_trains_predicts_and_is_saved(name, task, dtype, tmp_path):
         probabilities = model.predict_proba(X)
         np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-6)
         assert (model.classes[probabilities.argmax(axis=1)] == answers).all()
+        # Whatever the search minimises: what is reported can be compared with other methods.
+        assert found.metric == model.about["metric"] == "misclassification"
+        wrong = (found.out_of_fold >= 0) != (y == model.classes[1])
+        np.testing.assert_allclose(found.cv_error, wrong.mean(), rtol=1e-6)
+        if found.curve is not None:
+            assert found.curve.metric == found.metric
+            assert found.cv_error == found.curve.errors[found.curve.chosen]
     else:
         assert np.mean((answers - y) ** 2) < 0.3 * np.var(y)
         assert found.out_of_fold.shape == y.shape

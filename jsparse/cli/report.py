@@ -47,7 +47,7 @@ def progress(*, quiet: bool) -> Iterator[Callback | None]:
         task = bar.add_task("tuning", total=None, now="compiling")
 
         def callback(done: int, planned: int, best: float) -> None:
-            now = f"best CV error {best:.4g}"
+            now = f"best CV score {best:.4g}"
             bar.update(task, completed=done, total=max(planned, done), now=now)
 
         yield callback
@@ -83,6 +83,8 @@ def training(
         error = trained.curve.standard_errors[trained.curve.chosen]
     spread = f"standard error {error:.2g}"
     line(validated, f"{trained.cv_error:.4g} ({_METRICS[trained.metric]}; {spread})")
+    if trained.criterion != trained.metric:
+        line("", f"tuned by {_METRICS[trained.criterion]}: {trained.tuning.score:.4g}")
     if isinstance(trained.fit, FixedSizeFit):
         line("effective rank", int(trained.fit.effective_rank))
     line("evaluations", f"{len(trained.tuning.history)} ({trained.tuning.stopped})")
@@ -119,12 +121,12 @@ def _seconds(seconds: dict[str, float], phases: tuple[str, ...]) -> None:
 
 def _curve(curve: SizeCurve) -> None:
     """The cross-validated error of sizes looked at, of many of some."""
-    count = len(curve.sizes)
+    count, name = len(curve.sizes), _METRICS[curve.metric]
     some = range(count) if count <= 8 else np.geomspace(1, count, 8).astype(int) - 1
     for i in sorted({*some, curve.chosen}):
         mark = " chosen" if i == curve.chosen else ""
         error, spread = curve.errors[i], curve.standard_errors[i]
-        line("", f"{curve.sizes[i]}: CV error {error:.4g} +- {spread:.2g}{mark}")
+        line("", f"{curve.sizes[i]}: CV {name} {error:.4g} +- {spread:.2g}{mark}")
 
 
 def test_error(trained: Trained, truth: np.ndarray, predicted: np.ndarray) -> None:

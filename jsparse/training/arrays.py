@@ -172,6 +172,7 @@ class ArrayData:
             key=asked.keys.method,
             **asked.search.varied,
             mesh=asked.resources.mesh,
+            reported=asked.metric,
         )
 
     def _padded_folds(self) -> Folds:

@@ -154,7 +154,7 @@ class StreamData:
         source = Streamed(
             self.reader, by_fold, kernels_at_once=self.kernels_at_once, mesh=asked.resources.mesh
         )
-        return Problem(method, tuned, fixed, points, source, asked.keys.method)
+        return Problem(method, tuned, fixed, points, source, asked.keys.method, asked.metric)
 
     def predictions(
         self, problem: Problem, kernel: Kernel, C: np.ndarray, scoring: Scoring, size: Any = None

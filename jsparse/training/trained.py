@@ -40,8 +40,9 @@ class Trained:
         C: the tuned weight of the data-fit term, shape `l` if every problem has its own; 1 for a
             method without.
         target_unit: with the absolute loss, `C` weighs residuals divided by it.
-        cv_error: the cross-validated error.
-        metric: what it is.
+        cv_error: the cross-validated error, in `metric`.
+        metric: "misclassification", "mse" or "mae": that of `cv_error` and of the curve.
+        criterion: the metric that the search minimised, that of `tuning.score`.
         tuning: the search.
         fit: what the method returned, in the units of the targets and of standardised inputs.
         sums: what it was solved from; None for a method that needs the rows.
@@ -52,7 +53,8 @@ class Trained:
             of its sample, NaN where none was held out.
         n_rows: that it was trained on.
         seconds: wall time by phase; "compile" is contained in the others.
-        curve: errors of every size, if there were several.
+        curve: errors of every size, if there were several, in `metric`; its `chosen_by` has those
+            in `criterion`, if that is another.
         selection_status: how the choice of points ended.
     """
 
@@ -63,6 +65,7 @@ class Trained:
     target_unit: float
     cv_error: float
     metric: Metric
+    criterion: Metric
     tuning: Tuning
     fit: Any
     sums: Sums | None
