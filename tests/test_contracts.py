@@ -13,6 +13,7 @@ from sklearn.base import clone
 
 import jsparse
 from jsparse.cli import compare
+from jsparse.cli.interrupts import Interrupts
 from jsparse.data.streams import ArrayStream
 from jsparse.kernels import RBF
 from jsparse.machines import METHODS
@@ -293,7 +294,8 @@ def test_a_new_method_costs_one_class_and_one_line(tmp_path, monkeypatch, capsys
     np.testing.assert_array_equal(jsparse.load(tmp_path / "model").predict(X), found.predict(X))
     assert clone(estimator).fit(X, y).score(X, y) > 0.8
     options = {"test": 0.3, "max_prototypes": 5, "max_evaluations": 2, "seed": 0}
-    compare.run(X, y, "classification", **options, folder=tmp_path, quiet=True, check=lambda: None)
+    options |= {"folder": tmp_path, "quiet": True, "interrupts": Interrupts(own=False)}
+    compare.run(X, y, "classification", **options)
     assert "k-means LS-SVM" in capsys.readouterr().out
 
 

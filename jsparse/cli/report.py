@@ -1,7 +1,9 @@
 """What the command line shows: a progress bar, and a short report at the end."""
 
 import dataclasses
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import equinox as eqx
@@ -24,9 +26,37 @@ _METRICS = {
 }
 
 
+SILENCE = 10.0  # seconds after which a run that nobody watches says how far it is
+
+
+def seldom(seconds: float = SILENCE) -> Callable[[], bool]:
+    """A function that is true at most once in so many seconds, counted from now."""
+    last = time.perf_counter()
+
+    def due() -> bool:
+        nonlocal last
+        now = time.perf_counter()
+        if now - last < seconds:
+            return False
+        last = now
+        return True
+
+    return due
+
+
+def note(text: str) -> None:
+    """Say something on standard error at once."""
+    print(f"jsparse: {text}", file=sys.stderr, flush=True)
+
+
 @contextmanager
-def progress(*, quiet: bool) -> Iterator[Callback | None]:
-    """A progress bar on standard error with the best score so far, or nothing if quiet."""
+def progress(*, quiet: bool, method: str | None = None) -> Iterator[Callback | None]:
+    """Show progress on standard error: a bar on a terminal, else now and then a line.
+
+    Args:
+        quiet: show nothing.
+        method: what is trained, if it is one of several; without a terminal a line says so at once.
+    """
     if quiet:
         yield None
         return
@@ -35,14 +65,20 @@ def progress(*, quiet: bool) -> Iterator[Callback | None]:
         from rich.console import Console
     except ImportError as error:
         raise ImportError("the progress bar needs rich: pip install 'jsparse[cli]'") from error
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        if method is not None:
+            note(f"training {method}")
+        yield _lines(method or "tuning")
+        return
     columns = (
-        bars.TextColumn("tuning"),
+        bars.TextColumn(method or "tuning"),
         bars.BarColumn(),
         bars.MofNCompleteColumn(),
         bars.TextColumn("{task.fields[now]}"),
         bars.TimeElapsedColumn(),
     )
-    with bars.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with bars.Progress(*columns, console=console, transient=True) as bar:
         # The first evaluation is mostly compilation.
         task = bar.add_task("tuning", total=None, now="compiling")
 
@@ -51,6 +87,18 @@ def progress(*, quiet: bool) -> Iterator[Callback | None]:
             bar.update(task, completed=done, total=max(planned, done), now=now)
 
         yield callback
+
+
+def _lines(what: str) -> Callback:
+    begin, due = time.perf_counter(), seldom()
+
+    def callback(done: int, planned: int, best: float) -> None:
+        if due():
+            seconds = time.perf_counter() - begin
+            so_far = f"{done} of {planned} evaluations, best CV score {best:.4g}"
+            note(f"{what}: {so_far}, {seconds:.0f} s")
+
+    return callback
 
 
 def line(name: str, value: object) -> None:
