@@ -191,7 +191,6 @@ def _process(script: str, **settings: Any) -> list[list[float]]:
         if isinstance(value, Code):
             script = script.replace(f"make = {name}", f"make = {value}")
     known = {k: v for k, v in os.environ.items() if not k.startswith("JAX_COMPILATION")}
-    known["TF_CPP_MIN_LOG_LEVEL"] = "3"  # JAX 0.10 prints pages about what it reads from the disk
     done = subprocess.run(
         [sys.executable, "-c", "\n".join(lines) + script], check=True, stdout=subprocess.PIPE,
         text=True, env=known,

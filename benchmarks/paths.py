@@ -232,7 +232,7 @@ def _cell5(name: str, number: int, quick: bool) -> dict[str, Any]:
         "seconds": seconds,
         "predicting": predicting,
         "tuning": tuning,
-        "errors": model.curve.errors.tolist(),
+        "errors": (model.curve.chosen_by or model.curve).errors.tolist(),
     }
 
 

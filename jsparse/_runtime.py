@@ -35,6 +35,11 @@ def _note_compilation(event: str, duration_secs: float, **kwargs: str | int) -> 
 jax.monitoring.register_event_duration_secs_listener(_note_compilation)
 
 
+def jax_started() -> bool:
+    """Whether JAX is known to have started here: it compiled, or this package made an array."""
+    return _started_in is not None
+
+
 def check_fork() -> None:
     """Raise in a process forked after JAX had started: even to make an array may take for ever.
 

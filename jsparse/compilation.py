@@ -1,6 +1,7 @@
 """Compilation ahead of time, and on the disk: what the first fit would wait for."""
 
 import os
+import platform
 import sys
 import time
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 from ._arguments import whole_number
 from ._compilations import Compiled as Compiled
 from ._compilations import counted as counted
-from ._runtime import check_runtime
+from ._runtime import JAXLIB, check_runtime, jax_started
 from .machines.method import Task
 from .training.train import train
 
@@ -20,8 +21,12 @@ def enable_compilation_cache(folder: str | os.PathLike[str] | None = None) -> st
     """Keep compiled programs on the disk, for the next process; JAX does not by itself.
 
     Sets JAX's own configuration: its folder, unless the caller has set one, and its thresholds,
-    which by default leave out programs that compile in less than a second, as most here do. To be
-    called before anything is compiled.
+    which by default leave out programs that compile in less than a second, as most here do. With
+    jaxlib 0.10 it also adds `--xla_cpu_max_isa=AVX2` to the environment variable XLA_FLAGS, unless
+    that sets another: each AVX-512 program that jaxlib 0.10 reads from the disk makes XLA print
+    kilobytes about a mismatch of machines where there is none. Programs for AVX2 run as fast.
+
+    Call it before JAX is used at all: XLA reads its flags only once.
 
     Args:
         folder: where; by default that of JAX's configuration or environment if there is one, else
@@ -43,7 +48,22 @@ def enable_compilation_cache(folder: str | os.PathLike[str] | None = None) -> st
         jax.config.update("jax_compilation_cache_dir", chosen)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+    _limit_instructions()
     return chosen
+
+
+def _limit_instructions() -> None:
+    """Let XLA compile for AVX2 at most, if its loader takes AVX-512 for another machine's.
+
+    For AVX-512 XLA adds `prefer-no-gather` and `prefer-no-scatter` to a program's features. These
+    are preferences, which no processor lists, but the loader of jaxlib 0.10 looks for them
+    (openxla/xla issue 44565; 0.11 skips them). A true mismatch is still printed.
+    """
+    flags = os.environ.get("XLA_FLAGS", "")
+    mistaken = JAXLIB.startswith("0.10.") and platform.machine().lower() in ("x86_64", "amd64")
+    # Later than the start of JAX the flag would change the names of the files alone.
+    if mistaken and "xla_cpu_max_isa" not in flags and not jax_started():
+        os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_max_isa=AVX2".lstrip()
 
 
 def warm_up(

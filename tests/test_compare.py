@@ -1,15 +1,24 @@
 """`jsparse compare`: the table of all methods, and what is told when a line cannot be had."""
 
+import ast
+import os
+import re
+import signal
+import subprocess
 import sys
+import time
+from pathlib import Path
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer
 
 from jsparse import SCDP
-from jsparse._status import PRECISION_LOST
-from jsparse.cli import compare
+from jsparse._status import PRECISION_LOST, NumericalError
+from jsparse.cli import commands, compare, report
+from jsparse.cli.interrupts import Interrupts
 from jsparse.cli.main import main
 from jsparse.kernels import RBF
 from jsparse.machines import METHODS
@@ -49,15 +58,16 @@ def given(X, y, classification, rows=80):
 
 def run(X, y, folder, task="classification", **options):
     settings = {"max_prototypes": None, "max_evaluations": None, "seed": 0, "quiet": True}
-    settings |= {"test": 1 / 3, "folder": folder, "check": lambda: None}
+    settings |= {"test": 1 / 3, "folder": folder, "interrupts": Interrupts(own=False)}
     return compare.run(X, y, task, **(settings | options))
 
 
 class Stub(Trained):
     """What predicts zero, without any training."""
 
-    def __init__(self, status=1):
+    def __init__(self, status=1, stopped="finished"):
         vars(self).update(found=status, model=SimpleNamespace(size=1), kernel=RBF(1.0))
+        vars(self).update(tuning=SimpleNamespace(stopped=stopped))
 
     @property
     def statuses(self):
@@ -68,7 +78,7 @@ class Stub(Trained):
 
 
 def test_a_line_not_to_be_trusted_is_marked_and_gives_the_exit_code(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(compare, "_svm", lambda g, p: compare._LeftOut("one", "of its ways"))
+    monkeypatch.setattr(compare, "_no_svm", lambda data: "of its ways")
     monkeypatch.setattr(compare, "_figure", lambda *_: None)
 
     def train(*data, method, **options):
@@ -85,7 +95,7 @@ def test_a_line_not_to_be_trusted_is_marked_and_gives_the_exit_code(tmp_path, mo
         assert not next(line for line in said if line.startswith(name)).endswith("*")
     assert "without sparse SVM: it is for classification" in said
     assert any(line.startswith("*: the result is not determined") for line in said)
-    assert "without one: of its ways" in said
+    assert "without SVM (scikit-learn): of its ways" in said
     monkeypatch.setattr(compare, "train", lambda *_, **__: Stub(1))
     assert main(options) == 0
     assert "*" not in capsys.readouterr().out
@@ -125,4 +135,294 @@ def test_the_peer_takes_targets_of_any_scale_and_classes_of_few_rows():
     labels = np.array([f"c{i % 20}" for i in range(120)])
     assert compare._svm(given(X, labels, True, 60), path).prototypes > 0
     labels[0] = "alone"
-    assert "a class has one row" in compare._svm(given(X, labels, True, 60), path).why
+    assert "a class has one row" in compare._no_svm(given(X, labels, True, 60))
+    assert compare._svm(given(X, y, False), None).prototypes > 0
+
+
+def table(folder, text=None):
+    path = folder / "t.csv"
+    path.write_text(text or "a,t\n" + "\n".join(f"{i},{i / 7}" for i in range(30)))
+    return path
+
+
+@pytest.fixture
+def stubs(monkeypatch):
+    """Methods that train in no time; `stubs[name]` is what one does instead."""
+    of_method = {}
+
+    def train(*data, method, progress, **options):
+        act = of_method.get(method.name, lambda **_: Stub())
+        return act(progress=progress, **options)
+
+    monkeypatch.setattr(compare, "train", train)
+    monkeypatch.setattr(compare, "_figure", lambda *_: None)
+    yield of_method
+    jax.config.update("jax_compilation_cache_dir", None)
+
+
+def compared(folder, *options):
+    path = folder / "t.csv"
+    code = main(["compare", str(path), "--target", "t", "--out", str(folder), *options])
+    return code
+
+
+def test_methods_are_named_run_in_order_and_refused_if_unknown(tmp_path, stubs, capsys):
+    table(tmp_path)
+    assert compared(tmp_path, "--methods", "dual,fixed-size") == 0
+    out, err = capsys.readouterr()
+    names = [line[:24].strip() for line in out.splitlines()[3:6]]
+    assert names == ["fixed-size LS-SVM", "LS-SVM", "constant"]
+    assert "without" not in out
+    assert [line for line in err.splitlines() if "training" in line] == [
+        "jsparse: training fixed-size LS-SVM (1 of 2)",
+        "jsparse: training LS-SVM (2 of 2)",
+    ]
+    assert compared(tmp_path, "--methods", "dual,lasso") == 2
+    said = capsys.readouterr().err
+    assert "argument --methods: expected some of fixed-size, scdp, dual" in said
+    assert said.endswith("got 'lasso'\n")
+    assert compared(tmp_path, "--methods", "spsvm") == 2
+    assert "--methods: expected one that suits the rows; spsvm: it is for classification" in (
+        capsys.readouterr().err
+    )
+
+
+def test_a_line_is_out_before_the_next_method_begins(tmp_path, stubs, capsys):
+    table(tmp_path)
+    seen = []
+
+    def act(**_):
+        seen.append(capsys.readouterr().out)
+        return Stub()
+
+    stubs.update({"fixed-size": act, "scdp": act, "dual": act})
+    assert compared(tmp_path, "--methods", "fixed-size,scdp,dual", "--quiet") == 0
+    assert seen[0].splitlines()[-1].startswith("method")
+    assert seen[1].startswith("fixed-size LS-SVM ")
+    assert seen[2].startswith("SCDP ")
+
+
+def test_a_method_that_is_out_of_time_is_marked_and_one_that_fails_is_named(
+    tmp_path, stubs, capsys
+):
+    table(tmp_path)
+
+    def fails(**_):
+        raise NumericalError("no kernel gave an error that can be trusted")
+
+    limits = []
+
+    def late(resources, **_):
+        limits.append(resources.max_seconds)
+        return Stub(stopped="seconds")
+
+    stubs.update({"fixed-size": late, "scdp": fails})
+    options = ("--methods", "fixed-size,scdp,dual", "--quiet", "--max-seconds", "5")
+    assert compared(tmp_path, *options) == 3
+    said = capsys.readouterr().out.splitlines()
+    assert limits == [5.0]
+    assert next(line for line in said if line.startswith("fixed-size")).endswith(" +")
+    assert "+: tuning stopped after 5 s (--max-seconds), best result so far" in said
+    assert "without SCDP: failed: no kernel gave an error that can be trusted" in said
+    assert any(line.startswith("LS-SVM ") for line in said)
+    stubs["dual"] = stubs["fixed-size"] = fails
+    assert compared(tmp_path, *options) == 1
+    said = capsys.readouterr().err
+    assert said == "jsparse: error: no kernel gave an error that can be trusted\n"
+
+
+@pytest.mark.parametrize("moment", ["tuning", "fit", "first"])
+def test_ctrl_c_keeps_the_finished_lines(tmp_path, stubs, capsys, moment, monkeypatch):
+    table(tmp_path)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in jobs in the background
+    figures = []
+    monkeypatch.setattr(compare, "_figure", lambda *arguments: figures.append(arguments))
+
+    def interrupted(progress, **_):
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(5)
+        except KeyboardInterrupt:
+            if moment != "tuning":
+                raise
+        return Stub(stopped="interrupted")  # as the search does
+
+    stubs["fixed-size" if moment == "first" else "scdp"] = interrupted
+    code = compared(tmp_path, "--methods", "fixed-size,scdp,dual", "--quiet")
+    out, err = capsys.readouterr()
+    said = out.splitlines()
+    if moment == "first":
+        assert (code, figures) == (130, [])
+        assert "interrupted before there was a result" in err
+        return
+    assert (code, err, len(figures)) == (0, "", 1)
+    assert any(line.startswith("fixed-size LS-SVM ") for line in said)
+    assert any(line.startswith("constant ") for line in said)
+    assert "without LS-SVM: interrupted" in said
+    if moment == "tuning":
+        assert next(line for line in said if line.startswith("SCDP")).endswith(" +")
+        assert "+: tuning was interrupted, best result so far" in said
+    else:
+        assert "without SCDP: interrupted" in said
+
+
+def test_lines_come_one_by_one_through_a_pipe(tmp_path):
+    """The figures and the table's form are not changed by who looks: standard output is a pipe."""
+    path = table(tmp_path)
+    options = ["--target", "t", "--evaluations", "1", "--methods", "fixed-size,dual"]
+    command = [sys.executable, "-m", "jsparse", "compare", str(path), *options]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    known = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
+    process = subprocess.Popen([*command, "--out", str(tmp_path)], env=known, **pipes)
+    lines = []
+    for line in process.stdout:
+        lines.append(line.split("  ")[0].rstrip())
+        if lines[-1] == "fixed-size LS-SVM":  # the comparison goes on
+            assert process.poll() is None
+            assert not (tmp_path / "compare.svg").exists()
+    said = process.stderr.read().splitlines()
+    assert process.wait() == 0
+    assert lines[3:6] == ["fixed-size LS-SVM", "LS-SVM", "constant"]
+    assert [line for line in said if "evaluations" not in line] == [
+        "jsparse: training fixed-size LS-SVM (1 of 2)",
+        "jsparse: training LS-SVM (2 of 2)",
+    ]
+    process.stdout.close()
+    process.stderr.close()
+
+
+# The options of a table
+
+
+def sections(command, capsys):
+    """The help of a command, by the titles of its parts."""
+    assert main([command, "--help"]) == 0
+    parts, title = {}, ""
+    for line in capsys.readouterr().out.splitlines():
+        if line.endswith(":") and not line.startswith(" "):
+            title = line
+        else:
+            parts.setdefault(title, []).append(line)
+    return parts
+
+
+def options_of(command, capsys):
+    return {
+        name
+        for lines in sections(command, capsys).values()
+        for line in lines
+        if line.startswith("  -")
+        for name in re.findall(r"--[a-z-]+", re.split(r"\s{2,}", line.strip())[0])
+    }
+
+
+def test_fit_and_compare_take_the_same_options_of_the_table(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    fit, comparison = (sections(command, capsys)["table:"] for command in ("fit", "compare"))
+    assert fit == comparison
+    assert sum(line.startswith("  --") for line in fit) == 8
+
+
+MIXED = (
+    "a,b,code,town,t\n,2.5,1,Ghent,1.5\n2,?,2,Leuven,2.5\n3,1,3,Ghent,1\n"
+    + "\n".join(f"{i},{i % 5},{i % 3 + 1},{('Ghent', 'Leuven')[i % 2]},{i % 7}" for i in range(9))
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        (),
+        ("--categorical", "code"),
+        ("--drop", "a", "town"),
+        ("--categories", "kernel"),
+        ("--task", "classification"),
+    ],
+)
+def test_fit_and_compare_read_the_same_rows(tmp_path, monkeypatch, more):
+    """Options of the table mean the same to both."""
+    path = table(tmp_path, MIXED)
+    seen = []
+
+    class Enough(Exception):
+        pass
+
+    def train(options, X, y, task, n, classes, codes=()):
+        seen.append((X, y, task, codes))
+        raise Enough
+
+    def run(X, y, task, *, codes, **_):
+        seen.append((X, y, task, codes))
+        raise Enough
+
+    monkeypatch.setattr(commands, "_train", train)
+    monkeypatch.setattr(compare, "run", run)
+    for command in ("fit", "compare"):
+        arguments = [command, str(path), "--target", "t", "--impute", "--missing", "?", *more]
+        with pytest.raises(Enough):
+            main([*arguments, "--out", str(tmp_path / command)])
+    jax.config.update("jax_compilation_cache_dir", None)
+    (X, y, *rest), (X_compared, y_compared, *rest_compared) = seen
+    np.testing.assert_array_equal(X, X_compared)
+    np.testing.assert_array_equal(y, y_compared)
+    assert rest == rest_compared
+
+
+def test_what_is_advised_is_taken(tmp_path, capsys):
+    """By the command that says so: missing values, with and without the option advised."""
+    path = table(tmp_path, MIXED)
+    arguments = [str(path), "--target", "t", "--out", str(tmp_path / "out")]
+    for command in ("fit", "compare"):
+        assert main([command, *arguments, "--missing", "?"]) == 2
+        assert f"jsparse {command} --impute" in capsys.readouterr().err
+    jax.config.update("jax_compilation_cache_dir", None)
+
+
+# Who may print the messages of a module: of the data's what `fit` and `compare` share, as both read
+# tables; a message that names a command is about that one.
+PRINTED_BY = {
+    "data": ("fit", "compare"),
+    "data/table_streams.py": ("fit",),
+    "cli/compare.py": ("compare",),
+    "cli/comparison.py": ("compare",),
+    "cli/predict.py": ("predict",),
+    "cli/files.py": ("fit", "predict"),
+    "machines": ("fit",),
+}
+
+
+OPTION = re.compile(r"(?:jsparse (\w+) )?(?<!\S)\(?(--[a-z][a-z_-]+)")
+
+
+def test_every_option_that_a_message_names_exists_where_it_is_read(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    known = {name: options_of(name, capsys) for name in ("demo", "fit", "compare", "predict")}
+    root, seen = Path(commands.__file__).parents[1], 0
+    for path in sorted(root.rglob("*.py")):
+        place = path.relative_to(root).as_posix()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not (isinstance(node, ast.Constant) and isinstance(node.value, str)):
+                continue
+            for command, name in OPTION.findall(node.value):
+                if name == "--version" or name.startswith("--xla"):  # of the program, of XLA
+                    continue
+                printed = PRINTED_BY.get(place, PRINTED_BY.get(place.split("/")[0]))
+                readers = (command,) if command else printed
+                if readers is None:  # of the commands' own: one of them
+                    assert any(name in options for options in known.values()), (place, name)
+                else:
+                    assert all(name in known[reader] for reader in readers), (place, name)
+                seen += 1
+    assert seen > 20
+
+
+def test_what_takes_long_says_how_far_it_is(monkeypatch, capsys):
+    clock = iter(range(0, 100, 4))
+    monkeypatch.setattr(report.time, "perf_counter", lambda: next(clock))
+    with report.progress(quiet=False) as show:
+        for done in range(1, 7):
+            show(done, 6, 0.25)
+    said = capsys.readouterr().err.splitlines()
+    assert 1 <= len(said) < 6
+    assert said[0].startswith("jsparse: tuning: ")
+    assert "of 6 evaluations, best CV score 0.25, " in said[0]

@@ -12,7 +12,7 @@ import pytest
 import jsparse
 from jsparse import estimators
 from jsparse._blocks import capacity, rounded_down
-from jsparse.compilation import counted
+from jsparse.compilation import _limit_instructions, counted
 from jsparse.prototypes import k_center, k_means, plug_in_bandwidth, renyi
 from jsparse.search.strategies import Annealing, Profile
 
@@ -185,7 +185,7 @@ def test_warming_up_for_another_search(capsys):
 SCRIPT = """
 import jsparse, numpy as np, sys
 folder = jsparse.enable_compilation_cache(*sys.argv[1:])
-from jsparse.compilation import counted
+from jsparse.compilation import _limit_instructions, counted
 X = np.random.default_rng(0).standard_normal((40, 2)).astype("f")
 with counted() as found:
     jsparse.train(X, X[:, 0], task="regression", key=0, method=jsparse.FixedSize(5), folds=3)
@@ -212,3 +212,63 @@ def test_programs_are_kept_on_the_disk(tmp_path, way):
     assert programs == again > 10
     assert hits < programs
     assert from_disk == again
+
+
+WARM_UP = """
+import jsparse, sys
+jsparse.enable_compilation_cache(sys.argv[1])
+jsparse.warm_up(40, 2, task="regression", method=jsparse.FixedSize(5), folds=3, verbose=False)
+"""
+
+
+def errors_said(arguments, folder, **changes):
+    """What a process of its own prints on standard error, with XLA's levels and flags untouched."""
+    known = {k: v for k, v in os.environ.items() if k not in ("TF_CPP_MIN_LOG_LEVEL", "XLA_FLAGS")}
+    known |= {"JAX_COMPILATION_CACHE_DIR": str(folder)} | changes
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=known).stderr
+
+
+def command_line(folder):
+    """`jsparse fit` of a small table."""
+    table = folder / "t.csv"
+    table.write_text("a,t\n" + "\n".join(f"{i % 7},{i % 5}" for i in range(40)))
+    fit = ["-m", "jsparse", "fit", str(table), "--target", "t", "--task", "regression", "--quiet"]
+    return [*fit, "--prototypes", "5", "--evaluations", "1", "--out", str(folder / "model")]
+
+
+@pytest.mark.parametrize("way", ["train", "warm up", "command line"])
+def test_programs_from_the_disk_are_read_in_silence(tmp_path, way):
+    folder = str(tmp_path / "cache")
+    arguments = {
+        "train": ["-c", SCRIPT, folder],
+        "warm up": ["-c", WARM_UP, folder],
+        "command line": command_line(tmp_path),
+    }[way]
+    assert errors_said(arguments, folder) == ""
+    assert any("-cache" in name for name in os.listdir(folder))
+    assert errors_said(arguments, folder) == ""
+
+
+def test_errors_of_xla_are_shown(tmp_path):
+    flags = "--xla_dump_to=/dev/null/dump"  # a folder that cannot be made
+    said = errors_said(command_line(tmp_path), tmp_path / "cache", XLA_FLAGS=flags)
+    assert "Could not create directory: /dev/null/dump" in said
+
+
+def test_xla_flags_of_the_caller_stay(monkeypatch):
+    monkeypatch.setattr("jsparse.compilation.JAXLIB", "0.10.1")
+    monkeypatch.setattr("jsparse.compilation.jax_started", lambda: False)
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    isa = "--xla_cpu_max_isa=AVX2"
+    settings = {"": isa, "--xla_a=1": f"--xla_a=1 {isa}", "--xla_cpu_max_isa=AVX": None}
+    for before, after in settings.items():
+        monkeypatch.setenv("XLA_FLAGS", before)
+        _limit_instructions()
+        assert os.environ["XLA_FLAGS"] == (before if after is None else after)
+    monkeypatch.setenv("XLA_FLAGS", "")
+    for name, value in {"JAXLIB": "0.11.0", "jax_started": lambda: True}.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(f"jsparse.compilation.{name}", value)
+            _limit_instructions()
+            assert os.environ["XLA_FLAGS"] == ""

@@ -17,6 +17,7 @@ from sklearn.datasets import load_iris
 import jsparse
 from jsparse import estimators
 from jsparse.cli import compare
+from jsparse.cli.interrupts import Interrupts
 from jsparse.cli.options import command_line, method_of
 from jsparse.data.streams import ArrayStream
 from jsparse.kernels import RBF
@@ -112,6 +113,13 @@ def test_a_method_trains_predicts_and_is_saved(name, task, dtype, tmp_path):
         probabilities = model.predict_proba(X)
         np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-6)
         assert (model.classes[probabilities.argmax(axis=1)] == answers).all()
+        # Whatever the search minimises: what is reported can be compared with other methods.
+        assert found.metric == model.about["metric"] == "misclassification"
+        wrong = (found.out_of_fold >= 0) != (y == model.classes[1])
+        np.testing.assert_allclose(found.cv_error, wrong.mean(), rtol=1e-6)
+        if found.curve is not None:
+            assert found.curve.metric == found.metric
+            assert found.cv_error == found.curve.errors[found.curve.chosen]
     else:
         assert np.mean((answers - y) ** 2) < 0.3 * np.var(y)
         assert found.out_of_fold.shape == y.shape
@@ -396,7 +404,8 @@ def test_a_new_method_costs_one_class_and_one_line(tmp_path, monkeypatch, capsys
     np.testing.assert_array_equal(jsparse.load(tmp_path / "model").predict(X), found.predict(X))
     assert clone(estimator).fit(X, y).score(X, y) > 0.8
     options = {"test": 0.3, "max_prototypes": 5, "max_evaluations": 2, "seed": 0}
-    compare.run(X, y, "classification", **options, folder=tmp_path, quiet=True, check=lambda: None)
+    options |= {"folder": tmp_path, "quiet": True, "interrupts": Interrupts(own=False)}
+    compare.run(X, y, "classification", **options)
     assert "k-means LS-SVM" in capsys.readouterr().out
 
 

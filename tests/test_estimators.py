@@ -405,8 +405,8 @@ def test_what_is_reported_while_fitting(cancer, capsys):
     assert lines[0] == "jsparse: compiling"
     assert len(lines) == 4
     for i, line in enumerate(lines[1:], 1):
-        assert line.startswith(f"jsparse: {i} of 3 evaluations, best error ")
-    assert f"best error {model.cv_error_:.4g}" in lines[-1]
+        assert line.startswith(f"jsparse: {i} of 3 evaluations, best score ")
+    assert f"best score {model.cv_error_:.4g}" in lines[-1]
     FixedSizeLSSVMClassifier(10, **options).fit(X[:100], y[:100])
     told = capsys.readouterr()
     assert (told.out, told.err) == ("", "")

@@ -170,7 +170,7 @@ def test_a_model_tells_what_it_is(models):
         "path: at(1) to at(6)",
         "classes: low, middle, top",
         "method: scdp",
-        "metric: mse",
+        "metric: misclassification",
         f"rows: {N}",
     ):
         assert words in said

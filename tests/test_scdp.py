@@ -215,33 +215,43 @@ def test_targets_select_together_or_separately():
 
 
 @pytest.mark.parametrize(
-    "metric", ["mse", "misclassification", pytest.param("mae", marks=pytest.mark.slow)]
+    ("metric", "reported"),
+    [("mse", "misclassification"), pytest.param("mae", None, marks=pytest.mark.slow)],
 )
-def test_cross_validation_equals_refitting_without_each_fold(metric):
+def test_cross_validation_equals_refitting_without_each_fold(metric, reported):
     X, y = problem()
-    y = np.where(y > 0, 1.0, -1.0) if metric == "misclassification" else y
+    y = np.where(y > 0, 1.0, -1.0) if reported == "misclassification" else y
     w = np.random.default_rng(2).uniform(0.5, 2, len(X))
     folds = jsparse.plain_folds(jax.random.key(0), len(X), 4)
     C = jnp.array([1.0, 50.0])
     size = jnp.asarray(6, jnp.int32)
-    found = validate(SCDP(10), RBF(1.5), X[:30], C, X, y, folds, w, metric=metric, size=size)
+    options = {"metric": metric, "reported": reported, "size": size}
+    found = validate(SCDP(10), RBF(1.5), X[:30], C, X, y, folds, w, **options)
+    results = {metric: (found.scores, found.fold_scores)}
+    if reported is not None:
+        results[reported] = found.reported, found.fold_reported
     losses = {
         "mse": lambda y, f: np.square(y - f),
         "mae": lambda y, f: np.abs(y - f),
         "misclassification": lambda y, f: (y > 0) != (f >= 0),
     }
     for s in range(2):
-        total = np.zeros(10)
-        for index, valid in zip(np.asarray(folds.index), np.asarray(folds.valid), strict=True):
+        total = {name: np.zeros((4, 10)) for name in results}
+        for v, (index, valid) in enumerate(zip(*map(np.asarray, folds), strict=True)):
             out = index[valid]
             rest = np.setdiff1d(np.arange(len(X)), out)
             path = fit(RBF(1.5), X[:30], C[s], X[rest], y[rest], w[rest], max_prototypes=10)
             for k in range(1, 11):
                 values = np.asarray(path.at(k)(X[out]))
-                total[k - 1] += np.sum(w[out] * losses[metric](y[out], values))
+                for name, each in total.items():
+                    each[v, k - 1] = np.sum(w[out] * losses[name](y[out], values))
                 if k == 6:
                     np.testing.assert_allclose(found.predictions[s, out, 0], values, rtol=1e-7)
-        np.testing.assert_allclose(found.scores[s], total / w.sum(), rtol=1e-7)
+        of_folds = [np.sum(w[i[valid]]) for i, valid in zip(*map(np.asarray, folds), strict=True)]
+        for name, (scores, fold_scores) in results.items():
+            np.testing.assert_allclose(scores[s], total[name].sum(0) / w.sum(), rtol=1e-7)
+            expected = total[name] / np.array(of_folds)[:, None]
+            np.testing.assert_allclose(fold_scores[s], expected, rtol=1e-7)
 
 
 @pytest.mark.parametrize("separate", [pytest.param(False, marks=pytest.mark.slow), True])
@@ -305,12 +315,17 @@ def test_training_chooses_a_size_and_is_good_on_new_rows():
     assert curve.sizes.tolist() == list(range(1, 41))
     assert model.size == curve.size == len(model.expansion.prototypes)
     assert model.cv_error == curve.errors[curve.size - 1]
-    assert curve.smallest_within(0.0) == 1 + np.argmin(curve.errors)
+    assert (model.metric, curve.metric) == ("misclassification", "misclassification")
+    assert (model.criterion, curve.chosen_by.metric) == ("mse", "mse")
+    assert curve.chosen_by.size == curve.size
+    assert curve.smallest_within(0.0) == 1 + np.argmin(curve.chosen_by.errors)
     assert curve.smallest_within(1.0) <= curve.smallest_within(0.1) <= curve.smallest_within(0.0)
-    # The curve is that of the tuning: its least is the score that was minimised.
-    np.testing.assert_allclose(curve.errors.min(), model.tuning.score, rtol=1e-6)
-    squares = np.square(model.out_of_fold - np.where(y[rows] == 1, 1, -1))
-    np.testing.assert_allclose(squares.mean(), model.cv_error, rtol=1e-6)
+    # The size was chosen by the curve of the tuning: its least is the score that was minimised.
+    np.testing.assert_allclose(curve.chosen_by.errors.min(), model.tuning.score, rtol=1e-6)
+    squares = np.square(model.out_of_fold - np.where(y[rows] == 1, 1, -1)).mean()
+    np.testing.assert_allclose(curve.chosen_by.errors[curve.size - 1], squares, rtol=1e-6)
+    wrong = (model.out_of_fold >= 0) != (y[rows] == 1)
+    np.testing.assert_allclose(model.cv_error, wrong.mean(), rtol=1e-6)
     for k in (1, curve.size, 40):
         assert len(model.at(k).expansion.prototypes) == k
     again = jsparse.train(
@@ -376,10 +391,10 @@ def test_paths_end_where_their_error_no_longer_changes():
 
     whole = trained(None)
     model = trained(jsparse.Stopping(window=5, tolerance=5e-3))
-    f = whole.curve.errors  # the rule by its formula
+    f = whole.curve.chosen_by.errors  # the rule by its formula
     k = next(k for k in range(5, 100) if abs(f[k - 5 : k].mean() - f[k]) < 5e-3 * f[k])
     assert len(model.curve.errors) == len(model.fit.support) == k + 1 < 100
-    np.testing.assert_allclose(model.curve.errors, f[: k + 1], rtol=1e-9)
+    np.testing.assert_allclose(model.curve.chosen_by.errors, f[: k + 1], rtol=1e-9)
     np.testing.assert_allclose(model.tuning.score, f[: k + 1].min(), rtol=1e-9)
     never = trained(jsparse.Stopping(5, 0.0))
     assert len(never.curve.errors) == 100

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -189,11 +189,20 @@ def _fit(options: argparse.Namespace) -> int:
     return code
 
 
-def _fit_table(options: argparse.Namespace) -> tuple[Trained, "Schema", str]:
+class _Table(NamedTuple):
+    """The rows of a file as a method takes them."""
+
+    X: np.ndarray
+    y: np.ndarray
+    schema: "Schema"
+    reason: str  # of the task
+
+
+def _read_table(options: argparse.Namespace) -> _Table:
+    """The rows of a file by the options of the table, which `fit` and `compare` share."""
     from ..data.encoding import encode, encode_target, fit_schema, infer_task
     from ..data.tables import NULL_VALUES, read_table
 
-    check_fits_memory(options.file)
     table = read_table(options.file, null_values=(*NULL_VALUES, *options.missing))
     task, reason = infer_task(table, options.target)
     if options.task is not None:
@@ -205,9 +214,13 @@ def _fit_table(options: argparse.Namespace) -> tuple[Trained, "Schema", str]:
     encoded = encode(schema, table, dtype=options.precision)
     tell_counts(encoded.imputed, "missing values filled in")
     tell_counts(encoded.parsed, "texts read as numbers")
-    y = encode_target(schema, table)
-    trained = _train(options, encoded.X, y, task, len(y), schema.codes)
-    return trained, schema, reason
+    return _Table(encoded.X, encode_target(schema, table), schema, reason)
+
+
+def _fit_table(options: argparse.Namespace) -> tuple[Trained, "Schema", str]:
+    check_fits_memory(options.file)
+    X, y, schema, reason = _read_table(options)
+    return _train(options, X, y, schema.task, len(y), schema.codes), schema, reason
 
 
 def _fit_stream(options: argparse.Namespace) -> tuple[Trained, "Schema", str]:
@@ -232,31 +245,28 @@ def _fit_stream(options: argparse.Namespace) -> tuple[Trained, "Schema", str]:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from ..data.encoding import encode, encode_target, fit_schema, infer_task
-    from ..data.tables import read_table
     from . import compare
 
-    _check_columns(options, "drop")
-    table = read_table(options.file)
-    task, reason = infer_task(table, options.target)
-    if options.task is not None:
-        task, reason = options.task, "as asked"
-    schema = fit_schema(table, options.target, task=task, drop=options.drop)
-    X = encode(schema, table, dtype=options.precision).X
-    print(f"{options.file} ({task}: {reason})")
-    lines = compare.run(
+    _check_columns(options, "drop", "categorical")
+    check_fits_memory(options.file, "compare the methods on a part of its rows")
+    X, y, schema, reason = _read_table(options)
+    print(f"{options.file} ({schema.task}: {reason})", flush=True)
+    result = compare.run(
         X,
-        encode_target(schema, table),
-        task,
+        y,
+        schema.task,
+        codes=schema.codes,
+        methods=options.methods,
         test=options.test,
         max_prototypes=options.max_prototypes,
         max_evaluations=options.evaluations,
+        max_seconds=options.seconds,
         seed=options.seed,
         folder=Path(options.out),
         quiet=options.quiet,
-        check=options.interrupts.check,
+        interrupts=options.interrupts,
     )
-    return DONE if all(line.trusted for line in lines) else UNTRUSTED
+    return DONE if result.trusted else UNTRUSTED
 
 
 @contextmanager

@@ -1,44 +1,31 @@
 """All methods on one table: errors, prototypes, times, and the error-versus-size figure."""
 
 import dataclasses
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from jax.errors import JaxRuntimeError
 
 from .. import _status
 from ..kernels import RBF
 from ..machines import METHODS, Method, Robust
 from ..search.strategies import Profile
 from ..serialization import check_writable
+from ..training.choices import template_of
+from ..training.settings import Resources
 from ..training.train import train
 from ..training.trained import Trained
 from . import report
+from .comparison import SVM, Comparison, LeftOut, Line, print_header, print_line, print_notes
+from .interrupts import Interrupts, Result
 
+# What keeps one method from a line, and no other.
+_OF_A_METHOD = (ValueError, _status.NumericalError, MemoryError, JaxRuntimeError)
 SVM_ROWS = 3000  # it looks at all pairs of rows
-
-
-class Line(NamedTuple):
-    """One method's row of the table."""
-
-    name: str
-    error: float
-    prototypes: int
-    fit_seconds: float
-    predict_seconds: float  # of a thousand rows
-    status: int = _status.CONVERGED
-
-    @property
-    def trusted(self) -> bool:
-        """False if digits were lost, or steps ran out."""
-        return _status.trusted(self.status)
-
-
-class _LeftOut(NamedTuple):
-    name: str
-    why: str
 
 
 class _Task(NamedTuple):
@@ -52,6 +39,12 @@ class _Task(NamedTuple):
     max_prototypes: int | None
     max_evaluations: int | None
     seed: int
+    codes: tuple[int, ...] = ()  # columns that hold numbers of categories
+    max_seconds: float = math.inf
+
+    @property
+    def metric(self) -> str:
+        return "misclassification" if self.classification else "mean squared error"
 
     def error(self, predicted: np.ndarray) -> float:
         if self.classification:
@@ -64,20 +57,45 @@ def run(
     y: np.ndarray,
     task: str,
     *,
+    methods: Sequence[str] | None = None,
+    codes: tuple[int, ...] = (),
     test: float,
     max_prototypes: int | None,
     max_evaluations: int | None,
+    max_seconds: float = math.inf,
     seed: int,
     folder: Path,
     quiet: bool,
-    check: Callable[[], None],
-) -> list[Line]:
+    interrupts: Interrupts,
+) -> Comparison:
     """Split the rows, run every method, print the table, write `compare.png` and `compare.svg`.
 
+    A method's line is printed to standard output as soon as the method is trained; which one is
+    trained, and how far it is, to standard error. Ctrl-C ends the comparison: the method that is
+    tuned keeps its best result so far, and the others are named.
+
+    Args:
+        X: inputs, shape `n d`.
+        y: targets or labels, shape `n`.
+        task: "classification" or "regression".
+        methods: names of the registry, and "svm"; None for all.
+        codes: the columns of X that hold numbers of categories.
+        test: the share of the rows to test on.
+        max_prototypes: of methods that have such a limit.
+        max_evaluations: of each search.
+        max_seconds: of each method; no evaluation of its search starts later.
+        seed: decides the split and the methods' random draws.
+        folder: where the figures are written.
+        quiet: show no progress.
+        interrupts: in which Ctrl-C is noted.
+
     Raises:
-        ValueError: for a share of test rows that leaves one side empty.
+        ValueError: for a share of test rows that leaves one side empty, or if no method suits the
+            rows.
+        NumericalError: if no method could be computed.
         ImportError: without matplotlib, before any work.
         OSError: if the folder cannot be written to, before any work.
+        KeyboardInterrupt: if there is no line yet.
     """
     if not 0 < test < 1:
         raise ValueError(f"--test: expected a share between 0 and 1, got {test}")
@@ -90,34 +108,102 @@ def run(
     for figure in figures:
         check_writable(figure)
     rows, out = _split(y, test, task == "classification", seed)
-    given = _Task(
+    data = _Task(
         X[rows], y[rows], X[out], y[out], task == "classification", max_prototypes, max_evaluations,
-        seed,
+        seed, codes, max_seconds,
     )  # fmt: skip
-    with report.progress(quiet=quiet) as show:
-
-        def progress(done: int, planned: int, best: float) -> None:
-            if show is not None:
-                show(done, planned, best)
-            check()
-
-        lines, left_out, trained = [], [], {}
-        for name, method in METHODS.items():
-            check()
-            why = _unsuited(method, given)
-            if why is not None:
-                left_out.append(_LeftOut(method.title, why))
-                continue
-            trained[name], line = _trained(method, given, progress)
-            lines.append(line)
-    path = trained["scdp"]
-    svm = _svm(given, path)
-    (lines if isinstance(svm, Line) else left_out).append(svm)
-    lines.append(_constant(given))
-    _print(given, lines, left_out)
-    _figure(path, given, lines, folder)
+    names, left_out = _suited(data, methods)
+    print_header(len(data.X), len(data.X_test), data.metric)
+    lines, trained = _lines(data, names, left_out, quiet, interrupts)
+    interrupts.settled()
+    result = Comparison([*lines, _constant(data)], left_out)
+    with interrupts.held():
+        print_line(result.lines[-1])
+        peer = "SCDP's kernel" if "scdp" in trained else "its default width"
+        print_notes(result, max_seconds, peer)
+        _figure(trained.get("scdp"), data, result.lines, folder)
+        interrupts.result = Result(
+            0 if result.trusted else 3, f"the figures are in {str(folder)!r}"
+        )
     print(f"figure: {figures[0]}, {figures[1]}")
-    return lines
+    return result
+
+
+def _suited(data: _Task, methods: Sequence[str] | None) -> tuple[list[str], list[LeftOut]]:
+    """The methods to run, in the order of the registry, and those that the rows do not suit."""
+    reasons = {name: _unsuited(METHODS[name], data) for name in METHODS} | {"svm": _no_svm(data)}
+    wanted = {name: why for name, why in reasons.items() if methods is None or name in methods}
+    if methods is not None and None not in wanted.values():
+        reason = "; ".join(f"{name}: {why}" for name, why in wanted.items())
+        raise ValueError(f"--methods: expected one that suits the rows; {reason}")
+    left_out = [LeftOut(_title(name), why) for name, why in wanted.items() if why is not None]
+    return [name for name, why in wanted.items() if why is None], left_out
+
+
+def _title(name: str) -> str:
+    return SVM if name == "svm" else METHODS[name].title
+
+
+def _lines(
+    data: _Task, names: list[str], left_out: list[LeftOut], quiet: bool, interrupts: Interrupts
+) -> tuple[list[Line], dict[str, Trained]]:
+    """Train the methods one after the other, and print the line of each at once.
+
+    Raises:
+        KeyboardInterrupt: at Ctrl-C, if there is no line yet.
+    """
+    lines: list[Line] = []
+    trained: dict[str, Trained] = {}
+    missing = dict.fromkeys(names)
+    try:
+        for place, name in enumerate(names, 1):
+            interrupts.check()
+            what = f"{_title(name)} ({place} of {len(names)})"
+            with report.progress(quiet=quiet, method=what) as show:
+                outcome = _attempt(name, data, trained, show, interrupts)
+            del missing[name]
+            if isinstance(outcome, LeftOut):
+                left_out.append(outcome)
+                continue
+            lines.append(outcome)
+            print_line(outcome)
+            if outcome.stopped == "interrupted":
+                break
+    except KeyboardInterrupt:
+        if not lines:
+            raise
+    left_out += [LeftOut(_title(name), "interrupted") for name in missing]
+    errors = [method.error for method in left_out if method.error is not None]
+    if not lines and errors:
+        raise errors[0]
+    return lines, trained
+
+
+def _attempt(
+    name: str,
+    data: _Task,
+    trained: dict[str, Trained],
+    show: Callable[[int, int, float], None] | None,
+    interrupts: Interrupts,
+) -> Line | LeftOut:
+    """The line of a method, which is added to those that are trained, or why it has none."""
+
+    def progress(done: int, planned: int, best: float) -> None:
+        if show is not None:
+            show(done, planned, best)
+        interrupts.check()
+
+    try:
+        if name == "svm":
+            return _svm(data, trained.get("scdp"))
+        trained[name], line = _trained(METHODS[name], data, progress)
+        return line
+    except Exception as error:
+        interrupts.check()  # an interrupt within the compiler becomes some other error
+        if not isinstance(error, _OF_A_METHOD):
+            raise
+        reason = str(error).splitlines()[0] if str(error) else "out of memory"
+        return LeftOut(_title(name), reason, error)
 
 
 def _unsuited(method: type[Method], given: _Task) -> str | None:
@@ -132,6 +218,17 @@ def _unsuited(method: type[Method], given: _Task) -> str | None:
     return None
 
 
+def _no_svm(data: _Task) -> str | None:
+    """Why scikit-learn's SVM is not for these rows."""
+    if len(data.X) > SVM_ROWS:
+        return f"more than {SVM_ROWS} rows"
+    if data.codes:
+        return "it has no kernel that compares categories"
+    if data.classification and np.unique(data.y, return_counts=True)[1].min() < 2:
+        return "a class has one row to train on, too few to choose C by folds"
+    return None
+
+
 def _trained(
     method: type[Method], given: _Task, progress: Callable[[int, int, float], None]
 ) -> tuple[Trained, Line]:
@@ -140,6 +237,7 @@ def _trained(
     names = {field.name for field in dataclasses.fields(method)}
     if "max_prototypes" in names and given.max_prototypes is not None:
         settings["max_prototypes"] = given.max_prototypes
+    search = Profile(max_evaluations=given.max_evaluations)
     start = time.perf_counter()
     trained = train(
         given.X,
@@ -147,15 +245,17 @@ def _trained(
         task="classification" if given.classification else "regression",
         key=given.seed,
         method=method(**settings),
-        search=Profile(max_evaluations=given.max_evaluations),
+        kernel=template_of("rbf", given.X.shape[1], search, given.codes) if given.codes else "rbf",
+        search=search,
+        resources=Resources(max_seconds=given.max_seconds),
         progress=progress,
     )
     seconds = time.perf_counter() - start
     for what, status in trained.statuses.items():
-        _status.check(status, f"{method.title}, {what}")
+        _status.check(status, what)
+    line = _line(given, method.title, trained.predict, trained.model.size, seconds)
     status = max(trained.statuses.values())
-    line = _line(given, method.title, trained.predict, trained.model.size, seconds, status)
-    return trained, line
+    return trained, line._replace(status=status, stopped=trained.tuning.stopped)
 
 
 def _split(y: np.ndarray, test: float, classes: bool, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -181,32 +281,12 @@ def _split(y: np.ndarray, test: float, classes: bool, seed: int) -> tuple[np.nda
     return order[cut:], order[:cut]
 
 
-def _print(given: _Task, lines: list[Line], left_out: list[_LeftOut]) -> None:
-    name = "misclassification" if given.classification else "mean squared error"
-    print(f"{len(given.X)} rows to train on, {len(given.X_test)} to test on; error: {name}")
-    print(f"{'method':<24}{'error':>10}{'prototypes':>12}{'fit s':>10}{'predict ms per 1000':>22}")
-    for line in lines:
-        print(
-            f"{line.name:<24}{line.error:>10.4g}{line.prototypes:>12}{line.fit_seconds:>10.2f}"
-            f"{1e3 * line.predict_seconds:>22.2f}{'' if line.trusted else ' *'}"
-        )
-    for status in sorted({line.status for line in lines if not line.trusted}):
-        print(f"*: {_status.ADVICE[status]}")
-    for name, why in left_out:
-        print(f"without {name}: {why}")
-    print(
-        "fit: with tuning and compilation, but for scikit-learn's SVM, which takes SCDP's kernel "
-        "and chooses C by five folds"
-    )
-
-
 def _line(
     given: _Task,
     name: str,
     predict: Callable[[Any], np.ndarray],
     prototypes: int,
     seconds: float,
-    status: int = _status.CONVERGED,
 ) -> Line:
     predicted = predict(given.X_test)
     thousand = np.resize(given.X_test, (1000, given.X_test.shape[1]))
@@ -216,27 +296,24 @@ def _line(
         start = time.perf_counter()
         predict(thousand)
         taken.append(time.perf_counter() - start)
-    return Line(name, given.error(predicted), prototypes, seconds, float(np.median(taken)), status)
+    return Line(name, given.error(predicted), prototypes, seconds, float(np.median(taken)))
 
 
-def _svm(given: _Task, path: Trained) -> Line | _LeftOut:
-    """scikit-learn's, with SCDP's kernel; C by five folds, or as many as the rows allow."""
+def _svm(given: _Task, path: Trained | None) -> Line:
+    """scikit-learn's, with SCDP's kernel if there is one; C by five folds, or as many as can be."""
     from sklearn.compose import TransformedTargetRegressor
     from sklearn.model_selection import GridSearchCV
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
     from sklearn.svm import SVC, SVR
 
-    name = "SVM (scikit-learn)"
-    if len(given.X) > SVM_ROWS:
-        return _LeftOut(name, f"more than {SVM_ROWS} rows")
     smallest = len(given.y)
     if given.classification:
         smallest = int(np.unique(given.y, return_counts=True)[1].min())
-    if smallest < 2:
-        return _LeftOut(name, "a class has one row to train on, too few to choose C by folds")
-    assert isinstance(path.kernel, RBF)
-    gamma: Any = float(1 / (2 * np.square(np.asarray(path.kernel.lengthscale))))
+    gamma: Any = "scale"
+    if path is not None:
+        assert isinstance(path.kernel, RBF)
+        gamma = float(1 / (2 * np.square(np.asarray(path.kernel.lengthscale))))
     if given.classification:
         machine, prefix = make_pipeline(StandardScaler(), SVC(gamma=gamma)), "svc"
     else:
@@ -251,7 +328,7 @@ def _svm(given: _Task, path: Trained) -> Line | _LeftOut:
     seconds = time.perf_counter() - start
     best: Any = model.best_estimator_
     fitted = best if given.classification else best.regressor_
-    return _line(given, name, model.predict, len(fitted[-1].support_), seconds)
+    return _line(given, SVM, model.predict, len(fitted[-1].support_), seconds)
 
 
 def _constant(given: _Task) -> Line:
@@ -265,26 +342,26 @@ def _constant(given: _Task) -> Line:
     return Line("constant", given.error(predicted), 0, 0.0, 0.0)
 
 
-def _figure(path: Trained, given: _Task, lines: list[Line], folder: Path) -> None:
+def _figure(path: Trained | None, given: _Task, lines: list[Line], folder: Path) -> None:
     from matplotlib.figure import Figure
 
     from .. import plotting
 
-    assert path.curve is not None
-    longest = len(path.curve.sizes)
-    sizes = sorted({*np.unique(np.geomspace(1, longest, 40).astype(int)), path.curve.size})
-    # The figure is in the error of the table; the curve of the tuning may be in another.
-    errors = [given.error(path.at(int(k)).predict(given.X_test)) for k in sizes]
     figure = Figure(figsize=(10, 4), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    plotting.error_curve(path, left)
-    left.set_title("SCDP, cross-validated")
-    right.plot(sizes, errors, label="SCDP")
+    *left, right = np.atleast_1d(figure.subplots(1, 1 if path is None else 2))
+    if path is not None:
+        assert path.curve is not None
+        longest = len(path.curve.sizes)
+        sizes = sorted({*np.unique(np.geomspace(1, longest, 40).astype(int)), path.curve.size})
+        errors = [given.error(path.at(int(k)).predict(given.X_test)) for k in sizes]
+        plotting.error_curve(path, left[0])
+        left[0].set_title("SCDP, cross-validated")
+        right.plot(sizes, errors, label="SCDP")
     for line in lines:
         right.plot([max(line.prototypes, 1)], [line.error], "x", label=line.name)
     right.set_xscale("log")
     right.set_xlabel("prototypes")
-    right.set_ylabel("misclassification" if given.classification else "mean squared error")
+    right.set_ylabel(given.metric)
     right.set_title("rows held out")
     right.legend()
     figure.savefig(folder / "compare.png", dpi=120)

@@ -18,8 +18,8 @@ def check_output(path: str, *inputs: str) -> None:
             raise ValueError(f"--out: expected another file than one that is read, got {path!r}")
 
 
-def check_fits_memory(path: str) -> None:
-    """Refuse a file that is too large to be read as a whole.
+def check_fits_memory(path: str, advice: str = "give --stream to read it in batches") -> None:
+    """Refuse a file that is too large to be read as a whole, and say what to do.
 
     Raises:
         ValueError: if as a table, and encoded, it needs more memory than is free.
@@ -30,7 +30,7 @@ def check_fits_memory(path: str) -> None:
     if there is not None and needed > there:
         raise ValueError(
             f"{path!r}: reading it takes some {needed / 1e9:.1f} GB of memory, of which there are "
-            f"{there / 1e9:.1f}; give --stream to read it in batches"
+            f"{there / 1e9:.1f}; {advice}"
         )
 
 

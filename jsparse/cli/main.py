@@ -24,8 +24,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     modules are imported ends it at once, and Ctrl-C after the result is there no more.
     """
     own = arguments is None
-    if own:  # JAX 0.10 prints pages about every program that it reads from the disk
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     with Interrupts(own) as interrupts:
         try:
             from . import commands

@@ -30,30 +30,13 @@ def command_line(
     _training_options(demo)
 
     fit = commands.add_parser("fit", help="train a model on a CSV or Parquet file")
-    fit.add_argument("file", metavar="FILE", help="CSV or Parquet file with a header")
-    fit.add_argument("--target", required=True, metavar="COLUMN", help="the column to predict")
-    fit.add_argument("--task", choices=["classification", "regression"], help="default: inferred")
+    _table_options(fit)
     fit.add_argument(
         "--out",
         default="model.jsparse",
         metavar="MODEL",
         help="file to write; its prototypes are rows of FILE with most methods",
     )
-    fit.add_argument("--impute", action="store_true", help="fill missing inputs in")
-    fit.add_argument("--drop", nargs="+", default=[], metavar="COLUMN", help="columns to leave out")
-    fit.add_argument(
-        "--categorical", nargs="+", default=[], metavar="COLUMN", help="numbers that are codes"
-    )
-    fit.add_argument(
-        "--missing", nargs="+", default=[], metavar="TEXT", help="CSV cells that mean missing"
-    )
-    fit.add_argument(
-        "--categories",
-        choices=["indicators", "kernel"],
-        default="indicators",
-        help="a column for each category, or a kernel that compares them column by column",
-    )
-    fit.add_argument("--max-categories", type=_count, default=100, metavar="N")
     fit.add_argument(
         "--stream",
         action="store_true",
@@ -75,18 +58,18 @@ def command_line(
     _training_options(fit)
 
     compare = commands.add_parser("compare", help="all methods on one CSV or Parquet file")
-    compare.add_argument("file", metavar="FILE", help="CSV or Parquet file with a header")
-    compare.add_argument("--target", required=True, metavar="COLUMN", help="the column to predict")
-    compare.add_argument("--task", choices=["classification", "regression"], help="or inferred")
-    compare.add_argument("--drop", nargs="+", default=[], metavar="COLUMN", help="to leave out")
+    _table_options(compare)
+    compare.add_argument(
+        "--methods",
+        type=_methods,
+        metavar="NAME,NAME",
+        help=f"some of {', '.join(_comparable())} (scikit-learn's); default: all",
+    )
     compare.add_argument("--test", type=_share, default=1 / 3, metavar="SHARE", help="of the rows")
     compare.add_argument("--max-prototypes", type=_count, metavar="K", help="of the path")
     compare.add_argument("--out", default=".", metavar="FOLDER", help="for compare.png and .svg")
-    compare.add_argument("--evaluations", type=_count, metavar="N", help="kernels tried")
-    compare.add_argument("--seed", type=_seed, default=0)
-    compare.add_argument("--precision", choices=["float32", "float64"], default="float64")
-    compare.add_argument("--quiet", action="store_true", help="no progress bar")
-    compare.set_defaults(run=run["compare"])
+    _run_options(compare, "default: 10")
+    compare.set_defaults(run=run["compare"], command="compare")
 
     predict = commands.add_parser("predict", help="apply a model to a CSV or Parquet file")
     predict.add_argument("model", metavar="MODEL")
@@ -111,6 +94,43 @@ def command_line(
     predict.add_argument("--precision", choices=["float32", "float64"], default="float64")
     predict.set_defaults(run=run["predict"])
     return parser
+
+
+def _table_options(parser: argparse.ArgumentParser) -> None:
+    """Add what says where the rows are, and how their columns are read."""
+    add = parser.add_argument_group("table").add_argument
+    add("file", metavar="FILE", help="CSV or Parquet file with a header")
+    add("--target", required=True, metavar="COLUMN", help="the column to predict")
+    add("--task", choices=["classification", "regression"], help="default: inferred")
+    add("--impute", action="store_true", help="fill missing inputs in")
+    add("--drop", nargs="+", default=[], metavar="COLUMN", help="columns to leave out")
+    add("--categorical", nargs="+", default=[], metavar="COLUMN", help="numbers that are codes")
+    add("--missing", nargs="+", default=[], metavar="TEXT", help="CSV cells that mean missing")
+    add(
+        "--categories",
+        choices=["indicators", "kernel"],
+        default="indicators",
+        help="a column for each category, or a kernel that compares them column by column",
+    )
+    add("--max-categories", type=_count, default=100, metavar="N", help="default: 100")
+
+
+def _run_options(parser: argparse.ArgumentParser, evaluations: str) -> None:
+    """Add what limits a run and says how it is shown."""
+    add = parser.add_argument
+    add("--evaluations", type=_count, metavar="N", help=f"kernels tried; {evaluations}")
+    add(
+        "--max-seconds",
+        "--seconds",
+        dest="seconds",
+        type=_seconds,
+        default=math.inf,
+        help="stop tuning (compare: of each method) after this long, and keep the best result: no "
+        "evaluation starts later, the one that runs and the final fit are completed",
+    )
+    add("--seed", type=_seed, default=0)
+    add("--precision", choices=["float32", "float64"], default="float64")
+    add("--quiet", action="store_true", help="no progress bar")
 
 
 def _training_options(parser: argparse.ArgumentParser) -> None:
@@ -140,23 +160,14 @@ def _training_options(parser: argparse.ArgumentParser) -> None:
     add("--folds", type=_folds, metavar="V", help="default: 10")
     add("--search", choices=["profile", "annealing", "gradient", "auto"], default="profile")
     add(
-        "--evaluations",
-        type=_count,
-        metavar="N",
-        help="default: 10 (profile), 160 (annealing), 60 (gradient)",
-    )
-    add(
         "--rank",
         type=_count,
         metavar="R",
         help="with --search gradient: a linear metric of R directions of all columns, in place of "
         "a lengthscale for each column",
     )
-    add("--seconds", type=_seconds, default=math.inf, help="stop tuning after this long")
-    add("--seed", type=_seed, default=0)
-    add("--precision", choices=["float32", "float64"], default="float64")
     add("--devices", type=_devices, metavar="N", help="share the rows among N devices, or 'all'")
-    add("--quiet", action="store_true", help="no progress bar")
+    _run_options(parser, "default: 10 (profile), 160 (annealing), 60 (gradient)")
 
 
 def method_options() -> dict[str, tuple[dataclasses.Field[Any], list[str]]]:
@@ -234,6 +245,21 @@ def _kernel(text: str) -> str | list[str]:
     if len(names) > 1 and "auto" in names:
         raise argparse.ArgumentTypeError("expected 'auto' alone, as it stands for one kernel")
     return names if len(names) > 1 else text
+
+
+def _comparable() -> list[str]:
+    return [*METHODS, "svm"]
+
+
+def _methods(text: str) -> list[str]:
+    names = text.split(",")
+    unknown = [name for name in names if name not in _comparable()]
+    if unknown:
+        raise argparse.ArgumentTypeError(
+            f"expected some of {', '.join(_comparable())}, with commas between them, got "
+            f"{unknown[0]!r}"
+        )
+    return names
 
 
 def _count(text: str) -> int:

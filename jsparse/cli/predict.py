@@ -18,8 +18,8 @@ from ..data.table_streams import TableFile
 from ..data.tables import NULL_VALUES, TableError, read_table
 from ..model import Model
 from ..serialization import atomic_path, writing
+from . import report
 from .files import check_fits_memory, tell_counts
-from .report import error_of
 
 
 def run(options: argparse.Namespace, model: Model) -> None:
@@ -41,7 +41,7 @@ def run(options: argparse.Namespace, model: Model) -> None:
     names, classes = model.labels, model.classes
     imputed, unseen, parsed = Counter[str](), Counter[str](), Counter[str]()
     rows, errors, metric, unscored, has_target = 0, 0.0, "", None, False
-    tables = _tables(options, schema)
+    tables, due = _tables(options, schema), report.seldom()
     with _writing(options.out) as write:
         for table in tables:
             encoded = encode(schema, table, dtype=options.precision)
@@ -52,6 +52,8 @@ def run(options: argparse.Namespace, model: Model) -> None:
             predictions = scores if classes is None else classes[decisions(scores)]
             write(_answers(options, model, schema.target, encoded.X, scores, predictions))
             rows += table.num_rows
+            if due():
+                report.note(f"{rows} rows so far")
             has_target = model.columns is not None and schema.target in table.column_names
             if has_target and unscored is None:
                 try:
@@ -59,7 +61,7 @@ def run(options: argparse.Namespace, model: Model) -> None:
                 except TableError as error:
                     unscored = error
                 else:
-                    metric, error = error_of(names, truth, predictions)
+                    metric, error = report.error_of(names, truth, predictions)
                     errors += error * len(truth)
     tell_counts(imputed, "missing values filled in")
     tell_counts(unseen, "rows of unseen category")

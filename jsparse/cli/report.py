@@ -1,7 +1,9 @@
 """What the command line shows: a progress bar, and a short report at the end."""
 
 import dataclasses
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import equinox as eqx
@@ -24,9 +26,37 @@ _METRICS = {
 }
 
 
+SILENCE = 10.0  # seconds after which a run that nobody watches says how far it is
+
+
+def seldom(seconds: float = SILENCE) -> Callable[[], bool]:
+    """A function that is true at most once in so many seconds, counted from now."""
+    last = time.perf_counter()
+
+    def due() -> bool:
+        nonlocal last
+        now = time.perf_counter()
+        if now - last < seconds:
+            return False
+        last = now
+        return True
+
+    return due
+
+
+def note(text: str) -> None:
+    """Say something on standard error at once."""
+    print(f"jsparse: {text}", file=sys.stderr, flush=True)
+
+
 @contextmanager
-def progress(*, quiet: bool) -> Iterator[Callback | None]:
-    """A progress bar on standard error with the best score so far, or nothing if quiet."""
+def progress(*, quiet: bool, method: str | None = None) -> Iterator[Callback | None]:
+    """Show progress on standard error: a bar on a terminal, else now and then a line.
+
+    Args:
+        quiet: show nothing.
+        method: what is trained, if it is one of several; without a terminal a line says so at once.
+    """
     if quiet:
         yield None
         return
@@ -35,22 +65,40 @@ def progress(*, quiet: bool) -> Iterator[Callback | None]:
         from rich.console import Console
     except ImportError as error:
         raise ImportError("the progress bar needs rich: pip install 'jsparse[cli]'") from error
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        if method is not None:
+            note(f"training {method}")
+        yield _lines(method or "tuning")
+        return
     columns = (
-        bars.TextColumn("tuning"),
+        bars.TextColumn(method or "tuning"),
         bars.BarColumn(),
         bars.MofNCompleteColumn(),
         bars.TextColumn("{task.fields[now]}"),
         bars.TimeElapsedColumn(),
     )
-    with bars.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with bars.Progress(*columns, console=console, transient=True) as bar:
         # The first evaluation is mostly compilation.
         task = bar.add_task("tuning", total=None, now="compiling")
 
         def callback(done: int, planned: int, best: float) -> None:
-            now = f"best CV error {best:.4g}"
+            now = f"best CV score {best:.4g}"
             bar.update(task, completed=done, total=max(planned, done), now=now)
 
         yield callback
+
+
+def _lines(what: str) -> Callback:
+    begin, due = time.perf_counter(), seldom()
+
+    def callback(done: int, planned: int, best: float) -> None:
+        if due():
+            seconds = time.perf_counter() - begin
+            so_far = f"{done} of {planned} evaluations, best CV score {best:.4g}"
+            note(f"{what}: {so_far}, {seconds:.0f} s")
+
+    return callback
 
 
 def line(name: str, value: object) -> None:
@@ -83,6 +131,8 @@ def training(
         error = trained.curve.standard_errors[trained.curve.chosen]
     spread = f"standard error {error:.2g}"
     line(validated, f"{trained.cv_error:.4g} ({_METRICS[trained.metric]}; {spread})")
+    if trained.criterion != trained.metric:
+        line("", f"tuned by {_METRICS[trained.criterion]}: {trained.tuning.score:.4g}")
     if isinstance(trained.fit, FixedSizeFit):
         line("effective rank", int(trained.fit.effective_rank))
     line("evaluations", f"{len(trained.tuning.history)} ({trained.tuning.stopped})")
@@ -119,12 +169,12 @@ def _seconds(seconds: dict[str, float], phases: tuple[str, ...]) -> None:
 
 def _curve(curve: SizeCurve) -> None:
     """The cross-validated error of sizes looked at, of many of some."""
-    count = len(curve.sizes)
+    count, name = len(curve.sizes), _METRICS[curve.metric]
     some = range(count) if count <= 8 else np.geomspace(1, count, 8).astype(int) - 1
     for i in sorted({*some, curve.chosen}):
         mark = " chosen" if i == curve.chosen else ""
         error, spread = curve.errors[i], curve.standard_errors[i]
-        line("", f"{curve.sizes[i]}: CV error {error:.4g} +- {spread:.2g}{mark}")
+        line("", f"{curve.sizes[i]}: CV {name} {error:.4g} +- {spread:.2g}{mark}")
 
 
 def test_error(trained: Trained, truth: np.ndarray, predicted: np.ndarray) -> None:

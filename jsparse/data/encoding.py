@@ -56,7 +56,10 @@ from .tables import (
     source_of,
 )
 
-_IMPUTE = "fill them in, leave those rows out, or ask for imputation (impute=True, --impute)"
+_IMPUTE = (
+    "fill them in, leave those rows out, or train with imputation (impute=True, jsparse fit "
+    "--impute, jsparse compare --impute)"
+)
 
 
 class Encoded(NamedTuple):
@@ -303,7 +306,7 @@ def _fit_column(
         raise TableError(
             f"column {name!r}: expected at most {max_categories} categories, got {len(distinct)} "
             f"({listing(distinct.slice(0, 3).to_pylist())}, ...); each would become a column: "
-            "drop it, turn it into numbers, or raise the limit (max_categories)"
+            "drop it, turn it into numbers, or raise the limit (max_categories, --max-categories)"
         )
     missing = (None,) if impute and values.null_count else ()
     return Column(name, (*sorted(distinct.to_pylist()), *missing), None, coded=coded)

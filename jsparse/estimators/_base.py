@@ -328,7 +328,7 @@ def _reporter() -> Progress:
     def report(done: int, planned: int, best: float) -> None:
         seconds = time.perf_counter() - begin
         print(
-            f"jsparse: {done} of {planned} evaluations, best error {best:.4g}, {seconds:.1f} s",
+            f"jsparse: {done} of {planned} evaluations, best score {best:.4g}, {seconds:.1f} s",
             file=sys.stderr,
             flush=True,
         )

@@ -187,6 +187,8 @@ class KernelSubspacePursuitClassifier(_Subspace, Classifier, **_OF_CLASSES):
 
     Attributes:
         classes_: labels in sorted order.
+        errors_: cross-validated misclassification of each size, which is chosen by the mean squared
+            error.
     """
 
     class_weight: str | Mapping[Any, float] | None

@@ -88,7 +88,8 @@ class SCDPClassifier(_SCDP, Classifier):
     Attributes:
         classes_: labels in sorted order.
         n_prototypes_: the size chosen.
-        errors_: cross-validated mean squared error with 1, 2, .. prototypes.
+        errors_: cross-validated misclassification with 1, 2, .. prototypes; the size is chosen by
+            the mean squared error.
         standard_errors_: of those, from their spread over the folds.
         prototypes_: shape `(n_prototypes_, n_features)`, in the units of the inputs.
         dual_coef_: shape `(n_prototypes_,)`, or with more than two classes a column per problem.

@@ -162,8 +162,12 @@ class Method(abc.ABC):
         return self
 
     def metric(self, task: Task) -> Metric:
-        """What is minimised by default."""
+        """Return the metric in which errors are reported by default."""
         return "misclassification" if task == "classification" else "mse"
+
+    def criterion(self, task: Task) -> Metric:
+        """Return the metric that the search minimises by default; only paths may have another."""
+        return self.metric(task)
 
     @property
     def sizes(self) -> tuple[int, ...]:

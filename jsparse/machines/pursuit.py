@@ -76,7 +76,7 @@ class Pursuit(Candidates, Additive):
         if not isinstance(self.intercept, bool):
             raise ValueError(f"intercept: expected True or False, got {self.intercept!r}")
 
-    def metric(self, task: Task) -> Metric:
+    def criterion(self, task: Task) -> Metric:
         """Least squares, for classes too."""
         return "mse"
 

@@ -77,7 +77,7 @@ class SCDP(Candidates, Additive):
                 raise ValueError(f"stopping: expected a Stopping or None, got {self.stopping!r}")
             self.stopping.check()
 
-    def metric(self, task: Task) -> Metric:
+    def criterion(self, task: Task) -> Metric:
         """The press statistic (eq. 35), for classes too."""
         return "mse"
 

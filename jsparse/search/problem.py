@@ -152,6 +152,8 @@ class Problem(eqx.Module):
     points: Float[Array, "m d"] | None  # None: every row, as in the dual
     source: Source
     key: Key | None = None  # decides what the method draws at random
+    # Another metric in which paths are scored as well.
+    reported: Metric | None = eqx.field(static=True, default=None)
 
     @property
     def dtype(self) -> jnp.dtype:
@@ -267,6 +269,7 @@ class InMemory(eqx.Module):
             self.folds,
             self.weights,
             metric=scoring.metric,
+            reported=problem.reported,
             code=self.code,
             decoding=scoring.decoding,
             key=problem.key,
@@ -345,6 +348,7 @@ def tuning_problem(
     tune_kernel: bool = True,
     tune_matrices: bool = False,
     mesh: Mesh | None = None,
+    reported: Metric | None = None,
 ) -> Problem:
     """The tuning problem of a template kernel: its positive floating leaves are tuned.
 
@@ -363,6 +367,7 @@ def tuning_problem(
             themselves, not their logs.
         mesh: the rows are sharded over its devices, and come in another order; see
             `validation.sharding`.
+        reported: of a path, another metric in which every machine is scored as well.
 
     Raises:
         ValueError: for a mesh with axes of type Explicit, a method that does not need only sums, or
@@ -375,7 +380,7 @@ def tuning_problem(
         check_mesh(mesh)
         require_additive(method, "mesh")
     rows = in_memory(X, y, folds, weights, code, mesh)
-    return Problem(method, tuned, fixed, points, rows, key)
+    return Problem(method, tuned, fixed, points, rows, key, reported)
 
 
 def in_memory(

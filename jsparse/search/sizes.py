@@ -30,9 +30,12 @@ class SizeCurve(NamedTuple):
     errors: Float[np.ndarray, " k"]
     standard_errors: Float[np.ndarray, " k"]  # of the errors, from their spread over the folds
     chosen: int  # place among the sizes
+    metric: Metric  # of the errors
     tunings: Sequence[Tuning] = ()  # of each size, where each has a kernel and a C of its own
     fold_errors: Float[np.ndarray, "v k"] | None = None  # of a path
     stopped: Literal["finished", "seconds", "interrupted"] = "finished"
+    # In the metric by which the size was chosen, where that is another; see `PathMethod.criterion`.
+    chosen_by: "SizeCurve | None" = None
 
     @property
     def size(self) -> int:
@@ -47,11 +50,14 @@ class SizeCurve(NamedTuple):
     def smallest_within(self, tolerance: float) -> int:
         """The least number of prototypes whose error is within so many standard errors of the best.
 
-        0.1 is the choice of Karsmakers 2011, Section 4.5, 1 the one-standard-error rule.
+        0.1 is the choice of Karsmakers 2011, Section 4.5, 1 the one-standard-error rule. The errors
+        are those by which the size was chosen, see `chosen_by`.
 
         Raises:
             ValueError: for a negative tolerance.
         """
+        if self.chosen_by is not None:
+            return self.chosen_by.smallest_within(tolerance)
         check_tolerance("tolerance", tolerance)
         return int(self.sizes[smallest_within(self.errors, self.standard_errors, tolerance)])
 
@@ -168,6 +174,7 @@ def tune_sizes(
         errors=errors,
         standard_errors=spread,
         chosen=smallest_within(errors, spread, tolerance),
+        metric=metric,
         tunings=tunings,
         stopped=stopped,
     )

@@ -174,7 +174,7 @@ class ArrayData:
         rows = in_memory(
             self.Z, targets, self._padded_folds(), weights, self.code, asked.resources.mesh
         )
-        return Problem(method, tuned, fixed, points, rows, asked.keys.method)
+        return Problem(method, tuned, fixed, points, rows, asked.keys.method, asked.metric)
 
     def rows_in_memory(self) -> tuple[Float[Array, "r d"], Float[Array, "r c"], Float[Array, " r"]]:
         """Return standardised inputs, targets and weights in the rows' own order, on one device."""

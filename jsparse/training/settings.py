@@ -100,7 +100,8 @@ class Settings(NamedTuple):
     kernel: KernelLike
     C: Float[np.ndarray, " s"]
     own_metric: bool  # whether the caller has named it
-    scoring: Scoring
+    metric: Metric  # in which errors are reported
+    scoring: Scoring  # of the search
     search: Search
     folds: int | Folds | HoldOut | None  # None: as many as suit the number of rows
     multiclass: Multiclass
@@ -156,7 +157,10 @@ def settings(
         raise ValueError(
             f"C_per_problem: expected False with {type(method).__name__}, whose problems share one"
         )
-    scoring = Scoring(method.metric(task) if metric is None else metric, multiclass.decoding)
+    criterion, reported = method.criterion(task), method.metric(task)
+    if metric is not None:
+        criterion = reported = metric
+    scoring = Scoring(criterion, multiclass.decoding)
     if not isinstance(resources, Resources):
         raise ValueError(f"resources: expected a Resources, got {resources!r}")
     if C is not None and not method.has_C:
@@ -194,7 +198,7 @@ def settings(
     _check_kernel(method, template_of(kernel, 1, Profile()))
     keys = Keys(*_five(as_key(key)))
     return Settings(
-        task, keys, method, kernel, grid, metric is not None, scoring, search, validation,
+        task, keys, method, kernel, grid, metric is not None, reported, scoring, search, validation,
         multiclass, class_weight, resources, progress,
     )  # fmt: skip
 

@@ -165,7 +165,7 @@ class StreamData:
         source = Streamed(
             self.reader, by_fold, kernels_at_once=self.kernels_at_once, mesh=asked.resources.mesh
         )
-        return Problem(method, tuned, fixed, points, source, asked.keys.method)
+        return Problem(method, tuned, fixed, points, source, asked.keys.method, asked.metric)
 
     def rows_in_memory(self) -> tuple[Float[Array, "r d"], Float[Array, "r c"], Float[Array, " r"]]:
         """Return standardised inputs, targets and weights of the sample."""

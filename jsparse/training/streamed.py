@@ -14,14 +14,14 @@ from .._programs import compiled
 from .._status import PRECISION_LOST
 from ..features import FeatureMap
 from ..kernels import Kernel
-from ..machines.method import Additive, PathMethod, require_additive
+from ..machines.method import Additive, Metric, PathMethod, require_additive
 from ..multiclass import Code
 from ..normal_equations import NormalEquations, accumulate_groups, zeros
 from ..scaling import Standardization
 from ..search.problem import Problem, Scores, Scoring, Table, kernel_at, least_on_path
 from ..validation.cross_validation import CrossValidation, score, standard_error
 from ..validation.out_of_fold import Rows, from_sums, solving
-from ..validation.paths import PathValidation, score_paths
+from ..validation.paths import PathValidation, metrics_of, score_paths
 from .reader import Reader
 
 
@@ -108,8 +108,8 @@ class Streamed:
         validated = self.reader.split.validated
         if isinstance(method, PathMethod):
             return _score_paths(
-                method, phi, C, parts, self.sample, self.code, scoring, validated, problem.key,
-                size,
+                method, phi, C, parts, self.sample, self.code, scoring, problem.reported,
+                validated, problem.key, size,
             )  # fmt: skip
         if not method.is_ridge:
             if self.code is not None and not self.code.shares_all_rows:
@@ -295,7 +295,7 @@ def _score_solutions(
     return CrossValidation(scores, by_fold, jnp.moveaxis(predictions, 2, 0), status)
 
 
-@functools.partial(compiled, static_argnames=("method", "scoring", "validated"))
+@functools.partial(compiled, static_argnames=("method", "scoring", "reported", "validated"))
 def _score_paths(
     method: PathMethod,
     phi: FeatureMap,
@@ -304,6 +304,7 @@ def _score_paths(
     sample: Rows,
     code: Code | None,
     scoring: Scoring,
+    reported: Metric | None,
     validated: int,
     key: Array | None,
     size: Int[Array, ""] | None,
@@ -311,6 +312,7 @@ def _score_paths(
     each = _with_targets(sums, code)
     per_fold = jax.tree.map(lambda a: a[:validated], each)
     return score_paths(
-        method, phi, C, per_fold, each.joined, sample, code, scoring.metric, scoring.decoding, key,
-        size, several=code is not None,
+        method, phi, C, per_fold, each.joined, sample, code,
+        metrics_of(scoring.metric, reported), scoring.decoding, key, size,
+        several=code is not None,
     )  # fmt: skip

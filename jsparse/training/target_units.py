@@ -118,14 +118,15 @@ class TargetUnits(NamedTuple):
             history=self._evaluations(tuned.history, metric),
         )
 
-    def curve(self, curve: SizeCurve, metric: Metric) -> SizeCurve:
+    def curve(self, curve: SizeCurve) -> SizeCurve:
         """Errors of sizes in the units of the caller."""
-        by_fold = curve.fold_errors
+        by_fold, metric, chosen_by = curve.fold_errors, curve.metric, curve.chosen_by
         return curve._replace(
             errors=self.scores(curve.errors, metric),
             standard_errors=self.scores(curve.standard_errors, metric),
             tunings=[self.tuning(tuned, metric) for tuned in curve.tunings],
             fold_errors=None if by_fold is None else self.scores(by_fold, metric),
+            chosen_by=None if chosen_by is None else self.curve(chosen_by),
         )
 
     def search(self, search: Search, metric: Metric) -> Search:

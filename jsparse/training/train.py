@@ -114,7 +114,10 @@ def train(
         folds: their number (stratified for classification), "auto" for 10, or as many as there are
             rows; the caller's own, or of a stream a `HoldOut`. A method in the dual is validated by
             leave-one-out, whatever they are.
-        metric: what is minimised: "misclassification", "mse", "mae"; by default the method's.
+        metric: what is minimised and reported: "misclassification", "mse", "mae". By default errors
+            of classes are misclassification, and those of numbers "mse", with `Robust` "mae". A
+            pursuit (`SCDP`, `KSP`, `KMP`, `KBP`) minimises the "mse" for classes too, but reports
+            the misclassification (`Trained.criterion`, `Trained.metric`).
         multiclass: how more than two classes become problems of two: a scheme, a matrix of codes,
             or a `Multiclass`.
         weights: row weights, shape `n`: they count in the standardisation, the choice of points,
@@ -319,7 +322,7 @@ def _through(
     bounds: dict[str, Any],
 ) -> tuple[Problem, Tuning]:
     """The kernel tuned for the surrogate, then `C` for the method itself."""
-    metric = asked.scoring.metric if asked.own_metric else surrogate.metric(asked.task)
+    metric = asked.scoring.metric if asked.own_metric else surrogate.criterion(asked.task)
     begin, show = time.perf_counter(), options["progress"]
     own = {**options, "metric": metric, "C": surrogate.default_C}
     if show is not None:  # one evaluation is still to come
@@ -437,9 +440,19 @@ def _curve(problem: Problem, tuned: Tuning, asked: Settings) -> tuple[Problem, S
         errors=errors,
         standard_errors=spread,
         chosen=smallest_within(errors, spread, method.size_tolerance),
+        metric=asked.scoring.metric,
         fold_errors=np.asarray(found.fold_scores[0, :, :k]),
         stopped=tuned.stopped,
     )
+    if found.reported is not None:
+        assert found.fold_reported is not None
+        curve = curve._replace(
+            errors=np.asarray(found.reported[0, :k]),
+            standard_errors=standard_error(found.fold_reported)[0, :k],
+            metric=asked.metric,
+            fold_errors=np.asarray(found.fold_reported[0, :, :k]),
+            chosen_by=curve,
+        )
     return dataclasses.replace(problem, method=method.shortened(k)), curve
 
 
@@ -567,10 +580,10 @@ def _trained(
     seconds: dict[str, float],
 ) -> Trained:
     """The model, and how it came about."""
-    units, metric, method = data.units, asked.scoring.metric, chosen.problem.method
+    units, metric, method = data.units, asked.metric, chosen.problem.method
     kept = method.kept(fitted)
-    tuning = units.tuning(chosen.tuning, metric)
-    curve = None if chosen.curve is None else units.curve(chosen.curve, metric)
+    tuning = units.tuning(chosen.tuning, asked.scoring.metric)
+    curve = None if chosen.curve is None else units.curve(chosen.curve)
     error = tuning.score
     if curve is not None and method.is_path:
         error = float(curve.errors[curve.chosen])
@@ -615,6 +628,7 @@ def _trained(
         target_unit=units.unit,
         cv_error=error,
         metric=metric,
+        criterion=asked.scoring.metric,
         tuning=tuning,
         fit=fitted,
         sums=sums,

@@ -40,8 +40,9 @@ class Trained:
         C: the tuned weight of the data-fit term, shape `l` if every problem has its own; 1 for a
             method without.
         target_unit: with the absolute loss, `C` weighs residuals divided by it.
-        cv_error: the cross-validated error.
-        metric: what it is.
+        cv_error: the cross-validated error, in `metric`.
+        metric: "misclassification", "mse" or "mae": that of `cv_error` and of the curve.
+        criterion: the metric that the search minimised, that of `tuning.score`.
         tuning: the search.
         fit: what the method returned, in the units of the targets and of standardised inputs; what
             it holds for each row is of the rows with a weight above 0, in their order, and of
@@ -56,7 +57,8 @@ class Trained:
             a stream the values of its sample, NaN where none was held out.
         n_rows: that it was trained on, all with a weight above 0.
         seconds: wall time by phase; "compile" is contained in the others.
-        curve: errors of every size, if there were several.
+        curve: errors of every size, if there were several, in `metric`; its `chosen_by` has those
+            in `criterion`, if that is another.
         selection_status: how the choice of points ended.
     """
 
@@ -67,6 +69,7 @@ class Trained:
     target_unit: float
     cv_error: float
     metric: Metric
+    criterion: Metric
     tuning: Tuning
     fit: Any
     sums: Sums | None

@@ -34,10 +34,15 @@ class PathValidation(NamedTuple):
     fold_scores: Float[Array, "s v k"]  # mean loss within each fold, NaN for one without weight
     predictions: Float[Array, "s n l"] | None  # by machines of the size asked for
     status: Int[Array, " s"]  # the worst over folds
+    reported: Float[Array, "s k"] | None = None  # the scores in another metric
+    fold_reported: Float[Array, "s v k"] | None = None  # the same within each fold
+
+
+_STATIC = ("method", "metric", "reported", "decoding", "mesh", "block_rows")
 
 
 @same_rows
-@functools.partial(compiled, static_argnames=("method", "metric", "decoding", "mesh", "block_rows"))
+@functools.partial(compiled, static_argnames=_STATIC)
 def cross_validate_path(
     method: PathMethod,
     kernel: Kernel,
@@ -49,6 +54,7 @@ def cross_validate_path(
     weights: Float[Array, " n"] | None = None,
     *,
     metric: Metric = "mse",
+    reported: Metric | None = None,
     code: Code | None = None,
     decoding: Decoding = "loss",
     key: Key | None = None,
@@ -74,6 +80,7 @@ def cross_validate_path(
         folds: see `validation.folds`.
         weights: row weights, shape `n`, used in fitting and in scoring.
         metric: "mse" (the press statistic of eq. 35), "mae" or "misclassification" (static).
+        reported: another metric in which every machine is scored as well (static).
         code: of several classes, whose problems must all see all rows.
         decoding: of several classes (static).
         key: decides the random subsets; the same for all folds and `C`, as in Remark 8.
@@ -88,8 +95,8 @@ def cross_validate_path(
     per_fold = accumulate_folds(columns, rows.X, rows.y, rows.w, mesh=mesh, block_rows=block_rows)
     several = code is not None or y.ndim == 2
     found = score_paths(
-        method, columns, C, per_fold, per_fold.joined, rows, code, metric, decoding, key, size,
-        several=several,
+        method, columns, C, per_fold, per_fold.joined, rows, code, metrics_of(metric, reported),
+        decoding, key, size, several=several,
     )  # fmt: skip
     if found.predictions is None:
         return found
@@ -106,7 +113,7 @@ def score_paths(
     total: NormalEquations,
     rows: Rows,
     code: Code | None,
-    metric: str,
+    metrics: tuple[Metric, ...],
     decoding: Decoding,
     key: Key | None,
     size: Int[Array, ""] | None,
@@ -118,7 +125,7 @@ def score_paths(
         assert isinstance(columns, CandidateColumns)
         separate = several and method.selection == "separate"
         return _score_scdp(
-            method, columns, C, per_fold, total, rows, code, metric, decoding, key, size,
+            method, columns, C, per_fold, total, rows, code, metrics, decoding, key, size,
             separate=separate,
         )  # fmt: skip
     assert isinstance(method, Additive)
@@ -129,7 +136,7 @@ def score_paths(
         own, sums = jax.tree.map(lambda a: a[fold], (rows, per_fold))
         fitted = method.solve(columns, total - sums, C[c], code, key=key)
         values = values_of_fit(fitted, own.X)
-        loss = weighted(own.w[:, None], losses(metric, decoding, code, own, values))
+        loss = weighted(own.w[:, None], losses_in(metrics, decoding, code, own, values))
         at_size = None if size is None else jnp.take(values, method.place_of(size), axis=1)
         return jnp.sum(loss, axis=0), fitted.status, at_size
 
@@ -137,7 +144,9 @@ def score_paths(
     fold_loss, status, at_size = map_systems(at, tuple(a.reshape(-1) for a in grid))
     if at_size is not None:
         at_size = at_size.reshape(s, v, *at_size.shape[1:])
-    return path_validation(fold_loss.reshape(s, v, -1), rows.w, at_size, status.reshape(s, v))
+    return path_validation(
+        fold_loss.reshape(s, v, len(metrics), -1), rows.w, at_size, status.reshape(s, v)
+    )
 
 
 def _score_scdp(
@@ -148,7 +157,7 @@ def _score_scdp(
     total: NormalEquations,
     rows: Rows,
     code: Code | None,
-    metric: str,
+    metrics: tuple[Metric, ...],
     decoding: Decoding,
     key: Key | None,
     size: Int[Array, ""] | None,
@@ -171,7 +180,7 @@ def _score_scdp(
         if separate:
             each = values.reshape(together, problems, *values.shape[1:-1])
             values = jnp.moveaxis(each, 1, -1)
-        loss = jax.vmap(lambda fold, f: losses(metric, decoding, code, fold, f))(fold, values)
+        loss = jax.vmap(lambda rows, f: losses_in(metrics, decoding, code, rows, f))(fold, values)
         at_size = None if size is None else jnp.take(values, size - 1, axis=2)
         loss = jnp.sum(weighted(fold.w[:, :, None], loss), axis=1)
         return loss, jnp.max(path.status), at_size
@@ -189,22 +198,42 @@ def _score_scdp(
     fold_loss, status, at_size = jax.lax.map(at, tuple(a.reshape(-1) for a in grid))
     if at_size is not None:  # (s groups) g r l
         at_size = at_size.reshape(s, v, *at_size.shape[2:])
-    return path_validation(fold_loss.reshape(s, v, -1), rows.w, at_size, status.reshape(s, -1))
+    return path_validation(
+        fold_loss.reshape(s, v, len(metrics), -1), rows.w, at_size, status.reshape(s, -1)
+    )
+
+
+def metrics_of(metric: Metric, reported: Metric | None) -> tuple[Metric, ...]:
+    """Return the metrics in which machines are scored, the first of them decisive."""
+    return (metric,) if reported in (None, metric) else (metric, reported)
+
+
+def losses_in(
+    metrics: tuple[Metric, ...],
+    decoding: Decoding,
+    code: Code | None,
+    rows: Rows,
+    values: Float[Array, "r k c"],
+) -> Float[Array, "r qk"]:
+    """Return the loss of every row for every size, of each metric one after the other."""
+    each = [losses(metric, decoding, code, rows, values) for metric in metrics]
+    return jnp.concatenate(each, axis=1)
 
 
 def path_validation(
-    fold_loss: Float[Array, "s v k"],
+    fold_loss: Float[Array, "s v q k"],
     w: Float[Array, "v r"],
     predictions: Float[Array, "s ..."] | None,
     status: Int[Array, "s g"],
 ) -> PathValidation:
-    """From the losses summed over the rows of each fold."""
-    return PathValidation(
-        scores=jnp.sum(fold_loss, axis=1) / jnp.sum(w),
-        fold_scores=mean_of_folds(fold_loss, jnp.sum(w, axis=1)),
-        predictions=predictions,
-        status=jnp.max(status, axis=1),
-    )
+    """From the losses in one or two metrics, summed over the rows of each fold."""
+    weight = jnp.sum(w, axis=1)
+    scores = [jnp.sum(loss, axis=1) / jnp.sum(w) for loss in jnp.unstack(fold_loss, axis=2)]
+    by_fold = [mean_of_folds(loss, weight) for loss in jnp.unstack(fold_loss, axis=2)]
+    found = PathValidation(scores[0], by_fold[0], predictions, jnp.max(status, axis=1))
+    if len(scores) == 1:
+        return found
+    return found._replace(reported=scores[1], fold_reported=by_fold[1])
 
 
 def path_values(

@@ -12,12 +12,12 @@ from .._types import Key
 from ..kernels import Kernel
 from ..machines.method import Method, PathMethod, values_of_fit
 from ..multiclass import Code, Decoding
-from .cross_validation import Metric, losses, rows_by_fold, weighted
+from .cross_validation import Metric, rows_by_fold, weighted
 from .folds import Folds
-from .paths import PathValidation, path_validation
+from .paths import PathValidation, losses_in, metrics_of, path_validation
 
 
-@functools.partial(compiled, static_argnames=("method", "metric", "decoding"))
+@functools.partial(compiled, static_argnames=("method", "metric", "reported", "decoding"))
 def cross_validate_by_refitting(
     method: Method,
     kernel: Kernel,
@@ -29,6 +29,7 @@ def cross_validate_by_refitting(
     weights: Float[Array, " n"] | None = None,
     *,
     metric: Metric = "mse",
+    reported: Metric | None = None,
     code: Code | None = None,
     decoding: Decoding = "loss",
     key: Key | None = None,
@@ -43,6 +44,7 @@ def cross_validate_by_refitting(
     rows = rows_by_fold(X, y, folds, weights, code)
     w = jnp.ones(n, X.dtype) if weights is None else weights
     v, s = rows.w.shape[0], C.shape[0]
+    metrics = metrics_of(metric, reported)
 
     place = None
     if size is not None:
@@ -55,7 +57,7 @@ def cross_validate_by_refitting(
         fitted = method.fit(kernel, points, C[c], X, y, kept, code=code, key=key)
         own = jax.tree.map(lambda a: a[fold], rows)
         values = values_of_fit(fitted, own.X)  # r k l
-        loss = jnp.sum(weighted(own.w[:, None], losses(metric, decoding, code, own, values)), 0)
+        loss = jnp.sum(weighted(own.w[:, None], losses_in(metrics, decoding, code, own, values)), 0)
         at_size = None if place is None else jnp.take(values, place, axis=1)
         return loss, jnp.max(fitted.status), at_size
 
@@ -64,4 +66,6 @@ def cross_validate_by_refitting(
     if at_size is not None:
         by_fold = at_size.reshape(s, v, *at_size.shape[1:])
         at_size = jax.vmap(lambda values: folds.scatter(values, n))(by_fold)
-    return path_validation(fold_loss.reshape(s, v, -1), rows.w, at_size, status.reshape(s, v))
+    return path_validation(
+        fold_loss.reshape(s, v, len(metrics), -1), rows.w, at_size, status.reshape(s, v)
+    )

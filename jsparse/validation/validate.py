@@ -1,5 +1,7 @@
 """Validation of any method, by the cheapest way that its mathematics allows."""
 
+from typing import Any
+
 import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
@@ -18,7 +20,7 @@ from .cross_validation import (
 )
 from .folds import Folds
 from .leave_one_out import leave_one_out
-from .paths import PathValidation, cross_validate_path
+from .paths import PathValidation, cross_validate_path, metrics_of
 from .refits import cross_validate_by_refitting
 from .sharding import ShardedFolds
 
@@ -34,6 +36,7 @@ def validate(
     weights: Float[Array, " n"] | None = None,
     *,
     metric: Metric,
+    reported: Metric | None = None,
     code: Code | None = None,
     decoding: Decoding = "loss",
     key: Key | None = None,
@@ -59,6 +62,7 @@ def validate(
         folds: see `validation.folds`.
         weights: row weights, shape `n`, used in fitting and in scoring.
         metric: "mse", "mae" or "misclassification".
+        reported: of a path, another metric in which every machine is scored as well.
         code: several classes as several problems.
         decoding: of several classes.
         key: decides what the method draws at random.
@@ -73,17 +77,18 @@ def validate(
     if mesh is not None:
         require_additive(method, "mesh")
     given = None if isinstance(method, Dual) else folds
-    C, X, y, weights = checked(C, X, y, given, weights, metric, code)
+    for each in metrics_of(metric, reported):
+        C, X, y, weights = checked(C, X, y, given, weights, each, code)
     C, code = C.astype(X.dtype), None if code is None else code.astype(X.dtype)
-    options = {"metric": metric, "code": code, "decoding": decoding}
+    options: dict[str, Any] = {"metric": metric, "code": code, "decoding": decoding}
     if isinstance(method, Dual):
         return _kept(leave_one_out(kernel, C, X, y, weights, **options), keep)
     summed = isinstance(method, Additive) and (method.by_sums or mesh is not None)
     if summed and isinstance(method, PathMethod):
         assert points is not None
         return cross_validate_path(
-            method, kernel, points, C, X, y, folds, weights, key=key, size=size, mesh=mesh,
-            **options,
+            method, kernel, points, C, X, y, folds, weights, reported=reported, key=key,
+            size=size, mesh=mesh, **options,
         )  # fmt: skip
     if isinstance(method, Additive) and method.is_ridge:
         assert points is not None
@@ -102,6 +107,7 @@ def validate(
         )
     found = cross_validate_by_refitting(
         method, kernel, points, C, X, y, folds, weights, key=key,
+        reported=reported if method.is_path else None,
         size=size if method.is_path else jnp.ones((), jnp.int32), **options,
     )  # fmt: skip
     if method.is_path:

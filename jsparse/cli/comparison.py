@@ -1,0 +1,90 @@
+"""The table of `jsparse compare`: a row of each method, printed when it is known, and notes."""
+
+from typing import NamedTuple
+
+from .. import _status
+
+SVM = "SVM (scikit-learn)"
+
+
+class Line(NamedTuple):
+    """One method's row of the table."""
+
+    name: str
+    error: float
+    prototypes: int
+    fit_seconds: float
+    predict_seconds: float  # of a thousand rows
+    status: int = _status.CONVERGED
+    stopped: str = "finished"  # why the search ended, see `Tuning.stopped`
+
+    @property
+    def trusted(self) -> bool:
+        """False if digits were lost, or steps ran out."""
+        return _status.trusted(self.status)
+
+    @property
+    def marks(self) -> str:
+        """What the notes below the table explain."""
+        early = "" if self.stopped == "finished" else " +"
+        return early + ("" if self.trusted else " *")
+
+
+class LeftOut(NamedTuple):
+    """A method without a row in the table."""
+
+    name: str
+    why: str
+    error: Exception | None = None  # what training it raised
+
+    @property
+    def failed(self) -> bool:
+        """Whether its computation failed; a ValueError says that it is not for these rows."""
+        return not isinstance(self.error, ValueError | None)
+
+
+class Comparison(NamedTuple):
+    """The table, and what is not in it."""
+
+    lines: list[Line]
+    left_out: list[LeftOut]
+
+    @property
+    def trusted(self) -> bool:
+        """False if a line is not to be trusted, or a method failed."""
+        lines = all(line.trusted for line in self.lines)
+        return lines and not any(method.failed for method in self.left_out)
+
+
+def print_header(train: int, test: int, metric: str) -> None:
+    """Print how many rows there are, the metric of the errors, and the names of the columns."""
+    print(f"{train} rows to train on, {test} to test on; error: {metric}")
+    print(
+        f"{'method':<24}{'error':>10}{'prototypes':>12}{'fit s':>10}{'predict ms per 1000':>22}",
+        flush=True,
+    )
+
+
+def print_line(line: Line) -> None:
+    """Print a row of the table at once, also to a pipe."""
+    print(
+        f"{line.name:<24}{line.error:>10.4g}{line.prototypes:>12}{line.fit_seconds:>10.2f}"
+        f"{1e3 * line.predict_seconds:>22.2f}{line.marks}",
+        flush=True,
+    )
+
+
+def print_notes(result: Comparison, max_seconds: float, peer: str) -> None:
+    """Print what the marks mean, and which methods are not in the table."""
+    for status in sorted({line.status for line in result.lines if not line.trusted}):
+        print(f"*: {_status.ADVICE[status]}")
+    early = {line.stopped for line in result.lines}
+    if "seconds" in early:
+        print(f"+: tuning stopped after {max_seconds:g} s (--max-seconds), best result so far")
+    if "interrupted" in early:
+        print("+: tuning was interrupted, best result so far")
+    for method in result.left_out:
+        print(f"without {method.name}: {'failed: ' if method.failed else ''}{method.why}")
+    print("fit: with tuning and compilation")
+    if any(line.name == SVM for line in result.lines):
+        print(f"{SVM}: with {peer}, C by five folds; fit: of the search alone")
