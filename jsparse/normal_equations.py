@@ -13,7 +13,7 @@ from jaxtyping import Array, ArrayLike, Float, Int
 
 from ._blocks import rows_in_block, sum_row_blocks
 from ._mesh import sum_over_rows
-from ._numerics import dot, dot_over_rows, like, present_rows, present_targets
+from ._numerics import dot, dot_over_rows, like, present_rows, present_targets, times_power
 from ._runtime import check_runtime, compiled
 from ._types import ScalarLike
 from .features import FeatureMap
@@ -77,6 +77,14 @@ class NormalEquations(NamedTuple):
             cross=self.cross.reshape(-1, *outputs),
             target_square=self.target_square.reshape(outputs),
             target_sum=self.target_sum.reshape(outputs),
+        )
+
+    def targets_times(self, exponent: Int[Array, " 1"]) -> "NormalEquations":
+        """Return the sums of targets times `2^exponent`."""
+        return self._replace(
+            cross=times_power(self.cross[None], exponent)[0],
+            target_square=times_power(self.target_square[None], 2 * exponent)[0],
+            target_sum=times_power(self.target_sum[None], exponent)[0],
         )
 
     def transformed(self, transform: Float[Array, "p q"]) -> "NormalEquations":
