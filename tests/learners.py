@@ -597,6 +597,7 @@ DRAWN = dict.fromkeys(
     "prototypes or folds are drawn from the rows in their order",
 )
 
+OWN_SPREAD = {"duplicated column": "a descent measures each column by its standard deviation"}
 EVIDENCE = {"weights times": "the evidence is of so many rows, and no C undoes that"}
 NO_TARGETS = dict.fromkeys(("targets times", "targets plus"), "it has no targets")
 OWN_C = {"weights times": "C is one number or the default grid"}
@@ -692,7 +693,7 @@ PURE = [
         "sparse_direct.fit: SparseRidge",
         fitted(few_steps(jsparse.SparseRidge)),
         digits=30,
-        without=JOINT,
+        without=JOINT | OWN_SPREAD,
     ),
     *[
         Learner(
@@ -700,7 +701,7 @@ PURE = [
             fitted(few_steps(kind), sign),
             "sign",
             digits=digits,
-            without=JOINT,
+            without=OWN_SPREAD,
             slow=module != "slmc",
         )
         for module, kind, digits in (
@@ -714,7 +715,7 @@ PURE = [
         "rvm.fit: RVM",
         fitted(jsparse.RVM(SIZE, likelihood="normal"), both),
         digits=100,  # the prototypes' columns nearly depend on each other
-        without=EVIDENCE,
+        without=EVIDENCE | PENALISED,
     ),
     Learner(
         "rvm.fit: RVM, logistic",

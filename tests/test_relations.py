@@ -391,6 +391,7 @@ FAST = [learner.name for learner in PURE if not learner.slow]
 # Of what trains, which compiles for seconds, each relation for some learner.
 FAST_TRAINED = {
     ("train: linear", "weight zero, anything", "float32"),
+    ("train: SparseRidge, not tuned", "targets times", "float32"),
 }
 
 

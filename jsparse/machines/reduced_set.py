@@ -65,8 +65,9 @@ class Approximation(direct.InnerProblem):
         self.norm = jnp.sum(coefficients * dot(kernel.gram(X), coefficients))
 
     def spread(self) -> Float[Array, " d"]:
-        """Return the standard deviations of the columns; of a constant column 1."""
-        return standardize(self.X).scale
+        """Return the standard deviations of the columns, each row weighed by its coefficients."""
+        sizes = jnp.sum(jnp.abs(self.coefficients.reshape(len(self.X), -1)), axis=1)
+        return standardize(self.X, sizes).scale
 
     def scaled(self) -> tuple["Approximation", Int[Array, ""]]:
         """See `InnerProblem.scaled`."""

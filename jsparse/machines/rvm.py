@@ -42,12 +42,15 @@ _NOISE = 0.1  # part of the targets' variance that is noise to begin with
 
 
 class RelevanceFit(NamedTuple):
-    """A machine on all candidates, the coefficients of most of which are 0."""
+    """A machine on all candidates, the coefficients of most of which are 0.
+
+    Where the dtype cannot hold squares of the targets, `noise` is 0 or infinite; the rest is sound.
+    """
 
     expansion: KernelExpansion
     history: Float[Array, "*l s"]  # log evidence after 0, 1, .. steps; NaN for those not taken
     steps: Int[Array, "*l"]
-    noise: Float[Array, "*l"]  # variance of the targets; of classes 1; 0 or inf out of range
+    noise: Float[Array, "*l"]  # variance of the targets about the machine; of classes 1
     status: Int[Array, ""]
 
 
@@ -312,7 +315,7 @@ def solve(
 
     Args:
         Phi: functions of the rows, shape `n p`; the last is the intercept's, of ones.
-        y: targets; of classes -1 and +1.
+        y: targets, whose squares must be in range; of classes -1 and +1.
         w: row weights; 0 is as if absent.
         tolerance: it has converged when no change promises more, in nats; a model with as many
             functions as it may have ends at 100 times that.
