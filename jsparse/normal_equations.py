@@ -15,7 +15,7 @@ from ._agreement import same_rows
 from ._arguments import on_host
 from ._blocks import rows_in_block, sum_row_blocks
 from ._mesh import sum_over_rows
-from ._numerics import dot, dot_over_rows, like, present_rows, present_targets
+from ._numerics import dot, dot_over_rows, like, present_rows, present_targets, times_power
 from ._programs import compiled
 from ._runtime import check_runtime
 from ._types import ScalarLike
@@ -80,6 +80,14 @@ class NormalEquations(NamedTuple):
             cross=self.cross.reshape(-1, *outputs),
             target_square=self.target_square.reshape(outputs),
             target_sum=self.target_sum.reshape(outputs),
+        )
+
+    def targets_times(self, exponent: Int[Array, " 1"]) -> "NormalEquations":
+        """Return the sums of targets times `2^exponent`."""
+        return self._replace(
+            cross=times_power(self.cross[None], exponent)[0],
+            target_square=times_power(self.target_square[None], 2 * exponent)[0],
+            target_sum=times_power(self.target_sum[None], exponent)[0],
         )
 
     def transformed(self, transform: Float[Array, "p q"]) -> "NormalEquations":

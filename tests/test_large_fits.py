@@ -170,3 +170,12 @@ def test_what_is_chosen_without_asking():
         X[:60], y[:60], search="auto", **{**options, "method": jsparse.FixedSize(20)}
     )
     assert few.kernel.lengthscale.shape == ()
+
+
+def test_the_largest_eigenvalue_is_one_of_any_units(dtype):
+    A = np.diag([3.0, 2.0, 0.0]) + 0.5
+    for power in (-100, -60, 0, 60, 100):
+        of = ByShift(jnp.asarray(np.ldexp(A, power).astype(dtype)))
+        expected = np.ldexp(np.linalg.eigvalsh(A)[-1], power)
+        np.testing.assert_allclose(of.largest, expected, rtol=1e-3)
+    assert float(ByShift(jnp.zeros((3, 3), dtype)).largest) == 0

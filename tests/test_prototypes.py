@@ -437,3 +437,21 @@ def test_pivoted_cholesky_leaves_what_the_nystroem_approximation_leaves(dtype):
 def test_pivoted_cholesky_of_equal_rows_takes_different_ones():
     found = pivoted_cholesky(jax.random.key(1), RBF(1.0), jnp.ones((5, 2)), 5)
     assert sorted(np.asarray(found.indices).tolist()) == list(range(5))
+
+
+@pytest.mark.parametrize("size", [1e-30, 2.0**-100, 1e30])
+def test_clusters_are_the_same_in_all_units(dtype, size):
+    """Also where squares of the inputs are out of the range of float32."""
+    X = cloud().astype(dtype)
+    scaled = jnp.asarray((X.astype(float) * size).astype(dtype))
+    weights = jnp.asarray(np.arange(60) % 5 > 0, dtype)
+    scaled = scaled.at[0].set(1e3 if size < 1 else jnp.finfo(dtype).max / 4)  # of no weight
+    X = jnp.asarray(X).at[0].set(1e3)
+    near = {"float64": 1e-14, "float32": 1e-5}[dtype]
+    few, same = k_center(0, X, 5, weights), k_center(0, scaled, 5, weights)
+    np.testing.assert_array_equal(same.indices, few.indices)
+    np.testing.assert_allclose(np.asarray(same.radius, float) / size, few.radius, rtol=near)
+    means, others = k_means(0, X, 5, weights), k_means(0, scaled, 5, weights)
+    assert int(others.status) == CONVERGED
+    centres = np.asarray(others.centres, float) / size
+    np.testing.assert_allclose(centres, means.centres, atol=100 * near)

@@ -77,6 +77,28 @@ def test_coefficients_and_distance_are_those_of_the_projection():
     assert distances["gradient"] < 0.9 * distances["fixed_point"] < 0.9
 
 
+@pytest.mark.parametrize("kernel", [RBF, Matern32])
+def test_coefficients_of_any_size_have_the_same_reduced_set(kernel, dtype):
+    X, A = (np.asarray(a, dtype) for a in (machine().prototypes, machine().coefficients))
+
+    def reduced(size):
+        given = (X, (A.astype(float) * size).astype(dtype), np.zeros(2, dtype))
+        whole = KernelExpansion(kernel(jnp.ones((), dtype)), *map(jnp.asarray, given))
+        return reduced_set.simplify(whole, 4)
+
+    one, near = reduced(1.0), {"float64": 1e-8, "float32": 1e-3}[dtype]
+    assert int(one.status) == CONVERGED
+    assert 0 < float(one.error) < 0.6
+    for size in (1e-30, 1e-10, 1e30, 2.0**-100):
+        found = reduced(size)
+        assert int(found.status) == CONVERGED
+        np.testing.assert_allclose(found.error, one.error, rtol=near)
+        beta = np.asarray(found.expansion.coefficients, float) / size
+        # At a minimum they err by the root of what the error does.
+        largest = np.abs(one.expansion.coefficients).max()
+        np.testing.assert_allclose(beta, one.expansion.coefficients, atol=near**0.5 * largest)
+
+
 def test_one_vector_is_where_the_projection_is_longest():
     """Against all points of a fine grid."""
     whole = machine(outputs=1)

@@ -134,7 +134,8 @@ def test_it_does_not_matter_how_far_an_outlier_is(dtype, loss):
         np.testing.assert_allclose(f, near, atol={"float64": 1e-3, "float32": 3e-2}[dtype])
     assert max(errors) < 0.3
     assert max(errors) - min(errors) < 0.01
-    assert max(steps) <= min(steps) + 3
+    # The steps to a threshold differ from one set of residuals to another, not with their size.
+    assert max(steps) <= 2 * min(steps)
 
 
 def huber_of(delta):

@@ -122,3 +122,18 @@ def test_columns_of_a_copy_promise_nothing():
     which = np.asarray(last.chosen.which)[np.asarray(last.chosen.there)]
     assert len(np.unique(which % (Phi.shape[1] - 1))) == len(which)
     assert jax.numpy.isfinite(last.posterior.evidence)
+
+
+def test_noise_and_evidence_are_in_the_units_of_the_targets():
+    """A density of `n` targets times `a` is lower by `n log a` nats."""
+    x, _, y, w = rows("normal")
+    X, w = jnp.asarray(x[:, None]), jnp.asarray(w)
+    method = RVM(8, likelihood="normal")
+    one = method.fit(RBF(1.0), X, 1.0, X, jnp.asarray(y), w)
+    for a in (1e-100, 1e-30, 1e30, 1e100):
+        found = method.fit(RBF(1.0), X, 1.0, X, jnp.asarray(a * y), w)
+        assert int(found.status) == int(one.status)
+        np.testing.assert_allclose(found.noise / a**2, one.noise, rtol=1e-9)
+        shift = float(jnp.sum(w)) * np.log(a)
+        np.testing.assert_allclose(found.history + shift, one.history, rtol=1e-9)
+        np.testing.assert_allclose(found.expansion(X) / a, one.expansion(X), atol=1e-9)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from .._blocks import map_systems
-from .._numerics import epsilon, like
+from .._numerics import epsilon, like, times_power
 from .._programs import compiled
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, PRECISION_LOST, RUNNING
 from .._types import ScalarLike
@@ -58,16 +58,22 @@ def marginal(
 
 
 class State(NamedTuple):
-    """A descent on `W`, one evaluation of it a step: L-BFGS with a line search by bisection."""
+    """A descent on `W`, one evaluation of it a step: L-BFGS with a line search by bisection.
+
+    Gradients, directions and slopes are those of `W / unit` as a function of `Z / spread`, so that
+    the path is the same in all units of the targets and of the inputs.
+    """
 
     Z: Float[Array, "m d"]  # the last point accepted
     value: Float[Array, ""]  # W there; infinite before the first evaluation
     solved: Solved
-    gradient: Float[Array, "m d"]  # there
+    spread: Float[Array, " d"]  # of each column of the inputs
+    unit: Float[Array, ""]  # such that the gradient at the start has length 1
+    gradient: Float[Array, "m d"]  # at Z
     memory: Any  # of L-BFGS
     steepest: Bool[Array, ""]  # whether the direction is that of the gradient, not of the memory
     direction: Float[Array, "m d"]
-    slope: Float[Array, ""]  # of W in the direction
+    slope: Float[Array, ""]  # in the direction
     t: Float[Array, ""]  # step length that is tried next
     low: Float[Array, ""]  # too short, as W is still steep there
     high: Float[Array, ""]  # too long, as W is too large there
@@ -114,6 +120,11 @@ def minimise(
         `Minimum`, with a status of the descent and of the inner problem at its end, whichever is
         worse: `EXHAUSTED` at the cap, `PRECISION_LOST` if no point with a lower `W` was found where
         its derivative says that there is one, `NOT_FINITE` if `W` is not finite at the start.
+
+    Other units of the targets, or of the inputs together with the lengthscales, change the path by
+    rounding only. `W` has the targets' unit squared. Where the dtype cannot hold that square,
+    `solved.value` and `history` are 0 or infinite; the other results and the status do not depend
+    on it.
 
     Pure; works under `jit` and `vmap`, over problems or starts.
 
@@ -169,13 +180,16 @@ def best_of(
 def _minimise(
     problem: InnerProblem, start: Float[Array, "m d"], tolerance: Float[Array, ""], max_steps: int
 ) -> Minimum:
+    scaled, exponent = problem.scaled()
     last = jax.lax.while_loop(
         lambda state: state.status == RUNNING,
-        lambda state: step(problem, state, tolerance, max_steps),
-        init(problem, start, max_steps),
+        lambda state: step(scaled, state, tolerance, max_steps),
+        init(scaled, start, max_steps),
     )
     status = jnp.maximum(last.status, last.solved.status)
-    return Minimum(last.Z, last.solved, last.history, last.steps, last.evaluations, status)
+    history = times_power(last.history[None], 2 * exponent[None])[0]
+    solved = last.solved.times_power(exponent)
+    return Minimum(last.Z, solved, history, last.steps, last.evaluations, status)
 
 
 def _lbfgs() -> Any:
@@ -193,6 +207,8 @@ def init(problem: InnerProblem, start: Float[Array, "m d"], max_steps: int) -> S
         Z=start,
         value=zero + jnp.inf,
         solved=solved,
+        spread=jnp.broadcast_to(problem.spread(), start.shape[1:]),
+        unit=zero + 1,
         gradient=jnp.zeros_like(start),
         memory=_lbfgs().init(start),
         steepest=jnp.asarray(True),
@@ -211,10 +227,15 @@ def init(problem: InnerProblem, start: Float[Array, "m d"], max_steps: int) -> S
 
 def step(problem: InnerProblem, state: State, tolerance: Float[Array, ""], max_steps: int) -> State:
     """One evaluation: the next point of a line search, or the first of another one."""
-    Z = state.Z + state.t * state.direction
+    spread = state.spread[None, :]
+    Z = state.Z + state.t * spread * state.direction
     (value, solved), gradient = jax.value_and_grad(marginal(problem), has_aux=True)(Z)
+    gradient = gradient * spread
+    steepness = jnp.linalg.norm(gradient)
+    unit = jnp.where((state.evaluations == 0) & (steepness > 0), steepness, state.unit)
+    gradient = gradient / unit
     sound = jnp.isfinite(value) & jnp.all(jnp.isfinite(gradient))
-    enough = sound & (value <= state.value + _DECREASE * state.t * state.slope)
+    enough = sound & (value <= state.value + _DECREASE * state.t * state.slope * unit)
     flat = jnp.sum(gradient * state.direction) >= _CURVATURE * state.slope
     low, high = jnp.where(enough, state.t, state.low), jnp.where(enough, state.high, state.t)
     trials, evaluations = state.trials + 1, state.evaluations + 1
@@ -233,7 +254,7 @@ def step(problem: InnerProblem, state: State, tolerance: Float[Array, ""], max_s
     searching = jax.tree.map(lambda new, old: jnp.where(lost, new, old), again, searching)
 
     with jax.numpy_dtype_promotion("standard"):  # its state is in the default float
-        update: Any = _lbfgs().update(gradient, state.memory, Z)
+        update: Any = _lbfgs().update(gradient, state.memory, Z / spread)
     upwards, memory = update
     memory = jax.tree.map(lambda new, old: new.astype(old.dtype), memory, state.memory)
     direction = -upwards.astype(Z.dtype)
@@ -242,10 +263,10 @@ def step(problem: InnerProblem, state: State, tolerance: Float[Array, ""], max_s
     direction = jnp.where(slope < 0, direction, _downhill(gradient))
     steps = state.steps + 1
     next_search = State(
-        Z, value, solved, gradient, memory, slope >= 0, direction, jnp.sum(gradient * direction),
-        jnp.ones_like(value), jnp.zeros_like(value), jnp.full_like(value, jnp.inf),
-        jnp.zeros_like(trials), state.history.at[steps].set(value), steps, evaluations,
-        state.status,
+        Z, value, solved, state.spread, unit, gradient, memory, slope >= 0, direction,
+        jnp.sum(gradient * direction), jnp.ones_like(value), jnp.zeros_like(value),
+        jnp.full_like(value, jnp.inf), jnp.zeros_like(trials), state.history.at[steps].set(value),
+        steps, evaluations, state.status,
     )  # fmt: skip
     after = jax.tree.map(
         lambda new, old: jnp.where(accepted, new, old), next_search, searching
@@ -262,13 +283,13 @@ def _status(
 ) -> Int[Array, ""]:
     """Whether to go on."""
     bound = tolerance * jnp.abs(state.value)
+    gain = -state.slope / 2 * state.unit  # of a step of L-BFGS on a parabola
     before = state.history[jnp.maximum(state.steps - _WINDOW, 0)]
     settled = (state.steps >= _WINDOW) & (before - state.value <= bound)
-    # What a step of L-BFGS would gain on a parabola.
-    still = -state.slope / 2 <= epsilon(state.value.dtype) * jnp.abs(state.value)
+    still = gain <= epsilon(state.value.dtype) * jnp.abs(state.value)
     status = jnp.where(state.steps >= max_steps, EXHAUSTED, RUNNING)
     status = jnp.where(accepted & (settled | still), CONVERGED, status)
     failed = ~accepted & (state.trials >= _TRIALS)
-    end = jnp.where(-state.slope / 2 <= bound, CONVERGED, PRECISION_LOST)
+    end = jnp.where(gain <= bound, CONVERGED, PRECISION_LOST)
     end = jnp.where(jnp.isfinite(state.value), end, NOT_FINITE)
     return jnp.where(failed, end, status).astype(jnp.int32)

@@ -9,11 +9,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .._blocks import map_systems
-from .._numerics import dot, dot_over_rows, each_alone, epsilon
+from .._numerics import dot, dot_over_rows, each_alone, epsilon, exponents, times_power
 from .._status import CONVERGED, PRECISION_LOST, status_of
 from .._types import ScalarLike
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
+from ..scaling import standardize
 from ..solvers import interior_point
 from ..solvers.definite import inverse_of_lower
 
@@ -29,12 +30,22 @@ class Solved(NamedTuple):
     multipliers: Any  # arrays
     status: Int[Array, ""]
 
+    def times_power(self, exponent: Int[Array, ""]) -> "Solved":
+        """The solution for targets times `2^exponent`; the multipliers stay as they are."""
+        once, twice = exponent[None], 2 * exponent[None]
+        return self._replace(
+            value=times_power(self.value[None], twice)[0],
+            coefficients=times_power(self.coefficients[None], once)[0],
+            intercept=times_power(self.intercept[None], once)[0],
+        )
+
 
 class InnerProblem(eqx.Module):
     """A machine `w = sum_i beta_i phi(z_i)` of given expansion vectors `z_i`, as an optimisation.
 
     A new one says how it is solved, and what its Lagrangian is; `direct.marginal` and
-    `direct.minimise` then make a sparse machine of it.
+    `direct.minimise` then make a sparse machine of it. One whose inputs or targets may be in any
+    units overrides `spread` and `scaled` as well.
     """
 
     kernel: eqx.AbstractVar[Kernel]
@@ -46,6 +57,18 @@ class InnerProblem(eqx.Module):
     @abc.abstractmethod
     def lagrangian(self, Z: Float[Array, "m d"], solved: Solved) -> Float[Array, ""]:
         """The Lagrangian at a solution, as a function of all that is not part of the solution."""
+
+    def spread(self) -> ScalarLike | Float[Array, " d"]:
+        """Return the length that a descent takes for one along each column of the inputs."""
+        return 1.0
+
+    def scaled(self) -> tuple["InnerProblem", Int[Array, ""]]:
+        """Return the problem with targets of size one, and the power of two they were divided by.
+
+        Its coefficients and intercept are those of the problem divided by that power, its `W` by
+        the square. By default the problem itself, with the exponent 0.
+        """
+        return self, jnp.zeros((), jnp.int32)
 
     def expansion(self, Z: Float[Array, "m d"], solved: Solved) -> KernelExpansion:
         """The solution as a machine."""
@@ -70,6 +93,10 @@ class Supervised(InnerProblem):
         weights: Float[Array, " n"] | Float[Array, "n l"] | None = None,
     ) -> None:
         self.kernel, self.X, self.y, self.C, self.weights = _given(kernel, X, y, C, weights)
+
+    def spread(self) -> Float[Array, " d"]:
+        """Return the standard deviations of the columns; of a constant column 1."""
+        return _deviations(self.X, self.weights)
 
 
 class LargeMargin(Supervised):
@@ -145,10 +172,19 @@ class LeastSquares(Supervised):
         weights: row weights, shape `n`, or each target's own, shape `n l`; 0 is as if absent.
     """
 
+    def scaled(self) -> tuple[InnerProblem, Int[Array, ""]]:
+        """See `InnerProblem.scaled`."""
+        weights = self.weights.reshape(len(self.y), *[-1] * (self.y.ndim - 1))
+        y = jnp.where(weights > 0, self.y, 0)
+        exponent = exponents(y[None])
+        y = times_power(y[None], -exponent)[0]
+        return LeastSquares(self.kernel, self.X, y, self.C, self.weights), exponent[0]
+
     def solve(self, Z: Float[Array, "m d"]) -> Solved:
         """By a Cholesky factorisation of the normal equations about the mean.
 
-        One for all targets, if they have weights and `C` in common.
+        One for all targets, if they have weights and `C` in common. The status is `NOT_FINITE` or
+        `PRECISION_LOST` where the dtype cannot hold squares of the targets, and thus not `W`.
         """
         T = whitener(self.kernel, Z)
         Phi = dot(self.kernel.cross_gram(self.X, Z), T)
@@ -165,7 +201,10 @@ class LeastSquares(Supervised):
             jnp.zeros((), Phi.dtype), dot(T, solution), intercept, (), jnp.asarray(CONVERGED)
         )
         value = self.lagrangian(Z, solved)
-        return solved._replace(value=value, status=status_of(~jnp.isfinite(value), value < 0))
+        # Below it squares of tiny targets are lost, and of another than the constant machine W > 0.
+        least = float(jnp.finfo(value.dtype).tiny) / epsilon(value.dtype)
+        lost = (value < 0) | (value < least) & jnp.any(solution != 0)
+        return solved._replace(value=value, status=status_of(~jnp.isfinite(value), lost))
 
     def lagrangian(self, Z: Float[Array, "m d"], solved: Solved) -> Float[Array, ""]:
         """The objective itself, as there are no constraints."""
@@ -272,6 +311,10 @@ class OneClass(InnerProblem):
         nothing = jnp.ones(len(X), X.dtype)
         self.kernel, self.X, _, self.nu, self.weights = _given(kernel, X, nothing, nu, weights)
 
+    def spread(self) -> Float[Array, " d"]:
+        """Return the standard deviations of the columns; of a constant column 1."""
+        return _deviations(self.X, self.weights)
+
     def solve(self, Z: Float[Array, "m d"]) -> Solved:
         """By `interior_point.solve_one_class` on the features `T' psi_z(x)` of eq. 41."""
         T = whitener(self.kernel, Z)
@@ -342,6 +385,11 @@ def _given(kernel: Kernel, X: Array, y: Array, C: Any, weights: Array | None) ->
     y = jnp.where((here > 0).reshape(-1, *[1] * (y.ndim - 1)), y, 1)
     X = jnp.where((here > 0)[:, None], X, X[jnp.argmax(here)][None, :])
     return kernel, X, y, jnp.asarray(C, X.dtype), w
+
+
+def _deviations(X: Float[Array, "n d"], w: Float[Array, "n *l"]) -> Float[Array, " d"]:
+    """Standard deviations of the columns, by the largest of each row's weights."""
+    return standardize(X, w if w.ndim == 1 else jnp.max(w, axis=1)).scale
 
 
 def _jitter(gram: Float[Array, "m m"]) -> Float[Array, ""]:

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from .._arguments import as_key, real, whole_number
-from .._numerics import as_array, dot, each_alone, epsilon, like
+from .._numerics import as_array, dot, each_alone, epsilon, exponents, like, times_power
 from .._programs import compiled
 from .._status import CONVERGED, PRECISION_LOST
 from .._types import Key, KeyLike, ScalarLike
@@ -18,6 +18,7 @@ from ..expansion import KernelExpansion
 from ..kernels import RBF, Kernel, Linear, Polynomial
 from ..multiclass import Code
 from ..prototypes import k_means
+from ..scaling import standardize
 from ..solvers import interior_point
 from ..solvers.definite import inverse_of_lower
 from . import direct
@@ -62,6 +63,17 @@ class Approximation(direct.InnerProblem):
     ) -> None:
         self.kernel, self.X, self.coefficients = kernel, X, coefficients
         self.norm = jnp.sum(coefficients * dot(kernel.gram(X), coefficients))
+
+    def spread(self) -> Float[Array, " d"]:
+        """Return the standard deviations of the columns, each row weighed by its coefficients."""
+        sizes = jnp.sum(jnp.abs(self.coefficients.reshape(len(self.X), -1)), axis=1)
+        return standardize(self.X, sizes).scale
+
+    def scaled(self) -> tuple["Approximation", Int[Array, ""]]:
+        """See `InnerProblem.scaled`."""
+        exponent = exponents(self.coefficients[None])
+        coefficients = times_power(self.coefficients[None], -exponent)[0]
+        return Approximation(self.kernel, self.X, coefficients), exponent[0]
 
     def solve(self, Z: Float[Array, "m d"]) -> direct.Solved:
         """By the features in which `K(Z, Z)` is the identity."""
@@ -148,7 +160,7 @@ def _simplify(
 ) -> ReducedSet:
     problem = Approximation(machine.kernel, machine.prototypes, machine.coefficients)
     if start is None and isinstance(machine.kernel, RBF):
-        start = _fixed_points(key, problem, m)
+        start = _fixed_points(key, problem.scaled()[0], m)
     elif start is None:
         start = k_means(key, machine.prototypes, m).centres
     return near(problem, start, machine, tolerance, approach, max_steps)
@@ -163,6 +175,7 @@ def near(
     max_steps: int,
 ) -> ReducedSet:
     """The machine of the start, or of where a descent from there ends."""
+    problem, exponent = problem.scaled()
     Z, solved, status = start, problem.solve(start), jnp.asarray(CONVERGED, jnp.int32)
     if approach == "gradient":
         found = direct.minimise(problem, start, tolerance=tolerance, max_steps=max_steps)
@@ -170,7 +183,8 @@ def near(
     part = solved.value / jnp.where(problem.norm > 0, problem.norm, 1)
     # Of a distance of the size of its own rounding no more can be had.
     status = jnp.where(part <= 256 * epsilon(Z.dtype), CONVERGED, status).astype(jnp.int32)
-    expansion = dataclasses.replace(machine, prototypes=Z, coefficients=solved.coefficients)
+    coefficients = solved.times_power(exponent).coefficients
+    expansion = dataclasses.replace(machine, prototypes=Z, coefficients=coefficients)
     return ReducedSet(expansion, jnp.sqrt(jnp.maximum(part, 0)), status)
 
 
@@ -190,7 +204,10 @@ class _Point(NamedTuple):
 
 
 def _fixed_points(key: Key, problem: Approximation, m: int) -> Float[Array, "m d"]:
-    """One vector after another, each where what is left of `w` has its longest projection."""
+    """One vector after another, each where what is left of `w` has its longest projection.
+
+    The coefficients of the problem are of size one, see `Approximation.scaled`.
+    """
     kernel, X = problem.kernel, problem.X
     n, dtype = len(X), X.dtype
     A = problem.coefficients.reshape(n, -1)

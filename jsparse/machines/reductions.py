@@ -13,7 +13,17 @@ from jaxtyping import Array, Float, Int, UInt
 
 from .._arguments import real, whole_number
 from .._blocks import map_systems
-from .._numerics import as_array, as_float, dot, eigh, epsilon, is_concrete, like
+from .._numerics import (
+    as_array,
+    as_float,
+    dot,
+    eigh,
+    epsilon,
+    exponents,
+    is_concrete,
+    like,
+    times_power,
+)
 from .._programs import compiled
 from .._status import NOT_FINITE, PRECISION_LOST, TRUNCATED, VANISHED
 from .._types import Key, ScalarLike
@@ -49,6 +59,16 @@ class ReducedFit(NamedTuple):
     stationarity: Float[Array, ""]  # of the last solution, see `Reweighted`
     steps: Int[Array, ""]  # ridge systems solved
     status: Int[Array, ""]
+
+    def times_power(self, exponent: Int[Array, " 1"]) -> "ReducedFit":
+        """Return the fit of targets times `2^exponent`."""
+        machine = self.expansion
+        expansion = dataclasses.replace(
+            machine,
+            coefficients=times_power(machine.coefficients[None], exponent)[0],
+            intercept=times_power(machine.intercept[None], exponent)[0],
+        )
+        return self._replace(expansion=expansion)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -226,6 +246,13 @@ class ReductionColumns(CandidateColumns):
         columns = super().__call__(X)
         return columns if self.turn is None else dot(columns, self.turn)
 
+    def targets_times(self, exponent: Int[Array, " 1"]) -> "ReductionColumns":
+        """Return the columns of targets times `2^exponent`."""
+        if self.targets is None:
+            return self
+        targets = times_power(self.targets[None], exponent)[0]
+        return eqx.tree_at(lambda map: map.targets, self, targets)
+
     def seen(
         self, X: Float[Array, "n d"], y: Float[Array, "n *c"], weights: Float[Array, " n"]
     ) -> "ReductionColumns":
@@ -387,8 +414,17 @@ def _fit(
     block_rows: int | None,
 ) -> ReducedFit:
     columns = reduction_columns(kernel, prototypes)
+    y = jnp.where((weights > 0).reshape(-1, *[1] * (y.ndim - 1)), y, 0)
+    exponent = _exponent(method, y)
+    y = times_power(y[None], -exponent)[0]
     sums = accumulate(columns, X, y, weights, block_rows=block_rows)
-    return _solve(method, cast(Any, method.informed(columns, X, y, weights)), sums, C)
+    fitted = _solve(method, cast(Any, method.informed(columns, X, y, weights)), sums, C)
+    return fitted.times_power(exponent)
+
+
+def _exponent(method: SparseReduction, y: Float[Array, "*s"]) -> Int[Array, " 1"]:
+    """The power of two of the targets' size; 0 by the paper's rule, which depends on their unit."""
+    return exponents(y[None]) * int(method.rule != "paper")
 
 
 @functools.partial(compiled, static_argnames="method")
@@ -400,6 +436,11 @@ def _solve(
 ) -> ReducedFit:
     outputs = sums.cross.shape[1:]
     sums = sums.with_outputs((math.prod(outputs),))
+    # Of tiny targets the squares are lost before their sums with the columns are.
+    least = float(jnp.finfo(C.dtype).tiny) / epsilon(C.dtype)
+    lost = (jnp.max(sums.target_square) < least * sums.weight_sum) & jnp.any(sums.cross != 0)
+    exponent = _exponent(method, jnp.sqrt(_variance(sums)))
+    columns, sums = columns.targets_times(-exponent), sums.targets_times(-exponent)
     system = _system(columns, sums)
     first = _start(method, columns, system, C)
     # As printed, `C` and the start depend on the units of the targets; here their variance is 1.
@@ -422,13 +463,15 @@ def _solve(
     none = (found.count == 0) & (found.status < NOT_FINITE)
     finite = jnp.all(jnp.isfinite(intercept))
     status = jnp.where(none, jnp.int32(VANISHED), found.status)
-    return ReducedFit(
+    status = jnp.where(lost, jnp.maximum(status, PRECISION_LOST), status).astype(jnp.int32)
+    fitted = ReducedFit(
         expansion=model,
         count=found.count,
         stationarity=found.stationarity,
         steps=found.steps,
         status=jnp.where(finite, status, jnp.int32(NOT_FINITE)),
     )
+    return fitted.times_power(exponent)
 
 
 class Squares(NamedTuple):

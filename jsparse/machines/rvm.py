@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
@@ -11,7 +12,15 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._arguments import real, whole_number
 from .._blocks import capacity, map_systems, padded
-from .._numerics import dot, dot_over_rows, each_alone, epsilon, present_rows
+from .._numerics import (
+    dot,
+    dot_over_rows,
+    each_alone,
+    epsilon,
+    exponents,
+    present_rows,
+    times_power,
+)
 from .._programs import compiled
 from .._status import COMPLETED, CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
 from .._types import Key, ScalarLike
@@ -33,7 +42,10 @@ _NOISE = 0.1  # part of the targets' variance that is noise to begin with
 
 
 class RelevanceFit(NamedTuple):
-    """A machine on all candidates, the coefficients of most of which are 0."""
+    """A machine on all candidates, the coefficients of most of which are 0.
+
+    Where the dtype cannot hold squares of the targets, `noise` is 0 or infinite; the rest is sound.
+    """
 
     expansion: KernelExpansion
     history: Float[Array, "*l s"]  # log evidence after 0, 1, .. steps; NaN for those not taken
@@ -220,7 +232,8 @@ def init(given: Rows, most: int, max_steps: int, likelihood: Likelihood) -> Stat
     total = jnp.where(total > 0, total, 1)
     mean = dot(w, y) / total
     variance = dot(w, jnp.square(y - mean)) / total
-    variance = jnp.where(variance > 0, variance, 1)
+    # Of constant targets, as large as they are.
+    variance = jnp.where(variance > 0, variance, jnp.where(mean == 0, 1, jnp.square(mean)))
     beta = 1 / (_NOISE * variance) if likelihood == "normal" else jnp.ones((), Phi.dtype)
     size = jnp.where(mean == 0, variance, jnp.square(mean))
     chosen = Chosen(
@@ -302,7 +315,7 @@ def solve(
 
     Args:
         Phi: functions of the rows, shape `n p`; the last is the intercept's, of ones.
-        y: targets; of classes -1 and +1.
+        y: targets, whose squares must be in range; of classes -1 and +1.
         w: row weights; 0 is as if absent.
         tolerance: it has converged when no change promises more, in nats; a model with as many
             functions as it may have ends at 100 times that.
@@ -474,12 +487,23 @@ def _fit(
     tolerance = jnp.asarray(method.tolerance, X.dtype)
 
     def one(of: tuple[Array, Array]) -> tuple[Array, ...]:
+        target, seen = of
+        # In units in which squares of the targets are in range; classes are of size one.
+        target = jnp.where(seen > 0, target, 0)
+        exponent = exponents(target[None])
+        exponent = exponent if likelihood == "normal" else 0 * exponent
+        target = times_power(target[None], -exponent)[0]
         last = solve(
-            Phi, *of, tolerance, most=most, max_steps=method.max_steps, likelihood=likelihood
-        )
+            Phi, target, seen, tolerance, most=most, max_steps=method.max_steps,
+            likelihood=likelihood,
+        )  # fmt: skip
         chosen = last.chosen
         every = jnp.zeros(Phi.shape[1], X.dtype).at[chosen.which].add(last.posterior.mean)
-        return every, last.history, last.steps, 1 / chosen.beta, last.status
+        every = times_power(every[None], exponent)[0]
+        noise = times_power(1 / chosen.beta[None], 2 * exponent)[0]
+        # A density of the targets in their own units.
+        nats = math.log(2) * jnp.sum(seen) * exponent[0].astype(X.dtype)
+        return every, last.history - nats, last.steps, noise, last.status
 
     every, history, steps, noise, status = map_systems(one, (columns.T, w.T))
     outputs = targets.shape[1:]

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._arguments import as_key, whole_number
 from .._blocks import default_block_rows, map_row_blocks
-from .._numerics import as_float, dot, is_concrete, present_rows
+from .._numerics import as_float, dot, exponents, is_concrete, present_rows, times_power
 from .._programs import compiled
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
 from .._types import Key, KeyLike
@@ -39,7 +39,8 @@ class KMeansResult(NamedTuple):
 
     Attributes:
         centres: shape `m d`.
-        inertia: weighted sum of squared distances of the rows from their centres.
+        inertia: weighted sum of squared distances of the rows from their centres; 0 or infinite
+            where the dtype cannot hold it.
         steps: how often the centres were moved.
         status: `CONVERGED` when the rows stayed where they were, `EXHAUSTED`, or `NOT_FINITE`.
     """
@@ -84,6 +85,9 @@ def _k_center(
     there = jnp.ones(X.shape[0], bool) if weights is None else weights > 0
     n, d = X.shape
     first = uniform(key, n, 1, there.astype(X.dtype))[0].astype(jnp.int32)
+    # Squares of distances must be in range, in any units of X.
+    exponent = exponents(jnp.where(there[:, None], X - X[first][None], 0)[None])
+    X = times_power(X[None], -exponent)[0]
     # Row `j r + i` of X at place `i, j`, so that a maximum over i runs along whole rows of memory;
     # and its columns in blocks, whose squares are added one by one. XLA's own argmax and sum over
     # columns, written plainly, take thirty times as long on a CPU.
@@ -119,7 +123,7 @@ def _k_center(
     start = jnp.pad(start, (0, r * tall - n), constant_values=-1).reshape(tall, r).T
     state = (start, first, jnp.zeros(m, jnp.int32), jnp.zeros(m, X.dtype))
     _, _, indices, radius = jax.lax.fori_loop(0, m, step, state)
-    return KCenterResult(indices, radius)
+    return KCenterResult(indices, times_power(radius[None], exponent)[0])
 
 
 def _check(
@@ -179,6 +183,8 @@ def _k_means(
     X = present_rows(X, w)
     middle = jnp.mean(X, axis=0, keepdims=True)
     U = X - middle  # products below lose what an offset would take
+    exponent = exponents(U[None])  # squares below must be in range, in any units of X
+    U = times_power(U[None], -exponent)[0]
 
     def assign(centres: Float[Array, "m d"]) -> tuple[Int[Array, " n"], Float[Array, " n"]]:
         half = jnp.sum(jnp.square(centres), axis=1) / 2
@@ -219,4 +225,6 @@ def _k_means(
         jnp.full((), RUNNING, jnp.int32),
     )
     last = jax.lax.while_loop(going, step, first)
-    return KMeansResult(last.centres + middle, last.inertia, last.steps, last.status)
+    centres = times_power(last.centres[None], exponent)[0] + middle
+    inertia = times_power(last.inertia[None], 2 * exponent)[0]
+    return KMeansResult(centres, inertia, last.steps, last.status)

@@ -42,15 +42,15 @@ class ByShift(NamedTuple):
     @property
     def largest(self) -> Float[Array, ""]:
         """The largest eigenvalue, from below and to a few per cent, by the power method."""
-        x = jnp.sqrt(jnp.maximum(jnp.diagonal(self.matrix), 0))
 
-        def step(_: Int[Array, ""], x: Float[Array, " p"]) -> Float[Array, " p"]:
-            image = dot(self.matrix, x)
-            size = jnp.sqrt(jnp.sum(jnp.square(image)))
-            return jnp.where(size > 0, image / jnp.where(size > 0, size, 1), x)
+        def scaled(x: Float[Array, " p"]) -> Float[Array, " p"]:
+            """The largest entry is 1: squares of the matrix's entries may be out of range."""
+            size = jnp.max(jnp.abs(x))
+            return jnp.where(size > 0, x / jnp.where(size > 0, size, 1), 1)
 
-        x = jax.lax.fori_loop(0, 16, step, x)
-        return jnp.sum(x * dot(self.matrix, x)) / jnp.maximum(jnp.sum(jnp.square(x)), 1e-30)
+        x = scaled(jnp.sqrt(jnp.maximum(jnp.diagonal(self.matrix), 0)))
+        x = jax.lax.fori_loop(0, 16, lambda _, x: scaled(dot(self.matrix, x)), x)
+        return jnp.sum(x * dot(self.matrix, x)) / jnp.sum(jnp.square(x))
 
     def count_above(self, bound: Float[Array, ""]) -> Int[Array, ""]:
         """How many features are not, to rounding, combinations of those before them.

@@ -104,7 +104,7 @@ def solve(
 
     Pure; not differentiable in reverse mode.
     """
-    problem, centre, exponent = in_own_units(Phi, y, w, C, loss, threshold)
+    problem, centre, fraction, exponent = in_own_units(Phi, y, w, C, loss, threshold)
     state = init(problem, tolerance, loss=loss)
     state = jax.lax.while_loop(
         lambda state: state.status == RUNNING,
@@ -113,13 +113,13 @@ def solve(
         ),
         state,
     )
-    weights = times_power(state.weights[None], exponent)[0]
-    intercept = times_power(state.intercept[None], exponent)[0] + centre
+    weights = times_power(fraction * state.weights[None], exponent)[0]
+    intercept = times_power(fraction * state.intercept[None], exponent)[0] + centre
     delta = state.threshold
     if loss == "absolute":
         typical = weighted_median(jnp.abs(state.residual), w)
         delta = jnp.maximum(SMOOTHING * typical, epsilon(y.dtype))
-    delta = times_power(delta[None], exponent)[0] if threshold is None else threshold
+    delta = times_power(fraction * delta[None], exponent)[0] if threshold is None else threshold
     residual = y - dot(Phi, weights) - intercept
     return Solution(weights, intercept, residual, delta, state.steps, state.status)
 
@@ -131,8 +131,12 @@ def in_own_units(
     C: Float[Array, ""],
     loss: Loss,
     threshold: Float[Array, ""] | None = None,
-) -> tuple[Problem, Float[Array, ""], Int[Array, " 1"]]:
-    """The problem in its own units, and what they are: `y = centre + 2^exponent problem.y`."""
+) -> tuple[Problem, Float[Array, ""], Float[Array, ""], Int[Array, " 1"]]:
+    """The problem in its own units: `y = centre + fraction 2^exponent problem.y`.
+
+    The unit is the median of `|y - centre|` itself, not a power of two near it, so that steps and
+    stopping rule are the same for targets in all units.
+    """
     here = w > 0
     heaviest = jnp.max(w)
     w = w / heaviest
@@ -140,25 +144,28 @@ def in_own_units(
     y = jnp.where(here, y - centre, 0)
     size = jnp.abs(y)
     # Rows at the median itself, as many as there may be, say nothing of the scale.
-    exponent = exponents(weighted_median(size, jnp.where(size > 0, w, 0))[None])
-    y = times_power(y[None], -exponent)[0]
+    typical = weighted_median(size, jnp.where(size > 0, w, 0))[None]
+    exponent = exponents(typical)
+    fraction = times_power(typical, -exponent)[0]
+    fraction = jnp.where(fraction > 0, fraction, 1)
+    y = times_power(y[None], -exponent)[0] / fraction
     # The square of a residual must be a number; the loss has the same slope long before.
     info = jnp.finfo(y.dtype)
     bound = 2.0 ** (info.maxexp // 2 - 8)
     y = jnp.clip(y, -bound, bound)
     ridge = 1 / C / heaviest
     if loss == "absolute":
-        ridge = times_power(2 * ridge[None], exponent)[0]
+        ridge = times_power(2 * fraction * ridge[None], exponent)[0]
     ridge = jnp.clip(ridge, info.tiny, 1 / info.tiny / 16)
     if threshold is not None:
         # At the optimum no row's `weight_i l(e_i)` is more than the constant model's loss of all:
         # with a threshold from here on no |e_i| is beyond it, and the optimum is least squares.
         lightest = jnp.min(w, where=w > 0, initial=1)
         reach = jnp.linalg.norm(jnp.sqrt(w) * y) / jnp.sqrt(lightest)
-        threshold = times_power(threshold[None], -exponent)[0]
+        threshold = times_power(threshold[None], -exponent)[0] / fraction
         threshold = jnp.minimum(threshold, jnp.clip(reach, 1, bound))
     Phi = jnp.where(here[:, None], Phi, 0)  # other rows may hold anything
-    return Problem(Phi, y, w, ridge, threshold), centre, exponent
+    return Problem(Phi, y, w, ridge, threshold), centre, fraction, exponent
 
 
 def init(problem: Problem, tolerance: Float[Array, ""], *, loss: Loss) -> State:
