@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from ._arguments import real
+from ._repr import short_repr
 from .expansion import KernelExpansion
 from .serialization import check_keys
 
@@ -38,6 +39,8 @@ class Unseen(eqx.Module):
     fold: Int[Array, " n"] | Int[np.ndarray, " n"] | None = None
     machines: KernelExpansion | None = None
     held_out: bool = eqx.field(static=True, default=False)
+
+    __repr__ = short_repr
 
     @property
     def guarantee(self) -> Guarantee:

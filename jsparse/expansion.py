@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 
 from ._blocks import map_row_blocks, rows_in_block
 from ._numerics import as_array, dot
+from ._repr import short_repr
 from ._runtime import check_runtime, compiled
 from .kernels import Kernel
 from .scaling import Standardization
@@ -35,6 +36,8 @@ class KernelExpansion(eqx.Module):
     coefficients: Float[Array, "m *c"]
     intercept: Float[Array, "*c"]
     scaling: Standardization | None = None
+
+    __repr__ = short_repr
 
     def __call__(
         self,

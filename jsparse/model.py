@@ -13,6 +13,7 @@ from ._arguments import check_finite, finite_rows, whole_number
 from ._blocks import capacity, padded
 from ._files import PathLike
 from ._numerics import as_array
+from ._repr import few_lines
 from ._runtime import check_runtime
 from ._status import NumericalError
 from .calibration import decisions, probabilities
@@ -30,7 +31,7 @@ from .kernels import Mixture
 from .machines.sized_path import SizedPath
 from .machines.sparse_path import SparsePath
 from .multiclass import Code, Decoding, distances
-from .relevance import relevance_of
+from .relevance import Relevance, relevance_of
 
 if TYPE_CHECKING:
     from .data.frames import Frame
@@ -251,12 +252,16 @@ class Model(eqx.Module):
         numbers = np.array([place[label] for label in truth.tolist()], int)
         return dataclasses.replace(self, unseen=unseen_classes(scores, numbers, held_out=True))
 
-    def relevance(self, names: Sequence[Any] | None = None) -> dict[str, float]:
+    def relevance(self, names: Sequence[Any] | None = None) -> Relevance:
         """How much each column has to say in the kernel: 1 for the most relevant, 0 for none.
 
-        The inverse of its lengthscale, which is in units of the column's standard deviation, over
-        the largest of them. The categories of a column together have the root of the sum of their
-        squares, its part in the mean squared distance of two rows. In a product of kernels squares
+        Columns that share one lengthscale are listed in `shared`: the kernel does not tell how they
+        differ. Columns in `switched_off`, of relevance 0, have a lengthscale more than 50 times the
+        shortest. All others have a lengthscale that no other column has.
+
+        Relevance is the inverse of a column's lengthscale, which is in units of the column's
+        standard deviation, over the largest inverse. The categories of a column together have the
+        root of the sum of their squares, its part in the mean squared distance of two rows. In a product of kernels squares
         add up, in a sum they are averaged, with the variances of its parts as weights.
 
         Args:
@@ -264,7 +269,7 @@ class Model(eqx.Module):
                 x0, x1, ..
 
         Returns:
-            Name to relevance, in the order of the columns.
+            A dict of name to relevance, in the order of the columns.
 
         Raises:
             ValueError: for a kernel of one lengthscale for all columns, or of none.
@@ -341,7 +346,7 @@ class Model(eqx.Module):
             what = "intervals" if self.labels is None else "sets"
             lines.append(f"  {what}: by {_EVIDENCE[self.unseen.guarantee]}")
         lines += [f"  {name}: {value}" for name, value in self.about.items() if value is not None]
-        return "\n".join(lines)
+        return few_lines(lines)
 
 
 def _values(

@@ -11,6 +11,7 @@ from jaxtyping import Array, ArrayLike, Float, Int
 from ._blocks import map_row_blocks, map_systems, rows_in_block
 from ._mesh import sum_over_rows
 from ._numerics import UNROLLED, dot
+from ._repr import short_repr
 from ._types import ScalarLike
 from .features import FeatureMap
 from .normal_equations import NormalEquations, accumulate, accumulate_groups
@@ -40,6 +41,8 @@ class Code(NamedTuple):
     problems: Int[Array, "g q"] | Int[np.ndarray, "g q"]
     system: Int[Array, " l"] | Int[np.ndarray, " l"]
     slot: Int[Array, " l"] | Int[np.ndarray, " l"]
+
+    __repr__ = short_repr
 
     @property
     def shares_all_rows(self) -> bool:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float, Shaped
 
+from .._repr import short_repr
 from .schema import Schema
 
 
@@ -30,6 +31,8 @@ class Frame:
     impute: bool = False
     max_categories: int = 100
     categories: Literal["indicators", "kernel"] = "indicators"
+
+    __repr__ = short_repr
 
     def ordered(self, names: Sequence[str]) -> "Frame":
         """The same table with these columns first.

@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._blocks import map_systems
 from .._numerics import epsilon, like
+from .._repr import short_repr
 from .._runtime import compiled
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, PRECISION_LOST, RUNNING
 from .._types import ScalarLike
@@ -77,6 +78,8 @@ class State(NamedTuple):
     evaluations: Int[Array, ""]
     status: Int[Array, ""]
 
+    __repr__ = short_repr
+
 
 class Minimum(NamedTuple):
     """Expansion vectors that a descent ended at."""
@@ -87,6 +90,8 @@ class Minimum(NamedTuple):
     steps: Int[Array, ""]
     evaluations: Int[Array, ""]  # of W, each the solution of one inner problem
     status: Int[Array, ""]
+
+    __repr__ = short_repr
 
 
 def minimise(

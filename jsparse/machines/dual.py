@@ -21,6 +21,7 @@ from .._numerics import (
     relative_size,
     with_derivative,
 )
+from .._repr import short_repr
 from .._runtime import compiled
 from .._status import NOT_FINITE, status_of
 from .._types import Key, ScalarLike
@@ -97,6 +98,8 @@ class DualFit(NamedTuple):
     relative_residual: Float[Array, ""]  # |(K + W^(-1)/C) alpha + b - y| / |y|, worst output
     steps: Int[Array, ""]  # of conjugate gradients; 0 by Cholesky
     status: Int[Array, ""]
+
+    __repr__ = short_repr
 
 
 def fit(

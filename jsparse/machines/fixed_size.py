@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int
 from .._arguments import whole_number
 from .._blocks import rounded_down
 from .._numerics import as_array, as_float, like
+from .._repr import short_repr
 from .._runtime import compiled
 from .._status import CONVERGED, TRUNCATED
 from .._types import Key, ScalarLike
@@ -257,6 +258,8 @@ class FixedSizeFit(NamedTuple):
     effective_rank: Int[Array, ""]  # features above rounding noise
     relative_residual: Float[Array, ""]  # |G w - c + w/C| / |c|
     status: Int[Array, ""]
+
+    __repr__ = short_repr
 
 
 def fit(

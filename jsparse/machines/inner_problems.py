@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from .._blocks import map_systems
 from .._numerics import dot, dot_over_rows, each_alone, epsilon
+from .._repr import short_repr
 from .._status import CONVERGED, PRECISION_LOST, status_of
 from .._types import ScalarLike
 from ..expansion import KernelExpansion
@@ -28,6 +29,8 @@ class Solved(NamedTuple):
     intercept: Float[Array, "*c"]  # b
     multipliers: Any  # arrays
     status: Int[Array, ""]
+
+    __repr__ = short_repr
 
 
 class InnerProblem(eqx.Module):

@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._arguments import as_key, real, whole_number
 from .._numerics import as_array, dot, each_alone, epsilon, like
+from .._repr import short_repr
 from .._runtime import compiled
 from .._status import CONVERGED, PRECISION_LOST
 from .._types import Key, KeyLike, ScalarLike
@@ -38,6 +39,8 @@ class ReducedSet(NamedTuple):
     expansion: KernelExpansion
     error: Float[Array, ""]  # |w - w'| / |w|
     status: Int[Array, ""]
+
+    __repr__ = short_repr
 
 
 class Approximation(direct.InnerProblem):

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int, UInt
 from .._arguments import real, whole_number
 from .._blocks import map_systems
 from .._numerics import as_array, as_float, dot, eigh, epsilon, is_concrete, like
+from .._repr import short_repr
 from .._runtime import compiled
 from .._status import NOT_FINITE, PRECISION_LOST, TRUNCATED, VANISHED
 from .._types import Key, ScalarLike
@@ -49,6 +50,8 @@ class ReducedFit(NamedTuple):
     stationarity: Float[Array, ""]  # of the last solution, see `Reweighted`
     steps: Int[Array, ""]  # ridge systems solved
     status: Int[Array, ""]
+
+    __repr__ = short_repr
 
 
 @dataclasses.dataclass(frozen=True)
@@ -437,6 +440,8 @@ class Squares(NamedTuple):
     A: Float[Array, "M M"]
     b: Float[Array, "M c"]
 
+    __repr__ = short_repr
+
     @property
     def squares(self) -> Float[Array, " M"]:
         """The diagonal of A."""
@@ -456,6 +461,8 @@ class Factor(NamedTuple):
 
     F: Float[Array, "M M"]
     g: Float[Array, "M c"]
+
+    __repr__ = short_repr
 
     @property
     def squares(self) -> Float[Array, " M"]:

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 from .._arguments import real, whole_number
 from .._blocks import capacity, map_systems, padded
 from .._numerics import dot, dot_over_rows, each_alone, epsilon, present_rows
+from .._repr import short_repr
 from .._runtime import compiled
 from .._status import COMPLETED, CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
 from .._types import Key, ScalarLike
@@ -41,6 +42,8 @@ class RelevanceFit(NamedTuple):
     noise: Float[Array, "*l"]  # variance of the targets about the machine; of classes 1
     status: Int[Array, ""]
 
+    __repr__ = short_repr
+
 
 class Rows(NamedTuple):
     """What is given of one problem: `log p(y | weights) = sum_i w_i log p(y_i | Phi_i weights)`."""
@@ -48,6 +51,8 @@ class Rows(NamedTuple):
     Phi: Float[Array, "n p"]  # columns of the kernel, and of ones
     y: Float[Array, " n"]
     w: Float[Array, " n"]
+
+    __repr__ = short_repr
 
 
 class Chosen(NamedTuple):
@@ -58,6 +63,8 @@ class Chosen(NamedTuple):
     alpha: Float[Array, " k"]
     beta: Float[Array, ""]  # precision of the noise; of classes 1
 
+    __repr__ = short_repr
+
 
 class Posterior(NamedTuple):
     """Of the weights of what is chosen, by Laplace's approximation where it is not normal."""
@@ -66,6 +73,8 @@ class Posterior(NamedTuple):
     spread: Float[Array, "k k"]  # Sigma
     values: Float[Array, " n"]
     evidence: Float[Array, ""]
+
+    __repr__ = short_repr
 
 
 class State(NamedTuple):
@@ -77,6 +86,8 @@ class State(NamedTuple):
     history: Float[Array, " s+1"]
     steps: Int[Array, ""]
     status: Int[Array, ""]
+
+    __repr__ = short_repr
 
 
 @each_alone

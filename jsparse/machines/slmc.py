@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from .._arguments import real, whole_number
 from .._blocks import map_systems
+from .._repr import short_repr
 from .._runtime import compiled
 from .._types import Key, ScalarLike
 from ..expansion import KernelExpansion
@@ -38,6 +39,8 @@ class ReducedFit(NamedTuple):
     objective: Float[Array, ""]  # of all problems together
     status: Int[Array, ""]
 
+    __repr__ = short_repr
+
 
 class DirectFit(NamedTuple):
     """A machine of expansion vectors found by descent, and how it came about.
@@ -50,6 +53,8 @@ class DirectFit(NamedTuple):
     steps: Int[Array, "*l"]
     evaluations: Int[Array, "*l"]  # of W, each the solution of one inner problem
     status: Int[Array, ""]
+
+    __repr__ = short_repr
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from .._arguments import as_key
 from .._numerics import as_float, dot, epsilon, is_concrete
+from .._repr import short_repr
 from .._runtime import compiled
 from .._types import Key, KeyLike
 from ..kernels import Kernel
@@ -28,6 +29,8 @@ class PivotedCholeskyResult(NamedTuple):
 
     indices: Int[Array, " m"]
     residual: Float[Array, " m"]
+
+    __repr__ = short_repr
 
 
 def pivoted_cholesky(

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from .._numerics import dot, epsilon
+from .._repr import short_repr
 from .._runtime import compiled
 from .._status import COMPLETED, CONVERGED, INDEFINITE, NOT_FINITE, RUNNING
 from .._types import ScalarLike
@@ -45,6 +46,8 @@ class State(NamedTuple):
     size: Int[Array, " v"]
     step: Int[Array, ""]
     status: Int[Array, " v"]
+
+    __repr__ = short_repr
 
 
 def init(

@@ -10,6 +10,7 @@ from jaxtyping import Array, ArrayLike, Float, Int
 
 from .._arguments import whole_number
 from .._numerics import epsilon, is_concrete
+from .._repr import short_repr
 from .._runtime import compiled
 from .._status import (
     COMPLETED,
@@ -38,6 +39,8 @@ class State(NamedTuple):
     size: Int[Array, " v"]
     step: Int[Array, ""]
     status: Int[Array, " v"]
+
+    __repr__ = short_repr
 
 
 def init(b: Float[Array, "v D c"], tolerance: Float[Array, ""], *, max_atoms: int) -> State:

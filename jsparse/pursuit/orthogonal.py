@@ -10,6 +10,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from .._arguments import whole_number
 from .._numerics import dot, epsilon, exponents, times_power
+from .._repr import short_repr
 from .._runtime import check_runtime, compiled
 from .._status import COMPLETED, CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
 from .._types import ScalarLike
@@ -33,6 +34,8 @@ class State(NamedTuple):
     size: Int[Array, " v"]
     stage: Int[Array, " v"]
     status: Int[Array, " v"]
+
+    __repr__ = short_repr
 
 
 def init(

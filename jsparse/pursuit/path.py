@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from .._numerics import epsilon, is_concrete
+from .._repr import short_repr
 from .._runtime import compiled
 from .._status import CONVERGED, NOT_FINITE, PRECISION_LOST, RUNNING, TRUNCATED
 
@@ -33,6 +34,8 @@ class Path(NamedTuple):
     condition: Float[Array, "..."]  # estimate for the atoms so far, of A scaled; shape `k`
     size: Int[Array, "..."]  # atoms selected, at most k; what comes after repeats the last
     status: Int[Array, "..."]
+
+    __repr__ = short_repr
 
     def dense(self, n_atoms: int, size: int | None = None) -> Float[Array, "..."]:
         """The coefficients of all atoms, zeros included, shape `n_atoms`.

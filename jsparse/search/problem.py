@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._mesh import check_mesh
 from .._numerics import as_array, is_concrete
+from .._repr import short_repr
 from .._runtime import compiled
 from .._status import COMPLETED, PRECISION_LOST
 from .._types import Key
@@ -47,6 +48,8 @@ class Scoring(NamedTuple):
 
     metric: Metric
     decoding: Decoding = "loss"
+
+    __repr__ = short_repr
 
 
 @runtime_checkable

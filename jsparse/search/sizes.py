@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from .._repr import ShortList, short_repr
 from .._types import KeyLike
 from ..machines.method import Metric, check_sizes, check_tolerance
 from ..multiclass import Decoding
@@ -33,6 +34,8 @@ class SizeCurve(NamedTuple):
     tunings: Sequence[Tuning] = ()  # of each size, where each has a kernel and a C of its own
     fold_errors: Float[np.ndarray, "v k"] | None = None  # of a path
     stopped: Literal["finished", "seconds", "interrupted"] = "finished"
+
+    __repr__ = short_repr
 
     @property
     def size(self) -> int:
@@ -168,7 +171,7 @@ def tune_sizes(
         errors=errors,
         standard_errors=spread,
         chosen=smallest_within(errors, spread, tolerance),
-        tunings=tunings,
+        tunings=ShortList(tunings),
         stopped=stopped,
     )
 

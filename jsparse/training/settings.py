@@ -13,6 +13,7 @@ from jaxtyping import ArrayLike, Float
 
 from .._arguments import as_key, numbers, real, whole_number
 from .._mesh import check_mesh
+from .._repr import short_repr
 from .._runtime import compiled
 from .._types import Key, KeyLike
 from ..kernels import Kernel, Mixture
@@ -88,6 +89,8 @@ class Keys(NamedTuple):
     method: Key
     sample: Key
 
+    __repr__ = short_repr
+
 
 class Settings(NamedTuple):
     """The arguments of `train`, checked as far as they can be without the rows."""
@@ -105,6 +108,8 @@ class Settings(NamedTuple):
     class_weight: Literal["balanced"] | Mapping[Any, float] | None
     resources: Resources
     progress: Progress | None
+
+    __repr__ = short_repr
 
 
 def settings(

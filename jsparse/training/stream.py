@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int, UInt32
 
 from .._arguments import whole_number
 from .._blocks import capacity, padded
+from .._repr import short_repr
 from .._runtime import compiled
 from .._types import Key
 from ..data.streams import Batch, Checked, RowStream
@@ -39,6 +40,8 @@ class ScoredRows(NamedTuple):
     y: Float[np.ndarray, "r c"]
     w: Float[np.ndarray, " r"]
     number: Int[np.ndarray, " r"] | None  # of the class
+
+    __repr__ = short_repr
 
 
 class StreamData:

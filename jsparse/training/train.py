@@ -13,6 +13,7 @@ from jaxtyping import ArrayLike
 
 from .._mesh import on_default_device
 from .._numerics import as_array
+from .._repr import short_repr
 from .._runtime import check_runtime
 from .._status import PRECISION_LOST, NumericalError
 from .._types import KeyLike
@@ -58,6 +59,8 @@ class Choice(NamedTuple):
     size: int | None  # on a path
     curve: SizeCurve | None
     moved: bool = False  # whether the points are no longer those that were chosen
+
+    __repr__ = short_repr
 
 
 def train(
@@ -577,6 +580,7 @@ def _trained(
         cv_error=error,
         metric=metric,
         tuning=tuning,
+        search=asked.search,
         fit=fitted,
         sums=sums,
         point_rows=data.rows_of(rows),

@@ -12,6 +12,7 @@ from jaxtyping import Array, ArrayLike, Float, Int, PyTree
 
 from .._mesh import spread
 from .._numerics import as_array, as_float, is_concrete
+from .._repr import short_repr
 from .._runtime import compiled
 from .._status import CONVERGED, TRUNCATED
 from .._types import Key, ScalarLike
@@ -49,6 +50,8 @@ class CrossValidation(NamedTuple):
     status: Int[Array, " s"]  # the worst over folds
     # Features and sums over all rows, if one C was asked for: what `solve` takes.
     sums: tuple[FeatureMap, NormalEquations] | None = None
+
+    __repr__ = short_repr
 
 
 def cross_validate(

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from .._blocks import map_systems, systems_at_once
 from .._numerics import dot
+from .._repr import short_repr
 from .._runtime import compiled
 from .._types import Key
 from ..features import FeatureMap
@@ -33,6 +34,8 @@ class PathValidation(NamedTuple):
     fold_scores: Float[Array, "s v k"]  # mean loss within each fold, NaN for one without weight
     predictions: Float[Array, "s n l"] | None  # by machines of the size asked for
     status: Int[Array, " s"]  # the worst over folds
+
+    __repr__ = short_repr
 
 
 @functools.partial(compiled, static_argnames=("method", "metric", "decoding", "mesh", "block_rows"))
