@@ -261,8 +261,9 @@ class Model(eqx.Module):
 
         Relevance is the inverse of a column's lengthscale, which is in units of the column's
         standard deviation, over the largest inverse. The categories of a column together have the
-        root of the sum of their squares, its part in the mean squared distance of two rows. In a product of kernels squares
-        add up, in a sum they are averaged, with the variances of its parts as weights.
+        root of the sum of their squares, its part in the mean squared distance of two rows. In a
+        product of kernels squares add up, in a sum they are averaged, with the variances of its
+        parts as weights.
 
         Args:
             names: of the inputs; by default those of the table that the model was trained on, or

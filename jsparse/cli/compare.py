@@ -270,26 +270,22 @@ def _constant(given: _Task) -> Line:
 
 
 def _figure(path: Trained, given: _Task, lines: list[Line], folder: Path) -> None:
-    from matplotlib.figure import Figure
-
     from .. import plotting
 
     assert path.curve is not None
     longest = len(path.curve.sizes)
     sizes = sorted({*np.unique(np.geomspace(1, longest, 40).astype(int)), path.curve.size})
     # The figure is in the error of the table; the curve of the tuning may be in another.
-    errors = [given.error(path.at(int(k)).predict(given.X_test)) for k in sizes]
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    plotting.error_curve(path, left)
-    left.set_title("SCDP, cross-validated")
-    right.plot(sizes, errors, label="SCDP")
-    for line in lines:
-        right.plot([max(line.prototypes, 1)], [line.error], "x", label=line.name)
-    right.set_xscale("log")
-    right.set_xlabel("prototypes")
-    right.set_ylabel("misclassification" if given.classification else "mean squared error")
-    right.set_title("rows held out")
-    right.legend()
+    errors = np.array([given.error(path.at(int(k)).predict(given.X_test)) for k in sizes])
+    *machines, constant = [
+        plotting.Machine(line.name, line.prototypes, line.error) for line in lines
+    ]
+    figure = plotting.compared(
+        path,
+        machines,
+        constant,
+        error="misclassification" if given.classification else "mean squared error",
+        path=(np.array(sizes), errors),
+    )
     figure.savefig(folder / "compare.png", dpi=120)
     figure.savefig(folder / "compare.svg")
