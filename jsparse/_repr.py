@@ -1,6 +1,7 @@
 """Short text for objects that hold arrays: at most 12 lines, however many rows they have."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -96,9 +97,11 @@ def _is_array(value: Any) -> bool:
 def _array(value: Any) -> str:
     from ._numerics import is_concrete  # with JAX, which the records of tables do without
 
-    # A scalar that JAX traces has no value to write.
-    if value.shape == () and is_concrete(value) and getattr(value.dtype, "kind", "") in "biuf":
-        return f"{np.asarray(value).item():.6g}"
+    # An array that JAX traces has no values to write.
+    few = math.prod(value.shape) <= MOST_ITEMS and len(value.shape) <= 1
+    if few and is_concrete(value) and getattr(value.dtype, "kind", "") in list("biuf"):
+        numbers = [f"{number:.6g}" for number in np.asarray(value).reshape(-1).tolist()]
+        return f"[{', '.join(numbers)}]" if value.shape else numbers[0]
     return f"{value.dtype}[{','.join(map(str, value.shape))}]"
 
 

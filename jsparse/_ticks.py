@@ -13,7 +13,7 @@ def plain(value: float) -> str:
     return np.format_float_positional(float(f"{value:.6g}"), trim="-")
 
 
-def log_ticks(low: float, high: float, most: int = 8) -> list[float]:
+def log_ticks(low: float, high: float, most: int = 10) -> list[float]:
     """Return at most `most` ticks for a logarithmic axis from `low` to `high`, both positive.
 
     1, 2, 5, 10, 20, .. where they fit, else powers of ten. Where fewer than two of them are within

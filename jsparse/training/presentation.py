@@ -128,7 +128,7 @@ def size_curve_svg(curve: SizeCurve, error: str) -> str:
             f'width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" '
             'fill="none" stroke="none" font-size="11" font-family="sans-serif">',
             _axes_svg(
-                [(float(across(t)), plain(t)) for t in log_ticks(narrow, wide, most=6)],
+                [(float(across(t)), plain(t)) for t in log_ticks(narrow, wide, most=8)],
                 [(float(up(t)), plain(t)) for t in linear_ticks(low, high, most=4)],
                 error,
             ),
