@@ -1,9 +1,10 @@
 """What all figures share: colours, axes with plain numbers, and labels beside points."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from ._ticks import linear_ticks, log_ticks, plain
 
@@ -38,17 +39,17 @@ def shades(n: int) -> list[tuple[float, ...]]:
     return [tuple(part * DARKER ** (i // count) for part in rgb[i % count]) for i in range(n)]
 
 
-def log_axis(axis: Any, values: Iterable[float]) -> None:
+def log_axis(axis: Any, values: Float[np.ndarray, " k"]) -> None:
     """Make an axis logarithmic, with room for all values and ticks such as 1, 2, 5, 10."""
-    values = [float(value) for value in values]
-    low, high = min(values), max(values)
+    low, high = float(np.min(values)), float(np.max(values))
     room = max((high / low) ** 0.05, 1.05)
     low, high = low / room, high * room
     _set(axis, "log", low, high, log_ticks(low, high))
 
 
-def linear_axis(axis: Any, low: float, high: float) -> None:
-    """Make an axis linear, with room for both ends and ticks in plain numbers."""
+def linear_axis(axis: Any, values: Float[np.ndarray, " k"]) -> None:
+    """Make an axis linear, with room for all values and ticks in plain numbers."""
+    low, high = float(np.min(values)), float(np.max(values))
     room = 0.06 * (high - low) or 0.1 * abs(low) or 1.0
     low, high = low - room, high + room
     _set(axis, "linear", low, high, linear_ticks(low, high, most=7))
@@ -62,7 +63,7 @@ def _set(axis: Any, scale: str, low: float, high: float, ticks: Sequence[float])
     axis.set_ticks([], minor=True)
 
 
-def label_at_right(axes: Any, labels: Sequence[tuple[str, float, float, Any]]) -> None:
+def label_at_right(axes: Any, labels: Sequence[tuple[str, Any, Any, Any]]) -> None:
     """Write labels in a column right of the axes, each with a thin line to its point.
 
     The limits of the axes must be final. Labels are in the order of their points' heights, moved
@@ -110,7 +111,7 @@ def spread_out(places: np.ndarray, apart: float) -> np.ndarray:
     return moved
 
 
-def note_above(axes: Any, at: float, text: str, *, side: str = "center") -> None:
+def note_above(axes: Any, at: float | int, text: str, *, side: str = "center") -> None:
     """Write a note above the axes at an x, as a tick of a second axis that titles make room for."""
     above = axes.secondary_xaxis("top")
     above.set_ticks([at], [text])

@@ -6,14 +6,15 @@ from collections.abc import Iterable
 import numpy as np
 
 STEPS = (1, 2, 5)
+Number = float | int
 
 
-def plain(value: float) -> str:
+def plain(value: Number) -> str:
     """Return the number in digits alone, six of them significant: no powers of ten, no offsets."""
     return np.format_float_positional(float(f"{value:.6g}"), trim="-")
 
 
-def log_ticks(low: float, high: float, most: int = 10) -> list[float]:
+def log_ticks(low: Number, high: Number, most: int = 10) -> list[float]:
     """Return at most `most` ticks for a logarithmic axis from `low` to `high`, both positive.
 
     1, 2, 5, 10, 20, .. where they fit, else powers of ten. Where fewer than two of them are within
@@ -31,7 +32,7 @@ def log_ticks(low: float, high: float, most: int = 10) -> list[float]:
     return inside
 
 
-def linear_ticks(low: float, high: float, most: int = 5) -> list[float]:
+def linear_ticks(low: Number, high: Number, most: int = 5) -> list[float]:
     """Return at most `most` ticks at multiples of 1, 2 or 5 times a power of ten."""
     power = math.floor(math.log10((high - low) / most))
     steps = (step * 10.0**p for p in (power, power + 1) for step in STEPS)
@@ -42,7 +43,7 @@ def linear_ticks(low: float, high: float, most: int = 5) -> list[float]:
     return [low]
 
 
-def _within(values: Iterable[float], low: float, high: float) -> list[float]:
+def _within(values: Iterable[float], low: Number, high: Number) -> list[float]:
     # Ends that are ticks stay in despite rounding.
     return [v for v in values if low * (1 - 1e-9) <= v <= high * (1 + 1e-9)]
 

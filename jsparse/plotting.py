@@ -42,8 +42,8 @@ class Machine(NamedTuple):
     """A machine as a point of `comparison`."""
 
     name: str
-    size: float  # number of prototypes
-    error: float
+    size: float | int  # number of prototypes
+    error: float | int
 
     __repr__ = short_repr
 
@@ -93,8 +93,8 @@ def error_curve(
         axes.plot([machine.size], [machine.error], marker="D", linestyle="none", color=colour)
         labels.append((f"{machine.name}: {machine.size:g}", machine.size, machine.error, colour))
     points = [errors[curve.chosen], *(machine.error for machine in machines)]
-    log_axis(axes.xaxis, [*sizes, *(machine.size for machine in machines)])
-    linear_axis(axes.yaxis, min(low, *points), max(high, *points))
+    log_axis(axes.xaxis, np.array([*sizes, *(machine.size for machine in machines)], float))
+    linear_axis(axes.yaxis, np.array([low, high, *points], float))
     axes.set_xlabel("prototypes")
     axes.set_ylabel(METRIC_NAMES[trained.metric])
     axes.axvline(curve.size, linestyle=":", linewidth=1, color=GREY, zorder=0)
@@ -134,7 +134,7 @@ def comparison(
     axes: Any = figure(1, 7.5, _height(len(machines)))[1][0] if ax is None else ax
     machines = [Machine(name, max(size, 1), value) for name, size, value in machines]
     labels, sizes = [], [machine.size for machine in machines]
-    errors = np.array([machine.error for machine in machines])
+    errors = np.array([machine.error for machine in machines], float)
     for i, (machine, colour) in enumerate(zip(machines, shades(len(machines)), strict=True)):
         if path is not None and machine.name == path_name:
             axes.plot(*path, color=colour, linewidth=1)
@@ -145,11 +145,11 @@ def comparison(
             linestyle="none", color=colour, markerfacecolor="none", markeredgewidth=1.6,
         )  # fmt: skip
         labels.append((f"{machine.name}: {machine.size:g}", machine.size, machine.error, colour))
-    log_axis(axes.xaxis, sizes)
+    log_axis(axes.xaxis, np.array(sizes, float))
     if 0 < WIDE_RANGE * errors.min() < errors.max():
         log_axis(axes.yaxis, errors)
     else:
-        linear_axis(axes.yaxis, errors.min(), errors.max())
+        linear_axis(axes.yaxis, errors)
     axes.set_xlabel("prototypes")
     axes.set_ylabel(error)
     if baseline is not None:

@@ -1,12 +1,11 @@
 """How a tuned model shows itself: a few lines of text, and HTML with the curve of its sizes."""
 
 import html
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Float
 
 from .._repr import LINE, clipped, few_lines
 from .._status import ADVICE, trusted
@@ -109,13 +108,13 @@ def size_curve_svg(curve: SizeCurve, error: str) -> str:
     # An even curve is drawn in the middle.
     margin = 0.05 * (high - low) or 0.1 * abs(low) or 1.0
     low, high = low - margin, high + margin
-    narrow, wide = sizes[0] / 1.1, sizes[-1] * 1.1
+    narrow, wide = float(sizes[0] / 1.1), float(sizes[-1] * 1.1)
 
-    def across(size: Float[np.ndarray, " k"] | float) -> Float[np.ndarray, " k"]:
+    def across(size: Any) -> Any:
         share = np.log(np.asarray(size) / narrow) / np.log(wide / narrow)
         return np.round(LEFT + share * (WIDTH - LEFT - RIGHT), 1)
 
-    def up(value: Float[np.ndarray, " k"] | float) -> Float[np.ndarray, " k"]:
+    def up(value: Any) -> Any:
         share = np.clip((np.asarray(value) - low) / (high - low), 0.0, 1.0)
         return np.round(HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM), 1)
 
@@ -165,7 +164,7 @@ def _axes_svg(x: list[tuple[float, str]], y: list[tuple[float, str]], error: str
     )
 
 
-def _points(pairs: list[tuple[np.ndarray, np.ndarray]]) -> str:
+def _points(pairs: list[tuple[Any, Any]]) -> str:
     return " ".join(f"{x},{y}" for x, y in pairs)
 
 
