@@ -22,6 +22,12 @@ class Compiled:
     def __init__(self) -> None:
         self.programs, self.seconds, self.from_disk = 0, 0.0, 0
 
+    def __repr__(self) -> str:
+        return (
+            f"Compiled(programs={self.programs}, seconds={self.seconds:.3g}, "
+            f"from_disk={self.from_disk})"
+        )
+
 
 @contextmanager
 def counted(out: Any = None) -> Iterator[Compiled]:

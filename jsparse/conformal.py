@@ -21,6 +21,7 @@ from jaxtyping import Array, Float, Int, Shaped
 from ._arguments import real
 from ._blocks import map_row_blocks
 from ._numerics import is_concrete
+from ._repr import short_repr
 from .expansion import KernelExpansion
 from .serialization import check_keys
 
@@ -48,6 +49,8 @@ class Unseen(eqx.Module):
     machines: KernelExpansion | None = None
     counts: Int[Array, " q"] | Int[np.ndarray, " q"] | None = None
     held_out: bool = eqx.field(static=True, default=False)
+
+    __repr__ = short_repr
 
     @property
     def guarantee(self) -> Guarantee:

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 from ._blocks import map_row_batches, map_row_blocks, rows_in_block
 from ._numerics import as_array, dot, is_traced
 from ._programs import compiled
+from ._repr import short_repr
 from ._runtime import check_runtime
 from .kernels import Kernel
 from .scaling import Standardization
@@ -39,6 +40,8 @@ class KernelExpansion(eqx.Module):
     coefficients: Float[Array, "m *c"]
     intercept: Float[Array, "*c"]
     scaling: Standardization | None = None
+
+    __repr__ = short_repr
 
     def __call__(
         self,

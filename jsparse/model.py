@@ -14,6 +14,7 @@ from ._arguments import check_finite, finite_rows, on_host, whole_number
 from ._compilations import Compiled, counted
 from ._files import PathLike
 from ._numerics import is_traced
+from ._repr import few_lines
 from .calibration import decisions, probabilities
 from .conformal import (
     Unseen,
@@ -30,7 +31,7 @@ from .machines.sized_path import SizedPath
 from .machines.sparse_path import SparsePath
 from .multiclass import Code, Decoding
 from .prediction import Scorer
-from .relevance import relevance_of
+from .relevance import Relevance, relevance_of
 
 if TYPE_CHECKING:
     from .data.frames import Frame
@@ -288,20 +289,25 @@ class Model(eqx.Module):
         errors = errors_of_classes(scores, numbers)
         return dataclasses.replace(self, unseen=kept_errors(errors, held_out=True))
 
-    def relevance(self, names: Sequence[Any] | None = None) -> dict[str, float]:
+    def relevance(self, names: Sequence[Any] | None = None) -> Relevance:
         """How much each column has to say in the kernel: 1 for the most relevant, 0 for none.
 
-        The inverse of its lengthscale, which is in units of the column's standard deviation, over
-        the largest of them. The categories of a column together have the root of the sum of their
-        squares, its part in the mean squared distance of two rows. In a product of kernels squares
-        add up, in a sum they are averaged, with the variances of its parts as weights.
+        Columns that share one lengthscale are listed in `shared`: the kernel does not tell how they
+        differ. Columns in `switched_off`, of relevance 0, have a lengthscale more than 50 times the
+        shortest. All others have a lengthscale that no other column has.
+
+        Relevance is the inverse of a column's lengthscale, which is in units of the column's
+        standard deviation, over the largest inverse. The categories of a column together have the
+        root of the sum of their squares, its part in the mean squared distance of two rows. In a
+        product of kernels squares add up, in a sum they are averaged, with the variances of its
+        parts as weights.
 
         Args:
             names: of the inputs; by default those of the table that the model was trained on, or
                 x0, x1, ..
 
         Returns:
-            Name to relevance, in the order of the columns.
+            A dict of name to relevance, in the order of the columns.
 
         Raises:
             ValueError: for a kernel of one lengthscale for all columns, or of none.
@@ -389,7 +395,7 @@ class Model(eqx.Module):
             what = "intervals" if self.labels is None else "sets"
             lines.append(f"  {what}: by {_EVIDENCE[self.unseen.guarantee]}")
         lines += [f"  {name}: {value}" for name, value in self.about.items() if value is not None]
-        return "\n".join(lines)
+        return few_lines(lines)
 
 
 def _extent(path: SparsePath | SizedPath) -> str:

@@ -12,6 +12,7 @@ from ._agreement import same_rows
 from ._blocks import map_row_blocks, map_systems, rows_in_block
 from ._mesh import sum_over_rows
 from ._numerics import UNROLLED, dot
+from ._repr import short_repr
 from ._types import ScalarLike
 from .features import FeatureMap
 from .normal_equations import NormalEquations, accumulate, accumulate_groups
@@ -41,6 +42,8 @@ class Code(NamedTuple):
     problems: Int[Array, "g q"] | Int[np.ndarray, "g q"]
     system: Int[Array, " l"] | Int[np.ndarray, " l"]
     slot: Int[Array, " l"] | Int[np.ndarray, " l"]
+
+    __repr__ = short_repr
 
     @property
     def shares_all_rows(self) -> bool:

@@ -17,6 +17,7 @@ from ._blocks import rows_in_block, sum_row_blocks
 from ._mesh import sum_over_rows
 from ._numerics import dot, dot_over_rows, like, present_rows, present_targets, times_power
 from ._programs import compiled
+from ._repr import short_repr
 from ._runtime import check_runtime
 from ._types import ScalarLike
 from .features import FeatureMap
@@ -37,6 +38,8 @@ class NormalEquations(NamedTuple):
     feature_sum: Float[Array, " p"]  # Phi' w
     target_sum: Float[Array, "*c"]  # y' w
     weight_sum: Float[Array, ""]  # sum w
+
+    __repr__ = short_repr
 
     def __add__(self, other: "NormalEquations") -> "NormalEquations":  # type: ignore[override]
         return jax.tree.map(jnp.add, self, other)

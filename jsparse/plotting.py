@@ -1,23 +1,51 @@
-"""Figures of trained models, with matplotlib."""
+"""Figures of trained models, with matplotlib.
+
+Each function draws on the axes that it takes, or on axes of a new figure, and returns the axes. A
+notebook shows such axes, and their figure, as the last line of a cell; pyplot does not know them.
+`axes.figure.savefig("file.png")` writes them to a file.
+"""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from ._arguments import whole_number
+from ._figures import (
+    GREY,
+    LABEL,
+    figure,
+    label_at_right,
+    linear_axis,
+    log_axis,
+    note_above,
+    shades,
+)
+from ._repr import short_repr
+from ._ticks import error_top
+from .machines.method import METRIC_NAMES
 from .model import Model
+from .relevance import Relevance
 from .training.trained import Trained
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-_METRICS = {
-    "misclassification": "misclassification",
-    "mse": "mean squared error",
-    "mae": "mean absolute error",
-}
+MARKERS = "os^Dv"  # another for each round of colours
+COLOURS = 6  # in a round
+WIDE_RANGE = 20.0  # errors that differ by a larger factor have a logarithmic axis
+
+
+class Machine(NamedTuple):
+    """A machine as a point of `comparison`."""
+
+    name: str
+    size: float | int  # number of prototypes
+    error: float | int
+
+    __repr__ = short_repr
 
 
 def error_curve(
@@ -27,12 +55,14 @@ def error_curve(
     test_errors: Float[np.ndarray, " k"] | None = None,
     others: Mapping[str, tuple[float, float]] | None = None,
 ) -> "Axes":
-    """The cross-validated error against the number of prototypes, its spread, and the size chosen.
+    """Draw the cross-validated error against the number of prototypes, and the size chosen.
+
+    The band is one standard error of the cross-validated error to either side.
 
     Args:
         trained: from `train`, of a path or of several numbers of prototypes.
         ax: axes to draw on; by default new ones.
-        test_errors: of new rows in the same metric, of every size.
+        test_errors: errors on new rows in the same metric, one for each size.
         others: machines to compare with, name to (number of prototypes, error).
 
     Raises:
@@ -45,43 +75,131 @@ def error_curve(
             "trained: expected errors of several sizes: a path such as SCDP's, or "
             "FixedSize(n_prototypes=[..]) with several numbers"
         )
-    axes: Any = _axes() if ax is None else ax
-    sizes, errors = curve.sizes, curve.errors
-    low, high = (errors + sign * curve.standard_errors for sign in (-1, 1))
-    axes.fill_between(sizes, low, high, alpha=0.25, linewidth=0, label="one standard error")
-    axes.plot(sizes, errors, label="cross-validation")
+    axes: Any = figure(1, 6.5, 4.0)[1][0] if ax is None else ax
+    machines = [Machine(name, *point) for name, point in (others or {}).items()]
+    sizes, errors, spread = curve.sizes, curve.errors, np.nan_to_num(curve.standard_errors)
+    blue, orange, *colours = shades(2 + len(machines))
+    axes.fill_between(sizes, errors - spread, errors + spread, color=blue, alpha=0.2, linewidth=0)
+    axes.plot(sizes, errors, color=blue)
+    labels = [("cross-validation", sizes[-1], errors[-1], blue)]
+    low, high = np.min(errors - spread), error_top(errors, spread)
     if test_errors is not None:
-        axes.plot(sizes, test_errors, linestyle="--", label="new rows")
-    axes.plot(
-        [curve.size],
-        [errors[curve.chosen]],
-        marker="o",
-        linestyle="none",
-        label=f"chosen: {curve.size}",
-    )
-    for name, (size, error) in (others or {}).items():
-        axes.plot([size], [error], marker="x", linestyle="none", label=f"{name}: {size:g}")
-    # One prototype alone is often far worse than all that one wants to see.
-    rest = errors[min(4, len(sizes) - 1) :]
-    axes.set_ylim(top=min(high.max(), rest.max() + (rest.max() - low.min())))
-    axes.set_xscale("log")
+        axes.plot(sizes, test_errors, linestyle="--", color=orange)
+        labels.append(("new rows", sizes[-1], test_errors[-1], orange))
+        low = min(low, np.min(test_errors))
+        high = max(high, error_top(test_errors, np.zeros(len(sizes))))
+    axes.plot([curve.size], [errors[curve.chosen]], marker="o", linestyle="none", color=blue)
+    for machine, colour in zip(machines, colours, strict=True):
+        axes.plot([machine.size], [machine.error], marker="D", linestyle="none", color=colour)
+        labels.append((f"{machine.name}: {machine.size:g}", machine.size, machine.error, colour))
+    points = [errors[curve.chosen], *(machine.error for machine in machines)]
+    log_axis(axes.xaxis, np.array([*sizes, *(machine.size for machine in machines)], float))
+    linear_axis(axes.yaxis, np.array([low, high, *points], float))
     axes.set_xlabel("prototypes")
-    axes.set_ylabel(_METRICS[trained.metric])
-    axes.legend()
+    axes.set_ylabel(METRIC_NAMES[trained.metric])
+    axes.axvline(curve.size, linestyle=":", linewidth=1, color=GREY, zorder=0)
+    note_above(axes, curve.size, f"chosen: {curve.size}")
+    label_at_right(axes, labels)
     return axes
 
 
+def comparison(
+    machines: Sequence[Machine],
+    ax: "Axes | None" = None,
+    *,
+    error: str,
+    path: tuple[Int[np.ndarray, " k"], Float[np.ndarray, " k"]] | None = None,
+    path_name: str = "",
+    baseline: Machine | None = None,
+) -> "Axes":
+    """Draw the errors of machines against their numbers of prototypes.
+
+    Errors that differ by a factor above 20 have a logarithmic axis. The axis has room for the
+    machines alone: the baseline is a dashed line if its error is within, else a note.
+
+    Args:
+        machines: points to draw, at least one.
+        ax: axes to draw on; by default new ones.
+        error: what the errors are.
+        path: numbers of prototypes and errors of one machine at many sizes, drawn as a line.
+        path_name: the machine whose sizes they are, which has the colour of the line.
+        baseline: a machine without prototypes, such as a constant.
+
+    Raises:
+        ValueError: without machines.
+        ImportError: without matplotlib.
+    """
+    if not machines:
+        raise ValueError("machines: expected at least one, got none")
+    axes: Any = figure(1, 7.5, _height(len(machines)))[1][0] if ax is None else ax
+    machines = [Machine(name, max(size, 1), value) for name, size, value in machines]
+    labels, sizes = [], [machine.size for machine in machines]
+    errors = np.array([machine.error for machine in machines], float)
+    for i, (machine, colour) in enumerate(zip(machines, shades(len(machines)), strict=True)):
+        if path is not None and machine.name == path_name:
+            axes.plot(*path, color=colour, linewidth=1)
+            sizes += list(path[0])
+        # Hollow, so that points in one place are all seen.
+        axes.plot(
+            [machine.size], [machine.error], marker=MARKERS[i // COLOURS % len(MARKERS)],
+            linestyle="none", color=colour, markerfacecolor="none", markeredgewidth=1.6,
+        )  # fmt: skip
+        labels.append((f"{machine.name}: {machine.size:g}", machine.size, machine.error, colour))
+    log_axis(axes.xaxis, np.array(sizes, float))
+    if 0 < WIDE_RANGE * errors.min() < errors.max():
+        log_axis(axes.yaxis, errors)
+    else:
+        linear_axis(axes.yaxis, errors)
+    axes.set_xlabel("prototypes")
+    axes.set_ylabel(error)
+    if baseline is not None:
+        _draw_baseline(axes, baseline)
+    label_at_right(axes, labels)
+    return axes
+
+
+def compared(
+    trained: Trained,
+    machines: Sequence[Machine],
+    baseline: Machine,
+    *,
+    error: str,
+    path: tuple[Int[np.ndarray, " k"], Float[np.ndarray, " k"]],
+) -> "Figure":
+    """Draw `error_curve` and `comparison` side by side, the figure of `jsparse compare`.
+
+    Args:
+        trained: a path.
+        machines: as for `comparison`; one has the name of the method of `trained`.
+        baseline: as for `comparison`.
+        error: what the errors of the machines are.
+        path: numbers of prototypes and errors of the path on the same rows as the machines'.
+
+    Raises:
+        ImportError: without matplotlib.
+    """
+    title = trained.method.title
+    both, (left, right) = figure(2, 12.5, _height(len(machines)))
+    error_curve(trained, left)
+    left.set_title(f"{title}, cross-validated")
+    comparison(machines, right, error=error, path=path, path_name=title, baseline=baseline)
+    right.set_title("rows held out")
+    return both
+
+
 def relevance(
-    trained: Trained | Model,
+    trained: Trained | Model | Relevance,
     ax: "Axes | None" = None,
     *,
     names: Sequence[Any] | None = None,
     most: int = 20,
 ) -> "Axes":
-    """How much each column has to say, the most relevant above; see `Model.relevance`.
+    """Draw the relevance of each column, the most relevant above; see `Model.relevance`.
+
+    Columns that share one lengthscale have hatched bars, and columns that are switched off none.
 
     Args:
-        trained: of a kernel with one lengthscale for each column.
+        trained: of a kernel with one lengthscale for each column; or what its `relevance` gave.
         ax: axes to draw on; by default new ones.
         names: of the inputs, for a model that knows none.
         most: columns shown.
@@ -90,20 +208,41 @@ def relevance(
         ValueError: for a kernel of one lengthscale for all columns, or of none.
         ImportError: without matplotlib.
     """
-    found = trained.relevance(names)
-    chosen = sorted(found, key=lambda name: -found[name])[: whole_number("most", most, 1)]
-    axes: Any = _axes() if ax is None else ax
-    axes.barh(chosen, [found[name] for name in chosen])
+    values = trained if isinstance(trained, Relevance) else trained.relevance(names)
+    shown = sorted(values, key=lambda name: -values[name])[: whole_number("most", most, 1)]
+    axes: Any = figure(1, 6.5, max(2.0, 1.0 + 0.26 * len(shown)))[1][0] if ax is None else ax
+    separate, common = shades(2)
+    sharing = {name: len(group) for group in values.shared for name in group}
+    for name in shown:
+        style, note = {"color": separate}, f"{values[name]:.2g}"
+        if name in sharing:
+            style = {"facecolor": "none", "edgecolor": common, "hatch": "///"}
+            note += f", one lengthscale for {sharing[name]} columns"
+        if name in values.switched_off:
+            note = "switched off"
+        axes.barh([name], [values[name]], **style)
+        axes.annotate(
+            note, (values[name], name), xytext=(4, 0), textcoords="offset points", va="center",
+            fontsize=LABEL, annotation_clip=False,
+        )  # fmt: skip
     axes.invert_yaxis()
     axes.set_xlim(0, 1)
-    left_out = len(found) - len(chosen)
-    axes.set_xlabel("relevance" + (f" ({left_out} columns of less left out)" if left_out else ""))
+    hidden = len(values) - len(shown)
+    axes.set_xlabel("relevance" + (f" ({hidden} columns of less left out)" if hidden else ""))
     return axes
 
 
-def _axes() -> Any:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("figures need matplotlib: pip install 'jsparse[cli]'") from error
-    return Figure(figsize=(6, 4), layout="constrained").subplots()
+def _height(labels: int) -> float:
+    """In inches, with room for a column of labels."""
+    return max(4.0, 1.4 + 0.22 * labels)
+
+
+def _draw_baseline(axes: Any, baseline: Machine) -> None:
+    low, high = axes.get_ylim()
+    text = f"{baseline.name}: {baseline.error:.3g}"
+    if low <= baseline.error <= high:
+        axes.axhline(baseline.error, linestyle="--", linewidth=1, color=GREY, zorder=0)
+        text = f"dashed: {text}"
+    else:
+        text += ", above these axes" if baseline.error > high else ", below these axes"
+    note_above(axes, axes.get_xlim()[0], text, side="left")

@@ -9,6 +9,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 
 from ._numerics import as_float, epsilon, is_concrete
 from ._programs import compiled
+from ._repr import short_repr
 
 
 class Standardization(NamedTuple):
@@ -23,6 +24,8 @@ class Standardization(NamedTuple):
 
     shift: Float[Array, "d"]
     scale: Float[Array, "d"]
+
+    __repr__ = short_repr
 
     def apply(self, X: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
         """Raw units to standardised units, in the dtype of `X`."""

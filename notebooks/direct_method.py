@@ -13,9 +13,9 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 import optax
-from matplotlib.figure import Figure
 from sklearn.datasets import load_digits
 
 import jsparse
@@ -69,7 +69,7 @@ wrong = jnp.mean((machine(X_test) >= 0) != (y_test > 0))
 print(f"W from {reached[0]:.1f} to {reached[-1]:.1f} in {int(found.steps)} steps,", end=" ")
 print(f"{int(found.evaluations)} inner problems; test error {100 * wrong:.1f} %")
 
-figure = Figure(figsize=(9, 3.4), layout="constrained")
+figure = plt.figure(figsize=(9, 3.4), layout="constrained")
 order = np.argsort(-np.asarray(machine.coefficients))
 for axes, i in zip(figure.subplots(2, 6).ravel(), order, strict=True):
     axes.imshow(np.asarray(machine.prototypes[i]).reshape(side, side), cmap="gray")
@@ -142,7 +142,7 @@ after = score(params, X_train, y_train, X_test, y_test)
 print(f"objective {values[0]:.0f} to {values[-1]:.0f}; test error", end=" ")
 print(f"{100 * before:.1f} to {100 * after:.1f} % with 4 prototypes in 2 learnt features")
 
-figure = Figure(figsize=(5, 4), layout="constrained")
+figure = plt.figure(figsize=(5, 4), layout="constrained")
 axes = figure.subplots()
 U = np.asarray(features(params[0], X_test))
 for digit, sign in ((3, 1), (8, -1)):

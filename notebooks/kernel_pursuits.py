@@ -11,9 +11,9 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 import optax
-from matplotlib.figure import Figure
 
 import jsparse
 from jsparse.kernels import RBF
@@ -50,7 +50,7 @@ noise = np.sqrt(0.15) * rng.standard_normal(200)
 # The model of every other size is there too: `at`.
 
 # %%
-figure = Figure(figsize=(11, 7), layout="constrained")
+figure = plt.figure(figsize=(11, 7), layout="constrained")
 axes = figure.subplots(2, 3)
 sizes = (4, 8, 16, 24)
 for column, g in enumerate((heavisine, doppler, blocks)):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.datasets import load_breast_cancer
 
@@ -90,6 +91,7 @@ print("cross-validated error", trained.cv_error, "on new rows", new[size - 1])
 print("by the one-standard-error rule", trained.curve.smallest_within(1.0), "prototypes")
 
 # %%
-axes = plotting.error_curve(trained, test_errors=new)
+figure, axes = plt.subplots(figsize=(6.5, 4), layout="constrained")
+plotting.error_curve(trained, axes, test_errors=new)
 axes.set_title("breast cancer")
-axes.figure.savefig(figures / "breast_cancer.png", dpi=120)
+figure.savefig(figures / "breast_cancer.png", dpi=120)

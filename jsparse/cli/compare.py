@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from jax.errors import JaxRuntimeError
@@ -343,26 +343,21 @@ def _constant(given: _Task) -> Line:
 
 
 def _figure(path: Trained | None, given: _Task, lines: list[Line], folder: Path) -> None:
-    from matplotlib.figure import Figure
-
     from .. import plotting
 
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    *left, right = np.atleast_1d(figure.subplots(1, 1 if path is None else 2))
-    if path is not None:
+    *machines, constant = [
+        plotting.Machine(line.name, line.prototypes, line.error) for line in lines
+    ]
+    if path is None:
+        axes = plotting.comparison(machines, error=given.metric, baseline=constant)
+        figure = cast(Any, axes.figure)
+    else:
         assert path.curve is not None
         longest = len(path.curve.sizes)
         sizes = sorted({*np.unique(np.geomspace(1, longest, 40).astype(int)), path.curve.size})
-        errors = [given.error(path.at(int(k)).predict(given.X_test)) for k in sizes]
-        plotting.error_curve(path, left[0])
-        left[0].set_title("SCDP, cross-validated")
-        right.plot(sizes, errors, label="SCDP")
-    for line in lines:
-        right.plot([max(line.prototypes, 1)], [line.error], "x", label=line.name)
-    right.set_xscale("log")
-    right.set_xlabel("prototypes")
-    right.set_ylabel(given.metric)
-    right.set_title("rows held out")
-    right.legend()
+        errors = np.array([given.error(path.at(int(k)).predict(given.X_test)) for k in sizes])
+        figure = plotting.compared(
+            path, machines, constant, error=given.metric, path=(np.array(sizes), errors)
+        )
     figure.savefig(folder / "compare.png", dpi=120)
     figure.savefig(folder / "compare.svg")

@@ -6,25 +6,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import equinox as eqx
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
 from .. import _status
 from ..data.schema import Schema
-from ..kernels import Kernel, Mixture, Projected
 from ..machines.fixed_size import FixedSizeFit
+from ..machines.method import METRIC_NAMES
 from ..search.sizes import SizeCurve
 from ..search.tune import Progress as Callback
+from ..training.presentation import describe_kernel
 from ..training.trained import Trained
-
-_METRICS = {
-    "misclassification": "misclassification",
-    "mse": "mean squared error",
-    "mae": "mean absolute error",
-}
-
 
 SILENCE = 10.0  # seconds after which a run that nobody watches says how far it is
 
@@ -119,20 +112,17 @@ def training(
     line("prototypes", f"{len(trained.expansion.prototypes)}{out_of}")
     if trained.curve is not None:
         _curve(trained.curve)
-    line("kernel", _describe(trained))
+    line("kernel", describe_kernel(trained.kernel))
     _relevance(trained, columns)
     if trained.method.has_C:
         line("C", np.array2string(np.asarray(trained.C), precision=4, threshold=8))
     if trained.classes is not None and trained.code is not None:
         line("classes", f"{len(trained.classes)}, by {trained.code.matrix.shape[1]} problems")
     validated = "CV error" if len(trained.folds.index) > 1 else "hold-out error"
-    error = trained.tuning.standard_error
-    if trained.curve is not None:
-        error = trained.curve.standard_errors[trained.curve.chosen]
-    spread = f"standard error {error:.2g}"
-    line(validated, f"{trained.cv_error:.4g} ({_METRICS[trained.metric]}; {spread})")
+    spread = f"standard error {trained.standard_error:.2g}"
+    line(validated, f"{trained.cv_error:.4g} ({METRIC_NAMES[trained.metric]}; {spread})")
     if trained.criterion != trained.metric:
-        line("", f"tuned by {_METRICS[trained.criterion]}: {trained.tuning.score:.4g}")
+        line("", f"tuned by {METRIC_NAMES[trained.criterion]}: {trained.tuning.score:.4g}")
     if isinstance(trained.fit, FixedSizeFit):
         line("effective rank", int(trained.fit.effective_rank))
     line("evaluations", f"{len(trained.tuning.history)} ({trained.tuning.stopped})")
@@ -141,15 +131,13 @@ def training(
 
 
 def _relevance(trained: Trained, columns: Schema | None) -> None:
-    """The most relevant columns, if the kernel can tell."""
+    """The columns by their lengthscales, if the kernel has more than one."""
     try:
         found = dataclasses.replace(trained.model, columns=columns).relevance()
     except ValueError:  # one lengthscale for all, or none, as the line above says
         return
-    first = sorted(found, key=lambda name: -found[name])
-    some = ", ".join(f"{name} {found[name]:.2g}" for name in first[:8])
-    more = f", and {len(first) - 8} more of less" if len(first) > 8 else ""
-    line("relevance", some + more)
+    for i, words in enumerate(found.lines()):
+        line("" if i else "relevance", words)
 
 
 def _ends(statuses: dict[str, int]) -> None:
@@ -186,20 +174,5 @@ def test_error(trained: Trained, truth: np.ndarray, predicted: np.ndarray) -> No
 def error_of(classes: object, truth: np.ndarray, predicted: np.ndarray) -> tuple[str, float]:
     """Name and value of the error: misclassification for classes, else mean squared error."""
     if classes is not None:
-        return _METRICS["misclassification"], float(np.mean(np.asarray(truth) != predicted))
-    return _METRICS["mse"], float(np.mean(np.square(np.asarray(truth) - predicted)))
-
-
-def _describe(trained: Trained) -> str:
-    kernel = trained.kernel
-    if isinstance(kernel, Mixture):
-        return ", ".join(_described(one) for one in kernel.kernels)
-    return _described(kernel)
-
-
-def _described(kernel: Kernel) -> str:
-    if isinstance(kernel, Projected):
-        return f"{_described(kernel.kernel)} of {len(kernel.matrix)} directions"
-    leaves = jax.tree.leaves(eqx.filter(kernel, eqx.is_inexact_array))
-    values = ", ".join(np.array2string(np.asarray(leaf), precision=4) for leaf in leaves)
-    return f"{type(kernel).__name__}({values})"
+        return METRIC_NAMES["misclassification"], float(np.mean(np.asarray(truth) != predicted))
+    return METRIC_NAMES["mse"], float(np.mean(np.square(np.asarray(truth) - predicted)))

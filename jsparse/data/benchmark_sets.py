@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
 
+from .._repr import short_repr
+
 # Wolberg, Street and Mangasarian 1995, Breast Cancer Wisconsin (Diagnostic), UCI (CC BY 4.0).
 _BUNDLED = Path(__file__).parent / "breast_cancer.csv"
 _DEMO_SETS = {
@@ -47,6 +49,8 @@ class BenchmarkSet(NamedTuple):
     train: Int[np.ndarray, "s k"] | None
     test: Int[np.ndarray, "s l"] | None
     extra: dict[str, Any]
+
+    __repr__ = short_repr
 
 
 def benchmark_set(

@@ -25,6 +25,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Shaped
 
+from .._repr import short_repr
 from ._arrow import pa, pc
 from .columns import (
     check_labels,
@@ -76,6 +77,8 @@ class Encoded(NamedTuple):
     unseen: dict[str, int]
     imputed: dict[str, int]
     parsed: dict[str, int]
+
+    __repr__ = short_repr
 
 
 def infer_task(table: pa.Table, target: str) -> tuple[str, str]:

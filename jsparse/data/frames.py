@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float, Int, Shaped
 
 from .._arguments import on_host
+from .._repr import short_repr
 from .schema import Schema
 
 
@@ -63,6 +64,8 @@ class Frame:
         if len(inputs) < len(names):
             table = table[inputs] if pandas else table.select(inputs)
         return dataclasses.replace(self, table=table, drop=missing)
+
+    __repr__ = short_repr
 
     def ordered(self, names: Sequence[str]) -> "Frame":
         """The same table with these columns first.

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._repr import short_repr
+
 CLASSIFICATION = "classification"
 REGRESSION = "regression"
 
@@ -36,6 +38,8 @@ class Column(NamedTuple):
     time: bool = False
     coded: bool = False
 
+    __repr__ = short_repr
+
     @property
     def features(self) -> tuple[str, ...]:
         """Names of the encoded columns, such as `age` or `sex=F`."""
@@ -62,6 +66,8 @@ class Schema(NamedTuple):
     classes: tuple[str | bool | int | float, ...] | None
     impute: bool
     null_values: tuple[str, ...]
+
+    __repr__ = short_repr
 
     @property
     def features(self) -> tuple[str, ...]:

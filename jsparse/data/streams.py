@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Float, Int, Shaped
 
 from .._arguments import check_held, on_host, whole_number
+from .._repr import short_repr
 
 BATCH_ROWS = 65536
 
@@ -17,6 +18,8 @@ class Batch(NamedTuple):
     X: Float[np.ndarray, "n d"]
     y: Shaped[np.ndarray, "n"]
     weights: Float[np.ndarray, "n"] | None = None
+
+    __repr__ = short_repr
 
 
 @runtime_checkable

@@ -6,11 +6,14 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from .._repr import short_repr
 from ..expansion import KernelExpansion
 
 
 class FeatureMap(eqx.Module):
     """Features `Phi(X)` with penalty `1/2 w' R w`, and weights turned back into an expansion."""
+
+    __repr__ = short_repr
 
     @abc.abstractmethod
     def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n p"]:

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._numerics import as_float, like
+from .._repr import short_repr
 from .._types import Scalar, ScalarLike
 from ._arguments import (
     check_positive,
@@ -30,6 +31,8 @@ class Kernel(eqx.Module):
     the points; hyper-parameters are cast to it. A subclass needs `__call__` only, and overrides the
     rest where a matrix product does better.
     """
+
+    __repr__ = short_repr
 
     # NumPy's scalars and arrays leave `*` to us, as JAX's do.
     __array_ufunc__ = None

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._numerics import dot, epsilon
+from .._repr import short_repr
 from ..expansion import KernelExpansion
 from ..features import FeatureMap
 from ..kernels import Kernel, Mixture
@@ -85,12 +86,16 @@ class System(NamedTuple):
     rounded: Float[Array, " p"]  # what the diagonal of A was rounded at
     ridge: Float[Array, ""]
 
+    __repr__ = short_repr
+
 
 class Rows(NamedTuple):
     """The atoms at the rows, times the roots of their weights; centred for an intercept."""
 
     D: Float[Array, "n p"]
     y: Float[Array, "n c"]
+
+    __repr__ = short_repr
 
 
 def system_of(sums: NormalEquations, ridge: float, *, intercept: bool) -> System:

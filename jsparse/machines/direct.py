@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from .._blocks import map_systems
 from .._numerics import epsilon, like, times_power
 from .._programs import compiled
+from .._repr import short_repr
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, PRECISION_LOST, RUNNING
 from .._types import ScalarLike
 from .inner_problems import Fisher as Fisher
@@ -83,6 +84,8 @@ class State(NamedTuple):
     evaluations: Int[Array, ""]
     status: Int[Array, ""]
 
+    __repr__ = short_repr
+
 
 class Minimum(NamedTuple):
     """Expansion vectors that a descent ended at."""
@@ -93,6 +96,8 @@ class Minimum(NamedTuple):
     steps: Int[Array, ""]
     evaluations: Int[Array, ""]  # of W, each the solution of one inner problem
     status: Int[Array, ""]
+
+    __repr__ = short_repr
 
 
 def minimise(

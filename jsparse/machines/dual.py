@@ -22,6 +22,7 @@ from .._numerics import (
     with_derivative,
 )
 from .._programs import compiled
+from .._repr import short_repr
 from .._status import NOT_FINITE, status_of
 from .._types import Key, ScalarLike
 from ..expansion import KernelExpansion
@@ -97,6 +98,8 @@ class DualFit(NamedTuple):
     relative_residual: Float[Array, ""]  # |(K + W^(-1)/C) alpha + b - y| / |y|, worst output
     steps: Int[Array, ""]  # of conjugate gradients; 0 by Cholesky
     status: Int[Array, ""]
+
+    __repr__ = short_repr
 
 
 def fit(

@@ -17,6 +17,7 @@ from .._arguments import whole_number
 from .._blocks import rounded_down
 from .._numerics import as_array, as_float, like
 from .._programs import compiled
+from .._repr import short_repr
 from .._status import CONVERGED, TRUNCATED
 from .._types import Key, ScalarLike
 from ..expansion import KernelExpansion
@@ -277,6 +278,8 @@ class FixedSizeFit(NamedTuple):
     effective_rank: Int[Array, ""]  # features above rounding noise
     relative_residual: Float[Array, ""]  # |G w - c + w/C| / |c|
     status: Int[Array, ""]
+
+    __repr__ = short_repr
 
 
 @same_rows

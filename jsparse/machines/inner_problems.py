@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from .._blocks import map_systems
 from .._numerics import dot, dot_over_rows, each_alone, epsilon, exponents, times_power
+from .._repr import short_repr
 from .._status import CONVERGED, PRECISION_LOST, status_of
 from .._types import ScalarLike
 from ..expansion import KernelExpansion
@@ -38,6 +39,8 @@ class Solved(NamedTuple):
             coefficients=times_power(self.coefficients[None], once)[0],
             intercept=times_power(self.intercept[None], once)[0],
         )
+
+    __repr__ = short_repr
 
 
 class InnerProblem(eqx.Module):

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int
 from .._arguments import increasing, real, whole_number
 from .._blocks import map_systems
 from .._programs import compiled
+from .._repr import short_repr
 from .._status import CONVERGED
 from .._types import Key, ScalarLike
 from ..expansion import KernelExpansion
@@ -25,6 +26,11 @@ from ..scaling import Standardization
 
 Task = Literal["classification", "regression"]
 Metric = Literal["mse", "mae", "misclassification"]
+METRIC_NAMES: dict[Metric, str] = {
+    "mse": "mean squared error",
+    "mae": "mean absolute error",
+    "misclassification": "misclassification",
+}
 # A regularisation path of a least-squares machine costs hardly more than one solution.
 MANY_C = np.geomspace(1e-2, 1e6, 25)
 FEW_C = np.geomspace(1e-2, 1e6, 9)  # where each value is a fit of its own
@@ -40,6 +46,8 @@ class Shape(NamedTuple):
     classes: int | None
     linear: bool  # whether the kernel is the linear one, which needs no points
 
+    __repr__ = short_repr
+
 
 class TrainingRows(NamedTuple):
     """Standardised rows, out of which points are chosen.
@@ -52,6 +60,8 @@ class TrainingRows(NamedTuple):
     weights: Float[np.ndarray, " r"]  # a row of weight 0 is no point
     scaling: Standardization  # what standardised them
     n: int
+
+    __repr__ = short_repr
 
 
 @compiled
@@ -67,6 +77,8 @@ class Points(NamedTuple):
     rows: Int[np.ndarray, " m"] | None  # their numbers, if they are rows
     status: int = CONVERGED  # how the choice ended
 
+    __repr__ = short_repr
+
 
 class Stopping(NamedTuple):
     """When a path has become long enough (Karsmakers 2011, eq. 38).
@@ -77,6 +89,8 @@ class Stopping(NamedTuple):
 
     window: int = 10
     tolerance: float = 1e-3
+
+    __repr__ = short_repr
 
     def check(self) -> None:
         """Raise unless the window is a whole number and the tolerance a number that make sense."""
@@ -123,6 +137,11 @@ class Method(abc.ABC):
     Subclasses are frozen dataclasses: their fields are the settings, equal settings share compiled
     programs. A learner that needs only sums over rows is `Additive`.
     """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "__repr__" not in vars(cls):  # else `dataclass` would write whole arrays
+            cls.__repr__ = short_repr
 
     name: ClassVar[str]  # on the command line
     title: ClassVar[str]  # in tables

@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 from .._arguments import increasing, real
 from .._numerics import present_rows, present_targets
 from .._programs import compiled
+from .._repr import short_repr
 from .._status import COMPLETED, EXHAUSTED, INDEFINITE, PRECISION_LOST, TRUNCATED
 from .._types import Key, ScalarLike
 from ..features import FeatureMap
@@ -38,6 +39,8 @@ class Selected(NamedTuple):
 
     coefficients: Float[Array, "c s p"]
     statuses: Int[Array, "c s"]
+
+    __repr__ = short_repr
 
 
 @dataclasses.dataclass(frozen=True)

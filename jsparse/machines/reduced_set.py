@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 from .._arguments import as_key, real, whole_number
 from .._numerics import as_array, dot, each_alone, epsilon, exponents, like, times_power
 from .._programs import compiled
+from .._repr import short_repr
 from .._status import CONVERGED, PRECISION_LOST
 from .._types import Key, KeyLike, ScalarLike
 from ..expansion import KernelExpansion
@@ -39,6 +40,8 @@ class ReducedSet(NamedTuple):
     expansion: KernelExpansion
     error: Float[Array, ""]  # |w - w'| / |w|
     status: Int[Array, ""]
+
+    __repr__ = short_repr
 
 
 class Approximation(direct.InnerProblem):

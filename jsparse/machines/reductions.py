@@ -25,6 +25,7 @@ from .._numerics import (
     times_power,
 )
 from .._programs import compiled
+from .._repr import short_repr
 from .._status import NOT_FINITE, PRECISION_LOST, TRUNCATED, VANISHED
 from .._types import Key, ScalarLike
 from ..expansion import KernelExpansion
@@ -69,6 +70,8 @@ class ReducedFit(NamedTuple):
             intercept=times_power(machine.intercept[None], exponent)[0],
         )
         return self._replace(expansion=expansion)
+
+    __repr__ = short_repr
 
 
 @dataclasses.dataclass(frozen=True)
@@ -480,6 +483,8 @@ class Squares(NamedTuple):
     A: Float[Array, "M M"]
     b: Float[Array, "M c"]
 
+    __repr__ = short_repr
+
     @property
     def squares(self) -> Float[Array, " M"]:
         """The diagonal of A."""
@@ -499,6 +504,8 @@ class Factor(NamedTuple):
 
     F: Float[Array, "M M"]
     g: Float[Array, "M c"]
+
+    __repr__ = short_repr
 
     @property
     def squares(self) -> Float[Array, " M"]:

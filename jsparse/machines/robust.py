@@ -13,6 +13,7 @@ from .._arguments import real, whole_number
 from .._blocks import map_row_blocks, rows_in_block
 from .._numerics import dot, is_concrete, like
 from .._programs import compiled
+from .._repr import short_repr
 from .._status import TRUNCATED
 from .._types import Key, ScalarLike
 from ..expansion import KernelExpansion
@@ -84,6 +85,8 @@ class RobustFit(NamedTuple):
     objective: Float[Array, "*c"] | Float[np.ndarray, "*c"]
     steps: Int[Array, ""]  # of the output that took most
     status: Int[Array, ""]  # the worst over outputs
+
+    __repr__ = short_repr
 
 
 def fit(

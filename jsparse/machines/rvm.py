@@ -22,6 +22,7 @@ from .._numerics import (
     times_power,
 )
 from .._programs import compiled
+from .._repr import short_repr
 from .._status import COMPLETED, CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
 from .._types import Key, ScalarLike
 from ..expansion import KernelExpansion
@@ -53,6 +54,8 @@ class RelevanceFit(NamedTuple):
     noise: Float[Array, "*l"]  # variance of the targets about the machine; of classes 1
     status: Int[Array, ""]
 
+    __repr__ = short_repr
+
 
 class Rows(NamedTuple):
     """What is given of one problem: `log p(y | weights) = sum_i w_i log p(y_i | Phi_i weights)`."""
@@ -60,6 +63,8 @@ class Rows(NamedTuple):
     Phi: Float[Array, "n p"]  # columns of the kernel, and of ones
     y: Float[Array, " n"]
     w: Float[Array, " n"]
+
+    __repr__ = short_repr
 
 
 class Chosen(NamedTuple):
@@ -70,6 +75,8 @@ class Chosen(NamedTuple):
     alpha: Float[Array, " k"]
     beta: Float[Array, ""]  # precision of the noise; of classes 1
 
+    __repr__ = short_repr
+
 
 class Posterior(NamedTuple):
     """Of the weights of what is chosen, by Laplace's approximation where it is not normal."""
@@ -78,6 +85,8 @@ class Posterior(NamedTuple):
     spread: Float[Array, "k k"]  # Sigma
     values: Float[Array, " n"]
     evidence: Float[Array, ""]
+
+    __repr__ = short_repr
 
 
 class State(NamedTuple):
@@ -89,6 +98,8 @@ class State(NamedTuple):
     history: Float[Array, " s+1"]
     steps: Int[Array, ""]
     status: Int[Array, ""]
+
+    __repr__ = short_repr
 
 
 @each_alone

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .._numerics import dot, exponents, times_power
+from .._repr import short_repr
 from .._status import CONVERGED, RUNNING
 from .._types import Key
 from ..kernels import Kernel
@@ -24,6 +25,8 @@ class State(NamedTuple):
     images: Float[Array, "K n1"]  # rows u_j = F p_j over centred kernel columns F
     residual: Float[Array, "n1 c"]  # of the centred targets
     feature_sum: Float[Array, " k"]  # weighted sums of the columns selected
+
+    __repr__ = short_repr
 
 
 def pursue(

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .._numerics import times_power
+from .._repr import short_repr
 from .._types import Key
 from ..expansion import KernelExpansion
 from ..features import KernelColumns
@@ -24,6 +25,8 @@ class System(NamedTuple):
     b: Float[Array, "M *c"]
     rounded: Float[Array, " M"]  # what the diagonal of A was rounded at
     feature_sum: Float[Array, " M"]  # weighted sums of the kernel's columns
+
+    __repr__ = short_repr
 
 
 class CandidateColumns(KernelColumns):

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from .._numerics import dot, is_concrete
+from .._repr import short_repr
 from .._status import PRECISION_LOST
 from ..expansion import KernelExpansion
 from ..kernels import Kernel, Mixture
@@ -26,6 +27,8 @@ class SizedPath(NamedTuple):
     coefficients: Float[Array, "s p *c"]  # of every atom, 0 of those not selected
     intercepts: Float[Array, "s *c"]
     statuses: Int[Array, " s"]  # how each ended
+
+    __repr__ = short_repr
 
     @property
     def status(self) -> Int[Array, ""]:

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int
 from .._arguments import real, whole_number
 from .._blocks import map_systems
 from .._programs import compiled
+from .._repr import short_repr
 from .._types import Key, ScalarLike
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
@@ -49,6 +50,8 @@ class ReducedFit(NamedTuple):
     objective: Float[Array, ""]  # of all problems together
     status: Int[Array, ""]
 
+    __repr__ = short_repr
+
 
 class DirectFit(NamedTuple):
     """A machine of expansion vectors found by descent, and how it came about.
@@ -61,6 +64,8 @@ class DirectFit(NamedTuple):
     steps: Int[Array, "*l"]
     evaluations: Int[Array, "*l"]  # of W, each the solution of one inner problem
     status: Int[Array, ""]
+
+    __repr__ = short_repr
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from .._numerics import dot, is_concrete
+from .._repr import short_repr
 from .._status import COMPLETED, INDEFINITE, PRECISION_LOST, TRUNCATED
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
@@ -31,6 +32,8 @@ class SparsePath(NamedTuple):
     coefficient_status: Int[Array, "..."]  # how the search for the coefficients ended; `k`
     size: Int[Array, "..."]
     status: Int[Array, "..."]  # of the path; of a machine on it see `status_at`
+
+    __repr__ = short_repr
 
     def status_at(self, n_prototypes: int) -> Int[Array, ""]:
         """The path's status or, if worse, the coefficients'.

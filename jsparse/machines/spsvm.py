@@ -22,6 +22,7 @@ from .._numerics import (
     present_targets,
 )
 from .._programs import compiled
+from .._repr import short_repr
 from .._status import (
     COMPLETED,
     CONVERGED,
@@ -131,6 +132,8 @@ class Problem(NamedTuple):
     y: Float[Array, " n"]
     w: Float[Array, " n"]
 
+    __repr__ = short_repr
+
 
 class State(NamedTuple):
     """All that the next prototype needs.
@@ -160,6 +163,8 @@ class State(NamedTuple):
     size: Int[Array, ""]
     step: Int[Array, ""]
     status: Int[Array, ""]
+
+    __repr__ = short_repr
 
 
 def fit(

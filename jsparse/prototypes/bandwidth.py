@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int
 from .._arguments import whole_number
 from .._numerics import as_float, epsilon
 from .._programs import compiled
+from .._repr import short_repr
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE
 from .._types import Scalar
 from ._functionals import Functional, binned, exact
@@ -64,6 +65,8 @@ class Bandwidth(NamedTuple):
     h: Float[Array, " d"]
     rule: Int[Array, " d"]
     status: Int[Array, " d"]
+
+    __repr__ = short_repr
 
 
 def normal_reference_bandwidth(

@@ -12,6 +12,7 @@ from .._arguments import as_key, whole_number
 from .._blocks import default_block_rows, map_row_blocks
 from .._numerics import as_float, dot, exponents, is_concrete, present_rows, times_power
 from .._programs import compiled
+from .._repr import short_repr
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
 from .._types import Key, KeyLike
 from ._validate import check_count, check_table
@@ -33,6 +34,8 @@ class KCenterResult(NamedTuple):
     indices: Int[Array, " m"]
     radius: Float[Array, " m"]
 
+    __repr__ = short_repr
+
 
 class KMeansResult(NamedTuple):
     """Means of clusters of rows.
@@ -49,6 +52,8 @@ class KMeansResult(NamedTuple):
     inertia: Float[Array, ""]
     steps: Int[Array, ""]
     status: Int[Array, ""]
+
+    __repr__ = short_repr
 
 
 def k_center(

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int
 from .._arguments import as_key
 from .._numerics import as_float, dot, epsilon, is_concrete
 from .._programs import compiled
+from .._repr import short_repr
 from .._types import Key, KeyLike
 from ..kernels import Kernel
 from ._validate import check_count, check_table
@@ -28,6 +29,8 @@ class PivotedCholeskyResult(NamedTuple):
 
     indices: Int[Array, " m"]
     residual: Float[Array, " m"]
+
+    __repr__ = short_repr
 
 
 def pivoted_cholesky(

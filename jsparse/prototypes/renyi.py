@@ -12,6 +12,7 @@ from .._arguments import as_key, whole_number
 from .._blocks import block_shape, capacity, padded, to_blocks
 from .._numerics import as_float, epsilon, is_concrete
 from .._programs import compiled
+from .._repr import short_repr
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
 from .._types import Key, KeyLike, ScalarLike
 from ._validate import check_count, check_table
@@ -47,6 +48,8 @@ class RenyiState(NamedTuple):
     sweeps: Int[Array, ""]
     status: Int[Array, ""]
 
+    __repr__ = short_repr
+
 
 class RenyiResult(NamedTuple):
     """Selected rows, and how the selection went.
@@ -66,6 +69,8 @@ class RenyiResult(NamedTuple):
     accepted: Int[Array, ""]
     trials: Int[Array, ""]
     status: Int[Array, ""]
+
+    __repr__ = short_repr
 
 
 def renyi(

@@ -11,6 +11,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from .._numerics import dot, epsilon
 from .._programs import compiled
+from .._repr import short_repr
 from .._status import COMPLETED, CONVERGED, INDEFINITE, NOT_FINITE, RUNNING
 from .._types import ScalarLike
 from .path import Path, assemble, ended, norm, passed_over, take
@@ -45,6 +46,8 @@ class State(NamedTuple):
     size: Int[Array, " v"]
     step: Int[Array, ""]
     status: Int[Array, " v"]
+
+    __repr__ = short_repr
 
 
 def init(

@@ -11,6 +11,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 from .._arguments import whole_number
 from .._numerics import dot, epsilon, times_power
 from .._programs import compiled
+from .._repr import short_repr
 from .._status import (
     COMPLETED,
     CONVERGED,
@@ -52,6 +53,8 @@ class AnglePath(NamedTuple):
     steps: Int[Array, ""]
     status: Int[Array, ""]
 
+    __repr__ = short_repr
+
 
 class State(NamedTuple):
     """At a corner of the path."""
@@ -68,6 +71,8 @@ class State(NamedTuple):
     passed: Bool[Array, " D"]  # atoms found to depend on those active
     excess: Float[Array, ""]  # largest violation of the conditions of a corner so far
     path: AnglePath
+
+    __repr__ = short_repr
 
 
 def init(

@@ -11,6 +11,7 @@ from jaxtyping import Array, ArrayLike, Float, Int
 from .._arguments import whole_number
 from .._numerics import epsilon, is_concrete
 from .._programs import compiled
+from .._repr import short_repr
 from .._status import (
     COMPLETED,
     CONVERGED,
@@ -38,6 +39,8 @@ class State(NamedTuple):
     size: Int[Array, " v"]
     step: Int[Array, ""]
     status: Int[Array, " v"]
+
+    __repr__ = short_repr
 
 
 def init(b: Float[Array, "v D c"], tolerance: Float[Array, ""], *, max_atoms: int) -> State:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from .._numerics import dot, each_alone, epsilon, solved_with_border
+from .._repr import short_repr
 
 # What is added to the diagonal of a Gram matrix, in units of the precision times its trace: well
 # above what rounding may have put there, which dependent atoms would divide by.
@@ -19,6 +20,8 @@ class Small(NamedTuple):
     matrix: Float[Array, "q p"]  # R of the atoms; or their normal equations, bordered
     target: Float[Array, "q c"]  # Q'y, or b at the atoms
 
+    __repr__ = short_repr
+
 
 class Rows(NamedTuple):
     """A dictionary: least squares by orthogonal transformations of its rows."""
@@ -26,6 +29,8 @@ class Rows(NamedTuple):
     X: Float[Array, "n D"]
     y: Float[Array, "n c"]
     ridge: Float[Array, ""]
+
+    __repr__ = short_repr
 
     @property
     def n_atoms(self) -> int:
@@ -81,6 +86,8 @@ class Gram(NamedTuple):
     bordered: Float[Array, "D1 D1"]  # [[A, b, 0], [b', 0, 0], [0, 0, 0]]
     b: Float[Array, "D c"]
     ridge: Float[Array, ""]
+
+    __repr__ = short_repr
 
     @classmethod
     def of(cls, A: Float[Array, "D D"], b: Float[Array, "D c"], ridge: Float[Array, ""]) -> "Gram":

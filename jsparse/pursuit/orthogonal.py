@@ -11,6 +11,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 from .._arguments import whole_number
 from .._numerics import dot, epsilon, exponents, times_power
 from .._programs import compiled
+from .._repr import short_repr
 from .._runtime import check_runtime
 from .._status import COMPLETED, CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
 from .._types import ScalarLike
@@ -34,6 +35,8 @@ class State(NamedTuple):
     size: Int[Array, " v"]
     stage: Int[Array, " v"]
     status: Int[Array, " v"]
+
+    __repr__ = short_repr
 
 
 def init(

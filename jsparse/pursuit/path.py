@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._numerics import epsilon, is_concrete
 from .._programs import compiled
+from .._repr import short_repr
 from .._status import CONVERGED, NOT_FINITE, PRECISION_LOST, RUNNING, TRUNCATED
 
 # Estimated relative error of the coefficients from which they count as lost.
@@ -33,6 +34,8 @@ class Path(NamedTuple):
     condition: Float[Array, "..."]  # estimate for the atoms so far, of A scaled; shape `k`
     size: Int[Array, "..."]  # atoms selected, at most k; what comes after repeats the last
     status: Int[Array, "..."]
+
+    __repr__ = short_repr
 
     def dense(self, n_atoms: int, size: int | None = None) -> Float[Array, "..."]:
         """The coefficients of all atoms, zeros included, shape `n_atoms`.

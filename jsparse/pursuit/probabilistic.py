@@ -10,6 +10,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from .._numerics import dot, epsilon
 from .._programs import compiled
+from .._repr import short_repr
 from .._status import COMPLETED, CONVERGED, INDEFINITE, NOT_FINITE, RUNNING
 from .._types import Key
 from .conjugate import NOISE
@@ -32,6 +33,8 @@ class State(NamedTuple):
     size: Int[Array, " v"]
     step: Int[Array, ""]
     status: Int[Array, " v"]
+
+    __repr__ = short_repr
 
 
 def init(b: Float[Array, "v D c"], diagonal: Float[Array, "v D"], *, max_atoms: int) -> State:
@@ -102,6 +105,8 @@ class Choice(NamedTuple):
     found: Bool[Array, " v"]  # whether one was free
     residual: Float[Array, "v c"]  # at the atom
     finite: Bool[Array, " v"]  # whether all residuals looked at were
+
+    __repr__ = short_repr
 
 
 def choose(

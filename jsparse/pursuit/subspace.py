@@ -14,6 +14,7 @@ from .._arguments import whole_number
 from .._blocks import capacities, map_systems, of_capacity
 from .._numerics import dot, epsilon, exponents, is_concrete, times_power
 from .._programs import compiled
+from .._repr import short_repr
 from .._runtime import check_runtime
 from .._status import COMPLETED, CONVERGED, INDEFINITE, NOT_FINITE, RUNNING
 from .._types import ScalarLike
@@ -41,6 +42,8 @@ class Subspace(NamedTuple):
     rank: Int[Array, "..."]  # of the atoms, in this precision; of a Gram form, of their squares
     iterations: Int[Array, "..."]  # done, the last included, whether or not it was of use
     status: Int[Array, "..."]
+
+    __repr__ = short_repr
 
     def dense(self, n_atoms: int) -> Float[Array, "..."]:
         """The coefficients of all atoms, zeros included, shape `n_atoms`."""
@@ -74,6 +77,8 @@ class State(NamedTuple):
     rank: Int[Array, ""]
     iterations: Int[Array, ""]  # l; -1 before the first atoms
     status: Int[Array, ""]
+
+    __repr__ = short_repr
 
 
 def init(form: Rows | Gram, *, max_atoms: int) -> State:
@@ -132,6 +137,8 @@ class Fit(NamedTuple):
     atoms: Int[Array, " t"]  # increasing, D behind the last
     weights: Float[Array, "t c"]
     rank: Int[Array, ""]  # of all that it was on
+
+    __repr__ = short_repr
 
 
 def _exchange(state: State, form: Rows | Gram, n_atoms: Int[Array, ""], *, rule: Rule) -> State:

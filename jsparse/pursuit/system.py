@@ -13,6 +13,7 @@ from jaxtyping import Array, ArrayLike, Float, Int
 from .._arguments import whole_number
 from .._numerics import as_array, dot, exponents, is_concrete, times_power
 from .._programs import compiled
+from .._repr import short_repr
 from .._runtime import check_runtime
 from .path import Path, unbatched
 
@@ -74,6 +75,8 @@ class Scale(NamedTuple):
     A: Int[Array, " v"]
     b: Int[Array, " v"]
 
+    __repr__ = short_repr
+
     def undone(self, path: Any) -> Any:
         """A path of the systems before, of any of the classes there are for paths."""
         return path._replace(
@@ -111,6 +114,8 @@ class System(NamedTuple):
     scale: Scale
     batched: bool  # whether the caller's arrays had an axis of systems
     several: bool  # and one of right-hand sides
+
+    __repr__ = short_repr
 
     def own(self, path: Path) -> Path:
         """A path of these systems as the caller posed them."""

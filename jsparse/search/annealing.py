@@ -11,6 +11,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from .._numerics import is_concrete
 from .._programs import compiled
+from .._repr import short_repr
 from .._status import COMPLETED, NOT_FINITE, RUNNING
 from .._types import Key, ScalarLike
 from .box import Evaluations, Objective, bounds, finite_or_inf, reflect, scalar_value
@@ -31,6 +32,8 @@ class Schedule(NamedTuple):
     rate: ScalarLike = 0.05  # alpha
     target: ScalarLike = 0.99  # sigma_D^2 as a part of its maximum (q - 1) / q^2
     inner: ScalarLike = 1  # G, rounds at one pair of temperatures
+
+    __repr__ = short_repr
 
 
 class AnnealingState(NamedTuple):
@@ -54,6 +57,8 @@ class AnnealingState(NamedTuple):
     evaluations: Int[Array, ""]  # q * rounds
     max_evaluations: Int[Array, ""]
     status: Int[Array, ""]  # RUNNING, COMPLETED, or NOT_FINITE: no value ever was
+
+    __repr__ = short_repr
 
 
 def in_turn(objective: Callable[[Array], Array]) -> Callable[[Array], Array]:

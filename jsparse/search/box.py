@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from .._numerics import as_float, is_concrete
+from .._repr import short_repr
 
 Objective = Callable[[Float[Array, " p"], Any], Float[Array, ""]]
 
@@ -17,6 +18,8 @@ class Evaluations(NamedTuple):
 
     thetas: Float[Array, "e p"]
     values: Float[Array, " e"]  # as the objective returned them, NaN included
+
+    __repr__ = short_repr
 
 
 def bounds(low: ArrayLike, high: ArrayLike) -> tuple[Float[Array, " p"], Float[Array, " p"]]:

@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 from .._blocks import capacity, rounded_down
 from .._numerics import like
 from .._programs import compiled
+from .._repr import short_repr
 from .._types import Key, ScalarLike
 from ..kernels import Kernel
 from ..validation.error_gradient import HeldOut, Parts, held_out_error
@@ -46,6 +47,8 @@ class Slope(NamedTuple):
     gradient: Float[np.ndarray, " q"]  # in logs of the leaves and of `C`
     error: float
     watched: float
+
+    __repr__ = short_repr
 
 
 @runtime_checkable

@@ -17,6 +17,7 @@ from .._agreement import same_rows
 from .._mesh import check_mesh, on_default_device
 from .._numerics import as_array, is_concrete
 from .._programs import compiled
+from .._repr import short_repr
 from .._status import COMPLETED, PRECISION_LOST
 from .._types import Key
 from ..features import FeatureMap
@@ -48,6 +49,8 @@ class Scoring(NamedTuple):
 
     metric: Metric
     decoding: Decoding = "loss"
+
+    __repr__ = short_repr
 
 
 @runtime_checkable

@@ -10,6 +10,7 @@ from jaxtyping import Array, ArrayLike, Float, Int
 
 from .._numerics import as_float, epsilon, is_concrete, like
 from .._programs import compiled
+from .._repr import short_repr
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
 from .._types import ScalarLike
 from .box import Evaluations, Objective, bounds, finite_or_inf, reflect, scalar_value
@@ -49,6 +50,8 @@ class SimplexState(NamedTuple):
     evaluations: Int[Array, ""]
     max_evaluations: Int[Array, ""]
     status: Int[Array, ""]  # RUNNING, EXHAUSTED, CONVERGED, or NOT_FINITE: no vertex was finite
+
+    __repr__ = short_repr
 
 
 def init(

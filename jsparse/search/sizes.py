@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from .._repr import ShortList, short_repr
 from .._types import KeyLike
 from ..machines.method import Metric, check_sizes, check_tolerance
 from ..multiclass import Decoding
@@ -36,6 +37,8 @@ class SizeCurve(NamedTuple):
     stopped: Literal["finished", "seconds", "interrupted"] = "finished"
     # In the metric by which the size was chosen, where that is another; see `PathMethod.criterion`.
     chosen_by: "SizeCurve | None" = None
+
+    __repr__ = short_repr
 
     @property
     def size(self) -> int:
@@ -175,7 +178,7 @@ def tune_sizes(
         standard_errors=spread,
         chosen=smallest_within(errors, spread, tolerance),
         metric=metric,
-        tunings=tunings,
+        tunings=ShortList(tunings),
         stopped=stopped,
     )
 

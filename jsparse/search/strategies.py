@@ -10,6 +10,7 @@ from jaxtyping import Float
 
 from .._arguments import real, whole_number
 from .._numerics import as_array, epsilon
+from .._repr import short_repr
 from .._status import RUNNING
 from .._types import Key
 from . import annealing, simplex
@@ -28,6 +29,11 @@ class Search:
         start: the outcome of a search for a problem alike, such as yesterday's rows: the search is
             then a local one from there (a warm start).
     """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "__repr__" not in vars(cls):  # else `dataclass` would write the whole history
+            cls.__repr__ = short_repr
 
     max_evaluations: int | None = None
     tune_kernel: bool = True

@@ -11,6 +11,7 @@ from jaxtyping import ArrayLike, Float
 
 from .._arguments import as_key, numbers, real
 from .._files import ModelFileError, PathLike, load_state, named, save_state, shown
+from .._repr import ShortList, short_repr
 from .._status import PRECISION_LOST, NumericalError
 from .._types import KeyLike
 from ..kernels import Kernel
@@ -49,6 +50,8 @@ class Evaluation(NamedTuple):
     # and log C; `C` and `scores`, the error, are then one number. Else empty.
     slope: np.ndarray = NO_SLOPE
 
+    __repr__ = short_repr
+
 
 class Tuning(NamedTuple):
     """The outcome of a search: the best kernel and `C`, and all that was evaluated."""
@@ -61,6 +64,8 @@ class Tuning(NamedTuple):
     status: int  # stop code of what the score is of, the worst over folds
     history: list[Evaluation]
     stopped: Literal["finished", "seconds", "interrupted"]
+
+    __repr__ = short_repr
 
 
 Progress = Callable[[int, int, float], None]
@@ -364,7 +369,7 @@ class _Run:
             standard_error=float(best.standard_errors[j]),
             theta=best.theta,
             status=int(best.status[j]),
-            history=self.history,
+            history=ShortList(self.history),
             stopped=stopped,
         )
 
@@ -419,10 +424,10 @@ def load_history(path: PathLike) -> list[Evaluation]:
         raise ModelFileError(f"{named(path)}: expected finite theta and positive C")
     slopes = arrays.get("slope", np.zeros((n, 0)))
     columns = (arrays[name] for name in Evaluation._fields if name != "slope")
-    return [
+    return ShortList(
         Evaluation(*row, slope=slope[~np.isnan(slope)])
         for *row, slope in zip(*columns, slopes, strict=True)
-    ]
+    )
 
 
 _HISTORY = "tuning history 3"  # 1 and 2 had other stop codes

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .._numerics import dot, epsilon
+from .._repr import short_repr
 
 _GUARD = 16  # roundings
 
@@ -22,6 +23,8 @@ class ByShift(NamedTuple):
     """
 
     matrix: Float[Array, "p p"]
+
+    __repr__ = short_repr
 
     def _lower(self, shift: Float[Array, ""]) -> Float[Array, "p p"]:
         guard = _GUARD * epsilon(self.matrix.dtype) * jnp.abs(jnp.diagonal(self.matrix))

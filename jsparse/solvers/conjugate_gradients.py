@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from .._numerics import epsilon, exponents, times_power
+from .._repr import short_repr
 from .._status import (
     COMPLETED,
     CONVERGED,
@@ -37,6 +38,8 @@ class State(NamedTuple):
     target: Float[Array, " k"]  # tolerance |b|
     steps: Int[Array, " k"]
     status: Int[Array, " k"]
+
+    __repr__ = short_repr
 
 
 def init(
@@ -98,6 +101,8 @@ class Solved(NamedTuple):
     steps: Int[Array, " k"]
     status: Int[Array, " k"]
 
+    __repr__ = short_repr
+
 
 def solve(
     matrix: Operator,
@@ -153,6 +158,8 @@ class Iterates(NamedTuple):
     x: Float[Array, "s+1 n k"]
     residual_norm: Float[Array, "s+1 k"]
     status: Int[Array, " k"]
+
+    __repr__ = short_repr
 
 
 def iterates(

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from .._numerics import dot, epsilon
+from .._repr import short_repr
 
 
 class Factor(NamedTuple):
@@ -16,6 +17,8 @@ class Factor(NamedTuple):
     lower: Float[Array, "p p"]
     shift: Float[Array, ""]  # what was asked for, or the size of A's rounding
     lost: Bool[Array, ""]  # the shift lay below the rounding of A, which took its place
+
+    __repr__ = short_repr
 
     def solve(self, rhs: Float[Array, "p k"]) -> Float[Array, "p k"]:
         """`(A + shift I)^(-1) rhs`, refined once."""

@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from .._blocks import map_systems, rows_in_block, sum_row_blocks
 from .._numerics import dot, dot_over_rows, each_alone, epsilon, is_concrete, like
 from .._programs import compiled
+from .._repr import short_repr
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, PRECISION_LOST, RUNNING
 from .._types import ScalarLike
 from .definite import factorise, inverse_of_lower
@@ -47,6 +48,8 @@ class Problem(NamedTuple):
     aim: Float[Array, ""]
     balance: Float[Array, ""]
 
+    __repr__ = short_repr
+
 
 class State(NamedTuple):
     """A primal-dual interior-point iteration on a `Problem`.
@@ -66,6 +69,8 @@ class State(NamedTuple):
     steps: Int[Array, ""]
     status: Int[Array, ""]
 
+    __repr__ = short_repr
+
 
 class Best(NamedTuple):
     """The iterate of the least gap: with rounding, later ones may be worse."""
@@ -75,6 +80,8 @@ class Best(NamedTuple):
     dual: Float[Array, " n"]  # with sum weight y a = balance
     objective: Float[Array, ""]  # of weights and intercept
     gap: Float[Array, ""]
+
+    __repr__ = short_repr
 
 
 class Solution(NamedTuple):
@@ -87,6 +94,8 @@ class Solution(NamedTuple):
     gap: Float[Array, "*l"]  # objective less a lower bound of all there can be
     steps: Int[Array, "*l"]
     status: Int[Array, "*l"]
+
+    __repr__ = short_repr
 
 
 def solve(

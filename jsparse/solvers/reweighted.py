@@ -8,6 +8,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._blocks import capacities, of_capacity
 from .._numerics import dot, each_alone, epsilon, solved_with_border
+from .._repr import short_repr
 from .._status import COMPLETED, CONVERGED, EXHAUSTED, NOT_FINITE, PRECISION_LOST, RUNNING
 
 Rule = Literal["relative", "paper"]
@@ -27,6 +28,8 @@ class Squares(NamedTuple):
     A: Float[Array, "q q"]
     b: Float[Array, "q c"]
     unit: Float[Array, " q"]  # of the coefficients, for the caller; 0 for a column of zeros
+
+    __repr__ = short_repr
 
     def part(self, order: Int[Array, " r"]) -> "Squares":
         """Of some coefficients alone, the others 0."""
@@ -59,6 +62,8 @@ class Rows(NamedTuple):
     g: Float[Array, "r c"]
     unit: Float[Array, " q"]
 
+    __repr__ = short_repr
+
     def part(self, order: Int[Array, " r"]) -> "Rows":
         """Of some coefficients alone, the others 0."""
         return Rows(self.F[:, order], self.g, self.unit[order])
@@ -89,6 +94,8 @@ class State(NamedTuple):
     steps: Int[Array, ""]  # t
     status: Int[Array, ""]
 
+    __repr__ = short_repr
+
 
 class Reweighted(NamedTuple):
     """Coefficients, most of them 0, and how they came about."""
@@ -98,6 +105,8 @@ class Reweighted(NamedTuple):
     stationarity: Float[Array, ""]  # largest |C beta_j'(b - A beta)_j - 1| of those not 0
     steps: Int[Array, ""]
     status: Int[Array, ""]
+
+    __repr__ = short_repr
 
 
 def reweighted(

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .._numerics import dot, eigh, epsilon, rank_cutoff, relative_size, with_derivative
+from .._repr import short_repr
 from .._status import status_of
 from .by_shift import ByShift
 from .tridiagonal import Tridiagonal, tridiagonal
@@ -22,6 +23,8 @@ class Spectrum(NamedTuple):
     matrix: Float[Array, "p p"]
     values: Float[Array, " p"]  # ascending, negative rounding set to 0
     vectors: Float[Array, "p p"]
+
+    __repr__ = short_repr
 
     def apply_inverse(
         self, rhs: Float[Array, "t k p"], shifts: Float[Array, " s"]
@@ -60,6 +63,8 @@ class Ridge(NamedTuple):
     effective_rank: Int[Array, ""]  # eigenvalues of the centred gram above rounding noise
     relative_residual: Float[Array, " s"]  # |G w - c + w/C| / |c|, worst output
     status: Int[Array, " s"]
+
+    __repr__ = short_repr
 
 
 Factorised = Spectrum | Tridiagonal | ByShift
@@ -166,6 +171,8 @@ class Bordered(NamedTuple):
     N: Float[Array, ""]
     intercept_penalty: Float[Array, ""] | None  # None: 0
     shifts: Float[Array, " s"]
+
+    __repr__ = short_repr
 
     @property
     def edge(self) -> Float[Array, "s 1"]:

@@ -8,6 +8,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._blocks import rows_in_block, sum_row_blocks
 from .._numerics import dot, dot_over_rows, epsilon, exponents, times_power
+from .._repr import short_repr
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, PRECISION_LOST, RUNNING
 from .definite import Factor, factorise
 
@@ -32,6 +33,8 @@ class Problem(NamedTuple):
     w: Float[Array, " n"]
     ridge: Float[Array, ""]
     threshold: Float[Array, ""] | None  # Huber's d; None for the one the residuals stand for
+
+    __repr__ = short_repr
 
 
 class State(NamedTuple):
@@ -60,6 +63,8 @@ class State(NamedTuple):
     steps: Int[Array, ""]
     status: Int[Array, ""]
 
+    __repr__ = short_repr
+
 
 class Solution(NamedTuple):
     """A machine of one output in the caller's units."""
@@ -70,6 +75,8 @@ class Solution(NamedTuple):
     threshold: Float[Array, ""]
     steps: Int[Array, ""]
     status: Int[Array, ""]
+
+    __repr__ = short_repr
 
 
 def default_tolerance(dtype: jnp.dtype) -> float:
@@ -219,6 +226,8 @@ class System(NamedTuple):
     by_one: tuple[Array, Array, Array] | None  # what all that follows a threshold larger by one
     slope: Float[Array, ""]  # of the threshold that the residuals stand for
     waits: Bool[Array, ""]  # whether the threshold is left as it is
+
+    __repr__ = short_repr
 
 
 def step(

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .._numerics import dot, each_alone
+from .._repr import short_repr
 
 _WIDTH = 32  # reflections that go together, by products
 _SPLIT = 256  # from so many rows on, the first blocks, whose vectors are shorter, go apart
@@ -27,6 +28,8 @@ class Tridiagonal(NamedTuple):
     below: Float[Array, " p"]  # T[i, i-1], and 0 for i = 0
     V: tuple[Float[Array, "_ w _"], ...]  # of each part, a reflection's vector in each row
     S_t: tuple[Float[Array, "_ w w"], ...]  # S', lower triangular
+
+    __repr__ = short_repr
 
     def apply_inverse(
         self, rhs: Float[Array, "t k p"], shifts: Float[Array, " s"]

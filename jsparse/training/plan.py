@@ -12,6 +12,7 @@ from jaxtyping import DTypeLike
 
 from .._arguments import real, whole_number
 from .._blocks import default_block_rows, systems_at_once
+from .._repr import short_repr
 from ..data.streams import BATCH_ROWS
 from ..machines.method import Method
 from ..multiclass import Code
@@ -40,6 +41,8 @@ class Plan(NamedTuple):
     passes: int
     kernels_at_once: int
     block_rows: int
+
+    __repr__ = short_repr
 
     @property
     def bytes(self) -> int:

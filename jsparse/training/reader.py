@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 
+from .._repr import short_repr
 from ..data.streams import Checked, StreamError, counting
 from ..multiclass import Code
 from ..scaling import Standardization
@@ -23,6 +24,8 @@ class Split(NamedTuple):
     parts: int  # folds; or 2, of which the first is held out
     validated: int  # parts that are predicted without themselves: all folds, or 1
     share: float  # of the first part if it is held out, else 0
+
+    __repr__ = short_repr
 
     def __call__(self, places: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
         """The part of each row."""
@@ -49,6 +52,8 @@ class Reader(NamedTuple):
     split: Split
     batch_rows: int
     units: TargetUnits  # of real targets, from the sample
+
+    __repr__ = short_repr
 
     @property
     def groups(self) -> int:

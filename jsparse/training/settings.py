@@ -14,6 +14,7 @@ from jaxtyping import ArrayLike, Float
 from .._arguments import as_key, numbers, real, whole_number
 from .._mesh import check_mesh, spans_processes
 from .._programs import compiled
+from .._repr import short_repr
 from .._types import Key, KeyLike
 from ..kernels import Kernel, Mixture
 from ..machines.fixed_size import FixedSize
@@ -90,6 +91,8 @@ class Keys(NamedTuple):
     method: Key
     sample: Key
 
+    __repr__ = short_repr
+
 
 class Settings(NamedTuple):
     """The arguments of `train`, checked as far as they can be without the rows."""
@@ -108,6 +111,8 @@ class Settings(NamedTuple):
     class_weight: Literal["balanced"] | Mapping[Any, float] | None
     resources: Resources
     progress: Progress | None
+
+    __repr__ = short_repr
 
 
 def compared_settings(config: Settings) -> dict[str, Any]:

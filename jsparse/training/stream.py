@@ -15,6 +15,7 @@ from .._arguments import whole_number
 from .._blocks import capacity, padded
 from .._mesh import on_default_device, spans_processes
 from .._programs import compiled
+from .._repr import short_repr
 from .._types import Key
 from ..data.streams import Batch, Checked, RowStream
 from ..kernels import Kernel, Linear
@@ -42,6 +43,8 @@ class ScoredRows(NamedTuple):
     y: Float[np.ndarray, "r c"]
     w: Float[np.ndarray, " r"]
     number: Int[np.ndarray, " r"] | None  # of the class
+
+    __repr__ = short_repr
 
 
 class StreamData:

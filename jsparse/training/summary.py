@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float, Int, Shaped
 
 from .._arguments import labels_of
+from .._repr import short_repr
 from ..data.streams import Batch, StreamError, counting
 from ..scaling import Standardization
 from .inputs import check_label_count
@@ -24,6 +25,8 @@ class Moments(NamedTuple):
     weight: float
     mean: Float[np.ndarray, " d"]
     squares: Float[np.ndarray, " d"]  # sum of w (x - mean)^2
+
+    __repr__ = short_repr
 
     def __add__(self, other: "Moments") -> "Moments":  # type: ignore[override]
         """Of both sets of rows, by the update of Chan, Golub and LeVeque (1983)."""
@@ -50,6 +53,8 @@ class Sample(NamedTuple):
     rows: Int[np.ndarray, " r"]  # their numbers in the stream
     places: Int[np.ndarray, " r"]  # their numbers among the rows with a weight above 0
 
+    __repr__ = short_repr
+
 
 class Summary(NamedTuple):
     """The outcome of the first pass."""
@@ -60,6 +65,8 @@ class Summary(NamedTuple):
     low: Float[np.ndarray, " d"]
     high: Float[np.ndarray, " d"]
     sample: Sample
+
+    __repr__ = short_repr
 
     def standardization(
         self, factors: Float[np.ndarray, " k"] | None, dtype: jnp.dtype

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Shaped
 
+from .._repr import ShortList, short_repr
 from .._status import PrecisionWarning
 from ..expansion import KernelExpansion
 from ..machines.method import Metric
@@ -36,6 +37,8 @@ class TargetUnits(NamedTuple):
     offset: float | Float[np.ndarray, " c"] = 0.0  # of each target
     fraction: float = 1.0
     exponent: int = 0
+
+    __repr__ = short_repr
 
     @property
     def unit(self) -> float:
@@ -124,7 +127,7 @@ class TargetUnits(NamedTuple):
         return curve._replace(
             errors=self.scores(curve.errors, metric),
             standard_errors=self.scores(curve.standard_errors, metric),
-            tunings=[self.tuning(tuned, metric) for tuned in curve.tunings],
+            tunings=ShortList(self.tuning(tuned, metric) for tuned in curve.tunings),
             fold_errors=None if by_fold is None else self.scores(by_fold, metric),
             chosen_by=None if chosen_by is None else self.curve(chosen_by),
         )
@@ -146,13 +149,13 @@ class TargetUnits(NamedTuple):
             raise
 
     def _evaluations(self, history: Sequence[Evaluation], metric: Metric) -> list[Evaluation]:
-        return [
+        return ShortList(
             e._replace(
                 scores=self.scores(e.scores, metric),
                 standard_errors=self.scores(e.standard_errors, metric),
             )
             for e in history
-        ]
+        )
 
     def progress(self, progress: Progress | None, metric: Metric) -> Progress | None:
         """Reports the best score in the units of the caller."""

@@ -15,6 +15,7 @@ from .._agreement import least_in_all_processes, same_in_all_processes
 from .._arguments import finite_rows
 from .._mesh import on_default_device, spans_processes
 from .._numerics import as_array
+from .._repr import short_repr
 from .._runtime import check_runtime
 from .._status import PRECISION_LOST, NumericalError
 from .._types import KeyLike
@@ -64,6 +65,8 @@ class Choice(NamedTuple):
     size: int | None  # on a path
     curve: SizeCurve | None
     moved: bool = False  # whether the points are no longer those that were chosen
+
+    __repr__ = short_repr
 
 
 def train(
@@ -630,6 +633,7 @@ def _trained(
         metric=metric,
         criterion=asked.scoring.metric,
         tuning=tuning,
+        search=asked.search,
         fit=fitted,
         sums=sums,
         point_rows=data.rows_of(rows),

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from .._repr import short_repr
 from .._status import COMPLETED, CONVERGED, EXHAUSTED
 from ..expansion import KernelExpansion
 from ..features import FeatureMap
@@ -15,9 +16,12 @@ from ..machines.method import Method, Metric, status_of_fit
 from ..model import Model
 from ..multiclass import Code, Decoding
 from ..normal_equations import NormalEquations
+from ..relevance import Relevance
 from ..search.sizes import SizeCurve
+from ..search.strategies import Search
 from ..search.tune import Tuning
 from ..validation.folds import Folds
+from . import presentation
 from .target_units import TargetUnits
 
 
@@ -27,6 +31,8 @@ class Sums(NamedTuple):
     feature_map: FeatureMap  # of standardised inputs
     equations: NormalEquations
     units: TargetUnits = TargetUnits()  # of the targets that were summed
+
+    __repr__ = short_repr
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +49,8 @@ class Trained:
         cv_error: the cross-validated error, in `metric`.
         metric: "misclassification", "mse" or "mae": that of `cv_error` and of the curve.
         criterion: the metric that the search minimised, that of `tuning.score`.
-        tuning: the search.
+        tuning: the outcome of the search.
+        search: the settings of the search.
         fit: what the method returned, in the units of the targets and of standardised inputs; what
             it holds for each row is of the rows with a weight above 0, in their order, and of
             padding behind them.
@@ -71,6 +78,7 @@ class Trained:
     metric: Metric
     criterion: Metric
     tuning: Tuning
+    search: Search
     fit: Any
     sums: Sums | None
     point_rows: np.ndarray | None
@@ -81,6 +89,19 @@ class Trained:
     seconds: dict[str, float]
     curve: SizeCurve | None = None
     selection_status: int = CONVERGED
+
+    def __repr__(self) -> str:
+        return presentation.text(self)
+
+    def _repr_html_(self) -> str:
+        return presentation.as_html(self)
+
+    @property
+    def standard_error(self) -> float:
+        """The standard error of `cv_error`, from its spread over the folds."""
+        if self.curve is not None:
+            return float(self.curve.standard_errors[self.curve.chosen])
+        return self.tuning.standard_error
 
     @property
     def size(self) -> int | None:
@@ -151,6 +172,6 @@ class Trained:
         """See `Model.predict_set`."""
         return self.model.predict_set(X, coverage)
 
-    def relevance(self, names: Sequence[Any] | None = None) -> dict[str, float]:
+    def relevance(self, names: Sequence[Any] | None = None) -> Relevance:
         """See `Model.relevance`."""
         return self.model.relevance(names)

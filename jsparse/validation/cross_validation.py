@@ -14,6 +14,7 @@ from .._agreement import same_rows
 from .._mesh import spread
 from .._numerics import as_array, as_float, is_concrete
 from .._programs import compiled
+from .._repr import short_repr
 from .._status import CONVERGED, TRUNCATED
 from .._types import Key, ScalarLike
 from ..features import FeatureMap
@@ -50,6 +51,8 @@ class CrossValidation(NamedTuple):
     status: Int[Array, " s"]  # the worst over folds
     # Features and sums over all rows, if one C was asked for: what `solve` takes.
     sums: tuple[FeatureMap, NormalEquations] | None = None
+
+    __repr__ = short_repr
 
 
 @same_rows

@@ -8,6 +8,7 @@ from jaxtyping import Array, Float
 
 from .._blocks import map_systems
 from .._numerics import cholesky_shift, dot, dot_over_rows, epsilon
+from .._repr import short_repr
 from ..kernels import Kernel
 
 
@@ -18,12 +19,16 @@ class Parts(NamedTuple):
     y: Float[Array, "v r c"]
     w: Float[Array, "v r"]  # 0 for the padding
 
+    __repr__ = short_repr
+
 
 class HeldOut(NamedTuple):
     """Mean squared errors in units of the targets' variance."""
 
     error: Float[Array, ""]  # of each fold by the machine of the others
     watched: Float[Array, ""]  # of the last part by the machine of all folds
+
+    __repr__ = short_repr
 
 
 class _Sums(NamedTuple):

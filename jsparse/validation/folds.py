@@ -13,6 +13,7 @@ from .._arguments import as_key, labels_of, whole_number
 from .._blocks import capacity
 from .._numerics import as_array, is_concrete
 from .._programs import compiled
+from .._repr import short_repr
 from .._types import Key, KeyLike
 
 
@@ -26,6 +27,8 @@ class Folds(NamedTuple):
 
     index: Int[Array, "v r"] | Int[np.ndarray, "v r"]
     valid: Bool[Array, "v r"] | Bool[np.ndarray, "v r"]
+
+    __repr__ = short_repr
 
     def gather(self, x: Array) -> Array:
         """`x (n, ...)` laid out by folds, `(v, r, ...)`."""

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from .._blocks import map_systems, systems_at_once
 from .._mesh import spread, sum_over_rows
 from .._numerics import dot, epsilon, present_targets
+from .._repr import short_repr
 from .._status import status_of
 from .._types import Key
 from ..features import FeatureMap
@@ -28,6 +29,8 @@ class Rows(NamedTuple):
     w: Float[Array, "*v r"]
     label: Int[Array, "*v r"] | None
 
+    __repr__ = short_repr
+
 
 class Solution(NamedTuple):
     """Of `Ridge` what predicts: the rest need not be computed."""
@@ -35,6 +38,8 @@ class Solution(NamedTuple):
     weights: Float[Array, "*v s p c"]
     intercept: Float[Array, "*v s c"]
     status: Int[Array, "*v s"]
+
+    __repr__ = short_repr
 
 
 def _solution(solved: Ridge) -> Solution:
@@ -53,6 +58,8 @@ class Strategy(NamedTuple):
     predict: Callable[[PyTree, tuple[Rows, PyTree]], Predicted]
     total: NormalEquations  # the sums over all rows; where problems differ in theirs, per class
     whole_folds: bool  # the rows of a fold are predicted together, not each on its own
+
+    __repr__ = short_repr
 
 
 def by_subtraction(
@@ -250,6 +257,8 @@ class Removal(NamedTuple):
     total: NormalEquations
     full: Ridge  # solution of the total
     centred: Spectrum
+
+    __repr__ = short_repr
 
 
 def _remove(shared: Removal, fold: tuple[Rows, None]) -> Predicted:

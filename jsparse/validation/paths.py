@@ -12,6 +12,7 @@ from .._agreement import same_rows
 from .._blocks import map_systems, systems_at_once
 from .._numerics import dot
 from .._programs import compiled
+from .._repr import short_repr
 from .._types import Key
 from ..features import FeatureMap
 from ..kernels import Kernel
@@ -36,6 +37,8 @@ class PathValidation(NamedTuple):
     status: Int[Array, " s"]  # the worst over folds
     reported: Float[Array, "s k"] | None = None  # the scores in another metric
     fold_reported: Float[Array, "s v k"] | None = None  # the same within each fold
+
+    __repr__ = short_repr
 
 
 _STATIC = ("method", "metric", "reported", "decoding", "mesh", "block_rows")

@@ -1,0 +1,119 @@
+"""Short text for objects that hold arrays: at most 12 lines, however many rows they have."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+
+T = TypeVar("T")
+
+LINE = 100  # characters of a line; 12 of them are below 1,500
+MOST_LINES = 12
+MOST_FIELDS = 10  # with the two lines of the parentheses, 12 lines
+MOST_ITEMS = 6  # items of a list, tuple or dict that are written out
+
+
+def short_repr(self: Any) -> str:
+    """Return the class and its fields, with arrays by type and shape; for use as `__repr__`.
+
+    Fields of dataclasses that have their default value are left out.
+    """
+    fields = [f"{name}={brief(value)}" for name, value in _fields(self)]
+    name = type(self).__name__
+    line = f"{name}({', '.join(fields)})"
+    if len(line) <= LINE:
+        return line
+    if len(fields) > MOST_FIELDS:
+        hidden = len(fields) - MOST_FIELDS + 1
+        fields = [*fields[: MOST_FIELDS - 1], f"... {hidden} more fields"]
+    lines = [f"  {clipped(field, LINE - 3)}," for field in fields]
+    return "\n".join([f"{name}(", *lines, ")"])
+
+
+class ShortList(list[T]):
+    """A list whose repr has a line for each of its first items, and says how many more there are.
+
+    Equal to a list of the same items.
+    """
+
+    def __repr__(self) -> str:
+        lines = [f"  {clipped(brief(item), LINE - 3)}," for item in self[:MOST_ITEMS]]
+        if len(self) > MOST_ITEMS:
+            lines.append(f"  ... {len(self) - MOST_ITEMS} more")
+        return "\n".join(["[", *lines, "]"]) if lines else "[]"
+
+
+def brief(value: Any) -> str:
+    """Return one line for a value: arrays by type and shape, long sequences by their length."""
+    if _is_array(value):
+        return _array(value)
+    if isinstance(value, Mapping):
+        pairs = [f"{brief(k)}: {brief(v)}" for k, v in _first(value.items())]
+        return _written_out(value, pairs, "{}")
+    if _fields(value):
+        inside = ", ".join(f"{name}={brief(part)}" for name, part in _fields(value))
+        return f"{type(value).__name__}({inside})"
+    if isinstance(value, list | tuple):
+        ends = "()" if isinstance(value, tuple) else "[]"
+        return _written_out(value, [brief(item) for item in _first(value)], ends)
+    if hasattr(value, "shape"):  # a table
+        return f"{type(value).__name__}[{','.join(map(str, value.shape))}]"
+    return clipped(repr(value).partition("\n")[0], LINE)
+
+
+def few_lines(lines: list[str]) -> str:
+    """Return at most 12 of the lines, each cut to `LINE` characters, as one text."""
+    shown = [clipped(line, LINE) for line in lines[:MOST_LINES]]
+    if len(lines) > MOST_LINES:
+        shown[-1] = f"  ... {len(lines) - MOST_LINES + 1} more lines"
+    return "\n".join(shown)
+
+
+def clipped(text: str, width: int) -> str:
+    """Return the text, cut to `width` characters with an ellipsis at the end if it is longer."""
+    return text if len(text) <= width else f"{text[: width - 3]}..."
+
+
+def _fields(value: Any) -> list[tuple[str, Any]]:
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return [(name, getattr(value, name)) for name in value._fields]
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return []
+    pairs = [(f, getattr(value, f.name, None)) for f in dataclasses.fields(value) if f.repr]
+    return [(f.name, part) for f, part in pairs if not _is_default(f, part)]
+
+
+def _is_default(field: dataclasses.Field[Any], value: Any) -> bool:
+    # By their text, as the comparison of arrays is an array.
+    return type(value) is type(field.default) and brief(value) == brief(field.default)
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "shape") and hasattr(value, "dtype") and not isinstance(value, type)
+
+
+def _array(value: Any) -> str:
+    from ._numerics import is_concrete  # with JAX, which the records of tables do without
+
+    # An array that JAX traces has no values to write.
+    few = math.prod(value.shape) <= MOST_ITEMS and len(value.shape) <= 1
+    if few and is_concrete(value) and getattr(value.dtype, "kind", "") in list("biuf"):
+        numbers = [f"{number:.6g}" for number in np.asarray(value).reshape(-1).tolist()]
+        return f"[{', '.join(numbers)}]" if value.shape else numbers[0]
+    return f"{value.dtype}[{','.join(map(str, value.shape))}]"
+
+
+def _first(values: Any) -> list[Any]:
+    values = list(values)
+    return values if len(values) <= MOST_ITEMS else []
+
+
+def _written_out(values: Any, shown: list[str], ends: str) -> str:
+    text = ", ".join(shown)
+    if len(values) <= MOST_ITEMS and len(text) <= LINE:
+        return f"{ends[0]}{text}{ends[1]}"
+    kinds = {type(value).__name__ for value in values}
+    items = kinds.pop() if len(kinds) == 1 else "items"
+    return f"<{type(values).__name__} of {len(values)} {items}>"

@@ -1,0 +1,195 @@
+"""How a tuned model shows itself: a few lines of text, and HTML with the curve of its sizes."""
+
+import html
+from typing import TYPE_CHECKING, Any
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from .._repr import LINE, clipped, few_lines
+from .._status import ADVICE, trusted
+from .._ticks import error_top, linear_ticks, log_ticks, plain
+from ..kernels import Kernel, Mixture, Projected
+from ..machines.method import METRIC_NAMES
+from ..search.sizes import SizeCurve
+
+if TYPE_CHECKING:
+    from .trained import Trained
+
+CHOSEN = "#D55E00"  # vermillion of Okabe and Ito, which reads on white and on black
+WIDTH, HEIGHT = 380, 170  # of the curve, in pixels
+LEFT, RIGHT, TOP, BOTTOM = 58, 14, 22, 36  # margins
+
+
+def describe_kernel(kernel: Kernel) -> str:
+    """Return the kernel's class and hyper-parameters on one line; of many values their range."""
+    if isinstance(kernel, Mixture):
+        return ", ".join(describe_kernel(part) for part in kernel.kernels)
+    if isinstance(kernel, Projected):
+        return f"{describe_kernel(kernel.kernel)} of {len(kernel.matrix)} directions"
+    leaves = jax.tree.leaves(eqx.filter(kernel, eqx.is_inexact_array))
+    return f"{type(kernel).__name__}({', '.join(_values(np.asarray(leaf)) for leaf in leaves)})"
+
+
+def facts(trained: "Trained") -> dict[str, str]:
+    """Return what to know about a tuned model: name to one line of text."""
+    model = trained.model
+    task = "regression" if model.labels is None else f"{len(model.labels)} classes"
+    columns = model.expansion.prototypes.shape[1]
+    shown = {
+        "method": f"{trained.method.title}, {task}",
+        "data": f"{trained.n_rows} rows x {columns} columns, {model.dtype}",
+        "kernel": describe_kernel(trained.kernel),
+        "prototypes": _size(trained),
+    }
+    if trained.method.has_C:
+        shown["C"] = _values(np.asarray(trained.C))
+    folds = len(trained.folds.index)
+    how = f"{folds} folds" if folds > 1 else "rows held out"
+    shown["error"] = (
+        f"{_number(trained.cv_error, 4)} +- {_number(trained.standard_error, 2)} standard error "
+        f"({METRIC_NAMES[trained.metric]}, cross-validated)"
+    )
+    tuning = trained.tuning
+    shown["chosen by"] = (
+        f"{type(trained.search).__name__} search, {len(tuning.history)} evaluations "
+        f"({tuning.stopped}), {how}"
+    )
+    phases = [name for name in ("prototypes", "tuning", "fit") if name in trained.seconds]
+    parts = ", ".join(f"{name} {trained.seconds[name]:.2f}" for name in phases)
+    compiling = min(trained.seconds.get("compile", 0.0), trained.seconds.get("total", 0.0))
+    total = trained.seconds.get("total", 0.0)
+    shown["seconds"] = f"{total:.2f} ({parts}), of which compilation {compiling:.2f}"
+    shown["status"] = _status(trained.statuses)
+    return shown
+
+
+def text(trained: "Trained") -> str:
+    """Return the facts as at most 11 lines."""
+    lines = [f"  {name:<12}{value}" for name, value in facts(trained).items()]
+    return few_lines(["Trained", *lines])
+
+
+def as_html(trained: "Trained") -> str:
+    """Return the facts as a table, and the curve of the sizes beside it if there is one.
+
+    Colours are the notebook's own (`currentColor`), so that light and dark themes are legible.
+    """
+    cell = "padding:1px 10px 1px 0;text-align:left;vertical-align:top;background:none"
+    rows = "".join(
+        f'<tr style="background:none"><th style="{cell};font-weight:600">{html.escape(name)}</th>'
+        f'<td style="{cell}">{html.escape(clipped(value, 2 * LINE))}</td></tr>'
+        for name, value in facts(trained).items()
+    )
+    table = f'<table style="border:none;margin:0;font-size:13px"><tbody>{rows}</tbody></table>'
+    curve = ""
+    if trained.curve is not None:
+        curve = size_curve_svg(trained.curve, METRIC_NAMES[trained.metric])
+    return (
+        '<div style="display:flex;flex-wrap:wrap;gap:16px;align-items:flex-start">'
+        f"{table}{curve}</div>"
+    )
+
+
+def size_curve_svg(curve: SizeCurve, error: str) -> str:
+    """Return the error against the number of prototypes as SVG; empty if no error is finite.
+
+    Args:
+        curve: errors and standard errors of each size.
+        error: the metric's name.
+    """
+    there = np.isfinite(curve.errors)
+    if not there.any():
+        return ""
+    sizes, errors = np.asarray(curve.sizes)[there], np.asarray(curve.errors, float)[there]
+    spread = np.nan_to_num(np.asarray(curve.standard_errors, float)[there], posinf=0.0)
+    low, high = float(np.min(errors - spread)), error_top(errors, spread)
+    # An even curve is drawn in the middle.
+    margin = 0.05 * (high - low) or 0.1 * abs(low) or 1.0
+    low, high = low - margin, high + margin
+    narrow, wide = float(sizes[0] / 1.1), float(sizes[-1] * 1.1)
+
+    def across(size: Any) -> Any:
+        share = np.log(np.asarray(size) / narrow) / np.log(wide / narrow)
+        return np.round(LEFT + share * (WIDTH - LEFT - RIGHT), 1)
+
+    def up(value: Any) -> Any:
+        share = np.clip((np.asarray(value) - low) / (high - low), 0.0, 1.0)
+        return np.round(HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM), 1)
+
+    band = [*zip(across(sizes), up(errors + spread), strict=True)]
+    band += [*zip(across(sizes[::-1]), up((errors - spread)[::-1]), strict=True)]
+    x, y = float(across(curve.size)), float(up(curve.errors[curve.chosen]))
+    return "".join(
+        [
+            f'<svg role="img" aria-label="{html.escape(error)} against prototypes" '
+            f'width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" '
+            'fill="none" stroke="none" font-size="11" font-family="sans-serif">',
+            _axes_svg(
+                [(float(across(t)), plain(t)) for t in log_ticks(narrow, wide, most=8)],
+                [(float(up(t)), plain(t)) for t in linear_ticks(low, high, most=4)],
+                error,
+            ),
+            f'<polygon points="{_points(band)}" fill="currentColor" fill-opacity="0.15"/>',
+            f'<polyline points="{_points([*zip(across(sizes), up(errors), strict=True)])}" '
+            'stroke="currentColor" stroke-width="1.5"/>',
+            f'<path d="M{x} {HEIGHT - BOTTOM}V{TOP - 4}" stroke="{CHOSEN}" stroke-dasharray="2 3"/>'
+            f'<circle cx="{x}" cy="{y}" r="4" fill="{CHOSEN}"/>',
+            f'<text x="{min(max(x, LEFT + 30), WIDTH - RIGHT - 30)}" y="{TOP - 8}" '
+            f'text-anchor="middle" fill="currentColor">chosen: {curve.size}</text></svg>',
+        ]
+    )
+
+
+def _axes_svg(x: list[tuple[float, str]], y: list[tuple[float, str]], error: str) -> str:
+    """Return lines, ticks and titles of two axes, with ticks as (place in pixels, text)."""
+    bottom, middle = HEIGHT - BOTTOM, (LEFT + WIDTH - RIGHT) / 2
+    ticks = [
+        f'<path d="M{at} {bottom}v4" stroke="currentColor" stroke-opacity="0.5"/>'
+        f'<text x="{at}" y="{bottom + 15}" text-anchor="middle" fill="currentColor">{text}</text>'
+        for at, text in x
+    ] + [
+        f'<path d="M{LEFT} {at}h-4" stroke="currentColor" stroke-opacity="0.5"/>'
+        f'<text x="{LEFT - 7}" y="{at + 4}" text-anchor="end" fill="currentColor">{text}</text>'
+        for at, text in y
+    ]
+    halfway = (TOP + bottom) / 2
+    return (
+        f'<path d="M{LEFT} {TOP}V{bottom}H{WIDTH - RIGHT}" stroke="currentColor" '
+        f'stroke-opacity="0.5"/>{"".join(ticks)}'
+        f'<text x="{middle}" y="{HEIGHT - 6}" text-anchor="middle" fill="currentColor">prototypes'
+        f'</text><text transform="translate(11 {halfway}) rotate(-90)" text-anchor="middle" '
+        f'fill="currentColor">{html.escape(error)}</text>'
+    )
+
+
+def _points(pairs: list[tuple[Any, Any]]) -> str:
+    return " ".join(f"{x},{y}" for x, y in pairs)
+
+
+def _values(array: np.ndarray) -> str:
+    if array.size <= 6:
+        return ", ".join(f"{value:.4g}" for value in array.reshape(-1).tolist())
+    return f"{array.size} values from {array.min():.4g} to {array.max():.4g}"
+
+
+def _number(value: float, digits: int) -> str:
+    return plain(float(f"{value:.{digits}g}"))
+
+
+def _size(trained: "Trained") -> str:
+    size = str(trained.model.size)
+    if trained.method.is_path:
+        size += f" of {trained.n_points} candidates"
+    if trained.curve is not None:
+        size += f"; {len(trained.curve.sizes)} sizes from {trained.curve.sizes[0]} to "
+        size += f"{trained.curve.sizes[-1]} compared"
+    return size
+
+
+def _status(statuses: dict[str, int]) -> str:
+    """Return the first clause for the fit, and for what else is not to be trusted."""
+    clauses = {name: ADVICE[code].partition(";")[0].rstrip(".") for name, code in statuses.items()}
+    doubtful = [name for name, code in statuses.items() if name != "fit" and not trusted(code)]
+    return "; ".join([clauses["fit"], *(f"{name}: {clauses[name]}" for name in doubtful)])
