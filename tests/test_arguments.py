@@ -483,7 +483,8 @@ def test_options_that_make_no_sense_are_refused(option, capsys):
     for value in OPTIONS[option]:
         assert main([*FIT, f"{option}={value}"]) == 2
         said = capsys.readouterr().err.splitlines()[-1]
-        assert said.startswith(f"jsparse fit: error: argument {option}: ")
+        names, _ = said.removeprefix("jsparse fit: error: argument ").split(": ", 1)
+        assert option in names.split("/")
         assert repr(value) in said
         assert "invalid _" not in said
 
