@@ -158,34 +158,31 @@ def comparison(
 
 
 def compared(
+    trained: Trained,
     machines: Sequence[Machine],
     baseline: Machine,
     *,
     error: str,
-    trained: Trained | None = None,
-    path: tuple[Int[np.ndarray, " k"], Float[np.ndarray, " k"]] | None = None,
+    path: tuple[Int[np.ndarray, " k"], Float[np.ndarray, " k"]],
 ) -> "Figure":
-    """Draw `comparison`, and `error_curve` of a path beside it: the figure of `jsparse compare`.
+    """Draw `error_curve` and `comparison` side by side, the figure of `jsparse compare`.
 
     Args:
+        trained: a path.
         machines: as for `comparison`; one has the name of the method of `trained`.
         baseline: as for `comparison`.
         error: what the errors of the machines are.
-        trained: a path; without one there is no error curve.
         path: numbers of prototypes and errors of the path on the same rows as the machines'.
 
     Raises:
         ImportError: without matplotlib.
     """
-    count = 1 if trained is None else 2
-    both, axes = figure(count, 6.25 * count, _height(len(machines)))
-    title = ""
-    if trained is not None:
-        title = trained.method.title
-        error_curve(trained, axes[0])
-        axes[0].set_title(f"{title}, cross-validated")
-    comparison(machines, axes[-1], error=error, path=path, path_name=title, baseline=baseline)
-    axes[-1].set_title("rows held out")
+    title = trained.method.title
+    both, (left, right) = figure(2, 12.5, _height(len(machines)))
+    error_curve(trained, left)
+    left.set_title(f"{title}, cross-validated")
+    comparison(machines, right, error=error, path=path, path_name=title, baseline=baseline)
+    right.set_title("rows held out")
     return both
 
 

@@ -281,10 +281,10 @@ def _figure(path: Trained, given: _Task, lines: list[Line], folder: Path) -> Non
         plotting.Machine(line.name, line.prototypes, line.error) for line in lines
     ]
     figure = plotting.compared(
+        path,
         machines,
         constant,
         error="misclassification" if given.classification else "mean squared error",
-        trained=path,
         path=(np.array(sizes), errors),
     )
     figure.savefig(folder / "compare.png", dpi=120)
