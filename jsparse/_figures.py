@@ -91,8 +91,9 @@ def label_at_right(axes: Any, labels: Sequence[tuple[str, Any, Any, Any]]) -> No
 
 
 def spread_out(places: np.ndarray, apart: float) -> np.ndarray:
-    """Return places near the given ones, in the same order, at least `apart` from each other.
+    """Return places near those of points, in the same order, at least `apart` from each other.
 
+    They are between 0 and 1, but for the last ones of more than there is room for.
     Pools of neighbours that are too near are spread evenly about their mean (pool adjacent
     violators), which minimises the sum of squared moves.
     """
@@ -106,6 +107,7 @@ def spread_out(places: np.ndarray, apart: float) -> np.ndarray:
             mean, count = (mean * count + before * n) / (count + n), count + n
         pools.append((mean, count))
     level = np.concatenate([np.full(count, mean) for mean, count in pools])
+    level = np.clip(level, 0.0, max(0.0, 1.0 - (len(places) - 1) * apart))
     moved = np.empty(len(places))
     moved[order] = level + np.arange(len(places)) * apart
     return moved

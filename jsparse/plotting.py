@@ -132,8 +132,7 @@ def comparison(
     if not machines:
         raise ValueError("machines: expected at least one, got none")
     axes: Any = figure(1, 7.5, _height(len(machines)))[1][0] if ax is None else ax
-    machines = [Machine(name, max(size, 1), value) for name, size, value in machines]
-    labels, sizes = [], [machine.size for machine in machines]
+    labels, sizes = [], [max(machine.size, 1) for machine in machines]
     errors = np.array([machine.error for machine in machines], float)
     for i, (machine, colour) in enumerate(zip(machines, shades(len(machines)), strict=True)):
         if path is not None and machine.name == path_name:
@@ -141,10 +140,10 @@ def comparison(
             sizes += list(path[0])
         # Hollow, so that points in one place are all seen.
         axes.plot(
-            [machine.size], [machine.error], marker=MARKERS[i // COLOURS % len(MARKERS)],
+            [sizes[i]], [machine.error], marker=MARKERS[i // COLOURS % len(MARKERS)],
             linestyle="none", color=colour, markerfacecolor="none", markeredgewidth=1.6,
         )  # fmt: skip
-        labels.append((f"{machine.name}: {machine.size:g}", machine.size, machine.error, colour))
+        labels.append((f"{machine.name}: {machine.size:g}", sizes[i], machine.error, colour))
     log_axis(axes.xaxis, np.array(sizes, float))
     if 0 < WIDE_RANGE * errors.min() < errors.max():
         log_axis(axes.yaxis, errors)

@@ -1,12 +1,17 @@
 """Relevance: what lengthscales say of columns, by name."""
 
+import pickle
+from types import SimpleNamespace
+
 import jax
 import numpy as np
 import pytest
 from test_mixed import GIVEN, table
 
 from jsparse import FixedSize, plotting, train
+from jsparse.cli import report
 from jsparse.data.frames import Frame
+from jsparse.data.schema import Column, Schema
 from jsparse.expansion import KernelExpansion
 from jsparse.kernels import RBF, Linear, Matern32, Mixed, Projected, RationalQuadratic
 from jsparse.model import Model
@@ -44,6 +49,51 @@ def test_kernels_that_tell_no_column_from_another_are_refused():
             relevance_of(kernel, 3)
     with pytest.raises(ValueError, match="names: expected 3 different ones"):
         relevance_of(RBF(LENGTHS), 3, names=["a", "b", "b"])
+
+
+def test_columns_that_share_a_lengthscale_or_are_switched_off_are_named():
+    # What the gradient search gives where only leaving columns out has helped.
+    lengths = np.array([5.198] * 5 + [3794.7324] * 2 + [5.198] * 3)
+    found = relevance_of(RBF(lengths), 10)
+    assert found.switched_off == ("x5", "x6")
+    assert found.shared == (("x0", "x1", "x2", "x3", "x4", "x7", "x8", "x9"),)
+    assert found.separate == ()
+    assert found["x5"] == found["x6"] == 0
+    assert "8 columns that share one lengthscale: x0" in repr(found)
+    assert "switched off: x5, x6" in repr(found)
+    assert pickle.loads(pickle.dumps(found)).shared == found.shared
+    apart = relevance_of(RBF(np.array([4.0, 1.0, 2.0, 2.0, 8.0, 8.0])), 6)
+    assert (apart.separate, apart.switched_off) == (("x1", "x0"), ())
+    assert apart.shared == (("x2", "x3"), ("x4", "x5"))
+    # The indicators of a column count as one: of equal lengths it shares them, else it does not.
+    columns = Schema(
+        (Column("town", ("a", "b")), Column("age"), Column("size", ("s", "t"))),
+        "y", "regression", None, False, (),
+    )  # fmt: skip
+    found = relevance_of(RBF(np.array([2.0, 2.0, 2.0, 2.0, 1.0])), 5, columns)
+    assert found.shared == (("town", "age"),)
+    assert found.separate == ("size",)
+    assert found["age"] == pytest.approx(found["town"] / np.sqrt(2))
+
+
+def test_the_report_and_the_figure_say_so_too(capsys, as_users_call):
+    Z = np.zeros((1, 4))
+    kernel = RBF(np.array([2.0, 1.0, 2.0, 500.0]))
+    model = Model(KernelExpansion(kernel, *map(jax.numpy.asarray, (Z, Z[:, 0], 0.0))))
+    report._relevance(SimpleNamespace(model=model), None)
+    said = [line[16:] for line in capsys.readouterr().out.splitlines()]
+    assert said == [
+        "x1 1", "0.5 for 2 columns that share one lengthscale: x0, x2", "0, switched off: x3",
+    ]  # fmt: skip
+    axes = plotting.relevance(model)
+    hatches = {
+        label.get_text(): bar.get_hatch()
+        for label, bar in zip(axes.get_yticklabels(), axes.patches, strict=True)
+    }
+    assert hatches == {"x1": None, "x0": "///", "x2": "///", "x3": None}
+    assert [text.get_text() for text in axes.texts] == [
+        "1", *["0.5, one lengthscale for 2 columns"] * 2, "switched off",
+    ]  # fmt: skip
 
 
 @pytest.mark.slow

@@ -597,7 +597,7 @@ def test_the_curve_is_drawn_with_its_spread_and_its_choice():
     )  # fmt: skip
     errors = model.curve.errors
     axes = plotting.error_curve(model, test_errors=errors + 0.1, others={"another": (5.0, 0.2)})
-    band, (curve, new, chosen, other) = axes.collections[0], axes.lines
+    band, (curve, new, chosen, other, _) = axes.collections[0], axes.lines
     np.testing.assert_allclose(curve.get_ydata(), errors)
     np.testing.assert_allclose(new.get_ydata(), errors + 0.1)
     assert chosen.get_xdata()[0] == model.curve.size

@@ -218,6 +218,8 @@ def test_figures_are_legible(place):
             assert box.y0 >= 0
             assert box.x1 <= figure.bbox.x1
             assert box.y1 <= figure.bbox.y1
+        for text in axes.texts:  # so that no line to a point crosses the numbers of an axis
+            assert axes.bbox.y0 - 6 <= Text.get_window_extent(text).y0
         assert axes.get_legend() is None
         for axis in (axes.xaxis, axes.yaxis):
             numbers = [label.get_text() for label in axis.get_ticklabels()]
