@@ -52,7 +52,7 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize("pair", PAIRS, ids=[repr(pair[0])[:30] for pair in PAIRS])
+@pytest.mark.parametrize("pair", PAIRS, ids=[type(pair[0]).__name__ for pair in PAIRS])
 def test_values_that_differ_have_different_texts_and_copies_the_same(pair):
     one, other = (dict(described("name", value)) for value in pair)
     assert one != other
