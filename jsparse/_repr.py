@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -78,7 +78,7 @@ def clipped(text: str, width: int) -> str:
 
 def _fields(value: Any) -> list[tuple[str, Any]]:
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return [(name, getattr(value, name)) for name in type(value)._fields]  # type: ignore[attr-defined]
+        return [(name, getattr(value, name)) for name in cast(Any, value)._fields]
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return []
     pairs = [(f, getattr(value, f.name, None)) for f in dataclasses.fields(value) if f.repr]
