@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 from ._blocks import batch_capacities, capacity, map_row_batches, padded
 from ._numerics import as_array
 from ._programs import compiled
+from ._repr import short_repr
 from ._runtime import check_runtime
 from ._status import NumericalError
 from .expansion import KernelExpansion
@@ -34,6 +35,8 @@ class Scorer(NamedTuple):
     matrix: Float[Array, "k l"] | Float[np.ndarray, "k l"] | None
     decoding: Decoding = "loss"
     outputs: tuple[int, ...] | None = None
+
+    __repr__ = short_repr
 
     def __call__(self, X: Float[Array, "n d"] | Float[np.ndarray, "n d"]) -> Float[Array, "n ..."]:
         """Scores, shape `n *c`, or `n v *c` of `v` machines; pure, differentiable in `X`."""

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import ArrayLike, Float, Int, Shaped
 
+from .._repr import short_repr
 from ..validation.folds import Folds
 from .inputs import checked_weights
 
@@ -19,6 +20,8 @@ class CountingRows(NamedTuple):
     n: int  # rows of the caller
     index: Int[np.ndarray, " k"]  # numbers of the rows that count, increasing
     weights: Float[np.ndarray, " k"] | None  # of the rows that count
+
+    __repr__ = short_repr
 
     def select(self, values: Shaped[np.ndarray, "n ..."]) -> Shaped[np.ndarray, "k ..."]:
         """Values of the rows that count."""
