@@ -138,10 +138,17 @@ class Frame:
             return X, encode_target(schema, table), schema
         return X, np.asarray(y) if rows is None else np.asarray(y)[rows], schema
 
-    def encoded(self, y: Any, task: str) -> "EncodedFrame":
-        """The table with its encoding in the precision of its numbers, see `arrays` and `dtype`."""
-        X, _, schema = self.arrays(y, task)
-        return EncodedFrame(self.table, inputs=X.astype(self.dtype), schema=schema)
+    def encoded(
+        self, y: Any, task: str, rows: Int[np.ndarray, " k"] | None = None
+    ) -> "EncodedFrame":
+        """Return the table with its encoding in the precision of its numbers.
+
+        Arguments and errors are those of `arrays`; the inputs of all rows but `rows` are 0.
+        """
+        X, _, schema = self.arrays(y, task, rows)
+        inputs = np.zeros((self.n_rows, X.shape[1]), self.dtype)
+        inputs[slice(None) if rows is None else rows] = X
+        return EncodedFrame(self.table, inputs=inputs, schema=schema)
 
     def encode(self, schema: Schema, dtype: str) -> Float[np.ndarray, "n d"]:
         """Inputs by the encoding of training, whatever the order of the columns.
@@ -159,7 +166,7 @@ class EncodedFrame(Frame):
     """A table that is encoded before it is trained on, once.
 
     Args:
-        inputs: its encoding, shape `n d`.
+        inputs: numbers that stand for its rows, shape `n d`.
         schema: how it was encoded.
     """
 
@@ -167,10 +174,11 @@ class EncodedFrame(Frame):
     schema: Schema = dataclasses.field(kw_only=True)
 
     def arrays(
-        self, y: Any, task: str
+        self, y: Any, task: str, rows: Int[np.ndarray, " k"] | None = None
     ) -> tuple[Float[np.ndarray, "n d"], Shaped[np.ndarray, "n *c"], Schema]:
-        """Inputs, targets as they are, and the encoding."""
-        return self.inputs, np.asarray(y), self.schema
+        """Return inputs, targets and the encoding; see `Frame.arrays`."""
+        selected = slice(None) if rows is None else rows
+        return self.inputs[selected], np.asarray(y)[selected], self.schema
 
 
 def as_frame(X: Any) -> Frame | None:

@@ -373,7 +373,14 @@ class Regressor(RegressorMixin, Machine):
             The estimator itself.
         """
         X, y, table = training_rows(
-            self, X, y, "regression", self.categories, y_numeric=True, multi_output=True
+            self,
+            X,
+            y,
+            sample_weight,
+            "regression",
+            self.categories,
+            y_numeric=True,
+            multi_output=True,
         )
         _at_least_two(X)
         y = np.asarray(vector_of(y), float)
@@ -427,7 +434,7 @@ class Classifier(ClassifierMixin, Machine):
     def _fit_labels(self, X: Any, y: Any, sample_weight: Any, classes: Any) -> None:
         if y is not None:
             labels_of("y", y)  # scikit-learn makes texts of labels of several types
-        X, y, table = training_rows(self, X, y, "classification", self.categories)
+        X, y, table = training_rows(self, X, y, sample_weight, "classification", self.categories)
         check_classification_targets(y)
         _at_least_two(X)
         if len(np.unique(y)) < 2:

@@ -9,6 +9,7 @@ from jaxtyping import Float, Shaped
 from ..data.frames import EncodedFrame, Frame, as_frame
 from ..data.schema import Schema
 from ..machines.method import Task
+from ..training.counting import counting_rows
 from ._sklearn import check_X_y, validate_data
 
 FLOATS = [np.float64, np.float32]
@@ -29,7 +30,7 @@ def as_table(X: Any, categories: str = "indicators") -> Frame | None:
 
 
 def training_rows(
-    estimator: Any, X: Any, y: Any, task: Task, categories: str, **checks: Any
+    estimator: Any, X: Any, y: Any, sample_weight: Any, task: Task, categories: str, **checks: Any
 ) -> tuple[Float[np.ndarray, "n d"], Shaped[np.ndarray, "n *c"], EncodedFrame | None]:
     """Check inputs and targets, and set `n_features_in_` and `feature_names_in_`.
 
@@ -39,6 +40,7 @@ def training_rows(
         estimator: to be fitted.
         X: an array or a table.
         y: targets.
+        sample_weight: row weights or None. A table is encoded by its rows of weight above 0.
         task: "classification" or "regression".
         categories: see `as_table`.
         checks: of scikit-learn's `check_X_y`, such as `multi_output`.
@@ -52,7 +54,8 @@ def training_rows(
         return (*cast(Any, validate_data(estimator, X, y, dtype=FLOATS, **checks)), None)
     validate_data(estimator, frame.table, y, skip_check_array=True)
     y = checked_targets(estimator, np.zeros((len(frame.table), 1)), y, **checks)
-    table = frame.encoded(y, task)
+    counting = counting_rows(sample_weight, len(y))
+    table = frame.encoded(y, task, counting.index)
     return table.inputs, y, table
 
 

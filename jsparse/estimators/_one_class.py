@@ -17,6 +17,7 @@ from ..machines.slmc import SLMC
 from ..machines.sparse_direct import one_class
 from ..scaling import standardize
 from ..training.choices import KERNELS
+from ..training.counting import counting_rows
 from ._base import within
 from ._inputs import FLOATS, as_table, encoded_rows
 from ._sklearn import (
@@ -87,7 +88,7 @@ class SparseOneClassSVM(OutlierMixin, BaseEstimator):
             The estimator itself.
         """
         check_runtime()
-        X = self._inputs(X)
+        X = self._inputs(X, sample_weight)
         w = np.ones(len(X)) if sample_weight is None else numbers("sample_weight", sample_weight)
         if w.shape != (len(X),) or not (np.isfinite(w).all() and (w >= 0).all()):
             raise ValueError(f"sample_weight: expected {len(X)} finite numbers of at least 0")
@@ -137,14 +138,16 @@ class SparseOneClassSVM(OutlierMixin, BaseEstimator):
         self.offset_ = -float(solved.intercept)
         self.n_iter_ = int(found.steps)
 
-    def _inputs(self, X: Any) -> np.ndarray:
+    def _inputs(self, X: Any, sample_weight: Any) -> np.ndarray:
         """Return the rows to fit to as numbers, and keep how a table becomes them."""
         frame, self._columns = as_table(X), None
         if frame is None:
             return cast(np.ndarray, validate_data(self, X, dtype=FLOATS))
         validate_data(self, frame.table, skip_check_array=True)
-        rows, _, self._columns = frame.arrays(np.zeros(len(frame.table)), "regression")
-        return rows.astype(frame.dtype)
+        n = len(frame.table)
+        table = frame.encoded(np.zeros(n), "regression", counting_rows(sample_weight, n).index)
+        self._columns = table.schema
+        return table.inputs
 
     def _of_two_points(self, d: int) -> Kernel:
         if isinstance(self.kernel, Kernel):
