@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Int, Shaped
 
 from .schema import Schema
 
@@ -123,10 +123,27 @@ class Frame:
         X = encode(schema, table).X
         return X, encode_target(schema, table) if named else np.asarray(y), schema
 
-    def encoded(self, y: Any, task: str) -> "EncodedFrame":
-        """The table with its encoding in the precision of its numbers, see `arrays` and `dtype`."""
-        X, _, schema = self.arrays(y, task)
-        return EncodedFrame(self.table, inputs=X.astype(self.dtype), schema=schema)
+    def encoded(
+        self, y: Shaped[np.ndarray, "n *c"], task: str, rows: Int[np.ndarray, " k"] | None = None
+    ) -> "EncodedFrame":
+        """Return the table with its encoding, in the precision `dtype`.
+
+        Args:
+            y: targets.
+            task: "classification" or "regression".
+            rows: numbers of the only rows that are encoded, and that the encoding is made from; the
+                inputs of all others are 0. By default all.
+
+        Raises:
+            ValueError: naming the column that cannot be encoded.
+        """
+        rows = np.arange(len(y)) if rows is None else rows
+        table = _arrow(self.table).take(rows)
+        part = dataclasses.replace(self, table=table, categorical=self._codes)
+        X, _, schema = part.arrays(y[rows], task)
+        inputs = np.zeros((len(y), X.shape[1]), self.dtype)
+        inputs[rows] = X
+        return EncodedFrame(self.table, inputs=inputs, schema=schema)
 
     def encode(self, schema: Schema, dtype: str) -> Float[np.ndarray, "n d"]:
         """Inputs by the encoding of training, whatever the order of the columns.
@@ -152,10 +169,11 @@ class EncodedFrame(Frame):
     schema: Schema = dataclasses.field(kw_only=True)
 
     def arrays(
-        self, y: Any, task: str
+        self, y: Any, task: str, rows: Int[np.ndarray, " k"] | None = None
     ) -> tuple[Float[np.ndarray, "n d"], Shaped[np.ndarray, "n *c"], Schema]:
-        """Inputs, targets as they are, and the encoding."""
-        return self.inputs, np.asarray(y), self.schema
+        """Inputs, targets as they are, and the encoding; of some rows, by default all."""
+        there = slice(None) if rows is None else rows
+        return self.inputs[there], np.asarray(y)[there], self.schema
 
 
 def as_frame(X: Any) -> Frame | None:

@@ -327,8 +327,9 @@ class Regressor(RegressorMixin, Machine):
         Returns:
             The estimator itself.
         """
+        checks = {"y_numeric": True, "multi_output": True}
         X, y, table = training_rows(
-            self, X, y, "regression", self.categories, y_numeric=True, multi_output=True
+            self, X, y, sample_weight, "regression", self.categories, **checks
         )
         _at_least_two(X)
         y = np.asarray(vector_of(y), float)
@@ -382,7 +383,7 @@ class Classifier(ClassifierMixin, Machine):
     def _fit_labels(self, X: Any, y: Any, sample_weight: Any, classes: Any) -> None:
         if y is not None:
             labels_of("y", y)  # scikit-learn makes texts of labels of several types
-        X, y, table = training_rows(self, X, y, "classification", self.categories)
+        X, y, table = training_rows(self, X, y, sample_weight, "classification", self.categories)
         check_classification_targets(y)
         _at_least_two(X)
         if len(np.unique(y)) < 2:

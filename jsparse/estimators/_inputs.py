@@ -4,12 +4,13 @@ import dataclasses
 from typing import Any, Literal, cast
 
 import numpy as np
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Int, Shaped
 
+from .._arguments import numbers
 from ..data.frames import EncodedFrame, Frame, as_frame
 from ..data.schema import Schema
 from ..machines.method import Task
-from ._sklearn import check_X_y, validate_data
+from ._sklearn import check_consistent_length, check_X_y, validate_data
 
 FLOATS = [np.float64, np.float32]
 Categories = Literal["indicators", "kernel"]
@@ -29,7 +30,7 @@ def as_table(X: Any, categories: str = "indicators") -> Frame | None:
 
 
 def training_rows(
-    estimator: Any, X: Any, y: Any, task: Task, categories: str, **checks: Any
+    estimator: Any, X: Any, y: Any, sample_weight: Any, task: Task, categories: str, **checks: Any
 ) -> tuple[Float[np.ndarray, "n d"], Shaped[np.ndarray, "n *c"], EncodedFrame | None]:
     """Check inputs and targets, and set `n_features_in_` and `feature_names_in_`.
 
@@ -39,6 +40,7 @@ def training_rows(
         estimator: to be fitted.
         X: an array or a table.
         y: targets.
+        sample_weight: row weights; a table is encoded as if rows of weight 0 were not there.
         task: "classification" or "regression".
         categories: see `as_table`.
         checks: of scikit-learn's `check_X_y`, such as `multi_output`.
@@ -52,8 +54,17 @@ def training_rows(
         return (*cast(Any, validate_data(estimator, X, y, dtype=FLOATS, **checks)), None)
     validate_data(estimator, frame.table, y, skip_check_array=True)
     y = checked_targets(estimator, np.zeros((len(frame.table), 1)), y, **checks)
-    table = frame.encoded(y, task)
+    table = frame.encoded(y, task, _counting(sample_weight, y))
     return table.inputs, y, table
+
+
+def _counting(sample_weight: Any, y: Shaped[np.ndarray, "n *c"]) -> Int[np.ndarray, " k"] | None:
+    """Return the numbers of the rows with weight; None for all, also where all weigh nothing."""
+    if sample_weight is None:
+        return None
+    check_consistent_length(sample_weight, y)
+    rows = np.flatnonzero(numbers("sample_weight", sample_weight))
+    return rows if len(rows) else None  # the fit refuses weights of zero only
 
 
 def checked_targets(
