@@ -10,7 +10,7 @@ from .._arguments import numbers
 from ..data.frames import EncodedFrame, Frame, as_frame
 from ..data.schema import Schema
 from ..machines.method import Task
-from ._sklearn import check_consistent_length, check_X_y, validate_data
+from ._sklearn import check_X_y, validate_data
 
 FLOATS = [np.float64, np.float32]
 Categories = Literal["indicators", "kernel"]
@@ -62,8 +62,12 @@ def _counting(sample_weight: Any, y: Shaped[np.ndarray, "n *c"]) -> Int[np.ndarr
     """Return the numbers of the rows with weight; None for all, also where all weigh nothing."""
     if sample_weight is None:
         return None
-    check_consistent_length(sample_weight, y)
-    rows = np.flatnonzero(numbers("sample_weight", sample_weight))
+    weights = numbers("sample_weight", sample_weight)
+    if weights.shape != (len(y),):
+        raise ValueError(
+            f"sample_weight: expected {len(y)} numbers, one for each row, got shape {weights.shape}"
+        )
+    rows = np.flatnonzero(weights)
     return rows if len(rows) else None  # the fit refuses weights of zero only
 
 

@@ -4,7 +4,7 @@ try:
     from sklearn.base import BaseEstimator, ClassifierMixin, OutlierMixin, RegressorMixin
     from sklearn.exceptions import DataConversionWarning
     from sklearn.svm import SVC
-    from sklearn.utils import check_consistent_length, check_random_state, check_X_y
+    from sklearn.utils import check_random_state, check_X_y
     from sklearn.utils.metaestimators import available_if
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import check_is_fitted, validate_data
@@ -23,7 +23,6 @@ __all__ = [
     "available_if",
     "check_X_y",
     "check_classification_targets",
-    "check_consistent_length",
     "check_is_fitted",
     "check_random_state",
     "validate_data",
