@@ -181,6 +181,20 @@ def test_a_frame_may_leave_columns_out():
         clone(model).fit(Frame(rows, drop=["street"]), incomes(rows))
 
 
+def test_rows_of_weight_zero_are_not_encoded():
+    rows = people()
+    y, weights = incomes(rows), np.r_[np.zeros(5), np.ones(N - 5)]
+    odd = rows.assign(age=rows["age"].where(weights > 0), town=["Namur", *rows["town"][1:]])
+    model = FixedSizeLSSVMRegressor(20, **OPTIONS).fit(odd, y, weights)
+    assert "town=Namur" not in model.model_.columns.features
+    assert len(model.model_.columns.features) == 12
+    assert np.isfinite(model.predict(rows)).all()
+    with pytest.raises(ValueError, match="weights of zero only"):
+        model.fit(rows, y, np.zeros(N))
+    with pytest.raises(ValueError, match=r"sample_weight: expected 60 numbers.* shape \(3,\)"):
+        model.fit(rows, y, np.ones(3))
+
+
 def test_a_part_of_the_support_vectors_of_a_table_is_taken():
     rows = people()
     model = SparseLargeMarginClassifier(0.1, **OPTIONS, starts=1).fit(rows, incomes(rows) > 5)
