@@ -13,18 +13,18 @@ from typing import Any, ParamSpec, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jax.sharding import Mesh
 
 from ._mesh import gather_messages, processes_of, spans_processes
-from ._numerics import is_spread_over_processes
+from ._numerics import is_spread_over_processes, is_traced
+from ._repr import clipped
 
 P = ParamSpec("P")
 R = TypeVar("R")
 Entries = dict[str, str]
 HEADER_BYTES = 32  # of the first message: one program serves every comparison
 _LENGTH_BYTES = 8
-_ROOM_BYTES = 4096  # of which the second message takes a multiple, for few programs
+_ROOM_BYTES = 4096  # the second message is padded to a multiple: few programs serve all
 _ROWS = ("X", "y", "labels", "weights", "folds")  # arguments by these names
 _SHOWN = 10  # differences that an error lists
 _DEEPEST = 12  # levels of nested objects that are looked into
@@ -32,7 +32,7 @@ _DEEPEST = 12  # levels of nested objects that are looked into
 
 @dataclasses.dataclass(frozen=True)
 class Checksum:
-    """What stands for an array: a few bytes, whatever its size.
+    """The shape, dtype and hash of an array, compared in place of its values.
 
     Attributes:
         form: shape and dtype in words.
@@ -99,9 +99,7 @@ def same_rows(function: Callable[P, R]) -> Callable[P, R]:
         if spans_processes(mesh):
             bound = signature.bind(*arguments, **named).arguments
             rows = {name: bound.get(name) for name in _ROWS}
-            # Under `jit` even an operation on constants is traced.
-            looked_at = [*rows.values(), jax.lax.bitwise_not(np.zeros((), bool))]
-            if not any(isinstance(value, Tracer) for value in looked_at):
+            if not is_traced(rows):
                 with same_in_all_processes(mesh) as compared:
                     compared |= rows
         return function(*arguments, **named)
@@ -144,7 +142,7 @@ def _differences(reports: Mapping[int, Entries]) -> list[str]:
             by_text.setdefault(entries.get(name, "none"), []).append(process)
         of_other_form = name.removeprefix("contents of ") in lines
         if len(by_text) > 1 and not of_other_form:
-            parts = [f"{_shortened(t)} in {_processes(p)}" for t, p in by_text.items()]
+            parts = [f"{clipped(t, 100)} in {_processes(p)}" for t, p in by_text.items()]
             lines[name] = f"{name}: {', '.join(parts)}"
     return list(lines.values())
 
@@ -154,10 +152,6 @@ def _processes(indices: list[int]) -> str:
         return f"process {indices[0]}"
     shown = ", ".join(map(str, indices[:4]))
     return f"processes {shown}" + (f" and {len(indices) - 4} others" if len(indices) > 4 else "")
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= 100 else f"{text[:97]}..."
 
 
 def described(name: str, value: Any, depth: int = 0) -> Iterator[tuple[str, str]]:
@@ -192,7 +186,7 @@ def _kind(value: Any, parts: Mapping[str, Any]) -> str:
 
 
 def _parts(value: Any) -> dict[str, Any]:
-    """Return what an object is made of, by the suffixes that lead to the parts from its name."""
+    """Return the parts of an object by name suffix, such as `.field` or `[0]`."""
     if isinstance(value, type):
         return {}
     fields = getattr(value, "_fields", None)
@@ -226,7 +220,7 @@ def _parts_of_function(function: types.FunctionType) -> dict[str, Any]:
 
 
 def checksum(array: jax.Array | np.ndarray) -> Checksum:
-    """Return form and checksum of an array; of one spread over several processes only the form."""
+    """Return the checksum of an array; if it is spread over processes, only its form."""
     form = f"{array.dtype} of shape {array.shape}"
     if isinstance(array, jax.Array):
         if is_spread_over_processes(array):

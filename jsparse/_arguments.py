@@ -127,7 +127,8 @@ def labels_of(name: str, values: Any) -> np.ndarray:
         raise ValueError(
             f"{name}: expected labels that can be sorted, got dtype {labels.dtype}{why}"
         )
-    return labels
+    # Texts that come as objects, such as a pandas column: a model file holds texts only.
+    return labels.astype(str) if labels.size and isinstance(labels.flat[0], str) else labels
 
 
 def _check_one_type(name: str, labels: Collection[Any]) -> None:

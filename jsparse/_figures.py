@@ -8,7 +8,7 @@ from jaxtyping import Float
 
 from ._ticks import linear_ticks, log_ticks, plain
 
-# Okabe and Ito's colours for all kinds of colour vision, but for yellow, which is lost on white.
+# Okabe and Ito's palette for colour-blind readers, without black and yellow (faint on white).
 OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 DARKER = 0.6  # of each round of further colours
 LABEL = 8.0  # font size of labels, in points
@@ -91,9 +91,9 @@ def label_at_right(axes: Any, labels: Sequence[tuple[str, Any, Any, Any]]) -> No
 
 
 def spread_out(places: np.ndarray, apart: float) -> np.ndarray:
-    """Return places near those of points, in the same order, at least `apart` from each other.
+    """Move places at least `apart` from each other, by the least sum of squares, in their order.
 
-    They are between 0 and 1, but for the last ones of more than there is room for.
+    The places stay between 0 and 1 if there is room for all; else the last ones exceed 1.
     Pools of neighbours that are too near are spread evenly about their mean (pool adjacent
     violators), which minimises the sum of squared moves.
     """
@@ -114,7 +114,7 @@ def spread_out(places: np.ndarray, apart: float) -> np.ndarray:
 
 
 def note_above(axes: Any, at: float | int, text: str, *, side: str = "center") -> None:
-    """Write a note above the axes at an x, as a tick of a second axis that titles make room for."""
+    """Write a note above the axes at x = `at`. It is a tick, so that titles move above it."""
     above = axes.secondary_xaxis("top")
     above.set_ticks([at], [text])
     above.set_ticks([], minor=True)

@@ -26,7 +26,7 @@ _SHORT_OPTIONS: dict[str, Any] = (
     {"xla_cpu_use_fusion_emitters": False} if JAXLIB.startswith("0.10.") else {}
 )
 _SHORT_ROWS = 4096
-# A module compiled in one part has half of the memory maps, and a small one is ready no later.
+# Compiling in one part halves the memory maps, and takes no longer for small programs.
 _QUICK_OPTIONS: dict[str, Any] = {
     "xla_backend_optimization_level": 0,
     "xla_cpu_parallel_codegen_split_count": 1,
@@ -53,7 +53,7 @@ class Programs:
     def __init__(self, limit: int | None, largest_program: int = _LARGEST_PROGRAM) -> None:
         self.limit = limit
         self.largest_program = largest_program
-        # From half of the limit down to a third: hundreds of programs later the next look is due.
+        # The gap from a half to a third of the limit keeps drops hundreds of programs apart.
         self._drop_above = (limit or 0) // 2
         self._drop_to = (limit or 0) // 3
         self._jitted: OrderedDict[Hashable, Any] = OrderedDict()
@@ -61,7 +61,7 @@ class Programs:
         self._compilations_before_counting = 0
 
     def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        """Return the jitted function under `key`, made if it is not there, as the last used."""
+        """Return the jitted function under `key`; make it if needed. Mark it as last used."""
         with self._lock:
             if key not in self._jitted:
                 self._jitted[key] = make()
@@ -84,7 +84,7 @@ class Programs:
     def make_room(self) -> None:
         """Drop the least recently used programs if the process nears its limit of memory maps.
 
-        Counting takes 0.2 to 25 ms, so as many compilations as cannot reach the limit go uncounted.
+        Counting takes 0.2 to 25 ms: it is skipped as long as the threshold cannot be reached.
 
         Raises:
             TooManyProgramsError: if hardly a map is free although this package holds no program.
@@ -97,7 +97,7 @@ class Programs:
         maps = count_memory_maps()
         if maps > self._drop_above:
             maps = self._drop_oldest()
-            # Otherwise programs of others that hold as many maps would have ours dropped each time.
+            # If other programs hold most maps, ours must not be dropped at each compilation.
             self._drop_above = max(self.limit // 2, maps + self.limit // 20)
         if maps > self.limit - self.largest_program:
             raise TooManyProgramsError(
@@ -147,7 +147,7 @@ jax.monitoring.register_event_duration_secs_listener(_before_compilation)
 def compiled(
     function: Callable[..., Any], *, quickly: bool = False, **options: Any
 ) -> Callable[..., Any]:
-    """Return `jax.jit(function)`, with the compiler options that make users of a CPU wait least.
+    """Return `jax.jit(function)`, with options that minimise compile plus run time on a CPU.
 
     Which options those are depends on how long the program will run, as the number of rows tells.
     Called while another program is traced, the function becomes a part of that program. Programs
@@ -155,8 +155,8 @@ def compiled(
 
     Args:
         function: pure.
-        quickly: compile without optimisation, which takes two thirds of the time: for programs
-            that run once in a fit, and shortly.
+        quickly: compile without optimisation, in two thirds of the time. Use it for short
+            programs that run once in a fit.
         **options: of `jax.jit`.
     """
     plain = jax.jit(function, **options)
@@ -168,7 +168,7 @@ def compiled(
         if jax.default_backend() != "cpu":
             compiler_options = {}
 
-        # A function object of its own: JAX keeps the programs of equal ones together.
+        # JAX keeps programs by function: dropping one needs a function object of its own.
         @functools.wraps(function)
         def copy(*arguments: Any, **named: Any) -> Any:
             return function(*arguments, **named)

@@ -58,7 +58,7 @@ def brief(value: Any) -> str:
     if isinstance(value, list | tuple):
         ends = "()" if isinstance(value, tuple) else "[]"
         return _written_out(value, [brief(item) for item in _first(value)], ends)
-    if hasattr(value, "shape"):  # a table
+    if hasattr(value, "shape") and not isinstance(value, type | np.dtype):  # a table
         return f"{type(value).__name__}[{','.join(map(str, value.shape))}]"
     return clipped(repr(value).partition("\n")[0], LINE)
 

@@ -95,7 +95,7 @@ def behind(scores: Rows, xp: Any = np) -> Rows:
 def errors_of_numbers(
     values: Float[np.ndarray, "n *c"], targets: Shaped[np.ndarray, "n *c"]
 ) -> Float[np.ndarray, "n *c"]:
-    """How far targets are from the values of machines that have not seen them."""
+    """Return the absolute errors of held-out predictions."""
     apart = np.abs(np.asarray(targets, float) - np.asarray(values, float))
     return apart.astype(values.dtype)
 
@@ -103,7 +103,7 @@ def errors_of_numbers(
 def errors_of_classes(
     scores: Float[np.ndarray, "n *k"], numbers: Int[np.ndarray, " n"]
 ) -> Float[np.ndarray, " n"]:
-    """How far classes are behind by the scores of machines that have not seen them."""
+    """Return how far the true class is behind the best other one, by held-out scores."""
     return np.take_along_axis(behind(scores), numbers[:, None], axis=1)[:, 0]
 
 
@@ -128,10 +128,10 @@ def kept_errors(
     *,
     held_out: bool = False,
 ) -> Unseen:
-    """Keep some hundred quantiles of the errors of rows, of each fold's machine by itself.
+    """Keep a few hundred quantiles of the errors, separately for each fold's machine.
 
     An error that is not kept is replaced by the next larger one, so that intervals and sets are
-    never smaller than by all errors, and what they guarantee still holds. Up to 99 rows, of each
+    never smaller than with all errors, and the guarantee still holds. Up to 99 rows, of each
     fold if there are machines, all errors are kept.
 
     Args:
@@ -228,7 +228,7 @@ def _counts(unseen: Unseen, xp: Any) -> Any:
 
 
 def _quantile(values: Rows, counts: Any, rank: int, xp: Any) -> Rows:
-    """Along axis 1 the least value that, with all smaller ones, stands for `rank` rows."""
+    """Return the `rank`-th smallest value along axis 1, where each value has a count."""
     order = xp.argsort(values, axis=1)
     reached = xp.cumsum(counts[order], axis=1) >= rank
     place = xp.take_along_axis(order, xp.argmax(reached, axis=1)[:, None], axis=1)
@@ -236,7 +236,7 @@ def _quantile(values: Rows, counts: Any, rank: int, xp: Any) -> Rows:
 
 
 def _in_blocks(function: Callable[[Any], Any], rows: Any, each: int, xp: Any) -> Rows:
-    """`function` of all rows, of so many entries each, some at a time."""
+    """Apply `function` to blocks of rows; `each` is the number of entries of one row."""
     step = max(1, _ENTRIES // each)
     if xp is not np:
         return map_row_blocks(function, rows, step)
@@ -269,7 +269,7 @@ def unseen_of(
     """
     alone = held_out or set(arrays) <= {"errors", "counts"}
     machines = () if alone else ("fold", "prototypes", "coefficients", "intercept")
-    # Without counts every error is of one row: so it is in files of format version 1.
+    # Files of format version 1 have no counts: each error represents one row.
     check_keys("unseen", arrays, {"errors", *machines, *({"counts"} & set(arrays))})
     dtype, own = expansion.prototypes.dtype, expansion.intercept
     for name, array in arrays.items():

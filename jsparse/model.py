@@ -202,7 +202,7 @@ class Model(eqx.Module):
         return self._answer(
             X,
             self._machines(unseen),
-            lambda values, xp: intervals(values, unseen, coverage, xp),
+            lambda values, xp: intervals(_by_machine(values, unseen), unseen, coverage, xp),
         )
 
     def predict_set(self, X: Any, coverage: float = 0.9) -> Any:
@@ -229,6 +229,7 @@ class Model(eqx.Module):
         unseen, k = self._known("predict_set"), len(self.labels)
 
         def inside(scores: Any, xp: Any) -> Any:
+            scores = _by_machine(scores, unseen)
             n, machines = scores.shape[:2]
             apart = behind(scores.reshape(n * machines, *scores.shape[2:]), xp)
             return sets(apart.reshape(n, machines, k), unseen, coverage, xp)
@@ -329,10 +330,12 @@ class Model(eqx.Module):
         return Scorer(self.expansion, matrix, self.decoding)
 
     def _machines(self, unseen: Unseen) -> Scorer:
-        """Scores by the machines of the folds, or by the one there is, with an axis of machines."""
-        own, of = self.expansion, unseen.machines
-        of = own if of is None else dataclasses.replace(of, scaling=own.scaling)
-        return self._scorer()._replace(expansion=of, outputs=own.intercept.shape)
+        """Return the scorer of the machines of the folds, or of the model if none are kept."""
+        if unseen.machines is None:
+            return self._scorer()
+        machines = dataclasses.replace(unseen.machines, scaling=self.expansion.scaling)
+        outputs = self.expansion.intercept.shape
+        return self._scorer()._replace(expansion=machines, outputs=outputs)
 
     def scores(self, inputs: Float[np.ndarray, "n d"], *, first: int = 0) -> np.ndarray:
         """As `decision_function`, of an array; `first` is the number of its first row in errors."""
@@ -396,6 +399,11 @@ class Model(eqx.Module):
             lines.append(f"  {what}: by {_EVIDENCE[self.unseen.guarantee]}")
         lines += [f"  {name}: {value}" for name, value in self.about.items() if value is not None]
         return few_lines(lines)
+
+
+def _by_machine(values: Any, unseen: Unseen) -> Any:
+    """Return values with an axis of machines behind that of rows."""
+    return values[:, None] if unseen.machines is None else values
 
 
 def _extent(path: SparsePath | SizedPath) -> str:

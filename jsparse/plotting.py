@@ -77,7 +77,8 @@ def error_curve(
         )
     axes: Any = figure(1, 6.5, 4.0)[1][0] if ax is None else ax
     machines = [Machine(name, *point) for name, point in (others or {}).items()]
-    sizes, errors, spread = curve.sizes, curve.errors, np.nan_to_num(curve.standard_errors)
+    sizes, errors = curve.sizes, curve.errors
+    spread = np.nan_to_num(curve.standard_errors, posinf=0.0)
     blue, orange, *colours = shades(2 + len(machines))
     axes.fill_between(sizes, errors - spread, errors + spread, color=blue, alpha=0.2, linewidth=0)
     axes.plot(sizes, errors, color=blue)
@@ -122,7 +123,7 @@ def comparison(
         ax: axes to draw on; by default new ones.
         error: what the errors are.
         path: numbers of prototypes and errors of one machine at many sizes, drawn as a line.
-        path_name: the machine whose sizes they are, which has the colour of the line.
+        path_name: name of the machine that `path` belongs to; the line has its colour.
         baseline: a machine without prototypes, such as a constant.
 
     Raises:
@@ -232,7 +233,7 @@ def relevance(
 
 
 def _height(labels: int) -> float:
-    """In inches, with room for a column of labels."""
+    """Return the height in inches that a column of `labels` labels needs."""
     return max(4.0, 1.4 + 0.22 * labels)
 
 

@@ -49,7 +49,7 @@ class Scorer(NamedTuple):
         return -distances(as_array(self.matrix, values.dtype), values, self.decoding)
 
     def on_host(self, X: Float[np.ndarray, "n d"], *, first: int = 0) -> Float[np.ndarray, "n ..."]:
-        """Return the scores of rows on the host, by a program for each of six numbers of rows.
+        """Return the scores of NumPy rows. Rows are padded to one of six batch sizes.
 
         Raises:
             NumericalError: if a score is not finite, with its row, of which the first has number
@@ -73,7 +73,7 @@ class Scorer(NamedTuple):
                 jax.block_until_ready(_scores(*shared, np.zeros((rows, d), dtype)))
 
     def _padded(self) -> "Scorer":
-        """The same function with prototypes of weight 0 up to a number that many models share."""
+        """Pad with prototypes of coefficient 0, so that models of similar size share programs."""
         expansion = self.expansion
         dtype = np.dtype(expansion.prototypes.dtype)
         prototypes, coefficients = map(np.asarray, (expansion.prototypes, expansion.coefficients))
@@ -128,7 +128,7 @@ def scores_of(
 def check_scores(scores: Float[np.ndarray, "n ..."], *, first: int = 0) -> None:
     """Raise NumericalError naming the first row with a score that is not finite.
 
-    Where a value of the machine is not finite, no distance from a code is.
+    If a value of the machine is not finite, its distances from the code are not finite either.
     """
     usable = np.isfinite(scores).all(axis=tuple(range(1, scores.ndim)))
     if not usable.all():

@@ -1,4 +1,4 @@
-"""How much each column of a table has to say in a kernel."""
+"""Relevance of each column of a table in a kernel."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,7 +19,7 @@ MOST_NAMES = 8  # written out in a line
 
 
 class Relevance(dict[str, float]):
-    """Relevance of each column, and which columns no lengthscale tells apart.
+    """The relevance of each column, and the groups of columns that share one lengthscale.
 
     A dict from name to relevance, in the order of the columns: 1 for the most relevant column, 0
     for a column that is switched off. A search that found no better kernel leaves columns with one
@@ -49,21 +49,21 @@ class Relevance(dict[str, float]):
 
     def lines(self) -> list[str]:
         """Return the three kinds of columns in words, a line for each that there is."""
-        said = []
+        lines = []
         if self.separate:
             first = [f"{name} {self[name]:.2g}" for name in self.separate[:MOST_NAMES]]
-            said.append(_listed(first, len(self.separate)))
+            lines.append(_listed(first, len(self.separate)))
         for group in self.shared:
             values = sorted({f"{self[name]:.2g}" for name in group})
             names = _listed(group[:MOST_NAMES], len(group))
-            said.append(
+            lines.append(
                 f"{' or '.join(values[:3])} for {len(group)} columns that share one "
                 f"lengthscale: {names}"
             )
         if self.switched_off:
             off = self.switched_off
-            said.append(f"0, switched off: {_listed(off[:MOST_NAMES], len(off))}")
-        return said
+            lines.append(f"0, switched off: {_listed(off[:MOST_NAMES], len(off))}")
+        return lines
 
     def __repr__(self) -> str:
         return few_lines([f"Relevance of {len(self)} columns", *(f"  {s}" for s in self.lines())])

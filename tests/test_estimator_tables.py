@@ -191,7 +191,7 @@ def test_rows_of_weight_zero_are_not_encoded():
     assert np.isfinite(model.predict(rows)).all()
     with pytest.raises(ValueError, match="weights of zero only"):
         model.fit(rows, y, np.zeros(N))
-    with pytest.raises(ValueError, match=r"sample_weight: expected 60 numbers.* shape \(3,\)"):
+    with pytest.raises(ValueError, match=r"weights: expected 60 finite numbers.* shape \(3,\)"):
         model.fit(rows, y, np.ones(3))
 
 

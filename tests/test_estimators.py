@@ -309,7 +309,7 @@ def test_robust_regression():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"n_prototypes": 9999}, "n_prototypes: expected a whole number"),
+        ({"n_prototypes": 0}, "n_prototypes: expected a whole number"),
         ({"n_prototypes": "most"}, "n_prototypes: expected 'auto'"),
         ({"C": "best"}, "C: expected 'auto'"),
         ({"C": -1.0}, "C: expected a number above 0"),

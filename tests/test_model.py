@@ -384,3 +384,14 @@ def test_a_category_of_whole_numbers_is_a_category():
     np.testing.assert_array_equal(Frame(plain).encode(columns, "float64"), X)
     ordered = Frame(table).ordered(["age", "zone"]).arrays(np.arange(4.0), "regression")
     assert ordered[2].features == ("age", "zone=5", "zone=6", "zone=7")
+
+
+def test_texts_that_come_as_objects_are_saved(tmp_path):
+    X = np.random.default_rng(0).standard_normal((40, 2))
+    y = np.where(X[:, 0] > 0, "right", "left").astype(object)
+    model = train(
+        X, y, task="classification", method=FixedSize(5), key=0,
+        search=Profile(2), folds=3,
+    ).model  # fmt: skip
+    model.save(tmp_path / "m")
+    np.testing.assert_array_equal(load(tmp_path / "m").predict(X), model.predict(X))

@@ -25,7 +25,7 @@ class Line(NamedTuple):
 
     @property
     def marks(self) -> str:
-        """What the notes below the table explain."""
+        """Return " +" if tuning ended early and " *" if the fit is not to be trusted."""
         early = "" if self.stopped == "finished" else " +"
         return early + ("" if self.trusted else " *")
 
@@ -75,7 +75,7 @@ def print_line(line: Line) -> None:
 
 
 def print_notes(result: Comparison, max_seconds: float, peer: str) -> None:
-    """Print what the marks mean, and which methods are not in the table."""
+    """Print what the marks mean, which methods have no row, and `peer`, the kernel of the SVM."""
     for status in sorted({line.status for line in result.lines if not line.trusted}):
         print(f"*: {_status.ADVICE[status]}")
     early = {line.stopped for line in result.lines}

@@ -157,13 +157,13 @@ class Checked:
 
 
 def counting(batches: Iterable[Batch]) -> Iterator[tuple[Batch, Int[np.ndarray, " n"]]]:
-    """The rows with a weight above 0, batch by batch, and their numbers in the stream."""
+    """Yield the rows with a weight above 0, batch by batch, and their numbers in the stream."""
     start = 0
     for X, y, weights in batches:
         rows = np.arange(start, start + len(X))
         start += len(X)
-        if weights is not None and not (there := weights > 0).all():
-            X, y, weights, rows = X[there], y[there], weights[there], rows[there]
+        if weights is not None and not (positive := weights > 0).all():
+            X, y, weights, rows = X[positive], y[positive], weights[positive], rows[positive]
         if len(rows):
             yield Batch(X, y, weights), rows
 

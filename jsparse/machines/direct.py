@@ -61,20 +61,20 @@ def marginal(
 class State(NamedTuple):
     """A descent on `W`, one evaluation of it a step: L-BFGS with a line search by bisection.
 
-    Gradients, directions and slopes are those of `W / unit` as a function of `Z / spread`, so that
-    the path is the same in all units of the targets and of the inputs.
+    The gradient, direction and slope belong to `W / unit` as a function of `Z / spread`. The path
+    thus does not depend on the units of the targets and of the inputs.
     """
 
     Z: Float[Array, "m d"]  # the last point accepted
     value: Float[Array, ""]  # W there; infinite before the first evaluation
     solved: Solved
-    spread: Float[Array, " d"]  # of each column of the inputs
-    unit: Float[Array, ""]  # such that the gradient at the start has length 1
+    spread: Float[Array, " d"]  # standard deviation of each input column
+    unit: Float[Array, ""]  # norm of the gradient of W at the start
     gradient: Float[Array, "m d"]  # at Z
     memory: Any  # of L-BFGS
     steepest: Bool[Array, ""]  # whether the direction is that of the gradient, not of the memory
     direction: Float[Array, "m d"]
-    slope: Float[Array, ""]  # in the direction
+    slope: Float[Array, ""]  # directional derivative of W / unit
     t: Float[Array, ""]  # step length that is tried next
     low: Float[Array, ""]  # too short, as W is still steep there
     high: Float[Array, ""]  # too long, as W is too large there
@@ -288,7 +288,7 @@ def _status(
 ) -> Int[Array, ""]:
     """Whether to go on."""
     bound = tolerance * jnp.abs(state.value)
-    gain = -state.slope / 2 * state.unit  # of a step of L-BFGS on a parabola
+    gain = -state.slope / 2 * state.unit  # expected decrease of W if it is quadratic
     before = state.history[jnp.maximum(state.steps - _WINDOW, 0)]
     settled = (state.steps >= _WINDOW) & (before - state.value <= bound)
     still = gain <= epsilon(state.value.dtype) * jnp.abs(state.value)

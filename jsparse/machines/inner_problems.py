@@ -62,14 +62,14 @@ class InnerProblem(eqx.Module):
         """The Lagrangian at a solution, as a function of all that is not part of the solution."""
 
     def spread(self) -> ScalarLike | Float[Array, " d"]:
-        """Return the length that a descent takes for one along each column of the inputs."""
+        """Return the unit of length of each input column, by which a descent scales its steps."""
         return 1.0
 
     def scaled(self) -> tuple["InnerProblem", Int[Array, ""]]:
-        """Return the problem with targets of size one, and the power of two they were divided by.
+        """Return the problem with targets divided by `2^e` to size one, and the exponent `e`.
 
-        Its coefficients and intercept are those of the problem divided by that power, its `W` by
-        the square. By default the problem itself, with the exponent 0.
+        This divides the coefficients and the intercept by `2^e`, and `W` by `4^e`. By default
+        return the problem unchanged, with the exponent 0.
         """
         return self, jnp.zeros((), jnp.int32)
 
@@ -204,7 +204,7 @@ class LeastSquares(Supervised):
             jnp.zeros((), Phi.dtype), dot(T, solution), intercept, (), jnp.asarray(CONVERGED)
         )
         value = self.lagrangian(Z, solved)
-        # Below it squares of tiny targets are lost, and of another than the constant machine W > 0.
+        # Below `least` squared targets underflow. W > 0 unless the machine is constant.
         least = float(jnp.finfo(value.dtype).tiny) / epsilon(value.dtype)
         lost = (value < 0) | (value < least) & jnp.any(solution != 0)
         return solved._replace(value=value, status=status_of(~jnp.isfinite(value), lost))
@@ -391,7 +391,7 @@ def _given(kernel: Kernel, X: Array, y: Array, C: Any, weights: Array | None) ->
 
 
 def _deviations(X: Float[Array, "n d"], w: Float[Array, "n *l"]) -> Float[Array, " d"]:
-    """Standard deviations of the columns, by the largest of each row's weights."""
+    """Return weighted standard deviations of the columns; each row takes its largest weight."""
     return standardize(X, w if w.ndim == 1 else jnp.max(w, axis=1)).scale
 
 

@@ -24,11 +24,11 @@ class CountingRows(NamedTuple):
     __repr__ = short_repr
 
     def select(self, values: Shaped[np.ndarray, "n ..."]) -> Shaped[np.ndarray, "k ..."]:
-        """Values of the rows that count."""
+        """Return the values of the rows with a positive weight."""
         return values if len(self.index) == self.n else values[self.index]
 
     def spread(self, values: Float[np.ndarray, "k ..."]) -> Float[np.ndarray, "n ..."]:
-        """Values in the order of the caller's rows, NaN for a row of weight 0."""
+        """Return values in the order of the caller's rows, with NaN for rows of weight 0."""
         if len(self.index) == self.n:
             return values
         every = np.full((self.n, *values.shape[1:]), np.nan, values.dtype)
@@ -36,7 +36,7 @@ class CountingRows(NamedTuple):
         return every
 
     def folds_within(self, folds: Folds) -> Folds:
-        """The caller's folds without rows of weight 0, by numbers among the rows that count.
+        """Drop rows of weight 0 from the caller's folds, and renumber the rows that remain.
 
         Raises:
             ValueError: unless every row that counts is in one fold, and no other row in several.
@@ -54,7 +54,7 @@ class CountingRows(NamedTuple):
             return folds
         place = np.full(self.n, -1, np.int32)
         place[self.index] = np.arange(len(self.index))
-        members = [place[row[there]] for row, there in zip(index, valid, strict=True)]
+        members = [place[row[used]] for row, used in zip(index, valid, strict=True)]
         members = [row[row >= 0] for row in members]
         width = max(len(row) for row in members)
         index, valid = (np.zeros((len(members), width), t) for t in (np.int32, bool))
@@ -63,7 +63,7 @@ class CountingRows(NamedTuple):
         return Folds(index, valid)
 
     def folds_of_caller(self, folds: Folds) -> Folds:
-        """Folds by the numbers of the caller's rows; a row of weight 0 is in none."""
+        """Return folds with the caller's row numbers; no fold has a row of weight 0."""
         if len(self.index) == self.n:
             return folds
         index, valid = np.asarray(folds.index), np.asarray(folds.valid)
@@ -71,7 +71,7 @@ class CountingRows(NamedTuple):
 
 
 def counting_rows(weights: ArrayLike | None, n: int) -> CountingRows:
-    """The rows with a weight above 0; all of them without weights.
+    """Select the rows with a weight above 0; without weights, all rows.
 
     Raises:
         ValueError: unless there are `n` finite weights of at least 0, some of them above 0.

@@ -66,7 +66,7 @@ def facts(trained: "Trained") -> dict[str, str]:
 
 
 def text(trained: "Trained") -> str:
-    """Return the facts as at most 11 lines."""
+    """Return the facts as a title and one line for each fact."""
     lines = [f"  {name:<12}{value}" for name, value in facts(trained).items()]
     return few_lines(["Trained", *lines])
 
@@ -99,11 +99,11 @@ def size_curve_svg(curve: SizeCurve, error: str) -> str:
         curve: errors and standard errors of each size.
         error: the metric's name.
     """
-    there = np.isfinite(curve.errors)
-    if not there.any():
+    finite = np.isfinite(curve.errors)
+    if not finite.any():
         return ""
-    sizes, errors = np.asarray(curve.sizes)[there], np.asarray(curve.errors, float)[there]
-    spread = np.nan_to_num(np.asarray(curve.standard_errors, float)[there], posinf=0.0)
+    sizes, errors = np.asarray(curve.sizes)[finite], np.asarray(curve.errors, float)[finite]
+    spread = np.nan_to_num(np.asarray(curve.standard_errors, float)[finite], posinf=0.0)
     low, high = float(np.min(errors - spread)), error_top(errors, spread)
     # An even curve is drawn in the middle.
     margin = 0.05 * (high - low) or 0.1 * abs(low) or 1.0
@@ -189,7 +189,7 @@ def _size(trained: "Trained") -> str:
 
 
 def _status(statuses: dict[str, int]) -> str:
-    """Return the first clause for the fit, and for what else is not to be trusted."""
+    """Return the advice for the fit, and for each other status that is not to be trusted."""
     clauses = {name: ADVICE[code].partition(";")[0].rstrip(".") for name, code in statuses.items()}
     doubtful = [name for name, code in statuses.items() if name != "fit" and not trusted(code)]
     return "; ".join([clauses["fit"], *(f"{name}: {clauses[name]}" for name in doubtful)])
