@@ -347,7 +347,7 @@ def test_fit_and_compare_read_the_same_rows(tmp_path, monkeypatch, more):
     class Enough(Exception):
         pass
 
-    def train(options, X, y, task, n, classes, codes=()):
+    def train(options, X, y, task, n, codes=()):
         seen.append((X, y, task, codes))
         raise Enough
 

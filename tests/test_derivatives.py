@@ -795,6 +795,8 @@ CLAIMED_ELSEWHERE = {
     "__init__.py": "of functions by their names: each where it is defined",
     "validation/error_gradient.py": "once, backwards: against differences of a machine in NumPy in "
     "tests/test_gradient_search.py",
+    "calibration.py": "probabilities: tests/test_prediction.py",
+    "prediction.py": "scores, by every answer of a model: tests/test_prediction.py",
     "_mesh.py": "a sum or a function on several devices: tests/on_eight_devices.py",
 }
 

@@ -59,7 +59,7 @@ def test_records_of_long_arrays_are_short():
 def fake_path(k=200, chosen=11):
     sizes = np.arange(1, k + 1)
     errors = 0.04 + 0.4 * np.exp(-sizes / 6)
-    return SizeCurve(sizes, errors, np.full(k, 0.01), chosen)
+    return SizeCurve(sizes, errors, np.full(k, 0.01), chosen, "mse")
 
 
 class Drawn(Trained):
@@ -138,8 +138,8 @@ def test_a_tuned_model_says_how_it_came_about(tuned):
 
 
 def test_the_curve_in_a_page_has_the_notebooks_colours_and_no_numbers_on_each_other():
-    narrow = SizeCurve(np.array([40, 45, 60]), np.ones(3), np.full(3, np.nan), 2)
-    wide = SizeCurve(np.array([1, 10**6]), np.array([1e-9, 2e9]), np.zeros(2), 0)
+    narrow = SizeCurve(np.array([40, 45, 60]), np.ones(3), np.full(3, np.nan), 2, "mse")
+    wide = SizeCurve(np.array([1, 10**6]), np.array([1e-9, 2e9]), np.zeros(2), 0, "mse")
     ends = [fake_path(chosen=0), fake_path(chosen=199), fake_path(1, 0)]
     for curve in (fake_path(), *ends, narrow, wide):
         svg = size_curve_svg(curve, "misclassification")
@@ -184,7 +184,7 @@ def drawings():
     errors = fake_path().errors + 0.01
     others = {"another": (5.0, 0.2), "SVM": (300.0, 0.05), "LS-SVM": (200.0, 0.051)}
     yield plotting.error_curve(curve, test_errors=errors, others=others).figure
-    few = SizeCurve(np.array([10, 25]), np.array([2978.0, 2950.0]), np.array([240.0, np.nan]), 0)
+    few = SizeCurve(np.array([10, 25]), np.array([2978.0, 2950.0]), np.array([240.0, np.nan]), 0, "mse")
     yield plotting.error_curve(Drawn(few, "mse")).figure
     yield plotting.compared(curve, machines, constant, error="misclassification", path=path)
     cubes = [Machine(name, size, 1e9 * error**3) for name, size, error in machines]

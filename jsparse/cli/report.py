@@ -157,7 +157,7 @@ def _seconds(seconds: dict[str, float], phases: tuple[str, ...]) -> None:
 
 def _curve(curve: SizeCurve) -> None:
     """The cross-validated error of sizes looked at, of many of some."""
-    count, name = len(curve.sizes), _METRICS[curve.metric]
+    count, name = len(curve.sizes), METRIC_NAMES[curve.metric]
     some = range(count) if count <= 8 else np.geomspace(1, count, 8).astype(int) - 1
     for i in sorted({*some, curve.chosen}):
         mark = " chosen" if i == curve.chosen else ""
