@@ -75,7 +75,8 @@ class FixedSizeLSSVMClassifier(FixedSize, Classifier):
         n_prototypes: "auto" for a third of the rows, at most 300 and at least one for each class;
             their number; or several numbers, of which cross-validation chooses one, see
             `jsparse.tune_sizes`; "curve" for twice as many again and again, up to 2,000, while the
-            error falls and seconds are left.
+            error falls and seconds are left. Numbers above the number of rows, as small folds have,
+            are lowered to it with a warning; so are those of other estimators.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic", "linear",
             "polynomial", or "auto" for the family that does best on a part of the rows) or a
             `jsparse.kernels` object, in units of standardised inputs.
