@@ -208,6 +208,18 @@ def test_targets_of_any_size_take_the_same_descent(dtype):
             assert int(found.evaluations) == int(one.evaluations)
 
 
+def test_the_lowest_of_several_ends_is_taken_for_targets_of_any_size():
+    """The first start is so far from all rows that its gradient is 0."""
+    X, y, Z = (jnp.asarray(a) for a in forty("float32"))
+    kernel = RBF(jnp.ones((), jnp.float32))
+    starts = jnp.stack([Z + 100, Z])
+    for size in (1e-30, 1.0, 1e30):
+        problem = direct.LeastSquares(kernel, X, y * jnp.float32(size), 1.0)
+        best = direct.best_of(problem, starts)
+        alone = direct.minimise(problem, starts[1])
+        np.testing.assert_allclose(best.Z, alone.Z, atol=1e-3)
+
+
 @pytest.mark.parametrize("name", ["hinge", "Fisher", "one class", "reduced set"])
 def test_inputs_in_other_units_take_the_same_descent(name):
     """Each column in its own, together with its lengthscale."""

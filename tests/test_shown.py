@@ -184,7 +184,9 @@ def drawings():
     errors = fake_path().errors + 0.01
     others = {"another": (5.0, 0.2), "SVM": (300.0, 0.05), "LS-SVM": (200.0, 0.051)}
     yield plotting.error_curve(curve, test_errors=errors, others=others).figure
-    few = SizeCurve(np.array([10, 25]), np.array([2978.0, 2950.0]), np.array([240.0, np.nan]), 0, "mse")
+    few = SizeCurve(
+        np.array([10, 25]), np.array([2978.0, 2950.0]), np.array([240.0, np.nan]), 0, "mse"
+    )
     yield plotting.error_curve(Drawn(few, "mse")).figure
     yield plotting.compared(curve, machines, constant, error="misclassification", path=path)
     cubes = [Machine(name, size, 1e9 * error**3) for name, size, error in machines]

@@ -99,6 +99,11 @@ class Minimum(NamedTuple):
 
     __repr__ = short_repr
 
+    def times_power(self, exponent: Int[Array, ""]) -> "Minimum":
+        """Return the minimum for targets times `2^exponent`."""
+        history = times_power(self.history[None], 2 * exponent[None])[0]
+        return self._replace(solved=self.solved.times_power(exponent), history=history)
+
 
 def minimise(
     problem: InnerProblem,
@@ -173,12 +178,13 @@ def best_of(
         raise ValueError(f"starts: expected shape (s, m, d), got {starts.shape}")
     if len(starts) == 1:
         return minimise(problem, starts[0], tolerance=tolerance, max_steps=max_steps)
+    scaled, exponent = problem.scaled()  # else the dtype might not tell one W from another
     found = map_systems(
-        lambda start: minimise(problem, start, tolerance=tolerance, max_steps=max_steps), starts
+        lambda start: minimise(scaled, start, tolerance=tolerance, max_steps=max_steps), starts
     )
     W = found.solved.value
     best = jnp.argmin(jnp.where(jnp.isfinite(W), W, jnp.inf))
-    return jax.tree.map(lambda a: a[best], found)
+    return jax.tree.map(lambda a: a[best], found).times_power(exponent)
 
 
 @functools.partial(compiled, static_argnames="max_steps")
@@ -192,9 +198,8 @@ def _minimise(
         init(scaled, start, max_steps),
     )
     status = jnp.maximum(last.status, last.solved.status)
-    history = times_power(last.history[None], 2 * exponent[None])[0]
-    solved = last.solved.times_power(exponent)
-    return Minimum(last.Z, solved, history, last.steps, last.evaluations, status)
+    minimum = Minimum(last.Z, last.solved, last.history, last.steps, last.evaluations, status)
+    return minimum.times_power(exponent)
 
 
 def _lbfgs() -> Any:
