@@ -1,9 +1,9 @@
 """The fixed-size LS-SVM: ridge regression in Nystroem features of a few prototypes."""
 
-import dataclasses
 import functools
-from collections.abc import Sequence
-from typing import ClassVar, Literal, NamedTuple, cast, get_args
+import math
+from collections.abc import Generator, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple, cast, get_args
 
 import equinox as eqx
 import jax
@@ -36,8 +36,9 @@ from .checks import (
     given_penalty,
     in_one_dtype,
 )
+from .family import Family, diagnostics, single
+from .held_out import Sums
 from .method import (
-    Additive,
     Method,
     Points,
     Shape,
@@ -49,14 +50,18 @@ from .method import (
     check_tolerance,
     default_prototypes,
     option,
+    replaced,
     rows_at,
+    setting,
 )
+from .ridge import Ridge
+from .stages import Chosen, Outcome, Stage, better_by, size_stages
 
 Selection = Literal["renyi", "uniform", "pivoted_cholesky"]
 FEWEST, MOST = 30, 2000  # prototypes that are tried where their number is not given
+LARGER_GAIN = 0.5  # standard errors by which more prototypes than it was tuned with must be better
 
 
-@dataclasses.dataclass(frozen=True)
 class Prototypes(Method):
     """The settings of methods whose prototypes are rows chosen before anything is fitted.
 
@@ -64,13 +69,14 @@ class Prototypes(Method):
         n_prototypes: `m`, at most as many as rows; None for a third of the rows, at most 300 and at
             least one for each class; or several, increasing, of which one is chosen by
             cross-validation (De Brabanter 2010, Section 5), see `tune_sizes`. "auto": twice as many
-            again and again, up to 2,000, until the error hardly falls or twice as many would take
-            more seconds than are left.
+            again and again, up to 2,000, with `stop_when_flat`.
         selection: "renyi" (Algorithm 1, stratified by class), "uniform", or "pivoted_cholesky",
-            by what the kernel's matrix has left, in the kernel before it is tuned, whatever the
-            class.
+            the rows with the largest residual variance under the kernel before it is tuned,
+            whatever the class.
         size_tolerance: of several numbers, the smallest is chosen whose error is within as many
             standard errors of the least; 0 for the least error itself.
+        stop_when_flat: of several numbers, end where the error hardly falls any more, or where the
+            next number would take more seconds than are left.
     """
 
     n_prototypes: int | Sequence[int] | Literal["auto"] | None = option(
@@ -81,31 +87,27 @@ class Prototypes(Method):
         kind="sizes",
         metavar="M[,M...]",
     )
-    selection: Selection = "renyi"
-    size_tolerance: float = option(
+    selection: Selection = setting("renyi")
+    size_tolerance: float = option(  # type: ignore[assignment]
         1.0,
         "of several sizes, the smallest within T standard errors of the best",
         kind="not negative",
         metavar="T",
     )
+    stop_when_flat: bool = setting(False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "n_prototypes", as_sizes(self.n_prototypes))
+        self.n_prototypes = as_sizes(self.n_prototypes)
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """See `Method.sizes`."""
+        """The numbers of prototypes to choose from; empty if there is one number."""
         return self.n_prototypes if isinstance(self.n_prototypes, tuple) else ()
 
     @property
     def largest(self) -> int:
-        """The number of prototypes, or the largest of several; once settled."""
+        """The number of prototypes, or the largest of several; once resolved."""
         return self.sizes[-1] if self.sizes else int(self.n_prototypes)  # type: ignore[call-overload]
-
-    @property
-    def grows(self) -> bool:
-        """See `Method.grows`."""
-        return self.n_prototypes == "auto"
 
     @property
     def memory(self) -> int | None:
@@ -130,45 +132,55 @@ class Prototypes(Method):
         elif self.n_prototypes not in (None, "auto"):
             whole_number("n_prototypes", self.n_prototypes, 1, most, "the largest number")
 
-    def settled(self, shape: Shape) -> "Prototypes":
-        """See `Method.settled`."""
+    def resolve(self, shape: Shape) -> "Prototypes":
+        """See `Method.resolve`."""
         what = "the number of rows"
         if self.n_prototypes == "auto":
-            sizes = 1 if shape.linear else doubled(shape.training, shape.classes or 1)
-            return dataclasses.replace(self, n_prototypes=sizes)
+            if shape.linear:
+                return replaced(self, n_prototypes=1)
+            sizes = doubled(shape.training, shape.classes or 1)
+            return replaced(self, n_prototypes=sizes, stop_when_flat=True)
         if isinstance(self.n_prototypes, tuple):
             if shape.linear:
                 raise ValueError(
                     "n_prototypes: expected one number for the linear kernel, it has none"
                 )
-            return dataclasses.replace(
-                self, n_prototypes=check_sizes(self.n_prototypes, shape.n, what)
-            )
+            return replaced(self, n_prototypes=check_sizes(self.n_prototypes, shape.n, what))
         m = self.n_prototypes
         if m is None:
             m = default_prototypes(self.usual_prototypes, shape)
-        return dataclasses.replace(
-            self, n_prototypes=whole_number("n_prototypes", m, 1, shape.n, what)
-        )
+        return replaced(self, n_prototypes=whole_number("n_prototypes", m, 1, shape.n, what))
 
     def capped(self, shape: Shape) -> "Prototypes":
         """See `Method.capped`."""
-        return dataclasses.replace(self, n_prototypes=at_most(self.n_prototypes, shape.n))
+        return replaced(self, n_prototypes=at_most(self.n_prototypes, shape.n))
 
-    def points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
-        """Rows by entropy or at random, a share of them from each class."""
+    def drop_oversized(self, largest: int) -> "Prototypes":
+        """See `Method.drop_oversized`: sizes up to the largest, of those that "auto" stands for."""
+        sizes = tuple(size for size in self.sizes if size <= largest)
+        return replaced(self, n_prototypes=sizes) if self.stop_when_flat and sizes else self
+
+    def choose_points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
+        """Return rows by entropy or at random, a share of them from each class."""
         m, labels = self.largest, rows.labels
         if isinstance(kernel, Linear):  # solved in the primal
             return Points(rows_at(rows.X, np.arange(m)), np.arange(m))
         if self.selection == "pivoted_cholesky":  # the first ones are a good choice for any number
             weights = as_array(rows.weights, rows.X.dtype)
-            chosen = np.asarray(pivoted_cholesky(key, kernel, rows.X, m, weights).indices)
-            return Points(rows_at(rows.X, chosen), chosen)
-        chosen, status = choose_rows(key, self.selection, rows.X, m, labels, rows.weights, rows.n)
+            pivots = np.asarray(pivoted_cholesky(key, kernel, rows.X, m, weights).indices)
+            return Points(rows_at(rows.X, pivots), pivots)
+        numbers, status = choose_rows(key, self.selection, rows.X, m, labels, rows.weights, rows.n)
         if self.nested:
-            own = None if labels is None else labels[chosen]
-            chosen = chosen[interleaved(jax.random.fold_in(key, 1), m, own)]
-        return Points(rows_at(rows.X, chosen), chosen, status)
+            label = None if labels is None else labels[numbers]
+            numbers = numbers[interleaved(jax.random.fold_in(key, 1), m, label)]
+        return Points(rows_at(rows.X, numbers), numbers, status)
+
+    def stages(self, problem: Any, search: Any) -> Generator[Stage, Outcome | None, Chosen]:
+        """See `Method.stages`: one for each size."""
+        if not self.sizes:
+            return (yield from super().stages(problem, search))
+        sizes = self.sizes, self.size_tolerance, self.stop_when_flat
+        return (yield from size_stages(*sizes, problem, search))
 
 
 def doubled(rows: int, classes: int) -> tuple[int, ...]:
@@ -192,20 +204,19 @@ def feature_map(kernel: Kernel, prototypes: Float[Array, "m d"]) -> FeatureMap:
 _triangular = compiled(Triangular)
 
 
-@dataclasses.dataclass(frozen=True)
-class FixedSize(Prototypes, Additive):
+class FixedSize(Prototypes, Ridge):
     """The fixed-size LS-SVM (De Brabanter 2010): least squares on features of a few prototypes.
 
     Args:
-        n_prototypes: see `Prototypes`, as are all others.
+        n_prototypes: see `Prototypes`, as are all others but the last.
         selection: "renyi", "uniform" or "pivoted_cholesky".
         size_tolerance: of several sizes.
+        stop_when_flat: of several sizes.
         tuned_with: search the kernel for a machine of only so many of the prototypes; then `C` and
             a common factor of the lengthscales are chosen again, by the same folds, for the machine
-            of all of them. Sums over rows and a few Cholesky factors are what many prototypes then
-            take, in place of decompositions. If the score is not the less for them by half a
-            standard error, the smaller machine is the result. None: the search is of the machine
-            itself.
+            of all of them. Many prototypes then take sums over rows and a few Cholesky factors, in
+            place of decompositions. If the score is not lower for them by half a standard error,
+            the smaller machine is the result. None: the search is of the machine itself.
     """
 
     tuned_with: int | None = option(
@@ -217,12 +228,16 @@ class FixedSize(Prototypes, Additive):
 
     name: ClassVar[str] = "fixed-size"
     title: ClassVar[str] = "fixed-size LS-SVM"
-    is_ridge: ClassVar[bool] = True
 
     @property
     def nested(self) -> bool:
         """See `Prototypes.nested`."""
         return super().nested or self.tuned_with is not None
+
+    @property
+    def can_move_prototypes(self) -> bool:
+        """See `Method.can_move_prototypes`: those of one size."""
+        return not self.sizes and self.n_prototypes != "auto" and self._small() is None
 
     def check(self, task: Task) -> None:
         """See `Method.check`."""
@@ -235,39 +250,68 @@ class FixedSize(Prototypes, Additive):
 
     def capped(self, shape: Shape) -> "FixedSize":
         """See `Method.capped`."""
-        lowered = dataclasses.replace(self, tuned_with=at_most(self.tuned_with, shape.n))
+        lowered = replaced(self, tuned_with=at_most(self.tuned_with, shape.n))
         return cast(FixedSize, super(FixedSize, lowered).capped(shape))
 
-    def surrogate(self) -> "FixedSize | None":
-        """See `Method.surrogate`."""
-        if self.tuned_with is None:
-            return None
-        if self.n_prototypes is not None and self.tuned_with >= self.largest:
-            return None
-        return dataclasses.replace(self, n_prototypes=self.tuned_with, tuned_with=None)
-
-    @property
-    def surrogate_sees(self) -> Literal["rows", "points", "some points"]:
-        """See `Method.surrogate_sees`."""
-        return "some points"
-
     def features(self, kernel: Kernel, points: Float[Array, "m d"]) -> FeatureMap:
-        """See `feature_map`; of a machine that another was searched for, by a Cholesky factor."""
-        if self.surrogate() is not None and not isinstance(kernel, Linear):
+        """See `feature_map`; of a machine that a smaller one was tuned for, by a Cholesky factor."""
+        if self._small() is not None and not isinstance(kernel, Linear):
             return _triangular(kernel, points)
         return feature_map(kernel, points)
 
     def solve(
         self,
-        features: FeatureMap,
-        sums: NormalEquations,
+        sums: Sums,
         C: ScalarLike | Float[Array, " l"],
         code: Code | None = None,
-        *,
         key: Key | None = None,
-    ) -> "FixedSizeFit":
+    ) -> Family:
         """See `solve`."""
-        return solve(features, sums, C, code)
+        found = solve(sums.features, sums.equations, C, code)
+        return single(found.expansion, found.status, diagnostics(found))
+
+    def stages(self, problem: Any, search: Any) -> Generator[Stage, Outcome | None, Chosen]:
+        """See `Method.stages`: a smaller machine first, or prototypes moved by the gradient."""
+        small = self._small()
+        if small is not None and search.tune_kernel:
+            return (yield from self._grown(small, problem, search))
+        chosen = yield from super().stages(problem, search)
+        if not search.move_prototypes:
+            return chosen
+        first = chosen.outcome
+        there = first.problem.with_kernel(first.tuning.kernel)
+        moved = yield Stage(there, search.descent_of_prototypes(first.tuning), optional=True)
+        if moved is None or not better_by(first, moved, 0.0):
+            return chosen
+        tuning = moved.tuning._replace(theta=first.tuning.theta)
+        return Chosen(moved._replace(tuning=tuning), moved=True)
+
+    def _grown(
+        self, small: "FixedSize", problem: Any, search: Any
+    ) -> Generator[Stage, Outcome | None, Chosen]:
+        """Tune the smaller machine; then one common factor of the kernel, and `C`, for all points.
+
+        Of `C` the values within five times the best one, as each takes a factorisation for each
+        fold.
+        """
+        smaller = problem.with_method(small).with_first_points(small.largest)
+        first = yield Stage(smaller, search, stages_later=1)
+        assert first is not None
+        near = np.abs(np.log(problem.C / first.tuning.C)) <= math.log(5.0)
+        larger = problem.with_template(first.tuning.kernel)
+        last = yield Stage(larger, search.rescaling(), problem.C[near], optional=True)
+        if last is None or not better_by(first, last, LARGER_GAIN):
+            return Chosen(first)
+        theta = problem.theta_of(last.tuning.kernel)
+        return Chosen(last._replace(tuning=last.tuning._replace(theta=theta)))
+
+    def _small(self) -> "FixedSize | None":
+        """Return the machine that the kernel is tuned for; None if it is this one."""
+        if self.tuned_with is None:
+            return None
+        if self.n_prototypes is not None and self.tuned_with >= self.largest:
+            return None
+        return replaced(self, n_prototypes=self.tuned_with, tuned_with=None)
 
 
 class FixedSizeFit(NamedTuple):

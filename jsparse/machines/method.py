@@ -1,28 +1,28 @@
-"""What is left of a learner once data, folds, search and devices are taken away."""
+"""What a learner is, once data, folds, search and devices are taken away."""
 
 import abc
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
-import jax
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
-from .._arguments import increasing, real, whole_number
-from .._blocks import map_systems
+from .._arguments import increasing, real
+from .._numerics import is_concrete
 from .._programs import compiled
 from .._repr import short_repr
 from .._status import CONVERGED
 from .._types import Key, ScalarLike
 from ..expansion import KernelExpansion
-from ..features import FeatureMap
 from ..kernels import Kernel
-from ..multiclass import Code, accumulate_code
-from ..normal_equations import NormalEquations, accumulate
 from ..scaling import Standardization
+from .family import Family
+from .held_out import HeldOut, OnFold, Sums, each_fold_and_C
+from .rows import FoldLayout, Rows
+from .stages import Chosen, Outcome, Stage
 
 Task = Literal["classification", "regression"]
 Metric = Literal["mse", "mae", "misclassification"]
@@ -58,16 +58,16 @@ class TrainingRows(NamedTuple):
     X: Float[Array, "r d"]
     labels: Int[np.ndarray, " r"] | None  # class numbers
     weights: Float[np.ndarray, " r"]  # a row of weight 0 is no point
-    scaling: Standardization  # what standardised them
+    scaling: Standardization  # the standardisation of the raw rows
     n: int
 
     __repr__ = short_repr
 
 
 @compiled
-def rows_at(X: Float[Array, "r d"], chosen: Int[Array, " m"]) -> Float[Array, "m d"]:
-    """Rows by number, in one program."""
-    return X[chosen]
+def rows_at(X: Float[Array, "r d"], numbers: Int[Array, " m"]) -> Float[Array, "m d"]:
+    """Return rows by number, in one program."""
+    return X[numbers]
 
 
 class Points(NamedTuple):
@@ -80,35 +80,6 @@ class Points(NamedTuple):
     __repr__ = short_repr
 
 
-class Stopping(NamedTuple):
-    """When a path has become long enough (Karsmakers 2011, eq. 38).
-
-    The cross-validated error with k prototypes differs from the mean of the `window` before by at
-    most `tolerance` of itself.
-    """
-
-    window: int = 10
-    tolerance: float = 1e-3
-
-    __repr__ = short_repr
-
-    def check(self) -> None:
-        """Raise unless the window is a whole number and the tolerance a number that make sense."""
-        whole_number("stopping.window", self.window, 1, 10**6, "a million")
-        if not (isinstance(self.tolerance, int | float) and 0 <= self.tolerance < 1):
-            raise ValueError(
-                f"stopping.tolerance: expected a number between 0 and 1, got {self.tolerance!r}"
-            )
-
-    def length(self, scores: Float[np.ndarray, " k"]) -> int | None:
-        """The number of prototypes at which it stops; None if it does not."""
-        for k in range(self.window, len(scores)):
-            before = np.mean(scores[k - self.window : k])
-            if abs(before - scores[k]) <= self.tolerance * abs(scores[k]):
-                return k + 1
-        return None
-
-
 def option(
     default: Any,
     help: str,
@@ -116,47 +87,53 @@ def option(
     kind: str = "text",
     metavar: str | None = None,
     choices: tuple[str, ...] | None = None,
+    static: bool = True,
 ) -> Any:
-    """A field that is an option of the command line too.
+    """Return a field that is an option of the command line too.
 
     Args:
-        default: its value.
-        help: what the command line says of it.
-        kind: what may be given: "sizes", "count", "count or auto", "not negative", "text".
-        metavar: its letter in the help.
-        choices: of texts.
+        default: the field's default value.
+        help: the help text of the command line.
+        kind: the values it takes: "sizes", "count", "count or auto", "not negative", "text".
+        metavar: the value's letter in the help text.
+        choices: the texts it takes.
+        static: False for a number that programs take as an argument, see `Method`.
     """
-    how = {"help": help, "kind": kind, "metavar": metavar, "choices": choices}
-    return dataclasses.field(default=default, metadata={"option": how})
+    described = {"help": help, "kind": kind, "metavar": metavar, "choices": choices}
+    return eqx.field(default=default, static=static, metadata={"option": described})
 
 
-@dataclasses.dataclass(frozen=True)
-class Method(abc.ABC):
+def setting(default: Any) -> Any:
+    """Return a field that decides shapes or structure: another value compiles again."""
+    return eqx.field(default=default, static=True)
+
+
+class Method(eqx.Module):
     """The settings of a learner, and what training asks of it.
 
-    Subclasses are frozen dataclasses: their fields are the settings, equal settings share compiled
-    programs. A learner that needs only sums over rows is `Additive`.
+    Subclasses are dataclasses whose fields are the settings. A field that decides shapes or
+    structure is static: methods with equal static fields share programs. Every other field is a
+    number and a leaf of the pytree: programs take it as an argument, so nothing compiles again
+    when it changes, and `vmap` runs over it.
     """
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        if "__repr__" not in vars(cls):  # else `dataclass` would write whole arrays
-            cls.__repr__ = short_repr
 
     name: ClassVar[str]  # on the command line
     title: ClassVar[str]  # in tables
-    most_rows: ClassVar[int | None] = None  # that a comparison of methods gives it
+    max_rows: ClassVar[int | None] = None  # rows that a comparison of methods gives it at most
     usual_prototypes: ClassVar[int] = 300  # at most, see `default_prototypes`
     tasks: ClassVar[tuple[Task, ...]] = ("classification", "regression")
     default_C: ClassVar[Float[np.ndarray, " s"]] = FEW_C
-    has_C: ClassVar[bool] = True  # whether `C` is looked at at all
-    is_path: ClassVar[bool] = False  # gives machines of every size, see `PathMethod`
-    robust: ClassVar[bool] = False  # no outlier may decide the unit of its targets
+    has_C: ClassVar[bool] = True  # whether the fit depends on `C`
+    shares_C: ClassVar[bool] = False  # whether all binary problems must have one `C`
+    several_sizes: ClassVar[bool] = False  # whether one fit gives machines of several sizes
+    robust: ClassVar[bool] = False  # whether outliers must not decide the unit of the targets
     several_kernels: ClassVar[bool] = False  # whether a dictionary may have atoms of several
-    shares_rows: ClassVar[bool] = False  # problems of several classes must all see all rows
-    sparser_by_C: ClassVar[bool] = (
-        False  # a smaller C leaves fewer prototypes: see `size_tolerance`
-    )
+    shares_rows: ClassVar[bool] = False  # whether all binary problems must see all rows
+    size_argument: ClassVar[str] = "n_prototypes"  # the argument that has the number of points
+    # The power of the targets' unit that a diagnostic goes with; 0 if it is not named.
+    info_powers: ClassVar[dict[str, int]] = {}
+
+    __repr__ = short_repr
 
     def check(self, task: Task) -> None:
         """Raise a `ValueError` for settings that make no sense whatever the data."""
@@ -166,67 +143,68 @@ class Method(abc.ABC):
                 f"got {task!r}"
             )
 
-    def settled(self, shape: Shape) -> "Method":
-        """The method with every setting a value, or a `ValueError` if one does not suit the rows.
+    def check_sums(self, argument: str) -> None:
+        """Raise a `ValueError` that names the argument unless sums over rows are all it needs."""
+        raise sums_needed(self, argument, ", which sees all rows together")
+
+    def resolve(self, shape: Shape) -> "Method":
+        """Return the method with every setting a value; raise if one does not suit the rows.
 
         Called before any work on the rows.
+
+        Raises:
+            ValueError: for a setting that does not suit rows of that shape.
         """
         return self
 
     def capped(self, shape: Shape) -> "Method":
-        """The method with numbers of points lowered to what the rows allow.
+        """Return the method with numbers of points lowered to what the rows allow.
 
-        For callers that fit to many subsets of rows; `settled` raises an error for such numbers.
+        For callers that fit to many subsets of rows; `resolve` raises an error for such numbers.
         """
         return self
+
+    def for_distillation(self, prototypes: Float[np.ndarray, "m d"]) -> "Method":
+        """Return the method that selects few of the prototypes of a large machine, in raw units.
+
+        Raises:
+            ValueError: if it cannot select.
+        """
+        raise ValueError(
+            "method: expected one that selects out of candidates, such as SCDP(..) or KSP(..), or "
+            f"SparseReduction(..), got {type(self).__name__}"
+        )
 
     def metric(self, task: Task) -> Metric:
         """Return the metric in which errors are reported by default."""
         return "misclassification" if task == "classification" else "mse"
 
     def criterion(self, task: Task) -> Metric:
-        """Return the metric that the search minimises by default; only paths may have another."""
+        """Return the metric that the search minimises by default."""
         return self.metric(task)
 
     @property
-    def sizes(self) -> tuple[int, ...]:
-        """Numbers of points of which cross-validation is to choose one; empty for one size."""
-        return ()
-
-    @property
     def size_tolerance(self) -> float:
-        """The smallest machine is chosen within so many standard errors of the best."""
+        """The tolerance, in standard errors of the best, within which the smallest size is taken."""
         return 0.0
-
-    def kept(self, fitted: Any) -> Int[np.ndarray, " k"] | None:
-        """Numbers of the points that the machine needs; None for all of them."""
-        return None
-
-    @property
-    def grows(self) -> bool:
-        """Whether it is to try more and more prototypes, as long as that pays."""
-        return False
 
     @property
     def memory(self) -> int | Literal["all"] | None:
         """Features whose sums are in memory, "all" for a kernel matrix, None if neither."""
         return None
 
-    def surrogate(self) -> "Method | None":
-        """What the kernel is tuned for in its place; None where it is itself cheap enough."""
-        return None
-
     @property
-    def surrogate_sees(self) -> Literal["rows", "points", "some points"]:
-        """Whether the surrogate is fitted to all rows or to those that are points alone.
+    def can_move_prototypes(self) -> bool:
+        """Whether a search may move the points by the gradient of the error."""
+        return False
 
-        "some points": it is a smaller machine of the same kind, of the first of the points.
-        """
-        return "rows"
+    def drop_oversized(self, largest: int) -> "Method":
+        """Return the method without sizes that it added by itself and memory has no room for."""
+        return self
 
     @abc.abstractmethod
-    def points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
-        """Points that may carry the model."""
+    def choose_points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
+        """Return the points that may carry the model."""
 
     @abc.abstractmethod
     def fit(
@@ -234,223 +212,139 @@ class Method(abc.ABC):
         kernel: Kernel,
         points: Float[Array, "m d"] | None,
         C: ScalarLike | Float[Array, " l"],
-        X: Float[Array, "n d"],
-        y: Float[Array, "n *c"] | Int[Array, " n"],
-        weights: Float[Array, " n"] | None = None,
-        *,
-        code: Code | None = None,
+        rows: Rows,
         key: Key | None = None,
-    ) -> Any:
+    ) -> Family:
         """Fit to weighted rows; a row of weight 0 is absent.
 
         Args:
             kernel: kernel of two points.
-            points: from `points`.
+            points: from `choose_points`.
             C: weight of the data-fit term; with a code also one for each problem.
-            X: inputs, in the units of the points.
-            y: targets; with a code, class numbers.
-            weights: row weights.
-            code: several classes as several problems.
-            key: decides what is drawn at random.
-
-        Returns:
-            A NamedTuple with a `status`, and `expansion`; or for a path, `at`, `status_at` and
-            `values`, see `SparsePath`.
+            rows: in the units of the points.
+            key: decides random draws.
         """
 
-
-class PathMethod(Method):
-    """A method that gives machines of every size; `fit` returns a `SparsePath`."""
-
-    is_path: ClassVar[bool] = True
-    stopping: Stopping | None = None
-
-    @property
-    @abc.abstractmethod
-    def longest(self) -> int:
-        """The length of the path, once settled."""
-
-    @property
-    def path_sizes(self) -> tuple[int, ...]:
-        """The sizes of the machines on the path, once settled."""
-        return tuple(range(1, self.longest + 1))
-
-    def place_of(self, size: Int[Array, ""]) -> Int[Array, ""]:
-        """The place of a size among them."""
-        return jnp.searchsorted(jnp.asarray(self.path_sizes, jnp.int32), size).astype(jnp.int32)
-
-    def shortened(self, length: int) -> "PathMethod":
-        """The method with paths of that length."""
-        return dataclasses.replace(self, max_prototypes=length)
-
-
-class Additive(Method):
-    """A method that needs only sums over rows.
-
-    Streams, several devices, cross-validation by subtraction and `partial_fit` follow from that.
-    """
-
-    default_C: ClassVar[Float[np.ndarray, " s"]] = MANY_C
-    # Whether `solve` is ridge regression in the features, for which validation has a fast way. Of
-    # any other that gives one size, each fold and C is solved for by `solve` itself.
-    is_ridge: ClassVar[bool] = False
-
-    @property
-    def by_sums(self) -> bool:
-        """Whether folds in memory go by sums too, not by fits to the rows that may be others."""
-        return True
-
-    @property
-    def sums_suffice(self) -> bool:
-        """Whether with these settings it needs nothing else; if not, see `informed`."""
-        return True
-
-    @abc.abstractmethod
-    def features(self, kernel: Kernel, points: Float[Array, "m d"]) -> FeatureMap:
-        """What is summed."""
-
-    @abc.abstractmethod
-    def solve(
-        self,
-        features: FeatureMap,
-        sums: NormalEquations,
-        C: ScalarLike | Float[Array, " l"],
-        code: Code | None = None,
-        *,
-        key: Key | None = None,
-    ) -> Any:
-        """`fit`, from the sums."""
-
-    def informed(
-        self,
-        features: FeatureMap,
-        X: Float[Array, "n d"],
-        y: Float[Array, "n *c"],
-        weights: Float[Array, " n"],
-    ) -> FeatureMap:
-        """The features with what `solve` needs of the rows besides sums; by default nothing.
-
-        Args:
-            features: from `features`.
-            X: inputs.
-            y: targets of every problem.
-            weights: row weights.
-        """
-        return features
-
-    def values(
-        self,
-        features: FeatureMap,
-        sums: NormalEquations,
-        C: Float[Array, " s"],
-        code: Code | None,
-        X: Float[Array, "n d"],
-        *,
-        key: Key | None = None,
-    ) -> tuple[Float[Array, "n s l"], Int[Array, " s"]]:
-        """Values of the machines for every `C` at the rows of `X`, and stop codes."""
-
-        def one(C: Float[Array, ""]) -> tuple[Array, Array]:
-            fitted = self.solve(features, sums, C, code, key=key)
-            return fitted.expansion(X).reshape(len(X), -1), fitted.status
-
-        values, status = map_systems(one, C)
-        return jnp.moveaxis(values, 0, 1), status
-
-    def accumulate(
-        self,
-        features: FeatureMap,
-        X: Float[Array, "n d"],
-        y: Float[Array, "n *c"] | Int[Array, " n"],
-        weights: Float[Array, " n"] | None,
-        code: Code | None,
-        mesh: Mesh | None = None,
-    ) -> NormalEquations:
-        """The sums over rows."""
-        if code is None:
-            return accumulate(features, X, y, weights, mesh=mesh)
-        return accumulate_code(code, features, X, y, weights, mesh=mesh)
-
-    def fit(
+    def fit_and_sum(
         self,
         kernel: Kernel,
         points: Float[Array, "m d"] | None,
         C: ScalarLike | Float[Array, " l"],
-        X: Float[Array, "n d"],
-        y: Float[Array, "n *c"] | Int[Array, " n"],
-        weights: Float[Array, " n"] | None = None,
-        *,
-        code: Code | None = None,
+        rows: Rows,
         key: Key | None = None,
-    ) -> Any:
-        """See `Method.fit`."""
-        assert points is not None
-        features = self.features(kernel, points)
-        sums = self.accumulate(features, X, y, weights, code)
-        if not self.sums_suffice:
-            targets, _ = each_problem(y, weights, code, X.dtype)
-            w = jnp.ones(len(X), X.dtype) if weights is None else weights
-            features = self.informed(features, X, targets, w)
-        return self.solve(features, sums, C, code, key=key)
+        sums: Sums | None = None,
+    ) -> tuple[Family, Sums | None]:
+        """Fit as `fit`, and return the sums that later rows can be added to, if there are any.
+
+        Args:
+            kernel: see `fit`.
+            points: see `fit`.
+            C: see `fit`.
+            rows: see `fit`.
+            key: see `fit`.
+            sums: from `HeldOut.total`, which save a pass over the rows.
+        """
+        return self.fit(kernel, points, C, rows, key), None
+
+    def held_out(
+        self,
+        kernel: Kernel,
+        points: Float[Array, "m d"] | None,
+        C: Float[Array, " s"],
+        rows: Rows,
+        folds: FoldLayout,
+        on_fold: OnFold,
+        key: Key | None = None,
+    ) -> HeldOut:
+        """Predict the rows of each fold by machines that have not seen it, for every `C`.
+
+        By default one fit for each fold and `C`.
+        """
+
+        def predict(
+            C: Float[Array, ""], fold: Int[Array, ""], part: Rows
+        ) -> tuple[Float[Array, "r k l"], Int[Array, ""]]:
+            family = self.fit(kernel, points, C, rows.without_fold(folds, fold), key)
+            return family.values(part.X), family.status
+
+        return each_fold_and_C(predict, C, rows.by_fold(folds), on_fold)
+
+    def validation_folds(self, folds: Any, n: int) -> Any:
+        """Return the folds that `held_out` predicts, of `n` rows and the folds it is given."""
+        return folds
+
+    def fold_machines(
+        self,
+        kernel: Kernel,
+        points: Float[Array, "m d"] | None,
+        C: Float[Array, ""] | Float[Array, " l"],
+        size: int | None,
+        rows: Rows,
+        folds: Any,
+        key: Key | None,
+        sums: Sums | None,
+    ) -> list[KernelExpansion]:
+        """Return the machine of a size without each of the folds; on the host.
+
+        By default by a fit for each fold. Arguments as for `held_out` and `fit_and_sum`.
+        """
+        weights = np.asarray(rows.weights)
+        machines = []
+        for index, valid in zip(np.asarray(folds.index), np.asarray(folds.valid), strict=True):
+            without = weights.copy()
+            without[index[valid]] = 0
+            family = self.fit(kernel, points, C, rows.with_weights(jnp.asarray(without)), key)
+            machines.append(family.expansion if size is None else family.at(size))
+        return machines
+
+    def shorter(self) -> "Sequence[Method]":
+        """Return the methods to validate one after the other until a path is long enough.
+
+        The last one is the method itself. By default there is no other.
+        """
+        return (self,)
+
+    def path_end(self, scores: Float[np.ndarray, " k"]) -> int | None:
+        """Return how many sizes count, by their errors; None for all."""
+        return None
+
+    def shortened(self, n_sizes: int) -> "Method":
+        """Return the method with the first `n_sizes` sizes alone."""
+        return self
+
+    def stages(self, problem: Any, search: Any) -> Generator[Stage, Outcome | None, Chosen]:
+        """Yield the stages of tuning one after the other, and return what is chosen.
+
+        Each `yield` gives the outcome of the stage; None if an optional stage had none. By default
+        there is one stage, the search for the method itself.
+
+        Args:
+            problem: the tuning problem, see `search.problem.Problem`.
+            search: what the user asked for, see `search.base.Search`.
+        """
+        outcome = yield Stage(problem, search)
+        assert outcome is not None
+        return Chosen(outcome)
 
 
-def require_additive(method: Method, what: str) -> Additive:
-    """The method, if it needs only sums over rows.
-
-    Raises:
-        ValueError: naming what was asked of it.
-    """
-    if not (isinstance(method, Additive) and method.sums_suffice):
-        what_of = ", which sees all rows together"
-        if isinstance(method, Additive):
-            what_of = f" with settings that need the rows themselves, {method}"
-        raise ValueError(
-            f"{what}: expected a method that needs only sums over rows, such as FixedSize, got "
-            f"{type(method).__name__}{what_of}"
-        )
-    return method
+def sums_needed(method: Method, argument: str, why: str) -> ValueError:
+    """Return the error for a method that needs more of the rows than sums."""
+    return ValueError(
+        f"{argument}: expected a method that needs only sums over rows, such as FixedSize, got "
+        f"{type(method).__name__}{why}"
+    )
 
 
-def each_problem(
-    y: Float[Array, "n *c"] | Int[Array, " n"],
-    weights: Float[Array, " n"] | None,
-    code: Code | None,
-    dtype: jnp.dtype,
-) -> tuple[Float[Array, "n *c"], Float[Array, " n"] | Float[Array, "n l"] | None]:
-    """Targets of every problem, and weights, each problem's own if some leave classes out."""
-    if code is None:
-        return y, weights
-    targets = jnp.asarray(code.matrix, dtype)[y]
-    if code.shares_all_rows:
-        return targets, weights
-    seen = jnp.abs(targets)
-    return targets, seen if weights is None else seen * weights[:, None]
-
-
-def expansion_of(fitted: Any, size: int | None = None) -> KernelExpansion:
-    """The machine of a fit; of a path, that with so many prototypes."""
-    if size is not None and hasattr(fitted, "at"):
-        return fitted.at(size)
-    return fitted.expansion
-
-
-def status_of_fit(fitted: Any, size: int | None = None) -> int:
-    """The stop code of that machine."""
-    if size is not None and hasattr(fitted, "status_at"):
-        return int(fitted.status_at(size))
-    return int(fitted.status)
-
-
-def values_of_fit(fitted: Any, X: Float[Array, "n d"]) -> Float[Array, "n k l"]:
-    """Values of the machine, or of all machines on a path, at the rows of `X`."""
-    if hasattr(fitted, "values"):
-        values = fitted.values(X)
-        return values if values.ndim == 3 else values[:, :, None]
-    return fitted.expansion(X).reshape(len(X), 1, -1)
+def check_number(
+    name: str, value: Any, least: float, *, above: bool = False, finite: bool = True
+) -> None:
+    """Raise unless a setting is a number of at least `least`; a traced one is not looked at."""
+    if is_concrete(value):
+        real(name, value, least, above=above, finite=finite)
 
 
 def check_sizes(sizes: Any, most: int, what: str) -> tuple[int, ...]:
-    """Increasing numbers of prototypes, as Python's."""
+    """Return increasing numbers of prototypes as Python's."""
     return tuple(increasing("n_prototypes", sizes, most, what))
 
 
@@ -477,11 +371,11 @@ def check_tolerance(name: str, tolerance: float) -> None:
 
 
 def as_sizes(sizes: Any) -> Any:
-    """Sequences as tuples, which can be hashed; everything else as it is."""
+    """Return a sequence as a tuple, which can be hashed; everything else as it is."""
     several = isinstance(sizes, Sequence | np.ndarray) and not isinstance(sizes, str)
     return tuple(sizes) if several and np.ndim(sizes) == 1 else sizes
 
 
-def stacked(fits: Sequence[Any]) -> Any:
-    """Fits of several outputs, each on its own, with a leading axis of outputs."""
-    return jax.tree.map(lambda *parts: jnp.stack(parts), *fits)
+def replaced(method: Any, **changes: Any) -> Any:
+    """Return a method with other settings."""
+    return dataclasses.replace(method, **changes)

@@ -1,0 +1,276 @@
+"""What every fit returns: machines of one size or of several, on shared points."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from .._numerics import dot, is_concrete
+from .._repr import short_repr
+from .._status import PRECISION_LOST
+from ..expansion import KernelExpansion
+from ..kernels import Kernel, Mixture
+
+
+class Family(eqx.Module):
+    """Machines of `k` sizes with `l = g c` outputs; a fit of one size has `k = 1`.
+
+    An atom is a point with a kernel. Of one kernel, atom `j` is point `j`; a dictionary of several
+    kernels has the atoms of the first kernel first.
+
+    Outputs come in `g` groups of `c`. With a `support`, the atoms of a group are an ordered
+    selection, and the machine of size `s` has the first `s` of them. Without, there is one group,
+    every atom has a coefficient, and the machine has the atoms whose coefficients are not all 0.
+
+    Attributes:
+        kernel: kernel of two points, or a `Mixture` for a dictionary of several.
+        points: candidates or prototypes, shape `M d`.
+        support: atoms of each group in the order of selection, -1 for none, shape `g q`; or None.
+        coefficients: shape `g k q c`.
+        intercepts: shape `g k c`.
+        sizes: numbers of prototypes, increasing, shape `k`.
+        statuses: the stop code of each machine, shape `k`.
+        info: diagnostics of the method, by name, in the units of the fit.
+        outputs: the shape of one row's values, `()` or `(l,)` (static).
+    """
+
+    kernel: Kernel
+    points: Float[Array, "M d"]
+    support: Int[Array, "g q"] | None
+    coefficients: Float[Array, "g k q c"]
+    intercepts: Float[Array, "g k c"]
+    sizes: Int[Array, " k"] | Int[np.ndarray, " k"]
+    statuses: Int[Array, " k"]
+    info: dict[str, Any]
+    outputs: tuple[int, ...] = eqx.field(static=True, default=())
+
+    __repr__ = short_repr
+
+    @property
+    def n_sizes(self) -> int:
+        """The number of machines `k`."""
+        return self.intercepts.shape[1]
+
+    @property
+    def status(self) -> Int[Array, ""]:
+        """The worst stop code. PRECISION_LOST counts only if every machine has it."""
+        without = jnp.where(self.statuses == PRECISION_LOST, 0, self.statuses)
+        return jnp.maximum(jnp.max(without), jnp.min(self.statuses)).astype(jnp.int32)
+
+    @property
+    def expansion(self) -> KernelExpansion:
+        """The machine of the largest size."""
+        return self._machine(self.n_sizes - 1)
+
+    def place_of(self, size: int) -> int:
+        """Return the place of a size among the sizes.
+
+        Raises:
+            ValueError: if there is no machine of that size, or under `jit` if the sizes are traced.
+        """
+        if not is_concrete(self.sizes):
+            raise ValueError("n_prototypes: expected to be asked for outside jit")
+        sizes = np.asarray(self.sizes)
+        place = int(np.searchsorted(sizes, size))
+        if place == len(sizes) or sizes[place] != size:
+            raise ValueError(f"n_prototypes: expected one of {_listed(sizes)}, got {size}")
+        return place
+
+    def at(self, size: int) -> KernelExpansion:
+        """Return the machine of a size; outside of `jit` it has no prototype that it does not use.
+
+        Groups of outputs that select separately share the prototypes that they have in common, so
+        the machine has between `size` and `g size` prototypes. Where a path ended early, larger
+        sizes are its last machine.
+
+        Raises:
+            ValueError: as `place_of`.
+        """
+        return self._machine(self.place_of(size))
+
+    def status_at(self, size: int) -> int:
+        """Return the stop code of the machine of a size.
+
+        Raises:
+            ValueError: as `place_of`.
+        """
+        return int(np.asarray(self.statuses)[self.place_of(size)])
+
+    def active_points(self, size: int) -> Int[np.ndarray, " m"]:
+        """Return the numbers of the points of the machine of a size, in its order; on the host."""
+        return self._active_atoms(self.place_of(size)) % len(self.points)
+
+    def values(self, X: Float[Array, "n d"]) -> Float[Array, "n k l"]:
+        """Return the values of all machines at the rows of `X`, from one block of kernel values.
+
+        Differentiable in both modes in `X` and in every floating leaf.
+        """
+        if self.support is None:
+            return self._group_values(X, self._columns(X), self.coefficients[0], self.intercepts[0])
+
+        def one_group(group: tuple[Array, Array, Array]) -> Float[Array, "n k c"]:
+            support, coefficients, intercepts = group
+            Z = self.points[jnp.maximum(support, 0)]
+            return self._group_values(X, self.kernel.cross_gram(X, Z), coefficients, intercepts)
+
+        if len(self.support) == 1:
+            return one_group((self.support[0], self.coefficients[0], self.intercepts[0]))
+        each = jax.lax.map(one_group, (self.support, self.coefficients, self.intercepts))
+        return jnp.moveaxis(each, 0, -1).reshape(len(X), self.n_sizes, -1)
+
+    def compact(self) -> "Family":
+        """Return the family without points that no machine uses; on the host."""
+        M = len(self.points)
+        if self.support is not None:
+            support = np.asarray(self.support)
+            used = np.unique(support[support >= 0])
+            used = used if len(used) else np.zeros(1, int)
+            place = np.where(support >= 0, np.searchsorted(used, support), -1).astype(np.int32)
+            changed: tuple[Any, ...] = (np.asarray(self.points)[used], place)
+            return eqx.tree_at(lambda f: (f.points, f.support), self, jax.device_put(changed))
+        coefficients = np.asarray(self.coefficients)
+        by_kernel = coefficients.reshape(*coefficients.shape[:2], -1, M, coefficients.shape[-1])
+        used = np.flatnonzero(np.any(by_kernel != 0, axis=(0, 1, 2, 4)))
+        used = used if len(used) else np.zeros(1, int)
+        kept = by_kernel[:, :, :, used].reshape(*coefficients.shape[:2], -1, coefficients.shape[-1])
+        changed = np.asarray(self.points)[used], kept
+        return eqx.tree_at(lambda f: (f.points, f.coefficients), self, jax.device_put(changed))
+
+    def rescaled(
+        self, unit: float, offset: float | Float[np.ndarray, " c"], info: dict[str, Any]
+    ) -> "Family":
+        """Return the family with values times `unit` plus `offset`, and other diagnostics."""
+        coefficients, intercepts = (np.asarray(a) for a in (self.coefficients, self.intercepts))
+        dtype, (g, _, c) = coefficients.dtype, intercepts.shape
+        offsets = np.broadcast_to(np.asarray(offset, dtype), (g * c,)).reshape(g, 1, c)
+        changed = coefficients * np.asarray(unit, dtype), intercepts * np.asarray(unit, dtype)
+        changed = jax.device_put((changed[0], changed[1] + offsets))
+        family = eqx.tree_at(lambda f: (f.coefficients, f.intercepts), self, changed)
+        return eqx.tree_at(lambda f: f.info, family, info, is_leaf=lambda leaf: leaf is self.info)
+
+    def _group_values(
+        self,
+        X: Float[Array, "n d"],
+        columns: Float[Array, "n q"],
+        coefficients: Float[Array, "k q c"],
+        intercepts: Float[Array, "k c"],
+    ) -> Float[Array, "n k c"]:
+        k, q, c = coefficients.shape
+        flat = jnp.moveaxis(coefficients, 1, 0).reshape(q, k * c)
+        return dot(columns, flat).reshape(len(X), k, c) + intercepts[None]
+
+    def _columns(self, X: Float[Array, "n d"]) -> Float[Array, "n q"]:
+        if not self._is_dictionary:
+            return self.kernel.cross_gram(X, self.points)
+        kernels = self.kernel.kernels  # type: ignore[attr-defined]
+        return jnp.concatenate([k.cross_gram(X, self.points) for k in kernels], axis=1)
+
+    @property
+    def _is_dictionary(self) -> bool:
+        return isinstance(self.kernel, Mixture) and self.kernel.which is None
+
+    def _machine(self, place: int) -> KernelExpansion:
+        if not all(map(is_concrete, jax.tree.leaves(self))):
+            return self._traced_machine(place)
+        atoms = self._active_atoms(place)
+        coefficients, intercepts = np.asarray(self.coefficients), np.asarray(self.intercepts)
+        g, _, c = intercepts.shape
+        if self.support is None:
+            columns = coefficients[0, place, atoms]
+        else:
+            row_of = {int(atom): row for row, atom in enumerate(atoms)}
+            columns = np.zeros((len(atoms), g, c), coefficients.dtype)
+            for group, support in enumerate(np.asarray(self.support)):
+                for slot in self._slots(support, place):
+                    row = row_of[max(0, int(support[slot]))]
+                    columns[row, group] = coefficients[group, place, slot]
+        kernel, M = self.kernel, len(self.points)
+        if self._is_dictionary:
+            kernels = kernel.kernels  # type: ignore[attr-defined]
+            kernel = Mixture(kernels, jax.device_put((atoms // M).astype(np.int32)))
+        points = np.asarray(self.points)[atoms % M]
+        outputs = self.outputs
+        arrays = points, columns.reshape(-1, *outputs), intercepts[:, place].reshape(outputs)
+        return KernelExpansion(kernel, *jax.device_put(arrays))
+
+    def _traced_machine(self, place: int) -> KernelExpansion:
+        """Return the machine with every atom of every group, used or not."""
+        g, _, q, c = self.coefficients.shape
+        intercept = self.intercepts[:, place].reshape(self.outputs)
+        if self.support is None:
+            kernel, Z = self.kernel, self.points
+            if self._is_dictionary:
+                kernels = kernel.kernels  # type: ignore[attr-defined]
+                which = jnp.repeat(jnp.arange(len(kernels), dtype=jnp.int32), len(Z))
+                kernel, Z = Mixture(kernels, which), jnp.tile(Z, (len(kernels), 1))
+            flat = self.coefficients[0, place].reshape(q, *self.outputs)
+            return KernelExpansion(kernel, Z, flat, intercept)
+        own = jnp.eye(g, dtype=self.coefficients.dtype)
+        blocks = self.coefficients[:, place, :, None, :] * own[:, None, :, None]  # g q g c
+        Z = self.points[jnp.maximum(self.support, 0).reshape(-1)]
+        return KernelExpansion(
+            self.kernel, Z, blocks.reshape(g * q, *self.outputs), intercept
+        )
+
+    def _slots(self, support: Int[np.ndarray, " q"], place: int) -> Int[np.ndarray, " m"]:
+        """Return the places in a group's support that the machine of a size uses."""
+        used = np.flatnonzero(support[: int(np.asarray(self.sizes)[place])] >= 0)
+        return used if len(used) else np.zeros(1, int)
+
+    def _active_atoms(self, place: int) -> Int[np.ndarray, " m"]:
+        """Return the numbers of the machine's atoms; the first if it needs none."""
+        if self.support is None:
+            coefficients = np.asarray(self.coefficients)[0, place]
+            used = np.flatnonzero(np.any(coefficients != 0, axis=1))
+            return used if len(used) else np.zeros(1, int)
+        each = [np.maximum(s[self._slots(s, place)], 0) for s in np.asarray(self.support)]
+        return each[0] if len(each) == 1 else np.unique(np.concatenate(each))
+
+
+def single(
+    expansion: KernelExpansion,
+    status: Int[Array, ""],
+    info: dict[str, Any] | None = None,
+    *,
+    count: Int[Array, ""] | None = None,
+) -> Family:
+    """Return the family of one machine.
+
+    Args:
+        expansion: the machine.
+        status: its stop code.
+        info: diagnostics by name.
+        count: the number of prototypes whose coefficients are not all 0, if the machine has no
+            others; by default it has all of them.
+    """
+    m, outputs = expansion.prototypes.shape[0], expansion.intercept.shape
+    all_points = jnp.arange(m, dtype=jnp.int32)[None]
+    return Family(
+        kernel=expansion.kernel,
+        points=expansion.prototypes,
+        support=all_points if count is None else None,
+        coefficients=expansion.coefficients.reshape(1, 1, m, -1),
+        intercepts=expansion.intercept.reshape(1, 1, -1),
+        sizes=np.array([m], np.int32) if count is None else count.reshape(1),
+        statuses=jnp.asarray(status, jnp.int32).reshape(1),
+        info=info or {},
+        outputs=outputs,
+    )
+
+
+def diagnostics(fit: Any) -> dict[str, Any]:
+    """Return what a fit's NamedTuple says besides the machine and its status, by name."""
+    return {
+        name: value for name, value in fit._asdict().items() if name not in ("expansion", "status")
+    }
+
+
+def _listed(sizes: Int[np.ndarray, " k"]) -> str:
+    """Return the sizes in words."""
+    first, last = int(sizes[0]), int(sizes[-1])
+    if len(sizes) > 1 and len(sizes) == last - first + 1:
+        return f"{first} to {last}"
+    return str(sizes.tolist())

@@ -1,0 +1,184 @@
+"""Methods that need only sums over rows."""
+
+import abc
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from .._programs import compiled
+from .._types import Key, ScalarLike
+from ..expansion import KernelExpansion
+from ..features import FeatureMap
+from ..kernels import Kernel
+from ..multiclass import Code, accumulate_code
+from ..normal_equations import NormalEquations, accumulate, accumulate_folds
+from .family import Family
+from .held_out import HeldOut, OnFold, Sums, each_fold_and_C
+from .method import MANY_C, Method
+from .rows import FoldLayout, Rows
+
+
+class FromSums(Method):
+    """A method that needs only sums over rows.
+
+    Streams, several devices, cross-validation by subtraction and `partial_fit` follow from that.
+    """
+
+    default_C: ClassVar[Float[np.ndarray, " s"]] = MANY_C
+
+    def check_sums(self, argument: str) -> None:
+        """See `Method.check_sums`."""
+
+    @abc.abstractmethod
+    def features(self, kernel: Kernel, points: Float[Array, "m d"]) -> FeatureMap:
+        """Return the features that are summed."""
+
+    @abc.abstractmethod
+    def solve(
+        self,
+        sums: Sums,
+        C: ScalarLike | Float[Array, " l"],
+        code: Code | None = None,
+        key: Key | None = None,
+    ) -> Family:
+        """Fit to rows that were summed; otherwise as `fit`."""
+
+    def sum_rows(
+        self, kernel: Kernel, points: Float[Array, "m d"] | None, rows: Rows
+    ) -> Sums:
+        """Return the sums over rows, which may be spread over devices."""
+        assert points is not None
+        features = self.features(kernel, points)
+        return Sums(features, accumulate_rows(features, rows))
+
+    def fit(
+        self,
+        kernel: Kernel,
+        points: Float[Array, "m d"] | None,
+        C: ScalarLike | Float[Array, " l"],
+        rows: Rows,
+        key: Key | None = None,
+    ) -> Family:
+        """See `Method.fit`."""
+        return self.solve(self.sum_rows(kernel, points, rows), C, rows.code, key)
+
+    def fit_and_sum(
+        self,
+        kernel: Kernel,
+        points: Float[Array, "m d"] | None,
+        C: ScalarLike | Float[Array, " l"],
+        rows: Rows,
+        key: Key | None = None,
+        sums: Sums | None = None,
+    ) -> tuple[Family, Sums | None]:
+        """See `Method.fit_and_sum`."""
+        sums = self.sum_rows(kernel, points, rows) if sums is None else sums
+        return self.solve(sums, C, rows.code, key), sums
+
+    def held_out(
+        self,
+        kernel: Kernel,
+        points: Float[Array, "m d"] | None,
+        C: Float[Array, " s"],
+        rows: Rows,
+        folds: FoldLayout,
+        on_fold: OnFold,
+        key: Key | None = None,
+    ) -> HeldOut:
+        """See `Method.held_out`: what trains for a fold is the total less the fold.
+
+        De Brabanter 2010, eq. 20-21. Where problems of a code do not all see all rows, each fold is
+        fitted again.
+        """
+        if rows.code is not None and not rows.code.shares_all_rows:
+            return super().held_out(kernel, points, C, rows, folds, on_fold, key)
+        assert points is not None
+        parts = rows.by_fold(folds)
+        features = self.features(kernel, points)
+        per_fold = accumulate_parts(features, parts)
+        sums = Sums(features, per_fold.joined)
+        return self.held_out_from_sums(sums, per_fold, C, parts, on_fold, key)
+
+    def held_out_from_sums(
+        self,
+        sums: Sums,
+        per_fold: NormalEquations,
+        C: Float[Array, " s"],
+        parts: Rows,
+        on_fold: OnFold,
+        key: Key | None = None,
+    ) -> HeldOut:
+        """Predict folds that were summed; by default from one solution for each fold and `C`.
+
+        Args:
+            sums: over all rows, with a column for each target.
+            per_fold: sums of each fold, with a leading axis; of fewer parts than the total if some
+                are not validated.
+            C: weights of the data-fit term.
+            parts: rows to predict, laid out by folds.
+            on_fold: see `OnFold`.
+            key: decides random draws.
+        """
+        features, total = sums
+
+        def predict(
+            C: Float[Array, ""], fold: Int[Array, ""], part: Rows
+        ) -> tuple[Float[Array, "r k l"], Int[Array, ""]]:
+            rest = without_fold(total, per_fold, fold).with_outputs(parts.outputs)
+            family = self.solve(Sums(features, rest), C, parts.code, key)
+            return family.values(part.X), family.status
+
+        return each_fold_and_C(predict, C, parts, on_fold)
+
+    def fold_machines(
+        self,
+        kernel: Kernel,
+        points: Float[Array, "m d"] | None,
+        C: Float[Array, ""] | Float[Array, " l"],
+        size: int | None,
+        rows: Rows,
+        folds: Any,
+        key: Key | None,
+        sums: Sums | None,
+    ) -> list[KernelExpansion]:
+        """See `Method.fold_machines`: by subtraction, if the sums are there."""
+        if sums is None:
+            return super().fold_machines(kernel, points, C, size, rows, folds, key, sums)
+        machines, weights = [], np.asarray(rows.weights)
+        for index, valid in zip(np.asarray(folds.index), np.asarray(folds.valid), strict=True):
+            w = jnp.asarray(np.where(valid, weights[index], 0).astype(weights.dtype))
+            fold = Rows(*rows_by_number(rows.X, rows.y, index), w, rows.code)
+            rest = sums.equations - accumulate_rows(sums.features, fold)
+            family = self.solve(Sums(sums.features, rest), C, rows.code, key)
+            machines.append(family.expansion if size is None else family.at(size))
+        return machines
+
+
+@compiled
+def rows_by_number(X: Array, y: Array, numbers: Int[Array, " r"]) -> tuple[Array, Array]:
+    """Return inputs and targets of some rows, in one program."""
+    return X[numbers], y[numbers]
+
+
+def accumulate_rows(features: FeatureMap, rows: Rows) -> NormalEquations:
+    """Return the sums over rows; per class where problems of a code do not all see all rows."""
+    if rows.code is None:
+        return accumulate(features, rows.X, rows.y, rows.weights, mesh=rows.mesh)
+    return accumulate_code(rows.code, features, rows.X, rows.y, rows.weights, mesh=rows.mesh)
+
+
+def accumulate_parts(
+    features: FeatureMap, parts: Rows, *, block_rows: int | None = None
+) -> NormalEquations:
+    """Return the sums over each fold of rows laid out by folds, a column for each target."""
+    arrays = parts.X, parts.target_columns, parts.weights
+    return accumulate_folds(features, *arrays, mesh=parts.mesh, block_rows=block_rows)
+
+
+def without_fold(
+    total: NormalEquations, per_fold: NormalEquations, fold: Int[Array, ""]
+) -> NormalEquations:
+    """Return the sums over all rows but those of a fold."""
+    return total - NormalEquations(*(a[fold] for a in per_fold))

@@ -1,0 +1,356 @@
+"""Ridge machines: one factorisation serves every `C`, and folds are subtracted or removed."""
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PyTree
+
+from .._blocks import map_systems, systems_at_once
+from .._mesh import spread, sum_over_rows
+from .._numerics import dot, epsilon, present_targets
+from .._repr import short_repr
+from .._status import CONVERGED, TRUNCATED, status_of
+from .._types import Key
+from ..features import FeatureMap
+from ..kernels import Kernel
+from ..multiclass import Code, solve_code
+from ..normal_equations import NormalEquations, accumulate, accumulate_groups
+from ..solvers.ridge import LARGE, Spectrum, quadratic_form, rank_one_weight, spectrum
+from ..solvers.ridge import Ridge as RidgeSolution
+from .from_sums import FromSums, accumulate_parts
+from .held_out import HeldOut, OnFold, Sums, Which
+from .rows import FoldLayout, Rows
+
+Way = Literal["auto", "subtraction", "removal"]
+
+
+class Ridge(FromSums):
+    """A method whose solution is ridge regression in its features, penalised by the identity."""
+
+    def held_out(
+        self,
+        kernel: Kernel,
+        points: Float[Array, "m d"] | None,
+        C: Float[Array, " s"],
+        rows: Rows,
+        folds: FoldLayout,
+        on_fold: OnFold,
+        key: Key | None = None,
+    ) -> HeldOut:
+        """See `held_out`."""
+        assert points is not None
+        return held_out(self.features(kernel, points), C, rows.by_fold(folds), on_fold)
+
+    def held_out_from_sums(
+        self,
+        sums: Sums,
+        per_fold: NormalEquations,
+        C: Float[Array, " s"],
+        parts: Rows,
+        on_fold: OnFold,
+        key: Key | None = None,
+    ) -> HeldOut:
+        """See `FromSums.held_out_from_sums`: one decomposition for each fold."""
+        v = parts.weights.shape[0]
+        per_fold = jax.tree.map(lambda a: a[:v], per_fold)
+        return _by_subtraction(sums, per_fold, C, parts, on_fold, None, None)
+
+
+def held_out(
+    features: FeatureMap,
+    C: Float[Array, " s"],
+    parts: Rows,
+    on_fold: OnFold,
+    *,
+    way: Way = "auto",
+    intercept_penalty: Float[Array, ""] | None = None,
+    block_rows: int | None = None,
+) -> HeldOut:
+    """Predict every fold by the ridge machine of all other rows, for every `C`.
+
+    Two ways to the same numbers (De Brabanter 2010, Table 2):
+
+    - subtraction: one decomposition for each fold serves every `C`; for few, large folds, and where
+      problems of a code do not all see all rows.
+    - removal: one decomposition in all, and each fold is removed from the full solution by the
+      block form of the leave-one-out identity, `e_out = (I - H_ff)^(-1) e_f` with `H` the hat
+      matrix; for small folds or few `C`.
+
+    Args:
+        features: penalised by the identity.
+        C: weights of the data-fit term, shape `s`.
+        parts: rows laid out by folds.
+        on_fold: see `OnFold`.
+        way: "auto" takes the cheaper one (static).
+        intercept_penalty: see `solvers.ridge`.
+        block_rows: rows in memory at a time (static).
+    """
+    code = parts.code
+    if code is not None and not code.shares_all_rows:
+        per_fold = _sums_by_class(features, parts, code, block_rows)
+        sums = Sums(features, per_fold.joined)
+        return _by_subtraction(sums, per_fold, C, parts, on_fold, intercept_penalty, block_rows)
+    if way == "auto":
+        way = cheaper(features.n_features, parts.weights.shape[1], C.shape[0])
+    if way == "removal":
+        return _by_removal(features, C, parts, on_fold, intercept_penalty, block_rows)
+    per_fold = accumulate_parts(features, parts, block_rows=block_rows)
+    sums = Sums(features, per_fold.joined)
+    return _by_subtraction(sums, per_fold, C, parts, on_fold, intercept_penalty, block_rows)
+
+
+def cheaper(p: int, r: int, s: int) -> Literal["subtraction", "removal"]:
+    """Return the way of fewer operations for folds of `r` rows, `p` features, `s` values of `C`."""
+    if p > LARGE:  # a Cholesky factor for each fold and C, and no decomposition at all
+        return "subtraction"
+    decompose = 25 * p**3  # at the speed of a product, as measured on a CPU
+    remove = 2 * p**2 * r + s * (2 * p * r**2 + 3 * r**3)  # rotate; hat matrices; Cholesky
+    return "removal" if remove <= decompose else "subtraction"
+
+
+class _Solution(NamedTuple):
+    """What predicts of a ridge solution: the rest need not be computed."""
+
+    weights: Float[Array, "*v s p c"]
+    intercept: Float[Array, "*v s c"]
+    status: Int[Array, "*v s"]
+
+    __repr__ = short_repr
+
+
+def _solution(solved: RidgeSolution) -> _Solution:
+    return _Solution(solved.weights, solved.intercept, solved.status)
+
+
+_Predict = Callable[[PyTree, Rows, PyTree], tuple[Float[Array, "r s l"], Int[Array, " s"]]]
+"""From what all folds share, a fold's rows and what is its own to values and stop codes."""
+
+
+def _sums_by_class(
+    features: FeatureMap, parts: Rows, code: Code, block_rows: int | None
+) -> NormalEquations:
+    """Return the sums over each class of each fold, leading axes `v k`."""
+    v, k = parts.weights.shape[0], code.matrix.shape[0]
+    group = jnp.arange(v, dtype=jnp.int32)[:, None] * k + parts.y
+
+    def by_group(features: FeatureMap, w: Array, X: Array, group: Array) -> NormalEquations:
+        nothing = jnp.zeros((X.shape[0], 0), X.dtype)
+        return accumulate_groups(
+            features, X, nothing, w, group, n_groups=v * k, block_rows=block_rows
+        )
+
+    arrays = parts.weights, parts.X, group
+    sums = sum_over_rows(parts.mesh, _of_flat_rows(by_group), features, *arrays, axis=1)
+    return jax.tree.map(lambda a: a.reshape(v, k, *a.shape[1:]), sums)
+
+
+def _of_flat_rows(function: Callable[..., NormalEquations]) -> Callable[..., NormalEquations]:
+    """Return `function` of rows that are laid out by folds."""
+    return lambda shared, *rows: function(shared, *(a.reshape(-1, *a.shape[2:]) for a in rows))
+
+
+def _by_subtraction(
+    sums: Sums,
+    per_fold: NormalEquations,
+    C: Float[Array, " s"],
+    parts: Rows,
+    on_fold: OnFold,
+    intercept_penalty: Float[Array, ""] | None,
+    block_rows: int | None,
+) -> HeldOut:
+    """What trains for a fold is the total less the fold (De Brabanter 2010, eq. 20-21).
+
+    With a code whose problems see different rows, the sums have an axis of classes.
+
+    Float32 solutions are not refined: it takes longer, and changes scores by far less than the
+    rounding of features and sums does.
+    """
+    features, total = sums
+    code = parts.code
+    apart = code is not None and not code.shares_all_rows
+
+    def solve(
+        shared: tuple[NormalEquations, Code | None, Array, Array | None], folds: NormalEquations
+    ) -> _Solution:
+        total, code, C, penalty = shared
+
+        def one(fold: NormalEquations) -> _Solution:
+            if code is None:
+                return _solution((total - fold).solve(C, penalty, refine=False))
+            return _solution(solve_code(code, total - fold, C, penalty, refine=False))
+
+        return jax.lax.map(one, folds) if apart else map_systems(one, folds)
+
+    shared = total, code, C, intercept_penalty
+    solutions = spread(solve, parts.mesh, (None, 0), 0)(shared, per_fold)
+
+    def predict(
+        features: FeatureMap, rows: Rows, solution: _Solution
+    ) -> tuple[Float[Array, "r s l"], Int[Array, " s"]]:
+        s, p, c = solution.weights.shape
+        columns = jnp.moveaxis(solution.weights, 0, 1).reshape(p, s * c)
+        model = features.expansion(columns, solution.intercept.reshape(s * c))
+        values = model(rows.X, block_rows=block_rows).reshape(-1, s, c)
+        return values, solution.status
+
+    joined = total.joined if apart else total.with_outputs(parts.outputs)
+    total = total if apart else joined
+    energy = joined.energy
+    return _predict_folds(
+        predict, features, solutions, C, parts, on_fold, features, energy, Sums(features, total)
+    )
+
+
+def _by_removal(
+    features: FeatureMap,
+    C: Float[Array, " s"],
+    parts: Rows,
+    on_fold: OnFold,
+    intercept_penalty: Float[Array, ""] | None,
+    block_rows: int | None,
+) -> HeldOut:
+    """Each fold is removed from the one full solution, by the block leave-one-out identity."""
+
+    # Only the total is needed: the sums of many small folds would cost more than all the rest.
+    def sums(features: FeatureMap, w: Array, X: Array, y: Array) -> NormalEquations:
+        return accumulate(features, X, y, w, block_rows=block_rows)
+
+    arrays = parts.weights, parts.X, parts.target_columns
+    total = sum_over_rows(parts.mesh, _of_flat_rows(sums), features, *arrays, axis=1)
+    full, f = total.solve(C, intercept_penalty), total.feature_sum
+    centred = spectrum(total.gram - f[:, None] * f[None, :] / total.weight_sum)
+    shared = _Removal(features, C, intercept_penalty, total, full, centred)
+    kept = Sums(features, total.with_outputs(parts.outputs))
+    return _predict_folds(
+        _without_fold, shared, None, C, parts, on_fold, features, total.energy, kept
+    )
+
+
+def _predict_folds(
+    predict: _Predict,
+    shared: PyTree,
+    per_fold: PyTree,
+    C: Float[Array, " s"],
+    parts: Rows,
+    on_fold: OnFold,
+    features: FeatureMap,
+    energy: Float[Array, " p"],
+    total: Sums,
+) -> HeldOut:
+    """Predict fold by fold; each device has whole folds, or its own part of every fold."""
+    mesh, whole_folds = parts.mesh, per_fold is None
+
+    def all_folds(
+        shared: PyTree, arrays: tuple[Array, Array, Array], per_fold: PyTree
+    ) -> tuple[PyTree, PyTree, Array]:
+        of_all, code, on_fold, s = shared
+
+        def one_fold(fold: tuple[tuple[Array, Array, Array], PyTree]) -> tuple[PyTree, ...]:
+            rows = Rows(*fold[0], code)
+            values, status = predict(of_all, rows, fold[1])
+            which = Which(s, jnp.zeros_like(s))
+            sums, kept = on_fold(rows, values, which)
+            return sums, kept, status
+
+        sums, kept, status = jax.lax.map(one_fold, (arrays, per_fold))
+        if mesh is not None and not whole_folds:
+            sums = jax.lax.psum(sums, mesh.axis_names)
+        return sums, kept, status
+
+    axes = ((None, 0, 0), (0, 0, 0)) if whole_folds else ((None, 1, None), (None, 1, None))
+    places = jnp.arange(C.shape[0], dtype=jnp.int32)
+    arrays, r = (parts.X, parts.y, parts.weights), parts.weights.shape[1]
+    if mesh is not None and not whole_folds and r % mesh.size:  # filled up with rows of weight 0
+        fill = [(0, 0), (0, -r % mesh.size)]
+        X, y = (jnp.pad(a, [*fill, *[(0, 0)] * (a.ndim - 2)], mode="edge") for a in arrays[:2])
+        arrays = X, y, jnp.pad(parts.weights, fill)
+    sums, kept, status = spread(all_folds, mesh, *axes)(
+        (shared, parts.code, on_fold, places), arrays, per_fold
+    )
+    kept = jax.tree.map(lambda a: a[:, :r], kept)
+    lost = jnp.where(features.unresolved(C, energy), TRUNCATED, CONVERGED).astype(jnp.int32)
+    sums = jax.tree.map(lambda a: jnp.moveaxis(a, -1, 1)[..., None], sums)
+    return HeldOut(sums, kept, jnp.maximum(jnp.max(status, axis=0), lost), total)
+
+
+class _Removal(NamedTuple):
+    """What the removal of every fold starts from."""
+
+    features: FeatureMap
+    C: Float[Array, " s"]
+    intercept_penalty: Float[Array, ""] | None
+    total: NormalEquations
+    full: RidgeSolution  # of the total
+    centred: Spectrum
+
+    __repr__ = short_repr
+
+
+def _without_fold(
+    shared: _Removal, rows: Rows, _: None
+) -> tuple[Float[Array, "r s l"], Int[Array, " s"]]:
+    features, C, intercept_penalty, total, full, centred = shared
+    f, N, shifts = total.feature_sum, total.weight_sum, 1 / C
+    if intercept_penalty is None:
+        intercept_penalty = jnp.zeros((), C.dtype)
+    alpha = rank_one_weight(N, intercept_penalty, C)[:, None, None]
+    r = rows.X.shape[0]
+    noise = 4 * r * epsilon(rows.X.dtype)
+
+    # Rows without weight may hold anything: they are predicted, but no other row by them.
+    given, w = features(rows.X), rows.weights[:, None]
+    bound = float(jnp.finfo(given.dtype).max) ** 0.25  # products of products are in range
+    phi = jnp.where((w > 0) | jnp.all(jnp.abs(given) < bound, axis=1, keepdims=True), given, 0)
+    # The hat matrix among the fold's rows, H = q' M^(-1) q + 1/(N + p/C) with M and q as in
+    # `ridge`: a quadratic form in [phi - f/N, f], and a rank-one term if the intercept is
+    # penalised.
+    corners = jnp.concatenate([(phi - f[None, :] / N).T, f[:, None]], axis=1)
+    form = quadratic_form(centred, corners, shifts)
+    inner, edge, corner = form[:, :r, :r], form[:, :r, r:], form[:, r:, r:]
+    edge_t = jnp.swapaxes(edge, 1, 2)
+    q = edge + alpha * corner
+    hat = inner + alpha * (edge + edge_t) + alpha**2 * corner
+    hat = hat - alpha / (1 + alpha * corner) * (q * jnp.swapaxes(q, 1, 2))
+    hat = hat + (1 / (N + intercept_penalty * shifts))[:, None, None]
+
+    fitted = dot(given[None], full.weights) + full.intercept[:, None, :]
+    near = (w > 0) | jnp.all(jnp.isfinite(fitted), axis=(0, 2))[:, None]
+    y = present_targets(rows.target_columns, rows.weights)
+    error = jnp.where(near[None], y[None] - fitted, 0)
+    root = jnp.sqrt(jax.lax.stop_gradient(w))
+
+    # The errors without the fold, (I - H W)^(-1) error: linear in the weights, so that derivatives
+    # are right where they are zero. It is solved for by the symmetric I - W^(1/2) H W^(1/2).
+    def without(of: tuple[Array, Array]) -> tuple[Float[Array, "r c"], Float[Array, ""]]:
+        hat, error = of
+        fixed = jax.lax.stop_gradient(hat)
+        scaled = root * fixed * root.T
+        factor = jnp.linalg.cholesky((1 + noise) * jnp.eye(r, dtype=phi.dtype) - scaled)
+
+        def inverse(b: Float[Array, "r c"]) -> Float[Array, "r c"]:
+            solved = jax.scipy.linalg.cho_solve((factor, True), b)
+            # Once against the matrix without its guard.
+            rest = b - solved + dot(scaled, solved)
+            return solved + jax.scipy.linalg.cho_solve((factor, True), rest)
+
+        out = jax.lax.custom_linear_solve(
+            lambda e: e - dot(hat, w * e),
+            error,
+            lambda _, b: b + dot(fixed, root * inverse(root * b)),
+            lambda _, b: b + root * inverse(root * dot(fixed, b)),
+        )
+        return out, jnp.min(jnp.diagonal(factor))
+
+    # On a CPU one after another: batches of triangular solves, of two threads or devices, may wait
+    # for each other for ever (see `each_alone`).
+    # A batch of one takes XLA's triangular solve, for such small systems faster than BLAS's.
+    out, pivots = jax.lax.map(without, (hat, error), batch_size=systems_at_once())
+    predictions = jnp.swapaxes(jnp.where(near[None], y[None], fitted) - out, 0, 1)
+    # A pivot 1 - h at the level of rounding: the fold's rows are interpolated, and what the
+    # model without them says is not in these numbers any more.
+    lost = jnp.square(pivots) < 16 * noise
+    finite = jnp.isfinite(predictions) | (w == 0)[:, None]
+    failed = ~jnp.all(finite, axis=(0, 2))
+    return predictions, jnp.maximum(status_of(failed, lost), full.status)
