@@ -4,7 +4,6 @@
 import gc
 import os
 from importlib.metadata import version
-from pathlib import Path
 
 # Hundreds of small programs are compiled and run once or twice: compiling is most of the time.
 # Through the environment, for the processes that tests start as well.
@@ -25,23 +24,6 @@ from xdist.scheduler import LoadFileScheduling
 jaxtyping.install_import_hook("jsparse", "beartype.beartype")
 # Each collection of garbage goes through all that was imported: a sixth of the time.
 gc.set_threshold(200_000, 50, 100)
-
-
-# Cases of several seconds whose claim others of the fast suite make, too: part of the slow one.
-LONG = frozenset((Path(__file__).parent / "long_cases.txt").read_text().splitlines())
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config, items):
-    names = {item: item.nodeid.removeprefix("tests/") for item in items}
-    for item, name in names.items():
-        if name in LONG:
-            item.add_marker(pytest.mark.slow)
-    files = {name.split("::")[0] for name in names.values()}
-    unknown = {name for name in LONG if name.split("::")[0] in files} - set(names.values())
-    some = config.getoption("lf", False) or any("::" in argument for argument in config.args)
-    if unknown and not some:
-        raise pytest.UsageError(f"long_cases.txt: no such tests: {sorted(unknown)}")
 
 
 def pytest_collection_finish(session):

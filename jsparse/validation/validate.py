@@ -1,30 +1,141 @@
-"""Validation of any method, by the cheapest way that its mathematics allows."""
+"""Errors on rows that were not seen, of any method."""
 
-from typing import Any
+import functools
+from typing import NamedTuple
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
+from .._agreement import same_rows
+from .._numerics import as_array, as_float, is_concrete
+from .._programs import compiled
+from .._repr import short_repr
 from .._types import Key
 from ..kernels import Kernel
-from ..machines.dual import Dual
-from ..machines.method import Additive, Method, PathMethod, require_additive
+from ..machines.checks import check_labels, check_problem
+from ..machines.held_out import HeldOut, Sums, Which
+from ..machines.method import Method, Metric
+from ..machines.rows import FoldLayout, Rows
 from ..multiclass import Code, Decoding
-from .cross_validation import (
-    CrossValidation,
-    Metric,
-    checked,
-    cross_validate,
-    cross_validate_by_solving,
-)
 from .folds import Folds
-from .leave_one_out import leave_one_out
-from .paths import PathValidation, cross_validate_path, metrics_of
-from .refits import cross_validate_by_refitting
+from .losses import LOSSES, losses, weighted
 from .sharding import ShardedFolds
 
 
+class Scoring(NamedTuple):
+    """How machines are scored: static, each setting compiles again."""
+
+    metric: Metric
+    decoding: Decoding = "loss"
+    reported: Metric | None = None  # another metric in which every machine is scored as well
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """The metrics to compute, the decisive one first."""
+        if self.reported in (None, self.metric):
+            return (self.metric,)
+        return self.metric, self.reported
+
+    __repr__ = short_repr
+
+
+class Kept(NamedTuple):
+    """Which machine's predictions are kept."""
+
+    C: Int[Array, "*l"] | Int[np.ndarray, "*l"] | np.int32  # place of its `C`, or of each problem's
+    size: Int[Array, ""] | np.int32  # place of its size
+
+    __repr__ = short_repr
+
+
+class FoldLosses(eqx.Module):
+    """Losses summed over the rows of a fold, the sum of their weights, and predictions to keep.
+
+    Attributes:
+        scoring: the metrics (static).
+        keep: the machine whose predictions are kept, or None.
+    """
+
+    scoring: Scoring = eqx.field(static=True)
+    keep: Kept | None = None
+
+    def __call__(
+        self, rows: Rows, values: Float[Array, "r q l"], which: Which
+    ) -> tuple[PyTree, PyTree]:
+        """See `machines.held_out.OnFold`."""
+        w = rows.weights[:, None]
+        sums = jnp.stack([
+            jnp.sum(weighted(w, losses(metric, self.scoring.decoding, rows, values)), axis=0)
+            for metric in self.scoring.metrics
+        ])  # fmt: skip
+        weight = jnp.broadcast_to(jnp.sum(rows.weights), which.C.shape)
+        if self.keep is None:
+            return (sums, weight), None
+        place = jnp.broadcast_to(jnp.asarray(self.keep.C, jnp.int32), values.shape[2:])
+        wanted = (which.C[:, None] == place) & (which.size == self.keep.size)[:, None]
+        return (sums, weight), jnp.sum(jnp.where(wanted[None], values, 0), axis=1)
+
+
+class Validation(NamedTuple):
+    """Out-of-fold errors for every `C` and size."""
+
+    scores: Float[Array, "s k"]  # mean loss over all rows, weighted
+    fold_scores: Float[Array, "s v k"]  # mean loss within each fold, NaN for one without weight
+    status: Int[Array, " s"]  # the worst over folds
+    predictions: PyTree = None  # of each row by the machine that has not seen its fold, if kept
+    reported: Float[Array, "s k"] | None = None  # the scores in another metric
+    fold_reported: Float[Array, "s v k"] | None = None
+    total: Sums | None = None  # sums over all rows, if the method has them
+
+    __repr__ = short_repr
+
+
+def mean_losses(held: HeldOut) -> Validation:
+    """Return the mean losses of what `FoldLosses` summed; predictions stay laid out by folds."""
+    sums, weights = held.sums  # v s q k, v s k
+    weight = weights[:, 0, 0]
+    loss = jnp.moveaxis(sums, 0, 1)  # s v q k
+    in_fold = weight[None, :, None, None]
+    fold_scores = jnp.where(in_fold > 0, loss / jnp.where(in_fold > 0, in_fold, 1), jnp.nan)
+    scores = jnp.sum(loss, axis=1) / jnp.sum(weight)
+    found = Validation(
+        scores[:, 0], fold_scores[:, :, 0], held.statuses, held.kept, total=held.total
+    )
+    if sums.shape[2] == 1:
+        return found
+    return found._replace(reported=scores[:, 1], fold_reported=fold_scores[:, :, 1])
+
+
+def validate_rows(
+    method: Method,
+    kernel: Kernel,
+    points: Float[Array, "m d"] | None,
+    C: Float[Array, " s"],
+    rows: Rows,
+    folds: FoldLayout,
+    scoring: Scoring,
+    keep: Kept | None = None,
+    key: Key | None = None,
+) -> Validation:
+    """Return the errors on rows that were not seen; arguments as `validate`, not looked at."""
+    on_fold = FoldLosses(scoring, keep)
+    held = method.held_out(kernel, points, C, rows, folds, on_fold, key)
+    found = mean_losses(held)
+    if keep is None:
+        return found
+    layout = method.validation_folds(folds, len(rows))
+    values = layout.scatter(found.predictions, len(rows))
+    return found._replace(predictions=values.reshape(len(rows), *rows.outputs))
+
+
+_validate_rows = functools.partial(compiled, static_argnames="scoring")(validate_rows)
+
+
+@same_rows
 def validate(
     method: Method,
     kernel: Kernel,
@@ -40,93 +151,88 @@ def validate(
     code: Code | None = None,
     decoding: Decoding = "loss",
     key: Key | None = None,
-    size: Int[Array, ""] | None = None,
+    keep: Int[Array, "*l"] | int | None = None,
+    size: Int[Array, ""] | int = 0,
     mesh: Mesh | None = None,
-    keep: Int[Array, "*l"] | None = None,
-) -> CrossValidation | PathValidation:
-    """Errors on rows that were not seen, for every `C` and, of a path, every size.
+) -> Validation:
+    """Return the errors of a method on rows that were not seen, for every `C` and every size.
 
-    A method in the dual is validated by leave-one-out, whatever the folds; one that needs only sums
-    over rows and solves them by ridge regression by subtraction or removal, see `cross_validate`;
-    one that gives every size from sums by what is left of them without a fold; one that solves them
-    otherwise by its solution for each fold and `C`; any other by one fit for each fold and `C`.
+    Each method has its own way, see `Method.held_out`: by sums over rows less those of the fold, by
+    removal of the fold from one solution, in the dual by leave-one-out whatever the folds, or by a
+    fit for each fold and `C`.
 
     Args:
-        method: the settings.
+        method: resolved settings, see `Method.resolve`.
         kernel: kernel of two points.
-        points: that may carry the model, shape `m d`; None in the dual.
+        points: points that may carry the model, shape `m d`; None in the dual.
         C: weights of the data-fit term, shape `s`.
         X: inputs, shape `n d`, in the units of the points.
         y: targets, shape `n` or `n c`; -1 and +1 for "misclassification". With a `code`, class
             numbers.
         folds: see `validation.folds`.
         weights: row weights, shape `n`, used in fitting and in scoring.
-        metric: "mse", "mae" or "misclassification".
-        reported: of a path, another metric in which every machine is scored as well.
-        code: several classes as several problems.
-        decoding: of several classes.
+        metric: "mse", "mae" or "misclassification" (static).
+        reported: another metric in which every machine is scored as well (static).
+        code: several classes as several binary problems.
+        decoding: of several classes (static).
         key: decides what the method draws at random.
-        size: of a path, the size of whose machines predictions are kept.
-        mesh: its devices share the rows.
-        keep: the place in `C` of the one, or of each problem's own, whose predictions are wanted;
-            not for paths. See `cross_validate`.
+        keep: the place in `C` of the machine, or of each problem's own, whose predictions of rows
+            that it has not seen are kept; None for none.
+        size: the place of its size.
+        mesh: its devices share the rows (static).
+
+    Works under `jit` and `vmap`; nothing compiles again when numbers change. Differentiable where
+    the method's `held_out` is: for ridge methods in everything but `y` of classes.
 
     Raises:
-        ValueError: as `cross_validate`, or for a mesh and a method that does not need only sums.
+        ValueError: for shapes that do not fit, values known to be out of range, or a mesh and a
+            method that does not need only sums.
     """
     if mesh is not None:
-        require_additive(method, "mesh")
-    given = None if isinstance(method, Dual) else folds
-    for each in metrics_of(metric, reported):
-        C, X, y, weights = checked(C, X, y, given, weights, each, code)
-    C, code = C.astype(X.dtype), None if code is None else code.astype(X.dtype)
-    options: dict[str, Any] = {"metric": metric, "code": code, "decoding": decoding}
-    if isinstance(method, Dual):
-        return _kept(leave_one_out(kernel, C, X, y, weights, **options), keep)
-    summed = isinstance(method, Additive) and (method.by_sums or mesh is not None)
-    if summed and isinstance(method, PathMethod):
-        assert points is not None
-        return cross_validate_path(
-            method, kernel, points, C, X, y, folds, weights, reported=reported, key=key,
-            size=size, mesh=mesh, **options,
-        )  # fmt: skip
-    if isinstance(method, Additive) and method.is_ridge:
-        assert points is not None
-        features = method.features(kernel, points)
-        return cross_validate(features, C, X, y, folds, weights, mesh=mesh, keep=keep, **options)
-    whole = code is None or code.shares_all_rows
-    if isinstance(method, Additive) and not method.is_path and whole:
-        assert points is not None
-        return cross_validate_by_solving(
-            method, kernel, points, C, X, y, folds, weights, key=key, mesh=mesh, keep=keep,
-            **options,
-        )  # fmt: skip
-    if not isinstance(folds, Folds):
-        raise ValueError(
-            f"mesh: expected None with {type(method).__name__}, fitted again for every fold"
-        )
-    found = cross_validate_by_refitting(
-        method, kernel, points, C, X, y, folds, weights, key=key,
-        reported=reported if method.is_path else None,
-        size=size if method.is_path else jnp.ones((), jnp.int32), **options,
-    )  # fmt: skip
-    if method.is_path:
-        return found
-    assert found.predictions is not None
-    shape = (len(C), len(X), *(y.shape[1:] if code is None else (-1,)))
-    all_C = CrossValidation(
-        scores=found.scores[:, 0],
-        fold_scores=found.fold_scores[:, :, 0],
-        predictions=found.predictions.reshape(shape),
-        status=found.status,
+        method.check_sums("mesh")
+    scoring = Scoring(metric, decoding, reported)
+    for each in scoring.metrics:
+        C, rows = checked(C, X, y, folds, weights, each, code, mesh)
+    kept = None if keep is None else Kept(jnp.asarray(keep, jnp.int32), jnp.asarray(size, jnp.int32))
+    return _validate_rows(
+        method, kernel, points, C.astype(rows.dtype), rows, folds, scoring, kept, key
     )
-    return _kept(all_C, keep)
 
 
-def _kept(found: CrossValidation, keep: Int[Array, "*l"] | None) -> CrossValidation:
-    """With the predictions of one `C`, or of each problem's own."""
-    if keep is None:
-        return found
-    values = found.predictions
-    place = jnp.broadcast_to(keep, values.shape[2:])[None, None]
-    return found._replace(predictions=jnp.take_along_axis(values, place, axis=0)[0])
+def checked(
+    C: Array,
+    X: Array,
+    y: Array,
+    folds: Folds | ShardedFolds,
+    weights: Array | None,
+    metric: Metric,
+    code: Code | None,
+    mesh: Mesh | None = None,
+) -> tuple[Array, Rows]:
+    """Return `C` and the rows in one dtype, once all is seen to fit together.
+
+    Raises:
+        ValueError: if it does not.
+    """
+    if metric not in LOSSES:
+        raise ValueError(f"metric: expected one of {sorted(LOSSES)}, got {metric!r}")
+    X, C = as_float(X), as_float(C)
+    if C.ndim != 1:
+        raise ValueError(f"C: expected a vector, shape (s,), got shape {C.shape}")
+    w = None if weights is None else as_float(weights).astype(X.dtype)
+    folds.check(X.shape[0])
+    if code is None:
+        y = as_float(y).astype(X.dtype)
+        check_problem(None, C, X, y, w)
+        known = metric == "misclassification" and is_concrete(y)
+        if known and not np.all(np.abs(np.asarray(y)) == 1):
+            raise ValueError(
+                "y: expected -1 and +1 for the metric 'misclassification', got other numbers; give "
+                "class numbers with a code"
+            )
+    else:
+        y = as_array(y).astype(jnp.int32)
+        check_problem(None, C, X, jnp.zeros(y.shape), w)
+        check_labels(y, code.matrix.shape[0])
+        code = code.astype(X.dtype)
+    return C, Rows(X, y, jnp.ones(len(X), X.dtype) if w is None else w, code, mesh)

@@ -1,0 +1,278 @@
+"""Tables of like size share programs, and are computed as if there were no padding."""
+
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jsparse
+from jsparse import estimators
+from jsparse._blocks import capacity, rounded_down
+from jsparse.compilation import _limit_instructions, counted
+from jsparse.prototypes import k_center, k_means, plug_in_bandwidth, renyi
+from jsparse.search.strategies import Annealing, Profile
+
+
+def table(n, d=3, seed=0, classes=2):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, d))
+    score = X[:, 0] + X[:, 1] ** 2 + 0.3 * rng.standard_normal(n)
+    return X, np.digitize(score, np.quantile(score, np.arange(1, classes) / classes)), score
+
+
+def test_capacities_are_few_and_cost_little():
+    sizes = np.arange(1, 20_000)
+    found = np.array([capacity(int(n)) for n in sizes])
+    assert (found >= sizes).all()
+    assert ((found <= 1.07 * sizes) | (found - sizes < 16)).all()
+    assert [capacity(int(n)) for n in np.unique(found)] == np.unique(found).tolist()
+    assert len(np.unique(found[1024:2048])) == 16
+    assert all(rounded_down(int(n)) <= n for n in sizes)
+    assert all(capacity(rounded_down(int(n))) == rounded_down(int(n)) for n in sizes[15:])
+
+
+METHODS = {
+    "fixed size": jsparse.FixedSize(10),
+    "several sizes": jsparse.FixedSize((5, 10)),
+    "uniform": jsparse.FixedSize(10, selection="uniform"),
+    "scdp": jsparse.SCDP(max_prototypes=5, candidates=20),
+    "scdp, means": jsparse.SCDP(max_prototypes=5, candidates=20, candidate_method="k_means"),
+    "dual": jsparse.Dual(),
+    "robust": jsparse.Robust(10, loss="huber"),
+    "spsvm": jsparse.SpSVM(max_prototypes=4, candidates=20),
+    "reduction": jsparse.SparseReduction(20),
+    "reduction, dual": jsparse.SparseReduction(20, initialization="dual"),
+    "ksp": jsparse.KSP(atoms=(2, 4), candidates=20),
+}
+
+
+def padded_cases():
+    """Three classes and weights are for the two methods that differ most in how rows reach them.
+
+    Every case compiles for seconds: one of the primal and one of the dual machine are fast.
+    """
+    fast = {"fixed size": (3, True), "dual": (2, False)}
+    for name in METHODS:
+        every = name in ("fixed size", "scdp")
+        for classes in (None, 2, 3) if every else (2,) if name == "spsvm" else (None, 2):
+            for weighted in (False, True) if every else (False,):
+                marks = () if (classes, weighted) == fast.get(name) else pytest.mark.slow
+                yield pytest.param(name, classes, weighted, marks=marks)
+
+
+@pytest.mark.parametrize(("name", "classes", "weighted"), list(padded_cases()))
+def test_padding_changes_nothing(name, classes, weighted, monkeypatch):
+    X, labels, score = table(53, classes=classes or 2)
+    options = {
+        "task": "regression" if classes is None else "classification",
+        "key": 3,
+        "method": METHODS[name],
+        "folds": 4,
+        "C": np.array([0.1, 10.0]) if METHODS[name].has_C else None,
+        "search": Profile(2),
+        "weights": np.arange(53) % 3 if weighted else None,
+    }
+    y = score if classes is None else labels
+    ours = jsparse.train(X, y, **options)
+    for module in ("training.arrays", "validation.folds", "prototypes.renyi", "prediction"):
+        monkeypatch.setattr(sys.modules[f"jsparse.{module}"], "capacity", lambda n: n)
+    theirs = jsparse.train(X, y, **options)
+    assert ours.C == theirs.C
+    np.testing.assert_array_equal(ours.point_rows, theirs.point_rows)
+    np.testing.assert_array_equal(ours.folds.index, theirs.folds.index)
+    np.testing.assert_allclose(ours.cv_error, theirs.cv_error, rtol=1e-7)
+    np.testing.assert_allclose(ours.out_of_fold, theirs.out_of_fold, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(ours.model(X), theirs.model(X), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(ours.predict(X), theirs.predict(X), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(ours.model.expansion.scaling, theirs.model.expansion.scaling)
+    assert ours.model.size == theirs.model.size
+    assert len(ours.model.expansion.prototypes) <= 53
+
+
+@pytest.mark.slow
+def test_padding_may_hold_anything():
+    X, labels, _ = table(53)
+    X, spoilt = jnp.asarray(X), jnp.asarray(np.concatenate([X, np.full((11, 3), 1e6)]))
+    there = np.concatenate([np.ones(53), np.zeros(11)])
+    plain, padded = plug_in_bandwidth(X), plug_in_bandwidth(spoilt, n_rows=53)
+    np.testing.assert_allclose(plain.h, padded.h, rtol=1e-9)
+    robust = {"spread": "robust", "method": "exact"}
+    plain, padded = plug_in_bandwidth(X, **robust), plug_in_bandwidth(spoilt, n_rows=53, **robust)
+    np.testing.assert_allclose(plain.h, padded.h, rtol=1e-9)
+    for options in ({}, {"labels": labels}, {"weights": np.arange(53) % 4}):
+        plain, padded = (renyi(1, X, 9, **options), renyi(1, spoilt, 9, n_rows=53, **options))
+        np.testing.assert_array_equal(plain.indices, padded.indices)
+        np.testing.assert_allclose(plain.entropy, padded.entropy, rtol=1e-9)
+    plain, padded = k_center(1, X, 9), k_center(1, spoilt, 9, jnp.asarray(there))
+    np.testing.assert_array_equal(plain.indices, padded.indices)
+    plain, padded = k_means(1, X, 9), k_means(1, spoilt, 9, jnp.asarray(there))
+    np.testing.assert_allclose(plain.centres, padded.centres, rtol=1e-9)
+
+
+def test_folds_are_those_of_a_shuffle_by_jax():
+    # So that folds of one key are the same under `jit`, where JAX shuffles.
+    labels = np.arange(1700) % 3
+    for n in (20, 1700):
+        host = jsparse.plain_folds(5, n, 4)
+        traced = jax.jit(lambda key, n=n: jsparse.plain_folds(key, n, 4))(jax.random.key(5))
+        np.testing.assert_array_equal(host.index, traced.index)
+        np.testing.assert_array_equal(host.valid, traced.valid)
+    host = jsparse.stratified_folds(5, labels, 4)
+    traced = jax.jit(lambda key: jsparse.stratified_folds(key, labels, 4))(jax.random.key(5))
+    np.testing.assert_array_equal(host.index, traced.index)
+
+
+ESTIMATORS = [
+    estimators.FixedSizeLSSVMClassifier(n_prototypes=8, cv=3, random_state=0),
+    estimators.FixedSizeLSSVMRegressor(n_prototypes=8, cv=3, random_state=0),
+    estimators.FixedSizeLSSVMRegressor(n_prototypes=8, cv=3, random_state=0, loss="huber"),
+    estimators.LSSVMClassifier(random_state=0),
+    estimators.LSSVMRegressor(random_state=0),
+    pytest.param(
+        estimators.SCDPClassifier(max_prototypes=4, candidates=12, cv=3, random_state=0),
+        marks=pytest.mark.slow,
+    ),
+    estimators.SCDPRegressor(max_prototypes=4, candidates=12, cv=3, random_state=0),
+    pytest.param(
+        estimators.SpSVMClassifier(max_prototypes=4, candidates=12, cv=3, random_state=0),
+        marks=pytest.mark.slow,
+    ),
+    estimators.SparseReducedLSSVMClassifier(n_prototypes=8, cv=3, random_state=0),
+    estimators.SparseReducedLSSVMRegressor(n_prototypes=8, cv=3, random_state=0),
+    estimators.KernelSubspacePursuitRegressor(atoms=(2, 4), candidates=12, cv=3, random_state=0),
+]
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda e: type(e).__name__)
+def test_another_number_of_rows_compiles_nothing(estimator):
+    def run(n):
+        X, labels, score = table(n, seed=n)
+        estimator.fit(X, labels if hasattr(estimator, "predict_proba") else score)
+        estimator.predict(X[: n - 20])
+
+    run(60)
+    with counted() as found:
+        run(59)
+        run(63)
+    assert found.programs == 0
+
+
+def test_warming_up_compiles_what_a_run_needs(capsys):
+    options = {"task": "classification", "folds": 3, "method": jsparse.FixedSize(6)}
+    first = jsparse.warm_up(75, 2, classes=3, C=np.array([1.0, 9.0]), **options)
+    assert first.programs > 0
+    assert "ready for about 75 rows" in capsys.readouterr().err
+    X, labels, _ = table(79, d=2, classes=3)
+    with counted() as found:
+        jsparse.train(X, labels, key=1, C=np.array([2.0, 5.0]), **options).predict(X)
+    assert found.programs == 0
+    with pytest.raises(ValueError, match="n: expected"):
+        jsparse.warm_up(0, 2, task="regression")
+
+
+@pytest.mark.slow
+def test_warming_up_for_another_search(capsys):
+    options = {"task": "regression", "folds": 3, "method": jsparse.FixedSize(5)}
+    search = Annealing(6)
+    jsparse.warm_up(40, 2, search=search, verbose=False, **options)
+    assert capsys.readouterr().err == ""
+    X, _, score = table(43, d=2)
+    with counted() as found:
+        jsparse.train(X, score, key=1, search=search, **options)
+    assert found.programs == 0
+
+
+SCRIPT = """
+import jsparse, numpy as np, sys
+folder = jsparse.enable_compilation_cache(*sys.argv[1:])
+from jsparse.compilation import _limit_instructions, counted
+X = np.random.default_rng(0).standard_normal((40, 2)).astype("f")
+with counted() as found:
+    jsparse.train(X, X[:, 0], task="regression", key=0, method=jsparse.FixedSize(5), folds=3)
+print(folder, found.programs, found.from_disk)
+"""
+
+
+@pytest.mark.parametrize("way", ["argument", "environment", "default"])
+def test_programs_are_kept_on_the_disk(tmp_path, way):
+    folder = tmp_path / "own"
+    known = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
+    if way == "environment":
+        known["JAX_COMPILATION_CACHE_DIR"] = str(folder)
+    if way == "default":
+        known["XDG_CACHE_HOME"], folder = str(tmp_path), tmp_path / "jsparse" / "xla"
+    command = [sys.executable, "-c", SCRIPT, *([str(folder)] if way == "argument" else [])]
+    counts = []
+    for _ in range(2):
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=known)
+        said = done.stdout.split()
+        assert said[0] == str(folder)
+        counts.append((int(said[1]), int(said[2])))
+    (programs, hits), (again, from_disk) = counts
+    assert programs == again > 10
+    assert hits < programs
+    assert from_disk == again
+
+
+WARM_UP = """
+import jsparse, sys
+jsparse.enable_compilation_cache(sys.argv[1])
+jsparse.warm_up(40, 2, task="regression", method=jsparse.FixedSize(5), folds=3, verbose=False)
+"""
+
+
+def errors_said(arguments, folder, **changes):
+    """What a process of its own prints on standard error, with XLA's levels and flags untouched."""
+    known = {k: v for k, v in os.environ.items() if k not in ("TF_CPP_MIN_LOG_LEVEL", "XLA_FLAGS")}
+    known |= {"JAX_COMPILATION_CACHE_DIR": str(folder)} | changes
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=known).stderr
+
+
+def command_line(folder):
+    """`jsparse fit` of a small table."""
+    table = folder / "t.csv"
+    table.write_text("a,t\n" + "\n".join(f"{i % 7},{i % 5}" for i in range(40)))
+    fit = ["-m", "jsparse", "fit", str(table), "--target", "t", "--task", "regression", "--quiet"]
+    return [*fit, "--prototypes", "5", "--evaluations", "1", "--out", str(folder / "model")]
+
+
+@pytest.mark.parametrize("way", ["train", "warm up", "command line"])
+def test_programs_from_the_disk_are_read_in_silence(tmp_path, way):
+    folder = str(tmp_path / "cache")
+    arguments = {
+        "train": ["-c", SCRIPT, folder],
+        "warm up": ["-c", WARM_UP, folder],
+        "command line": command_line(tmp_path),
+    }[way]
+    assert errors_said(arguments, folder) == ""
+    assert any("-cache" in name for name in os.listdir(folder))
+    assert errors_said(arguments, folder) == ""
+
+
+def test_errors_of_xla_are_shown(tmp_path):
+    flags = "--xla_dump_to=/dev/null/dump"  # a folder that cannot be made
+    said = errors_said(command_line(tmp_path), tmp_path / "cache", XLA_FLAGS=flags)
+    assert "Could not create directory: /dev/null/dump" in said
+
+
+def test_xla_flags_of_the_caller_stay(monkeypatch):
+    monkeypatch.setattr("jsparse.compilation.JAXLIB", "0.10.1")
+    monkeypatch.setattr("jsparse.compilation.jax_started", lambda: False)
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    isa = "--xla_cpu_max_isa=AVX2"
+    settings = {"": isa, "--xla_a=1": f"--xla_a=1 {isa}", "--xla_cpu_max_isa=AVX": None}
+    for before, after in settings.items():
+        monkeypatch.setenv("XLA_FLAGS", before)
+        _limit_instructions()
+        assert os.environ["XLA_FLAGS"] == (before if after is None else after)
+    monkeypatch.setenv("XLA_FLAGS", "")
+    for name, value in {"JAXLIB": "0.11.0", "jax_started": lambda: True}.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(f"jsparse.compilation.{name}", value)
+            _limit_instructions()
+            assert os.environ["XLA_FLAGS"] == ""

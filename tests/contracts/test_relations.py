@@ -1,0 +1,582 @@
+"""What must hold between the answers to two problems, for everything that learns from rows.
+
+One table: each relation of `RELATIONS` for each learner of `learners.py`, in both precisions. Where
+a learner does not keep one by its definition, its entry says why.
+"""
+
+import functools
+import inspect
+import itertools
+import re
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from learners import (
+    CLASSES,
+    PURE,
+    TRAINERS,
+    Learn,
+    Learner,
+    Outcome,
+    Problem,
+    as_given,
+    folds_of,
+    problem,
+)
+
+import jsparse
+from jsparse import estimators, pursuit
+from jsparse._status import PRECISION_LOST
+from jsparse.features import Nystroem
+from jsparse.kernels import RBF
+from jsparse.machines import METHODS, dual, fixed_size, reductions, robust, scdp, spsvm
+from jsparse.multiclass import output_code
+from jsparse.validation.cross_validation import standard_error
+from jsparse.validation.leave_one_out import leave_one_out
+from jsparse.validation.paths import cross_validate_path
+
+Expected = Callable[[Outcome], Outcome]
+
+
+class Pair(NamedTuple):
+    """Two problems, and what the answer to the first says of that to the second."""
+
+    before: Problem
+    after: Problem
+    expected: Expected
+    loss: float = 1.0  # of digits, in that what is scored is a difference of larger numbers
+
+
+class Relation(NamedTuple):
+    name: str
+    pairs: Callable[[Learner, Problem], Iterator[Pair]]
+    targets: tuple[str, ...] = ("real", "sign", "class")
+    pure: bool = True  # whether of pure functions
+    trained: bool = True  # whether of what trains
+    own_program: bool = False  # shapes of its own, which compile anew
+
+
+def single(p: Problem) -> bool:
+    return p.X.dtype == np.float32
+
+
+# Relations.
+
+
+def targets_times(learner, p):
+    powers = (-30, -19, -6, 6, 19, 30) if single(p) else (-150, -30, 30, 150)
+    if learner.sums_squares:
+        powers = (-15, -6, 6, 15) if single(p) else (-140, -30, 30, 140)
+    if learner.standardises:  # dear
+        powers = (powers[0], powers[-1])
+    for a in (-1.0, *(10.0**k for k in powers)):
+        size = abs(a)
+        q = p._replace(
+            y=scaled(p.y, a), C=scaled(p.C, size**learner.power), unit=scaled(p.unit, size)
+        )
+
+        def expected(o, a=a, size=size):
+            return o._replace(
+                values=a * wide(o.values),
+                rows=None if o.rows is None else a * wide(o.rows),
+                scores=None if o.scores is None else size**learner.metric * wide(o.scores),
+            )
+
+        yield Pair(p, q, expected)
+
+
+def targets_plus(learner, p):
+    for k in (0, 2, 3) if single(p) else (0, 3, 6):
+        b = 10.0**k
+
+        def expected(o, b=b):
+            rows = None if o.rows is None else b + wide(o.rows)
+            return o._replace(values=b + wide(o.values), rows=rows)
+
+        yield Pair(p, p._replace(y=(p.y + b).astype(p.y.dtype)), expected, b)
+
+
+def weights_times(learner, p):
+    for k in (-12,) if learner.standardises else (-12, 5, 12):
+        a = 10.0**k
+
+        def expected(o, a=a):
+            # What pursuits say besides are sums over rows.
+            return o._replace(scores=a * wide(o.scores)) if is_pursuit(learner) else o
+
+        yield Pair(p, p._replace(w=scaled(p.w, a), C=scaled(p.C, 1 / a)), expected)
+
+
+def inputs_scaled(learner, p):
+    powers = ((1, -3, 0), (12, 10, 0), (-9, -12, 0))
+    powers = powers if single(p) else (*powers, (100, -100, 0))
+    for exponents in powers[-1:] if learner.standardises else powers:
+        a = 10.0 ** np.array(exponents)
+        q = each_input(p, lambda x, a=a: scaled(x, a))
+        if not learner.standardises:
+            q = q._replace(lengthscale=scaled(p.lengthscale, a))
+        yield Pair(p, q, same)
+
+
+def inputs_shifted(learner, p):
+    for b in ((1024, -1024, 0), (3, 512, 1024)):
+        yield Pair(p, each_input(p, lambda x, b=b: x + np.asarray(b, x.dtype)), same)
+
+
+def rows_permuted(learner, p):
+    order = np.random.default_rng(1).permutation(len(p.X))
+    place = np.argsort(order).astype(np.int32)
+    q = p._replace(
+        X=p.X[order], y=p.y[order], label=p.label[order], w=p.w[order], folds=place[p.folds]
+    )
+
+    def expected(o):
+        return o if o.rows is None else o._replace(rows=wide(o.rows)[..., order, :])
+
+    yield Pair(p, q, expected)
+
+
+def row_repeated(learner, p):
+    X, y, label = (np.array(a) for a in (p.X, p.y, p.label))
+    X[1], y[1], label[1] = X[0], y[0], label[0]
+    p = p._replace(X=X, y=y, label=label)
+    w = np.array(p.w)
+    w[0], w[1] = w[0] + w[1], 0
+    yield Pair(p, p._replace(w=w), same)
+
+
+def weight_zero_holds_anything(learner, p):
+    gone = p.folds[:, -1]
+    w = np.array(p.w)
+    w[gone] = 0
+    p = p._replace(w=w)
+    # Training refuses what is not finite, whatever its weight.
+    held = (1e30, 5.0) if learner.standardises else (np.nan, np.inf, -1e30, 5.0)
+    for value in held:
+        X, y = np.array(p.X), np.array(p.y)
+        X[gone], y[gone] = value, value
+        yield Pair(p, p._replace(X=X, y=y), lambda o: masked(o, gone))
+
+
+def weight_zero_is_absent(learner, p):
+    gone = p.folds[:, -1]
+    w = np.array(p.w)
+    w[gone] = 0
+    kept = np.setdiff1d(np.arange(len(w)), gone)
+    place = np.searchsorted(kept, p.folds[:, :-1]).astype(np.int32)
+    q = p._replace(X=p.X[kept], y=p.y[kept], label=p.label[kept], w=p.w[kept], folds=place)
+    yield Pair(q, p._replace(w=w), lambda o: spread(o, kept, len(w)))
+
+
+def constant_column(learner, p):
+    for value in (7.5, -1024.0):
+        yield Pair(p, each_input(p, lambda x, b=value: x + np.asarray([0, 0, b], x.dtype)), same)
+
+
+def constant_column_absent(learner, p):
+    fewer = each_input(p, lambda x: x[:, :2])
+    yield Pair(fewer._replace(lengthscale=p.lengthscale[:2]), p, same)
+
+
+def duplicated_column(learner, p):
+    q = each_input(p, lambda x: x[:, [0, 1, 1]])
+    root = np.sqrt(np.asarray(2, p.X.dtype))
+    if learner.learn is as_given:
+        narrow = p.lengthscale / np.asarray([1, root, 1], p.X.dtype)
+        yield Pair(p._replace(lengthscale=narrow), q, same)
+    elif learner.standardises:
+        yield Pair(q, q, same)  # it works
+    else:  # twice a column is that column times the root of two
+        yield Pair(each_input(p, lambda x: x * np.asarray([1, root, 1], x.dtype)), q, same)
+
+
+def classes_reordered(learner, p):
+    if learner.targets == "sign":
+        probable = learner.scheme == "probabilities"
+
+        def other(values):
+            return wide(values)[..., ::-1] if probable else -wide(values)
+
+        q = p._replace(label=1 - p.label)
+        yield Pair(p, q, lambda o: renamed(o, other, np.array([1, 0])))
+        return
+    order = np.array([2, 0, 1], np.int32)
+    q = p._replace(label=order[p.label])
+
+    def columns(values):
+        if learner.scheme == "probabilities":
+            return wide(values)[..., np.argsort(order)]
+        matrix = np.asarray(output_code(learner.scheme, CLASSES).matrix)
+        # Of the same classes, or of the same two classes with their signs changed.
+        match = matrix[order].T @ matrix
+        own = np.abs(match).argmax(axis=1)
+        whole = np.take_along_axis(match, own[:, None], axis=1)[:, 0]
+        assert np.all(np.abs(whole) == np.abs(matrix).sum(axis=0)[own])
+        return np.sign(whole) * wide(values)[..., own]
+
+    yield Pair(p, q, lambda o: renamed(o, columns, order))
+
+
+def classes_renamed(learner, p):
+    kinds = [["b", "c", "e"], [-7, 0, 3], [-1.0, 1.0, 1e9], ["10", "9", "a"]]
+    if learner.targets == "sign":
+        kinds = [kind[:2] for kind in kinds] + [[False, True]]
+    for kind in kinds:
+        names = np.array(kind)
+        yield Pair(
+            p, p._replace(label=names[p.label]), lambda o, names=names: renamed(o, wide, names)
+        )
+
+
+def one_output(learner, p):
+    other = np.random.default_rng(2).standard_normal(len(p.y))
+    for size in (1e-3, 1e6):
+        y = np.stack([p.y[:, 0], (size * other).astype(p.y.dtype)], axis=1)
+        yield Pair(p, p._replace(y=y), first_output)
+
+
+def one_output_alone(learner, p):
+    alone = p._replace(y=p.y[:, :1])
+    yield Pair(alone, p, first_output)
+
+
+RELATIONS = [
+    Relation("targets times", targets_times, ("real",)),
+    Relation("targets plus", targets_plus, ("real",)),
+    Relation("weights times", weights_times),
+    Relation("inputs scaled", inputs_scaled),
+    Relation("inputs shifted", inputs_shifted),
+    Relation("rows permuted", rows_permuted),
+    Relation("row repeated", row_repeated),
+    Relation("weight zero, anything", weight_zero_holds_anything),
+    Relation("weight zero, absent", weight_zero_is_absent, own_program=True),
+    Relation("constant column", constant_column),
+    Relation("constant column, absent", constant_column_absent, own_program=True),
+    Relation("duplicated column", duplicated_column),
+    Relation("classes reordered", classes_reordered, ("sign", "class")),
+    Relation("classes renamed", classes_renamed, ("sign", "class"), pure=False),
+    Relation("one output", one_output, ("real",), trained=False),
+    Relation("one output alone", one_output_alone, ("real",), trained=False, own_program=True),
+]
+
+
+# Helpers.
+
+
+def same(before: Outcome) -> Outcome:
+    return before
+
+
+def is_pursuit(learner: Learner) -> bool:
+    return learner.name.startswith("pursuit.")
+
+
+def wide(a) -> np.ndarray:
+    return np.asarray(a, float)
+
+
+def scaled(a, factor) -> np.ndarray:
+    return np.asarray(wide(a) * factor, a.dtype)
+
+
+def each_input(p: Problem, change) -> Problem:
+    return p._replace(X=change(p.X), Z=change(p.Z), new=change(p.new))
+
+
+def masked(o: Outcome, at) -> Outcome:
+    """Nothing is expected of some rows."""
+    if o.rows is None:
+        return o
+    rows = np.array(wide(o.rows))
+    rows[..., at, :] = np.nan
+    return o._replace(rows=rows)
+
+
+def spread(o: Outcome, kept, n: int) -> Outcome:
+    """Rows at their places among others, of which nothing is expected."""
+    if o.rows is None:
+        return o
+    old = wide(o.rows)
+    rows = np.full((*old.shape[:-2], n, old.shape[-1]), np.nan)
+    rows[..., kept, :] = old
+    return o._replace(rows=rows)
+
+
+def renamed(o: Outcome, columns, names) -> Outcome:
+    return o._replace(
+        values=columns(o.values),
+        rows=None if o.rows is None else columns(o.rows),
+        decisions=None if o.decisions is None else names[np.asarray(o.decisions)],
+    )
+
+
+def first_output(o: Outcome) -> Outcome:
+    """Of the first of several outputs; scores and statuses are of all."""
+    rows = None if o.rows is None else o.rows[..., :1]
+    return o._replace(values=o.values[..., :1], rows=rows, scores=None, status=None)
+
+
+@functools.cache
+def program(learner_name: str) -> Learn:
+    """Compiled once, for all relations."""
+    return jax.jit(next(one.learn for one in PURE if one.name == learner_name))
+
+
+def posed(learner: Learner, dtype: str, **options) -> Problem:
+    p = problem(dtype, **options)
+    return p._replace(label=(p.label == 1).astype(np.int32)) if learner.targets == "sign" else p
+
+
+def assert_as_expected(found: Outcome, expected: Outcome, tol: float, loss: float = 1.0) -> None:
+    """Equal in units of the largest number expected; where NaN is, nothing is."""
+    for field, limit in (("values", tol), ("rows", tol), ("scores", loss * tol)):
+        ours, theirs = getattr(found, field), getattr(expected, field)
+        if ours is None or theirs is None or np.size(theirs) == 0:
+            continue
+        theirs = wide(theirs)
+        ours = wide(ours)[..., : theirs.shape[-1]] if theirs.ndim else wide(ours)
+        if field == "scores" and not representable(theirs, np.asarray(found.values).dtype):
+            continue
+        assert ours.shape == theirs.shape
+        kept = ~np.isnan(theirs)
+        size = np.abs(theirs[kept]).max(initial=0)
+        np.testing.assert_allclose(
+            ours[kept], theirs[kept], atol=limit * size, rtol=0, err_msg=field
+        )
+    if expected.decisions is not None:
+        np.testing.assert_array_equal(found.decisions, expected.decisions)
+    if expected.status is not None:
+        np.testing.assert_array_equal(found.status, expected.status)
+    assert np.max(found.status) < PRECISION_LOST
+
+
+def representable(scores: np.ndarray, dtype) -> bool:
+    """Squares of tiny or huge targets are no numbers of the dtype."""
+    size = np.abs(scores[scores != 0])
+    info = np.finfo(dtype)
+    return bool(np.all((size < info.max / 1e4) & (size > info.tiny * 1e8)))
+
+
+def table(learners: list[Learner], relations: list[Relation], quick) -> list:
+    """All that each learner has to keep, in both precisions; what is not quick is slow."""
+    cases = []
+    for learner, relation, dtype in itertools.product(learners, relations, TOLERANCE):
+        if learner.targets not in relation.targets or relation.name in learner.without:
+            continue
+        marks = [] if quick(learner, relation, dtype) else [pytest.mark.slow]
+        name = f"{learner.name}, {relation.name}, {dtype}".replace(" ", "_")
+        cases.append(pytest.param(learner, relation, dtype, marks=marks, id=name))
+    return cases
+
+
+def keeps(learner: Learner, relation: Relation, learn: Learn, p: Problem, tol: float) -> None:
+    before = answer = None
+    for pair in relation.pairs(learner, p):
+        if before is not pair.before:
+            before, answer = pair.before, learn(pair.before)
+        found = learn(pair.after)
+        assert_as_expected(found, pair.expected(answer), learner.digits * tol, pair.loss)
+
+
+# Errors in units of the largest value: several times what is seen.
+TOLERANCE = {"float64": 256 * 2.0**-52, "float32": 256 * 2.0**-23}
+TRAINED_TOLERANCE = {"float64": 1e5 * 2.0**-52, "float32": 1e5 * 2.0**-23}
+
+# Each learner in one precision; the slow ones are much as another.
+FAST = [learner.name for learner in PURE if not learner.slow]
+# Of what trains, which compiles for seconds, each relation for some learner.
+FAST_TRAINED = {
+    ("train: linear", "weight zero, anything", "float32"),
+    ("train: SparseRidge, not tuned", "targets times", "float32"),
+}
+
+
+# Of the other tables, which compile for seconds, too.
+FAST_EAGERLY = {
+    "fixed_size.fit_classes: one_versus_rest",
+    "pursuit.debiased",
+    "validate: Robust, absolute",
+}
+FAST_IN_A_BATCH = {
+    ("fixed_size.fit_classes: one_versus_rest", "float32"),
+    ("pursuit.debiased", "float32"),
+    ("pursuit.debiased", "float64"),
+    ("pursuits.fit: KMP, prefitting", "float32"),
+    ("validate: Robust, absolute", "float32"),
+    ("validate: Robust, absolute", "float64"),
+}
+FAST_WAYS = {
+    ("cross_validate: removal", "mesh", "float32"),
+    ("fixed_size.fit", "blocks", "float32"),
+    ("fixed_size.fit", "blocks", "float64"),
+}
+
+
+def fast(learner: Learner, relation: Relation, dtype: str) -> bool:
+    if learner.slow or relation.own_program:
+        return False
+    return dtype == list(TOLERANCE)[FAST.index(learner.name) % 2]
+
+
+@pytest.mark.parametrize(
+    ("learner", "relation", "dtype"), table(PURE, [one for one in RELATIONS if one.pure], fast)
+)
+def test_pure_functions_keep_each_relation(learner, relation, dtype):
+    keeps(learner, relation, program(learner.name), posed(learner, dtype), TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize(
+    ("learner", "relation", "dtype"),
+    table(
+        TRAINERS,
+        [one for one in RELATIONS if one.trained],
+        lambda learner, relation, dtype: (learner.name, relation.name, dtype) in FAST_TRAINED,
+    ),
+)
+def test_training_keeps_each_relation(learner, relation, dtype):
+    keeps(learner, relation, learner.learn, posed(learner, dtype), TRAINED_TOLERANCE[dtype])
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=SLOW)])
+@pytest.mark.parametrize(
+    "learner",
+    [
+        pytest.param(
+            learner,
+            id=learner.name.replace(" ", "_"),
+            marks=() if learner.name in FAST_EAGERLY else SLOW,
+        )
+        for learner in PURE
+    ],
+)
+def test_eagerly_as_under_jit(learner, dtype):
+    p = posed(learner, dtype)
+    expected = program(learner.name)(p)
+    found = learner.learn(jax.tree.map(jnp.asarray, p))
+    assert_as_expected(found, expected, learner.digits * TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize(
+    ("learner", "dtype"),
+    [
+        pytest.param(
+            learner,
+            dtype,
+            id=f"{dtype}-{learner.name}".replace(" ", "_"),
+            marks=() if (learner.name, dtype) in FAST_IN_A_BATCH else SLOW,
+        )
+        for dtype in TOLERANCE
+        for learner in PURE
+    ],
+)
+def test_a_member_of_a_batch_as_alone(learner, dtype):
+    """Other rows, kernel and C beside it."""
+    members = [posed(learner, dtype, seed=seed) for seed in (0, 1)]
+    members[1] = members[1]._replace(
+        C=scaled(members[1].C, 10), lengthscale=scaled(members[1].lengthscale, 0.7)
+    )
+    together = jax.tree.map(lambda *a: np.stack(a), *members)
+    found = jax.jit(jax.vmap(learner.learn))(together)
+    for i, p in enumerate(members):
+        own = jax.tree.map(lambda a, i=i: a[i], found)
+        assert_as_expected(own, program(learner.name)(p), learner.digits * TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize(
+    ("learner", "way", "dtype"),
+    [
+        pytest.param(
+            learner,
+            way,
+            dtype,
+            id=f"{dtype}-{learner.name}, {way}".replace(" ", "_"),
+            marks=() if (learner.name, way, dtype) in FAST_WAYS else SLOW,
+        )
+        for dtype in TOLERANCE
+        for learner in PURE + TRAINERS
+        for way in learner.ways
+    ],
+)
+def test_every_way_is_the_same(learner, way, dtype):
+    p = posed(learner, dtype)
+    trains = learner.standardises
+    expected = learner.learn(p) if trains else program(learner.name)(p)
+    tol = (TRAINED_TOLERANCE if trains else TOLERANCE)[dtype]
+    found = learner.ways[way](p if trains else jax.tree.map(jnp.asarray, p))
+    assert_as_expected(found, expected, learner.digits * tol)
+
+
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=SLOW)])
+def test_a_fold_without_weight_does_not_count(dtype):
+    p = problem(dtype)
+    w = np.array(p.w)
+    w[p.folds[2]] = 0
+    p = jax.tree.map(jnp.asarray, p._replace(w=w))
+    kernel, C = RBF(p.lengthscale), p.C[None]
+    found = jsparse.cross_validate(Nystroem(kernel, p.Z), C, p.X, p.y, folds_of(p), p.w)
+    assert np.isnan(found.fold_scores[0, 2])
+    two = jsparse.SCDP(max_prototypes=2)
+    path = cross_validate_path(two, kernel, p.Z, C, p.X, p.y[:, 0], folds_of(p), p.w)
+    assert np.isnan(path.fold_scores[0, 2]).all()
+    huber = jsparse.Robust(len(p.Z))
+    refits = jsparse.validate(huber, kernel, p.Z, C, p.X, p.y, folds_of(p), p.w, metric="mae")
+    assert np.isnan(refits.fold_scores[0, 2])
+    for scores, error in (
+        (found.fold_scores, standard_error(found.fold_scores)),
+        (refits.fold_scores, standard_error(refits.fold_scores)),
+        (path.fold_scores[:, :, 1], standard_error(path.fold_scores)[:, 1]),
+    ):
+        rest = np.asarray(scores)[0, :2]
+        np.testing.assert_allclose(error[0], np.std(rest, ddof=1) / np.sqrt(2), rtol=1e-5)
+    left = leave_one_out(kernel, C, p.X, p.y, p.w)
+    kept = np.asarray(left.fold_scores)[0, w > 0]
+    expected = np.std(kept, ddof=1) / np.sqrt(len(kept))
+    np.testing.assert_allclose(standard_error(left.fold_scores)[0], expected, rtol=1e-5)
+
+
+def test_half_precision_is_refused():
+    p = jax.tree.map(jnp.asarray, problem())
+    for half in (jnp.float16, jnp.bfloat16):
+        with pytest.raises(ValueError, match="X: expected numbers of 32 or 64 bits"):
+            dual.fit(RBF(1.0), 1.0, p.X.astype(half), p.y)
+
+
+def test_all_that_learns_is_in_the_table():
+    def found(module, prefix, kept):
+        members = {name: getattr(module, name) for name in dir(module)}
+        return {prefix + name for name, one in members.items() if kept(name, one)}
+
+    every = {learner.name for learner in PURE + TRAINERS}
+    names = {name.split(":")[0] for name in every}
+    learn = found(
+        jsparse, "", lambda name, one: re.match("train|cross|validate", name) and callable(one)
+    )
+    assert len(learn) == 3
+    learn |= found(pursuit, "pursuit.", lambda _, one: inspect.isfunction(one))
+    learn |= found(estimators, "estimators.", lambda _, one: inspect.isclass(one))
+    assert len(learn) > 16
+    for module in (dual, fixed_size, reductions, robust, scdp, spsvm):
+        machines = found(
+            module,
+            f"{module.__name__.split('.')[-1]}.",
+            lambda name, one, module=module: (
+                re.match("fit|leave", name) and one.__module__ == module.__name__
+            ),
+        )
+        assert machines
+        learn |= machines
+    assert learn <= names
+    # `train` stands for the fixed-size machine.
+    ways = {part for name in every for part in re.split("[:,] ", name)}
+    assert {one.__name__ for one in METHODS.values()} - {"FixedSize"} < ways
+    # As a pure function each method is there by its own fit, or by the function behind it.
+    pure = {part for learner in PURE for part in re.split("[:,] ", learner.name)}
+    for one in METHODS.values():
+        assert pure & {one.__name__, f"{one.__module__.split('.')[-1]}.fit"}

@@ -1,0 +1,791 @@
+"""Kernels against loops, scikit-learn, closed-form derivatives and their own contracts."""
+
+import functools
+import operator
+
+import chex
+import equinox as eqx
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import sklearn.gaussian_process.kernels as peers
+from reference import kernels as loops
+from sklearn.metrics import pairwise
+
+from jsparse import kernels
+from jsparse.kernels.distances import safe_sqrt, squared_distances
+
+SCALES = (0.7, 1.6, 3.1)  # one lengthscale per dimension
+MAP = np.array([[0.8, -0.3, 0.1], [0.2, 0.0, -1.1]])
+
+
+def user_function(params, x, z):
+    return params["variance"] * jnp.exp(-jnp.sum((x - z) ** 2)) + params["level"]
+
+
+# Name to (kernel, the same as loops). Made inside a test, in the precision of its leg.
+CASES = {
+    "rbf": (lambda: kernels.RBF(1.3), lambda x, z: loops.rbf(x, z, 1.3)),
+    "rbf per dimension": (
+        lambda: kernels.RBF(jnp.asarray(SCALES)),
+        lambda x, z: loops.rbf(x, z, SCALES),
+    ),
+    "rbf sigma2": (
+        lambda: kernels.RBF.from_sigma2(2.3),
+        lambda x, z: np.exp(-(loops.scaled_distance(x, z, 1) ** 2) / 2.3),
+    ),
+    "rbf gamma": (
+        lambda: kernels.RBF.from_gamma(0.4),
+        lambda x, z: np.exp(-0.4 * loops.scaled_distance(x, z, 1) ** 2),
+    ),
+    "laplacian": (lambda: kernels.Laplacian(1.3), lambda x, z: loops.laplacian(x, z, 1.3)),
+    "matern32": (
+        lambda: kernels.Matern32(jnp.asarray(SCALES)),
+        lambda x, z: loops.matern32(x, z, SCALES),
+    ),
+    "matern52": (lambda: kernels.Matern52(1.3), lambda x, z: loops.matern52(x, z, 1.3)),
+    "rational quadratic": (
+        lambda: kernels.RationalQuadratic(1.3, 0.6),
+        lambda x, z: loops.rational_quadratic(x, z, 1.3, 0.6),
+    ),
+    "linear": (lambda: kernels.Linear(0.5), lambda x, z: loops.linear(x, z, 0.5)),
+    "polynomial": (
+        lambda: kernels.Polynomial(3, 0.4, 1.2),
+        lambda x, z: loops.polynomial(x, z, 3, 0.4, 1.2),
+    ),
+    "sum": (
+        lambda: kernels.RBF(1.3) + kernels.Linear(0.5),
+        lambda x, z: loops.rbf(x, z, 1.3) + loops.linear(x, z, 0.5),
+    ),
+    "product": (
+        lambda: kernels.Matern52(1.3) * kernels.Polynomial(2, 1.0, 0.1),
+        lambda x, z: loops.matern52(x, z, 1.3) * loops.polynomial(x, z, 2, 1.0, 0.1),
+    ),
+    "scaled": (
+        lambda: 0.3 * (kernels.Laplacian(1.3) + kernels.Linear()) * 2.0,
+        lambda x, z: 0.6 * (loops.laplacian(x, z, 1.3) + loops.linear(x, z, 0.0)),
+    ),
+    "projected": (
+        lambda: kernels.Projected(kernels.RBF(1.3), MAP),
+        lambda x, z: loops.rbf(MAP @ x, MAP @ z, 1.3),
+    ),
+    "projected polynomial": (
+        lambda: kernels.Projected(kernels.Polynomial(2, 0.4, 1.2), MAP),
+        lambda x, z: loops.polynomial(MAP @ x, MAP @ z, 2, 0.4, 1.2),
+    ),
+    "custom": (
+        lambda: kernels.Custom(user_function, {"variance": 2.0, "level": 0.1}),
+        lambda x, z: 2 * np.exp(-(loops.scaled_distance(x, z, 1) ** 2)) + 0.1,
+    ),
+}
+# One of each class, for what is tested of their sum.
+ONE_OF_EACH = [
+    "rbf",
+    "laplacian",
+    "matern32",
+    "matern52",
+    "rational quadratic",
+    "polynomial",
+    "projected",
+]
+STATIONARY = ["rbf per dimension", "laplacian", "matern32", "matern52", "rational quadratic"]
+
+DISTINCT = [name for name in CASES if name not in ("rbf", "rbf sigma2", "rbf gamma")]
+
+every_kernel = pytest.mark.parametrize("name", list(CASES))
+every_distinct = pytest.mark.parametrize("name", DISTINCT)
+every_stationary = pytest.mark.parametrize("name", STATIONARY)
+
+
+def make(name):
+    return CASES[name][0]()
+
+
+def sum_of(names=ONE_OF_EACH):
+    """One kernel out of many, to compile once: what is finite of a sum is finite of each term."""
+    return functools.reduce(operator.add, [make(name) for name in names])
+
+
+def points(n=9, d=3, seed=0, dtype="float64"):
+    return np.random.default_rng(seed).normal(size=(n, d)).astype(dtype)
+
+
+@jax.jit
+def evaluate(kernel, X, Z):
+    """Cross-Gram, Gram, diagonal and one pair; with the shapes of `points`, compiled once each."""
+    return kernel.cross_gram(X, Z), kernel.gram(X), kernel.diagonal(X), kernel(X[0], Z[0])
+
+
+def close(actual, desired, dtype, factor=1.0):
+    """Within some roundings of the largest entry: what a matrix product can promise."""
+    desired = np.asarray(desired, np.float64)
+    atol = factor * 50 * np.finfo(dtype).eps * max(1.0, np.max(np.abs(desired), initial=0.0))
+    np.testing.assert_allclose(np.asarray(actual, np.float64), desired, rtol=0, atol=atol)
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+
+@every_kernel
+def test_agrees_with_loops(name, dtype):
+    kernel, reference = make(name), CASES[name][1]
+    X, Z = points(9, dtype=dtype), points(5, seed=1, dtype=dtype)
+    cross, gram, diagonal, pair = evaluate(kernel, X, Z)
+    assert cross.dtype == gram.dtype == diagonal.dtype == pair.dtype == dtype
+    close(cross, loops.matrix(reference, X, Z), dtype)
+    close(gram, loops.matrix(reference, X, X), dtype)
+    close(diagonal, [reference(x, x) for x in X], dtype)
+    close(pair, reference(X[0], Z[0]), dtype)
+    np.testing.assert_array_equal(gram, gram.T)
+
+
+def test_agrees_with_scikit_learn(dtype):
+    X, Z = points(9, dtype=dtype), points(5, seed=1, dtype=dtype)
+    x, z = np.asarray(X, np.float64), np.asarray(Z, np.float64)
+    scales = np.asarray(SCALES)
+    pairs = [
+        (kernels.RBF.from_gamma(0.4), pairwise.rbf_kernel(x, z, gamma=0.4)),
+        (kernels.Linear(), pairwise.linear_kernel(x, z)),
+        (kernels.Polynomial(3, 0.4, 1.2), pairwise.polynomial_kernel(x, z, 3, 0.4, 1.2)),
+        (kernels.RBF(jnp.asarray(SCALES)), peers.RBF(scales)(x, z)),
+        (kernels.Laplacian(1.3), peers.Matern(1.3, nu=0.5)(x, z)),
+        (kernels.Matern32(jnp.asarray(SCALES)), peers.Matern(scales, nu=1.5)(x, z)),
+        (kernels.Matern52(1.3), peers.Matern(1.3, nu=2.5)(x, z)),
+        (kernels.RationalQuadratic(1.3, 0.6), peers.RationalQuadratic(1.3, 0.6)(x, z)),
+        (kernels.Linear(1.44), peers.DotProduct(1.2)(x, z)),
+        (
+            kernels.RBF(1.3) + kernels.Linear(1.0),
+            (peers.RBF(1.3) + peers.DotProduct(1.0))(x, z),
+        ),
+    ]
+    for kernel, desired in pairs:
+        close(evaluate(kernel, X, Z)[0], desired, dtype)
+
+
+@every_stationary
+def test_offset_in_the_data_costs_nothing(name, dtype):
+    """The reference is that of the very float32 numbers, so only our own rounding is seen."""
+    X = (points(9, dtype=np.float64) + 1e3).astype(dtype)
+    Z = X[3:8]
+    cross, gram, _, _ = evaluate(make(name), X, Z)
+    # A square root turns the error of a distance 0 from eps into sqrt(eps), were it not snapped.
+    close(cross, loops.matrix(CASES[name][1], X, Z), dtype, 2)
+    close(gram, loops.matrix(CASES[name][1], X, X), dtype, 2)
+
+
+@pytest.mark.parametrize("lengthscale", [20.0, 200.0])
+def test_long_lengthscale_is_right_to_the_last_bit(dtype, lengthscale):
+    X = points(60, 10, dtype=dtype)
+    desired = loops.matrix(lambda x, z: loops.rbf(x, z, lengthscale), X, X[:20])
+    actual = np.asarray(kernels.RBF(lengthscale).cross_gram(jnp.asarray(X), jnp.asarray(X[:20])))
+    assert np.max(np.abs(actual.astype(np.float64) - desired)) <= np.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("d", [1, 14, 300])
+def test_cusp_sees_coincident_points(dtype, d):
+    Z = 30 + 10 * points(17, d, dtype=dtype)
+    X = np.concatenate([points(40, d, 1, dtype), Z])
+    cross = jax.jit(kernels.Laplacian.cross_gram)(kernels.Laplacian(1.0), X, Z)
+    np.testing.assert_array_equal(np.diag(cross[40:]), 1)
+    assert jnp.all(cross[:40] < 0.5)
+
+
+def test_rational_quadratic_tends_to_rbf(dtype):
+    X, Z = points(9, dtype=dtype), points(5, seed=1, dtype=dtype)
+    many, limit = kernels.RationalQuadratic(1.3, 1e16), kernels.RBF(1.3)
+    chex.assert_trees_all_close(evaluate(many, X, Z), evaluate(limit, X, Z), atol=1e-6)
+    close(evaluate(many, X, Z)[0], evaluate(limit, X, Z)[0], dtype)
+
+
+@every_stationary
+def test_nan_stays_nan(name, dtype):
+    X, Z = points(9, dtype=dtype), points(5, seed=1, dtype=dtype)
+    X[1, 1] = np.nan
+    cross, gram, _, _ = evaluate(make(name), X, Z)
+    np.testing.assert_array_equal(np.isnan(cross).all(axis=1), np.arange(9) == 1)
+    assert np.isnan(gram[1, 0])
+
+
+# --- properties -----------------------------------------------------------------------------------
+
+seeds = st.integers(0, 2**32 - 1)
+no_deadline = hypothesis.settings(deadline=None, max_examples=6)
+
+
+def with_duplicates(seed):
+    """Nine rows of which up to six are twice or three times there."""
+    rng = np.random.default_rng(seed)
+    return points(9, seed=seed)[rng.integers(0, rng.integers(1, 10), 9)]
+
+
+@every_distinct
+@no_deadline
+@hypothesis.given(seed=seeds)
+def test_gram_is_symmetric_and_positive(name, seed):
+    X = with_duplicates(seed)
+    gram, diagonal = map(np.asarray, evaluate(make(name), X, points(5, seed=1))[1:3])
+    np.testing.assert_array_equal(gram, gram.T)
+    eigenvalues = np.linalg.eigvalsh(gram)
+    assert eigenvalues[0] >= -1e-12 * max(1, eigenvalues[-1])
+    close(np.diag(gram), diagonal, "float64")
+    if name in STATIONARY:
+        np.testing.assert_array_equal(np.diag(gram), 1)
+        assert np.all(gram <= 1)
+
+
+@every_distinct
+@no_deadline
+@hypothesis.given(seed=seeds)
+def test_rows_may_come_in_any_order(name, seed):
+    kernel, X, Z = make(name), with_duplicates(seed), points(5, seed=1)
+    rng = np.random.default_rng(seed)
+    rows, columns = rng.permutation(9), rng.permutation(5)
+    cross, gram, diagonal, _ = map(np.asarray, evaluate(kernel, X, Z))
+    close(evaluate(kernel, X[rows], Z[columns])[0], cross[rows][:, columns], "float64")
+    close(evaluate(kernel, X[rows], Z)[1], gram[rows][:, rows], "float64")
+    close(evaluate(kernel, X[rows], Z)[2], diagonal[rows], "float64")
+
+
+@every_stationary
+@no_deadline
+@hypothesis.given(seed=seeds, shift=st.floats(-1e6, 1e6), scale=st.floats(1e-30, 1e30))
+def test_only_scaled_differences_count(name, seed, shift, scale):
+    kernel, X, Z = make(name), with_duplicates(seed), points(5, seed=1)
+    moved = evaluate(kernel, X + shift, Z + shift)
+    # What the shift rounded away from the points is not the kernel's error.
+    back = evaluate(kernel, (X + shift) - shift, (Z + shift) - shift)
+    for actual, desired in zip(moved, back, strict=True):
+        close(actual, desired, "float64", 2)
+    stretched = eqx.tree_at(lambda k: k.lengthscale, kernel, replace_fn=lambda a: a * scale)
+    desired = evaluate(kernel, X, Z)
+    for actual, expected in zip(evaluate(stretched, X * scale, Z * scale), desired, strict=True):
+        close(actual, expected, "float64")
+
+
+def test_rows_may_come_in_blocks_and_arguments_change_places(dtype):
+    X, Z = jnp.asarray(points(9, dtype=dtype)), jnp.asarray(points(5, seed=1, dtype=dtype))
+    kernel = make("rbf") + make("polynomial")
+    cross, head, tail, swapped, nothing, none, one = jax.jit(
+        lambda k, X, Z: (
+            k.cross_gram(X, Z),
+            k.cross_gram(X[:4], Z),
+            k.cross_gram(X[4:], Z),
+            k.cross_gram(Z, X),
+            k.cross_gram(X[:0], Z),
+            k.gram(X[:0]),
+            k.gram(X[:1]),
+        )
+    )(kernel, X, Z)
+    close(jnp.concatenate([head, tail]), cross, dtype)
+    close(swapped.T, cross, dtype)
+    assert nothing.shape == (0, 5)
+    assert none.shape == (0, 0)
+    close(one[0, 0], kernel(X[0], X[0]), dtype)
+
+
+# --- derivatives ----------------------------------------------------------------------------------
+
+
+def central(f, x, h):
+    """First derivatives of a scalar function by central differences, shaped like `x`."""
+    out = np.empty(np.shape(x))
+    for i in np.ndindex(out.shape):
+        step = np.zeros(out.shape)
+        step[i] = h
+        out[i] = (float(f(x + step)) - float(f(x - step))) / (2 * h)
+    return out
+
+
+@every_distinct
+def test_first_derivatives_in_points_and_hyperparameters(name):
+    kernel, reference = make(name), CASES[name][1]
+    X, Z = points(4), points(3, seed=1)
+    W = points(4, 3, 2)
+
+    @jax.jit
+    def total(kernel, X, Z):
+        return jnp.sum(W * kernel.cross_gram(X, Z))
+
+    def by_loops(X, Z):
+        return np.sum(W * loops.matrix(reference, X, Z))
+
+    in_kernel, in_X, in_Z = jax.jit(jax.grad(total, argnums=(0, 1, 2)))(kernel, X, Z)
+    np.testing.assert_allclose(in_X, central(lambda X: by_loops(X, Z), X, 1e-6), atol=1e-8)
+    np.testing.assert_allclose(in_Z, central(lambda Z: by_loops(X, Z), Z, 1e-6), atol=1e-8)
+    leaves, structure = jax.tree.flatten(kernel)
+    for i, (leaf, derivative) in enumerate(zip(leaves, jax.tree.leaves(in_kernel), strict=True)):
+
+        def moved(value, i=i):
+            changed = [*leaves[:i], jnp.asarray(value), *leaves[i + 1 :]]
+            return total(jax.tree.unflatten(structure, changed), X, Z)
+
+        numeric = central(moved, np.asarray(leaf), 1e-6)
+        np.testing.assert_allclose(derivative, numeric, atol=1e-8)
+
+
+@every_distinct
+def test_second_derivatives_away_from_coincidence(name):
+    kernel, reference = make(name), CASES[name][1]
+    x, z = points(2)
+
+    def cross(x, z):
+        # x + 1 moves the centre with x.
+        return kernel.cross_gram(x[None], jnp.stack([z, x + 1]))[0, 0]
+
+    @jax.jit
+    def second(x, z):
+        return [jax.jacfwd(jax.grad(f), argnums=(0, 1))(x, z) for f in (kernel, cross)]
+
+    def slope(x, z):
+        return central(lambda x: reference(x, z), x, 1e-4)
+
+    steps = 1e-4 * np.eye(3)
+    in_x = np.stack([(slope(x + h, z) - slope(x - h, z)) / 2e-4 for h in steps], axis=1)
+    in_z = np.stack([(slope(x, z + h) - slope(x, z - h)) / 2e-4 for h in steps], axis=1)
+    for pair in second(x, z):
+        np.testing.assert_allclose(pair[0], in_x, atol=1e-5)
+        np.testing.assert_allclose(pair[1], in_z, atol=1e-5)
+
+
+# -d^2/dr^2 of the kernel at r = 0, in units of the lengthscale.
+CURVATURE = {
+    "rbf per dimension": 1.0,
+    "matern32": 3.0,
+    "matern52": 5 / 3,
+    "rational quadratic": 1.0,
+    "laplacian": 0.0,  # by convention
+}
+
+
+def in_two_points(kernel, x, z, Z):
+    return kernel(x, z)
+
+
+def in_cross_gram(kernel, x, z, Z):
+    return kernel.cross_gram(jnp.stack([Z[1], x]), jnp.stack([Z[0], z, z]))[1, 2]
+
+
+@jax.jit
+def at_coincident_points(kernel, x, Z):
+    found = []
+    for f in (in_two_points, in_cross_gram):
+
+        def g(x, z, f=f):
+            return f(kernel, x, z, Z)
+
+        gradient = jax.grad(g, argnums=(0, 1))(x, x)
+        forward = jax.jacfwd(jax.grad(g), argnums=(0, 1))(x, x)
+        reverse = jax.jacrev(jax.jacfwd(g), argnums=(0, 1))(x, x)
+        found.append((gradient, forward, reverse))
+    return found
+
+
+@pytest.mark.parametrize("offset", [0.0, 50.0])
+@pytest.mark.parametrize("name", list(CURVATURE))
+def test_derivatives_at_coincident_points(name, dtype, offset):
+    """The closed forms: gradient 0, second derivative -metric, mixed derivative +metric."""
+    kernel = make(name)
+    Z = points(2, dtype=dtype) + np.asarray(offset, dtype)
+    eps = float(np.finfo(dtype).eps)
+    metric = CURVATURE[name] * np.diag(np.ones(3) / np.asarray(kernel.lengthscale) ** 2)
+    # The second derivative of Matern 3/2 has a cusp here, so it is wrong by the root of the error
+    # of the squared distance.
+    tolerance = 20 * eps**0.5 if name == "matern32" else 100 * eps
+    for gradient, *seconds in at_coincident_points(kernel, Z[0] + Z[1], Z):
+        np.testing.assert_allclose(gradient, np.zeros((2, 3)), atol=100 * eps)
+        for second, mixed in seconds:
+            np.testing.assert_allclose(second, -metric, atol=tolerance)
+            np.testing.assert_allclose(mixed, metric, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
+def test_derivatives_are_finite_with_duplicated_rows(dtype):
+    X = points(4, dtype=dtype) + np.asarray(3, dtype)
+    X = np.concatenate([X, X[:2], X[:1]])
+    W = points(7, 7, 3, dtype)
+
+    def total(kernel, X, Z):
+        return jnp.sum(W * kernel.cross_gram(X, Z)) + jnp.sum(W * kernel.gram(X))
+
+    @jax.jit
+    def derivatives(*args):
+        tangents = jax.tree.map(lambda a: jnp.full_like(a, 0.7), args)
+        first = jax.grad(total, argnums=(0, 1, 2))
+        return jax.jvp(first, args, tangents)
+
+    chex.assert_tree_all_finite(derivatives(sum_of(), jnp.asarray(X), jnp.asarray(X)))
+
+
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
+def test_derivatives_are_finite_however_near(dtype):
+    kernel = sum_of()
+
+    def pair(kernel, x, z):
+        return kernel.cross_gram(x[None], z[None])[0, 0]
+
+    @jax.jit
+    def derivatives(x, z):
+        return [
+            (f(kernel, x, z), jax.jacfwd(jax.grad(f, argnums=(0, 1, 2)), argnums=1)(kernel, x, z))
+            for f in (type(kernel).__call__, pair)
+        ]
+
+    x = np.zeros(3, dtype)
+    for distance in (0.0, 1e-42, 1e-38, 1e-30, 1e-20, 1e-15, 1e-12, 1e-8, 1e-6, 1e-4):
+        chex.assert_tree_all_finite(derivatives(x, x + np.asarray(distance, dtype)))
+
+
+def test_square_root_has_two_finite_derivatives_everywhere(dtype):
+    least, most = np.finfo(dtype).smallest_subnormal, np.finfo(dtype).max
+    s = np.concatenate([[0.0, least], np.logspace(np.log10(least) + 1, np.log10(most) - 1, 60)])
+    s = s.astype(dtype)
+    first = jax.grad(safe_sqrt)
+    values, slopes, curvatures = jax.jit(
+        lambda s: [jax.vmap(f)(s) for f in (safe_sqrt, first, jax.grad(first))]
+    )(s)
+    chex.assert_tree_all_finite((values, slopes, curvatures))
+    assert values[0] == slopes[0] == curvatures[0] == 0
+    # What counts as 0 is invisible in a kernel.
+    np.testing.assert_array_equal(np.exp(-np.sqrt(s[values == 0])), 1)
+    apart = values > 0
+    np.testing.assert_allclose(values[apart], np.sqrt(s[apart]), rtol=1e-6)
+    np.testing.assert_allclose(slopes[apart], 0.5 / np.sqrt(s[apart]), rtol=1e-6)
+
+
+def test_gram_derivative_is_that_of_its_entries(tol, dtype):
+    """The exact diagonal is constant, and both arguments of an entry move with the rows."""
+    X, W = points(5, dtype=dtype), points(5, 5, 2, dtype)
+    kernel = sum_of()
+
+    def whole(X):
+        return jnp.sum(W * kernel.gram(X))
+
+    def pairs(X):
+        return jnp.sum(W * jax.vmap(lambda x: jax.vmap(lambda z: kernel(x, z))(X))(X))
+
+    actual, desired = jax.jit(lambda X: (jax.grad(whole)(X), jax.grad(pairs)(X)))(X)
+    np.testing.assert_allclose(actual, desired, atol=10 * tol, rtol=tol)
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+def sizes(jaxpr):
+    """Number of entries of every intermediate array, in called functions too."""
+    for equation in jaxpr.eqns:
+        for variable in equation.outvars:
+            yield int(np.prod(variable.aval.shape))
+        for value in jax.tree.leaves(list(equation.params.values())):
+            inner = getattr(value, "jaxpr", value)  # closed or open
+            if hasattr(inner, "eqns"):
+                yield from sizes(inner)
+
+
+@pytest.mark.parametrize("name", [name for name in DISTINCT if name != "custom"])
+def test_nothing_larger_than_the_gram_matrix(name):
+    kernel = make(name)
+    X, Z = jnp.ones((31, 3)), jnp.ones((17, 3))
+
+    def total(kernel, X, Z):
+        return jnp.sum(jnp.sin(kernel.cross_gram(X, Z)))
+
+    gradient = jax.grad(total, argnums=(0, 1, 2))
+
+    def second(kernel, X, Z):
+        return jax.jvp(gradient, (kernel, X, Z), (kernel, X, Z))
+
+    # A derivative of its own is kept whole as a system of two unknowns.
+    twice = 2 if name in ("matern32", "matern52", "product") else 1
+    for f in (total, gradient, second):
+        assert max(sizes(jax.make_jaxpr(f)(kernel, X, Z).jaxpr)) == twice * 31 * 17, f
+    assert max(sizes(jax.make_jaxpr(lambda X: kernel.gram(X))(X).jaxpr)) == twice * 31 * 31
+
+
+def test_the_count_above_can_fail():
+    kernel = make("custom")  # pair by pair, the differences are an array of their own
+    X, Z = jnp.ones((31, 3)), jnp.ones((17, 3))
+    jaxpr = jax.make_jaxpr(lambda X, Z: kernel.cross_gram(X, Z))(X, Z).jaxpr
+    assert max(sizes(jaxpr)) == 31 * 17 * 3
+
+
+# --- contracts ------------------------------------------------------------------------------------
+
+
+@every_kernel
+def test_dtype_is_that_of_the_points_whatever_the_hyperparameters(name):
+    """float64 hyper-parameters, float32 points, strict promotion."""
+    kernel = make(name)
+    assert all(leaf.dtype == "float64" for leaf in jax.tree.leaves(kernel))
+    X = points(9, dtype="float32")
+
+    def total(kernel, X):
+        return sum(jnp.sum(values) for values in evaluate(kernel, X, X[:5]))
+
+    for values in jax.eval_shape(evaluate, kernel, X, X[:5]):
+        assert values.dtype == "float32"
+    in_kernel, in_X = jax.eval_shape(jax.grad(total, argnums=(0, 1)), kernel, jnp.asarray(X))
+    assert in_X.dtype == "float32"
+    assert all(leaf.dtype == "float64" for leaf in jax.tree.leaves(in_kernel))
+
+
+@every_distinct
+def test_compiles_once(name):
+    kernel, X, Z = make(name), jnp.asarray(points()), jnp.asarray(points(5, seed=1))
+
+    @jax.jit
+    @chex.assert_max_traces(n=1)
+    def compiled(kernel, X, Z):
+        return kernel.cross_gram(X, Z)
+
+    chex.clear_trace_counter()
+    compiled(kernel, X, Z)
+    compiled(jax.tree.map(lambda leaf: leaf * 2, kernel), X + 1, Z)
+    compiled(make(name), X, Z)
+
+
+@pytest.mark.slow
+def test_plain_is_the_same_as_compiled(dtype):
+    kernel = sum_of()
+    X, Z = jnp.asarray(points(dtype=dtype)), jnp.asarray(points(5, seed=1, dtype=dtype))
+    for plain, compiled in zip(
+        evaluate.__wrapped__(kernel, X, Z), evaluate(kernel, X, Z), strict=True
+    ):
+        close(plain, compiled, dtype)
+
+
+def test_batches_over_hyperparameters_and_data(dtype):
+    X, Z = points(dtype=dtype), points(5, seed=1, dtype=dtype)
+    one = sum_of()
+    singles = [jax.tree.map(lambda leaf, f=f: leaf * f, one) for f in (0.5, 1.0, 3.0)]
+    batch = jax.vmap(evaluate, in_axes=(0, None, None))(
+        jax.tree.map(lambda *leaves: jnp.stack(leaves), *singles), X, Z
+    )
+    for i, single in enumerate(singles):
+        for actual, desired in zip(batch, evaluate(single, X, Z), strict=True):
+            close(actual[i], desired, dtype)
+    tables = np.stack([X, X + np.asarray(1, dtype), X[::-1]])
+    batch = jax.vmap(evaluate, in_axes=(None, 0, None))(one, tables, Z)
+    for i, table in enumerate(tables):
+        for actual, desired in zip(batch, evaluate(one, table, Z), strict=True):
+            close(actual[i], desired, dtype)
+
+
+@pytest.mark.parametrize("vmap", [jax.vmap, eqx.filter_vmap])
+def test_a_batch_of_kernels_is_made_by_vmap(vmap):
+    many = vmap(kernels.RBF)(jnp.arange(1.0, 4.0))
+    assert many.lengthscale.shape == (3,)
+    per_dimension = vmap(kernels.Matern32)(jnp.ones((5, 3)))
+    assert per_dimension.lengthscale.shape == (5, 3)
+    pairs = vmap(lambda a, b: a * kernels.RationalQuadratic(a, b) + kernels.Polynomial(2, b))(
+        jnp.ones(4), jnp.ones(4)
+    )
+    assert {leaf.shape for leaf in jax.tree.leaves(pairs)} == {(4,)}
+    gram = jax.eval_shape(jax.vmap(lambda k: k.gram(jnp.ones((6, 3)))), pairs)
+    assert gram.shape == (4, 6, 6)
+
+
+def test_a_kernel_may_be_made_while_tracing():
+    X = jnp.asarray(points(4))
+
+    def loss(a, b):
+        kernel = kernels.RBF(a) * kernels.Linear(b) + b * kernels.RationalQuadratic(a, b)
+        return jnp.sum((kernel + kernels.RBF.from_sigma2(a) * kernels.RBF.from_gamma(b)).gram(X))
+
+    chex.assert_tree_all_finite(jax.jit(jax.grad(loss, argnums=(0, 1)))(1.0, 2.0))
+    jax.eval_shape(loss, -1.0, -1.0)  # values cannot be seen, so nothing is raised
+
+
+def test_a_kernel_is_a_plain_pytree():
+    for name in CASES:
+        kernel = make(name)
+        for leaf in (None, object(), "?", jnp.full((2, 2), -1.0)):  # nothing is checked on the way
+            jax.tree.map(lambda _, leaf=leaf: leaf, kernel)
+        hash(jax.tree.structure(kernel))
+        shapes = jax.eval_shape(lambda kernel: kernel, kernel)
+        assert jax.tree.structure(shapes) == jax.tree.structure(kernel)
+
+
+class UserKernel(kernels.Kernel):
+    """A kernel of which only `__call__` is written."""
+
+    rate: jax.Array
+
+    def __call__(self, x, z):
+        return jnp.exp(-self.rate.astype(x.dtype) * jnp.sum(jnp.abs(x - z)))
+
+
+def test_a_kernel_of_the_users_needs_only_two_points(dtype):
+    X, Z = points(9, dtype=dtype), points(5, seed=1, dtype=dtype)
+    x, z = np.asarray(X, np.float64), np.asarray(Z, np.float64)
+    cross, gram, diagonal, _ = evaluate(2.0 * UserKernel(jnp.asarray(0.3)), X, Z)
+    close(cross, 2 * pairwise.laplacian_kernel(x, z, 0.3), dtype)
+    close(gram, 2 * pairwise.laplacian_kernel(x, x, 0.3), dtype)
+    close(diagonal, 2 * np.ones(9), dtype)
+
+
+def test_gram_is_symmetric_whatever_the_rounding(dtype):
+    lopsided = kernels.Custom(lambda p, x, z: jnp.sum(x / p * z) * p, 3.3)
+    X = points(9, dtype=dtype)
+    cross, gram, _, _ = evaluate(lopsided, X, X)
+    assert np.any(cross != cross.T)
+    np.testing.assert_array_equal(gram, gram.T)
+
+
+def test_squared_distances_without_lengthscale(dtype):
+    X, Z = points(9, dtype=dtype) + np.asarray(7, dtype), points(5, seed=1, dtype=dtype)
+    desired = loops.matrix(lambda x, z: loops.scaled_distance(x, z, 1) ** 2, X, Z)
+    close(squared_distances(jnp.asarray(X), jnp.asarray(Z)), desired, dtype)
+    assert jnp.all(squared_distances(jnp.asarray(X), jnp.asarray(X)) >= 0)
+
+
+# --- what users may pass, and what they are told --------------------------------------------------
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_hyperparameters_keep_their_dtype_and_are_never_weak():
+    for value in (1, 1.5, np.float32(1.5), np.float64(1.5), jnp.asarray(1.5), jnp.float32(1.5)):
+        for kernel in (kernels.RBF(value), kernels.Linear(value), value * kernels.RBF(1.0)):
+            leaf = jax.tree.leaves(kernel)[-1]
+            wanted = "float32" if getattr(value, "dtype", None) == "float32" else "float64"
+            assert leaf.dtype == wanted
+            assert not leaf.weak_type
+            assert float(leaf) == float(value)
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_algebra():
+    a, b = kernels.RBF(1.0), kernels.Linear(0.5)
+    assert isinstance(a + b, kernels.Sum)
+    assert isinstance(a * b, kernels.Product)
+    for two in (2, 2.0, np.float32(2), np.float64(2), np.asarray(2.0), jnp.asarray(2.0)):
+        for scaled in (two * a, a * two):
+            assert isinstance(scaled, kernels.Scaled)
+            assert scaled.kernel is a
+            assert float(scaled.variance) == 2
+    for wrong in ("2", None, [1.0]):
+        with pytest.raises(TypeError):
+            a * wrong
+    with pytest.raises(TypeError):
+        a + 2.0
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_numpy_and_integer_points_are_taken():
+    X = np.arange(6).reshape(3, 2)
+    for kernel in (kernels.RBF(2.0), kernels.Linear(), kernels.Custom(lambda p, x, z: x @ z)):
+        desired = kernel.gram(jnp.asarray(X, "float64"))
+        assert desired.dtype == kernel.gram(X).dtype == "float64"
+        np.testing.assert_array_equal(kernel.gram(X), desired)
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, np.inf])
+def test_hyperparameters_out_of_range(bad):
+    makers = [
+        ("lengthscale", kernels.RBF),
+        ("lengthscale", lambda v: kernels.Matern32(jnp.asarray([1.0, v, 2.0]))),
+        ("lengthscale", lambda v: kernels.RationalQuadratic(v, 1.0)),
+        ("alpha", lambda v: kernels.RationalQuadratic(1.0, v)),
+        ("sigma2", kernels.RBF.from_sigma2),
+        ("gamma", kernels.RBF.from_gamma),
+        ("variance", lambda v: v * kernels.RBF(1.0)),
+        ("scale", lambda v: kernels.Polynomial(2, v)),
+    ]
+    for name, maker in makers:
+        with pytest.raises(
+            ValueError, match=f"^{name}: expected positive and finite, got .*{bad:.3g}"
+        ):
+            maker(bad)
+    for maker in (kernels.Linear, lambda v: kernels.Polynomial(2, 1.0, v)):
+        if bad == 0:
+            maker(bad)
+        else:
+            with pytest.raises(ValueError, match=f"offset: expected finite and at .* got {bad}"):
+                maker(bad)
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_hyperparameters_of_the_wrong_kind():
+    with pytest.raises(ValueError, match=r"lengthscale: .* got shape \(2, 2\)"):
+        kernels.RBF(jnp.ones((2, 2)))
+    for maker in (
+        lambda v: kernels.RationalQuadratic(1.0, v),
+        lambda v: v * kernels.RBF(1.0),
+        lambda v: kernels.Polynomial(2, v),
+        kernels.Linear,
+    ):
+        with pytest.raises(ValueError, match=r"expected a scalar, got shape \(3,\)"):
+            maker(jnp.ones(3))
+    for degree in (0, -1, 2.0, True, "2", None, jnp.asarray(1.5)):
+        with pytest.raises(ValueError, match="degree: expected a whole number of at least 1"):
+            kernels.Polynomial(degree)
+    assert kernels.Polynomial(np.int64(3)).degree == 3
+
+
+@every_kernel
+@pytest.mark.usefixtures("as_users_call")
+def test_points_that_do_not_fit(name):
+    kernel, X = make(name), jnp.asarray(points(5))
+    with pytest.raises(ValueError, match=r"X \(5, 3\) and Z \(4, 2\)"):
+        kernel.cross_gram(X, jnp.ones((4, 2)))
+    with pytest.raises(ValueError, match=r"X \(5, 3\) and Z \(3,\)"):
+        kernel.cross_gram(X, X[0])
+    for method in (kernel.gram, kernel.diagonal):
+        with pytest.raises(ValueError, match=r"\(3,\)"):
+            method(X[0])
+    with pytest.raises(ValueError, match=r"two points of one shape .* \(3,\) and \(2,\)"):
+        kernel(X[0], X[0, :2])
+    with pytest.raises(ValueError, match="its cross_gram two tables"):
+        kernel(X, X)
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize("length", [1, 2, 4])
+def test_lengthscales_that_do_not_fit(length):
+    kernel, X = kernels.RBF(jnp.ones(length)), jnp.asarray(points(5))
+    match = rf"lengthscale: expected a scalar or one value for each of the 3 .* \({length},\)"
+    for call in (
+        lambda: kernel.gram(X),
+        lambda: kernel.cross_gram(X, X),
+        lambda: kernel.diagonal(X),
+        lambda: kernel(X[0], X[1]),
+        lambda: jax.jit(lambda X: kernel.gram(X))(X),
+        lambda: (2.0 * kernel + kernels.Linear()).gram(X),
+    ):
+        with pytest.raises(ValueError, match=match):
+            call()
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_custom_errors():
+    X = jnp.asarray(points(4))
+    with pytest.raises(ValueError, match=r"fn: expected a function of \(params, x, z\), got 3.0"):
+        kernels.Custom(3.0, None)
+    answers = [
+        (lambda p, x, z: x * z, r"float64\[3\]"),
+        (lambda p, x, z: None, "None"),
+        (lambda p, x, z: (x @ z, 1.0), r"\("),
+        (lambda p, x, z: (x @ z).astype("complex128"), "complex128"),
+    ]
+    for fn, got in answers:
+        for call in (lambda k: k.gram(X), lambda k: k(X[0], X[1]), lambda k: k.diagonal(X)):
+            with pytest.raises(ValueError, match=rf"expected a real scalar from fn.* got {got}"):
+                call(kernels.Custom(fn, None))
+
+
+def test_custom_answers_in_the_dtype_of_the_points():
+    X = jnp.asarray(points(4, dtype="float32"))
+    for fn in (
+        lambda p, x, z: 1.0,
+        lambda p, x, z: 1,
+        lambda p, x, z: jnp.all(x == z),
+        lambda p, x, z: (x @ z).astype("float64"),
+        lambda p, x, z: p["a"] * x @ z,
+    ):
+        kernel = kernels.Custom(fn, {"a": np.float64(2), "degree": 3, "unused": None})
+        assert jax.eval_shape(lambda X, kernel=kernel: kernel.gram(X), X).dtype == "float32"
+        assert not kernel.params["a"].weak_type
+        assert kernel.params["degree"] == 3

@@ -1,0 +1,362 @@
+"""Reweighted systems and reductions against naive loops, all supports, and what they promise."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference import fixed_size as machines
+from reference import reductions as reference
+
+import jsparse
+from jsparse._status import CONVERGED, EXHAUSTED, NOT_FINITE, PRECISION_LOST, VANISHED
+from jsparse.data.streams import ArrayStream
+from jsparse.kernels import RBF
+from jsparse.machines import reductions
+from jsparse.solvers.reweighted import reweighted, reweighted_rows
+from jsparse.validation.validate import validate
+
+solve = jax.jit(reweighted, static_argnames=("rule", "max_steps"))
+by_rows = jax.jit(reweighted_rows, static_argnames=("rule", "max_steps"))
+
+
+def problem(dtype="float64", n=80, M=30, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, 2))
+    y = np.sin(2 * X[:, 0]) + X[:, 1] + 0.1 * rng.standard_normal(n)
+    return jnp.asarray(X, dtype), jnp.asarray(y, dtype), jnp.asarray(X[:M], dtype)
+
+
+def system(Q, y):
+    """With the intercept eliminated."""
+    f, y = Q.sum(axis=0), y.reshape(len(y), -1)
+    A, b = Q.T @ Q - np.outer(f, f) / len(y), Q.T @ y - np.outer(f, y.mean(axis=0))
+    return A, b if b.shape[1] > 1 else b[:, 0]
+
+
+def columns(X, Z):
+    return machines.rbf(np.asarray(X, float), np.asarray(Z, float), 1.0)
+
+
+@pytest.mark.parametrize("C", [1.0, 10.0, 100.0])
+@pytest.mark.parametrize("initialization", ["primal", "dual"])
+def test_by_the_papers_rule_it_is_the_papers_loop(initialization, C):
+    X, y, Z = problem()
+    Q, K, target = columns(X, Z), columns(Z, Z), np.asarray(y)
+    if initialization == "primal":  # Algorithm 3: weights of the features, largest eigenvalue first
+        Phi = machines.nystroem(np.asarray(X), np.asarray(Z), 1.0)
+        first, start = machines.ridge(Phi, target, C, 0.0)[:-1][::-1], "weights"
+    else:  # Algorithm 4
+        first, start = reference.subsampled_dual(K, target[:30], C)[0], "coefficients"
+    beta, b, steps = reference.reweighted(Q, target, C, np.abs(first))
+    found = reductions.fit(
+        RBF(1.0), Z, C, X, y, initialization=initialization, start=start, rule="paper"
+    )
+    assert int(found.steps) == steps
+    assert int(found.count) == np.count_nonzero(beta) < 20
+    np.testing.assert_allclose(found.expansion.coefficients, beta, atol=1e-5 * np.abs(beta).max())
+    np.testing.assert_allclose(found.expansion(X), Q @ beta + b, atol=1e-5)
+
+
+def test_it_begins_with_the_machine_of_the_prototypes_alone():
+    X, y, Z = problem()
+    alpha, b = reference.subsampled_dual(columns(Z, Z), np.asarray(y)[:30], 10.0)
+    found = reductions.subsampled_dual(RBF(1.0), Z, 10.0, X, y).expansion
+    np.testing.assert_allclose(found.coefficients, alpha, rtol=1e-8)
+    np.testing.assert_allclose(found.intercept, b, rtol=1e-8)
+
+
+def test_the_losses_that_the_paper_compares_with():
+    X, y, Z = problem()
+    alone = reductions.fit(RBF(1.0), Z, 10.0, X, y, loss="prototypes")
+    weights = jnp.asarray(np.arange(len(X)) < len(Z), float)
+    model = alone.expansion
+    kept = np.asarray(model.coefficients) != 0
+    # Rows that are no prototypes say where it begins, and no more: it rests at a point of the loss.
+    rest = np.asarray(y)[:30] - np.asarray(model(Z))
+    slope = 10 / np.var(np.asarray(y)) * (columns(Z, Z) - columns(Z, Z).mean(axis=0)).T @ rest
+    np.testing.assert_allclose((slope * np.asarray(model.coefficients))[kept], 1, atol=1e-3)
+    assert abs(rest.mean()) < 1e-10
+    # Of Lopez: every row a prototype, in the dual.
+    every = reductions.fit(RBF(1.0), X, 10.0, X, y, initialization="dual")
+    assert 0 < int(every.count) < 20
+    only = reductions.fit(RBF(1.0), Z, 10.0, X, y, weights, initialization="dual")
+    np.testing.assert_allclose(
+        only.expansion(X),
+        reductions.fit(
+            RBF(1.0), Z, 10.0, X, y, weights, initialization="dual", loss="prototypes"
+        ).expansion(X),
+        atol=1e-4,
+    )
+
+
+def test_what_is_left_is_stationary_and_a_minimum(dtype):
+    X, y, Z = problem(dtype)
+    for C in (1.0, 30.0):
+        found = reductions.fit(RBF(1.0), Z, C, X, y)
+        assert int(found.status) in (CONVERGED, PRECISION_LOST)
+        if int(found.status) == CONVERGED:
+            assert float(found.stationarity) < (1e-3 if dtype == "float64" else 0.1)
+        A, _ = system(columns(X, Z), np.asarray(y, float))
+        C = C / np.var(np.asarray(y, float))
+        beta = np.asarray(found.expansion.coefficients, float)
+        kept = beta != 0
+        assert 0 < kept.sum() == int(found.count) < 20
+        assert (C * beta**2 * np.diagonal(A))[kept].min() >= 0.99
+        assert found.expansion.coefficients.dtype == X.dtype
+        if dtype == "float64":
+            hessian = C * A[np.ix_(kept, kept)] - np.diag(1 / beta[kept] ** 2)
+            assert np.linalg.eigvalsh(hessian).min() > 0
+
+
+def test_near_the_best_of_all_supports():
+    gaps = []
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        Q = rng.standard_normal((40, 7))
+        y = Q[:, :3] @ np.array([2.0, -1.0, 0.7]) + 0.3 * rng.standard_normal(40)
+        least, _ = reference.fewest(Q, y, 3.0)
+        A, b = system(Q, y)
+        found = solve(A, b, jnp.asarray(3.0), jnp.ones(7))
+        kept = np.flatnonzero(np.asarray(found.coefficients))
+        inside = np.column_stack([np.ones(40), Q[:, kept]])
+        rest = y - inside @ np.linalg.lstsq(inside, y, rcond=None)[0]
+        value = len(kept) + 1.5 * rest @ rest
+        assert value >= least - 1e-9
+        gaps.append(value / least - 1)
+    assert np.median(gaps) < 0.05
+    assert max(gaps) < 0.5
+
+
+def test_outputs_keep_or_lose_a_prototype_together():
+    X, y, Z = problem()
+    Q, Y = columns(X, Z), np.stack([np.asarray(y), np.cos(np.asarray(X)[:, 0])], axis=1)
+    A, b = system(Q, Y)
+    found = solve(A, b, jnp.asarray(30.0), jnp.ones(30))
+    kept = np.asarray(found.coefficients) != 0
+    assert (kept[:, 0] == kept[:, 1]).all()
+    assert 0 < int(found.count) < 25
+    expected = reference.jointly(Q, Y, 30.0, np.ones(30))
+    np.testing.assert_allclose(found.coefficients, expected, atol=1e-3)
+    one = solve(A, b[:, 0], jnp.asarray(30.0), jnp.ones(30))
+    same = solve(A, jnp.stack([b[:, 0], 0 * b[:, 0]], axis=1), jnp.asarray(30.0), jnp.ones(30))
+    np.testing.assert_allclose(same.coefficients[:, 0], one.coefficients, atol=1e-8)
+
+
+def test_the_order_of_prototypes_and_units_change_nothing():
+    X, y, Z = problem()
+    order = np.random.default_rng(1).permutation(30)
+    for initialization in ("primal", "dual"):
+        fit = functools.partial(reductions.fit, RBF(1.0), initialization=initialization)
+        plain = fit(Z, 10.0, X, y)
+        turned = fit(Z[order], 10.0, X, y)
+        np.testing.assert_allclose(
+            turned.expansion.coefficients, plain.expansion.coefficients[order], atol=1e-5
+        )
+        large = fit(Z, 10.0, X, 1e3 * y + 5)
+        np.testing.assert_allclose(large.expansion(X), 1e3 * plain.expansion(X) + 5, rtol=1e-4)
+
+
+def test_a_batch_is_each_alone():
+    X, y, Z = problem()
+    A, b = (jnp.asarray(a) for a in system(columns(X, Z), np.asarray(y)))
+    C, first = jnp.asarray([1.0, 30.0]), jnp.stack([jnp.ones(30), jnp.full(30, 0.1)])
+    both = jax.vmap(lambda C, first: reweighted(A, b, C, first))(C, first)
+    for i in range(2):
+        alone = solve(A, b, C[i], first[i])
+        np.testing.assert_allclose(both.coefficients[i], alone.coefficients, atol=1e-9)
+        assert int(both.steps[i]) == int(alone.steps)
+
+
+def test_columns_in_many_units(dtype):
+    """The penalties of the first system span 1e12, and more where columns have other units."""
+    X, y, Z = problem(dtype)
+    A, b = (jnp.asarray(a, dtype) for a in system(columns(X, Z), np.asarray(y, float)))
+    C = jnp.asarray(10.0, dtype)
+    units = jnp.asarray(np.geomspace(1e-3, 1e3, 30), dtype)
+    plain = solve(A, b, C, jnp.ones(30, dtype))
+    other = solve(A * units[:, None] * units[None], b * units, C, 1 / units)
+    tol = 1e-8 if dtype == "float64" else 2e-2
+    scale = np.abs(plain.coefficients).max()
+    np.testing.assert_allclose(units * other.coefficients, plain.coefficients, atol=tol * scale)
+    spanning = solve(A, b, C, units**1.0)
+    assert np.isfinite(spanning.coefficients).all()
+    assert int(spanning.status) == CONVERGED
+    assert 0 < int(spanning.count) < 20
+
+
+def test_from_a_factor_it_is_the_same_with_twice_the_digits():
+    """Of a kernel so wide that float32 does not tell the squares of its columns apart."""
+    X, y, Z = problem(n=120)
+    Q, y = machines.rbf(np.asarray(X), np.asarray(Z), 2.0), np.asarray(y)
+    Q, y = Q - Q.mean(axis=0), y - y.mean()
+    F = np.linalg.qr(np.column_stack([Q, y]), mode="r")
+    found = {}
+    for dtype in ("float64", "float32"):
+        for run, given in ((by_rows, (F[:, :30], F[:, 30])), (solve, (Q.T @ Q, Q.T @ y))):
+            own = run(*(jnp.asarray(a, dtype) for a in (*given, 1e3, np.full(30, 0.01))))
+            values = Q @ np.asarray(own.coefficients, float)
+            found[run, dtype] = own, np.mean(np.square(values - y))
+    (exact, error), (same, _) = found[by_rows, "float64"], found[solve, "float64"]
+    np.testing.assert_allclose(same.coefficients, exact.coefficients, rtol=1e-6)
+    narrow, own = found[by_rows, "float32"]
+    assert int(narrow.count) == int(exact.count)
+    np.testing.assert_allclose(narrow.coefficients, exact.coefficients, rtol=1e-3)
+    np.testing.assert_allclose(own, error, rtol=1e-3)
+    squares, worse = found[solve, "float32"]
+    assert int(squares.status) == PRECISION_LOST
+    assert worse > 1.5 * error
+
+
+@pytest.mark.slow
+def test_float32_fits_as_float64_does_with_a_large_C():
+    """Where its sums of squares could not; minima are several, and those found as good."""
+    X, y, Z = problem(n=120)
+    errors = {}
+    for dtype in ("float64", "float32"):
+        given = (jnp.asarray(a, dtype) for a in (X, y))
+        found = reductions.fit(RBF(1.5), jnp.asarray(Z, dtype), jnp.asarray(1e4, dtype), *given)
+        assert found.expansion.coefficients.dtype == dtype
+        errors[dtype] = np.mean(np.square(np.asarray(found.expansion(X), float) - np.asarray(y)))
+    assert errors["float32"] < 1.25 * errors["float64"] < 0.02
+
+
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
+def test_nothing_left_is_a_constant_that_says_so(dtype):
+    X, y, Z = problem(dtype)
+    found = reductions.fit(RBF(1.0), Z, 1e-4, X, y)
+    assert int(found.count) == 0
+    assert int(found.status) == VANISHED
+    np.testing.assert_allclose(found.expansion(X), np.full(80, np.mean(np.asarray(y))), rtol=1e-5)
+    trained = jsparse.train(
+        X, y, task="regression", key=0, C=np.array([1e-4]), method=jsparse.SparseReduction(10),
+        folds=3, search=jsparse.Profile(2),
+    )  # fmt: skip
+    assert trained.statuses["fit"] == VANISHED
+    assert trained.model.size == 1
+    np.testing.assert_allclose(trained.predict(X), np.mean(np.asarray(y)), rtol=1e-5)
+    with pytest.warns(jsparse.ConvergenceWarning, match="no prototype is left"):
+        jsparse.check(trained.status)
+
+
+def test_extreme_numbers_of_prototypes():
+    X, y, Z = problem()
+    many = reductions.fit(RBF(1.0), Z, 10.0, X[:9], y[:9])
+    assert int(many.status) == CONVERGED
+    assert int(many.count) < 9
+    one = reductions.fit(RBF(1.0), Z[:1], 10.0, X, y)
+    assert int(one.count) == 1
+    Q = columns(X, Z[:1])
+    C = 10.0 / np.var(np.asarray(y))
+    beta, (A, b) = float(one.expansion.coefficients[0]), system(Q, np.asarray(y))
+    assert abs(C * beta * (b[0] - A[0, 0] * beta) - 1) < 1e-4
+    twice = reductions.fit(RBF(1.0), jnp.concatenate([Z, Z]), 10.0, X, y)
+    assert int(twice.status) == CONVERGED
+    both = np.asarray(twice.expansion.coefficients).reshape(2, 30) != 0
+    assert not both.all(axis=0).any()  # one of two equals will do
+    constant = reductions.fit(RBF(1.0), Z, 10.0, X, jnp.full(80, 3.0))
+    assert int(constant.status) == VANISHED
+    np.testing.assert_allclose(constant.expansion(X), 3.0)
+
+
+def test_what_makes_no_sense(as_users_call):
+    X, y, Z = problem()
+    for bad in (
+        reweighted(jnp.eye(2), jnp.asarray([1.0, jnp.nan]), jnp.asarray(1.0), jnp.ones(2)),
+        reweighted(jnp.eye(2).at[0, 0].set(jnp.nan), jnp.ones(2), jnp.asarray(1.0), jnp.ones(2)),
+        reweighted(jnp.eye(2), jnp.ones(2), jnp.asarray(-1.0), jnp.ones(2)),
+        reweighted(jnp.eye(2), jnp.ones(2), jnp.asarray(1.0), jnp.asarray([1.0, jnp.inf])),
+    ):
+        assert int(bad.status) == NOT_FINITE
+    assert int(solve(jnp.eye(2), jnp.ones(2), jnp.asarray(9.0), jnp.ones(2), max_steps=2)[-1]) == (
+        EXHAUSTED
+    )
+    assert int(solve(jnp.eye(2), jnp.ones(2), jnp.asarray(9.0), jnp.zeros(2)).count) == 0
+    for options, message in (
+        ({"initialization": "none"}, "initialization: expected 'primal' or 'dual'"),
+        ({"start": "none"}, "start: expected"),
+        ({"loss": "none"}, "loss: expected 'rows' or 'prototypes'"),
+        ({"rule": "none"}, "rule: expected"),
+        ({"initialization": "dual", "start": "weights"}, "start: expected 'coefficients' with"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            reductions.fit(RBF(1.0), Z, 1.0, X, y, **options)
+    with pytest.raises(ValueError, match=r"prototypes: expected rows of X .* none of them is"):
+        reductions.fit(RBF(1.0), Z + 1.0, 1.0, X, y, initialization="dual")
+    with pytest.raises(ValueError, match=r"candidates: expected shape \(M, 2\)"):
+        reductions.fit(RBF(1.0), Z[:, :1], 1.0, X, y)
+    with pytest.raises(ValueError, match="C: expected one number, as all outputs"):
+        reductions.fit(RBF(1.0), Z, jnp.ones(2), X, y)
+    options = {"task": "regression", "key": 0}
+    for method, message in (
+        (jsparse.SparseReduction([5, 10]), "n_prototypes: expected one number to begin with"),
+        (jsparse.SparseReduction(k=0.0), "k: expected"),
+        (jsparse.SparseReduction(81), "n_prototypes: expected"),
+        (jsparse.SparseReduction(loss="none"), "loss: expected"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            jsparse.train(X, y, method=method, **options)
+    stream, method = (
+        ArrayStream(np.asarray(X), np.asarray(y)),
+        jsparse.SparseReduction(loss="prototypes"),
+    )
+    with pytest.raises(ValueError, match=r"stream: expected a method .* need the rows themselves"):
+        jsparse.train(stream, method=method, **options)
+
+
+def test_a_fold_is_predicted_by_prototypes_that_have_not_seen_it():
+    """In the dual: those of the fold have no targets where the others begin."""
+    X, y, Z = problem(n=45, M=20)
+    method = jsparse.SparseReduction(20, initialization="dual")
+    folds = jsparse.folds_from_assignment(np.arange(45) % 3)
+    C = jnp.asarray([3.0, 30.0])
+    found = validate(method, RBF(1.0), Z, C, X, y, folds, metric="mse")
+    errors = np.zeros(2)
+    for fold in np.asarray(folds.index):
+        w = np.ones(45)
+        w[fold] = 0
+        for i in range(2):
+            model = reductions.fit(
+                RBF(1.0), Z, C[i], X, y, jnp.asarray(w), initialization="dual"
+            ).expansion
+            errors[i] += np.square(np.asarray(model(X[fold])) - np.asarray(y)[fold]).sum() / 45
+    np.testing.assert_allclose(found.scores, errors, rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_the_sparsest_that_cross_validation_cannot_tell_from_the_best():
+    X, y, _ = problem(n=120)
+    options = {"task": "regression", "key": 0, "folds": 4, "search": jsparse.Profile(3)}
+    options["C"] = np.geomspace(1, 1e3, 7)
+    sizes, C = [], []
+    for tolerance in (0.0, 5.0):
+        method = jsparse.SparseReduction(40, size_tolerance=tolerance)
+        found = jsparse.train(X, y, method=method, **options)
+        sizes.append(found.model.size)
+        C.append(found.C)
+        assert len(found.point_rows) == found.model.size < 40
+        np.testing.assert_allclose(
+            found.model.expansion.scaling.apply(X)[found.point_rows],
+            found.model.expansion.prototypes,
+        )
+    assert C[1] < C[0]
+    assert sizes[1] < sizes[0]
+
+
+def test_targets_of_prototypes_are_those_of_the_rows_equal_to_them(dtype):
+    rng = np.random.default_rng(5)
+    X = rng.integers(-1, 2, (40, 3)).astype(dtype)  # many rows twice
+    X[X == 0] = rng.choice(np.asarray([0.0, -0.0], dtype), np.sum(X == 0))
+    X[0] = 7  # one once
+    y, w = rng.standard_normal(40).astype(dtype), rng.integers(0, 3, 40).astype(dtype)
+    w[0] = 1
+    Z = np.concatenate([X[:9], np.full((1, 3), 5, dtype)])
+    found = reductions.reduction_columns(RBF(1.0), jnp.asarray(Z)).seen(
+        *map(jnp.asarray, (X, y, w))
+    )
+    for j, z in enumerate(Z):
+        own = np.where((z == X).all(axis=1), w, 0)
+        np.testing.assert_allclose(found.weights[j], own.sum(), rtol=1e-6)
+        expected = own @ y / own.sum() if own.sum() else 0
+        np.testing.assert_allclose(found.targets[j], expected, rtol=1e-5, atol=1e-6)

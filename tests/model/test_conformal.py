@@ -1,0 +1,394 @@
+"""Intervals and sets: the papers' formulas by loops, and machines solved without a row."""
+
+import dataclasses
+import itertools
+
+import jax
+import numpy as np
+import pytest
+import safetensors
+from reference import conformal as loops
+from test_model import LABELS, NUMBERS, QUICK, ROWS, SMALL
+
+from jsparse import SCDP, Dual, HoldOut, Robust, SpSVM, _files, load, train
+from jsparse.conformal import (
+    Unseen,
+    behind,
+    intervals,
+    kept_errors,
+    kept_ranks,
+    rank_of,
+    sets,
+)
+from jsparse.data.streams import ArrayStream
+from jsparse.estimators import FixedSizeLSSVMClassifier, FixedSizeLSSVMRegressor
+from jsparse.expansion import KernelExpansion
+from jsparse.kernels import RBF
+
+NEW = np.random.default_rng(9).standard_normal((7, 3)) * [1.0, 10.0, 0.1] + [0.0, 5.0, 0.0]
+TWO = np.where(LABELS == "low", "no", "yes")
+
+
+def learn(y, task="regression", method=SMALL, **options):
+    options = {**QUICK, "out_of_fold": "machines", **options}
+    with jax.enable_x64(True):
+        return train(ROWS, y, task=task, method=method, **options)
+
+
+# --- the formulas -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("coverage", [0.5, 0.8, 0.9, 20 / 21])
+def test_intervals_are_those_of_the_paper_by_loops(coverage):
+    rng = np.random.default_rng(0)
+    centres, errors = rng.standard_normal((6, 4)), np.abs(rng.standard_normal(20))
+    fold = rng.integers(0, 4, 20).astype(np.int32)
+    expected = [loops.cv_plus(each, errors, fold, coverage) for each in centres]
+    found = intervals(centres, Unseen(errors, fold), coverage)
+    np.testing.assert_allclose(found, expected, rtol=1e-14)
+    one = [loops.cv_plus(each, errors, 0 * fold, coverage) for each in centres]
+    found = intervals(centres[:, :1], Unseen(errors), coverage)
+    np.testing.assert_allclose(found, one, rtol=1e-14)
+
+
+@pytest.mark.parametrize("k", [2, 4])
+def test_sets_are_those_of_the_paper_by_loops(k):
+    rng = np.random.default_rng(1)
+    labels, fold = rng.integers(0, k, 30), rng.integers(0, 3, 30).astype(np.int32)
+    rows, new = rng.standard_normal((30, k)), rng.standard_normal((50, 3, k))
+    rows[np.arange(30), labels] += 1
+    errors = np.take_along_axis(behind(rows), labels[:, None], axis=1)[:, 0]
+    apart = behind(new.reshape(-1, k)).reshape(new.shape)
+    found = sets(apart, Unseen(errors, fold), 0.8)
+    expected = [loops.cross_set(each[fold], rows, labels, 0.8) for each in new]
+    np.testing.assert_array_equal(found, expected)
+    assert 0 < found.mean() < 1
+    if k == 2:  # of two classes there is one score
+        score = (rows[:, 1] - rows[:, 0]) / 2
+        np.testing.assert_allclose(2 * behind(score), behind(rows), rtol=1e-12)
+
+
+def test_split_intervals_cover_as_often_as_order_statistics_do():
+    # The chance that a new error is at most the r-th smallest of n is r / (n + 1).
+    rng, n, draws = np.random.default_rng(2), 40, 20_000
+    errors = rng.exponential(size=(n, draws))
+    for coverage in (0.5, 0.9):
+        ends = intervals(np.zeros((1, 1, draws)), Unseen(errors), coverage)[0]
+        inside = rng.exponential(size=draws) <= ends[:, 1]
+        expected = rank_of(coverage, n) / (n + 1)
+        assert coverage <= expected < coverage + 1 / (n + 1)
+        assert abs(inside.mean() - expected) < 4 * np.sqrt(expected * (1 - expected) / draws)
+
+
+@pytest.mark.parametrize("coverage", [0.0, 1.0, -1, np.nan, "x", True, 0.91])
+def test_a_coverage_that_so_few_errors_cannot_give_is_refused(coverage):
+    with pytest.raises(ValueError, match="coverage: expected"):
+        rank_of(coverage, 9)
+    assert rank_of(0.9, 9) == 9
+
+
+# --- quantiles instead of the errors of all rows -------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [1, 2, 80, 99, 700, 100_000])
+def test_coverages_of_two_digits_take_the_errors_that_all_rows_give(n):
+    ranks = np.array(kept_ranks(n))
+    assert ranks[-1] == n
+    assert (np.diff(ranks) > 0).all()
+    assert len(ranks) <= min(n, 90 * np.log10(max(n, 2)) + 90)
+    if n < 100:
+        assert len(ranks) == n
+    for digits in range(10, 100):
+        for scale in (100, 1000, 10_000):
+            coverage = (scale - digits) / scale
+            if coverage <= n / (n + 1):
+                assert rank_of(coverage, n) in ranks
+
+
+@pytest.mark.parametrize("targets", [(), (2,)])
+def test_quantiles_of_errors_give_intervals_that_are_never_shorter(targets):
+    rng, n = np.random.default_rng(5), 3000
+    errors = rng.exponential(size=(n, *targets))
+    kept, centre = kept_errors(errors), np.zeros((1, 1, *targets))
+    assert kept.n_rows == n
+    assert len(kept.errors) < 400
+    ordered = np.sort(errors, axis=0)
+    for coverage in (0.1234, 0.5, 0.8, 0.8765, 0.9, 0.9234, 0.95, 0.99, 0.9876, 0.999, 0.99911):
+        exact = ordered[rank_of(coverage, n) - 1]
+        half = intervals(centre, kept, coverage)[0, ..., 1]
+        assert (half >= exact).all()
+        miss = 1 - coverage
+        step = 10.0 ** (np.floor(np.log10(miss)) - 1)
+        digits = round(miss / step, 6)
+        next_coverage = min(1 - np.floor(digits) * step, n / (n + 1))
+        assert next_coverage - coverage < 0.1 * miss + 1e-9
+        np.testing.assert_array_equal(half, ordered[rank_of(next_coverage, n) - 1])
+
+
+def test_quantiles_of_each_fold_give_intervals_and_sets_that_are_never_smaller():
+    rng, n, v = np.random.default_rng(6), 3000, 5
+    errors, fold = rng.exponential(size=n), rng.integers(0, v, n).astype(np.int32)
+    centres, machines = 0.3 * rng.standard_normal((7, v)), object.__new__(KernelExpansion)
+    kept, every = kept_errors(errors, fold, machines), Unseen(errors, fold, machines)
+    assert (kept.n_rows, kept.guarantee) == (n, "folds")
+    assert len(kept.errors) < n / 2
+    apart = rng.standard_normal((200, v, 3)) + 1
+    for coverage in (0.5, 0.8, 0.9, 0.95, 0.987):
+        ends, exact = (intervals(centres, unseen, coverage) for unseen in (kept, every))
+        # At most a tenth of what may be outside is lost, or a hundredth, and a row of each fold.
+        wider = coverage + min(0.01, 0.1 * (1 - coverage)) + v / n
+        outer = intervals(centres, every, wider)
+        assert (outer[:, 0] <= ends[:, 0]).all()
+        assert (ends[:, 0] <= exact[:, 0]).all()
+        assert (exact[:, 1] <= ends[:, 1]).all()
+        assert (ends[:, 1] <= outer[:, 1]).all()
+        inside, least = (sets(apart, unseen, coverage) for unseen in (kept, every))
+        assert (least <= inside).all()
+        assert (inside <= sets(apart, every, wider)).all()
+    np.testing.assert_array_equal(np.sort(kept_errors(errors[:60], fold[:60], machines).errors),
+                                  np.sort(errors[:60]))  # fmt: skip
+
+
+def test_intervals_by_quantiles_cover_new_rows():
+    rng, n, draws = np.random.default_rng(7), 500, 2000
+    share = []
+    for _ in range(40):
+        kept = kept_errors(rng.exponential(size=n), held_out=True)
+        half = intervals(np.zeros((1, 1)), kept, 0.876)[0, 1]
+        share.append(np.mean(rng.exponential(size=draws) <= half))
+    # A coverage of 0.88, whose standard error over samples of 500 errors is 0.015.
+    assert np.mean(share) + 3 * 0.015 / np.sqrt(40) >= 0.876
+    assert abs(np.mean(share) - 0.88) < 3 * 0.015 / np.sqrt(40) + 1 / n
+
+
+def test_what_a_model_and_its_file_hold_does_not_grow_with_the_rows(tmp_path):
+    """But for quantiles: neither the candidates of a path nor the errors of the rows."""
+    rng = np.random.default_rng(8)
+    X = rng.standard_normal((1200, 3))
+    y = np.sin(X[:, 0]) + 0.1 * rng.standard_normal(1200)
+    method = SCDP(max_prototypes=4, candidates=700, candidate_method="uniform")
+    options = {**QUICK, "task": "regression", "method": method}
+    with jax.enable_x64(True):
+        model = train(X, y, **options).model
+    large = [a.shape for a in jax.tree.leaves(model) if a.size > 350]
+    assert large == []
+    assert len(model.path.candidates) <= 4
+    model.save(tmp_path / "small")
+    assert (tmp_path / "small").stat().st_size < 12_000
+    with jax.enable_x64(True):
+        again = load(tmp_path / "small")
+    for coverage in (0.5, 0.9234, 0.999):
+        ends = model.interval(NEW, coverage)
+        np.testing.assert_array_equal(again.interval(NEW, coverage), ends)
+    wide = model.calibrated(np.resize(X, (30_000, 3)), np.resize(y, 30_000))
+    wide.save(tmp_path / "wide")
+    assert (tmp_path / "wide").stat().st_size < 15_000
+
+
+# --- machines that have not seen a row ----------------------------------------------------------
+
+
+def gram(X, Z, lengthscale):
+    apart = ((X[:, None] - Z[None]) ** 2).sum(axis=2)
+    return np.exp(-apart / (2 * lengthscale**2))
+
+
+def test_jackknife_plus_is_that_of_a_machine_solved_without_each_row():
+    weights = np.random.default_rng(3).choice([0.0, 1.0, 2.0], len(ROWS), p=[0.1, 0.6, 0.3])
+    found = learn(NUMBERS, method=Dual(), kernel=RBF(1.5), weights=weights)
+    rows = np.flatnonzero(weights > 0)
+    mean = np.average(ROWS, axis=0, weights=weights)
+    scale = np.sqrt(np.average((ROWS - mean) ** 2, axis=0, weights=weights))
+    Z, new = (ROWS - mean) / scale, (NEW - mean) / scale
+    centres, errors = [], []
+    for i in rows:
+        own = rows[rows != i]
+        alpha, b = loops.least_squares_machine(
+            gram(Z[own], Z[own], 1.5), NUMBERS[own], 5.0, weights[own]
+        )
+        at = gram(np.concatenate([Z[i : i + 1], new]), Z[own], 1.5) @ alpha + b
+        errors.append(abs(NUMBERS[i] - at[0]))
+        centres.append(at[1:])
+    which = np.arange(len(rows))
+    expected = [loops.cv_plus(each, errors, which, 0.8) for each in np.array(centres).T]
+    np.testing.assert_allclose(found.interval(NEW, 0.8), expected, rtol=1e-7, atol=1e-8)
+
+
+def values_of_folds(found):
+    """Of each training row by the machine of its fold."""
+    model, fold = found.model, np.arange(len(ROWS))
+    if not isinstance(found.method, Dual):
+        for number, (rows, own) in enumerate(zip(*found.folds, strict=True)):
+            fold[rows[own]] = number
+    machines = dataclasses.replace(model.unseen.machines, scaling=model.expansion.scaling)
+    values = np.asarray(machines(ROWS)).reshape(len(ROWS), -1, *found.out_of_fold.shape[1:])
+    return values[np.arange(len(ROWS)), fold]
+
+
+@pytest.mark.parametrize(
+    ("method", "y", "options"),
+    [
+        pytest.param(
+            SMALL, np.stack([NUMBERS, -3 * NUMBERS + 1], axis=1), {}, marks=pytest.mark.slow
+        ),
+        (SMALL, LABELS, {}),
+        pytest.param(SMALL, LABELS, {"multiclass": "one_versus_one"}, marks=pytest.mark.slow),
+        pytest.param(Dual(), LABELS, {}, marks=pytest.mark.slow),
+        pytest.param(Robust(12), NUMBERS, {}, marks=pytest.mark.slow),
+        pytest.param(SCDP(max_prototypes=6), NUMBERS, {}, marks=pytest.mark.slow),
+        pytest.param(SpSVM(max_prototypes=6), LABELS, {}, marks=pytest.mark.slow),
+    ],
+)
+def test_machines_of_the_folds_give_the_values_out_of_fold(method, y, options, tmp_path):
+    numbers = y.dtype.kind == "f"
+    found = learn(y, "regression" if numbers else "classification", method, **options)
+    expected = found.out_of_fold
+    atol = 1e-8 * np.abs(expected).max()
+    np.testing.assert_allclose(values_of_folds(found), expected, atol=atol)
+    assert found.model.unseen.guarantee == "folds"
+    found.model.save(tmp_path / "model")
+    with jax.enable_x64(True):
+        again = load(tmp_path / "model")
+    if numbers:
+        ends = found.interval(NEW, 0.8)
+        assert ends.shape == (7, *y.shape[1:], 2)
+        np.testing.assert_array_equal(again.interval(NEW, 0.8), ends)
+        np.testing.assert_array_equal(found.interval(NEW[0], 0.8), ends[0])
+        assert (ends[..., 0] < ends[..., 1]).all()
+    else:
+        inside = found.predict_set(NEW, 0.8)
+        assert inside.shape == (7, len(found.classes))
+        np.testing.assert_array_equal(again.predict_set(NEW, 0.8), inside)
+
+
+def test_files_of_format_version_1_have_an_error_for_each_row(tmp_path, monkeypatch):
+    errors = np.random.default_rng(4).exponential(size=700)
+    fold = np.arange(700, dtype=np.int32) % 3
+    model = learn(NUMBERS).model
+    for machines in (None, model.unseen.machines):
+        unseen = Unseen(errors, None if machines is None else fold, machines)
+        old = dataclasses.replace(model, unseen=unseen)
+        with monkeypatch.context() as patch:
+            patch.setattr(_files, "FORMAT_VERSION", 1)
+            old.save(tmp_path / "old")
+        with safetensors.safe_open(tmp_path / "old", framework="numpy") as file:
+            assert file.metadata()["format_version"] == "1"
+            assert "part.unseen.counts" not in file.keys()  # noqa: SIM118
+        with jax.enable_x64(True):
+            again = load(tmp_path / "old")
+        assert again.unseen.n_rows == 700
+        np.testing.assert_array_equal(again.interval(NEW, 0.8765), old.interval(NEW, 0.8765))
+
+
+# --- models and what is known of them -----------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def models():
+    plain = {"out_of_fold": True}
+    return {
+        "numbers": learn(NUMBERS, **plain),
+        "two": learn(TWO, "classification", **plain),
+        "without": learn(NUMBERS, out_of_fold=False),
+    }
+
+
+def test_errors_out_of_fold_are_kept_by_default(models, tmp_path):
+    found = models["numbers"]
+    errors = np.abs(NUMBERS - found.out_of_fold)
+    half = np.sort(errors)[rank_of(0.9, 80) - 1]
+    ends = found.interval(NEW)
+    np.testing.assert_allclose(ends.mean(axis=1), found.predict(NEW), rtol=1e-12)
+    np.testing.assert_allclose(ends[:, 1] - ends[:, 0], 2 * half, rtol=1e-9)
+    assert "intervals: by errors out of fold" in repr(found.model)
+    found = models["two"]
+    truth = np.where(TWO == "yes", 1, -1) * found.out_of_fold
+    least = np.sort(truth)[80 - rank_of(0.9, 80)]
+    f = found.decision_function(NEW)
+    np.testing.assert_array_equal(
+        found.predict_set(NEW), np.stack([-f >= least, f >= least], axis=1)
+    )
+    assert "sets: by errors out of fold" in repr(found.model)
+
+
+def test_rows_held_out_calibrate_any_model(models, tmp_path):
+    y = np.linspace(-1, 1, 7)
+    for name in ("numbers", "without"):
+        model = models[name].model.calibrated(NEW, y)
+        half = np.sort(np.abs(y - model.predict(NEW)))[6]
+        middle = model.predict(ROWS)
+        expected = np.stack([middle - half, middle + half], axis=1)
+        np.testing.assert_allclose(model.interval(ROWS, 7 / 8), expected, rtol=1e-12)
+        assert model.unseen.guarantee == "held out"
+        model.save(tmp_path / "model")
+        with jax.enable_x64(True):
+            assert load(tmp_path / "model").unseen.guarantee == "held out"
+    labels = np.array(["yes", "no", "no", "yes", "no", "yes", "no"])
+    model = models["two"].model.calibrated(NEW, labels)
+    own = np.where(labels == "yes", 1, -1) * model.decision_function(NEW)
+    f = model.decision_function(ROWS)
+    inside = np.stack([-f >= own.min(), f >= own.min()], axis=1)
+    np.testing.assert_array_equal(model.predict_set(ROWS, 7 / 8), inside)
+
+
+def test_what_is_not_known_or_does_not_fit_is_said(models):
+    numbers, two, without = (models[name].model for name in ("numbers", "two", "without"))
+    wrong = [
+        (lambda: numbers.predict_set(NEW), "predict_set: expected a classifier"),
+        (lambda: two.interval(NEW), "interval: expected a regression"),
+        (lambda: without.interval(NEW), "interval: expected a model whose errors"),
+        (lambda: numbers.interval(NEW, 0.99), "at most 0.987654, as errors of 80 rows"),
+        (lambda: numbers.calibrated(NEW, NEW), r"y: expected numbers of shape \(7,\)"),
+        (lambda: numbers.calibrated(NEW, ["a"] * 7), "y: expected numbers of shape"),
+        (lambda: numbers.calibrated(NEW, [np.nan] * 7), "y"),
+        (lambda: two.calibrated(NEW, ["yes"] * 6 + ["maybe"]), "labels among .*maybe"),
+    ]
+    for call, message in wrong:
+        with pytest.raises(ValueError, match=message):
+            call()
+    stream = ArrayStream(ROWS, NUMBERS, batch_rows=20)
+    with pytest.raises(ValueError, match="expected True or False for a stream"):
+        train(stream, task="regression", key=0, method=SMALL, out_of_fold="machines")
+
+
+@pytest.mark.slow
+def test_errors_of_a_stream_are_those_of_its_sample():
+    stream = ArrayStream(ROWS, 5 + 3 * NUMBERS, batch_rows=20)
+    options = {**QUICK, "folds": HoldOut(0.3), "task": "regression", "method": SMALL}
+    with jax.enable_x64(True):
+        found = train(stream, **options)
+    held_out = len(found.model.unseen.errors)
+    assert 10 < held_out < 40
+    there = np.isfinite(found.out_of_fold)
+    errors = np.abs((5 + 3 * NUMBERS)[there] - found.out_of_fold[there])
+    np.testing.assert_allclose(np.sort(found.model.unseen.errors), np.sort(errors), rtol=1e-9)
+
+
+def test_estimators_show_values_out_of_fold_and_answer_by_them():
+    options = {"lengthscale": 1.5, "C": 5.0, "cv": 3, "random_state": 0}
+    regressor = FixedSizeLSSVMRegressor(12, **options).fit(ROWS, NUMBERS)
+    errors = np.abs(NUMBERS - regressor.oob_prediction_)
+    assert regressor.oob_prediction_.shape == (80,)
+    assert errors.mean() > np.abs(NUMBERS - regressor.predict(ROWS)).mean()
+    ends = regressor.interval(NEW, 0.8)
+    half = np.sort(errors)[rank_of(0.8, 80) - 1]
+    np.testing.assert_allclose(ends[:, 1] - ends[:, 0], 2 * half, rtol=1e-9)
+    weights = np.r_[0.0, np.ones(79)]
+    classifier = FixedSizeLSSVMClassifier(12, **options).fit(ROWS, TWO, weights)
+    p = classifier.oob_decision_function_
+    assert p.shape == (80, 2)
+    assert np.isnan(p[0]).all()
+    np.testing.assert_allclose(p[1:].sum(axis=1), 1, rtol=1e-12)
+    assert np.mean((p[1:, 1] > 0.5) != (TWO[1:] == "yes")) == pytest.approx(classifier.cv_error_)
+    assert classifier.predict_set(NEW, 0.8).shape == (7, 2)
+
+
+def test_sets_grow_with_coverage(models):
+    model = models["two"].model
+    parts = [model.predict_set(ROWS, coverage) for coverage in (0.5, 0.8, 0.95)]
+    for small, large in itertools.pairwise(parts):
+        assert (small <= large).all()
+    assert parts[0].sum() < parts[2].sum()
+    shorter = dataclasses.replace(model, unseen=None)
+    with pytest.raises(ValueError, match="predict_set: expected a model whose errors"):
+        shorter.predict_set(NEW)

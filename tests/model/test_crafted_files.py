@@ -1,0 +1,670 @@
+"""Files with a right checksum and any content: a model that predicts, or a `ModelFileError`."""
+
+import argparse
+import copy
+import dataclasses
+import hashlib
+import json
+import re
+import struct
+import time
+from collections import Counter
+
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pytest
+import safetensors
+
+from jsparse import KMP, KSP, SCDP, Model, SpSVM, kernels, load, save
+from jsparse._status import NumericalError
+from jsparse.cli import predict
+from jsparse.cli.main import main
+from jsparse.conformal import Unseen
+from jsparse.data.encoding import fit_schema
+from jsparse.data.tables import TableError
+from jsparse.expansion import KernelExpansion
+from jsparse.machines.sized_path import SizedPath
+from jsparse.model import About
+from jsparse.multiclass import output_code
+from jsparse.scaling import Standardization
+from jsparse.search.tune import Evaluation, load_history, save_history
+from jsparse.serialization import ModelFileError, load_state, save_state
+
+M, ROWS = 4, 5
+TAGS = {"float32": "F32", "float64": "F64", "int32": "I32", "int64": "I64"}
+NAMES = {tag: name for name, tag in TAGS.items()} | {
+    "F16": "float16",
+    "BOOL": "bool",
+    "U8": "uint8",
+}
+
+
+def a_table(target):
+    cells = {"a": [1.5, 2.5, None, 4.0, 5.5], "b": ["u", "v", "u", None, "v"], "c": [1, 2, 3, 4, 5]}
+    targets = {
+        "numbers": [0.5, 1.5, 2.5, 3.5, 4.5],
+        "two": ["no", "yes", "no", "yes", "no"],
+        "several": [3, 5, 7, 3, 5],
+    }
+    return pa.table({**cells, "y": targets[target]})
+
+
+def a_model(target, kernel, dtype="float64", scaled=True):
+    """What `jsparse fit` saves for a table, without the training."""
+    task = "regression" if target == "numbers" else "classification"
+    schema = fit_schema(a_table(target), "y", task=task, impute=True)
+    matrix = np.asarray(output_code("one_versus_one", 3).matrix) if target == "several" else None
+    outputs = () if matrix is None else matrix.shape[1:]
+    rng, d = np.random.default_rng(0), len(schema.features)
+    parts = [rng.normal(size=shape) for shape in ((M, d), (M, *outputs), outputs, d)]
+    prototypes, coefficients, intercept, shift = (jax.numpy.asarray(a, dtype) for a in parts)
+    scaling = Standardization(shift, jax.numpy.ones_like(shift) * 2) if scaled else None
+    expansion = KernelExpansion(kernel, prototypes, coefficients, intercept, scaling)
+    return Model(
+        expansion,
+        slopes=None if schema.classes is None else np.arange(1.0, 1 + len(schema.classes)),
+        code=None if matrix is None else output_code(matrix, 3),
+        labels=schema.classes,
+        label_dtype="" if schema.classes is None else np.array(schema.classes).dtype.str,
+        columns=schema,
+        about=About(C=2.0, method="fixed-size", nested={"a": [1, None]}),
+    )
+
+
+def with_errors(model, folds=0, *, held_out=False):
+    """The same with errors on unseen rows, and machines of so many folds."""
+    with jax.enable_x64(True):
+        own, rng = model.expansion, np.random.default_rng(2)
+        outputs = () if model.labels is not None else own.intercept.shape
+        errors = np.abs(rng.normal(size=(6, *outputs))).astype(model.dtype)
+        if not folds:
+            return dataclasses.replace(model, unseen=Unseen(errors, held_out=held_out))
+        columns = folds * own.intercept.size
+        shapes = (3, own.prototypes.shape[1]), (3, columns), (columns,)
+        parts = (jax.numpy.asarray(rng.normal(size=shape), model.dtype) for shape in shapes)
+        fold = rng.integers(0, folds, 6).astype(np.int32)
+        unseen = Unseen(errors, fold, KernelExpansion(own.kernel, *parts))
+    return dataclasses.replace(model, unseen=unseen)
+
+
+MIXED = kernels.Mixture((kernels.RBF(1.5), kernels.Linear()))
+
+
+def a_path(method, target, kernel=None):
+    """The same of a method that gives machines of every size."""
+    with jax.enable_x64(True):
+        model = a_model(target, kernel or kernels.RBF(1.5))
+        rng, d = np.random.default_rng(1), len(model.columns.features)
+        Z = jax.numpy.asarray(rng.normal(size=(30, d)))
+        numbers = rng.integers(0, len(model.labels), 30).astype(np.int32)
+        y = jax.numpy.asarray(numbers if model.code is not None else 2.0 * numbers - 1)
+        options = {"code": model.code, "key": jax.random.key(0)}
+        path = method.fit(model.expansion.kernel, Z[:10], jax.numpy.asarray(5.0), Z, y, **options)
+        expansion = dataclasses.replace(path.at(2), scaling=model.expansion.scaling)
+        return dataclasses.replace(model, expansion=expansion, path=path)
+
+
+def every_model():
+    per_column = kernels.RBF(np.linspace(0.5, 2.0, 5))
+    composed = 0.3 * (per_column + kernels.Linear(0.1) * kernels.Polynomial(3, 0.4, 1.2))
+    return {
+        "regression": with_errors(a_model("numbers", kernels.RationalQuadratic(1.1, 0.6)), 2),
+        "two classes": with_errors(a_model("two", composed, scaled=False), held_out=True),
+        "several": with_errors(a_model("several", kernels.Matern32(1.3)), 2),
+        "float32": with_errors(
+            a_model("several", kernels.Mixed(kernels.RBF(np.float32(1.3)), (1, 2)), "float32")
+        ),
+        "projected": a_model("two", kernels.Projected(kernels.RBF(1.3), np.ones((2, 5)))),
+        "arrays": dataclasses.replace(a_model("several", kernels.RBF(1.3)), columns=None),
+        "path": a_path(SCDP(max_prototypes=3), "two"),
+        "paths": a_path(SpSVM(max_prototypes=3, subset=5), "several"),
+        "sizes": a_path(KSP(atoms=(2, 3)), "several"),
+        "mixture": a_path(KMP(2, atoms=(2,)), "two", MIXED),
+    }
+
+
+def written_parts(path):
+    """The parts of a file as `signed` takes them."""
+    with safetensors.safe_open(path, framework="numpy") as file:
+        kind = file.metadata()["kind"]
+    arrays, document = load_state(path, kind=kind)
+    tensors = {
+        name: (TAGS[array.dtype.name], list(array.shape), array.tobytes())
+        for name, array in arrays.items()
+    }
+    return tensors, json.dumps(document), kind
+
+
+def signed(path, tensors, text, kind="model"):
+    """A file with the checksum its format asks for, of whatever is in it."""
+    digest = hashlib.sha256(f"{kind}\n{text}\n".encode())
+    described, data = {}, b""
+    for name in sorted(tensors):
+        tag, shape, content = tensors[name]
+        digest.update(f"{name} {NAMES.get(tag, tag)} {tuple(shape)}\n".encode() + content)
+        offsets = [len(data), len(data) + len(content)]
+        described[name] = {"dtype": tag, "shape": shape, "data_offsets": offsets}
+        data += content
+    metadata = {"format": "jsparse", "format_version": "1", "kind": kind}
+    metadata |= {"document": text, "sha256": digest.hexdigest()}
+    header = json.dumps({"__metadata__": metadata, **described}).encode()
+    path.write_bytes(struct.pack("<Q", len(header)) + header + data)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("crafted")
+    pyarrow.csv.write_csv(a_table("several").drop_columns(["y"]), folder / "rows.csv")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bases(folder):
+    """Parts of valid files, by name."""
+    with jax.enable_x64(True):
+        models = every_model()
+        for name, model in models.items():
+            model.save(folder / name)
+        grid = np.geomspace(0.1, 10, 3)
+        point = Evaluation(np.zeros(2), grid, grid, grid, np.full(3, 2, np.int32), 1.5)
+        save_history(folder / "history", [point, point])
+    return {name: written_parts(folder / name) for name in (*models, "history")}
+
+
+@pytest.mark.slow
+def test_the_signature_of_these_tests_is_that_of_the_files(folder, bases):
+    for name, parts in bases.items():
+        signed(folder / "again", *parts)
+        arrays, document = load_state(folder / "again", kind=parts[2])
+        expected, same = load_state(folder / name, kind=parts[2])
+        assert document == same
+        assert all(np.array_equal(arrays[key], expected[key]) for key in expected)
+
+
+# Text that stands for what `json.dumps` does not write.
+VERBATIM = {
+    "@digits": "9" * 5000,
+    "@deep": "[" * 100_000 + "]" * 100_000,
+    "@deep names": '{"a":' * 5000 + "1" + "}" * 5000,
+    "@open": "[" * 400,
+    "@cut": '{"a": [1, 2',
+    "@huge": "1e999",
+    "@long": "0." + "3" * 5000,
+    "@twice": '{"a": 1, "a": 2}',
+    "@nothing": "",
+}
+odd = st.one_of(
+    st.sampled_from(list(VERBATIM)),
+    st.sampled_from(
+        [None, True, False, 0, 1, -1, 2, 3, 10**9, 2**63, -(2**70), 10**600, 0.5, -0.0]
+    ),
+    st.sampled_from([1e308, 5e-324, float("nan"), float("inf"), -float("inf")]),
+    st.sampled_from(["", "x", "\ud800", "a\0", "RBF", "Custom", "Sum", "y", "a", "loss"]),
+    st.sampled_from(
+        [[], {}, [[]], [None], {"value": 1}, {"tensor": "prototypes"}, [1, "a"], ["a"]]
+    ),
+    st.sampled_from([[[-1, 1, 0]], [0, 1, 2], ["no", "yes", "maybe"], [True, False], [1.5, None]]),
+)
+
+
+def nodes(value, at=()):
+    """The places of all values of a document."""
+    found = [at]
+    pairs = value.items() if isinstance(value, dict) else ()
+    pairs = enumerate(value) if isinstance(value, list) else pairs
+    for key, item in pairs:
+        found += nodes(item, (*at, key))
+    return found
+
+
+def value_at(document, place):
+    for key in place:
+        document = document[key]
+    return document
+
+
+def changed_document(draw, document):
+    """The document with one place changed."""
+    places = nodes(document)[1:]
+    if not places:
+        return copy.deepcopy(draw(odd))
+    place = draw(st.sampled_from(places))
+    parent, key = value_at(document, place[:-1]), place[-1]
+    how = draw(st.sampled_from(["replace", "transplant", "delete", "insert", "nest"]))
+    if how == "delete":
+        del parent[key]
+    elif how == "transplant":
+        parent[key] = copy.deepcopy(value_at(document, draw(st.sampled_from(places))))
+    elif how == "nest":
+        parent[key] = draw(st.sampled_from([lambda x: [x], lambda x: {"kernel": x}]))(parent[key])
+    elif how == "insert" and isinstance(parent, list):
+        parent.insert(key, copy.deepcopy(draw(odd)))
+    elif how == "insert":
+        parent[draw(st.sampled_from(["x", "value", "tensor", "kernel", "origin"]))] = copy.deepcopy(
+            draw(odd)
+        )
+    else:
+        parent[key] = copy.deepcopy(draw(odd))
+    return document
+
+
+extreme = st.sampled_from([0.0, -1.0, np.nan, np.inf, 1e308, 5e-324, -1e-300, 1e30])
+
+
+def changed_tensors(draw, tensors):
+    """The tensors with one of them changed."""
+    name = draw(st.sampled_from(sorted(tensors)))
+    tag, shape, content = tensors[name]
+    how = draw(st.sampled_from(["values", "value", "dtype", "shape", "delete", "rename", "add"]))
+    if how == "values":
+        tensors[name] = (tag, shape, draw(st.binary(min_size=len(content), max_size=len(content))))
+    elif how == "value" and tag in ("F32", "F64") and content:
+        array = np.frombuffer(content, NAMES[tag]).copy()
+        with np.errstate(over="ignore"):
+            array[draw(st.integers(0, array.size - 1))] = draw(extreme)
+        tensors[name] = (tag, shape, array.tobytes())
+    elif how == "dtype":
+        others = ["F8_E4M3", "F8_E5M2", "F8_E8M0", "BF16", "F16", "C64", "BOOL", "U8", "F4", "X9"]
+        sizes = {"F64": 8, "I64": 8, "C64": 8, "F32": 4, "I32": 4, "BF16": 2, "F16": 2}
+        tag = draw(st.sampled_from([*others, "F32", "F64", "I64"]))
+        tensors[name] = (tag, shape, bytes(int(np.prod(shape)) * sizes.get(tag, 1)))
+    elif how == "shape":
+        size = len(content) // max(1, int(np.prod(shape)))
+        shapes = [[], [1], [M], [2, M], [0, 2**62], [2**40, 0, 2**40], [1] * 70, [0], [M, 0]]
+        shape = draw(st.sampled_from([*shapes, shape[::-1], [*shape, 1], [M + 1, *shape[1:]]]))
+        tensors[name] = (tag, shape, bytes(size * int(np.prod(shape, dtype=object))))
+    elif how == "delete":
+        del tensors[name]
+    else:
+        new = draw(st.sampled_from(["x", "kernel.lengthscale", "scaling.shift", "intercept", ""]))
+        tensors[new] = tensors[name] if how == "add" else tensors.pop(name)
+    return tensors
+
+
+def craft(draw, parts):
+    """Parts of a file with one or two changes."""
+    tensors, text, kind = parts
+    tensors, document = dict(tensors), json.loads(text)
+    for _ in range(draw(st.integers(1, 2))):
+        if draw(st.booleans()) and tensors:
+            tensors = changed_tensors(draw, tensors)
+        else:
+            document = changed_document(draw, document)
+    return tensors, with_verbatim(document), kind
+
+
+def check_message(error):
+    assert len(str(error).splitlines()) == 1
+    assert 20 < len(str(error)) < 2000
+
+
+def same(ours, theirs):
+    """All that a model holds, to the last bit."""
+    assert jax.tree.structure(ours.expansion) == jax.tree.structure(theirs.expansion)
+    assert jax.tree.structure(ours.path) == jax.tree.structure(theirs.path)
+    for name in ("expansion", "path", "slopes", "unseen", "code"):
+        pairs = zip(*(jax.tree.leaves(getattr(m, name)) for m in (ours, theirs)), strict=True)
+        for leaf, before in pairs:
+            assert leaf.dtype == before.dtype
+            np.testing.assert_array_equal(leaf, before)
+    for name in ("decoding", "labels", "label_dtype", "columns"):
+        assert getattr(ours, name) == getattr(theirs, name)
+    assert json.dumps(ours.about) == json.dumps(theirs.about)
+
+
+def outcome(path, kind, rows):
+    """What comes of a file; anything but a clear refusal or an answer is an error here."""
+    start = time.perf_counter()
+    try:
+        if kind != "model":
+            history = load_history(path)
+            assert all(e.C.shape == e.scores.shape == e.status.shape for e in history)
+            return "loaded"
+        model = load(path)
+        assert isinstance(model.about, dict)
+    except ModelFileError as error:
+        check_message(error)
+        return "refused"
+    finally:
+        assert time.perf_counter() - start < 20
+    model.save(f"{path}.again")  # what is read could be written
+    same(load(f"{path}.again"), model)
+    expansion = model.expansion
+    d, outputs = expansion.prototypes.shape[1], expansion.coefficients.shape[1:]
+    X = np.full((ROWS, d), 0.3, expansion.prototypes.dtype)
+    values = model(X)
+    assert values.shape == (ROWS, *outputs)
+    assert values.dtype == expansion.prototypes.dtype
+    sizes = ()
+    if isinstance(model.path, SizedPath):
+        sizes = np.asarray(model.path.sizes).tolist()
+    elif model.path is not None:
+        sizes = range(1, model.path.support.shape[-1] + 1)
+    for size in sizes:
+        assert model.at(size)(X).shape == (ROWS, *outputs)
+    model = load(path, dtype="float64")  # as the command line does
+    options = argparse.Namespace(
+        model=str(path), file=str(rows), out=f"{path}.csv", precision="float64", stream=False,
+        proba=model.slopes is not None, interval=None if model.unseen is None else 0.5,
+    )  # fmt: skip
+    try:
+        predict.run(options, model)
+    except (ModelFileError, TableError, NumericalError) as error:
+        check_message(error)
+        return f"refused later: {type(error).__name__}"
+    except ValueError as error:  # the rows are of other columns
+        check_message(error)
+        if model.columns is not None:
+            raise
+        return "refused later: other columns"
+    assert len(pa.csv.read_csv(f"{path}.csv")) == ROWS
+    return "loaded"
+
+
+def crafted(parts, how):
+    """The parts of a model with one thing in them that was never saved."""
+    tensors, text, kind = parts
+    tensors, document = dict(tensors), json.loads(text)
+    tag, shape, content = tensors["prototypes"]
+    count = len(content) // 8
+    if how in VERBATIM:
+        document["metadata"]["about"]["C"] = how
+    elif how in ("F8_E4M3", "BF16"):
+        size = {"F8_E4M3": 1, "BF16": 2}[how]
+        tensors["prototypes"] = (how, shape, bytes(size * count))
+    elif how == "shape":
+        tensors["prototypes"] = (tag, [0, 2**62], b"")
+    elif how == "not finite":
+        tensors["prototypes"] = (tag, shape, np.full(count, np.nan).tobytes())
+    elif how == "no document":
+        return tensors, "", kind
+    elif how == "column":
+        document["metadata"]["columns"]["columns"][0]["name"] = ["a"]
+    else:
+        document["metadata"][how] = [[{"x": 1}]]
+    return tensors, with_verbatim(document), kind
+
+
+def with_verbatim(document):
+    text = json.dumps(document)
+    for mark, verbatim in VERBATIM.items():
+        text = text.replace(json.dumps(mark), verbatim)
+    return text
+
+
+KINDS = [*VERBATIM, "F8_E4M3", "BF16", "shape", "not finite", "no document"]
+METADATA = ["classes", "class_dtype", "code", "decoding", "slopes", "columns", "about"]
+
+
+@pytest.fixture
+def settings_restored(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    yield
+    jax.config.update("jax_compilation_cache_dir", None)
+
+
+@pytest.mark.usefixtures("settings_restored")
+@pytest.mark.parametrize("how", [*KINDS, *METADATA, "column"])
+def test_the_command_line_says_one_line_of_a_crafted_file(how, folder, bases, capsys):
+    signed(folder / "m", *crafted(bases["several"], how))
+    assert main(["predict", str(folder / "m"), str(folder / "rows.csv")]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert len(told.err.splitlines()) == 1
+    assert told.err.startswith(f"jsparse: error: {str(folder / 'm')!r}: expected a")
+    with pytest.raises(ModelFileError):
+        load(folder / "m")
+
+
+def test_long_documents_are_judged_in_a_time_proportional_to_them(folder, bases):
+    tensors, _, kind = bases["history"]
+    for text in ("[" * 1_000_000, '"' + '\\"' * 600_000, '{"a":' * 200_000):
+        start = time.perf_counter()
+        signed(folder / "long", tensors, text, kind)
+        with pytest.raises(ModelFileError):
+            load_history(folder / "long")
+        assert time.perf_counter() - start < 20
+
+
+def called_from_deep_within(calls, function):
+    return called_from_deep_within(calls - 1, function) if calls else function()
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize("levels", [297, 298, 320, 900, 100_000])
+@pytest.mark.parametrize("calls", [0, 400])
+def test_documents_are_refused_by_their_levels_however_deep_the_call(calls, levels, folder, bases):
+    tensors, text, kind = bases["regression"]
+    document = json.loads(text)
+    document["metadata"]["about"]["C"] = "@levels"
+    text = json.dumps(document).replace('"@levels"', "[" * levels + "]" * levels)
+    signed(folder / "levels", tensors, text, kind)
+
+    def read():
+        return load(folder / "levels").about
+
+    if levels == 297:  # with the document, its metadata and what they say of the model 300
+        assert "C" in called_from_deep_within(calls, read)
+    else:
+        with pytest.raises(ModelFileError, match=r"levels|recursion"):
+            called_from_deep_within(calls, read)
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize("calls", [0, 400])
+def test_deep_kernels_from_deep_within(calls, folder):
+    kernel = kernels.RBF(1.0)
+    for _ in range(95):
+        kernel = kernel + kernels.Linear(1.0)
+    model = a_model("numbers", kernel)
+    model.save(folder / "kernels")
+    try:
+        loaded = called_from_deep_within(calls, lambda: load(folder / "kernels"))
+    except ModelFileError as error:
+        check_message(error)
+        assert calls
+    else:
+        assert jax.tree.structure(loaded.expansion) == jax.tree.structure(model.expansion)
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_what_could_not_be_read_is_not_written(tmp_path):
+    expansion = a_model("numbers", kernels.RBF(1.0)).expansion
+    deep = []
+    for _ in range(310):
+        deep = [deep]
+    for metadata, words in (
+        ({"a": deep}, "at most 300 levels"),
+        ({"a": [10**640]}, r"\['a'\]\[0\]: expected whole numbers of at most 640 digits"),
+        ({"a": "x" * 40_000_000}, "at most 40000000 characters"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            save(tmp_path / "m", expansion, metadata)
+    for change, words in (
+        ({"coefficients": expansion.coefficients * np.nan}, "coefficients: expected finite"),
+        ({"coefficients": expansion.coefficients.astype("float32")}, "of one dtype"),
+        ({"intercept": jax.numpy.zeros(3)}, r"an intercept of shape \(\)"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            save(tmp_path / "m", dataclasses.replace(expansion, **change))
+    assert list(tmp_path.iterdir()) == []
+    # Up to there everything is.
+    kernel, number = kernels.RBF(1.0), {"a": [10**640 - 1]}
+    for _ in range(80):
+        kernel = kernel + kernels.Linear(1.0)
+    expansion = dataclasses.replace(expansion, kernel=kernel)
+    save(tmp_path / "m", expansion, number)
+    loaded = load(tmp_path / "m")
+    assert dict(loaded.about) == number
+    assert jax.tree.structure(loaded.expansion) == jax.tree.structure(expansion)
+
+
+def replaced(**changes):
+    return lambda arrays, metadata: metadata.update(changes)
+
+
+def scaled(name, change):
+    def of(arrays, metadata):
+        arrays[f"part.path.{name}"] = change(arrays[f"part.path.{name}"])
+
+    return of
+
+
+CODE = [[1, -1], [-1, 1], [-1, -1]]
+
+
+@pytest.mark.parametrize(
+    ("base", "change", "words"),
+    [
+        ("two classes", replaced(more=1), "'more'"),
+        ("two classes", lambda a, m: m.pop("about"), "'about'"),
+        ("two classes", replaced(about=[1]), "about: expected names and values"),
+        ("two classes", replaced(decoding="best"), "decoding: got 'best'"),
+        ("two classes", replaced(decoding=["loss"]), "decoding"),
+        # Labels.
+        ("two classes", replaced(classes=None), "classes: expected those of the columns"),
+        ("two classes", replaced(classes=["yes", "no"]), "sorted, distinct"),
+        ("two classes", replaced(classes=["no", "off"]), "classes: expected those of the columns"),
+        ("two classes", replaced(columns=None, classes=["yes", "no"]), "sorted, distinct"),
+        ("two classes", replaced(columns=None, classes=["no", "no"]), "sorted, distinct"),
+        ("two classes", replaced(columns=None, classes=["no"]), "at least two labels"),
+        ("two classes", replaced(columns=None, classes=["no", 1]), "labels of one type"),
+        ("two classes", replaced(columns=None, classes=[None, None]), "numbers, booleans or texts"),
+        ("two classes", replaced(columns=None, classes=[[1], [2]]), "numbers, booleans or texts"),
+        ("two classes", replaced(columns=None, classes="no"), "at least two labels"),
+        ("two classes", replaced(columns=None, classes=["a", "b\0"]), "labels of type"),
+        ("two classes", replaced(class_dtype="<U1"), "labels of type '<U1'"),
+        ("two classes", replaced(class_dtype="<i8"), "labels of type '<i8'"),
+        ("two classes", replaced(class_dtype="<U99999999"), "labels of type"),
+        ("two classes", replaced(class_dtype="O"), "labels of type 'O'"),
+        ("two classes", replaced(class_dtype="sometimes"), "sometimes"),
+        ("two classes", replaced(class_dtype=None), "labels of one type, with its name"),
+        ("arrays", replaced(class_dtype="|i1", classes=[1, 2, 300]), "300"),
+        ("arrays", replaced(class_dtype="<f4", classes=[0.1, 0.2, 0.3]), "labels of type '<f4'"),
+        ("arrays", replaced(class_dtype="<i8", classes=[1, 2, 10**30]), "expected a complete"),
+        ("arrays", replaced(class_dtype="<f8", classes=[1.0, 2.0, float("nan")]), "labels of type"),
+        ("arrays", replaced(classes=[3, 5]), "code"),
+        # Codes.
+        ("several", replaced(code=None), "code: expected one"),
+        ("several", replaced(code=[[1]]), "expected"),
+        ("several", replaced(code=CODE), r"code: expected outputs \(2,\), the model has \(3,\)"),
+        ("several", replaced(code=[[0.5, 1, 1], [-1, 1, -1], [-1, -1, 1]]), "expected"),
+        ("several", replaced(code="one_versus_rest"), "expected a complete"),
+        ("several", replaced(code=[[1, -1, 1], [1, -1, 1], [1, -1, 1]]), "expected"),
+        ("two classes", replaced(code=CODE), "expected"),
+        ("regression", replaced(code=CODE), "code: expected classes with it"),
+        # Slopes.
+        ("two classes", replaced(slopes=[1.0]), "slopes: expected a positive number for each"),
+        ("two classes", replaced(slopes=[1.0, 0.0]), "slopes: expected a positive number"),
+        ("two classes", replaced(slopes=[1.0, float("nan")]), "slopes: expected a positive number"),
+        ("two classes", replaced(slopes=[1.0, float("inf")]), "expected"),
+        ("two classes", replaced(slopes=["a", "b"]), "expected a complete"),
+        ("two classes", replaced(slopes={}), "expected a complete"),
+        ("regression", replaced(slopes=[1.0, 1.0]), "slopes: expected"),
+        # Columns.
+        ("two classes", replaced(columns=[]), "columns: expected names and values"),
+        ("two classes", replaced(columns={}), "schema: expected what"),
+        (
+            "two classes",
+            lambda a, m: m["columns"]["columns"].pop(),
+            "columns: expected 5 columns as encoded, got 4",
+        ),
+        ("regression", replaced(classes=["a", "b"], class_dtype="<U1"), "those of the columns"),
+        # Paths.
+        ("two classes", lambda a, m: a.update({"part.other": np.ones(2)}), "'other'"),
+        ("two classes", lambda a, m: a.update({"part.path.size": np.ones(())}), "path"),
+        ("path", lambda a, m: a.update({"part.path.more": np.ones(())}), "'more'"),
+        ("path", lambda a, m: a.pop("part.path.intercepts"), "'intercepts'"),
+        *[
+            (base, scaled(name, change), words)
+            for base in ("path", "paths")
+            for name, change, words in (
+                ("support", lambda a: a + 10, "path.support: expected numbers of candidates"),
+                ("support", lambda a: a - 4, "path.support: expected"),
+                ("support", lambda a: np.full_like(a, -1), "path.support: expected at least one"),
+                ("support", lambda a: a.astype(float), "path.support: expected int32"),
+                ("support", lambda a: a[..., :2], "path: expected arrays of shapes"),
+                ("support", lambda a: a[..., :0], "path: expected arrays of shapes"),
+                ("support", lambda a: a.reshape(-1)[0], "path: expected arrays of shapes"),
+                ("candidates", lambda a: a[:, :2], "path.candidates: got shape"),
+                ("candidates", lambda a: a[0], "path.candidates: got shape"),
+                ("candidates", lambda a: a[:0], "path.support: expected numbers of candidates"),
+                ("candidates", lambda a: a.astype(np.float32), "path.candidates: expected float64"),
+                ("candidates", lambda a: a * np.nan, "expected finite numbers"),
+                ("coefficients", lambda a: a[..., None], "path: expected arrays of shapes"),
+                ("coefficients", lambda a: np.full_like(a, np.inf), "expected finite numbers"),
+                ("intercepts", lambda a: a[None], "path: expected arrays of shapes"),
+                ("condition", lambda a: a.astype(np.int32), "path.condition: expected float64"),
+                ("status", lambda a: a[None], "path: expected arrays of shapes"),
+            )
+        ],
+        ("sizes", lambda a, m: a.update({"part.path.support": np.ones(2, np.int32)}), "'support'"),
+        ("sizes", lambda a, m: a.pop("part.path.statuses"), "'statuses'"),
+        *[
+            ("sizes", scaled(name, change), words)
+            for name, change, words in (
+                ("sizes", lambda a: a[::-1].copy(), "path.sizes: expected increasing numbers"),
+                ("sizes", lambda a: a - 2, "path.sizes: expected increasing numbers"),
+                ("sizes", lambda a: a.astype(float), "path.sizes: expected int32"),
+                ("sizes", lambda a: a[:1], "path: expected arrays of shapes"),
+                ("sizes", lambda a: a[:0], "path: expected arrays of shapes"),
+                ("sizes", lambda a: a[0], "path: expected arrays of shapes"),
+                ("candidates", lambda a: a[:-1], "path: expected arrays of shapes"),
+                ("candidates", lambda a: a[:, :2], "path.candidates: got shape"),
+                ("coefficients", lambda a: a[..., 0], "path: expected arrays of shapes"),
+                ("coefficients", lambda a: np.full_like(a, np.inf), "expected finite numbers"),
+                ("intercepts", lambda a: a.astype(np.float32), "path.intercepts: expected float64"),
+                ("statuses", lambda a: a[None], "path: expected arrays of shapes"),
+            )
+        ],
+    ],
+)
+@pytest.mark.filterwarnings("error")
+def test_parts_of_a_model_that_make_no_sense(folder, bases, base, change, words, tmp_path):
+    arrays, document = load_state(folder / base, kind="model")
+    change(arrays, document["metadata"])
+    save_state(tmp_path / "m", arrays, document, kind="model")
+    with pytest.raises(ModelFileError, match="expected a") as caught:
+        load(tmp_path / "m")
+    check_message(caught.value)
+    assert re.search(words, str(caught.value))
+
+
+def net(folder, bases, examples):
+    """Crafted files of every base, and what came of them."""
+    counts = Counter()
+
+    @hypothesis.settings(
+        max_examples=examples,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        phases=[hypothesis.Phase.generate],  # shrinking takes minutes
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    @hypothesis.given(st.data())
+    def every_file_is_a_model_or_refused(data):
+        parts = craft(data.draw, bases[data.draw(st.sampled_from(sorted(bases)))])
+        signed(folder / "crafted", *parts)
+        counts[outcome(folder / "crafted", parts[2], folder / "rows.csv")] += 1
+
+    every_file_is_a_model_or_refused()
+    # Not vacuous: some changes leave a model.
+    assert counts["refused"] > 0.4 * examples
+    assert counts["loaded"] > 0.02 * examples
+    print(dict(counts))
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_crafted_files(folder, bases):
+    net(folder, bases, 200)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("as_users_call")
+def test_ten_thousand_crafted_files(folder, bases):
+    net(folder, bases, 10_000)

@@ -1,0 +1,722 @@
+"""Models on disk: the same predictions to the last bit, and a clear word for every bad file."""
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+
+import hypothesis
+import hypothesis.extra.numpy
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors
+import safetensors.numpy
+
+from jsparse import SCDP, Model, SpSVM, kernels, load, save, serialization
+from jsparse._status import PrecisionWarning
+from jsparse.expansion import KernelExpansion
+from jsparse.multiclass import output_code
+from jsparse.scaling import standardize
+from jsparse.serialization import (
+    ModelFileError,
+    OutputError,
+    atomic_path,
+    check_writable,
+    load_state,
+    save_state,
+)
+
+D, M = 3, 5
+
+
+def every_kernel():
+    lengthscale = np.array([0.7, 1.3, 2.9])
+    rbf = kernels.RBF(jnp.asarray(lengthscale))
+    return {
+        "rbf": kernels.RBF(jnp.asarray(1 / 3)),
+        "rbf per column": rbf,
+        "rbf sigma2": kernels.RBF.from_sigma2(2.3),
+        "laplacian": kernels.Laplacian(0.9),
+        "matern32": kernels.Matern32(jnp.asarray(lengthscale)),
+        "matern52": kernels.Matern52(1.1),
+        "rational quadratic": kernels.RationalQuadratic(1.1, 0.6),
+        "linear": kernels.Linear(0.5),
+        "polynomial": kernels.Polynomial(3, 0.4, 1.2),
+        "projected": kernels.Projected(kernels.Matern32(1.1), np.array([[0.5, -1.0, 2.0]])),
+        "nested": 0.3 * (rbf + kernels.Linear() * kernels.Polynomial(2, 1.0, 0.1)),
+        "product": rbf * kernels.Laplacian(2.0) + kernels.Scaled(kernels.Matern52(1.0), 3.0),
+    }
+
+
+def model(kernel=None, dtype="float64", outputs=(), scaled=True):
+    rng = np.random.default_rng(0)
+    X = jnp.asarray(7 + 3 * rng.normal(size=(20, D)), dtype)
+    return KernelExpansion(
+        kernel=kernels.RBF(jnp.asarray(1.5, dtype)) if kernel is None else kernel,
+        prototypes=jnp.asarray(rng.normal(size=(M, D)), dtype),
+        coefficients=jnp.asarray(rng.normal(size=(M, *outputs)), dtype),
+        intercept=jnp.asarray(rng.normal(size=outputs), dtype),
+        scaling=standardize(X) if scaled else None,
+    )
+
+
+def inputs(dtype="float64"):
+    return jnp.asarray(7 + 3 * np.random.default_rng(1).normal(size=(11, D)), dtype)
+
+
+def same(ours, theirs):
+    """The same structure, and leaves equal in shape, dtype and every bit."""
+    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("name", list(every_kernel()))
+def test_every_kernel_predicts_the_same_to_the_last_bit(tmp_path, name, dtype):
+    expansion = model(every_kernel()[name], dtype)  # made under this leg's precision
+    save(tmp_path / "model.safetensors", expansion)
+    loaded = load(tmp_path / "model.safetensors")
+    same(loaded.expansion, expansion)
+    assert loaded.about == {}
+    parts = (loaded.path, loaded.slopes, loaded.code, loaded.classes, loaded.columns)
+    assert parts == (None,) * 5
+    predictions = loaded(inputs(dtype))
+    assert predictions.dtype == dtype
+    np.testing.assert_array_equal(predictions, expansion(inputs(dtype)))
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+@pytest.mark.parametrize("outputs", [(), (1,), (3,)])
+def test_every_shape(tmp_path, dtype, outputs, scaled):
+    expansion = model(dtype=dtype, outputs=outputs, scaled=scaled)
+    save(tmp_path / "m", expansion)
+    loaded = load(tmp_path / "m")
+    same(loaded.expansion, expansion)
+    assert loaded(inputs(dtype)).shape == (11, *outputs)
+    np.testing.assert_array_equal(loaded(inputs(dtype)), expansion(inputs(dtype)))
+
+
+def test_arrays_that_do_not_lie_in_c_order(tmp_path):
+    a = np.asfortranarray(np.arange(6.0).reshape(2, 3))
+    save_state(tmp_path / "s", {"a": a, "b": np.arange(10)[::3], "c": a.T}, {})
+    arrays, _ = load_state(tmp_path / "s")
+    np.testing.assert_array_equal(arrays["a"], a)
+    np.testing.assert_array_equal(arrays["b"], [0, 3, 6, 9])
+    np.testing.assert_array_equal(arrays["c"], a.T)
+
+
+def test_arrays_of_foreign_bytes_or_dtype(tmp_path):
+    save_state(tmp_path / "s", {"a": np.arange(3).astype(">i8")}, {})
+    arrays, _ = load_state(tmp_path / "s")
+    assert arrays["a"].tolist() == [0, 1, 2]
+    for array in (np.array(["text"]), np.array([object()]), np.array([1j])):
+        with pytest.raises(ValueError, match="array 'a': expected dtype bool, int8"):
+            save_state(tmp_path / "t", {"a": array}, {})
+
+
+def test_metadata_come_back_with_their_types(tmp_path):
+    metadata = {
+        "task": "classification",
+        "classes": ["1", 1, 1.0, True, None, "<=50K", "é\n\"'"],
+        "C": 2.0,
+        "rows": 10**20,
+        "nested": {"columns": [{"name": "age", "fill": 0.1}], "empty": []},
+        "odd": [1e-320, float("inf")],
+    }
+    save(tmp_path / "m", model(), metadata)
+    loaded = load(tmp_path / "m").about
+    assert dict(loaded) == metadata
+    kinds = [type(value) for value in loaded["classes"]]
+    assert kinds == [str, int, float, bool, type(None), str, str]
+    assert type(loaded["C"]) is float
+
+
+def test_numpy_metadata_become_plain(tmp_path):
+    metadata = {
+        "labels": np.array(["a", "b"]),
+        "counts": (np.int64(3), np.float32(0.5), np.bool_(True)),
+        "score": jnp.asarray(0.25),
+    }
+    save(tmp_path / "m", model(), metadata)
+    loaded = load(tmp_path / "m").about
+    assert dict(loaded) == {"labels": ["a", "b"], "counts": [3, 0.5, True], "score": 0.25}
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=5,
+)
+numbers = st.sampled_from(["f4", "f8", "i4", "i8", "u4", "b1"]).flatmap(
+    lambda kind: hypothesis.extra.numpy.arrays(
+        np.dtype(kind), hypothesis.extra.numpy.array_shapes(min_dims=0, max_side=3, min_side=0)
+    )
+)
+
+
+@hypothesis.settings(max_examples=40, deadline=None, derandomize=True)
+@hypothesis.given(
+    arrays=st.dictionaries(st.text("ab._", min_size=1, max_size=4), numbers, max_size=3),
+    document=st.dictionaries(st.text(max_size=3), json_values, max_size=3),
+)
+def test_states_survive_bit_for_bit(tmp_path_factory, arrays, document):
+    path = tmp_path_factory.getbasetemp() / "state"
+    save_state(path, arrays, document)
+    ours, text = load_state(path)
+    assert text == document
+    assert json.dumps(text) == json.dumps(document)  # 1 is not 1.0, nor True
+    assert sorted(ours) == sorted(arrays)
+    for name, array in arrays.items():
+        assert (ours[name].dtype, ours[name].shape) == (array.dtype, array.shape)
+        assert ours[name].tobytes() == array.tobytes()
+
+
+def test_any_safetensors_reader_can_open_it(tmp_path):
+    expansion = model(every_kernel()["nested"])
+    save(tmp_path / "m", expansion, {"task": "regression"})
+    with safetensors.safe_open(tmp_path / "m", framework="numpy") as file:
+        header = file.metadata()
+        names = set(file.keys())
+        np.testing.assert_array_equal(file.get_tensor("prototypes"), expansion.prototypes)
+    assert {"prototypes", "coefficients", "intercept", "scaling.shift", "scaling.scale"} < names
+    assert any(name.startswith("kernel.") and name.endswith(".lengthscale") for name in names)
+    assert (header["format"], header["format_version"], header["kind"]) == ("jsparse", "2", "model")
+    document = json.loads(header["document"])
+    assert document["dtype"] == "float64"
+    assert document["kernel"]["class"] == type(expansion.kernel).__name__
+    assert document["versions"]["jax"] == jax.__version__
+    assert b"pickle" not in (tmp_path / "m").read_bytes()
+
+
+def test_what_cannot_be_saved(tmp_path):
+    custom = kernels.Custom(lambda params, x, z: params * jnp.sum(x * z), jnp.asarray(1.0))
+    with pytest.raises(ValueError, match="got Custom, which holds a Python function"):
+        save(tmp_path / "m", model(custom))
+    with pytest.raises(ValueError, match=r"kernel\.left: expected one of jsparse's own kernels"):
+        save(tmp_path / "m", model(custom + kernels.RBF(1.0)))
+
+    class RBF(kernels.RBF):
+        """A kernel of the user's that only looks like one of ours."""
+
+    with pytest.raises(ValueError, match="own kernels"):
+        save(tmp_path / "m", model(RBF(1.0)))
+    for metadata, words in (
+        ({"when": object()}, r"document\['metadata'\]\['about'\]\['when'\]: .* got object"),
+        ({"a": [{"b": {1: 2}}]}, r"\['a'\]\[0\]\['b'\]: expected keys that are strings, got 1"),
+        ({"raw": b"bytes"}, "got bytes"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            save(tmp_path / "m", model(), metadata)
+    assert list(tmp_path.iterdir()) == []
+
+
+def damaged_files(whole):
+    header = int.from_bytes(whole[:8], "little")
+    flipped = bytearray(whole)
+    flipped[-3] ^= 1
+    word = whole.replace(b"prototypes", b"prototypez")
+    document = whole.replace(b"note", b"nota")  # still JSON, still the same lengths
+    return {
+        "empty": (b"", "it is empty"),
+        "a few bytes": (whole[:5], "cut, damaged"),
+        "cut header": (whole[: 8 + header // 2], "cut, damaged"),
+        "cut data": (whole[:-1], "cut, damaged"),
+        "too long": (whole + b"x", "cut, damaged"),
+        "text": (b"age,income\n1,2\n" * 40, "cut, damaged"),
+        "flipped bit": (bytes(flipped), "checksum"),
+        "renamed array": (word, "checksum"),
+        "altered document": (document, "checksum"),
+    }
+
+
+@pytest.mark.parametrize("what", list(damaged_files(bytes(20))))
+def test_damaged_files(tmp_path, what):
+    path = tmp_path / "model.safetensors"
+    save(path, model(), {"task": "note"})
+    content, words = damaged_files(path.read_bytes())[what]
+    assert content != path.read_bytes()
+    path.write_bytes(content)
+    with pytest.raises(ModelFileError) as caught:
+        load(path)
+    for word in ("model.safetensors", "expected a jsparse model", words):
+        assert word in str(caught.value)
+
+
+def test_foreign_files(tmp_path):
+    path = tmp_path / "other"
+    path.write_bytes(safetensors.numpy.save({"w": np.ones(3)}, metadata={"format": "pt"}))
+    with pytest.raises(ModelFileError, match="of other origin \\(format 'pt'\\)"):
+        load(path)
+    path.write_bytes(safetensors.numpy.save({"w": np.ones(3)}))
+    with pytest.raises(ModelFileError, match="of other origin"):
+        load(path)
+    save_state(path, {"w": np.ones(3)}, kind="search", document={})
+    with pytest.raises(ModelFileError, match=r"expected a jsparse model .* holds a jsparse search"):
+        load(path)
+    with pytest.raises(ModelFileError, match="there is no such file"):
+        load(tmp_path / "nothing")
+    with pytest.raises(ModelFileError, match="it is a folder"):
+        load(tmp_path)
+
+
+def test_newer_format(tmp_path):
+    path = tmp_path / "newer"
+    header = {"format": "jsparse", "format_version": "3", "kind": "model"}
+    path.write_bytes(safetensors.numpy.save({"w": np.ones(3)}, metadata=header))
+    with pytest.raises(ModelFileError, match="format version 2 or older; it has version 3"):
+        load(path)
+    header["format_version"] = "one"
+    path.write_bytes(safetensors.numpy.save({"w": np.ones(3)}, metadata=header))
+    with pytest.raises(ModelFileError, match="'one', not a number"):
+        load(path)
+
+
+def rewritten(path, change):
+    """A file with a good checksum whose parts were changed, as another program might write."""
+    arrays, document = load_state(path, kind="model")
+    change(arrays, document)
+    save_state(path, arrays, document, kind="model")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda a, d: a.pop("coefficients"), "coefficients"),
+        (lambda a, d: a.pop("kernel.lengthscale"), "lengthscale"),
+        (lambda a, d: a.pop("scaling.scale"), "scaling.scale"),
+        (lambda a, d: d.pop("kernel"), "kernel"),
+        (lambda a, d: d["kernel"].update({"class": "eval"}), "'eval' is none of"),
+        (lambda a, d: d["kernel"]["fields"].update({"other": {"value": 1}}), "other"),
+        (lambda a, d: a.update({"scaling.shift": np.ones(2)}), "fit together"),
+        (lambda a, d: a.update({"coefficients": np.ones(4)}), "fit together"),
+        (lambda a, d: a.update({"intercept": np.ones(2)}), "fit together"),
+    ],
+)
+def test_parts_that_do_not_fit_together(tmp_path, change, words):
+    save(tmp_path / "m", model())
+    rewritten(tmp_path / "m", change)
+    with pytest.raises(ModelFileError, match="expected a complete jsparse model") as caught:
+        load(tmp_path / "m")
+    assert words in str(caught.value)
+
+
+def test_float64_model_without_float64_says_so(tmp_path):
+    expansion = model()
+    save(tmp_path / "m", expansion)
+    with jax.enable_x64(False):
+        with pytest.warns(PrecisionWarning, match="float64 is switched off"):
+            loaded = load(tmp_path / "m").expansion
+        assert {leaf.dtype for leaf in jax.tree.leaves(loaded)} == {jnp.dtype("float32")}
+        values = loaded(inputs("float32"))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            asked = load(tmp_path / "m", dtype="float32")
+        np.testing.assert_array_equal(asked(inputs("float32")), values)
+        with pytest.raises(ValueError, match="float64 is switched off"):
+            load(tmp_path / "m", dtype="float64")
+    np.testing.assert_allclose(values, expansion(inputs()), rtol=1e-4, atol=1e-5)
+
+
+def test_dtype_on_request(tmp_path):
+    expansion = model(dtype="float32")
+    save(tmp_path / "m", expansion)
+    kept = load(tmp_path / "m").expansion  # float64 is on, yet the model stays what it was
+    assert kept.prototypes.dtype == jnp.float32
+    np.testing.assert_array_equal(kept(inputs("float32")), expansion(inputs("float32")))
+    widened = load(tmp_path / "m", dtype="float64")
+    assert {leaf.dtype for leaf in jax.tree.leaves(widened)} == {jnp.dtype("float64")}
+    with pytest.raises(ValueError, match="got 'int8'"):
+        load(tmp_path / "m", dtype="int8")
+    huge = model()
+    huge = KernelExpansion(huge.kernel, huge.prototypes, huge.coefficients * 1e60, huge.intercept)
+    save(tmp_path / "huge", huge)
+    with pytest.raises(ValueError, match="coefficients holds values too large for float32"):
+        load(tmp_path / "huge", dtype="float32")
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "m"
+    save(path, model())
+    before = path.read_bytes()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pathlib.Path, "replace", full)
+    with pytest.raises(OutputError, match="No space left on device"):
+        save(path, model(outputs=(2,)))
+    monkeypatch.undo()
+
+    def interrupted():
+        with atomic_path(path) as temporary:
+            temporary.write_bytes(b"half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_errors_of_the_block_stay_what_they_are(tmp_path, monkeypatch):
+    def reading():
+        with atomic_path(tmp_path / "m") as scratch:
+            scratch.write_bytes((tmp_path / "no such input").read_bytes())
+
+    with pytest.raises(FileNotFoundError, match="no such input"):
+        reading()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    # But what `save` writes is its own.
+    monkeypatch.setattr(pathlib.Path, "write_bytes", full)
+    with pytest.raises(OutputError, match=r"m': cannot be written: No space left on device"):
+        save(tmp_path / "m", model())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_paths_of_bytes_and_paths_that_are_none(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = os.fsencode(tmp_path / "é")
+    check_writable(path)
+    save(path, model())
+    same(load(path).expansion, model())
+    same(load(tmp_path / "é").expansion, model())
+    for wrong in ("", b"", "a\0b", b"a\0b", "\ud800"):
+        for refusal, attempt in (
+            (OutputError, check_writable),
+            (OutputError, lambda where: save(where, model())),
+            (ModelFileError, load),
+        ):
+            with pytest.raises(refusal, match="expected a path"):
+                attempt(wrong)
+    assert os.listdir() == ["é"]
+
+
+def test_written_files_have_the_users_permissions(tmp_path):
+    old = os.umask(0o027)
+    try:
+        save(tmp_path / "m", model())
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE((tmp_path / "m").stat().st_mode) == 0o640
+    (tmp_path / "m").chmod(0o600)
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "m")
+    save(link, model())
+    assert link.is_symlink()
+    assert stat.S_IMODE((tmp_path / "m").stat().st_mode) == 0o600
+
+
+def test_writability_is_known_beforehand_and_nothing_is_left(tmp_path):
+    new, old = tmp_path / "new.csv.gz", tmp_path / "old"
+    old.write_text("precious")
+    stamp = old.stat().st_mtime_ns
+    check_writable(new)
+    check_writable(old)
+    assert (old.read_text(), old.stat().st_mtime_ns) == ("precious", stamp)
+    assert list(tmp_path.iterdir()) == [old]
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("nowhere/m", "there is no folder"),
+        (".", "a folder"),
+        ("old/m", "there is no folder"),
+        ("pipe", "not a regular file"),
+        ("n" * 300, "File name too long"),
+        ("/proc/m", "cannot be written"),
+    ],
+)
+def test_unwritable_places_are_named(tmp_path, place, words):
+    (tmp_path / "old").write_text("a file")
+    os.mkfifo(tmp_path / "pipe")
+    path = tmp_path / place
+    for attempt in (check_writable, lambda where: save(where, model())):
+        with pytest.raises(OutputError) as caught:
+            attempt(path)
+        assert words in str(caught.value)
+        assert os.path.realpath(path) in str(caught.value)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["old", "pipe"]
+
+
+@pytest.fixture
+def folder_of_a_user():
+    """A folder of one who may not write anywhere, as the process is for that long."""
+    with tempfile.TemporaryDirectory() as folder:
+        root, nobody = os.geteuid() == 0, 65534
+        if root:
+            os.chown(folder, nobody, nobody)
+            os.setresuid(nobody, nobody, 0)
+        try:
+            yield pathlib.Path(folder)
+        finally:
+            if root:
+                os.setresuid(0, 0, 0)
+
+
+def test_permissions_are_respected(folder_of_a_user):
+    tmp_path = folder_of_a_user
+    (tmp_path / "old").write_text("precious")
+    (tmp_path / "old").chmod(0o444)
+    with pytest.raises(OutputError, match="read-only"):
+        check_writable(tmp_path / "old")
+    tmp_path.chmod(0o555)
+    with pytest.raises(OutputError, match="Permission denied"):
+        check_writable(tmp_path / "new")
+    tmp_path.chmod(0o755)
+    save(tmp_path / "secret", model())
+    (tmp_path / "secret").chmod(0)
+    with pytest.raises(ModelFileError, match="cannot be read: Permission denied"):
+        load(tmp_path / "secret")
+
+
+# Writes half a file, says so, and waits to be killed.
+WRITER = """
+import sys
+from jsparse._files import atomic_path
+with atomic_path(sys.argv[1]) as scratch:
+    with scratch.open("wb") as file:
+        file.write(b"half")
+        file.flush()
+        print("half", flush=True)
+        sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def a_writer(path, patch=""):
+    """A process in the middle of writing a file."""
+    command = [sys.executable, "-c", patch + WRITER, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"half\n"
+        yield process
+        process.kill()
+
+
+def test_a_killed_process_leaves_nothing_beside_the_model(tmp_path):
+    path = tmp_path / "m"
+    save(path, model())
+    before = path.read_bytes()
+    with a_writer(path) as process:
+        process.kill()  # SIGKILL: no line of it runs any more
+        process.wait()
+    if not hasattr(os, "O_TMPFILE"):
+        pytest.skip("no files without a name here")
+    assert list(tmp_path.iterdir()) == [path]
+    assert path.read_bytes() == before
+
+
+def test_what_a_killed_process_leaves_elsewhere_is_removed_later(tmp_path, monkeypatch):
+    # As where there are no files without a name.
+    named = "import os; del os.O_TMPFILE\n" if hasattr(os, "O_TMPFILE") else ""
+    path, others = tmp_path / "m.csv.gz", [tmp_path / ".jsparse-0", tmp_path / ".hidden.gz"]
+    for other in others:
+        other.write_text("the user's")
+    with a_writer(path, named) as process:
+        (left,) = set(tmp_path.iterdir()) - set(others)
+        assert left.name.endswith(".csv.gz")
+
+        def saved(age):
+            for file in (left, *others):
+                os.utime(file, (time.time() - age,) * 2)
+            save(path, model())
+            return left.exists()
+
+        assert saved(2 * 3600)  # its writer is alive
+        process.kill()
+        process.wait()
+        assert saved(60)  # perhaps a writer on another machine
+        assert not saved(2 * 3600)
+    assert set(tmp_path.iterdir()) == {path, *others}
+
+
+@pytest.mark.parametrize("old", [True, False])
+@pytest.mark.parametrize("system", ["named", "cannot be linked"])
+def test_file_systems_without_unnamed_files(tmp_path, monkeypatch, old, system):
+    if system == "named":
+        monkeypatch.delattr(os, "O_TMPFILE", raising=False)
+    else:
+
+        def link(*args, **options):
+            raise PermissionError(1, "Operation not permitted")
+
+        monkeypatch.setattr(os, "link", link)
+    if old:
+        (tmp_path / "m").write_text("old")
+        (tmp_path / "m").chmod(0o640)
+    save(tmp_path / "m", model())
+    same(load(tmp_path / "m").expansion, model())
+    assert list(tmp_path.iterdir()) == [tmp_path / "m"]
+    if old:
+        assert stat.S_IMODE((tmp_path / "m").stat().st_mode) == 0o640
+
+
+def test_many_writers_of_one_file(tmp_path):
+    def write(i):
+        for _ in range(20):
+            with atomic_path(tmp_path / "f") as scratch:
+                scratch.write_bytes(bytes([i]) * 1000)
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(4)))
+    content = (tmp_path / "f").read_bytes()
+    assert len(content) == 1000
+    assert len(set(content)) == 1
+    assert list(tmp_path.iterdir()) == [tmp_path / "f"]
+
+
+def test_what_is_no_model_is_not_saved(tmp_path, as_users_call):
+    for other in (None, jnp.ones(3), {"a": 1}, kernels.RBF(1.0)):
+        with pytest.raises(ValueError, match=r"model: expected a Model .* or a KernelExpansion"):
+            save(tmp_path / "m", other)
+    for labels, kind in ((["2020-01-01", "2020-01-02"], "datetime64[D]"), (["a", "b"], "U20000")):
+        with pytest.raises(ValueError, match="classes: expected numbers or texts of at most"):
+            labelled(labels, kind).save(tmp_path / "m")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_parts_below_a_model_come_back_too(tmp_path):
+    parts = {"a": np.arange(3, dtype=np.int32), "b": np.ones((2, 0))}
+    serialization.save(tmp_path / "m", model(), {"note": 1}, parts)
+    expansion, metadata, found = serialization.load(tmp_path / "m")
+    same(expansion, model())
+    assert metadata == {"note": 1}
+    assert sorted(found) == ["a", "b"]
+    for name, array in parts.items():
+        assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape)
+        np.testing.assert_array_equal(found[name], array)
+    with pytest.raises(ModelFileError, match="expected a complete jsparse model"):
+        load(tmp_path / "m")  # it is no `Model`
+
+
+def same_content(path, other):
+    (arrays, document), (others, also) = (load_state(p, kind="model") for p in (path, other))
+    assert document == also
+    assert sorted(arrays) == sorted(others)
+    for name, array in arrays.items():
+        assert (array.dtype, array.shape) == (others[name].dtype, others[name].shape)
+        assert array.tobytes() == others[name].tobytes()
+
+
+def labelled(labels, dtype=None):
+    """A model of two or more classes."""
+    known = np.array(labels, dtype=dtype)
+    code = None if len(labels) == 2 else output_code("one_versus_rest", len(labels))
+    outputs = () if code is None else (len(labels),)
+    return Model(
+        model(outputs=outputs),
+        slopes=np.linspace(1.0, 2.0, len(labels)),
+        code=code,
+        labels=tuple(known.tolist()),
+        label_dtype=known.dtype.str,
+    )
+
+
+@pytest.mark.parametrize(
+    ("labels", "named"),
+    [
+        *[([0, 7, 100], kind) for kind in ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8")],
+        ([-(2**63), 0, 2**63 - 1], "i8"),
+        ([0, 2**64 - 1], "u8"),
+        *[([-0.5, 0.25, 1e4], kind) for kind in ("f2", "f4", "f8")],
+        ([0.1, 0.3, 1e300], "f8"),
+        ([float(np.float32(0.1)), float(np.float32(0.3))], "f4"),
+        ([False, True], "?"),
+        (["a", "é\n", "字"], None),
+        (["", "no"], "U20"),
+        (["1", "10", "9"], None),
+    ],
+)
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_labels_of_every_type(tmp_path, labels, named, order):
+    kind = np.array(labels, dtype=named).dtype.newbyteorder(order)
+    ours = labelled(labels, kind)
+    ours.save(tmp_path / "m")
+    loaded = load(tmp_path / "m")
+    assert loaded.classes.dtype == ours.classes.dtype == kind
+    assert loaded.classes.tolist() == labels
+    assert [type(label) for label in loaded.labels] == [type(label) for label in labels]
+    X = np.asarray(inputs())
+    for theirs in (ours.predict(X), loaded.predict(X)):
+        assert theirs.dtype == kind
+    np.testing.assert_array_equal(loaded.predict(X), ours.predict(X))
+    np.testing.assert_array_equal(loaded.predict_proba(X), ours.predict_proba(X))
+    if ours.code is not None:
+        np.testing.assert_array_equal(loaded.code.matrix, ours.code.matrix)
+    # What is loaded is saved as it was.
+    loaded.save(tmp_path / "again")
+    same_content(tmp_path / "again", tmp_path / "m")
+
+
+def path_model(method, outputs, weighted=False):
+    """A whole path as training keeps it, in standardised units, and raw rows."""
+    rng = np.random.default_rng(0)
+    X = 7 + 3 * rng.normal(size=(60, D))
+    scaling = standardize(jnp.asarray(X))
+    Z = scaling.apply(jnp.asarray(X))
+    code = None
+    if outputs:
+        y, code = jnp.asarray(np.digitize(X[:, 0], [5.5, 8.5])), output_code("one_versus_rest", 3)
+    else:
+        y = jnp.where(Z[:, 0] + Z[:, 1] ** 2 > 1, 1.0, -1.0)
+    key = jax.random.key(0)
+    path = method.fit(kernels.RBF(1.5), Z[:15], jnp.asarray(5.0), Z, y, code=code, key=key)
+    expansion = dataclasses.replace(path.at(4), scaling=scaling)
+    labels = ("a", "b", "c") if outputs else ("a", "b")
+    slopes = np.arange(1.0, 1 + len(labels))
+    return Model(expansion, path, slopes, code=code, labels=labels, label_dtype="<U1"), X
+
+
+@pytest.mark.parametrize(
+    ("method", "outputs"),
+    [
+        (SCDP(max_prototypes=6), False),
+        (SCDP(max_prototypes=6), True),
+        pytest.param(SCDP(max_prototypes=6, selection="separate"), True, marks=pytest.mark.slow),
+        (SpSVM(max_prototypes=6, subset=10), False),
+        (SpSVM(max_prototypes=6, subset=10), True),
+    ],
+    ids=["scdp", "scdp joint", "scdp separate", "spsvm", "spsvm separate"],
+)
+def test_paths_are_saved_whole(tmp_path, method, outputs):
+    ours, X = path_model(method, outputs)
+    ours.save(tmp_path / "m")
+    loaded = load(tmp_path / "m")
+    same(loaded.expansion, ours.expansion)
+    for size in range(1, 7):
+        mine, read = ours.at(size), loaded.at(size)
+        np.testing.assert_array_equal(read(X), mine(X))
+        assert read.size == mine.size
+        assert read.about == mine.about or dict(read.about) == dict(mine.about)
+        np.testing.assert_array_equal(read.predict(X), mine.predict(X))
+        with pytest.raises(ValueError, match="a size other than the one chosen"):
+            read.predict_proba(X)
+    for size in (0, 7):
+        with pytest.raises(ValueError, match="1 to 6, the length of the path"):
+            loaded.at(size)
+    # A single size may be saved too, and what is loaded again.
+    loaded.at(2).save(tmp_path / "two")
+    np.testing.assert_array_equal(load(tmp_path / "two")(X), ours.at(2)(X))
+    loaded.save(tmp_path / "again")
+    same_content(tmp_path / "again", tmp_path / "m")
+    # In less precision every size is there as well.
+    narrow = load(tmp_path / "m", dtype="float32")
+    for size in (1, 6):
+        values = narrow.at(size)(X.astype(np.float32))
+        assert values.dtype == np.float32
+        np.testing.assert_allclose(values, ours.at(size)(X), rtol=1e-3, atol=1e-3)

@@ -1,0 +1,630 @@
+"""Pursuits against the paper's loops, scikit-learn, and exhaustive search."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference import pursuit as reference
+from sklearn.linear_model import lars_path, orthogonal_mp, orthogonal_mp_gram
+
+from jsparse import NumericalError, check, pursuit
+from jsparse._status import (
+    COMPLETED,
+    CONVERGED,
+    EXHAUSTED,
+    INDEFINITE,
+    NOT_FINITE,
+    PRECISION_LOST,
+    TRUNCATED,
+)
+from jsparse.pursuit import conjugate
+from jsparse.solvers import conjugate_gradients
+
+
+def problem(n=60, D=20, seed=0, c=None, dtype=np.float64):
+    """A dictionary with correlated atoms of different lengths, and a target."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, D)) + 0.5 * rng.standard_normal((n, 1))
+    X = X * rng.uniform(0.5, 2.0, D)
+    y = rng.standard_normal((n,) if c is None else (n, c)) + X[:, :1].reshape(
+        -1, *[1] * (c is not None)
+    )
+    return X.astype(dtype), y.astype(dtype)
+
+
+def gram(X, y):
+    return X.T @ X, X.T @ y
+
+
+def planted(n, D, k, seed=0):
+    """Unit atoms, and a target made of k of them."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, D))
+    X /= np.linalg.norm(X, axis=0)
+    support = rng.permutation(D)[:k]
+    w = np.zeros(D)
+    w[support] = rng.choice([-1.0, 1.0], k) * rng.uniform(1, 2, k)
+    return X, X @ w, w
+
+
+def test_scdp_is_the_papers_algorithm(dtype, tol):
+    X, y = problem(dtype=dtype)
+    A, b = gram(X, y)
+    path = pursuit.scdp(A, b, max_atoms=12)
+    chosen, record = reference.scdp(A.astype(float), b.astype(float), 12)
+    assert np.asarray(path.support).tolist() == chosen
+    assert path.status == COMPLETED
+    assert path.size == 12
+    for k, w in enumerate(record, start=1):
+        np.testing.assert_allclose(path.dense(20, k), w, rtol=30 * tol, atol=30 * tol)
+        norm = np.linalg.norm(b - A @ w)
+        np.testing.assert_allclose(path.residual_norm[k], norm, rtol=100 * tol)
+        np.testing.assert_allclose(path.explained[k], b @ w, rtol=10 * tol)
+
+
+def test_any_order_of_selection_gives_least_squares_at_every_size():
+    A, b = gram(*problem())
+    order = [7, 3, 11, 0, 19, 5]
+    path = pursuit.scdp(A, b, max_atoms=8, initial=order)
+    chosen, record = reference.scdp(A, b, 6, order)
+    assert np.asarray(path.support[:6]).tolist() == chosen
+    for k, w in enumerate(record, start=1):
+        np.testing.assert_allclose(path.dense(20, k), w, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(w, reference.least_squares(A, b, chosen[:k]), rtol=1e-8)
+    # After the atoms given, selection goes on as always.
+    assert int(path.support[6]) == np.argmax(np.abs(b - A @ record[-1]))
+
+
+def test_scdp_equals_scikit_learn_on_the_gram_matrix():
+    A, b = gram(*problem(200, 80, seed=3))
+    path = pursuit.scdp(A, b, max_atoms=40)
+    theirs = orthogonal_mp_gram(A, b, n_nonzero_coefs=40, return_path=True)
+    for k in range(1, 41):
+        np.testing.assert_allclose(path.dense(80, k), theirs[:, k - 1], rtol=1e-8, atol=1e-11)
+
+
+def test_omp_equals_scikit_learn_over_and_under_determined(dtype, tol):
+    for n, D in ((60, 25), (25, 60)):
+        X, y = problem(n, D, seed=1, dtype=dtype)
+        path = pursuit.omp(X, y, max_atoms=15)
+        theirs = orthogonal_mp(X.astype(float), y.astype(float), n_nonzero_coefs=15)
+        np.testing.assert_allclose(path.dense(D), theirs, rtol=100 * tol, atol=100 * tol)
+        w = np.asarray(path.dense(D))
+        norm = np.linalg.norm(y - X @ w)
+        np.testing.assert_allclose(path.residual_norm[-1], norm, rtol=100 * tol)
+        np.testing.assert_allclose(
+            np.square(y).sum() - path.explained, np.square(path.residual_norm), rtol=1e3 * tol
+        )
+
+
+def test_several_right_hand_sides_select_together():
+    X, y = problem(c=3)
+    A, b = gram(X, y)
+    path, rows = pursuit.scdp(A, b, max_atoms=10), pursuit.omp(X, y, max_atoms=10)
+    assert (path.support == rows.support).all()
+    w = np.zeros((20, 3))
+    for k in range(10):
+        atom = int(np.argmax(np.linalg.norm(b - A @ w, axis=1)))
+        assert path.support[k] == atom
+        chosen = np.asarray(path.support[: k + 1])
+        w = np.stack([reference.least_squares(A, b[:, i], chosen) for i in range(3)], axis=1)
+        np.testing.assert_allclose(path.dense(20, k + 1), w, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(rows.dense(20, k + 1), w, rtol=1e-9, atol=1e-12)
+
+
+def test_gain_selects_what_lowers_the_objective_most():
+    A, b = gram(*problem())
+    path = pursuit.scdp(A, b, max_atoms=6, rule="gain")
+    chosen = []
+    for k in range(6):
+        gains = {
+            j: b @ reference.least_squares(A, b, [*chosen, j]) for j in range(20) if j not in chosen
+        }
+        chosen.append(max(gains, key=gains.get))
+        assert path.support[k] == chosen[-1]
+        np.testing.assert_allclose(path.explained[k + 1], gains[chosen[-1]], rtol=1e-10)
+
+
+def test_no_path_is_better_than_exhaustive_search_and_the_first_atoms_are_near():
+    A, b = gram(*problem(20, 12, seed=5))
+    path = pursuit.scdp(A, b, max_atoms=12)
+    for k in range(1, 13):
+        _, best = reference.exhaustive(A, b, k)
+        assert path.explained[k] <= best * (1 + 1e-10)
+    np.testing.assert_allclose(path.explained[12], best, rtol=1e-10)
+    # One atom at a time by its gain is exhaustive search for one atom.
+    first = pursuit.scdp(A, b, max_atoms=1, rule="gain")
+    np.testing.assert_allclose(first.explained[1], reference.exhaustive(A, b, 1)[1], rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "solve",
+    [
+        lambda X, y, k: pursuit.scdp(*gram(X, y), max_atoms=k),
+        lambda X, y, k: pursuit.omp(X, y, max_atoms=k),
+        lambda X, y, k: pursuit.stagewise_omp(X, y, max_atoms=k, threshold=2.0),
+        lambda X, y, k: pursuit.scdp(
+            pursuit.GramColumns(jnp.asarray(X)), X.T @ y, diagonal=np.square(X).sum(0), max_atoms=k
+        ),
+    ],
+    ids=["scdp", "omp", "stagewise", "columns"],
+)
+@pytest.mark.parametrize(("n", "D", "k"), [(80, 30, 6), (64, 128, 6)])
+def test_planted_supports_are_recovered(solve, n, D, k):
+    X, y, w = planted(n, D, k)
+    path = solve(X, y, 30)
+    assert set(np.flatnonzero(w)) <= set(np.asarray(path.support[: path.size]).tolist())
+    np.testing.assert_allclose(path.dense(D), w, atol=1e-7)
+    assert path.status == CONVERGED
+    assert path.size < 30
+
+
+def test_stagewise_takes_all_above_the_threshold_at_once():
+    X, y, _ = planted(100, 200, 8, seed=2)
+    y = y + 0.01 * np.random.default_rng(0).standard_normal(100)
+    path = pursuit.stagewise_omp(X, y, max_atoms=40, threshold=2.5, max_stages=3)
+    chosen = []
+    for _ in range(3):
+        w = np.zeros(200)
+        if chosen:
+            w[chosen] = np.linalg.lstsq(X[:, chosen], y, rcond=None)[0]
+        r = y - X @ w
+        score = np.abs(X.T @ r)
+        above = np.flatnonzero(score > 2.5 * np.linalg.norm(r) / 10)
+        chosen += sorted((j for j in above if j not in chosen), key=lambda j: -score[j])
+    assert np.asarray(path.support[: path.size]).tolist() == chosen[: int(path.size)]
+    assert path.size == len(chosen)
+
+
+def test_random_subsets_select_within_themselves_and_fit_by_least_squares():
+    A, b = gram(*problem(100, 40, seed=4))
+    path = pursuit.scdpp(A, b, key=jax.random.key(1), max_atoms=15, subset=7)
+    chosen = np.asarray(path.support)
+    assert len(set(chosen.tolist())) == 15
+    for k in (1, 4, 15):
+        w = reference.least_squares(A, b, chosen[:k])
+        np.testing.assert_allclose(path.dense(40, k), w, rtol=1e-8, atol=1e-11)
+        np.testing.assert_allclose(path.residual_norm[k], np.linalg.norm(b - A @ w), rtol=1e-8)
+    again = pursuit.scdpp(A, b, key=jax.random.key(1), max_atoms=15, subset=7)
+    other = pursuit.scdpp(A, b, key=jax.random.key(2), max_atoms=15, subset=7)
+    assert (again.support == path.support).all()
+    assert not (other.support == path.support).all()
+    # With all atoms in the subset it is the pursuit itself.
+    whole = pursuit.scdpp(A, b, key=jax.random.key(1), max_atoms=15, subset=40)
+    assert (whole.support == pursuit.scdp(A, b, max_atoms=15).support).all()
+
+
+def test_random_subsets_are_the_same_for_all_systems():
+    A, b = gram(*problem(100, 40, seed=4))
+    batch = pursuit.scdpp(
+        np.stack([A, A + 1e-3 * np.eye(40)]),
+        np.stack([b, b]),
+        key=jax.random.key(1),
+        max_atoms=9,
+        subset=5,
+    )
+    alone = pursuit.scdpp(A, b, key=jax.random.key(1), max_atoms=9, subset=5)
+    assert (batch.support[0] == alone.support).all()
+    assert (batch.support[0] == batch.support[1]).all()
+
+
+@pytest.mark.parametrize("shrinkage", [1.0, 0.1])
+def test_matching_pursuit_is_the_papers_algorithm(shrinkage):
+    A, b = gram(*problem(seed=6))
+    path = pursuit.matching_pursuit(A, b, max_atoms=8, shrinkage=shrinkage, max_steps=500)
+    record = reference.matching_pursuit(A, b, 500, shrinkage)
+    sizes = [int((w != 0).sum()) for w in record]
+    for k in range(1, 9):
+        last = record[max(i for i, size in enumerate(sizes) if size == k)]
+        np.testing.assert_allclose(path.dense(20, k), last, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(path.residual_norm[k], np.linalg.norm(b - A @ last), rtol=1e-9)
+        np.testing.assert_allclose(path.explained[k], 2 * b @ last - last @ A @ last, rtol=1e-9)
+
+
+def optimality(A, b, w, penalty):
+    """By how much `w` misses the conditions of the LASSO's minimum."""
+    c, inside = b - A @ w, np.abs(w) > 1e-12
+    worst = np.abs(c).max() - penalty
+    return max(worst, np.abs(c[inside] - penalty * np.sign(w[inside])).max(initial=0))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_lasso_is_optimal_at_every_corner(seed):
+    A, b = gram(*problem(40, 25, seed=seed))
+    path = pursuit.lasso(A, b, max_atoms=25, max_steps=80)
+    assert path.status == CONVERGED
+    corners = np.asarray(path.coefficients)[: int(path.steps) + 1]
+    for w, penalty in zip(corners, path.penalty, strict=False):
+        assert optimality(A, b, w, float(penalty)) < 1e-9 * np.abs(b).max()
+    np.testing.assert_allclose(corners[-1], np.linalg.solve(A, b), rtol=1e-6, atol=1e-8)
+    # The path is linear between corners, so its middle is optimal too.
+    for i in range(len(corners) - 1):
+        middle = (corners[i] + corners[i + 1]) / 2
+        penalty = float(path.penalty[i] + path.penalty[i + 1]) / 2
+        assert optimality(A, b, middle, penalty) < 1e-9 * np.abs(b).max()
+
+
+def test_lasso_and_lars_equal_scikit_learn():
+    X, y = problem(60, 15, seed=8)
+    A, b = gram(X, y)
+    for method, solve in (("lasso", pursuit.lasso), ("lar", pursuit.lars)):
+        path = solve(A, b, max_atoms=10)
+        _, _, theirs = lars_path(X, y, method=method, max_iter=10)
+        k = min(theirs.shape[1], int(path.steps) + 1)
+        assert k >= 10
+        np.testing.assert_allclose(path.coefficients[:k].T, theirs[:, :k], rtol=1e-8, atol=1e-10)
+
+
+def test_some_lasso_path_drops_atoms():
+    dropped = 0
+    for seed in range(6):
+        path = pursuit.lasso(*gram(*problem(40, 25, seed=seed)), max_atoms=25, max_steps=80)
+        dropped += int(np.sum(np.diff(np.asarray(path.cardinality)) < 0))
+    assert dropped > 0
+
+
+def test_debiased_corners_are_least_squares():
+    A, b = gram(*problem(40, 12, seed=1))
+    path = pursuit.lasso(A, b, max_atoms=12)
+    for w, debiased in zip(
+        path.coefficients, pursuit.debiased(path, A, b, max_atoms=12).coefficients, strict=True
+    ):
+        atoms = np.flatnonzero(w)
+        if len(atoms):
+            np.testing.assert_allclose(
+                debiased, reference.least_squares(A, b, atoms), rtol=1e-7, atol=1e-9
+            )
+
+
+def test_conjugate_gradients_are_the_papers_algorithm():
+    A, b = gram(*problem())
+    made = conjugate_gradients.iterates(lambda x: A @ x, jnp.asarray(b)[:, None], steps=8)
+    record = reference.conjugate_gradients(A, b, 8)
+    for k, w in enumerate(record, start=1):
+        np.testing.assert_allclose(made.x[k, :, 0], w, rtol=1e-8, atol=1e-11)
+        np.testing.assert_allclose(made.residual_norm[k, 0], np.linalg.norm(b - A @ w), rtol=1e-8)
+    assert made.status[0] == COMPLETED
+
+
+def test_columns_on_demand_need_no_matrix():
+    X, y = problem()
+    A, b = gram(X, y)
+    expected = pursuit.scdp(A, b, max_atoms=8)
+    asked = pursuit.scdp(pursuit.GramColumns(jnp.asarray(X)), b, diagonal=np.diag(A), max_atoms=8)
+    closed = pursuit.scdp(lambda j: jnp.asarray(A)[j], b, diagonal=np.diag(A), max_atoms=8)
+    for path in (asked, closed):
+        chex.assert_trees_all_close(path, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
+def test_a_batch_goes_in_step_and_equals_one_after_another(dtype, tol):
+    systems = [gram(*problem(seed=s, dtype=dtype)) for s in range(4)]
+    A, b = (np.stack(a) for a in zip(*systems, strict=True))
+    X, y = (
+        np.stack(a) for a in zip(*(problem(seed=s, dtype=dtype) for s in range(4)), strict=True)
+    )
+    tolerance = 0.05  # some end before others
+    for together, alone in (
+        (
+            pursuit.scdp(A, b, max_atoms=12, tolerance=tolerance),
+            [pursuit.scdp(*s, max_atoms=12, tolerance=tolerance) for s in systems],
+        ),
+        (
+            pursuit.omp(X, y, max_atoms=12, tolerance=0.7),
+            [pursuit.omp(X[i], y[i], max_atoms=12, tolerance=0.7) for i in range(4)],
+        ),
+        (
+            pursuit.matching_pursuit(A, b, max_atoms=12, tolerance=tolerance),
+            [pursuit.matching_pursuit(*s, max_atoms=12, tolerance=tolerance) for s in systems],
+        ),
+    ):
+        for i, path in enumerate(alone):
+            mine = jax.tree.map(lambda a, i=i: a[i], together)
+            assert (mine.support == path.support).all()
+            assert mine.status == path.status
+            chex.assert_trees_all_close(
+                mine.coefficients, path.coefficients, rtol=100 * tol, atol=100 * tol
+            )
+    sizes = [int(p.size) for p in alone]
+    assert len(set(sizes)) > 1
+
+
+def test_nan_in_one_system_of_a_batch_leaves_the_others():
+    systems = [gram(*problem(seed=s)) for s in range(3)]
+    A, b = (np.stack(a) for a in zip(*systems, strict=True))
+    X, y = (np.stack(a) for a in zip(*(problem(seed=s) for s in range(3)), strict=True))
+    A[1, 4, 4] = X[1, 3, 3] = np.nan
+    key = jax.random.key(0)
+    for path in (
+        pursuit.scdp(A, b, max_atoms=20),
+        pursuit.scdpp(A, b, max_atoms=20, subset=20, key=key),
+        pursuit.matching_pursuit(A, b, max_atoms=20),
+        pursuit.omp(X, y, max_atoms=20),
+        pursuit.stagewise_omp(X, y, max_atoms=20),
+    ):
+        assert path.status[1] == NOT_FINITE
+        assert np.isfinite(path.coefficients[np.array([0, 2])]).all()
+        assert (path.status[np.array([0, 2])] < PRECISION_LOST).all()
+        with pytest.raises(NumericalError):
+            check(path.status)
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 10**6), st.sampled_from(["duplicate", "zero", "dependent", "constant"]))
+def test_degenerate_atoms_are_passed_over(seed, kind):
+    X, y = problem(30, 8, seed=seed)
+    if kind == "duplicate":
+        X = np.concatenate([X, X], axis=1)
+    elif kind == "zero":
+        X = np.concatenate([X, np.zeros((30, 8))], axis=1)
+    elif kind == "dependent":
+        X = np.concatenate([X, X @ np.random.default_rng(seed).standard_normal((8, 8))], axis=1)
+    else:
+        X = np.concatenate([X, np.ones((30, 8))], axis=1)
+    rank = np.linalg.matrix_rank(X)
+    A, b = gram(X, y)
+    fitted = X @ np.linalg.lstsq(X, y, rcond=None)[0]
+    key = jax.random.key(seed)
+    for path in (
+        pursuit.scdp(A, b, max_atoms=16),
+        pursuit.omp(X, y, max_atoms=16),
+        pursuit.scdpp(A, b, key=key, max_atoms=16, subset=16),
+    ):
+        assert int(path.size) == rank
+        assert path.status == CONVERGED
+        np.testing.assert_allclose(X @ np.asarray(path.dense(16)), fitted, atol=1e-5)
+
+
+def test_a_zero_target_needs_no_atoms():
+    X, _ = problem()
+    A, zero = X.T @ X, np.zeros(20)
+    for path in (
+        pursuit.scdp(A, zero, max_atoms=5),
+        pursuit.omp(X, np.zeros(60), max_atoms=5),
+        pursuit.scdpp(A, zero, key=jax.random.key(0), max_atoms=5, subset=5),
+        pursuit.matching_pursuit(A, zero, max_atoms=5),
+    ):
+        assert path.size == 0
+        assert path.status == CONVERGED
+        assert (path.coefficients == 0).all()
+        assert (path.support == -1).all()
+        assert (path.dense(20) == 0).all()
+    corners = pursuit.lasso(A, zero, max_atoms=5)
+    assert corners.steps == 0
+    assert corners.status == CONVERGED
+
+
+def test_an_indefinite_matrix_is_told():
+    rng = np.random.default_rng(0)
+    A = rng.standard_normal((10, 10))
+    A = A + A.T
+    b = rng.standard_normal(10)
+    for path in (
+        pursuit.scdp(A, b, max_atoms=10),
+        pursuit.scdpp(A, b, key=jax.random.key(0), max_atoms=10, subset=10),
+        pursuit.matching_pursuit(A, b, max_atoms=10),
+    ):
+        assert path.status == INDEFINITE
+        with pytest.raises(NumericalError, match="positive semi-definite"):
+            check(path.status)
+    # With a positive diagonal, and beside a large entry.
+    subtle = np.diag([1e10, 1.0, 1.0, 1.0])
+    subtle[1:3, 1:3] = [[1.0, 2.0], [2.0, 1.0]]
+    for A in (subtle[1:3, 1:3], subtle):
+        assert pursuit.scdp(A, np.diag(A), max_atoms=len(A)).status == INDEFINITE
+        assert pursuit.matching_pursuit(A, np.diag(A), max_atoms=len(A)).status == INDEFINITE
+
+
+def test_float32_is_right_on_the_rows_or_says_that_it_is_not():
+    """A smooth kernel's Gram matrix: condition 1e7 or more squared."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-3, 3, (300, 1))
+    X = np.exp(-np.square(x - np.linspace(-3, 3, 40)[None]) / (2 * 0.2**2))
+    y = np.sin(2 * x[:, 0]) + 0.1 * rng.standard_normal(300)
+    exact = pursuit.omp(X, y, max_atoms=25)
+    w, support = np.asarray(exact.dense(40)), np.asarray(exact.support)
+    with jax.enable_x64(False):
+        X32, y32 = X.astype(np.float32), y.astype(np.float32)
+        rows = pursuit.omp(X32, y32, max_atoms=25)
+        squared = pursuit.scdp(X32.T @ X32, X32.T @ y32, max_atoms=25)
+        same = bool((np.asarray(rows.support) == support).all())
+        assert same
+        error = np.linalg.norm(rows.dense(40) - w) / np.linalg.norm(w)
+        assert error < 1e-3
+        assert rows.status < PRECISION_LOST
+        again = pursuit.scdp(X32.T @ X32, X32.T @ y32, max_atoms=25, initial=support)
+        wrong = np.linalg.norm(again.dense(40) - w) / np.linalg.norm(w)
+        assert wrong < 1e-3 or again.status == PRECISION_LOST
+        assert squared.condition.dtype == jnp.float32
+
+
+def test_the_estimate_of_the_condition_is_an_upper_bound_and_near():
+    A, b = gram(*problem(60, 20, seed=2))
+    path = pursuit.scdp(A, b, max_atoms=20)
+    for k in (1, 5, 20):
+        S = np.asarray(path.support[:k])
+        scale = 1 / np.sqrt(np.diag(A)[S])
+        true = np.linalg.cond(A[np.ix_(S, S)] * scale * scale[:, None])
+        assert true * (1 - 1e-9) <= path.condition[k - 1] <= k**2 * true * (1 + 1e-9)
+
+
+@pytest.mark.slow
+def test_a_step_keeps_structure_and_types(dtype):
+    A, b = (jnp.asarray(a) for a in gram(*problem(dtype=dtype)))
+    columns = pursuit.system.Columns(A[None])
+    limit, none = jnp.zeros((), A.dtype), jnp.zeros(0, jnp.int32)
+    state = conjugate.init(b[None, :, None], jnp.diagonal(A)[None], limit, max_atoms=5)
+    after = conjugate.step(state, columns, jnp.diagonal(A)[None], none, limit, max_atoms=5)
+    chex.assert_trees_all_equal_shapes_and_dtypes(state, after)
+    assert all(
+        jax.typeof(x).weak_type == jax.typeof(y).weak_type
+        for x, y in zip(jax.tree.leaves(state), jax.tree.leaves(after), strict=True)
+    )
+    path = pursuit.scdp(A, b, max_atoms=5)
+    floats = (path.coefficients, path.residual_norm, path.explained, path.condition)
+    assert all(a.dtype == A.dtype for a in floats)
+
+
+def test_values_do_not_recompile_and_jit_and_vmap_change_nothing():
+    systems = [gram(*problem(seed=s)) for s in range(3)]
+    A, b = (jnp.stack([jnp.asarray(x) for x in a]) for a in zip(*systems, strict=True))
+    alone = [pursuit.scdp(A[i], b[i], max_atoms=6) for i in range(3)]
+
+    @jax.jit
+    @chex.assert_max_traces(n=1)
+    def solve(A, b, tolerance):
+        return pursuit.scdp(A, b, max_atoms=6, tolerance=tolerance)
+
+    for i in range(3):
+        chex.assert_trees_all_close(solve(A[i], b[i], jnp.asarray(0.0)), alone[i], rtol=1e-9)
+    solve(A[0], b[0], jnp.asarray(0.3))
+    mapped = jax.vmap(lambda A, b: pursuit.scdp(A, b, max_atoms=6))(A, b)
+    for i in range(3):
+        mine = jax.tree.map(lambda a, i=i: a[i], mapped)
+        chex.assert_trees_all_close(mine, alone[i], rtol=1e-9)
+
+
+def test_a_pursuit_can_be_driven_by_hand():
+    A, b = (jnp.asarray(a) for a in gram(*problem()))
+    columns, diagonal = pursuit.system.Columns(A[None]), jnp.diagonal(A)[None]
+    limit, none = jnp.zeros(()), jnp.zeros(0, jnp.int32)
+    state = conjugate.init(b[None, :, None], diagonal, limit, max_atoms=6)
+    for until in (2, 5, 6):
+        at = jnp.asarray(until, jnp.int32)
+        state = conjugate.run(state, columns, diagonal, none, limit, at, max_atoms=6)
+        assert state.size[0] == until
+    whole = pursuit.scdp(A, b, max_atoms=6)
+    path = conjugate.path(state, b[None, :, None], diagonal, diagonal, max_atoms=6)
+    chex.assert_trees_all_close(path.coefficients[0, ..., 0], whole.coefficients, rtol=1e-12)
+
+
+@pytest.mark.parametrize("s", [1e-150, 1e-12, 1e10, 1e150])
+def test_scale_does_not_matter_to_what_is_selected(s):
+    X, y = problem()
+    A, b = gram(X, y)
+    key = jax.random.key(0)
+    for call in (
+        lambda A, b: pursuit.scdp(A, b, max_atoms=6),
+        lambda A, b: pursuit.scdpp(A, b, key=key, max_atoms=6, subset=7),
+        lambda A, b: pursuit.matching_pursuit(A, b, max_atoms=6),
+        lambda A, b: pursuit.lasso(A, b, max_atoms=6),
+    ):
+        usual, large, both = call(A, b), call(A, b * s), call(A * s, b * s)
+        assert large.status == both.status == usual.status
+        np.testing.assert_allclose(large.coefficients / s, usual.coefficients, rtol=1e-9)
+        np.testing.assert_allclose(both.coefficients, usual.coefficients, rtol=1e-9, atol=1e-15)
+        np.testing.assert_allclose(both.residual_norm / s, usual.residual_norm, rtol=1e-8)
+    usual, other = pursuit.omp(X, y, max_atoms=6), pursuit.omp(X * s, y, max_atoms=6)
+    np.testing.assert_array_equal(other.support, usual.support)
+    np.testing.assert_allclose(other.coefficients * s, usual.coefficients, rtol=1e-9)
+    np.testing.assert_allclose(other.explained, usual.explained, rtol=1e-9)
+    usual, other = (pursuit.stagewise_omp(X, a, max_atoms=6) for a in (y, y * s))
+    np.testing.assert_allclose(other.coefficients / s, usual.coefficients, rtol=1e-9)
+
+
+@pytest.mark.parametrize("bad", [np.inf, np.nan])
+def test_what_is_not_finite_is_told(bad):
+    X, y = problem()
+    A, b = gram(X, y)
+    key = jax.random.key(0)
+    where = np.zeros(len(b))
+    where[1] = bad
+    for path in (
+        pursuit.scdp(A, b + where, max_atoms=3),
+        pursuit.scdpp(A, b + where, key=key, max_atoms=3, subset=2),
+        pursuit.matching_pursuit(A, b + where, max_atoms=3),
+        pursuit.omp(X, y + np.where(np.arange(len(y)) == 1, bad, 0), max_atoms=3),
+    ):
+        assert (path.status, path.size) == (NOT_FINITE, 0)
+
+
+def test_atoms_passed_over_for_the_precision_are_told():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((200, 5)) + 300
+    y = X @ [1, -2, 0, 0, 0.5] + 0.01 * rng.standard_normal(200)
+    A, b = gram(X, y)
+    assert pursuit.scdp(A, b, max_atoms=5).size == 5
+    A, b = A.astype(np.float32), b.astype(np.float32)
+    for path in (
+        pursuit.scdp(A, b, max_atoms=5),
+        pursuit.scdpp(A, b, key=jax.random.key(0), max_atoms=5),
+    ):
+        assert path.size < 5
+        assert path.status == TRUNCATED
+
+
+def test_paths_that_end_early_say_what_was_reached():
+    X, y = problem()
+    A, b = gram(X, y)
+    nothing = pursuit.scdp(np.zeros((3, 3)), np.array([1.0, 2.0, 3.0]), max_atoms=2)
+    np.testing.assert_allclose(nothing.residual_norm, np.sqrt(14.0))
+    assert nothing.size == 0
+    # Of the atoms given those are left out that depend on the ones before, and the path goes on.
+    A[:, 1], A[1] = A[:, 0], A[0]
+    A[1, 1] = A[0, 0]
+    b[1] = b[0]
+    path = pursuit.scdp(A, b, max_atoms=4, initial=[0, 1, 5])
+    assert path.support[:2].tolist() == [0, 5]
+    assert path.size == 4
+    # A zero atom has nothing to give, whatever its residual.
+    zero = pursuit.matching_pursuit(np.diag([0.0, 1.0, 1.0]), np.array([1.0, 0, 0]), max_atoms=2)
+    assert (zero.status, zero.size) == (TRUNCATED, 0)
+    X, y, _ = planted(100, 200, 8, seed=2)
+    cut = pursuit.stagewise_omp(X, y, max_atoms=40, max_stages=1)
+    assert cut.size < 40
+    assert cut.status == EXHAUSTED
+
+
+def test_precisions_are_not_mixed_in_silence(as_users_call):
+    A, b = gram(*problem())
+    path = pursuit.scdp(A, b.astype(np.float32), max_atoms=3)
+    assert path.coefficients.dtype == np.float64
+    path = pursuit.scdp(A.astype(np.float32), np.ones(len(b), int), max_atoms=3)
+    assert path.coefficients.dtype == np.float32
+    with pytest.raises(ValueError, match="A: expected columns of shape"):
+        pursuit.scdp(lambda j: jnp.asarray(A)[j, :3], b, max_atoms=3, diagonal=np.diag(A))
+    with pytest.raises(ValueError, match="n_atoms: expected at least"):
+        path.dense(1)
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda A, b: pursuit.matching_pursuit(A, b, max_atoms=3, shrinkage=0.0), "shrinkage"),
+        (
+            lambda A, b: pursuit.scdp(A, b, max_atoms=21),
+            "max_atoms: expected a whole number between 1",
+        ),
+        (
+            lambda A, b: pursuit.scdp(A, b, max_atoms=0),
+            "max_atoms: expected a whole number between 1",
+        ),
+        (lambda A, b: pursuit.scdp(A[:5], b, max_atoms=3), "A: expected shape"),
+        (lambda A, b: pursuit.scdp(A, b[:5], max_atoms=3), "b: expected shape"),
+        (lambda A, b: pursuit.scdp(A, b, max_atoms=3, tolerance=-1.0), "tolerance: expected"),
+        (lambda A, b: pursuit.scdp(A, b, max_atoms=3, initial=[1, 1]), "different atoms"),
+        (lambda A, b: pursuit.scdp(A, b, max_atoms=3, initial=[20]), "atoms from 0 to 19"),
+        (lambda A, b: pursuit.scdp(A, b, max_atoms=3, rule="best"), "rule: expected"),
+        (lambda A, b: pursuit.scdp(lambda j: A[j], b, max_atoms=3), "diagonal: expected"),
+        (
+            lambda A, b: pursuit.scdpp(A, b, key=jax.random.key(0), max_atoms=3, subset=21),
+            "subset: expected a whole number between 1",
+        ),
+        (lambda A, b: pursuit.omp(A, b[:4], max_atoms=3), "y: expected shape"),
+        (
+            lambda A, b: pursuit.omp(A[:4], b[:4], max_atoms=5),
+            "max_atoms: expected a whole number between 1 and the number of rows or atoms .4.",
+        ),
+        (lambda A, b: pursuit.stagewise_omp(A, b, max_atoms=3, max_stages=0), "max_stages"),
+        (lambda A, b: pursuit.matching_pursuit(A, b, max_atoms=3, shrinkage=2.0), "shrinkage"),
+        (lambda A, b: pursuit.matching_pursuit(A, b, max_atoms=3, max_steps=0), "max_steps"),
+        (lambda A, b: pursuit.lasso(A, b, max_atoms=3, max_steps=0), "max_steps"),
+        (lambda A, b: pursuit.lars(A, b[:, None], max_atoms=3), "one right-hand side"),
+    ],
+)
+def test_bad_input_is_told(call, match, as_users_call):
+    with pytest.raises(ValueError, match=match):
+        call(*gram(*problem()))
