@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import numpy as np
@@ -54,7 +53,7 @@ def family_of(expansion: KernelExpansion, arrays: Mapping[str, Array]) -> Family
         if array.dtype != dtype:
             raise ValueError(f"path.{name}: expected {dtype}, got {array.dtype}")
     if "candidates" in arrays:
-        arrays = _from_earlier_format(arrays)
+        arrays = _from_earlier_format(arrays, n_axes=expansion.intercept.ndim)
     _check_points(expansion, arrays)
     _check_shapes(expansion, arrays)
     if "support" in arrays:
@@ -63,13 +62,14 @@ def family_of(expansion: KernelExpansion, arrays: Mapping[str, Array]) -> Family
     if sizes[0] < 1 or not (np.diff(sizes) > 0).all():
         raise ValueError("path.sizes: expected increasing numbers of at least 1")
     kernel = expansion.kernel
-    return Family(
+    family = Family(
         kernel=Mixture(kernel.kernels) if isinstance(kernel, Mixture) else kernel,
         support=arrays.get("support"),
         info={},
         outputs=expansion.intercept.shape,
         **{name: arrays[name] for name in _NAMES if name != "support"},
     )
+    return family.compact()  # coefficients may become 0 in float32
 
 
 def _check_names(arrays: Mapping[str, Array]) -> None:
@@ -116,13 +116,17 @@ def _check_support(support: np.ndarray, n_points: int) -> None:
         raise ValueError("path.support: expected each point once")
 
 
-def _from_earlier_format(arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the arrays of today's format; the caller checks their shapes."""
+def _from_earlier_format(arrays: Mapping[str, Array], n_axes: int) -> dict[str, Array]:
+    """Return the arrays of today's format, for outputs of so many axes.
+
+    The caller checks their shapes.
+    """
     host = {name: np.asarray(array) for name, array in arrays.items()}
     by_group = host.get("support", np.zeros(0)).ndim == 2  # else there is no axis of groups
     if not by_group:
         host = {name: a if name == "candidates" else a[None] for name, a in host.items()}
-    if host["coefficients"].ndim < 3 or host["intercepts"].ndim < 2:
+    n_axes = 0 if by_group else n_axes
+    if host["coefficients"].ndim != 3 + n_axes or host["intercepts"].ndim != 2 + n_axes:
         raise ValueError("path: expected arrays of shapes g k q c and g k c")
     converted = {
         "points": host["candidates"],
@@ -146,7 +150,9 @@ def _statuses(host: Mapping[str, np.ndarray], sizes: np.ndarray) -> np.ndarray:
         for name in ("condition", "coefficient_error", "coefficient_status", "status", "size")
     }
     if list(shapes.values()) != [(g, k)] * 3 + [(g,)] * 2:
-        raise ValueError(f"path: expected arrays of shapes {(g, k)} and {(g,)}, got {shown(shapes)}")
+        raise ValueError(
+            f"path: expected arrays of shapes {(g, k)} and {(g,)}, got {shown(shapes)}"
+        )
     path_status, length = host["status"][:, None], host["size"][:, None]
     # What ended a path, or was passed over, came after the last machine.
     ended = (path_status == TRUNCATED) | (path_status == INDEFINITE)

@@ -42,7 +42,7 @@ from ._sklearn import (
     check_random_state,
 )
 
-_TREES = {"model_", "kernel_", "_sums", "_tuning"}
+_TREES = {"model_", "kernel_", "_method", "_sums", "_tuning"}
 _SOMETIMES = {
     "n_prototypes_",
     "prototype_indices_",
