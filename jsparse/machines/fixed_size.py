@@ -295,7 +295,7 @@ class FixedSize(Prototypes, Ridge):
         fold.
         """
         smaller = problem.with_method(small).with_first_points(small.largest)
-        first = yield Stage(smaller, search, stages_later=1)
+        first = yield Stage(smaller, search, planned_later=1)
         assert first is not None
         near = np.abs(np.log(problem.C / first.tuning.C)) <= math.log(5.0)
         larger = problem.with_template(first.tuning.kernel)

@@ -45,9 +45,7 @@ class FromSums(Method):
     ) -> Family:
         """Fit to rows that were summed; otherwise as `fit`."""
 
-    def sum_rows(
-        self, kernel: Kernel, points: Float[Array, "m d"] | None, rows: Rows
-    ) -> Sums:
+    def sum_rows(self, kernel: Kernel, points: Float[Array, "m d"] | None, rows: Rows) -> Sums:
         """Return the sums over rows, which may be spread over devices."""
         assert points is not None
         features = self.features(kernel, points)
