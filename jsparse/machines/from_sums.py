@@ -27,6 +27,7 @@ class FromSums(Method):
     """
 
     default_C: ClassVar[Float[np.ndarray, " s"]] = MANY_C
+    allows_empty_classes: ClassVar[bool] = True
 
     def check_sums(self, argument: str) -> None:
         """See `Method.check_sums`."""

@@ -129,6 +129,7 @@ class Method(eqx.Module):
     robust: ClassVar[bool] = False  # whether outliers must not decide the unit of the targets
     several_kernels: ClassVar[bool] = False  # whether a dictionary may have atoms of several
     shares_rows: ClassVar[bool] = False  # whether all binary problems must see all rows
+    allows_empty_classes: ClassVar[bool] = False  # whether classes may have no rows yet
     size_argument: ClassVar[str] = "n_prototypes"  # the argument that has the number of points
     # The power of the targets' unit that a diagnostic goes with; 0 if it is not named.
     info_powers: ClassVar[dict[str, int]] = {}
@@ -192,6 +193,11 @@ class Method(eqx.Module):
     def memory(self) -> int | Literal["all"] | None:
         """Features whose sums are in memory, "all" for a kernel matrix, None if neither."""
         return None
+
+    @property
+    def shares_work_over_C(self) -> bool:
+        """Whether the errors for many values of `C` take hardly longer than those for one."""
+        return not self.several_sizes
 
     @property
     def can_move_prototypes(self) -> bool:
