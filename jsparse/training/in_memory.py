@@ -1,45 +1,35 @@
-"""Rows that are in memory: read, standardised, validated on and fitted to."""
+"""Rows that are in memory: validated on and fitted to."""
 
 import dataclasses
-import functools
 import sys
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Shaped
 
-from .._agreement import same_rows
-from .._blocks import capacity, padded
-from .._mesh import check_mesh, on_default_device
-from .._numerics import as_array, is_concrete
-from .._programs import compiled
+from .._blocks import padded
+from .._mesh import on_default_device
+from .._numerics import is_concrete
 from .._repr import short_repr
 from .._types import Key
 from ..kernels import Kernel, Linear
-from ..kernels.mixed import categorical_columns
 from ..machines.family import Family
-from ..machines.fixed_size import FixedSize
 from ..machines.held_out import HeldOut, OnFold, Sums
 from ..machines.method import Method, Points, Shape, TrainingRows, rows_at
-from ..machines.rows import Rows, rows_of
+from ..machines.rows import Rows
 from ..multiclass import Code
-from ..scaling import Standardization, standardize
 from ..search.problem import Problem, Table
-from ..search.template import Template, split_kernel
+from ..search.template import Template
 from ..validation.folds import Folds
-from ..validation.sharding import ShardedFolds, shard
-from ..validation.validate import FoldLosses, Kept, Scoring, Validation, mean_losses
-from .categories import check_codes, indicators, unscaled
-from .choices import make_folds, template_of
+from ..validation.sharding import ShardedFolds
+from ..validation.validate import Kept, Scoring, Validation
+from .categories import indicators
 from .counting import CountingRows
-from .encoding import Encoding, code_of
-from .inputs import check_labels, encoded_targets, row_weights
+from .encoding import Encoding
 from .plan import Plan, plan
-from .settings import Config, HoldOut
-from .target_units import TargetUnits, target_units
+from .settings import Config
 
 _NOTHING_KEPT = Kept(np.int32(0), np.int32(0))  # one program serves searches and predictions
 

@@ -11,6 +11,7 @@ from .._types import Key
 from ..machines.held_out import HeldOut, OnFold
 from ..machines.method import Method
 from ..machines.rows import Rows
+from ..scaling import Standardization, standardize
 from ..search.template import Template
 from ..validation.folds import Folds
 from ..validation.sharding import ShardedFolds
@@ -90,3 +91,12 @@ def target_columns(X: Float[Array, "n d"], y: Array, classes: int | None) -> Flo
 
 
 some_rows = compiled(lambda arrays, rows: jax.tree.map(lambda a: a[rows], arrays))
+
+
+@functools.partial(compiled, quickly=True)
+def standardised(
+    X: Float[Array, "r d"], weights: Float[Array, " r"]
+) -> tuple[Standardization, Float[Array, "r d"]]:
+    """Return the standardisation of weighted rows, and the rows standardised."""
+    scaling = standardize(X, weights)
+    return scaling, scaling.apply(X)

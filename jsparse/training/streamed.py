@@ -23,7 +23,6 @@ from ..machines.from_sums import FromSums
 from ..machines.held_out import HeldOut, OnFold, Sums
 from ..machines.method import Method, Points, Shape, TrainingRows
 from ..machines.rows import Rows
-from ..multiclass import Code
 from ..normal_equations import NormalEquations, accumulate_groups, zeros
 from ..scaling import Standardization
 from ..search.problem import Problem, Table, least_of_sizes
@@ -105,7 +104,9 @@ class Streamed:
         """See `Source`: one pass over the rows for all kernels."""
         # On the host, as the tuned kernel is made there, by whose values sums are found again.
         kernels = [problem.template.at(theta) for theta in np.asarray(thetas)]
-        if self._method is not type(problem.method):  # a surrogate's scores are no scores of its own
+        if self._method is not type(
+            problem.method
+        ):  # a surrogate's scores are no scores of its own
             self._method, self._best = type(problem.method), None
         names = [_name(problem, kernel) for kernel in kernels]
         held = [self._known(name) for name in names]

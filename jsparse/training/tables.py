@@ -1,5 +1,36 @@
 """From raw rows in memory to a source, and from arrays to a tuning problem."""
 
+import jax
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Array, Float, Int, Shaped
+
+from .._agreement import same_rows
+from .._blocks import capacity, padded
+from .._mesh import check_mesh
+from .._numerics import as_array
+from .._types import Key
+from ..kernels import Kernel
+from ..kernels.mixed import categorical_columns
+from ..machines.fixed_size import FixedSize
+from ..machines.method import Method
+from ..machines.rows import Rows, rows_of
+from ..multiclass import Code
+from ..search.problem import Problem
+from ..search.template import split_kernel
+from ..validation.folds import Folds
+from ..validation.sharding import shard
+from .categories import check_codes, unscaled
+from .choices import make_folds, template_of
+from .counting import CountingRows
+from .encoding import Encoding, code_of
+from .in_memory import Facts, InMemory
+from .inputs import check_labels, encoded_targets, row_weights
+from .programs import standardised
+from .settings import Config, HoldOut
+from .target_units import TargetUnits, target_units
+
+
 def read_table(
     X: Float[np.ndarray, "n d"],
     y: Shaped[np.ndarray, "n *c"],
@@ -128,12 +159,3 @@ def tuning_problem(
     code = None if code is None else code.astype(X.dtype)
     source = _placed(rows_of(X, y, weights, code), folds, len(X), mesh)
     return Problem(method, template, points, source, method.default_C, varied=varied, key=key)
-
-
-@functools.partial(compiled, quickly=True)
-def standardised(
-    X: Float[Array, "r d"], weights: Float[Array, " r"]
-) -> tuple[Standardization, Float[Array, "r d"]]:
-    """Return the standardisation of weighted rows, and the rows standardised."""
-    scaling = standardize(X, weights)
-    return scaling, scaling.apply(X)
