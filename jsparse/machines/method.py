@@ -20,6 +20,7 @@ from ..expansion import KernelExpansion
 from ..kernels import Kernel
 from ..scaling import Standardization
 from .family import Family
+from .fold_machines import join_machines
 from .held_out import HeldOut, OnFold, Sums, each_fold_and_C
 from .rows import FoldLayout, Rows
 from .stages import Chosen, Outcome, Stage
@@ -289,10 +290,24 @@ class Method(eqx.Module):
         folds: Any,
         key: Key | None,
         sums: Sums | None,
-    ) -> list[KernelExpansion]:
-        """Return the machine of a size without each of the folds; on the host.
+    ) -> KernelExpansion:
+        """Return the machines of a size that have not seen a fold, as one expansion; on the host.
 
-        By default by a fit for each fold. Arguments as for `held_out` and `fit_and_sum`.
+        By default by a fit for each fold.
+
+        Args:
+            kernel: see `fit`.
+            points: see `fit`.
+            C: see `fit`.
+            size: the number of prototypes; None if the method has one size.
+            rows: see `fit`.
+            folds: from `validation_folds`.
+            key: see `fit`.
+            sums: from `fit_and_sum` or `HeldOut.total`, which save a pass over the rows.
+
+        Returns:
+            An expansion with a column for each fold and output, fold by fold, in the units of the
+            fit.
         """
         weights = np.asarray(rows.weights)
         machines = []
@@ -301,7 +316,7 @@ class Method(eqx.Module):
             without[index[valid]] = 0
             family = self.fit(kernel, points, C, rows.with_weights(jnp.asarray(without)), key)
             machines.append(family.expansion if size is None else family.at(size))
-        return machines
+        return join_machines(machines)
 
     def shorter(self) -> "Sequence[Method]":
         """Return the methods to validate one after the other until a path is long enough.
