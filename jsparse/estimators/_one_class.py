@@ -124,7 +124,7 @@ class SparseOneClassSVM(OutlierMixin, BaseEstimator):
             m = None
         shape = Shape(n, n, n, d, None, False)
         starts = whole_number("starts", self.starts, 1, 1000, "a thousand")
-        return cast(SLMC, within(SLMC(m, starts=starts), shape).settled(shape))
+        return cast(SLMC, within(SLMC(m, starts=starts), shape).resolve(shape))
 
     def _publish(self, kernel: Kernel, scaling: Any, found: Minimum) -> None:
         solved = found.solved
