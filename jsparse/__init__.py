@@ -89,7 +89,7 @@ if TYPE_CHECKING:  # of each name the same place as below
     from .machines import spsvm as spsvm
     from .machines.method import Additive as Additive
     from .machines.method import Method as Method
-    from .machines.method import Stopping as Stopping
+    from .machines.stopping import Stopping as Stopping
     from .model import Model as Model
     from .model_files import load as load
     from .model_files import save as save
@@ -162,7 +162,8 @@ _MORE = {
     ".expansion": "KernelExpansion",
     ".features": "Nystroem",
     ".kernels": "RBF",
-    ".machines.method": "Additive Method Stopping",
+    ".machines.method": "Additive Method",
+    ".machines.stopping": "Stopping",
     ".multiclass": "output_code",
     ".normal_equations": "NormalEquations accumulate_batches",
     ".scaling": "Standardization",
