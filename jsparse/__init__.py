@@ -89,7 +89,7 @@ if TYPE_CHECKING:  # of each name the same place as below
     from .machines import spsvm as spsvm
     from .machines.from_sums import FromSums as FromSums
     from .machines.method import Method as Method
-    from .machines.method import Stopping as Stopping
+    from .machines.stopping import Stopping as Stopping
     from .model import Model as Model
     from .model_files import load as load
     from .model_files import save as save
@@ -163,8 +163,9 @@ _MORE = {
     ".expansion": "KernelExpansion",
     ".features": "Nystroem",
     ".kernels": "RBF",
-    ".machines.method": "Method Stopping",
     ".machines.from_sums": "FromSums",
+    ".machines.method": "Method",
+    ".machines.stopping": "Stopping",
     ".multiclass": "output_code",
     ".normal_equations": "NormalEquations accumulate_batches",
     ".scaling": "Standardization",

@@ -11,7 +11,6 @@ if TYPE_CHECKING:  # each is imported when it is first asked for
     from .ksp import KSP as KSP
     from .method import Additive as Additive
     from .method import Method as Method
-    from .method import Stopping as Stopping
     from .reduced_set import ReducedSetSVM as ReducedSetSVM
     from .reductions import SparseReduction as SparseReduction
     from .robust import Robust as Robust
@@ -22,6 +21,7 @@ if TYPE_CHECKING:  # each is imported when it is first asked for
     from .sparse_direct import SparseFisher as SparseFisher
     from .sparse_direct import SparseRidge as SparseRidge
     from .spsvm import SpSVM as SpSVM
+    from .stopping import Stopping as Stopping
 
     METHODS: dict[str, type[Method]]
 
@@ -43,7 +43,7 @@ _REGISTRY = {
     "ReducedSetSVM": "reduced_set",
     "RVM": "rvm",
 }
-_HOME_OF = {**_REGISTRY, "Additive": "method", "Method": "method", "Stopping": "method"}
+_HOME_OF = {**_REGISTRY, "Additive": "method", "Method": "method", "Stopping": "stopping"}
 
 
 def __getattr__(name: str) -> Any:
