@@ -70,16 +70,10 @@ def marginal(
     def value(Z: Float[Array, "m d"]) -> tuple[Float[Array, ""], Solved]:
         fixed, Z_fixed = jax.lax.stop_gradient((problem, Z))
         solved = jax.lax.stop_gradient(fixed.solve(Z_fixed))
-        return value_at(problem, Z, solved), solved
+        lagrangian = problem.lagrangian(Z, solved)
+        return solved.value + (lagrangian - jax.lax.stop_gradient(lagrangian)), solved
 
     return value
-
-
-def value_at(problem: InnerProblem, Z: Float[Array, "m d"], solved: Solved) -> Float[Array, ""]:
-    """Return `W(Z)` of a solution; its derivative is the Lagrangian's, see `marginal`."""
-    solved = jax.lax.stop_gradient(solved)
-    lagrangian = problem.lagrangian(Z, solved)
-    return solved.value + (lagrangian - jax.lax.stop_gradient(lagrangian))
 
 
 class State(NamedTuple):

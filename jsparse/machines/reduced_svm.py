@@ -106,8 +106,8 @@ def fit(
 
     Pure; works under `jit` and `vmap`. The objective is differentiable once, in both modes, in the
     kernel, the prototypes, `C`, `X` and the weights of present rows, where the solution and its
-    multipliers are unique (Wu 2006, Lemma 1). The machine is not differentiable: the iterations
-    that find it have no derivative in reverse mode.
+    multipliers are unique (Wu 2006, Lemma 1). No derivative passes through the coefficients and the
+    intercept of the machine.
 
     Raises:
         ValueError: for another loss or penalty, shapes that do not fit, or (outside `jit`) NaN,
@@ -133,8 +133,7 @@ def _fit(
     penalty: Penalty,
 ) -> ReducedFit:
     problem = LargeMargin(kernel, X, y, C, weights, loss, penalty)
-    solved = problem.solve(prototypes)
-    objective = direct.value_at(problem, prototypes, solved)
+    objective, solved = direct.marginal(problem)(prototypes)
     return ReducedFit(problem.expansion(prototypes, solved), objective, solved.status)
 
 
