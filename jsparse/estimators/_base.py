@@ -42,7 +42,7 @@ from ._sklearn import (
     check_random_state,
 )
 
-_TREES = {"model_", "kernel_", "_sums", "_tuning"}
+_TREES = {"model_", "kernel_", "_method", "_sums", "_tuning"}
 _SOMETIMES = {
     "n_prototypes_",
     "prototype_indices_",
@@ -141,7 +141,7 @@ class Machine(BaseEstimator, abc.ABC):
             self.errors_ = trained.curve.errors
             self.standard_errors_ = trained.curve.standard_errors
             self.n_prototypes_ = trained.curve.size
-        if trained.point_rows is not None and not trained.method.is_path:
+        if trained.point_rows is not None and not trained.method.several_sizes:
             self.prototype_indices_ = trained.point_rows
         return trained
 

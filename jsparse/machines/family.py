@@ -211,9 +211,7 @@ class Family(eqx.Module):
         own = jnp.eye(g, dtype=self.coefficients.dtype)
         blocks = self.coefficients[:, place, :, None, :] * own[:, None, :, None]  # g q g c
         Z = self.points[jnp.maximum(self.support, 0).reshape(-1)]
-        return KernelExpansion(
-            self.kernel, Z, blocks.reshape(g * q, *self.outputs), intercept
-        )
+        return KernelExpansion(self.kernel, Z, blocks.reshape(g * q, *self.outputs), intercept)
 
     def _slots(self, support: Int[np.ndarray, " q"], place: int) -> Int[np.ndarray, " m"]:
         """Return the places in a group's support that the machine of a size uses."""
