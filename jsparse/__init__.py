@@ -14,7 +14,7 @@ From rows to a model:
 
 Pure functions of arrays for `jit` and `vmap`, most of them differentiable:
     machines: fits of each kind (fixed_size, dual, robust, scdp, spsvm, reductions, pursuits,
-    direct)
+    slmc, sparse_fisher, sparse_ridge, one_class, reduced_svm, reduced_set, rvm), direct
     cross_validate, validate: errors on unseen rows
     accumulate, accumulate_batches, NormalEquations: sums over rows
     kernels, features, prototypes, pursuit: their parts
@@ -81,11 +81,17 @@ if TYPE_CHECKING:  # of each name the same place as below
     from .machines import direct as direct
     from .machines import dual as dual
     from .machines import fixed_size as fixed_size
+    from .machines import one_class as one_class
     from .machines import pursuits as pursuits
     from .machines import reduced_set as reduced_set
+    from .machines import reduced_svm as reduced_svm
     from .machines import reductions as reductions
     from .machines import robust as robust
+    from .machines import rvm as rvm
     from .machines import scdp as scdp
+    from .machines import slmc as slmc
+    from .machines import sparse_fisher as sparse_fisher
+    from .machines import sparse_ridge as sparse_ridge
     from .machines import spsvm as spsvm
     from .machines.from_sums import FromSums as FromSums
     from .machines.method import Method as Method
@@ -155,8 +161,9 @@ _SHOWN = {
 _MORE = {
     "": "data expansion model multiclass normal_equations scaling search serialization solvers "
     "training validation",
-    ".machines": "direct dual fixed_size pursuits reduced_set reductions robust scdp spsvm KBP KMP "
-    "RVM ReducedSVM ReducedSetSVM SparseFisher SparseRidge",
+    ".machines": "direct dual fixed_size one_class pursuits reduced_set reduced_svm reductions "
+    "robust rvm scdp slmc sparse_fisher sparse_ridge spsvm KBP KMP RVM ReducedSVM ReducedSetSVM "
+    "SparseFisher SparseRidge",
     "._files": "ModelFileError",
     "._runtime": "UnusableJaxError",
     "._status": "ConvergenceWarning PrecisionWarning",
