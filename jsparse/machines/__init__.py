@@ -9,7 +9,6 @@ if TYPE_CHECKING:  # each is imported when it is first asked for
     from .kbp import KBP as KBP
     from .kmp import KMP as KMP
     from .ksp import KSP as KSP
-    from .method import Additive as Additive
     from .method import Method as Method
     from .reduced_set import ReducedSetSVM as ReducedSetSVM
     from .reduced_svm import ReducedSVM as ReducedSVM
@@ -43,7 +42,7 @@ _REGISTRY = {
     "ReducedSetSVM": "reduced_set",
     "RVM": "rvm",
 }
-_HOME_OF = {**_REGISTRY, "Additive": "method", "Method": "method", "Stopping": "stopping"}
+_HOME_OF = {**_REGISTRY, "FromSums": "from_sums", "Method": "method", "Stopping": "stopping"}
 
 
 def __getattr__(name: str) -> Any:

@@ -150,6 +150,11 @@ class Candidates(Method):
         """See `Method.for_distillation`: the prototypes are the candidates."""
         return replaced(self, candidates=prototypes)
 
+    @property
+    def fit_sizes(self) -> tuple[int, ...]:
+        """See `Method.fit_sizes`: every size up to the largest."""
+        return tuple(range(1, self.longest + 1))
+
     def shortened(self, n_sizes: int) -> "Candidates":
         """See `Method.shortened`."""
         return replaced(self, max_prototypes=n_sizes)

@@ -104,7 +104,7 @@ class KMP(Pursuit):
     def _selected(self, path: Path, p: int, *, on_rows: bool) -> Selected:
         rounding = epsilon(path.condition.dtype)
         lost = rounding * (jnp.sqrt(path.condition) if on_rows else path.condition) > LOST
-        places = np.asarray(self.sizes, np.int32) - 1
+        places = np.asarray(self.fit_sizes, np.int32) - 1
         status = statuses(path.status, path.size, lost, places)
         return Selected(dense(path.support, path.coefficients[..., 0][:, places], p), status)
 

@@ -83,7 +83,7 @@ class KSP(Pursuit):
         """See `Pursuit.select`."""
         return _each_target(
             lambda b: subspace_pursuit_gram(
-                system.A, b, n_atoms=self.sizes, ridge=system.ridge,
+                system.A, b, n_atoms=self.fit_sizes, ridge=system.ridge,
                 max_iterations=self.max_iterations,
             ),
             system.b, len(system.A),
@@ -99,7 +99,7 @@ class KSP(Pursuit):
             return _solved_again(selected, design, system.ridge, self.longest)
         return _each_target(
             lambda y: subspace_pursuit(
-                design.D, y, n_atoms=self.sizes, ridge=system.ridge,
+                design.D, y, n_atoms=self.fit_sizes, ridge=system.ridge,
                 max_iterations=self.max_iterations,
             ),
             design.y, design.D.shape[1],

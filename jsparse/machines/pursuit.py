@@ -113,14 +113,14 @@ class Pursuit(CandidatesFromSums):
         return tuple(range(1, longest + 1))
 
     @property
-    def sizes(self) -> tuple[int, ...]:
+    def fit_sizes(self) -> tuple[int, ...]:
         """The numbers of atoms, once resolved."""
         assert isinstance(self.atoms, tuple)
         return self.atoms
 
     def shortened(self, n_sizes: int) -> "Pursuit":
         """See `Method.shortened`."""
-        sizes = self.sizes[:n_sizes]
+        sizes = self.fit_sizes[:n_sizes]
         return replaced(self, atoms=sizes, max_prototypes=sizes[-1])
 
     def features(self, kernel: Kernel, points: Float[Array, "M d"]) -> DictionaryColumns:
@@ -151,7 +151,7 @@ class Pursuit(CandidatesFromSums):
     ) -> Family:
         """See `FromSums.solve`; `C` has no effect."""
         assert isinstance(sums.features, DictionaryColumns)
-        return with_sizes(_solve(self, *sums, key), np.array(self.sizes))
+        return with_sizes(_solve(self, *sums, key), np.array(self.fit_sizes))
 
     def fit_in_memory(
         self,
@@ -176,7 +176,7 @@ def fit_rows(
 ) -> Family:
     """Return the machines of every size of a resolved method, fitted to rows."""
     family = _fit_rows(method, kernel, candidates, X, y, weights, key)
-    return with_sizes(family, np.array(method.sizes))
+    return with_sizes(family, np.array(method.fit_sizes))
 
 
 @compiled
@@ -224,7 +224,7 @@ def _family(
         support=None,
         coefficients=coefficients[None],
         intercepts=intercepts[None],
-        sizes=jnp.asarray(method.sizes, jnp.int32),
+        sizes=jnp.asarray(method.fit_sizes, jnp.int32),
         statuses=jnp.max(selected.statuses, axis=0),
         info={},
         outputs=outputs,
