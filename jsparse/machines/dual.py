@@ -1,25 +1,24 @@
 """The LS-SVM in the dual: every row is a prototype."""
 
-import dataclasses
 import functools
-from typing import ClassVar, Literal, NamedTuple, TypeVar, cast
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
+from .._arguments import whole_number
 from .._blocks import map_row_blocks, rows_in_block
 from .._numerics import (
     as_float,
     dot,
     epsilon,
+    is_concrete,
     like,
     present_rows,
     present_targets,
-    rank_cutoff,
     relative_size,
-    with_derivative,
 )
 from .._programs import compiled
 from .._repr import short_repr
@@ -30,36 +29,44 @@ from ..kernels import Kernel
 from ..multiclass import Code
 from ..solvers import conjugate_gradients
 from ..solvers.definite import factorise
-from ..solvers.ridge import Spectrum, shifted_inverse, spectrum
 from .checks import check_labels, check_problem, in_one_dtype
-from .dual_system import intercept_of, less, nystroem_preconditioner, right_sides, weighted
+from .dual_leave_one_out import leave_one_out as leave_one_out
+from .dual_leave_one_out import leave_one_out_of, machines_without_each
+from .dual_system import (
+    intercept_of,
+    nystroem_preconditioner,
+    right_sides,
+    solve_weighted,
+    without_intercept,
+)
+from .family import Family, diagnostics, single
+from .held_out import HeldOut, OnFold, Sums, each_C, one_size
 from .method import MANY_C, Method, Points, TrainingRows
+from .rows import FoldLayout, Rows
 
-T = TypeVar("T")
 Solver = Literal["auto", "cholesky", "conjugate_gradients"]
 DENSE_ROWS = 8192  # n x n in float64 is half a gigabyte; more rows go by conjugate gradients
 
 
-@dataclasses.dataclass(frozen=True)
 class Dual(Method):
     """The LS-SVM in the dual: every row carries the model (De Brabanter 2010, Section 2).
 
-    Memory grows with the square of the number of rows. Validated by leave-one-out, which one
-    decomposition gives for every `C`.
+    Memory grows with the square of the number of rows. Validated by leave-one-out, whatever the
+    folds: one decomposition gives the predictions for every `C`.
     """
 
     name: ClassVar[str] = "dual"
     title: ClassVar[str] = "LS-SVM"
-    most_rows: ClassVar[int | None] = 3000
+    max_rows: ClassVar[int | None] = 3000
     default_C: ClassVar[Float[np.ndarray, " s"]] = MANY_C
 
     @property
     def memory(self) -> Literal["all"]:
-        """A kernel matrix."""
+        """See `Method.memory`: the kernel matrix."""
         return "all"
 
-    def points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
-        """Every row."""
+    def choose_points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
+        """Return every row."""
         return Points(None, np.arange(rows.n))
 
     def fit(
@@ -67,32 +74,64 @@ class Dual(Method):
         kernel: Kernel,
         points: Float[Array, "m d"] | None,
         C: ScalarLike | Float[Array, " l"],
-        X: Float[Array, "n d"],
-        y: Float[Array, "n *c"] | Int[Array, " n"],
-        weights: Float[Array, " n"] | None = None,
-        *,
-        code: Code | None = None,
+        rows: Rows,
         key: Key | None = None,
-    ) -> "DualFit":
-        """See `fit` and `fit_classes`."""
-        if code is not None:
-            return fit_classes(kernel, C, X, y, code, weights)
-        return fit(kernel, cast(ScalarLike, C), X, y, weights)
+    ) -> Family:
+        """See `fit` and `fit_classes`. Every row with weight is a prototype."""
+        X, y, weights = rows.X, rows.y, rows.weights
+        if rows.code is not None:
+            machine = fit_classes(kernel, C, X, y, rows.code, weights)
+        else:
+            machine = fit(kernel, cast(ScalarLike, C), X, y, weights)
+        count = _count_present(weights)
+        return single(machine.expansion, machine.status, diagnostics(machine), count=count)
 
-    def leave_one_out(
+    def held_out(
         self,
         kernel: Kernel,
+        points: Float[Array, "m d"] | None,
         C: Float[Array, " s"],
-        X: Float[Array, "n d"],
-        y: Float[Array, "n *c"],
-        weights: Float[Array, " n"] | None = None,
-    ) -> "tuple[Float[Array, 's n *c'], Int[Array, ' s']]":
-        """See `leave_one_out`."""
-        return leave_one_out(kernel, C, X, y, weights)
+        rows: Rows,
+        folds: FoldLayout,
+        on_fold: OnFold,
+        key: Key | None = None,
+    ) -> HeldOut:
+        """See `Method.held_out`: each row is a fold of its own, see `leave_one_out`."""
+        n = len(rows)
+        parts = rows.by_fold(self.validation_folds(folds, n))
+        values, statuses = leave_one_out_of(kernel, C, rows)
+        which = each_C(C)
+
+        def one(row: Int[Array, ""], values: Float[Array, "s l"]) -> tuple[PyTree, PyTree]:
+            return on_fold(parts.fold(row), values[None], which)
+
+        sums, kept = jax.vmap(one)(jnp.arange(n, dtype=jnp.int32), values)
+        return HeldOut(one_size(sums), kept, statuses)
+
+    def validation_folds(self, folds: Any, n: int) -> Any:
+        """See `Method.validation_folds`: `n` folds of one row each."""
+        index = np.arange(n, dtype=np.int32)[:, None]
+        return folds._replace(index=index, valid=np.ones((n, 1), bool))
+
+    def fold_machines(
+        self,
+        kernel: Kernel,
+        points: Float[Array, "m d"] | None,
+        C: Float[Array, ""] | Float[Array, " l"],
+        size: int | None,
+        rows: Rows,
+        folds: Any,
+        key: Key | None,
+        sums: Sums | None,
+    ) -> KernelExpansion:
+        """See `Method.fold_machines`: the machines without each row, from one inverse."""
+        index = np.asarray(folds.index)
+        assert index.shape[1] == 1, "folds: expected those of `validation_folds`"
+        return machines_without_each(kernel, C, rows, index[:, 0])
 
 
 class DualFit(NamedTuple):
-    """A fitted LS-SVM and what is known of its solve."""
+    """A fitted LS-SVM, with diagnostics of the solution of its system."""
 
     expansion: KernelExpansion  # prototypes are the rows, coefficients the multipliers alpha
     relative_residual: Float[Array, ""]  # |(K + W^(-1)/C) alpha + b - y| / |y|, worst output
@@ -110,48 +149,49 @@ def fit(
     weights: Float[Array, " n"] | None = None,
     *,
     method: Solver = "auto",
-    tolerance: float | None = None,
-    max_steps: int = 1000,
+    tolerance: ScalarLike | None = None,
+    max_steps: int | Int[Array, ""] = 1000,
     landmarks: int = 1000,
     block_rows: int | None = None,
 ) -> DualFit:
     """Fit an LS-SVM by its dual system (De Brabanter 2010, Section 2).
 
-    Solves `[[0, 1'], [1, K + W^(-1)/C]] [b; alpha] = [0; y]`, the intercept eliminated. The
-    classifier of Section 2.1 is the same with targets -1 and +1: its `alpha_k Y_k` is `alpha_k`
-    here.
+    Solves `[[0, 1'], [1, K + W^(-1)/C]] [b; alpha] = [0; y]` by elimination of the intercept. The
+    classifier of Section 2.1 is the same machine for targets -1 and +1: its `alpha_k Y_k` is
+    `alpha_k` here.
 
     - "cholesky": memory `n x n`, time `n^3 / 3`.
     - "conjugate_gradients": the kernel matrix is never formed; memory `(block_rows + landmarks) n`.
-      Preconditioned by the Nystroem approximation of `landmarks` rows, spread evenly.
+      The preconditioner is the Nystroem approximation of `landmarks` rows, spread evenly.
 
     Args:
         kernel: kernel of two points.
         C: weight of the data-fit term, positive.
         X: inputs, shape `n d`.
         y: targets, shape `n`, or `n c` for several at once.
-        weights: row weights, shape `n`, at least 0; weight 0 is as if the row were not there, and
-            its prototype is a copy of another's, of coefficient 0.
-        method: "auto" takes Cholesky up to `DENSE_ROWS` rows.
-        tolerance: conjugate gradients stop at this relative residual; by default the square root
-            of the dtype's epsilon times 0.1.
+        weights: row weights, shape `n`, at least 0. A row of weight 0 is absent: its coefficient is
+            0, and its prototype may be a copy of another row.
+        method: "auto" takes Cholesky up to `DENSE_ROWS` rows (static).
+        tolerance: the relative residual at which conjugate gradients stop; by default 0.1 times the
+            square root of the dtype's epsilon.
         max_steps: cap on conjugate gradient steps.
-        landmarks: rows in the preconditioner.
-        block_rows: rows of the kernel matrix in memory at a time by conjugate gradients.
+        landmarks: rows in the preconditioner (static).
+        block_rows: rows of the kernel matrix in memory at a time by conjugate gradients (static).
 
     Returns:
-        The expansion over all rows with its diagnostics. Status `PRECISION_LOST` where `1/C` is
-        below the rounding of the kernel matrix (by Cholesky that rounding then takes its place),
-        `EXHAUSTED` at `max_steps`; by conjugate gradients `CONVERGED` where with `D = W^(1/2)` the
-        residual of each output is at most `2 tolerance (|D y| + |b| |D 1|)`.
+        The expansion over all rows with its diagnostics. The status is `PRECISION_LOST` where `1/C`
+        is below the rounding of the kernel matrix (Cholesky then puts that rounding in its place),
+        and `EXHAUSTED` at `max_steps`. By conjugate gradients it is `CONVERGED` where, with
+        `D = W^(1/2)`, the residual of each output is at most `2 tolerance (|D y| + |b| |D 1|)`.
 
-    Pure; works under `jit` and `vmap`; differentiable in everything but the shapes, in both modes,
-    in a weight of zero as the row comes in, unless that is further from the others than
-    `eps**-0.25` times what they are from each other.
+    Pure; works under `jit` and `vmap`, and nothing compiles again when numbers change.
+    Differentiable in everything but the shapes, in both modes. In a weight of 0 the derivative says
+    how the fit changes as the row comes in, unless the row is further from the other rows than
+    `eps**-0.25` times their distances from each other.
 
     Raises:
-        ValueError: for shapes that do not fit, or (outside `jit`) values that are not finite, `C`
-            not positive, or negative weights.
+        ValueError: for shapes that do not fit, `max_steps` that is no whole number of at least 1,
+            or (outside `jit`) values that are not finite, `C` not positive, or negative weights.
     """
     X, y, weights = in_one_dtype(X, y, weights)
     check_problem(None, C, X, y, weights)
@@ -159,13 +199,16 @@ def fit(
         raise ValueError(
             f"method: expected 'auto', 'cholesky' or 'conjugate_gradients', got {method!r}"
         )
+    if is_concrete(max_steps):
+        whole_number("max_steps", max_steps, 1)
     n = X.shape[0]
     w = jnp.ones(n, X.dtype) if weights is None else weights
     if method == "cholesky" or (method == "auto" and n <= DENSE_ROWS):
         return _by_cholesky(kernel, like(C, X), X, y, w)
     tol = 0.1 * epsilon(X.dtype) ** 0.5 if tolerance is None else tolerance
+    limits = like(tol, X), jnp.asarray(max_steps, jnp.int32)
     rows, m = rows_in_block(block_rows), min(landmarks, n)
-    return _by_conjugate_gradients(kernel, like(C, X), X, y, w, like(tol, X), max_steps, m, rows)
+    return _by_conjugate_gradients(kernel, like(C, X), X, y, w, *limits, m, rows)
 
 
 def fit_classes(
@@ -178,10 +221,10 @@ def fit_classes(
     *,
     method: Solver = "auto",
 ) -> DualFit:
-    """Fit the problems of an output code.
+    """Fit the binary problems of an output code.
 
-    Those that see all rows with one `C` share a factorisation; else each has its own, with weight
-    0 for the rows it leaves out.
+    Problems that see all rows with one `C` share a factorisation. Otherwise each problem has its
+    own, with weight 0 for the rows that it leaves out.
 
     Args:
         kernel: kernel of two points.
@@ -193,7 +236,7 @@ def fit_classes(
         method: see `fit`.
 
     Returns:
-        An expansion with one column for each problem; the diagnostics are those of the worst.
+        An expansion with one column for each problem; the diagnostics are the worst of any problem.
 
     Raises:
         ValueError: as `fit`, or for labels that are not class numbers.
@@ -213,121 +256,17 @@ def fit_classes(
         fit(kernel, each[j], X, targets[:, j], w * jnp.abs(targets[:, j]), method=method)
         for j in range(targets.shape[1])
     ]
-    every = jax.tree.map(lambda *parts: jnp.stack(parts, axis=-1), *fits)
+    stacked = jax.tree.map(lambda *parts: jnp.stack(parts, axis=-1), *fits)
+    machine = stacked.expansion
     return DualFit(
-        expansion=KernelExpansion(
-            kernel, X, every.expansion.coefficients, every.expansion.intercept
-        ),
-        relative_residual=jnp.max(every.relative_residual),
-        steps=jnp.max(every.steps),
-        status=jnp.max(every.status),
+        expansion=KernelExpansion(kernel, X, machine.coefficients, machine.intercept),
+        relative_residual=jnp.max(stacked.relative_residual),
+        steps=jnp.max(stacked.steps),
+        status=jnp.max(stacked.status),
     )
 
 
-@compiled
-def leave_one_out(
-    kernel: Kernel,
-    C: Float[Array, " s"],
-    X: Float[Array, "n d"],
-    y: Float[Array, "n *c"],
-    weights: Float[Array, " n"] | None = None,
-) -> tuple[Float[Array, "s n *c"], Int[Array, " s"]]:
-    """Predictions of each row by the LS-SVM of all the others, for every `C`, and status.
-
-    One eigendecomposition of the kernel matrix serves every `C`; the residuals are
-    `alpha_i / [A^(-1)]_ii` with `A` the system of `fit` (Cawley and Talbot 2004). A row of weight
-    zero is predicted by all rows of positive weight.
-
-    Args:
-        kernel: kernel of two points.
-        C: weights of the data-fit term, shape `s`.
-        X: inputs, shape `n d`.
-        y: targets, shape `n` or `n c`.
-        weights: row weights, shape `n`, at least 0.
-
-    Memory `n x n`. Pure; differentiable in everything but the shapes, in both modes, in a weight of
-    zero as `fit` is.
-    """
-    n, s = X.shape[0], C.shape[0]
-    w = jnp.ones(n, X.dtype) if weights is None else weights
-    rows = X
-    X, y = present_rows(X, w), present_targets(y, w)
-    targets = y.reshape(n, -1)
-    K = kernel.gram(X)
-    root = jnp.sqrt(w)[:, None]
-    spec = jax.lax.stop_gradient(spectrum(root * K * root.T))
-    rhs = right_sides(X, y)
-    alpha, e = _decomposed(spec, K, w, C, jnp.broadcast_to(rhs[None], (s, *rhs.shape)))
-    # The residual without a row is the residual over what of it is the row's own doing: the
-    # diagonal of (I + C K W)^(-1) less the intercept's share. It is 1 for a row of weight zero.
-    own = with_derivative(_own, _own_derivative, (spec, K, w, C))
-    own = own - alpha[:, :, 0] * e[:, :, 0] / jnp.sum(alpha[:, :, 0], axis=1, keepdims=True)
-    share = own[:, :, None]
-    b = intercept_of(alpha)
-    alpha, e = less(alpha, b), less(e, b)
-    # That of a row of weight zero does not depend on its target, however large.
-    fitted = dot(K[None], alpha) + b - e * (1 - share) / share
-    predictions = jnp.where(w[None, :, None] > 0, targets[None] - e / share, fitted)
-    finite = jnp.all(jnp.isfinite(predictions), axis=(1, 2))
-    # Rows without weight, where another stood in for them.
-    moved = jnp.any(rows != X, axis=1)
-    predictions = jax.lax.cond(
-        jnp.any(moved),
-        lambda: jnp.where(
-            moved[None, :, None],
-            dot(kernel.cross_gram(rows, X)[None], alpha) + b,
-            predictions,
-        ),
-        lambda: predictions,
-    )
-    lost = (rank_cutoff(spec.largest) > 1 / C) | jnp.any(own < 32 * epsilon(X.dtype), axis=1)
-    return predictions.reshape(s, n, *y.shape[1:]), status_of(~finite, lost)
-
-
-def _decomposed(
-    spec: Spectrum,
-    K: Float[Array, "n n"],
-    w: Float[Array, " n"],
-    C: Float[Array, " s"],
-    rhs: Float[Array, "s n k"],
-) -> tuple[Float[Array, "s n k"], Float[Array, "s n k"]]:
-    """`weighted` for every `C`, by the eigendecomposition of `W^(1/2) K W^(1/2)`."""
-    shifts = jax.lax.stop_gradient(1 / C)
-
-    def inverse(b: Float[Array, "s n k"]) -> tuple[Float[Array, "s n k"], None]:
-        return jnp.swapaxes(
-            shifted_inverse(jax.lax.stop_gradient(spec), jnp.swapaxes(b, 1, 2), shifts), 1, 2
-        ), None
-
-    scales = w[None, :, None], C[:, None, None]
-    alpha, e, _ = weighted(lambda v: dot(K[None], v), inverse, *scales, rhs)
-    return alpha, e
-
-
-def _own(given: tuple[Spectrum, Array, Array, Array]) -> Float[Array, "s n"]:
-    """Diagonal of `(I + C K W)^(-1)` for every `C`."""
-    # That of (W^(1/2) K W^(1/2) + I/C)^(-1), by which `spec` decomposes, over C.
-    spec, _, w, C = given
-    return jnp.where(w[None] > 0, spec.inverse_diagonal(1 / C) / C[:, None], 1)
-
-
-def _own_derivative(
-    _: Array,
-    given: tuple[Spectrum, Array, Array, Array],
-    tangents: tuple[Spectrum, Array, Array, Array],
-) -> Float[Array, "s n"]:
-    # dP = -P d(C K W) P with P = (I + C K W)^(-1), one C at a time: n x n each.
-    spec, K, w, C = given
-    _spec, d_K, d_w, d_C = tangents
-    one = jnp.eye(len(w), dtype=K.dtype)[None]
-
-    def slope(of: tuple[Array, Array]) -> Float[Array, " n"]:
-        C, d_C = of
-        P = _decomposed(spec, K, w, C[None], one)[1][0]
-        moved = C * d_K * w[None, :] + K * (C * d_w + d_C * w)[None, :]
-        return -jnp.sum(dot(P, moved) * P.T, axis=1)
-
-    return jax.lax.map(slope, (C, d_C))
+_count_present = compiled(lambda weights: jnp.sum(weights > 0, dtype=jnp.int32), quickly=True)
 
 
 @compiled
@@ -346,14 +285,14 @@ def _by_cholesky(
     def inverse(rhs: Float[Array, "n k"]) -> tuple[Float[Array, "n k"], None]:
         return factor.solve(rhs), None
 
-    alpha, _, (residual, _) = weighted(
+    alpha, _, (residual, _) = solve_weighted(
         lambda v: dot(K, v), inverse, w[:, None], C[None, None], right_sides(X, y)
     )
     status = status_of(~jnp.all(jnp.isfinite(alpha)), factor.lost)
     return _result(kernel, X, y, w, alpha, residual, jnp.zeros((), jnp.int32), status)
 
 
-@functools.partial(compiled, static_argnames=("max_steps", "landmarks", "block_rows"))
+@functools.partial(compiled, static_argnames=("landmarks", "block_rows"))
 def _by_conjugate_gradients(
     kernel: Kernel,
     C: Float[Array, ""],
@@ -361,14 +300,14 @@ def _by_conjugate_gradients(
     y: Float[Array, "n *c"],
     w: Float[Array, " n"],
     tolerance: Float[Array, ""],
-    max_steps: int,
+    max_steps: Int[Array, ""],
     landmarks: int,
     block_rows: int,
 ) -> DualFit:
     X, y = present_rows(X, w), present_targets(y, w)
     n, root = X.shape[0], jax.lax.stop_gradient(jnp.sqrt(w)[:, None])
 
-    # Kept by nobody: the backward pass computes each block of the kernel matrix again.
+    # The backward pass computes each block of the kernel matrix again, so that none is stored.
     @jax.checkpoint
     def rows_times(rows: Float[Array, "r d"], v: Float[Array, "n k"]) -> Float[Array, "r k"]:
         return dot(kernel.cross_gram(rows, X), v)
@@ -376,8 +315,8 @@ def _by_conjugate_gradients(
     def product(v: Float[Array, "n k"]) -> Float[Array, "n k"]:
         return map_row_blocks(lambda rows: rows_times(rows, v), X, block_rows)
 
-    every = jnp.linspace(0, n - 1, landmarks).astype(jnp.int32)
-    precondition = nystroem_preconditioner(kernel, C, X, X[every], root, block_rows)
+    numbers = jnp.linspace(0, n - 1, landmarks).astype(jnp.int32)
+    precondition = nystroem_preconditioner(kernel, C, X, X[numbers], root, block_rows)
 
     def inverse(rhs: Float[Array, "n k"]) -> tuple[Float[Array, "n k"], tuple[Array, Array]]:
         solved = conjugate_gradients.solve(
@@ -389,7 +328,7 @@ def _by_conjugate_gradients(
         )
         return solved.x, (solved.steps, solved.status)
 
-    alpha, _, (residual, (steps, status)) = weighted(
+    alpha, _, (residual, (steps, status)) = solve_weighted(
         product, inverse, w[:, None], C[None, None], right_sides(X, y)
     )
     return _result(kernel, X, y, w, alpha, residual, jnp.max(steps), jnp.max(status))
@@ -400,19 +339,19 @@ def _result(
     X: Float[Array, "n d"],
     y: Float[Array, "n *c"],
     w: Float[Array, " n"],
-    both: Float[Array, "n k"],
+    alpha: Float[Array, "n k"],
     residual: Float[Array, "n k"],
     steps: Int[Array, ""],
     status: Int[Array, ""],
 ) -> DualFit:
-    outputs = y.shape[1:]
-    b = intercept_of(both)
-    alpha, rest, b = less(both, b), less(residual, b), b[0]
+    """Return the fit from the multipliers of `[1, y]`, and the residuals of their systems."""
+    b = intercept_of(alpha)
+    alpha, residual, b = without_intercept(alpha, b), without_intercept(residual, b), b[0]
     root = jnp.sqrt(jax.lax.stop_gradient(w))[:, None]
-    relative = relative_size(rest.T, (root * y.reshape(alpha.shape)).T)
+    relative = relative_size(residual.T, (root * y.reshape(alpha.shape)).T)
     failed = ~(jnp.all(jnp.isfinite(alpha)) & jnp.all(jnp.isfinite(b)))
     return DualFit(
-        expansion=KernelExpansion(kernel, X, alpha.reshape(y.shape), b.reshape(outputs)),
+        expansion=KernelExpansion(kernel, X, alpha.reshape(y.shape), b.reshape(y.shape[1:])),
         relative_residual=jax.lax.stop_gradient(jnp.max(relative, initial=0)),
         steps=steps,
         status=jnp.where(failed, jnp.int32(NOT_FINITE), status),

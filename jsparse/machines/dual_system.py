@@ -16,41 +16,42 @@ from ..solvers import conjugate_gradients
 T = TypeVar("T")
 
 
-def weighted(
+def solve_weighted(
     product: Callable[[Array], Array],
     inverse: Callable[[Array], tuple[Array, T]],
     w: Float[Array, "... n 1"],
     C: Float[Array, "... 1 1"],
     rhs: Float[Array, "*s n k"],
 ) -> tuple[Float[Array, "*s n k"], Float[Array, "*s n k"], tuple[Float[Array, "*s n k"], T]]:
-    """Multipliers and residuals: `K alpha + e = rhs`, `alpha = C W e`.
+    """Solve for multipliers and residuals, `K alpha + e = rhs` with `alpha = C W e`.
 
-    Linear in the weights: derivatives at zero tell how the fit changes as the row comes in. What is
-    solved is definite for weights of zero too, `(D K D + I/C) g = D rhs` with `D = W^(1/2)`.
+    This system is linear in the weights, so that derivatives at a weight of 0 say how the fit
+    changes as the row comes in. With `D = W^(1/2)`, the system that is solved,
+    `(D K D + I/C) g = D rhs`, is definite for weights of 0 too.
 
     Args:
-        product: with `K`.
-        inverse: of `D K D + I/C`, and what there is to say of it.
+        product: multiplies by `K`.
+        inverse: solves with `D K D + I/C`, and returns diagnostics beside the solution.
         w: row weights.
         C: weight of the data-fit term.
-        rhs: one system per column.
+        rhs: right-hand sides, one system for each column.
 
     Returns:
-        `alpha`, `e`, and beside what `inverse` says the residual of what it solved.
+        `alpha`, `e`, and the residual of the system in `g` with the diagnostics of `inverse`.
     """
-    seen, fixed_C = jax.lax.stop_gradient((w, C))
-    root = jnp.sqrt(seen)
-    kept = root > 0
+    fixed_w, fixed_C = jax.lax.stop_gradient((w, C))
+    root = jnp.sqrt(fixed_w)
+    present = root > 0
 
     def solve(_: object, b: Float[Array, "2 *s n k"]) -> tuple[Array, tuple[Array, T]]:
         r, q = b
-        # Zero but for derivatives.
+        # q is 0 except in systems that derivatives solve.
         r = jax.lax.cond(jnp.any(q != 0), lambda: r - product(q), lambda: r)
-        g, said = inverse(root * r)
+        g, diagnostics = inverse(root * r)
         e = r - product(root * g)
-        rest = root * e - g / fixed_C
-        e = jnp.where(kept, g / (fixed_C * jnp.where(kept, root, 1)), e)
-        return jnp.stack([q + root * g, e]), (rest, said)
+        residual = root * e - g / fixed_C
+        e = jnp.where(present, g / (fixed_C * jnp.where(present, root, 1)), e)
+        return jnp.stack([q + root * g, e]), (residual, diagnostics)
 
     (alpha, e), aux = jax.lax.custom_linear_solve(
         lambda x: jnp.stack([product(x[0]) + x[1], x[0] - C * w * x[1]]),
@@ -70,15 +71,15 @@ def nystroem_preconditioner(
     root: Float[Array, "n 1"],
     block_rows: int,
 ) -> conjugate_gradients.Operator:
-    """`r -> (F F' + I/C)^(-1) r` with `F = W^(1/2) Phi(X)`, the features of the landmarks.
+    """Return `r -> (F F' + I/C)^(-1) r` with `F = W^(1/2) Phi(X)`, the landmarks' features.
 
-    By Woodbury, `C (r - F (F'F + I/C)^(-1) F' r)`.
+    By Woodbury's identity it is `C (r - F (F'F + I/C)^(-1) F' r)`.
     """
     constant = jax.lax.stop_gradient
     phi = Nystroem(constant(kernel), constant(Z), center=False)
     F = constant(root * map_row_blocks(phi, X, block_rows))
     inner = dot_over_rows(F, F)
-    # The product's own rounding, so that Cholesky meets a definite matrix at any C.
+    # At least the rounding of the product F'F, so that the matrix is definite for any C.
     floor = epsilon(X.dtype) * jnp.trace(inner)
     shift = constant(jnp.maximum(1 / C, floor))
     factor = jnp.linalg.cholesky(inner + shift * jnp.eye(Z.shape[0], dtype=X.dtype))
@@ -90,17 +91,23 @@ def nystroem_preconditioner(
 
 
 def right_sides(X: Float[Array, "n d"], y: Float[Array, "n *c"]) -> Float[Array, "n k"]:
-    """`[1, y]`, which the intercept is eliminated from."""
+    """Return `[1, y]`, the right-hand sides from which the intercept is eliminated."""
     n = X.shape[0]
     return jnp.concatenate([jnp.ones((n, 1), X.dtype), y.reshape(n, -1)], axis=1)
 
 
 def intercept_of(alpha: Float[Array, "*s n k"]) -> Float[Array, "*s 1 c"]:
-    """The intercept, from the multipliers of `[1, y]`: with it, those of `y - b` add up to zero."""
+    """Return the intercept `b` with which the multipliers of `y - b` add up to 0.
+
+    Args:
+        alpha: multipliers of `[1, y]`.
+    """
     total = jnp.sum(alpha, axis=-2, keepdims=True)
     return total[..., 1:] / total[..., :1]
 
 
-def less(both: Float[Array, "*s n k"], b: Float[Array, "*s 1 c"]) -> Float[Array, "*s n c"]:
-    """What belongs to `y - b`, of what belongs to `[1, y]`."""
-    return both[..., 1:] - both[..., :1] * b
+def without_intercept(
+    solutions: Float[Array, "*s n k"], b: Float[Array, "*s 1 c"]
+) -> Float[Array, "*s n c"]:
+    """Return the solutions for `y - b` from the solutions for `[1, y]`."""
+    return solutions[..., 1:] - solutions[..., :1] * b

@@ -15,6 +15,7 @@ from ..kernels import Kernel
 from ..multiclass import Code, accumulate_code
 from ..normal_equations import NormalEquations, accumulate, accumulate_folds
 from .family import Family
+from .fold_machines import join_machines
 from .held_out import HeldOut, OnFold, Sums, each_fold_and_C
 from .method import MANY_C, Method
 from .rows import FoldLayout, Rows
@@ -27,6 +28,7 @@ class FromSums(Method):
     """
 
     default_C: ClassVar[Float[np.ndarray, " s"]] = MANY_C
+    allows_empty_classes: ClassVar[bool] = True
 
     def check_sums(self, argument: str) -> None:
         """See `Method.check_sums`."""
@@ -140,7 +142,7 @@ class FromSums(Method):
         folds: Any,
         key: Key | None,
         sums: Sums | None,
-    ) -> list[KernelExpansion]:
+    ) -> KernelExpansion:
         """See `Method.fold_machines`: by subtraction, if the sums are there."""
         if sums is None:
             return super().fold_machines(kernel, points, C, size, rows, folds, key, sums)
@@ -151,7 +153,7 @@ class FromSums(Method):
             rest = sums.equations - accumulate_rows(sums.features, fold)
             family = self.solve(Sums(sums.features, rest), C, rows.code, key)
             machines.append(family.expansion if size is None else family.at(size))
-        return machines
+        return join_machines(machines)
 
 
 @compiled

@@ -20,6 +20,7 @@ from ..expansion import KernelExpansion
 from ..kernels import Kernel
 from ..scaling import Standardization
 from .family import Family
+from .fold_machines import join_machines
 from .held_out import HeldOut, OnFold, Sums, each_fold_and_C
 from .rows import FoldLayout, Rows
 from .stages import Chosen, Outcome, Stage
@@ -129,6 +130,7 @@ class Method(eqx.Module):
     robust: ClassVar[bool] = False  # whether outliers must not decide the unit of the targets
     several_kernels: ClassVar[bool] = False  # whether a dictionary may have atoms of several
     shares_rows: ClassVar[bool] = False  # whether all binary problems must see all rows
+    allows_empty_classes: ClassVar[bool] = False  # whether classes may have no rows yet
     size_argument: ClassVar[str] = "n_prototypes"  # the argument that has the number of points
     # The power of the targets' unit that a diagnostic goes with; 0 if it is not named.
     info_powers: ClassVar[dict[str, int]] = {}
@@ -192,6 +194,11 @@ class Method(eqx.Module):
     def memory(self) -> int | Literal["all"] | None:
         """Features whose sums are in memory, "all" for a kernel matrix, None if neither."""
         return None
+
+    @property
+    def shares_work_over_C(self) -> bool:
+        """Whether the errors for many values of `C` take hardly longer than those for one."""
+        return not self.several_sizes
 
     @property
     def can_move_prototypes(self) -> bool:
@@ -283,10 +290,24 @@ class Method(eqx.Module):
         folds: Any,
         key: Key | None,
         sums: Sums | None,
-    ) -> list[KernelExpansion]:
-        """Return the machine of a size without each of the folds; on the host.
+    ) -> KernelExpansion:
+        """Return the machines of a size that have not seen a fold, as one expansion; on the host.
 
-        By default by a fit for each fold. Arguments as for `held_out` and `fit_and_sum`.
+        By default by a fit for each fold.
+
+        Args:
+            kernel: see `fit`.
+            points: see `fit`.
+            C: see `fit`.
+            size: the number of prototypes; None if the method has one size.
+            rows: see `fit`.
+            folds: from `validation_folds`.
+            key: see `fit`.
+            sums: from `fit_and_sum` or `HeldOut.total`, which save a pass over the rows.
+
+        Returns:
+            An expansion with a column for each fold and output, fold by fold, in the units of the
+            fit.
         """
         weights = np.asarray(rows.weights)
         machines = []
@@ -295,7 +316,12 @@ class Method(eqx.Module):
             without[index[valid]] = 0
             family = self.fit(kernel, points, C, rows.with_weights(jnp.asarray(without)), key)
             machines.append(family.expansion if size is None else family.at(size))
-        return machines
+        return join_machines(machines)
+
+    @property
+    def fit_sizes(self) -> tuple[int, ...]:
+        """The sizes of the machines of one fit, once resolved; empty if there is one."""
+        return ()
 
     def shorter(self) -> "Sequence[Method]":
         """Return the methods to validate one after the other until a path is long enough.

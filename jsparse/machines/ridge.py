@@ -20,7 +20,7 @@ from ..normal_equations import NormalEquations, accumulate, accumulate_groups
 from ..solvers.ridge import LARGE, Spectrum, quadratic_form, rank_one_weight, spectrum
 from ..solvers.ridge import Ridge as RidgeSolution
 from .from_sums import FromSums, accumulate_parts
-from .held_out import HeldOut, OnFold, Sums, Which
+from .held_out import HeldOut, OnFold, PredictFold, Sums, each_fold
 from .rows import FoldLayout, Rows
 
 Way = Literal["auto", "subtraction", "removal"]
@@ -124,10 +124,6 @@ def _solution(solved: RidgeSolution) -> _Solution:
     return _Solution(solved.weights, solved.intercept, solved.status)
 
 
-_Predict = Callable[[PyTree, Rows, PyTree], tuple[Float[Array, "r s l"], Int[Array, " s"]]]
-"""From what all folds share, a fold's rows and what is its own to values and stop codes."""
-
-
 def _sums_by_class(
     features: FeatureMap, parts: Rows, code: Code, block_rows: int | None
 ) -> NormalEquations:
@@ -229,7 +225,7 @@ def _by_removal(
 
 
 def _predict_folds(
-    predict: _Predict,
+    predict: PredictFold,
     shared: PyTree,
     per_fold: PyTree,
     C: Float[Array, " s"],
@@ -239,40 +235,10 @@ def _predict_folds(
     energy: Float[Array, " p"],
     total: Sums,
 ) -> HeldOut:
-    """Predict fold by fold; each device has whole folds, or its own part of every fold."""
-    mesh, whole_folds = parts.mesh, per_fold is None
-
-    def all_folds(
-        shared: PyTree, arrays: tuple[Array, Array, Array], per_fold: PyTree
-    ) -> tuple[PyTree, PyTree, Array]:
-        of_all, code, on_fold, s = shared
-
-        def one_fold(fold: tuple[tuple[Array, Array, Array], PyTree]) -> tuple[PyTree, ...]:
-            rows = Rows(*fold[0], code)
-            values, status = predict(of_all, rows, fold[1])
-            which = Which(s, jnp.zeros_like(s))
-            sums, kept = on_fold(rows, values, which)
-            return sums, kept, status
-
-        sums, kept, status = jax.lax.map(one_fold, (arrays, per_fold))
-        if mesh is not None and not whole_folds:
-            sums = jax.lax.psum(sums, mesh.axis_names)
-        return sums, kept, status
-
-    axes = ((None, 0, 0), (0, 0, 0)) if whole_folds else ((None, 1, None), (None, 1, None))
-    places = jnp.arange(C.shape[0], dtype=jnp.int32)
-    arrays, r = (parts.X, parts.y, parts.weights), parts.weights.shape[1]
-    if mesh is not None and not whole_folds and r % mesh.size:  # filled up with rows of weight 0
-        fill = [(0, 0), (0, -r % mesh.size)]
-        X, y = (jnp.pad(a, [*fill, *[(0, 0)] * (a.ndim - 2)], mode="edge") for a in arrays[:2])
-        arrays = X, y, jnp.pad(parts.weights, fill)
-    sums, kept, status = spread(all_folds, mesh, *axes)(
-        (shared, parts.code, on_fold, places), arrays, per_fold
-    )
-    kept = jax.tree.map(lambda a: a[:, :r], kept)
+    """See `each_fold`. The status is `TRUNCATED` where features lost to rounding were missing."""
+    held = each_fold(predict, shared, per_fold, C, parts, on_fold)
     lost = jnp.where(features.unresolved(C, energy), TRUNCATED, CONVERGED).astype(jnp.int32)
-    sums = jax.tree.map(lambda a: jnp.moveaxis(a, -1, 1)[..., None], sums)
-    return HeldOut(sums, kept, jnp.maximum(jnp.max(status, axis=0), lost), total)
+    return held._replace(statuses=jnp.maximum(held.statuses, lost), total=total)
 
 
 class _Removal(NamedTuple):

@@ -1,6 +1,5 @@
 """Fixed-size machines with losses that outliers cannot dominate."""
 
-import dataclasses
 import functools
 from typing import ClassVar, NamedTuple
 
@@ -9,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .._arguments import real, whole_number
+from .._arguments import whole_number
 from .._blocks import map_row_blocks, rows_in_block
 from .._numerics import dot, is_concrete, like
 from .._programs import compiled
@@ -19,29 +18,31 @@ from .._types import Key, ScalarLike
 from ..expansion import KernelExpansion
 from ..features import FeatureMap
 from ..kernels import Kernel
-from ..multiclass import Code
 from ..solvers.robust import SMOOTHING, Loss, Solution, default_tolerance, solve
 from .checks import check_penalty, check_problem, in_one_dtype
+from .family import Family, diagnostics, single
 from .fixed_size import Prototypes, feature_map
-from .method import MANY_C, Metric, Task, each_problem, option
+from .method import MANY_C, Metric, Task, check_number, option
+from .rows import Rows
 
 
-@dataclasses.dataclass(frozen=True)
 class Robust(Prototypes):
     """A fixed-size machine with a loss that outliers cannot dominate (De Brabanter 2010, eq. 6).
 
     Args:
-        n_prototypes: see `Prototypes`, as are `selection` and `size_tolerance`.
-        selection: "renyi" or "uniform".
-        size_tolerance: of several sizes.
-        loss: "huber": least squares for the rows that fit, absolute for the others; or "absolute".
+        n_prototypes: see `Prototypes`.
+        selection: see `Prototypes`.
+        size_tolerance: see `Prototypes`.
+        stop_when_flat: see `Prototypes`.
+        loss: "huber", least squares for small residuals and absolute for large ones; or "absolute".
     """
 
     name: ClassVar[str] = "robust"
     title: ClassVar[str] = "robust machine"
     robust: ClassVar[bool] = True
-    most_rows: ClassVar[int | None] = 1000  # a fit for every fold and C
+    max_rows: ClassVar[int | None] = 1000  # a fit for every fold and C
     default_C: ClassVar[Float[np.ndarray, " s"]] = MANY_C
+    info_powers: ClassVar[dict[str, int]] = {"threshold": 1, "objective": 2}
 
     loss: Loss = option("huber", "of large residuals", choices=("huber", "absolute"))
 
@@ -52,7 +53,7 @@ class Robust(Prototypes):
             raise ValueError(f"loss: expected 'absolute' or 'huber', got {self.loss!r}")
 
     def metric(self, task: Task) -> Metric:
-        """The mean absolute error for numbers."""
+        """See `Method.metric`: the mean absolute error for regression."""
         return "misclassification" if task == "classification" else "mae"
 
     def fit(
@@ -60,30 +61,26 @@ class Robust(Prototypes):
         kernel: Kernel,
         points: Float[Array, "m d"] | None,
         C: ScalarLike | Float[Array, " l"],
-        X: Float[Array, "n d"],
-        y: Float[Array, "n *c"] | Int[Array, " n"],
-        weights: Float[Array, " n"] | None = None,
-        *,
-        code: Code | None = None,
+        rows: Rows,
         key: Key | None = None,
-    ) -> "RobustFit":
-        """See `fit`."""
+    ) -> Family:
+        """See `fit`. Each binary problem has a threshold of its own."""
         assert points is not None
-        targets, weights = each_problem(y, weights, code, X.dtype)
-        return fit(feature_map(kernel, points), C, X, targets, weights, loss=self.loss)
+        features = feature_map(kernel, points)
+        targets, weights = rows.targets, rows.problem_weights
+        machine = fit(features, C, rows.X, targets, weights, loss=self.loss)
+        return single(machine.expansion, machine.status, diagnostics(machine))
 
 
 class RobustFit(NamedTuple):
-    """A fitted machine and how it came about."""
+    """A fitted machine, and diagnostics of its solution."""
 
     expansion: KernelExpansion
-    row_weights: Float[
-        Array, "n *c"
-    ]  # with which least squares gives the same, 1 for rows that fit
+    # Least squares with these weights gives the same machine; 1 for residuals below the threshold.
+    row_weights: Float[Array, "n *c"]
     threshold: Float[Array, "*c"]
-    # Infinite, or 0, where the dtype does not reach the squares of targets; `train` gives float64.
-    objective: Float[Array, "*c"] | Float[np.ndarray, "*c"]
-    steps: Int[Array, ""]  # of the output that took most
+    objective: Float[Array, "*c"]  # infinite or 0 if the squares of targets are out of range
+    steps: Int[Array, ""]  # the largest number over outputs
     status: Int[Array, ""]  # the worst over outputs
 
     __repr__ = short_repr
@@ -99,41 +96,43 @@ def fit(
     loss: Loss = "absolute",
     threshold: ScalarLike | None = None,
     tolerance: ScalarLike | None = None,
-    max_steps: int = 200,
+    max_steps: int | Int[Array, ""] = 200,
     block_rows: int | None = None,
 ) -> RobustFit:
     """Minimise `1/2 |w|^2 + C/2 sum_i weight_i L(y_i - phi(x_i)'w - b)` (De Brabanter 2010, eq. 6).
 
     - "absolute": `L(e) = |e|`, the L1 loss of Section 3.2.
-    - "huber": `L(e) = e^2` up to a threshold d and `2 d |e| - d^2` beyond: least squares for the
-      rows that fit, absolute for the others.
+    - "huber": `L(e) = e^2` up to a threshold d and `2 d |e| - d^2` beyond: least squares for small
+      residuals, absolute for large ones.
 
-    Both are quadratic programs, solved by a primal-dual interior-point method with Mehrotra's
-    predictor and corrector (Nocedal and Wright 2006, Algorithm 16.4); each step is a weighted
-    least-squares problem. How far off an outlier is changes neither the solution nor when it is
-    found: targets are taken about their median in units of their median deviation, and the stopping
-    rule counts no residual beyond one such unit by more than that.
+    Both are quadratic programs. A primal-dual interior-point method with Mehrotra's predictor and
+    corrector (Nocedal and Wright 2006, Algorithm 16.4) solves them; each step is a weighted
+    least-squares problem. The distance of an outlier changes neither the solution nor the number of
+    steps: targets are taken about their median in units of their median deviation, and the stopping
+    rule counts larger residuals as one such unit.
 
     Args:
         feature_map: such as `Nystroem(kernel, prototypes)`; penalised by the identity.
         C: weight of the data-fit term, positive; or one for each output, shape `c`.
         X: inputs, shape `n d`.
-        y: targets, shape `n`, or `n c` for several, each on its own.
-        weights: row weights, shape `n`, or each output's own, shape `n c`; at least 0.
-        loss: "absolute" or "huber".
-        threshold: Huber's d, in units of y. By default `TUNING` times the standard deviation that
-            the median size of the solution's own residuals stands for: the threshold and the
-            solution of it are found together. Few rows may leave no such threshold: then the steps
-            run out.
-        tolerance: stop when the duality gap is no more than this part of the objective, less what
-            outliers add to it; by default 1e-6, or the square root of the dtype's spacing.
-        max_steps: cap.
+        y: targets, shape `n`, or `n c` for several outputs, each fitted separately.
+        weights: row weights, shape `n`, or `n c` for weights of each output; at least 0.
+        loss: "absolute" or "huber" (static).
+        threshold: Huber's d, in units of y. By default it is `TUNING` times the standard deviation
+            that the solution's median absolute residual stands for: the threshold and the solution
+            are found together. Few rows may leave no such threshold; then the steps run out.
+        tolerance: the duality gap at which to stop, as a part of the objective without what
+            outliers add to it; by default 1e-6, or the square root of the dtype's epsilon.
+        max_steps: cap on interior-point steps.
         block_rows: rows at a time in the sums (static).
 
-    Memory `n p` for the features. Pure; works under `jit` and `vmap`. Not differentiable in reverse
-    mode (an iteration of unknown length). The status is `PRECISION_LOST` where rounding keeps the
-    gap above the tolerance, `TRUNCATED` where features lost to rounding would have been used, see
-    `fixed_size.fit`.
+    Returns:
+        `RobustFit`. The status is `PRECISION_LOST` where rounding keeps the gap above the
+        tolerance, and `TRUNCATED` as by `fixed_size.fit`, where features lost to rounding would
+        have been used.
+
+    Memory `n p` for the features. Pure; works under `jit` and `vmap`, and nothing compiles again
+    when numbers change. Not differentiable in reverse mode (an iteration of unknown length).
 
     Raises:
         ValueError: as `fixed_size.fit`, or if the loss is unknown, the threshold not positive, the
@@ -144,26 +143,24 @@ def fit(
     check_penalty(feature_map)
     X, y, weights = in_one_dtype(X, y, weights)
     n = X.shape[0]
-    own = [None] if weights is None else list(weights.reshape(n, -1).T)
-    for w in own:
+    for w in [None] if weights is None else weights.reshape(n, -1).T:
         check_problem(None, C, X, y, w)
-    if threshold is not None and is_concrete(threshold):
-        real("threshold", threshold, 0.0, above=True, finite=False)
-    if tolerance is not None and is_concrete(tolerance):
-        real("tolerance", tolerance, 0.0)
+    if threshold is not None:
+        check_number("threshold", threshold, 0.0, above=True, finite=False)
+    if tolerance is not None:
+        check_number("tolerance", tolerance, 0.0)
     if is_concrete(max_steps):
         whole_number("max_steps", max_steps, 1)
     columns = y.reshape(n, -1)
     w = jnp.ones(n, X.dtype) if weights is None else weights
     w = jnp.broadcast_to(w.reshape(n, -1), columns.shape)
-    each = jnp.broadcast_to(jnp.asarray(C, X.dtype), columns.shape[1:])
+    each_C = jnp.broadcast_to(jnp.asarray(C, X.dtype), columns.shape[1:])
     tol = default_tolerance(X.dtype) if tolerance is None else tolerance
     delta = None if threshold is None else like(threshold, X)
     cap = jnp.asarray(max_steps, jnp.int32)
-    fitted = _fit(feature_map, each, X, columns, w, delta, like(tol, X), cap, loss, block_rows)
+    fitted = _fit(feature_map, each_C, X, columns, w, delta, like(tol, X), cap, loss, block_rows)
     if y.ndim == 2:
         return fitted
-    # One output: without its axis.
     model = fitted.expansion
     expansion = KernelExpansion(
         model.kernel, model.prototypes, model.coefficients[:, 0], model.intercept[0]
@@ -191,42 +188,45 @@ def _fit(
 ) -> RobustFit:
     Phi = map_row_blocks(feature_map, X, rows_in_block(block_rows))
 
-    def output(of: tuple[Array, Array, Array]) -> tuple[Solution, Array, Array, Array]:
-        target, seen, c = of
-        found = solve(
-            Phi, target, seen, c, tolerance, loss=loss, threshold=threshold, max_steps=max_steps,
+    def one(output: tuple[Array, Array, Array]) -> tuple[Solution, Array, Array, Array]:
+        target, w, C = output
+        solution = solve(
+            Phi, target, w, C, tolerance, loss=loss, threshold=threshold, max_steps=max_steps,
             block_rows=block_rows,
         )  # fmt: skip
-        size, d = jnp.abs(found.residual), found.threshold
-        weighing = jnp.where(size > d, d / size, 1)
-        # Of a typical residual, the absolute loss has the slope of least squares with C / (2 |e|).
-        strength = c if loss == "huber" else c / d * (SMOOTHING / 2)
-        unresolved = feature_map.unresolved(strength, _energy(Phi, seen))
-        return found, weighing, _objective(loss, found, seen, c), unresolved
+        size, d = jnp.abs(solution.residual), solution.threshold
+        row_weights = jnp.where(size > d, d / size, 1)
+        # At a residual e the absolute loss has the slope of least squares with C / (2 |e|).
+        strength = C if loss == "huber" else C / d * (SMOOTHING / 2)
+        unresolved = feature_map.unresolved(strength, _energy(Phi, w))
+        return solution, row_weights, _objective(loss, solution, w, C), unresolved
 
-    found, own, objective, unresolved = jax.lax.map(output, (y.T, w.T, C))
+    solutions, row_weights, objective, unresolved = jax.lax.map(one, (y.T, w.T, C))
+    lost = jnp.where(jnp.any(unresolved), TRUNCATED, 0)
     return RobustFit(
-        expansion=feature_map.expansion(found.weights.T, found.intercept),
-        row_weights=own.T,
-        threshold=found.threshold,
+        expansion=feature_map.expansion(solutions.weights.T, solutions.intercept),
+        row_weights=row_weights.T,
+        threshold=solutions.threshold,
         objective=objective,
-        steps=jnp.max(found.steps),
-        status=jnp.maximum(jnp.max(found.status), jnp.where(jnp.any(unresolved), TRUNCATED, 0)),
+        steps=jnp.max(solutions.steps),
+        status=jnp.maximum(jnp.max(solutions.status), lost),
     )
 
 
 def _energy(Phi: Float[Array, "n p"], w: Float[Array, " n"]) -> Float[Array, " p"]:
-    """Weighted sum of squares of each feature about its mean."""
+    """Return the weighted sum of squares of each feature about its mean."""
     Phi = jnp.where((w > 0)[:, None], Phi, 0)
     mean = dot(w, Phi) / jnp.sum(w)
     return dot(w, jnp.square(Phi - mean[None, :]))
 
 
 def _objective(
-    loss: Loss, found: Solution, w: Float[Array, " n"], C: Float[Array, ""]
+    loss: Loss, solution: Solution, w: Float[Array, " n"], C: Float[Array, ""]
 ) -> Float[Array, ""]:
-    losses = jnp.abs(found.residual)
+    """Return what `fit` minimises."""
+    losses = jnp.abs(solution.residual)
     if loss == "huber":
-        bent = jnp.minimum(losses, found.threshold)
-        losses = bent * (2 * losses - bent)
-    return jnp.sum(jnp.square(found.weights)) / 2 + C / 2 * jnp.sum(jnp.where(w > 0, w * losses, 0))
+        inner = jnp.minimum(losses, solution.threshold)
+        losses = inner * (2 * losses - inner)
+    penalty = jnp.sum(jnp.square(solution.weights)) / 2
+    return penalty + C / 2 * jnp.sum(jnp.where(w > 0, w * losses, 0))

@@ -13,7 +13,7 @@ from .._status import COMPLETED, PRECISION_LOST
 from .._types import Key
 from ..kernels import Kernel
 from ..machines.family import Family
-from ..machines.held_out import Sums
+from ..machines.held_out import HeldOut, OnFold, Sums
 from ..machines.method import Method, Metric, Task
 from ..multiclass import Code, Decoding
 from ..validation.losses import standard_error
@@ -34,6 +34,11 @@ class Scores(NamedTuple):
     status: Int[np.ndarray, "q s"]
 
     __repr__ = short_repr
+
+    @property
+    def trusted(self) -> Float[np.ndarray, "q s"]:
+        """The scores that can be trusted, infinite elsewhere."""
+        return np.where(self.status < PRECISION_LOST, self.scores, np.inf)
 
 
 @runtime_checkable
@@ -112,6 +117,16 @@ class Source(Protocol):
 
         Predictions are in the order of the rows that are predicted, shape `n *outputs`.
         """
+        ...
+
+    def held_out(
+        self,
+        problem: "Problem",
+        theta: Float[np.ndarray, " p"],
+        C: Float[np.ndarray, " s"],
+        on_fold: OnFold,
+    ) -> HeldOut:
+        """Return what `on_fold` makes of the rows of every fold, on the default device."""
         ...
 
     def fit(

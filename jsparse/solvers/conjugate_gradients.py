@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .._numerics import epsilon, exponents, times_power
+from .._numerics import epsilon, exponents, is_concrete, times_power
 from .._repr import short_repr
 from .._status import (
     COMPLETED,
@@ -60,7 +60,10 @@ def init(
 
 
 def step(
-    state: State, matrix: Operator, max_steps: int, preconditioner: Operator = lambda r: r
+    state: State,
+    matrix: Operator,
+    max_steps: int | Int[Array, ""],
+    preconditioner: Operator = lambda r: r,
 ) -> State:
     """One step of every column that still runs (Hestenes and Stiefel 1952): one product with A."""
     running = state.status == RUNNING
@@ -109,7 +112,7 @@ def solve(
     rhs: Float[Array, "n k"],
     *,
     tolerance: ScalarLike,
-    max_steps: int,
+    max_steps: int | Int[Array, ""],
     preconditioner: Operator = lambda r: r,
 ) -> Solved:
     """Solve `A x = rhs` for a symmetric positive definite `A` given as a function.
@@ -118,7 +121,7 @@ def solve(
         matrix: `x -> A x`, linear, for `n k` columns at once.
         rhs: one system per column, shape `n k`.
         tolerance: stop a column when `|b - A x| <= tolerance |b|` (as the recurrence has it).
-        max_steps: cap on steps, each a product with `A`, which is followed by one more (static).
+        max_steps: cap on steps, each a product with `A`, which is followed by one more.
         preconditioner: `r -> M^(-1) r`, symmetric positive definite.
 
     Returns:
@@ -131,9 +134,9 @@ def solve(
     again.
 
     Raises:
-        ValueError: for a cap below 1.
+        ValueError: (outside `jit`) for a cap below 1.
     """
-    if max_steps < 1:
+    if is_concrete(max_steps) and max_steps < 1:
         raise ValueError(f"max_steps: expected at least 1, got {max_steps}")
 
     def run(_: object, b: Float[Array, "n k"]) -> tuple[Array, tuple[Array, Array, Array]]:

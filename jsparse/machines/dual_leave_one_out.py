@@ -1,0 +1,238 @@
+"""The LS-SVM in the dual without each row in turn: its predictions, and the machines."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from .._numerics import (
+    dot,
+    epsilon,
+    present_rows,
+    present_targets,
+    rank_cutoff,
+    with_derivative,
+)
+from .._programs import compiled
+from .._status import NumericalError, status_of
+from ..expansion import KernelExpansion
+from ..kernels import Kernel
+from ..solvers.ridge import Spectrum, shifted_inverse, spectrum
+from .dual_system import intercept_of, right_sides, solve_weighted, without_intercept
+from .fold_machines import expansion_of_folds
+from .rows import Rows
+
+
+@compiled
+def leave_one_out(
+    kernel: Kernel,
+    C: Float[Array, " s"],
+    X: Float[Array, "n d"],
+    y: Float[Array, "n *c"],
+    weights: Float[Array, " n"] | None = None,
+) -> tuple[Float[Array, "s n *c"], Int[Array, " s"]]:
+    """Predict each row by the LS-SVM of all other rows, for every `C`.
+
+    One eigendecomposition of the kernel matrix serves every `C`. The leave-one-out residuals are
+    `alpha_i / [A^(-1)]_ii` with `A` the system of `dual.fit` (Cawley and Talbot 2004). A row of
+    weight 0 is predicted by the machine of all rows.
+
+    Args:
+        kernel: kernel of two points.
+        C: weights of the data-fit term, shape `s`.
+        X: inputs, shape `n d`.
+        y: targets, shape `n` or `n c`.
+        weights: row weights, shape `n`, at least 0.
+
+    Returns:
+        Predictions, and a stop code for each `C`: `PRECISION_LOST` where rounding, not the data,
+        decides a prediction.
+
+    Memory `n x n`. Pure; differentiable in everything but the shapes, in both modes, in a weight of
+    0 as `dual.fit` is.
+    """
+    n, s = X.shape[0], C.shape[0]
+    w = jnp.ones(n, X.dtype) if weights is None else weights
+    given, X, y = X, present_rows(X, w), present_targets(y, w)
+    targets = y.reshape(n, -1)
+    K, root = kernel.gram(X), jnp.sqrt(w)[:, None]
+    spec = jax.lax.stop_gradient(spectrum(root * K * root.T))
+    rhs = right_sides(X, y)
+    alpha, e = _solve(spec, K, w, C, jnp.broadcast_to(rhs[None], (s, *rhs.shape)))
+    # Residuals are a linear function of the targets. A row's residual is its leave-one-out residual
+    # times the diagonal of that function: of (I + C K W)^(-1), less the part of the intercept. The
+    # diagonal is 1 for a row of weight 0.
+    diagonal = with_derivative(_diagonal, _diagonal_derivative, (spec, K, w, C))
+    total = jnp.sum(alpha[:, :, 0], axis=1, keepdims=True)
+    diagonal = diagonal - alpha[:, :, 0] * e[:, :, 0] / total
+    ratio = diagonal[:, :, None]
+    b = intercept_of(alpha)
+    alpha, e = without_intercept(alpha, b), without_intercept(e, b)
+    # The prediction of a row of weight 0 does not depend on its target, however large.
+    fitted = dot(K[None], alpha) + b - e * (1 - ratio) / ratio
+    predictions = jnp.where(w[None, :, None] > 0, targets[None] - e / ratio, fitted)
+    finite = jnp.all(jnp.isfinite(predictions), axis=(1, 2))
+    # Rows of weight 0 that another row stood in for are predicted at their own inputs.
+    replaced = jnp.any(given != X, axis=1)
+    predictions = jax.lax.cond(
+        jnp.any(replaced),
+        lambda: jnp.where(
+            replaced[None, :, None],
+            dot(kernel.cross_gram(given, X)[None], alpha) + b,
+            predictions,
+        ),
+        lambda: predictions,
+    )
+    rounded = jnp.any(diagonal < 32 * epsilon(X.dtype), axis=1)
+    lost = (rank_cutoff(spec.largest) > 1 / C) | rounded
+    return predictions.reshape(s, n, *y.shape[1:]), status_of(~finite, lost)
+
+
+def leave_one_out_of(
+    kernel: Kernel, C: Float[Array, " s"], rows: Rows
+) -> tuple[Float[Array, "n s l"], Int[Array, " s"]]:
+    """Predict each row as `leave_one_out`, with a column for each output.
+
+    Problems of a code that do not all see all rows have a decomposition each.
+    """
+    targets, weights = rows.target_columns, rows.problem_weights
+    if weights.ndim == 1:
+        predictions, status = leave_one_out(kernel, C, rows.X, targets, weights)
+        return jnp.moveaxis(predictions, 0, 1), status
+
+    def one(problem: tuple[Array, Array]) -> tuple[Float[Array, "s n"], Int[Array, " s"]]:
+        return leave_one_out(kernel, C, rows.X, *problem)
+
+    predictions, status = jax.lax.map(one, (targets.T, weights.T))
+    return jnp.transpose(predictions, (2, 1, 0)), jnp.max(status, axis=0)
+
+
+def machines_without_each(
+    kernel: Kernel,
+    C: Float[Array, "*l"] | Float[np.ndarray, "*l"],
+    rows: Rows,
+    left_out: Int[np.ndarray, " v"],
+) -> KernelExpansion:
+    """Return the machines that lack one row each, as the columns of one; on the host.
+
+    With `A` the system of `dual.fit`, the solution without row `i` is the solution of all rows less
+    column `i` of `A^(-1)` times the leave-one-out residual `alpha_i / [A^(-1)]_ii` (Cawley and
+    Talbot 2004).
+
+    Args:
+        kernel: kernel of two points.
+        C: weight of the data-fit term; with a code also one for each problem.
+        rows: in any units.
+        left_out: the number of the row that each machine lacks; if it has weight 0, the machine is
+            that of all rows.
+
+    Returns:
+        An expansion on the rows with weight, with a column for each row left out and each output.
+
+    Raises:
+        NumericalError: if `1 / C` is below the rounding of the kernel matrix.
+    """
+    K, y, weights, X = (np.asarray(a) for a in _matrices(kernel, rows))
+    present = np.flatnonzero(np.any(weights > 0, axis=1))
+    K, y, weights = K[np.ix_(present, present)], y[present], weights[present]
+    place = np.minimum(np.searchsorted(present, left_out), len(present) - 1)
+    is_present = present[place] == left_out
+    each_C = np.broadcast_to(np.asarray(C, K.dtype).reshape(-1), y.shape[1:])
+    columns = np.zeros((len(present), len(left_out), y.shape[1]), K.dtype)
+    intercepts = np.zeros(columns.shape[1:], K.dtype)
+    P = system = None
+    for j in range(y.shape[1]):
+        if P is None or system != (each_C[j], weights[:, j].tobytes()):
+            P = _inverse(K, weights[:, j], each_C[j])
+            system = each_C[j], weights[:, j].tobytes()
+        ones = P.sum(axis=1)
+        share = ones / P.sum()
+        b = share @ y[:, j]
+        alpha, B = P @ y[:, j] - ones * b, P - np.outer(ones, share)
+        diagonal = np.diagonal(B)  # 0 if the problem does not see the row
+        residuals = np.where(diagonal > 0, alpha / np.where(diagonal > 0, diagonal, 1), 0)
+        residual = np.where(is_present, residuals[place], 0)
+        columns[:, :, j] = alpha[:, None] - B[:, place] * residual
+        intercepts[:, j] = b - share[place] * residual
+    return expansion_of_folds(kernel, X[present], columns, intercepts)
+
+
+@compiled
+def _matrices(
+    kernel: Kernel, rows: Rows
+) -> tuple[Float[Array, "n n"], Float[Array, "n l"], Float[Array, "n l"], Float[Array, "n d"]]:
+    """Return the kernel matrix, targets and weights of every output, and inputs."""
+    targets = rows.target_columns
+    weights = rows.problem_weights.reshape(len(rows), -1)
+    X = present_rows(rows.X, rows.weights)
+    return kernel.gram(X), targets, jnp.broadcast_to(weights, targets.shape), X
+
+
+def _inverse(K: Float[np.ndarray, "n n"], w: Float[np.ndarray, " n"], C: Any) -> np.ndarray:
+    """Return `(K + W^(-1) / C)^(-1)`, with 0 for rows of weight 0."""
+    from scipy.linalg import cho_factor, cho_solve  # slow to import, and seldom needed
+
+    root, one = np.sqrt(w), np.eye(len(K), dtype=K.dtype)
+    try:
+        factor = cho_factor(root[:, None] * K * root + one / C, lower=True)
+    except np.linalg.LinAlgError as error:
+        raise NumericalError(
+            "out_of_fold: the machines without each row cannot be told apart in this precision, as "
+            "1 / C is below the rounding of the kernel matrix; use float64 or a smaller C"
+        ) from error
+    return root[:, None] * cho_solve(factor, one) * root
+
+
+def _solve(
+    spec: Spectrum,
+    K: Float[Array, "n n"],
+    w: Float[Array, " n"],
+    C: Float[Array, " s"],
+    rhs: Float[Array, "s n k"],
+) -> tuple[Float[Array, "s n k"], Float[Array, "s n k"]]:
+    """Return multipliers and residuals for every `C`, see `solve_weighted`.
+
+    Args:
+        spec: the eigendecomposition of `W^(1/2) K W^(1/2)`.
+        K: kernel matrix.
+        w: row weights.
+        C: weights of the data-fit term.
+        rhs: right-hand sides.
+    """
+    shifts = jax.lax.stop_gradient(1 / C)
+
+    def inverse(b: Float[Array, "s n k"]) -> tuple[Float[Array, "s n k"], None]:
+        solved = shifted_inverse(jax.lax.stop_gradient(spec), jnp.swapaxes(b, 1, 2), shifts)
+        return jnp.swapaxes(solved, 1, 2), None
+
+    scales = w[None, :, None], C[:, None, None]
+    alpha, e, _ = solve_weighted(lambda v: dot(K[None], v), inverse, *scales, rhs)
+    return alpha, e
+
+
+def _diagonal(arguments: tuple[Spectrum, Array, Array, Array]) -> Float[Array, "s n"]:
+    """Return the diagonal of `(I + C K W)^(-1)` for every `C`."""
+    # It is the diagonal of (W^(1/2) K W^(1/2) + I/C)^(-1), which `spec` decomposes, over C.
+    spec, _, w, C = arguments
+    return jnp.where(w[None] > 0, spec.inverse_diagonal(1 / C) / C[:, None], 1)
+
+
+def _diagonal_derivative(
+    _: Array,
+    arguments: tuple[Spectrum, Array, Array, Array],
+    tangents: tuple[Spectrum, Array, Array, Array],
+) -> Float[Array, "s n"]:
+    # dP = -P d(C K W) P with P = (I + C K W)^(-1), for one C at a time: n x n each.
+    spec, K, w, C = arguments
+    _spec, d_K, d_w, d_C = tangents
+    one = jnp.eye(len(w), dtype=K.dtype)[None]
+
+    def slope(at: tuple[Array, Array]) -> Float[Array, " n"]:
+        C, d_C = at
+        P = _solve(spec, K, w, C[None], one)[1][0]
+        change = C * d_K * w[None, :] + K * (C * d_w + d_C * w)[None, :]
+        return -jnp.sum(dot(P, change) * P.T, axis=1)
+
+    return jax.lax.map(slope, (C, d_C))

@@ -1,0 +1,56 @@
+"""The machines that have not seen a fold, as the columns of one expansion."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from ..expansion import KernelExpansion
+from ..kernels import Kernel, Mixture
+
+
+def join_machines(machines: Sequence[KernelExpansion]) -> KernelExpansion:
+    """Return machines as the columns of one, on every prototype that any of them uses; on the host.
+
+    Args:
+        machines: one for each fold, of the same kernel and with as many outputs each.
+
+    Returns:
+        An expansion with a column for each machine and output, machine by machine.
+    """
+    kernel, outputs = machines[0].kernel, machines[0].intercept.size
+    atoms = [_atoms(machine) for machine in machines]
+    joined, place = np.unique(np.concatenate(atoms), axis=0, return_inverse=True)
+    places = np.split(place.reshape(-1), np.cumsum([len(a) for a in atoms])[:-1])
+    columns = np.zeros((len(joined), len(machines), outputs), joined.dtype)
+    for fold, machine in enumerate(machines):
+        coefficients = np.asarray(machine.coefficients).reshape(-1, outputs)
+        np.add.at(columns[:, fold], places[fold], coefficients)
+    used = np.any(columns != 0, axis=(1, 2))
+    used[0] = True  # an expansion has at least one prototype
+    if isinstance(kernel, Mixture):
+        kernel = Mixture(kernel.kernels, jax.device_put(joined[used, 0].astype(np.int32)))
+        joined = joined[:, 1:]
+    intercepts = np.concatenate([np.asarray(machine.intercept).reshape(-1) for machine in machines])
+    return expansion_of_folds(kernel, joined[used], columns[used], intercepts)
+
+
+def expansion_of_folds(
+    kernel: Kernel,
+    prototypes: Float[np.ndarray, "m d"],
+    columns: Float[np.ndarray, "m v l"],
+    intercepts: Float[np.ndarray, "..."],
+) -> KernelExpansion:
+    """Return the expansion of `v` folds with `l` outputs each, fold by fold."""
+    arrays: Any = prototypes, columns.reshape(len(columns), -1), intercepts.reshape(-1)
+    return KernelExpansion(kernel, *jax.device_put(arrays))
+
+
+def _atoms(machine: KernelExpansion) -> Float[np.ndarray, "m q"]:
+    """Return the prototypes, with the number of its kernel before each if there are several."""
+    prototypes = np.asarray(machine.prototypes)
+    if not isinstance(machine.kernel, Mixture):
+        return prototypes
+    return np.column_stack([np.asarray(machine.kernel.which, prototypes.dtype), prototypes])
