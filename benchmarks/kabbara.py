@@ -117,7 +117,7 @@ def method_of(name: str, sizes: tuple[int, ...], **options: Any) -> pursuits.Pur
     return kind(atoms=sizes, max_prototypes=sizes[-1], intercept=False, **options)
 
 
-@functools.partial(jax.jit, static_argnames=("method", "kind"))
+@functools.partial(jax.jit, static_argnames="kind")
 def search(
     method: pursuits.Pursuit, kind: str, widths: Any, X: Any, y: Any, folds: Any
 ) -> jax.Array:
@@ -130,7 +130,7 @@ def search(
     return jax.lax.map(one, widths)
 
 
-@functools.partial(jax.jit, static_argnames=("method", "kind"))
+@functools.partial(jax.jit, static_argnames="kind")
 def errors(
     method: pursuits.Pursuit, kind: str, width: Any, X: Any, y: Any, X_test: Any, y_test: Any
 ) -> jax.Array:
@@ -139,7 +139,7 @@ def errors(
     def one(data: tuple[jax.Array, ...]) -> jax.Array:
         X, y, X_test, y_test = data
         fitted = pursuits.fit(method, kernel_of(kind, width), X, X, y)
-        return jnp.mean(jnp.square(fitted.values(X_test) - y_test[:, None]), axis=0)
+        return jnp.mean(jnp.square(fitted.values(X_test)[:, :, 0] - y_test[:, None]), axis=0)
 
     return jax.lax.map(one, (X, y, X_test, y_test))
 
@@ -323,7 +323,7 @@ def _by_size(rows: list[list[str]], sizes: tuple[int, ...]) -> dict[str, Any]:
                 pursuits.fit, method_of("KSP", (K,)), RBF(jnp.asarray(3.0)), X, X, y
             )
             spent.append(1e3 * alternated({"KSP": call}, 2)["KSP"])
-            values = call().values(X_test)[:, 0]
+            values = call().values(X_test)[:, 0, 0]
             found.append(float(jnp.mean(jnp.square(values - y_test))))
         rank = int(np.linalg.matrix_rank(np.asarray(RBF(3.0).gram(X))))
         data[name] = {"errors": found, "milliseconds": spent, "rank": rank}

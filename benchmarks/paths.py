@@ -371,6 +371,5 @@ def figure9(*, quick: bool) -> Report:
 
 
 def _path_errors(path, X_test, y_test) -> np.ndarray:
-    columns = path.kernel.cross_gram(X_test, path.candidates[jnp.maximum(path.support, 0)])
-    values = columns @ path.coefficients.T + path.intercepts[None]
+    values = path.values(X_test)[:, :, 0]
     return 100 * np.asarray(jnp.mean((values >= 0) != (y_test > 0)[:, None], axis=0))

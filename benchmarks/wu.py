@@ -15,7 +15,9 @@ from sklearn.svm import SVC
 from jsparse import RVM, KernelExpansion, direct, prototypes, reduced_set
 from jsparse.data import benchmark_set
 from jsparse.kernels import RBF
+from jsparse.machines.family import Family
 from jsparse.machines.inner_problems import whitener
+from jsparse.machines.rows import rows_of
 from jsparse.solvers import interior_point
 
 from .report import Report, kept, save, timed
@@ -112,9 +114,9 @@ def misses(problem: direct.LargeMargin, Z: jax.Array, seen: jax.Array) -> jax.Ar
     return jnp.sum((1 - seen) * ((machine(problem.X) >= 0) != (problem.y > 0)))
 
 
-@functools.partial(jax.jit, static_argnames="method")
-def relevant(method: RVM, kernel: RBF, X: jax.Array, y: jax.Array, w: jax.Array) -> Any:
-    return method.fit(kernel, X, 1.0, X, y, w)
+@jax.jit
+def relevant(method: RVM, kernel: RBF, X: jax.Array, y: jax.Array, w: jax.Array) -> Family:
+    return method.fit(kernel, X, 1.0, rows_of(X, y, w))
 
 
 def percent_wrong(machine: KernelExpansion, X: np.ndarray, y: np.ndarray) -> float:
@@ -150,8 +152,8 @@ def relevance_width(X: np.ndarray, y: np.ndarray, own: Set, method: RVM) -> floa
     for factor in FACTORS:
         kernel, wrong = RBF.from_gamma(1 / own.width / factor), 0.0
         for seen in folds(len(X)):
-            machine = relevant(method, kernel, X, y, seen).expansion
-            wrong += np.sum((1 - seen) * ((np.asarray(machine(X)) >= 0) != (y > 0)))
+            values = relevant(method, kernel, X, y, seen).values(jnp.asarray(X))
+            wrong += np.sum((1 - seen) * ((np.asarray(values[:, 0, 0]) >= 0) != (y > 0)))
         errors.append(wrong)
     return own.width * float(FACTORS[int(np.argmin(errors))])
 
@@ -202,12 +204,13 @@ def relevance(name: str, r: int, width: float) -> dict[str, Any]:
     method = RVM(MOST_RELEVANT, likelihood="logistic")
     before = time.perf_counter()
     fit = relevant(method, RBF.from_gamma(1 / width), X, y, np.ones(len(X)))
-    vectors = int(np.count_nonzero(np.asarray(fit.expansion.coefficients)))
+    vectors = int(np.count_nonzero(np.asarray(fit.coefficients)))
     seconds = time.perf_counter() - before
-    history = np.asarray(fit.history)[: int(fit.steps) + 1]
+    steps = int(fit.info["steps"])
+    history = np.asarray(fit.info["history"])[: steps + 1]
     assert (np.diff(history) > 0).all()
     error = percent_wrong(fit.expansion, X_test, y_test)
-    return {"error": error, "vectors": vectors, "seconds": seconds, "steps": int(fit.steps)}
+    return {"error": error, "vectors": vectors, "seconds": seconds, "steps": steps}
 
 
 def partition(name: str, r: int) -> tuple[np.ndarray, ...]:

@@ -14,7 +14,7 @@ From rows to a model:
 
 Pure functions of arrays for `jit` and `vmap`, most of them differentiable:
     machines: fits of each kind (fixed_size, dual, robust, scdp, spsvm, reductions, pursuits,
-    direct)
+    slmc, sparse_fisher, sparse_ridge, one_class, reduced_svm, reduced_set, rvm), direct
     cross_validate, validate: errors on unseen rows
     accumulate, accumulate_batches, NormalEquations: sums over rows
     kernels, features, prototypes, pursuit: their parts
@@ -81,15 +81,21 @@ if TYPE_CHECKING:  # of each name the same place as below
     from .machines import direct as direct
     from .machines import dual as dual
     from .machines import fixed_size as fixed_size
+    from .machines import one_class as one_class
     from .machines import pursuits as pursuits
     from .machines import reduced_set as reduced_set
+    from .machines import reduced_svm as reduced_svm
     from .machines import reductions as reductions
     from .machines import robust as robust
+    from .machines import rvm as rvm
     from .machines import scdp as scdp
+    from .machines import slmc as slmc
+    from .machines import sparse_fisher as sparse_fisher
+    from .machines import sparse_ridge as sparse_ridge
     from .machines import spsvm as spsvm
-    from .machines.method import Additive as Additive
+    from .machines.from_sums import FromSums as FromSums
     from .machines.method import Method as Method
-    from .machines.method import Stopping as Stopping
+    from .machines.stopping import Stopping as Stopping
     from .model import Model as Model
     from .model_files import load as load
     from .model_files import save as save
@@ -99,21 +105,21 @@ if TYPE_CHECKING:  # of each name the same place as below
     from .normal_equations import accumulate_batches as accumulate_batches
     from .scaling import Standardization as Standardization
     from .scaling import standardize as standardize
-    from .search.problem import tuning_problem as tuning_problem
     from .search.sizes import SizeCurve as SizeCurve
     from .search.sizes import tune_sizes as tune_sizes
     from .search.strategies import Annealing as Annealing
-    from .search.strategies import Gradient as Gradient
+    from .search.gradient import Gradient as Gradient
     from .search.strategies import Profile as Profile
-    from .search.tune import Tuning as Tuning
-    from .search.tune import load_history as load_history
-    from .search.tune import save_history as save_history
+    from .search.history import load_history as load_history
+    from .search.history import save_history as save_history
+    from .search.run import Tuning as Tuning
     from .search.tune import tune as tune
     from .training.distil import distil as distil
     from .training.plan import plan as plan
     from .training.settings import HoldOut as HoldOut
     from .training.settings import Multiclass as Multiclass
     from .training.settings import Resources as Resources
+    from .training.tables import tuning_problem as tuning_problem
     from .training.train import train as train
     from .training.trained import Trained as Trained
     from .validation.cross_validation import CrossValidation as CrossValidation
@@ -139,8 +145,9 @@ _SHOWN = {
     ".model_files": "load save",
     ".normal_equations": "accumulate",
     ".scaling": "standardize",
-    ".search.strategies": "Annealing Gradient Profile",
-    ".search.tune": "load_history save_history",
+    ".search.gradient": "Gradient",
+    ".search.history": "load_history save_history",
+    ".search.strategies": "Annealing Profile",
     ".training.distil": "distil",
     ".training.plan": "plan",
     ".training.settings": "HoldOut Multiclass Resources",
@@ -154,21 +161,25 @@ _SHOWN = {
 _MORE = {
     "": "data expansion model multiclass normal_equations scaling search serialization solvers "
     "training validation",
-    ".machines": "direct dual fixed_size pursuits reduced_set reductions robust scdp spsvm KBP KMP "
-    "RVM ReducedSVM ReducedSetSVM SparseFisher SparseRidge",
+    ".machines": "direct dual fixed_size one_class pursuits reduced_set reduced_svm reductions "
+    "robust rvm scdp slmc sparse_fisher sparse_ridge spsvm KBP KMP RVM ReducedSVM ReducedSetSVM "
+    "SparseFisher SparseRidge",
     "._files": "ModelFileError",
     "._runtime": "UnusableJaxError",
     "._status": "ConvergenceWarning PrecisionWarning",
     ".expansion": "KernelExpansion",
     ".features": "Nystroem",
     ".kernels": "RBF",
-    ".machines.method": "Additive Method Stopping",
+    ".machines.from_sums": "FromSums",
+    ".machines.method": "Method",
+    ".machines.stopping": "Stopping",
     ".multiclass": "output_code",
     ".normal_equations": "NormalEquations accumulate_batches",
     ".scaling": "Standardization",
-    ".search.problem": "tuning_problem",
     ".search.sizes": "SizeCurve tune_sizes",
-    ".search.tune": "Tuning tune",
+    ".search.run": "Tuning",
+    ".search.tune": "tune",
+    ".training.tables": "tuning_problem",
     ".validation.cross_validation": "CrossValidation",
     ".validation.folds": "Folds folds_from_assignment",
 }

@@ -3,7 +3,7 @@
 The header's metadata has
 
     format          "jsparse"
-    format_version  "2"
+    format_version  "3"
     kind            "model", or the kind of state
     document        the JSON document
     sha256          digest of the document and of every array
@@ -38,7 +38,7 @@ if sys.platform != "win32":
     import fcntl
 
 FORMAT = "jsparse"
-FORMAT_VERSION = 2  # 1: one error for each row in files of models, which are still read
+FORMAT_VERSION = 3  # older files are read: 1 had an error for each row, 2 other arrays of paths
 
 # By their names in safetensors files; it knows others that NumPy does not.
 _DTYPES = {

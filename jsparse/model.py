@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from ._arguments import check_finite, finite_rows, on_host, whole_number
 from ._compilations import Compiled, counted
 from ._files import PathLike
-from ._numerics import is_traced
+from ._numerics import is_concrete, is_traced
 from ._repr import few_lines
 from .calibration import decisions, probabilities
 from .conformal import (
@@ -25,16 +25,19 @@ from .conformal import (
     kept_errors,
     sets,
 )
+from .data.frames import as_frame
 from .data.schema import Schema
 from .expansion import KernelExpansion
-from .machines.sized_path import SizedPath
-from .machines.sparse_path import SparsePath
+from .machines.family import Family
+from .model_contents import Contents, write
 from .multiclass import Code, Decoding
 from .prediction import Scorer
 from .relevance import Relevance, relevance_of
 
-if TYPE_CHECKING:
-    from .data.frames import Frame
+
+def _without_diagnostics(family: Family | None) -> Family | None:
+    """Return the family that is deployed: what a fit reports need be no part of a program."""
+    return None if family is None else dataclasses.replace(family, info={})
 
 
 class Model(eqx.Module):
@@ -50,7 +53,8 @@ class Model(eqx.Module):
 
     Attributes:
         expansion: the machine; takes raw inputs.
-        path: all machines of a path, of which `expansion` is one; in standardised units.
+        path: the machines of all sizes, of which `expansion` is one; in standardised units, and
+            without the diagnostics of their fit.
         slopes: of the probabilities, one for each predicted class, see `predict_proba`.
         unseen: errors on rows not seen, see `interval` and `predict_set`.
         code: of more than two classes.
@@ -62,7 +66,7 @@ class Model(eqx.Module):
     """
 
     expansion: KernelExpansion
-    path: SparsePath | SizedPath | None = None
+    path: Family | None = eqx.field(default=None, converter=_without_diagnostics)
     slopes: Float[Array, " k"] | Float[np.ndarray, " k"] | None = None
     unseen: Unseen | None = None
     code: Code | None = None
@@ -96,10 +100,10 @@ class Model(eqx.Module):
         return self.expansion(X)
 
     def at(self, size: int) -> "Model":
-        """The model with so many prototypes, of a path; its errors on unseen rows are not known.
+        """Return the model with so many prototypes; its errors on unseen rows are not known.
 
         Raises:
-            ValueError: if the path is not that long, or there is none.
+            ValueError: if there is no machine of that size.
         """
         if self.path is None:
             whole_number("size", size, self.size, self.size, "the only size, as there is no path")
@@ -360,9 +364,7 @@ class Model(eqx.Module):
 
     def _inputs(self, X: Any) -> tuple[np.ndarray, bool]:
         """Rows as the expansion takes them, and whether it was one."""
-        from .data.frames import as_frame
-
-        frame: Frame | None = as_frame(X)
+        frame = as_frame(X)
         if frame is not None and self.columns is not None:
             return frame.encode(self.columns, self.dtype.name), False
         X = X if frame is None else np.asarray(frame.table)  # columns in their order
@@ -375,10 +377,17 @@ class Model(eqx.Module):
         return table, single
 
     def save(self, path: PathLike) -> None:
-        """Write the model to a file, for `jsparse.load`; `jsparse.save` says what it holds."""
-        from .model_files import save
+        """Write the model to a file, for `jsparse.load`; `jsparse.save` says what it holds.
 
-        save(path, self)
+        Raises:
+            ValueError: as `jsparse.save`.
+            OutputError: if the file cannot be written.
+        """
+        contents = Contents(
+            self.expansion, self.path, self.slopes, self.unseen, self.code, self.decoding,
+            self.labels, self.label_dtype, self.columns, self.about,
+        )  # fmt: skip
+        write(path, contents)
 
     def __repr__(self) -> str:
         d = self.expansion.prototypes.shape[1]
@@ -388,7 +397,7 @@ class Model(eqx.Module):
             f"{type(self.expansion.kernel).__name__} kernel, {self.dtype}"
         ]
         if self.path is not None:
-            lines.append(f"  path: {_extent(self.path)}")
+            lines.append(f"  path: {_sizes_in_words(self.path)}")
         if self.columns is not None:
             lines.append(f"  columns: {', '.join(c.name for c in self.columns.columns)}")
         if self.labels is not None:
@@ -406,11 +415,10 @@ def _by_machine(values: Any, unseen: Unseen) -> Any:
     return values[:, None] if unseen.machines is None else values
 
 
-def _extent(path: SparsePath | SizedPath) -> str:
-    """Which sizes there are."""
-    if isinstance(path, SparsePath):
-        return f"at(1) to at({path.support.shape[-1]})"
-    sizes = np.asarray(path.sizes)
+def _sizes_in_words(family: Family) -> str:
+    if not is_concrete(family.sizes):
+        return f"{family.n_sizes} sizes"
+    sizes = np.asarray(family.sizes)
     if len(sizes) == sizes[-1]:
         return f"at(1) to at({sizes[-1]})"
     return f"at(n) for n of {', '.join(map(str, sizes))}"

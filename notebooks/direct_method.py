@@ -22,6 +22,7 @@ import jsparse
 from jsparse import direct
 from jsparse.data import benchmark_set
 from jsparse.kernels import RBF
+from jsparse.machines.rows import rows_of
 
 figures = Path(os.environ.get("FIGURES", tempfile.mkdtemp()))
 figures.mkdir(parents=True, exist_ok=True)
@@ -82,10 +83,10 @@ figure.savefig(figures / "expansion_vectors.png", dpi=120)
 # The reduced set method approximates a whole machine afterwards, whatever that does to the margin.
 
 # %%
-whole = jsparse.ReducedSetSVM(12).fit(kernel, start, C, X_train, y_train)
+whole = jsparse.ReducedSetSVM(12).fit(kernel, start, C, rows_of(X_train, y_train))
 values = whole.expansion(X_test)
 wrong = jnp.mean((values >= 0) != (y_test > 0))
-print(f"reduced set: |w - w'| / |w| = {whole.error:.2f}, test error {100 * wrong:.1f} %")
+print(f"reduced set: |w - w'| / |w| = {whole.info['error']:.2f}, test error {100 * wrong:.1f} %")
 
 # %% [markdown]
 # ## As a layer

@@ -15,9 +15,9 @@ from jax.sharding import Mesh
 from .. import _status
 from ..compilation import enable_compilation_cache
 from ..data import demo_set
-from ..machines.method import require_additive
 from ..model_files import load
-from ..search.strategies import Annealing, Automatic, Gradient, Profile, Search
+from ..search.gradient import Automatic, Gradient
+from ..search.strategies import Annealing, Profile, Search
 from ..serialization import OutputError
 from ..training.choices import template_of
 from ..training.settings import HoldOut, Resources
@@ -97,7 +97,7 @@ def _train(
     search, kernel = _search(options), options.kernel
     if codes:
         alone = options.devices is None
-        own = search.settled(n, alone=alone) if isinstance(search, Automatic) else search
+        own = search.resolve(n, alone=alone) if isinstance(search, Automatic) else search
         kernel = template_of(kernel, X.shape[1], own, codes)
     folds = "auto" if options.folds is None else options.folds
     if getattr(options, "holdout", None) is not None:
@@ -166,13 +166,13 @@ def _fit(options: argparse.Namespace) -> int:
     method = method_of(options)  # its options too
     _search(options)
     if options.stream:
-        require_additive(method, "--stream")
+        method.check_sums("--stream")
         if options.categories == "kernel":
             raise ValueError("--categories kernel: expected without --stream")
         if options.fold_machines:
             raise ValueError("--fold-machines: expected without --stream")
     if options.devices is not None:
-        require_additive(method, "--devices")
+        method.check_sums("--devices")
     _check_columns(options, "drop", "categorical")
     trained, schema, reason = (_fit_stream if options.stream else _fit_table)(options)
     code = _exit_code(trained)

@@ -213,8 +213,8 @@ def _unsuited(method: type[Method], given: _Task) -> str | None:
         return f"it is for {' and '.join(method.tasks)}"
     if method is Robust and given.classification:
         return "it is for outliers among numbers"
-    if method.most_rows is not None and len(given.X) > method.most_rows:
-        return f"more than {method.most_rows} rows"
+    if method.max_rows is not None and len(given.X) > method.max_rows:
+        return f"more than {method.max_rows} rows"
     return None
 
 

@@ -201,7 +201,8 @@ def method_of(options: argparse.Namespace) -> Method:
         settings[name] = value
     kind = METHODS[options.method]
     several = isinstance(settings.get("n_prototypes"), list | str)
-    if "size_tolerance" in settings and not (several or kind.is_path or kind.sparser_by_C):
+    # A tolerance chooses among given sizes, those of a path, or those that `C` leads to.
+    if "size_tolerance" in settings and not (several or kind.several_sizes or kind.shares_C):
         raise ValueError(
             "--size-tolerance: expected together with several --prototypes or with a --method "
             "of several sizes"

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..calibration import decisions, probabilities
 from ..conformal import rank_of
-from ..data._arrow import pa, pa_csv
+from ..data.arrow import pa, pa_csv
 from ..data.encoding import encode, encode_target
 from ..data.schema import Column, Schema
 from ..data.table_streams import TableFile

@@ -12,10 +12,9 @@ from jax.sharding import Mesh
 
 from .. import _status
 from ..data.schema import Schema
-from ..machines.fixed_size import FixedSizeFit
 from ..machines.method import METRIC_NAMES
 from ..search.sizes import SizeCurve
-from ..search.tune import Progress as Callback
+from ..search.run import Progress as Callback
 from ..training.presentation import describe_kernel
 from ..training.trained import Trained
 
@@ -108,7 +107,7 @@ def training(
     line("data", f"{source}, {trained.n_rows} rows x {d} columns")
     line("device", f"{kind}, {trained.expansion.prototypes.dtype}")
     line("method", trained.method.title)
-    out_of = f" of {trained.n_points} candidates" if trained.method.is_path else ""
+    out_of = f" of {trained.n_points} candidates" if trained.method.several_sizes else ""
     line("prototypes", f"{len(trained.expansion.prototypes)}{out_of}")
     if trained.curve is not None:
         _curve(trained.curve)
@@ -123,8 +122,8 @@ def training(
     line(validated, f"{trained.cv_error:.4g} ({METRIC_NAMES[trained.metric]}; {spread})")
     if trained.criterion != trained.metric:
         line("", f"tuned by {METRIC_NAMES[trained.criterion]}: {trained.tuning.score:.4g}")
-    if isinstance(trained.fit, FixedSizeFit):
-        line("effective rank", int(trained.fit.effective_rank))
+    if "effective_rank" in trained.fit.info:
+        line("effective rank", int(trained.fit.info["effective_rank"]))
     line("evaluations", f"{len(trained.tuning.history)} ({trained.tuning.stopped})")
     _ends(trained.statuses)
     _seconds(trained.seconds, ("prototypes", "tuning", "fit"))

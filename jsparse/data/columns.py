@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from ._arrow import pa, pc
+from .arrow import pa, pc
 from .numerals import EXACT, are_numbers, are_times, exact_numbers
 from .tables import TableError, locate, point_of
 

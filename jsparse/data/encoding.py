@@ -26,7 +26,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Shaped
 
 from .._repr import short_repr
-from ._arrow import pa, pc
+from .arrow import pa, pc
 from .columns import (
     check_labels,
     check_told_apart,

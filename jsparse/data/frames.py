@@ -37,7 +37,7 @@ class Frame:
     @property
     def dtype(self) -> np.dtype:
         """float32 if all columns of a numeric type are at most that precise, else float64."""
-        from ._arrow import pa
+        from .arrow import pa
 
         schema = _arrow(self.table).schema
         names = [name for name in schema.names if name not in (*self.drop, *self._codes)]
@@ -196,7 +196,7 @@ def _is_pandas(X: Any) -> bool:
 
 def _arrow(table: Any) -> Any:
     try:
-        from ._arrow import pa
+        from .arrow import pa
     except ImportError as error:
         raise ImportError("tables need pyarrow: pip install 'jsparse[cli]'") from error
     try:
@@ -219,7 +219,7 @@ def _check_names(names: Sequence[str]) -> None:
 
 
 def _column(values: np.ndarray) -> Any:
-    from ._arrow import pa
+    from .arrow import pa
 
     return pa.array(values if values.ndim == 1 else values[:, 0])
 

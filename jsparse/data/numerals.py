@@ -2,7 +2,7 @@
 
 import decimal
 
-from ._arrow import pa, pc
+from .arrow import pa, pc
 
 _NUMBER = r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
 _WHOLE = r"[-+]?[0-9]+"

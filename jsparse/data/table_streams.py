@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ._arrow import pa, pa_csv, pa_dataset, pa_parquet, pc
+from .arrow import pa, pa_csv, pa_dataset, pa_parquet, pc
 from .columns import (
     beyond_float64,
     check_told_apart,

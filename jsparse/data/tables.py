@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ._arrow import pa, pa_csv, pa_parquet, pc
+from .arrow import pa, pa_csv, pa_parquet, pc
 from .numerals import EXACT, are_hexadecimal, are_numbers, exact_numbers, may_be_thousands
 from .schema import Schema, Value
 

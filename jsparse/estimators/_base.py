@@ -22,8 +22,9 @@ from ..kernels import Kernel
 from ..machines.method import Method, Shape, Task
 from ..model import Model
 from ..prediction import scores_of
-from ..search.strategies import Annealing, Automatic, Gradient, Profile, Search
-from ..search.tune import Progress, Tuning
+from ..search.gradient import Automatic, Gradient
+from ..search.run import Progress, Tuning
+from ..search.strategies import Annealing, Profile, Search
 from ..training.choices import KERNELS, KernelLike, default_folds
 from ..training.counting import CountingRows, counting_rows
 from ..training.settings import Multiclass, Resources
@@ -42,7 +43,7 @@ from ._sklearn import (
     check_random_state,
 )
 
-_TREES = {"model_", "kernel_", "_sums", "_tuning"}
+_TREES = {"model_", "kernel_", "_method", "_sums", "_tuning"}
 _SOMETIMES = {
     "n_prototypes_",
     "prototype_indices_",
@@ -141,7 +142,7 @@ class Machine(BaseEstimator, abc.ABC):
             self.errors_ = trained.curve.errors
             self.standard_errors_ = trained.curve.standard_errors
             self.n_prototypes_ = trained.curve.size
-        if trained.point_rows is not None and not trained.method.is_path:
+        if trained.point_rows is not None and not trained.method.several_sizes:
             self.prototype_indices_ = trained.point_rows
         return trained
 

@@ -11,10 +11,10 @@ from .._runtime import check_runtime
 from .._status import check
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
-from ..machines.direct import MAX_STEPS, Minimum
+from ..machines import one_class
+from ..machines.direct import MAX_STEPS, DirectFit
 from ..machines.method import Shape, TrainingRows
 from ..machines.slmc import SLMC
-from ..machines.sparse_direct import one_class
 from ..scaling import standardize
 from ..training.choices import KERNELS
 from ..training.counting import counting_rows
@@ -106,9 +106,9 @@ class SparseOneClassSVM(OutlierMixin, BaseEstimator):
             scaling = standardize(jax.device_put(X), weights)
             inputs = scaling.apply(jax.device_put(X))
             rows = TrainingRows(inputs, None, w, scaling, len(X))
-            points = method.points(key, kernel, rows)
+            points = method.choose_points(key, kernel, rows)
             assert points.X is not None
-            found = one_class(
+            found = one_class.fit(
                 kernel, method.each_start(points.X), nu, inputs, weights, max_steps=self.max_iter
             )
             check(max(points.status, int(found.status)), type(self).__name__)
@@ -124,18 +124,20 @@ class SparseOneClassSVM(OutlierMixin, BaseEstimator):
             m = None
         shape = Shape(n, n, n, d, None, False)
         starts = whole_number("starts", self.starts, 1, 1000, "a thousand")
-        return cast(SLMC, within(SLMC(m, starts=starts), shape).settled(shape))
+        return cast(SLMC, within(SLMC(m, starts=starts), shape).resolve(shape))
 
-    def _publish(self, kernel: Kernel, scaling: Any, found: Minimum) -> None:
-        solved = found.solved
+    def _publish(self, kernel: Kernel, scaling: Any, found: DirectFit) -> None:
+        machine = found.expansion
         self._expansion = jax.tree.map(
             np.asarray,
-            KernelExpansion(kernel, found.Z, solved.coefficients, solved.intercept, scaling),
+            KernelExpansion(
+                kernel, machine.prototypes, machine.coefficients, machine.intercept, scaling
+            ),
         )
         shift, scale = (np.asarray(a) for a in scaling)
-        self.prototypes_ = np.asarray(found.Z) * scale + shift
-        self.dual_coef_ = np.asarray(solved.coefficients)
-        self.offset_ = -float(solved.intercept)
+        self.prototypes_ = np.asarray(machine.prototypes) * scale + shift
+        self.dual_coef_ = np.asarray(machine.coefficients)
+        self.offset_ = -float(machine.intercept)
         self.n_iter_ = int(found.steps)
 
     def _inputs(self, X: Any, sample_weight: Any) -> np.ndarray:

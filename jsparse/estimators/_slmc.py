@@ -11,10 +11,12 @@ from .._arguments import numbers
 from ..data.frames import EncodedFrame
 from ..kernels import RBF, Kernel
 from ..machines.direct import MAX_STEPS
+from ..machines.direct_method import DirectMethod
 from ..machines.method import Method, Task
 from ..machines.reduced_set import ReducedSetSVM
-from ..machines.slmc import SLMC, Direct
-from ..machines.sparse_direct import SparseFisher, SparseRidge
+from ..machines.slmc import SLMC
+from ..machines.sparse_fisher import SparseFisher
+from ..machines.sparse_ridge import SparseRidge
 from ..search.strategies import Search
 from ..training.choices import make_kernel
 from ..training.trained import Trained
@@ -178,7 +180,7 @@ class SparseLargeMarginClassifier(_FewPrototypes, Classifier):
 
     _kind: ClassVar[Any] = SLMC
 
-    def make_method(self) -> Direct:
+    def make_method(self) -> DirectMethod:
         return self._kind(
             n_prototypes=self._count(),
             selection=self.selection,

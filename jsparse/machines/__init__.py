@@ -9,19 +9,18 @@ if TYPE_CHECKING:  # each is imported when it is first asked for
     from .kbp import KBP as KBP
     from .kmp import KMP as KMP
     from .ksp import KSP as KSP
-    from .method import Additive as Additive
     from .method import Method as Method
-    from .method import Stopping as Stopping
     from .reduced_set import ReducedSetSVM as ReducedSetSVM
+    from .reduced_svm import ReducedSVM as ReducedSVM
     from .reductions import SparseReduction as SparseReduction
     from .robust import Robust as Robust
     from .rvm import RVM as RVM
     from .scdp import SCDP as SCDP
     from .slmc import SLMC as SLMC
-    from .slmc import ReducedSVM as ReducedSVM
-    from .sparse_direct import SparseFisher as SparseFisher
-    from .sparse_direct import SparseRidge as SparseRidge
+    from .sparse_fisher import SparseFisher as SparseFisher
+    from .sparse_ridge import SparseRidge as SparseRidge
     from .spsvm import SpSVM as SpSVM
+    from .stopping import Stopping as Stopping
 
     METHODS: dict[str, type[Method]]
 
@@ -37,13 +36,13 @@ _REGISTRY = {
     "KMP": "kmp",
     "KBP": "kbp",
     "SLMC": "slmc",
-    "ReducedSVM": "slmc",
-    "SparseFisher": "sparse_direct",
-    "SparseRidge": "sparse_direct",
+    "ReducedSVM": "reduced_svm",
+    "SparseFisher": "sparse_fisher",
+    "SparseRidge": "sparse_ridge",
     "ReducedSetSVM": "reduced_set",
     "RVM": "rvm",
 }
-_HOME_OF = {**_REGISTRY, "Additive": "method", "Method": "method", "Stopping": "method"}
+_HOME_OF = {**_REGISTRY, "FromSums": "from_sums", "Method": "method", "Stopping": "stopping"}
 
 
 def __getattr__(name: str) -> Any:

@@ -18,6 +18,67 @@ def in_one_dtype(X: Array, y: Array, weights: Array | None) -> tuple[Array, Arra
     return X, as_float(y).astype(X.dtype), weights
 
 
+def columns_in_one_dtype(
+    name: str,
+    points: Array,
+    C: ScalarLike | Array,
+    X: Array,
+    y: Array,
+    weights: Array | None,
+    *,
+    classes: bool,
+) -> tuple[Array, Array, Array, Array, Array | None]:
+    """Return points, `C`, inputs, targets and weights in the dtype of `X`.
+
+    Targets of several columns may have a `C` and a column of weights each.
+
+    Args:
+        name: the argument that has the points.
+        points: shape `m d`, or `s m d` for several starts of a descent.
+        C: weight of the data-fit term, shape `()` or `l`.
+        X: inputs, shape `n d`.
+        y: targets, shape `n` or `n l`.
+        weights: shape `n` or `n l`; 0 for an absent row.
+        classes: whether the targets must be -1 or +1.
+
+    Raises:
+        ValueError: for shapes that do not fit, or (outside `jit`) values.
+    """
+    X, y, weights = in_one_dtype(X, y, weights)
+    points, C = as_float(points).astype(X.dtype), jnp.asarray(C, X.dtype)
+    by_column = weights is not None and weights.ndim == 2
+    check_problem(None, C, X, y, None if by_column else weights)
+    if y.ndim > 2:
+        raise ValueError(f"y: expected shape (n,) or (n, l), got {y.shape}")
+    n, d = X.shape
+    for argument, a, allowed in (
+        ("C", C, ((), y.shape[1:])),
+        ("weights", y if weights is None else weights, ((n,), y.shape)),
+    ):
+        if a.shape not in allowed:
+            raise ValueError(f"{argument}: expected one of the shapes {allowed}, got {a.shape}")
+    if points.ndim not in (2, 3) or points.shape[-1] != d or 0 in points.shape:
+        raise ValueError(f"{name}: expected shape (m, {d}), got {points.shape}")
+    check_finite(name, points)
+    if by_column and is_concrete(weights):
+        w = np.asarray(weights)
+        if not np.all((w >= 0) & np.isfinite(w)):
+            raise ValueError("weights: expected all at least 0, got a negative or infinite weight")
+    if classes and is_concrete(y) and (weights is None or is_concrete(weights)):
+        w = np.ones(n) if weights is None else np.asarray(weights)
+        present = np.broadcast_to(w.reshape(n, *[-1] * (y.ndim - 1)), y.shape) > 0
+        others = np.asarray(y)[present & (np.abs(np.asarray(y)) != 1)]
+        if len(others):
+            raise ValueError(f"y: expected -1 and +1, got {others[0]:g}")
+    return points, C, X, y, weights
+
+
+def check_loss(loss: str) -> None:
+    """Raise unless it is a loss of the interior-point method."""
+    if loss not in ("hinge", "squared_hinge"):
+        raise ValueError(f"loss: expected 'hinge' or 'squared_hinge', got {loss!r}")
+
+
 def given_penalty(intercept_penalty: ScalarLike, X: Array) -> Float[Array, ""] | None:
     """The intercept's penalty; None for the number 0, which needs no program that can do more."""
     if isinstance(intercept_penalty, int | float) and intercept_penalty == 0:

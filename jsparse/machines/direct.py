@@ -1,4 +1,4 @@
-"""The direct method: a convex machine of few expansion vectors, and these by descent (Wu 2006)."""
+"""The direct method: descend on a convex machine's objective in its prototypes (Wu et al. 2006)."""
 
 import functools
 from collections.abc import Callable
@@ -14,14 +14,16 @@ from .._programs import compiled
 from .._repr import short_repr
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, PRECISION_LOST, RUNNING
 from .._types import ScalarLike
+from ..expansion import KernelExpansion
+from ..kernels import Kernel
 from .inner_problems import Fisher as Fisher
-from .inner_problems import InnerProblem as InnerProblem
 from .inner_problems import LargeMargin as LargeMargin
 from .inner_problems import LeastSquares as LeastSquares
 from .inner_problems import OneClass as OneClass
-from .inner_problems import Solved as Solved
+from .span import InnerProblem as InnerProblem
+from .span import Solved as Solved
 
-TOLERANCE = 1e-3  # what the last `_WINDOW` steps together have lowered W by, as part of it
+TOLERANCE = 1e-3  # decrease of W by the last `_WINDOW` steps together, as part of W
 MAX_STEPS = 200
 _WINDOW = 10
 _MEMORY = 10  # of L-BFGS
@@ -29,13 +31,29 @@ _TRIALS = 16  # in one line search
 _DECREASE, _CURVATURE = 1e-4, 0.9  # of Wolfe's conditions (Nocedal and Wright 2006, eq. 3.6)
 
 
+class DirectFit(NamedTuple):
+    """A machine whose prototypes a descent found, and the course of the descent.
+
+    If problems have prototypes of their own, all but the machine and the status have an entry for
+    each problem.
+    """
+
+    expansion: KernelExpansion
+    history: Float[Array, "*l s"]  # W after 0, 1, .. steps; NaN for those not taken
+    steps: Int[Array, "*l"]
+    evaluations: Int[Array, "*l"]  # of W, each the solution of one inner problem
+    status: Int[Array, ""]
+
+    __repr__ = short_repr
+
+
 def marginal(
     problem: InnerProblem,
 ) -> Callable[[Float[Array, "m d"]], tuple[Float[Array, ""], Solved]]:
-    """The marginal function `W(Z)` of an inner problem (Wu 2006, eq. 12-15), and its solution.
+    """Return the marginal function `W(Z)` of an inner problem (Wu 2006, eq. 12-15).
 
-    Its derivative is that of the Lagrangian with solution and multipliers held fixed (Lemma 1,
-    eq. 19), never that of the steps by which they were found. It exists where the solution and the
+    Its derivative is the Lagrangian's with solution and multipliers held fixed (Lemma 1, eq. 19),
+    not the derivative of the steps that found them. It exists where the solution and the
     multipliers are unique.
 
     Args:
@@ -50,10 +68,10 @@ def marginal(
     """
 
     def value(Z: Float[Array, "m d"]) -> tuple[Float[Array, ""], Solved]:
-        held, Z_held = jax.lax.stop_gradient((problem, Z))
-        solved = jax.lax.stop_gradient(held.solve(Z_held))
-        slope = problem.lagrangian(Z, solved)
-        return solved.value + (slope - jax.lax.stop_gradient(slope)), solved
+        fixed, Z_fixed = jax.lax.stop_gradient((problem, Z))
+        solved = jax.lax.stop_gradient(fixed.solve(Z_fixed))
+        lagrangian = problem.lagrangian(Z, solved)
+        return solved.value + (lagrangian - jax.lax.stop_gradient(lagrangian)), solved
 
     return value
 
@@ -88,7 +106,7 @@ class State(NamedTuple):
 
 
 class Minimum(NamedTuple):
-    """Expansion vectors that a descent ended at."""
+    """Prototypes at which a descent ended."""
 
     Z: Float[Array, "m d"]
     solved: Solved
@@ -104,6 +122,12 @@ class Minimum(NamedTuple):
         history = times_power(self.history[None], 2 * exponent[None])[0]
         return self._replace(solved=self.solved.times_power(exponent), history=history)
 
+    def machine(self, kernel: Kernel) -> DirectFit:
+        """Return the fit of the prototypes with the solution's coefficients."""
+        solved = self.solved
+        expansion = KernelExpansion(kernel, self.Z, solved.coefficients, solved.intercept)
+        return DirectFit(expansion, self.history, self.steps, self.evaluations, self.status)
+
 
 def minimise(
     problem: InnerProblem,
@@ -112,24 +136,23 @@ def minimise(
     tolerance: ScalarLike = TOLERANCE,
     max_steps: int = MAX_STEPS,
 ) -> Minimum:
-    """A local minimum of the marginal function (Wu 2006, Section 2.1), by L-BFGS.
+    """Find a local minimum of the marginal function (Wu 2006, Section 2.1) by L-BFGS.
 
-    Step lengths meet the weak conditions of Wolfe, which are found by doubling and halving (Lewis
-    and Overton 2013): `W` may have kinks, where the strong conditions cannot be met. One
-    evaluation of `W` is one turn of the loop, so that of a batch none waits for the line search of
-    another.
+    Step lengths meet the weak Wolfe conditions, and are found by doubling and halving (Lewis and
+    Overton 2013): `W` may have kinks, where the strong conditions cannot be met. The loop evaluates
+    `W` once in each turn, so that no member of a batch waits for the line search of another.
 
     Args:
         problem: an inner problem.
-        start: expansion vectors to start from, shape `m d`.
-        tolerance: it has converged when the last ten steps have lowered `W` by no more than this
-            part of it.
-        max_steps: cap on steps (static).
+        start: prototypes to start from, shape `m d`.
+        tolerance: the descent has converged when the last ten steps have lowered `W` by at most
+            this part of it.
+        max_steps: cap on steps; the length of the history (static).
 
     Returns:
-        `Minimum`, with a status of the descent and of the inner problem at its end, whichever is
-        worse: `EXHAUSTED` at the cap, `PRECISION_LOST` if no point with a lower `W` was found where
-        its derivative says that there is one, `NOT_FINITE` if `W` is not finite at the start.
+        `Minimum`, with the worse status of the descent and of the inner problem at its end:
+        `EXHAUSTED` at the cap, `PRECISION_LOST` if no point with a lower `W` was found although the
+        derivative promises one, `NOT_FINITE` if `W` is not finite at the start.
 
     Other units of the targets, or of the inputs together with the lengthscales, change the path by
     rounding only. `W` has the targets' unit squared. Where the dtype cannot hold that square,
@@ -150,21 +173,21 @@ def minimise(
 
 def best_of(
     problem: InnerProblem,
-    starts: Float[Array, "s m d"],
+    starts: Float[Array, "*s m d"],
     *,
     tolerance: ScalarLike = TOLERANCE,
     max_steps: int = MAX_STEPS,
 ) -> Minimum:
-    """The lowest of the minima that descents from several starts end at.
+    """Return the lowest of the minima at which descents from several starts end.
 
-    One start may be where no step lowers `W`, or in a poor valley. On a CPU they follow each other,
-    elsewhere they go as one batch.
+    From one start alone no step may lower `W`, or the valley may be a poor one. On a CPU the
+    descents follow each other, elsewhere they run as one batch.
 
     Args:
         problem: an inner problem.
-        starts: expansion vectors, shape `s m d`.
-        tolerance: see `minimise`, as are the others.
-        max_steps: cap on steps (static).
+        starts: prototypes, shape `s m d`, or `m d` for one start.
+        tolerance: see `minimise`.
+        max_steps: cap on steps; the length of the history (static).
 
     Returns:
         `Minimum`. An end that is not finite is taken only if all are.
@@ -174,17 +197,18 @@ def best_of(
     Raises:
         ValueError: as `minimise` does.
     """
-    if starts.ndim != 3 or len(starts) < 1:
-        raise ValueError(f"starts: expected shape (s, m, d), got {starts.shape}")
+    if starts.ndim not in (2, 3) or len(starts) < 1:
+        raise ValueError(f"starts: expected shape (s, m, d) or (m, d), got {starts.shape}")
+    starts = starts.reshape(-1, *starts.shape[-2:])
     if len(starts) == 1:
         return minimise(problem, starts[0], tolerance=tolerance, max_steps=max_steps)
     scaled, exponent = problem.scaled()  # else the dtype might not tell one W from another
-    found = map_systems(
+    minima = map_systems(
         lambda start: minimise(scaled, start, tolerance=tolerance, max_steps=max_steps), starts
     )
-    W = found.solved.value
+    W = minima.solved.value
     best = jnp.argmin(jnp.where(jnp.isfinite(W), W, jnp.inf))
-    return jax.tree.map(lambda a: a[best], found).times_power(exponent)
+    return jax.tree.map(lambda a: a[best], minima).times_power(exponent)
 
 
 @functools.partial(compiled, static_argnames="max_steps")
@@ -203,13 +227,13 @@ def _minimise(
 
 
 def _lbfgs() -> Any:
-    import optax  # dear to import, and often not needed
+    import optax  # slow to import, and often not needed
 
     return optax.scale_by_lbfgs(memory_size=_MEMORY)
 
 
 def init(problem: InnerProblem, start: Float[Array, "m d"], max_steps: int) -> State:
-    """At the start, where `W` is yet to be evaluated."""
+    """Return the state at the start, before the first evaluation of `W`."""
     zero, none = jnp.zeros((), start.dtype), jnp.zeros((), jnp.int32)
     shapes = jax.eval_shape(problem.solve, start)
     solved = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
@@ -236,7 +260,7 @@ def init(problem: InnerProblem, start: Float[Array, "m d"], max_steps: int) -> S
 
 
 def step(problem: InnerProblem, state: State, tolerance: Float[Array, ""], max_steps: int) -> State:
-    """One evaluation: the next point of a line search, or the first of another one."""
+    """Evaluate `W` once, at the next point of a line search or the first of a new one."""
     spread = state.spread[None, :]
     Z = state.Z + state.t * spread * state.direction
     (value, solved), gradient = jax.value_and_grad(marginal(problem), has_aux=True)(Z)
@@ -249,11 +273,11 @@ def step(problem: InnerProblem, state: State, tolerance: Float[Array, ""], max_s
     flat = jnp.sum(gradient * state.direction) >= _CURVATURE * state.slope
     low, high = jnp.where(enough, state.t, state.low), jnp.where(enough, state.high, state.t)
     trials, evaluations = state.trials + 1, state.evaluations + 1
-    # A point that is lower is taken at the end of the search, too, however steep it may be.
+    # At the end of the search a lower point is taken, however steep it may be.
     accepted = enough & (flat | (trials >= _TRIALS))
     between = jnp.where(jnp.isfinite(high), (low + high) / 2, 2 * low)
     searching = state._replace(t=between, low=low, high=high, trials=trials)
-    # Where the memory leads nowhere, as behind a kink, the gradient may.
+    # Behind a kink the memory may lead nowhere; then the gradient is tried.
     lost = ~accepted & (trials >= _TRIALS) & ~state.steepest & jnp.isfinite(state.value)
     down = _downhill(state.gradient)
     again = state._replace(
@@ -269,7 +293,7 @@ def step(problem: InnerProblem, state: State, tolerance: Float[Array, ""], max_s
     memory = jax.tree.map(lambda new, old: new.astype(old.dtype), memory, state.memory)
     direction = -upwards.astype(Z.dtype)
     slope = jnp.sum(gradient * direction)
-    # Of a direction that rounding has turned uphill nothing is to be had.
+    # Rounding may turn a direction uphill.
     direction = jnp.where(slope < 0, direction, _downhill(gradient))
     steps = state.steps + 1
     next_search = State(
@@ -291,7 +315,7 @@ def _downhill(gradient: Float[Array, "m d"]) -> Float[Array, "m d"]:
 def _status(
     state: State, tolerance: Float[Array, ""], max_steps: int, accepted: Bool[Array, ""]
 ) -> Int[Array, ""]:
-    """Whether to go on."""
+    """Return `RUNNING`, or how the descent ended."""
     bound = tolerance * jnp.abs(state.value)
     gain = -state.slope / 2 * state.unit  # expected decrease of W if it is quadratic
     before = state.history[jnp.maximum(state.steps - _WINDOW, 0)]

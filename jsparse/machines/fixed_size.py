@@ -235,6 +235,11 @@ class FixedSize(Prototypes, Ridge):
         return super().nested or self.tuned_with is not None
 
     @property
+    def shares_work_over_C(self) -> bool:
+        """See `Method.shares_work_over_C`: by one decomposition; large machines have factors."""
+        return self._small() is None
+
+    @property
     def can_move_prototypes(self) -> bool:
         """See `Method.can_move_prototypes`: those of one size."""
         return not self.sizes and self.n_prototypes != "auto" and self._small() is None
@@ -295,7 +300,7 @@ class FixedSize(Prototypes, Ridge):
         fold.
         """
         smaller = problem.with_method(small).with_first_points(small.largest)
-        first = yield Stage(smaller, search, stages_later=1)
+        first = yield Stage(smaller, search, planned_later=1)
         assert first is not None
         near = np.abs(np.log(problem.C / first.tuning.C)) <= math.log(5.0)
         larger = problem.with_template(first.tuning.kernel)

@@ -28,6 +28,7 @@ class FromSums(Method):
     """
 
     default_C: ClassVar[Float[np.ndarray, " s"]] = MANY_C
+    allows_empty_classes: ClassVar[bool] = True
 
     def check_sums(self, argument: str) -> None:
         """See `Method.check_sums`."""
@@ -46,9 +47,7 @@ class FromSums(Method):
     ) -> Family:
         """Fit to rows that were summed; otherwise as `fit`."""
 
-    def sum_rows(
-        self, kernel: Kernel, points: Float[Array, "m d"] | None, rows: Rows
-    ) -> Sums:
+    def sum_rows(self, kernel: Kernel, points: Float[Array, "m d"] | None, rows: Rows) -> Sums:
         """Return the sums over rows, which may be spread over devices."""
         assert points is not None
         features = self.features(kernel, points)

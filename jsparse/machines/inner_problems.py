@@ -1,7 +1,6 @@
-"""The convex machines of given expansion vectors that the direct method starts from (Wu 2006)."""
+"""The convex machines of given prototypes on which the direct method descends (Wu et al. 2006)."""
 
-import abc
-from typing import Any, NamedTuple
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
@@ -9,73 +8,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .._blocks import map_systems
-from .._numerics import dot, dot_over_rows, each_alone, epsilon, exponents, times_power
-from .._repr import short_repr
+from .._numerics import dot, dot_over_rows, epsilon, exponents, times_power
 from .._status import CONVERGED, PRECISION_LOST, status_of
 from .._types import ScalarLike
-from ..expansion import KernelExpansion
 from ..kernels import Kernel
 from ..scaling import standardize
 from ..solvers import interior_point
-from ..solvers.definite import inverse_of_lower
+from ..solvers.definite import cholesky, inverse_of_lower
+from .span import InnerProblem, Solved, norm_squared, shifted_gram, whitener
 
-_SOUND = 1e-3  # part of W up to which an inner gap leaves a step of use
-
-
-class Solved(NamedTuple):
-    """The solution of an inner problem for given expansion vectors."""
-
-    value: Float[Array, ""]  # W(Z)
-    coefficients: Float[Array, "m *c"]  # beta
-    intercept: Float[Array, "*c"]  # b
-    multipliers: Any  # arrays
-    status: Int[Array, ""]
-
-    def times_power(self, exponent: Int[Array, ""]) -> "Solved":
-        """The solution for targets times `2^exponent`; the multipliers stay as they are."""
-        once, twice = exponent[None], 2 * exponent[None]
-        return self._replace(
-            value=times_power(self.value[None], twice)[0],
-            coefficients=times_power(self.coefficients[None], once)[0],
-            intercept=times_power(self.intercept[None], once)[0],
-        )
-
-    __repr__ = short_repr
-
-
-class InnerProblem(eqx.Module):
-    """A machine `w = sum_i beta_i phi(z_i)` of given expansion vectors `z_i`, as an optimisation.
-
-    A new one says how it is solved, and what its Lagrangian is; `direct.marginal` and
-    `direct.minimise` then make a sparse machine of it. One whose inputs or targets may be in any
-    units overrides `spread` and `scaled` as well.
-    """
-
-    kernel: eqx.AbstractVar[Kernel]
-
-    @abc.abstractmethod
-    def solve(self, Z: Float[Array, "m d"]) -> Solved:
-        """The best coefficients and intercept for the expansion vectors, and the multipliers."""
-
-    @abc.abstractmethod
-    def lagrangian(self, Z: Float[Array, "m d"], solved: Solved) -> Float[Array, ""]:
-        """The Lagrangian at a solution, as a function of all that is not part of the solution."""
-
-    def spread(self) -> ScalarLike | Float[Array, " d"]:
-        """Return the unit of length of each input column, by which a descent scales its steps."""
-        return 1.0
-
-    def scaled(self) -> tuple["InnerProblem", Int[Array, ""]]:
-        """Return the problem with targets divided by `2^e` to size one, and the exponent `e`.
-
-        This divides the coefficients and the intercept by `2^e`, and `W` by `4^e`. By default
-        return the problem unchanged, with the exponent 0.
-        """
-        return self, jnp.zeros((), jnp.int32)
-
-    def expansion(self, Z: Float[Array, "m d"], solved: Solved) -> KernelExpansion:
-        """The solution as a machine."""
-        return KernelExpansion(self.kernel, Z, solved.coefficients, solved.intercept)
+Penalty = Literal["norm", "coefficients"]
+_SOUND = 1e-3  # duality gap, as part of W, far below what a step of the descent gains
 
 
 class Supervised(InnerProblem):
@@ -95,7 +38,7 @@ class Supervised(InnerProblem):
         C: ScalarLike | Float[Array, " l"],
         weights: Float[Array, " n"] | Float[Array, "n l"] | None = None,
     ) -> None:
-        self.kernel, self.X, self.y, self.C, self.weights = _given(kernel, X, y, C, weights)
+        self.kernel, self.X, self.y, self.C, self.weights = _of_rows(kernel, X, y, C, weights)
 
     def spread(self) -> Float[Array, " d"]:
         """Return the standard deviations of the columns; of a constant column 1."""
@@ -105,20 +48,22 @@ class Supervised(InnerProblem):
 class LargeMargin(Supervised):
     """The support vector machine in the span of `Z` (Wu 2006, problem (24)-(27)).
 
-    Minimise `1/2 |w|^2 + C sum_i weight_i max(0, 1 - y_i f(x_i))`, or of the squared hinge
-    `C/2 sum_i weight_i max(0, 1 - y_i f(x_i))^2`, of all targets together if there are several,
-    which then share their expansion vectors.
+    Minimise `1/2 |w|^2 + C sum_i weight_i max(0, 1 - y_i f(x_i))`, or for the squared hinge
+    `1/2 |w|^2 + C/2 sum_i weight_i max(0, 1 - y_i f(x_i))^2`. Several targets share their
+    prototypes, and their objectives are summed.
 
     Attributes:
         kernel: kernel of two points.
         X: inputs, shape `n d`.
         y: targets -1 and +1, shape `n` or `n l`.
         C: weight of the data-fit term, shape `()` or `l`.
-        weights: row weights, shape `n`, or each target's own, shape `n l`; 0 is as if absent.
+        weights: row weights, shape `n`, or each target's own, shape `n l`; 0 for an absent row.
         loss: "hinge" or "squared_hinge" (static).
+        penalty: `|w|^2`, "norm", or the sum of squared "coefficients" in its place (static).
     """
 
     loss: interior_point.Hinge = eqx.field(static=True)
+    penalty: Penalty = eqx.field(static=True)
 
     def __init__(
         self,
@@ -128,51 +73,56 @@ class LargeMargin(Supervised):
         C: ScalarLike | Float[Array, " l"],
         weights: Float[Array, " n"] | Float[Array, "n l"] | None = None,
         loss: interior_point.Hinge = "hinge",
+        penalty: Penalty = "norm",
     ) -> None:
         super().__init__(kernel, X, y, C, weights)
-        self.loss = loss
+        self.loss, self.penalty = loss, penalty
 
     def solve(self, Z: Float[Array, "m d"]) -> Solved:
-        """By `interior_point.solve` on the features `T' psi_z(x)` of eq. 41."""
-        T = whitener(self.kernel, Z)
-        Phi = dot(self.kernel.cross_gram(self.X, Z), T)
-        # The error of the solution, and with it of the gradient, goes by the root of the gap.
+        """Solve on the features `T' psi_z(x)` of eq. 41 by `interior_point.solve`."""
+        Phi, T = self.kernel.cross_gram(self.X, Z), None
+        if self.penalty == "norm":
+            T = whitener(self.kernel, Z)
+            Phi = dot(Phi, T)
+        # The error of the solution, and of the gradient with it, is of the order of the gap's root.
         tolerance = 1e-12 if Phi.dtype == jnp.float64 else None
-        found = interior_point.solve(
+        svm = interior_point.solve(
             Phi, self.y, self.C, self.weights, loss=self.loss, tolerance=tolerance
         )
+        coefficients = svm.weights if T is None else dot(T, svm.weights)
         return Solved(
-            jnp.sum(found.objective), dot(T, found.weights), found.intercept, found.dual,
-            _ended(found),
-        )  # fmt: skip
+            jnp.sum(svm.objective), coefficients, svm.intercept, svm.dual, _worst_status(svm)
+        )
 
     def lagrangian(self, Z: Float[Array, "m d"], solved: Solved) -> Float[Array, ""]:
-        """Eq. 32, of all targets."""
-        y, alpha = self.y, solved.multipliers
-        values = dot(self.kernel.cross_gram(self.X, Z), solved.coefficients)
+        """Return the Lagrangian of eq. 32, summed over targets."""
+        y, alpha, beta = self.y, solved.multipliers, solved.coefficients
+        values = dot(self.kernel.cross_gram(self.X, Z), beta)
         margin = y * (values + jnp.broadcast_to(solved.intercept, values.shape))
         xi = jax.lax.stop_gradient(jnp.maximum(1 - margin, 0))
         w = self.weights if self.weights.ndim == y.ndim else self.weights[:, None]
-        most = jnp.broadcast_to(self.C, y.shape) * w
+        bound = jnp.broadcast_to(self.C, y.shape) * w
         if self.loss == "hinge":
-            fit = (most - jax.lax.stop_gradient(most - alpha)) * xi
+            loss = (bound - jax.lax.stop_gradient(bound - alpha)) * xi
         else:
-            fit = most * jnp.square(xi) / 2
-        of_rows = jnp.where(w > 0, fit - alpha * (margin - 1 + xi), 0)
-        return norm_squared(self.kernel, Z, solved.coefficients) / 2 + jnp.sum(of_rows)
+            loss = bound * jnp.square(xi) / 2
+        by_row = jnp.where(w > 0, loss - alpha * (margin - 1 + xi), 0)
+        squares = jnp.sum(jnp.square(beta))
+        norm = norm_squared(self.kernel, Z, beta) if self.penalty == "norm" else squares
+        return norm / 2 + jnp.sum(by_row)
 
 
 class LeastSquares(Supervised):
     """Kernel ridge regression, the LS-SVM, in the span of `Z`: variable projection.
 
-    Minimise `1/2 |w|^2 + C/2 sum_i weight_i (y_i - f(x_i))^2`, of all targets together.
+    Minimise `1/2 |w|^2 + C/2 sum_i weight_i (y_i - f(x_i))^2`, summed over targets.
 
     Attributes:
         kernel: kernel of two points.
         X: inputs, shape `n d`.
         y: targets, shape `n` or `n l`.
         C: weight of the data-fit term, shape `()` or `l`.
-        weights: row weights, shape `n`, or each target's own, shape `n l`; 0 is as if absent.
+        weights: row weights, shape `n`, or each target's own, shape `n l`; 0 for an absent row.
     """
 
     def scaled(self) -> tuple[InnerProblem, Int[Array, ""]]:
@@ -184,10 +134,11 @@ class LeastSquares(Supervised):
         return LeastSquares(self.kernel, self.X, y, self.C, self.weights), exponent[0]
 
     def solve(self, Z: Float[Array, "m d"]) -> Solved:
-        """By a Cholesky factorisation of the normal equations about the mean.
+        """Solve the normal equations about the mean by a Cholesky factorisation.
 
-        One for all targets, if they have weights and `C` in common. The status is `NOT_FINITE` or
-        `PRECISION_LOST` where the dtype cannot hold squares of the targets, and thus not `W`.
+        One factorisation serves all targets if they share weights and `C`. The status is
+        `NOT_FINITE` or `PRECISION_LOST` where the dtype cannot hold squares of the targets, and
+        thus not `W`.
         """
         T = whitener(self.kernel, Z)
         Phi = dot(self.kernel.cross_gram(self.X, Z), T)
@@ -196,8 +147,8 @@ class LeastSquares(Supervised):
             solution, intercept = _ridge(Phi, y, self.C, self.weights)
         else:
             y, w, C = _columns(self.y, self.weights, self.C)
-            found = map_systems(lambda of: _ridge(Phi, of[0][:, None], *of[1:]), (y.T, C, w.T))
-            solution, intercept = found[0][:, :, 0].T, found[1][:, 0]
+            each = map_systems(lambda one: _ridge(Phi, one[0][:, None], *one[1:]), (y.T, C, w.T))
+            solution, intercept = each[0][:, :, 0].T, each[1][:, 0]
         solution = solution.reshape(len(Z), *self.y.shape[1:])
         intercept = intercept.reshape(self.y.shape[1:])
         solved = Solved(
@@ -210,7 +161,7 @@ class LeastSquares(Supervised):
         return solved._replace(value=value, status=status_of(~jnp.isfinite(value), lost))
 
     def lagrangian(self, Z: Float[Array, "m d"], solved: Solved) -> Float[Array, ""]:
-        """The objective itself, as there are no constraints."""
+        """Return the objective itself, as there are no constraints."""
         values = dot(self.kernel.cross_gram(self.X, Z), solved.coefficients)
         values = values + jnp.broadcast_to(solved.intercept, values.shape)
         errors, w, C = _columns(jnp.square(self.y - values), self.weights, self.C)
@@ -221,29 +172,29 @@ class LeastSquares(Supervised):
 class Fisher(Supervised):
     """The kernel Fisher discriminant in the span of `Z` (Wu 2006, Appendix A, eq. 57-63).
 
-    Minimise `-w'A w` with `w'(B + mu I) w = 1`, where `w'A w` is the square of the distance of the
-    classes' means, `w'B w` the mean square of the values about the means of their classes, and `mu`
-    is `1 / (C sum_i weight_i)`, with which its direction is that of the LS-SVM with the same `C`.
-    Of several targets the sum of that. It has no intercept: 0 is returned in its place. Of a target
-    whose rows are of one class the direction is 0.
+    Minimise `-w'A w` with `w'(B + mu I) w = 1`, where `w'A w` is the squared distance of the class
+    means, `w'B w` is the mean square of the values about the mean of their class, and `mu` is
+    `1 / (C sum_i weight_i)`, for which the direction is that of the LS-SVM with the same `C`. The
+    objectives of several targets are summed. There is no intercept, and 0 is returned in its place.
+    If all rows of a target are of one class, its direction is 0.
 
     Attributes:
         kernel: kernel of two points.
         X: inputs, shape `n d`.
         y: classes -1 and +1, shape `n` or `n l`.
         C: shape `()` or `l`.
-        weights: row weights, shape `n`, or each target's own, shape `n l`; 0 is as if absent.
+        weights: row weights, shape `n`, or each target's own, shape `n l`; 0 for an absent row.
     """
 
     def solve(self, Z: Float[Array, "m d"]) -> Solved:
-        """As `A` is of rank one, the largest eigenvalue is `d' (B + mu I)^(-1) d`."""
+        """Return the largest eigenvalue, `d' (B + mu I)^(-1) d`, as `A = d d'` is of rank one."""
         T = whitener(self.kernel, Z)
         Phi = dot(self.kernel.cross_gram(self.X, Z), T)
         y, w, C = _columns(self.y, self.weights, self.C)
 
-        def one(of: tuple[Array, Array, Array]) -> tuple[Array, Array]:
-            y, C, w = of
-            up, first, second = _of_classes(y, w)
+        def one(target: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+            y, C, w = target
+            up, first, second = _class_weights(y, w)
             means = dot(first, Phi), dot(second, Phi)
             centred = Phi - jnp.where(up[:, None], means[0][None, :], means[1][None, :])
             centred = jnp.where((w > 0)[:, None], centred, 0)
@@ -252,9 +203,9 @@ class Fisher(Supervised):
             within = dot_over_rows((w / total)[:, None] * centred, centred)
             system = within + jnp.eye(len(Z), dtype=Phi.dtype) / (C * total)
             both = (jnp.sum(first) > 0) & (jnp.sum(second) > 0)
-            apart = jnp.where(both, means[0] - means[1], 0)
-            direction = _solution(system, apart[:, None])[:, 0]
-            eigenvalue = dot(apart, direction)
+            distance = jnp.where(both, means[0] - means[1], 0)
+            direction = _solve_definite(system, distance[:, None])[:, 0]
+            eigenvalue = dot(distance, direction)
             return direction / jnp.sqrt(jnp.where(eigenvalue > 0, eigenvalue, 1)), eigenvalue
 
         directions, eigenvalues = map_systems(one, (y.T, C, w.T))
@@ -266,37 +217,37 @@ class Fisher(Supervised):
         )  # fmt: skip
 
     def lagrangian(self, Z: Float[Array, "m d"], solved: Solved) -> Float[Array, ""]:
-        """Eq. 59, of all targets."""
+        """Return the Lagrangian of eq. 59, summed over targets."""
         y, w, C = _columns(self.y, self.weights, self.C)
         coefficients = solved.coefficients.reshape(len(Z), -1)
         values = dot(self.kernel.cross_gram(self.X, Z), coefficients)
         gram = shifted_gram(self.kernel, Z)
 
         def one(values: Array, beta: Array, y: Array, w: Array, C: Array) -> tuple[Array, Array]:
-            up, first, second = _of_classes(y, w)
+            up, first, second = _class_weights(y, w)
             means = dot(first, values), dot(second, values)
             total = jnp.sum(w)
             total = jnp.where(total > 0, total, 1)
             within = dot(w / total, jnp.square(values - jnp.where(up, *means)))
             both = (jnp.sum(first) > 0) & (jnp.sum(second) > 0)
-            apart = jnp.where(both, jnp.square(means[0] - means[1]), 0)
-            return apart, within + dot(beta, dot(gram, beta)) / (C * total)
+            between = jnp.where(both, jnp.square(means[0] - means[1]), 0)
+            return between, within + dot(beta, dot(gram, beta)) / (C * total)
 
-        apart, within = jax.vmap(one, in_axes=(1, 1, 1, 1, 0))(values, coefficients, y, w, C)
-        return jnp.sum(solved.multipliers * (within - 1) - apart)
+        between, within = jax.vmap(one, in_axes=(1, 1, 1, 1, 0))(values, coefficients, y, w, C)
+        return jnp.sum(solved.multipliers * (within - 1) - between)
 
 
 class OneClass(InnerProblem):
     """The one-class support vector machine in the span of `Z` (Wu 2006, Sections 3.3 and 4.4).
 
     Minimise `1/2 |w|^2 - rho + 1 / (nu sum_i weight_i) sum_i weight_i max(0, rho - w'phi(x_i))`
-    (Schoelkopf et al. 2001). The machine's values are `w'phi(x) - rho`, negative for what is new.
+    (Schoelkopf et al. 2001). The machine's values are `w'phi(x) - rho`, negative for outliers.
 
     Attributes:
         kernel: kernel of two points.
         X: inputs, shape `n d`.
-        nu: bound of the part of rows with negative values, above 0 and below 1, shape `()`.
-        weights: row weights, shape `n`; 0 is as if absent.
+        nu: bound of the weighted part of rows with negative values, between 0 and 1, shape `()`.
+        weights: row weights, shape `n`; 0 for an absent row.
     """
 
     kernel: Kernel
@@ -311,82 +262,44 @@ class OneClass(InnerProblem):
         nu: ScalarLike,
         weights: Float[Array, " n"] | None = None,
     ) -> None:
-        nothing = jnp.ones(len(X), X.dtype)
-        self.kernel, self.X, _, self.nu, self.weights = _given(kernel, X, nothing, nu, weights)
+        y = jnp.ones(len(X), X.dtype)
+        self.kernel, self.X, _, self.nu, self.weights = _of_rows(kernel, X, y, nu, weights)
 
     def spread(self) -> Float[Array, " d"]:
         """Return the standard deviations of the columns; of a constant column 1."""
         return _deviations(self.X, self.weights)
 
     def solve(self, Z: Float[Array, "m d"]) -> Solved:
-        """By `interior_point.solve_one_class` on the features `T' psi_z(x)` of eq. 41."""
+        """Solve on the features `T' psi_z(x)` of eq. 41 by `interior_point.solve_one_class`."""
         T = whitener(self.kernel, Z)
         Phi = dot(self.kernel.cross_gram(self.X, Z), T)
         tolerance = 1e-12 if Phi.dtype == jnp.float64 else None
-        found = interior_point.solve_one_class(Phi, self.nu, self.weights, tolerance=tolerance)
+        svm = interior_point.solve_one_class(Phi, self.nu, self.weights, tolerance=tolerance)
         return Solved(
-            found.objective, dot(T, found.weights), found.intercept, found.dual, _ended(found)
+            svm.objective, dot(T, svm.weights), svm.intercept, svm.dual, _worst_status(svm)
         )
 
     def lagrangian(self, Z: Float[Array, "m d"], solved: Solved) -> Float[Array, ""]:
-        """With `xi` eliminated: `alpha` sums to 1, so that `rho` stays in what weights it only."""
+        """Return the Lagrangian. As `alpha` sums to 1, the terms in `rho` cancel."""
         alpha, w = solved.multipliers, self.weights
         margin = dot(self.kernel.cross_gram(self.X, Z), solved.coefficients) + solved.intercept
         xi = jax.lax.stop_gradient(jnp.maximum(-margin, 0))
-        most = w / (self.nu * jnp.sum(w))
-        fit = (most - jax.lax.stop_gradient(most - alpha)) * xi
-        of_rows = jnp.where(w > 0, fit - alpha * (margin + xi), 0)
+        bound = w / (self.nu * jnp.sum(w))
+        loss = (bound - jax.lax.stop_gradient(bound - alpha)) * xi
+        by_row = jnp.where(w > 0, loss - alpha * (margin + xi), 0)
         norm = norm_squared(self.kernel, Z, solved.coefficients) / 2
-        return norm + solved.intercept + jnp.sum(of_rows)
+        return norm + solved.intercept + jnp.sum(by_row)
 
 
-def _ended(found: interior_point.Solution) -> Int[Array, ""]:
-    """The stop code of an inner problem by the interior-point method."""
-    # A gap far below what the steps of the outer method gain does no harm.
-    sound = found.gap <= _SOUND * jnp.abs(found.objective)
-    return jnp.max(jnp.where(sound & (found.status == PRECISION_LOST), CONVERGED, found.status))
+def _of_rows(kernel: Kernel, X: Array, y: Array, C: Any, weights: Array | None) -> tuple[Any, ...]:
+    """Return the data in one dtype, with each absent row replaced by a copy of a present one.
 
-
-def _columns(y: Array, w: Array, C: Array) -> tuple[Array, Array, Array]:
-    """Targets, weights and `C` of each of them, shapes `n l`, `n l` and `l`."""
-    y = y.reshape(len(y), -1)
-    w = w if w.ndim == 2 else w[:, None]
-    return y, jnp.broadcast_to(w, y.shape), jnp.broadcast_to(C, y.shape[1:])
-
-
-def _of_classes(y: Float[Array, " n"], w: Float[Array, " n"]) -> tuple[Array, Array, Array]:
-    """Rows of +1, and weights with which sums are the means of each class; 0 without rows."""
-    up = y > 0
-    first, second = jnp.where(up, w, 0), jnp.where(up, 0, w)
-    of_first, of_second = jnp.sum(first), jnp.sum(second)
-    first = first / jnp.where(of_first > 0, of_first, 1)
-    return up, first, second / jnp.where(of_second > 0, of_second, 1)
-
-
-def _ridge(
-    Phi: Float[Array, "n m"], y: Float[Array, "n l"], C: Float[Array, ""], w: Float[Array, " n"]
-) -> tuple[Float[Array, "m l"], Float[Array, " l"]]:
-    """Ridge regression with an intercept."""
-    total = jnp.sum(w)
-    total = jnp.where(total > 0, total, 1)
-    mean, middle = dot(w, Phi) / total, dot(w, y) / total
-    Phi = jnp.where((w > 0)[:, None], Phi - mean[None, :], 0)
-    weighted = w[:, None] * Phi
-    system = dot_over_rows(weighted, Phi) + jnp.eye(Phi.shape[1], dtype=Phi.dtype) / C
-    solution = _solution(system, dot_over_rows(weighted, y - middle[None, :]))
-    return solution, middle - dot(mean, solution)
-
-
-def _given(kernel: Kernel, X: Array, y: Array, C: Any, weights: Array | None) -> tuple[Any, ...]:
-    """In one dtype, with copies of a row that is there in place of those that are absent.
-
-    Wherever these were, they would move the centre of distances, and a descent enlarges what is
-    rounded.
+    Absent rows would move the centre of distances, and a descent enlarges what is rounded.
     """
     w = jnp.ones(len(X), X.dtype) if weights is None else weights
-    here = w if w.ndim == 1 else jnp.max(w, axis=1)
-    y = jnp.where((here > 0).reshape(-1, *[1] * (y.ndim - 1)), y, 1)
-    X = jnp.where((here > 0)[:, None], X, X[jnp.argmax(here)][None, :])
+    heaviest = w if w.ndim == 1 else jnp.max(w, axis=1)
+    y = jnp.where((heaviest > 0).reshape(-1, *[1] * (y.ndim - 1)), y, 1)
+    X = jnp.where((heaviest > 0)[:, None], X, X[jnp.argmax(heaviest)][None, :])
     return kernel, X, y, jnp.asarray(C, X.dtype), w
 
 
@@ -395,45 +308,48 @@ def _deviations(X: Float[Array, "n d"], w: Float[Array, "n *l"]) -> Float[Array,
     return standardize(X, w if w.ndim == 1 else jnp.max(w, axis=1)).scale
 
 
-def _jitter(gram: Float[Array, "m m"]) -> Float[Array, ""]:
-    """What is added to the diagonal of `K(Z, Z)`, of the size of its rounding.
-
-    As a part of the spectrum, and with a derivative: what is minimised is one function of `Z`.
-    """
-    return 4 * epsilon(gram.dtype) * jnp.trace(gram) + float(jnp.finfo(gram.dtype).tiny)
+def _worst_status(svm: interior_point.Solution) -> Int[Array, ""]:
+    """Return the worst stop code; a duality gap below `_SOUND` counts as convergence."""
+    sound = svm.gap <= _SOUND * jnp.abs(svm.objective)
+    return jnp.max(jnp.where(sound & (svm.status == PRECISION_LOST), CONVERGED, svm.status))
 
 
-@each_alone
-def _cholesky(matrix: Float[Array, "m m"]) -> Float[Array, "m m"]:
-    return jnp.linalg.cholesky(matrix)
+def _columns(y: Array, w: Array, C: Array) -> tuple[Array, Array, Array]:
+    """Return targets, weights and `C` of each target, shapes `n l`, `n l` and `l`."""
+    y = y.reshape(len(y), -1)
+    w = w if w.ndim == 2 else w[:, None]
+    return y, jnp.broadcast_to(w, y.shape), jnp.broadcast_to(C, y.shape[1:])
 
 
-def whitener(kernel: Kernel, Z: Float[Array, "m d"]) -> Float[Array, "m m"]:
-    """`T` with `T T' = K(Z, Z)^(-1)` (Wu 2006, eq. 43), jitter included."""
-    return inverse_of_lower(_cholesky(shifted_gram(kernel, Z))).T
+def _class_weights(y: Float[Array, " n"], w: Float[Array, " n"]) -> tuple[Array, Array, Array]:
+    """Return which rows are +1, and weights whose sums are the means of each class, or 0."""
+    up = y > 0
+    first, second = jnp.where(up, w, 0), jnp.where(up, 0, w)
+    first_total, second_total = jnp.sum(first), jnp.sum(second)
+    first = first / jnp.where(first_total > 0, first_total, 1)
+    return up, first, second / jnp.where(second_total > 0, second_total, 1)
 
 
-def shifted_gram(kernel: Kernel, Z: Float[Array, "m d"]) -> Float[Array, "m m"]:
-    """`K(Z, Z)`, jitter included."""
-    gram = kernel.gram(Z)
-    return gram + _jitter(gram) * jnp.eye(len(Z), dtype=gram.dtype)
+def _ridge(
+    Phi: Float[Array, "n m"], y: Float[Array, "n l"], C: Float[Array, ""], w: Float[Array, " n"]
+) -> tuple[Float[Array, "m l"], Float[Array, " l"]]:
+    """Return weights and intercept of ridge regression."""
+    total = jnp.sum(w)
+    total = jnp.where(total > 0, total, 1)
+    mean, y_mean = dot(w, Phi) / total, dot(w, y) / total
+    Phi = jnp.where((w > 0)[:, None], Phi - mean[None, :], 0)
+    weighted = w[:, None] * Phi
+    system = dot_over_rows(weighted, Phi) + jnp.eye(Phi.shape[1], dtype=Phi.dtype) / C
+    solution = _solve_definite(system, dot_over_rows(weighted, y - y_mean[None, :]))
+    return solution, y_mean - dot(mean, solution)
 
 
-def norm_squared(
-    kernel: Kernel, Z: Float[Array, "m d"], coefficients: Float[Array, "m *c"]
-) -> Float[Array, ""]:
-    """`|w|^2`, of all outputs, jitter included."""
-    gram = kernel.gram(Z)
-    own = jnp.sum(coefficients * dot(gram, coefficients))
-    return own + _jitter(gram) * jnp.sum(jnp.square(coefficients))
-
-
-def _solution(system: Float[Array, "m m"], rhs: Float[Array, "m k"]) -> Float[Array, "m k"]:
-    """Of a positive definite system whose smallest eigenvalue is known to be above 0."""
+def _solve_definite(system: Float[Array, "m m"], rhs: Float[Array, "m k"]) -> Float[Array, "m k"]:
+    """Solve a positive definite system whose smallest eigenvalue is known to be above 0."""
     scale = 1 / jnp.sqrt(jnp.diagonal(system))
     scaled = system * scale[:, None] * scale[None, :]
     noise = 4 * epsilon(system.dtype) * len(system)
-    inverse = inverse_of_lower(_cholesky(scaled + noise * jnp.eye(len(system), dtype=rhs.dtype)))
+    inverse = inverse_of_lower(cholesky(scaled + noise * jnp.eye(len(system), dtype=rhs.dtype)))
     rhs = scale[:, None] * rhs
     x = dot(inverse.T, dot(inverse, rhs))
     x = x + dot(inverse.T, dot(inverse, rhs - dot(scaled, x)))

@@ -130,6 +130,7 @@ class Method(eqx.Module):
     robust: ClassVar[bool] = False  # whether outliers must not decide the unit of the targets
     several_kernels: ClassVar[bool] = False  # whether a dictionary may have atoms of several
     shares_rows: ClassVar[bool] = False  # whether all binary problems must see all rows
+    allows_empty_classes: ClassVar[bool] = False  # whether classes may have no rows yet
     size_argument: ClassVar[str] = "n_prototypes"  # the argument that has the number of points
     # The power of the targets' unit that a diagnostic goes with; 0 if it is not named.
     info_powers: ClassVar[dict[str, int]] = {}
@@ -193,6 +194,11 @@ class Method(eqx.Module):
     def memory(self) -> int | Literal["all"] | None:
         """Features whose sums are in memory, "all" for a kernel matrix, None if neither."""
         return None
+
+    @property
+    def shares_work_over_C(self) -> bool:
+        """Whether the errors for many values of `C` take hardly longer than those for one."""
+        return not self.several_sizes
 
     @property
     def can_move_prototypes(self) -> bool:
@@ -311,6 +317,11 @@ class Method(eqx.Module):
             family = self.fit(kernel, points, C, rows.with_weights(jnp.asarray(without)), key)
             machines.append(family.expansion if size is None else family.at(size))
         return join_machines(machines)
+
+    @property
+    def fit_sizes(self) -> tuple[int, ...]:
+        """The sizes of the machines of one fit, once resolved; empty if there is one."""
+        return ()
 
     def shorter(self) -> "Sequence[Method]":
         """Return the methods to validate one after the other until a path is long enough.

@@ -1,41 +1,46 @@
-"""Machines with fewer expansion vectors than they have: the reduced set method (Burges 1996)."""
+"""Machines with fewer prototypes in place of large ones: reduced sets (Burges 1996)."""
 
 import dataclasses
 import functools
-from typing import Any, ClassVar, Literal, NamedTuple
+from collections.abc import Generator
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
-from .._arguments import as_key, real, whole_number
-from .._numerics import as_array, dot, each_alone, epsilon, exponents, like, times_power
+from .._arguments import as_key, whole_number
+from .._numerics import as_array, dot, epsilon, exponents, like, times_power
 from .._programs import compiled
 from .._repr import short_repr
 from .._status import CONVERGED, PRECISION_LOST
 from .._types import Key, KeyLike, ScalarLike
 from ..expansion import KernelExpansion
 from ..kernels import RBF, Kernel, Linear, Polynomial
-from ..multiclass import Code
 from ..prototypes import k_means
 from ..scaling import standardize
 from ..solvers import interior_point
-from ..solvers.definite import inverse_of_lower
+from ..solvers.definite import cholesky
+from ..solvers.interior_point import Hinge
 from . import direct
-from .inner_problems import norm_squared, shifted_gram, whitener
-from .method import Method, Task, each_problem
-from .slmc import Reduced, ReducedSVM, check_loss
+from .checks import check_loss, columns_in_one_dtype
+from .direct_method import check_descent
+from .family import Family, diagnostics, single
+from .few_prototypes import FewPrototypes
+from .fixed_point import fixed_points
+from .inner_problems import LargeMargin
+from .method import Task, setting
+from .reduced_svm import ReducedSVM
+from .rows import Rows
+from .span import InnerProblem, Solved, norm_squared, shifted_gram, whitener
+from .stages import Chosen, Outcome, Stage, surrogate_stages
 
 Approach = Literal["fixed_point", "gradient"]
-APPROACHES = ("fixed_point", "gradient")
-_TRIES = 6  # starts of the fixed point of each vector
-_STEPS = 100  # of a fixed point
-_GAP = 300  # of the whole machine, in units of the precision; float32 does not always get to 40
+_GAP = 300  # of the large machine, in units of the precision; float32 does not always get to 40
 
 
 class ReducedSet(NamedTuple):
-    """A machine of fewer expansion vectors, and how near it is."""
+    """A machine of few prototypes that approximates a large one."""
 
     expansion: KernelExpansion
     error: Float[Array, ""]  # |w - w'| / |w|
@@ -44,56 +49,156 @@ class ReducedSet(NamedTuple):
     __repr__ = short_repr
 
 
-class Approximation(direct.InnerProblem):
-    """A machine's `w` projected on the span of `Z` (Wu 2006, eq. 4 and 47).
+class ReducedSetSVM(FewPrototypes):
+    """A support vector machine of all rows, simplified afterwards (Burges 1996), see `fit`.
 
-    Minimise `|w - sum_i beta_i phi(z_i)|^2`, of all outputs together.
+    The kernel is tuned for the reduced support vector machine of the points that the descent starts
+    from.
 
-    Attributes:
-        kernel: kernel of two points.
-        X: expansion vectors of the machine, shape `n d`.
-        coefficients: shape `n` or `n l`.
-        norm: `|w|^2`.
+    Args:
+        n_prototypes: see `FewPrototypes`, as is the next.
+        selection: of the points that the descent starts from.
+        starts: sets of points, of which it takes the first.
+        refit: solve for the coefficients again, as the support vector machine's in the span of the
+            prototypes (MRS).
+        loss: "hinge" or "squared_hinge".
+        tolerance: of the descent, see `direct.minimise`.
+        max_steps: cap on its steps; the length of its history, so another one compiles again.
     """
 
-    kernel: Kernel
-    X: Float[Array, "n d"]
-    coefficients: Float[Array, "n *l"]
-    norm: Float[Array, ""]
+    refit: bool = setting(False)
+    loss: Hinge = setting("hinge")
+    tolerance: ScalarLike = direct.TOLERANCE
+    max_steps: int = setting(direct.MAX_STEPS)
 
-    def __init__(
-        self, kernel: Kernel, X: Float[Array, "n d"], coefficients: Float[Array, "n *l"]
-    ) -> None:
-        self.kernel, self.X, self.coefficients = kernel, X, coefficients
-        self.norm = jnp.sum(coefficients * dot(kernel.gram(X), coefficients))
+    name: ClassVar[str] = "reduced-set"
+    title: ClassVar[str] = "reduced set"
+    max_rows: ClassVar[int | None] = 1000
 
-    def spread(self) -> Float[Array, " d"]:
-        """Return the standard deviations of the columns, each row weighed by its coefficients."""
-        sizes = jnp.sum(jnp.abs(self.coefficients.reshape(len(self.X), -1)), axis=1)
-        return standardize(self.X, sizes).scale
+    @property
+    def memory(self) -> Literal["all"]:
+        """See `Method.memory`."""
+        return "all"
 
-    def scaled(self) -> tuple["Approximation", Int[Array, ""]]:
-        """See `InnerProblem.scaled`."""
-        exponent = exponents(self.coefficients[None])
-        coefficients = times_power(self.coefficients[None], -exponent)[0]
-        return Approximation(self.kernel, self.X, coefficients), exponent[0]
+    def check(self, task: Task) -> None:
+        """See `Method.check`."""
+        super().check(task)
+        check_loss(self.loss)
+        check_descent(self.tolerance, self.max_steps)
 
-    def solve(self, Z: Float[Array, "m d"]) -> direct.Solved:
-        """By the features in which `K(Z, Z)` is the identity."""
-        T = whitener(self.kernel, Z)
-        along = dot(T.T, dot(self.kernel.cross_gram(Z, self.X), self.coefficients))
-        beta = dot(T, along)
-        value = self.norm - jnp.sum(jnp.square(along))
-        return direct.Solved(
-            value, beta, jnp.zeros(beta.shape[1:], Z.dtype), (), jnp.asarray(CONVERGED, jnp.int32)
-        )
+    def fit(
+        self,
+        kernel: Kernel,
+        points: Float[Array, "m d"] | None,
+        C: ScalarLike | Float[Array, " l"],
+        rows: Rows,
+        key: Key | None = None,
+    ) -> Family:
+        """See `fit`."""
+        assert points is not None
+        return _fit_method(self, kernel, points, jnp.asarray(C, rows.dtype), rows)
 
-    def lagrangian(self, Z: Float[Array, "m d"], solved: direct.Solved) -> Float[Array, ""]:
-        """The objective itself."""
-        beta = solved.coefficients
-        values = dot(self.kernel.cross_gram(Z, self.X), self.coefficients)
-        own = norm_squared(self.kernel, Z, beta)
-        return self.norm - 2 * jnp.sum(beta * values) + own
+    def stages(self, problem: Any, search: Any) -> Generator[Stage, Outcome | None, Chosen]:
+        """See `Method.stages`: the reduced machine first."""
+        surrogate = ReducedSVM(self.n_prototypes, self.selection, self.starts, self.loss)
+        return (yield from surrogate_stages(surrogate, problem, search))
+
+
+def fit(
+    kernel: Kernel,
+    start: Float[Array, "m d"],
+    C: ScalarLike | Float[Array, " l"],
+    X: Float[Array, "n d"],
+    y: Float[Array, "n *l"],
+    weights: Float[Array, " n"] | Float[Array, "n l"] | None = None,
+    *,
+    refit: bool = False,
+    loss: Hinge = "hinge",
+    tolerance: ScalarLike = direct.TOLERANCE,
+    max_steps: int = direct.MAX_STEPS,
+) -> ReducedSet:
+    """Fit a support vector machine of all rows, and approximate it by few prototypes.
+
+    Burges 1996; Wu et al. 2006, eq. 4. The large machine takes the whole kernel matrix. The
+    approximation is by descent, whatever it does to the margin.
+
+    Args:
+        kernel: see `slmc.fit`, as are all others but the next two.
+        start: prototypes that the descent starts from, shape `m d`.
+        C: positive, shape `()` or `l`.
+        X: inputs, shape `n d`.
+        y: targets -1 and +1, shape `n`; or several that share their prototypes, shape `n l`.
+        weights: row weights, shape `n` or `n l`.
+        refit: take the coefficients of the support vector machine in the span of the prototypes
+            (MRS, Wu et al. 2006, eq. 45) in place of those of the approximation, eq. 47 (static).
+        loss: "hinge" or "squared_hinge" (static).
+        tolerance: of the descent.
+        max_steps: cap on its steps; the length of its history (static).
+
+    Returns:
+        `ReducedSet`, with the worst status of the large machine, the descent, and the refit. The
+        descent has converged where rounding ends it, as it does near the large machine.
+
+    Pure; works under `jit` and `vmap`. Not differentiable, see `slmc.fit`.
+
+    Raises:
+        ValueError: as `slmc.fit`.
+    """
+    check_loss(loss)
+    check_descent(tolerance, max_steps)
+    if start.ndim != 2:
+        raise ValueError(f"start: expected shape (m, d), got {start.shape}")
+    start, C, X, y, weights = columns_in_one_dtype("start", start, C, X, y, weights, classes=True)
+    return _fit(kernel, start, C, X, y, weights, like(tolerance, X), refit, loss, max_steps)
+
+
+@functools.partial(compiled, static_argnames=("refit", "loss", "max_steps"))
+def _fit(
+    kernel: Kernel,
+    start: Float[Array, "m d"],
+    C: Float[Array, "*k"],
+    X: Float[Array, "n d"],
+    y: Float[Array, "n *l"],
+    weights: Float[Array, " n"] | Float[Array, "n l"] | None,
+    tolerance: Float[Array, ""],
+    refit: bool,
+    loss: Hinge,
+    max_steps: int,
+) -> ReducedSet:
+    problem = LargeMargin(kernel, X, y, C, weights, loss)
+    # The rows of the Cholesky factor of K are features of which K is the Gram matrix.
+    features = cholesky(shifted_gram(kernel, problem.X))
+    # A gap far below the error of the approximation.
+    gap = max(interior_point.default_tolerance(X.dtype), _GAP * epsilon(X.dtype))
+    svm = interior_point.solve(
+        features, problem.y, problem.C, problem.weights, loss=loss, tolerance=gap
+    )
+    machine = KernelExpansion(kernel, problem.X, svm.dual * problem.y, svm.intercept)
+    reduced = _approximate(machine, start, tolerance, "gradient", max_steps)
+    ended = jnp.where(reduced.status == PRECISION_LOST, CONVERGED, reduced.status)
+    status = jnp.maximum(ended, jnp.max(svm.status)).astype(jnp.int32)
+    if not refit:
+        return reduced._replace(status=status)
+    Z = reduced.expansion.prototypes
+    solved = problem.solve(Z)
+    status = jnp.maximum(status, solved.status).astype(jnp.int32)
+    return ReducedSet(problem.expansion(Z, solved), reduced.error, status)
+
+
+@compiled
+def _fit_method(
+    method: ReducedSetSVM,
+    kernel: Kernel,
+    points: Float[Array, "m d"],
+    C: Float[Array, "*k"],
+    rows: Rows,
+) -> Family:
+    start = method.each_start(points)[0]
+    machine = fit(
+        kernel, start, C, rows.X, rows.targets, rows.problem_weights, refit=method.refit,
+        loss=method.loss, tolerance=method.tolerance, max_steps=method.max_steps,
+    )  # fmt: skip
+    return single(machine.expansion, machine.status, diagnostics(machine))
 
 
 def simplify(
@@ -106,40 +211,40 @@ def simplify(
     tolerance: ScalarLike = direct.TOLERANCE,
     max_steps: int = direct.MAX_STEPS,
 ) -> ReducedSet:
-    """The reduced set method: `m` vectors whose span is as near as can be to a machine's `w`.
+    """Approximate a machine by one of `m` prototypes: the reduced set method.
 
-    Burges 1996; Schoelkopf and Smola 2002, Section 18.2; Wu 2006, eq. 4 and 47. The function is
-    what is approximated, in the norm of its space; its intercept is kept.
+    Burges 1996; Schoelkopf and Smola 2002, Section 18.2; Wu 2006, eq. 4 and 47. Minimise the
+    distance from the machine's `w` to the span of the prototypes, in the norm of the function
+    space. The intercept is kept.
 
-    - "fixed_point": one vector after another for what is left, each from several of the machine's
-      by `z <- sum_i g_i x_i / sum_i g_i` (Mika et al. 1999), shortened where it would not lower the
-      distance; for `RBF` only.
-    - "gradient": all vectors together by `direct.minimise`, from where the fixed point ends, or
-      with another kernel from means of clusters of the machine's vectors.
+    - "fixed_point": one prototype after another for the residual, each from several of the
+      machine's by `z <- sum_i g_i x_i / sum_i g_i` (Mika et al. 1999); for `RBF` only.
+    - "gradient": all prototypes together by `direct.minimise`, from the fixed points, or with
+      another kernel from cluster means of the machine's prototypes.
 
     Args:
         machine: any expansion, of one output or several.
-        m: number of vectors, at most as many as the machine has.
+        m: number of prototypes, at most as many as the machine has.
         key: decides the starts.
         approach: "fixed_point" or "gradient".
-        start: vectors that "gradient" starts from in place of these, in the units of the
+        start: prototypes that "gradient" starts from in place of these, in the units of the
             machine's prototypes.
         tolerance: of the descent, see `direct.minimise`.
-        max_steps: cap on its steps (static).
+        max_steps: cap on its steps; the length of its history (static).
 
     Returns:
-        `ReducedSet`. Its status is that of the descent; that of a fixed point is `CONVERGED`.
+        `ReducedSet`, with the status of the descent; `CONVERGED` for a fixed point.
 
     Pure in the machine; works under `jit` and `vmap`.
 
     Raises:
-        ValueError: for another approach, or "fixed_point" with another kernel than `RBF`; a number
-            that is not between 1 and that of the machine; a start of another shape.
+        ValueError: for another approach, "fixed_point" with a kernel other than `RBF`, a number
+            that is not between 1 and the machine's, or a start of another shape.
     """
     n, d = machine.prototypes.shape
     m = whole_number("m", m, 1, n, "the machine's number of prototypes")
-    if approach not in APPROACHES:
-        raise ValueError(f"approach: expected one of {APPROACHES}, got {approach!r}")
+    if approach not in get_args(Approach):
+        raise ValueError(f"approach: expected one of {get_args(Approach)}, got {approach!r}")
     if approach == "fixed_point" and (start is not None or not isinstance(machine.kernel, RBF)):
         raise ValueError(
             "approach: expected 'gradient' with a start of one's own or a kernel that is not RBF, "
@@ -161,110 +266,95 @@ def _simplify(
     approach: Approach,
     max_steps: int,
 ) -> ReducedSet:
-    problem = Approximation(machine.kernel, machine.prototypes, machine.coefficients)
-    if start is None and isinstance(machine.kernel, RBF):
-        start = _fixed_points(key, problem.scaled()[0], m)
+    kernel, X = machine.kernel, machine.prototypes
+    if start is None and isinstance(kernel, RBF):
+        scaled, _ = Approximation(kernel, X, machine.coefficients).scaled()
+        start = fixed_points(key, kernel, X, scaled.coefficients, m)
     elif start is None:
-        start = k_means(key, machine.prototypes, m).centres
-    return near(problem, start, machine, tolerance, approach, max_steps)
+        start = k_means(key, X, m).centres
+    return _approximate(machine, start, tolerance, approach, max_steps)
 
 
-def near(
-    problem: Approximation,
-    start: Float[Array, "m d"],
+def _approximate(
     machine: KernelExpansion,
+    start: Float[Array, "m d"],
     tolerance: ScalarLike,
     approach: Approach,
     max_steps: int,
 ) -> ReducedSet:
-    """The machine of the start, or of where a descent from there ends."""
+    """Approximate a machine by one of the start's prototypes, or of those where a descent ends."""
+    problem = Approximation(machine.kernel, machine.prototypes, machine.coefficients)
     problem, exponent = problem.scaled()
-    Z, solved, status = start, problem.solve(start), jnp.asarray(CONVERGED, jnp.int32)
+    Z, status = start, jnp.asarray(CONVERGED, jnp.int32)
     if approach == "gradient":
-        found = direct.minimise(problem, start, tolerance=tolerance, max_steps=max_steps)
-        Z, solved, status = found.Z, found.solved, found.status
+        minimum = direct.minimise(problem, start, tolerance=tolerance, max_steps=max_steps)
+        Z, solved, status = minimum.Z, minimum.solved, minimum.status
+    else:
+        solved = problem.solve(start)
     part = solved.value / jnp.where(problem.norm > 0, problem.norm, 1)
-    # Of a distance of the size of its own rounding no more can be had.
+    # A distance of the size of its rounding cannot be lowered.
     status = jnp.where(part <= 256 * epsilon(Z.dtype), CONVERGED, status).astype(jnp.int32)
     coefficients = solved.times_power(exponent).coefficients
     expansion = dataclasses.replace(machine, prototypes=Z, coefficients=coefficients)
     return ReducedSet(expansion, jnp.sqrt(jnp.maximum(part, 0)), status)
 
 
-@each_alone
-def _cholesky(matrix: Float[Array, "m m"]) -> Float[Array, "m m"]:
-    return jnp.linalg.cholesky(matrix)
+class Approximation(InnerProblem):
+    """The projection of a machine's `w` on the span of `Z` (Wu 2006, eq. 4 and 47).
 
+    Minimise `|w - sum_i beta_i phi(z_i)|^2`, summed over outputs.
 
-class _Point(NamedTuple):
-    """Fixed points of one vector, from several starts."""
-
-    z: Float[Array, "t d"]
-    t: Float[Array, " t"]  # part of the step that is tried next
-    value: Float[Array, " t"]  # the squared projection there
-    steps: Int[Array, ""]
-    going: Bool[Array, ""]
-
-
-def _fixed_points(key: Key, problem: Approximation, m: int) -> Float[Array, "m d"]:
-    """One vector after another, each where what is left of `w` has its longest projection.
-
-    The coefficients of the problem are of size one, see `Approximation.scaled`.
+    Attributes:
+        kernel: kernel of two points.
+        X: prototypes of the machine, shape `n d`.
+        coefficients: shape `n` or `n l`.
+        norm: `|w|^2`.
     """
-    kernel, X = problem.kernel, problem.X
-    n, dtype = len(X), X.dtype
-    A = problem.coefficients.reshape(n, -1)
-    place = jnp.arange(m, dtype=jnp.int32)
-    # Rows that matter more often; the tries of a vector are different ones.
-    mass = jnp.log(jnp.sum(jnp.square(A), axis=1) + float(jnp.finfo(dtype).tiny))
-    chance = mass[None, :] + jax.random.gumbel(key, (m, n), dtype)
 
-    def vector(j: Int[Array, ""], found: tuple[Array, Array]) -> tuple[Array, Array]:
-        Z, beta = found
-        every, left = jnp.concatenate([X, Z]), jnp.concatenate([A, -beta])
+    kernel: Kernel
+    X: Float[Array, "n d"]
+    coefficients: Float[Array, "n *l"]
+    norm: Float[Array, ""]
 
-        def seen(z: Float[Array, "t d"]) -> tuple[Array, Array]:
-            columns = kernel.cross_gram(z, every)
-            along = dot(columns, left)
-            return jnp.sum(jnp.square(along), axis=1), columns * dot(along, left.T)
+    def __init__(
+        self, kernel: Kernel, X: Float[Array, "n d"], coefficients: Float[Array, "n *l"]
+    ) -> None:
+        self.kernel, self.X, self.coefficients = kernel, X, coefficients
+        self.norm = jnp.sum(coefficients * dot(kernel.gram(X), coefficients))
 
-        def step(point: _Point) -> _Point:
-            value, pull = seen(point.z)
-            total = jnp.sum(pull, axis=1)
-            # `total` is the squared projection itself, never negative.
-            target = dot(pull, every) / jnp.where(total > 0, total, 1)[:, None]
-            z = point.z + point.t[:, None] * (target - point.z)
-            after, _ = seen(z)
-            better = after > value
-            gained = jnp.where(better, after - value, 0) > 1e-4 * value
-            t = jnp.where(better, jnp.minimum(2 * point.t, 1), point.t / 4)
-            going = jnp.any(gained | (~better & (t > 1e-3))) & (point.steps < _STEPS)
-            kept = jnp.where(better[:, None], z, point.z)
-            return _Point(kept, t, jnp.where(better, after, value), point.steps + 1, going)
+    def spread(self) -> Float[Array, " d"]:
+        """Return the standard deviations of the columns, each row weighted by its coefficients."""
+        sizes = jnp.sum(jnp.abs(self.coefficients.reshape(len(self.X), -1)), axis=1)
+        return standardize(self.X, sizes).scale
 
-        starts = X[jax.lax.top_k(chance[j], min(_TRIES, n))[1]]
-        ones = jnp.ones(len(starts), dtype)
-        first = _Point(starts, ones, 0 * ones, jnp.zeros((), jnp.int32), jnp.asarray(True))
-        last = jax.lax.while_loop(lambda point: point.going, step, first)
-        Z = Z.at[j].set(last.z[jnp.argmax(last.value)])
-        # All coefficients again (eq. 47); of vectors that are yet to come 0.
-        there = place <= j
-        both = there[:, None] & there[None, :]
-        gram = jnp.where(both, shifted_gram(kernel, Z), jnp.eye(m, dtype=dtype))
-        inverse = inverse_of_lower(_cholesky(gram))
-        values = jnp.where(there[:, None], dot(kernel.cross_gram(Z, X), A), 0)
-        return Z, dot(inverse.T, dot(inverse, values))
+    def scaled(self) -> tuple["Approximation", Int[Array, ""]]:
+        """See `InnerProblem.scaled`."""
+        exponent = exponents(self.coefficients[None])
+        coefficients = times_power(self.coefficients[None], -exponent)[0]
+        return Approximation(self.kernel, self.X, coefficients), exponent[0]
 
-    empty = jnp.broadcast_to(X[:1], (m, X.shape[1])), jnp.zeros((m, A.shape[1]), dtype)
-    return jax.lax.fori_loop(0, m, vector, empty)[0]
+    def solve(self, Z: Float[Array, "m d"]) -> Solved:
+        """Solve in the features in which `K(Z, Z)` is the identity."""
+        T = whitener(self.kernel, Z)
+        projection = dot(T.T, dot(self.kernel.cross_gram(Z, self.X), self.coefficients))
+        beta = dot(T, projection)
+        value = self.norm - jnp.sum(jnp.square(projection))
+        converged = jnp.asarray(CONVERGED, jnp.int32)
+        return Solved(value, beta, jnp.zeros(beta.shape[1:], Z.dtype), (), converged)
+
+    def lagrangian(self, Z: Float[Array, "m d"], solved: Solved) -> Float[Array, ""]:
+        """Return the objective itself, as there are no constraints."""
+        beta = solved.coefficients
+        values = dot(self.kernel.cross_gram(Z, self.X), self.coefficients)
+        return self.norm - 2 * jnp.sum(beta * values) + norm_squared(self.kernel, Z, beta)
 
 
 def from_sklearn(machine: Any) -> KernelExpansion:
-    """The expansion of a fitted machine of scikit-learn's `sklearn.svm`, as it was fitted.
+    """Return the expansion of a fitted machine of `sklearn.svm`.
 
-    Of two classes the value is `decision_function`, positive for the second. Of more it is the
-    values of all pairs of classes in the order of `output_code("one_versus_one", k)`, positive for
-    the later class.
+    For two classes its value is `decision_function`, positive for the second class. For more it has
+    a value for each pair of classes in the order of `output_code("one_versus_one", k)`, positive
+    for the later class.
 
     Args:
         machine: a fitted SVC, NuSVC, SVR, NuSVR or OneClassSVM with the kernel "rbf", "linear" or
@@ -273,8 +363,8 @@ def from_sklearn(machine: Any) -> KernelExpansion:
     Raises:
         ValueError: for a machine that is not fitted, or another kernel.
     """
-    wanted = ("support_vectors_", "dual_coef_", "intercept_", "kernel")
-    if not all(hasattr(machine, name) for name in wanted):
+    attributes = ("support_vectors_", "dual_coef_", "intercept_", "kernel")
+    if not all(hasattr(machine, name) for name in attributes):
         raise ValueError(
             "machine: expected a fitted machine of sklearn.svm with support vectors, got "
             f"{type(machine).__name__}"
@@ -309,97 +399,3 @@ def _as_expansion(kernel: Kernel, X: Any, coefficients: Any, intercept: Any) -> 
     return KernelExpansion(
         kernel, X, as_array(coefficients, X.dtype), jnp.asarray(intercept, X.dtype)
     )
-
-
-@dataclasses.dataclass(frozen=True)
-class ReducedSetSVM(Reduced):
-    """A support vector machine, simplified afterwards by the reduced set method (Burges 1996).
-
-    The machine of all rows is solved for with their whole kernel matrix, and approximated by a
-    descent from the points (Wu et al. 2006, eq. 4), whatever that does to its margin.
-
-    Args:
-        n_prototypes: see `Reduced`, as is the next.
-        selection: of the points that the descent starts from.
-        refit: the coefficients of the vectors so found are those of the support vector machine in
-            their span (MRS, Wu et al. 2006, eq. 45), in place of those of eq. 47.
-        loss: "hinge" or "squared_hinge".
-        tolerance: of the descent, see `direct.minimise`.
-        max_steps: cap on its steps.
-    """
-
-    name: ClassVar[str] = "reduced-set"
-    title: ClassVar[str] = "reduced set"
-    most_rows: ClassVar[int | None] = 1000
-
-    refit: bool = False
-    loss: interior_point.Hinge = "hinge"
-    tolerance: float = direct.TOLERANCE
-    max_steps: int = direct.MAX_STEPS
-
-    @property
-    def memory(self) -> Literal["all"]:
-        """See `Method.memory`."""
-        return "all"
-
-    def check(self, task: Task) -> None:
-        """See `Method.check`."""
-        super().check(task)
-        check_loss(self.loss)
-        real("tolerance", self.tolerance, 0.0)
-        whole_number("max_steps", self.max_steps, 1, 10**6, "a million")
-
-    def surrogate(self) -> Method:
-        """The reduced machine of the points that the descent starts from."""
-        return ReducedSVM(self.n_prototypes, self.selection, self.starts, self.loss)
-
-    def fit(
-        self,
-        kernel: Kernel,
-        points: Float[Array, "m d"] | None,
-        C: ScalarLike | Float[Array, " l"],
-        X: Float[Array, "n d"],
-        y: Float[Array, "n *c"] | Int[Array, " n"],
-        weights: Float[Array, " n"] | None = None,
-        *,
-        code: Code | None = None,
-        key: Key | None = None,
-    ) -> ReducedSet:
-        """See `Method.fit`: the whole machine, and a descent from the points."""
-        assert points is not None
-        return _reduced(self, kernel, points, jnp.asarray(C, X.dtype), X, y, weights, code)
-
-
-@functools.partial(compiled, static_argnames="method")
-def _reduced(
-    method: ReducedSetSVM,
-    kernel: Kernel,
-    points: Float[Array, "m d"],
-    C: Float[Array, "*k"],
-    X: Float[Array, "n d"],
-    y: Float[Array, "n *c"] | Int[Array, " n"],
-    weights: Float[Array, " n"] | None,
-    code: Code | None,
-) -> ReducedSet:
-    targets, w = each_problem(y, weights, code, X.dtype)
-    small = direct.LargeMargin(kernel, X, targets, C, w, method.loss)
-    # The rows of the Cholesky factor of K are features of which K is the Gram matrix.
-    features = _cholesky(shifted_gram(kernel, small.X))
-    # What is left of the gap is far below what the approximation errs by.
-    gap = max(interior_point.default_tolerance(X.dtype), _GAP * epsilon(X.dtype))
-    svm = interior_point.solve(
-        features, small.y, small.C, small.weights, loss=method.loss, tolerance=gap
-    )
-    machine = KernelExpansion(kernel, small.X, svm.dual * small.y, svm.intercept)
-    problem = Approximation(kernel, small.X, machine.coefficients)
-    found = near(problem, points, machine, method.tolerance, "gradient", method.max_steps)
-    # Where rounding ends the descent, as it does near the whole machine, `error` says what it is.
-    ended = jnp.where(found.status == PRECISION_LOST, CONVERGED, found.status)
-    status = jnp.maximum(ended, jnp.max(svm.status)).astype(jnp.int32)
-    if not method.refit:
-        return found._replace(status=status)
-    solved = small.solve(found.expansion.prototypes)
-    return ReducedSet(
-        small.expansion(found.expansion.prototypes, solved), found.error,
-        jnp.maximum(status, solved.status).astype(jnp.int32),
-    )  # fmt: skip

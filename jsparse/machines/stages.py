@@ -21,7 +21,7 @@ class Stage(NamedTuple):
     C: Float[np.ndarray, " s"] | None = None  # values of `C`; None for those that were asked for
     optional: bool = False  # whether the result so far stands if this stage fails or has no time
     expected_seconds: float = 0.0  # an optional stage is not begun if less time is left
-    stages_later: int = 0  # that are known to come, for the report of progress
+    planned_later: int = 0  # evaluations that are known to come in later stages
 
     __repr__ = short_repr
 
@@ -30,7 +30,9 @@ class Outcome(NamedTuple):
     """What a stage found."""
 
     problem: Any  # the stage's, or with the points that its search moved
-    tuning: Any  # `search.tune.Tuning`
+    tuning: Any  # `search.run.Tuning`
+    theta: Float[np.ndarray, " p"]  # the best point of the stage's own search
+    C: Float[np.ndarray, " s"]  # the values of `C` that it looked at
     seconds: float = 0.0
 
     __repr__ = short_repr
@@ -103,7 +105,8 @@ def size_stages(
             expected = GROWTH * outcomes[-1].seconds
         outcome = yield Stage(
             problem.with_first_points(size), of_size, optional=bool(outcomes),
-            expected_seconds=expected, stages_later=len(sizes) - place - 1,
+            expected_seconds=expected,
+            planned_later=(len(sizes) - place - 1) * search.planned(problem.template, problem.rows_scored),
         )  # fmt: skip
         if outcome is None:
             break
@@ -133,7 +136,7 @@ def surrogate_stages(
         assert outcome is not None
         return Chosen(outcome)
     easier = problem.on_its_points() if points_only else problem
-    first = yield Stage(easier.with_method(surrogate), search, surrogate.default_C, stages_later=1)
+    first = yield Stage(easier.with_method(surrogate), search, surrogate.default_C, planned_later=1)
     assert first is not None
     last = yield Stage(problem.with_kernel(first.tuning.kernel), search.of_C_alone())
     assert last is not None

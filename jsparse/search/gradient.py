@@ -1,236 +1,233 @@
-"""The search by gradient: what is differentiated, and the steps it takes."""
+"""The search by gradient: a learned metric."""
 
 import dataclasses
-import functools
-import itertools
-from collections.abc import Callable
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Float
 
-from .._blocks import capacity, rounded_down
-from .._numerics import like
-from .._programs import compiled
-from .._repr import short_repr
-from .._types import Key, ScalarLike
-from ..kernels import Kernel
-from ..validation.error_gradient import HeldOut, Parts, held_out_error
-from .problem import InMemory, Problem, kernel_at, signed, start_of
-from .strategies import Gradient, Profile, line_search, numbers_of_columns, rounds
+from .._arguments import real, whole_number
+from .descent import Batches, descend, worth_scoring
+from .evaluator import Evaluator
+from .prototype_descent import PrototypeDescent
+from .strategies import (
+    LINE_EVALUATIONS,
+    Profile,
+    Search,
+    line_rounds,
+    line_search,
+)
+from .template import Template
 
-FOLDS = 5  # of the error; one part more is watched
 # Beyond the box of the profile: a column that is to be left out has a lengthscale of thousands.
 NARROWER, WIDER = np.log(10.0), np.log(100.0)
 ROWS_FOR_A_COLUMN = 100  # as many are enough to tell that a column is noise
 WORSE = 1.25  # with a score so many times the best, columns were left out that count
+STEPS = 60
+FEWEST_ROWS = 100  # with fewer, a validation split says too little
 
 
-class Smooth(eqx.Module):
-    """The error of a machine on some of the points and rows, as a function of leaves and `C`."""
+@dataclasses.dataclass(frozen=True)
+class Gradient(Search):
+    """A learned metric: every positive leaf of the kernel by the gradient of the error.
 
-    tuned: Kernel
-    fixed: Kernel
-    points: Float[Array, "m d"]
-    parts: Parts
-    free: Bool[Array, " p"] | Bool[np.ndarray, " p"]  # leaves that are not held at their bound
-    origin: Float[Array, " p"] | Float[np.ndarray, " p"]  # the template's
+    A profile over a factor common to all leaves, as `Profile` has it for one lengthscale, then
+    Adam over the leaves and `C` from its best kernels, to the least squared error on held-out
+    folds (of classes: of one-versus-rest values). The kernels it ends with are scored as any other,
+    by the metric, and the best of all is taken: never one that scores worse than the profile's.
+    (L-BFGS takes half the evaluations, but in float32 ends early, and did worse beside noise.)
 
+    A gradient costs hardly more than the error, see `validation.held_out_error`, which is that of a
+    machine of at most `prototypes` of the points on at most `rows` of the rows (those of a stream
+    that are kept in memory: no pass over it), whatever the method. Two things keep many columns
+    from being fitted to noise: a prior that pulls logs of lengthscales to their mean, but lets
+    those go that the error wants far from it (Cauchy's), and a sixth of the rows, which is watched:
+    the kernels of the least error there are what is scored, and steps end where it stays away.
 
-class Slope(NamedTuple):
-    """At a point: the log of the error with the prior, its gradient, and both errors."""
-
-    value: float
-    gradient: Float[np.ndarray, " q"]  # in logs of the leaves and of `C`
-    error: float
-    watched: float
-
-    __repr__ = short_repr
-
-
-@runtime_checkable
-class Run(Protocol):
-    """What steps need of the host side of a search."""
-
-    def scores(self, thetas: np.ndarray, C: np.ndarray) -> Float[np.ndarray, " q"]:
-        """Best scores of kernels; recorded."""
-        ...
-
-    def best_C(self, theta: np.ndarray) -> float:
-        """That of the best score of a kernel that was scored."""
-        ...
-
-    def slope(self, theta: np.ndarray, C: float, of: Callable[[], Slope]) -> Slope:
-        """`of()`, recorded, or as it is known."""
-        ...
-
-
-class Batches:
-    """Rows for every step: where there are more than asked for, others for each but those watched.
+    Of fewer than 100 rows for each column that is not enough: what is left of noise in many columns
+    is fitted to all folds at once. So then the weakest quarter of the columns is left out, and a
+    profile of those that stay is followed by as many steps, again and again until the score is a
+    quarter above the best (recursive feature elimination, Guyon et al. 2002). Each time from a
+    profile: steps that went on from the last would be fitted to the folds more and more.
 
     Args:
-        key: decides the rows and prototypes drawn.
-        X: inputs, shape `n d`.
-        y: targets, shape `n c`.
-        weights: row weights; a row of weight 0 is not there.
-        points: of which the prototypes are; None for the rows.
-        rows: at most so many at a time.
-        prototypes: at most so many.
-
-    Raises:
-        ValueError: for fewer rows than would fill the parts twice.
+        per_column: a kernel named by the caller has a lengthscale for every column; a kernel
+            object always has the leaves that it has.
+        rank: a kernel named by the caller has a matrix of so many rows in front of it in place of
+            lengthscales of columns (`kernels.Projected`): a linear metric, which sees directions
+            that are none of a column alone. At most the number of columns, and then it begins at
+            the columns themselves; of less at the directions in which a machine of one lengthscale
+            varies most. The profile leaves it, and the prior pulls it, where it begins. The
+            matrices of a kernel object are tuned too. Without `tune_kernel` there is none.
+        starts: begin at so many of the best kernels of the profile.
+        prototypes: at most so many of the points in the machine whose error is differentiated.
+        rows: at most so many of the rows for a step; where there are more, others for each.
+        prior_strength: 0 for no prior; 1 is Cauchy's with scale 1 in the natural log.
+        patience: end where the watched error has not fallen for so many evaluations.
+        learning_rate: length of the first steps, in logs of lengthscales; it falls to zero.
+        elimination: leave out columns, where rows in memory are few; not of a search with a
+            `start`, which is a local one.
+        move_prototypes: afterwards the prototypes of a `FixedSize` of one size are moved by the
+            gradient of the same error, by as many steps; they stay where they were if the score
+            is not the better for it. For few prototypes: of hundreds it matters little where they
+            are.
+        max_evaluations: of the gradient, from all starts, and as many again each time that columns
+            are left out; 60 by default. Ten kernels of the profile, and two for each start to be
+            scored, are not counted.
     """
 
-    def __init__(
-        self,
-        key: Key,
-        X: Float[Array, "n d"],
-        y: Float[Array, "n c"],
-        weights: Float[Array, " n"],
-        points: Float[Array, "k d"] | None,
-        *,
-        rows: int,
-        prototypes: int,
-    ) -> None:
-        self._data = X, y, weights
-        self._seed = np.asarray(jax.random.key_data(key)).astype(np.uint32).tolist()
-        rng = np.random.default_rng(self._seed)
-        self._there = rng.permutation(np.flatnonzero(np.asarray(weights) > 0))
-        k, v = min(rows, len(self._there)), FOLDS + 1
-        if k < 2 * v:
-            raise ValueError(f"search: expected at least {2 * v} rows with weight, got {k}")
-        self._room, self._watched = -(-capacity(k) // v), k // v
-        self._taken, self.resampled = k, k < len(self._there)
-        half = max(1, rounded_down(k // 2))
-        chosen = self._there[:half] if points is None else np.arange(len(points))
-        if len(chosen) > prototypes:
-            chosen = np.sort(rng.permutation(chosen)[:prototypes])
-        self.points = _rows_at(X if points is None else points, chosen.astype(np.int32))
+    per_column: bool = True
+    rank: int | None = None
+    starts: int = 1
+    prototypes: int = 500
+    rows: int = 6144
+    prior_strength: float = 1.0
+    patience: int = 30
+    learning_rate: float = 0.15
+    elimination: bool = True
+    move_prototypes: bool = False
+    runs_on_mesh: ClassVar[bool] = False
 
-    def at(self, step: int) -> Parts:
-        """The rows of a step."""
-        others = self._there[self._watched :]
-        if self.resampled:
-            rng = np.random.default_rng([*self._seed, step])
-            others = rng.choice(others, self._taken - self._watched, replace=False)
-        index = np.zeros((FOLDS + 1, self._room), np.int32)
-        valid = np.zeros(index.shape, bool)
-        for part, own in enumerate([*np.array_split(others, FOLDS), self._there[: self._watched]]):
-            index[part, : len(own)], valid[part, : len(own)] = own, True
-        return _parts(*self._data, index, valid)
+    @property
+    def varied(self) -> dict[str, bool]:
+        """See `Search.varied`."""
+        return {**super().varied, "tune_matrices": True}
+
+    def check(self) -> None:
+        """See `Search.check`."""
+        super().check()
+        for name, least in (("starts", 1), ("prototypes", 1), ("rows", 12), ("patience", 1)):
+            whole_number(name, getattr(self, name), least)
+        if self.rank is not None:
+            whole_number("rank", self.rank, 1)
+        real("prior_strength", self.prior_strength, 0.0)
+        real("learning_rate", self.learning_rate, 0.0, above=True)
+        for name in ("per_column", "elimination", "move_prototypes"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name}: expected True or False, got {getattr(self, name)!r}")
+
+    def rounds(self, p: int) -> list[int]:
+        """See `Search.rounds`."""
+        if p == 0:
+            return [1]
+        line = [1] if self.start is not None else line_rounds(LINE_EVALUATIONS)
+        return [*line, *[1] * ((self.max_evaluations or STEPS) + 2 * self.starts)]
+
+    def planned(self, template: Template, n_rows: int) -> int:
+        """See `Search.planned`."""
+        again = LINE_EVALUATIONS + (self.max_evaluations or STEPS) + 2
+        columns = self.columns_left(template, n_rows)
+        return super().planned(template, n_rows) + len(columns) * again
+
+    def columns_left(self, template: Template, n_rows: int) -> list[int]:
+        """Return to how many columns the kernel is reduced, one number after the other.
+
+        To none where rows are many, or for a local search.
+        """
+        columns = len(template.lengthscales)
+        if not self.elimination or self.start is not None:
+            return []
+        return numbers_of_columns(columns) if n_rows < ROWS_FOR_A_COLUMN * columns else []
+
+    def run(self, run: Evaluator) -> None:
+        """See `Search.run`."""
+        if run.template.size == 0:
+            run.scores(np.zeros((1, 0)))
+        else:
+            _Descents(self, run).run()
+
+    def without_rank(self) -> Search:
+        """See `Search.without_rank`."""
+        return dataclasses.replace(self, rank=None)
+
+    def descent_of_prototypes(self, tuning: Any) -> Search:
+        """Return the search that moves the prototypes of a tuned machine by the gradient."""
+        return PrototypeDescent(settings=self, tuning=tuning)
 
 
-_rows_at = compiled(lambda X, chosen: X[chosen])
+@dataclasses.dataclass(frozen=True)
+class Automatic(Search):
+    """What `search="auto"` stands for: `Gradient` where it can pay, else `Profile`.
 
-
-@compiled
-def _parts(
-    X: Float[Array, "n d"],
-    y: Float[Array, "n c"],
-    w: Float[Array, " n"],
-    index: Int[Array, "v r"],
-    valid: Array,
-) -> Parts:
-    return Parts(X[index], y[index], jnp.where(valid, w[index], 0))
-
-
-@compiled
-def error_and_gradient(
-    of: Smooth, theta: Float[Array, " q"], pull: ScalarLike
-) -> tuple[Float[Array, ""], Float[Array, " q"], HeldOut]:
-    """The log of the error of the folds and of the prior, its gradient, and the errors.
-
-    Args:
-        of: rows, prototypes and template.
-        theta: logs of the tuned leaves, of matrices the elements; then the log of `C`.
-        pull: strength of the prior.
+    It cannot pay with fewer than 100 rows, too few for a validation split, nor on several devices.
+    Whether it does, the validation split says: steps end soon where the error there does not fall.
     """
 
-    def error(theta: Float[Array, " q"]) -> tuple[Float[Array, ""], HeldOut]:
-        kernel = kernel_at(of, theta[:-1])
-        return held_out_error(kernel, of.points, jnp.exp(theta[-1]), of.parts)
+    def resolve(self, n_rows: int, *, on_mesh: bool) -> Search:
+        """See `Search.resolve`."""
+        settings = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        if on_mesh or n_rows < FEWEST_ROWS:
+            return Profile(**settings)
+        return Gradient(**settings, patience=15)
 
-    def prior(theta: Float[Array, " q"]) -> Float[Array, ""]:
-        total, own = jnp.zeros((), theta.dtype), signed(of.tuned)
-        ends = np.cumsum([0, *(leaf.size for leaf in jax.tree.leaves(of.tuned))])
-        for begin, end in itertools.pairwise(ends):
-            part, free = theta[begin:end], of.free[begin:end]
-            count = jnp.maximum(jnp.sum(free), 1).astype(part.dtype)
-            centre = jnp.sum(jnp.where(free, part, 0)) / count
-            if own[begin]:  # elements of a matrix are pulled to where they begin
-                centre = of.origin[begin:end]
-            apart = jnp.square(part - centre)
-            total = total + jnp.sum(jnp.where(free, jnp.log1p(apart), 0))
-        # As minus twice the logs of densities, divided by the number of rows.
-        return 2 * like(pull, total) * total / jnp.sum(of.parts.w > 0).astype(total.dtype)
+    def rounds(self, p: int) -> list[int]:
+        """See `Search.rounds`: at most as of `Gradient`."""
+        return self.resolve(FEWEST_ROWS, on_mesh=False).rounds(p)
 
-    (_, held), slope = jax.value_and_grad(error, has_aux=True)(theta)
-    pulled, more = jax.value_and_grad(prior)(theta)
-    return jnp.log(held.error) + pulled, slope / held.error + more, held
+    def run(self, run: Evaluator) -> None:
+        """See `Search.run`."""
+        self.resolve(run.problem.rows_scored, on_mesh=False).run(run)
 
 
-def slope_at(of: Smooth, theta: np.ndarray, C: float, pull: float) -> Slope:
-    """On the host; infinite where it could not be computed."""
-    dtype = of.points.dtype
-    at = np.append(theta, np.log(C)).astype(dtype)
-    value, gradient, held = error_and_gradient(of, at, np.asarray(pull, dtype))
-    value, gradient = float(value), np.asarray(gradient, float)
-    if not (np.isfinite(value) and np.all(np.isfinite(gradient))):
-        return Slope(np.inf, np.zeros(len(at)), np.inf, np.inf)
-    return Slope(value, gradient, float(held.error), float(held.watched))
-
-
-def gradient_search(
-    problem: Problem,
-    key: Key,
-    low: np.ndarray,
-    high: np.ndarray,
-    grid: np.ndarray,
-    search: Gradient,
-    run: Run,
-    stops: tuple[type[BaseException], ...],
-) -> None:
-    """A profile over a common factor, steps from its best kernels, and scores of what they give.
+class _Descents:
+    """A profile over a common factor, steps from its best kernels, and scores of their ends.
 
     Then again with fewer columns, the others held at their widest, until one is left out that
     counts.
-
-    Args:
-        problem: the tuning problem.
-        key: decides rows and prototypes of the gradient.
-        low: logs of the lower bounds of the leaves.
-        high: logs of the upper bounds.
-        grid: values of `C`.
-        search: the settings.
-        run: evaluates and records.
-        stops: what `run` raises when the time is up; what was found until then is scored, as after
-            Ctrl-C, if there is time.
     """
-    middle = start_of(problem).astype(float)
-    batches = Batches(
-        key, *problem.source.rows_in_memory(), problem.points, rows=search.rows,
-        prototypes=search.prototypes,
-    )  # fmt: skip
-    ends = np.log([grid.min(), grid.max()])
-    lowest, highest = np.append(low - NARROWER, ends[0]), np.append(high + WIDER, ends[1])
-    own = np.flatnonzero(signed(problem.tuned))
-    widest = 10 * np.abs(middle[own]).max(initial=1.0)
-    lowest[own], highest[own] = -widest, widest
 
-    def descended(
-        begin: np.ndarray, least: np.ndarray, steps: int
+    def __init__(self, search: Gradient, run: Evaluator) -> None:
+        self.search, self.evaluator = search, run
+        template, problem = run.template, run.problem
+        self.middle = template.theta.astype(float)
+        self.signed = template.signed
+        self.batches = Batches(
+            run.key, *problem.source.rows_in_memory(), problem.points, rows=search.rows,
+            prototypes=search.prototypes,
+        )  # fmt: skip
+        ends = np.log([run.grid.min(), run.grid.max()])
+        self.lowest = np.append(run.low - NARROWER, ends[0])
+        self.highest = np.append(run.high + WIDER, ends[1])
+        matrix = np.flatnonzero(self.signed)
+        widest = 10 * np.abs(self.middle[matrix]).max(initial=1.0)
+        self.lowest[matrix], self.highest[matrix] = -widest, widest
+
+    def run(self) -> None:
+        """Descend with all columns, then with fewer."""
+        search, template = self.search, self.evaluator.template
+        steps, columns = search.max_evaluations or STEPS, template.lengthscales
+        active, theta, best = np.arange(len(columns)), self.middle, np.inf
+        numbers = search.columns_left(template, self.evaluator.problem.rows_scored)
+        for k in [len(columns), *numbers]:
+            shortest = theta[columns].min(axis=1, initial=np.inf)
+            active = active[np.argsort(shortest[active], kind="stable")[:k]]
+            least, held = self.lowest.copy(), np.delete(columns, active, axis=0).reshape(-1)
+            least[held] = self.highest[held]
+            begins, score = self._begin(held)
+            each = max(1, steps // len(begins))
+            ends = [end for begin in begins for end in self._descended(begin, least, each)]
+            if not ends:
+                return  # nothing tells which columns count
+            lower, theta = min(ends, key=lambda one: one[0])
+            score = min(score, lower)
+            best = min(best, score)
+            if not score <= WORSE * best:
+                return
+
+    def _descended(
+        self, begin: np.ndarray, least: np.ndarray, steps: int
     ) -> list[tuple[float, np.ndarray]]:
-        """Scores and kernels that it ends with; else the least watched of its steps, infinite."""
-        trail: list[tuple[np.ndarray, float]] = []
+        """Return the kernels at the ends of a descent with their scores.
+
+        If none is worth scoring, the step of the least validation error, with an infinite score.
+        """
+        run, trail = self.evaluator, []
         ended: BaseException | None = None
         try:
-            _descend(problem, batches, begin, least, highest, search, steps, run, trail)
-        except (KeyboardInterrupt, *stops) as error:
+            descend(run, self.batches, begin, least, self.highest, self.search, steps, trail)
+        except (KeyboardInterrupt, *run.stops) as error:  # what there is is scored first
             ended = error
-        scored = [(run.scores(k[None], grid[None])[0], k) for k in _worth_scoring(trail)]
+        scored = [(run.scores(kernel[None])[0], kernel) for kernel in worth_scoring(trail)]
         if ended is not None:
             raise ended
         if not scored:
@@ -238,149 +235,33 @@ def gradient_search(
             scored = [(np.inf, min(moved, key=lambda one: one[1])[0])] if moved else []
         return scored
 
-    steps, columns = search.max_evaluations or 60, columns_of(problem.tuned)
-    kept, theta, best = np.arange(len(columns)), middle, np.inf
-    for k in [len(columns), *(numbers_of_columns(len(columns)) if search.elimination else ())]:
-        shortest = theta[columns].min(axis=1, initial=np.inf)
-        kept = kept[np.argsort(shortest[kept], kind="stable")[:k]]
-        least, held = lowest.copy(), np.delete(columns, kept, axis=0).reshape(-1)
-        least[held] = highest[held]
-        begins, score = _begin(problem, middle, low, high, grid, search, run, least[held], held)
-        each = max(1, steps // len(begins))
-        found = [end for begin in begins for end in descended(begin, least, each)]
-        if not found:
-            return  # nothing tells which columns count
-        lower, theta = min(found, key=lambda one: one[0])
-        score = min(score, lower)
-        best = min(best, score)
-        if not score <= WORSE * best:
-            return
+    def _begin(self, held: np.ndarray) -> tuple[list[np.ndarray], float]:
+        """Return where steps begin, logs of the leaves and of `C`, and the least score there."""
+        search, run, first = self.search, self.evaluator, len(held) == 0
+        if search.start is not None and first:
+            theta = np.asarray(search.start.theta, float)
+            score = run.scores(theta[None])[0]
+            return [np.append(theta, np.log(search.start.C))], score
+        scored: list[tuple[float, np.ndarray]] = []
+
+        def scores(points: np.ndarray) -> Float[np.ndarray, " q"]:
+            thetas = self.middle[None] + np.where(self.signed[None], 0, points)
+            thetas[:, held] = self.highest[held][None]
+            values = run.scores(thetas)
+            scored.extend(zip(values.tolist(), thetas, strict=True))
+            return values
+
+        narrow = float(np.max(run.low - self.middle))
+        wide = float(np.min(run.high - self.middle))
+        line_search(narrow, wide, LINE_EVALUATIONS, run.dtype, scores)
+        best = sorted(scored, key=lambda one: one[0])[: search.starts if first else 1]
+        return [np.append(theta, np.log(run.best_C(theta))) for _, theta in best], best[0][0]
 
 
-def settled(problem: Problem, search: Gradient) -> Gradient:
-    """The search for the rows and the kernel that there are.
-
-    Columns are left out of rows in memory alone, of a stream there are many, and not from where a
-    search is to go on, which is a local one.
-    """
-    columns = len(columns_of(problem.tuned))
-    wanted = search.elimination and search.start is None and columns > 0
-    if wanted and isinstance(problem.source, InMemory):
-        there = np.count_nonzero(np.asarray(problem.source.weights) > 0)
-        if there < ROWS_FOR_A_COLUMN * columns:
-            return search
-    return dataclasses.replace(search, elimination=False)
-
-
-def columns_of(tuned: Kernel) -> Int[np.ndarray, "c k"]:
-    """Places of the lengthscales of each column among all leaves; of a product one for each part.
-
-    No rows, if there is one lengthscale for all columns.
-    """
-    leaves = jax.tree_util.tree_leaves_with_path(tuned)
-    ends = np.cumsum([0, *(leaf.size for _, leaf in leaves)])
-    places = [
-        np.arange(ends[i], ends[i + 1])
-        for i, (path, leaf) in enumerate(leaves)
-        if leaf.ndim == 1 and leaf.size > 1 and getattr(path[-1], "name", "") == "lengthscale"
-    ]
-    if len({place.size for place in places}) == 1:
-        return np.stack(places, axis=1)
-    return np.concatenate([np.zeros(0, int), *places])[:, None]
-
-
-def _begin(
-    problem: Problem,
-    middle: np.ndarray,
-    low: np.ndarray,
-    high: np.ndarray,
-    grid: np.ndarray,
-    search: Gradient,
-    run: Run,
-    widest: np.ndarray,
-    held: np.ndarray,
-) -> tuple[list[np.ndarray], float]:
-    """Where steps begin: logs of the leaves and of `C`; and the least score there."""
-    first = len(held) == 0
-    if search.start is not None and first:
-        theta = np.asarray(search.start.theta, float)
-        score = run.scores(theta[None], grid[None])[0]
-        return [np.append(theta, np.log(search.start.C))], score
-    scored: list[tuple[float, np.ndarray]] = []
-    own = signed(problem.tuned)
-
-    def scores(points: np.ndarray) -> np.ndarray:
-        thetas = middle[None] + np.where(own[None], 0, points)
-        thetas[:, held] = widest[None]
-        found = run.scores(thetas, grid[None])
-        scored.extend(zip(found.tolist(), thetas, strict=True))
-        return found
-
-    narrow, wide = float(np.max(low - middle)), float(np.min(high - middle))
-    line_search(narrow, wide, sum(rounds(Profile(), 1)), problem.dtype, scores)
-    best = sorted(scored, key=lambda one: one[0])[: search.starts if first else 1]
-    return [np.append(theta, np.log(run.best_C(theta))) for _, theta in best], best[0][0]
-
-
-def _descend(
-    problem: Problem,
-    batches: Batches,
-    begin: np.ndarray,
-    low: np.ndarray,
-    high: np.ndarray,
-    search: Gradient,
-    budget: int,
-    run: Run,
-    trail: list[tuple[np.ndarray, float]],
-) -> None:
-    """Adam (Kingma and Ba 2015) within the box, until the budget or the patience is at its end.
-
-    In NumPy: it is of a few numbers. The rate falls to zero as half a wave of a cosine.
-    """
-    theta, dtype = np.clip(begin, low, high), problem.dtype
-    free = (low < high)[:-1]
-    origin = start_of(problem)
-    of = Smooth(problem.tuned, problem.fixed, batches.points, batches.at(0), free, origin)
-
-    def slope(theta: np.ndarray) -> Slope:
-        # As the device sees it, and as it is kept.
-        leaves, C = theta[:-1].astype(dtype).astype(float), float(np.exp(theta[-1]))
-        found = run.slope(leaves, C, functools.partial(slope_at, of, leaves, C, search.pull))
-        trail.append((leaves, found.watched))
-        return found
-
-    # `C` for the squared error: that of the profile was chosen for the metric.
-    found, tenth = slope(theta), np.append(np.zeros(len(theta) - 1), np.log(10.0))
-    while len(trail) < budget and theta[-1] - tenth[-1] > low[-1]:
-        lower = slope(theta - tenth)
-        if not lower.value < found.value:
-            break
-        found, theta = lower, theta - tenth
-    mean, square = np.zeros_like(theta), np.zeros_like(theta)
-    least, since, scanned = np.inf, 0, len(trail)
-    for i in range(max(0, budget - scanned)):
-        if not np.isfinite(found.value):
-            return
-        least, since = (found.watched, 0) if found.watched < least else (least, since + 1)
-        if since >= search.patience:
-            return
-        mean = 0.9 * mean + 0.1 * found.gradient
-        square = 0.999 * square + 0.001 * np.square(found.gradient)
-        size = np.sqrt(square / (1 - 0.999 ** (i + 1))) + 1e-8
-        rate = search.rate * (1 + np.cos(np.pi * i / budget)) / 2
-        theta = np.clip(theta - rate * mean / (1 - 0.9 ** (i + 1)) / size, low, high)
-        if batches.resampled:
-            of = dataclasses.replace(of, parts=batches.at(i + 1))
-        found = slope(theta)
-
-
-def _worth_scoring(trail: list[tuple[np.ndarray, float]]) -> list[np.ndarray]:
-    """The kernel of the least watched error; and the last, if it did no harm there."""
-    if len(trail) < 2:
-        return []
-    first = trail[0][0].tobytes()  # with each C that was tried; scored before
-    bound = min(watched for theta, watched in trail if theta.tobytes() == first)
-    chosen = [min(trail, key=lambda one: one[1]), trail[-1]]
-    kernels = {theta.tobytes(): theta for theta, watched in chosen if watched <= bound}
-    kernels.pop(first, None)
-    return list(kernels.values())
+def numbers_of_columns(columns: int) -> list[int]:
+    """Return three quarters of the columns, of these three quarters, and so on, down to two."""
+    numbers = []
+    while columns > 2:
+        columns = max(2, round(0.75 * columns))
+        numbers.append(columns)
+    return numbers

@@ -1,6 +1,8 @@
 """Prototypes moved by the gradient of the error on held-out folds."""
 
+import dataclasses
 import time
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -8,59 +10,68 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._programs import compiled
-from .._types import Key
 from ..kernels import Kernel
-from ..validation.error_gradient import HeldOut, Parts, held_out_error
-from .gradient import Batches
-from .problem import Problem
-from .strategies import Gradient
-from .tune import Tuning
+from ..validation.error_gradient import FoldErrors, Parts, held_out_error
+from .descent import Batches
+from .evaluator import Evaluator
+from .strategies import Search
 
 RATE = 0.1  # length of the first steps, in standard deviations of the columns
 
 
-def moved_prototypes(
-    key: Key, problem: Problem, tuning: Tuning, search: Gradient, seconds: float
-) -> Float[Array, "m d"]:
-    """The problem's points by Adam to the least squared error on folds, kernel and `C` as tuned.
+@dataclasses.dataclass(frozen=True)
+class PrototypeDescent(Search):
+    """Adam on the cross-validated squared error, in the prototypes; the kernel stays as it is.
 
-    A sixth of the rows is watched, and the points of the least error there are returned: those
-    that were there, if none does better.
+    A sixth of the rows is the validation split. The prototypes with the least error there are
+    scored with every `C`: those of the problem, if no step does better.
 
     Args:
-        key: decides the rows.
-        problem: with points.
-        tuning: its kernel and `C`.
-        search: `rows`, `patience` and `max_evaluations` are what it has for the kernel.
-        seconds: no step starts later.
+        settings: the `Gradient` that tuned the kernel: its `rows`, `patience` and
+            `max_evaluations` count here, too.
+        tuning: its outcome.
     """
-    assert problem.points is not None
-    end = time.perf_counter() + seconds
-    Z = best = problem.points
-    batches = Batches(key, *problem.source.rows_in_memory(), Z, rows=search.rows, prototypes=len(Z))
-    C, parts = np.asarray(tuning.C, problem.dtype), batches.at(0)
-    mean, square = jnp.zeros_like(Z), jnp.zeros_like(Z)
-    least, since, steps = np.inf, 0, search.max_evaluations or 60
-    for i in range(steps + 1):
-        gradient, held = _gradient(tuning.kernel, Z, C, parts)
-        watched = float(held.watched)
-        if watched < least:
-            least, since, best = watched, 0, Z
-        else:
-            since += 1
-        if since >= search.patience or i == steps or time.perf_counter() > end:
-            break
-        rate = np.asarray(RATE * (1 + np.cos(np.pi * i / steps)) / 2, problem.dtype)
-        Z, mean, square = _stepped(Z, gradient, mean, square, rate, np.int32(i + 1))
-        if batches.resampled:
-            parts = batches.at(i + 1)
-    return best
+
+    settings: Any = None
+    tuning: Any = None
+
+    def rounds(self, p: int) -> list[int]:
+        """See `Search.rounds`."""
+        return [1]
+
+    def run(self, run: Evaluator) -> None:
+        """See `Search.run`: replaces the points of the problem."""
+        run.problem = run.problem.with_points(self._moved(run))
+        run.scores(np.zeros((1, 0)))
+
+    def _moved(self, run: Evaluator) -> Float[Array, "m d"]:
+        problem, settings, kernel = run.problem, self.settings, self.tuning.kernel
+        Z = best = problem.points
+        rows, key = problem.source.rows_in_memory(), jax.random.fold_in(run.key, 2)
+        batches = Batches(key, *rows, Z, rows=settings.rows, prototypes=len(Z))
+        C, parts = np.asarray(self.tuning.C, run.dtype), batches.at(0)
+        mean, square = jnp.zeros_like(Z), jnp.zeros_like(Z)
+        least, steps_without_improvement = np.inf, 0
+        steps = settings.max_evaluations or 60
+        for i in range(steps + 1):
+            gradient, errors = _gradient(kernel, Z, C, parts)
+            steps_without_improvement += 1
+            if (validation_error := float(errors.validation)) < least:
+                least, steps_without_improvement, best = validation_error, 0, Z
+            out_of_time = time.perf_counter() > run.deadline
+            if steps_without_improvement >= settings.patience or i == steps or out_of_time:
+                break
+            rate = np.asarray(RATE * (1 + np.cos(np.pi * i / steps)) / 2, run.dtype)
+            Z, mean, square = _stepped(Z, gradient, mean, square, rate, np.int32(i + 1))
+            if batches.resampled:
+                parts = batches.at(i + 1)
+        return best
 
 
 @compiled
 def _gradient(
     kernel: Kernel, Z: Float[Array, "m d"], C: Float[Array, ""], parts: Parts
-) -> tuple[Float[Array, "m d"], HeldOut]:
+) -> tuple[Float[Array, "m d"], FoldErrors]:
     slope, held = jax.grad(held_out_error, argnums=1, has_aux=True)(kernel, Z, C, parts)
     return jnp.where(jnp.isfinite(slope), slope, 0), held
 

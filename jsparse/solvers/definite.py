@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from .._numerics import dot, epsilon
+from .._numerics import dot, each_alone, epsilon
 from .._repr import short_repr
 
 
@@ -38,6 +38,12 @@ def factorise(A: Float[Array, "p p"], shift: Float[Array, ""]) -> Factor:
     used = jnp.maximum(shift, noise)
     matrix = A + used * jnp.eye(p, dtype=A.dtype)
     return Factor(matrix, jnp.linalg.cholesky(matrix), used, noise > shift)
+
+
+@each_alone
+def cholesky(matrix: Float[Array, "p p"]) -> Float[Array, "p p"]:
+    """Return the Cholesky factor; on a CPU each matrix of a batch alone, see `each_alone`."""
+    return jnp.linalg.cholesky(matrix)
 
 
 def inverse_of_lower(lower: Float[Array, "p p"]) -> Float[Array, "p p"]:

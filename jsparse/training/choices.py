@@ -13,7 +13,7 @@ from .._arguments import whole_number
 from .._types import Key
 from ..kernels import Kernel
 from ..kernels.mixed import with_categories
-from ..search.strategies import Gradient, Search
+from ..search.strategies import Search
 from ..validation.folds import Folds, plain_folds, stratified_folds
 
 KernelLike = str | Kernel | Callable[..., Any] | Sequence[Any]
@@ -24,9 +24,6 @@ KERNELS = {
     "matern52": kernels.Matern52,
     "rational_quadratic": kernels.RationalQuadratic,
 }
-# The lengthscale is looked for within this factor of sqrt(d), the typical distance over sqrt(2) of
-# two standardised points; both ends of every table's data set lie well inside.
-LENGTHSCALE_FACTOR = 12.0
 
 
 def make_kernel(
@@ -73,7 +70,7 @@ def template_of(kernel: KernelLike, d: int, search: Search, codes: tuple[int, ..
             'kernel: expected one by its name where columns hold categories, got "auto"'
         )
     kernel = "rbf" if isinstance(kernel, str) and kernel == "auto" else kernel  # until it is chosen
-    if not (isinstance(search, Gradient) and search.tune_kernel):
+    if not search.tune_kernel:
         return make_kernel(kernel, d, codes)
     if search.rank is None:
         return make_kernel(kernel, d, codes, per_column=search.per_column)

@@ -1,6 +1,5 @@
 """What a run will take, said before it starts: bytes, blocks, and passes over the rows."""
 
-import dataclasses
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -14,10 +13,9 @@ from .._arguments import real, whole_number
 from .._blocks import default_block_rows, systems_at_once
 from .._repr import short_repr
 from ..data.streams import BATCH_ROWS
-from ..machines.method import Method
+from ..machines.ridge import cheaper
 from ..multiclass import Code
-from ..search.strategies import Gradient, Profile, Search, check_search, rounds
-from ..validation.cross_validation import cheaper
+from ..search.strategies import Profile, Search, check_search
 
 SAMPLE_ROWS = 65536
 
@@ -102,10 +100,8 @@ def plan(
     if isinstance(m, str) and m != "all":
         raise ValueError(f"m: expected a number or 'all', got {m!r}")
     check_search(search)
-    if isinstance(search, Gradient):  # columns are left out of rows in memory alone
-        search = dataclasses.replace(search, elimination=False)
     limit = free_bytes() if memory is None else int(real("memory", memory, 0.0))
-    asked = rounds(search, n_parameters) if streamed else [1]
+    rounds = search.rounds(n_parameters) if streamed else [1]
     item = np.dtype(dtype).itemsize
     problems = 1 if code is None else code.matrix.shape[1]
     classes = 1 if code is None or code.shares_all_rows else code.matrix.shape[0]
@@ -132,7 +128,7 @@ def plan(
         }
 
     def kernels_at_once(m: int) -> int:
-        kernels = max(asked)
+        kernels = max(rounds)
         while kernels > 1 and limit is not None and sum(parts(m, kernels).values()) > limit:
             kernels -= 1
         return kernels
@@ -141,17 +137,11 @@ def plan(
         dense = {"rows": 3 * n * d * item, "kernel matrix": 5 * n * n * item}
         return Plan(dense, limit, None, 1, 1, default_block_rows())
     kernels = kernels_at_once(m)
-    passes = 1 + sum(-(-count // kernels) for count in asked) if streamed else 1
+    passes = 1 + sum(-(-count // kernels) for count in rounds) if streamed else 1
     largest = None
     if limit is not None:
         largest = _largest(lambda m: sum(parts(m, 1).values()) <= limit)
     return Plan(parts(m, kernels), limit, largest, passes, kernels, default_block_rows())
-
-
-def fitting(method: Method, planned: Plan) -> Method:
-    """Of the sizes that a method has found for itself those that memory has room for."""
-    sizes = [m for m in method.sizes if planned.largest is None or m <= planned.largest]
-    return dataclasses.replace(method, n_prototypes=tuple(sizes)) if sizes else method  # type: ignore[call-arg]
 
 
 def check_fits(planned: Plan, m: int | Literal["all"], name: str = "n_prototypes") -> None:
@@ -180,11 +170,6 @@ def check_fits(planned: Plan, m: int | Literal["all"], name: str = "n_prototypes
         f"{_words(planned.parts[most])}, for {most}), of which there are {_words(planned.limit)}; "
         f"{advice}"
     )
-
-
-def counted(method: Method) -> str:
-    """The argument that has the number of points of a method."""
-    return "candidates" if method.is_path else "n_prototypes"
 
 
 def _largest(fits: Callable[[int], bool]) -> int:

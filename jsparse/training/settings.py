@@ -1,4 +1,4 @@
-"""What a run is asked for, checked before any work."""
+"""The configuration of a run, checked before any work."""
 
 import dataclasses
 import functools
@@ -17,13 +17,14 @@ from .._programs import compiled
 from .._repr import short_repr
 from .._types import Key, KeyLike
 from ..kernels import Kernel, Mixture
-from ..machines.fixed_size import FixedSize
-from ..machines.method import Method, Metric, Task, require_additive
+from ..machines.method import Method, Metric, Task
 from ..multiclass import Decoding, Scheme
-from ..search.problem import Scoring
-from ..search.strategies import Automatic, Gradient, Profile, Search, check_search
-from ..search.tune import Progress, check_settings
+from ..search.gradient import Automatic
+from ..search.run import Progress
+from ..search.strategies import Profile, Search, check_search
+from ..search.tune import check_settings
 from ..validation.folds import Folds
+from ..validation.validate import Scoring
 from .choices import KernelLike, template_of
 from .plan import SAMPLE_ROWS
 
@@ -94,7 +95,7 @@ class Keys(NamedTuple):
     __repr__ = short_repr
 
 
-class Settings(NamedTuple):
+class Config(NamedTuple):
     """The arguments of `train`, checked as far as they can be without the rows."""
 
     task: Task
@@ -102,9 +103,8 @@ class Settings(NamedTuple):
     method: Method
     kernel: KernelLike
     C: Float[np.ndarray, " s"]
-    own_metric: bool  # whether the caller has named it
-    metric: Metric  # in which errors are reported
-    scoring: Scoring  # of the search
+    metric: Metric | None  # minimised and reported, if the caller named one
+    decoding: Decoding
     search: Search
     folds: int | Folds | HoldOut | None  # None: as many as suit the number of rows
     multiclass: Multiclass
@@ -115,16 +115,16 @@ class Settings(NamedTuple):
     __repr__ = short_repr
 
 
-def compared_settings(config: Settings) -> dict[str, Any]:
+def compared_settings(config: Config) -> dict[str, Any]:
     """Return the settings that must be the same in all processes of a mesh, by argument."""
-    apart = {"keys", "progress", "own_metric"}
+    apart = {"keys", "progress"}
     return {
         **{name: value for name, value in config._asdict().items() if name not in apart},
         "key": config.keys.points,
     }
 
 
-def settings(
+def configure(
     task: Task,
     key: KeyLike,
     method: Method,
@@ -137,7 +137,7 @@ def settings(
     class_weight: Literal["balanced"] | Mapping[Any, float] | None,
     resources: Resources,
     progress: Progress | None,
-) -> Settings:
+) -> Config:
     """Check what can be checked without the rows.
 
     Raises:
@@ -158,14 +158,10 @@ def settings(
         )
     if not isinstance(scheme, str) and numbers("multiclass", scheme).ndim != 2:
         raise ValueError(f"multiclass: expected a matrix of codes, got {scheme!r}")
-    if multiclass.C_per_problem and (method.is_path or method.sparser_by_C):
+    if multiclass.C_per_problem and (method.shares_C):
         raise ValueError(
             f"C_per_problem: expected False with {type(method).__name__}, whose problems share one"
         )
-    criterion, reported = method.criterion(task), method.metric(task)
-    if metric is not None:
-        criterion = reported = metric
-    scoring = Scoring(criterion, multiclass.decoding)
     if not isinstance(resources, Resources):
         raise ValueError(f"resources: expected a Resources, got {resources!r}")
     if C is not None and not method.has_C:
@@ -176,12 +172,11 @@ def settings(
     if isinstance(search, str) and search == "auto":
         search = Automatic()
     check_search(search)
+    scoring = Scoring(method.metric(task) if metric is None else metric, multiclass.decoding)
     grid = check_settings(
         scoring, method.default_C if C is None else C, search, resources.max_seconds, progress
     )
-    if (method.sizes or method.grows) and search.history is not None:
-        raise ValueError("history: expected None with several n_prototypes")
-    if task == "regression" and scoring.metric == "misclassification":
+    if task == "regression" and metric == "misclassification":
         raise ValueError("metric: expected 'mse' or 'mae' for regression")
     if task == "regression" and class_weight is not None:
         raise ValueError("class_weight: expected None for regression")
@@ -194,27 +189,22 @@ def settings(
         own = isinstance(folds, Folds | HoldOut)
         validation = folds if own else whole_number("folds", folds, 2)
     _check_resources(method, resources)
-    if isinstance(search, Gradient) and resources.mesh is not None:
+    if resources.mesh is not None and not search.runs_on_mesh:
         raise ValueError(
-            "search: expected Profile(..) or Annealing(..) with a mesh, got a Gradient"
+            "search: expected Profile(..) or Annealing(..) with a mesh, got a "
+            f"{type(search).__name__}"
         )
-    if isinstance(search, Gradient) and search.move_prototypes:
-        _check_movable(method)
-    _check_kernel(method, template_of(kernel, 1, Profile()))
-    keys = Keys(*_five(as_key(key)))
-    return Settings(
-        task, keys, method, kernel, grid, metric is not None, reported, scoring, search, validation,
-        multiclass, class_weight, resources, progress,
-    )  # fmt: skip
-
-
-def _check_movable(method: Method) -> None:
-    single = isinstance(method, FixedSize) and not (method.sizes or method.grows)
-    if not single or method.surrogate() is not None:
+    if search.move_prototypes and not method.can_move_prototypes:
         raise ValueError(
             "move_prototypes: expected False but for FixedSize(m) with one number of prototypes, "
             f"got {method!r}"
         )
+    _check_kernel(method, template_of(kernel, 1, Profile()))
+    keys = Keys(*_five(as_key(key)))
+    return Config(
+        task, keys, method, kernel, grid, metric, multiclass.decoding, search, validation,
+        multiclass, class_weight, resources, progress,
+    )  # fmt: skip
 
 
 def _check_kernel(method: Method, kernel: Kernel) -> None:
@@ -242,7 +232,7 @@ def _check_resources(method: Method, resources: Resources) -> None:
     if mesh is None:
         return
     check_mesh(mesh)
-    require_additive(method, "mesh")
+    method.check_sums("mesh")
     if spans_processes(mesh) and resources.max_seconds < math.inf:
         raise ValueError(
             "max_seconds: expected none in several processes, whose clocks could part them, got "

@@ -4,8 +4,8 @@ import contextlib
 import dataclasses
 import math
 import warnings
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,16 +15,13 @@ from jaxtyping import Float, Shaped
 from .._repr import ShortList, short_repr
 from .._status import PrecisionWarning
 from ..expansion import KernelExpansion
+from ..machines.family import Family
 from ..machines.method import Metric
-from ..machines.robust import RobustFit
-from ..machines.sized_path import SizedPath
-from ..machines.sparse_path import SparsePath
+from ..search.history import Evaluation
+from ..search.run import Progress, Tuning
 from ..search.sizes import SizeCurve
 from ..search.strategies import Search
-from ..search.tune import Evaluation, Progress, Tuning
 from ..solvers.robust import MEDIAN_TO_DEVIATION
-
-Path = TypeVar("Path", bound=SparsePath | SizedPath)
 
 
 class TargetUnits(NamedTuple):
@@ -61,48 +58,44 @@ class TargetUnits(NamedTuple):
         unit, offset = (np.asarray(a, values.dtype) for a in (self.unit, self.offset))
         return values * unit + offset
 
+    def family(self, family: Family, powers: Mapping[str, int]) -> Family:
+        """Return machines in the units of the caller.
+
+        Args:
+            family: in the units of the machine.
+            powers: of the unit that diagnostics go with, see `Method.info_powers`.
+        """
+        info = {
+            name: self._times_unit(np.asarray(value), powers[name]) if name in powers else value
+            for name, value in family.info.items()
+        }
+        return family.rescaled(self.unit, self.offset, info)
+
     def expansion(self, expansion: KernelExpansion) -> KernelExpansion:
-        """The machine in the units of the caller."""
-        given = np.asarray(expansion.coefficients), np.asarray(expansion.intercept)
-        unit, offset = (np.asarray(a, given[0].dtype) for a in (self.unit, self.offset))
+        """Return a machine in the units of the caller."""
+        values = np.asarray(expansion.coefficients), np.asarray(expansion.intercept)
+        unit, offset = (np.asarray(a, values[0].dtype) for a in (self.unit, self.offset))
         return dataclasses.replace(
             expansion,
-            coefficients=jax.device_put(given[0] * unit),
-            intercept=jax.device_put(given[1] * unit + offset),
+            coefficients=jax.device_put(values[0] * unit),
+            intercept=jax.device_put(values[1] * unit + offset),
         )
 
-    def path(self, path: Path) -> Path:
-        """A path of machines in the units of the caller."""
-        given = np.asarray(path.coefficients), np.asarray(path.intercepts)
-        unit, offset = (np.asarray(a, given[0].dtype) for a in (self.unit, self.offset))
-        if offset.ndim and isinstance(
-            path, SparsePath
-        ):  # along the axis of targets: the first, if each has a path of its own
-            offset = np.expand_dims(offset, 1 if path.support.ndim == 2 else 0)
-        return path._replace(
-            coefficients=jax.device_put(given[0] * unit),
-            intercepts=jax.device_put(given[1] * unit + offset),
-        )
+    def expansion_of_folds(self, expansion: KernelExpansion) -> KernelExpansion:
+        """Return machines of several folds, fold by fold, in the units of the caller."""
+        offsets = np.asarray(self.offset, float).reshape(-1)
+        repeated = np.resize(offsets, np.asarray(expansion.intercept).size)
+        return self._replace(offset=repeated).expansion(expansion)
 
-    def fit(self, fitted: Any) -> Any:
-        """A fit in the units of the caller."""
-        if isinstance(fitted, SparsePath | SizedPath):
-            return self.path(fitted)
-        fitted = fitted._replace(expansion=self.expansion(fitted.expansion))
-        if isinstance(fitted, RobustFit):
-            unit = jnp.asarray(self.unit, fitted.threshold.dtype)
-            fitted = fitted._replace(
-                threshold=fitted.threshold * unit,
-                objective=self.scores(np.asarray(fitted.objective), "mse"),
-            )
-        return fitted
+    def _times_unit(self, values: Float[np.ndarray, "*b"], power: int) -> Float[np.ndarray, "*b"]:
+        """Return values times a power of the unit; infinite where float64 does not reach."""
+        with np.errstate(over="ignore", under="ignore"):
+            scaled = np.asarray(values, float) * self.fraction**power
+            return np.asarray(np.ldexp(scaled, power * self.exponent))
 
     def scores(self, scores: Float[np.ndarray, "*b"], metric: Metric) -> Float[np.ndarray, "*b"]:
-        """Scores in the units of the caller; infinite where float64 does not reach that far."""
-        with np.errstate(over="ignore", under="ignore"):
-            power = {"mse": 2, "mae": 1, "misclassification": 0}[metric]
-            scores = np.asarray(scores, float) * self.fraction**power
-            return np.asarray(np.ldexp(scores, power * self.exponent))
+        """Return scores in the units of the caller; infinite where float64 does not reach."""
+        return self._times_unit(scores, {"mse": 2, "mae": 1, "misclassification": 0}[metric])
 
     def tuning(self, tuned: Tuning, metric: Metric) -> Tuning:
         """The outcome of a search with its scores in the units of the caller."""

@@ -13,7 +13,7 @@ from ..kernels import Kernel
 
 
 class Parts(NamedTuple):
-    """Rows laid out by parts: the last is watched, the others are the folds of the error."""
+    """Rows laid out by parts: the folds of the error, and last the validation split."""
 
     X: Float[Array, "v r d"]
     y: Float[Array, "v r c"]
@@ -22,11 +22,11 @@ class Parts(NamedTuple):
     __repr__ = short_repr
 
 
-class HeldOut(NamedTuple):
+class FoldErrors(NamedTuple):
     """Mean squared errors in units of the targets' variance."""
 
     error: Float[Array, ""]  # of each fold by the machine of the others
-    watched: Float[Array, ""]  # of the last part by the machine of all folds
+    validation: Float[Array, ""]  # of the last part by the machine of all folds
 
     __repr__ = short_repr
 
@@ -48,7 +48,7 @@ class _Machine(NamedTuple):
 
 def held_out_error(
     kernel: Kernel, prototypes: Float[Array, "m d"], C: Float[Array, ""], parts: Parts
-) -> tuple[Float[Array, ""], HeldOut]:
+) -> tuple[Float[Array, ""], FoldErrors]:
     """The error of the folds, whose reverse derivative costs hardly more than itself.
 
     A machine `f = K(., Z) a + b` of `J = 1/2 a'K(Z, Z)a + C/2 sum_i w_i (y_i - f(x_i))^2` depends
@@ -66,7 +66,7 @@ def held_out_error(
         kernel: of two points.
         prototypes: shape `m d`.
         C: weight of the data-fit term.
-        parts: rows by folds, and those to watch.
+        parts: rows by folds, and the validation split.
 
     Returns:
         The error, and both errors without derivatives.
@@ -90,13 +90,13 @@ def held_out_error(
     squares = jnp.sum(jnp.square(rest) * weight[None], axis=(2, 3))  # machine, part
     count = jnp.sum(w[: (v - 1) * r]) * c
     fold_error = jnp.sum(jnp.where(own, squares, 0)[: v - 1]) / count
-    watched = squares[-1, -1] / jnp.maximum(jnp.sum(parts.w[-1]) * c, 1)
+    validation = squares[-1, -1] / jnp.maximum(jnp.sum(parts.w[-1]) * c, 1)
 
     in_gram = dot(gram, jnp.moveaxis(a[: v - 1], 0, 1).reshape(-1, (v - 1) * c))
     smooth = jnp.sum(in_gram * jnp.moveaxis(u, 0, 1).reshape(-1, (v - 1) * c))
     seen = ~own[: v - 1] & (jnp.arange(v) < v - 1)[None, :]  # machine, part
     slope = jnp.sum(jnp.where(seen[:, :, None, None], rest[: v - 1] * g * weight[None], 0))
-    held = HeldOut(*jax.lax.stop_gradient((fold_error, watched)))
+    held = FoldErrors(*jax.lax.stop_gradient((fold_error, validation)))
     return fold_error - (smooth - C * slope), held
 
 

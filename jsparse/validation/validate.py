@@ -193,7 +193,9 @@ def validate(
     scoring = Scoring(metric, decoding, reported)
     for each in scoring.metrics:
         C, rows = checked(C, X, y, folds, weights, each, code, mesh)
-    kept = None if keep is None else Kept(jnp.asarray(keep, jnp.int32), jnp.asarray(size, jnp.int32))
+    kept = (
+        None if keep is None else Kept(jnp.asarray(keep, jnp.int32), jnp.asarray(size, jnp.int32))
+    )
     return _validate_rows(
         method, kernel, points, C.astype(rows.dtype), rows, folds, scoring, kept, key
     )

@@ -10,6 +10,7 @@ from jsparse._status import CONVERGED
 from jsparse.expansion import KernelExpansion
 from jsparse.kernels import RBF, Linear, Matern32
 from jsparse.machines import reduced_set
+from jsparse.machines.rows import rows_of
 
 
 def rows(n=40, classes=2):
@@ -128,11 +129,11 @@ def test_a_machine_of_its_own_vectors_is_itself(dtype):
 def test_the_whole_machine_is_that_of_libsvm_and_refitting_lowers_the_objective():
     X, y = rows(60)
     sign = jnp.asarray(np.where(y > 0, 1.0, -1.0))
-    given = (RBF(1.0), jnp.asarray(X[:6]), 10.0, jnp.asarray(X), sign)
+    given = (RBF(1.0), jnp.asarray(X[:6]), 10.0, rows_of(jnp.asarray(X), sign))
     near = jsparse.ReducedSetSVM(6).fit(*given)
     svm = reduced_set.from_sklearn(SVC(C=10.0, gamma=0.5, tol=1e-8).fit(X, y))
     own = reduced_set.simplify(svm, 6, start=given[1])
-    np.testing.assert_allclose(near.error, own.error, rtol=0.05)
+    np.testing.assert_allclose(near.info["error"], own.error, rtol=0.05)
     again = jsparse.ReducedSetSVM(6, refit=True).fit(*given)
 
     def objective(machine):

@@ -10,7 +10,9 @@ import jsparse
 from jsparse._status import COMPLETED, CONVERGED, EXHAUSTED, NOT_FINITE
 from jsparse.kernels import RBF
 from jsparse.machines import rvm
+from jsparse.machines.rows import rows_of
 from jsparse.machines.rvm import RVM
+from jsparse.solvers import sparse_bayes
 
 N = 40
 
@@ -33,17 +35,19 @@ def test_it_ends_where_no_change_raises_the_evidence(likelihood):
     _, Phi, y, w = rows(likelihood)
     given = tuple(map(jnp.asarray, (Phi, y, w)))
     tolerance = jnp.asarray(1e-4)
-    last = rvm.solve(*given, tolerance, most=20, max_steps=300, likelihood=likelihood)
+    last = sparse_bayes.solve(
+        *given, tolerance, max_functions=20, max_steps=300, likelihood=likelihood
+    )
     assert int(last.status) == CONVERGED
-    chosen, steps = last.chosen, int(last.steps)
+    model, steps = last.model, int(last.steps)
     history = np.asarray(last.history)
     assert np.isnan(history[steps + 1 :]).all()
     assert (np.diff(history[: steps + 1]) > 0).all()
     alpha = np.full(Phi.shape[1], np.inf)
-    there = np.asarray(chosen.there)
-    alpha[np.asarray(chosen.which)[there]] = np.asarray(chosen.alpha)[there]
-    assert 2 < there.sum() < 12
-    beta = float(chosen.beta) if likelihood == "normal" else None
+    filled = np.asarray(model.filled)
+    alpha[np.asarray(model.columns)[filled]] = np.asarray(model.alpha)[filled]
+    assert 2 < filled.sum() < 12
+    beta = float(model.beta) if likelihood == "normal" else None
     evidence, s, q = relevance.posterior(Phi, y, w, alpha, beta)
     np.testing.assert_allclose(history[steps], evidence, rtol=1e-7)
     gains, best = relevance.gains(alpha, s, q)
@@ -55,10 +59,12 @@ def test_it_ends_where_no_change_raises_the_evidence(likelihood):
     for i in promising:  # with the mode held fixed; in truth it does not
         other = np.where(np.arange(len(alpha)) == i, best, alpha)
         assert relevance.posterior(Phi, y, w, other, beta)[0] < evidence + 1e-6
-    short = rvm.solve(*given, tolerance, most=20, max_steps=3, likelihood=likelihood)
+    short = sparse_bayes.solve(
+        *given, tolerance, max_functions=20, max_steps=3, likelihood=likelihood
+    )
     assert int(short.status) == EXHAUSTED
-    bad = rvm.solve(
-        given[0], given[1] * jnp.nan, given[2], tolerance, most=20, max_steps=300,
+    bad = sparse_bayes.solve(
+        given[0], given[1] * jnp.nan, given[2], tolerance, max_functions=20, max_steps=300,
         likelihood=likelihood,
     )  # fmt: skip
     assert int(bad.status) == NOT_FINITE
@@ -72,10 +78,10 @@ def test_float32_ends_with_about_the_same_evidence():
         for dtype in ("float64", "float32"):
             X, y_, w_ = (jnp.asarray(a.astype(dtype)) for a in (x[:, None], y, w))
             kernel = RBF(jnp.ones((), dtype))
-            fit = RVM(20, likelihood=likelihood).fit(kernel, X, 1.0, X, y_, w_)
-            assert fit.expansion.coefficients.dtype == dtype
+            fit = RVM(20, likelihood=likelihood).fit(kernel, X, 1.0, rows_of(X, y_, w_))
+            assert fit.coefficients.dtype == dtype
             assert int(fit.status) == CONVERGED
-            ends.append(float(fit.history[int(fit.steps)]))
+            ends.append(float(fit.info["history"][int(fit.info["steps"])]))
         np.testing.assert_allclose(*ends, atol=0.05)
 
 
@@ -90,9 +96,9 @@ def test_classes_and_a_cap_on_prototypes():
     assert (found.predict(X) == label).mean() > 0.9
     assert found.model.size < 30
     X = jnp.asarray(X)
-    fit = RVM(2, likelihood="normal").fit(RBF(0.3), X, 1.0, X, X[:, 0])
+    fit = RVM(2, likelihood="normal").fit(RBF(0.3), X, 1.0, rows_of(X, X[:, 0]))
     assert int(fit.status) == COMPLETED
-    assert np.count_nonzero(np.asarray(fit.expansion.coefficients)) <= 3
+    assert np.count_nonzero(np.asarray(fit.coefficients)) <= 3
 
 
 @pytest.mark.parametrize(
@@ -107,7 +113,7 @@ def test_classes_and_a_cap_on_prototypes():
 )
 def test_bad_settings_are_told(options, match, as_users_call):
     with pytest.raises(ValueError, match=match):
-        jsparse.train(np.eye(4), np.arange(4.0), task="regression", key=0, method=RVM(**options))
+        RVM(**options).check("regression")
 
 
 @pytest.mark.slow
@@ -115,11 +121,11 @@ def test_columns_of_a_copy_promise_nothing():
     """A prototype that is there twice is taken once."""
     _, Phi, y, w = rows("normal")
     twice = jnp.asarray(np.concatenate([Phi[:, :-1], Phi], axis=1))
-    last = rvm.solve(
-        twice, jnp.asarray(y), jnp.asarray(w), jnp.asarray(1e-6), most=20, max_steps=300,
+    last = sparse_bayes.solve(
+        twice, jnp.asarray(y), jnp.asarray(w), jnp.asarray(1e-6), max_functions=20, max_steps=300,
         likelihood="normal",
     )  # fmt: skip
-    which = np.asarray(last.chosen.which)[np.asarray(last.chosen.there)]
+    which = np.asarray(last.model.columns)[np.asarray(last.model.filled)]
     assert len(np.unique(which % (Phi.shape[1] - 1))) == len(which)
     assert jax.numpy.isfinite(last.posterior.evidence)
 
@@ -128,10 +134,9 @@ def test_noise_and_evidence_are_in_the_units_of_the_targets():
     """A density of `n` targets times `a` is lower by `n log a` nats."""
     x, _, y, w = rows("normal")
     X, w = jnp.asarray(x[:, None]), jnp.asarray(w)
-    method = RVM(8, likelihood="normal")
-    one = method.fit(RBF(1.0), X, 1.0, X, jnp.asarray(y), w)
+    one = rvm.fit(RBF(1.0), X, X, jnp.asarray(y), w, max_prototypes=8)
     for a in (1e-100, 1e-30, 1e30, 1e100):
-        found = method.fit(RBF(1.0), X, 1.0, X, jnp.asarray(a * y), w)
+        found = rvm.fit(RBF(1.0), X, X, jnp.asarray(a * y), w, max_prototypes=8)
         assert int(found.status) == int(one.status)
         np.testing.assert_allclose(found.noise / a**2, one.noise, rtol=1e-9)
         shift = float(jnp.sum(w)) * np.log(a)

@@ -18,8 +18,10 @@ import pyarrow as pa
 import pyarrow.csv
 import pytest
 import safetensors
+from families import KINDS as FAMILIES
+from families import family, in_earlier_format
 
-from jsparse import KMP, KSP, SCDP, Model, SpSVM, kernels, load, save
+from jsparse import Model, kernels, load, save
 from jsparse._status import NumericalError
 from jsparse.cli import predict
 from jsparse.cli.main import main
@@ -27,7 +29,6 @@ from jsparse.conformal import Unseen
 from jsparse.data.encoding import fit_schema
 from jsparse.data.tables import TableError
 from jsparse.expansion import KernelExpansion
-from jsparse.machines.sized_path import SizedPath
 from jsparse.model import About
 from jsparse.multiclass import output_code
 from jsparse.scaling import Standardization
@@ -35,6 +36,7 @@ from jsparse.search.tune import Evaluation, load_history, save_history
 from jsparse.serialization import ModelFileError, load_state, save_state
 
 M, ROWS = 4, 5
+OLD_KINDS = ("nested", "separate", "sizes")  # of which there are files of format version 2, too
 TAGS = {"float32": "F32", "float64": "F64", "int32": "I32", "int64": "I64"}
 NAMES = {tag: name for name, tag in TAGS.items()} | {
     "F16": "float16",
@@ -91,21 +93,22 @@ def with_errors(model, folds=0, *, held_out=False):
     return dataclasses.replace(model, unseen=unseen)
 
 
-MIXED = kernels.Mixture((kernels.RBF(1.5), kernels.Linear()))
-
-
-def a_path(method, target, kernel=None):
-    """The same of a method that gives machines of every size."""
+def with_sizes(kind):
+    """What is saved of a method that gives machines of several sizes."""
     with jax.enable_x64(True):
-        model = a_model(target, kernel or kernels.RBF(1.5))
-        rng, d = np.random.default_rng(1), len(model.columns.features)
-        Z = jax.numpy.asarray(rng.normal(size=(30, d)))
-        numbers = rng.integers(0, len(model.labels), 30).astype(np.int32)
-        y = jax.numpy.asarray(numbers if model.code is not None else 2.0 * numbers - 1)
-        options = {"code": model.code, "key": jax.random.key(0)}
-        path = method.fit(model.expansion.kernel, Z[:10], jax.numpy.asarray(5.0), Z, y, **options)
-        expansion = dataclasses.replace(path.at(2), scaling=model.expansion.scaling)
-        return dataclasses.replace(model, expansion=expansion, path=path)
+        model = a_model("several" if FAMILIES[kind] else "two", kernels.RBF(1.5))
+        machines = family(kind, model.expansion.prototypes.shape[1])
+        expansion = dataclasses.replace(machines.at(2), scaling=model.expansion.scaling)
+        return dataclasses.replace(model, expansion=expansion, path=machines)
+
+
+def in_version_2(path, model):
+    """Write a model with the arrays that files of format version 2 had."""
+    model.save(path)
+    arrays, document = load_state(path, kind="model")
+    arrays = {name: a for name, a in arrays.items() if not name.startswith("part.path.")}
+    arrays |= {f"part.path.{name}": a for name, a in in_earlier_format(model.path)[0].items()}
+    save_state(path, arrays, document, kind="model")
 
 
 def every_model():
@@ -120,10 +123,7 @@ def every_model():
         ),
         "projected": a_model("two", kernels.Projected(kernels.RBF(1.3), np.ones((2, 5)))),
         "arrays": dataclasses.replace(a_model("several", kernels.RBF(1.3)), columns=None),
-        "path": a_path(SCDP(max_prototypes=3), "two"),
-        "paths": a_path(SpSVM(max_prototypes=3, subset=5), "several"),
-        "sizes": a_path(KSP(atoms=(2, 3)), "several"),
-        "mixture": a_path(KMP(2, atoms=(2,)), "two", MIXED),
+        **{kind: with_sizes(kind) for kind in FAMILIES},
     }
 
 
@@ -169,10 +169,13 @@ def bases(folder):
         models = every_model()
         for name, model in models.items():
             model.save(folder / name)
+        for kind in OLD_KINDS:
+            in_version_2(folder / f"old {kind}", models[kind])
         grid = np.geomspace(0.1, 10, 3)
         point = Evaluation(np.zeros(2), grid, grid, grid, np.full(3, 2, np.int32), 1.5)
         save_history(folder / "history", [point, point])
-    return {name: written_parts(folder / name) for name in (*models, "history")}
+    names = (*models, *(f"old {kind}" for kind in OLD_KINDS), "history")
+    return {name: written_parts(folder / name) for name in names}
 
 
 @pytest.mark.slow
@@ -339,13 +342,11 @@ def outcome(path, kind, rows):
     values = model(X)
     assert values.shape == (ROWS, *outputs)
     assert values.dtype == expansion.prototypes.dtype
-    sizes = ()
-    if isinstance(model.path, SizedPath):
-        sizes = np.asarray(model.path.sizes).tolist()
-    elif model.path is not None:
-        sizes = range(1, model.path.support.shape[-1] + 1)
-    for size in sizes:
-        assert model.at(size)(X).shape == (ROWS, *outputs)
+    if model.path is not None:
+        for size in np.asarray(model.path.sizes).tolist():
+            assert model.at(size)(X).shape == (ROWS, *outputs)
+        values = model.path.values(jax.numpy.asarray(X))
+        assert values.shape == (ROWS, model.path.n_sizes, int(np.prod(outputs)))
     model = load(path, dtype="float64")  # as the command line does
     options = argparse.Namespace(
         model=str(path), file=str(rows), out=f"{path}.csv", precision="float64", stream=False,
@@ -574,38 +575,46 @@ CODE = [[1, -1], [-1, 1], [-1, -1]]
             "columns: expected 5 columns as encoded, got 4",
         ),
         ("regression", replaced(classes=["a", "b"], class_dtype="<U1"), "those of the columns"),
-        # Paths.
+        # Machines of several sizes.
         ("two classes", lambda a, m: a.update({"part.other": np.ones(2)}), "'other'"),
-        ("two classes", lambda a, m: a.update({"part.path.size": np.ones(())}), "path"),
-        ("path", lambda a, m: a.update({"part.path.more": np.ones(())}), "'more'"),
-        ("path", lambda a, m: a.pop("part.path.intercepts"), "'intercepts'"),
+        ("two classes", lambda a, m: a.update({"part.path.sizes": np.ones(())}), "path"),
         *[
             (base, scaled(name, change), words)
-            for base in ("path", "paths")
+            for base in ("nested", "joint", "separate")
             for name, change, words in (
-                ("support", lambda a: a + 10, "path.support: expected numbers of candidates"),
-                ("support", lambda a: a - 4, "path.support: expected"),
-                ("support", lambda a: np.full_like(a, -1), "path.support: expected at least one"),
+                (
+                    "support",
+                    lambda a: a + 10,
+                    r"path.support: expected -1 or numbers of \d+ points",
+                ),
+                ("support", lambda a: a - 4, "path.support: expected -1 or numbers"),
+                ("support", np.zeros_like, "path.support: expected each point once"),
                 ("support", lambda a: a.astype(float), "path.support: expected int32"),
-                ("support", lambda a: a[..., :2], "path: expected arrays of shapes"),
-                ("support", lambda a: a[..., :0], "path: expected arrays of shapes"),
-                ("support", lambda a: a.reshape(-1)[0], "path: expected arrays of shapes"),
-                ("candidates", lambda a: a[:, :2], "path.candidates: got shape"),
-                ("candidates", lambda a: a[0], "path.candidates: got shape"),
-                ("candidates", lambda a: a[:0], "path.support: expected numbers of candidates"),
-                ("candidates", lambda a: a.astype(np.float32), "path.candidates: expected float64"),
-                ("candidates", lambda a: a * np.nan, "expected finite numbers"),
+                ("support", lambda a: a[:, :2], "path: expected arrays of shapes"),
+                ("support", lambda a: a[:, :0], "path: expected arrays of shapes"),
+                ("support", lambda a: a[:0], "path: expected arrays of shapes"),
+                ("support", lambda a: a[0], "path.support: expected shape g q"),
+                ("points", lambda a: a[:, :2], "path.points: expected shape m 5"),
+                ("points", lambda a: a[0], "path.points: expected shape m 5"),
+                ("points", lambda a: a[:0], "path.points: expected shape m 5"),
+                ("points", lambda a: a[:1], "path.support: expected -1 or numbers of 1 points"),
+                ("points", lambda a: a.astype(np.float32), "path.points: expected float64"),
+                ("points", lambda a: a * np.nan, "expected finite numbers"),
                 ("coefficients", lambda a: a[..., None], "path: expected arrays of shapes"),
+                ("coefficients", lambda a: a[..., :0], "path: expected arrays of shapes"),
                 ("coefficients", lambda a: np.full_like(a, np.inf), "expected finite numbers"),
                 ("intercepts", lambda a: a[None], "path: expected arrays of shapes"),
-                ("condition", lambda a: a.astype(np.int32), "path.condition: expected float64"),
-                ("status", lambda a: a[None], "path: expected arrays of shapes"),
+                ("sizes", lambda a: a - 1, "path.sizes: expected increasing numbers of at least 1"),
+                ("sizes", lambda a: a[:2], "path: expected arrays of shapes"),
+                ("statuses", lambda a: a[:0], "path: expected arrays of shapes"),
             )
         ],
-        ("sizes", lambda a, m: a.update({"part.path.support": np.ones(2, np.int32)}), "'support'"),
-        ("sizes", lambda a, m: a.pop("part.path.statuses"), "'statuses'"),
+        ("nested", lambda a, m: a.update({"part.path.more": np.ones(())}), "'more'"),
+        ("nested", lambda a, m: a.pop("part.path.intercepts"), "'intercepts'"),
+        ("joint", lambda a, m: a.pop("part.path.sizes"), "'sizes'"),
         *[
-            ("sizes", scaled(name, change), words)
+            (base, scaled(name, change), words)
+            for base in ("sizes", "dictionary", "old sizes")
             for name, change, words in (
                 ("sizes", lambda a: a[::-1].copy(), "path.sizes: expected increasing numbers"),
                 ("sizes", lambda a: a - 2, "path.sizes: expected increasing numbers"),
@@ -613,14 +622,46 @@ CODE = [[1, -1], [-1, 1], [-1, -1]]
                 ("sizes", lambda a: a[:1], "path: expected arrays of shapes"),
                 ("sizes", lambda a: a[:0], "path: expected arrays of shapes"),
                 ("sizes", lambda a: a[0], "path: expected arrays of shapes"),
-                ("candidates", lambda a: a[:-1], "path: expected arrays of shapes"),
-                ("candidates", lambda a: a[:, :2], "path.candidates: got shape"),
-                ("coefficients", lambda a: a[..., 0], "path: expected arrays of shapes"),
+                ("coefficients", lambda a: a[..., :1, :1], "path: expected arrays of shapes"),
                 ("coefficients", lambda a: np.full_like(a, np.inf), "expected finite numbers"),
                 ("intercepts", lambda a: a.astype(np.float32), "path.intercepts: expected float64"),
                 ("statuses", lambda a: a[None], "path: expected arrays of shapes"),
             )
         ],
+        ("sizes", scaled("points", lambda a: a[:-1]), "path: expected arrays of shapes"),
+        ("sizes", lambda a, m: a.pop("part.path.statuses"), "'statuses'"),
+        (
+            "dictionary",
+            lambda a, m: a.update({"part.path.support": np.ones((1, 2), np.int32)}),
+            "path.support: expected shape g q of one kernel",
+        ),
+        # The same in files of format version 2.
+        ("old sizes", scaled("candidates", lambda a: a[:-1]), "path: expected arrays of shapes"),
+        ("old sizes", scaled("candidates", lambda a: a[:, :2]), "path.points: expected shape m 5"),
+        ("old sizes", lambda a, m: a.pop("part.path.statuses"), "'statuses'"),
+        ("old sizes", lambda a, m: a.update({"part.path.points": np.ones((2, 5))}), "'points'"),
+        *[
+            (base, scaled(name, change), words)
+            for base in ("old nested", "old separate")
+            for name, change, words in (
+                ("support", lambda a: a + 10, "path.support: expected -1 or numbers"),
+                ("support", np.zeros_like, "path.support: expected each point once"),
+                ("support", lambda a: a[..., :2], "path: expected arrays of shapes"),
+                ("support", lambda a: a[..., :0], "path: expected arrays of shapes"),
+                ("support", lambda a: a.reshape(-1)[0], "path: expected arrays of shapes"),
+                ("candidates", lambda a: a[:, :2], "path.points: expected shape m 5"),
+                ("candidates", lambda a: a.astype(np.float32), "path.candidates: expected float64"),
+                ("coefficients", lambda a: a[..., None], "path: expected arrays of shapes"),
+                ("coefficients", lambda a: a[0, 0], "path: expected arrays of shapes"),
+                ("intercepts", lambda a: a[None], "path: expected arrays of shapes"),
+                ("condition", lambda a: a.astype(np.int32), "path.condition: expected float64"),
+                ("coefficient_error", lambda a: a[..., :1], "path: expected arrays of shapes"),
+                ("status", lambda a: a[None], "path: expected arrays of shapes"),
+                ("size", lambda a: a.astype(float), "path.size: expected int32"),
+            )
+        ],
+        ("old nested", lambda a, m: a.pop("part.path.condition"), "'condition'"),
+        ("old nested", lambda a, m: a.update({"part.path.more": np.ones(())}), "'more'"),
     ],
 )
 @pytest.mark.filterwarnings("error")

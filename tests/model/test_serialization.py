@@ -3,9 +3,11 @@
 import concurrent.futures
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import pathlib
+import re
 import stat
 import subprocess
 import sys
@@ -22,8 +24,9 @@ import numpy as np
 import pytest
 import safetensors
 import safetensors.numpy
+from families import KINDS, LONGEST, SIZES, family, in_earlier_format
 
-from jsparse import SCDP, Model, SpSVM, kernels, load, save, serialization
+from jsparse import Model, kernels, load, save, serialization
 from jsparse._status import PrecisionWarning
 from jsparse.expansion import KernelExpansion
 from jsparse.multiclass import output_code
@@ -192,7 +195,7 @@ def test_any_safetensors_reader_can_open_it(tmp_path):
         np.testing.assert_array_equal(file.get_tensor("prototypes"), expansion.prototypes)
     assert {"prototypes", "coefficients", "intercept", "scaling.shift", "scaling.scale"} < names
     assert any(name.startswith("kernel.") and name.endswith(".lengthscale") for name in names)
-    assert (header["format"], header["format_version"], header["kind"]) == ("jsparse", "2", "model")
+    assert (header["format"], header["format_version"], header["kind"]) == ("jsparse", "3", "model")
     document = json.loads(header["document"])
     assert document["dtype"] == "float64"
     assert document["kernel"]["class"] == type(expansion.kernel).__name__
@@ -273,9 +276,9 @@ def test_foreign_files(tmp_path):
 
 def test_newer_format(tmp_path):
     path = tmp_path / "newer"
-    header = {"format": "jsparse", "format_version": "3", "kind": "model"}
+    header = {"format": "jsparse", "format_version": "4", "kind": "model"}
     path.write_bytes(safetensors.numpy.save({"w": np.ones(3)}, metadata=header))
-    with pytest.raises(ModelFileError, match="format version 2 or older; it has version 3"):
+    with pytest.raises(ModelFileError, match="format version 3 or older; it has version 4"):
         load(path)
     header["format_version"] = "one"
     path.write_bytes(safetensors.numpy.save({"w": np.ones(3)}, metadata=header))
@@ -663,42 +666,36 @@ def test_labels_of_every_type(tmp_path, labels, named, order):
     same_content(tmp_path / "again", tmp_path / "m")
 
 
-def path_model(method, outputs, weighted=False):
-    """A whole path as training keeps it, in standardised units, and raw rows."""
-    rng = np.random.default_rng(0)
-    X = 7 + 3 * rng.normal(size=(60, D))
-    scaling = standardize(jnp.asarray(X))
-    Z = scaling.apply(jnp.asarray(X))
-    code = None
-    if outputs:
-        y, code = jnp.asarray(np.digitize(X[:, 0], [5.5, 8.5])), output_code("one_versus_rest", 3)
-    else:
-        y = jnp.where(Z[:, 0] + Z[:, 1] ** 2 > 1, 1.0, -1.0)
-    key = jax.random.key(0)
-    path = method.fit(kernels.RBF(1.5), Z[:15], jnp.asarray(5.0), Z, y, code=code, key=key)
-    expansion = dataclasses.replace(path.at(4), scaling=scaling)
-    labels = ("a", "b", "c") if outputs else ("a", "b")
+def model_of_sizes(kind):
+    """A model of a family as training keeps it, in standardised units, and raw rows."""
+    X = 7 + 3 * np.random.default_rng(0).normal(size=(60, D))
+    machines = family(kind, D)
+    expansion = dataclasses.replace(
+        machines.at(4 if kind != "joint" else 3), scaling=standardize(jnp.asarray(X))
+    )
+    code = output_code("one_versus_rest", 3) if KINDS[kind] else None
+    labels = ("a", "b", "c") if KINDS[kind] else ("a", "b")
     slopes = np.arange(1.0, 1 + len(labels))
-    return Model(expansion, path, slopes, code=code, labels=labels, label_dtype="<U1"), X
+    return Model(expansion, machines, slopes, code=code, labels=labels, label_dtype="<U1"), X
 
 
-@pytest.mark.parametrize(
-    ("method", "outputs"),
-    [
-        (SCDP(max_prototypes=6), False),
-        (SCDP(max_prototypes=6), True),
-        pytest.param(SCDP(max_prototypes=6, selection="separate"), True, marks=pytest.mark.slow),
-        (SpSVM(max_prototypes=6, subset=10), False),
-        (SpSVM(max_prototypes=6, subset=10), True),
-    ],
-    ids=["scdp", "scdp joint", "scdp separate", "spsvm", "spsvm separate"],
-)
-def test_paths_are_saved_whole(tmp_path, method, outputs):
-    ours, X = path_model(method, outputs)
+def sizes_of(kind):
+    """The sizes of a family, and in words."""
+    if kind in ("sizes", "dictionary"):
+        return SIZES, "[2, 4]"
+    return range(1, LONGEST + 1), f"1 to {LONGEST}"
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_machines_of_all_sizes_are_saved(tmp_path, kind):
+    ours, X = model_of_sizes(kind)
+    assert ours.path.info == {}
     ours.save(tmp_path / "m")
     loaded = load(tmp_path / "m")
     same(loaded.expansion, ours.expansion)
-    for size in range(1, 7):
+    same(loaded.path, ours.path.compact())
+    sizes, words = sizes_of(kind)
+    for size in sizes:
         mine, read = ours.at(size), loaded.at(size)
         np.testing.assert_array_equal(read(X), mine(X))
         assert read.size == mine.size
@@ -707,7 +704,7 @@ def test_paths_are_saved_whole(tmp_path, method, outputs):
         with pytest.raises(ValueError, match="a size other than the one chosen"):
             read.predict_proba(X)
     for size in (0, 7):
-        with pytest.raises(ValueError, match="1 to 6, the length of the path"):
+        with pytest.raises(ValueError, match=re.escape(f"expected one of {words}, got {size}")):
             loaded.at(size)
     # A single size may be saved too, and what is loaded again.
     loaded.at(2).save(tmp_path / "two")
@@ -716,7 +713,64 @@ def test_paths_are_saved_whole(tmp_path, method, outputs):
     same_content(tmp_path / "again", tmp_path / "m")
     # In less precision every size is there as well.
     narrow = load(tmp_path / "m", dtype="float32")
-    for size in (1, 6):
+    for size in (sizes[0], sizes[-1]):
         values = narrow.at(size)(X.astype(np.float32))
         assert values.dtype == np.float32
         np.testing.assert_allclose(values, ours.at(size)(X), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_machines_in_files_of_version_2(tmp_path, kind):
+    ours, X = model_of_sizes(kind)
+    ours.save(tmp_path / "m")
+    paths, statuses = in_earlier_format(ours.path)
+    arrays, document = load_state(tmp_path / "m", kind="model")
+    arrays = {name: a for name, a in arrays.items() if not name.startswith("part.path.")}
+    arrays |= {f"part.path.{name}": a for name, a in paths.items()}
+    save_state(tmp_path / "old", arrays, document, kind="model")
+    loaded = load(tmp_path / "old")
+    for size, status in zip(sizes_of(kind)[0], statuses, strict=True):
+        np.testing.assert_array_equal(loaded.at(size)(X), ours.at(size)(X))
+        assert loaded.path.status_at(size) == status
+
+
+FILES = pathlib.Path(__file__).parent / "files"
+
+
+def written_by_version_2(name):
+    """A file that format version 2 wrote, its arrays, and five raw rows with their inputs."""
+    path = FILES / f"version-2-{name}"
+    with safetensors.safe_open(path, framework="numpy") as file:
+        assert file.metadata()["format_version"] == "2"
+        arrays = {key.removeprefix("part.path."): file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    X = 7 + 3 * np.random.default_rng(1).normal(size=(5, D))
+    return path, arrays, X, (X - arrays["scaling.shift"]) / arrays["scaling.scale"]
+
+
+def gaussian(x, z):
+    return np.exp(-np.sum((x - z) ** 2) / (2 * 1.5**2))
+
+
+def test_a_file_of_version_2_with_nested_machines():
+    path, arrays, X, inputs = written_by_version_2("separate")
+    loaded = load(path)
+    for size in range(1, 7):
+        expected = arrays["intercepts"][:, size - 1] + np.zeros((5, 3))
+        for i, target, j in np.ndindex(5, 3, size):
+            z = arrays["candidates"][arrays["support"][target, j]]
+            expected[i, target] += arrays["coefficients"][target, size - 1, j] * gaussian(
+                inputs[i], z
+            )
+        np.testing.assert_allclose(loaded.at(size)(X), expected, rtol=1e-10)
+
+
+def test_a_file_of_version_2_with_atoms_of_two_kernels():
+    path, arrays, X, inputs = written_by_version_2("mixture")
+    loaded = load(path)
+    assert "at(n) for n of 2, 4" in repr(loaded)
+    for place, size in enumerate((2, 4)):
+        expected = np.full(5, arrays["intercepts"][place])
+        for i, (j, z) in itertools.product(range(5), enumerate(arrays["candidates"])):
+            of_rbf, of_linear = arrays["coefficients"][place].reshape(2, -1)[:, j]
+            expected[i] += of_rbf * gaussian(inputs[i], z) + of_linear * (inputs[i] @ z)
+        np.testing.assert_allclose(loaded.at(size)(X), expected, rtol=1e-10)

@@ -1,0 +1,95 @@
+"""Reduced sets of Gaussian machines, one vector after another, by fixed points (Mika 1999)."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from .._numerics import dot
+from .._types import Key
+from ..kernels import Kernel
+from ..solvers.definite import cholesky, inverse_of_lower
+from .span import shifted_gram
+
+_TRIES = 6  # starts for each vector
+_MAX_STEPS = 100
+
+
+class State(NamedTuple):
+    """Fixed-point iterations of one vector, from several starts."""
+
+    z: Float[Array, "t d"]
+    step_part: Float[Array, " t"]  # part of the step that is tried next
+    value: Float[Array, " t"]  # squared projection of the residual on `phi(z)`
+    steps: Int[Array, ""]
+    running: Bool[Array, ""]
+
+
+def fixed_points(
+    key: Key, kernel: Kernel, X: Float[Array, "n d"], coefficients: Float[Array, "n *l"], m: int
+) -> Float[Array, "m d"]:
+    """Return `m` vectors for `w = sum_i coefficients_i phi(x_i)`, chosen one after another.
+
+    Each maximises the projection of the residual, `w` less its projection on the earlier vectors,
+    by `z <- sum_i g_i x_i / sum_i g_i`.
+
+    Args:
+        key: decides the starts.
+        kernel: an `RBF`.
+        X: vectors of the machine, shape `n d`.
+        coefficients: of size one, shape `n` or `n l`.
+        m: number of vectors (static).
+    """
+    n, dtype = len(X), X.dtype
+    A = coefficients.reshape(n, -1)
+    places = jnp.arange(m, dtype=jnp.int32)
+    # Draws without replacement, in proportion to squared coefficients; other ones for each vector.
+    log_mass = jnp.log(jnp.sum(jnp.square(A), axis=1) + float(jnp.finfo(dtype).tiny))
+    scores = log_mass[None, :] + jax.random.gumbel(key, (m, n), dtype)
+
+    def add_vector(j: Int[Array, ""], chosen: tuple[Array, Array]) -> tuple[Array, Array]:
+        Z, beta = chosen
+        starts = X[jax.lax.top_k(scores[j], min(_TRIES, n))[1]]
+        residual = jnp.concatenate([X, Z]), jnp.concatenate([A, -beta])
+        Z = Z.at[j].set(_fixed_point(kernel, *residual, starts))
+        # All coefficients again (eq. 47); 0 for vectors that are yet to come.
+        present = places <= j
+        both = present[:, None] & present[None, :]
+        gram = jnp.where(both, shifted_gram(kernel, Z), jnp.eye(m, dtype=dtype))
+        inverse = inverse_of_lower(cholesky(gram))
+        values = jnp.where(present[:, None], dot(kernel.cross_gram(Z, X), A), 0)
+        return Z, dot(inverse.T, dot(inverse, values))
+
+    empty = jnp.broadcast_to(X[:1], (m, X.shape[1])), jnp.zeros((m, A.shape[1]), dtype)
+    return jax.lax.fori_loop(0, m, add_vector, empty)[0]
+
+
+def _fixed_point(
+    kernel: Kernel, X: Float[Array, "p d"], A: Float[Array, "p l"], starts: Float[Array, "t d"]
+) -> Float[Array, " d"]:
+    """Return the best of the fixed points; a step is shortened where it lowers the projection."""
+
+    def projection(z: Float[Array, "t d"]) -> tuple[Array, Array]:
+        columns = kernel.cross_gram(z, X)
+        inner = dot(columns, A)
+        return jnp.sum(jnp.square(inner), axis=1), columns * dot(inner, A.T)
+
+    def step(state: State) -> State:
+        value, g = projection(state.z)
+        total = jnp.sum(g, axis=1)
+        # `total` is the squared projection itself, never negative.
+        target = dot(g, X) / jnp.where(total > 0, total, 1)[:, None]
+        z = state.z + state.step_part[:, None] * (target - state.z)
+        after, _ = projection(z)
+        better = after > value
+        gained = jnp.where(better, after - value, 0) > 1e-4 * value
+        part = jnp.where(better, jnp.minimum(2 * state.step_part, 1), state.step_part / 4)
+        running = jnp.any(gained | (~better & (part > 1e-3))) & (state.steps < _MAX_STEPS)
+        z = jnp.where(better[:, None], z, state.z)
+        return State(z, part, jnp.where(better, after, value), state.steps + 1, running)
+
+    ones = jnp.ones(len(starts), X.dtype)
+    first = State(starts, ones, 0 * ones, jnp.zeros((), jnp.int32), jnp.asarray(True))
+    last = jax.lax.while_loop(lambda state: state.running, step, first)
+    return last.z[jnp.argmax(last.value)]

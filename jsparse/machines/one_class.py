@@ -1,0 +1,70 @@
+"""Sparse one-class support vector machines (Wu et al. 2006, Section 4.4)."""
+
+import functools
+
+import numpy as np
+from jaxtyping import Array, Float
+
+from .._numerics import is_concrete, like
+from .._programs import compiled
+from .._types import ScalarLike
+from ..kernels import Kernel
+from . import direct
+from .checks import columns_in_one_dtype
+from .direct import DirectFit
+from .direct_method import check_descent
+from .inner_problems import OneClass
+
+
+def fit(
+    kernel: Kernel,
+    start: Float[Array, "*s m d"],
+    nu: ScalarLike,
+    X: Float[Array, "n d"],
+    weights: Float[Array, " n"] | None = None,
+    *,
+    tolerance: ScalarLike = direct.TOLERANCE,
+    max_steps: int = direct.MAX_STEPS,
+) -> DirectFit:
+    """Fit a sparse one-class support vector machine (Wu et al. 2006, Section 4.4).
+
+    Args:
+        kernel: kernel of two points.
+        start: prototypes that the descent starts from, shape `m d`; or several starts, shape
+            `s m d`, of which the end with the lowest objective is taken.
+        nu: bound of the weighted part of rows that are taken for outliers, above 0 and below 1.
+        X: inputs, shape `n d`, in the units of the prototypes.
+        weights: row weights, shape `n`; a row of weight 0 is absent.
+        tolerance: of the descent, see `direct.minimise`.
+        max_steps: cap on its steps; the length of the history (static).
+
+    Returns:
+        `DirectFit`, with the status of `direct.minimise`; the machine is negative for outliers.
+
+    Pure; works under `jit` and `vmap`. Not differentiable, see `slmc.fit`.
+
+    Raises:
+        ValueError: for a negative tolerance, a cap below 1, shapes that do not fit, or (outside
+            `jit`) `nu` not between 0 and 1, NaN, infinity or negative weights.
+    """
+    check_descent(tolerance, max_steps)
+    if is_concrete(nu) and not 0 < nu < 1:
+        raise ValueError(f"nu: expected a number above 0 and below 1, got {nu}")
+    y = np.ones(len(X))
+    start, nu, X, _, weights = columns_in_one_dtype("start", start, nu, X, y, weights, classes=True)
+    return _fit(kernel, start, nu, X, weights, like(tolerance, X), max_steps)
+
+
+@functools.partial(compiled, static_argnames="max_steps")
+def _fit(
+    kernel: Kernel,
+    start: Float[Array, "*s m d"],
+    nu: Float[Array, ""],
+    X: Float[Array, "n d"],
+    weights: Float[Array, " n"] | None,
+    tolerance: Float[Array, ""],
+    max_steps: int,
+) -> DirectFit:
+    problem = OneClass(kernel, X, nu, weights)
+    minimum = direct.best_of(problem, start, tolerance=tolerance, max_steps=max_steps)
+    return minimum.machine(kernel)

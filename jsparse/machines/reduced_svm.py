@@ -1,0 +1,153 @@
+"""Reduced support vector machines: those of given prototypes (Lee and Mangasarian 2001)."""
+
+import functools
+from typing import ClassVar, NamedTuple, get_args
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from .._programs import compiled
+from .._repr import short_repr
+from .._types import Key, ScalarLike
+from ..expansion import KernelExpansion
+from ..kernels import Kernel
+from ..solvers.interior_point import Hinge
+from . import direct
+from .checks import check_loss, columns_in_one_dtype
+from .family import Family, diagnostics, single
+from .few_prototypes import FewPrototypes
+from .inner_problems import LargeMargin, Penalty
+from .method import Task, setting
+from .rows import Rows
+
+
+class ReducedFit(NamedTuple):
+    """A machine of given prototypes."""
+
+    expansion: KernelExpansion
+    objective: Float[Array, ""]  # summed over targets
+    status: Int[Array, ""]
+
+    __repr__ = short_repr
+
+
+class ReducedSVM(FewPrototypes):
+    """The support vector machine in the span of given prototypes (Wu et al. 2006, MRSVM).
+
+    As in Section 4.2, the penalty is the support vector machine's own; the RSVM of Lee and
+    Mangasarian (2001) has the sum of squares of the coefficients in its place.
+
+    Args:
+        n_prototypes: see `FewPrototypes`, as are the next two.
+        selection: "k_means", "renyi" or "uniform".
+        starts: sets of points, of which it takes the first.
+        loss: "hinge" or "squared_hinge".
+        penalty: of the "norm" of the function, or of the "coefficients" (RSVM).
+    """
+
+    loss: Hinge = setting("hinge")
+    penalty: Penalty = setting("norm")
+
+    name: ClassVar[str] = "reduced-svm"
+    title: ClassVar[str] = "reduced SVM"
+    max_rows: ClassVar[int | None] = 2000
+
+    def check(self, task: Task) -> None:
+        """See `Method.check`."""
+        super().check(task)
+        check_loss(self.loss)
+        check_penalty(self.penalty)
+
+    def fit(
+        self,
+        kernel: Kernel,
+        points: Float[Array, "m d"] | None,
+        C: ScalarLike | Float[Array, " l"],
+        rows: Rows,
+        key: Key | None = None,
+    ) -> Family:
+        """See `fit`; several problems share the prototypes."""
+        assert points is not None
+        return _fit_method(self, kernel, points, jnp.asarray(C, rows.dtype), rows)
+
+
+def check_penalty(penalty: str) -> None:
+    """Raise unless it is a penalty of a `LargeMargin` problem."""
+    if penalty not in get_args(Penalty):
+        raise ValueError(f"penalty: expected 'norm' or 'coefficients', got {penalty!r}")
+
+
+def fit(
+    kernel: Kernel,
+    prototypes: Float[Array, "m d"],
+    C: ScalarLike | Float[Array, " l"],
+    X: Float[Array, "n d"],
+    y: Float[Array, "n *l"],
+    weights: Float[Array, " n"] | Float[Array, "n l"] | None = None,
+    *,
+    loss: Hinge = "hinge",
+    penalty: Penalty = "norm",
+) -> ReducedFit:
+    """Fit a support vector machine of given prototypes (Wu et al. 2006, problem (24)-(27)).
+
+    Args:
+        kernel: kernel of two points.
+        prototypes: shape `m d`.
+        C: weight of the data-fit term, positive; or one for each target, shape `l`.
+        X: inputs, shape `n d`, in the units of the prototypes.
+        y: targets -1 and +1, shape `n`; or several that share the prototypes, shape `n l`.
+        weights: row weights, shape `n`, or each target's own, shape `n l`; a row of weight 0 is
+            absent.
+        loss: "hinge" or "squared_hinge" (static).
+        penalty: of the "norm" of the function, or of the "coefficients" (static).
+
+    Returns:
+        `ReducedFit`, with the status of `interior_point.solve`.
+
+    Pure; works under `jit` and `vmap`. The objective is differentiable once, in both modes, in the
+    kernel, the prototypes, `C`, `X` and the weights of present rows, where the solution and its
+    multipliers are unique (Wu 2006, Lemma 1). No derivative passes through the coefficients and the
+    intercept of the machine.
+
+    Raises:
+        ValueError: for another loss or penalty, shapes that do not fit, or (outside `jit`) NaN,
+            infinity, C not positive, negative weights, or targets that are neither -1 nor +1.
+    """
+    check_loss(loss)
+    check_penalty(penalty)
+    prototypes, C, X, y, weights = columns_in_one_dtype(
+        "prototypes", prototypes, C, X, y, weights, classes=True
+    )
+    return _fit(kernel, prototypes, C, X, y, weights, loss, penalty)
+
+
+@functools.partial(compiled, static_argnames=("loss", "penalty"))
+def _fit(
+    kernel: Kernel,
+    prototypes: Float[Array, "m d"],
+    C: Float[Array, "*k"],
+    X: Float[Array, "n d"],
+    y: Float[Array, "n *l"],
+    weights: Float[Array, " n"] | Float[Array, "n l"] | None,
+    loss: Hinge,
+    penalty: Penalty,
+) -> ReducedFit:
+    problem = LargeMargin(kernel, X, y, C, weights, loss, penalty)
+    objective, solved = direct.marginal(problem)(prototypes)
+    return ReducedFit(problem.expansion(prototypes, solved), objective, solved.status)
+
+
+@compiled
+def _fit_method(
+    method: ReducedSVM,
+    kernel: Kernel,
+    points: Float[Array, "m d"],
+    C: Float[Array, "*k"],
+    rows: Rows,
+) -> Family:
+    prototypes = method.each_start(points)[0]
+    machine = fit(
+        kernel, prototypes, C, rows.X, rows.targets, rows.problem_weights, loss=method.loss,
+        penalty=method.penalty,
+    )  # fmt: skip
+    return single(machine.expansion, machine.status, diagnostics(machine))

@@ -1,0 +1,238 @@
+"""A descent on the error of held-out folds, in the leaves of a kernel and `C`."""
+
+import dataclasses
+import functools
+import itertools
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from .._blocks import capacity, rounded_down
+from .._numerics import like
+from .._programs import compiled
+from .._repr import short_repr
+from .._types import Key, ScalarLike
+from ..validation.error_gradient import FoldErrors, Parts, held_out_error
+from .evaluator import Evaluator
+from .template import Template
+
+FOLDS = 5  # of the error; one part more is the validation split
+
+
+class Smooth(eqx.Module):
+    """The error of a machine on some of the points and rows, as a function of leaves and `C`."""
+
+    template: Template
+    points: Float[Array, "m d"]
+    parts: Parts
+    free: Bool[Array, " p"] | Bool[np.ndarray, " p"]  # leaves that are not held at their bound
+    origin: Float[Array, " p"] | Float[np.ndarray, " p"]  # the template's
+
+
+class Slope(NamedTuple):
+    """The log of the error with the prior at a point, its gradient, and both errors."""
+
+    value: float
+    gradient: Float[np.ndarray, " q"]  # in logs of the leaves and of `C`
+    error: float
+    validation_error: float
+
+    __repr__ = short_repr
+
+
+class Batches:
+    """The rows of every step: a sample that changes from step to step where there are more.
+
+    A sixth of the rows, the same in every step, is the validation split.
+
+    Args:
+        key: decides the rows and prototypes drawn.
+        X: inputs, shape `n d`.
+        y: targets, shape `n c`.
+        weights: row weights; a row of weight 0 is not there.
+        points: of which the prototypes are; None for the rows.
+        rows: at most so many at a time.
+        prototypes: at most so many.
+
+    Raises:
+        ValueError: for fewer rows than would fill the parts twice.
+    """
+
+    def __init__(
+        self,
+        key: Key,
+        X: Float[Array, "n d"],
+        y: Float[Array, "n c"],
+        weights: Float[Array, " n"],
+        points: Float[Array, "k d"] | None,
+        *,
+        rows: int,
+        prototypes: int,
+    ) -> None:
+        self._data = X, y, weights
+        self._seed = np.asarray(jax.random.key_data(key)).astype(np.uint32).tolist()
+        rng = np.random.default_rng(self._seed)
+        self._numbers = rng.permutation(np.flatnonzero(np.asarray(weights) > 0))
+        k, v = min(rows, len(self._numbers)), FOLDS + 1
+        if k < 2 * v:
+            raise ValueError(f"search: expected at least {2 * v} rows with weight, got {k}")
+        self._room, self._validated = -(-capacity(k) // v), k // v
+        self._n_rows, self.resampled = k, k < len(self._numbers)
+        half = max(1, rounded_down(k // 2))
+        chosen = self._numbers[:half] if points is None else np.arange(len(points))
+        if len(chosen) > prototypes:
+            chosen = np.sort(rng.permutation(chosen)[:prototypes])
+        self.points = _rows_at(X if points is None else points, chosen.astype(np.int32))
+
+    def at(self, step: int) -> Parts:
+        """The rows of a step."""
+        others = self._numbers[self._validated :]
+        if self.resampled:
+            rng = np.random.default_rng([*self._seed, step])
+            others = rng.choice(others, self._n_rows - self._validated, replace=False)
+        index = np.zeros((FOLDS + 1, self._room), np.int32)
+        valid = np.zeros(index.shape, bool)
+        for part, own in enumerate(
+            [*np.array_split(others, FOLDS), self._numbers[: self._validated]]
+        ):
+            index[part, : len(own)], valid[part, : len(own)] = own, True
+        return _parts(*self._data, index, valid)
+
+
+_rows_at = compiled(lambda X, chosen: X[chosen])
+
+
+@compiled
+def _parts(
+    X: Float[Array, "n d"],
+    y: Float[Array, "n c"],
+    w: Float[Array, " n"],
+    index: Int[Array, "v r"],
+    valid: Array,
+) -> Parts:
+    return Parts(X[index], y[index], jnp.where(valid, w[index], 0))
+
+
+@compiled
+def error_and_gradient(
+    of: Smooth, theta: Float[Array, " q"], prior_strength: ScalarLike
+) -> tuple[Float[Array, ""], Float[Array, " q"], FoldErrors]:
+    """The log of the error of the folds and of the prior, its gradient, and the errors.
+
+    Args:
+        of: rows, prototypes and template.
+        theta: logs of the tuned leaves, of matrices the elements; then the log of `C`.
+        prior_strength: see `Gradient`.
+    """
+
+    def error(theta: Float[Array, " q"]) -> tuple[Float[Array, ""], FoldErrors]:
+        kernel = of.template.at(theta[:-1])
+        return held_out_error(kernel, of.points, jnp.exp(theta[-1]), of.parts)
+
+    def prior(theta: Float[Array, " q"]) -> Float[Array, ""]:
+        total, signed = jnp.zeros((), theta.dtype), of.template.signed
+        ends = np.cumsum([0, *(leaf.size for leaf in jax.tree.leaves(of.template.tuned))])
+        for begin, end in itertools.pairwise(ends):
+            part, free = theta[begin:end], of.free[begin:end]
+            count = jnp.maximum(jnp.sum(free), 1).astype(part.dtype)
+            centre = jnp.sum(jnp.where(free, part, 0)) / count
+            if signed[begin]:  # elements of a matrix are pulled to where they begin
+                centre = of.origin[begin:end]
+            apart = jnp.square(part - centre)
+            total = total + jnp.sum(jnp.where(free, jnp.log1p(apart), 0))
+        # As minus twice the logs of densities, divided by the number of rows.
+        return 2 * like(prior_strength, total) * total / jnp.sum(of.parts.w > 0).astype(total.dtype)
+
+    (_, held), slope = jax.value_and_grad(error, has_aux=True)(theta)
+    penalty, penalty_slope = jax.value_and_grad(prior)(theta)
+    return jnp.log(held.error) + penalty, slope / held.error + penalty_slope, held
+
+
+def slope_at(of: Smooth, theta: np.ndarray, C: float, prior_strength: float) -> Slope:
+    """On the host; infinite where it could not be computed."""
+    dtype = of.points.dtype
+    at = np.append(theta, np.log(C)).astype(dtype)
+    value, gradient, held = error_and_gradient(of, at, np.asarray(prior_strength, dtype))
+    value, gradient = float(value), np.asarray(gradient, float)
+    if not (np.isfinite(value) and np.all(np.isfinite(gradient))):
+        return Slope(np.inf, np.zeros(len(at)), np.inf, np.inf)
+    return Slope(value, gradient, float(held.error), float(held.validation))
+
+
+def descend(
+    run: Evaluator,
+    batches: Batches,
+    begin: Float[np.ndarray, " q"],
+    low: Float[np.ndarray, " q"],
+    high: Float[np.ndarray, " q"],
+    search: Any,
+    budget: int,
+    trail: list[tuple[np.ndarray, float]],
+) -> None:
+    """Run Adam (Kingma and Ba 2015) within a box until the budget or the patience is spent.
+
+    In NumPy: it is of a few numbers. The learning rate falls to zero as half a wave of a cosine.
+
+    Args:
+        run: records the steps.
+        batches: the rows of every step.
+        begin: logs of the leaves, of matrices the elements; then the log of `C`.
+        low: lower bounds.
+        high: upper bounds.
+        search: the `Gradient` whose settings count.
+        budget: steps at most.
+        trail: takes each point, without `C`, and its validation error.
+    """
+    theta, dtype, template = np.clip(begin, low, high), run.dtype, run.template
+    free = (low < high)[:-1]
+    of = Smooth(template, batches.points, batches.at(0), free, template.theta)
+
+    def slope(theta: np.ndarray) -> Slope:
+        # As the device sees it, and as it is kept.
+        leaves, C = theta[:-1].astype(dtype).astype(float), float(np.exp(theta[-1]))
+        step = functools.partial(slope_at, of, leaves, C, search.prior_strength)
+        at = run.slope(leaves, C, step)
+        trail.append((leaves, at.validation_error))
+        return at
+
+    # `C` for the squared error: that of the profile was chosen for the metric.
+    at, tenth = slope(theta), np.append(np.zeros(len(theta) - 1), np.log(10.0))
+    while len(trail) < budget and theta[-1] - tenth[-1] > low[-1]:
+        lower = slope(theta - tenth)
+        if not lower.value < at.value:
+            break
+        at, theta = lower, theta - tenth
+    mean, square = np.zeros_like(theta), np.zeros_like(theta)
+    least, steps_without_improvement, scanned = np.inf, 0, len(trail)
+    for i in range(max(0, budget - scanned)):
+        if not np.isfinite(at.value):
+            return
+        steps_without_improvement += 1
+        if at.validation_error < least:
+            least, steps_without_improvement = at.validation_error, 0
+        if steps_without_improvement >= search.patience:
+            return
+        mean = 0.9 * mean + 0.1 * at.gradient
+        square = 0.999 * square + 0.001 * np.square(at.gradient)
+        size = np.sqrt(square / (1 - 0.999 ** (i + 1))) + 1e-8
+        rate = search.learning_rate * (1 + np.cos(np.pi * i / budget)) / 2
+        theta = np.clip(theta - rate * mean / (1 - 0.9 ** (i + 1)) / size, low, high)
+        if batches.resampled:
+            of = dataclasses.replace(of, parts=batches.at(i + 1))
+        at = slope(theta)
+
+
+def worth_scoring(trail: list[tuple[np.ndarray, float]]) -> list[np.ndarray]:
+    """Return the kernel of the least validation error; and the last, if it did no harm there."""
+    if len(trail) < 2:
+        return []
+    first = trail[0][0].tobytes()  # with each C that was tried; scored before
+    bound = min(error for theta, error in trail if theta.tobytes() == first)
+    ends = [min(trail, key=lambda one: one[1]), trail[-1]]
+    kernels = {theta.tobytes(): theta for theta, error in ends if error <= bound}
+    kernels.pop(first, None)
+    return list(kernels.values())

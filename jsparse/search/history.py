@@ -1,0 +1,118 @@
+"""What a search has evaluated: kept, saved, and gone on from."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from .._files import ModelFileError, PathLike, load_state, named, save_state, shown
+from .._repr import ShortList, short_repr
+from .._status import PRECISION_LOST
+
+_NO_SLOPE = np.zeros(0)
+_KIND = "tuning history 4"  # 1 to 3 had other stop codes, or no stages
+_NUMBERS = ("C", "scores", "standard_errors")
+
+
+class Evaluation(NamedTuple):
+    """One kernel's cross-validation, for a vector of `C`."""
+
+    theta: np.ndarray  # logs of the tuned leaves, shape `p`
+    C: np.ndarray  # shape `s`
+    scores: np.ndarray  # shape `s`
+    standard_errors: np.ndarray  # of the scores, from their spread over the folds, shape `s`
+    status: np.ndarray  # shape `s`
+    seconds: float  # since the stage began
+    # Of a step of `Gradient`: log of the error with the prior, validation error, gradient in theta
+    # and log C; `C` and `scores`, the error, are then one number. Else empty.
+    slope: np.ndarray = _NO_SLOPE
+    stage: int = 0  # number of the stage, see `machines.stages`
+
+    __repr__ = short_repr
+
+    @property
+    def trusted(self) -> Float[np.ndarray, " s"]:
+        """The scores that can be trusted, infinite elsewhere.
+
+        The error of a machine whose steps ran out is the error of that machine; `Tuning.status`
+        says so of the best.
+        """
+        ok = (self.status < PRECISION_LOST) & np.isfinite(self.scores)
+        return np.where(ok, self.scores, np.inf)
+
+
+def save_history(path: PathLike, history: Sequence[Evaluation]) -> None:
+    """Write the evaluations of a search to a file, for `load_history` and `tune` to go on from.
+
+    Raises:
+        ValueError: if there are none, or those of a stage are not of one search.
+        OutputError: if the file cannot be written.
+    """
+    shapes = {(e.stage, e.theta.shape, e.C.shape) for e in history}
+    stages = sorted({stage for stage, _, _ in shapes})
+    if not history or len(shapes) > len(stages):
+        raise ValueError("history: expected the evaluations of one search, at least one")
+    arrays: dict[str, np.ndarray] = {}
+    for stage in stages:
+        evaluations = [e for e in history if e.stage == stage]
+        columns = dict(zip(Evaluation._fields, zip(*evaluations, strict=True), strict=True))
+        slopes, _ = columns.pop("slope"), columns.pop("stage")
+        stacked = {name: np.stack(column) for name, column in columns.items()}
+        widest = max(slope.size for slope in slopes)
+        if widest > 0:
+            stacked["slope"] = np.stack([s if s.size else np.full(widest, np.nan) for s in slopes])
+        arrays |= {f"{stage}.{name}": array for name, array in stacked.items()}
+    save_state(path, arrays, {}, kind=_KIND)
+
+
+def load_history(path: PathLike) -> list[Evaluation]:
+    """Return the evaluations in a file of `save_history`.
+
+    Raises:
+        ModelFileError: if the file is damaged, cut short, or not one of `save_history`.
+    """
+    arrays, _ = load_state(path, kind=_KIND)
+    stages: dict[int, dict[str, np.ndarray]] = {}
+    for name, array in arrays.items():
+        stage, _, column = name.partition(".")
+        if not (stage.isdecimal() and column):
+            raise ModelFileError(f"{named(path)}: expected columns of stages, got {name!r}")
+        stages.setdefault(int(stage), {})[column] = array
+    if not stages:
+        raise ModelFileError(f"{named(path)}: expected evaluations of at least one stage, got none")
+    return ShortList(
+        evaluation
+        for stage, columns in sorted(stages.items())
+        for evaluation in _evaluations(path, stage, columns)
+    )
+
+
+def _evaluations(path: PathLike, stage: int, arrays: dict[str, np.ndarray]) -> list[Evaluation]:
+    """Return the evaluations of one stage, once their arrays are seen to fit together."""
+    kinds = {name: (array.dtype.kind, array.shape) for name, array in arrays.items()}
+    theta, C = (kinds.get(name, ("", ())) for name in ("theta", "C"))
+    n, s = len(arrays.get("C", ())) if C[1] else 0, C[1][-1:]
+    expected = {
+        **dict.fromkeys(_NUMBERS, ("f", (n, *s))),
+        "theta": ("f", (n, *theta[1][-1:])),
+        "status": ("i", (n, *s)),
+        "seconds": ("f", (n,)),
+    }
+    if "slope" in kinds and len(theta[1]) == 2:  # of a search by gradient
+        expected["slope"] = ("f", (n, theta[1][1] + 3))
+    if n == 0 or kinds != expected:
+        raise ModelFileError(
+            f"{named(path)}: expected {', '.join(Evaluation._fields)} of n evaluations, n at least "
+            f"1; got {shown(kinds)}"
+        )
+    if not (
+        np.all(np.isfinite(arrays["theta"])) and np.all((arrays["C"] > 0) & (arrays["C"] < np.inf))
+    ):
+        raise ModelFileError(f"{named(path)}: expected finite theta and positive C")
+    slopes = arrays.get("slope", np.zeros((n, 0)))
+    names = [name for name in Evaluation._fields if name not in ("slope", "stage")]
+    return [
+        Evaluation(*row, slope=slope[~np.isnan(slope)], stage=stage)
+        for *row, slope in zip(*(arrays[name] for name in names), slopes, strict=True)
+    ]

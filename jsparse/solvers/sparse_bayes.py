@@ -1,0 +1,345 @@
+"""Sparse Bayesian learning by the fast sequential algorithm (Tipping and Faul 2003)."""
+
+import functools
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from .._numerics import dot, dot_over_rows, epsilon
+from .._programs import compiled
+from .._repr import short_repr
+from .._status import COMPLETED, CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
+from .definite import cholesky, inverse_of_lower
+
+Likelihood = Literal["normal", "logistic"]
+TOLERANCE = 1e-3  # gain of the log evidence, in nats
+MAX_STEPS = 1000
+_DISCOUNT = 1 - 1e-3  # of the gain of an addition
+_NEWTON_STEPS = 30  # towards the mode
+_FULL = 100  # tolerances at which a model with its largest number of functions ends
+_FIRST_CAPACITY = 24  # functions that the model has places for to begin with
+_NOISE = 0.1  # part of the targets' variance that is noise to begin with
+
+
+class Problem(NamedTuple):
+    """Rows of one target: `log p(y | weights) = sum_i w_i log p(y_i | Phi_i weights)`."""
+
+    Phi: Float[Array, "n p"]  # functions of the rows; the last is constant
+    y: Float[Array, " n"]
+    w: Float[Array, " n"]  # row weights
+
+    __repr__ = short_repr
+
+
+class Model(NamedTuple):
+    """The functions in the model, each with the precision of its prior, in `k` places."""
+
+    columns: Int[Array, " k"]  # column of `Phi`; any in an empty place
+    filled: Bool[Array, " k"]  # False for an empty place
+    alpha: Float[Array, " k"]  # precision of the prior
+    beta: Float[Array, ""]  # precision of the noise; 1 for classes
+
+    __repr__ = short_repr
+
+
+class Posterior(NamedTuple):
+    """The posterior of the model's weights; Laplace's approximation for classes."""
+
+    mean: Float[Array, " k"]  # mu; 0 in an empty place
+    covariance: Float[Array, "k k"]  # Sigma
+    values: Float[Array, " n"]  # of the mean, at the rows
+    evidence: Float[Array, ""]  # log of it
+
+    __repr__ = short_repr
+
+
+class State(NamedTuple):
+    """A sequence of changes of the model, none of which lowers the evidence.
+
+    Of `c = p + 2 k` changes, the first `p` add a column. Then, for each place, come a new estimate
+    of its precision, and its deletion.
+    """
+
+    model: Model
+    posterior: Posterior
+    tried: Bool[Array, " c"]  # changes that were rejected since the last step
+    history: Float[Array, " s+1"]  # log evidence after 0, 1, .. steps; NaN for those not taken
+    steps: Int[Array, ""]
+    status: Int[Array, ""]
+
+    __repr__ = short_repr
+
+
+@functools.partial(compiled, static_argnames=("max_functions", "max_steps", "likelihood"))
+def solve(
+    Phi: Float[Array, "n p"],
+    y: Float[Array, " n"],
+    w: Float[Array, " n"],
+    tolerance: Float[Array, ""],
+    *,
+    max_functions: int,
+    max_steps: int,
+    likelihood: Likelihood,
+) -> State:
+    """Maximise the evidence for one target (Tipping and Faul 2003, Section 4).
+
+    Each step makes the change whose gain of log evidence is the largest by their formulas: it adds
+    a column, estimates the precision of a column again, or deletes a column. In regression an
+    estimate of the noise follows. The formulas hold the mode of a classifier fixed, so the evidence
+    itself decides whether a change is kept, and never falls.
+
+    Args:
+        Phi: functions of the rows, shape `n p`; the last is the constant 1, of the intercept.
+        y: targets whose squares are in range; for the logistic likelihood -1 and +1.
+        w: row weights; a row of weight 0 is absent.
+        tolerance: the iteration has converged when no change promises a larger gain, in nats. With
+            the largest number of functions it ends at 100 times the tolerance.
+        max_functions: cap on functions in the model, the constant included (static).
+        max_steps: cap on changes; the length of the history (static).
+        likelihood: "normal" for real targets, "logistic" for classes (static).
+
+    Returns:
+        `State`, with the status `CONVERGED`, `COMPLETED` with the largest number of functions,
+        `EXHAUSTED` at the cap on changes, or `NOT_FINITE`.
+
+    Pure; works under `jit` and `vmap`.
+    """
+    present = w > 0
+    problem = Problem(jnp.where(present[:, None], Phi, 0), jnp.where(present, y, 1), w)
+    state = init(problem, min(_FIRST_CAPACITY, max_functions), max_steps, likelihood)
+    # A step takes a fraction of the time in a model with few places.
+    for capacity in sorted({min(_FIRST_CAPACITY, max_functions), max_functions}):
+        state = _with_places(state, capacity)
+        state = jax.lax.while_loop(
+            lambda state, last=capacity == max_functions: (
+                (state.status == RUNNING) & (last | ~jnp.all(state.model.filled))
+            ),
+            lambda state: step(problem, state, tolerance, max_steps, likelihood),
+            state,
+        )
+    return state
+
+
+def init(problem: Problem, places: int, max_steps: int, likelihood: Likelihood) -> State:
+    """Return the model of the constant alone."""
+    Phi, y, w = problem
+    p, zero = Phi.shape[1], jnp.zeros((), jnp.int32)
+    total = jnp.sum(w)
+    total = jnp.where(total > 0, total, 1)
+    mean = dot(w, y) / total
+    variance = dot(w, jnp.square(y - mean)) / total
+    # Constant targets have no variance; their size takes its place.
+    variance = jnp.where(variance > 0, variance, jnp.where(mean == 0, 1, jnp.square(mean)))
+    beta = 1 / (_NOISE * variance) if likelihood == "normal" else jnp.ones((), Phi.dtype)
+    size = jnp.where(mean == 0, variance, jnp.square(mean))
+    model = Model(
+        columns=jnp.full(places, p - 1, jnp.int32),
+        filled=jnp.arange(places) == 0,
+        alpha=jnp.full(places, 1 / size if likelihood == "normal" else 1, Phi.dtype),
+        beta=beta,
+    )
+    first = posterior(problem, model, jnp.zeros(places, Phi.dtype), likelihood)
+    history = jnp.full(max_steps + 1, jnp.nan, Phi.dtype).at[0].set(first.evidence)
+    tried = jnp.zeros(p + 2 * places, bool)
+    status = jnp.where(jnp.isfinite(first.evidence), RUNNING, NOT_FINITE).astype(jnp.int32)
+    return State(model, first, tried, history, zero, status)
+
+
+def step(
+    problem: Problem,
+    state: State,
+    tolerance: Float[Array, ""],
+    max_steps: int,
+    likelihood: Likelihood,
+) -> State:
+    """Make the change that promises most; keep it if the evidence rises."""
+    gains, alphas = _gains(problem, state, likelihood)
+    gains = jnp.where(state.tried, 0, jnp.nan_to_num(gains))
+    change = jnp.argmax(gains).astype(jnp.int32)
+    model = _changed(state.model, change, alphas[change], problem.Phi.shape[1])
+    same = model.columns == state.model.columns
+    start = jnp.where(same, state.posterior.mean, 0)
+    after = posterior(problem, model, start, likelihood)
+    if likelihood == "normal":
+        model, after = _with_noise_estimated(problem, model, after)
+    full = jnp.all(state.model.filled)
+    # A full model is not at its optimum, however near the precisions come to theirs.
+    over = gains[change] <= jnp.where(full, _FULL * tolerance, tolerance)
+    rise = after.evidence - state.posterior.evidence
+    rises = ~over & (rise > 0)
+    steps = state.steps + rises.astype(jnp.int32)
+    # A rise within the tolerance may be rounding: rejected changes would be tried for ever.
+    tried = state.tried.at[change].set(True)
+    taken = State(
+        model, after, tried & (rise <= tolerance), state.history.at[steps].set(after.evidence),
+        steps, state.status,
+    )  # fmt: skip
+    refused = state._replace(tried=tried)
+    last = jax.tree.map(lambda a, b: jnp.where(rises, a, b), taken, refused)
+    status = jnp.where(last.steps >= max_steps, EXHAUSTED, RUNNING)
+    status = jnp.where(over, jnp.where(full, COMPLETED, CONVERGED), status)
+    return last._replace(status=status.astype(jnp.int32))
+
+
+def posterior(
+    problem: Problem, model: Model, start: Float[Array, " k"], likelihood: Likelihood
+) -> Posterior:
+    """Find the mode by Newton's method; a step that lowers the density is halved."""
+    Phi = jnp.where(model.filled[None, :], problem.Phi[:, model.columns], 0)
+    alpha = jnp.where(model.filled, model.alpha, 1)
+
+    def density(mean: Array) -> Array:
+        log_likelihood = _log_likelihood(problem, model, dot(Phi, mean), likelihood)
+        return log_likelihood - dot(alpha, jnp.square(mean)) / 2
+
+    def inverse(values: Array) -> tuple[Array, Array, Array]:
+        """Return the inverse root of the precision, and the Cholesky factor it is read from."""
+        gram = dot_over_rows(_curvatures(problem, model, values, likelihood)[:, None] * Phi, Phi)
+        scale = 1 / jnp.sqrt(alpha + jnp.diagonal(gram))
+        noise = 4 * epsilon(Phi.dtype) * len(alpha)
+        scaled = gram * scale[:, None] * scale[None, :]
+        lower = cholesky(scaled + jnp.diag(alpha * jnp.square(scale) + noise))
+        return inverse_of_lower(lower) * scale[None, :], lower, scale
+
+    def newton(state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
+        mean, value, t, count = state
+        root, _, _ = inverse(dot(Phi, mean))
+        values = dot(Phi, mean)
+        slope = dot(_slopes(problem, model, values, likelihood), Phi) - alpha * mean
+        move = dot(dot(root, slope), root)
+        trial = mean + t * move
+        trial_value = density(trial)
+        better = trial_value >= value
+        gained = better & (trial_value - value > 1e-2 * TOLERANCE)
+        t = jnp.where(better, 1, t / 2)
+        running = (gained | ~better) & (t > 1e-3)
+        count = jnp.where(running, count + 1, _NEWTON_STEPS)
+        return jnp.where(better, trial, mean), jnp.where(better, trial_value, value), t, count
+
+    start = jnp.where(model.filled, start, 0)
+    first = start, density(start), jnp.ones((), Phi.dtype), jnp.zeros((), jnp.int32)
+    mean, value, _, _ = jax.lax.while_loop(lambda state: state[3] < _NEWTON_STEPS, newton, first)
+    values = dot(Phi, mean)
+    root, lower, scale = inverse(values)
+    log_determinant = 2 * jnp.sum(jnp.log(jnp.diagonal(lower)) - jnp.log(scale))
+    evidence = value + (jnp.sum(jnp.log(alpha)) - log_determinant) / 2
+    return Posterior(mean, dot(root.T, root), values, evidence)
+
+
+def _curvatures(
+    problem: Problem, model: Model, values: Float[Array, " n"], likelihood: Likelihood
+) -> Float[Array, " n"]:
+    """Return the negative second derivatives of the rows' log likelihoods."""
+    if likelihood == "normal":
+        return model.beta * problem.w
+    p = jax.nn.sigmoid(values)
+    return problem.w * p * (1 - p)
+
+
+def _slopes(
+    problem: Problem, model: Model, values: Float[Array, " n"], likelihood: Likelihood
+) -> Float[Array, " n"]:
+    """Return the first derivatives of the rows' log likelihoods."""
+    if likelihood == "normal":
+        return model.beta * problem.w * (problem.y - values)
+    return problem.w * problem.y * jax.nn.sigmoid(-problem.y * values)
+
+
+def _log_likelihood(
+    problem: Problem, model: Model, values: Float[Array, " n"], likelihood: Likelihood
+) -> Float[Array, ""]:
+    if likelihood == "normal":
+        errors = dot(problem.w, jnp.square(problem.y - values))
+        total = jnp.sum(problem.w)
+        return (total * jnp.log(model.beta / (2 * jnp.pi)) - model.beta * errors) / 2
+    return dot(problem.w, jax.nn.log_sigmoid(problem.y * values))
+
+
+def _with_noise_estimated(
+    problem: Problem, model: Model, before: Posterior
+) -> tuple[Model, Posterior]:
+    """Return the model with the noise estimated again, unless that lowers the evidence."""
+    determined = 1 - model.alpha * jnp.diagonal(before.covariance)
+    determined = jnp.where(model.filled, determined, 0)
+    errors = dot(problem.w, jnp.square(problem.y - before.values))
+    free = jnp.maximum(jnp.sum(problem.w) - jnp.sum(determined), epsilon(errors.dtype))
+    beta = free / jnp.maximum(errors, float(jnp.finfo(errors.dtype).tiny))
+    other = model._replace(beta=beta)
+    after = posterior(problem, other, before.mean, "normal")
+    better = after.evidence > before.evidence
+    pick = functools.partial(jnp.where, better)
+    return jax.tree.map(pick, (other, after), (model, before))
+
+
+def _gains(
+    problem: Problem, state: State, likelihood: Likelihood
+) -> tuple[Float[Array, " c"], Float[Array, " c"]]:
+    """Return each change's gain and the precision it sets (Tipping and Faul, eq. 32-37)."""
+    model, now = state.model, state.posterior
+    k, p = len(model.columns), problem.Phi.shape[1]
+    B = _curvatures(problem, model, now.values, likelihood)
+    in_model = jnp.where(model.filled[None, :], problem.Phi[:, model.columns], 0)
+    cross = dot_over_rows(problem.Phi, B[:, None] * in_model)
+    S = dot(B, jnp.square(problem.Phi)) - jnp.sum(dot(cross, now.covariance) * cross, axis=1)
+    Q = dot(_slopes(problem, model, now.values, likelihood), problem.Phi)
+    # A column whose remainder is rounding of what was subtracted depends on those in the model.
+    absent = jnp.ones(p, bool).at[model.columns].min(~model.filled)
+    independent = 64 * epsilon(S.dtype) * dot(B, jnp.square(problem.Phi)) < S
+    theta = jnp.square(Q) - S
+    addable = absent & independent & (theta > 0) & ~jnp.all(model.filled)
+    S, ratio = jnp.where(addable, S, 1), jnp.where(addable, jnp.square(Q) / S, 1)
+    # A copy of a column in the model would gain as much as a new estimate of its precision, which
+    # is the better change.
+    added = jnp.where(addable, _DISCOUNT * (ratio - 1 - jnp.log(ratio)) / 2, 0)
+    alpha_added = S / jnp.where(addable, ratio - 1, 1)
+    # For a column in the model, without itself: s = 1 / Sigma_ii - alpha, q = mu_i / Sigma_ii.
+    alpha, variance = model.alpha, jnp.diagonal(now.covariance)
+    s = jnp.maximum(1 / variance - alpha, 0)
+    q = now.mean / variance
+    worth = jnp.square(q) - s
+
+    def share(alpha: Array) -> Array:
+        """Return the part of the evidence that depends on one precision."""
+        return (jnp.log(alpha) - jnp.log(alpha + s) + jnp.square(q) / (alpha + s)) / 2
+
+    useful = model.filled & (worth > 0) & (s > 0)
+    estimate = jnp.where(useful, jnp.square(s) / jnp.where(useful, worth, 1), 1)
+    estimated = jnp.where(useful, share(estimate) - share(alpha), 0)
+    several = jnp.sum(model.filled) > 1
+    deleted = jnp.where(model.filled & several & (worth <= 0), -share(alpha), 0)
+    gains = jnp.concatenate([added, estimated, deleted])
+    return gains, jnp.concatenate([alpha_added, estimate, jnp.ones(k, S.dtype)])
+
+
+def _changed(model: Model, change: Int[Array, ""], alpha: Float[Array, ""], p: int) -> Model:
+    """Return the model after one change, see `State`."""
+    k = len(model.columns)
+    adds, deletes = change < p, change >= p + k
+    place = jnp.where(adds, jnp.argmin(model.filled).astype(jnp.int32), (change - p) % k)
+    columns = model.columns.at[place].set(jnp.where(adds, change, model.columns[place]))
+    filled = model.filled.at[place].set(~deletes)
+    return model._replace(columns=columns, filled=filled, alpha=model.alpha.at[place].set(alpha))
+
+
+def _with_places(state: State, k: int) -> State:
+    """Return the state with `k` places; the further ones are empty."""
+    model, now = state.model, state.posterior
+    further = k - len(model.columns)
+    p = len(state.tried) - 2 * len(model.columns)
+    of_places = jnp.pad(state.tried[p:].reshape(2, -1), ((0, 0), (0, further)))
+    # The precision of an empty place is 1.
+    empty = jnp.diag((jnp.arange(k) >= k - further).astype(now.covariance.dtype))
+    return state._replace(
+        model=model._replace(
+            columns=jnp.pad(model.columns, (0, further), constant_values=p - 1),
+            filled=jnp.pad(model.filled, (0, further)),
+            alpha=jnp.pad(model.alpha, (0, further), constant_values=1),
+        ),
+        posterior=now._replace(
+            mean=jnp.pad(now.mean, (0, further)),
+            covariance=jnp.pad(now.covariance, (0, further)) + empty,
+        ),
+        tried=jnp.concatenate([state.tried[:p], of_places.reshape(-1)]),
+    )

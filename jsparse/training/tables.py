@@ -1,0 +1,161 @@
+"""From raw rows in memory to a source, and from arrays to a tuning problem."""
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Array, Float, Int, Shaped
+
+from .._agreement import same_rows
+from .._blocks import capacity, padded
+from .._mesh import check_mesh
+from .._numerics import as_array
+from .._types import Key
+from ..kernels import Kernel
+from ..kernels.mixed import categorical_columns
+from ..machines.fixed_size import FixedSize
+from ..machines.method import Method
+from ..machines.rows import Rows, rows_of
+from ..multiclass import Code
+from ..search.problem import Problem
+from ..search.template import split_kernel
+from ..validation.folds import Folds
+from ..validation.sharding import shard
+from .categories import check_codes, unscaled
+from .choices import make_folds, template_of
+from .counting import CountingRows
+from .encoding import Encoding, code_of
+from .in_memory import Facts, InMemory
+from .inputs import check_labels, encoded_targets, row_weights
+from .programs import standardised
+from .settings import Config, HoldOut
+from .target_units import TargetUnits, target_units
+
+
+def read_table(
+    X: Float[np.ndarray, "n d"],
+    y: Shaped[np.ndarray, "n *c"],
+    counting: CountingRows,
+    config: Config,
+    codes: tuple[int, ...] = (),
+) -> InMemory:
+    """Encode, standardise and divide rows in memory.
+
+    Args:
+        X: finite raw inputs of the rows that count.
+        y: labels or real targets, from `checked_targets`, of the rows that count.
+        counting: which of the caller's rows count, and their weights.
+        config: of the run.
+        codes: the columns that hold codes of categories, for the kernel to compare.
+
+    Raises:
+        ValueError: for targets, folds or a kernel that do not suit the rows.
+    """
+    (n, d), dtype = X.shape, X.dtype
+    numbers, classes = encoded_targets(y, config.task, config.multiclass.classes)
+    weights = row_weights(counting.weights, config.class_weight, numbers, classes)
+    units, code = TargetUnits(), None
+    if classes is None:
+        units = target_units(numbers, weights, dtype, robust=config.method.robust)
+        targets = np.asarray(units.apply(numbers, weights)).astype(dtype)
+    else:
+        present = classes[np.unique(numbers)]
+        check_labels(present, n, counting.n)
+        if len(present) < len(classes) and not config.method.allows_empty_classes:
+            raise ValueError(
+                f"classes: expected rows of all of them with {type(config.method).__name__}, got "
+                f"none of some of {classes.tolist()}"
+            )
+        code = code_of(config, len(classes), dtype)
+        targets = (2 * numbers - 1).astype(dtype) if code is None else numbers.astype(np.int32)
+    folds = _folds_of(config, counting, n, None if classes is None else numbers)
+    codes = categorical_columns(template_of(config.kernel, d, config.search, codes))
+    check_codes(X, codes)
+    padding = capacity(n)
+    w = as_array(
+        padded((np.ones(n) if weights is None else weights).astype(dtype), padding, "constant")
+    )
+    scaling, Z = standardised(padded(X, padding), w)
+    if codes:
+        scaling = unscaled(scaling, codes)
+        Z = scaling.apply(jax.device_put(padded(np.asarray(X), padding)))
+    encoding = Encoding(scaling, classes, code, units, codes)
+    facts = Facts(encoding, X, numbers, weights, counting)
+    rows = Rows(Z, as_array(padded(targets, padding)), w, code)
+    return _placed(rows, _with_room(folds, n, padding), n, config.resources.mesh, facts)
+
+
+def _folds_of(config: Config, counting: CountingRows, n: int, labels: np.ndarray | None) -> Folds:
+    """Return the caller's folds of the rows that count, or new ones."""
+    folds = config.folds
+    if isinstance(folds, HoldOut):
+        raise ValueError("folds: expected a number or Folds for rows in memory, got a HoldOut")
+    if isinstance(folds, Folds):
+        folds = counting.folds_within(folds)
+    return make_folds(config.keys.folds, folds, n, labels)
+
+
+def _with_room(folds: Folds, n: int, padding: int) -> Folds:
+    """Return the folds with room for those of any table of the same capacity."""
+    index, valid = (np.asarray(a) for a in folds)
+    v, r = index.shape
+    room = max(-(-padding // v), capacity(r) if r > -(-n // v) else r)
+    wide = [(0, 0), (0, room - r)]
+    return Folds(np.pad(index, wide), np.pad(valid, wide))
+
+
+def _placed(
+    rows: Rows, folds: Folds, n: int, mesh: Mesh | None, facts: Facts | None = None
+) -> InMemory:
+    """Return the source of rows, spread over the devices of a mesh if there is one."""
+    if mesh is None:
+        return InMemory(rows, rows, folds, folds, n, facts)
+    X, y, weights, layout = shard(mesh, folds, rows.X, rows.y, rows.weights)
+    return InMemory(rows, Rows(X, y, weights, rows.code, mesh), layout, folds, n, facts)
+
+
+@same_rows
+def tuning_problem(
+    kernel: Kernel,
+    points: Float[Array, "m d"] | None,
+    X: Float[Array, "n d"],
+    y: Float[Array, "n *c"] | Int[Array, " n"],
+    folds: Folds,
+    weights: Float[Array, " n"] | None = None,
+    code: Code | None = None,
+    *,
+    method: Method = FixedSize(),
+    key: Key | None = None,
+    tune_kernel: bool = True,
+    tune_matrices: bool = False,
+    mesh: Mesh | None = None,
+) -> Problem:
+    """Return the tuning problem of a template kernel: its positive floating leaves are tuned.
+
+    Args:
+        kernel: the template.
+        points: prototypes or candidates, shape `m d`; None in the dual.
+        X: inputs, shape `n d`, in the units of the points.
+        y: targets, shape `n` or `n c`; with a `code`, class numbers.
+        folds: see `validation.folds`.
+        weights: row weights, shape `n`.
+        code: several classes as several problems.
+        method: what is fitted, resolved.
+        key: decides what the method draws at random.
+        tune_kernel: False to tune `C` only.
+        tune_matrices: tune the matrices of `kernels.Projected`, too, of which a point has the
+            elements themselves, not their logs.
+        mesh: the rows are sharded over its devices, and come in another order; see
+            `validation.sharding`.
+
+    Raises:
+        ValueError: for a mesh with axes of type Explicit, a method that does not need only sums, or
+            rows that differ between the processes of the mesh.
+    """
+    varied = {"tune_kernel": tune_kernel, "tune_matrices": tune_matrices}
+    template = split_kernel(kernel, X.dtype, **varied)
+    if mesh is not None:
+        check_mesh(mesh)
+        method.check_sums("mesh")
+    code = None if code is None else code.astype(X.dtype)
+    source = _placed(rows_of(X, y, weights, code), folds, len(X), mesh)
+    return Problem(method, template, points, source, method.default_C, varied=varied, key=key)
