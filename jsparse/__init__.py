@@ -93,9 +93,9 @@ if TYPE_CHECKING:  # of each name the same place as below
     from .machines import sparse_fisher as sparse_fisher
     from .machines import sparse_ridge as sparse_ridge
     from .machines import spsvm as spsvm
-    from .machines.method import Additive as Additive
+    from .machines.from_sums import FromSums as FromSums
     from .machines.method import Method as Method
-    from .machines.method import Stopping as Stopping
+    from .machines.stopping import Stopping as Stopping
     from .model import Model as Model
     from .model_files import load as load
     from .model_files import save as save
@@ -105,21 +105,21 @@ if TYPE_CHECKING:  # of each name the same place as below
     from .normal_equations import accumulate_batches as accumulate_batches
     from .scaling import Standardization as Standardization
     from .scaling import standardize as standardize
-    from .search.problem import tuning_problem as tuning_problem
     from .search.sizes import SizeCurve as SizeCurve
     from .search.sizes import tune_sizes as tune_sizes
     from .search.strategies import Annealing as Annealing
-    from .search.strategies import Gradient as Gradient
+    from .search.gradient import Gradient as Gradient
     from .search.strategies import Profile as Profile
-    from .search.tune import Tuning as Tuning
-    from .search.tune import load_history as load_history
-    from .search.tune import save_history as save_history
+    from .search.history import load_history as load_history
+    from .search.history import save_history as save_history
+    from .search.run import Tuning as Tuning
     from .search.tune import tune as tune
     from .training.distil import distil as distil
     from .training.plan import plan as plan
     from .training.settings import HoldOut as HoldOut
     from .training.settings import Multiclass as Multiclass
     from .training.settings import Resources as Resources
+    from .training.tables import tuning_problem as tuning_problem
     from .training.train import train as train
     from .training.trained import Trained as Trained
     from .validation.cross_validation import CrossValidation as CrossValidation
@@ -145,8 +145,9 @@ _SHOWN = {
     ".model_files": "load save",
     ".normal_equations": "accumulate",
     ".scaling": "standardize",
-    ".search.strategies": "Annealing Gradient Profile",
-    ".search.tune": "load_history save_history",
+    ".search.gradient": "Gradient",
+    ".search.history": "load_history save_history",
+    ".search.strategies": "Annealing Profile",
     ".training.distil": "distil",
     ".training.plan": "plan",
     ".training.settings": "HoldOut Multiclass Resources",
@@ -169,13 +170,16 @@ _MORE = {
     ".expansion": "KernelExpansion",
     ".features": "Nystroem",
     ".kernels": "RBF",
-    ".machines.method": "Additive Method Stopping",
+    ".machines.from_sums": "FromSums",
+    ".machines.method": "Method",
+    ".machines.stopping": "Stopping",
     ".multiclass": "output_code",
     ".normal_equations": "NormalEquations accumulate_batches",
     ".scaling": "Standardization",
-    ".search.problem": "tuning_problem",
     ".search.sizes": "SizeCurve tune_sizes",
-    ".search.tune": "Tuning tune",
+    ".search.run": "Tuning",
+    ".search.tune": "tune",
+    ".training.tables": "tuning_problem",
     ".validation.cross_validation": "CrossValidation",
     ".validation.folds": "Folds folds_from_assignment",
 }

@@ -16,7 +16,8 @@ from .. import _status
 from ..compilation import enable_compilation_cache
 from ..data import demo_set
 from ..model_files import load
-from ..search.strategies import Annealing, Automatic, Gradient, Profile, Search
+from ..search.gradient import Automatic, Gradient
+from ..search.strategies import Annealing, Profile, Search
 from ..serialization import OutputError
 from ..training.choices import template_of
 from ..training.settings import HoldOut, Resources

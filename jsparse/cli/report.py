@@ -14,7 +14,7 @@ from .. import _status
 from ..data.schema import Schema
 from ..machines.method import METRIC_NAMES
 from ..search.sizes import SizeCurve
-from ..search.tune import Progress as Callback
+from ..search.run import Progress as Callback
 from ..training.presentation import describe_kernel
 from ..training.trained import Trained
 

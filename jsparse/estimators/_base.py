@@ -22,8 +22,9 @@ from ..kernels import Kernel
 from ..machines.method import Method, Shape, Task
 from ..model import Model
 from ..prediction import scores_of
-from ..search.strategies import Annealing, Automatic, Gradient, Profile, Search
-from ..search.tune import Progress, Tuning
+from ..search.gradient import Automatic, Gradient
+from ..search.run import Progress, Tuning
+from ..search.strategies import Annealing, Profile, Search
 from ..training.choices import KERNELS, KernelLike, default_folds
 from ..training.counting import CountingRows, counting_rows
 from ..training.settings import Multiclass, Resources

@@ -9,9 +9,7 @@ if TYPE_CHECKING:  # each is imported when it is first asked for
     from .kbp import KBP as KBP
     from .kmp import KMP as KMP
     from .ksp import KSP as KSP
-    from .method import Additive as Additive
     from .method import Method as Method
-    from .method import Stopping as Stopping
     from .reduced_set import ReducedSetSVM as ReducedSetSVM
     from .reduced_svm import ReducedSVM as ReducedSVM
     from .reductions import SparseReduction as SparseReduction
@@ -22,6 +20,7 @@ if TYPE_CHECKING:  # each is imported when it is first asked for
     from .sparse_fisher import SparseFisher as SparseFisher
     from .sparse_ridge import SparseRidge as SparseRidge
     from .spsvm import SpSVM as SpSVM
+    from .stopping import Stopping as Stopping
 
     METHODS: dict[str, type[Method]]
 
@@ -43,7 +42,7 @@ _REGISTRY = {
     "ReducedSetSVM": "reduced_set",
     "RVM": "rvm",
 }
-_HOME_OF = {**_REGISTRY, "Additive": "method", "Method": "method", "Stopping": "method"}
+_HOME_OF = {**_REGISTRY, "FromSums": "from_sums", "Method": "method", "Stopping": "stopping"}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,20 +1,25 @@
-"""Candidates that methods of growing size choose their prototypes from."""
+"""Candidates out of which methods of several sizes select their prototypes."""
 
-import dataclasses
-from typing import Any, Literal
+import abc
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+from jaxtyping import Array, Float
 
-from .._arguments import finite_table, whole_number
+from .._arguments import check_finite, finite_table, whole_number
 from .._blocks import rounded_down
 from .._numerics import as_array
-from .._types import Key
+from .._types import Key, ScalarLike
 from ..kernels import Kernel
 from ..prototypes import k_center, k_means
 from ..prototypes.choice import choose_rows
 from ..pursuit.probabilistic import SUBSET
+from .family import Family
+from .from_sums import FromSums
+from .held_out import Sums
 from .method import (
-    PathMethod,
+    Method,
+    Metric,
     Points,
     Shape,
     Task,
@@ -22,16 +27,18 @@ from .method import (
     at_most,
     check_tolerance,
     option,
+    replaced,
     rows_at,
+    setting,
 )
+from .rows import Rows
 
 MAX_PROTOTYPES = 300
 CANDIDATES = 1000
 CandidateMethod = Literal["k_center", "k_means", "renyi", "uniform"]
 
 
-@dataclasses.dataclass(frozen=True)
-class Candidates(PathMethod):
+class Candidates(Method):
     """The settings of methods that select prototypes one after another out of candidates.
 
     Args:
@@ -44,9 +51,13 @@ class Candidates(PathMethod):
             "renyi", "uniform".
         subset: candidates looked at for each prototype, drawn at random, "auto" for 59, the number
             of Karsmakers 2011, Section 3.5.2; None for the method's own default.
-        size_tolerance: the size chosen is the least whose error is within so many standard errors
+        size_tolerance: the size chosen is the least whose error is within as many standard errors
             of the best: 0.1 is the choice of Section 4.5, 1 the one-standard-error rule.
     """
+
+    several_sizes: ClassVar[bool] = True
+    shares_C: ClassVar[bool] = True
+    size_argument: ClassVar[str] = "candidates"
 
     max_prototypes: int | None = option(
         None, "the longest path; default: 300, or as many as there are", kind="count", metavar="K"
@@ -58,14 +69,14 @@ class Candidates(PathMethod):
         kind="count",
         metavar="N",
     )
-    candidate_method: CandidateMethod = "k_center"
+    candidate_method: CandidateMethod = setting("k_center")
     subset: int | Literal["auto"] | None = option(
         None,
         "look at N random candidates for each prototype, or 'auto': 59",
         kind="count or auto",
         metavar="N",
     )
-    size_tolerance: float = option(
+    size_tolerance: float = option(  # type: ignore[assignment]
         0.1,
         "of several sizes, the smallest within T standard errors of the best",
         kind="not negative",
@@ -75,7 +86,7 @@ class Candidates(PathMethod):
     def __post_init__(self) -> None:
         given = self.candidates
         if isinstance(given, list | tuple) or (given is not None and np.ndim(given) > 0):
-            object.__setattr__(self, "candidates", _Points(given))
+            self.candidates = _Points(given)
 
     def check(self, task: Task) -> None:
         """See `Method.check`."""
@@ -91,9 +102,9 @@ class Candidates(PathMethod):
             )
         check_tolerance("size_tolerance", self.size_tolerance)
 
-    def settled(self, shape: Shape) -> "Candidates":
-        """See `Method.settled`."""
-        given, M = self.candidates, self._resolved_candidates(shape)
+    def resolve(self, shape: Shape) -> "Candidates":
+        """See `Method.resolve`."""
+        given, M = self.candidates, self._count(shape)
         if isinstance(given, _Points):
             if given.X.shape[1] != shape.d:
                 raise ValueError(f"candidates: expected shape (M, {shape.d}), got {given.X.shape}")
@@ -104,16 +115,20 @@ class Candidates(PathMethod):
         k = min(MAX_PROTOTYPES, rounded_down(most)) if k is None else k
         what = "the candidates and the rows without a fold"
         k = whole_number("max_prototypes", k, 1, most, what)
-        subset = self.subset
-        if isinstance(subset, str) and subset == "auto":
-            subset = min(SUBSET, M)
-        if subset is not None:
-            subset = whole_number("subset", subset, 1, M, "the candidates")
         candidates = given if isinstance(given, _Points) else M
-        return dataclasses.replace(self, max_prototypes=k, candidates=candidates, subset=subset)
+        subset = self.resolved_subset(M)
+        return replaced(self, max_prototypes=k, candidates=candidates, subset=subset)
 
-    def _resolved_candidates(self, shape: Shape) -> Any:
-        """The number of candidates, not yet checked."""
+    def resolved_subset(self, M: int) -> int | None:
+        """Return the number of candidates looked at for each prototype, of `M`."""
+        if self.subset is None:
+            return None
+        if isinstance(self.subset, str) and self.subset == "auto":
+            return min(SUBSET, M)
+        return whole_number("subset", self.subset, 1, M, "the candidates")
+
+    def _count(self, shape: Shape) -> Any:
+        """Return the number of candidates, not yet checked."""
         given = self.candidates
         if isinstance(given, _Points):
             return len(given.X)
@@ -123,17 +138,30 @@ class Candidates(PathMethod):
 
     def capped(self, shape: Shape) -> "Candidates":
         """See `Method.capped`."""
-        lowered = dataclasses.replace(self, candidates=at_most(self.candidates, shape.present))
-        M = whole_number("candidates", lowered._resolved_candidates(shape), 1)
-        return dataclasses.replace(
+        lowered = replaced(self, candidates=at_most(self.candidates, shape.present))
+        M = whole_number("candidates", lowered._count(shape), 1)
+        return replaced(
             lowered,
             max_prototypes=at_most(self.max_prototypes, min(M, shape.training)),
             subset=at_most(self.subset, M),
         )
 
+    def for_distillation(self, prototypes: Float[np.ndarray, "m d"]) -> "Candidates":
+        """See `Method.for_distillation`: the prototypes are the candidates."""
+        return replaced(self, candidates=prototypes)
+
+    @property
+    def fit_sizes(self) -> tuple[int, ...]:
+        """See `Method.fit_sizes`: every size up to the largest."""
+        return tuple(range(1, self.longest + 1))
+
+    def shortened(self, n_sizes: int) -> "Candidates":
+        """See `Method.shortened`."""
+        return replaced(self, max_prototypes=n_sizes)
+
     @property
     def n_candidates(self) -> int | None:
-        """Number of candidates; None while it depends on the rows."""
+        """The number of candidates; None while it depends on the rows."""
         given = self.candidates
         if isinstance(given, _Points):
             return len(given.X)
@@ -141,12 +169,12 @@ class Candidates(PathMethod):
 
     @property
     def longest(self) -> int:
-        """The length of the path, once settled."""
+        """The largest number of prototypes, once resolved."""
         assert self.max_prototypes is not None
         return self.max_prototypes
 
-    def points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
-        """The candidates."""
+    def choose_points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
+        """Return the candidates."""
         Z, M, weights = rows.X, self.candidates, np.asarray(rows.weights)
         if isinstance(M, _Points):
             return Points(rows.scaling.apply(M.X.astype(Z.dtype)), None)
@@ -155,17 +183,85 @@ class Candidates(PathMethod):
             return Points(rows_at(Z, present), present)
         w = as_array(weights, Z.dtype)
         if self.candidate_method == "k_center":
-            chosen = np.asarray(k_center(key, Z, M, w).indices)
-            return Points(rows_at(Z, chosen), chosen)
+            centres = np.asarray(k_center(key, Z, M, w).indices)
+            return Points(rows_at(Z, centres), centres)
         if self.candidate_method == "k_means":
             means = k_means(key, Z, M, w)
             return Points(means.centres, None, int(means.status))
-        chosen, status = choose_rows(key, self.candidate_method, Z, M, rows.labels, weights, rows.n)
-        return Points(rows_at(Z, chosen), chosen, status)
+        labels = rows.labels
+        numbers, status = choose_rows(key, self.candidate_method, Z, M, labels, weights, rows.n)
+        return Points(rows_at(Z, numbers), numbers, status)
+
+
+class CandidatesFromSums(Candidates, FromSums):
+    """Methods that select prototypes by sums over rows.
+
+    Rows in memory on one device are there again once the prototypes are selected, for coefficients
+    with more digits than sums have: `fit` then differs from `solve` by rounding.
+    """
+
+    shares_rows: ClassVar[bool] = True
+
+    @property
+    def memory(self) -> int | None:
+        """See `Method.memory`: the candidates, once their number is known."""
+        return self.n_candidates
+
+    def criterion(self, task: Task) -> Metric:
+        """See `Method.criterion`: least squares (Karsmakers 2011, eq. 35), for classes too."""
+        return "mse"
+
+    @abc.abstractmethod
+    def fit_in_memory(
+        self,
+        kernel: Kernel,
+        points: Float[Array, "M d"],
+        C: ScalarLike | Float[Array, " l"],
+        rows: Rows,
+        key: Key | None,
+    ) -> Family:
+        """Fit to rows in memory; arguments as for `fit`."""
+
+    def fit(
+        self,
+        kernel: Kernel,
+        points: Float[Array, "M d"] | None,
+        C: ScalarLike | Float[Array, " l"],
+        rows: Rows,
+        key: Key | None = None,
+    ) -> Family:
+        """See `Method.fit`: rows of a mesh are fitted from their sums."""
+        if rows.mesh is not None:
+            return super().fit(kernel, points, C, rows, key)
+        assert points is not None
+        return self.fit_in_memory(kernel, points, C, rows, key)
+
+    def fit_and_sum(
+        self,
+        kernel: Kernel,
+        points: Float[Array, "M d"] | None,
+        C: ScalarLike | Float[Array, " l"],
+        rows: Rows,
+        key: Key | None = None,
+        sums: Sums | None = None,
+    ) -> tuple[Family, Sums | None]:
+        """See `Method.fit_and_sum`: rows in memory are not summed."""
+        if rows.mesh is not None:
+            return super().fit_and_sum(kernel, points, C, rows, key, sums)
+        return self.fit(kernel, points, C, rows, key), None
 
 
 class _Points:
-    """A table of the caller's points, by identity."""
+    """A table of the caller's points, which is equal to no other."""
 
     def __init__(self, points: Any) -> None:
         self.X = finite_table(points, "candidates")
+
+
+def check_candidates(candidates: Array, d: int) -> None:
+    """Raise unless the candidates are finite points of `d` columns; they may outnumber the rows."""
+    if candidates.ndim != 2 or candidates.shape[1] != d or len(candidates) == 0:
+        raise ValueError(
+            f"candidates: expected shape (M, {d}) with M at least 1, got {candidates.shape}"
+        )
+    check_finite("candidates", candidates)

@@ -1,4 +1,4 @@
-"""Atoms of one kernel or several, and what pursuits know of them."""
+"""Atoms of one kernel or several, and their least-squares problem, from rows or from sums."""
 
 from typing import NamedTuple
 
@@ -18,8 +18,8 @@ from ..pursuit import conjugate
 class DictionaryColumns(FeatureMap):
     """Atoms `k(., z)` of one kernel, or of each of several, less a constant each.
 
-    The intercept takes the constants up, the means over the candidates; see `CandidateColumns`.
-    Without an intercept they are 0.
+    The constants are the means over the candidates, which the intercept takes up; see
+    `CandidateColumns`. Without an intercept they are 0.
     """
 
     kernel: Kernel
@@ -27,22 +27,22 @@ class DictionaryColumns(FeatureMap):
     shift: Float[Array, " p"]
 
     def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n p"]:
-        """Values of the atoms, those of the first kernel first."""
+        """Return the values of the atoms, those of the first kernel first."""
         return atoms(self.kernel, X, self.prototypes) - self.shift[None, :]
 
     @property
     def n_features(self) -> int:
-        """Number of atoms."""
+        """The number of atoms."""
         return len(self.shift)
 
     def penalty(self) -> Float[Array, "p p"] | None:
-        """Of the coefficients, as they are."""
+        """Return None: the coefficients are penalised as they are."""
         return None
 
     def expansion(
         self, weights: Float[Array, "p *c"], intercept: Float[Array, "*c"]
     ) -> KernelExpansion:
-        """With every atom a prototype, its own number of times."""
+        """Return the expansion with a prototype for each atom; see `CandidateColumns.expansion`."""
         kernel, Z = self.kernel, self.prototypes
         if is_dictionary(kernel):
             Q, m = len(kernels_of(kernel)), len(Z)
@@ -58,39 +58,39 @@ def is_dictionary(kernel: Kernel) -> bool:
 
 
 def kernels_of(kernel: Kernel) -> tuple[Kernel, ...]:
-    """The kernels of a mixture, or the one."""
+    """Return the kernels of a mixture, or the one kernel."""
     return kernel.kernels if isinstance(kernel, Mixture) else (kernel,)
 
 
 def atoms(kernel: Kernel, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n p"]:
-    """`k_q(x_i, z_j)`, the columns of the first kernel first."""
+    """Return `k_q(x_i, z_j)`, the columns of the first kernel first."""
     if not is_dictionary(kernel):
         return kernel.cross_gram(X, Z)
-    return jnp.concatenate([own.cross_gram(X, Z) for own in kernels_of(kernel)], axis=1)
+    return jnp.concatenate([one.cross_gram(X, Z) for one in kernels_of(kernel)], axis=1)
 
 
 def dictionary_columns(
     kernel: Kernel, points: Float[Array, "m d"], *, intercept: bool
 ) -> DictionaryColumns:
-    """The atoms of points; with an intercept, less their means over these."""
+    """Return the atoms of points; with an intercept, less their means over the points."""
     values = atoms(kernel, points, points)
     shift = jnp.mean(values, axis=0) if intercept else jnp.zeros_like(values[0])
     return DictionaryColumns(kernel, points, shift)
 
 
 class System(NamedTuple):
-    """Normal equations of the atoms, the intercept eliminated."""
+    """The normal equations of the atoms, with the intercept eliminated."""
 
     A: Float[Array, "p p"]
     b: Float[Array, "p c"]
-    rounded: Float[Array, " p"]  # what the diagonal of A was rounded at
+    rounded: Float[Array, " p"]  # size of the numbers whose difference the diagonal of A is
     ridge: Float[Array, ""]
 
     __repr__ = short_repr
 
 
-class Rows(NamedTuple):
-    """The atoms at the rows, times the roots of their weights; centred for an intercept."""
+class Design(NamedTuple):
+    """Atoms and targets of the rows times the roots of their weights; centred for an intercept."""
 
     D: Float[Array, "n p"]
     y: Float[Array, "n c"]
@@ -98,8 +98,8 @@ class Rows(NamedTuple):
     __repr__ = short_repr
 
 
-def system_of(sums: NormalEquations, ridge: float, *, intercept: bool) -> System:
-    """The system from sums over rows; a target is a column."""
+def system_of(sums: NormalEquations, ridge: Float[Array, ""], *, intercept: bool) -> System:
+    """Return the system from sums over rows, with a column for each target."""
     f, total = sums.feature_sum, sums.weight_sum
     A, b = sums.gram, sums.cross.reshape(len(f), -1)
     if intercept:
@@ -108,29 +108,32 @@ def system_of(sums: NormalEquations, ridge: float, *, intercept: bool) -> System
     return System(A, b, jnp.diagonal(sums.gram), ridge * total)
 
 
-def rows_of(
+def design_of(
     columns: DictionaryColumns,
     X: Float[Array, "n d"],
     y: Float[Array, "n *c"],
     w: Float[Array, " n"],
     *,
     intercept: bool,
-) -> Rows:
-    """What `system_of` is the normal equations of."""
+) -> Design:
+    """Return the least-squares problem whose normal equations `system_of` returns."""
     D, y, root = columns(X), y.reshape(len(X), -1), jnp.sqrt(w)[:, None]
     D = jnp.where(root > 0, D, 0)
     if intercept:
         share = w / jnp.sum(w)
         D, y = (a - dot(share, a)[None, :] for a in (D, y))
-    return Rows(root * D, root * y)
+    return Design(root * D, root * y)
 
 
 def of_unit_length(system: System) -> tuple[System, Float[Array, " p"]]:
-    """Of atoms over their lengths, and one over these; 0 for atoms that are rounding."""
+    """Return the system of atoms of unit length, and the factor of each atom.
+
+    The factor is 0 for atoms that are rounding noise.
+    """
     diagonal = jnp.diagonal(system.A)
-    there = diagonal > conjugate.NOISE * epsilon(diagonal.dtype) * system.rounded
-    length = jnp.where(there, jax.lax.rsqrt(jnp.where(there, diagonal + system.ridge, 1)), 0)
+    nonzero = diagonal > conjugate.NOISE * epsilon(diagonal.dtype) * system.rounded
+    factor = jnp.where(nonzero, jax.lax.rsqrt(jnp.where(nonzero, diagonal + system.ridge, 1)), 0)
     A = system.A + system.ridge * jnp.eye(len(diagonal), dtype=diagonal.dtype)
-    A = A * length[:, None] * length[None, :]
-    rounded = system.rounded * jnp.square(length)
-    return System(A, system.b * length[:, None], rounded, system.ridge), length
+    A = A * factor[:, None] * factor[None, :]
+    rounded = system.rounded * jnp.square(factor)
+    return System(A, system.b * factor[:, None], rounded, system.ridge), factor

@@ -99,9 +99,14 @@ class Family(eqx.Module):
         """
         return int(np.asarray(self.statuses)[self.place_of(size)])
 
-    def active_points(self, size: int) -> Int[np.ndarray, " m"]:
-        """Return the numbers of the points of the machine of a size, in its order; on the host."""
-        return self._active_atoms(self.place_of(size)) % len(self.points)
+    def active_points(self, size: int | None = None) -> Int[np.ndarray, " m"]:
+        """Return the numbers of the points of a machine, in its order; on the host.
+
+        Args:
+            size: of the machine; None for the largest.
+        """
+        place = self.n_sizes - 1 if size is None else self.place_of(size)
+        return self._active_atoms(place) % len(self.points)
 
     def values(self, X: Float[Array, "n d"]) -> Float[Array, "n k l"]:
         """Return the values of all machines at the rows of `X`, from one block of kernel values.

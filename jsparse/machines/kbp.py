@@ -1,6 +1,5 @@
 """Kernel basis pursuit (Guigue et al. 2005)."""
 
-import dataclasses
 from typing import ClassVar
 
 import jax
@@ -19,13 +18,12 @@ from .method import Task
 from .pursuit import Pursuit, Selected, statuses
 
 
-@dataclasses.dataclass(frozen=True)
 class KBP(Pursuit):
     """Kernel basis pursuit (Guigue et al. 2005): least angle regression stopped after K steps.
 
-    The atoms are of one length, as the source of the algorithm has it, and none leaves. The
-    coefficients are those of the path, which shrinks them. Several targets or problems have
-    prototypes each of its own.
+    The atoms are of one length, as the source of the algorithm has it, and no atom is removed
+    again. The coefficients are those of the path, which shrinks them. Several targets or problems
+    have prototypes each of their own.
 
     Args:
         max_prototypes: the longest path, see `Candidates`, as are the following.
@@ -49,19 +47,20 @@ class KBP(Pursuit):
 
     def select(self, system: System, key: Key | None) -> Selected:
         """See `Pursuit.select`."""
-        unit, length = of_unit_length(system)
-        k, at = self.longest, np.asarray(self.path_sizes, np.int32)
+        unit, factor = of_unit_length(system)
+        k, sizes = self.longest, np.asarray(self.fit_sizes, np.int32)
         diagonal, zero = jnp.diagonal(unit.A), jnp.zeros((), unit.A.dtype)
 
         def one(b: Float[Array, " p"]) -> Selected:
-            columns, own, own_diagonal, scale = scaled(
+            columns, scaled_b, scaled_diagonal, scale = scaled(
                 Columns(unit.A), b[None, :, None], diagonal[None]
             )
             path = least_angle.run(
-                columns, own[0, :, 0], own_diagonal[0], zero, max_atoms=k, max_steps=k, lasso=False
-            )
+                columns, scaled_b[0, :, 0], scaled_diagonal[0], zero, max_atoms=k, max_steps=k,
+                lasso=False,
+            )  # fmt: skip
             path = scale.undone_alone(path)
-            # It ends before an atom of which rounding leaves no digit: the next would be noise.
+            # The path ends before an atom of which rounding leaves no digit: it would be noise.
             error = epsilon(b.dtype) * path.condition[1:]
             noise = error > 1
             ends = jnp.any(noise)
@@ -69,8 +68,8 @@ class KBP(Pursuit):
             sound = jnp.where(ends, before, path.steps)
             lost = (error > LOST) & (jnp.arange(k, dtype=jnp.int32) < sound)
             status = jnp.where(ends, TRUNCATED, path.status)
-            status = statuses(status, sound, lost, at - 1)
-            own = path.coefficients[jnp.minimum(at, sound)]
-            return Selected(own * length[None, :], status)
+            status = statuses(status, sound, lost, sizes - 1)
+            coefficients = path.coefficients[jnp.minimum(sizes, sound)]
+            return Selected(coefficients * factor[None, :], status)
 
         return jax.lax.map(one, unit.b.T)

@@ -1,6 +1,5 @@
 """Kernel matching pursuit (Vincent and Bengio 2002)."""
 
-import dataclasses
 from typing import ClassVar, Literal, cast
 
 import jax
@@ -13,24 +12,23 @@ from .._types import Key
 from ..pursuit import conjugate, matching, probabilistic
 from ..pursuit.path import LOST, Path, assemble
 from ..pursuit.system import Columns, scaled
-from .dictionary import Rows, System, of_unit_length
+from .dictionary import Design, System, of_unit_length
 from .method import Task, option
 from .pursuit import Pursuit, Selected, dense, statuses
 
 Fitting = Literal["basic", "backfitting", "prefitting"]
-_STEPS = 50  # of basic matching pursuit for each atom: it comes back to those it has
+_STEPS = 50  # of basic matching pursuit for each atom, as it returns to atoms that it has
 
 
-@dataclasses.dataclass(frozen=True)
 class KMP(Pursuit):
     """Kernel matching pursuit (Vincent and Bengio 2002), of every size.
 
-    Prototypes come one after another and stay. "basic": the atom whose direction is nearest to the
-    residual, with the coefficient that is best for it alone; it may come again, which is no
-    prototype more. "backfitting": all coefficients are fitted again, which is orthogonal matching
-    pursuit, and SCDP without a penalty on atoms of one length. "prefitting": the atom with which
-    that leaves least, orthogonal least squares. Several targets or problems have prototypes each of
-    its own.
+    Prototypes are selected one after another and stay. "basic" takes the atom whose direction is
+    nearest to the residual, with the coefficient that is best for it alone; an atom may be taken
+    again, which adds no prototype. "backfitting" fits all coefficients again after each step: it is
+    orthogonal matching pursuit, and SCDP without a penalty on atoms of one length. "prefitting"
+    takes the atom with which that fit leaves the smallest residual: orthogonal least squares.
+    Several targets or problems have prototypes each of their own.
 
     Args:
         max_prototypes: the longest path, see `Candidates`, as are the following.
@@ -69,8 +67,8 @@ class KMP(Pursuit):
         return self._selected(self._path(system, key), len(system.A), on_rows=False)
 
     def _path(self, system: System, key: Key | None) -> Path:
-        """Of atoms in units of their own lengths; coefficients are of these."""
-        unit, length = of_unit_length(system)
+        """Return the path of the atoms at unit length, with coefficients of the given atoms."""
+        unit, factor = of_unit_length(system)
         c = system.b.shape[1]
         diagonal, rounded = (
             jnp.broadcast_to(a[None], (c, len(a))) for a in (jnp.diagonal(unit.A), unit.rounded)
@@ -78,15 +76,15 @@ class KMP(Pursuit):
         columns, b, diagonal, scale = scaled(Columns(unit.A), unit.b.T[:, :, None], diagonal)
         rounded = times_power(rounded, -scale.A)
         zero, k = jnp.zeros((), b.dtype), self.longest
-        own_key = None if self.subset is None else key
+        draws = None if self.subset is None else key
         if self.fitting == "basic":
             path = matching.run(
-                columns, b, diagonal, zero + 1, zero, own_key, max_atoms=k, max_steps=_STEPS * k,
+                columns, b, diagonal, zero + 1, zero, draws, max_atoms=k, max_steps=_STEPS * k,
                 subset=cast(int | None, self.subset),
             )  # fmt: skip
-        elif own_key is not None:
+        elif draws is not None:
             path = probabilistic.run(
-                columns, b, diagonal, rounded, own_key, max_atoms=k, subset=cast(int, self.subset)
+                columns, b, diagonal, rounded, draws, max_atoms=k, subset=cast(int, self.subset)
             )
         else:
             rule = "gain" if self.fitting == "prefitting" else "residual"
@@ -94,43 +92,43 @@ class KMP(Pursuit):
             path = conjugate.pursue(
                 columns, b, diagonal, rounded, none, zero, max_atoms=k, rule=rule
             )
-        return _in_units(scale.undone(path), length)
+        return _of_given_atoms(scale.undone(path), factor)
 
-    def on_rows(self, rows: Rows, system: System, key: Key | None) -> Selected:
-        """See `Pursuit.on_rows`: coefficients of least squares have more digits."""
-        path, p = self._path(system, key), rows.D.shape[1]
+    def select_with_rows(self, design: Design, system: System, key: Key | None) -> Selected:
+        """See `Pursuit.select_with_rows`: least squares on the rows has more digits."""
+        path, p = self._path(system, key), design.D.shape[1]
         if self.fitting != "basic":
-            path = _recovered(path, rows, system.ridge)
+            path = _solved_again(path, design, system.ridge)
         return self._selected(path, p, on_rows=True)
 
     def _selected(self, path: Path, p: int, *, on_rows: bool) -> Selected:
         rounding = epsilon(path.condition.dtype)
         lost = rounding * (jnp.sqrt(path.condition) if on_rows else path.condition) > LOST
-        at = np.asarray(self.path_sizes, np.int32) - 1
-        status = statuses(path.status, path.size, lost, at)
-        return Selected(dense(path.support, path.coefficients[..., 0][:, at], p), status)
+        places = np.asarray(self.fit_sizes, np.int32) - 1
+        status = statuses(path.status, path.size, lost, places)
+        return Selected(dense(path.support, path.coefficients[..., 0][:, places], p), status)
 
 
-def _in_units(path: Path, length: Float[Array, " p"]) -> Path:
-    """A path of atoms of unit length as one of those given."""
-    own = length[jnp.maximum(path.support, 0)]
-    return path._replace(coefficients=path.coefficients * own[:, None, :, None])
+def _of_given_atoms(path: Path, factor: Float[Array, " p"]) -> Path:
+    """Return the path of atoms times a factor each as a path of the atoms without."""
+    factors = factor[jnp.maximum(path.support, 0)]
+    return path._replace(coefficients=path.coefficients * factors[:, None, :, None])
 
 
-def _recovered(path: Path, rows: Rows, ridge: Array) -> Path:
-    """The coefficients of paths again, from the triangular factor of the atoms at the rows."""
-    k, dtype = path.support.shape[1], rows.D.dtype
+def _solved_again(path: Path, design: Design, ridge: Array) -> Path:
+    """Return paths with coefficients from the triangular factor of the atoms at the rows."""
+    k, dtype = path.support.shape[1], design.D.dtype
 
     def factors(of: tuple[Array, Array]) -> tuple[Array, Array]:
         support, y = of
         inside = support >= 0
-        atoms = jnp.where(inside[None, :], rows.D[:, jnp.maximum(support, 0)], 0)
+        atoms = jnp.where(inside[None, :], design.D[:, jnp.maximum(support, 0)], 0)
         penalty = jnp.sqrt(ridge) * jnp.eye(k, k + 1, dtype=dtype)
         both = jnp.concatenate([jnp.concatenate([atoms, y[:, None]], axis=1), penalty])
         R = jnp.linalg.qr(both, mode="r")
         return R[:k, :k], R[:k, k:]
 
-    factor, along = jax.lax.map(factors, (path.support, rows.y.T))
+    factor, along = jax.lax.map(factors, (path.support, design.y.T))
     return assemble(
         path.support, factor, along, jnp.sum(jnp.square(factor), axis=1), path.residual_norm,
         path.size, path.status, on_rows=True,

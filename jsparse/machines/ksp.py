@@ -1,7 +1,7 @@
 """Kernel subspace pursuit (Kabbara 2015)."""
 
-import dataclasses
-from typing import Any, ClassVar, cast
+from collections.abc import Callable
+from typing import ClassVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -10,32 +10,34 @@ from jaxtyping import Array, Float
 
 from .._arguments import whole_number
 from .._blocks import map_systems
-from .._numerics import epsilon
-from .._types import Key
+from .._numerics import epsilon, is_concrete
+from .._types import CountLike, Key
+from ..kernels import Kernel
 from ..pursuit import on_atoms
-from ..pursuit.subspace import subspace_pursuit, subspace_pursuit_gram
-from .dictionary import Rows, System
-from .method import Shape, Task
+from ..pursuit.subspace import Subspace, subspace_pursuit, subspace_pursuit_gram
+from .dictionary import Design, System
+from .held_out import HeldOut, OnFold
+from .method import Method, Shape, Task, replaced, setting
 from .pursuit import Pursuit, Selected
+from .rows import FoldLayout, Rows
 
 SIZES = 10  # numbers of atoms tried by default, where each is a pursuit of its own
 LARGEST = 100  # the largest of them
 ITERATIONS = 5  # l_max of the source
 
 
-@dataclasses.dataclass(frozen=True)
 class KSP(Pursuit):
     """Kernel subspace pursuit (Kabbara 2015, Algorithm 1).
 
     Machines with exactly K prototypes, each K by itself: the prototypes are exchanged until the
-    error on the rows does not fall. More than two classes, or several targets, are problems each
-    with prototypes of its own.
+    error on the rows does not fall. Several targets, or the problems of more than two classes, have
+    prototypes each of their own.
 
-    By default it goes by sums over rows, the normal equations, whose precision is that of squares,
-    see `pursuit.subspace_pursuit_gram`; in float32 the coefficients are found again on the rows.
-    With `formed=False` every fit to rows in memory, those of the folds too, is Algorithm 1 on the
-    rows with as many digits as the atoms allow: some ten times slower, and the values of all
-    candidates at all rows are in memory.
+    By default the pursuit solves the normal equations, sums over rows, which lose digits by the
+    square of the atoms' condition, see `pursuit.subspace_pursuit_gram`; in float32 the coefficients
+    are found again on the rows. With `formed=False` every fit to rows in memory, those of the folds
+    too, is Algorithm 1 on the rows with as many digits as the atoms allow: some ten times slower,
+    and the values of all candidates at all rows are in memory.
 
     Args:
         max_prototypes: the largest K of the default ones, 100 if not given.
@@ -47,86 +49,103 @@ class KSP(Pursuit):
             `max_prototypes`.
         intercept: whether every machine has one; it is no prototype.
         ridge: least squares is of the mean squared error plus `ridge |coefficients|^2`.
-        max_iterations: l_max.
+        max_iterations: l_max, of exchanges for one size.
         formed: whether rows in memory are summed first.
     """
 
     name: ClassVar[str] = "ksp"
     title: ClassVar[str] = "kernel subspace pursuit"
 
-    max_iterations: int = ITERATIONS
-    formed: bool = True
-
-    @property
-    def by_sums(self) -> bool:
-        """See `Additive.by_sums`."""
-        return self.formed
+    max_iterations: CountLike = ITERATIONS
+    formed: bool = setting(True)
 
     def check(self, task: Task) -> None:
         """See `Method.check`."""
         super().check(task)
-        whole_number("max_iterations", self.max_iterations, 1)
+        if is_concrete(self.max_iterations):
+            whole_number("max_iterations", self.max_iterations, 1)
         if self.subset is not None:
             raise ValueError("subset: expected None with KSP, which looks at all candidates")
 
     def _bounded(self, shape: Shape) -> "Pursuit":
-        """See `Pursuit`."""
-        whole = cast(Pursuit, super(Pursuit, self).settled(shape))
-        if self.max_prototypes is not None or whole.longest <= LARGEST:
+        """See `Pursuit`: each size is a pursuit of its own."""
+        resolved = cast(Pursuit, super(Pursuit, self).resolve(shape))
+        if self.max_prototypes is not None or resolved.longest <= LARGEST:
             return self
-        return dataclasses.replace(self, max_prototypes=LARGEST)
+        return replaced(self, max_prototypes=LARGEST)
 
     def default_sizes(self, longest: int) -> tuple[int, ...]:
-        """Ten of them, closer together where they are small."""
+        """See `Pursuit.default_sizes`: ten sizes, closer together where they are small."""
         several = np.unique(np.round(np.geomspace(1, longest, SIZES)).astype(int))
         return tuple(several.tolist())
 
     def select(self, system: System, key: Key | None) -> Selected:
         """See `Pursuit.select`."""
-        p = len(system.A)
-        return self._each(
+        return _each_target(
             lambda b: subspace_pursuit_gram(
-                system.A, b, n_atoms=self.path_sizes, ridge=system.ridge,
+                system.A, b, n_atoms=self.fit_sizes, ridge=system.ridge,
                 max_iterations=self.max_iterations,
             ),
-            system.b, p,
+            system.b, len(system.A),
         )  # fmt: skip
 
-    def on_rows(self, rows: Rows, system: System, key: Key | None) -> Selected:
-        """See `Pursuit.on_rows`: atoms that no square can tell apart, rows may."""
+    def select_with_rows(self, design: Design, system: System, key: Key | None) -> Selected:
+        """See `Pursuit.select_with_rows`; with `formed=False` the rows select as well."""
         if self.formed:
-            found = self.select(system, key)
-            on_rows = epsilon(rows.D.dtype) > 1e-10
-            return _on_atoms(found, rows, system.ridge, self.longest) if on_rows else found
-        return self._each(
+            selected = self.select(system, key)
+            single_precision = epsilon(design.D.dtype) > 1e-10
+            if not single_precision:
+                return selected
+            return _solved_again(selected, design, system.ridge, self.longest)
+        return _each_target(
             lambda y: subspace_pursuit(
-                rows.D, y, n_atoms=self.path_sizes, ridge=system.ridge,
+                design.D, y, n_atoms=self.fit_sizes, ridge=system.ridge,
                 max_iterations=self.max_iterations,
             ),
-            rows.y, rows.D.shape[1],
+            design.y, design.D.shape[1],
         )  # fmt: skip
 
-    def _each(self, run: Any, targets: Float[Array, "r c"], p: int) -> Selected:
-        def one(target: Float[Array, " r"]) -> Selected:
-            found = run(target)
-            return Selected(found.dense(p), found.status)
+    def held_out(
+        self,
+        kernel: Kernel,
+        points: Float[Array, "M d"] | None,
+        C: Float[Array, " s"],
+        rows: Rows,
+        folds: FoldLayout,
+        on_fold: OnFold,
+        key: Key | None = None,
+    ) -> HeldOut:
+        """See `FromSums.held_out`; with `formed=False` each fold is fitted again to its rows."""
+        if self.formed or rows.mesh is not None:
+            return super().held_out(kernel, points, C, rows, folds, on_fold, key)
+        return Method.held_out(self, kernel, points, C, rows, folds, on_fold, key)
 
-        return jax.lax.map(one, targets.T)
+
+def _each_target(
+    run: Callable[[Float[Array, " r"]], Subspace], targets: Float[Array, "r c"], p: int
+) -> Selected:
+    """Return the pursuits of each target, with the coefficients of all `p` atoms."""
+
+    def one(target: Float[Array, " r"]) -> Selected:
+        pursuit = run(target)
+        return Selected(pursuit.dense(p), pursuit.status)
+
+    return jax.lax.map(one, targets.T)
 
 
-def _on_atoms(found: Selected, rows: Rows, ridge: Array, longest: int) -> Selected:
-    """Least squares on the rows, on the atoms of each size."""
-    p = rows.D.shape[1]
+def _solved_again(selected: Selected, design: Design, ridge: Array, longest: int) -> Selected:
+    """Return the selected atoms of each size with coefficients of least squares on the rows."""
+    p = design.D.shape[1]
 
     def one(of: tuple[Array, Array]) -> Float[Array, " p"]:
-        own, y = of
-        slots = jnp.nonzero(own, size=longest, fill_value=p)[0].astype(jnp.int32)
+        coefficients, y = of
+        slots = jnp.nonzero(coefficients, size=longest, fill_value=p)[0].astype(jnp.int32)
         inside, at = slots < p, jnp.minimum(slots, p - 1)
-        form = on_atoms.Rows(rows.D, y[:, None], ridge)
+        form = on_atoms.Rows(design.D, y[:, None], ridge)
         weights, _ = form.solve(form.reduced(at, inside))
-        return jnp.zeros_like(own).at[slots].set(weights[:, 0], mode="drop")
+        return jnp.zeros_like(coefficients).at[slots].set(weights[:, 0], mode="drop")
 
-    c, s, _ = found.coefficients.shape
-    targets = jnp.repeat(rows.y.T, s, axis=0)
-    again = map_systems(one, (found.coefficients.reshape(c * s, p), targets))
-    return found._replace(coefficients=again.reshape(c, s, p))
+    c, s, _ = selected.coefficients.shape
+    targets = jnp.repeat(design.y.T, s, axis=0)
+    again = map_systems(one, (selected.coefficients.reshape(c * s, p), targets))
+    return selected._replace(coefficients=again.reshape(c, s, p))

@@ -318,6 +318,11 @@ class Method(eqx.Module):
             machines.append(family.expansion if size is None else family.at(size))
         return join_machines(machines)
 
+    @property
+    def fit_sizes(self) -> tuple[int, ...]:
+        """The sizes of the machines of one fit, once resolved; empty if there is one."""
+        return ()
+
     def shorter(self) -> "Sequence[Method]":
         """Return the methods to validate one after the other until a path is long enough.
 

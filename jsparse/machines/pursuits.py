@@ -1,6 +1,5 @@
 """Kernel subspace, matching and basis pursuit: as many atoms as are asked for (Kabbara 2015)."""
 
-import dataclasses
 from collections.abc import Sequence
 
 import jax.numpy as jnp
@@ -8,15 +7,16 @@ from jaxtyping import Array, Float
 
 from .._arguments import as_key
 from .._numerics import as_array, as_float, dot
-from .._types import KeyLike
+from .._types import KeyLike, ScalarLike
 from ..expansion import KernelExpansion
 from ..kernels import Kernel, Mixture
 from ..pursuit.on_atoms import least_squares
-from .checks import check_problem, in_one_dtype
-from .dictionary import dictionary_columns, is_dictionary, kernels_of, rows_of
+from .candidates import check_candidates
+from .checks import check_problem, given_penalty, in_one_dtype
+from .dictionary import design_of, dictionary_columns, is_dictionary, kernels_of
+from .family import Family
+from .method import check_number, replaced
 from .pursuit import Pursuit, fit_rows, sizes_of
-from .scdp import check_candidates
-from .sized_path import SizedPath
 
 
 def fit(
@@ -28,21 +28,24 @@ def fit(
     weights: Float[Array, " n"] | None = None,
     *,
     key: KeyLike | None = None,
-) -> SizedPath:
+) -> Family:
     """Fit machines of every size of a method, `KSP`, `KMP` or `KBP`.
 
     Args:
-        method: the settings, with `atoms` the sizes (static).
-        kernel: kernel of two points; or several, of each of which every candidate has an atom: a
-            dictionary of several kernels or widths.
+        method: the settings, with `atoms` the sizes.
+        kernel: kernel of two points; or several, for a dictionary in which every candidate has an
+            atom of each kernel.
         candidates: points of the atoms, shape `M d`.
         X: inputs, shape `n d`, in the units of the candidates.
         y: targets, shape `n`, or `n c` for several at once, each by itself.
         weights: row weights, shape `n`, at least 0.
-        key: decides what is drawn at random, for a method with a `subset`.
+        key: decides the random draws of a method with a `subset`.
 
-    Works under `jit` and `vmap`, and nothing compiles again when values change. Not differentiable;
-    `refit` is.
+    Returns:
+        A `Family` of the sizes `atoms`, without `support`: every atom has a coefficient.
+
+    Pure; works under `jit` and `vmap`, and nothing compiles again when values change, the method's
+    `ridge` included. Not differentiable; `refit` is.
 
     Raises:
         ValueError: for inputs whose shapes do not fit, values known to be out of range, or more
@@ -61,12 +64,14 @@ def fit(
     method.check("regression")
     if method.atoms is None:
         raise ValueError("atoms: expected one number of atoms or several, got None")
-    sizes = sizes_of(method.atoms, len(kernels_of(kernel)) * len(candidates), "the number of atoms")
+    n_atoms = len(kernels_of(kernel)) * len(candidates)
+    sizes = sizes_of(method.atoms, n_atoms, "the number of atoms")
     if method.subset is not None and key is None:
         raise ValueError("key: expected one with a subset, got None")
-    settled = dataclasses.replace(method, atoms=sizes, max_prototypes=sizes[-1])
+    subset = method.resolved_subset(n_atoms)
+    resolved = replaced(method, atoms=sizes, max_prototypes=sizes[-1], subset=subset)
     key = None if key is None else as_key(key)
-    return fit_rows(settled, kernel, candidates, X, y, weights, key)
+    return fit_rows(resolved, kernel, candidates, X, y, weights, key)
 
 
 def refit(
@@ -77,19 +82,22 @@ def refit(
     weights: Float[Array, " n"] | None = None,
     *,
     intercept: bool = True,
+    ridge: ScalarLike = 0.0,
 ) -> KernelExpansion:
-    """Least squares on given prototypes: the last step of `KSP` and of `KMP` with back-fitting.
+    """Solve least squares on given prototypes, the last step of `KSP` and `KMP` with back-fitting.
 
     Args:
         kernel: kernel of two points, or the `Mixture` of a machine.
-        prototypes: shape `m d`, those selected.
+        prototypes: the selected points, shape `m d`.
         X: inputs, shape `n d`, in the units of the prototypes.
         y: targets, shape `n` or `n c`.
         weights: row weights, shape `n`, at least 0.
         intercept: whether there is one (static).
+        ridge: least squares is of the mean squared error plus `ridge |coefficients|^2`.
 
-    Differentiable in both modes in the kernel, prototypes, X, y and weights above 0, where the rank
-    does not change; by the formula of the pseudo-inverse. Works under `jit` and `vmap`.
+    Differentiable in both modes in the kernel, prototypes, X, y, weights above 0 and a ridge above
+    0, by the formula of the pseudo-inverse, where the rank does not change. Works under `jit` and
+    `vmap`.
 
     Raises:
         ValueError: for inputs whose shapes do not fit, or values known to be out of range.
@@ -98,12 +106,19 @@ def refit(
     X, y, weights = in_one_dtype(X, as_array(y), weights)
     check_problem(None, 1.0, X, y, weights)
     check_candidates(prototypes, X.shape[1])
+    check_number("ridge", ridge, 0.0)
     columns = dictionary_columns(kernel, prototypes, intercept=intercept)
     w = jnp.ones(len(X), X.dtype) if weights is None else weights
-    rows = rows_of(columns, X, y, w, intercept=intercept)
-    found = least_squares(rows.D, rows.y)
-    mean = jnp.zeros(found.shape[1:], X.dtype)
+    D, targets = design_of(columns, X, y, w, intercept=intercept)
+    penalty = given_penalty(ridge, X)
+    if penalty is not None:  # one more row for each atom
+        positive = penalty > 0
+        root = jnp.where(positive, jnp.sqrt(jnp.where(positive, penalty, 1) * jnp.sum(w)), 0)
+        D = jnp.concatenate([D, root * jnp.eye(D.shape[1], dtype=D.dtype)])
+        targets = jnp.pad(targets, ((0, D.shape[1]), (0, 0)))
+    coefficients = least_squares(D, targets)
+    mean = jnp.zeros(coefficients.shape[1:], X.dtype)
     if intercept:
         share = w / jnp.sum(w)
-        mean = dot(share, y.reshape(len(X), -1)) - dot(dot(share, columns(X)), found)
-    return columns.expansion(found.reshape(-1, *y.shape[1:]), mean.reshape(y.shape[1:]))
+        mean = dot(share, y.reshape(len(X), -1)) - dot(dot(share, columns(X)), coefficients)
+    return columns.expansion(coefficients.reshape(-1, *y.shape[1:]), mean.reshape(y.shape[1:]))

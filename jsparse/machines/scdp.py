@@ -1,42 +1,45 @@
 """SCDP-FSLSSVM: fixed-size LS-SVMs of growing size by sparse conjugate directions pursuit."""
 
-import dataclasses
 import functools
+import math
+from collections.abc import Sequence
 from typing import ClassVar, Literal, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
-from .._arguments import as_key, check_finite, real
-from .._blocks import rows_in_block
-from .._numerics import as_array, as_float, eigh, epsilon, like
+from .._arguments import as_key
+from .._numerics import as_array, as_float, epsilon, like
 from .._programs import compiled
 from .._status import COMPLETED, CONVERGED, PRECISION_LOST, TRUNCATED
 from .._types import Key, KeyLike, ScalarLike
-from ..features import FeatureMap
 from ..kernels import Kernel
 from ..multiclass import Code
 from ..normal_equations import NormalEquations, accumulate
-from ..pursuit.path import Path, assemble
+from ..pursuit.path import Path
 from ..pursuit.system import check_atoms
-from ..solvers.row_factor import row_factor
 from . import scdp_rows
-from .candidates import Candidates
+from .candidates import CandidatesFromSums, check_candidates
 from .checks import check_problem, in_one_dtype
-from .method import FEW_C, Additive, Metric, Stopping, Task
+from .family import Family
+from .held_out import HeldOut, OnFold, Sums
+from .method import FEW_C, Task, check_number, setting
+from .nested import nested_family, with_sizes
+from .rows import Rows
+from .scdp_folds import predict_folds
 from .scdp_system import CandidateColumns, candidate_columns, intercept_path, select
-from .sparse_path import SparsePath
+from .stopping import Stopping
 
 Selection = Literal["joint", "separate"]
+FIRST_LENGTH = 32  # of the paths that are tried first where a stopping rule may end them
 
 
-@dataclasses.dataclass(frozen=True)
-class SCDP(Candidates, Additive):
+class SCDP(CandidatesFromSums):
     """SCDP-FSLSSVM: fixed-size LS-SVMs of growing size (Karsmakers 2011, Section 4).
 
-    Prototypes are selected out of candidates one after another, by what is left of the targets, and
+    Prototypes are selected out of candidates one after another, each by its residual, and
     cross-validation of the whole path says how many are worth having.
 
     Args:
@@ -48,120 +51,138 @@ class SCDP(Candidates, Additive):
         selection: of several problems or targets: "joint", the same prototypes for all, or
             "separate".
         stopping: end paths where their error no longer changes (eq. 38), to save time; by default
-            they all go on to `max_prototypes`, the paper's safest choice.
+            all paths have `max_prototypes`, the paper's safest choice.
         nu: see `fit`.
     """
 
     name: ClassVar[str] = "scdp"
     title: ClassVar[str] = "SCDP"
     default_C: ClassVar[Float[np.ndarray, " s"]] = FEW_C  # each takes a path for every fold
-    shares_rows: ClassVar[bool] = True
 
-    selection: Selection = "joint"
-    stopping: Stopping | None = None
-    nu: float = 0.0
-
-    @property
-    def memory(self) -> int | None:
-        """The candidates, once their number is known."""
-        return self.n_candidates
+    selection: Selection = setting("joint")
+    stopping: Stopping | None = setting(None)
+    nu: ScalarLike = 0.0
 
     def check(self, task: Task) -> None:
         """See `Method.check`."""
         super().check(task)
         if self.selection not in ("joint", "separate"):
             raise ValueError(f"selection: expected 'joint' or 'separate', got {self.selection!r}")
-        real("nu", self.nu, 0.0)
+        check_number("nu", self.nu, 0.0)
         if self.stopping is not None:
             if not isinstance(self.stopping, Stopping):
                 raise ValueError(f"stopping: expected a Stopping or None, got {self.stopping!r}")
             self.stopping.check()
 
-    def criterion(self, task: Task) -> Metric:
-        """The press statistic (eq. 35), for classes too."""
-        return "mse"
+    def shorter(self) -> "Sequence[SCDP]":
+        """See `Method.shorter`: with a stopping rule, paths of 32 prototypes, then twice as many.
+
+        As a path costs by the square of its length, the paths that were too short cost a third of
+        the last one at most. They are its first part, so the rule ends all of them at one length.
+        """
+        if self.stopping is None:
+            return (self,)
+        lengths, length = [], max(FIRST_LENGTH, 2 * self.stopping.window)
+        while length < self.longest:
+            lengths.append(length)
+            length *= 2
+        return (*(cast(SCDP, self.shortened(length)) for length in lengths), self)
+
+    def path_end(self, scores: Float[np.ndarray, " k"]) -> int | None:
+        """See `Method.path_end`: by the stopping rule."""
+        return None if self.stopping is None else self.stopping.length(scores)
 
     def features(self, kernel: Kernel, points: Float[Array, "M d"]) -> CandidateColumns:
-        """The kernel's columns."""
+        """See `FromSums.features`: the kernel's columns."""
         return candidate_columns(kernel, points)
 
     def paths(
         self,
         columns: CandidateColumns,
-        sums: NormalEquations,
+        equations: NormalEquations,
         C: Float[Array, ""],
         key: Key | None,
-        *,
-        separate: bool,
     ) -> tuple[Path, Float[Array, "v k c"]]:
-        """Paths and their intercepts from a batch of sums; if separate, of each target apart.
+        """Return the paths of a batch of sums, and their intercepts.
+
+        Targets that select separately have a path each, `c` of one batch member before the next.
 
         Args:
-            columns: what was summed.
-            sums: with a leading axis.
+            columns: the features that were summed.
+            equations: with a leading axis, and a column for each target.
             C: weight of the data-fit term.
             key: decides the random subsets, the same for all.
-            separate: whether each target selects by itself; the paths of the first sums come first.
         """
-        nu = jnp.asarray(self.nu, C.dtype)
-        A, b, rounded, feature_sum = jax.vmap(lambda of: columns.system(of, C, nu))(sums)
+        nu = like(self.nu, C)
+        A, b, rounded, feature_sum = jax.vmap(lambda of: columns.system(of, C, nu))(equations)
+        separate = self.selection == "separate"
         problems = b.shape[-1] if separate else 1
         owner = jnp.repeat(jnp.arange(len(A), dtype=jnp.int32), problems)
 
-        def apart(a: Array) -> Array:  # `g .. c` to `g*c .. 1`
+        def by_problem(a: Array) -> Array:  # `g .. c` to `g*c .. 1`
             return jnp.moveaxis(a, -1, 1).reshape(-1, *a.shape[1:-1], 1) if separate else a
 
-        options = {"max_prototypes": self.longest, "subset": self.subset}
-        path = select(A, apart(b), rounded, owner, None if self.subset is None else key, **options)
+        path = select(
+            A, by_problem(b), rounded, owner, None if self.subset is None else key,
+            max_prototypes=self.longest, subset=cast(int | None, self.subset),
+        )  # fmt: skip
         intercepts = intercept_path(
             path,
             jnp.take_along_axis(feature_sum[owner], jnp.maximum(path.support, 0), axis=1),
-            apart(sums.target_sum),
-            (sums.weight_sum + nu)[owner],
+            by_problem(equations.target_sum),
+            (equations.weight_sum + nu)[owner],
         )
         return path, intercepts
 
     def solve(
         self,
-        features: FeatureMap,
-        sums: NormalEquations,
+        sums: Sums,
         C: ScalarLike | Float[Array, " l"],
         code: Code | None = None,
-        *,
         key: Key | None = None,
-    ) -> SparsePath:
-        """From the sums alone; `fit` sees the rows, which in float32 gives more digits."""
-        assert isinstance(features, CandidateColumns)
-        return _solve(self, features, sums, jnp.asarray(C, sums.gram.dtype), key)
+    ) -> Family:
+        """See `FromSums.solve`; in float32 `fit` gives more digits, as it sees the rows."""
+        assert isinstance(sums.features, CandidateColumns)
+        family = _solve(self, *sums, jnp.asarray(C, sums.equations.gram.dtype), key)
+        return with_sizes(family, np.arange(1, self.longest + 1))
 
-    def fit(
+    def fit_in_memory(
         self,
         kernel: Kernel,
-        points: Float[Array, "M d"] | None,
+        points: Float[Array, "M d"],
         C: ScalarLike | Float[Array, " l"],
-        X: Float[Array, "n d"],
-        y: Float[Array, "n *c"] | Int[Array, " n"],
-        weights: Float[Array, " n"] | None = None,
-        *,
-        code: Code | None = None,
-        key: Key | None = None,
-    ) -> SparsePath:
+        rows: Rows,
+        key: Key | None,
+    ) -> Family:
         """See `fit`."""
-        assert points is not None
-        targets = y if code is None else jnp.asarray(code.matrix)[y]
         return fit(
             kernel,
             points,
             cast(ScalarLike, C),
-            X,
-            targets,
-            weights,
+            rows.X,
+            rows.targets,
+            rows.weights,
             max_prototypes=self.longest,
             nu=self.nu,
             selection=self.selection,
             subset=cast(int | None, self.subset),
             key=None if self.subset is None else key,
         )
+
+    def held_out_from_sums(
+        self,
+        sums: Sums,
+        per_fold: NormalEquations,
+        C: Float[Array, " s"],
+        parts: Rows,
+        on_fold: OnFold,
+        key: Key | None = None,
+    ) -> HeldOut:
+        """See `FromSums.held_out_from_sums`; on accelerators the paths of all folds go in step."""
+        columns, total = sums
+        assert isinstance(columns, CandidateColumns)
+        paths = functools.partial(self.paths, columns, key=key)
+        return predict_folds(paths, columns, total, per_fold, C, parts, on_fold)
 
 
 def fit(
@@ -179,16 +200,16 @@ def fit(
     key: KeyLike | None = None,
     formed: bool | None = None,
     block_rows: int | None = None,
-) -> SparsePath:
+) -> Family:
     """Fit fixed-size LS-SVMs of 1, 2, .. prototypes (Karsmakers 2011, Section 4.3).
 
     Sparse conjugate directions pursuit of the system (34): each prototype is the candidate of the
-    largest residual, and the coefficients of those selected are the fixed-size LS-SVM's with these
-    prototypes. The intercept is no candidate: it is in every machine, and eliminated.
+    largest residual, and the coefficients are those of the fixed-size LS-SVM with the prototypes
+    selected so far. The intercept is no candidate: it is in every machine, and eliminated.
 
     In a precision below float64 the coefficients are found again from the rows, once the prototypes
-    are selected, by orthogonal transformations: they err by the condition of the kernel's columns,
-    not by its square.
+    are selected, by orthogonal transformations: their error is proportional to the condition of
+    the kernel's columns, not to its square.
 
     Args:
         kernel: kernel of two points.
@@ -209,6 +230,15 @@ def fit(
             kept. None for what takes less time by count, but True with `block_rows` (static).
         block_rows: rows in memory at a time where the system is formed (static).
 
+    Returns:
+        A `Family` of the sizes 1 to `max_prototypes`, whose outputs are one group if they select
+        together. Its `info` has, of each group, the path's length and status, and of each machine
+        the condition of its system and the estimated relative error of its coefficients.
+
+    Pure; works under `jit` and `vmap`, and nothing compiles again when values change.
+    Differentiable in forward mode in all floating arguments, where the selection does not change;
+    not in reverse mode, as the number of steps depends on values.
+
     Raises:
         ValueError: for inputs whose shapes do not fit, values known to be out of range, or more
             prototypes than candidates.
@@ -228,10 +258,12 @@ def fit(
     else:
         subset = check_atoms(subset, M, "subset", what)
         if formed is None:
-            formed = block_rows is not None or _forms(M, max_prototypes, subset)
+            formed = block_rows is not None or scdp_rows.is_forming_faster(
+                M, max_prototypes, subset
+            )
     if selection not in ("joint", "separate"):
         raise ValueError(f"selection: expected 'joint' or 'separate', got {selection!r}")
-    return _fit(
+    family = _fit(
         kernel,
         candidates,
         like(C, X),
@@ -241,24 +273,16 @@ def fit(
         like(nu, X),
         None if key is None else as_key(key),
         max_prototypes=max_prototypes,
-        separate=selection == "separate" and y.ndim == 2,
+        selection=selection,
         subset=subset,
         formed=formed,
         block_rows=block_rows,
     )
-
-
-def _forms(M: int, k: int, subset: int) -> bool:
-    """Whether to form the system takes less time than to compute columns when looked at.
-
-    Counted in multiplications for each row, in the time of 300 of which a kernel is evaluated, and
-    of 40 a number read (magic and adult on a CPU).
-    """
-    return k * (300 * subset + 40 * k) >= M * (M + 300)
+    return with_sizes(family, np.arange(1, max_prototypes + 1))
 
 
 @functools.partial(
-    compiled, static_argnames=("max_prototypes", "separate", "subset", "formed", "block_rows")
+    compiled, static_argnames=("max_prototypes", "selection", "subset", "formed", "block_rows")
 )
 def _fit(
     kernel: Kernel,
@@ -271,149 +295,86 @@ def _fit(
     key: Key | None,
     *,
     max_prototypes: int,
-    separate: bool,
+    selection: Selection,
     subset: int | None,
     formed: bool,
     block_rows: int | None,
-) -> SparsePath:
+) -> Family:
     w = jnp.ones(len(X), X.dtype) if weights is None else weights
 
-    def apart(a: Float[Array, "r *c"]) -> Float[Array, "v r c"]:
-        """One for each set of targets that select together."""
+    def by_group(a: Float[Array, "r *c"]) -> Float[Array, "g r c"]:
         flat = a.reshape(len(a), -1)
-        return flat.T[:, :, None] if separate else flat[None]
+        return flat.T[:, :, None] if selection == "separate" else flat[None]
 
-    targets = apart(jnp.where(w.reshape(-1, *[1] * (y.ndim - 1)) > 0, y, 0))
-    target_sum = jnp.einsum("n,vnc->vc", w, targets, precision=jax.lax.Precision.HIGHEST)
-    weight_sum = jnp.sum(w) + nu
+    targets = by_group(jnp.where(w.reshape(-1, *[1] * (y.ndim - 1)) > 0, y, 0))
+    options = {"max_prototypes": max_prototypes, "subset": subset}
     if formed:
         columns = candidate_columns(kernel, candidates)
         sums = accumulate(columns, X, y, weights, block_rows=block_rows)
         A, b, rounded, feature_sum = columns.system(sums, C, nu)
-        rhs = apart(b)
-        owner = jnp.zeros(len(rhs), jnp.int32)  # all have the one matrix
-        options = {"max_prototypes": max_prototypes, "subset": subset}
-        path = select(A[None], rhs, rounded[None], owner, key, **options)
+        b = by_group(b)
+        owner = jnp.zeros(len(b), jnp.int32)  # all have the one matrix
+        path = select(A[None], b, rounded[None], owner, key, **options)
         feature_sum = feature_sum[jnp.maximum(path.support, 0)]
     else:
-        assert subset is not None
-        assert key is not None
-        options = {"max_prototypes": max_prototypes, "subset": subset}
         path, feature_sum = jax.lax.map(
             lambda one: scdp_rows.pursue(kernel, candidates, C, X, one, w, nu, key, **options),
             targets,
         )
     on_rows = epsilon(X.dtype) > 1e-10
-    recovered = path
+    solution = path
     if on_rows:
-        recovered = jax.lax.map(
-            lambda one: _from_rows(
-                one[0], one[1], kernel, candidates, C, X, w, nu, rows_in_block(block_rows)
-            ),
+        solution = jax.lax.map(
+            lambda one: scdp_rows.solve_again(*one, kernel, candidates, C, X, w, nu, block_rows),
             (path, targets),
         )
-    intercepts = intercept_path(recovered, feature_sum, target_sum, weight_sum[None])
-    path = recovered._replace(status=path.status)
-    return _machines(kernel, candidates, path, intercepts, y.ndim == 1, separate, on_rows)
+    target_sum = jnp.einsum("n,vnc->vc", w, targets, precision=jax.lax.Precision.HIGHEST)
+    intercepts = intercept_path(solution, feature_sum, target_sum, (jnp.sum(w) + nu)[None])
+    path = solution._replace(status=path.status)
+    return _family(kernel, candidates, y.shape[1:], path, intercepts, on_rows=on_rows)
 
 
-@functools.partial(compiled, static_argnames="method")
+@compiled
 def _solve(
     method: SCDP,
     columns: CandidateColumns,
-    sums: NormalEquations,
+    equations: NormalEquations,
     C: Float[Array, ""],
     key: Key | None,
-) -> SparsePath:
-    single = sums.cross.ndim == 1
-    separate = method.selection == "separate" and not single
-    if single:
-        sums = sums._replace(
-            cross=sums.cross[:, None],
-            target_square=sums.target_square[None],
-            target_sum=sums.target_sum[None],
-        )
-    batch = jax.tree.map(lambda a: a[None], sums)
-    path, intercepts = method.paths(columns, batch, C, key, separate=separate)
-    return _machines(
-        columns.kernel, columns.prototypes, path, intercepts, single, separate, on_rows=False
-    )
+) -> Family:
+    outputs = equations.target_sum.shape
+    batch = jax.tree.map(lambda a: a[None], equations.with_outputs((math.prod(outputs),)))
+    path, intercepts = method.paths(columns, batch, C, key)
+    return _family(columns.kernel, columns.prototypes, outputs, path, intercepts, on_rows=False)
 
 
-def _machines(
+def _family(
     kernel: Kernel,
     candidates: Float[Array, "M d"],
+    outputs: tuple[int, ...],
     path: Path,
-    intercepts: Float[Array, "v k c"],
-    single: bool,
-    separate: bool,
+    intercepts: Float[Array, "g k c"],
+    *,
     on_rows: bool,
-) -> SparsePath:
-    """A path per set of targets that select together, as the caller has his targets."""
-    # Digits are lost to machines, not to the path: see `status_at`. But candidates that in this
-    # precision could not be told from those selected were passed over.
+) -> Family:
+    """Return the machines of paths, one of each group of outputs.
+
+    Digits are lost to machines, not to the path. But a path that is too short passed over
+    candidates that this precision cannot tell from those selected.
+    """
     ended = jnp.where(path.size < path.support.shape[-1], TRUNCATED, COMPLETED)
     status = jnp.where(path.status == PRECISION_LOST, ended, path.status).astype(jnp.int32)
-    condition, support, coefficients = path.condition, path.support, path.coefficients
-    rounding = epsilon(intercepts.dtype)
-    error = rounding * (jnp.sqrt(condition) if on_rows else condition)
-    solved = jnp.full(error.shape, CONVERGED, jnp.int32)  # directly
-    rest = (intercepts, condition, error, solved, path.size, status)
-    if separate:
-        coefficients = coefficients[..., 0]
-        rest = (intercepts[..., 0], *rest[1:])
-    else:
-        support, coefficients, *rest = (a[0] for a in (support, coefficients, *rest))
-        if single:
-            coefficients, rest[0] = coefficients[..., 0], rest[0][..., 0]
-    return SparsePath(kernel, candidates, support, coefficients, *rest)
-
-
-def check_candidates(candidates: Array, d: int) -> None:
-    """Raise unless they are finite points of `d` columns; there may be more than rows."""
-    if candidates.ndim != 2 or candidates.shape[1] != d or len(candidates) == 0:
-        raise ValueError(
-            f"candidates: expected shape (M, {d}) with M at least 1, got {candidates.shape}"
-        )
-    check_finite("candidates", candidates)
-
-
-def _from_rows(
-    path: Path,
-    targets: Float[Array, "n c"],
-    kernel: Kernel,
-    candidates: Float[Array, "M d"],
-    C: Float[Array, ""],
-    X: Float[Array, "n d"],
-    weights: Float[Array, " n"],
-    nu: Float[Array, ""],
-    block_rows: int,
-) -> Path:
-    """The coefficients of a path again, from the factor of the rows `[1 K(X, Z) y]`."""
-    k, c = path.support.shape[0], targets.shape[1]
-    inside = path.support >= 0
-    Z = candidates[jnp.maximum(path.support, 0)]
-    gram = kernel.gram(Z)
-
-    def rows_of(X: Array, y: Array, w: Array) -> Float[Array, "r q"]:
-        columns = jnp.where(inside[None, :], kernel.cross_gram(X, Z), 0)
-        extended = jnp.concatenate([jnp.ones_like(w)[:, None], columns, y], axis=1)
-        return jnp.where(w[:, None] > 0, jnp.sqrt(w)[:, None] * extended, 0)
-
-    values, vectors = eigh(jnp.where(inside[:, None] & inside[None, :], gram, 0))
-    root = jnp.sqrt(jnp.maximum(values, 0) / C)[:, None] * vectors.T
-    first = jnp.zeros((1, 1 + k + c), X.dtype).at[0, 0].set(jnp.sqrt(nu))
-    start = jnp.concatenate([first, jnp.pad(root, ((0, 0), (1, c)))])
-    R = row_factor(rows_of, (X, targets, weights), start, block_rows)
-    factor, along = R[1 : 1 + k, 1 : 1 + k], R[1 : 1 + k, 1 + k :]
-    found = assemble(
-        path.support[None],
-        factor[None],
-        along[None],
-        jnp.sum(jnp.square(factor), axis=0)[None],
-        path.residual_norm[None],
-        path.size[None],
-        path.status[None],
-        on_rows=True,
+    error = epsilon(intercepts.dtype) * (jnp.sqrt(path.condition) if on_rows else path.condition)
+    return nested_family(
+        kernel,
+        candidates,
+        outputs,
+        support=path.support,
+        coefficients=path.coefficients,
+        intercepts=intercepts,
+        condition=path.condition,
+        coefficient_error=error,
+        coefficient_status=jnp.full(error.shape, CONVERGED, jnp.int32),  # by a direct solution
+        path_length=path.size,
+        path_status=status,
     )
-    return jax.tree.map(lambda a: a[0], found)

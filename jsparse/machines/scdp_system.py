@@ -19,11 +19,11 @@ from ..pursuit.system import Columns, scaled
 
 
 class System(NamedTuple):
-    """The system (34) with the intercept eliminated, which is to select it first."""
+    """The system (34) with the intercept eliminated, as if it had been selected first."""
 
     A: Float[Array, "M M"]
     b: Float[Array, "M *c"]
-    rounded: Float[Array, " M"]  # what the diagonal of A was rounded at
+    rounded: Float[Array, " M"]  # size of the numbers whose difference the diagonal of A is
     feature_sum: Float[Array, " M"]  # weighted sums of the kernel's columns
 
     __repr__ = short_repr
@@ -32,32 +32,32 @@ class System(NamedTuple):
 class CandidateColumns(KernelColumns):
     """The kernel's columns less a constant each, which the intercept takes up.
 
-    Of a smooth kernel the columns hardly vary: sums of their squares, centred afterwards, would
-    have lost that in float32. The constants are the means over the candidates, not over the rows,
-    so that they are the same for all folds, and sums remain additive.
+    The columns of a smooth kernel hardly vary: in float32, sums of their squares that are centred
+    afterwards would have lost the variation. The constants are the means over the candidates, not
+    over the rows, so that all folds have the same ones, and sums remain additive.
     """
 
     gram: Float[Array, "M M"]
     shift: Float[Array, " M"]
 
     def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n M"]:
-        """`K(X, Z)` less the constants."""
+        """Return `K(X, Z)` less the constants."""
         return super().__call__(X) - self.shift[None, :]
 
     def expansion(
         self, weights: Float[Array, "M *c"], intercept: Float[Array, "*c"]
     ) -> KernelExpansion:
-        """The intercept takes the constants up."""
+        """Return the expansion, whose intercept takes the constants up."""
         return super().expansion(weights, intercept - jnp.tensordot(self.shift, weights, axes=1))
 
     def system(self, sums: NormalEquations, C: Float[Array, ""], nu: Float[Array, ""]) -> System:
-        """The system from the sums of these columns."""
+        """Return the system from the sums of these columns."""
         f, s, c = sums.feature_sum, sums.weight_sum, self.shift
         total = s + nu
         penalised = sums.gram + self.gram / C
         A = penalised - f[:, None] * (f / total)[None, :]
         b = sums.cross - jnp.tensordot(f, sums.target_sum / total, axes=0)
-        # A penalised intercept does not take all of the constants up.
+        # A penalised intercept takes up only a part of the constants.
         share, raw = nu / total, f + s * c
         A = A + share * (raw[:, None] * c[None, :] + c[:, None] * f[None, :])
         b = b + share * jnp.tensordot(c, sums.target_sum, axes=0)
@@ -65,7 +65,7 @@ class CandidateColumns(KernelColumns):
 
 
 def candidate_columns(kernel: Kernel, candidates: Float[Array, "M d"]) -> CandidateColumns:
-    """Columns to sum, for candidates."""
+    """Return the columns of candidates, which are summed."""
     gram = kernel.gram(candidates)
     return CandidateColumns(kernel, candidates, gram, jnp.mean(gram, axis=0))
 
@@ -80,7 +80,10 @@ def select(
     max_prototypes: int,
     subset: int | None,
 ) -> Path:
-    """Pursuit of systems whose right-hand sides select together; `owner` says which A is whose."""
+    """Return the paths of systems `A[owner[i]] w = b[i]`, whose right-hand sides select together.
+
+    Without a `subset` every step looks at all candidates, otherwise at random ones.
+    """
     diagonal = jnp.diagonal(A, axis1=1, axis2=2)[owner]
     columns, b, diagonal, scale = scaled(Columns(A, owner=owner), b, diagonal)
     given = columns, b, diagonal, times_power(rounded[owner], -scale.A)
@@ -98,7 +101,7 @@ def intercept_path(
     target_sum: Float[Array, "v c"],
     total: Float[Array, "..."],
 ) -> Float[Array, "v k c"]:
-    """Intercepts of paths of centred systems, from sums over the features on the path."""
+    """Return the intercepts of centred systems, from sums over the selected columns."""
     explained = jnp.einsum(
         "vk,vjkc->vjc", feature_sum, path.coefficients, precision=jax.lax.Precision.HIGHEST
     )

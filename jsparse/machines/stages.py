@@ -30,7 +30,9 @@ class Outcome(NamedTuple):
     """What a stage found."""
 
     problem: Any  # the stage's, or with the points that its search moved
-    tuning: Any  # `search.tune.Tuning`
+    tuning: Any  # `search.run.Tuning`
+    theta: Float[np.ndarray, " p"]  # the best point of the stage's own search
+    C: Float[np.ndarray, " s"]  # the values of `C` that it looked at
     seconds: float = 0.0
 
     __repr__ = short_repr

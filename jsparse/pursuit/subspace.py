@@ -17,7 +17,7 @@ from .._programs import compiled
 from .._repr import short_repr
 from .._runtime import check_runtime
 from .._status import COMPLETED, CONVERGED, INDEFINITE, NOT_FINITE, RUNNING
-from .._types import ScalarLike
+from .._types import CountLike, ScalarLike
 from .on_atoms import Gram, Rows
 from .system import check_atoms, check_nonnegative, in_finer_dtype
 
@@ -102,8 +102,8 @@ def step(
     n_atoms: Int[Array, ""],
     tolerance: Float[Array, ""],
     start: Float[Array, ""],
+    max_iterations: Int[Array, ""],
     *,
-    max_iterations: int,
     rule: Rule,
 ) -> State:
     """One iteration of Algorithm 1; it ends, with the atoms of before, where the residual does not.
@@ -114,7 +114,7 @@ def step(
         n_atoms: K.
         tolerance: see `subspace_pursuit`.
         start: `|y|^2`, or `|b|^2`.
-        max_iterations: of the loop (static).
+        max_iterations: of the loop.
         rule: whose (static).
     """
     after = _exchange(state, form, n_atoms, rule=rule)
@@ -225,9 +225,9 @@ def pursue(
     form: Rows | Gram,
     n_atoms: Int[Array, ""],
     tolerance: Float[Array, ""],
+    max_iterations: Int[Array, ""],
     *,
     max_atoms: int,
-    max_iterations: int,
     rule: Rule,
 ) -> Subspace:
     """Iterations of one pursuit until it has ended; see `subspace_pursuit`."""
@@ -235,9 +235,7 @@ def pursue(
     tolerance = jnp.maximum(tolerance, 4 * epsilon(start.dtype))  # what rounding leaves
     last = jax.lax.while_loop(
         lambda state: state.status == RUNNING,
-        lambda state: step(
-            state, form, n_atoms, tolerance, start, max_iterations=max_iterations, rule=rule
-        ),
+        lambda state: step(state, form, n_atoms, tolerance, start, max_iterations, rule=rule),
         init(form, max_atoms=max_atoms),
     )
     # A product takes a third of the time of looking at every number, and hide nothing.
@@ -256,16 +254,16 @@ def pursue(
     )
 
 
-@functools.partial(compiled, static_argnames=("max_atoms", "max_iterations", "rule", "gram"))
+@functools.partial(compiled, static_argnames=("max_atoms", "rule", "gram"))
 def run(
     matrix: Float[Array, "*v n D"],
     target: Float[Array, "*v n c"],
     n_atoms: Int[Array, " s"],
     ridge: Float[Array, " v"],
     tolerance: Float[Array, ""],
+    max_iterations: Int[Array, ""],
     *,
     max_atoms: int,
-    max_iterations: int,
     rule: Rule,
     gram: bool,
 ) -> Subspace:
@@ -299,7 +297,7 @@ def subspace_pursuit(
     *,
     n_atoms: Counts,
     max_atoms: int | None = None,
-    max_iterations: int = 50,
+    max_iterations: CountLike = 50,
     tolerance: ScalarLike = 0.0,
     ridge: ScalarLike = 0.0,
 ) -> Subspace:
@@ -325,7 +323,7 @@ def subspace_pursuit(
             in a time that grows with it in six steps up to `max_atoms`. They are traced: nothing
             compiles again for others, and `vmap` over them works, each in the time of all steps.
         max_atoms: most that K may be (static); by default the largest, which must then be known.
-        max_iterations: cap, the source's l_max (static).
+        max_iterations: cap, the source's l_max.
         tolerance: end when `|y - X w| <= tolerance |y|`.
         ridge: least squares is of `|y - X w|^2 + ridge |w|^2`.
 
@@ -349,7 +347,7 @@ def cosamp(
     *,
     n_atoms: Counts,
     max_atoms: int | None = None,
-    max_iterations: int = 50,
+    max_iterations: CountLike = 50,
     tolerance: ScalarLike = 0.0,
     ridge: ScalarLike = 0.0,
 ) -> Subspace:
@@ -370,7 +368,7 @@ def subspace_pursuit_gram(
     *,
     n_atoms: Counts,
     max_atoms: int | None = None,
-    max_iterations: int = 50,
+    max_iterations: CountLike = 50,
     tolerance: ScalarLike = 0.0,
     ridge: ScalarLike = 0.0,
     rule: Rule = "subspace",
@@ -388,7 +386,7 @@ def subspace_pursuit_gram(
             of a batch.
         n_atoms: K, or several numbers; see `subspace_pursuit`.
         max_atoms: most that K may be (static).
-        max_iterations: cap (static).
+        max_iterations: cap.
         tolerance: end when `|b - A w| <= tolerance |b|`.
         ridge: added to the diagonal.
         rule: "subspace" or "cosamp" (static).
@@ -418,7 +416,7 @@ def _of_rows(
     y: Float[ArrayLike, "..."],
     n_atoms: Counts,
     max_atoms: int | None,
-    max_iterations: int,
+    max_iterations: CountLike,
     tolerance: ScalarLike,
     ridge: ScalarLike,
     rule: Rule,
@@ -437,7 +435,7 @@ def _solutions(
     name: str,
     n_atoms: Counts,
     max_atoms: int | None,
-    max_iterations: int,
+    max_iterations: CountLike,
     tolerance: ScalarLike,
     ridge: ScalarLike,
     rule: Rule,
@@ -451,7 +449,8 @@ def _solutions(
     counts, most, one = _counts(n_atoms, max_atoms, D)
     check_nonnegative("tolerance", tolerance)
     check_nonnegative("ridge", ridge)
-    max_iterations = whole_number("max_iterations", max_iterations, 1)
+    if is_concrete(max_iterations):
+        whole_number("max_iterations", max_iterations, 1)
     several = target.ndim > len(lead)
     target = target if several else target[..., None]
     matrix, of_matrix = _near_one(matrix, batched)
@@ -463,8 +462,8 @@ def _solutions(
         counts,
         times_power(jnp.full(len(of_matrix), ridge, matrix.dtype), -squares),
         jnp.asarray(tolerance, matrix.dtype),
+        jnp.asarray(max_iterations, jnp.int32),
         max_atoms=most,
-        max_iterations=max_iterations,
         rule=rule,
         gram=gram,
     )

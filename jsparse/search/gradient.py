@@ -136,6 +136,10 @@ class Gradient(Search):
         else:
             _Descents(self, run).run()
 
+    def without_rank(self) -> Search:
+        """See `Search.without_rank`."""
+        return dataclasses.replace(self, rank=None)
+
     def descent_of_prototypes(self, tuning: Any) -> Search:
         """Return the search that moves the prototypes of a tuned machine by the gradient."""
         return PrototypeDescent(settings=self, tuning=tuning)

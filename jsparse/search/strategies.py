@@ -82,6 +82,10 @@ class Search(abc.ABC):
     def run(self, run: Evaluator) -> None:
         """Ask for the scores of kernels until the budget is spent; `run` keeps the best."""
 
+    def without_rank(self) -> "Search":
+        """Return the search of a kernel that has its matrix already."""
+        return self
+
     def started_from(self, tuning: Any) -> "Search":
         """Return the local search from the outcome of another."""
         return dataclasses.replace(self, start=tuning)

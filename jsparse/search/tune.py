@@ -136,7 +136,8 @@ def tune_stages(
         evaluations += tuning.history
         if stopped == "finished":
             stopped = tuning.stopped
-        outcome = Outcome(run.problem, tuning, time.perf_counter() - began)
+        spent = time.perf_counter() - began
+        outcome = Outcome(run.problem, tuning, tuning.theta, run.grid, spent)
     history = ShortList(evaluations)
     tuning = chosen.outcome.tuning._replace(history=history, stopped=stopped)
     return chosen._replace(outcome=chosen.outcome._replace(tuning=tuning))

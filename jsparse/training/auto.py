@@ -13,7 +13,7 @@ from .._types import Key
 from ..kernels import RBF, Laplacian, Matern32
 from ..kernels.stationary import Stationary
 from ..machines import fixed_size
-from ..search.gradient import Batches
+from ..search.descent import Batches
 from ..validation.error_gradient import Parts, held_out_error
 
 FAMILIES = {"rbf": RBF, "matern32": Matern32, "laplacian": Laplacian}  # smooth to rough

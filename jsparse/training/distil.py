@@ -1,6 +1,5 @@
 """A machine of few prototypes out of one of many."""
 
-import dataclasses
 from typing import Any
 
 import jax
@@ -11,9 +10,7 @@ from .._types import KeyLike
 from ..data.frames import Frame, as_frame
 from ..data.schema import Schema
 from ..kernels import Mixture
-from ..machines.candidates import Candidates
 from ..machines.method import Method
-from ..machines.reductions import SparseReduction
 from ..machines.scdp import SCDP
 from ..model import Model
 from ..search.strategies import Profile
@@ -88,7 +85,7 @@ def distil(
             wide,
             y,
             key=key,
-            method=_among(method, model),
+            method=method.for_distillation(_raw_prototypes(model)),
             kernel=jax.tree.map(_in_float64, kernel),
             C=C,
             search=Profile(tune_kernel=False),
@@ -114,18 +111,6 @@ def _with_columns_of(frame: Frame, y: Any, weights: ArrayLike | None, columns: S
 def _in_float64(leaf: Any) -> Any:
     is_float = isinstance(leaf, Array | np.ndarray) and np.issubdtype(leaf.dtype, np.floating)
     return np.asarray(leaf, np.float64) if is_float else leaf
-
-
-def _among(method: Method, model: Model) -> Method:
-    """The method with the prototypes of the model as candidates, or as many."""
-    if isinstance(method, Candidates):
-        return dataclasses.replace(method, candidates=_raw_prototypes(model))
-    if isinstance(method, SparseReduction):
-        return dataclasses.replace(method, n_prototypes=model.size)
-    raise ValueError(
-        "method: expected one that selects out of candidates, such as SCDP(..) or KSP(..), or "
-        f"SparseReduction(..), got {type(method).__name__}"
-    )
 
 
 def _raw_prototypes(model: Model) -> Float[np.ndarray, "m d"]:

@@ -14,6 +14,7 @@ from .._mesh import on_default_device
 from .._numerics import is_concrete
 from .._repr import short_repr
 from .._types import Key
+from ..expansion import KernelExpansion
 from ..kernels import Kernel, Linear
 from ..machines.family import Family
 from ..machines.held_out import HeldOut, OnFold, Sums
@@ -29,6 +30,14 @@ from .categories import indicators
 from .counting import CountingRows
 from .encoding import Encoding
 from .plan import Plan, plan
+from .programs import (
+    evaluate,
+    evaluate_batch,
+    hold_out,
+    some_rows,
+    standardised,
+    target_columns,
+)
 from .settings import Config
 
 _NOTHING_KEPT = Kept(np.int32(0), np.int32(0))  # one program serves searches and predictions
@@ -169,6 +178,24 @@ class InMemory:
         ordered = np.zeros((len(self.rows), by_fold.shape[2]), by_fold.dtype)
         ordered[index[valid]] = by_fold[valid]
         return ordered[: self.n_rows].reshape(self.n_rows, *self.rows.outputs)
+
+    def fold_machines(
+        self,
+        problem: Problem,
+        kernel: Kernel,
+        C: Float[Array, ""] | Float[Array, " l"],
+        size: int | None,
+        sums: Sums | None,
+    ) -> tuple[KernelExpansion, Int[np.ndarray, " n"]]:
+        """See `TrainingSource`."""
+        method, fold = problem.method, np.zeros(self.n_rows, np.int32)
+        folds = method.validation_folds(self.folds, self.n_rows)
+        for number, (index, valid) in enumerate(zip(*map(np.asarray, folds), strict=True)):
+            fold[index[valid]] = number
+        machines = method.fold_machines(
+            kernel, problem.points, C, size, self.rows, folds, problem.key, sums
+        )
+        return machines, fold
 
     def shape(self, method: Method, template: Template) -> Shape:
         """Return what a method may know of the rows before any work.

@@ -10,13 +10,15 @@ from jaxtyping import Float, Int
 from .._arguments import check_finite, finite_table
 from .._blocks import rows_in_block
 from .._numerics import as_array
-from ..machines.method import Additive
+from ..machines.from_sums import FromSums, accumulate_rows
+from ..machines.held_out import Sums as RowSums
+from ..machines.rows import Rows
 from ..model import Model
 from .trained import Sums
 
 
 def with_more_rows(
-    method: Additive,
+    method: FromSums,
     model: Model,
     sums: Sums,
     C: float | Float[np.ndarray, " l"],
@@ -59,11 +61,11 @@ def with_more_rows(
             check_finite("y", y)
         else:
             code, y = code.astype(dtype), as_array(targets)
-        equations += method.accumulate(phi, Z, y, as_array(w, dtype), code)
-        fitted = method.solve(phi, equations, jnp.asarray(C, dtype), code)
-        expansion = dataclasses.replace(units.expansion(fitted.expansion), scaling=scaling)
+        equations += accumulate_rows(phi, Rows(Z, y, as_array(w, dtype), code))
+        family = method.solve(RowSums(phi, equations), jnp.asarray(C, dtype), code)
+        expansion = dataclasses.replace(units.expansion(family.expansion), scaling=scaling)
     unseen = model.unseen
     if unseen is not None:
         unseen = dataclasses.replace(unseen, machines=None, fold=None)
     found = dataclasses.replace(model, expansion=expansion, unseen=unseen)
-    return found, Sums(phi, equations, units), int(fitted.status)
+    return found, Sums(phi, equations, units), int(family.status)

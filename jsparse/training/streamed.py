@@ -16,6 +16,7 @@ from .._mesh import on_default_device, sum_over_rows
 from .._programs import compiled
 from .._repr import short_repr
 from .._types import Key
+from ..expansion import KernelExpansion
 from ..features import FeatureMap
 from ..kernels import Kernel, Linear
 from ..machines.family import Family
@@ -178,6 +179,21 @@ class Streamed:
             ValueError: always.
         """
         raise ValueError("stream: expected a method that is tuned on all rows")
+
+    def fold_machines(
+        self,
+        problem: Problem,
+        kernel: Kernel,
+        C: Float[Array, ""] | Float[Array, " l"],
+        size: int | None,
+        sums: Sums | None,
+    ) -> tuple[KernelExpansion, Int[np.ndarray, " n"]]:
+        """See `TrainingSource`.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError("out_of_fold: expected True or False for a stream, got 'machines'")
 
     def shape(self, method: Method, template: Template) -> Shape:
         """Return what a method may know of the sample before any work."""

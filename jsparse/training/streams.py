@@ -7,7 +7,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Int, UInt32
+from jaxtyping import Array, Int, UInt32
 
 from .._agreement import BatchChecksums
 from .._arguments import whole_number

@@ -15,8 +15,8 @@ from jaxtyping import Float, Shaped
 from .._repr import ShortList, short_repr
 from .._status import PrecisionWarning
 from ..expansion import KernelExpansion
-from ..machines.method import Metric
 from ..machines.family import Family
+from ..machines.method import Metric
 from ..search.history import Evaluation
 from ..search.run import Progress, Tuning
 from ..search.sizes import SizeCurve
@@ -80,6 +80,12 @@ class TargetUnits(NamedTuple):
             coefficients=jax.device_put(values[0] * unit),
             intercept=jax.device_put(values[1] * unit + offset),
         )
+
+    def expansion_of_folds(self, expansion: KernelExpansion) -> KernelExpansion:
+        """Return machines of several folds, fold by fold, in the units of the caller."""
+        offsets = np.asarray(self.offset, float).reshape(-1)
+        repeated = np.resize(offsets, np.asarray(expansion.intercept).size)
+        return self._replace(offset=repeated).expansion(expansion)
 
     def _times_unit(self, values: Float[np.ndarray, "*b"], power: int) -> Float[np.ndarray, "*b"]:
         """Return values times a power of the unit; infinite where float64 does not reach."""

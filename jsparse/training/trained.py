@@ -12,14 +12,15 @@ from .._status import COMPLETED, CONVERGED, EXHAUSTED
 from ..expansion import KernelExpansion
 from ..features import FeatureMap
 from ..kernels import Kernel
-from ..machines.method import Method, Metric, status_of_fit
+from ..machines.family import Family
+from ..machines.method import Method, Metric
 from ..model import Model
 from ..multiclass import Code, Decoding
 from ..normal_equations import NormalEquations
 from ..relevance import Relevance
+from ..search.run import Tuning
 from ..search.sizes import SizeCurve
 from ..search.strategies import Search
-from ..search.tune import Tuning
 from ..validation.folds import Folds
 from . import presentation
 from .target_units import TargetUnits
@@ -51,9 +52,9 @@ class Trained:
         criterion: the metric that the search minimised, that of `tuning.score`.
         tuning: the outcome of the search.
         search: the settings of the search.
-        fit: what the method returned, in the units of the targets and of standardised inputs; what
-            it holds for each row is of the rows with a weight above 0, in their order, and of
-            padding behind them.
+        fit: the machines that the method returned, in the units of the targets and of standardised
+            inputs. Diagnostics that it holds for each row are of the rows with a weight above 0, in
+            their order, and of padding behind them.
         sums: what it was solved from; None for a method that needs the rows.
         point_rows: the rows of X that are prototypes or candidates; None if they are no rows.
         n_points: prototypes or candidates that the method was given.
@@ -79,7 +80,7 @@ class Trained:
     criterion: Metric
     tuning: Tuning
     search: Search
-    fit: Any
+    fit: Family
     sums: Sums | None
     point_rows: np.ndarray | None
     n_points: int
@@ -106,13 +107,15 @@ class Trained:
     @property
     def size(self) -> int | None:
         """The number of prototypes chosen, of a path."""
-        return self.curve.size if self.curve is not None and self.method.is_path else None
+        return self.curve.size if self.curve is not None and self.method.several_sizes else None
 
     @property
     def status(self) -> int:
         """Stop code of the machine chosen, see `check`."""
         with jax.enable_x64(self.model.dtype == np.float64):
-            return status_of_fit(self.fit, self.size)
+            if self.size is None:
+                return int(self.fit.status)
+            return self.fit.status_at(self.size)
 
     @property
     def statuses(self) -> dict[str, int]:

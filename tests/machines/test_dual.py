@@ -1,5 +1,6 @@
 """The LS-SVM in the dual against dense systems, refits and scikit-learn."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,9 +9,14 @@ from reference import fixed_size as reference
 from sklearn.kernel_ridge import KernelRidge
 
 from jsparse import _status
+from jsparse._compilations import counted
 from jsparse.kernels import RBF
 from jsparse.machines import dual, fixed_size
+from jsparse.machines.dual import Dual
+from jsparse.machines.rows import rows_of
+from jsparse.multiclass import output_code
 from jsparse.solvers import conjugate_gradients
+from jsparse.validation.folds import plain_folds
 
 METHODS = ["cholesky", "conjugate_gradients"]
 
@@ -90,6 +96,105 @@ def test_leave_one_out_is_refitting(dtype, tol, outputs):
                 np.testing.assert_allclose(ours, k @ alpha + b, atol=100 * tol)
 
 
+class SquaredErrors(eqx.Module):
+    """Squared errors summed over rows, and the values themselves."""
+
+    def __call__(self, rows, values, which):
+        errors = jnp.square(rows.target_columns[:, None, :] - values).sum(axis=2)
+        return jnp.sum(rows.weights[:, None] * errors, axis=0), values
+
+
+def rows_of_kind(kind, n=24):
+    """Rows with one or two targets, or with classes as binary problems; some have weight 0."""
+    X, y = problem(n=n)
+    w = jnp.asarray(np.random.default_rng(1).choice([0.0, 1.0, 2.5], n))
+    if kind == "one target":
+        return rows_of(X, y, w)
+    if kind == "two targets":
+        return rows_of(X, jnp.stack([y, jnp.square(y)], axis=1), w)
+    labels = jnp.asarray(np.argsort(np.argsort(y)) * 3 // n, jnp.int32)
+    return rows_of(X, labels, w, output_code(kind, 3).astype(X.dtype))
+
+
+KINDS = ["one target", "two targets", "one_versus_rest", "one_versus_one"]
+
+
+def without_each(rows, C):
+    """The expansions of fits to all rows but one."""
+    fit = jax.jit(lambda w: Dual().fit(RBF(1.0), None, C, rows.with_weights(w)).expansion)
+    return [fit(rows.weights.at[i].set(0)) for i in range(len(rows))]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_held_out_is_a_fit_to_all_other_rows(kind):
+    rows, C = rows_of_kind(kind), jnp.asarray([0.5, 50.0])
+    folds = plain_folds(0, len(rows), 4)
+    held = Dual().held_out(RBF(1.0), None, C, rows, folds, SquaredErrors())
+    outputs = rows.target_columns.shape[1]
+    assert held.kept.shape == (24, 1, 2, outputs)
+    assert held.sums.shape == (24, 2, 1)
+    np.testing.assert_array_equal(held.statuses, _status.CONVERGED)
+    for s in range(2):
+        for i, machine in enumerate(without_each(rows, C[s])):
+            values = machine(rows.X[i : i + 1]).reshape(outputs)
+            np.testing.assert_allclose(held.kept[i, 0, s], values, atol=1e-8)
+            error = rows.weights[i] * jnp.sum(jnp.square(values - rows.target_columns[i]))
+            np.testing.assert_allclose(held.sums[i, s, 0], error, atol=1e-7)
+    layout = Dual().validation_folds(folds, len(rows))
+    assert type(layout) is type(folds)
+    np.testing.assert_array_equal(layout.scatter(held.kept, len(rows)), held.kept[:, 0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_machines_without_each_row_are_fits_to_all_others(kind):
+    rows = rows_of_kind(kind)
+    outputs = rows.target_columns.shape[1]
+    C = jnp.asarray([1.0, 5.0, 20.0]) if kind == "one_versus_one" else jnp.asarray(5.0)
+    expected = np.stack([m(rows.X).reshape(-1, outputs) for m in without_each(rows, C)], axis=1)
+    # Filled up with rows of weight 0, which may hold anything.
+    padded = rows_of(
+        jnp.concatenate([rows.X, jnp.full((3, 3), jnp.inf)]),
+        jnp.concatenate([rows.y, rows.y[:3]]),
+        jnp.concatenate([rows.weights, jnp.zeros(3)]),
+        rows.code,
+    )
+    folds = Dual().validation_folds(plain_folds(0, 24, 4), 24)
+    machines = Dual().fold_machines(RBF(1.0), None, C, None, padded, folds, None, None)
+    assert len(machines.prototypes) == np.sum(rows.weights > 0)
+    values = machines(rows.X).reshape(24, 24, outputs)
+    np.testing.assert_allclose(values, expected, atol=1e-8)
+
+
+def test_the_machines_without_each_row_need_digits():
+    X, y = problem("float32")
+    folds = Dual().validation_folds(plain_folds(0, 60, 4), 60)
+    C = jnp.asarray(1e9, jnp.float32)
+    with pytest.raises(_status.NumericalError, match=r"out_of_fold: .* use float64"):
+        Dual().fold_machines(RBF(5.0), None, C, None, rows_of(X, y), folds, None, None)
+
+
+def test_a_family_has_no_prototype_of_weight_zero():
+    rows = rows_of_kind("two targets")
+    family = Dual().fit(RBF(1.0), None, 5.0, rows)
+    present = np.asarray(rows.weights) > 0
+    np.testing.assert_array_equal(family.expansion.prototypes, rows.X[present])
+    np.testing.assert_array_equal(family.sizes, [present.sum()])
+    np.testing.assert_allclose(
+        family.expansion(rows.X), family.values(rows.X)[:, 0], rtol=1e-12, atol=1e-12
+    )
+    assert set(family.info) == {"relative_residual", "steps"}
+
+
+def test_another_number_of_steps_compiles_nothing():
+    X, y = problem()
+    options = {"method": "conjugate_gradients", "landmarks": 5}
+    dual.fit(RBF(1.0), 5.0, X, y, max_steps=3, **options)
+    with counted() as compiled:
+        found = dual.fit(RBF(1.0), 5.0, X, y, max_steps=4, **options)
+    assert int(found.steps) == 4
+    assert compiled.programs == 0
+
+
 def test_equals_the_fixed_size_machine_with_every_row_a_prototype():
     X, y = problem()
     ours = dual.fit(RBF(0.7), 10.0, X, y).expansion(X)
@@ -150,6 +255,7 @@ def test_conjugate_gradients_reports_an_indefinite_matrix_and_freezes_finished_c
         ({"y": jnp.zeros(59)}, "y: expected 60 rows"),
         ({"weights": -jnp.ones(60)}, "weights: expected all at least 0"),
         ({"method": "qr"}, "method: expected"),
+        ({"max_steps": 0}, "max_steps: expected a whole number of at least 1"),
     ],
 )
 def test_bad_input_is_named(as_users_call, change, message):

@@ -1,0 +1,187 @@
+"""The squared hinge objective of the sparse SVM: exact line search and Newton steps."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Bool, Float, Int
+
+from .._numerics import dot, epsilon, like
+from .._repr import short_repr
+from .._status import CONVERGED, EXHAUSTED, PRECISION_LOST, RUNNING
+from ..pursuit.path import LOST
+from ..solvers.definite import factorise
+
+_LINE_STEPS = 12
+
+
+class Objective(NamedTuple):
+    """The rows of `C/2 sum_i w_i max(0, 1 - y_i f_i)^2`."""
+
+    y: Float[Array, " n"]
+    w: Float[Array, " n"]
+    C: Float[Array, ""]
+
+    __repr__ = short_repr
+
+    def inside(self, values: Float[Array, " n"]) -> Float[Array, " n"]:
+        """Return the weights of the rows within the margin, 0 of the others."""
+        return jnp.where(1 - self.y * values > 0, self.w, 0)
+
+    def deficit(self, values: Float[Array, " n"]) -> Float[Array, " n"]:
+        """Return the weighted margin deficits `w y max(0, 1 - y f)`."""
+        return self.w * self.y * jnp.maximum(1 - self.y * values, 0)
+
+
+def line_search(
+    objective: Objective,
+    values: Float[Array, " n"],
+    change: Float[Array, " n"],
+    square: Float[Array, ""],
+    slope: Float[Array, ""],
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Return the step `t` that minimises the objective of `values + t change`, and its decrease.
+
+    The derivative in t, `square t + slope - C sum deficit change`, increases and is piecewise
+    linear: Newton steps, kept inside a bracket of its root.
+
+    Args:
+        objective: of the rows.
+        values: of the rows, before.
+        change: of the values for a step of 1.
+        square: of the step's length in the penalty.
+        slope: of the penalty at a step of 0.
+    """
+    w, C = objective.w, objective.C
+
+    def derivatives(t: Array) -> tuple[Array, Array]:
+        f = values + t * change
+        return (
+            square * t + slope - C * dot(change, objective.deficit(f)),
+            square + C * dot(objective.inside(f), jnp.square(change)),
+        )
+
+    def newton(_: Array, of: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        t, low, high = of
+        first, second = derivatives(t)
+        low, high = jnp.where(first < 0, t, low), jnp.where(first < 0, high, t)
+        fresh = t - first / jnp.where(second > 0, second, 1)
+        outside = (fresh < low) | (fresh > high)
+        # Near the root rounding alone may put a step outside a bracket with an open end.
+        middle = jnp.where(jnp.isfinite(low) & jnp.isfinite(high), (low + high) / 2, t)
+        return jnp.where(outside, middle, fresh), low, high
+
+    zero = jnp.zeros_like(slope)
+    t, _, _ = jax.lax.fori_loop(0, _LINE_STEPS, newton, (zero, zero - jnp.inf, zero + jnp.inf))
+
+    # The difference of the squares, row by row: the difference of their sums is lost in rounding.
+    y = objective.y
+    before, after = (jnp.maximum(1 - y * f, 0) for f in (values, values + t * change))
+    decrease = dot(w, (before - after) * (before + after))
+    return t, C / 2 * decrease - square * t**2 / 2 - slope * t
+
+
+class Newton(NamedTuple):
+    """The state of Newton's method."""
+
+    solution: Float[Array, " p"]  # coordinates and intercept, p = k + 1
+    hessian: Float[Array, "p p"]  # at the step before
+    steps: Int[Array, ""]
+    status: Int[Array, ""]
+
+    __repr__ = short_repr
+
+
+def minimise(
+    objective: Objective,
+    features: Float[Array, "p n"],
+    start: Float[Array, " p"],
+    max_steps: Int[Array, ""],
+) -> Newton:
+    """Minimise over coordinates and intercept by Newton steps with exact line search.
+
+    Args:
+        objective: of the rows.
+        features: of the rows, the last of them 1 for the intercept, which is not penalised.
+        start: coordinates and intercept.
+        max_steps: cap on the steps.
+    """
+    p = len(start)
+    penalty = jnp.ones(p, start.dtype).at[p - 1].set(0)
+    first = Newton(
+        start,
+        jnp.eye(p, dtype=start.dtype),
+        jnp.zeros((), jnp.int32),
+        jnp.full((), RUNNING, jnp.int32),
+    )
+    return jax.lax.while_loop(
+        lambda state: state.status == RUNNING,
+        lambda state: step(state, objective, features, penalty, max_steps),
+        first,
+    )
+
+
+def step(
+    state: Newton,
+    objective: Objective,
+    features: Float[Array, "p n"],
+    penalty: Float[Array, " p"],
+    max_steps: Int[Array, ""],
+) -> Newton:
+    """Move to the least of the objective along Newton's direction."""
+    solution, y, C = state.solution, objective.y, objective.C
+    eps, last = epsilon(y.dtype), len(solution) - 1
+    values = dot(solution, features)
+    inside = objective.inside(values)
+    # The Newton point is least squares on the rows within the margin: their normal equations. The
+    # direction solves for the gradient, so that later steps mend what rounding does to these.
+    H = C * dot(features * inside[None], features.T) + jnp.diag(penalty)
+    H = H.at[last, last].add(jnp.where(jnp.any(inside > 0), 0, 1).astype(H.dtype))
+    downhill = C * dot(features, objective.deficit(values)) - penalty * solution
+    scale = 1 / jnp.sqrt(jnp.diagonal(H))  # rows and columns of very different size
+    scaled = H * scale[:, None] * scale[None]
+    factor = factorise(scaled, like(0, H))
+    direction = factor.solve((scale * downhill)[:, None])[:, 0] * scale
+    along, change = penalty * direction, dot(direction, features)
+    t, gain = line_search(objective, values, change, dot(along, along), dot(along, solution))
+    better = gain > 0
+    loss = dot(y - values, objective.deficit(values))  # y (y - f) = 1 - y f
+    total = (C * loss + dot(solution, penalty * solution)) / 2
+    small = gain <= 1e2 * eps * total
+    # No step decreases the objective if the slope is rounding noise, or rounding spoilt the system.
+    spoilt = ~better & (dot(downhill, direction) > LOST * total)
+    steps = state.steps + 1
+    status = jnp.where(steps >= max_steps, EXHAUSTED, RUNNING)
+    status = jnp.where(small | ~better, CONVERGED, status)
+    status = jnp.where(spoilt, PRECISION_LOST, status).astype(jnp.int32)
+    return Newton(solution + jnp.where(better, t, 0) * direction, H, steps, status)
+
+
+def precision(
+    factor: Float[Array, "k k"], selected: Bool[Array, " k"], hessian: Float[Array, "p p"]
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Return the condition of the system of coefficients and intercept, and their relative error.
+
+    The condition is `tr(A) tr(A^(-1))` with the diagonal of the system `A` scaled to one, as of
+    other paths. The error has two parts. Rounding of the rows counts by the root of the condition,
+    as only the steps of Newton square them. Rounding of the kernel matrix `K = L L'`, which is a
+    part of A, counts by `A^(-1)`.
+
+    Args:
+        factor: `L`, the identity where there is no prototype.
+        selected: where there is one.
+        hessian: in the coordinates of `L`.
+    """
+    p, dtype = len(hessian), hessian.dtype
+    L = jnp.eye(p, dtype=dtype).at[: p - 1, : p - 1].set(factor)
+    used = jnp.append(selected, True).astype(dtype)
+    scale = 1 / jnp.sqrt(jnp.diagonal(hessian))
+    scaled = hessian * scale[:, None] * scale[None]
+    noise = 4 * epsilon(dtype) * p * jnp.eye(p, dtype=dtype)
+    inner = solve_triangular(L, jnp.eye(p, dtype=dtype), lower=True) * scale[:, None]
+    root = solve_triangular(jnp.linalg.cholesky(scaled + noise), inner, lower=True)
+    inverse = used * jnp.sum(jnp.square(root), axis=0)
+    condition = jnp.sum(used) * dot(inverse, jnp.sum(dot(L, hessian) * L, axis=1))
+    by_kernel = dot(inverse[:-1], jnp.sum(jnp.square(factor), axis=1))
+    return condition, epsilon(dtype) * (jnp.sqrt(condition) + by_kernel)

@@ -1,0 +1,231 @@
+"""The greedy path of the sparse SVM: one prototype more at a time (Keerthi et al. 2006)."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Bool, Float, Int
+
+from .._numerics import dot, epsilon
+from .._repr import short_repr
+from .._status import (
+    COMPLETED,
+    CONVERGED,
+    INDEFINITE,
+    NOT_FINITE,
+    PRECISION_LOST,
+    RUNNING,
+    TRUNCATED,
+)
+from .._types import Key
+from ..kernels import Kernel
+from ..pursuit.conjugate import NOISE
+from .spsvm_newton import Objective, line_search, minimise, precision
+
+
+class Problem(NamedTuple):
+    """What is fitted; rows without weight are copies of others."""
+
+    kernel: Kernel
+    candidates: Float[Array, "M d"]
+    X: Float[Array, "n d"]
+    objective: Objective
+
+    __repr__ = short_repr
+
+
+class State(NamedTuple):
+    """The path so far, and all that the next prototype needs.
+
+    With `K = L L'` of the prototypes, `f = coordinates' features + b` and `beta = L^(-T)
+    coordinates`: in these coordinates the penalty is the identity, and Newton's systems do not have
+    the condition of the kernel matrix, with which float32 would lose all digits.
+    """
+
+    features: Float[Array, "k n"]  # L^(-1) k(z_j, x) at the rows
+    factor: Float[Array, "k k"]  # L, the identity where there is no prototype
+    values: Float[Array, " n"]  # f(x) of the rows
+    coordinates: Float[Array, " k"]
+    intercept: Float[Array, ""]
+    condition: Float[Array, ""]  # of the system of the coefficients, when they were optimised last
+    error: Float[Array, ""]  # of its solution by rounding, relative
+    ended: Int[Array, ""]  # how Newton's steps to it did
+    path: Float[Array, "k k"]  # coordinates with 1, 2, .. prototypes
+    intercepts: Float[Array, " k"]
+    conditions: Float[Array, " k"]
+    errors: Float[Array, " k"]
+    ends: Int[Array, " k"]
+    support: Int[Array, " k"]  # candidates in the order of selection, -1 for none
+    free: Bool[Array, " M"]  # candidates neither selected nor found to depend on those
+    truncated: Bool[Array, ""]  # whether one of the latter would have been of use
+    optimised: Int[Array, ""]  # size at which all coefficients were optimised last
+    size: Int[Array, ""]
+    step: Int[Array, ""]
+    status: Int[Array, ""]
+
+    __repr__ = short_repr
+
+
+def init(problem: Problem, max_prototypes: int) -> State:
+    """Return the state without prototypes."""
+    k, n, dtype = max_prototypes, len(problem.X), problem.X.dtype
+    zero, count, each = jnp.zeros((), dtype), jnp.zeros((), jnp.int32), jnp.zeros(k, dtype)
+    return State(
+        features=jnp.zeros((k, n), dtype),
+        factor=jnp.eye(k, dtype=dtype),
+        values=jnp.zeros(n, dtype),
+        coordinates=each,
+        intercept=zero,
+        condition=zero + 1,
+        error=zero,
+        ended=count + RUNNING,
+        path=jnp.zeros((k, k), dtype),
+        intercepts=each,
+        conditions=each,
+        errors=each,
+        ends=jnp.full(k, RUNNING, jnp.int32),
+        support=jnp.full(k, -1, jnp.int32),
+        free=jnp.ones(len(problem.candidates), bool),
+        truncated=jnp.zeros((), bool),
+        optimised=count,
+        size=count,
+        step=count,
+        status=count + RUNNING,
+    )
+
+
+def step(
+    problem: Problem,
+    state: State,
+    key: Key,
+    growth: Float[Array, ""],
+    max_steps: Int[Array, ""],
+    *,
+    subset: int,
+) -> State:
+    """Add a prototype, or none if all candidates that were drawn depend on the prototypes."""
+    eps, k = epsilon(problem.X.dtype), len(state.support)
+    drawn = _draw(problem, state, key, subset)
+    grown = _grown(problem, state, drawn)
+    ended = jnp.where(grown.truncated, TRUNCATED, CONVERGED)
+    status = jnp.where(jnp.any(grown.free), RUNNING, ended)
+    status = jnp.where(grown.size >= k, COMPLETED, status)
+    due = grown.size.astype(growth.dtype) >= growth * state.optimised.astype(growth.dtype)
+    due = ((grown.size > state.size) & due) | (status != RUNNING)
+    grown = jax.lax.cond(
+        due, lambda state: _optimised(problem, state, max_steps), lambda state: state, grown
+    )
+    square, pivot = drawn.square, drawn.pivot
+    indefinite = jnp.any(drawn.free & (pivot < -jnp.sqrt(eps) * jnp.abs(square)))
+    finite = jnp.all(jnp.isfinite(grown.coordinates)) & jnp.isfinite(grown.intercept)
+    finite &= jnp.all(jnp.isfinite(pivot) | ~drawn.free)
+    status = jnp.where(indefinite, INDEFINITE, jnp.where(finite, status, NOT_FINITE))
+    return _recorded(grown)._replace(status=status.astype(jnp.int32))
+
+
+class Drawn(NamedTuple):
+    """Random candidates, and how much the coefficient of each alone lowers the objective."""
+
+    number: Int[Array, " r"]
+    free: Bool[Array, " r"]  # False if fewer candidates are free than are drawn
+    columns: Float[Array, "r n"]  # k(z, x) at the rows
+    shares: Float[Array, "r k"]  # L^(-1) k(z_j, z)
+    square: Float[Array, " r"]  # k(z, z)
+    pivot: Float[Array, " r"]  # Schur complements, the part independent of the prototypes
+    noise: Float[Array, " r"]  # what rounding may leave of a pivot of 0
+    step: Float[Array, " r"]  # the best coefficient
+    gain: Float[Array, " r"]  # by how much it lowers the objective
+
+    __repr__ = short_repr
+
+
+def _draw(problem: Problem, state: State, key: Key, subset: int) -> Drawn:
+    kernel, candidates, X, objective = problem
+    eps, least = epsilon(X.dtype), float(jnp.finfo(X.dtype).tiny)
+    # The draws are in float32 for all dtypes, so that all look at the same sets.
+    order = jax.random.uniform(jax.random.fold_in(key, state.step), (len(candidates),), jnp.float32)
+    rank, number = jax.lax.top_k(jnp.where(state.free, order, -1.0), subset)
+    Z = candidates[number]
+    columns = kernel.cross_gram(X, Z).T  # about the candidates: a row without weight may be far
+    among = kernel.cross_gram(Z, candidates[jnp.maximum(state.support, 0)])
+    among = jnp.where(state.support >= 0, among, 0)
+    shares = solve_triangular(state.factor, among.T, lower=True).T
+    square = kernel.diagonal(Z)
+    t, gain = jax.vmap(
+        lambda column, square, slope: line_search(objective, state.values, column, square, slope)
+    )(columns, square, dot(shares, state.coordinates))
+    return Drawn(
+        number=number.astype(jnp.int32),
+        free=rank >= 0,
+        columns=columns,
+        shares=shares,
+        square=square,
+        pivot=square - jnp.sum(jnp.square(shares), axis=1),
+        noise=NOISE * eps * square + least,  # a candidate of norm 0 is none
+        step=t,
+        gain=gain,
+    )
+
+
+def _grown(problem: Problem, state: State, drawn: Drawn) -> State:
+    """Return the state with the best of the candidates drawn, with its coefficient alone."""
+    M, k, objective = len(state.free), len(state.support), problem.objective
+    independent = drawn.free & (drawn.pivot > drawn.noise)
+    dependent = drawn.free & (drawn.pivot <= drawn.noise)
+    best = jnp.argmax(jnp.where(independent, drawn.gain, -jnp.inf))
+    rest = jnp.argmax(jnp.where(dependent, drawn.pivot, -jnp.inf))
+    both = jnp.stack([best, rest])
+    left = drawn.columns[both] - dot(drawn.shares[both], state.features)
+    # Whether the direction passed over, had it been resolved, would have been used by half.
+    used = objective.C * dot(objective.inside(state.values), jnp.square(left[1]))
+    used = used > jnp.maximum(drawn.pivot, drawn.noise)[rest]
+
+    adds, size = jnp.any(independent), state.size
+    slot = jnp.where(adds, size, k)  # k: nowhere
+    root = jnp.sqrt(jnp.where(adds, drawn.pivot[best], 1))
+    row = drawn.shares[best].at[size].set(root)
+    t = jnp.where(adds, drawn.step[best], 0)
+    gone = dependent.at[best].set(dependent[best] | adds)
+    return state._replace(
+        features=state.features.at[slot].set(left[0] / root, mode="drop"),
+        factor=state.factor.at[slot].set(row, mode="drop"),
+        values=state.values + t * drawn.columns[best],
+        coordinates=state.coordinates + t * row,
+        support=state.support.at[slot].set(drawn.number[best], mode="drop"),
+        free=state.free.at[jnp.where(gone, drawn.number, M)].set(False, mode="drop"),
+        truncated=state.truncated | (dependent[rest] & used),
+        size=size + adds.astype(jnp.int32),
+        step=state.step + 1,
+    )
+
+
+def _optimised(problem: Problem, state: State, max_steps: Int[Array, ""]) -> State:
+    """Return the state with all coefficients and the intercept optimised."""
+    k = len(state.support)
+    extended = jnp.concatenate([state.features, jnp.ones_like(state.values)[None]])
+    start = jnp.append(state.coordinates, state.intercept)
+    last = minimise(problem.objective, extended, start, max_steps)
+    condition, error = precision(state.factor, state.support >= 0, last.hessian)
+    return state._replace(
+        coordinates=last.solution[:k],
+        intercept=last.solution[k],
+        values=dot(last.solution, extended),
+        condition=condition,
+        # Where rounding has spoilt Newton's systems there is no estimate.
+        error=jnp.where(last.status == PRECISION_LOST, jnp.inf, error),
+        ended=last.status,
+        optimised=state.size,
+    )
+
+
+def _recorded(state: State) -> State:
+    """Return the state with its machine as the last one of the path."""
+    last = jnp.maximum(state.size - 1, 0)
+    return state._replace(
+        path=state.path.at[last].set(state.coordinates),
+        intercepts=state.intercepts.at[last].set(state.intercept),
+        conditions=state.conditions.at[last].set(state.condition),
+        errors=state.errors.at[last].set(state.error),
+        ends=state.ends.at[last].set(state.ended),
+    )

@@ -1,0 +1,182 @@
+"""From a tuning problem to the machine that cross-validation chooses, and what it says of rows."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from .._numerics import as_array
+from .._repr import short_repr
+from ..conformal import Unseen, errors_of_classes, errors_of_numbers, kept_errors
+from ..machines.family import Family
+from ..machines.held_out import Sums, Which
+from ..machines.rows import Rows
+from ..machines.stages import Outcome, smallest_within
+from ..prediction import scores_of
+from ..search.problem import Problem, best_per_problem
+from ..search.run import Tuning
+from ..search.sizes import SizeCurve, curve_of
+from ..search.tune import tune_stages
+from ..validation.losses import standard_error, weighted
+from ..validation.validate import Kept
+from .encoding import Encoding
+from .settings import Config
+from .source import TrainingSource
+
+
+class Choice(NamedTuple):
+    """What cross-validation chose."""
+
+    outcome: Outcome
+    C: float | np.ndarray  # of each problem, if each has its own
+    size: int | None  # if one fit gives machines of several sizes
+    curve: SizeCurve | None
+    moved: bool  # whether the points are no longer those that were chosen
+
+    __repr__ = short_repr
+
+    @property
+    def problem(self) -> Problem:
+        """The problem of the size chosen."""
+        return self.outcome.problem
+
+    @property
+    def tuning(self) -> Tuning:
+        """The outcome of the search."""
+        return self.outcome.tuning
+
+
+def choose(problem: Problem, config: Config, encoding: Encoding) -> Choice:
+    """Tune a problem in the stages of its method: kernel, `C` and size by cross-validation."""
+    method, units = problem.method, encoding.units
+    metric = problem.scoring.metric
+    search = units.search(config.search, metric)
+    chosen = tune_stages(
+        method.stages(problem, search),
+        key=config.keys.search,
+        history=search.history,
+        max_seconds=config.resources.max_seconds,
+        progress=units.progress(config.progress, metric),
+    )
+    outcome, size, curve = chosen.outcome, None, None
+    if chosen.sizes:
+        curve = curve_of(chosen, metric)
+    if method.several_sizes:
+        outcome, curve = _curve(outcome)
+        size = curve.size
+    C = outcome.tuning.C
+    if encoding.code is not None and config.multiclass.C_per_problem:
+        C = _C_per_problem(outcome)
+    return Choice(outcome, C, size, curve, chosen.moved)
+
+
+def _curve(outcome: Outcome) -> tuple[Outcome, SizeCurve]:
+    """Return the errors of every size with the best kernel and `C`, and the problem up to its end."""
+    problem, tuning = outcome.problem, outcome.tuning
+    method, scoring = problem.method, problem.scoring
+    C = np.asarray([tuning.C], problem.dtype)
+    (found,) = problem.errors(outcome.theta.astype(problem.dtype)[None], C[None], scoring)
+    end = method.path_end(np.asarray(found.scores[0]))
+    errors = np.asarray(found.scores[0, :end])
+    spread = standard_error(found.fold_scores)[0, :end]
+    k = len(errors)
+    curve = SizeCurve(
+        sizes=np.asarray(method.fit_sizes[:k]),
+        errors=errors,
+        standard_errors=spread,
+        chosen=smallest_within(errors, spread, method.size_tolerance),
+        metric=scoring.metric,
+        fold_errors=np.asarray(found.fold_scores[0, :, :k]),
+        stopped=tuning.stopped,
+    )
+    if found.reported is not None:
+        assert found.fold_reported is not None
+        assert scoring.reported is not None
+        curve = curve._replace(
+            errors=np.asarray(found.reported[0, :k]),
+            standard_errors=standard_error(found.fold_reported)[0, :k],
+            metric=scoring.reported,
+            fold_errors=np.asarray(found.fold_reported[0, :, :k]),
+            chosen_by=curve,
+        )
+    return outcome._replace(problem=problem.with_method(method.shortened(k))), curve
+
+
+class _ProblemErrors(eqx.Module):
+    """Counts, by weight, the rows that each binary problem tells apart wrongly, and those it sees."""
+
+    def __call__(
+        self, rows: Rows, values: Float[Array, "r q l"], which: Which
+    ) -> tuple[PyTree, PyTree]:
+        targets = rows.target_columns
+        seen = (jnp.abs(targets) * rows.weights[:, None])[:, None]
+        wrong = ((values >= 0) != (targets > 0)[:, None]).astype(values.dtype)
+        sums = jnp.sum(weighted(seen, wrong), axis=0)
+        total = jnp.broadcast_to(jnp.sum(seen, axis=0), sums.shape)
+        return (sums.T, total.T), None
+
+
+def _C_per_problem(outcome: Outcome) -> Float[np.ndarray, " l"]:
+    """Return the `C` of the grid with which the rows of each problem are told apart best."""
+    problem = outcome.problem
+    theta, grid = outcome.theta.astype(problem.dtype), problem.C.astype(problem.dtype)
+    held = problem.source.held_out(problem, theta, grid, _ProblemErrors())
+    wrong, seen = (np.sum(np.asarray(a), axis=0)[..., 0] for a in held.sums)  # s l
+    status = np.asarray(held.statuses)
+    return best_per_problem(grid, wrong / seen, status, outcome.tuning.C)
+
+
+def predict_unseen(
+    choice: Choice, source: TrainingSource
+) -> tuple[np.ndarray, Sums | None]:
+    """Return values of the rows by the machine chosen that has not seen their fold, `n *c`.
+
+    And the sums of all rows, if the same program gives them. Values are in the units of the caller.
+    """
+    problem, dtype = choice.problem, choice.problem.dtype
+    grid, C = choice.outcome.C, np.asarray(choice.C)
+    # The program of the search, with the values of C that it was compiled for, where that is cheap.
+    if not (problem.method.shares_work_over_C and np.all(np.isin(C, grid))):
+        grid = np.unique(C)
+    place = np.argmin(np.abs(grid[:, None] - C.reshape(1, -1)), axis=0).astype(np.int32)
+    size = 0 if choice.size is None or choice.curve is None else choice.curve.chosen
+    keep = Kept(place.reshape(C.shape), np.int32(size))
+    theta, scoring = choice.outcome.theta.astype(dtype), problem.scoring
+    found = problem.source.validate(problem, theta, grid.astype(dtype), scoring, keep)
+    return source.encoding.units.values(found.predictions), found.total
+
+
+def errors_on_unseen(
+    values: np.ndarray,
+    choice: Choice,
+    source: TrainingSource,
+    sums: Sums | None,
+    *,
+    keep_machines: bool,
+) -> Unseen:
+    """Return the errors of rows with weight, with the machines that made them if these are kept."""
+    truth, weights = source.truth()
+    counted = slice(None) if weights is None else weights > 0
+    encoding, decoding = source.encoding, choice.problem.decoding
+    if encoding.classes is None:
+        errors = errors_of_numbers(values[counted], truth[counted])
+    else:
+        scores = scores_of(values[counted], encoding.code, decoding)
+        errors = errors_of_classes(scores, truth[counted])
+    if not keep_machines:
+        return kept_errors(errors)
+    C = as_array(np.asarray(choice.C, choice.problem.dtype))
+    machines, fold = source.fold_machines(choice.problem, choice.tuning.kernel, C, choice.size, sums)
+    return kept_errors(errors, fold[counted], encoding.units.expansion_of_folds(machines))
+
+
+def fit_all_rows(
+    choice: Choice, source: TrainingSource, sums: Sums | None
+) -> tuple[Family, Sums | None]:
+    """Return the machine of all rows in the caller's units, and the sums it was solved from."""
+    problem, units = choice.problem, source.encoding.units
+    C = as_array(np.asarray(choice.C, problem.dtype))
+    family, sums = problem.source.fit(problem, choice.tuning.kernel, C, sums)
+    return units.family(family, problem.method.info_powers), sums
