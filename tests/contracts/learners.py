@@ -17,7 +17,23 @@ from jsparse import estimators, pursuit
 from jsparse.data.streams import ArrayStream
 from jsparse.features import Linear, Nystroem
 from jsparse.kernels import RBF
-from jsparse.machines import direct, dual, fixed_size, pursuits, reductions, robust, scdp, spsvm
+from jsparse.machines import (
+    direct,
+    dual,
+    fixed_size,
+    one_class,
+    pursuits,
+    reduced_set,
+    reduced_svm,
+    reductions,
+    robust,
+    rvm,
+    scdp,
+    slmc,
+    sparse_fisher,
+    sparse_ridge,
+    spsvm,
+)
 from jsparse.machines.method import Method
 from jsparse.multiclass import accumulate_code, decode, output_code
 from jsparse.normal_equations import accumulate, accumulate_batches
@@ -262,20 +278,31 @@ def in_the_span(p: Problem) -> Outcome:
     return Outcome(values[:, None], status=solved.status)
 
 
-def fitted(method: Method, targets=both) -> Learn:
-    """By the method's own fit, from the prototypes of the problem."""
+def by_fit(fit, targets=both, **options) -> Learn:
+    """By the public function of one kind, from the prototypes of the problem."""
 
     def learn(p: Problem) -> Outcome:
         given = (RBF(p.lengthscale), p.Z, p.C, p.X, targets(p), p.w)
-        found = method.fit(*given, key=KEY)
-        values = found.expansion(p.new)
-        return Outcome(values.reshape(len(p.new), -1), status=found.status)
+        return in_columns(p, fit(*given, **options))
 
     return learn
 
 
-def few_steps(kind) -> Method:
-    return kind(6, max_steps=STEPS)
+def by_evidence(likelihood: str, targets) -> Learn:
+    options = {"likelihood": likelihood, "max_prototypes": SIZE}
+    return lambda p: in_columns(
+        p, rvm.fit(RBF(p.lengthscale), p.Z, p.X, targets(p), p.w, **options)
+    )
+
+
+def of_one_class(p: Problem) -> Outcome:
+    given = (RBF(p.lengthscale), p.Z, 0.3, p.X, p.w)
+    return in_columns(p, one_class.fit(*given, max_steps=STEPS))
+
+
+def in_columns(p: Problem, found) -> Outcome:
+    """Its values, a column for each output, of which there may be one without an axis."""
+    return Outcome(found.expansion(p.new).reshape(len(p.new), -1), status=found.status)
 
 
 # Validation.
@@ -690,36 +717,43 @@ PURE = [
     ),
     Learner("direct.marginal", in_the_span, "sign"),
     Learner(
-        "sparse_direct.fit: SparseRidge",
-        fitted(few_steps(jsparse.SparseRidge)),
+        "sparse_ridge.fit",
+        by_fit(sparse_ridge.fit, max_steps=STEPS),
         digits=30,
         without=JOINT | OWN_SPREAD,
     ),
     *[
         Learner(
-            f"{module}.fit: {kind.__name__}",
-            fitted(few_steps(kind), sign),
+            f"{module.__name__.split('.')[-1]}.fit",
+            by_fit(module.fit, sign, max_steps=STEPS),
             "sign",
             digits=digits,
             without=OWN_SPREAD,
-            slow=module != "slmc",
+            slow=module is not slmc,
         )
-        for module, kind, digits in (
-            ("slmc", jsparse.SLMC, 30),
-            ("sparse_direct", jsparse.SparseFisher, 30),
-            ("reduced_set", jsparse.ReducedSetSVM, 1000),  # as precise as all rows' own machine
+        for module, digits in (
+            (slmc, 30),
+            (sparse_fisher, 30),
+            (reduced_set, 1000),  # as precise as all rows' own machine
         )
     ],
-    Learner("slmc.fit: ReducedSVM", fitted(jsparse.ReducedSVM(6), sign), "sign", slow=True),
+    Learner("reduced_svm.fit", by_fit(reduced_svm.fit, sign), "sign", slow=True),
     Learner(
-        "rvm.fit: RVM",
-        fitted(jsparse.RVM(SIZE, likelihood="normal"), both),
+        "reduced_svm.fit: coefficients",
+        by_fit(reduced_svm.fit, sign, penalty="coefficients"),
+        "sign",
+        slow=True,
+    ),
+    Learner("one_class.fit", of_one_class, digits=30, without=NO_TARGETS | OWN_SPREAD, slow=True),
+    Learner(
+        "rvm.fit",
+        by_evidence("normal", both),
         digits=100,  # the prototypes' columns nearly depend on each other
         without=EVIDENCE | PENALISED,
     ),
     Learner(
-        "rvm.fit: RVM, logistic",
-        fitted(jsparse.RVM(SIZE, likelihood="logistic"), sign),
+        "rvm.fit: logistic",
+        by_evidence("logistic", sign),
         "sign",
         digits=100,
         without=EVIDENCE,

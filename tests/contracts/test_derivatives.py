@@ -24,7 +24,7 @@ from jsparse.features import KernelColumns, Linear, Nystroem, Triangular
 from jsparse.kernels import RBF, Custom, Laplacian, Matern32, Matern52, Polynomial
 from jsparse.kernels import RationalQuadratic as Quadratic
 from jsparse.kernels.distances import squared_distances
-from jsparse.machines import dual, fixed_size, pursuits
+from jsparse.machines import dual, fixed_size, pursuits, reduced_svm
 from jsparse.machines.direct import LeastSquares, marginal
 from jsparse.model import Model
 from jsparse.multiclass import distances, output_code
@@ -569,6 +569,17 @@ def _():
     return value, {"lengthscale": 0.8, "Z": Z, "X": X, "C": 5.0}
 
 
+@case("reduced_svm.fit", orders=1)
+def _():
+    X, y, _, Z = data()
+
+    def objective(lengthscale, Z, C, X, w):
+        kernel, sign = RBF(lengthscale), jnp.asarray(np.where(y > 0, 1.0, -1.0))
+        return reduced_svm.fit(kernel, Z, C, X, sign, w, loss="squared_hinge").objective
+
+    return objective, {"lengthscale": 0.8, "Z": Z, "C": 5.0, "X": X, "w": np.linspace(0.5, 1.5, N)}
+
+
 def scalar(case):
     """All results together, no two entries alike."""
 
@@ -779,6 +790,7 @@ CLAIMS = {
     "machines/direct.py": ("direct.marginal",),
     "machines/fixed_size.py": ("fixed_size.fit, penalty 0.0", "fixed_size.solve"),
     "machines/pursuits.py": ("pursuits.refit",),
+    "machines/reduced_svm.py": ("reduced_svm.fit",),
     "model.py": ("Model",),
     "multiclass.py": ("multiclass.distances",),
     "normal_equations.py": ("accumulate",),

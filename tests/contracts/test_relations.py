@@ -33,7 +33,22 @@ from jsparse import estimators, pursuit
 from jsparse._status import PRECISION_LOST
 from jsparse.features import Nystroem
 from jsparse.kernels import RBF
-from jsparse.machines import METHODS, dual, fixed_size, reductions, robust, scdp, spsvm
+from jsparse.machines import (
+    METHODS,
+    dual,
+    fixed_size,
+    one_class,
+    reduced_set,
+    reduced_svm,
+    reductions,
+    robust,
+    rvm,
+    scdp,
+    slmc,
+    sparse_fisher,
+    sparse_ridge,
+    spsvm,
+)
 from jsparse.multiclass import output_code
 from jsparse.validation.cross_validation import standard_error
 from jsparse.validation.leave_one_out import leave_one_out
@@ -562,7 +577,8 @@ def test_all_that_learns_is_in_the_table():
     learn |= found(pursuit, "pursuit.", lambda _, one: inspect.isfunction(one))
     learn |= found(estimators, "estimators.", lambda _, one: inspect.isclass(one))
     assert len(learn) > 16
-    for module in (dual, fixed_size, reductions, robust, scdp, spsvm):
+    modules = (dual, fixed_size, reductions, robust, scdp, spsvm, one_class, reduced_set)
+    for module in (*modules, reduced_svm, rvm, slmc, sparse_fisher, sparse_ridge):
         machines = found(
             module,
             f"{module.__name__.split('.')[-1]}.",
