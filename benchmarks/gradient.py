@@ -10,7 +10,6 @@ import numpy as np
 import optax
 
 import jsparse
-from jsparse import tuning_problem
 from jsparse.features import Nystroem
 from jsparse.kernels import RBF
 from jsparse.prototypes import uniform
@@ -57,14 +56,14 @@ def by_gradient(Z, X, y, folds):
 
 
 def by_csa(kernel, Z, X, y, folds, key):
-    template = tuning_problem(kernel, Z, X, y, folds)
-    middle = np.log(np.atleast_1d(np.asarray(kernel.lengthscale, float)))
+    problem = jsparse.tuning_problem(kernel, Z, X, y, folds)
+    low, high = problem.bounds
     tuned = jsparse.tune(
-        template,
+        problem,
         key=key,
         metric="mse",
-        low=middle - np.log(12.0),
-        high=middle + np.log(12.0),
+        low=low,
+        high=high,
         C=np.array([1e-2, 1e6]),
         search=jsparse.Annealing(),
     )

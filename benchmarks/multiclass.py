@@ -15,8 +15,7 @@ from jsparse.machines.fixed_size import feature_map
 from jsparse.machines.method import MANY_C
 from jsparse.multiclass import Decoding, Scheme, decode, output_code
 from jsparse.prototypes import renyi
-from jsparse.search.problem import start_of
-from jsparse.training.choices import LENGTHSCALE_FACTOR, make_kernel
+from jsparse.training.choices import make_kernel
 
 from .report import Report, kept, mean_sd, save
 from .sets import PROTOTYPES, Split, split
@@ -353,15 +352,9 @@ def _binary(
     if kernel != "linear":
         chosen = np.asarray(renyi(select, X, m, labels=np.asarray(y), weights=w).indices)
     posed = jsparse.tuning_problem(template, X[chosen], X, y, folds, w)
-    middle = np.asarray(start_of(posed), float)
-    span = np.log(LENGTHSCALE_FACTOR)
+    low, high = posed.bounds
     tuned = jsparse.tune(
-        posed,
-        key=search,
-        metric="misclassification",
-        low=middle - span,
-        high=middle + span,
-        C=MANY_C,
+        posed, key=search, metric="misclassification", low=low, high=high, C=MANY_C
     )
     phi = feature_map(tuned.kernel, X[chosen])
     return jsparse.fixed_size.fit_features(phi, tuned.C, X, y, w).expansion

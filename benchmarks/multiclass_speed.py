@@ -14,7 +14,7 @@ from jsparse.features import Nystroem
 from jsparse.kernels import RBF
 from jsparse.multiclass import output_code
 from jsparse.normal_equations import NormalEquations, accumulate_groups
-from jsparse.search.problem import Scoring, evaluate, tuning_problem
+from jsparse.validation.validate import Scoring
 
 from .report import Report, alternated
 
@@ -93,8 +93,8 @@ def one_versus_one(quick: bool):
     code = output_code("one_versus_one", k).astype(X.dtype)
     folds = jsparse.stratified_folds(jax.random.key(0), y, FOLDS)
     Z = X[np.random.default_rng(0).permutation(n)[:M]]
-    problem = tuning_problem(RBF(4.0), Z, X, labels, folds, None, code)
-    theta, grid = jnp.log(jnp.full(1, 4.0, X.dtype)), jnp.asarray(C, X.dtype)
+    problem = jsparse.tuning_problem(RBF(4.0), Z, X, labels, folds, None, code)
+    thetas, grid = np.full((1, 1), np.log(4.0), X.dtype), np.asarray([C], X.dtype)
     phi = Nystroem(RBF(4.0), Z)
     fold_of = jnp.repeat(jnp.arange(FOLDS, dtype=jnp.int32), folds.index.shape[1])
     rows = folds.index.reshape(-1)
@@ -117,9 +117,9 @@ def one_versus_one(quick: bool):
     values = jax.jit(
         lambda K, w: jax.lax.map(lambda K: jnp.sum(jnp.matmul(K, w, precision="highest")), K)
     )
-    scoring, first = Scoring("misclassification"), np.zeros((), np.int32)
+    scoring = Scoring("misclassification")
     calls = {
-        "evaluation": lambda: evaluate(problem, theta, grid, scoring, first),
+        "evaluation": lambda: problem.errors(thetas, grid, scoring),
         "sums": lambda: sums(phi, *data),
         "factorisations": lambda: _bare(pairs, kept=False),
         "factorisations kept whole": lambda: _bare(pairs, kept=True),

@@ -10,10 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import jsparse
+from jsparse.machines.stages import smallest_within
 from jsparse.prototypes import interleaved, renyi
-from jsparse.search.problem import tuning_problem
-from jsparse.search.sizes import SizeCurve, smallest_within, tune_sizes
-from jsparse.search.tune import Tuning
 
 from .report import Report, mean_sd
 from .sets import Split, split
@@ -42,15 +40,13 @@ class Case:
         n, d = self.X.shape
         deal = jsparse.stratified_folds if self.classes else jsparse.plain_folds
         folds = deal(self.key, self.y if self.classes else n, 10)
-        template, middle = jsparse.kernels.RBF(np.sqrt(d)), np.log([np.sqrt(d)])
-        self.problem = tuning_problem(
+        template = jsparse.kernels.RBF(np.sqrt(d))
+        self.problem = jsparse.tuning_problem(
             template, None, self.X, jnp.asarray(self.y), folds, method=jsparse.Dual()
         )
-        self.search = {
+        self.options = {
             "key": self.key,
             "metric": "misclassification" if self.classes else "mse",
-            "low": middle - np.log(12.0),
-            "high": middle + np.log(12.0),
             "C": np.geomspace(1e-2, 1e6, 25),
         }
 
@@ -60,7 +56,13 @@ class Case:
     def with_prototypes(self, rows: np.ndarray) -> Any:
         return dataclasses.replace(self.problem, points=self.X[rows], method=jsparse.FixedSize())
 
-    def test_error(self, tuned: Tuning, prototypes: jax.Array | None) -> float:
+    def tuned(self, problem: Any, start: jsparse.Tuning | None = None) -> jsparse.Tuning:
+        """Tune one machine within the bounds of the problem."""
+        low, high = problem.bounds
+        search = jsparse.Profile(start=start)
+        return jsparse.tune(problem, low=low, high=high, search=search, **self.options)
+
+    def test_error(self, tuned: jsparse.Tuning, prototypes: jax.Array | None) -> float:
         y = jnp.asarray(self.y)
         if prototypes is None:
             fitted = jsparse.dual.fit(tuned.kernel, tuned.C, self.X, y)
@@ -72,13 +74,13 @@ class Case:
         return float(np.mean((f - self.y_test) ** 2))
 
 
-def together(case: Case, sizes: tuple[int, ...]) -> tuple[SizeCurve, list[float], float]:
+def together(case: Case, sizes: tuple[int, ...]) -> tuple[jsparse.SizeCurve, list[float], float]:
     """The sizes by one search, their test errors, and its time."""
     begin = time.perf_counter()
     rows = case.select(sizes[-1])
     own = None if case.labels is None else case.labels[rows]
     problem = case.with_prototypes(rows[interleaved(case.key, len(rows), own)])
-    choice = tune_sizes(problem, sizes, **case.search)
+    choice = jsparse.tune_sizes(problem, sizes, **case.options)
     seconds = time.perf_counter() - begin
     errors = [
         case.test_error(tuned, problem.points[:m])
@@ -92,7 +94,7 @@ def apart(case: Case, sizes: tuple[int, ...]) -> tuple[list[float], float]:
     begin, found = time.perf_counter(), []
     for m in sizes:
         problem = case.with_prototypes(case.select(m))
-        found.append((jsparse.tune(problem, **case.search), problem.points))
+        found.append((case.tuned(problem), problem.points))
     seconds = time.perf_counter() - begin
     return [case.test_error(*one) for one in found], seconds
 
@@ -111,9 +113,7 @@ def measure(name: str, part: Split, r: int, *, peers: bool) -> dict[str, Any]:
     if peers:
         found["test_apart"], found["seconds_apart"] = apart(case, sizes)
         # Around the best of the largest size: a kernel takes long.
-        dense = jsparse.tune(
-            case.problem, search=jsparse.Profile(start=choice.tunings[-1]), **case.search
-        )
+        dense = case.tuned(case.problem, choice.tunings[-1])
         found["dense"] = {"cv": scale * dense.score, "test": case.test_error(dense, None)}
     print(name, r, found, file=sys.stderr, flush=True)
     return found

@@ -3,6 +3,7 @@
 This module knows no `Model`: `Contents` has the fields of one.
 """
 
+import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple, get_args
 
@@ -172,7 +173,9 @@ def _labels(labels: Any, dtype: Any) -> tuple[Any, ...]:
     kinds = {str: "U", bool: "b", int: "iu", float: "f"}.get(type(labels[0]))
     if kinds is None:
         raise ValueError("classes: expected numbers, booleans or texts")
-    wanted = np.dtype(dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of old names, which are refused
+        wanted = np.dtype(dtype)
     # By the type that is named: NumPy itself would make floats of the largest whole numbers.
     if wanted.kind not in kinds or wanted.itemsize > _LONGEST:
         raise ValueError(f"classes: expected labels of type {shown(dtype)}")

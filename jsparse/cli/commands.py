@@ -96,9 +96,8 @@ def _train(
         raise ValueError("--multiclass: expected nothing for regression")
     search, kernel = _search(options), options.kernel
     if codes:
-        alone = options.devices is None
-        own = search.resolve(n, alone=alone) if isinstance(search, Automatic) else search
-        kernel = template_of(kernel, X.shape[1], own, codes)
+        resolved = search.resolve(n, on_mesh=options.devices is not None)
+        kernel = template_of(kernel, X.shape[1], resolved, codes)
     folds = "auto" if options.folds is None else options.folds
     if getattr(options, "holdout", None) is not None:
         if options.folds is not None:

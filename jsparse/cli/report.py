@@ -13,8 +13,8 @@ from jax.sharding import Mesh
 from .. import _status
 from ..data.schema import Schema
 from ..machines.method import METRIC_NAMES
-from ..search.sizes import SizeCurve
 from ..search.run import Progress as Callback
+from ..search.sizes import SizeCurve
 from ..training.presentation import describe_kernel
 from ..training.trained import Trained
 

@@ -398,7 +398,9 @@ def check_tolerance(name: str, tolerance: float) -> None:
 
 def as_sizes(sizes: Any) -> Any:
     """Return a sequence as a tuple, which can be hashed; everything else as it is."""
-    several = isinstance(sizes, Sequence | np.ndarray) and not isinstance(sizes, str)
+    if isinstance(sizes, np.ndarray):
+        sizes = sizes.tolist()
+    several = isinstance(sizes, Sequence) and not isinstance(sizes, str)
     return tuple(sizes) if several and np.ndim(sizes) == 1 else sizes
 
 

@@ -168,6 +168,7 @@ class Problem:
         decoding: of several classes.
         varied: which leaves a search varies, see `split_kernel`.
         key: decides what the method draws at random.
+        box: bounds of the template's `theta`; None for a factor to both sides of it.
     """
 
     method: Method
@@ -181,6 +182,7 @@ class Problem:
     decoding: Decoding = "loss"
     varied: dict[str, bool] = dataclasses.field(default_factory=dict)
     key: Key | None = None
+    box: tuple[Float[np.ndarray, " p"], Float[np.ndarray, " p"]] | None = None
 
     __repr__ = short_repr
 
@@ -209,7 +211,9 @@ class Problem:
 
     @property
     def bounds(self) -> tuple[Float[np.ndarray, " p"], Float[np.ndarray, " p"]]:
-        """The box that a search varies `theta` in: a factor to both sides of the template."""
+        """The box that a search varies `theta` in."""
+        if self.box is not None and self.box[0].size == self.template.size:
+            return self.box
         middle, span = self.template.theta.astype(float), math.log(LENGTHSCALE_FACTOR)
         return middle - span, middle + span
 
@@ -239,7 +243,8 @@ class Problem:
     def with_first_points(self, m: int) -> "Problem":
         """Return the problem with the first points alone."""
         assert self.points is not None
-        return dataclasses.replace(self, points=self.points[:m])
+        rows = None if self.point_rows is None else self.point_rows[:m]
+        return dataclasses.replace(self, points=self.points[:m], point_rows=rows)
 
     def with_points(self, points: Float[Array, "m d"]) -> "Problem":
         """Return the problem with other points, which need not be rows."""

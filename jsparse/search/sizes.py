@@ -75,6 +75,8 @@ def tune_sizes(
     *,
     key: KeyLike,
     metric: Metric,
+    low: Float[np.ndarray, " p"],
+    high: Float[np.ndarray, " p"],
     C: Float[np.ndarray, " s"],
     tolerance: float = 1.0,
     decoding: Decoding = "loss",
@@ -95,7 +97,9 @@ def tune_sizes(
             good choice for every size, such as `prototypes.interleaved`; see `tuning_problem`.
         sizes: numbers of prototypes, increasing.
         key: decides the search.
-        metric: see `tune`; so are `C`, `decoding` and `search`.
+        metric: see `tune`; so are `low`, `high`, `C`, `decoding` and `search`.
+        low: logs of the lower bounds of the tuned leaves, shape `p`.
+        high: logs of the upper bounds, shape `p`.
         C: weights of the data-fit term, shape `s`.
         tolerance: see `smallest_within`.
         decoding: of several classes.
@@ -119,8 +123,9 @@ def tune_sizes(
     numbers = check_sizes(sizes, len(problem.points), "the number of prototypes")
     check_tolerance("tolerance", tolerance)
     problem = dataclasses.replace(
-        problem, C=np.asarray(C, float), metric=metric, decoding=decoding, varied=search.varied
-    )
+        problem, C=np.asarray(C, float), metric=metric, decoding=decoding, varied=search.varied,
+        box=(low, high),
+    )  # fmt: skip
     stages = size_stages(numbers, tolerance, stop_when_flat, problem, search)
     chosen = tune_stages(
         stages, key=key, history=search.history, max_seconds=max_seconds, progress=progress

@@ -76,7 +76,7 @@ class FoldLosses(eqx.Module):
         if self.keep is None:
             return (sums, weight), None
         place = jnp.broadcast_to(jnp.asarray(self.keep.C, jnp.int32), values.shape[2:])
-        wanted = (which.C[:, None] == place) & (which.size == self.keep.size)[:, None]
+        wanted = (which.C[:, None] == place[None]) & (which.size == self.keep.size)[:, None]
         return (sums, weight), jnp.sum(jnp.where(wanted[None], values, 0), axis=1)
 
 

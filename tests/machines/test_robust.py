@@ -13,6 +13,8 @@ from jsparse._blocks import sum_row_blocks
 from jsparse.features import Nystroem
 from jsparse.kernels import RBF
 from jsparse.machines import fixed_size, robust
+from jsparse.machines.rows import rows_of
+from jsparse.multiclass import output_code
 from jsparse.validation.folds import plain_folds
 
 
@@ -337,16 +339,33 @@ def test_cross_validation_equals_refitting(loss):
     folds = plain_folds(jax.random.key(0), 80, 4)
     C = jnp.array([1.0, 20.0])
     method = Robust(loss=loss)
-    result = validate(method, phi.kernel, phi.prototypes, C, X, y, folds, metric="mae")
     for s in range(2):
+        result = validate(method, phi.kernel, phi.prototypes, C, X, y, folds, metric="mae", keep=s)
         out = np.zeros(80)
         for index, valid in zip(folds.index, folds.valid, strict=True):
             test = np.asarray(index)[np.asarray(valid)]
             train = np.setdiff1d(np.arange(80), test)
             out[test] = robust.fit(phi, C[s], X[train], y[train], loss=loss).expansion(X[test])
         # Iterations that start elsewhere end within the tolerance of each other.
-        np.testing.assert_allclose(result.predictions[s], out, atol=2e-2)
-        np.testing.assert_allclose(result.scores[s], np.mean(np.abs(out - y)), rtol=1e-3)
+        np.testing.assert_allclose(result.predictions, out, atol=2e-2)
+        np.testing.assert_allclose(result.scores[s, 0], np.mean(np.abs(out - y)), rtol=1e-3)
+
+
+def test_each_problem_of_a_code_is_a_fit_of_its_own():
+    phi, X, y, _ = problem()
+    code = output_code("one_versus_one", 3)
+    rows = rows_of(X, jnp.asarray(np.digitize(y, [0, 1]), jnp.int32), code=code.astype(X.dtype))
+    C = jnp.array([1.0, 5.0, 20.0])
+    family = Robust().fit(phi.kernel, phi.prototypes, C, rows)
+    for j in range(3):
+        target = jnp.asarray(code.matrix[:, j])[rows.y]
+        alone = robust.fit(phi, C[j], X, target, jnp.abs(target), loss="huber")
+        np.testing.assert_allclose(family.values(X)[:, 0, j], alone.expansion(X), atol=1e-10)
+        for name in Robust.info_powers:
+            np.testing.assert_allclose(family.info[name][j], getattr(alone, name), rtol=1e-10)
+    assert set(family.info) == {"row_weights", "threshold", "objective", "steps"}
+    assert family.expansion.coefficients.shape == (15, 3)
+    assert int(family.status) == _status.CONVERGED
 
 
 def test_a_fit_sums_as_many_rows_at_a_time_as_asked_for(monkeypatch):

@@ -172,7 +172,7 @@ def test_what_a_model_and_its_file_hold_does_not_grow_with_the_rows(tmp_path):
         model = train(X, y, **options).model
     large = [a.shape for a in jax.tree.leaves(model) if a.size > 350]
     assert large == []
-    assert len(model.path.candidates) <= 4
+    assert len(model.path.points) <= 4
     model.save(tmp_path / "small")
     assert (tmp_path / "small").stat().st_size < 12_000
     with jax.enable_x64(True):

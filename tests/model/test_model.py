@@ -191,7 +191,7 @@ def test_sizes_of_a_path_and_of_none(models):
         np.testing.assert_array_equal(model.at(size).at(2)(ROWS), model.at(2)(ROWS))
     np.testing.assert_array_equal(model.at(model.size)(ROWS), model(ROWS))
     for size in (0, 7):
-        with pytest.raises(ValueError, match="expected 1 to 6, the length of the path"):
+        with pytest.raises(ValueError, match=f"expected one of 1 to 6, got {size}"):
             model.at(size)
     assert models["two"].at(12) is models["two"]
     with pytest.raises(ValueError, match="the only size, as there is no path"):

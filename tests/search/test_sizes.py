@@ -294,7 +294,6 @@ def test_a_start_of_another_kernel_is_refused():
         ([5, 10], {"size_tolerance": -1.0}, "size_tolerance: expected a number of at"),
         ([5, 10], {"size_tolerance": np.nan}, "size_tolerance: expected a number of at"),
         ([5, 10], {"kernel": "linear"}, "one number for the linear kernel"),
-        ([5, 10], {"search": Profile(history=[])}, "history: expected None"),
     ],
 )
 @pytest.mark.parametrize("method", [FixedSize, Robust])
@@ -361,7 +360,7 @@ def test_growing_ends_where_the_error_is_flat_or_time_runs_out(monkeypatch):
     X, y = regression(n=90)
     sizes = [2, 4, 8, 16, 32, 60, 80]
     _, whole = tuned_sizes(X, y, sizes, "float64")
-    _, grown = tuned_sizes(X, y, sizes, "float64", growing=True)
+    _, grown = tuned_sizes(X, y, sizes, "float64", stop_when_flat=True)
     k = len(grown.sizes)
     assert 2 < k < 7
     np.testing.assert_array_equal(grown.errors, whole.errors[:k])
@@ -372,14 +371,14 @@ def test_growing_ends_where_the_error_is_flat_or_time_runs_out(monkeypatch):
     assert grown.stopped == "finished"
     clock = iter(np.arange(0.0, 1e6, 10.0))  # as if every look at it were ten seconds later
     monkeypatch.setattr(sizes_module.time, "perf_counter", lambda: next(clock))
-    _, short = tuned_sizes(X, y, sizes, "float64", growing=True, max_seconds=1000.0)
+    _, short = tuned_sizes(X, y, sizes, "float64", stop_when_flat=True, max_seconds=1000.0)
     assert short.stopped == "seconds"
     assert len(short.sizes) < k
 
 
 def test_growing_ends_where_nothing_is_left_to_gain():
     X, _ = regression()
-    _, grown = tuned_sizes(X, np.zeros(len(X)), [2, 4, 8], "float64", growing=True)
+    _, grown = tuned_sizes(X, np.zeros(len(X)), [2, 4, 8], "float64", stop_when_flat=True)
     assert grown.sizes.tolist() == [2, 4]
     np.testing.assert_array_equal(grown.errors, 0)
 
