@@ -61,7 +61,7 @@ def _fit(
     start: Float[Array, "*s m d"],
     nu: Float[Array, ""],
     X: Float[Array, "n d"],
-    weights: Float[Array, " n"] | None,
+    weights: Float[Array, " n"],
     tolerance: Float[Array, ""],
     max_steps: int,
 ) -> DirectFit:
