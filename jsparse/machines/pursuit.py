@@ -87,7 +87,7 @@ class Pursuit(CandidatesFromSums):
     def resolve(self, shape: Shape) -> "Pursuit":
         """See `Method.resolve`."""
         if self.atoms is None:
-            method = cast(Pursuit, super(Pursuit, self._bounded(shape)).resolve(shape))
+            method = cast(Pursuit, CandidatesFromSums.resolve(self._bounded(shape), shape))
             return replaced(method, atoms=self.default_sizes(method.longest))
         sizes = sizes_of(self.atoms, shape.present, "the rows with weight")
         if self.max_prototypes not in (None, sizes[-1]):
@@ -96,7 +96,7 @@ class Pursuit(CandidatesFromSums):
                 f"{self.max_prototypes}"
             )
         method = replaced(self, max_prototypes=sizes[-1], atoms=sizes)
-        return cast(Pursuit, super(Pursuit, method).resolve(shape))
+        return cast(Pursuit, CandidatesFromSums.resolve(method, shape))
 
     def capped(self, shape: Shape) -> "Pursuit":
         """See `Method.capped`."""

@@ -325,7 +325,9 @@ def _fit(
     solution = path
     if on_rows:
         solution = jax.lax.map(
-            lambda one: scdp_rows.solve_again(*one, kernel, candidates, C, X, w, nu, block_rows),
+            lambda one: scdp_rows.solve_again(
+                one[0], one[1], kernel, candidates, C, X, w, nu, block_rows
+            ),
             (path, targets),
         )
     target_sum = jnp.einsum("n,vnc->vc", w, targets, precision=jax.lax.Precision.HIGHEST)
