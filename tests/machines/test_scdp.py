@@ -11,6 +11,7 @@ import jsparse
 from jsparse import SCDP, Profile, plotting
 from jsparse._status import COMPLETED, NOT_FINITE, PRECISION_LOST, TRUNCATED
 from jsparse.cli.main import main
+from jsparse.compilation import counted
 from jsparse.kernels import RBF
 from jsparse.machines import fixed_size, scdp
 from jsparse.machines.scdp_system import candidate_columns
@@ -146,6 +147,46 @@ def test_columns_computed_when_looked_at_end_as_the_system_does():
         assert bad.status == NOT_FINITE
     with pytest.raises(ValueError, match="formed: expected True or None"):
         fit(RBF(1.5), X[:40], 5.0, X, y, max_prototypes=5, formed=False)
+
+
+def test_derivatives_are_right_in_forward_mode_and_nu_compiles_once():
+    X, y = (jnp.asarray(a) for a in problem())
+
+    def machines(lengthscale, C, nu, **options):
+        kernel = RBF(jnp.asarray(lengthscale))
+        return scdp.fit(kernel, X[:20], C, X, y, max_prototypes=5, nu=nu, **options)
+
+    def error(t, **options):
+        path = machines(1.5 + t, 3.0 + t, 0.5 + t, **options)
+        return jnp.sum(jnp.sin(path.values(X)))
+
+    for options in ({}, {"subset": 5, "key": jax.random.key(1), "formed": False}):
+        _, slope = jax.jvp(lambda t, options=options: error(t, **options), (0.0,), (1.0,))
+        differences = (error(1e-5, **options) - error(-1e-5, **options)) / 2e-5
+        np.testing.assert_allclose(slope, differences, rtol=1e-6)
+    values = jax.vmap(lambda nu: machines(1.5, 3.0, nu).values(X))(jnp.array([0.0, 9.0]))
+    machines(1.5, 3.0, 0.0)
+    with counted() as compiled:
+        penalised = machines(1.5, 3.0, 9.0)
+    assert compiled.programs == 0
+    np.testing.assert_allclose(values[1], penalised.values(X), rtol=1e-9, atol=1e-9)
+    assert not np.allclose(values[0], values[1])
+
+
+def test_paths_in_step_predict_as_one_after_another(monkeypatch):
+    """Folds go in step on accelerators."""
+    X, y = problem(c=2)
+    folds = jsparse.plain_folds(jax.random.key(0), len(X), 4)
+    given = RBF(1.5), X[:20], jnp.array([1.0, 50.0]), X, y, folds
+    scores = {}
+    for together in (1, 64):
+        # Settings that no other test has, so that no program is there already.
+        method = SCDP(7, size_tolerance=0.1 + together, selection="separate")
+        monkeypatch.setattr("jsparse.machines.scdp_folds.systems_at_once", lambda n=together: n)
+        found = validate(method, *given, metric="mse", keep=1, size=3)
+        scores[together] = found.scores, found.fold_scores, found.predictions
+    for one, other in zip(*scores.values(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9)
 
 
 def test_columns_less_a_constant_span_the_same_machines():

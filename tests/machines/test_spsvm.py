@@ -1,6 +1,5 @@
 """The sparse SVM against a general minimiser, and its greedy choice against trying all."""
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +7,7 @@ import pytest
 from scipy.optimize import minimize, minimize_scalar
 
 from jsparse._status import COMPLETED, CONVERGED, EXHAUSTED, PRECISION_LOST
+from jsparse.compilation import counted
 from jsparse.kernels import RBF, Linear
 from jsparse.machines import spsvm
 
@@ -165,18 +165,19 @@ def test_numbers_compile_once_and_vmap_runs_over_them():
     X, y = (jnp.asarray(a) for a in problem())
     options = {"key": jax.random.key(0), "max_prototypes": 5}
 
-    @jax.jit
-    @chex.assert_max_traces(n=1)
-    def values(C, growth, max_steps):
+    def machines(growth, max_steps=50):
         settings = {"growth": growth, "max_steps": max_steps, **options}
-        return spsvm.fit(RBF(1.0), X[:30], C, X, y, **settings).values(X)
+        return spsvm.fit(RBF(1.0), X[:30], 3.0, X, y, **settings)
 
-    growths = jnp.array([1.0, 2.0])
-    mapped = jax.vmap(lambda growth: values(3.0, growth, 50))(growths)
-    for growth, own in zip(growths, mapped, strict=True):
-        alone = spsvm.fit(RBF(1.0), X[:30], 3.0, X, y, growth=float(growth), **options)
-        np.testing.assert_allclose(own, alone.values(X), rtol=1e-7, atol=1e-9)
-    assert not np.allclose(mapped[0], mapped[1])
+    values = jax.vmap(lambda growth: machines(growth).values(X))(jnp.array([1.0, 2.0]))
+    first = machines(1.0)
+    with counted() as compiled:
+        second = machines(2.0)
+        machines(2.0, 3)
+    assert compiled.programs == 0
+    np.testing.assert_allclose(values[0], first.values(X), rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(values[1], second.values(X), rtol=1e-7, atol=1e-9)
+    assert not np.allclose(values[0], values[1])
 
 
 def test_the_derivative_is_right_in_forward_mode():
