@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from ._numerics import as_float, is_concrete, is_spread_over_processes
+from ._numerics import as_array, as_float, is_concrete, is_spread_over_processes
 from ._types import Key, KeyLike
 
 
@@ -77,7 +77,9 @@ def as_key(key: KeyLike) -> Key:
         ValueError: for anything else.
     """
     seed = isinstance(key, int | np.integer) and not isinstance(key, bool)
-    given: Any = jax.random.key(key) if seed else key
+    if seed:  # JAX takes a Python integer for one of 64 bits, but compiles one more program for it
+        key = jax.random.key(as_array(np.int64(key) if isinstance(key, int) else key))
+    given: Any = key
     dtype, ndim = getattr(given, "dtype", None), getattr(given, "ndim", None)
     new = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key) and ndim == 0
     if not (new or (dtype == np.uint32 and ndim == 1)):

@@ -214,11 +214,11 @@ def relative_size(x: Float[Array, "v n"], of: Float[Array, "v n"]) -> Float[Arra
 
 
 def as_array(x: ArrayLike, dtype: DTypeLike | None = None) -> Array:
-    """`x` as a JAX array; a copy of NumPy's, made without a program.
+    """Return `x` as a JAX array. Copy an array or scalar of NumPy without compiling a program.
 
     `jnp.asarray` compiles one for every shape; `device_put` alone may share the caller's memory.
     """
-    if isinstance(x, np.ndarray):
+    if isinstance(x, np.ndarray | np.generic):
         return jax.device_put(np.array(x, dtype, subok=True))
     return jnp.asarray(x, dtype)
 
@@ -226,6 +226,8 @@ def as_array(x: ArrayLike, dtype: DTypeLike | None = None) -> Array:
 def as_float(x: ArrayLike) -> Array:
     """`x` as a JAX array of floating dtype; integers and booleans take the default float."""
     starting()
+    if isinstance(x, np.ndarray | np.generic) and x.dtype.kind in "biu":
+        return as_array(x, jnp.result_type(float))
     x = as_array(x)
     return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.result_type(float))
 
@@ -268,7 +270,9 @@ def present_targets(y: Float[Array, "n *c"], w: Float[Array, " n"]) -> Float[Arr
 
 def like(value: ArrayLike, x: Array) -> Scalar:
     """`value` (a Python or array scalar) in the dtype of `x`, so that nothing is promoted."""
-    return jnp.asarray(value, dtype=x.dtype)
+    if isinstance(value, int | float):
+        value = np.asarray(value)  # of which `as_array` makes a JAX array without a program
+    return as_array(value, x.dtype)
 
 
 def is_concrete(x: object) -> bool:
@@ -286,4 +290,5 @@ def is_spread_over_processes(x: object) -> bool:
 def is_traced(*trees: PyTree) -> bool:
     """Return whether JAX is tracing: an array of `trees`, or, within `jit`, every operation."""
     leaves = jax.tree.leaves(trees)
-    return any(isinstance(a, Tracer) for a in (*leaves, jax.lax.bitwise_not(_FALSE)))
+    # Within `jit` a transfer is traced like an operation; outside it needs no program.
+    return any(isinstance(a, Tracer) for a in (*leaves, jax.device_put(_FALSE)))

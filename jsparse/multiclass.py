@@ -11,7 +11,7 @@ from jaxtyping import Array, ArrayLike, Float, Int
 from ._agreement import same_rows
 from ._blocks import map_row_blocks, map_systems, rows_in_block
 from ._mesh import sum_over_rows
-from ._numerics import UNROLLED, dot
+from ._numerics import UNROLLED, as_array, dot
 from ._repr import short_repr
 from ._types import ScalarLike
 from .features import FeatureMap
@@ -52,7 +52,7 @@ class Code(NamedTuple):
 
     def astype(self, dtype: jnp.dtype) -> "Code":
         """The code with its targets in `dtype`."""
-        matrix, members = (jnp.asarray(a, dtype) for a in (self.matrix, self.members))
+        matrix, members = (as_array(a, dtype) for a in (self.matrix, self.members))
         return self._replace(matrix=matrix, members=members)
 
 

@@ -15,7 +15,16 @@ from ._agreement import same_rows
 from ._arguments import on_host
 from ._blocks import rows_in_block, sum_row_blocks
 from ._mesh import sum_over_rows
-from ._numerics import dot, dot_over_rows, like, present_rows, present_targets, times_power
+from ._numerics import (
+    as_array,
+    dot,
+    dot_over_rows,
+    is_traced,
+    like,
+    present_rows,
+    present_targets,
+    times_power,
+)
 from ._programs import compiled
 from ._repr import short_repr
 from ._runtime import check_runtime
@@ -42,10 +51,10 @@ class NormalEquations(NamedTuple):
     __repr__ = short_repr
 
     def __add__(self, other: "NormalEquations") -> "NormalEquations":  # type: ignore[override]
-        return jax.tree.map(jnp.add, self, other)
+        return (_add if is_traced(self, other) else _added)(self, other)
 
     def __sub__(self, other: "NormalEquations") -> "NormalEquations":
-        return jax.tree.map(jnp.subtract, self, other)
+        return (_subtract if is_traced(self, other) else _subtracted)(self, other)
 
     @property
     def joined(self) -> "NormalEquations":
@@ -102,6 +111,18 @@ class NormalEquations(NamedTuple):
         )
 
 
+def _add(a: NormalEquations, b: NormalEquations) -> NormalEquations:
+    return jax.tree.map(jnp.add, a, b)
+
+
+def _subtract(a: NormalEquations, b: NormalEquations) -> NormalEquations:
+    return jax.tree.map(jnp.subtract, a, b)
+
+
+# One program for the six sums instead of one for each shape.
+_added, _subtracted = (compiled(function, quickly=True) for function in (_add, _subtract))
+
+
 def zeros(
     n_features: int, outputs: tuple[int, ...] = (), dtype: jnp.dtype | None = None
 ) -> NormalEquations:
@@ -115,6 +136,15 @@ def zeros(
         target_sum=jnp.zeros(outputs, dtype),
         weight_sum=jnp.zeros((), dtype),
     )
+
+
+def _zeros_from_host(
+    n_features: int, outputs: tuple[int, ...], dtype: jnp.dtype, n_folds: int | None
+) -> NormalEquations:
+    """Return `zeros`, of each fold if there are any, without a program for each shape."""
+    sums = jax.eval_shape(lambda: zeros(n_features, outputs, dtype))
+    folds = () if n_folds is None else (n_folds,)
+    return jax.tree.map(lambda a: as_array(np.zeros((*folds, *a.shape), a.dtype)), sums)
 
 
 @same_rows
@@ -275,10 +305,8 @@ def accumulate_batches(
             raise ValueError(f"{where}: {n} rows of X, {len(y)} of y and {len(w)} weights")
         if total is None:
             capacity, expected = n, (X.shape[1:], y.shape[1:])
-            outputs = y.shape[1:]
-            total = zeros(feature_map.n_features, outputs, jnp.asarray(X[:0]).dtype)
-            if n_folds is not None:
-                total = jax.tree.map(lambda a: jnp.zeros((n_folds, *a.shape), a.dtype), total)
+            dtype = jax.dtypes.canonicalize_dtype(X.dtype)
+            total = _zeros_from_host(feature_map.n_features, y.shape[1:], dtype, n_folds)
         if (X.shape[1:], y.shape[1:]) != expected:
             raise ValueError(
                 f"{where}: expected columns of X and y {expected} as before, got "

@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 import jax
 import numpy as np
 
-from .._arguments import labels_of, numbers, real, whole_number
+from .._arguments import as_key, labels_of, numbers, real, whole_number
 from .._numerics import as_array
 from .._runtime import check_runtime
 from .._status import check
@@ -100,7 +100,7 @@ class Machine(BaseEstimator, abc.ABC):
     ) -> Trained:
         check_runtime()
         self._check_parameters()
-        key = jax.random.key(check_random_state(self.random_state).randint(2**31 - 1))
+        key = as_key(check_random_state(self.random_state).randint(2**31 - 1))
         if sample_weight is not None and not np.any(numbers("sample_weight", sample_weight)):
             raise ValueError("sample_weight: expected some above 0, got weights of zero only")
         counting = counting_rows(sample_weight, len(X))

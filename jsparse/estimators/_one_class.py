@@ -6,7 +6,7 @@ from typing import Any, cast
 import jax
 import numpy as np
 
-from .._arguments import numbers, real, whole_number
+from .._arguments import as_key, numbers, real, whole_number
 from .._runtime import check_runtime
 from .._status import check
 from ..expansion import KernelExpansion
@@ -27,6 +27,10 @@ from ._sklearn import (
     check_random_state,
     validate_data,
 )
+
+# One program, as `one_class.fit` step by step compiles 50. The options of `_programs.compiled` would
+# round the descents otherwise.
+_one_class = jax.jit(one_class.fit, static_argnames="max_steps")
 
 
 class SparseOneClassSVM(OutlierMixin, BaseEstimator):
@@ -101,15 +105,18 @@ class SparseOneClassSVM(OutlierMixin, BaseEstimator):
         method = self._method(*X.shape)
         kernel = self._of_two_points(X.shape[1])
         with jax.enable_x64(X.dtype == np.float64):
-            key = jax.random.key(check_random_state(self.random_state).randint(2**31 - 1))
+            key = as_key(check_random_state(self.random_state).randint(2**31 - 1))
             weights = jax.device_put(w.astype(X.dtype))
             scaling = standardize(jax.device_put(X), weights)
-            inputs = scaling.apply(jax.device_put(X))
+            shift, scale = (np.asarray(a) for a in scaling)
+            with np.errstate(over="ignore"):
+                inputs = jax.device_put((X - shift) / scale)  # no program is compiled
             rows = TrainingRows(inputs, None, w, scaling, len(X))
             points = method.choose_points(key, kernel, rows)
             assert points.X is not None
-            found = one_class.fit(
-                kernel, method.each_start(points.X), nu, inputs, weights, max_steps=self.max_iter
+            starts = np.asarray(points.X).reshape(method.starts, -1, X.shape[1])
+            found = _one_class(
+                kernel, starts, X.dtype.type(nu), inputs, weights, max_steps=self.max_iter
             )
             check(max(points.status, int(found.status)), type(self).__name__)
             self._publish(kernel, scaling, found)

@@ -24,6 +24,8 @@ def hyperparameter(value: ArrayLike) -> Float[Array, "..."]:
         ValueError: for what is no real number or array of some.
     """
     starting()
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        value = np.asarray(value, float)  # no program, unlike a Python number
     try:
         array = as_array(value)
     except TypeError:

@@ -5,7 +5,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._arguments import check_finite
-from .._numerics import as_float, is_concrete, like
+from .._numerics import as_array, as_float, is_concrete, like
 from .._runtime import check_runtime
 from .._types import ScalarLike
 from ..features import FeatureMap
@@ -27,7 +27,7 @@ def columns_in_one_dtype(
     weights: Array | None,
     *,
     classes: bool,
-) -> tuple[Array, Array, Array, Array, Array | None]:
+) -> tuple[Array, Array, Array, Array, Array]:
     """Return points, `C`, inputs, targets and weights in the dtype of `X`.
 
     Targets of several columns may have a `C` and a column of weights each.
@@ -38,7 +38,7 @@ def columns_in_one_dtype(
         C: weight of the data-fit term, shape `()` or `l`.
         X: inputs, shape `n d`.
         y: targets, shape `n` or `n l`.
-        weights: shape `n` or `n l`; 0 for an absent row.
+        weights: shape `n` or `n l`; 0 for an absent row, None for ones.
         classes: whether the targets must be -1 or +1.
 
     Raises:
@@ -46,26 +46,27 @@ def columns_in_one_dtype(
     """
     X, y, weights = in_one_dtype(X, y, weights)
     points, C = as_float(points).astype(X.dtype), jnp.asarray(C, X.dtype)
-    by_column = weights is not None and weights.ndim == 2
-    check_problem(None, C, X, y, None if by_column else weights)
+    if weights is None:
+        weights = as_array(np.ones(X.shape[:1], X.dtype))
+    check_problem(None, C, X, y, weights if weights.ndim == 1 else None)
     if y.ndim > 2:
         raise ValueError(f"y: expected shape (n,) or (n, l), got {y.shape}")
     n, d = X.shape
     for argument, a, allowed in (
         ("C", C, ((), y.shape[1:])),
-        ("weights", y if weights is None else weights, ((n,), y.shape)),
+        ("weights", weights, ((n,), y.shape)),
     ):
         if a.shape not in allowed:
             raise ValueError(f"{argument}: expected one of the shapes {allowed}, got {a.shape}")
     if points.ndim not in (2, 3) or points.shape[-1] != d or 0 in points.shape:
         raise ValueError(f"{name}: expected shape (m, {d}), got {points.shape}")
     check_finite(name, points)
-    if by_column and is_concrete(weights):
+    if is_concrete(weights):
         w = np.asarray(weights)
         if not np.all((w >= 0) & np.isfinite(w)):
             raise ValueError("weights: expected all at least 0, got a negative or infinite weight")
-    if classes and is_concrete(y) and (weights is None or is_concrete(weights)):
-        w = np.ones(n) if weights is None else np.asarray(weights)
+    if classes and is_concrete(y) and is_concrete(weights):
+        w = np.asarray(weights)
         present = np.broadcast_to(w.reshape(n, *[-1] * (y.ndim - 1)), y.shape) > 0
         others = np.asarray(y)[present & (np.abs(np.asarray(y)) != 1)]
         if len(others):

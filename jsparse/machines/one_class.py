@@ -5,7 +5,7 @@ import functools
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._numerics import is_concrete, like
+from .._numerics import as_array, is_concrete, like
 from .._programs import compiled
 from .._types import ScalarLike
 from ..kernels import Kernel
@@ -50,7 +50,7 @@ def fit(
     check_descent(tolerance, max_steps)
     if is_concrete(nu) and not 0 < nu < 1:
         raise ValueError(f"nu: expected a number above 0 and below 1, got {nu}")
-    y = np.ones(len(X))
+    y = as_array(np.ones(len(X)))
     start, nu, X, _, weights = columns_in_one_dtype("start", start, nu, X, y, weights, classes=True)
     return _fit(kernel, start, nu, X, weights, like(tolerance, X), max_steps)
 
@@ -61,7 +61,7 @@ def _fit(
     start: Float[Array, "*s m d"],
     nu: Float[Array, ""],
     X: Float[Array, "n d"],
-    weights: Float[Array, " n"] | None,
+    weights: Float[Array, " n"],
     tolerance: Float[Array, ""],
     max_steps: int,
 ) -> DirectFit:

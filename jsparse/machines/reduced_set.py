@@ -117,10 +117,9 @@ def fit(
     tolerance: ScalarLike = direct.TOLERANCE,
     max_steps: int = direct.MAX_STEPS,
 ) -> ReducedSet:
-    """Fit a support vector machine of all rows, and approximate it by few prototypes.
+    """Fit a support vector machine of all rows, and approximate it (Burges 1996; Wu 2006, eq. 4).
 
-    Burges 1996; Wu et al. 2006, eq. 4. The large machine takes the whole kernel matrix. The
-    approximation is by descent, whatever it does to the margin.
+    The large machine takes the whole kernel matrix. The approximation does not look at the margin.
 
     Args:
         kernel: see `slmc.fit`, as are all others but the next two.
@@ -159,7 +158,7 @@ def _fit(
     C: Float[Array, "*k"],
     X: Float[Array, "n d"],
     y: Float[Array, "n *l"],
-    weights: Float[Array, " n"] | Float[Array, "n l"] | None,
+    weights: Float[Array, " n"] | Float[Array, "n l"],
     tolerance: Float[Array, ""],
     refit: bool,
     loss: Hinge,

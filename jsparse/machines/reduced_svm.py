@@ -128,7 +128,7 @@ def _fit(
     C: Float[Array, "*k"],
     X: Float[Array, "n d"],
     y: Float[Array, "n *l"],
-    weights: Float[Array, " n"] | Float[Array, "n l"] | None,
+    weights: Float[Array, " n"] | Float[Array, "n l"],
     loss: Hinge,
     penalty: Penalty,
 ) -> ReducedFit:

@@ -197,15 +197,14 @@ def _fit(
     candidates: Float[Array, "m d"],
     X: Float[Array, "n d"],
     y: Float[Array, "n *l"],
-    weights: Float[Array, " n"] | Float[Array, "n l"] | None,
+    weights: Float[Array, " n"] | Float[Array, "n l"],
     tolerance: Float[Array, ""],
     likelihood: Likelihood,
     max_prototypes: int,
     max_steps: int,
 ) -> RelevanceFit:
     columns, outputs = y.reshape(len(X), -1), y.shape[1:]
-    w = jnp.ones(len(X), X.dtype) if weights is None else weights
-    w = jnp.broadcast_to(w if w.ndim == 2 else w[:, None], columns.shape)
+    w = jnp.broadcast_to(weights if weights.ndim == 2 else weights[:, None], columns.shape)
     K = kernel.cross_gram(present_rows(X, jnp.max(w, axis=1)), candidates)
     Phi = jnp.concatenate([K, jnp.ones((len(X), 1), X.dtype)], axis=1)
 

@@ -7,7 +7,7 @@ from .._blocks import padded
 from .._status import CONVERGED
 from .._types import Key
 from .renyi import renyi
-from .uniform import allocate, draw, draw_strata, encode, shares_of_weight
+from .uniform import allocate, draw, draw_strata, encode, places_in_strata, shares_of_weight
 
 
 def choose_rows(
@@ -46,4 +46,4 @@ def choose_rows(
     shares = allocate(counts, m) if w is None else shares_of_weight(codes, counts, m, w)
     codes = padded(codes, len(X))
     codes[n_rows:] = -1  # of no class
-    return np.asarray(draw_strata(key, codes, shares, m, mass)), CONVERGED
+    return np.asarray(draw_strata(key, codes, places_in_strata(shares), mass)), CONVERGED

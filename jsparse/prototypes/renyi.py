@@ -10,14 +10,23 @@ from jaxtyping import Array, ArrayLike, Float, Int
 
 from .._arguments import as_key, whole_number
 from .._blocks import block_shape, capacity, padded, to_blocks
-from .._numerics import as_float, epsilon, is_concrete
+from .._numerics import as_array, as_float, epsilon, is_concrete
 from .._programs import compiled
 from .._repr import short_repr
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
 from .._types import Key, KeyLike, ScalarLike
 from ._validate import check_count, check_table
 from .bandwidth import GIVEN, Bandwidth, plug_in_bandwidth
-from .uniform import allocate, draw, draw_strata, encode, positive_weights, shares_of_weight
+from .uniform import (
+    Places,
+    allocate,
+    draw,
+    draw_strata,
+    encode,
+    places_in_strata,
+    positive_weights,
+    shares_of_weight,
+)
 
 # Points of a step, by measurement on a CPU (m = 200 to 1000): up to 32 the time of a step grows
 # less than the entropy it gains, from there on in proportion.
@@ -129,24 +138,22 @@ def renyi(
         raise ValueError(f"tolerance: expected at least 0, got {tolerance}")
     w = None if weights is None else positive_weights(weights, n)
     used = _bandwidth(bandwidth, *_present(X, n, w))
-    key_start, key_run = _two_keys(key)
     numbers, counts = np.zeros(n, np.int32), np.array([n])
     if labels is not None:
         numbers, counts = encode(labels)
     if len(numbers) != n:
         raise ValueError(f"labels: expected shape ({n},), one per row of X, got {numbers.shape}")
-    codes, chances = padded(numbers, rows), None
+    codes = padded(numbers, rows)
     codes[n:] = -1  # of no class
+    places, chances, mass = None, None, None
     if w is not None:
         check_count(m, int(np.sum(w > 0)))
         chances = padded((np.cumsum(w) / np.sum(w)).astype(np.float32), rows)
-        shares = shares_of_weight(numbers, counts, m, w)
+        places = places_in_strata(shares_of_weight(numbers, counts, m, w))
         mass = padded(w.astype(np.float32), rows, "constant")
-        indices = draw_strata(key_start, codes, shares, m, mass)
-    elif labels is None:
-        indices = draw(key_start, rows, m, np.int32(n))
-    else:
-        indices = draw_strata(key_start, codes, allocate(counts, m), m)
+    elif labels is not None:
+        places = places_in_strata(allocate(counts, m))
+    indices, key_run = _start(key, codes, np.int32(n), m, places, mass)
     state = _run(
         key_run, X, indices, used.h, codes, chances, np.int32(n), tolerance, max_trials, candidates
     )
@@ -353,10 +360,20 @@ def _argmax(values: Float[Array, " m"]) -> Int[Array, ""]:
     return jnp.min(at_top)
 
 
-@functools.partial(compiled, quickly=True)
-def _two_keys(key: Key) -> tuple[Key, Key]:
-    first, second = jax.random.split(key)
-    return first, second
+@functools.partial(compiled, quickly=True, static_argnames="m")
+def _start(
+    key: Key,
+    codes: Int[Array, " n"],
+    n_rows: Int[Array, ""],
+    m: int,
+    places: Places | None,
+    mass: Float[Array, " n"] | None,
+) -> tuple[Int[Array, " m"], Key]:
+    """Draw the first working set, from all rows or class by class; return the run's key too."""
+    key_start, key_run = jax.random.split(key)
+    if places is None:
+        return draw(key_start, codes.shape[0], m, n_rows), key_run
+    return draw_strata(key_start, codes, places, mass), key_run
 
 
 def _present(
@@ -376,8 +393,8 @@ def _bandwidth(
         return plug_in_bandwidth(X, n_rows=n_rows)
     if not isinstance(bandwidth, Bandwidth):
         h = as_float(bandwidth).astype(X.dtype)
-        codes = jnp.zeros(h.shape, jnp.int32)
-        bandwidth = Bandwidth(h, codes + GIVEN, codes + CONVERGED)
+        rule, status = (as_array(np.full(h.shape, code, np.int32)) for code in (GIVEN, CONVERGED))
+        bandwidth = Bandwidth(h, rule, status)
     h = bandwidth.h
     if h.shape != X.shape[1:]:
         raise ValueError(f"bandwidth: expected shape {X.shape[1:]}, one per column, got {h.shape}")

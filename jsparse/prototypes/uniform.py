@@ -2,6 +2,7 @@
 
 import functools
 from fractions import Fraction
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
 from .._arguments import as_key, labels_of, numbers, whole_number
-from .._numerics import as_array, is_concrete
+from .._numerics import is_concrete
 from .._programs import compiled
 from .._types import Key, KeyLike
 from ._validate import check_count
@@ -58,10 +59,10 @@ def stratified(
     codes, counts = encode(labels)
     m = check_count(m, len(codes))
     if weights is None:
-        return draw_strata(key, as_array(codes), as_array(allocate(counts, m)), m)
+        return draw_strata(key, codes, places_in_strata(allocate(counts, m)))
     w = positive_weights(weights, len(codes))
-    shares = shares_of_weight(codes, counts, m, w)
-    return draw_strata(key, as_array(codes), as_array(shares), m, as_array(w, jnp.float32))
+    places = places_in_strata(shares_of_weight(codes, counts, m, w))
+    return draw_strata(key, codes, places, w.astype(np.float32))
 
 
 def shares_of_weight(
@@ -85,7 +86,7 @@ def interleaved(key: KeyLike, m: int, labels: ArrayLike | None = None) -> Int[np
     """
     key = as_key(key)
     m = whole_number("m", m, 1)
-    order = np.asarray(jax.random.permutation(key, m))
+    order = np.asarray(_permutation(key, m))
     if labels is None:
         return order
     codes, counts = encode(labels)
@@ -95,6 +96,11 @@ def interleaved(key: KeyLike, m: int, labels: ArrayLike | None = None) -> Int[np
     for code, count in enumerate(counts):
         place[order[codes[order] == code]] = np.arange(count) / count
     return np.argsort(place, kind="stable")
+
+
+@functools.partial(compiled, quickly=True, static_argnames="m")
+def _permutation(key: Key, m: int) -> Int[Array, " m"]:
+    return jax.random.permutation(key, m)
 
 
 def positive_weights(weights: ArrayLike, n: int) -> Float[np.ndarray, " n"]:
@@ -156,28 +162,48 @@ def allocate(
     return np.asarray(shares, np.int32)
 
 
-@functools.partial(compiled, quickly=True, static_argnames="m")
+class Places(NamedTuple):
+    """Which row of which class each prototype is, in the random order of the rows of the class.
+
+    Attributes:
+        classes: the numbers of all classes, shape `c`.
+        of_prototype: the class of each prototype, class after class, shape `m`.
+        rank: the place of each prototype among those of its class, shape `m`.
+    """
+
+    classes: Int[np.ndarray, " c"] | Int[Array, " c"]
+    of_prototype: Int[np.ndarray, " m"] | Int[Array, " m"]
+    rank: Int[np.ndarray, " m"] | Int[Array, " m"]
+
+
+def places_in_strata(shares: Int[np.ndarray, " c"]) -> Places:
+    """Return the places of `shares[c]` prototypes of each class `c`.
+
+    On the host: in the program that draws, these few numbers cost half of its compile time.
+    """
+    classes = np.arange(len(shares), dtype=np.int32)
+    rank = np.concatenate([np.arange(share, dtype=np.int32) for share in shares])
+    return Places(classes, np.repeat(classes, shares), rank)
+
+
+@functools.partial(compiled, quickly=True)
 def draw_strata(
     key: Key,
     codes: Int[Array, " n"],
-    shares: Int[Array, " c"],
-    m: int,
+    places: Places,
     weights: Float[Array, " n"] | None = None,
 ) -> Int[Array, " m"]:
-    """`shares[c]` rows of each class `c`, class after class; `m` is the sum of the shares.
+    """Draw different rows for the places of prototypes, class after class.
 
     A row whose code is that of no class is never drawn.
     """
     priority = _priorities(key, codes.shape[0], weights)
+    m = places.rank.shape[0]
 
-    def of_class(code):
+    def of_class(code: Int[Array, ""]) -> Int[Array, " m"]:
         return jax.lax.top_k(jnp.where(codes == code, priority, -jnp.inf), m)[1]
 
-    classes = jnp.arange(shares.shape[0], dtype=jnp.int32)
-    ranked = jax.lax.map(of_class, classes)
-    code = jnp.repeat(classes, shares, total_repeat_length=m)
-    rank = jnp.arange(m, dtype=jnp.int32) - (jnp.cumsum(shares) - shares)[code]
-    return ranked[code, rank]
+    return jax.lax.map(of_class, places.classes)[places.of_prototype, places.rank]
 
 
 @functools.partial(compiled, quickly=True, static_argnames=("rows", "m"))

@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 
 import jsparse
 from jsparse import kernels, prototypes
+from jsparse._arguments import as_key
 from jsparse._numerics import as_array
 from jsparse.cli.main import main
 from jsparse.data.streams import ArrayStream, StreamError
@@ -526,3 +527,11 @@ def test_what_a_caller_writes_into_an_array_afterwards_changes_nothing(held, dty
         given += 1
         np.testing.assert_array_equal(as_array(given), np.full(n, 5.0))
         np.testing.assert_array_equal(again, np.full(n, 4.0))
+
+
+@pytest.mark.parametrize("seed", [0, 7, -4, 2**31 + 5, 2**40 + 3, np.int32(-3), np.uint32(2**31)])
+@pytest.mark.parametrize("x64", [False, True])
+def test_a_seed_gives_the_key_that_jax_gives(seed, x64):
+    with jax.enable_x64(x64):
+        ours, theirs = (jax.random.key_data(key) for key in (as_key(seed), jax.random.key(seed)))
+    np.testing.assert_array_equal(ours, theirs)

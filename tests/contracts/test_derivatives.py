@@ -26,6 +26,7 @@ from jsparse.kernels import RationalQuadratic as Quadratic
 from jsparse.kernels.distances import squared_distances
 from jsparse.machines import dual, fixed_size, pursuits, reduced_svm
 from jsparse.machines.direct import LeastSquares, marginal
+from jsparse.machines.dual import Dual
 from jsparse.model import Model
 from jsparse.multiclass import distances, output_code
 from jsparse.normal_equations import (
@@ -46,7 +47,7 @@ from jsparse.solvers.ridge import (
 from jsparse.solvers.tridiagonal import tridiagonal
 from jsparse.validation.cross_validation import cross_validate
 from jsparse.validation.folds import folds_from_assignment
-from jsparse.validation.leave_one_out import leave_one_out
+from jsparse.validation.validate import validate
 
 N, D, M = 11, 2, 4  # rows, columns, prototypes
 LABELS = np.array([0, 1, 2, 0, 1, 2, 0, 1, 2, 2, 1], np.int32)
@@ -456,14 +457,15 @@ def _():
     )
 
 
-@case("validation.leave_one_out")
+@case("Dual.held_out, one_versus_one")
 def _():
     X, _, w, _ = data()
-    code = output_code("one_versus_one", 3)
+    code, folds = output_code("one_versus_one", 3), folds_from_assignment(np.arange(len(X)) % 2)
 
     def score(length, C, X, w):
-        labels = jnp.asarray(LABELS)
-        return leave_one_out(RBF(length), C, X, labels, w, metric="mse", code=code).scores
+        rows = X, jnp.asarray(LABELS), folds, w
+        found = validate(Dual(), RBF(length), None, C, *rows, metric="mse", code=code)
+        return found.scores
 
     return score, {"length": [0.9, 1.3], "C": [0.5, 20.0], "X": X, "w": w}
 
@@ -786,7 +788,8 @@ CLAIMS = {
     "kernels/base.py": tuple(f"cross_gram of {name}" for name in KERNELS),
     "kernels/distances.py": ("squared_distances",),
     "kernels/mixed.py": ("cross_gram of Mixed",),
-    "machines/dual.py": ("dual.fit by cholesky", "dual.leave_one_out"),
+    "machines/dual.py": ("dual.fit by cholesky",),
+    "machines/dual_leave_one_out.py": ("dual.leave_one_out", "Dual.held_out, one_versus_one"),
     "machines/direct.py": ("direct.marginal",),
     "machines/fixed_size.py": ("fixed_size.fit, penalty 0.0", "fixed_size.solve"),
     "machines/pursuits.py": ("pursuits.refit",),

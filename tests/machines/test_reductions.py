@@ -2,6 +2,7 @@
 
 import functools
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,12 +11,23 @@ from reference import fixed_size as machines
 from reference import reductions as reference
 
 import jsparse
-from jsparse._status import CONVERGED, EXHAUSTED, NOT_FINITE, PRECISION_LOST, VANISHED
+from jsparse._status import (
+    CONVERGED,
+    EXHAUSTED,
+    NOT_FINITE,
+    PRECISION_LOST,
+    TRUNCATED,
+    VANISHED,
+)
 from jsparse.data.streams import ArrayStream
 from jsparse.kernels import RBF
 from jsparse.machines import reductions
+from jsparse.machines.reduction_columns import prototype_targets
+from jsparse.machines.reductions import SparseReduction
+from jsparse.machines.rows import rows_of
+from jsparse.multiclass import output_code
 from jsparse.solvers.reweighted import reweighted, reweighted_rows
-from jsparse.validation.validate import validate
+from jsparse.validation.folds import folds_from_assignment
 
 solve = jax.jit(reweighted, static_argnames=("rule", "max_steps"))
 by_rows = jax.jit(reweighted_rows, static_argnames=("rule", "max_steps"))
@@ -305,23 +317,85 @@ def test_what_makes_no_sense(as_users_call):
         jsparse.train(stream, method=method, **options)
 
 
-def test_a_fold_is_predicted_by_prototypes_that_have_not_seen_it():
-    """In the dual: those of the fold have no targets where the others begin."""
+class SquaredErrors(eqx.Module):
+    """Squared errors summed over rows, and the values themselves."""
+
+    def __call__(self, rows, values, which):
+        errors = jnp.square(rows.target_columns[:, None, :] - values).sum(axis=2)
+        return jnp.sum(rows.weights[:, None] * errors, axis=0), values
+
+
+VARIANTS = [{}, {"initialization": "dual"}, {"loss": "prototypes"}, {"rule": "paper"}]
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: " ".join(v.values()) or "default")
+@pytest.mark.parametrize("kind", ["one target", "two targets", "one_versus_rest"])
+def test_held_out_is_a_fit_without_the_fold(variant, kind):
+    """Prototypes of the fold have no targets where others begin or are fitted."""
     X, y, Z = problem(n=45, M=20)
-    method = jsparse.SparseReduction(20, initialization="dual")
-    folds = jsparse.folds_from_assignment(np.arange(45) % 3)
-    C = jnp.asarray([3.0, 30.0])
-    found = validate(method, RBF(1.0), Z, C, X, y, folds, metric="mse")
-    errors = np.zeros(2)
-    for fold in np.asarray(folds.index):
-        w = np.ones(45)
-        w[fold] = 0
-        for i in range(2):
-            model = reductions.fit(
-                RBF(1.0), Z, C[i], X, y, jnp.asarray(w), initialization="dual"
-            ).expansion
-            errors[i] += np.square(np.asarray(model(X[fold])) - np.asarray(y)[fold]).sum() / 45
-    np.testing.assert_allclose(found.scores, errors, rtol=1e-4)
+    w = jnp.asarray(np.random.default_rng(1).choice([0.0, 1.0, 2.5], 45))
+    rows = rows_of(X, y, w)
+    if kind == "two targets":
+        rows = rows_of(X, jnp.stack([y, jnp.square(y)], axis=1), w)
+    elif kind == "one_versus_rest":
+        code = output_code(kind, 3).astype(X.dtype)
+        rows = rows_of(X, jnp.asarray(np.digitize(y, [-0.5, 0.5]), jnp.int32), w, code)
+    folds, C = folds_from_assignment(np.arange(45) % 3), jnp.asarray([3.0, 30.0])
+    method = SparseReduction(20, **variant)
+    held = method.held_out(RBF(1.0), Z, C, rows, folds, SquaredErrors())
+    for v, fold in enumerate(folds.index):
+        left = rows.without_fold(folds, jnp.int32(v)).weights
+        for s in range(2):
+            machine = reductions.fit(RBF(1.0), Z, C[s], X, rows.targets, left, **variant)
+            values = machine.expansion(X[fold]).reshape(15, -1)
+            np.testing.assert_allclose(held.kept[v, :, s], values, atol=1e-5)
+            errors = jnp.sum(jnp.square(values - rows.target_columns[fold]), axis=1)
+            np.testing.assert_allclose(held.sums[v, s, 0], w[fold] @ errors, rtol=1e-4)
+    assert int(held.statuses.max()) < PRECISION_LOST
+
+
+def test_a_fold_whose_machine_vanishes_is_scored():
+    X, y, Z = problem()
+    folds, C = folds_from_assignment(np.arange(80) % 3), jnp.asarray([1e-4, 10.0])
+    held = SparseReduction(30).held_out(RBF(1.0), Z, C, rows_of(X, y), folds, SquaredErrors())
+    np.testing.assert_array_equal(held.statuses, [TRUNCATED, CONVERGED])
+    assert np.isfinite(held.sums).all()
+
+
+def test_a_family_is_the_fit_without_the_prototypes_that_vanished():
+    X, y, Z = problem()
+    for variant in VARIANTS:
+        method = SparseReduction(30, **variant)
+        family, sums = method.fit_and_sum(RBF(1.0), Z, 10.0, rows_of(X, y))
+        found = reductions.fit(RBF(1.0), Z, 10.0, X, y, **variant)
+        left = np.flatnonzero(found.expansion.coefficients)
+        np.testing.assert_array_equal(family.sizes, [len(left)])
+        np.testing.assert_array_equal(family.active_points(len(left)), left)
+        np.testing.assert_allclose(family.expansion(X), found.expansion(X), atol=1e-6)
+        assert int(family.status) == int(found.status)
+        # Sums are there only if later rows can be added to them.
+        needs_rows = {"initialization", "loss"} & set(variant)
+        assert (sums is None) == bool(needs_rows)
+        if needs_rows:
+            with pytest.raises(ValueError, match=r"mesh: expected .* need the rows themselves"):
+                method.check_sums("mesh")
+        else:
+            method.check_sums("mesh")
+
+
+def test_the_machines_of_the_folds_are_fits_without_them():
+    X, y, Z = problem(n=45, M=20)
+    folds, rows = folds_from_assignment(np.arange(45) % 3), rows_of(X, y)
+    for variant in VARIANTS[:2]:
+        method = SparseReduction(20, **variant)
+        sums = method.fit_and_sum(RBF(1.0), Z, 10.0, rows)[1]
+        C = jnp.asarray(10.0)
+        machines = method.fold_machines(RBF(1.0), Z, C, None, rows, folds, None, sums)
+        assert len(machines.prototypes) <= 20
+        for v in range(3):
+            left = rows.without_fold(folds, jnp.int32(v)).weights
+            expected = reductions.fit(RBF(1.0), Z, C, X, y, left, **variant).expansion(X)
+            np.testing.assert_allclose(machines(X)[:, v], expected, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -352,11 +426,9 @@ def test_targets_of_prototypes_are_those_of_the_rows_equal_to_them(dtype):
     y, w = rng.standard_normal(40).astype(dtype), rng.integers(0, 3, 40).astype(dtype)
     w[0] = 1
     Z = np.concatenate([X[:9], np.full((1, 3), 5, dtype)])
-    found = reductions.reduction_columns(RBF(1.0), jnp.asarray(Z)).seen(
-        *map(jnp.asarray, (X, y, w))
-    )
+    found = prototype_targets(*map(jnp.asarray, (Z, X, y, w)))
     for j, z in enumerate(Z):
         own = np.where((z == X).all(axis=1), w, 0)
         np.testing.assert_allclose(found.weights[j], own.sum(), rtol=1e-6)
         expected = own @ y / own.sum() if own.sum() else 0
-        np.testing.assert_allclose(found.targets[j], expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(found.values[j], expected, rtol=1e-5, atol=1e-6)

@@ -32,7 +32,7 @@ from jsparse.expansion import KernelExpansion
 from jsparse.model import About
 from jsparse.multiclass import output_code
 from jsparse.scaling import Standardization
-from jsparse.search.tune import Evaluation, load_history, save_history
+from jsparse.search.history import Evaluation, load_history, save_history
 from jsparse.serialization import ModelFileError, load_state, save_state
 
 M, ROWS = 4, 5

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import jax
 import numpy as np
+import pandas as pd
 import pytest
-from test_mixed import GIVEN, table
 
-from jsparse import FixedSize, plotting, train
+from jsparse import FixedSize, Profile, plotting, train
 from jsparse.cli import report
 from jsparse.data.frames import Frame
 from jsparse.data.schema import Column, Schema
@@ -98,11 +98,20 @@ def test_the_report_and_the_figure_say_so_too(capsys, as_users_call):
 
 @pytest.mark.slow
 def test_categories_are_added_up_and_drawn():
-    frame = Frame(table())
+    rng = np.random.default_rng(4)
+    town, size = rng.choice(["Ghent", "Leuven", "Bruges", "Mons"], 48), rng.choice(["s", "m"], 48)
+    table = pd.DataFrame({"town": town, "age": rng.uniform(20, 60, 48), "size": size})
+    table["income"] = table["age"] / 10 + 3.0 * (town == "Ghent") - 2 * (size == "s")
+    options = {"key": 0, "search": Profile(tune_kernel=False), "C": np.array([5.0]), "folds": 3}
     lengths = np.array([1.0, 2.0, 4.0, 1.0, 0.5, 2.0, 2.0])  # towns, age, sizes
     with jax.enable_x64(True):
         found = train(
-            frame, "income", task="regression", method=FixedSize(8), kernel=RBF(lengths), **GIVEN
+            Frame(table),
+            "income",
+            task="regression",
+            method=FixedSize(8),
+            kernel=RBF(lengths),
+            **options,
         )
     squares = lengths**-2
     each = np.sqrt([squares[:4].sum(), squares[4], squares[5:].sum()])

@@ -1,0 +1,257 @@
+"""Pure fits of few prototypes, and of the RVM: as their methods, what they trace, bad arguments."""
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jsparse
+from jsparse.compilation import counted
+from jsparse.kernels import RBF
+from jsparse.machines import (
+    one_class,
+    reduced_set,
+    reduced_svm,
+    rvm,
+    slmc,
+    sparse_fisher,
+    sparse_ridge,
+)
+from jsparse.machines.fixed_size import FixedSize
+from jsparse.machines.rows import rows_of
+from jsparse.multiclass import output_code
+
+N, M, STEPS = 40, 4, 3
+KERNEL = RBF(1.2)
+DESCENTS = {
+    jsparse.SLMC: slmc.fit,
+    jsparse.SparseFisher: sparse_fisher.fit,
+    jsparse.SparseRidge: sparse_ridge.fit,
+    jsparse.ReducedSetSVM: reduced_set.fit,
+}
+FITS = {
+    "slmc": slmc.fit,
+    "sparse_fisher": sparse_fisher.fit,
+    "sparse_ridge": sparse_ridge.fit,
+    "reduced_set": reduced_set.fit,
+    "reduced_svm": reduced_svm.fit,
+    "rvm": lambda kernel, Z, C, X, y, w=None, **options: rvm.fit(kernel, Z, X, y, w, **options),
+}
+
+
+def data(dtype="float64"):
+    """Three classes, row weights some of which are 0, and prototypes for two starts."""
+    rng = np.random.default_rng(0)
+    label = np.arange(N) % 3
+    X = rng.standard_normal((N, 2)) + 2 * np.stack([label == 1, label == 2], axis=1)
+    w = rng.uniform(0.5, 1.5, N) * (np.arange(N) % 7 > 0)
+    X, w, Z = (jnp.asarray(a.astype(dtype)) for a in (X, w, X[1 : 2 * M + 1]))
+    return X, jnp.asarray(label.astype(np.int32)), w, Z
+
+
+def columns(scheme):
+    """Rows of a code, and the same as targets and weights of several columns."""
+    X, label, w, _ = data()
+    code = output_code(scheme, 3).astype(X.dtype)
+    rows = rows_of(X, label, w, code)
+    return rows, rows.targets, rows.problem_weights
+
+
+def assert_same(family, fit):
+    """The machine, its diagnostics and its status are those of the fit."""
+    coefficients = np.asarray(family.coefficients)[0, 0]
+    expected = np.asarray(fit.expansion.coefficients).reshape(len(coefficients), -1)
+    np.testing.assert_array_equal(family.points, fit.expansion.prototypes)
+    np.testing.assert_array_equal(coefficients, expected)
+    np.testing.assert_array_equal(family.intercepts[0, 0], np.ravel(fit.expansion.intercept))
+    assert int(family.status) == int(fit.status)
+    assert family.info.keys() == fit._asdict().keys() - {"expansion", "status"}
+    for name, value in family.info.items():
+        np.testing.assert_array_equal(value, getattr(fit, name))
+
+
+@pytest.mark.parametrize(
+    ("kind", "scheme"),
+    [
+        (jsparse.SLMC, "one_versus_one"),
+        *[pytest.param(kind, "one_versus_rest", marks=pytest.mark.slow) for kind in DESCENTS],
+    ],
+)
+def test_a_method_with_shared_prototypes_is_the_fit_of_all_targets(kind, scheme):
+    rows, y, w = columns(scheme)
+    Z, C = data()[3][:M], jnp.array([1.0, 3.0, 10.0])
+    family = kind(M, max_steps=STEPS).fit(KERNEL, Z, C, rows)
+    assert_same(family, DESCENTS[kind](KERNEL, Z, C, rows.X, y, w, max_steps=STEPS))
+    assert family.sizes.tolist() == [M]
+    assert family.outputs == (3,)
+
+
+def test_separate_prototypes_are_those_of_a_fit_of_each_target():
+    rows, y, w = columns("one_versus_rest")
+    Z = data()[3][:M]
+    family = jsparse.SLMC(M, sharing="separate", max_steps=STEPS).fit(KERNEL, Z, 10.0, rows)
+    for i in range(3):
+        alone = slmc.fit(KERNEL, Z, 10.0, rows.X, y[:, i], w, max_steps=STEPS)
+        place = slice(M * i, M * (i + 1))
+        near = {"rtol": 1e-5, "atol": 1e-6}  # descents enlarge what is rounded
+        np.testing.assert_allclose(family.points[place], alone.expansion.prototypes, **near)
+        np.testing.assert_allclose(
+            family.coefficients[0, 0, place, i], alone.expansion.coefficients, **near
+        )
+        np.testing.assert_allclose(family.info["history"][i], alone.history, **near)
+    assert family.sizes.tolist() == [3 * M]
+
+
+@pytest.mark.parametrize("penalty", ["norm", "coefficients"])
+def test_several_starts_are_one_argument_and_a_reduced_machine_takes_the_first(penalty):
+    X, label, w, Z = data()
+    y = jnp.where(label == 1, 1.0, -1.0)
+    method = jsparse.ReducedSVM(M, starts=2, penalty=penalty)
+    family = method.fit(KERNEL, Z, 10.0, rows_of(X, y, w))
+    assert_same(family, reduced_svm.fit(KERNEL, Z[:M], 10.0, X, y, w, penalty=penalty))
+    if penalty == "norm":
+        family = jsparse.SLMC(M, starts=2, max_steps=STEPS).fit(KERNEL, Z, 10.0, rows_of(X, y, w))
+        starts = Z.reshape(2, M, -1)
+        assert_same(family, slmc.fit(KERNEL, starts, 10.0, X, y, w, max_steps=STEPS))
+
+
+@pytest.mark.parametrize("scheme", ["one_versus_one", pytest.param(None, marks=pytest.mark.slow)])
+def test_the_family_of_an_rvm_drops_candidates_without_a_coefficient(scheme):
+    X, _, w, _ = data()
+    if scheme is None:
+        rows, y, likelihood = rows_of(X, X**2, w), X**2, "normal"
+    else:
+        rows, y, w = columns(scheme)
+        likelihood = "logistic"
+    family = jsparse.RVM(5).fit(KERNEL, X, 1.0, rows)
+    fit = rvm.fit(KERNEL, X, X, y, w, likelihood=likelihood, max_prototypes=5)
+    assert_same(family, fit)
+    used = np.any(np.asarray(fit.expansion.coefficients) != 0, axis=1)
+    assert family.sizes.tolist() == [used.sum()]
+    assert 0 < used.sum() < len(X)
+    machine = family.at(int(used.sum()))
+    np.testing.assert_array_equal(machine.prototypes, np.asarray(X)[used])
+    np.testing.assert_allclose(machine(X), fit.expansion(X), rtol=1e-9)
+
+
+def test_an_rvm_of_the_intercept_alone_keeps_one_prototype():
+    X, _, w, _ = data()
+    family = jsparse.RVM(5).fit(KERNEL, X, 1.0, rows_of(X, jnp.ones(N), w))
+    assert family.sizes.tolist() == [1]
+    np.testing.assert_allclose(family.at(1)(X), 1.0, rtol=1e-6)
+
+
+def test_numbers_are_traced_and_compile_nothing():
+    """A batch over tolerances is a loop over them, in methods too."""
+    X, label, w, Z = data()
+    y = jnp.where(label == 1, 1.0, -1.0)
+    rows, Z = rows_of(X, y, w), Z[:M]
+
+    def method(tolerance):
+        return jsparse.SparseRidge(M, starts=1, tolerance=tolerance, max_steps=30)
+
+    tolerances = jnp.array([1e-4, 3e-2])
+    steps = [method(t).fit(KERNEL, Z, 10.0, rows).info["steps"] for t in tolerances.tolist()]
+    with counted() as compilations:
+        method(3e-2).fit(KERNEL, Z, 5.0, rows)
+    assert compilations.programs == 0
+    batch = jax.vmap(lambda t: method(t).fit(KERNEL, Z, 10.0, rows).info["steps"])(tolerances)
+    assert batch.tolist() == [int(s) for s in steps]
+    assert batch[0] > batch[1]
+    fits = jax.vmap(lambda t: rvm.fit(KERNEL, X, X, y, w, tolerance=t).steps)
+    each = [int(rvm.fit(KERNEL, X, X, y, w, tolerance=t).steps) for t in (1e-3, 1.0)]
+    assert fits(jnp.array([1e-3, 1.0])).tolist() == each
+    assert each[0] > each[1]
+
+
+@pytest.mark.parametrize("loss", ["hinge", pytest.param("squared_hinge", marks=pytest.mark.slow)])
+def test_the_objective_of_a_reduced_machine_has_the_derivative_of_differences(loss):
+    """Along one direction of the kernel, prototypes, C, inputs and weights; penalties in a sum."""
+    X, label, w, Z = data()
+    y, Z = jnp.where(label == 1, 1.0, -1.0), Z[:M] + 0.1
+    rng = np.random.default_rng(1)
+    dX, dZ, dw = (jnp.asarray(rng.standard_normal(a.shape)) for a in (X, Z, w))
+
+    @jax.jit
+    def objective(t):
+        given = (RBF(1.2 + 0.2 * t), Z + t * dZ, 3 + t, X + t * dX, y, w * (1 + 0.3 * t * dw))
+        return sum(
+            reduced_svm.fit(*given, loss=loss, penalty=penalty).objective
+            for penalty in ("norm", "coefficients")
+        )
+
+    h = 1e-5
+    expected = (objective(h) - objective(-h)) / (2 * h)
+    reverse, forward = jax.jit(jax.grad(objective))(0.0), jax.jvp(objective, (0.0,), (1.0,))[1]
+    np.testing.assert_allclose(reverse, expected, rtol=1e-6)
+    np.testing.assert_allclose(forward, reverse, rtol=1e-9)
+
+
+def test_kernels_are_tuned_for_machines_of_the_points_that_descents_start_from():
+    search = SimpleNamespace(tune_kernel=True, of_C_alone=lambda: "C alone")
+    problem = SimpleNamespace(with_method=lambda method: method, with_kernel=lambda kernel: kernel)
+    for method in (
+        jsparse.SLMC(M, "renyi", 2, loss="squared_hinge"),
+        jsparse.SparseFisher(M, "renyi", 2, loss="squared_hinge"),
+        jsparse.ReducedSetSVM(M, "renyi", 2, loss="squared_hinge"),
+    ):
+        stages = method.stages(problem, search)
+        surrogate = next(stages).problem
+        assert isinstance(surrogate, jsparse.ReducedSVM)
+        for name in ("n_prototypes", "selection", "starts", "loss"):
+            assert getattr(surrogate, name) == getattr(method, name)
+        last = stages.send(SimpleNamespace(tuning=SimpleNamespace(kernel="tuned")))
+        assert (last.problem, last.search) == ("tuned", "C alone")
+    first = next(jsparse.SparseRidge(M, starts=2).stages(problem, search)).problem
+    assert isinstance(first, FixedSize)
+    _, _, _, Z = data()  # of two starts
+    rank = first.features(KERNEL, Z).n_features
+    assert rank == M
+
+
+DESCENDING = ("slmc", "sparse_fisher", "sparse_ridge", "reduced_set")
+OF_CLASSES = ("slmc", "sparse_fisher", "reduced_set", "reduced_svm")
+BAD = [
+    *[(name, {"y": jnp.zeros(N)}, r"y: expected -1 and \+1, got 0") for name in OF_CLASSES],
+    *[(name, {"loss": "log"}, "loss: expected 'hinge' or") for name in OF_CLASSES],
+    *[(name, {"max_steps": 0}, "max_steps: expected a whole") for name in (*DESCENDING, "rvm")],
+    *[(name, {"tolerance": -1.0}, "tolerance: expected a number") for name in DESCENDING],
+    *[(name, {"weights": jnp.full(N, -1.0)}, "weights: expected all at least 0") for name in FITS],
+    *[(name, {"points": jnp.ones((M, 3))}, r": expected shape \(m, 2\)") for name in FITS],
+    *[(name, {"y": jnp.ones(N - 1)}, "y: expected 40 rows") for name in FITS],
+    ("slmc", {"points": jnp.full((M, 2), jnp.nan)}, "start: expected finite values"),
+    ("slmc", {"C": 0.0}, "C: expected a positive number"),
+    ("slmc", {"C": jnp.ones(2)}, "C: expected one of the shapes"),
+    ("slmc", {"weights": jnp.ones((N, 2))}, "weights: expected one of the shapes"),
+    ("slmc", {"y": jnp.ones((N, 2)), "weights": -jnp.ones((N, 2))}, "weights: expected all at"),
+    ("slmc", {"y": jnp.ones((N, 1, 1))}, r"y: expected shape \(n,\) or \(n, l\)"),
+    ("reduced_set", {"points": jnp.ones((2, M, 2))}, r"start: expected shape \(m, d\)"),
+    ("reduced_svm", {"penalty": "none"}, "penalty: expected 'norm' or 'coefficients'"),
+    ("rvm", {"likelihood": "poisson"}, "likelihood: expected 'normal' or 'logistic'"),
+    ("rvm", {"max_prototypes": 0}, "max_prototypes: expected a whole number"),
+    ("rvm", {"likelihood": "logistic", "y": jnp.zeros(N)}, r"y: expected -1 and \+1, got 0"),
+]
+
+
+@pytest.mark.parametrize(("name", "changes", "match"), BAD)
+def test_bad_arguments_are_told(name, changes, match, as_users_call):
+    X, label, _, Z = data()
+    given = {"points": Z[:M], "C": 1.0, "y": jnp.where(label == 1, 1.0, -1.0), "weights": None}
+    given |= {key: changes[key] for key in given.keys() & changes.keys()}
+    options = {key: value for key, value in changes.items() if key not in given}
+    with pytest.raises(ValueError, match=match):
+        FITS[name](KERNEL, given["points"], given["C"], X, given["y"], given["weights"], **options)
+
+
+def test_bad_arguments_of_one_class_are_told(as_users_call):
+    X, _, _, Z = data()
+    for changes, match in (
+        ({"nu": 1.0}, "nu: expected a number above 0 and below 1"),
+        ({"start": jnp.ones((M, 3))}, r"start: expected shape \(m, 2\)"),
+        ({"weights": jnp.zeros(N)}, "weights: expected at least one above 0"),
+        ({"max_steps": 0}, "max_steps: expected a whole number"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            one_class.fit(KERNEL, **{"start": Z[:M], "nu": 0.2, "X": X, **changes})
