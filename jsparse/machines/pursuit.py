@@ -87,7 +87,8 @@ class Pursuit(CandidatesFromSums):
     def resolve(self, shape: Shape) -> "Pursuit":
         """See `Method.resolve`."""
         if self.atoms is None:
-            method = cast(Pursuit, CandidatesFromSums.resolve(self._bounded(shape), shape))
+            bounded = self._bounded(shape)
+            method = cast(Pursuit, CandidatesFromSums.resolve(bounded, shape))
             return replaced(method, atoms=self.default_sizes(method.longest))
         sizes = sizes_of(self.atoms, shape.present, "the rows with weight")
         if self.max_prototypes not in (None, sizes[-1]):
@@ -217,9 +218,9 @@ def _family(
         explained = jnp.tensordot(coefficients, equations.feature_sum, axes=((1,), (0,)))
         mean = (equations.target_sum[None] - explained) / equations.weight_sum
         intercepts = mean - jnp.tensordot(coefficients, columns.shift, axes=((1,), (0,)))
-    kernels = kernels_of(columns.kernel)
+    first, *others = kernels_of(columns.kernel)
     return Family(
-        kernel=columns.kernel if len(kernels) > 1 else kernels[0],
+        kernel=columns.kernel if others else first,
         points=columns.prototypes,
         support=None,
         coefficients=coefficients[None],

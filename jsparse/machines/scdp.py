@@ -317,6 +317,7 @@ def _fit(
         path = select(A[None], b, rounded[None], owner, key, **options)
         feature_sum = feature_sum[jnp.maximum(path.support, 0)]
     else:
+        assert key is not None
         path, feature_sum = jax.lax.map(
             lambda one: scdp_rows.pursue(kernel, candidates, C, X, one, w, nu, key, **options),
             targets,
@@ -325,8 +326,8 @@ def _fit(
     solution = path
     if on_rows:
         solution = jax.lax.map(
-            lambda one: scdp_rows.solve_again(
-                one[0], one[1], kernel, candidates, C, X, w, nu, block_rows
+            lambda of: scdp_rows.solve_again(
+                of[0], of[1], kernel, candidates, C, X, w, nu, block_rows
             ),
             (path, targets),
         )

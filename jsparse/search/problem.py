@@ -28,16 +28,16 @@ LENGTHSCALE_FACTOR = 12.0
 
 
 class Scores(NamedTuple):
-    """Errors of `q` kernels, each for its own vector of `C`; on the host."""
+    """Errors of one kernel, or of `q` kernels, each for its own vector of `C`; on the host."""
 
-    scores: Float[np.ndarray, "q s"]
-    standard_errors: Float[np.ndarray, "q s"]
-    status: Int[np.ndarray, "q s"]
+    scores: Float[np.ndarray, "*q s"]
+    standard_errors: Float[np.ndarray, "*q s"]
+    status: Int[np.ndarray, "*q s"]
 
     __repr__ = short_repr
 
     @property
-    def trusted(self) -> Float[np.ndarray, "q s"]:
+    def trusted(self) -> Float[np.ndarray, "*q s"]:
         """The scores that can be trusted, infinite elsewhere."""
         return np.where(self.status < PRECISION_LOST, self.scores, np.inf)
 

@@ -39,8 +39,6 @@ from jsparse.multiclass import accumulate_code, decode, output_code
 from jsparse.normal_equations import accumulate, accumulate_batches
 from jsparse.validation.cross_validation import cross_validate
 from jsparse.validation.folds import Folds
-from jsparse.validation.leave_one_out import leave_one_out
-from jsparse.validation.paths import cross_validate_path
 from jsparse.validation.validate import validate
 
 SIZE = 4  # of paths
@@ -223,33 +221,20 @@ def robustly(loss: str, *, told: bool = False) -> Learn:
     return learn
 
 
-def on_path(p: Problem, path) -> Outcome:
-    """Values of all machines on it, the intercepts included."""
-    support = jnp.maximum(path.support, 0)
-    columns = RBF(p.lengthscale).cross_gram(p.new, p.Z)
-    if support.ndim == 1:
-        coefficients = path.coefficients.reshape(SIZE, SIZE, -1)
-        values = jnp.einsum("qj,kjc->kqc", columns[:, support], coefficients)
-        return Outcome(values + path.intercepts.reshape(SIZE, 1, -1), status=path.status)
-    columns = jnp.swapaxes(columns[:, support], 0, 1)
-    values = jnp.einsum("cqj,ckj->kqc", columns, path.coefficients)
-    return Outcome(values + path.intercepts.T[:, None], status=path.status)
+def in_sizes(p: Problem, family) -> Outcome:
+    """Values of the machines of all sizes."""
+    return Outcome(jnp.moveaxis(family.values(p.new), 1, 0), status=family.status)
 
 
 def sparse(**options) -> Learn:
     given = {"max_prototypes": SIZE, **options}
-    return lambda p: on_path(p, scdp.fit(RBF(p.lengthscale), p.Z, p.C, p.X, p.y, p.w, **given))
+    return lambda p: in_sizes(p, scdp.fit(RBF(p.lengthscale), p.Z, p.C, p.X, p.y, p.w, **given))
 
 
 def of_atoms(kind, **options) -> Learn:
     """Machines with given numbers of atoms."""
     method = kind(atoms=tuple(range(1, SIZE + 1)), **options)
-
-    def learn(p: Problem) -> Outcome:
-        found = pursuits.fit(method, RBF(p.lengthscale), p.Z, p.X, p.y, p.w)
-        return Outcome(jnp.moveaxis(found.values(p.new), 0, 1), status=found.status)
-
-    return learn
+    return lambda p: in_sizes(p, pursuits.fit(method, RBF(p.lengthscale), p.Z, p.X, p.y, p.w))
 
 
 def reduced(**options) -> Learn:
@@ -268,7 +253,7 @@ def reduced_from_rows(p: Problem) -> Outcome:
 
 def sparse_svm(p: Problem) -> Outcome:
     options = {"key": KEY, "max_prototypes": SIZE}
-    return on_path(p, spsvm.fit(RBF(p.lengthscale), p.Z, p.C, p.X, sign(p), p.w, **options))
+    return in_sizes(p, spsvm.fit(RBF(p.lengthscale), p.Z, p.C, p.X, sign(p), p.w, **options))
 
 
 def in_the_span(p: Problem) -> Outcome:
@@ -327,64 +312,28 @@ def validated(phi=nystroem, targets=both, scheme=None, *, mesh=False, **options)
     return learn
 
 
-def left_out(targets=both, scheme=None, **options) -> Learn:
+def held_out(method: Method, targets=both, scheme=None, *, metric="mse", mesh=False) -> Learn:
+    """By the method's own way; with the predictions for the last C, of the largest size."""
     code = None if scheme is None else output_code(scheme, CLASSES)
 
     def learn(p: Problem) -> Outcome:
-        y = p.label if code is not None else targets(p)
-        own = None if code is None else code.astype(p.X.dtype)
-        found = leave_one_out(RBF(p.lengthscale), grid(p), p.X, y, p.w, code=own, **options)
-        return of_rows(p, found)
-
-    return learn
-
-
-def validated_path(scheme=None, *, mesh=False, **options) -> Learn:
-    code = None if scheme is None else output_code(scheme, CLASSES)
-
-    def learn(p: Problem) -> Outcome:
-        own = None if code is None else code.astype(p.X.dtype)
-        found = cross_validate_path(
-            jsparse.SCDP(max_prototypes=SIZE),
-            RBF(p.lengthscale),
-            p.Z,
-            grid(p),
-            p.X,
-            first(p) if code is None else p.label,
-            folds_of(p),
-            p.w,
-            code=own,
-            size=jnp.asarray(SIZE, jnp.int32),
-            mesh=one_device() if mesh else None,
-            **options,
-        )
-        return of_rows(p, found)
-
-    return learn
-
-
-def refitted(method: Method, targets=both, scheme=None, metric="mse") -> Learn:
-    """By one fit for each fold and C, without any more being known of the method."""
-    code = None if scheme is None else output_code(scheme, CLASSES)
-
-    def learn(p: Problem) -> Outcome:
-        own = None if code is None else code.astype(p.X.dtype)
-        size = jnp.asarray(SIZE, jnp.int32) if method.is_path else None
         found = validate(
             method,
             RBF(p.lengthscale),
-            p.Z,
+            None if isinstance(method, jsparse.Dual) else p.Z,
             grid(p),
             p.X,
             targets(p) if code is None else p.label,
             folds_of(p),
             p.w,
             metric=metric,
-            code=own,
+            code=None if code is None else code.astype(p.X.dtype),
             key=KEY,
-            size=size,
+            keep=1,
+            size=SIZE - 1 if method.several_sizes else 0,
+            mesh=one_device() if mesh else None,
         )
-        return of_rows(p, found)
+        return of_rows(p, found._replace(predictions=found.predictions[None]))
 
     return learn
 
@@ -711,7 +660,7 @@ PURE = [
     ),
     Learner(
         "validate: SparseReduction",
-        refitted(jsparse.SparseReduction(), first),
+        held_out(jsparse.SparseReduction(), first),
         sums_squares=True,
         **{**REDUCED, "digits": 300},
     ),
@@ -803,44 +752,48 @@ PURE = [
     ),
     Learner(
         "validate: Robust, absolute",
-        refitted(jsparse.Robust(loss="absolute"), first, metric="mae"),
+        held_out(jsparse.Robust(loss="absolute"), first, metric="mae"),
         power=1,
         metric=1,
         digits=30,  # in a batch or not, the last steps round apart
     ),
     Learner(
         "validate: Robust, huber",
-        refitted(jsparse.Robust(loss="huber"), first, metric="mae"),
+        held_out(jsparse.Robust(loss="huber"), first, metric="mae"),
         metric=1,
         slow=True,
     ),
     Learner(
         "validate: Robust, one_versus_one",
-        refitted(jsparse.Robust(), scheme="one_versus_one", metric="misclassification"),
+        held_out(jsparse.Robust(), scheme="one_versus_one", metric="misclassification"),
         "class",
         scheme="one_versus_one",
         slow=True,
     ),
-    Learner("validate: SpSVM", refitted(jsparse.SpSVM(max_prototypes=SIZE), sign), "sign"),
+    Learner("validate: SpSVM", held_out(jsparse.SpSVM(max_prototypes=SIZE), sign), "sign"),
     Learner(
         "validate: SpSVM, one_versus_rest",
-        refitted(jsparse.SpSVM(max_prototypes=SIZE), scheme="one_versus_rest"),
+        held_out(jsparse.SpSVM(max_prototypes=SIZE), scheme="one_versus_rest"),
         "class",
         scheme="one_versus_rest",
         slow=True,
     ),
-    Learner("leave_one_out", left_out(), without=TWIN),
+    Learner("validate: Dual", held_out(jsparse.Dual()), without=TWIN),
     Learner(
-        "leave_one_out: one_versus_one",
-        left_out(scheme="one_versus_one", metric="misclassification"),
+        "validate: Dual, one_versus_one",
+        held_out(jsparse.Dual(), scheme="one_versus_one", metric="misclassification"),
         "class",
         scheme="one_versus_one",
         without=TWIN,
     ),
-    Learner("cross_validate_path", validated_path(), ways={"mesh": validated_path(mesh=True)}),
     Learner(
-        "cross_validate_path: one_versus_rest",
-        validated_path(scheme="one_versus_rest"),
+        "validate: SCDP",
+        held_out(jsparse.SCDP(SIZE), first),
+        ways={"mesh": held_out(jsparse.SCDP(SIZE), first, mesh=True)},
+    ),
+    Learner(
+        "validate: SCDP, one_versus_rest",
+        held_out(jsparse.SCDP(SIZE), scheme="one_versus_rest"),
         "class",
         scheme="one_versus_rest",
         slow=True,

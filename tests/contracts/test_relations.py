@@ -50,9 +50,7 @@ from jsparse.machines import (
     spsvm,
 )
 from jsparse.multiclass import output_code
-from jsparse.validation.cross_validation import standard_error
-from jsparse.validation.leave_one_out import leave_one_out
-from jsparse.validation.paths import cross_validate_path
+from jsparse.validation.losses import standard_error
 
 Expected = Callable[[Outcome], Outcome]
 
@@ -537,23 +535,24 @@ def test_a_fold_without_weight_does_not_count(dtype):
     kernel, C = RBF(p.lengthscale), p.C[None]
     found = jsparse.cross_validate(Nystroem(kernel, p.Z), C, p.X, p.y, folds_of(p), p.w)
     assert np.isnan(found.fold_scores[0, 2])
+    rows = p.X, p.y, folds_of(p), p.w
     two = jsparse.SCDP(max_prototypes=2)
-    path = cross_validate_path(two, kernel, p.Z, C, p.X, p.y[:, 0], folds_of(p), p.w)
+    path = jsparse.validate(two, kernel, p.Z, C, *rows, metric="mse")
     assert np.isnan(path.fold_scores[0, 2]).all()
     huber = jsparse.Robust(len(p.Z))
-    refits = jsparse.validate(huber, kernel, p.Z, C, p.X, p.y, folds_of(p), p.w, metric="mae")
-    assert np.isnan(refits.fold_scores[0, 2])
+    refits = jsparse.validate(huber, kernel, p.Z, C, *rows, metric="mae")
+    assert np.isnan(refits.fold_scores[0, 2]).all()
     for scores, error in (
         (found.fold_scores, standard_error(found.fold_scores)),
-        (refits.fold_scores, standard_error(refits.fold_scores)),
+        (refits.fold_scores[:, :, 0], standard_error(refits.fold_scores)[:, 0]),
         (path.fold_scores[:, :, 1], standard_error(path.fold_scores)[:, 1]),
     ):
         rest = np.asarray(scores)[0, :2]
         np.testing.assert_allclose(error[0], np.std(rest, ddof=1) / np.sqrt(2), rtol=1e-5)
-    left = leave_one_out(kernel, C, p.X, p.y, p.w)
-    kept = np.asarray(left.fold_scores)[0, w > 0]
+    left = jsparse.validate(jsparse.Dual(), kernel, None, C, *rows, metric="mse")
+    kept = np.asarray(left.fold_scores)[0, w > 0, 0]
     expected = np.std(kept, ddof=1) / np.sqrt(len(kept))
-    np.testing.assert_allclose(standard_error(left.fold_scores)[0], expected, rtol=1e-5)
+    np.testing.assert_allclose(standard_error(left.fold_scores)[0, 0], expected, rtol=1e-5)
 
 
 def test_half_precision_is_refused():

@@ -5,6 +5,7 @@ import functools
 import itertools
 import warnings
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -32,15 +33,15 @@ from jsparse.features import Nystroem
 from jsparse.kernels import RBF, Linear
 from jsparse.machines import candidates, dual, robust, scdp
 from jsparse.machines.method import TrainingRows
+from jsparse.machines.nested import nested_family
 from jsparse.multiclass import accumulate_code, output_code, solve_code
 from jsparse.prototypes import choice, k_means, renyi
-from jsparse.search.problem import split_kernel
 from jsparse.search.strategies import Profile
+from jsparse.search.template import split_kernel
 from jsparse.search.tune import tune
-from jsparse.validation import cross_validation, refits
-from jsparse.validation import paths as path_validation
+from jsparse.validation import cross_validation
+from jsparse.validation import validate as validation
 from jsparse.validation.folds import folds_from_assignment
-from jsparse.validation.leave_one_out import leave_one_out
 
 GOOD = (CONVERGED, COMPLETED, TRUNCATED)
 BAD = (VANISHED, EXHAUSTED, PRECISION_LOST, NOT_FINITE, INDEFINITE)
@@ -93,12 +94,7 @@ def rows(n=30, d=2, seed=0):
 @pytest.fixture
 def fresh():
     """Programs with a part exchanged are compiled, and forgotten."""
-    programs = (
-        cross_validation._cross_validate,
-        path_validation.cross_validate_path,
-        refits.cross_validate_by_refitting,
-        robust._fit,
-    )
+    programs = validation._validate_rows, robust._fit
     for program in programs:
         program.clear_cache()
     yield
@@ -158,9 +154,9 @@ def test_one_fold_or_problem_whose_path_ends_badly(monkeypatch, fresh, separate)
         y = jnp.asarray(np.arange(30) // 3 % 3, jnp.int32)
         code = output_code("one_versus_rest", 3)
     method = jsparse.SCDP(3, selection="separate" if separate else "joint")
-    found = path_validation.cross_validate_path(
+    found = jsparse.validate(
         method, RBF(1.0), X[:6], jnp.asarray([1.0, 10.0]), X, y, folds_from_assignment(assignment),
-        w, code=code,
+        w, metric="mse", code=code,
     )  # fmt: skip
     np.testing.assert_array_equal(found.status, EXHAUSTED)
 
@@ -187,11 +183,14 @@ def test_one_problem_of_several_in_the_dual():
 def test_one_problem_left_one_row_out():
     """The third class lies so far away that the rounding of its products is above 1/C."""
     labels = np.arange(30) % 3
-    X, C = rows(), jnp.asarray([1e4])
+    X, C, folds = rows(), jnp.asarray([1e4]), folds_from_assignment(np.arange(30))
     far = X * jnp.asarray(np.where(labels == 2, 1e6, 1.0))[:, None]
     code = output_code("one_versus_one", 3)
     for Z, end in ((X, CONVERGED), (far, PRECISION_LOST)):
-        found = leave_one_out(Linear(), C, Z, jnp.asarray(labels, jnp.int32), code=code)
+        given = Z, jnp.asarray(labels, jnp.int32), folds
+        found = jsparse.validate(
+            jsparse.Dual(), Linear(), None, C, *given, metric="misclassification", code=code
+        )
         np.testing.assert_array_equal(found.status, end)
     first = labels < 2
     _, alone = dual.leave_one_out(Linear(), C, far[first], X[first, 0])
@@ -202,18 +201,25 @@ def test_of_a_sparse_path_the_worst_target_and_what_the_machine_has():
     X = rows()
     y = jnp.stack([X[:, 0], X[:, 1]], axis=1)
     path = scdp.fit(RBF(1.0), X[:6], 1.0, X, y, max_prototypes=4, selection="separate")
-    np.testing.assert_array_equal(path.status, COMPLETED)
-    np.testing.assert_array_equal(path.coefficient_status, CONVERGED)
-    assert int(path.status_at(2)) == COMPLETED
+    np.testing.assert_array_equal(path.info["path_status"], COMPLETED)
+    np.testing.assert_array_equal(path.info["coefficient_status"], CONVERGED)
+
+    def statuses(**changes):
+        parts = {"support": path.support, "coefficients": path.coefficients}
+        parts |= {"intercepts": path.intercepts, **path.info, **changes}
+        family = nested_family(path.kernel, path.points, path.outputs, **parts)
+        return [family.status_at(size) for size in (1, 2, 3, 4)]
+
+    assert statuses() == [path.status_at(size) for size in (1, 2, 3, 4)] == [COMPLETED] * 4
     for bad in BAD:
-        one = path._replace(status=path.status.at[1].set(bad))
-        assert int(one.status_at(4)) == bad
+        one = statuses(path_status=path.info["path_status"].at[1].set(bad))
         # What ended the path came after the last prototype of a shorter machine.
-        assert int(one.status_at(2)) == (COMPLETED if bad == INDEFINITE else bad)
-    searched = path._replace(coefficient_status=path.coefficient_status.at[1, 1].set(EXHAUSTED))
-    assert [int(searched.status_at(k)) for k in (1, 2, 3)] == [COMPLETED, EXHAUSTED, COMPLETED]
-    lost = searched._replace(coefficient_error=path.coefficient_error.at[0, 1].set(1.0))
-    assert int(lost.status_at(2)) == PRECISION_LOST
+        assert one == [COMPLETED if bad == INDEFINITE else bad] * 3 + [bad]
+    searched = path.info["coefficient_status"].at[1, 1].set(EXHAUSTED)
+    found = statuses(coefficient_status=searched)
+    assert found == [COMPLETED, EXHAUSTED, COMPLETED, COMPLETED]
+    error = path.info["coefficient_error"].at[0, 1].set(1.0)
+    assert statuses(coefficient_status=searched, coefficient_error=error)[1] == PRECISION_LOST
 
 
 class Scored:
@@ -221,7 +227,7 @@ class Scored:
 
     def __init__(self, statuses):
         dtype = jnp.dtype("float64")
-        self.tuned, self.fixed = split_kernel(RBF(1.0), dtype, tune_kernel=True)
+        self.template = split_kernel(RBF(1.0), dtype, tune_kernel=True)
         self.dtype, self.rows_scored, self.kernels_at_once = dtype, 10, 1
         self.statuses = jnp.asarray([statuses])
 
@@ -252,7 +258,7 @@ def test_how_the_choice_of_prototypes_ended_is_passed_on(monkeypatch):
     usual = functools.partial(renyi, bandwidth=jnp.ones(2))
 
     def chosen(method):
-        return method.points(
+        return method.choose_points(
             KEY, RBF(1.0), TrainingRows(X, None, np.ones(60), jsparse.standardize(X), 60)
         )
 
@@ -286,7 +292,7 @@ def trained(model, fit=CONVERGED, selection=CONVERGED, tuning=CONVERGED):
     """The model, had its parts ended so."""
     return dataclasses.replace(
         model,
-        fit=model.fit._replace(status=jnp.asarray(fit)),
+        fit=eqx.tree_at(lambda family: family.statuses, model.fit, np.array([fit], np.int32)),
         selection_status=selection,
         tuning=model.tuning._replace(status=tuning),
     )

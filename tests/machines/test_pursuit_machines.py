@@ -13,6 +13,7 @@ import jsparse
 from jsparse import KBP, KMP, KSP
 from jsparse._status import COMPLETED, CONVERGED, TRUNCATED
 from jsparse.cli.main import main
+from jsparse.compilation import counted
 from jsparse.estimators import KernelMatchingPursuitRegressor, KernelSubspacePursuitRegressor
 from jsparse.kernels import RBF, Mixture, Polynomial
 from jsparse.machines import pursuits
@@ -38,9 +39,15 @@ def bare(kind, **options):
 def coefficients(method, X, y, **options):
     found = pursuits.fit(method, KERNEL, X[::2], X, y, **options)
     assert (np.asarray(found.statuses) <= COMPLETED).all()
-    for K, own in zip(SIZES, np.asarray(found.coefficients), strict=True):
+    assert found.support is None
+    for K, own in zip(SIZES, atoms_of(found), strict=True):
         assert np.count_nonzero(own) == K
     return found
+
+
+def atoms_of(found):
+    """The coefficients of all atoms, of the one target, for each size."""
+    return np.asarray(found.coefficients)[0, :, :, 0]
 
 
 def gram(X):
@@ -55,14 +62,14 @@ def test_ksp_is_algorithm_1_on_the_gram_matrix(dtype):
     G = gram(X)
     for i, K in enumerate(SIZES):
         atoms, w, _ = reference.subspace_pursuit(G, y.astype(float), K, 5)
-        assert np.flatnonzero(found.coefficients[i]).tolist() == sorted(atoms)
+        assert np.flatnonzero(atoms_of(found)[i]).tolist() == sorted(atoms)
         values = G[:, atoms] @ w
         np.testing.assert_allclose(
-            found.values(X)[:, i],
+            found.values(X)[:, i, 0],
             values,
             atol={"float64": 1e-9, "float32": 1e-3}[dtype],
         )
-        np.testing.assert_allclose(found.at(K)(X), found.values(X)[:, i], atol=1e-4)
+        np.testing.assert_allclose(found.at(K)(X), found.values(X)[:, i, 0], atol=1e-4)
     formed = coefficients(bare(KSP), X, y)
     np.testing.assert_allclose(formed.values(X), found.values(X), atol=2e-2)
 
@@ -73,7 +80,7 @@ def test_kmp_is_that_of_vincent_and_bengio(fitting):
     found = coefficients(bare(KMP, fitting=fitting), X, y)
     record = reference.kernel_matching_pursuit(gram(X), y, 6, fitting)
     for i, K in enumerate(SIZES):
-        np.testing.assert_allclose(found.coefficients[i], record[K - 1], rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(atoms_of(found)[i], record[K - 1], rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("fitting", [pytest.param("basic", marks=pytest.mark.slow), "backfitting"])
@@ -91,9 +98,9 @@ def test_stochastic_kmp_takes_the_best_of_those_drawn(fitting):
         draws = [np.argsort(-np.asarray(one))[:5] for one in order]
         record = reference.kernel_matching_pursuit(gram(X), y, 6, fitting, draws)
         for i, K in enumerate(SIZES):
-            np.testing.assert_allclose(found.coefficients[i], record[K - 1], rtol=1e-6, atol=1e-9)
-    left = [np.linalg.norm(y - f) for f in found.values(X).T]
-    best = [np.linalg.norm(y - f) for f in usual.values(X).T]
+            np.testing.assert_allclose(atoms_of(found)[i], record[K - 1], rtol=1e-6, atol=1e-9)
+    left = [np.linalg.norm(y - f) for f in found.values(X)[:, :, 0].T]
+    best = [np.linalg.norm(y - f) for f in usual.values(X)[:, :, 0].T]
     assert left[0] > left[1] > left[2] > 0.9 * best[2]
 
 
@@ -104,11 +111,11 @@ def test_back_fitting_and_basis_pursuit_are_scikit_learns():
     backfitted = coefficients(bare(KMP), X, y)
     for i, K in enumerate(SIZES):
         theirs = orthogonal_mp(G / length, np.asarray(y), n_nonzero_coefs=K) / length
-        np.testing.assert_allclose(backfitted.coefficients[i], theirs, rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(atoms_of(backfitted)[i], theirs, rtol=1e-6, atol=1e-9)
     basis = coefficients(bare(KBP), X, y)
     _, _, corners = lars_path(G / length, np.asarray(y), method="lar", max_iter=6)
     np.testing.assert_allclose(
-        basis.coefficients, corners.T[list(SIZES)] / length, rtol=1e-6, atol=1e-9
+        atoms_of(basis), corners.T[list(SIZES)] / length, rtol=1e-6, atol=1e-9
     )
 
 
@@ -122,15 +129,15 @@ def test_targets_alone_constants_and_several_kernels(method):
     joint = pursuits.fit(method, KERNEL, Z, X, both)
     for target in (0, 1):
         alone = pursuits.fit(method, KERNEL, Z, X, both[:, target])
-        np.testing.assert_allclose(joint.values(X)[..., target], alone.values(X), atol=1e-9)
+        np.testing.assert_allclose(joint.values(X)[..., target], alone.values(X)[..., 0], atol=1e-9)
         moved = pursuits.fit(method, KERNEL, Z, X, both[:, target] + 100)
         np.testing.assert_allclose(moved.values(X), 100 + alone.values(X), atol=1e-7)
     # A dictionary of several widths and kernels: as good as the best of them, or nearly.
     kernels = (KERNEL, RBF(0.02), Polynomial(2))
     mixed = pursuits.fit(method, kernels, Z, X, y)
-    assert mixed.coefficients.shape == (3, 3 * len(Z))
+    assert mixed.coefficients.shape == (1, 3, 3 * len(Z), 1)
     machine = mixed.at(6)
-    np.testing.assert_allclose(machine(X), mixed.values(X)[:, 2], atol=1e-8)
+    np.testing.assert_allclose(machine(X), mixed.values(X)[:, 2, 0], atol=1e-8)
     np.testing.assert_allclose(mixed.compact().values(X), mixed.values(X), atol=1e-8)
     assert machine.prototypes.shape == (6, 1)
     # Each prototype by its own kernel, summed by hand.
@@ -201,8 +208,9 @@ def test_basis_pursuit_ends_before_an_atom_that_is_rounding(dtype):
     X, y = rows(dtype=dtype)
     found = pursuits.fit(KBP(atoms=(1, 20), intercept=False), Polynomial(2), X, X, y)
     assert int(found.statuses[1]) in (CONVERGED, TRUNCATED)
-    assert np.count_nonzero(found.coefficients[1]) < 20
-    errors = np.mean((np.asarray(found.values(X), float) - np.asarray(y)[:, None]) ** 2, axis=0)
+    assert np.count_nonzero(atoms_of(found)[1]) < 20
+    values = np.asarray(found.values(X), float)[:, :, 0]
+    errors = np.mean((values - np.asarray(y)[:, None]) ** 2, axis=0)
     assert errors[1] <= errors[0] < np.mean(np.square(y))
 
 
@@ -213,13 +221,13 @@ def test_refit_is_the_last_step_and_has_its_derivatives():
     again = pursuits.refit(KERNEL, machine.prototypes, X, y)
     np.testing.assert_allclose(again(X), machine(X), atol=1e-9)
 
-    def error(width, shift, tilt):
+    def error(width, shift, tilt, ridge):
         inputs, targets = X + shift * jnp.sin(7 * X), y + tilt * jnp.cos(5 * X[:, 0])
-        model = pursuits.refit(RBF(width), machine.prototypes, inputs, targets)
+        model = pursuits.refit(RBF(width), machine.prototypes, inputs, targets, ridge=ridge)
         return jnp.mean(jnp.square(model(jnp.linspace(0, 1, 20)[:, None]) - 0.2))
 
-    at, h = (0.15, 0.01, 0.1), 1e-6
-    for place in range(3):
+    at, h = (0.15, 0.01, 0.1, 0.02), 1e-6
+    for place in range(4):
         gradient = jax.grad(error, place)(*at)
         ahead, behind = (
             error(*(a + s * h * (i == place) for i, a in enumerate(at))) for s in (1, -1)
@@ -234,16 +242,16 @@ def test_a_dictionary_of_rank_one_and_twins_among_the_candidates(dtype):
     for kind in (KSP, KMP, KBP):
         flat = pursuits.fit(kind(atoms=(2, 4)), RBF(1e9), X[::5], X, y)
         assert np.isfinite(flat.values(X)).all()
-        np.testing.assert_allclose(flat.values(X).mean(axis=0), y.mean(), atol=1e-2)
+        np.testing.assert_allclose(flat.values(X)[:, :, 0].mean(axis=0), y.mean(), atol=1e-2)
         found = pursuits.fit(kind(atoms=(2, 4)), KERNEL, twins, X, y)
         assert (np.asarray(found.statuses) <= COMPLETED).all()
-        values = np.asarray(found.values(X))
+        values = np.asarray(found.values(X))[:, :, 0]
         assert np.mean((values[:, 1] - y) ** 2) <= np.var(y)
 
 
 def test_scores_are_those_of_fits_in_one_program_for_all_widths():
     X, y = rows(n=30)
-    method = KSP(atoms=SIZES, formed=False).settled(Shape(30, 30, 24, 1, None, False))
+    method = KSP(atoms=SIZES, formed=False).resolve(Shape(30, 30, 24, 1, None, False))
     folds = jsparse.folds_from_assignment(np.arange(30) % 5)
 
     @jax.jit
@@ -263,7 +271,8 @@ def test_scores_are_those_of_fits_in_one_program_for_all_widths():
         for fold in np.asarray(folds.index):
             rest = np.setdiff1d(np.arange(30), fold)
             fitted = pursuits.fit(method, RBF(width), X, X[rest], y[rest])
-            errors += np.sum((np.asarray(fitted.values(X[fold])) - y[fold][:, None]) ** 2, axis=0)
+            values = np.asarray(fitted.values(X[fold]))[:, :, 0]
+            errors += np.sum((values - y[fold][:, None]) ** 2, axis=0)
         np.testing.assert_allclose(own, errors / 30, rtol=1e-3)
 
 
@@ -324,3 +333,40 @@ def test_methods_with_equal_settings_are_equal():
     assert KSP(atoms=[1, 3, 6]) == KSP(atoms=SIZES)
     assert hash(KSP(atoms=[1, 3, 6])) == hash(KSP(atoms=SIZES))
     assert dataclasses.replace(KMP(5), fitting="basic") != KMP(5)
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "numbers"),
+    [
+        (KMP(atoms=SIZES), "ridge", [1e-3, 0.1]),
+        (KBP(atoms=SIZES), "ridge", [1e-3, 0.1]),
+        (KSP(atoms=SIZES, formed=False), "max_iterations", [1, 5]),
+    ],
+)
+def test_numbers_compile_once_and_vmap_runs_over_them(method, name, numbers):
+    X, y = rows(n=30)
+
+    def machines(number):
+        changed = dataclasses.replace(method, **{name: number})
+        return pursuits.fit(changed, KERNEL, X[::2], X, y)
+
+    values = jax.vmap(lambda number: machines(number).values(X))(jnp.asarray(numbers))
+    first = machines(numbers[0])
+    with counted() as compiled:
+        second = machines(numbers[1])
+    assert compiled.programs == 0
+    np.testing.assert_allclose(values[0], first.values(X), atol=1e-9)
+    np.testing.assert_allclose(values[1], second.values(X), atol=1e-9)
+    assert not np.allclose(values[0], values[1])
+
+
+@pytest.mark.parametrize("method", [KMP(atoms=SIZES), KBP(atoms=SIZES), KSP(atoms=SIZES)])
+def test_the_derivative_in_the_ridge_is_right_in_forward_mode(method):
+    X, y = rows(n=30)
+
+    def error(ridge):
+        changed = dataclasses.replace(method, ridge=ridge)
+        return jnp.sum(jnp.sin(pursuits.fit(changed, KERNEL, X[::2], X, y).values(X)))
+
+    _, slope = jax.jvp(error, (0.02,), (1.0,))
+    np.testing.assert_allclose(slope, (error(0.02 + 1e-6) - error(0.02 - 1e-6)) / 2e-6, rtol=1e-6)

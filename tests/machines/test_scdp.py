@@ -11,12 +11,13 @@ import jsparse
 from jsparse import SCDP, Profile, plotting
 from jsparse._status import COMPLETED, NOT_FINITE, PRECISION_LOST, TRUNCATED
 from jsparse.cli.main import main
+from jsparse.compilation import counted
 from jsparse.kernels import RBF
 from jsparse.machines import fixed_size, scdp
 from jsparse.machines.scdp_system import candidate_columns
 from jsparse.multiclass import output_code
 from jsparse.prototypes import k_center, k_means
-from jsparse.validation.paths import cross_validate_path
+from jsparse.validation.validate import validate as validate_method
 
 
 def traced(function):
@@ -31,7 +32,7 @@ def traced(function):
 
 
 fit, fixed_fit = traced(scdp.fit), traced(fixed_size.fit)
-validate, centers, means = traced(cross_validate_path), traced(k_center), traced(k_means)
+validate, centers, means = traced(validate_method), traced(k_center), traced(k_means)
 
 
 def problem(n=80, d=3, c=None, seed=0, dtype=np.float64):
@@ -66,11 +67,12 @@ def test_every_machine_on_the_path_solves_the_papers_system(weighted, dtype, tol
     path = fit(RBF(1.5), Z, C, X, y, w, max_prototypes=12)
     ones = np.ones(len(X)) if w is None else w.astype(float)
     A, b = system(*(a.astype(float) for a in (X, y, Z)), 1.5, C, ones)
-    order = [30, *np.asarray(path.support).tolist()]  # the intercept comes first
+    support = np.asarray(path.support[0])
+    order = [30, *support.tolist()]  # the intercept comes first
     _, record = reference.scdp(A, b, 13, order)
     for k in (1, 5, 12):
         solved = record[k]
-        inside = path.support[:k]
+        inside = support[:k]
         model = path.at(k)
         # Coefficients of nearly dependent columns; their machine is determined far better.
         np.testing.assert_allclose(
@@ -83,14 +85,14 @@ def test_every_machine_on_the_path_solves_the_papers_system(weighted, dtype, tol
     # Each prototype is that of the largest residual of the system.
     for k in (1, 4, 9):
         residual = np.abs(b - A @ record[k])[:30]
-        residual[np.asarray(path.support[:k])] = -1
-        assert residual[path.support[k]] >= residual.max() * (1 - 1e-3)
+        residual[support[:k]] = -1
+        assert residual[support[k]] >= residual.max() * (1 - 1e-3)
 
 
 def test_a_machine_is_the_fixed_size_machine_of_its_prototypes():
     X, y = problem()
     path = fit(RBF(1.5), X, 5.0, X, y, max_prototypes=15)
-    Z = jnp.asarray(X)[path.support]
+    Z = jnp.asarray(X)[path.support[0]]
     fixed = fixed_fit(RBF(1.5), Z, 5.0, X, y).expansion
     np.testing.assert_allclose(path.at(15)(X), fixed(X), rtol=1e-8, atol=1e-9)
 
@@ -119,8 +121,8 @@ def test_columns_computed_when_looked_at_give_the_path_of_the_system(
         for formed, data in ((True, (X, y)), (False, (X_other, y_other)))
     )
     np.testing.assert_array_equal(rows.support, formed.support)
-    np.testing.assert_array_equal(rows.size, formed.size)
-    np.testing.assert_array_equal(rows.status, formed.status)
+    np.testing.assert_array_equal(rows.info["path_length"], formed.info["path_length"])
+    np.testing.assert_array_equal(rows.statuses, formed.statuses)
     for k in (1, 5, 12):
         np.testing.assert_allclose(rows.at(k)(X), formed.at(k)(X), rtol=30 * tol, atol=30 * tol)
 
@@ -131,8 +133,8 @@ def test_columns_computed_when_looked_at_end_as_the_system_does():
     options = {"subset": 40, "key": jax.random.key(2), "max_prototypes": 30}
     for Z in (np.repeat(X[:8], 5, axis=0), np.tile(X[:1], (40, 1))):  # dependent candidates
         formed, rows = (fit(RBF(1.5), Z, 5.0, X, y, formed=f, **options) for f in (True, False))
-        assert rows.size == formed.size == len(np.unique(Z, axis=0))
-        assert rows.status == formed.status
+        assert rows.info["path_length"] == formed.info["path_length"] == len(np.unique(Z, axis=0))
+        np.testing.assert_array_equal(rows.statuses, formed.statuses)
         np.testing.assert_allclose(rows.at(30)(X), formed.at(30)(X), rtol=1e-8)
     holes = y.copy()
     holes[3] = np.nan
@@ -145,6 +147,46 @@ def test_columns_computed_when_looked_at_end_as_the_system_does():
         assert bad.status == NOT_FINITE
     with pytest.raises(ValueError, match="formed: expected True or None"):
         fit(RBF(1.5), X[:40], 5.0, X, y, max_prototypes=5, formed=False)
+
+
+def test_derivatives_are_right_in_forward_mode_and_nu_compiles_once():
+    X, y = (jnp.asarray(a) for a in problem())
+
+    def machines(lengthscale, C, nu, **options):
+        kernel = RBF(jnp.asarray(lengthscale))
+        return scdp.fit(kernel, X[:20], C, X, y, max_prototypes=5, nu=nu, **options)
+
+    def error(t, **options):
+        path = machines(1.5 + t, 3.0 + t, 0.5 + t, **options)
+        return jnp.sum(jnp.sin(path.values(X)))
+
+    for options in ({}, {"subset": 5, "key": jax.random.key(1), "formed": False}):
+        _, slope = jax.jvp(lambda t, options=options: error(t, **options), (0.0,), (1.0,))
+        differences = (error(1e-5, **options) - error(-1e-5, **options)) / 2e-5
+        np.testing.assert_allclose(slope, differences, rtol=1e-6)
+    values = jax.vmap(lambda nu: machines(1.5, 3.0, nu).values(X))(jnp.array([0.0, 9.0]))
+    machines(1.5, 3.0, 0.0)
+    with counted() as compiled:
+        penalised = machines(1.5, 3.0, 9.0)
+    assert compiled.programs == 0
+    np.testing.assert_allclose(values[1], penalised.values(X), rtol=1e-9, atol=1e-9)
+    assert not np.allclose(values[0], values[1])
+
+
+def test_paths_in_step_predict_as_one_after_another(monkeypatch):
+    """Folds go in step on accelerators."""
+    X, y = problem(c=2)
+    folds = jsparse.plain_folds(jax.random.key(0), len(X), 4)
+    given = RBF(1.5), X[:20], jnp.array([1.0, 50.0]), X, y, folds
+    scores = {}
+    for together in (1, 64):
+        # Settings that no other test has, so that no program is there already.
+        method = SCDP(7, size_tolerance=0.1 + together, selection="separate")
+        monkeypatch.setattr("jsparse.machines.scdp_folds.systems_at_once", lambda n=together: n)
+        found = validate(method, *given, metric="mse", keep=1, size=3)
+        scores[together] = found.scores, found.fold_scores, found.predictions
+    for one, other in zip(*scores.values(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9)
 
 
 def test_columns_less_a_constant_span_the_same_machines():
@@ -166,26 +208,24 @@ def test_smooth_kernels_are_not_taken_for_indefinite(dtype):
             fit(RBF(lengthscale), X, 1e6, X, y, formed=formed, **options)
             for formed in (True, False)
         )
-        assert formed.status in (COMPLETED, TRUNCATED)
-        assert rows.status in (COMPLETED, TRUNCATED)
         for path in (formed, rows):
+            assert path.info["path_status"] in (COMPLETED, TRUNCATED)
             assert np.mean(np.square(path.at(30)(X) - y)) < exact * np.var(y)
 
 
 def test_float32_coefficients_are_those_of_float64_or_it_says_why_not():
     X, y = problem(300)
     exact = fit(RBF(2.0), X[:150], 100.0, X, y, max_prototypes=40)
-    K = gram(X, X[:150], 2.0)[:, np.asarray(exact.support)]
-    values = K @ np.asarray(exact.coefficients).T + np.asarray(exact.intercepts)  # of every size
-    assert exact.condition[-1] > 1e7  # squared in the system: nothing would be left of float32
+    values = np.asarray(exact.values(jnp.asarray(X)))[:, :, 0]
+    condition = exact.info["condition"][0]
+    assert condition[-1] > 1e7  # squared in the system: nothing would be left of float32
     with jax.enable_x64(False):
         X32, y32 = X.astype(np.float32), y.astype(np.float32)
         single = fit(RBF(2.0), X32[:150], 100.0, X32, y32, max_prototypes=40)
-        same = int(
-            np.argmin(np.append(np.asarray(single.support) == np.asarray(exact.support), False))
-        )
+        equal = np.asarray(single.support[0]) == np.asarray(exact.support[0])
+        same = int(np.argmin(np.append(equal, False)))
         assert same >= 10
-        ours, theirs = (np.asarray(p.coefficients[same - 1]) for p in (single, exact))
+        ours, theirs = (np.asarray(p.coefficients[0, same - 1, :, 0]) for p in (single, exact))
         error = np.linalg.norm(ours - theirs) / np.linalg.norm(theirs)
         assert error < 1e-3 or single.status_at(same) == PRECISION_LOST
         near = np.asarray(single.at(same)(X32)) - values[:, same - 1]
@@ -195,22 +235,22 @@ def test_float32_coefficients_are_those_of_float64_or_it_says_why_not():
         errors = [
             np.mean(np.square(f - y)) for f in (np.asarray(single.at(40)(X32)), values[:, 39])
         ]
-        assert errors[0] < 1.05 * errors[1] or single.status == TRUNCATED
+        assert errors[0] < 1.05 * errors[1] or single.info["path_status"] == TRUNCATED
 
 
 def test_targets_select_together_or_separately():
     X, y = problem(c=3)
     together = fit(RBF(1.5), X[:40], 5.0, X, y, max_prototypes=8)
     apart = fit(RBF(1.5), X[:40], 5.0, X, y, max_prototypes=8, selection="separate")
-    assert together.support.shape == (8,)
+    assert together.support.shape == (1, 8)
     assert apart.support.shape == (3, 8)
     for i in range(3):
         alone = fit(RBF(1.5), X[:40], 5.0, X, y[:, i], max_prototypes=8)
-        assert (apart.support[i] == alone.support).all()
+        assert (apart.support[i] == alone.support[0]).all()
         for k in (1, 8):
             np.testing.assert_allclose(apart.at(k)(X)[:, i], alone.at(k)(X), rtol=1e-8, atol=1e-10)
     assert 8 <= len(apart.at(8).prototypes) <= 24
-    Z = jnp.asarray(X)[:40][together.support]
+    Z = jnp.asarray(X)[:40][together.support[0]]
     fixed = fixed_fit(RBF(1.5), Z, 5.0, X, y).expansion
     np.testing.assert_allclose(together.at(8)(X), fixed(X), rtol=1e-6, atol=1e-7)
 
@@ -225,18 +265,17 @@ def test_cross_validation_equals_refitting_without_each_fold(metric, reported):
     w = np.random.default_rng(2).uniform(0.5, 2, len(X))
     folds = jsparse.plain_folds(jax.random.key(0), len(X), 4)
     C = jnp.array([1.0, 50.0])
-    size = jnp.asarray(6, jnp.int32)
-    options = {"metric": metric, "reported": reported, "size": size}
-    found = validate(SCDP(10), RBF(1.5), X[:30], C, X, y, folds, w, **options)
-    results = {metric: (found.scores, found.fold_scores)}
-    if reported is not None:
-        results[reported] = found.reported, found.fold_reported
     losses = {
         "mse": lambda y, f: np.square(y - f),
         "mae": lambda y, f: np.abs(y - f),
         "misclassification": lambda y, f: (y > 0) != (f >= 0),
     }
     for s in range(2):
+        options = {"metric": metric, "reported": reported, "keep": s, "size": 5}
+        found = validate(SCDP(10), RBF(1.5), X[:30], C, X, y, folds, w, **options)
+        results = {metric: (found.scores, found.fold_scores)}
+        if reported is not None:
+            results[reported] = found.reported, found.fold_reported
         total = {name: np.zeros((4, 10)) for name in results}
         for v, (index, valid) in enumerate(zip(*map(np.asarray, folds), strict=True)):
             out = index[valid]
@@ -247,7 +286,7 @@ def test_cross_validation_equals_refitting_without_each_fold(metric, reported):
                 for name, each in total.items():
                     each[v, k - 1] = np.sum(w[out] * losses[name](y[out], values))
                 if k == 6:
-                    np.testing.assert_allclose(found.predictions[s, out, 0], values, rtol=1e-7)
+                    np.testing.assert_allclose(found.predictions[out], values, rtol=1e-7)
         of_folds = [np.sum(w[i[valid]]) for i, valid in zip(*map(np.asarray, folds), strict=True)]
         for name, (scores, fold_scores) in results.items():
             np.testing.assert_allclose(scores[s], total[name].sum(0) / w.sum(), rtol=1e-7)
@@ -395,7 +434,7 @@ def test_paths_end_where_their_error_no_longer_changes():
     model = trained(jsparse.Stopping(window=5, tolerance=5e-3))
     f = whole.curve.chosen_by.errors  # the rule by its formula
     k = next(k for k in range(5, 100) if abs(f[k - 5 : k].mean() - f[k]) < 5e-3 * f[k])
-    assert len(model.curve.errors) == len(model.fit.support) == k + 1 < 100
+    assert len(model.curve.errors) == model.fit.n_sizes == k + 1 < 100
     np.testing.assert_allclose(model.curve.chosen_by.errors, f[: k + 1], rtol=1e-9)
     np.testing.assert_allclose(model.tuning.score, f[: k + 1].min(), rtol=1e-9)
     never = trained(jsparse.Stopping(5, 0.0))
@@ -425,8 +464,12 @@ def test_nan_in_one_fold_is_told():
     X, y = problem()
     folds = jsparse.plain_folds(jax.random.key(0), len(X), 4)
     y = jnp.asarray(y).at[int(folds.index[2, 0])].set(jnp.nan)
-    found = validate(SCDP(5), RBF(1.5), X[:20], jnp.array([1.0]), X, y, folds)
-    assert found.status[0] == NOT_FINITE
+
+    @jax.jit  # under which values cannot be looked at
+    def status(y):
+        return validate(SCDP(5), RBF(1.5), X[:20], jnp.ones(1), X, y, folds, metric="mse").status
+
+    assert status(y)[0] == NOT_FINITE
 
 
 def test_farthest_points_are_gonzalezs():
@@ -486,8 +529,8 @@ def test_means_are_those_of_their_rows_and_better_than_the_start(dtype):
         ({"task": "regression", "metric": "misclassification"}, "metric: expected"),
     ],
 )
-def test_bad_input_is_told_before_any_work(options, match, as_users_call, monkeypatch):
-    monkeypatch.setattr("jsparse.training.arrays.standardize", None)  # no work may be done
+def test_bad_input_is_told_before_candidates_are_chosen(options, match, as_users_call, monkeypatch):
+    monkeypatch.setattr("jsparse.machines.candidates.k_center", None)  # before points are chosen
     X, y = load_iris(return_X_y=True)
     given = {"task": "classification", "key": jax.random.key(0)}
     of_run = {"multiclass", "task", "metric"} & set(options)
@@ -507,10 +550,10 @@ def test_rows_without_weight_are_no_candidates():
     for candidates in (None, "all", 55):
         model = jsparse.train(X, y, weights=w, method=SCDP(5, candidates=candidates), **options)
         there = model.expansion.scaling.apply(jnp.asarray(X))[np.flatnonzero(w)]
-        apart = np.abs(model.fit.candidates[:, None] - there[None]).sum(-1).min(axis=1)
+        apart = np.abs(model.fit.points[:, None] - there[None]).sum(-1).min(axis=1)
         assert apart.max() == 0
         own = model.expansion.scaling.apply(jnp.asarray(X))[model.point_rows]
-        np.testing.assert_array_equal(own, model.fit.candidates)
+        np.testing.assert_array_equal(own, model.expansion.prototypes)
     with pytest.raises(ValueError, match=r"candidates: expected .* rows with weight \(60\)"):
         jsparse.train(X, y, weights=w, method=SCDP(5, candidates=61), **options)
     w[:] = 0
@@ -543,7 +586,7 @@ def test_a_path_has_an_end(as_users_call):
     X, y = problem()
     path = fit(RBF(1.5), X[:10], 5.0, X, y, max_prototypes=6)
     for size in (0, 7):
-        with pytest.raises(ValueError, match="n_prototypes: expected 1 to 6"):
+        with pytest.raises(ValueError, match="n_prototypes: expected one of 1 to 6"):
             path.at(size)
     with pytest.raises(ValueError, match="max_prototypes: expected a whole number between 1"):
         fit(RBF(1.5), X[:10], 5.0, X, y, max_prototypes=11)
@@ -612,7 +655,7 @@ def test_a_path_that_ended_before_gives_its_last_machine():
     X, y = problem()
     twice = np.concatenate([X[:4], X[:4]])  # four different candidates
     path = fit(RBF(1.5), twice, 5.0, X, y, max_prototypes=8)
-    assert int(path.size) == 4
+    assert path.info["path_length"] == 4
     assert len(path.at(8).prototypes) == 4
     np.testing.assert_allclose(path.at(8)(X), path.at(4)(X), rtol=1e-9)
     constant = fit(RBF(1.5), twice, 5.0, X, np.full(len(X), 3.0), max_prototypes=8)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize, minimize_scalar
 
-from jsparse._status import COMPLETED, CONVERGED, PRECISION_LOST
+from jsparse._status import COMPLETED, CONVERGED, EXHAUSTED, PRECISION_LOST
+from jsparse.compilation import counted
 from jsparse.kernels import RBF, Linear
 from jsparse.machines import spsvm
 
@@ -54,7 +55,7 @@ def test_every_machine_minimises_the_objective_over_its_prototypes(weighted, dty
     ones = np.ones(len(X)) if w is None else w.astype(float)
     X64, y64 = X.astype(float), y.astype(float)
     for k in (1, 3, 6):
-        Z = X64[np.asarray(path.support[:k])]
+        Z = X64[np.asarray(path.support[0, :k])]
         model = path.at(k)
         found = objective(
             np.asarray(model.coefficients, float), float(model.intercept), X64, y64, Z, 3.0, ones
@@ -80,9 +81,9 @@ def test_each_prototype_lowers_the_objective_most_by_its_coefficient_alone():
     )
     ones = np.ones(len(X))
     for k in range(4):
-        chosen = np.asarray(path.support[:k])
-        beta = np.asarray(path.coefficients[k - 1, :k]) if k else np.zeros(0)
-        b = float(path.intercepts[k - 1]) if k else 0.0
+        chosen = np.asarray(path.support[0, :k])
+        beta = np.asarray(path.coefficients[0, k - 1, :k, 0]) if k else np.zeros(0)
+        b = float(path.intercepts[0, k - 1, 0]) if k else 0.0
         values = {}
         for j in range(len(X)):
             if j not in chosen:
@@ -93,17 +94,16 @@ def test_each_prototype_lowers_the_objective_most_by_its_coefficient_alone():
                     )
                 ).fun
         best = min(values, key=values.get)
-        assert values[int(path.support[k])] <= values[best] * (1 + 1e-9)
+        assert values[int(path.support[0, k])] <= values[best] * (1 + 1e-9)
 
 
 def test_rare_optimisation_ends_at_the_optimum_all_the_same():
     X, y = problem(200)
     path = fit(RBF(LENGTHSCALE), X, 3.0, X, y, key=jax.random.key(0), max_prototypes=20, growth=1.5)
-    Z = X[np.asarray(path.support)]
+    Z = X[np.asarray(path.support[0])]
     ones = np.ones(len(X))
-    found = objective(
-        np.asarray(path.coefficients[-1]), float(path.intercepts[-1]), X, y, Z, 3.0, ones
-    )
+    machine = np.asarray(path.coefficients[0, -1, :, 0]), float(path.intercepts[0, -1, 0])
+    found = objective(*machine, X, y, Z, 3.0, ones)
     best = minimize(lambda p: objective(p[:20], p[20], X, y, Z, 3.0, ones), np.zeros(21))
     assert found <= best.fun * (1 + 1e-6)
     assert ((np.asarray(path.at(20)(X)) > 0) == (y > 0)).mean() > 0.85
@@ -126,9 +126,12 @@ def test_a_weight_of_zero_is_a_row_that_is_not_there_and_one_class_is_a_constant
     [
         ({"max_prototypes": 61}, "max_prototypes: expected a whole number between 1"),
         ({"subset": 61}, "subset: expected a whole number between 1"),
-        ({"growth": 0.5}, "growth: expected at least 1"),
+        ({"growth": 0.5}, "growth: expected a number of at least 1"),
+        ({"max_steps": 0}, "max_steps: expected a whole number of at least 1"),
         ({"C": -1.0}, "C: expected a positive"),
         ({"y": np.arange(60.0) % 2}, r"y: expected -1 and \+1, got \[0\. 1\.\]"),
+        ({"y": np.full((60, 2), 2.0)}, r"y: expected -1, 0 and \+1, got \[2\.\]"),
+        ({"y": np.ones((60, 2, 2))}, r"y: expected shape \(n,\) or \(n, l\)"),
     ],
 )
 def test_bad_input_is_told(options, match, as_users_call):
@@ -137,6 +140,56 @@ def test_bad_input_is_told(options, match, as_users_call):
     settings = {"C": 1.0, "max_prototypes": 5, "key": jax.random.key(0), **options}
     with pytest.raises(ValueError, match=match):
         fit(RBF(1.0), X, settings.pop("C"), X, y, **settings)
+
+
+def test_problems_are_each_alone_and_see_no_rows_of_classes_that_they_leave_out():
+    X, y = problem()
+    targets = np.stack([y, -y, np.where(X[:, 0] > 0.3, 0.0, y)], axis=1)
+    C, options = jnp.array([3.0, 1.0, 2.0]), {"key": jax.random.key(0), "max_prototypes": 5}
+    together = fit(RBF(1.0), X[:30], C, X, targets, **options)
+    assert together.support.shape == (3, 5)
+    assert together.values(jnp.asarray(X)).shape == (60, 5, 3)
+    for j in range(3):
+        rows = targets[:, j] != 0
+        alone = fit(RBF(1.0), X[:30], C[j], X[rows], targets[rows, j], **options)
+        np.testing.assert_array_equal(together.support[j], alone.support[0])
+        for k in (1, 5):
+            values = together.at(k)(X)[:, j]
+            np.testing.assert_allclose(values, alone.at(k)(X), rtol=1e-8, atol=1e-9)
+    both = [fit(RBF(1.0), X[:30], 3.0, X, y, **options, max_steps=steps) for steps in (1, 50)]
+    assert both[0].status_at(5) == EXHAUSTED
+    assert both[1].status_at(5) == COMPLETED
+
+
+def test_numbers_compile_once_and_vmap_runs_over_them():
+    X, y = (jnp.asarray(a) for a in problem())
+    options = {"key": jax.random.key(0), "max_prototypes": 5}
+
+    def machines(growth, max_steps=50):
+        settings = {"growth": growth, "max_steps": max_steps, **options}
+        return spsvm.fit(RBF(1.0), X[:30], 3.0, X, y, **settings)
+
+    values = jax.vmap(lambda growth: machines(growth).values(X))(jnp.array([1.0, 2.0]))
+    first = machines(1.0)
+    with counted() as compiled:
+        second = machines(2.0)
+        machines(2.0, 3)
+    assert compiled.programs == 0
+    np.testing.assert_allclose(values[0], first.values(X), rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(values[1], second.values(X), rtol=1e-7, atol=1e-9)
+    assert not np.allclose(values[0], values[1])
+
+
+def test_the_derivative_is_right_in_forward_mode():
+    X, y = (jnp.asarray(a) for a in problem())
+
+    def error(t):
+        options = {"key": jax.random.key(0), "max_prototypes": 4, "growth": 1.0}
+        path = spsvm.fit(RBF(1.0 + t), X[:30], 3.0 + t, X, y, **options)
+        return jnp.sum(jnp.sin(path.values(X)))
+
+    _, slope = jax.jvp(error, (0.0,), (1.0,))
+    np.testing.assert_allclose(slope, (error(1e-5) - error(-1e-5)) / 2e-5, rtol=1e-6)
 
 
 def test_vmap_and_jit_change_nothing():
@@ -160,7 +213,8 @@ def test_large_C_in_float32_is_optimal_and_says_where_digits_are_lost():
         X32, y32 = X.astype(np.float32), y.astype(np.float32)
         path = fit(RBF(3.0), X32, 1e4, X32, y32, key=jax.random.key(0), max_prototypes=20)
     rows = X32.astype(float)
-    Z = rows[np.asarray(path.support[: int(path.size)])]
+    length = int(path.info["path_length"][0])
+    Z = rows[np.asarray(path.support[0, :length])]
     K, R = (np.exp(-np.square(A[:, None] - Z[None]).sum(-1) / 18) for A in (rows, Z))
 
     def value(p):
@@ -168,23 +222,23 @@ def test_large_C_in_float32_is_optimal_and_says_where_digits_are_lost():
         slope = np.append(R @ p[:-1] - 1e4 * K.T @ (y * short), -1e4 * np.sum(y * short))
         return p[:-1] @ R @ p[:-1] / 2 + 5e3 * short @ short, slope
 
-    found = np.append(path.coefficients[-1, : len(Z)], path.intercepts[-1]).astype(float)
+    found = np.append(path.coefficients[0, -1, :length], path.intercepts[0, -1]).astype(float)
     best = minimize(value, found, jac=True, method="BFGS", options={"maxiter": 300})
     assert value(found)[0] <= best.fun * (1 + 1e-4)
-    assert int(path.status_at(2)) == COMPLETED
-    assert int(path.status_at(20)) == PRECISION_LOST
-    assert (np.diff(path.condition) >= 0).mean() > 0.9
+    assert path.status_at(2) == COMPLETED
+    assert path.status_at(20) == PRECISION_LOST
+    assert (np.diff(path.info["condition"][0]) >= 0).mean() > 0.9
 
 
 def test_candidates_that_depend_on_others_are_passed_over():
     X, y = problem()
     options = {"key": jax.random.key(0), "max_prototypes": 8, "growth": 2.0}
     path = fit(RBF(1.0), np.concatenate([X[:5], X[:5]]), 3.0, X, y, **options)
-    assert int(path.size) == 5
+    assert path.info["path_length"] == 5
     assert int(path.status) == CONVERGED
-    assert len(np.unique(np.asarray(path.support[:5]) % 5)) == 5
+    assert len(np.unique(np.asarray(path.support[0, :5]) % 5)) == 5
     assert np.abs(path.coefficients).max() < 100
-    np.testing.assert_array_equal(path.coefficients[7], path.coefficients[4])
+    np.testing.assert_array_equal(path.coefficients[0, 7], path.coefficients[0, 4])
     # A path that ends early ends with all coefficients optimal, too.
     whole = fit(RBF(1.0), X[:5], 3.0, X, y, key=jax.random.key(0), max_prototypes=5)
     np.testing.assert_allclose(path.at(8)(X), whole.at(5)(X), rtol=1e-6, atol=1e-7)
@@ -195,5 +249,5 @@ def test_a_candidate_of_norm_zero_is_none():
     Z = np.concatenate([np.zeros((1, 2)), X[:2]])
     path = fit(Linear(), Z, 3.0, X, y, key=jax.random.key(0), max_prototypes=3)
     assert np.isfinite(path.coefficients).all()
-    assert sorted(np.asarray(path.support).tolist()) == [-1, 1, 2]
+    assert sorted(np.asarray(path.support[0]).tolist()) == [-1, 1, 2]
     assert int(path.status) == CONVERGED

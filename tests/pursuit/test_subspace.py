@@ -82,8 +82,13 @@ def test_the_residual_never_grows_and_iterations_are_those_of_longer_runs():
     X, y = problem(seed=2)
     whole = pursuit.subspace_pursuit(X, y, n_atoms=9)
     norms = []
+    pursue = jax.jit(  # nothing compiles again for another number
+        chex.assert_max_traces(
+            lambda most: pursuit.subspace_pursuit(X, y, n_atoms=9, max_iterations=most), n=1
+        )
+    )
     for most in range(1, int(whole.iterations)):
-        part = pursuit.subspace_pursuit(X, y, n_atoms=9, max_iterations=most)
+        part = pursue(most)
         assert part.status == COMPLETED
         norms.append(float(part.residual_norm))
     assert len(norms) > 1
