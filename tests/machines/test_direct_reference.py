@@ -9,7 +9,7 @@ from sklearn.datasets import load_iris
 
 from jsparse._status import CONVERGED
 from jsparse.kernels import RBF
-from jsparse.machines import direct, slmc, sparse_direct
+from jsparse.machines import direct, one_class, slmc, sparse_fisher, sparse_ridge
 from jsparse.multiclass import output_code
 
 C, NU, LENGTHSCALE = 10.0, 0.3, 1.0
@@ -171,8 +171,8 @@ def test_the_reference_cannot_descend_further():
 METHODS = {
     "slmc": slmc.SLMC(2, starts=2, tolerance=1e-7),
     "slmc, squared hinge": slmc.SLMC(2, starts=2, tolerance=1e-7, loss="squared_hinge"),
-    "sparse-ridge": sparse_direct.SparseRidge(2, starts=2, tolerance=1e-7),
-    "sparse-fisher": sparse_direct.SparseFisher(2, starts=2, tolerance=1e-7),
+    "sparse-ridge": sparse_ridge.SparseRidge(2, starts=2, tolerance=1e-7),
+    "sparse-fisher": sparse_fisher.SparseFisher(2, starts=2, tolerance=1e-7),
 }
 
 
@@ -233,7 +233,7 @@ def test_the_one_class_machine_matches_the_reference():
     rows = flowers()
     X, _, _, w = rows
     arrays = [jnp.asarray(a) for a in (starts(X, w, 2, seeds=(1, 2)), NU, X, w)]
-    minimum = sparse_direct.one_class(RBF(LENGTHSCALE), *arrays, tolerance=1e-7)
+    minimum = one_class.fit(RBF(LENGTHSCALE), *arrays, tolerance=1e-7)
     Z = np.asarray(minimum.Z)
     machine = of_reference("one class", *rows)(Z)
     np.testing.assert_allclose(minimum.solved.value, machine.value, rtol=1e-7)
