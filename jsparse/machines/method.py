@@ -106,12 +106,19 @@ def option(
         static: False for a number that programs take as an argument, see `Method`.
     """
     described = {"help": help, "kind": kind, "metavar": metavar, "choices": choices}
-    return eqx.field(default=default, static=static, metadata={"option": described})
+    convert = {"converter": _on_host} if static else {}
+    return eqx.field(default=default, static=static, metadata={"option": described}, **convert)
 
 
 def setting(default: Any) -> Any:
     """Return a field that decides shapes or structure: another value compiles again."""
-    return eqx.field(default=default, static=True)
+    return eqx.field(default=default, static=True, converter=_on_host)
+
+
+def _on_host(value: Any) -> Any:
+    """Return a number of NumPy's or JAX's as Python's; everything else as it is."""
+    is_number = isinstance(value, np.generic | np.ndarray | jax.Array) and np.ndim(value) == 0
+    return np.asarray(value).item() if is_number else value
 
 
 class Method(eqx.Module):
