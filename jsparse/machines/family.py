@@ -250,18 +250,20 @@ def single(
             others; by default it has all of them.
     """
     m, outputs = expansion.prototypes.shape[0], expansion.intercept.shape
-    all_points = jnp.arange(m, dtype=jnp.int32)[None]
-    return Family(
+    known = all(map(is_concrete, jax.tree.leaves((expansion, status, count))))
+    numpy = np if known else jnp  # on the host nothing compiles
+    family = Family(
         kernel=expansion.kernel,
         points=expansion.prototypes,
-        support=all_points if count is None else None,
-        coefficients=expansion.coefficients.reshape(1, 1, m, -1),
-        intercepts=expansion.intercept.reshape(1, 1, -1),
-        sizes=np.array([m], np.int32) if count is None else count.reshape(1),
-        statuses=jnp.asarray(status, jnp.int32).reshape(1),
+        support=numpy.arange(m, dtype=np.int32)[None] if count is None else None,
+        coefficients=numpy.asarray(expansion.coefficients).reshape(1, 1, m, -1),
+        intercepts=numpy.asarray(expansion.intercept).reshape(1, 1, -1),
+        sizes=np.array([m], np.int32) if count is None else numpy.asarray(count).reshape(1),
+        statuses=numpy.asarray(status, np.int32).reshape(1),
         info=info or {},
         outputs=outputs,
     )
+    return jax.device_put(family) if known else family
 
 
 def diagnostics(fit: Any) -> dict[str, Any]:
