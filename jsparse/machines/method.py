@@ -362,7 +362,7 @@ class Method(eqx.Module):
 
         Args:
             problem: the tuning problem, see `search.problem.Problem`.
-            search: what the user asked for, see `search.base.Search`.
+            search: what the user asked for, see `search.strategies.Search`.
         """
         outcome = yield Stage(problem, search)
         assert outcome is not None
