@@ -116,9 +116,9 @@ def setting(default: Any) -> Any:
 
 
 def _on_host(value: Any) -> Any:
-    """Return a number of NumPy's or JAX's as Python's; everything else as it is."""
-    is_number = isinstance(value, np.generic | np.ndarray | jax.Array) and np.ndim(value) == 0
-    return np.asarray(value).item() if is_number else value
+    """Return numbers of NumPy's or JAX's as Python's, and a vector as a list."""
+    is_array = isinstance(value, np.generic | np.ndarray | jax.Array)
+    return np.asarray(value).tolist() if is_array and np.ndim(value) <= 1 else value
 
 
 class Method(eqx.Module):

@@ -48,7 +48,7 @@ def both_paths(candidates, X, y, w, seed, max_prototypes, subset, growth):
 
 def assert_same_path(problem, fitted, expected, near=1e-8):
     chosen, machines = expected
-    length = int(fitted.info["path_length"])
+    length = int(fitted.info["path_length"][0])
     assert np.asarray(fitted.support[0, :length]).tolist() == chosen
     for k, machine in enumerate(machines):
         beta = np.asarray(fitted.coefficients[0, k, : k + 1, 0], float)
@@ -84,5 +84,5 @@ def test_a_repeated_candidate_is_selected_once():
     candidates = np.concatenate([X[:6], X[:6]])
     paths = both_paths(candidates, X, y, w, 4, max_prototypes=12, subset=4, growth=3.0)
     assert_same_path(*paths)
-    assert int(paths[1].info["path_length"]) == 6
+    assert paths[1].info["path_length"].tolist() == [6]
     assert int(paths[1].status) == CONVERGED

@@ -121,8 +121,7 @@ def test_more_prototypes_that_gain_nothing_are_left_out():
     assert trained.model.size == 6
     assert trained.method == jsparse.FixedSize(6)
     small, large = (
-        min(e.scores.min() for e in trained.tuning.history if e.stage == stage)
-        for stage in (0, 1)
+        min(e.scores.min() for e in trained.tuning.history if e.stage == stage) for stage in (0, 1)
     )
     assert trained.cv_error == trained.tuning.score == small
     assert large > small - 0.5 * trained.tuning.standard_error
