@@ -32,7 +32,8 @@ class Search(abc.ABC):
         tune_kernel: False to take the kernel as it is and tune `C` only.
         history: evaluations of a stopped search (`Tuning.history`, or `load_history` of a file).
             They are not done again: with the same arguments the search goes on where it stopped and
-            ends as if it had not been. The best one is checked against a new evaluation.
+            ends as if it had not been. The best one of each stage is checked against a new
+            evaluation.
         start: the outcome of a search for a problem alike, such as yesterday's rows: the search is
             then a local one from there (a warm start).
     """

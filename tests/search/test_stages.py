@@ -141,9 +141,7 @@ def test_a_run_stopped_in_its_second_stage_goes_on(name, way, clock, evaluated, 
     check_same_end(again, expected)
     # Beside those that are new, one for each stage: its best is checked.
     assert len(evaluated) == len(expected.tuning.history) - len(history) + 2
-    assert [e.seconds for e in again.tuning.history[: len(history)]] == [
-        e.seconds for e in history
-    ]
+    assert [e.seconds for e in again.tuning.history[: len(history)]] == [e.seconds for e in history]
 
 
 def test_a_stage_after_one_that_was_stopped_is_run_again(clock, evaluated):
