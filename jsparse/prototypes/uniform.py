@@ -12,6 +12,7 @@ from jaxtyping import Array, ArrayLike, Float, Int
 from .._arguments import as_key, labels_of, numbers, whole_number
 from .._numerics import is_concrete
 from .._programs import compiled
+from .._repr import short_repr
 from .._types import Key, KeyLike
 from ._validate import check_count
 
@@ -174,6 +175,8 @@ class Places(NamedTuple):
     classes: Int[np.ndarray, " c"] | Int[Array, " c"]
     of_prototype: Int[np.ndarray, " m"] | Int[Array, " m"]
     rank: Int[np.ndarray, " m"] | Int[Array, " m"]
+
+    __repr__ = short_repr
 
 
 def places_in_strata(shares: Int[np.ndarray, " c"]) -> Places:

@@ -635,6 +635,13 @@ CODE = [[1, -1], [-1, 1], [-1, -1]]
             lambda a, m: a.update({"part.path.support": np.ones((1, 2), np.int32)}),
             "path.support: expected shape g q of one kernel",
         ),
+        # Prototypes of several kernels.
+        ("dictionary", lambda a, m: a.update(prototypes=np.ones(())), "kernel.which: expected a"),
+        (
+            "dictionary",
+            lambda a, m: a.update({"prototypes": np.ones(()), "kernel.which": np.int32(0)}),
+            "prototypes of shape",
+        ),
         # The same in files of format version 2.
         ("old sizes", scaled("candidates", lambda a: a[:-1]), "path: expected arrays of shapes"),
         ("old sizes", scaled("candidates", lambda a: a[:, :2]), "path.points: expected shape m 5"),
