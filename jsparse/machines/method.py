@@ -19,6 +19,7 @@ from .._status import CONVERGED
 from .._types import Key, ScalarLike
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
+from ..multiclass import Code
 from ..scaling import Standardization
 from .family import Family
 from .fold_machines import join_machines
@@ -155,6 +156,14 @@ class Method(eqx.Module):
             raise ValueError(
                 f"task: expected {' or '.join(map(repr, self.tasks))} with {type(self).__name__}, "
                 f"got {task!r}"
+            )
+
+    def check_code(self, code: Code | None) -> None:
+        """Raise a `ValueError` for problems of a code that do not see all rows, if they must."""
+        if self.shares_rows and code is not None and not code.shares_all_rows:
+            raise ValueError(
+                "multiclass: expected a scheme in which every problem sees every class, such as "
+                "'one_versus_rest'; their paths are of one system"
             )
 
     def check_sums(self, argument: str) -> Any:

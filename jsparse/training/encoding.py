@@ -38,9 +38,5 @@ def code_of(config: Config, k: int, dtype: np.dtype) -> Code | None:
     if k <= 2:
         return None
     code = output_code(config.multiclass.scheme, k)
-    if config.method.shares_rows and not code.shares_all_rows:
-        raise ValueError(
-            "multiclass: expected a scheme in which every problem sees every class, such as "
-            "'one_versus_rest'; their paths are of one system"
-        )
+    config.method.check_code(code)
     return code.astype(dtype)

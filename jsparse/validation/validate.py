@@ -184,9 +184,10 @@ def validate(
     the method's `held_out` is: for ridge methods in everything but `y` of classes.
 
     Raises:
-        ValueError: for shapes that do not fit, values known to be out of range, or a mesh and a
-            method that does not need only sums.
+        ValueError: for shapes that do not fit, values known to be out of range, a code that the
+            method cannot take, or a mesh and a method that does not need only sums.
     """
+    method.check_code(code)
     if mesh is not None:
         method.check_sums("mesh")
     scoring = Scoring(metric, decoding, reported)
