@@ -23,7 +23,7 @@ from .inner_problems import OneClass as OneClass
 from .span import InnerProblem as InnerProblem
 from .span import Solved as Solved
 
-TOLERANCE = 1e-3  # decrease of W by the last `_WINDOW` steps together, as part of W
+TOLERANCE = 1e-3  # decrease of W by the last `_WINDOW` steps together, as part of its magnitude
 MAX_STEPS = 200
 _WINDOW = 10
 _MEMORY = 10  # of L-BFGS
@@ -146,7 +146,7 @@ def minimise(
         problem: an inner problem.
         start: prototypes to start from, shape `m d`.
         tolerance: the descent has converged when the last ten steps have lowered `W` by at most
-            this part of it.
+            this part of `problem.magnitude(W)`, by default `|W|`.
         max_steps: cap on steps; the length of the history (static).
 
     Returns:
@@ -305,7 +305,8 @@ def step(problem: InnerProblem, state: State, tolerance: Float[Array, ""], max_s
     after = jax.tree.map(
         lambda new, old: jnp.where(accepted, new, old), next_search, searching
     )._replace(evaluations=evaluations)
-    return after._replace(status=_status(after, tolerance, max_steps, accepted))
+    magnitude = problem.magnitude(after.value)
+    return after._replace(status=_status(after, magnitude, tolerance, max_steps, accepted))
 
 
 def _downhill(gradient: Float[Array, "m d"]) -> Float[Array, "m d"]:
@@ -313,14 +314,18 @@ def _downhill(gradient: Float[Array, "m d"]) -> Float[Array, "m d"]:
 
 
 def _status(
-    state: State, tolerance: Float[Array, ""], max_steps: int, accepted: Bool[Array, ""]
+    state: State,
+    magnitude: Float[Array, ""],
+    tolerance: Float[Array, ""],
+    max_steps: int,
+    accepted: Bool[Array, ""],
 ) -> Int[Array, ""]:
     """Return `RUNNING`, or how the descent ended."""
-    bound = tolerance * jnp.abs(state.value)
+    bound = tolerance * magnitude
     gain = -state.slope / 2 * state.unit  # expected decrease of W if it is quadratic
     before = state.history[jnp.maximum(state.steps - _WINDOW, 0)]
     settled = (state.steps >= _WINDOW) & (before - state.value <= bound)
-    still = gain <= epsilon(state.value.dtype) * jnp.abs(state.value)
+    still = gain <= epsilon(state.value.dtype) * magnitude
     status = jnp.where(state.steps >= max_steps, EXHAUSTED, RUNNING)
     status = jnp.where(accepted & (settled | still), CONVERGED, status)
     failed = ~accepted & (state.trials >= _TRIALS)

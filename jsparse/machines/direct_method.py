@@ -3,7 +3,9 @@
 import abc
 from typing import ClassVar, Literal
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from .._arguments import whole_number
@@ -16,10 +18,11 @@ from . import direct
 from .direct import DirectFit
 from .family import Family, diagnostics, single
 from .few_prototypes import FewPrototypes
-from .method import Task, check_number, setting
+from .method import Points, Task, TrainingRows, check_number, setting
 from .rows import Rows
 
 Sharing = Literal["shared", "separate"]
+_APART = 0.1  # distance of copies in standard deviations: the span of ten keeps float64's digits
 
 
 class DirectMethod(FewPrototypes):
@@ -54,6 +57,20 @@ class DirectMethod(FewPrototypes):
             raise ValueError(f"sharing: expected 'shared' or 'separate', got {self.sharing!r}")
         check_descent(self.tolerance, self.max_steps)
 
+    def choose_points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
+        """See `FewPrototypes.choose_points`; copies of a point start apart.
+
+        Where prototypes coincide, the objective has no derivative: their span grows as they part.
+        """
+        points = super().choose_points(key, kernel, rows)
+        X = np.asarray(points.X)
+        spread = np.std(np.asarray(rows.X)[np.asarray(rows.weights) > 0], axis=0)
+        sets = [copies_apart(start, _APART * spread) for start in np.split(X, self.starts)]
+        apart = np.concatenate(sets)
+        if np.array_equal(apart, X):
+            return points
+        return Points(jax.device_put(apart), None, points.status)
+
     @abc.abstractmethod
     def fit_targets(
         self,
@@ -83,6 +100,25 @@ def check_descent(tolerance: ScalarLike, max_steps: int) -> None:
     """Raise a `ValueError` unless a descent can take these settings."""
     check_number("tolerance", tolerance, 0.0)
     whole_number("max_steps", max_steps, 1, 10**6, "a million")
+
+
+def copies_apart(
+    Z: Float[np.ndarray, "m d"], distance: Float[np.ndarray, " d"]
+) -> Float[np.ndarray, "m d"]:
+    """Return points with copies of earlier ones moved by multiples of a distance; on the host.
+
+    The copies of a point move along one column after another, of those with a distance above 0.
+    """
+    columns = np.flatnonzero(distance > 0)
+    moved, copies = Z.copy(), dict[bytes, int]()
+    for point in moved:
+        name = (point + 0).tobytes()  # of both zeros the same
+        copy = copies.get(name, 0)
+        copies[name] = copy + 1
+        if copy and columns.size:
+            multiple, place = divmod(copy - 1, columns.size)
+            point[columns[place]] += (multiple + 1) * distance[columns[place]]
+    return moved
 
 
 @compiled

@@ -326,6 +326,10 @@ class Approximation(InnerProblem):
         sizes = jnp.sum(jnp.abs(self.coefficients.reshape(len(self.X), -1)), axis=1)
         return standardize(self.X, sizes).scale
 
+    def magnitude(self, value: Float[Array, ""]) -> Float[Array, ""]:
+        """Return `|w|^2`, as the distance from it may come near to 0."""
+        return self.norm
+
     def scaled(self) -> tuple["Approximation", Int[Array, ""]]:
         """See `InnerProblem.scaled`."""
         exponent = exponents(self.coefficients[None])

@@ -41,7 +41,8 @@ class InnerProblem(eqx.Module):
 
     A subclass states how it is solved and what its Lagrangian is; `direct.marginal` and
     `direct.minimise` then make a sparse machine of it. If its inputs or targets may be in any
-    units, it overrides `spread` and `scaled` as well.
+    units, it overrides `spread` and `scaled` as well, and if its objective may come near to 0,
+    `magnitude`.
     """
 
     kernel: eqx.AbstractVar[Kernel]
@@ -57,6 +58,10 @@ class InnerProblem(eqx.Module):
     def spread(self) -> ScalarLike | Float[Array, " d"]:
         """Return the unit of length of each input column, by which a descent scales its steps."""
         return 1.0
+
+    def magnitude(self, value: Float[Array, ""]) -> Float[Array, ""]:
+        """Return what a decrease of `W` is compared with; by default the size of `W` itself."""
+        return jnp.abs(value)
 
     def scaled(self) -> tuple["InnerProblem", Int[Array, ""]]:
         """Return the problem with targets divided by `2^e` to size one, and the exponent `e`.

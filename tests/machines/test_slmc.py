@@ -7,7 +7,9 @@ import pytest
 from sklearn.svm import SVC
 
 import jsparse
+from jsparse._status import CONVERGED
 from jsparse.kernels import RBF
+from jsparse.machines.direct_method import copies_apart
 from jsparse.machines.method import Shape, TrainingRows
 from jsparse.machines.rows import rows_of
 from jsparse.multiclass import output_code
@@ -55,6 +57,26 @@ def test_rows_that_are_there_several_times_are_chosen_once():
     for selection in ("renyi", "uniform"):
         found = jsparse.SLMC(8, selection, starts=1).choose_points(KEY, RBF(1.0), rows)
         assert len(np.unique(np.asarray(found.X), axis=0)) == 8
+
+
+def test_copies_of_a_point_start_apart_and_the_descent_converges():
+    # Six prototypes of four different rows; from copies no step would lower the objective.
+    corners = np.array([[1, 3], [2, 1], [3, 3], [4, 1]])
+    corners = (corners - corners.mean(axis=0)) / corners.std(axis=0)
+    X, y = np.repeat(corners, 4, axis=0), np.repeat([-1.0, 1.0, -1.0, 1.0], 4)
+    scaling = Standardization(jnp.zeros(2), jnp.ones(2))
+    rows = TrainingRows(jnp.asarray(X), (y > 0).astype(np.int32), np.ones(16), scaling, 16)
+    method = jsparse.SLMC(6, "uniform", starts=2)
+    sets = np.split(np.asarray(method.choose_points(KEY, RBF(2.0), rows).X), 2)
+    of_four, data = np.concatenate([corners, corners[:2]]), rows_of(jnp.asarray(X), jnp.asarray(y))
+    for start in (*sets, copies_apart(of_four, np.array([0.1, 0.1]))):
+        assert len(np.unique(start, axis=0)) == 6
+        nearest = np.abs(start[:, None] - corners[None]).max(axis=2).min(axis=1)
+        assert nearest.max() <= 0.2 + 1e-12
+        assert int(method.fit(RBF(2.0), jnp.asarray(start), 10.0, data).statuses[0]) == CONVERGED
+    # Copies of one point, along columns that vary only; zeros of both signs are the same.
+    moved = copies_apart(np.array([[0.0, 1.0], [-0.0, 1.0], [0.0, 1.0]]), np.array([0.5, 0.0]))
+    np.testing.assert_array_equal(moved, [[0.0, 1.0], [0.5, 1.0], [1.0, 1.0]])
 
 
 @pytest.mark.parametrize(
