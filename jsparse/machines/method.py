@@ -6,6 +6,7 @@ from collections.abc import Generator, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -101,12 +102,29 @@ def option(
         static: False for a number that programs take as an argument, see `Method`.
     """
     described = {"help": help, "kind": kind, "metavar": metavar, "choices": choices}
-    return eqx.field(default=default, static=static, metadata={"option": described})
+    metadata = {"option": described}
+    if not static:
+        return eqx.field(default=default, metadata=metadata)
+    return eqx.field(default=default, static=True, converter=as_python, metadata=metadata)
 
 
 def setting(default: Any) -> Any:
     """Return a field that decides shapes or structure: another value compiles again."""
-    return eqx.field(default=default, static=True)
+    return eqx.field(default=default, static=True, converter=as_python)
+
+
+def as_python(value: Any) -> Any:
+    """Return NumPy's and JAX's numbers, alone or in a list or tuple, as Python's.
+
+    Static fields are compared and hashed, which arrays are not made for.
+    """
+    if isinstance(value, np.generic | np.ndarray | jax.Array) and is_concrete(value):
+        return np.asarray(value).tolist()
+    if not isinstance(value, list | tuple) or hasattr(value, "_fields"):
+        return value
+    numbers = [as_python(one) for one in value]
+    same = all(one is other for one, other in zip(numbers, value, strict=True))
+    return value if same else type(value)(numbers)
 
 
 class Method(eqx.Module):
@@ -187,7 +205,7 @@ class Method(eqx.Module):
 
     @property
     def size_tolerance(self) -> float:
-        """The tolerance, in standard errors of the best, within which the smallest size is taken."""
+        """Standard errors of the best size within which the smallest size is taken."""
         return 0.0
 
     @property
