@@ -44,9 +44,12 @@ class Case:
         self.problem = jsparse.tuning_problem(
             template, None, self.X, jnp.asarray(self.y), folds, method=jsparse.Dual()
         )
+        low, high = self.problem.bounds
         self.options = {
             "key": self.key,
             "metric": "misclassification" if self.classes else "mse",
+            "low": low,
+            "high": high,
             "C": np.geomspace(1e-2, 1e6, 25),
         }
 
@@ -55,12 +58,6 @@ class Case:
 
     def with_prototypes(self, rows: np.ndarray) -> Any:
         return dataclasses.replace(self.problem, points=self.X[rows], method=jsparse.FixedSize())
-
-    def tuned(self, problem: Any, start: jsparse.Tuning | None = None) -> jsparse.Tuning:
-        """Tune one machine within the bounds of the problem."""
-        low, high = problem.bounds
-        search = jsparse.Profile(start=start)
-        return jsparse.tune(problem, low=low, high=high, search=search, **self.options)
 
     def test_error(self, tuned: jsparse.Tuning, prototypes: jax.Array | None) -> float:
         y = jnp.asarray(self.y)
@@ -94,7 +91,7 @@ def apart(case: Case, sizes: tuple[int, ...]) -> tuple[list[float], float]:
     begin, found = time.perf_counter(), []
     for m in sizes:
         problem = case.with_prototypes(case.select(m))
-        found.append((case.tuned(problem), problem.points))
+        found.append((jsparse.tune(problem, **case.options), problem.points))
     seconds = time.perf_counter() - begin
     return [case.test_error(*one) for one in found], seconds
 
@@ -113,7 +110,9 @@ def measure(name: str, part: Split, r: int, *, peers: bool) -> dict[str, Any]:
     if peers:
         found["test_apart"], found["seconds_apart"] = apart(case, sizes)
         # Around the best of the largest size: a kernel takes long.
-        dense = case.tuned(case.problem, choice.tunings[-1])
+        dense = jsparse.tune(
+            case.problem, search=jsparse.Profile(start=choice.tunings[-1]), **case.options
+        )
         found["dense"] = {"cv": scale * dense.score, "test": case.test_error(dense, None)}
     print(name, r, found, file=sys.stderr, flush=True)
     return found

@@ -105,14 +105,14 @@ if TYPE_CHECKING:  # of each name the same place as below
     from .normal_equations import accumulate_batches as accumulate_batches
     from .scaling import Standardization as Standardization
     from .scaling import standardize as standardize
-    from .search.sizes import SizeCurve as SizeCurve
-    from .search.sizes import tune_sizes as tune_sizes
-    from .search.strategies import Annealing as Annealing
     from .search.gradient import Gradient as Gradient
-    from .search.strategies import Profile as Profile
     from .search.history import load_history as load_history
     from .search.history import save_history as save_history
     from .search.run import Tuning as Tuning
+    from .search.sizes import SizeCurve as SizeCurve
+    from .search.sizes import tune_sizes as tune_sizes
+    from .search.strategies import Annealing as Annealing
+    from .search.strategies import Profile as Profile
     from .search.tune import tune as tune
     from .training.distil import distil as distil
     from .training.plan import plan as plan

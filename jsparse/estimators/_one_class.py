@@ -28,8 +28,8 @@ from ._sklearn import (
     validate_data,
 )
 
-# One program, as `one_class.fit` step by step compiles 50. The options of `_programs.compiled` would
-# round the descents otherwise.
+# One program, as `one_class.fit` step by step compiles 50. The options of `_programs.compiled`
+# would round the descents otherwise.
 _one_class = jax.jit(one_class.fit, static_argnames="max_steps")
 
 

@@ -203,7 +203,7 @@ class Family(eqx.Module):
 
     def _traced_machine(self, place: int) -> KernelExpansion:
         """Return the machine with every atom of every group, used or not."""
-        g, _, q, c = self.coefficients.shape
+        g, _, q, _ = self.coefficients.shape
         intercept = self.intercepts[:, place].reshape(self.outputs)
         if self.support is None:
             kernel, Z = self.kernel, self.points

@@ -256,10 +256,10 @@ class FixedSize(Prototypes, Ridge):
     def capped(self, shape: Shape) -> "FixedSize":
         """See `Method.capped`."""
         lowered = replaced(self, tuned_with=at_most(self.tuned_with, shape.n))
-        return cast(FixedSize, super(FixedSize, lowered).capped(shape))
+        return cast(FixedSize, Prototypes.capped(lowered, shape))
 
     def features(self, kernel: Kernel, points: Float[Array, "m d"]) -> FeatureMap:
-        """See `feature_map`; of a machine that a smaller one was tuned for, by a Cholesky factor."""
+        """See `feature_map`; by a Cholesky factor if a smaller machine is tuned in its place."""
         if self._small() is not None and not isinstance(kernel, Linear):
             return _triangular(kernel, points)
         return feature_map(kernel, points)

@@ -30,8 +30,9 @@ class FromSums(Method):
     default_C: ClassVar[Float[np.ndarray, " s"]] = MANY_C
     allows_empty_classes: ClassVar[bool] = True
 
-    def check_sums(self, argument: str) -> None:
+    def check_sums(self, argument: str) -> Any:
         """See `Method.check_sums`."""
+        return self
 
     @abc.abstractmethod
     def features(self, kernel: Kernel, points: Float[Array, "m d"]) -> FeatureMap:
@@ -149,7 +150,8 @@ class FromSums(Method):
         machines, weights = [], np.asarray(rows.weights)
         for index, valid in zip(np.asarray(folds.index), np.asarray(folds.valid), strict=True):
             w = jnp.asarray(np.where(valid, weights[index], 0).astype(weights.dtype))
-            fold = Rows(*rows_by_number(rows.X, rows.y, index), w, rows.code)
+            X, y = rows_by_number(rows.X, rows.y, index)
+            fold = Rows(X, y, w, rows.code)
             rest = sums.equations - accumulate_rows(sums.features, fold)
             family = self.solve(Sums(sums.features, rest), C, rows.code, key)
             machines.append(family.expansion if size is None else family.at(size))

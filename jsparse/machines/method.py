@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from .._arguments import increasing, real
-from .._numerics import is_concrete
+from .._numerics import as_array, is_concrete
 from .._programs import compiled
 from .._repr import short_repr
 from .._status import CONVERGED
@@ -66,10 +66,14 @@ class TrainingRows(NamedTuple):
     __repr__ = short_repr
 
 
-@compiled
-def rows_at(X: Float[Array, "r d"], numbers: Int[Array, " m"]) -> Float[Array, "m d"]:
-    """Return rows by number, in one program."""
-    return X[numbers]
+def rows_at(X: Float[Array, "r d"], numbers: Int[np.ndarray, " m"]) -> Float[Array, "m d"]:
+    """Return rows by number; on a CPU without a program."""
+    if jax.default_backend() == "cpu":
+        return as_array(np.asarray(X)[numbers])
+    return _rows_at(X, numbers)
+
+
+_rows_at = compiled(lambda X, numbers: X[numbers])
 
 
 class Points(NamedTuple):
@@ -163,8 +167,12 @@ class Method(eqx.Module):
                 f"got {task!r}"
             )
 
-    def check_sums(self, argument: str) -> None:
-        """Raise a `ValueError` that names the argument unless sums over rows are all it needs."""
+    def check_sums(self, argument: str) -> Any:
+        """Return the method as a `FromSums`, if sums over rows are all that it needs.
+
+        Raises:
+            ValueError: naming the argument.
+        """
         raise sums_needed(self, argument, ", which sees all rows together")
 
     def resolve(self, shape: Shape) -> "Method":
@@ -205,7 +213,7 @@ class Method(eqx.Module):
 
     @property
     def size_tolerance(self) -> float:
-        """Standard errors of the best size within which the smallest size is taken."""
+        """The smallest size within as many standard errors of the best is taken."""
         return 0.0
 
     @property

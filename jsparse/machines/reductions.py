@@ -128,11 +128,12 @@ class SparseReduction(Prototypes, FromSums):
             )
         super().check(task)
 
-    def check_sums(self, argument: str) -> None:
+    def check_sums(self, argument: str) -> Any:
         """See `Method.check_sums`."""
         if self.variant.needs_rows:
             why = f" with settings that need the rows themselves, {self}"
             raise sums_needed(self, argument, why)
+        return self
 
     def resolve(self, shape: Shape) -> "SparseReduction":
         """See `Method.resolve`."""

@@ -1,11 +1,11 @@
 """The rows that a machine is fitted to: inputs, targets, weights and output code in one pytree."""
 
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax.numpy as jnp
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from .._numerics import as_array
 from .._repr import short_repr
@@ -17,8 +17,8 @@ class FoldLayout(Protocol):
     """How rows are laid out by folds; see `validation.folds.Folds`."""
 
     @property
-    def valid(self) -> Bool[Array, "v r"]:
-        """False at padding."""
+    def valid(self) -> Any:
+        """False at padding, shape `v r`."""
         ...
 
     def gather(self, x: Array) -> Array:

@@ -94,9 +94,10 @@ def size_stages(
         problem: with the points of the largest size.
         search: of each size.
     """
+    planned = search.planned(problem.template, problem.rows_scored)
     outcomes: list[Outcome] = []
     for place, size in enumerate(sizes):
-        if stop_when_flat and len(outcomes) > 1 and not better_by(*outcomes[-2:], FLAT):
+        if stop_when_flat and place > 1 and not better_by(outcomes[-2], outcomes[-1], FLAT):
             break
         of_size, expected = search, 0.0
         if outcomes and size > WHOLE_RANGE * sizes[-1]:
@@ -106,7 +107,7 @@ def size_stages(
         outcome = yield Stage(
             problem.with_first_points(size), of_size, optional=bool(outcomes),
             expected_seconds=expected,
-            planned_later=(len(sizes) - place - 1) * search.planned(problem.template, problem.rows_scored),
+            planned_later=(len(sizes) - place - 1) * planned,
         )  # fmt: skip
         if outcome is None:
             break

@@ -21,7 +21,11 @@ class Evaluator(Protocol):
     high: Float[np.ndarray, " p"]
     planned: int  # evaluations
     deadline: float  # of `time.perf_counter`
-    stops: tuple[type[BaseException], ...]  # what it raises when the time is up
+
+    @property
+    def stops(self) -> tuple[type[BaseException], ...]:
+        """What it raises when the time is up."""
+        ...
 
     @property
     def template(self) -> Template:

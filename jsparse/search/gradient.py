@@ -181,10 +181,9 @@ class _Descents:
         template, problem = run.template, run.problem
         self.middle = template.theta.astype(float)
         self.signed = template.signed
-        self.batches = Batches(
-            run.key, *problem.source.rows_in_memory(), problem.points, rows=search.rows,
-            prototypes=search.prototypes,
-        )  # fmt: skip
+        X, y, weights = problem.source.rows_in_memory()
+        sizes = {"rows": search.rows, "prototypes": search.prototypes}
+        self.batches = Batches(run.key, X, y, weights, problem.points, **sizes)
         ends = np.log([run.grid.min(), run.grid.max()])
         self.lowest = np.append(run.low - NARROWER, ends[0])
         self.highest = np.append(run.high + WIDER, ends[1])

@@ -1,4 +1,4 @@
-"""The tuning problem: what is fitted, to which rows, from which points; and where rows come from."""
+"""The tuning problem: what is fitted, to which rows, from which points."""
 
 import dataclasses
 import math
@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from .._numerics import as_array
 from .._repr import short_repr
 from .._status import COMPLETED, PRECISION_LOST
 from .._types import Key
@@ -244,7 +245,8 @@ class Problem:
         """Return the problem with the first points alone."""
         assert self.points is not None
         rows = None if self.point_rows is None else self.point_rows[:m]
-        return dataclasses.replace(self, points=self.points[:m], point_rows=rows)
+        points = as_array(np.asarray(self.points)[:m])  # a slice on the device is a program
+        return dataclasses.replace(self, points=points, point_rows=rows)
 
     def with_points(self, points: Float[Array, "m d"]) -> "Problem":
         """Return the problem with other points, which need not be rows."""
@@ -276,7 +278,7 @@ def least_of_sizes(method: Method, found: Validation) -> Scores:
     best = [int(np.argmin(errors[: method.path_end(errors)])) for errors in scores]
     rows, status = np.arange(len(best)), np.asarray(found.status)
     if method.several_sizes:
-        # Lost digits of coefficients are no lost digits of values, and those were seen by the folds.
+        # Coefficients without digits may give values with all of them, which the folds have seen.
         status = np.where(status == PRECISION_LOST, COMPLETED, status).astype(np.int32)
     return Scores(scores[rows, best], spread[rows, best], status)
 

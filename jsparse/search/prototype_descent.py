@@ -47,8 +47,9 @@ class PrototypeDescent(Search):
     def _moved(self, run: Evaluator) -> Float[Array, "m d"]:
         problem, settings, kernel = run.problem, self.settings, self.tuning.kernel
         Z = best = problem.points
-        rows, key = problem.source.rows_in_memory(), jax.random.fold_in(run.key, 2)
-        batches = Batches(key, *rows, Z, rows=settings.rows, prototypes=len(Z))
+        X, y, weights = problem.source.rows_in_memory()
+        key = jax.random.fold_in(run.key, 2)
+        batches = Batches(key, X, y, weights, Z, rows=settings.rows, prototypes=len(Z))
         C, parts = np.asarray(self.tuning.C, run.dtype), batches.at(0)
         mean, square = jnp.zeros_like(Z), jnp.zeros_like(Z)
         least, steps_without_improvement = np.inf, 0

@@ -65,6 +65,7 @@ class Search(abc.ABC):
 
     def check_C(self, grid: Float[np.ndarray, " s"]) -> None:
         """Raise a `ValueError` for values of `C` that the search cannot use."""
+        return
 
     def resolve(self, n_rows: int, *, on_mesh: bool) -> "Search":
         """Return the search for so many rows, on one device or on the devices of a mesh."""
@@ -72,7 +73,7 @@ class Search(abc.ABC):
 
     @abc.abstractmethod
     def rounds(self, p: int) -> list[int]:
-        """Return how many kernels of `p` parameters it asks for at once, round by round; at most."""
+        """Return how many kernels of `p` parameters it asks for at most, round by round."""
 
     def planned(self, template: Template, n_rows: int) -> int:
         """Return how many evaluations it takes at most, for errors that are means over the rows."""

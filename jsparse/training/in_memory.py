@@ -102,7 +102,7 @@ class InMemory:
         self, problem: Problem, thetas: Table, C: Table, scoring: Scoring
     ) -> list[Validation]:
         """See `Source`."""
-        if len(thetas) > 1 and not problem.method.several_sizes:
+        if len(thetas) > 1 and problem.method.shares_work_over_C:
             every = evaluate_batch(*self._program(problem), thetas, C, scoring)
             return [
                 jax.tree.map(lambda a, i=i: np.asarray(a)[i], every) for i in range(len(thetas))
@@ -156,8 +156,8 @@ class InMemory:
 
     def only_rows(self, rows: Int[np.ndarray, " m"]) -> "InMemory":
         """See `Source`; they have no folds of their own."""
-        arrays = some_rows((self.rows.X, self.rows.y, self.rows.weights), rows)
-        some = Rows(*arrays, self.code)
+        X, y, weights = some_rows((self.rows.X, self.rows.y, self.rows.weights), rows)
+        some = Rows(X, y, weights, self.code)
         return dataclasses.replace(self, rows=some, placed=some)
 
     def _program(self, problem: Problem) -> tuple[Any, ...]:
@@ -190,8 +190,9 @@ class InMemory:
         """See `TrainingSource`."""
         method, fold = problem.method, np.zeros(self.n_rows, np.int32)
         folds = method.validation_folds(self.folds, self.n_rows)
-        for number, (index, valid) in enumerate(zip(*map(np.asarray, folds), strict=True)):
-            fold[index[valid]] = number
+        index, valid = (np.asarray(a) for a in folds)
+        for number, members in enumerate(valid):
+            fold[index[number, members]] = number
         machines = method.fold_machines(
             kernel, problem.points, C, size, self.rows, folds, problem.key, sums
         )
@@ -201,14 +202,13 @@ class InMemory:
         """Return what a method may know of the rows before any work.
 
         Raises:
-            ValueError: for a fold of no row or of all rows, if the method needs rows in each.
+            ValueError: for a fold of all rows.
         """
         n, in_fold = self.n_rows, np.asarray(self.folds.valid).sum(axis=1)
-        empty = np.flatnonzero((in_fold == 0) | (in_fold == n))
-        if method.several_sizes and len(empty) > 0:
+        if int(in_fold.max()) == n:
             raise ValueError(
-                f"folds: expected rows with weight in every fold and outside of it; fold {empty[0]} "
-                f"has {in_fold[empty[0]]} of {n}"
+                "folds: expected rows with weight outside of every fold; fold "
+                f"{int(np.argmax(in_fold))} has all {n}"
             )
         training, d = n - int(in_fold.max()), self.rows.X.shape[1]
         linear = isinstance(template.kernel, Linear)

@@ -180,7 +180,7 @@ def _number(value: float, digits: int) -> str:
 
 def _size(trained: "Trained") -> str:
     size = str(trained.model.size)
-    if trained.method.several_sizes:
+    if trained.size is not None:
         size += f" of {trained.n_points} candidates"
     if trained.curve is not None:
         size += f"; {len(trained.curve.sizes)} sizes from {trained.curve.sizes[0]} to "

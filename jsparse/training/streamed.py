@@ -91,8 +91,8 @@ class Streamed:
         self.dtype, self.code, self.n_rows = reader.scaling.shift.dtype, reader.code, reader.n_rows
         index, valid = (np.asarray(a) for a in folds)
         weights = np.where(valid, sample.weights[index], 0)
-        arrays = jax.device_put((sample.X[index], sample.y[index], weights))
-        self.parts = Rows(*arrays, self.code, mesh)
+        X, y, w = jax.device_put((sample.X[index], sample.y[index], weights))
+        self.parts = Rows(X, y, w, self.code, mesh)
         self.rows_scored = int(np.count_nonzero(weights > 0))
         # Sums of the kernel that is looked at and of the best so far, with its score.
         self._now: _KernelSums | None = None
@@ -250,7 +250,7 @@ class Streamed:
         return {} if self.checksums is None else self.checksums.compared()
 
     def truth(self) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return class numbers, or targets, and weights of the sample; 0 for a row not predicted."""
+        """Return class numbers or targets, and weights; 0 for rows that are not predicted."""
         predicted = np.zeros(len(self.sample.X), bool)
         predicted[np.asarray(self.folds.index)[np.asarray(self.folds.valid)]] = True
         numbers = self.sample.numbers
@@ -328,9 +328,7 @@ class Streamed:
 
 
 def _from_sums(problem: Problem) -> FromSums:
-    problem.method.check_sums("stream")
-    assert isinstance(problem.method, FromSums)  # for the type checker: just checked
-    return problem.method
+    return problem.method.check_sums("stream")
 
 
 @functools.partial(compiled, static_argnames=("groups", "targets"))

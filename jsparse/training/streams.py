@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -45,7 +45,7 @@ def read_stream(stream: RowStream, config: Config) -> Streamed:
     if config.multiclass.classes is not None:
         raise ValueError("classes: expected None with a stream, whose first pass finds them")
     split = _split_of(config, sample_rows)
-    if isinstance(method.memory, int):
+    if method.memory is not None:
         whole_number(method.size_argument, method.memory, 1, sample_rows, "sample_rows")
     rows = Checked(stream)
     rng = np.random.default_rng(_number(config.keys.sample))
@@ -80,12 +80,10 @@ def _split_of(config: Config, sample_rows: int) -> Split:
     return Split(seed, v, v, 0.0)
 
 
-def _if_they_fit(
-    rows: Checked, m: int | Literal["all"] | None, name: str, shape: Mapping[str, Any]
-) -> Iterator[Batch]:
+def _if_they_fit(rows: Checked, m: Any, name: str, shape: Mapping[str, Any]) -> Iterator[Batch]:
     """Yield the batches; raise at the first if the least that they need does not fit."""
     for i, batch in enumerate(rows):
-        if i == 0 and isinstance(m, int):
+        if i == 0 and m is not None:
             n, d = batch.X.shape
             least = plan(n, d, m, streamed=True, batch_rows=n, sample_rows=m, **shape)
             check_fits(least, m, name)

@@ -245,12 +245,12 @@ def _kernel(config: Config, source: TrainingSource) -> Any:
 
 def _with_kernel_of_rows(config: Config, source: TrainingSource) -> Config:
     """Return the configuration with what some rows decide: a kernel's family, its directions."""
-    search, key = config.search, jax.random.fold_in(config.keys.search, 1)
+    search = config.search
     rank = search.rank if search.tune_kernel else None
     raced = isinstance(config.kernel, str) and config.kernel == "auto"
     if not raced and rank is None:
         return config
-    rows = source.rows_in_memory()
+    rows, key = source.rows_in_memory(), jax.random.fold_in(config.keys.search, 1)
     if raced:
         config = config._replace(kernel=family_of(key, *rows))
     if rank is None:
@@ -261,9 +261,7 @@ def _with_kernel_of_rows(config: Config, source: TrainingSource) -> Config:
     return config._replace(kernel=kernel, search=search.without_rank())
 
 
-def _problem(
-    method: Method, config: Config, source: TrainingSource
-) -> tuple[Problem, Points]:
+def _problem(method: Method, config: Config, source: TrainingSource) -> tuple[Problem, Points]:
     """Return the tuning problem, and how its points were chosen."""
     kernel, varied = _kernel(config, source), config.search.varied
     points = source.choose_points(method, config.keys.points, kernel)
@@ -291,13 +289,11 @@ def _model(
         numbers, weights = source.truth()
         counted = slice(None) if weights is None else weights > 0
         scores = scores_of(values[counted], encoding.code, config.decoding)
-        slopes = fit_slopes(
-            scores, numbers[counted], None if weights is None else weights[counted]
-        )
+        slopes = fit_slopes(scores, numbers[counted], None if weights is None else weights[counted])
     error, metric = _reported(choice, encoding.units)
     return Model(
         expansion=dataclasses.replace(machine, scaling=encoding.scaling),
-        path=family.compact() if method.several_sizes else None,
+        path=None if choice.size is None else family.compact(),
         slopes=slopes,
         unseen=unseen,
         code=encoding.code,

@@ -107,7 +107,7 @@ class Trained:
     @property
     def size(self) -> int | None:
         """The number of prototypes chosen, of a path."""
-        return self.curve.size if self.curve is not None and self.method.several_sizes else None
+        return None if self.model.path is None or self.curve is None else self.curve.size
 
     @property
     def status(self) -> int:

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
@@ -73,14 +74,14 @@ def choose(problem: Problem, config: Config, encoding: Encoding) -> Choice:
 
 
 def _curve(outcome: Outcome) -> tuple[Outcome, SizeCurve]:
-    """Return the errors of every size with the best kernel and `C`, and the problem up to its end."""
+    """Return the errors of every size with the best kernel and `C`; the problem ends with them."""
     problem, tuning = outcome.problem, outcome.tuning
     method, scoring = problem.method, problem.scoring
     C = np.asarray([tuning.C], problem.dtype)
     (found,) = problem.errors(outcome.theta.astype(problem.dtype)[None], C[None], scoring)
-    end = method.path_end(np.asarray(found.scores[0]))
-    errors = np.asarray(found.scores[0, :end])
-    spread = standard_error(found.fold_scores)[0, :end]
+    found = jax.tree.map(np.asarray, found)
+    end = method.path_end(found.scores[0])
+    errors, spread = found.scores[0, :end], standard_error(found.fold_scores)[0, :end]
     k = len(errors)
     curve = SizeCurve(
         sizes=np.asarray(method.fit_sizes[:k]),
@@ -88,24 +89,24 @@ def _curve(outcome: Outcome) -> tuple[Outcome, SizeCurve]:
         standard_errors=spread,
         chosen=smallest_within(errors, spread, method.size_tolerance),
         metric=scoring.metric,
-        fold_errors=np.asarray(found.fold_scores[0, :, :k]),
+        fold_errors=found.fold_scores[0, :, :k],
         stopped=tuning.stopped,
     )
     if found.reported is not None:
         assert found.fold_reported is not None
         assert scoring.reported is not None
         curve = curve._replace(
-            errors=np.asarray(found.reported[0, :k]),
+            errors=found.reported[0, :k],
             standard_errors=standard_error(found.fold_reported)[0, :k],
             metric=scoring.reported,
-            fold_errors=np.asarray(found.fold_reported[0, :, :k]),
+            fold_errors=found.fold_reported[0, :, :k],
             chosen_by=curve,
         )
     return outcome._replace(problem=problem.with_method(method.shortened(k))), curve
 
 
 class _ProblemErrors(eqx.Module):
-    """Counts, by weight, the rows that each binary problem tells apart wrongly, and those it sees."""
+    """Weights of the rows that each binary problem tells apart wrongly, and of those it sees."""
 
     def __call__(
         self, rows: Rows, values: Float[Array, "r q l"], which: Which
@@ -128,9 +129,7 @@ def _C_per_problem(outcome: Outcome) -> Float[np.ndarray, " l"]:
     return best_per_problem(grid, wrong / seen, status, outcome.tuning.C)
 
 
-def predict_unseen(
-    choice: Choice, source: TrainingSource
-) -> tuple[np.ndarray, Sums | None]:
+def predict_unseen(choice: Choice, source: TrainingSource) -> tuple[np.ndarray, Sums | None]:
     """Return values of the rows by the machine chosen that has not seen their fold, `n *c`.
 
     And the sums of all rows, if the same program gives them. Values are in the units of the caller.
@@ -168,7 +167,9 @@ def errors_on_unseen(
     if not keep_machines:
         return kept_errors(errors)
     C = as_array(np.asarray(choice.C, choice.problem.dtype))
-    machines, fold = source.fold_machines(choice.problem, choice.tuning.kernel, C, choice.size, sums)
+    machines, fold = source.fold_machines(
+        choice.problem, choice.tuning.kernel, C, choice.size, sums
+    )
     return kept_errors(errors, fold[counted], encoding.units.expansion_of_folds(machines))
 
 

@@ -11,7 +11,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 from jsparse.estimators import FixedSizeLSSVMClassifier, FixedSizeLSSVMRegressor
-from jsparse.machines import method as module
+from jsparse.machines import from_sums as module
 from jsparse.multiclass import output_code
 
 OPTIONS = {

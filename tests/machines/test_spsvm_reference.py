@@ -1,0 +1,86 @@
+"""The greedy sparse SVM against loops: prototypes in order, and the machine of every size."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference import sparse_svm as reference
+from sklearn.datasets import load_iris
+
+from jsparse._status import CONVERGED
+from jsparse.kernels import RBF
+from jsparse.machines import spsvm
+
+C = 5.0
+
+
+def two_iris_species(seed, dtype="float64"):
+    """Forty flowers of two species that overlap, in standardised units, and row weights."""
+    X, species = load_iris(return_X_y=True)
+    random = np.random.default_rng(seed)
+    rows = 50 + random.permutation(100)[:40]
+    X, y = X[rows], np.where(species[rows] == 2, 1.0, -1.0)
+    X, w = (X - X.mean(axis=0)) / X.std(axis=0), random.uniform(0.3, 2.0, 40)
+    return X.astype(dtype), y.astype(dtype), w.astype(dtype)
+
+
+def gaussian(X, Z):
+    return np.exp(-np.square(X[:, None] - Z[None]).sum(axis=-1) / 2)
+
+
+def both_paths(candidates, X, y, w, seed, max_prototypes, subset, growth):
+    """The problem as the reference takes it, the package's path and the reference's path."""
+    key = jax.random.key(seed)
+    options = {"max_prototypes": max_prototypes, "subset": subset, "growth": growth}
+    Z, rows, signs, weights = (a.astype(float) for a in (candidates, X, y, w))
+    problem = reference.Problem(gaussian(rows, Z), gaussian(Z, Z), signs, weights, C)
+    # The random numbers by which each step of the package draws its subset.
+    priorities = [
+        jax.random.uniform(jax.random.fold_in(key, step), (len(candidates),), jnp.float32)
+        for step in range(2 * len(candidates))
+    ]
+    expected = reference.path(problem, priorities=np.asarray(priorities), **options)
+    arrays = [jnp.asarray(a) for a in (X, y, w)]
+    kernel = RBF(jnp.ones((), X.dtype))
+    fitted = spsvm.fit(kernel, jnp.asarray(candidates), C, *arrays, key=key, **options)
+    return problem, fitted, expected
+
+
+def assert_same_path(problem, fitted, expected, near=1e-8):
+    chosen, machines = expected
+    assert np.asarray(fitted.support[: int(fitted.size)]).tolist() == chosen
+    for k, machine in enumerate(machines):
+        beta, b = np.asarray(fitted.coefficients[k, : k + 1], float), float(fitted.intercepts[k])
+        largest = np.abs(machine.coefficients).max()
+        np.testing.assert_allclose(beta, machine.coefficients, rtol=0, atol=near * largest)
+        np.testing.assert_allclose(b, machine.intercept, rtol=0, atol=near * largest)
+        objective = reference.objective(problem, chosen[: k + 1], beta, b)
+        np.testing.assert_allclose(objective, machine.objective, rtol=near / 100)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize(("subset", "growth"), [(40, 1.0), (7, 1.0), (7, 1.5)])
+def test_prototypes_and_machines_match_the_reference(seed, subset, growth, dtype):
+    X, y, w = two_iris_species(seed, dtype)
+    paths = both_paths(X, X, y, w, seed, max_prototypes=8, subset=subset, growth=growth)
+    assert_same_path(*paths, near={"float64": 1e-8, "float32": 1e-3}[dtype])
+
+
+def test_rows_of_weight_zero_are_absent():
+    """The reference leaves these rows out. They hold large inputs and a class that is none."""
+    X, y, w = two_iris_species(3)
+    absent = np.arange(40) % 4 == 0
+    candidates = X[~absent]
+    X, y, w = np.where(absent[:, None], 1e6, X), np.where(absent, 7.0, y), np.where(absent, 0, w)
+    paths = both_paths(candidates, X, y, w, 3, max_prototypes=6, subset=10, growth=1.2)
+    assert_same_path(*paths)
+
+
+def test_a_repeated_candidate_is_selected_once():
+    """The path ends, with all coefficients optimised, when no other candidate is free."""
+    X, y, w = two_iris_species(4)
+    candidates = np.concatenate([X[:6], X[:6]])
+    paths = both_paths(candidates, X, y, w, 4, max_prototypes=12, subset=4, growth=3.0)
+    assert_same_path(*paths)
+    assert int(paths[1].size) == 6
+    assert int(paths[1].status) == CONVERGED
