@@ -109,15 +109,15 @@ def option(
     metadata = {"option": described}
     if not static:
         return eqx.field(default=default, metadata=metadata)
-    return eqx.field(default=default, static=True, converter=as_python, metadata=metadata)
+    return eqx.field(default=default, static=True, converter=_on_host, metadata=metadata)
 
 
 def setting(default: Any) -> Any:
     """Return a field that decides shapes or structure: another value compiles again."""
-    return eqx.field(default=default, static=True, converter=as_python)
+    return eqx.field(default=default, static=True, converter=_on_host)
 
 
-def as_python(value: Any) -> Any:
+def _on_host(value: Any) -> Any:
     """Return NumPy's and JAX's numbers, alone or in a list or tuple, as Python's.
 
     Static fields are compared and hashed, which arrays are not made for.
@@ -126,7 +126,7 @@ def as_python(value: Any) -> Any:
         return np.asarray(value).tolist()
     if not isinstance(value, list | tuple) or hasattr(value, "_fields"):
         return value
-    numbers = [as_python(one) for one in value]
+    numbers = [_on_host(one) for one in value]
     same = all(one is other for one, other in zip(numbers, value, strict=True))
     return value if same else type(value)(numbers)
 
@@ -372,7 +372,7 @@ class Method(eqx.Module):
 
         Args:
             problem: the tuning problem, see `search.problem.Problem`.
-            search: what the user asked for, see `search.base.Search`.
+            search: what the user asked for, see `search.strategies.Search`.
         """
         outcome = yield Stage(problem, search)
         assert outcome is not None

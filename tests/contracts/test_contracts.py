@@ -4,25 +4,24 @@ import dataclasses
 import inspect
 import math
 import pickle
-import re
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from sklearn.base import clone
 from sklearn.datasets import load_iris
 
 import jsparse
 from jsparse import estimators
-from jsparse.cli import compare
-from jsparse.cli.interrupts import Interrupts
 from jsparse.cli.options import command_line, method_of
 from jsparse.data.streams import ArrayStream
 from jsparse.kernels import RBF
-from jsparse.machines import METHODS
-from jsparse.machines.method import Additive, Shape, expansion_of, values_of_fit
+from jsparse.machines import METHODS, fixed_size
+from jsparse.machines.family import single
+from jsparse.machines.fixed_size import Prototypes
+from jsparse.machines.from_sums import FromSums
+from jsparse.machines.method import Shape
+from jsparse.machines.rows import rows_of
 from jsparse.validation.validate import validate
 
 NAMES = sorted(METHODS)
@@ -129,7 +128,7 @@ def test_a_method_trains_predicts_and_is_saved(name, task, dtype, tmp_path):
     np.testing.assert_array_equal(loaded.predict(X), answers)
     assert dict(loaded.about) == dict(model.about)
     assert name in repr(loaded)
-    if METHODS[name].is_path:
+    if METHODS[name].several_sizes:
         for size in (1, 3, int(found.curve.sizes[-1])):
             np.testing.assert_array_equal(loaded.at(size)(X), model.at(size)(X))
         with pytest.raises(ValueError, match="n_prototypes: expected"):
@@ -171,7 +170,7 @@ def test_several_targets_are_those_alone(name):
         return
     for column, target in zip(found.predict(X).T, both.T, strict=True):
         alone = trained(name, "regression", X, target, **options)
-        at = alone.at(found.curve.size) if METHODS[name].is_path else alone
+        at = alone.at(found.curve.size) if METHODS[name].several_sizes else alone
         np.testing.assert_allclose(column, at.predict(X), rtol=1e-6, atol=1e-6)
 
 
@@ -181,25 +180,28 @@ def test_weight_two_is_twice_and_weight_zero_is_absent(name, task):
     """Of the pure fit, and of its validation."""
     X, y = rows(task, n=24)
     target = np.where(y == y[0], 1.0, -1.0) if task == "classification" else y
-    method = method_named(name).settled(Shape(24, 24, 16, 3, None, False))
+    method = method_named(name).resolve(Shape(24, 24, 16, 3, None, False))
     if name == "reduced-set":  # each step of its descent enlarges what is rounded
         method = dataclasses.replace(method, max_steps=2)
     Z = None if name == "dual" else jnp.asarray(X[:12])
-    options = {"key": jax.random.key(0)}
+    key = jax.random.key(0)
     twice, w = np.concatenate([np.arange(len(X)), [3, 5]]), np.ones(len(X))
     w[[3, 5]] = 2
     args = RBF(1.2), Z, 3.0
-    fit = jax.jit(lambda X, y, w: method.fit(*args, X, y, w, **options))
-    weighted = expansion_of(fit(jnp.asarray(X), jnp.asarray(target), jnp.asarray(w)), 4)
-    plain = method.fit(*args, jnp.asarray(X[twice]), jnp.asarray(target[twice]), **options)
-    np.testing.assert_allclose(weighted(X), expansion_of(plain, 4)(X), rtol=1e-5, atol=1e-5)
+
+    def fit(X, y, w=None):
+        w = None if w is None else jnp.asarray(w)
+        return method.fit(*args, rows_of(jnp.asarray(X), jnp.asarray(y), w), key)
+
+    def machine(family):
+        return family.at(4) if method.several_sizes else family.expansion
+
+    weighted, plain = jax.jit(fit)(X, target, w), fit(X[twice], target[twice])
+    np.testing.assert_allclose(machine(weighted)(X), machine(plain)(X), rtol=1e-5, atol=1e-5)
     gone, spoilt = np.arange(len(X)) < 20, X.copy()
     spoilt[~gone] = 1e6
-    left = fit(jnp.asarray(spoilt), jnp.asarray(target), jnp.asarray(gone * 1.0))
-    there = method.fit(*args, jnp.asarray(X[gone]), jnp.asarray(target[gone]), **options)
-    np.testing.assert_allclose(
-        expansion_of(left, 4)(X), expansion_of(there, 4)(X), rtol=1e-5, atol=1e-5
-    )
+    left, there = jax.jit(fit)(spoilt, target, gone * 1.0), fit(X[gone], target[gone])
+    np.testing.assert_allclose(machine(left)(X), machine(there)(X), rtol=1e-5, atol=1e-5)
 
 
 # Two that draw prototypes by the number of rows, and one that does not.
@@ -237,7 +239,7 @@ def test_training_does_not_see_rows_of_weight_zero(name, task):
     assert found.seconds["compile"] == 0
 
 
-ADDITIVE = [case for case in CASES if issubclass(METHODS[case[0]], Additive)]
+ADDITIVE = [case for case in CASES if issubclass(METHODS[case[0]], FromSums)]
 
 
 @pytest.mark.parametrize(
@@ -288,7 +290,7 @@ def test_the_default_number_of_prototypes_is_one_rule(name):
         return
     most = 20 if METHODS[name].tasks == ("classification",) or name == "sparse-ridge" else 300
     for n, classes in ((5, 3), (20, 2), (150, 3), (150, None), (5000, 2), (9, 7)):
-        found = method.settled(Shape(n, n, n - n // 10, 2, classes, False)).n_prototypes
+        found = method.resolve(Shape(n, n, n - n // 10, 2, classes, False)).n_prototypes
         if name == "reduction":  # of the source: four roots
             assert found == min(n, max(classes or 1, math.ceil(4 * math.sqrt(n))))
         else:
@@ -307,7 +309,7 @@ def test_the_default_number_of_prototypes_is_one_rule(name):
 def test_validation_is_refitting_without_the_fold(name, task):
     X, y = rows(task, n=24)
     target = np.where(y == y[0], 1.0, -1.0) if task == "classification" else y
-    method = method_named(name).settled(Shape(24, 24, 16, 3, None, False))
+    method = method_named(name).resolve(Shape(24, 24, 16, 3, None, False))
     if name == "reduced-set":  # each step of its descent enlarges what is rounded
         method = dataclasses.replace(method, max_steps=2)
     folds = jsparse.folds_from_assignment(np.arange(24) % (24 if name == "dual" else 3))
@@ -319,10 +321,9 @@ def test_validation_is_refitting_without_the_fold(name, task):
     errors = []
     for fold in np.asarray(folds.index):
         rest = np.setdiff1d(np.arange(24), fold)
-        fitted = method.fit(
-            kernel, Z, 10.0, jnp.asarray(X[rest]), jnp.asarray(target[rest]), key=key
-        )
-        values = np.asarray(values_of_fit(fitted, jnp.asarray(X[fold])))[..., 0]
+        given = rows_of(jnp.asarray(X[rest]), jnp.asarray(target[rest]))
+        family = method.fit(kernel, Z, 10.0, given, key)
+        values = np.asarray(family.values(jnp.asarray(X[fold])))[..., 0]
         errors.append((values - target[fold][:, None]) ** 2)
     expected = np.concatenate(errors).mean(axis=0)
     np.testing.assert_allclose(
@@ -335,7 +336,7 @@ def test_streams_and_devices_or_one_clear_error(name):
     X, y = rows("classification", n=90)
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("rows",))
     options = {"resources": jsparse.Resources(mesh=mesh)}
-    if issubclass(METHODS[name], Additive):
+    if issubclass(METHODS[name], FromSums):
         one = trained(name, "classification", X, y)
         same = trained(name, "classification", X, y, **options)
         np.testing.assert_allclose(same.cv_error, one.cv_error, rtol=1e-5)
@@ -375,39 +376,9 @@ def test_a_surrogate_tunes_the_kernel_and_the_method_its_own_C():
     assert found.kernel.lengthscale == own.kernel.lengthscale
     assert found.C in (1.0, 10.0)
     assert found.metric == "misclassification"
-    assert len(found.tuning.history) == len(own.tuning.history)
-
-
-def example():
-    """The worked example of CONTRIBUTING.md."""
-    text = Path(__file__).parents[2].joinpath("CONTRIBUTING.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert len(code.splitlines()) <= 40
-    space = {"__name__": "example"}
-    exec(compile(code, "CONTRIBUTING.md", "exec"), space)
-    return space
-
-
-def test_a_new_method_costs_one_class_and_one_line(tmp_path, monkeypatch, capsys):
-    for name in set(METHODS) - {"scdp"}:
-        monkeypatch.delitem(METHODS, name)
-    monkeypatch.setitem(METHODS, "k-means", None)  # and away again
-    space = example()
-    kind, estimator = METHODS["k-means"], space["KMeansLSSVMClassifier"](8, random_state=0)
-    X, y = rows("classification", n=90)
-    options = {"task": "classification", "key": 0, "folds": 3, "search": jsparse.Profile(2)}
-    found = jsparse.train(X, y, method=kind(8), **options)
-    assert (found.predict(X) == y).mean() > 0.8
-    assert found.point_rows is None
-    stream = jsparse.train(ArrayStream(X, y), method=kind(8), **options)
-    assert (stream.predict(X) == y).mean() > 0.8
-    found.model.save(tmp_path / "model")
-    np.testing.assert_array_equal(jsparse.load(tmp_path / "model").predict(X), found.predict(X))
-    assert clone(estimator).fit(X, y).score(X, y) > 0.8
-    options = {"test": 0.3, "max_prototypes": 5, "max_evaluations": 2, "seed": 0}
-    options |= {"folder": tmp_path, "quiet": True, "interrupts": Interrupts(own=False)}
-    compare.run(X, y, "classification", **options)
-    assert "k-means LS-SVM" in capsys.readouterr().out
+    first = [e for e in found.tuning.history if e.stage == 0]
+    assert [e.theta.tolist() for e in first] == [e.theta.tolist() for e in own.tuning.history]
+    assert len(found.tuning.history) == len(first) + 1  # C of its own, in a second stage
 
 
 def test_methods_are_values():
@@ -418,17 +389,20 @@ def test_methods_are_values():
         assert pickle.loads(pickle.dumps(method)) == method
 
 
-@dataclasses.dataclass(frozen=True)
-class Shrunk(jsparse.FixedSize):
+class Shrunk(Prototypes, FromSums):
     """A fixed-size machine whose sums are solved otherwise than by ridge regression alone."""
 
-    is_ridge = False
+    name = "shrunk"
+    title = "shrunk machine"
 
-    def solve(self, features, sums, C, code=None, *, key=None):
-        found = super().solve(features, sums, C, code)
+    def features(self, kernel, points):
+        return fixed_size.feature_map(kernel, points)
+
+    def solve(self, sums, C, code=None, key=None):
+        found = fixed_size.solve(sums.features, sums.equations, C, code)
         model = found.expansion
         half = dataclasses.replace(model, coefficients=model.coefficients / 2)
-        return found._replace(expansion=half)
+        return single(half, found.status)
 
 
 @pytest.mark.slow
@@ -441,9 +415,9 @@ def test_a_method_is_validated_by_its_own_solution():
     errors = []
     for fold in np.asarray(folds.index):
         rest = np.setdiff1d(np.arange(24), fold)
-        model = method.fit(RBF(1.2), Z, 3.0, X[rest], y[rest]).expansion
+        model = method.fit(RBF(1.2), Z, 3.0, rows_of(X[rest], y[rest])).expansion
         errors.append(np.square(model(X[fold]) - y[fold]))
-    np.testing.assert_allclose(found.scores[0], np.concatenate(errors).mean(), rtol=1e-6)
+    np.testing.assert_allclose(found.scores[0, 0], np.concatenate(errors).mean(), rtol=1e-6)
     options = {"method": method, "C": np.array([3.0]), "folds": 3}
     stream = ArrayStream(np.asarray(X), np.asarray(y))
     halved, whole = (

@@ -20,8 +20,8 @@ from jsparse.kernels import RBF
 from jsparse.machines import METHODS
 from jsparse.plotting import Machine
 from jsparse.relevance import relevance_of
+from jsparse.search.history import Evaluation, load_history, save_history
 from jsparse.search.sizes import SizeCurve
-from jsparse.search.tune import Evaluation, load_history, save_history
 from jsparse.training.presentation import facts, size_curve_svg
 from jsparse.training.trained import Trained
 

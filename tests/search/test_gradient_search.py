@@ -13,8 +13,8 @@ import jsparse
 from jsparse.compilation import counted
 from jsparse.data.streams import ArrayStream
 from jsparse.kernels import RBF, Laplacian, Matern52, Projected
-from jsparse.search.gradient import Batches, Smooth, error_and_gradient
-from jsparse.search.problem import signed, split_kernel
+from jsparse.search.descent import Batches, Smooth, error_and_gradient
+from jsparse.search.template import split_kernel
 from jsparse.training.auto import main_directions
 from jsparse.validation.error_gradient import Parts, held_out_error
 
@@ -72,12 +72,12 @@ def test_the_gradient_is_that_of_the_error_by_finite_differences():
         return np.log(naive_error(kernel, Z, C, X, y, w))
 
     kernel = RBF(np.ones(2)) + 1.0 * RBF(1.0)
-    tuned, fixed = split_kernel(kernel, np.dtype("float64"), tune_kernel=True)
-    order = [leaf.shape for leaf in jax.tree.leaves(tuned)]
+    template = split_kernel(kernel, np.dtype("float64"))
+    order = [leaf.shape for leaf in jax.tree.leaves(template.tuned)]
     assert order == [(2,), (), ()]
     swap = np.array([0, 1, 3, 2, 4])  # the leaves' order: lengthscale before variance
     parts = Parts(*(jnp.asarray(a) for a in (X, y, w)))
-    of = Smooth(tuned, fixed, jnp.asarray(Z), parts, np.ones(4, bool), np.zeros(4))
+    of = Smooth(template, jnp.asarray(Z), parts, np.ones(4, bool), np.zeros(4))
     value, slope, held = error_and_gradient(of, jnp.asarray(theta[swap]), np.float64(0))
     np.testing.assert_allclose(value, error(theta), rtol=1e-9)
     np.testing.assert_allclose(np.log(held.error), value, rtol=1e-12)
@@ -107,13 +107,13 @@ def test_matrices_are_differentiated_as_they_are():
 
     kernel = Projected(RBF(1.3), P)
     options = {"dtype": np.dtype("float64"), "tune_kernel": True}
-    assert len(jax.tree.leaves(split_kernel(kernel, **options)[0])) == 1  # the lengthscale alone
-    tuned, fixed = split_kernel(kernel, **options, tune_matrices=True)
+    assert len(jax.tree.leaves(split_kernel(kernel, **options).tuned)) == 1  # the lengthscale alone
+    template = split_kernel(kernel, **options, tune_matrices=True)
     origin = np.array([np.log(1.3), *P.ravel()])
     of = Smooth(
-        tuned, fixed, jnp.asarray(Z), Parts(*map(jnp.asarray, (X, y, w))), np.ones(5, bool), origin
+        template, jnp.asarray(Z), Parts(*map(jnp.asarray, (X, y, w))), np.ones(5, bool), origin
     )
-    np.testing.assert_array_equal(signed(tuned), [False, True, True, True, True])
+    np.testing.assert_array_equal(template.signed, [False, True, True, True, True])
     theta = np.append(origin + 0.1, np.log(30.0))
     value, slope, _ = error_and_gradient(of, jnp.asarray(theta), np.float64(0))
     np.testing.assert_allclose(value, error(theta), rtol=1e-9)
@@ -217,7 +217,7 @@ def test_a_rank_is_of_a_kernel_by_its_name(kernel, as_users_call):
 def test_nothing_compiles_again_for_other_rows_starts_and_steps():
     X, y = rows(0)
     jsparse.train(X, y, search=SEARCH, key=0, **OPTIONS)
-    more = dataclasses.replace(SEARCH, starts=2, max_evaluations=4, pull=0.3)
+    more = dataclasses.replace(SEARCH, starts=2, max_evaluations=4, prior_strength=0.3)
     X, y = rows(1, n=43)
     with counted() as found:
         trained = jsparse.train(X, y, search=more, key=1, **OPTIONS)
@@ -267,11 +267,11 @@ def test_time_that_is_up_leaves_the_profile_and_no_step():
     ("settings", "message"),
     [
         ({"starts": 0}, "starts"),
-        ({"pull": -1.0}, "pull"),
+        ({"prior_strength": -1.0}, "prior_strength"),
         ({"patience": 0}, "patience"),
         ({"rows": 3}, "rows"),
         ({"prototypes": 0}, "prototypes"),
-        ({"rate": 0.0}, "rate"),
+        ({"learning_rate": 0.0}, "learning_rate"),
         ({"elimination": 1}, "elimination"),
         ({"rank": 0}, "rank"),
         ({"move_prototypes": "yes"}, "move_prototypes"),

@@ -36,9 +36,10 @@ from jsparse.data.streams import ArrayStream
 from jsparse.estimators import FixedSizeLSSVMClassifier, FixedSizeLSSVMRegressor
 from jsparse.kernels import RBF, Matern32
 from jsparse.machines import fixed_size
-from jsparse.search.problem import Scoring, evaluate, evaluate_batch, tuning_problem
+from jsparse.training.tables import tuning_problem
 from jsparse.training.train import train
 from jsparse.validation.folds import folds_from_assignment, plain_folds, stratified_folds
+from jsparse.validation.validate import Scoring
 
 
 @pytest.fixture(scope="module")
@@ -119,12 +120,12 @@ def test_a_batch_of_kernels_is_scored_in_one_call(cancer):
     folds = stratified_folds(jax.random.key(0), jnp.asarray(y > 0, int), 5)
     problem = tuning_problem(RBF(1.0), Z[:20], Z, jnp.asarray(y), folds)
     thetas, C = jnp.array([[0.5], [1.0], [2.0]]), jnp.array([[1.0, 10.0]] * 3)
-    scores, by_fold, status = evaluate_batch(problem, thetas, C, Scoring("mse"))
-    for theta, c, score, of_folds, code in zip(thetas, C, scores, by_fold, status, strict=True):
-        alone = evaluate(problem, theta, c, Scoring("mse"), np.int32(0))
-        np.testing.assert_allclose(score, alone.scores, rtol=1e-10)
-        np.testing.assert_allclose(of_folds, alone.fold_scores, rtol=1e-10)
-        np.testing.assert_array_equal(code, alone.status)
+    together = problem.errors(thetas, C, Scoring("mse"))
+    for theta, c, found in zip(thetas, C, together, strict=True):
+        (alone,) = problem.errors(theta[None], c[None], Scoring("mse"))
+        np.testing.assert_allclose(found.scores, alone.scores, rtol=1e-10)
+        np.testing.assert_allclose(found.fold_scores, alone.fold_scores, rtol=1e-10)
+        np.testing.assert_array_equal(found.status, alone.status)
 
 
 @pytest.mark.slow
@@ -213,7 +214,7 @@ def with_classes(*more):
 def test_bad_input_is_told_before_any_work(cancer, monkeypatch, as_users_call, change, message):
     X, y, options = change(cancer[0][:60], cancer[1][:60])
     # No work may be done.
-    monkeypatch.setattr("jsparse.training.arrays.ArrayData.standardised", None)
+    monkeypatch.setattr("jsparse.training.tables.standardised", None)
     with pytest.raises(ValueError, match=message):
         small(X, y, **options)
 

@@ -1,0 +1,115 @@
+"""CONTRIBUTING's worked example: a method of another kind is one class and one line."""
+
+import re
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+import jsparse
+from jsparse.cli import compare
+from jsparse.cli.interrupts import Interrupts
+from jsparse.data.streams import ArrayStream
+from jsparse.estimators import SCDPClassifier
+from jsparse.kernels import RBF
+from jsparse.machines import METHODS
+from jsparse.machines.rows import rows_of
+from jsparse.validation.validate import validate
+
+
+@pytest.fixture
+def greedy(monkeypatch):
+    """The example's class, in the registry beside one other method."""
+    text = Path(__file__).parents[2].joinpath("CONTRIBUTING.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    for name in set(METHODS) - {"fixed-size"}:
+        monkeypatch.delitem(METHODS, name)
+    monkeypatch.setitem(METHODS, "greedy", None)  # and away again
+    exec(compile(code, "CONTRIBUTING.md", "exec"), {"__name__": "example"})
+    return METHODS["greedy"]
+
+
+def table(n=90):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((n, 2))
+    label = np.where(X[:, 0] * X[:, 1] > 0, "same", "other")
+    return X, label, np.sin(2 * X[:, 0]) + 0.1 * rng.standard_normal(n)
+
+
+def test_its_machines_are_ridge_regression_on_the_prototypes_selected(greedy):
+    X, _, y = table(40)
+    w = np.linspace(0.5, 2, 40)
+    rows = rows_of(jnp.asarray(X), jnp.asarray(y), jnp.asarray(w))
+    family = greedy(4).fit(RBF(1.0), jnp.asarray(X), 10.0, rows)
+    for size in (1, 3, 4):
+        machine = family.at(size)
+        Z = np.asarray(machine.prototypes)
+        np.testing.assert_array_equal(Z, X[family.active_points(size)])
+        K, G = (np.exp(-((A[:, None] - Z[None]) ** 2).sum(-1) / 2) for A in (X, Z))
+        A = np.block([[K.T @ (w[:, None] * K) + G / 10, (w @ K)[:, None]], [w @ K, w.sum()]])
+        solution = np.linalg.solve(A, np.append(K.T @ (w * y), w @ y))
+        np.testing.assert_allclose(machine.coefficients, solution[:-1], rtol=1e-7)
+        np.testing.assert_allclose(machine.intercept, solution[-1], rtol=1e-7)
+        np.testing.assert_allclose(
+            family.values(jnp.asarray(X))[:, size - 1, 0], machine(X), rtol=1e-10
+        )
+
+
+def test_its_validation_is_refitting(greedy):
+    X, _, y = table(30)
+    folds, C = jsparse.folds_from_assignment(np.arange(30) % 3), jnp.asarray([1.0, 100.0])
+    arrays = jnp.asarray(X), jnp.asarray(X), jnp.asarray(y)
+    found = validate(greedy(3), RBF(1.0), arrays[0], C, *arrays[1:], folds, metric="mse")
+    losses = np.zeros((2, 30, 3))
+    for fold in np.asarray(folds.index):
+        rest = np.setdiff1d(np.arange(30), fold)
+        rows = rows_of(arrays[1][rest], arrays[2][rest])
+        for i, c in enumerate(C):
+            values = greedy(3).fit(RBF(1.0), arrays[0], c, rows).values(arrays[1][fold])[..., 0]
+            losses[i, fold] = (np.asarray(values) - y[fold][:, None]) ** 2
+    np.testing.assert_allclose(found.scores, losses.mean(axis=1), rtol=1e-8)
+
+
+def test_it_goes_through_every_door(greedy, tmp_path, capsys):
+    X, label, y = table()
+    options = {"key": 0, "folds": 3, "search": jsparse.Profile(3)}
+    trained = jsparse.train(X, label, task="classification", method=greedy(8), **options)
+    assert (trained.predict(X) == label).mean() > 0.85
+    assert trained.curve.sizes.tolist() == list(range(1, 9))
+    assert trained.model.size == trained.curve.size == trained.size
+    np.testing.assert_array_equal(
+        trained.model.expansion.prototypes,
+        trained.model.expansion.scaling.apply(jnp.asarray(X))[trained.point_rows],
+    )
+    assert np.isfinite(trained.out_of_fold).all()
+    trained.model.save(tmp_path / "model")
+    loaded = jsparse.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict(X), trained.predict(X))
+    np.testing.assert_array_equal(loaded.at(2).predict(X), trained.at(2).predict(X))
+
+    class Estimator(SCDPClassifier):
+        def make_method(self):
+            return greedy(self.max_prototypes)
+
+    assert Estimator(5, random_state=0, cv=3).fit(X, label).score(X, label) > 0.8
+    targets = np.column_stack([y, -y])
+    several = jsparse.train(X, targets, task="regression", method=greedy(3), **options)
+    assert several.predict(X).shape == (90, 2)
+    options = {"test": 0.3, "max_prototypes": 5, "max_evaluations": 2, "seed": 0}
+    options |= {"folder": tmp_path, "quiet": True, "interrupts": Interrupts(own=False)}
+    compare.run(X, label, "classification", **options)
+    assert "greedy ridge regression" in capsys.readouterr().out
+
+
+def test_what_it_cannot_do_is_refused_with_the_reason(greedy):
+    X, _, y = table()
+    mesh = Mesh(np.array(jax.devices()[:1]), ("rows",))
+    for change, rows in (
+        ({"resources": jsparse.Resources(mesh=mesh)}, (X, y)),
+        ({}, (ArrayStream(X, y),)),
+    ):
+        with pytest.raises(ValueError, match="expected a method that needs only sums over rows"):
+            jsparse.train(*rows, task="regression", key=0, method=greedy(3), **change)
