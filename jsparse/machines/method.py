@@ -107,8 +107,10 @@ def option(
         static: False for a number that programs take as an argument, see `Method`.
     """
     described = {"help": help, "kind": kind, "metavar": metavar, "choices": choices}
-    convert = {"converter": _on_host} if static else {}
-    return eqx.field(default=default, static=static, metadata={"option": described}, **convert)
+    metadata = {"option": described}
+    if not static:
+        return eqx.field(default=default, metadata=metadata)
+    return eqx.field(default=default, static=True, converter=_on_host, metadata=metadata)
 
 
 def setting(default: Any) -> Any:
@@ -117,9 +119,17 @@ def setting(default: Any) -> Any:
 
 
 def _on_host(value: Any) -> Any:
-    """Return numbers of NumPy's or JAX's as Python's, and a vector as a list."""
-    is_array = isinstance(value, np.generic | np.ndarray | jax.Array)
-    return np.asarray(value).tolist() if is_array and np.ndim(value) <= 1 else value
+    """Return NumPy's and JAX's numbers, alone or in a list or tuple, as Python's.
+
+    Static fields are compared and hashed, which arrays are not made for.
+    """
+    if isinstance(value, np.generic | np.ndarray | jax.Array) and is_concrete(value):
+        return np.asarray(value).tolist()
+    if not isinstance(value, list | tuple) or hasattr(value, "_fields"):
+        return value
+    numbers = [_on_host(one) for one in value]
+    same = all(one is other for one, other in zip(numbers, value, strict=True))
+    return value if same else type(value)(numbers)
 
 
 class Method(eqx.Module):

@@ -333,6 +333,8 @@ def test_methods_with_equal_settings_are_equal():
     assert KSP(atoms=[1, 3, 6]) == KSP(atoms=SIZES)
     assert hash(KSP(atoms=[1, 3, 6])) == hash(KSP(atoms=SIZES))
     assert dataclasses.replace(KMP(5), fitting="basic") != KMP(5)
+    for number in (np.int64(5), np.asarray(5), jnp.asarray(5)):  # as Python's, without a warning
+        assert KMP(candidates=number, atoms=(1, number)) == KMP(candidates=5, atoms=(1, 5))
 
 
 @pytest.mark.parametrize(
