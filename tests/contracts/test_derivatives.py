@@ -810,6 +810,10 @@ CLAIMED_ELSEWHERE = {
     "validation/error_gradient.py": "once, backwards: against differences of a machine in NumPy in "
     "tests/search/test_gradient_search.py",
     "calibration.py": "probabilities: tests/model/test_prediction.py",
+    "machines/family.py": "values of every machine: tests/machines/test_family.py",
+    "machines/scdp.py": "forwards, between changes of the selection: tests/machines/test_scdp.py",
+    "machines/spsvm.py": "forwards, between changes of the selection: tests/machines/test_spsvm.py",
+    "validation/validate.py": "as the methods' own: cross_validate and Dual.held_out, above",
     "prediction.py": "scores, by every answer of a model: tests/model/test_prediction.py",
     "_mesh.py": "a sum or a function on several devices: tests/package/on_eight_devices.py",
 }

@@ -53,7 +53,9 @@ def test_its_machines_are_ridge_regression_on_the_prototypes_selected(greedy):
         solution = np.linalg.solve(A, np.append(K.T @ (w * y), w @ y))
         np.testing.assert_allclose(machine.coefficients, solution[:-1], rtol=1e-7)
         np.testing.assert_allclose(machine.intercept, solution[-1], rtol=1e-7)
-        np.testing.assert_allclose(family.values(jnp.asarray(X))[:, size - 1, 0], machine(X), rtol=1e-10)
+        np.testing.assert_allclose(
+            family.values(jnp.asarray(X))[:, size - 1, 0], machine(X), rtol=1e-10
+        )
 
 
 def test_its_validation_is_refitting(greedy):

@@ -1,0 +1,112 @@
+"""Machines of several sizes on shared points: the same by every door."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jsparse._status import COMPLETED, CONVERGED, PRECISION_LOST
+from jsparse.expansion import KernelExpansion
+from jsparse.kernels import RBF, Laplacian, Mixture
+from jsparse.machines.family import Family, single
+
+POINTS, NEW = (np.random.default_rng(seed).standard_normal((5, 2)) for seed in (0, 1))
+
+
+def family(groups, *, atoms=5, outputs=2, kernel=None, support=None):
+    """Three sizes; without a support, coefficients of atoms that a size does not use are 0."""
+    rng, c, sizes = np.random.default_rng(2), outputs // groups, np.array([1, 2, 3], np.int32)
+    q = atoms if support is None else 3
+    coefficients = rng.standard_normal((groups, 3, q, c))
+    for place, size in enumerate(sizes):
+        coefficients[:, place, size:] = 0
+    return Family(
+        kernel=RBF(1.3) if kernel is None else kernel,
+        points=jnp.asarray(POINTS),
+        support=None if support is None else jnp.asarray(support, jnp.int32),
+        coefficients=jnp.asarray(coefficients),
+        intercepts=jnp.asarray(rng.standard_normal((groups, 3, c))),
+        sizes=jnp.asarray(sizes),
+        statuses=jnp.asarray([CONVERGED, COMPLETED, PRECISION_LOST], jnp.int32),
+        info={},
+        outputs=(outputs,),
+    )
+
+
+FAMILIES = {
+    "every atom has coefficients": lambda: family(1),
+    "one selection": lambda: family(1, support=[[4, 0, 2]]),
+    "a selection that ended early": lambda: family(1, support=[[4, 0, -1]]),
+    "a selection for each output": lambda: family(2, support=[[4, 0, 2], [0, 3, 1]]),
+    "a dictionary": lambda: family(1, atoms=10, kernel=Mixture((RBF(1.3), Laplacian(0.7)))),
+}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_values_are_those_of_the_machine_of_each_size(name):
+    machines, X = FAMILIES[name](), jnp.asarray(NEW)
+    values = machines.values(X)
+    assert values.shape == (5, 3, 2)
+    np.testing.assert_allclose(jax.jit(lambda m, X: m.values(X))(machines, X), values, rtol=1e-12)
+    for place, size in enumerate((1, 2, 3)):
+        if name.endswith("early") and size == 3:
+            continue  # coefficients of a place without an atom are 0 in what fits return
+        machine = machines.at(size)
+        np.testing.assert_allclose(machine(X), values[:, place], rtol=1e-12)
+        np.testing.assert_array_equal(machine.prototypes, POINTS[machines.active_points(size)])
+        assert len(machine.prototypes) <= 2 * size
+        for other in (machines.compact(), machines.rescaled(1.0, 0.0, {})):
+            np.testing.assert_allclose(other.at(size)(X), values[:, place], rtol=1e-12)
+    moved = machines.rescaled(2.0, np.array([1.0, -1.0]), {"unit": 2})
+    expected = 2 * np.asarray(values) + np.array([1.0, -1.0])
+    np.testing.assert_allclose(moved.values(X), expected, rtol=1e-12)
+    assert moved.info == {"unit": 2}
+    traced = jax.jit(lambda m, X: m.expansion(X))(machines, X)
+    np.testing.assert_allclose(traced, values[:, -1], rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_values_have_derivatives_in_rows_and_leaves(name):
+    machines, direction, step = FAMILIES[name](), np.ones((5, 2)), 1e-6
+
+    def total(shift, scale):
+        kernel = jax.tree.map(lambda leaf: leaf * scale, machines.kernel)
+        changed = Family(
+            kernel, machines.points * scale, machines.support, machines.coefficients * scale,
+            machines.intercepts * scale, machines.sizes, machines.statuses, {}, machines.outputs,
+        )  # fmt: skip
+        return jnp.sum(jnp.sin(changed.values(jnp.asarray(NEW + shift * direction))))
+
+    for place, (ahead, behind) in enumerate(
+        [((step, 1.0), (-step, 1.0)), ((0.0, 1 + step), (0.0, 1 - step))]
+    ):
+        slope = (total(*ahead) - total(*behind)) / (2 * step)
+        np.testing.assert_allclose(jax.grad(total, place)(0.0, 1.0), slope, rtol=1e-6)
+        np.testing.assert_allclose(jax.jacfwd(total, place)(0.0, 1.0), slope, rtol=1e-6)
+
+
+def test_statuses_and_sizes():
+    machines = FAMILIES["one selection"]()
+    assert [machines.status_at(size) for size in (1, 2, 3)] == [
+        CONVERGED,
+        COMPLETED,
+        PRECISION_LOST,
+    ]
+    assert int(machines.status) == COMPLETED  # digits that only the largest has lost
+    with pytest.raises(ValueError, match="n_prototypes: expected one of 1 to 3, got 4"):
+        machines.at(4)
+    with pytest.raises(ValueError, match="outside jit"):
+        jax.jit(lambda m: m.at(2).coefficients)(machines)
+
+
+def test_one_machine_is_a_family_of_one_size():
+    beta = jnp.asarray([1.0, 0, 2, 0, 3])
+    machine = KernelExpansion(RBF(1.0), jnp.asarray(POINTS), beta, jnp.asarray(0.5))
+    whole = single(machine, jnp.asarray(CONVERGED), {"steps": 3})
+    assert whole.at(5).prototypes.shape == (5, 2)
+    np.testing.assert_array_equal(whole.expansion.coefficients, beta)
+    sparse = single(machine, jnp.asarray(CONVERGED), count=jnp.asarray(3))
+    assert sparse.active_points(3).tolist() == [0, 2, 4]
+    np.testing.assert_allclose(
+        sparse.at(3)(jnp.asarray(NEW)), machine(jnp.asarray(NEW)), rtol=1e-12
+    )
