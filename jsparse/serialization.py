@@ -280,7 +280,7 @@ def _check_arrays(arrays: Mapping[str, np.ndarray]) -> None:
         if name.startswith(_PART) and array.dtype == np.int32:
             continue
         if name == _WHICH:
-            if array.dtype != np.int32 or array.shape != (len(arrays["prototypes"]),):
+            if array.dtype != np.int32 or array.shape != arrays["prototypes"].shape[:1]:
                 raise ValueError(f"{name}: expected a whole number for each prototype")
             continue
         if array.dtype not in (np.float32, np.float64):
