@@ -250,15 +250,24 @@ def single(
             others; by default it has all of them.
     """
     m, outputs = expansion.prototypes.shape[0], expansion.intercept.shape
-    all_points = jnp.arange(m, dtype=jnp.int32)[None]
+    known = all(map(is_concrete, jax.tree.leaves((expansion, status, count))))
+    numpy = np if known else jnp  # on the host nothing compiles
+    arrays = (
+        numpy.arange(m, dtype=np.int32)[None],
+        numpy.asarray(expansion.coefficients).reshape(1, 1, m, -1),
+        numpy.asarray(expansion.intercept).reshape(1, 1, -1),
+        numpy.full(1, m, np.int32) if count is None else numpy.asarray(count).reshape(1),
+        numpy.asarray(status, np.int32).reshape(1),
+    )
+    support, coefficients, intercepts, sizes, statuses = jax.device_put(arrays)
     return Family(
         kernel=expansion.kernel,
         points=expansion.prototypes,
-        support=all_points if count is None else None,
-        coefficients=expansion.coefficients.reshape(1, 1, m, -1),
-        intercepts=expansion.intercept.reshape(1, 1, -1),
-        sizes=np.array([m], np.int32) if count is None else count.reshape(1),
-        statuses=jnp.asarray(status, jnp.int32).reshape(1),
+        support=support if count is None else None,
+        coefficients=coefficients,
+        intercepts=intercepts,
+        sizes=sizes,
+        statuses=statuses,
         info=info or {},
         outputs=outputs,
     )

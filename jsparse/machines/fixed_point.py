@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from .._numerics import dot
+from .._repr import short_repr
 from .._types import Key
 from ..kernels import Kernel
 from ..solvers.definite import cholesky, inverse_of_lower
@@ -24,6 +25,8 @@ class State(NamedTuple):
     value: Float[Array, " t"]  # squared projection of the residual on `phi(z)`
     steps: Int[Array, ""]
     running: Bool[Array, ""]
+
+    __repr__ = short_repr
 
 
 def fixed_points(

@@ -300,11 +300,13 @@ class FixedSize(Prototypes, Ridge):
         fold.
         """
         smaller = problem.with_method(small).with_first_points(small.largest)
-        first = yield Stage(smaller, search, planned_later=1)
+        rescaling = search.rescaling()
+        later = rescaling.planned(problem.template, problem.rows_scored)
+        first = yield Stage(smaller, search, planned_later=later)
         assert first is not None
         near = np.abs(np.log(problem.C / first.tuning.C)) <= math.log(5.0)
         larger = problem.with_template(first.tuning.kernel)
-        last = yield Stage(larger, search.rescaling(), problem.C[near], optional=True)
+        last = yield Stage(larger, rescaling, problem.C[near], optional=True)
         if last is None or not better_by(first, last, LARGER_GAIN):
             return Chosen(first)
         theta = problem.theta_of(last.tuning.kernel)

@@ -106,12 +106,19 @@ def option(
         static: False for a number that programs take as an argument, see `Method`.
     """
     described = {"help": help, "kind": kind, "metavar": metavar, "choices": choices}
-    return eqx.field(default=default, static=static, metadata={"option": described})
+    convert = {"converter": _on_host} if static else {}
+    return eqx.field(default=default, static=static, metadata={"option": described}, **convert)
 
 
 def setting(default: Any) -> Any:
     """Return a field that decides shapes or structure: another value compiles again."""
-    return eqx.field(default=default, static=True)
+    return eqx.field(default=default, static=True, converter=_on_host)
+
+
+def _on_host(value: Any) -> Any:
+    """Return numbers of NumPy's or JAX's as Python's, and a vector as a list."""
+    is_array = isinstance(value, np.generic | np.ndarray | jax.Array)
+    return np.asarray(value).tolist() if is_array and np.ndim(value) <= 1 else value
 
 
 class Method(eqx.Module):
@@ -355,7 +362,7 @@ class Method(eqx.Module):
 
         Args:
             problem: the tuning problem, see `search.problem.Problem`.
-            search: what the user asked for, see `search.base.Search`.
+            search: what the user asked for, see `search.strategies.Search`.
         """
         outcome = yield Stage(problem, search)
         assert outcome is not None

@@ -17,7 +17,7 @@ class Stage(NamedTuple):
     """
 
     problem: Any  # `search.problem.Problem`: what is fitted, to which rows, from which points
-    search: Any  # `search.base.Search`
+    search: Any  # `search.strategies.Search`
     C: Float[np.ndarray, " s"] | None = None  # values of `C`; None for those that were asked for
     optional: bool = False  # whether the result so far stands if this stage fails or has no time
     expected_seconds: float = 0.0  # an optional stage is not begun if less time is left

@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +31,8 @@ class PrototypeDescent(Search):
             `max_evaluations` count here, too.
         tuning: its outcome.
     """
+
+    moves_points: ClassVar[bool] = True
 
     settings: Any = None
     tuning: Any = None

@@ -57,11 +57,11 @@ Progress = Callable[[int, int, float], None]
 """Called with (evaluations done, evaluations planned, best score) after each evaluation."""
 
 
-def hand_over(error: Exception, history: list[Evaluation]) -> None:
-    """Give what was evaluated to an error that ends a search, of a callback or a stream."""
-    if history:
+def hand_over(error: BaseException, history: Sequence[Evaluation]) -> None:
+    """Give the evaluations to an error that ends a search, unless it has a `history` already."""
+    if history and not hasattr(error, "history"):
         with contextlib.suppress(AttributeError):  # of a class with slots
-            error.history = history  # type: ignore[attr-defined]
+            error.history = ShortList(history)  # type: ignore[attr-defined]
             error.add_note(
                 f"jsparse: the {len(history)} evaluations done until then are in the attribute "
                 "`history` of this error"
@@ -99,6 +99,7 @@ class Run:
         self.known = {self._name(e.theta, e.C, e.slope): e for e in history}
         self.unused = dict(self.known)
         self.history: list[Evaluation] = []
+        self.goes_on = False  # whether anything was evaluated that is not in the history given
         self.start = time.perf_counter()
         self.deadline = self.start + seconds
         self.at_once = min(self.planned, problem.kernels_at_once)
@@ -141,7 +142,7 @@ class Run:
             scored = [e.seconds for e in self.history if not e.slope.size]
             if spent + 2 * min(np.diff([0.0, *scored])) > self.seconds:
                 raise _Stop
-            at = evaluate()
+            at, self.goes_on = evaluate(), True
             step = Evaluation(
                 theta, every_C, nothing + at.error, nothing + np.nan, nothing.astype(np.int32),
                 time.perf_counter() - self.start,
@@ -161,8 +162,6 @@ class Run:
         """Run the search to its end, its time or Ctrl-C."""
         stopped: Stopped = "finished"
         try:
-            if self.known:
-                self._check_history()
             self.search.run(self)
         except _Stop:
             stopped = "seconds"
@@ -170,13 +169,10 @@ class Run:
             if not self.history and not self.known:
                 raise
             stopped = "interrupted"
-        except Exception as error:
-            if not hasattr(error, "history"):
-                hand_over(error, self.done)
-            raise
         if stopped != "finished":
             # What was not come to again is not lost.
             self.history += self.unused.values()
+        self.unused.clear()
         best, j = self._best()
         return Tuning(
             kernel=self.template.at(best.theta.astype(self.dtype)),
@@ -191,21 +187,20 @@ class Run:
 
     def _some(self, thetas: np.ndarray, C: np.ndarray) -> np.ndarray:
         names = [self._name(*point) for point in zip(thetas, C, strict=True)]
-        if self.known and not self.history and names[0] not in self.known:
-            raise ValueError(
-                "history: expected evaluations of a search with the same method, bounds, C and "
-                "key; the first one of this search is not among them"
-            )
-        if all(name in self.known for name in names):
-            evaluations = [self.known[name] for name in names]
-            for name in names:
-                self.unused.pop(name, None)
-        else:
+        if self.known and not self.history:
+            self._check_history(names[0])
+        new = [i for i, name in enumerate(names) if name not in self.known]
+        evaluations = {i: self.known[name] for i, name in enumerate(names) if i not in new}
+        if new:
             if self.history and time.perf_counter() - self.start > self.seconds:
                 raise _Stop
-            evaluations = self._evaluate(thetas, C)
-        self._add(evaluations)
-        return np.array([np.min(e.trusted) for e in evaluations])
+            found, self.goes_on = self._evaluate(thetas[new], C[new]), True
+            evaluations |= dict(zip(new, found, strict=True))
+        for name in names:
+            self.unused.pop(name, None)
+        in_order = [evaluations[i] for i in range(len(names))]
+        self._add(in_order)
+        return np.array([np.min(e.trusted) for e in in_order])
 
     @property
     def _scored(self) -> list[Evaluation]:
@@ -230,7 +225,8 @@ class Run:
         point = np.concatenate([theta, C]).astype(self.problem.dtype).tobytes()
         return point + b"slope" * bool(slope is not None and slope.size)
 
-    def _check_history(self) -> None:
+    def _check_history(self, first: bytes) -> None:
+        """Raise unless the known evaluations are of this problem and of a search that begins so."""
         scored = [e for e in self.known.values() if not e.slope.size]
         old = min(scored, key=lambda e: float(np.min(e.trusted)))
         if old.theta.shape != self.low.shape:
@@ -245,6 +241,11 @@ class Run:
             raise ValueError(
                 "history: expected evaluations of the same problem; the best score of its best "
                 f"kernel is {old.trusted.min():.6g}, here it is {new.trusted.min():.6g}"
+            )
+        if first not in self.known:
+            raise ValueError(
+                "history: expected evaluations of a search with the same method, bounds, C and "
+                "key; the first one of this search is not among them"
             )
 
     def _best(self) -> tuple[Evaluation, int]:

@@ -41,6 +41,7 @@ class Search(abc.ABC):
     per_column: ClassVar[bool] = False
     rank: ClassVar[int | None] = None
     move_prototypes: ClassVar[bool] = False
+    moves_points: ClassVar[bool] = False  # whether a run evaluates the problem at other points
     runs_on_mesh: ClassVar[bool] = True
 
     def __init_subclass__(cls, **options: Any) -> None:

@@ -71,7 +71,11 @@ def tune(
         problem, search, scoring, as_key(key), grid, (low, high), max_seconds, progress,
         search.history or (),
     )  # fmt: skip
-    return run.finish()
+    try:
+        return run.finish()
+    except Exception as error:
+        hand_over(error, run.done)
+        raise
 
 
 def tune_stages(
@@ -94,74 +98,108 @@ def tune_stages(
         max_seconds: no evaluation starts later.
         progress: called as `progress(done, planned, best_score)`.
 
-    Ctrl-C ends the stage; its best so far counts, and optional stages after it are left out.
+    Ctrl-C ends the stage; its best so far counts, and optional stages after it are left out. An
+    error, or Ctrl-C before there is a result, has the evaluations of all stages as its attribute
+    `history`.
 
     Raises:
         ValueError: if the history is of another problem.
         NumericalError: if a stage that is not optional found no error that can be trusted.
     """
-    begin, key = time.perf_counter(), as_key(key)
-    evaluations: list[Evaluation] = []
-    known = list(history or ())
-    stopped: Stopped = "finished"
+    runs = _StageRuns(as_key(key), history or (), max_seconds, progress)
     outcome: Outcome | None = None
-    for number in itertools.count():
-        try:
-            stage = next(stages) if number == 0 else stages.send(outcome)
-        except StopIteration as end:
-            chosen = end.value
-            break
-        began, outcome = time.perf_counter(), None
-        left = max_seconds - (began - begin)
-        if stage.optional and stopped == "finished" and left <= stage.expected_seconds:
-            stopped = "seconds"
-        if stage.optional and stopped != "finished":
-            continue
-        try:
-            run = _run_of(stage, number, key, left, progress, known, len(evaluations))
-            tuning = run.finish()
-        except NumericalError:
-            if not stage.optional:
-                raise
-            continue
-        except KeyboardInterrupt as error:
-            if not stage.optional:
-                error.history = evaluations  # type: ignore[attr-defined]
-                raise
-            stopped = "interrupted"
-            continue
-        except Exception as error:
-            hand_over(error, [*evaluations, *run.done])
-            raise
-        evaluations += tuning.history
-        if stopped == "finished":
-            stopped = tuning.stopped
-        spent = time.perf_counter() - began
-        outcome = Outcome(run.problem, tuning, tuning.theta, run.grid, spent)
+    try:
+        for number in itertools.count():
+            try:
+                stage = stages.send(outcome)
+            except StopIteration as end:
+                chosen: Chosen = end.value
+                break
+            outcome = runs.run(stage, number)
+    except BaseException as error:
+        hand_over(error, runs.known_history)
+        raise
+    evaluations = runs.evaluations if runs.stopped == "finished" else runs.known_history
     history = ShortList(evaluations)
-    tuning = chosen.outcome.tuning._replace(history=history, stopped=stopped)
+    tuning = chosen.outcome.tuning._replace(history=history, stopped=runs.stopped)
     return chosen._replace(outcome=chosen.outcome._replace(tuning=tuning))
 
 
-def _run_of(
-    stage: Stage,
-    number: int,
-    key: Key,
-    seconds: float,
-    progress: Progress | None,
-    known: Sequence[Evaluation],
-    done: int,
-) -> Run:
-    problem: Problem = stage.problem
-    C = problem.C if stage.C is None else stage.C
-    run = Run(
-        problem, stage.search, problem.scoring, key, C, problem.bounds, max(0.0, seconds), None,
-        [e for e in known if e.stage == number], number,
-    )  # fmt: skip
-    if progress is not None:
-        later = done + stage.planned_later
-        run.progress = lambda now, planned, best: progress(done + now, later + planned, best)
-    return run
+class _StageRuns:
+    """The stages that were run: one history, one time limit and one report of progress.
+
+    Args:
+        key: decides the searches.
+        history: evaluations of a stopped run, each with the number of its stage.
+        seconds: no evaluation starts later.
+        progress: called after each evaluation.
+    """
+
+    def __init__(
+        self, key: Key, history: Sequence[Evaluation], seconds: float, progress: Progress | None
+    ) -> None:
+        self.key, self.progress = key, progress
+        self.deadline = time.perf_counter() + seconds
+        self.stopped: Stopped = "finished"
+        self.evaluations: list[Evaluation] = []
+        self.known = list(history)  # of the stages to come
+        self.best = math.inf  # score that a further stage may improve on
+
+    @property
+    def known_history(self) -> list[Evaluation]:
+        """The evaluations of all stages, and those in the given history of stages to come."""
+        return sorted([*self.evaluations, *self.known], key=lambda e: e.stage)
+
+    def run(self, stage: Stage, number: int) -> Outcome | None:
+        """Return what a stage finds; None for an optional stage that finds nothing."""
+        begin = time.perf_counter()
+        left = self.deadline - begin
+        if stage.optional and self.stopped == "finished" and left <= stage.expected_seconds:
+            self.stopped = "seconds"
+        if stage.optional and self.stopped != "finished":
+            return None
+        run = self._begun(stage, number, max(0.0, left))
+        try:
+            tuning = run.finish()
+        except (NumericalError, KeyboardInterrupt) as error:
+            if not stage.optional:
+                raise
+            if isinstance(error, KeyboardInterrupt):
+                self.stopped = "interrupted"
+            return None
+        finally:
+            self.evaluations += run.done
+            if run.goes_on:  # what is known of later stages came from a provisional outcome
+                self.known = []
+        if self.stopped == "finished":
+            self.stopped = tuning.stopped
+        self.best = min(self.best, tuning.score)
+        spent = time.perf_counter() - begin
+        return Outcome(run.problem, tuning, tuning.theta, run.grid, spent)
+
+    def _begun(self, stage: Stage, number: int, seconds: float) -> Run:
+        problem: Problem = stage.problem
+        C = problem.C if stage.C is None else stage.C
+        known = [e for e in self.known if e.stage == number]
+        self.known = [e for e in self.known if e.stage != number]
+        if not stage.optional:
+            self.best = math.inf
+        # What is known of points that a search moved says nothing of where it moves them now.
+        known = () if stage.search.moves_points else known
+        return Run(
+            problem, stage.search, problem.scoring, self.key, C, problem.bounds, seconds,
+            self._progress(stage), known, number,
+        )  # fmt: skip
+
+    def _progress(self, stage: Stage) -> Progress | None:
+        """Return the report of a stage, which counts the evaluations of all stages."""
+        progress, done, best = self.progress, len(self.evaluations), self.best
+        if progress is None:
+            return None
+        planned_later = stage.planned_later
+        return lambda now, planned, score: progress(
+            done + now, done + planned + planned_later, min(score, best)
+        )
 
 
 def check_settings(

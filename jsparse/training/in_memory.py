@@ -55,6 +55,21 @@ class Facts(NamedTuple):
     __repr__ = short_repr
 
 
+def shape_of(n: int, d: int, folds: Folds, n_classes: int | None, kernel: Kernel) -> Shape:
+    """Return what a method may know of `n` rows before any work on them.
+
+    Raises:
+        ValueError: for a fold of all rows.
+    """
+    in_fold = np.asarray(folds.valid).sum(axis=1)
+    if int(in_fold.max()) == n:
+        raise ValueError(
+            "folds: expected rows with weight outside of every fold; fold "
+            f"{int(np.argmax(in_fold))} has all {n}"
+        )
+    return Shape(n, n, n - int(in_fold.max()), d, n_classes, isinstance(kernel, Linear))
+
+
 @dataclasses.dataclass(frozen=True)
 class InMemory:
     """Standardised rows in memory, and their folds: a `search.problem.Source`.
@@ -199,20 +214,9 @@ class InMemory:
         return machines, fold
 
     def shape(self, method: Method, template: Template) -> Shape:
-        """Return what a method may know of the rows before any work.
-
-        Raises:
-            ValueError: for a fold of all rows.
-        """
-        n, in_fold = self.n_rows, np.asarray(self.folds.valid).sum(axis=1)
-        if int(in_fold.max()) == n:
-            raise ValueError(
-                "folds: expected rows with weight outside of every fold; fold "
-                f"{int(np.argmax(in_fold))} has all {n}"
-            )
-        training, d = n - int(in_fold.max()), self.rows.X.shape[1]
-        linear = isinstance(template.kernel, Linear)
-        return Shape(n, n, training, d, self.encoding.n_classes, linear)
+        """Return what a method may know of the rows before any work, see `shape_of`."""
+        d, classes = self.rows.X.shape[1], self.encoding.n_classes
+        return shape_of(self.n_rows, d, self.folds, classes, template.kernel)
 
     def plan(self, method: Method, template: Template, config: Config) -> Plan | None:
         """Return what a run will take; None for a method whose memory is hardly more than rows."""

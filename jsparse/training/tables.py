@@ -24,7 +24,7 @@ from .categories import check_codes, unscaled
 from .choices import make_folds, template_of
 from .counting import CountingRows
 from .encoding import Encoding, code_of
-from .in_memory import Facts, InMemory
+from .in_memory import Facts, InMemory, shape_of
 from .inputs import check_labels, encoded_targets, row_weights
 from .programs import standardised
 from .settings import Config, HoldOut
@@ -48,7 +48,7 @@ def read_table(
         codes: the columns that hold codes of categories, for the kernel to compare.
 
     Raises:
-        ValueError: for targets, folds or a kernel that do not suit the rows.
+        ValueError: for targets, folds, a kernel or a method that do not suit the rows.
     """
     (n, d), dtype = X.shape, X.dtype
     numbers, classes = encoded_targets(y, config.task, config.multiclass.classes)
@@ -68,8 +68,11 @@ def read_table(
         code = code_of(config, len(classes), dtype)
         targets = (2 * numbers - 1).astype(dtype) if code is None else numbers.astype(np.int32)
     folds = _folds_of(config, counting, n, None if classes is None else numbers)
-    codes = categorical_columns(template_of(config.kernel, d, config.search, codes))
+    kernel = template_of(config.kernel, d, config.search, codes)
+    codes = categorical_columns(kernel)
     check_codes(X, codes)
+    # Settings that do not suit the rows are told before any work on them.
+    config.method.resolve(shape_of(n, d, folds, None if classes is None else len(classes), kernel))
     padding = capacity(n)
     w = as_array(
         padded((np.ones(n) if weights is None else weights).astype(dtype), padding, "constant")

@@ -136,7 +136,7 @@ class TargetUnits(NamedTuple):
         """Evaluations that an error of a search brings along, in the units of the caller."""
         try:
             yield
-        except Exception as error:
+        except BaseException as error:
             with contextlib.suppress(AttributeError, TypeError):  # another's attribute
                 error.history = self._evaluations(error.history, metric)  # type: ignore[attr-defined]
             raise

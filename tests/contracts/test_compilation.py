@@ -80,7 +80,7 @@ def test_padding_changes_nothing(name, classes, weighted, monkeypatch):
     }
     y = score if classes is None else labels
     ours = jsparse.train(X, y, **options)
-    for module in ("training.arrays", "validation.folds", "prototypes.renyi", "prediction"):
+    for module in ("training.tables", "validation.folds", "prototypes.renyi", "prediction"):
         monkeypatch.setattr(sys.modules[f"jsparse.{module}"], "capacity", lambda n: n)
     theirs = jsparse.train(X, y, **options)
     assert ours.C == theirs.C

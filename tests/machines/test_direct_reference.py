@@ -10,6 +10,7 @@ from sklearn.datasets import load_iris
 from jsparse._status import CONVERGED
 from jsparse.kernels import RBF
 from jsparse.machines import direct, one_class, slmc, sparse_fisher, sparse_ridge
+from jsparse.machines.rows import rows_of
 from jsparse.multiclass import output_code
 
 C, NU, LENGTHSCALE = 10.0, 0.3, 1.0
@@ -193,11 +194,12 @@ def test_a_method_fits_the_best_machine_of_the_reference(name):
     }[name]
     both_starts = starts(X, w, 2, seeds=(1, 4))
     targets = lengths if name == "sparse-ridge" else signs(species)
-    arrays = [jnp.asarray(a) for a in (both_starts.reshape(4, 2), C, X, targets, w)]
-    fitted = METHODS[name].fit(RBF(LENGTHSCALE), *arrays)
+    rows_of_problem = rows_of(*(jnp.asarray(a) for a in (X, targets, w)))
+    starts_in_a_row = jnp.asarray(both_starts.reshape(4, 2))
+    fitted = METHODS[name].fit(RBF(LENGTHSCALE), starts_in_a_row, C, rows_of_problem)
     evaluate = value_and_gradient(of_reference(objective, *rows))
     best = min(reference.descend(evaluate, start)[1][-1] for start in both_starts)
-    np.testing.assert_allclose(np.nanmin(fitted.history), best, rtol=1e-5)
+    np.testing.assert_allclose(np.nanmin(fitted.info["history"]), best, rtol=1e-5)
     Z = np.asarray(fitted.expansion.prototypes)
     np.testing.assert_allclose(evaluate(Z)[0], best, rtol=1e-5)
     expected = of_reference(machine, *rows)(Z)
@@ -213,8 +215,8 @@ def test_machines_of_separate_vectors_match_the_reference():
     code = output_code("one_versus_rest", 3).astype(X.dtype)
     Z = starts(X, w, 2, seeds=(0,))[0]
     method = slmc.SLMC(2, starts=1, sharing="separate", loss="squared_hinge", tolerance=1e-8)
-    arrays = [jnp.asarray(a) for a in (Z, C, X, species.astype(np.int32), w)]
-    fitted = method.fit(RBF(LENGTHSCALE), *arrays, code=code)
+    arrays = (jnp.asarray(a) for a in (X, species.astype(np.int32), w))
+    fitted = method.fit(RBF(LENGTHSCALE), jnp.asarray(Z), C, rows_of(*arrays, code))
     targets = np.asarray(code.matrix)[species]
     vectors = np.asarray(fitted.expansion.prototypes)
     coefficients = np.asarray(fitted.expansion.coefficients)
@@ -223,7 +225,7 @@ def test_machines_of_separate_vectors_match_the_reference():
         machine = reference.large_margin(
             vectors[of_problem], X, targets[:, j], C, w, LENGTHSCALE, "squared_hinge"
         )
-        np.testing.assert_allclose(np.nanmin(fitted.history[j]), machine.value, rtol=1e-7)
+        np.testing.assert_allclose(np.nanmin(fitted.info["history"][j]), machine.value, rtol=1e-7)
         np.testing.assert_allclose(coefficients[of_problem, j], machine.coefficients, rtol=1e-5)
         assert not np.delete(coefficients[:, j], of_problem).any()
         np.testing.assert_allclose(fitted.expansion.intercept[j], machine.intercept, rtol=1e-5)
@@ -234,13 +236,12 @@ def test_the_one_class_machine_matches_the_reference():
     X, _, _, w = rows
     arrays = [jnp.asarray(a) for a in (starts(X, w, 2, seeds=(1, 2)), NU, X, w)]
     minimum = one_class.fit(RBF(LENGTHSCALE), *arrays, tolerance=1e-7)
-    Z = np.asarray(minimum.Z)
+    Z = np.asarray(minimum.expansion.prototypes)
     machine = of_reference("one class", *rows)(Z)
-    np.testing.assert_allclose(minimum.solved.value, machine.value, rtol=1e-7)
+    np.testing.assert_allclose(np.nanmin(minimum.history), machine.value, rtol=1e-7)
     X, w = X[w > 0], w[w > 0]
     expected = reference.gaussian(X, Z, LENGTHSCALE) @ machine.coefficients + machine.intercept
-    problem = of_package("one class", *rows)
-    values = problem.expansion(minimum.Z, minimum.solved)(jnp.asarray(X))
+    values = minimum.expansion(jnp.asarray(X))
     np.testing.assert_allclose(values, expected, rtol=0, atol=1e-5)
     # `NU` is at least the share of the weight with negative values, and at most the share with
     # values that are not positive.

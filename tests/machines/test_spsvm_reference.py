@@ -48,9 +48,11 @@ def both_paths(candidates, X, y, w, seed, max_prototypes, subset, growth):
 
 def assert_same_path(problem, fitted, expected, near=1e-8):
     chosen, machines = expected
-    assert np.asarray(fitted.support[: int(fitted.size)]).tolist() == chosen
+    length = int(fitted.info["path_length"][0])
+    assert np.asarray(fitted.support[0, :length]).tolist() == chosen
     for k, machine in enumerate(machines):
-        beta, b = np.asarray(fitted.coefficients[k, : k + 1], float), float(fitted.intercepts[k])
+        beta = np.asarray(fitted.coefficients[0, k, : k + 1, 0], float)
+        b = float(fitted.intercepts[0, k, 0])
         largest = np.abs(machine.coefficients).max()
         np.testing.assert_allclose(beta, machine.coefficients, rtol=0, atol=near * largest)
         np.testing.assert_allclose(b, machine.intercept, rtol=0, atol=near * largest)
@@ -82,5 +84,5 @@ def test_a_repeated_candidate_is_selected_once():
     candidates = np.concatenate([X[:6], X[:6]])
     paths = both_paths(candidates, X, y, w, 4, max_prototypes=12, subset=4, growth=3.0)
     assert_same_path(*paths)
-    assert int(paths[1].size) == 6
+    assert paths[1].info["path_length"].tolist() == [6]
     assert int(paths[1].status) == CONVERGED

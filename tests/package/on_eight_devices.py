@@ -16,7 +16,9 @@ from jsparse.features import Nystroem
 from jsparse.kernels import RBF, Kernel
 from jsparse.machines import fixed_size
 from jsparse.normal_equations import accumulate, accumulate_folds
-from jsparse.search.problem import Scoring, evaluate, evaluate_batch, tuning_problem
+from jsparse.training.programs import evaluate, evaluate_batch
+from jsparse.training.tables import tuning_problem
+from jsparse.validation.validate import Kept, Scoring
 
 
 @pytest.fixture
@@ -76,12 +78,24 @@ def test_no_device_sees_the_rows_of_others(mesh):
     X = jax.random.normal(jax.random.key(0), (n, 20))
     folds = jsparse.plain_folds(jax.random.key(1), n, v)
     problem = tuning_problem(RBF(1.0), X[:10], X, X[:, 0], folds, mesh=mesh)
-    rows = problem.source
+    rows = problem.source.placed
     assert {s.data.shape for s in rows.X.addressable_shards} == {(n // 8, 20)}
     sums = accumulate.lower(features(X), rows.X, rows.y, rows.weights, mesh=mesh)
     assert "all-gather" not in sums.compile().as_text()
-    C = jnp.geomspace(0.1, 10.0, 3)
-    compiled = evaluate.lower(problem, jnp.zeros(1), C, Scoring("mse"), np.int32(0)).compile()
+    C, nothing_kept = jnp.geomspace(0.1, 10.0, 3), Kept(np.int32(0), np.int32(0))
+    lowered = evaluate.lower(
+        problem.method,
+        problem.template,
+        problem.points,
+        rows,
+        problem.source.layout,
+        None,
+        jnp.zeros(1),
+        C,
+        Scoring("mse"),
+        nothing_kept,
+    )
+    compiled = lowered.compile()
     used = compiled.memory_analysis()
     # An eighth of the inputs, and blocks of features and predictions.
     assert used.argument_size_in_bytes < 1.1 * (X.nbytes + 2 * X[:, 0].nbytes) / 8 + 1e4
@@ -187,10 +201,15 @@ def test_a_batch_of_kernels_on_a_mesh(mesh):
     folds = jsparse.plain_folds(jax.random.key(0), 60, 4)
     problem = tuning_problem(RBF(1.0), X[:6], X, y[:, 0], folds, w, mesh=mesh)
     thetas, C = jnp.array([[0.2], [0.7]]), jnp.array([[1.0, 10.0]] * 2)
-    scores, *_ = evaluate_batch(problem, thetas, C, Scoring("mse"))
     alone = tuning_problem(RBF(1.0), X[:6], X, y[:, 0], folds, w)
-    expected, *_ = evaluate_batch(alone, thetas, C, Scoring("mse"))
-    np.testing.assert_allclose(scores, expected, rtol=1e-10)
+
+    def scores(problem):
+        method, template, points = problem.method, problem.template, problem.points
+        rows, layout = problem.source.placed, problem.source.layout
+        arguments = method, template, points, rows, layout, None, thetas, C, Scoring("mse")
+        return evaluate_batch(*arguments).scores
+
+    np.testing.assert_allclose(scores(problem), scores(alone), rtol=1e-10)
 
 
 def test_the_trained_model_is_that_of_one_device(mesh):

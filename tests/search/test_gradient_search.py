@@ -271,7 +271,7 @@ def test_time_that_is_up_leaves_the_profile_and_no_step():
         ({"patience": 0}, "patience"),
         ({"rows": 3}, "rows"),
         ({"prototypes": 0}, "prototypes"),
-        ({"rate": 0.0}, "rate"),
+        ({"learning_rate": 0.0}, "learning_rate"),
         ({"elimination": 1}, "elimination"),
         ({"rank": 0}, "rank"),
         ({"move_prototypes": "yes"}, "move_prototypes"),

@@ -28,7 +28,6 @@ from jsparse.kernels import RBF, Matern32
 from jsparse.machines import robust
 from jsparse.machines.fixed_size import doubled, feature_map
 from jsparse.prototypes import interleaved
-from jsparse.search import sizes as sizes_module
 from jsparse.search.problem import Scoring
 from jsparse.search.sizes import smallest_within
 from jsparse.search.strategies import local_line_search
@@ -248,7 +247,7 @@ def test_ctrl_c_keeps_the_sizes_looked_at():
     _, choice = tuned_sizes(X, y, [4, 12], "float64", progress=interrupt)
     assert choice.sizes.tolist() == [4, 12]
     assert len(choice.tunings[1].history) == 1
-    assert choice.tuning.stopped == choice.stopped == "interrupted"
+    assert choice.tunings[1].stopped == choice.stopped == "interrupted"
     assert [done for done, _, _ in seen] == list(range(1, 8))
     assert seen[-1][1] == 12
     assert seen[-1][2] == choice.errors.min()
@@ -264,7 +263,7 @@ def test_a_search_out_of_time_leaves_sizes_out():
 def test_a_start_of_another_kernel_is_refused():
     X, y = regression()
     problem, choice = tuned_sizes(X, y, [4], "float64")
-    start = choice.tuning._replace(theta=np.zeros(2))
+    start = choice.tunings[0]._replace(theta=np.zeros(2))
     with pytest.raises(ValueError, match="start: expected one of 1 parameters"):
         tune(
             problem,
@@ -370,7 +369,7 @@ def test_growing_ends_where_the_error_is_flat_or_time_runs_out(monkeypatch):
     assert not better[k - 2]
     assert grown.stopped == "finished"
     clock = iter(np.arange(0.0, 1e6, 10.0))  # as if every look at it were ten seconds later
-    monkeypatch.setattr(sizes_module.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr("time.perf_counter", lambda: next(clock))
     _, short = tuned_sizes(X, y, sizes, "float64", stop_when_flat=True, max_seconds=1000.0)
     assert short.stopped == "seconds"
     assert len(short.sizes) < k
