@@ -15,6 +15,7 @@ import jsparse
 from jsparse.data import benchmark_set
 from jsparse.kernels import RBF
 from jsparse.machines import reductions
+from jsparse.machines.held_out import Sums
 
 from .report import Report, alternated, kept, save
 
@@ -216,15 +217,15 @@ def _cost(quick: bool) -> dict[str, Any]:
         columns = method.features(RBF(jnp.asarray(4.0, dtype)), T[:SIZE])
         sums, C = jsparse.accumulate(columns, T, t), jnp.asarray(1.0, dtype)
         calls = {
-            "reduction": functools.partial(method.solve, columns, sums, C),
+            "reduction": functools.partial(method.solve, Sums(columns, sums), C),
             "ridge": functools.partial(ridge, sums, C),
         }
         seconds = alternated(calls, 5)
         found = calls["reduction"]()
         numbers[dtype] = {
             **seconds,
-            "steps": int(found.steps),
-            "left": int(found.count),
+            "steps": int(found.info["steps"]),
+            "left": int(found.sizes[0]),
             "status": int(found.status),
         }
     return numbers
