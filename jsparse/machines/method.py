@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import operator
 from collections.abc import Generator, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -106,19 +107,12 @@ def option(
         static: False for a number that programs take as an argument, see `Method`.
     """
     described = {"help": help, "kind": kind, "metavar": metavar, "choices": choices}
-    convert = {"converter": _on_host} if static else {}
-    return eqx.field(default=default, static=static, metadata={"option": described}, **convert)
+    return eqx.field(default=default, static=static, metadata={"option": described})
 
 
 def setting(default: Any) -> Any:
     """Return a field that decides shapes or structure: another value compiles again."""
-    return eqx.field(default=default, static=True, converter=_on_host)
-
-
-def _on_host(value: Any) -> Any:
-    """Return numbers of NumPy's or JAX's as Python's, and a vector as a list."""
-    is_array = isinstance(value, np.generic | np.ndarray | jax.Array)
-    return np.asarray(value).tolist() if is_array and np.ndim(value) <= 1 else value
+    return eqx.field(default=default, static=True)
 
 
 class Method(eqx.Module):
@@ -148,6 +142,12 @@ class Method(eqx.Module):
     info_powers: ClassVar[dict[str, int]] = {}
 
     __repr__ = short_repr
+
+    def __post_init__(self) -> None:
+        # A converter of the fields would do, but `help` would show no types of the arguments.
+        for field in dataclasses.fields(self):
+            if field.metadata.get("static", False):
+                setattr(self, field.name, as_python(getattr(self, field.name)))
 
     def check(self, task: Task) -> None:
         """Raise a `ValueError` for settings that make no sense whatever the data."""
@@ -412,12 +412,18 @@ def check_tolerance(name: str, tolerance: float) -> None:
     real(name, tolerance, 0.0)
 
 
-def as_sizes(sizes: Any) -> Any:
-    """Return a sequence as a tuple, which can be hashed; everything else as it is."""
-    if isinstance(sizes, np.ndarray):
-        sizes = sizes.tolist()
-    several = isinstance(sizes, Sequence) and not isinstance(sizes, str)
-    return tuple(sizes) if several and np.ndim(sizes) == 1 else sizes
+def as_python(value: Any) -> Any:
+    """Return numbers of NumPy's and JAX's as Python's, and a sequence as a tuple.
+
+    Static fields are compared and hashed. A value that is neither stays as it is.
+    """
+    if isinstance(value, np.generic | np.ndarray | jax.Array) and is_concrete(value):
+        value = np.asarray(value).tolist()
+    if not isinstance(value, Sequence) or isinstance(value, str) or hasattr(value, "_fields"):
+        return value
+    several = tuple(as_python(one) for one in value)
+    as_is = isinstance(value, tuple) and all(map(operator.is_, several, value))
+    return value if as_is else several
 
 
 def replaced(method: Any, **changes: Any) -> Any:
