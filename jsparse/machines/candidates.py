@@ -87,6 +87,7 @@ class Candidates(Method):
         given = self.candidates
         if isinstance(given, list | tuple) or (given is not None and np.ndim(given) > 0):
             self.candidates = _Points(given)
+        super().__post_init__()
 
     def check(self, task: Task) -> None:
         """See `Method.check`."""

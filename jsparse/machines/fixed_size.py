@@ -44,7 +44,6 @@ from .method import (
     Shape,
     Task,
     TrainingRows,
-    as_sizes,
     at_most,
     check_sizes,
     check_tolerance,
@@ -95,9 +94,6 @@ class Prototypes(Method):
         metavar="T",
     )
     stop_when_flat: bool = setting(False)
-
-    def __post_init__(self) -> None:
-        self.n_prototypes = as_sizes(self.n_prototypes)
 
     @property
     def sizes(self) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import operator
 from collections.abc import Generator, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -107,29 +108,12 @@ def option(
         static: False for a number that programs take as an argument, see `Method`.
     """
     described = {"help": help, "kind": kind, "metavar": metavar, "choices": choices}
-    metadata = {"option": described}
-    if not static:
-        return eqx.field(default=default, metadata=metadata)
-    return eqx.field(default=default, static=True, converter=_on_host, metadata=metadata)
+    return eqx.field(default=default, static=static, metadata={"option": described})
 
 
 def setting(default: Any) -> Any:
     """Return a field that decides shapes or structure: another value compiles again."""
-    return eqx.field(default=default, static=True, converter=_on_host)
-
-
-def _on_host(value: Any) -> Any:
-    """Return NumPy's and JAX's numbers, alone or in a list or tuple, as Python's.
-
-    Static fields are compared and hashed, which arrays are not made for.
-    """
-    if isinstance(value, np.generic | np.ndarray | jax.Array) and is_concrete(value):
-        return np.asarray(value).tolist()
-    if not isinstance(value, list | tuple) or hasattr(value, "_fields"):
-        return value
-    numbers = [_on_host(one) for one in value]
-    same = all(one is other for one, other in zip(numbers, value, strict=True))
-    return value if same else type(value)(numbers)
+    return eqx.field(default=default, static=True)
 
 
 class Method(eqx.Module):
@@ -159,6 +143,12 @@ class Method(eqx.Module):
     info_powers: ClassVar[dict[str, int]] = {}
 
     __repr__ = short_repr
+
+    def __post_init__(self) -> None:
+        # A converter of the fields would do, but `help` would show no types of the arguments.
+        for field in dataclasses.fields(self):
+            if field.metadata.get("static", False):
+                setattr(self, field.name, as_python(getattr(self, field.name)))
 
     def check(self, task: Task) -> None:
         """Raise a `ValueError` for settings that make no sense whatever the data."""
@@ -431,12 +421,18 @@ def check_tolerance(name: str, tolerance: float) -> None:
     real(name, tolerance, 0.0)
 
 
-def as_sizes(sizes: Any) -> Any:
-    """Return a sequence as a tuple, which can be hashed; everything else as it is."""
-    if isinstance(sizes, np.ndarray):
-        sizes = sizes.tolist()
-    several = isinstance(sizes, Sequence) and not isinstance(sizes, str)
-    return tuple(sizes) if several and np.ndim(sizes) == 1 else sizes
+def as_python(value: Any) -> Any:
+    """Return numbers of NumPy's and JAX's as Python's, and a sequence as a tuple.
+
+    Static fields are compared and hashed. A value that is neither stays as it is.
+    """
+    if isinstance(value, np.generic | np.ndarray | jax.Array) and is_concrete(value):
+        value = np.asarray(value).tolist()
+    if not isinstance(value, Sequence) or isinstance(value, str) or hasattr(value, "_fields"):
+        return value
+    several = tuple(as_python(one) for one in value)
+    as_is = isinstance(value, tuple) and all(map(operator.is_, several, value))
+    return value if as_is else several
 
 
 def replaced(method: Any, **changes: Any) -> Any:

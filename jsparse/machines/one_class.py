@@ -48,7 +48,7 @@ def fit(
             `jit`) `nu` not between 0 and 1, NaN, infinity or negative weights.
     """
     check_descent(tolerance, max_steps)
-    if is_concrete(nu) and not 0 < nu < 1:
+    if is_concrete(nu) and not 0 < float(nu) < 1:
         raise ValueError(f"nu: expected a number above 0 and below 1, got {nu}")
     y = as_array(np.ones(len(X)))
     start, nu, X, _, weights = columns_in_one_dtype("start", start, nu, X, y, weights, classes=True)

@@ -30,7 +30,7 @@ from .dictionary import (
 )
 from .family import Family
 from .held_out import Sums
-from .method import Shape, Task, as_sizes, at_most, check_number, option, replaced, setting
+from .method import Shape, Task, at_most, check_number, option, replaced, setting
 from .nested import with_sizes
 from .rows import Rows
 
@@ -72,10 +72,6 @@ class Pursuit(CandidatesFromSums):
     )
     intercept: bool = setting(True)
     ridge: ScalarLike = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.atoms = as_sizes(self.atoms)
 
     def check(self, task: Task) -> None:
         """See `Method.check`."""

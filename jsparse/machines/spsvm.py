@@ -186,7 +186,9 @@ def _check_classes(y: Float[Array, "n *c"], weights: Float[Array, " n"] | None) 
     """Raise unless all rows that count are of -1 or +1, as far as they can be looked at."""
     if not (is_concrete(y) and (weights is None or is_concrete(weights))):
         return
-    classes = np.unique(np.asarray(y) if weights is None else np.asarray(y)[weights > 0])
+    # NumPy, as jax.numpy would trace even concrete values inside a caller's jit.
+    present = slice(None) if weights is None else np.asarray(weights) > 0
+    classes = np.unique(np.asarray(y)[present])
     expected = ([-1, 1], "-1 and +1") if y.ndim == 1 else ([-1, 0, 1], "-1, 0 and +1")
     if not np.isin(classes, expected[0]).all():
         got = np.array2string(classes, threshold=6)

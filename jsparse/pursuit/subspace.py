@@ -404,8 +404,7 @@ def subspace_pursuit_gram(
     A, b = in_finer_dtype(A, b)
     if A.ndim not in (2, 3) or A.shape[-1] != A.shape[-2]:
         raise ValueError(f"A: expected shape (D, D) or (v, D, D), got {A.shape}")
-    diagonal = jnp.diagonal(A, axis1=-2, axis2=-1)
-    if is_concrete(A) and np.any(np.asarray(diagonal) < 0):
+    if is_concrete(A) and np.any(np.diagonal(np.asarray(A), axis1=-2, axis2=-1) < 0):
         raise ValueError("A: expected a positive semi-definite matrix, got one with diagonal < 0")
     options = (n_atoms, max_atoms, max_iterations, tolerance, ridge, rule)
     return _solutions(A, b, "b", *options, gram=True)

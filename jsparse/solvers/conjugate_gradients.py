@@ -136,7 +136,7 @@ def solve(
     Raises:
         ValueError: (outside `jit`) for a cap below 1.
     """
-    if is_concrete(max_steps) and max_steps < 1:
+    if is_concrete(max_steps) and int(max_steps) < 1:
         raise ValueError(f"max_steps: expected at least 1, got {max_steps}")
 
     def run(_: object, b: Float[Array, "n k"]) -> tuple[Array, tuple[Array, Array, Array]]:

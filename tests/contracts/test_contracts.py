@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from registry import KINDS, NAMES, SLOW, fields_of, method_named, named
 from sklearn.datasets import load_iris
 
 import jsparse
@@ -23,25 +24,6 @@ from jsparse.machines.from_sums import FromSums
 from jsparse.machines.method import Shape
 from jsparse.machines.rows import rows_of
 from jsparse.validation.validate import validate
-
-NAMES = sorted(METHODS)
-
-
-def fields_of(name):
-    return {field.name for field in dataclasses.fields(METHODS[name])}
-
-
-SIZES = {"n_prototypes": 8, "max_prototypes": 6, "candidates": 12}
-# What is learnt with given numbers of prototypes and no `C`.
-PURSUITS = ("ksp", "kmp", "kbp")
-
-
-def method_named(name):
-    kind = METHODS[name]
-    settings = {key: value for key, value in SIZES.items() if key in fields_of(name)}
-    if name == "ksp":
-        settings |= {"max_prototypes": None, "atoms": (1, 3, 4, 6)}
-    return kind(**settings)
 
 
 def rows(task, dtype="float64", classes=2, n=60):
@@ -69,21 +51,11 @@ def trained(name, task, X, y, **options):
     return jsparse.train(X, y, **{**given, **options})
 
 
-# Training compiles for seconds. Of all promises those of one method of each kind are fast: sums, a
-# path, the dual, a surrogate; of the others that they train, unless even that takes long.
-KINDS = ("dual", "fixed-size", "scdp", "spsvm")
+# Of the methods that are not fast, that they train is, unless even that takes long.
 LONG = (
     "fixed-size", "kbp", "kmp", "reduced-set", "reduced-svm", "reduction", "rvm", "slmc",
     "sparse-fisher", "sparse-ridge", "spsvm",
 )  # fmt: skip
-SLOW = pytest.mark.slow
-
-
-def named(names, *slow):
-    fast = [name for name in KINDS if name not in slow]
-    return [pytest.param(name, marks=() if name in fast else SLOW) for name in names]
-
-
 CASES = [(name, task) for name in NAMES for task in METHODS[name].tasks]
 ONCE = [pytest.param(*case, marks=() if case[0] in KINDS else SLOW) for case in CASES]
 # Of each method that is fast one task in one precision, in turn.
@@ -302,33 +274,6 @@ def test_the_default_number_of_prototypes_is_one_rule(name):
     for _, estimator in inspect.getmembers(estimators, inspect.isclass):
         if hasattr(estimator, "make_method") and "n_prototypes" in estimator().get_params():
             assert estimator().make_method().n_prototypes is None
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "task"), ONCE)
-def test_validation_is_refitting_without_the_fold(name, task):
-    X, y = rows(task, n=24)
-    target = np.where(y == y[0], 1.0, -1.0) if task == "classification" else y
-    method = method_named(name).resolve(Shape(24, 24, 16, 3, None, False))
-    if name == "reduced-set":  # each step of its descent enlarges what is rounded
-        method = dataclasses.replace(method, max_steps=2)
-    folds = jsparse.folds_from_assignment(np.arange(24) % (24 if name == "dual" else 3))
-    Z = None if name == "dual" else jnp.asarray(X[:12])
-    key, kernel, C = jax.random.key(0), RBF(1.2), jnp.asarray([1.0, 10.0])
-    found = validate(
-        method, kernel, Z, C, jnp.asarray(X), jnp.asarray(target), folds, metric="mse", key=key
-    )
-    errors = []
-    for fold in np.asarray(folds.index):
-        rest = np.setdiff1d(np.arange(24), fold)
-        given = rows_of(jnp.asarray(X[rest]), jnp.asarray(target[rest]))
-        family = method.fit(kernel, Z, 10.0, given, key)
-        values = np.asarray(family.values(jnp.asarray(X[fold])))[..., 0]
-        errors.append((values - target[fold][:, None]) ** 2)
-    expected = np.concatenate(errors).mean(axis=0)
-    np.testing.assert_allclose(
-        np.asarray(found.scores)[1].reshape(-1), expected, rtol=2e-5, atol=1e-7
-    )
 
 
 @pytest.mark.parametrize("name", named(NAMES, "scdp"))  # see test_stream_training

@@ -1,0 +1,445 @@
+"""What each method of the registry promises of its numbers, its machines and its validation.
+
+All at the level of `fit` and `held_out`; what training makes of them is in test_contracts.py. A new
+method is tested by being in the registry, and must say in `DERIVATIVES` or `DECISIONS` what the
+derivative in each of its numbers is.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from registry import KINDS, NAMES, SLOW, fields_of, method_named
+
+import jsparse
+from jsparse.compilation import counted
+from jsparse.kernels import RBF
+from jsparse.machines import METHODS, pursuits
+from jsparse.machines.method import Shape, replaced
+from jsparse.machines.rows import Rows
+from jsparse.multiclass import output_code
+from jsparse.validation.validate import validate
+
+# Folds of 9, 9 and 6 rows, of each of which 6 have weight.
+FOLDS = np.repeat([0, 1, 2], [9, 9, 6])
+ABSENT = [1, 4, 6, 10, 12, 17]
+N, M, Q = len(FOLDS), 8, 5
+KERNEL, KEY = RBF(1.0), jax.random.key(0)
+
+# Other settings than the default ones, where they change what is computed.
+VARIANTS = {
+    "fixed-size, tuned with fewer": jsparse.FixedSize(M, tuned_with=4),
+    "robust, absolute": jsparse.Robust(M, loss="absolute"),
+    "scdp, subset": jsparse.SCDP(6, 12, subset=5),
+    "scdp, separate": jsparse.SCDP(6, 12, selection="separate", nu=0.5),
+    "reduction, dual": jsparse.SparseReduction(M, initialization="dual"),
+    "reduction, prototypes": jsparse.SparseReduction(M, loss="prototypes"),
+    "ksp, ridge": jsparse.KSP(None, 12, atoms=(2, 4), ridge=1e-3),
+    "ksp, on rows": jsparse.KSP(None, 12, atoms=(2, 4), formed=False),
+    "kmp, basic": jsparse.KMP(6, 12, fitting="basic"),
+    "kmp, prefitting": jsparse.KMP(6, 12, fitting="prefitting", intercept=False),
+    "kmp, subset": jsparse.KMP(6, 12, subset=5),
+    "reduced-svm, coefficients": METHODS["reduced-svm"](M, penalty="coefficients"),
+    "reduced-set, refit": METHODS["reduced-set"](M, refit=True),
+    "slmc, separate": METHODS["slmc"](M, sharing="separate"),
+    "sparse-ridge, separate": METHODS["sparse-ridge"](M, sharing="separate"),
+    "rvm, logistic": METHODS["rvm"](6, likelihood="logistic"),
+}
+EACH = [*NAMES, *VARIANTS]
+
+
+class Setup(NamedTuple):
+    """A resolved method, and rows to fit it to."""
+
+    method: Any
+    rows: Rows
+    points: Any  # m d, or None in the dual
+    new: Any  # q d
+
+    def fit(self, rows=None, C=10.0, method=None):
+        rows, method = self.rows if rows is None else rows, method or self.method
+        return method.fit(KERNEL, self.points, C, rows, KEY)
+
+
+def setup(name, targets=None, dtype="float64"):
+    """With the targets of its first task by default: "real", "several" real ones, or "sign".
+
+    Any other text is the scheme of a code for three classes.
+    """
+    method = method_named(name) if name in METHODS else VARIANTS[name]
+    if "max_steps" in fields_of(method.name) and method.name != "rvm":
+        method = replaced(method, max_steps=2)  # each step enlarges what is rounded
+    if targets is None:
+        logistic = "regression" not in method.tasks or name == "rvm, logistic"
+        targets = "sign" if logistic else "real"
+    rng = np.random.default_rng(1)
+    X, new = rng.standard_normal((N, 2)), rng.standard_normal((Q, 2))
+    score = np.sin(2 * X[:, 0]) + X[:, 1]
+    w = rng.uniform(0.5, 1.5, N)
+    w[ABSENT] = 0
+    code = None
+    if targets in ("real", "several", "sign"):
+        several = np.stack([score, X[:, 0] * X[:, 1]], axis=1)
+        y = {"real": score, "several": several, "sign": np.where(score > 0, 1.0, -1.0)}[targets]
+        y = jnp.asarray(y, dtype)
+    else:
+        y, code = jnp.asarray(np.arange(N) % 3, jnp.int32), output_code(targets, 3).astype(dtype)
+    X, w, new = (jnp.asarray(a, dtype) for a in (X, w, new))
+    present = N - len(ABSENT)
+    classes = None if code is None else 3
+    method = method.resolve(Shape(N, present, present * 2 // 3, 2, classes, False))
+    points = None if method.name == "dual" else X[:M]
+    return Setup(method, Rows(X, y, w, code), points, new)
+
+
+def fits():
+    """Each method with all targets that it is for; fast: one of each kind with one target."""
+    for name in EACH:
+        tasks = METHODS[name.split(",")[0]].tasks
+        regression = "regression" in tasks and name != "rvm, logistic"
+        targets = ("real", "several") if regression else ()
+        targets += ("sign", "one_versus_rest", "one_versus_one") * ("classification" in tasks)
+        for each in targets:
+            fast = name in KINDS and each == targets[0]
+            yield pytest.param(name, each, marks=() if fast else SLOW)
+
+
+FITS = list(fits())
+
+
+# Numbers of the settings.
+
+
+class Number(NamedTuple):
+    """A number among a method's settings, and two values that it may have."""
+
+    method: str
+    field: str
+    values: tuple
+
+    def of(self, method, value):
+        return replaced(method, **{self.field: value})
+
+
+VALUES = {
+    "growth": (1.0, 2.0),
+    "max_iterations": (1, 5),
+    "nu": (0.5, 3.0),
+    "ridge": (1e-3, 1e-1),
+    "tolerance": (1e-3, 30.0),
+}
+
+
+def numbers():
+    """The numbers of all methods, from the leaves of their pytrees."""
+    for name in NAMES:
+        for path, leaf in jax.tree_util.tree_flatten_with_path(method_named(name))[0]:
+            (entry,) = path
+            yield Number(name, entry.name, VALUES.get(entry.name, (leaf, 1.5 * leaf + 1)))
+
+
+NUMBERS = {f"{number.method}, {number.field}": number for number in numbers()}
+# In these the machines have derivatives as long as the selection does not change.
+DERIVATIVES = ("kbp, ridge", "kmp, ridge", "ksp, ridge", "scdp, nu")
+# These decide when something happens: the machines are the same between two decisions.
+DECISIONS = (
+    "ksp, max_iterations",
+    "reduced-set, tolerance",
+    "rvm, tolerance",
+    "slmc, tolerance",
+    "sparse-fisher, tolerance",
+    "sparse-ridge, tolerance",
+    "spsvm, growth",
+)
+
+
+def fast_numbers(*fast):
+    return [pytest.param(name, marks=() if name in fast else SLOW) for name in NUMBERS]
+
+
+def test_every_number_says_what_its_derivative_is():
+    assert set(NUMBERS) == {*DERIVATIVES, *DECISIONS}
+
+
+def between(number, part):
+    """A value between the two, a whole number if they are."""
+    low, high = number.values
+    return round(low + part * (high - low)) if isinstance(low, int) else low + part * (high - low)
+
+
+@pytest.mark.parametrize(
+    "name", fast_numbers("ksp, ridge", "ksp, max_iterations", "scdp, nu", "spsvm, growth")
+)
+def test_a_number_changes_a_hundred_times_and_nothing_compiles_again(name):
+    number = NUMBERS[name]
+    given = setup(number.method)
+
+    def fitted(value):
+        return given.fit(method=number.of(given.method, value)).values(given.new)
+
+    fitted(number.values[0])
+    with counted() as compiled:
+        for i in range(1, 101):
+            last = fitted(between(number, i / 100))
+    assert compiled.programs == 0
+    assert np.isfinite(last).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NUMBERS)
+def test_validation_with_another_number_compiles_nothing(name):
+    number, folds = NUMBERS[name], jsparse.folds_from_assignment(FOLDS)
+    given = setup(number.method)
+    rows = given.rows.X, given.rows.y, folds, given.rows.weights
+
+    def validated(value):
+        method = number.of(given.method, value)
+        points, C = given.points, jnp.asarray([1.0, 10.0])
+        return validate(method, KERNEL, points, C, *rows, metric="mse", key=KEY).scores
+
+    validated(number.values[0])
+    with counted() as compiled:
+        for i in range(1, 11):
+            validated(between(number, i / 10))
+    assert compiled.programs == 0
+
+
+@pytest.mark.parametrize("name", fast_numbers("scdp, nu", "spsvm, growth"))
+def test_a_batch_of_numbers_is_a_loop(name):
+    number = NUMBERS[name]
+    given = setup(number.method)
+
+    def fitted(value):
+        return given.fit(method=number.of(given.method, value)).values(given.new)
+
+    found = jax.jit(jax.vmap(fitted))(jnp.asarray(number.values))
+    for value, values in zip(number.values, found, strict=True):
+        # As far as a descent is determined: steps in a batch round apart from steps alone.
+        np.testing.assert_allclose(values, fitted(value), rtol=1e-6, atol=1e-6)
+
+
+def sine_of_values(given, number):
+    """A function of the number: one figure for all values of a fit."""
+    return lambda value: jnp.sum(
+        jnp.sin(given.fit(method=number.of(given.method, value)).values(given.new))
+    )
+
+
+@pytest.mark.parametrize("name", fast_numbers("ksp, ridge", "scdp, nu"))
+def test_the_derivative_in_a_number_is_the_difference(name):
+    """Forwards; backwards there is none where a loop's length depends on values.
+
+    What decides when to stop or to look again has the derivative 0.
+    """
+    number = NUMBERS[name]
+    if isinstance(number.values[0], int):
+        return  # a count
+    figure = sine_of_values(setup(number.method), number)
+    at = jnp.asarray(between(number, 0.4))
+    slope = jax.jit(lambda x: jax.jvp(figure, (x,), (jnp.ones_like(x),))[1])(at)
+    step = 1e-5 * at
+    difference = (figure(at + step) - figure(at - step)) / (2 * step)
+    np.testing.assert_allclose(slope, difference, rtol=1e-6, atol=1e-8)
+    assert (slope == 0) == (name in DECISIONS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["kbp", "kmp", "kmp, basic", "kmp, prefitting", "ksp, ridge"])
+def test_pursuits_have_derivatives_in_their_arguments(name):
+    given = setup(name)
+    rng = np.random.default_rng(3)
+    present = given.rows.weights > 0
+    at = {
+        "lengthscale": jnp.asarray(1.0), "ridge": jnp.asarray(1e-2), "Z": given.points,
+        "X": given.rows.X, "y": given.rows.y, "w": given.rows.weights,
+    }  # fmt: skip
+    along = {key: jnp.asarray(rng.uniform(-1, 1, np.shape(a))) for key, a in at.items()}
+    along["w"] = jnp.where(present, along["w"], 0)
+    along["ridge"] = jnp.asarray(1e-2)
+
+    def figure(lengthscale, ridge, Z, X, y, w):
+        method = replaced(given.method, ridge=ridge)
+        family = pursuits.fit(method, RBF(lengthscale), Z, X, y, w)
+        return jnp.sum(jnp.sin(family.values(given.new)))
+
+    for argument in at:
+        alone = {key: a if key == argument else 0 * a for key, a in along.items()}
+        slope = jax.jit(lambda u: jax.jvp(lambda x: figure(**x), (at,), (u,))[1])(alone)
+        ahead, behind = (
+            figure(**jax.tree.map(lambda a, u, h=h: a + h * u, at, alone)) for h in (1e-6, -1e-6)
+        )
+        np.testing.assert_allclose(
+            slope, (ahead - behind) / 2e-6, rtol=1e-5, atol=1e-7, err_msg=argument
+        )
+        assert slope != 0
+
+
+# Machines.
+
+
+def columns(values):
+    """Values `n` or `n l` as `n l`."""
+    return np.asarray(values).reshape(len(values), -1)
+
+
+@pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=SLOW)])
+@pytest.mark.parametrize(("name", "targets"), FITS)
+def test_the_values_of_a_family_are_those_of_its_machines(name, targets, dtype, tol):
+    given = setup(name, targets, dtype)
+    family = given.fit()
+    k, outputs = max(1, len(given.method.fit_sizes)), given.rows.outputs
+    values = family.values(given.new)
+    assert values.shape == (Q, k, max(1, *outputs, 1))
+    assert str(values.dtype) == dtype
+    assert family.outputs == outputs
+    assert family.n_sizes == k
+    assert np.shape(family.sizes) == np.shape(family.statuses) == (k,)
+    assert family.statuses.dtype == family.status.dtype == jnp.int32
+    size_of_values = float(np.abs(values).max())
+
+    def assert_same(found, expected):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=100 * tol * size_of_values)
+
+    for place, size in enumerate(np.asarray(family.sizes).tolist()):
+        machine = family.at(size)
+        assert machine.intercept.shape == outputs
+        assert len(machine.prototypes) <= size * len(family.intercepts)
+        np.testing.assert_array_equal(
+            machine.prototypes, np.asarray(family.points)[family.active_points(size)]
+        )
+        assert_same(columns(machine(given.new)), values[:, place])
+        assert family.status_at(size) == family.statuses[place]
+    assert_same(columns(family.expansion(given.new)), values[:, -1])
+    assert_same(family.compact().values(given.new), values)
+    offset = np.linspace(-1, 1, values.shape[2])
+    offset = offset if outputs else float(offset[0])
+    moved = family.rescaled(2.0, offset, {})
+    np.testing.assert_array_equal(moved.sizes, family.sizes)
+    assert_same((moved.values(given.new) - offset) / 2, values)
+
+
+@pytest.mark.parametrize(("name", "targets"), FITS)
+def test_a_family_is_the_same_under_jit(name, targets):
+    """Of rows that the program has as constants, and of rows that it does not know."""
+    given = setup(name, targets)
+    outside = given.fit()
+    values = outside.values(given.new)
+    for inside in (
+        jax.jit(lambda C: given.fit(C=C))(jnp.asarray(10.0)),
+        jax.jit(lambda C, rows: given.fit(rows, C))(jnp.asarray(10.0), given.rows),
+    ):
+        assert jax.tree.structure(inside) == jax.tree.structure(outside)
+        for name in ("sizes", "statuses", "support"):
+            np.testing.assert_array_equal(getattr(inside, name), getattr(outside, name))
+        np.testing.assert_allclose(inside.values(given.new), values, rtol=1e-6, atol=1e-6)
+
+
+# Validation.
+
+
+class KeepAll(eqx.Module):
+    """Keeps the values of every machine, one place in `C` after the other."""
+
+    n_C: int = eqx.field(static=True)
+    n_sizes: int = eqx.field(static=True)
+
+    def __call__(self, rows, values, which):
+        places = jnp.arange(self.n_C * self.n_sizes, dtype=jnp.int32)
+        at = which.C * self.n_sizes + which.size
+        wanted = (at[None, :] == places[:, None])[None, :, :, None]
+        weight = jnp.broadcast_to(jnp.sum(rows.weights), at.shape)
+        return weight, jnp.sum(jnp.where(wanted, values[:, None], 0), axis=2)
+
+
+GRID = (1.0, 10.0)
+
+
+def refitted(given, layout):
+    """Values `n s k l` of each row by a fit to the rows with weight outside of its fold."""
+    rows = given.rows
+    X, y, w = (np.asarray(a) for a in (rows.X, rows.y, rows.weights))
+    k = max(1, len(given.method.fit_sizes))
+    values = np.full((N, len(GRID), k, max(1, *rows.outputs, 1)), np.nan)
+    for index, valid in zip(np.asarray(layout.index), np.asarray(layout.valid), strict=True):
+        fold = index[valid]
+        rest = np.setdiff1d(np.flatnonzero(w), fold)
+        seen = Rows(*(jnp.asarray(a[rest]) for a in (X, y, w)), rows.code)
+        for i, C in enumerate(GRID):
+            values[fold, i] = given.fit(seen, C).values(jnp.asarray(X[fold]))
+    return values
+
+
+@pytest.mark.parametrize(("name", "targets"), FITS)
+def test_held_out_is_refitting_without_the_fold(name, targets):
+    given, folds = setup(name, targets), jsparse.folds_from_assignment(FOLDS)
+    method, k = given.method, max(1, len(given.method.fit_sizes))
+    keep = KeepAll(len(GRID), k)
+    held = jax.jit(
+        lambda C, rows: method.held_out(KERNEL, given.points, C, rows, folds, keep, KEY)
+    )(jnp.asarray(GRID), given.rows)
+    layout = method.validation_folds(folds, N)
+    v = len(layout.index)
+    assert held.statuses.shape == (len(GRID),)
+    assert held.sums.shape == (v, len(GRID), k)
+    w = np.where(layout.valid, np.asarray(given.rows.weights)[layout.index], 0)
+    np.testing.assert_allclose(
+        held.sums, np.broadcast_to(w.sum(axis=1)[:, None, None], held.sums.shape)
+    )
+    kept = np.asarray(layout.scatter(held.kept, N)).reshape(N, len(GRID), k, -1)
+    expected = refitted(given, layout)
+    size = np.abs(expected).max()
+    np.testing.assert_allclose(kept, expected, rtol=0, atol=1e-6 * size)
+
+
+def test_scores_are_weighted_means_of_the_errors():
+    given, folds = setup("scdp", "several"), jsparse.folds_from_assignment(FOLDS)
+    rows = given.rows
+    found = validate(
+        given.method, KERNEL, given.points, jnp.asarray(GRID), rows.X, rows.y, folds, rows.weights,
+        metric="mse", keep=1, size=2,
+    )  # fmt: skip
+    values, w = refitted(given, folds), np.asarray(rows.weights)
+    errors = np.mean((values - np.asarray(rows.y)[:, None, None]) ** 2, axis=-1)
+    np.testing.assert_allclose(found.scores, np.average(errors, axis=0, weights=w), rtol=1e-8)
+    for fold in range(3):
+        of_fold = np.average(errors, axis=0, weights=w * (fold == FOLDS))
+        np.testing.assert_allclose(found.fold_scores[:, fold], of_fold, rtol=1e-8)
+    np.testing.assert_allclose(found.predictions, values[:, 1, 2], rtol=1e-8, atol=1e-8)
+
+
+# Settings.
+
+SHAPES = [
+    Shape(n, present, present - -(-present // folds), 3, classes, linear)
+    for n, present in ((4, 4), (5, 3), (20, 20), (150, 90), (5000, 5000))
+    for folds in (3, 10)
+    for classes in (None, 2, 3)
+    for linear in (False, True)
+    if present > folds or present == 4
+]
+AUTO = {
+    "fixed-size, auto": jsparse.FixedSize("auto"),
+    "fixed-size, several": jsparse.FixedSize((2, 3)),
+    "scdp, all": jsparse.SCDP(candidates="all", subset="auto"),
+    "ksp, one size": jsparse.KSP(atoms=2),
+}
+
+
+@pytest.mark.parametrize("name", [*EACH, *AUTO])
+def test_what_is_resolved_stays_as_it_is(name):
+    """With default settings, where the name is of the registry."""
+    method = METHODS[name]() if name in METHODS else {**VARIANTS, **AUTO}[name]
+    resolved = 0
+    for shape in SHAPES:
+        try:
+            once = method.resolve(shape)
+        except ValueError:  # too few rows for given numbers, or sizes of a linear kernel
+            assert name not in METHODS
+            continue
+        resolved += 1
+        assert once.resolve(shape) == once
+        assert hash(once.resolve(shape)) == hash(once)
+    assert resolved >= 2
