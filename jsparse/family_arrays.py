@@ -59,7 +59,7 @@ def family_of(expansion: KernelExpansion, arrays: Mapping[str, Array]) -> Family
     if "support" in arrays:
         _check_support(np.asarray(arrays["support"]), len(arrays["points"]))
     sizes = np.asarray(arrays["sizes"])
-    if sizes[0] < 1 or not (np.diff(sizes) > 0).all():
+    if sizes[0] < 1 or not (sizes[1:] > sizes[:-1]).all():  # differences might overflow
         raise ValueError("path.sizes: expected increasing numbers of at least 1")
     kernel = expansion.kernel
     family = Family(
