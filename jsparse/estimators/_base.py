@@ -27,6 +27,7 @@ from ..search.run import Progress, Tuning
 from ..search.strategies import Annealing, Profile, Search
 from ..training.choices import KERNELS, KernelLike, default_folds
 from ..training.counting import CountingRows, counting_rows
+from ..training.inputs import check_labels
 from ..training.settings import Multiclass, Resources
 from ..training.train import train
 from ..training.trained import Sums, Trained
@@ -105,7 +106,11 @@ class Machine(BaseEstimator, abc.ABC):
             raise ValueError("sample_weight: expected some above 0, got weights of zero only")
         counting = counting_rows(sample_weight, len(X))
         folds = self._folds(X, y, counting)
-        kinds = len(np.unique(counting.select(y))) if task == "classification" else None
+        kinds = None
+        if task == "classification":
+            present = np.unique(counting.select(y))
+            check_labels(present, len(counting.index), counting.n)  # before any warning
+            kinds = len(present)
         method = within(self.make_method(), _shape(counting, folds, X.shape[1], kinds))
         C = None if isinstance(self.C, str) else np.array([real("C", self.C, 0.0, above=True)])
         with jax.enable_x64(X.dtype == np.float64):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_iris
 
+import jsparse
 from jsparse._status import CONVERGED, NumericalError
 from jsparse.calibration import decisions
 from jsparse.features import Nystroem
@@ -257,3 +258,14 @@ def test_classes_of_real_data_are_told_apart():
         fitted = fixed_size.fit_classes(Nystroem(RBF(2.0), X[::5]), 100.0, X, labels, code)
         predicted = decode(jnp.asarray(code.matrix), fitted.expansion(X))
         assert np.mean(np.asarray(predicted == labels)) > 0.96
+
+
+@pytest.mark.parametrize("kind", [jsparse.SCDP, jsparse.SparseReduction, jsparse.KMP])
+def test_a_code_whose_problems_leave_out_rows_is_refused_where_they_share_a_system(kind):
+    X, labels = jnp.ones((12, 2)), jnp.arange(12, dtype=jnp.int32) % 3
+    folds, code = jsparse.plain_folds(jax.random.key(0), 12, 3), output_code("one_versus_one", 3)
+    with pytest.raises(ValueError, match="every problem sees every class"):
+        jsparse.validate(
+            kind(2), RBF(1.0), X[:2], jnp.ones(1), X, labels, folds, metric="misclassification",
+            code=code,
+        )  # fmt: skip

@@ -618,6 +618,11 @@ CODE = [[1, -1], [-1, 1], [-1, -1]]
             for name, change, words in (
                 ("sizes", lambda a: a[::-1].copy(), "path.sizes: expected increasing numbers"),
                 ("sizes", lambda a: a - 2, "path.sizes: expected increasing numbers"),
+                (
+                    "sizes",  # whose difference overflows to a positive one
+                    lambda a: np.array([191589830, -2085298248], np.int32),
+                    "path.sizes: expected increasing numbers",
+                ),
                 ("sizes", lambda a: a.astype(float), "path.sizes: expected int32"),
                 ("sizes", lambda a: a[:1], "path: expected arrays of shapes"),
                 ("sizes", lambda a: a[:0], "path: expected arrays of shapes"),

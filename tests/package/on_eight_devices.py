@@ -14,7 +14,9 @@ from jsparse.cli.main import main
 from jsparse.data.streams import ArrayStream
 from jsparse.features import Nystroem
 from jsparse.kernels import RBF, Kernel
-from jsparse.machines import fixed_size
+from jsparse.machines import METHODS, fixed_size
+from jsparse.machines.from_sums import FromSums
+from jsparse.machines.method import Shape
 from jsparse.normal_equations import accumulate, accumulate_folds
 from jsparse.training.programs import evaluate, evaluate_batch
 from jsparse.training.tables import tuning_problem
@@ -116,6 +118,10 @@ def test_rows_of_no_weight_may_hold_anything_and_fill_a_device(mesh):
     expected = accumulate(phi, X[20:], y[20:], w[20:])
     assert_equal(accumulate(phi, dirty, wrong, w, mesh=mesh), expected, 1e-12)
     assert_equal(accumulate(phi, dirty, wrong, w, block_rows=8), expected, 1e-12)
+
+
+def is_from_sums(name):
+    return issubclass(METHODS[name], FromSums)
 
 
 class Logarithmic(Kernel):
@@ -262,6 +268,32 @@ def test_a_trained_path_is_that_of_one_device(mesh, streamed):
     np.testing.assert_allclose(ours.out_of_fold, theirs.out_of_fold, atol=1e-6)
     of_model = [a for a in jax.tree.leaves(ours.model) if isinstance(a, jax.Array)]
     assert {len(a.devices()) for a in of_model} == {1}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in METHODS if is_from_sums(name)])
+@pytest.mark.parametrize("classes", [False, True])
+def test_methods_of_sums_are_validated_as_on_one_device(mesh, name, classes):
+    X, y, w = data(70)
+    shape = Shape(70, 70, 46, 3, 3 if classes else None, False)
+    method = METHODS[name](4).resolve(shape)
+    folds, C = jsparse.plain_folds(jax.random.key(1), 70, 3), jnp.array([1.0, 30.0])
+    target, options = y[:, 0], {"metric": "mse"}
+    if classes:
+        target = jnp.arange(70, dtype=jnp.int32) % 3
+        code = jsparse.output_code("one_versus_rest", 3)
+        options = {"metric": "misclassification", "code": code}
+    ours, theirs = (
+        jsparse.validate(
+            method, RBF(1.5), X[:12], C, X, target, folds, w, key=jax.random.key(0), keep=1,
+            mesh=where, **options,
+        )
+        for where in (mesh, None)
+    )  # fmt: skip
+    assert_equal(ours.scores, theirs.scores, 1e-8)
+    assert_equal(ours.fold_scores, theirs.fold_scores, 1e-8)
+    assert_equal(ours.predictions, theirs.predictions, 1e-7)
+    np.testing.assert_array_equal(ours.status, theirs.status)
 
 
 @pytest.mark.slow
