@@ -9,6 +9,7 @@ from .._numerics import as_array, as_float, is_concrete, like
 from .._runtime import check_runtime
 from .._types import ScalarLike
 from ..features import FeatureMap
+from ..multiclass import Code
 
 
 def in_one_dtype(X: Array, y: Array, weights: Array | None) -> tuple[Array, Array, Array | None]:
@@ -93,6 +94,15 @@ def check_penalty(feature_map: FeatureMap) -> None:
         raise ValueError(
             "feature_map: expected one penalised by the identity (Nystroem, Linear), got "
             f"{type(feature_map).__name__}; Nystroem gives the same models"
+        )
+
+
+def check_code(argument: str, code: Code, *, shares_rows: bool) -> None:
+    """Raise if all problems must see all rows, and those of the code do not."""
+    if shares_rows and not code.shares_all_rows:
+        raise ValueError(
+            f"{argument}: expected a scheme in which every problem sees every class, such as "
+            "'one_versus_rest', as the method solves one system for all problems"
         )
 
 

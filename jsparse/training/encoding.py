@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Shaped
 
 from .._repr import short_repr
+from ..machines.checks import check_code
 from ..multiclass import Code, output_code
 from ..scaling import Standardization
 from .settings import Config
@@ -38,9 +39,5 @@ def code_of(config: Config, k: int, dtype: np.dtype) -> Code | None:
     if k <= 2:
         return None
     code = output_code(config.multiclass.scheme, k)
-    if config.method.shares_rows and not code.shares_all_rows:
-        raise ValueError(
-            "multiclass: expected a scheme in which every problem sees every class, such as "
-            "'one_versus_rest'; their paths are of one system"
-        )
+    check_code("multiclass", code, shares_rows=config.method.shares_rows)
     return code.astype(dtype)

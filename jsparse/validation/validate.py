@@ -15,7 +15,7 @@ from .._programs import compiled
 from .._repr import short_repr
 from .._types import Key
 from ..kernels import Kernel
-from ..machines.checks import check_labels, check_problem
+from ..machines.checks import check_code, check_labels, check_problem
 from ..machines.held_out import HeldOut, Sums, Which
 from ..machines.method import Method, Metric
 from ..machines.rows import FoldLayout, Rows
@@ -184,11 +184,14 @@ def validate(
     the method's `held_out` is: for ridge methods in everything but `y` of classes.
 
     Raises:
-        ValueError: for shapes that do not fit, values known to be out of range, or a mesh and a
-            method that does not need only sums.
+        ValueError: for shapes that do not fit, values known to be out of range, a mesh and a method
+            that does not need only sums, or a code some of whose problems leave out classes and a
+            method that solves one system for all problems.
     """
     if mesh is not None:
         method.check_sums("mesh")
+    if code is not None:
+        check_code("code", code, shares_rows=method.shares_rows)
     scoring = Scoring(metric, decoding, reported)
     for each in scoring.metrics:
         C, rows = checked(C, X, y, folds, weights, each, code, mesh)
