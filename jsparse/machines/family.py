@@ -259,7 +259,8 @@ def single(
         numpy.full(1, m, np.int32) if count is None else numpy.asarray(count).reshape(1),
         numpy.asarray(status, np.int32).reshape(1),
     )
-    support, coefficients, intercepts, sizes, statuses = jax.device_put(arrays)
+    arrays = jax.device_put(arrays) if known else arrays
+    support, coefficients, intercepts, sizes, statuses = arrays
     return Family(
         kernel=expansion.kernel,
         points=expansion.prototypes,

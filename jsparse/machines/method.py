@@ -158,12 +158,12 @@ class Method(eqx.Module):
                 f"got {task!r}"
             )
 
-    def check_code(self, code: Code | None) -> None:
-        """Raise a `ValueError` for problems of a code that do not see all rows, if they must."""
+    def check_code(self, argument: str, code: Code | None) -> None:
+        """Raise a `ValueError` naming the argument if problems of the code must see all rows and do not."""
         if self.shares_rows and code is not None and not code.shares_all_rows:
             raise ValueError(
-                "multiclass: expected a scheme in which every problem sees every class, such as "
-                "'one_versus_rest'; their paths are of one system"
+                f"{argument}: expected a scheme in which every problem sees every class, such as "
+                f"'one_versus_rest', as {type(self).__name__} solves one system for all problems"
             )
 
     def check_sums(self, argument: str) -> Any:

@@ -38,5 +38,5 @@ def code_of(config: Config, k: int, dtype: np.dtype) -> Code | None:
     if k <= 2:
         return None
     code = output_code(config.multiclass.scheme, k)
-    config.method.check_code(code)
+    config.method.check_code("multiclass", code)
     return code.astype(dtype)

@@ -187,7 +187,7 @@ def validate(
         ValueError: for shapes that do not fit, values known to be out of range, a code that the
             method cannot take, or a mesh and a method that does not need only sums.
     """
-    method.check_code(code)
+    method.check_code("code", code)
     if mesh is not None:
         method.check_sums("mesh")
     scoring = Scoring(metric, decoding, reported)

@@ -14,7 +14,7 @@ import pytest
 from jax.sharding import Mesh
 
 import jsparse
-from jsparse import kernels, prototypes
+from jsparse import kernels, prototypes, pursuit
 from jsparse._arguments import as_key
 from jsparse._numerics import as_array
 from jsparse.cli.main import main
@@ -28,6 +28,8 @@ from jsparse.estimators import (
     SpSVMClassifier,
 )
 from jsparse.kernels import RBF
+from jsparse.machines import one_class, spsvm
+from jsparse.solvers import conjugate_gradients
 
 pytestmark = pytest.mark.usefixtures("as_users_call")
 
@@ -426,6 +428,36 @@ def test_numbers_of_every_library_are_numbers():
             train(C=two, size_tolerance=two)  # which was taken before
     # Traced values cannot be looked at.
     assert jax.jit(lambda s: RBF(s).lengthscale)(-1.0) == -1.0
+
+
+def test_known_values_are_looked_at_inside_a_callers_jit():
+    """There an operation on them is traced, though they are known."""
+    points, A, sign = jnp.asarray(X), jnp.asarray(X[:2] @ X[:2].T), jnp.sign(jnp.asarray(Y))
+
+    def outliers(nu, x):
+        return one_class.fit(RBF(x), points[:4], nu, points, max_steps=1).status
+
+    def classes(y, x):
+        given = points[:4], 1.0, points, y, weights
+        return spsvm.fit(RBF(x), *given, key=KEY, max_prototypes=2).statuses
+
+    def atoms(A, x):
+        return pursuit.subspace_pursuit_gram(A, x * A[0], n_atoms=1).status
+
+    def steps(max_steps, x):
+        system = {"tolerance": 1e-3, "max_steps": max_steps}
+        return conjugate_gradients.solve(lambda b: b, x * A, **system).status
+
+    weights = jnp.ones(40)
+    for name, call, good, bad in (
+        ("nu", outliers, jnp.asarray(0.5), jnp.asarray(1.5)),
+        ("y", classes, sign, 2 * sign),
+        ("A", atoms, A, -A),
+        ("max_steps", steps, jnp.asarray(3), jnp.asarray(0)),
+    ):
+        jax.eval_shape(lambda x, call=call, good=good: call(good, x), 1.0)
+        with pytest.raises(ValueError, match=f"{name}: expected"):
+            jax.eval_shape(lambda x, call=call, bad=bad: call(bad, x), 1.0)
 
 
 @pytest.mark.slow

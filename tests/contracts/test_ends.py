@@ -196,12 +196,12 @@ def scdp_machine(k, formed):
         RBF(1.0), jnp.asarray(Z), 10.0, jnp.asarray(X), jnp.asarray(y),
         max_prototypes=k, subset=3, key=KEY, formed=formed,
     )  # fmt: skip
-    size = int(path.size)
-    S = Z[np.asarray(path.support)[:size]]
-    w = np.asarray(path.coefficients)[-1, :size]
-    r = y - gaussian(X, S) @ w - float(path.intercepts[-1])
+    (size,), (status,) = path.info["path_length"].tolist(), path.info["path_status"].tolist()
+    S = Z[np.asarray(path.support)[0, :size]]
+    w = np.asarray(path.coefficients)[0, -1, :size, 0]
+    r = y - gaussian(X, S) @ w - float(path.intercepts[0, -1, 0])
     left = gaussian(Z, X) @ r - gaussian(Z, S) @ w / 10
-    return [End(int(path.status), float(np.max(np.abs(left))) / 1e-9)]
+    return [End(status, float(np.max(np.abs(left))) / 1e-9)]
 
 
 def newton(k):
@@ -213,12 +213,12 @@ def newton(k):
         RBF(1.0), jnp.asarray(Z), 1e4, jnp.asarray(X), jnp.asarray(y),
         key=KEY, max_prototypes=8, subset=4, growth=10.0, max_steps=k,
     )  # fmt: skip
-    S, w = Z[np.asarray(path.support)], np.asarray(path.coefficients)[-1]
+    S, w = Z[np.asarray(path.support)[0]], np.asarray(path.coefficients)[0, -1, :, 0]
     K, R = gaussian(X, S), gaussian(S, S)
-    pull = 1e4 * y * np.maximum(1 - y * (K @ w + float(path.intercepts[-1])), 0)
+    pull = 1e4 * y * np.maximum(1 - y * (K @ w + float(path.intercepts[0, -1, 0])), 0)
     slope = np.append(R @ w - K.T @ pull, -pull.sum())
-    status = int(path.coefficient_status[-1])
-    assert int(path.status_at(8)) == max(status, int(path.status))
+    status = int(path.info["coefficient_status"][0, -1])
+    assert path.status_at(8) == max(status, int(path.info["path_status"][0]))
     return [End(status, float(np.linalg.norm(slope) / np.linalg.norm(pull)) / 1e-5)]
 
 

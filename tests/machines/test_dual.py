@@ -1,6 +1,5 @@
 """The LS-SVM in the dual against dense systems, refits and scikit-learn."""
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -96,14 +95,6 @@ def test_leave_one_out_is_refitting(dtype, tol, outputs):
                 np.testing.assert_allclose(ours, k @ alpha + b, atol=100 * tol)
 
 
-class SquaredErrors(eqx.Module):
-    """Squared errors summed over rows, and the values themselves."""
-
-    def __call__(self, rows, values, which):
-        errors = jnp.square(rows.target_columns[:, None, :] - values).sum(axis=2)
-        return jnp.sum(rows.weights[:, None] * errors, axis=0), values
-
-
 def rows_of_kind(kind, n=24):
     """Rows with one or two targets, or with classes as binary problems; some have weight 0."""
     X, y = problem(n=n)
@@ -123,26 +114,6 @@ def without_each(rows, C):
     """The expansions of fits to all rows but one."""
     fit = jax.jit(lambda w: Dual().fit(RBF(1.0), None, C, rows.with_weights(w)).expansion)
     return [fit(rows.weights.at[i].set(0)) for i in range(len(rows))]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_held_out_is_a_fit_to_all_other_rows(kind):
-    rows, C = rows_of_kind(kind), jnp.asarray([0.5, 50.0])
-    folds = plain_folds(0, len(rows), 4)
-    held = Dual().held_out(RBF(1.0), None, C, rows, folds, SquaredErrors())
-    outputs = rows.target_columns.shape[1]
-    assert held.kept.shape == (24, 1, 2, outputs)
-    assert held.sums.shape == (24, 2, 1)
-    np.testing.assert_array_equal(held.statuses, _status.CONVERGED)
-    for s in range(2):
-        for i, machine in enumerate(without_each(rows, C[s])):
-            values = machine(rows.X[i : i + 1]).reshape(outputs)
-            np.testing.assert_allclose(held.kept[i, 0, s], values, atol=1e-8)
-            error = rows.weights[i] * jnp.sum(jnp.square(values - rows.target_columns[i]))
-            np.testing.assert_allclose(held.sums[i, s, 0], error, atol=1e-7)
-    layout = Dual().validation_folds(folds, len(rows))
-    assert type(layout) is type(folds)
-    np.testing.assert_array_equal(layout.scatter(held.kept, len(rows)), held.kept[:, 0])
 
 
 @pytest.mark.parametrize("kind", KINDS)

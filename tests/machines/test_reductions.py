@@ -25,7 +25,6 @@ from jsparse.machines import reductions
 from jsparse.machines.reduction_columns import prototype_targets
 from jsparse.machines.reductions import SparseReduction
 from jsparse.machines.rows import rows_of
-from jsparse.multiclass import output_code
 from jsparse.solvers.reweighted import reweighted, reweighted_rows
 from jsparse.validation.folds import folds_from_assignment
 
@@ -326,32 +325,6 @@ class SquaredErrors(eqx.Module):
 
 
 VARIANTS = [{}, {"initialization": "dual"}, {"loss": "prototypes"}, {"rule": "paper"}]
-
-
-@pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: " ".join(v.values()) or "default")
-@pytest.mark.parametrize("kind", ["one target", "two targets", "one_versus_rest"])
-def test_held_out_is_a_fit_without_the_fold(variant, kind):
-    """Prototypes of the fold have no targets where others begin or are fitted."""
-    X, y, Z = problem(n=45, M=20)
-    w = jnp.asarray(np.random.default_rng(1).choice([0.0, 1.0, 2.5], 45))
-    rows = rows_of(X, y, w)
-    if kind == "two targets":
-        rows = rows_of(X, jnp.stack([y, jnp.square(y)], axis=1), w)
-    elif kind == "one_versus_rest":
-        code = output_code(kind, 3).astype(X.dtype)
-        rows = rows_of(X, jnp.asarray(np.digitize(y, [-0.5, 0.5]), jnp.int32), w, code)
-    folds, C = folds_from_assignment(np.arange(45) % 3), jnp.asarray([3.0, 30.0])
-    method = SparseReduction(20, **variant)
-    held = method.held_out(RBF(1.0), Z, C, rows, folds, SquaredErrors())
-    for v, fold in enumerate(folds.index):
-        left = rows.without_fold(folds, jnp.int32(v)).weights
-        for s in range(2):
-            machine = reductions.fit(RBF(1.0), Z, C[s], X, rows.targets, left, **variant)
-            values = machine.expansion(X[fold]).reshape(15, -1)
-            np.testing.assert_allclose(held.kept[v, :, s], values, atol=1e-5)
-            errors = jnp.sum(jnp.square(values - rows.target_columns[fold]), axis=1)
-            np.testing.assert_allclose(held.sums[v, s, 0], w[fold] @ errors, rtol=1e-4)
-    assert int(held.statuses.max()) < PRECISION_LOST
 
 
 def test_a_fold_whose_machine_vanishes_is_scored():
