@@ -159,7 +159,7 @@ class Method(eqx.Module):
             )
 
     def check_code(self, argument: str, code: Code | None) -> None:
-        """Raise a `ValueError` naming the argument if problems of the code must see all rows and do not."""
+        """Raise a `ValueError`, naming the argument, if the method cannot take the code."""
         if self.shares_rows and code is not None and not code.shares_all_rows:
             raise ValueError(
                 f"{argument}: expected a scheme in which every problem sees every class, such as "
