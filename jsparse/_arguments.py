@@ -56,7 +56,7 @@ def real(name: str, value: Any, least: float, *, above: bool = False, finite: bo
     return number
 
 
-def increasing(name: str, values: Any, most: int, what: str) -> list[int]:
+def increasing(name: str, values: Any, most: int, what: str) -> tuple[int, ...]:
     """Whole numbers of at least 1, each above the one before.
 
     Raises:
@@ -67,7 +67,7 @@ def increasing(name: str, values: Any, most: int, what: str) -> list[int]:
     found = [whole_number(name, value, 1, most, what) for value in values]
     if not found or any(a >= b for a, b in itertools.pairwise(found)):
         raise ValueError(f"{name}: expected increasing numbers, at least one, got {found}")
-    return found
+    return tuple(found)
 
 
 def as_key(key: KeyLike) -> Key:

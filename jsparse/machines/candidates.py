@@ -1,19 +1,20 @@
 """Candidates out of which methods of several sizes select their prototypes."""
 
 import abc
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._arguments import check_finite, finite_table, whole_number
+from .._arguments import check_finite, finite_table, real, whole_number
 from .._blocks import rounded_down
 from .._numerics import as_array
-from .._types import Key, ScalarLike
+from .._types import CLike, Key, PointTable
 from ..kernels import Kernel
 from ..prototypes import k_center, k_means
 from ..prototypes.choice import choose_rows
 from ..pursuit.probabilistic import SUBSET
+from .checks import check_choice
 from .family import Family
 from .from_sums import FromSums
 from .held_out import Sums
@@ -25,10 +26,8 @@ from .method import (
     Task,
     TrainingRows,
     at_most,
-    check_tolerance,
     option,
     replaced,
-    rows_at,
     setting,
 )
 from .rows import Rows
@@ -92,31 +91,27 @@ class Candidates(Method):
     def check(self, task: Task) -> None:
         """See `Method.check`."""
         super().check(task)
-        if self.candidate_method not in ("k_center", "k_means", "renyi", "uniform"):
-            raise ValueError(
-                "candidate_method: expected 'k_center', 'k_means', 'renyi' or 'uniform', got "
-                f"{self.candidate_method!r}"
-            )
+        check_choice("candidate_method", self.candidate_method, get_args(CandidateMethod))
         if isinstance(self.candidates, str) and self.candidates != "all":
             raise ValueError(
                 f"candidates: expected a number, 'all' or points, got {self.candidates!r}"
             )
-        check_tolerance("size_tolerance", self.size_tolerance)
+        real("size_tolerance", self.size_tolerance, 0.0)
 
     def resolve(self, shape: Shape) -> "Candidates":
         """See `Method.resolve`."""
-        given, M = self.candidates, self._count(shape)
-        if isinstance(given, _Points):
-            if given.X.shape[1] != shape.d:
-                raise ValueError(f"candidates: expected shape (M, {shape.d}), got {given.X.shape}")
+        candidates, M = self.candidates, self._count(shape)
+        if isinstance(candidates, _Points):
+            if candidates.X.shape[1] != shape.d:
+                raise ValueError(
+                    f"candidates: expected shape (M, {shape.d}), got {candidates.X.shape}"
+                )
         else:
-            M = whole_number("candidates", M, 1, shape.present, "the number of rows with weight")
-        most = min(M, shape.training)
-        k = self.max_prototypes
+            what = "the number of rows with weight"
+            candidates = M = whole_number("candidates", M, 1, shape.present, what)
+        most, k = min(M, shape.training), self.max_prototypes
         k = min(MAX_PROTOTYPES, rounded_down(most)) if k is None else k
-        what = "the candidates and the rows without a fold"
-        k = whole_number("max_prototypes", k, 1, most, what)
-        candidates = given if isinstance(given, _Points) else M
+        k = whole_number("max_prototypes", k, 1, most, "the candidates and the rows without a fold")
         subset = self.resolved_subset(M)
         return replaced(self, max_prototypes=k, candidates=candidates, subset=subset)
 
@@ -130,12 +125,11 @@ class Candidates(Method):
 
     def _count(self, shape: Shape) -> Any:
         """Return the number of candidates, not yet checked."""
-        given = self.candidates
-        if isinstance(given, _Points):
-            return len(given.X)
-        if given is None:
+        if self.candidates is None:
             return min(rounded_down(shape.present), CANDIDATES)
-        return shape.present if given == "all" else given
+        if isinstance(self.candidates, _Points):
+            return len(self.candidates.X)
+        return shape.present if self.candidates == "all" else self.candidates
 
     def capped(self, shape: Shape) -> "Candidates":
         """See `Method.capped`."""
@@ -161,14 +155,6 @@ class Candidates(Method):
         return replaced(self, max_prototypes=n_sizes)
 
     @property
-    def n_candidates(self) -> int | None:
-        """The number of candidates; None while it depends on the rows."""
-        given = self.candidates
-        if isinstance(given, _Points):
-            return len(given.X)
-        return given if isinstance(given, int) else None
-
-    @property
     def longest(self) -> int:
         """The largest number of prototypes, once resolved."""
         assert self.max_prototypes is not None
@@ -176,22 +162,20 @@ class Candidates(Method):
 
     def choose_points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
         """Return the candidates."""
-        Z, M, weights = rows.X, self.candidates, np.asarray(rows.weights)
+        X, M, weights = rows.X, self.candidates, np.asarray(rows.weights)
         if isinstance(M, _Points):
-            return Points(rows.scaling.apply(M.X.astype(Z.dtype)), None)
-        present = np.flatnonzero(weights > 0)
+            return Points(rows.scaling.apply(M.X.astype(X.dtype)), None)
+        present, criterion = np.flatnonzero(weights > 0), self.candidate_method
         if len(present) == M:
-            return Points(rows_at(Z, present), present)
-        w = as_array(weights, Z.dtype)
-        if self.candidate_method == "k_center":
-            centres = np.asarray(k_center(key, Z, M, w).indices)
-            return Points(rows_at(Z, centres), centres)
-        if self.candidate_method == "k_means":
-            means = k_means(key, Z, M, w)
+            return rows.points_at(present)
+        if criterion == "k_center":
+            centres = k_center(key, X, M, as_array(weights, X.dtype))
+            return rows.points_at(np.asarray(centres.indices))
+        if criterion == "k_means":
+            means = k_means(key, X, M, as_array(weights, X.dtype))
             return Points(means.centres, None, int(means.status))
-        labels = rows.labels
-        numbers, status = choose_rows(key, self.candidate_method, Z, M, labels, weights, rows.n)
-        return Points(rows_at(Z, numbers), numbers, status)
+        chosen = choose_rows(key, criterion, X, M, rows.labels, weights, rows.n)
+        return rows.points_at(*chosen)
 
 
 class CandidatesFromSums(Candidates, FromSums):
@@ -205,8 +189,10 @@ class CandidatesFromSums(Candidates, FromSums):
 
     @property
     def memory(self) -> int | None:
-        """See `Method.memory`: the candidates, once their number is known."""
-        return self.n_candidates
+        """See `Method.memory`: the candidates; None while their number depends on the rows."""
+        if isinstance(self.candidates, _Points):
+            return len(self.candidates.X)
+        return self.candidates if isinstance(self.candidates, int) else None
 
     def criterion(self, task: Task) -> Metric:
         """See `Method.criterion`: least squares (Karsmakers 2011, eq. 35), for classes too."""
@@ -214,22 +200,12 @@ class CandidatesFromSums(Candidates, FromSums):
 
     @abc.abstractmethod
     def fit_in_memory(
-        self,
-        kernel: Kernel,
-        points: Float[Array, "M d"],
-        C: ScalarLike | Float[Array, " l"],
-        rows: Rows,
-        key: Key | None,
+        self, kernel: Kernel, points: Float[Array, "M d"], C: CLike, rows: Rows, key: Key | None
     ) -> Family:
         """Fit to rows in memory; arguments as for `fit`."""
 
     def fit(
-        self,
-        kernel: Kernel,
-        points: Float[Array, "M d"] | None,
-        C: ScalarLike | Float[Array, " l"],
-        rows: Rows,
-        key: Key | None = None,
+        self, kernel: Kernel, points: PointTable, C: CLike, rows: Rows, key: Key | None = None
     ) -> Family:
         """See `Method.fit`: rows of a mesh are fitted from their sums."""
         if rows.mesh is not None:
@@ -238,14 +214,9 @@ class CandidatesFromSums(Candidates, FromSums):
         return self.fit_in_memory(kernel, points, C, rows, key)
 
     def fit_and_sum(
-        self,
-        kernel: Kernel,
-        points: Float[Array, "M d"] | None,
-        C: ScalarLike | Float[Array, " l"],
-        rows: Rows,
-        key: Key | None = None,
+        self, kernel: Kernel, points: PointTable, C: CLike, rows: Rows, key: Key | None = None,
         sums: Sums | None = None,
-    ) -> tuple[Family, Sums | None]:
+    ) -> tuple[Family, Sums | None]:  # fmt: skip
         """See `Method.fit_and_sum`: rows in memory are not summed."""
         if rows.mesh is not None:
             return super().fit_and_sum(kernel, points, C, rows, key, sums)

@@ -80,6 +80,13 @@ def check_loss(loss: str) -> None:
         raise ValueError(f"loss: expected 'hinge' or 'squared_hinge', got {loss!r}")
 
 
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """Raise a `ValueError` unless an argument has one of the values."""
+    if value not in choices:
+        expected = " or ".join(map(repr, choices))
+        raise ValueError(f"{name}: expected {expected}, got {value!r}")
+
+
 def given_penalty(intercept_penalty: ScalarLike, X: Array) -> Float[Array, ""] | None:
     """The intercept's penalty; None for the number 0, which needs no program that can do more."""
     if isinstance(intercept_penalty, int | float) and intercept_penalty == 0:

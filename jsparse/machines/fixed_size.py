@@ -1,7 +1,6 @@
 """The fixed-size LS-SVM: ridge regression in Nystroem features of a few prototypes."""
 
 import functools
-import math
 from collections.abc import Generator, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, cast, get_args
 
@@ -13,13 +12,13 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from .._agreement import same_rows
-from .._arguments import whole_number
+from .._arguments import increasing, real, whole_number
 from .._blocks import rounded_down
 from .._numerics import as_array, as_float, like
 from .._programs import compiled
 from .._repr import short_repr
 from .._status import CONVERGED, TRUNCATED
-from .._types import Key, ScalarLike
+from .._types import CLike, Key, ScalarLike
 from ..expansion import KernelExpansion
 from ..features import FeatureMap, Nystroem, Triangular
 from ..features import Linear as LinearFeatures
@@ -29,6 +28,7 @@ from ..normal_equations import NormalEquations, accumulate
 from ..prototypes import interleaved, pivoted_cholesky
 from ..prototypes.choice import choose_rows
 from .checks import (
+    check_choice,
     check_labels,
     check_penalties,
     check_penalty,
@@ -45,12 +45,9 @@ from .method import (
     Task,
     TrainingRows,
     at_most,
-    check_sizes,
-    check_tolerance,
     default_prototypes,
     option,
     replaced,
-    rows_at,
     setting,
 )
 from .ridge import Ridge
@@ -118,34 +115,29 @@ class Prototypes(Method):
     def check(self, task: Task) -> None:
         """See `Method.check`."""
         super().check(task)
-        if self.selection not in get_args(Selection):
-            expected = " or ".join(map(repr, get_args(Selection)))
-            raise ValueError(f"selection: expected {expected}, got {self.selection!r}")
-        check_tolerance("size_tolerance", self.size_tolerance)
-        most = 2**31 - 1
-        if isinstance(self.n_prototypes, tuple):
-            check_sizes(self.n_prototypes, most, "the largest number")
-        elif self.n_prototypes not in (None, "auto"):
-            whole_number("n_prototypes", self.n_prototypes, 1, most, "the largest number")
+        check_choice("selection", self.selection, get_args(Selection))
+        real("size_tolerance", self.size_tolerance, 0.0)
+        if self.n_prototypes not in (None, "auto"):
+            self._checked(2**31 - 1, "the largest number")
 
     def resolve(self, shape: Shape) -> "Prototypes":
         """See `Method.resolve`."""
-        what = "the number of rows"
+        if self.n_prototypes is None:
+            return replaced(self, n_prototypes=default_prototypes(self.usual_prototypes, shape))
         if self.n_prototypes == "auto":
             if shape.linear:
                 return replaced(self, n_prototypes=1)
             sizes = doubled(shape.training, shape.classes or 1)
             return replaced(self, n_prototypes=sizes, stop_when_flat=True)
+        if self.sizes and shape.linear:
+            raise ValueError("n_prototypes: expected one number for the linear kernel, it has none")
+        return replaced(self, n_prototypes=self._checked(shape.n, "the number of rows"))
+
+    def _checked(self, most: int, what: str) -> Any:
+        """Return the number or numbers of prototypes; raise unless they are at most `most`."""
         if isinstance(self.n_prototypes, tuple):
-            if shape.linear:
-                raise ValueError(
-                    "n_prototypes: expected one number for the linear kernel, it has none"
-                )
-            return replaced(self, n_prototypes=check_sizes(self.n_prototypes, shape.n, what))
-        m = self.n_prototypes
-        if m is None:
-            m = default_prototypes(self.usual_prototypes, shape)
-        return replaced(self, n_prototypes=whole_number("n_prototypes", m, 1, shape.n, what))
+            return increasing("n_prototypes", self.n_prototypes, most, what)
+        return whole_number("n_prototypes", self.n_prototypes, 1, most, what)
 
     def capped(self, shape: Shape) -> "Prototypes":
         """See `Method.capped`."""
@@ -160,16 +152,16 @@ class Prototypes(Method):
         """Return rows by entropy or at random, a share of them from each class."""
         m, labels = self.largest, rows.labels
         if isinstance(kernel, Linear):  # solved in the primal
-            return Points(rows_at(rows.X, np.arange(m)), np.arange(m))
+            return rows.points_at(np.arange(m))
         if self.selection == "pivoted_cholesky":  # the first ones are a good choice for any number
             weights = as_array(rows.weights, rows.X.dtype)
-            pivots = np.asarray(pivoted_cholesky(key, kernel, rows.X, m, weights).indices)
-            return Points(rows_at(rows.X, pivots), pivots)
+            pivots = pivoted_cholesky(key, kernel, rows.X, m, weights).indices
+            return rows.points_at(np.asarray(pivots))
         numbers, status = choose_rows(key, self.selection, rows.X, m, labels, rows.weights, rows.n)
         if self.nested:
             label = None if labels is None else labels[numbers]
             numbers = numbers[interleaved(jax.random.fold_in(key, 1), m, label)]
-        return Points(rows_at(rows.X, numbers), numbers, status)
+        return rows.points_at(numbers, status)
 
     def stages(self, problem: Any, search: Any) -> Generator[Stage, Outcome | None, Chosen]:
         """See `Method.stages`: one for each size."""
@@ -237,7 +229,7 @@ class FixedSize(Prototypes, Ridge):
 
     @property
     def can_move_prototypes(self) -> bool:
-        """See `Method.can_move_prototypes`: those of one size."""
+        """See `Method.can_move_prototypes`: the prototypes of one size."""
         return not self.sizes and self.n_prototypes != "auto" and self._small() is None
 
     def check(self, task: Task) -> None:
@@ -261,15 +253,11 @@ class FixedSize(Prototypes, Ridge):
         return feature_map(kernel, points)
 
     def solve(
-        self,
-        sums: Sums,
-        C: ScalarLike | Float[Array, " l"],
-        code: Code | None = None,
-        key: Key | None = None,
+        self, sums: Sums, C: CLike, code: Code | None = None, key: Key | None = None
     ) -> Family:
         """See `solve`."""
-        found = solve(sums.features, sums.equations, C, code)
-        return single(found.expansion, found.status, diagnostics(found))
+        machine = solve(sums.features, sums.equations, C, code)
+        return single(machine.expansion, machine.status, diagnostics(machine))
 
     def stages(self, problem: Any, search: Any) -> Generator[Stage, Outcome | None, Chosen]:
         """See `Method.stages`: a smaller machine first, or prototypes moved by the gradient."""
@@ -280,12 +268,11 @@ class FixedSize(Prototypes, Ridge):
         if not search.move_prototypes:
             return chosen
         first = chosen.outcome
-        there = first.problem.with_kernel(first.tuning.kernel)
-        moved = yield Stage(there, search.descent_of_prototypes(first.tuning), optional=True)
+        tuned = first.problem.with_kernel(first.tuning.kernel)
+        moved = yield Stage(tuned, search.descent_of_prototypes(first.tuning), optional=True)
         if moved is None or not better_by(first, moved, 0.0):
             return chosen
-        tuning = moved.tuning._replace(theta=first.tuning.theta)
-        return Chosen(moved._replace(tuning=tuning), moved=True)
+        return Chosen(moved.with_theta(first.tuning.theta), moved=True)
 
     def _grown(
         self, small: "FixedSize", problem: Any, search: Any
@@ -300,13 +287,12 @@ class FixedSize(Prototypes, Ridge):
         later = rescaling.planned(problem.template, problem.rows_scored)
         first = yield Stage(smaller, search, planned_later=later)
         assert first is not None
-        near = np.abs(np.log(problem.C / first.tuning.C)) <= math.log(5.0)
+        near = np.abs(np.log(problem.C / first.tuning.C)) <= np.log(5.0)
         larger = problem.with_template(first.tuning.kernel)
         last = yield Stage(larger, rescaling, problem.C[near], optional=True)
         if last is None or not better_by(first, last, LARGER_GAIN):
             return Chosen(first)
-        theta = problem.theta_of(last.tuning.kernel)
-        return Chosen(last._replace(tuning=last.tuning._replace(theta=theta)))
+        return Chosen(last.with_theta(problem.theta_of(last.tuning.kernel)))
 
     def _small(self) -> "FixedSize | None":
         """Return the machine that the kernel is tuned for; None if it is this one."""
@@ -374,8 +360,8 @@ def fit(
     X, y, weights = in_one_dtype(X, y, weights)
     prototypes = as_float(prototypes).astype(X.dtype)
     check_problem(prototypes, C, X, y, weights, intercept_penalty)
-    penalty = given_penalty(intercept_penalty, X)
-    return _fit_kernel(kernel, prototypes, like(C, X), X, y, weights, penalty, mesh, block_rows)
+    penalty, rows = given_penalty(intercept_penalty, X), (X, y, weights)
+    return _fit_kernel(kernel, prototypes, like(C, X), rows, penalty, mesh, block_rows)
 
 
 @same_rows
@@ -398,14 +384,14 @@ def fit_features(
     check_penalty(feature_map)
     X, y, weights = in_one_dtype(X, y, weights)
     check_problem(None, C, X, y, weights, intercept_penalty)
-    penalty = given_penalty(intercept_penalty, X)
-    return _fit(feature_map, like(C, X), X, y, weights, penalty, mesh, block_rows)
+    penalty, rows = given_penalty(intercept_penalty, X), (X, y, weights)
+    return _fit(feature_map, like(C, X), rows, None, penalty, mesh, block_rows)
 
 
 @same_rows
 def fit_classes(
     feature_map: FeatureMap,
-    C: ScalarLike | Float[Array, " l"],
+    C: CLike,
     X: Float[Array, "n d"],
     labels: Int[Array, " n"],
     code: Code,
@@ -438,24 +424,15 @@ def fit_classes(
     X, y, weights = in_one_dtype(X, jnp.zeros(len(labels)), weights)
     check_problem(None, C, X, y, weights, intercept_penalty)
     check_labels(labels, code.matrix.shape[0])
-    penalty = given_penalty(intercept_penalty, X)
-    return _fit_classes(
-        feature_map,
-        jnp.asarray(C, X.dtype),
-        X,
-        labels,
-        code.astype(X.dtype),
-        weights,
-        penalty,
-        mesh,
-        block_rows,
-    )
+    penalty, rows = given_penalty(intercept_penalty, X), (X, labels, weights)
+    C, code = jnp.asarray(C, X.dtype), code.astype(X.dtype)
+    return _fit(feature_map, C, rows, code, penalty, mesh, block_rows)
 
 
 def solve(
     feature_map: FeatureMap,
     equations: NormalEquations,
-    C: ScalarLike | Float[Array, " l"],
+    C: CLike,
     code: Code | None = None,
     *,
     intercept_penalty: ScalarLike = 0.0,
@@ -486,31 +463,11 @@ def solve(
 
 
 @functools.partial(compiled, static_argnames=("mesh", "block_rows"))
-def _fit_classes(
-    feature_map: FeatureMap,
-    C: Float[Array, ""] | Float[Array, " l"],
-    X: Float[Array, "n d"],
-    labels: Int[Array, " n"],
-    code: Code,
-    weights: Float[Array, " n"] | None,
-    intercept_penalty: Float[Array, ""] | None,
-    mesh: Mesh | None,
-    block_rows: int | None,
-) -> FixedSizeFit:
-    equations = accumulate_code(
-        code, feature_map, X, labels, weights, mesh=mesh, block_rows=block_rows
-    )
-    return _solve(feature_map, equations, C, code, intercept_penalty)
-
-
-@functools.partial(compiled, static_argnames=("mesh", "block_rows"))
 def _fit_kernel(
     kernel: Kernel,
     prototypes: Float[Array, "m d"],
     C: Float[Array, ""],
-    X: Float[Array, "n d"],
-    y: Float[Array, "n *c"],
-    weights: Float[Array, " n"] | None,
+    rows: tuple[Array, Array, Array | None],
     intercept_penalty: Float[Array, ""] | None,
     mesh: Mesh | None,
     block_rows: int | None,
@@ -520,22 +477,26 @@ def _fit_kernel(
     if intercept_penalty is not None:
         shift = jnp.where(intercept_penalty == 0, phi.shift, 0)
         phi = eqx.tree_at(lambda map: map.shift, phi, shift)
-    return _fit(phi, C, X, y, weights, intercept_penalty, mesh, block_rows)
+    return _fit(phi, C, rows, None, intercept_penalty, mesh, block_rows)
 
 
 @functools.partial(compiled, static_argnames=("mesh", "block_rows"))
 def _fit(
     feature_map: FeatureMap,
-    C: Float[Array, ""],
-    X: Float[Array, "n d"],
-    y: Float[Array, "n *c"],
-    weights: Float[Array, " n"] | None,
+    C: Float[Array, ""] | Float[Array, " l"],
+    rows: tuple[Array, Array, Array | None],
+    code: Code | None,
     intercept_penalty: Float[Array, ""] | None,
     mesh: Mesh | None,
     block_rows: int | None,
 ) -> FixedSizeFit:
-    equations = accumulate(feature_map, X, y, weights, mesh=mesh, block_rows=block_rows)
-    return _solve(feature_map, equations, C, None, intercept_penalty)
+    """Fit to inputs, targets or labels, and weights."""
+    how = {"mesh": mesh, "block_rows": block_rows}
+    if code is None:
+        equations = accumulate(feature_map, *rows, **how)
+    else:
+        equations = accumulate_code(code, feature_map, *rows, **how)
+    return _solve(feature_map, equations, C, code, intercept_penalty)
 
 
 @functools.partial(compiled, quickly=True)

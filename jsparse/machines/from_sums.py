@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from .._programs import compiled
-from .._types import Key, ScalarLike
+from .._types import CLike, Key, PointTable
 from ..expansion import KernelExpansion
 from ..features import FeatureMap
 from ..kernels import Kernel
@@ -40,54 +40,34 @@ class FromSums(Method):
 
     @abc.abstractmethod
     def solve(
-        self,
-        sums: Sums,
-        C: ScalarLike | Float[Array, " l"],
-        code: Code | None = None,
-        key: Key | None = None,
+        self, sums: Sums, C: CLike, code: Code | None = None, key: Key | None = None
     ) -> Family:
         """Fit to rows that were summed; otherwise as `fit`."""
 
-    def sum_rows(self, kernel: Kernel, points: Float[Array, "m d"] | None, rows: Rows) -> Sums:
+    def sum_rows(self, kernel: Kernel, points: PointTable, rows: Rows) -> Sums:
         """Return the sums over rows, which may be spread over devices."""
         assert points is not None
         features = self.features(kernel, points)
         return Sums(features, accumulate_rows(features, rows))
 
     def fit(
-        self,
-        kernel: Kernel,
-        points: Float[Array, "m d"] | None,
-        C: ScalarLike | Float[Array, " l"],
-        rows: Rows,
-        key: Key | None = None,
+        self, kernel: Kernel, points: PointTable, C: CLike, rows: Rows, key: Key | None = None
     ) -> Family:
         """See `Method.fit`."""
         return self.solve(self.sum_rows(kernel, points, rows), C, rows.code, key)
 
     def fit_and_sum(
-        self,
-        kernel: Kernel,
-        points: Float[Array, "m d"] | None,
-        C: ScalarLike | Float[Array, " l"],
-        rows: Rows,
-        key: Key | None = None,
+        self, kernel: Kernel, points: PointTable, C: CLike, rows: Rows, key: Key | None = None,
         sums: Sums | None = None,
-    ) -> tuple[Family, Sums | None]:
+    ) -> tuple[Family, Sums | None]:  # fmt: skip
         """See `Method.fit_and_sum`."""
         sums = self.sum_rows(kernel, points, rows) if sums is None else sums
         return self.solve(sums, C, rows.code, key), sums
 
     def held_out(
-        self,
-        kernel: Kernel,
-        points: Float[Array, "m d"] | None,
-        C: Float[Array, " s"],
-        rows: Rows,
-        folds: FoldLayout,
-        on_fold: OnFold,
-        key: Key | None = None,
-    ) -> HeldOut:
+        self, kernel: Kernel, points: PointTable, C: Float[Array, " s"], rows: Rows,
+        folds: FoldLayout, on_fold: OnFold, key: Key | None = None,
+    ) -> HeldOut:  # fmt: skip
         """See `Method.held_out`: what trains for a fold is the total less the fold.
 
         De Brabanter 2010, eq. 20-21. Where problems of a code do not all see all rows, each fold is
@@ -103,14 +83,9 @@ class FromSums(Method):
         return self.held_out_from_sums(sums, per_fold, C, parts, on_fold, key)
 
     def held_out_from_sums(
-        self,
-        sums: Sums,
-        per_fold: NormalEquations,
-        C: Float[Array, " s"],
-        parts: Rows,
-        on_fold: OnFold,
-        key: Key | None = None,
-    ) -> HeldOut:
+        self, sums: Sums, per_fold: NormalEquations, C: Float[Array, " s"], parts: Rows,
+        on_fold: OnFold, key: Key | None = None,
+    ) -> HeldOut:  # fmt: skip
         """Predict folds that were summed; by default from one solution for each fold and `C`.
 
         Args:
@@ -124,26 +99,17 @@ class FromSums(Method):
         """
         features, total = sums
 
-        def predict(
-            C: Float[Array, ""], fold: Int[Array, ""], part: Rows
-        ) -> tuple[Float[Array, "r k l"], Int[Array, ""]]:
-            rest = without_fold(total, per_fold, fold).with_outputs(parts.outputs)
-            family = self.solve(Sums(features, rest), C, parts.code, key)
-            return family.values(part.X), family.status
+        def fit(C: Float[Array, ""], fold: Int[Array, ""]) -> Family:
+            rest = total - NormalEquations(*(a[fold] for a in per_fold))
+            rest = rest.with_outputs(parts.outputs)
+            return self.solve(Sums(features, rest), C, parts.code, key)
 
-        return each_fold_and_C(predict, C, parts, on_fold)
+        return each_fold_and_C(fit, C, parts, on_fold)
 
     def fold_machines(
-        self,
-        kernel: Kernel,
-        points: Float[Array, "m d"] | None,
-        C: Float[Array, ""] | Float[Array, " l"],
-        size: int | None,
-        rows: Rows,
-        folds: Any,
-        key: Key | None,
-        sums: Sums | None,
-    ) -> KernelExpansion:
+        self, kernel: Kernel, points: PointTable, C: CLike, size: int | None, rows: Rows,
+        folds: Any, key: Key | None, sums: Sums | None,
+    ) -> KernelExpansion:  # fmt: skip
         """See `Method.fold_machines`: by subtraction, if the sums are there."""
         if sums is None:
             return super().fold_machines(kernel, points, C, size, rows, folds, key, sums)
@@ -177,10 +143,3 @@ def accumulate_parts(
     """Return the sums over each fold of rows laid out by folds, a column for each target."""
     arrays = parts.X, parts.target_columns, parts.weights
     return accumulate_folds(features, *arrays, mesh=parts.mesh, block_rows=block_rows)
-
-
-def without_fold(
-    total: NormalEquations, per_fold: NormalEquations, fold: Int[Array, ""]
-) -> NormalEquations:
-    """Return the sums over all rows but those of a fold."""
-    return total - NormalEquations(*(a[fold] for a in per_fold))

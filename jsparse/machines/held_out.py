@@ -12,6 +12,7 @@ from .._mesh import spread
 from .._repr import short_repr
 from ..features import FeatureMap
 from ..normal_equations import NormalEquations
+from .family import Family
 from .rows import Rows
 
 
@@ -61,18 +62,8 @@ class HeldOut(NamedTuple):
     __repr__ = short_repr
 
 
-Predict = Callable[
-    [Float[Array, ""], Int[Array, ""], Rows], tuple[Float[Array, "r k l"], Int[Array, ""]]
-]
-"""From a `C`, the number of a fold and its rows to the values of all sizes, and a stop code."""
-
-
-PredictFold = Callable[[PyTree, Rows, PyTree], tuple[Float[Array, "r s l"], Int[Array, " s"]]]
-"""From what all folds share, a fold's rows and what is its own to values and stop codes."""
-
-
 def each_fold(
-    predict: PredictFold,
+    predict: Callable[[PyTree, Rows, PyTree], tuple[Float[Array, "r s l"], Int[Array, " s"]]],
     shared: PyTree,
     per_fold: PyTree,
     C: Float[Array, " s"],
@@ -85,9 +76,10 @@ def each_fold(
     methods that predict the rows of a fold together.
 
     Args:
-        predict: see `PredictFold`; it should close over no arrays, see `spread`.
-        shared: what all folds share.
-        per_fold: what differs between folds, leading axis `v`; or None.
+        predict: from `shared`, the rows of a fold and its entry of `per_fold` to values and stop
+            codes. It should close over no arrays, see `spread`.
+        shared: any pytree.
+        per_fold: a pytree whose leading axis `v` is that of the folds; or None.
         C: weights of the data-fit term, shape `s`.
         parts: rows laid out by folds.
         on_fold: reduces the predictions.
@@ -97,13 +89,12 @@ def each_fold(
     def all_folds(
         shared: PyTree, arrays: tuple[Array, Array, Array], per_fold: PyTree
     ) -> tuple[PyTree, PyTree, Array]:
-        of_all, code, on_fold, which = shared
+        shared, code, on_fold, which = shared
 
         def one_fold(fold: tuple[tuple[Array, Array, Array], PyTree]) -> tuple[PyTree, ...]:
             rows = Rows(*fold[0], code)
-            values, status = predict(of_all, rows, fold[1])
-            sums, kept = on_fold(rows, values, which)
-            return sums, kept, status
+            values, status = predict(shared, rows, fold[1])
+            return *on_fold(rows, values, which), status
 
         sums, kept, status = jax.lax.map(one_fold, (arrays, per_fold))
         if mesh is not None and not whole_folds:
@@ -134,35 +125,48 @@ def one_size(sums: PyTree) -> PyTree:
     return jax.tree.map(lambda a: jnp.moveaxis(a, -1, 1)[..., None], sums)
 
 
+def each_size(place_of_C: Int[Array, ""], n_sizes: int) -> Which:
+    """Return which machines values are of if there is one `C`, and a machine of each size."""
+    sizes = jnp.arange(n_sizes, dtype=jnp.int32)
+    return Which(jnp.full_like(sizes, place_of_C), sizes)
+
+
 def each_fold_and_C(
-    predict: Predict, C: Float[Array, " s"], parts: Rows, on_fold: OnFold
+    fit: Callable[[Float[Array, ""], Int[Array, ""]], Family],
+    C: Float[Array, " s"],
+    parts: Rows,
+    on_fold: OnFold,
 ) -> HeldOut:
     """Predict every fold for every `C`, one machine after another on a CPU.
 
     Args:
-        predict: by a machine that has not seen the fold.
+        fit: from a `C` and the number of a fold to machines that have not seen the fold.
         C: weights of the data-fit term, shape `s`.
         parts: rows laid out by folds.
         on_fold: reduces the predictions.
     """
-    v, s = parts.weights.shape[0], C.shape[0]
 
     def one(place: tuple[Array, Array]) -> tuple[PyTree, PyTree, Int[Array, ""]]:
         i, fold = place
-        rows = parts.fold(fold)
-        values, status = predict(C[i], fold, rows)
-        sizes = jnp.arange(values.shape[1], dtype=jnp.int32)
-        sums, kept = on_fold(rows, values, Which(jnp.full_like(sizes, i), sizes))
-        return sums, kept, status
+        rows, family = parts.fold(fold), fit(C[i], fold)
+        values = family.values(rows.X)
+        return *on_fold(rows, values, each_size(i, values.shape[1])), family.status
 
-    places = jnp.meshgrid(*(jnp.arange(k, dtype=jnp.int32) for k in (s, v)), indexing="ij")
-    sums, kept, status = map_systems(one, tuple(place.reshape(-1) for place in places))
+    s, v = len(C), len(parts.weights)
+    return over_C_and_folds(map_systems(one, C_and_folds(s, v)), s, v)
 
-    def by_place(a: Array) -> Array:
-        return a.reshape(s, v, *a.shape[1:])
 
+def C_and_folds(s: int, v: int) -> tuple[Int[Array, " sv"], Int[Array, " sv"]]:
+    """Return all pairs of a place in `C` and the number of a fold, or of a group of folds."""
+    i, fold = jnp.meshgrid(*(jnp.arange(k, dtype=jnp.int32) for k in (s, v)), indexing="ij")
+    return i.reshape(-1), fold.reshape(-1)
+
+
+def over_C_and_folds(results: tuple[PyTree, PyTree, Array], s: int, v: int) -> HeldOut:
+    """Return what `on_fold` returned for `C_and_folds`, and stop codes, as `HeldOut`."""
+    sums, kept, status = jax.tree.map(lambda a: a.reshape(s, v, *a.shape[1:]), results)
     return HeldOut(
-        jax.tree.map(lambda a: jnp.swapaxes(by_place(a), 0, 1), sums),
-        jax.tree.map(lambda a: jnp.sum(by_place(a), axis=0), kept),
-        jnp.max(status.reshape(s, v), axis=1),
+        jax.tree.map(lambda a: jnp.swapaxes(a, 0, 1), sums),
+        jax.tree.map(lambda a: jnp.sum(a, axis=0), kept),
+        jnp.max(status, axis=1),
     )

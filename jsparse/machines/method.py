@@ -12,12 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .._arguments import increasing, real
+from .._arguments import real
 from .._numerics import as_array, is_concrete
 from .._programs import compiled
 from .._repr import short_repr
 from .._status import CONVERGED
-from .._types import Key, ScalarLike
+from .._types import CLike, Key, PointTable
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
 from ..multiclass import Code
@@ -66,6 +66,10 @@ class TrainingRows(NamedTuple):
     n: int
 
     __repr__ = short_repr
+
+    def points_at(self, numbers: Int[np.ndarray, " m"], status: int = CONVERGED) -> "Points":
+        """Return rows by number as points."""
+        return Points(rows_at(self.X, numbers), numbers, status)
 
 
 def rows_at(X: Float[Array, "r d"], numbers: Int[np.ndarray, " m"]) -> Float[Array, "m d"]:
@@ -240,12 +244,7 @@ class Method(eqx.Module):
 
     @abc.abstractmethod
     def fit(
-        self,
-        kernel: Kernel,
-        points: Float[Array, "m d"] | None,
-        C: ScalarLike | Float[Array, " l"],
-        rows: Rows,
-        key: Key | None = None,
+        self, kernel: Kernel, points: PointTable, C: CLike, rows: Rows, key: Key | None = None
     ) -> Family:
         """Fit to weighted rows; a row of weight 0 is absent.
 
@@ -258,81 +257,42 @@ class Method(eqx.Module):
         """
 
     def fit_and_sum(
-        self,
-        kernel: Kernel,
-        points: Float[Array, "m d"] | None,
-        C: ScalarLike | Float[Array, " l"],
-        rows: Rows,
-        key: Key | None = None,
+        self, kernel: Kernel, points: PointTable, C: CLike, rows: Rows, key: Key | None = None,
         sums: Sums | None = None,
-    ) -> tuple[Family, Sums | None]:
+    ) -> tuple[Family, Sums | None]:  # fmt: skip
         """Fit as `fit`, and return the sums that later rows can be added to, if there are any.
 
-        Args:
-            kernel: see `fit`.
-            points: see `fit`.
-            C: see `fit`.
-            rows: see `fit`.
-            key: see `fit`.
-            sums: from `HeldOut.total`, which save a pass over the rows.
+        `sums` from `HeldOut.total` save a pass over the rows.
         """
         return self.fit(kernel, points, C, rows, key), None
 
     def held_out(
-        self,
-        kernel: Kernel,
-        points: Float[Array, "m d"] | None,
-        C: Float[Array, " s"],
-        rows: Rows,
-        folds: FoldLayout,
-        on_fold: OnFold,
-        key: Key | None = None,
-    ) -> HeldOut:
+        self, kernel: Kernel, points: PointTable, C: Float[Array, " s"], rows: Rows,
+        folds: FoldLayout, on_fold: OnFold, key: Key | None = None,
+    ) -> HeldOut:  # fmt: skip
         """Predict the rows of each fold by machines that have not seen it, for every `C`.
 
-        By default one fit for each fold and `C`.
+        By default by one fit for each fold and `C`.
         """
 
-        def predict(
-            C: Float[Array, ""], fold: Int[Array, ""], part: Rows
-        ) -> tuple[Float[Array, "r k l"], Int[Array, ""]]:
-            family = self.fit(kernel, points, C, rows.without_fold(folds, fold), key)
-            return family.values(part.X), family.status
+        def fit(C: Float[Array, ""], fold: Int[Array, ""]) -> Family:
+            return self.fit(kernel, points, C, rows.without_fold(folds, fold), key)
 
-        return each_fold_and_C(predict, C, rows.by_fold(folds), on_fold)
+        return each_fold_and_C(fit, C, rows.by_fold(folds), on_fold)
 
     def validation_folds(self, folds: Any, n: int) -> Any:
         """Return the folds that `held_out` predicts, of `n` rows and the folds it is given."""
         return folds
 
     def fold_machines(
-        self,
-        kernel: Kernel,
-        points: Float[Array, "m d"] | None,
-        C: Float[Array, ""] | Float[Array, " l"],
-        size: int | None,
-        rows: Rows,
-        folds: Any,
-        key: Key | None,
-        sums: Sums | None,
-    ) -> KernelExpansion:
+        self, kernel: Kernel, points: PointTable, C: CLike, size: int | None, rows: Rows,
+        folds: Any, key: Key | None, sums: Sums | None,
+    ) -> KernelExpansion:  # fmt: skip
         """Return the machines of a size that have not seen a fold, as one expansion; on the host.
 
-        By default by a fit for each fold.
-
-        Args:
-            kernel: see `fit`.
-            points: see `fit`.
-            C: see `fit`.
-            size: the number of prototypes; None if the method has one size.
-            rows: see `fit`.
-            folds: from `validation_folds`.
-            key: see `fit`.
-            sums: from `fit_and_sum` or `HeldOut.total`, which save a pass over the rows.
-
-        Returns:
-            An expansion with a column for each fold and output, fold by fold, in the units of the
-            fit.
+        It has a column for each fold and output, fold by fold. The size is None if the method has
+        one, the folds are from `validation_folds`, and the sums from `fit_and_sum` or
+        `HeldOut.total`; all else is as for `fit`. By default by a fit for each fold.
         """
         weights = np.asarray(rows.weights)
         machines = []
@@ -394,11 +354,6 @@ def check_number(
         real(name, value, least, above=above, finite=finite)
 
 
-def check_sizes(sizes: Any, most: int, what: str) -> tuple[int, ...]:
-    """Return increasing numbers of prototypes as Python's."""
-    return tuple(increasing("n_prototypes", sizes, most, what))
-
-
 def default_prototypes(most: int, shape: Shape) -> int:
     """Return the number of prototypes where the user gives none.
 
@@ -414,11 +369,6 @@ def at_most(numbers: Any, bound: int) -> Any:
         return numbers if lowered == numbers else tuple(dict.fromkeys(lowered))
     whole = isinstance(numbers, int | np.integer) and not isinstance(numbers, bool)
     return bound if whole and numbers > bound else numbers
-
-
-def check_tolerance(name: str, tolerance: float) -> None:
-    """Raise unless it is a number of at least 0."""
-    real(name, tolerance, 0.0)
 
 
 def as_python(value: Any) -> Any:

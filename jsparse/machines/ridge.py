@@ -5,14 +5,13 @@ from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, Int
 
 from .._blocks import map_systems, systems_at_once
 from .._mesh import spread, sum_over_rows
 from .._numerics import dot, epsilon, present_targets
-from .._repr import short_repr
 from .._status import CONVERGED, TRUNCATED, status_of
-from .._types import Key
+from .._types import Key, PointTable
 from ..features import FeatureMap
 from ..kernels import Kernel
 from ..multiclass import Code, solve_code
@@ -20,7 +19,7 @@ from ..normal_equations import NormalEquations, accumulate, accumulate_groups
 from ..solvers.ridge import LARGE, Spectrum, quadratic_form, rank_one_weight, spectrum
 from ..solvers.ridge import Ridge as RidgeSolution
 from .from_sums import FromSums, accumulate_parts
-from .held_out import HeldOut, OnFold, PredictFold, Sums, each_fold
+from .held_out import HeldOut, OnFold, Sums, each_fold
 from .rows import FoldLayout, Rows
 
 Way = Literal["auto", "subtraction", "removal"]
@@ -30,32 +29,20 @@ class Ridge(FromSums):
     """A method whose solution is ridge regression in its features, penalised by the identity."""
 
     def held_out(
-        self,
-        kernel: Kernel,
-        points: Float[Array, "m d"] | None,
-        C: Float[Array, " s"],
-        rows: Rows,
-        folds: FoldLayout,
-        on_fold: OnFold,
-        key: Key | None = None,
-    ) -> HeldOut:
+        self, kernel: Kernel, points: PointTable, C: Float[Array, " s"], rows: Rows,
+        folds: FoldLayout, on_fold: OnFold, key: Key | None = None,
+    ) -> HeldOut:  # fmt: skip
         """See `held_out`."""
         assert points is not None
         return held_out(self.features(kernel, points), C, rows.by_fold(folds), on_fold)
 
     def held_out_from_sums(
-        self,
-        sums: Sums,
-        per_fold: NormalEquations,
-        C: Float[Array, " s"],
-        parts: Rows,
-        on_fold: OnFold,
-        key: Key | None = None,
-    ) -> HeldOut:
+        self, sums: Sums, per_fold: NormalEquations, C: Float[Array, " s"], parts: Rows,
+        on_fold: OnFold, key: Key | None = None,
+    ) -> HeldOut:  # fmt: skip
         """See `FromSums.held_out_from_sums`: one decomposition for each fold."""
-        v = parts.weights.shape[0]
-        per_fold = jax.tree.map(lambda a: a[:v], per_fold)
-        return _by_subtraction(sums, per_fold, C, parts, on_fold, None, None)
+        per_fold = jax.tree.map(lambda a: a[: len(parts.weights)], per_fold)
+        return _by_subtraction(sums.features, per_fold, C, parts, on_fold, total=sums.equations)
 
 
 def held_out(
@@ -87,18 +74,15 @@ def held_out(
         intercept_penalty: see `solvers.ridge`.
         block_rows: rows in memory at a time (static).
     """
-    code = parts.code
-    if code is not None and not code.shares_all_rows:
-        per_fold = _sums_by_class(features, parts, code, block_rows)
-        sums = Sums(features, per_fold.joined)
-        return _by_subtraction(sums, per_fold, C, parts, on_fold, intercept_penalty, block_rows)
-    if way == "auto":
-        way = cheaper(features.n_features, parts.weights.shape[1], C.shape[0])
-    if way == "removal":
-        return _by_removal(features, C, parts, on_fold, intercept_penalty, block_rows)
-    per_fold = accumulate_parts(features, parts, block_rows=block_rows)
-    sums = Sums(features, per_fold.joined)
-    return _by_subtraction(sums, per_fold, C, parts, on_fold, intercept_penalty, block_rows)
+    if parts.code is not None and not parts.code.shares_all_rows:
+        per_fold = _sums_by_class(features, parts, parts.code, block_rows)
+    else:
+        if way == "auto":
+            way = cheaper(features.n_features, parts.weights.shape[1], C.shape[0])
+        if way == "removal":
+            return _by_removal(features, C, parts, on_fold, intercept_penalty, block_rows)
+        per_fold = accumulate_parts(features, parts, block_rows=block_rows)
+    return _by_subtraction(features, per_fold, C, parts, on_fold, intercept_penalty, block_rows)
 
 
 def cheaper(p: int, r: int, s: int) -> Literal["subtraction", "removal"]:
@@ -108,20 +92,6 @@ def cheaper(p: int, r: int, s: int) -> Literal["subtraction", "removal"]:
     decompose = 25 * p**3  # at the speed of a product, as measured on a CPU
     remove = 2 * p**2 * r + s * (2 * p * r**2 + 3 * r**3)  # rotate; hat matrices; Cholesky
     return "removal" if remove <= decompose else "subtraction"
-
-
-class _Solution(NamedTuple):
-    """What predicts of a ridge solution: the rest need not be computed."""
-
-    weights: Float[Array, "*v s p c"]
-    intercept: Float[Array, "*v s c"]
-    status: Int[Array, "*v s"]
-
-    __repr__ = short_repr
-
-
-def _solution(solved: RidgeSolution) -> _Solution:
-    return _Solution(solved.weights, solved.intercept, solved.status)
 
 
 def _sums_by_class(
@@ -148,13 +118,14 @@ def _of_flat_rows(function: Callable[..., NormalEquations]) -> Callable[..., Nor
 
 
 def _by_subtraction(
-    sums: Sums,
+    features: FeatureMap,
     per_fold: NormalEquations,
     C: Float[Array, " s"],
     parts: Rows,
     on_fold: OnFold,
-    intercept_penalty: Float[Array, ""] | None,
-    block_rows: int | None,
+    intercept_penalty: Float[Array, ""] | None = None,
+    block_rows: int | None = None,
+    total: NormalEquations | None = None,
 ) -> HeldOut:
     """What trains for a fold is the total less the fold (De Brabanter 2010, eq. 20-21).
 
@@ -163,40 +134,39 @@ def _by_subtraction(
     Float32 solutions are not refined: it takes longer, and changes scores by far less than the
     rounding of features and sums does.
     """
-    features, total = sums
-    code = parts.code
-    apart = code is not None and not code.shares_all_rows
+    total = per_fold.joined if total is None else total
+    by_class = parts.code is not None and not parts.code.shares_all_rows
 
     def solve(
         shared: tuple[NormalEquations, Code | None, Array, Array | None], folds: NormalEquations
-    ) -> _Solution:
+    ) -> tuple[Array, Array, Array]:
         total, code, C, penalty = shared
 
-        def one(fold: NormalEquations) -> _Solution:
+        def one(fold: NormalEquations) -> tuple[Array, Array, Array]:
             if code is None:
-                return _solution((total - fold).solve(C, penalty, refine=False))
-            return _solution(solve_code(code, total - fold, C, penalty, refine=False))
+                solved = (total - fold).solve(C, penalty, refine=False)
+            else:
+                solved = solve_code(code, total - fold, C, penalty, refine=False)
+            return solved.weights, solved.intercept, solved.status
 
-        return jax.lax.map(one, folds) if apart else map_systems(one, folds)
+        return jax.lax.map(one, folds) if by_class else map_systems(one, folds)
 
-    shared = total, code, C, intercept_penalty
+    shared = total, parts.code, C, intercept_penalty
     solutions = spread(solve, parts.mesh, (None, 0), 0)(shared, per_fold)
 
     def predict(
-        features: FeatureMap, rows: Rows, solution: _Solution
+        features: FeatureMap, rows: Rows, solution: tuple[Array, Array, Array]
     ) -> tuple[Float[Array, "r s l"], Int[Array, " s"]]:
-        s, p, c = solution.weights.shape
-        columns = jnp.moveaxis(solution.weights, 0, 1).reshape(p, s * c)
-        model = features.expansion(columns, solution.intercept.reshape(s * c))
-        values = model(rows.X, block_rows=block_rows).reshape(-1, s, c)
-        return values, solution.status
+        weights, intercepts, status = solution
+        s, p, c = weights.shape
+        columns = jnp.moveaxis(weights, 0, 1).reshape(p, s * c)
+        model = features.expansion(columns, intercepts.reshape(s * c))
+        return model(rows.X, block_rows=block_rows).reshape(-1, s, c), status
 
-    joined = total.joined if apart else total.with_outputs(parts.outputs)
-    total = total if apart else joined
-    energy = joined.energy
-    return _predict_folds(
-        predict, features, solutions, C, parts, on_fold, features, energy, Sums(features, total)
-    )
+    held = each_fold(predict, features, solutions, C, parts, on_fold)
+    energy = (total.joined if by_class else total).energy
+    total = total if by_class else total.with_outputs(parts.outputs)
+    return _completed(held, C, Sums(features, total), energy)
 
 
 def _by_removal(
@@ -217,28 +187,19 @@ def _by_removal(
     total = sum_over_rows(parts.mesh, _of_flat_rows(sums), features, *arrays, axis=1)
     full, f = total.solve(C, intercept_penalty), total.feature_sum
     centred = spectrum(total.gram - f[:, None] * f[None, :] / total.weight_sum)
-    shared = _Removal(features, C, intercept_penalty, total, full, centred)
-    kept = Sums(features, total.with_outputs(parts.outputs))
-    return _predict_folds(
-        _without_fold, shared, None, C, parts, on_fold, features, total.energy, kept
-    )
+    penalty = jnp.zeros((), C.dtype) if intercept_penalty is None else intercept_penalty
+    shared = _Removal(features, C, penalty, total, full, centred)
+    held = each_fold(_without_fold, shared, None, C, parts, on_fold)
+    return _completed(held, C, Sums(features, total.with_outputs(parts.outputs)), total.energy)
 
 
-def _predict_folds(
-    predict: PredictFold,
-    shared: PyTree,
-    per_fold: PyTree,
-    C: Float[Array, " s"],
-    parts: Rows,
-    on_fold: OnFold,
-    features: FeatureMap,
-    energy: Float[Array, " p"],
-    total: Sums,
+def _completed(
+    held: HeldOut, C: Float[Array, " s"], sums: Sums, energy: Float[Array, " p"]
 ) -> HeldOut:
-    """See `each_fold`. The status is `TRUNCATED` where features lost to rounding were missing."""
-    held = each_fold(predict, shared, per_fold, C, parts, on_fold)
-    lost = jnp.where(features.unresolved(C, energy), TRUNCATED, CONVERGED).astype(jnp.int32)
-    return held._replace(statuses=jnp.maximum(held.statuses, lost), total=total)
+    """Add the sums, and the status `TRUNCATED` where features lost to rounding would count."""
+    unresolved = sums.features.unresolved(C, energy)
+    lost = jnp.where(unresolved, TRUNCATED, CONVERGED).astype(jnp.int32)
+    return held._replace(statuses=jnp.maximum(held.statuses, lost), total=sums)
 
 
 class _Removal(NamedTuple):
@@ -246,12 +207,10 @@ class _Removal(NamedTuple):
 
     features: FeatureMap
     C: Float[Array, " s"]
-    intercept_penalty: Float[Array, ""] | None
+    intercept_penalty: Float[Array, ""]
     total: NormalEquations
     full: RidgeSolution  # of the total
-    centred: Spectrum
-
-    __repr__ = short_repr
+    centred: Spectrum  # of the centred gram of the total
 
 
 def _without_fold(
@@ -259,8 +218,6 @@ def _without_fold(
 ) -> tuple[Float[Array, "r s l"], Int[Array, " s"]]:
     features, C, intercept_penalty, total, full, centred = shared
     f, N, shifts = total.feature_sum, total.weight_sum, 1 / C
-    if intercept_penalty is None:
-        intercept_penalty = jnp.zeros((), C.dtype)
     alpha = rank_one_weight(N, intercept_penalty, C)[:, None, None]
     r = rows.X.shape[0]
     noise = 4 * r * epsilon(rows.X.dtype)

@@ -12,8 +12,8 @@ from .._repr import short_repr
 class Stage(NamedTuple):
     """One search.
 
-    A method yields its stages one after the other, knowing how the earlier ones ended. So it is the
-    method, not the loop that runs them, that says which result stays.
+    A method yields its stages one after the other, knowing how the earlier ones ended: the method,
+    not the loop that runs the stages, says which result stays.
     """
 
     problem: Any  # `search.problem.Problem`: what is fitted, to which rows, from which points
@@ -37,6 +37,10 @@ class Outcome(NamedTuple):
 
     __repr__ = short_repr
 
+    def with_theta(self, theta: Float[np.ndarray, " p"]) -> "Outcome":
+        """Return the outcome with the point of another search as the tuned one."""
+        return self._replace(tuning=self.tuning._replace(theta=theta))
+
 
 class Chosen(NamedTuple):
     """The outcome that is kept."""
@@ -49,10 +53,8 @@ class Chosen(NamedTuple):
     __repr__ = short_repr
 
 
-def better_by(first: Outcome, second: Outcome | None, standard_errors: float) -> bool:
+def better_by(first: Outcome, second: Outcome, standard_errors: float) -> bool:
     """Whether the second score is lower by so many standard errors of the first."""
-    if second is None:
-        return False
     margin = standard_errors * np.nan_to_num(first.tuning.standard_error)
     return bool(second.tuning.score < first.tuning.score - margin)
 
@@ -62,9 +64,8 @@ def smallest_within(
 ) -> int:
     """Return the first place whose error exceeds the least by at most `tolerance` standard errors.
 
-    A tolerance of 0 takes the least error, by however little it is so: the rule of De Brabanter
-    2010, Section 5. 1 is the one-standard-error rule (Breiman et al. 1984), for models as sparse as
-    the folds cannot tell from the best.
+    0 takes the least error (De Brabanter 2010, Section 5), 1 is the one-standard-error rule
+    (Breiman et al. 1984).
     """
     best = int(np.argmin(errors))
     return int(np.argmax(errors <= errors[best] + tolerance * standard_errors[best]))
@@ -112,11 +113,9 @@ def size_stages(
         if outcome is None:
             break
         outcomes.append(outcome)
-    errors, spread = (
-        np.array([getattr(outcome.tuning, name) for outcome in outcomes])
-        for name in ("score", "standard_error")
-    )
-    place = smallest_within(errors, spread, tolerance)
+    errors = np.array([outcome.tuning.score for outcome in outcomes])
+    standard_errors = np.array([outcome.tuning.standard_error for outcome in outcomes])
+    place = smallest_within(errors, standard_errors, tolerance)
     return Chosen(outcomes[place], tuple(outcomes), place)
 
 
@@ -141,5 +140,4 @@ def surrogate_stages(
     assert first is not None
     last = yield Stage(problem.with_kernel(first.tuning.kernel), search.of_C_alone())
     assert last is not None
-    tuning = last.tuning._replace(theta=first.tuning.theta)
-    return Chosen(last._replace(tuning=tuning))
+    return Chosen(last.with_theta(first.tuning.theta))

@@ -8,9 +8,10 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from .._arguments import increasing, real
 from .._repr import ShortList, short_repr
 from .._types import KeyLike
-from ..machines.method import Metric, check_sizes, check_tolerance
+from ..machines.method import Metric
 from ..machines.stages import Chosen, size_stages, smallest_within
 from ..multiclass import Decoding
 from .problem import Problem
@@ -51,7 +52,7 @@ class SizeCurve(NamedTuple):
         """
         if self.chosen_by is not None:
             return self.chosen_by.smallest_within(tolerance)
-        check_tolerance("tolerance", tolerance)
+        real("tolerance", tolerance, 0.0)
         return int(self.sizes[smallest_within(self.errors, self.standard_errors, tolerance)])
 
 
@@ -120,8 +121,8 @@ def tune_sizes(
     """
     if problem.points is None:
         raise ValueError("problem: expected one with prototypes, got one without (the dual)")
-    numbers = check_sizes(sizes, len(problem.points), "the number of prototypes")
-    check_tolerance("tolerance", tolerance)
+    numbers = increasing("n_prototypes", sizes, len(problem.points), "the number of prototypes")
+    real("tolerance", tolerance, 0.0)
     problem = dataclasses.replace(
         problem, C=np.asarray(C, float), metric=metric, decoding=decoding, varied=search.varied,
         box=(low, high),
