@@ -32,7 +32,6 @@ from .method import (
 )
 from .rows import Rows
 
-MAX_PROTOTYPES = 300
 CANDIDATES = 1000
 CandidateMethod = Literal["k_center", "k_means", "renyi", "uniform"]
 
@@ -57,6 +56,7 @@ class Candidates(Method):
     several_sizes: ClassVar[bool] = True
     shares_C: ClassVar[bool] = True
     size_argument: ClassVar[str] = "candidates"
+    usual_length: ClassVar[int] = 300  # of the path, at most
 
     max_prototypes: int | None = option(
         None, "the longest path; default: 300, or as many as there are", kind="count", metavar="K"
@@ -110,7 +110,7 @@ class Candidates(Method):
             what = "the number of rows with weight"
             candidates = M = whole_number("candidates", M, 1, shape.present, what)
         most, k = min(M, shape.training), self.max_prototypes
-        k = min(MAX_PROTOTYPES, rounded_down(most)) if k is None else k
+        k = min(self.usual_length, rounded_down(most)) if k is None else k
         k = whole_number("max_prototypes", k, 1, most, "the candidates and the rows without a fold")
         subset = self.resolved_subset(M)
         return replaced(self, max_prototypes=k, candidates=candidates, subset=subset)

@@ -10,9 +10,10 @@ from .._numerics import dot, epsilon
 from .._repr import short_repr
 from ..expansion import KernelExpansion
 from ..features import FeatureMap
-from ..kernels import Kernel, Mixture
+from ..kernels import Kernel
 from ..normal_equations import NormalEquations
 from ..pursuit import conjugate
+from .family import atoms, every_atom
 
 
 class DictionaryColumns(FeatureMap):
@@ -43,30 +44,8 @@ class DictionaryColumns(FeatureMap):
         self, weights: Float[Array, "p *c"], intercept: Float[Array, "*c"]
     ) -> KernelExpansion:
         """Return the expansion with a prototype for each atom; see `CandidateColumns.expansion`."""
-        kernel, Z = self.kernel, self.prototypes
-        if is_dictionary(kernel):
-            Q, m = len(kernels_of(kernel)), len(Z)
-            which = jnp.repeat(jnp.arange(Q, dtype=jnp.int32), m)
-            kernel, Z = Mixture(kernels_of(kernel), which), jnp.tile(Z, (Q, 1))
-        moved = intercept - jnp.tensordot(self.shift, weights, axes=1)
-        return KernelExpansion(kernel, Z, weights, moved)
-
-
-def is_dictionary(kernel: Kernel) -> bool:
-    """Whether every point has an atom of each of several kernels."""
-    return isinstance(kernel, Mixture) and kernel.which is None
-
-
-def kernels_of(kernel: Kernel) -> tuple[Kernel, ...]:
-    """Return the kernels of a mixture, or the one kernel."""
-    return kernel.kernels if isinstance(kernel, Mixture) else (kernel,)
-
-
-def atoms(kernel: Kernel, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n p"]:
-    """Return `k_q(x_i, z_j)`, the columns of the first kernel first."""
-    if not is_dictionary(kernel):
-        return kernel.cross_gram(X, Z)
-    return jnp.concatenate([one.cross_gram(X, Z) for one in kernels_of(kernel)], axis=1)
+        intercept = intercept - jnp.tensordot(self.shift, weights, axes=1)
+        return KernelExpansion(*every_atom(self.kernel, self.prototypes), weights, intercept)
 
 
 def dictionary_columns(

@@ -1,7 +1,7 @@
 """The LS-SVM in the dual: every row is a prototype."""
 
 import functools
-from typing import Any, ClassVar, Literal, NamedTuple, cast
+from typing import Any, ClassVar, Literal, NamedTuple, cast, get_args
 
 import jax
 import jax.numpy as jnp
@@ -23,13 +23,13 @@ from .._numerics import (
 from .._programs import compiled
 from .._repr import short_repr
 from .._status import NOT_FINITE, status_of
-from .._types import Key, ScalarLike
+from .._types import CLike, Key, PointTable, ScalarLike
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
 from ..multiclass import Code
 from ..solvers import conjugate_gradients
 from ..solvers.definite import factorise
-from .checks import check_labels, check_problem, in_one_dtype
+from .checks import check_choice, check_labels, check_problem, in_one_dtype
 from .dual_leave_one_out import leave_one_out as leave_one_out
 from .dual_leave_one_out import leave_one_out_of, machines_without_each
 from .dual_system import (
@@ -70,12 +70,7 @@ class Dual(Method):
         return Points(None, np.arange(rows.n))
 
     def fit(
-        self,
-        kernel: Kernel,
-        points: Float[Array, "m d"] | None,
-        C: ScalarLike | Float[Array, " l"],
-        rows: Rows,
-        key: Key | None = None,
+        self, kernel: Kernel, points: PointTable, C: CLike, rows: Rows, key: Key | None = None
     ) -> Family:
         """See `fit` and `fit_classes`. Every row with weight is a prototype."""
         X, y, weights = rows.X, rows.y, rows.weights
@@ -87,15 +82,9 @@ class Dual(Method):
         return single(machine.expansion, machine.status, diagnostics(machine), count=count)
 
     def held_out(
-        self,
-        kernel: Kernel,
-        points: Float[Array, "m d"] | None,
-        C: Float[Array, " s"],
-        rows: Rows,
-        folds: FoldLayout,
-        on_fold: OnFold,
-        key: Key | None = None,
-    ) -> HeldOut:
+        self, kernel: Kernel, points: PointTable, C: Float[Array, " s"], rows: Rows,
+        folds: FoldLayout, on_fold: OnFold, key: Key | None = None,
+    ) -> HeldOut:  # fmt: skip
         """See `Method.held_out`: each row is a fold of its own, see `leave_one_out`."""
         n = len(rows)
         parts = rows.by_fold(self.validation_folds(folds, n))
@@ -114,16 +103,9 @@ class Dual(Method):
         return folds._replace(index=index, valid=np.ones((n, 1), bool))
 
     def fold_machines(
-        self,
-        kernel: Kernel,
-        points: Float[Array, "m d"] | None,
-        C: Float[Array, ""] | Float[Array, " l"],
-        size: int | None,
-        rows: Rows,
-        folds: Any,
-        key: Key | None,
-        sums: Sums | None,
-    ) -> KernelExpansion:
+        self, kernel: Kernel, points: PointTable, C: CLike, size: int | None, rows: Rows,
+        folds: Any, key: Key | None, sums: Sums | None,
+    ) -> KernelExpansion:  # fmt: skip
         """See `Method.fold_machines`: the machines without each row, from one inverse."""
         index = np.asarray(folds.index)
         assert index.shape[1] == 1, "folds: expected those of `validation_folds`"
@@ -195,10 +177,7 @@ def fit(
     """
     X, y, weights = in_one_dtype(X, y, weights)
     check_problem(None, C, X, y, weights)
-    if method not in ("auto", "cholesky", "conjugate_gradients"):
-        raise ValueError(
-            f"method: expected 'auto', 'cholesky' or 'conjugate_gradients', got {method!r}"
-        )
+    check_choice("method", method, get_args(Solver))
     if is_concrete(max_steps):
         whole_number("max_steps", max_steps, 1)
     n = X.shape[0]
@@ -213,7 +192,7 @@ def fit(
 
 def fit_classes(
     kernel: Kernel,
-    C: ScalarLike | Float[Array, " l"],
+    C: CLike,
     X: Float[Array, "n d"],
     labels: Int[Array, " n"],
     code: Code,
@@ -251,19 +230,14 @@ def fit_classes(
     else:
         w = as_float(weights).astype(X.dtype)
         X = present_rows(X, w)
-    each = jnp.broadcast_to(jnp.asarray(C, X.dtype), targets.shape[1:])
+    each_C = jnp.broadcast_to(jnp.asarray(C, X.dtype), targets.shape[1:])
     fits = [
-        fit(kernel, each[j], X, targets[:, j], w * jnp.abs(targets[:, j]), method=method)
+        fit(kernel, each_C[j], X, targets[:, j], w * jnp.abs(targets[:, j]), method=method)
         for j in range(targets.shape[1])
     ]
-    stacked = jax.tree.map(lambda *parts: jnp.stack(parts, axis=-1), *fits)
-    machine = stacked.expansion
-    return DualFit(
-        expansion=KernelExpansion(kernel, X, machine.coefficients, machine.intercept),
-        relative_residual=jnp.max(stacked.relative_residual),
-        steps=jnp.max(stacked.steps),
-        status=jnp.max(stacked.status),
-    )
+    machine, *worst = jax.tree.map(lambda *problems: jnp.stack(problems, axis=-1), *fits)
+    expansion = KernelExpansion(kernel, X, machine.coefficients, machine.intercept)
+    return DualFit(expansion, *map(jnp.max, worst))
 
 
 _count_present = compiled(lambda weights: jnp.sum(weights > 0, dtype=jnp.int32), quickly=True)
@@ -281,13 +255,10 @@ def _by_cholesky(
     K, root = kernel.gram(X), jnp.sqrt(w)[:, None]
     factor = jax.lax.stop_gradient(factorise(root * K * root.T, 1 / C))
     C = jnp.where(factor.lost, 1 / factor.shift, C)
-
-    def inverse(rhs: Float[Array, "n k"]) -> tuple[Float[Array, "n k"], None]:
-        return factor.solve(rhs), None
-
     alpha, _, (residual, _) = solve_weighted(
-        lambda v: dot(K, v), inverse, w[:, None], C[None, None], right_sides(X, y)
-    )
+        lambda v: dot(K, v), lambda rhs: (factor.solve(rhs), None), w[:, None], C[None, None],
+        right_sides(X, y),
+    )  # fmt: skip
     status = status_of(~jnp.all(jnp.isfinite(alpha)), factor.lost)
     return _result(kernel, X, y, w, alpha, residual, jnp.zeros((), jnp.int32), status)
 
@@ -305,7 +276,7 @@ def _by_conjugate_gradients(
     block_rows: int,
 ) -> DualFit:
     X, y = present_rows(X, w), present_targets(y, w)
-    n, root = X.shape[0], jax.lax.stop_gradient(jnp.sqrt(w)[:, None])
+    root = jax.lax.stop_gradient(jnp.sqrt(w)[:, None])
 
     # The backward pass computes each block of the kernel matrix again, so that none is stored.
     @jax.checkpoint
@@ -315,7 +286,7 @@ def _by_conjugate_gradients(
     def product(v: Float[Array, "n k"]) -> Float[Array, "n k"]:
         return map_row_blocks(lambda rows: rows_times(rows, v), X, block_rows)
 
-    numbers = jnp.linspace(0, n - 1, landmarks).astype(jnp.int32)
+    numbers = jnp.linspace(0, len(X) - 1, landmarks).astype(jnp.int32)
     precondition = nystroem_preconditioner(kernel, C, X, X[numbers], root, block_rows)
 
     def inverse(rhs: Float[Array, "n k"]) -> tuple[Float[Array, "n k"], tuple[Array, Array]]:

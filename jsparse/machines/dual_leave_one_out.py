@@ -17,6 +17,7 @@ from .._numerics import (
 )
 from .._programs import compiled
 from .._status import NumericalError, status_of
+from .._types import CLike
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
 from ..solvers.ridge import Spectrum, shifted_inverse, spectrum
@@ -111,7 +112,7 @@ def leave_one_out_of(
 
 def machines_without_each(
     kernel: Kernel,
-    C: Float[Array, "*l"] | Float[np.ndarray, "*l"],
+    C: CLike | Float[np.ndarray, "*l"],
     rows: Rows,
     left_out: Int[np.ndarray, " v"],
 ) -> KernelExpansion:
@@ -121,15 +122,8 @@ def machines_without_each(
     column `i` of `A^(-1)` times the leave-one-out residual `alpha_i / [A^(-1)]_ii` (Cawley and
     Talbot 2004).
 
-    Args:
-        kernel: kernel of two points.
-        C: weight of the data-fit term; with a code also one for each problem.
-        rows: in any units.
-        left_out: the number of the row that each machine lacks; if it has weight 0, the machine is
-            that of all rows.
-
-    Returns:
-        An expansion on the rows with weight, with a column for each row left out and each output.
+    The expansion is on the rows with weight, with a column for each row left out and each output.
+    If a row left out has weight 0, its machine is the machine of all rows.
 
     Raises:
         NumericalError: if `1 / C` is below the rounding of the kernel matrix.
@@ -142,11 +136,11 @@ def machines_without_each(
     each_C = np.broadcast_to(np.asarray(C, K.dtype).reshape(-1), y.shape[1:])
     columns = np.zeros((len(present), len(left_out), y.shape[1]), K.dtype)
     intercepts = np.zeros(columns.shape[1:], K.dtype)
-    P = system = None
+    P = previous = None
     for j in range(y.shape[1]):
-        if P is None or system != (each_C[j], weights[:, j].tobytes()):
-            P = _inverse(K, weights[:, j], each_C[j])
-            system = each_C[j], weights[:, j].tobytes()
+        system = each_C[j], weights[:, j].tobytes()
+        if P is None or system != previous:
+            P, previous = _inverse(K, weights[:, j], each_C[j]), system
         ones = P.sum(axis=1)
         share = ones / P.sum()
         b = share @ y[:, j]
@@ -192,24 +186,14 @@ def _solve(
     C: Float[Array, " s"],
     rhs: Float[Array, "s n k"],
 ) -> tuple[Float[Array, "s n k"], Float[Array, "s n k"]]:
-    """Return multipliers and residuals for every `C`, see `solve_weighted`.
-
-    Args:
-        spec: the eigendecomposition of `W^(1/2) K W^(1/2)`.
-        K: kernel matrix.
-        w: row weights.
-        C: weights of the data-fit term.
-        rhs: right-hand sides.
-    """
-    shifts = jax.lax.stop_gradient(1 / C)
+    """Return multipliers and residuals, by the spectrum of `D K D`; see `solve_weighted`."""
+    spec, shifts = jax.lax.stop_gradient((spec, 1 / C))
 
     def inverse(b: Float[Array, "s n k"]) -> tuple[Float[Array, "s n k"], None]:
-        solved = shifted_inverse(jax.lax.stop_gradient(spec), jnp.swapaxes(b, 1, 2), shifts)
-        return jnp.swapaxes(solved, 1, 2), None
+        return jnp.swapaxes(shifted_inverse(spec, jnp.swapaxes(b, 1, 2), shifts), 1, 2), None
 
     scales = w[None, :, None], C[:, None, None]
-    alpha, e, _ = solve_weighted(lambda v: dot(K[None], v), inverse, *scales, rhs)
-    return alpha, e
+    return solve_weighted(lambda v: dot(K[None], v), inverse, *scales, rhs)[:2]
 
 
 def _diagonal(arguments: tuple[Spectrum, Array, Array, Array]) -> Float[Array, "s n"]:

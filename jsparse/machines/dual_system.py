@@ -97,11 +97,7 @@ def right_sides(X: Float[Array, "n d"], y: Float[Array, "n *c"]) -> Float[Array,
 
 
 def intercept_of(alpha: Float[Array, "*s n k"]) -> Float[Array, "*s 1 c"]:
-    """Return the intercept `b` with which the multipliers of `y - b` add up to 0.
-
-    Args:
-        alpha: multipliers of `[1, y]`.
-    """
+    """Return `b` with which the multipliers of `y - b` add up to 0, from those of `[1, y]`."""
     total = jnp.sum(alpha, axis=-2, keepdims=True)
     return total[..., 1:] / total[..., :1]
 

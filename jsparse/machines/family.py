@@ -1,5 +1,6 @@
 """What every fit returns: machines of one size or of several, on shared points."""
 
+import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -114,12 +115,13 @@ class Family(eqx.Module):
         Differentiable in both modes in `X` and in every floating leaf.
         """
         if self.support is None:
-            return self._group_values(X, self._columns(X), self.coefficients[0], self.intercepts[0])
+            columns = atoms(self.kernel, X, self.points)
+            return group_values(columns, self.coefficients[0], self.intercepts[0])
 
         def one_group(group: tuple[Array, Array, Array]) -> Float[Array, "n k c"]:
             support, coefficients, intercepts = group
-            Z = self.points[jnp.maximum(support, 0)]
-            return self._group_values(X, self.kernel.cross_gram(X, Z), coefficients, intercepts)
+            columns = self.kernel.cross_gram(X, self.points[jnp.maximum(support, 0)])
+            return group_values(columns, coefficients, intercepts)
 
         if len(self.support) == 1:
             return one_group((self.support[0], self.coefficients[0], self.intercepts[0]))
@@ -128,21 +130,21 @@ class Family(eqx.Module):
 
     def compact(self) -> "Family":
         """Return the family without points that no machine uses; on the host."""
-        M = len(self.points)
-        if self.support is not None:
-            support = np.asarray(self.support)
-            used = np.unique(support[support >= 0])
-            used = used if len(used) else np.zeros(1, int)
-            place = np.where(support >= 0, np.searchsorted(used, support), -1).astype(np.int32)
-            changed: tuple[Any, ...] = (np.asarray(self.points)[used], place)
-            return eqx.tree_at(lambda f: (f.points, f.support), self, jax.device_put(changed))
-        coefficients = np.asarray(self.coefficients)
-        by_kernel = coefficients.reshape(*coefficients.shape[:2], -1, M, coefficients.shape[-1])
-        used = np.flatnonzero(np.any(by_kernel != 0, axis=(0, 1, 2, 4)))
-        used = used if len(used) else np.zeros(1, int)
-        kept = by_kernel[:, :, :, used].reshape(*coefficients.shape[:2], -1, coefficients.shape[-1])
-        changed = np.asarray(self.points)[used], kept
-        return eqx.tree_at(lambda f: (f.points, f.coefficients), self, jax.device_put(changed))
+        M, coefficients = len(self.points), np.asarray(self.coefficients)
+        g, k, _, c = coefficients.shape
+        if self.support is None:
+            by_kernel = coefficients.reshape(g, k, -1, M, c)
+            used = np.any(by_kernel != 0, axis=(0, 1, 2, 4))
+        else:
+            used = np.isin(np.arange(M), np.asarray(self.support))
+        used[0] |= not used.any()  # there is at least one point
+        changed: dict[str, np.ndarray] = {"points": np.asarray(self.points)[used]}
+        if self.support is None:
+            changed["coefficients"] = by_kernel[:, :, :, used].reshape(g, k, -1, c)
+        else:
+            support, place = np.asarray(self.support), np.cumsum(used) - 1
+            changed["support"] = np.where(support >= 0, place[support], -1).astype(np.int32)
+        return dataclasses.replace(self, **jax.device_put(changed))
 
     def rescaled(
         self, unit: float, offset: float | Float[np.ndarray, " c"], info: dict[str, Any]
@@ -151,54 +153,32 @@ class Family(eqx.Module):
         coefficients, intercepts = (np.asarray(a) for a in (self.coefficients, self.intercepts))
         dtype, (g, _, c) = coefficients.dtype, intercepts.shape
         offsets = np.broadcast_to(np.asarray(offset, dtype), (g * c,)).reshape(g, 1, c)
-        changed = coefficients * np.asarray(unit, dtype), intercepts * np.asarray(unit, dtype)
-        changed = jax.device_put((changed[0], changed[1] + offsets))
-        family = eqx.tree_at(lambda f: (f.coefficients, f.intercepts), self, changed)
-        return eqx.tree_at(lambda f: f.info, family, info, is_leaf=lambda leaf: leaf is self.info)
-
-    def _group_values(
-        self,
-        X: Float[Array, "n d"],
-        columns: Float[Array, "n q"],
-        coefficients: Float[Array, "k q c"],
-        intercepts: Float[Array, "k c"],
-    ) -> Float[Array, "n k c"]:
-        k, q, c = coefficients.shape
-        flat = jnp.moveaxis(coefficients, 1, 0).reshape(q, k * c)
-        return dot(columns, flat).reshape(len(X), k, c) + intercepts[None]
-
-    def _columns(self, X: Float[Array, "n d"]) -> Float[Array, "n q"]:
-        if not self._is_dictionary:
-            return self.kernel.cross_gram(X, self.points)
-        kernels = self.kernel.kernels  # type: ignore[attr-defined]
-        return jnp.concatenate([k.cross_gram(X, self.points) for k in kernels], axis=1)
-
-    @property
-    def _is_dictionary(self) -> bool:
-        return isinstance(self.kernel, Mixture) and self.kernel.which is None
+        factor = np.asarray(unit, dtype)
+        changed = {
+            "coefficients": coefficients * factor,
+            "intercepts": intercepts * factor + offsets,
+        }
+        return dataclasses.replace(self, info=info, **jax.device_put(changed))
 
     def _machine(self, place: int) -> KernelExpansion:
         if not all(map(is_concrete, jax.tree.leaves(self))):
             return self._traced_machine(place)
-        atoms = self._active_atoms(place)
-        coefficients, intercepts = np.asarray(self.coefficients), np.asarray(self.intercepts)
-        g, _, c = intercepts.shape
+        active, M, kernel = self._active_atoms(place), len(self.points), self.kernel
+        coefficients, intercepts = (
+            np.asarray(a)[:, place] for a in (self.coefficients, self.intercepts)
+        )
         if self.support is None:
-            columns = coefficients[0, place, atoms]
+            columns = coefficients[0, active]
         else:
-            row_of = {int(atom): row for row, atom in enumerate(atoms)}
-            columns = np.zeros((len(atoms), g, c), coefficients.dtype)
+            columns = np.zeros((M, *intercepts.shape), coefficients.dtype)
             for group, support in enumerate(np.asarray(self.support)):
-                for slot in self._slots(support, place):
-                    row = row_of[max(0, int(support[slot]))]
-                    columns[row, group] = coefficients[group, place, slot]
-        kernel, M = self.kernel, len(self.points)
-        if self._is_dictionary:
-            kernels = kernel.kernels  # type: ignore[attr-defined]
-            kernel = Mixture(kernels, jax.device_put((atoms // M).astype(np.int32)))
-        points = np.asarray(self.points)[atoms % M]
-        outputs = self.outputs
-        arrays = points, columns.reshape(-1, *outputs), intercepts[:, place].reshape(outputs)
+                slots = self._slots(support, place)
+                columns[np.maximum(support[slots], 0), group] = coefficients[group, slots]
+            columns = columns[active]
+        if is_dictionary(kernel):
+            kernel = Mixture(kernels_of(kernel), jax.device_put((active // M).astype(np.int32)))
+        points = np.asarray(self.points)[active % M]
+        arrays = points, columns.reshape(-1, *self.outputs), intercepts.reshape(self.outputs)
         return KernelExpansion(kernel, *jax.device_put(arrays))
 
     def _traced_machine(self, place: int) -> KernelExpansion:
@@ -206,13 +186,8 @@ class Family(eqx.Module):
         g, _, q, _ = self.coefficients.shape
         intercept = self.intercepts[:, place].reshape(self.outputs)
         if self.support is None:
-            kernel, Z = self.kernel, self.points
-            if self._is_dictionary:
-                kernels = kernel.kernels  # type: ignore[attr-defined]
-                which = jnp.repeat(jnp.arange(len(kernels), dtype=jnp.int32), len(Z))
-                kernel, Z = Mixture(kernels, which), jnp.tile(Z, (len(kernels), 1))
             flat = self.coefficients[0, place].reshape(q, *self.outputs)
-            return KernelExpansion(kernel, Z, flat, intercept)
+            return KernelExpansion(*every_atom(self.kernel, self.points), flat, intercept)
         own = jnp.eye(g, dtype=self.coefficients.dtype)
         blocks = self.coefficients[:, place, :, None, :] * own[:, None, :, None]  # g q g c
         Z = self.points[jnp.maximum(self.support, 0).reshape(-1)]
@@ -231,6 +206,43 @@ class Family(eqx.Module):
             return used if len(used) else np.zeros(1, int)
         each = [np.maximum(s[self._slots(s, place)], 0) for s in np.asarray(self.support)]
         return each[0] if len(each) == 1 else np.unique(np.concatenate(each))
+
+
+def is_dictionary(kernel: Kernel) -> bool:
+    """Whether every point has an atom of each of several kernels."""
+    return isinstance(kernel, Mixture) and kernel.which is None
+
+
+def kernels_of(kernel: Kernel) -> tuple[Kernel, ...]:
+    """Return the kernels of a mixture, or the one kernel."""
+    return kernel.kernels if isinstance(kernel, Mixture) else (kernel,)
+
+
+def atoms(kernel: Kernel, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n p"]:
+    """Return `k_q(x_i, z_j)`, the columns of the first kernel first."""
+    if not is_dictionary(kernel):
+        return kernel.cross_gram(X, Z)
+    return jnp.concatenate([one.cross_gram(X, Z) for one in kernels_of(kernel)], axis=1)
+
+
+def every_atom(kernel: Kernel, Z: Float[Array, "m d"]) -> tuple[Kernel, Float[Array, "p d"]]:
+    """Return kernel and prototypes of an expansion in all atoms."""
+    if not is_dictionary(kernel):
+        return kernel, Z
+    kernels, m = kernels_of(kernel), len(Z)
+    which = jnp.repeat(jnp.arange(len(kernels), dtype=jnp.int32), m)
+    return Mixture(kernels, which), jnp.tile(Z, (len(kernels), 1))
+
+
+def group_values(
+    columns: Float[Array, "n q"],
+    coefficients: Float[Array, "k q c"],
+    intercepts: Float[Array, "k c"],
+) -> Float[Array, "n k c"]:
+    """Return the values of the machines of all sizes from the kernel's columns."""
+    k, q, c = coefficients.shape
+    flat = jnp.moveaxis(coefficients, 1, 0).reshape(q, k * c)
+    return dot(columns, flat).reshape(-1, k, c) + intercepts[None]
 
 
 def single(
@@ -252,25 +264,19 @@ def single(
     m, outputs = expansion.prototypes.shape[0], expansion.intercept.shape
     known = all(map(is_concrete, jax.tree.leaves((expansion, status, count))))
     numpy = np if known else jnp  # on the host nothing compiles
-    arrays = (
-        numpy.arange(m, dtype=np.int32)[None],
-        numpy.asarray(expansion.coefficients).reshape(1, 1, m, -1),
-        numpy.asarray(expansion.intercept).reshape(1, 1, -1),
-        numpy.full(1, m, np.int32) if count is None else numpy.asarray(count).reshape(1),
-        numpy.asarray(status, np.int32).reshape(1),
-    )
-    arrays = jax.device_put(arrays) if known else arrays
-    support, coefficients, intercepts, sizes, statuses = arrays
+    arrays = {
+        "support": numpy.arange(m, dtype=np.int32)[None] if count is None else None,
+        "coefficients": numpy.asarray(expansion.coefficients).reshape(1, 1, m, -1),
+        "intercepts": numpy.asarray(expansion.intercept).reshape(1, 1, -1),
+        "sizes": numpy.full(1, m, np.int32) if count is None else numpy.asarray(count).reshape(1),
+        "statuses": numpy.asarray(status, np.int32).reshape(1),
+    }
     return Family(
         kernel=expansion.kernel,
         points=expansion.prototypes,
-        support=support if count is None else None,
-        coefficients=coefficients,
-        intercepts=intercepts,
-        sizes=sizes,
-        statuses=statuses,
         info=info or {},
         outputs=outputs,
+        **(jax.device_put(arrays) if known else arrays),
     )
 
 

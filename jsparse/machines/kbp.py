@@ -15,25 +15,18 @@ from ..pursuit.path import LOST
 from ..pursuit.system import Columns, scaled
 from .dictionary import System, of_unit_length
 from .method import Task
-from .pursuit import Pursuit, Selected, statuses
+from .pursuits import Pursuit, Selected, statuses
 
 
 class KBP(Pursuit):
     """Kernel basis pursuit (Guigue et al. 2005): least angle regression stopped after K steps.
 
     The atoms are of one length, as the source of the algorithm has it, and no atom is removed
-    again. The coefficients are those of the path, which shrinks them. Several targets or problems
-    have prototypes each of their own.
+    again. The path shrinks the coefficients. Several targets or problems have prototypes each of
+    their own.
 
-    Args:
-        max_prototypes: the longest path, see `Candidates`, as are the following.
-        candidates: their number, "all", or points in raw units.
-        candidate_method: how they are chosen.
-        subset: None: every step looks at all candidates.
-        size_tolerance: of the size chosen.
-        atoms: K, or several numbers of which cross-validation chooses; by default all.
-        intercept: whether every machine has one; it is no prototype.
-        ridge: see `KSP`; the path is that of the system with it.
+    The settings are those of `Pursuit`, without a `subset`: every step looks at all candidates. The
+    path is that of the system with the `ridge`.
     """
 
     name: ClassVar[str] = "kbp"
@@ -49,16 +42,13 @@ class KBP(Pursuit):
         """See `Pursuit.select`."""
         unit, factor = of_unit_length(system)
         k, sizes = self.longest, np.asarray(self.fit_sizes, np.int32)
-        diagonal, zero = jnp.diagonal(unit.A), jnp.zeros((), unit.A.dtype)
+        diagonal, zero = jnp.diagonal(unit.A)[None], jnp.zeros((), unit.A.dtype)
 
         def one(b: Float[Array, " p"]) -> Selected:
-            columns, scaled_b, scaled_diagonal, scale = scaled(
-                Columns(unit.A), b[None, :, None], diagonal[None]
-            )
+            columns, targets, squares, scale = scaled(Columns(unit.A), b[None, :, None], diagonal)
             path = least_angle.run(
-                columns, scaled_b[0, :, 0], scaled_diagonal[0], zero, max_atoms=k, max_steps=k,
-                lasso=False,
-            )  # fmt: skip
+                columns, targets[0, :, 0], squares[0], zero, max_atoms=k, max_steps=k, lasso=False
+            )
             path = scale.undone_alone(path)
             # The path ends before an atom of which rounding leaves no digit: it would be noise.
             error = epsilon(b.dtype) * path.condition[1:]

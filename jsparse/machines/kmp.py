@@ -1,20 +1,21 @@
 """Kernel matching pursuit (Vincent and Bengio 2002)."""
 
-from typing import ClassVar, Literal, cast
+from typing import ClassVar, Literal, cast, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from .._numerics import epsilon, times_power
 from .._types import Key
 from ..pursuit import conjugate, matching, probabilistic
 from ..pursuit.path import LOST, Path, assemble
 from ..pursuit.system import Columns, scaled
+from .checks import check_choice
 from .dictionary import Design, System, of_unit_length
 from .method import Task, option
-from .pursuit import Pursuit, Selected, dense, statuses
+from .pursuits import Pursuit, Selected, statuses
 
 Fitting = Literal["basic", "backfitting", "prefitting"]
 _STEPS = 50  # of basic matching pursuit for each atom, as it returns to atoms that it has
@@ -30,16 +31,11 @@ class KMP(Pursuit):
     takes the atom with which that fit leaves the smallest residual: orthogonal least squares.
     Several targets or problems have prototypes each of their own.
 
+    Settings that are not listed are those of `Pursuit`.
+
     Args:
-        max_prototypes: the longest path, see `Candidates`, as are the following.
-        candidates: their number, "all", or points in raw units.
-        candidate_method: how they are chosen.
         subset: atoms looked at in each step, drawn at random: stochastic kernel matching pursuit
             (Popovici et al. 2005). Not for "prefitting".
-        size_tolerance: of the size chosen.
-        atoms: K, or several numbers of which cross-validation chooses; by default all.
-        intercept: whether every machine has one; it is no prototype.
-        ridge: see `KSP`.
         fitting: "basic", "backfitting" or "prefitting".
     """
 
@@ -49,16 +45,13 @@ class KMP(Pursuit):
     fitting: Fitting = option(
         "backfitting",
         "how coefficients are fitted",
-        choices=("basic", "backfitting", "prefitting"),
+        choices=get_args(Fitting),
     )
 
     def check(self, task: Task) -> None:
         """See `Method.check`."""
         super().check(task)
-        if self.fitting not in ("basic", "backfitting", "prefitting"):
-            raise ValueError(
-                f"fitting: expected 'basic', 'backfitting' or 'prefitting', got {self.fitting!r}"
-            )
+        check_choice("fitting", self.fitting, get_args(Fitting))
         if self.fitting == "prefitting" and self.subset is not None:
             raise ValueError("subset: expected None with fitting='prefitting'")
 
@@ -92,7 +85,9 @@ class KMP(Pursuit):
             path = conjugate.pursue(
                 columns, b, diagonal, rounded, none, zero, max_atoms=k, rule=rule
             )
-        return _of_given_atoms(scale.undone(path), factor)
+        path = scale.undone(path)
+        factors = factor[jnp.maximum(path.support, 0)]
+        return path._replace(coefficients=path.coefficients * factors[:, None, :, None])
 
     def select_with_rows(self, design: Design, system: System, key: Key | None) -> Selected:
         """See `Pursuit.select_with_rows`: least squares on the rows has more digits."""
@@ -102,17 +97,17 @@ class KMP(Pursuit):
         return self._selected(path, p, on_rows=True)
 
     def _selected(self, path: Path, p: int, *, on_rows: bool) -> Selected:
+        """Return the machines of the path's sizes, with coefficients of all `p` atoms."""
         rounding = epsilon(path.condition.dtype)
         lost = rounding * (jnp.sqrt(path.condition) if on_rows else path.condition) > LOST
         places = np.asarray(self.fit_sizes, np.int32) - 1
-        status = statuses(path.status, path.size, lost, places)
-        return Selected(dense(path.support, path.coefficients[..., 0][:, places], p), status)
 
+        def dense(support: Int[Array, " k"], coefficients: Float[Array, "s k"]) -> Array:
+            out = jnp.zeros((len(coefficients), p), coefficients.dtype)
+            return out.at[:, jnp.where(support < 0, p, support)].add(coefficients, mode="drop")
 
-def _of_given_atoms(path: Path, factor: Float[Array, " p"]) -> Path:
-    """Return the path of atoms times a factor each as a path of the atoms without."""
-    factors = factor[jnp.maximum(path.support, 0)]
-    return path._replace(coefficients=path.coefficients * factors[:, None, :, None])
+        coefficients = jax.vmap(dense)(path.support, path.coefficients[..., 0][:, places])
+        return Selected(coefficients, statuses(path.status, path.size, lost, places))
 
 
 def _solved_again(path: Path, design: Design, ridge: Array) -> Path:

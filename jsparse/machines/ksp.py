@@ -1,7 +1,7 @@
 """Kernel subspace pursuit (Kabbara 2015)."""
 
 from collections.abc import Callable
-from typing import ClassVar, cast
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -11,18 +11,17 @@ from jaxtyping import Array, Float
 from .._arguments import whole_number
 from .._blocks import map_systems
 from .._numerics import epsilon, is_concrete
-from .._types import CountLike, Key
+from .._types import CountLike, Key, PointTable
 from ..kernels import Kernel
 from ..pursuit import on_atoms
 from ..pursuit.subspace import Subspace, subspace_pursuit, subspace_pursuit_gram
 from .dictionary import Design, System
 from .held_out import HeldOut, OnFold
-from .method import Method, Shape, Task, replaced, setting
-from .pursuit import Pursuit, Selected
+from .method import Method, Task, setting
+from .pursuits import Pursuit, Selected
 from .rows import FoldLayout, Rows
 
 SIZES = 10  # numbers of atoms tried by default, where each is a pursuit of its own
-LARGEST = 100  # the largest of them
 ITERATIONS = 5  # l_max of the source
 
 
@@ -39,22 +38,20 @@ class KSP(Pursuit):
     too, is Algorithm 1 on the rows with as many digits as the atoms allow: some ten times slower,
     and the values of all candidates at all rows are in memory.
 
+    Settings that are not listed are those of `Pursuit`.
+
     Args:
         max_prototypes: the largest K of the default ones, 100 if not given.
-        candidates: their number, "all", or points in raw units; see `Candidates`.
-        candidate_method: how they are chosen.
         subset: None: every iteration looks at all candidates.
-        size_tolerance: of the size chosen.
         atoms: K, or several numbers of which cross-validation chooses; by default ten up to
             `max_prototypes`.
-        intercept: whether every machine has one; it is no prototype.
-        ridge: least squares is of the mean squared error plus `ridge |coefficients|^2`.
         max_iterations: l_max, of exchanges for one size.
         formed: whether rows in memory are summed first.
     """
 
     name: ClassVar[str] = "ksp"
     title: ClassVar[str] = "kernel subspace pursuit"
+    usual_length: ClassVar[int] = 100  # as each size is a pursuit of its own
 
     max_iterations: CountLike = ITERATIONS
     formed: bool = setting(True)
@@ -67,17 +64,10 @@ class KSP(Pursuit):
         if self.subset is not None:
             raise ValueError("subset: expected None with KSP, which looks at all candidates")
 
-    def _bounded(self, shape: Shape) -> "Pursuit":
-        """See `Pursuit`: each size is a pursuit of its own."""
-        resolved = cast(Pursuit, super(Pursuit, self).resolve(shape))
-        if self.max_prototypes is not None or resolved.longest <= LARGEST:
-            return self
-        return replaced(self, max_prototypes=LARGEST)
-
     def default_sizes(self, longest: int) -> tuple[int, ...]:
         """See `Pursuit.default_sizes`: ten sizes, closer together where they are small."""
-        several = np.unique(np.round(np.geomspace(1, longest, SIZES)).astype(int))
-        return tuple(several.tolist())
+        sizes = np.unique(np.round(np.geomspace(1, longest, SIZES)).astype(int))
+        return tuple(sizes.tolist())
 
     def select(self, system: System, key: Key | None) -> Selected:
         """See `Pursuit.select`."""
@@ -93,8 +83,7 @@ class KSP(Pursuit):
         """See `Pursuit.select_with_rows`; with `formed=False` the rows select as well."""
         if self.formed:
             selected = self.select(system, key)
-            single_precision = epsilon(design.D.dtype) > 1e-10
-            if not single_precision:
+            if epsilon(design.D.dtype) < 1e-10:  # in double precision
                 return selected
             return _solved_again(selected, design, system.ridge, self.longest)
         return _each_target(
@@ -106,15 +95,9 @@ class KSP(Pursuit):
         )  # fmt: skip
 
     def held_out(
-        self,
-        kernel: Kernel,
-        points: Float[Array, "M d"] | None,
-        C: Float[Array, " s"],
-        rows: Rows,
-        folds: FoldLayout,
-        on_fold: OnFold,
-        key: Key | None = None,
-    ) -> HeldOut:
+        self, kernel: Kernel, points: PointTable, C: Float[Array, " s"], rows: Rows,
+        folds: FoldLayout, on_fold: OnFold, key: Key | None = None,
+    ) -> HeldOut:  # fmt: skip
         """See `FromSums.held_out`; with `formed=False` each fold is fitted again to its rows."""
         if self.formed or rows.mesh is not None:
             return super().held_out(kernel, points, C, rows, folds, on_fold, key)

@@ -1,22 +1,151 @@
 """Kernel subspace, matching and basis pursuit: as many atoms as are asked for (Kabbara 2015)."""
 
+import abc
+import math
 from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple, cast
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
 
-from .._arguments import as_key
-from .._numerics import as_array, as_float, dot
-from .._types import KeyLike, ScalarLike
+from .._arguments import as_key, increasing
+from .._numerics import as_array, as_float, dot, like, present_rows, present_targets
+from .._programs import compiled
+from .._repr import short_repr
+from .._status import COMPLETED, EXHAUSTED, INDEFINITE, PRECISION_LOST, TRUNCATED
+from .._types import CLike, Key, KeyLike, ScalarLike
 from ..expansion import KernelExpansion
 from ..kernels import Kernel, Mixture
+from ..multiclass import Code
+from ..normal_equations import NormalEquations, accumulate
 from ..pursuit.on_atoms import least_squares
-from .candidates import check_candidates
+from .candidates import CandidatesFromSums, check_candidates
 from .checks import check_problem, given_penalty, in_one_dtype
-from .dictionary import design_of, dictionary_columns, is_dictionary, kernels_of
-from .family import Family
-from .method import check_number, replaced
-from .pursuit import Pursuit, fit_rows, sizes_of
+from .dictionary import (
+    Design,
+    DictionaryColumns,
+    System,
+    design_of,
+    dictionary_columns,
+    system_of,
+)
+from .family import Family, is_dictionary, kernels_of
+from .held_out import Sums
+from .method import Shape, Task, at_most, check_number, option, replaced, setting
+from .nested import with_sizes
+from .rows import Rows
+
+
+class Selected(NamedTuple):
+    """Coefficients of all atoms, for each of `c` targets and each size."""
+
+    coefficients: Float[Array, "c s p"]
+    statuses: Int[Array, "c s"]
+
+    __repr__ = short_repr
+
+
+class Pursuit(CandidatesFromSums):
+    """The settings of machines with given numbers of atoms, without `C`.
+
+    Args:
+        max_prototypes: see `Candidates`, as are the following.
+        candidates: their number, "all", or points in raw units.
+        candidate_method: how they are chosen.
+        subset: candidates looked at in each step; None for all.
+        size_tolerance: of the size chosen.
+        atoms: K, or several numbers of which cross-validation chooses.
+        intercept: whether every machine has one; it is no prototype.
+        ridge: least squares is of the mean squared error plus `ridge |coefficients|^2`.
+    """
+
+    has_C: ClassVar[bool] = False
+    default_C: ClassVar[Float[np.ndarray, " s"]] = np.ones(1)
+    several_kernels: ClassVar[bool] = True
+    max_rows: ClassVar[int | None] = 20_000  # the atoms at all rows are in memory
+
+    atoms: Any = option(
+        None,
+        "numbers of atoms to choose from, with commas between them; default: up to the longest "
+        "path",
+        kind="sizes",
+        metavar="K",
+    )
+    intercept: bool = setting(True)
+    ridge: ScalarLike = 0.0
+
+    def check(self, task: Task) -> None:
+        """See `Method.check`."""
+        super().check(task)
+        check_number("ridge", self.ridge, 0.0)
+        if not isinstance(self.intercept, bool):
+            raise ValueError(f"intercept: expected True or False, got {self.intercept!r}")
+
+    def resolve(self, shape: Shape) -> "Pursuit":
+        """See `Method.resolve`."""
+        if self.atoms is None:
+            method = cast(Pursuit, super().resolve(shape))
+            return replaced(method, atoms=self.default_sizes(method.longest))
+        sizes = sizes_of(self.atoms, shape.present, "the rows with weight")
+        if self.max_prototypes not in (None, sizes[-1]):
+            raise ValueError(
+                f"max_prototypes: expected None or the last of atoms, {sizes[-1]}, got "
+                f"{self.max_prototypes}"
+            )
+        method = replaced(self, max_prototypes=sizes[-1], atoms=sizes)
+        return cast(Pursuit, CandidatesFromSums.resolve(method, shape))
+
+    def capped(self, shape: Shape) -> "Pursuit":
+        """See `Method.capped`."""
+        lowered = cast(Pursuit, super().capped(shape))
+        bound = min(lowered._count(shape), shape.training)
+        return replaced(lowered, atoms=at_most(self.atoms, bound))
+
+    def default_sizes(self, longest: int) -> tuple[int, ...]:
+        """Return the sizes where the user gives none: every size, as one pursuit gives them all."""
+        return tuple(range(1, longest + 1))
+
+    @property
+    def fit_sizes(self) -> tuple[int, ...]:
+        """The numbers of atoms, once resolved."""
+        assert isinstance(self.atoms, tuple)
+        return self.atoms
+
+    def shortened(self, n_sizes: int) -> "Pursuit":
+        """See `Method.shortened`."""
+        sizes = self.fit_sizes[:n_sizes]
+        return replaced(self, atoms=sizes, max_prototypes=sizes[-1])
+
+    def features(self, kernel: Kernel, points: Float[Array, "M d"]) -> DictionaryColumns:
+        """See `FromSums.features`: the atoms."""
+        return dictionary_columns(kernel, points, intercept=self.intercept)
+
+    def system(self, equations: NormalEquations) -> System:
+        """Return the system from sums over rows, with a column for each target."""
+        return system_of(equations, like(self.ridge, equations.gram), intercept=self.intercept)
+
+    @abc.abstractmethod
+    def select(self, system: System, key: Key | None) -> Selected:
+        """Return the machines of every size from sums over rows, of each target by itself."""
+
+    def select_with_rows(self, design: Design, system: System, key: Key | None) -> Selected:
+        """Return the machines of every size from rows in memory; by default those of `select`."""
+        return self.select(system, key)
+
+    def solve(
+        self, sums: Sums, C: CLike, code: Code | None = None, key: Key | None = None
+    ) -> Family:
+        """See `FromSums.solve`; `C` has no effect."""
+        assert isinstance(sums.features, DictionaryColumns)
+        return with_sizes(_solve(self, *sums, key), np.array(self.fit_sizes))
+
+    def fit_in_memory(
+        self, kernel: Kernel, points: Float[Array, "M d"], C: CLike, rows: Rows, key: Key | None
+    ) -> Family:
+        """See `fit`; `C` has no effect."""
+        family = _fit_rows(self, kernel, points, rows.X, rows.targets, rows.weights, key)
+        return with_sizes(family, np.array(self.fit_sizes))
 
 
 def fit(
@@ -73,7 +202,8 @@ def fit(
     subset = method.resolved_subset(n_atoms)
     resolved = replaced(method, atoms=sizes, max_prototypes=sizes[-1], subset=subset)
     key = None if key is None else as_key(key)
-    return fit_rows(resolved, kernel, candidates, X, y, weights, key)
+    family = _fit_rows(resolved, kernel, candidates, X, y, weights, key)
+    return with_sizes(family, np.array(sizes))
 
 
 def refit(
@@ -124,3 +254,83 @@ def refit(
         share = w / jnp.sum(w)
         mean = dot(share, y.reshape(len(X), -1)) - dot(dot(share, columns(X)), coefficients)
     return columns.expansion(coefficients.reshape(-1, *y.shape[1:]), mean.reshape(y.shape[1:]))
+
+
+@compiled
+def _fit_rows(
+    method: Pursuit,
+    kernel: Kernel,
+    candidates: Float[Array, "M d"],
+    X: Float[Array, "n d"],
+    y: Float[Array, "n *c"],
+    weights: Float[Array, " n"] | None,
+    key: Key | None,
+) -> Family:
+    w = jnp.ones(len(X), X.dtype) if weights is None else weights
+    X, y = present_rows(X, w, apart=True), present_targets(y, w)
+    columns = method.features(kernel, candidates)
+    equations = accumulate(columns, X, y, w)
+    design = design_of(columns, X, y, w, intercept=method.intercept)
+    selected = method.select_with_rows(design, method.system(equations), key)
+    return _family(method, columns, equations, selected)
+
+
+@compiled
+def _solve(
+    method: Pursuit, columns: DictionaryColumns, equations: NormalEquations, key: Key | None
+) -> Family:
+    return _family(method, columns, equations, method.select(method.system(equations), key))
+
+
+def _family(
+    method: Pursuit, columns: DictionaryColumns, equations: NormalEquations, selected: Selected
+) -> Family:
+    """Return the machines with intercepts, which take up what was subtracted from the atoms."""
+    outputs = equations.target_sum.shape
+    equations = equations.with_outputs((math.prod(outputs),))
+    coefficients = jnp.moveaxis(selected.coefficients, 0, -1)  # s p c
+    intercepts = jnp.zeros_like(coefficients[:, 0])
+    if method.intercept:
+        explained = jnp.tensordot(coefficients, equations.feature_sum, axes=((1,), (0,)))
+        mean = (equations.target_sum[None] - explained) / equations.weight_sum
+        intercepts = mean - jnp.tensordot(coefficients, columns.shift, axes=((1,), (0,)))
+    first, *others = kernels_of(columns.kernel)
+    return Family(
+        kernel=columns.kernel if others else first,
+        points=columns.prototypes,
+        support=None,
+        coefficients=coefficients[None],
+        intercepts=intercepts[None],
+        sizes=jnp.asarray(method.fit_sizes, jnp.int32),
+        statuses=jnp.max(selected.statuses, axis=0),
+        info={},
+        outputs=outputs,
+    )
+
+
+def sizes_of(atoms: Any, most: int, what: str) -> tuple[int, ...]:
+    """Return one number of atoms or several as Python's, increasing."""
+    return increasing("atoms", atoms if isinstance(atoms, tuple) else (atoms,), most, what)
+
+
+def statuses(
+    status: Int[Array, "*c"],
+    length: Int[Array, "*c"],
+    lost: Bool[Array, "*c k"],
+    places: Int[np.ndarray, " s"],
+) -> Int[Array, "*c s"]:
+    """Return the stop codes of the machines at some places of a path.
+
+    Args:
+        status: of the path. What ended it came after all its machines but the last.
+        length: number of machines that are not repetitions of the last one.
+        lost: which machines lost their digits.
+        places: of the machines on the path.
+    """
+    status, length = status[..., None], length[..., None]
+    # Digits are lost to machines, not to the path; but a path that is too short passed atoms over.
+    status = jnp.where(status == PRECISION_LOST, TRUNCATED, status)
+    after = (status == TRUNCATED) | (status == EXHAUSTED) | (status == INDEFINITE)
+    inside = places.reshape(*[1] * (length.ndim - 1), -1) < length
+    each = jnp.where(after & inside, COMPLETED, status)
+    return jnp.where(lost[..., places], jnp.maximum(each, PRECISION_LOST), each).astype(jnp.int32)
