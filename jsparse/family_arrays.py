@@ -11,7 +11,7 @@ from ._files import shown
 from ._status import COMPLETED, INDEFINITE, PRECISION_LOST, TRUNCATED
 from .expansion import KernelExpansion
 from .kernels import Mixture
-from .machines.family import Family
+from .machines.family import Family, kernels_of
 from .pursuit.path import LOST
 from .serialization import check_keys
 
@@ -47,14 +47,16 @@ def family_of(expansion: KernelExpansion, arrays: Mapping[str, Array]) -> Family
     Raises:
         ValueError: if the arrays do not fit the expansion or each other.
     """
-    _check_names(arrays)
+    names = set(_NAMES) if "support" in arrays else set(_NAMES) - {"support"}
+    if "candidates" in arrays:
+        names = set(_SIZED if "sizes" in arrays else _NESTED)
+    check_keys("path", arrays, names)
     for name, array in arrays.items():
         dtype = np.dtype(np.int32 if name in _WHOLE_NUMBERS else expansion.prototypes.dtype)
         if array.dtype != dtype:
             raise ValueError(f"path.{name}: expected {dtype}, got {array.dtype}")
     if "candidates" in arrays:
         arrays = _from_earlier_format(arrays, n_axes=expansion.intercept.ndim)
-    _check_points(expansion, arrays)
     _check_shapes(expansion, arrays)
     if "support" in arrays:
         _check_support(np.asarray(arrays["support"]), len(arrays["points"]))
@@ -72,40 +74,23 @@ def family_of(expansion: KernelExpansion, arrays: Mapping[str, Array]) -> Family
     return family.compact()  # coefficients may become 0 in float32
 
 
-def _check_names(arrays: Mapping[str, Array]) -> None:
-    names = set(_NAMES) if "support" in arrays else set(_NAMES) - {"support"}
-    if "candidates" in arrays:
-        names = set(_SIZED if "sizes" in arrays else _NESTED)
-    check_keys("path", arrays, names)
-
-
-def _check_points(expansion: KernelExpansion, arrays: Mapping[str, Array]) -> None:
-    shape, d = arrays["points"].shape, expansion.prototypes.shape[1]
-    if len(shape) != 2 or shape[0] == 0 or shape[1] != d:
-        raise ValueError(f"path.points: expected shape m {d}, got {shape}")
-
-
 def _check_shapes(expansion: KernelExpansion, arrays: Mapping[str, Array]) -> None:
     """Raise a `ValueError` unless shapes are those of `k` machines, in `g` groups of outputs."""
-    found = {name: array.shape for name, array in arrays.items() if name != "points"}
-    several = isinstance(expansion.kernel, Mixture)
-    n_kernels = len(expansion.kernel.kernels) if several else 1  # type: ignore[attr-defined]
-    g, q = 1, n_kernels * len(arrays["points"])
-    if "support" in arrays:
-        if several or len(found["support"]) != 2:
-            raise ValueError(f"path.support: expected shape g q of one kernel, got {shown(found)}")
-        g, q = found["support"]
-    k, outputs = math.prod(found["sizes"]), math.prod(expansion.intercept.shape)
+    shapes = {name: array.shape for name, array in arrays.items()}
+    points, d = shapes.pop("points"), expansion.prototypes.shape[1]
+    if len(points) != 2 or points[0] == 0 or points[1] != d:
+        raise ValueError(f"path.points: expected shape m {d}, got {points}")
+    g, q = 1, len(kernels_of(expansion.kernel)) * points[0]
+    if "support" in shapes:
+        if isinstance(expansion.kernel, Mixture) or len(shapes["support"]) != 2:
+            raise ValueError(f"path.support: expected shape g q of one kernel, got {shown(shapes)}")
+        g, q = shapes.pop("support")
+    k, outputs = math.prod(shapes["sizes"]), math.prod(expansion.intercept.shape)
     c = outputs // max(g, 1)
-    wanted = {
-        "coefficients": (g, k, q, c),
-        "intercepts": (g, k, c),
-        "sizes": (k,),
-        "statuses": (k,),
-    }
-    found.pop("support", None)
-    if found != wanted or g * c != outputs or 0 in (k, q):
-        raise ValueError(f"path: expected arrays of shapes {wanted}, got {shown(found)}")
+    expected = {"coefficients": (g, k, q, c), "intercepts": (g, k, c), "sizes": (k,)}
+    expected["statuses"] = (k,)
+    if shapes != expected or g * c != outputs or 0 in (k, q):
+        raise ValueError(f"path: expected arrays of shapes {expected}, got {shown(shapes)}")
 
 
 def _check_support(support: np.ndarray, n_points: int) -> None:
@@ -117,15 +102,12 @@ def _check_support(support: np.ndarray, n_points: int) -> None:
 
 
 def _from_earlier_format(arrays: Mapping[str, Array], n_axes: int) -> dict[str, Array]:
-    """Return the arrays of today's format, for outputs of so many axes.
-
-    The caller checks their shapes.
-    """
+    """Return the arrays of today's format, for outputs of so many axes; shapes are not checked."""
     host = {name: np.asarray(array) for name, array in arrays.items()}
-    by_group = host.get("support", np.zeros(0)).ndim == 2  # else there is no axis of groups
-    if not by_group:
+    if "support" in host and host["support"].ndim == 2:
+        n_axes = 0  # there is an axis of groups in their place
+    else:
         host = {name: a if name == "candidates" else a[None] for name, a in host.items()}
-    n_axes = 0 if by_group else n_axes
     if host["coefficients"].ndim != 3 + n_axes or host["intercepts"].ndim != 2 + n_axes:
         raise ValueError("path: expected arrays of shapes g k q c and g k c")
     converted = {

@@ -11,7 +11,6 @@ from .._repr import short_repr
 from ..expansion import KernelExpansion
 from ..features import FeatureMap
 from ..kernels import Kernel
-from ..normal_equations import NormalEquations
 from ..pursuit import conjugate
 from .family import atoms, every_atom
 
@@ -77,16 +76,6 @@ class Design(NamedTuple):
     __repr__ = short_repr
 
 
-def system_of(sums: NormalEquations, ridge: Float[Array, ""], *, intercept: bool) -> System:
-    """Return the system from sums over rows, with a column for each target."""
-    f, total = sums.feature_sum, sums.weight_sum
-    A, b = sums.gram, sums.cross.reshape(len(f), -1)
-    if intercept:
-        A = A - f[:, None] * (f / total)[None, :]
-        b = b - f[:, None] * (sums.target_sum.reshape(1, -1) / total)
-    return System(A, b, jnp.diagonal(sums.gram), ridge * total)
-
-
 def design_of(
     columns: DictionaryColumns,
     X: Float[Array, "n d"],
@@ -95,7 +84,7 @@ def design_of(
     *,
     intercept: bool,
 ) -> Design:
-    """Return the least-squares problem whose normal equations `system_of` returns."""
+    """Return the least-squares problem whose normal equations are a `System`."""
     D, y, root = columns(X), y.reshape(len(X), -1), jnp.sqrt(w)[:, None]
     D = jnp.where(root > 0, D, 0)
     if intercept:

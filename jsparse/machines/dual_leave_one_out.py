@@ -7,14 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .._numerics import (
-    dot,
-    epsilon,
-    present_rows,
-    present_targets,
-    rank_cutoff,
-    with_derivative,
-)
+from .._numerics import dot, epsilon, present_rows, present_targets, rank_cutoff, with_derivative
 from .._programs import compiled
 from .._status import NumericalError, status_of
 from .._types import CLike
@@ -80,9 +73,7 @@ def leave_one_out(
     predictions = jax.lax.cond(
         jnp.any(replaced),
         lambda: jnp.where(
-            replaced[None, :, None],
-            dot(kernel.cross_gram(given, X)[None], alpha) + b,
-            predictions,
+            replaced[None, :, None], dot(kernel.cross_gram(given, X)[None], alpha) + b, predictions
         ),
         lambda: predictions,
     )

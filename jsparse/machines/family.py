@@ -85,27 +85,16 @@ class Family(eqx.Module):
 
         Groups of outputs that select separately share the prototypes that they have in common, so
         the machine has between `size` and `g size` prototypes. Where a path ended early, larger
-        sizes are its last machine.
-
-        Raises:
-            ValueError: as `place_of`.
+        sizes are its last machine. Raises as `place_of`.
         """
         return self._machine(self.place_of(size))
 
     def status_at(self, size: int) -> int:
-        """Return the stop code of the machine of a size.
-
-        Raises:
-            ValueError: as `place_of`.
-        """
+        """Return the stop code of the machine of a size; raise as `place_of`."""
         return int(np.asarray(self.statuses)[self.place_of(size)])
 
     def active_points(self, size: int | None = None) -> Int[np.ndarray, " m"]:
-        """Return the numbers of the points of a machine, in its order; on the host.
-
-        Args:
-            size: of the machine; None for the largest.
-        """
+        """Return the numbers of the points of a machine, by default the largest; on the host."""
         place = self.n_sizes - 1 if size is None else self.place_of(size)
         return self._active_atoms(place) % len(self.points)
 
@@ -252,14 +241,10 @@ def single(
     *,
     count: Int[Array, ""] | None = None,
 ) -> Family:
-    """Return the family of one machine.
+    """Return the family of one machine, with its stop code and diagnostics by name.
 
-    Args:
-        expansion: the machine.
-        status: its stop code.
-        info: diagnostics by name.
-        count: the number of prototypes whose coefficients are not all 0, if the machine has no
-            others; by default it has all of them.
+    With a `count` the machine has as many prototypes, those whose coefficients are not all 0;
+    without, it has all of them.
     """
     m, outputs = expansion.prototypes.shape[0], expansion.intercept.shape
     known = all(map(is_concrete, jax.tree.leaves((expansion, status, count))))

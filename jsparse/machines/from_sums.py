@@ -90,7 +90,7 @@ class FromSums(Method):
 
         Args:
             sums: over all rows, with a column for each target.
-            per_fold: sums of each fold, with a leading axis; of fewer parts than the total if some
+            per_fold: sums of each fold, with a leading axis; of less than the total if some rows
                 are not validated.
             C: weights of the data-fit term.
             parts: rows to predict, laid out by folds.

@@ -139,11 +139,7 @@ def each_fold_and_C(
 ) -> HeldOut:
     """Predict every fold for every `C`, one machine after another on a CPU.
 
-    Args:
-        fit: from a `C` and the number of a fold to machines that have not seen the fold.
-        C: weights of the data-fit term, shape `s`.
-        parts: rows laid out by folds.
-        on_fold: reduces the predictions.
+    From a `C` and the number of a fold, `fit` gives machines that have not seen the fold.
     """
 
     def one(place: tuple[Array, Array]) -> tuple[PyTree, PyTree, Int[Array, ""]]:

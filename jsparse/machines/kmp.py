@@ -43,9 +43,7 @@ class KMP(Pursuit):
     title: ClassVar[str] = "kernel matching pursuit"
 
     fitting: Fitting = option(
-        "backfitting",
-        "how coefficients are fitted",
-        choices=get_args(Fitting),
+        "backfitting", "how coefficients are fitted", choices=get_args(Fitting)
     )
 
     def check(self, task: Task) -> None:

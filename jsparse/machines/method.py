@@ -99,9 +99,8 @@ def option(
     kind: str = "text",
     metavar: str | None = None,
     choices: tuple[str, ...] | None = None,
-    static: bool = True,
 ) -> Any:
-    """Return a field that is an option of the command line too.
+    """Return a static field that is an option of the command line too.
 
     Args:
         default: the field's default value.
@@ -109,10 +108,9 @@ def option(
         kind: the values it takes: "sizes", "count", "count or auto", "not negative", "text".
         metavar: the value's letter in the help text.
         choices: the texts it takes.
-        static: False for a number that programs take as an argument, see `Method`.
     """
     described = {"help": help, "kind": kind, "metavar": metavar, "choices": choices}
-    return eqx.field(default=default, static=static, metadata={"option": described})
+    return eqx.field(default=default, static=True, metadata={"option": described})
 
 
 def setting(default: Any) -> Any:

@@ -22,14 +22,7 @@ from ..normal_equations import NormalEquations, accumulate
 from ..pursuit.on_atoms import least_squares
 from .candidates import CandidatesFromSums, check_candidates
 from .checks import check_problem, given_penalty, in_one_dtype
-from .dictionary import (
-    Design,
-    DictionaryColumns,
-    System,
-    design_of,
-    dictionary_columns,
-    system_of,
-)
+from .dictionary import Design, DictionaryColumns, System, design_of, dictionary_columns
 from .family import Family, is_dictionary, kernels_of
 from .held_out import Sums
 from .method import Shape, Task, at_most, check_number, option, replaced, setting
@@ -49,13 +42,11 @@ class Selected(NamedTuple):
 class Pursuit(CandidatesFromSums):
     """The settings of machines with given numbers of atoms, without `C`.
 
+    Settings that are not listed are those of `Candidates`.
+
     Args:
-        max_prototypes: see `Candidates`, as are the following.
-        candidates: their number, "all", or points in raw units.
-        candidate_method: how they are chosen.
-        subset: candidates looked at in each step; None for all.
-        size_tolerance: of the size chosen.
-        atoms: K, or several numbers of which cross-validation chooses.
+        atoms: K, or several numbers of which cross-validation chooses; by default every number up
+            to the longest path.
         intercept: whether every machine has one; it is no prototype.
         ridge: least squares is of the mean squared error plus `ridge |coefficients|^2`.
     """
@@ -121,9 +112,14 @@ class Pursuit(CandidatesFromSums):
         """See `FromSums.features`: the atoms."""
         return dictionary_columns(kernel, points, intercept=self.intercept)
 
-    def system(self, equations: NormalEquations) -> System:
+    def system(self, sums: NormalEquations) -> System:
         """Return the system from sums over rows, with a column for each target."""
-        return system_of(equations, like(self.ridge, equations.gram), intercept=self.intercept)
+        f, total = sums.feature_sum, sums.weight_sum
+        A, b = sums.gram, sums.cross.reshape(len(f), -1)
+        if self.intercept:
+            A = A - f[:, None] * (f / total)[None, :]
+            b = b - f[:, None] * (sums.target_sum.reshape(1, -1) / total)
+        return System(A, b, jnp.diagonal(sums.gram), like(self.ridge, A) * total)
 
     @abc.abstractmethod
     def select(self, system: System, key: Key | None) -> Selected:
@@ -321,11 +317,8 @@ def statuses(
 ) -> Int[Array, "*c s"]:
     """Return the stop codes of the machines at some places of a path.
 
-    Args:
-        status: of the path. What ended it came after all its machines but the last.
-        length: number of machines that are not repetitions of the last one.
-        lost: which machines lost their digits.
-        places: of the machines on the path.
+    What ended the path came after all its machines but the last; beyond its length the last one is
+    repeated. Machines that lost their digits say so.
     """
     status, length = status[..., None], length[..., None]
     # Digits are lost to machines, not to the path; but a path that is too short passed atoms over.

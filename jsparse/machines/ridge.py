@@ -41,7 +41,6 @@ class Ridge(FromSums):
         on_fold: OnFold, key: Key | None = None,
     ) -> HeldOut:  # fmt: skip
         """See `FromSums.held_out_from_sums`: one decomposition for each fold."""
-        per_fold = jax.tree.map(lambda a: a[: len(parts.weights)], per_fold)
         return _by_subtraction(sums.features, per_fold, C, parts, on_fold, total=sums.equations)
 
 

@@ -3,18 +3,19 @@
 import functools
 import math
 from collections.abc import Sequence
-from typing import ClassVar, Literal, cast
+from typing import ClassVar, Literal, cast, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int, PyTree
 
 from .._arguments import as_key
+from .._blocks import systems_at_once
 from .._numerics import as_array, as_float, epsilon, like
 from .._programs import compiled
 from .._status import COMPLETED, CONVERGED, PRECISION_LOST, TRUNCATED
-from .._types import Key, KeyLike, ScalarLike
+from .._types import CLike, Key, KeyLike, ScalarLike
 from ..kernels import Kernel
 from ..multiclass import Code
 from ..normal_equations import NormalEquations, accumulate
@@ -22,14 +23,13 @@ from ..pursuit.path import Path
 from ..pursuit.system import check_atoms
 from . import scdp_rows
 from .candidates import CandidatesFromSums, check_candidates
-from .checks import check_problem, in_one_dtype
+from .checks import check_choice, check_problem, in_one_dtype
 from .family import Family
-from .held_out import HeldOut, OnFold, Sums
+from .held_out import C_and_folds, HeldOut, OnFold, Sums, each_size, over_C_and_folds
 from .method import FEW_C, Task, check_number, setting
 from .nested import nested_family, with_sizes
 from .rows import Rows
-from .scdp_folds import predict_folds
-from .scdp_system import CandidateColumns, candidate_columns, intercept_path, select
+from .scdp_system import CandidateColumns, candidate_columns, intercept_path, path_values, select
 from .stopping import Stopping
 
 Selection = Literal["joint", "separate"]
@@ -42,12 +42,10 @@ class SCDP(CandidatesFromSums):
     Prototypes are selected out of candidates one after another, each by its residual, and
     cross-validation of the whole path says how many are worth having.
 
+    Settings that are not listed are those of `Candidates`.
+
     Args:
-        max_prototypes: see `Candidates`, as are the following.
-        candidates: their number, "all", or points in raw units.
-        candidate_method: how they are chosen.
         subset: SCDPP: candidates looked at for each prototype; None for all.
-        size_tolerance: of the size chosen.
         selection: of several problems or targets: "joint", the same prototypes for all, or
             "separate".
         stopping: end paths where their error no longer changes (eq. 38), to save time; by default
@@ -66,8 +64,7 @@ class SCDP(CandidatesFromSums):
     def check(self, task: Task) -> None:
         """See `Method.check`."""
         super().check(task)
-        if self.selection not in ("joint", "separate"):
-            raise ValueError(f"selection: expected 'joint' or 'separate', got {self.selection!r}")
+        check_choice("selection", self.selection, get_args(Selection))
         check_number("nu", self.nu, 0.0)
         if self.stopping is not None:
             if not isinstance(self.stopping, Stopping):
@@ -82,11 +79,11 @@ class SCDP(CandidatesFromSums):
         """
         if self.stopping is None:
             return (self,)
-        lengths, length = [], max(FIRST_LENGTH, 2 * self.stopping.window)
+        methods, length = [], max(FIRST_LENGTH, 2 * self.stopping.window)
         while length < self.longest:
-            lengths.append(length)
+            methods.append(cast(SCDP, self.shortened(length)))
             length *= 2
-        return (*(cast(SCDP, self.shortened(length)) for length in lengths), self)
+        return (*methods, self)
 
     def path_end(self, scores: Float[np.ndarray, " k"]) -> int | None:
         """See `Method.path_end`: by the stopping rule."""
@@ -103,15 +100,10 @@ class SCDP(CandidatesFromSums):
         C: Float[Array, ""],
         key: Key | None,
     ) -> tuple[Path, Float[Array, "v k c"]]:
-        """Return the paths of a batch of sums, and their intercepts.
+        """Return the paths of a batch of sums with a column for each target, and their intercepts.
 
         Targets that select separately have a path each, `c` of one batch member before the next.
-
-        Args:
-            columns: the features that were summed.
-            equations: with a leading axis, and a column for each target.
-            C: weight of the data-fit term.
-            key: decides the random subsets, the same for all.
+        All have the same random subsets.
         """
         nu = like(self.nu, C)
         A, b, rounded, feature_sum = jax.vmap(lambda of: columns.system(of, C, nu))(equations)
@@ -135,11 +127,7 @@ class SCDP(CandidatesFromSums):
         return path, intercepts
 
     def solve(
-        self,
-        sums: Sums,
-        C: ScalarLike | Float[Array, " l"],
-        code: Code | None = None,
-        key: Key | None = None,
+        self, sums: Sums, C: CLike, code: Code | None = None, key: Key | None = None
     ) -> Family:
         """See `FromSums.solve`; in float32 `fit` gives more digits, as it sees the rows."""
         assert isinstance(sums.features, CandidateColumns)
@@ -147,42 +135,53 @@ class SCDP(CandidatesFromSums):
         return with_sizes(family, np.arange(1, self.longest + 1))
 
     def fit_in_memory(
-        self,
-        kernel: Kernel,
-        points: Float[Array, "M d"],
-        C: ScalarLike | Float[Array, " l"],
-        rows: Rows,
-        key: Key | None,
+        self, kernel: Kernel, points: Float[Array, "M d"], C: CLike, rows: Rows, key: Key | None
     ) -> Family:
         """See `fit`."""
         return fit(
-            kernel,
-            points,
-            cast(ScalarLike, C),
-            rows.X,
-            rows.targets,
-            rows.weights,
-            max_prototypes=self.longest,
-            nu=self.nu,
-            selection=self.selection,
-            subset=cast(int | None, self.subset),
-            key=None if self.subset is None else key,
-        )
+            kernel, points, cast(ScalarLike, C), rows.X, rows.targets, rows.weights, nu=self.nu,
+            max_prototypes=self.longest, selection=self.selection,
+            subset=cast(int | None, self.subset), key=None if self.subset is None else key,
+        )  # fmt: skip
 
     def held_out_from_sums(
-        self,
-        sums: Sums,
-        per_fold: NormalEquations,
-        C: Float[Array, " s"],
-        parts: Rows,
-        on_fold: OnFold,
-        key: Key | None = None,
-    ) -> HeldOut:
-        """See `FromSums.held_out_from_sums`; on accelerators the paths of all folds go in step."""
+        self, sums: Sums, per_fold: NormalEquations, C: Float[Array, " s"], parts: Rows,
+        on_fold: OnFold, key: Key | None = None,
+    ) -> HeldOut:  # fmt: skip
+        """See `FromSums.held_out_from_sums` (Karsmakers 2011, Algorithm 4).
+
+        On a CPU the folds come one after another, as one fills it; elsewhere the paths of all folds
+        go in step.
+        """
         columns, total = sums
         assert isinstance(columns, CandidateColumns)
-        paths = functools.partial(self.paths, columns, key=key)
-        return predict_folds(paths, columns, total, per_fold, C, parts, on_fold)
+        s, v = len(C), len(parts.weights)
+        together = 1 if systems_at_once() == 1 else v
+        groups = jax.tree.map(
+            lambda a: a.reshape(v // together, together, *a.shape[1:]),
+            ((parts.X, parts.y, parts.weights), per_fold),
+        )
+
+        def predict(place: tuple[Array, Array]) -> tuple[PyTree, PyTree, Int[Array, " f"]]:
+            i, group = place
+            rows, fold_sums = jax.tree.map(lambda a: a[group], groups)
+            rest = jax.tree.map(lambda t, a: t[None] - a, total, fold_sums)
+            path, intercepts = self.paths(columns, rest, C[i], key)
+            problems = len(path.support) // together  # that select separately
+            fold = jnp.repeat(jnp.arange(together, dtype=jnp.int32), problems)
+            values = path_values(columns, path, intercepts, rows[0], fold)
+            if problems > 1:
+                values = jnp.moveaxis(values.reshape(together, problems, *values.shape[1:3]), 1, -1)
+            which = each_size(i, values.shape[2])
+
+            def reduce(rows: tuple[Array, Array, Array], values: Array) -> tuple[PyTree, PyTree]:
+                return on_fold(Rows(*rows, parts.code, parts.mesh), values, which)
+
+            return *jax.vmap(reduce)(rows, values), jnp.full(together, jnp.max(path.status))
+
+        results = jax.lax.map(predict, C_and_folds(s, v // together))
+        results = jax.tree.map(lambda a: jax.lax.collapse(a, 0, 2), results)
+        return over_C_and_folds(results, s, v)
 
 
 def fit(
@@ -261,23 +260,12 @@ def fit(
             formed = block_rows is not None or scdp_rows.is_forming_faster(
                 M, max_prototypes, subset
             )
-    if selection not in ("joint", "separate"):
-        raise ValueError(f"selection: expected 'joint' or 'separate', got {selection!r}")
+    check_choice("selection", selection, get_args(Selection))
     family = _fit(
-        kernel,
-        candidates,
-        like(C, X),
-        X,
-        y,
-        weights,
-        like(nu, X),
-        None if key is None else as_key(key),
-        max_prototypes=max_prototypes,
-        selection=selection,
-        subset=subset,
-        formed=formed,
-        block_rows=block_rows,
-    )
+        kernel, candidates, like(C, X), X, y, weights, like(nu, X),
+        None if key is None else as_key(key), max_prototypes=max_prototypes, selection=selection,
+        subset=subset, formed=formed, block_rows=block_rows,
+    )  # fmt: skip
     return with_sizes(family, np.arange(1, max_prototypes + 1))
 
 
@@ -322,14 +310,11 @@ def _fit(
             lambda one: scdp_rows.pursue(kernel, candidates, C, X, one, w, nu, key, **options),
             targets,
         )
-    on_rows = epsilon(X.dtype) > 1e-10
-    solution = path
+    on_rows, solution = epsilon(X.dtype) > 1e-10, path
     if on_rows:
+        given = kernel, candidates, C, X, w, nu, block_rows
         solution = jax.lax.map(
-            lambda of: scdp_rows.solve_again(
-                of[0], of[1], kernel, candidates, C, X, w, nu, block_rows
-            ),
-            (path, targets),
+            lambda of: scdp_rows.solve_again(of[0], of[1], *given), (path, targets)
         )
     target_sum = jnp.einsum("n,vnc->vc", w, targets, precision=jax.lax.Precision.HIGHEST)
     intercepts = intercept_path(solution, feature_sum, target_sum, (jnp.sum(w) + nu)[None])

@@ -81,10 +81,10 @@ def pursue(
             feature_sum=jnp.zeros(max_prototypes, X.dtype),
         ),
     )
-    own = state.pursuit
+    last = state.pursuit
     blank = jnp.zeros((1, max_prototypes + 1), X.dtype)
     path = from_directions(
-        own.support, own.directions, own.along, own.square, blank, own.size, own.status
+        last.support, last.directions, last.along, last.square, blank, last.size, last.status
     )
     path = path._replace(coefficients=times_power(path.coefficients, exponent))
     return jax.tree.map(lambda a: a[0], path), state.feature_sum
@@ -94,10 +94,10 @@ def _centred(
     columns: Float[Array, "n r"], w: Float[Array, " n"], nu: Float[Array, ""]
 ) -> tuple[Float[Array, "n1 r"], Float[Array, " r"]]:
     """Return columns less their means, times the roots of the weights; and the columns' sums."""
-    total, root_w, here = jnp.sum(w) + nu, jnp.sqrt(w)[:, None], (w > 0)[:, None]
-    sums = jnp.sum(jnp.where(here, w[:, None] * columns, 0), axis=0)
-    mean = sums[None, :] / total
-    rows = jnp.where(here, root_w * (columns - mean), 0)
+    present = (w > 0)[:, None]
+    sums = jnp.sum(jnp.where(present, w[:, None] * columns, 0), axis=0)
+    mean = sums[None, :] / (jnp.sum(w) + nu)
+    rows = jnp.where(present, jnp.sqrt(w)[:, None] * (columns - mean), 0)
     return jnp.concatenate([rows, -jnp.sqrt(nu) * mean]), sums
 
 
@@ -112,39 +112,33 @@ def _step(
     key: Key,
     subset: int,
 ) -> State:
-    own = state.pursuit
-    drawn, some = probabilistic.draw(own, key, subset=subset)
-    Z, selected = candidates[some[0]], candidates[jnp.maximum(own.support[0], 0)]
+    before, size = state.pursuit, state.pursuit.size[0]
+    drawn, some = probabilistic.draw(before, key, subset=subset)
+    Z, selected = candidates[some[0]], candidates[jnp.maximum(before.support[0], 0)]
     F, sums = _centred(kernel.cross_gram(X, Z), w, nu)
     # The penalty's part of the residuals of the candidates drawn; weights of empty places are 0.
-    between = jnp.where(own.support[0] >= 0, kernel.cross_gram(Z, selected), 0)
-    penalty = dot(between, own.weights[0]) / C
+    between = jnp.where(before.support[0] >= 0, kernel.cross_gram(Z, selected), 0)
+    penalty = dot(between, before.weights[0]) / C
     choice = probabilistic.choose(drawn, some, (dot(F.T, state.residual) - penalty)[None])
     place = choice.place[0]
-    column = F[:, place]
-    shares = _against(state.images, column, own.size[0])[: own.support.shape[1]]
-    shares = shares + dot(own.directions[0], between[place]) / C
-    z = Z[place]
-    square = jnp.sum(jnp.square(column)) + kernel.cross_gram(z[None], z[None])[0, 0] / C
-    after = probabilistic.advance(own, choice, shares[None], square[None], square[None])
+    column, z = F[:, place], Z[place][None]
+    shares = _against(state.images, column, size)[: before.support.shape[1]]
+    shares = shares + dot(before.directions[0], between[place]) / C
+    square = jnp.sum(jnp.square(column)) + kernel.cross_gram(z, z)[0, 0] / C
+    after = probabilistic.advance(before, choice, shares[None], square[None], square[None])
     # The new direction is (e_s - sum_j shares_j p_j) / root; its image goes the same way.
-    at = own.size[0]
-    added = after.size[0] > at
+    added = after.size[0] > size
     root = jnp.sqrt(square - jnp.sum(jnp.square(shares)))
-    image = column - _combined(state.images, shares, at)
+    image = column - _combined(state.images, shares, size)
     image = jnp.where(added, image / jnp.where(added, root, 1), 0)
-    along = jnp.where(added, after.along[0, at], 0)
-    slot = jnp.where(added, at, len(state.images))
+    along = jnp.where(added, after.along[0, size], 0)
+    slot = jnp.where(added, size, len(state.images))
     return State(
         pursuit=after,
         images=state.images.at[slot].set(image, mode="drop"),
         residual=state.residual - image[:, None] * along[None, :],
         feature_sum=state.feature_sum.at[slot].set(sums[place], mode="drop"),
     )
-
-
-def _blocks(filled: Int[Array, ""]) -> Int[Array, ""]:
-    return -(-filled // _IMAGES)
 
 
 def _against(
@@ -156,7 +150,7 @@ def _against(
         part = jax.lax.dynamic_slice_in_dim(images, i * _IMAGES, _IMAGES)
         return jax.lax.dynamic_update_slice_in_dim(out, dot(part, column), i * _IMAGES, 0)
 
-    return jax.lax.fori_loop(0, _blocks(filled), block, jnp.zeros_like(images[:, 0]))
+    return jax.lax.fori_loop(0, -(-filled // _IMAGES), block, jnp.zeros_like(images[:, 0]))
 
 
 def _combined(
@@ -169,7 +163,7 @@ def _combined(
         part = jax.lax.dynamic_slice_in_dim(images, i * _IMAGES, _IMAGES)
         return out + dot(jax.lax.dynamic_slice_in_dim(padded, i * _IMAGES, _IMAGES), part)
 
-    return jax.lax.fori_loop(0, _blocks(filled), block, jnp.zeros_like(images[0]))
+    return jax.lax.fori_loop(0, -(-filled // _IMAGES), block, jnp.zeros_like(images[0]))
 
 
 def solve_again(
@@ -200,14 +194,6 @@ def solve_again(
     start = jnp.concatenate([first, jnp.pad(root, ((0, 0), (1, c)))])
     R = row_factor(rows_of, (X, targets, weights), start, rows_in_block(block_rows))
     factor, along = R[1 : 1 + k, 1 : 1 + k], R[1 : 1 + k, 1 + k :]
-    solved = assemble(
-        path.support[None],
-        factor[None],
-        along[None],
-        jnp.sum(jnp.square(factor), axis=0)[None],
-        path.residual_norm[None],
-        path.size[None],
-        path.status[None],
-        on_rows=True,
-    )
-    return jax.tree.map(lambda a: a[0], solved)
+    parts = path.support, factor, along, jnp.sum(jnp.square(factor), axis=0)
+    batch = (a[None] for a in (*parts, path.residual_norm, path.size, path.status))
+    return jax.tree.map(lambda a: a[0], assemble(*batch, on_rows=True))

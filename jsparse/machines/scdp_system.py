@@ -16,6 +16,7 @@ from ..normal_equations import NormalEquations
 from ..pursuit import conjugate, probabilistic
 from ..pursuit.path import Path
 from ..pursuit.system import Columns, scaled
+from .family import group_values
 
 
 class System(NamedTuple):
@@ -106,3 +107,20 @@ def intercept_path(
         "vk,vjkc->vjc", feature_sum, path.coefficients, precision=jax.lax.Precision.HIGHEST
     )
     return (target_sum[:, None, :] - explained) / total[:, None, None]
+
+
+def path_values(
+    columns: CandidateColumns,
+    path: Path,
+    intercepts: Float[Array, "v k c"],
+    X: Float[Array, "g r d"],
+    fold: Int[Array, " v"],
+) -> Float[Array, "v r k c"]:
+    """Return the values of all machines of a batch of paths, each at the rows of its fold."""
+
+    def one(of: tuple[Array, Array, Array, Array]) -> Float[Array, "r k c"]:
+        support, coefficients, intercepts, fold = of
+        Z = columns.prototypes[jnp.maximum(support, 0)]
+        return group_values(columns.kernel.cross_gram(X[fold], Z), coefficients, intercepts)
+
+    return jax.lax.map(one, (path.support, path.coefficients, intercepts, fold))

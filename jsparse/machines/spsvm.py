@@ -14,7 +14,7 @@ from .._arguments import as_key, whole_number
 from .._numerics import as_array, as_float, is_concrete, like, present_rows, present_targets
 from .._programs import compiled
 from .._status import RUNNING
-from .._types import CountLike, Key, KeyLike, ScalarLike
+from .._types import CLike, CountLike, Key, KeyLike, PointTable, ScalarLike
 from ..kernels import Kernel
 from ..pursuit.probabilistic import SUBSET
 from ..pursuit.system import check_atoms
@@ -43,12 +43,10 @@ class SpSVM(Candidates):
     for every kernel, `C` and fold takes a hundred times longer; `C` and the size are tuned for the
     sparse SVM itself.
 
+    Settings that are not listed are those of `Candidates`.
+
     Args:
-        max_prototypes: see `Candidates`, as are all others but these.
-        candidates: their number, "all", or points in raw units.
-        candidate_method: how they are chosen.
         subset: candidates looked at for each prototype; None for 59.
-        size_tolerance: of the size chosen.
         growth: see `fit`.
     """
 
@@ -75,34 +73,21 @@ class SpSVM(Candidates):
         return (yield from surrogate_stages(least_squares, problem, search))
 
     def fit(
-        self,
-        kernel: Kernel,
-        points: Float[Array, "M d"] | None,
-        C: ScalarLike | Float[Array, " l"],
-        rows: Rows,
-        key: Key | None = None,
+        self, kernel: Kernel, points: PointTable, C: CLike, rows: Rows, key: Key | None = None
     ) -> Family:
         """See `fit`."""
         assert points is not None
         assert key is not None
         return fit(
-            kernel,
-            points,
-            C,
-            rows.X,
-            rows.targets,
-            rows.weights,
-            key=key,
-            max_prototypes=self.longest,
-            subset=cast(int | None, self.subset),
-            growth=self.growth,
-        )
+            kernel, points, C, rows.X, rows.targets, rows.weights, key=key, growth=self.growth,
+            max_prototypes=self.longest, subset=cast(int | None, self.subset),
+        )  # fmt: skip
 
 
 def fit(
     kernel: Kernel,
     candidates: Float[Array, "M d"],
-    C: ScalarLike | Float[Array, " l"],
+    C: CLike,
     X: Float[Array, "n d"],
     y: Float[Array, "n *c"],
     weights: Float[Array, " n"] | None = None,
@@ -166,19 +151,11 @@ def fit(
     check_number("growth", growth, 1.0, finite=False)
     if is_concrete(max_steps):
         whole_number("max_steps", max_steps, 1)
+    w = jnp.ones(len(X), X.dtype) if weights is None else weights
     family = _fit(
-        kernel,
-        candidates,
-        jnp.asarray(C, X.dtype),
-        X,
-        y,
-        jnp.ones(len(X), X.dtype) if weights is None else weights,
-        as_key(key),
-        like(growth, X),
-        jnp.asarray(max_steps, jnp.int32),
-        max_prototypes=max_prototypes,
-        subset=subset,
-    )
+        kernel, candidates, jnp.asarray(C, X.dtype), X, y, w, as_key(key), like(growth, X),
+        jnp.asarray(max_steps, jnp.int32), max_prototypes=max_prototypes, subset=subset,
+    )  # fmt: skip
     return with_sizes(family, np.arange(1, max_prototypes + 1))
 
 
@@ -240,14 +217,15 @@ def _machines(last: spsvm_path.State) -> dict[str, Array]:
     """
     places = jnp.arange(len(last.support), dtype=jnp.int32)
     places = jnp.minimum(places, jnp.maximum(last.size - 1, 0))
-    coefficients = solve_triangular(last.factor, last.path[places].T, trans=1, lower=True).T
+    machines = jax.tree.map(lambda a: a[places], last.machines)
+    coefficients = solve_triangular(last.factor, machines.coordinates.T, trans=1, lower=True).T
     return {
         "support": last.support,
         "coefficients": coefficients[:, :, None],
-        "intercepts": last.intercepts[places][:, None],
-        "condition": last.conditions[places],
-        "coefficient_error": last.errors[places],
-        "coefficient_status": last.ends[places],
+        "intercepts": machines.intercept[:, None],
+        "condition": machines.condition,
+        "coefficient_error": machines.error,
+        "coefficient_status": machines.status,
         "path_length": last.size,
         "path_status": last.status,
     }

@@ -43,15 +43,9 @@ def line_search(
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Return the step `t` that minimises the objective of `values + t change`, and its decrease.
 
-    The derivative in t, `square t + slope - C sum deficit change`, increases and is piecewise
-    linear: Newton steps, kept inside a bracket of its root.
-
-    Args:
-        objective: of the rows.
-        values: of the rows, before.
-        change: of the values for a step of 1.
-        square: of the step's length in the penalty.
-        slope: of the penalty at a step of 0.
+    The penalty is `square t^2 / 2 + slope t`. The derivative in t, `square t + slope - C sum
+    deficit change`, increases and is piecewise linear: Newton steps, kept inside a bracket of its
+    root.
     """
     w, C = objective.w, objective.C
 
@@ -101,20 +95,11 @@ def minimise(
 ) -> Newton:
     """Minimise over coordinates and intercept by Newton steps with exact line search.
 
-    Args:
-        objective: of the rows.
-        features: of the rows, the last of them 1 for the intercept, which is not penalised.
-        start: coordinates and intercept.
-        max_steps: cap on the steps.
+    The last of the features is 1, for the intercept, which is not penalised.
     """
-    p = len(start)
+    p, count = len(start), jnp.zeros((), jnp.int32)
     penalty = jnp.ones(p, start.dtype).at[p - 1].set(0)
-    first = Newton(
-        start,
-        jnp.eye(p, dtype=start.dtype),
-        jnp.zeros((), jnp.int32),
-        jnp.full((), RUNNING, jnp.int32),
-    )
+    first = Newton(start, jnp.eye(p, dtype=start.dtype), count, count + RUNNING)
     return jax.lax.while_loop(
         lambda state: state.status == RUNNING,
         lambda state: step(state, objective, features, penalty, max_steps),
@@ -166,12 +151,7 @@ def precision(
     The condition is `tr(A) tr(A^(-1))` with the diagonal of the system `A` scaled to one, as of
     other paths. The error has two parts. Rounding of the rows counts by the root of the condition,
     as only the steps of Newton square them. Rounding of the kernel matrix `K = L L'`, which is a
-    part of A, counts by `A^(-1)`.
-
-    Args:
-        factor: `L`, the identity where there is no prototype.
-        selected: where there is one.
-        hessian: in the coordinates of `L`.
+    part of A, counts by `A^(-1)`. The factor `L` is the identity where no prototype is selected.
     """
     p, dtype = len(hessian), hessian.dtype
     L = jnp.eye(p, dtype=dtype).at[: p - 1, : p - 1].set(factor)

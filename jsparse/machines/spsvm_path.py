@@ -35,27 +35,31 @@ class Problem(NamedTuple):
     __repr__ = short_repr
 
 
-class State(NamedTuple):
-    """The path so far, and all that the next prototype needs.
+class Machine(NamedTuple):
+    """A machine, or those of all sizes with a leading axis, and how its coefficients were found.
 
     With `K = L L'` of the prototypes, `f = coordinates' features + b` and `beta = L^(-T)
     coordinates`: in these coordinates the penalty is the identity, and Newton's systems do not have
     the condition of the kernel matrix, with which float32 would lose all digits.
     """
 
+    coordinates: Float[Array, "*s k"]
+    intercept: Float[Array, "*s"]
+    condition: Float[Array, "*s"]  # of the system of all coefficients, when it was last solved
+    error: Float[Array, "*s"]  # of that solution by rounding, relative
+    status: Int[Array, "*s"]  # of Newton's steps to it
+
+    __repr__ = short_repr
+
+
+class State(NamedTuple):
+    """The path so far, and all that the next prototype needs."""
+
     features: Float[Array, "k n"]  # L^(-1) k(z_j, x) at the rows
     factor: Float[Array, "k k"]  # L, the identity where there is no prototype
     values: Float[Array, " n"]  # f(x) of the rows
-    coordinates: Float[Array, " k"]
-    intercept: Float[Array, ""]
-    condition: Float[Array, ""]  # of the system of the coefficients, when they were optimised last
-    error: Float[Array, ""]  # of its solution by rounding, relative
-    ended: Int[Array, ""]  # how Newton's steps to it did
-    path: Float[Array, "k k"]  # coordinates with 1, 2, .. prototypes
-    intercepts: Float[Array, " k"]
-    conditions: Float[Array, " k"]
-    errors: Float[Array, " k"]
-    ends: Int[Array, " k"]
+    machine: Machine
+    machines: Machine  # with 1, 2, .. prototypes, leading axis k
     support: Int[Array, " k"]  # candidates in the order of selection, -1 for none
     free: Bool[Array, " M"]  # candidates neither selected nor found to depend on those
     truncated: Bool[Array, ""]  # whether one of the latter would have been of use
@@ -70,21 +74,14 @@ class State(NamedTuple):
 def init(problem: Problem, max_prototypes: int) -> State:
     """Return the state without prototypes."""
     k, n, dtype = max_prototypes, len(problem.X), problem.X.dtype
-    zero, count, each = jnp.zeros((), dtype), jnp.zeros((), jnp.int32), jnp.zeros(k, dtype)
+    zero, count = jnp.zeros((), dtype), jnp.zeros((), jnp.int32)
+    machine = Machine(jnp.zeros(k, dtype), zero, zero + 1, zero, count + RUNNING)
     return State(
         features=jnp.zeros((k, n), dtype),
         factor=jnp.eye(k, dtype=dtype),
         values=jnp.zeros(n, dtype),
-        coordinates=each,
-        intercept=zero,
-        condition=zero + 1,
-        error=zero,
-        ended=count + RUNNING,
-        path=jnp.zeros((k, k), dtype),
-        intercepts=each,
-        conditions=each,
-        errors=each,
-        ends=jnp.full(k, RUNNING, jnp.int32),
+        machine=machine,
+        machines=jax.tree.map(lambda a: jnp.broadcast_to(a, (k, *a.shape)), machine),
         support=jnp.full(k, -1, jnp.int32),
         free=jnp.ones(len(problem.candidates), bool),
         truncated=jnp.zeros((), bool),
@@ -116,12 +113,14 @@ def step(
     grown = jax.lax.cond(
         due, lambda state: _optimised(problem, state, max_steps), lambda state: state, grown
     )
-    square, pivot = drawn.square, drawn.pivot
+    machine, square, pivot = grown.machine, drawn.square, drawn.pivot
     indefinite = jnp.any(drawn.free & (pivot < -jnp.sqrt(eps) * jnp.abs(square)))
-    finite = jnp.all(jnp.isfinite(grown.coordinates)) & jnp.isfinite(grown.intercept)
+    finite = jnp.all(jnp.isfinite(machine.coordinates)) & jnp.isfinite(machine.intercept)
     finite &= jnp.all(jnp.isfinite(pivot) | ~drawn.free)
     status = jnp.where(indefinite, INDEFINITE, jnp.where(finite, status, NOT_FINITE))
-    return _recorded(grown)._replace(status=status.astype(jnp.int32))
+    last = jnp.maximum(grown.size - 1, 0)
+    machines = jax.tree.map(lambda a, new: a.at[last].set(new), grown.machines, machine)
+    return grown._replace(machines=machines, status=status.astype(jnp.int32))
 
 
 class Drawn(NamedTuple):
@@ -154,7 +153,7 @@ def _draw(problem: Problem, state: State, key: Key, subset: int) -> Drawn:
     square = kernel.diagonal(Z)
     t, gain = jax.vmap(
         lambda column, square, slope: line_search(objective, state.values, column, square, slope)
-    )(columns, square, dot(shares, state.coordinates))
+    )(columns, square, dot(shares, state.machine.coordinates))
     return Drawn(
         number=number.astype(jnp.int32),
         free=rank >= 0,
@@ -187,11 +186,12 @@ def _grown(problem: Problem, state: State, drawn: Drawn) -> State:
     row = drawn.shares[best].at[size].set(root)
     t = jnp.where(adds, drawn.step[best], 0)
     gone = dependent.at[best].set(dependent[best] | adds)
+    coordinates = state.machine.coordinates + t * row
     return state._replace(
         features=state.features.at[slot].set(left[0] / root, mode="drop"),
         factor=state.factor.at[slot].set(row, mode="drop"),
         values=state.values + t * drawn.columns[best],
-        coordinates=state.coordinates + t * row,
+        machine=state.machine._replace(coordinates=coordinates),
         support=state.support.at[slot].set(drawn.number[best], mode="drop"),
         free=state.free.at[jnp.where(gone, drawn.number, M)].set(False, mode="drop"),
         truncated=state.truncated | (dependent[rest] & used),
@@ -204,28 +204,11 @@ def _optimised(problem: Problem, state: State, max_steps: Int[Array, ""]) -> Sta
     """Return the state with all coefficients and the intercept optimised."""
     k = len(state.support)
     extended = jnp.concatenate([state.features, jnp.ones_like(state.values)[None]])
-    start = jnp.append(state.coordinates, state.intercept)
+    start = jnp.append(state.machine.coordinates, state.machine.intercept)
     last = minimise(problem.objective, extended, start, max_steps)
     condition, error = precision(state.factor, state.support >= 0, last.hessian)
-    return state._replace(
-        coordinates=last.solution[:k],
-        intercept=last.solution[k],
-        values=dot(last.solution, extended),
-        condition=condition,
-        # Where rounding has spoilt Newton's systems there is no estimate.
-        error=jnp.where(last.status == PRECISION_LOST, jnp.inf, error),
-        ended=last.status,
-        optimised=state.size,
-    )
-
-
-def _recorded(state: State) -> State:
-    """Return the state with its machine as the last one of the path."""
-    last = jnp.maximum(state.size - 1, 0)
-    return state._replace(
-        path=state.path.at[last].set(state.coordinates),
-        intercepts=state.intercepts.at[last].set(state.intercept),
-        conditions=state.conditions.at[last].set(state.condition),
-        errors=state.errors.at[last].set(state.error),
-        ends=state.ends.at[last].set(state.ended),
-    )
+    # Where rounding has spoilt Newton's systems there is no estimate.
+    error = jnp.where(last.status == PRECISION_LOST, jnp.inf, error)
+    machine = Machine(last.solution[:k], last.solution[k], condition, error, last.status)
+    values = dot(last.solution, extended)
+    return state._replace(machine=machine, values=values, optimised=state.size)

@@ -83,17 +83,11 @@ def size_stages(
 ) -> Generator[Stage, Outcome | None, Chosen]:
     """Tune machines of several sizes, and choose one (De Brabanter 2010, Section 5).
 
-    The sizes share the points, of which each has the first ones. The smallest size, and all up to a
-    quarter of the largest, are tuned over the whole range; each further one by a local search from
-    the best of the one before, as the best kernel moves little from one to the next.
-
-    Args:
-        sizes: numbers of prototypes, increasing.
-        tolerance: see `smallest_within`.
-        stop_when_flat: end where a size is no better than the one before, by a tenth of its
-            standard error, or would take longer than is left.
-        problem: with the points of the largest size.
-        search: of each size.
+    Each size has the first of the problem's points. The smallest size, and all up to a quarter of
+    the largest, are tuned over the whole range; each further one by a local search from the best
+    kernel of the one before, which moves little from one to the next. The size is chosen by
+    `smallest_within`. With `stop_when_flat` the sizes end where one is no better than the one
+    before, by a tenth of its standard error, or would take longer than is left.
     """
     planned = search.planned(problem.template, problem.rows_scored)
     outcomes: list[Outcome] = []
@@ -122,14 +116,10 @@ def size_stages(
 def surrogate_stages(
     surrogate: Any, problem: Any, search: Any, *, points_only: bool = False
 ) -> Generator[Stage, Outcome | None, Chosen]:
-    """Tune the kernel for a cheaper method in place of the problem's, then `C` for its own.
+    """Tune the kernel for a cheaper method, the surrogate, then `C` for the problem's own method.
 
-    Args:
-        surrogate: the cheaper method.
-        problem: of the method itself.
-        search: of the kernel.
-        points_only: whether the surrogate is fitted to the rows that are points alone, and each of
-            them carries it.
+    With `points_only` the surrogate is fitted to the rows that are points alone, and each of them
+    carries it.
     """
     if not search.tune_kernel:
         outcome = yield Stage(problem, search)

@@ -182,7 +182,7 @@ def test_paths_in_step_predict_as_one_after_another(monkeypatch):
     for together in (1, 64):
         # Settings that no other test has, so that no program is there already.
         method = SCDP(7, size_tolerance=0.1 + together, selection="separate")
-        monkeypatch.setattr("jsparse.machines.scdp_folds.systems_at_once", lambda n=together: n)
+        monkeypatch.setattr("jsparse.machines.scdp.systems_at_once", lambda n=together: n)
         found = validate(method, *given, metric="mse", keep=1, size=3)
         scores[together] = found.scores, found.fold_scores, found.predictions
     for one, other in zip(*scores.values(), strict=True):
