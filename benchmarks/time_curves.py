@@ -64,7 +64,8 @@ def _variant(part: Part, variant: str, sizes: tuple[int, ...]) -> dict[str, Any]
         Z = X[k_center(key, X, M).indices]
     if variant.startswith("SCDPP"):
         select = jax.jit(scdp_rows.pursue, static_argnames=("max_prototypes", "subset"))
-        arrays = (kernel, Z, C, X, y[:, None], jnp.ones_like(y), nu, key)
+        problem = scdp_rows.Problem(kernel, Z, C, X, jnp.ones_like(y), nu)
+        arrays = problem, y[:, None], key
         seconds = [
             timed(lambda k=k: select(*arrays, max_prototypes=k, subset=SUBSET), 1)[0] for k in sizes
         ]

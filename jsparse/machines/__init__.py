@@ -48,10 +48,10 @@ _HOME_OF = {**_REGISTRY, "FromSums": "from_sums", "Method": "method", "Stopping"
 def __getattr__(name: str) -> Any:
     """A name of a method's module; `METHODS` has all by their names on the command line."""
     if name == "METHODS":
-        found: Any = {method.name: method for method in map(__getattr__, _REGISTRY)}
+        value: Any = {method.name: method for method in map(__getattr__, _REGISTRY)}
     elif name in _HOME_OF:
-        found = getattr(importlib.import_module(f".{_HOME_OF[name]}", __name__), name)
+        value = getattr(importlib.import_module(f".{_HOME_OF[name]}", __name__), name)
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = found
-    return found
+    globals()[name] = value
+    return value

@@ -83,9 +83,9 @@ class Candidates(Method):
     )
 
     def __post_init__(self) -> None:
-        given = self.candidates
-        if isinstance(given, list | tuple) or (given is not None and np.ndim(given) > 0):
-            self.candidates = _Points(given)
+        table = self.candidates
+        if isinstance(table, list | tuple) or (table is not None and np.ndim(table) > 0):
+            self.candidates = _Points(table)
         super().__post_init__()
 
     def check(self, task: Task) -> None:
@@ -181,8 +181,8 @@ class Candidates(Method):
 class CandidatesFromSums(Candidates, FromSums):
     """Methods that select prototypes by sums over rows.
 
-    Rows in memory on one device are there again once the prototypes are selected, for coefficients
-    with more digits than sums have: `fit` then differs from `solve` by rounding.
+    Rows in memory on one device are read again once the prototypes are selected, as coefficients
+    from rows have more digits than those from sums: `fit` differs from `solve` by rounding.
     """
 
     shares_rows: ClassVar[bool] = True

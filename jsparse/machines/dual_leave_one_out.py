@@ -49,7 +49,7 @@ def leave_one_out(
     """
     n, s = X.shape[0], C.shape[0]
     w = jnp.ones(n, X.dtype) if weights is None else weights
-    given, X, y = X, present_rows(X, w), present_targets(y, w)
+    inputs, X, y = X, present_rows(X, w), present_targets(y, w)
     targets = y.reshape(n, -1)
     K, root = kernel.gram(X), jnp.sqrt(w)[:, None]
     spec = jax.lax.stop_gradient(spectrum(root * K * root.T))
@@ -69,11 +69,11 @@ def leave_one_out(
     predictions = jnp.where(w[None, :, None] > 0, targets[None] - e / ratio, fitted)
     finite = jnp.all(jnp.isfinite(predictions), axis=(1, 2))
     # Rows of weight 0 that another row stood in for are predicted at their own inputs.
-    replaced = jnp.any(given != X, axis=1)
+    replaced = jnp.any(inputs != X, axis=1)
     predictions = jax.lax.cond(
         jnp.any(replaced),
         lambda: jnp.where(
-            replaced[None, :, None], dot(kernel.cross_gram(given, X)[None], alpha) + b, predictions
+            replaced[None, :, None], dot(kernel.cross_gram(inputs, X)[None], alpha) + b, predictions
         ),
         lambda: predictions,
     )

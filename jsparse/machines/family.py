@@ -114,8 +114,8 @@ class Family(eqx.Module):
 
         if len(self.support) == 1:
             return one_group((self.support[0], self.coefficients[0], self.intercepts[0]))
-        each = jax.lax.map(one_group, (self.support, self.coefficients, self.intercepts))
-        return jnp.moveaxis(each, 0, -1).reshape(len(X), self.n_sizes, -1)
+        by_group = jax.lax.map(one_group, (self.support, self.coefficients, self.intercepts))
+        return jnp.moveaxis(by_group, 0, -1).reshape(len(X), self.n_sizes, -1)
 
     def compact(self) -> "Family":
         """Return the family without points that no machine uses; on the host."""
@@ -177,8 +177,8 @@ class Family(eqx.Module):
         if self.support is None:
             flat = self.coefficients[0, place].reshape(q, *self.outputs)
             return KernelExpansion(*every_atom(self.kernel, self.points), flat, intercept)
-        own = jnp.eye(g, dtype=self.coefficients.dtype)
-        blocks = self.coefficients[:, place, :, None, :] * own[:, None, :, None]  # g q g c
+        same_group = jnp.eye(g, dtype=self.coefficients.dtype)
+        blocks = self.coefficients[:, place, :, None, :] * same_group[:, None, :, None]  # g q g c
         Z = self.points[jnp.maximum(self.support, 0).reshape(-1)]
         return KernelExpansion(self.kernel, Z, blocks.reshape(g * q, *self.outputs), intercept)
 
@@ -193,8 +193,8 @@ class Family(eqx.Module):
             coefficients = np.asarray(self.coefficients)[0, place]
             used = np.flatnonzero(np.any(coefficients != 0, axis=1))
             return used if len(used) else np.zeros(1, int)
-        each = [np.maximum(s[self._slots(s, place)], 0) for s in np.asarray(self.support)]
-        return each[0] if len(each) == 1 else np.unique(np.concatenate(each))
+        active = [np.maximum(s[self._slots(s, place)], 0) for s in np.asarray(self.support)]
+        return active[0] if len(active) == 1 else np.unique(np.concatenate(active))
 
 
 def is_dictionary(kernel: Kernel) -> bool:

@@ -195,11 +195,9 @@ _triangular = compiled(Triangular)
 class FixedSize(Prototypes, Ridge):
     """The fixed-size LS-SVM (De Brabanter 2010): least squares on features of a few prototypes.
 
+    Settings that are not listed are those of `Prototypes`.
+
     Args:
-        n_prototypes: see `Prototypes`, as are all others but the last.
-        selection: "renyi", "uniform" or "pivoted_cholesky".
-        size_tolerance: of several sizes.
-        stop_when_flat: of several sizes.
         tuned_with: search the kernel for a machine of only so many of the prototypes; then `C` and
             a common factor of the lengthscales are chosen again, by the same folds, for the machine
             of all of them. Many prototypes then take sums over rows and a few Cholesky factors, in

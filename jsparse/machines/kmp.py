@@ -112,8 +112,8 @@ def _solved_again(path: Path, design: Design, ridge: Array) -> Path:
     """Return paths with coefficients from the triangular factor of the atoms at the rows."""
     k, dtype = path.support.shape[1], design.D.dtype
 
-    def factors(of: tuple[Array, Array]) -> tuple[Array, Array]:
-        support, y = of
+    def factors(machine: tuple[Array, Array]) -> tuple[Array, Array]:
+        support, y = machine
         inside = support >= 0
         atoms = jnp.where(inside[None, :], design.D[:, jnp.maximum(support, 0)], 0)
         penalty = jnp.sqrt(ridge) * jnp.eye(k, k + 1, dtype=dtype)

@@ -120,8 +120,8 @@ def _solved_again(selected: Selected, design: Design, ridge: Array, longest: int
     """Return the selected atoms of each size with coefficients of least squares on the rows."""
     p = design.D.shape[1]
 
-    def one(of: tuple[Array, Array]) -> Float[Array, " p"]:
-        coefficients, y = of
+    def one(machine: tuple[Array, Array]) -> Float[Array, " p"]:
+        coefficients, y = machine
         slots = jnp.nonzero(coefficients, size=longest, fill_value=p)[0].astype(jnp.int32)
         inside, at = slots < p, jnp.minimum(slots, p - 1)
         form = on_atoms.Rows(design.D, y[:, None], ridge)
@@ -130,5 +130,5 @@ def _solved_again(selected: Selected, design: Design, ridge: Array, longest: int
 
     c, s, _ = selected.coefficients.shape
     targets = jnp.repeat(design.y.T, s, axis=0)
-    again = map_systems(one, (selected.coefficients.reshape(c * s, p), targets))
-    return selected._replace(coefficients=again.reshape(c, s, p))
+    coefficients = map_systems(one, (selected.coefficients.reshape(c * s, p), targets))
+    return selected._replace(coefficients=coefficients.reshape(c, s, p))

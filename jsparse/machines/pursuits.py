@@ -325,5 +325,5 @@ def statuses(
     status = jnp.where(status == PRECISION_LOST, TRUNCATED, status)
     after = (status == TRUNCATED) | (status == EXHAUSTED) | (status == INDEFINITE)
     inside = places.reshape(*[1] * (length.ndim - 1), -1) < length
-    each = jnp.where(after & inside, COMPLETED, status)
-    return jnp.where(lost[..., places], jnp.maximum(each, PRECISION_LOST), each).astype(jnp.int32)
+    codes = jnp.where(after & inside, COMPLETED, status)
+    return jnp.where(lost[..., places], jnp.maximum(codes, PRECISION_LOST), codes).astype(jnp.int32)

@@ -162,10 +162,10 @@ def _by_subtraction(
         model = features.expansion(columns, intercepts.reshape(s * c))
         return model(rows.X, block_rows=block_rows).reshape(-1, s, c), status
 
-    held = each_fold(predict, features, solutions, C, parts, on_fold)
+    validated = each_fold(predict, features, solutions, C, parts, on_fold)
     energy = (total.joined if by_class else total).energy
     total = total if by_class else total.with_outputs(parts.outputs)
-    return _completed(held, C, Sums(features, total), energy)
+    return _completed(validated, C, Sums(features, total), energy)
 
 
 def _by_removal(
@@ -188,17 +188,17 @@ def _by_removal(
     centred = spectrum(total.gram - f[:, None] * f[None, :] / total.weight_sum)
     penalty = jnp.zeros((), C.dtype) if intercept_penalty is None else intercept_penalty
     shared = _Removal(features, C, penalty, total, full, centred)
-    held = each_fold(_without_fold, shared, None, C, parts, on_fold)
-    return _completed(held, C, Sums(features, total.with_outputs(parts.outputs)), total.energy)
+    validated = each_fold(_without_fold, shared, None, C, parts, on_fold)
+    return _completed(validated, C, Sums(features, total.with_outputs(parts.outputs)), total.energy)
 
 
 def _completed(
-    held: HeldOut, C: Float[Array, " s"], sums: Sums, energy: Float[Array, " p"]
+    validated: HeldOut, C: Float[Array, " s"], sums: Sums, energy: Float[Array, " p"]
 ) -> HeldOut:
     """Add the sums, and the status `TRUNCATED` where features lost to rounding would count."""
     unresolved = sums.features.unresolved(C, energy)
     lost = jnp.where(unresolved, TRUNCATED, CONVERGED).astype(jnp.int32)
-    return held._replace(statuses=jnp.maximum(held.statuses, lost), total=sums)
+    return validated._replace(statuses=jnp.maximum(validated.statuses, lost), total=sums)
 
 
 class _Removal(NamedTuple):
@@ -222,9 +222,9 @@ def _without_fold(
     noise = 4 * r * epsilon(rows.X.dtype)
 
     # Rows without weight may hold anything: they are predicted, but no other row by them.
-    given, w = features(rows.X), rows.weights[:, None]
-    bound = float(jnp.finfo(given.dtype).max) ** 0.25  # products of products are in range
-    phi = jnp.where((w > 0) | jnp.all(jnp.abs(given) < bound, axis=1, keepdims=True), given, 0)
+    values, w = features(rows.X), rows.weights[:, None]
+    bound = float(jnp.finfo(values.dtype).max) ** 0.25  # products of products are in range
+    phi = jnp.where((w > 0) | jnp.all(jnp.abs(values) < bound, axis=1, keepdims=True), values, 0)
     # The hat matrix among the fold's rows, H = q' M^(-1) q + 1/(N + p/C) with M and q as in
     # `ridge`: a quadratic form in [phi - f/N, f], and a rank-one term if the intercept is
     # penalised.
@@ -237,7 +237,7 @@ def _without_fold(
     hat = hat - alpha / (1 + alpha * corner) * (q * jnp.swapaxes(q, 1, 2))
     hat = hat + (1 / (N + intercept_penalty * shifts))[:, None, None]
 
-    fitted = dot(given[None], full.weights) + full.intercept[:, None, :]
+    fitted = dot(values[None], full.weights) + full.intercept[:, None, :]
     near = (w > 0) | jnp.all(jnp.isfinite(fitted), axis=(0, 2))[:, None]
     y = present_targets(rows.target_columns, rows.weights)
     error = jnp.where(near[None], y[None] - fitted, 0)
@@ -245,8 +245,8 @@ def _without_fold(
 
     # The errors without the fold, (I - H W)^(-1) error: linear in the weights, so that derivatives
     # are right where they are zero. It is solved for by the symmetric I - W^(1/2) H W^(1/2).
-    def without(of: tuple[Array, Array]) -> tuple[Float[Array, "r c"], Float[Array, ""]]:
-        hat, error = of
+    def without(system: tuple[Array, Array]) -> tuple[Float[Array, "r c"], Float[Array, ""]]:
+        hat, error = system
         fixed = jax.lax.stop_gradient(hat)
         scaled = root * fixed * root.T
         factor = jnp.linalg.cholesky((1 + noise) * jnp.eye(r, dtype=phi.dtype) - scaled)

@@ -106,7 +106,7 @@ class SCDP(CandidatesFromSums):
         All have the same random subsets.
         """
         nu = like(self.nu, C)
-        A, b, rounded, feature_sum = jax.vmap(lambda of: columns.system(of, C, nu))(equations)
+        A, b, rounded, feature_sum = jax.vmap(lambda sums: columns.system(sums, C, nu))(equations)
         separate = self.selection == "separate"
         problems = b.shape[-1] if separate else 1
         owner = jnp.repeat(jnp.arange(len(A), dtype=jnp.int32), problems)
@@ -262,7 +262,7 @@ def fit(
             )
     check_choice("selection", selection, get_args(Selection))
     family = _fit(
-        kernel, candidates, like(C, X), X, y, weights, like(nu, X),
+        kernel, candidates, like(C, X), (X, y, weights), like(nu, X),
         None if key is None else as_key(key), max_prototypes=max_prototypes, selection=selection,
         subset=subset, formed=formed, block_rows=block_rows,
     )  # fmt: skip
@@ -276,9 +276,7 @@ def _fit(
     kernel: Kernel,
     candidates: Float[Array, "M d"],
     C: Float[Array, ""],
-    X: Float[Array, "n d"],
-    y: Float[Array, "n *c"],
-    weights: Float[Array, " n"] | None,
+    rows: tuple[Array, Array, Array | None],
     nu: Float[Array, ""],
     key: Key | None,
     *,
@@ -288,7 +286,9 @@ def _fit(
     formed: bool,
     block_rows: int | None,
 ) -> Family:
+    X, y, weights = rows
     w = jnp.ones(len(X), X.dtype) if weights is None else weights
+    problem = scdp_rows.Problem(kernel, candidates, C, X, w, nu)
 
     def by_group(a: Float[Array, "r *c"]) -> Float[Array, "g r c"]:
         flat = a.reshape(len(a), -1)
@@ -307,14 +307,12 @@ def _fit(
     else:
         assert key is not None
         path, feature_sum = jax.lax.map(
-            lambda one: scdp_rows.pursue(kernel, candidates, C, X, one, w, nu, key, **options),
-            targets,
+            lambda y: scdp_rows.pursue(problem, y, key, **options), targets
         )
     on_rows, solution = epsilon(X.dtype) > 1e-10, path
     if on_rows:
-        given = kernel, candidates, C, X, w, nu, block_rows
         solution = jax.lax.map(
-            lambda of: scdp_rows.solve_again(of[0], of[1], *given), (path, targets)
+            lambda of: scdp_rows.solve_again(of[0], of[1], problem, block_rows), (path, targets)
         )
     target_sum = jnp.einsum("n,vnc->vc", w, targets, precision=jax.lax.Precision.HIGHEST)
     intercepts = intercept_path(solution, feature_sum, target_sum, (jnp.sum(w) + nu)[None])

@@ -29,6 +29,19 @@ def is_forming_faster(M: int, k: int, subset: int) -> bool:
     return k * (300 * subset + 40 * k) >= M * (M + 300)
 
 
+class Problem(NamedTuple):
+    """The rows of the system (34), for any targets."""
+
+    kernel: Kernel
+    candidates: Float[Array, "M d"]
+    C: Float[Array, ""]
+    X: Float[Array, "n d"]
+    w: Float[Array, " n"]
+    nu: Float[Array, ""]
+
+    __repr__ = short_repr
+
+
 class State(NamedTuple):
     """A pursuit whose system is never formed."""
 
@@ -41,17 +54,7 @@ class State(NamedTuple):
 
 
 def pursue(
-    kernel: Kernel,
-    candidates: Float[Array, "M d"],
-    C: Float[Array, ""],
-    X: Float[Array, "n d"],
-    y: Float[Array, "n c"],
-    w: Float[Array, " n"],
-    nu: Float[Array, ""],
-    key: Key,
-    *,
-    max_prototypes: int,
-    subset: int,
+    problem: Problem, y: Float[Array, "n c"], key: Key, *, max_prototypes: int, subset: int
 ) -> tuple[Path, Float[Array, " k"]]:
     """Return the SCDPP path of the system (34), and the sums over rows of the selected columns.
 
@@ -64,25 +67,25 @@ def pursue(
     `sum w phi / (sum w + nu)`, and the rows have one more, of weight `nu`, in which everything is 0
     before it is centred.
     """
-    exponent = exponents(y[None])
+    dtype, exponent = y.dtype, exponents(y[None])
     y = times_power(y[None], -exponent)[0]
-    targets, _ = _centred(y, w, nu)
-    nothing = jnp.zeros((1, len(candidates), y.shape[1]), X.dtype)
+    targets, _ = _centred(y, problem.w, problem.nu)
+    nothing = jnp.zeros((1, len(problem.candidates), y.shape[1]), dtype)
     start = probabilistic.init(nothing, nothing[:, :, 0], max_atoms=max_prototypes)
     status = jnp.where(jnp.all(targets == 0), CONVERGED, RUNNING).astype(jnp.int32)
     images = -(-max_prototypes // _IMAGES) * _IMAGES
     state = jax.lax.while_loop(
         lambda state: jnp.any(state.pursuit.status == RUNNING),
-        lambda state: _step(state, kernel, candidates, C, X, w, nu, key, subset),
+        lambda state: _step(state, problem, key, subset),
         State(
             pursuit=start._replace(status=status[None]),
-            images=jnp.zeros((images, len(X) + 1), X.dtype),
+            images=jnp.zeros((images, len(y) + 1), dtype),
             residual=targets,
-            feature_sum=jnp.zeros(max_prototypes, X.dtype),
+            feature_sum=jnp.zeros(max_prototypes, dtype),
         ),
     )
     last = state.pursuit
-    blank = jnp.zeros((1, max_prototypes + 1), X.dtype)
+    blank = jnp.zeros((1, max_prototypes + 1), dtype)
     path = from_directions(
         last.support, last.directions, last.along, last.square, blank, last.size, last.status
     )
@@ -101,17 +104,8 @@ def _centred(
     return jnp.concatenate([rows, -jnp.sqrt(nu) * mean]), sums
 
 
-def _step(
-    state: State,
-    kernel: Kernel,
-    candidates: Float[Array, "M d"],
-    C: Float[Array, ""],
-    X: Float[Array, "n d"],
-    w: Float[Array, " n"],
-    nu: Float[Array, ""],
-    key: Key,
-    subset: int,
-) -> State:
+def _step(state: State, problem: Problem, key: Key, subset: int) -> State:
+    kernel, candidates, C, X, w, nu = problem
     before, size = state.pursuit, state.pursuit.size[0]
     drawn, some = probabilistic.draw(before, key, subset=subset)
     Z, selected = candidates[some[0]], candidates[jnp.maximum(before.support[0], 0)]
@@ -167,17 +161,10 @@ def _combined(
 
 
 def solve_again(
-    path: Path,
-    targets: Float[Array, "n c"],
-    kernel: Kernel,
-    candidates: Float[Array, "M d"],
-    C: Float[Array, ""],
-    X: Float[Array, "n d"],
-    weights: Float[Array, " n"],
-    nu: Float[Array, ""],
-    block_rows: int | None,
+    path: Path, targets: Float[Array, "n c"], problem: Problem, block_rows: int | None
 ) -> Path:
     """Return a path with coefficients computed from the QR factor of the rows `[1 K(X, Z) y]`."""
+    kernel, candidates, C, X, weights, nu = problem
     k, c = path.support.shape[0], targets.shape[1]
     inside = path.support >= 0
     Z = candidates[jnp.maximum(path.support, 0)]

@@ -87,12 +87,12 @@ def select(
     """
     diagonal = jnp.diagonal(A, axis1=1, axis2=2)[owner]
     columns, b, diagonal, scale = scaled(Columns(A, owner=owner), b, diagonal)
-    given = columns, b, diagonal, times_power(rounded[owner], -scale.A)
+    system = columns, b, diagonal, times_power(rounded[owner], -scale.A)
     if subset is not None and key is not None:
-        path = probabilistic.run(*given, key, max_atoms=max_prototypes, subset=subset)
+        path = probabilistic.run(*system, key, max_atoms=max_prototypes, subset=subset)
     else:
         none, zero = jnp.zeros(0, jnp.int32), jnp.zeros((), b.dtype)
-        path = conjugate.pursue(*given, none, zero, max_atoms=max_prototypes)
+        path = conjugate.pursue(*system, none, zero, max_atoms=max_prototypes)
     return scale.undone(path)
 
 
@@ -118,8 +118,8 @@ def path_values(
 ) -> Float[Array, "v r k c"]:
     """Return the values of all machines of a batch of paths, each at the rows of its fold."""
 
-    def one(of: tuple[Array, Array, Array, Array]) -> Float[Array, "r k c"]:
-        support, coefficients, intercepts, fold = of
+    def one(machines: tuple[Array, Array, Array, Array]) -> Float[Array, "r k c"]:
+        support, coefficients, intercepts, fold = machines
         Z = columns.prototypes[jnp.maximum(support, 0)]
         return group_values(columns.kernel.cross_gram(X[fold], Z), coefficients, intercepts)
 

@@ -187,8 +187,8 @@ def _fit(
     max_prototypes: int,
     subset: int,
 ) -> Family:
-    def one(of: tuple[Array, Array]) -> dict[str, Array]:
-        C, y = of
+    def one(machine: tuple[Array, Array]) -> dict[str, Array]:
+        C, y = machine
         weights = jnp.where(y == 0, 0, w)
         objective = Objective(present_targets(y, weights), weights, C)
         present = present_rows(X, weights, apart=True)

@@ -49,16 +49,11 @@ def line_search(
     """
     w, C = objective.w, objective.C
 
-    def derivatives(t: Array) -> tuple[Array, Array]:
+    def newton(_: Array, bracket: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        t, low, high = bracket
         f = values + t * change
-        return (
-            square * t + slope - C * dot(change, objective.deficit(f)),
-            square + C * dot(objective.inside(f), jnp.square(change)),
-        )
-
-    def newton(_: Array, of: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        t, low, high = of
-        first, second = derivatives(t)
+        first = square * t + slope - C * dot(change, objective.deficit(f))
+        second = square + C * dot(objective.inside(f), jnp.square(change))
         low, high = jnp.where(first < 0, t, low), jnp.where(first < 0, high, t)
         fresh = t - first / jnp.where(second > 0, second, 1)
         outside = (fresh < low) | (fresh > high)
