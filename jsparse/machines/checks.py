@@ -1,4 +1,4 @@
-"""What the pure functions ask of their arguments, said before any work is done."""
+"""Checks of the arguments of the pure functions, before any work is done."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +12,7 @@ from ..features import FeatureMap
 
 
 def in_one_dtype(X: Array, y: Array, weights: Array | None) -> tuple[Array, Array, Array | None]:
-    """All in the dtype of `X`, the default float if that is no float."""
+    """Return all in the dtype of `X`, or in the default float if that is no float."""
     X = as_float(X)
     weights = None if weights is None else as_float(weights).astype(X.dtype)
     return X, as_float(y).astype(X.dtype), weights
@@ -88,7 +88,7 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 
 
 def given_penalty(intercept_penalty: ScalarLike, X: Array) -> Float[Array, ""] | None:
-    """The intercept's penalty; None for the number 0, which needs no program that can do more."""
+    """Return the intercept's penalty; None for the number 0, for which a simpler program does."""
     if isinstance(intercept_penalty, int | float) and intercept_penalty == 0:
         return None
     return like(intercept_penalty, X)

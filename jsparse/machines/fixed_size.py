@@ -172,7 +172,7 @@ class Prototypes(Method):
 
 
 def doubled(rows: int, classes: int) -> tuple[int, ...]:
-    """Numbers of prototypes to try for so many rows: halves of the largest, in increasing order."""
+    """Return the numbers of prototypes to try: halves of the largest, in increasing order."""
     m = rounded_down(min(MOST, rows))
     sizes = [m]
     while m // 2 >= max(FEWEST, classes):
@@ -183,7 +183,7 @@ def doubled(rows: int, classes: int) -> tuple[int, ...]:
 
 @compiled
 def feature_map(kernel: Kernel, prototypes: Float[Array, "m d"]) -> FeatureMap:
-    """Nystroem features; for the linear kernel the inputs themselves, which no rank can limit."""
+    """Return Nystroem features; for the linear kernel the inputs, which no rank can limit."""
     if isinstance(kernel, Linear):
         return LinearFeatures(jnp.zeros(prototypes.shape[1], prototypes.dtype))
     return Nystroem(kernel, prototypes)
@@ -374,7 +374,7 @@ def fit_features(
     mesh: Mesh | None = None,
     block_rows: int | None = None,
 ) -> FixedSizeFit:
-    """`fit` for any feature map that is penalised by the identity; see there.
+    """Fit as `fit` does, for any feature map that is penalised by the identity.
 
     With `features.Linear` this is the linear machine in the primal.
     """
@@ -435,13 +435,13 @@ def solve(
     *,
     intercept_penalty: ScalarLike = 0.0,
 ) -> FixedSizeFit:
-    """The machine of rows already summed: `fit_features` or `fit_classes` less the pass over rows.
+    """Solve for rows that were summed: `fit_features` or `fit_classes` without the pass over rows.
 
     Sums are additive, so rows that come later cost nothing but themselves:
     `solve(phi, equations + accumulate(phi, X_new, y_new), C)` is the fit of all rows.
 
     Args:
-        feature_map: that of the sums; penalised by the identity.
+        feature_map: the features that were summed; penalised by the identity.
         equations: from `accumulate`, or with a code from `multiclass.accumulate_code`.
         C: weight of the data-fit term; with a code also one for each problem, shape `l`.
         code: see `multiclass.output_code`; None for targets of any other kind.

@@ -68,10 +68,9 @@ class FromSums(Method):
         self, kernel: Kernel, points: PointTable, C: Float[Array, " s"], rows: Rows,
         folds: FoldLayout, on_fold: OnFold, key: Key | None = None,
     ) -> HeldOut:  # fmt: skip
-        """See `Method.held_out`: what trains for a fold is the total less the fold.
+        """See `Method.held_out`: by the total less the fold (De Brabanter 2010, eq. 20-21).
 
-        De Brabanter 2010, eq. 20-21. Where problems of a code do not all see all rows, each fold is
-        fitted again.
+        Where problems of a code do not all see all rows, each fold is fitted again.
         """
         if rows.code is not None and not rows.code.shares_all_rows:
             return super().held_out(kernel, points, C, rows, folds, on_fold, key)

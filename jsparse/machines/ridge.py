@@ -126,7 +126,7 @@ def _by_subtraction(
     block_rows: int | None = None,
     total: NormalEquations | None = None,
 ) -> HeldOut:
-    """What trains for a fold is the total less the fold (De Brabanter 2010, eq. 20-21).
+    """Predict each fold by the solution of the total less the fold (De Brabanter, eq. 20-21).
 
     With a code whose problems see different rows, the sums have an axis of classes.
 
@@ -176,7 +176,7 @@ def _by_removal(
     intercept_penalty: Float[Array, ""] | None,
     block_rows: int | None,
 ) -> HeldOut:
-    """Each fold is removed from the one full solution, by the block leave-one-out identity."""
+    """Predict each fold by its removal from the full solution, see `held_out`."""
 
     # Only the total is needed: the sums of many small folds would cost more than all the rest.
     def sums(features: FeatureMap, w: Array, X: Array, y: Array) -> NormalEquations:
@@ -265,8 +265,7 @@ def _without_fold(
         )
         return out, jnp.min(jnp.diagonal(factor))
 
-    # On a CPU one after another: batches of triangular solves, of two threads or devices, may wait
-    # for each other for ever (see `each_alone`).
+    # On a CPU one after another: batches of triangular solves may deadlock (see `each_alone`).
     # A batch of one takes XLA's triangular solve, for such small systems faster than BLAS's.
     out, pivots = jax.lax.map(without, (hat, error), batch_size=systems_at_once())
     predictions = jnp.swapaxes(jnp.where(near[None], y[None], fitted) - out, 0, 1)

@@ -27,9 +27,9 @@ class Stage(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a stage found."""
+    """The result of a stage."""
 
-    problem: Any  # the stage's, or with the points that its search moved
+    problem: Any  # of the stage, or with the points that its search moved
     tuning: Any  # `search.run.Tuning`
     theta: Float[np.ndarray, " p"]  # the best point of the stage's own search
     C: Float[np.ndarray, " s"]  # the values of `C` that it looked at
