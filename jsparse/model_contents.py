@@ -196,8 +196,8 @@ def _unseen_arrays(unseen: Unseen | None) -> dict[str, np.ndarray]:
     counts = np.ones(len(unseen.errors), np.int32) if unseen.counts is None else unseen.counts
     arrays = {"errors": unseen.errors, "counts": counts}
     if unseen.machines is not None:
-        arrays |= {name: getattr(unseen.machines, name) for name in list(_MACHINES)[1:]}
-        arrays["fold"] = unseen.fold
+        parts = ("prototypes", "coefficients", "intercept")
+        arrays |= {name: getattr(unseen.machines, name) for name in parts} | {"fold": unseen.fold}
     prefix = "held_out" if unseen.held_out else "unseen"
     return {f"{prefix}.{name}": np.asarray(array) for name, array in arrays.items()}
 
@@ -229,8 +229,10 @@ def _unseen(
             f"unseen.fold: expected numbers of machines with {own.size} outputs each, got "
             f"{lengths['v']} outputs and {shown(fold.tolist())}"
         )
-    parts = (arrays[name] for name in list(_MACHINES)[1:])
-    return Unseen(errors, fold, KernelExpansion(expansion.kernel, *parts), counts)
+    machines = KernelExpansion(
+        expansion.kernel, arrays["prototypes"], arrays["coefficients"], arrays["intercept"]
+    )
+    return Unseen(errors, fold, machines, counts)
 
 
 def _of_arrays(

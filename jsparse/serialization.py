@@ -121,7 +121,9 @@ def load(
         scaling = None
         if "scaling.shift" in given:
             scaling = Standardization(given["scaling.shift"], given["scaling.scale"])
-        expansion = KernelExpansion(kernel, *(given[name] for name in _EXPANSION), scaling)
+        expansion = KernelExpansion(
+            kernel, given["prototypes"], given["coefficients"], given["intercept"], scaling
+        )
         # The kernel knows what it takes, such as a lengthscale of each column.
         prototypes = expansion.prototypes
         row = jax.ShapeDtypeStruct((1, prototypes.shape[1]), prototypes.dtype)
