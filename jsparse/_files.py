@@ -3,42 +3,33 @@
 The header's metadata has
 
     format          "jsparse"
-    format_version  "3"
+    format_version  "1"
     kind            "model", or the kind of state
     document        the JSON document
     sha256          digest of the document and of every array
 
 so any safetensors reader can open the file, and one that was cut, altered or written by something
 else is told apart from ours. Nothing in it is executed. As anyone can compute the checksum, it says
-nothing of who wrote the file: all that is read is checked for itself. Files are written beside
-their place and moved into it, so a crash leaves the old file or the new one.
+nothing of who wrote the file: all that is read is checked for itself. A file is written beside its
+place and moved into it, so a crash leaves the old file or the new one.
 """
 
 import contextlib
 import hashlib
 import json
 import os
-import re
 import reprlib
 import secrets
 import shutil
-import stat
-import sys
-import time
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from itertools import chain
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-if sys.platform != "win32":
-    import fcntl
-
 FORMAT = "jsparse"
-FORMAT_VERSION = 3  # older files are read: 1 had an error for each row, 2 other arrays of paths
+FORMAT_VERSION = "1"
 
 # By their names in safetensors files; it knows others that NumPy does not.
 _DTYPES = {
@@ -47,12 +38,6 @@ _DTYPES = {
     **{f"U{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
     **{f"F{bits}": f"float{bits}" for bits in (16, 32, 64)},
 }
-
-# Limits of a document, for writing as for reading. Decoding JSON recurses, within Python's usual
-# limit of 1000 calls.
-_MOST_LEVELS = 300
-# The fewest digits to which Python's own limit for reading whole numbers can be set.
-_MOST_DIGITS = sys.int_info.str_digits_check_threshold
 # safetensors reads headers of up to 100 MB, in which a quotation mark takes two characters.
 _MOST_CHARACTERS = 40_000_000
 
@@ -79,27 +64,22 @@ def save_state(
         kind: what the file is; `load_state` must be asked for the same.
 
     Raises:
-        ValueError: for an array of another dtype, or a document that JSON cannot hold, nested
-            deeper than 300 levels, with a whole number of more than 640 digits, or longer than 40
-            million characters.
+        ValueError: for an array of another dtype, or a document that JSON cannot hold or that is
+            longer than 40 million characters.
         OutputError: if the file cannot be written.
     """
     import safetensors.numpy
 
-    laid_out = {name: _laid_out(name, array) for name, array in arrays.items()}
-    text = json.dumps(_plain(document, "document"))
-    if len(text) > _MOST_CHARACTERS:
-        raise ValueError(
-            f"document: expected at most {_MOST_CHARACTERS} characters of JSON, got {len(text)}"
-        )
+    contiguous = {name: _contiguous(name, array) for name, array in arrays.items()}
+    text = _encoded(document)
     header = {
         "format": FORMAT,
-        "format_version": str(FORMAT_VERSION),
+        "format_version": FORMAT_VERSION,
         "kind": kind,
         "document": text,
-        "sha256": _digest(kind, text, laid_out),
+        "sha256": _digest(kind, text, contiguous),
     }
-    data = safetensors.numpy.save(laid_out, metadata=header)
+    data = safetensors.numpy.save(contiguous, metadata=header)
     with atomic_path(path) as temporary, writing(path):
         temporary.write_bytes(data)
 
@@ -111,13 +91,12 @@ def load_state(
 
     Raises:
         ModelFileError: if the file is missing, empty, cut, altered, of another kind or origin,
-            of a newer format, or holds what `save_state` does not write.
+            of another format version, or holds what `save_state` does not write.
     """
     import safetensors
 
     path = _checked(path, ModelFileError)
-    name = named(path)
-    wanted = f"{name}: expected a jsparse {kind} in safetensors format"
+    wanted = f"{named(path)}: expected a jsparse {kind} in safetensors format"
     if not os.path.isfile(path):
         raise ModelFileError(f"{wanted}; {_absence(path)}")
     try:
@@ -126,23 +105,28 @@ def load_state(
                 raise ModelFileError(f"{wanted}; it is empty")
         with safetensors.safe_open(path, framework="numpy") as file:
             header = file.metadata() or {}
-            _check_header(header, kind, wanted, name)
+            _check_header(header, kind, wanted)
             arrays = {key: _read(file, key, wanted) for key in file.keys()}  # noqa: SIM118
+        text = header.get("document", "")
+        if header.get("sha256") != _digest(kind, text, arrays):
+            raise ModelFileError(
+                f"{wanted}; its checksum does not match: it was altered or damaged"
+            )
     except OSError as error:
         raise ModelFileError(f"{wanted}; it cannot be read: {error.strerror or error}") from error
     except safetensors.SafetensorError as error:
         raise ModelFileError(
             f"{wanted}; it is cut, damaged or of another kind ({reason_of(error)})"
         ) from error
-    text = header.get("document", "")
-    if header.get("sha256") != _digest(kind, text, arrays):
-        raise ModelFileError(f"{wanted}; its checksum does not match: it was altered or damaged")
     try:
-        return arrays, _decoded(text)
+        document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ModelFileError(
             f"{wanted}; its document cannot be read: {reason_of(error)}"
         ) from error
+    if not isinstance(document, dict):
+        raise ModelFileError(f"{wanted}; its document holds no names and values")
+    return arrays, document
 
 
 def check_writable(path: PathLike) -> None:
@@ -154,35 +138,40 @@ def check_writable(path: PathLike) -> None:
         OutputError: naming the path and the reason.
     """
     target = _resolve(path)
-    with writing(path), _beside(target):
-        pass
+    with writing(path):
+        neighbour = _neighbour(target)
+        neighbour.touch()
+        neighbour.unlink()
 
 
 @contextlib.contextmanager
 def atomic_path(path: PathLike) -> Iterator[Path]:
-    """A file to write into, moved to `path` if and when the block succeeds.
+    """Give a hidden file beside `path` to write into; move it there if the block succeeds.
 
-    Where the system has files without a name, as Linux does, it is one until then, and a process
-    that is killed meanwhile leaves nothing. Elsewhere it is a hidden file beside `path`; what
-    killed processes left of these is removed when another is made.
+    If it does not, the hidden file is removed; a process that is killed leaves it.
 
     Raises:
         OutputError: if that file cannot be made or moved. Errors of the block stay what they are.
     """
     target = _resolve(path)
-    with contextlib.ExitStack() as made:
+    neighbour = _neighbour(target)
+    try:
         with writing(path):
-            scratch = made.enter_context(_beside(target))
-        yield scratch
+            neighbour.touch()
+        yield neighbour
         with writing(path):
             if target.exists():
-                scratch.chmod(stat.S_IMODE(target.stat().st_mode))
-            _move(scratch, target)
+                shutil.copymode(target, neighbour)
+            with neighbour.open("r+b") as file:  # to be written, as Windows wants it
+                os.fsync(file.fileno())
+            neighbour.replace(target)
+    finally:
+        neighbour.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def writing(path: PathLike) -> Iterator[None]:
-    """A block that writes the file `path`, whose errors of the system become `OutputError`."""
+    """Turn the system's errors in a block that writes the file `path` into `OutputError`."""
     try:
         yield
     except OSError as error:
@@ -190,8 +179,86 @@ def writing(path: PathLike) -> Iterator[None]:
         raise OutputError(f"{named(path)}: cannot be written: {reason}") from error
 
 
+def named(path: PathLike) -> str:
+    """Return a path as messages show it."""
+    return repr(os.fsdecode(path))
+
+
+def shown(value: Any) -> str:
+    """Return what a file holds as messages show it: shortened, in one line."""
+    return _shorten.repr(value)
+
+
+def reason_of(error: Exception) -> str:
+    """Return what an error says, shortened, in one line: it may quote what a file holds."""
+    return " ".join(str(error).split())[:500]
+
+
+_shorten = reprlib.Repr()
+_shorten.maxstring = _shorten.maxother = 80
+
+
+def check_keys(name: str, value: Any, keys: Collection[str]) -> None:
+    """Raise a `ValueError` unless `value` is a mapping of just these keys."""
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{name}: expected names and values, got {shown(value)}")
+    if set(value) != set(keys):
+        missing, other = sorted(set(keys) - set(value)), sorted(set(value) - set(keys))
+        raise ValueError(f"{name}: {shown(missing)} missing, {shown(other)} not expected")
+
+
+def check_arrays(
+    prefix: str, arrays: Mapping[str, Any], schema: Mapping[str, str], lengths: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Raise a `ValueError` unless arrays have the names, dtypes and shapes of a schema.
+
+    Args:
+        prefix: before the names in messages.
+        arrays: NumPy or JAX arrays by name.
+        schema: by name a dtype and the axes, such as "int32 g q" or "float m *outputs": the same
+            letter has the same length everywhere, a letter with a star stands for any number of
+            axes. "floating" is float32 or float64, "float" the dtype that `lengths` gives. No
+            axis but a starred one is empty.
+        lengths: what is known of the letters before: a number, or of starred ones a tuple; and
+            "float".
+
+    Returns:
+        The lengths with those of the arrays.
+    """
+    check_keys(prefix or "arrays", arrays, schema)
+    known = dict(lengths)
+    for name, described in schema.items():
+        dtype, *axes = described.split()
+        array, place = arrays[name], f"{prefix}.{name}" if prefix else name
+        wanted = ("float32", "float64") if dtype == "floating" else (str(known.get(dtype, dtype)),)
+        if array.dtype.name not in wanted:
+            raise ValueError(f"{place}: expected {' or '.join(wanted)}, got {array.dtype}")
+        if not _matches(array.shape, axes, known):
+            sizes = {axis: known[axis.strip("*")] for axis in axes if axis.strip("*") in known}
+            raise ValueError(
+                f"{place}: expected shape {' '.join(axes) or '()'}, where {sizes}, got "
+                f"{shown(array.shape)}"
+            )
+        if array.dtype.kind == "f" and not np.all(np.isfinite(np.asarray(array))):
+            raise ValueError(f"{place}: expected finite numbers")
+    return known
+
+
+def _matches(shape: tuple[int, ...], axes: list[str], known: dict[str, Any]) -> bool:
+    """Return whether the shape has these axes; note the lengths of those that are new."""
+    starred = bool(axes) and axes[-1].startswith("*")
+    plain = axes[:-1] if starred else axes
+    rest = shape[len(plain) :]
+    if len(shape) < len(plain) or (rest and not starred) or 0 in shape[: len(plain)]:
+        return False
+    same = all(
+        known.setdefault(axis, length) == length for axis, length in zip(plain, shape, strict=False)
+    )
+    return same and (not starred or known.setdefault(axes[-1][1:], rest) == rest)
+
+
 def _checked(path: PathLike, refusal: type[ValueError]) -> str:
-    """A path as text, or a refusal of one that no file can have."""
+    """Return a path as text; raise for one that no file can have."""
     text = os.fsdecode(path)
     try:
         sound = text and b"\0" not in os.fsencode(text)
@@ -203,7 +270,7 @@ def _checked(path: PathLike, refusal: type[ValueError]) -> str:
 
 
 def _resolve(path: PathLike) -> Path:
-    """Where `path` really lies (a link stays a link), if a file may be put there."""
+    """Return where `path` really lies (a link stays a link), if a file may be put there."""
     target = os.path.realpath(_checked(path, OutputError))
     if os.path.isdir(target):
         raise OutputError(f"{named(path)}: expected a file to write, but it is a folder")
@@ -220,114 +287,10 @@ def _resolve(path: PathLike) -> Path:
     return Path(target)
 
 
-_ABANDONED = 3600.0  # seconds without a write, far beyond the clocks of machines differing
-
-
 def _neighbour(target: Path) -> Path:
-    """A hidden name in the target's folder, from which others' abandoned files are removed."""
-    _remove_abandoned(target.parent)
+    """Return a new hidden name in the target's folder."""
     suffixes = "".join(target.suffixes[-2:])
     return target.with_name(f".jsparse-{secrets.token_hex(8)}{suffixes}")
-
-
-@contextlib.contextmanager
-def _beside(target: Path) -> Iterator[Path]:
-    """A new file in the target's folder with the permissions the user's umask gives.
-
-    It is gone afterwards if it was not moved. Meanwhile it is locked, where there are locks.
-    """
-    file = _unnamed(target.parent)
-    scratch = _neighbour(target) if file is None else _path_of(file)
-    if file is None:
-        file = os.open(scratch, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
-    try:
-        if sys.platform == "win32":  # an open file cannot be moved there
-            os.close(file)
-        else:
-            with contextlib.suppress(OSError):
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield scratch
-    finally:
-        if sys.platform != "win32":
-            os.close(file)
-        if scratch.parent == target.parent:
-            scratch.unlink(missing_ok=True)
-
-
-def _unnamed(folder: Path) -> int | None:
-    """The number of a new file without a name, or None if system or file system has no such."""
-    if not hasattr(os, "O_TMPFILE"):
-        return None
-    try:
-        file = os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o666)
-    except OSError:  # should it be for another reason, a named file will fail for it as well
-        return None
-    if _path_of(file).exists():
-        return file
-    os.close(file)
-    return None
-
-
-def _path_of(file: int) -> Path:
-    return Path(f"/proc/self/fd/{file}")
-
-
-def _move(scratch: Path, target: Path) -> None:
-    """Put a file of `_beside` in the target's place."""
-    _flush(scratch)
-    if scratch.parent == target.parent:
-        scratch.replace(target)
-        return
-
-    def name(path: Path) -> None:
-        # Any number of a folder will do: with one, the link is followed.
-        os.link(scratch, path, src_dir_fd=0)
-
-    with contextlib.suppress(OSError):  # mostly as there is an old file, which no link replaces
-        name(target)
-        return
-    neighbour = _neighbour(target)
-    try:
-        try:
-            name(neighbour)
-        except OSError:  # on some file systems what had no name cannot get one
-            shutil.copy(scratch, neighbour)
-            _flush(neighbour)
-        neighbour.replace(target)
-    finally:
-        neighbour.unlink(missing_ok=True)
-
-
-def _flush(path: Path) -> None:
-    with path.open("r+b") as file:  # to be written, as Windows wants it
-        os.fsync(file.fileno())
-
-
-def _remove_abandoned(folder: Path) -> None:
-    """Remove the hidden files of processes that were killed.
-
-    Those are neither written to any more nor locked; age alone would take one whose writer is slow,
-    and not every file system of several machines shares its locks.
-    """
-    if sys.platform == "win32":
-        return
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            if not re.fullmatch(r"\.jsparse-[0-9a-f]{16}(\..*)?", entry.name):
-                continue
-            with contextlib.suppress(OSError):  # of another user, or gone by now
-                if time.time() - entry.stat(follow_symlinks=False).st_mtime < _ABANDONED:
-                    continue
-                file = os.open(entry.path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    os.unlink(entry.path)
-                finally:
-                    os.close(file)
-
-
-def named(path: PathLike) -> str:
-    return repr(os.fsdecode(path))
 
 
 def _absence(path: PathLike) -> str:
@@ -336,26 +299,24 @@ def _absence(path: PathLike) -> str:
     return "it is not a regular file" if os.path.exists(path) else "there is no such file"
 
 
-def _check_header(header: Mapping[str, str], kind: str, wanted: str, name: str) -> None:
+def _check_header(header: Mapping[str, str], kind: str, wanted: str) -> None:
     if header.get("format") != FORMAT:
+        origin = shown(header.get("format"))
         raise ModelFileError(
-            f"{wanted}; it is a safetensors file of other origin "
-            f"(format {shown(header.get('format'))})"
+            f"{wanted}; it is a safetensors file of other origin (format {origin})"
         )
-    version = header.get("format_version", "")
-    if not re.fullmatch("[0-9]{1,9}", version):
-        raise ModelFileError(f"{wanted}; its format version is {shown(version)}, not a number")
-    if int(version) > FORMAT_VERSION:
+    version = header.get("format_version")
+    if version != FORMAT_VERSION:
         raise ModelFileError(
-            f"{name}: expected format version {FORMAT_VERSION} or older; it has version {version}, "
-            "written by a newer jsparse: upgrade jsparse to read it"
+            f"{wanted} of version {FORMAT_VERSION}; it has version {shown(version)}, written by "
+            "another version of jsparse"
         )
     if header.get("kind") != kind:
         raise ModelFileError(f"{wanted}; it holds a jsparse {shown(str(header.get('kind')))[1:-1]}")
 
 
 def _read(file: Any, name: str, wanted: str) -> np.ndarray:
-    """An array of a safetensors file, of a dtype and shape that NumPy has."""
+    """Return an array of a safetensors file, of a dtype and shape that NumPy has."""
     described = file.get_slice(name)
     dtype, shape = described.get_dtype(), described.get_shape()
     place = f"{wanted}; its array {shown(name)}"
@@ -368,61 +329,8 @@ def _read(file: Any, name: str, wanted: str) -> np.ndarray:
         raise ModelFileError(f"{place} is of shape {shown(shape)}; expected another") from error
 
 
-def shown(value: Any) -> str:
-    """What a file holds for a message: shortened, in one line."""
-    return _shorten.repr(value)
-
-
-def reason_of(error: Exception) -> str:
-    """What an error says of a file, likewise: it may quote what the file holds."""
-    return " ".join(str(error).split())[:500]
-
-
-_shorten = reprlib.Repr()
-_shorten.maxstring = _shorten.maxother = 80
-
-
-def _decoded(text: str) -> dict[str, Any]:
-    """The document of a text such as `save_state` writes, or ValueError."""
-    if len(text) > _MOST_CHARACTERS:
-        raise ValueError(f"expected at most {_MOST_CHARACTERS} characters, got {len(text)}")
-    document = json.loads(
-        text, object_pairs_hook=_distinct, parse_int=_whole_number, parse_float=_number
-    )
-    if not isinstance(document, dict):
-        raise ValueError(f"expected names and values, got {shown(document)}")
-    levels, nested = 0, [document]
-    while nested:
-        levels += 1
-        inner = chain.from_iterable(v.values() if isinstance(v, dict) else v for v in nested)
-        nested = [value for value in inner if type(value) in (dict, list)]
-    if levels > _MOST_LEVELS:
-        raise ValueError(f"expected at most {_MOST_LEVELS} levels, one within the other")
-    return document
-
-
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        repeated = Counter(name for name, _ in pairs).most_common(1)[0][0]
-        raise ValueError(f"expected distinct names, {shown(repeated)} is repeated")
-    return found
-
-
-def _whole_number(digits: str) -> int:
-    if len(digits.lstrip("-")) > _MOST_DIGITS:
-        raise ValueError(f"expected whole numbers of at most {_MOST_DIGITS} digits")
-    return int(digits)
-
-
-def _number(digits: str) -> float:
-    if len(digits) > _MOST_DIGITS or np.isinf(float(digits)):
-        raise ValueError(f"expected numbers in the range of float64, got {shown(digits)}")
-    return float(digits)
-
-
-def _laid_out(name: str, array: Any) -> np.ndarray:
-    """The array in C order and native bytes: safetensors writes the memory as it lies."""
+def _contiguous(name: str, array: Any) -> np.ndarray:
+    """Return the array in C order and native bytes: safetensors writes the memory as it lies."""
     array = np.array(array, order="C")
     array = array.astype(array.dtype.newbyteorder("="))
     if array.dtype.name not in _DTYPES.values():
@@ -440,23 +348,35 @@ def _digest(kind: str, text: str, arrays: Mapping[str, np.ndarray]) -> str:
     return digest.hexdigest()
 
 
-def _plain(value: Any, where: str, level: int = 1) -> Any:
-    """`value` as what JSON gives back unchanged, or an error that names the place."""
+def _encoded(document: Mapping[str, Any]) -> str:
+    """Return a document as a text of JSON that can be read back."""
+    try:
+        text = json.dumps(_plain(document, "document"))
+        json.loads(text)  # levels and digits may be too many, as Python limits both
+    except (RecursionError, ValueError) as error:
+        if str(error).startswith("document"):
+            raise
+        raise ValueError(f"document: expected what JSON can hold: {reason_of(error)}") from error
+    if len(text) > _MOST_CHARACTERS:
+        raise ValueError(
+            f"document: expected at most {_MOST_CHARACTERS} characters of JSON, got {len(text)}"
+        )
+    return text
+
+
+def _plain(value: Any, where: str) -> Any:
+    """Return `value` as what JSON gives back unchanged, or raise an error that names the place."""
     if isinstance(value, np.ndarray | np.generic | jax.Array):
         value = np.asarray(value).tolist()
-    if isinstance(value, int) and abs(value) >= 10**_MOST_DIGITS:
-        raise ValueError(f"{where}: expected whole numbers of at most {_MOST_DIGITS} digits")
     if value is None or isinstance(value, str | bool | int | float):
         return value
-    if level > _MOST_LEVELS:
-        raise ValueError(f"expected at most {_MOST_LEVELS} levels, one within the other: {where}")
     if isinstance(value, list | tuple):
-        return [_plain(item, f"{where}[{i}]", level + 1) for i, item in enumerate(value)]
+        return [_plain(item, f"{where}[{i}]") for i, item in enumerate(value)]
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
                 raise ValueError(f"{where}: expected keys that are strings, got {key!r}")
-        return {key: _plain(item, f"{where}[{key!r}]", level + 1) for key, item in value.items()}
+        return {key: _plain(item, f"{where}[{key!r}]") for key, item in value.items()}
     raise ValueError(
         f"{where}: expected what JSON can hold (strings, numbers, booleans, None, lists, dicts), "
         f"got {type(value).__name__}"

@@ -10,11 +10,10 @@ A model keeps some hundred quantiles of the errors instead of one error for each
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Literal
 
 import equinox as eqx
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Shaped
 
@@ -23,7 +22,6 @@ from ._blocks import map_row_blocks
 from ._numerics import is_concrete
 from ._repr import short_repr
 from .expansion import KernelExpansion
-from .serialization import check_keys
 
 Guarantee = Literal["held out", "folds", "none"]
 Rows = Shaped[np.ndarray, "n ..."] | Shaped[Array, "n ..."]  # of JAX within a program
@@ -242,58 +240,3 @@ def _in_blocks(function: Callable[[Any], Any], rows: Any, each: int, xp: Any) ->
         return map_row_blocks(function, rows, step)
     starts = range(0, max(len(rows), 1), step)
     return np.concatenate([function(rows[start : start + step]) for start in starts])
-
-
-def unseen_arrays(unseen: Unseen | None) -> dict[str, np.ndarray]:
-    """The arrays of errors on unseen rows, by names that say whose rows they were."""
-    if unseen is None:
-        return {}
-    arrays = {"errors": unseen.errors}
-    if unseen.counts is not None:
-        arrays["counts"] = unseen.counts
-    if unseen.machines is not None and unseen.fold is not None:
-        arrays["fold"] = unseen.fold
-        for name in ("prototypes", "coefficients", "intercept"):
-            arrays[name] = getattr(unseen.machines, name)
-    prefix = "held_out" if unseen.held_out else "unseen"
-    return {f"{prefix}.{name}": np.asarray(array) for name, array in arrays.items()}
-
-
-def unseen_of(
-    expansion: KernelExpansion, arrays: Mapping[str, Any], *, held_out: bool, classes: bool
-) -> Unseen:
-    """Errors from the arrays of a file, for a model of this expansion.
-
-    Raises:
-        ValueError: if they do not fit it or each other.
-    """
-    alone = held_out or set(arrays) <= {"errors", "counts"}
-    machines = () if alone else ("fold", "prototypes", "coefficients", "intercept")
-    # Files of format version 1 have no counts: each error represents one row.
-    check_keys("unseen", arrays, {"errors", *machines, *({"counts"} & set(arrays))})
-    dtype, own = expansion.prototypes.dtype, expansion.intercept
-    for name, array in arrays.items():
-        wanted = np.int32 if name in ("fold", "counts") else dtype
-        if array.dtype != wanted:
-            raise ValueError(f"unseen.{name}: expected {np.dtype(wanted)}, got {array.dtype}")
-    errors, targets = np.asarray(arrays["errors"]), () if classes else own.shape
-    if errors.ndim != 1 + len(targets) or errors.shape[1:] != targets or len(errors) == 0:
-        raise ValueError(f"unseen.errors: expected shape n {targets}, got {errors.shape}")
-    if not classes and errors.min() < 0:
-        raise ValueError("unseen.errors: expected distances of at least 0")
-    counts = None if "counts" not in arrays else np.asarray(arrays["counts"])
-    if counts is not None and (counts.shape != errors.shape[:1] or counts.min() < 1):
-        raise ValueError(f"unseen.counts: expected {len(errors)} numbers of rows of at least 1")
-    if alone:
-        return Unseen(errors, counts=counts, held_out=held_out)
-    fold, Z, coefficients, intercept = (np.asarray(arrays[name]) for name in machines)
-    v = intercept.size // own.size
-    columns = (v * own.size,)
-    shapes = Z.shape[1:], coefficients.shape, intercept.shape
-    if shapes != (expansion.prototypes.shape[1:], (len(Z), *columns), columns) or v == 0:
-        raise ValueError(f"unseen: expected machines with {own.size} outputs each, got {shapes}")
-    if fold.shape != errors.shape[:1] or fold.min() < 0 or fold.max() >= v:
-        raise ValueError(f"unseen.fold: expected {len(errors)} numbers of {v} machines")
-    Z, coefficients, intercept = map(jnp.asarray, (Z, coefficients, intercept))
-    of_folds = KernelExpansion(expansion.kernel, Z, coefficients, intercept)
-    return Unseen(errors, fold, of_folds, counts)

@@ -3,6 +3,7 @@
 This module knows no `Model`: `Contents` has the fields of one.
 """
 
+import math
 import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple, get_args
@@ -12,12 +13,12 @@ import numpy as np
 from jaxtyping import Array
 
 from . import serialization
-from ._files import ModelFileError, PathLike, named, reason_of, shown
+from ._files import PathLike, check_arrays, check_keys, shown
 from ._repr import short_repr
-from .conformal import Unseen, unseen_arrays, unseen_of
+from .conformal import Unseen
 from .data.schema import Schema
 from .expansion import KernelExpansion
-from .family_arrays import family_arrays, family_of
+from .kernels import Mixture
 from .machines.family import Family
 from .multiclass import Code, Decoding, output_code
 
@@ -41,8 +42,7 @@ class Contents(NamedTuple):
 
 def write(path: PathLike, contents: Contents) -> None:
     """Write what a model consists of into one file; see `model_files.save` for the errors."""
-    model = contents
-    arrays = unseen_arrays(model.unseen)
+    model, arrays = contents, _unseen_arrays(contents.unseen)
     if model.path is not None:
         with jax.enable_x64(model.expansion.prototypes.dtype == np.float64):
             arrays |= {f"path.{name}": a for name, a in family_arrays(model.path).items()}
@@ -61,13 +61,8 @@ def write(path: PathLike, contents: Contents) -> None:
 def read(path: PathLike, dtype: str | None) -> Contents:
     """Read what `write` wrote; see `model_files.load` for the errors."""
     expansion, document, arrays = serialization.load(path, dtype=dtype)
-    try:
+    with serialization.complete(path):
         return _contents(expansion, document, arrays)
-    except (ValueError, TypeError, OverflowError, KeyError) as error:
-        raise ModelFileError(
-            f"{named(path)}: expected a complete jsparse model; its parts do not fit together: "
-            f"{reason_of(error)}"
-        ) from error
 
 
 _DOCUMENT = {"classes", "class_dtype", "code", "decoding", "slopes", "columns", "about"}
@@ -76,7 +71,7 @@ _DOCUMENT = {"classes", "class_dtype", "code", "decoding", "slopes", "columns", 
 def _contents(
     expansion: KernelExpansion, document: Mapping[str, Any], arrays: Mapping[str, Array]
 ) -> Contents:
-    serialization.check_keys("metadata", document, _DOCUMENT)
+    check_keys("metadata", document, _DOCUMENT)
     if document["decoding"] not in get_args(Decoding):
         raise ValueError(f"decoding: got {shown(document['decoding'])}")
     if not isinstance(document["about"], dict):
@@ -131,24 +126,132 @@ def _slopes(numbers: Any, labels: tuple[Any, ...] | None) -> np.ndarray:
     return slopes
 
 
+_FAMILY = {
+    "points": "float M d",
+    "coefficients": "float g k q c",
+    "intercepts": "float g k c",
+    "sizes": "int32 k",
+    "statuses": "int32 k",
+}
+_SUPPORT = {"support": "int32 g q"}
+
+
+def family_arrays(family: Family) -> dict[str, np.ndarray]:
+    """Return the arrays of a family without the points that no machine uses; on the host."""
+    compact = family.compact()
+    schema = _FAMILY if compact.support is None else _FAMILY | _SUPPORT
+    return {
+        name: np.asarray(getattr(compact, name), np.int32 if described[0] == "i" else None)
+        for name, described in schema.items()
+    }
+
+
+def _family(expansion: KernelExpansion, arrays: Mapping[str, Array]) -> Family:
+    """Return the family that a file's arrays describe, of the expansion's kernels and outputs."""
+    kernel, outputs = expansion.kernel, expansion.intercept.shape
+    several = isinstance(kernel, Mixture)
+    supported = "support" in arrays and not several
+    lengths = check_arrays(
+        "path", arrays, _FAMILY | (_SUPPORT if supported else {}),
+        {"float": expansion.prototypes.dtype, "d": expansion.prototypes.shape[1]},
+    )  # fmt: skip
+    M, g, q, c = (lengths[letter] for letter in "Mgqc")
+    if g * c != math.prod(outputs):
+        raise ValueError(f"path: expected {math.prod(outputs)} outputs, got {g} groups of {c}")
+    if supported:
+        support = np.asarray(arrays["support"])
+        if support.min() < -1 or support.max() >= M:
+            raise ValueError(f"path.support: expected -1 or numbers of {M} points")
+        ordered = np.sort(support, axis=1)
+        if ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any():
+            raise ValueError("path.support: expected each point once")
+    elif (g, q) != (1, M * (len(kernel.kernels) if several else 1)):
+        raise ValueError(f"path.coefficients: expected one for each of {M} points, got {q}")
+    sizes = np.asarray(arrays["sizes"])
+    if sizes[0] < 1 or (sizes[1:] <= sizes[:-1]).any():  # differences may overflow
+        raise ValueError("path.sizes: expected increasing numbers of at least 1")
+    family = Family(
+        kernel=Mixture(kernel.kernels) if several else kernel,
+        support=arrays.get("support"),
+        info={},
+        outputs=outputs,
+        **{name: arrays[name] for name in _FAMILY},
+    )
+    return family.compact()  # coefficients may become 0 in float32
+
+
+_ERRORS = {"errors": "float q *targets", "counts": "int32 q"}
+_MACHINES = {
+    "fold": "int32 q",
+    "prototypes": "float p d",
+    "coefficients": "float p v",
+    "intercept": "float v",
+}
+
+
+def _unseen_arrays(unseen: Unseen | None) -> dict[str, np.ndarray]:
+    """Return the arrays of errors on unseen rows, by names that say whose rows they were."""
+    if unseen is None:
+        return {}
+    counts = np.ones(len(unseen.errors), np.int32) if unseen.counts is None else unseen.counts
+    arrays = {"errors": unseen.errors, "counts": counts}
+    if unseen.machines is not None:
+        parts = ("prototypes", "coefficients", "intercept")
+        arrays |= {name: getattr(unseen.machines, name) for name in parts} | {"fold": unseen.fold}
+    prefix = "held_out" if unseen.held_out else "unseen"
+    return {f"{prefix}.{name}": np.asarray(array) for name, array in arrays.items()}
+
+
+def _unseen(
+    expansion: KernelExpansion, arrays: Mapping[str, Array], *, held_out: bool, classes: bool
+) -> Unseen:
+    """Return the errors on unseen rows that a file's arrays describe."""
+    with_machines = not held_out and "fold" in arrays
+    own = expansion.intercept
+    lengths = check_arrays(
+        "unseen", arrays, _ERRORS | (_MACHINES if with_machines else {}),
+        {
+            "float": expansion.prototypes.dtype,
+            "d": expansion.prototypes.shape[1],
+            "targets": () if classes else own.shape,
+        },
+    )  # fmt: skip
+    errors, counts = np.asarray(arrays["errors"]), np.asarray(arrays["counts"])
+    if not classes and errors.min() < 0:
+        raise ValueError("unseen.errors: expected distances of at least 0")
+    if counts.min() < 1:
+        raise ValueError("unseen.counts: expected numbers of rows of at least 1")
+    if not with_machines:
+        return Unseen(errors, counts=counts, held_out=held_out)
+    fold, (n_machines, rest) = np.asarray(arrays["fold"]), divmod(lengths["v"], own.size)
+    if rest or fold.min() < 0 or fold.max() >= n_machines:
+        raise ValueError(
+            f"unseen.fold: expected numbers of machines with {own.size} outputs each, got "
+            f"{lengths['v']} outputs and {shown(fold.tolist())}"
+        )
+    machines = KernelExpansion(
+        expansion.kernel, arrays["prototypes"], arrays["coefficients"], arrays["intercept"]
+    )
+    return Unseen(errors, fold, machines, counts)
+
+
 def _of_arrays(
     expansion: KernelExpansion, arrays: Mapping[str, Array], *, classes: bool
 ) -> tuple[Family | None, Unseen | None]:
     """Return the machines of several sizes, and the errors on unseen rows."""
-    by_prefix: dict[str, dict[str, Array]] = {}
+    groups: dict[str, dict[str, Array]] = {}
     for name, array in arrays.items():
         prefix, _, rest = name.partition(".")
-        by_prefix.setdefault(prefix, {})[rest] = array
-    held_out = "held_out" in by_prefix
-    errors = "held_out" if held_out else "unseen"
-    if not set(by_prefix) <= {"path", errors}:
-        raise ValueError(f"arrays: {shown(sorted(arrays))} not expected")
-    path = unseen = None
-    if "path" in by_prefix:
-        path = family_of(expansion, by_prefix["path"])
-    if errors in by_prefix:
-        unseen = unseen_of(expansion, by_prefix[errors], held_out=held_out, classes=classes)
-    return path, unseen
+        groups.setdefault(prefix, {})[rest] = array
+    held_out = "held_out" in groups
+    path = groups.pop("path", None)
+    errors = groups.pop("held_out" if held_out else "unseen", None)
+    if groups:
+        raise ValueError(f"arrays: {shown(sorted(groups))} not expected")
+    return (
+        None if path is None else _family(expansion, path),
+        None if errors is None else _unseen(expansion, errors, held_out=held_out, classes=classes),
+    )
 
 
 _LONGEST = 2**16  # bytes of a label

@@ -1,10 +1,10 @@
-"""Families of every kind, made without a fit, and as files up to format version 2 held them."""
+"""Families of every kind, made without a fit."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jsparse._status import COMPLETED, CONVERGED, EXHAUSTED, PRECISION_LOST, TRUNCATED
+from jsparse._status import COMPLETED, CONVERGED, PRECISION_LOST
 from jsparse.kernels import RBF, Linear, Mixture
 from jsparse.machines.family import Family
 
@@ -57,41 +57,3 @@ def sized_arrays(rng, kind):
         coefficients[0, place, chosen] = rng.normal(size=(size, c))
     intercepts = rng.normal(size=(1, len(SIZES), c))
     return None, coefficients, intercepts, SIZES, [CONVERGED, PRECISION_LOST]
-
-
-def in_earlier_format(family):
-    """The arrays of a family in a file of version 2, and the stop codes of its machines."""
-    family = family.compact()
-    coefficients, intercepts = np.asarray(family.coefficients), np.asarray(family.intercepts)
-    k, q = coefficients.shape[1:3]
-    arrays = {"candidates": np.asarray(family.points)}
-    if family.support is None or len(family.support) == 1:
-        arrays["coefficients"] = coefficients.reshape(k, q, *family.outputs)
-        arrays["intercepts"] = intercepts.reshape(k, *family.outputs)
-    else:
-        arrays["coefficients"], arrays["intercepts"] = coefficients[..., 0], intercepts[..., 0]
-    if family.support is None:
-        arrays["sizes"] = np.asarray(family.sizes, np.int32)
-        arrays["statuses"] = np.asarray(family.statuses)
-        return arrays, arrays["statuses"]
-    support = np.asarray(family.support)
-    g = len(support)
-    shape = (g, q) if g > 1 else (q,)
-    # The path of the last group passed over candidates once it had five prototypes; the
-    # coefficients of the second machine may be wrong, and those of the third took all steps.
-    path_status = np.full(g, COMPLETED, np.int32)
-    path_status[-1] = TRUNCATED
-    length = (support >= 0).sum(axis=1).astype(np.int32)
-    length[-1] = 5
-    error, of_coefficients = np.zeros((g, q)), np.full((g, q), CONVERGED, np.int32)
-    error[0, 1], of_coefficients[-1, 2] = 1.0, EXHAUSTED
-    arrays |= {
-        "support": support.reshape(shape),
-        "condition": np.ones(shape, coefficients.dtype),
-        "coefficient_error": error.reshape(shape).astype(coefficients.dtype),
-        "coefficient_status": of_coefficients.reshape(shape),
-        "size": length if g > 1 else length[0],
-        "status": path_status if g > 1 else path_status[0],
-    }
-    expected = [COMPLETED, PRECISION_LOST, EXHAUSTED, COMPLETED, TRUNCATED, TRUNCATED]
-    return arrays, expected

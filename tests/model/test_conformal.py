@@ -6,11 +6,10 @@ import itertools
 import jax
 import numpy as np
 import pytest
-import safetensors
 from reference import conformal as loops
 from test_model import LABELS, NUMBERS, QUICK, ROWS, SMALL
 
-from jsparse import SCDP, Dual, HoldOut, Robust, SpSVM, _files, load, train
+from jsparse import SCDP, Dual, HoldOut, Robust, SpSVM, load, train
 from jsparse.conformal import (
     Unseen,
     behind,
@@ -259,25 +258,6 @@ def test_machines_of_the_folds_give_the_values_out_of_fold(method, y, options, t
         inside = found.predict_set(NEW, 0.8)
         assert inside.shape == (7, len(found.classes))
         np.testing.assert_array_equal(again.predict_set(NEW, 0.8), inside)
-
-
-def test_files_of_format_version_1_have_an_error_for_each_row(tmp_path, monkeypatch):
-    errors = np.random.default_rng(4).exponential(size=700)
-    fold = np.arange(700, dtype=np.int32) % 3
-    model = learn(NUMBERS).model
-    for machines in (None, model.unseen.machines):
-        unseen = Unseen(errors, None if machines is None else fold, machines)
-        old = dataclasses.replace(model, unseen=unseen)
-        with monkeypatch.context() as patch:
-            patch.setattr(_files, "FORMAT_VERSION", 1)
-            old.save(tmp_path / "old")
-        with safetensors.safe_open(tmp_path / "old", framework="numpy") as file:
-            assert file.metadata()["format_version"] == "1"
-            assert "part.unseen.counts" not in file.keys()  # noqa: SIM118
-        with jax.enable_x64(True):
-            again = load(tmp_path / "old")
-        assert again.unseen.n_rows == 700
-        np.testing.assert_array_equal(again.interval(NEW, 0.8765), old.interval(NEW, 0.8765))
 
 
 # --- models and what is known of them -----------------------------------------------------------

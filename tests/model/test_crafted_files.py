@@ -19,7 +19,7 @@ import pyarrow.csv
 import pytest
 import safetensors
 from families import KINDS as FAMILIES
-from families import family, in_earlier_format
+from families import family
 
 from jsparse import Model, kernels, load, save
 from jsparse._status import NumericalError
@@ -36,7 +36,6 @@ from jsparse.search.history import Evaluation, load_history, save_history
 from jsparse.serialization import ModelFileError, load_state, save_state
 
 M, ROWS = 4, 5
-OLD_KINDS = ("nested", "separate", "sizes")  # of which there are files of format version 2, too
 TAGS = {"float32": "F32", "float64": "F64", "int32": "I32", "int64": "I64"}
 NAMES = {tag: name for name, tag in TAGS.items()} | {
     "F16": "float16",
@@ -102,15 +101,6 @@ def with_sizes(kind):
         return dataclasses.replace(model, expansion=expansion, path=machines)
 
 
-def in_version_2(path, model):
-    """Write a model with the arrays that files of format version 2 had."""
-    model.save(path)
-    arrays, document = load_state(path, kind="model")
-    arrays = {name: a for name, a in arrays.items() if not name.startswith("part.path.")}
-    arrays |= {f"part.path.{name}": a for name, a in in_earlier_format(model.path)[0].items()}
-    save_state(path, arrays, document, kind="model")
-
-
 def every_model():
     per_column = kernels.RBF(np.linspace(0.5, 2.0, 5))
     composed = 0.3 * (per_column + kernels.Linear(0.1) * kernels.Polynomial(3, 0.4, 1.2))
@@ -169,13 +159,10 @@ def bases(folder):
         models = every_model()
         for name, model in models.items():
             model.save(folder / name)
-        for kind in OLD_KINDS:
-            in_version_2(folder / f"old {kind}", models[kind])
         grid = np.geomspace(0.1, 10, 3)
         point = Evaluation(np.zeros(2), grid, grid, grid, np.full(3, 2, np.int32), 1.5)
         save_history(folder / "history", [point, point])
-    names = (*models, *(f"old {kind}" for kind in OLD_KINDS), "history")
-    return {name: written_parts(folder / name) for name in names}
+    return {name: written_parts(folder / name) for name in (*models, "history")}
 
 
 @pytest.mark.slow
@@ -397,7 +384,15 @@ def with_verbatim(document):
     return text
 
 
-KINDS = [*VERBATIM, "F8_E4M3", "BF16", "shape", "not finite", "no document"]
+HARMLESS = ("@huge", "@long", "@twice")  # JSON that gives a value
+KINDS = [
+    *(k for k in VERBATIM if k not in HARMLESS),
+    "F8_E4M3",
+    "BF16",
+    "shape",
+    "not finite",
+    "no document",
+]
 METADATA = ["classes", "class_dtype", "code", "decoding", "slopes", "columns", "about"]
 
 
@@ -436,26 +431,6 @@ def called_from_deep_within(calls, function):
 
 
 @pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize("levels", [297, 298, 320, 900, 100_000])
-@pytest.mark.parametrize("calls", [0, 400])
-def test_documents_are_refused_by_their_levels_however_deep_the_call(calls, levels, folder, bases):
-    tensors, text, kind = bases["regression"]
-    document = json.loads(text)
-    document["metadata"]["about"]["C"] = "@levels"
-    text = json.dumps(document).replace('"@levels"', "[" * levels + "]" * levels)
-    signed(folder / "levels", tensors, text, kind)
-
-    def read():
-        return load(folder / "levels").about
-
-    if levels == 297:  # with the document, its metadata and what they say of the model 300
-        assert "C" in called_from_deep_within(calls, read)
-    else:
-        with pytest.raises(ModelFileError, match=r"levels|recursion"):
-            called_from_deep_within(calls, read)
-
-
-@pytest.mark.usefixtures("as_users_call")
 @pytest.mark.parametrize("calls", [0, 400])
 def test_deep_kernels_from_deep_within(calls, folder):
     kernel = kernels.RBF(1.0)
@@ -476,25 +451,25 @@ def test_deep_kernels_from_deep_within(calls, folder):
 def test_what_could_not_be_read_is_not_written(tmp_path):
     expansion = a_model("numbers", kernels.RBF(1.0)).expansion
     deep = []
-    for _ in range(310):
+    for _ in range(5000):
         deep = [deep]
     for metadata, words in (
-        ({"a": deep}, "at most 300 levels"),
-        ({"a": [10**640]}, r"\['a'\]\[0\]: expected whole numbers of at most 640 digits"),
+        ({"a": deep}, "document: expected what JSON can hold: maximum recursion"),
+        ({"a": [10**5000]}, "document: expected what JSON can hold: Exceeds the limit"),
         ({"a": "x" * 40_000_000}, "at most 40000000 characters"),
     ):
         with pytest.raises(ValueError, match=words):
             save(tmp_path / "m", expansion, metadata)
     for change, words in (
         ({"coefficients": expansion.coefficients * np.nan}, "coefficients: expected finite"),
-        ({"coefficients": expansion.coefficients.astype("float32")}, "of one dtype"),
-        ({"intercept": jax.numpy.zeros(3)}, r"an intercept of shape \(\)"),
+        ({"coefficients": expansion.coefficients.astype("float32")}, "expected float64, got"),
+        ({"intercept": jax.numpy.zeros(3)}, "intercept: expected shape"),
     ):
         with pytest.raises(ValueError, match=words):
             save(tmp_path / "m", dataclasses.replace(expansion, **change))
     assert list(tmp_path.iterdir()) == []
     # Up to there everything is.
-    kernel, number = kernels.RBF(1.0), {"a": [10**640 - 1]}
+    kernel, number = kernels.RBF(1.0), {"a": [10**4000 - 1]}
     for _ in range(80):
         kernel = kernel + kernels.Linear(1.0)
     expansion = dataclasses.replace(expansion, kernel=kernel)
@@ -590,23 +565,27 @@ CODE = [[1, -1], [-1, 1], [-1, -1]]
                 ("support", lambda a: a - 4, "path.support: expected -1 or numbers"),
                 ("support", np.zeros_like, "path.support: expected each point once"),
                 ("support", lambda a: a.astype(float), "path.support: expected int32"),
-                ("support", lambda a: a[:, :2], "path: expected arrays of shapes"),
-                ("support", lambda a: a[:, :0], "path: expected arrays of shapes"),
-                ("support", lambda a: a[:0], "path: expected arrays of shapes"),
+                ("support", lambda a: a[:, :2], r"path\.\w+: expected (shape|one for each)"),
+                ("support", lambda a: a[:, :0], r"path\.\w+: expected (shape|one for each)"),
+                ("support", lambda a: a[:0], r"path\.\w+: expected (shape|one for each)"),
                 ("support", lambda a: a[0], "path.support: expected shape g q"),
-                ("points", lambda a: a[:, :2], "path.points: expected shape m 5"),
-                ("points", lambda a: a[0], "path.points: expected shape m 5"),
-                ("points", lambda a: a[:0], "path.points: expected shape m 5"),
+                ("points", lambda a: a[:, :2], "path.points: expected shape M d"),
+                ("points", lambda a: a[0], "path.points: expected shape M d"),
+                ("points", lambda a: a[:0], "path.points: expected shape M d"),
                 ("points", lambda a: a[:1], "path.support: expected -1 or numbers of 1 points"),
                 ("points", lambda a: a.astype(np.float32), "path.points: expected float64"),
                 ("points", lambda a: a * np.nan, "expected finite numbers"),
-                ("coefficients", lambda a: a[..., None], "path: expected arrays of shapes"),
-                ("coefficients", lambda a: a[..., :0], "path: expected arrays of shapes"),
+                (
+                    "coefficients",
+                    lambda a: a[..., None],
+                    r"path\.\w+: expected (shape|one for each)",
+                ),
+                ("coefficients", lambda a: a[..., :0], r"path\.\w+: expected (shape|one for each)"),
                 ("coefficients", lambda a: np.full_like(a, np.inf), "expected finite numbers"),
-                ("intercepts", lambda a: a[None], "path: expected arrays of shapes"),
+                ("intercepts", lambda a: a[None], r"path\.\w+: expected (shape|one for each)"),
                 ("sizes", lambda a: a - 1, "path.sizes: expected increasing numbers of at least 1"),
-                ("sizes", lambda a: a[:2], "path: expected arrays of shapes"),
-                ("statuses", lambda a: a[:0], "path: expected arrays of shapes"),
+                ("sizes", lambda a: a[:2], r"path\.\w+: expected (shape|one for each)"),
+                ("statuses", lambda a: a[:0], r"path\.\w+: expected (shape|one for each)"),
             )
         ],
         ("nested", lambda a, m: a.update({"part.path.more": np.ones(())}), "'more'"),
@@ -614,7 +593,7 @@ CODE = [[1, -1], [-1, 1], [-1, -1]]
         ("joint", lambda a, m: a.pop("part.path.sizes"), "'sizes'"),
         *[
             (base, scaled(name, change), words)
-            for base in ("sizes", "dictionary", "old sizes")
+            for base in ("sizes", "dictionary")
             for name, change, words in (
                 ("sizes", lambda a: a[::-1].copy(), "path.sizes: expected increasing numbers"),
                 ("sizes", lambda a: a - 2, "path.sizes: expected increasing numbers"),
@@ -624,56 +603,37 @@ CODE = [[1, -1], [-1, 1], [-1, -1]]
                     "path.sizes: expected increasing numbers",
                 ),
                 ("sizes", lambda a: a.astype(float), "path.sizes: expected int32"),
-                ("sizes", lambda a: a[:1], "path: expected arrays of shapes"),
-                ("sizes", lambda a: a[:0], "path: expected arrays of shapes"),
-                ("sizes", lambda a: a[0], "path: expected arrays of shapes"),
-                ("coefficients", lambda a: a[..., :1, :1], "path: expected arrays of shapes"),
+                ("sizes", lambda a: a[:1], r"path\.\w+: expected (shape|one for each)"),
+                ("sizes", lambda a: a[:0], r"path\.\w+: expected (shape|one for each)"),
+                ("sizes", lambda a: a[0], r"path\.\w+: expected (shape|one for each)"),
+                (
+                    "coefficients",
+                    lambda a: a[..., :1, :1],
+                    r"path\.\w+: expected (shape|one for each)",
+                ),
                 ("coefficients", lambda a: np.full_like(a, np.inf), "expected finite numbers"),
                 ("intercepts", lambda a: a.astype(np.float32), "path.intercepts: expected float64"),
-                ("statuses", lambda a: a[None], "path: expected arrays of shapes"),
+                ("statuses", lambda a: a[None], r"path\.\w+: expected (shape|one for each)"),
             )
         ],
-        ("sizes", scaled("points", lambda a: a[:-1]), "path: expected arrays of shapes"),
+        ("sizes", scaled("points", lambda a: a[:-1]), r"path\.\w+: expected (shape|one for each)"),
         ("sizes", lambda a, m: a.pop("part.path.statuses"), "'statuses'"),
         (
             "dictionary",
             lambda a, m: a.update({"part.path.support": np.ones((1, 2), np.int32)}),
-            "path.support: expected shape g q of one kernel",
+            r"path: \[\] missing, \['support'\] not expected",
         ),
         # Prototypes of several kernels.
-        ("dictionary", lambda a, m: a.update(prototypes=np.ones(())), "kernel.which: expected a"),
+        (
+            "dictionary",
+            lambda a, m: a.update(prototypes=np.ones(())),
+            "prototypes: expected shape m d",
+        ),
         (
             "dictionary",
             lambda a, m: a.update({"prototypes": np.ones(()), "kernel.which": np.int32(0)}),
-            "prototypes of shape",
+            "prototypes: expected shape m d",
         ),
-        # The same in files of format version 2.
-        ("old sizes", scaled("candidates", lambda a: a[:-1]), "path: expected arrays of shapes"),
-        ("old sizes", scaled("candidates", lambda a: a[:, :2]), "path.points: expected shape m 5"),
-        ("old sizes", lambda a, m: a.pop("part.path.statuses"), "'statuses'"),
-        ("old sizes", lambda a, m: a.update({"part.path.points": np.ones((2, 5))}), "'points'"),
-        *[
-            (base, scaled(name, change), words)
-            for base in ("old nested", "old separate")
-            for name, change, words in (
-                ("support", lambda a: a + 10, "path.support: expected -1 or numbers"),
-                ("support", np.zeros_like, "path.support: expected each point once"),
-                ("support", lambda a: a[..., :2], "path: expected arrays of shapes"),
-                ("support", lambda a: a[..., :0], "path: expected arrays of shapes"),
-                ("support", lambda a: a.reshape(-1)[0], "path: expected arrays of shapes"),
-                ("candidates", lambda a: a[:, :2], "path.points: expected shape m 5"),
-                ("candidates", lambda a: a.astype(np.float32), "path.candidates: expected float64"),
-                ("coefficients", lambda a: a[..., None], "path: expected arrays of shapes"),
-                ("coefficients", lambda a: a[0, 0], "path: expected arrays of shapes"),
-                ("intercepts", lambda a: a[None], "path: expected arrays of shapes"),
-                ("condition", lambda a: a.astype(np.int32), "path.condition: expected float64"),
-                ("coefficient_error", lambda a: a[..., :1], "path: expected arrays of shapes"),
-                ("status", lambda a: a[None], "path: expected arrays of shapes"),
-                ("size", lambda a: a.astype(float), "path.size: expected int32"),
-            )
-        ],
-        ("old nested", lambda a, m: a.pop("part.path.condition"), "'condition'"),
-        ("old nested", lambda a, m: a.update({"part.path.more": np.ones(())}), "'more'"),
     ],
 )
 @pytest.mark.filterwarnings("error")
