@@ -31,7 +31,7 @@ def modules():
 
 
 def imported(module, path, known):
-    """Return the modules of the package that a module names, for types alone or within functions."""
+    """Return the modules of the package that a module names, wherever it imports them."""
     package = module.split(".") if path.stem == "__init__" else module.split(".")[:-1]
     names = set()
     for node in ast.walk(ast.parse(path.read_text())):
