@@ -1,4 +1,4 @@
-"""Coupled simulated annealing with variance control, as a state machine over any objective."""
+"""Coupled simulated annealing with variance control, for any objective."""
 
 import functools
 from collections.abc import Callable
@@ -14,7 +14,16 @@ from .._programs import compiled
 from .._repr import short_repr
 from .._status import COMPLETED, NOT_FINITE, RUNNING
 from .._types import Key, ScalarLike
-from .box import Evaluations, Objective, bounds, finite_or_inf, reflect, scalar_value
+from .box import (
+    Evaluations,
+    Objective,
+    bounds,
+    check_inside,
+    finite_or_inf,
+    reflect,
+    run_to_end,
+    scalar_value,
+)
 
 Batch = Callable[[Callable[[Array], Array]], Callable[[Array], Array]]
 
@@ -37,7 +46,7 @@ class Schedule(NamedTuple):
 
 
 class AnnealingState(NamedTuple):
-    """All that a search needs to go on, and the last round to look at."""
+    """The state of a search, with the points and values of the last round."""
 
     key: Key  # of the search; round r draws from fold_in(key, r)
     thetas: Float[Array, "q p"]  # x_i, the current solutions
@@ -62,7 +71,7 @@ class AnnealingState(NamedTuple):
 
 
 def in_turn(objective: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    """A `batch` that evaluates the ensemble one by one, for objectives that fill the machine."""
+    """Return a `batch` that evaluates one point after another, for large objectives."""
     return functools.partial(jax.lax.map, objective)
 
 
@@ -76,7 +85,7 @@ def init(
     initial: Float[Array, "q p"] | None = None,
     schedule: Schedule | None = None,
 ) -> AnnealingState:
-    """The state before anything is evaluated; the first `step` evaluates the first ensemble.
+    """Return the state before any evaluation; the first `step` evaluates the first ensemble.
 
     Args:
         key: decides the whole search.
@@ -91,7 +100,6 @@ def init(
         ValueError: if bounds, counts or schedule make no sense, or `initial` lies outside.
     """
     lower, upper = bounds(low, high)
-    dtype = lower.dtype
     q = members if initial is None else initial.shape[0]
     if q < 1 or max_evaluations < q:
         raise ValueError(
@@ -101,12 +109,18 @@ def init(
     schedule = Schedule() if schedule is None else schedule
     _check_schedule(schedule)
     if initial is not None:
-        initial = _check_initial(initial.astype(dtype), lower, upper)
-    return _begun(key, lower, upper, initial, schedule, max_evaluations, q)
+        if initial.shape[1:] != lower.shape:
+            raise ValueError(
+                f"initial: expected shape (q, {lower.size}) to match the bounds, got "
+                f"{initial.shape}"
+            )
+        initial = initial.astype(lower.dtype)
+        check_inside("initial", initial, lower, upper)
+    return _initial_state(key, lower, upper, initial, schedule, max_evaluations, q)
 
 
 @functools.partial(compiled, static_argnames="q")
-def _begun(
+def _initial_state(
     key: Key,
     lower: Float[Array, " p"],
     upper: Float[Array, " p"],
@@ -116,19 +130,18 @@ def _begun(
     q: int,
 ) -> AnnealingState:
     dtype, p = lower.dtype, len(lower)
-    thetas = initial
-    if thetas is None:
+    if initial is None:
         uniform = jax.random.uniform(jax.random.fold_in(key, 0), (q, p), dtype)
-        thetas = lower[None] + (upper - lower)[None] * uniform
+        initial = lower[None] + (upper - lower)[None] * uniform
     zero = jnp.zeros((), dtype)
     return AnnealingState(
         key=key,
-        thetas=thetas,
+        thetas=initial,
         values=jnp.full(q, jnp.inf, dtype),
-        probes=thetas,
+        probes=initial,
         probe_values=jnp.full(q, jnp.nan, dtype),
         accepted=jnp.zeros(q, bool),
-        best_theta=thetas[0],
+        best_theta=initial[0],
         best_value=jnp.full((), jnp.inf, dtype),
         scale=zero,
         acceptance=jnp.asarray(schedule.acceptance, dtype),
@@ -150,7 +163,7 @@ def _begun(
 def step(
     objective: Objective, args: Any, state: AnnealingState, *, batch: Batch = jax.vmap
 ) -> AnnealingState:
-    """One round: probe from every solution, evaluate, accept, adjust the temperatures.
+    """Run one round: probe from every solution, evaluate, accept, adjust the temperatures.
 
     De Brabanter 2010, Appendix, Algorithm 6, steps 2-21, one inner iteration; the first round
     evaluates the first ensemble (step 1). A stopped state is returned as it is.
@@ -188,12 +201,8 @@ def step(
 
     Not differentiable in any useful sense.
     """
-    return jax.lax.cond(
-        state.status == RUNNING,
-        lambda s: _advance(objective, args, s, batch),
-        lambda s: s,
-        state,
-    )
+    advance = functools.partial(_advance, objective, args, batch)
+    return jax.lax.cond(state.status == RUNNING, advance, lambda s: s, state)
 
 
 def run(
@@ -203,27 +212,17 @@ def run(
     low: ArrayLike,
     high: ArrayLike,
     *,
-    members: int = 5,
     max_evaluations: int = 90,
-    initial: Float[Array, "q p"] | None = None,
-    schedule: Schedule | None = None,
     batch: Batch = jax.vmap,
+    **options: Any,
 ) -> tuple[AnnealingState, Evaluations]:
-    """The whole search in one compiled loop; arguments as in `init` and `step`.
+    """Run the whole search in one compiled loop; arguments as in `init` and `step`.
 
     Returns:
         The last state, and every evaluation in order, shape `max_evaluations` rounded down to
         whole rounds. `vmap` over keys, bounds and `args` works.
     """
-    state = init(
-        key,
-        low,
-        high,
-        members=members,
-        max_evaluations=max_evaluations,
-        initial=initial,
-        schedule=schedule,
-    )
+    state = init(key, low, high, max_evaluations=max_evaluations, **options)
     return _run(objective, args, state, max_evaluations // state.values.size, batch)
 
 
@@ -231,27 +230,19 @@ def run(
 def _run(
     objective: Objective, args: Any, state: AnnealingState, rounds: int, batch: Batch
 ) -> tuple[AnnealingState, Evaluations]:
-    q, p = state.thetas.shape
-    record = Evaluations(
-        jnp.full((rounds, q, p), jnp.nan, state.thetas.dtype),
-        jnp.full((rounds, q), jnp.nan, state.thetas.dtype),
+    state, record = run_to_end(
+        functools.partial(_advance, objective, args, batch),
+        lambda state: Evaluations(state.probes, state.probe_values),
+        state,
+        rounds,
     )
-
-    def body(carry):
-        state, record = carry
-        after = _advance(objective, args, state, batch)
-        row = state.rounds
-        return after, Evaluations(
-            record.thetas.at[row].set(after.probes), record.values.at[row].set(after.probe_values)
-        )
-
-    state, record = jax.lax.while_loop(
-        lambda carry: carry[0].status == RUNNING, body, (state, record)
-    )
-    return state, Evaluations(record.thetas.reshape(-1, p), record.values.reshape(-1))
+    thetas = record.thetas.reshape(-1, state.low.size)
+    return state, Evaluations(thetas, record.values.reshape(-1))
 
 
-def _advance(objective: Objective, args: Any, state: AnnealingState, batch: Batch):
+def _advance(
+    objective: Objective, args: Any, batch: Batch, state: AnnealingState
+) -> AnnealingState:
     probes = ask(state)
     values = batch(lambda theta: scalar_value(objective(theta, args), theta))(probes)
     return tell(state, probes, values)
@@ -259,7 +250,7 @@ def _advance(objective: Objective, args: Any, state: AnnealingState, batch: Batc
 
 @compiled
 def ask(state: AnnealingState) -> Float[Array, "q p"]:
-    """The points that the next round evaluates, shape `q p`.
+    """Return the points that the next round evaluates, shape `q p`.
 
     With `tell` this is `step` with the evaluation left to the caller, for objectives that are not
     JAX functions, that are known already, or that are best called with the whole ensemble.
@@ -285,7 +276,7 @@ def _round_keys(state: AnnealingState) -> tuple[Key, Key]:
 def tell(
     state: AnnealingState, probes: Float[Array, "q p"], probe_values: Float[Array, " q"]
 ) -> AnnealingState:
-    """The state after a round: `probes` as `ask` gave them, and their values, shape `q`."""
+    """Return the state after a round, from the points of `ask` and their values, shape `q`."""
     q = state.values.size
     dtype = state.thetas.dtype
     schedule = state.schedule
@@ -341,7 +332,7 @@ def tell(
 def acceptance_probabilities(
     values: Float[Array, " q"], temperature: Float[Array, ""], scale: Float[Array, ""]
 ) -> Float[Array, " q"]:
-    """A_i = exp(E_i / T) / sum_j exp(E_j / T), T = temperature * scale, without overflow.
+    """Return A_i = exp(E_i / T) / sum_j exp(E_j / T) without overflow, T = temperature * scale.
 
     Values that are not finite count as the worst finite one; scale 0 (all equal) gives 1 / q.
     """
@@ -349,13 +340,11 @@ def acceptance_probabilities(
     worst = jnp.max(jnp.where(finite, values, -jnp.inf))
     gap = jnp.where(finite, values - worst, 0)
     # Two quotients: the product of a small temperature and a small scale may underflow to 0.
-    z = gap / jnp.where(scale > 0, scale, 1) / temperature
-    weights = jnp.exp(z)
-    return weights / jnp.sum(weights)
+    return jax.nn.softmax(gap / jnp.where(scale > 0, scale, 1) / temperature)
 
 
 def _spread(values: Float[Array, " q"]) -> Float[Array, ""]:
-    """Median less smallest of the finite values, else largest less smallest; 0 if all are equal."""
+    """Return median less smallest finite value; largest less smallest if that is 0."""
     ordered = jnp.sort(finite_or_inf(values))
     count = jnp.sum(jnp.isfinite(ordered))
     middle, top = ordered[count // 2], ordered[jnp.maximum(count - 1, 0)]
@@ -372,17 +361,3 @@ def _check_schedule(schedule: Schedule) -> None:
             "schedule: expected positive temperatures, rate in (0, 1), target in (0, 1], "
             f"inner >= 1, got {schedule}"
         )
-
-
-def _check_initial(
-    initial: Float[Array, "q _"], low: Float[Array, " p"], high: Float[Array, " p"]
-) -> Float[Array, "q p"]:
-    if initial.shape[1:] != low.shape:
-        raise ValueError(
-            f"initial: expected shape (q, {low.size}) to match the bounds, got {initial.shape}"
-        )
-    if is_concrete(initial) and is_concrete(low) and is_concrete(high):
-        x = np.asarray(initial)
-        if not ((x >= np.asarray(low)) & (x <= np.asarray(high))).all():
-            raise ValueError(f"initial: expected solutions within the bounds, got {x}")
-    return initial

@@ -17,7 +17,7 @@ from .._programs import compiled
 from .._repr import short_repr
 from .._types import Key, ScalarLike
 from ..validation.error_gradient import FoldErrors, Parts, held_out_error
-from .evaluator import Evaluator
+from .strategies import Evaluator
 from .template import Template
 
 FOLDS = 5  # of the error; one part more is the validation split

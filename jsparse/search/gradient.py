@@ -8,15 +8,8 @@ from jaxtyping import Float
 
 from .._arguments import real, whole_number
 from .descent import Batches, descend, worth_scoring
-from .evaluator import Evaluator
 from .prototype_descent import PrototypeDescent
-from .strategies import (
-    LINE_EVALUATIONS,
-    Profile,
-    Search,
-    line_rounds,
-    line_search,
-)
+from .strategies import LINE_EVALUATIONS, Evaluator, Profile, Search, line_rounds, line_search
 from .template import Template
 
 # Beyond the box of the profile: a column that is to be left out has a lengthscale of thousands.
@@ -27,7 +20,7 @@ STEPS = 60
 FEWEST_ROWS = 100  # with fewer, a validation split says too little
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Gradient(Search):
     """A learned metric: every positive leaf of the kernel by the gradient of the error.
 
@@ -116,8 +109,7 @@ class Gradient(Search):
     def planned(self, template: Template, n_rows: int) -> int:
         """See `Search.planned`."""
         again = LINE_EVALUATIONS + (self.max_evaluations or STEPS) + 2
-        columns = self.columns_left(template, n_rows)
-        return super().planned(template, n_rows) + len(columns) * again
+        return sum(self.rounds(template.size)) + again * len(self.columns_left(template, n_rows))
 
     def columns_left(self, template: Template, n_rows: int) -> list[int]:
         """Return to how many columns the kernel is reduced, one number after the other.
@@ -145,7 +137,7 @@ class Gradient(Search):
         return PrototypeDescent(settings=self, tuning=tuning)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Automatic(Search):
     """What `search="auto"` stands for: `Gradient` where it can pay, else `Profile`.
 

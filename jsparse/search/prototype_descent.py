@@ -13,13 +13,12 @@ from .._programs import compiled
 from ..kernels import Kernel
 from ..validation.error_gradient import FoldErrors, Parts, held_out_error
 from .descent import Batches
-from .evaluator import Evaluator
-from .strategies import Search
+from .strategies import Evaluator, Search
 
 RATE = 0.1  # length of the first steps, in standard deviations of the columns
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class PrototypeDescent(Search):
     """Adam on the cross-validated squared error, in the prototypes; the kernel stays as it is.
 

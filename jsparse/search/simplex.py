@@ -1,4 +1,4 @@
-"""Nelder-Mead simplex search, one evaluation at a time, as a state machine."""
+"""Nelder-Mead simplex search, one evaluation at a time."""
 
 import functools
 from typing import Any, NamedTuple
@@ -13,7 +13,16 @@ from .._programs import compiled
 from .._repr import short_repr
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
 from .._types import ScalarLike
-from .box import Evaluations, Objective, bounds, finite_or_inf, reflect, scalar_value
+from .box import (
+    Evaluations,
+    Objective,
+    bounds,
+    check_inside,
+    finite_or_inf,
+    reflect,
+    run_to_end,
+    scalar_value,
+)
 
 # What the point under evaluation is.
 FILL = 0  # a vertex of the first or of a shrunken simplex
@@ -27,7 +36,7 @@ _SHRINK = 0.5
 
 
 class SimplexState(NamedTuple):
-    """All that a search needs to go on, and the last evaluation to look at.
+    """The state of a search, with the last point and value.
 
     Symbols of Lagarias et al. 1998, Section 2, indices from 0. Vertices may lie outside the box;
     the points evaluated are their reflections into it.
@@ -64,7 +73,7 @@ def init(
     tolerance: ScalarLike | None = None,
     max_evaluations: int = 70,
 ) -> SimplexState:
-    """The state before anything is evaluated.
+    """Return the state before any evaluation.
 
     Args:
         theta0: start, within the bounds, shape `p`.
@@ -92,18 +101,22 @@ def init(
         )
     if max_evaluations < 1:
         raise ValueError(f"max_evaluations: expected at least 1, got {max_evaluations}")
-    _check_start(start, edge, lower, upper)
+    if is_concrete(edge) and not ((np.asarray(edge) > 0) & (np.asarray(edge) <= 0.5)).all():
+        raise ValueError(f"size: expected parts of the box in (0, 1/2], got {np.asarray(edge)}")
+    check_inside("theta0", start, lower, upper)
     if tolerance is None:
         tolerance = float(np.sqrt(epsilon(dtype)))
     elif is_concrete(tolerance) and not float(tolerance) >= 0:
         raise ValueError(f"tolerance: expected at least 0, got {tolerance}")
     known = value0 is not None
     value = like(value0 if known else jnp.inf, lower)
-    return _begun(start, edge, lower, upper, value, like(tolerance, lower), max_evaluations, known)
+    return _initial_state(
+        start, edge, lower, upper, value, like(tolerance, lower), max_evaluations, known
+    )
 
 
 @functools.partial(compiled, static_argnames="known")
-def _begun(
+def _initial_state(
     start: Float[Array, " p"],
     edge: Float[Array, "*p"],
     lower: Float[Array, " p"],
@@ -139,9 +152,9 @@ def _begun(
     )
 
 
-@functools.partial(compiled, static_argnames=("objective",))
+@functools.partial(compiled, static_argnames="objective")
 def step(objective: Objective, args: Any, state: SimplexState) -> SimplexState:
-    """Evaluate one point, and decide which is next.
+    """Evaluate one point, and decide which point is next.
 
     Nelder and Mead's method as settled by Lagarias et al. 1998 (cited by De Brabanter 2010,
     Section 6.3): reflection 1, expansion 2, contraction 1/2, shrinkage 1/2, strict inequalities
@@ -164,9 +177,8 @@ def step(objective: Objective, args: Any, state: SimplexState) -> SimplexState:
 
     Not differentiable in any useful sense.
     """
-    return jax.lax.cond(
-        state.status == RUNNING, lambda s: _advance(objective, args, s), lambda s: s, state
-    )
+    advance = functools.partial(_advance, objective, args)
+    return jax.lax.cond(state.status == RUNNING, advance, lambda s: s, state)
 
 
 def run(
@@ -176,47 +188,28 @@ def run(
     low: ArrayLike,
     high: ArrayLike,
     max_evaluations: int = 70,
-    *,
-    value0: ScalarLike | None = None,
-    size: ArrayLike = 0.25,
-    tolerance: ScalarLike | None = None,
+    **options: Any,
 ) -> tuple[SimplexState, Evaluations]:
-    """The whole search in one compiled loop; arguments as in `init` and `step`.
+    """Run the whole search in one compiled loop; arguments as in `init` and `step`.
 
     Returns:
         The last state, and every evaluation in order, shape `max_evaluations`; what was not
         needed is NaN. `vmap` over starts, bounds and `args` works.
     """
-    state = init(
-        theta0,
-        low,
-        high,
-        value0=value0,
-        size=size,
-        tolerance=tolerance,
-        max_evaluations=max_evaluations,
-    )
+    state = init(theta0, low, high, max_evaluations=max_evaluations, **options)
     return _run(objective, args, state, max_evaluations)
 
 
-@functools.partial(compiled, static_argnames=("objective", "rows"))
+@functools.partial(compiled, static_argnames=("objective", "evaluations"))
 def _run(
-    objective: Objective, args: Any, state: SimplexState, rows: int
+    objective: Objective, args: Any, state: SimplexState, evaluations: int
 ) -> tuple[SimplexState, Evaluations]:
-    record = Evaluations(
-        jnp.full((rows, state.low.size), jnp.nan, state.low.dtype),
-        jnp.full(rows, jnp.nan, state.low.dtype),
+    return run_to_end(
+        functools.partial(_advance, objective, args),
+        lambda state: Evaluations(state.probe, state.probe_value),
+        state,
+        evaluations,
     )
-
-    def body(carry):
-        state, record = carry
-        after = _advance(objective, args, state)
-        row = state.evaluations
-        return after, Evaluations(
-            record.thetas.at[row].set(after.probe), record.values.at[row].set(after.probe_value)
-        )
-
-    return jax.lax.while_loop(lambda carry: carry[0].status == RUNNING, body, (state, record))
 
 
 def _advance(objective: Objective, args: Any, state: SimplexState) -> SimplexState:
@@ -226,7 +219,7 @@ def _advance(objective: Objective, args: Any, state: SimplexState) -> SimplexSta
 
 @compiled
 def ask(state: SimplexState) -> Float[Array, " p"]:
-    """The point to evaluate next; with `tell` this is `step`, the evaluation left to the caller."""
+    """Return the next point; with `tell` this is `step`, the evaluation left to the caller."""
     return reflect(state.candidate, state.low, state.high)
 
 
@@ -234,7 +227,7 @@ def ask(state: SimplexState) -> Float[Array, " p"]:
 def tell(
     state: SimplexState, probe: Float[Array, " p"], probe_value: Float[Array, ""]
 ) -> SimplexState:
-    """The state after an evaluation: `probe` as `ask` gave it, and its value."""
+    """Return the state after an evaluation, from the point of `ask` and its value."""
     value = finite_or_inf(probe_value)
     better = value < state.best_value
     state = state._replace(
@@ -299,17 +292,3 @@ def _decide(state: SimplexState, value: Float[Array, ""]) -> SimplexState:
         reflection_value=f_r,
         status=status.astype(jnp.int32),
     )
-
-
-def _check_start(
-    start: Float[Array, " p"],
-    size: Float[Array, "..."],
-    low: Float[Array, " p"],
-    high: Float[Array, " p"],
-) -> None:
-    if is_concrete(size) and not ((np.asarray(size) > 0) & (np.asarray(size) <= 0.5)).all():
-        raise ValueError(f"size: expected parts of the box in (0, 1/2], got {np.asarray(size)}")
-    if is_concrete(start) and is_concrete(low) and is_concrete(high):
-        x, a, b = np.asarray(start), np.asarray(low), np.asarray(high)
-        if not ((x >= a) & (x <= b)).all():
-            raise ValueError(f"theta0: expected a point within {a} and {b}, got {x}")
