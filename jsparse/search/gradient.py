@@ -1,14 +1,19 @@
-"""The search by gradient: a learned metric."""
+"""Searches by gradient: a learned metric, and prototypes that move."""
 
 import dataclasses
+import time
 from typing import Any, ClassVar
 
+import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float
 
 from .._arguments import real, whole_number
+from .._programs import compiled
+from ..kernels import Kernel
+from ..validation.error_gradient import FoldErrors, Parts, held_out_error
 from .descent import Batches, descend, worth_scoring
-from .prototype_descent import PrototypeDescent
 from .strategies import LINE_EVALUATIONS, Evaluator, Profile, Search, line_rounds, line_search
 from .template import Template
 
@@ -17,6 +22,7 @@ NARROWER, WIDER = np.log(10.0), np.log(100.0)
 ROWS_FOR_A_COLUMN = 100  # as many are enough to tell that a column is noise
 WORSE = 1.25  # with a score so many times the best, columns were left out that count
 STEPS = 60
+PROTOTYPE_RATE = 0.1  # length of the first steps, in standard deviations of the columns
 FEWEST_ROWS = 100  # with fewer, a validation split says too little
 
 
@@ -164,18 +170,18 @@ class Automatic(Search):
 class _Descents:
     """A profile over a common factor, steps from its best kernels, and scores of their ends.
 
-    Then again with fewer columns, the others held at their widest, until one is left out that
-    counts.
+    Then again with fewer columns, the others held at their widest, until a column that counts is
+    left out.
     """
 
     def __init__(self, search: Gradient, run: Evaluator) -> None:
         self.search, self.evaluator = search, run
         template, problem = run.template, run.problem
-        self.middle = template.theta.astype(float)
-        self.signed = template.signed
-        X, y, weights = problem.source.rows_in_memory()
-        sizes = {"rows": search.rows, "prototypes": search.prototypes}
-        self.batches = Batches(run.key, X, y, weights, problem.points, **sizes)
+        self.middle, self.signed = template.theta.astype(float), template.signed
+        self.batches = Batches(
+            run.key, *problem.source.rows_in_memory(), points=problem.points, rows=search.rows,
+            prototypes=search.prototypes,
+        )  # fmt: skip
         ends = np.log([run.grid.min(), run.grid.max()])
         self.lowest = np.append(run.low - NARROWER, ends[0])
         self.highest = np.append(run.high + WIDER, ends[1])
@@ -185,51 +191,51 @@ class _Descents:
 
     def run(self) -> None:
         """Descend with all columns, then with fewer."""
-        search, template = self.search, self.evaluator.template
-        steps, columns = search.max_evaluations or STEPS, template.lengthscales
+        search, run = self.search, self.evaluator
+        steps, columns = search.max_evaluations or STEPS, run.template.lengthscales
         active, theta, best = np.arange(len(columns)), self.middle, np.inf
-        numbers = search.columns_left(template, self.evaluator.problem.rows_scored)
-        for k in [len(columns), *numbers]:
+        fewer = search.columns_left(run.template, run.problem.rows_scored)
+        for k in [len(columns), *fewer]:
             shortest = theta[columns].min(axis=1, initial=np.inf)
             active = active[np.argsort(shortest[active], kind="stable")[:k]]
-            least, held = self.lowest.copy(), np.delete(columns, active, axis=0).reshape(-1)
-            least[held] = self.highest[held]
-            begins, score = self._begin(held)
-            each = max(1, steps // len(begins))
-            ends = [end for begin in begins for end in self._descended(begin, least, each)]
+            low, excluded = self.lowest.copy(), np.delete(columns, active, axis=0).reshape(-1)
+            low[excluded] = self.highest[excluded]
+            begins, score = self._begin(excluded)
+            budget = max(1, steps // len(begins))
+            ends = [end for begin in begins for end in self._descend(begin, low, budget)]
             if not ends:
                 return  # nothing tells which columns count
-            lower, theta = min(ends, key=lambda one: one[0])
+            lower, theta = min(ends, key=lambda end: end[0])
             score = min(score, lower)
             best = min(best, score)
             if not score <= WORSE * best:
                 return
 
-    def _descended(
-        self, begin: np.ndarray, least: np.ndarray, steps: int
+    def _descend(
+        self, begin: np.ndarray, low: np.ndarray, budget: int
     ) -> list[tuple[float, np.ndarray]]:
         """Return the kernels at the ends of a descent with their scores.
 
         If none is worth scoring, the step of the least validation error, with an infinite score.
         """
         run, trail = self.evaluator, []
-        ended: BaseException | None = None
+        stop: BaseException | None = None
         try:
-            descend(run, self.batches, begin, least, self.highest, self.search, steps, trail)
-        except (KeyboardInterrupt, *run.stops) as error:  # what there is is scored first
-            ended = error
+            descend(run, self.batches, begin, low, self.highest, self.search, budget, trail)
+        except (KeyboardInterrupt, *run.stops) as error:  # score the best steps before the end
+            stop = error
         scored = [(run.scores(kernel[None])[0], kernel) for kernel in worth_scoring(trail)]
-        if ended is not None:
-            raise ended
-        if not scored:
-            moved = [one for one in trail if not np.array_equal(one[0], trail[0][0])]
-            scored = [(np.inf, min(moved, key=lambda one: one[1])[0])] if moved else []
-        return scored
+        if stop is not None:
+            raise stop
+        if scored:
+            return scored
+        moved = [step for step in trail if not np.array_equal(step[0], trail[0][0])]
+        return [(np.inf, min(moved, key=lambda step: step[1])[0])] if moved else []
 
-    def _begin(self, held: np.ndarray) -> tuple[list[np.ndarray], float]:
+    def _begin(self, excluded: np.ndarray) -> tuple[list[np.ndarray], float]:
         """Return where steps begin, logs of the leaves and of `C`, and the least score there."""
-        search, run, first = self.search, self.evaluator, len(held) == 0
-        if search.start is not None and first:
+        search, run = self.search, self.evaluator
+        if search.start is not None and len(excluded) == 0:
             theta = np.asarray(search.start.theta, float)
             score = run.scores(theta[None])[0]
             return [np.append(theta, np.log(search.start.C))], score
@@ -237,22 +243,98 @@ class _Descents:
 
         def scores(points: np.ndarray) -> Float[np.ndarray, " q"]:
             thetas = self.middle[None] + np.where(self.signed[None], 0, points)
-            thetas[:, held] = self.highest[held][None]
+            thetas[:, excluded] = self.highest[excluded][None]
             values = run.scores(thetas)
             scored.extend(zip(values.tolist(), thetas, strict=True))
             return values
 
-        narrow = float(np.max(run.low - self.middle))
-        wide = float(np.min(run.high - self.middle))
-        line_search(narrow, wide, LINE_EVALUATIONS, run.dtype, scores)
-        best = sorted(scored, key=lambda one: one[0])[: search.starts if first else 1]
+        narrow, wide = np.max(run.low - self.middle), np.min(run.high - self.middle)
+        line_search(float(narrow), float(wide), LINE_EVALUATIONS, run.dtype, scores)
+        best = sorted(scored, key=lambda one: one[0])[: 1 if len(excluded) else search.starts]
         return [np.append(theta, np.log(run.best_C(theta))) for _, theta in best], best[0][0]
 
 
 def numbers_of_columns(columns: int) -> list[int]:
-    """Return three quarters of the columns, of these three quarters, and so on, down to two."""
+    """Return three quarters of the columns, three quarters of these, and so on, down to two."""
     numbers = []
     while columns > 2:
         columns = max(2, round(0.75 * columns))
         numbers.append(columns)
     return numbers
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class PrototypeDescent(Search):
+    """Adam on the cross-validated squared error, in the prototypes; the kernel stays as it is.
+
+    A sixth of the rows is the validation split. The prototypes with the least error there are
+    scored with every `C`: those of the problem, if no step does better.
+
+    Args:
+        settings: the `Gradient` that tuned the kernel: its `rows`, `patience` and
+            `max_evaluations` count here, too.
+        tuning: its outcome.
+    """
+
+    moves_points: ClassVar[bool] = True
+
+    settings: Any = None
+    tuning: Any = None
+
+    def rounds(self, p: int) -> list[int]:
+        """See `Search.rounds`."""
+        return [1]
+
+    def run(self, run: Evaluator) -> None:
+        """See `Search.run`: replaces the points of the problem."""
+        run.problem = run.problem.with_points(self._moved(run))
+        run.scores(np.zeros((1, 0)))
+
+    def _moved(self, run: Evaluator) -> Float[Array, "m d"]:
+        problem, settings, kernel = run.problem, self.settings, self.tuning.kernel
+        Z = best = problem.points
+        batches = Batches(
+            jax.random.fold_in(run.key, 2), *problem.source.rows_in_memory(), points=Z,
+            rows=settings.rows, prototypes=len(Z),
+        )  # fmt: skip
+        C, parts = np.asarray(self.tuning.C, run.dtype), batches.at(0)
+        mean, square = jnp.zeros_like(Z), jnp.zeros_like(Z)
+        least, steps_without_improvement = np.inf, 0
+        steps = settings.max_evaluations or STEPS
+        for i in range(steps + 1):
+            gradient, errors = _prototype_gradient(kernel, Z, C, parts)
+            steps_without_improvement += 1
+            if (validation_error := float(errors.validation)) < least:
+                least, steps_without_improvement, best = validation_error, 0, Z
+            out_of_time = time.perf_counter() > run.deadline
+            if steps_without_improvement >= settings.patience or i == steps or out_of_time:
+                break
+            rate = np.asarray(PROTOTYPE_RATE * (1 + np.cos(np.pi * i / steps)) / 2, run.dtype)
+            Z, mean, square = _adam_step(Z, gradient, mean, square, rate, np.int32(i + 1))
+            if batches.resampled:
+                parts = batches.at(i + 1)
+        return best
+
+
+@compiled
+def _prototype_gradient(
+    kernel: Kernel, Z: Float[Array, "m d"], C: Float[Array, ""], parts: Parts
+) -> tuple[Float[Array, "m d"], FoldErrors]:
+    gradient, errors = jax.grad(held_out_error, argnums=1, has_aux=True)(kernel, Z, C, parts)
+    return jnp.where(jnp.isfinite(gradient), gradient, 0), errors
+
+
+@compiled
+def _adam_step(
+    Z: Float[Array, "m d"],
+    gradient: Float[Array, "m d"],
+    mean: Float[Array, "m d"],
+    square: Float[Array, "m d"],
+    rate: Float[Array, ""],
+    count: Array,
+) -> tuple[Float[Array, "m d"], Float[Array, "m d"], Float[Array, "m d"]]:
+    mean, square = 0.9 * mean + 0.1 * gradient, 0.999 * square + 0.001 * jnp.square(gradient)
+    n = count.astype(Z.dtype)
+    size = jnp.sqrt(square / (1 - 0.999**n))
+    step = mean / (1 - 0.9**n) / jnp.where(size > 0, size, 1)
+    return Z - rate * step, mean, square
