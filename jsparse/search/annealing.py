@@ -14,16 +14,8 @@ from .._programs import compiled
 from .._repr import short_repr
 from .._status import COMPLETED, NOT_FINITE, RUNNING
 from .._types import Key, ScalarLike
-from .box import (
-    Evaluations,
-    Objective,
-    bounds,
-    check_inside,
-    finite_or_inf,
-    reflect,
-    run_to_end,
-    scalar_value,
-)
+from . import box
+from .box import Evaluations, Objective
 
 Batch = Callable[[Callable[[Array], Array]], Callable[[Array], Array]]
 
@@ -31,9 +23,8 @@ Batch = Callable[[Callable[[Array], Array]], Callable[[Array], Array]]
 class Schedule(NamedTuple):
     """The temperatures and their control; all traced, none recompiles.
 
-    alpha and the target are the paper's. It leaves T_0, T_0^ac and G open; these defaults were the
-    best, or within noise of it, on eight cross-validation surfaces of an RBF machine (log
-    lengthscale, log C) at 90 evaluations; a factor of two in T_0, or G = 2, loses a few percent.
+    alpha and the target are the paper's, which leaves T_0, T_0^ac and G open. The defaults were the
+    best, or within noise, on eight cross-validation surfaces of an RBF machine at 90 evaluations.
     """
 
     generation: ScalarLike = 0.5  # T_0, in widths of the box
@@ -99,15 +90,21 @@ def init(
     Raises:
         ValueError: if bounds, counts or schedule make no sense, or `initial` lies outside.
     """
-    lower, upper = bounds(low, high)
+    lower, upper = box.bounds(low, high)
     q = members if initial is None else initial.shape[0]
     if q < 1 or max_evaluations < q:
         raise ValueError(
             "members, max_evaluations: expected at least one member and one evaluation of each, "
             f"got {q} and {max_evaluations}"
         )
-    schedule = Schedule() if schedule is None else schedule
-    _check_schedule(schedule)
+    schedule = schedule or Schedule()
+    if all(is_concrete(a) for a in schedule):
+        T0, T_ac, rate, target, inner = (float(a) for a in schedule)
+        if not (T0 > 0 and T_ac > 0 and 0 < rate < 1 and 0 < target <= 1 and inner >= 1):
+            raise ValueError(
+                "schedule: expected positive temperatures, rate in (0, 1), target in (0, 1], "
+                f"inner >= 1, got {schedule}"
+            )
     if initial is not None:
         if initial.shape[1:] != lower.shape:
             raise ValueError(
@@ -115,7 +112,7 @@ def init(
                 f"{initial.shape}"
             )
         initial = initial.astype(lower.dtype)
-        check_inside("initial", initial, lower, upper)
+        box.check_inside("initial", initial, lower, upper)
     return _initial_state(key, lower, upper, initial, schedule, max_evaluations, q)
 
 
@@ -172,24 +169,22 @@ def step(
     uniform (Cauchy, as in Xavier de Souza et al. 2010), reflected at the bounds; T_k = T_0/(k+1).
 
     **Acceptance.** The Appendix prints `A = exp(-E(y_i)/T) / (exp(-E(y_i)/T) + rho)`, yet its
-    variance `mean(A^2) - 1/q^2` and its target `0.99 (q - 1)/q^2` presuppose `sum A = 1`. The
-    printed A does not sum to 1: cooled, it tends to 0 for every probe worse than the best
-    solution, its "variance" then to -1/q^2, below the target, and so T^ac falls for ever. What
-    does sum to 1 is the modified form of the source (Xavier de Souza et al. 2010, CSA-M),
+    variance `mean(A^2) - 1/q^2` and its target `0.99 (q - 1)/q^2` presuppose `sum A = 1`. Cooled,
+    the printed A tends to 0 for every probe worse than the best solution and its "variance" to
+    -1/q^2, so that T^ac falls for ever. The modified form of Xavier de Souza et al. 2010 (CSA-M),
 
         A_i = exp(E(x_i) / T) / sum_j exp(E(x_j) / T),
 
-    in which the worst solutions are the ones that move uphill most readily; it is used here. With
-    q = 1 it is 1: a random walk that remembers its best point.
+    does sum to 1, and is used here: the worst solutions move uphill most readily. With q = 1 it is
+    1: a random walk that remembers its best point.
 
-    **Units.** T^ac is counted in spreads (median less smallest) of the first values that differ,
-    so that the search is unchanged when the objective is shifted or scaled by a positive number.
-    The median, because a cross-validation error can blow up by six decades in a corner of the box,
-    and the largest value would then set a temperature that 90 evaluations cannot cool.
-    While all values are equal the variance is 0 at any temperature, and T^ac is left alone.
+    **Units.** T^ac is in spreads (median less smallest) of the first values that differ, so that
+    the search does not depend on the unit or origin of the objective. The median, because a
+    cross-validation error can grow by six decades in a corner of the box. While all values are
+    equal the variance is 0 at any temperature, and T^ac stays.
 
-    Values that are not finite are never accepted and never the best; a solution that has no
-    finite value yet takes the first finite probe, and counts as the worst in A.
+    Values that are not finite are never accepted and never the best. A solution without a finite
+    value takes the first finite probe, and counts as the worst in A.
 
     Args:
         objective: `objective(theta (p,), args) -> scalar`, static: pass the same function again,
@@ -230,7 +225,7 @@ def run(
 def _run(
     objective: Objective, args: Any, state: AnnealingState, rounds: int, batch: Batch
 ) -> tuple[AnnealingState, Evaluations]:
-    state, record = run_to_end(
+    state, record = box.run_to_end(
         functools.partial(_advance, objective, args, batch),
         lambda state: Evaluations(state.probes, state.probe_values),
         state,
@@ -244,7 +239,7 @@ def _advance(
     objective: Objective, args: Any, batch: Batch, state: AnnealingState
 ) -> AnnealingState:
     probes = ask(state)
-    values = batch(lambda theta: scalar_value(objective(theta, args), theta))(probes)
+    values = batch(lambda theta: box.scalar_value(objective(theta, args), theta))(probes)
     return tell(state, probes, values)
 
 
@@ -252,18 +247,16 @@ def _advance(
 def ask(state: AnnealingState) -> Float[Array, "q p"]:
     """Return the points that the next round evaluates, shape `q p`.
 
-    With `tell` this is `step` with the evaluation left to the caller, for objectives that are not
-    JAX functions, that are known already, or that are best called with the whole ensemble.
+    With `tell` this is `step` with the evaluation left to the caller.
     """
-    first = state.rounds == 0
+    thetas, low, high = state.thetas, state.low, state.high
     k = jnp.maximum(state.rounds - 1, 0) // state.schedule.inner
-    temperature = state.schedule.generation / (k + 1).astype(state.thetas.dtype)
-    reach = temperature * (state.high - state.low)
+    reach = state.schedule.generation / (k + 1).astype(thetas.dtype) * (high - low)
     key_move, _ = _round_keys(state)
-    cauchy = jax.random.cauchy(key_move, state.thetas.shape, state.thetas.dtype)
-    reflect_all = jax.vmap(reflect, in_axes=(0, None, None))
-    probes = reflect_all(state.thetas + reach[None] * cauchy, state.low, state.high)
-    return jnp.where(first, state.thetas, probes)
+    cauchy = jax.random.cauchy(key_move, thetas.shape, thetas.dtype)
+    reflect = jax.vmap(box.reflect, in_axes=(0, None, None))
+    probes = reflect(thetas + reach[None] * cauchy, low, high)
+    return jnp.where(state.rounds == 0, thetas, probes)
 
 
 def _round_keys(state: AnnealingState) -> tuple[Key, Key]:
@@ -277,18 +270,15 @@ def tell(
     state: AnnealingState, probes: Float[Array, "q p"], probe_values: Float[Array, " q"]
 ) -> AnnealingState:
     """Return the state after a round, from the points of `ask` and their values, shape `q`."""
-    q = state.values.size
-    dtype = state.thetas.dtype
-    schedule = state.schedule
+    q, dtype, schedule = state.values.size, state.thetas.dtype, state.schedule
     _, key_accept = _round_keys(state)
 
     # x_i = y_i if not worse, or else with probability A_i; in the first round every x_i is
     # infinitely bad, and takes whatever is finite.
-    energies = finite_or_inf(probe_values)
-    finite = jnp.isfinite(energies)
+    energies = box.finite_or_inf(probe_values)
     A = acceptance_probabilities(state.values, state.acceptance, state.scale)
     lucky = jax.random.uniform(key_accept, (q,), dtype) < A
-    accepted = finite & ((energies <= state.values) | lucky)
+    accepted = jnp.isfinite(energies) & ((energies <= state.values) | lucky)
     thetas = jnp.where(accepted[:, None], probes, state.thetas)
     values = jnp.where(accepted, energies, state.values)
 
@@ -310,8 +300,7 @@ def tell(
     evaluations = state.evaluations + q
     status = jnp.where(evaluations + q > state.max_evaluations, COMPLETED, RUNNING)
     best_value = jnp.where(better, energies[leader], state.best_value)
-    nothing = (status == COMPLETED) & ~jnp.isfinite(best_value)
-    status = jnp.where(nothing, NOT_FINITE, status)
+    status = jnp.where((status == COMPLETED) & ~jnp.isfinite(best_value), NOT_FINITE, status)
     return state._replace(
         thetas=thetas,
         values=values,
@@ -345,19 +334,8 @@ def acceptance_probabilities(
 
 def _spread(values: Float[Array, " q"]) -> Float[Array, ""]:
     """Return median less smallest finite value; largest less smallest if that is 0."""
-    ordered = jnp.sort(finite_or_inf(values))
+    ordered = jnp.sort(box.finite_or_inf(values))
     count = jnp.sum(jnp.isfinite(ordered))
     middle, top = ordered[count // 2], ordered[jnp.maximum(count - 1, 0)]
     spread = jnp.where(middle > ordered[0], middle, top) - ordered[0]
     return jnp.where(count > 1, spread, 0)
-
-
-def _check_schedule(schedule: Schedule) -> None:
-    if not all(is_concrete(a) for a in schedule):
-        return
-    generation, acceptance, rate, target, inner = (float(a) for a in schedule)
-    if not (generation > 0 and acceptance > 0 and 0 < rate < 1 and 0 < target <= 1 and inner >= 1):
-        raise ValueError(
-            "schedule: expected positive temperatures, rate in (0, 1), target in (0, 1], "
-            f"inner >= 1, got {schedule}"
-        )

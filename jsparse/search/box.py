@@ -94,14 +94,7 @@ def run_to_end(
     state: State,
     steps: int,
 ) -> tuple[State, Evaluations]:
-    """Advance while the status is RUNNING, and record what each step evaluated.
-
-    Args:
-        advance: one step.
-        last: the points and values that the last step evaluated.
-        state: the first state.
-        steps: the most steps; the record has one row for each.
-    """
+    """Advance while the status is RUNNING; record the points and values `last` of each step."""
 
     def step(carry: tuple[Any, State, Evaluations]) -> tuple[Any, State, Evaluations]:
         i, state, record = carry

@@ -13,16 +13,8 @@ from .._programs import compiled
 from .._repr import short_repr
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
 from .._types import ScalarLike
-from .box import (
-    Evaluations,
-    Objective,
-    bounds,
-    check_inside,
-    finite_or_inf,
-    reflect,
-    run_to_end,
-    scalar_value,
-)
+from . import box
+from .box import Evaluations, Objective
 
 # What the point under evaluation is.
 FILL = 0  # a vertex of the first or of a shrunken simplex
@@ -91,7 +83,7 @@ def init(
     Raises:
         ValueError: if bounds, start, size or budget make no sense.
     """
-    lower, upper = bounds(low, high)
+    lower, upper = box.bounds(low, high)
     dtype, p = lower.dtype, lower.size
     start, edge = as_float(theta0).astype(dtype), as_float(size).astype(dtype)
     if start.shape != (p,) or edge.shape not in ((), (p,)):
@@ -103,7 +95,7 @@ def init(
         raise ValueError(f"max_evaluations: expected at least 1, got {max_evaluations}")
     if is_concrete(edge) and not ((np.asarray(edge) > 0) & (np.asarray(edge) <= 0.5)).all():
         raise ValueError(f"size: expected parts of the box in (0, 1/2], got {np.asarray(edge)}")
-    check_inside("theta0", start, lower, upper)
+    box.check_inside("theta0", start, lower, upper)
     if tolerance is None:
         tolerance = float(np.sqrt(epsilon(dtype)))
     elif is_concrete(tolerance) and not float(tolerance) >= 0:
@@ -130,7 +122,7 @@ def _initial_state(
     edge = jnp.broadcast_to(edge, (p,)) * (upper - lower)
     edge = jnp.where(start + edge <= upper, edge, -edge)
     vertices = start[None] + jnp.concatenate([jnp.zeros((1, p), dtype), jnp.diag(edge)])
-    value = finite_or_inf(value)
+    value = box.finite_or_inf(value)
     return SimplexState(
         vertices=vertices,
         values=jnp.full(p + 1, jnp.inf, dtype).at[0].set(value),
@@ -156,16 +148,14 @@ def _initial_state(
 def step(objective: Objective, args: Any, state: SimplexState) -> SimplexState:
     """Evaluate one point, and decide which point is next.
 
-    Nelder and Mead's method as settled by Lagarias et al. 1998 (cited by De Brabanter 2010,
-    Section 6.3): reflection 1, expansion 2, contraction 1/2, shrinkage 1/2, strict inequalities
-    and its rule for ties; the same points as SciPy's. One evaluation a step makes the budget
-    exact, the history complete, and the objective compiled once; optimistix's method evaluates
-    two or more points inside a step and shows none of them, hence this one.
+    Nelder and Mead's method by Lagarias et al. 1998 (cited by De Brabanter 2010, Section 6.3):
+    reflection 1, expansion 2, contraction 1/2, shrinkage 1/2, strict inequalities and its rule for
+    ties; the same points as SciPy's. One evaluation a step makes the budget exact and the history
+    complete, and compiles the objective once.
 
-    The box is kept by reflection: the simplex roams freely, and each point is folded into the
-    box when evaluated, so that the objective is continued evenly beyond its bounds. On random
-    quadratics a clipped simplex now and then collapses onto a face, never to leave it, and a
-    penalised one stalls where the minimum lies on a face; a folded one reaches both.
+    Each point is reflected into the box when it is evaluated, while the vertices may lie outside.
+    On random quadratics a clipped simplex sometimes collapses onto a face for good, and a penalised
+    one stalls where the minimum lies on a face.
 
     A value that is not finite counts as infinity. A stopped state is returned as it is.
 
@@ -204,7 +194,7 @@ def run(
 def _run(
     objective: Objective, args: Any, state: SimplexState, evaluations: int
 ) -> tuple[SimplexState, Evaluations]:
-    return run_to_end(
+    return box.run_to_end(
         functools.partial(_advance, objective, args),
         lambda state: Evaluations(state.probe, state.probe_value),
         state,
@@ -214,13 +204,13 @@ def _run(
 
 def _advance(objective: Objective, args: Any, state: SimplexState) -> SimplexState:
     probe = ask(state)
-    return tell(state, probe, scalar_value(objective(probe, args), probe))
+    return tell(state, probe, box.scalar_value(objective(probe, args), probe))
 
 
 @compiled
 def ask(state: SimplexState) -> Float[Array, " p"]:
     """Return the next point; with `tell` this is `step`, the evaluation left to the caller."""
-    return reflect(state.candidate, state.low, state.high)
+    return box.reflect(state.candidate, state.low, state.high)
 
 
 @compiled
@@ -228,22 +218,9 @@ def tell(
     state: SimplexState, probe: Float[Array, " p"], probe_value: Float[Array, ""]
 ) -> SimplexState:
     """Return the state after an evaluation, from the point of `ask` and its value."""
-    value = finite_or_inf(probe_value)
+    value = box.finite_or_inf(probe_value)
     better = value < state.best_value
-    state = state._replace(
-        probe=probe,
-        probe_value=probe_value,
-        best_theta=jnp.where(better, probe, state.best_theta),
-        best_value=jnp.where(better, value, state.best_value),
-        evaluations=state.evaluations + 1,
-    )
-    return _decide(state, value)
-
-
-def _decide(state: SimplexState, value: Float[Array, ""]) -> SimplexState:
-    """Put the candidate's value to use: a new vertex, another trial, or a shrinkage."""
-    p = state.low.size
-    f, phase = state.values, state.phase
+    p, f, phase = state.low.size, state.values, state.phase
     filling = phase == FILL
     f_r = jnp.where(phase == REFLECT, value, state.reflection_value)
 
@@ -277,9 +254,9 @@ def _decide(state: SimplexState, value: Float[Array, ""]) -> SimplexState:
         phase == FILL, vertices[cursor], centroid + reach * (centroid - vertices[-1])
     )
 
-    width = state.high - state.low
-    furthest = jnp.max(jnp.abs(vertices - vertices[:1]) / width[None])
-    status = jnp.where(state.evaluations >= state.max_evaluations, EXHAUSTED, RUNNING)
+    evaluations = state.evaluations + 1
+    furthest = jnp.max(jnp.abs(vertices - vertices[:1]) / (state.high - state.low)[None])
+    status = jnp.where(evaluations >= state.max_evaluations, EXHAUSTED, RUNNING)
     status = jnp.where(complete & (furthest <= state.tolerance), CONVERGED, status)
     status = jnp.where(complete & ~jnp.isfinite(values[0]), NOT_FINITE, status)
     return state._replace(
@@ -290,5 +267,10 @@ def _decide(state: SimplexState, value: Float[Array, ""]) -> SimplexState:
         cursor=cursor.astype(jnp.int32),
         reflection=jnp.where(phase == REFLECT, candidate, state.reflection),
         reflection_value=f_r,
+        probe=probe,
+        probe_value=probe_value,
+        best_theta=jnp.where(better, probe, state.best_theta),
+        best_value=jnp.where(better, value, state.best_value),
+        evaluations=evaluations,
         status=status.astype(jnp.int32),
     )
