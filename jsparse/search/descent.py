@@ -46,19 +46,8 @@ class Slope(NamedTuple):
 class Batches:
     """The rows of every step: all, or a new sample for each step.
 
-    A sixth of the rows, the same in every step, is the validation split.
-
-    Args:
-        key: decides the rows and prototypes drawn.
-        X: inputs, shape `n d`.
-        y: targets, shape `n c`.
-        weights: row weights; a row of weight 0 is absent.
-        points: the prototypes to draw from; None for the rows.
-        rows: the most rows of a step.
-        prototypes: the most prototypes.
-
-    Raises:
-        ValueError: for fewer rows than would fill the parts twice.
+    A sixth of the rows, the same in every step, is the validation split. At most `rows` rows and
+    `prototypes` of the points, or of the rows, are drawn; fewer than 12 rows are a `ValueError`.
     """
 
     def __init__(
@@ -119,10 +108,7 @@ def error_and_gradient(
 ) -> tuple[Float[Array, ""], Float[Array, " q"], FoldErrors]:
     """Return the log of the folds' error with the prior, its gradient, and the errors.
 
-    Args:
-        of: rows, prototypes and template.
-        theta: logs of the tuned leaves, of matrices the elements; then the log of `C`.
-        prior_strength: see `Gradient`.
+    Of `theta` the last element is the log of `C`, see `Template` for the others.
     """
 
     def error(theta: Float[Array, " q"]) -> tuple[Float[Array, ""], FoldErrors]:
@@ -162,16 +148,8 @@ def descend(
     """Run Adam (Kingma and Ba 2015) within a box until the budget or the patience is spent.
 
     On the host, as the vectors are short. The learning rate falls to zero as half a cosine wave.
-
-    Args:
-        run: records the steps.
-        batches: the rows of every step.
-        begin: logs of the leaves, of matrices the elements; then the log of `C`.
-        low: lower bounds.
-        high: upper bounds.
-        search: the `Gradient` with the settings.
-        budget: the most steps.
-        trail: takes each point, without `C`, and its validation error.
+    `search` is the `Gradient` with the settings. `trail` takes the kernel of each step, and its
+    validation error.
     """
     theta, dtype, template = np.clip(begin, low, high), run.dtype, run.template
     of = Smooth(template, batches.points, batches.at(0), (low < high)[:-1], template.theta)

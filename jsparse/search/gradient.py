@@ -30,49 +30,42 @@ FEWEST_ROWS = 100  # with fewer, a validation split says too little
 class Gradient(Search):
     """A learned metric: every positive leaf of the kernel by the gradient of the error.
 
-    A profile over a factor common to all leaves, as `Profile` has it for one lengthscale, then
-    Adam over the leaves and `C` from its best kernels, to the least squared error on held-out
-    folds (of classes: of one-versus-rest values). The kernels it ends with are scored as any other,
-    by the metric, and the best of all is taken: never one that scores worse than the profile's.
-    (L-BFGS takes half the evaluations, but in float32 ends early, and did worse beside noise.)
+    First a profile over a factor common to all leaves, as `Profile` does for one lengthscale. Then
+    Adam over the leaves and `C` from the best kernels of the profile minimises the squared error on
+    held-out folds (of classes: of one-versus-rest values). The last kernels are scored by the
+    metric, and the best of all is taken: never one that scores worse than the profile's.
 
-    A gradient costs hardly more than the error, see `validation.held_out_error`, which is that of a
-    machine of at most `prototypes` of the points on at most `rows` of the rows (those of a stream
-    that are kept in memory: no pass over it), whatever the method. Two things keep many columns
-    from being fitted to noise: a prior that pulls logs of lengthscales to their mean, but lets
-    those go that the error wants far from it (Cauchy's), and a sixth of the rows, which is watched:
-    the kernels of the least error there are what is scored, and steps end where it stays away.
+    A gradient costs hardly more than the error, see `validation.held_out_error`. The error is that
+    of a machine of at most `prototypes` of the points on at most `rows` of the rows in memory,
+    whatever the method. Two things keep many columns from being fitted to noise: a Cauchy prior
+    that pulls logs of lengthscales to their mean, and a validation split of a sixth of the rows.
+    The kernels with the least validation error are scored, and early stopping ends the steps.
 
-    Of fewer than 100 rows for each column that is not enough: what is left of noise in many columns
-    is fitted to all folds at once. So then the weakest quarter of the columns is left out, and a
-    profile of those that stay is followed by as many steps, again and again until the score is a
-    quarter above the best (recursive feature elimination, Guyon et al. 2002). Each time from a
-    profile: steps that went on from the last would be fitted to the folds more and more.
+    With fewer than 100 rows for each column that is not enough. Then the weakest quarter of the
+    columns is left out, and a profile and steps of the remaining columns follow, again and again
+    until the score is a quarter above the best (recursive feature elimination, Guyon et al. 2002).
 
     Args:
         per_column: a kernel named by the caller has a lengthscale for every column; a kernel
             object always has the leaves that it has.
-        rank: a kernel named by the caller has a matrix of so many rows in front of it in place of
-            lengthscales of columns (`kernels.Projected`): a linear metric, which sees directions
-            that are none of a column alone. At most the number of columns, and then it begins at
-            the columns themselves; of less at the directions in which a machine of one lengthscale
-            varies most. The profile leaves it, and the prior pulls it, where it begins. The
-            matrices of a kernel object are tuned too. Without `tune_kernel` there is none.
+        rank: a kernel named by the caller has a matrix of so many rows in place of lengthscales of
+            columns (`kernels.Projected`): a linear metric. At most the number of columns. A full
+            matrix begins at the columns, a smaller one at the directions in which a machine of one
+            lengthscale varies most. The profile does not vary it, and the prior pulls it to where
+            it begins. The matrices of a kernel object are tuned too. Without `tune_kernel` there
+            is none.
         starts: begin at so many of the best kernels of the profile.
-        prototypes: at most so many of the points in the machine whose error is differentiated.
-        rows: at most so many of the rows for a step; where there are more, others for each.
+        prototypes: the most points in the machine whose error is differentiated.
+        rows: the most rows for a step; where there are more, a new sample for each step.
         prior_strength: 0 for no prior; 1 is Cauchy's with scale 1 in the natural log.
-        patience: end where the watched error has not fallen for so many evaluations.
+        patience: end when the validation error has not fallen for so many evaluations.
         learning_rate: length of the first steps, in logs of lengthscales; it falls to zero.
-        elimination: leave out columns, where rows in memory are few; not of a search with a
-            `start`, which is a local one.
-        move_prototypes: afterwards the prototypes of a `FixedSize` of one size are moved by the
-            gradient of the same error, by as many steps; they stay where they were if the score
-            is not the better for it. For few prototypes: of hundreds it matters little where they
-            are.
+        elimination: leave out columns where rows in memory are few, unless there is a `start`.
+        move_prototypes: afterwards move the prototypes of a `FixedSize` of one size by the gradient
+            of the same error, with as many steps, if that improves the score. For few prototypes.
         max_evaluations: of the gradient, from all starts, and as many again each time that columns
-            are left out; 60 by default. Ten kernels of the profile, and two for each start to be
-            scored, are not counted.
+            are left out; 60 by default. The evaluations of the profile, and two for each start,
+            are not counted.
     """
 
     per_column: bool = True
@@ -148,15 +141,14 @@ class Automatic(Search):
     """What `search="auto"` stands for: `Gradient` where it can pay, else `Profile`.
 
     It cannot pay with fewer than 100 rows, too few for a validation split, nor on several devices.
-    Whether it does, the validation split says: steps end soon where the error there does not fall.
+    Otherwise early stopping ends the steps soon where they do not pay.
     """
 
     def resolve(self, n_rows: int, *, on_mesh: bool) -> Search:
         """See `Search.resolve`."""
-        settings = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         if on_mesh or n_rows < FEWEST_ROWS:
-            return Profile(**settings)
-        return Gradient(**settings, patience=15)
+            return Profile(**vars(self))
+        return Gradient(**vars(self), patience=15)
 
     def rounds(self, p: int) -> list[int]:
         """See `Search.rounds`: at most as of `Gradient`."""
@@ -267,19 +259,14 @@ def numbers_of_columns(columns: int) -> list[int]:
 class PrototypeDescent(Search):
     """Adam on the cross-validated squared error, in the prototypes; the kernel stays as it is.
 
-    A sixth of the rows is the validation split. The prototypes with the least error there are
-    scored with every `C`: those of the problem, if no step does better.
-
-    Args:
-        settings: the `Gradient` that tuned the kernel: its `rows`, `patience` and
-            `max_evaluations` count here, too.
-        tuning: its outcome.
+    A sixth of the rows is the validation split. The prototypes with the least validation error are
+    scored with every `C`: those of the problem, if no step improves on them.
     """
 
     moves_points: ClassVar[bool] = True
 
-    settings: Any = None
-    tuning: Any = None
+    settings: Any = None  # the `Gradient` that tuned the kernel, with rows, patience and budget
+    tuning: Any = None  # its outcome
 
     def rounds(self, p: int) -> list[int]:
         """See `Search.rounds`."""
@@ -287,7 +274,8 @@ class PrototypeDescent(Search):
 
     def run(self, run: Evaluator) -> None:
         """See `Search.run`: replaces the points of the problem."""
-        run.problem = run.problem.with_points(self._moved(run))
+        points = self._moved(run)
+        run.problem = dataclasses.replace(run.problem, points=points, point_rows=None)
         run.scores(np.zeros((1, 0)))
 
     def _moved(self, run: Evaluator) -> Float[Array, "m d"]:

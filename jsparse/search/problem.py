@@ -133,34 +133,20 @@ class Source(_Scored, Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """A method, a template kernel, points that may carry the model, and a source of rows.
+    """A method, a template kernel, points that may carry the model, and a source of rows."""
 
-    Attributes:
-        method: what is fitted, resolved.
-        template: the kernel whose leaves are tuned.
-        points: shape `m d`; None for every row, as in the dual.
-        source: the rows.
-        C: values of the weight of the data-fit term.
-        point_rows: the numbers of the rows that the points are, if they are rows.
-        task: what the targets are.
-        metric: to be minimised, if the user named one.
-        decoding: of several classes.
-        varied: which leaves a search varies, see `split_kernel`.
-        key: decides what the method draws at random.
-        box: bounds of the template's `theta`; None for a factor to both sides of it.
-    """
-
-    method: Method
-    template: Template
-    points: Float[Array, "m d"] | None
+    method: Method  # resolved
+    template: Template  # the kernel whose leaves are tuned
+    points: Float[Array, "m d"] | None  # None for every row, as in the dual
     source: Source
-    C: Float[np.ndarray, " s"]
-    point_rows: Int[np.ndarray, " m"] | None = None
+    C: Float[np.ndarray, " s"]  # values of the weight of the data-fit term
+    point_rows: Int[np.ndarray, " m"] | None = None  # row numbers of the points, if they are rows
     task: Task = "regression"
-    metric: Metric | None = None
+    metric: Metric | None = None  # to be minimised, if the user named one
     decoding: Decoding = "loss"
-    varied: dict[str, bool] = dataclasses.field(default_factory=dict)
-    key: Key | None = None
+    varied: dict[str, bool] = dataclasses.field(default_factory=dict)  # see `Search.varied`
+    key: Key | None = None  # decides what the method draws at random
+    # Bounds of the template's `theta`; None for a factor to both sides of it.
     box: tuple[Float[np.ndarray, " p"], Float[np.ndarray, " p"]] | None = None
 
     __repr__ = short_repr
@@ -183,10 +169,8 @@ class Problem:
     @property
     def scoring(self) -> Scoring:
         """The metric that is minimised, and the one that is reported."""
-        if self.metric is not None:
-            return Scoring(self.metric, self.decoding, self.metric)
-        criterion, reported = self.method.criterion(self.task), self.method.metric(self.task)
-        return Scoring(criterion, self.decoding, reported)
+        criterion = self.metric or self.method.criterion(self.task)
+        return Scoring(criterion, self.decoding, self.metric or self.method.metric(self.task))
 
     @property
     def bounds(self) -> tuple[Float[np.ndarray, " p"], Float[np.ndarray, " p"]]:
@@ -224,10 +208,6 @@ class Problem:
         rows = None if self.point_rows is None else self.point_rows[:m]
         points = as_array(np.asarray(self.points)[:m])  # a slice on the device is a program
         return dataclasses.replace(self, points=points, point_rows=rows)
-
-    def with_points(self, points: Float[Array, "m d"]) -> "Problem":
-        """Return the problem with other points, which need not be rows."""
-        return dataclasses.replace(self, points=points, point_rows=None)
 
     def on_its_points(self) -> "Problem":
         """Return the problem of the points' own rows, each of which carries the model."""
@@ -270,5 +250,5 @@ def best_per_problem(
     Where several values make as few errors, the nearest to `C`, the best for all problems.
     """
     errors = np.where((status < PRECISION_LOST)[:, None], errors, np.inf)
-    apart = np.abs(np.log(grid) - math.log(C))[:, None]
-    return grid[np.argmin(np.where(errors == errors.min(axis=0)[None], apart, np.inf), axis=0)]
+    distance = np.abs(np.log(grid) - math.log(C))[:, None]
+    return grid[np.argmin(np.where(errors == errors.min(axis=0), distance, np.inf), axis=0)]

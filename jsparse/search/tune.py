@@ -46,10 +46,9 @@ def tune(
         high: logs of the upper bounds, shape `p`.
         C: weights of the data-fit term, shape `s`.
         decoding: see `multiclass.distances`.
-        search: `Profile`, `Annealing` or `Gradient`. With a `start`, one parameter: by the smallest
-            steps the search would have ended with, until the best kernel lies between two others
-            (mostly three or four evaluations instead of ten). Several: the simplex alone, or the
-            steps of the gradient.
+        search: `Profile`, `Annealing` or `Gradient`. With a `start` the search is local. One
+            parameter: by the smallest steps of the whole search, until the best kernel lies between
+            two others. Several: the simplex alone, or the steps of the gradient.
         max_seconds: no evaluation starts later; the best until then is returned.
         progress: called as `progress(done, planned, best_score)`.
 
@@ -90,13 +89,6 @@ def tune_stages(
 
     All stages share one time limit, one report of progress and one history, from which a stopped
     run resumes. The history of the outcome has the evaluations of every stage.
-
-    Args:
-        stages: from `Method.stages`.
-        key: decides the searches.
-        history: evaluations of a stopped run with the same arguments.
-        max_seconds: no evaluation starts later.
-        progress: called as `progress(done, planned, best_score)`.
 
     Ctrl-C ends the stage: its best result so far counts, and later optional stages do not run. An
     error, or Ctrl-C before any result, carries the evaluations of all stages as its attribute
