@@ -60,6 +60,11 @@ class AnnealingState(NamedTuple):
 
     __repr__ = short_repr
 
+    @property
+    def evaluated(self) -> Evaluations:
+        """The last round."""
+        return Evaluations(self.probes, self.probe_values)
+
 
 def in_turn(objective: Callable[[Array], Array]) -> Callable[[Array], Array]:
     """Return a `batch` that evaluates one point after another, for large objectives."""
@@ -156,7 +161,6 @@ def _initial_state(
     )
 
 
-@functools.partial(compiled, static_argnames=("objective", "batch"))
 def step(
     objective: Objective, args: Any, state: AnnealingState, *, batch: Batch = jax.vmap
 ) -> AnnealingState:
@@ -196,8 +200,7 @@ def step(
 
     Not differentiable in any useful sense.
     """
-    advance = functools.partial(_advance, objective, args, batch)
-    return jax.lax.cond(state.status == RUNNING, advance, lambda s: s, state)
+    return box.step(_advance, (objective, batch), args, state)
 
 
 def run(
@@ -218,26 +221,12 @@ def run(
         whole rounds. `vmap` over keys, bounds and `args` works.
     """
     state = init(key, low, high, max_evaluations=max_evaluations, **options)
-    return _run(objective, args, state, max_evaluations // state.values.size, batch)
+    rounds = max_evaluations // state.values.size
+    return box.run_to_end(_advance, (objective, batch), args, state, rounds)
 
 
-@functools.partial(compiled, static_argnames=("objective", "rounds", "batch"))
-def _run(
-    objective: Objective, args: Any, state: AnnealingState, rounds: int, batch: Batch
-) -> tuple[AnnealingState, Evaluations]:
-    state, record = box.run_to_end(
-        functools.partial(_advance, objective, args, batch),
-        lambda state: Evaluations(state.probes, state.probe_values),
-        state,
-        rounds,
-    )
-    thetas = record.thetas.reshape(-1, state.low.size)
-    return state, Evaluations(thetas, record.values.reshape(-1))
-
-
-def _advance(
-    objective: Objective, args: Any, batch: Batch, state: AnnealingState
-) -> AnnealingState:
+def _advance(options: tuple[Objective, Batch], args: Any, state: AnnealingState) -> AnnealingState:
+    objective, batch = options
     probes = ask(state)
     values = batch(lambda theta: box.scalar_value(objective(theta, args), theta))(probes)
     return tell(state, probes, values)

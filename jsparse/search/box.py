@@ -1,6 +1,7 @@
 """What annealing and simplex share: the box, and the loop that records every evaluation."""
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -9,10 +10,13 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from .._numerics import as_float, is_concrete
+from .._programs import compiled
 from .._repr import short_repr
 from .._status import RUNNING
 
 State = TypeVar("State", bound=Any)  # `AnnealingState` or `SimplexState`
+Advance = Callable[..., Any]
+"""From static options, the arguments of the objective and a state to the next state."""
 Objective = Callable[[Float[Array, " p"], Any], Float[Array, ""]]
 
 
@@ -88,21 +92,25 @@ def scalar_value(value: Any, theta: Float[Array, " p"]) -> Float[Array, ""]:
     return value.astype(theta.dtype)
 
 
+@functools.partial(compiled, static_argnames=("advance", "options"))
+def step(advance: Advance, options: Hashable, args: Any, state: State) -> State:
+    """Return the state after one step; a stopped state as it is."""
+    advance = functools.partial(advance, options, args)
+    return jax.lax.cond(state.status == RUNNING, advance, lambda state: state, state)
+
+
+@functools.partial(compiled, static_argnames=("advance", "options", "steps"))
 def run_to_end(
-    advance: Callable[[State], State],
-    last: Callable[[State], Evaluations],
-    state: State,
-    steps: int,
+    advance: Advance, options: Hashable, args: Any, state: State, steps: int
 ) -> tuple[State, Evaluations]:
-    """Advance while the status is RUNNING; record the points and values `last` of each step."""
+    """Advance while the status is RUNNING; return the last state and every evaluation in order."""
 
-    def step(carry: tuple[Any, State, Evaluations]) -> tuple[Any, State, Evaluations]:
+    def body(carry: tuple[Any, State, Evaluations]) -> tuple[Any, State, Evaluations]:
         i, state, record = carry
-        state = advance(state)
-        record = jax.tree.map(lambda rows, row: rows.at[i].set(row), record, last(state))
-        return i + 1, state, record
+        state = advance(options, args, state)
+        return i + 1, state, jax.tree.map(lambda a, b: a.at[i].set(b), record, state.evaluated)
 
-    record = jax.tree.map(lambda a: jnp.full((steps, *a.shape), jnp.nan, a.dtype), last(state))
+    record = jax.tree.map(lambda a: jnp.full((steps, *a.shape), jnp.nan, a.dtype), state.evaluated)
     start = jnp.zeros((), jnp.int32), state, record
-    _, state, record = jax.lax.while_loop(lambda carry: carry[1].status == RUNNING, step, start)
-    return state, record
+    _, state, record = jax.lax.while_loop(lambda carry: carry[1].status == RUNNING, body, start)
+    return state, Evaluations(record.thetas.reshape(-1, state.low.size), record.values.reshape(-1))

@@ -16,6 +16,7 @@ from .._programs import compiled
 from .._repr import short_repr
 from .._types import Key, ScalarLike
 from ..validation.error_gradient import FoldErrors, Parts, held_out_error
+from ..validation.folds import Folds
 from .strategies import Evaluator
 from .template import Template
 
@@ -68,7 +69,7 @@ class Batches:
         k, v = min(rows, len(self._numbers)), FOLDS + 1
         if k < 2 * v:
             raise ValueError(f"search: expected at least {2 * v} rows with weight, got {k}")
-        self._shape, self._n_rows = (v, -(-capacity(k) // v)), k
+        self._n_rows, self._part_rows = k, -(-capacity(k) // v)
         self.resampled = k < len(self._numbers)
         half = max(1, rounded_down(k // 2))
         numbers = self._numbers[:half] if points is None else np.arange(len(points))
@@ -82,10 +83,8 @@ class Batches:
         if self.resampled:
             rng = np.random.default_rng([*self._seed, step])
             others = rng.choice(others, self._n_rows - len(validation), replace=False)
-        index, valid = np.zeros(self._shape, np.int32), np.zeros(self._shape, bool)
-        for part, rows in enumerate([*np.array_split(others, FOLDS), validation]):
-            index[part, : len(rows)], valid[part, : len(rows)] = rows, True
-        return _parts(*self._data, index, valid)
+        parts = Folds.of([*np.array_split(others, FOLDS), validation], self._part_rows)
+        return _parts(*self._data, *parts)
 
 
 _rows_at = compiled(lambda X, numbers: X[numbers])

@@ -113,12 +113,15 @@ class Gradient(Search):
     def columns_left(self, template: Template, n_rows: int) -> list[int]:
         """Return to how many columns the kernel is reduced, one number after the other.
 
-        To none where rows are many, or for a local search.
+        Three quarters of the columns, three quarters of these, and so on, down to two. None where
+        rows are many, or for a local search.
         """
-        columns = len(template.lengthscales)
-        if not self.elimination or self.start is not None:
-            return []
-        return numbers_of_columns(columns) if n_rows < ROWS_FOR_A_COLUMN * columns else []
+        columns, numbers = len(template.lengthscales), []
+        if self.elimination and self.start is None and n_rows < ROWS_FOR_A_COLUMN * columns:
+            while columns > 2:
+                columns = max(2, round(0.75 * columns))
+                numbers.append(columns)
+        return numbers
 
     def run(self, run: Evaluator) -> None:
         """See `Search.run`."""
@@ -244,15 +247,6 @@ class _Descents:
         line_search(float(narrow), float(wide), LINE_EVALUATIONS, run.dtype, scores)
         best = sorted(scored, key=lambda one: one[0])[: 1 if len(excluded) else search.starts]
         return [np.append(theta, np.log(run.best_C(theta))) for _, theta in best], best[0][0]
-
-
-def numbers_of_columns(columns: int) -> list[int]:
-    """Return three quarters of the columns, three quarters of these, and so on, down to two."""
-    numbers = []
-    while columns > 2:
-        columns = max(2, round(0.75 * columns))
-        numbers.append(columns)
-    return numbers
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -80,7 +80,7 @@ class Run:
         key: Key,
         grid: Float[np.ndarray, " s"],
         bounds: tuple[Float[np.ndarray, " p"], Float[np.ndarray, " p"]],
-        seconds: float,
+        deadline: float,
         progress: Progress | None,
         history: Sequence[Evaluation],
         stage: int = 0,
@@ -94,8 +94,7 @@ class Run:
         self.unused = dict(self.known)  # of the given history, what was not asked for again
         self.history: list[Evaluation] = []
         self.goes_on = False  # whether anything was evaluated that is not in the given history
-        self.start = time.perf_counter()
-        self.deadline = self.start + seconds
+        self.start, self.deadline = time.perf_counter(), deadline
         self.stops: tuple[type[BaseException], ...] = (_Stop,)
         if search.start is not None and search.start.theta.shape != self.low.shape:
             raise ValueError(

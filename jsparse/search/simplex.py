@@ -3,7 +3,6 @@
 import functools
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
@@ -53,6 +52,11 @@ class SimplexState(NamedTuple):
     status: Int[Array, ""]  # RUNNING, EXHAUSTED, CONVERGED, or NOT_FINITE: no vertex was finite
 
     __repr__ = short_repr
+
+    @property
+    def evaluated(self) -> Evaluations:
+        """The last point and value."""
+        return Evaluations(self.probe, self.probe_value)
 
 
 def init(
@@ -144,7 +148,6 @@ def _initial_state(
     )
 
 
-@functools.partial(compiled, static_argnames="objective")
 def step(objective: Objective, args: Any, state: SimplexState) -> SimplexState:
     """Evaluate one point, and decide which point is next.
 
@@ -167,8 +170,7 @@ def step(objective: Objective, args: Any, state: SimplexState) -> SimplexState:
 
     Not differentiable in any useful sense.
     """
-    advance = functools.partial(_advance, objective, args)
-    return jax.lax.cond(state.status == RUNNING, advance, lambda s: s, state)
+    return box.step(_advance, objective, args, state)
 
 
 def run(
@@ -187,19 +189,7 @@ def run(
         needed is NaN. `vmap` over starts, bounds and `args` works.
     """
     state = init(theta0, low, high, max_evaluations=max_evaluations, **options)
-    return _run(objective, args, state, max_evaluations)
-
-
-@functools.partial(compiled, static_argnames=("objective", "evaluations"))
-def _run(
-    objective: Objective, args: Any, state: SimplexState, evaluations: int
-) -> tuple[SimplexState, Evaluations]:
-    return box.run_to_end(
-        functools.partial(_advance, objective, args),
-        lambda state: Evaluations(state.probe, state.probe_value),
-        state,
-        evaluations,
-    )
+    return box.run_to_end(_advance, objective, args, state, max_evaluations)
 
 
 def _advance(objective: Objective, args: Any, state: SimplexState) -> SimplexState:

@@ -66,10 +66,8 @@ def tune(
         (low < high) & np.isfinite(low) & np.isfinite(high)
     ):
         raise ValueError(f"low, high: expected {p} bounds each, low < high; got {low} and {high}")
-    run = Run(
-        problem, search, scoring, as_key(key), grid, (low, high), max_seconds, progress,
-        search.history or (),
-    )  # fmt: skip
+    deadline, history = time.perf_counter() + max_seconds, search.history or ()
+    run = Run(problem, search, scoring, as_key(key), grid, (low, high), deadline, progress, history)
     try:
         return run.finish()
     except Exception as error:
@@ -137,19 +135,18 @@ class _StageRuns:
     def run(self, stage: Stage, number: int) -> Outcome | None:
         """Return the outcome of a stage; None for an optional stage without one."""
         begin = time.perf_counter()
-        left = self.deadline - begin
-        if stage.optional and self.stopped == "finished" and left <= stage.expected_seconds:
+        if not stage.optional:
+            self.best = math.inf
+        elif self.stopped == "finished" and begin + stage.expected_seconds >= self.deadline:
             self.stopped = "seconds"
         if stage.optional and self.stopped != "finished":
             return None
-        if not stage.optional:
-            self.best = math.inf
         known = [e for e in self.known if e.stage == number]
         self.known = [e for e in self.known if e.stage != number]
         problem, search, C = stage.problem, stage.search, stage.C
         run = Run(
             problem, search, problem.scoring, self.key, problem.C if C is None else C,
-            problem.bounds, max(0.0, left), self._report(stage),
+            problem.bounds, self.deadline, self._report(stage),
             # Errors at points that a search moved are not those of the points it moves to now.
             () if search.moves_points else known, number,
         )  # fmt: skip
