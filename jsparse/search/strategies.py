@@ -1,4 +1,4 @@
-"""Which points a search asks for: along a line, around a start, by annealing and simplex."""
+"""Searches without gradients: along a line, by annealing and by the simplex."""
 
 import abc
 import dataclasses
@@ -59,11 +59,10 @@ class Search(abc.ABC):
         max_evaluations: budget; None for the default of the search.
         tune_kernel: False to take the kernel as it is and tune `C` only.
         history: evaluations of a stopped search (`Tuning.history`, or `load_history` of a file).
-            They are not done again: with the same arguments the search goes on where it stopped and
-            ends as if it had not been. The best one of each stage is checked against a new
-            evaluation.
-        start: the outcome of a search for a problem alike, such as yesterday's rows: the search is
-            then a local one from there (a warm start).
+            With the same arguments the search resumes where it stopped, with the same result as
+            without the stop. The best evaluation of each stage is checked against a new one.
+        start: the outcome of a search for a similar problem, such as yesterday's rows: a warm start
+            of a local search.
     """
 
     # What some searches vary, see `Gradient`.
@@ -82,7 +81,7 @@ class Search(abc.ABC):
 
     @property
     def varied(self) -> dict[str, bool]:
-        """Which leaves of a kernel it varies, see `search.template.split_kernel`."""
+        """The leaves of a kernel that it varies, as arguments of `template.split_kernel`."""
         return {"tune_kernel": self.tune_kernel}
 
     def check(self) -> None:
@@ -147,18 +146,17 @@ class Profile(Search):
 
     def run(self, run: Evaluator) -> None:
         """See `Search.run`."""
-        p, planned = run.template.size, run.planned
+        p, low, high = run.template.size, run.low, run.high
+        start = None if self.start is None else self.start.theta
         if p == 0:
             run.scores(np.zeros((1, 0)))
-        elif p == 1 and self.start is None:
-            line_search(run.low[0], run.high[0], planned, run.dtype, run.scores)
-        elif p == 1:
-            begin = np.clip(self.start.theta, run.low, run.high)
-            local_line_search(run.low[0], run.high[0], begin, planned, run.scores)
-        elif self.start is None:
-            annealing_search(run.key, run.low, run.high, planned, run.dtype, run.scores)
+        elif p > 1:
+            annealing_search(run, low, high, start, run.scores)
+        elif start is None:
+            line_search(low[0], high[0], run.planned, run.dtype, run.scores)
         else:
-            simplex_search(run.low, run.high, self.start.theta, planned, run.dtype, run.scores)
+            begin = np.clip(start, low, high)
+            local_line_search(low[0], high[0], begin, run.planned, run.scores)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -189,19 +187,17 @@ class Annealing(Search):
         def scores(points: np.ndarray) -> np.ndarray:
             return run.scores(points[:, :-1], np.exp(points[:, -1:]))
 
-        if self.start is None:
-            annealing_search(run.key, low, high, run.planned, run.dtype, scores)
-        else:
-            begin = np.append(self.start.theta, np.log(self.start.C))
-            simplex_search(low, high, begin, run.planned, run.dtype, scores)
+        start = self.start
+        begin = None if start is None else np.append(start.theta, np.log(start.C))
+        annealing_search(run, low, high, begin, scores)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Rescaling(Search):
-    """A kernel that was tuned for a smaller machine, with a common factor on all its leaves.
+    """A search for a common factor on all leaves of a kernel tuned for a smaller machine.
 
-    What is tuned with few prototypes is too smooth for many: from the factor 1 down, then up, by
-    steps of `ratio`, as long as the score falls; each with all `C`. 5 evaluations by default.
+    A kernel for few prototypes is too smooth for many. From the factor 1 down, then up, by steps of
+    `ratio`, as long as the score falls; each with all `C`. 5 evaluations by default.
     """
 
     ratio: float = 1.4
@@ -283,31 +279,27 @@ def local_line_search(
 
 
 def annealing_search(
-    key: Key, low: np.ndarray, high: np.ndarray, planned: int, dtype: jnp.dtype, scores: Scores
+    run: Evaluator, low: np.ndarray, high: np.ndarray, start: np.ndarray | None, scores: Scores
 ) -> None:
-    """Spend 90 parts of the budget on annealing, 70 on the simplex from its best point."""
-    lows, highs, members = as_array(low, dtype), as_array(high, dtype), min(5, planned)
-    most = max(members, round(planned * 90 / 160))
-    state = annealing.init(key, lows, highs, members=members, max_evaluations=most)
-    state = _run_to_end(annealing, state, scores)
-    most = planned - int(state.evaluations)
-    if most > 0 and np.isfinite(float(state.best_value)):
-        options = {"value0": state.best_value, "max_evaluations": most}
-        _run_to_end(simplex, simplex.init(state.best_theta, lows, highs, **options), scores)
+    """Spend 90 parts of the budget on annealing, 70 on the simplex from its best point.
 
-
-def simplex_search(
-    low: np.ndarray,
-    high: np.ndarray,
-    start: np.ndarray,
-    planned: int,
-    dtype: jnp.dtype,
-    scores: Scores,
-) -> None:
-    """Run the simplex alone, with its 70 parts of the budget."""
-    begin, lows, highs = (as_array(a, dtype) for a in (np.clip(start, low, high), low, high))
-    most = max(1, round(planned * 70 / 160))
-    _run_to_end(simplex, simplex.init(begin, lows, highs, max_evaluations=most), scores)
+    With a start, the simplex alone, with its 70 parts.
+    """
+    lows, highs = as_array(low, run.dtype), as_array(high, run.dtype)
+    if start is None:
+        members = min(5, run.planned)
+        budget = max(members, round(run.planned * 90 / 160))
+        state = annealing.init(run.key, lows, highs, members=members, max_evaluations=budget)
+        state = _run_to_end(annealing, state, scores)
+        begin, value = state.best_theta, state.best_value
+        budget = run.planned - int(state.evaluations)
+        if budget == 0 or not np.isfinite(float(value)):
+            return
+    else:
+        begin, value = as_array(np.clip(start, low, high), run.dtype), None
+        budget = max(1, round(run.planned * 70 / 160))
+    state = simplex.init(begin, lows, highs, value0=value, max_evaluations=budget)
+    _run_to_end(simplex, state, scores)
 
 
 def _run_to_end(algorithm: ModuleType, state: Any, scores: Scores) -> Any:
