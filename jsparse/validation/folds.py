@@ -58,7 +58,8 @@ class Folds(NamedTuple):
 
 def plain_folds(key: KeyLike, n: int, v: int) -> Folds:
     """Return `v` random folds of nearly equal size (De Brabanter 2010, Algorithm 3, step 2)."""
-    return _assign_in_turn(_permutation(as_key(key), n), _n_folds(n, v))
+    key, v = as_key(key), _n_folds(n, v)
+    return _assign_in_turn(_permutation(key, n), v)
 
 
 def stratified_folds(key: KeyLike, labels: ArrayLike, v: int) -> Folds:
@@ -73,7 +74,8 @@ def stratified_folds(key: KeyLike, labels: ArrayLike, v: int) -> Folds:
     else:
         numbers = as_array(labels)
     n = numbers.shape[0]
-    v, shuffled = _n_folds(n, v), _permutation(as_key(key), n)
+    key, v = as_key(key), _n_folds(n, v)
+    shuffled = _permutation(key, n)
     if not (isinstance(numbers, np.ndarray) and isinstance(shuffled, np.ndarray)):
         numbers, shuffled = as_array(numbers), as_array(shuffled)
     order = numbers[shuffled].argsort(stable=True)
