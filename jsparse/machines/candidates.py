@@ -4,11 +4,12 @@ import abc
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from .._arguments import check_finite, finite_table, real, whole_number
 from .._blocks import rounded_down
 from .._numerics import as_array
+from .._status import COMPLETED, PRECISION_LOST
 from .._types import CLike, Key, PointTable
 from ..kernels import Kernel
 from ..prototypes import k_center, k_means
@@ -149,6 +150,10 @@ class Candidates(Method):
     def fit_sizes(self) -> tuple[int, ...]:
         """See `Method.fit_sizes`: every size up to the largest."""
         return tuple(range(1, self.longest + 1))
+
+    def error_status(self, status: Int[np.ndarray, " s"]) -> Int[np.ndarray, " s"]:
+        """See `Method.error_status`: coefficients that lost digits may give exact values."""
+        return np.where(status == PRECISION_LOST, COMPLETED, status).astype(np.int32)
 
     def shortened(self, n_sizes: int) -> "Candidates":
         """See `Method.shortened`."""

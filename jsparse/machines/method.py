@@ -317,6 +317,10 @@ class Method(eqx.Module):
         """Return how many sizes count, by their errors; None for all."""
         return None
 
+    def error_status(self, status: Int[np.ndarray, " s"]) -> Int[np.ndarray, " s"]:
+        """Return the stop codes of held-out errors, from the worst codes of the machines."""
+        return status
+
     def shortened(self, n_sizes: int) -> "Method":
         """Return the method with the first `n_sizes` sizes alone."""
         return self

@@ -1,4 +1,4 @@
-"""Coupled simulated annealing with variance control, as a state machine over any objective."""
+"""Coupled simulated annealing with variance control, for any objective."""
 
 import functools
 from collections.abc import Callable
@@ -14,7 +14,8 @@ from .._programs import compiled
 from .._repr import short_repr
 from .._status import COMPLETED, NOT_FINITE, RUNNING
 from .._types import Key, ScalarLike
-from .box import Evaluations, Objective, bounds, finite_or_inf, reflect, scalar_value
+from . import box
+from .box import Evaluations, Objective
 
 Batch = Callable[[Callable[[Array], Array]], Callable[[Array], Array]]
 
@@ -22,9 +23,8 @@ Batch = Callable[[Callable[[Array], Array]], Callable[[Array], Array]]
 class Schedule(NamedTuple):
     """The temperatures and their control; all traced, none recompiles.
 
-    alpha and the target are the paper's. It leaves T_0, T_0^ac and G open; these defaults were the
-    best, or within noise of it, on eight cross-validation surfaces of an RBF machine (log
-    lengthscale, log C) at 90 evaluations; a factor of two in T_0, or G = 2, loses a few percent.
+    alpha and the target are the paper's, which leaves T_0, T_0^ac and G open. The defaults were the
+    best, or within noise, on eight cross-validation surfaces of an RBF machine at 90 evaluations.
     """
 
     generation: ScalarLike = 0.5  # T_0, in widths of the box
@@ -37,7 +37,7 @@ class Schedule(NamedTuple):
 
 
 class AnnealingState(NamedTuple):
-    """All that a search needs to go on, and the last round to look at."""
+    """The state of a search, with the points and values of the last round."""
 
     key: Key  # of the search; round r draws from fold_in(key, r)
     thetas: Float[Array, "q p"]  # x_i, the current solutions
@@ -60,9 +60,14 @@ class AnnealingState(NamedTuple):
 
     __repr__ = short_repr
 
+    @property
+    def evaluated(self) -> Evaluations:
+        """The last round."""
+        return Evaluations(self.probes, self.probe_values)
+
 
 def in_turn(objective: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    """A `batch` that evaluates the ensemble one by one, for objectives that fill the machine."""
+    """Return a `batch` that evaluates one point after another, for large objectives."""
     return functools.partial(jax.lax.map, objective)
 
 
@@ -76,7 +81,7 @@ def init(
     initial: Float[Array, "q p"] | None = None,
     schedule: Schedule | None = None,
 ) -> AnnealingState:
-    """The state before anything is evaluated; the first `step` evaluates the first ensemble.
+    """Return the state before any evaluation; the first `step` evaluates the first ensemble.
 
     Args:
         key: decides the whole search.
@@ -90,23 +95,34 @@ def init(
     Raises:
         ValueError: if bounds, counts or schedule make no sense, or `initial` lies outside.
     """
-    lower, upper = bounds(low, high)
-    dtype = lower.dtype
+    lower, upper = box.bounds(low, high)
     q = members if initial is None else initial.shape[0]
     if q < 1 or max_evaluations < q:
         raise ValueError(
             "members, max_evaluations: expected at least one member and one evaluation of each, "
             f"got {q} and {max_evaluations}"
         )
-    schedule = Schedule() if schedule is None else schedule
-    _check_schedule(schedule)
+    schedule = schedule or Schedule()
+    if all(is_concrete(a) for a in schedule):
+        T0, T_ac, rate, target, inner = (float(a) for a in schedule)
+        if not (T0 > 0 and T_ac > 0 and 0 < rate < 1 and 0 < target <= 1 and inner >= 1):
+            raise ValueError(
+                "schedule: expected positive temperatures, rate in (0, 1), target in (0, 1], "
+                f"inner >= 1, got {schedule}"
+            )
     if initial is not None:
-        initial = _check_initial(initial.astype(dtype), lower, upper)
-    return _begun(key, lower, upper, initial, schedule, max_evaluations, q)
+        if initial.shape[1:] != lower.shape:
+            raise ValueError(
+                f"initial: expected shape (q, {lower.size}) to match the bounds, got "
+                f"{initial.shape}"
+            )
+        initial = initial.astype(lower.dtype)
+        box.check_inside("initial", initial, lower, upper)
+    return _initial_state(key, lower, upper, initial, schedule, max_evaluations, q)
 
 
 @functools.partial(compiled, static_argnames="q")
-def _begun(
+def _initial_state(
     key: Key,
     lower: Float[Array, " p"],
     upper: Float[Array, " p"],
@@ -116,19 +132,18 @@ def _begun(
     q: int,
 ) -> AnnealingState:
     dtype, p = lower.dtype, len(lower)
-    thetas = initial
-    if thetas is None:
+    if initial is None:
         uniform = jax.random.uniform(jax.random.fold_in(key, 0), (q, p), dtype)
-        thetas = lower[None] + (upper - lower)[None] * uniform
+        initial = lower[None] + (upper - lower)[None] * uniform
     zero = jnp.zeros((), dtype)
     return AnnealingState(
         key=key,
-        thetas=thetas,
+        thetas=initial,
         values=jnp.full(q, jnp.inf, dtype),
-        probes=thetas,
+        probes=initial,
         probe_values=jnp.full(q, jnp.nan, dtype),
         accepted=jnp.zeros(q, bool),
-        best_theta=thetas[0],
+        best_theta=initial[0],
         best_value=jnp.full((), jnp.inf, dtype),
         scale=zero,
         acceptance=jnp.asarray(schedule.acceptance, dtype),
@@ -146,11 +161,10 @@ def _begun(
     )
 
 
-@functools.partial(compiled, static_argnames=("objective", "batch"))
 def step(
     objective: Objective, args: Any, state: AnnealingState, *, batch: Batch = jax.vmap
 ) -> AnnealingState:
-    """One round: probe from every solution, evaluate, accept, adjust the temperatures.
+    """Run one round: probe from every solution, evaluate, accept, adjust the temperatures.
 
     De Brabanter 2010, Appendix, Algorithm 6, steps 2-21, one inner iteration; the first round
     evaluates the first ensemble (step 1). A stopped state is returned as it is.
@@ -159,24 +173,22 @@ def step(
     uniform (Cauchy, as in Xavier de Souza et al. 2010), reflected at the bounds; T_k = T_0/(k+1).
 
     **Acceptance.** The Appendix prints `A = exp(-E(y_i)/T) / (exp(-E(y_i)/T) + rho)`, yet its
-    variance `mean(A^2) - 1/q^2` and its target `0.99 (q - 1)/q^2` presuppose `sum A = 1`. The
-    printed A does not sum to 1: cooled, it tends to 0 for every probe worse than the best
-    solution, its "variance" then to -1/q^2, below the target, and so T^ac falls for ever. What
-    does sum to 1 is the modified form of the source (Xavier de Souza et al. 2010, CSA-M),
+    variance `mean(A^2) - 1/q^2` and its target `0.99 (q - 1)/q^2` presuppose `sum A = 1`. Cooled,
+    the printed A tends to 0 for every probe worse than the best solution and its "variance" to
+    -1/q^2, so that T^ac falls for ever. The modified form of Xavier de Souza et al. 2010 (CSA-M),
 
         A_i = exp(E(x_i) / T) / sum_j exp(E(x_j) / T),
 
-    in which the worst solutions are the ones that move uphill most readily; it is used here. With
-    q = 1 it is 1: a random walk that remembers its best point.
+    does sum to 1, and is used here: the worst solutions move uphill most readily. With q = 1 it is
+    1: a random walk that remembers its best point.
 
-    **Units.** T^ac is counted in spreads (median less smallest) of the first values that differ,
-    so that the search is unchanged when the objective is shifted or scaled by a positive number.
-    The median, because a cross-validation error can blow up by six decades in a corner of the box,
-    and the largest value would then set a temperature that 90 evaluations cannot cool.
-    While all values are equal the variance is 0 at any temperature, and T^ac is left alone.
+    **Units.** T^ac is in spreads (median less smallest) of the first values that differ, so that
+    the search does not depend on the unit or origin of the objective. The median, because a
+    cross-validation error can grow by six decades in a corner of the box. While all values are
+    equal the variance is 0 at any temperature, and T^ac stays.
 
-    Values that are not finite are never accepted and never the best; a solution that has no
-    finite value yet takes the first finite probe, and counts as the worst in A.
+    Values that are not finite are never accepted and never the best. A solution without a finite
+    value takes the first finite probe, and counts as the worst in A.
 
     Args:
         objective: `objective(theta (p,), args) -> scalar`, static: pass the same function again,
@@ -188,12 +200,7 @@ def step(
 
     Not differentiable in any useful sense.
     """
-    return jax.lax.cond(
-        state.status == RUNNING,
-        lambda s: _advance(objective, args, s, batch),
-        lambda s: s,
-        state,
-    )
+    return box.step(_advance, (objective, batch), args, state)
 
 
 def run(
@@ -203,76 +210,42 @@ def run(
     low: ArrayLike,
     high: ArrayLike,
     *,
-    members: int = 5,
     max_evaluations: int = 90,
-    initial: Float[Array, "q p"] | None = None,
-    schedule: Schedule | None = None,
     batch: Batch = jax.vmap,
+    **options: Any,
 ) -> tuple[AnnealingState, Evaluations]:
-    """The whole search in one compiled loop; arguments as in `init` and `step`.
+    """Run the whole search in one compiled loop; arguments as in `init` and `step`.
 
     Returns:
         The last state, and every evaluation in order, shape `max_evaluations` rounded down to
         whole rounds. `vmap` over keys, bounds and `args` works.
     """
-    state = init(
-        key,
-        low,
-        high,
-        members=members,
-        max_evaluations=max_evaluations,
-        initial=initial,
-        schedule=schedule,
-    )
-    return _run(objective, args, state, max_evaluations // state.values.size, batch)
+    state = init(key, low, high, max_evaluations=max_evaluations, **options)
+    rounds = max_evaluations // state.values.size
+    return box.run_to_end(_advance, (objective, batch), args, state, rounds)
 
 
-@functools.partial(compiled, static_argnames=("objective", "rounds", "batch"))
-def _run(
-    objective: Objective, args: Any, state: AnnealingState, rounds: int, batch: Batch
-) -> tuple[AnnealingState, Evaluations]:
-    q, p = state.thetas.shape
-    record = Evaluations(
-        jnp.full((rounds, q, p), jnp.nan, state.thetas.dtype),
-        jnp.full((rounds, q), jnp.nan, state.thetas.dtype),
-    )
-
-    def body(carry):
-        state, record = carry
-        after = _advance(objective, args, state, batch)
-        row = state.rounds
-        return after, Evaluations(
-            record.thetas.at[row].set(after.probes), record.values.at[row].set(after.probe_values)
-        )
-
-    state, record = jax.lax.while_loop(
-        lambda carry: carry[0].status == RUNNING, body, (state, record)
-    )
-    return state, Evaluations(record.thetas.reshape(-1, p), record.values.reshape(-1))
-
-
-def _advance(objective: Objective, args: Any, state: AnnealingState, batch: Batch):
+def _advance(options: tuple[Objective, Batch], args: Any, state: AnnealingState) -> AnnealingState:
+    objective, batch = options
     probes = ask(state)
-    values = batch(lambda theta: scalar_value(objective(theta, args), theta))(probes)
+    values = batch(lambda theta: box.scalar_value(objective(theta, args), theta))(probes)
     return tell(state, probes, values)
 
 
 @compiled
 def ask(state: AnnealingState) -> Float[Array, "q p"]:
-    """The points that the next round evaluates, shape `q p`.
+    """Return the points that the next round evaluates, shape `q p`.
 
-    With `tell` this is `step` with the evaluation left to the caller, for objectives that are not
-    JAX functions, that are known already, or that are best called with the whole ensemble.
+    With `tell` this is `step` with the evaluation left to the caller.
     """
-    first = state.rounds == 0
+    thetas, low, high = state.thetas, state.low, state.high
     k = jnp.maximum(state.rounds - 1, 0) // state.schedule.inner
-    temperature = state.schedule.generation / (k + 1).astype(state.thetas.dtype)
-    reach = temperature * (state.high - state.low)
+    reach = state.schedule.generation / (k + 1).astype(thetas.dtype) * (high - low)
     key_move, _ = _round_keys(state)
-    cauchy = jax.random.cauchy(key_move, state.thetas.shape, state.thetas.dtype)
-    reflect_all = jax.vmap(reflect, in_axes=(0, None, None))
-    probes = reflect_all(state.thetas + reach[None] * cauchy, state.low, state.high)
-    return jnp.where(first, state.thetas, probes)
+    cauchy = jax.random.cauchy(key_move, thetas.shape, thetas.dtype)
+    reflect = jax.vmap(box.reflect, in_axes=(0, None, None))
+    probes = reflect(thetas + reach[None] * cauchy, low, high)
+    return jnp.where(state.rounds == 0, thetas, probes)
 
 
 def _round_keys(state: AnnealingState) -> tuple[Key, Key]:
@@ -285,19 +258,16 @@ def _round_keys(state: AnnealingState) -> tuple[Key, Key]:
 def tell(
     state: AnnealingState, probes: Float[Array, "q p"], probe_values: Float[Array, " q"]
 ) -> AnnealingState:
-    """The state after a round: `probes` as `ask` gave them, and their values, shape `q`."""
-    q = state.values.size
-    dtype = state.thetas.dtype
-    schedule = state.schedule
+    """Return the state after a round, from the points of `ask` and their values, shape `q`."""
+    q, dtype, schedule = state.values.size, state.thetas.dtype, state.schedule
     _, key_accept = _round_keys(state)
 
     # x_i = y_i if not worse, or else with probability A_i; in the first round every x_i is
     # infinitely bad, and takes whatever is finite.
-    energies = finite_or_inf(probe_values)
-    finite = jnp.isfinite(energies)
+    energies = box.finite_or_inf(probe_values)
     A = acceptance_probabilities(state.values, state.acceptance, state.scale)
     lucky = jax.random.uniform(key_accept, (q,), dtype) < A
-    accepted = finite & ((energies <= state.values) | lucky)
+    accepted = jnp.isfinite(energies) & ((energies <= state.values) | lucky)
     thetas = jnp.where(accepted[:, None], probes, state.thetas)
     values = jnp.where(accepted, energies, state.values)
 
@@ -319,8 +289,7 @@ def tell(
     evaluations = state.evaluations + q
     status = jnp.where(evaluations + q > state.max_evaluations, COMPLETED, RUNNING)
     best_value = jnp.where(better, energies[leader], state.best_value)
-    nothing = (status == COMPLETED) & ~jnp.isfinite(best_value)
-    status = jnp.where(nothing, NOT_FINITE, status)
+    status = jnp.where((status == COMPLETED) & ~jnp.isfinite(best_value), NOT_FINITE, status)
     return state._replace(
         thetas=thetas,
         values=values,
@@ -341,7 +310,7 @@ def tell(
 def acceptance_probabilities(
     values: Float[Array, " q"], temperature: Float[Array, ""], scale: Float[Array, ""]
 ) -> Float[Array, " q"]:
-    """A_i = exp(E_i / T) / sum_j exp(E_j / T), T = temperature * scale, without overflow.
+    """Return A_i = exp(E_i / T) / sum_j exp(E_j / T) without overflow, T = temperature * scale.
 
     Values that are not finite count as the worst finite one; scale 0 (all equal) gives 1 / q.
     """
@@ -349,40 +318,13 @@ def acceptance_probabilities(
     worst = jnp.max(jnp.where(finite, values, -jnp.inf))
     gap = jnp.where(finite, values - worst, 0)
     # Two quotients: the product of a small temperature and a small scale may underflow to 0.
-    z = gap / jnp.where(scale > 0, scale, 1) / temperature
-    weights = jnp.exp(z)
-    return weights / jnp.sum(weights)
+    return jax.nn.softmax(gap / jnp.where(scale > 0, scale, 1) / temperature)
 
 
 def _spread(values: Float[Array, " q"]) -> Float[Array, ""]:
-    """Median less smallest of the finite values, else largest less smallest; 0 if all are equal."""
-    ordered = jnp.sort(finite_or_inf(values))
+    """Return median less smallest finite value; largest less smallest if that is 0."""
+    ordered = jnp.sort(box.finite_or_inf(values))
     count = jnp.sum(jnp.isfinite(ordered))
     middle, top = ordered[count // 2], ordered[jnp.maximum(count - 1, 0)]
     spread = jnp.where(middle > ordered[0], middle, top) - ordered[0]
     return jnp.where(count > 1, spread, 0)
-
-
-def _check_schedule(schedule: Schedule) -> None:
-    if not all(is_concrete(a) for a in schedule):
-        return
-    generation, acceptance, rate, target, inner = (float(a) for a in schedule)
-    if not (generation > 0 and acceptance > 0 and 0 < rate < 1 and 0 < target <= 1 and inner >= 1):
-        raise ValueError(
-            "schedule: expected positive temperatures, rate in (0, 1), target in (0, 1], "
-            f"inner >= 1, got {schedule}"
-        )
-
-
-def _check_initial(
-    initial: Float[Array, "q _"], low: Float[Array, " p"], high: Float[Array, " p"]
-) -> Float[Array, "q p"]:
-    if initial.shape[1:] != low.shape:
-        raise ValueError(
-            f"initial: expected shape (q, {low.size}) to match the bounds, got {initial.shape}"
-        )
-    if is_concrete(initial) and is_concrete(low) and is_concrete(high):
-        x = np.asarray(initial)
-        if not ((x >= np.asarray(low)) & (x <= np.asarray(high))).all():
-            raise ValueError(f"initial: expected solutions within the bounds, got {x}")
-    return initial

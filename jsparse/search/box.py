@@ -1,15 +1,22 @@
-"""What the searches share: a box of log-parameters, and a record of every evaluation."""
+"""What annealing and simplex share: the box, and the loop that records every evaluation."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+import functools
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple, TypeVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from .._numerics import as_float, is_concrete
+from .._programs import compiled
 from .._repr import short_repr
+from .._status import RUNNING
 
+State = TypeVar("State", bound=Any)  # `AnnealingState` or `SimplexState`
+Advance = Callable[..., Any]
+"""From static options, the arguments of the objective and a state to the next state."""
 Objective = Callable[[Float[Array, " p"], Any], Float[Array, ""]]
 
 
@@ -23,7 +30,7 @@ class Evaluations(NamedTuple):
 
 
 def bounds(low: ArrayLike, high: ArrayLike) -> tuple[Float[Array, " p"], Float[Array, " p"]]:
-    """`low` and `high` as arrays of one floating dtype, shape `p`.
+    """Return `low` and `high` as arrays of one floating dtype, shape `p`.
 
     Raises:
         ValueError: if the shapes differ or are not `p >= 1`, or, when their values are known, if
@@ -43,10 +50,20 @@ def bounds(low: ArrayLike, high: ArrayLike) -> tuple[Float[Array, " p"], Float[A
     return lower, upper
 
 
+def check_inside(
+    name: str, x: Float[Array, "*q p"], low: Float[Array, " p"], high: Float[Array, " p"]
+) -> None:
+    """Raise a `ValueError` if points are known to lie outside the box."""
+    if is_concrete(x) and is_concrete(low) and is_concrete(high):
+        points, a, b = np.asarray(x), np.asarray(low), np.asarray(high)
+        if not ((points >= a) & (points <= b)).all():
+            raise ValueError(f"{name}: expected points within the bounds {a} and {b}, got {points}")
+
+
 def reflect(
     x: Float[Array, " p"], low: Float[Array, " p"], high: Float[Array, " p"]
 ) -> Float[Array, " p"]:
-    """`x` reflected into the box [low, high], as often as it takes; unchanged inside.
+    """Return `x` reflected into the box [low, high], as often as it takes; unchanged inside.
 
     Reflection rather than wrapping: a log-parameter is no angle, so a point just outside one
     bound must not come back at the other. It keeps a symmetric move symmetric, keeps a continuous
@@ -59,12 +76,12 @@ def reflect(
 
 
 def finite_or_inf(values: Float[Array, "*b"]) -> Float[Array, "*b"]:
-    """`values` with everything that is not finite, minus infinity too, made the worst."""
+    """Return `values` with infinity for all that is not finite, minus infinity too."""
     return jnp.where(jnp.isfinite(values), values, jnp.inf)
 
 
 def scalar_value(value: Any, theta: Float[Array, " p"]) -> Float[Array, ""]:
-    """What an objective returned, in the dtype of `theta`.
+    """Return the value of an objective in the dtype of `theta`.
 
     Raises:
         ValueError: if it is not a scalar.
@@ -73,3 +90,27 @@ def scalar_value(value: Any, theta: Float[Array, " p"]) -> Float[Array, ""]:
     if value.shape != ():
         raise ValueError(f"objective: expected a scalar, got shape {value.shape}")
     return value.astype(theta.dtype)
+
+
+@functools.partial(compiled, static_argnames=("advance", "options"))
+def step(advance: Advance, options: Hashable, args: Any, state: State) -> State:
+    """Return the state after one step; a stopped state as it is."""
+    advance = functools.partial(advance, options, args)
+    return jax.lax.cond(state.status == RUNNING, advance, lambda state: state, state)
+
+
+@functools.partial(compiled, static_argnames=("advance", "options", "steps"))
+def run_to_end(
+    advance: Advance, options: Hashable, args: Any, state: State, steps: int
+) -> tuple[State, Evaluations]:
+    """Advance while the status is RUNNING; return the last state and every evaluation in order."""
+
+    def body(carry: tuple[Any, State, Evaluations]) -> tuple[Any, State, Evaluations]:
+        i, state, record = carry
+        state = advance(options, args, state)
+        return i + 1, state, jax.tree.map(lambda a, b: a.at[i].set(b), record, state.evaluated)
+
+    record = jax.tree.map(lambda a: jnp.full((steps, *a.shape), jnp.nan, a.dtype), state.evaluated)
+    start = jnp.zeros((), jnp.int32), state, record
+    _, state, record = jax.lax.while_loop(lambda carry: carry[1].status == RUNNING, body, start)
+    return state, Evaluations(record.thetas.reshape(-1, state.low.size), record.values.reshape(-1))

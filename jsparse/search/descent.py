@@ -1,7 +1,6 @@
 """A descent on the error of held-out folds, in the leaves of a kernel and `C`."""
 
 import dataclasses
-import functools
 import itertools
 from typing import Any, NamedTuple
 
@@ -17,7 +16,8 @@ from .._programs import compiled
 from .._repr import short_repr
 from .._types import Key, ScalarLike
 from ..validation.error_gradient import FoldErrors, Parts, held_out_error
-from .evaluator import Evaluator
+from ..validation.folds import Folds
+from .strategies import Evaluator
 from .template import Template
 
 FOLDS = 5  # of the error; one part more is the validation split
@@ -45,21 +45,10 @@ class Slope(NamedTuple):
 
 
 class Batches:
-    """The rows of every step: a sample that changes from step to step where there are more.
+    """The rows of every step: all, or a new sample for each step.
 
-    A sixth of the rows, the same in every step, is the validation split.
-
-    Args:
-        key: decides the rows and prototypes drawn.
-        X: inputs, shape `n d`.
-        y: targets, shape `n c`.
-        weights: row weights; a row of weight 0 is not there.
-        points: of which the prototypes are; None for the rows.
-        rows: at most so many at a time.
-        prototypes: at most so many.
-
-    Raises:
-        ValueError: for fewer rows than would fill the parts twice.
+    A sixth of the rows, the same in every step, is the validation split. At most `rows` rows and
+    `prototypes` of the points, or of the rows, are drawn; fewer than 12 rows are a `ValueError`.
     """
 
     def __init__(
@@ -80,30 +69,25 @@ class Batches:
         k, v = min(rows, len(self._numbers)), FOLDS + 1
         if k < 2 * v:
             raise ValueError(f"search: expected at least {2 * v} rows with weight, got {k}")
-        self._room, self._validated = -(-capacity(k) // v), k // v
-        self._n_rows, self.resampled = k, k < len(self._numbers)
+        self._n_rows, self._part_rows = k, -(-capacity(k) // v)
+        self.resampled = k < len(self._numbers)
         half = max(1, rounded_down(k // 2))
-        chosen = self._numbers[:half] if points is None else np.arange(len(points))
-        if len(chosen) > prototypes:
-            chosen = np.sort(rng.permutation(chosen)[:prototypes])
-        self.points = _rows_at(X if points is None else points, chosen.astype(np.int32))
+        numbers = self._numbers[:half] if points is None else np.arange(len(points))
+        if len(numbers) > prototypes:
+            numbers = np.sort(rng.permutation(numbers)[:prototypes])
+        self.points = _rows_at(X if points is None else points, numbers.astype(np.int32))
 
     def at(self, step: int) -> Parts:
-        """The rows of a step."""
-        others = self._numbers[self._validated :]
+        """Return the rows of a step."""
+        validation, others = np.split(self._numbers, [self._n_rows // (FOLDS + 1)])
         if self.resampled:
             rng = np.random.default_rng([*self._seed, step])
-            others = rng.choice(others, self._n_rows - self._validated, replace=False)
-        index = np.zeros((FOLDS + 1, self._room), np.int32)
-        valid = np.zeros(index.shape, bool)
-        for part, own in enumerate(
-            [*np.array_split(others, FOLDS), self._numbers[: self._validated]]
-        ):
-            index[part, : len(own)], valid[part, : len(own)] = own, True
-        return _parts(*self._data, index, valid)
+            others = rng.choice(others, self._n_rows - len(validation), replace=False)
+        parts = Folds.of([*np.array_split(others, FOLDS), validation], self._part_rows)
+        return _parts(*self._data, *parts)
 
 
-_rows_at = compiled(lambda X, chosen: X[chosen])
+_rows_at = compiled(lambda X, numbers: X[numbers])
 
 
 @compiled
@@ -121,12 +105,9 @@ def _parts(
 def error_and_gradient(
     of: Smooth, theta: Float[Array, " q"], prior_strength: ScalarLike
 ) -> tuple[Float[Array, ""], Float[Array, " q"], FoldErrors]:
-    """The log of the error of the folds and of the prior, its gradient, and the errors.
+    """Return the log of the folds' error with the prior, its gradient, and the errors.
 
-    Args:
-        of: rows, prototypes and template.
-        theta: logs of the tuned leaves, of matrices the elements; then the log of `C`.
-        prior_strength: see `Gradient`.
+    Of `theta` the last element is the log of `C`, see `Template` for the others.
     """
 
     def error(theta: Float[Array, " q"]) -> tuple[Float[Array, ""], FoldErrors]:
@@ -142,25 +123,15 @@ def error_and_gradient(
             centre = jnp.sum(jnp.where(free, part, 0)) / count
             if signed[begin]:  # elements of a matrix are pulled to where they begin
                 centre = of.origin[begin:end]
-            apart = jnp.square(part - centre)
-            total = total + jnp.sum(jnp.where(free, jnp.log1p(apart), 0))
-        # As minus twice the logs of densities, divided by the number of rows.
+            distance = jnp.square(part - centre)
+            total = total + jnp.sum(jnp.where(free, jnp.log1p(distance), 0))
+        # Minus twice the logs of the densities, divided by the number of rows.
         return 2 * like(prior_strength, total) * total / jnp.sum(of.parts.w > 0).astype(total.dtype)
 
-    (_, held), slope = jax.value_and_grad(error, has_aux=True)(theta)
-    penalty, penalty_slope = jax.value_and_grad(prior)(theta)
-    return jnp.log(held.error) + penalty, slope / held.error + penalty_slope, held
-
-
-def slope_at(of: Smooth, theta: np.ndarray, C: float, prior_strength: float) -> Slope:
-    """On the host; infinite where it could not be computed."""
-    dtype = of.points.dtype
-    at = np.append(theta, np.log(C)).astype(dtype)
-    value, gradient, held = error_and_gradient(of, at, np.asarray(prior_strength, dtype))
-    value, gradient = float(value), np.asarray(gradient, float)
-    if not (np.isfinite(value) and np.all(np.isfinite(gradient))):
-        return Slope(np.inf, np.zeros(len(at)), np.inf, np.inf)
-    return Slope(value, gradient, float(held.error), float(held.validation))
+    gradient, errors = jax.grad(error, has_aux=True)(theta)
+    penalty, penalty_gradient = jax.value_and_grad(prior)(theta)
+    value = jnp.log(errors.error) + penalty
+    return value, gradient / errors.error + penalty_gradient, errors
 
 
 def descend(
@@ -175,31 +146,31 @@ def descend(
 ) -> None:
     """Run Adam (Kingma and Ba 2015) within a box until the budget or the patience is spent.
 
-    In NumPy: it is of a few numbers. The learning rate falls to zero as half a wave of a cosine.
-
-    Args:
-        run: records the steps.
-        batches: the rows of every step.
-        begin: logs of the leaves, of matrices the elements; then the log of `C`.
-        low: lower bounds.
-        high: upper bounds.
-        search: the `Gradient` whose settings count.
-        budget: steps at most.
-        trail: takes each point, without `C`, and its validation error.
+    On the host, as the vectors are short. The learning rate falls to zero as half a cosine wave.
+    `search` is the `Gradient` with the settings. `trail` takes the kernel of each step, and its
+    validation error.
     """
     theta, dtype, template = np.clip(begin, low, high), run.dtype, run.template
-    free = (low < high)[:-1]
-    of = Smooth(template, batches.points, batches.at(0), free, template.theta)
+    of = Smooth(template, batches.points, batches.at(0), (low < high)[:-1], template.theta)
+    strength = np.asarray(search.prior_strength, dtype)
 
     def slope(theta: np.ndarray) -> Slope:
-        # As the device sees it, and as it is kept.
+        # In the dtype of the device, so that a resumed run finds the step in its history.
         leaves, C = theta[:-1].astype(dtype).astype(float), float(np.exp(theta[-1]))
-        step = functools.partial(slope_at, of, leaves, C, search.prior_strength)
-        at = run.slope(leaves, C, step)
+
+        def evaluate() -> Slope:
+            at = np.append(leaves, np.log(C)).astype(dtype)
+            value, gradient, errors = error_and_gradient(of, at, strength)
+            value, gradient = float(value), np.asarray(gradient, float)
+            if not (np.isfinite(value) and np.all(np.isfinite(gradient))):
+                return Slope(np.inf, np.zeros(len(at)), np.inf, np.inf)
+            return Slope(value, gradient, float(errors.error), float(errors.validation))
+
+        at = run.slope(leaves, C, evaluate)
         trail.append((leaves, at.validation_error))
         return at
 
-    # `C` for the squared error: that of the profile was chosen for the metric.
+    # `C` for the squared error: the profile chose `C` for the metric.
     at, tenth = slope(theta), np.append(np.zeros(len(theta) - 1), np.log(10.0))
     while len(trail) < budget and theta[-1] - tenth[-1] > low[-1]:
         lower = slope(theta - tenth)
@@ -207,14 +178,12 @@ def descend(
             break
         at, theta = lower, theta - tenth
     mean, square = np.zeros_like(theta), np.zeros_like(theta)
-    least, steps_without_improvement, scanned = np.inf, 0, len(trail)
-    for i in range(max(0, budget - scanned)):
-        if not np.isfinite(at.value):
-            return
+    least, steps_without_improvement = np.inf, 0
+    for i in range(budget - len(trail)):
         steps_without_improvement += 1
         if at.validation_error < least:
             least, steps_without_improvement = at.validation_error, 0
-        if steps_without_improvement >= search.patience:
+        if steps_without_improvement >= search.patience or not np.isfinite(at.value):
             return
         mean = 0.9 * mean + 0.1 * at.gradient
         square = 0.999 * square + 0.001 * np.square(at.gradient)

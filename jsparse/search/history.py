@@ -1,7 +1,7 @@
-"""What a search has evaluated: kept, saved, and gone on from."""
+"""The evaluations of a search, and their file."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -12,7 +12,6 @@ from .._status import PRECISION_LOST
 
 _NO_SLOPE = np.zeros(0)
 _KIND = "tuning history 4"  # 1 to 3 had other stop codes, or no stages
-_NUMBERS = ("C", "scores", "standard_errors")
 
 
 class Evaluation(NamedTuple):
@@ -41,6 +40,28 @@ class Evaluation(NamedTuple):
         ok = (self.status < PRECISION_LOST) & np.isfinite(self.scores)
         return np.where(ok, self.scores, np.inf)
 
+    @property
+    def least(self) -> float:
+        """The least score that can be trusted."""
+        return float(np.min(self.trusted))
+
+    def at(self, place: np.integer) -> dict[str, Any]:
+        """Return the fields of a `Tuning` for one of the values of `C`."""
+        return {
+            "C": float(self.C[place]),
+            "score": float(self.scores[place]),
+            "standard_error": float(self.standard_errors[place]),
+            "status": int(self.status[place]),
+        }
+
+
+def scored(history: Sequence[Evaluation]) -> list[Evaluation]:
+    """Return the evaluations that are no steps of a gradient."""
+    return [evaluation for evaluation in history if not evaluation.slope.size]
+
+
+_COLUMNS = Evaluation._fields[:-2]
+
 
 def save_history(path: PathLike, history: Sequence[Evaluation]) -> None:
     """Write the evaluations of a search to a file, for `load_history` and `tune` to go on from.
@@ -56,9 +77,9 @@ def save_history(path: PathLike, history: Sequence[Evaluation]) -> None:
     arrays: dict[str, np.ndarray] = {}
     for stage in stages:
         evaluations = [e for e in history if e.stage == stage]
-        columns = dict(zip(Evaluation._fields, zip(*evaluations, strict=True), strict=True))
-        slopes, _ = columns.pop("slope"), columns.pop("stage")
-        stacked = {name: np.stack(column) for name, column in columns.items()}
+        columns = zip(*(evaluation[:-2] for evaluation in evaluations), strict=True)
+        stacked = dict(zip(_COLUMNS, map(np.stack, columns), strict=True))
+        slopes = [evaluation.slope for evaluation in evaluations]
         widest = max(slope.size for slope in slopes)
         if widest > 0:
             stacked["slope"] = np.stack([s if s.size else np.full(widest, np.nan) for s in slopes])
@@ -89,12 +110,12 @@ def load_history(path: PathLike) -> list[Evaluation]:
 
 
 def _evaluations(path: PathLike, stage: int, arrays: dict[str, np.ndarray]) -> list[Evaluation]:
-    """Return the evaluations of one stage, once their arrays are seen to fit together."""
+    """Return the evaluations of one stage; raise unless their arrays fit together."""
     kinds = {name: (array.dtype.kind, array.shape) for name, array in arrays.items()}
     theta, C = (kinds.get(name, ("", ())) for name in ("theta", "C"))
     n, s = len(arrays.get("C", ())) if C[1] else 0, C[1][-1:]
     expected = {
-        **dict.fromkeys(_NUMBERS, ("f", (n, *s))),
+        **dict.fromkeys(("C", "scores", "standard_errors"), ("f", (n, *s))),
         "theta": ("f", (n, *theta[1][-1:])),
         "status": ("i", (n, *s)),
         "seconds": ("f", (n,)),
@@ -106,13 +127,9 @@ def _evaluations(path: PathLike, stage: int, arrays: dict[str, np.ndarray]) -> l
             f"{named(path)}: expected {', '.join(Evaluation._fields)} of n evaluations, n at least "
             f"1; got {shown(kinds)}"
         )
-    if not (
-        np.all(np.isfinite(arrays["theta"])) and np.all((arrays["C"] > 0) & (arrays["C"] < np.inf))
-    ):
+    positive = (arrays["C"] > 0) & (arrays["C"] < np.inf)
+    if not (np.all(np.isfinite(arrays["theta"])) and np.all(positive)):
         raise ModelFileError(f"{named(path)}: expected finite theta and positive C")
     slopes = arrays.get("slope", np.zeros((n, 0)))
-    names = [name for name in Evaluation._fields if name not in ("slope", "stage")]
-    return [
-        Evaluation(*row, slope=slope[~np.isnan(slope)], stage=stage)
-        for *row, slope in zip(*(arrays[name] for name in names), slopes, strict=True)
-    ]
+    rows = zip(*(arrays[name] for name in _COLUMNS), slopes, strict=True)
+    return [Evaluation(*row, slope=slope[~np.isnan(slope)], stage=stage) for *row, slope in rows]

@@ -1,9 +1,8 @@
-"""Nelder-Mead simplex search, one evaluation at a time, as a state machine."""
+"""Nelder-Mead simplex search, one evaluation at a time."""
 
 import functools
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
@@ -13,7 +12,8 @@ from .._programs import compiled
 from .._repr import short_repr
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
 from .._types import ScalarLike
-from .box import Evaluations, Objective, bounds, finite_or_inf, reflect, scalar_value
+from . import box
+from .box import Evaluations, Objective
 
 # What the point under evaluation is.
 FILL = 0  # a vertex of the first or of a shrunken simplex
@@ -27,7 +27,7 @@ _SHRINK = 0.5
 
 
 class SimplexState(NamedTuple):
-    """All that a search needs to go on, and the last evaluation to look at.
+    """The state of a search, with the last point and value.
 
     Symbols of Lagarias et al. 1998, Section 2, indices from 0. Vertices may lie outside the box;
     the points evaluated are their reflections into it.
@@ -53,6 +53,11 @@ class SimplexState(NamedTuple):
 
     __repr__ = short_repr
 
+    @property
+    def evaluated(self) -> Evaluations:
+        """The last point and value."""
+        return Evaluations(self.probe, self.probe_value)
+
 
 def init(
     theta0: ArrayLike,
@@ -64,7 +69,7 @@ def init(
     tolerance: ScalarLike | None = None,
     max_evaluations: int = 70,
 ) -> SimplexState:
-    """The state before anything is evaluated.
+    """Return the state before any evaluation.
 
     Args:
         theta0: start, within the bounds, shape `p`.
@@ -82,7 +87,7 @@ def init(
     Raises:
         ValueError: if bounds, start, size or budget make no sense.
     """
-    lower, upper = bounds(low, high)
+    lower, upper = box.bounds(low, high)
     dtype, p = lower.dtype, lower.size
     start, edge = as_float(theta0).astype(dtype), as_float(size).astype(dtype)
     if start.shape != (p,) or edge.shape not in ((), (p,)):
@@ -92,18 +97,22 @@ def init(
         )
     if max_evaluations < 1:
         raise ValueError(f"max_evaluations: expected at least 1, got {max_evaluations}")
-    _check_start(start, edge, lower, upper)
+    if is_concrete(edge) and not ((np.asarray(edge) > 0) & (np.asarray(edge) <= 0.5)).all():
+        raise ValueError(f"size: expected parts of the box in (0, 1/2], got {np.asarray(edge)}")
+    box.check_inside("theta0", start, lower, upper)
     if tolerance is None:
         tolerance = float(np.sqrt(epsilon(dtype)))
     elif is_concrete(tolerance) and not float(tolerance) >= 0:
         raise ValueError(f"tolerance: expected at least 0, got {tolerance}")
     known = value0 is not None
     value = like(value0 if known else jnp.inf, lower)
-    return _begun(start, edge, lower, upper, value, like(tolerance, lower), max_evaluations, known)
+    return _initial_state(
+        start, edge, lower, upper, value, like(tolerance, lower), max_evaluations, known
+    )
 
 
 @functools.partial(compiled, static_argnames="known")
-def _begun(
+def _initial_state(
     start: Float[Array, " p"],
     edge: Float[Array, "*p"],
     lower: Float[Array, " p"],
@@ -117,7 +126,7 @@ def _begun(
     edge = jnp.broadcast_to(edge, (p,)) * (upper - lower)
     edge = jnp.where(start + edge <= upper, edge, -edge)
     vertices = start[None] + jnp.concatenate([jnp.zeros((1, p), dtype), jnp.diag(edge)])
-    value = finite_or_inf(value)
+    value = box.finite_or_inf(value)
     return SimplexState(
         vertices=vertices,
         values=jnp.full(p + 1, jnp.inf, dtype).at[0].set(value),
@@ -139,20 +148,17 @@ def _begun(
     )
 
 
-@functools.partial(compiled, static_argnames=("objective",))
 def step(objective: Objective, args: Any, state: SimplexState) -> SimplexState:
-    """Evaluate one point, and decide which is next.
+    """Evaluate one point, and decide which point is next.
 
-    Nelder and Mead's method as settled by Lagarias et al. 1998 (cited by De Brabanter 2010,
-    Section 6.3): reflection 1, expansion 2, contraction 1/2, shrinkage 1/2, strict inequalities
-    and its rule for ties; the same points as SciPy's. One evaluation a step makes the budget
-    exact, the history complete, and the objective compiled once; optimistix's method evaluates
-    two or more points inside a step and shows none of them, hence this one.
+    Nelder and Mead's method by Lagarias et al. 1998 (cited by De Brabanter 2010, Section 6.3):
+    reflection 1, expansion 2, contraction 1/2, shrinkage 1/2, strict inequalities and its rule for
+    ties; the same points as SciPy's. One evaluation a step makes the budget exact and the history
+    complete, and compiles the objective once.
 
-    The box is kept by reflection: the simplex roams freely, and each point is folded into the
-    box when evaluated, so that the objective is continued evenly beyond its bounds. On random
-    quadratics a clipped simplex now and then collapses onto a face, never to leave it, and a
-    penalised one stalls where the minimum lies on a face; a folded one reaches both.
+    Each point is reflected into the box when it is evaluated, while the vertices may lie outside.
+    On random quadratics a clipped simplex sometimes collapses onto a face for good, and a penalised
+    one stalls where the minimum lies on a face.
 
     A value that is not finite counts as infinity. A stopped state is returned as it is.
 
@@ -164,9 +170,7 @@ def step(objective: Objective, args: Any, state: SimplexState) -> SimplexState:
 
     Not differentiable in any useful sense.
     """
-    return jax.lax.cond(
-        state.status == RUNNING, lambda s: _advance(objective, args, s), lambda s: s, state
-    )
+    return box.step(_advance, objective, args, state)
 
 
 def run(
@@ -176,81 +180,37 @@ def run(
     low: ArrayLike,
     high: ArrayLike,
     max_evaluations: int = 70,
-    *,
-    value0: ScalarLike | None = None,
-    size: ArrayLike = 0.25,
-    tolerance: ScalarLike | None = None,
+    **options: Any,
 ) -> tuple[SimplexState, Evaluations]:
-    """The whole search in one compiled loop; arguments as in `init` and `step`.
+    """Run the whole search in one compiled loop; arguments as in `init` and `step`.
 
     Returns:
         The last state, and every evaluation in order, shape `max_evaluations`; what was not
         needed is NaN. `vmap` over starts, bounds and `args` works.
     """
-    state = init(
-        theta0,
-        low,
-        high,
-        value0=value0,
-        size=size,
-        tolerance=tolerance,
-        max_evaluations=max_evaluations,
-    )
-    return _run(objective, args, state, max_evaluations)
-
-
-@functools.partial(compiled, static_argnames=("objective", "rows"))
-def _run(
-    objective: Objective, args: Any, state: SimplexState, rows: int
-) -> tuple[SimplexState, Evaluations]:
-    record = Evaluations(
-        jnp.full((rows, state.low.size), jnp.nan, state.low.dtype),
-        jnp.full(rows, jnp.nan, state.low.dtype),
-    )
-
-    def body(carry):
-        state, record = carry
-        after = _advance(objective, args, state)
-        row = state.evaluations
-        return after, Evaluations(
-            record.thetas.at[row].set(after.probe), record.values.at[row].set(after.probe_value)
-        )
-
-    return jax.lax.while_loop(lambda carry: carry[0].status == RUNNING, body, (state, record))
+    state = init(theta0, low, high, max_evaluations=max_evaluations, **options)
+    return box.run_to_end(_advance, objective, args, state, max_evaluations)
 
 
 def _advance(objective: Objective, args: Any, state: SimplexState) -> SimplexState:
     probe = ask(state)
-    return tell(state, probe, scalar_value(objective(probe, args), probe))
+    return tell(state, probe, box.scalar_value(objective(probe, args), probe))
 
 
 @compiled
 def ask(state: SimplexState) -> Float[Array, " p"]:
-    """The point to evaluate next; with `tell` this is `step`, the evaluation left to the caller."""
-    return reflect(state.candidate, state.low, state.high)
+    """Return the next point; with `tell` this is `step`, the evaluation left to the caller."""
+    return box.reflect(state.candidate, state.low, state.high)
 
 
 @compiled
 def tell(
     state: SimplexState, probe: Float[Array, " p"], probe_value: Float[Array, ""]
 ) -> SimplexState:
-    """The state after an evaluation: `probe` as `ask` gave it, and its value."""
-    value = finite_or_inf(probe_value)
+    """Return the state after an evaluation, from the point of `ask` and its value."""
+    value = box.finite_or_inf(probe_value)
     better = value < state.best_value
-    state = state._replace(
-        probe=probe,
-        probe_value=probe_value,
-        best_theta=jnp.where(better, probe, state.best_theta),
-        best_value=jnp.where(better, value, state.best_value),
-        evaluations=state.evaluations + 1,
-    )
-    return _decide(state, value)
-
-
-def _decide(state: SimplexState, value: Float[Array, ""]) -> SimplexState:
-    """Put the candidate's value to use: a new vertex, another trial, or a shrinkage."""
-    p = state.low.size
-    f, phase = state.values, state.phase
+    p, f, phase = state.low.size, state.values, state.phase
     filling = phase == FILL
     f_r = jnp.where(phase == REFLECT, value, state.reflection_value)
 
@@ -284,9 +244,9 @@ def _decide(state: SimplexState, value: Float[Array, ""]) -> SimplexState:
         phase == FILL, vertices[cursor], centroid + reach * (centroid - vertices[-1])
     )
 
-    width = state.high - state.low
-    furthest = jnp.max(jnp.abs(vertices - vertices[:1]) / width[None])
-    status = jnp.where(state.evaluations >= state.max_evaluations, EXHAUSTED, RUNNING)
+    evaluations = state.evaluations + 1
+    furthest = jnp.max(jnp.abs(vertices - vertices[:1]) / (state.high - state.low)[None])
+    status = jnp.where(evaluations >= state.max_evaluations, EXHAUSTED, RUNNING)
     status = jnp.where(complete & (furthest <= state.tolerance), CONVERGED, status)
     status = jnp.where(complete & ~jnp.isfinite(values[0]), NOT_FINITE, status)
     return state._replace(
@@ -297,19 +257,10 @@ def _decide(state: SimplexState, value: Float[Array, ""]) -> SimplexState:
         cursor=cursor.astype(jnp.int32),
         reflection=jnp.where(phase == REFLECT, candidate, state.reflection),
         reflection_value=f_r,
+        probe=probe,
+        probe_value=probe_value,
+        best_theta=jnp.where(better, probe, state.best_theta),
+        best_value=jnp.where(better, value, state.best_value),
+        evaluations=evaluations,
         status=status.astype(jnp.int32),
     )
-
-
-def _check_start(
-    start: Float[Array, " p"],
-    size: Float[Array, "..."],
-    low: Float[Array, " p"],
-    high: Float[Array, " p"],
-) -> None:
-    if is_concrete(size) and not ((np.asarray(size) > 0) & (np.asarray(size) <= 0.5)).all():
-        raise ValueError(f"size: expected parts of the box in (0, 1/2], got {np.asarray(size)}")
-    if is_concrete(start) and is_concrete(low) and is_concrete(high):
-        x, a, b = np.asarray(start), np.asarray(low), np.asarray(high)
-        if not ((x >= a) & (x <= b)).all():
-            raise ValueError(f"theta0: expected a point within {a} and {b}, got {x}")

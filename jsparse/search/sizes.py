@@ -42,7 +42,7 @@ class SizeCurve(NamedTuple):
         return int(self.sizes[self.chosen])
 
     def smallest_within(self, tolerance: float) -> int:
-        """The least number of prototypes whose error is within so many standard errors of the best.
+        """Return the fewest prototypes whose error is within so many standard errors of the best.
 
         0.1 is the choice of Karsmakers 2011, Section 4.5, 1 the one-standard-error rule. The errors
         are those by which the size was chosen, see `chosen_by`.
@@ -57,7 +57,7 @@ class SizeCurve(NamedTuple):
 
 
 def curve_of(chosen: Chosen, metric: Metric) -> SizeCurve:
-    """Return the curve of sizes that were tuned each by itself."""
+    """Return the curve of separately tuned sizes."""
     tunings = [outcome.tuning for outcome in chosen.sizes]
     return SizeCurve(
         sizes=np.array([len(outcome.problem.points) for outcome in chosen.sizes]),
@@ -88,14 +88,13 @@ def tune_sizes(
 ) -> SizeCurve:
     """Tune machines of several sizes, and choose one of them by cross-validation.
 
-    The heuristic of De Brabanter 2010, Section 5: k different numbers of prototypes, the best of
-    which is taken. The paper judges by the test set; here it is cross-validation, on the same folds
-    for all, and each size has its own kernel and `C`. How the sizes are tuned:
-    `machines.stages.size_stages`.
+    The heuristic of De Brabanter 2010, Section 5, takes the best of k numbers of prototypes. The
+    paper judges by the test set; here it is cross-validation, with the same folds for all sizes,
+    and each size has its own kernel and `C`; see `machines.stages.size_stages`.
 
     Args:
-        problem: with the prototypes of the largest size, in an order in which the first ones are a
-            good choice for every size, such as `prototypes.interleaved`; see `tuning_problem`.
+        problem: see `tuning_problem`; with the prototypes of the largest size, of which each size
+            takes the first ones, such as from `prototypes.interleaved`.
         sizes: numbers of prototypes, increasing.
         key: decides the search.
         metric: see `tune`; so are `low`, `high`, `C`, `decoding` and `search`.
@@ -105,19 +104,18 @@ def tune_sizes(
         tolerance: see `smallest_within`.
         decoding: of several classes.
         search: of each size.
-        max_seconds: no evaluation starts later, and sizes not come to are left out.
-        progress: called as `progress(done, planned, best_score)`; a local search takes fewer than
-            planned.
-        stop_when_flat: end where a size does no better than the one before, by a tenth of its
-            standard error, or would take longer than is left, if it takes four times as long as
-            that.
+        max_seconds: no evaluation starts later, and the remaining sizes are left out.
+        progress: called as `progress(done, planned, best_score)`.
+        stop_when_flat: end at a size that improves on the previous one by less than a tenth of its
+            standard error, or before a size that would take longer than is left, at four times the
+            time of the previous one.
 
-    Ctrl-C stops the search and keeps the sizes looked at so far.
+    Ctrl-C stops the search and keeps the sizes tuned so far.
 
     Raises:
-        ValueError: as `tune`, or if the sizes do not increase or there are fewer prototypes, or for
-            a negative tolerance.
-        NumericalError: if for the first size no evaluation gave an error that can be trusted.
+        ValueError: as `tune`, for sizes that do not increase or exceed the number of prototypes, or
+            for a negative tolerance.
+        NumericalError: if no evaluation of the first size gave an error that can be trusted.
     """
     if problem.points is None:
         raise ValueError("problem: expected one with prototypes, got one without (the dual)")

@@ -1,9 +1,10 @@
-"""Which points a search asks for: along a line, around a start, by annealing and simplex."""
+"""Searches without gradients: along a line, by annealing and by the simplex."""
 
 import abc
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from types import ModuleType
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +16,6 @@ from .._repr import short_repr
 from .._status import RUNNING
 from .._types import Key
 from . import annealing, simplex
-from .evaluator import Evaluator
 from .template import Template
 
 LINE_EVALUATIONS = 10
@@ -23,7 +23,35 @@ ANNEALING_EVALUATIONS = 160
 RESCALING_EVALUATIONS = 5
 
 
-@dataclasses.dataclass(frozen=True)
+@runtime_checkable
+class Evaluator(Protocol):
+    """What a search asks of the loop that runs it."""
+
+    problem: Any  # `search.problem.Problem`, or another `Tunable`
+    template: Template
+    dtype: jnp.dtype
+    key: Key
+    grid: Float[np.ndarray, " s"]  # values of `C`
+    low: Float[np.ndarray, " p"]
+    high: Float[np.ndarray, " p"]
+    planned: int  # evaluations
+    deadline: float  # of `time.perf_counter`
+    stops: tuple[type[BaseException], ...]  # raised when the time is up
+
+    def scores(self, thetas: np.ndarray, C: np.ndarray | None = None) -> Float[np.ndarray, " q"]:
+        """Return the best score of each kernel over its row of `C`, or over the grid; recorded."""
+        ...
+
+    def best_C(self, theta: np.ndarray) -> float:
+        """Return the `C` of the best score of a kernel that was scored."""
+        ...
+
+    def slope(self, theta: np.ndarray, C: float, evaluate: Callable[[], Any]) -> Any:
+        """Return the `descent.Slope` of `evaluate()`, recorded or as it is known."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
 class Search(abc.ABC):
     """The settings that every search has.
 
@@ -31,11 +59,10 @@ class Search(abc.ABC):
         max_evaluations: budget; None for the default of the search.
         tune_kernel: False to take the kernel as it is and tune `C` only.
         history: evaluations of a stopped search (`Tuning.history`, or `load_history` of a file).
-            They are not done again: with the same arguments the search goes on where it stopped and
-            ends as if it had not been. The best one of each stage is checked against a new
-            evaluation.
-        start: the outcome of a search for a problem alike, such as yesterday's rows: the search is
-            then a local one from there (a warm start).
+            With the same arguments the search resumes where it stopped, with the same result as
+            without the stop. The best evaluation of each stage is checked against a new one.
+        start: the outcome of a search for a similar problem, such as yesterday's rows: a warm start
+            of a local search.
     """
 
     # What some searches vary, see `Gradient`.
@@ -45,19 +72,16 @@ class Search(abc.ABC):
     moves_points: ClassVar[bool] = False  # whether a run evaluates the problem at other points
     runs_on_mesh: ClassVar[bool] = True
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        if "__repr__" not in vars(cls):  # else `dataclass` would write the whole history
-            cls.__repr__ = short_repr
-
     max_evaluations: int | None = None
     tune_kernel: bool = True
     history: Sequence[Any] | None = None
     start: Any = None
 
+    __repr__ = short_repr
+
     @property
     def varied(self) -> dict[str, bool]:
-        """Which leaves of a kernel it varies, see `search.template.split_kernel`."""
+        """The leaves of a kernel that it varies, as arguments of `template.split_kernel`."""
         return {"tune_kernel": self.tune_kernel}
 
     def check(self) -> None:
@@ -75,10 +99,10 @@ class Search(abc.ABC):
 
     @abc.abstractmethod
     def rounds(self, p: int) -> list[int]:
-        """Return how many kernels of `p` parameters it asks for at most, round by round."""
+        """Return the most kernels of `p` parameters that it asks for, round by round."""
 
     def planned(self, template: Template, n_rows: int) -> int:
-        """Return how many evaluations it takes at most, for errors that are means over the rows."""
+        """Return the most evaluations, for errors that are means over so many rows."""
         return sum(self.rounds(template.size))
 
     @abc.abstractmethod
@@ -102,7 +126,7 @@ class Search(abc.ABC):
         return Rescaling()
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Profile(Search):
     """A search over the kernel, each with the best of all `C`.
 
@@ -122,21 +146,20 @@ class Profile(Search):
 
     def run(self, run: Evaluator) -> None:
         """See `Search.run`."""
-        p, planned = run.template.size, run.planned
+        p, low, high = run.template.size, run.low, run.high
+        start = None if self.start is None else self.start.theta
         if p == 0:
             run.scores(np.zeros((1, 0)))
-        elif p == 1 and self.start is None:
-            line_search(run.low[0], run.high[0], planned, run.dtype, run.scores)
-        elif p == 1:
-            begin = np.clip(self.start.theta, run.low, run.high)
-            local_line_search(run.low[0], run.high[0], begin, planned, run.scores)
-        elif self.start is None:
-            annealing_search(run.key, run.low, run.high, planned, run.dtype, run.scores)
+        elif p > 1:
+            annealing_search(run, low, high, start, run.scores)
+        elif start is None:
+            line_search(low[0], high[0], run.planned, run.dtype, run.scores)
         else:
-            simplex_search(run.low, run.high, self.start.theta, planned, run.dtype, run.scores)
+            begin = np.clip(start, low, high)
+            local_line_search(low[0], high[0], begin, run.planned, run.scores)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Annealing(Search):
     """The search of De Brabanter 2010, Sections 6.3 and 8.2.
 
@@ -158,35 +181,30 @@ class Annealing(Search):
 
     def run(self, run: Evaluator) -> None:
         """See `Search.run`; of a point the last element is the log of `C`."""
-        low, high = (
-            np.append(run.low, np.log(run.grid.min())),
-            np.append(run.high, np.log(run.grid.max())),
-        )
+        low = np.append(run.low, np.log(run.grid.min()))
+        high = np.append(run.high, np.log(run.grid.max()))
 
         def scores(points: np.ndarray) -> np.ndarray:
             return run.scores(points[:, :-1], np.exp(points[:, -1:]))
 
-        if self.start is None:
-            annealing_search(run.key, low, high, run.planned, run.dtype, scores)
-        else:
-            begin = np.append(self.start.theta, np.log(self.start.C))
-            simplex_search(low, high, begin, run.planned, run.dtype, scores)
+        start = self.start
+        begin = None if start is None else np.append(start.theta, np.log(start.C))
+        annealing_search(run, low, high, begin, scores)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Rescaling(Search):
-    """A kernel that was tuned for a smaller machine, with a common factor on all its leaves.
+    """A search for a common factor on all leaves of a kernel tuned for a smaller machine.
 
-    What is tuned with few prototypes is too smooth for many: from the factor 1 down, then up, by
-    steps of `ratio`, as long as the score falls; each with all `C`. 5 evaluations by default.
+    A kernel for few prototypes is too smooth for many. From the factor 1 down, then up, by steps of
+    `ratio`, as long as the score falls; each with all `C`. 5 evaluations by default.
     """
 
     ratio: float = 1.4
 
     def rounds(self, p: int) -> list[int]:
         """See `Search.rounds`."""
-        steps = self.max_evaluations or RESCALING_EVALUATIONS
-        return [1] * (1 if p == 0 else steps)
+        return [1] * (1 if p == 0 else self.max_evaluations or RESCALING_EVALUATIONS)
 
     def run(self, run: Evaluator) -> None:
         """See `Search.run`."""
@@ -231,7 +249,7 @@ def annealing_rounds(budget: int) -> list[int]:
 
 
 def line_search(low: float, high: float, planned: int, dtype: jnp.dtype, scores: Scores) -> None:
-    """An even grid, then points between the best and its neighbours."""
+    """Evaluate an even grid, then points between the best and its neighbours."""
     coarse = line_rounds(planned)[0]
     points = np.linspace(low, high, coarse) if coarse > 1 else np.array([(low + high) / 2])
     values = scores(points[:, None])
@@ -240,62 +258,54 @@ def line_search(low: float, high: float, planned: int, dtype: jnp.dtype, scores:
     while len(points) < planned and width > 8 * epsilon(dtype) * (high - low):
         width /= 2
         best = points[np.argmin(values)]
-        fresh = np.array([t for t in (best - width, best + width) if low <= t <= high])
-        fresh = fresh[: planned - len(points)]
-        points = np.append(points, fresh)
-        values = np.append(values, scores(fresh[:, None]))
+        new = np.array([t for t in (best - width, best + width) if low <= t <= high])
+        new = new[: planned - len(points)]
+        points, values = np.append(points, new), np.append(values, scores(new[:, None]))
 
 
 def local_line_search(
     low: float, high: float, start: Float[np.ndarray, "1"], planned: int, scores: Scores
 ) -> None:
-    """Steps of the width that `line` ends with, until the best point lies between two others."""
+    """Step by the last width of `line_search` until the best point lies between two others."""
     coarse, *halvings = line_rounds(planned)
     width = (high - low) / max(1, coarse - 1) / 2 ** len(halvings)
-    points, values, fresh = np.zeros(0), np.zeros(0), start
-    while len(fresh) > 0:
-        points, values = np.append(points, fresh), np.append(values, scores(fresh[:, None]))
+    points, values, new = np.zeros(0), np.zeros(0), start
+    while len(new) > 0:
+        points, values = np.append(points, new), np.append(values, scores(new[:, None]))
         best = points[np.argmin(values)]
         beside = np.array([t for t in (best - width, best + width) if low <= t <= high])
-        new = np.abs(beside[:, None] - points[None]).min(axis=1) > width / 2
-        fresh = beside[new][: planned - len(points)]
+        unknown = np.abs(beside[:, None] - points[None]).min(axis=1) > width / 2
+        new = beside[unknown][: planned - len(points)]
 
 
 def annealing_search(
-    key: Key, low: np.ndarray, high: np.ndarray, planned: int, dtype: jnp.dtype, scores: Scores
+    run: Evaluator, low: np.ndarray, high: np.ndarray, start: np.ndarray | None, scores: Scores
 ) -> None:
-    """90 parts of the budget to annealing, 70 to the simplex from its best point."""
-    lows, highs = as_array(low, dtype), as_array(high, dtype)
-    members = min(5, planned)
-    first = max(members, round(planned * 90 / 160))
-    state = annealing.init(key, lows, highs, members=members, max_evaluations=first)
+    """Spend 90 parts of the budget on annealing, 70 on the simplex from its best point.
+
+    With a start, the simplex alone, with its 70 parts.
+    """
+    lows, highs = as_array(low, run.dtype), as_array(high, run.dtype)
+    if start is None:
+        members = min(5, run.planned)
+        budget = max(members, round(run.planned * 90 / 160))
+        state = annealing.init(run.key, lows, highs, members=members, max_evaluations=budget)
+        state = _run_to_end(annealing, state, scores)
+        begin, value = state.best_theta, state.best_value
+        budget = run.planned - int(state.evaluations)
+        if budget == 0 or not np.isfinite(float(value)):
+            return
+    else:
+        begin, value = as_array(np.clip(start, low, high), run.dtype), None
+        budget = max(1, round(run.planned * 70 / 160))
+    state = simplex.init(begin, lows, highs, value0=value, max_evaluations=budget)
+    _run_to_end(simplex, state, scores)
+
+
+def _run_to_end(algorithm: ModuleType, state: Any, scores: Scores) -> Any:
+    """Run annealing or the simplex with values from the host; return the last state."""
     while int(state.status) == RUNNING:
-        probes = annealing.ask(state)
-        state = annealing.tell(state, probes, as_array(scores(np.asarray(probes)), dtype))
-    rest = planned - int(state.evaluations)
-    if rest == 0 or not np.isfinite(float(state.best_value)):
-        return
-    options = {"value0": state.best_value, "max_evaluations": rest}
-    _to_the_end(simplex.init(state.best_theta, lows, highs, **options), scores)
-
-
-def simplex_search(
-    low: np.ndarray,
-    high: np.ndarray,
-    start: np.ndarray,
-    planned: int,
-    dtype: jnp.dtype,
-    scores: Scores,
-) -> None:
-    """The simplex alone, with its 70 parts of the budget."""
-    lows, highs = as_array(low, dtype), as_array(high, dtype)
-    inside = jnp.clip(jnp.asarray(start, dtype), lows, highs)
-    rest = max(1, round(planned * 70 / 160))
-    _to_the_end(simplex.init(inside, lows, highs, max_evaluations=rest), scores)
-
-
-def _to_the_end(state: simplex.SimplexState, scores: Scores) -> None:
-    while int(state.status) == RUNNING:
-        probe = simplex.ask(state)
-        value = scores(np.asarray(probe)[None])[0]
-        state = simplex.tell(state, probe, jnp.asarray(value, probe.dtype))
+        probes = algorithm.ask(state)
+        values = scores(np.atleast_2d(np.asarray(probes))).reshape(probes.shape[:-1])
+        state = algorithm.tell(state, probes, as_array(values, probes.dtype))
+    return state

@@ -18,13 +18,9 @@ class Template(eqx.Module):
 
     A search varies a vector `theta`: logs of the positive leaves, and the elements themselves of
     the matrices of `kernels.Projected`, which have any sign.
-
-    Attributes:
-        tuned: the leaves that are tuned, None elsewhere.
-        fixed: the rest.
     """
 
-    tuned: Kernel
+    tuned: Kernel  # None for leaves that are not tuned
     fixed: Kernel
 
     @property
@@ -36,17 +32,16 @@ class Template(eqx.Module):
     def signed(self) -> Bool[np.ndarray, " p"]:
         """Which elements of `theta` are numbers of a matrix, not logs."""
         leaves = jax.tree_util.tree_leaves_with_path(self.tuned)
-        each = [np.full(leaf.size, _is_matrix(path)) for path, leaf in leaves]
-        return np.concatenate([np.zeros(0, bool), *each])
+        signed = [np.full(leaf.size, _is_matrix(path)) for path, leaf in leaves]
+        return np.concatenate([np.zeros(0, bool), *signed])
 
     @property
     def theta(self) -> Float[np.ndarray, " p"]:
         """The vector of the template itself, in the dtype of its leaves."""
         leaves = [np.asarray(leaf).reshape(-1) for leaf in jax.tree.leaves(self.tuned)]
         flat = np.concatenate(leaves) if leaves else np.zeros(0)
-        return np.where(self.signed, flat, np.log(np.where(self.signed, 1, flat))).astype(
-            flat.dtype
-        )
+        logs = np.log(np.where(self.signed, 1, flat))
+        return np.where(self.signed, flat, logs).astype(flat.dtype)
 
     @property
     def kernel(self) -> Kernel:
@@ -59,11 +54,8 @@ class Template(eqx.Module):
         ends = np.cumsum([leaf.size for leaf in leaves])[:-1]
         numpy = np if isinstance(theta, np.ndarray) else jnp
         signed = self.signed
-        if signed.any():
-            theta = numpy.where(signed, theta, numpy.exp(numpy.where(signed, 0, theta)))
-        else:
-            theta = numpy.exp(theta)
-        parts = numpy.split(theta, ends) if leaves else []
+        values = numpy.where(signed, theta, numpy.exp(numpy.where(signed, 0, theta)))
+        parts = numpy.split(values, ends) if leaves else []
         tuned = [
             as_array(part.reshape(leaf.shape).astype(leaf.dtype))
             for part, leaf in zip(parts, leaves, strict=True)
@@ -93,11 +85,7 @@ def split_kernel(
 ) -> Template:
     """Return a kernel as a template: its positive floating leaves are tuned.
 
-    Args:
-        kernel: the kernel to start from.
-        dtype: of its floating leaves.
-        tune_kernel: False to tune nothing.
-        tune_matrices: whether the matrices of `kernels.Projected` are tuned, too.
+    Without `tune_kernel` none is. `tune_matrices` adds the matrices of `kernels.Projected`.
     """
     kernel = jax.tree.map(
         lambda a: as_array(np.asarray(a), dtype) if eqx.is_inexact_array(a) else a, kernel

@@ -18,7 +18,7 @@ from ..machines.stages import Chosen, Outcome, Stage
 from ..multiclass import Decoding
 from ..validation.validate import Scoring
 from .history import Evaluation
-from .problem import Problem, Tunable
+from .problem import Tunable
 from .run import Progress, Run, Stopped, Tuning, hand_over
 from .strategies import Profile, Search, check_search
 
@@ -46,15 +46,14 @@ def tune(
         high: logs of the upper bounds, shape `p`.
         C: weights of the data-fit term, shape `s`.
         decoding: see `multiclass.distances`.
-        search: `Profile`, `Annealing` or `Gradient`. With a `start`, one parameter: by the smallest
-            steps the search would have ended with, until the best kernel lies between two others
-            (mostly three or four evaluations instead of ten). Several: the simplex alone, or the
-            steps of the gradient.
+        search: `Profile`, `Annealing` or `Gradient`. With a `start` the search is local. One
+            parameter: by the smallest steps of the whole search, until the best kernel lies between
+            two others. Several: the simplex alone, or the steps of the gradient.
         max_seconds: no evaluation starts later; the best until then is returned.
         progress: called as `progress(done, planned, best_score)`.
 
-    Ctrl-C stops the search and keeps the best so far. An error within it, such as one of
-    `progress`, comes out as it is, with the evaluations done until then as its attribute `history`.
+    Ctrl-C stops the search and keeps the best result so far. An error within the search, such as
+    one of `progress`, carries the evaluations done until then as its attribute `history`.
 
     Raises:
         ValueError: if the bounds or the budget make no sense, or the history is of another problem.
@@ -67,10 +66,8 @@ def tune(
         (low < high) & np.isfinite(low) & np.isfinite(high)
     ):
         raise ValueError(f"low, high: expected {p} bounds each, low < high; got {low} and {high}")
-    run = Run(
-        problem, search, scoring, as_key(key), grid, (low, high), max_seconds, progress,
-        search.history or (),
-    )  # fmt: skip
+    deadline, history = time.perf_counter() + max_seconds, search.history or ()
+    run = Run(problem, search, scoring, as_key(key), grid, (low, high), deadline, progress, history)
     try:
         return run.finish()
     except Exception as error:
@@ -88,18 +85,11 @@ def tune_stages(
 ) -> Chosen:
     """Run the stages in which a method is tuned, and return the outcome that it keeps.
 
-    All stages share one time limit, one report of progress and one history, by which a stopped run
-    goes on: the evaluations of the outcome's tuning are those of every stage.
+    All stages share one time limit, one report of progress and one history, from which a stopped
+    run resumes. The history of the outcome has the evaluations of every stage.
 
-    Args:
-        stages: from `Method.stages`.
-        key: decides the searches.
-        history: evaluations of a stopped run with the same arguments.
-        max_seconds: no evaluation starts later.
-        progress: called as `progress(done, planned, best_score)`.
-
-    Ctrl-C ends the stage; its best so far counts, and optional stages after it are left out. An
-    error, or Ctrl-C before there is a result, has the evaluations of all stages as its attribute
+    Ctrl-C ends the stage: its best result so far counts, and later optional stages do not run. An
+    error, or Ctrl-C before any result, carries the evaluations of all stages as its attribute
     `history`.
 
     Raises:
@@ -120,20 +110,12 @@ def tune_stages(
         hand_over(error, runs.known_history)
         raise
     evaluations = runs.evaluations if runs.stopped == "finished" else runs.known_history
-    history = ShortList(evaluations)
-    tuning = chosen.outcome.tuning._replace(history=history, stopped=runs.stopped)
+    tuning = chosen.outcome.tuning._replace(history=ShortList(evaluations), stopped=runs.stopped)
     return chosen._replace(outcome=chosen.outcome._replace(tuning=tuning))
 
 
 class _StageRuns:
-    """The stages that were run: one history, one time limit and one report of progress.
-
-    Args:
-        key: decides the searches.
-        history: evaluations of a stopped run, each with the number of its stage.
-        seconds: no evaluation starts later.
-        progress: called after each evaluation.
-    """
+    """The runs of all stages: one history, one time limit and one report of progress."""
 
     def __init__(
         self, key: Key, history: Sequence[Evaluation], seconds: float, progress: Progress | None
@@ -151,14 +133,23 @@ class _StageRuns:
         return sorted([*self.evaluations, *self.known], key=lambda e: e.stage)
 
     def run(self, stage: Stage, number: int) -> Outcome | None:
-        """Return what a stage finds; None for an optional stage that finds nothing."""
+        """Return the outcome of a stage; None for an optional stage without one."""
         begin = time.perf_counter()
-        left = self.deadline - begin
-        if stage.optional and self.stopped == "finished" and left <= stage.expected_seconds:
+        if not stage.optional:
+            self.best = math.inf
+        elif self.stopped == "finished" and begin + stage.expected_seconds >= self.deadline:
             self.stopped = "seconds"
         if stage.optional and self.stopped != "finished":
             return None
-        run = self._begun(stage, number, max(0.0, left))
+        known = [e for e in self.known if e.stage == number]
+        self.known = [e for e in self.known if e.stage != number]
+        problem, search, C = stage.problem, stage.search, stage.C
+        run = Run(
+            problem, search, problem.scoring, self.key, problem.C if C is None else C,
+            problem.bounds, self.deadline, self._report(stage),
+            # Errors at points that a search moved are not those of the points it moves to now.
+            () if search.moves_points else known, number,
+        )  # fmt: skip
         try:
             tuning = run.finish()
         except (NumericalError, KeyboardInterrupt) as error:
@@ -174,31 +165,15 @@ class _StageRuns:
         if self.stopped == "finished":
             self.stopped = tuning.stopped
         self.best = min(self.best, tuning.score)
-        spent = time.perf_counter() - begin
-        return Outcome(run.problem, tuning, tuning.theta, run.grid, spent)
+        return Outcome(run.problem, tuning, tuning.theta, run.grid, time.perf_counter() - begin)
 
-    def _begun(self, stage: Stage, number: int, seconds: float) -> Run:
-        problem: Problem = stage.problem
-        C = problem.C if stage.C is None else stage.C
-        known = [e for e in self.known if e.stage == number]
-        self.known = [e for e in self.known if e.stage != number]
-        if not stage.optional:
-            self.best = math.inf
-        # What is known of points that a search moved says nothing of where it moves them now.
-        known = () if stage.search.moves_points else known
-        return Run(
-            problem, stage.search, problem.scoring, self.key, C, problem.bounds, seconds,
-            self._progress(stage), known, number,
-        )  # fmt: skip
-
-    def _progress(self, stage: Stage) -> Progress | None:
-        """Return the report of a stage, which counts the evaluations of all stages."""
+    def _report(self, stage: Stage) -> Progress | None:
+        """Return the report of a stage's progress, which counts the evaluations of all stages."""
         progress, done, best = self.progress, len(self.evaluations), self.best
         if progress is None:
             return None
-        planned_later = stage.planned_later
         return lambda now, planned, score: progress(
-            done + now, done + planned + planned_later, min(score, best)
+            done + now, done + planned + stage.planned_later, min(score, best)
         )
 
 
@@ -210,10 +185,9 @@ def check_settings(
     progress: Progress | None,
 ) -> Float[np.ndarray, " s"]:
     """Return the values of `C`; raise a `ValueError` for settings of `tune` that make no sense."""
-    for name, known in (("metric", get_args(Metric)), ("decoding", get_args(Decoding))):
-        value = getattr(scoring, name)
-        if value not in known:
-            raise ValueError(f"{name}: expected one of {known}, got {value!r}")
+    for name, values in (("metric", get_args(Metric)), ("decoding", get_args(Decoding))):
+        if (value := getattr(scoring, name)) not in values:
+            raise ValueError(f"{name}: expected one of {values}, got {value!r}")
     check_search(search)
     grid = numbers("C", C)
     if grid.ndim != 1 or grid.size == 0 or not np.all(np.isfinite(grid) & (grid > 0)):

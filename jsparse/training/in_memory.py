@@ -99,7 +99,7 @@ class InMemory:
 
     @property
     def code(self) -> Code | None:
-        """See `Source`."""
+        """Several classes as several binary problems."""
         return self.rows.code
 
     @property

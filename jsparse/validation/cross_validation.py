@@ -39,7 +39,7 @@ class CrossValidation(NamedTuple):
 
 
 class _AllPredictions(eqx.Module):
-    """Losses as of `FoldLosses`, with the predictions for every `C`."""
+    """The losses of `FoldLosses`, with the predictions for every `C`."""
 
     losses: FoldLosses
 
@@ -69,9 +69,9 @@ def cross_validate(
 ) -> CrossValidation:
     """Cross-validate the ridge machine of a feature map, for every `C` at once.
 
-    De Brabanter 2010, Algorithm 3: one pass over the rows sums every fold, and what trains for a
-    fold is the total less the fold (eq. 20-21). For the two ways to the same numbers, subtraction
-    and removal, see `machines.ridge.held_out`.
+    De Brabanter 2010, Algorithm 3: one pass over the rows sums every fold, and the training sums of
+    a fold are the total less the fold (eq. 20-21). For the two methods, subtraction and removal,
+    see `machines.ridge.held_out`.
 
     Args:
         feature_map: such as `Nystroem(kernel, prototypes)`; penalised by the identity.
@@ -83,23 +83,21 @@ def cross_validate(
         weights: row weights, shape `n`, used in fitting and in scoring.
         metric: "mse", "mae", or "misclassification" (a fraction).
         intercept_penalty: see `ridge`.
-        mesh: spread the rows of every fold over its devices (static): each sums and predicts its
-            own rows, and decomposes its share of the folds.
+        mesh: devices that share the rows of every fold (static); each sums and predicts its shard,
+            and decomposes its share of the folds.
         block_rows: rows in memory at a time.
-        method: "auto" takes the cheaper one. By "subtraction" float32 solutions are not refined,
-            as those of a fit are.
-        code: several classes as several problems (`multiclass.output_code`); the pass over the rows
-            then also tells the classes apart if the problems do not all see the same rows, and
-            serves every problem. "misclassification" is of the decoded classes, the other metrics
-            are means over the problems that see the row.
+        method: "auto" takes the cheaper one. "subtraction" does not refine float32 solutions.
+        code: several classes as several problems (`multiclass.output_code`). "misclassification"
+            is of the decoded classes; the other metrics are means over the problems that see the
+            row.
         decoding: see `multiclass.distances`.
-        keep: the place in `C` of the one, or of each problem's own, whose predictions are wanted:
-            they are then `n *c`, and the sums over all rows come with them, from which `solve`
-            gives the machine of all rows without another pass.
+        keep: the place in `C`, or the place for each problem, whose predictions are kept. They are
+            then `n *c`, and come with the sums over all rows, from which `solve` gives the machine
+            of all rows without another pass.
 
-    Differentiable in the feature map, `C`, `X`, `y` and `weights` in both
-    modes (for the metric "misclassification" the derivative of the scores is zero). Nothing
-    recompiles when values change; `vmap` over kernels, `C` and data sets works.
+    Differentiable in the feature map, `C`, `X`, `y` and `weights` in both modes (the derivative of
+    "misclassification" is zero). Nothing recompiles when values change; `vmap` over kernels, `C`
+    and data sets works.
 
     Raises:
         ValueError: for shapes that do not fit, folds of other data, an unknown metric, a map whose
@@ -108,7 +106,7 @@ def cross_validate(
     check_penalty(feature_map)
     if method not in ("auto", "subtraction", "removal"):
         raise ValueError(f"method: expected 'auto', 'subtraction' or 'removal', got {method!r}")
-    C, rows = checked(C, X, y, folds, weights, metric, code, mesh)
+    C, rows = checked(C, X, y, folds, weights, (metric,), code, mesh)
     if method == "removal" and not (code is None or code.shares_all_rows):
         raise ValueError("method: a code whose problems see different rows needs 'subtraction'")
     penalty = given_penalty(intercept_penalty, rows.X)
@@ -128,18 +126,20 @@ def _cross_validate(
     way: ridge.Way,
     block_rows: int | None,
 ) -> CrossValidation:
-    n, outputs = len(rows), rows.outputs
-    on_fold = FoldLosses(scoring, None if keep is None else Kept(keep, jnp.zeros((), jnp.int32)))
+    n, outputs, sums = len(rows), rows.outputs, None
+    if keep is None:
+        on_fold = _AllPredictions(FoldLosses(scoring))
+    else:
+        on_fold = FoldLosses(scoring, Kept(keep, jnp.zeros((), jnp.int32)))
     held = ridge.held_out(
-        feature_map, C, rows.by_fold(folds), _AllPredictions(on_fold) if keep is None else on_fold,
+        feature_map, C, rows.by_fold(folds), on_fold,
         way=way, intercept_penalty=intercept_penalty, block_rows=block_rows,
     )  # fmt: skip
-    found = mean_losses(held)
-    values = folds.scatter(held.kept, n)
+    means, values = mean_losses(held), folds.scatter(held.kept, n)
     if keep is None:
-        values = jnp.moveaxis(values, 1, 0)
-    values = values.reshape(*values.shape[: 1 + (keep is None)], *outputs)
-    sums = None if keep is None else held.total
+        values = jnp.moveaxis(values, 1, 0).reshape(len(C), n, *outputs)
+    else:
+        values, sums = values.reshape(n, *outputs), held.total
     return CrossValidation(
-        found.scores[:, 0], found.fold_scores[:, :, 0], values, found.status, sums
+        means.scores[:, 0], means.fold_scores[:, :, 0], values, means.status, sums
     )

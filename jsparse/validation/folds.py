@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -30,30 +31,39 @@ class Folds(NamedTuple):
 
     __repr__ = short_repr
 
+    @classmethod
+    def of(cls, parts: Sequence[np.ndarray], rows: int | None = None) -> "Folds":
+        """Return folds with the row numbers of each, padded to so many rows; on the host."""
+        rows = max(map(len, parts)) if rows is None else rows
+        index, valid = np.zeros((len(parts), rows), np.int32), np.zeros((len(parts), rows), bool)
+        for fold, numbers in enumerate(parts):
+            index[fold, : len(numbers)], valid[fold, : len(numbers)] = numbers, True
+        return cls(index, valid)
+
     def gather(self, x: Array) -> Array:
-        """`x (n, ...)` laid out by folds, `(v, r, ...)`."""
+        """Return `x (n, ...)` laid out by folds, `(v, r, ...)`."""
         return x[self.index]
 
     def scatter(self, values: Array, n: int) -> Array:
-        """Values `(v, r, ...)` back in row order, `(n, ...)`; rows in no fold are zero."""
+        """Return values `(v, r, ...)` in row order, `(n, ...)`; rows in no fold are zero."""
         index = jnp.where(self.valid, self.index, n)
         return jnp.zeros((n, *values.shape[2:]), values.dtype).at[index].set(values, mode="drop")
 
     def check(self, n: int) -> None:
-        """Raise unless the numbers are those of `n` rows, as far as they can be looked at."""
+        """Raise a `ValueError` if the row numbers are known not to be those of `n` rows."""
         rows = np.asarray(self.index) if is_concrete(self.index) else np.zeros(1)
         if not (rows.size and 0 <= rows.min() <= rows.max() < n):
             raise ValueError(f"folds: expected row numbers 0 to {n - 1}, folds of other data came")
 
 
 def plain_folds(key: KeyLike, n: int, v: int) -> Folds:
-    """`v` random folds of nearly equal size (De Brabanter 2010, Algorithm 3, step 2)."""
-    key, v = as_key(key), _count(n, v)
-    return _deal(_permutation(key, n), v)
+    """Return `v` random folds of nearly equal size (De Brabanter 2010, Algorithm 3, step 2)."""
+    key, v = as_key(key), _n_folds(n, v)
+    return _assign_in_turn(_permutation(key, n), v)
 
 
 def stratified_folds(key: KeyLike, labels: ArrayLike, v: int) -> Folds:
-    """`v` random folds, each with its share of every class, sizes differing by at most one.
+    """Return `v` random folds with equal shares of every class; sizes differ by at most one.
 
     Rows are shuffled, sorted by class and assigned to the folds in turn, so that in each class too
     the counts differ by at most one. Labels are of any type; under `jit`, integers.
@@ -64,38 +74,32 @@ def stratified_folds(key: KeyLike, labels: ArrayLike, v: int) -> Folds:
     else:
         numbers = as_array(labels)
     n = numbers.shape[0]
-    key, v = as_key(key), _count(n, v)
+    key, v = as_key(key), _n_folds(n, v)
     shuffled = _permutation(key, n)
     if not (isinstance(numbers, np.ndarray) and isinstance(shuffled, np.ndarray)):
         numbers, shuffled = as_array(numbers), as_array(shuffled)
     order = numbers[shuffled].argsort(stable=True)
-    return _deal(shuffled[order], v)
+    return _assign_in_turn(shuffled[order], v)
 
 
 def folds_from_assignment(assignment: ArrayLike) -> Folds:
-    """Folds from the caller's own fold number of every row, shape `n`; host only.
+    """Return folds from the caller's own fold number of every row, shape `n`; host only.
 
     Raises:
         ValueError: if the numbers are not 0..v-1 with v >= 2 and every fold used.
     """
     numbers = np.asarray(assignment)
-    values, counts = np.unique(numbers, return_counts=True)
-    v = len(values)
-    if numbers.ndim != 1 or v < 2 or not np.array_equal(values, np.arange(v)):
+    values = np.unique(numbers)
+    if numbers.ndim != 1 or len(values) < 2 or not np.array_equal(values, np.arange(len(values))):
         raise ValueError(
             "folds: expected one fold number per row, 0..v-1 with v >= 2 and none missing; got "
             f"shape {numbers.shape} with values {values[:10]}"
         )
-    rows = int(counts.max())
-    index, valid = np.zeros((v, rows), np.int32), np.zeros((v, rows), bool)
-    for fold in range(v):
-        members = np.flatnonzero(numbers == fold)
-        index[fold, : len(members)], valid[fold, : len(members)] = members, True
-    return Folds(index, valid)
+    return Folds.of([np.flatnonzero(numbers == fold) for fold in values])
 
 
 def _permutation(key: Key, n: int) -> Int[Array, " n"] | Int[np.ndarray, " n"]:
-    """What `jax.random.permutation` gives; of a known key on the host, where nothing compiles."""
+    """Return `jax.random.permutation`; on the host if the key is known, without compilation."""
     if not is_concrete(key):
         return jax.random.permutation(key, n)
     order = np.arange(n, dtype=np.int32)
@@ -107,14 +111,14 @@ def _permutation(key: Key, n: int) -> Int[Array, " n"] | Int[np.ndarray, " n"]:
 
 @functools.partial(compiled, quickly=True, static_argnames=("rows", "rounds"))
 def _sort_keys(key: Key, rows: int, rounds: int) -> list[UInt32[Array, " r"]]:
-    found = []
+    sort_keys = []
     for _ in range(rounds):
-        key, own = jax.random.split(key)
-        found.append(jax.random.bits(own, (rows,), jnp.uint32))
-    return found
+        key, key_now = jax.random.split(key)
+        sort_keys.append(jax.random.bits(key_now, (rows,), jnp.uint32))
+    return sort_keys
 
 
-def _deal(order: Int[Array, " n"] | Int[np.ndarray, " n"], v: int) -> Folds:
+def _assign_in_turn(order: Int[Array, " n"] | Int[np.ndarray, " n"], v: int) -> Folds:
     numpy = np if isinstance(order, np.ndarray) else jnp
     order, n = order.astype(np.int32), order.shape[0]
     rows = -(-n // v)
@@ -123,5 +127,5 @@ def _deal(order: Int[Array, " n"] | Int[np.ndarray, " n"], v: int) -> Folds:
     return Folds(index, valid)
 
 
-def _count(n: int, v: int) -> int:
+def _n_folds(n: int, v: int) -> int:
     return whole_number("folds", v, 2, whole_number("n", n, 2), "the number of rows")

@@ -35,23 +35,22 @@ def losses(
         classes = decode(jnp.asarray(code.matrix), values, decoding)
         wrong = (classes != rows.y[:, None]).astype(values.dtype)
         return jnp.where(classes < 0, jnp.nan, wrong)
-    each = LOSSES[metric](targets[:, None, :], values)
+    of_outputs = LOSSES[metric](targets[:, None, :], values)
     if code is None:
-        return jnp.mean(each, axis=-1)
+        return jnp.mean(of_outputs, axis=-1)
     seen = jnp.abs(targets)
-    return jnp.sum(seen[:, None, :] * each, axis=-1) / jnp.sum(seen, axis=-1)[:, None]
+    return jnp.sum(seen[:, None, :] * of_outputs, axis=-1) / jnp.sum(seen, axis=-1)[:, None]
 
 
 def weighted(weights: Float[Array, "..."], loss: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Return losses times row weights. Rows of weight 0, which may hold anything, spoil no sum."""
+    """Return losses times row weights; 0 for rows of weight 0 whose loss is not finite."""
     return weights * jnp.where((weights > 0) | jnp.isfinite(loss), loss, 0)
 
 
 def standard_error(fold_scores: Float[ArrayLike, "s v *k"]) -> Float[np.ndarray, "s *k"]:
     """Return the standard error of a score from its spread over the folds; NaN for one fold.
 
-    Folds count alike. A fold whose score is NaN has no row with weight, and does not count. On the
-    host.
+    Folds count alike, except that a fold without weight, whose score is NaN, does not count.
     """
     scores = np.asarray(fold_scores)
     count = np.sum(~np.isnan(scores), axis=1)

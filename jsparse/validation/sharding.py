@@ -12,27 +12,21 @@ from .folds import Folds
 
 
 class ShardedFolds(eqx.Module):
-    """Folds that the rows already lie in: row `i` belongs to fold `i mod v`.
+    """Folds of rows in fold order: row `i` belongs to fold `i mod v`. No row changes its device."""
 
-    No row has to move then, which would be from device to device where they are spread.
-
-    Attributes:
-        v: number of folds (static).
-    """
-
-    v: int = eqx.field(static=True)
+    v: int = eqx.field(static=True)  # number of folds
 
     @property
     def valid(self) -> Bool[Array, "1 1"]:
-        """Every row is one: rows that only fill up have no weight."""
+        """Every row counts as valid: the padding has no weight."""
         return jnp.ones((1, 1), bool)
 
     def gather(self, x: Array) -> Array:
-        """`x (n, ...)` laid out by folds, `(v, r, ...)`."""
+        """See `Folds.gather`."""
         return jnp.swapaxes(x.reshape(-1, self.v, *x.shape[1:]), 0, 1)
 
     def scatter(self, values: Array, n: int) -> Array:
-        """Values `(v, r, ...)` back in row order, `(n, ...)`."""
+        """See `Folds.scatter`."""
         return jnp.swapaxes(values, 0, 1).reshape(n, *values.shape[2:])
 
     def check(self, n: int) -> None:
@@ -48,10 +42,10 @@ def shard(
     y: Shaped[Array, " n"],
     weights: Float[Array, " n"] | None,
 ) -> tuple[Array, Array, Array, ShardedFolds]:
-    """Inputs, targets and weights in the order of `ShardedFolds`, each row on its device.
+    """Return inputs, targets and weights in the order of `ShardedFolds`, each row on its device.
 
-    The folds are filled up to a multiple of the devices with copies of a row, of weight 0, so they
-    should be larger than the number of devices. In several processes each gives all the rows.
+    Folds are padded to a multiple of the devices with rows of weight 0. Each process gives all the
+    rows.
     """
     fill = ((0, 0), (0, -folds.index.shape[1] % mesh.size))
     order = np.pad(np.asarray(folds.index), fill).T.reshape(-1)
@@ -61,11 +55,3 @@ def shard(
     sharding = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
     placed = [jax.make_array_from_callback(a.shape, sharding, a.__getitem__) for a in rows]
     return placed[0], placed[1], placed[2], ShardedFolds(len(folds.index))
-
-
-def in_row_order(
-    folds: Folds, sharded: ShardedFolds, values: Float[Array, "r *c"]
-) -> Float[Array, "n *c"]:
-    """Values of sharded rows in the order of the rows themselves, each of which is in one fold."""
-    by_fold = sharded.gather(values)[:, : folds.index.shape[1]]
-    return folds.scatter(by_fold, int(np.sum(np.asarray(folds.valid))))

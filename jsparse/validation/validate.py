@@ -1,6 +1,7 @@
 """Errors on rows that were not seen, of any method."""
 
 import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import equinox as eqx
@@ -52,15 +53,10 @@ class Kept(NamedTuple):
 
 
 class FoldLosses(eqx.Module):
-    """Losses summed over the rows of a fold, the sum of their weights, and predictions to keep.
-
-    Attributes:
-        scoring: the metrics (static).
-        keep: the machine whose predictions are kept, or None.
-    """
+    """Losses summed over the rows of a fold, the sum of their weights, and predictions to keep."""
 
     scoring: Scoring = eqx.field(static=True)
-    keep: Kept | None = None
+    keep: Kept | None = None  # the machine whose predictions are kept
 
     def __call__(
         self, rows: Rows, values: Float[Array, "r q l"], which: Which
@@ -75,8 +71,8 @@ class FoldLosses(eqx.Module):
         if self.keep is None:
             return (sums, weight), None
         place = jnp.broadcast_to(jnp.asarray(self.keep.C, jnp.int32), values.shape[2:])
-        wanted = (which.C[:, None] == place[None]) & (which.size == self.keep.size)[:, None]
-        return (sums, weight), jnp.sum(jnp.where(wanted[None], values, 0), axis=1)
+        keep = (which.C[:, None] == place[None]) & (which.size == self.keep.size)[:, None]
+        return (sums, weight), jnp.sum(jnp.where(keep[None], values, 0), axis=1)
 
 
 class Validation(NamedTuple):
@@ -101,15 +97,14 @@ def mean_losses(held: HeldOut) -> Validation:
     in_fold = weight[None, :, None, None]
     fold_scores = jnp.where(in_fold > 0, loss / jnp.where(in_fold > 0, in_fold, 1), jnp.nan)
     scores = jnp.sum(loss, axis=1) / jnp.sum(weight)
-    found = Validation(
-        scores[:, 0], fold_scores[:, :, 0], held.statuses, held.kept, total=held.total
+    reported = (None, None) if sums.shape[2] == 1 else (scores[:, 1], fold_scores[:, :, 1])
+    return Validation(
+        scores[:, 0], fold_scores[:, :, 0], held.statuses, held.kept, *reported, held.total
     )
-    if sums.shape[2] == 1:
-        return found
-    return found._replace(reported=scores[:, 1], fold_reported=fold_scores[:, :, 1])
 
 
-def validate_rows(
+@functools.partial(compiled, static_argnames="scoring")
+def _validate_rows(
     method: Method,
     kernel: Kernel,
     points: Float[Array, "m d"] | None,
@@ -117,21 +112,16 @@ def validate_rows(
     rows: Rows,
     folds: FoldLayout,
     scoring: Scoring,
-    keep: Kept | None = None,
-    key: Key | None = None,
+    keep: Kept | None,
+    key: Key | None,
 ) -> Validation:
-    """Return the errors on rows that were not seen; arguments as `validate`, not looked at."""
     on_fold = FoldLosses(scoring, keep)
-    held = method.held_out(kernel, points, C, rows, folds, on_fold, key)
-    found = mean_losses(held)
+    means = mean_losses(method.held_out(kernel, points, C, rows, folds, on_fold, key))
     if keep is None:
-        return found
+        return means
     layout = method.validation_folds(folds, len(rows))
-    values = layout.scatter(found.predictions, len(rows))
-    return found._replace(predictions=values.reshape(len(rows), *rows.outputs))
-
-
-_validate_rows = functools.partial(compiled, static_argnames="scoring")(validate_rows)
+    values = layout.scatter(means.predictions, len(rows))
+    return means._replace(predictions=values.reshape(len(rows), *rows.outputs))
 
 
 @same_rows
@@ -156,9 +146,9 @@ def validate(
 ) -> Validation:
     """Return the errors of a method on rows that were not seen, for every `C` and every size.
 
-    Each method has its own way, see `Method.held_out`: by sums over rows less those of the fold, by
-    removal of the fold from one solution, in the dual by leave-one-out whatever the folds, or by a
-    fit for each fold and `C`.
+    Each method has its own way, see `Method.held_out`: sums over rows less those of the fold,
+    removal of the fold from one solution, leave-one-out in the dual whatever the folds, or a fit
+    for each fold and `C`.
 
     Args:
         method: resolved settings, see `Method.resolve`.
@@ -175,10 +165,10 @@ def validate(
         code: several classes as several binary problems.
         decoding: of several classes (static).
         key: decides what the method draws at random.
-        keep: the place in `C` of the machine, or of each problem's own, whose predictions of rows
-            that it has not seen are kept; None for none.
-        size: the place of its size.
-        mesh: its devices share the rows (static).
+        keep: the place in `C`, or the place for each problem, of the machine whose out-of-fold
+            predictions are kept; None for none.
+        size: the place of the size of that machine.
+        mesh: devices that share the rows (static).
 
     Works under `jit` and `vmap`; nothing compiles again when numbers change. Differentiable where
     the method's `held_out` is: for ridge methods in everything but `y` of classes.
@@ -191,14 +181,12 @@ def validate(
     if mesh is not None:
         method.check_sums("mesh")
     scoring = Scoring(metric, decoding, reported)
-    for each in scoring.metrics:
-        C, rows = checked(C, X, y, folds, weights, each, code, mesh)
-    kept = (
-        None if keep is None else Kept(jnp.asarray(keep, jnp.int32), jnp.asarray(size, jnp.int32))
-    )
-    return _validate_rows(
-        method, kernel, points, C.astype(rows.dtype), rows, folds, scoring, kept, key
-    )
+    C, rows = checked(C, X, y, folds, weights, scoring.metrics, code, mesh)
+    kept = None
+    if keep is not None:
+        kept = Kept(jnp.asarray(keep, jnp.int32), jnp.asarray(size, jnp.int32))
+    C = C.astype(rows.dtype)
+    return _validate_rows(method, kernel, points, C, rows, folds, scoring, kept, key)
 
 
 def checked(
@@ -207,17 +195,14 @@ def checked(
     y: Array,
     folds: Folds | ShardedFolds,
     weights: Array | None,
-    metric: Metric,
+    metrics: Sequence[Metric],
     code: Code | None,
     mesh: Mesh | None = None,
 ) -> tuple[Array, Rows]:
-    """Return `C` and the rows in one dtype, once all is seen to fit together.
-
-    Raises:
-        ValueError: if it does not.
-    """
-    if metric not in LOSSES:
-        raise ValueError(f"metric: expected one of {sorted(LOSSES)}, got {metric!r}")
+    """Return `C` and the rows in one dtype; raise a `ValueError` if they do not fit together."""
+    for metric in metrics:
+        if metric not in LOSSES:
+            raise ValueError(f"metric: expected one of {sorted(LOSSES)}, got {metric!r}")
     X, C = as_float(X), as_float(C)
     if C.ndim != 1:
         raise ValueError(f"C: expected a vector, shape (s,), got shape {C.shape}")
@@ -226,8 +211,8 @@ def checked(
     if code is None:
         y = as_float(y).astype(X.dtype)
         check_problem(None, C, X, y, w)
-        known = metric == "misclassification" and is_concrete(y)
-        if known and not np.all(np.abs(np.asarray(y)) == 1):
+        checks_y = "misclassification" in metrics and is_concrete(y)
+        if checks_y and not np.all(np.abs(np.asarray(y)) == 1):
             raise ValueError(
                 "y: expected -1 and +1 for the metric 'misclassification', got other numbers; give "
                 "class numbers with a code"

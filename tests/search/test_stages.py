@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 import jsparse
-from jsparse import FixedSize, Gradient, Profile, Resources, SpSVM
+from jsparse import SCDP, FixedSize, Gradient, Profile, Resources, SpSVM
+from jsparse._status import COMPLETED, NOT_FINITE, PRECISION_LOST
 from jsparse.data.streams import ArrayStream
-from jsparse.search.problem import Problem, Scores
+from jsparse.search.problem import Problem, Scores, least_of_sizes
 from jsparse.search.template import split_kernel
+from jsparse.validation.validate import Validation
 
 SMALLEST = 2.0**-130  # a unit of the targets, in which squares are far from 1
 METHODS = {
@@ -411,3 +413,16 @@ def test_a_batch_is_evaluated_without_the_kernels_that_are_known(kernels_at_once
     again = tuned(problem, alone.history[:4])
     assert [e.theta[0] for e in again.history] == [e.theta[0] for e in alone.history]
     assert sum(problem.calls) == 1 + len(alone.history) - 4
+
+
+def test_lost_digits_count_unless_the_method_says_that_the_errors_show_them():
+    errors = np.array([[3.0, 1.0, 2.0], [5.0, 4.0, 6.0]])
+    status = np.array([PRECISION_LOST, NOT_FINITE], np.int32)
+    validation = Validation(errors, np.stack([errors, errors + 2], axis=1), status)
+    of_path, of_one = (least_of_sizes(m, validation) for m in (SCDP(3), FixedSize(3)))
+    for scores in (of_path, of_one):
+        np.testing.assert_array_equal(scores.scores, [1.0, 4.0])
+        np.testing.assert_allclose(scores.standard_errors, [1.0, 1.0])
+    assert of_path.status.tolist() == [COMPLETED, NOT_FINITE]
+    assert of_one.status.tolist() == [PRECISION_LOST, NOT_FINITE]
+    assert of_path.status.dtype == of_one.status.dtype == np.int32
