@@ -15,7 +15,7 @@ from .._programs import compiled
 from .._repr import short_repr
 from .._status import COMPLETED, EXHAUSTED, INDEFINITE, PRECISION_LOST, TRUNCATED
 from .._types import Key, ScalarLike
-from ..kernels import Kernel
+from ..kernels import Kernel, Mixture
 from ..multiclass import Code
 from ..normal_equations import NormalEquations, accumulate
 from .candidates import CandidatesFromSums
@@ -60,7 +60,6 @@ class Pursuit(CandidatesFromSums):
 
     has_C: ClassVar[bool] = False
     default_C: ClassVar[Float[np.ndarray, " s"]] = np.ones(1)
-    several_kernels: ClassVar[bool] = True
     max_rows: ClassVar[int | None] = 20_000  # the atoms at all rows are in memory
 
     atoms: Any = option(
@@ -79,6 +78,13 @@ class Pursuit(CandidatesFromSums):
         check_number("ridge", self.ridge, 0.0)
         if not isinstance(self.intercept, bool):
             raise ValueError(f"intercept: expected True or False, got {self.intercept!r}")
+
+    def check_kernel(self, kernel: Kernel) -> None:
+        """See `Method.check_kernel`: a dictionary may have atoms of several kernels."""
+        if isinstance(kernel, Mixture) and kernel.which is not None:
+            raise ValueError(
+                "kernel: expected kernels of a dictionary, got a Mixture of prototypes"
+            )
 
     def resolve(self, shape: Shape) -> "Pursuit":
         """See `Method.resolve`."""

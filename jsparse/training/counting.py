@@ -51,16 +51,12 @@ class CountingRows(NamedTuple):
                 "weight 0 may be in none"
             )
         if len(self.index) == self.n:
-            return folds
+            return Folds(index, valid)
         place = np.full(self.n, -1, np.int32)
         place[self.index] = np.arange(len(self.index))
         members = [place[row[used]] for row, used in zip(index, valid, strict=True)]
         members = [row[row >= 0] for row in members]
-        width = max(len(row) for row in members)
-        index, valid = (np.zeros((len(members), width), t) for t in (np.int32, bool))
-        for fold, row in enumerate(members):
-            index[fold, : len(row)], valid[fold, : len(row)] = row, True
-        return Folds(index, valid)
+        return folds_of_rows(members, max(len(row) for row in members))
 
     def folds_of_caller(self, folds: Folds) -> Folds:
         """Return folds with the caller's row numbers; no fold has a row of weight 0."""
@@ -68,6 +64,14 @@ class CountingRows(NamedTuple):
             return folds
         index, valid = np.asarray(folds.index), np.asarray(folds.valid)
         return Folds(np.where(valid, self.index[index], 0).astype(np.int32), valid)
+
+
+def folds_of_rows(members: list[np.ndarray], width: int) -> Folds:
+    """Return folds of these rows, padded to so many in each."""
+    index, valid = (np.zeros((len(members), width), t) for t in (np.int32, bool))
+    for fold, rows in enumerate(members):
+        index[fold, : len(rows)], valid[fold, : len(rows)] = rows, True
+    return Folds(index, valid)
 
 
 def counting_rows(weights: ArrayLike | None, n: int) -> CountingRows:

@@ -1,4 +1,4 @@
-"""What a user hands in, checked and in the form the rooms below take."""
+"""Targets and weights as users give them: checked, and encoded as numbers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -10,9 +10,11 @@ from .._arguments import check_finite, labels_of, on_host, real
 from .._arguments import numbers as real_numbers
 from ..machines.method import Task
 
+ClassWeight = Literal["balanced"] | Mapping[Any, float] | None
+
 
 def checked_targets(y: ArrayLike, n: int, task: Task) -> np.ndarray:
-    """Labels, or finite real targets, of `n` rows.
+    """Return the labels, or finite real targets, of `n` rows as an array.
 
     Raises:
         ValueError: for another number of rows, or values that are neither.
@@ -31,7 +33,7 @@ def checked_targets(y: ArrayLike, n: int, task: Task) -> np.ndarray:
 def encoded_targets(
     labels: np.ndarray, task: Task, classes: Sequence[Any] | ArrayLike | None = None
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """Real targets as they are; or class numbers and the labels they stand for.
+    """Return real targets as they are; or class numbers and the labels they stand for.
 
     Args:
         labels: from `checked_targets`.
@@ -87,7 +89,7 @@ def check_label_count(k: int, n: int) -> None:
 
 
 def checked_weights(weights: ArrayLike, n: int) -> np.ndarray:
-    """Row weights in float64.
+    """Return row weights in float64.
 
     Raises:
         ValueError: unless there are `n` finite weights of at least 0, some of them above 0.
@@ -104,35 +106,30 @@ def checked_weights(weights: ArrayLike, n: int) -> np.ndarray:
 
 def row_weights(
     weights: ArrayLike | None,
-    class_weight: Literal["balanced"] | Mapping[Any, float] | None,
+    class_weight: ClassWeight,
     numbers: np.ndarray,
     classes: np.ndarray | None,
 ) -> np.ndarray | None:
-    """Row weights times those of the classes; None if there are neither."""
-    n = len(numbers)
-    w = np.ones(n) if weights is None else checked_weights(weights, n)
-    if class_weight is None:
+    """Return row weights times those of the classes; None if there are neither."""
+    w = np.ones(len(numbers)) if weights is None else checked_weights(weights, len(numbers))
+    if class_weight is None or classes is None:
         return None if weights is None else w
-    if classes is None:
-        raise ValueError("class_weight: expected None for regression")
-    factor = class_factors(class_weight, classes, np.bincount(numbers, w, len(classes)))
-    assert factor is not None
-    return w * factor[numbers]
+    factors = class_factors(class_weight, classes, np.bincount(numbers, w, len(classes)))
+    assert factors is not None
+    return w * factors[numbers]
 
 
 def class_factors(
-    class_weight: Literal["balanced"] | Mapping[Any, float] | None,
-    classes: np.ndarray,
-    mass: np.ndarray,
+    class_weight: ClassWeight, classes: np.ndarray, mass: np.ndarray
 ) -> np.ndarray | None:
-    """A factor for the weights of the rows of each class, whose weights add up to `mass`."""
+    """Return the factor of each class, whose rows' weights add up to `mass`; None for no factors.
+
+    Raises:
+        ValueError: for factors that are not positive, or of labels that are no classes.
+    """
     if class_weight is None:
         return None
-    if isinstance(class_weight, str):
-        if class_weight != "balanced":
-            raise ValueError(
-                f"class_weight: expected 'balanced' or a mapping, got {class_weight!r}"
-            )
+    if isinstance(class_weight, str) and class_weight == "balanced":
         return mass.sum() / (np.count_nonzero(mass) * np.where(mass > 0, mass, 1))
     if not isinstance(class_weight, Mapping):
         raise ValueError(
@@ -141,5 +138,5 @@ def class_factors(
     unknown = sorted(set(class_weight) - set(classes.tolist()), key=str)
     if unknown:
         raise ValueError(f"class_weight: expected labels among y's, got {unknown}")
-    given = [class_weight.get(label, 1) for label in classes.tolist()]
-    return np.array([real("class_weight", factor, 0.0, above=True) for factor in given])
+    factors = [class_weight.get(label, 1) for label in classes.tolist()]
+    return np.array([real("class_weight", factor, 0.0, above=True) for factor in factors])

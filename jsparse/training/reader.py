@@ -1,16 +1,14 @@
-"""The rows of a stream as the sums want them: numbers, weights and parts."""
+"""The rows of a stream as sums take them: encoded, weighted and divided into parts."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float, Int
 
 from .._repr import short_repr
 from ..data.streams import Checked, StreamError, counting
-from ..multiclass import Code
-from ..scaling import Standardization
-from .target_units import TargetUnits
+from .encoding import Encoding
 
 
 class Split(NamedTuple):
@@ -28,7 +26,7 @@ class Split(NamedTuple):
     __repr__ = short_repr
 
     def __call__(self, places: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
-        """The part of each row."""
+        """Return the part of each row."""
         # The finaliser of splitmix64 (Steele, Lea and Flood 2014).
         x = (places.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
         x = x + np.uint64(self.seed)
@@ -41,89 +39,79 @@ class Split(NamedTuple):
 
 
 class Reader(NamedTuple):
-    """A stream as the sums want it: numbers, weights and groups, in batches of one size."""
+    """A stream in batches of one size, as sums take them."""
 
     stream: Checked
     n_rows: int  # with a weight above 0
-    scaling: Standardization
-    classes: Shaped[np.ndarray, " k"] | None
-    factors: Float[np.ndarray, " k"] | None  # weight of the rows of each class
-    code: Code | None
+    encoding: Encoding
+    factors: Float[np.ndarray, " k"] | None  # of the weights of the rows of each class
     split: Split
     batch_rows: int
-    units: TargetUnits  # of real targets, from the sample
 
     __repr__ = short_repr
 
     @property
+    def classes_apart(self) -> int:
+        """The number of classes that are summed apart; 1 if all problems see the same rows."""
+        code = self.encoding.code
+        return 1 if code is None or code.shares_all_rows else len(code.matrix)
+
+    @property
     def groups(self) -> int:
-        """Groups of rows that are summed apart."""
-        classes = 1 if self.code is None or not self.by_class else len(self.code.matrix)
-        return self.split.parts * classes
+        """The number of groups of rows that are summed apart: each class of each part."""
+        return self.split.parts * self.classes_apart
 
     @property
-    def targets(self) -> tuple[int, ...]:
-        """Shape of a row's targets in the sums."""
-        if self.code is None:
+    def outputs(self) -> tuple[int, ...]:
+        """The shape of a row's targets in the sums; classes that are summed apart need none."""
+        code = self.encoding.code
+        if code is None:
             return ()
-        return (0,) if self.by_class else (self.code.matrix.shape[1],)
-
-    @property
-    def by_class(self) -> bool:
-        """Whether the classes are summed apart, as the problems see different rows."""
-        return self.code is not None and not self.code.shares_all_rows
+        return (code.matrix.shape[1],) if self.classes_apart == 1 else (0,)
 
     def encode(
         self, y: np.ndarray, weights: np.ndarray | None, where: str
-    ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Targets of a machine (class numbers if there is a code), and class numbers.
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Return targets (see `Encoding.targets`), weights times those of classes, class numbers.
 
         Raises:
-            StreamError: for a label that the first pass has not seen.
+            StreamError: for a label that the first pass has not seen, or numbers that the dtype of
+                the machine does not hold.
         """
-        dtype = np.dtype(self.scaling.shift.dtype)
-        if self.classes is None:
-            return _cast(self.units.apply(y, weights), dtype, where, "y"), None
-        number = np.searchsorted(self.classes, y)
-        number = np.minimum(number, len(self.classes) - 1).astype(np.int32)
-        if not np.all(self.classes[number] == y):
-            label = y[np.argmax(self.classes[number] != y)]
+        encoding, w = self.encoding, np.ones(len(y)) if weights is None else weights.astype(float)
+        if encoding.classes is None:
+            targets = _cast(encoding.targets(y, weights), encoding.dtype, where, "y")
+            return targets, _cast(w, encoding.dtype, where, "weights"), None
+        last = len(encoding.classes) - 1
+        numbers = np.minimum(np.searchsorted(encoding.classes, y), last).astype(np.int32)
+        unknown = encoding.classes[numbers] != y
+        if np.any(unknown):
+            label = y[np.argmax(unknown)]
             raise StreamError(f"{where}: expected the labels of the first pass, got {label!r}")
-        if self.code is None:
-            return (2 * number - 1).astype(dtype), number
-        return number, number
-
-    def weigh(self, w: np.ndarray | None, number: np.ndarray | None, n: int) -> np.ndarray:
-        """Row weights times those of the classes."""
-        w = np.ones(n) if w is None else np.asarray(w, float)
-        return w if self.factors is None or number is None else w * self.factors[number]
+        w = w if self.factors is None else w * self.factors[numbers]
+        w = _cast(w, encoding.dtype, where, "weights")
+        return encoding.targets(numbers, None), w, numbers
 
     def batches(self) -> Iterator[tuple[np.ndarray, ...]]:
-        """Batches `(X, targets, weights, groups)`, filled up with the last row, without weight.
+        """Yield batches `(X, targets, weights, groups)`, filled up with copies of weight 0.
 
         Raises:
             StreamError: for rows that cannot be what the first pass has seen.
         """
-        dtype, start = np.dtype(self.scaling.shift.dtype), 0
+        (_, _, code, *_), dtype, start = self.encoding, self.encoding.dtype, 0
         for (X, y, weights), rows in counting(self.stream):
-            n = len(X)
-            where = f"rows {rows[0]} to {rows[-1]}"
-            target, number = self.encode(y, weights, where)
-            w = _cast(self.weigh(weights, number, n), dtype, where, "weights")
+            n, where = len(X), f"rows {rows[0]} to {rows[-1]}"
+            targets, w, numbers = self.encode(y, weights, where)
             group = self.split(start + np.arange(n))
-            if self.code is not None:
-                assert number is not None
-                if self.by_class:
-                    group = group * len(self.code.matrix) + number
-                    target = np.zeros((n, 0), dtype)
-                else:
-                    target = np.asarray(self.code.matrix, dtype)[number]
+            if self.classes_apart > 1:
+                group, targets = group * self.classes_apart + numbers, np.zeros((n, 0), dtype)
+            elif code is not None:
+                targets = np.asarray(code.matrix, dtype)[numbers]
             X = _cast(X, dtype, where, "X")
             for first in range(0, n, self.batch_rows):
                 place = first + np.arange(self.batch_rows)
-                there = np.minimum(place, n - 1)
-                weight = np.where(place < n, w[there], 0).astype(dtype)
-                yield X[there], target[there], weight, group[there]
+                row = np.minimum(place, n - 1)
+                yield X[row], targets[row], np.where(place < n, w[row], 0).astype(dtype), group[row]
             start += n
         if start != self.n_rows:
             raise StreamError(
