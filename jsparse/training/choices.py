@@ -29,16 +29,11 @@ def make_kernel(
 ) -> Kernel:
     """Return a kernel; of a name with the scale that `d` columns of standardised inputs ask for.
 
-    Several kernels make a dictionary with atoms of each.
-
-    Args:
-        kernel: a name, a kernel, a function of two points, or several of them.
-        d: the number of columns.
-        codes: the columns that hold codes of categories.
-        per_column: whether a kernel by name has a lengthscale for each column.
+    Several kernels make a dictionary with atoms of each. With `per_column` a kernel by name has a
+    lengthscale for each column.
 
     Raises:
-        ValueError: for what is no kernel, or none for columns of categories.
+        ValueError: for what is no kernel, or none for the columns `codes`, which hold categories.
     """
     if codes:
         return with_categories(make_kernel(kernel, d, per_column=per_column), codes)

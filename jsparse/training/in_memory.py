@@ -20,6 +20,7 @@ from ..search.problem import Problem, Table
 from ..validation.folds import Folds
 from ..validation.sharding import ShardedFolds
 from ..validation.validate import FoldLosses, Scoring, Validation
+from .plan import Plan
 from .programs import RowsOfFolds, evaluate, evaluate_batch, some_rows, target_columns
 from .source import NOTHING_KEPT, TrainingSource
 
@@ -46,7 +47,7 @@ class InMemory(TrainingSource):
 
     @property
     def n_predicted(self) -> int:  # type: ignore[override]
-        """See `TrainingSource`."""
+        """All of them."""
         return self.n_rows
 
     @property
@@ -62,8 +63,10 @@ class InMemory(TrainingSource):
 
     def held_out_rows(self, problem: Problem, theta: Float[Any, "*q p"]) -> RowsOfFolds:
         """See `TrainingSource`."""
-        arguments = problem.method, problem.template, problem.points
-        return RowsOfFolds(*arguments, self.placed, self.layout, problem.key, theta)
+        return RowsOfFolds(
+            problem.method, problem.template, problem.points, self.placed, self.layout,
+            problem.key, theta,
+        )  # fmt: skip
 
     def errors(
         self, problem: Problem, thetas: Table, C: Table, scoring: Scoring
@@ -93,6 +96,9 @@ class InMemory(TrainingSource):
         rows, k = self.rows, None if self.code is None else len(self.code.matrix)
         return rows.X, target_columns(rows.X, rows.y, k), rows.weights
 
+    def follow(self, plan: Plan | None) -> None:
+        """Do nothing: what is evaluated at once does not depend on the plan."""
+
     def only_rows(self, rows: Int[np.ndarray, " m"]) -> "InMemory":
         """See `Source`; they have no folds of their own."""
         X, y, weights = some_rows((self.rows.X, self.rows.y, self.rows.weights), rows)
@@ -107,7 +113,10 @@ class InMemory(TrainingSource):
         size: int | None,
         sums: Sums | None,
     ) -> tuple[KernelExpansion, Int[np.ndarray, " n"]]:
-        """See `TrainingSource`."""
+        """Return the machines that have not seen a fold, and the fold of each row.
+
+        See `Method.fold_machines`.
+        """
         folds = problem.method.validation_folds(self.folds, self.n_rows)
         machines = problem.method.fold_machines(
             kernel, problem.points, C, size, self.rows, folds, problem.key, sums

@@ -14,11 +14,7 @@ ClassWeight = Literal["balanced"] | Mapping[Any, float] | None
 
 
 def checked_targets(y: ArrayLike, n: int, task: Task) -> np.ndarray:
-    """Return the labels, or finite real targets, of `n` rows as an array.
-
-    Raises:
-        ValueError: for another number of rows, or values that are neither.
-    """
+    """Return the labels, or finite real targets, of `n` rows; raise if they are neither."""
     labels = labels_of("y", y) if task == "classification" else on_host("y", y)
     several = task == "regression" and labels.ndim == 2 and labels.shape[1] > 0
     if labels.shape[:1] != (n,) or not (labels.ndim == 1 or several):
@@ -35,13 +31,8 @@ def encoded_targets(
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Return real targets as they are; or class numbers and the labels they stand for.
 
-    Args:
-        labels: from `checked_targets`.
-        task: "classification" or "regression".
-        classes: all labels; by default those among `labels`.
-
     Raises:
-        ValueError: for a label that is not among the classes.
+        ValueError: for a label that is not among the classes, if these are given.
     """
     if task == "regression":
         return labels, None
@@ -62,13 +53,7 @@ def encoded_targets(
 
 
 def check_labels(classes: np.ndarray, n: int, n_all: int) -> None:
-    """Raise unless these are at least two labels of classes.
-
-    Args:
-        classes: labels of the rows that count.
-        n: how many rows count.
-        n_all: rows, those of weight 0 included.
-    """
+    """Raise unless the `n` rows that count, of `n_all`, have labels of at least two classes."""
     if len(classes) < 2 and n < n_all:
         raise ValueError(
             "weights: expected some weight in every class, or at least in two, got weights above "
@@ -89,11 +74,7 @@ def check_label_count(k: int, n: int) -> None:
 
 
 def checked_weights(weights: ArrayLike, n: int) -> np.ndarray:
-    """Return row weights in float64.
-
-    Raises:
-        ValueError: unless there are `n` finite weights of at least 0, some of them above 0.
-    """
+    """Return row weights in float64; raise unless `n` finite ones of at least 0, some above."""
     w = real_numbers("weights", weights)
     if w.shape != (n,) or not np.all((w >= 0) & np.isfinite(w)):
         raise ValueError(
@@ -114,21 +95,11 @@ def row_weights(
     w = np.ones(len(numbers)) if weights is None else checked_weights(weights, len(numbers))
     if class_weight is None or classes is None:
         return None if weights is None else w
-    factors = class_factors(class_weight, classes, np.bincount(numbers, w, len(classes)))
-    assert factors is not None
-    return w * factors[numbers]
+    return w * class_factors(class_weight, classes, np.bincount(numbers, w, len(classes)))[numbers]
 
 
-def class_factors(
-    class_weight: ClassWeight, classes: np.ndarray, mass: np.ndarray
-) -> np.ndarray | None:
-    """Return the factor of each class, whose rows' weights add up to `mass`; None for no factors.
-
-    Raises:
-        ValueError: for factors that are not positive, or of labels that are no classes.
-    """
-    if class_weight is None:
-        return None
+def class_factors(class_weight: ClassWeight, classes: np.ndarray, mass: np.ndarray) -> np.ndarray:
+    """Return the factor of each class, whose rows' weights add up to `mass`."""
     if isinstance(class_weight, str) and class_weight == "balanced":
         return mass.sum() / (np.count_nonzero(mass) * np.where(mass > 0, mass, 1))
     if not isinstance(class_weight, Mapping):

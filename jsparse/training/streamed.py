@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from .._mesh import on_default_device, sum_over_rows
 from .._programs import compiled
+from ..expansion import KernelExpansion
 from ..features import FeatureMap
 from ..kernels import Kernel
 from ..machines.family import Family
@@ -63,7 +64,7 @@ class Streamed(TrainingSource):
         return self._kernels_at_once
 
     def follow(self, plan: Plan | None) -> None:
-        """See `TrainingSource`."""
+        """Sum as many kernels in one pass as the plan says."""
         assert plan is not None
         self._kernels_at_once = plan.kernels_at_once
 
@@ -110,6 +111,14 @@ class Streamed(TrainingSource):
             target_columns(X, y, None if self.code is None else len(self.code.matrix)),
             weights,
         )
+
+    def only_rows(self, rows: Int[np.ndarray, " m"]) -> "Streamed":
+        """See `Source`: a stream has no rows by number."""
+        raise ValueError("stream: expected a method that is tuned on all rows")
+
+    def fold_machines(self, *_: Any) -> tuple[KernelExpansion, Int[np.ndarray, " n"]]:
+        """Raise, see `InMemory.fold_machines`: a stream is not fitted again for each fold."""
+        raise ValueError("out_of_fold: expected True or False for a stream, got 'machines'")
 
     def _with_sums(self, problem: Problem, sums: Sums) -> SumsOfFolds:
         return SumsOfFolds(_from_sums(problem), sums, self.placed, problem.key)

@@ -23,12 +23,12 @@ from ..machines.rows import Rows
 from ..validation.folds import Folds
 from .choices import default_folds, template_of
 from .counting import CountingRows, folds_of_rows
+from .data import TrainingData
 from .encoding import Encoding, code_of
 from .inputs import check_labels, class_factors
 from .plan import check_fits, plan
 from .reader import Reader, Split
 from .settings import Config, HoldOut
-from .source import TrainingData
 from .streamed import Streamed
 from .summary import Summary, summarize
 from .target_units import TargetUnits, target_units
@@ -36,10 +36,6 @@ from .target_units import TargetUnits, target_units
 
 def read_stream(stream: RowStream, config: Config) -> TrainingData:
     """Read a stream for the first time.
-
-    Args:
-        stream: the rows, the same every time they are read.
-        config: of the run.
 
     Raises:
         ValueError: for settings that do not suit a stream, or rows that do not suit the settings.
@@ -157,7 +153,8 @@ def _reader(rows: Checked, summary: Summary, split: Split, config: Config) -> Re
                     f"the data, got {moments.rows} of {label!r}"
                 )
         mass = np.array([moments.weight for moments in summary.by_class.values()])
-        factors = class_factors(config.class_weight, classes, mass)
+        if config.class_weight is not None:
+            factors = class_factors(config.class_weight, classes, mass)
         code = code_of(config, len(classes), dtype)
     encoding = Encoding(summary.standardization(factors, dtype), classes, code, units)
     return Reader(rows, summary.n, encoding, factors, split, capacity(summary.most))

@@ -23,12 +23,12 @@ from ..validation.folds import Folds, plain_folds, stratified_folds
 from ..validation.sharding import shard
 from .choices import default_folds, template_of
 from .counting import CountingRows
+from .data import TrainingData
 from .encoding import Encoding, check_codes, code_of, unscaled
 from .in_memory import InMemory
 from .inputs import check_labels, encoded_targets, row_weights
 from .programs import standardised
 from .settings import Config, HoldOut
-from .source import TrainingData
 from .target_units import TargetUnits, target_units
 
 
@@ -39,14 +39,7 @@ def read_table(
     config: Config,
     codes: tuple[int, ...] = (),
 ) -> TrainingData:
-    """Encode, standardise and divide rows in memory.
-
-    Args:
-        X: finite raw inputs of the rows that count.
-        y: labels or real targets, from `checked_targets`, of the rows that count.
-        counting: which of the caller's rows count, and their weights.
-        config: of the run.
-        codes: the columns that hold codes of categories, for the kernel to compare.
+    """Encode, standardise and divide the rows that count, whose inputs and targets are checked.
 
     Raises:
         ValueError: for targets, folds, a kernel or a method that do not suit the rows.

@@ -34,10 +34,10 @@ from .auto import family_of, main_directions
 from .choices import KernelLike, projected, template_of
 from .clock import clock, compile_clock
 from .counting import counting_rows
+from .data import TrainingData
 from .inputs import checked_targets
 from .plan import check_fits, free_bytes
 from .settings import Config, HoldOut, Multiclass, Resources, configure
-from .source import TrainingData
 from .streams import read_stream
 from .tables import read_table
 from .target_units import TargetUnits

@@ -22,8 +22,8 @@ from ..search.sizes import SizeCurve, curve_of
 from ..search.tune import tune_stages
 from ..validation.losses import standard_error, weighted
 from ..validation.validate import Kept
+from .data import TrainingData
 from .settings import Config
-from .source import TrainingData
 from .target_units import TargetUnits
 
 
@@ -161,7 +161,7 @@ def errors_on_unseen(
     of_folds, fold = data.source.fold_machines(
         problem, choice.tuning.kernel, choice.C_array, choice.size, sums
     )
-    return kept_errors(errors, fold[rows], encoding.units.expansion_of_folds(of_folds))
+    return kept_errors(errors, fold[rows], encoding.units.expansion(of_folds))
 
 
 def fit_all_rows(
