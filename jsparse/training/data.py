@@ -11,12 +11,11 @@ from .._types import Key
 from ..kernels import Kernel
 from ..machines.method import Method, Points, Shape, TrainingRows, rows_at
 from ..validation.folds import Folds
-from .counting import CountingRows
-from .encoding import Encoding, indicators
-from .in_memory import InMemory
+from .encoding import Encoding, indicators, standardised
+from .inputs import CountingRows
 from .plan import Plan, plan
-from .programs import standardised
 from .settings import Config
+from .source import InMemory
 from .streamed import Streamed
 
 

@@ -15,7 +15,7 @@ from ..machines.method import Method
 from ..machines.scdp import SCDP
 from ..model import Model
 from ..search.strategies import Profile
-from .counting import counting_rows
+from .inputs import counting_rows
 from .train import train
 from .trained import Trained
 

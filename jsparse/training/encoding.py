@@ -1,14 +1,16 @@
 """How raw rows and targets become numbers."""
 
+import functools
 from typing import NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Float, Shaped
+from jaxtyping import Array, Float, Shaped
 
+from .._programs import compiled
 from .._repr import short_repr
 from ..multiclass import Code, output_code
-from ..scaling import Standardization
+from ..scaling import Standardization, standardize
 from .settings import Config
 from .target_units import TargetUnits
 
@@ -83,3 +85,12 @@ def indicators(X: Float[np.ndarray, "n d"], codes: tuple[int, ...]) -> Float[np.
     numbers = np.delete(X, codes, axis=1)
     columns = [(X[:, c, None] == np.unique(X[:, c])).astype(X.dtype) for c in codes]
     return np.concatenate([numbers, *columns], axis=1)
+
+
+@functools.partial(compiled, quickly=True)
+def standardised(
+    X: Float[Array, "r d"], weights: Float[Array, " r"]
+) -> tuple[Standardization, Float[Array, "r d"]]:
+    """Return the standardisation of weighted rows, and the rows standardised."""
+    scaling = standardize(X, weights)
+    return scaling, scaling.apply(X)

@@ -154,7 +154,7 @@ def _axes_svg(x: list[tuple[float, str]], y: list[tuple[float, str]], error: str
     )
 
 
-def _text(x: float, y: float, text: str, anchor: str = "middle") -> str:
+def _text(x: int | float, y: int | float, text: str, anchor: str = "middle") -> str:
     return f'<text x="{x}" y="{y}" text-anchor="{anchor}" fill="currentColor">{text}</text>'
 
 

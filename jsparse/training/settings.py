@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 import jax
@@ -25,7 +25,13 @@ from ..search.tune import check_settings
 from ..validation.folds import Folds
 from ..validation.validate import Scoring
 from .choices import KernelLike, template_of
+from .inputs import ClassWeight
 from .plan import SAMPLE_ROWS
+
+NO_FOLD_MACHINES = (
+    "out_of_fold: expected True or False for a stream or on several devices, as the machines of "
+    "the folds are kept for rows in memory on one device; for intervals see Model.calibrated"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,7 +150,8 @@ class Config(NamedTuple):
     search: Search
     folds: int | Folds | HoldOut | None  # None: as many as suit the number of rows
     multiclass: Multiclass
-    class_weight: Literal["balanced"] | Mapping[Any, float] | None
+    class_weight: ClassWeight
+    out_of_fold: bool | Literal["machines"]
     resources: Resources
     progress: Progress | None
 
@@ -168,7 +175,8 @@ def configure(
     folds: int | Folds | HoldOut | Literal["auto"],
     metric: Metric | None,
     multiclass: Scheme | ArrayLike | Multiclass,
-    class_weight: Literal["balanced"] | Mapping[Any, float] | None,
+    class_weight: ClassWeight,
+    out_of_fold: bool | Literal["machines"],
     resources: Resources,
     progress: Progress | None,
 ) -> Config:
@@ -196,6 +204,10 @@ def configure(
         if task == "regression" and value is not None:
             raise ValueError(f"{name}: expected None for regression")
     validation = _check_folds(folds)
+    if not (isinstance(out_of_fold, bool) or out_of_fold == "machines"):
+        raise ValueError(f"out_of_fold: expected True, False or 'machines', got {out_of_fold!r}")
+    if out_of_fold == "machines" and resources.mesh is not None:
+        raise ValueError(NO_FOLD_MACHINES)
     resources.check(method, search)
     if search.move_prototypes:
         method.check_movable()
@@ -203,7 +215,7 @@ def configure(
     keys = Keys(*_five(as_key(key)))
     return Config(
         task, keys, method, kernel, grid, metric, search, validation, multiclass, class_weight,
-        resources, progress,
+        out_of_fold, resources, progress,
     )  # fmt: skip
 
 

@@ -22,14 +22,12 @@ from ..machines.method import Shape, TrainingRows
 from ..machines.rows import Rows
 from ..validation.folds import Folds
 from .choices import default_folds, template_of
-from .counting import CountingRows, folds_of_rows
 from .data import TrainingData
 from .encoding import Encoding, code_of
-from .inputs import check_labels, class_factors
+from .inputs import CountingRows, check_labels, class_factors, folds_of_rows
 from .plan import check_fits, plan
-from .reader import Reader, Split
-from .settings import Config, HoldOut
-from .streamed import Streamed
+from .settings import NO_FOLD_MACHINES, Config, HoldOut
+from .streamed import Reader, Split, Streamed
 from .summary import Summary, summarize
 from .target_units import TargetUnits, target_units
 
@@ -43,6 +41,8 @@ def read_stream(stream: RowStream, config: Config) -> TrainingData:
     """
     method, mesh, sample_rows = config.method, config.resources.mesh, config.resources.sample_rows
     method.check_sums("stream")
+    if config.out_of_fold == "machines":
+        raise ValueError(NO_FOLD_MACHINES)
     if config.multiclass.classes is not None:
         raise ValueError("classes: expected None with a stream, whose first pass finds them")
     split = _split_of(config, sample_rows)

@@ -95,7 +95,7 @@ def summarize(
     n = most = 0
     low, high = np.full(1, np.inf), np.full(1, -np.inf)
     by_class: dict[Any, Moments] = {}
-    reservoir = _Reservoir(sample_rows)
+    drawn: list[tuple[np.ndarray, ...]] = []
     for (X, y, weights), rows in counting(stream):
         k, where = len(X), f"rows {rows[0]} to {rows[-1]}"
         w = np.ones(k) if weights is None else np.asarray(weights, float)
@@ -114,57 +114,39 @@ def summarize(
         n, most = n + k, max(most, k)
         if classification:
             check_label_count(len(by_class), n)
-        label = y if classification else number
-        reservoir.add(rng.random(k), label, (X, y, w, rows, np.arange(n - k, n)))
+        places = {label: place for place, label in enumerate(by_class)}
+        kind = np.array([places[label] for label in labels])[number]
+        batch = rng.random(k), kind, X, y, w, rows, np.arange(n - k, n)
+        drawn.append(tuple(column.copy() for column in batch))  # the caller may reuse its arrays
+        if sum(len(part[0]) for part in drawn) > 2 * sample_rows:
+            drawn = [_lowest_numbers(drawn, sample_rows)]
     if n == 0:
         raise StreamError("weights: expected some above 0, got weights of zero only")
+    counts = np.array([moments.rows for moments in by_class.values()])
     if classification:
         _labels([*by_class], "the batches together")
         by_class = {label: by_class[label] for label in sorted(by_class)}
-    label, X, y, w, rows, places = reservoir.drawn()
-    _, number = np.unique(label, return_inverse=True)  # every class is in the sample
-    counts = np.array([moments.rows for moments in by_class.values()])
-    w = w * (counts / np.bincount(number))[number]
+    _, kind, X, y, w, rows, places = _lowest_numbers(drawn, sample_rows)
+    w = w * (counts / np.bincount(kind))[kind]  # every class is in the sample
     return Summary(n, most, by_class, low, high, Sample(X, y, w, rows, places))
 
 
-class _Reservoir:
-    """Copies of the rows with the lowest lottery numbers, of all and of each class."""
+def _lowest_numbers(parts: list[tuple[np.ndarray, ...]], most: int) -> tuple[np.ndarray, ...]:
+    """Return the rows with the lowest numbers, of all and of each class, in their order.
 
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.parts: list[tuple[np.ndarray, ...]] = []
-        self.bound = np.inf  # larger numbers have lost, but for those of rare classes
-        self.bounds: dict[Any, float] = {}  # of each class
-
-    def add(self, number: np.ndarray, label: np.ndarray, columns: tuple[np.ndarray, ...]) -> None:
-        """Add rows with their numbers and labels."""
-        labels, which = np.unique(label, return_inverse=True)
-        bounds = np.array([self.bounds.get(one, np.inf) for one in labels.tolist()])
-        drawn = np.flatnonzero((number <= self.bound) | (number <= bounds[which]))
-        self.parts.append(tuple(a[drawn] for a in (number, label, *columns)))
-        if sum(len(part[0]) for part in self.parts) > 2 * self.most:
-            self._drop_losers()
-
-    def drawn(self) -> tuple[np.ndarray, ...]:
-        """Return the labels and columns of the rows that have won, in their order."""
-        self._drop_losers()
-        return self.parts[0][1:]
-
-    def _drop_losers(self) -> None:
-        columns = [np.concatenate(column) for column in zip(*self.parts, strict=True)]
-        number, label = columns[:2]
-        won = np.ones(len(number), bool)
-        if len(number) > self.most:
-            self.bound = float(np.partition(number, self.most - 1)[self.most - 1])
-            won = number <= self.bound
-            labels, which = np.unique(label, return_inverse=True)
-            floor = max(1, self.most // (FLOOR * len(labels)))
-            for i, one in enumerate(labels.tolist()):
-                of_class = np.sort(number[which == i])
-                self.bounds[one] = of_class[floor - 1] if len(of_class) >= floor else np.inf
-                won |= (which == i) & (number <= self.bounds[one])
-        self.parts = [tuple(column[won] for column in columns)]
+    The columns of rows begin with lottery numbers and classes.
+    """
+    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    number, kind = columns[:2]
+    if len(number) <= most:
+        return tuple(columns)
+    won = number <= np.partition(number, most - 1)[most - 1]
+    k = kind.max() + 1
+    floor = max(1, most // (FLOOR * k))
+    for i in range(k):
+        of_class = np.sort(number[kind == i])
+        won |= (kind == i) & (number <= of_class[:floor][-1])
+    return tuple(column[won] for column in columns)
 
 
 def _labels(y: np.ndarray | list[Any], where: str) -> tuple[list[Any], np.ndarray]:

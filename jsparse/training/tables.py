@@ -22,13 +22,11 @@ from ..search.template import split_kernel
 from ..validation.folds import Folds, plain_folds, stratified_folds
 from ..validation.sharding import shard
 from .choices import default_folds, template_of
-from .counting import CountingRows
 from .data import TrainingData
-from .encoding import Encoding, check_codes, code_of, unscaled
-from .in_memory import InMemory
-from .inputs import check_labels, encoded_targets, row_weights
-from .programs import standardised
+from .encoding import Encoding, check_codes, code_of, standardised, unscaled
+from .inputs import CountingRows, check_labels, encoded_targets, row_weights
 from .settings import Config, HoldOut
+from .source import InMemory
 from .target_units import TargetUnits, target_units
 
 

@@ -61,7 +61,7 @@ class TargetUnits(NamedTuple):
     def family(self, family: Family, powers: Mapping[str, int]) -> Family:
         """Return machines in the units of the caller; `powers` as `Method.info_powers`."""
         scaled = {
-            name: self._times_unit(np.asarray(family.info[name]), power)
+            name: self._times_unit(family.info[name], power)
             for name, power in powers.items()
             if name in family.info
         }
@@ -75,19 +75,19 @@ class TargetUnits(NamedTuple):
         coefficients, intercept = jax.device_put((coefficients, units.values(intercept)))
         return dataclasses.replace(expansion, coefficients=coefficients, intercept=intercept)
 
-    def _times_unit(self, values: Float[np.ndarray, "*b"], power: int) -> Float[np.ndarray, "*b"]:
+    def _times_unit(self, values: Any, power: int) -> Float[np.ndarray, "*b"]:
         """Return values times a power of the unit; infinite where float64 does not reach."""
         with np.errstate(over="ignore", under="ignore"):
             scaled = np.asarray(values, float) * self.fraction**power
             return np.asarray(np.ldexp(scaled, power * self.exponent))
 
-    def scores(self, scores: Float[np.ndarray, "*b"], metric: Metric) -> Float[np.ndarray, "*b"]:
+    def scores(self, scores: Any, metric: Metric) -> Float[np.ndarray, "*b"]:
         """Return scores in the units of the caller; infinite where float64 does not reach."""
         return self._times_unit(scores, {"mse": 2, "mae": 1, "misclassification": 0}[metric])
 
     def tuning(self, tuned: Tuning, metric: Metric) -> Tuning:
         """Return the outcome of a search with its scores in the units of the caller."""
-        score = float(self.scores(np.asarray(tuned.score), metric))
+        score = float(self.scores(tuned.score, metric))
         # The smallest numbers have too few digits.
         if tuned.score > 0 and not 1e3 * np.finfo(float).smallest_subnormal <= score < np.inf:
             warnings.warn(
@@ -98,7 +98,7 @@ class TargetUnits(NamedTuple):
             )
         return tuned._replace(
             score=score,
-            standard_error=float(self.scores(np.asarray(tuned.standard_error), metric)),
+            standard_error=float(self.scores(tuned.standard_error, metric)),
             history=self._evaluations(tuned.history, metric),
         )
 
@@ -139,12 +139,10 @@ class TargetUnits(NamedTuple):
         )
 
     def progress(self, progress: Progress | None, metric: Metric) -> Progress | None:
-        """Return a report of progress whose best score is in the units of the machine."""
+        """Return a report of progress that takes scores in the units of the machine."""
         if progress is None:
             return None
-        return lambda done, planned, best: progress(
-            done, planned, float(self.scores(np.asarray(best), metric))
-        )
+        return lambda done, planned, best: progress(done, planned, float(self.scores(best, metric)))
 
 
 def target_units(

@@ -1,7 +1,6 @@
 """From raw rows to a tuned model (De Brabanter 2010, Algorithm 5; Karsmakers 2011, Section 4)."""
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any, Literal
 
 import jax
@@ -13,36 +12,33 @@ from .._arguments import finite_rows
 from .._mesh import spans_processes
 from .._runtime import check_runtime
 from .._types import KeyLike
-from ..calibration import fit_slopes
 from ..conformal import Unseen
 from ..data.frames import as_frame
 from ..data.schema import Schema
 from ..data.streams import RowStream
-from ..kernels import Kernel, Projected
+from ..kernels import Projected
 from ..machines.family import Family
 from ..machines.fixed_size import FixedSize
 from ..machines.method import Method, Metric, Points, Task
 from ..model import About, Model
 from ..multiclass import Scheme
-from ..prediction import scores_of
 from ..search.problem import Problem
 from ..search.run import Progress
 from ..search.strategies import Profile, Search
-from ..search.template import split_kernel
+from ..search.template import Template, split_kernel
 from ..validation.folds import Folds
 from .auto import family_of, main_directions
 from .choices import KernelLike, projected, template_of
 from .clock import clock, compile_clock
-from .counting import counting_rows
 from .data import TrainingData
-from .inputs import checked_targets
+from .inputs import ClassWeight, checked_targets, counting_rows
 from .plan import check_fits, free_bytes
 from .settings import Config, HoldOut, Multiclass, Resources, configure
 from .streams import read_stream
 from .tables import read_table
 from .target_units import TargetUnits
 from .trained import Sums, Trained
-from .tuning import Choice, choose, errors_on_unseen, fit_all_rows, predict_unseen
+from .tuning import Choice, calibrate, choose, fit_all_rows, predict_unseen
 
 
 def train(
@@ -59,7 +55,7 @@ def train(
     metric: Metric | None = None,
     multiclass: Scheme | ArrayLike | Multiclass = "one_versus_rest",
     weights: ArrayLike | None = None,
-    class_weight: Literal["balanced"] | Mapping[Any, float] | None = None,
+    class_weight: ClassWeight = None,
     out_of_fold: bool | Literal["machines"] = True,
     resources: Resources = Resources(),
     progress: Progress | None = None,
@@ -137,10 +133,9 @@ def train(
         with same_in_all_processes(mesh) as compared:
             config = configure(
                 task, key, method, kernel, C, search, folds, metric, multiclass, class_weight,
-                resources, progress,
+                out_of_fold, resources, progress,
             )  # fmt: skip
-            _check_out_of_fold(out_of_fold, X, config)
-            compared |= config.compared | {"out_of_fold": out_of_fold}
+            compared |= config.compared
         with same_in_all_processes(mesh) as compared:
             data, columns = _read(X, y, weights, config, seconds)
             compared |= data.compared | {"columns": columns}
@@ -150,7 +145,7 @@ def train(
             config = _with_kernel_of_rows(config, data)
             problem, points = _problem(method, config, data)
             jax.block_until_ready(points.X)
-        values = unseen = summed = None
+        values = slopes = unseen = summed = None
         with clock(seconds, "tuning"), units.of_errors(problem.scoring.metric):
             choice = choose(problem, config, units)
             if out_of_fold:
@@ -160,14 +155,14 @@ def train(
             jax.block_until_ready(jax.tree.leaves(family))
             if values is not None:
                 machines = out_of_fold == "machines"
-                unseen = errors_on_unseen(values, choice, data, summed, machines=machines)
+                slopes, unseen = calibrate(values, choice, data, summed, machines=machines)
     problem, tuning, curve = choice.problem, choice.tuning, choice.curve
     error, metric = _reported(choice, units)
     rows = None if choice.moved else problem.point_rows
     if rows is not None:
         rows = data.counting.index[rows[family.active_points(choice.size)]]
     return Trained(
-        model=_model(data, columns, choice, family, values, unseen, error, metric),
+        model=_model(data, columns, choice, family, slopes, unseen, error, metric),
         method=problem.method,
         kernel=tuning.kernel,
         C=choice.C,
@@ -190,21 +185,6 @@ def train(
     )
 
 
-def _check_out_of_fold(out_of_fold: Any, X: Any, config: Config) -> None:
-    if not (isinstance(out_of_fold, bool) or out_of_fold == "machines"):
-        raise ValueError(f"out_of_fold: expected True, False or 'machines', got {out_of_fold!r}")
-    if out_of_fold == "machines" and (_is_stream(X) or config.resources.mesh is not None):
-        raise ValueError(
-            "out_of_fold: expected True or False for a stream or on several devices, as the "
-            "machines of the folds are kept for rows in memory on one device; for intervals see "
-            "Model.calibrated"
-        )
-
-
-def _is_stream(X: Any) -> bool:
-    return isinstance(X, RowStream) and not isinstance(X, np.ndarray | jax.Array)
-
-
 def _read(
     X: Any, y: Any, weights: ArrayLike | None, config: Config, seconds: dict[str, float]
 ) -> tuple[TrainingData, Schema | None]:
@@ -223,7 +203,7 @@ def _read(
         X = finite_rows(X)
         counting, y = counting_rows(weights, len(X)), checked_targets(y, len(X), config.task)
         return read_table(counting.select(X), counting.select(y), counting, config), None
-    if not _is_stream(X):
+    if not isinstance(X, RowStream) or isinstance(X, np.ndarray | jax.Array):
         raise ValueError(f"y: expected targets, as X is no stream of rows but {type(X).__name__}")
     if weights is not None:
         raise ValueError("weights: expected None with a stream, whose batches hold them")
@@ -244,19 +224,19 @@ def _with_rows_known(config: Config, data: TrainingData) -> Config:
     return config._replace(resources=resources, search=search)
 
 
-def _kernel(config: Config, data: TrainingData) -> Kernel:
-    return template_of(config.kernel, data.shape.d, config.search, data.encoding.codes)
+def _template(config: Config, data: TrainingData) -> Template:
+    """Return the kernel whose leaves are tuned."""
+    kernel = template_of(config.kernel, data.shape.d, config.search, data.encoding.codes)
+    return split_kernel(kernel, data.source.dtype, **config.search.varied)
 
 
 def _resolved(config: Config, data: TrainingData) -> Method:
     """Return the method with every setting a value, once memory is seen to have room for it."""
-    method = config.method.resolve(data.shape)
-    template = split_kernel(_kernel(config, data), data.source.dtype, **config.search.varied)
-    plan = data.plan(method, config, template.size)
+    method, n_parameters = config.method.resolve(data.shape), _template(config, data).size
+    plan = data.plan(method, config, n_parameters)
     if plan is not None and plan.largest is not None:
-        smaller = method.drop_oversized(plan.largest)
-        if smaller is not method:
-            method, plan = smaller, data.plan(smaller, config, template.size)
+        method = method.drop_oversized(plan.largest)
+        plan = data.plan(method, config, n_parameters)
     if plan is not None and method.memory is not None:
         check_fits(plan, method.memory, method.size_argument)
     data.source.follow(plan)
@@ -283,12 +263,11 @@ def _with_kernel_of_rows(config: Config, data: TrainingData) -> Config:
 
 def _problem(method: Method, config: Config, data: TrainingData) -> tuple[Problem, Points]:
     """Return the tuning problem, and how its points were chosen."""
-    kernel, varied = _kernel(config, data), config.search.varied
-    points = data.choose_points(method, config.keys.points, kernel)
+    template = _template(config, data)
+    points = data.choose_points(method, config.keys.points, template.kernel)
     problem = Problem(
-        method, split_kernel(kernel, data.source.dtype, **varied), points.X, data.source, config.C,
-        points.rows, config.task, config.metric, config.multiclass.decoding, varied,
-        config.keys.method,
+        method, template, points.X, data.source, config.C, points.rows, config.task, config.metric,
+        config.multiclass.decoding, config.search.varied, config.keys.method,
     )  # fmt: skip
     return problem, points
 
@@ -306,26 +285,21 @@ def _model(
     columns: Schema | None,
     choice: Choice,
     family: Family,
-    values: np.ndarray | None,
+    slopes: np.ndarray | None,
     unseen: Unseen | None,
     error: float,
     metric: Metric,
 ) -> Model:
     """Return what is deployed."""
-    encoding, method, decoding = data.encoding, choice.problem.method, choice.problem.decoding
+    encoding, method, classes = data.encoding, choice.problem.method, data.encoding.classes
     machine = family.expansion if choice.size is None else family.at(choice.size)
-    slopes, classes = None, encoding.classes
-    if values is not None and classes is not None:
-        rows, weights = data.predicted, data.weights
-        scores = scores_of(values[rows], encoding.code, decoding)
-        slopes = fit_slopes(scores, data.truth[rows], None if weights is None else weights[rows])
     return Model(
         expansion=dataclasses.replace(machine, scaling=encoding.scaling),
         path=None if choice.size is None else family.compact(),
         slopes=slopes,
         unseen=unseen,
         code=encoding.code,
-        decoding=decoding,
+        decoding=choice.problem.decoding,
         labels=None if classes is None else tuple(classes.tolist()),
         label_dtype="" if classes is None else classes.dtype.str,
         columns=columns,

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, PyTree
 
 from .._numerics import as_array
 from .._repr import short_repr
+from ..calibration import fit_slopes
 from ..conformal import Unseen, errors_of_classes, errors_of_numbers, kept_errors
 from ..machines.family import Family
 from ..machines.held_out import Sums, Which
@@ -146,22 +147,27 @@ def predict_unseen(choice: Choice, units: TargetUnits) -> tuple[np.ndarray, Sums
     return units.values(validation.predictions), validation.total
 
 
-def errors_on_unseen(
+def calibrate(
     values: np.ndarray, choice: Choice, data: TrainingData, sums: Sums | None, *, machines: bool
-) -> Unseen:
-    """Return the errors of rows with weight, with the machines that made them if asked for."""
-    problem, encoding, rows = choice.problem, data.encoding, data.predicted
+) -> tuple[Float[np.ndarray, " k"] | None, Unseen]:
+    """Return the slopes of the probabilities, and errors with the machines if these are to be kept.
+
+    Both of the held-out `values`; a regression has no probabilities.
+    """
+    problem, encoding, rows, weights = choice.problem, data.encoding, data.predicted, data.weights
+    truth, slopes = data.truth[rows], None
     if encoding.classes is None:
-        errors = errors_of_numbers(values[rows], data.truth[rows])
+        errors = errors_of_numbers(values[rows], truth)
     else:
         scores = scores_of(values[rows], encoding.code, problem.decoding)
-        errors = errors_of_classes(scores, data.truth[rows])
+        errors = errors_of_classes(scores, truth)
+        slopes = fit_slopes(scores, truth, None if weights is None else weights[rows])
     if not machines:
-        return kept_errors(errors)
+        return slopes, kept_errors(errors)
     of_folds, fold = data.source.fold_machines(
         problem, choice.tuning.kernel, choice.C_array, choice.size, sums
     )
-    return kept_errors(errors, fold[rows], encoding.units.expansion(of_folds))
+    return slopes, kept_errors(errors, fold[rows], encoding.units.expansion(of_folds))
 
 
 def fit_all_rows(

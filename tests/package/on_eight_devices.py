@@ -18,7 +18,7 @@ from jsparse.machines import METHODS, fixed_size
 from jsparse.machines.from_sums import FromSums
 from jsparse.machines.method import Shape
 from jsparse.normal_equations import accumulate, accumulate_folds
-from jsparse.training.programs import evaluate, evaluate_batch
+from jsparse.training.source import evaluate, evaluate_batch
 from jsparse.training.tables import tuning_problem
 from jsparse.validation.validate import FoldLosses, Kept, Scoring
 
