@@ -75,7 +75,8 @@ class SumsOfFolds(NamedTuple):
             )
         per_fold = jax.tree.map(lambda a: a[: self.parts.weights.shape[0]], sums)
         total = Sums(features, sums.joined)
-        return self.method.held_out_from_sums(total, per_fold, C, self.parts, on_fold, self.key)
+        held = self.method.held_out_from_sums(total, per_fold, C, self.parts, on_fold, self.key)
+        return held._replace(total=None)  # a stream keeps the sums of its parts
 
 
 HeldOutRows = RowsOfFolds | SumsOfFolds
@@ -160,9 +161,8 @@ class TrainingSource(abc.ABC):
         """See `Source`; predictions are NaN for rows that are in no fold."""
         validation = evaluate(self.held_out_rows(problem, theta), C, FoldLosses(scoring, keep))
         validation = on_default_device(self.placed.mesh, validation)
-        index, valid = map(
-            np.asarray, problem.method.validation_folds(self.folds, self.n_predicted)
-        )
+        folds = problem.method.validation_folds(self.folds, self.n_predicted)
+        index, valid = np.asarray(folds.index), np.asarray(folds.valid)
         by_fold = np.asarray(validation.predictions)[: len(index), : index.shape[1]]
         values = np.full((self.n_predicted, by_fold.shape[2]), np.nan, by_fold.dtype)
         values[index[valid]] = by_fold[valid]

@@ -209,7 +209,7 @@ class Streamed(TrainingSource):
         on_fold, validations = FoldLosses(scoring, NOTHING_KEPT), []
         for name, of_kernel, c in zip(names, sums, np.asarray(C, self.dtype), strict=True):
             validation = evaluate(self._with_sums(problem, of_kernel), c, on_fold)
-            validation = validation._replace(predictions=None, total=None)
+            validation = validation._replace(predictions=None)
             validations.append(on_default_device(self.placed.mesh, validation))
             score = float(np.min(least_of_sizes(problem.method, validations[-1]).trusted))
             self._keep(name, of_kernel, score)

@@ -53,13 +53,17 @@ def read_stream(stream: RowStream, config: Config) -> TrainingData:
     batches = _if_they_fit(rows, method.memory, method.size_argument, least)
     if spans_processes(mesh):
         batches = checksums.watch(batches)
-    rng, classification = (
-        np.random.default_rng(_seed(config.keys.sample)),
-        config.task == "classification",
-    )
-    summary = summarize(batches, rng, sample_rows, classification=classification)
-    reader = _reader(rows, summary, split, config)
-    encoding, drawn = reader.encoding, summary.sample
+    rng = np.random.default_rng(_seed(config.keys.sample))
+    summary = summarize(batches, rng, sample_rows, classification=config.task == "classification")
+    compared = checksums.compared() if spans_processes(mesh) else {}
+    return _data(_reader(rows, summary, split, config), summary, config, compared)
+
+
+def _data(
+    reader: Reader, summary: Summary, config: Config, compared: dict[str, Any]
+) -> TrainingData:
+    """Return the rows to train on: the sample as the machine sees it, and the stream to reread."""
+    encoding, drawn, split = reader.encoding, summary.sample, reader.split
     n, d = drawn.X.shape
     kernel = template_of(config.kernel, d, config.search)
     if categorical_columns(kernel):
@@ -73,7 +77,7 @@ def read_stream(stream: RowStream, config: Config) -> TrainingData:
     folds = _sample_folds(split(drawn.places), split.validated)
     weights = np.where(folds.valid, w[folds.index], 0)
     arrays = {"X": X[folds.index], "y": y[folds.index], "weights": weights}
-    parts = Rows(**jax.device_put(arrays), code=encoding.code, mesh=mesh)
+    parts = Rows(**jax.device_put(arrays), code=encoding.code, mesh=config.resources.mesh)
     in_fold = np.zeros(n, bool)
     in_fold[folds.index[folds.valid]] = True
     room, classes = capacity(n), encoding.classes
@@ -91,13 +95,13 @@ def read_stream(stream: RowStream, config: Config) -> TrainingData:
         weights=np.where(in_fold, w, 0),
         counting=CountingRows(n, drawn.rows, None),
         folds=folds,
-        compared=checksums.compared() if spans_processes(mesh) else {},
+        compared=compared,
         planning={
             "m": n,  # where the method does not say
             "folds": split.parts,
             "streamed": True,
             "batch_rows": summary.most,
-            "sample_rows": sample_rows,
+            "sample_rows": config.resources.sample_rows,
         },
     )
 

@@ -96,11 +96,9 @@ def train(
         multiclass: how more than two classes become problems of two: a scheme, a matrix of codes,
             or a `Multiclass`.
         weights: row weights, shape `n`: they count in the standardisation, the choice of points,
-            the fit and the score. A row of weight 0 is as if it were not there: it is dropped
-            before anything is computed, and the model is that of the other rows. A label that only
-            such rows have is no class. Arrays must be finite in these rows too.
-        class_weight: a factor for the weights of the rows of each class, or "balanced", which lets
-            all classes weigh the same.
+            the fit and the score. Rows of weight 0 are dropped before anything is computed, and a
+            label that no other row has is no class. Arrays must be finite in these rows too.
+        class_weight: a factor for the rows of each class, or "balanced": all weigh the same.
         out_of_fold: keep, in `Trained.out_of_fold`, the values of the rows by the tuned machine
             that has not seen them, and calibrate probabilities and intervals by them; one
             evaluation more. "machines": keep the machines of the folds in the model too, by which
@@ -188,10 +186,7 @@ def train(
 def _read(
     X: Any, y: Any, weights: ArrayLike | None, config: Config, seconds: dict[str, float]
 ) -> tuple[TrainingData, Schema | None]:
-    """Return the rows, and how they were encoded if they came as a table.
-
-    Of rows in memory those of weight 0 are dropped here, of a stream in every pass.
-    """
+    """Return the rows with a weight above 0, and how they were encoded if they came as a table."""
     frame = as_frame(X)
     if frame is not None:
         counting = counting_rows(weights, frame.n_rows)
