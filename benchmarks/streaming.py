@@ -18,7 +18,7 @@ import jsparse
 from jsparse.data.streams import ArrayStream
 from jsparse.features import Nystroem
 from jsparse.kernels import RBF
-from jsparse.training.reader import Split
+from jsparse.training.streamed import Split
 
 from .report import Report, alternated
 from .sets import split

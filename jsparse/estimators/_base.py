@@ -26,8 +26,7 @@ from ..search.gradient import Automatic, Gradient
 from ..search.run import Progress, Tuning
 from ..search.strategies import Annealing, Profile, Search
 from ..training.choices import KERNELS, KernelLike, default_folds
-from ..training.counting import CountingRows, counting_rows
-from ..training.inputs import check_labels
+from ..training.inputs import CountingRows, check_labels, counting_rows
 from ..training.settings import Multiclass, Resources
 from ..training.train import train
 from ..training.trained import Sums, Trained

@@ -9,7 +9,7 @@ from jaxtyping import Float, Shaped
 from ..data.frames import EncodedFrame, Frame, as_frame
 from ..data.schema import Schema
 from ..machines.method import Task
-from ..training.counting import counting_rows
+from ..training.inputs import counting_rows
 from ._sklearn import check_X_y, validate_data
 
 FLOATS = [np.float64, np.float32]

@@ -17,7 +17,7 @@ from ..machines.method import Shape, TrainingRows
 from ..machines.slmc import SLMC
 from ..scaling import standardize
 from ..training.choices import KERNELS
-from ..training.counting import counting_rows
+from ..training.inputs import counting_rows
 from ._base import within
 from ._inputs import FLOATS, as_table, encoded_rows
 from ._sklearn import (

@@ -225,10 +225,10 @@ class FixedSize(Prototypes, Ridge):
         """See `Method.shares_work_over_C`: by one decomposition; large machines have factors."""
         return self._small() is None
 
-    @property
-    def can_move_prototypes(self) -> bool:
-        """See `Method.can_move_prototypes`: the prototypes of one size."""
-        return not self.sizes and self.n_prototypes != "auto" and self._small() is None
+    def check_movable(self) -> None:
+        """See `Method.check_movable`: prototypes of one size can be moved."""
+        if self.sizes or self.n_prototypes == "auto" or self._small() is not None:
+            super().check_movable()
 
     def check(self, task: Task) -> None:
         """See `Method.check`."""

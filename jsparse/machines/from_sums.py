@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Shaped
 
 from .._programs import compiled
 from .._types import CLike, Key, PointTable
@@ -28,7 +28,9 @@ class FromSums(Method):
     """
 
     default_C: ClassVar[Float[np.ndarray, " s"]] = MANY_C
-    allows_empty_classes: ClassVar[bool] = True
+
+    def check_classes(self, classes: Shaped[np.ndarray, " k"], present: int) -> None:
+        """See `Method.check_classes`: rows of a class may come later."""
 
     def check_sums(self, argument: str) -> Any:
         """See `Method.check_sums`."""

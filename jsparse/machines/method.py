@@ -10,7 +10,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, ArrayLike, Float, Int, Shaped
 
 from .._arguments import real
 from .._numerics import as_array, is_concrete
@@ -19,7 +19,7 @@ from .._repr import short_repr
 from .._status import CONVERGED
 from .._types import CLike, Key, PointTable
 from ..expansion import KernelExpansion
-from ..kernels import Kernel
+from ..kernels import Kernel, Mixture
 from ..multiclass import Code
 from ..scaling import Standardization
 from .family import Family
@@ -137,9 +137,7 @@ class Method(eqx.Module):
     shares_C: ClassVar[bool] = False  # whether all binary problems must have one `C`
     several_sizes: ClassVar[bool] = False  # whether one fit gives machines of several sizes
     robust: ClassVar[bool] = False  # whether outliers must not decide the unit of the targets
-    several_kernels: ClassVar[bool] = False  # whether a dictionary may have atoms of several
     shares_rows: ClassVar[bool] = False  # whether all binary problems must see all rows
-    allows_empty_classes: ClassVar[bool] = False  # whether classes may have no rows yet
     size_argument: ClassVar[str] = "n_prototypes"  # the argument that has the number of points
     # The power of the targets' unit that a diagnostic goes with; 0 if it is not named.
     info_powers: ClassVar[dict[str, int]] = {}
@@ -166,6 +164,50 @@ class Method(eqx.Module):
             raise ValueError(
                 f"{argument}: expected a scheme in which every problem sees every class, such as "
                 f"'one_versus_rest', as {type(self).__name__} solves one system for all problems"
+            )
+
+    def check_kernel(self, kernel: Kernel) -> None:
+        """Raise a `ValueError` if the method cannot take the kernel."""
+        if isinstance(kernel, Mixture):
+            raise ValueError(
+                f"kernel: expected one with {type(self).__name__}, got {len(kernel.kernels)}; "
+                "KSP, KMP and KBP choose from several"
+            )
+
+    def check_classes(self, classes: Shaped[np.ndarray, " k"], present: int) -> None:
+        """Raise a `ValueError` if the method needs rows of all classes, and fewer are present."""
+        if present < len(classes):
+            raise ValueError(
+                f"classes: expected rows of all of them with {type(self).__name__}, got none of "
+                f"some of {classes.tolist()}"
+            )
+
+    def check_movable(self) -> None:
+        """Raise a `ValueError` unless a search may move the points by the error's gradient."""
+        raise ValueError(
+            "move_prototypes: expected False but for FixedSize(m) with one number of prototypes, "
+            f"got {self!r}"
+        )
+
+    def values_of_C(self, C: ArrayLike | None) -> ArrayLike:
+        """Return the values of `C` to choose from, by default those of the method.
+
+        Raises:
+            ValueError: for values, if the method has no `C`.
+        """
+        if C is not None and not self.has_C:
+            raise ValueError(
+                f"C: expected None with {type(self).__name__}, which is tuned by its sizes "
+                f"alone, got {C!r}"
+            )
+        return self.default_C if C is None else C
+
+    def check_C_per_problem(self) -> None:
+        """Raise a `ValueError` if all binary problems must have one `C`."""
+        if self.shares_C:
+            raise ValueError(
+                f"C_per_problem: expected False with {type(self).__name__}, whose problems share "
+                "one"
             )
 
     def check_sums(self, argument: str) -> Any:
@@ -226,11 +268,6 @@ class Method(eqx.Module):
     def shares_work_over_C(self) -> bool:
         """Whether the errors for many values of `C` take hardly longer than those for one."""
         return not self.several_sizes
-
-    @property
-    def can_move_prototypes(self) -> bool:
-        """Whether a search may move the points by the gradient of the error."""
-        return False
 
     def drop_oversized(self, largest: int) -> "Method":
         """Return the method without sizes that it added by itself and memory has no room for."""

@@ -53,7 +53,6 @@ class Pursuit(CandidatesFromSums):
 
     has_C: ClassVar[bool] = False
     default_C: ClassVar[Float[np.ndarray, " s"]] = np.ones(1)
-    several_kernels: ClassVar[bool] = True
     max_rows: ClassVar[int | None] = 20_000  # the atoms at all rows are in memory
 
     atoms: Any = option(
@@ -72,6 +71,13 @@ class Pursuit(CandidatesFromSums):
         check_number("ridge", self.ridge, 0.0)
         if not isinstance(self.intercept, bool):
             raise ValueError(f"intercept: expected True or False, got {self.intercept!r}")
+
+    def check_kernel(self, kernel: Kernel) -> None:
+        """See `Method.check_kernel`: a dictionary may have atoms of several kernels."""
+        if isinstance(kernel, Mixture) and not is_dictionary(kernel):
+            raise ValueError(
+                "kernel: expected kernels of a dictionary, got a Mixture of prototypes"
+            )
 
     def resolve(self, shape: Shape) -> "Pursuit":
         """See `Method.resolve`."""
@@ -186,8 +192,7 @@ def fit(
         if not kernel or not all(isinstance(one, Kernel) for one in kernel):
             raise ValueError(f"kernel: expected a Kernel or several, got {kernel!r}")
         kernel = Mixture(tuple(kernel))
-    if isinstance(kernel, Mixture) and not is_dictionary(kernel):
-        raise ValueError("kernel: expected kernels of a dictionary, got a Mixture of prototypes")
+    method.check_kernel(kernel)
     method.check("regression")
     if method.atoms is None:
         raise ValueError("atoms: expected one number of atoms or several, got None")

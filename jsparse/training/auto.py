@@ -30,11 +30,10 @@ class _Any(Stationary):
     _cusp: ClassVar[bool] = True
 
     def profile(self, s: Float[Array, "*s"]) -> Float[Array, "*s"]:
-        """That of the family whose weight is 1."""
-        one = jnp.ones((), s.dtype)
-        each = [family(one).profile(s) for family in FAMILIES.values()]
-        weights = self.weights.astype(s.dtype)
-        return sum((w * values for w, values in zip(weights, each, strict=True)), jnp.zeros_like(s))
+        """Return the profile of the family whose weight is 1."""
+        one, weights = jnp.ones((), s.dtype), self.weights.astype(s.dtype)
+        terms = [w * f(one).profile(s) for w, f in zip(weights, FAMILIES.values(), strict=True)]
+        return sum(terms, jnp.zeros_like(s))
 
 
 @compiled
@@ -45,7 +44,7 @@ def _errors(
     points: Float[Array, "m d"],
     parts: Parts,
 ) -> Float[Array, "f s"]:
-    """Of one family: errors of the folds for every lengthscale and `C`."""
+    """Return the errors on the folds of one family, for every lengthscale and `C`."""
 
     def one(lengthscale: Array, C: Array) -> Float[Array, ""]:
         return held_out_error(_Any(lengthscale, weights), points, C, parts)[1].error
@@ -56,24 +55,18 @@ def _errors(
 def family_of(
     key: Key, X: Float[Array, "n d"], y: Float[Array, "n c"], weights: Float[Array, " n"]
 ) -> str:
-    """The name of the kernel of the least squared error on folds, of a few lengthscales and `C`.
+    """Return the family of kernels with the least squared error on folds; the smoother of equals.
 
-    On at most `ROWS` of the rows with `PROTOTYPES` of them as prototypes, all drawn at random; of
-    two within a thousandth the smoother one.
-
-    Args:
-        key: decides rows and prototypes.
-        X: standardised inputs, shape `n d`.
-        y: targets, shape `n c`.
-        weights: row weights; a row of weight 0 is not there.
+    Of a few lengthscales and `C`, on at most `ROWS` rows with `PROTOTYPES` of them as prototypes,
+    drawn at random. Inputs are standardised; a row of weight 0 is absent.
     """
     parts, points = _part(key, X, y, weights)
-    best, chosen = np.inf, "rbf"
+    best, family = np.inf, "rbf"
     for name in FAMILIES:
-        least = _least(name, points, parts)[0]
-        if least < 0.999 * best:
-            best, chosen = least, name
-    return chosen
+        error = _least(name, points, parts)[0]
+        if error < 0.999 * best:
+            best, family = error, name
+    return family
 
 
 def main_directions(
@@ -83,17 +76,10 @@ def main_directions(
     weights: Float[Array, " n"],
     rank: int,
 ) -> Float[np.ndarray, "r d"]:
-    """A linear map to the directions in which an RBF machine on a part of the rows varies most.
+    """Return a linear map to the directions in which an RBF machine of some rows varies most.
 
     The root of the mean outer product of its gradients, cut to a rank (Radhakrishnan et al. 2024,
     Algorithm 1), with a mean square of the mapped inputs as before; of full rank the identity.
-
-    Args:
-        key: decides rows and prototypes.
-        X: standardised inputs, shape `n d`.
-        y: targets, shape `n c`.
-        weights: row weights; a row of weight 0 is not there.
-        rank: at most `d`.
     """
     d = X.shape[1]
     if rank == d:
@@ -104,14 +90,14 @@ def main_directions(
     if not (np.isfinite(product).all() and np.any(product)):  # it does not vary
         return np.eye(rank, d, dtype=X.dtype)
     values, vectors = np.linalg.eigh(product)
-    found = np.sqrt(np.maximum(values, 0))[::-1][:rank, None] * vectors.T[::-1][:rank]
-    total = np.sum(np.square(found))
-    return (found * np.sqrt(d / total)).astype(X.dtype)
+    root = np.sqrt(np.maximum(values, 0))[::-1][:rank, None] * vectors.T[::-1][:rank]
+    return (root * np.sqrt(d / np.sum(np.square(root)))).astype(X.dtype)
 
 
 def _part(
     key: Key, X: Float[Array, "n d"], y: Float[Array, "n c"], weights: Float[Array, " n"]
 ) -> tuple[Parts, Float[Array, "m d"]]:
+    """Return some of the rows by fold, and some of these as prototypes."""
     batches = Batches(key, X, y, weights, None, rows=ROWS, prototypes=PROTOTYPES)
     return batches.at(0), batches.points
 
@@ -119,22 +105,21 @@ def _part(
 def _least(
     name: str, points: Float[Array, "m d"], parts: Parts
 ) -> tuple[float, np.floating, np.floating]:
-    """The least error of a family, its lengthscale and `C`."""
+    """Return the least error of a family, its lengthscale and `C`."""
     dtype = points.dtype
-    lengthscales = (FACTORS * np.sqrt(points.shape[1])).astype(dtype)
-    own = np.array([family == name for family in FAMILIES], dtype)
-    penalties = PENALTIES.astype(dtype)
-    errors = np.asarray(_errors(own, lengthscales, penalties, points, parts), float)
+    lengthscales, C = (FACTORS * np.sqrt(points.shape[1])).astype(dtype), PENALTIES.astype(dtype)
+    weights = np.array([family == name for family in FAMILIES], dtype)
+    errors = np.asarray(_errors(weights, lengthscales, C, points, parts), float)
     errors = np.where(np.isfinite(errors), errors, np.inf)
     f, s = np.unravel_index(np.argmin(errors), errors.shape)
-    return float(errors[f, s]), lengthscales[f], penalties[s]
+    return float(errors[f, s]), lengthscales[f], C[s]
 
 
 @compiled
 def _outer_product(
     kernel: RBF, points: Float[Array, "m d"], C: Float[Array, ""], parts: Parts
 ) -> Float[Array, "d d"]:
-    """Of the gradients of the machine of all rows, the mean over rows, summed over targets."""
+    """Return the mean outer product of the machine's gradients, summed over targets."""
     X, y, w = (a.reshape(-1, *a.shape[2:]) for a in parts)
     machine = fixed_size.fit(kernel, points, C, X, y, w).expansion
     slopes = jax.vmap(jax.jacrev(lambda x: machine(x[None])[0]))(X)  # n c d

@@ -1,4 +1,4 @@
-"""What is chosen by name or number: kernel and folds."""
+"""Kernels by name, and the number of folds where the user gives none."""
 
 import functools
 import math
@@ -10,11 +10,9 @@ from jaxtyping import Float
 
 from .. import kernels
 from .._arguments import whole_number
-from .._types import Key
 from ..kernels import Kernel
 from ..kernels.mixed import with_categories
 from ..search.strategies import Search
-from ..validation.folds import Folds, plain_folds, stratified_folds
 
 KernelLike = str | Kernel | Callable[..., Any] | Sequence[Any]
 KERNELS = {
@@ -29,10 +27,10 @@ KERNELS = {
 def make_kernel(
     kernel: KernelLike, d: int, codes: tuple[int, ...] = (), *, per_column: bool = False
 ) -> Kernel:
-    """A kernel by name, with the scale that standardised inputs of `d` columns ask for.
+    """Return a kernel; of a name with the scale that `d` columns of standardised inputs ask for.
 
-    With `per_column` it has a lengthscale for each; a kernel that is none by name has its own.
-    Several kernels make a dictionary with atoms of each.
+    Several kernels make a dictionary with atoms of each. With `per_column` a kernel by name has a
+    lengthscale for each column.
 
     Raises:
         ValueError: for what is no kernel, or none for the columns `codes`, which hold categories.
@@ -59,32 +57,34 @@ def make_kernel(
 
 
 def template_of(kernel: KernelLike, d: int, search: Search, codes: tuple[int, ...] = ()) -> Kernel:
-    """What a search varies: of a kernel by name what the search asks for.
+    """Return the kernel whose leaves a search varies: of a name the one that the search asks for.
+
+    Until rows are known, "auto" stands for "rbf", and a matrix of a rank for the first columns.
 
     Raises:
         ValueError: as `make_kernel`, for kernels to be raced where columns hold categories, or for
             a rank that is more than the columns or of a kernel that is not of the distance.
     """
-    if codes and isinstance(kernel, str) and kernel == "auto":
-        raise ValueError(
-            'kernel: expected one by its name where columns hold categories, got "auto"'
-        )
-    kernel = "rbf" if isinstance(kernel, str) and kernel == "auto" else kernel  # until it is chosen
-    if not search.tune_kernel:
-        return make_kernel(kernel, d, codes)
-    if search.rank is None:
-        return make_kernel(kernel, d, codes, per_column=search.per_column)
+    if isinstance(kernel, str) and kernel == "auto":
+        if codes:
+            raise ValueError(
+                'kernel: expected one by its name where columns hold categories, got "auto"'
+            )
+        kernel = "rbf"
+    if not search.tune_kernel or search.rank is None:
+        per_column = search.tune_kernel and search.per_column
+        return make_kernel(kernel, d, codes, per_column=per_column)
     if codes or not isinstance(kernel, str) or kernel not in KERNELS:
         raise ValueError(
             f"rank: expected None but for columns of numbers and one of {', '.join(KERNELS)}; a "
             "kernel object can be a kernels.Projected itself"
         )
     rank = whole_number("rank", search.rank, 1, d, "the number of columns")
-    return projected(kernel, np.eye(rank, d))  # until the rows are known
+    return projected(kernel, np.eye(rank, d))
 
 
 def projected(name: KernelLike, matrix: Float[np.ndarray, "r d"]) -> Kernel:
-    """A kernel by its name behind a linear map."""
+    """Return a kernel by its name behind a linear map."""
     return kernels.Projected(make_kernel(name, matrix.shape[1]), matrix)
 
 
@@ -96,12 +96,3 @@ def _without_parameters(function: Callable[..., Any]) -> Callable[..., Any]:
 def default_folds(n: int) -> int:
     """Return the number of folds of `n` rows where the user gives none."""
     return min(10, n)
-
-
-def make_folds(key: Key, folds: int | Folds | None, n: int, labels: np.ndarray | None) -> Folds:
-    """The caller's own folds, or so many new ones; by default `default_folds`."""
-    if isinstance(folds, Folds):
-        return folds
-    v = default_folds(n) if folds is None else folds
-    v = whole_number("folds", v, 2, n, "the number of rows")
-    return plain_folds(key, n, v) if labels is None else stratified_folds(key, labels, v)

@@ -2,9 +2,10 @@
 
 from typing import Any
 
+import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import ArrayLike
 
 from .._types import KeyLike
 from ..data.frames import Frame, as_frame
@@ -14,7 +15,7 @@ from ..machines.method import Method
 from ..machines.scdp import SCDP
 from ..model import Model
 from ..search.strategies import Profile
-from .counting import counting_rows
+from .inputs import counting_rows
 from .train import train
 from .trained import Trained
 
@@ -29,7 +30,7 @@ def distil(
     C: ArrayLike | None = None,
     **options: Any,
 ) -> Trained:
-    """A machine of few of the prototypes of a large one, in its kernel.
+    """Train a machine of few of the prototypes of a large one, in its kernel.
 
     A kernel is best searched with few prototypes and fitted with many; where few are wanted all the
     same, a pursuit selects them out of the many, or a reduction leaves out the others. Nothing of
@@ -78,46 +79,35 @@ def distil(
     task = "regression" if model.classes is None else "classification"
     frame = as_frame(X)
     if frame is not None and model.columns is not None:
-        X = _with_columns_of(frame, y, options.get("weights"), model.columns)
+        X = _in_order(frame, y, options.get("weights"), model.columns)
+    kernel, Z, scaling = jax.tree.map(
+        lambda leaf: np.asarray(leaf, np.float64) if eqx.is_inexact_array(leaf) else leaf,
+        (kernel, model.expansion.prototypes, model.expansion.scaling),
+    )
+    if scaling is not None:
+        Z = Z * scaling.scale + scaling.shift
     with jax.enable_x64(True):
-        wide = X.astype(np.float64) if isinstance(X, np.ndarray | jax.Array) else X
         return train(
-            wide,
+            X.astype(np.float64) if isinstance(X, np.ndarray | jax.Array) else X,
             y,
             key=key,
-            method=method.for_distillation(_raw_prototypes(model)),
-            kernel=jax.tree.map(_in_float64, kernel),
+            method=method.for_distillation(Z),
+            kernel=kernel,
             C=C,
             search=Profile(tune_kernel=False),
             **{"task": task, **options},
         )
 
 
-def _with_columns_of(frame: Frame, y: Any, weights: ArrayLike | None, columns: Schema) -> Frame:
-    """The table with its columns in the order of the large machine's, if they are the same."""
+def _in_order(frame: Frame, y: Any, weights: ArrayLike | None, columns: Schema) -> Frame:
+    """Return the table with the columns in their order; raise if it has others."""
     frame = frame.ordered([column.name for column in columns.columns])
     rows = None if weights is None else counting_rows(weights, frame.n_rows).index
-    found = frame.arrays(y, columns.task, rows)[2]
-    if [c._replace(fill=None) for c in found.columns] != [
-        c._replace(fill=None) for c in columns.columns
-    ]:
+    schema = frame.arrays(y, columns.task, rows)[2]
+    given, expected = ([c._replace(fill=None) for c in s.columns] for s in (schema, columns))
+    if given != expected:
         raise ValueError(
             f"X: expected the columns of the large machine, {', '.join(columns.features)}, got "
-            f"{', '.join(found.features)}"
+            f"{', '.join(schema.features)}"
         )
     return frame
-
-
-def _in_float64(leaf: Any) -> Any:
-    is_float = isinstance(leaf, Array | np.ndarray) and np.issubdtype(leaf.dtype, np.floating)
-    return np.asarray(leaf, np.float64) if is_float else leaf
-
-
-def _raw_prototypes(model: Model) -> Float[np.ndarray, "m d"]:
-    """In the units of the rows that it was trained on."""
-    expansion = model.expansion
-    Z = np.asarray(expansion.prototypes, np.float64)
-    if expansion.scaling is None:
-        return Z
-    shift, scale = (np.asarray(a, np.float64) for a in expansion.scaling)
-    return Z * scale + shift

@@ -1,19 +1,22 @@
-"""How raw rows and targets become numbers, and what a machine says becomes answers."""
+"""How raw rows and targets become numbers."""
 
+import functools
 from typing import NamedTuple
 
+import jax
 import numpy as np
-from jaxtyping import Shaped
+from jaxtyping import Array, Float, Shaped
 
+from .._programs import compiled
 from .._repr import short_repr
 from ..multiclass import Code, output_code
-from ..scaling import Standardization
+from ..scaling import Standardization, standardize
 from .settings import Config
 from .target_units import TargetUnits
 
 
 class Encoding(NamedTuple):
-    """What was found out about a source before any machine was fitted to it."""
+    """How raw rows and targets become numbers, known before any machine is fitted."""
 
     scaling: Standardization
     classes: Shaped[np.ndarray, " k"] | None  # labels in sorted order; None for regression
@@ -24,9 +27,24 @@ class Encoding(NamedTuple):
     __repr__ = short_repr
 
     @property
-    def n_classes(self) -> int | None:
-        """The number of classes; None for regression."""
-        return None if self.classes is None else len(self.classes)
+    def dtype(self) -> np.dtype:
+        """The dtype of the computations."""
+        return np.dtype(self.scaling.shift.dtype)
+
+    def targets(
+        self, y: Shaped[np.ndarray, "n *c"], weights: Float[np.ndarray, " n"] | None
+    ) -> Shaped[np.ndarray, "n *c"]:
+        """Return real targets in the machine's units, in float64; or -1 and +1 of two classes.
+
+        With a code, the class numbers themselves.
+
+        Args:
+            y: real targets, or class numbers.
+            weights: row weights; targets of weight 0 become 0.
+        """
+        if self.classes is None:
+            return self.units.apply(y, weights)
+        return y.astype(np.int32) if self.code is not None else (2 * y - 1).astype(self.dtype)
 
 
 def code_of(config: Config, k: int, dtype: np.dtype) -> Code | None:
@@ -40,3 +58,39 @@ def code_of(config: Config, k: int, dtype: np.dtype) -> Code | None:
     code = output_code(config.multiclass.scheme, k)
     config.method.check_code("multiclass", code)
     return code.astype(dtype)
+
+
+def check_codes(X: Float[np.ndarray, "n d"], codes: tuple[int, ...]) -> None:
+    """Raise a `ValueError` unless these columns are there and hold whole numbers."""
+    if codes and codes[-1] >= X.shape[1]:
+        raise ValueError(
+            f"kernel: expected columns of categories among the {X.shape[1]} of X, got {codes}"
+        )
+    for column in codes:
+        if np.any(X[:, column] != np.round(X[:, column])):
+            raise ValueError(
+                f"X: expected codes of categories in column {column}, got other numbers"
+            )
+
+
+def unscaled(scaling: Standardization, codes: tuple[int, ...]) -> Standardization:
+    """Return the standardisation that leaves these columns as they are."""
+    shift, scale = (np.array(a) for a in scaling)
+    shift[list(codes)], scale[list(codes)] = 0, 1
+    return Standardization(*jax.device_put((shift, scale)))
+
+
+def indicators(X: Float[np.ndarray, "n d"], codes: tuple[int, ...]) -> Float[np.ndarray, "n p"]:
+    """Return rows whose categories have a column each."""
+    numbers = np.delete(X, codes, axis=1)
+    columns = [(X[:, c, None] == np.unique(X[:, c])).astype(X.dtype) for c in codes]
+    return np.concatenate([numbers, *columns], axis=1)
+
+
+@functools.partial(compiled, quickly=True)
+def standardised(
+    X: Float[Array, "r d"], weights: Float[Array, " r"]
+) -> tuple[Standardization, Float[Array, "r d"]]:
+    """Return the standardisation of weighted rows, and the rows standardised."""
+    scaling = standardize(X, weights)
+    return scaling, scaling.apply(X)

@@ -1,22 +1,22 @@
-"""What a user hands in, checked and in the form the rooms below take."""
+"""Targets and weights as users give them: checked, and encoded; and the rows that count."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import ArrayLike
+from jaxtyping import ArrayLike, Float, Int, Shaped
 
 from .._arguments import check_finite, labels_of, on_host, real
 from .._arguments import numbers as real_numbers
+from .._repr import short_repr
 from ..machines.method import Task
+from ..validation.folds import Folds
+
+ClassWeight = Literal["balanced"] | Mapping[Any, float] | None
 
 
 def checked_targets(y: ArrayLike, n: int, task: Task) -> np.ndarray:
-    """Labels, or finite real targets, of `n` rows.
-
-    Raises:
-        ValueError: for another number of rows, or values that are neither.
-    """
+    """Return the labels, or finite real targets, of `n` rows; raise if they are neither."""
     labels = labels_of("y", y) if task == "classification" else on_host("y", y)
     several = task == "regression" and labels.ndim == 2 and labels.shape[1] > 0
     if labels.shape[:1] != (n,) or not (labels.ndim == 1 or several):
@@ -31,15 +31,10 @@ def checked_targets(y: ArrayLike, n: int, task: Task) -> np.ndarray:
 def encoded_targets(
     labels: np.ndarray, task: Task, classes: Sequence[Any] | ArrayLike | None = None
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """Real targets as they are; or class numbers and the labels they stand for.
-
-    Args:
-        labels: from `checked_targets`.
-        task: "classification" or "regression".
-        classes: all labels; by default those among `labels`.
+    """Return real targets as they are; or class numbers and the labels they stand for.
 
     Raises:
-        ValueError: for a label that is not among the classes.
+        ValueError: for a label that is not among the classes, if these are given.
     """
     if task == "regression":
         return labels, None
@@ -60,13 +55,7 @@ def encoded_targets(
 
 
 def check_labels(classes: np.ndarray, n: int, n_all: int) -> None:
-    """Raise unless these are at least two labels of classes.
-
-    Args:
-        classes: labels of the rows that count.
-        n: how many rows count.
-        n_all: rows, those of weight 0 included.
-    """
+    """Raise unless the `n` rows that count, of `n_all`, have labels of at least two classes."""
     if len(classes) < 2 and n < n_all:
         raise ValueError(
             "weights: expected some weight in every class, or at least in two, got weights above "
@@ -87,11 +76,7 @@ def check_label_count(k: int, n: int) -> None:
 
 
 def checked_weights(weights: ArrayLike, n: int) -> np.ndarray:
-    """Row weights in float64.
-
-    Raises:
-        ValueError: unless there are `n` finite weights of at least 0, some of them above 0.
-    """
+    """Return row weights in float64; raise unless `n` finite ones of at least 0, some above."""
     w = real_numbers("weights", weights)
     if w.shape != (n,) or not np.all((w >= 0) & np.isfinite(w)):
         raise ValueError(
@@ -104,35 +89,20 @@ def checked_weights(weights: ArrayLike, n: int) -> np.ndarray:
 
 def row_weights(
     weights: ArrayLike | None,
-    class_weight: Literal["balanced"] | Mapping[Any, float] | None,
+    class_weight: ClassWeight,
     numbers: np.ndarray,
     classes: np.ndarray | None,
 ) -> np.ndarray | None:
-    """Row weights times those of the classes; None if there are neither."""
-    n = len(numbers)
-    w = np.ones(n) if weights is None else checked_weights(weights, n)
-    if class_weight is None:
+    """Return row weights times those of the classes; None if there are neither."""
+    w = np.ones(len(numbers)) if weights is None else checked_weights(weights, len(numbers))
+    if class_weight is None or classes is None:
         return None if weights is None else w
-    if classes is None:
-        raise ValueError("class_weight: expected None for regression")
-    factor = class_factors(class_weight, classes, np.bincount(numbers, w, len(classes)))
-    assert factor is not None
-    return w * factor[numbers]
+    return w * class_factors(class_weight, classes, np.bincount(numbers, w, len(classes)))[numbers]
 
 
-def class_factors(
-    class_weight: Literal["balanced"] | Mapping[Any, float] | None,
-    classes: np.ndarray,
-    mass: np.ndarray,
-) -> np.ndarray | None:
-    """A factor for the weights of the rows of each class, whose weights add up to `mass`."""
-    if class_weight is None:
-        return None
-    if isinstance(class_weight, str):
-        if class_weight != "balanced":
-            raise ValueError(
-                f"class_weight: expected 'balanced' or a mapping, got {class_weight!r}"
-            )
+def class_factors(class_weight: ClassWeight, classes: np.ndarray, mass: np.ndarray) -> np.ndarray:
+    """Return the factor of each class, whose rows' weights add up to `mass`."""
+    if isinstance(class_weight, str) and class_weight == "balanced":
         return mass.sum() / (np.count_nonzero(mass) * np.where(mass > 0, mass, 1))
     if not isinstance(class_weight, Mapping):
         raise ValueError(
@@ -141,5 +111,82 @@ def class_factors(
     unknown = sorted(set(class_weight) - set(classes.tolist()), key=str)
     if unknown:
         raise ValueError(f"class_weight: expected labels among y's, got {unknown}")
-    given = [class_weight.get(label, 1) for label in classes.tolist()]
-    return np.array([real("class_weight", factor, 0.0, above=True) for factor in given])
+    factors = [class_weight.get(label, 1) for label in classes.tolist()]
+    return np.array([real("class_weight", factor, 0.0, above=True) for factor in factors])
+
+
+class CountingRows(NamedTuple):
+    """Which of the caller's rows count.
+
+    All others are dropped before anything is computed: random draws depend on the number of rows,
+    so that a row of weight 0 that stayed would change folds, prototypes and starts.
+    """
+
+    n: int  # rows of the caller
+    index: Int[np.ndarray, " k"]  # numbers of the rows that count, increasing
+    weights: Float[np.ndarray, " k"] | None  # of the rows that count
+
+    __repr__ = short_repr
+
+    def select(self, values: Shaped[np.ndarray, "n ..."]) -> Shaped[np.ndarray, "k ..."]:
+        """Return the values of the rows with a positive weight."""
+        return values if len(self.index) == self.n else values[self.index]
+
+    def spread(self, values: Float[np.ndarray, "k ..."]) -> Float[np.ndarray, "n ..."]:
+        """Return values in the order of the caller's rows, with NaN for rows of weight 0."""
+        if len(self.index) == self.n:
+            return values
+        every = np.full((self.n, *values.shape[1:]), np.nan, values.dtype)
+        every[self.index] = values
+        return every
+
+    def folds_within(self, folds: Folds) -> Folds:
+        """Drop rows of weight 0 from the caller's folds, and renumber the rows that remain.
+
+        Raises:
+            ValueError: unless every row that counts is in one fold, and no other row in several.
+        """
+        index, valid = np.asarray(folds.index), np.asarray(folds.valid)
+        rows = index[valid]
+        if not (np.isin(self.index, rows).all() and np.isin(rows, np.arange(self.n)).all()) or (
+            len(np.unique(rows)) < len(rows)
+        ):
+            raise ValueError(
+                f"folds: expected each of the {self.n} rows in exactly one fold; only rows of "
+                "weight 0 may be in none"
+            )
+        if len(self.index) == self.n:
+            return Folds(index, valid)
+        place = np.full(self.n, -1, np.int32)
+        place[self.index] = np.arange(len(self.index))
+        members = [place[row[used]] for row, used in zip(index, valid, strict=True)]
+        members = [row[row >= 0] for row in members]
+        return folds_of_rows(members, max(len(row) for row in members))
+
+    def folds_of_caller(self, folds: Folds) -> Folds:
+        """Return folds with the caller's row numbers; no fold has a row of weight 0."""
+        if len(self.index) == self.n:
+            return folds
+        index, valid = np.asarray(folds.index), np.asarray(folds.valid)
+        return Folds(np.where(valid, self.index[index], 0).astype(np.int32), valid)
+
+
+def folds_of_rows(members: list[np.ndarray], width: int) -> Folds:
+    """Return folds of these rows, padded to so many in each."""
+    index, valid = (np.zeros((len(members), width), t) for t in (np.int32, bool))
+    for fold, rows in enumerate(members):
+        index[fold, : len(rows)], valid[fold, : len(rows)] = rows, True
+    return Folds(index, valid)
+
+
+def counting_rows(weights: ArrayLike | None, n: int) -> CountingRows:
+    """Select the rows with a weight above 0; without weights, all rows.
+
+    Raises:
+        ValueError: unless there are `n` finite weights of at least 0, some of them above 0.
+    """
+    if weights is None:
+        return CountingRows(n, np.arange(n), None)
+    w = checked_weights(weights, n)
+    index = np.flatnonzero(w > 0)
+    return CountingRows(n, index, w[index])

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from .._arguments import check_finite, finite_table
-from .._blocks import rows_in_block
+from .._blocks import padded, rows_in_block
 from .._numerics import as_array
 from ..machines.from_sums import FromSums, accumulate_rows
 from ..machines.held_out import Sums as RowSums
@@ -26,19 +26,12 @@ def with_more_rows(
     targets: Float[np.ndarray, "n *c"] | Int[np.ndarray, " n"],
     weights: Float[np.ndarray, " n"] | None,
 ) -> tuple[Model, Sums, int]:
-    """The machine that a fit to all rows so far gives, its sums, and its stop code.
+    """Return the machine that a fit to all rows so far gives, its sums, and its stop code.
 
     Kernel, `C`, points and standardisation stay; so do the calibration of the probabilities and the
     errors on unseen rows. The machines of the folds are dropped, as they lack the new rows.
-
-    Args:
-        method: of one size.
-        model: of the rows so far.
-        sums: `Trained.sums` of them.
-        C: weight of the data-fit term.
-        X: raw inputs of further rows, shape `n d`.
-        targets: real targets; -1 and +1; or class numbers if the model has a code.
-        weights: row weights, those of the classes included.
+    Targets are real, or -1 and +1, or class numbers if the model has a code; weights include those
+    of the classes.
 
     Raises:
         ValueError: for inputs or targets that are not finite in the precision of the model.
@@ -46,16 +39,14 @@ def with_more_rows(
     phi, equations, units = sums
     scaling, dtype, code = model.expansion.scaling, model.dtype, model.code
     assert scaling is not None
-    if weights is not None:
-        there = weights > 0
-        X, targets, weights = X[there], targets[there], weights[there]
-    # Weightless rows up to a round number: batches of many sizes compile a few times only.
+    w = np.ones(len(X)) if weights is None else weights
+    X, targets, w = X[w > 0], targets[w > 0], w[w > 0]
+    # Padded by rows of weight 0, so that batches of many sizes compile a few times only.
     n, block = len(X), rows_in_block(None)
-    padding = (0, min(1 << (n - 1).bit_length(), -(-n // block) * block) - n)
-    w = np.pad(np.ones(n) if weights is None else weights, padding)
-    targets = np.pad(targets, [padding, *[(0, 0)] * (np.ndim(targets) - 1)])
+    rows = min(1 << (n - 1).bit_length(), -(-n // block) * block)
+    w, targets = padded(w, rows, "constant"), padded(targets, rows, "constant")
     with np.errstate(over="ignore"), jax.enable_x64(dtype == np.float64):
-        Z = scaling.apply(finite_table(np.pad(X.astype(dtype), [padding, (0, 0)], "edge")))
+        Z = scaling.apply(finite_table(padded(X.astype(dtype), rows)))
         if code is None:
             y = as_array(units.apply(targets, w), dtype)
             check_finite("y", y)
@@ -67,5 +58,5 @@ def with_more_rows(
     unseen = model.unseen
     if unseen is not None:
         unseen = dataclasses.replace(unseen, machines=None, fold=None)
-    found = dataclasses.replace(model, expansion=expansion, unseen=unseen)
-    return found, Sums(phi, equations, units), int(family.status)
+    model = dataclasses.replace(model, expansion=expansion, unseen=unseen)
+    return model, Sums(phi, equations, units), int(family.status)

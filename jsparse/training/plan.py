@@ -1,7 +1,7 @@
 """What a run will take, said before it starts: bytes, blocks, and passes over the rows."""
 
+import bisect
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -48,12 +48,12 @@ class Plan(NamedTuple):
         return sum(self.parts.values())
 
     def __str__(self) -> str:
+        limit = "" if self.limit is None else f" of {_words(self.limit)}"
         lines = [f"{name:<20}{_words(count):>10}" for name, count in self.parts.items()]
-        there = "" if self.limit is None else f" of {_words(self.limit)}"
-        lines += [f"{'together':<20}{_words(self.bytes):>10}{there}"]
         lines += [
+            f"{'together':<20}{_words(self.bytes):>10}{limit}",
             f"passes {self.passes}, kernels in a pass {self.kernels_at_once}, rows in a block "
-            f"{self.block_rows}"
+            f"{self.block_rows}",
         ]
         return "\n".join(lines)
 
@@ -74,7 +74,7 @@ def plan(
     n_parameters: int = 1,
     memory: int | None = None,
 ) -> Plan:
-    """What `train` will take, of rows in memory or a stream.
+    """Estimate what `train` will take, of rows in memory or a stream.
 
     Args:
         n: rows; of a stream they do not matter.
@@ -93,94 +93,78 @@ def plan(
     """
     n, d, n_C = whole_number("n", n, 1), whole_number("d", d, 1), whole_number("n_C", n_C, 1)
     folds = whole_number("folds", folds, 2)
+    if isinstance(m, str) and m != "all":
+        raise ValueError(f"m: expected a number or 'all', got {m!r}")
     m = m if isinstance(m, str) else whole_number("m", m, 1)
     batch_rows = whole_number("batch_rows", batch_rows, 1)
     sample_rows = whole_number("sample_rows", sample_rows, 1)
     n_parameters = whole_number("n_parameters", n_parameters, 0)
-    if isinstance(m, str) and m != "all":
-        raise ValueError(f"m: expected a number or 'all', got {m!r}")
     check_search(search)
     limit = free_bytes() if memory is None else int(real("memory", memory, 0.0))
-    rounds = search.rounds(n_parameters) if streamed else [1]
-    item = np.dtype(dtype).itemsize
+    item, block_rows = np.dtype(dtype).itemsize, default_block_rows()
+    if m == "all":
+        parts = {"rows": 3 * n * d * item, "kernel matrix": 5 * n * n * item}
+        return Plan(parts, limit, None, 1, 1, block_rows)
     problems = 1 if code is None else code.matrix.shape[1]
     classes = 1 if code is None or code.shares_all_rows else code.matrix.shape[0]
+    rounds = search.rounds(n_parameters) if streamed else [1]
+    in_fold = -(-(sample_rows if streamed else n) // folds)
 
-    def parts(m: int, kernels: int) -> dict[str, int]:
-        row = (d + problems + 2) * item
-        scored = sample_rows if streamed else n
-        apart = folds + 1
-        if not streamed and classes == 1 and cheaper(m, -(-n // folds), n_C) == "removal":
-            apart = 1
-        # In memory: raw, standardised, laid out by folds. Of a stream: read, padded, on the
-        # device, sorted by groups.
-        # Raw rows may be of float64 whatever the computations are in.
-        rows = {"batches": 4 * batch_rows * 8 * (d + 2), "sample": 3 * sample_rows * 8 * (d + 2)}
-        if not streamed:
-            rows = {"rows": 3 * n * row}
+    def parts_of(m: int, kernels: int) -> dict[str, int]:
+        summed_apart = folds + 1
+        if streamed:  # read, padded, on the device, sorted by groups; raw rows may be of float64
+            row = 8 * (d + 2)
+            rows = {"batches": 4 * batch_rows * row, "sample": 3 * sample_rows * row}
+        else:  # raw, standardised, laid out by folds
+            rows = {"rows": 3 * n * (d + problems + 2) * item}
+            if classes == 1 and cheaper(m, in_fold, n_C) == "removal":
+                summed_apart = 1
         return rows | {
             # What was there, and what comes to it.
-            "sums": 2 * kernels * apart * classes * m * (m + problems) * item,
-            "block of features": 4 * default_block_rows() * m * item,
+            "sums": 2 * kernels * summed_apart * classes * m * (m + problems) * item,
+            "block of features": 4 * block_rows * m * item,
             "decompositions": 6 * min(systems_at_once(), folds) * m * m * item,
             "solutions": folds * n_C * m * problems * item,
-            "predictions": 3 * -(-scored // folds) * n_C * problems * item,
+            "predictions": 3 * in_fold * n_C * problems * item,
         }
 
-    def kernels_at_once(m: int) -> int:
-        kernels = max(rounds)
-        while kernels > 1 and limit is not None and sum(parts(m, kernels).values()) > limit:
-            kernels -= 1
-        return kernels
+    def bytes_of(m: int, kernels: int = 1) -> int:
+        return sum(parts_of(m, kernels).values())
 
-    if isinstance(m, str):
-        dense = {"rows": 3 * n * d * item, "kernel matrix": 5 * n * n * item}
-        return Plan(dense, limit, None, 1, 1, default_block_rows())
-    kernels = kernels_at_once(m)
-    passes = 1 + sum(-(-count // kernels) for count in rounds) if streamed else 1
-    largest = None
+    kernels, largest = max(rounds), None
     if limit is not None:
-        largest = _largest(lambda m: sum(parts(m, 1).values()) <= limit)
-    return Plan(parts(m, kernels), limit, largest, passes, kernels, default_block_rows())
+        while kernels > 1 and bytes_of(m, kernels) > limit:
+            kernels -= 1
+        too_many = 1
+        while bytes_of(too_many) <= limit:
+            too_many *= 2
+        fewest = too_many // 2
+        largest = bisect.bisect_right(range(1, too_many), limit, lo=fewest, key=bytes_of)
+    passes = 1 + sum(-(-count // kernels) for count in rounds) if streamed else 1
+    return Plan(parts_of(m, kernels), limit, largest, passes, kernels, block_rows)
 
 
 def check_fits(planned: Plan, m: int | Literal["all"], name: str = "n_prototypes") -> None:
     """Raise a `ValueError` if a run does not fit, with the most prototypes that do.
 
-    Args:
-        planned: what it takes.
-        m: prototypes, or "all" rows.
-        name: of the argument that has their number.
+    The argument `name` has the number of prototypes `m`, or "all" rows are.
     """
     if planned.limit is None or planned.bytes <= planned.limit:
         return
-    most = max(planned.parts, key=lambda name: planned.parts[name])
+    most = max(planned.parts, key=planned.parts.__getitem__)
     advice = "take fewer prototypes, such as FixedSize(n_prototypes=..)"
     if planned.largest is not None:
         advice = f"at most {planned.largest} would fit"
         if planned.largest == 0:
             advice = "none would fit; read the rows as a stream, or in smaller batches"
-    what = (
-        "method: Dual, which keeps all rows,"
-        if m == "all"
-        else f"{name}: {m} {name.removeprefix('n_')}"
-    )
+    what = f"{name}: {m} {name.removeprefix('n_')}"
+    if m == "all":
+        what = "method: Dual, which keeps all rows,"
     raise ValueError(
         f"{what} would take {_words(planned.bytes)} of memory (most of it, "
         f"{_words(planned.parts[most])}, for {most}), of which there are {_words(planned.limit)}; "
         f"{advice}"
     )
-
-
-def _largest(fits: Callable[[int], bool]) -> int:
-    """The largest number that fits, 0 if none does, for a condition that is lost but once."""
-    low, high = 0, 1
-    while fits(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
 
 
 def _words(count: int) -> str:
@@ -196,12 +180,12 @@ _CONTAINERS = (  # limit and use of cgroups, version 2 and 1
 )
 
 
-def _left_in_container() -> int | None:
+def _free_in_container() -> int | None:
+    groups = Path("/sys/fs/cgroup")
     for limit, statistics, used in _CONTAINERS:
-        base = Path("/sys/fs/cgroup")
         try:
-            lines = dict(x.split() for x in (base / statistics).read_text().splitlines())
-            return int((base / limit).read_text()) - int(lines[used])
+            lines = dict(x.split() for x in (groups / statistics).read_text().splitlines())
+            return int((groups / limit).read_text()) - int(lines[used])
         except (OSError, ValueError, KeyError):
             continue
     return None
@@ -211,8 +195,8 @@ def free_bytes() -> int | None:
     """Return the bytes that the first device of this process has left; None if it does not say."""
     device = jax.local_devices()[0]
     if device.platform != "cpu":
-        said = device.memory_stats()
-        return said["bytes_limit"] - said["bytes_in_use"] if said else None
+        stats = device.memory_stats()
+        return stats["bytes_limit"] - stats["bytes_in_use"] if stats else None
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         free = [1024 * int(x.split()[1]) for x in lines if x.startswith("MemAvailable:")]
@@ -220,5 +204,5 @@ def free_bytes() -> int | None:
         if not {"SC_PHYS_PAGES", "SC_PAGE_SIZE"} <= set(os.sysconf_names):
             return None
         free = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    left = _left_in_container()
-    return min(free if left is None else [*free, left], default=None)
+    in_container = _free_in_container()
+    return min(free if in_container is None else [*free, in_container], default=None)

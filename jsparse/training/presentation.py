@@ -45,22 +45,21 @@ def facts(trained: "Trained") -> dict[str, str]:
     }
     if trained.method.has_C:
         shown["C"] = _values(np.asarray(trained.C))
-    folds = len(trained.folds.index)
-    how = f"{folds} folds" if folds > 1 else "rows held out"
     shown["error"] = (
         f"{_number(trained.cv_error, 4)} +- {_number(trained.standard_error, 2)} standard error "
         f"({METRIC_NAMES[trained.metric]}, cross-validated)"
     )
-    tuning = trained.tuning
+    tuning, folds, seconds = trained.tuning, len(trained.folds.index), trained.seconds
     shown["chosen by"] = (
         f"{type(trained.search).__name__} search, {len(tuning.history)} evaluations "
-        f"({tuning.stopped}), {how}"
+        f"({tuning.stopped}), {f'{folds} folds' if folds > 1 else 'rows held out'}"
     )
-    phases = [name for name in ("prototypes", "tuning", "fit") if name in trained.seconds]
-    parts = ", ".join(f"{name} {trained.seconds[name]:.2f}" for name in phases)
-    compiling = min(trained.seconds.get("compile", 0.0), trained.seconds.get("total", 0.0))
-    total = trained.seconds.get("total", 0.0)
-    shown["seconds"] = f"{total:.2f} ({parts}), of which compilation {compiling:.2f}"
+    phases = [name for name in ("prototypes", "tuning", "fit") if name in seconds]
+    total = seconds.get("total", 0.0)
+    shown["seconds"] = (
+        f"{total:.2f} ({', '.join(f'{name} {seconds[name]:.2f}' for name in phases)}), of which "
+        f"compilation {min(seconds.get('compile', 0.0), total):.2f}"
+    )
     shown["status"] = _status(trained.statuses)
     return shown
 
@@ -93,12 +92,7 @@ def as_html(trained: "Trained") -> str:
 
 
 def size_curve_svg(curve: SizeCurve, error: str) -> str:
-    """Return the error against the number of prototypes as SVG; empty if no error is finite.
-
-    Args:
-        curve: errors and standard errors of each size.
-        error: the metric's name.
-    """
+    """Return the errors, by the metric's name, of every size as SVG; empty if none is finite."""
     finite = np.isfinite(curve.errors)
     if not finite.any():
         return ""
@@ -118,54 +112,54 @@ def size_curve_svg(curve: SizeCurve, error: str) -> str:
         share = np.clip((np.asarray(value) - low) / (high - low), 0.0, 1.0)
         return np.round(HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM), 1)
 
-    band = [*zip(across(sizes), up(errors + spread), strict=True)]
-    band += [*zip(across(sizes[::-1]), up((errors - spread)[::-1]), strict=True)]
+    upper, lower = _points(across(sizes), up(errors + spread)), up((errors - spread)[::-1])
     x, y = float(across(curve.size)), float(up(curve.errors[curve.chosen]))
-    return "".join(
-        [
-            f'<svg role="img" aria-label="{html.escape(error)} against prototypes" '
-            f'width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" '
-            'fill="none" stroke="none" font-size="11" font-family="sans-serif">',
-            _axes_svg(
-                [(float(across(t)), plain(t)) for t in log_ticks(narrow, wide, most=8)],
-                [(float(up(t)), plain(t)) for t in linear_ticks(low, high, most=4)],
-                error,
-            ),
-            f'<polygon points="{_points(band)}" fill="currentColor" fill-opacity="0.15"/>',
-            f'<polyline points="{_points([*zip(across(sizes), up(errors), strict=True)])}" '
-            'stroke="currentColor" stroke-width="1.5"/>',
-            f'<path d="M{x} {HEIGHT - BOTTOM}V{TOP - 4}" stroke="{CHOSEN}" stroke-dasharray="2 3"/>'
-            f'<circle cx="{x}" cy="{y}" r="4" fill="{CHOSEN}"/>',
-            f'<text x="{min(max(x, LEFT + 30), WIDTH - RIGHT - 30)}" y="{TOP - 8}" '
-            f'text-anchor="middle" fill="currentColor">chosen: {curve.size}</text></svg>',
-        ]
+    error = html.escape(error)
+    return (
+        f'<svg role="img" aria-label="{error} against prototypes" '
+        f'width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" '
+        'fill="none" stroke="none" font-size="11" font-family="sans-serif">'
+        + _axes_svg(
+            [(float(across(t)), plain(t)) for t in log_ticks(narrow, wide, most=8)],
+            [(float(up(t)), plain(t)) for t in linear_ticks(low, high, most=4)],
+            error,
+        )
+        + f'<polygon points="{upper} {_points(across(sizes[::-1]), lower)}" '
+        'fill="currentColor" fill-opacity="0.15"/>'
+        f'<polyline points="{_points(across(sizes), up(errors))}" '
+        'stroke="currentColor" stroke-width="1.5"/>'
+        f'<path d="M{x} {HEIGHT - BOTTOM}V{TOP - 4}" stroke="{CHOSEN}" stroke-dasharray="2 3"/>'
+        f'<circle cx="{x}" cy="{y}" r="4" fill="{CHOSEN}"/>'
+        + _text(min(max(x, LEFT + 30), WIDTH - RIGHT - 30), TOP - 8, f"chosen: {curve.size}")
+        + "</svg>"
     )
 
 
 def _axes_svg(x: list[tuple[float, str]], y: list[tuple[float, str]], error: str) -> str:
     """Return lines, ticks and titles of two axes, with ticks as (place in pixels, text)."""
-    bottom, middle = HEIGHT - BOTTOM, (LEFT + WIDTH - RIGHT) / 2
-    ticks = [
-        f'<path d="M{at} {bottom}v4" stroke="currentColor" stroke-opacity="0.5"/>'
-        f'<text x="{at}" y="{bottom + 15}" text-anchor="middle" fill="currentColor">{text}</text>'
-        for at, text in x
-    ] + [
-        f'<path d="M{LEFT} {at}h-4" stroke="currentColor" stroke-opacity="0.5"/>'
-        f'<text x="{LEFT - 7}" y="{at + 4}" text-anchor="end" fill="currentColor">{text}</text>'
-        for at, text in y
-    ]
-    halfway = (TOP + bottom) / 2
+    bottom, middle, halfway = (
+        HEIGHT - BOTTOM,
+        (LEFT + WIDTH - RIGHT) / 2,
+        (TOP + HEIGHT - BOTTOM) / 2,
+    )
+    lines = [f"M{LEFT} {TOP}V{bottom}H{WIDTH - RIGHT}"]
+    lines += [f"M{at} {bottom}v4" for at, _ in x] + [f"M{LEFT} {at}h-4" for at, _ in y]
+    texts = [_text(at, bottom + 15, tick) for at, tick in x]
+    texts += [_text(LEFT - 7, at + 4, tick, "end") for at, tick in y]
     return (
-        f'<path d="M{LEFT} {TOP}V{bottom}H{WIDTH - RIGHT}" stroke="currentColor" '
-        f'stroke-opacity="0.5"/>{"".join(ticks)}'
-        f'<text x="{middle}" y="{HEIGHT - 6}" text-anchor="middle" fill="currentColor">prototypes'
-        f'</text><text transform="translate(11 {halfway}) rotate(-90)" text-anchor="middle" '
-        f'fill="currentColor">{html.escape(error)}</text>'
+        f'<path d="{"".join(lines)}" stroke="currentColor" stroke-opacity="0.5"/>'
+        f"{''.join(texts)}{_text(middle, HEIGHT - 6, 'prototypes')}"
+        f'<text transform="translate(11 {halfway}) rotate(-90)" text-anchor="middle" '
+        f'fill="currentColor">{error}</text>'
     )
 
 
-def _points(pairs: list[tuple[Any, Any]]) -> str:
-    return " ".join(f"{x},{y}" for x, y in pairs)
+def _text(x: int | float, y: int | float, text: str, anchor: str = "middle") -> str:
+    return f'<text x="{x}" y="{y}" text-anchor="{anchor}" fill="currentColor">{text}</text>'
+
+
+def _points(x: np.ndarray, y: np.ndarray) -> str:
+    return " ".join(f"{a},{b}" for a, b in zip(x, y, strict=True))
 
 
 def _values(array: np.ndarray) -> str:
@@ -179,12 +173,11 @@ def _number(value: float, digits: int) -> str:
 
 
 def _size(trained: "Trained") -> str:
-    size = str(trained.model.size)
+    size, curve = str(trained.model.size), trained.curve
     if trained.size is not None:
         size += f" of {trained.n_points} candidates"
-    if trained.curve is not None:
-        size += f"; {len(trained.curve.sizes)} sizes from {trained.curve.sizes[0]} to "
-        size += f"{trained.curve.sizes[-1]} compared"
+    if curve is not None:
+        size += f"; {len(curve.sizes)} sizes from {curve.sizes[0]} to {curve.sizes[-1]} compared"
     return size
 
 

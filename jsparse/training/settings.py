@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 import jax
@@ -16,7 +16,6 @@ from .._mesh import check_mesh, spans_processes
 from .._programs import compiled
 from .._repr import short_repr
 from .._types import Key, KeyLike
-from ..kernels import Kernel, Mixture
 from ..machines.method import Method, Metric, Task
 from ..multiclass import Decoding, Scheme
 from ..search.gradient import Automatic
@@ -26,7 +25,13 @@ from ..search.tune import check_settings
 from ..validation.folds import Folds
 from ..validation.validate import Scoring
 from .choices import KernelLike, template_of
+from .inputs import ClassWeight
 from .plan import SAMPLE_ROWS
+
+NO_FOLD_MACHINES = (
+    "out_of_fold: expected True or False for a stream or on several devices, as the machines of "
+    "the folds are kept for rows in memory on one device; for intervals see Model.calibrated"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +52,19 @@ class Multiclass:
     decoding: Decoding = "loss"
     C_per_problem: bool = False
     classes: Sequence[Any] | ArrayLike | None = None
+
+    def check(self, method: Method) -> None:
+        """Raise a `ValueError` for a scheme that is none, or settings that the method lacks."""
+        if isinstance(self.scheme, str):
+            if self.scheme not in get_args(Scheme):
+                raise ValueError(
+                    f"multiclass: expected one of {get_args(Scheme)}, a matrix of codes or a "
+                    f"Multiclass, got {self.scheme!r}"
+                )
+        elif numbers("multiclass", self.scheme).ndim != 2:
+            raise ValueError(f"multiclass: expected a matrix of codes, got {self.scheme!r}")
+        if self.C_per_problem:
+            method.check_C_per_problem()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +87,26 @@ class Resources:
     mesh: Mesh | None = None
     sample_rows: int = SAMPLE_ROWS
 
+    def check(self, method: Method, search: Search) -> None:
+        """Raise a `ValueError` for numbers out of range, or a mesh that is of no use."""
+        whole_number("sample_rows", self.sample_rows, 2, 2**31 - 1, "the largest number")
+        if self.memory is not None:
+            real("memory", self.memory, 0.0)
+        if self.mesh is None:
+            return
+        check_mesh(self.mesh)
+        method.check_sums("mesh")
+        if spans_processes(self.mesh) and self.max_seconds < math.inf:
+            raise ValueError(
+                "max_seconds: expected none in several processes, whose clocks could part them, "
+                f"got {self.max_seconds}"
+            )
+        if not search.runs_on_mesh:
+            raise ValueError(
+                "search: expected Profile(..) or Annealing(..) with a mesh, got a "
+                f"{type(search).__name__}"
+            )
+
 
 @dataclasses.dataclass(frozen=True)
 class HoldOut:
@@ -82,9 +120,14 @@ class HoldOut:
 
     share: float
 
+    def check(self) -> None:
+        """Raise a `ValueError` unless the share is between 0 and 1."""
+        if not real("holdout", self.share, 0.0, above=True) < 1:
+            raise ValueError(f"holdout: expected a share between 0 and 1, got {self.share}")
+
 
 class Keys(NamedTuple):
-    """What is decided at random."""
+    """Keys of the random decisions of a run."""
 
     points: Key
     folds: Key
@@ -104,24 +147,22 @@ class Config(NamedTuple):
     kernel: KernelLike
     C: Float[np.ndarray, " s"]
     metric: Metric | None  # minimised and reported, if the caller named one
-    decoding: Decoding
     search: Search
     folds: int | Folds | HoldOut | None  # None: as many as suit the number of rows
     multiclass: Multiclass
-    class_weight: Literal["balanced"] | Mapping[Any, float] | None
+    class_weight: ClassWeight
+    out_of_fold: bool | Literal["machines"]
     resources: Resources
     progress: Progress | None
 
     __repr__ = short_repr
 
-
-def compared_settings(config: Config) -> dict[str, Any]:
-    """Return the settings that must be the same in all processes of a mesh, by argument."""
-    apart = {"keys", "progress"}
-    return {
-        **{name: value for name, value in config._asdict().items() if name not in apart},
-        "key": config.keys.points,
-    }
+    @property
+    def compared(self) -> dict[str, Any]:
+        """The settings that must be the same in all processes of a mesh, by argument."""
+        settings = self._asdict()
+        del settings["keys"], settings["progress"]
+        return {**settings, "key": self.keys.points}
 
 
 def configure(
@@ -134,15 +175,12 @@ def configure(
     folds: int | Folds | HoldOut | Literal["auto"],
     metric: Metric | None,
     multiclass: Scheme | ArrayLike | Multiclass,
-    class_weight: Literal["balanced"] | Mapping[Any, float] | None,
+    class_weight: ClassWeight,
+    out_of_fold: bool | Literal["machines"],
     resources: Resources,
     progress: Progress | None,
 ) -> Config:
-    """Check what can be checked without the rows.
-
-    Raises:
-        ValueError: for the first that makes no sense.
-    """
+    """Return the configuration; raise a `ValueError` for the first setting that makes no sense."""
     if task not in ("classification", "regression"):
         raise ValueError(f"task: expected 'classification' or 'regression', got {task!r}")
     if not isinstance(method, Method):
@@ -150,91 +188,49 @@ def configure(
     method.check(task)
     if not isinstance(multiclass, Multiclass):
         multiclass = Multiclass(multiclass)
-    scheme = multiclass.scheme
-    if isinstance(scheme, str) and scheme not in get_args(Scheme):
-        raise ValueError(
-            f"multiclass: expected one of {get_args(Scheme)}, a matrix of codes or a Multiclass, "
-            f"got {scheme!r}"
-        )
-    if not isinstance(scheme, str) and numbers("multiclass", scheme).ndim != 2:
-        raise ValueError(f"multiclass: expected a matrix of codes, got {scheme!r}")
-    if multiclass.C_per_problem and (method.shares_C):
-        raise ValueError(
-            f"C_per_problem: expected False with {type(method).__name__}, whose problems share one"
-        )
+    multiclass.check(method)
     if not isinstance(resources, Resources):
         raise ValueError(f"resources: expected a Resources, got {resources!r}")
-    if C is not None and not method.has_C:
-        raise ValueError(
-            f"C: expected None with {type(method).__name__}, which is tuned by its sizes "
-            f"alone, got {C!r}"
-        )
+    values_of_C = method.values_of_C(C)
     if isinstance(search, str) and search == "auto":
         search = Automatic()
     check_search(search)
     scoring = Scoring(method.metric(task) if metric is None else metric, multiclass.decoding)
-    grid = check_settings(
-        scoring, method.default_C if C is None else C, search, resources.max_seconds, progress
-    )
+    grid = check_settings(scoring, values_of_C, search, resources.max_seconds, progress)
     if task == "regression" and metric == "misclassification":
         raise ValueError("metric: expected 'mse' or 'mae' for regression")
-    if task == "regression" and class_weight is not None:
-        raise ValueError("class_weight: expected None for regression")
-    if task == "regression" and multiclass.classes is not None:
-        raise ValueError("classes: expected None for regression")
-    if isinstance(folds, HoldOut) and not real("holdout", folds.share, 0.0, above=True) < 1:
-        raise ValueError(f"holdout: expected a share between 0 and 1, got {folds.share}")
-    validation = None
-    if not (isinstance(folds, str) and folds == "auto"):
-        own = isinstance(folds, Folds | HoldOut)
-        validation = folds if own else whole_number("folds", folds, 2)
-    _check_resources(method, resources)
-    if resources.mesh is not None and not search.runs_on_mesh:
-        raise ValueError(
-            "search: expected Profile(..) or Annealing(..) with a mesh, got a "
-            f"{type(search).__name__}"
-        )
-    if search.move_prototypes and not method.can_move_prototypes:
-        raise ValueError(
-            "move_prototypes: expected False but for FixedSize(m) with one number of prototypes, "
-            f"got {method!r}"
-        )
-    _check_kernel(method, template_of(kernel, 1, Profile()))
+    for_classes = {"class_weight": class_weight, "classes": multiclass.classes}
+    for name, value in for_classes.items():
+        if task == "regression" and value is not None:
+            raise ValueError(f"{name}: expected None for regression")
+    validation = _check_folds(folds)
+    if not (isinstance(out_of_fold, bool) or out_of_fold == "machines"):
+        raise ValueError(f"out_of_fold: expected True, False or 'machines', got {out_of_fold!r}")
+    if out_of_fold == "machines" and resources.mesh is not None:
+        raise ValueError(NO_FOLD_MACHINES)
+    resources.check(method, search)
+    if search.move_prototypes:
+        method.check_movable()
+    method.check_kernel(template_of(kernel, 1, Profile()))
     keys = Keys(*_five(as_key(key)))
     return Config(
-        task, keys, method, kernel, grid, metric, multiclass.decoding, search, validation,
-        multiclass, class_weight, resources, progress,
+        task, keys, method, kernel, grid, metric, search, validation, multiclass, class_weight,
+        out_of_fold, resources, progress,
     )  # fmt: skip
 
 
-def _check_kernel(method: Method, kernel: Kernel) -> None:
-    if not isinstance(kernel, Mixture):
-        return
-    if not method.several_kernels:
-        raise ValueError(
-            f"kernel: expected one with {type(method).__name__}, got {len(kernel.kernels)}; "
-            "KSP, KMP and KBP choose from several"
-        )
-    if kernel.which is not None:
-        raise ValueError("kernel: expected kernels of a dictionary, got a Mixture of prototypes")
+def _check_folds(folds: Any) -> int | Folds | HoldOut | None:
+    """Return the folds, None for "auto"; raise a `ValueError` if they are none."""
+    if isinstance(folds, str) and folds == "auto":
+        return None
+    if isinstance(folds, Folds):
+        return folds
+    if not isinstance(folds, HoldOut):
+        return whole_number("folds", folds, 2)
+    folds.check()
+    return folds
 
 
 @functools.partial(compiled, quickly=True)
 def _five(key: Key) -> list[Key]:
     return list(jax.random.split(key, 5))
-
-
-def _check_resources(method: Method, resources: Resources) -> None:
-    whole_number("sample_rows", resources.sample_rows, 2, 2**31 - 1, "the largest number")
-    if resources.memory is not None:
-        real("memory", resources.memory, 0.0)
-    mesh = resources.mesh
-    if mesh is None:
-        return
-    check_mesh(mesh)
-    method.check_sums("mesh")
-    if spans_processes(mesh) and resources.max_seconds < math.inf:
-        raise ValueError(
-            "max_seconds: expected none in several processes, whose clocks could part them, got "
-            f"{resources.max_seconds}"
-        )

@@ -1,80 +1,285 @@
-"""What training asks of a source of rows besides what a search does."""
+"""Sources of rows: what they share, the programs that predict held-out rows, and rows in memory."""
 
-from typing import Any, Protocol, runtime_checkable
+import abc
+import dataclasses
+import functools
+import sys
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from .._mesh import on_default_device
+from .._numerics import is_concrete
+from .._programs import compiled
+from .._repr import short_repr
 from .._types import Key
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
-from ..machines.held_out import Sums
-from ..machines.method import Method, Points, Shape
-from ..search.problem import Problem, Source
+from ..machines.family import Family
+from ..machines.from_sums import FromSums
+from ..machines.held_out import HeldOut, OnFold, Sums
+from ..machines.method import Method
+from ..machines.rows import Rows
+from ..multiclass import Code
+from ..search.problem import Problem, Table
 from ..search.template import Template
 from ..validation.folds import Folds
-from .encoding import Encoding
+from ..validation.sharding import ShardedFolds
+from ..validation.validate import FoldLosses, Kept, Scoring, Validation, mean_losses
 from .plan import Plan
-from .settings import Config
+
+NOTHING_KEPT = Kept(np.int32(0), np.int32(0))  # one program serves searches and predictions
 
 
-@runtime_checkable
-class TrainingSource(Source, Protocol):
-    """Rows in memory, or a stream after its first pass."""
+class RowsOfFolds(NamedTuple):
+    """A kernel and the rows that its machines are fitted to and predict, fold by fold."""
+
+    method: Method
+    template: Template
+    points: Float[Array, "m d"] | None
+    rows: Rows
+    layout: Folds | ShardedFolds
+    key: Key | None
+    theta: Any  # the kernel as a point of the template, or several points, shape `*q p`
+
+    __repr__ = short_repr
+
+    def held_out(self, C: Float[Array, " s"], on_fold: OnFold) -> HeldOut:
+        """Predict the rows of each fold for every `C`, see `Method.held_out`."""
+        kernel = self.template.at(self.theta)
+        layout = self.rows, self.layout
+        return self.method.held_out(kernel, self.points, C, *layout, on_fold, self.key)
+
+
+class SumsOfFolds(NamedTuple):
+    """Features, their sums over the rows of every part, and the rows to predict, by part."""
+
+    method: FromSums
+    sums: Sums
+    parts: Rows  # of fewer parts than were summed if some are not validated
+    key: Key | None
+
+    __repr__ = short_repr
+
+    def held_out(self, C: Float[Array, " s"], on_fold: OnFold) -> HeldOut:
+        """Predict the rows of each part for every `C`, see `FromSums.held_out_from_sums`."""
+        features, sums = self.sums
+        if self.parts.code is None:  # one target is a column, as solutions have it
+            sums = sums._replace(
+                cross=sums.cross[..., None],
+                target_square=sums.target_square[..., None],
+                target_sum=sums.target_sum[..., None],
+            )
+        per_fold = jax.tree.map(lambda a: a[: self.parts.weights.shape[0]], sums)
+        total = Sums(features, sums.joined)
+        held = self.method.held_out_from_sums(total, per_fold, C, self.parts, on_fold, self.key)
+        return held._replace(total=None)  # a stream keeps the sums of its parts
+
+
+HeldOutRows = RowsOfFolds | SumsOfFolds
+
+
+@compiled
+def evaluate(held_out: HeldOutRows, C: Float[Array, " s"], on_fold: FoldLosses) -> Validation:
+    """Return the errors of one kernel for every `C`, with the predictions of one machine.
+
+    One program for the search and for what comes after it: out-of-fold values and the sums of all
+    rows. Predictions are laid out by folds.
+    """
+    return mean_losses(held_out.held_out(C, on_fold))
+
+
+@compiled
+def evaluate_batch(
+    held_out: RowsOfFolds, C: Float[Array, "q s"], on_fold: FoldLosses
+) -> Validation:
+    """Return the errors of `q` kernels, each with its own vector of `C`; leading axis `q`.
+
+    By `vmap`, for accelerators, which it fills; memory is that of `q` blocks of rows.
+    """
+
+    def one(theta: Array, C: Array) -> Validation:
+        validation = mean_losses(held_out._replace(theta=theta).held_out(C, on_fold))
+        return validation._replace(total=None)
+
+    return jax.vmap(one)(held_out.theta, C)
+
+
+@compiled
+def hold_out(held_out: HeldOutRows, C: Float[Array, " s"], on_fold: OnFold) -> HeldOut:
+    """Return what `on_fold` makes of the rows of every fold, for every `C`."""
+    return held_out.held_out(C, on_fold)
+
+
+@functools.partial(compiled, static_argnums=2)
+def target_columns(X: Float[Array, "n d"], y: Array, classes: int | None) -> Float[Array, "n c"]:
+    """Return real targets as columns, and of class numbers each class against all others."""
+    if classes is None:
+        return y.reshape(len(X), -1)
+    own = y[:, None] == jnp.arange(classes, dtype=y.dtype)[None, :]
+    return jnp.where(own, 1, -1).astype(X.dtype)
+
+
+class TrainingSource(abc.ABC):
+    """The part of a `search.problem.Source` that rows in memory and streams have in common.
+
+    Attributes:
+        placed: the rows that are predicted, as programs take them.
+        folds: their folds by row number.
+        n_predicted: how many they are without padding.
+    """
+
+    placed: Rows
+    folds: Folds
+    n_predicted: int
+
+    @abc.abstractmethod
+    def held_out_rows(self, problem: Problem, theta: Float[Any, "*q p"]) -> HeldOutRows:
+        """Return what programs take of the problem and the rows, at points of the template."""
 
     @property
-    def encoding(self) -> Encoding:
-        """How raw rows became numbers."""
-        ...
+    def dtype(self) -> jnp.dtype:
+        """See `Source`."""
+        return self.placed.dtype
 
     @property
-    def caller_folds(self) -> Folds:
-        """The folds by the numbers of the caller's rows; of a stream those of its sample."""
-        ...
+    def code(self) -> Code | None:
+        """See `Source`."""
+        return self.placed.code
 
-    def shape(self, method: Method, template: Template) -> Shape:
-        """Return what a method may know of the rows before any work."""
-        ...
+    def validate(
+        self,
+        problem: Problem,
+        theta: Float[np.ndarray, " p"],
+        C: Float[np.ndarray, " s"],
+        scoring: Scoring,
+        keep: Kept,
+    ) -> Validation:
+        """See `Source`; predictions are NaN for rows that are in no fold."""
+        validation = evaluate(self.held_out_rows(problem, theta), C, FoldLosses(scoring, keep))
+        validation = on_default_device(self.placed.mesh, validation)
+        folds = problem.method.validation_folds(self.folds, self.n_predicted)
+        index, valid = np.asarray(folds.index), np.asarray(folds.valid)
+        by_fold = np.asarray(validation.predictions)[: len(index), : index.shape[1]]
+        values = np.full((self.n_predicted, by_fold.shape[2]), np.nan, by_fold.dtype)
+        values[index[valid]] = by_fold[valid]
+        return validation._replace(predictions=values.reshape(-1, *self.placed.outputs))
 
-    def plan(self, method: Method, template: Template, config: Config) -> Plan | None:
-        """Return what a run will take; None where that is hardly more than the rows."""
-        ...
+    def held_out(
+        self,
+        problem: Problem,
+        theta: Float[np.ndarray, " p"],
+        C: Float[np.ndarray, " s"],
+        on_fold: OnFold,
+    ) -> HeldOut:
+        """See `Source`."""
+        held = hold_out(self.held_out_rows(problem, theta), C, on_fold)
+        return on_default_device(self.placed.mesh, held._replace(total=None))
 
-    def planned(self, plan: Plan | None) -> "TrainingSource":
-        """Return the source for a run of that plan."""
-        ...
 
-    def choose_points(self, method: Method, key: Key, kernel: Kernel) -> Points:
-        """Return the points that may carry the model."""
-        ...
+@dataclasses.dataclass(frozen=True)
+class InMemory(TrainingSource):
+    """Standardised rows in memory, and their folds.
 
-    def compared(self) -> dict[str, Any]:
-        """Return what must be the same in all processes of a mesh."""
-        ...
+    Attributes:
+        rows: the rows in their own order, padded with rows of weight 0.
+        placed: the same rows as programs take them, spread over the devices of a mesh.
+        layout: the folds of the placed rows.
+        folds: the folds by row number, padded as the rows are.
+        n_rows: how many rows there are without the padding.
+    """
 
-    def truth(self) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return class numbers, or targets, and weights of the rows that are predicted."""
-        ...
+    rows: Rows
+    placed: Rows
+    layout: Folds | ShardedFolds
+    folds: Folds
+    n_rows: int
 
-    def caller_rows(self, numbers: np.ndarray | None) -> np.ndarray | None:
-        """Return row numbers as the caller counts."""
-        ...
+    __repr__ = short_repr
 
-    def for_caller(self, values: np.ndarray | None) -> np.ndarray | None:
-        """Return values of the caller's rows; of a stream those of its sample."""
-        ...
+    @property
+    def n_predicted(self) -> int:  # type: ignore[override]
+        """All of them."""
+        return self.n_rows
+
+    @property
+    def rows_scored(self) -> int:
+        """See `Source`."""
+        weights = self.rows.weights
+        return int(np.sum(np.asarray(weights) > 0)) if is_concrete(weights) else len(self.rows)
+
+    @property
+    def kernels_at_once(self) -> int:
+        """One on a CPU, which it fills and which can report after each; else all there are."""
+        return 1 if jax.default_backend() == "cpu" else sys.maxsize
+
+    def held_out_rows(self, problem: Problem, theta: Float[Any, "*q p"]) -> RowsOfFolds:
+        """See `TrainingSource`."""
+        return RowsOfFolds(
+            problem.method, problem.template, problem.points, self.placed, self.layout,
+            problem.key, theta,
+        )  # fmt: skip
+
+    def errors(
+        self, problem: Problem, thetas: Table, C: Table, scoring: Scoring
+    ) -> list[Validation]:
+        """See `Source`."""
+        if len(thetas) > 1 and problem.method.shares_work_over_C:
+            batch = evaluate_batch(self.held_out_rows(problem, thetas), C, FoldLosses(scoring))
+            return [
+                jax.tree.map(lambda a, i=i: np.asarray(a)[i], batch) for i in range(len(thetas))
+            ]
+        on_fold = FoldLosses(scoring, NOTHING_KEPT)
+        each = [
+            evaluate(self.held_out_rows(problem, theta), c, on_fold)
+            for theta, c in zip(thetas, C, strict=True)
+        ]
+        return [validation._replace(predictions=None, total=None) for validation in each]
+
+    def fit(
+        self, problem: Problem, kernel: Kernel, C: Float[Array, "*l"], sums: Sums | None
+    ) -> tuple[Family, Sums | None]:
+        """See `Source`."""
+        arguments = kernel, problem.points, C, self.placed, problem.key, sums
+        return on_default_device(self.placed.mesh, problem.method.fit_and_sum(*arguments))
+
+    def rows_in_memory(self) -> tuple[Float[Array, "n d"], Float[Array, "n c"], Float[Array, " n"]]:
+        """See `Source`; each class against all others, whatever the code."""
+        rows, k = self.rows, None if self.code is None else len(self.code.matrix)
+        return rows.X, target_columns(rows.X, rows.y, k), rows.weights
+
+    def follow(self, plan: Plan | None) -> None:
+        """Do nothing: what is evaluated at once does not depend on the plan."""
+
+    def only_rows(self, rows: Int[np.ndarray, " m"]) -> "InMemory":
+        """See `Source`; they have no folds of their own."""
+        X, y, weights = _some_rows((self.rows.X, self.rows.y, self.rows.weights), rows)
+        some = Rows(X, y, weights, self.code)
+        return dataclasses.replace(self, rows=some, placed=some)
 
     def fold_machines(
         self,
         problem: Problem,
         kernel: Kernel,
-        C: Float[Array, ""] | Float[Array, " l"],
+        C: Float[Array, "*l"],
         size: int | None,
         sums: Sums | None,
     ) -> tuple[KernelExpansion, Int[np.ndarray, " n"]]:
-        """Return the machines that have not seen a fold, see `Method.fold_machines`; and folds.
+        """Return the machines that have not seen a fold, and the fold of each row.
 
-        Raises:
-            ValueError: for a stream.
+        See `Method.fold_machines`.
         """
-        ...
+        folds = problem.method.validation_folds(self.folds, self.n_rows)
+        machines = problem.method.fold_machines(
+            kernel, problem.points, C, size, self.rows, folds, problem.key, sums
+        )
+        fold_of_row = np.zeros(self.n_rows, np.int32)
+        numbers, places = np.nonzero(folds.valid)
+        fold_of_row[np.asarray(folds.index)[numbers, places]] = numbers
+        return machines, fold_of_row
+
+
+_some_rows = compiled(lambda arrays, rows: jax.tree.map(lambda a: a[rows], arrays))

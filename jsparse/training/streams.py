@@ -7,34 +7,33 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, UInt32
+from jaxtyping import Array, UInt32
 
 from .._agreement import BatchChecksums
 from .._arguments import whole_number
-from .._blocks import capacity
+from .._blocks import capacity, padded
 from .._mesh import spans_processes
 from .._programs import compiled
 from .._types import Key
 from ..data.streams import Batch, Checked, RowStream
+from ..kernels import Linear
 from ..kernels.mixed import categorical_columns
+from ..machines.method import Shape, TrainingRows
+from ..machines.rows import Rows
 from ..validation.folds import Folds
 from .choices import default_folds, template_of
-from .encoding import code_of
-from .inputs import check_labels, class_factors
+from .data import TrainingData
+from .encoding import Encoding, code_of
+from .inputs import CountingRows, check_labels, class_factors, folds_of_rows
 from .plan import check_fits, plan
-from .reader import Reader, Split
-from .settings import Config, HoldOut
-from .streamed import SampleRows, Streamed
+from .settings import NO_FOLD_MACHINES, Config, HoldOut
+from .streamed import Reader, Split, Streamed
 from .summary import Summary, summarize
 from .target_units import TargetUnits, target_units
 
 
-def read_stream(stream: RowStream, config: Config) -> Streamed:
+def read_stream(stream: RowStream, config: Config) -> TrainingData:
     """Read a stream for the first time.
-
-    Args:
-        stream: the rows, the same every time they are read.
-        config: of the run.
 
     Raises:
         ValueError: for settings that do not suit a stream, or rows that do not suit the settings.
@@ -42,35 +41,74 @@ def read_stream(stream: RowStream, config: Config) -> Streamed:
     """
     method, mesh, sample_rows = config.method, config.resources.mesh, config.resources.sample_rows
     method.check_sums("stream")
+    if config.out_of_fold == "machines":
+        raise ValueError(NO_FOLD_MACHINES)
     if config.multiclass.classes is not None:
         raise ValueError("classes: expected None with a stream, whose first pass finds them")
     split = _split_of(config, sample_rows)
     if method.memory is not None:
         whole_number(method.size_argument, method.memory, 1, sample_rows, "sample_rows")
-    rows = Checked(stream)
-    rng = np.random.default_rng(_number(config.keys.sample))
+    rows, checksums = Checked(stream), BatchChecksums()
     least = {"folds": split.parts, "n_C": config.C.size, "memory": config.resources.memory}
     batches = _if_they_fit(rows, method.memory, method.size_argument, least)
-    checksums = BatchChecksums()
     if spans_processes(mesh):
         batches = checksums.watch(batches)
-    classification = config.task == "classification"
-    summary = summarize(batches, rng, sample_rows, classification=classification)
-    reader = _reader(rows, summary, split, config)
-    template = template_of(config.kernel, len(summary.low), config.search)
-    if categorical_columns(template):
+    rng = np.random.default_rng(_seed(config.keys.sample))
+    summary = summarize(batches, rng, sample_rows, classification=config.task == "classification")
+    compared = checksums.compared() if spans_processes(mesh) else {}
+    return _data(_reader(rows, summary, split, config), summary, config, compared)
+
+
+def _data(
+    reader: Reader, summary: Summary, config: Config, compared: dict[str, Any]
+) -> TrainingData:
+    """Return the rows to train on: the sample as the machine sees it, and the stream to reread."""
+    encoding, drawn, split = reader.encoding, summary.sample, reader.split
+    n, d = drawn.X.shape
+    kernel = template_of(config.kernel, d, config.search)
+    if categorical_columns(kernel):
         raise ValueError(
             "kernel: expected one without columns of categories for a stream, whose columns "
             "are all scaled"
         )
-    folds = _sample_folds(split, summary.sample.places)
-    sample = _sample(reader, summary)
-    return Streamed(reader, summary, sample, folds, mesh=mesh, checksums=checksums)
+    shift, scale = (np.asarray(a) for a in encoding.scaling)
+    X = (drawn.X.astype(encoding.dtype) - shift) / scale
+    y, w, labels = reader.encode(drawn.y, drawn.weights, "sample")
+    folds = _sample_folds(split(drawn.places), split.validated)
+    weights = np.where(folds.valid, w[folds.index], 0)
+    arrays = {"X": X[folds.index], "y": y[folds.index], "weights": weights}
+    parts = Rows(**jax.device_put(arrays), code=encoding.code, mesh=config.resources.mesh)
+    in_fold = np.zeros(n, bool)
+    in_fold[folds.index[folds.valid]] = True
+    room, classes = capacity(n), encoding.classes
+    candidates = TrainingRows(
+        jax.device_put(padded(X, room)), None if labels is None else padded(labels, room),
+        padded(w, room, "constant"), encoding.scaling, n,
+    )  # fmt: skip
+    present, linear = int(np.count_nonzero(w)), isinstance(kernel, Linear)
+    return TrainingData(
+        source=Streamed(reader, parts, folds, n),
+        encoding=encoding,
+        shape=Shape(n, present, present, d, None if classes is None else len(classes), linear),
+        candidates=candidates,
+        truth=drawn.y if labels is None else labels,
+        weights=np.where(in_fold, w, 0),
+        counting=CountingRows(n, drawn.rows, None),
+        folds=folds,
+        compared=compared,
+        planning={
+            "m": n,  # where the method does not say
+            "folds": split.parts,
+            "streamed": True,
+            "batch_rows": summary.most,
+            "sample_rows": config.resources.sample_rows,
+        },
+    )
 
 
 def _split_of(config: Config, sample_rows: int) -> Split:
     """Return how the rows are divided into parts."""
-    folds, seed = config.folds, _number(config.keys.folds)
+    folds, seed = config.folds, _seed(config.keys.folds)
     if isinstance(folds, Folds):
         raise ValueError("folds: expected a number or a HoldOut with a stream, got Folds")
     if isinstance(folds, HoldOut):
@@ -90,7 +128,7 @@ def _if_they_fit(rows: Checked, m: Any, name: str, shape: Mapping[str, Any]) -> 
         yield batch
 
 
-def _number(key: Key) -> int:
+def _seed(key: Key) -> int:
     """Return a seed for NumPy's generator and for the hash of row numbers."""
     return int(_bits(key))
 
@@ -101,12 +139,15 @@ def _bits(key: Key) -> UInt32[Array, ""]:
 
 
 def _reader(rows: Checked, summary: Summary, split: Split, config: Config) -> Reader:
-    sample = summary.sample
-    dtype = jax.dtypes.canonicalize_dtype(np.result_type(sample.X.dtype, np.float32))
+    """Return the rows as the sums take them, by what the first pass has found."""
+    X, y, weights, *_ = summary.sample
+    dtype = jax.dtypes.canonicalize_dtype(np.result_type(X.dtype, np.float32))
     classes = factors = code = None
-    if config.task == "classification":
+    units = TargetUnits()
+    if config.task == "regression":
+        units = target_units(y, weights, dtype)
+    else:
         classes = np.array(list(summary.by_class))
-        mass = np.array([moments.weight for moments in summary.by_class.values()])
         assert rows.rows is not None
         check_labels(classes, summary.n, rows.rows)
         for label, moments in summary.by_class.items():
@@ -115,35 +156,18 @@ def _reader(rows: Checked, summary: Summary, split: Split, config: Config) -> Re
                     f"y: expected at least {split.parts} rows of every class, one for each part of "
                     f"the data, got {moments.rows} of {label!r}"
                 )
-        factors = class_factors(config.class_weight, classes, mass)
+        mass = np.array([moments.weight for moments in summary.by_class.values()])
+        if config.class_weight is not None:
+            factors = class_factors(config.class_weight, classes, mass)
         code = code_of(config, len(classes), dtype)
-    scaling = summary.standardization(factors, dtype)
-    units = TargetUnits()
-    if classes is None:
-        units = target_units(sample.y, sample.weights, dtype)
-    batch_rows = capacity(summary.most)
-    return Reader(rows, summary.n, scaling, classes, factors, code, split, batch_rows, units)
+    encoding = Encoding(summary.standardization(factors, dtype), classes, code, units)
+    return Reader(rows, summary.n, encoding, factors, split, capacity(summary.most))
 
 
-def _sample(reader: Reader, summary: Summary) -> SampleRows:
-    """Return the sample as the machine sees it."""
-    X, y, weights = summary.sample[:3]
-    target, number = reader.encode(y, weights, "sample")
-    w = reader.weigh(weights, number, len(X))
-    dtype = reader.scaling.shift.dtype
-    shift, scale = (np.asarray(a) for a in reader.scaling)
-    target = target.astype(dtype if reader.code is None else np.int32)
-    return SampleRows((X.astype(dtype) - shift) / scale, target, w.astype(dtype), number)
-
-
-def _sample_folds(split: Split, places: Int[np.ndarray, " r"]) -> Folds:
-    """Return the rows of the sample in each part that is validated."""
-    part = split(places)
-    members = [np.flatnonzero(part == i) for i in range(split.validated)]
+def _sample_folds(part: np.ndarray, n_folds: int) -> Folds:
+    """Return the rows of the sample in each part that is validated, padded by copies of row 0."""
+    members = [np.flatnonzero(part == i) for i in range(n_folds)]
     longest = capacity(max(len(numbers) for numbers in members))
     if longest == 0:
-        raise ValueError(f"holdout: expected rows of the sample in it, got none of {len(places)}")
-    index, valid = np.zeros((2, len(members), longest), np.int32)
-    for i, numbers in enumerate(members):
-        index[i, : len(numbers)], valid[i, : len(numbers)] = numbers, 1
-    return Folds(index, valid.astype(bool))
+        raise ValueError(f"holdout: expected rows of the sample in it, got none of {len(part)}")
+    return folds_of_rows(members, longest)

@@ -29,7 +29,7 @@ class Moments(NamedTuple):
     __repr__ = short_repr
 
     def __add__(self, other: "Moments") -> "Moments":  # type: ignore[override]
-        """Of both sets of rows, by the update of Chan, Golub and LeVeque (1983)."""
+        """Return those of both sets of rows (Chan, Golub and LeVeque 1983)."""
         weight = self.weight + other.weight
         if weight == 0:
             return self
@@ -38,7 +38,7 @@ class Moments(NamedTuple):
         return Moments(self.rows + other.rows, weight, self.mean + gap * share, squares)
 
     def scaled(self, factor: float) -> "Moments":
-        """With all weights times `factor`."""
+        """Return those of rows whose weights are all times `factor`."""
         return self._replace(weight=factor * self.weight, squares=factor * self.squares)
 
 
@@ -47,9 +47,7 @@ class Sample(NamedTuple):
 
     X: Float[np.ndarray, "r d"]
     y: Shaped[np.ndarray, " r"]
-    weights: Float[
-        np.ndarray, " r"
-    ]  # each stands for as many rows of its class as there are to one
+    weights: Float[np.ndarray, " r"]  # times the rows of the class, by those of it in the sample
     rows: Int[np.ndarray, " r"]  # their numbers in the stream
     places: Int[np.ndarray, " r"]  # their numbers among the rows with a weight above 0
 
@@ -71,8 +69,8 @@ class Summary(NamedTuple):
     def standardization(
         self, factors: Float[np.ndarray, " k"] | None, dtype: jnp.dtype
     ) -> Standardization:
-        """Mean 0 and variance 1 once the rows of each class are weighted by a factor."""
-        total = _none(len(self.low))
+        """Return mean 0 and variance 1 once the rows of each class are weighted by a factor."""
+        total = _no_rows(len(self.low))
         for i, moments in enumerate(self.by_class.values()):
             total = total + (moments if factors is None else moments.scaled(factors[i]))
         deviation = np.sqrt(total.squares / total.weight)
@@ -80,108 +78,79 @@ class Summary(NamedTuple):
         magnitude = np.maximum(np.abs(self.low), np.abs(self.high))
         constant = self.high - self.low <= 2 * float(jnp.finfo(dtype).eps) * magnitude
         scale = np.where(constant | (deviation == 0), 1.0, deviation)
-        shift, scale = (jax.device_put(a.astype(dtype)) for a in (total.mean, scale))
-        return Standardization(shift, scale)
+        return Standardization(*jax.device_put((total.mean.astype(dtype), scale.astype(dtype))))
 
 
 def summarize(
     stream: Iterable[Batch], rng: np.random.Generator, sample_rows: int, *, classification: bool
 ) -> Summary:
-    """One pass over the rows with a weight above 0: moments of each class, and a sample.
+    """Return moments of each class and a sample, of the rows with a weight above 0.
 
     Every row draws a lottery number. In the sample are the `sample_rows` lowest numbers of all, and
-    of each class the lowest, as many as is its share of a tenth of that.
+    the lowest of each of the `k` classes, `sample_rows / (10 k)` of them.
 
     Raises:
         StreamError: if no row has a weight above 0, or targets are no numbers or no labels.
     """
     n = most = 0
-    low = high = np.zeros(0)
+    low, high = np.full(1, np.inf), np.full(1, -np.inf)
     by_class: dict[Any, Moments] = {}
-    drawn = _Reservoir(sample_rows)
+    drawn: list[tuple[np.ndarray, ...]] = []
     for (X, y, weights), rows in counting(stream):
-        here = len(X)
-        where = f"rows {rows[0]} to {rows[-1]}"
-        w = np.ones(here) if weights is None else np.asarray(weights, float)
-        if n == 0:
-            low, high = np.full(X.shape[1], np.inf), np.full(X.shape[1], -np.inf)
+        k, where = len(X), f"rows {rows[0]} to {rows[-1]}"
+        w = np.ones(k) if weights is None else np.asarray(weights, float)
         low, high = np.minimum(low, X.min(axis=0)), np.maximum(high, X.max(axis=0))
         if classification:
             labels, number = _labels(y, where)
         elif y.dtype.kind in "biuf":
-            labels, number = [None], np.zeros(here, int)
+            labels, number = [None], np.zeros(k, int)
         else:
             raise StreamError(f"{where}: y: expected numbers for regression, got {y.dtype}")
         order = np.argsort(number, kind="stable")
         ends = np.cumsum(np.bincount(number, minlength=len(labels)))
         for label, members in zip(labels, np.split(order, ends[:-1]), strict=True):
-            old = by_class.get(label, _none(X.shape[1]))
-            by_class[label] = old + _moments(X[members], w[members])
-        n, most = n + here, max(most, here)
+            before = by_class.get(label, _no_rows(X.shape[1]))
+            by_class[label] = before + _moments(X[members], w[members])
+        n, most = n + k, max(most, k)
         if classification:
             check_label_count(len(by_class), n)
-        group = y if classification else np.zeros(here, int)
-        drawn.add(rng.random(here), group, (X, y, w, rows, np.arange(n - here, n)))
+        places = {label: place for place, label in enumerate(by_class)}
+        kind = np.array([places[label] for label in labels])[number]
+        batch = rng.random(k), kind, X, y, w, rows, np.arange(n - k, n)
+        drawn.append(tuple(column.copy() for column in batch))  # the caller may reuse its arrays
+        if sum(len(part[0]) for part in drawn) > 2 * sample_rows:
+            drawn = [_lowest_numbers(drawn, sample_rows)]
     if n == 0:
         raise StreamError("weights: expected some above 0, got weights of zero only")
+    counts = np.array([moments.rows for moments in by_class.values()])
     if classification:
         _labels([*by_class], "the batches together")
         by_class = {label: by_class[label] for label in sorted(by_class)}
-    X, y, w, rows, places = drawn.columns()
-    if classification:
-        labels, number = np.unique(y, return_inverse=True)
-        there = np.array([by_class[label].rows for label in labels.tolist()])
-        w = w * (there / np.bincount(number))[number]
-    else:
-        w = w * (by_class[None].rows / len(X))
+    _, kind, X, y, w, rows, places = _lowest_numbers(drawn, sample_rows)
+    w = w * (counts / np.bincount(kind))[kind]  # every class is in the sample
     return Summary(n, most, by_class, low, high, Sample(X, y, w, rows, places))
 
 
-class _Reservoir:
-    """The rows with the lowest lottery numbers, of all and of each class; copies of them."""
+def _lowest_numbers(parts: list[tuple[np.ndarray, ...]], most: int) -> tuple[np.ndarray, ...]:
+    """Return the rows with the lowest numbers, of all and of each class, in their order.
 
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.kept: list[tuple[np.ndarray, ...]] = []
-        self.bound = np.inf  # numbers above it have lost, but for rare classes
-        self.bounds: dict[Any, float] = {}
-
-    def add(
-        self,
-        number: np.ndarray,
-        label: np.ndarray,
-        columns: tuple[np.ndarray, ...],
-    ) -> None:
-        """Rows with their numbers and labels."""
-        labels, which = np.unique(label, return_inverse=True)
-        own = np.array([self.bounds.get(one, np.inf) for one in labels.tolist()])
-        chosen = np.flatnonzero((number <= self.bound) | (number <= own[which]))
-        self.kept.append(tuple(a[chosen] for a in (number, label, *columns)))
-        if sum(len(part[0]) for part in self.kept) > 2 * self.most:
-            self._settle()
-
-    def columns(self) -> list[np.ndarray]:
-        """The rows that have won, in their order."""
-        self._settle()
-        return list(self.kept[0][2:])
-
-    def _settle(self) -> None:
-        joined = [np.concatenate(parts) for parts in zip(*self.kept, strict=True)]
-        number, label = joined[:2]
-        won = np.ones(len(number), bool)
-        if len(number) > self.most:
-            self.bound = float(np.partition(number, self.most - 1)[self.most - 1])
-            won = number <= self.bound
-            labels, which = np.unique(label, return_inverse=True)
-            floor = max(1, self.most // (FLOOR * len(labels)))
-            for i, one in enumerate(labels.tolist()):
-                own = np.sort(number[which == i])
-                self.bounds[one] = float(own[floor - 1]) if len(own) >= floor else np.inf
-                won |= (which == i) & (number <= self.bounds[one])
-        self.kept = [tuple(column[won] for column in joined)]
+    The columns of rows begin with lottery numbers and classes.
+    """
+    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    number, kind = columns[:2]
+    if len(number) <= most:
+        return tuple(columns)
+    won = number <= np.partition(number, most - 1)[most - 1]
+    k = kind.max() + 1
+    floor = max(1, most // (FLOOR * k))
+    for i in range(k):
+        of_class = np.sort(number[kind == i])
+        won |= (kind == i) & (number <= of_class[:floor][-1])
+    return tuple(column[won] for column in columns)
 
 
 def _labels(y: np.ndarray | list[Any], where: str) -> tuple[list[Any], np.ndarray]:
+    """Return the labels among these, and the number of each."""
     try:
         labels, number = np.unique(labels_of("y", y), return_inverse=True)
     except ValueError as error:
@@ -189,7 +158,7 @@ def _labels(y: np.ndarray | list[Any], where: str) -> tuple[list[Any], np.ndarra
     return labels.tolist(), number
 
 
-def _none(d: int) -> Moments:
+def _no_rows(d: int) -> Moments:
     return Moments(0, 0.0, np.zeros(d), np.zeros(d))
 
 

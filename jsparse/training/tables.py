@@ -6,28 +6,27 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Shaped
 
 from .._agreement import same_rows
+from .._arguments import whole_number
 from .._blocks import capacity, padded
 from .._mesh import check_mesh
 from .._numerics import as_array
 from .._types import Key
-from ..kernels import Kernel
+from ..kernels import Kernel, Linear
 from ..kernels.mixed import categorical_columns
 from ..machines.fixed_size import FixedSize
-from ..machines.method import Method
+from ..machines.method import Method, Shape, TrainingRows
 from ..machines.rows import Rows, rows_of
 from ..multiclass import Code
 from ..search.problem import Problem
 from ..search.template import split_kernel
-from ..validation.folds import Folds
+from ..validation.folds import Folds, plain_folds, stratified_folds
 from ..validation.sharding import shard
-from .categories import check_codes, unscaled
-from .choices import make_folds, template_of
-from .counting import CountingRows
-from .encoding import Encoding, code_of
-from .in_memory import Facts, InMemory, shape_of
-from .inputs import check_labels, encoded_targets, row_weights
-from .programs import standardised
+from .choices import default_folds, template_of
+from .data import TrainingData
+from .encoding import Encoding, check_codes, code_of, standardised, unscaled
+from .inputs import CountingRows, check_labels, encoded_targets, row_weights
 from .settings import Config, HoldOut
+from .source import InMemory
 from .target_units import TargetUnits, target_units
 
 
@@ -37,15 +36,8 @@ def read_table(
     counting: CountingRows,
     config: Config,
     codes: tuple[int, ...] = (),
-) -> InMemory:
-    """Encode, standardise and divide rows in memory.
-
-    Args:
-        X: finite raw inputs of the rows that count.
-        y: labels or real targets, from `checked_targets`, of the rows that count.
-        counting: which of the caller's rows count, and their weights.
-        config: of the run.
-        codes: the columns that hold codes of categories, for the kernel to compare.
+) -> TrainingData:
+    """Encode, standardise and divide the rows that count, whose inputs and targets are checked.
 
     Raises:
         ValueError: for targets, folds, a kernel or a method that do not suit the rows.
@@ -53,38 +45,61 @@ def read_table(
     (n, d), dtype = X.shape, X.dtype
     numbers, classes = encoded_targets(y, config.task, config.multiclass.classes)
     weights = row_weights(counting.weights, config.class_weight, numbers, classes)
-    units, code = TargetUnits(), None
+    units, code, labels = TargetUnits(), None, None
     if classes is None:
         units = target_units(numbers, weights, dtype, robust=config.method.robust)
-        targets = np.asarray(units.apply(numbers, weights)).astype(dtype)
     else:
-        present = classes[np.unique(numbers)]
+        present, labels = classes[np.unique(numbers)], numbers
         check_labels(present, n, counting.n)
-        if len(present) < len(classes) and not config.method.allows_empty_classes:
-            raise ValueError(
-                f"classes: expected rows of all of them with {type(config.method).__name__}, got "
-                f"none of some of {classes.tolist()}"
-            )
+        config.method.check_classes(classes, len(present))
         code = code_of(config, len(classes), dtype)
-        targets = (2 * numbers - 1).astype(dtype) if code is None else numbers.astype(np.int32)
-    folds = _folds_of(config, counting, n, None if classes is None else numbers)
+    folds = _folds_of(config, counting, n, labels)
     kernel = template_of(config.kernel, d, config.search, codes)
     codes = categorical_columns(kernel)
     check_codes(X, codes)
     # Settings that do not suit the rows are told before any work on them.
-    config.method.resolve(shape_of(n, d, folds, None if classes is None else len(classes), kernel))
+    shape = _shape(n, d, folds, None if classes is None else len(classes), kernel)
+    config.method.resolve(shape)
     padding = capacity(n)
-    w = as_array(
-        padded((np.ones(n) if weights is None else weights).astype(dtype), padding, "constant")
-    )
-    scaling, Z = standardised(padded(X, padding), w)
+    w = padded((np.ones(n) if weights is None else weights).astype(dtype), padding, "constant")
+    scaling, Z = standardised(padded(X, padding), as_array(w))
     if codes:
         scaling = unscaled(scaling, codes)
-        Z = scaling.apply(jax.device_put(padded(np.asarray(X), padding)))
+        Z = scaling.apply(jax.device_put(padded(X, padding)))
     encoding = Encoding(scaling, classes, code, units, codes)
-    facts = Facts(encoding, X, numbers, weights, counting)
-    rows = Rows(Z, as_array(padded(targets, padding)), w, code)
-    return _placed(rows, _with_room(folds, n, padding), n, config.resources.mesh, facts)
+    targets = encoding.targets(numbers, weights)
+    targets = targets.astype(dtype if code is None else np.int32)
+    rows = Rows(Z, as_array(padded(targets, padding)), as_array(w), code)
+    labels = None if labels is None else padded(labels, padding)
+    return TrainingData(
+        source=_placed(rows, _with_room(folds, n, padding), n, config.resources.mesh),
+        encoding=encoding,
+        shape=shape,
+        candidates=TrainingRows(Z, labels, w, scaling, n),
+        truth=numbers,
+        weights=weights,
+        counting=counting,
+        folds=folds,
+        compared={
+            "X": X,
+            "y": numbers,
+            "classes": classes,
+            "weights": weights,
+            "columns of categories": codes,
+        },
+        planning={"folds": len(folds.index)},
+    )
+
+
+def _shape(n: int, d: int, folds: Folds, n_classes: int | None, kernel: Kernel) -> Shape:
+    """Return what a method may know of the rows before any work; raise for a fold of all rows."""
+    in_fold = np.asarray(folds.valid).sum(axis=1)
+    if int(in_fold.max()) == n:
+        raise ValueError(
+            "folds: expected rows with weight outside of every fold; fold "
+            f"{int(np.argmax(in_fold))} has all {n}"
+        )
+    return Shape(n, n, n - int(in_fold.max()), d, n_classes, isinstance(kernel, Linear))
 
 
 def _folds_of(config: Config, counting: CountingRows, n: int, labels: np.ndarray | None) -> Folds:
@@ -93,8 +108,10 @@ def _folds_of(config: Config, counting: CountingRows, n: int, labels: np.ndarray
     if isinstance(folds, HoldOut):
         raise ValueError("folds: expected a number or Folds for rows in memory, got a HoldOut")
     if isinstance(folds, Folds):
-        folds = counting.folds_within(folds)
-    return make_folds(config.keys.folds, folds, n, labels)
+        return counting.folds_within(folds)
+    v = default_folds(n) if folds is None else folds
+    v, key = whole_number("folds", v, 2, n, "the number of rows"), config.keys.folds
+    return plain_folds(key, n, v) if labels is None else stratified_folds(key, labels, v)
 
 
 def _with_room(folds: Folds, n: int, padding: int) -> Folds:
@@ -106,14 +123,12 @@ def _with_room(folds: Folds, n: int, padding: int) -> Folds:
     return Folds(np.pad(index, wide), np.pad(valid, wide))
 
 
-def _placed(
-    rows: Rows, folds: Folds, n: int, mesh: Mesh | None, facts: Facts | None = None
-) -> InMemory:
+def _placed(rows: Rows, folds: Folds, n: int, mesh: Mesh | None) -> InMemory:
     """Return the source of rows, spread over the devices of a mesh if there is one."""
     if mesh is None:
-        return InMemory(rows, rows, folds, folds, n, facts)
+        return InMemory(rows, rows, folds, folds, n)
     X, y, weights, layout = shard(mesh, folds, rows.X, rows.y, rows.weights)
-    return InMemory(rows, Rows(X, y, weights, rows.code, mesh), layout, folds, n, facts)
+    return InMemory(rows, Rows(X, y, weights, rows.code, mesh), layout, folds, n)
 
 
 @same_rows

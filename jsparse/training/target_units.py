@@ -45,7 +45,7 @@ class TargetUnits(NamedTuple):
     def apply(
         self, y: Shaped[np.ndarray, "n *c"], weights: Float[np.ndarray, " n"] | None = None
     ) -> Float[np.ndarray, "n *c"]:
-        """Targets in the units of the machine, in float64; 0 for rows of weight 0."""
+        """Return targets in the units of the machine, in float64; 0 for rows of weight 0."""
         y = np.asarray(y, float)
         if weights is not None:
             y = np.where(np.reshape(weights > 0, (-1, *[1] * (y.ndim - 1))), y, self.offset)
@@ -53,53 +53,41 @@ class TargetUnits(NamedTuple):
         y = np.ldexp(y, -self.exponent) - np.ldexp(self.offset, -self.exponent)
         return y / self.fraction
 
-    def values(self, values: Float[np.ndarray, "n *c"]) -> Float[np.ndarray, "n *c"]:
-        """Values of the machine in the units of the caller."""
+    def values(self, values: Float[np.ndarray, "*n"]) -> Float[np.ndarray, "*n"]:
+        """Return values of the machine, or its intercepts, in the units of the caller."""
         unit, offset = (np.asarray(a, values.dtype) for a in (self.unit, self.offset))
-        return values * unit + offset
+        return np.asarray(values * unit + offset)
 
     def family(self, family: Family, powers: Mapping[str, int]) -> Family:
-        """Return machines in the units of the caller.
-
-        Args:
-            family: in the units of the machine.
-            powers: of the unit that diagnostics go with, see `Method.info_powers`.
-        """
-        info = {
-            name: self._times_unit(np.asarray(value), powers[name]) if name in powers else value
-            for name, value in family.info.items()
+        """Return machines in the units of the caller; `powers` as `Method.info_powers`."""
+        scaled = {
+            name: self._times_unit(family.info[name], power)
+            for name, power in powers.items()
+            if name in family.info
         }
-        return family.rescaled(self.unit, self.offset, info)
+        return family.rescaled(self.unit, self.offset, family.info | scaled)
 
     def expansion(self, expansion: KernelExpansion) -> KernelExpansion:
-        """Return a machine in the units of the caller."""
-        values = np.asarray(expansion.coefficients), np.asarray(expansion.intercept)
-        unit, offset = (np.asarray(a, values[0].dtype) for a in (self.unit, self.offset))
-        return dataclasses.replace(
-            expansion,
-            coefficients=jax.device_put(values[0] * unit),
-            intercept=jax.device_put(values[1] * unit + offset),
-        )
+        """Return a machine in the units of the caller; or those of several folds, fold by fold."""
+        coefficients, intercept = map(np.asarray, (expansion.coefficients, expansion.intercept))
+        units = self._replace(offset=np.resize(self.offset, intercept.shape))
+        coefficients = coefficients * np.asarray(self.unit, coefficients.dtype)
+        coefficients, intercept = jax.device_put((coefficients, units.values(intercept)))
+        return dataclasses.replace(expansion, coefficients=coefficients, intercept=intercept)
 
-    def expansion_of_folds(self, expansion: KernelExpansion) -> KernelExpansion:
-        """Return machines of several folds, fold by fold, in the units of the caller."""
-        offsets = np.asarray(self.offset, float).reshape(-1)
-        repeated = np.resize(offsets, np.asarray(expansion.intercept).size)
-        return self._replace(offset=repeated).expansion(expansion)
-
-    def _times_unit(self, values: Float[np.ndarray, "*b"], power: int) -> Float[np.ndarray, "*b"]:
+    def _times_unit(self, values: Any, power: int) -> Float[np.ndarray, "*b"]:
         """Return values times a power of the unit; infinite where float64 does not reach."""
         with np.errstate(over="ignore", under="ignore"):
             scaled = np.asarray(values, float) * self.fraction**power
             return np.asarray(np.ldexp(scaled, power * self.exponent))
 
-    def scores(self, scores: Float[np.ndarray, "*b"], metric: Metric) -> Float[np.ndarray, "*b"]:
+    def scores(self, scores: Any, metric: Metric) -> Float[np.ndarray, "*b"]:
         """Return scores in the units of the caller; infinite where float64 does not reach."""
         return self._times_unit(scores, {"mse": 2, "mae": 1, "misclassification": 0}[metric])
 
     def tuning(self, tuned: Tuning, metric: Metric) -> Tuning:
-        """The outcome of a search with its scores in the units of the caller."""
-        score = float(self.scores(np.asarray(tuned.score), metric))
+        """Return the outcome of a search with its scores in the units of the caller."""
+        score = float(self.scores(tuned.score, metric))
         # The smallest numbers have too few digits.
         if tuned.score > 0 and not 1e3 * np.finfo(float).smallest_subnormal <= score < np.inf:
             warnings.warn(
@@ -110,12 +98,12 @@ class TargetUnits(NamedTuple):
             )
         return tuned._replace(
             score=score,
-            standard_error=float(self.scores(np.asarray(tuned.standard_error), metric)),
+            standard_error=float(self.scores(tuned.standard_error, metric)),
             history=self._evaluations(tuned.history, metric),
         )
 
     def curve(self, curve: SizeCurve) -> SizeCurve:
-        """Errors of sizes in the units of the caller."""
+        """Return errors of sizes in the units of the caller."""
         by_fold, metric, chosen_by = curve.fold_errors, curve.metric, curve.chosen_by
         return curve._replace(
             errors=self.scores(curve.errors, metric),
@@ -126,18 +114,18 @@ class TargetUnits(NamedTuple):
         )
 
     def search(self, search: Search, metric: Metric) -> Search:
-        """The search with its history as it is in the units of the machine."""
+        """Return the search with its history in the units of the machine."""
         back = TargetUnits(fraction=1 / self.fraction, exponent=-self.exponent)
         history = search.history and back._evaluations(search.history, metric)
         return dataclasses.replace(search, history=history)
 
     @contextlib.contextmanager
     def of_errors(self, metric: Metric) -> Iterator[None]:
-        """Evaluations that an error of a search brings along, in the units of the caller."""
+        """Convert the `history` of an error that leaves the block to the units of the caller."""
         try:
             yield
         except BaseException as error:
-            with contextlib.suppress(AttributeError, TypeError):  # another's attribute
+            with contextlib.suppress(AttributeError, TypeError):  # errors of other origin
                 error.history = self._evaluations(error.history, metric)  # type: ignore[attr-defined]
             raise
 
@@ -151,12 +139,10 @@ class TargetUnits(NamedTuple):
         )
 
     def progress(self, progress: Progress | None, metric: Metric) -> Progress | None:
-        """Reports the best score in the units of the caller."""
+        """Return a report of progress that takes scores in the units of the machine."""
         if progress is None:
             return None
-        return lambda done, planned, best: progress(
-            done, planned, float(self.scores(np.asarray(best), metric))
-        )
+        return lambda done, planned, best: progress(done, planned, float(self.scores(best, metric)))
 
 
 def target_units(
@@ -166,14 +152,10 @@ def target_units(
     *,
     robust: bool = False,
 ) -> TargetUnits:
-    """Units in which real targets are about zero and of size one.
+    """Return units in which real targets are about zero and of size one.
 
-    Args:
-        y: targets, finite, shape `n`, or `n c`: each has an offset of its own, all have one unit.
-        weights: row weights, shape `n`; rows of weight 0 have no say.
-        dtype: of the machine, whose values must be in range.
-        robust: the median and what the median deviation says of the standard deviation, so that
-            outliers do not decide; else the mean, and a power of two near the standard deviation.
+    Each column has an offset, all have one unit: the mean, and a power of two near the standard
+    deviation; if `robust`, the median and the standard deviation that the median deviation implies.
 
     Raises:
         ValueError: if the values of the machine would be out of the range of `dtype`.
@@ -183,41 +165,36 @@ def target_units(
     y, w = y[w > 0], w[w > 0]
     largest = int(np.frexp(np.max(np.abs(y)))[1])
     y = np.ldexp(y, -largest)
-    middle: Any = float(np.average(y, weights=w)) if y.ndim == 1 else np.average(y, 0, w)
+    middle: Any = np.average(y, 0, w)
     if robust:
-        each = np.array([_median(column, w) for column in y.reshape(len(y), -1).T])
-        middle = float(each[0]) if y.ndim == 1 else each
-    apart = np.abs(y - middle)
+        middle = np.apply_along_axis(_median, 0, y, w)
+    deviations = np.abs(y - middle)
     if y.ndim == 2:
-        apart, w = apart.T.reshape(-1), np.tile(w, y.shape[1])
+        deviations, w = deviations.T.reshape(-1), np.tile(w, y.shape[1])
     if robust:
-        spread = MEDIAN_TO_DEVIATION * _median(apart, w) or float(np.average(apart, weights=w))
+        spread = MEDIAN_TO_DEVIATION * _median(deviations, w) or np.average(deviations, weights=w)
     else:
-        spread = math.sqrt(np.average(np.square(apart), weights=w))
+        spread = math.sqrt(np.average(np.square(deviations), weights=w))
     info = jnp.finfo(dtype)
     # Some digits of room on both sides: coefficients are smaller and larger than values.
     low, high = float(info.tiny) / float(info.eps), float(info.max) * float(info.eps)
-    if spread > 8 * np.finfo(float).eps:
-        fraction, exponent = (float(part) for part in np.frexp(spread))
-        offset = np.ldexp(middle, largest)
-        offset = offset if y.ndim == 2 else float(offset)
-        units = TargetUnits(offset, fraction if robust else 1.0, largest + int(exponent))
-        fits = low <= units.unit <= high
-    else:  # what the rounding of their mean leaves of equal targets is no spread
-        bound = int(np.log2(high))
-        offset = np.ldexp(middle, largest)
-        offset = offset if y.ndim == 2 else float(offset)
-        units = TargetUnits(offset, 1.0, int(np.clip(largest, -bound, bound)))
-        fits = True
-    if not (fits and np.max(np.abs(units.offset)) <= float(info.max)):
+    # What the rounding of their mean leaves of equal targets is no spread.
+    equal, bound = spread <= 8 * np.finfo(float).eps, int(np.log2(high))
+    fraction, exponent = (1.0, 0) if equal else map(float, np.frexp(spread))
+    exponent = int(np.clip(largest, -bound, bound) if equal else largest + exponent)
+    offset = np.ldexp(middle, largest)
+    units = TargetUnits(
+        offset if y.ndim == 2 else float(offset), fraction if robust else 1.0, exponent
+    )
+    in_range = equal or low <= units.unit <= high
+    if not (in_range and np.max(np.abs(units.offset)) <= float(info.max)):
         raise ValueError(
             f"y: expected targets with a mean and a spread that {jnp.dtype(dtype)} can hold "
             f"({low:.1g} to {high:.1g}), got mean {np.max(np.abs(units.offset)):.3g} and spread "
-            f"{units.unit:.3g}; "
-            "give X in float64, or y in other units"
+            f"{units.unit:.3g}; give X in float64, or y in other units"
         )
-    largest_deviation = float(np.max(apart)) / max(spread, float(np.finfo(float).tiny))
-    if fits and robust and not largest_deviation <= math.sqrt(float(info.max)):
+    largest_deviation = float(np.max(deviations)) / max(spread, float(np.finfo(float).tiny))
+    if robust and not largest_deviation <= math.sqrt(float(info.max)):
         raise ValueError(
             f"y: expected targets whose squares {jnp.dtype(dtype)} can hold beside each other, got "
             f"one {largest_deviation:.1g} times the typical deviation"
@@ -226,7 +203,7 @@ def target_units(
 
 
 def _median(values: Float[np.ndarray, " n"], w: Float[np.ndarray, " n"]) -> float:
-    """The smallest value up to which lies half of the weight."""
+    """Return the smallest value up to which lies half of the weight."""
     order = np.argsort(values)
     reached = np.cumsum(w[order])
     return float(values[order[np.searchsorted(reached, reached[-1] / 2)]])

@@ -1,7 +1,6 @@
 """From raw rows to a tuned model (De Brabanter 2010, Algorithm 5; Karsmakers 2011, Section 4)."""
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any, Literal
 
 import jax
@@ -13,7 +12,6 @@ from .._arguments import finite_rows
 from .._mesh import spans_processes
 from .._runtime import check_runtime
 from .._types import KeyLike
-from ..calibration import fit_slopes
 from ..conformal import Unseen
 from ..data.frames import as_frame
 from ..data.schema import Schema
@@ -21,29 +19,26 @@ from ..data.streams import RowStream
 from ..kernels import Projected
 from ..machines.family import Family
 from ..machines.fixed_size import FixedSize
-from ..machines.held_out import Sums as RowSums
 from ..machines.method import Method, Metric, Points, Task
 from ..model import About, Model
 from ..multiclass import Scheme
-from ..prediction import scores_of
 from ..search.problem import Problem
 from ..search.run import Progress
 from ..search.strategies import Profile, Search
-from ..search.template import split_kernel
+from ..search.template import Template, split_kernel
 from ..validation.folds import Folds
 from .auto import family_of, main_directions
 from .choices import KernelLike, projected, template_of
 from .clock import clock, compile_clock
-from .counting import counting_rows
-from .inputs import checked_targets
+from .data import TrainingData
+from .inputs import ClassWeight, checked_targets, counting_rows
 from .plan import check_fits, free_bytes
-from .settings import Config, HoldOut, Multiclass, Resources, compared_settings, configure
-from .source import TrainingSource
+from .settings import Config, HoldOut, Multiclass, Resources, configure
 from .streams import read_stream
 from .tables import read_table
 from .target_units import TargetUnits
 from .trained import Sums, Trained
-from .tuning import Choice, choose, errors_on_unseen, fit_all_rows, predict_unseen
+from .tuning import Choice, calibrate, choose, fit_all_rows, predict_unseen
 
 
 def train(
@@ -60,7 +55,7 @@ def train(
     metric: Metric | None = None,
     multiclass: Scheme | ArrayLike | Multiclass = "one_versus_rest",
     weights: ArrayLike | None = None,
-    class_weight: Literal["balanced"] | Mapping[Any, float] | None = None,
+    class_weight: ClassWeight = None,
     out_of_fold: bool | Literal["machines"] = True,
     resources: Resources = Resources(),
     progress: Progress | None = None,
@@ -101,11 +96,9 @@ def train(
         multiclass: how more than two classes become problems of two: a scheme, a matrix of codes,
             or a `Multiclass`.
         weights: row weights, shape `n`: they count in the standardisation, the choice of points,
-            the fit and the score. A row of weight 0 is as if it were not there: it is dropped
-            before anything is computed, and the model is that of the other rows. A label that only
-            such rows have is no class. Arrays must be finite in these rows too.
-        class_weight: a factor for the weights of the rows of each class, or "balanced", which lets
-            all classes weigh the same.
+            the fit and the score. Rows of weight 0 are dropped before anything is computed, and a
+            label that no other row has is no class. Arrays must be finite in these rows too.
+        class_weight: a factor for the rows of each class, or "balanced": all weigh the same.
         out_of_fold: keep, in `Trained.out_of_fold`, the values of the rows by the tuned machine
             that has not seen them, and calibrate probabilities and intervals by them; one
             evaluation more. "machines": keep the machines of the folds in the model too, by which
@@ -138,210 +131,36 @@ def train(
         with same_in_all_processes(mesh) as compared:
             config = configure(
                 task, key, method, kernel, C, search, folds, metric, multiclass, class_weight,
-                resources, progress,
+                out_of_fold, resources, progress,
             )  # fmt: skip
-            _check_out_of_fold(out_of_fold, X, config)
-            compared |= compared_settings(config) | {"out_of_fold": out_of_fold}
+            compared |= config.compared
         with same_in_all_processes(mesh) as compared:
-            source, columns = _read(X, y, weights, config, seconds)
-            compared |= source.compared() | {"columns": columns}
-        config = _with_rows_known(config, source)
-        method = _resolved(config, source)
+            data, columns = _read(X, y, weights, config, seconds)
+            compared |= data.compared | {"columns": columns}
+        config, units = _with_rows_known(config, data), data.encoding.units
+        method = _resolved(config, data)
         with clock(seconds, "prototypes"):
-            config = _with_kernel_of_rows(config, source)
-            problem, points = _problem(method, config, source)
+            config = _with_kernel_of_rows(config, data)
+            problem, points = _problem(method, config, data)
             jax.block_until_ready(points.X)
-        values = unseen = summed = None
-        with clock(seconds, "tuning"), source.encoding.units.of_errors(problem.scoring.metric):
-            choice = choose(problem, config, source.encoding)
+        values = slopes = unseen = summed = None
+        with clock(seconds, "tuning"), units.of_errors(problem.scoring.metric):
+            choice = choose(problem, config, units)
             if out_of_fold:
-                values, summed = predict_unseen(choice, source)
+                values, summed = predict_unseen(choice, units)
         with clock(seconds, "fit"):
-            family, sums = fit_all_rows(choice, source, summed)
+            family, sums = fit_all_rows(choice, units, summed)
             jax.block_until_ready(jax.tree.leaves(family))
             if values is not None:
-                keep_machines = out_of_fold == "machines"
-                unseen = errors_on_unseen(
-                    values, choice, source, summed, keep_machines=keep_machines
-                )
-    model = _model(config, source, columns, choice, family, values, unseen)
-    return _trained(config, source, points, choice, family, sums, values, model, seconds)
-
-
-def _check_out_of_fold(out_of_fold: Any, X: Any, config: Config) -> None:
-    if not (isinstance(out_of_fold, bool) or out_of_fold == "machines"):
-        raise ValueError(f"out_of_fold: expected True, False or 'machines', got {out_of_fold!r}")
-    if out_of_fold == "machines" and (_is_stream(X) or config.resources.mesh is not None):
-        raise ValueError(
-            "out_of_fold: expected True or False for a stream or on several devices, as the "
-            "machines of the folds are kept for rows in memory on one device; for intervals see "
-            "Model.calibrated"
-        )
-
-
-def _is_stream(X: Any) -> bool:
-    return isinstance(X, RowStream) and not isinstance(X, np.ndarray | jax.Array)
-
-
-def _read(
-    X: Any, y: Any, weights: ArrayLike | None, config: Config, seconds: dict[str, float]
-) -> tuple[TrainingSource, Schema | None]:
-    """Return the rows, and how they were encoded if they came as a table.
-
-    Of rows in memory those of weight 0 are dropped here, of a stream in every pass.
-    """
-    frame = as_frame(X)
-    if frame is not None:
-        counting = None if weights is None else counting_rows(weights, frame.n_rows)
-        X, y, columns = frame.arrays(y, config.task, None if counting is None else counting.index)
-        counting = counting_rows(None, len(X)) if counting is None else counting
-        y = checked_targets(y, len(X), config.task)
-        return read_table(finite_rows(X), y, counting, config, columns.codes), columns
-    if y is not None:
-        X = finite_rows(X)
-        counting, y = counting_rows(weights, len(X)), checked_targets(y, len(X), config.task)
-        return read_table(counting.select(X), counting.select(y), counting, config), None
-    if not _is_stream(X):
-        raise ValueError(f"y: expected targets, as X is no stream of rows but {type(X).__name__}")
-    if weights is not None:
-        raise ValueError("weights: expected None with a stream, whose batches hold them")
-    with clock(seconds, "first pass"):
-        return read_stream(X, config), getattr(X, "schema", None)
-
-
-def _with_rows_known(config: Config, source: TrainingSource) -> Config:
-    """Return the configuration with the search that the number of rows asks for.
-
-    The processes of a mesh plan by the least memory that any of them has left.
-    """
-    resources, mesh = config.resources, config.resources.mesh
-    if spans_processes(mesh) and resources.memory is None:
-        assert mesh is not None
-        memory = least_in_all_processes(mesh, free_bytes())
-        resources = dataclasses.replace(resources, memory=memory)
-    search = config.search.resolve(source.n_rows, on_mesh=mesh is not None)
-    return config._replace(resources=resources, search=search)
-
-
-def _resolved(config: Config, source: TrainingSource) -> Method:
-    """Return the method with every setting a value, once memory is seen to have room for it."""
-    template = split_kernel(_kernel(config, source), source.dtype)
-    method = config.method.resolve(source.shape(config.method, template))
-    plan = source.plan(method, template, config)
-    if plan is not None and plan.largest is not None:
-        smaller = method.drop_oversized(plan.largest)
-        if smaller is not method:
-            method, plan = smaller, source.plan(smaller, template, config)
-    if plan is not None and method.memory is not None:
-        check_fits(plan, method.memory, method.size_argument)
-    source.planned(plan)
-    return method
-
-
-def _kernel(config: Config, source: TrainingSource) -> Any:
-    encoding = source.encoding
-    return template_of(config.kernel, len(encoding.scaling.shift), config.search, encoding.codes)
-
-
-def _with_kernel_of_rows(config: Config, source: TrainingSource) -> Config:
-    """Return the configuration with what some rows decide: a kernel's family, its directions."""
-    search = config.search
-    rank = search.rank if search.tune_kernel else None
-    raced = isinstance(config.kernel, str) and config.kernel == "auto"
-    if not raced and rank is None:
-        return config
-    rows, key = source.rows_in_memory(), jax.random.fold_in(config.keys.search, 1)
-    if raced:
-        config = config._replace(kernel=family_of(key, *rows))
-    if rank is None:
-        return config
-    kernel = projected(config.kernel, main_directions(key, *rows, rank))
-    if search.start is not None and isinstance(search.start.kernel, Projected):
-        kernel = search.start.kernel  # whose directions may have other signs
-    return config._replace(kernel=kernel, search=search.without_rank())
-
-
-def _problem(method: Method, config: Config, source: TrainingSource) -> tuple[Problem, Points]:
-    """Return the tuning problem, and how its points were chosen."""
-    kernel, varied = _kernel(config, source), config.search.varied
-    points = source.choose_points(method, config.keys.points, kernel)
-    problem = Problem(
-        method, split_kernel(kernel, source.dtype, **varied), points.X, source, config.C,
-        points.rows, config.task, config.metric, config.decoding, varied, config.keys.method,
-    )  # fmt: skip
-    return problem, points
-
-
-def _model(
-    config: Config,
-    source: TrainingSource,
-    columns: Schema | None,
-    choice: Choice,
-    family: Family,
-    values: np.ndarray | None,
-    unseen: Unseen | None,
-) -> Model:
-    """Return what is deployed."""
-    encoding, method = source.encoding, choice.problem.method
-    machine = family.expansion if choice.size is None else family.at(choice.size)
-    slopes, classes = None, encoding.classes
-    if values is not None and classes is not None:
-        numbers, weights = source.truth()
-        counted = slice(None) if weights is None else weights > 0
-        scores = scores_of(values[counted], encoding.code, config.decoding)
-        slopes = fit_slopes(scores, numbers[counted], None if weights is None else weights[counted])
-    error, metric = _reported(choice, encoding.units)
-    return Model(
-        expansion=dataclasses.replace(machine, scaling=encoding.scaling),
-        path=None if choice.size is None else family.compact(),
-        slopes=slopes,
-        unseen=unseen,
-        code=encoding.code,
-        decoding=config.decoding,
-        labels=None if classes is None else tuple(classes.tolist()),
-        label_dtype="" if classes is None else classes.dtype.str,
-        columns=columns,
-        about=About(
-            method=method.name,
-            metric=metric,
-            cv_error=error,
-            C=np.asarray(choice.C).tolist() if method.has_C else None,
-            rows=source.n_rows,
-        ),
-    )
-
-
-def _reported(choice: Choice, units: TargetUnits) -> tuple[float, Metric]:
-    """Return the cross-validated error of the machine chosen, in the metric that is reported."""
-    scoring, curve = choice.problem.scoring, choice.curve
-    assert scoring.reported is not None
-    if curve is None or curve.chosen_by is None:
-        error = choice.tuning.score if curve is None else curve.errors[curve.chosen]
-        metric = scoring.metric
-    else:
-        error, metric = curve.errors[curve.chosen], curve.metric
-    return float(units.scores(np.asarray(error), metric)), metric
-
-
-def _trained(
-    config: Config,
-    source: TrainingSource,
-    points: Points,
-    choice: Choice,
-    family: Family,
-    sums: RowSums | None,
-    values: np.ndarray | None,
-    model: Model,
-    seconds: dict[str, float],
-) -> Trained:
-    """Return the model, and how it came about."""
-    problem, units, tuning = choice.problem, source.encoding.units, choice.tuning
+                machines = out_of_fold == "machines"
+                slopes, unseen = calibrate(values, choice, data, summed, machines=machines)
+    problem, tuning, curve = choice.problem, choice.tuning, choice.curve
+    error, metric = _reported(choice, units)
     rows = None if choice.moved else problem.point_rows
     if rows is not None:
-        rows = rows[family.active_points(choice.size)]
-    error, metric = _reported(choice, units)
+        rows = data.counting.index[rows[family.active_points(choice.size)]]
     return Trained(
-        model=model,
+        model=_model(data, columns, choice, family, slopes, unseen, error, metric),
         method=problem.method,
         kernel=tuning.kernel,
         C=choice.C,
@@ -353,12 +172,137 @@ def _trained(
         search=config.search,
         fit=family,
         sums=None if sums is None else Sums(sums.features, sums.equations, units),
-        point_rows=source.caller_rows(rows),
-        n_points=source.n_rows if points.X is None else len(points.X),
-        folds=source.caller_folds,
-        out_of_fold=source.for_caller(values),
-        n_rows=source.n_rows,
+        point_rows=rows,
+        n_points=data.source.n_rows if points.X is None else len(points.X),
+        folds=data.counting.folds_of_caller(data.folds),
+        out_of_fold=None if values is None else data.counting.spread(values),
+        n_rows=data.source.n_rows,
         seconds=seconds,
-        curve=None if choice.curve is None else units.curve(choice.curve),
+        curve=None if curve is None else units.curve(curve),
         selection_status=points.status,
+    )
+
+
+def _read(
+    X: Any, y: Any, weights: ArrayLike | None, config: Config, seconds: dict[str, float]
+) -> tuple[TrainingData, Schema | None]:
+    """Return the rows with a weight above 0, and how they were encoded if they came as a table."""
+    frame = as_frame(X)
+    if frame is not None:
+        counting = counting_rows(weights, frame.n_rows)
+        numbers = None if weights is None else counting.index
+        X, y, columns = frame.arrays(y, config.task, numbers)
+        y = checked_targets(y, len(X), config.task)
+        return read_table(finite_rows(X), y, counting, config, columns.codes), columns
+    if y is not None:
+        X = finite_rows(X)
+        counting, y = counting_rows(weights, len(X)), checked_targets(y, len(X), config.task)
+        return read_table(counting.select(X), counting.select(y), counting, config), None
+    if not isinstance(X, RowStream) or isinstance(X, np.ndarray | jax.Array):
+        raise ValueError(f"y: expected targets, as X is no stream of rows but {type(X).__name__}")
+    if weights is not None:
+        raise ValueError("weights: expected None with a stream, whose batches hold them")
+    with clock(seconds, "first pass"):
+        return read_stream(X, config), getattr(X, "schema", None)
+
+
+def _with_rows_known(config: Config, data: TrainingData) -> Config:
+    """Return the configuration with the search that the number of rows asks for.
+
+    The processes of a mesh plan by the least memory that any of them has left.
+    """
+    resources, mesh = config.resources, config.resources.mesh
+    if mesh is not None and spans_processes(mesh) and resources.memory is None:
+        memory = least_in_all_processes(mesh, free_bytes())
+        resources = dataclasses.replace(resources, memory=memory)
+    search = config.search.resolve(data.source.n_rows, on_mesh=mesh is not None)
+    return config._replace(resources=resources, search=search)
+
+
+def _template(config: Config, data: TrainingData) -> Template:
+    """Return the kernel whose leaves are tuned."""
+    kernel = template_of(config.kernel, data.shape.d, config.search, data.encoding.codes)
+    return split_kernel(kernel, data.source.dtype, **config.search.varied)
+
+
+def _resolved(config: Config, data: TrainingData) -> Method:
+    """Return the method with every setting a value, once memory is seen to have room for it."""
+    method, n_parameters = config.method.resolve(data.shape), _template(config, data).size
+    plan = data.plan(method, config, n_parameters)
+    if plan is not None and plan.largest is not None:
+        method = method.drop_oversized(plan.largest)
+        plan = data.plan(method, config, n_parameters)
+    if plan is not None and method.memory is not None:
+        check_fits(plan, method.memory, method.size_argument)
+    data.source.follow(plan)
+    return method
+
+
+def _with_kernel_of_rows(config: Config, data: TrainingData) -> Config:
+    """Return the configuration with what some rows decide: a kernel's family, its directions."""
+    search = config.search
+    rank = search.rank if search.tune_kernel else None
+    raced = isinstance(config.kernel, str) and config.kernel == "auto"
+    if not raced and rank is None:
+        return config
+    rows, key = data.source.rows_in_memory(), jax.random.fold_in(config.keys.search, 1)
+    if raced:
+        config = config._replace(kernel=family_of(key, *rows))
+    if rank is None:
+        return config
+    kernel = projected(config.kernel, main_directions(key, *rows, rank))
+    if search.start is not None and isinstance(search.start.kernel, Projected):
+        kernel = search.start.kernel  # whose directions may have other signs
+    return config._replace(kernel=kernel, search=search.without_rank())
+
+
+def _problem(method: Method, config: Config, data: TrainingData) -> tuple[Problem, Points]:
+    """Return the tuning problem, and how its points were chosen."""
+    template = _template(config, data)
+    points = data.choose_points(method, config.keys.points, template.kernel)
+    problem = Problem(
+        method, template, points.X, data.source, config.C, points.rows, config.task, config.metric,
+        config.multiclass.decoding, config.search.varied, config.keys.method,
+    )  # fmt: skip
+    return problem, points
+
+
+def _reported(choice: Choice, units: TargetUnits) -> tuple[float, Metric]:
+    """Return the cross-validated error of the machine chosen, in the metric that is reported."""
+    error, metric, curve = choice.tuning.score, choice.problem.scoring.metric, choice.curve
+    if curve is not None:
+        error, metric = curve.errors[curve.chosen], curve.metric
+    return float(units.scores(np.asarray(error), metric)), metric
+
+
+def _model(
+    data: TrainingData,
+    columns: Schema | None,
+    choice: Choice,
+    family: Family,
+    slopes: np.ndarray | None,
+    unseen: Unseen | None,
+    error: float,
+    metric: Metric,
+) -> Model:
+    """Return what is deployed."""
+    encoding, method, classes = data.encoding, choice.problem.method, data.encoding.classes
+    machine = family.expansion if choice.size is None else family.at(choice.size)
+    return Model(
+        expansion=dataclasses.replace(machine, scaling=encoding.scaling),
+        path=None if choice.size is None else family.compact(),
+        slopes=slopes,
+        unseen=unseen,
+        code=encoding.code,
+        decoding=choice.problem.decoding,
+        labels=None if classes is None else tuple(classes.tolist()),
+        label_dtype="" if classes is None else classes.dtype.str,
+        columns=columns,
+        about=About(
+            method=method.name,
+            metric=metric,
+            cv_error=error,
+            C=np.asarray(choice.C).tolist() if method.has_C else None,
+            rows=data.source.n_rows,
+        ),
     )

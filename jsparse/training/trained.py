@@ -121,8 +121,7 @@ class Trained:
     def statuses(self) -> dict[str, int]:
         """Stop codes of the machine chosen and of what it rests on, see `check`.
 
-        Of cross-validation it says whether steps ran out; whether the precision was enough, the
-        fit says.
+        The code of cross-validation says only whether steps ran out.
         """
         validation = EXHAUSTED if self.tuning.status == EXHAUSTED else COMPLETED
         return {

@@ -1,4 +1,4 @@
-"""From a tuning problem to the machine that cross-validation chooses, and what it says of rows."""
+"""From a tuning problem to the machine that cross-validation chooses, and its held-out errors."""
 
 from typing import NamedTuple
 
@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, PyTree
 
 from .._numerics import as_array
 from .._repr import short_repr
+from ..calibration import fit_slopes
 from ..conformal import Unseen, errors_of_classes, errors_of_numbers, kept_errors
 from ..machines.family import Family
 from ..machines.held_out import Sums, Which
@@ -22,9 +23,9 @@ from ..search.sizes import SizeCurve, curve_of
 from ..search.tune import tune_stages
 from ..validation.losses import standard_error, weighted
 from ..validation.validate import Kept
-from .encoding import Encoding
+from .data import TrainingData
 from .settings import Config
-from .source import TrainingSource
+from .target_units import TargetUnits
 
 
 class Choice(NamedTuple):
@@ -48,27 +49,29 @@ class Choice(NamedTuple):
         """The outcome of the search."""
         return self.outcome.tuning
 
+    @property
+    def C_array(self) -> Array:
+        """The value of `C`, or of each problem, as programs take it."""
+        return as_array(np.asarray(self.C, self.problem.dtype))
 
-def choose(problem: Problem, config: Config, encoding: Encoding) -> Choice:
+
+def choose(problem: Problem, config: Config, units: TargetUnits) -> Choice:
     """Tune a problem in the stages of its method: kernel, `C` and size by cross-validation."""
-    method, units = problem.method, encoding.units
     metric = problem.scoring.metric
     search = units.search(config.search, metric)
     chosen = tune_stages(
-        method.stages(problem, search),
+        problem.method.stages(problem, search),
         key=config.keys.search,
         history=search.history,
         max_seconds=config.resources.max_seconds,
         progress=units.progress(config.progress, metric),
     )
-    outcome, size, curve = chosen.outcome, None, None
-    if chosen.sizes:
-        curve = curve_of(chosen, metric)
-    if method.several_sizes:
+    outcome, C, size = chosen.outcome, chosen.outcome.tuning.C, None
+    curve = curve_of(chosen, metric) if chosen.sizes else None
+    if problem.method.several_sizes:
         outcome, curve = _curve(outcome)
         size = curve.size
-    C = outcome.tuning.C
-    if encoding.code is not None and config.multiclass.C_per_problem:
+    if problem.source.code is not None and config.multiclass.C_per_problem:
         C = _C_per_problem(outcome)
     return Choice(outcome, C, size, curve, chosen.moved)
 
@@ -78,10 +81,10 @@ def _curve(outcome: Outcome) -> tuple[Outcome, SizeCurve]:
     problem, tuning = outcome.problem, outcome.tuning
     method, scoring = problem.method, problem.scoring
     C = np.asarray([tuning.C], problem.dtype)
-    (found,) = problem.errors(outcome.theta.astype(problem.dtype)[None], C[None], scoring)
-    found = jax.tree.map(np.asarray, found)
-    end = method.path_end(found.scores[0])
-    errors, spread = found.scores[0, :end], standard_error(found.fold_scores)[0, :end]
+    (validation,) = problem.errors(outcome.theta.astype(problem.dtype)[None], C[None], scoring)
+    validation = jax.tree.map(np.asarray, validation)
+    end = method.path_end(validation.scores[0])
+    errors, spread = validation.scores[0, :end], standard_error(validation.fold_scores)[0, :end]
     k = len(errors)
     curve = SizeCurve(
         sizes=np.asarray(method.fit_sizes[:k]),
@@ -89,17 +92,15 @@ def _curve(outcome: Outcome) -> tuple[Outcome, SizeCurve]:
         standard_errors=spread,
         chosen=smallest_within(errors, spread, method.size_tolerance),
         metric=scoring.metric,
-        fold_errors=found.fold_scores[0, :, :k],
+        fold_errors=validation.fold_scores[0, :, :k],
         stopped=tuning.stopped,
     )
-    if found.reported is not None:
-        assert found.fold_reported is not None
-        assert scoring.reported is not None
+    if validation.reported is not None:
         curve = curve._replace(
-            errors=found.reported[0, :k],
-            standard_errors=standard_error(found.fold_reported)[0, :k],
+            errors=validation.reported[0, :k],
+            standard_errors=standard_error(validation.fold_reported)[0, :k],
             metric=scoring.reported,
-            fold_errors=found.fold_reported[0, :, :k],
+            fold_errors=validation.fold_reported[0, :, :k],
             chosen_by=curve,
         )
     return outcome._replace(problem=problem.with_method(method.shortened(k))), curve
@@ -129,55 +130,50 @@ def _C_per_problem(outcome: Outcome) -> Float[np.ndarray, " l"]:
     return best_per_problem(grid, wrong / seen, status, outcome.tuning.C)
 
 
-def predict_unseen(choice: Choice, source: TrainingSource) -> tuple[np.ndarray, Sums | None]:
+def predict_unseen(choice: Choice, units: TargetUnits) -> tuple[np.ndarray, Sums | None]:
     """Return values of the rows by the machine chosen that has not seen their fold, `n *c`.
 
     And the sums of all rows, if the same program gives them. Values are in the units of the caller.
     """
-    problem, dtype = choice.problem, choice.problem.dtype
-    grid, C = choice.outcome.C, np.asarray(choice.C)
+    problem, grid, C = choice.problem, choice.outcome.C, np.asarray(choice.C)
     # The program of the search, with the values of C that it was compiled for, where that is cheap.
     if not (problem.method.shares_work_over_C and np.all(np.isin(C, grid))):
         grid = np.unique(C)
     place = np.argmin(np.abs(grid[:, None] - C.reshape(1, -1)), axis=0).astype(np.int32)
     size = 0 if choice.size is None or choice.curve is None else choice.curve.chosen
     keep = Kept(place.reshape(C.shape), np.int32(size))
-    theta, scoring = choice.outcome.theta.astype(dtype), problem.scoring
-    found = problem.source.validate(problem, theta, grid.astype(dtype), scoring, keep)
-    return source.encoding.units.values(found.predictions), found.total
+    theta, grid = (a.astype(problem.dtype) for a in (choice.outcome.theta, grid))
+    validation = problem.source.validate(problem, theta, grid, problem.scoring, keep)
+    return units.values(validation.predictions), validation.total
 
 
-def errors_on_unseen(
-    values: np.ndarray,
-    choice: Choice,
-    source: TrainingSource,
-    sums: Sums | None,
-    *,
-    keep_machines: bool,
-) -> Unseen:
-    """Return the errors of rows with weight, with the machines that made them if these are kept."""
-    truth, weights = source.truth()
-    counted = slice(None) if weights is None else weights > 0
-    encoding, decoding = source.encoding, choice.problem.decoding
+def calibrate(
+    values: np.ndarray, choice: Choice, data: TrainingData, sums: Sums | None, *, machines: bool
+) -> tuple[Float[np.ndarray, " k"] | None, Unseen]:
+    """Return the slopes of the probabilities, and errors with the machines if these are to be kept.
+
+    Both of the held-out `values`; a regression has no probabilities.
+    """
+    problem, encoding, rows, weights = choice.problem, data.encoding, data.predicted, data.weights
+    truth, slopes = data.truth[rows], None
     if encoding.classes is None:
-        errors = errors_of_numbers(values[counted], truth[counted])
+        errors = errors_of_numbers(values[rows], truth)
     else:
-        scores = scores_of(values[counted], encoding.code, decoding)
-        errors = errors_of_classes(scores, truth[counted])
-    if not keep_machines:
-        return kept_errors(errors)
-    C = as_array(np.asarray(choice.C, choice.problem.dtype))
-    machines, fold = source.fold_machines(
-        choice.problem, choice.tuning.kernel, C, choice.size, sums
+        scores = scores_of(values[rows], encoding.code, problem.decoding)
+        errors = errors_of_classes(scores, truth)
+        slopes = fit_slopes(scores, truth, None if weights is None else weights[rows])
+    if not machines:
+        return slopes, kept_errors(errors)
+    of_folds, fold = data.source.fold_machines(
+        problem, choice.tuning.kernel, choice.C_array, choice.size, sums
     )
-    return kept_errors(errors, fold[counted], encoding.units.expansion_of_folds(machines))
+    return slopes, kept_errors(errors, fold[rows], encoding.units.expansion(of_folds))
 
 
 def fit_all_rows(
-    choice: Choice, source: TrainingSource, sums: Sums | None
+    choice: Choice, units: TargetUnits, sums: Sums | None
 ) -> tuple[Family, Sums | None]:
     """Return the machine of all rows in the caller's units, and the sums it was solved from."""
-    problem, units = choice.problem, source.encoding.units
-    C = as_array(np.asarray(choice.C, problem.dtype))
-    family, sums = problem.source.fit(problem, choice.tuning.kernel, C, sums)
+    problem = choice.problem
+    family, sums = problem.source.fit(problem, choice.tuning.kernel, choice.C_array, sums)
     return units.family(family, problem.method.info_powers), sums

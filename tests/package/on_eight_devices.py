@@ -18,9 +18,9 @@ from jsparse.machines import METHODS, fixed_size
 from jsparse.machines.from_sums import FromSums
 from jsparse.machines.method import Shape
 from jsparse.normal_equations import accumulate, accumulate_folds
-from jsparse.training.programs import evaluate, evaluate_batch
+from jsparse.training.source import evaluate, evaluate_batch
 from jsparse.training.tables import tuning_problem
-from jsparse.validation.validate import Kept, Scoring
+from jsparse.validation.validate import FoldLosses, Kept, Scoring
 
 
 @pytest.fixture
@@ -85,19 +85,8 @@ def test_no_device_sees_the_rows_of_others(mesh):
     sums = accumulate.lower(features(X), rows.X, rows.y, rows.weights, mesh=mesh)
     assert "all-gather" not in sums.compile().as_text()
     C, nothing_kept = jnp.geomspace(0.1, 10.0, 3), Kept(np.int32(0), np.int32(0))
-    lowered = evaluate.lower(
-        problem.method,
-        problem.template,
-        problem.points,
-        rows,
-        problem.source.layout,
-        None,
-        jnp.zeros(1),
-        C,
-        Scoring("mse"),
-        nothing_kept,
-    )
-    compiled = lowered.compile()
+    held_out = problem.source.held_out_rows(problem, jnp.zeros(1))
+    compiled = evaluate.lower(held_out, C, FoldLosses(Scoring("mse"), nothing_kept)).compile()
     used = compiled.memory_analysis()
     # An eighth of the inputs, and blocks of features and predictions.
     assert used.argument_size_in_bytes < 1.1 * (X.nbytes + 2 * X[:, 0].nbytes) / 8 + 1e4
@@ -210,10 +199,8 @@ def test_a_batch_of_kernels_on_a_mesh(mesh):
     alone = tuning_problem(RBF(1.0), X[:6], X, y[:, 0], folds, w)
 
     def scores(problem):
-        method, template, points = problem.method, problem.template, problem.points
-        rows, layout = problem.source.placed, problem.source.layout
-        arguments = method, template, points, rows, layout, None, thetas, C, Scoring("mse")
-        return evaluate_batch(*arguments).scores
+        held_out = problem.source.held_out_rows(problem, thetas)
+        return evaluate_batch(held_out, C, FoldLosses(Scoring("mse"))).scores
 
     np.testing.assert_allclose(scores(problem), scores(alone), rtol=1e-10)
 

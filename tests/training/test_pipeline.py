@@ -323,6 +323,10 @@ def test_folds_of_the_caller_hold_every_row_that_counts_once(cancer):
     valid = np.ones((3, 20), bool)
     valid[0, 0] = False  # a row of weight 0 is in none
     assert small(X, y, weights=w, folds=jsparse.Folds(index, valid)).n_rows == 58
+    # Padding may come first.
+    index, valid = (np.pad(a, [(0, 0), (1, 0)]) for a in (index, np.ones((3, 20), bool)))
+    folds = small(X, y, folds=jsparse.Folds(index, valid)).folds
+    np.testing.assert_array_equal(np.sort(folds.index[folds.valid]), np.arange(60))
 
 
 def test_balanced_classes_weigh_the_same(cancer):

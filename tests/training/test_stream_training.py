@@ -13,8 +13,8 @@ from jsparse.data.streams import ArrayStream, Batch, StreamError
 from jsparse.features import Nystroem
 from jsparse.machines import fixed_size
 from jsparse.multiclass import output_code
-from jsparse.training.reader import Split
 from jsparse.training.settings import Keys
+from jsparse.training.streamed import Split
 from jsparse.training.summary import summarize
 
 KEY = jax.random.key(3)
