@@ -1,4 +1,4 @@
-"""The settings of machines whose prototypes the direct method finds (Wu et al. 2006)."""
+"""Machines whose prototypes the direct method finds (Wu et al. 2006)."""
 
 import abc
 from typing import ClassVar, Literal
@@ -10,16 +10,15 @@ from jaxtyping import Array, Float
 
 from .._arguments import whole_number
 from .._blocks import map_systems
-from .._programs import compiled
 from .._types import Key, ScalarLike
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
 from . import direct
+from .checks import check_choice
 from .direct import DirectFit
-from .family import Family, diagnostics, single
 from .few_prototypes import FewPrototypes
 from .method import Points, Task, TrainingRows, check_number, setting
-from .rows import Rows
+from .span import InnerProblem
 
 Sharing = Literal["shared", "separate"]
 _APART = 0.1  # distance of copies in standard deviations: the span of ten keeps float64's digits
@@ -53,8 +52,7 @@ class DirectMethod(FewPrototypes):
     def check(self, task: Task) -> None:
         """See `Method.check`."""
         super().check(task)
-        if self.sharing not in ("shared", "separate"):
-            raise ValueError(f"sharing: expected 'shared' or 'separate', got {self.sharing!r}")
+        check_choice("sharing", self.sharing, Sharing)
         check_descent(self.tolerance, self.max_steps)
 
     def choose_points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
@@ -72,28 +70,35 @@ class DirectMethod(FewPrototypes):
         return Points(jax.device_put(apart), None, points.status)
 
     @abc.abstractmethod
-    def fit_targets(
-        self,
-        kernel: Kernel,
-        starts: Float[Array, "s m d"],
-        C: Float[Array, "*k"],
-        X: Float[Array, "n d"],
-        y: Float[Array, "n *l"],
-        weights: Float[Array, " n"] | Float[Array, "n l"],
-    ) -> DirectFit:
-        """Fit to one target, or to several that share their prototypes."""
+    def problem(self, kernel: Kernel, *data: Array) -> InnerProblem:
+        """Return the problem on whose marginal function the descent is; see `fit_targets`."""
 
-    def fit(
-        self,
-        kernel: Kernel,
-        points: Float[Array, "m d"] | None,
-        C: ScalarLike | Float[Array, " l"],
-        rows: Rows,
-        key: Key | None = None,
-    ) -> Family:
-        """See `Method.fit`: the best of the descents from the points."""
-        assert points is not None
-        return _fit(self, kernel, points, jnp.asarray(C, rows.dtype), rows)
+    def descend(self, kernel: Kernel, starts: Float[Array, "s m d"], *data: Array) -> DirectFit:
+        """Return the best of the descents from some points, which all targets share."""
+        options = {"tolerance": self.tolerance, "max_steps": self.max_steps}
+        return direct.best_of(self.problem(kernel, *data), starts, **options).machine(kernel)
+
+    def fit_targets(self, kernel: Kernel, starts: Float[Array, "s m d"], *data: Array) -> DirectFit:
+        """See `FewPrototypes.fit_targets`; with separate prototypes, one target after another."""
+        X, y, C, w = data
+        if y.ndim == 1 or self.sharing == "shared":
+            return self.descend(kernel, starts, *data)
+        problems = y.shape[1]
+        w = jnp.broadcast_to(w if w.ndim == 2 else w[:, None], y.shape)
+        fits = map_systems(
+            lambda target: self.descend(kernel, starts, X, *target),
+            (y.T, jnp.broadcast_to(C, (problems,)), w.T),
+        )
+        # Each problem has coefficients for its own prototypes alone.
+        diagonal = jnp.eye(problems, dtype=X.dtype)
+        coefficients = fits.expansion.coefficients[:, :, None] * diagonal[:, None, :]
+        expansion = KernelExpansion(
+            kernel,
+            fits.expansion.prototypes.reshape(-1, X.shape[1]),
+            coefficients.reshape(-1, problems),
+            fits.expansion.intercept,
+        )
+        return fits._replace(expansion=expansion, status=jnp.max(fits.status))
 
 
 def check_descent(tolerance: ScalarLike, max_steps: int) -> None:
@@ -119,33 +124,3 @@ def copies_apart(
             multiple, place = divmod(copy - 1, columns.size)
             point[columns[place]] += (multiple + 1) * distance[columns[place]]
     return moved
-
-
-@compiled
-def _fit(
-    method: DirectMethod,
-    kernel: Kernel,
-    points: Float[Array, "m d"],
-    C: Float[Array, "*k"],
-    rows: Rows,
-) -> Family:
-    starts, y, w = method.each_start(points), rows.targets, rows.problem_weights
-    if y.ndim == 1 or method.sharing == "shared":
-        machine = method.fit_targets(kernel, starts, C, rows.X, y, w)
-        return single(machine.expansion, machine.status, diagnostics(machine))
-    problems = y.shape[1]
-    w = jnp.broadcast_to(w if w.ndim == 2 else w[:, None], y.shape)
-    each = map_systems(
-        lambda one: method.fit_targets(kernel, starts, one[0], rows.X, *one[1:]),
-        (jnp.broadcast_to(C, (problems,)), y.T, w.T),
-    )
-    # Each problem has coefficients for its own prototypes alone.
-    diagonal = jnp.eye(problems, dtype=rows.dtype)
-    coefficients = each.expansion.coefficients[:, :, None] * diagonal[:, None, :]
-    expansion = KernelExpansion(
-        kernel,
-        each.expansion.prototypes.reshape(-1, points.shape[1]),
-        coefficients.reshape(-1, problems),
-        each.expansion.intercept,
-    )
-    return single(expansion, jnp.max(each.status), diagnostics(each))

@@ -1,16 +1,21 @@
-"""The settings of machines with a small, given number of prototypes, which may be no rows."""
+"""Machines with a small, given number of prototypes, which need not be rows."""
 
-from typing import ClassVar, Literal, get_args
+import abc
+from typing import Any, ClassVar, Literal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from .._arguments import whole_number
-from .._types import Key
+from .._programs import compiled
+from .._types import Key, ScalarLike
 from ..kernels import Kernel
 from ..prototypes import k_means
 from ..prototypes.choice import choose_rows
+from .checks import check_choice, columns_in_one_dtype
+from .family import Family, diagnostics, single
 from .method import (
     Method,
     Points,
@@ -24,6 +29,7 @@ from .method import (
     rows_at,
     setting,
 )
+from .rows import Rows
 
 Selection = Literal["k_means", "renyi", "uniform"]
 _REPEATED = 1e-6  # weight of a copy of an earlier row, so that it is chosen last
@@ -66,9 +72,7 @@ class FewPrototypes(Method):
     def check(self, task: Task) -> None:
         """See `Method.check`."""
         super().check(task)
-        if self.selection not in get_args(Selection):
-            expected = get_args(Selection)
-            raise ValueError(f"selection: expected one of {expected}, got {self.selection!r}")
+        check_choice("selection", self.selection, Selection)
         if self.n_prototypes is not None:
             whole_number("n_prototypes", self.n_prototypes, 1, 2**31 - 1, "the largest number")
         whole_number("starts", self.starts, 1, 1000, "a thousand")
@@ -109,8 +113,85 @@ class FewPrototypes(Method):
         numbers, status = choose_rows(key, selection, rows.X, m, rows.labels, weights, rows.n)
         return Points(rows_at(rows.X, numbers), numbers, status)
 
-    def each_start(self, points: Float[Array, "m d"]) -> Float[Array, "s k d"]:
-        """Return the sets of `choose_points`; any other number of points is one set."""
-        m = self.n_prototypes
-        several = self.starts > 1 and m is not None and len(points) == self.starts * m
-        return points.reshape(self.starts if several else 1, -1, points.shape[1])
+    @abc.abstractmethod
+    def fit_targets(self, kernel: Kernel, starts: Float[Array, "s m d"], *data: Array) -> Any:
+        """Fit to one target, or to several that share their prototypes.
+
+        Args:
+            kernel: kernel of two points.
+            starts: the sets of points.
+            *data: inputs, targets, `C` and row weights, as `inner_problems.LargeMargin` has them.
+
+        Returns:
+            A NamedTuple of the machine, its diagnostics and its status.
+        """
+
+    def fit(
+        self,
+        kernel: Kernel,
+        points: Float[Array, "m d"] | None,
+        C: ScalarLike | Float[Array, " l"],
+        rows: Rows,
+        key: Key | None = None,
+    ) -> Family:
+        """See `Method.fit`."""
+        assert points is not None
+        return _fit(self, kernel, points, jnp.asarray(C, rows.dtype), rows)
+
+
+@compiled
+def _fit(
+    method: FewPrototypes,
+    kernel: Kernel,
+    points: Float[Array, "m d"],
+    C: Float[Array, "*k"],
+    rows: Rows,
+) -> Family:
+    m, sets = method.n_prototypes, method.starts
+    if m is None or len(points) != sets * m:  # any other number of points is one set
+        sets = 1
+    starts = points.reshape(sets, -1, points.shape[1])
+    machine = method.fit_targets(kernel, starts, rows.X, rows.targets, C, rows.problem_weights)
+    return single(machine.expansion, machine.status, diagnostics(machine))
+
+
+def fit_arrays(
+    method: FewPrototypes,
+    kernel: Kernel,
+    points: Float[Array, "*s m d"],
+    C: ScalarLike | Float[Array, " l"],
+    X: Float[Array, "n d"],
+    y: Float[Array, "n *l"],
+    weights: Float[Array, " n"] | Float[Array, "n l"] | None,
+    *,
+    name: str = "start",
+    several: bool = False,
+) -> Any:
+    """Check the arguments of a pure fit, and return `method.fit_targets` of them.
+
+    Args:
+        method: the settings of the fit.
+        kernel: kernel of two points.
+        points: the prototypes, or those that a descent starts from.
+        C: weight of the data-fit term.
+        X: inputs.
+        y: targets.
+        weights: row weights; None for ones.
+        name: the argument of the pure fit that has the points.
+        several: whether there may be several sets of points.
+
+    Raises:
+        ValueError: for settings, shapes or (outside `jit`) values that do not fit.
+    """
+    method.check("classification")
+    arrays = columns_in_one_dtype(
+        name, points, C, X, y, weights, classes=method.tasks == ("classification",), several=several
+    )
+    return _fit_arrays(method, kernel, *arrays)
+
+
+@compiled
+def _fit_arrays(
+    method: FewPrototypes, kernel: Kernel, points: Array, C: Array, X: Array, y: Array, w: Array
+) -> Any:
+    return method.fit_targets(kernel, points.reshape(-1, *points.shape[-2:]), X, y, C, w)

@@ -51,7 +51,9 @@ def fit(
     if is_concrete(nu) and not 0 < float(nu) < 1:
         raise ValueError(f"nu: expected a number above 0 and below 1, got {nu}")
     y = as_array(np.ones(len(X)))
-    start, nu, X, _, weights = columns_in_one_dtype("start", start, nu, X, y, weights, classes=True)
+    start, nu, X, _, weights = columns_in_one_dtype(
+        "start", start, nu, X, y, weights, classes=True, several=True
+    )
     return _fit(kernel, start, nu, X, weights, like(tolerance, X), max_steps)
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Generator
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -23,15 +23,13 @@ from ..solvers import interior_point
 from ..solvers.definite import cholesky
 from ..solvers.interior_point import Hinge
 from . import direct
-from .checks import check_loss, columns_in_one_dtype
+from .checks import check_choice
 from .direct_method import check_descent
-from .family import Family, diagnostics, single
-from .few_prototypes import FewPrototypes
+from .few_prototypes import FewPrototypes, fit_arrays
 from .fixed_point import fixed_points
 from .inner_problems import LargeMargin
 from .method import Task, setting
 from .reduced_svm import ReducedSVM
-from .rows import Rows
 from .span import InnerProblem, Solved, norm_squared, shifted_gram, whitener
 from .stages import Chosen, Outcome, Stage, surrogate_stages
 
@@ -83,20 +81,31 @@ class ReducedSetSVM(FewPrototypes):
     def check(self, task: Task) -> None:
         """See `Method.check`."""
         super().check(task)
-        check_loss(self.loss)
+        check_choice("loss", self.loss, Hinge)
         check_descent(self.tolerance, self.max_steps)
 
-    def fit(
-        self,
-        kernel: Kernel,
-        points: Float[Array, "m d"] | None,
-        C: ScalarLike | Float[Array, " l"],
-        rows: Rows,
-        key: Key | None = None,
-    ) -> Family:
-        """See `fit`."""
-        assert points is not None
-        return _fit_method(self, kernel, points, jnp.asarray(C, rows.dtype), rows)
+    def fit_targets(
+        self, kernel: Kernel, starts: Float[Array, "s m d"], *data: Array
+    ) -> ReducedSet:
+        """See `FewPrototypes.fit_targets`."""
+        problem = LargeMargin(kernel, *data, loss=self.loss)
+        # The rows of the Cholesky factor of K are features of which K is the Gram matrix.
+        features = cholesky(shifted_gram(kernel, problem.X))
+        # A gap far below the error of the approximation.
+        gap = max(interior_point.default_tolerance(features.dtype), _GAP * epsilon(features.dtype))
+        svm = interior_point.solve(
+            features, problem.y, problem.C, problem.weights, loss=self.loss, tolerance=gap
+        )
+        machine = KernelExpansion(kernel, problem.X, svm.dual * problem.y, svm.intercept)
+        reduced = _approximate(machine, starts[0], self.tolerance, "gradient", self.max_steps)
+        ended = jnp.where(reduced.status == PRECISION_LOST, CONVERGED, reduced.status)
+        status = jnp.maximum(ended, jnp.max(svm.status)).astype(jnp.int32)
+        if not self.refit:
+            return reduced._replace(status=status)
+        Z = reduced.expansion.prototypes
+        solved = problem.solve(Z)
+        status = jnp.maximum(status, solved.status).astype(jnp.int32)
+        return ReducedSet(problem.expansion(Z, solved), reduced.error, status)
 
     def stages(self, problem: Any, search: Any) -> Generator[Stage, Outcome | None, Chosen]:
         """See `Method.stages`: the reduced machine first."""
@@ -143,61 +152,8 @@ def fit(
     Raises:
         ValueError: as `slmc.fit`.
     """
-    check_loss(loss)
-    check_descent(tolerance, max_steps)
-    if start.ndim != 2:
-        raise ValueError(f"start: expected shape (m, d), got {start.shape}")
-    start, C, X, y, weights = columns_in_one_dtype("start", start, C, X, y, weights, classes=True)
-    return _fit(kernel, start, C, X, y, weights, like(tolerance, X), refit, loss, max_steps)
-
-
-@functools.partial(compiled, static_argnames=("refit", "loss", "max_steps"))
-def _fit(
-    kernel: Kernel,
-    start: Float[Array, "m d"],
-    C: Float[Array, "*k"],
-    X: Float[Array, "n d"],
-    y: Float[Array, "n *l"],
-    weights: Float[Array, " n"] | Float[Array, "n l"],
-    tolerance: Float[Array, ""],
-    refit: bool,
-    loss: Hinge,
-    max_steps: int,
-) -> ReducedSet:
-    problem = LargeMargin(kernel, X, y, C, weights, loss)
-    # The rows of the Cholesky factor of K are features of which K is the Gram matrix.
-    features = cholesky(shifted_gram(kernel, problem.X))
-    # A gap far below the error of the approximation.
-    gap = max(interior_point.default_tolerance(X.dtype), _GAP * epsilon(X.dtype))
-    svm = interior_point.solve(
-        features, problem.y, problem.C, problem.weights, loss=loss, tolerance=gap
-    )
-    machine = KernelExpansion(kernel, problem.X, svm.dual * problem.y, svm.intercept)
-    reduced = _approximate(machine, start, tolerance, "gradient", max_steps)
-    ended = jnp.where(reduced.status == PRECISION_LOST, CONVERGED, reduced.status)
-    status = jnp.maximum(ended, jnp.max(svm.status)).astype(jnp.int32)
-    if not refit:
-        return reduced._replace(status=status)
-    Z = reduced.expansion.prototypes
-    solved = problem.solve(Z)
-    status = jnp.maximum(status, solved.status).astype(jnp.int32)
-    return ReducedSet(problem.expansion(Z, solved), reduced.error, status)
-
-
-@compiled
-def _fit_method(
-    method: ReducedSetSVM,
-    kernel: Kernel,
-    points: Float[Array, "m d"],
-    C: Float[Array, "*k"],
-    rows: Rows,
-) -> Family:
-    start = method.each_start(points)[0]
-    machine = fit(
-        kernel, start, C, rows.X, rows.targets, rows.problem_weights, refit=method.refit,
-        loss=method.loss, tolerance=method.tolerance, max_steps=method.max_steps,
-    )  # fmt: skip
-    return single(machine.expansion, machine.status, diagnostics(machine))
+    method = ReducedSetSVM(refit=refit, loss=loss, tolerance=tolerance, max_steps=max_steps)
+    return fit_arrays(method, kernel, start, C, X, y, weights)
 
 
 def simplify(
@@ -242,8 +198,7 @@ def simplify(
     """
     n, d = machine.prototypes.shape
     m = whole_number("m", m, 1, n, "the machine's number of prototypes")
-    if approach not in get_args(Approach):
-        raise ValueError(f"approach: expected one of {get_args(Approach)}, got {approach!r}")
+    check_choice("approach", approach, Approach)
     if approach == "fixed_point" and (start is not None or not isinstance(machine.kernel, RBF)):
         raise ValueError(
             "approach: expected 'gradient' with a start of one's own or a kernel that is not RBF, "

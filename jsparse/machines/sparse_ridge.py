@@ -1,21 +1,18 @@
 """Kernel ridge regression, the LS-SVM, of the best prototypes (Wu et al. 2006)."""
 
-import functools
 from collections.abc import Generator
 from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._numerics import like
-from .._programs import compiled
 from .._types import ScalarLike
 from ..features import FeatureMap
 from ..kernels import Kernel
 from . import direct
-from .checks import columns_in_one_dtype
 from .direct import DirectFit
-from .direct_method import DirectMethod, check_descent
+from .direct_method import DirectMethod
+from .few_prototypes import fit_arrays
 from .fixed_size import FixedSize
 from .inner_problems import LeastSquares
 from .method import FEW_C, Task
@@ -43,18 +40,9 @@ class SparseRidge(DirectMethod):
     default_C: ClassVar[Float[np.ndarray, " s"]] = FEW_C
     info_powers: ClassVar[dict[str, int]] = {"history": 2}
 
-    def fit_targets(
-        self,
-        kernel: Kernel,
-        starts: Float[Array, "s m d"],
-        C: Float[Array, "*k"],
-        X: Float[Array, "n d"],
-        y: Float[Array, "n *l"],
-        weights: Float[Array, " n"] | Float[Array, "n l"],
-    ) -> DirectFit:
-        """See `fit`."""
-        options: Any = {"tolerance": self.tolerance, "max_steps": self.max_steps}
-        return fit(kernel, starts, C, X, y, weights, **options)
+    def problem(self, kernel: Kernel, *data: Array) -> LeastSquares:
+        """See `DirectMethod.problem`."""
+        return LeastSquares(kernel, *data)
 
     def stages(self, problem: Any, search: Any) -> Generator[Stage, Outcome | None, Chosen]:
         """See `Method.stages`: the fixed-size LS-SVM of the first start before it."""
@@ -104,22 +92,5 @@ def fit(
     Raises:
         ValueError: as `slmc.fit`, but for the loss, of which there is one, and for any real target.
     """
-    check_descent(tolerance, max_steps)
-    start, C, X, y, weights = columns_in_one_dtype("start", start, C, X, y, weights, classes=False)
-    return _fit(kernel, start, C, X, y, weights, like(tolerance, X), max_steps)
-
-
-@functools.partial(compiled, static_argnames="max_steps")
-def _fit(
-    kernel: Kernel,
-    start: Float[Array, "*s m d"],
-    C: Float[Array, "*k"],
-    X: Float[Array, "n d"],
-    y: Float[Array, "n *l"],
-    weights: Float[Array, " n"] | Float[Array, "n l"],
-    tolerance: Float[Array, ""],
-    max_steps: int,
-) -> DirectFit:
-    problem = LeastSquares(kernel, X, y, C, weights)
-    minimum = direct.best_of(problem, start, tolerance=tolerance, max_steps=max_steps)
-    return minimum.machine(kernel)
+    method = SparseRidge(tolerance=tolerance, max_steps=max_steps)
+    return fit_arrays(method, kernel, start, C, X, y, weights, several=True)
