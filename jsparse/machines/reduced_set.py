@@ -24,13 +24,18 @@ from ..solvers.definite import cholesky
 from ..solvers.interior_point import Hinge
 from . import direct
 from .checks import check_choice
-from .direct_method import check_descent
-from .few_prototypes import FewPrototypes, fit_arrays
+from .few_prototypes import FewPrototypes, check_descent, fit_arrays
 from .fixed_point import fixed_points
-from .inner_problems import LargeMargin
+from .inner_problems import (
+    InnerProblem,
+    LargeMargin,
+    Solved,
+    norm_squared,
+    shifted_gram,
+    whitener,
+)
 from .method import Task, setting
 from .reduced_svm import ReducedSVM
-from .span import InnerProblem, Solved, norm_squared, shifted_gram, whitener
 from .stages import Chosen, Outcome, Stage, surrogate_stages
 
 Approach = Literal["fixed_point", "gradient"]
@@ -54,9 +59,7 @@ class ReducedSetSVM(FewPrototypes):
     from.
 
     Args:
-        n_prototypes: see `FewPrototypes`, as is the next.
-        selection: of the points that the descent starts from.
-        starts: sets of points, of which it takes the first.
+        n_prototypes: see `FewPrototypes`, as are `selection` and `starts`.
         refit: solve for the coefficients again, as the support vector machine's in the span of the
             prototypes (MRS).
         loss: "hinge" or "squared_hinge".
@@ -130,30 +133,18 @@ def fit(
 
     The large machine takes the whole kernel matrix. The approximation does not look at the margin.
 
-    Args:
-        kernel: see `slmc.fit`, as are all others but the next two.
-        start: prototypes that the descent starts from, shape `m d`.
-        C: positive, shape `()` or `l`.
-        X: inputs, shape `n d`.
-        y: targets -1 and +1, shape `n`; or several that share their prototypes, shape `n l`.
-        weights: row weights, shape `n` or `n l`.
-        refit: take the coefficients of the support vector machine in the span of the prototypes
-            (MRS, Wu et al. 2006, eq. 45) in place of those of the approximation, eq. 47 (static).
-        loss: "hinge" or "squared_hinge" (static).
-        tolerance: of the descent.
-        max_steps: cap on its steps; the length of its history (static).
+    Arguments and errors are those of `slmc.fit`, with one start, shape `m d`. With `refit` (static)
+    the coefficients are those of the support vector machine in the span of the prototypes (MRS,
+    Wu et al. 2006, eq. 45) in place of those of the approximation, eq. 47.
 
     Returns:
         `ReducedSet`, with the worst status of the large machine, the descent, and the refit. The
         descent has converged where rounding ends it, as it does near the large machine.
 
     Pure; works under `jit` and `vmap`. Not differentiable, see `slmc.fit`.
-
-    Raises:
-        ValueError: as `slmc.fit`.
     """
     method = ReducedSetSVM(refit=refit, loss=loss, tolerance=tolerance, max_steps=max_steps)
-    return fit_arrays(method, kernel, start, C, X, y, weights)
+    return fit_arrays(method, "start", kernel, start, C, X, y, weights)
 
 
 def simplify(
@@ -206,8 +197,8 @@ def simplify(
         )
     if start is not None and start.shape != (m, d):
         raise ValueError(f"start: expected shape ({m}, {d}), got {start.shape}")
-    key, tolerance = as_key(key), like(tolerance, machine.prototypes)
-    return _simplify(machine, key, start, tolerance, m, approach, max_steps)
+    tolerance = like(tolerance, machine.prototypes)
+    return _simplify(machine, as_key(key), start, tolerance, m, approach, max_steps)
 
 
 @functools.partial(compiled, static_argnames=("m", "approach", "max_steps"))
@@ -332,14 +323,11 @@ def from_sklearn(machine: Any) -> KernelExpansion:
             f"machine: expected the kernel 'rbf', 'linear' or 'poly', got {machine.kernel!r}"
         )
     X, dual = np.asarray(machine.support_vectors_), np.asarray(machine.dual_coef_)
-    scale = machine.gamma if isinstance(machine.gamma, float | int) else machine._gamma
-    kernel: Kernel
+    kernel: Kernel = Linear()
     if machine.kernel == "rbf":
-        kernel = RBF.from_gamma(scale)
-    elif machine.kernel == "linear":
-        kernel = Linear()
-    else:
-        kernel = Polynomial(machine.degree, scale, float(machine.coef0))
+        kernel = RBF.from_gamma(machine._gamma)
+    elif machine.kernel == "poly":
+        kernel = Polynomial(machine.degree, machine._gamma, float(machine.coef0))
     if len(dual) == 1:
         return _as_expansion(kernel, X, dual[0], np.asarray(machine.intercept_)[0])
     ends = np.cumsum(machine.n_support_)

@@ -33,9 +33,7 @@ class ReducedSVM(FewPrototypes):
     Mangasarian (2001) has the sum of squares of the coefficients in its place.
 
     Args:
-        n_prototypes: see `FewPrototypes`, as are the next two.
-        selection: "k_means", "renyi" or "uniform".
-        starts: sets of points, of which it takes the first.
+        n_prototypes: see `FewPrototypes`, as are `selection` and `starts`.
         loss: "hinge" or "squared_hinge".
         penalty: of the "norm" of the function, or of the "coefficients" (RSVM).
     """
@@ -99,4 +97,4 @@ def fit(
             infinity, C not positive, negative weights, or targets that are neither -1 nor +1.
     """
     method = ReducedSVM(loss=loss, penalty=penalty)
-    return fit_arrays(method, kernel, prototypes, C, X, y, weights, name="prototypes")
+    return fit_arrays(method, "prototypes", kernel, prototypes, C, X, y, weights)

@@ -11,12 +11,10 @@ from ..solvers.interior_point import Hinge
 from . import direct
 from .checks import check_choice
 from .direct import DirectFit
-from .direct_method import DirectMethod
-from .few_prototypes import fit_arrays
-from .inner_problems import LargeMargin
+from .few_prototypes import DirectMethod, fit_arrays
+from .inner_problems import InnerProblem, LargeMargin
 from .method import Task, setting
 from .reduced_svm import ReducedSVM
-from .span import InnerProblem
 from .stages import Chosen, Outcome, Stage, surrogate_stages
 
 
@@ -28,12 +26,8 @@ class SLMC(DirectMethod):
     support vector machine of the points that the descent starts from.
 
     Args:
-        n_prototypes: see `DirectMethod`, as are all others but the last.
-        selection: of the points that the descent starts from.
-        starts: number of descents.
-        sharing: of prototypes by problems.
-        tolerance: of the descent.
-        max_steps: of the descent.
+        n_prototypes: see `DirectMethod`, as are `selection`, `starts`, `sharing`, `tolerance` and
+            `max_steps`.
         loss: "hinge" or "squared_hinge".
     """
 
@@ -96,4 +90,4 @@ def fit(
             neither -1 nor +1.
     """
     method = SLMC(loss=loss, tolerance=tolerance, max_steps=max_steps)
-    return fit_arrays(method, kernel, start, C, X, y, weights, several=True)
+    return fit_arrays(method, "start", kernel, start, C, X, y, weights, several=True)

@@ -23,11 +23,6 @@ class SparseFisher(SLMC):
 
     Args:
         n_prototypes: see `SLMC`, as are all others.
-        selection: of the points that the descent starts from.
-        starts: number of descents.
-        sharing: of prototypes by problems.
-        tolerance: of the descent.
-        max_steps: of the descent.
         loss: of the support vector machine, "hinge" or "squared_hinge".
     """
 
@@ -65,25 +60,13 @@ def fit(
     prototypes, with `mu = 1 / (C sum_i weight_i)`. Coefficients and intercept at its end are the
     support vector machine's with the same `C`, as at the end of the appendix.
 
-    Args:
-        kernel: see `slmc.fit`, as are all others but the loss.
-        start: prototypes that the descent starts from, shape `m d` or `s m d`.
-        C: positive, shape `()` or `l`.
-        X: inputs, shape `n d`.
-        y: targets -1 and +1, shape `n` or `n l`.
-        weights: row weights, shape `n` or `n l`.
-        loss: of the support vector machine, "hinge" or "squared_hinge" (static).
-        tolerance: of the descent.
-        max_steps: cap on its steps; the length of the history (static).
+    Arguments and errors are those of `slmc.fit`; the loss is the support vector machine's.
 
     Returns:
         `DirectFit`. Its history is of the descent's objective; its status is the worse of the
         descent and of the support vector machine.
 
     Pure; works under `jit` and `vmap`. Not differentiable, see `slmc.fit`.
-
-    Raises:
-        ValueError: as `slmc.fit`.
     """
     method = SparseFisher(loss=loss, tolerance=tolerance, max_steps=max_steps)
-    return fit_arrays(method, kernel, start, C, X, y, weights, several=True)
+    return fit_arrays(method, "start", kernel, start, C, X, y, weights, several=True)

@@ -11,8 +11,7 @@ from ..features import FeatureMap
 from ..kernels import Kernel
 from . import direct
 from .direct import DirectFit
-from .direct_method import DirectMethod
-from .few_prototypes import fit_arrays
+from .few_prototypes import DirectMethod, fit_arrays
 from .fixed_size import FixedSize
 from .inner_problems import LeastSquares
 from .method import FEW_C, Task
@@ -27,11 +26,6 @@ class SparseRidge(DirectMethod):
 
     Args:
         n_prototypes: see `DirectMethod`, as are all others.
-        selection: of the points that the descent starts from.
-        starts: number of descents.
-        sharing: of prototypes by problems, and by several real targets.
-        tolerance: of the descent.
-        max_steps: of the descent.
     """
 
     name: ClassVar[str] = "sparse-ridge"
@@ -72,25 +66,10 @@ def fit(
     """Fit kernel ridge regression of the best prototypes: variable projection.
 
     The direct method (Wu et al. 2006, Section 2) for the objective
-    `1/2 |w|^2 + C/2 sum_i weight_i (y_i - f(x_i))^2`, summed over targets.
-
-    Args:
-        kernel: see `slmc.fit`, as are all others but the targets.
-        start: prototypes that the descent starts from, shape `m d` or `s m d`.
-        C: positive, shape `()` or `l`.
-        X: inputs, shape `n d`.
-        y: targets, shape `n`; or several that share their prototypes, shape `n l`.
-        weights: row weights, shape `n` or `n l`.
-        tolerance: of the descent.
-        max_steps: cap on its steps; the length of the history (static).
-
-    Returns:
-        `DirectFit`, with the status of `direct.minimise`.
+    `1/2 |w|^2 + C/2 sum_i weight_i (y_i - f(x_i))^2`, summed over targets. Arguments, result and
+    errors are those of `slmc.fit`, but the targets are any real numbers.
 
     Pure; works under `jit` and `vmap`. Not differentiable, see `slmc.fit`.
-
-    Raises:
-        ValueError: as `slmc.fit`, but for the loss, of which there is one, and for any real target.
     """
     method = SparseRidge(tolerance=tolerance, max_steps=max_steps)
-    return fit_arrays(method, kernel, start, C, X, y, weights, several=True)
+    return fit_arrays(method, "start", kernel, start, C, X, y, weights, several=True)
