@@ -284,9 +284,9 @@ def copies_apart(
     columns = np.flatnonzero(distance > 0)
     moved, copies = Z.copy(), dict[bytes, int]()
     for point in moved:
-        name = (point + 0).tobytes()  # of both zeros the same
-        copy = copies.get(name, 0)
-        copies[name] = copy + 1
+        bits = (point + 0).tobytes()  # of both zeros the same
+        copy = copies.get(bits, 0)
+        copies[bits] = copy + 1
         if copy and columns.size:
             multiple, place = divmod(copy - 1, columns.size)
             point[columns[place]] += (multiple + 1) * distance[columns[place]]

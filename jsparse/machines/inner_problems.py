@@ -216,8 +216,10 @@ class LeastSquares(Supervised):
         if self.weights.ndim == 1 and self.C.ndim == 0:
             solution, intercept = _ridge(Phi, y, self.C, self.weights)
         else:
-            each = map_systems(lambda one: _ridge(Phi, one[0][:, None], *one[1:]), (y.T, C, w.T))
-            solution, intercept = each[0][:, :, 0].T, each[1][:, 0]
+            solutions, intercepts = map_systems(
+                lambda target: _ridge(Phi, target[0][:, None], *target[1:]), (y.T, C, w.T)
+            )
+            solution, intercept = solutions[:, :, 0].T, intercepts[:, 0]
         solution = solution.reshape(len(Z), *self.y.shape[1:])
         intercept = intercept.reshape(self.y.shape[1:])
         solved = Solved(

@@ -213,8 +213,8 @@ def _simplify(
 ) -> ReducedSet:
     kernel, X = machine.kernel, machine.prototypes
     if start is None and isinstance(kernel, RBF):
-        scaled, _ = Approximation(kernel, X, machine.coefficients).scaled()
-        start = fixed_points(key, kernel, X, scaled.coefficients, m)
+        beta = machine.coefficients[None]
+        start = fixed_points(key, kernel, X, times_power(beta, -exponents(beta))[0], m)
     elif start is None:
         start = k_means(key, X, m).centres
     return _approximate(machine, start, tolerance, approach, max_steps)
@@ -236,12 +236,13 @@ def _approximate(
         Z, solved, status = minimum.Z, minimum.solved, minimum.status
     else:
         solved = problem.solve(start)
-    part = solved.value / jnp.where(problem.norm > 0, problem.norm, 1)
+    squared_error = solved.value / jnp.where(problem.norm > 0, problem.norm, 1)
     # A distance of the size of its rounding cannot be lowered.
-    status = jnp.where(part <= 256 * epsilon(Z.dtype), CONVERGED, status).astype(jnp.int32)
+    rounding = squared_error <= 256 * epsilon(Z.dtype)
+    status = jnp.where(rounding, CONVERGED, status).astype(jnp.int32)
     coefficients = solved.times_power(exponent).coefficients
     expansion = dataclasses.replace(machine, prototypes=Z, coefficients=coefficients)
-    return ReducedSet(expansion, jnp.sqrt(jnp.maximum(part, 0)), status)
+    return ReducedSet(expansion, jnp.sqrt(jnp.maximum(squared_error, 0)), status)
 
 
 class Approximation(InnerProblem):

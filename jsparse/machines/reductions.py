@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from .._arguments import real, whole_number
 from .._blocks import map_systems
-from .._numerics import as_float, is_concrete, like, times_power
+from .._numerics import as_array, as_float, is_concrete, like, times_power
 from .._programs import compiled
 from .._status import PRECISION_LOST, TRUNCATED, VANISHED
 from .._types import Key, ScalarLike
@@ -317,7 +317,7 @@ def fit(
     check_candidates(prototypes, X.shape[1])
     variant = Variant(initialization, start, loss, rule)
     variant.check()
-    w = jnp.ones(len(X), X.dtype) if weights is None else weights
+    w = as_array(np.ones(len(X), X.dtype)) if weights is None else weights
     if variant.needs_rows and all(is_concrete(a) for a in (X, prototypes, w)):
         rows = {row.tobytes() for row in np.asarray(X)[np.asarray(w) > 0] + 0.0}
         if not any(z.tobytes() in rows for z in np.asarray(prototypes) + 0.0):
