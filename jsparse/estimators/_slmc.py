@@ -11,7 +11,7 @@ from .._arguments import numbers
 from ..data.frames import EncodedFrame
 from ..kernels import RBF, Kernel
 from ..machines.direct import MAX_STEPS
-from ..machines.direct_method import DirectMethod
+from ..machines.few_prototypes import DirectMethod
 from ..machines.method import Method, Task
 from ..machines.reduced_set import ReducedSetSVM
 from ..machines.slmc import SLMC

@@ -1,5 +1,7 @@
 """Checks of the arguments of the pure functions, before any work is done."""
 
+from typing import Any, get_args
+
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -27,6 +29,7 @@ def columns_in_one_dtype(
     weights: Array | None,
     *,
     classes: bool,
+    several: bool = False,
 ) -> tuple[Array, Array, Array, Array, Array]:
     """Return points, `C`, inputs, targets and weights in the dtype of `X`.
 
@@ -34,12 +37,13 @@ def columns_in_one_dtype(
 
     Args:
         name: the argument that has the points.
-        points: shape `m d`, or `s m d` for several starts of a descent.
+        points: shape `m d`.
         C: weight of the data-fit term, shape `()` or `l`.
         X: inputs, shape `n d`.
         y: targets, shape `n` or `n l`.
         weights: shape `n` or `n l`; 0 for an absent row, None for ones.
         classes: whether the targets must be -1 or +1.
+        several: whether there may be several sets of points, shape `s m d`.
 
     Raises:
         ValueError: for shapes that do not fit, or (outside `jit`) values.
@@ -58,7 +62,7 @@ def columns_in_one_dtype(
     ):
         if a.shape not in allowed:
             raise ValueError(f"{argument}: expected one of the shapes {allowed}, got {a.shape}")
-    if points.ndim not in (2, 3) or points.shape[-1] != d or 0 in points.shape:
+    if points.ndim not in (2, 2 + several) or points.shape[-1] != d or 0 in points.shape:
         raise ValueError(f"{name}: expected shape (m, {d}), got {points.shape}")
     check_finite(name, points)
     if is_concrete(weights):
@@ -74,10 +78,12 @@ def columns_in_one_dtype(
     return points, C, X, y, weights
 
 
-def check_loss(loss: str) -> None:
-    """Raise unless it is a loss of the interior-point method."""
-    if loss not in ("hinge", "squared_hinge"):
-        raise ValueError(f"loss: expected 'hinge' or 'squared_hinge', got {loss!r}")
+def check_choice(name: str, value: Any, literal: Any) -> None:
+    """Raise a `ValueError` unless the argument has one of the values of a `Literal`."""
+    choices = get_args(literal)
+    if value not in choices:
+        *others, last = map(repr, choices)
+        raise ValueError(f"{name}: expected {', '.join(others)} or {last}, got {value!r}")
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

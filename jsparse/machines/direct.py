@@ -17,11 +17,11 @@ from .._types import ScalarLike
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
 from .inner_problems import Fisher as Fisher
+from .inner_problems import InnerProblem as InnerProblem
 from .inner_problems import LargeMargin as LargeMargin
 from .inner_problems import LeastSquares as LeastSquares
 from .inner_problems import OneClass as OneClass
-from .span import InnerProblem as InnerProblem
-from .span import Solved as Solved
+from .inner_problems import Solved as Solved
 
 TOLERANCE = 1e-3  # decrease of W by the last `_WINDOW` steps together, as part of its magnitude
 MAX_STEPS = 200
@@ -93,9 +93,9 @@ class State(NamedTuple):
     steepest: Bool[Array, ""]  # whether the direction is that of the gradient, not of the memory
     direction: Float[Array, "m d"]
     slope: Float[Array, ""]  # directional derivative of W / unit
-    t: Float[Array, ""]  # step length that is tried next
-    low: Float[Array, ""]  # too short, as W is still steep there
-    high: Float[Array, ""]  # too long, as W is too large there
+    t: Float[Array, ""]  # the next step length to try
+    low: Float[Array, ""]  # a step length that is too short, as W is still steep there
+    high: Float[Array, ""]  # a step length that is too long, as W is too large there
     trials: Int[Array, ""]  # in this line search
     history: Float[Array, " s+1"]  # W after 0, 1, .. steps; NaN for those not taken
     steps: Int[Array, ""]
@@ -181,21 +181,11 @@ def best_of(
     """Return the lowest of the minima at which descents from several starts end.
 
     From one start alone no step may lower `W`, or the valley may be a poor one. On a CPU the
-    descents follow each other, elsewhere they run as one batch.
-
-    Args:
-        problem: an inner problem.
-        starts: prototypes, shape `s m d`, or `m d` for one start.
-        tolerance: see `minimise`.
-        max_steps: cap on steps; the length of the history (static).
-
-    Returns:
-        `Minimum`. An end that is not finite is taken only if all are.
-
-    Pure; works under `jit` and `vmap`.
+    descents follow each other, elsewhere they run as one batch. A minimum that is not finite is
+    taken only if all are. Everything else is as in `minimise`; one start may have the shape `m d`.
 
     Raises:
-        ValueError: as `minimise` does.
+        ValueError: as `minimise`, or if there is no start.
     """
     if starts.ndim not in (2, 3) or len(starts) < 1:
         raise ValueError(f"starts: expected shape (s, m, d) or (m, d), got {starts.shape}")
@@ -236,27 +226,16 @@ def init(problem: InnerProblem, start: Float[Array, "m d"], max_steps: int) -> S
     """Return the state at the start, before the first evaluation of `W`."""
     zero, none = jnp.zeros((), start.dtype), jnp.zeros((), jnp.int32)
     shapes = jax.eval_shape(problem.solve, start)
-    solved = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
+    unsolved = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
+    flat, infinite = jnp.zeros_like(start), zero + jnp.inf
     return State(
-        Z=start,
-        value=zero + jnp.inf,
-        solved=solved,
+        Z=start, value=infinite, solved=unsolved, unit=zero + 1,
         spread=jnp.broadcast_to(problem.spread(), start.shape[1:]),
-        unit=zero + 1,
-        gradient=jnp.zeros_like(start),
-        memory=_lbfgs().init(start),
-        steepest=jnp.asarray(True),
-        direction=jnp.zeros_like(start),
-        slope=zero,
-        t=zero,
-        low=zero,
-        high=zero + jnp.inf,
-        trials=none,
-        history=jnp.full(max_steps + 1, jnp.nan, start.dtype),
-        steps=none - 1,
-        evaluations=none,
+        gradient=flat, memory=_lbfgs().init(start), steepest=jnp.asarray(True), direction=flat,
+        slope=zero, t=zero, low=zero, high=infinite, trials=none,
+        history=jnp.full(max_steps + 1, jnp.nan, start.dtype), steps=none - 1, evaluations=none,
         status=none + RUNNING,
-    )
+    )  # fmt: skip
 
 
 def step(problem: InnerProblem, state: State, tolerance: Float[Array, ""], max_steps: int) -> State:
@@ -279,38 +258,43 @@ def step(problem: InnerProblem, state: State, tolerance: Float[Array, ""], max_s
     searching = state._replace(t=between, low=low, high=high, trials=trials)
     # Behind a kink the memory may lead nowhere; then the gradient is tried.
     lost = ~accepted & (trials >= _TRIALS) & ~state.steepest & jnp.isfinite(state.value)
-    down = _downhill(state.gradient)
-    again = state._replace(
-        memory=_lbfgs().init(state.Z), steepest=jnp.asarray(True), direction=down,
-        slope=jnp.sum(state.gradient * down), t=jnp.ones_like(value), low=jnp.zeros_like(value),
-        high=jnp.full_like(value, jnp.inf), trials=jnp.zeros_like(trials),
-    )  # fmt: skip
-    searching = jax.tree.map(lambda new, old: jnp.where(lost, new, old), again, searching)
+    again = state._replace(memory=_lbfgs().init(state.Z), steepest=jnp.asarray(True))
+    searching = _where(lost, _new_search(again, _downhill(state.gradient)), searching)
 
     with jax.numpy_dtype_promotion("standard"):  # its state is in the default float
         update: Any = _lbfgs().update(gradient, state.memory, Z / spread)
     upwards, memory = update
     memory = jax.tree.map(lambda new, old: new.astype(old.dtype), memory, state.memory)
     direction = -upwards.astype(Z.dtype)
-    slope = jnp.sum(gradient * direction)
-    # Rounding may turn a direction uphill.
-    direction = jnp.where(slope < 0, direction, _downhill(gradient))
+    downhill = jnp.sum(gradient * direction) < 0  # rounding may turn a direction uphill
+    direction = jnp.where(downhill, direction, _downhill(gradient))
     steps = state.steps + 1
-    next_search = State(
-        Z, value, solved, state.spread, unit, gradient, memory, slope >= 0, direction,
-        jnp.sum(gradient * direction), jnp.ones_like(value), jnp.zeros_like(value),
-        jnp.full_like(value, jnp.inf), jnp.zeros_like(trials), state.history.at[steps].set(value),
-        steps, evaluations, state.status,
+    arrived = state._replace(
+        Z=Z, value=value, solved=solved, unit=unit, gradient=gradient, memory=memory,
+        steepest=~downhill, history=state.history.at[steps].set(value), steps=steps,
     )  # fmt: skip
-    after = jax.tree.map(
-        lambda new, old: jnp.where(accepted, new, old), next_search, searching
-    )._replace(evaluations=evaluations)
+    after = _where(accepted, _new_search(arrived, direction), searching)
+    after = after._replace(evaluations=evaluations)
     magnitude = problem.magnitude(after.value)
     return after._replace(status=_status(after, magnitude, tolerance, max_steps, accepted))
 
 
+def _where(condition: Bool[Array, ""], first: State, second: State) -> State:
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), first, second)
+
+
 def _downhill(gradient: Float[Array, "m d"]) -> Float[Array, "m d"]:
+    """Return the direction of steepest descent, at most of length 1."""
     return -gradient / jnp.maximum(1, jnp.linalg.norm(gradient))
+
+
+def _new_search(state: State, direction: Float[Array, "m d"]) -> State:
+    """Return the state at the beginning of a line search."""
+    zero, slope = jnp.zeros_like(state.value), jnp.sum(state.gradient * direction)
+    return state._replace(
+        direction=direction, slope=slope, t=zero + 1, low=zero, high=zero + jnp.inf,
+        trials=jnp.zeros_like(state.trials),
+    )  # fmt: skip
 
 
 def _status(

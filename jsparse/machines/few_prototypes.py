@@ -1,16 +1,26 @@
-"""The settings of machines with a small, given number of prototypes, which may be no rows."""
+"""Machines of few prototypes, which need not be rows, and those that the direct method finds."""
 
-from typing import ClassVar, Literal, get_args
+import abc
+from typing import Any, ClassVar, Literal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from .._arguments import whole_number
-from .._types import Key
+from .._blocks import map_systems
+from .._programs import compiled
+from .._types import Key, ScalarLike
+from ..expansion import KernelExpansion
 from ..kernels import Kernel
 from ..prototypes import k_means
 from ..prototypes.choice import choose_rows
+from . import direct
+from .checks import check_choice, columns_in_one_dtype
+from .direct import DirectFit
+from .family import Family, diagnostics, single
+from .inner_problems import InnerProblem
 from .method import (
     Method,
     Points,
@@ -18,15 +28,19 @@ from .method import (
     Task,
     TrainingRows,
     at_most,
+    check_number,
     default_prototypes,
     option,
     replaced,
     rows_at,
     setting,
 )
+from .rows import Rows
 
 Selection = Literal["k_means", "renyi", "uniform"]
+Sharing = Literal["shared", "separate"]
 _REPEATED = 1e-6  # weight of a copy of an earlier row, so that it is chosen last
+_APART = 0.1  # distance of copies in standard deviations: the span of ten keeps float64's digits
 
 
 class FewPrototypes(Method):
@@ -66,9 +80,7 @@ class FewPrototypes(Method):
     def check(self, task: Task) -> None:
         """See `Method.check`."""
         super().check(task)
-        if self.selection not in get_args(Selection):
-            expected = get_args(Selection)
-            raise ValueError(f"selection: expected one of {expected}, got {self.selection!r}")
+        check_choice("selection", self.selection, Selection)
         if self.n_prototypes is not None:
             whole_number("n_prototypes", self.n_prototypes, 1, 2**31 - 1, "the largest number")
         whole_number("starts", self.starts, 1, 1000, "a thousand")
@@ -109,8 +121,173 @@ class FewPrototypes(Method):
         numbers, status = choose_rows(key, selection, rows.X, m, rows.labels, weights, rows.n)
         return Points(rows_at(rows.X, numbers), numbers, status)
 
-    def each_start(self, points: Float[Array, "m d"]) -> Float[Array, "s k d"]:
-        """Return the sets of `choose_points`; any other number of points is one set."""
-        m = self.n_prototypes
-        several = self.starts > 1 and m is not None and len(points) == self.starts * m
-        return points.reshape(self.starts if several else 1, -1, points.shape[1])
+    @abc.abstractmethod
+    def fit_targets(self, kernel: Kernel, starts: Float[Array, "s m d"], *data: Array) -> Any:
+        """Fit to one target, or to several that share their prototypes.
+
+        Args:
+            kernel: kernel of two points.
+            starts: the sets of points.
+            *data: inputs, targets, `C` and row weights, as `inner_problems.LargeMargin` has them.
+
+        Returns:
+            A NamedTuple of the machine, its diagnostics and its status.
+        """
+
+    def fit(
+        self,
+        kernel: Kernel,
+        points: Float[Array, "m d"] | None,
+        C: ScalarLike | Float[Array, " l"],
+        rows: Rows,
+        key: Key | None = None,
+    ) -> Family:
+        """See `Method.fit`."""
+        assert points is not None
+        return _fit(self, kernel, points, jnp.asarray(C, rows.dtype), rows)
+
+
+@compiled
+def _fit(
+    method: FewPrototypes,
+    kernel: Kernel,
+    points: Float[Array, "m d"],
+    C: Float[Array, "*k"],
+    rows: Rows,
+) -> Family:
+    m, sets = method.n_prototypes, method.starts
+    if m is None or len(points) != sets * m:  # any other number of points is one set
+        sets = 1
+    starts = points.reshape(sets, -1, points.shape[1])
+    machine = method.fit_targets(kernel, starts, rows.X, rows.targets, C, rows.problem_weights)
+    return single(machine.expansion, machine.status, diagnostics(machine))
+
+
+def fit_arrays(
+    method: FewPrototypes, name: str, kernel: Kernel, *arrays: Any, several: bool = False
+) -> Any:
+    """Check the arguments of a pure fit, and return `method.fit_targets` of them.
+
+    Args:
+        method: the settings of the fit.
+        name: the argument of the pure fit that has the points.
+        kernel: kernel of two points.
+        *arrays: points, `C`, inputs, targets, and row weights or None.
+        several: whether there may be several sets of points.
+
+    Raises:
+        ValueError: for settings, shapes or (outside `jit`) values that do not fit.
+    """
+    method.check("classification")
+    classes = method.tasks == ("classification",)
+    arrays = columns_in_one_dtype(name, *arrays, classes=classes, several=several)
+    return _fit_arrays(method, kernel, *arrays)
+
+
+@compiled
+def _fit_arrays(
+    method: FewPrototypes, kernel: Kernel, points: Array, C: Array, X: Array, y: Array, w: Array
+) -> Any:
+    return method.fit_targets(kernel, points.reshape(-1, *points.shape[-2:]), X, y, C, w)
+
+
+class DirectMethod(FewPrototypes):
+    """The settings of machines whose prototypes are found by the direct method.
+
+    The kernel is tuned for a machine of the points that the descent starts from, as a descent for
+    every kernel, `C` and fold would take far longer. `C` is tuned for the machine itself.
+
+    Args:
+        n_prototypes: see `FewPrototypes`; of each problem, if they are separate.
+        selection: "k_means", "renyi" or "uniform".
+        starts: descents, of which the lowest end is taken; the first from points by `selection`,
+            the others from rows at random.
+        sharing: whether the problems of several classes, or several targets, have "shared"
+            prototypes or "separate" ones.
+        tolerance: of the descent, see `direct.minimise`.
+        max_steps: cap on steps of the descent; the length of the history, so another one compiles
+            again.
+    """
+
+    starts: int = setting(3)
+    sharing: Sharing = setting("shared")
+    tolerance: ScalarLike = direct.TOLERANCE
+    max_steps: int = setting(direct.MAX_STEPS)
+
+    max_rows: ClassVar[int | None] = 1000  # a descent for every fold and C
+
+    def check(self, task: Task) -> None:
+        """See `Method.check`."""
+        super().check(task)
+        check_choice("sharing", self.sharing, Sharing)
+        check_descent(self.tolerance, self.max_steps)
+
+    def choose_points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
+        """See `FewPrototypes.choose_points`; copies of a point start apart.
+
+        Where prototypes coincide, the objective has no derivative: their span grows as they part.
+        """
+        points = super().choose_points(key, kernel, rows)
+        X = np.asarray(points.X)
+        spread = np.std(np.asarray(rows.X)[np.asarray(rows.weights) > 0], axis=0)
+        sets = [copies_apart(start, _APART * spread) for start in np.split(X, self.starts)]
+        apart = np.concatenate(sets)
+        if np.array_equal(apart, X):
+            return points
+        return Points(jax.device_put(apart), None, points.status)
+
+    @abc.abstractmethod
+    def problem(self, kernel: Kernel, *data: Array) -> InnerProblem:
+        """Return the problem on whose marginal function the descent is; see `fit_targets`."""
+
+    def descend(self, kernel: Kernel, starts: Float[Array, "s m d"], *data: Array) -> DirectFit:
+        """Return the best of the descents from some points, which all targets share."""
+        options = {"tolerance": self.tolerance, "max_steps": self.max_steps}
+        return direct.best_of(self.problem(kernel, *data), starts, **options).machine(kernel)
+
+    def fit_targets(self, kernel: Kernel, starts: Float[Array, "s m d"], *data: Array) -> DirectFit:
+        """See `FewPrototypes.fit_targets`; with separate prototypes, one target after another."""
+        X, y, C, w = data
+        if y.ndim == 1 or self.sharing == "shared":
+            return self.descend(kernel, starts, *data)
+        problems = y.shape[1]
+        w = jnp.broadcast_to(w if w.ndim == 2 else w[:, None], y.shape)
+        fits = map_systems(
+            lambda target: self.descend(kernel, starts, X, *target),
+            (y.T, jnp.broadcast_to(C, (problems,)), w.T),
+        )
+        # Each problem has coefficients for its own prototypes alone.
+        diagonal = jnp.eye(problems, dtype=X.dtype)
+        coefficients = fits.expansion.coefficients[:, :, None] * diagonal[:, None, :]
+        expansion = KernelExpansion(
+            kernel,
+            fits.expansion.prototypes.reshape(-1, X.shape[1]),
+            coefficients.reshape(-1, problems),
+            fits.expansion.intercept,
+        )
+        return fits._replace(expansion=expansion, status=jnp.max(fits.status))
+
+
+def check_descent(tolerance: ScalarLike, max_steps: int) -> None:
+    """Raise a `ValueError` unless a descent can take these settings."""
+    check_number("tolerance", tolerance, 0.0)
+    whole_number("max_steps", max_steps, 1, 10**6, "a million")
+
+
+def copies_apart(
+    Z: Float[np.ndarray, "m d"], distance: Float[np.ndarray, " d"]
+) -> Float[np.ndarray, "m d"]:
+    """Return points with copies of earlier ones moved by multiples of a distance; on the host.
+
+    The copies of a point move along one column after another, of those with a distance above 0.
+    """
+    columns = np.flatnonzero(distance > 0)
+    moved, copies = Z.copy(), dict[bytes, int]()
+    for point in moved:
+        bits = (point + 0).tobytes()  # of both zeros the same
+        copy = copies.get(bits, 0)
+        copies[bits] = copy + 1
+        if copy and columns.size:
+            multiple, place = divmod(copy - 1, columns.size)
+            point[columns[place]] += (multiple + 1) * distance[columns[place]]
+    return moved

@@ -11,7 +11,7 @@ from .._repr import short_repr
 from .._types import Key
 from ..kernels import Kernel
 from ..solvers.definite import cholesky, inverse_of_lower
-from .span import shifted_gram
+from .inner_problems import shifted_gram
 
 _TRIES = 6  # starts for each vector
 _MAX_STEPS = 100
@@ -35,14 +35,7 @@ def fixed_points(
     """Return `m` vectors for `w = sum_i coefficients_i phi(x_i)`, chosen one after another.
 
     Each maximises the projection of the residual, `w` less its projection on the earlier vectors,
-    by `z <- sum_i g_i x_i / sum_i g_i`.
-
-    Args:
-        key: decides the starts.
-        kernel: an `RBF`.
-        X: vectors of the machine, shape `n d`.
-        coefficients: of size one, shape `n` or `n l`.
-        m: number of vectors (static).
+    by `z <- sum_i g_i x_i / sum_i g_i`. The kernel is an `RBF`, and the coefficients of size one.
     """
     n, dtype = len(X), X.dtype
     A = coefficients.reshape(n, -1)

@@ -14,11 +14,7 @@ from ..kernels import Kernel, Mixture
 def join_machines(machines: Sequence[KernelExpansion]) -> KernelExpansion:
     """Return machines as the columns of one, on every prototype that any of them uses; on the host.
 
-    Args:
-        machines: one for each fold, of the same kernel and with as many outputs each.
-
-    Returns:
-        An expansion with a column for each machine and output, machine by machine.
+    The machines have the same kernel and as many outputs each; the columns go machine by machine.
     """
     kernel, outputs = machines[0].kernel, machines[0].intercept.size
     atoms = [_atoms(machine) for machine in machines]

@@ -1,28 +1,99 @@
 """The convex machines of given prototypes on which the direct method descends (Wu et al. 2006)."""
 
-from typing import Any, Literal
+import abc
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from .._blocks import map_systems
 from .._numerics import dot, dot_over_rows, epsilon, exponents, times_power
+from .._repr import short_repr
 from .._status import CONVERGED, PRECISION_LOST, status_of
 from .._types import ScalarLike
+from ..expansion import KernelExpansion
 from ..kernels import Kernel
 from ..scaling import standardize
 from ..solvers import interior_point
 from ..solvers.definite import cholesky, inverse_of_lower
-from .span import InnerProblem, Solved, norm_squared, shifted_gram, whitener
 
 Penalty = Literal["norm", "coefficients"]
 _SOUND = 1e-3  # duality gap, as part of W, far below what a step of the descent gains
 
 
+class Solved(NamedTuple):
+    """The solution of an inner problem for given prototypes."""
+
+    value: Float[Array, ""]  # W(Z)
+    coefficients: Float[Array, "m *c"]  # beta
+    intercept: Float[Array, "*c"]  # b
+    multipliers: Any  # arrays
+    status: Int[Array, ""]
+
+    __repr__ = short_repr
+
+    def times_power(self, exponent: Int[Array, ""]) -> "Solved":
+        """Return the solution for targets times `2^exponent`; the multipliers do not change."""
+        once, twice = exponent[None], 2 * exponent[None]
+        return self._replace(
+            value=times_power(self.value[None], twice)[0],
+            coefficients=times_power(self.coefficients[None], once)[0],
+            intercept=times_power(self.intercept[None], once)[0],
+        )
+
+
+class InnerProblem(eqx.Module):
+    """A machine `w = sum_i beta_i phi(z_i)` of given prototypes `z_i`, as an optimisation problem.
+
+    A subclass states how it is solved and what its Lagrangian is; `direct.marginal` and
+    `direct.minimise` then make a sparse machine of it. If its inputs or targets may be in any
+    units, it overrides `spread` and `scaled` as well, and if its objective may come near to 0,
+    `magnitude`.
+    """
+
+    kernel: eqx.AbstractVar[Kernel]
+
+    @abc.abstractmethod
+    def solve(self, Z: Float[Array, "m d"]) -> Solved:
+        """Return the best coefficients and intercept for the prototypes, and the multipliers."""
+
+    @abc.abstractmethod
+    def lagrangian(self, Z: Float[Array, "m d"], solved: Solved) -> Float[Array, ""]:
+        """Return the Lagrangian at a solution, which is held fixed, as a function of all else."""
+
+    def spread(self) -> ScalarLike | Float[Array, " d"]:
+        """Return the unit of length of each input column, by which a descent scales its steps."""
+        return 1.0
+
+    def magnitude(self, value: Float[Array, ""]) -> Float[Array, ""]:
+        """Return what a decrease of `W` is compared with; by default the size of `W` itself."""
+        return jnp.abs(value)
+
+    def scaled(self) -> tuple["InnerProblem", Int[Array, ""]]:
+        """Return the problem with targets divided by `2^e` to size one, and the exponent `e`.
+
+        This divides the coefficients and the intercept by `2^e`, and `W` by `4^e`. By default
+        return the problem unchanged, with the exponent 0.
+        """
+        return self, jnp.zeros((), jnp.int32)
+
+    def expansion(self, Z: Float[Array, "m d"], solved: Solved) -> KernelExpansion:
+        """Return the solution as a machine."""
+        return KernelExpansion(self.kernel, Z, solved.coefficients, solved.intercept)
+
+
 class Supervised(InnerProblem):
-    """An inner problem of rows with targets; see `LargeMargin` for its attributes."""
+    """An inner problem of rows with targets.
+
+    Attributes:
+        kernel: kernel of two points.
+        X: inputs, shape `n d`.
+        y: targets, shape `n` or `n l`.
+        C: weight of the data-fit term, shape `()` or `l`.
+        weights: row weights, shape `n`, or each target's own, shape `n l`; 0 for an absent row.
+    """
 
     kernel: Kernel
     X: Float[Array, "n d"]
@@ -38,11 +109,24 @@ class Supervised(InnerProblem):
         C: ScalarLike | Float[Array, " l"],
         weights: Float[Array, " n"] | Float[Array, "n l"] | None = None,
     ) -> None:
-        self.kernel, self.X, self.y, self.C, self.weights = _of_rows(kernel, X, y, C, weights)
+        # Absent rows would move the centre of distances, and a descent enlarges what is rounded:
+        # each is a copy of a present row.
+        w = jnp.ones(len(X), X.dtype) if weights is None else weights
+        heaviest = w if w.ndim == 1 else jnp.max(w, axis=1)
+        self.kernel, self.C, self.weights = kernel, jnp.asarray(C, X.dtype), w
+        self.y = jnp.where((heaviest > 0).reshape(-1, *[1] * (y.ndim - 1)), y, 1)
+        self.X = jnp.where((heaviest > 0)[:, None], X, X[jnp.argmax(heaviest)][None, :])
 
     def spread(self) -> Float[Array, " d"]:
-        """Return the standard deviations of the columns; of a constant column 1."""
-        return _deviations(self.X, self.weights)
+        """Return weighted standard deviations; of a constant column 1."""
+        w = self.weights
+        return standardize(self.X, w if w.ndim == 1 else jnp.max(w, axis=1)).scale
+
+    def columns(self) -> tuple[Array, Array, Array]:
+        """Return targets, weights and `C` of each target, shapes `n l`, `n l` and `l`."""
+        y, w = self.y.reshape(len(self.y), -1), self.weights
+        w = w if w.ndim == 2 else w[:, None]
+        return y, jnp.broadcast_to(w, y.shape), jnp.broadcast_to(self.C, y.shape[1:])
 
 
 class LargeMargin(Supervised):
@@ -53,11 +137,7 @@ class LargeMargin(Supervised):
     prototypes, and their objectives are summed.
 
     Attributes:
-        kernel: kernel of two points.
-        X: inputs, shape `n d`.
-        y: targets -1 and +1, shape `n` or `n l`.
-        C: weight of the data-fit term, shape `()` or `l`.
-        weights: row weights, shape `n`, or each target's own, shape `n l`; 0 for an absent row.
+        kernel: see `Supervised`, as are `X`, `y`, which is -1 or +1, `C` and `weights`.
         loss: "hinge" or "squared_hinge" (static).
         penalty: `|w|^2`, "norm", or the sum of squared "coefficients" in its place (static).
     """
@@ -84,15 +164,12 @@ class LargeMargin(Supervised):
         if self.penalty == "norm":
             T = whitener(self.kernel, Z)
             Phi = dot(Phi, T)
-        # The error of the solution, and of the gradient with it, is of the order of the gap's root.
-        tolerance = 1e-12 if Phi.dtype == jnp.float64 else None
+        tolerance = _gap_tolerance(Phi)
         svm = interior_point.solve(
             Phi, self.y, self.C, self.weights, loss=self.loss, tolerance=tolerance
         )
-        coefficients = svm.weights if T is None else dot(T, svm.weights)
-        return Solved(
-            jnp.sum(svm.objective), coefficients, svm.intercept, svm.dual, _worst_status(svm)
-        )
+        beta, value = svm.weights if T is None else dot(T, svm.weights), jnp.sum(svm.objective)
+        return Solved(value, beta, svm.intercept, svm.dual, _worst_status(svm))
 
     def lagrangian(self, Z: Float[Array, "m d"], solved: Solved) -> Float[Array, ""]:
         """Return the Lagrangian of eq. 32, summed over targets."""
@@ -116,13 +193,6 @@ class LeastSquares(Supervised):
     """Kernel ridge regression, the LS-SVM, in the span of `Z`: variable projection.
 
     Minimise `1/2 |w|^2 + C/2 sum_i weight_i (y_i - f(x_i))^2`, summed over targets.
-
-    Attributes:
-        kernel: kernel of two points.
-        X: inputs, shape `n d`.
-        y: targets, shape `n` or `n l`.
-        C: weight of the data-fit term, shape `()` or `l`.
-        weights: row weights, shape `n`, or each target's own, shape `n l`; 0 for an absent row.
     """
 
     def scaled(self) -> tuple[InnerProblem, Int[Array, ""]]:
@@ -142,13 +212,14 @@ class LeastSquares(Supervised):
         """
         T = whitener(self.kernel, Z)
         Phi = dot(self.kernel.cross_gram(self.X, Z), T)
+        y, w, C = self.columns()
         if self.weights.ndim == 1 and self.C.ndim == 0:
-            y = self.y.reshape(len(Phi), -1)
             solution, intercept = _ridge(Phi, y, self.C, self.weights)
         else:
-            y, w, C = _columns(self.y, self.weights, self.C)
-            each = map_systems(lambda one: _ridge(Phi, one[0][:, None], *one[1:]), (y.T, C, w.T))
-            solution, intercept = each[0][:, :, 0].T, each[1][:, 0]
+            solutions, intercepts = map_systems(
+                lambda target: _ridge(Phi, target[0][:, None], *target[1:]), (y.T, C, w.T)
+            )
+            solution, intercept = solutions[:, :, 0].T, intercepts[:, 0]
         solution = solution.reshape(len(Z), *self.y.shape[1:])
         intercept = intercept.reshape(self.y.shape[1:])
         solved = Solved(
@@ -164,8 +235,8 @@ class LeastSquares(Supervised):
         """Return the objective itself, as there are no constraints."""
         values = dot(self.kernel.cross_gram(self.X, Z), solved.coefficients)
         values = values + jnp.broadcast_to(solved.intercept, values.shape)
-        errors, w, C = _columns(jnp.square(self.y - values), self.weights, self.C)
-        loss = jnp.sum(C * jnp.sum(w * errors, axis=0))
+        y, w, C = self.columns()
+        loss = jnp.sum(C * jnp.sum(w * jnp.square(y - values.reshape(y.shape)), axis=0))
         return norm_squared(self.kernel, Z, solved.coefficients) / 2 + loss / 2
 
 
@@ -175,38 +246,28 @@ class Fisher(Supervised):
     Minimise `-w'A w` with `w'(B + mu I) w = 1`, where `w'A w` is the squared distance of the class
     means, `w'B w` is the mean square of the values about the mean of their class, and `mu` is
     `1 / (C sum_i weight_i)`, for which the direction is that of the LS-SVM with the same `C`. The
-    objectives of several targets are summed. There is no intercept, and 0 is returned in its place.
-    If all rows of a target are of one class, its direction is 0.
-
-    Attributes:
-        kernel: kernel of two points.
-        X: inputs, shape `n d`.
-        y: classes -1 and +1, shape `n` or `n l`.
-        C: shape `()` or `l`.
-        weights: row weights, shape `n`, or each target's own, shape `n l`; 0 for an absent row.
+    targets are -1 and +1, and the objectives of several are summed. There is no intercept, and 0 is
+    returned in its place. If all rows of a target are of one class, its direction is 0.
     """
 
     def solve(self, Z: Float[Array, "m d"]) -> Solved:
         """Return the largest eigenvalue, `d' (B + mu I)^(-1) d`, as `A = d d'` is of rank one."""
         T = whitener(self.kernel, Z)
         Phi = dot(self.kernel.cross_gram(self.X, Z), T)
-        y, w, C = _columns(self.y, self.weights, self.C)
+        y, w, C = self.columns()
 
         def one(target: tuple[Array, Array, Array]) -> tuple[Array, Array]:
             y, C, w = target
-            up, first, second = _class_weights(y, w)
-            means = dot(first, Phi), dot(second, Phi)
+            total = _or_one(jnp.sum(w))
+            up, means, both = _class_means(y, w, Phi)
             centred = Phi - jnp.where(up[:, None], means[0][None, :], means[1][None, :])
             centred = jnp.where((w > 0)[:, None], centred, 0)
-            total = jnp.sum(w)
-            total = jnp.where(total > 0, total, 1)
             within = dot_over_rows((w / total)[:, None] * centred, centred)
             system = within + jnp.eye(len(Z), dtype=Phi.dtype) / (C * total)
-            both = (jnp.sum(first) > 0) & (jnp.sum(second) > 0)
             distance = jnp.where(both, means[0] - means[1], 0)
             direction = _solve_definite(system, distance[:, None])[:, 0]
             eigenvalue = dot(distance, direction)
-            return direction / jnp.sqrt(jnp.where(eigenvalue > 0, eigenvalue, 1)), eigenvalue
+            return direction / jnp.sqrt(_or_one(eigenvalue)), eigenvalue
 
         directions, eigenvalues = map_systems(one, (y.T, C, w.T))
         shape = self.y.shape[1:]
@@ -218,42 +279,33 @@ class Fisher(Supervised):
 
     def lagrangian(self, Z: Float[Array, "m d"], solved: Solved) -> Float[Array, ""]:
         """Return the Lagrangian of eq. 59, summed over targets."""
-        y, w, C = _columns(self.y, self.weights, self.C)
         coefficients = solved.coefficients.reshape(len(Z), -1)
         values = dot(self.kernel.cross_gram(self.X, Z), coefficients)
         gram = shifted_gram(self.kernel, Z)
 
         def one(values: Array, beta: Array, y: Array, w: Array, C: Array) -> tuple[Array, Array]:
-            up, first, second = _class_weights(y, w)
-            means = dot(first, values), dot(second, values)
-            total = jnp.sum(w)
-            total = jnp.where(total > 0, total, 1)
+            total = _or_one(jnp.sum(w))
+            up, means, both = _class_means(y, w, values)
             within = dot(w / total, jnp.square(values - jnp.where(up, *means)))
-            both = (jnp.sum(first) > 0) & (jnp.sum(second) > 0)
             between = jnp.where(both, jnp.square(means[0] - means[1]), 0)
             return between, within + dot(beta, dot(gram, beta)) / (C * total)
 
-        between, within = jax.vmap(one, in_axes=(1, 1, 1, 1, 0))(values, coefficients, y, w, C)
+        columns = values, coefficients, *self.columns()
+        between, within = jax.vmap(one, in_axes=(1, 1, 1, 1, 0))(*columns)
         return jnp.sum(solved.multipliers * (within - 1) - between)
 
 
-class OneClass(InnerProblem):
+class OneClass(Supervised):
     """The one-class support vector machine in the span of `Z` (Wu 2006, Sections 3.3 and 4.4).
 
     Minimise `1/2 |w|^2 - rho + 1 / (nu sum_i weight_i) sum_i weight_i max(0, rho - w'phi(x_i))`
     (Schoelkopf et al. 2001). The machine's values are `w'phi(x) - rho`, negative for outliers.
 
     Attributes:
-        kernel: kernel of two points.
-        X: inputs, shape `n d`.
-        nu: bound of the weighted part of rows with negative values, between 0 and 1, shape `()`.
-        weights: row weights, shape `n`; 0 for an absent row.
+        kernel: see `Supervised`, as are `X` and `weights`, shape `n`; `y` is 1.
+        C: `nu`, bound of the weighted part of rows with negative values, between 0 and 1,
+            shape `()`.
     """
-
-    kernel: Kernel
-    X: Float[Array, "n d"]
-    nu: Float[Array, ""]
-    weights: Float[Array, " n"]
 
     def __init__(
         self,
@@ -262,22 +314,21 @@ class OneClass(InnerProblem):
         nu: ScalarLike,
         weights: Float[Array, " n"] | None = None,
     ) -> None:
-        y = jnp.ones(len(X), X.dtype)
-        self.kernel, self.X, _, self.nu, self.weights = _of_rows(kernel, X, y, nu, weights)
+        super().__init__(kernel, X, jnp.ones(len(X), X.dtype), nu, weights)
 
-    def spread(self) -> Float[Array, " d"]:
-        """Return the standard deviations of the columns; of a constant column 1."""
-        return _deviations(self.X, self.weights)
+    @property
+    def nu(self) -> Float[Array, ""]:
+        """See the attributes."""
+        return self.C
 
     def solve(self, Z: Float[Array, "m d"]) -> Solved:
         """Solve on the features `T' psi_z(x)` of eq. 41 by `interior_point.solve_one_class`."""
         T = whitener(self.kernel, Z)
         Phi = dot(self.kernel.cross_gram(self.X, Z), T)
-        tolerance = 1e-12 if Phi.dtype == jnp.float64 else None
+        tolerance = _gap_tolerance(Phi)
         svm = interior_point.solve_one_class(Phi, self.nu, self.weights, tolerance=tolerance)
-        return Solved(
-            svm.objective, dot(T, svm.weights), svm.intercept, svm.dual, _worst_status(svm)
-        )
+        beta = dot(T, svm.weights)
+        return Solved(svm.objective, beta, svm.intercept, svm.dual, _worst_status(svm))
 
     def lagrangian(self, Z: Float[Array, "m d"], solved: Solved) -> Float[Array, ""]:
         """Return the Lagrangian. As `alpha` sums to 1, the terms in `rho` cancel."""
@@ -291,21 +342,34 @@ class OneClass(InnerProblem):
         return norm + solved.intercept + jnp.sum(by_row)
 
 
-def _of_rows(kernel: Kernel, X: Array, y: Array, C: Any, weights: Array | None) -> tuple[Any, ...]:
-    """Return the data in one dtype, with each absent row replaced by a copy of a present one.
-
-    Absent rows would move the centre of distances, and a descent enlarges what is rounded.
-    """
-    w = jnp.ones(len(X), X.dtype) if weights is None else weights
-    heaviest = w if w.ndim == 1 else jnp.max(w, axis=1)
-    y = jnp.where((heaviest > 0).reshape(-1, *[1] * (y.ndim - 1)), y, 1)
-    X = jnp.where((heaviest > 0)[:, None], X, X[jnp.argmax(heaviest)][None, :])
-    return kernel, X, y, jnp.asarray(C, X.dtype), w
+def shifted_gram(kernel: Kernel, Z: Float[Array, "m d"]) -> Float[Array, "m m"]:
+    """Return `K(Z, Z)` with a shift of the size of its rounding."""
+    gram = kernel.gram(Z)
+    return gram + _shift(gram) * jnp.eye(len(Z), dtype=gram.dtype)
 
 
-def _deviations(X: Float[Array, "n d"], w: Float[Array, "n *l"]) -> Float[Array, " d"]:
-    """Return weighted standard deviations of the columns; each row takes its largest weight."""
-    return standardize(X, w if w.ndim == 1 else jnp.max(w, axis=1)).scale
+def whitener(kernel: Kernel, Z: Float[Array, "m d"]) -> Float[Array, "m m"]:
+    """Return `T` with `T T' = K(Z, Z)^(-1)` (Wu 2006, eq. 43), of the shifted matrix."""
+    return inverse_of_lower(cholesky(shifted_gram(kernel, Z))).T
+
+
+def norm_squared(
+    kernel: Kernel, Z: Float[Array, "m d"], coefficients: Float[Array, "m *c"]
+) -> Float[Array, ""]:
+    """Return `|w|^2`, summed over outputs, with the shifted matrix."""
+    gram = kernel.gram(Z)
+    norm = jnp.sum(coefficients * dot(gram, coefficients))
+    return norm + _shift(gram) * jnp.sum(jnp.square(coefficients))
+
+
+def _shift(gram: Float[Array, "m m"]) -> Float[Array, ""]:
+    """Return the shift: relative to the trace and differentiated, so `W(Z)` is one function."""
+    return 4 * epsilon(gram.dtype) * jnp.trace(gram) + float(jnp.finfo(gram.dtype).tiny)
+
+
+def _gap_tolerance(Phi: Float[Array, "n m"]) -> float | None:
+    """Return the duality gap to reach; the error of the gradient is of the order of its root."""
+    return 1e-12 if Phi.dtype == jnp.float64 else None
 
 
 def _worst_status(svm: interior_point.Solution) -> Int[Array, ""]:
@@ -314,28 +378,28 @@ def _worst_status(svm: interior_point.Solution) -> Int[Array, ""]:
     return jnp.max(jnp.where(sound & (svm.status == PRECISION_LOST), CONVERGED, svm.status))
 
 
-def _columns(y: Array, w: Array, C: Array) -> tuple[Array, Array, Array]:
-    """Return targets, weights and `C` of each target, shapes `n l`, `n l` and `l`."""
-    y = y.reshape(len(y), -1)
-    w = w if w.ndim == 2 else w[:, None]
-    return y, jnp.broadcast_to(w, y.shape), jnp.broadcast_to(C, y.shape[1:])
+def _or_one(total: Float[Array, ""]) -> Float[Array, ""]:
+    """Return a divisor: 1 in place of a sum that is not positive."""
+    return jnp.where(total > 0, total, 1)
 
 
-def _class_weights(y: Float[Array, " n"], w: Float[Array, " n"]) -> tuple[Array, Array, Array]:
-    """Return which rows are +1, and weights whose sums are the means of each class, or 0."""
+def _class_means(
+    y: Float[Array, " n"], w: Float[Array, " n"], values: Float[Array, "n *m"]
+) -> tuple[Bool[Array, " n"], tuple[Array, Array], Bool[Array, ""]]:
+    """Return which rows are +1, the mean values of +1 and of -1, and whether both have rows."""
     up = y > 0
-    first, second = jnp.where(up, w, 0), jnp.where(up, 0, w)
-    first_total, second_total = jnp.sum(first), jnp.sum(second)
-    first = first / jnp.where(first_total > 0, first_total, 1)
-    return up, first, second / jnp.where(second_total > 0, second_total, 1)
+    up_weights, down_weights = jnp.where(up, w, 0), jnp.where(up, 0, w)
+    up_weights = up_weights / _or_one(jnp.sum(up_weights))
+    down_weights = down_weights / _or_one(jnp.sum(down_weights))
+    both = (jnp.sum(up_weights) > 0) & (jnp.sum(down_weights) > 0)
+    return up, (dot(up_weights, values), dot(down_weights, values)), both
 
 
 def _ridge(
     Phi: Float[Array, "n m"], y: Float[Array, "n l"], C: Float[Array, ""], w: Float[Array, " n"]
 ) -> tuple[Float[Array, "m l"], Float[Array, " l"]]:
     """Return weights and intercept of ridge regression."""
-    total = jnp.sum(w)
-    total = jnp.where(total > 0, total, 1)
+    total = _or_one(jnp.sum(w))
     mean, y_mean = dot(w, Phi) / total, dot(w, y) / total
     Phi = jnp.where((w > 0)[:, None], Phi - mean[None, :], 0)
     weighted = w[:, None] * Phi

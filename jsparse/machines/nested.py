@@ -17,7 +17,7 @@ def nested_family(
     candidates: Float[Array, "M d"],
     outputs: tuple[int, ...],
     *,
-    support: Int[Array, "g q"],
+    support: Int[Array, "g q"],  # in the order of selection, -1 after the last
     coefficients: Float[Array, "g q q c"],
     intercepts: Float[Array, "g q c"],
     condition: Float[Array, "g q"],
@@ -26,22 +26,11 @@ def nested_family(
     path_length: Int[Array, " g"],
     path_status: Int[Array, " g"],
 ) -> Family:
-    """Return the machines of 1 to `q` prototypes.
+    """Return the machines of 1 to `q` prototypes, selected for each of `g` groups of outputs.
 
-    The stop code of a machine is the worse one of its path and its coefficients.
-
-    Args:
-        kernel: kernel of two points.
-        candidates: shape `M d`.
-        outputs: the shape of one row's values.
-        support: candidates in the order of selection, -1 after the last, of each group of outputs.
-        coefficients: with `i + 1` prototypes in row `i`.
-        intercepts: of each size.
-        condition: of the system of the coefficients.
-        coefficient_error: relative, by rounding, estimated from the condition.
-        coefficient_status: how the search for the coefficients ended.
-        path_length: number of prototypes selected.
-        path_status: how the selection ended.
+    The stop code of a machine is the worse one of its path and its coefficients. Row `i` of the
+    coefficients is the machine of `i + 1` prototypes, with its condition number and the relative
+    error that rounding causes.
     """
     size = jnp.arange(1, support.shape[1] + 1, dtype=jnp.int32)
     # The candidates that were passed over, or that ended the path, came after its smaller machines.

@@ -1,19 +1,24 @@
 """Sparse one-class support vector machines (Wu et al. 2006, Section 4.4)."""
 
-import functools
-
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._numerics import as_array, is_concrete, like
-from .._programs import compiled
+from .._numerics import as_array, is_concrete
 from .._types import ScalarLike
 from ..kernels import Kernel
 from . import direct
-from .checks import columns_in_one_dtype
 from .direct import DirectFit
-from .direct_method import check_descent
+from .few_prototypes import DirectMethod, fit_arrays
 from .inner_problems import OneClass
+
+
+class _Descent(DirectMethod):
+    """The settings of the descent; the place of `C` has `nu`, and all targets are +1."""
+
+    def problem(self, kernel: Kernel, *data: Array) -> OneClass:
+        """See `DirectMethod.problem`."""
+        X, _, nu, weights = data
+        return OneClass(kernel, X, nu, weights)
 
 
 def fit(
@@ -47,24 +52,7 @@ def fit(
         ValueError: for a negative tolerance, a cap below 1, shapes that do not fit, or (outside
             `jit`) `nu` not between 0 and 1, NaN, infinity or negative weights.
     """
-    check_descent(tolerance, max_steps)
     if is_concrete(nu) and not 0 < float(nu) < 1:
         raise ValueError(f"nu: expected a number above 0 and below 1, got {nu}")
-    y = as_array(np.ones(len(X)))
-    start, nu, X, _, weights = columns_in_one_dtype("start", start, nu, X, y, weights, classes=True)
-    return _fit(kernel, start, nu, X, weights, like(tolerance, X), max_steps)
-
-
-@functools.partial(compiled, static_argnames="max_steps")
-def _fit(
-    kernel: Kernel,
-    start: Float[Array, "*s m d"],
-    nu: Float[Array, ""],
-    X: Float[Array, "n d"],
-    weights: Float[Array, " n"],
-    tolerance: Float[Array, ""],
-    max_steps: int,
-) -> DirectFit:
-    problem = OneClass(kernel, X, nu, weights)
-    minimum = direct.best_of(problem, start, tolerance=tolerance, max_steps=max_steps)
-    return minimum.machine(kernel)
+    method, y = _Descent(tolerance=tolerance, max_steps=max_steps), as_array(np.ones(len(X)))
+    return fit_arrays(method, "start", kernel, start, nu, X, y, weights, several=True)

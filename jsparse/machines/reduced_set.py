@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Generator
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -23,16 +23,19 @@ from ..solvers import interior_point
 from ..solvers.definite import cholesky
 from ..solvers.interior_point import Hinge
 from . import direct
-from .checks import check_loss, columns_in_one_dtype
-from .direct_method import check_descent
-from .family import Family, diagnostics, single
-from .few_prototypes import FewPrototypes
+from .checks import check_choice
+from .few_prototypes import FewPrototypes, check_descent, fit_arrays
 from .fixed_point import fixed_points
-from .inner_problems import LargeMargin
+from .inner_problems import (
+    InnerProblem,
+    LargeMargin,
+    Solved,
+    norm_squared,
+    shifted_gram,
+    whitener,
+)
 from .method import Task, setting
 from .reduced_svm import ReducedSVM
-from .rows import Rows
-from .span import InnerProblem, Solved, norm_squared, shifted_gram, whitener
 from .stages import Chosen, Outcome, Stage, surrogate_stages
 
 Approach = Literal["fixed_point", "gradient"]
@@ -56,9 +59,7 @@ class ReducedSetSVM(FewPrototypes):
     from.
 
     Args:
-        n_prototypes: see `FewPrototypes`, as is the next.
-        selection: of the points that the descent starts from.
-        starts: sets of points, of which it takes the first.
+        n_prototypes: see `FewPrototypes`, as are `selection` and `starts`.
         refit: solve for the coefficients again, as the support vector machine's in the span of the
             prototypes (MRS).
         loss: "hinge" or "squared_hinge".
@@ -83,20 +84,31 @@ class ReducedSetSVM(FewPrototypes):
     def check(self, task: Task) -> None:
         """See `Method.check`."""
         super().check(task)
-        check_loss(self.loss)
+        check_choice("loss", self.loss, Hinge)
         check_descent(self.tolerance, self.max_steps)
 
-    def fit(
-        self,
-        kernel: Kernel,
-        points: Float[Array, "m d"] | None,
-        C: ScalarLike | Float[Array, " l"],
-        rows: Rows,
-        key: Key | None = None,
-    ) -> Family:
-        """See `fit`."""
-        assert points is not None
-        return _fit_method(self, kernel, points, jnp.asarray(C, rows.dtype), rows)
+    def fit_targets(
+        self, kernel: Kernel, starts: Float[Array, "s m d"], *data: Array
+    ) -> ReducedSet:
+        """See `FewPrototypes.fit_targets`."""
+        problem = LargeMargin(kernel, *data, loss=self.loss)
+        # The rows of the Cholesky factor of K are features of which K is the Gram matrix.
+        features = cholesky(shifted_gram(kernel, problem.X))
+        # A gap far below the error of the approximation.
+        gap = max(interior_point.default_tolerance(features.dtype), _GAP * epsilon(features.dtype))
+        svm = interior_point.solve(
+            features, problem.y, problem.C, problem.weights, loss=self.loss, tolerance=gap
+        )
+        machine = KernelExpansion(kernel, problem.X, svm.dual * problem.y, svm.intercept)
+        reduced = _approximate(machine, starts[0], self.tolerance, "gradient", self.max_steps)
+        ended = jnp.where(reduced.status == PRECISION_LOST, CONVERGED, reduced.status)
+        status = jnp.maximum(ended, jnp.max(svm.status)).astype(jnp.int32)
+        if not self.refit:
+            return reduced._replace(status=status)
+        Z = reduced.expansion.prototypes
+        solved = problem.solve(Z)
+        status = jnp.maximum(status, solved.status).astype(jnp.int32)
+        return ReducedSet(problem.expansion(Z, solved), reduced.error, status)
 
     def stages(self, problem: Any, search: Any) -> Generator[Stage, Outcome | None, Chosen]:
         """See `Method.stages`: the reduced machine first."""
@@ -121,83 +133,18 @@ def fit(
 
     The large machine takes the whole kernel matrix. The approximation does not look at the margin.
 
-    Args:
-        kernel: see `slmc.fit`, as are all others but the next two.
-        start: prototypes that the descent starts from, shape `m d`.
-        C: positive, shape `()` or `l`.
-        X: inputs, shape `n d`.
-        y: targets -1 and +1, shape `n`; or several that share their prototypes, shape `n l`.
-        weights: row weights, shape `n` or `n l`.
-        refit: take the coefficients of the support vector machine in the span of the prototypes
-            (MRS, Wu et al. 2006, eq. 45) in place of those of the approximation, eq. 47 (static).
-        loss: "hinge" or "squared_hinge" (static).
-        tolerance: of the descent.
-        max_steps: cap on its steps; the length of its history (static).
+    Arguments and errors are those of `slmc.fit`, with one start, shape `m d`. With `refit` (static)
+    the coefficients are those of the support vector machine in the span of the prototypes (MRS,
+    Wu et al. 2006, eq. 45) in place of those of the approximation, eq. 47.
 
     Returns:
         `ReducedSet`, with the worst status of the large machine, the descent, and the refit. The
         descent has converged where rounding ends it, as it does near the large machine.
 
     Pure; works under `jit` and `vmap`. Not differentiable, see `slmc.fit`.
-
-    Raises:
-        ValueError: as `slmc.fit`.
     """
-    check_loss(loss)
-    check_descent(tolerance, max_steps)
-    if start.ndim != 2:
-        raise ValueError(f"start: expected shape (m, d), got {start.shape}")
-    start, C, X, y, weights = columns_in_one_dtype("start", start, C, X, y, weights, classes=True)
-    return _fit(kernel, start, C, X, y, weights, like(tolerance, X), refit, loss, max_steps)
-
-
-@functools.partial(compiled, static_argnames=("refit", "loss", "max_steps"))
-def _fit(
-    kernel: Kernel,
-    start: Float[Array, "m d"],
-    C: Float[Array, "*k"],
-    X: Float[Array, "n d"],
-    y: Float[Array, "n *l"],
-    weights: Float[Array, " n"] | Float[Array, "n l"],
-    tolerance: Float[Array, ""],
-    refit: bool,
-    loss: Hinge,
-    max_steps: int,
-) -> ReducedSet:
-    problem = LargeMargin(kernel, X, y, C, weights, loss)
-    # The rows of the Cholesky factor of K are features of which K is the Gram matrix.
-    features = cholesky(shifted_gram(kernel, problem.X))
-    # A gap far below the error of the approximation.
-    gap = max(interior_point.default_tolerance(X.dtype), _GAP * epsilon(X.dtype))
-    svm = interior_point.solve(
-        features, problem.y, problem.C, problem.weights, loss=loss, tolerance=gap
-    )
-    machine = KernelExpansion(kernel, problem.X, svm.dual * problem.y, svm.intercept)
-    reduced = _approximate(machine, start, tolerance, "gradient", max_steps)
-    ended = jnp.where(reduced.status == PRECISION_LOST, CONVERGED, reduced.status)
-    status = jnp.maximum(ended, jnp.max(svm.status)).astype(jnp.int32)
-    if not refit:
-        return reduced._replace(status=status)
-    Z = reduced.expansion.prototypes
-    solved = problem.solve(Z)
-    status = jnp.maximum(status, solved.status).astype(jnp.int32)
-    return ReducedSet(problem.expansion(Z, solved), reduced.error, status)
-
-
-@compiled
-def _fit_method(
-    method: ReducedSetSVM,
-    kernel: Kernel,
-    points: Float[Array, "m d"],
-    C: Float[Array, "*k"],
-    rows: Rows,
-) -> Family:
-    start = method.each_start(points)[0]
-    machine = fit(
-        kernel, start, C, rows.X, rows.targets, rows.problem_weights, refit=method.refit,
-        loss=method.loss, tolerance=method.tolerance, max_steps=method.max_steps,
-    )  # fmt: skip
-    return single(machine.expansion, machine.status, diagnostics(machine))
+    method = ReducedSetSVM(refit=refit, loss=loss, tolerance=tolerance, max_steps=max_steps)
+    return fit_arrays(method, "start", kernel, start, C, X, y, weights)
 
 
 def simplify(
@@ -242,8 +189,7 @@ def simplify(
     """
     n, d = machine.prototypes.shape
     m = whole_number("m", m, 1, n, "the machine's number of prototypes")
-    if approach not in get_args(Approach):
-        raise ValueError(f"approach: expected one of {get_args(Approach)}, got {approach!r}")
+    check_choice("approach", approach, Approach)
     if approach == "fixed_point" and (start is not None or not isinstance(machine.kernel, RBF)):
         raise ValueError(
             "approach: expected 'gradient' with a start of one's own or a kernel that is not RBF, "
@@ -251,8 +197,8 @@ def simplify(
         )
     if start is not None and start.shape != (m, d):
         raise ValueError(f"start: expected shape ({m}, {d}), got {start.shape}")
-    key, tolerance = as_key(key), like(tolerance, machine.prototypes)
-    return _simplify(machine, key, start, tolerance, m, approach, max_steps)
+    tolerance = like(tolerance, machine.prototypes)
+    return _simplify(machine, as_key(key), start, tolerance, m, approach, max_steps)
 
 
 @functools.partial(compiled, static_argnames=("m", "approach", "max_steps"))
@@ -267,8 +213,8 @@ def _simplify(
 ) -> ReducedSet:
     kernel, X = machine.kernel, machine.prototypes
     if start is None and isinstance(kernel, RBF):
-        scaled, _ = Approximation(kernel, X, machine.coefficients).scaled()
-        start = fixed_points(key, kernel, X, scaled.coefficients, m)
+        beta = machine.coefficients[None]
+        start = fixed_points(key, kernel, X, times_power(beta, -exponents(beta))[0], m)
     elif start is None:
         start = k_means(key, X, m).centres
     return _approximate(machine, start, tolerance, approach, max_steps)
@@ -290,12 +236,13 @@ def _approximate(
         Z, solved, status = minimum.Z, minimum.solved, minimum.status
     else:
         solved = problem.solve(start)
-    part = solved.value / jnp.where(problem.norm > 0, problem.norm, 1)
+    squared_error = solved.value / jnp.where(problem.norm > 0, problem.norm, 1)
     # A distance of the size of its rounding cannot be lowered.
-    status = jnp.where(part <= 256 * epsilon(Z.dtype), CONVERGED, status).astype(jnp.int32)
+    rounding = squared_error <= 256 * epsilon(Z.dtype)
+    status = jnp.where(rounding, CONVERGED, status).astype(jnp.int32)
     coefficients = solved.times_power(exponent).coefficients
     expansion = dataclasses.replace(machine, prototypes=Z, coefficients=coefficients)
-    return ReducedSet(expansion, jnp.sqrt(jnp.maximum(part, 0)), status)
+    return ReducedSet(expansion, jnp.sqrt(jnp.maximum(squared_error, 0)), status)
 
 
 class Approximation(InnerProblem):
@@ -377,14 +324,11 @@ def from_sklearn(machine: Any) -> KernelExpansion:
             f"machine: expected the kernel 'rbf', 'linear' or 'poly', got {machine.kernel!r}"
         )
     X, dual = np.asarray(machine.support_vectors_), np.asarray(machine.dual_coef_)
-    scale = machine.gamma if isinstance(machine.gamma, float | int) else machine._gamma
-    kernel: Kernel
+    kernel: Kernel = Linear()
     if machine.kernel == "rbf":
-        kernel = RBF.from_gamma(scale)
-    elif machine.kernel == "linear":
-        kernel = Linear()
-    else:
-        kernel = Polynomial(machine.degree, scale, float(machine.coef0))
+        kernel = RBF.from_gamma(machine._gamma)
+    elif machine.kernel == "poly":
+        kernel = Polynomial(machine.degree, machine._gamma, float(machine.coef0))
     if len(dual) == 1:
         return _as_expansion(kernel, X, dual[0], np.asarray(machine.intercept_)[0])
     ends = np.cumsum(machine.n_support_)

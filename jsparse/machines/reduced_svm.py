@@ -1,24 +1,19 @@
 """Reduced support vector machines: those of given prototypes (Lee and Mangasarian 2001)."""
 
-import functools
-from typing import ClassVar, NamedTuple, get_args
+from typing import ClassVar, NamedTuple
 
-import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from .._programs import compiled
 from .._repr import short_repr
-from .._types import Key, ScalarLike
+from .._types import ScalarLike
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
 from ..solvers.interior_point import Hinge
 from . import direct
-from .checks import check_loss, columns_in_one_dtype
-from .family import Family, diagnostics, single
-from .few_prototypes import FewPrototypes
+from .checks import check_choice
+from .few_prototypes import FewPrototypes, fit_arrays
 from .inner_problems import LargeMargin, Penalty
 from .method import Task, setting
-from .rows import Rows
 
 
 class ReducedFit(NamedTuple):
@@ -38,9 +33,7 @@ class ReducedSVM(FewPrototypes):
     Mangasarian (2001) has the sum of squares of the coefficients in its place.
 
     Args:
-        n_prototypes: see `FewPrototypes`, as are the next two.
-        selection: "k_means", "renyi" or "uniform".
-        starts: sets of points, of which it takes the first.
+        n_prototypes: see `FewPrototypes`, as are `selection` and `starts`.
         loss: "hinge" or "squared_hinge".
         penalty: of the "norm" of the function, or of the "coefficients" (RSVM).
     """
@@ -55,26 +48,16 @@ class ReducedSVM(FewPrototypes):
     def check(self, task: Task) -> None:
         """See `Method.check`."""
         super().check(task)
-        check_loss(self.loss)
-        check_penalty(self.penalty)
+        check_choice("loss", self.loss, Hinge)
+        check_choice("penalty", self.penalty, Penalty)
 
-    def fit(
-        self,
-        kernel: Kernel,
-        points: Float[Array, "m d"] | None,
-        C: ScalarLike | Float[Array, " l"],
-        rows: Rows,
-        key: Key | None = None,
-    ) -> Family:
-        """See `fit`; several problems share the prototypes."""
-        assert points is not None
-        return _fit_method(self, kernel, points, jnp.asarray(C, rows.dtype), rows)
-
-
-def check_penalty(penalty: str) -> None:
-    """Raise unless it is a penalty of a `LargeMargin` problem."""
-    if penalty not in get_args(Penalty):
-        raise ValueError(f"penalty: expected 'norm' or 'coefficients', got {penalty!r}")
+    def fit_targets(
+        self, kernel: Kernel, starts: Float[Array, "s m d"], *data: Array
+    ) -> ReducedFit:
+        """See `FewPrototypes.fit_targets`."""
+        problem, Z = LargeMargin(kernel, *data, loss=self.loss, penalty=self.penalty), starts[0]
+        objective, solved = direct.marginal(problem)(Z)
+        return ReducedFit(problem.expansion(Z, solved), objective, solved.status)
 
 
 def fit(
@@ -113,41 +96,5 @@ def fit(
         ValueError: for another loss or penalty, shapes that do not fit, or (outside `jit`) NaN,
             infinity, C not positive, negative weights, or targets that are neither -1 nor +1.
     """
-    check_loss(loss)
-    check_penalty(penalty)
-    prototypes, C, X, y, weights = columns_in_one_dtype(
-        "prototypes", prototypes, C, X, y, weights, classes=True
-    )
-    return _fit(kernel, prototypes, C, X, y, weights, loss, penalty)
-
-
-@functools.partial(compiled, static_argnames=("loss", "penalty"))
-def _fit(
-    kernel: Kernel,
-    prototypes: Float[Array, "m d"],
-    C: Float[Array, "*k"],
-    X: Float[Array, "n d"],
-    y: Float[Array, "n *l"],
-    weights: Float[Array, " n"] | Float[Array, "n l"],
-    loss: Hinge,
-    penalty: Penalty,
-) -> ReducedFit:
-    problem = LargeMargin(kernel, X, y, C, weights, loss, penalty)
-    objective, solved = direct.marginal(problem)(prototypes)
-    return ReducedFit(problem.expansion(prototypes, solved), objective, solved.status)
-
-
-@compiled
-def _fit_method(
-    method: ReducedSVM,
-    kernel: Kernel,
-    points: Float[Array, "m d"],
-    C: Float[Array, "*k"],
-    rows: Rows,
-) -> Family:
-    prototypes = method.each_start(points)[0]
-    machine = fit(
-        kernel, prototypes, C, rows.X, rows.targets, rows.problem_weights, loss=method.loss,
-        penalty=method.penalty,
-    )  # fmt: skip
-    return single(machine.expansion, machine.status, diagnostics(machine))
+    method = ReducedSVM(loss=loss, penalty=penalty)
+    return fit_arrays(method, "prototypes", kernel, prototypes, C, X, y, weights)

@@ -7,23 +7,27 @@ from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+import numpy as np
+from jaxtyping import Array, Float, Int, UInt
 
-from .._numerics import dot, epsilon, exponents, times_power
+from .._numerics import dot, eigh, epsilon, exponents, times_power
 from .._programs import compiled
 from .._repr import short_repr
 from .._status import NOT_FINITE, PRECISION_LOST, VANISHED
 from ..expansion import KernelExpansion
 from ..features.nystroem import whitening
-from ..normal_equations import NormalEquations
+from ..kernels import Kernel
+from ..normal_equations import NormalEquations, accumulate
 from ..solvers.definite import factorise
-from ..solvers.reweighted import Reweighted, Rule, reweighted, reweighted_rows
+from ..solvers.reweighted import Rule, reweighted, reweighted_rows
 from . import dual
-from .reduction_columns import ReductionColumns
+from .checks import check_choice
+from .scdp_system import CandidateColumns, candidate_columns
 
 Initialization = Literal["primal", "dual"]
 Start = Literal["coefficients", "weights"]
 Loss = Literal["rows", "prototypes"]
+_SQUARES_RESOLVED = 1e-10  # an epsilon below it resolves sums of squares of kernel columns
 
 
 class Variant(NamedTuple):
@@ -43,21 +47,100 @@ class Variant(NamedTuple):
 
     def check(self) -> None:
         """Raise a `ValueError` for an unknown setting, or one that another setting excludes."""
-        allowed = {
-            "initialization": ("primal", "dual"),
-            "start": ("coefficients", "weights"),
-            "loss": ("rows", "prototypes"),
-            "rule": ("relative", "paper"),
-        }
-        for name, values in allowed.items():
-            value = getattr(self, name)
-            if value not in values:
-                expected = " or ".join(map(repr, values))
-                raise ValueError(f"{name}: expected {expected}, got {value!r}")
+        for name, literal in Variant.__annotations__.items():
+            check_choice(name, getattr(self, name), literal)
         if self.start == "weights" and self.initialization == "dual":
             raise ValueError(
                 "start: expected 'coefficients' with initialization='dual', got 'weights'"
             )
+
+
+class PrototypeTargets(NamedTuple):
+    """The targets of the rows that are prototypes."""
+
+    values: Float[Array, "M *c"]  # weighted means over the rows equal to each prototype
+    weights: Float[Array, " M"]  # of these rows; 0 if the prototype is no row
+
+    __repr__ = short_repr
+
+
+class ReductionColumns(CandidateColumns):
+    """Kernel columns, with the targets of the rows that are prototypes where they are needed.
+
+    In float32 the columns are rotated to the eigenvectors of `K(Z, Z)`, in which they are nearly
+    orthogonal. Sums of squares then keep the digits of every direction, however small it is beside
+    the largest, and the factor of the system has the digits of the columns themselves.
+
+    Attributes:
+        rotation: the eigenvectors, shape `M M`; None in float64.
+        targets: see `PrototypeTargets`; None where they are not needed.
+    """
+
+    rotation: Float[Array, "M M"] | None = None
+    targets: PrototypeTargets | None = None
+
+    def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n M"]:
+        """Return `K(X, Z)` less the constants, rotated."""
+        columns = super().__call__(X)
+        return columns if self.rotation is None else dot(columns, self.rotation)
+
+    def with_targets(self, targets: PrototypeTargets) -> "ReductionColumns":
+        """Return the columns with other targets."""
+        return dataclasses.replace(self, targets=targets)
+
+    def targets_times(self, exponent: Int[Array, " 1"]) -> "ReductionColumns":
+        """Return the columns of targets times `2^exponent`."""
+        if self.targets is None:
+            return self
+        values = times_power(self.targets.values[None], exponent)[0]
+        return self.with_targets(self.targets._replace(values=values))
+
+
+@compiled
+def reduction_columns(kernel: Kernel, prototypes: Float[Array, "M d"]) -> ReductionColumns:
+    """Return the columns to sum for some prototypes."""
+    columns = candidate_columns(kernel, prototypes)
+    gram = columns.gram
+    rotation = eigh(gram)[1] if epsilon(gram.dtype) > _SQUARES_RESOLVED else None
+    return ReductionColumns(columns.kernel, columns.prototypes, gram, columns.shift, rotation)
+
+
+@compiled
+def prototype_targets(
+    prototypes: Float[Array, "M d"],
+    X: Float[Array, "n d"],
+    y: Float[Array, "n *c"],
+    weights: Float[Array, " n"],
+) -> PrototypeTargets:
+    """Return the targets and weights of the rows that are equal to a prototype."""
+    y_present = jnp.where((weights > 0)[:, None], y.reshape(len(y), -1), 0)
+    summands = jnp.concatenate([weights[:, None], weights[:, None] * y_present], axis=1)
+    hashes = _hash(X)
+
+    # Most rows have a hash of their own. Where several rows have it, their elements are compared.
+    def one(point: tuple[Float[Array, " d"], Array]) -> Float[Array, " q"]:
+        z, hash_of_z = point
+        hits = hashes == hash_of_z
+        equal = jax.lax.cond(
+            jnp.sum(hits, dtype=jnp.int32) > 1,
+            lambda: jnp.all(z[None] == X, axis=1),
+            lambda: hits & jnp.all(z == X[jnp.argmax(hits)]),
+        )
+        return dot(equal.astype(X.dtype), summands)
+
+    totals = jax.lax.map(one, (prototypes, _hash(prototypes)))
+    w = totals[:, 0]
+    values = totals[:, 1:] / jnp.where(w > 0, w, 1)[:, None]
+    return PrototypeTargets(values.reshape(-1, *y.shape[1:]), w)
+
+
+def _hash(X: Float[Array, "n d"]) -> UInt[Array, " n"]:
+    """Return a number for each row: equal for equal rows, and hardly ever for different rows."""
+    X = X + 0.0  # -0 becomes 0
+    bits = jax.lax.bitcast_convert_type(X, jnp.uint32).reshape(len(X), -1)
+    factors = np.random.default_rng(0).integers(2**31, size=bits.shape[1], dtype=np.uint32)
+    mixed = (bits ^ (bits >> 15)) * (2 * factors + 1)[None]
+    return jnp.sum(mixed ^ (mixed >> 13), axis=1, dtype=jnp.uint32)
 
 
 class ReducedFit(NamedTuple):
@@ -73,13 +156,10 @@ class ReducedFit(NamedTuple):
 
     def times_power(self, exponent: Int[Array, " 1"]) -> "ReducedFit":
         """Return the fit of targets times `2^exponent`."""
-        machine = self.expansion
-        expansion = dataclasses.replace(
-            machine,
-            coefficients=times_power(machine.coefficients[None], exponent)[0],
-            intercept=times_power(machine.intercept[None], exponent)[0],
-        )
-        return self._replace(expansion=expansion)
+        arrays = self.expansion.coefficients, self.expansion.intercept
+        beta, b = (times_power(a[None], exponent)[0] for a in arrays)
+        machine = dataclasses.replace(self.expansion, coefficients=beta, intercept=b)
+        return self._replace(expansion=machine)
 
 
 @functools.partial(compiled, static_argnames="variant")
@@ -88,11 +168,7 @@ def solve(
 ) -> ReducedFit:
     """Fit the first machine to rows that were summed, and reduce it; see `reductions.fit`.
 
-    Args:
-        variant: which reduction (static).
-        columns: the columns that were summed; with targets if `variant.needs_rows`.
-        sums: sums over rows.
-        C: weight of the data-fit term.
+    The columns have targets if `variant.needs_rows`.
     """
     outputs = sums.cross.shape[1:]
     sums = sums.with_outputs((math.prod(outputs),))
@@ -107,15 +183,21 @@ def solve(
     system = _system(columns, sums)
     sizes = _first_sizes(variant, columns, system, C)
     if variant.loss == "prototypes":
-        sums = columns.sums_over_prototypes()
+        assert columns.targets is not None
+        y, w = columns.targets
+        sums = accumulate(columns, columns.prototypes, y.reshape(len(y), -1), w)
         system = _system(columns, sums)
     # A size of 0 to rounding would leave its coefficient without any penalty.
     penalty = jnp.maximum(sizes, epsilon(C.dtype) * jnp.max(sizes))
     if variant.rule == "relative":
         # No coefficient begins below the least size that it can have at a minimum: else all
         # coefficients might vanish.
-        penalty = jnp.minimum(penalty / variance**1.5, weight * system.squares)
-    reduced = system.reduce(weight, 1 / jnp.sqrt(penalty), variant.rule)
+        penalty = jnp.minimum(penalty / variance**1.5, weight * jnp.diagonal(system.A))
+    first = weight, 1 / jnp.sqrt(penalty)
+    if system.factor is None:
+        reduced = reweighted(system.A, system.b, *first, rule=variant.rule)
+    else:
+        reduced = reweighted_rows(*system.factor, *first, rule=variant.rule)
     beta = reduced.coefficients
     rotated = beta if columns.rotation is None else dot(columns.rotation.T, beta)
     intercept = (sums.target_sum - dot(sums.feature_sum, rotated)) / sums.weight_sum
@@ -129,65 +211,28 @@ def solve(
 
 
 def target_exponent(variant: Variant, y: Float[Array, "*s"]) -> Int[Array, " 1"]:
-    """Return the power of two of the targets' size, or 0 for the paper's rule.
-
-    The paper's rule depends on the unit of the targets.
-    """
+    """Return the power of two of the targets' size; 0 for the paper's rule, which has a unit."""
     return exponents(y[None]) * int(variant.rule != "paper")
 
 
-class GramSystem(NamedTuple):
+class System(NamedTuple):
     """Least squares in the columns of the prototypes, `A beta = b`, without the intercept."""
 
     A: Float[Array, "M M"]
     b: Float[Array, "M c"]
+    # F and g with `A = F'F` and `b = F'g`, for float32, which does not hold the squares.
+    factor: tuple[Float[Array, "M M"], Float[Array, "M c"]] | None = None
 
     __repr__ = short_repr
 
-    @property
-    def squares(self) -> Float[Array, " M"]:
-        """The diagonal of `A`."""
-        return jnp.diagonal(self.A)
 
-    def ridge(self, gram: Float[Array, "M M"], C: Float[Array, ""]) -> Float[Array, "M c"]:
-        """Return the coefficients of the fixed-size LS-SVM (Karsmakers 2011, Theorem 1)."""
-        return factorise(self.A + gram / C, jnp.zeros((), C.dtype)).solve(self.b)
-
-    def reduce(self, C: Float[Array, ""], first: Float[Array, " M"], rule: Rule) -> Reweighted:
-        """Return the reduction, see `reweighted`."""
-        return reweighted(self.A, self.b, C, first, rule=rule)
-
-
-class FactorSystem(NamedTuple):
-    """The system with `A = F'F` and `b = F'g`, for float32, which does not hold the squares."""
-
-    F: Float[Array, "M M"]
-    g: Float[Array, "M c"]
-
-    __repr__ = short_repr
-
-    @property
-    def squares(self) -> Float[Array, " M"]:
-        """The diagonal of `A`."""
-        return jnp.sum(jnp.square(self.F), axis=0)
-
-    def ridge(self, gram: Float[Array, "M M"], C: Float[Array, ""]) -> Float[Array, "M c"]:
-        """See `GramSystem.ridge`."""
-        A, b = dot(self.F.T, self.F), dot(self.F.T, self.g)
-        return GramSystem(A, b).ridge(gram, C)
-
-    def reduce(self, C: Float[Array, ""], first: Float[Array, " M"], rule: Rule) -> Reweighted:
-        """See `GramSystem.reduce`."""
-        return reweighted_rows(self.F, self.g, C, first, rule=rule)
-
-
-def _system(columns: ReductionColumns, sums: NormalEquations) -> GramSystem | FactorSystem:
+def _system(columns: ReductionColumns, sums: NormalEquations) -> System:
     """Return the system of some sums, with the intercept eliminated."""
     f, s = sums.feature_sum, sums.weight_sum
     A = sums.gram - f[:, None] * (f / s)[None, :]
     b = sums.cross - f[:, None] * (sums.target_sum / s)[None, :]
     if columns.rotation is None:
-        return GramSystem(A, b)
+        return System(A, b)
     square = jnp.diagonal(A)
     positive = square > 0
     unit = jnp.where(positive, 1 / jnp.sqrt(jnp.where(positive, square, 1)), 0)
@@ -195,24 +240,22 @@ def _system(columns: ReductionColumns, sums: NormalEquations) -> GramSystem | Fa
     lower = factorise(unit[:, None] * A * unit[None, :], jnp.zeros((), A.dtype)).lower
     F = dot(lower.T, length[:, None] * columns.rotation.T)
     g = jax.scipy.linalg.solve_triangular(lower, unit[:, None] * b, lower=True)
-    return FactorSystem(F, g)
+    return System(dot(F.T, F), dot(F.T, g), (F, g))
 
 
 def _first_sizes(
-    variant: Variant,
-    columns: ReductionColumns,
-    system: GramSystem | FactorSystem,
-    C: Float[Array, ""],
+    variant: Variant, columns: ReductionColumns, system: System, C: Float[Array, ""]
 ) -> Float[Array, " M"]:
     """Return the sizes of the first machine's coefficients, `lambda` of the first system."""
     if variant.initialization == "primal":
-        beta = system.ridge(columns.gram, C)
+        # The fixed-size LS-SVM (Karsmakers 2011, Theorem 1).
+        beta = factorise(system.A + columns.gram / C, jnp.zeros((), C.dtype)).solve(system.b)
         if variant.start == "coefficients":
             return _row_lengths(beta)
         return _row_lengths(dot(whitening(columns.gram).T, dot(columns.gram, beta)))
     assert columns.targets is not None
-    targets, w = columns.targets
-    y = targets.reshape(len(targets), -1)
+    y, w = columns.targets
+    y = y.reshape(len(y), -1)
     # The intercept takes up the mean of the targets; left in, a large mean would round them.
     y = y - dot(w / jnp.sum(w), y)[None]
     machine = dual.fit(columns.kernel, C, columns.prototypes, y, w, method="cholesky")

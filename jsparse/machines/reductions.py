@@ -42,18 +42,16 @@ from .method import (
     setting,
     sums_needed,
 )
-from .reduction_columns import (
-    PrototypeTargets,
-    ReductionColumns,
-    prototype_targets,
-    reduction_columns,
-)
 from .reduction_system import (
     Initialization,
     Loss,
+    PrototypeTargets,
     ReducedFit,
+    ReductionColumns,
     Start,
     Variant,
+    prototype_targets,
+    reduction_columns,
     solve,
     target_exponent,
 )
@@ -164,8 +162,8 @@ class SparseReduction(Prototypes, FromSums):
         columns, equations = super().sum_rows(kernel, points, rows)
         if self.variant.needs_rows:
             assert isinstance(columns, ReductionColumns)
-            given = columns.prototypes, rows.X, rows.targets, rows.weights
-            columns = columns.with_targets(prototype_targets(*given))
+            data = rows.X, rows.targets, rows.weights
+            columns = columns.with_targets(prototype_targets(columns.prototypes, *data))
         return Sums(columns, equations)
 
     def solve(
@@ -179,9 +177,8 @@ class SparseReduction(Prototypes, FromSums):
         columns, equations = sums
         assert isinstance(columns, ReductionColumns)
         _check_C(C)
-        machine = solve(self.variant, columns, equations, like(C, equations.gram))
-        info = diagnostics(machine)
-        return single(machine.expansion, machine.status, info, count=machine.count)
+        fit = solve(self.variant, columns, equations, like(C, equations.gram))
+        return single(fit.expansion, fit.status, diagnostics(fit), count=fit.count)
 
     def fit_and_sum(
         self,
@@ -223,7 +220,19 @@ class SparseReduction(Prototypes, FromSums):
             columns, total, C = shared
             fold, targets = of_fold
             columns = columns if targets is None else columns.with_targets(targets)
-            return _values(variant, columns, (total - fold).with_outputs(outputs), C, rows.X)
+            rest, M = (total - fold).with_outputs(outputs), columns.n_features
+
+            def one(C: Float[Array, ""]) -> tuple[Array, Array, Array]:
+                machine, *_, status = solve(variant, columns, rest, C)
+                return machine.coefficients.reshape(M, -1), machine.intercept.reshape(-1), status
+
+            coefficients, intercepts, status = map_systems(one, C)
+            flat = jnp.moveaxis(coefficients, 0, 1).reshape(M, -1), intercepts.reshape(-1)
+            machines = KernelExpansion(columns.kernel, columns.prototypes, *flat)
+            # The fold measures what a machine is worth that lost digits or all of its prototypes.
+            measured = (status == PRECISION_LOST) | (status == VANISHED)
+            status = jnp.where(measured, jnp.int32(TRUNCATED), status)
+            return machines(rows.X).reshape(len(rows), len(C), -1), status
 
         return each_fold(predict, (columns, total, C), of_folds, C, parts, on_fold)
 
@@ -247,30 +256,6 @@ def _targets_without_each_fold(columns: ReductionColumns, parts: Rows) -> Protot
         return prototype_targets(columns.prototypes, X, y, weights)
 
     return jax.lax.map(one, folds)
-
-
-def _values(
-    variant: Variant,
-    columns: ReductionColumns,
-    sums: NormalEquations,
-    C: Float[Array, " s"],
-    X: Float[Array, "r d"],
-) -> tuple[Float[Array, "r s l"], Int[Array, " s"]]:
-    """Return the values of the machine for every `C` at some rows, and stop codes."""
-    M = columns.n_features
-
-    def one(C: Float[Array, ""]) -> tuple[Array, Array, Array]:
-        reduced = solve(variant, columns, sums, C)
-        machine = reduced.expansion
-        return machine.coefficients.reshape(M, -1), machine.intercept.reshape(-1), reduced.status
-
-    coefficients, intercepts, status = map_systems(one, C)
-    flat = jnp.moveaxis(coefficients, 0, 1).reshape(M, -1)
-    machines = KernelExpansion(columns.kernel, columns.prototypes, flat, intercepts.reshape(-1))
-    # The fold measures what a machine is worth that lost digits or all of its prototypes.
-    measured = (status == PRECISION_LOST) | (status == VANISHED)
-    status = jnp.where(measured, jnp.int32(TRUNCATED), status)
-    return machines(X).reshape(len(X), len(C), -1), status
 
 
 def fit(
@@ -326,13 +311,13 @@ def fit(
             or prototypes that are no rows where they must be.
     """
     _check_C(C)
-    X, prototypes = as_float(X), as_float(prototypes)
-    X, y, weights = in_one_dtype(X, as_array(y), weights)
+    prototypes = as_float(prototypes)
+    X, y, weights = in_one_dtype(X, y, weights)
     check_problem(None, C, X, y, weights)
     check_candidates(prototypes, X.shape[1])
     variant = Variant(initialization, start, loss, rule)
     variant.check()
-    w = jnp.ones(len(X), X.dtype) if weights is None else weights
+    w = as_array(np.ones(len(X), X.dtype)) if weights is None else weights
     if variant.needs_rows and all(is_concrete(a) for a in (X, prototypes, w)):
         rows = {row.tobytes() for row in np.asarray(X)[np.asarray(w) > 0] + 0.0}
         if not any(z.tobytes() in rows for z in np.asarray(prototypes) + 0.0):

@@ -19,7 +19,7 @@ from ..expansion import KernelExpansion
 from ..features import FeatureMap
 from ..kernels import Kernel
 from ..solvers.robust import SMOOTHING, Loss, Solution, default_tolerance, solve
-from .checks import check_penalty, check_problem, in_one_dtype
+from .checks import check_choice, check_penalty, check_problem, in_one_dtype
 from .family import Family, diagnostics, single
 from .fixed_size import Prototypes, feature_map
 from .method import MANY_C, Metric, Task, check_number, option
@@ -30,10 +30,7 @@ class Robust(Prototypes):
     """A fixed-size machine with a loss that outliers cannot dominate (De Brabanter 2010, eq. 6).
 
     Args:
-        n_prototypes: see `Prototypes`.
-        selection: see `Prototypes`.
-        size_tolerance: see `Prototypes`.
-        stop_when_flat: see `Prototypes`.
+        n_prototypes: see `Prototypes`, as are all others but the loss.
         loss: "huber", least squares for small residuals and absolute for large ones; or "absolute".
     """
 
@@ -49,8 +46,7 @@ class Robust(Prototypes):
     def check(self, task: Task) -> None:
         """See `Method.check`."""
         super().check(task)
-        if self.loss not in ("absolute", "huber"):
-            raise ValueError(f"loss: expected 'absolute' or 'huber', got {self.loss!r}")
+        check_choice("loss", self.loss, Loss)
 
     def metric(self, task: Task) -> Metric:
         """See `Method.metric`: the mean absolute error for regression."""
@@ -66,9 +62,8 @@ class Robust(Prototypes):
     ) -> Family:
         """See `fit`. Each binary problem has a threshold of its own."""
         assert points is not None
-        features = feature_map(kernel, points)
-        targets, weights = rows.targets, rows.problem_weights
-        machine = fit(features, C, rows.X, targets, weights, loss=self.loss)
+        data = rows.X, rows.targets, rows.problem_weights
+        machine = fit(feature_map(kernel, points), C, *data, loss=self.loss)
         return single(machine.expansion, machine.status, diagnostics(machine))
 
 
@@ -138,8 +133,7 @@ def fit(
         ValueError: as `fixed_size.fit`, or if the loss is unknown, the threshold not positive, the
             tolerance negative, or `max_steps` no whole number of at least 1.
     """
-    if loss not in ("absolute", "huber"):
-        raise ValueError(f"loss: expected 'absolute' or 'huber', got {loss!r}")
+    check_choice("loss", loss, Loss)
     check_penalty(feature_map)
     X, y, weights = in_one_dtype(X, y, weights)
     n = X.shape[0]
@@ -151,35 +145,19 @@ def fit(
         check_number("tolerance", tolerance, 0.0)
     if is_concrete(max_steps):
         whole_number("max_steps", max_steps, 1)
-    columns = y.reshape(n, -1)
-    w = jnp.ones(n, X.dtype) if weights is None else weights
-    w = jnp.broadcast_to(w.reshape(n, -1), columns.shape)
-    each_C = jnp.broadcast_to(jnp.asarray(C, X.dtype), columns.shape[1:])
     tol = default_tolerance(X.dtype) if tolerance is None else tolerance
     delta = None if threshold is None else like(threshold, X)
-    cap = jnp.asarray(max_steps, jnp.int32)
-    fitted = _fit(feature_map, each_C, X, columns, w, delta, like(tol, X), cap, loss, block_rows)
-    if y.ndim == 2:
-        return fitted
-    model = fitted.expansion
-    expansion = KernelExpansion(
-        model.kernel, model.prototypes, model.coefficients[:, 0], model.intercept[0]
-    )
-    return fitted._replace(
-        expansion=expansion,
-        row_weights=fitted.row_weights[:, 0],
-        threshold=fitted.threshold[0],
-        objective=fitted.objective[0],
-    )
+    cap, C = jnp.asarray(max_steps, jnp.int32), jnp.asarray(C, X.dtype)
+    return _fit(feature_map, C, X, y, weights, delta, like(tol, X), cap, loss, block_rows)
 
 
 @functools.partial(compiled, static_argnames=("loss", "block_rows"))
 def _fit(
     feature_map: FeatureMap,
-    C: Float[Array, " c"],
+    C: Float[Array, "*k"],
     X: Float[Array, "n d"],
-    y: Float[Array, "n c"],
-    w: Float[Array, "n c"],
+    y: Float[Array, "n *c"],
+    weights: Float[Array, " n"] | Float[Array, "n c"] | None,
     threshold: Float[Array, ""] | None,
     tolerance: Float[Array, ""],
     max_steps: Int[Array, ""],
@@ -187,6 +165,11 @@ def _fit(
     block_rows: int | None,
 ) -> RobustFit:
     Phi = map_row_blocks(feature_map, X, rows_in_block(block_rows))
+    n, outputs = len(X), y.shape[1:]
+    columns = y.reshape(n, -1)
+    w = jnp.ones(n, X.dtype) if weights is None else weights
+    w = jnp.broadcast_to(w.reshape(n, -1), columns.shape)
+    C = jnp.broadcast_to(C, columns.shape[1:])
 
     def one(output: tuple[Array, Array, Array]) -> tuple[Solution, Array, Array, Array]:
         target, w, C = output
@@ -201,13 +184,14 @@ def _fit(
         unresolved = feature_map.unresolved(strength, _energy(Phi, w))
         return solution, row_weights, _objective(loss, solution, w, C), unresolved
 
-    solutions, row_weights, objective, unresolved = jax.lax.map(one, (y.T, w.T, C))
+    solutions, row_weights, objective, unresolved = jax.lax.map(one, (columns.T, w.T, C))
     lost = jnp.where(jnp.any(unresolved), TRUNCATED, 0)
+    coefficients = solutions.weights.T.reshape(-1, *outputs)
     return RobustFit(
-        expansion=feature_map.expansion(solutions.weights.T, solutions.intercept),
-        row_weights=row_weights.T,
-        threshold=solutions.threshold,
-        objective=objective,
+        expansion=feature_map.expansion(coefficients, solutions.intercept.reshape(outputs)),
+        row_weights=row_weights.T.reshape(y.shape),
+        threshold=solutions.threshold.reshape(outputs),
+        objective=objective.reshape(outputs),
         steps=jnp.max(solutions.steps),
         status=jnp.maximum(jnp.max(solutions.status), lost),
     )

@@ -1,6 +1,5 @@
 """Relevance vector machines (Tipping 2001; Tipping and Faul 2003)."""
 
-import functools
 import math
 from typing import ClassVar, Literal, NamedTuple
 
@@ -19,7 +18,7 @@ from ..kernels import Kernel
 from ..prototypes.choice import choose_rows
 from ..solvers import sparse_bayes
 from ..solvers.sparse_bayes import MAX_STEPS, TOLERANCE, Likelihood
-from .checks import columns_in_one_dtype
+from .checks import check_choice, columns_in_one_dtype
 from .family import Family, diagnostics, single
 from .method import (
     Method,
@@ -93,24 +92,17 @@ class RVM(Method):
         whole_number("max_prototypes", self.max_prototypes, 1, 10**6, "a million")
         whole_number("max_steps", self.max_steps, 1, 10**6, "a million")
         check_number("tolerance", self.tolerance, 0.0)
-        if self.likelihood not in ("auto", "normal", "logistic"):
-            raise ValueError(
-                f"likelihood: expected 'auto', 'normal' or 'logistic', got {self.likelihood!r}"
-            )
+        check_choice("likelihood", self.likelihood, Literal["auto", Likelihood])
         if self.candidates is not None:
             whole_number("candidates", self.candidates, 1, 2**31 - 1, "the largest number")
 
     def resolve(self, shape: Shape) -> "RVM":
         """See `Method.resolve`."""
-        most = shape.present
-        count = most if self.candidates is None else min(self.candidates, most)
-        likelihood = self.likelihood
+        count = min(shape.present if self.candidates is None else self.candidates, shape.present)
+        likelihood, most = self.likelihood, min(self.max_prototypes, count)
         if likelihood == "auto":
             likelihood = "normal" if shape.classes is None else "logistic"
-        max_prototypes = min(self.max_prototypes, count)
-        return replaced(
-            self, candidates=count, max_prototypes=max_prototypes, likelihood=likelihood
-        )
+        return replaced(self, candidates=count, max_prototypes=most, likelihood=likelihood)
 
     def choose_points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
         """Return rows, of equal ones one, as a copy of a prototype promises no gain."""
@@ -121,10 +113,8 @@ class RVM(Method):
         if self.candidates < len(numbers):
             weights = np.zeros_like(rows.weights)
             weights[numbers] = rows.weights[numbers]
-            drawn = choose_rows(
-                key, "uniform", rows.X, self.candidates, rows.labels, weights, rows.n
-            )
-            numbers = np.asarray(drawn[0])
+            drawn = rows.X, self.candidates, rows.labels, weights, rows.n
+            numbers = np.asarray(choose_rows(key, "uniform", *drawn)[0])
         # Padded by copies, so that tables of like size share programs.
         return Points(rows_at(rows.X, padded(numbers, capacity(len(numbers)))), None)
 
@@ -138,7 +128,7 @@ class RVM(Method):
     ) -> Family:
         """See `fit`; `C` does not matter, and candidates with a coefficient of 0 are dropped."""
         assert points is not None
-        return _fit_method(self, kernel, points, rows)
+        return _fit_rows(self, kernel, points, rows)
 
 
 def fit(
@@ -177,33 +167,28 @@ def fit(
         ValueError: for another likelihood, a cap below 1, shapes that do not fit, or (outside
             `jit`) NaN, infinity, negative weights, or classes that are neither -1 nor +1.
     """
-    if likelihood not in ("normal", "logistic"):
-        raise ValueError(f"likelihood: expected 'normal' or 'logistic', got {likelihood!r}")
-    whole_number("max_prototypes", max_prototypes, 1)
-    whole_number("max_steps", max_steps, 1)
-    check_number("tolerance", tolerance, 0.0)
+    check_choice("likelihood", likelihood, Likelihood)
     candidates, _, X, y, weights = columns_in_one_dtype(
         "candidates", candidates, 1.0, X, y, weights, classes=likelihood == "logistic"
     )
-    most = min(max_prototypes, len(candidates))
-    return _fit(
-        kernel, candidates, X, y, weights, like(tolerance, X), likelihood, most, max_steps
-    )  # fmt: skip
+    most = min(whole_number("max_prototypes", max_prototypes, 1), len(candidates))
+    method = RVM(most, None, tolerance, max_steps, likelihood)
+    method.check("regression")
+    return _fit(method, kernel, candidates, X, y, weights)
 
 
-@functools.partial(compiled, static_argnames=("likelihood", "max_prototypes", "max_steps"))
+@compiled
 def _fit(
+    method: RVM,
     kernel: Kernel,
     candidates: Float[Array, "m d"],
     X: Float[Array, "n d"],
     y: Float[Array, "n *l"],
     weights: Float[Array, " n"] | Float[Array, "n l"],
-    tolerance: Float[Array, ""],
-    likelihood: Likelihood,
-    max_prototypes: int,
-    max_steps: int,
 ) -> RelevanceFit:
     columns, outputs = y.reshape(len(X), -1), y.shape[1:]
+    most, likelihood = min(method.max_prototypes, len(candidates)), method.likelihood
+    assert likelihood != "auto"
     w = jnp.broadcast_to(weights if weights.ndim == 2 else weights[:, None], columns.shape)
     K = kernel.cross_gram(present_rows(X, jnp.max(w, axis=1)), candidates)
     Phi = jnp.concatenate([K, jnp.ones((len(X), 1), X.dtype)], axis=1)
@@ -212,12 +197,11 @@ def _fit(
         target, row_weights = problem
         # In units in which squares of the targets are in range; classes are of size one.
         target = jnp.where(row_weights > 0, target, 0)
-        exponent = exponents(target[None])
-        exponent = exponent if likelihood == "normal" else 0 * exponent
+        exponent = exponents(target[None]) * int(likelihood == "normal")
         target = times_power(target[None], -exponent)[0]
         last = sparse_bayes.solve(
-            Phi, target, row_weights, tolerance, max_functions=max_prototypes + 1,
-            max_steps=max_steps, likelihood=likelihood,
+            Phi, target, row_weights, like(method.tolerance, X), max_functions=most + 1,
+            max_steps=method.max_steps, likelihood=likelihood,
         )  # fmt: skip
         mean = last.posterior.mean
         coefficients = jnp.zeros(Phi.shape[1], X.dtype).at[last.model.columns].add(mean)
@@ -239,15 +223,10 @@ def _fit(
 
 
 @compiled
-def _fit_method(method: RVM, kernel: Kernel, points: Float[Array, "m d"], rows: Rows) -> Family:
-    likelihood = method.likelihood
-    if likelihood == "auto":
-        likelihood = "normal" if rows.code is None else "logistic"
-    machine = fit(
-        kernel, points, rows.X, rows.targets, rows.problem_weights, likelihood=likelihood,
-        max_prototypes=method.max_prototypes, tolerance=method.tolerance,
-        max_steps=method.max_steps,
-    )  # fmt: skip
+def _fit_rows(method: RVM, kernel: Kernel, points: Float[Array, "m d"], rows: Rows) -> Family:
+    if method.likelihood == "auto":
+        method = replaced(method, likelihood="normal" if rows.code is None else "logistic")
+    machine = _fit(method, kernel, points, rows.X, rows.targets, rows.problem_weights)
     used = machine.expansion.coefficients.reshape(len(points), -1) != 0
     # A machine that needs no prototype keeps one.
     count = jnp.maximum(jnp.sum(jnp.any(used, axis=1), dtype=jnp.int32), 1)

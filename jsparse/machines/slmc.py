@@ -1,21 +1,18 @@
 """Sparse large margin classifiers (Wu et al. 2006)."""
 
-import functools
 from collections.abc import Generator
 from typing import Any, ClassVar
 
 from jaxtyping import Array, Float
 
-from .._numerics import like
-from .._programs import compiled
 from .._types import ScalarLike
 from ..kernels import Kernel
 from ..solvers.interior_point import Hinge
 from . import direct
-from .checks import check_loss, columns_in_one_dtype
+from .checks import check_choice
 from .direct import DirectFit
-from .direct_method import DirectMethod, check_descent
-from .inner_problems import LargeMargin
+from .few_prototypes import DirectMethod, fit_arrays
+from .inner_problems import InnerProblem, LargeMargin
 from .method import Task, setting
 from .reduced_svm import ReducedSVM
 from .stages import Chosen, Outcome, Stage, surrogate_stages
@@ -29,12 +26,8 @@ class SLMC(DirectMethod):
     support vector machine of the points that the descent starts from.
 
     Args:
-        n_prototypes: see `DirectMethod`, as are all others but the last.
-        selection: of the points that the descent starts from.
-        starts: number of descents.
-        sharing: of prototypes by problems.
-        tolerance: of the descent.
-        max_steps: of the descent.
+        n_prototypes: see `DirectMethod`, as are `selection`, `starts`, `sharing`, `tolerance` and
+            `max_steps`.
         loss: "hinge" or "squared_hinge".
     """
 
@@ -46,20 +39,11 @@ class SLMC(DirectMethod):
     def check(self, task: Task) -> None:
         """See `Method.check`."""
         super().check(task)
-        check_loss(self.loss)
+        check_choice("loss", self.loss, Hinge)
 
-    def fit_targets(
-        self,
-        kernel: Kernel,
-        starts: Float[Array, "s m d"],
-        C: Float[Array, "*k"],
-        X: Float[Array, "n d"],
-        y: Float[Array, "n *l"],
-        weights: Float[Array, " n"] | Float[Array, "n l"],
-    ) -> DirectFit:
-        """See `fit`."""
-        options: Any = {"tolerance": self.tolerance, "max_steps": self.max_steps}
-        return fit(kernel, starts, C, X, y, weights, loss=self.loss, **options)
+    def problem(self, kernel: Kernel, *data: Array) -> InnerProblem:
+        """See `DirectMethod.problem`."""
+        return LargeMargin(kernel, *data, loss=self.loss)
 
     def stages(self, problem: Any, search: Any) -> Generator[Stage, Outcome | None, Chosen]:
         """See `Method.stages`: the reduced machine first."""
@@ -105,24 +89,5 @@ def fit(
             or (outside `jit`) NaN, infinity, C not positive, negative weights, or targets that are
             neither -1 nor +1.
     """
-    check_loss(loss)
-    check_descent(tolerance, max_steps)
-    start, C, X, y, weights = columns_in_one_dtype("start", start, C, X, y, weights, classes=True)
-    return _fit(kernel, start, C, X, y, weights, like(tolerance, X), loss, max_steps)
-
-
-@functools.partial(compiled, static_argnames=("loss", "max_steps"))
-def _fit(
-    kernel: Kernel,
-    start: Float[Array, "*s m d"],
-    C: Float[Array, "*k"],
-    X: Float[Array, "n d"],
-    y: Float[Array, "n *l"],
-    weights: Float[Array, " n"] | Float[Array, "n l"],
-    tolerance: Float[Array, ""],
-    loss: Hinge,
-    max_steps: int,
-) -> DirectFit:
-    problem = LargeMargin(kernel, X, y, C, weights, loss)
-    minimum = direct.best_of(problem, start, tolerance=tolerance, max_steps=max_steps)
-    return minimum.machine(kernel)
+    method = SLMC(loss=loss, tolerance=tolerance, max_steps=max_steps)
+    return fit_arrays(method, "start", kernel, start, C, X, y, weights, several=True)

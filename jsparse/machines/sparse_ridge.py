@@ -1,21 +1,17 @@
 """Kernel ridge regression, the LS-SVM, of the best prototypes (Wu et al. 2006)."""
 
-import functools
 from collections.abc import Generator
 from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._numerics import like
-from .._programs import compiled
 from .._types import ScalarLike
 from ..features import FeatureMap
 from ..kernels import Kernel
 from . import direct
-from .checks import columns_in_one_dtype
 from .direct import DirectFit
-from .direct_method import DirectMethod, check_descent
+from .few_prototypes import DirectMethod, fit_arrays
 from .fixed_size import FixedSize
 from .inner_problems import LeastSquares
 from .method import FEW_C, Task
@@ -30,11 +26,6 @@ class SparseRidge(DirectMethod):
 
     Args:
         n_prototypes: see `DirectMethod`, as are all others.
-        selection: of the points that the descent starts from.
-        starts: number of descents.
-        sharing: of prototypes by problems, and by several real targets.
-        tolerance: of the descent.
-        max_steps: of the descent.
     """
 
     name: ClassVar[str] = "sparse-ridge"
@@ -43,18 +34,9 @@ class SparseRidge(DirectMethod):
     default_C: ClassVar[Float[np.ndarray, " s"]] = FEW_C
     info_powers: ClassVar[dict[str, int]] = {"history": 2}
 
-    def fit_targets(
-        self,
-        kernel: Kernel,
-        starts: Float[Array, "s m d"],
-        C: Float[Array, "*k"],
-        X: Float[Array, "n d"],
-        y: Float[Array, "n *l"],
-        weights: Float[Array, " n"] | Float[Array, "n l"],
-    ) -> DirectFit:
-        """See `fit`."""
-        options: Any = {"tolerance": self.tolerance, "max_steps": self.max_steps}
-        return fit(kernel, starts, C, X, y, weights, **options)
+    def problem(self, kernel: Kernel, *data: Array) -> LeastSquares:
+        """See `DirectMethod.problem`."""
+        return LeastSquares(kernel, *data)
 
     def stages(self, problem: Any, search: Any) -> Generator[Stage, Outcome | None, Chosen]:
         """See `Method.stages`: the fixed-size LS-SVM of the first start before it."""
@@ -84,42 +66,10 @@ def fit(
     """Fit kernel ridge regression of the best prototypes: variable projection.
 
     The direct method (Wu et al. 2006, Section 2) for the objective
-    `1/2 |w|^2 + C/2 sum_i weight_i (y_i - f(x_i))^2`, summed over targets.
-
-    Args:
-        kernel: see `slmc.fit`, as are all others but the targets.
-        start: prototypes that the descent starts from, shape `m d` or `s m d`.
-        C: positive, shape `()` or `l`.
-        X: inputs, shape `n d`.
-        y: targets, shape `n`; or several that share their prototypes, shape `n l`.
-        weights: row weights, shape `n` or `n l`.
-        tolerance: of the descent.
-        max_steps: cap on its steps; the length of the history (static).
-
-    Returns:
-        `DirectFit`, with the status of `direct.minimise`.
+    `1/2 |w|^2 + C/2 sum_i weight_i (y_i - f(x_i))^2`, summed over targets. Arguments, result and
+    errors are those of `slmc.fit`, but the targets are any real numbers.
 
     Pure; works under `jit` and `vmap`. Not differentiable, see `slmc.fit`.
-
-    Raises:
-        ValueError: as `slmc.fit`, but for the loss, of which there is one, and for any real target.
     """
-    check_descent(tolerance, max_steps)
-    start, C, X, y, weights = columns_in_one_dtype("start", start, C, X, y, weights, classes=False)
-    return _fit(kernel, start, C, X, y, weights, like(tolerance, X), max_steps)
-
-
-@functools.partial(compiled, static_argnames="max_steps")
-def _fit(
-    kernel: Kernel,
-    start: Float[Array, "*s m d"],
-    C: Float[Array, "*k"],
-    X: Float[Array, "n d"],
-    y: Float[Array, "n *l"],
-    weights: Float[Array, " n"] | Float[Array, "n l"],
-    tolerance: Float[Array, ""],
-    max_steps: int,
-) -> DirectFit:
-    problem = LeastSquares(kernel, X, y, C, weights)
-    minimum = direct.best_of(problem, start, tolerance=tolerance, max_steps=max_steps)
-    return minimum.machine(kernel)
+    method = SparseRidge(tolerance=tolerance, max_steps=max_steps)
+    return fit_arrays(method, "start", kernel, start, C, X, y, weights, several=True)

@@ -223,7 +223,7 @@ BAD = [
     ("slmc", {"weights": jnp.ones((N, 2))}, "weights: expected one of the shapes"),
     ("slmc", {"y": jnp.ones((N, 2)), "weights": -jnp.ones((N, 2))}, "weights: expected all at"),
     ("slmc", {"y": jnp.ones((N, 1, 1))}, r"y: expected shape \(n,\) or \(n, l\)"),
-    ("reduced_set", {"points": jnp.ones((2, M, 2))}, r"start: expected shape \(m, d\)"),
+    ("reduced_set", {"points": jnp.ones((2, M, 2))}, r"start: expected shape \(m, 2\)"),
     ("reduced_svm", {"penalty": "none"}, "penalty: expected 'norm' or 'coefficients'"),
     ("rvm", {"likelihood": "poisson"}, "likelihood: expected 'normal' or 'logistic'"),
     ("rvm", {"max_prototypes": 0}, "max_prototypes: expected a whole number"),

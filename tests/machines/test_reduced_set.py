@@ -151,7 +151,7 @@ def test_other_kernels_and_bad_arguments(as_users_call):
     for options, match in (
         ({"m": 13}, "m: expected a whole number between 1"),
         ({"m": 0}, "m: expected a whole number between 1"),
-        ({"m": 2, "approach": "newton"}, "approach: expected one of"),
+        ({"m": 2, "approach": "newton"}, "approach: expected 'fixed_point' or"),
         ({"m": 2, "approach": "fixed_point"}, "approach: expected 'gradient'"),
         ({"m": 2, "start": jnp.zeros((3, 2))}, r"start: expected shape \(2, 2\)"),
     ):

@@ -22,7 +22,7 @@ from jsparse._status import (
 from jsparse.data.streams import ArrayStream
 from jsparse.kernels import RBF
 from jsparse.machines import reductions
-from jsparse.machines.reduction_columns import prototype_targets
+from jsparse.machines.reduction_system import prototype_targets
 from jsparse.machines.reductions import SparseReduction
 from jsparse.machines.rows import rows_of
 from jsparse.solvers.reweighted import reweighted, reweighted_rows

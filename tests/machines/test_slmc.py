@@ -9,7 +9,7 @@ from sklearn.svm import SVC
 import jsparse
 from jsparse._status import CONVERGED
 from jsparse.kernels import RBF
-from jsparse.machines.direct_method import copies_apart
+from jsparse.machines.few_prototypes import copies_apart
 from jsparse.machines.method import Shape, TrainingRows
 from jsparse.machines.rows import rows_of
 from jsparse.multiclass import output_code
@@ -85,7 +85,7 @@ def test_copies_of_a_point_start_apart_and_the_descent_converges():
         (jsparse.SLMC, {"n_prototypes": 0}, "n_prototypes: expected a whole number between 1"),
         (jsparse.SLMC, {"n_prototypes": [2, 4]}, "n_prototypes: expected a whole number"),
         (jsparse.SLMC, {"n_prototypes": 200}, "between 1 and the number of rows"),
-        (jsparse.SLMC, {"selection": "center"}, "selection: expected one of"),
+        (jsparse.SLMC, {"selection": "center"}, "selection: expected 'k_means', 'renyi' or"),
         (jsparse.SLMC, {"sharing": "joint"}, "sharing: expected 'shared' or 'separate'"),
         (jsparse.SLMC, {"loss": "absolute"}, "loss: expected 'hinge' or 'squared_hinge'"),
         (jsparse.ReducedSVM, {"loss": "absolute"}, "loss: expected 'hinge' or 'squared_hinge'"),
