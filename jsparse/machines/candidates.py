@@ -1,7 +1,7 @@
 """Candidates out of which methods of several sizes select their prototypes."""
 
 import abc
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -92,7 +92,7 @@ class Candidates(Method):
     def check(self, task: Task) -> None:
         """See `Method.check`."""
         super().check(task)
-        check_choice("candidate_method", self.candidate_method, get_args(CandidateMethod))
+        check_choice("candidate_method", self.candidate_method, CandidateMethod)
         if isinstance(self.candidates, str) and self.candidates != "all":
             raise ValueError(
                 f"candidates: expected a number, 'all' or points, got {self.candidates!r}"

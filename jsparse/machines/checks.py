@@ -86,13 +86,6 @@ def check_choice(name: str, value: Any, literal: Any) -> None:
         raise ValueError(f"{name}: expected {', '.join(others)} or {last}, got {value!r}")
 
 
-def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Raise a `ValueError` unless an argument has one of the values."""
-    if value not in choices:
-        expected = " or ".join(map(repr, choices))
-        raise ValueError(f"{name}: expected {expected}, got {value!r}")
-
-
 def given_penalty(intercept_penalty: ScalarLike, X: Array) -> Float[Array, ""] | None:
     """Return the intercept's penalty; None for the number 0, for which a simpler program does."""
     if isinstance(intercept_penalty, int | float) and intercept_penalty == 0:

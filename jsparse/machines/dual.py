@@ -1,7 +1,7 @@
 """The LS-SVM in the dual: every row is a prototype."""
 
 import functools
-from typing import Any, ClassVar, Literal, NamedTuple, cast, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -177,7 +177,7 @@ def fit(
     """
     X, y, weights = in_one_dtype(X, y, weights)
     check_problem(None, C, X, y, weights)
-    check_choice("method", method, get_args(Solver))
+    check_choice("method", method, Solver)
     if is_concrete(max_steps):
         whole_number("max_steps", max_steps, 1)
     n = X.shape[0]

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Generator, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, cast, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import equinox as eqx
 import jax
@@ -115,7 +115,7 @@ class Prototypes(Method):
     def check(self, task: Task) -> None:
         """See `Method.check`."""
         super().check(task)
-        check_choice("selection", self.selection, get_args(Selection))
+        check_choice("selection", self.selection, Selection)
         real("size_tolerance", self.size_tolerance, 0.0)
         if self.n_prototypes not in (None, "auto"):
             self._checked(2**31 - 1, "the largest number")

@@ -49,7 +49,7 @@ class KMP(Pursuit):
     def check(self, task: Task) -> None:
         """See `Method.check`."""
         super().check(task)
-        check_choice("fitting", self.fitting, get_args(Fitting))
+        check_choice("fitting", self.fitting, Fitting)
         if self.fitting == "prefitting" and self.subset is not None:
             raise ValueError("subset: expected None with fitting='prefitting'")
 

@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Sequence
-from typing import ClassVar, Literal, cast, get_args
+from typing import ClassVar, Literal, cast
 
 import jax
 import jax.numpy as jnp
@@ -64,7 +64,7 @@ class SCDP(CandidatesFromSums):
     def check(self, task: Task) -> None:
         """See `Method.check`."""
         super().check(task)
-        check_choice("selection", self.selection, get_args(Selection))
+        check_choice("selection", self.selection, Selection)
         check_number("nu", self.nu, 0.0)
         if self.stopping is not None:
             if not isinstance(self.stopping, Stopping):
@@ -260,7 +260,7 @@ def fit(
             formed = block_rows is not None or scdp_rows.is_forming_faster(
                 M, max_prototypes, subset
             )
-    check_choice("selection", selection, get_args(Selection))
+    check_choice("selection", selection, Selection)
     family = _fit(
         kernel, candidates, like(C, X), (X, y, weights), like(nu, X),
         None if key is None else as_key(key), max_prototypes=max_prototypes, selection=selection,

@@ -145,7 +145,7 @@ def train(
             jax.block_until_ready(points.X)
         values = slopes = unseen = summed = None
         with clock(seconds, "tuning"), units.of_errors(problem.scoring.metric):
-            choice = choose(problem, config, units)
+            choice = choose(problem, config, data.encoding)
             if out_of_fold:
                 values, summed = predict_unseen(choice, units)
         with clock(seconds, "fit"):

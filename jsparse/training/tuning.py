@@ -24,6 +24,7 @@ from ..search.tune import tune_stages
 from ..validation.losses import standard_error, weighted
 from ..validation.validate import Kept
 from .data import TrainingData
+from .encoding import Encoding
 from .settings import Config
 from .target_units import TargetUnits
 
@@ -55,9 +56,9 @@ class Choice(NamedTuple):
         return as_array(np.asarray(self.C, self.problem.dtype))
 
 
-def choose(problem: Problem, config: Config, units: TargetUnits) -> Choice:
+def choose(problem: Problem, config: Config, encoding: Encoding) -> Choice:
     """Tune a problem in the stages of its method: kernel, `C` and size by cross-validation."""
-    metric = problem.scoring.metric
+    metric, units = problem.scoring.metric, encoding.units
     search = units.search(config.search, metric)
     chosen = tune_stages(
         problem.method.stages(problem, search),
@@ -71,7 +72,7 @@ def choose(problem: Problem, config: Config, units: TargetUnits) -> Choice:
     if problem.method.several_sizes:
         outcome, curve = _curve(outcome)
         size = curve.size
-    if problem.source.code is not None and config.multiclass.C_per_problem:
+    if encoding.code is not None and config.multiclass.C_per_problem:
         C = _C_per_problem(outcome)
     return Choice(outcome, C, size, curve, chosen.moved)
 
