@@ -1,7 +1,8 @@
 """How a tuned model shows itself: a few lines of text, and HTML with the curve of its sizes."""
 
 import html
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -11,11 +12,7 @@ from .._repr import LINE, clipped, few_lines
 from .._status import ADVICE, trusted
 from .._ticks import error_top, linear_ticks, log_ticks, plain
 from ..kernels import Kernel, Mixture, Projected
-from ..machines.method import METRIC_NAMES
 from ..search.sizes import SizeCurve
-
-if TYPE_CHECKING:
-    from .trained import Trained
 
 CHOSEN = "#D55E00"  # vermillion of Okabe and Ito, which reads on white and on black
 WIDTH, HEIGHT = 380, 170  # of the curve, in pixels
@@ -29,49 +26,16 @@ def describe_kernel(kernel: Kernel) -> str:
     if isinstance(kernel, Projected):
         return f"{describe_kernel(kernel.kernel)} of {len(kernel.matrix)} directions"
     leaves = jax.tree.leaves(eqx.filter(kernel, eqx.is_inexact_array))
-    return f"{type(kernel).__name__}({', '.join(_values(np.asarray(leaf)) for leaf in leaves)})"
+    return f"{type(kernel).__name__}({', '.join(in_words(np.asarray(leaf)) for leaf in leaves)})"
 
 
-def facts(trained: "Trained") -> dict[str, str]:
-    """Return what to know about a tuned model: name to one line of text."""
-    model = trained.model
-    task = "regression" if model.labels is None else f"{len(model.labels)} classes"
-    columns = model.expansion.prototypes.shape[1]
-    shown = {
-        "method": f"{trained.method.title}, {task}",
-        "data": f"{trained.n_rows} rows x {columns} columns, {model.dtype}",
-        "kernel": describe_kernel(trained.kernel),
-        "prototypes": _size(trained),
-    }
-    if trained.method.has_C:
-        shown["C"] = _values(np.asarray(trained.C))
-    shown["error"] = (
-        f"{_number(trained.cv_error, 4)} +- {_number(trained.standard_error, 2)} standard error "
-        f"({METRIC_NAMES[trained.metric]}, cross-validated)"
-    )
-    tuning, folds, seconds = trained.tuning, len(trained.folds.index), trained.seconds
-    shown["chosen by"] = (
-        f"{type(trained.search).__name__} search, {len(tuning.history)} evaluations "
-        f"({tuning.stopped}), {f'{folds} folds' if folds > 1 else 'rows held out'}"
-    )
-    phases = [name for name in ("prototypes", "tuning", "fit") if name in seconds]
-    total = seconds.get("total", 0.0)
-    shown["seconds"] = (
-        f"{total:.2f} ({', '.join(f'{name} {seconds[name]:.2f}' for name in phases)}), of which "
-        f"compilation {min(seconds.get('compile', 0.0), total):.2f}"
-    )
-    shown["status"] = _status(trained.statuses)
-    return shown
+def as_text(title: str, facts: Mapping[str, str]) -> str:
+    """Return the facts, name to one line, below a title."""
+    return few_lines([title, *(f"  {name:<12}{value}" for name, value in facts.items())])
 
 
-def text(trained: "Trained") -> str:
-    """Return the facts as a title and one line for each fact."""
-    lines = [f"  {name:<12}{value}" for name, value in facts(trained).items()]
-    return few_lines(["Trained", *lines])
-
-
-def as_html(trained: "Trained") -> str:
-    """Return the facts as a table, and the curve of the sizes beside it if there is one.
+def as_html(facts: Mapping[str, str], curve: SizeCurve | None, error: str) -> str:
+    """Return the facts as a table, and beside it the curve of the sizes, whose error has a name.
 
     Colours are the notebook's own (`currentColor`), so that light and dark themes are legible.
     """
@@ -79,15 +43,13 @@ def as_html(trained: "Trained") -> str:
     rows = "".join(
         f'<tr style="background:none"><th style="{cell};font-weight:600">{html.escape(name)}</th>'
         f'<td style="{cell}">{html.escape(clipped(value, 2 * LINE))}</td></tr>'
-        for name, value in facts(trained).items()
+        for name, value in facts.items()
     )
     table = f'<table style="border:none;margin:0;font-size:13px"><tbody>{rows}</tbody></table>'
-    curve = ""
-    if trained.curve is not None:
-        curve = size_curve_svg(trained.curve, METRIC_NAMES[trained.metric])
+    drawn = "" if curve is None else size_curve_svg(curve, error)
     return (
         '<div style="display:flex;flex-wrap:wrap;gap:16px;align-items:flex-start">'
-        f"{table}{curve}</div>"
+        f"{table}{drawn}</div>"
     )
 
 
@@ -162,26 +124,19 @@ def _points(x: np.ndarray, y: np.ndarray) -> str:
     return " ".join(f"{a},{b}" for a, b in zip(x, y, strict=True))
 
 
-def _values(array: np.ndarray) -> str:
+def in_words(array: np.ndarray) -> str:
+    """Return the numbers of an array; of many their range."""
     if array.size <= 6:
         return ", ".join(f"{value:.4g}" for value in array.reshape(-1).tolist())
     return f"{array.size} values from {array.min():.4g} to {array.max():.4g}"
 
 
-def _number(value: float, digits: int) -> str:
+def rounded(value: float, digits: int) -> str:
+    """Return a number with so many significant digits."""
     return plain(float(f"{value:.{digits}g}"))
 
 
-def _size(trained: "Trained") -> str:
-    size, curve = str(trained.model.size), trained.curve
-    if trained.size is not None:
-        size += f" of {trained.n_points} candidates"
-    if curve is not None:
-        size += f"; {len(curve.sizes)} sizes from {curve.sizes[0]} to {curve.sizes[-1]} compared"
-    return size
-
-
-def _status(statuses: dict[str, int]) -> str:
+def status_in_words(statuses: dict[str, int]) -> str:
     """Return the advice for the fit, and for each other status that is not to be trusted."""
     clauses = {name: ADVICE[code].partition(";")[0].rstrip(".") for name, code in statuses.items()}
     doubtful = [name for name, code in statuses.items() if name != "fit" and not trusted(code)]

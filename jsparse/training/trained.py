@@ -13,7 +13,7 @@ from ..expansion import KernelExpansion
 from ..features import FeatureMap
 from ..kernels import Kernel
 from ..machines.family import Family
-from ..machines.method import Method, Metric
+from ..machines.method import METRIC_NAMES, Method, Metric
 from ..model import Model
 from ..multiclass import Code, Decoding
 from ..normal_equations import NormalEquations
@@ -22,7 +22,7 @@ from ..search.run import Tuning
 from ..search.sizes import SizeCurve
 from ..search.strategies import Search
 from ..validation.folds import Folds
-from . import presentation
+from .presentation import as_html, as_text, describe_kernel, in_words, rounded, status_in_words
 from .target_units import TargetUnits
 
 
@@ -92,10 +92,51 @@ class Trained:
     selection_status: int = CONVERGED
 
     def __repr__(self) -> str:
-        return presentation.text(self)
+        return as_text("Trained", self._facts())
 
     def _repr_html_(self) -> str:
-        return presentation.as_html(self)
+        return as_html(self._facts(), self.curve, METRIC_NAMES[self.metric])
+
+    def _facts(self) -> dict[str, str]:
+        """Return what to know about the model: name to one line of text."""
+        model = self.model
+        task = "regression" if model.labels is None else f"{len(model.labels)} classes"
+        columns = model.expansion.prototypes.shape[1]
+        shown = {
+            "method": f"{self.method.title}, {task}",
+            "data": f"{self.n_rows} rows x {columns} columns, {model.dtype}",
+            "kernel": describe_kernel(self.kernel),
+            "prototypes": self._size_in_words(),
+        }
+        if self.method.has_C:
+            shown["C"] = in_words(np.asarray(self.C))
+        error, spread = rounded(self.cv_error, 4), rounded(self.standard_error, 2)
+        shown["error"] = (
+            f"{error} +- {spread} standard error ({METRIC_NAMES[self.metric]}, cross-validated)"
+        )
+        tuning, folds, seconds = self.tuning, len(self.folds.index), self.seconds
+        shown["chosen by"] = (
+            f"{type(self.search).__name__} search, {len(tuning.history)} evaluations "
+            f"({tuning.stopped}), {f'{folds} folds' if folds > 1 else 'rows held out'}"
+        )
+        phases = [name for name in ("prototypes", "tuning", "fit") if name in seconds]
+        each, total = [f"{name} {seconds[name]:.2f}" for name in phases], seconds.get("total", 0.0)
+        shown["seconds"] = (
+            f"{total:.2f} ({', '.join(each)}), of which "
+            f"compilation {min(seconds.get('compile', 0.0), total):.2f}"
+        )
+        shown["status"] = status_in_words(self.statuses)
+        return shown
+
+    def _size_in_words(self) -> str:
+        size, curve = str(self.model.size), self.curve
+        if self.size is not None:
+            size += f" of {self.n_points} candidates"
+        if curve is not None:
+            size += (
+                f"; {len(curve.sizes)} sizes from {curve.sizes[0]} to {curve.sizes[-1]} compared"
+            )
+        return size
 
     @property
     def standard_error(self) -> float:

@@ -22,7 +22,7 @@ from jsparse.plotting import Machine
 from jsparse.relevance import relevance_of
 from jsparse.search.history import Evaluation, load_history, save_history
 from jsparse.search.sizes import SizeCurve
-from jsparse.training.presentation import facts, size_curve_svg
+from jsparse.training.presentation import size_curve_svg
 from jsparse.training.trained import Trained
 
 ROWS = 100_000
@@ -132,7 +132,7 @@ def test_a_tuned_model_says_how_it_came_about(tuned):
     assert tuned.standard_error == tuned.curve.standard_errors[tuned.curve.chosen]
     page = ET.fromstring(tuned._repr_html_())  # well-formed, so all of it is escaped
     rows = {row[0].text: row[1].text for row in page.iter("tr")}
-    assert rows == facts(tuned)
+    assert rows == tuned._facts()
     assert page.find("svg") is not None
     assert dataclasses.replace(tuned, curve=None)._repr_html_().count("<svg") == 0
 
