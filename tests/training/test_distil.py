@@ -49,30 +49,38 @@ def test_few_of_the_prototypes_do_nearly_as_well(dtype, tmp_path):
     assert error(small.at(5)) > 2 * error(small)
 
 
-def test_classes_tables_and_other_methods():
+@pytest.fixture(scope="module")
+def table():
     X, _ = rows(90)
     place = np.digitize(X[:, 0], [8.5, 11.5])
-    table = pd.DataFrame(X, columns=["a", "b", "c"]).assign(kind=np.array(["x", "y", "z"])[place])
-    large = trained(table, "kind", 30, "classification", out_of_fold=False)
-    methods = (
-        jsparse.SCDP(max_prototypes=12),
-        jsparse.SparseReduction(n_prototypes=1),
-        jsparse.KSP(atoms=[6, 12]),
-    )
-    for method in methods:
-        small = jsparse.distil(large, table, "kind", key=0, method=method, folds=3)
-        assert small.model.size <= 30
-        assert small.classes.tolist() == ["x", "y", "z"]
-        right = (small.predict(table) == table["kind"].to_numpy()).mean()
-        assert right > (large.predict(table) == table["kind"].to_numpy()).mean() - 0.1
-        assert small.model.columns is not None
+    return pd.DataFrame(X, columns=["a", "b", "c"]).assign(kind=np.array(["x", "y", "z"])[place])
+
+
+@pytest.fixture(scope="module")
+def large(table):
+    """Return a machine with a lengthscale for each column of the table."""
+    with jax.enable_x64(True):
+        return jsparse.train(
+            table, "kind", task="classification", key=0, method=jsparse.FixedSize(30),
+            kernel=RBF(np.array([1.0, 20.0, 30.0])), search=jsparse.Profile(tune_kernel=False),
+        )  # fmt: skip
+
+
+def of_classes(large, table, **options):
+    small = jsparse.distil(large, table, "kind", key=0, folds=3, **options)
+    assert small.model.size <= 30
+    assert small.classes.tolist() == ["x", "y", "z"]
+    right = (small.predict(table) == table["kind"].to_numpy()).mean()
+    assert right > (large.predict(table) == table["kind"].to_numpy()).mean() - 0.1
+    assert small.model.columns is not None
+    return small
+
+
+def test_classes_and_tables(large, table):
+    method = jsparse.SCDP(max_prototypes=12)
+    small = of_classes(large, table, method=method)
     # The kernel has a lengthscale for each column, whatever their order in the table.
-    large = jsparse.train(
-        table, "kind", task="classification", key=0, method=jsparse.FixedSize(30),
-        kernel=RBF(np.array([1.0, 20.0, 30.0])), search=jsparse.Profile(tune_kernel=False),
-    )  # fmt: skip
-    options = {"key": 0, "method": jsparse.SCDP(max_prototypes=12), "folds": 3}
-    small = jsparse.distil(large, table, "kind", **options)
+    options = {"key": 0, "method": method, "folds": 3}
     again = jsparse.distil(large, table[["kind", "c", "a", "b"]], "kind", **options)
     np.testing.assert_array_equal(again.decision_function(table), small.decision_function(table))
     with pytest.raises(
@@ -81,6 +89,15 @@ def test_classes_tables_and_other_methods():
         jsparse.distil(large, table.drop(columns="b"), "kind", **options)
     with pytest.raises(ValueError, match="expected the columns of the large machine, a, b, c, got"):
         jsparse.distil(large, table.assign(d=1.0), "kind", **options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "method", [jsparse.SparseReduction(n_prototypes=1), jsparse.KSP(atoms=[6, 12])]
+)
+def test_classes_by_other_methods(table, method):
+    large = trained(table, "kind", 30, "classification", out_of_fold=False)
+    of_classes(large, table, method=method)
 
 
 def test_what_cannot_be_distilled_is_refused(as_users_call):
