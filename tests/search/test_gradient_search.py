@@ -342,6 +342,16 @@ def test_columns_are_left_out_while_the_score_falls_where_rows_are_few():
     first = steps(fewer.tuning)[len(steps(plain.tuning))].theta
     assert len(np.unique(np.sort(first)[:7])) == 1
     assert np.all(np.sort(first)[7:] > np.log(100))
+    # Where rows are many none is left out.
+    template = split_kernel(RBF(np.ones(3)), np.dtype("float64"))
+    assert search.columns_left(template, 60)
+    assert not search.columns_left(template, 300)
+
+
+@pytest.mark.slow
+def test_no_column_is_left_out_where_rows_are_many():
+    options = {**OPTIONS, "method": jsparse.FixedSize(30)}
+    search = jsparse.Gradient(max_evaluations=16, prototypes=30)
     many = jsparse.train(*rows(6, n=300), search=search, key=0, **options)
     assert len(steps(many.tuning)) <= 16
 

@@ -1,12 +1,13 @@
 """Distilled machines: few of the prototypes of a large one, in its kernel."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
 
 import jsparse
-from jsparse.kernels import RBF, Linear
+from jsparse.kernels import RBF, Linear, Mixture
 
 
 def rows(n=160, dtype=np.float64):
@@ -102,7 +103,13 @@ def test_classes_by_other_methods(table, method):
 
 def test_what_cannot_be_distilled_is_refused(as_users_call):
     X, y = rows(60)
-    large = trained(X, y, 10)
+
+    def model(kernel):
+        return jsparse.Model(
+            jsparse.KernelExpansion(kernel, jnp.asarray(X[:10]), jnp.ones(10), jnp.zeros(()))
+        )
+
+    large = model(RBF(1.0))
     with pytest.raises(ValueError, match="method: expected one that selects out of candidates"):
         jsparse.distil(large, X, y, key=0, method=jsparse.Dual())
     with pytest.raises(ValueError, match="method: expected a method"):
@@ -113,9 +120,6 @@ def test_what_cannot_be_distilled_is_refused(as_users_call):
         jsparse.distil(large, X, y, key=0, search=jsparse.Profile())
     with pytest.raises(ValueError, match=r"candidates: expected shape \(M, 2\), got \(10, 3\)"):
         jsparse.distil(large, X[:, :2], y, key=0)
-    several = jsparse.train(
-        X, y, task="regression", key=0, method=jsparse.KMP(3, atoms=[3]),
-        kernel=[RBF(1.0), Linear()], search=jsparse.Profile(2),
-    )  # fmt: skip
+    several = model(Mixture((RBF(1.0), Linear()), np.arange(10) % 2))
     with pytest.raises(ValueError, match="trained: expected a machine of one kernel, got one of 2"):
         jsparse.distil(several, X, y, key=0)
