@@ -23,13 +23,20 @@ def trained(X, y, m=60, task="regression", **options):
     )
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_few_of_the_prototypes_do_nearly_as_well(dtype, tmp_path):
+@pytest.mark.parametrize(
+    ("dtype", "saved"),
+    [
+        (np.float32, True),
+        pytest.param(np.float32, False, marks=pytest.mark.slow),
+        pytest.param(np.float64, True, marks=pytest.mark.slow),
+    ],
+)
+def test_few_of_the_prototypes_do_nearly_as_well(dtype, saved, tmp_path):
     X, y = rows(dtype=dtype)
     with jax.enable_x64(dtype == np.float64):
         large = trained(X[:120], y[:120])
         large.model.save(tmp_path / "large")
-        model = jsparse.load(tmp_path / "large") if dtype == np.float64 else large
+        model = jsparse.load(tmp_path / "large") if saved else large
     method = jsparse.SCDP(max_prototypes=40)
     small = jsparse.distil(model, X[:120], y[:120], key=1, method=method, folds=5)
 
