@@ -128,11 +128,14 @@ def test_folds_are_those_of_a_shuffle_by_jax():
     np.testing.assert_array_equal(host.index, traced.index)
 
 
-ESTIMATORS = [
+ESTIMATORS = [  # fast: one of each kind of machine, for one of the tasks
     estimators.FixedSizeLSSVMClassifier(n_prototypes=8, cv=3, random_state=0),
-    estimators.FixedSizeLSSVMRegressor(n_prototypes=8, cv=3, random_state=0),
+    pytest.param(
+        estimators.FixedSizeLSSVMRegressor(n_prototypes=8, cv=3, random_state=0),
+        marks=pytest.mark.slow,
+    ),
     estimators.FixedSizeLSSVMRegressor(n_prototypes=8, cv=3, random_state=0, loss="huber"),
-    estimators.LSSVMClassifier(random_state=0),
+    pytest.param(estimators.LSSVMClassifier(random_state=0), marks=pytest.mark.slow),
     estimators.LSSVMRegressor(random_state=0),
     pytest.param(
         estimators.SCDPClassifier(max_prototypes=4, candidates=12, cv=3, random_state=0),
@@ -143,7 +146,10 @@ ESTIMATORS = [
         estimators.SpSVMClassifier(max_prototypes=4, candidates=12, cv=3, random_state=0),
         marks=pytest.mark.slow,
     ),
-    estimators.SparseReducedLSSVMClassifier(n_prototypes=8, cv=3, random_state=0),
+    pytest.param(
+        estimators.SparseReducedLSSVMClassifier(n_prototypes=8, cv=3, random_state=0),
+        marks=pytest.mark.slow,
+    ),
     estimators.SparseReducedLSSVMRegressor(n_prototypes=8, cv=3, random_state=0),
     estimators.KernelSubspacePursuitRegressor(atoms=(2, 4), candidates=12, cv=3, random_state=0),
 ]
@@ -225,7 +231,9 @@ print(folder, found.programs, found.from_disk)
 """
 
 
-@pytest.mark.parametrize("way", ["argument", "environment", "default"])
+@pytest.mark.parametrize(
+    "way", ["argument", pytest.param("environment", marks=pytest.mark.slow), "default"]
+)
 def test_programs_are_kept_on_the_disk(tmp_path, way):
     folder = tmp_path / "own"
     known = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
@@ -269,7 +277,9 @@ def command_line(folder):
     return [*fit, "--prototypes", "5", "--evaluations", "1", "--out", str(folder / "model")]
 
 
-@pytest.mark.parametrize("way", ["train", "warm up", "command line"])
+@pytest.mark.parametrize(
+    "way", ["train", pytest.param("warm up", marks=pytest.mark.slow), "command line"]
+)
 def test_programs_from_the_disk_are_read_in_silence(tmp_path, way):
     folder = str(tmp_path / "cache")
     arguments = {

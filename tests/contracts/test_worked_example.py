@@ -94,11 +94,12 @@ def test_it_goes_through_every_door(greedy, tmp_path, capsys):
         def make_method(self):
             return greedy(self.max_prototypes)
 
-    assert Estimator(5, random_state=0, cv=3).fit(X, label).score(X, label) > 0.8
+    assert Estimator(8, random_state=0, cv=3).fit(X, label).score(X, label) > 0.8
     targets = np.column_stack([y, -y])
-    several = jsparse.train(X, targets, task="regression", method=greedy(3), **options)
+    several = jsparse.train(X, targets, task="regression", method=greedy(8), **options)
     assert several.predict(X).shape == (90, 2)
-    options = {"test": 0.3, "max_prototypes": 5, "max_evaluations": 2, "seed": 0}
+    X, label, _ = table(120)  # of which 90 to train on, as above
+    options = {"test": 0.25, "max_prototypes": 8, "max_evaluations": 3, "seed": 0}
     options |= {"folder": tmp_path, "quiet": True, "interrupts": Interrupts(own=False)}
     compare.run(X, label, "classification", **options)
     assert "greedy ridge regression" in capsys.readouterr().out

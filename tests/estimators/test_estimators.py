@@ -492,6 +492,12 @@ def test_more_prototypes_than_rows_are_capped_with_both_numbers_said():
     with pytest.warns(UserWarning, match=r"n_prototypes: \(4, 200\) is .*\(4, 30\) is taken"):
         model = FixedSizeLSSVMClassifier([4, 200], **QUICK, cv=3).fit(X, y)
     assert model.sizes_.tolist() == [4, 30]
+
+
+@pytest.mark.slow
+def test_more_prototypes_than_rows_are_capped_by_weights_and_in_other_machines():
+    X, y = load_iris(return_X_y=True)
+    X, y = X[::5], y[::5]
     w = np.where(np.arange(30) % 3 == 0, 0.0, 1.0)
     with pytest.warns(UserWarning, match="n_prototypes: 25 is more than 20 rows"):
         FixedSizeLSSVMClassifier(25, **QUICK, cv=3).fit(X, y, w)

@@ -136,7 +136,18 @@ def test_the_objective_of_shared_vectors_is_a_sum_over_problems(name):
         np.testing.assert_allclose(solved.intercept[j], one.intercept, rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        *((name, "float64") for name in PROBLEMS),
+        ("hinge", "float32"),
+        *(
+            pytest.param(name, "float32", marks=pytest.mark.slow)
+            for name in PROBLEMS
+            if name != "hinge"
+        ),
+    ],
+)
 def test_descents_reach_the_minima_of_the_reference(name, dtype):
     """From each of two starts, some of which lead to different local minima."""
     rows = flowers(dtype=dtype)

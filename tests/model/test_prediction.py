@@ -18,6 +18,7 @@ from jsparse.expansion import KernelExpansion
 from jsparse.kernels import RBF
 from jsparse.multiclass import output_code
 
+SLOW = pytest.mark.slow
 D = 3
 CODES = ["one_versus_one", "one_versus_rest", "minimum_output"]
 KINDS = ["two", *(f"{code} {decoding}" for code in CODES for decoding in ("loss", "hamming"))]
@@ -150,7 +151,14 @@ def test_values_of_rows_on_the_host_stay_where_the_model_is():
 # --- within JAX ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [
+        *((kind, "float64") for kind in KINDS),
+        *((kind, "float32") for kind in KINDS[:2]),
+        *(pytest.param(kind, "float32", marks=SLOW) for kind in KINDS[2:]),
+    ],
+)
 def test_traced_answers_are_those_of_numpy(kind, dtype):
     dtype = np.dtype(dtype)
     model, X = a_model(kind, dtype), rows(9, dtype)
@@ -188,14 +196,22 @@ def test_gradients_are_those_of_finite_differences(kind):
     with jax.enable_x64(True):
         for answer in answers(model):
             weights = np.random.default_rng(3).standard_normal(answer(X).shape)
-            gradient = jax.grad(lambda X, f=answer, w=weights: jnp.sum(f(X) * w))(jnp.asarray(X))
+            slope = jax.jit(jax.grad(lambda X, f=answer, w=weights: jnp.sum(f(X) * w)))
+            gradient = slope(jnp.asarray(X))
             change = np.sum((answer(X + h * direction) - answer(X - h * direction)) * weights)
             np.testing.assert_allclose(
                 np.sum(np.asarray(gradient) * direction), change / (2 * h), rtol=1e-5, atol=1e-8
             )
 
 
-@pytest.mark.parametrize("kind", [KINDS[0], KINDS[1], KINDS[4]])
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [
+        *((kind, "float64") for kind in (KINDS[0], KINDS[1], KINDS[4])),
+        (KINDS[0], "float32"),
+        *(pytest.param(kind, "float32", marks=SLOW) for kind in (KINDS[1], KINDS[4])),
+    ],
+)
 def test_exported_answers_are_those_of_the_model(kind, dtype):
     dtype = np.dtype(dtype)
     model = a_model(kind, dtype)

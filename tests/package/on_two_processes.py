@@ -1,4 +1,4 @@
-"""Run by `test_devices.py` twice at the same time: `on_two_processes.py PORT RANK`."""
+"""Run by `test_devices.py` twice at the same time: `on_two_processes.py PORT RANK [all]`."""
 
 import re
 import sys
@@ -26,7 +26,7 @@ OPTIONS = {
 }
 
 
-def main(port, rank):
+def main(port, rank, more=None):
     warnings.simplefilter("error")
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", 2)
@@ -40,9 +40,12 @@ def main(port, rank):
     X = rng.standard_normal((N, 3))
     y, w = np.sin(2 * X[:, 0]) + X[:, 1], rng.uniform(0.5, 1.5, N)
     the_sums(mesh, rank, X, y, w)
-    model = the_training(mesh, X, y, w)
-    the_stream(mesh, X, y, w)
+    if more == "all":
+        the_training(mesh, X, y, w)
+        the_training_alone(rank, X, y)
+    model = the_stream(mesh, X, y, w)
     own_C_of_each_problem(mesh, X, y, w)
+    no_time_limit(mesh, X, y)
     rows_of_a_problem(mesh, X, y, w)
     differing_arguments(mesh, rank, X, y, w)
     differing_streams(mesh, rank, X, y)
@@ -78,10 +81,12 @@ def the_training(mesh, X, y, w):
     assert ours.C == theirs.C
     np.testing.assert_allclose(ours.expansion(X), theirs.expansion(X), atol=1e-8)
     np.testing.assert_allclose(ours.out_of_fold, theirs.out_of_fold, atol=1e-8)
+
+
+def no_time_limit(mesh, X, y):
     resources = jsparse.Resources(mesh=mesh, max_seconds=9.0)
     with pytest.raises(ValueError, match="max_seconds: expected none in several processes"):
-        jsparse.train(X, y, resources=resources, **options)
-    return theirs.model
+        jsparse.train(X, y, resources=resources, **OPTIONS)
 
 
 def the_stream(mesh, X, y, w):
@@ -94,10 +99,11 @@ def the_stream(mesh, X, y, w):
     np.testing.assert_allclose(ours.expansion(X), theirs.expansion(X), atol=1e-8)
     assert np.isfinite(theirs.out_of_fold).all()
     np.testing.assert_allclose(ours.out_of_fold, theirs.out_of_fold, atol=1e-8)
+    return theirs.model
 
 
 def own_C_of_each_problem(mesh, X, y, w):
-    """By predictions for every `C`, which come from the devices of both processes."""
+    """From the same table, by predictions for every `C`, from the devices of both processes."""
     options = {
         **OPTIONS,
         "task": "classification",
@@ -108,6 +114,7 @@ def own_C_of_each_problem(mesh, X, y, w):
     ours = jsparse.train(X, labels, resources=jsparse.Resources(mesh=mesh), **options)
     theirs = jsparse.train(X, labels, **options)
     np.testing.assert_array_equal(ours.C, theirs.C)
+    np.testing.assert_allclose(ours.expansion(X), theirs.expansion(X), atol=1e-8)
     np.testing.assert_allclose(ours.out_of_fold, theirs.out_of_fold, atol=1e-8)
 
 
@@ -214,11 +221,19 @@ def one_process_alone(rank, X, y):
     """On a mesh of its own devices a process neither compares nor waits."""
     mesh = Mesh(np.array(jax.local_devices()), ("rows",))
     if rank == 1:
+        options = {"task": "regression", "key": 0, "kernel": "linear", "C": np.ones(1), "folds": 3}
         resources = jsparse.Resources(mesh=mesh)
-        assert jsparse.train(X[1:], y[1:], resources=resources, **OPTIONS).n_rows == N - 1
+        assert jsparse.train(X[1:], y[1:], resources=resources, **options).n_rows == N - 1
     theirs = Mesh(np.array([d for d in jax.devices() if d.process_index != rank]), ("rows",))
     with pytest.raises(ValueError, match="mesh: expected devices of this process"):
         jsparse.train(X, y, resources=jsparse.Resources(mesh=theirs), **OPTIONS)
+
+
+def the_training_alone(rank, X, y):
+    """With prototypes and a search, in one process only."""
+    if rank == 1:
+        resources = jsparse.Resources(mesh=Mesh(np.array(jax.local_devices()), ("rows",)))
+        assert jsparse.train(X[1:], y[1:], resources=resources, **OPTIONS).n_rows == N - 1
 
 
 def global_arrays(mesh, model, X, y, w):
@@ -227,7 +242,8 @@ def global_arrays(mesh, model, X, y, w):
     Xs, ys, ws = (jax.make_array_from_callback(a.shape, rows, a.__getitem__) for a in (X, y, w))
     resources = jsparse.Resources(mesh=mesh)
     regressor = jsparse.estimators.FixedSizeLSSVMRegressor(8)
-    fitted = jsparse.estimators.FixedSizeLSSVMRegressor(8, C=1.0, search="profile", cv=2).fit(X, y)
+    linear = jsparse.estimators.FixedSizeLSSVMRegressor(kernel="linear", C=1.0, cv=3)
+    fitted = linear.fit(X, y)
     calls = [
         ("X", lambda: jsparse.train(Xs, ys, resources=resources, **OPTIONS)),
         ("X", lambda: jsparse.train(Xs, y, **OPTIONS)),
@@ -265,4 +281,4 @@ def global_arrays(mesh, model, X, y, w):
     np.testing.assert_array_equal(model.predict(whole), model.predict(X))
 
 
-main(int(sys.argv[1]), int(sys.argv[2]))
+main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])

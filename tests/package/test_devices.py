@@ -66,12 +66,21 @@ def test_eight_devices_at_length(tmp_path):
     on_eight_devices(tmp_path, "slow")
 
 
-def test_two_processes(tmp_path):
+def on_two_processes(tmp_path, *more):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     script = HERE / "on_two_processes.py"
-    run([[script, port, rank] for rank in (0, 1)], tmp_path, 400)
+    run([[script, port, rank, *more] for rank in (0, 1)], tmp_path, 400)
+
+
+def test_two_processes(tmp_path):
+    on_two_processes(tmp_path)
+
+
+@pytest.mark.slow
+def test_two_processes_at_length(tmp_path):
+    on_two_processes(tmp_path, "all")
 
 
 def test_the_command_line_on_virtual_devices(tmp_path):

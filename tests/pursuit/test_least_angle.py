@@ -213,7 +213,7 @@ def test_debiased_is_differentiable():
         found = pursuit.debiased(path, (A + A.T) / 2, b)
         return jnp.sum(jnp.square(found.coefficients)) + jnp.sum(found.residual_norm)
 
-    check_grads(last, (A, b), order=1, modes=["fwd", "rev"], rtol=1e-5)
+    check_grads(jax.jit(last), (A, b), order=1, modes=["fwd", "rev"], rtol=1e-5)
 
 
 def test_paths_under_vmap_are_those_alone():

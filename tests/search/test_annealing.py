@@ -108,7 +108,13 @@ def _variances(objective, members, rounds, chains):
 
 
 @pytest.mark.parametrize(
-    ("objective", "q"), [(rastrigin, 2), (rastrigin, 5), (rastrigin, 10), (bowl, 5)]
+    ("objective", "q"),
+    [
+        (rastrigin, 2),
+        pytest.param(rastrigin, 5, marks=pytest.mark.slow),
+        (rastrigin, 10),
+        (bowl, 5),
+    ],
 )
 def test_variance_settles_at_its_target(objective, q):
     """16 chains of 1200 rounds; each chain's second half is one independent observation.
@@ -153,10 +159,16 @@ def test_variance_is_near_its_target_within_the_papers_budget():
 
     low, high = box()
     keys = jax.random.split(jax.random.key(2), 64)
-    run = jax.vmap(lambda key: annealing.run(spiked, jnp.zeros(2), key, low, high)[0].variance)
-    assert np.median(run(keys)) > 0.8 * 0.16
+
+    @jax.jit
+    @jax.vmap
+    def variance(key):
+        return annealing.run(spiked, jnp.zeros(2), key, low, high)[0].variance
+
+    assert np.median(variance(keys)) > 0.8 * 0.16
 
 
+@jax.jit
 def _probabilities(values, temperature, scale):
     return annealing.acceptance_probabilities(
         jnp.asarray(values), jnp.asarray(temperature), jnp.asarray(scale)

@@ -130,7 +130,7 @@ def test_prototypes_are_differentiated_too():
     X, y, w = laid_out(2)
     Z, C = X[0, :4] + 0.3, jnp.asarray(20.0)
     parts = Parts(*map(jnp.asarray, (X, y, w)))
-    slope = jax.grad(lambda Z: held_out_error(RBF(1.1), Z, C, parts)[0])(jnp.asarray(Z))
+    slope = jax.jit(jax.grad(lambda Z: held_out_error(RBF(1.1), Z, C, parts)[0]))(jnp.asarray(Z))
 
     def error(Z):
         return naive_error(lambda A, B: rbf(A, B, 1.1), Z, C, X, y, w)
@@ -163,18 +163,35 @@ def test_few_prototypes_are_moved_if_that_is_better(as_users_call):
             jsparse.train(X, y, search=search, **{**options, "method": method})
 
 
-def test_a_direction_that_is_no_column_is_found(tmp_path):
+def one_direction():
+    """Return rows of an effect along one direction that is no column, and options for them."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((160, 4))
     y = np.sin(1.5 * X @ np.array([1.0, -1.0, 1.0, 0.0])) + 0.05 * rng.standard_normal(160)
-    options = {**OPTIONS, "method": jsparse.FixedSize(40), "key": 0}
-    searches = (jsparse.Gradient(max_evaluations=30, rank=rank) for rank in (None, 1))
-    columns, direction = (jsparse.train(X[:120], y[:120], search=s, **options) for s in searches)
+    return X, y, {**OPTIONS, "method": jsparse.FixedSize(40), "key": 0}
 
-    def error(trained):
-        return np.mean((trained.predict(X[120:]) - y[120:]) ** 2)
 
-    assert error(direction) < 0.1 * error(columns)
+@pytest.fixture(scope="module")
+def column_error():
+    """Return the error on the last rows of a machine with a lengthscale for each column."""
+    X, y, options = one_direction()
+    with jax.enable_x64(True):
+        search = jsparse.Gradient(max_evaluations=30)
+        columns = jsparse.train(X[:120], y[:120], search=search, **options)
+        return np.mean((columns.predict(X[120:]) - y[120:]) ** 2)
+
+
+@pytest.fixture(scope="module")
+def direction():
+    X, y, options = one_direction()
+    with jax.enable_x64(True):
+        search = jsparse.Gradient(max_evaluations=30, rank=1)
+        return jsparse.train(X[:120], y[:120], search=search, **options)
+
+
+def test_a_direction_that_is_no_column_is_found(column_error, direction, tmp_path):
+    X, y, _ = one_direction()
+    assert np.mean((direction.predict(X[120:]) - y[120:]) ** 2) < 0.1 * column_error
     (row,) = np.asarray(direction.kernel.matrix)
     row = row / np.asarray(direction.model.expansion.scaling.scale)
     np.testing.assert_allclose(row / np.linalg.norm(row), np.array([1, -1, 1, 0]) * np.sign(row[0])
@@ -184,18 +201,22 @@ def test_a_direction_that_is_no_column_is_found(tmp_path):
     direction.model.save(tmp_path / "model")
     again = jsparse.load(tmp_path / "model")
     np.testing.assert_array_equal(again.predict(X), direction.predict(X))
-    # Other searches take the matrix as it is, and so does a fit with more prototypes.
+
+
+@pytest.mark.slow
+def test_a_direction_serves_other_searches_more_prototypes_and_starts(column_error, direction):
+    X, y, options = one_direction()
     kernel = direction.kernel
     profile = jsparse.train(X[:120], y[:120], kernel=kernel, search=jsparse.Profile(4), **options)
     np.testing.assert_array_equal(profile.kernel.matrix, kernel.matrix)
     options["method"] = jsparse.FixedSize(80, tuned_with=40)
     search = jsparse.Gradient(max_evaluations=30, rank=1)
     larger = jsparse.train(X[:120], y[:120], search=search, **options)
-    assert error(larger) < 0.1 * error(columns)
+    assert np.mean((larger.predict(X[120:]) - y[120:]) ** 2) < 0.1 * column_error
     # From where it ended another search can start, whatever the signs of its own directions.
     start = dataclasses.replace(search, start=larger.tuning, max_evaluations=4)
     again = jsparse.train(X[:120], y[:120], search=start, **{**options, "key": 5})
-    assert error(again) < 0.1 * error(columns)
+    assert np.mean((again.predict(X[120:]) - y[120:]) ** 2) < 0.1 * column_error
 
 
 def test_full_rank_and_targets_that_do_not_vary_begin_at_the_columns():
@@ -321,6 +342,16 @@ def test_columns_are_left_out_while_the_score_falls_where_rows_are_few():
     first = steps(fewer.tuning)[len(steps(plain.tuning))].theta
     assert len(np.unique(np.sort(first)[:7])) == 1
     assert np.all(np.sort(first)[7:] > np.log(100))
+    # Where rows are many none is left out.
+    template = split_kernel(RBF(np.ones(3)), np.dtype("float64"))
+    assert search.columns_left(template, 60)
+    assert not search.columns_left(template, 300)
+
+
+@pytest.mark.slow
+def test_no_column_is_left_out_where_rows_are_many():
+    options = {**OPTIONS, "method": jsparse.FixedSize(30)}
+    search = jsparse.Gradient(max_evaluations=16, prototypes=30)
     many = jsparse.train(*rows(6, n=300), search=search, key=0, **options)
     assert len(steps(many.tuning)) <= 16
 

@@ -125,7 +125,7 @@ def test_finds_minima_on_faces_and_never_collapses_onto_one(p):
         state, _ = simplex.run(ellipsoid, (H, centre), start, low, high, 300)
         return state.best_value
 
-    found = jax.vmap(best)(jnp.asarray(H), jnp.asarray(centre), jnp.asarray(start))
+    found = jax.jit(jax.vmap(best))(jnp.asarray(H), jnp.asarray(centre), jnp.asarray(start))
     excess = np.asarray(found) - np.array(least)
     assert excess.min() > -1e-9
     assert np.quantile(excess, 0.9) < 1e-4

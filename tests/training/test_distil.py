@@ -1,12 +1,13 @@
 """Distilled machines: few of the prototypes of a large one, in its kernel."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
 
 import jsparse
-from jsparse.kernels import RBF, Linear
+from jsparse.kernels import RBF, Linear, Mixture
 
 
 def rows(n=160, dtype=np.float64):
@@ -22,13 +23,20 @@ def trained(X, y, m=60, task="regression", **options):
     )
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_few_of_the_prototypes_do_nearly_as_well(dtype, tmp_path):
+@pytest.mark.parametrize(
+    ("dtype", "saved"),
+    [
+        (np.float32, True),
+        pytest.param(np.float32, False, marks=pytest.mark.slow),
+        pytest.param(np.float64, True, marks=pytest.mark.slow),
+    ],
+)
+def test_few_of_the_prototypes_do_nearly_as_well(dtype, saved, tmp_path):
     X, y = rows(dtype=dtype)
     with jax.enable_x64(dtype == np.float64):
         large = trained(X[:120], y[:120])
         large.model.save(tmp_path / "large")
-        model = jsparse.load(tmp_path / "large") if dtype == np.float64 else large
+        model = jsparse.load(tmp_path / "large") if saved else large
     method = jsparse.SCDP(max_prototypes=40)
     small = jsparse.distil(model, X[:120], y[:120], key=1, method=method, folds=5)
 
@@ -49,30 +57,38 @@ def test_few_of_the_prototypes_do_nearly_as_well(dtype, tmp_path):
     assert error(small.at(5)) > 2 * error(small)
 
 
-def test_classes_tables_and_other_methods():
+@pytest.fixture(scope="module")
+def table():
     X, _ = rows(90)
     place = np.digitize(X[:, 0], [8.5, 11.5])
-    table = pd.DataFrame(X, columns=["a", "b", "c"]).assign(kind=np.array(["x", "y", "z"])[place])
-    large = trained(table, "kind", 30, "classification", out_of_fold=False)
-    methods = (
-        jsparse.SCDP(max_prototypes=12),
-        jsparse.SparseReduction(n_prototypes=1),
-        jsparse.KSP(atoms=[6, 12]),
-    )
-    for method in methods:
-        small = jsparse.distil(large, table, "kind", key=0, method=method, folds=3)
-        assert small.model.size <= 30
-        assert small.classes.tolist() == ["x", "y", "z"]
-        right = (small.predict(table) == table["kind"].to_numpy()).mean()
-        assert right > (large.predict(table) == table["kind"].to_numpy()).mean() - 0.1
-        assert small.model.columns is not None
+    return pd.DataFrame(X, columns=["a", "b", "c"]).assign(kind=np.array(["x", "y", "z"])[place])
+
+
+@pytest.fixture(scope="module")
+def large(table):
+    """Return a machine with a lengthscale for each column of the table."""
+    with jax.enable_x64(True):
+        return jsparse.train(
+            table, "kind", task="classification", key=0, method=jsparse.FixedSize(30),
+            kernel=RBF(np.array([1.0, 20.0, 30.0])), search=jsparse.Profile(tune_kernel=False),
+        )  # fmt: skip
+
+
+def of_classes(large, table, **options):
+    small = jsparse.distil(large, table, "kind", key=0, folds=3, **options)
+    assert small.model.size <= 30
+    assert small.classes.tolist() == ["x", "y", "z"]
+    right = (small.predict(table) == table["kind"].to_numpy()).mean()
+    assert right > (large.predict(table) == table["kind"].to_numpy()).mean() - 0.1
+    assert small.model.columns is not None
+    return small
+
+
+def test_classes_and_tables(large, table):
+    method = jsparse.SCDP(max_prototypes=12)
+    small = of_classes(large, table, method=method)
     # The kernel has a lengthscale for each column, whatever their order in the table.
-    large = jsparse.train(
-        table, "kind", task="classification", key=0, method=jsparse.FixedSize(30),
-        kernel=RBF(np.array([1.0, 20.0, 30.0])), search=jsparse.Profile(tune_kernel=False),
-    )  # fmt: skip
-    options = {"key": 0, "method": jsparse.SCDP(max_prototypes=12), "folds": 3}
-    small = jsparse.distil(large, table, "kind", **options)
+    options = {"key": 0, "method": method, "folds": 3}
     again = jsparse.distil(large, table[["kind", "c", "a", "b"]], "kind", **options)
     np.testing.assert_array_equal(again.decision_function(table), small.decision_function(table))
     with pytest.raises(
@@ -83,9 +99,24 @@ def test_classes_tables_and_other_methods():
         jsparse.distil(large, table.assign(d=1.0), "kind", **options)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "method", [jsparse.SparseReduction(n_prototypes=1), jsparse.KSP(atoms=[6, 12])]
+)
+def test_classes_by_other_methods(table, method):
+    large = trained(table, "kind", 30, "classification", out_of_fold=False)
+    of_classes(large, table, method=method)
+
+
 def test_what_cannot_be_distilled_is_refused(as_users_call):
     X, y = rows(60)
-    large = trained(X, y, 10)
+
+    def model(kernel):
+        return jsparse.Model(
+            jsparse.KernelExpansion(kernel, jnp.asarray(X[:10]), jnp.ones(10), jnp.zeros(()))
+        )
+
+    large = model(RBF(1.0))
     with pytest.raises(ValueError, match="method: expected one that selects out of candidates"):
         jsparse.distil(large, X, y, key=0, method=jsparse.Dual())
     with pytest.raises(ValueError, match="method: expected a method"):
@@ -96,9 +127,6 @@ def test_what_cannot_be_distilled_is_refused(as_users_call):
         jsparse.distil(large, X, y, key=0, search=jsparse.Profile())
     with pytest.raises(ValueError, match=r"candidates: expected shape \(M, 2\), got \(10, 3\)"):
         jsparse.distil(large, X[:, :2], y, key=0)
-    several = jsparse.train(
-        X, y, task="regression", key=0, method=jsparse.KMP(3, atoms=[3]),
-        kernel=[RBF(1.0), Linear()], search=jsparse.Profile(2),
-    )  # fmt: skip
+    several = model(Mixture((RBF(1.0), Linear()), np.arange(10) % 2))
     with pytest.raises(ValueError, match="trained: expected a machine of one kernel, got one of 2"):
         jsparse.distil(several, X, y, key=0)

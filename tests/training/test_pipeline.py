@@ -48,6 +48,12 @@ def cancer():
     return data.X, data.y
 
 
+def few(cancer):
+    """Return rows of one shape for many tests, which then share their programs."""
+    X, y = cancer
+    return X[:60, :3], y[:60]
+
+
 SEARCHES = {"profile": Profile, "annealing": Annealing}
 
 
@@ -100,7 +106,8 @@ def test_ctrl_c_keeps_the_best_so_far(cancer):
         if done == 2:
             raise KeyboardInterrupt
 
-    stopped = small(*cancer, progress=interrupt)
+    X, y = few(cancer)
+    stopped = small(X, y, folds=3, progress=interrupt)
     assert stopped.tuning.stopped == "interrupted"
     assert len(stopped.tuning.history) == 2
     assert stopped.cv_error == min(e.scores.min() for e in stopped.tuning.history)
@@ -278,8 +285,8 @@ def test_a_weight_of_zero_is_a_row_that_is_not_there(cancer):
 
 
 def test_what_only_rows_of_weight_zero_have_is_not_there(cancer):
-    """A class, a category of a table, a fold; the means that fill missing cells in."""
-    X, y = cancer[0][:60, :3], cancer[1][:60]
+    """A class, and a fold."""
+    X, y = few(cancer)
     at = [0, 30, 60]
     w = np.insert(np.ones(60), at, 0.0)
     there = np.flatnonzero(w)
@@ -296,9 +303,18 @@ def test_what_only_rows_of_weight_zero_have_is_not_there(cancer):
     for row, valid, before in zip(*found.folds, alone.folds.index, strict=False):
         np.testing.assert_array_equal(row[valid], there[before])
 
+
+def test_what_only_cells_of_weight_zero_have_is_not_there(cancer):
+    """A category of a table; the means that fill missing cells in."""
+    X, y = few(cancer)
+    at = [0, 30, 60]
+    w = np.insert(np.ones(60), at, 0.0)
+    there = np.flatnonzero(w)
+    wide_X, wide_y = np.insert(X, at, 1e3, axis=0), np.insert(y, at, "neither")
+
     def table(X, kind):
         filled = np.where(np.arange(len(X)) == 20, np.nan, X[:, 0])
-        return Frame(pd.DataFrame({"a": filled, "b": X[:, 1], "kind": kind}), impute=True)
+        return Frame(pd.DataFrame({"a": filled, "kind": kind}), impute=True)
 
     kinds = np.where(np.arange(60) % 2, "x", "y")
     alone = small(table(X, kinds), y, folds=3)
@@ -312,7 +328,7 @@ def test_what_only_rows_of_weight_zero_have_is_not_there(cancer):
 
 
 def test_folds_of_the_caller_hold_every_row_that_counts_once(cancer):
-    X, y = cancer[0][:60], cancer[1][:60]
+    X, y = few(cancer)
     w = np.where(np.arange(60) < 2, 0.0, 1.0)
     index = np.arange(60).reshape(3, 20)
     for row, place in ((5, 4), (1, 30), (60, 7)):  # comes twice, is missing, or is none
@@ -345,11 +361,12 @@ def test_balanced_classes_weigh_the_same(cancer):
 
 
 def test_a_value_that_is_not_finite_is_no_decision(cancer):
-    tuned = small(cancer[0], cancer[1], kernel="polynomial")
+    X, y = few(cancer)
+    tuned = small(X, y, folds=3, kernel="polynomial")
     with pytest.raises(ValueError, match="X: expected finite"):
-        tuned.predict(np.full((1, 30), np.nan))
+        tuned.predict(np.full((1, 3), np.nan))
     with pytest.raises(NumericalError, match="row 0 is not finite"):
-        tuned.predict(np.full((1, 30), 1e200))
+        tuned.predict(np.full((1, 3), 1e200))
 
 
 @pytest.mark.slow
