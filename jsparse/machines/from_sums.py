@@ -134,7 +134,7 @@ def rows_by_number(X: Array, y: Array, numbers: Int[Array, " r"]) -> tuple[Array
 
 
 def accumulate_rows(features: FeatureMap, rows: Rows) -> NormalEquations:
-    """Return the sums over rows; one sum for each class if some problems of a code leave out rows."""
+    """Return the sums over rows; for each class if some problems of a code leave out rows."""
     if rows.code is None:
         return accumulate(features, rows.X, rows.y, rows.weights, mesh=rows.mesh)
     return accumulate_code(rows.code, features, rows.X, rows.y, rows.weights, mesh=rows.mesh)

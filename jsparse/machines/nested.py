@@ -71,5 +71,5 @@ def nested_family(
 
 
 def with_sizes(family: Family, sizes: Int[np.ndarray, " k"]) -> Family:
-    """Return the family with sizes in NumPy, which `jit` does not trace, so that `at` works there."""
+    """Return the family with its sizes as a NumPy array, which `jit` does not trace."""
     return dataclasses.replace(family, sizes=sizes.astype(np.int32))
