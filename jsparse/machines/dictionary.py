@@ -47,7 +47,7 @@ class DictionaryColumns(FeatureMap):
     def expansion(
         self, weights: Float[Array, "p *c"], intercept: Float[Array, "*c"]
     ) -> KernelExpansion:
-        """Return the expansion with a prototype for each atom, and the constants removed."""
+        """Return the machine as an expansion in uncentred atoms, with a prototype for each."""
         intercept = intercept - jnp.tensordot(self.shift, weights, axes=1)
         return KernelExpansion(*every_atom(self.kernel, self.prototypes), weights, intercept)
 
