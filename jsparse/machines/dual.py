@@ -116,9 +116,7 @@ class DualFit(NamedTuple):
     """A fitted LS-SVM, with diagnostics of the solution of its system."""
 
     expansion: KernelExpansion  # prototypes are the rows, coefficients the multipliers alpha
-    relative_residual: Float[
-        Array, ""
-    ]  # |(K + W^(-1)/C) alpha + b - y| / |y|, largest over outputs
+    relative_residual: Float[Array, ""]  # |(K + W^(-1)/C) alpha + b - y| / |y|, worst output
     steps: Int[Array, ""]  # steps of conjugate gradients; 0 with Cholesky
     status: Int[Array, ""]
 

@@ -64,7 +64,7 @@ class Prototypes(Method):
     Args:
         n_prototypes: number of prototypes `m`, at most the number of rows; None for a third of the
             rows, at most 300 and at least one for each class; or several numbers, increasing, from
-            which cross-validation chooses (De Brabanter 2010, Section 5), see `size_stages`; or
+            which cross-validation chooses (De Brabanter 2010, Section 5), see `tune_sizes`; or
             "auto", which doubles the number up to 2,000, with `stop_when_flat`.
         selection: "renyi" (Algorithm 1, stratified by class); "uniform"; or "pivoted_cholesky" for
             the rows with the largest residual variance under the untuned kernel, whatever the
@@ -314,10 +314,9 @@ class FixedSizeFit(NamedTuple):
     """A fitted machine, with diagnostics of its linear system."""
 
     expansion: KernelExpansion
-    degrees_of_freedom: Float[
-        Array, ""
-    ]  # sum_i d_i / (d_i + 1/C), eigenvalues d of the Gram matrix
-    effective_rank: Int[Array, ""]  # number of eigenvalues above rounding noise
+    # sum_i d_i / (d_i + 1/C), with `d` the eigenvalues of the centred Gram matrix G.
+    degrees_of_freedom: Float[Array, ""]
+    effective_rank: Int[Array, ""]  # number of eigenvalues of G above rounding noise
     relative_residual: Float[Array, ""]  # |G w - c + w/C| / |c|, for the system (G + I/C) w = c
     status: Int[Array, ""]
 

@@ -35,7 +35,7 @@ class Solved(NamedTuple):
     __repr__ = short_repr
 
     def times_power(self, exponent: Int[Array, ""]) -> "Solved":
-        """Return the solution for targets times `2^exponent`. The multipliers do not change."""
+        """Return the solution for targets times `2^exponent`, with equal multipliers."""
         once, twice = exponent[None], 2 * exponent[None]
         return self._replace(
             value=times_power(self.value[None], twice)[0],
@@ -60,7 +60,7 @@ class InnerProblem(eqx.Module):
 
     @abc.abstractmethod
     def lagrangian(self, Z: Float[Array, "m d"], solved: Solved) -> Float[Array, ""]:
-        """Return the Lagrangian with a solution held fixed; differentiable in `Z` and the fields."""
+        """Return the Lagrangian, a function of `Z` and the fields, at a fixed solution."""
 
     def spread(self) -> ScalarLike | Float[Array, " d"]:
         """Return the length by which a descent scales its steps in each input column."""
