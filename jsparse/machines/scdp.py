@@ -321,7 +321,8 @@ def _fit(
     on_rows, solution = epsilon(X.dtype) > 1e-10, path
     if on_rows:
         solution = jax.lax.map(
-            lambda group: scdp_rows.solve_again(*group, problem, block_rows), (path, targets)
+            lambda group: scdp_rows.solve_again(group[0], group[1], problem, block_rows),
+            (path, targets),
         )
     target_sum = jnp.einsum("n,vnc->vc", w, targets, precision=jax.lax.Precision.HIGHEST)
     intercepts = intercept_path(solution, feature_sum, target_sum, (jnp.sum(w) + nu)[None])

@@ -85,8 +85,8 @@ def fit(
 
     Raises:
         ValueError: for another loss, a negative tolerance, `max_steps` below 1, shapes that do not
-            fit, or (outside `jit`) NaN, infinity, C not positive, negative weights, or targets that are
-            neither -1 nor +1.
+            fit, or (outside `jit`) NaN, infinity, C not positive, negative weights, or targets that
+            are neither -1 nor +1.
     """
     method = SLMC(loss=loss, tolerance=tolerance, max_steps=max_steps)
     return fit_arrays(method, "start", kernel, start, C, X, y, weights, several=True)
