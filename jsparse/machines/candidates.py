@@ -41,8 +41,8 @@ class Candidates(Method):
     """The settings of methods that select prototypes one after another out of candidates.
 
     Args:
-        max_prototypes: length of the path; by default 300, or as many as there are candidates or
-            rows to train on.
+        max_prototypes: length of the path; by default 300, or the number of candidates or of
+            training rows if it is smaller.
         candidates: number of candidates; or "all" for every row with weight; or a table of points
             in raw units, shape `M d`. By default the number of rows, rounded down so that tables
             of similar size share programs, up to 1000.

@@ -51,7 +51,7 @@ class KSP(Pursuit):
 
     name: ClassVar[str] = "ksp"
     title: ClassVar[str] = "kernel subspace pursuit"
-    usual_length: ClassVar[int] = 100  # as each size is a pursuit of its own
+    usual_length: ClassVar[int] = 100  # fewer, as each size needs a separate pursuit
 
     max_iterations: CountLike = ITERATIONS
     formed: bool = setting(True)

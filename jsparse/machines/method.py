@@ -281,7 +281,7 @@ class Method(eqx.Module):
     def drop_oversized(self, largest: int) -> "Method":
         """Return the method without sizes above `largest`, which memory has no room for.
 
-        Only sizes that the method chose by itself are dropped, never sizes that the user stated.
+        Only sizes that tuning may leave out are dropped; by default there are none.
         """
         return self
 

@@ -32,7 +32,7 @@ class Ridge(FromSums):
         self, kernel: Kernel, points: PointTable, C: Float[Array, " s"], rows: Rows,
         folds: FoldLayout, on_fold: OnFold, key: Key | None = None,
     ) -> HeldOut:  # fmt: skip
-        """See `held_out`."""
+        """See `Method.held_out`, and `held_out` of this module."""
         assert points is not None
         return held_out(self.features(kernel, points), C, rows.by_fold(folds), on_fold)
 
