@@ -1,17 +1,17 @@
-"""Files of named arrays and a JSON document: safetensors, written all or nothing, never pickle.
+"""Read and write files of named arrays and a JSON document: safetensors, never pickle.
 
-The header's metadata has
+The metadata of the header has the entries
 
     format          "jsparse"
     format_version  "1"
-    kind            "model", or the kind of state
+    kind            "model", or another kind of contents
     document        the JSON document
     sha256          digest of the document and of every array
 
-so any safetensors reader can open the file, and one that was cut, altered or written by something
-else is told apart from ours. Nothing in it is executed. As anyone can compute the checksum, it says
-nothing of who wrote the file: all that is read is checked for itself. A file is written beside its
-place and moved into it, so a crash leaves the old file or the new one.
+Any safetensors reader can open the file. Files that were cut, altered or written by other programs
+are refused. Nothing in a file is executed. As anyone can compute the checksum, it does not prove
+who wrote the file, so everything that is read is checked. A file is written under a temporary name
+in its folder and then renamed, so a crash leaves either the old file or the new one.
 """
 
 import contextlib
@@ -31,37 +31,37 @@ import numpy as np
 FORMAT = "jsparse"
 FORMAT_VERSION = "1"
 
-# By their names in safetensors files; it knows others that NumPy does not.
+# NumPy's dtypes by their names in safetensors files, which may also hold dtypes NumPy lacks.
 _DTYPES = {
     "BOOL": "bool",
     **{f"I{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
     **{f"U{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
     **{f"F{bits}": f"float{bits}" for bits in (16, 32, 64)},
 }
-# safetensors reads headers of up to 100 MB, in which a quotation mark takes two characters.
+# safetensors reads headers of up to 100 MB, in which the quotation marks of JSON count twice.
 _MOST_CHARACTERS = 40_000_000
 
 PathLike = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 
 class ModelFileError(ValueError):
-    """A file is not what it should be; the message names it, what was expected and what came."""
+    """A file is invalid; the message names the file, what was expected and what came."""
 
 
 class OutputError(ValueError):
-    """A file cannot be written where it was asked for; the message says why."""
+    """A file cannot be written at the stated path; the message says why."""
 
 
 def save_state(
     path: PathLike, arrays: Mapping[str, Any], document: Mapping[str, Any], *, kind: str = "state"
 ) -> None:
-    """Write named arrays and a JSON document into one file, all or nothing.
+    """Write named arrays and a JSON document to one file, completely or not at all.
 
     Args:
-        path: the file to write; an existing one is replaced once the new one is complete.
-        arrays: name to array (NumPy or JAX) of integers, floats or booleans, of any shape.
-        document: what JSON can hold, see `save`.
-        kind: what the file is; `load_state` must be asked for the same.
+        path: the file to write. An existing file is replaced once the new file is complete.
+        arrays: NumPy or JAX arrays of integers, floats or booleans, of any shape, by name.
+        document: values that JSON can hold, see the `metadata` of `save`.
+        kind: the kind of contents; `load_state` must get an equal `kind`.
 
     Raises:
         ValueError: for an array of another dtype, or a document that JSON cannot hold or that is
@@ -87,7 +87,7 @@ def save_state(
 def load_state(
     path: PathLike, *, kind: str = "state"
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Read what `save_state` wrote: the arrays, bit for bit, and the document.
+    """Return the arrays, bit for bit, and the document of a file that `save_state` wrote.
 
     Raises:
         ModelFileError: if the file is missing, empty, cut, altered, of another kind or origin,
@@ -100,8 +100,8 @@ def load_state(
     if not os.path.isfile(path):
         raise ModelFileError(f"{wanted}; {_absence(path)}")
     try:
-        with open(path, "rb") as start:  # its errors say why, safetensors' do not
-            if not start.read(1):
+        with open(path, "rb") as file:  # the errors of `open` say why, those of safetensors do not
+            if not file.read(1):
                 raise ModelFileError(f"{wanted}; it is empty")
         with safetensors.safe_open(path, framework="numpy") as file:
             header = file.metadata() or {}
@@ -130,9 +130,9 @@ def load_state(
 
 
 def check_writable(path: PathLike) -> None:
-    """See that a file can be written at `path`, before the work that would fill it.
+    """Check that a file can be written at `path`, before any work on its contents.
 
-    A file beside it is created and removed; an existing file is neither opened nor touched.
+    A temporary file in the same folder is created and removed; an existing file is not touched.
 
     Raises:
         OutputError: naming the path and the reason.
@@ -146,12 +146,12 @@ def check_writable(path: PathLike) -> None:
 
 @contextlib.contextmanager
 def atomic_path(path: PathLike) -> Iterator[Path]:
-    """Give a hidden file beside `path` to write into; move it there if the block succeeds.
+    """Yield a hidden file in the folder of `path`; rename it to `path` if the block succeeds.
 
-    If it does not, the hidden file is removed; a process that is killed leaves it.
+    If the block fails, the hidden file is removed. If the process is killed, it remains.
 
     Raises:
-        OutputError: if that file cannot be made or moved. Errors of the block stay what they are.
+        OutputError: if the hidden file cannot be made or renamed. Errors of the block pass through.
     """
     target = _resolve(path)
     neighbour = _neighbour(target)
@@ -162,7 +162,7 @@ def atomic_path(path: PathLike) -> Iterator[Path]:
         with writing(path):
             if target.exists():
                 shutil.copymode(target, neighbour)
-            with neighbour.open("r+b") as file:  # to be written, as Windows wants it
+            with neighbour.open("r+b") as file:  # Windows syncs only files opened for writing
                 os.fsync(file.fileno())
             neighbour.replace(target)
     finally:
@@ -171,7 +171,7 @@ def atomic_path(path: PathLike) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def writing(path: PathLike) -> Iterator[None]:
-    """Turn the system's errors in a block that writes the file `path` into `OutputError`."""
+    """Turn each `OSError` in a block that writes the file `path` into an `OutputError`."""
     try:
         yield
     except OSError as error:
@@ -180,17 +180,17 @@ def writing(path: PathLike) -> Iterator[None]:
 
 
 def named(path: PathLike) -> str:
-    """Return a path as messages show it."""
+    """Return a path as error messages show it: as text in quotation marks."""
     return repr(os.fsdecode(path))
 
 
 def shown(value: Any) -> str:
-    """Return what a file holds as messages show it: shortened, in one line."""
+    """Return a value from a file as error messages show it: shortened, in one line."""
     return _shorten.repr(value)
 
 
 def reason_of(error: Exception) -> str:
-    """Return what an error says, shortened, in one line: it may quote what a file holds."""
+    """Return the message of an error in one line, shortened, as it may quote a file."""
     return " ".join(str(error).split())[:500]
 
 
@@ -199,7 +199,7 @@ _shorten.maxstring = _shorten.maxother = 80
 
 
 def check_keys(name: str, value: Any, keys: Collection[str]) -> None:
-    """Raise a `ValueError` unless `value` is a mapping of just these keys."""
+    """Raise a `ValueError`, naming `name`, unless `value` is a mapping with exactly these keys."""
     if not isinstance(value, Mapping):
         raise ValueError(f"{name}: expected names and values, got {shown(value)}")
     if set(value) != set(keys):
@@ -213,17 +213,16 @@ def check_arrays(
     """Raise a `ValueError` unless arrays have the names, dtypes and shapes of a schema.
 
     Args:
-        prefix: before the names in messages.
+        prefix: precedes the names in error messages.
         arrays: NumPy or JAX arrays by name.
-        schema: by name a dtype and the axes, such as "int32 g q" or "float m *outputs": the same
-            letter has the same length everywhere, a letter with a star stands for any number of
-            axes. "floating" is float32 or float64, "float" the dtype that `lengths` gives. No
-            axis but a starred one is empty.
-        lengths: what is known of the letters before: a number, or of starred ones a tuple; and
-            "float".
+        schema: the dtype and axes of each name, such as "int32 g q" or "float m *outputs". Axes
+            with equal names have equal lengths. A star marks any number of axes; only these may be
+            empty. "floating" is float32 or float64; "float" is the dtype in `lengths`.
+        lengths: axes whose lengths are known, by name: a number, or a tuple for a starred name; and
+            the dtype "float".
 
     Returns:
-        The lengths with those of the arrays.
+        `lengths`, completed by the axes of the arrays.
     """
     check_keys(prefix or "arrays", arrays, schema)
     known = dict(lengths)
@@ -245,7 +244,7 @@ def check_arrays(
 
 
 def _matches(shape: tuple[int, ...], axes: list[str], known: dict[str, Any]) -> bool:
-    """Return whether the shape has these axes; note the lengths of those that are new."""
+    """Return whether a shape has the axes; add the lengths of axes that are not in `known`."""
     starred = bool(axes) and axes[-1].startswith("*")
     plain = axes[:-1] if starred else axes
     rest = shape[len(plain) :]
@@ -258,11 +257,11 @@ def _matches(shape: tuple[int, ...], axes: list[str], known: dict[str, Any]) -> 
 
 
 def _checked(path: PathLike, refusal: type[ValueError]) -> str:
-    """Return a path as text; raise for one that no file can have."""
+    """Return a path as text; raise `refusal` if no file can have such a path."""
     text = os.fsdecode(path)
     try:
         sound = text and b"\0" not in os.fsencode(text)
-    except UnicodeEncodeError:  # of half a character
+    except UnicodeEncodeError:  # for half of a surrogate pair
         sound = False
     if not sound:
         raise refusal(f"{text!r}: expected a path, of characters that file names have")
@@ -270,7 +269,11 @@ def _checked(path: PathLike, refusal: type[ValueError]) -> str:
 
 
 def _resolve(path: PathLike) -> Path:
-    """Return where `path` really lies (a link stays a link), if a file may be put there."""
+    """Return the file that `path` or its link refers to.
+
+    Raises:
+        OutputError: if no file can be written there.
+    """
     target = os.path.realpath(_checked(path, OutputError))
     if os.path.isdir(target):
         raise OutputError(f"{named(path)}: expected a file to write, but it is a folder")
@@ -282,24 +285,26 @@ def _resolve(path: PathLike) -> Path:
     folder, name = os.path.split(target)
     if not os.path.isdir(folder):
         raise OutputError(f"{named(path)}: cannot be written: there is no folder {folder!r}")
-    if len(os.fsencode(name)) > 255:  # its neighbour's name would be short enough
+    if len(os.fsencode(name)) > 255:  # the name of the temporary file would be short enough
         raise OutputError(f"{named(path)}: cannot be written: File name too long")
     return Path(target)
 
 
 def _neighbour(target: Path) -> Path:
-    """Return a new hidden name in the target's folder."""
+    """Return a path in the target's folder with a new, hidden name."""
     suffixes = "".join(target.suffixes[-2:])
     return target.with_name(f".jsparse-{secrets.token_hex(8)}{suffixes}")
 
 
 def _absence(path: PathLike) -> str:
+    """Return why `path` is no regular file, in words."""
     if os.path.isdir(path):
         return "it is a folder"
     return "it is not a regular file" if os.path.exists(path) else "there is no such file"
 
 
 def _check_header(header: Mapping[str, str], kind: str, wanted: str) -> None:
+    """Raise `ModelFileError`, beginning with `wanted`, unless jsparse wrote a file of the kind."""
     if header.get("format") != FORMAT:
         origin = shown(header.get("format"))
         raise ModelFileError(
@@ -316,7 +321,7 @@ def _check_header(header: Mapping[str, str], kind: str, wanted: str) -> None:
 
 
 def _read(file: Any, name: str, wanted: str) -> np.ndarray:
-    """Return an array of a safetensors file, of a dtype and shape that NumPy has."""
+    """Return an array of a safetensors file; raise for dtypes and shapes that NumPy lacks."""
     described = file.get_slice(name)
     dtype, shape = described.get_dtype(), described.get_shape()
     place = f"{wanted}; its array {shown(name)}"
@@ -330,7 +335,7 @@ def _read(file: Any, name: str, wanted: str) -> np.ndarray:
 
 
 def _contiguous(name: str, array: Any) -> np.ndarray:
-    """Return the array in C order and native bytes: safetensors writes the memory as it lies."""
+    """Return a copy in C order and native byte order, as safetensors writes the raw memory."""
     array = np.array(array, order="C")
     array = array.astype(array.dtype.newbyteorder("="))
     if array.dtype.name not in _DTYPES.values():
@@ -340,6 +345,7 @@ def _contiguous(name: str, array: Any) -> np.ndarray:
 
 
 def _digest(kind: str, text: str, arrays: Mapping[str, np.ndarray]) -> str:
+    """Return the SHA-256 digest of kind, document and arrays, in hexadecimal digits."""
     digest = hashlib.sha256(f"{kind}\n{text}\n".encode())
     for name in sorted(arrays):
         array = arrays[name]
@@ -349,10 +355,10 @@ def _digest(kind: str, text: str, arrays: Mapping[str, np.ndarray]) -> str:
 
 
 def _encoded(document: Mapping[str, Any]) -> str:
-    """Return a document as a text of JSON that can be read back."""
+    """Return a document as JSON text; raise a `ValueError` if it could not be read again."""
     try:
         text = json.dumps(_plain(document, "document"))
-        json.loads(text)  # levels and digits may be too many, as Python limits both
+        json.loads(text)  # fails if there are too many levels or digits, which Python limits
     except (RecursionError, ValueError) as error:
         if str(error).startswith("document"):
             raise
@@ -365,7 +371,7 @@ def _encoded(document: Mapping[str, Any]) -> str:
 
 
 def _plain(value: Any, where: str) -> Any:
-    """Return `value` as what JSON gives back unchanged, or raise an error that names the place."""
+    """Return `value` as types that JSON preserves; raise a `ValueError` that names the place."""
     if isinstance(value, np.ndarray | np.generic | jax.Array):
         value = np.asarray(value).tolist()
     if value is None or isinstance(value, str | bool | int | float):

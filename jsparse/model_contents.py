@@ -1,6 +1,6 @@
-"""What a file holds of a model, and the checks of what one holds.
+"""Write the fields of a model to a file, and read and check them.
 
-This module knows no `Model`: `Contents` has the fields of one.
+This module does not import `Model`: `Contents` holds its fields.
 """
 
 import math
@@ -24,7 +24,7 @@ from .multiclass import Code, Decoding, output_code
 
 
 class Contents(NamedTuple):
-    """The fields of a `model.Model`, which see."""
+    """The fields of a model, see `model.Model`."""
 
     expansion: KernelExpansion
     path: Family | None
@@ -41,7 +41,7 @@ class Contents(NamedTuple):
 
 
 def write(path: PathLike, contents: Contents) -> None:
-    """Write what a model consists of into one file; see `model_files.save` for the errors."""
+    """Write the fields of a model to one file; raises as `model_files.save`."""
     model, arrays = contents, _unseen_arrays(contents.unseen)
     if model.path is not None:
         with jax.enable_x64(model.expansion.prototypes.dtype == np.float64):
@@ -59,7 +59,12 @@ def write(path: PathLike, contents: Contents) -> None:
 
 
 def read(path: PathLike, dtype: str | None) -> Contents:
-    """Read what `write` wrote; see `model_files.load` for the errors."""
+    """Read the fields of a model from a file that `write` wrote; raises as `model_files.load`.
+
+    Args:
+        path: the file.
+        dtype: "float32" or "float64" to convert all floats; None to keep the dtype of the file.
+    """
     expansion, document, arrays = serialization.load(path, dtype=dtype)
     with serialization.complete(path):
         return _contents(expansion, document, arrays)
@@ -71,6 +76,7 @@ _DOCUMENT = {"classes", "class_dtype", "code", "decoding", "slopes", "columns", 
 def _contents(
     expansion: KernelExpansion, document: Mapping[str, Any], arrays: Mapping[str, Array]
 ) -> Contents:
+    """Return the fields that a file's document and arrays hold; raise if they are invalid."""
     check_keys("metadata", document, _DOCUMENT)
     if document["decoding"] not in get_args(Decoding):
         raise ValueError(f"decoding: got {shown(document['decoding'])}")
@@ -94,6 +100,7 @@ def _contents(
 
 
 def _columns(columns: Any, d: int, classes: list[Any] | None) -> Schema:
+    """Return the schema that a document holds; raise unless it fits `d` columns and the classes."""
     if not isinstance(columns, dict):
         raise ValueError(f"columns: expected names and values, got {shown(columns)}")
     schema = Schema.from_json(columns)
@@ -105,6 +112,7 @@ def _columns(columns: Any, d: int, classes: list[Any] | None) -> Schema:
 
 
 def _code(matrix: Any, labels: tuple[Any, ...] | None, outputs: tuple[int, ...]) -> Code | None:
+    """Return the output code that a document holds; raise unless it fits labels and outputs."""
     if matrix is None:
         if labels is not None and (outputs or len(labels) > 2):
             raise ValueError("code: expected one, as there are several outputs or classes")
@@ -119,6 +127,7 @@ def _code(matrix: Any, labels: tuple[Any, ...] | None, outputs: tuple[int, ...])
 
 
 def _slopes(numbers: Any, labels: tuple[Any, ...] | None) -> np.ndarray:
+    """Return the inverse temperatures that a document holds; raise unless one for each label."""
     slopes = np.asarray(numbers, float)
     positive = np.all((slopes > 0) & np.isfinite(slopes))
     if labels is None or slopes.shape != (len(labels),) or not positive:
@@ -137,17 +146,21 @@ _SUPPORT = {"support": "int32 g q"}
 
 
 def family_arrays(family: Family) -> dict[str, np.ndarray]:
-    """Return the arrays of a family without the points that no machine uses; on the host."""
+    """Return the arrays of a family by name, without points that no machine uses; on the host."""
     compact = family.compact()
     schema = _FAMILY if compact.support is None else _FAMILY | _SUPPORT
     return {
-        name: np.asarray(getattr(compact, name), np.int32 if described[0] == "i" else None)
-        for name, described in schema.items()
+        name: np.asarray(getattr(compact, name), np.int32 if axes.startswith("int32") else None)
+        for name, axes in schema.items()
     }
 
 
 def _family(expansion: KernelExpansion, arrays: Mapping[str, Array]) -> Family:
-    """Return the family that a file's arrays describe, of the expansion's kernels and outputs."""
+    """Return the family that a file's arrays hold; its kernel and outputs are the expansion's.
+
+    Raises:
+        ValueError: if names, dtypes, shapes or values are not those of a family.
+    """
     kernel, outputs = expansion.kernel, expansion.intercept.shape
     several = isinstance(kernel, Mixture)
     supported = "support" in arrays and not several
@@ -190,7 +203,10 @@ _MACHINES = {
 
 
 def _unseen_arrays(unseen: Unseen | None) -> dict[str, np.ndarray]:
-    """Return the arrays of errors on unseen rows, by names that say whose rows they were."""
+    """Return the arrays of errors on unseen rows by name.
+
+    The prefix of the names is "held_out" if no machine was fitted to the rows, else "unseen".
+    """
     if unseen is None:
         return {}
     counts = np.ones(len(unseen.errors), np.int32) if unseen.counts is None else unseen.counts
@@ -205,15 +221,25 @@ def _unseen_arrays(unseen: Unseen | None) -> dict[str, np.ndarray]:
 def _unseen(
     expansion: KernelExpansion, arrays: Mapping[str, Array], *, held_out: bool, classes: bool
 ) -> Unseen:
-    """Return the errors on unseen rows that a file's arrays describe."""
+    """Return the errors on unseen rows that a file's arrays hold.
+
+    Args:
+        expansion: the model, which gives kernel, dtype and shapes.
+        arrays: the arrays by name, without prefix.
+        held_out: whether the model was fitted without the rows.
+        classes: whether the model is a classifier.
+
+    Raises:
+        ValueError: if names, dtypes, shapes or values are invalid.
+    """
     with_machines = not held_out and "fold" in arrays
-    own = expansion.intercept
+    intercept = expansion.intercept
     lengths = check_arrays(
         "unseen", arrays, _ERRORS | (_MACHINES if with_machines else {}),
         {
             "float": expansion.prototypes.dtype,
             "d": expansion.prototypes.shape[1],
-            "targets": () if classes else own.shape,
+            "targets": () if classes else intercept.shape,
         },
     )  # fmt: skip
     errors, counts = np.asarray(arrays["errors"]), np.asarray(arrays["counts"])
@@ -223,10 +249,10 @@ def _unseen(
         raise ValueError("unseen.counts: expected numbers of rows of at least 1")
     if not with_machines:
         return Unseen(errors, counts=counts, held_out=held_out)
-    fold, (n_machines, rest) = np.asarray(arrays["fold"]), divmod(lengths["v"], own.size)
+    fold, (n_machines, rest) = np.asarray(arrays["fold"]), divmod(lengths["v"], intercept.size)
     if rest or fold.min() < 0 or fold.max() >= n_machines:
         raise ValueError(
-            f"unseen.fold: expected numbers of machines with {own.size} outputs each, got "
+            f"unseen.fold: expected numbers of machines with {intercept.size} outputs each, got "
             f"{lengths['v']} outputs and {shown(fold.tolist())}"
         )
     machines = KernelExpansion(
@@ -238,7 +264,7 @@ def _unseen(
 def _of_arrays(
     expansion: KernelExpansion, arrays: Mapping[str, Array], *, classes: bool
 ) -> tuple[Family | None, Unseen | None]:
-    """Return the machines of several sizes, and the errors on unseen rows."""
+    """Return the machines of several sizes and the errors on unseen rows; None if missing."""
     groups: dict[str, dict[str, Array]] = {}
     for name, array in arrays.items():
         prefix, _, rest = name.partition(".")
@@ -254,10 +280,11 @@ def _of_arrays(
     )
 
 
-_LONGEST = 2**16  # bytes of a label
+_LONGEST = 2**16  # most bytes of a label
 
 
 def _json_labels(labels: tuple[Any, ...], dtype: str) -> list[Any]:
+    """Return labels as Python values that JSON can hold; raise a `ValueError` for others."""
     classes = np.array(labels, dtype=dtype)
     if classes.dtype.kind not in "biufU" or classes.dtype.itemsize > _LONGEST:
         raise ValueError(
@@ -268,7 +295,11 @@ def _json_labels(labels: tuple[Any, ...], dtype: str) -> list[Any]:
 
 
 def _labels(labels: Any, dtype: Any) -> tuple[Any, ...]:
-    """Return distinct sorted labels that NumPy holds as `dtype`, or raise ValueError."""
+    """Return the labels that a document holds as a tuple.
+
+    Raises:
+        ValueError: unless they are distinct, sorted and of the NumPy type that `dtype` names.
+    """
     if not isinstance(labels, list) or len(labels) < 2:
         raise ValueError(f"classes: expected at least two labels, got {shown(labels)}")
     if not isinstance(dtype, str) or len({type(label) for label in labels}) != 1:
@@ -277,9 +308,9 @@ def _labels(labels: Any, dtype: Any) -> tuple[Any, ...]:
     if kinds is None:
         raise ValueError("classes: expected numbers, booleans or texts")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of old names, which are refused
+        warnings.simplefilter("ignore", DeprecationWarning)  # for old type names, refused below
         wanted = np.dtype(dtype)
-    # By the type that is named: NumPy itself would make floats of the largest whole numbers.
+    # Use the named type: by default NumPy would turn the largest whole numbers into floats.
     if wanted.kind not in kinds or wanted.itemsize > _LONGEST:
         raise ValueError(f"classes: expected labels of type {shown(dtype)}")
     with np.errstate(over="ignore"):

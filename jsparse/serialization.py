@@ -1,8 +1,9 @@
-"""Models on disk: safetensors with JSON in the header, never pickle.
+"""Save and load kernel expansions as safetensors files with JSON in the header, never pickle.
 
-A kernel is stored as a tree of class names and static fields, its leaves as tensors such as
-`kernel.left.lengthscale`, beside `prototypes`, `coefficients`, `intercept` and `scaling.*`. Only
-the kernels of this package are known, so loading a file runs no code of the file's choosing.
+The JSON document describes the kernel as a tree of class names and static fields. The kernel's
+arrays are tensors such as `kernel.left.lengthscale`, beside `prototypes`, `coefficients`,
+`intercept` and `scaling.*`. Only kernel classes of this package can be loaded, so a file cannot
+make the reader run other code.
 """
 
 import contextlib
@@ -33,7 +34,7 @@ from .kernels import Kernel
 from .scaling import Standardization
 
 _PART = "part."
-_WHICH = "kernel.which"  # of several kernels, by prototype
+_WHICH = "kernel.which"  # the number of each prototype's kernel in a `Mixture`
 _KERNELS = (
     "RBF",
     "Laplacian",
@@ -63,14 +64,13 @@ def save(
     metadata: Mapping[str, Any] | None = None,
     parts: Mapping[str, np.ndarray] | None = None,
 ) -> None:
-    """Write an expansion and what belongs to it; `load` gives back the same to the last bit.
+    """Write an expansion, metadata and more arrays to a file; `load` returns them bit for bit.
 
     Args:
-        path: the file to write; an existing one is replaced once the new one is complete.
-        expansion: one model (not a `vmap`ped stack of them).
-        metadata: what JSON can hold (strings, ints, floats, booleans, None, lists and dicts of
-            them, also as NumPy scalars or arrays). Values come back with the type they had, tuples
-            and arrays as lists.
+        path: the file to write. An existing file is replaced once the new file is complete.
+        expansion: one model, not a `vmap`ped stack of models.
+        metadata: strings, ints, floats, booleans, None, lists and dicts of them, also NumPy scalars
+            or arrays. `load` returns values of the same types, but tuples and arrays as lists.
         parts: more arrays, by name.
 
     Raises:
@@ -97,7 +97,16 @@ def save(
 def load(
     path: PathLike, *, dtype: str | None = None
 ) -> tuple[KernelExpansion, dict[str, Any], dict[str, jax.Array]]:
-    """Read an expansion, the metadata and the parts saved with it; see `jsparse.load`."""
+    """Read the expansion, metadata and parts that `save` wrote.
+
+    Args:
+        path: the file.
+        dtype: "float32" or "float64" to convert all floats; None to keep the dtype of the file.
+
+    Raises:
+        ModelFileError: if the file is missing, damaged or no model.
+        ValueError: for another dtype, or values too large for it.
+    """
     check_fork()
     arrays, document = load_state(path, kind="model")
     with complete(path):
@@ -110,7 +119,7 @@ def load(
         )
         _check_expansion(arrays, kernel_arrays)
     cast = _caster(path, {**arrays, **kernel_arrays, **parts}, dtype)
-    given, leaves, parts = (
+    tensors, leaves, parts = (
         {name: cast(name, array) for name, array in group.items()}
         for group in (arrays, kernel_arrays, parts)
     )
@@ -119,12 +128,12 @@ def load(
         if leaves:
             raise ValueError(f"arrays: {shown(sorted(leaves))} not expected")
         scaling = None
-        if "scaling.shift" in given:
-            scaling = Standardization(given["scaling.shift"], given["scaling.scale"])
+        if "scaling.shift" in tensors:
+            scaling = Standardization(tensors["scaling.shift"], tensors["scaling.scale"])
         expansion = KernelExpansion(
-            kernel, given["prototypes"], given["coefficients"], given["intercept"], scaling
+            kernel, tensors["prototypes"], tensors["coefficients"], tensors["intercept"], scaling
         )
-        # The kernel knows what it takes, such as a lengthscale of each column.
+        # Let the kernel check its arrays, such as one lengthscale for each column.
         prototypes = expansion.prototypes
         row = jax.ShapeDtypeStruct((1, prototypes.shape[1]), prototypes.dtype)
         jax.eval_shape(kernel.cross_gram, row, prototypes)
@@ -134,7 +143,7 @@ def load(
 
 @contextlib.contextmanager
 def complete(path: PathLike) -> Iterator[None]:
-    """Turn errors in a block that looks at what a file holds into `ModelFileError`."""
+    """Turn errors in a block that checks the contents of the file `path` into `ModelFileError`."""
     try:
         yield
     except (ValueError, TypeError, OverflowError, KeyError) as error:
@@ -145,14 +154,18 @@ def complete(path: PathLike) -> Iterator[None]:
 
 
 def _version(package: str) -> str:
+    """Return the version of an installed package."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        return "not installed"  # run from a checkout
+        return "not installed"  # jsparse runs from a source folder
 
 
 def _describe(kernel: Kernel, place: str, leaves: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Return a kernel as its class and its fields; what are arrays goes into `leaves`."""
+    """Return a kernel's class name and static fields as JSON values; put its arrays into `leaves`.
+
+    `place` is the name of the kernel in the file, such as "kernel.left".
+    """
     name = type(kernel).__name__
     if name not in _KERNELS or type(kernel) is not getattr(kernels, name):
         why = ", which holds a Python function" if name == "Custom" else ""
@@ -162,23 +175,24 @@ def _describe(kernel: Kernel, place: str, leaves: dict[str, np.ndarray]) -> dict
         )
     description: dict[str, Any] = {"class": name}
     for field in dataclasses.fields(kernel):  # pyright: ignore[reportArgumentType]
-        value, inner = getattr(kernel, field.name), f"{place}.{field.name}"
+        value, field_place = getattr(kernel, field.name), f"{place}.{field.name}"
         if isinstance(value, Kernel):
-            description[field.name] = _describe(value, inner, leaves)
+            description[field.name] = _describe(value, field_place, leaves)
         elif field.name == "kernels":
-            several = enumerate(value)
-            description[field.name] = [_describe(k, f"{inner}.{i}", leaves) for i, k in several]
+            description[field.name] = [
+                _describe(part, f"{field_place}.{i}", leaves) for i, part in enumerate(value)
+            ]
         elif field.metadata.get("static", False):
             description[field.name] = value
         else:
             if value is None:
-                raise ValueError(f"{inner}: expected the number of each prototype's kernel")
-            leaves[inner] = np.asarray(value)
+                raise ValueError(f"{field_place}: expected the number of each prototype's kernel")
+            leaves[field_place] = np.asarray(value)
     return description
 
 
 def _kernel_of(description: Any, place: str, leaves: dict[str, jax.Array]) -> Kernel:
-    """Return the kernel of a description, and take its arrays out of `leaves`."""
+    """Return the kernel that `_describe` described; remove its arrays from `leaves`."""
     name = description.get("class") if isinstance(description, dict) else None
     if name not in _KERNELS:
         raise ValueError(f"{place}: class {shown(name)} is none of {', '.join(_KERNELS)}")
@@ -189,26 +203,26 @@ def _kernel_of(description: Any, place: str, leaves: dict[str, jax.Array]) -> Ke
     check_keys(place, description, {"class"} | static | inner | several)
     values: dict[str, Any] = {}
     for field in (field.name for field in fields):
-        value, at = description.get(field), f"{place}.{field}"
+        value, field_place = description.get(field), f"{place}.{field}"
         if field in static:
-            values[field] = value  # which the kernel checks
+            values[field] = value  # the kernel checks it
         elif field in inner:
-            values[field] = _kernel_of(value, at, leaves)
+            values[field] = _kernel_of(value, field_place, leaves)
         elif field in several:
             if not isinstance(value, list):
-                raise ValueError(f"{at}: expected several kernels, got {shown(value)}")
+                raise ValueError(f"{field_place}: expected several kernels, got {shown(value)}")
             values[field] = tuple(
-                _kernel_of(one, f"{at}.{i}", leaves) for i, one in enumerate(value)
+                _kernel_of(part, f"{field_place}.{i}", leaves) for i, part in enumerate(value)
             )
-        elif at not in leaves:
-            raise ValueError(f"{at}: missing")
+        elif field_place not in leaves:
+            raise ValueError(f"{field_place}: missing")
         else:
-            values[field] = leaves.pop(at)
+            values[field] = leaves.pop(field_place)
     return getattr(kernels, name)(**values)
 
 
 def _check_expansion(arrays: Mapping[str, np.ndarray], leaves: Mapping[str, np.ndarray]) -> None:
-    """Raise a `ValueError` unless arrays and a kernel's leaves are those of one model."""
+    """Raise a `ValueError` unless the arrays of an expansion and of its kernel fit together."""
     scaling = _SCALING if any(name.startswith("scaling.") for name in arrays) else {}
     which = {_WHICH: "int32 m"} if _WHICH in leaves else {}
     others = {name: "floating *shape" for name in leaves if name not in which}
@@ -227,7 +241,11 @@ def _check_expansion(arrays: Mapping[str, np.ndarray], leaves: Mapping[str, np.n
 def _caster(
     path: PathLike, arrays: Mapping[str, np.ndarray], dtype: str | None
 ) -> Callable[[str, np.ndarray], jax.Array]:
-    """Return how the arrays of a file become JAX arrays: in their own dtype, or all in `dtype`."""
+    """Return a function of name and array that returns a JAX array.
+
+    It converts floats to `dtype`, or to float32 with a warning if JAX has no float64; other arrays
+    keep their dtype.
+    """
     if dtype not in (None, "float32", "float64"):
         raise ValueError(f"dtype: expected 'float32', 'float64' or None, got {dtype!r}")
     has_float64 = jnp.result_type(float) == jnp.float64

@@ -1,9 +1,9 @@
-"""The learners of the papers: pure functions, and the methods that training takes them by."""
+"""The learners of the papers: pure functions, and a `Method` of each for training to call."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # each is imported when it is first asked for
+if TYPE_CHECKING:  # at run time, `__getattr__` imports each name when it is first used
     from .dual import Dual as Dual
     from .fixed_size import FixedSize as FixedSize
     from .kbp import KBP as KBP
@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # each is imported when it is first asked for
 
     METHODS: dict[str, type[Method]]
 
-# The methods, in the order of the command line's help, and where each is.
+# Class name and module of each method, in the order of the command line's help.
 _REGISTRY = {
     "FixedSize": "fixed_size",
     "SCDP": "scdp",
@@ -46,7 +46,7 @@ _HOME_OF = {**_REGISTRY, "FromSums": "from_sums", "Method": "method", "Stopping"
 
 
 def __getattr__(name: str) -> Any:
-    """A name of a method's module; `METHODS` has all by their names on the command line."""
+    """Import and return a name; `METHODS` maps names on the command line to method classes."""
     if name == "METHODS":
         value: Any = {method.name: method for method in map(__getattr__, _REGISTRY)}
     elif name in _HOME_OF:

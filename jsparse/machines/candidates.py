@@ -1,4 +1,4 @@
-"""Candidates out of which methods of several sizes select their prototypes."""
+"""Settings of methods that select their prototypes one after another out of candidates."""
 
 import abc
 from typing import Any, ClassVar, Literal
@@ -33,7 +33,7 @@ from .method import (
 )
 from .rows import Rows
 
-CANDIDATES = 1000
+CANDIDATES = 1000  # default number of candidates, at most
 CandidateMethod = Literal["k_center", "k_means", "renyi", "uniform"]
 
 
@@ -41,23 +41,23 @@ class Candidates(Method):
     """The settings of methods that select prototypes one after another out of candidates.
 
     Args:
-        max_prototypes: length of the path; by default 300, or as many as there are candidates or
-            rows to train on.
-        candidates: their number, "all" rows with weight, or points of the caller's in raw units,
-            shape `M d`; by default nearly all rows, a number that tables of like size share,
-            up to 1000.
+        max_prototypes: length of the path; by default 300, or the number of candidates or of
+            training rows if it is smaller.
+        candidates: number of candidates; or "all" for every row with weight; or a table of points
+            in raw units, shape `M d`. By default the number of rows, rounded down so that tables
+            of similar size share programs, up to 1000.
         candidate_method: "k_center" (farthest points, the choice of Karsmakers 2011), "k_means",
-            "renyi", "uniform".
-        subset: candidates looked at for each prototype, drawn at random, "auto" for 59, the number
-            of Karsmakers 2011, Section 3.5.2; None for the method's own default.
-        size_tolerance: the size chosen is the least whose error is within as many standard errors
-            of the best: 0.1 is the choice of Section 4.5, 1 the one-standard-error rule.
+            "renyi" or "uniform".
+        subset: number of random candidates examined for each prototype; "auto" for 59, the number
+            of Karsmakers 2011, Section 3.5.2; None for the default of the method.
+        size_tolerance: choose the smallest size whose error is within so many standard errors of
+            the smallest error: 0.1 is the choice of Section 4.5, 1 the one-standard-error rule.
     """
 
     several_sizes: ClassVar[bool] = True
     shares_C: ClassVar[bool] = True
     size_argument: ClassVar[str] = "candidates"
-    usual_length: ClassVar[int] = 300  # of the path, at most
+    usual_length: ClassVar[int] = 300  # default of `max_prototypes`, at most
 
     max_prototypes: int | None = option(
         None, "the longest path; default: 300, or as many as there are", kind="count", metavar="K"
@@ -117,7 +117,11 @@ class Candidates(Method):
         return replaced(self, max_prototypes=k, candidates=candidates, subset=subset)
 
     def resolved_subset(self, M: int) -> int | None:
-        """Return the number of candidates looked at for each prototype, of `M`."""
+        """Return the number of candidates examined for each prototype; None for all `M`.
+
+        Raises:
+            ValueError: if `subset` exceeds `M`.
+        """
         if self.subset is None:
             return None
         if isinstance(self.subset, str) and self.subset == "auto":
@@ -125,7 +129,7 @@ class Candidates(Method):
         return whole_number("subset", self.subset, 1, M, "the candidates")
 
     def _count(self, shape: Shape) -> Any:
-        """Return the number of candidates, not yet checked."""
+        """Return the number of candidates that the settings state, unchecked."""
         if self.candidates is None:
             return min(rounded_down(shape.present), CANDIDATES)
         if isinstance(self.candidates, _Points):
@@ -152,7 +156,7 @@ class Candidates(Method):
         return tuple(range(1, self.longest + 1))
 
     def error_status(self, status: Int[np.ndarray, " s"]) -> Int[np.ndarray, " s"]:
-        """See `Method.error_status`: coefficients that lost digits may give exact values."""
+        """See `Method.error_status`: PRECISION_LOST of coefficients does not spoil predictions."""
         return np.where(status == PRECISION_LOST, COMPLETED, status).astype(np.int32)
 
     def shortened(self, n_sizes: int) -> "Candidates":
@@ -166,7 +170,7 @@ class Candidates(Method):
         return self.max_prototypes
 
     def choose_points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
-        """Return the candidates."""
+        """Return the candidates: the user's points, rows or cluster means."""
         X, M, weights = rows.X, self.candidates, np.asarray(rows.weights)
         if isinstance(M, _Points):
             return Points(rows.scaling.apply(M.X.astype(X.dtype)), None)
@@ -179,40 +183,41 @@ class Candidates(Method):
         if criterion == "k_means":
             means = k_means(key, X, M, as_array(weights, X.dtype))
             return Points(means.centres, None, int(means.status))
-        chosen = choose_rows(key, criterion, X, M, rows.labels, weights, rows.n)
-        return rows.points_at(*chosen)
+        numbers, status = choose_rows(key, criterion, X, M, rows.labels, weights, rows.n)
+        return rows.points_at(numbers, status)
 
 
 class CandidatesFromSums(Candidates, FromSums):
-    """Methods that select prototypes by sums over rows.
+    """Methods that select prototypes from sums over rows.
 
-    Rows in memory on one device are read again once the prototypes are selected, as coefficients
-    from rows have more digits than those from sums: `fit` differs from `solve` by rounding.
+    If the rows are in memory on one device, `fit` selects the prototypes and then computes the
+    coefficients from the rows, which keeps more digits than sums do. Its result differs from the
+    result of `solve` by rounding.
     """
 
     shares_rows: ClassVar[bool] = True
 
     @property
     def memory(self) -> int | None:
-        """See `Method.memory`: the candidates; None while their number depends on the rows."""
+        """See `Method.memory`: the number of candidates; None if it depends on the rows."""
         if isinstance(self.candidates, _Points):
             return len(self.candidates.X)
         return self.candidates if isinstance(self.candidates, int) else None
 
     def criterion(self, task: Task) -> Metric:
-        """See `Method.criterion`: least squares (Karsmakers 2011, eq. 35), for classes too."""
+        """See `Method.criterion`: least squares for both tasks (Karsmakers 2011, eq. 35)."""
         return "mse"
 
     @abc.abstractmethod
     def fit_in_memory(
         self, kernel: Kernel, points: Float[Array, "M d"], C: CLike, rows: Rows, key: Key | None
     ) -> Family:
-        """Fit to rows in memory; arguments as for `fit`."""
+        """Fit to rows in memory on one device; arguments as for `fit`."""
 
     def fit(
         self, kernel: Kernel, points: PointTable, C: CLike, rows: Rows, key: Key | None = None
     ) -> Family:
-        """See `Method.fit`: rows of a mesh are fitted from their sums."""
+        """See `Method.fit`: fit from sums if the rows are on a mesh, else from the rows."""
         if rows.mesh is not None:
             return super().fit(kernel, points, C, rows, key)
         assert points is not None
@@ -222,21 +227,21 @@ class CandidatesFromSums(Candidates, FromSums):
         self, kernel: Kernel, points: PointTable, C: CLike, rows: Rows, key: Key | None = None,
         sums: Sums | None = None,
     ) -> tuple[Family, Sums | None]:  # fmt: skip
-        """See `Method.fit_and_sum`: rows in memory are not summed."""
+        """See `Method.fit_and_sum`: there are sums only for rows spread over a mesh."""
         if rows.mesh is not None:
             return super().fit_and_sum(kernel, points, C, rows, key, sums)
         return self.fit(kernel, points, C, rows, key), None
 
 
 class _Points:
-    """A table of the caller's points, which is equal to no other."""
+    """The user's table of points. Tables are compared and hashed by identity, not by content."""
 
     def __init__(self, points: Any) -> None:
         self.X = finite_table(points, "candidates")
 
 
 def check_candidates(candidates: Array, d: int) -> None:
-    """Raise unless the candidates are finite points of `d` columns; they may outnumber the rows."""
+    """Raise a `ValueError` unless the candidates are finite points of `d` columns, shape `M d`."""
     if candidates.ndim != 2 or candidates.shape[1] != d or len(candidates) == 0:
         raise ValueError(
             f"candidates: expected shape (M, {d}) with M at least 1, got {candidates.shape}"

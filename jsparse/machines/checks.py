@@ -1,4 +1,4 @@
-"""Checks of the arguments of the pure functions, before any work is done."""
+"""Checks of the arguments of the pure fit functions, made before any work."""
 
 from typing import Any, get_args
 
@@ -14,7 +14,7 @@ from ..features import FeatureMap
 
 
 def in_one_dtype(X: Array, y: Array, weights: Array | None) -> tuple[Array, Array, Array | None]:
-    """Return all in the dtype of `X`, or in the default float if that is no float."""
+    """Return all arrays in the dtype of `X`, or in JAX's default float if `X` holds no floats."""
     X = as_float(X)
     weights = None if weights is None else as_float(weights).astype(X.dtype)
     return X, as_float(y).astype(X.dtype), weights
@@ -31,22 +31,22 @@ def columns_in_one_dtype(
     classes: bool,
     several: bool = False,
 ) -> tuple[Array, Array, Array, Array, Array]:
-    """Return points, `C`, inputs, targets and weights in the dtype of `X`.
+    """Check arguments, and return points, `C`, inputs, targets and weights in the dtype of `X`.
 
-    Targets of several columns may have a `C` and a column of weights each.
+    Each column of targets may have a `C` and a column of weights.
 
     Args:
-        name: the argument that has the points.
+        name: the name of the argument that holds the points, for error messages.
         points: shape `m d`.
         C: weight of the data-fit term, shape `()` or `l`.
         X: inputs, shape `n d`.
         y: targets, shape `n` or `n l`.
-        weights: shape `n` or `n l`; 0 for an absent row, None for ones.
+        weights: shape `n` or `n l`; 0 for an absent row; None for weights of 1.
         classes: whether the targets must be -1 or +1.
         several: whether there may be several sets of points, shape `s m d`.
 
     Raises:
-        ValueError: for shapes that do not fit, or (outside `jit`) values.
+        ValueError: for shapes that do not fit, or (outside `jit`) values out of range.
     """
     X, y, weights = in_one_dtype(X, y, weights)
     points, C = as_float(points).astype(X.dtype), jnp.asarray(C, X.dtype)
@@ -79,7 +79,7 @@ def columns_in_one_dtype(
 
 
 def check_choice(name: str, value: Any, literal: Any) -> None:
-    """Raise a `ValueError` unless the argument has one of the values of a `Literal`."""
+    """Raise a `ValueError` unless the argument `name` has one of the values of a `Literal`."""
     choices = get_args(literal)
     if value not in choices:
         *others, last = map(repr, choices)
@@ -87,14 +87,17 @@ def check_choice(name: str, value: Any, literal: Any) -> None:
 
 
 def given_penalty(intercept_penalty: ScalarLike, X: Array) -> Float[Array, ""] | None:
-    """Return the intercept's penalty; None for the number 0, for which a simpler program does."""
+    """Return the intercept's penalty as an array; None for the Python number 0.
+
+    None selects a simpler program, without a penalty.
+    """
     if isinstance(intercept_penalty, int | float) and intercept_penalty == 0:
         return None
     return like(intercept_penalty, X)
 
 
 def check_penalty(feature_map: FeatureMap) -> None:
-    """Raise unless the map is penalised by the identity."""
+    """Raise a `ValueError` unless the feature map is penalised by the identity."""
     if feature_map.penalty() is not None:
         raise ValueError(
             "feature_map: expected one penalised by the identity (Nystroem, Linear), got "
@@ -103,7 +106,7 @@ def check_penalty(feature_map: FeatureMap) -> None:
 
 
 def check_labels(labels: Array, k: int) -> None:
-    """Raise unless the labels are class numbers 0..k-1, as far as they can be looked at."""
+    """Raise a `ValueError` unless labels are class numbers 0..k-1. Traced values pass."""
     if labels.ndim != 1 or not jnp.issubdtype(labels.dtype, jnp.integer):
         raise ValueError(
             f"labels: expected class numbers, integers of shape (n,), got {labels.dtype} of shape "
@@ -122,7 +125,11 @@ def check_problem(
     weights: Array | None,
     intercept_penalty: ScalarLike = 0.0,
 ) -> None:
-    """Raise a `ValueError` that says what was expected and what came; values only if concrete."""
+    """Raise a `ValueError` for shapes or dtypes that do not fit, or values out of range.
+
+    Traced values are not checked. Shapes: prototypes `m d`, `C` any, `X` `n d`, `y` `n ..`,
+    weights `n`.
+    """
     check_runtime()
     if X.ndim != 2 or X.shape[0] == 0:
         raise ValueError(f"X: expected shape (n, d) with at least one row, got {X.shape}")
@@ -158,7 +165,7 @@ def check_problem(
 
 
 def check_penalties(C: ScalarLike | Array, intercept_penalty: ScalarLike) -> None:
-    """Raise unless `C` is positive and the intercept's penalty not negative."""
+    """Raise a `ValueError` unless `C` is positive and the intercept's penalty not negative."""
     if is_concrete(C) and not (np.all(np.isfinite(np.asarray(C))) and np.all(np.asarray(C) > 0)):
         raise ValueError(f"C: expected a positive number, got {C}")
     if is_concrete(intercept_penalty) and not np.asarray(intercept_penalty) >= 0:

@@ -1,4 +1,4 @@
-"""Atoms of one kernel or several, and their least-squares problem, from rows or from sums."""
+"""Least squares on the atoms of one kernel or of several, from rows or from sums over rows."""
 
 from typing import NamedTuple
 
@@ -16,10 +16,15 @@ from .family import atoms, every_atom
 
 
 class DictionaryColumns(FeatureMap):
-    """Atoms `k(., z)` of one kernel, or of each of several, less a constant each.
+    """Features `k(x, z) - constant`, one for each atom: a prototype `z` with a kernel `k`.
 
-    The constants are the means over the candidates, which the intercept takes up; see
-    `CandidateColumns`. Without an intercept they are 0.
+    The constant of an atom is its mean over the prototypes, for the reason that `CandidateColumns`
+    states; without an intercept it is 0.
+
+    Attributes:
+        kernel: kernel of two points, or a `Mixture` for a dictionary of several.
+        prototypes: shape `m d`.
+        shift: the constants, shape `p`.
     """
 
     kernel: Kernel
@@ -27,7 +32,7 @@ class DictionaryColumns(FeatureMap):
     shift: Float[Array, " p"]
 
     def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n p"]:
-        """Return the values of the atoms, those of the first kernel first."""
+        """Return the features, the atoms of the first kernel first."""
         return atoms(self.kernel, X, self.prototypes) - self.shift[None, :]
 
     @property
@@ -36,13 +41,13 @@ class DictionaryColumns(FeatureMap):
         return len(self.shift)
 
     def penalty(self) -> Float[Array, "p p"] | None:
-        """Return None: the coefficients are penalised as they are."""
+        """Return None: the penalty is the sum of squared coefficients."""
         return None
 
     def expansion(
         self, weights: Float[Array, "p *c"], intercept: Float[Array, "*c"]
     ) -> KernelExpansion:
-        """Return the expansion with a prototype for each atom; see `CandidateColumns.expansion`."""
+        """Return the machine as an expansion in uncentred atoms, with a prototype for each."""
         intercept = intercept - jnp.tensordot(self.shift, weights, axes=1)
         return KernelExpansion(*every_atom(self.kernel, self.prototypes), weights, intercept)
 
@@ -50,28 +55,28 @@ class DictionaryColumns(FeatureMap):
 def dictionary_columns(
     kernel: Kernel, points: Float[Array, "m d"], *, intercept: bool
 ) -> DictionaryColumns:
-    """Return the atoms of points; with an intercept, less their means over the points."""
+    """Return the atoms at some points; with an intercept, less their means over the points."""
     values = atoms(kernel, points, points)
     shift = jnp.mean(values, axis=0) if intercept else jnp.zeros_like(values[0])
     return DictionaryColumns(kernel, points, shift)
 
 
 class System(NamedTuple):
-    """The normal equations of the atoms, with the intercept eliminated."""
+    """The normal equations `(A + ridge I) w = b` of the atoms, with the intercept eliminated."""
 
     A: Float[Array, "p p"]
     b: Float[Array, "p c"]
-    rounded: Float[Array, " p"]  # size of the numbers whose difference the diagonal of A is
+    rounded: Float[Array, " p"]  # diagonal of A before centring, whose rounding A inherits
     ridge: Float[Array, ""]
 
     __repr__ = short_repr
 
 
 class Design(NamedTuple):
-    """Atoms and targets of the rows times the roots of their weights; centred for an intercept."""
+    """The least-squares problem `min |D w - y|^2` whose normal equations are a `System`."""
 
-    D: Float[Array, "n p"]
-    y: Float[Array, "n c"]
+    D: Float[Array, "n p"]  # atoms at the rows, times the roots of the row weights
+    y: Float[Array, "n c"]  # targets, times the roots of the row weights
 
     __repr__ = short_repr
 
@@ -84,7 +89,7 @@ def design_of(
     *,
     intercept: bool,
 ) -> Design:
-    """Return the least-squares problem whose normal equations are a `System`."""
+    """Return the `Design` of rows with weights `w`; it is centred if there is an intercept."""
     D, y, root = columns(X), y.reshape(len(X), -1), jnp.sqrt(w)[:, None]
     D = jnp.where(root > 0, D, 0)
     if intercept:
@@ -94,9 +99,9 @@ def design_of(
 
 
 def of_unit_length(system: System) -> tuple[System, Float[Array, " p"]]:
-    """Return the system of atoms of unit length, and the factor of each atom.
+    """Return the system of atoms scaled to unit length, and the scale factor of each atom.
 
-    The factor is 0 for atoms that are rounding noise.
+    The factor is 0 for atoms whose values are rounding noise.
     """
     diagonal = jnp.diagonal(system.A)
     nonzero = diagonal > conjugate.NOISE * epsilon(diagonal.dtype) * system.rounded

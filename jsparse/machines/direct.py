@@ -23,25 +23,25 @@ from .inner_problems import LeastSquares as LeastSquares
 from .inner_problems import OneClass as OneClass
 from .inner_problems import Solved as Solved
 
-TOLERANCE = 1e-3  # decrease of W by the last `_WINDOW` steps together, as part of its magnitude
+TOLERANCE = 1e-3  # relative decrease of W over the last `_WINDOW` steps that counts as convergence
 MAX_STEPS = 200
 _WINDOW = 10
-_MEMORY = 10  # of L-BFGS
-_TRIALS = 16  # in one line search
-_DECREASE, _CURVATURE = 1e-4, 0.9  # of Wolfe's conditions (Nocedal and Wright 2006, eq. 3.6)
+_MEMORY = 10  # steps that L-BFGS remembers
+_TRIALS = 16  # step lengths that one line search tries
+_DECREASE, _CURVATURE = 1e-4, 0.9  # constants of Wolfe's conditions (Nocedal and Wright, eq. 3.6)
 
 
 class DirectFit(NamedTuple):
     """A machine whose prototypes a descent found, and the course of the descent.
 
-    If problems have prototypes of their own, all but the machine and the status have an entry for
-    each problem.
+    If each of `l` problems has separate prototypes, `history`, `steps` and `evaluations` have an
+    entry for each problem.
     """
 
     expansion: KernelExpansion
-    history: Float[Array, "*l s"]  # W after 0, 1, .. steps; NaN for those not taken
-    steps: Int[Array, "*l"]
-    evaluations: Int[Array, "*l"]  # of W, each the solution of one inner problem
+    history: Float[Array, "*l s"]  # W after 0, 1, .. steps; NaN after the last step
+    steps: Int[Array, "*l"]  # number of steps taken
+    evaluations: Int[Array, "*l"]  # evaluations of W; each solves one inner problem
     status: Int[Array, ""]
 
     __repr__ = short_repr
@@ -52,19 +52,19 @@ def marginal(
 ) -> Callable[[Float[Array, "m d"]], tuple[Float[Array, ""], Solved]]:
     """Return the marginal function `W(Z)` of an inner problem (Wu 2006, eq. 12-15).
 
-    Its derivative is the Lagrangian's with solution and multipliers held fixed (Lemma 1, eq. 19),
-    not the derivative of the steps that found them. It exists where the solution and the
-    multipliers are unique.
+    `W(Z)` is the minimum of the inner problem for prototypes `Z`. Its derivative is the derivative
+    of the Lagrangian with solution and multipliers held fixed (Lemma 1, eq. 19). The derivative
+    exists where the solution and the multipliers are unique.
 
     Args:
-        problem: such as `LargeMargin(kernel, X, y, C)`.
+        problem: an inner problem such as `LargeMargin(kernel, X, y, C)`.
 
     Returns:
         A function of `Z`, shape `m d`, that returns `W(Z)` and `Solved`. `W` is differentiable
-        once, in both modes, in `Z` and, if the problem is made within the function that is
-        differentiated, in whatever the problem holds: hyper-parameters of the kernel, `C`, inputs
-        that are themselves the output of a network. Second derivatives are not those of `W`. No
-        derivative passes through `Solved`.
+        once, in both modes, in `Z`. If the differentiated function constructs the problem, `W` is
+        differentiable in the problem's fields too: hyper-parameters of the kernel, `C`, inputs that
+        are the output of a network. Second derivatives are wrong. No derivative passes through
+        `Solved`.
     """
 
     def value(Z: Float[Array, "m d"]) -> tuple[Float[Array, ""], Solved]:
@@ -77,53 +77,53 @@ def marginal(
 
 
 class State(NamedTuple):
-    """A descent on `W`, one evaluation of it a step: L-BFGS with a line search by bisection.
+    """A descent on `W` by L-BFGS with a line search by bisection; `step` evaluates `W` once.
 
-    The gradient, direction and slope belong to `W / unit` as a function of `Z / spread`. The path
-    thus does not depend on the units of the targets and of the inputs.
+    `gradient`, `direction` and `slope` are derivatives of `W / unit` in `Z / spread`. The path thus
+    does not depend on the units of the targets and of the inputs.
     """
 
-    Z: Float[Array, "m d"]  # the last point accepted
-    value: Float[Array, ""]  # W there; infinite before the first evaluation
-    solved: Solved
+    Z: Float[Array, "m d"]  # the last accepted prototypes
+    value: Float[Array, ""]  # W(Z); infinite before the first evaluation
+    solved: Solved  # the solution of the inner problem for Z
     spread: Float[Array, " d"]  # standard deviation of each input column
     unit: Float[Array, ""]  # norm of the gradient of W at the start
     gradient: Float[Array, "m d"]  # at Z
-    memory: Any  # of L-BFGS
-    steepest: Bool[Array, ""]  # whether the direction is that of the gradient, not of the memory
-    direction: Float[Array, "m d"]
-    slope: Float[Array, ""]  # directional derivative of W / unit
+    memory: Any  # the state of L-BFGS
+    steepest: Bool[Array, ""]  # whether the direction is steepest descent, not from the memory
+    direction: Float[Array, "m d"]  # of the line search
+    slope: Float[Array, ""]  # directional derivative of W / unit at Z
     t: Float[Array, ""]  # the next step length to try
-    low: Float[Array, ""]  # a step length that is too short, as W is still steep there
-    high: Float[Array, ""]  # a step length that is too long, as W is too large there
-    trials: Int[Array, ""]  # in this line search
-    history: Float[Array, " s+1"]  # W after 0, 1, .. steps; NaN for those not taken
-    steps: Int[Array, ""]
-    evaluations: Int[Array, ""]
+    low: Float[Array, ""]  # the longest step length known to be too short: W still falls steeply
+    high: Float[Array, ""]  # the shortest step length known to be too long: W does not fall enough
+    trials: Int[Array, ""]  # step lengths tried in this line search
+    history: Float[Array, " s+1"]  # W after 0, 1, .. steps; NaN after the last step
+    steps: Int[Array, ""]  # number of steps taken
+    evaluations: Int[Array, ""]  # number of evaluations of W
     status: Int[Array, ""]
 
     __repr__ = short_repr
 
 
 class Minimum(NamedTuple):
-    """Prototypes at which a descent ended."""
+    """The end of a descent."""
 
-    Z: Float[Array, "m d"]
-    solved: Solved
-    history: Float[Array, " s+1"]  # W after 0, 1, .. steps; NaN for those not taken
-    steps: Int[Array, ""]
-    evaluations: Int[Array, ""]  # of W, each the solution of one inner problem
+    Z: Float[Array, "m d"]  # prototypes
+    solved: Solved  # the solution of the inner problem for Z
+    history: Float[Array, " s+1"]  # W after 0, 1, .. steps; NaN after the last step
+    steps: Int[Array, ""]  # number of steps taken
+    evaluations: Int[Array, ""]  # evaluations of W; each solves one inner problem
     status: Int[Array, ""]
 
     __repr__ = short_repr
 
     def times_power(self, exponent: Int[Array, ""]) -> "Minimum":
-        """Return the minimum for targets times `2^exponent`."""
+        """Return the minimum for targets multiplied by `2^exponent`."""
         history = times_power(self.history[None], 2 * exponent[None])[0]
         return self._replace(solved=self.solved.times_power(exponent), history=history)
 
     def machine(self, kernel: Kernel) -> DirectFit:
-        """Return the fit of the prototypes with the solution's coefficients."""
+        """Return the `DirectFit` of the prototypes `Z` with the coefficients of `solved`."""
         solved = self.solved
         expansion = KernelExpansion(kernel, self.Z, solved.coefficients, solved.intercept)
         return DirectFit(expansion, self.history, self.steps, self.evaluations, self.status)
@@ -138,31 +138,30 @@ def minimise(
 ) -> Minimum:
     """Find a local minimum of the marginal function (Wu 2006, Section 2.1) by L-BFGS.
 
-    Step lengths meet the weak Wolfe conditions, and are found by doubling and halving (Lewis and
-    Overton 2013): `W` may have kinks, where the strong conditions cannot be met. The loop evaluates
-    `W` once in each turn, so that no member of a batch waits for the line search of another.
+    Doubling and halving finds step lengths that meet the weak Wolfe conditions (Lewis and Overton
+    2013). `W` may have kinks, where the strong conditions cannot be met. Each iteration of the loop
+    evaluates `W` once, so that no member of a batch waits for the line search of another.
 
     Args:
         problem: an inner problem.
         start: prototypes to start from, shape `m d`.
         tolerance: the descent has converged when the last ten steps have lowered `W` by at most
-            this part of `problem.magnitude(W)`, by default `|W|`.
-        max_steps: cap on steps; the length of the history (static).
+            `tolerance` times `problem.magnitude(W)`, which by default is `|W|`.
+        max_steps: limit of steps; also the length of the history (static).
 
     Returns:
-        `Minimum`, with the worse status of the descent and of the inner problem at its end:
-        `EXHAUSTED` at the cap, `PRECISION_LOST` if no point with a lower `W` was found although the
-        derivative promises one, `NOT_FINITE` if `W` is not finite at the start.
+        `Minimum`. Its status is the worse of the descent's and the last inner problem's:
+        `EXHAUSTED` at the limit of steps, `PRECISION_LOST` if the line search finds no lower `W`
+        although the derivative predicts one, `NOT_FINITE` if `W` is not finite at the start.
 
-    Other units of the targets, or of the inputs together with the lengthscales, change the path by
-    rounding only. `W` has the targets' unit squared. Where the dtype cannot hold that square,
-    `solved.value` and `history` are 0 or infinite; the other results and the status do not depend
-    on it.
+    A change of the unit of the targets, or of the inputs together with the lengthscales, changes
+    the path by rounding only. `W` has the unit of squared targets. If the dtype cannot hold squared
+    targets, `solved.value` and `history` are 0 or infinite; all other results are sound.
 
     Pure; works under `jit` and `vmap`, over problems or starts.
 
     Raises:
-        ValueError: for a cap below 1, or a start that does not fit.
+        ValueError: if `max_steps` is below 1, or the start is no table.
     """
     if max_steps < 1:
         raise ValueError(f"max_steps: expected at least 1, got {max_steps}")
@@ -178,11 +177,11 @@ def best_of(
     tolerance: ScalarLike = TOLERANCE,
     max_steps: int = MAX_STEPS,
 ) -> Minimum:
-    """Return the lowest of the minima at which descents from several starts end.
+    """Descend from several starts, shape `s m d` or `m d`, and return the lowest minimum.
 
-    From one start alone no step may lower `W`, or the valley may be a poor one. On a CPU the
-    descents follow each other, elsewhere they run as one batch. A minimum that is not finite is
-    taken only if all are. Everything else is as in `minimise`; one start may have the shape `m d`.
+    One start alone may end in a poor local minimum. On a CPU the descents run one after another,
+    elsewhere as one batch. A minimum that is not finite is returned only if no minimum is finite.
+    Everything else is as in `minimise`.
 
     Raises:
         ValueError: as `minimise`, or if there is no start.
@@ -192,7 +191,7 @@ def best_of(
     starts = starts.reshape(-1, *starts.shape[-2:])
     if len(starts) == 1:
         return minimise(problem, starts[0], tolerance=tolerance, max_steps=max_steps)
-    scaled, exponent = problem.scaled()  # else the dtype might not tell one W from another
+    scaled, exponent = problem.scaled()  # W of tiny or huge targets could underflow or overflow
     minima = map_systems(
         lambda start: minimise(scaled, start, tolerance=tolerance, max_steps=max_steps), starts
     )
@@ -217,13 +216,13 @@ def _minimise(
 
 
 def _lbfgs() -> Any:
-    import optax  # slow to import, and often not needed
+    import optax  # imported late, as it is slow to import and rarely needed
 
     return optax.scale_by_lbfgs(memory_size=_MEMORY)
 
 
 def init(problem: InnerProblem, start: Float[Array, "m d"], max_steps: int) -> State:
-    """Return the state at the start, before the first evaluation of `W`."""
+    """Return the state of a descent before the first evaluation of `W`."""
     zero, none = jnp.zeros((), start.dtype), jnp.zeros((), jnp.int32)
     shapes = jax.eval_shape(problem.solve, start)
     unsolved = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
@@ -239,7 +238,7 @@ def init(problem: InnerProblem, start: Float[Array, "m d"], max_steps: int) -> S
 
 
 def step(problem: InnerProblem, state: State, tolerance: Float[Array, ""], max_steps: int) -> State:
-    """Evaluate `W` once, at the next point of a line search or the first of a new one."""
+    """Evaluate `W` at the step length `t`, then accept the step or go on with the line search."""
     spread = state.spread[None, :]
     Z = state.Z + state.t * spread * state.direction
     (value, solved), gradient = jax.value_and_grad(marginal(problem), has_aux=True)(Z)
@@ -247,21 +246,21 @@ def step(problem: InnerProblem, state: State, tolerance: Float[Array, ""], max_s
     steepness = jnp.linalg.norm(gradient)
     unit = jnp.where((state.evaluations == 0) & (steepness > 0), steepness, state.unit)
     gradient = gradient / unit
-    sound = jnp.isfinite(value) & jnp.all(jnp.isfinite(gradient))
-    enough = sound & (value <= state.value + _DECREASE * state.t * state.slope * unit)
+    finite = jnp.isfinite(value) & jnp.all(jnp.isfinite(gradient))
+    decreases = finite & (value <= state.value + _DECREASE * state.t * state.slope * unit)
     flat = jnp.sum(gradient * state.direction) >= _CURVATURE * state.slope
-    low, high = jnp.where(enough, state.t, state.low), jnp.where(enough, state.high, state.t)
+    low, high = jnp.where(decreases, state.t, state.low), jnp.where(decreases, state.high, state.t)
     trials, evaluations = state.trials + 1, state.evaluations + 1
-    # At the end of the search a lower point is taken, however steep it may be.
-    accepted = enough & (flat | (trials >= _TRIALS))
-    between = jnp.where(jnp.isfinite(high), (low + high) / 2, 2 * low)
-    searching = state._replace(t=between, low=low, high=high, trials=trials)
-    # Behind a kink the memory may lead nowhere; then the gradient is tried.
-    lost = ~accepted & (trials >= _TRIALS) & ~state.steepest & jnp.isfinite(state.value)
-    again = state._replace(memory=_lbfgs().init(state.Z), steepest=jnp.asarray(True))
-    searching = _where(lost, _new_search(again, _downhill(state.gradient)), searching)
+    # The last trial of a search accepts any decrease, even if W still falls steeply there.
+    accepted = decreases & (flat | (trials >= _TRIALS))
+    next_t = jnp.where(jnp.isfinite(high), (low + high) / 2, 2 * low)
+    searching = state._replace(t=next_t, low=low, high=high, trials=trials)
+    # After a kink L-BFGS may give a useless direction: restart it along the gradient.
+    failed = ~accepted & (trials >= _TRIALS) & ~state.steepest & jnp.isfinite(state.value)
+    restarted = state._replace(memory=_lbfgs().init(state.Z), steepest=jnp.asarray(True))
+    searching = _where(failed, _new_search(restarted, _downhill(state.gradient)), searching)
 
-    with jax.numpy_dtype_promotion("standard"):  # its state is in the default float
+    with jax.numpy_dtype_promotion("standard"):  # the state of L-BFGS is in JAX's default float
         update: Any = _lbfgs().update(gradient, state.memory, Z / spread)
     upwards, memory = update
     memory = jax.tree.map(lambda new, old: new.astype(old.dtype), memory, state.memory)
@@ -269,11 +268,11 @@ def step(problem: InnerProblem, state: State, tolerance: Float[Array, ""], max_s
     downhill = jnp.sum(gradient * direction) < 0  # rounding may turn a direction uphill
     direction = jnp.where(downhill, direction, _downhill(gradient))
     steps = state.steps + 1
-    arrived = state._replace(
+    moved = state._replace(
         Z=Z, value=value, solved=solved, unit=unit, gradient=gradient, memory=memory,
         steepest=~downhill, history=state.history.at[steps].set(value), steps=steps,
     )  # fmt: skip
-    after = _where(accepted, _new_search(arrived, direction), searching)
+    after = _where(accepted, _new_search(moved, direction), searching)
     after = after._replace(evaluations=evaluations)
     magnitude = problem.magnitude(after.value)
     return after._replace(status=_status(after, magnitude, tolerance, max_steps, accepted))
@@ -284,12 +283,12 @@ def _where(condition: Bool[Array, ""], first: State, second: State) -> State:
 
 
 def _downhill(gradient: Float[Array, "m d"]) -> Float[Array, "m d"]:
-    """Return the direction of steepest descent, at most of length 1."""
+    """Return the negative gradient, shortened to length 1 if it is longer."""
     return -gradient / jnp.maximum(1, jnp.linalg.norm(gradient))
 
 
 def _new_search(state: State, direction: Float[Array, "m d"]) -> State:
-    """Return the state at the beginning of a line search."""
+    """Return the state at the beginning of a line search along a direction."""
     zero, slope = jnp.zeros_like(state.value), jnp.sum(state.gradient * direction)
     return state._replace(
         direction=direction, slope=slope, t=zero + 1, low=zero, high=zero + jnp.inf,
@@ -304,14 +303,14 @@ def _status(
     max_steps: int,
     accepted: Bool[Array, ""],
 ) -> Int[Array, ""]:
-    """Return `RUNNING`, or how the descent ended."""
+    """Return the stop code of a descent; `RUNNING` if it goes on."""
     bound = tolerance * magnitude
-    gain = -state.slope / 2 * state.unit  # expected decrease of W if it is quadratic
+    gain = -state.slope / 2 * state.unit  # predicted decrease of W, if W is quadratic
     before = state.history[jnp.maximum(state.steps - _WINDOW, 0)]
-    settled = (state.steps >= _WINDOW) & (before - state.value <= bound)
-    still = gain <= epsilon(state.value.dtype) * magnitude
+    slow = (state.steps >= _WINDOW) & (before - state.value <= bound)
+    stationary = gain <= epsilon(state.value.dtype) * magnitude
     status = jnp.where(state.steps >= max_steps, EXHAUSTED, RUNNING)
-    status = jnp.where(accepted & (settled | still), CONVERGED, status)
+    status = jnp.where(accepted & (slow | stationary), CONVERGED, status)
     failed = ~accepted & (state.trials >= _TRIALS)
     end = jnp.where(gain <= bound, CONVERGED, PRECISION_LOST)
     end = jnp.where(jnp.isfinite(state.value), end, NOT_FINITE)

@@ -45,14 +45,14 @@ from .method import MANY_C, Method, Points, TrainingRows
 from .rows import FoldLayout, Rows
 
 Solver = Literal["auto", "cholesky", "conjugate_gradients"]
-DENSE_ROWS = 8192  # n x n in float64 is half a gigabyte; more rows go by conjugate gradients
+DENSE_ROWS = 8192  # most rows for Cholesky by default: n x n in float64 is half a gigabyte
 
 
 class Dual(Method):
-    """The LS-SVM in the dual: every row carries the model (De Brabanter 2010, Section 2).
+    """The LS-SVM in the dual: every row is a prototype (De Brabanter 2010, Section 2).
 
-    Memory grows with the square of the number of rows. Validated by leave-one-out, whatever the
-    folds: one decomposition gives the predictions for every `C`.
+    Memory grows with the square of the number of rows. Cross-validation is always leave-one-out,
+    whatever folds the user asks for: one decomposition gives the predictions for every `C`.
     """
 
     name: ClassVar[str] = "dual"
@@ -72,7 +72,7 @@ class Dual(Method):
     def fit(
         self, kernel: Kernel, points: PointTable, C: CLike, rows: Rows, key: Key | None = None
     ) -> Family:
-        """See `fit` and `fit_classes`. Every row with weight is a prototype."""
+        """See `fit` and `fit_classes` of this module."""
         X, y, weights = rows.X, rows.y, rows.weights
         if rows.code is not None:
             machine = fit_classes(kernel, C, X, y, rows.code, weights)
@@ -85,7 +85,7 @@ class Dual(Method):
         self, kernel: Kernel, points: PointTable, C: Float[Array, " s"], rows: Rows,
         folds: FoldLayout, on_fold: OnFold, key: Key | None = None,
     ) -> HeldOut:  # fmt: skip
-        """See `Method.held_out`: each row is a fold of its own, see `leave_one_out`."""
+        """See `Method.held_out`: predict each row by `leave_one_out`."""
         n = len(rows)
         parts = rows.by_fold(self.validation_folds(folds, n))
         values, statuses = leave_one_out_of(kernel, C, rows)
@@ -106,7 +106,7 @@ class Dual(Method):
         self, kernel: Kernel, points: PointTable, C: CLike, size: int | None, rows: Rows,
         folds: Any, key: Key | None, sums: Sums | None,
     ) -> KernelExpansion:  # fmt: skip
-        """See `Method.fold_machines`: the machines without each row, from one inverse."""
+        """See `Method.fold_machines`: one matrix inverse gives the machines without each row."""
         index = np.asarray(folds.index)
         assert index.shape[1] == 1, "folds: expected those of `validation_folds`"
         return machines_without_each(kernel, C, rows, index[:, 0])
@@ -117,7 +117,7 @@ class DualFit(NamedTuple):
 
     expansion: KernelExpansion  # prototypes are the rows, coefficients the multipliers alpha
     relative_residual: Float[Array, ""]  # |(K + W^(-1)/C) alpha + b - y| / |y|, worst output
-    steps: Int[Array, ""]  # of conjugate gradients; 0 by Cholesky
+    steps: Int[Array, ""]  # steps of conjugate gradients; 0 with Cholesky
     status: Int[Array, ""]
 
     __repr__ = short_repr
@@ -138,13 +138,13 @@ def fit(
 ) -> DualFit:
     """Fit an LS-SVM by its dual system (De Brabanter 2010, Section 2).
 
-    Solves `[[0, 1'], [1, K + W^(-1)/C]] [b; alpha] = [0; y]` by elimination of the intercept. The
-    classifier of Section 2.1 is the same machine for targets -1 and +1: its `alpha_k Y_k` is
-    `alpha_k` here.
+    Solves `[[0, 1'], [1, K + W^(-1)/C]] [b; alpha] = [0; y]` by eliminating the intercept. With
+    targets -1 and +1 it is the classifier of Section 2.1, whose `alpha_k Y_k` is `alpha_k` here.
 
-    - "cholesky": memory `n x n`, time `n^3 / 3`.
-    - "conjugate_gradients": the kernel matrix is never formed; memory `(block_rows + landmarks) n`.
-      The preconditioner is the Nystroem approximation of `landmarks` rows, spread evenly.
+    - "cholesky" takes memory `n x n` and `n^3 / 3` operations.
+    - "conjugate_gradients" never forms the kernel matrix, and takes memory
+      `(block_rows + landmarks) n`. The preconditioner is the Nystroem approximation by `landmarks`
+      rows, evenly spaced in the table.
 
     Args:
         kernel: kernel of two points.
@@ -153,23 +153,25 @@ def fit(
         y: targets, shape `n`, or `n c` for several at once.
         weights: row weights, shape `n`, at least 0. A row of weight 0 is absent: its coefficient is
             0, and its prototype may be a copy of another row.
-        method: "auto" takes Cholesky up to `DENSE_ROWS` rows (static).
+        method: "cholesky", "conjugate_gradients", or "auto" for Cholesky up to `DENSE_ROWS` rows
+            (static).
         tolerance: the relative residual at which conjugate gradients stop; by default 0.1 times the
             square root of the dtype's epsilon.
-        max_steps: cap on conjugate gradient steps.
-        landmarks: rows in the preconditioner (static).
-        block_rows: rows of the kernel matrix in memory at a time by conjugate gradients (static).
+        max_steps: limit of conjugate gradient steps.
+        landmarks: number of rows in the preconditioner (static).
+        block_rows: rows of the kernel matrix in memory at a time, for conjugate gradients (static).
 
     Returns:
-        The expansion over all rows with its diagnostics. The status is `PRECISION_LOST` where `1/C`
-        is below the rounding of the kernel matrix (Cholesky then puts that rounding in its place),
-        and `EXHAUSTED` at `max_steps`. By conjugate gradients it is `CONVERGED` where, with
-        `D = W^(1/2)`, the residual of each output is at most `2 tolerance (|D y| + |b| |D 1|)`.
+        The expansion over all rows with its diagnostics. The status is `PRECISION_LOST` if `1/C` is
+        below the rounding of the kernel matrix, in which case Cholesky uses the size of that
+        rounding instead of `1/C`; and `EXHAUSTED` at `max_steps`. Conjugate gradients end with
+        `CONVERGED` if, with `D = W^(1/2)`, the residual of each output is at most
+        `2 tolerance (|D y| + |b| |D 1|)`.
 
     Pure; works under `jit` and `vmap`, and nothing compiles again when numbers change.
-    Differentiable in everything but the shapes, in both modes. In a weight of 0 the derivative says
-    how the fit changes as the row comes in, unless the row is further from the other rows than
-    `eps**-0.25` times their distances from each other.
+    Differentiable in all floating arguments, in both modes. At a weight of 0 the derivative is the
+    change of the fit as the row enters, unless the row is further from the other rows than
+    `eps**-0.25` times the distances among them.
 
     Raises:
         ValueError: for shapes that do not fit, `max_steps` that is no whole number of at least 1,
@@ -200,10 +202,10 @@ def fit_classes(
     *,
     method: Solver = "auto",
 ) -> DualFit:
-    """Fit the binary problems of an output code.
+    """Fit the LS-SVMs of the binary problems of an output code.
 
-    Problems that see all rows with one `C` share a factorisation. Otherwise each problem has its
-    own, with weight 0 for the rows that it leaves out.
+    If all problems see all rows and share one `C`, they share a factorisation. Otherwise there is
+    one factorisation for each problem, with weight 0 for the rows that it leaves out.
 
     Args:
         kernel: kernel of two points.
@@ -215,7 +217,7 @@ def fit_classes(
         method: see `fit`.
 
     Returns:
-        An expansion with one column for each problem; the diagnostics are the worst of any problem.
+        An expansion with one column for each problem, and the worst diagnostics over problems.
 
     Raises:
         ValueError: as `fit`, or for labels that are not class numbers.
@@ -278,7 +280,7 @@ def _by_conjugate_gradients(
     X, y = present_rows(X, w), present_targets(y, w)
     root = jax.lax.stop_gradient(jnp.sqrt(w)[:, None])
 
-    # The backward pass computes each block of the kernel matrix again, so that none is stored.
+    # Recompute each block of the kernel matrix in the backward pass, instead of storing all blocks.
     @jax.checkpoint
     def rows_times(rows: Float[Array, "r d"], v: Float[Array, "n k"]) -> Float[Array, "r k"]:
         return dot(kernel.cross_gram(rows, X), v)
@@ -315,7 +317,7 @@ def _result(
     steps: Int[Array, ""],
     status: Int[Array, ""],
 ) -> DualFit:
-    """Return the fit from the multipliers of `[1, y]`, and the residuals of their systems."""
+    """Return the fit, given multipliers and residuals for the right-hand sides `[1, y]`."""
     b = intercept_of(alpha)
     alpha, residual, b = without_intercept(alpha, b), without_intercept(residual, b), b[0]
     root = jnp.sqrt(jax.lax.stop_gradient(w))[:, None]

@@ -1,4 +1,4 @@
-"""The LS-SVM in the dual without each row in turn: its predictions, and the machines."""
+"""Leave-one-out for the LS-SVM in the dual: predictions, and the machines without each row."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def leave_one_out(
 
     One eigendecomposition of the kernel matrix serves every `C`. The leave-one-out residuals are
     `alpha_i / [A^(-1)]_ii` with `A` the system of `dual.fit` (Cawley and Talbot 2004). A row of
-    weight 0 is predicted by the machine of all rows.
+    weight 0 is predicted by the machine of all other rows with weight.
 
     Args:
         kernel: kernel of two points.
@@ -41,11 +41,11 @@ def leave_one_out(
         weights: row weights, shape `n`, at least 0.
 
     Returns:
-        Predictions, and a stop code for each `C`: `PRECISION_LOST` where rounding, not the data,
+        Predictions, and a stop code for each `C`: `PRECISION_LOST` if rounding, not the data,
         decides a prediction.
 
-    Memory `n x n`. Pure; differentiable in everything but the shapes, in both modes, in a weight of
-    0 as `dual.fit` is.
+    Memory `n x n`. Pure; differentiable in all floating arguments, in both modes. At a weight of 0
+    the derivative is as for `dual.fit`.
     """
     n, s = X.shape[0], C.shape[0]
     w = jnp.ones(n, X.dtype) if weights is None else weights
@@ -55,9 +55,9 @@ def leave_one_out(
     spec = jax.lax.stop_gradient(spectrum(root * K * root.T))
     rhs = right_sides(X, y)
     alpha, e = _solve(spec, K, w, C, jnp.broadcast_to(rhs[None], (s, *rhs.shape)))
-    # Residuals are a linear function of the targets. A row's residual is its leave-one-out residual
-    # times the diagonal of that function: of (I + C K W)^(-1), less the part of the intercept. The
-    # diagonal is 1 for a row of weight 0.
+    # The residuals are a matrix times the targets. The residual of a row is its leave-one-out
+    # residual times the diagonal entry of that matrix, which is (I + C K W)^(-1) less a rank-one
+    # term for the intercept. The entry is 1 for a row of weight 0.
     diagonal = with_derivative(_diagonal, _diagonal_derivative, (spec, K, w, C))
     total = jnp.sum(alpha[:, :, 0], axis=1, keepdims=True)
     diagonal = diagonal - alpha[:, :, 0] * e[:, :, 0] / total
@@ -68,7 +68,7 @@ def leave_one_out(
     fitted = dot(K[None], alpha) + b - e * (1 - ratio) / ratio
     predictions = jnp.where(w[None, :, None] > 0, targets[None] - e / ratio, fitted)
     finite = jnp.all(jnp.isfinite(predictions), axis=(1, 2))
-    # Rows of weight 0 that another row stood in for are predicted at their own inputs.
+    # `present_rows` replaced some rows of weight 0: predict these at their original inputs.
     replaced = jnp.any(inputs != X, axis=1)
     predictions = jax.lax.cond(
         jnp.any(replaced),
@@ -85,9 +85,9 @@ def leave_one_out(
 def leave_one_out_of(
     kernel: Kernel, C: Float[Array, " s"], rows: Rows
 ) -> tuple[Float[Array, "n s l"], Int[Array, " s"]]:
-    """Predict each row as `leave_one_out`, with a column for each output.
+    """Predict each row as `leave_one_out` does, with a column for each output.
 
-    Problems of a code that do not all see all rows have a decomposition each.
+    If some problems of a code leave out rows, there is one decomposition for each problem.
     """
     targets, weights = rows.target_columns, rows.problem_weights
     if weights.ndim == 1:
@@ -107,14 +107,14 @@ def machines_without_each(
     rows: Rows,
     left_out: Int[np.ndarray, " v"],
 ) -> KernelExpansion:
-    """Return the machines that lack one row each, as the columns of one; on the host.
+    """Return the machines fitted without each of `v` rows, as one expansion; on the host.
 
     With `A` the system of `dual.fit`, the solution without row `i` is the solution of all rows less
     column `i` of `A^(-1)` times the leave-one-out residual `alpha_i / [A^(-1)]_ii` (Cawley and
     Talbot 2004).
 
-    The expansion is on the rows with weight, with a column for each row left out and each output.
-    If a row left out has weight 0, its machine is the machine of all rows.
+    The prototypes are the rows with weight. There is a column for each row left out and each
+    output, row by row. A row of weight 0 that is left out changes nothing.
 
     Raises:
         NumericalError: if `1 / C` is below the rounding of the kernel matrix.
@@ -148,7 +148,7 @@ def machines_without_each(
 def _matrices(
     kernel: Kernel, rows: Rows
 ) -> tuple[Float[Array, "n n"], Float[Array, "n l"], Float[Array, "n l"], Float[Array, "n d"]]:
-    """Return the kernel matrix, targets and weights of every output, and inputs."""
+    """Return the kernel matrix, the targets and weights of every output, and the inputs."""
     targets = rows.target_columns
     weights = rows.problem_weights.reshape(len(rows), -1)
     X = present_rows(rows.X, rows.weights)
@@ -157,7 +157,7 @@ def _matrices(
 
 def _inverse(K: Float[np.ndarray, "n n"], w: Float[np.ndarray, " n"], C: Any) -> np.ndarray:
     """Return `(K + W^(-1) / C)^(-1)`, with 0 for rows of weight 0."""
-    from scipy.linalg import cho_factor, cho_solve  # slow to import, and seldom needed
+    from scipy.linalg import cho_factor, cho_solve  # imported late, as it is slow to import
 
     root, one = np.sqrt(w), np.eye(len(K), dtype=K.dtype)
     try:
@@ -177,7 +177,7 @@ def _solve(
     C: Float[Array, " s"],
     rhs: Float[Array, "s n k"],
 ) -> tuple[Float[Array, "s n k"], Float[Array, "s n k"]]:
-    """Return multipliers and residuals, by the spectrum of `D K D`; see `solve_weighted`."""
+    """Return the `alpha` and `e` of `solve_weighted`, by the spectrum of `D K D`."""
     spec, shifts = jax.lax.stop_gradient((spec, 1 / C))
 
     def inverse(b: Float[Array, "s n k"]) -> tuple[Float[Array, "s n k"], None]:
@@ -189,7 +189,7 @@ def _solve(
 
 def _diagonal(arguments: tuple[Spectrum, Array, Array, Array]) -> Float[Array, "s n"]:
     """Return the diagonal of `(I + C K W)^(-1)` for every `C`."""
-    # It is the diagonal of (W^(1/2) K W^(1/2) + I/C)^(-1), which `spec` decomposes, over C.
+    # It equals the diagonal of (W^(1/2) K W^(1/2) + I/C)^(-1), which `spec` decomposes, over C.
     spec, _, w, C = arguments
     return jnp.where(w[None] > 0, spec.inverse_diagonal(1 / C) / C[:, None], 1)
 
@@ -199,15 +199,15 @@ def _diagonal_derivative(
     arguments: tuple[Spectrum, Array, Array, Array],
     tangents: tuple[Spectrum, Array, Array, Array],
 ) -> Float[Array, "s n"]:
-    # dP = -P d(C K W) P with P = (I + C K W)^(-1), for one C at a time: n x n each.
+    """Return the derivative of `_diagonal`: `dP = -P d(C K W) P` with `P = (I + C K W)^(-1)`."""
     spec, K, w, C = arguments
     _spec, d_K, d_w, d_C = tangents
     one = jnp.eye(len(w), dtype=K.dtype)[None]
 
-    def slope(at: tuple[Array, Array]) -> Float[Array, " n"]:
-        C, d_C = at
+    def tangent(C_and_tangent: tuple[Array, Array]) -> Float[Array, " n"]:
+        C, d_C = C_and_tangent
         P = _solve(spec, K, w, C[None], one)[1][0]
         change = C * d_K * w[None, :] + K * (C * d_w + d_C * w)[None, :]
         return -jnp.sum(dot(P, change) * P.T, axis=1)
 
-    return jax.lax.map(slope, (C, d_C))
+    return jax.lax.map(tangent, (C, d_C))  # one C at a time, as each takes memory n x n

@@ -1,4 +1,4 @@
-"""The system of the LS-SVM in the dual, with row weights and an intercept to eliminate."""
+"""The linear system of the LS-SVM in the dual: row weights, and elimination of the intercept."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -23,21 +23,22 @@ def solve_weighted(
     C: Float[Array, "... 1 1"],
     rhs: Float[Array, "*s n k"],
 ) -> tuple[Float[Array, "*s n k"], Float[Array, "*s n k"], tuple[Float[Array, "*s n k"], T]]:
-    """Solve for multipliers and residuals, `K alpha + e = rhs` with `alpha = C W e`.
+    """Solve `K alpha + e = rhs`, `alpha = C W e` for multipliers `alpha` and residuals `e`.
 
-    This system is linear in the weights, so that derivatives at a weight of 0 say how the fit
-    changes as the row comes in. With `D = W^(1/2)`, the system that is solved,
-    `(D K D + I/C) g = D rhs`, is definite for weights of 0 too.
+    These equations are linear in the weights, so that derivatives are right at weights of 0. The
+    solution comes from `(D K D + I/C) g = D rhs` with `D = W^(1/2)`, which is positive definite
+    also if weights are 0.
 
     Args:
-        product: multiplies by `K`.
-        inverse: solves with `D K D + I/C`, and returns diagnostics beside the solution.
+        product: returns `K v` for a table `v`.
+        inverse: returns `(D K D + I/C)^(-1) v` for a table `v`, and diagnostics.
         w: row weights.
         C: weight of the data-fit term.
-        rhs: right-hand sides, one system for each column.
+        rhs: right-hand sides, one for each column.
 
     Returns:
-        `alpha`, `e`, and the residual of the system in `g` with the diagnostics of `inverse`.
+        `alpha`; `e`; and a pair of the residual of the system in `g`, and the diagnostics of
+        `inverse`.
     """
     fixed_w, fixed_C = jax.lax.stop_gradient((w, C))
     root = jnp.sqrt(fixed_w)
@@ -45,7 +46,7 @@ def solve_weighted(
 
     def solve(_: object, b: Float[Array, "2 *s n k"]) -> tuple[Array, tuple[Array, T]]:
         r, q = b
-        # q is 0 except in systems that derivatives solve.
+        # q is 0 except when a derivative is computed.
         r = jax.lax.cond(jnp.any(q != 0), lambda: r - product(q), lambda: r)
         g, diagnostics = inverse(root * r)
         e = r - product(root * g)
@@ -71,15 +72,16 @@ def nystroem_preconditioner(
     root: Float[Array, "n 1"],
     block_rows: int,
 ) -> conjugate_gradients.Operator:
-    """Return `r -> (F F' + I/C)^(-1) r` with `F = W^(1/2) Phi(X)`, the landmarks' features.
+    """Return the preconditioner `r -> (F F' + I/C)^(-1) r` by Woodbury's identity.
 
-    By Woodbury's identity it is `C (r - F (F'F + I/C)^(-1) F' r)`.
+    It is `C (r - F (F'F + I/C)^(-1) F' r)`. The rows of `F = W^(1/2) Phi(X)` are Nystroem features
+    of the landmarks `Z`; `root` is `W^(1/2)`.
     """
     constant = jax.lax.stop_gradient
     phi = Nystroem(constant(kernel), constant(Z), center=False)
     F = constant(root * map_row_blocks(phi, X, block_rows))
     inner = dot_over_rows(F, F)
-    # At least the rounding of the product F'F, so that the matrix is definite for any C.
+    # A shift of at least the rounding of F'F keeps the matrix positive definite for any C.
     floor = epsilon(X.dtype) * jnp.trace(inner)
     shift = constant(jnp.maximum(1 / C, floor))
     factor = jnp.linalg.cholesky(inner + shift * jnp.eye(Z.shape[0], dtype=X.dtype))
@@ -91,13 +93,17 @@ def nystroem_preconditioner(
 
 
 def right_sides(X: Float[Array, "n d"], y: Float[Array, "n *c"]) -> Float[Array, "n k"]:
-    """Return `[1, y]`, the right-hand sides from which the intercept is eliminated."""
+    """Return the right-hand sides `[1, y]`; their solutions give the intercept, `intercept_of`."""
     n = X.shape[0]
     return jnp.concatenate([jnp.ones((n, 1), X.dtype), y.reshape(n, -1)], axis=1)
 
 
 def intercept_of(alpha: Float[Array, "*s n k"]) -> Float[Array, "*s 1 c"]:
-    """Return `b` with which the multipliers of `y - b` add up to 0, from those of `[1, y]`."""
+    """Return the intercept `b` for which the multipliers of `y - b` add up to 0.
+
+    Args:
+        alpha: the multipliers for the right-hand sides `[1, y]`.
+    """
     total = jnp.sum(alpha, axis=-2, keepdims=True)
     return total[..., 1:] / total[..., :1]
 
@@ -105,5 +111,5 @@ def intercept_of(alpha: Float[Array, "*s n k"]) -> Float[Array, "*s 1 c"]:
 def without_intercept(
     solutions: Float[Array, "*s n k"], b: Float[Array, "*s 1 c"]
 ) -> Float[Array, "*s n c"]:
-    """Return the solutions for `y - b` from the solutions for `[1, y]`."""
+    """Return the solutions for right-hand sides `y - b`, given the solutions for `[1, y]`."""
     return solutions[..., 1:] - solutions[..., :1] * b

@@ -1,4 +1,4 @@
-"""What every fit returns: machines of one size or of several, on shared points."""
+"""`Family`, the result of every fit: machines of one size or of several, on shared points."""
 
 import dataclasses
 from typing import Any
@@ -19,12 +19,12 @@ from ..kernels import Kernel, Mixture
 class Family(eqx.Module):
     """Machines of `k` sizes with `l = g c` outputs; a fit of one size has `k = 1`.
 
-    An atom is a point with a kernel. Of one kernel, atom `j` is point `j`; a dictionary of several
-    kernels has the atoms of the first kernel first.
+    An atom is a function `k(., z)` of one kernel and one point. With one kernel, atom `j` belongs
+    to point `j`. A dictionary of several kernels lists the atoms of the first kernel first.
 
-    Outputs come in `g` groups of `c`. With a `support`, the atoms of a group are an ordered
-    selection, and the machine of size `s` has the first `s` of them. Without, there is one group,
-    every atom has a coefficient, and the machine has the atoms whose coefficients are not all 0.
+    Outputs come in `g` groups of `c`. With a `support`, each group has an ordered selection of
+    atoms, and the machine of size `s` uses the first `s` of them. Without a `support` there is one
+    group, and a machine uses the atoms that have a coefficient other than 0.
 
     Attributes:
         kernel: kernel of two points, or a `Mixture` for a dictionary of several.
@@ -32,9 +32,9 @@ class Family(eqx.Module):
         support: atoms of each group in the order of selection, -1 for none, shape `g q`; or None.
         coefficients: shape `g k q c`.
         intercepts: shape `g k c`.
-        sizes: numbers of prototypes, increasing, shape `k`.
-        statuses: the stop code of each machine, shape `k`.
-        info: diagnostics of the method, by name, in the units of the fit.
+        sizes: number of prototypes of each machine, increasing, shape `k`.
+        statuses: stop code of each machine, shape `k`.
+        info: diagnostics by name, in the units of the targets that were fitted.
         outputs: the shape of one row's values, `()` or `(l,)` (static).
     """
 
@@ -67,7 +67,7 @@ class Family(eqx.Module):
         return self._machine(self.n_sizes - 1)
 
     def place_of(self, size: int) -> int:
-        """Return the place of a size among the sizes.
+        """Return the index of a size in `sizes`.
 
         Raises:
             ValueError: if there is no machine of that size, or under `jit` if the sizes are traced.
@@ -81,11 +81,13 @@ class Family(eqx.Module):
         return place
 
     def at(self, size: int) -> KernelExpansion:
-        """Return the machine of a size; outside of `jit` it has no prototype that it does not use.
+        """Return the machine of a size; outside `jit` unused prototypes are dropped.
 
-        Groups of outputs that select separately share the prototypes that they have in common, so
-        the machine has between `size` and `g size` prototypes. Where a path ended early, larger
-        sizes are its last machine. Raises as `place_of`.
+        The machine has the prototypes of all groups, between `size` and `g size` of them. If a
+        path ended early, every larger size is the last machine of the path.
+
+        Raises:
+            ValueError: as `place_of`.
         """
         return self._machine(self.place_of(size))
 
@@ -94,12 +96,16 @@ class Family(eqx.Module):
         return int(np.asarray(self.statuses)[self.place_of(size)])
 
     def active_points(self, size: int | None = None) -> Int[np.ndarray, " m"]:
-        """Return the numbers of the points of a machine, by default the largest; on the host."""
+        """Return the indices in `points` of a machine's prototypes; on the host.
+
+        Args:
+            size: of the machine; None for the largest.
+        """
         place = self.n_sizes - 1 if size is None else self.place_of(size)
         return self._active_atoms(place) % len(self.points)
 
     def values(self, X: Float[Array, "n d"]) -> Float[Array, "n k l"]:
-        """Return the values of all machines at the rows of `X`, from one block of kernel values.
+        """Return the values of all machines at the rows of `X`.
 
         Differentiable in both modes in `X` and in every floating leaf.
         """
@@ -126,7 +132,7 @@ class Family(eqx.Module):
             used = np.any(by_kernel != 0, axis=(0, 1, 2, 4))
         else:
             used = np.isin(np.arange(M), np.asarray(self.support))
-        used[0] |= not used.any()  # there is at least one point
+        used[0] |= not used.any()  # a family has at least one point
         changed: dict[str, np.ndarray] = {"points": np.asarray(self.points)[used]}
         if self.support is None:
             changed["coefficients"] = by_kernel[:, :, :, used].reshape(g, k, -1, c)
@@ -138,7 +144,7 @@ class Family(eqx.Module):
     def rescaled(
         self, unit: float, offset: float | Float[np.ndarray, " c"], info: dict[str, Any]
     ) -> "Family":
-        """Return the family with values times `unit` plus `offset`, and other diagnostics."""
+        """Return the family whose values are `unit * values + offset`, with the given `info`."""
         coefficients, intercepts = (np.asarray(a) for a in (self.coefficients, self.intercepts))
         dtype, (g, _, c) = coefficients.dtype, intercepts.shape
         offsets = np.broadcast_to(np.asarray(offset, dtype), (g * c,)).reshape(g, 1, c)
@@ -171,7 +177,7 @@ class Family(eqx.Module):
         return KernelExpansion(kernel, *jax.device_put(arrays))
 
     def _traced_machine(self, place: int) -> KernelExpansion:
-        """Return the machine with every atom of every group, used or not."""
+        """Return a machine with all atoms of all groups: under `jit` none can be dropped."""
         g, _, q, _ = self.coefficients.shape
         intercept = self.intercepts[:, place].reshape(self.outputs)
         if self.support is None:
@@ -183,12 +189,12 @@ class Family(eqx.Module):
         return KernelExpansion(self.kernel, Z, blocks.reshape(g * q, *self.outputs), intercept)
 
     def _slots(self, support: Int[np.ndarray, " q"], place: int) -> Int[np.ndarray, " m"]:
-        """Return the places in a group's support that the machine of a size uses."""
+        """Return the indices in a group's support that the machine at a place uses."""
         used = np.flatnonzero(support[: int(np.asarray(self.sizes)[place])] >= 0)
         return used if len(used) else np.zeros(1, int)
 
     def _active_atoms(self, place: int) -> Int[np.ndarray, " m"]:
-        """Return the numbers of the machine's atoms; the first if it needs none."""
+        """Return the numbers of the atoms that a machine uses; atom 0 if it uses none."""
         if self.support is None:
             coefficients = np.asarray(self.coefficients)[0, place]
             used = np.flatnonzero(np.any(coefficients != 0, axis=1))
@@ -198,24 +204,24 @@ class Family(eqx.Module):
 
 
 def is_dictionary(kernel: Kernel) -> bool:
-    """Whether every point has an atom of each of several kernels."""
+    """Return whether the kernel is a dictionary: each point has an atom of every kernel."""
     return isinstance(kernel, Mixture) and kernel.which is None
 
 
 def kernels_of(kernel: Kernel) -> tuple[Kernel, ...]:
-    """Return the kernels of a mixture, or the one kernel."""
+    """Return the kernels of a mixture, or a tuple of the one kernel."""
     return kernel.kernels if isinstance(kernel, Mixture) else (kernel,)
 
 
 def atoms(kernel: Kernel, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n p"]:
-    """Return `k_q(x_i, z_j)`, the columns of the first kernel first."""
+    """Return the values `k_q(x_i, z_j)` of all atoms, the columns of the first kernel first."""
     if not is_dictionary(kernel):
         return kernel.cross_gram(X, Z)
     return jnp.concatenate([one.cross_gram(X, Z) for one in kernels_of(kernel)], axis=1)
 
 
 def every_atom(kernel: Kernel, Z: Float[Array, "m d"]) -> tuple[Kernel, Float[Array, "p d"]]:
-    """Return kernel and prototypes of an expansion in all atoms."""
+    """Return the kernel and the prototypes of an expansion that has every atom."""
     if not is_dictionary(kernel):
         return kernel, Z
     kernels, m = kernels_of(kernel), len(Z)
@@ -228,7 +234,7 @@ def group_values(
     coefficients: Float[Array, "k q c"],
     intercepts: Float[Array, "k c"],
 ) -> Float[Array, "n k c"]:
-    """Return the values of the machines of all sizes from the kernel's columns."""
+    """Return the values of one group's machines of all sizes, given the values of its atoms."""
     k, q, c = coefficients.shape
     flat = jnp.moveaxis(coefficients, 1, 0).reshape(q, k * c)
     return dot(columns, flat).reshape(-1, k, c) + intercepts[None]
@@ -241,14 +247,18 @@ def single(
     *,
     count: Int[Array, ""] | None = None,
 ) -> Family:
-    """Return the family of one machine, with its stop code and diagnostics by name.
+    """Return the family of one machine.
 
-    With a `count` the machine has as many prototypes, those whose coefficients are not all 0;
-    without, it has all of them.
+    Args:
+        expansion: the machine.
+        status: its stop code.
+        info: its diagnostics, by name.
+        count: the number of prototypes that have a coefficient other than 0, if the others are to
+            be dropped; None to keep all prototypes.
     """
     m, outputs = expansion.prototypes.shape[0], expansion.intercept.shape
     known = all(map(is_concrete, jax.tree.leaves((expansion, status, count))))
-    numpy = np if known else jnp  # on the host nothing compiles
+    numpy = np if known else jnp  # NumPy compiles nothing
     arrays = {
         "support": numpy.arange(m, dtype=np.int32)[None] if count is None else None,
         "coefficients": numpy.asarray(expansion.coefficients).reshape(1, 1, m, -1),
@@ -266,14 +276,14 @@ def single(
 
 
 def diagnostics(fit: Any) -> dict[str, Any]:
-    """Return what a fit's NamedTuple says besides the machine and its status, by name."""
+    """Return the fields of a fit's NamedTuple, by name, without `expansion` and `status`."""
     return {
         name: value for name, value in fit._asdict().items() if name not in ("expansion", "status")
     }
 
 
 def _listed(sizes: Int[np.ndarray, " k"]) -> str:
-    """Return the sizes in words."""
+    """Return the sizes as an error message lists them: a range, or one by one."""
     first, last = int(sizes[0]), int(sizes[-1])
     if len(sizes) > 1 and len(sizes) == last - first + 1:
         return f"{first} to {last}"

@@ -1,4 +1,4 @@
-"""Machines of few prototypes, which need not be rows, and those that the direct method finds."""
+"""Settings of methods with a fixed, small number of prototypes, and of the direct method."""
 
 import abc
 from typing import Any, ClassVar, Literal
@@ -39,21 +39,21 @@ from .rows import Rows
 
 Selection = Literal["k_means", "renyi", "uniform"]
 Sharing = Literal["shared", "separate"]
-_REPEATED = 1e-6  # weight of a copy of an earlier row, so that it is chosen last
-_APART = 0.1  # distance of copies in standard deviations: the span of ten keeps float64's digits
+_REPEATED = 1e-6  # factor of the weight of repeated rows, so that they are chosen last
+_APART = 0.1  # distance between copies, in standard deviations: ten copies keep float64's digits
 
 
 class FewPrototypes(Method):
-    """The settings of machines whose number of prototypes is given (Wu et al. 2006: `N_z`).
+    """The settings of methods with a fixed number of prototypes (`N_z` of Wu et al. 2006).
 
     Args:
-        n_prototypes: at most as many as rows; None for a third of the rows, at most 20 and at least
-            one for each class.
-        selection: where they are, or where a descent starts: "k_means", or rows by "renyi" or
-            "uniform". Copies of a row are chosen only if there are too few different rows
-            (Section 5.6).
-        starts: the number of sets of points; all but the first are rows at random. A method without
-            a descent takes the first set.
+        n_prototypes: number of prototypes, at most the number of rows; None for a third of the
+            rows, at most 20 and at least one for each class.
+        selection: how the prototypes, or the start of a descent, are chosen: "k_means" for cluster
+            means, or rows by "renyi" or "uniform". Copies of a row are chosen only if there are too
+            few different rows (Section 5.6).
+        starts: number of sets of points; all sets but the first are random rows. A method without a
+            descent uses the first set.
     """
 
     n_prototypes: int | None = option(
@@ -98,7 +98,7 @@ class FewPrototypes(Method):
         return replaced(self, n_prototypes=at_most(self.n_prototypes, shape.n))
 
     def choose_points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
-        """Return one set of points after another: cluster means, or rows of each class."""
+        """Return the `starts` sets of points, one after another."""
         if self.starts == 1:
             return self._one_set(key, self.selection, rows)
         keys = jax.random.split(key, self.starts)
@@ -111,7 +111,7 @@ class FewPrototypes(Method):
         X, weights, m = np.asarray(rows.X), np.array(rows.weights), self.largest
         present = np.flatnonzero(weights)
         if selection == "k_means":
-            # The values of absent rows must not reach the means, not even by rounding.
+            # Replace the values of zero-weight rows: they would affect the rounding of the means.
             X = np.where((weights > 0)[:, None], X, X[present[0]])
             inputs, w = jax.device_put((X, weights.astype(X.dtype)))
             means = k_means(key, inputs, m, w)
@@ -123,15 +123,15 @@ class FewPrototypes(Method):
 
     @abc.abstractmethod
     def fit_targets(self, kernel: Kernel, starts: Float[Array, "s m d"], *data: Array) -> Any:
-        """Fit to one target, or to several that share their prototypes.
+        """Fit to one target, or to several targets.
 
         Args:
             kernel: kernel of two points.
             starts: the sets of points.
-            *data: inputs, targets, `C` and row weights, as `inner_problems.LargeMargin` has them.
+            *data: inputs, targets, `C` and row weights, see `inner_problems.Supervised`.
 
         Returns:
-            A NamedTuple of the machine, its diagnostics and its status.
+            A NamedTuple of the machine (`expansion`), its diagnostics and its `status`.
         """
 
     def fit(
@@ -156,7 +156,7 @@ def _fit(
     rows: Rows,
 ) -> Family:
     m, sets = method.n_prototypes, method.starts
-    if m is None or len(points) != sets * m:  # any other number of points is one set
+    if m is None or len(points) != sets * m:  # then all points are one set
         sets = 1
     starts = points.reshape(sets, -1, points.shape[1])
     machine = method.fit_targets(kernel, starts, rows.X, rows.targets, C, rows.problem_weights)
@@ -166,17 +166,18 @@ def _fit(
 def fit_arrays(
     method: FewPrototypes, name: str, kernel: Kernel, *arrays: Any, several: bool = False
 ) -> Any:
-    """Check the arguments of a pure fit, and return `method.fit_targets` of them.
+    """Check the arguments of a pure fit function, and call `method.fit_targets`.
 
     Args:
-        method: the settings of the fit.
-        name: the argument of the pure fit that has the points.
+        method: the settings.
+        name: the name of the argument that holds the points, for error messages.
         kernel: kernel of two points.
         *arrays: points, `C`, inputs, targets, and row weights or None.
-        several: whether there may be several sets of points.
+        several: whether there may be several sets of points, shape `s m d`.
 
     Raises:
-        ValueError: for settings, shapes or (outside `jit`) values that do not fit.
+        ValueError: for invalid settings, shapes that do not fit, or (outside `jit`) values out of
+            range.
     """
     method.check("classification")
     classes = method.tasks == ("classification",)
@@ -192,21 +193,22 @@ def _fit_arrays(
 
 
 class DirectMethod(FewPrototypes):
-    """The settings of machines whose prototypes are found by the direct method.
+    """The settings of methods that find their prototypes by a descent, see `direct`.
 
-    The kernel is tuned for a machine of the points that the descent starts from, as a descent for
-    every kernel, `C` and fold would take far longer. `C` is tuned for the machine itself.
+    The kernel is tuned for a cheaper machine on the points from which the descent starts, as a
+    descent for every kernel, `C` and fold would take far longer. `C` is tuned for the method.
 
     Args:
-        n_prototypes: see `FewPrototypes`; of each problem, if they are separate.
-        selection: "k_means", "renyi" or "uniform".
-        starts: descents, of which the lowest end is taken; the first from points by `selection`,
-            the others from rows at random.
-        sharing: whether the problems of several classes, or several targets, have "shared"
-            prototypes or "separate" ones.
-        tolerance: of the descent, see `direct.minimise`.
-        max_steps: cap on steps of the descent; the length of the history, so another one compiles
-            again.
+        n_prototypes: see `FewPrototypes`; with "separate" prototypes, their number for each
+            problem.
+        selection: how the start is chosen: "k_means", "renyi" or "uniform".
+        starts: number of descents, of which the one with the lowest objective is kept. The first
+            starts from points by `selection`, the others from random rows.
+        sharing: whether the problems of several classes, or several targets, have "shared" or
+            "separate" prototypes.
+        tolerance: tolerance of the descent, see `direct.minimise`.
+        max_steps: limit of steps of the descent. It is the length of the history, so another value
+            compiles again.
     """
 
     starts: int = setting(3)
@@ -223,9 +225,9 @@ class DirectMethod(FewPrototypes):
         check_descent(self.tolerance, self.max_steps)
 
     def choose_points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
-        """See `FewPrototypes.choose_points`; copies of a point start apart.
+        """See `FewPrototypes.choose_points`; copies of a point are moved apart.
 
-        Where prototypes coincide, the objective has no derivative: their span grows as they part.
+        The objective has no derivative where prototypes coincide: their span grows as they part.
         """
         points = super().choose_points(key, kernel, rows)
         X = np.asarray(points.X)
@@ -238,15 +240,15 @@ class DirectMethod(FewPrototypes):
 
     @abc.abstractmethod
     def problem(self, kernel: Kernel, *data: Array) -> InnerProblem:
-        """Return the problem on whose marginal function the descent is; see `fit_targets`."""
+        """Return the inner problem whose marginal function is minimised; see `fit_targets`."""
 
     def descend(self, kernel: Kernel, starts: Float[Array, "s m d"], *data: Array) -> DirectFit:
-        """Return the best of the descents from some points, which all targets share."""
+        """Descend from each start, with prototypes that all targets share; return the best fit."""
         options = {"tolerance": self.tolerance, "max_steps": self.max_steps}
         return direct.best_of(self.problem(kernel, *data), starts, **options).machine(kernel)
 
     def fit_targets(self, kernel: Kernel, starts: Float[Array, "s m d"], *data: Array) -> DirectFit:
-        """See `FewPrototypes.fit_targets`; with separate prototypes, one target after another."""
+        """See `FewPrototypes.fit_targets`; with separate prototypes, fit target by target."""
         X, y, C, w = data
         if y.ndim == 1 or self.sharing == "shared":
             return self.descend(kernel, starts, *data)
@@ -256,7 +258,7 @@ class DirectMethod(FewPrototypes):
             lambda target: self.descend(kernel, starts, X, *target),
             (y.T, jnp.broadcast_to(C, (problems,)), w.T),
         )
-        # Each problem has coefficients for its own prototypes alone.
+        # The coefficients of a problem are 0 for the prototypes of all other problems.
         diagonal = jnp.eye(problems, dtype=X.dtype)
         coefficients = fits.expansion.coefficients[:, :, None] * diagonal[:, None, :]
         expansion = KernelExpansion(
@@ -269,7 +271,7 @@ class DirectMethod(FewPrototypes):
 
 
 def check_descent(tolerance: ScalarLike, max_steps: int) -> None:
-    """Raise a `ValueError` unless a descent can take these settings."""
+    """Raise a `ValueError` unless the settings of a descent are in range."""
     check_number("tolerance", tolerance, 0.0)
     whole_number("max_steps", max_steps, 1, 10**6, "a million")
 
@@ -277,14 +279,15 @@ def check_descent(tolerance: ScalarLike, max_steps: int) -> None:
 def copies_apart(
     Z: Float[np.ndarray, "m d"], distance: Float[np.ndarray, " d"]
 ) -> Float[np.ndarray, "m d"]:
-    """Return points with copies of earlier ones moved by multiples of a distance; on the host.
+    """Return the points, with copies of earlier points moved apart; on the host.
 
-    The copies of a point move along one column after another, of those with a distance above 0.
+    The copies of a point move along one column after another, by multiples of the distance of the
+    column. Columns with distance 0 are skipped.
     """
     columns = np.flatnonzero(distance > 0)
     moved, copies = Z.copy(), dict[bytes, int]()
     for point in moved:
-        bits = (point + 0).tobytes()  # of both zeros the same
+        bits = (point + 0).tobytes()  # adding 0 turns -0 into 0
         copy = copies.get(bits, 0)
         copies[bits] = copy + 1
         if copy and columns.size:

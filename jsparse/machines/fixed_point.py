@@ -1,4 +1,4 @@
-"""Reduced sets of Gaussian machines, one vector after another, by fixed points (Mika 1999)."""
+"""Reduced sets of Gaussian machines, prototype by prototype, by fixed points (Mika 1999)."""
 
 from typing import NamedTuple
 
@@ -13,15 +13,15 @@ from ..kernels import Kernel
 from ..solvers.definite import cholesky, inverse_of_lower
 from .inner_problems import shifted_gram
 
-_TRIES = 6  # starts for each vector
+_TRIES = 6  # starts for each prototype
 _MAX_STEPS = 100
 
 
 class State(NamedTuple):
-    """Fixed-point iterations of one vector, from several starts."""
+    """Fixed-point iterations for one prototype, from `t` starts."""
 
     z: Float[Array, "t d"]
-    step_part: Float[Array, " t"]  # part of the step that is tried next
+    step_part: Float[Array, " t"]  # fraction of the fixed-point step to try next
     value: Float[Array, " t"]  # squared projection of the residual on `phi(z)`
     steps: Int[Array, ""]
     running: Bool[Array, ""]
@@ -32,24 +32,33 @@ class State(NamedTuple):
 def fixed_points(
     key: Key, kernel: Kernel, X: Float[Array, "n d"], coefficients: Float[Array, "n *l"], m: int
 ) -> Float[Array, "m d"]:
-    """Return `m` vectors for `w = sum_i coefficients_i phi(x_i)`, chosen one after another.
+    """Return `m` prototypes that approximate `w = sum_i coefficients_i phi(x_i)`.
 
-    Each maximises the projection of the residual, `w` less its projection on the earlier vectors,
-    by `z <- sum_i g_i x_i / sum_i g_i`. The kernel is an `RBF`, and the coefficients of size one.
+    The prototypes are chosen one after another. The residual is `w` less its projection on the
+    earlier prototypes. Each prototype `z` maximises the projection of the residual on `phi(z)`, by
+    the iteration `z <- sum_i g_i x_i / sum_i g_i`.
+
+    Args:
+        key: decides the starts.
+        kernel: an `RBF`.
+        X: the points of the machine, shape `n d`.
+        coefficients: shape `n` or `n l`, scaled so that the largest is near 1.
+        m: number of prototypes.
     """
     n, dtype = len(X), X.dtype
     A = coefficients.reshape(n, -1)
     places = jnp.arange(m, dtype=jnp.int32)
-    # Draws without replacement, in proportion to squared coefficients; other ones for each vector.
+    # Gumbel scores draw starts without replacement, in proportion to squared coefficients, anew for
+    # each prototype.
     log_mass = jnp.log(jnp.sum(jnp.square(A), axis=1) + float(jnp.finfo(dtype).tiny))
     scores = log_mass[None, :] + jax.random.gumbel(key, (m, n), dtype)
 
-    def add_vector(j: Int[Array, ""], chosen: tuple[Array, Array]) -> tuple[Array, Array]:
-        Z, beta = chosen
+    def add_prototype(j: Int[Array, ""], reduced: tuple[Array, Array]) -> tuple[Array, Array]:
+        Z, beta = reduced
         starts = X[jax.lax.top_k(scores[j], min(_TRIES, n))[1]]
         residual = jnp.concatenate([X, Z]), jnp.concatenate([A, -beta])
         Z = Z.at[j].set(_fixed_point(kernel, *residual, starts))
-        # All coefficients again (eq. 47); 0 for vectors that are yet to come.
+        # Solve for all coefficients again (eq. 47); prototypes yet to be chosen get 0.
         present = places <= j
         both = present[:, None] & present[None, :]
         gram = jnp.where(both, shifted_gram(kernel, Z), jnp.eye(m, dtype=dtype))
@@ -58,13 +67,17 @@ def fixed_points(
         return Z, dot(inverse.T, dot(inverse, values))
 
     empty = jnp.broadcast_to(X[:1], (m, X.shape[1])), jnp.zeros((m, A.shape[1]), dtype)
-    return jax.lax.fori_loop(0, m, add_vector, empty)[0]
+    return jax.lax.fori_loop(0, m, add_prototype, empty)[0]
 
 
 def _fixed_point(
     kernel: Kernel, X: Float[Array, "p d"], A: Float[Array, "p l"], starts: Float[Array, "t d"]
 ) -> Float[Array, " d"]:
-    """Return the best of the fixed points; a step is shortened where it lowers the projection."""
+    """Iterate from each start, and return the fixed point with the largest projection.
+
+    A step that lowers the projection is rejected and shortened. `X` and `A` are the points and
+    coefficients of the residual.
+    """
 
     def projection(z: Float[Array, "t d"]) -> tuple[Array, Array]:
         columns = kernel.cross_gram(z, X)

@@ -54,25 +54,25 @@ from .ridge import Ridge
 from .stages import Chosen, Outcome, Stage, better_by, size_stages
 
 Selection = Literal["renyi", "uniform", "pivoted_cholesky"]
-FEWEST, MOST = 30, 2000  # prototypes that are tried where their number is not given
-LARGER_GAIN = 0.5  # standard errors by which more prototypes than it was tuned with must be better
+FEWEST, MOST = 30, 2000  # range of the numbers of prototypes that "auto" tries
+LARGER_GAIN = 0.5  # standard errors by which all prototypes must beat the first `tuned_with`
 
 
 class Prototypes(Method):
     """The settings of methods whose prototypes are rows chosen before anything is fitted.
 
     Args:
-        n_prototypes: `m`, at most as many as rows; None for a third of the rows, at most 300 and at
-            least one for each class; or several, increasing, of which one is chosen by
-            cross-validation (De Brabanter 2010, Section 5), see `tune_sizes`. "auto": twice as many
-            again and again, up to 2,000, with `stop_when_flat`.
-        selection: "renyi" (Algorithm 1, stratified by class), "uniform", or "pivoted_cholesky",
-            the rows with the largest residual variance under the kernel before it is tuned,
-            whatever the class.
-        size_tolerance: of several numbers, the smallest is chosen whose error is within as many
-            standard errors of the least; 0 for the least error itself.
-        stop_when_flat: of several numbers, end where the error hardly falls any more, or where the
-            next number would take more seconds than are left.
+        n_prototypes: number of prototypes `m`, at most the number of rows; None for a third of the
+            rows, at most 300 and at least one for each class; or several numbers, increasing, from
+            which cross-validation chooses (De Brabanter 2010, Section 5), see `tune_sizes`; or
+            "auto", which doubles the number up to 2,000, with `stop_when_flat`.
+        selection: "renyi" (Algorithm 1, stratified by class); "uniform"; or "pivoted_cholesky" for
+            the rows with the largest residual variance under the untuned kernel, whatever the
+            class.
+        size_tolerance: among several numbers, choose the smallest whose error is within so many
+            standard errors of the smallest error.
+        stop_when_flat: among several numbers, stop once the error hardly falls, or once the next
+            number would take more seconds than are left.
     """
 
     n_prototypes: int | Sequence[int] | Literal["auto"] | None = option(
@@ -109,7 +109,7 @@ class Prototypes(Method):
 
     @property
     def nested(self) -> bool:
-        """Whether the first prototypes must be a good choice for every smaller number."""
+        """Whether, for every `s`, the first `s` prototypes must be a good choice of `s` rows."""
         return len(self.sizes) > 0
 
     def check(self, task: Task) -> None:
@@ -134,7 +134,7 @@ class Prototypes(Method):
         return replaced(self, n_prototypes=self._checked(shape.n, "the number of rows"))
 
     def _checked(self, most: int, what: str) -> Any:
-        """Return the number or numbers of prototypes; raise unless they are at most `most`."""
+        """Return `n_prototypes`; raise a `ValueError` if it exceeds `most`, described by `what`."""
         if isinstance(self.n_prototypes, tuple):
             return increasing("n_prototypes", self.n_prototypes, most, what)
         return whole_number("n_prototypes", self.n_prototypes, 1, most, what)
@@ -144,16 +144,16 @@ class Prototypes(Method):
         return replaced(self, n_prototypes=at_most(self.n_prototypes, shape.n))
 
     def drop_oversized(self, largest: int) -> "Prototypes":
-        """See `Method.drop_oversized`: sizes up to the largest, of those that "auto" stands for."""
+        """See `Method.drop_oversized`; only with `stop_when_flat`, which "auto" implies."""
         sizes = tuple(size for size in self.sizes if size <= largest)
         return replaced(self, n_prototypes=sizes) if self.stop_when_flat and sizes else self
 
     def choose_points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
-        """Return rows by entropy or at random, a share of them from each class."""
+        """Return rows chosen by `selection`; for the linear kernel, the first rows."""
         m, labels = self.largest, rows.labels
-        if isinstance(kernel, Linear):  # solved in the primal
+        if isinstance(kernel, Linear):  # the features are the inputs: points have no effect
             return rows.points_at(np.arange(m))
-        if self.selection == "pivoted_cholesky":  # the first ones are a good choice for any number
+        if self.selection == "pivoted_cholesky":  # the order of the pivots is nested already
             weights = as_array(rows.weights, rows.X.dtype)
             pivots = pivoted_cholesky(key, kernel, rows.X, m, weights).indices
             return rows.points_at(np.asarray(pivots))
@@ -164,7 +164,7 @@ class Prototypes(Method):
         return rows.points_at(numbers, status)
 
     def stages(self, problem: Any, search: Any) -> Generator[Stage, Outcome | None, Chosen]:
-        """See `Method.stages`: one for each size."""
+        """See `Method.stages`: one stage for each size, see `size_stages`."""
         if not self.sizes:
             return (yield from super().stages(problem, search))
         sizes = self.sizes, self.size_tolerance, self.stop_when_flat
@@ -172,7 +172,12 @@ class Prototypes(Method):
 
 
 def doubled(rows: int, classes: int) -> tuple[int, ...]:
-    """Return the numbers of prototypes to try: halves of the largest, in increasing order."""
+    """Return the numbers of prototypes that "auto" tries, each about twice the one before.
+
+    Args:
+        rows: limit of the largest number.
+        classes: limit of the smallest number.
+    """
     m = rounded_down(min(MOST, rows))
     sizes = [m]
     while m // 2 >= max(FEWEST, classes):
@@ -183,7 +188,7 @@ def doubled(rows: int, classes: int) -> tuple[int, ...]:
 
 @compiled
 def feature_map(kernel: Kernel, prototypes: Float[Array, "m d"]) -> FeatureMap:
-    """Return Nystroem features; for the linear kernel the inputs, which no rank can limit."""
+    """Return Nystroem features of the prototypes; for the linear kernel, the inputs."""
     if isinstance(kernel, Linear):
         return LinearFeatures(jnp.zeros(prototypes.shape[1], prototypes.dtype))
     return Nystroem(kernel, prototypes)
@@ -193,16 +198,16 @@ _triangular = compiled(Triangular)
 
 
 class FixedSize(Prototypes, Ridge):
-    """The fixed-size LS-SVM (De Brabanter 2010): least squares on features of a few prototypes.
+    """The fixed-size LS-SVM (De Brabanter 2010): ridge regression in Nystroem features.
 
-    Settings that are not listed are those of `Prototypes`.
+    `Prototypes` describes the settings that are not listed.
 
     Args:
-        tuned_with: search the kernel for a machine of only so many of the prototypes; then `C` and
-            a common factor of the lengthscales are chosen again, by the same folds, for the machine
-            of all of them. Many prototypes then take sums over rows and a few Cholesky factors, in
-            place of decompositions. If the score is not lower for them by half a standard error,
-            the smaller machine is the result. None: the search is of the machine itself.
+        tuned_with: tune the kernel for a machine of only the first `tuned_with` prototypes; then,
+            with the same folds, retune `C` and one common factor of the lengthscales for all
+            prototypes. The large machine then needs a few Cholesky factors, and no
+            eigendecomposition. If it does not lower the score by half a standard error, the smaller
+            machine is the result. None: tune the machine of all prototypes directly.
     """
 
     tuned_with: int | None = option(
@@ -222,11 +227,11 @@ class FixedSize(Prototypes, Ridge):
 
     @property
     def shares_work_over_C(self) -> bool:
-        """See `Method.shares_work_over_C`: by one decomposition; large machines have factors."""
+        """See `Method.shares_work_over_C`: with `tuned_with` each `C` has a Cholesky factor."""
         return self._small() is None
 
     def check_movable(self) -> None:
-        """See `Method.check_movable`: prototypes of one size can be moved."""
+        """See `Method.check_movable`: the prototypes can move if there is one size."""
         if self.sizes or self.n_prototypes == "auto" or self._small() is not None:
             super().check_movable()
 
@@ -245,7 +250,7 @@ class FixedSize(Prototypes, Ridge):
         return cast(FixedSize, Prototypes.capped(lowered, shape))
 
     def features(self, kernel: Kernel, points: Float[Array, "m d"]) -> FeatureMap:
-        """See `feature_map`; by a Cholesky factor if a smaller machine is tuned in its place."""
+        """See `FromSums.features`: `feature_map`, or with `tuned_with` triangular features."""
         if self._small() is not None and not isinstance(kernel, Linear):
             return _triangular(kernel, points)
         return feature_map(kernel, points)
@@ -253,12 +258,16 @@ class FixedSize(Prototypes, Ridge):
     def solve(
         self, sums: Sums, C: CLike, code: Code | None = None, key: Key | None = None
     ) -> Family:
-        """See `solve`."""
+        """See `FromSums.solve`, and `solve` of this module."""
         machine = solve(sums.features, sums.equations, C, code)
         return single(machine.expansion, machine.status, diagnostics(machine))
 
     def stages(self, problem: Any, search: Any) -> Generator[Stage, Outcome | None, Chosen]:
-        """See `Method.stages`: a smaller machine first, or prototypes moved by the gradient."""
+        """See `Method.stages`.
+
+        With `tuned_with`, tune a smaller machine first. If the search moves prototypes, move them
+        after the kernel is tuned.
+        """
         small = self._small()
         if small is not None and search.tune_kernel:
             return (yield from self._grown(small, problem, search))
@@ -275,10 +284,10 @@ class FixedSize(Prototypes, Ridge):
     def _grown(
         self, small: "FixedSize", problem: Any, search: Any
     ) -> Generator[Stage, Outcome | None, Chosen]:
-        """Tune the smaller machine; then one common factor of the kernel, and `C`, for all points.
+        """Tune the smaller machine; then `C` and one common factor of the kernel, for all points.
 
-        Of `C` the values within five times the best one, as each takes a factorisation for each
-        fold.
+        The second stage tries only values of `C` within a factor of 5 of the best one, as each
+        value needs a factorisation for each fold.
         """
         smaller = problem.with_method(small).with_first_points(small.largest)
         rescaling = search.rescaling()
@@ -293,7 +302,7 @@ class FixedSize(Prototypes, Ridge):
         return Chosen(last.with_theta(problem.theta_of(last.tuning.kernel)))
 
     def _small(self) -> "FixedSize | None":
-        """Return the machine that the kernel is tuned for; None if it is this one."""
+        """Return the smaller machine for which the kernel is tuned; None if there is none."""
         if self.tuned_with is None:
             return None
         if self.n_prototypes is not None and self.tuned_with >= self.largest:
@@ -302,12 +311,13 @@ class FixedSize(Prototypes, Ridge):
 
 
 class FixedSizeFit(NamedTuple):
-    """A fitted machine and what is known of its solve."""
+    """A fitted machine, with diagnostics of its linear system."""
 
     expansion: KernelExpansion
-    degrees_of_freedom: Float[Array, ""]  # sum_i d_i / (d_i + 1/C) of the centred gram
-    effective_rank: Int[Array, ""]  # features above rounding noise
-    relative_residual: Float[Array, ""]  # |G w - c + w/C| / |c|
+    # sum_i d_i / (d_i + 1/C), with `d` the eigenvalues of the centred Gram matrix G.
+    degrees_of_freedom: Float[Array, ""]
+    effective_rank: Int[Array, ""]  # number of eigenvalues of G above rounding noise
+    relative_residual: Float[Array, ""]  # |G w - c + w/C| / |c|, for the system (G + I/C) w = c
     status: Int[Array, ""]
 
     __repr__ = short_repr
@@ -338,17 +348,18 @@ def fit(
         X: inputs, shape `n d`, in the units of the prototypes.
         y: targets, shape `n`, or `n c` for several at once.
         weights: row weights, shape `n`, at least 0.
-        intercept_penalty: adds `intercept_penalty/2 b^2`; 0 as in the LS-SVM, 1 as eq. 7 prints.
-        mesh: spread the rows over its devices, see `accumulate` (static).
+        intercept_penalty: adds `intercept_penalty/2 b^2` to the objective: 0 for the LS-SVM, 1 for
+            eq. 7 as printed.
+        mesh: devices over which the rows are spread, see `accumulate` (static).
         block_rows: rows in memory at a time (static).
 
     Returns:
-        The expansion with its diagnostics. The status is `TRUNCATED` for a `C` so large that
-        features lost to rounding would have been used, `PRECISION_LOST` where rounding, not the
-        data, decides the solution.
+        The expansion with its diagnostics. The status is `TRUNCATED` if `C` is so large that the
+        solution needs features lost to rounding, `PRECISION_LOST` if rounding, not the data,
+        decides the solution.
 
-    Pure, and differentiable in everything but the shapes, in both modes; works under `jit` and
-    `vmap`, and nothing recompiles when values change.
+    Pure; differentiable in all floating arguments, in both modes; works under `jit` and `vmap`, and
+    nothing compiles again when values change.
 
     Raises:
         ValueError: for shapes that do not fit, m > n, or (outside `jit`) NaN or infinity in X, y or
@@ -374,9 +385,9 @@ def fit_features(
     mesh: Mesh | None = None,
     block_rows: int | None = None,
 ) -> FixedSizeFit:
-    """Fit as `fit` does, for any feature map that is penalised by the identity.
+    """Fit as `fit` does, with any feature map that is penalised by the identity.
 
-    With `features.Linear` this is the linear machine in the primal.
+    With `features.Linear` the result is the linear machine in the primal.
     """
     _check_scalar(C)
     check_penalty(feature_map)
@@ -413,8 +424,8 @@ def fit_classes(
         block_rows: rows in memory at a time (static).
 
     Returns:
-        An expansion with one column for each problem, for `multiclass.decode`; the diagnostics are
-        those of the worst problem.
+        An expansion with one column for each problem, for `multiclass.decode`, and the diagnostics
+        of the worst problem.
 
     Pure; differentiable in the feature map, `C`, `X` and `weights`, in both modes.
     """
@@ -435,16 +446,16 @@ def solve(
     *,
     intercept_penalty: ScalarLike = 0.0,
 ) -> FixedSizeFit:
-    """Solve for rows that were summed: `fit_features` or `fit_classes` without the pass over rows.
+    """Fit, given sums over rows: `fit_features` or `fit_classes` without the pass over the rows.
 
-    Sums are additive, so rows that come later cost nothing but themselves:
+    Sums are additive, so later rows can be added without the earlier rows:
     `solve(phi, equations + accumulate(phi, X_new, y_new), C)` is the fit of all rows.
 
     Args:
         feature_map: the features that were summed; penalised by the identity.
         equations: from `accumulate`, or with a code from `multiclass.accumulate_code`.
         C: weight of the data-fit term; with a code also one for each problem, shape `l`.
-        code: see `multiclass.output_code`; None for targets of any other kind.
+        code: see `multiclass.output_code`; None if `equations` were summed without a code.
         intercept_penalty: see `fit`.
 
     Pure; differentiable in the feature map, the sums and `C`, in both modes.
@@ -471,7 +482,7 @@ def _fit_kernel(
     block_rows: int | None,
 ) -> FixedSizeFit:
     phi = Nystroem(kernel, prototypes)
-    # A penalised intercept is that of the features as eq. 5 has them, not centred.
+    # A penalised intercept belongs to the uncentred features of eq. 5.
     if intercept_penalty is not None:
         shift = jnp.where(intercept_penalty == 0, phi.shift, 0)
         phi = eqx.tree_at(lambda map: map.shift, phi, shift)
@@ -488,7 +499,7 @@ def _fit(
     mesh: Mesh | None,
     block_rows: int | None,
 ) -> FixedSizeFit:
-    """Fit to inputs, targets or labels, and weights."""
+    """Fit to `rows`: inputs; targets, or labels with a code; and weights."""
     how = {"mesh": mesh, "block_rows": block_rows}
     if code is None:
         equations = accumulate(feature_map, *rows, **how)
@@ -509,7 +520,7 @@ def _solve(
         solution = equations.solve(C[None], intercept_penalty)
     else:
         solution = solve_code(code, equations, C[None], intercept_penalty)
-        if not code.shares_all_rows:  # sums per class
+        if not code.shares_all_rows:  # then there are sums for each class
             equations = equations.joined
     unresolved = feature_map.unresolved(jnp.max(C), equations.energy)
     lost = jnp.where(unresolved, TRUNCATED, CONVERGED).astype(jnp.int32)

@@ -1,4 +1,4 @@
-"""The machines that have not seen a fold, as the columns of one expansion."""
+"""Join the machines fitted without each fold into one expansion, a column for each machine."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,9 +12,10 @@ from ..kernels import Kernel, Mixture
 
 
 def join_machines(machines: Sequence[KernelExpansion]) -> KernelExpansion:
-    """Return machines as the columns of one, on every prototype that any of them uses; on the host.
+    """Join machines into one expansion on the union of their prototypes; on the host.
 
-    The machines have the same kernel and as many outputs each; the columns go machine by machine.
+    The machines must share the kernel and the number of outputs. The columns are ordered machine by
+    machine.
     """
     kernel, outputs = machines[0].kernel, machines[0].intercept.size
     atoms = [_atoms(machine) for machine in machines]
@@ -39,13 +40,13 @@ def expansion_of_folds(
     columns: Float[np.ndarray, "m v l"],
     intercepts: Float[np.ndarray, "..."],
 ) -> KernelExpansion:
-    """Return the expansion of `v` folds with `l` outputs each, fold by fold."""
+    """Return the expansion with a column for each of `v` folds and `l` outputs, fold by fold."""
     arrays: Any = prototypes, columns.reshape(len(columns), -1), intercepts.reshape(-1)
     return KernelExpansion(kernel, *jax.device_put(arrays))
 
 
 def _atoms(machine: KernelExpansion) -> Float[np.ndarray, "m q"]:
-    """Return the prototypes, with the number of its kernel before each if there are several."""
+    """Return the prototypes; with several kernels, column 0 is the number of each one's kernel."""
     prototypes = np.asarray(machine.prototypes)
     if not isinstance(machine.kernel, Mixture):
         return prototypes

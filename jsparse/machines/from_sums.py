@@ -1,4 +1,4 @@
-"""Methods that need only sums over rows."""
+"""`FromSums`: methods that need nothing of the rows but sums."""
 
 import abc
 from typing import Any, ClassVar
@@ -22,15 +22,16 @@ from .rows import FoldLayout, Rows
 
 
 class FromSums(Method):
-    """A method that needs only sums over rows.
+    """A method that needs nothing of the rows but `NormalEquations`, which are additive.
 
-    Streams, several devices, cross-validation by subtraction and `partial_fit` follow from that.
+    Hence it works on streams and several devices, cross-validates by subtraction, and has
+    `partial_fit`.
     """
 
     default_C: ClassVar[Float[np.ndarray, " s"]] = MANY_C
 
     def check_classes(self, classes: Shaped[np.ndarray, " k"], present: int) -> None:
-        """See `Method.check_classes`: rows of a class may come later."""
+        """See `Method.check_classes`; pass, as `partial_fit` can add rows of a missing class."""
 
     def check_sums(self, argument: str) -> Any:
         """See `Method.check_sums`."""
@@ -38,16 +39,16 @@ class FromSums(Method):
 
     @abc.abstractmethod
     def features(self, kernel: Kernel, points: Float[Array, "m d"]) -> FeatureMap:
-        """Return the features that are summed."""
+        """Return the feature map whose products are summed, for some points."""
 
     @abc.abstractmethod
     def solve(
         self, sums: Sums, C: CLike, code: Code | None = None, key: Key | None = None
     ) -> Family:
-        """Fit to rows that were summed; otherwise as `fit`."""
+        """Fit machines to the rows that `sums` sum; other arguments as for `fit`."""
 
     def sum_rows(self, kernel: Kernel, points: PointTable, rows: Rows) -> Sums:
-        """Return the sums over rows, which may be spread over devices."""
+        """Return the sums over rows, which may be spread over devices; arguments as for `fit`."""
         assert points is not None
         features = self.features(kernel, points)
         return Sums(features, accumulate_rows(features, rows))
@@ -70,9 +71,10 @@ class FromSums(Method):
         self, kernel: Kernel, points: PointTable, C: Float[Array, " s"], rows: Rows,
         folds: FoldLayout, on_fold: OnFold, key: Key | None = None,
     ) -> HeldOut:  # fmt: skip
-        """See `Method.held_out`: by the total less the fold (De Brabanter 2010, eq. 20-21).
+        """See `Method.held_out`: the sums without a fold are the total less the fold's sums.
 
-        Where problems of a code do not all see all rows, each fold is fitted again.
+        The source is De Brabanter 2010, eq. 20-21. If some problems of a code leave out rows, each
+        fold is fitted from the rows instead.
         """
         if rows.code is not None and not rows.code.shares_all_rows:
             return super().held_out(kernel, points, C, rows, folds, on_fold, key)
@@ -87,13 +89,13 @@ class FromSums(Method):
         self, sums: Sums, per_fold: NormalEquations, C: Float[Array, " s"], parts: Rows,
         on_fold: OnFold, key: Key | None = None,
     ) -> HeldOut:  # fmt: skip
-        """Predict folds that were summed; by default from one solution for each fold and `C`.
+        """Predict each fold, given the sums of each fold; by default solve for each fold and `C`.
 
         Args:
-            sums: over all rows, with a column for each target.
-            per_fold: sums of each fold, with a leading axis; of less than the total if some rows
-                are not validated.
-            C: weights of the data-fit term.
+            sums: sums over all rows, with a column for each target.
+            per_fold: sums of each fold, leading axis `v`. They add up to less than `sums` if some
+                rows are in no fold.
+            C: weights of the data-fit term, shape `s`.
             parts: rows to predict, laid out by folds.
             on_fold: see `OnFold`.
             key: decides random draws.
@@ -101,9 +103,9 @@ class FromSums(Method):
         features, total = sums
 
         def fit(C: Float[Array, ""], fold: Int[Array, ""]) -> Family:
-            rest = total - NormalEquations(*(a[fold] for a in per_fold))
-            rest = rest.with_outputs(parts.outputs)
-            return self.solve(Sums(features, rest), C, parts.code, key)
+            training = total - NormalEquations(*(a[fold] for a in per_fold))
+            training = training.with_outputs(parts.outputs)
+            return self.solve(Sums(features, training), C, parts.code, key)
 
         return each_fold_and_C(fit, C, parts, on_fold)
 
@@ -111,7 +113,7 @@ class FromSums(Method):
         self, kernel: Kernel, points: PointTable, C: CLike, size: int | None, rows: Rows,
         folds: Any, key: Key | None, sums: Sums | None,
     ) -> KernelExpansion:  # fmt: skip
-        """See `Method.fold_machines`: by subtraction, if the sums are there."""
+        """See `Method.fold_machines`: subtract the sums of each fold, if there are `sums`."""
         if sums is None:
             return super().fold_machines(kernel, points, C, size, rows, folds, key, sums)
         machines, weights = [], np.asarray(rows.weights)
@@ -119,20 +121,20 @@ class FromSums(Method):
             w = jnp.asarray(np.where(valid, weights[index], 0).astype(weights.dtype))
             X, y = rows_by_number(rows.X, rows.y, index)
             fold = Rows(X, y, w, rows.code)
-            rest = sums.equations - accumulate_rows(sums.features, fold)
-            family = self.solve(Sums(sums.features, rest), C, rows.code, key)
+            training = sums.equations - accumulate_rows(sums.features, fold)
+            family = self.solve(Sums(sums.features, training), C, rows.code, key)
             machines.append(family.expansion if size is None else family.at(size))
         return join_machines(machines)
 
 
 @compiled
 def rows_by_number(X: Array, y: Array, numbers: Int[Array, " r"]) -> tuple[Array, Array]:
-    """Return inputs and targets of some rows, in one program."""
+    """Return the inputs and targets of the rows with the given numbers, in one program."""
     return X[numbers], y[numbers]
 
 
 def accumulate_rows(features: FeatureMap, rows: Rows) -> NormalEquations:
-    """Return the sums over rows; per class where problems of a code do not all see all rows."""
+    """Return the sums over rows; for each class if some problems of a code leave out rows."""
     if rows.code is None:
         return accumulate(features, rows.X, rows.y, rows.weights, mesh=rows.mesh)
     return accumulate_code(rows.code, features, rows.X, rows.y, rows.weights, mesh=rows.mesh)
@@ -141,6 +143,6 @@ def accumulate_rows(features: FeatureMap, rows: Rows) -> NormalEquations:
 def accumulate_parts(
     features: FeatureMap, parts: Rows, *, block_rows: int | None = None
 ) -> NormalEquations:
-    """Return the sums over each fold of rows laid out by folds, a column for each target."""
+    """Return the sums over each fold, given rows laid out by folds; a column for each target."""
     arrays = parts.X, parts.target_columns, parts.weights
     return accumulate_folds(features, *arrays, mesh=parts.mesh, block_rows=block_rows)

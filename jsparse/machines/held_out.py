@@ -1,4 +1,4 @@
-"""Predictions of the rows of each fold by machines that have not seen them."""
+"""Predict the rows of each fold by machines fitted without the fold."""
 
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -17,33 +17,35 @@ from .rows import Rows
 
 
 class Which(NamedTuple):
-    """Which machine each of `q` values of a row is of."""
+    """The machine that computed each of the `q` values of a row."""
 
-    C: Int[Array, " q"]  # place in the vector of `C`
-    size: Int[Array, " q"]  # place among the sizes
+    C: Int[Array, " q"]  # index in the vector of `C`
+    size: Int[Array, " q"]  # index in the machine's `Family.sizes`
 
     __repr__ = short_repr
 
 
 @runtime_checkable
 class OnFold(Protocol):
-    """Reduces the predictions of some rows of a fold, so that no table of all is in memory.
+    """A reduction of the predictions of a fold, so that memory never holds all predictions.
 
-    It is a pytree, so that a method may pass it to every device of a mesh.
+    It is a pytree, so that a method can pass it to every device of a mesh.
     """
 
     def __call__(
         self, rows: Rows, values: Float[Array, "r q l"], which: Which
     ) -> tuple[PyTree, PyTree]:
-        """Return sums over rows, last axis `q`, and what is kept of each row, first axis `r`.
+        """Reduce the values of `q` machines with `l` outputs at `r` rows of one fold.
 
-        What is kept is summed over calls for the same rows and other machines.
+        Returns:
+            Sums over the rows, last axis `q`; and numbers kept of each row, first axis `r`. The
+            kept numbers are added up over calls for the same rows and other machines.
         """
         ...
 
 
 class Sums(NamedTuple):
-    """Sums over rows, and the features that were summed."""
+    """Normal equations, and the features whose products they sum."""
 
     features: FeatureMap
     equations: NormalEquations
@@ -52,12 +54,12 @@ class Sums(NamedTuple):
 
 
 class HeldOut(NamedTuple):
-    """What `on_fold` returned for the rows of every fold."""
+    """The results of `on_fold` for `v` folds of `r` rows, `s` values of `C` and `k` sizes."""
 
-    sums: PyTree  # sums over the rows of a fold, shape `v s .. k`
-    kept: PyTree  # of each row, `v r ..`
-    statuses: Int[Array, " s"]  # the worst over folds
-    total: Sums | None = None  # sums over all rows, if the method has them
+    sums: PyTree  # sums over the rows of each fold, shape `v s .. k`
+    kept: PyTree  # numbers kept of each row, shape `v r ..`
+    statuses: Int[Array, " s"]  # for each `C`, the worst stop code over folds
+    total: Sums | None = None  # normal equations of all rows, if the method computed them
 
     __repr__ = short_repr
 
@@ -72,17 +74,18 @@ def each_fold(
 ) -> HeldOut:
     """Predict fold by fold, by machines of one size for every `C` at once.
 
-    On a mesh each device has its own rows of every fold. Without `per_fold` it has whole folds, for
-    methods that predict the rows of a fold together.
+    On a mesh each device predicts a part of the rows of every fold. If `per_fold` is None, each
+    device predicts whole folds, for methods that predict the rows of a fold together.
 
     Args:
-        predict: from `shared`, the rows of a fold and its entry of `per_fold` to values and stop
-            codes. It should close over no arrays, see `spread`.
+        predict: a function of `shared`, the rows of one fold and the fold's entry of `per_fold`. It
+            returns values, shape `r s l`, and a stop code for each `C`. It should close over no
+            arrays, see `spread`.
         shared: any pytree.
-        per_fold: a pytree whose leading axis `v` is that of the folds; or None.
+        per_fold: a pytree with leading axis `v`, or None.
         C: weights of the data-fit term, shape `s`.
         parts: rows laid out by folds.
-        on_fold: reduces the predictions.
+        on_fold: reduces the predictions of each fold.
     """
     mesh, whole_folds = parts.mesh, per_fold is None
 
@@ -103,7 +106,7 @@ def each_fold(
 
     axes = ((None, 0, 0), (0, 0, 0)) if whole_folds else ((None, 1, None), (None, 1, None))
     arrays, r = (parts.X, parts.y, parts.weights), parts.weights.shape[1]
-    if mesh is not None and not whole_folds and r % mesh.size:  # filled up with rows of weight 0
+    if mesh is not None and not whole_folds and r % mesh.size:  # pad with rows of weight 0
         fill = [(0, 0), (0, -r % mesh.size)]
         X, y = (jnp.pad(a, [*fill, *[(0, 0)] * (a.ndim - 2)], mode="edge") for a in arrays[:2])
         arrays = X, y, jnp.pad(parts.weights, fill)
@@ -115,18 +118,18 @@ def each_fold(
 
 
 def each_C(C: Float[Array, " s"]) -> Which:
-    """Return which machines values are of if there is one machine for each `C`."""
+    """Return the `Which` of values of one machine for each `C`."""
     places = jnp.arange(C.shape[0], dtype=jnp.int32)
     return Which(places, jnp.zeros_like(places))
 
 
 def one_size(sums: PyTree) -> PyTree:
-    """Return sums `v .. s` over folds by machines of one size as `HeldOut` has them, `v s .. 1`."""
+    """Return sums of machines of one size, `v .. s`, in the layout of `HeldOut`, `v s .. 1`."""
     return jax.tree.map(lambda a: jnp.moveaxis(a, -1, 1)[..., None], sums)
 
 
 def each_size(place_of_C: Int[Array, ""], n_sizes: int) -> Which:
-    """Return which machines values are of if there is one `C`, and a machine of each size."""
+    """Return the `Which` of values of one machine for each size, all with the same `C`."""
     sizes = jnp.arange(n_sizes, dtype=jnp.int32)
     return Which(jnp.full_like(sizes, place_of_C), sizes)
 
@@ -137,9 +140,13 @@ def each_fold_and_C(
     parts: Rows,
     on_fold: OnFold,
 ) -> HeldOut:
-    """Predict every fold for every `C`, one machine after another on a CPU.
+    """Predict every fold for every `C`, by one fit for each; on a CPU one fit after another.
 
-    From a `C` and the number of a fold, `fit` gives machines that have not seen the fold.
+    Args:
+        fit: returns the machines fitted with one `C` and without the fold of a number.
+        C: weights of the data-fit term, shape `s`.
+        parts: rows laid out by folds.
+        on_fold: reduces the predictions of each fold.
     """
 
     def one(place: tuple[Array, Array]) -> tuple[PyTree, PyTree, Int[Array, ""]]:
@@ -153,13 +160,19 @@ def each_fold_and_C(
 
 
 def C_and_folds(s: int, v: int) -> tuple[Int[Array, " sv"], Int[Array, " sv"]]:
-    """Return all pairs of a place in `C` and the number of a fold, or of a group of folds."""
+    """Return all pairs of an index in `C` and the number of a fold, or of a group of folds."""
     i, fold = jnp.meshgrid(*(jnp.arange(k, dtype=jnp.int32) for k in (s, v)), indexing="ij")
     return i.reshape(-1), fold.reshape(-1)
 
 
 def over_C_and_folds(results: tuple[PyTree, PyTree, Array], s: int, v: int) -> HeldOut:
-    """Return what `on_fold` returned for `C_and_folds`, and stop codes, as `HeldOut`."""
+    """Return the `HeldOut` of results for the pairs of `C_and_folds`.
+
+    Args:
+        results: sums, kept numbers and stop codes, each with a leading axis over the `s v` pairs.
+        s: number of values of `C`.
+        v: number of folds.
+    """
     sums, kept, status = jax.tree.map(lambda a: a.reshape(s, v, *a.shape[1:]), results)
     return HeldOut(
         jax.tree.map(lambda a: jnp.swapaxes(a, 0, 1), sums),

@@ -1,4 +1,4 @@
-"""The convex machines of given prototypes on which the direct method descends (Wu et al. 2006)."""
+"""Convex problems for the coefficients of given prototypes, for the direct method (Wu 2006)."""
 
 import abc
 from typing import Any, Literal, NamedTuple
@@ -20,22 +20,22 @@ from ..solvers import interior_point
 from ..solvers.definite import cholesky, inverse_of_lower
 
 Penalty = Literal["norm", "coefficients"]
-_SOUND = 1e-3  # duality gap, as part of W, far below what a step of the descent gains
+_SOUND = 1e-3  # relative duality gap that is far below what a step of the descent gains
 
 
 class Solved(NamedTuple):
     """The solution of an inner problem for given prototypes."""
 
-    value: Float[Array, ""]  # W(Z)
+    value: Float[Array, ""]  # W(Z), the minimum of the objective
     coefficients: Float[Array, "m *c"]  # beta
     intercept: Float[Array, "*c"]  # b
-    multipliers: Any  # arrays
+    multipliers: Any  # Lagrange multipliers; arrays whose shapes depend on the problem
     status: Int[Array, ""]
 
     __repr__ = short_repr
 
     def times_power(self, exponent: Int[Array, ""]) -> "Solved":
-        """Return the solution for targets times `2^exponent`; the multipliers do not change."""
+        """Return the solution for targets times `2^exponent`, with equal multipliers."""
         once, twice = exponent[None], 2 * exponent[None]
         return self._replace(
             value=times_power(self.value[None], twice)[0],
@@ -45,37 +45,36 @@ class Solved(NamedTuple):
 
 
 class InnerProblem(eqx.Module):
-    """A machine `w = sum_i beta_i phi(z_i)` of given prototypes `z_i`, as an optimisation problem.
+    """The optimisation problem for a machine `w = sum_i beta_i phi(z_i)` with given `z_i`.
 
-    A subclass states how it is solved and what its Lagrangian is; `direct.marginal` and
-    `direct.minimise` then make a sparse machine of it. If its inputs or targets may be in any
-    units, it overrides `spread` and `scaled` as well, and if its objective may come near to 0,
-    `magnitude`.
+    A subclass defines `solve` and `lagrangian`; `direct.minimise` then finds the best prototypes.
+    It also overrides `spread` and `scaled` if inputs or targets may have any units, and `magnitude`
+    if the minimum may be close to 0.
     """
 
     kernel: eqx.AbstractVar[Kernel]
 
     @abc.abstractmethod
     def solve(self, Z: Float[Array, "m d"]) -> Solved:
-        """Return the best coefficients and intercept for the prototypes, and the multipliers."""
+        """Return the optimal coefficients, intercept and multipliers for the prototypes `Z`."""
 
     @abc.abstractmethod
     def lagrangian(self, Z: Float[Array, "m d"], solved: Solved) -> Float[Array, ""]:
-        """Return the Lagrangian at a solution, which is held fixed, as a function of all else."""
+        """Return the Lagrangian, a function of `Z` and the fields, at a fixed solution."""
 
     def spread(self) -> ScalarLike | Float[Array, " d"]:
-        """Return the unit of length of each input column, by which a descent scales its steps."""
+        """Return the length by which a descent scales its steps in each input column."""
         return 1.0
 
     def magnitude(self, value: Float[Array, ""]) -> Float[Array, ""]:
-        """Return what a decrease of `W` is compared with; by default the size of `W` itself."""
+        """Return the size relative to which decreases of `W = value` count; by default `|W|`."""
         return jnp.abs(value)
 
     def scaled(self) -> tuple["InnerProblem", Int[Array, ""]]:
-        """Return the problem with targets divided by `2^e` to size one, and the exponent `e`.
+        """Return the problem with targets divided by `2^e`, and the exponent `e`.
 
-        This divides the coefficients and the intercept by `2^e`, and `W` by `4^e`. By default
-        return the problem unchanged, with the exponent 0.
+        The scaled targets are of size one. Coefficients and intercept are divided by `2^e`, and `W`
+        by `4^e`. By default the problem is unchanged, and `e` is 0.
         """
         return self, jnp.zeros((), jnp.int32)
 
@@ -92,7 +91,7 @@ class Supervised(InnerProblem):
         X: inputs, shape `n d`.
         y: targets, shape `n` or `n l`.
         C: weight of the data-fit term, shape `()` or `l`.
-        weights: row weights, shape `n`, or each target's own, shape `n l`; 0 for an absent row.
+        weights: row weights, shape `n`, or `n l` for weights of each target; 0 for an absent row.
     """
 
     kernel: Kernel
@@ -109,8 +108,8 @@ class Supervised(InnerProblem):
         C: ScalarLike | Float[Array, " l"],
         weights: Float[Array, " n"] | Float[Array, "n l"] | None = None,
     ) -> None:
-        # Absent rows would move the centre of distances, and a descent enlarges what is rounded:
-        # each is a copy of a present row.
+        # Replace each absent row by a copy of a present row: its values would affect the rounding
+        # of distances, which a descent amplifies.
         w = jnp.ones(len(X), X.dtype) if weights is None else weights
         heaviest = w if w.ndim == 1 else jnp.max(w, axis=1)
         self.kernel, self.C, self.weights = kernel, jnp.asarray(C, X.dtype), w
@@ -118,12 +117,12 @@ class Supervised(InnerProblem):
         self.X = jnp.where((heaviest > 0)[:, None], X, X[jnp.argmax(heaviest)][None, :])
 
     def spread(self) -> Float[Array, " d"]:
-        """Return weighted standard deviations; of a constant column 1."""
+        """Return the weighted standard deviation of each input column; 1 for constant columns."""
         w = self.weights
         return standardize(self.X, w if w.ndim == 1 else jnp.max(w, axis=1)).scale
 
     def columns(self) -> tuple[Array, Array, Array]:
-        """Return targets, weights and `C` of each target, shapes `n l`, `n l` and `l`."""
+        """Return targets, row weights and `C` for each target, shapes `n l`, `n l` and `l`."""
         y, w = self.y.reshape(len(self.y), -1), self.weights
         w = w if w.ndim == 2 else w[:, None]
         return y, jnp.broadcast_to(w, y.shape), jnp.broadcast_to(self.C, y.shape[1:])
@@ -133,13 +132,13 @@ class LargeMargin(Supervised):
     """The support vector machine in the span of `Z` (Wu 2006, problem (24)-(27)).
 
     Minimise `1/2 |w|^2 + C sum_i weight_i max(0, 1 - y_i f(x_i))`, or for the squared hinge
-    `1/2 |w|^2 + C/2 sum_i weight_i max(0, 1 - y_i f(x_i))^2`. Several targets share their
-    prototypes, and their objectives are summed.
+    `1/2 |w|^2 + C/2 sum_i weight_i max(0, 1 - y_i f(x_i))^2`. The targets are -1 and +1. Several
+    targets share the prototypes, and their objectives are added up. `Supervised` describes the
+    other attributes.
 
     Attributes:
-        kernel: see `Supervised`, as are `X`, `y`, which is -1 or +1, `C` and `weights`.
         loss: "hinge" or "squared_hinge" (static).
-        penalty: `|w|^2`, "norm", or the sum of squared "coefficients" in its place (static).
+        penalty: "norm" for `|w|^2`, or "coefficients" for `|beta|^2` instead (static).
     """
 
     loss: interior_point.Hinge = eqx.field(static=True)
@@ -204,11 +203,10 @@ class LeastSquares(Supervised):
         return LeastSquares(self.kernel, self.X, y, self.C, self.weights), exponent[0]
 
     def solve(self, Z: Float[Array, "m d"]) -> Solved:
-        """Solve the normal equations about the mean by a Cholesky factorisation.
+        """Solve the centred normal equations by a Cholesky factorisation.
 
         One factorisation serves all targets if they share weights and `C`. The status is
-        `NOT_FINITE` or `PRECISION_LOST` where the dtype cannot hold squares of the targets, and
-        thus not `W`.
+        `NOT_FINITE` or `PRECISION_LOST` if the dtype cannot hold squared targets, and hence `W`.
         """
         T = whitener(self.kernel, Z)
         Phi = dot(self.kernel.cross_gram(self.X, Z), T)
@@ -226,7 +224,7 @@ class LeastSquares(Supervised):
             jnp.zeros((), Phi.dtype), dot(T, solution), intercept, (), jnp.asarray(CONVERGED)
         )
         value = self.lagrangian(Z, solved)
-        # Below `least` squared targets underflow. W > 0 unless the machine is constant.
+        # If W is below `least`, squared targets underflow. W > 0 unless the machine is constant.
         least = float(jnp.finfo(value.dtype).tiny) / epsilon(value.dtype)
         lost = (value < 0) | (value < least) & jnp.any(solution != 0)
         return solved._replace(value=value, status=status_of(~jnp.isfinite(value), lost))
@@ -243,15 +241,18 @@ class LeastSquares(Supervised):
 class Fisher(Supervised):
     """The kernel Fisher discriminant in the span of `Z` (Wu 2006, Appendix A, eq. 57-63).
 
-    Minimise `-w'A w` with `w'(B + mu I) w = 1`, where `w'A w` is the squared distance of the class
-    means, `w'B w` is the mean square of the values about the mean of their class, and `mu` is
-    `1 / (C sum_i weight_i)`, for which the direction is that of the LS-SVM with the same `C`. The
-    targets are -1 and +1, and the objectives of several are summed. There is no intercept, and 0 is
-    returned in its place. If all rows of a target are of one class, its direction is 0.
+    Minimise `-w'A w` subject to `w'(B + mu I) w = 1`. `w'A w` is the squared distance of the class
+    means, and `w'B w` the variance of the values within the classes. With
+    `mu = 1 / (C sum_i weight_i)` the LS-SVM with the same `C` has the same direction. The targets
+    are -1 and +1; the objectives of several targets are added up. The intercept is 0. If all rows
+    of a target are of one class, its direction is 0.
     """
 
     def solve(self, Z: Float[Array, "m d"]) -> Solved:
-        """Return the largest eigenvalue, `d' (B + mu I)^(-1) d`, as `A = d d'` is of rank one."""
+        """Solve the generalised eigenproblem of `A` and `B + mu I`.
+
+        As `A = d d'` has rank one, the largest eigenvalue is `d' (B + mu I)^(-1) d`.
+        """
         T = whitener(self.kernel, Z)
         Phi = dot(self.kernel.cross_gram(self.X, Z), T)
         y, w, C = self.columns()
@@ -301,10 +302,11 @@ class OneClass(Supervised):
     Minimise `1/2 |w|^2 - rho + 1 / (nu sum_i weight_i) sum_i weight_i max(0, rho - w'phi(x_i))`
     (Schoelkopf et al. 2001). The machine's values are `w'phi(x) - rho`, negative for outliers.
 
+    All targets `y` are 1. `Supervised` describes the other attributes.
+
     Attributes:
-        kernel: see `Supervised`, as are `X` and `weights`, shape `n`; `y` is 1.
-        C: `nu`, bound of the weighted part of rows with negative values, between 0 and 1,
-            shape `()`.
+        C: `nu`, an upper limit of the weighted fraction of rows with negative values, between 0 and
+            1, shape `()`.
     """
 
     def __init__(
@@ -318,7 +320,7 @@ class OneClass(Supervised):
 
     @property
     def nu(self) -> Float[Array, ""]:
-        """See the attributes."""
+        """The field `C`, see the attributes."""
         return self.C
 
     def solve(self, Z: Float[Array, "m d"]) -> Solved:
@@ -331,7 +333,7 @@ class OneClass(Supervised):
         return Solved(svm.objective, beta, svm.intercept, svm.dual, _worst_status(svm))
 
     def lagrangian(self, Z: Float[Array, "m d"], solved: Solved) -> Float[Array, ""]:
-        """Return the Lagrangian. As `alpha` sums to 1, the terms in `rho` cancel."""
+        """Return the Lagrangian, in which the terms in `rho` cancel, as `alpha` sums to 1."""
         alpha, w = solved.multipliers, self.weights
         margin = dot(self.kernel.cross_gram(self.X, Z), solved.coefficients) + solved.intercept
         xi = jax.lax.stop_gradient(jnp.maximum(-margin, 0))
@@ -343,50 +345,56 @@ class OneClass(Supervised):
 
 
 def shifted_gram(kernel: Kernel, Z: Float[Array, "m d"]) -> Float[Array, "m m"]:
-    """Return `K(Z, Z)` with a shift of the size of its rounding."""
+    """Return `K(Z, Z)` with its diagonal shifted by the size of its rounding."""
     gram = kernel.gram(Z)
     return gram + _shift(gram) * jnp.eye(len(Z), dtype=gram.dtype)
 
 
 def whitener(kernel: Kernel, Z: Float[Array, "m d"]) -> Float[Array, "m m"]:
-    """Return `T` with `T T' = K(Z, Z)^(-1)` (Wu 2006, eq. 43), of the shifted matrix."""
+    """Return `T` with `T T' = K^(-1)` for the shifted matrix `K(Z, Z)` (Wu 2006, eq. 43)."""
     return inverse_of_lower(cholesky(shifted_gram(kernel, Z))).T
 
 
 def norm_squared(
     kernel: Kernel, Z: Float[Array, "m d"], coefficients: Float[Array, "m *c"]
 ) -> Float[Array, ""]:
-    """Return `|w|^2`, summed over outputs, with the shifted matrix."""
+    """Return `|w|^2`, added up over outputs, with the shifted matrix `K(Z, Z)`."""
     gram = kernel.gram(Z)
     norm = jnp.sum(coefficients * dot(gram, coefficients))
     return norm + _shift(gram) * jnp.sum(jnp.square(coefficients))
 
 
 def _shift(gram: Float[Array, "m m"]) -> Float[Array, ""]:
-    """Return the shift: relative to the trace and differentiated, so `W(Z)` is one function."""
+    """Return the shift of a Gram matrix, relative to its trace.
+
+    It is differentiated too, so that derivatives of `W(Z)` are exact.
+    """
     return 4 * epsilon(gram.dtype) * jnp.trace(gram) + float(jnp.finfo(gram.dtype).tiny)
 
 
 def _gap_tolerance(Phi: Float[Array, "n m"]) -> float | None:
-    """Return the duality gap to reach; the error of the gradient is of the order of its root."""
+    """Return the tolerance of the duality gap; None for the solver's default, in float32.
+
+    The error of the gradient of `W` is of the order of the square root of the gap.
+    """
     return 1e-12 if Phi.dtype == jnp.float64 else None
 
 
 def _worst_status(svm: interior_point.Solution) -> Int[Array, ""]:
-    """Return the worst stop code; a duality gap below `_SOUND` counts as convergence."""
+    """Return the worst stop code over targets; a gap below `_SOUND` counts as convergence."""
     sound = svm.gap <= _SOUND * jnp.abs(svm.objective)
     return jnp.max(jnp.where(sound & (svm.status == PRECISION_LOST), CONVERGED, svm.status))
 
 
 def _or_one(total: Float[Array, ""]) -> Float[Array, ""]:
-    """Return a divisor: 1 in place of a sum that is not positive."""
+    """Return the total, or 1 if it is not positive, so that it can be a divisor."""
     return jnp.where(total > 0, total, 1)
 
 
 def _class_means(
     y: Float[Array, " n"], w: Float[Array, " n"], values: Float[Array, "n *m"]
 ) -> tuple[Bool[Array, " n"], tuple[Array, Array], Bool[Array, ""]]:
-    """Return which rows are +1, the mean values of +1 and of -1, and whether both have rows."""
+    """Return whether each row is +1, the mean values of +1 and -1, and whether both have rows."""
     up = y > 0
     up_weights, down_weights = jnp.where(up, w, 0), jnp.where(up, 0, w)
     up_weights = up_weights / _or_one(jnp.sum(up_weights))
@@ -398,7 +406,7 @@ def _class_means(
 def _ridge(
     Phi: Float[Array, "n m"], y: Float[Array, "n l"], C: Float[Array, ""], w: Float[Array, " n"]
 ) -> tuple[Float[Array, "m l"], Float[Array, " l"]]:
-    """Return weights and intercept of ridge regression."""
+    """Return weights and intercept of ridge regression of `y` on `Phi`, with row weights `w`."""
     total = _or_one(jnp.sum(w))
     mean, y_mean = dot(w, Phi) / total, dot(w, y) / total
     Phi = jnp.where((w > 0)[:, None], Phi - mean[None, :], 0)
@@ -409,7 +417,7 @@ def _ridge(
 
 
 def _solve_definite(system: Float[Array, "m m"], rhs: Float[Array, "m k"]) -> Float[Array, "m k"]:
-    """Solve a positive definite system whose smallest eigenvalue is known to be above 0."""
+    """Solve a positive definite system by Cholesky, with one step of refinement."""
     scale = 1 / jnp.sqrt(jnp.diagonal(system))
     scaled = system * scale[:, None] * scale[None, :]
     noise = 4 * epsilon(system.dtype) * len(system)

@@ -21,12 +21,11 @@ from .pursuits import Pursuit, Selected, statuses
 class KBP(Pursuit):
     """Kernel basis pursuit (Guigue et al. 2005): least angle regression stopped after K steps.
 
-    The atoms are of one length, as the source of the algorithm has it, and no atom is removed
-    again. The path shrinks the coefficients. Several targets or problems have prototypes each of
-    their own.
+    The atoms are scaled to unit length, and no atom is removed again. The coefficients are shrunk.
+    Each target or binary problem has separate prototypes.
 
-    The settings are those of `Pursuit`, without a `subset`: every step looks at all candidates. The
-    path is that of the system with the `ridge`.
+    `Pursuit` describes the settings. There is no `subset`: every step examines all candidates. The
+    path is computed for the system that includes the `ridge`.
     """
 
     name: ClassVar[str] = "kbp"
@@ -50,16 +49,16 @@ class KBP(Pursuit):
                 columns, targets[0, :, 0], squares[0], zero, max_atoms=k, max_steps=k, lasso=False
             )
             path = scale.undone_alone(path)
-            # The path ends before an atom of which rounding leaves no digit: it would be noise.
+            # The path ends before the first atom whose coefficients would be rounding noise.
             error = epsilon(b.dtype) * path.condition[1:]
             noise = error > 1
             ends = jnp.any(noise)
-            before = jnp.maximum(jnp.argmax(noise).astype(jnp.int32), 1)
-            sound = jnp.where(ends, before, path.steps)
-            lost = (error > LOST) & (jnp.arange(k, dtype=jnp.int32) < sound)
+            first_noise = jnp.maximum(jnp.argmax(noise).astype(jnp.int32), 1)
+            length = jnp.where(ends, first_noise, path.steps)
+            lost = (error > LOST) & (jnp.arange(k, dtype=jnp.int32) < length)
             status = jnp.where(ends, TRUNCATED, path.status)
-            status = statuses(status, sound, lost, sizes - 1)
-            coefficients = path.coefficients[jnp.minimum(sizes, sound)]
+            status = statuses(status, length, lost, sizes - 1)
+            coefficients = path.coefficients[jnp.minimum(sizes, length)]
             return Selected(coefficients * factor[None, :], status)
 
         return jax.lax.map(one, unit.b.T)

@@ -18,25 +18,23 @@ from .method import Task, option
 from .pursuits import Pursuit, Selected, statuses
 
 Fitting = Literal["basic", "backfitting", "prefitting"]
-_STEPS = 50  # of basic matching pursuit for each atom, as it returns to atoms that it has
+_STEPS = 50  # limit of steps of "basic" for each atom, as it may select an atom again
 
 
 class KMP(Pursuit):
-    """Kernel matching pursuit (Vincent and Bengio 2002), of every size.
+    """Kernel matching pursuit (Vincent and Bengio 2002), with machines of every size.
 
-    Prototypes are selected one after another and stay. "basic" takes the atom whose direction is
-    nearest to the residual, with the coefficient that is best for it alone; an atom may be taken
-    again, which adds no prototype. "backfitting" fits all coefficients again after each step: it is
-    orthogonal matching pursuit, and SCDP without a penalty on atoms of one length. "prefitting"
-    takes the atom with which that fit leaves the smallest residual: orthogonal least squares.
-    Several targets or problems have prototypes each of their own.
-
-    Settings that are not listed are those of `Pursuit`.
+    Prototypes are selected one after another, and are not removed. Each target or binary problem
+    has separate prototypes. `Pursuit` describes the settings that are not listed.
 
     Args:
-        subset: atoms looked at in each step, drawn at random: stochastic kernel matching pursuit
+        subset: number of random atoms examined in each step: stochastic kernel matching pursuit
             (Popovici et al. 2005). Not for "prefitting".
-        fitting: "basic", "backfitting" or "prefitting".
+        fitting: "basic" selects the atom most correlated with the residual, and fits only its
+            coefficient; it may select an atom again, which adds no prototype. "backfitting" fits
+            all coefficients after each step: orthogonal matching pursuit, or SCDP without a penalty
+            on atoms of unit length. "prefitting" selects the atom that leaves the smallest residual
+            when all coefficients are fitted: orthogonal least squares.
     """
 
     name: ClassVar[str] = "kmp"
@@ -58,7 +56,7 @@ class KMP(Pursuit):
         return self._selected(self._path(system, key), len(system.A), on_rows=False)
 
     def _path(self, system: System, key: Key | None) -> Path:
-        """Return the path of the atoms at unit length, with coefficients of the given atoms."""
+        """Return the path of unit-length atoms, with coefficients for the unscaled atoms."""
         unit, factor = of_unit_length(system)
         c = system.b.shape[1]
         diagonal, rounded = (
@@ -88,14 +86,17 @@ class KMP(Pursuit):
         return path._replace(coefficients=path.coefficients * factors[:, None, :, None])
 
     def select_with_rows(self, design: Design, system: System, key: Key | None) -> Selected:
-        """See `Pursuit.select_with_rows`: least squares on the rows has more digits."""
+        """See `Pursuit.select_with_rows`: compute the coefficients from the rows."""
         path, p = self._path(system, key), design.D.shape[1]
         if self.fitting != "basic":
             path = _solved_again(path, design, system.ridge)
         return self._selected(path, p, on_rows=True)
 
     def _selected(self, path: Path, p: int, *, on_rows: bool) -> Selected:
-        """Return the machines of the path's sizes, with coefficients of all `p` atoms."""
+        """Return the machines of `fit_sizes` on each path, with coefficients of all `p` atoms.
+
+        With `on_rows`, the coefficients were computed from rows, not from sums.
+        """
         rounding = epsilon(path.condition.dtype)
         lost = rounding * (jnp.sqrt(path.condition) if on_rows else path.condition) > LOST
         places = np.asarray(self.fit_sizes, np.int32) - 1
@@ -109,7 +110,7 @@ class KMP(Pursuit):
 
 
 def _solved_again(path: Path, design: Design, ridge: Array) -> Path:
-    """Return paths with coefficients from the triangular factor of the atoms at the rows."""
+    """Return the paths with coefficients computed by QR from the selected atoms at the rows."""
     k, dtype = path.support.shape[1], design.D.dtype
 
     def factors(machine: tuple[Array, Array]) -> tuple[Array, Array]:

@@ -21,37 +21,37 @@ from .method import Method, Task, setting
 from .pursuits import Pursuit, Selected
 from .rows import FoldLayout, Rows
 
-SIZES = 10  # numbers of atoms tried by default, where each is a pursuit of its own
-ITERATIONS = 5  # l_max of the source
+SIZES = 10  # how many numbers of atoms are tried by default; each needs a separate pursuit
+ITERATIONS = 5  # l_max of the paper
 
 
 class KSP(Pursuit):
     """Kernel subspace pursuit (Kabbara 2015, Algorithm 1).
 
-    Machines with exactly K prototypes, each K by itself: the prototypes are exchanged until the
-    error on the rows does not fall. Several targets, or the problems of more than two classes, have
-    prototypes each of their own.
+    A separate pursuit for each K returns a machine with exactly K prototypes: it exchanges
+    prototypes until the error on the rows stops falling. Each target or binary problem has separate
+    prototypes.
 
-    By default the pursuit solves the normal equations, sums over rows, which lose digits by the
-    square of the atoms' condition, see `pursuit.subspace_pursuit_gram`; in float32 the coefficients
-    are found again on the rows. With `formed=False` every fit to rows in memory, those of the folds
-    too, is Algorithm 1 on the rows with as many digits as the atoms allow: some ten times slower,
-    and the values of all candidates at all rows are in memory.
+    By default the pursuit solves the normal equations, whose condition number is the square of the
+    atoms', see `pursuit.subspace_pursuit_gram`; in float32 the coefficients are computed again from
+    the rows. With `formed=False`, every fit to rows in memory, also for cross-validation, runs
+    Algorithm 1 on the rows, which is more precise. It is about ten times slower, and memory holds
+    the values of all candidates at all rows.
 
-    Settings that are not listed are those of `Pursuit`.
+    `Pursuit` describes the settings that are not listed.
 
     Args:
-        max_prototypes: the largest K of the default ones, 100 if not given.
-        subset: None: every iteration looks at all candidates.
-        atoms: K, or several numbers of which cross-validation chooses; by default ten up to
-            `max_prototypes`.
-        max_iterations: l_max, of exchanges for one size.
-        formed: whether rows in memory are summed first.
+        max_prototypes: the largest default K; None for 100.
+        subset: must be None: every iteration examines all candidates.
+        atoms: K, or several numbers from which cross-validation chooses; by default ten numbers up
+            to `max_prototypes`.
+        max_iterations: limit of the exchanges for one K, the paper's l_max.
+        formed: whether fits to rows in memory use the normal equations.
     """
 
     name: ClassVar[str] = "ksp"
     title: ClassVar[str] = "kernel subspace pursuit"
-    usual_length: ClassVar[int] = 100  # as each size is a pursuit of its own
+    usual_length: ClassVar[int] = 100  # fewer, as each size needs a separate pursuit
 
     max_iterations: CountLike = ITERATIONS
     formed: bool = setting(True)
@@ -65,7 +65,7 @@ class KSP(Pursuit):
             raise ValueError("subset: expected None with KSP, which looks at all candidates")
 
     def default_sizes(self, longest: int) -> tuple[int, ...]:
-        """See `Pursuit.default_sizes`: ten sizes, closer together where they are small."""
+        """See `Pursuit.default_sizes`: ten sizes in geometric progression."""
         sizes = np.unique(np.round(np.geomspace(1, longest, SIZES)).astype(int))
         return tuple(sizes.tolist())
 
@@ -98,7 +98,7 @@ class KSP(Pursuit):
         self, kernel: Kernel, points: PointTable, C: Float[Array, " s"], rows: Rows,
         folds: FoldLayout, on_fold: OnFold, key: Key | None = None,
     ) -> HeldOut:  # fmt: skip
-        """See `FromSums.held_out`; with `formed=False` each fold is fitted again to its rows."""
+        """See `FromSums.held_out`; with `formed=False`, fit from the rows for each fold."""
         if self.formed or rows.mesh is not None:
             return super().held_out(kernel, points, C, rows, folds, on_fold, key)
         return Method.held_out(self, kernel, points, C, rows, folds, on_fold, key)
@@ -107,7 +107,7 @@ class KSP(Pursuit):
 def _each_target(
     run: Callable[[Float[Array, " r"]], Subspace], targets: Float[Array, "r c"], p: int
 ) -> Selected:
-    """Return the pursuits of each target, with the coefficients of all `p` atoms."""
+    """Run a pursuit for each target, and return the coefficients of all `p` atoms."""
 
     def one(target: Float[Array, " r"]) -> Selected:
         pursuit = run(target)
@@ -117,15 +117,18 @@ def _each_target(
 
 
 def _solved_again(selected: Selected, design: Design, ridge: Array, longest: int) -> Selected:
-    """Return the selected atoms of each size with coefficients of least squares on the rows."""
+    """Return the selected atoms of each size, with coefficients computed from the rows.
+
+    A machine has at most `longest` atoms.
+    """
     p = design.D.shape[1]
 
     def one(machine: tuple[Array, Array]) -> Float[Array, " p"]:
         coefficients, y = machine
         slots = jnp.nonzero(coefficients, size=longest, fill_value=p)[0].astype(jnp.int32)
-        inside, at = slots < p, jnp.minimum(slots, p - 1)
+        inside, indices = slots < p, jnp.minimum(slots, p - 1)
         form = on_atoms.Rows(design.D, y[:, None], ridge)
-        weights, _ = form.solve(form.reduced(at, inside))
+        weights, _ = form.solve(form.reduced(indices, inside))
         return jnp.zeros_like(coefficients).at[slots].set(weights[:, 0], mode="drop")
 
     c, s, _ = selected.coefficients.shape

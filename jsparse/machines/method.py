@@ -1,4 +1,4 @@
-"""What a learner is, once data, folds, search and devices are taken away."""
+"""The interface of a learner: settings, points, fit, held-out predictions and tuning stages."""
 
 import abc
 import dataclasses
@@ -37,43 +37,44 @@ METRIC_NAMES: dict[Metric, str] = {
 }
 # A regularisation path of a least-squares machine costs hardly more than one solution.
 MANY_C = np.geomspace(1e-2, 1e6, 25)
-FEW_C = np.geomspace(1e-2, 1e6, 9)  # where each value is a fit of its own
+FEW_C = np.geomspace(1e-2, 1e6, 9)  # for machines that are fitted anew for each value
 
 
 class Shape(NamedTuple):
-    """What is known of the rows before any work on them."""
+    """The numbers of rows, columns and classes, known before any work on the rows."""
 
-    n: int  # rows that points are chosen from
-    present: int  # of weight above 0: in training, all of them
-    training: int  # of those, when the largest fold is left out
-    d: int
-    classes: int | None
+    n: int  # number of rows from which points are chosen
+    present: int  # number of rows with a weight above 0; in training, all rows
+    training: int  # `present`, less the rows of the largest fold
+    d: int  # number of columns
+    classes: int | None  # number of classes; None for regression
     linear: bool  # whether the kernel is the linear one, which needs no points
 
     __repr__ = short_repr
 
 
 class TrainingRows(NamedTuple):
-    """Standardised rows, out of which points are chosen.
+    """Standardised rows, from which a method chooses its points.
 
-    After the first `n` come rows of weight 0, so that tables of like size compile once.
+    The first `n` rows are data. Rows of weight 0 pad the table, so that tables of similar size
+    share compiled programs.
     """
 
     X: Float[Array, "r d"]
-    labels: Int[np.ndarray, " r"] | None  # class numbers
-    weights: Float[np.ndarray, " r"]  # a row of weight 0 is no point
-    scaling: Standardization  # the standardisation of the raw rows
-    n: int
+    labels: Int[np.ndarray, " r"] | None  # class numbers; None for regression
+    weights: Float[np.ndarray, " r"]  # a row of weight 0 is never chosen
+    scaling: Standardization  # maps raw inputs to `X`
+    n: int  # number of rows without the padding
 
     __repr__ = short_repr
 
     def points_at(self, numbers: Int[np.ndarray, " m"], status: int = CONVERGED) -> "Points":
-        """Return rows by number as points."""
+        """Return the rows with the given numbers as points."""
         return Points(rows_at(self.X, numbers), numbers, status)
 
 
 def rows_at(X: Float[Array, "r d"], numbers: Int[np.ndarray, " m"]) -> Float[Array, "m d"]:
-    """Return rows by number; on a CPU without a program."""
+    """Return the rows with the given numbers. On a CPU, NumPy does it: nothing compiles."""
     if jax.default_backend() == "cpu":
         return as_array(np.asarray(X)[numbers])
     return _rows_at(X, numbers)
@@ -83,11 +84,11 @@ _rows_at = compiled(lambda X, numbers: X[numbers])
 
 
 class Points(NamedTuple):
-    """Which points may carry the model."""
+    """The points that may become prototypes."""
 
-    X: Float[Array, "m d"] | None  # None: every row
-    rows: Int[np.ndarray, " m"] | None  # their numbers, if they are rows
-    status: int = CONVERGED  # how the choice ended
+    X: Float[Array, "m d"] | None  # None if every row is a point
+    rows: Int[np.ndarray, " m"] | None  # row number of each point; None if points are not rows
+    status: int = CONVERGED  # stop code of the choice
 
     __repr__ = short_repr
 
@@ -100,58 +101,58 @@ def option(
     metavar: str | None = None,
     choices: tuple[str, ...] | None = None,
 ) -> Any:
-    """Return a static field that is an option of the command line too.
+    """Return a static dataclass field that is also an option of the command line.
 
     Args:
         default: the field's default value.
-        help: the help text of the command line.
-        kind: the values it takes: "sizes", "count", "count or auto", "not negative", "text".
-        metavar: the value's letter in the help text.
-        choices: the texts it takes.
+        help: the help text on the command line.
+        kind: how the option is parsed: "sizes", "count", "count or auto", "not negative" or "text".
+        metavar: the placeholder for the value in the help text.
+        choices: the allowed values of a "text" option; None for any.
     """
     described = {"help": help, "kind": kind, "metavar": metavar, "choices": choices}
     return eqx.field(default=default, static=True, metadata={"option": described})
 
 
 def setting(default: Any) -> Any:
-    """Return a field that decides shapes or structure: another value compiles again."""
+    """Return a static dataclass field: changing its value compiles programs again."""
     return eqx.field(default=default, static=True)
 
 
 class Method(eqx.Module):
-    """The settings of a learner, and what training asks of it.
+    """The settings of a learner, and the operations that training calls.
 
     Subclasses are dataclasses whose fields are the settings. A field that decides shapes or
     structure is static: methods with equal static fields share programs. Every other field is a
-    number and a leaf of the pytree: programs take it as an argument, so nothing compiles again
-    when it changes, and `vmap` runs over it.
+    number and a leaf of the pytree. Programs take it as an argument: nothing compiles again when
+    it changes, and `vmap` can run over it.
     """
 
-    name: ClassVar[str]  # on the command line
-    title: ClassVar[str]  # in tables
-    max_rows: ClassVar[int | None] = None  # rows that a comparison of methods gives it at most
-    usual_prototypes: ClassVar[int] = 300  # at most, see `default_prototypes`
+    name: ClassVar[str]  # name on the command line
+    title: ClassVar[str]  # name in tables of results
+    max_rows: ClassVar[int | None] = None  # `compare` skips the method if there are more rows
+    usual_prototypes: ClassVar[int] = 300  # upper limit in `default_prototypes`
     tasks: ClassVar[tuple[Task, ...]] = ("classification", "regression")
-    default_C: ClassVar[Float[np.ndarray, " s"]] = FEW_C
+    default_C: ClassVar[Float[np.ndarray, " s"]] = FEW_C  # values that tuning chooses from
     has_C: ClassVar[bool] = True  # whether the fit depends on `C`
-    shares_C: ClassVar[bool] = False  # whether all binary problems must have one `C`
+    shares_C: ClassVar[bool] = False  # whether all binary problems must share one `C`
     several_sizes: ClassVar[bool] = False  # whether one fit gives machines of several sizes
-    robust: ClassVar[bool] = False  # whether outliers must not decide the unit of the targets
-    shares_rows: ClassVar[bool] = False  # whether all binary problems must see all rows
-    size_argument: ClassVar[str] = "n_prototypes"  # the argument that has the number of points
-    # The power of the targets' unit that a diagnostic goes with; 0 if it is not named.
+    robust: ClassVar[bool] = False  # whether targets are scaled by a unit that outliers barely move
+    shares_rows: ClassVar[bool] = False  # whether every binary problem must see every row
+    size_argument: ClassVar[str] = "n_prototypes"  # the setting that holds the number of points
+    # Units of the diagnostics in `Family.info`: name to power of the targets' unit, by default 0.
     info_powers: ClassVar[dict[str, int]] = {}
 
     __repr__ = short_repr
 
     def __post_init__(self) -> None:
-        # A converter of the fields would do, but `help` would show no types of the arguments.
+        # Field converters would do the same, but hide the types of the arguments from `help`.
         for field in dataclasses.fields(self):
             if field.metadata.get("static", False):
                 setattr(self, field.name, as_python(getattr(self, field.name)))
 
     def check(self, task: Task) -> None:
-        """Raise a `ValueError` for settings that make no sense whatever the data."""
+        """Raise a `ValueError` for settings that are invalid for the task, whatever the data."""
         if task not in self.tasks:
             raise ValueError(
                 f"task: expected {' or '.join(map(repr, self.tasks))} with {type(self).__name__}, "
@@ -159,7 +160,7 @@ class Method(eqx.Module):
             )
 
     def check_code(self, argument: str, code: Code | None) -> None:
-        """Raise a `ValueError`, naming the argument, if the method cannot take the code."""
+        """Raise a `ValueError`, naming the argument, if the method cannot fit the output code."""
         if self.shares_rows and code is not None and not code.shares_all_rows:
             raise ValueError(
                 f"{argument}: expected a scheme in which every problem sees every class, such as "
@@ -167,7 +168,7 @@ class Method(eqx.Module):
             )
 
     def check_kernel(self, kernel: Kernel) -> None:
-        """Raise a `ValueError` if the method cannot take the kernel."""
+        """Raise a `ValueError` if the method does not work with the kernel."""
         if isinstance(kernel, Mixture):
             raise ValueError(
                 f"kernel: expected one with {type(self).__name__}, got {len(kernel.kernels)}; "
@@ -175,7 +176,12 @@ class Method(eqx.Module):
             )
 
     def check_classes(self, classes: Shaped[np.ndarray, " k"], present: int) -> None:
-        """Raise a `ValueError` if the method needs rows of all classes, and fewer are present."""
+        """Raise a `ValueError` if the method needs rows of all classes, and some class has none.
+
+        Args:
+            classes: the labels of all classes.
+            present: the number of classes that have rows.
+        """
         if present < len(classes):
             raise ValueError(
                 f"classes: expected rows of all of them with {type(self).__name__}, got none of "
@@ -183,17 +189,17 @@ class Method(eqx.Module):
             )
 
     def check_movable(self) -> None:
-        """Raise a `ValueError` unless a search may move the points by the error's gradient."""
+        """Raise a `ValueError` if a search cannot move the points along the error's gradient."""
         raise ValueError(
             "move_prototypes: expected False but for FixedSize(m) with one number of prototypes, "
             f"got {self!r}"
         )
 
     def values_of_C(self, C: ArrayLike | None) -> ArrayLike:
-        """Return the values of `C` to choose from, by default those of the method.
+        """Return the values of `C` to choose from: the user's `C`, or `default_C` if it is None.
 
         Raises:
-            ValueError: for values, if the method has no `C`.
+            ValueError: if the user states values and the method has no `C`.
         """
         if C is not None and not self.has_C:
             raise ValueError(
@@ -203,7 +209,7 @@ class Method(eqx.Module):
         return self.default_C if C is None else C
 
     def check_C_per_problem(self) -> None:
-        """Raise a `ValueError` if all binary problems must have one `C`."""
+        """Raise a `ValueError` if all binary problems must share one `C`."""
         if self.shares_C:
             raise ValueError(
                 f"C_per_problem: expected False with {type(self).__name__}, whose problems share "
@@ -211,35 +217,35 @@ class Method(eqx.Module):
             )
 
     def check_sums(self, argument: str) -> Any:
-        """Return the method as a `FromSums`, if sums over rows are all that it needs.
+        """Return the method as a `FromSums`.
 
         Raises:
-            ValueError: naming the argument.
+            ValueError: naming the argument, if the method needs more than sums over rows.
         """
         raise sums_needed(self, argument, ", which sees all rows together")
 
     def resolve(self, shape: Shape) -> "Method":
-        """Return the method with every setting a value; raise if one does not suit the rows.
+        """Return the method with its defaults replaced by values that depend on the shape.
 
         Called before any work on the rows.
 
         Raises:
-            ValueError: for a setting that does not suit rows of that shape.
+            ValueError: for a setting that the shape does not allow, such as too many prototypes.
         """
         return self
 
     def capped(self, shape: Shape) -> "Method":
-        """Return the method with numbers of points lowered to what the rows allow.
+        """Return the method with its numbers of points limited to what the shape allows.
 
-        For callers that fit to many subsets of rows; `resolve` raises an error for such numbers.
+        For callers that fit to many subsets of rows, for which `resolve` would raise an error.
         """
         return self
 
     def for_distillation(self, prototypes: Float[np.ndarray, "m d"]) -> "Method":
-        """Return the method that selects few of the prototypes of a large machine, in raw units.
+        """Return the method that distils a large machine, given its prototypes in raw units.
 
         Raises:
-            ValueError: if it cannot select.
+            ValueError: if the method cannot select few prototypes out of many.
         """
         raise ValueError(
             "method: expected one that selects out of candidates, such as SCDP(..) or KSP(..), or "
@@ -256,38 +262,50 @@ class Method(eqx.Module):
 
     @property
     def size_tolerance(self) -> float:
-        """The smallest size within as many standard errors of the best is taken."""
+        """Standard errors by which the error of the chosen size may exceed the smallest error."""
         return 0.0
 
     @property
     def memory(self) -> int | Literal["all"] | None:
-        """Features whose sums are in memory, "all" for a kernel matrix, None if neither."""
+        """The number of features whose sums are in memory, or "all" for a kernel matrix.
+
+        None if memory holds neither, or if the number is not known yet.
+        """
         return None
 
     @property
     def shares_work_over_C(self) -> bool:
-        """Whether the errors for many values of `C` take hardly longer than those for one."""
+        """Whether validation of many values of `C` takes hardly longer than of one value."""
         return not self.several_sizes
 
     def drop_oversized(self, largest: int) -> "Method":
-        """Return the method without sizes that it added by itself and memory has no room for."""
+        """Return the method without sizes above `largest`, which memory has no room for.
+
+        Only sizes that tuning may leave out are dropped; by default there are none.
+        """
         return self
 
     @abc.abstractmethod
     def choose_points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
-        """Return the points that may carry the model."""
+        """Return the points that may become prototypes.
+
+        Args:
+            key: decides random draws.
+            kernel: the kernel before it is tuned.
+            rows: the rows to choose from.
+        """
 
     @abc.abstractmethod
     def fit(
         self, kernel: Kernel, points: PointTable, C: CLike, rows: Rows, key: Key | None = None
     ) -> Family:
-        """Fit to weighted rows; a row of weight 0 is absent.
+        """Fit machines to weighted rows; a row of weight 0 is absent.
 
         Args:
             kernel: kernel of two points.
-            points: from `choose_points`.
-            C: weight of the data-fit term; with a code also one for each problem.
-            rows: in the units of the points.
+            points: from `choose_points`, shape `m d`; None if every row is a point.
+            C: weight of the data-fit term, shape `()`, or `l` for one of each problem of a code.
+            rows: the rows, in the units of the points.
             key: decides random draws.
         """
 
@@ -295,9 +313,10 @@ class Method(eqx.Module):
         self, kernel: Kernel, points: PointTable, C: CLike, rows: Rows, key: Key | None = None,
         sums: Sums | None = None,
     ) -> tuple[Family, Sums | None]:  # fmt: skip
-        """Fit as `fit`, and return the sums that later rows can be added to, if there are any.
+        """Fit as `fit` does, and return also the sums to which later rows can be added.
 
-        `sums` from `HeldOut.total` save a pass over the rows.
+        The sums are None if the method needs more than sums. If the caller has the `sums` of the
+        rows, from `HeldOut.total`, they save a pass over the rows.
         """
         return self.fit(kernel, points, C, rows, key), None
 
@@ -305,9 +324,10 @@ class Method(eqx.Module):
         self, kernel: Kernel, points: PointTable, C: Float[Array, " s"], rows: Rows,
         folds: FoldLayout, on_fold: OnFold, key: Key | None = None,
     ) -> HeldOut:  # fmt: skip
-        """Predict the rows of each fold by machines that have not seen it, for every `C`.
+        """Predict the rows of each fold by machines fitted without the fold, for every `C`.
 
-        By default by one fit for each fold and `C`.
+        By default there is one fit for each fold and `C`. The rows are divided by `folds`, and
+        `on_fold` reduces the predictions of each fold. Other arguments are as for `fit`.
         """
 
         def fit(C: Float[Array, ""], fold: Int[Array, ""]) -> Family:
@@ -316,61 +336,65 @@ class Method(eqx.Module):
         return each_fold_and_C(fit, C, rows.by_fold(folds), on_fold)
 
     def validation_folds(self, folds: Any, n: int) -> Any:
-        """Return the folds that `held_out` predicts, of `n` rows and the folds it is given."""
+        """Return the folds that `held_out` uses for `n` rows, if the caller passes `folds`."""
         return folds
 
     def fold_machines(
         self, kernel: Kernel, points: PointTable, C: CLike, size: int | None, rows: Rows,
         folds: Any, key: Key | None, sums: Sums | None,
     ) -> KernelExpansion:  # fmt: skip
-        """Return the machines of a size that have not seen a fold, as one expansion; on the host.
+        """Return the machines fitted without each fold, as one expansion; on the host.
 
-        It has a column for each fold and output, fold by fold. The size is None if the method has
-        one, the folds are from `validation_folds`, and the sums from `fit_and_sum` or
-        `HeldOut.total`; all else is as for `fit`. By default by a fit for each fold.
+        The expansion has a column for each fold and output, fold by fold. By default there is one
+        fit for each fold. The `size` is the number of prototypes, or None if the method fits one
+        size; the folds come from `validation_folds`; `sums` are the sums of all rows, from
+        `fit_and_sum` or `HeldOut.total`, if there are any. Other arguments are as for `fit`.
         """
         weights = np.asarray(rows.weights)
         machines = []
         for index, valid in zip(np.asarray(folds.index), np.asarray(folds.valid), strict=True):
-            without = weights.copy()
-            without[index[valid]] = 0
-            family = self.fit(kernel, points, C, rows.with_weights(jnp.asarray(without)), key)
+            training = weights.copy()
+            training[index[valid]] = 0
+            family = self.fit(kernel, points, C, rows.with_weights(jnp.asarray(training)), key)
             machines.append(family.expansion if size is None else family.at(size))
         return join_machines(machines)
 
     @property
     def fit_sizes(self) -> tuple[int, ...]:
-        """The sizes of the machines of one fit, once resolved; empty if there is one."""
+        """The sizes of the machines that one fit returns, once resolved; empty for one size."""
         return ()
 
     def shorter(self) -> "Sequence[Method]":
-        """Return the methods to validate one after the other until a path is long enough.
+        """Return methods to validate in turn, with longer and longer paths, until all paths end.
 
-        The last one is the method itself. By default there is no other.
+        A path ends as `path_end` says. The last method is `self`, by default the only one.
         """
         return (self,)
 
     def path_end(self, scores: Float[np.ndarray, " k"]) -> int | None:
-        """Return how many sizes count, by their errors; None for all."""
+        """Return the number of sizes after which the path ends, given the error of each size.
+
+        None if the path does not end: all sizes count.
+        """
         return None
 
     def error_status(self, status: Int[np.ndarray, " s"]) -> Int[np.ndarray, " s"]:
-        """Return the stop codes of held-out errors, from the worst codes of the machines."""
+        """Return the stop codes of held-out errors, given the worst codes of the machines."""
         return status
 
     def shortened(self, n_sizes: int) -> "Method":
-        """Return the method with the first `n_sizes` sizes alone."""
+        """Return the method restricted to its first `n_sizes` sizes."""
         return self
 
     def stages(self, problem: Any, search: Any) -> Generator[Stage, Outcome | None, Chosen]:
-        """Yield the stages of tuning one after the other, and return what is chosen.
+        """Yield the stages of tuning one after the other, and return the chosen outcome.
 
-        Each `yield` gives the outcome of the stage; None if an optional stage had none. By default
-        there is one stage, the search for the method itself.
+        Each `yield` evaluates to the outcome of the stage, or to None if an optional stage failed
+        or was skipped. By default there is one stage: the user's search.
 
         Args:
             problem: the tuning problem, see `search.problem.Problem`.
-            search: what the user asked for, see `search.strategies.Search`.
+            search: the user's search, see `search.strategies.Search`.
         """
         outcome = yield Stage(problem, search)
         assert outcome is not None
@@ -378,7 +402,7 @@ class Method(eqx.Module):
 
 
 def sums_needed(method: Method, argument: str, why: str) -> ValueError:
-    """Return the error for a method that needs more of the rows than sums."""
+    """Return the error that says that the method needs more than sums over rows."""
     return ValueError(
         f"{argument}: expected a method that needs only sums over rows, such as FixedSize, got "
         f"{type(method).__name__}{why}"
@@ -388,21 +412,27 @@ def sums_needed(method: Method, argument: str, why: str) -> ValueError:
 def check_number(
     name: str, value: Any, least: float, *, above: bool = False, finite: bool = True
 ) -> None:
-    """Raise unless a setting is a number of at least `least`; a traced one is not looked at."""
+    """Raise a `ValueError` unless a setting is a number of at least `least`.
+
+    With `above` it must exceed `least`; with `finite` it must be finite. Traced values pass.
+    """
     if is_concrete(value):
         real(name, value, least, above=above, finite=finite)
 
 
 def default_prototypes(most: int, shape: Shape) -> int:
-    """Return the number of prototypes where the user gives none.
+    """Return the default number of prototypes.
 
-    A third of the rows, at most `most`, and at least one for each class.
+    It is a third of the rows, at most `most`, and at least one for each class.
     """
     return min(shape.n, max(shape.classes or 1, min(most, -(-shape.n // 3))))
 
 
 def at_most(numbers: Any, bound: int) -> Any:
-    """Lower a whole number, or those of a tuple, to a bound; anything else stays as it is."""
+    """Limit a whole number, or each number of a tuple, to a bound; return other values unchanged.
+
+    Numbers of a tuple that become equal are merged.
+    """
     if isinstance(numbers, tuple):
         lowered = tuple(at_most(number, bound) for number in numbers)
         return numbers if lowered == numbers else tuple(dict.fromkeys(lowered))
@@ -411,19 +441,19 @@ def at_most(numbers: Any, bound: int) -> Any:
 
 
 def as_python(value: Any) -> Any:
-    """Return numbers of NumPy's and JAX's as Python's, and a sequence as a tuple.
+    """Convert NumPy and JAX numbers to Python numbers, and sequences to tuples.
 
-    Static fields are compared and hashed. A value that is neither stays as it is.
+    Static fields must be comparable and hashable. Other values are returned unchanged.
     """
     if isinstance(value, np.generic | np.ndarray | jax.Array) and is_concrete(value):
         value = np.asarray(value).tolist()
     if not isinstance(value, Sequence) or isinstance(value, str) or hasattr(value, "_fields"):
         return value
-    several = tuple(as_python(one) for one in value)
-    as_is = isinstance(value, tuple) and all(map(operator.is_, several, value))
-    return value if as_is else several
+    converted = tuple(as_python(item) for item in value)
+    unchanged = isinstance(value, tuple) and all(map(operator.is_, converted, value))
+    return value if unchanged else converted
 
 
 def replaced(method: Any, **changes: Any) -> Any:
-    """Return a method with other settings."""
+    """Return a copy of a method with some settings changed."""
     return dataclasses.replace(method, **changes)

@@ -1,4 +1,4 @@
-"""Families whose machines have the prototypes of all smaller machines and one more."""
+"""Families of nested machines: each has the prototypes of the next smaller one, and one more."""
 
 import dataclasses
 
@@ -17,7 +17,7 @@ def nested_family(
     candidates: Float[Array, "M d"],
     outputs: tuple[int, ...],
     *,
-    support: Int[Array, "g q"],  # in the order of selection, -1 after the last
+    support: Int[Array, "g q"],
     coefficients: Float[Array, "g q q c"],
     intercepts: Float[Array, "g q c"],
     condition: Float[Array, "g q"],
@@ -28,17 +28,28 @@ def nested_family(
 ) -> Family:
     """Return the machines of 1 to `q` prototypes, selected for each of `g` groups of outputs.
 
-    The stop code of a machine is the worse one of its path and its coefficients. Row `i` of the
-    coefficients is the machine of `i + 1` prototypes, with its condition number and the relative
-    error that rounding causes.
+    The stop code of a machine is the worse of the codes of its path and of its coefficients.
+
+    Args:
+        kernel: kernel of two points.
+        candidates: points from which the prototypes are selected, shape `M d`.
+        outputs: the shape of one row's values.
+        support: candidates in the order of selection, -1 after the last.
+        coefficients: entry `g i` holds the machine of `i + 1` prototypes.
+        intercepts: of each machine.
+        condition: condition number of each machine's system.
+        coefficient_error: relative error of the coefficients that rounding causes.
+        coefficient_status: stop code of the solution for the coefficients.
+        path_length: number of prototypes selected.
+        path_status: stop code of the selection.
     """
     size = jnp.arange(1, support.shape[1] + 1, dtype=jnp.int32)
-    # The candidates that were passed over, or that ended the path, came after its smaller machines.
+    # Candidates that were passed over or ended the path do not affect its smaller machines.
     ended_later = (path_status == TRUNCATED) | (path_status == INDEFINITE)
     ended_later = ended_later[:, None] & (size[None, :] < path_length[:, None])
-    of_path = jnp.where(ended_later, COMPLETED, path_status[:, None])
+    path_codes = jnp.where(ended_later, COMPLETED, path_status[:, None])
     lost = jnp.where(coefficient_error > LOST, PRECISION_LOST, coefficient_status)
-    of_machine = jnp.maximum(jnp.maximum(of_path, coefficient_status), lost)
+    codes = jnp.maximum(jnp.maximum(path_codes, coefficient_status), lost)
     info = {
         "condition": condition,
         "coefficient_error": coefficient_error,
@@ -53,12 +64,12 @@ def nested_family(
         coefficients=coefficients,
         intercepts=intercepts,
         sizes=size,
-        statuses=jnp.max(of_machine, axis=0).astype(jnp.int32),
+        statuses=jnp.max(codes, axis=0).astype(jnp.int32),
         info=info,
         outputs=outputs,
     )
 
 
 def with_sizes(family: Family, sizes: Int[np.ndarray, " k"]) -> Family:
-    """Return a family that a compiled program returned, with sizes that `jit` does not trace."""
+    """Return the family with its sizes as a NumPy array, which `jit` does not trace."""
     return dataclasses.replace(family, sizes=sizes.astype(np.int32))

@@ -13,7 +13,7 @@ from .inner_problems import OneClass
 
 
 class _Descent(DirectMethod):
-    """The settings of the descent; the place of `C` has `nu`, and all targets are +1."""
+    """The settings of the descent. `nu` is passed as `C`, and all targets are +1."""
 
     def problem(self, kernel: Kernel, *data: Array) -> OneClass:
         """See `DirectMethod.problem`."""
@@ -35,16 +35,16 @@ def fit(
 
     Args:
         kernel: kernel of two points.
-        start: prototypes that the descent starts from, shape `m d`; or several starts, shape
-            `s m d`, of which the end with the lowest objective is taken.
-        nu: bound of the weighted part of rows that are taken for outliers, above 0 and below 1.
+        start: prototypes from which the descent starts, shape `m d`; or several starts, shape
+            `s m d`, of which the descent with the lowest objective is kept.
+        nu: upper limit of the weighted fraction of rows that count as outliers, above 0, below 1.
         X: inputs, shape `n d`, in the units of the prototypes.
         weights: row weights, shape `n`; a row of weight 0 is absent.
-        tolerance: of the descent, see `direct.minimise`.
-        max_steps: cap on its steps; the length of the history (static).
+        tolerance: tolerance of the descent, see `direct.minimise`.
+        max_steps: limit of steps of the descent; the length of the history (static).
 
     Returns:
-        `DirectFit`, with the status of `direct.minimise`; the machine is negative for outliers.
+        `DirectFit`, with the status of `direct.minimise`. The machine is negative at outliers.
 
     Pure; works under `jit` and `vmap`. Not differentiable, see `slmc.fit`.
 

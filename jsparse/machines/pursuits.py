@@ -1,4 +1,4 @@
-"""Kernel subspace, matching and basis pursuit: as many atoms as are asked for (Kabbara 2015)."""
+"""The common base of kernel subspace, matching and basis pursuit (Kabbara 2015)."""
 
 import abc
 import math
@@ -31,7 +31,7 @@ from .rows import Rows
 
 
 class Selected(NamedTuple):
-    """Coefficients of all atoms, for each of `c` targets and each size."""
+    """Coefficients of all `p` atoms, and stop codes, for each of `c` targets and `s` sizes."""
 
     coefficients: Float[Array, "c s p"]
     statuses: Int[Array, "c s"]
@@ -40,15 +40,15 @@ class Selected(NamedTuple):
 
 
 class Pursuit(CandidatesFromSums):
-    """The settings of machines with given numbers of atoms, without `C`.
+    """The settings of methods whose machines have stated numbers of atoms, and no `C`.
 
-    Settings that are not listed are those of `Candidates`.
+    `Candidates` describes the settings that are not listed.
 
     Args:
-        atoms: K, or several numbers of which cross-validation chooses; by default every number up
-            to the longest path.
-        intercept: whether every machine has one; it is no prototype.
-        ridge: least squares is of the mean squared error plus `ridge |coefficients|^2`.
+        atoms: number of atoms K, or several numbers from which cross-validation chooses; by default
+            every number up to `max_prototypes`.
+        intercept: whether the machines have an intercept, which does not count as an atom.
+        ridge: penalty: minimise the mean squared error plus `ridge |coefficients|^2`.
     """
 
     has_C: ClassVar[bool] = False
@@ -73,7 +73,7 @@ class Pursuit(CandidatesFromSums):
             raise ValueError(f"intercept: expected True or False, got {self.intercept!r}")
 
     def check_kernel(self, kernel: Kernel) -> None:
-        """See `Method.check_kernel`: a dictionary may have atoms of several kernels."""
+        """See `Method.check_kernel`: several kernels are allowed, as a dictionary."""
         if isinstance(kernel, Mixture) and not is_dictionary(kernel):
             raise ValueError(
                 "kernel: expected kernels of a dictionary, got a Mixture of prototypes"
@@ -100,7 +100,7 @@ class Pursuit(CandidatesFromSums):
         return replaced(lowered, atoms=at_most(self.atoms, bound))
 
     def default_sizes(self, longest: int) -> tuple[int, ...]:
-        """Return the sizes where the user gives none: every size, as one pursuit gives them all."""
+        """Return the default numbers of atoms: every size, as one pursuit returns them all."""
         return tuple(range(1, longest + 1))
 
     @property
@@ -115,11 +115,11 @@ class Pursuit(CandidatesFromSums):
         return replaced(self, atoms=sizes, max_prototypes=sizes[-1])
 
     def features(self, kernel: Kernel, points: Float[Array, "M d"]) -> DictionaryColumns:
-        """See `FromSums.features`: the atoms."""
+        """See `FromSums.features`: the values of the atoms."""
         return dictionary_columns(kernel, points, intercept=self.intercept)
 
     def system(self, sums: NormalEquations) -> System:
-        """Return the system from sums over rows, with a column for each target."""
+        """Return the `System` of sums over rows, with a column for each target."""
         f, total = sums.feature_sum, sums.weight_sum
         A, b = sums.gram, sums.cross.reshape(len(f), -1)
         if self.intercept:
@@ -129,10 +129,10 @@ class Pursuit(CandidatesFromSums):
 
     @abc.abstractmethod
     def select(self, system: System, key: Key | None) -> Selected:
-        """Return the machines of every size from sums over rows, of each target by itself."""
+        """Return the machines of every size, given the normal equations, for each target alone."""
 
     def select_with_rows(self, design: Design, system: System, key: Key | None) -> Selected:
-        """Return the machines of every size from rows in memory; by default those of `select`."""
+        """Return the machines of every size for rows in memory; by default as `select`."""
         return self.select(system, key)
 
     def solve(
@@ -145,7 +145,7 @@ class Pursuit(CandidatesFromSums):
     def fit_in_memory(
         self, kernel: Kernel, points: Float[Array, "M d"], C: CLike, rows: Rows, key: Key | None
     ) -> Family:
-        """See `fit`; `C` has no effect."""
+        """See `CandidatesFromSums.fit_in_memory`; `C` has no effect."""
         family = _fit_rows(self, kernel, points, rows.X, rows.targets, rows.weights, key)
         return with_sizes(family, np.array(self.fit_sizes))
 
@@ -160,15 +160,15 @@ def fit(
     *,
     key: KeyLike | None = None,
 ) -> Family:
-    """Fit machines of every size of a method, `KSP`, `KMP` or `KBP`.
+    """Fit machines of several sizes by `KSP`, `KMP` or `KBP`.
 
     Args:
-        method: the settings, with `atoms` the sizes.
+        method: the settings; `atoms` states the sizes.
         kernel: kernel of two points; or several, for a dictionary in which every candidate has an
             atom of each kernel.
-        candidates: points of the atoms, shape `M d`.
+        candidates: points from which the prototypes are selected, shape `M d`.
         X: inputs, shape `n d`, in the units of the candidates.
-        y: targets, shape `n`, or `n c` for several at once, each by itself.
+        y: targets, shape `n`, or `n c` for several targets, each with separate prototypes.
         weights: row weights, shape `n`, at least 0.
         key: decides the random draws of a method with a `subset`.
 
@@ -177,8 +177,8 @@ def fit(
 
     Pure; works under `jit` and `vmap`, and nothing compiles again when values change, the method's
     `ridge` included. Differentiable in forward mode in all floating arguments, in weights and a
-    `ridge` above 0, where the selection does not change; not in reverse mode, as the number of
-    steps depends on values. `refit` is differentiable in both.
+    `ridge` only above 0, where the selection does not change; not in reverse mode, as the number of
+    steps depends on values. `refit` is differentiable in both modes.
 
     Raises:
         ValueError: for inputs whose shapes do not fit, values known to be out of range, or more
@@ -225,8 +225,11 @@ def refit(
         X: inputs, shape `n d`, in the units of the prototypes.
         y: targets, shape `n` or `n c`.
         weights: row weights, shape `n`, at least 0.
-        intercept: whether there is one (static).
-        ridge: least squares is of the mean squared error plus `ridge |coefficients|^2`.
+        intercept: whether the machine has an intercept (static).
+        ridge: penalty: minimise the mean squared error plus `ridge |coefficients|^2`.
+
+    Returns:
+        The machine. If the atoms are linearly dependent, its coefficients have the smallest norm.
 
     Differentiable in both modes in the kernel, prototypes, X, y, weights above 0 and a ridge above
     0, by the formula of the pseudo-inverse, where the rank does not change. Works under `jit` and
@@ -244,7 +247,7 @@ def refit(
     w = jnp.ones(len(X), X.dtype) if weights is None else weights
     D, targets = design_of(columns, X, y, w, intercept=intercept)
     penalty = given_penalty(ridge, X)
-    if penalty is not None:  # one more row for each atom
+    if penalty is not None:  # append one row for each atom, which adds the penalty to the squares
         positive = penalty > 0
         root = jnp.where(positive, jnp.sqrt(jnp.where(positive, penalty, 1) * jnp.sum(w)), 0)
         D = jnp.concatenate([D, root * jnp.eye(D.shape[1], dtype=D.dtype)])
@@ -286,7 +289,7 @@ def _solve(
 def _family(
     method: Pursuit, columns: DictionaryColumns, equations: NormalEquations, selected: Selected
 ) -> Family:
-    """Return the machines with intercepts, which take up what was subtracted from the atoms."""
+    """Return the machines, with intercepts that absorb the constants subtracted from the atoms."""
     outputs = equations.target_sum.shape
     equations = equations.with_outputs((math.prod(outputs),))
     coefficients = jnp.moveaxis(selected.coefficients, 0, -1)  # s p c
@@ -310,7 +313,7 @@ def _family(
 
 
 def sizes_of(atoms: Any, most: int, what: str) -> tuple[int, ...]:
-    """Return one number of atoms or several as Python's, increasing."""
+    """Return one number of atoms or several as a tuple; raise a `ValueError` unless increasing."""
     return increasing("atoms", atoms if isinstance(atoms, tuple) else (atoms,), most, what)
 
 
@@ -320,13 +323,19 @@ def statuses(
     lost: Bool[Array, "*c k"],
     places: Int[np.ndarray, " s"],
 ) -> Int[Array, "*c s"]:
-    """Return the stop codes of the machines at some places of a path.
+    """Return the stop codes of some machines of a path.
 
-    What ended the path came after all its machines but the last; beyond its length the last one is
-    repeated. Machines that lost their digits say so.
+    The event that ended the path concerns only its last machine, which is repeated at all larger
+    sizes. Smaller machines get COMPLETED. A machine in `lost` gets at least PRECISION_LOST.
+
+    Args:
+        status: stop code of the path.
+        length: number of atoms of the path's last machine.
+        lost: whether the machine of 1, 2, .. atoms lost its digits to rounding.
+        places: which machines: numbers of atoms less 1.
     """
     status, length = status[..., None], length[..., None]
-    # Digits are lost to machines, not to the path; but a path that is too short passed atoms over.
+    # PRECISION_LOST is a property of machines. A path with this code skipped atoms: TRUNCATED.
     status = jnp.where(status == PRECISION_LOST, TRUNCATED, status)
     after = (status == TRUNCATED) | (status == EXHAUSTED) | (status == INDEFINITE)
     inside = places.reshape(*[1] * (length.ndim - 1), -1) < length

@@ -1,4 +1,4 @@
-"""Machines with fewer prototypes in place of large ones: reduced sets (Burges 1996)."""
+"""Reduced sets: approximate a large machine by one with few prototypes (Burges 1996)."""
 
 import dataclasses
 import functools
@@ -39,32 +39,32 @@ from .reduced_svm import ReducedSVM
 from .stages import Chosen, Outcome, Stage, surrogate_stages
 
 Approach = Literal["fixed_point", "gradient"]
-_GAP = 300  # of the large machine, in units of the precision; float32 does not always get to 40
+_GAP = 300  # duality gap of the large machine, in epsilons; float32 does not always reach 40
 
 
 class ReducedSet(NamedTuple):
     """A machine of few prototypes that approximates a large one."""
 
     expansion: KernelExpansion
-    error: Float[Array, ""]  # |w - w'| / |w|
+    error: Float[Array, ""]  # |w - w'| / |w|, with w' the approximation of w
     status: Int[Array, ""]
 
     __repr__ = short_repr
 
 
 class ReducedSetSVM(FewPrototypes):
-    """A support vector machine of all rows, simplified afterwards (Burges 1996), see `fit`.
+    """A support vector machine of all rows, then reduced to few prototypes (Burges 1996).
 
-    The kernel is tuned for the reduced support vector machine of the points that the descent starts
-    from.
+    The kernel is tuned for the `ReducedSVM` on the points from which the descent starts.
+    `FewPrototypes` describes the settings that are not listed.
 
     Args:
-        n_prototypes: see `FewPrototypes`, as are `selection` and `starts`.
-        refit: solve for the coefficients again, as the support vector machine's in the span of the
-            prototypes (MRS).
+        refit: whether the coefficients are those of the support vector machine in the span of the
+            prototypes (MRS), instead of the approximation's.
         loss: "hinge" or "squared_hinge".
-        tolerance: of the descent, see `direct.minimise`.
-        max_steps: cap on its steps; the length of its history, so another one compiles again.
+        tolerance: tolerance of the descent, see `direct.minimise`.
+        max_steps: limit of steps of the descent. It is the length of the history, so another value
+            compiles again.
     """
 
     refit: bool = setting(False)
@@ -92,9 +92,9 @@ class ReducedSetSVM(FewPrototypes):
     ) -> ReducedSet:
         """See `FewPrototypes.fit_targets`."""
         problem = LargeMargin(kernel, *data, loss=self.loss)
-        # The rows of the Cholesky factor of K are features of which K is the Gram matrix.
+        # The rows of the Cholesky factor of K are features whose Gram matrix is K.
         features = cholesky(shifted_gram(kernel, problem.X))
-        # A gap far below the error of the approximation.
+        # A duality gap far below the error of the approximation.
         gap = max(interior_point.default_tolerance(features.dtype), _GAP * epsilon(features.dtype))
         svm = interior_point.solve(
             features, problem.y, problem.C, problem.weights, loss=self.loss, tolerance=gap
@@ -111,7 +111,7 @@ class ReducedSetSVM(FewPrototypes):
         return ReducedSet(problem.expansion(Z, solved), reduced.error, status)
 
     def stages(self, problem: Any, search: Any) -> Generator[Stage, Outcome | None, Chosen]:
-        """See `Method.stages`: the reduced machine first."""
+        """See `Method.stages`: tune the kernel for `ReducedSVM`, then `C`."""
         surrogate = ReducedSVM(self.n_prototypes, self.selection, self.starts, self.loss)
         return (yield from surrogate_stages(surrogate, problem, search))
 
@@ -131,15 +131,15 @@ def fit(
 ) -> ReducedSet:
     """Fit a support vector machine of all rows, and approximate it (Burges 1996; Wu 2006, eq. 4).
 
-    The large machine takes the whole kernel matrix. The approximation does not look at the margin.
+    The large machine needs the whole kernel matrix. The approximation ignores the margin.
 
-    Arguments and errors are those of `slmc.fit`, with one start, shape `m d`. With `refit` (static)
+    Arguments and errors are as for `slmc.fit`, with one start, shape `m d`. With `refit` (static)
     the coefficients are those of the support vector machine in the span of the prototypes (MRS,
-    Wu et al. 2006, eq. 45) in place of those of the approximation, eq. 47.
+    Wu et al. 2006, eq. 45), instead of the approximation's (eq. 47).
 
     Returns:
-        `ReducedSet`, with the worst status of the large machine, the descent, and the refit. The
-        descent has converged where rounding ends it, as it does near the large machine.
+        `ReducedSet`, with the worst status of the large machine, the descent and the refit. A
+        descent that rounding ends counts as converged, as the objective is then nearly 0.
 
     Pure; works under `jit` and `vmap`. Not differentiable, see `slmc.fit`.
     """
@@ -161,22 +161,23 @@ def simplify(
 
     Burges 1996; Schoelkopf and Smola 2002, Section 18.2; Wu 2006, eq. 4 and 47. Minimise the
     distance from the machine's `w` to the span of the prototypes, in the norm of the function
-    space. The intercept is kept.
+    space. The intercept does not change.
 
-    - "fixed_point": one prototype after another for the residual, each from several of the
-      machine's by `z <- sum_i g_i x_i / sum_i g_i` (Mika et al. 1999); for `RBF` only.
-    - "gradient": all prototypes together by `direct.minimise`, from the fixed points, or with
-      another kernel from cluster means of the machine's prototypes.
+    - "fixed_point": choose one prototype after another for the residual, by the iteration
+      `z <- sum_i g_i x_i / sum_i g_i` from several of the machine's prototypes (Mika et al. 1999);
+      for `RBF` only.
+    - "gradient": move all prototypes together by `direct.minimise`, from the fixed points, or for
+      other kernels from cluster means of the machine's prototypes.
 
     Args:
         machine: any expansion, of one output or several.
         m: number of prototypes, at most as many as the machine has.
         key: decides the starts.
-        approach: "fixed_point" or "gradient".
-        start: prototypes that "gradient" starts from in place of these, in the units of the
-            machine's prototypes.
-        tolerance: of the descent, see `direct.minimise`.
-        max_steps: cap on its steps; the length of its history (static).
+        approach: "fixed_point" or "gradient" (static).
+        start: prototypes from which "gradient" starts instead, in the units of the machine's
+            prototypes, shape `m d`.
+        tolerance: tolerance of the descent, see `direct.minimise`.
+        max_steps: limit of steps of the descent; the length of the history (static).
 
     Returns:
         `ReducedSet`, with the status of the descent; `CONVERGED` for a fixed point.
@@ -184,8 +185,9 @@ def simplify(
     Pure in the machine; works under `jit` and `vmap`.
 
     Raises:
-        ValueError: for another approach, "fixed_point" with a kernel other than `RBF`, a number
-            that is not between 1 and the machine's, or a start of another shape.
+        ValueError: for an unknown approach, "fixed_point" with a start or a kernel other than
+            `RBF`, `m` below 1 or above the machine's number of prototypes, or a start of another
+            shape.
     """
     n, d = machine.prototypes.shape
     m = whole_number("m", m, 1, n, "the machine's number of prototypes")
@@ -227,7 +229,7 @@ def _approximate(
     approach: Approach,
     max_steps: int,
 ) -> ReducedSet:
-    """Approximate a machine by one of the start's prototypes, or of those where a descent ends."""
+    """Approximate a machine on the prototypes `start`, or on the end of a descent from them."""
     problem = Approximation(machine.kernel, machine.prototypes, machine.coefficients)
     problem, exponent = problem.scaled()
     Z, status = start, jnp.asarray(CONVERGED, jnp.int32)
@@ -237,7 +239,7 @@ def _approximate(
     else:
         solved = problem.solve(start)
     squared_error = solved.value / jnp.where(problem.norm > 0, problem.norm, 1)
-    # A distance of the size of its rounding cannot be lowered.
+    # A squared error at the level of rounding cannot be lowered.
     rounding = squared_error <= 256 * epsilon(Z.dtype)
     status = jnp.where(rounding, CONVERGED, status).astype(jnp.int32)
     coefficients = solved.times_power(exponent).coefficients
@@ -253,8 +255,8 @@ class Approximation(InnerProblem):
     Attributes:
         kernel: kernel of two points.
         X: prototypes of the machine, shape `n d`.
-        coefficients: shape `n` or `n l`.
-        norm: `|w|^2`.
+        coefficients: coefficients of the machine, shape `n` or `n l`.
+        norm: `|w|^2`, added up over outputs.
     """
 
     kernel: Kernel
@@ -269,12 +271,12 @@ class Approximation(InnerProblem):
         self.norm = jnp.sum(coefficients * dot(kernel.gram(X), coefficients))
 
     def spread(self) -> Float[Array, " d"]:
-        """Return the standard deviations of the columns, each row weighted by its coefficients."""
+        """Return the standard deviation of each column; rows are weighted by `|coefficients|`."""
         sizes = jnp.sum(jnp.abs(self.coefficients.reshape(len(self.X), -1)), axis=1)
         return standardize(self.X, sizes).scale
 
     def magnitude(self, value: Float[Array, ""]) -> Float[Array, ""]:
-        """Return `|w|^2`, as the distance from it may come near to 0."""
+        """Return `|w|^2`, as the minimum itself may be close to 0."""
         return self.norm
 
     def scaled(self) -> tuple["Approximation", Int[Array, ""]]:
@@ -284,7 +286,7 @@ class Approximation(InnerProblem):
         return Approximation(self.kernel, self.X, coefficients), exponent[0]
 
     def solve(self, Z: Float[Array, "m d"]) -> Solved:
-        """Solve in the features in which `K(Z, Z)` is the identity."""
+        """Project `w` on the span of `Z`, in features for which `K(Z, Z)` is the identity."""
         T = whitener(self.kernel, Z)
         projection = dot(T.T, dot(self.kernel.cross_gram(Z, self.X), self.coefficients))
         beta = dot(T, projection)
@@ -302,9 +304,10 @@ class Approximation(InnerProblem):
 def from_sklearn(machine: Any) -> KernelExpansion:
     """Return the expansion of a fitted machine of `sklearn.svm`.
 
-    For two classes its value is `decision_function`, positive for the second class. For more it has
-    a value for each pair of classes in the order of `output_code("one_versus_one", k)`, positive
-    for the later class.
+    For regression, outliers and two classes, its value is the machine's decision function or
+    prediction; for two classes it is positive for the second class. For more classes it has a value
+    for each pair of classes, in the order of `output_code("one_versus_one", k)`, positive for the
+    later class.
 
     Args:
         machine: a fitted SVC, NuSVC, SVR, NuSVR or OneClassSVM with the kernel "rbf", "linear" or

@@ -1,4 +1,4 @@
-"""Reduced support vector machines: those of given prototypes (Lee and Mangasarian 2001)."""
+"""Reduced support vector machines: fit on given prototypes (Lee and Mangasarian 2001)."""
 
 from typing import ClassVar, NamedTuple
 
@@ -17,10 +17,10 @@ from .method import Task, setting
 
 
 class ReducedFit(NamedTuple):
-    """A machine of given prototypes."""
+    """A machine fitted on given prototypes."""
 
     expansion: KernelExpansion
-    objective: Float[Array, ""]  # summed over targets
+    objective: Float[Array, ""]  # its minimum, added up over targets
     status: Int[Array, ""]
 
     __repr__ = short_repr
@@ -29,13 +29,12 @@ class ReducedFit(NamedTuple):
 class ReducedSVM(FewPrototypes):
     """The support vector machine in the span of given prototypes (Wu et al. 2006, MRSVM).
 
-    As in Section 4.2, the penalty is the support vector machine's own; the RSVM of Lee and
-    Mangasarian (2001) has the sum of squares of the coefficients in its place.
+    `FewPrototypes` describes the settings that are not listed.
 
     Args:
-        n_prototypes: see `FewPrototypes`, as are `selection` and `starts`.
         loss: "hinge" or "squared_hinge".
-        penalty: of the "norm" of the function, or of the "coefficients" (RSVM).
+        penalty: "norm" for `|w|^2`, as in Section 4.2; or "coefficients" for the sum of squared
+            coefficients, the RSVM of Lee and Mangasarian (2001).
     """
 
     loss: Hinge = setting("hinge")
@@ -79,10 +78,10 @@ def fit(
         C: weight of the data-fit term, positive; or one for each target, shape `l`.
         X: inputs, shape `n d`, in the units of the prototypes.
         y: targets -1 and +1, shape `n`; or several that share the prototypes, shape `n l`.
-        weights: row weights, shape `n`, or each target's own, shape `n l`; a row of weight 0 is
+        weights: row weights, shape `n`, or `n l` for weights of each target; a row of weight 0 is
             absent.
         loss: "hinge" or "squared_hinge" (static).
-        penalty: of the "norm" of the function, or of the "coefficients" (static).
+        penalty: "norm" for `|w|^2`, or "coefficients" for the sum of their squares (static).
 
     Returns:
         `ReducedFit`, with the status of `interior_point.solve`.

@@ -1,4 +1,4 @@
-"""Sparse reductions of LS-SVMs from sums over rows (Mall and Suykens 2015)."""
+"""Solve the sparse reductions of LS-SVMs from sums over rows (Mall and Suykens 2015)."""
 
 import dataclasses
 import functools
@@ -27,11 +27,11 @@ from .scdp_system import CandidateColumns, candidate_columns
 Initialization = Literal["primal", "dual"]
 Start = Literal["coefficients", "weights"]
 Loss = Literal["rows", "prototypes"]
-_SQUARES_RESOLVED = 1e-10  # an epsilon below it resolves sums of squares of kernel columns
+_SQUARES_RESOLVED = 1e-10  # dtypes with a smaller epsilon resolve squares of kernel columns
 
 
 class Variant(NamedTuple):
-    """Which reduction it is; for the settings see `reductions.SparseReduction`."""
+    """The settings that select one of the reductions, see `reductions.SparseReduction`."""
 
     initialization: Initialization = "primal"
     start: Start = "coefficients"
@@ -42,7 +42,7 @@ class Variant(NamedTuple):
 
     @property
     def needs_rows(self) -> bool:
-        """Whether it needs the targets of the rows that are prototypes, besides sums over rows."""
+        """Whether the reduction needs `PrototypeTargets`, besides sums over rows."""
         return self.initialization == "dual" or self.loss == "prototypes"
 
     def check(self) -> None:
@@ -58,22 +58,22 @@ class Variant(NamedTuple):
 class PrototypeTargets(NamedTuple):
     """The targets of the rows that are prototypes."""
 
-    values: Float[Array, "M *c"]  # weighted means over the rows equal to each prototype
-    weights: Float[Array, " M"]  # of these rows; 0 if the prototype is no row
+    values: Float[Array, "M *c"]  # weighted mean target of the rows equal to each prototype
+    weights: Float[Array, " M"]  # total weight of the rows equal to each prototype; 0 if none is
 
     __repr__ = short_repr
 
 
 class ReductionColumns(CandidateColumns):
-    """Kernel columns, with the targets of the rows that are prototypes where they are needed.
+    """Kernel columns of the prototypes and, if the variant needs them, the prototypes' targets.
 
-    In float32 the columns are rotated to the eigenvectors of `K(Z, Z)`, in which they are nearly
-    orthogonal. Sums of squares then keep the digits of every direction, however small it is beside
-    the largest, and the factor of the system has the digits of the columns themselves.
+    In float32 the columns are rotated to the eigenvectors of `K(Z, Z)`, where they are nearly
+    orthogonal. Sums of squares then keep the digits of every direction, even if it is far smaller
+    than the largest, and the factor of the system is as precise as the columns.
 
     Attributes:
-        rotation: the eigenvectors, shape `M M`; None in float64.
-        targets: see `PrototypeTargets`; None where they are not needed.
+        rotation: eigenvectors of `K(Z, Z)`, shape `M M`; None in float64.
+        targets: see `PrototypeTargets`; None if the variant does not need them.
     """
 
     rotation: Float[Array, "M M"] | None = None
@@ -89,7 +89,7 @@ class ReductionColumns(CandidateColumns):
         return dataclasses.replace(self, targets=targets)
 
     def targets_times(self, exponent: Int[Array, " 1"]) -> "ReductionColumns":
-        """Return the columns of targets times `2^exponent`."""
+        """Return the columns with `targets` multiplied by `2^exponent`."""
         if self.targets is None:
             return self
         values = times_power(self.targets.values[None], exponent)[0]
@@ -98,7 +98,7 @@ class ReductionColumns(CandidateColumns):
 
 @compiled
 def reduction_columns(kernel: Kernel, prototypes: Float[Array, "M d"]) -> ReductionColumns:
-    """Return the columns to sum for some prototypes."""
+    """Return the `ReductionColumns` of some prototypes, without targets."""
     columns = candidate_columns(kernel, prototypes)
     gram = columns.gram
     rotation = eigh(gram)[1] if epsilon(gram.dtype) > _SQUARES_RESOLVED else None
@@ -117,7 +117,7 @@ def prototype_targets(
     summands = jnp.concatenate([weights[:, None], weights[:, None] * y_present], axis=1)
     hashes = _hash(X)
 
-    # Most rows have a hash of their own. Where several rows have it, their elements are compared.
+    # Most hashes belong to one row. If several rows share a hash, compare all their elements.
     def one(point: tuple[Float[Array, " d"], Array]) -> Float[Array, " q"]:
         z, hash_of_z = point
         hits = hashes == hash_of_z
@@ -144,18 +144,18 @@ def _hash(X: Float[Array, "n d"]) -> UInt[Array, " n"]:
 
 
 class ReducedFit(NamedTuple):
-    """A machine of few prototypes; the coefficients of all other prototypes are 0."""
+    """A machine on all initial prototypes; the coefficients of dropped prototypes are 0."""
 
     expansion: KernelExpansion
-    count: Int[Array, ""]  # the number of prototypes left
+    count: Int[Array, ""]  # number of prototypes that are left
     stationarity: Float[Array, ""]  # of the last solution, see `Reweighted`
-    steps: Int[Array, ""]  # the number of ridge systems solved
+    steps: Int[Array, ""]  # number of ridge systems solved
     status: Int[Array, ""]
 
     __repr__ = short_repr
 
     def times_power(self, exponent: Int[Array, " 1"]) -> "ReducedFit":
-        """Return the fit of targets times `2^exponent`."""
+        """Return the fit for targets multiplied by `2^exponent`."""
         arrays = self.expansion.coefficients, self.expansion.intercept
         beta, b = (times_power(a[None], exponent)[0] for a in arrays)
         machine = dataclasses.replace(self.expansion, coefficients=beta, intercept=b)
@@ -166,18 +166,18 @@ class ReducedFit(NamedTuple):
 def solve(
     variant: Variant, columns: ReductionColumns, sums: NormalEquations, C: Float[Array, ""]
 ) -> ReducedFit:
-    """Fit the first machine to rows that were summed, and reduce it; see `reductions.fit`.
+    """Fit the first machine from sums over rows, and reduce it; see `reductions.fit`.
 
-    The columns have targets if `variant.needs_rows`.
+    The columns must have targets if `variant.needs_rows`.
     """
     outputs = sums.cross.shape[1:]
     sums = sums.with_outputs((math.prod(outputs),))
-    # The squares of tiny targets underflow before their products with the columns do.
+    # Tiny targets lose precision: their squares underflow although their products do not.
     least = float(jnp.finfo(C.dtype).tiny) / epsilon(C.dtype)
     lost = (jnp.max(sums.target_square) < least * sums.weight_sum) & jnp.any(sums.cross != 0)
     exponent = target_exponent(variant, jnp.sqrt(_variance(sums)))
     columns, sums = columns.targets_times(-exponent), sums.targets_times(-exponent)
-    # The paper's C and start are for standardised targets: here C is divided by the variance.
+    # The paper assumes standardised targets; without this assumption C is divided by the variance.
     variance = jnp.ones((), C.dtype) if variant.rule == "paper" else _variance(sums)
     weight = C / variance
     system = _system(columns, sums)
@@ -187,17 +187,17 @@ def solve(
         y, w = columns.targets
         sums = accumulate(columns, columns.prototypes, y.reshape(len(y), -1), w)
         system = _system(columns, sums)
-    # A size of 0 to rounding would leave its coefficient without any penalty.
+    # A size at the level of rounding would leave its coefficient without a penalty.
     penalty = jnp.maximum(sizes, epsilon(C.dtype) * jnp.max(sizes))
     if variant.rule == "relative":
-        # No coefficient begins below the least size that it can have at a minimum: else all
-        # coefficients might vanish.
+        # Start each coefficient at or above the smallest size that it can have at a minimum:
+        # otherwise all coefficients might vanish.
         penalty = jnp.minimum(penalty / variance**1.5, weight * jnp.diagonal(system.A))
-    first = weight, 1 / jnp.sqrt(penalty)
+    start = weight, 1 / jnp.sqrt(penalty)
     if system.factor is None:
-        reduced = reweighted(system.A, system.b, *first, rule=variant.rule)
+        reduced = reweighted(system.A, system.b, *start, rule=variant.rule)
     else:
-        reduced = reweighted_rows(*system.factor, *first, rule=variant.rule)
+        reduced = reweighted_rows(*system.factor, *start, rule=variant.rule)
     beta = reduced.coefficients
     rotated = beta if columns.rotation is None else dot(columns.rotation.T, beta)
     intercept = (sums.target_sum - dot(sums.feature_sum, rotated)) / sums.weight_sum
@@ -211,23 +211,26 @@ def solve(
 
 
 def target_exponent(variant: Variant, y: Float[Array, "*s"]) -> Int[Array, " 1"]:
-    """Return the power of two of the targets' size; 0 for the paper's rule, which has a unit."""
+    """Return the exponent `e` for which `y / 2^e` is of size one; 0 for the paper's rule.
+
+    The paper's rule depends on the unit of the targets, which therefore must not change.
+    """
     return exponents(y[None]) * int(variant.rule != "paper")
 
 
 class System(NamedTuple):
-    """Least squares in the columns of the prototypes, `A beta = b`, without the intercept."""
+    """The normal equations `A beta = b` in the kernel columns, with the intercept eliminated."""
 
     A: Float[Array, "M M"]
     b: Float[Array, "M c"]
-    # F and g with `A = F'F` and `b = F'g`, for float32, which does not hold the squares.
+    # F and g with `A = F'F` and `b = F'g`: float32 does not resolve A, which is squared.
     factor: tuple[Float[Array, "M M"], Float[Array, "M c"]] | None = None
 
     __repr__ = short_repr
 
 
 def _system(columns: ReductionColumns, sums: NormalEquations) -> System:
-    """Return the system of some sums, with the intercept eliminated."""
+    """Return the `System` of sums over rows."""
     f, s = sums.feature_sum, sums.weight_sum
     A = sums.gram - f[:, None] * (f / s)[None, :]
     b = sums.cross - f[:, None] * (sums.target_sum / s)[None, :]
@@ -246,7 +249,7 @@ def _system(columns: ReductionColumns, sums: NormalEquations) -> System:
 def _first_sizes(
     variant: Variant, columns: ReductionColumns, system: System, C: Float[Array, ""]
 ) -> Float[Array, " M"]:
-    """Return the sizes of the first machine's coefficients, `lambda` of the first system."""
+    """Return the size of each coefficient of the first machine, the initial `lambda`."""
     if variant.initialization == "primal":
         # The fixed-size LS-SVM (Karsmakers 2011, Theorem 1).
         beta = factorise(system.A + columns.gram / C, jnp.zeros((), C.dtype)).solve(system.b)
@@ -256,17 +259,18 @@ def _first_sizes(
     assert columns.targets is not None
     y, w = columns.targets
     y = y.reshape(len(y), -1)
-    # The intercept takes up the mean of the targets; left in, a large mean would round them.
+    # Subtract the mean, which the intercept absorbs: a large mean would round the targets.
     y = y - dot(w / jnp.sum(w), y)[None]
     machine = dual.fit(columns.kernel, C, columns.prototypes, y, w, method="cholesky")
     sizes = _row_lengths(machine.expansion.coefficients)
-    # A prototype of the fold that is left out has no coefficient: it takes the mean size.
+    # A prototype in the fold that is left out has no coefficient: use the mean size.
     present = w > 0
     mean = jnp.sum(jnp.where(present, sizes, 0)) / jnp.sum(present, dtype=sizes.dtype)
     return jnp.where(present, sizes, mean)
 
 
 def _row_lengths(coefficients: Float[Array, "M *c"]) -> Float[Array, " M"]:
+    """Return the Euclidean length of each prototype's coefficients."""
     return jnp.sqrt(jnp.sum(jnp.square(coefficients.reshape(len(coefficients), -1)), axis=1))
 
 

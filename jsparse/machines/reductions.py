@@ -1,4 +1,4 @@
-"""Very sparse LS-SVMs by reweighting until few prototypes are left (Mall and Suykens 2015)."""
+"""Very sparse LS-SVMs: reweighting drives most coefficients to 0 (Mall and Suykens 2015)."""
 
 import functools
 import math
@@ -58,35 +58,36 @@ from .reduction_system import (
 from .rows import Rows
 from .stages import Chosen, Outcome, Stage, surrogate_stages
 
-MOST = 1000  # prototypes to begin with, unless their number is given
+MOST = 1000  # default number of initial prototypes, at most
 
 
 class SparseReduction(Prototypes, FromSums):
-    """The SPFS-LSSVM and SSD-LSSVM: few prototypes of an LS-SVM are kept (Mall and Suykens 2015).
+    """The SPFS-LSSVM and SSD-LSSVM (Mall and Suykens 2015): an LS-SVM with most prototypes dropped.
 
-    As in the paper, the kernel is tuned for the first machine; in the dual, for the machine of the
-    prototypes alone. `C` decides how many prototypes are left. It is tuned for the reduction
-    itself, while the paper takes the `C` of the first machine.
+    A first machine has many prototypes. Iteratively reweighted ridge regression then drives most
+    coefficients to 0. As in the paper, the kernel is tuned for the first machine. `C` decides how
+    many prototypes are left; it is tuned for the reduction, while the paper keeps the `C` of the
+    first machine.
 
     Args:
-        n_prototypes: the number of prototypes to begin with; None for `k` times the root of the
-            number of rows (Table III), at most 1000.
-        selection: "renyi" or "uniform".
-        size_tolerance: the smallest `C` is chosen whose error is within so many standard errors of
-            the least; a smaller `C` leaves fewer prototypes.
-        stop_when_flat: without effect, as there is one number of prototypes to begin with.
+        n_prototypes: initial number of prototypes; None for `k` times the square root of the number
+            of rows (Table III), at most 1000.
+        selection: how the initial prototypes are chosen: "renyi" or "uniform".
+        size_tolerance: choose the smallest `C` whose error is within so many standard errors of the
+            smallest error; a smaller `C` leaves fewer prototypes.
+        stop_when_flat: has no effect, as there is one initial number of prototypes.
         k: see `n_prototypes`.
-        initialization: the first machine: "primal", a fixed-size LS-SVM of all rows (Algorithm 3),
-            or "dual", an LS-SVM of the prototypes alone (eq. 6, Algorithm 4), which needs the rows
-            in memory.
-        start: the first weights of the prototypes: their "coefficients" in the first machine, or,
-            for "primal", the "weights" of the features of as many eigenvectors. Algorithm 3 prints
-            the latter, although a feature has nothing to do with the prototype of its number.
+        initialization: the first machine: "primal" for a fixed-size LS-SVM of all rows (Algorithm
+            3), or "dual" for an LS-SVM of the prototypes alone (eq. 6, Algorithm 4), which needs
+            the rows in memory.
+        start: the initial sizes in the reweighting: the "coefficients" of the first machine, or for
+            "primal" its "weights" in Nystroem features. Algorithm 3 prints the weights, although
+            feature `j` is unrelated to prototype `j`.
         loss: the squared errors of all "rows", or of the "prototypes" alone. The latter is the
             SV_L0-norm PFS-LSSVM, with which the paper compares; it needs the rows in memory.
-        rule: the stopping rule, see `solvers.reweighted`. With "paper" the first system is as
-            printed, too. With "relative" the targets are in units in which their variance is 1, and
-            no prototype begins with a penalty under which it would have to vanish.
+        rule: the stopping rule, see `solvers.reweighted`. "paper" also starts as printed.
+            "relative" scales the targets to variance 1, and starts no prototype with a penalty that
+            would force it to vanish.
     """
 
     name: ClassVar[str] = "reduction"
@@ -113,7 +114,7 @@ class SparseReduction(Prototypes, FromSums):
 
     @property
     def variant(self) -> Variant:
-        """The settings that decide what is solved."""
+        """The settings that select one of the reductions."""
         return Variant(self.initialization, self.start, self.loss, self.rule)
 
     def check(self, task: Task) -> None:
@@ -143,11 +144,11 @@ class SparseReduction(Prototypes, FromSums):
         return replaced(self, n_prototypes=m)
 
     def for_distillation(self, prototypes: Float[np.ndarray, "m d"]) -> "SparseReduction":
-        """See `Method.for_distillation`: begin with as many rows as the large machine has."""
+        """See `Method.for_distillation`: start with as many rows as the machine has prototypes."""
         return replaced(self, n_prototypes=len(prototypes))
 
     def choose_points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
-        """Return rows by entropy or at random, whatever the kernel."""
+        """Return rows chosen by `selection`; the kernel has no effect."""
         numbers, status = choose_rows(
             key, self.selection, rows.X, self.largest, rows.labels, rows.weights, rows.n
         )
@@ -158,7 +159,7 @@ class SparseReduction(Prototypes, FromSums):
         return reduction_columns(kernel, points)
 
     def sum_rows(self, kernel: Kernel, points: Float[Array, "M d"] | None, rows: Rows) -> Sums:
-        """See `FromSums.sum_rows`: with the targets of the prototypes where they are needed."""
+        """See `FromSums.sum_rows`: add the targets of the prototypes if the variant needs them."""
         columns, equations = super().sum_rows(kernel, points, rows)
         if self.variant.needs_rows:
             assert isinstance(columns, ReductionColumns)
@@ -173,7 +174,7 @@ class SparseReduction(Prototypes, FromSums):
         code: Code | None = None,
         key: Key | None = None,
     ) -> Family:
-        """See `fit`."""
+        """See `FromSums.solve`, and `fit` of this module."""
         columns, equations = sums
         assert isinstance(columns, ReductionColumns)
         _check_C(C)
@@ -189,7 +190,7 @@ class SparseReduction(Prototypes, FromSums):
         key: Key | None = None,
         sums: Sums | None = None,
     ) -> tuple[Family, Sums | None]:
-        """See `Method.fit_and_sum`: no sums if later rows need more than to be added to them."""
+        """See `Method.fit_and_sum`: no sums if the variant needs rows too."""
         if self.variant.needs_rows:
             return self.fit(kernel, points, C, rows, key), None
         return super().fit_and_sum(kernel, points, C, rows, key, sums)
@@ -203,10 +204,10 @@ class SparseReduction(Prototypes, FromSums):
         on_fold: OnFold,
         key: Key | None = None,
     ) -> HeldOut:
-        """See `FromSums.held_out_from_sums`: the kernel is evaluated once for every `C`.
+        """See `FromSums.held_out_from_sums`: evaluate the kernel once for all `C`.
 
-        If the prototypes' targets are needed, `parts` must be all rows. A prototype in the fold has
-        no target then.
+        If the variant needs the targets of the prototypes, `parts` must hold all rows, and
+        prototypes in the held-out fold have no target.
         """
         columns, total = sums
         assert isinstance(columns, ReductionColumns)
@@ -220,24 +221,24 @@ class SparseReduction(Prototypes, FromSums):
             columns, total, C = shared
             fold, targets = of_fold
             columns = columns if targets is None else columns.with_targets(targets)
-            rest, M = (total - fold).with_outputs(outputs), columns.n_features
+            training, M = (total - fold).with_outputs(outputs), columns.n_features
 
             def one(C: Float[Array, ""]) -> tuple[Array, Array, Array]:
-                machine, *_, status = solve(variant, columns, rest, C)
+                machine, *_, status = solve(variant, columns, training, C)
                 return machine.coefficients.reshape(M, -1), machine.intercept.reshape(-1), status
 
             coefficients, intercepts, status = map_systems(one, C)
             flat = jnp.moveaxis(coefficients, 0, 1).reshape(M, -1), intercepts.reshape(-1)
             machines = KernelExpansion(columns.kernel, columns.prototypes, *flat)
-            # The fold measures what a machine is worth that lost digits or all of its prototypes.
-            measured = (status == PRECISION_LOST) | (status == VANISHED)
-            status = jnp.where(measured, jnp.int32(TRUNCATED), status)
+            # The error on the fold is valid even if a machine lost digits or all its prototypes.
+            valid = (status == PRECISION_LOST) | (status == VANISHED)
+            status = jnp.where(valid, jnp.int32(TRUNCATED), status)
             return machines(rows.X).reshape(len(rows), len(C), -1), status
 
         return each_fold(predict, (columns, total, C), of_folds, C, parts, on_fold)
 
     def stages(self, problem: Any, search: Any) -> Generator[Stage, Outcome | None, Chosen]:
-        """See `Method.stages`: the kernel for the first machine, then `C` for the reduction."""
+        """See `Method.stages`: the kernel is tuned for the first machine, then `C`."""
         in_dual = self.initialization == "dual"
         first: Method = dual.Dual() if in_dual else FixedSize(self.largest, self.selection)
         chosen = yield from surrogate_stages(first, problem, search, points_only=in_dual)
@@ -247,7 +248,7 @@ class SparseReduction(Prototypes, FromSums):
 
 
 def _targets_without_each_fold(columns: ReductionColumns, parts: Rows) -> PrototypeTargets:
-    """Return the targets of the prototypes outside of each fold, leading axis `v`."""
+    """Return the targets of the prototypes from the rows outside each fold, leading axis `v`."""
     X, y = (a.reshape(-1, a.shape[-1]) for a in (parts.X, parts.target_columns))
     folds = jnp.arange(len(parts.X), dtype=jnp.int32)
 
@@ -276,19 +277,18 @@ def fit(
 
     Minimises `sum_j log |beta_j| + C/2 sum_i weight_i (y_i - f(x_i))^2 / v` over
     `f(x) = sum_j beta_j k(z_j, x) + b`. The first sum is over the coefficients that are not 0. `v`
-    is the variance of the targets, or 1 by the paper's rule, for which the targets are to be
-    standardised.
+    is the variance of the targets, or 1 with the rule "paper", which expects standardised targets.
 
     The reweighted systems (10) and (13) of the paper are one system, as the features of (10) are
-    functions of the prototypes. The systems begin with `lambda_j = |beta_j|` of the first machine,
-    and end at a local minimum. With several outputs a prototype is kept or dropped for all of them.
+    functions of the prototypes. The iteration starts with `lambda_j = |beta_j|` of the first
+    machine, and ends at a local minimum. A prototype is kept or dropped for all outputs together.
 
     If every row is a prototype, "dual" is the L0-norm LS-SVM of Lopez et al. (2011), and "primal"
     with the loss "prototypes" the SV_L0-norm PFS-LSSVM. The paper compares with both.
 
     Args:
         kernel: kernel of two points.
-        prototypes: to begin with, shape `M d`; there may be more prototypes than rows.
+        prototypes: initial prototypes, shape `M d`; there may be more prototypes than rows.
         C: weight of the data-fit term, positive; a smaller `C` leaves fewer prototypes.
         X: inputs, shape `n d`, in the units of the prototypes.
         y: targets, shape `n`, or `n c` for several at once.
@@ -300,15 +300,15 @@ def fit(
         block_rows: rows in memory at a time (static).
 
     Returns:
-        `ReducedFit`. The status is that of `solvers.reweighted`, or `VANISHED` where no prototype
-        is left: the machine is its intercept.
+        `ReducedFit`, with the status of `solvers.reweighted`; or `VANISHED` if no prototype is
+        left, so that the machine is its intercept.
 
     Pure; works under `jit` and `vmap`, and nothing compiles again when numbers change. Not
     differentiable in reverse mode (an iteration of unknown length).
 
     Raises:
         ValueError: for shapes that do not fit, values known to be out of range, unknown settings,
-            or prototypes that are no rows where they must be.
+            or if prototypes must be rows and none of them is.
     """
     _check_C(C)
     prototypes = as_float(prototypes)

@@ -1,4 +1,4 @@
-"""Ridge machines: one factorisation serves every `C`, and folds are subtracted or removed."""
+"""Cross-validation of ridge regression: one factorisation serves every `C`."""
 
 from collections.abc import Callable
 from typing import Literal, NamedTuple
@@ -26,13 +26,13 @@ Way = Literal["auto", "subtraction", "removal"]
 
 
 class Ridge(FromSums):
-    """A method whose solution is ridge regression in its features, penalised by the identity."""
+    """A method whose machine is ridge regression in a feature map penalised by the identity."""
 
     def held_out(
         self, kernel: Kernel, points: PointTable, C: Float[Array, " s"], rows: Rows,
         folds: FoldLayout, on_fold: OnFold, key: Key | None = None,
     ) -> HeldOut:  # fmt: skip
-        """See `held_out`."""
+        """See `Method.held_out`, and `held_out` of this module."""
         assert points is not None
         return held_out(self.features(kernel, points), C, rows.by_fold(folds), on_fold)
 
@@ -54,22 +54,22 @@ def held_out(
     intercept_penalty: Float[Array, ""] | None = None,
     block_rows: int | None = None,
 ) -> HeldOut:
-    """Predict every fold by the ridge machine of all other rows, for every `C`.
+    """Predict every fold by ridge regression on all other rows, for every `C`.
 
-    Two ways to the same numbers (De Brabanter 2010, Table 2):
+    Two algorithms give equal predictions up to rounding (De Brabanter 2010, Table 2):
 
-    - subtraction: one decomposition for each fold serves every `C`; for few, large folds, and where
-      problems of a code do not all see all rows.
-    - removal: one decomposition in all, and each fold is removed from the full solution by the
-      block form of the leave-one-out identity, `e_out = (I - H_ff)^(-1) e_f` with `H` the hat
-      matrix; for small folds or few `C`.
+    - subtraction: one decomposition for each fold serves every `C`. It is faster for few, large
+      folds, and necessary if some problems of a code leave out rows.
+    - removal: one decomposition in all. Each fold is removed from the full solution by the block
+      form of the leave-one-out identity, `e_out = (I - H_ff)^(-1) e_f` with `H` the hat matrix. It
+      is faster for small folds or few `C`.
 
     Args:
-        features: penalised by the identity.
+        features: feature map, penalised by the identity.
         C: weights of the data-fit term, shape `s`.
         parts: rows laid out by folds.
-        on_fold: see `OnFold`.
-        way: "auto" takes the cheaper one (static).
+        on_fold: reduces the predictions of each fold, see `OnFold`.
+        way: "subtraction", "removal", or "auto" for the faster one (static).
         intercept_penalty: see `solvers.ridge`.
         block_rows: rows in memory at a time (static).
     """
@@ -85,10 +85,16 @@ def held_out(
 
 
 def cheaper(p: int, r: int, s: int) -> Literal["subtraction", "removal"]:
-    """Return the way of fewer operations for folds of `r` rows, `p` features, `s` values of `C`."""
+    """Return the algorithm of `held_out` with fewer operations.
+
+    Args:
+        p: number of features.
+        r: rows in a fold.
+        s: number of values of `C`.
+    """
     if p > LARGE:  # a Cholesky factor for each fold and C, and no decomposition at all
         return "subtraction"
-    decompose = 25 * p**3  # at the speed of a product, as measured on a CPU
+    decompose = 25 * p**3  # operations of a matrix product that takes as long, measured on a CPU
     remove = 2 * p**2 * r + s * (2 * p * r**2 + 3 * r**3)  # rotate; hat matrices; Cholesky
     return "removal" if remove <= decompose else "subtraction"
 
@@ -112,7 +118,7 @@ def _sums_by_class(
 
 
 def _of_flat_rows(function: Callable[..., NormalEquations]) -> Callable[..., NormalEquations]:
-    """Return `function` of rows that are laid out by folds."""
+    """Return `function` with the axes `v r` of its row arrays flattened to one."""
     return lambda shared, *rows: function(shared, *(a.reshape(-1, *a.shape[2:]) for a in rows))
 
 
@@ -126,12 +132,12 @@ def _by_subtraction(
     block_rows: int | None = None,
     total: NormalEquations | None = None,
 ) -> HeldOut:
-    """Predict each fold by the solution of the total less the fold (De Brabanter, eq. 20-21).
+    """Predict each fold by the solution of the total less the fold (De Brabanter 2010, eq. 20-21).
 
-    With a code whose problems see different rows, the sums have an axis of classes.
+    If some problems of the code leave out rows, `per_fold` has an axis of classes after the folds.
 
-    Float32 solutions are not refined: it takes longer, and changes scores by far less than the
-    rounding of features and sums does.
+    Float32 solutions are not refined: refinement takes longer, and changes scores by far less than
+    the rounding of features and sums does.
     """
     total = per_fold.joined if total is None else total
     by_class = parts.code is not None and not parts.code.shares_all_rows
@@ -176,9 +182,9 @@ def _by_removal(
     intercept_penalty: Float[Array, ""] | None,
     block_rows: int | None,
 ) -> HeldOut:
-    """Predict each fold by its removal from the full solution, see `held_out`."""
+    """Predict each fold by removing it from the full solution, see `held_out`."""
 
-    # Only the total is needed: the sums of many small folds would cost more than all the rest.
+    # Sum all rows at once: separate sums of many small folds would dominate the time.
     def sums(features: FeatureMap, w: Array, X: Array, y: Array) -> NormalEquations:
         return accumulate(features, X, y, w, block_rows=block_rows)
 
@@ -195,35 +201,39 @@ def _by_removal(
 def _completed(
     validated: HeldOut, C: Float[Array, " s"], sums: Sums, energy: Float[Array, " p"]
 ) -> HeldOut:
-    """Add the sums, and the status `TRUNCATED` where features lost to rounding would count."""
+    """Return `validated` with `sums`, and status `TRUNCATED` for each `C` that needs lost features.
+
+    A feature is lost if its variance is at the level of rounding.
+    """
     unresolved = sums.features.unresolved(C, energy)
     lost = jnp.where(unresolved, TRUNCATED, CONVERGED).astype(jnp.int32)
     return validated._replace(statuses=jnp.maximum(validated.statuses, lost), total=sums)
 
 
 class _Removal(NamedTuple):
-    """What the removal of every fold starts from."""
+    """The solution of all rows, from which each fold is removed."""
 
     features: FeatureMap
     C: Float[Array, " s"]
     intercept_penalty: Float[Array, ""]
-    total: NormalEquations
-    full: RidgeSolution  # of the total
-    centred: Spectrum  # of the centred gram of the total
+    total: NormalEquations  # of all rows
+    full: RidgeSolution  # solves `total` for every `C`
+    centred: Spectrum  # of the centred Gram matrix of `total`
 
 
 def _without_fold(
     shared: _Removal, rows: Rows, _: None
 ) -> tuple[Float[Array, "r s l"], Int[Array, " s"]]:
+    """Predict the rows of one fold without the fold, for every `C`; return also stop codes."""
     features, C, intercept_penalty, total, full, centred = shared
     f, N, shifts = total.feature_sum, total.weight_sum, 1 / C
     alpha = rank_one_weight(N, intercept_penalty, C)[:, None, None]
     r = rows.X.shape[0]
     noise = 4 * r * epsilon(rows.X.dtype)
 
-    # Rows without weight may hold anything: they are predicted, but no other row by them.
+    # Zero-weight rows may hold any values: they are predicted, but must not affect other rows.
     values, w = features(rows.X), rows.weights[:, None]
-    bound = float(jnp.finfo(values.dtype).max) ** 0.25  # products of products are in range
+    bound = float(jnp.finfo(values.dtype).max) ** 0.25  # fourth powers of features stay finite
     phi = jnp.where((w > 0) | jnp.all(jnp.abs(values) < bound, axis=1, keepdims=True), values, 0)
     # The hat matrix among the fold's rows, H = q' M^(-1) q + 1/(N + p/C) with M and q as in
     # `ridge`: a quadratic form in [phi - f/N, f], and a rank-one term if the intercept is
@@ -243,8 +253,9 @@ def _without_fold(
     error = jnp.where(near[None], y[None] - fitted, 0)
     root = jnp.sqrt(jax.lax.stop_gradient(w))
 
-    # The errors without the fold, (I - H W)^(-1) error: linear in the weights, so that derivatives
-    # are right where they are zero. It is solved for by the symmetric I - W^(1/2) H W^(1/2).
+    # Solve (I - H W) e = error for the errors e without the fold. This form is linear in the
+    # weights, so that derivatives are right at weights of 0. Its solution comes from a Cholesky
+    # factor of the symmetric I - W^(1/2) H W^(1/2).
     def without(system: tuple[Array, Array]) -> tuple[Float[Array, "r c"], Float[Array, ""]]:
         hat, error = system
         fixed = jax.lax.stop_gradient(hat)
@@ -253,9 +264,9 @@ def _without_fold(
 
         def inverse(b: Float[Array, "r c"]) -> Float[Array, "r c"]:
             solved = jax.scipy.linalg.cho_solve((factor, True), b)
-            # Once against the matrix without its guard.
-            rest = b - solved + dot(scaled, solved)
-            return solved + jax.scipy.linalg.cho_solve((factor, True), rest)
+            # One refinement step removes the effect of `noise` on the diagonal.
+            residual = b - solved + dot(scaled, solved)
+            return solved + jax.scipy.linalg.cho_solve((factor, True), residual)
 
         out = jax.lax.custom_linear_solve(
             lambda e: e - dot(hat, w * e),
@@ -265,12 +276,12 @@ def _without_fold(
         )
         return out, jnp.min(jnp.diagonal(factor))
 
-    # On a CPU one after another: batches of triangular solves may deadlock (see `each_alone`).
-    # A batch of one takes XLA's triangular solve, for such small systems faster than BLAS's.
+    # On a CPU solve one system at a time: batches of triangular solves may deadlock, see
+    # `each_alone`. A batch of one uses XLA's triangular solve, which beats BLAS's on small systems.
     out, pivots = jax.lax.map(without, (hat, error), batch_size=systems_at_once())
     predictions = jnp.swapaxes(jnp.where(near[None], y[None], fitted) - out, 0, 1)
-    # A pivot 1 - h at the level of rounding: the fold's rows are interpolated, and what the
-    # model without them says is not in these numbers any more.
+    # If a pivot 1 - h is at the level of rounding, the full solution interpolates the fold's rows,
+    # and rounding decides the predictions without them.
     lost = jnp.square(pivots) < 16 * noise
     finite = jnp.isfinite(predictions) | (w == 0)[:, None]
     failed = ~jnp.all(finite, axis=(0, 2))

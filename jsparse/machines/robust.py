@@ -1,4 +1,4 @@
-"""Fixed-size machines with losses that outliers cannot dominate."""
+"""Fixed-size machines with the absolute or the Huber loss, which outliers cannot dominate."""
 
 import functools
 from typing import ClassVar, NamedTuple
@@ -29,9 +29,11 @@ from .rows import Rows
 class Robust(Prototypes):
     """A fixed-size machine with a loss that outliers cannot dominate (De Brabanter 2010, eq. 6).
 
+    `Prototypes` describes the settings that are not listed.
+
     Args:
-        n_prototypes: see `Prototypes`, as are all others but the loss.
-        loss: "huber", least squares for small residuals and absolute for large ones; or "absolute".
+        loss: "huber", which is quadratic for small residuals and linear for large ones; or
+            "absolute".
     """
 
     name: ClassVar[str] = "robust"
@@ -60,7 +62,7 @@ class Robust(Prototypes):
         rows: Rows,
         key: Key | None = None,
     ) -> Family:
-        """See `fit`. Each binary problem has a threshold of its own."""
+        """See `fit` of this module. Each binary problem has a separate threshold."""
         assert points is not None
         data = rows.X, rows.targets, rows.problem_weights
         machine = fit(feature_map(kernel, points), C, *data, loss=self.loss)
@@ -68,15 +70,16 @@ class Robust(Prototypes):
 
 
 class RobustFit(NamedTuple):
-    """A fitted machine, and diagnostics of its solution."""
+    """A fitted machine, with diagnostics of its optimisation."""
 
     expansion: KernelExpansion
-    # Least squares with these weights gives the same machine; 1 for residuals below the threshold.
+    # Weighted least squares with these row weights gives the same machine. A row whose residual is
+    # below the threshold has weight 1.
     row_weights: Float[Array, "n *c"]
-    threshold: Float[Array, "*c"]
-    objective: Float[Array, "*c"]  # infinite or 0 if the squares of targets are out of range
-    steps: Int[Array, ""]  # the largest number over outputs
-    status: Int[Array, ""]  # the worst over outputs
+    threshold: Float[Array, "*c"]  # where the loss becomes linear, in units of y
+    objective: Float[Array, "*c"]  # infinite or 0 if the dtype cannot hold squared targets
+    steps: Int[Array, ""]  # interior-point steps, largest over outputs
+    status: Int[Array, ""]  # worst over outputs
 
     __repr__ = short_repr
 
@@ -97,14 +100,13 @@ def fit(
     """Minimise `1/2 |w|^2 + C/2 sum_i weight_i L(y_i - phi(x_i)'w - b)` (De Brabanter 2010, eq. 6).
 
     - "absolute": `L(e) = |e|`, the L1 loss of Section 3.2.
-    - "huber": `L(e) = e^2` up to a threshold d and `2 d |e| - d^2` beyond: least squares for small
-      residuals, absolute for large ones.
+    - "huber": `L(e) = e^2` if `|e| <= d`, else `2 d |e| - d^2`, for a threshold d.
 
     Both are quadratic programs. A primal-dual interior-point method with Mehrotra's predictor and
     corrector (Nocedal and Wright 2006, Algorithm 16.4) solves them; each step is a weighted
     least-squares problem. The distance of an outlier changes neither the solution nor the number of
-    steps: targets are taken about their median in units of their median deviation, and the stopping
-    rule counts larger residuals as one such unit.
+    steps: targets are centred by their median and divided by their median absolute deviation, and
+    the stopping rule counts a larger residual as one deviation.
 
     Args:
         feature_map: such as `Nystroem(kernel, prototypes)`; penalised by the identity.
@@ -113,18 +115,18 @@ def fit(
         y: targets, shape `n`, or `n c` for several outputs, each fitted separately.
         weights: row weights, shape `n`, or `n c` for weights of each output; at least 0.
         loss: "absolute" or "huber" (static).
-        threshold: Huber's d, in units of y. By default it is `TUNING` times the standard deviation
-            that the solution's median absolute residual stands for: the threshold and the solution
-            are found together. Few rows may leave no such threshold; then the steps run out.
-        tolerance: the duality gap at which to stop, as a part of the objective without what
-            outliers add to it; by default 1e-6, or the square root of the dtype's epsilon.
-        max_steps: cap on interior-point steps.
-        block_rows: rows at a time in the sums (static).
+        threshold: Huber's d, in units of y. By default it is `TUNING` times a robust standard
+            deviation of the residuals, from their median absolute value; threshold and solution are
+            found together. With few rows there may be no such threshold: the status is then
+            `EXHAUSTED`.
+        tolerance: the relative duality gap at which to stop, where outliers do not add to the
+            objective; by default 1e-6, or the square root of the dtype's epsilon.
+        max_steps: limit of interior-point steps.
+        block_rows: rows summed at a time (static).
 
     Returns:
-        `RobustFit`. The status is `PRECISION_LOST` where rounding keeps the gap above the
-        tolerance, and `TRUNCATED` as by `fixed_size.fit`, where features lost to rounding would
-        have been used.
+        `RobustFit`. The status is `PRECISION_LOST` if rounding keeps the gap above the tolerance,
+        and `TRUNCATED` if the solution needs features lost to rounding, as in `fixed_size.fit`.
 
     Memory `n p` for the features. Pure; works under `jit` and `vmap`, and nothing compiles again
     when numbers change. Not differentiable in reverse mode (an iteration of unknown length).
@@ -179,7 +181,7 @@ def _fit(
         )  # fmt: skip
         size, d = jnp.abs(solution.residual), solution.threshold
         row_weights = jnp.where(size > d, d / size, 1)
-        # At a residual e the absolute loss has the slope of least squares with C / (2 |e|).
+        # At a residual e the absolute loss has the slope of the squared loss with C / (2 |e|).
         strength = C if loss == "huber" else C / d * (SMOOTHING / 2)
         unresolved = feature_map.unresolved(strength, _energy(Phi, w))
         return solution, row_weights, _objective(loss, solution, w, C), unresolved
@@ -207,7 +209,7 @@ def _energy(Phi: Float[Array, "n p"], w: Float[Array, " n"]) -> Float[Array, " p
 def _objective(
     loss: Loss, solution: Solution, w: Float[Array, " n"], C: Float[Array, ""]
 ) -> Float[Array, ""]:
-    """Return what `fit` minimises."""
+    """Return the value of the objective that `fit` minimises."""
     losses = jnp.abs(solution.residual)
     if loss == "huber":
         inner = jnp.minimum(losses, solution.threshold)

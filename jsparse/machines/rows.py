@@ -1,4 +1,4 @@
-"""The rows that a machine is fitted to: inputs, targets, weights and output code in one pytree."""
+"""Training rows in one pytree: inputs, targets, weights, output code and mesh."""
 
 from typing import Any, Protocol, runtime_checkable
 
@@ -14,31 +14,31 @@ from ..multiclass import Code
 
 @runtime_checkable
 class FoldLayout(Protocol):
-    """How rows are laid out by folds; see `validation.folds.Folds`."""
+    """A division of `n` rows into `v` folds of up to `r` rows; see `validation.folds.Folds`."""
 
     @property
     def valid(self) -> Any:
-        """False at padding, shape `v r`."""
+        """Whether a place of a fold holds a row, not padding; shape `v r`."""
         ...
 
     def gather(self, x: Array) -> Array:
-        """Return `x (n, ...)` laid out by folds, `(v, r, ...)`."""
+        """Return an array of all rows, shape `n ..`, laid out by folds, shape `v r ..`."""
         ...
 
     def scatter(self, values: Array, n: int) -> Array:
-        """Return values `(v, r, ...)` in the order of the rows, `(n, ...)`."""
+        """Return values laid out by folds, shape `v r ..`, in row order, shape `n ..`."""
         ...
 
 
 class Rows(eqx.Module):
-    """Weighted rows; laid out by folds, all arrays but the code have a leading axis `v`.
+    """Weighted rows. If they are laid out by folds, `X`, `y` and `weights` have a leading axis `v`.
 
     Attributes:
         X: inputs in the units of the points, shape `n d`.
         y: targets, shape `n` or `n c`; with a code, class numbers, shape `n`.
         weights: row weights, shape `n`; a row of weight 0 is absent.
-        code: several classes as several binary problems.
-        mesh: the devices over which the rows are spread (static).
+        code: turns class numbers into targets of binary problems; None for real targets.
+        mesh: the devices over which the rows are spread; None for one device (static).
     """
 
     X: Float[Array, "*v n d"]
@@ -59,36 +59,36 @@ class Rows(eqx.Module):
 
     @property
     def outputs(self) -> tuple[int, ...]:
-        """The shape of one row's targets: `()`, `(c,)`, or `(l,)` problems of a code."""
+        """The shape of one row's targets: `()`, `(c,)`, or `(l,)` with a code of `l` problems."""
         if self.code is not None:
             return (self.code.matrix.shape[1],)
         return self.y.shape[self.weights.ndim :]
 
     @property
     def targets(self) -> Float[Array, "..."]:
-        """Real targets, shape `n *outputs`: with a code, those of every binary problem."""
+        """Real targets, shape `n *outputs`: with a code, the targets of every binary problem."""
         if self.code is None:
             return self.y
         return jnp.asarray(self.code.matrix, self.dtype)[self.y]
 
     @property
     def target_columns(self) -> Float[Array, "*v n l"]:
-        """The targets with a column for each output."""
+        """Real targets with a column for each output, also if there is one output."""
         return self.targets.reshape(*self.weights.shape, -1)
 
     @property
     def problem_weights(self) -> Float[Array, "..."]:
-        """Row weights; a column for each binary problem if some problems leave out classes."""
+        """Row weights, shape `n`; or `n l` if some binary problems leave out classes."""
         if self.code is None or self.code.shares_all_rows:
             return self.weights
         return self.weights[..., None] * jnp.abs(self.targets)
 
     def with_weights(self, weights: Float[Array, "*v n"]) -> "Rows":
-        """Return the same rows with other weights."""
+        """Return the rows with other weights."""
         return Rows(self.X, self.y, weights, self.code, self.mesh)
 
     def without_fold(self, layout: FoldLayout, fold: Int[Array, ""]) -> "Rows":
-        """Return the rows with weight 0 for the rows of one fold."""
+        """Return all rows, with weight 0 for the rows of one fold."""
         valid = jnp.asarray(layout.valid)
         in_fold = (jnp.arange(len(valid), dtype=jnp.int32) == fold)[:, None] & valid
         held_out = layout.scatter(in_fold, len(self))
@@ -97,7 +97,7 @@ class Rows(eqx.Module):
     def by_fold(self, layout: FoldLayout) -> "Rows":
         """Return the rows laid out by folds; padding has weight 0.
 
-        Targets of weight 0 that are not finite become 0, so that they reach no sum.
+        Targets of zero-weight rows that are not finite become 0, so that they cannot reach sums.
         """
         y = as_array(self.y)
         if self.code is None:
@@ -107,7 +107,7 @@ class Rows(eqx.Module):
         return Rows(layout.gather(self.X), layout.gather(y), weights, self.code, self.mesh)
 
     def fold(self, fold: Int[Array, ""]) -> "Rows":
-        """Return the rows of one fold, of rows laid out by folds."""
+        """Return the rows of one fold; `self` must be laid out by folds."""
         return Rows(self.X[fold], self.y[fold], self.weights[fold], self.code, self.mesh)
 
 
@@ -118,6 +118,6 @@ def rows_of(
     code: Code | None = None,
     mesh: Mesh | None = None,
 ) -> Rows:
-    """Return rows of arrays; without weights, each row counts 1."""
+    """Return the `Rows` of some arrays; without weights, each row has weight 1."""
     weights = jnp.ones(X.shape[0], X.dtype) if weights is None else weights
     return Rows(X, y, weights, code, mesh)

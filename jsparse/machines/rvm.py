@@ -33,18 +33,18 @@ from .method import (
 )
 from .rows import Rows
 
-MAX_PROTOTYPES = 100
+MAX_PROTOTYPES = 100  # default limit of prototypes
 
 
 class RelevanceFit(NamedTuple):
     """A machine on all candidates, most of whose coefficients are 0.
 
-    Where the dtype cannot hold squares of the targets, `noise` is 0 or infinite; the rest is sound.
+    If the dtype cannot hold squared targets, `noise` is 0 or infinite; all else is sound.
     """
 
     expansion: KernelExpansion
-    history: Float[Array, "*l s"]  # log evidence after 0, 1, .. steps; NaN for those not taken
-    steps: Int[Array, "*l"]
+    history: Float[Array, "*l s"]  # log evidence after 0, 1, .. steps; NaN after the last step
+    steps: Int[Array, "*l"]  # number of changes of the model
     noise: Float[Array, "*l"]  # variance of the targets about the machine; 1 for classes
     status: Int[Array, ""]
 
@@ -54,19 +54,19 @@ class RelevanceFit(NamedTuple):
 class RVM(Method):
     """The relevance vector machine (Tipping 2001; Tipping and Faul 2003).
 
-    Every coefficient has a normal prior of its own, whose precision maximises the evidence. Most
-    precisions are infinite, and their prototypes vanish. The evidence takes the place of `C`, and
-    cross-validation tunes the kernel alone.
+    Every coefficient has a normal prior with a separate precision, which maximises the evidence.
+    Most precisions become infinite, and their prototypes vanish. The evidence replaces `C`, and
+    cross-validation tunes only the kernel.
 
     Args:
-        max_prototypes: cap on the prototypes of a problem.
-        candidates: rows, drawn at random, that may be prototypes; None for all.
-        tolerance: of the log evidence, in nats; 100 times as large for a machine that has as many
-            prototypes as it may have.
-        max_steps: cap on changes of the model; the length of the history, so another one compiles
-            again.
-        likelihood: "normal" for real targets, "logistic" for classes -1 and +1; "auto" for the
-            task's, and in a fit without `resolve` for "logistic" if there is a code.
+        max_prototypes: limit of the prototypes of each target or binary problem.
+        candidates: number of random rows that may become prototypes; None for all rows.
+        tolerance: stop when no change raises the log evidence by more, in nats; 100 times as large
+            for a machine that has `max_prototypes`.
+        max_steps: limit of changes of the model. It is the length of the history, so another value
+            compiles again.
+        likelihood: "normal" for real targets, "logistic" for classes -1 and +1; "auto" to choose by
+            the task, or in a fit without `resolve` "logistic" if there is a code.
     """
 
     max_prototypes: int = setting(MAX_PROTOTYPES)
@@ -105,7 +105,7 @@ class RVM(Method):
         return replaced(self, candidates=count, max_prototypes=most, likelihood=likelihood)
 
     def choose_points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
-        """Return rows, of equal ones one, as a copy of a prototype promises no gain."""
+        """Return different rows: a copy of a prototype could not raise the evidence."""
         present = np.flatnonzero(rows.weights)
         first = np.unique(np.asarray(rows.X)[present], axis=0, return_index=True)[1]
         numbers = np.sort(present[first])
@@ -115,7 +115,7 @@ class RVM(Method):
             weights[numbers] = rows.weights[numbers]
             drawn = rows.X, self.candidates, rows.labels, weights, rows.n
             numbers = np.asarray(choose_rows(key, "uniform", *drawn)[0])
-        # Padded by copies, so that tables of like size share programs.
+        # Pad with copies, so that tables of similar size share programs.
         return Points(rows_at(rows.X, padded(numbers, capacity(len(numbers)))), None)
 
     def fit(
@@ -126,7 +126,7 @@ class RVM(Method):
         rows: Rows,
         key: Key | None = None,
     ) -> Family:
-        """See `fit`; `C` does not matter, and candidates with a coefficient of 0 are dropped."""
+        """See `fit` of this module; `C` has no effect. Unused candidates are dropped."""
         assert points is not None
         return _fit_rows(self, kernel, points, rows)
 
@@ -149,17 +149,17 @@ def fit(
         kernel: kernel of two points.
         candidates: points that may be prototypes, shape `m d`.
         X: inputs, shape `n d`, in the units of the candidates.
-        y: targets, shape `n`, or `n l` for several machines; for classes -1 and +1.
-        weights: row weights, shape `n`, or each target's own, shape `n l`; a row of weight 0 is
+        y: targets, shape `n`, or `n l` for several machines; -1 and +1 for classes.
+        weights: row weights, shape `n`, or `n l` for weights of each target; a row of weight 0 is
             absent.
         likelihood: "normal" for real targets, "logistic" for classes (static).
-        max_prototypes: cap on the prototypes of each machine (static).
-        tolerance: of the log evidence, in nats.
-        max_steps: cap on changes of the model; the length of the history (static).
+        max_prototypes: limit of the prototypes of each machine (static).
+        tolerance: see `RVM`.
+        max_steps: limit of changes of the model; the length of the history (static).
 
     Returns:
-        `RelevanceFit`. Its status is the worst over targets: `CONVERGED`, `COMPLETED` with as many
-        prototypes as a machine may have, `EXHAUSTED` at the cap on changes, or `NOT_FINITE`.
+        `RelevanceFit`. Its status is the worst over targets: `CONVERGED`, `COMPLETED` with
+        `max_prototypes`, `EXHAUSTED` at `max_steps`, or `NOT_FINITE`.
 
     Pure; works under `jit` and `vmap`. Not differentiable, as prototypes come and go.
 
@@ -195,7 +195,7 @@ def _fit(
 
     def one(problem: tuple[Array, Array]) -> tuple[Array, ...]:
         target, row_weights = problem
-        # In units in which squares of the targets are in range; classes are of size one.
+        # Scale real targets to size one, so that the dtype holds their squares.
         target = jnp.where(row_weights > 0, target, 0)
         exponent = exponents(target[None]) * int(likelihood == "normal")
         target = times_power(target[None], -exponent)[0]
@@ -207,7 +207,7 @@ def _fit(
         coefficients = jnp.zeros(Phi.shape[1], X.dtype).at[last.model.columns].add(mean)
         coefficients = times_power(coefficients[None], exponent)[0]
         noise = times_power(1 / last.model.beta[None], 2 * exponent)[0]
-        # The evidence is a density of the targets in their own units.
+        # The evidence is a density in the units of the unscaled targets.
         nats = math.log(2) * jnp.sum(row_weights) * exponent[0].astype(X.dtype)
         return coefficients, last.history - nats, last.steps, noise, last.status
 
@@ -228,6 +228,6 @@ def _fit_rows(method: RVM, kernel: Kernel, points: Float[Array, "m d"], rows: Ro
         method = replaced(method, likelihood="normal" if rows.code is None else "logistic")
     machine = _fit(method, kernel, points, rows.X, rows.targets, rows.problem_weights)
     used = machine.expansion.coefficients.reshape(len(points), -1) != 0
-    # A machine that needs no prototype keeps one.
+    # An expansion has at least one prototype.
     count = jnp.maximum(jnp.sum(jnp.any(used, axis=1), dtype=jnp.int32), 1)
     return single(machine.expansion, machine.status, diagnostics(machine), count=count)

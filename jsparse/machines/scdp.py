@@ -33,23 +33,23 @@ from .scdp_system import CandidateColumns, candidate_columns, intercept_path, pa
 from .stopping import Stopping
 
 Selection = Literal["joint", "separate"]
-FIRST_LENGTH = 32  # of the paths that are tried first where a stopping rule may end them
+FIRST_LENGTH = 32  # length of the first paths that are validated if there is a stopping rule
 
 
 class SCDP(CandidatesFromSums):
     """SCDP-FSLSSVM: fixed-size LS-SVMs of growing size (Karsmakers 2011, Section 4).
 
-    Prototypes are selected out of candidates one after another, each by its residual, and
-    cross-validation of the whole path says how many are worth having.
+    Prototypes are selected out of candidates one after another, each by its residual.
+    Cross-validation of the whole path chooses how many to keep.
 
-    Settings that are not listed are those of `Candidates`.
+    `Candidates` describes the settings that are not listed.
 
     Args:
-        subset: SCDPP: candidates looked at for each prototype; None for all.
-        selection: of several problems or targets: "joint", the same prototypes for all, or
-            "separate".
-        stopping: end paths where their error no longer changes (eq. 38), to save time; by default
-            all paths have `max_prototypes`, the paper's safest choice.
+        subset: number of random candidates examined for each prototype (SCDPP); None for all.
+        selection: whether several problems or targets have the same prototypes, "joint", or
+            "separate" ones.
+        stopping: end a path once its error no longer changes (eq. 38), to save time; by default all
+            paths have `max_prototypes`, the paper's safest choice.
         nu: see `fit`.
     """
 
@@ -72,10 +72,11 @@ class SCDP(CandidatesFromSums):
             self.stopping.check()
 
     def shorter(self) -> "Sequence[SCDP]":
-        """See `Method.shorter`: with a stopping rule, paths of 32 prototypes, then twice as many.
+        """See `Method.shorter`: with a stopping rule, paths of 32 prototypes, then 64, and so on.
 
-        As a path costs by the square of its length, the paths that were too short cost a third of
-        the last one at most. They are its first part, so the rule ends all of them at one length.
+        The cost of a path grows with the square of its length, so all shorter paths together cost
+        at most a third of the last one. A shorter path is the beginning of a longer one, so the
+        rule ends both at the same length.
         """
         if self.stopping is None:
             return (self,)
@@ -100,10 +101,16 @@ class SCDP(CandidatesFromSums):
         C: Float[Array, ""],
         key: Key | None,
     ) -> tuple[Path, Float[Array, "v k c"]]:
-        """Return the paths of a batch of sums with a column for each target, and their intercepts.
+        """Return the paths of a batch of sums, and the intercepts of their machines.
 
-        Targets that select separately have a path each, `c` of one batch member before the next.
-        All have the same random subsets.
+        If targets select separately, there is a path for each target of each batch member; the
+        targets of one member follow each other. All paths use the same random subsets.
+
+        Args:
+            columns: the features that were summed.
+            equations: sums with a leading batch axis, and a column for each of `c` targets.
+            C: weight of the data-fit term.
+            key: decides the random subsets.
         """
         nu = like(self.nu, C)
         A, b, rounded, feature_sum = jax.vmap(lambda sums: columns.system(sums, C, nu))(equations)
@@ -129,7 +136,7 @@ class SCDP(CandidatesFromSums):
     def solve(
         self, sums: Sums, C: CLike, code: Code | None = None, key: Key | None = None
     ) -> Family:
-        """See `FromSums.solve`; in float32 `fit` gives more digits, as it sees the rows."""
+        """See `FromSums.solve`; in float32 `fit` is more precise, as it reads the rows."""
         assert isinstance(sums.features, CandidateColumns)
         family = _solve(self, *sums, jnp.asarray(C, sums.equations.gram.dtype), key)
         return with_sizes(family, np.arange(1, self.longest + 1))
@@ -137,7 +144,7 @@ class SCDP(CandidatesFromSums):
     def fit_in_memory(
         self, kernel: Kernel, points: Float[Array, "M d"], C: CLike, rows: Rows, key: Key | None
     ) -> Family:
-        """See `fit`."""
+        """See `fit` of this module."""
         return fit(
             kernel, points, cast(ScalarLike, C), rows.X, rows.targets, rows.weights, nu=self.nu,
             max_prototypes=self.longest, selection=self.selection,
@@ -150,8 +157,8 @@ class SCDP(CandidatesFromSums):
     ) -> HeldOut:  # fmt: skip
         """See `FromSums.held_out_from_sums` (Karsmakers 2011, Algorithm 4).
 
-        On a CPU the folds come one after another, as one fills it; elsewhere the paths of all folds
-        go in step.
+        On a CPU the folds run one after another, as one fold keeps it busy; elsewhere the paths of
+        all folds run as one batch.
         """
         columns, total = sums
         assert isinstance(columns, CandidateColumns)
@@ -165,9 +172,9 @@ class SCDP(CandidatesFromSums):
         def predict(place: tuple[Array, Array]) -> tuple[PyTree, PyTree, Int[Array, " f"]]:
             i, group = place
             rows, fold_sums = jax.tree.map(lambda a: a[group], groups)
-            rest = jax.tree.map(lambda t, a: t[None] - a, total, fold_sums)
-            path, intercepts = self.paths(columns, rest, C[i], key)
-            problems = len(path.support) // together  # that select separately
+            training = jax.tree.map(lambda t, a: t[None] - a, total, fold_sums)
+            path, intercepts = self.paths(columns, training, C[i], key)
+            problems = len(path.support) // together  # number of separate paths for each fold
             fold = jnp.repeat(jnp.arange(together, dtype=jnp.int32), problems)
             values = path_values(columns, path, intercepts, rows[0], fold)
             if problems > 1:
@@ -202,13 +209,13 @@ def fit(
 ) -> Family:
     """Fit fixed-size LS-SVMs of 1, 2, .. prototypes (Karsmakers 2011, Section 4.3).
 
-    Sparse conjugate directions pursuit of the system (34): each prototype is the candidate of the
-    largest residual, and the coefficients are those of the fixed-size LS-SVM with the prototypes
-    selected so far. The intercept is no candidate: it is in every machine, and eliminated.
+    Sparse conjugate directions pursuit of the system (34): each step selects the candidate with the
+    largest residual, and solves the fixed-size LS-SVM on the prototypes selected so far. Every
+    machine has an intercept, which is eliminated from the system.
 
-    In a precision below float64 the coefficients are found again from the rows, once the prototypes
-    are selected, by orthogonal transformations: their error is proportional to the condition of
-    the kernel's columns, not to its square.
+    In float32 the coefficients are computed again from the rows, by orthogonal transformations,
+    once the prototypes are selected. Their error is then proportional to the condition number of
+    the kernel columns, not to its square.
 
     Args:
         kernel: kernel of two points.
@@ -218,21 +225,23 @@ def fit(
         y: targets, shape `n`, or `n c` for several at once.
         weights: row weights, shape `n`, at least 0.
         max_prototypes: length of the path, at most `M` (static).
-        nu: adds `C nu/2 b^2` to the objective (34); the paper's 1e-8, which it needs as it does not
-            eliminate the intercept, depends on the units of the weights.
-        selection: of several targets: "joint", the same prototypes for all, or "separate" (static).
-        subset: candidates looked at for each prototype, drawn at random (SCDPP; Section 3.5.2; the
-            paper's is 59); None for all (static).
-        key: decides the draws.
-        formed: whether the system of all candidates is summed first, `M M`. With a `subset` it need
-            not be: a step computes the kernel's columns that it looks at, and `n x k` numbers are
-            kept. None for what takes less time by count, but True with `block_rows` (static).
-        block_rows: rows in memory at a time where the system is formed (static).
+        nu: adds `C nu/2 b^2` to the objective (34). The paper uses 1e-8, as it does not eliminate
+            the intercept; that value depends on the units of the weights.
+        selection: whether several targets have the same prototypes, "joint", or "separate" ones
+            (static).
+        subset: number of random candidates examined for each prototype (SCDPP; Section 3.5.2, where
+            it is 59); None for all (static).
+        key: decides the random subsets.
+        formed: whether to sum the system of all candidates, `M M`, first. Without it, which needs a
+            `subset`, each step computes the kernel columns that it examines, and memory holds
+            `n x k` numbers. None for the faster way by a count of operations, but True with
+            `block_rows` (static).
+        block_rows: rows in memory at a time while the system is summed (static).
 
     Returns:
-        A `Family` of the sizes 1 to `max_prototypes`, whose outputs are one group if they select
-        together. Its `info` has, of each group, the path's length and status, and of each machine
-        the condition of its system and the estimated relative error of its coefficients.
+        A `Family` of the sizes 1 to `max_prototypes`, with one group of outputs for "joint". Its
+        `info` has the length and status of each group's path, and for each machine the condition
+        number of its system and the estimated relative error of its coefficients.
 
     Pure; works under `jit` and `vmap`, and nothing compiles again when values change.
     Differentiable in forward mode in all floating arguments, where the selection does not change;
@@ -301,7 +310,7 @@ def _fit(
         sums = accumulate(columns, X, y, weights, block_rows=block_rows)
         A, b, rounded, feature_sum = columns.system(sums, C, nu)
         b = by_group(b)
-        owner = jnp.zeros(len(b), jnp.int32)  # all have the one matrix
+        owner = jnp.zeros(len(b), jnp.int32)  # all right-hand sides share one matrix
         path = select(A[None], b, rounded[None], owner, key, **options)
         feature_sum = feature_sum[jnp.maximum(path.support, 0)]
     else:
@@ -312,7 +321,8 @@ def _fit(
     on_rows, solution = epsilon(X.dtype) > 1e-10, path
     if on_rows:
         solution = jax.lax.map(
-            lambda of: scdp_rows.solve_again(of[0], of[1], problem, block_rows), (path, targets)
+            lambda group: scdp_rows.solve_again(group[0], group[1], problem, block_rows),
+            (path, targets),
         )
     target_sum = jnp.einsum("n,vnc->vc", w, targets, precision=jax.lax.Precision.HIGHEST)
     intercepts = intercept_path(solution, feature_sum, target_sum, (jnp.sum(w) + nu)[None])
@@ -343,11 +353,12 @@ def _family(
     *,
     on_rows: bool,
 ) -> Family:
-    """Return the machines of paths, one of each group of outputs.
+    """Return the machines of the paths of all groups of outputs.
 
-    Digits are lost to machines, not to the path. But a path that is too short passed over
-    candidates that this precision cannot tell from those selected.
+    With `on_rows`, the coefficients were computed from rows, not from sums.
     """
+    # PRECISION_LOST is a property of machines, not of paths. A path that is too short skipped
+    # candidates that rounding cannot distinguish from the selected ones: it is TRUNCATED.
     ended = jnp.where(path.size < path.support.shape[-1], TRUNCATED, COMPLETED)
     status = jnp.where(path.status == PRECISION_LOST, ended, path.status).astype(jnp.int32)
     error = epsilon(intercepts.dtype) * (jnp.sqrt(path.condition) if on_rows else path.condition)

@@ -1,4 +1,4 @@
-"""SCDP from the rows: pursuits whose system is never formed, and coefficients with more digits."""
+"""SCDP from the rows: a pursuit without the `M M` system, and more precise coefficients."""
 
 from typing import NamedTuple
 
@@ -16,21 +16,20 @@ from ..pursuit import probabilistic
 from ..pursuit.path import Path, assemble, from_directions
 from ..solvers.row_factor import row_factor
 
-# Images are read in blocks of this many, as many blocks as are filled.
-_IMAGES = 32
+_IMAGES = 32  # images in a block; a step reads only the blocks that are filled
 
 
 def is_forming_faster(M: int, k: int, subset: int) -> bool:
-    """Whether forming the system of `M` candidates beats computing columns in each of `k` steps.
+    """Return whether forming the system of `M` candidates is faster than `k` steps without it.
 
-    Both are counted in multiplications for each row: a kernel value takes the time of 300, a number
-    read that of 40 (measured on the tables magic and adult on a CPU).
+    Both ways are counted in multiplications for each row. A kernel value counts as 300
+    multiplications, and reading a number as 40 (measured on the tables magic and adult on a CPU).
     """
     return k * (300 * subset + 40 * k) >= M * (M + 300)
 
 
 class Problem(NamedTuple):
-    """The rows of the system (34), for any targets."""
+    """The rows and settings that define the system (34), without the targets."""
 
     kernel: Kernel
     candidates: Float[Array, "M d"]
@@ -43,12 +42,12 @@ class Problem(NamedTuple):
 
 
 class State(NamedTuple):
-    """A pursuit whose system is never formed."""
+    """A pursuit that never forms the system. Axis `n1 = n + 1` has one row for the penalty `nu`."""
 
     pursuit: probabilistic.State  # a batch of one
-    images: Float[Array, "K n1"]  # rows u_j = F p_j over centred kernel columns F
-    residual: Float[Array, "n1 c"]  # of the centred targets
-    feature_sum: Float[Array, " k"]  # weighted sums of the columns selected
+    images: Float[Array, "K n1"]  # u_j = F p_j, for directions p_j and centred kernel columns F
+    residual: Float[Array, "n1 c"]  # centred targets less the machine's values
+    feature_sum: Float[Array, " k"]  # weighted sum over rows of each selected column
 
     __repr__ = short_repr
 
@@ -58,14 +57,14 @@ def pursue(
 ) -> tuple[Path, Float[Array, " k"]]:
     """Return the SCDPP path of the system (34), and the sums over rows of the selected columns.
 
-    Up to rounding the path is that of `probabilistic.run` for the formed system and the same draws.
-    A step computes `n x subset` entries of the kernel and reads the images, `n x k`, twice; nothing
-    depends on the number of candidates (Karsmakers 2011, Section 5.3 and its footnote 14). The
+    Up to rounding, `probabilistic.run` on the formed system with the same draws returns the same
+    path. A step computes `n x subset` kernel values and reads the `n x k` images twice; its cost
+    does not depend on the number of candidates (Karsmakers 2011, Section 5.3 and footnote 14). The
     path's `residual_norm` is not computed.
 
-    The intercept is eliminated by centred columns. With its penalty `nu` the mean is
-    `sum w phi / (sum w + nu)`, and the rows have one more, of weight `nu`, in which everything is 0
-    before it is centred.
+    Centring the columns eliminates the intercept. With the penalty `nu` the mean is
+    `sum w phi / (sum w + nu)`, and there is one more row, of weight `nu`, that is 0 before it is
+    centred.
     """
     dtype, exponent = y.dtype, exponents(y[None])
     y = times_power(y[None], -exponent)[0]
@@ -96,7 +95,7 @@ def pursue(
 def _centred(
     columns: Float[Array, "n r"], w: Float[Array, " n"], nu: Float[Array, ""]
 ) -> tuple[Float[Array, "n1 r"], Float[Array, " r"]]:
-    """Return columns less their means, times the roots of the weights; and the columns' sums."""
+    """Return centred columns times the roots of the weights, and the columns' weighted sums."""
     present = (w > 0)[:, None]
     sums = jnp.sum(jnp.where(present, w[:, None] * columns, 0), axis=0)
     mean = sums[None, :] / (jnp.sum(w) + nu)
@@ -105,22 +104,23 @@ def _centred(
 
 
 def _step(state: State, problem: Problem, key: Key, subset: int) -> State:
+    """Select one prototype out of a random subset, or none if all depend on the prototypes."""
     kernel, candidates, C, X, w, nu = problem
     before, size = state.pursuit, state.pursuit.size[0]
-    drawn, some = probabilistic.draw(before, key, subset=subset)
-    Z, selected = candidates[some[0]], candidates[jnp.maximum(before.support[0], 0)]
+    drawn, numbers = probabilistic.draw(before, key, subset=subset)
+    Z, selected = candidates[numbers[0]], candidates[jnp.maximum(before.support[0], 0)]
     F, sums = _centred(kernel.cross_gram(X, Z), w, nu)
-    # The penalty's part of the residuals of the candidates drawn; weights of empty places are 0.
+    # The penalty's share of the residuals of the drawn candidates; weights of empty places are 0.
     between = jnp.where(before.support[0] >= 0, kernel.cross_gram(Z, selected), 0)
     penalty = dot(between, before.weights[0]) / C
-    choice = probabilistic.choose(drawn, some, (dot(F.T, state.residual) - penalty)[None])
+    choice = probabilistic.choose(drawn, numbers, (dot(F.T, state.residual) - penalty)[None])
     place = choice.place[0]
     column, z = F[:, place], Z[place][None]
     shares = _against(state.images, column, size)[: before.support.shape[1]]
     shares = shares + dot(before.directions[0], between[place]) / C
     square = jnp.sum(jnp.square(column)) + kernel.cross_gram(z, z)[0, 0] / C
     after = probabilistic.advance(before, choice, shares[None], square[None], square[None])
-    # The new direction is (e_s - sum_j shares_j p_j) / root; its image goes the same way.
+    # The new direction is (e_s - sum_j shares_j p_j) / root; its image is computed likewise.
     added = after.size[0] > size
     root = jnp.sqrt(square - jnp.sum(jnp.square(shares)))
     image = column - _combined(state.images, shares, size)
@@ -138,7 +138,7 @@ def _step(state: State, problem: Problem, key: Key, subset: int) -> State:
 def _against(
     images: Float[Array, "K n1"], column: Float[Array, " n1"], filled: Int[Array, ""]
 ) -> Float[Array, " K"]:
-    """Return `images @ column`; only rows that are filled are read, the others are zero."""
+    """Return `images @ column`, reading only the first `filled` images: the others are 0."""
 
     def block(i: Int[Array, ""], out: Float[Array, " K"]) -> Float[Array, " K"]:
         part = jax.lax.dynamic_slice_in_dim(images, i * _IMAGES, _IMAGES)
@@ -150,7 +150,7 @@ def _against(
 def _combined(
     images: Float[Array, "K n1"], shares: Float[Array, " k"], filled: Int[Array, ""]
 ) -> Float[Array, " n1"]:
-    """Return `images' @ shares`; only rows that are filled are read."""
+    """Return `images' @ shares`, reading only the first `filled` images."""
     padded = jnp.pad(shares, (0, len(images) - len(shares)))
 
     def block(i: Int[Array, ""], out: Float[Array, " n1"]) -> Float[Array, " n1"]:

@@ -1,4 +1,4 @@
-"""The system (34) of Karsmakers 2011 from sums over rows, and pursuits of it."""
+"""The system (34) of Karsmakers 2011 from sums over rows, and its pursuits."""
 
 from typing import NamedTuple
 
@@ -20,22 +20,26 @@ from .family import group_values
 
 
 class System(NamedTuple):
-    """The system (34) with the intercept eliminated, as if it had been selected first."""
+    """The system (34), `A w = b`, with the intercept eliminated."""
 
     A: Float[Array, "M M"]
     b: Float[Array, "M *c"]
-    rounded: Float[Array, " M"]  # size of the numbers whose difference the diagonal of A is
-    feature_sum: Float[Array, " M"]  # weighted sums of the kernel's columns
+    rounded: Float[Array, " M"]  # diagonal of A before centring, whose rounding A inherits
+    feature_sum: Float[Array, " M"]  # weighted sum over rows of each kernel column
 
     __repr__ = short_repr
 
 
 class CandidateColumns(KernelColumns):
-    """The kernel's columns less a constant each, which the intercept takes up.
+    """Features `k(x, z) - constant`, one for each candidate `z`. The intercept absorbs constants.
 
-    The columns of a smooth kernel hardly vary: in float32, sums of their squares that are centred
-    afterwards would have lost the variation. The constants are the means over the candidates, not
-    over the rows, so that all folds have the same ones, and sums remain additive.
+    The columns of a smooth kernel hardly vary: in float32, centring sums of squares afterwards
+    would lose the variation. The constant of a column is its mean over the candidates, not over the
+    rows, so that all folds share the constants, and sums remain additive.
+
+    Attributes:
+        gram: `K(Z, Z)` of the candidates, shape `M M`.
+        shift: the constants, shape `M`.
     """
 
     gram: Float[Array, "M M"]
@@ -48,17 +52,17 @@ class CandidateColumns(KernelColumns):
     def expansion(
         self, weights: Float[Array, "M *c"], intercept: Float[Array, "*c"]
     ) -> KernelExpansion:
-        """Return the expansion, whose intercept takes the constants up."""
+        """Return the machine as an expansion in the kernel; its intercept absorbs the constants."""
         return super().expansion(weights, intercept - jnp.tensordot(self.shift, weights, axes=1))
 
     def system(self, sums: NormalEquations, C: Float[Array, ""], nu: Float[Array, ""]) -> System:
-        """Return the system from the sums of these columns."""
+        """Return the system (34), given the sums of these features over rows."""
         f, s, c = sums.feature_sum, sums.weight_sum, self.shift
         total = s + nu
         penalised = sums.gram + self.gram / C
         A = penalised - f[:, None] * (f / total)[None, :]
         b = sums.cross - jnp.tensordot(f, sums.target_sum / total, axes=0)
-        # A penalised intercept takes up only a part of the constants.
+        # A penalised intercept absorbs only a part of the constants.
         share, raw = nu / total, f + s * c
         A = A + share * (raw[:, None] * c[None, :] + c[:, None] * f[None, :])
         b = b + share * jnp.tensordot(c, sums.target_sum, axes=0)
@@ -66,7 +70,7 @@ class CandidateColumns(KernelColumns):
 
 
 def candidate_columns(kernel: Kernel, candidates: Float[Array, "M d"]) -> CandidateColumns:
-    """Return the columns of candidates, which are summed."""
+    """Return the `CandidateColumns` of a kernel at the candidates."""
     gram = kernel.gram(candidates)
     return CandidateColumns(kernel, candidates, gram, jnp.mean(gram, axis=0))
 
@@ -81,9 +85,10 @@ def select(
     max_prototypes: int,
     subset: int | None,
 ) -> Path:
-    """Return the paths of systems `A[owner[i]] w = b[i]`, whose right-hand sides select together.
+    """Return the path of each system `A[owner[i]] w = b[i]`.
 
-    Without a `subset` every step looks at all candidates, otherwise at random ones.
+    The `c` columns of a right-hand side select the same candidates. With a `subset` and a `key`,
+    every step examines so many random candidates, otherwise all.
     """
     diagonal = jnp.diagonal(A, axis1=1, axis2=2)[owner]
     columns, b, diagonal, scale = scaled(Columns(A, owner=owner), b, diagonal)
@@ -102,7 +107,14 @@ def intercept_path(
     target_sum: Float[Array, "v c"],
     total: Float[Array, "..."],
 ) -> Float[Array, "v k c"]:
-    """Return the intercepts of centred systems, from sums over the selected columns."""
+    """Return the intercepts of all machines of `v` paths.
+
+    Args:
+        path: the paths.
+        feature_sum: weighted sum over rows of each selected column.
+        target_sum: weighted sum of the targets.
+        total: sum of the weights, plus the intercept's penalty, shape `v` or `1`.
+    """
     explained = jnp.einsum(
         "vk,vjkc->vjc", feature_sum, path.coefficients, precision=jax.lax.Precision.HIGHEST
     )
@@ -116,7 +128,7 @@ def path_values(
     X: Float[Array, "g r d"],
     fold: Int[Array, " v"],
 ) -> Float[Array, "v r k c"]:
-    """Return the values of all machines of a batch of paths, each at the rows of its fold."""
+    """Return the values of all machines of `v` paths at the rows of each path's fold."""
 
     def one(machines: tuple[Array, Array, Array, Array]) -> Float[Array, "r k c"]:
         support, coefficients, intercepts, fold = machines

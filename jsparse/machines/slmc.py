@@ -19,15 +19,14 @@ from .stages import Chosen, Outcome, Stage, surrogate_stages
 
 
 class SLMC(DirectMethod):
-    """Sparse large margin classifiers: the support vector machine of the best prototypes.
+    """Sparse large margin classifiers: a support vector machine with optimised prototypes.
 
-    Wu et al. 2006, problem (20)-(23): a descent on the objective of the support vector machine in
-    the span of the prototypes, as a function of the prototypes. The kernel is tuned for the reduced
-    support vector machine of the points that the descent starts from.
+    A descent minimises the objective of the support vector machine in the span of the prototypes,
+    as a function of the prototypes (Wu et al. 2006, problem (20)-(23)). The kernel is tuned for the
+    `ReducedSVM` on the points from which the descent starts. `DirectMethod` describes the settings
+    that are not listed.
 
     Args:
-        n_prototypes: see `DirectMethod`, as are `selection`, `starts`, `sharing`, `tolerance` and
-            `max_steps`.
         loss: "hinge" or "squared_hinge".
     """
 
@@ -46,7 +45,7 @@ class SLMC(DirectMethod):
         return LargeMargin(kernel, *data, loss=self.loss)
 
     def stages(self, problem: Any, search: Any) -> Generator[Stage, Outcome | None, Chosen]:
-        """See `Method.stages`: the reduced machine first."""
+        """See `Method.stages`: tune the kernel for `ReducedSVM`, then `C`."""
         surrogate = ReducedSVM(self.n_prototypes, self.selection, self.starts, self.loss)
         return (yield from surrogate_stages(surrogate, problem, search))
 
@@ -67,27 +66,27 @@ def fit(
 
     Args:
         kernel: kernel of two points.
-        start: prototypes that the descent starts from, shape `m d`; or several starts, shape
-            `s m d`, of which the end with the lowest objective is taken.
+        start: prototypes from which the descent starts, shape `m d`; or several starts, shape
+            `s m d`, of which the descent with the lowest objective is kept.
         C: weight of the data-fit term, positive; or one for each target, shape `l`.
         X: inputs, shape `n d`, in the units of the prototypes.
         y: targets -1 and +1, shape `n`; or several that share their prototypes, shape `n l`.
-        weights: row weights, shape `n`, or each target's own, shape `n l`; a row of weight 0 is
+        weights: row weights, shape `n`, or `n l` for weights of each target; a row of weight 0 is
             absent.
         loss: "hinge" or "squared_hinge" (static).
-        tolerance: of the descent, see `direct.minimise`.
-        max_steps: cap on its steps; the length of the history (static).
+        tolerance: tolerance of the descent, see `direct.minimise`.
+        max_steps: limit of steps of the descent; the length of the history (static).
 
     Returns:
         `DirectFit`, with the status of `direct.minimise`.
 
-    Pure; works under `jit` and `vmap`. Not differentiable: a descent stops before its minimum. The
-    objective as a function of given prototypes is, see `direct.marginal`.
+    Pure; works under `jit` and `vmap`. Not differentiable, as a descent stops before its minimum;
+    the objective is differentiable in given prototypes, see `direct.marginal`.
 
     Raises:
-        ValueError: for another loss, a negative tolerance, a cap below 1, shapes that do not fit,
-            or (outside `jit`) NaN, infinity, C not positive, negative weights, or targets that are
-            neither -1 nor +1.
+        ValueError: for another loss, a negative tolerance, `max_steps` below 1, shapes that do not
+            fit, or (outside `jit`) NaN, infinity, C not positive, negative weights, or targets that
+            are neither -1 nor +1.
     """
     method = SLMC(loss=loss, tolerance=tolerance, max_steps=max_steps)
     return fit_arrays(method, "start", kernel, start, C, X, y, weights, several=True)

@@ -18,12 +18,12 @@ from .slmc import SLMC
 class SparseFisher(SLMC):
     """Sparse kernel Fisher discriminants (Wu et al. 2006, Appendix A), see `fit`.
 
-    The kernel is tuned for the reduced support vector machine of the points that the descent starts
-    from.
+    The descent finds the prototypes of the discriminant; the machine is a support vector machine on
+    them. The kernel is tuned for the `ReducedSVM` on the points from which the descent starts.
+    `DirectMethod` describes the settings that are not listed.
 
     Args:
-        n_prototypes: see `SLMC`, as are all others.
-        loss: of the support vector machine, "hinge" or "squared_hinge".
+        loss: loss of the support vector machine, "hinge" or "squared_hinge".
     """
 
     name: ClassVar[str] = "sparse-fisher"
@@ -34,7 +34,7 @@ class SparseFisher(SLMC):
         return Fisher(kernel, *data)
 
     def descend(self, kernel: Kernel, starts: Float[Array, "s m d"], *data: Array) -> DirectFit:
-        """See `DirectMethod.descend`; the machine is the support vector machine's."""
+        """See `DirectMethod.descend`; then fit a support vector machine on the prototypes."""
         fit = super().descend(kernel, starts, *data)
         svm, Z = LargeMargin(kernel, *data, loss=self.loss), fit.expansion.prototypes
         solved = svm.solve(Z)
@@ -56,15 +56,15 @@ def fit(
 ) -> DirectFit:
     """Fit a sparse kernel Fisher discriminant (Wu et al. 2006, Appendix A).
 
-    The descent is on the negative largest eigenvalue of the discriminant in the span of the
-    prototypes, with `mu = 1 / (C sum_i weight_i)`. Coefficients and intercept at its end are the
-    support vector machine's with the same `C`, as at the end of the appendix.
+    The descent maximises the largest eigenvalue of the discriminant in the span of the prototypes,
+    with `mu = 1 / (C sum_i weight_i)`. Then a support vector machine with the same `C` is fitted on
+    the prototypes, as at the end of the appendix.
 
-    Arguments and errors are those of `slmc.fit`; the loss is the support vector machine's.
+    Arguments and errors are as for `slmc.fit`; `loss` belongs to the support vector machine.
 
     Returns:
-        `DirectFit`. Its history is of the descent's objective; its status is the worse of the
-        descent and of the support vector machine.
+        `DirectFit`. Its history has the negative eigenvalues; its status is the worse of the
+        descent's and the support vector machine's.
 
     Pure; works under `jit` and `vmap`. Not differentiable, see `slmc.fit`.
     """

@@ -1,4 +1,4 @@
-"""Kernel ridge regression, the LS-SVM, of the best prototypes (Wu et al. 2006)."""
+"""Kernel ridge regression with optimised prototypes: the direct method (Wu et al. 2006)."""
 
 from collections.abc import Generator
 from typing import Any, ClassVar
@@ -19,13 +19,10 @@ from .stages import Chosen, Outcome, Stage, surrogate_stages
 
 
 class SparseRidge(DirectMethod):
-    """Kernel ridge regression, the LS-SVM, of the best prototypes, see `fit`.
+    """Kernel ridge regression (the LS-SVM) with optimised prototypes, see `fit`.
 
-    The targets of classes are -1 and +1. The kernel is tuned for the fixed-size LS-SVM of the
-    points that the descent starts from.
-
-    Args:
-        n_prototypes: see `DirectMethod`, as are all others.
+    Classes become targets -1 and +1. The kernel is tuned for the fixed-size LS-SVM on the points
+    from which the first descent starts. `DirectMethod` describes the settings.
     """
 
     name: ClassVar[str] = "sparse-ridge"
@@ -39,13 +36,13 @@ class SparseRidge(DirectMethod):
         return LeastSquares(kernel, *data)
 
     def stages(self, problem: Any, search: Any) -> Generator[Stage, Outcome | None, Chosen]:
-        """See `Method.stages`: the fixed-size LS-SVM of the first start before it."""
+        """See `Method.stages`: tune the kernel for the fixed-size LS-SVM, then `C`."""
         surrogate = _FirstStart(self.n_prototypes)
         return (yield from surrogate_stages(surrogate, problem, search))
 
 
 class _FirstStart(FixedSize):
-    """The fixed-size LS-SVM of the points of the first of several starts."""
+    """The fixed-size LS-SVM on the first of several sets of points."""
 
     def features(self, kernel: Kernel, points: Float[Array, "m d"]) -> FeatureMap:
         """See `FromSums.features`."""
@@ -63,11 +60,11 @@ def fit(
     tolerance: ScalarLike = direct.TOLERANCE,
     max_steps: int = direct.MAX_STEPS,
 ) -> DirectFit:
-    """Fit kernel ridge regression of the best prototypes: variable projection.
+    """Fit kernel ridge regression with optimised prototypes: variable projection.
 
-    The direct method (Wu et al. 2006, Section 2) for the objective
-    `1/2 |w|^2 + C/2 sum_i weight_i (y_i - f(x_i))^2`, summed over targets. Arguments, result and
-    errors are those of `slmc.fit`, but the targets are any real numbers.
+    The direct method (Wu et al. 2006, Section 2) minimises
+    `1/2 |w|^2 + C/2 sum_i weight_i (y_i - f(x_i))^2`, added up over targets, in coefficients and
+    prototypes. Arguments, result and errors are as for `slmc.fit`, but targets may be any numbers.
 
     Pure; works under `jit` and `vmap`. Not differentiable, see `slmc.fit`.
     """

@@ -29,24 +29,23 @@ from .scdp import SCDP
 from .spsvm_newton import Objective
 from .stages import Chosen, Outcome, Stage, surrogate_stages
 
-# All coefficients are optimised again when there are so many times more of them; in between, only
-# the coefficient of the newest prototype (Section 3.3 of the source: the total cost is then
-# proportional to that of the last time).
+# Optimise all coefficients whenever their number has grown by this factor; in between, only the
+# coefficient of the newest prototype. The total cost is then proportional to the cost of the last
+# optimisation (Keerthi et al. 2006, Section 3.3).
 GROWTH = 1.1
 
 
 class SpSVM(Candidates):
     """Sparse support vector machines of growing size (Keerthi et al. 2006).
 
-    More than two classes are several problems of two classes, each with prototypes of its own. The
-    kernel is tuned for the least-squares machine of the same candidates, as a path of sparse SVMs
-    for every kernel, `C` and fold takes a hundred times longer; `C` and the size are tuned for the
-    sparse SVM itself.
+    Several classes are several binary problems, each with separate prototypes. The kernel is tuned
+    for `SCDP` with the same candidates, as a path of sparse SVMs for every kernel, `C` and fold
+    takes a hundred times longer. `C` and the size are tuned for the sparse SVM.
 
-    Settings that are not listed are those of `Candidates`.
+    `Candidates` describes the settings that are not listed.
 
     Args:
-        subset: candidates looked at for each prototype; None for 59.
+        subset: number of random candidates examined for each prototype; None for 59.
         growth: see `fit`.
     """
 
@@ -63,7 +62,7 @@ class SpSVM(Candidates):
         check_number("growth", self.growth, 1.0, finite=False)
 
     def stages(self, problem: Any, search: Any) -> Generator[Stage, Outcome | None, Chosen]:
-        """See `Method.stages`: the kernel for the least-squares machine, then `C`."""
+        """See `Method.stages`: tune the kernel for `SCDP`, then `C`."""
         least_squares = SCDP(
             max_prototypes=self.max_prototypes,
             candidates=self.candidates,
@@ -75,7 +74,7 @@ class SpSVM(Candidates):
     def fit(
         self, kernel: Kernel, points: PointTable, C: CLike, rows: Rows, key: Key | None = None
     ) -> Family:
-        """See `fit`."""
+        """See `fit` of this module."""
         assert points is not None
         assert key is not None
         return fit(
@@ -101,34 +100,34 @@ def fit(
     """Fit sparse support vector machines of 1, 2, .. prototypes (Keerthi et al. 2006, spSVM-2).
 
     Minimises `1/2 beta'K beta + C/2 sum_i weight_i max(0, 1 - y_i f(x_i))^2` over a growing set of
-    prototypes. Each is the candidate, out of a random subset, whose coefficient alone lowers the
-    objective most. Now and then all coefficients are optimised again, by Newton steps whose systems
-    are the normal equations of the rows within the margin.
+    prototypes. Each step adds, out of a random subset, the candidate whose coefficient alone lowers
+    the objective most. As `growth` says, Newton steps optimise all coefficients again. Their
+    systems are the normal equations of the rows within the margin.
 
-    Candidates that in this precision cannot be told from functions of the prototypes are passed
-    over; the path ends where no others are left.
+    Candidates that depend on the prototypes up to rounding are skipped; the path ends when no other
+    candidates are left.
 
     Args:
         kernel: kernel of two points.
         candidates: points to choose prototypes from, shape `M d`.
         C: weight of the data-fit term, positive; or one for each problem, shape `l`.
         X: inputs, shape `n d`, in the units of the candidates.
-        y: classes -1 and +1, shape `n`; or of several problems, each of which selects prototypes of
-            its own, shape `n l`, with 0 where a problem leaves out the row.
+        y: classes -1 and +1, shape `n`; or `n l` for several problems with separate prototypes,
+            where 0 leaves the row out of a problem.
         weights: row weights, shape `n`, at least 0.
-        key: decides the subsets, the same for all problems.
+        key: decides the random subsets, which all problems share.
         max_prototypes: length of the path, at most `M` (static).
-        subset: candidates looked at for each prototype (static); None for the source's 59, or as
-            many as there are.
-        growth: factor of the number of prototypes after which all coefficients are optimised again;
-            1 for always.
-        max_steps: cap on Newton's steps each time.
+        subset: number of random candidates examined for each prototype (static); None for 59, as in
+            the paper, or `M` if it is smaller.
+        growth: optimise all coefficients whenever the number of prototypes has grown by this
+            factor; 1 for every prototype.
+        max_steps: limit of the Newton steps of each optimisation.
 
     Returns:
         A `Family` of the sizes 1 to `max_prototypes`, with a group of outputs for each problem. Its
-        `info` has, of each group, the path's length and status; and of each machine, from the last
-        time that all its coefficients were optimised, the condition of the system, the estimated
-        relative error of the coefficients and how Newton's steps ended, `EXHAUSTED` at `max_steps`.
+        `info` has the length and status of each group's path. For each machine it has diagnostics
+        of the last optimisation of all coefficients: the condition number of the system, the
+        estimated relative error of the coefficients, and the status, `EXHAUSTED` at `max_steps`.
 
     Pure; works under `jit` and `vmap`, and nothing compiles again when values change.
     Differentiable in forward mode where the selection does not change, to the precision to which
@@ -160,10 +159,10 @@ def fit(
 
 
 def _check_classes(y: Float[Array, "n *c"], weights: Float[Array, " n"] | None) -> None:
-    """Raise unless all rows that count are of -1 or +1, as far as they can be looked at."""
+    """Raise a `ValueError` unless rows with weight have classes -1 or +1. Traced values pass."""
     if not (is_concrete(y) and (weights is None or is_concrete(weights))):
         return
-    # NumPy, as jax.numpy would trace even concrete values inside a caller's jit.
+    # Use NumPy: inside a caller's jit, jax.numpy would trace even concrete values.
     present = slice(None) if weights is None else np.asarray(weights) > 0
     classes = np.unique(np.asarray(y)[present])
     expected = ([-1, 1], "-1 and +1") if y.ndim == 1 else ([-1, 0, 1], "-1, 0 and +1")
@@ -205,7 +204,7 @@ def _fit(
     each_C = jnp.broadcast_to(C, each_y.shape[:1])
     if len(each_y) == 1:
         paths = jax.tree.map(lambda a: a[None], one((each_C[0], each_y[0])))
-    else:  # one after another, as a loop of a batch lasts as long as the longest
+    else:  # one after another: a batched loop runs as long as its slowest member
         paths = jax.lax.map(one, (each_C, each_y))
     return nested_family(kernel, candidates, outputs, **paths)
 
@@ -213,7 +212,7 @@ def _fit(
 def _machines(last: spsvm_path.State) -> dict[str, Array]:
     """Return the arguments of `nested_family` for one group of outputs.
 
-    Machines after the end of the path repeat its last one.
+    Sizes beyond the end of the path repeat its last machine.
     """
     places = jnp.arange(len(last.support), dtype=jnp.int32)
     places = jnp.minimum(places, jnp.maximum(last.size - 1, 0))

@@ -17,7 +17,7 @@ _LINE_STEPS = 12
 
 
 class Objective(NamedTuple):
-    """The rows of `C/2 sum_i w_i max(0, 1 - y_i f_i)^2`."""
+    """The data-fit term `C/2 sum_i w_i max(0, 1 - y_i f_i)^2` of values `f`."""
 
     y: Float[Array, " n"]
     w: Float[Array, " n"]
@@ -26,7 +26,7 @@ class Objective(NamedTuple):
     __repr__ = short_repr
 
     def inside(self, values: Float[Array, " n"]) -> Float[Array, " n"]:
-        """Return the weights of the rows within the margin, 0 of the others."""
+        """Return the row weights, with 0 for rows beyond the margin."""
         return jnp.where(1 - self.y * values > 0, self.w, 0)
 
     def deficit(self, values: Float[Array, " n"]) -> Float[Array, " n"]:
@@ -41,11 +41,11 @@ def line_search(
     square: Float[Array, ""],
     slope: Float[Array, ""],
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Return the step `t` that minimises the objective of `values + t change`, and its decrease.
+    """Return the step `t` that minimises the objective at `values + t change`, and the decrease.
 
-    The penalty is `square t^2 / 2 + slope t`. The derivative in t, `square t + slope - C sum
-    deficit change`, increases and is piecewise linear: Newton steps, kept inside a bracket of its
-    root.
+    The penalty changes by `square t^2 / 2 + slope t`. The derivative in `t`,
+    `square t + slope - C sum deficit change`, is increasing and piecewise linear. Newton steps,
+    safeguarded by a bracket, find its root.
     """
     w, C = objective.w, objective.C
 
@@ -55,16 +55,16 @@ def line_search(
         first = square * t + slope - C * dot(change, objective.deficit(f))
         second = square + C * dot(objective.inside(f), jnp.square(change))
         low, high = jnp.where(first < 0, t, low), jnp.where(first < 0, high, t)
-        fresh = t - first / jnp.where(second > 0, second, 1)
-        outside = (fresh < low) | (fresh > high)
+        newton_t = t - first / jnp.where(second > 0, second, 1)
+        outside = (newton_t < low) | (newton_t > high)
         # Near the root rounding alone may put a step outside a bracket with an open end.
         middle = jnp.where(jnp.isfinite(low) & jnp.isfinite(high), (low + high) / 2, t)
-        return jnp.where(outside, middle, fresh), low, high
+        return jnp.where(outside, middle, newton_t), low, high
 
     zero = jnp.zeros_like(slope)
     t, _, _ = jax.lax.fori_loop(0, _LINE_STEPS, newton, (zero, zero - jnp.inf, zero + jnp.inf))
 
-    # The difference of the squares, row by row: the difference of their sums is lost in rounding.
+    # Subtract the squares row by row: rounding would spoil the difference of their sums.
     y = objective.y
     before, after = (jnp.maximum(1 - y * f, 0) for f in (values, values + t * change))
     decrease = dot(w, (before - after) * (before + after))
@@ -75,7 +75,7 @@ class Newton(NamedTuple):
     """The state of Newton's method."""
 
     solution: Float[Array, " p"]  # coordinates and intercept, p = k + 1
-    hessian: Float[Array, "p p"]  # at the step before
+    hessian: Float[Array, "p p"]  # at the solution before the last step
     steps: Int[Array, ""]
     status: Int[Array, ""]
 
@@ -90,7 +90,11 @@ def minimise(
 ) -> Newton:
     """Minimise over coordinates and intercept by Newton steps with exact line search.
 
-    The last of the features is 1, for the intercept, which is not penalised.
+    Args:
+        objective: the data-fit term; the penalty is half the sum of squared coordinates.
+        features: features of the rows. The last feature is 1, for the unpenalised intercept.
+        start: coordinates and intercept to start from.
+        max_steps: limit of steps.
     """
     p, count = len(start), jnp.zeros((), jnp.int32)
     penalty = jnp.ones(p, start.dtype).at[p - 1].set(0)
@@ -109,17 +113,17 @@ def step(
     penalty: Float[Array, " p"],
     max_steps: Int[Array, ""],
 ) -> Newton:
-    """Move to the least of the objective along Newton's direction."""
+    """Move to the minimum of the objective along Newton's direction."""
     solution, y, C = state.solution, objective.y, objective.C
     eps, last = epsilon(y.dtype), len(solution) - 1
     values = dot(solution, features)
     inside = objective.inside(values)
-    # The Newton point is least squares on the rows within the margin: their normal equations. The
-    # direction solves for the gradient, so that later steps mend what rounding does to these.
+    # The Newton point solves the normal equations of the rows within the margin. Solving for the
+    # direction, with the gradient on the right, lets later steps correct rounding errors.
     H = C * dot(features * inside[None], features.T) + jnp.diag(penalty)
     H = H.at[last, last].add(jnp.where(jnp.any(inside > 0), 0, 1).astype(H.dtype))
     downhill = C * dot(features, objective.deficit(values)) - penalty * solution
-    scale = 1 / jnp.sqrt(jnp.diagonal(H))  # rows and columns of very different size
+    scale = 1 / jnp.sqrt(jnp.diagonal(H))  # equilibrate rows and columns of very different size
     scaled = H * scale[:, None] * scale[None]
     factor = factorise(scaled, like(0, H))
     direction = factor.solve((scale * downhill)[:, None])[:, 0] * scale
@@ -129,7 +133,8 @@ def step(
     loss = dot(y - values, objective.deficit(values))  # y (y - f) = 1 - y f
     total = (C * loss + dot(solution, penalty * solution)) / 2
     small = gain <= 1e2 * eps * total
-    # No step decreases the objective if the slope is rounding noise, or rounding spoilt the system.
+    # If no step decreases the objective, either the slope is rounding noise, or rounding spoilt the
+    # system.
     spoilt = ~better & (dot(downhill, direction) > LOST * total)
     steps = state.steps + 1
     status = jnp.where(steps >= max_steps, EXHAUSTED, RUNNING)
@@ -141,12 +146,17 @@ def step(
 def precision(
     factor: Float[Array, "k k"], selected: Bool[Array, " k"], hessian: Float[Array, "p p"]
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Return the condition of the system of coefficients and intercept, and their relative error.
+    """Return the condition number of the system, and the relative error of its solution.
 
-    The condition is `tr(A) tr(A^(-1))` with the diagonal of the system `A` scaled to one, as of
-    other paths. The error has two parts. Rounding of the rows counts by the root of the condition,
-    as only the steps of Newton square them. Rounding of the kernel matrix `K = L L'`, which is a
-    part of A, counts by `A^(-1)`. The factor `L` is the identity where no prototype is selected.
+    The condition number is `tr(A) tr(A^(-1))`, with the diagonal of the system `A` of coefficients
+    and intercept scaled to one, as for other paths. The error has two parts. Rounding of the rows
+    is amplified by the square root of the condition number, as only Newton's systems square the
+    rows. Rounding of the kernel matrix `K = L L'`, a term of `A`, is amplified by `A^(-1)`.
+
+    Args:
+        factor: `L`; the identity where no prototype is selected.
+        selected: whether each place holds a prototype.
+        hessian: `A` in the coordinates of `spsvm_path.Machine`.
     """
     p, dtype = len(hessian), hessian.dtype
     L = jnp.eye(p, dtype=dtype).at[: p - 1, : p - 1].set(factor)

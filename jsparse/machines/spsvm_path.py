@@ -1,4 +1,4 @@
-"""The greedy path of the sparse SVM: one prototype more at a time (Keerthi et al. 2006)."""
+"""The greedy path of the sparse SVM: add one prototype after another (Keerthi et al. 2006)."""
 
 from typing import NamedTuple
 
@@ -25,7 +25,7 @@ from .spsvm_newton import Objective, line_search, minimise, precision
 
 
 class Problem(NamedTuple):
-    """What is fitted; rows without weight are copies of others."""
+    """Kernel, candidates, rows and objective; rows of weight 0 hold copies of other rows."""
 
     kernel: Kernel
     candidates: Float[Array, "M d"]
@@ -36,43 +36,44 @@ class Problem(NamedTuple):
 
 
 class Machine(NamedTuple):
-    """A machine, or those of all sizes with a leading axis, and how its coefficients were found.
+    """A machine and diagnostics of its coefficients; or machines of all sizes, with a leading axis.
 
-    With `K = L L'` of the prototypes, `f = coordinates' features + b` and `beta = L^(-T)
-    coordinates`: in these coordinates the penalty is the identity, and Newton's systems do not have
-    the condition of the kernel matrix, with which float32 would lose all digits.
+    Let `K = L L'` be the kernel matrix of the prototypes. Then `f = coordinates' features + b` and
+    `beta = L^(-T) coordinates`. In these coordinates the penalty is the identity, and Newton's
+    systems are well conditioned even if `K` is not: float32 would lose all digits otherwise.
     """
 
     coordinates: Float[Array, "*s k"]
     intercept: Float[Array, "*s"]
-    condition: Float[Array, "*s"]  # of the system of all coefficients, when it was last solved
-    error: Float[Array, "*s"]  # of that solution by rounding, relative
-    status: Int[Array, "*s"]  # of Newton's steps to it
+    # Diagnostics of the last optimisation of all coefficients.
+    condition: Float[Array, "*s"]  # condition number of the system
+    error: Float[Array, "*s"]  # relative error that rounding causes
+    status: Int[Array, "*s"]  # stop code of Newton's method
 
     __repr__ = short_repr
 
 
 class State(NamedTuple):
-    """The path so far, and all that the next prototype needs."""
+    """The path so far."""
 
     features: Float[Array, "k n"]  # L^(-1) k(z_j, x) at the rows
-    factor: Float[Array, "k k"]  # L, the identity where there is no prototype
-    values: Float[Array, " n"]  # f(x) of the rows
-    machine: Machine
-    machines: Machine  # with 1, 2, .. prototypes, leading axis k
+    factor: Float[Array, "k k"]  # L; the identity where there is no prototype
+    values: Float[Array, " n"]  # f(x) at the rows
+    machine: Machine  # the current machine
+    machines: Machine  # machines of 1, 2, .. prototypes, leading axis k
     support: Int[Array, " k"]  # candidates in the order of selection, -1 for none
-    free: Bool[Array, " M"]  # candidates neither selected nor found to depend on those
-    truncated: Bool[Array, ""]  # whether one of the latter would have been of use
-    optimised: Int[Array, ""]  # size at which all coefficients were optimised last
-    size: Int[Array, ""]
-    step: Int[Array, ""]
+    free: Bool[Array, " M"]  # candidates neither selected nor found to depend on the prototypes
+    truncated: Bool[Array, ""]  # whether a dependent candidate would have been useful
+    optimised: Int[Array, ""]  # size at the last optimisation of all coefficients
+    size: Int[Array, ""]  # number of prototypes
+    step: Int[Array, ""]  # number of steps, some of which add no prototype
     status: Int[Array, ""]
 
     __repr__ = short_repr
 
 
 def init(problem: Problem, max_prototypes: int) -> State:
-    """Return the state without prototypes."""
+    """Return the initial state, without prototypes."""
     k, n, dtype = max_prototypes, len(problem.X), problem.X.dtype
     zero, count = jnp.zeros((), dtype), jnp.zeros((), jnp.int32)
     machine = Machine(jnp.zeros(k, dtype), zero, zero + 1, zero, count + RUNNING)
@@ -101,7 +102,7 @@ def step(
     *,
     subset: int,
 ) -> State:
-    """Add a prototype, or none if all candidates that were drawn depend on the prototypes."""
+    """Draw candidates and add the best one, or none if all drawn ones depend on the prototypes."""
     eps, k = epsilon(problem.X.dtype), len(state.support)
     drawn = _draw(problem, state, key, subset)
     grown = _grown(problem, state, drawn)
@@ -124,29 +125,30 @@ def step(
 
 
 class Drawn(NamedTuple):
-    """Random candidates, and how much the coefficient of each alone lowers the objective."""
+    """Random candidates, and the decrease of the objective by the coefficient of each alone."""
 
-    number: Int[Array, " r"]
-    free: Bool[Array, " r"]  # False if fewer candidates are free than are drawn
+    number: Int[Array, " r"]  # in the table of candidates
+    free: Bool[Array, " r"]  # False for surplus draws, if fewer candidates are free
     columns: Float[Array, "r n"]  # k(z, x) at the rows
     shares: Float[Array, "r k"]  # L^(-1) k(z_j, z)
     square: Float[Array, " r"]  # k(z, z)
-    pivot: Float[Array, " r"]  # Schur complements, the part independent of the prototypes
-    noise: Float[Array, " r"]  # what rounding may leave of a pivot of 0
+    pivot: Float[Array, " r"]  # Schur complement k(z, z) - |shares|^2; 0 if z is dependent
+    noise: Float[Array, " r"]  # size of a pivot of 0 after rounding
     step: Float[Array, " r"]  # the best coefficient
-    gain: Float[Array, " r"]  # by how much it lowers the objective
+    gain: Float[Array, " r"]  # decrease of the objective by this coefficient
 
     __repr__ = short_repr
 
 
 def _draw(problem: Problem, state: State, key: Key, subset: int) -> Drawn:
+    """Draw a random subset of the free candidates, and find the best coefficient of each."""
     kernel, candidates, X, objective = problem
     eps, least = epsilon(X.dtype), float(jnp.finfo(X.dtype).tiny)
-    # The draws are in float32 for all dtypes, so that all look at the same sets.
+    # Draw in float32 for all dtypes, so that all dtypes examine the same subsets.
     order = jax.random.uniform(jax.random.fold_in(key, state.step), (len(candidates),), jnp.float32)
     rank, number = jax.lax.top_k(jnp.where(state.free, order, -1.0), subset)
     Z = candidates[number]
-    columns = kernel.cross_gram(X, Z).T  # about the candidates: a row without weight may be far
+    columns = kernel.cross_gram(X, Z).T  # centres distances at Z, as a zero-weight row may be far
     among = kernel.cross_gram(Z, candidates[jnp.maximum(state.support, 0)])
     among = jnp.where(state.support >= 0, among, 0)
     shares = solve_triangular(state.factor, among.T, lower=True).T
@@ -161,53 +163,53 @@ def _draw(problem: Problem, state: State, key: Key, subset: int) -> Drawn:
         shares=shares,
         square=square,
         pivot=square - jnp.sum(jnp.square(shares), axis=1),
-        noise=NOISE * eps * square + least,  # a candidate of norm 0 is none
+        noise=NOISE * eps * square + least,  # above 0, so that candidates of norm 0 are skipped
         step=t,
         gain=gain,
     )
 
 
 def _grown(problem: Problem, state: State, drawn: Drawn) -> State:
-    """Return the state with the best of the candidates drawn, with its coefficient alone."""
+    """Return the state after adding the best drawn candidate and optimising its coefficient."""
     M, k, objective = len(state.free), len(state.support), problem.objective
     independent = drawn.free & (drawn.pivot > drawn.noise)
     dependent = drawn.free & (drawn.pivot <= drawn.noise)
     best = jnp.argmax(jnp.where(independent, drawn.gain, -jnp.inf))
-    rest = jnp.argmax(jnp.where(dependent, drawn.pivot, -jnp.inf))
-    both = jnp.stack([best, rest])
-    left = drawn.columns[both] - dot(drawn.shares[both], state.features)
-    # Whether the direction passed over, had it been resolved, would have been used by half.
-    used = objective.C * dot(objective.inside(state.values), jnp.square(left[1]))
-    used = used > jnp.maximum(drawn.pivot, drawn.noise)[rest]
+    skipped = jnp.argmax(jnp.where(dependent, drawn.pivot, -jnp.inf))
+    both = jnp.stack([best, skipped])
+    residuals = drawn.columns[both] - dot(drawn.shares[both], state.features)
+    # Whether the data would outweigh the penalty for the skipped direction, were it resolved.
+    useful = objective.C * dot(objective.inside(state.values), jnp.square(residuals[1]))
+    useful = useful > jnp.maximum(drawn.pivot, drawn.noise)[skipped]
 
     adds, size = jnp.any(independent), state.size
-    slot = jnp.where(adds, size, k)  # k: nowhere
+    slot = jnp.where(adds, size, k)  # out of range if nothing is added: `drop`
     root = jnp.sqrt(jnp.where(adds, drawn.pivot[best], 1))
     row = drawn.shares[best].at[size].set(root)
     t = jnp.where(adds, drawn.step[best], 0)
-    gone = dependent.at[best].set(dependent[best] | adds)
+    used = dependent.at[best].set(dependent[best] | adds)
     coordinates = state.machine.coordinates + t * row
     return state._replace(
-        features=state.features.at[slot].set(left[0] / root, mode="drop"),
+        features=state.features.at[slot].set(residuals[0] / root, mode="drop"),
         factor=state.factor.at[slot].set(row, mode="drop"),
         values=state.values + t * drawn.columns[best],
         machine=state.machine._replace(coordinates=coordinates),
         support=state.support.at[slot].set(drawn.number[best], mode="drop"),
-        free=state.free.at[jnp.where(gone, drawn.number, M)].set(False, mode="drop"),
-        truncated=state.truncated | (dependent[rest] & used),
+        free=state.free.at[jnp.where(used, drawn.number, M)].set(False, mode="drop"),
+        truncated=state.truncated | (dependent[skipped] & useful),
         size=size + adds.astype(jnp.int32),
         step=state.step + 1,
     )
 
 
 def _optimised(problem: Problem, state: State, max_steps: Int[Array, ""]) -> State:
-    """Return the state with all coefficients and the intercept optimised."""
+    """Return the state after optimising all coefficients and the intercept."""
     k = len(state.support)
     extended = jnp.concatenate([state.features, jnp.ones_like(state.values)[None]])
     start = jnp.append(state.machine.coordinates, state.machine.intercept)
     last = minimise(problem.objective, extended, start, max_steps)
     condition, error = precision(state.factor, state.support >= 0, last.hessian)
-    # Where rounding has spoilt Newton's systems there is no estimate.
+    # If rounding has spoilt Newton's systems, the error cannot be estimated.
     error = jnp.where(last.status == PRECISION_LOST, jnp.inf, error)
     machine = Machine(last.solution[:k], last.solution[k], condition, error, last.status)
     values = dot(last.solution, extended)

@@ -1,4 +1,4 @@
-"""The stages in which a method is tuned: each is one search, and the method says what follows."""
+"""Tuning stages: a method yields one search after the other, and chooses among the outcomes."""
 
 from collections.abc import Generator
 from typing import Any, NamedTuple
@@ -10,18 +10,18 @@ from .._repr import short_repr
 
 
 class Stage(NamedTuple):
-    """One search.
+    """One search of a method's tuning.
 
-    A method yields its stages one after the other, knowing how the earlier ones ended: the method,
-    not the loop that runs the stages, says which result stays.
+    A method yields its stages one after the other, and receives the outcome of each before it
+    yields the next. The method, not the loop that runs the stages, chooses the outcome to keep.
     """
 
-    problem: Any  # `search.problem.Problem`: what is fitted, to which rows, from which points
+    problem: Any  # `search.problem.Problem`: method, rows and points
     search: Any  # `search.strategies.Search`
-    C: Float[np.ndarray, " s"] | None = None  # values of `C`; None for those that were asked for
-    optional: bool = False  # whether the result so far stands if this stage fails or has no time
-    expected_seconds: float = 0.0  # an optional stage is not begun if less time is left
-    planned_later: int = 0  # evaluations that are known to come in later stages
+    C: Float[np.ndarray, " s"] | None = None  # values of `C` to try; None for the problem's
+    optional: bool = False  # whether tuning goes on without this stage if it fails or lacks time
+    expected_seconds: float = 0.0  # an optional stage is skipped if less time is left
+    planned_later: int = 0  # evaluations planned for later stages, for the progress report
 
     __repr__ = short_repr
 
@@ -29,32 +29,36 @@ class Stage(NamedTuple):
 class Outcome(NamedTuple):
     """The result of a stage."""
 
-    problem: Any  # of the stage, or with the points that its search moved
-    tuning: Any  # `search.run.Tuning`
-    theta: Float[np.ndarray, " p"]  # the best point of the stage's own search
-    C: Float[np.ndarray, " s"]  # the values of `C` that it looked at
-    seconds: float = 0.0
+    problem: Any  # the stage's problem; if the search moved the points, with the moved points
+    tuning: Any  # `search.run.Tuning`: the best hyper-parameters and their score
+    theta: Float[np.ndarray, " p"]  # the best point of the stage's search
+    C: Float[np.ndarray, " s"]  # the values of `C` that the stage tried
+    seconds: float = 0.0  # how long the stage took
 
     __repr__ = short_repr
 
     def with_theta(self, theta: Float[np.ndarray, " p"]) -> "Outcome":
-        """Return the outcome with the point of another search as the tuned one."""
+        """Return the outcome with `tuning.theta` replaced by the point of another search."""
         return self._replace(tuning=self.tuning._replace(theta=theta))
 
 
 class Chosen(NamedTuple):
-    """The outcome that is kept."""
+    """The outcome that a method keeps."""
 
     outcome: Outcome
-    sizes: tuple[Outcome, ...] = ()  # of every size that was tuned by itself, increasing
-    place: int = 0  # of the outcome among them
-    moved: bool = False  # whether the points are no longer those that were chosen
+    sizes: tuple[Outcome, ...] = ()  # one outcome for each size that had its own stage, increasing
+    place: int = 0  # index of `outcome` in `sizes`
+    moved: bool = False  # whether the search moved the points
 
     __repr__ = short_repr
 
 
 def better_by(first: Outcome, second: Outcome, standard_errors: float) -> bool:
-    """Whether the second score is lower by so many standard errors of the first."""
+    """Return whether the second score is lower by more than a margin.
+
+    The margin is `standard_errors` times the standard error of the first score, which counts as 0
+    if it is not known.
+    """
     margin = standard_errors * np.nan_to_num(first.tuning.standard_error)
     return bool(second.tuning.score < first.tuning.score - margin)
 
@@ -62,20 +66,20 @@ def better_by(first: Outcome, second: Outcome, standard_errors: float) -> bool:
 def smallest_within(
     errors: Float[np.ndarray, " k"], standard_errors: Float[np.ndarray, " k"], tolerance: float
 ) -> int:
-    """Return the first place whose error exceeds the least by at most `tolerance` standard errors.
+    """Return the first index whose error is within `tolerance` standard errors of the smallest.
 
-    0 takes the least error (De Brabanter 2010, Section 5), 1 is the one-standard-error rule
-    (Breiman et al. 1984).
+    A tolerance of 0 takes the smallest error (De Brabanter 2010, Section 5); 1 is the
+    one-standard-error rule (Breiman et al. 1984).
     """
     best = int(np.argmin(errors))
     return int(np.argmax(errors <= errors[best] + tolerance * standard_errors[best]))
 
 
-GROWTH = 4.0  # of the seconds from one number of prototypes to its double
-# Sizes up to this part of the largest are tuned over the whole range: at the cube (square) of the
-# size, ten kernels for them cost less than one for the largest.
+GROWTH = 4.0  # factor of a stage's seconds when the number of prototypes doubles
+# Sizes up to this fraction of the largest are tuned over the whole range. As the time grows with
+# the square or cube of the size, ten kernels for them take less time than one for the largest.
 WHOLE_RANGE = 0.25
-FLAT = 0.1  # standard errors by which a larger machine must be better for a next one to be tried
+FLAT = 0.1  # standard errors by which the last size must be better than the one before, to go on
 
 
 def size_stages(
@@ -83,24 +87,30 @@ def size_stages(
 ) -> Generator[Stage, Outcome | None, Chosen]:
     """Tune machines of several sizes, and choose one (De Brabanter 2010, Section 5).
 
-    Each size has the first of the problem's points. The smallest size, and all up to a quarter of
-    the largest, are tuned over the whole range; each further one by a local search from the best
-    kernel of the one before, which moves little from one to the next. The size is chosen by
-    `smallest_within`. With `stop_when_flat` the sizes end where one is no better than the one
-    before, by a tenth of its standard error, or would take longer than is left.
+    The machine of size `m` has the first `m` of the problem's points. The smallest size, and every
+    size up to a quarter of the largest, is tuned over the whole range. Each larger size is tuned by
+    a local search from the best kernel of the size before, as the best kernel changes little.
+
+    Args:
+        sizes: numbers of prototypes, increasing.
+        tolerance: chooses the size, see `smallest_within`.
+        stop_when_flat: stop once a size is not better than the size before by a tenth of a standard
+            error, or once the next size would take longer than the time left.
+        problem: the tuning problem of the largest size.
+        search: the user's search.
     """
     planned = search.planned(problem.template, problem.rows_scored)
     outcomes: list[Outcome] = []
     for place, size in enumerate(sizes):
         if stop_when_flat and place > 1 and not better_by(outcomes[-2], outcomes[-1], FLAT):
             break
-        of_size, expected = search, 0.0
+        size_search, expected = search, 0.0
         if outcomes and size > WHOLE_RANGE * sizes[-1]:
-            of_size = search.started_from(outcomes[-1].tuning)
+            size_search = search.started_from(outcomes[-1].tuning)
         if outcomes and stop_when_flat:
             expected = GROWTH * outcomes[-1].seconds
         outcome = yield Stage(
-            problem.with_first_points(size), of_size, optional=bool(outcomes),
+            problem.with_first_points(size), size_search, optional=bool(outcomes),
             expected_seconds=expected,
             planned_later=(len(sizes) - place - 1) * planned,
         )  # fmt: skip
@@ -116,10 +126,14 @@ def size_stages(
 def surrogate_stages(
     surrogate: Any, problem: Any, search: Any, *, points_only: bool = False
 ) -> Generator[Stage, Outcome | None, Chosen]:
-    """Tune the kernel for a cheaper method, the surrogate, then `C` for the problem's own method.
+    """Tune the kernel for a cheaper method, then `C` for the problem's method.
 
-    With `points_only` the surrogate is fitted to the rows that are points alone, and each of them
-    carries it.
+    Args:
+        surrogate: the cheaper method. It is skipped if the user fixed the kernel.
+        problem: the tuning problem.
+        search: the user's search.
+        points_only: whether the surrogate is fitted only to the rows that are points, each of which
+            is a prototype.
     """
     if not search.tune_kernel:
         outcome = yield Stage(problem, search)

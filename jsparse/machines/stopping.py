@@ -1,4 +1,4 @@
-"""When a path of machines has become long enough."""
+"""The rule that stops a path of machines of growing size."""
 
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ class Stopping(NamedTuple):
     """The stopping rule of a path (Karsmakers 2011, eq. 38).
 
     A path ends with k prototypes if their cross-validated error differs from the mean error of the
-    `window` sizes before by at most `tolerance` times itself.
+    preceding `window` sizes by at most `tolerance` times the error.
     """
 
     window: int = 10
@@ -22,7 +22,7 @@ class Stopping(NamedTuple):
     __repr__ = short_repr
 
     def check(self) -> None:
-        """Raise unless the window is a whole number of at least 1, and the tolerance in [0, 1)."""
+        """Raise a `ValueError` unless `window` is at least 1 and `tolerance` in [0, 1)."""
         whole_number("stopping.window", self.window, 1, 10**6, "a million")
         if not (isinstance(self.tolerance, int | float) and 0 <= self.tolerance < 1):
             raise ValueError(
@@ -30,7 +30,11 @@ class Stopping(NamedTuple):
             )
 
     def length(self, scores: Float[np.ndarray, " k"]) -> int | None:
-        """Return the number of prototypes at which the path ends; None if it goes on."""
+        """Return the number of prototypes at which the path ends; None if it does not.
+
+        Args:
+            scores: cross-validated error of 1, 2, .. prototypes, shape `k`.
+        """
         for k in range(self.window, len(scores)):
             before = np.mean(scores[k - self.window : k])
             if abs(before - scores[k]) <= self.tolerance * abs(scores[k]):
