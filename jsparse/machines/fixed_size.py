@@ -128,7 +128,8 @@ class Prototypes(Method):
             if shape.linear:
                 return replaced(self, n_prototypes=1)
             sizes = doubled(shape.training, shape.classes or 1)
-            return replaced(self, n_prototypes=sizes, stop_when_flat=True)
+            fitting = tuple(size for size in sizes if shape.room is None or size <= shape.room)
+            return replaced(self, n_prototypes=fitting or sizes, stop_when_flat=True)
         if self.sizes and shape.linear:
             raise ValueError("n_prototypes: expected one number for the linear kernel, it has none")
         return replaced(self, n_prototypes=self._checked(shape.n, "the number of rows"))
@@ -142,11 +143,6 @@ class Prototypes(Method):
     def capped(self, shape: Shape) -> "Prototypes":
         """See `Method.capped`."""
         return replaced(self, n_prototypes=at_most(self.n_prototypes, shape.n))
-
-    def drop_oversized(self, largest: int) -> "Prototypes":
-        """See `Method.drop_oversized`; only with `stop_when_flat`, which "auto" implies."""
-        sizes = tuple(size for size in self.sizes if size <= largest)
-        return replaced(self, n_prototypes=sizes) if self.stop_when_flat and sizes else self
 
     def choose_points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
         """Return rows chosen by `selection`; for the linear kernel, the first rows."""

@@ -49,6 +49,7 @@ class Shape(NamedTuple):
     d: int  # number of columns
     classes: int | None  # number of classes; None for regression
     linear: bool  # whether the kernel is the linear one, which needs no points
+    room: int | None = None  # number of points that memory has room for; None if all fit
 
     __repr__ = short_repr
 
@@ -277,13 +278,6 @@ class Method(eqx.Module):
     def shares_work_over_C(self) -> bool:
         """Whether validation of many values of `C` takes hardly longer than of one value."""
         return not self.several_sizes
-
-    def drop_oversized(self, largest: int) -> "Method":
-        """Return the method without sizes above `largest`, which memory has no room for.
-
-        Only sizes that tuning may leave out are dropped; by default there are none.
-        """
-        return self
 
     @abc.abstractmethod
     def choose_points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:

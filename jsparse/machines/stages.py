@@ -69,10 +69,12 @@ def smallest_within(
     """Return the first index whose error is within `tolerance` standard errors of the smallest.
 
     A tolerance of 0 takes the smallest error (De Brabanter 2010, Section 5); 1 is the
-    one-standard-error rule (Breiman et al. 1984).
+    one-standard-error rule (Breiman et al. 1984). A standard error that is not known, as the rows
+    held out are one part, counts as 0.
     """
     best = int(np.argmin(errors))
-    return int(np.argmax(errors <= errors[best] + tolerance * standard_errors[best]))
+    spread = np.nan_to_num(standard_errors[best], posinf=0.0)
+    return int(np.argmax(errors <= errors[best] + tolerance * spread))
 
 
 GROWTH = 4.0  # factor of a stage's seconds when the number of prototypes doubles

@@ -13,6 +13,7 @@ from .._arguments import real, whole_number
 from .._blocks import default_block_rows, systems_at_once
 from .._repr import short_repr
 from ..data.streams import BATCH_ROWS
+from ..machines.method import Method
 from ..machines.ridge import cheaper
 from ..multiclass import Code
 from ..search.strategies import Profile, Search, check_search
@@ -144,11 +145,8 @@ def plan(
     return Plan(parts_of(m, kernels), limit, largest, passes, kernels, block_rows)
 
 
-def check_fits(planned: Plan, m: int | Literal["all"], name: str = "n_prototypes") -> None:
-    """Raise a `ValueError` if a run does not fit, with the most prototypes that do.
-
-    The argument `name` has the number of prototypes `m`, or "all" rows are.
-    """
+def check_fits(planned: Plan, method: Method) -> None:
+    """Raise a `ValueError` if a run of the method does not fit, with the most points that do."""
     if planned.limit is None or planned.bytes <= planned.limit:
         return
     most = max(planned.parts, key=planned.parts.__getitem__)
@@ -157,9 +155,10 @@ def check_fits(planned: Plan, m: int | Literal["all"], name: str = "n_prototypes
         advice = f"at most {planned.largest} would fit"
         if planned.largest == 0:
             advice = "none would fit; read the rows as a stream, or in smaller batches"
-    what = f"{name}: {m} {name.removeprefix('n_')}"
-    if m == "all":
-        what = "method: Dual, which keeps all rows,"
+    name = method.size_argument
+    what = f"{name}: {method.memory} {name.removeprefix('n_')}"
+    if method.memory == "all":
+        what = f"method: {type(method).__name__}, which keeps all rows,"
     raise ValueError(
         f"{what} would take {_words(planned.bytes)} of memory (most of it, "
         f"{_words(planned.parts[most])}, for {most}), of which there are {_words(planned.limit)}; "

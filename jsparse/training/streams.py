@@ -18,7 +18,7 @@ from .._types import Key
 from ..data.streams import Batch, Checked, RowStream
 from ..kernels import Linear
 from ..kernels.mixed import categorical_columns
-from ..machines.method import Shape, TrainingRows
+from ..machines.method import Method, Shape, TrainingRows
 from ..machines.rows import Rows
 from ..validation.folds import Folds
 from .choices import default_folds, template_of
@@ -50,7 +50,7 @@ def read_stream(stream: RowStream, config: Config) -> TrainingData:
         whole_number(method.size_argument, method.memory, 1, sample_rows, "sample_rows")
     rows, checksums = Checked(stream), BatchChecksums()
     least = {"folds": split.parts, "n_C": config.C.size, "memory": config.resources.memory}
-    batches = _if_they_fit(rows, method.memory, method.size_argument, least)
+    batches = _if_they_fit(rows, method, least)
     if spans_processes(mesh):
         batches = checksums.watch(batches)
     rng = np.random.default_rng(_seed(config.keys.sample))
@@ -118,13 +118,14 @@ def _split_of(config: Config, sample_rows: int) -> Split:
     return Split(seed, v, v, 0.0)
 
 
-def _if_they_fit(rows: Checked, m: Any, name: str, shape: Mapping[str, Any]) -> Iterator[Batch]:
+def _if_they_fit(rows: Checked, method: Method, shape: Mapping[str, Any]) -> Iterator[Batch]:
     """Yield the batches; raise at the first if the least that they need does not fit."""
+    m: Any = method.memory
     for i, batch in enumerate(rows):
         if i == 0 and m is not None:
             n, d = batch.X.shape
             least = plan(n, d, m, streamed=True, batch_rows=n, sample_rows=m, **shape)
-            check_fits(least, m, name)
+            check_fits(least, method)
         yield batch
 
 

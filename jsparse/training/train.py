@@ -230,10 +230,10 @@ def _resolved(config: Config, data: TrainingData) -> Method:
     method, n_parameters = config.method.resolve(data.shape), _template(config, data).size
     plan = data.plan(method, config, n_parameters)
     if plan is not None and plan.largest is not None:
-        method = method.drop_oversized(plan.largest)
+        method = config.method.resolve(data.shape._replace(room=plan.largest))
         plan = data.plan(method, config, n_parameters)
     if plan is not None and method.memory is not None:
-        check_fits(plan, method.memory, method.size_argument)
+        check_fits(plan, method)
     data.source.follow(plan)
     return method
 

@@ -139,6 +139,8 @@ def test_the_smallest_size_within_the_tolerance(tolerance):
             if errors[i] <= errors[best] + tolerance * spread[best]:
                 break
         assert smallest_within(errors, spread, tolerance) == i
+        unknown = np.full(5, np.nan)  # of rows held out as one part
+        assert smallest_within(errors, unknown, tolerance) == best
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -7,7 +7,18 @@ import pytest
 from scipy import stats
 
 import jsparse
-from jsparse import SCDP, Dual, FixedSize, HoldOut, Multiclass, Profile, Resources, Robust, train
+from jsparse import (
+    RVM,
+    SCDP,
+    Dual,
+    FixedSize,
+    HoldOut,
+    Multiclass,
+    Profile,
+    Resources,
+    Robust,
+    train,
+)
 from jsparse.calibration import fit_slopes
 from jsparse.data.streams import ArrayStream, Batch, StreamError
 from jsparse.features import Nystroem
@@ -170,6 +181,30 @@ def test_holdout_trains_on_the_rest_and_validates_on_the_share():
             assert scored == pytest.approx(wrong.mean(), abs=1e-12)
 
 
+@pytest.mark.parametrize("method", [FixedSize([2, 30]), SCDP(12, candidates=40)])
+def test_rows_held_out_once_choose_the_size_of_least_error(method):
+    """One part has no standard error, by which a smaller machine might be taken."""
+    X, _ = blobs(n=300)
+    y = np.sin(X[:, 0])
+    settings = options(folds=HoldOut(0.4), method=method)
+    trained = train(ArrayStream(X, y, batch_rows=64), task="regression", **settings)
+    assert trained.curve.chosen == np.argmin(trained.curve.errors) > 0
+
+
+def test_sizes_of_the_user_that_memory_has_no_room_for_are_refused():
+    X, y = blobs(n=400)
+    settings = {"task": "classification", "key": KEY, "search": Profile(2), "folds": 3}
+    resources = Resources(memory=jsparse.plan(400, 3, 130, memory=2**34, folds=3, n_C=25).bytes)
+    grown = train(X, y, method=FixedSize("auto"), resources=resources, **settings)
+    assert max(grown.curve.sizes) < 200
+    for flat in (True, False):
+        with pytest.raises(ValueError, match="n_prototypes: 256 prototypes would take"):
+            train(
+                X, y, method=FixedSize([30, 256], stop_when_flat=flat), resources=resources,
+                **settings,
+            )  # fmt: skip
+
+
 @pytest.mark.slow
 def test_less_memory_takes_more_passes_for_the_same_model():
     X, y = blobs()
@@ -223,6 +258,7 @@ def test_too_many_prototypes_are_refused_with_the_most_that_fit():
         (FixedSize(200), 10_000_000, "n_prototypes: 200 prototypes would take .* at most"),
         (SCDP(candidates=200), 10_000_000, "candidates: 200 candidates would take .* at most"),
         (Dual(), 100_000, "method: Dual, .* for kernel matrix.*FixedSize"),
+        (RVM(), 100_000, "method: RVM, .* for kernel matrix.*FixedSize"),
     ):
         with pytest.raises(ValueError, match=words):
             train(X, y, method=method, resources=Resources(memory=memory), **settings)
