@@ -21,16 +21,17 @@ Batch = Callable[[Callable[[Array], Array]], Callable[[Array], Array]]
 
 
 class Schedule(NamedTuple):
-    """The temperatures and their control; all traced, none recompiles.
+    """The temperatures and their control; traced numbers, so no value recompiles.
 
-    alpha and the target are the paper's, which leaves T_0, T_0^ac and G open. The defaults were the
-    best, or within noise, on eight cross-validation surfaces of an RBF machine at 90 evaluations.
+    The defaults of alpha and the target variance are from De Brabanter 2010, which gives no T_0,
+    T_0^ac and G. The defaults of these three were the best, or within noise of the best, on eight
+    cross-validation surfaces of an RBF machine at 90 evaluations.
     """
 
     generation: ScalarLike = 0.5  # T_0, in widths of the box
-    acceptance: ScalarLike = 0.3  # T_0^ac, in spreads of the first values
-    rate: ScalarLike = 0.05  # alpha
-    target: ScalarLike = 0.99  # sigma_D^2 as a part of its maximum (q - 1) / q^2
+    acceptance: ScalarLike = 0.3  # T_0^ac, in spreads of the first values, see `step`
+    rate: ScalarLike = 0.05  # alpha, relative change of T^ac in a round
+    target: ScalarLike = 0.99  # sigma_D^2, as a fraction of its maximum (q - 1) / q^2
     inner: ScalarLike = 1  # G, rounds at one pair of temperatures
 
     __repr__ = short_repr
@@ -39,7 +40,7 @@ class Schedule(NamedTuple):
 class AnnealingState(NamedTuple):
     """The state of a search, with the points and values of the last round."""
 
-    key: Key  # of the search; round r draws from fold_in(key, r)
+    key: Key  # PRNG key of the search; round r draws from fold_in(key, r)
     thetas: Float[Array, "q p"]  # x_i, the current solutions
     values: Float[Array, " q"]  # E(x_i); infinity if not finite or not yet known
     probes: Float[Array, "q p"]  # y_i, the points evaluated in the last round
@@ -47,7 +48,7 @@ class AnnealingState(NamedTuple):
     accepted: Bool[Array, " q"]  # which y_i became x_i
     best_theta: Float[Array, " p"]  # the best finite point ever evaluated
     best_value: Float[Array, ""]
-    scale: Float[Array, ""]  # spread of the first values that differ, the unit of T^ac; 0 before
+    scale: Float[Array, ""]  # unit of T^ac: spread of the first values that differ; 0 until then
     acceptance: Float[Array, ""]  # T_k^ac / scale
     variance: Float[Array, ""]  # sigma^2 of the acceptance probabilities
     schedule: Schedule  # T_0, T_0^ac, alpha, sigma_D^2, G
@@ -56,13 +57,13 @@ class AnnealingState(NamedTuple):
     rounds: Int[Array, ""]  # ensembles evaluated; k = (rounds - 1) // G
     evaluations: Int[Array, ""]  # q * rounds
     max_evaluations: Int[Array, ""]
-    status: Int[Array, ""]  # RUNNING, COMPLETED, or NOT_FINITE: no value ever was
+    status: Int[Array, ""]  # RUNNING, COMPLETED, or NOT_FINITE: no value was finite
 
     __repr__ = short_repr
 
     @property
     def evaluated(self) -> Evaluations:
-        """The last round."""
+        """The points and values of the last round."""
         return Evaluations(self.probes, self.probe_values)
 
 
@@ -84,16 +85,16 @@ def init(
     """Return the state before any evaluation; the first `step` evaluates the first ensemble.
 
     Args:
-        key: decides the whole search.
-        low: lower bounds of the (log-)parameters, shape `p`; their dtype is that of the search.
+        key: PRNG key of the whole search.
+        low: lower bounds of the (log-)parameters, shape `p`. The search has their dtype.
         high: upper bounds, shape `p`.
-        members: q, solutions searched together.
-        max_evaluations: the budget; rounds are whole, so the part of it that q divides is used.
-        initial: first solutions, shape `q p`, instead of uniform ones; `members` is then its q.
+        members: q, the number of solutions in the ensemble.
+        max_evaluations: the budget; it is rounded down to a multiple of q, as rounds are whole.
+        initial: first solutions, shape `q p`, which replace uniform random ones and `members`.
         schedule: temperatures and their control.
 
     Raises:
-        ValueError: if bounds, counts or schedule make no sense, or `initial` lies outside.
+        ValueError: for bounds, counts or a schedule out of range, or `initial` out of bounds.
     """
     lower, upper = box.bounds(low, high)
     q = members if initial is None else initial.shape[0]
@@ -166,11 +167,12 @@ def step(
 ) -> AnnealingState:
     """Run one round: probe from every solution, evaluate, accept, adjust the temperatures.
 
-    De Brabanter 2010, Appendix, Algorithm 6, steps 2-21, one inner iteration; the first round
-    evaluates the first ensemble (step 1). A stopped state is returned as it is.
+    One inner iteration of De Brabanter 2010, Appendix, Algorithm 6, steps 2-21. The first round
+    evaluates the first ensemble (step 1). A stopped state is returned unchanged.
 
     Probes are `y = x + T_k w tan(pi (u - 1/2))` per coordinate, w the width of the box and u
-    uniform (Cauchy, as in Xavier de Souza et al. 2010), reflected at the bounds; T_k = T_0/(k+1).
+    uniform (Cauchy, as in Xavier de Souza et al. 2010), reflected at the bounds, and
+    `T_k = T_0/(k+1)`.
 
     **Acceptance.** The Appendix prints `A = exp(-E(y_i)/T) / (exp(-E(y_i)/T) + rho)`, yet its
     variance `mean(A^2) - 1/q^2` and its target `0.99 (q - 1)/q^2` presuppose `sum A = 1`. Cooled,
@@ -179,24 +181,24 @@ def step(
 
         A_i = exp(E(x_i) / T) / sum_j exp(E(x_j) / T),
 
-    does sum to 1, and is used here: the worst solutions move uphill most readily. With q = 1 it is
-    1: a random walk that remembers its best point.
+    does sum to 1, and is used here. The worst solutions are the most likely to move uphill. With
+    q = 1 the probability is 1: the search is a random walk that remembers its best point.
 
-    **Units.** T^ac is in spreads (median less smallest) of the first values that differ, so that
-    the search does not depend on the unit or origin of the objective. The median, because a
-    cross-validation error can grow by six decades in a corner of the box. While all values are
-    equal the variance is 0 at any temperature, and T^ac stays.
+    **Units.** T^ac is measured in spreads (median minus smallest) of the first values that differ,
+    so that the search does not depend on the unit or origin of the objective. The median is used
+    because a cross-validation error can grow by six decades in a corner of the box. While all
+    values are equal the variance is 0 at any temperature, and T^ac stays constant.
 
     Values that are not finite are never accepted and never the best. A solution without a finite
     value takes the first finite probe, and counts as the worst in A.
 
     Args:
-        objective: `objective(theta (p,), args) -> scalar`, static: pass the same function again,
-            with what changes in `args`, and nothing recompiles.
+        objective: `objective(theta (p,), args) -> scalar`, static. To avoid recompilation, pass
+            the same function object again, with changing values in `args`.
         args: any pytree, traced.
         state: from `init` or `step`.
-        batch: how one theta becomes an ensemble: `jax.vmap`, `in_turn`, or the caller's own;
-            static.
+        batch: maps a function of one theta to a function of an ensemble: `jax.vmap`, `in_turn`, or
+            any other (static).
 
     Not differentiable in any useful sense.
     """
@@ -216,9 +218,11 @@ def run(
 ) -> tuple[AnnealingState, Evaluations]:
     """Run the whole search in one compiled loop; arguments as in `init` and `step`.
 
+    `vmap` over keys, bounds and `args` works.
+
     Returns:
-        The last state, and every evaluation in order, shape `max_evaluations` rounded down to
-        whole rounds. `vmap` over keys, bounds and `args` works.
+        The last state, and every evaluation in order, as many as `max_evaluations` rounded down to
+        whole rounds.
     """
     state = init(key, low, high, max_evaluations=max_evaluations, **options)
     rounds = max_evaluations // state.values.size
@@ -236,7 +240,7 @@ def _advance(options: tuple[Objective, Batch], args: Any, state: AnnealingState)
 def ask(state: AnnealingState) -> Float[Array, "q p"]:
     """Return the points that the next round evaluates, shape `q p`.
 
-    With `tell` this is `step` with the evaluation left to the caller.
+    `ask` and `tell` together are `step` for callers who evaluate the objective themselves.
     """
     thetas, low, high = state.thetas, state.low, state.high
     k = jnp.maximum(state.rounds - 1, 0) // state.schedule.inner
@@ -249,7 +253,7 @@ def ask(state: AnnealingState) -> Float[Array, "q p"]:
 
 
 def _round_keys(state: AnnealingState) -> tuple[Key, Key]:
-    # Round 0 draws nothing that counts: `init` used its key for the first solutions.
+    # The draws of round 0 are not used, so `init` may draw the first solutions from its key.
     key_move, key_accept = jax.random.split(jax.random.fold_in(state.key, state.rounds))
     return key_move, key_accept
 
@@ -262,19 +266,19 @@ def tell(
     q, dtype, schedule = state.values.size, state.thetas.dtype, state.schedule
     _, key_accept = _round_keys(state)
 
-    # x_i = y_i if not worse, or else with probability A_i; in the first round every x_i is
-    # infinitely bad, and takes whatever is finite.
+    # x_i = y_i if y_i is not worse, or else with probability A_i. In the first round every E(x_i)
+    # is infinite, so every finite y_i is accepted.
     energies = box.finite_or_inf(probe_values)
     A = acceptance_probabilities(state.values, state.acceptance, state.scale)
-    lucky = jax.random.uniform(key_accept, (q,), dtype) < A
-    accepted = jnp.isfinite(energies) & ((energies <= state.values) | lucky)
+    uphill = jax.random.uniform(key_accept, (q,), dtype) < A  # may move to a worse point
+    accepted = jnp.isfinite(energies) & ((energies <= state.values) | uphill)
     thetas = jnp.where(accepted[:, None], probes, state.thetas)
     values = jnp.where(accepted, energies, state.values)
 
     leader = jnp.argmin(energies)
     better = energies[leader] < state.best_value
 
-    # T^ac by the variance of A.
+    # Adjust T^ac so that the variance of A approaches its target.
     scale = jnp.where(state.scale > 0, state.scale, _spread(values))
     A = acceptance_probabilities(values, state.acceptance, scale)
     variance = jnp.mean(A * A) - 1 / q**2
@@ -282,7 +286,8 @@ def tell(
         variance < schedule.target * ((q - 1) / q**2), 1 - schedule.rate, 1 + schedule.rate
     )
     due = (state.rounds > 0) & (state.rounds % schedule.inner == 0) & (_spread(values) > 0)
-    # The floor only keeps the quotient finite: ties for the worst put the target out of reach.
+    # If several values tie for the worst, the variance never reaches its target and T^ac shrinks
+    # without end; the floor keeps the quotient by T^ac finite.
     floor = float(np.sqrt(jnp.finfo(dtype).tiny))
     acceptance = jnp.where(due, jnp.maximum(state.acceptance * factor, floor), state.acceptance)
 
@@ -312,7 +317,8 @@ def acceptance_probabilities(
 ) -> Float[Array, " q"]:
     """Return A_i = exp(E_i / T) / sum_j exp(E_j / T) without overflow, T = temperature * scale.
 
-    Values that are not finite count as the worst finite one; scale 0 (all equal) gives 1 / q.
+    A value that is not finite counts as the worst finite one. If all values are equal (scale 0),
+    every A_i is 1 / q.
     """
     finite = jnp.isfinite(values)
     worst = jnp.max(jnp.where(finite, values, -jnp.inf))
@@ -322,7 +328,7 @@ def acceptance_probabilities(
 
 
 def _spread(values: Float[Array, " q"]) -> Float[Array, ""]:
-    """Return median less smallest finite value; largest less smallest if that is 0."""
+    """Return the median minus the smallest finite value; if 0, the largest minus the smallest."""
     ordered = jnp.sort(box.finite_or_inf(values))
     count = jnp.sum(jnp.isfinite(ordered))
     middle, top = ordered[count // 2], ordered[jnp.maximum(count - 1, 0)]

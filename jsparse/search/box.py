@@ -1,4 +1,4 @@
-"""What annealing and simplex share: the box, and the loop that records every evaluation."""
+"""Code shared by annealing and simplex: the box, and the loop that records every evaluation."""
 
 import functools
 from collections.abc import Callable, Hashable
@@ -16,12 +16,12 @@ from .._status import RUNNING
 
 State = TypeVar("State", bound=Any)  # `AnnealingState` or `SimplexState`
 Advance = Callable[..., Any]
-"""From static options, the arguments of the objective and a state to the next state."""
+"""Called as `advance(options, args, state)`, returns the next state; `options` are static."""
 Objective = Callable[[Float[Array, " p"], Any], Float[Array, ""]]
 
 
 class Evaluations(NamedTuple):
-    """Every point evaluated by a search, in order; rows never reached hold NaN."""
+    """Every point evaluated by a search, in order; unused rows hold NaN."""
 
     thetas: Float[Array, "e p"]
     values: Float[Array, " e"]  # as the objective returned them, NaN included
@@ -53,7 +53,7 @@ def bounds(low: ArrayLike, high: ArrayLike) -> tuple[Float[Array, " p"], Float[A
 def check_inside(
     name: str, x: Float[Array, "*q p"], low: Float[Array, " p"], high: Float[Array, " p"]
 ) -> None:
-    """Raise a `ValueError` if points are known to lie outside the box."""
+    """Raise a `ValueError` naming the argument if points are known to lie outside the box."""
     if is_concrete(x) and is_concrete(low) and is_concrete(high):
         points, a, b = np.asarray(x), np.asarray(low), np.asarray(high)
         if not ((points >= a) & (points <= b)).all():
@@ -63,11 +63,11 @@ def check_inside(
 def reflect(
     x: Float[Array, " p"], low: Float[Array, " p"], high: Float[Array, " p"]
 ) -> Float[Array, " p"]:
-    """Return `x` reflected into the box [low, high], as often as it takes; unchanged inside.
+    """Return `x` reflected at the bounds until it lies in the box [low, high].
 
-    Reflection rather than wrapping: a log-parameter is no angle, so a point just outside one
-    bound must not come back at the other. It keeps a symmetric move symmetric, keeps a continuous
-    objective continuous, and never piles up points on a bound as clipping does.
+    A point inside the box is returned unchanged. Wrapping would move a point just outside one bound
+    to the opposite bound, which suits angles but not log-parameters. Clipping would pile up points
+    on the bounds. Reflection keeps symmetric moves symmetric and continuous objectives continuous.
     """
     width = high - low
     t = jnp.mod((x - low) / width, 2)  # one period of the triangle wave
@@ -76,7 +76,7 @@ def reflect(
 
 
 def finite_or_inf(values: Float[Array, "*b"]) -> Float[Array, "*b"]:
-    """Return `values` with infinity for all that is not finite, minus infinity too."""
+    """Return `values` with NaN and both infinities replaced by infinity."""
     return jnp.where(jnp.isfinite(values), values, jnp.inf)
 
 
@@ -84,7 +84,7 @@ def scalar_value(value: Any, theta: Float[Array, " p"]) -> Float[Array, ""]:
     """Return the value of an objective in the dtype of `theta`.
 
     Raises:
-        ValueError: if it is not a scalar.
+        ValueError: if the value is not a scalar.
     """
     value = as_float(value)
     if value.shape != ():
@@ -94,7 +94,7 @@ def scalar_value(value: Any, theta: Float[Array, " p"]) -> Float[Array, ""]:
 
 @functools.partial(compiled, static_argnames=("advance", "options"))
 def step(advance: Advance, options: Hashable, args: Any, state: State) -> State:
-    """Return the state after one step; a stopped state as it is."""
+    """Return the state after one step; a stopped state is returned unchanged."""
     advance = functools.partial(advance, options, args)
     return jax.lax.cond(state.status == RUNNING, advance, lambda state: state, state)
 
@@ -103,7 +103,10 @@ def step(advance: Advance, options: Hashable, args: Any, state: State) -> State:
 def run_to_end(
     advance: Advance, options: Hashable, args: Any, state: State, steps: int
 ) -> tuple[State, Evaluations]:
-    """Advance while the status is RUNNING; return the last state and every evaluation in order."""
+    """Advance while the status is RUNNING; return the last state and every evaluation in order.
+
+    `steps` is the largest possible number of steps, for which there is room in the record.
+    """
 
     def body(carry: tuple[Any, State, Evaluations]) -> tuple[Any, State, Evaluations]:
         i, state, record = carry

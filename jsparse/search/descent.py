@@ -1,4 +1,4 @@
-"""A descent on the error of held-out folds, in the leaves of a kernel and `C`."""
+"""Gradient descent on the cross-validated error, over the leaves of a kernel and `C`."""
 
 import dataclasses
 import itertools
@@ -20,35 +20,46 @@ from ..validation.folds import Folds
 from .strategies import Evaluator
 from .template import Template
 
-FOLDS = 5  # of the error; one part more is the validation split
+FOLDS = 5  # cross-validation folds; a sixth part of the rows is the validation split
 
 
 class Smooth(eqx.Module):
-    """The error of a machine on some of the points and rows, as a function of leaves and `C`."""
+    """The constants of the error that a descent differentiates in a kernel's leaves and `C`."""
 
     template: Template
-    points: Float[Array, "m d"]
-    parts: Parts
-    free: Bool[Array, " p"] | Bool[np.ndarray, " p"]  # leaves that are not held at their bound
-    origin: Float[Array, " p"] | Float[np.ndarray, " p"]  # the template's
+    points: Float[Array, "m d"]  # prototypes of the machine
+    parts: Parts  # rows that it is fitted to and scored on
+    free: Bool[Array, " p"] | Bool[np.ndarray, " p"]  # elements of theta that are not held fixed
+    origin: Float[Array, " p"] | Float[np.ndarray, " p"]  # theta of the template
 
 
 class Slope(NamedTuple):
-    """The log of the error with the prior at a point, its gradient, and both errors."""
+    """The objective of the descent at one point: its value and gradient, and two errors."""
 
-    value: float
-    gradient: Float[np.ndarray, " q"]  # in logs of the leaves and of `C`
-    error: float
-    validation_error: float
+    value: float  # log of the cross-validated error, plus the penalty of the prior
+    gradient: Float[np.ndarray, " q"]  # of `value`, in theta and log C
+    error: float  # cross-validated error
+    validation_error: float  # error on the validation split
 
     __repr__ = short_repr
 
 
 class Batches:
-    """The rows of every step: all, or a new sample for each step.
+    """The rows of each step of a descent: all rows, or a new sample for each step.
 
-    A sixth of the rows, the same in every step, is the validation split. At most `rows` rows and
-    `prototypes` of the points, or of the rows, are drawn; fewer than 12 rows are a `ValueError`.
+    A sixth of the rows is the validation split, the same in every step.
+
+    Args:
+        key: PRNG key of the samples.
+        X: inputs, shape `n d`.
+        y: targets, shape `n c`.
+        weights: row weights, shape `n`; rows of weight 0 are never drawn.
+        points: candidates for the prototypes, shape `k d`; None to draw prototypes from the rows.
+        rows: the most rows of a step.
+        prototypes: the most prototypes.
+
+    Raises:
+        ValueError: if fewer than 12 rows have a positive weight, or `rows` is below 12.
     """
 
     def __init__(
@@ -78,7 +89,7 @@ class Batches:
         self.points = _rows_at(X if points is None else points, numbers.astype(np.int32))
 
     def at(self, step: int) -> Parts:
-        """Return the rows of a step."""
+        """Return the rows of a step in five folds and the validation split."""
         validation, others = np.split(self._numbers, [self._n_rows // (FOLDS + 1)])
         if self.resampled:
             rng = np.random.default_rng([*self._seed, step])
@@ -105,9 +116,11 @@ def _parts(
 def error_and_gradient(
     of: Smooth, theta: Float[Array, " q"], prior_strength: ScalarLike
 ) -> tuple[Float[Array, ""], Float[Array, " q"], FoldErrors]:
-    """Return the log of the folds' error with the prior, its gradient, and the errors.
+    """Return the objective of the descent, its gradient, and the errors.
 
-    Of `theta` the last element is the log of `C`, see `Template` for the others.
+    The objective is the log of the cross-validated error plus the penalty of the prior.
+
+    The last element of `theta` is the log of `C`; `Template` describes the other elements.
     """
 
     def error(theta: Float[Array, " q"]) -> tuple[Float[Array, ""], FoldErrors]:
@@ -121,7 +134,7 @@ def error_and_gradient(
             part, free = theta[begin:end], of.free[begin:end]
             count = jnp.maximum(jnp.sum(free), 1).astype(part.dtype)
             centre = jnp.sum(jnp.where(free, part, 0)) / count
-            if signed[begin]:  # elements of a matrix are pulled to where they begin
+            if signed[begin]:  # the prior of a matrix element is centred at its initial value
                 centre = of.origin[begin:end]
             distance = jnp.square(part - centre)
             total = total + jnp.sum(jnp.where(free, jnp.log1p(distance), 0))
@@ -146,12 +159,21 @@ def descend(
 ) -> None:
     """Run Adam (Kingma and Ba 2015) within a box until the budget or the patience is spent.
 
-    On the host, as the vectors are short. The learning rate falls to zero as half a cosine wave.
-    `search` is the `Gradient` with the settings. `trail` takes the kernel of each step, and its
-    validation error.
+    The vectors are short, so Adam runs on the host. The learning rate falls to zero along half a
+    cosine wave.
+
+    Args:
+        run: evaluates and records the slopes.
+        batches: the rows of each step.
+        begin: initial theta and log C.
+        low: lower bounds of theta and log C.
+        high: upper bounds; an element whose bounds are equal is held fixed.
+        search: the `Gradient` with the learning rate, the patience and the prior.
+        budget: the most evaluations.
+        trail: list to which the theta of every evaluation and its validation error are appended.
     """
     theta, dtype, template = np.clip(begin, low, high), run.dtype, run.template
-    of = Smooth(template, batches.points, batches.at(0), (low < high)[:-1], template.theta)
+    objective = Smooth(template, batches.points, batches.at(0), (low < high)[:-1], template.theta)
     strength = np.asarray(search.prior_strength, dtype)
 
     def slope(theta: np.ndarray) -> Slope:
@@ -159,49 +181,57 @@ def descend(
         leaves, C = theta[:-1].astype(dtype).astype(float), float(np.exp(theta[-1]))
 
         def evaluate() -> Slope:
-            at = np.append(leaves, np.log(C)).astype(dtype)
-            value, gradient, errors = error_and_gradient(of, at, strength)
+            point = np.append(leaves, np.log(C)).astype(dtype)
+            value, gradient, errors = error_and_gradient(objective, point, strength)
             value, gradient = float(value), np.asarray(gradient, float)
             if not (np.isfinite(value) and np.all(np.isfinite(gradient))):
-                return Slope(np.inf, np.zeros(len(at)), np.inf, np.inf)
+                return Slope(np.inf, np.zeros(len(point)), np.inf, np.inf)
             return Slope(value, gradient, float(errors.error), float(errors.validation))
 
-        at = run.slope(leaves, C, evaluate)
-        trail.append((leaves, at.validation_error))
-        return at
+        result = run.slope(leaves, C, evaluate)
+        trail.append((leaves, result.validation_error))
+        return result
 
-    # `C` for the squared error: the profile chose `C` for the metric.
-    at, tenth = slope(theta), np.append(np.zeros(len(theta) - 1), np.log(10.0))
+    # The profile chose `C` for the metric, whose best `C` may be far above that of the squared
+    # error. So divide `C` by 10 as long as the squared error falls.
+    current, tenth = slope(theta), np.append(np.zeros(len(theta) - 1), np.log(10.0))
     while len(trail) < budget and theta[-1] - tenth[-1] > low[-1]:
         lower = slope(theta - tenth)
-        if not lower.value < at.value:
+        if not lower.value < current.value:
             break
-        at, theta = lower, theta - tenth
+        current, theta = lower, theta - tenth
     mean, square = np.zeros_like(theta), np.zeros_like(theta)
     least, steps_without_improvement = np.inf, 0
     for i in range(budget - len(trail)):
         steps_without_improvement += 1
-        if at.validation_error < least:
-            least, steps_without_improvement = at.validation_error, 0
-        if steps_without_improvement >= search.patience or not np.isfinite(at.value):
+        if current.validation_error < least:
+            least, steps_without_improvement = current.validation_error, 0
+        if steps_without_improvement >= search.patience or not np.isfinite(current.value):
             return
-        mean = 0.9 * mean + 0.1 * at.gradient
-        square = 0.999 * square + 0.001 * np.square(at.gradient)
+        mean = 0.9 * mean + 0.1 * current.gradient
+        square = 0.999 * square + 0.001 * np.square(current.gradient)
         size = np.sqrt(square / (1 - 0.999 ** (i + 1))) + 1e-8
         rate = search.learning_rate * (1 + np.cos(np.pi * i / budget)) / 2
         theta = np.clip(theta - rate * mean / (1 - 0.9 ** (i + 1)) / size, low, high)
         if batches.resampled:
-            of = dataclasses.replace(of, parts=batches.at(i + 1))
-        at = slope(theta)
+            objective = dataclasses.replace(objective, parts=batches.at(i + 1))
+        current = slope(theta)
 
 
 def worth_scoring(trail: list[tuple[np.ndarray, float]]) -> list[np.ndarray]:
-    """Return the kernel of the least validation error; and the last, if it did no harm there."""
+    """Return which kernels of a descent to score: the one of least validation error, and the last.
+
+    A kernel is left out if its validation error is above the first kernel's, or if it is the first
+    kernel, which has a score already.
+
+    Args:
+        trail: theta and validation error of every evaluation.
+    """
     if len(trail) < 2:
         return []
-    first = trail[0][0].tobytes()  # with each C that was tried; scored before
+    first = trail[0][0].tobytes()  # evaluated with several `C`
     bound = min(error for theta, error in trail if theta.tobytes() == first)
-    ends = [min(trail, key=lambda one: one[1]), trail[-1]]
-    kernels = {theta.tobytes(): theta for theta, error in ends if error <= bound}
+    candidates = [min(trail, key=lambda step: step[1]), trail[-1]]
+    kernels = {theta.tobytes(): theta for theta, error in candidates if error <= bound}
     kernels.pop(first, None)
     return list(kernels.values())

@@ -1,4 +1,4 @@
-"""Searches by gradient: a learned metric, and prototypes that move."""
+"""Searches by gradient: over the metric of a kernel, and over the prototypes."""
 
 import dataclasses
 import time
@@ -17,55 +17,58 @@ from .descent import Batches, descend, worth_scoring
 from .strategies import LINE_EVALUATIONS, Evaluator, Profile, Search, line_rounds, line_search
 from .template import Template
 
-# Beyond the box of the profile: a column that is to be left out has a lengthscale of thousands.
+# Margins of log lengthscales below and above the box of the profile. The upper margin is large
+# because the lengthscale of an irrelevant column must be able to grow to thousands.
 NARROWER, WIDER = np.log(10.0), np.log(100.0)
-ROWS_FOR_A_COLUMN = 100  # as many are enough to tell that a column is noise
-WORSE = 1.25  # with a score so many times the best, columns were left out that count
-STEPS = 60
+ROWS_FOR_A_COLUMN = 100  # with so many rows for each column the steps recognise noise columns
+WORSE = 1.25  # a score this many times the best shows that a relevant column was eliminated
+STEPS = 60  # default number of evaluations of the gradient
 PROTOTYPE_RATE = 0.1  # length of the first steps, in standard deviations of the columns
-FEWEST_ROWS = 100  # with fewer, a validation split says too little
+FEWEST_ROWS = 100  # with fewer rows, the error on the validation split is too uncertain
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Gradient(Search):
-    """A learned metric: every positive leaf of the kernel by the gradient of the error.
+    """A search that learns a metric: it varies every positive leaf of the kernel by gradient steps.
 
-    First a profile over a factor common to all leaves, as `Profile` does for one lengthscale. Then
-    Adam over the leaves and `C` from the best kernels of the profile minimises the squared error on
-    held-out folds (of classes: of one-versus-rest values). The last kernels are scored by the
-    metric, and the best of all is taken: never one that scores worse than the profile's.
+    First a profile varies one factor common to all leaves, as `Profile` varies one lengthscale.
+    From the best kernels of the profile, Adam then minimises the squared error on held-out folds
+    over the leaves and `C`. For classification this is the squared error of the one-versus-rest
+    values. The last kernels are scored in the metric, and the best kernel of all is the result. It
+    never scores worse than the best kernel of the profile.
 
-    A gradient costs hardly more than the error, see `validation.held_out_error`. The error is that
-    of a machine of at most `prototypes` of the points on at most `rows` of the rows in memory,
-    whatever the method. Two things keep many columns from being fitted to noise: a Cauchy prior
-    that pulls logs of lengthscales to their mean, and a validation split of a sixth of the rows.
-    The kernels with the least validation error are scored, and early stopping ends the steps.
+    A gradient costs hardly more than the error, see `validation.held_out_error`. Whatever the
+    method, the machine whose error is differentiated has at most `prototypes` prototypes and at
+    most `rows` rows. Two things prevent overfitting when there are many columns: a Cauchy prior
+    that pulls the logs of the lengthscales towards their mean, and early stopping on a validation
+    split of a sixth of the rows. The kernel of least validation error is scored.
 
-    With fewer than 100 rows for each column that is not enough. Then the weakest quarter of the
-    columns is left out, and a profile and steps of the remaining columns follow, again and again
-    until the score is a quarter above the best (recursive feature elimination, Guyon et al. 2002).
+    With fewer than 100 rows for each column, overfitting remains. Then recursive feature
+    elimination (Guyon et al. 2002) repeats profile and steps without the least relevant quarter of
+    the columns, until the score is a quarter above the best.
 
     Args:
-        per_column: a kernel named by the caller has a lengthscale for every column; a kernel
-            object always has the leaves that it has.
-        rank: a kernel named by the caller has a matrix of so many rows in place of lengthscales of
-            columns (`kernels.Projected`): a linear metric. At most the number of columns. A full
-            matrix begins at the columns, a smaller one at the directions in which a machine of one
-            lengthscale varies most. The profile does not vary it, and the prior pulls it to where
-            it begins. The matrices of a kernel object are tuned too. Without `tune_kernel` there
-            is none.
-        starts: begin at so many of the best kernels of the profile.
-        prototypes: the most points in the machine whose error is differentiated.
-        rows: the most rows for a step; where there are more, a new sample for each step.
-        prior_strength: 0 for no prior; 1 is Cauchy's with scale 1 in the natural log.
-        patience: end when the validation error has not fallen for so many evaluations.
+        per_column: if the kernel is given by name, it has one lengthscale for each column. A kernel
+            object keeps its leaves.
+        rank: if the kernel is given by name, replace the lengthscales by a matrix with this many
+            rows, at most the number of columns: a linear metric (`kernels.Projected`). A full
+            matrix is initialised to the identity, a smaller one to the directions in which a
+            machine with one lengthscale varies most. The profile does not vary the matrix, and the
+            prior pulls it towards its initial value. The matrices of a kernel object are always
+            tuned. Without `tune_kernel`, `rank` has no effect.
+        starts: number of kernels of the profile, the best ones, from which steps begin.
+        prototypes: the most prototypes of the machine whose error is differentiated.
+        rows: the most rows of a step. If there are more rows, each step has a new sample.
+        prior_strength: 0 for no prior; 1 for a Cauchy prior of scale 1 on the natural log.
+        patience: stop when the validation error has not fallen for this many evaluations.
         learning_rate: length of the first steps, in logs of lengthscales; it falls to zero.
-        elimination: leave out columns where rows in memory are few, unless there is a `start`.
-        move_prototypes: afterwards move the prototypes of a `FixedSize` of one size by the gradient
-            of the same error, with as many steps, if that improves the score. For few prototypes.
-        max_evaluations: of the gradient, from all starts, and as many again each time that columns
-            are left out; 60 by default. The evaluations of the profile, and two for each start,
-            are not counted.
+        elimination: eliminate columns if there are few rows in memory and no `start`.
+        move_prototypes: afterwards, move the prototypes of a `FixedSize` of one size by the
+            gradient of the same error, with as many steps, if that improves the score. For few
+            prototypes.
+        max_evaluations: budget of gradient evaluations for all starts together, and again for each
+            elimination; 60 by default. The evaluations of the profile, and two for each start, come
+            in addition.
     """
 
     per_column: bool = True
@@ -111,10 +114,10 @@ class Gradient(Search):
         return sum(self.rounds(template.size)) + again * len(self.columns_left(template, n_rows))
 
     def columns_left(self, template: Template, n_rows: int) -> list[int]:
-        """Return to how many columns the kernel is reduced, one number after the other.
+        """Return the number of columns after each elimination.
 
-        Three quarters of the columns, three quarters of these, and so on, down to two. None where
-        rows are many, or for a local search.
+        Each number is three quarters of the previous one, down to two. The list is empty if there
+        are enough rows, or for a local search.
         """
         columns, numbers = len(template.lengthscales), []
         if self.elimination and self.start is None and n_rows < ROWS_FOR_A_COLUMN * columns:
@@ -135,16 +138,20 @@ class Gradient(Search):
         return dataclasses.replace(self, rank=None)
 
     def descent_of_prototypes(self, tuning: Any) -> Search:
-        """Return the search that moves the prototypes of a tuned machine by the gradient."""
+        """Return the search that moves the prototypes of a tuned machine by gradient steps.
+
+        Args:
+            tuning: the `Tuning` of the machine.
+        """
         return PrototypeDescent(settings=self, tuning=tuning)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Automatic(Search):
-    """What `search="auto"` stands for: `Gradient` where it can pay, else `Profile`.
+    """The search of `search="auto"`: `Gradient` for 100 rows or more on one device, else `Profile`.
 
-    It cannot pay with fewer than 100 rows, too few for a validation split, nor on several devices.
-    Otherwise early stopping ends the steps soon where they do not pay.
+    Fewer than 100 rows are too few for a validation split, and `Gradient` does not run on a mesh.
+    If gradient steps do not reduce the error, early stopping ends them soon.
     """
 
     def resolve(self, n_rows: int, *, on_mesh: bool) -> Search:
@@ -154,7 +161,7 @@ class Automatic(Search):
         return Gradient(**vars(self), patience=15)
 
     def rounds(self, p: int) -> list[int]:
-        """See `Search.rounds`: at most as of `Gradient`."""
+        """See `Search.rounds`: the rounds of `Gradient`, before the number of rows is known."""
         return self.resolve(FEWEST_ROWS, on_mesh=False).rounds(p)
 
     def run(self, run: Evaluator) -> None:
@@ -163,10 +170,10 @@ class Automatic(Search):
 
 
 class _Descents:
-    """A profile over a common factor, steps from its best kernels, and scores of their ends.
+    """The run of a `Gradient` search: a profile, descents from its best kernels, and their scores.
 
-    Then again with fewer columns, the others held at their widest, until a column that counts is
-    left out.
+    These are repeated with fewer columns, as `Gradient.columns_left` says, until the score is
+    `WORSE` times the best. An eliminated column has its lengthscale fixed at the upper bound.
     """
 
     def __init__(self, search: Gradient, run: Evaluator) -> None:
@@ -185,7 +192,7 @@ class _Descents:
         self.lowest[matrix], self.highest[matrix] = -widest, widest
 
     def run(self) -> None:
-        """Descend with all columns, then with fewer."""
+        """Descend with all columns, then with fewer and fewer."""
         search, run = self.search, self.evaluator
         steps, columns = search.max_evaluations or STEPS, run.template.lengthscales
         active, theta, best = np.arange(len(columns)), self.middle, np.inf
@@ -199,7 +206,7 @@ class _Descents:
             budget = max(1, steps // len(begins))
             ends = [end for begin in begins for end in self._descend(begin, low, budget)]
             if not ends:
-                return  # nothing tells which columns count
+                return  # no step was taken, so nothing ranks the columns
             lower, theta = min(ends, key=lambda end: end[0])
             score = min(score, lower)
             best = min(best, score)
@@ -209,15 +216,16 @@ class _Descents:
     def _descend(
         self, begin: np.ndarray, low: np.ndarray, budget: int
     ) -> list[tuple[float, np.ndarray]]:
-        """Return the kernels at the ends of a descent with their scores.
+        """Return the score and theta of each kernel that a descent found worth scoring.
 
-        If none is worth scoring, the step of the least validation error, with an infinite score.
+        If there is none, return the step of least validation error with an infinite score; if no
+        step moved, an empty list.
         """
         run, trail = self.evaluator, []
         stop: BaseException | None = None
         try:
             descend(run, self.batches, begin, low, self.highest, self.search, budget, trail)
-        except (KeyboardInterrupt, *run.stops) as error:  # score the best steps before the end
+        except (KeyboardInterrupt, *run.stops) as error:  # score the best steps before stopping
             stop = error
         scored = [(run.scores(kernel[None])[0], kernel) for kernel in worth_scoring(trail)]
         if stop is not None:
@@ -228,7 +236,11 @@ class _Descents:
         return [(np.inf, min(moved, key=lambda step: step[1])[0])] if moved else []
 
     def _begin(self, excluded: np.ndarray) -> tuple[list[np.ndarray], float]:
-        """Return where steps begin, logs of the leaves and of `C`, and the least score there."""
+        """Return the initial points of the descents (theta and log C), and their least score.
+
+        Args:
+            excluded: indices in theta of the lengthscales of eliminated columns.
+        """
         search, run = self.search, self.evaluator
         if search.start is not None and len(excluded) == 0:
             theta = np.asarray(search.start.theta, float)
@@ -245,22 +257,22 @@ class _Descents:
 
         narrow, wide = np.max(run.low - self.middle), np.min(run.high - self.middle)
         line_search(float(narrow), float(wide), LINE_EVALUATIONS, run.dtype, scores)
-        best = sorted(scored, key=lambda one: one[0])[: 1 if len(excluded) else search.starts]
+        best = sorted(scored, key=lambda pair: pair[0])[: 1 if len(excluded) else search.starts]
         return [np.append(theta, np.log(run.best_C(theta))) for _, theta in best], best[0][0]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class PrototypeDescent(Search):
-    """Adam on the cross-validated squared error, in the prototypes; the kernel stays as it is.
+    """A search that moves the prototypes by Adam on the cross-validated squared error.
 
-    A sixth of the rows is the validation split. The prototypes with the least validation error are
-    scored with every `C`: those of the problem, if no step improves on them.
+    The kernel is fixed. A sixth of the rows is the validation split. The prototypes of least
+    validation error, which may be the initial ones, are scored with every `C`.
     """
 
     moves_points: ClassVar[bool] = True
 
     settings: Any = None  # the `Gradient` that tuned the kernel, with rows, patience and budget
-    tuning: Any = None  # its outcome
+    tuning: Any = None  # the `Tuning` of that search
 
     def rounds(self, p: int) -> list[int]:
         """See `Search.rounds`."""
@@ -273,6 +285,7 @@ class PrototypeDescent(Search):
         run.scores(np.zeros((1, 0)))
 
     def _moved(self, run: Evaluator) -> Float[Array, "m d"]:
+        """Return the prototypes of least validation error."""
         problem, settings, kernel = run.problem, self.settings, self.tuning.kernel
         Z = best = problem.points
         batches = Batches(
@@ -302,6 +315,7 @@ class PrototypeDescent(Search):
 def _prototype_gradient(
     kernel: Kernel, Z: Float[Array, "m d"], C: Float[Array, ""], parts: Parts
 ) -> tuple[Float[Array, "m d"], FoldErrors]:
+    """Return the gradient of the error in the prototypes, 0 where not finite, and the errors."""
     gradient, errors = jax.grad(held_out_error, argnums=1, has_aux=True)(kernel, Z, C, parts)
     return jnp.where(jnp.isfinite(gradient), gradient, 0), errors
 
@@ -315,6 +329,7 @@ def _adam_step(
     rate: Float[Array, ""],
     count: Array,
 ) -> tuple[Float[Array, "m d"], Float[Array, "m d"], Float[Array, "m d"]]:
+    """Return the prototypes and both moments after step number `count` of Adam."""
     mean, square = 0.9 * mean + 0.1 * gradient, 0.999 * square + 0.001 * jnp.square(gradient)
     n = count.astype(Z.dtype)
     size = jnp.sqrt(square / (1 - 0.999**n))

@@ -1,4 +1,4 @@
-"""The evaluations of a search, and their file."""
+"""The history of a search: its evaluations, and the file that stores them."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -11,20 +11,21 @@ from .._repr import ShortList, short_repr
 from .._status import PRECISION_LOST
 
 _NO_SLOPE = np.zeros(0)
-_KIND = "tuning history 4"  # 1 to 3 had other stop codes, or no stages
+_KIND = "tuning history 4"  # formats 1 to 3 had other stop codes, or no stages
 
 
 class Evaluation(NamedTuple):
-    """One kernel's cross-validation, for a vector of `C`."""
+    """The cross-validated errors of one kernel, for a vector of `C`."""
 
-    theta: np.ndarray  # logs of the tuned leaves, shape `p`
-    C: np.ndarray  # shape `s`
-    scores: np.ndarray  # shape `s`
+    theta: np.ndarray  # the kernel as a point of the search, see `Template`; shape `p`
+    C: np.ndarray  # weights of the data-fit term, shape `s`
+    scores: np.ndarray  # cross-validated errors, shape `s`
     standard_errors: np.ndarray  # of the scores, from their spread over the folds, shape `s`
-    status: np.ndarray  # shape `s`
-    seconds: float  # since the stage began
-    # Of a step of `Gradient`: log of the error with the prior, validation error, gradient in theta
-    # and log C; `C` and `scores`, the error, are then one number. Else empty.
+    status: np.ndarray  # stop codes, the worst over folds, shape `s`
+    seconds: float  # from the beginning of the stage to the end of the evaluation
+    # Empty but for a step of `Gradient`, which stores here the objective (the log of the error plus
+    # the penalty of the prior), the validation error, and the gradient in theta and log C, shape
+    # `p + 3`. `C` and `scores` then repeat one number.
     slope: np.ndarray = _NO_SLOPE
     stage: int = 0  # number of the stage, see `machines.stages`
 
@@ -32,21 +33,21 @@ class Evaluation(NamedTuple):
 
     @property
     def trusted(self) -> Float[np.ndarray, " s"]:
-        """The scores that can be trusted, infinite elsewhere.
+        """The scores, with infinity in place of scores that cannot be trusted.
 
-        The error of a machine whose steps ran out is the error of that machine; `Tuning.status`
-        says so of the best.
+        A machine whose iteration limit was reached counts as trusted: its score is the error of the
+        machine as it is. `Tuning.status` tells whether the best machine is of this kind.
         """
         ok = (self.status < PRECISION_LOST) & np.isfinite(self.scores)
         return np.where(ok, self.scores, np.inf)
 
     @property
     def least(self) -> float:
-        """The least score that can be trusted."""
+        """The least trusted score; infinite if there is none."""
         return float(np.min(self.trusted))
 
     def at(self, place: np.integer) -> dict[str, Any]:
-        """Return the fields of a `Tuning` for one of the values of `C`."""
+        """Return the fields of a `Tuning` for `C[place]`."""
         return {
             "C": float(self.C[place]),
             "score": float(self.scores[place]),
@@ -56,7 +57,7 @@ class Evaluation(NamedTuple):
 
 
 def scored(history: Sequence[Evaluation]) -> list[Evaluation]:
-    """Return the evaluations that are no steps of a gradient."""
+    """Return the evaluations without the steps of `Gradient`, which have no score in the metric."""
     return [evaluation for evaluation in history if not evaluation.slope.size]
 
 
@@ -64,10 +65,10 @@ _COLUMNS = Evaluation._fields[:-2]
 
 
 def save_history(path: PathLike, history: Sequence[Evaluation]) -> None:
-    """Write the evaluations of a search to a file, for `load_history` and `tune` to go on from.
+    """Write the evaluations of a search to a file, from which a later run can resume.
 
     Raises:
-        ValueError: if there are none, or those of a stage are not of one search.
+        ValueError: if there are no evaluations, or the evaluations of a stage differ in shape.
         OutputError: if the file cannot be written.
     """
     shapes = {(e.stage, e.theta.shape, e.C.shape) for e in history}
@@ -88,10 +89,10 @@ def save_history(path: PathLike, history: Sequence[Evaluation]) -> None:
 
 
 def load_history(path: PathLike) -> list[Evaluation]:
-    """Return the evaluations in a file of `save_history`.
+    """Return the evaluations in a file that `save_history` wrote.
 
     Raises:
-        ModelFileError: if the file is damaged, cut short, or not one of `save_history`.
+        ModelFileError: if the file is damaged, truncated, or of another format.
     """
     arrays, _ = load_state(path, kind=_KIND)
     stages: dict[int, dict[str, np.ndarray]] = {}
@@ -110,7 +111,7 @@ def load_history(path: PathLike) -> list[Evaluation]:
 
 
 def _evaluations(path: PathLike, stage: int, arrays: dict[str, np.ndarray]) -> list[Evaluation]:
-    """Return the evaluations of one stage; raise unless their arrays fit together."""
+    """Return the evaluations of one stage; raise `ModelFileError` if array shapes disagree."""
     kinds = {name: (array.dtype.kind, array.shape) for name, array in arrays.items()}
     theta, C = (kinds.get(name, ("", ())) for name in ("theta", "C"))
     n, s = len(arrays.get("C", ())) if C[1] else 0, C[1][-1:]
@@ -120,7 +121,7 @@ def _evaluations(path: PathLike, stage: int, arrays: dict[str, np.ndarray]) -> l
         "status": ("i", (n, *s)),
         "seconds": ("f", (n,)),
     }
-    if "slope" in kinds and len(theta[1]) == 2:  # of a search by gradient
+    if "slope" in kinds and len(theta[1]) == 2:  # the stage was a gradient search
         expected["slope"] = ("f", (n, theta[1][1] + 3))
     if n == 0 or kinds != expected:
         raise ModelFileError(

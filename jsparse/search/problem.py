@@ -1,4 +1,4 @@
-"""The tuning problem: a method, a kernel, the points that may carry the model, and the rows."""
+"""The tuning problem: a method, a kernel, candidates for the prototypes, and the rows."""
 
 import dataclasses
 import math
@@ -22,27 +22,30 @@ from ..validation.validate import Kept, Scoring, Validation
 from .template import Template, split_kernel
 
 Table = Float[Array, "_ _"] | Float[np.ndarray, "_ _"]
-# The lengthscale is searched within this factor of sqrt(d), the typical distance over sqrt(2) of
-# two standardised points; the best lengthscale of every benchmark table lies well inside.
+# The lengthscale is searched within this factor of sqrt(d), which is the typical distance of two
+# standardised points divided by sqrt(2). The best lengthscale of every benchmark table lies well
+# inside.
 LENGTHSCALE_FACTOR = 12.0
 
 
 class Scores(NamedTuple):
-    """Errors of one kernel, or of `q` kernels, each for its own vector of `C`; on the host."""
+    """Cross-validated errors of one or `q` kernels, each for a vector of `C`; on the host."""
 
     scores: Float[np.ndarray, "*q s"]
     standard_errors: Float[np.ndarray, "*q s"]
-    status: Int[np.ndarray, "*q s"]
+    status: Int[np.ndarray, "*q s"]  # stop codes, the worst over folds
 
     __repr__ = short_repr
 
     @property
     def trusted(self) -> Float[np.ndarray, "*q s"]:
-        """The scores that can be trusted, infinite elsewhere."""
+        """The scores, with infinity in place of scores that cannot be trusted."""
         return np.where(self.status < PRECISION_LOST, self.scores, np.inf)
 
 
 class _Scored(Protocol):
+    """The properties that `Tunable` and `Source` have in common."""
+
     @property
     def dtype(self) -> jnp.dtype:
         """The dtype of the computations."""
@@ -50,18 +53,18 @@ class _Scored(Protocol):
 
     @property
     def rows_scored(self) -> int:
-        """How many rows a score is a mean over."""
+        """The number of rows that a score is a mean over."""
         ...
 
     @property
     def kernels_at_once(self) -> int:
-        """How many kernels to score in one call."""
+        """The number of kernels to score in one call."""
         ...
 
 
 @runtime_checkable
 class Tunable(_Scored, Protocol):
-    """What a search asks of a problem."""
+    """The part of a problem that a search uses."""
 
     @property
     def template(self) -> Template:
@@ -69,23 +72,32 @@ class Tunable(_Scored, Protocol):
         ...
 
     def scores(self, thetas: Table, C: Table, scoring: Scoring) -> Scores:
-        """Return the scores of the kernels at points of the template."""
+        """Return the scores of `q` kernels.
+
+        Args:
+            thetas: the kernels as points of the template, shape `q p`.
+            C: values of `C` for each kernel, shape `q s`.
+            scoring: the metric and the decoding.
+        """
         ...
 
 
 @runtime_checkable
 class Source(_Scored, Protocol):
-    """The rows of a problem: in memory, or read again for every batch of kernels."""
+    """The rows of a problem: in memory, or a stream that is reread for each batch of kernels."""
 
     @property
     def n_rows(self) -> int:
-        """How many rows there are to train on."""
+        """The number of rows to train on."""
         ...
 
     def errors(
         self, problem: "Problem", thetas: Table, C: Table, scoring: Scoring
     ) -> list[Validation]:
-        """Return the errors of every kernel, on the host; not of sizes beyond a path's end."""
+        """Return the held-out errors of every kernel, one `Validation` each.
+
+        `thetas` and `C` are as for `Tunable.scores`.
+        """
         ...
 
     def validate(
@@ -96,9 +108,10 @@ class Source(_Scored, Protocol):
         scoring: Scoring,
         keep: Kept,
     ) -> Validation:
-        """Return all that cross-validation says of one kernel, on the default device.
+        """Return the held-out errors of one kernel, with the predictions of the machine `keep`.
 
-        Predictions are in the order of the rows that are predicted, shape `n *outputs`.
+        Arrays are on the default device. Predictions are in the order of the rows that are scored,
+        shape `n *outputs`.
         """
         ...
 
@@ -109,7 +122,7 @@ class Source(_Scored, Protocol):
         C: Float[np.ndarray, " s"],
         on_fold: OnFold,
     ) -> HeldOut:
-        """Return what `on_fold` makes of the rows of every fold, on the default device."""
+        """Return what `on_fold` computes on the rows of every fold, on the default device."""
         ...
 
     def fit(
@@ -119,34 +132,42 @@ class Source(_Scored, Protocol):
         C: Float[Array, ""] | Float[Array, " l"],
         sums: Sums | None,
     ) -> tuple[Family, Sums | None]:
-        """Fit to all rows, see `Method.fit_and_sum`."""
+        """Fit to all rows; return the machines and the sums over the rows, if the method has sums.
+
+        See `Method.fit_and_sum`, also for `sums`.
+        """
         ...
 
     def rows_in_memory(self) -> tuple[Float[Array, "n d"], Float[Array, "n c"], Float[Array, " n"]]:
-        """Return inputs, targets and weights of the rows in memory; classes as -1 and +1."""
+        """Return inputs, targets and weights of the rows in memory.
+
+        Classes are columns of -1 and +1: one column for two classes, else one for each class.
+        """
         ...
 
     def only_rows(self, rows: Int[np.ndarray, " m"]) -> "Source":
-        """Return the source of some of the rows; of a stream, raise a `ValueError`."""
+        """Return the source of some rows, given by number; a stream raises a `ValueError`."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """A method, a template kernel, points that may carry the model, and a source of rows."""
+    """A method, a template kernel, prototypes or candidates, and a source of rows."""
 
-    method: Method  # resolved
+    method: Method  # resolved, see `Method.resolve`
     template: Template  # the kernel whose leaves are tuned
-    points: Float[Array, "m d"] | None  # None for every row, as in the dual
+    points: (
+        Float[Array, "m d"] | None
+    )  # prototypes or candidates; None for all rows, as in the dual
     source: Source
     C: Float[np.ndarray, " s"]  # values of the weight of the data-fit term
     point_rows: Int[np.ndarray, " m"] | None = None  # row numbers of the points, if they are rows
     task: Task = "regression"
-    metric: Metric | None = None  # to be minimised, if the user named one
+    metric: Metric | None = None  # to minimise and report; None for the method's defaults
     decoding: Decoding = "loss"
     varied: dict[str, bool] = dataclasses.field(default_factory=dict)  # see `Search.varied`
-    key: Key | None = None  # decides what the method draws at random
-    # Bounds of the template's `theta`; None for a factor to both sides of it.
+    key: Key | None = None  # of the method's random draws
+    # Bounds of `theta`; None for a factor of `LENGTHSCALE_FACTOR` on both sides of the template.
     box: tuple[Float[np.ndarray, " p"], Float[np.ndarray, " p"]] | None = None
 
     __repr__ = short_repr
@@ -168,28 +189,30 @@ class Problem:
 
     @property
     def scoring(self) -> Scoring:
-        """The metric that is minimised, and the one that is reported."""
+        """The metric to minimise, the metric to report, and the decoding."""
         criterion = self.metric or self.method.criterion(self.task)
         return Scoring(criterion, self.decoding, self.metric or self.method.metric(self.task))
 
     @property
     def bounds(self) -> tuple[Float[np.ndarray, " p"], Float[np.ndarray, " p"]]:
-        """The box that a search varies `theta` in."""
+        """The lower and upper bounds of `theta` in a search."""
         if self.box is not None and self.box[0].size == self.template.size:
             return self.box
         middle, span = self.template.theta.astype(float), math.log(LENGTHSCALE_FACTOR)
         return middle - span, middle + span
 
     def scores(self, thetas: Table, C: Table, scoring: Scoring) -> Scores:
-        """See `Tunable`; of methods of several sizes, the least error of any size."""
-        scores = [least_of_sizes(self.method, v) for v in self.errors(thetas, C, scoring)]
+        """See `Tunable`; of a path of sizes the score is the least error of all sizes."""
+        errors = self.errors(thetas, C, scoring)
+        scores = [least_of_sizes(self.method, validation) for validation in errors]
         return Scores(*map(np.stack, zip(*scores, strict=True)))
 
     def errors(self, thetas: Table, C: Table, scoring: Scoring) -> list[Validation]:
-        """Return the errors of every kernel, up to the longest path or until paths may end.
+        """Return the held-out errors of every kernel, one `Validation` each.
 
-        Short paths come first, see `Method.shorter`: a path costs by the square of its length, so
-        that at most a third of the work is repeated.
+        Methods with a path of sizes are first validated with shorter paths, see `Method.shorter`,
+        until every path has passed its end. The cost of a path grows with the square of its length,
+        so at most a third of the work is repeated.
         """
         for method in self.method.shorter():
             errors = self.source.errors(self.with_method(method), thetas, C, scoring)
@@ -199,44 +222,44 @@ class Problem:
         return errors
 
     def with_method(self, method: Method) -> "Problem":
-        """Return the problem of another method with the same points."""
+        """Return the problem with another method and the same points."""
         return dataclasses.replace(self, method=method)
 
     def with_first_points(self, m: int) -> "Problem":
-        """Return the problem with the first points alone."""
+        """Return the problem with the first `m` points only."""
         assert self.points is not None
         rows = None if self.point_rows is None else self.point_rows[:m]
         points = as_array(np.asarray(self.points)[:m])  # a slice on the device is a program
         return dataclasses.replace(self, points=points, point_rows=rows)
 
     def on_its_points(self) -> "Problem":
-        """Return the problem of the points' own rows, each of which carries the model."""
+        """Return the problem whose rows are the points only, all of which are prototypes."""
         assert self.point_rows is not None
         rows = self.source.only_rows(self.point_rows)
         return dataclasses.replace(self, points=None, source=rows)
 
     def with_template(self, kernel: Kernel) -> "Problem":
-        """Return the problem whose search starts from a kernel, with its matrices fixed."""
+        """Return the problem with another kernel to tune, whose matrices are fixed."""
         return dataclasses.replace(self, template=split_kernel(kernel, self.dtype))
 
     def with_kernel(self, kernel: Kernel) -> "Problem":
-        """Return the problem with a kernel that is not tuned."""
+        """Return the problem with another kernel, no leaf of which is tuned."""
         return dataclasses.replace(
             self, template=split_kernel(kernel, self.dtype, tune_kernel=False)
         )
 
     def theta_of(self, kernel: Kernel) -> Float[np.ndarray, " p"]:
-        """Return a kernel as a point of the problem's search."""
+        """Return a kernel as a point of the problem's search, see `Template`."""
         return split_kernel(kernel, self.dtype, **self.varied).theta.astype(float)
 
 
 def least_of_sizes(method: Method, validation: Validation) -> Scores:
-    """Return the least error of any size for every `C`, its standard error, and stop codes."""
-    errors, spread = np.asarray(validation.scores), standard_error(validation.fold_scores)
-    best = [np.argmin(path[: method.path_end(path)]) for path in errors]
-    places = np.arange(len(best)), best
+    """Return, for every `C`, the least error of all sizes, its standard error and stop code."""
+    errors, standard_errors = np.asarray(validation.scores), standard_error(validation.fold_scores)
+    best_sizes = [np.argmin(path[: method.path_end(path)]) for path in errors]
+    best = np.arange(len(best_sizes)), best_sizes
     status = method.error_status(np.asarray(validation.status))
-    return Scores(errors[places], spread[places], status)
+    return Scores(errors[best], standard_errors[best], status)
 
 
 def best_per_problem(
@@ -245,9 +268,15 @@ def best_per_problem(
     status: Int[np.ndarray, " s"],
     C: float,
 ) -> Float[np.ndarray, " l"]:
-    """Return the value of the grid with which each binary problem makes the fewest errors.
+    """Return, for each binary problem, the value of the grid with the lowest error.
 
-    Where several values make as few errors, the nearest to `C`, the best for all problems.
+    Ties go to the value nearest to `C` on the log scale.
+
+    Args:
+        grid: values of `C`.
+        errors: misclassification of each value and binary problem.
+        status: stop codes of each value; values that cannot be trusted are not chosen.
+        C: the value that is best for all problems together.
     """
     errors = np.where((status < PRECISION_LOST)[:, None], errors, np.inf)
     distance = np.abs(np.log(grid) - math.log(C))[:, None]

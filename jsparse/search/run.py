@@ -1,4 +1,4 @@
-"""The host side of a search: it evaluates, records, reports, and ends in good order."""
+"""The loop around a search: it evaluates kernels, records them, reports progress, and resumes."""
 
 import contextlib
 import time
@@ -22,24 +22,25 @@ Stopped = Literal["finished", "seconds", "interrupted"]
 
 
 class Tuning(NamedTuple):
-    """The outcome of a search: the best kernel and `C`, and all that was evaluated."""
+    """The outcome of a search: the best kernel and `C`, and the history."""
 
     kernel: Kernel
     C: float
-    score: float
+    score: float  # cross-validated error, in the metric that was minimised
     standard_error: float  # of the score, from its spread over the folds
-    theta: np.ndarray  # logs of the kernel's tuned leaves
-    status: int  # stop code of what the score is of, the worst over folds
+    theta: np.ndarray  # the kernel as a point of the search, see `Template`; shape `p`
+    status: int  # stop code of the scored machines, the worst over folds
     history: list[Evaluation]
-    stopped: Stopped
+    stopped: Stopped  # why the search ended
 
     __repr__ = short_repr
 
     def sparsest(self, tolerance: float) -> "Tuning":
-        """Return the outcome with the smallest `C` whose error is within the tolerance.
+        """Return the outcome with the smallest `C` whose error is close enough to the least.
 
         Args:
-            tolerance: in standard errors of the least error of the best kernel.
+            tolerance: the most by which the error may exceed the least error, in standard errors of
+                the least error.
         """
         best = min(scored(self.history), key=lambda evaluation: evaluation.least)
         bound = self.score + tolerance * np.nan_to_num(self.standard_error)
@@ -52,9 +53,9 @@ Progress = Callable[[int, int, float], None]
 
 
 def hand_over(error: BaseException, history: Sequence[Evaluation]) -> None:
-    """Give the evaluations to an error that ends a search, unless it has a `history` already."""
+    """Attach the evaluations to an error that ends a search, unless it has a `history` already."""
     if history and not hasattr(error, "history"):
-        with contextlib.suppress(AttributeError):  # of a class with slots
+        with contextlib.suppress(AttributeError):  # the error's class may have slots
             error.history = ShortList(history)  # type: ignore[attr-defined]
             error.add_note(
                 f"jsparse: the {len(history)} evaluations done until then are in the attribute "
@@ -63,13 +64,25 @@ def hand_over(error: BaseException, history: Sequence[Evaluation]) -> None:
 
 
 class _Stop(Exception):
-    """The time is up."""
+    """Raised when the time limit has passed."""
 
 
 class Run:
-    """The host side of a search: evaluates, records, reports, and ends in good order.
+    """The `Evaluator` of one search: it evaluates, records, reports progress, and resumes.
 
-    An `Evaluator`; a search that moves the points replaces `problem`.
+    A search that moves the points replaces `problem`.
+
+    Args:
+        problem: what is tuned.
+        search: the search to run.
+        scoring: the metric and the decoding.
+        key: PRNG key of the search.
+        grid: values of `C`, shape `s`.
+        bounds: lower and upper bounds of theta.
+        deadline: no evaluation starts later, in seconds of `time.perf_counter`.
+        progress: called after each evaluation, if given.
+        history: evaluations of a stopped run, which are not computed again.
+        stage: number of the stage.
     """
 
     def __init__(
@@ -91,9 +104,9 @@ class Run:
         self.planned = search.planned(self.template, problem.rows_scored)
         self.progress, self.stage = progress, stage
         self.known = {self._name(e.theta, e.C, len(e.slope) > 0): e for e in history}
-        self.unused = dict(self.known)  # of the given history, what was not asked for again
+        self.unused = dict(self.known)  # given evaluations that this run has not reached yet
         self.history: list[Evaluation] = []
-        self.goes_on = False  # whether anything was evaluated that is not in the given history
+        self.goes_on = False  # whether this run has evaluated a point that was not given
         self.start, self.deadline = time.perf_counter(), deadline
         self.stops: tuple[type[BaseException], ...] = (_Stop,)
         if search.start is not None and search.start.theta.shape != self.low.shape:
@@ -103,7 +116,7 @@ class Run:
 
     @property
     def done(self) -> list[Evaluation]:
-        """All evaluations, of this run and of the given history."""
+        """The evaluations of this run, and the given ones that it has not reached."""
         return [*self.history, *self.unused.values()]
 
     def scores(self, thetas: np.ndarray, C: np.ndarray | None = None) -> Float[np.ndarray, " q"]:
@@ -142,7 +155,12 @@ class Run:
         return float(evaluation.C[np.argmin(evaluation.trusted)])
 
     def finish(self) -> Tuning:
-        """Run the search to its end, its time or Ctrl-C; return the best trustworthy evaluation."""
+        """Run the search until it ends, its time is up, or Ctrl-C; return the best trusted outcome.
+
+        Raises:
+            NumericalError: if no score can be trusted.
+            KeyboardInterrupt: if there is no evaluation yet.
+        """
         stopped: Stopped = "finished"
         try:
             self.search.run(self)
@@ -152,7 +170,7 @@ class Run:
             if not self.done:
                 raise
             stopped = "interrupted"
-        if stopped != "finished":  # a later run goes on with all that is known
+        if stopped != "finished":  # so that a later run can resume from all known evaluations
             self.history = self.done
         self.unused.clear()
         best = min(scored(self.history), key=lambda e: e.least)
@@ -170,7 +188,7 @@ class Run:
         )
 
     def _evaluate_batch(self, thetas: np.ndarray, C: np.ndarray) -> None:
-        """Record the evaluations of some kernels, new or known."""
+        """Record the evaluations of some kernels; compute those that are not known."""
         names = [self._name(*point) for point in zip(thetas, C, strict=True)]
         if self.known and not self.history:
             self._check_history(names[0])
@@ -184,6 +202,7 @@ class Run:
         self._record(names, [evaluations[i] for i in range(len(names))])
 
     def _record(self, names: list[bytes], evaluations: list[Evaluation]) -> None:
+        """Append evaluations to the history, and report progress."""
         for name in names:
             self.unused.pop(name, None)
         self.history += evaluations
@@ -192,17 +211,25 @@ class Run:
             self.progress(len(self.history), self.planned, best)
 
     def _evaluate(self, thetas: np.ndarray, C: np.ndarray) -> list[Evaluation]:
+        """Compute the scores of some kernels."""
         results = self.problem.scores(thetas.astype(self.dtype), C.astype(self.dtype), self.scoring)
         seconds = time.perf_counter() - self.start
         rows = zip(thetas, C, *results, strict=True)
         return [Evaluation(*row, seconds, stage=self.stage) for row in rows]
 
     def _name(self, theta: np.ndarray, C: np.ndarray, is_slope: bool = False) -> bytes:
-        """Return a point as the device sees it, and whether it is a step of a gradient."""
+        """Return a dictionary key for a point, rounded to the device's dtype.
+
+        Scores and steps of a gradient have different keys.
+        """
         return np.concatenate([theta, C]).astype(self.dtype).tobytes() + b"slope" * is_slope
 
     def _check_history(self, first: bytes) -> None:
-        """Raise unless the given history is of this problem and of a search that begins so."""
+        """Raise a `ValueError` unless the given history is of this problem and this search.
+
+        Args:
+            first: dictionary key of the first point of this search.
+        """
         old = min(scored(list(self.known.values())), key=lambda e: e.least)
         if old.theta.shape != self.low.shape:
             raise ValueError(
@@ -210,7 +237,7 @@ class Run:
                 f"{old.theta.shape}"
             )
         new = self._evaluate(old.theta[None], old.C[None])[0]
-        # Another device rounds otherwise, which may turn a row or two.
+        # Another device rounds differently, which may change the predicted class of a row or two.
         rows = 2 / self.problem.rows_scored if self.scoring.metric == "misclassification" else 0
         if not np.allclose(new.trusted, old.trusted, rtol=1e-3, atol=rows):
             raise ValueError(

@@ -15,29 +15,30 @@ from .._types import ScalarLike
 from . import box
 from .box import Evaluations, Objective
 
-# What the point under evaluation is.
-FILL = 0  # a vertex of the first or of a shrunken simplex
+# Phases: the role of the point under evaluation.
+FILL = 0  # a vertex of the first simplex, or of a shrunken one
 REFLECT = 1
 EXPAND = 2
 OUTSIDE = 3
 INSIDE = 4
-# The point itself is c + t (c - x_p), with c the centroid of all vertices but the worst, x_p.
+# By phase, the step t of the point c + t (c - x_p): x_p is the worst vertex, c the centroid of the
+# others.
 _REACH = (0.0, 1.0, 2.0, 0.5, -0.5)
 _SHRINK = 0.5
 
 
 class SimplexState(NamedTuple):
-    """The state of a search, with the last point and value.
+    """The state of a search, with the last point evaluated and its value.
 
-    Symbols of Lagarias et al. 1998, Section 2, indices from 0. Vertices may lie outside the box;
-    the points evaluated are their reflections into it.
+    Symbols are from Lagarias et al. 1998, Section 2, with indices from 0. Vertices may lie outside
+    the box; the objective is evaluated at their reflections into the box.
     """
 
     vertices: Float[Array, "p+1 p"]  # x_0 ... x_p, best first once all are evaluated
     values: Float[Array, "p+1"]  # f(x_0) ... f(x_p); infinity if not finite or not yet known
     candidate: Float[Array, " p"]  # the point to evaluate next
-    phase: Int[Array, ""]  # what it is: FILL, REFLECT, EXPAND, OUTSIDE or INSIDE
-    cursor: Int[Array, ""]  # in FILL, which vertex it is
+    phase: Int[Array, ""]  # role of the candidate: FILL, REFLECT, EXPAND, OUTSIDE or INSIDE
+    cursor: Int[Array, ""]  # in FILL, the index of the vertex that the candidate is
     reflection: Float[Array, " p"]  # x_r
     reflection_value: Float[Array, ""]  # f(x_r)
     probe: Float[Array, " p"]  # the last point evaluated, in the box
@@ -55,7 +56,7 @@ class SimplexState(NamedTuple):
 
     @property
     def evaluated(self) -> Evaluations:
-        """The last point and value."""
+        """The last point evaluated and its value."""
         return Evaluations(self.probe, self.probe_value)
 
 
@@ -73,19 +74,19 @@ def init(
 
     Args:
         theta0: start, within the bounds, shape `p`.
-        low: lower bounds of the (log-)parameters, shape `p`; their dtype is that of the search.
+        low: lower bounds of the (log-)parameters, shape `p`. The search has their dtype.
         high: upper bounds, shape `p`.
-        value0: the objective at `theta0` where it is already known; saves one evaluation.
+        value0: the objective at `theta0` if it is known; saves one evaluation.
         size: edge of the first simplex along each parameter, a scalar or shape `p`, in widths of
-            the box, at most 1/2. The default is wide: on cross-validation surfaces, rough at small
-            scales, 70 evaluations from it end lower than from the customary twentieth.
-        tolerance: stop when no vertex is further than this from the best, in widths of the box;
-            by default the square root of the machine epsilon, below which a smooth function is
-            level around its minimum.
+            the box, at most 1/2. The default is large because cross-validation surfaces are rough
+            at small scales: 70 evaluations end lower with it than with the customary 1/20.
+        tolerance: stop when no vertex is further than this from the best, in widths of the box. By
+            default the square root of the machine epsilon: over smaller distances a smooth function
+            is constant to rounding around its minimum.
         max_evaluations: the budget.
 
     Raises:
-        ValueError: if bounds, start, size or budget make no sense.
+        ValueError: for bounds, a start, a size or a budget out of range.
     """
     lower, upper = box.bounds(low, high)
     dtype, p = lower.dtype, lower.size
@@ -151,20 +152,20 @@ def _initial_state(
 def step(objective: Objective, args: Any, state: SimplexState) -> SimplexState:
     """Evaluate one point, and decide which point is next.
 
-    Nelder and Mead's method by Lagarias et al. 1998 (cited by De Brabanter 2010, Section 6.3):
-    reflection 1, expansion 2, contraction 1/2, shrinkage 1/2, strict inequalities and its rule for
-    ties; the same points as SciPy's. One evaluation a step makes the budget exact and the history
-    complete, and compiles the objective once.
+    Nelder and Mead's method as stated by Lagarias et al. 1998 (cited by De Brabanter 2010, Section
+    6.3): reflection 1, expansion 2, contraction 1/2, shrinkage 1/2, with their strict inequalities
+    and their rule for ties. It evaluates the same points as SciPy. One evaluation per step makes
+    the budget exact and the history complete, and compiles the objective once.
 
     Each point is reflected into the box when it is evaluated, while the vertices may lie outside.
-    On random quadratics a clipped simplex sometimes collapses onto a face for good, and a penalised
-    one stalls where the minimum lies on a face.
+    On random quadratics, a simplex that is clipped to the box sometimes collapses onto a face for
+    ever, and a simplex with penalties outside stalls where the minimum lies on a face.
 
-    A value that is not finite counts as infinity. A stopped state is returned as it is.
+    A value that is not finite counts as infinity. A stopped state is returned unchanged.
 
     Args:
-        objective: `objective(theta (p,), args) -> scalar`, static: pass the same function again,
-            with what changes in `args`, and nothing recompiles.
+        objective: `objective(theta (p,), args) -> scalar`, static. To avoid recompilation, pass
+            the same function object again, with changing values in `args`.
         args: any pytree, traced.
         state: from `init` or `step`.
 
@@ -184,9 +185,11 @@ def run(
 ) -> tuple[SimplexState, Evaluations]:
     """Run the whole search in one compiled loop; arguments as in `init` and `step`.
 
+    `vmap` over starts, bounds and `args` works.
+
     Returns:
-        The last state, and every evaluation in order, shape `max_evaluations`; what was not
-        needed is NaN. `vmap` over starts, bounds and `args` works.
+        The last state, and every evaluation in order, shape `max_evaluations`, with NaN in the rows
+        that were not needed.
     """
     state = init(theta0, low, high, max_evaluations=max_evaluations, **options)
     return box.run_to_end(_advance, objective, args, state, max_evaluations)
@@ -199,7 +202,10 @@ def _advance(objective: Objective, args: Any, state: SimplexState) -> SimplexSta
 
 @compiled
 def ask(state: SimplexState) -> Float[Array, " p"]:
-    """Return the next point; with `tell` this is `step`, the evaluation left to the caller."""
+    """Return the next point to evaluate, shape `p`.
+
+    `ask` and `tell` together are `step` for callers who evaluate the objective themselves.
+    """
     return box.reflect(state.candidate, state.low, state.high)
 
 
@@ -214,13 +220,13 @@ def tell(
     filling = phase == FILL
     f_r = jnp.where(phase == REFLECT, value, state.reflection_value)
 
-    # The trial that a reflection calls for, if it is not simply accepted.
-    further = jnp.where(
+    # After a reflection: the phase of a second trial, or REFLECT to accept the reflected point.
+    next_phase = jnp.where(
         value < f[0],
         EXPAND,
         jnp.where(value < f[p - 1], REFLECT, jnp.where(value < f[p], OUTSIDE, INSIDE)),
     )
-    trial = (phase == REFLECT) & (further != REFLECT)
+    trial = (phase == REFLECT) & (next_phase != REFLECT)
     failed = ((phase == OUTSIDE) & (value > f_r)) | ((phase == INSIDE) & (value >= f[p]))
     replace = ~filling & ~trial & ~failed
     fall_back = (phase == EXPAND) & (value >= f_r)
@@ -230,14 +236,14 @@ def tell(
     vertices = jnp.where(placed, state.vertices.at[slot].set(newcomer), state.vertices)
     values = jnp.where(placed, f.at[slot].set(jnp.where(fall_back, f_r, value)), f)
 
-    # A complete simplex is put in order; the newcomer comes after its equals.
+    # Sort a complete simplex by value; the new vertex comes after vertices of equal value.
     complete = replace | (filling & (state.cursor == p))
     order = jnp.where(complete, jnp.argsort(values, stable=True), jnp.arange(p + 1))
     vertices, values = vertices[order], values[order]
     vertices = jnp.where(failed, vertices[:1] + _SHRINK * (vertices - vertices[:1]), vertices)
 
     cursor = jnp.where(failed, 1, jnp.minimum(state.cursor + 1, p))
-    phase = jnp.where(trial, further, jnp.where(complete, REFLECT, FILL)).astype(jnp.int32)
+    phase = jnp.where(trial, next_phase, jnp.where(complete, REFLECT, FILL)).astype(jnp.int32)
     centroid = jnp.mean(vertices[:-1], axis=0)
     reach = jnp.asarray(_REACH, state.low.dtype)[phase]
     candidate = jnp.where(

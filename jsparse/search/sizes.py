@@ -1,4 +1,4 @@
-"""The error over the number of prototypes, and the smallest number that is good enough."""
+"""The error as a function of the number of prototypes, and the choice of the number."""
 
 import dataclasses
 import math
@@ -21,17 +21,18 @@ from .tune import tune_stages
 
 
 class SizeCurve(NamedTuple):
-    """Cross-validated errors of machines with more and more prototypes, and the one chosen."""
+    """Cross-validated errors of machines of increasing size, and the size that was chosen."""
 
-    sizes: Int[np.ndarray, " k"]  # numbers of prototypes
-    errors: Float[np.ndarray, " k"]
+    sizes: Int[np.ndarray, " k"]  # numbers of prototypes, increasing
+    errors: Float[np.ndarray, " k"]  # cross-validated errors
     standard_errors: Float[np.ndarray, " k"]  # of the errors, from their spread over the folds
-    chosen: int  # place among the sizes
+    chosen: int  # index of the chosen size
     metric: Metric  # of the errors
-    tunings: Sequence[Tuning] = ()  # of each size, where each has a kernel and a C of its own
-    fold_errors: Float[np.ndarray, "v k"] | None = None  # of a path
-    stopped: Stopped = "finished"
-    # In the metric by which the size was chosen, where that is another; see `Method.criterion`.
+    tunings: Sequence[Tuning] = ()  # one for each size, if sizes are tuned separately
+    fold_errors: Float[np.ndarray, "v k"] | None = None  # by fold, if one fit gives all sizes
+    stopped: Stopped = "finished"  # why the search ended
+    # The curve in the metric that chose the size, if it differs from `metric`; see
+    # `Method.criterion`.
     chosen_by: "SizeCurve | None" = None
 
     __repr__ = short_repr
@@ -42,10 +43,14 @@ class SizeCurve(NamedTuple):
         return int(self.sizes[self.chosen])
 
     def smallest_within(self, tolerance: float) -> int:
-        """Return the fewest prototypes whose error is within so many standard errors of the best.
+        """Return the smallest number of prototypes whose error is close enough to the least.
 
-        0.1 is the choice of Karsmakers 2011, Section 4.5, 1 the one-standard-error rule. The errors
-        are those by which the size was chosen, see `chosen_by`.
+        If there is a curve `chosen_by`, its errors are compared.
+
+        Args:
+            tolerance: the most by which the error may exceed the least error, in standard errors of
+                the least error. Karsmakers 2011, Section 4.5, takes 0.1; 1 is the
+                one-standard-error rule.
 
         Raises:
             ValueError: for a negative tolerance.
@@ -57,7 +62,7 @@ class SizeCurve(NamedTuple):
 
 
 def curve_of(chosen: Chosen, metric: Metric) -> SizeCurve:
-    """Return the curve of separately tuned sizes."""
+    """Return the curve of sizes that were tuned separately, with errors in `metric`."""
     tunings = [outcome.tuning for outcome in chosen.sizes]
     return SizeCurve(
         sizes=np.array([len(outcome.problem.points) for outcome in chosen.sizes]),
@@ -88,33 +93,34 @@ def tune_sizes(
 ) -> SizeCurve:
     """Tune machines of several sizes, and choose one of them by cross-validation.
 
-    The heuristic of De Brabanter 2010, Section 5, takes the best of k numbers of prototypes. The
-    paper judges by the test set; here it is cross-validation, with the same folds for all sizes,
-    and each size has its own kernel and `C`; see `machines.stages.size_stages`.
+    The heuristic of De Brabanter 2010, Section 5, chooses the best of k numbers of prototypes. The
+    paper compares them on the test set; this function compares them by cross-validation, with the
+    same folds for all sizes. Each size has its own kernel and `C`; see
+    `machines.stages.size_stages`.
 
     Args:
-        problem: see `tuning_problem`; with the prototypes of the largest size, of which each size
-            takes the first ones, such as from `prototypes.interleaved`.
+        problem: see `tuning_problem`, with the prototypes of the largest size, such as from
+            `prototypes.interleaved`. Each size takes the first of them.
         sizes: numbers of prototypes, increasing.
-        key: decides the search.
-        metric: see `tune`; so are `low`, `high`, `C`, `decoding` and `search`.
+        key: random seed of the search.
+        metric: see `tune`, also for `low`, `high`, `C`, `decoding` and `search`.
         low: logs of the lower bounds of the tuned leaves, shape `p`.
         high: logs of the upper bounds, shape `p`.
         C: weights of the data-fit term, shape `s`.
         tolerance: see `smallest_within`.
-        decoding: of several classes.
-        search: of each size.
-        max_seconds: no evaluation starts later, and the remaining sizes are left out.
-        progress: called as `progress(done, planned, best_score)`.
-        stop_when_flat: end at a size that improves on the previous one by less than a tenth of its
-            standard error, or before a size that would take longer than is left, at four times the
-            time of the previous one.
+        decoding: how the values of the binary problems give a class.
+        search: the search for each size.
+        max_seconds: time limit; no evaluation starts later, and the remaining sizes are skipped.
+        progress: called as `progress(done, planned, best_score)` after each evaluation.
+        stop_when_flat: stop after a size that improves on the previous size by less than a tenth of
+            the previous size's standard error. Also stop before a size for which the time left is
+            too short, expecting four times the time of the previous size.
 
     Ctrl-C stops the search and keeps the sizes tuned so far.
 
     Raises:
-        ValueError: as `tune`, for sizes that do not increase or exceed the number of prototypes, or
-            for a negative tolerance.
+        ValueError: as `tune`, and for sizes that do not increase or exceed the number of
+            prototypes, or a negative tolerance.
         NumericalError: if no evaluation of the first size gave an error that can be trusted.
     """
     if problem.points is None:

@@ -1,4 +1,4 @@
-"""Searches without gradients: along a line, by annealing and by the simplex."""
+"""Searches without gradients: line searches, simulated annealing and the simplex."""
 
 import abc
 import dataclasses
@@ -25,52 +25,60 @@ RESCALING_EVALUATIONS = 5
 
 @runtime_checkable
 class Evaluator(Protocol):
-    """What a search asks of the loop that runs it."""
+    """The interface through which a search evaluates kernels, see `search.run.Run`."""
 
     problem: Any  # `search.problem.Problem`, or another `Tunable`
-    template: Template
-    dtype: jnp.dtype
-    key: Key
+    template: Template  # the kernel whose leaves are tuned
+    dtype: jnp.dtype  # of the computations
+    key: Key  # PRNG key of the search
     grid: Float[np.ndarray, " s"]  # values of `C`
-    low: Float[np.ndarray, " p"]
-    high: Float[np.ndarray, " p"]
-    planned: int  # evaluations
-    deadline: float  # of `time.perf_counter`
-    stops: tuple[type[BaseException], ...]  # raised when the time is up
+    low: Float[np.ndarray, " p"]  # lower bounds of theta
+    high: Float[np.ndarray, " p"]  # upper bounds of theta
+    planned: int  # the most evaluations
+    deadline: float  # time limit, in seconds of `time.perf_counter`
+    stops: tuple[type[BaseException], ...]  # exceptions that are raised when the time is up
 
     def scores(self, thetas: np.ndarray, C: np.ndarray | None = None) -> Float[np.ndarray, " q"]:
-        """Return the best score of each kernel over its row of `C`, or over the grid; recorded."""
+        """Score and record `q` kernels; return the best trusted score of each.
+
+        Args:
+            thetas: the kernels as points of the template, shape `q p`.
+            C: values of `C` for each kernel, shape `q s`; None for the grid.
+        """
         ...
 
     def best_C(self, theta: np.ndarray) -> float:
-        """Return the `C` of the best score of a kernel that was scored."""
+        """Return the `C` with the best score of a kernel that `scores` has recorded."""
         ...
 
     def slope(self, theta: np.ndarray, C: float, evaluate: Callable[[], Any]) -> Any:
-        """Return the `descent.Slope` of `evaluate()`, recorded or as it is known."""
+        """Return and record the `descent.Slope` at `theta` and `C`.
+
+        It comes from the given history if it is there, else from `evaluate()`.
+        """
         ...
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Search(abc.ABC):
-    """The settings that every search has.
+    """A search over kernels, with the settings that all searches share.
 
     Args:
         max_evaluations: budget; None for the default of the search.
-        tune_kernel: False to take the kernel as it is and tune `C` only.
+        tune_kernel: False to fix the kernel and tune `C` only.
         history: evaluations of a stopped search (`Tuning.history`, or `load_history` of a file).
-            With the same arguments the search resumes where it stopped, with the same result as
-            without the stop. The best evaluation of each stage is checked against a new one.
-        start: the outcome of a search for a similar problem, such as yesterday's rows: a warm start
-            of a local search.
+            With the same arguments the search resumes where it stopped, and gives the same result
+            as without the stop. As a check, the best evaluation of each stage is computed again.
+        start: the `Tuning` of a similar problem, such as yesterday's rows. The search is then
+            local, with this warm start.
     """
 
-    # What some searches vary, see `Gradient`.
+    # Settings of `Gradient`, with their values in all other searches.
     per_column: ClassVar[bool] = False
     rank: ClassVar[int | None] = None
     move_prototypes: ClassVar[bool] = False
-    moves_points: ClassVar[bool] = False  # whether a run evaluates the problem at other points
-    runs_on_mesh: ClassVar[bool] = True
+    moves_points: ClassVar[bool] = False  # whether the search replaces the problem's points
+    runs_on_mesh: ClassVar[bool] = True  # whether the rows may be spread over several devices
 
     max_evaluations: int | None = None
     tune_kernel: bool = True
@@ -81,11 +89,11 @@ class Search(abc.ABC):
 
     @property
     def varied(self) -> dict[str, bool]:
-        """The leaves of a kernel that it varies, as arguments of `template.split_kernel`."""
+        """The keyword arguments of `template.split_kernel` that select the leaves to tune."""
         return {"tune_kernel": self.tune_kernel}
 
     def check(self) -> None:
-        """Raise unless the budget is a whole number."""
+        """Raise a `ValueError` for settings out of range."""
         if self.max_evaluations is not None:
             whole_number("max_evaluations", self.max_evaluations, 1)
 
@@ -94,46 +102,46 @@ class Search(abc.ABC):
         return
 
     def resolve(self, n_rows: int, *, on_mesh: bool) -> "Search":
-        """Return the search for so many rows, on one device or on the devices of a mesh."""
+        """Return the search to run for `n_rows` rows, on one device or on a mesh."""
         return self
 
     @abc.abstractmethod
     def rounds(self, p: int) -> list[int]:
-        """Return the most kernels of `p` parameters that it asks for, round by round."""
+        """Return the most kernels of `p` parameters that each round evaluates together."""
 
     def planned(self, template: Template, n_rows: int) -> int:
-        """Return the most evaluations, for errors that are means over so many rows."""
+        """Return the most evaluations, if errors are means over `n_rows` rows."""
         return sum(self.rounds(template.size))
 
     @abc.abstractmethod
     def run(self, run: Evaluator) -> None:
-        """Ask for the scores of kernels until the budget is spent; `run` keeps the best."""
+        """Evaluate kernels until the budget is spent; the evaluator records them."""
 
     def without_rank(self) -> "Search":
-        """Return the search of a kernel that has its matrix already."""
+        """Return the search without `rank`, for a kernel that already has its matrix."""
         return self
 
     def started_from(self, tuning: Any) -> "Search":
-        """Return the local search from the outcome of another."""
+        """Return the local search with another search's `Tuning` as its warm start."""
         return dataclasses.replace(self, start=tuning)
 
     def of_C_alone(self) -> "Search":
-        """Return the search for `C` with the kernel as it is."""
+        """Return the search for `C` with a fixed kernel."""
         return Profile(tune_kernel=False)
 
     def rescaling(self) -> "Search":
-        """Return the search for one common factor of a kernel that was tuned."""
+        """Return the search for one common factor of all leaves of a tuned kernel."""
         return Rescaling()
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Profile(Search):
-    """A search over the kernel, each with the best of all `C`.
+    """A search over kernels that scores each kernel with its best `C`.
 
-    Once a kernel's folds are decomposed every `C` is nearly free, so each evaluation takes a kernel
-    and the whole vector `C`. One parameter: six tenths of the evaluations on an even grid over its
-    range, the others between the best and its neighbours, halving; 10 evaluations by default.
-    Several: as `Annealing`, 160 evaluations.
+    Once a kernel's folds are decomposed, every further `C` costs little, so each evaluation takes a
+    kernel and the whole vector `C`. For one parameter, six tenths of the evaluations are on an even
+    grid over its range; the others halve the intervals around the best point. The default is 10
+    evaluations. Several parameters are searched as by `Annealing`, with 160 evaluations.
     """
 
     def rounds(self, p: int) -> list[int]:
@@ -161,11 +169,11 @@ class Profile(Search):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Annealing(Search):
-    """The search of De Brabanter 2010, Sections 6.3 and 8.2.
+    """Coupled simulated annealing, then the simplex (De Brabanter 2010, Sections 6.3 and 8.2).
 
-    90 parts of the evaluations by coupled simulated annealing with five members over kernel and `C`
-    together, 70 parts by the simplex from its best point; 160 evaluations by default. Of the vector
-    `C` only the range counts.
+    The search is over kernel and `C` together. Annealing with five members has 90 of every 160
+    evaluations, and the simplex from its best point has 70; the default is 160 evaluations. Only
+    the least and the largest `C` matter, as the bounds of the search.
     """
 
     def check_C(self, grid: Float[np.ndarray, " s"]) -> None:
@@ -180,7 +188,7 @@ class Annealing(Search):
         return annealing_rounds(self.max_evaluations or ANNEALING_EVALUATIONS)
 
     def run(self, run: Evaluator) -> None:
-        """See `Search.run`; of a point the last element is the log of `C`."""
+        """See `Search.run`; the last element of a point is the log of `C`."""
         low = np.append(run.low, np.log(run.grid.min()))
         high = np.append(run.high, np.log(run.grid.max()))
 
@@ -194,10 +202,11 @@ class Annealing(Search):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Rescaling(Search):
-    """A search for a common factor on all leaves of a kernel tuned for a smaller machine.
+    """A search for a common factor of all leaves of a kernel that was tuned for a smaller machine.
 
-    A kernel for few prototypes is too smooth for many. From the factor 1 down, then up, by steps of
-    `ratio`, as long as the score falls; each with all `C`. 5 evaluations by default.
+    A kernel that suits few prototypes is too smooth for many. The factor starts at 1 and is divided
+    by `ratio` as long as the score falls; if it never falls, the factor is multiplied instead. Each
+    factor is scored with its best `C`. The default is 5 evaluations.
     """
 
     ratio: float = 1.4
@@ -209,20 +218,21 @@ class Rescaling(Search):
     def run(self, run: Evaluator) -> None:
         """See `Search.run`."""
         middle = run.template.theta.astype(float)
-        best, left = run.scores(middle[None])[0], run.planned - 1
+        best, evaluations_left = run.scores(middle[None])[0], run.planned - 1
         for step in (-np.log(self.ratio), np.log(self.ratio)):
-            improved, place = False, step
-            while left > 0 and middle.size > 0:
-                score, left = run.scores((middle + place)[None])[0], left - 1
+            improved, log_factor = False, step
+            while evaluations_left > 0 and middle.size > 0:
+                score = run.scores((middle + log_factor)[None])[0]
+                evaluations_left -= 1
                 if not score < best:
                     break
-                best, improved, place = score, True, place + step
+                best, improved, log_factor = score, True, log_factor + step
             if improved:
                 return
 
 
 def check_search(search: Any) -> None:
-    """Raise a `ValueError` unless it is a search, with settings that make sense."""
+    """Raise a `ValueError` unless `search` is a `Search` with valid settings."""
     if not isinstance(search, Search):
         raise ValueError(
             f"search: expected 'auto', Profile(..), Annealing(..) or Gradient(..), got {search!r}"
@@ -231,30 +241,30 @@ def check_search(search: Any) -> None:
 
 
 Scores = Callable[[np.ndarray], np.ndarray]
-"""From points, shape `q p`, to their values, shape `q`."""
+"""Maps points, shape `q p`, to their scores, shape `q`."""
 
 
 def line_rounds(budget: int) -> list[int]:
-    """Return the rounds of `line_search`: an even grid, then pairs of points."""
+    """Return the evaluations in each round of `line_search`: an even grid, then pairs of points."""
     coarse = min(budget, max(2, round(0.6 * budget)))
     rest = budget - coarse
     return [coarse, *[2] * (rest // 2), *[1] * (rest % 2)]
 
 
 def annealing_rounds(budget: int) -> list[int]:
-    """Return the rounds of `annealing_search`: all members at once, then one point at a time."""
+    """Return the evaluations in each round of `annealing_search`: whole ensembles, then points."""
     members = min(5, budget)
     annealed = max(members, round(budget * 90 / 160)) // members
     return [members] * annealed + [1] * (budget - members * annealed)
 
 
 def line_search(low: float, high: float, planned: int, dtype: jnp.dtype, scores: Scores) -> None:
-    """Evaluate an even grid, then points between the best and its neighbours."""
+    """Evaluate an even grid, then halve the intervals around the best point until `planned`."""
     coarse = line_rounds(planned)[0]
     points = np.linspace(low, high, coarse) if coarse > 1 else np.array([(low + high) / 2])
     values = scores(points[:, None])
     width = (high - low) / max(1, coarse - 1)
-    # As long as halving makes a difference to the device.
+    # Stop when the step is lost in the rounding of the device's dtype.
     while len(points) < planned and width > 8 * epsilon(dtype) * (high - low):
         width /= 2
         best = points[np.argmin(values)]
@@ -266,24 +276,24 @@ def line_search(low: float, high: float, planned: int, dtype: jnp.dtype, scores:
 def local_line_search(
     low: float, high: float, start: Float[np.ndarray, "1"], planned: int, scores: Scores
 ) -> None:
-    """Step by the last width of `line_search` until the best point lies between two others."""
+    """Step by the finest step of `line_search` until the best point lies between two others."""
     coarse, *halvings = line_rounds(planned)
     width = (high - low) / max(1, coarse - 1) / 2 ** len(halvings)
     points, values, new = np.zeros(0), np.zeros(0), start
     while len(new) > 0:
         points, values = np.append(points, new), np.append(values, scores(new[:, None]))
         best = points[np.argmin(values)]
-        beside = np.array([t for t in (best - width, best + width) if low <= t <= high])
-        unknown = np.abs(beside[:, None] - points[None]).min(axis=1) > width / 2
-        new = beside[unknown][: planned - len(points)]
+        neighbours = np.array([t for t in (best - width, best + width) if low <= t <= high])
+        is_new = np.abs(neighbours[:, None] - points[None]).min(axis=1) > width / 2
+        new = neighbours[is_new][: planned - len(points)]
 
 
 def annealing_search(
     run: Evaluator, low: np.ndarray, high: np.ndarray, start: np.ndarray | None, scores: Scores
 ) -> None:
-    """Spend 90 parts of the budget on annealing, 70 on the simplex from its best point.
+    """Spend 90 of every 160 evaluations on annealing, and 70 on the simplex from its best point.
 
-    With a start, the simplex alone, with its 70 parts.
+    With a start, run only the simplex from the start, with 70 of every 160 evaluations.
     """
     lows, highs = as_array(low, run.dtype), as_array(high, run.dtype)
     if start is None:
@@ -303,7 +313,7 @@ def annealing_search(
 
 
 def _run_to_end(algorithm: ModuleType, state: Any, scores: Scores) -> Any:
-    """Run annealing or the simplex with values from the host; return the last state."""
+    """Run annealing or the simplex with `scores` as the objective; return the last state."""
     while int(state.status) == RUNNING:
         probes = algorithm.ask(state)
         values = scores(np.atleast_2d(np.asarray(probes))).reshape(probes.shape[:-1])

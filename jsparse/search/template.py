@@ -1,4 +1,4 @@
-"""A kernel whose leaves are tuned, and the vector of numbers that a search varies."""
+"""A kernel with leaves to tune, and the vector `theta` of these leaves that a search varies."""
 
 from typing import Any
 
@@ -14,14 +14,15 @@ from ..kernels import Kernel
 
 
 class Template(eqx.Module):
-    """A kernel split into the leaves that are tuned and the rest.
+    """A kernel split into the leaves to tune and the fixed leaves.
 
-    A search varies a vector `theta`: logs of the positive leaves, and the elements themselves of
-    the matrices of `kernels.Projected`, which have any sign.
+    A search varies a vector `theta` of the tuned leaves. It holds logs, as these leaves are
+    positive, except for matrices of `kernels.Projected`: their elements may have any sign and are
+    held unchanged.
     """
 
-    tuned: Kernel  # None for leaves that are not tuned
-    fixed: Kernel
+    tuned: Kernel  # the kernel with None in place of fixed leaves
+    fixed: Kernel  # the kernel with None in place of tuned leaves
 
     @property
     def size(self) -> int:
@@ -30,14 +31,14 @@ class Template(eqx.Module):
 
     @property
     def signed(self) -> Bool[np.ndarray, " p"]:
-        """Which elements of `theta` are numbers of a matrix, not logs."""
+        """True for the elements of `theta` that are elements of a matrix, not logs."""
         leaves = jax.tree_util.tree_leaves_with_path(self.tuned)
         signed = [np.full(leaf.size, _is_matrix(path)) for path, leaf in leaves]
         return np.concatenate([np.zeros(0, bool), *signed])
 
     @property
     def theta(self) -> Float[np.ndarray, " p"]:
-        """The vector of the template itself, in the dtype of its leaves."""
+        """The vector `theta` of the template's kernel, in the dtype of its leaves."""
         leaves = [np.asarray(leaf).reshape(-1) for leaf in jax.tree.leaves(self.tuned)]
         flat = np.concatenate(leaves) if leaves else np.zeros(0)
         logs = np.log(np.where(self.signed, 1, flat))
@@ -45,11 +46,14 @@ class Template(eqx.Module):
 
     @property
     def kernel(self) -> Kernel:
-        """The template itself as a kernel."""
+        """The template's kernel."""
         return eqx.combine(self.tuned, self.fixed)
 
     def at(self, theta: Float[Any, " p"]) -> Kernel:
-        """Return the kernel at a point; of a NumPy array nothing is compiled."""
+        """Return the kernel with the tuned leaves `theta`.
+
+        If `theta` is a NumPy array, nothing is compiled.
+        """
         leaves, structure = jax.tree.flatten(self.tuned)
         ends = np.cumsum([leaf.size for leaf in leaves])[:-1]
         numpy = np if isinstance(theta, np.ndarray) else jnp
@@ -64,9 +68,10 @@ class Template(eqx.Module):
 
     @property
     def lengthscales(self) -> Int[np.ndarray, "c k"]:
-        """Places in `theta` of each column's lengthscales; a product has one for each factor.
+        """Indices into `theta` of the lengthscales of each of `c` columns.
 
-        No rows, if there is one lengthscale for all columns.
+        A product kernel has `k` factors, each with a lengthscale for the column. If one lengthscale
+        serves all columns, the table is empty.
         """
         leaves = jax.tree_util.tree_leaves_with_path(self.tuned)
         ends = np.cumsum([0, *(leaf.size for _, leaf in leaves)])
@@ -83,9 +88,13 @@ class Template(eqx.Module):
 def split_kernel(
     kernel: Kernel, dtype: jnp.dtype, *, tune_kernel: bool = True, tune_matrices: bool = False
 ) -> Template:
-    """Return a kernel as a template: its positive floating leaves are tuned.
+    """Return a template whose tuned leaves are the kernel's positive floating-point leaves.
 
-    Without `tune_kernel` none is. `tune_matrices` adds the matrices of `kernels.Projected`.
+    Args:
+        kernel: the kernel; its floating-point leaves are cast to `dtype`.
+        dtype: of the computations.
+        tune_kernel: False to tune no leaf at all.
+        tune_matrices: also tune the matrices of `kernels.Projected`, whatever their sign.
     """
     kernel = jax.tree.map(
         lambda a: as_array(np.asarray(a), dtype) if eqx.is_inexact_array(a) else a, kernel
@@ -100,5 +109,5 @@ def split_kernel(
 
 
 def _is_matrix(path: KeyPath) -> bool:
-    """Whether a leaf is the matrix of `kernels.Projected`."""
+    """Return whether a leaf is the matrix of `kernels.Projected`."""
     return getattr(path[-1], "name", "") == "matrix"

@@ -1,4 +1,4 @@
-"""Tuning a kernel and `C` by cross-validation: one search, or the stages of a method."""
+"""Tune a kernel and `C` by cross-validation: run one search, or the stages of a method."""
 
 import itertools
 import math
@@ -40,23 +40,24 @@ def tune(
 
     Args:
         problem: see `tuning_problem`.
-        key: decides the search; the same key, problem and arguments give the same result.
+        key: random seed; the same key, problem and arguments give the same result.
         metric: see `cross_validate`.
         low: logs of the lower bounds of the tuned leaves, shape `p`.
         high: logs of the upper bounds, shape `p`.
         C: weights of the data-fit term, shape `s`.
         decoding: see `multiclass.distances`.
-        search: `Profile`, `Annealing` or `Gradient`. With a `start` the search is local. One
-            parameter: by the smallest steps of the whole search, until the best kernel lies between
-            two others. Several: the simplex alone, or the steps of the gradient.
-        max_seconds: no evaluation starts later; the best until then is returned.
-        progress: called as `progress(done, planned, best_score)`.
+        search: `Profile`, `Annealing` or `Gradient`. With a `start` the search is local. For one
+            parameter it steps by the finest step of the whole search, until the best kernel lies
+            between two others. For several, it is the simplex without annealing, or the gradient
+            steps without the profile.
+        max_seconds: time limit; no evaluation starts later, and the best result so far is returned.
+        progress: called as `progress(done, planned, best_score)` after each evaluation.
 
-    Ctrl-C stops the search and keeps the best result so far. An error within the search, such as
-    one of `progress`, carries the evaluations done until then as its attribute `history`.
+    Ctrl-C stops the search and keeps the best result so far. If an error ends the search, such as
+    an error raised by `progress`, its attribute `history` holds the evaluations made so far.
 
     Raises:
-        ValueError: if the bounds or the budget make no sense, or the history is of another problem.
+        ValueError: for bounds or a budget out of range, or the history of another problem.
         NumericalError: if no evaluation gave an error that can be trusted.
     """
     scoring = Scoring(metric, decoding)
@@ -83,18 +84,25 @@ def tune_stages(
     max_seconds: float = math.inf,
     progress: Progress | None = None,
 ) -> Chosen:
-    """Run the stages in which a method is tuned, and return the outcome that it keeps.
+    """Run the stages in which a method is tuned, and return the outcome that the method chooses.
 
     All stages share one time limit, one report of progress and one history, from which a stopped
     run resumes. The history of the outcome has the evaluations of every stage.
 
-    Ctrl-C ends the stage: its best result so far counts, and later optional stages do not run. An
-    error, or Ctrl-C before any result, carries the evaluations of all stages as its attribute
-    `history`.
+    Ctrl-C ends the current stage with its best result so far, and later optional stages do not run.
+    If an error, or Ctrl-C before the first result, ends the run, the exception's attribute
+    `history` holds the evaluations of all stages.
+
+    Args:
+        stages: see `Method.stages`.
+        key: random seed of every search.
+        history: evaluations of a stopped run to resume.
+        max_seconds: time limit of all stages together; no evaluation starts later.
+        progress: called as `progress(done, planned, best_score)` after each evaluation.
 
     Raises:
         ValueError: if the history is of another problem.
-        NumericalError: if a stage that is not optional found no error that can be trusted.
+        NumericalError: if a stage that is not optional gave no error that can be trusted.
     """
     runs = _StageRuns(as_key(key), history or (), max_seconds, progress)
     outcome: Outcome | None = None
@@ -124,16 +132,16 @@ class _StageRuns:
         self.deadline = time.perf_counter() + seconds
         self.stopped: Stopped = "finished"
         self.evaluations: list[Evaluation] = []
-        self.known = list(history)  # of the stages to come
-        self.best = math.inf  # score that a further stage may improve on
+        self.known = list(history)  # given evaluations of stages that have not run yet
+        self.best = math.inf  # best score since the last stage that was not optional
 
     @property
     def known_history(self) -> list[Evaluation]:
-        """The evaluations of all stages, and those in the given history of stages to come."""
+        """The evaluations of all stages so far, and the given ones of later stages."""
         return sorted([*self.evaluations, *self.known], key=lambda e: e.stage)
 
     def run(self, stage: Stage, number: int) -> Outcome | None:
-        """Return the outcome of a stage; None for an optional stage without one."""
+        """Return the outcome of a stage; None for an optional stage that was skipped or failed."""
         begin = time.perf_counter()
         if not stage.optional:
             self.best = math.inf
@@ -147,7 +155,8 @@ class _StageRuns:
         run = Run(
             problem, search, problem.scoring, self.key, problem.C if C is None else C,
             problem.bounds, self.deadline, self._report(stage),
-            # Errors at points that a search moved are not those of the points it moves to now.
+            # A search that moves the points may move them elsewhere in this run: old errors of the
+            # moved points do not hold for it.
             () if search.moves_points else known, number,
         )  # fmt: skip
         try:
@@ -160,7 +169,7 @@ class _StageRuns:
             return None
         finally:
             self.evaluations += run.done
-            if run.goes_on:  # what is known of later stages came from a provisional outcome
+            if run.goes_on:  # later stages in the given history followed an unfinished outcome
                 self.known = []
         if self.stopped == "finished":
             self.stopped = tuning.stopped
@@ -168,7 +177,7 @@ class _StageRuns:
         return Outcome(run.problem, tuning, tuning.theta, run.grid, time.perf_counter() - begin)
 
     def _report(self, stage: Stage) -> Progress | None:
-        """Return the report of a stage's progress, which counts the evaluations of all stages."""
+        """Return the progress callback of a stage, which counts the evaluations of all stages."""
         progress, done, best = self.progress, len(self.evaluations), self.best
         if progress is None:
             return None
@@ -184,7 +193,7 @@ def check_settings(
     max_seconds: float,
     progress: Progress | None,
 ) -> Float[np.ndarray, " s"]:
-    """Return the values of `C`; raise a `ValueError` for settings of `tune` that make no sense."""
+    """Return `C` as an array; raise a `ValueError` for settings of `tune` out of range."""
     for name, values in (("metric", get_args(Metric)), ("decoding", get_args(Decoding))):
         if (value := getattr(scoring, name)) not in values:
             raise ValueError(f"{name}: expected one of {values}, got {value!r}")

@@ -1,4 +1,4 @@
-"""Kernels by name, and the number of folds where the user gives none."""
+"""Kernels from their names, and the default number of folds."""
 
 import functools
 import math
@@ -27,20 +27,24 @@ KERNELS = {
 def make_kernel(
     kernel: KernelLike, d: int, codes: tuple[int, ...] = (), *, per_column: bool = False
 ) -> Kernel:
-    """Return a kernel; of a name with the scale that `d` columns of standardised inputs ask for.
+    """Return the kernel for a user's `kernel` argument.
 
-    Several kernels make a dictionary with atoms of each. With `per_column` a kernel by name has a
-    lengthscale for each column.
+    Args:
+        kernel: a name, a kernel, a function of two points, or a list of these, which gives a
+            `Mixture`. A kernel by name has lengthscale `sqrt(d)`, which suits standardised inputs.
+        d: number of columns.
+        codes: numbers of the columns that hold codes of categories.
+        per_column: give a kernel by name one lengthscale for each column.
 
     Raises:
-        ValueError: for what is no kernel, or none for the columns `codes`, which hold categories.
+        ValueError: if `kernel` is none of these, or does not support columns of categories.
     """
     if codes:
         return with_categories(make_kernel(kernel, d, per_column=per_column), codes)
     if isinstance(kernel, Kernel):
         return kernel
     if isinstance(kernel, list | tuple) and kernel:
-        return kernels.Mixture(tuple(make_kernel(one, d) for one in kernel))
+        return kernels.Mixture(tuple(make_kernel(part, d) for part in kernel))
     if callable(kernel) and not isinstance(kernel, type):
         return kernels.Custom(_without_parameters(kernel))
     if isinstance(kernel, str) and kernel in KERNELS:
@@ -57,13 +61,15 @@ def make_kernel(
 
 
 def template_of(kernel: KernelLike, d: int, search: Search, codes: tuple[int, ...] = ()) -> Kernel:
-    """Return the kernel whose leaves a search varies: of a name the one that the search asks for.
+    """Return the kernel whose leaves a search varies, for a user's `kernel` argument.
 
-    Until rows are known, "auto" stands for "rbf", and a matrix of a rank for the first columns.
+    A kernel by name gets the structure that the search needs: one lengthscale, one for each column,
+    or a matrix. Before the rows are known, "auto" gives an RBF kernel, and a matrix of a rank
+    selects the first columns; `training.auto` replaces both.
 
     Raises:
-        ValueError: as `make_kernel`, for kernels to be raced where columns hold categories, or for
-            a rank that is more than the columns or of a kernel that is not of the distance.
+        ValueError: as `make_kernel`; for "auto" if columns hold categories; for a rank above the
+            number of columns, or a rank with a kernel that is not in `KERNELS`.
     """
     if isinstance(kernel, str) and kernel == "auto":
         if codes:
@@ -84,15 +90,18 @@ def template_of(kernel: KernelLike, d: int, search: Search, codes: tuple[int, ..
 
 
 def projected(name: KernelLike, matrix: Float[np.ndarray, "r d"]) -> Kernel:
-    """Return a kernel by its name behind a linear map."""
+    """Return the kernel of a name, applied to inputs mapped by the matrix."""
     return kernels.Projected(make_kernel(name, matrix.shape[1]), matrix)
 
 
-@functools.cache  # the same function is the same kernel, and compiles no program again
+# Cached so that one function always gives the same static field of `Custom`: else programs would
+# compile again.
+@functools.cache
 def _without_parameters(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of two points as a function of (parameters, two points)."""
     return lambda _, x, z: function(x, z)
 
 
 def default_folds(n: int) -> int:
-    """Return the number of folds of `n` rows where the user gives none."""
+    """Return the default number of folds for `n` rows."""
     return min(10, n)

@@ -1,4 +1,4 @@
-"""Wall time by phase, and how much of it is compilation."""
+"""Wall time of each phase of a run, and of compilation."""
 
 import time
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ _COMPILE_EVENTS = (
 
 @contextmanager
 def clock(seconds: dict[str, float], phase: str) -> Iterator[None]:
-    """Note how long a phase takes."""
+    """Store the wall time of the block in `seconds[phase]`."""
     start = time.perf_counter()
     try:
         yield
@@ -24,7 +24,10 @@ def clock(seconds: dict[str, float], phase: str) -> Iterator[None]:
 
 @contextmanager
 def compile_clock(seconds: dict[str, float]) -> Iterator[None]:
-    """Add up what JAX reports of lowering and compiling (nested tracing would count twice)."""
+    """Store the time that JAX spends on lowering and compiling in `seconds["compile"]`.
+
+    Tracing is left out, as nested traces would count twice.
+    """
 
     def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
         if event in _COMPILE_EVENTS:

@@ -1,4 +1,4 @@
-"""The rows of a run, and what training knows of them."""
+"""The rows of a run, their encoding and their folds."""
 
 from typing import Any, NamedTuple
 
@@ -20,28 +20,38 @@ from .streamed import Streamed
 
 
 class TrainingData(NamedTuple):
-    """The rows of a run, and what training knows of them; but for the source on the host."""
+    """The rows of a run, their encoding and their folds.
+
+    The *validation rows*, `n` in number, are all rows in memory, or the sample of a stream. All
+    fields but the source and the candidates are on the host.
+    """
 
     source: InMemory | Streamed
     encoding: Encoding
     shape: Shape
-    candidates: TrainingRows  # from which points are chosen
-    truth: Shaped[np.ndarray, "n *c"]  # class numbers or raw targets of the rows that are predicted
-    weights: Float[np.ndarray, " n"] | None  # of these rows; 0 for a row that is in no fold
-    counting: CountingRows  # their numbers among the caller's rows, or in the stream
-    folds: Folds  # by number among them
-    compared: dict[str, Any]  # what must be the same in all processes of a mesh
+    candidates: TrainingRows  # the rows from which points are chosen
+    truth: Shaped[np.ndarray, "n *c"]  # class numbers or raw targets of the validation rows
+    weights: Float[np.ndarray, " n"] | None  # of the validation rows; 0 for a row in no fold
+    counting: CountingRows  # numbers of the validation rows among the caller's, or in the stream
+    folds: Folds  # of the validation rows
+    compared: dict[str, Any]  # values that must be equal in all processes of a mesh
     planning: dict[str, Any]  # arguments of `plan` that depend on the source
 
     __repr__ = short_repr
 
     @property
     def predicted(self) -> slice | np.ndarray:
-        """Which rows are in a fold: all, or a mask."""
+        """Index of the validation rows that are in a fold: a full slice, or a mask."""
         return slice(None) if self.weights is None else self.weights > 0
 
     def plan(self, method: Method, config: Config, n_parameters: int) -> Plan | None:
-        """Return what a run of the resolved method takes; None if hardly more than the rows."""
+        """Return the memory plan of a run; None if the method needs little more than the rows.
+
+        Args:
+            method: the resolved method.
+            config: the configuration of the run.
+            n_parameters: number of tuned leaves of the kernel.
+        """
         arguments = {
             "n": self.source.n_rows,
             "d": self.shape.d,
@@ -58,9 +68,13 @@ class TrainingData(NamedTuple):
         return plan(**arguments) if "m" in arguments else None
 
     def choose_points(self, method: Method, key: Key, kernel: Kernel) -> Points:
-        """Return the points that may carry the model.
+        """Return the prototypes or candidates that the method chooses.
 
-        While they are chosen, categories have a column of indicators each.
+        For the choice, each category of a column is replaced by an indicator column. The chosen
+        points have the original columns.
+
+        Raises:
+            ValueError: if columns hold categories and the method's points are not rows.
         """
         rows, codes = self.candidates, self.encoding.codes
         if not codes:

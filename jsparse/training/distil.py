@@ -1,4 +1,4 @@
-"""A machine of few prototypes out of one of many."""
+"""Distillation: a machine of few prototypes from a machine of many."""
 
 from typing import Any
 
@@ -30,44 +30,44 @@ def distil(
     C: ArrayLike | None = None,
     **options: Any,
 ) -> Trained:
-    """Train a machine of few of the prototypes of a large one, in its kernel.
+    """Train a machine with few of the prototypes of a large machine, and with the same kernel.
 
-    A kernel is best searched with few prototypes and fitted with many; where few are wanted all the
-    same, a pursuit selects them out of the many, or a reduction leaves out the others. Nothing of
-    the kernel is searched. The curve of what comes out says what each prototype is worth, and its
-    `at(size)` gives the machine of every size.
+    The lowest errors come from tuning a kernel with few prototypes and fitting a machine with many.
+    If a small machine is wanted, a pursuit then selects few of the many prototypes, or a reduction
+    prunes most of them. The kernel is not tuned again. The result's `curve` has the error for every
+    number of prototypes, and its `at(size)` returns the machine of that size.
 
     Args:
-        trained: what `train` gave, or a model that was saved.
+        trained: the result of `train`, or a saved model.
         X: the rows, as for `train`.
-        y: their targets.
-        key: decides folds and what the method draws.
-        method: one that selects out of candidates, `SCDP`, `SpSVM`, `KSP`, `KMP` or `KBP`, which
-            are then the large machine's prototypes; or `SparseReduction`, of as many prototypes as
-            that has, chosen again.
-        C: values of the weight of the data-fit term; by default that of the large machine, if the
-            method has a `C`.
-        **options: see `train`; `task` by default as the model's.
+        y: the targets, as for `train`.
+        key: random seed of the folds and of the method.
+        method: `SCDP`, `SpSVM`, `KSP`, `KMP` or `KBP`, which select from the large machine's
+            prototypes; or `SparseReduction`, which chooses as many prototypes as the large machine
+            has, and prunes them.
+        C: values of the weight of the data-fit term; by default the `C` of the large machine, if
+            the method has a `C`.
+        **options: see `train`. The default `task` is the model's.
 
-    Arrays and tables are taken in float64, whatever the rows and the large machine are in: what
-    tells the last of some hundred prototypes from each other is beyond the digits of float32. The
-    model that comes out is in float64 too, and small. Lengthscales are in units of the spread of
-    the rows given: with others than the large machine's the kernel is another. Columns of a table
-    may come in another order. Several classes become problems as `multiclass` says, not as they
-    did.
+    All computations are in float64, whatever the dtype of the rows and of the large machine: the
+    kernel columns of some hundred prototypes are linearly dependent to the precision of float32.
+    The resulting model is in float64 too. Lengthscales are relative to the standard deviations of
+    the rows in `X`, so rows with other standard deviations than the large machine's change the
+    kernel. Columns of a table may be in another order. Several classes are divided into binary
+    problems as the option `multiclass` says, whatever the large machine's scheme.
 
     Raises:
-        ValueError: for a method that is neither, a machine of several kernels, a table whose
-            columns are not those of the large machine's, options that are decided here, and as
-            `train`.
+        ValueError: as `train`; also for a method that cannot select or reduce, a machine of several
+            kernels, a table with other columns than the large machine's, or the options `kernel`
+            and `search`.
     """
     model = trained.model if isinstance(trained, Trained) else trained
     if not isinstance(model, Model):
         raise ValueError(f"trained: expected what train gave, or a Model, got {trained!r}")
     if not isinstance(method, Method):
         raise ValueError(f"method: expected a method, such as SCDP(..), got {method!r}")
-    if decided := sorted({"kernel", "search"} & set(options)):
-        raise ValueError(f"{decided[0]}: expected none, as that of the large machine is taken")
+    if excluded := sorted({"kernel", "search"} & set(options)):
+        raise ValueError(f"{excluded[0]}: expected none, as that of the large machine is taken")
     kernel = model.expansion.kernel
     if isinstance(kernel, Mixture):
         raise ValueError(
@@ -100,7 +100,7 @@ def distil(
 
 
 def _in_order(frame: Frame, y: Any, weights: ArrayLike | None, columns: Schema) -> Frame:
-    """Return the table with the columns in their order; raise if it has others."""
+    """Return the table with its columns in the order of `columns`; raise if they differ."""
     frame = frame.ordered([column.name for column in columns.columns])
     rows = None if weights is None else counting_rows(weights, frame.n_rows).index
     schema = frame.arrays(y, columns.task, rows)[2]

@@ -1,4 +1,4 @@
-"""How raw rows and targets become numbers."""
+"""The encoding of raw inputs and targets: standardisation, class numbers, output codes, units."""
 
 import functools
 from typing import NamedTuple
@@ -16,13 +16,13 @@ from .target_units import TargetUnits
 
 
 class Encoding(NamedTuple):
-    """How raw rows and targets become numbers, known before any machine is fitted."""
+    """The encoding of raw inputs and targets, known before any machine is fitted."""
 
-    scaling: Standardization
+    scaling: Standardization  # of the inputs
     classes: Shaped[np.ndarray, " k"] | None  # labels in sorted order; None for regression
-    code: Code | None  # of more than two classes
+    code: Code | None  # binary problems of more than two classes
     units: TargetUnits  # of real targets
-    codes: tuple[int, ...] = ()  # columns that hold codes of categories
+    codes: tuple[int, ...] = ()  # numbers of the columns that hold codes of categories
 
     __repr__ = short_repr
 
@@ -34,13 +34,14 @@ class Encoding(NamedTuple):
     def targets(
         self, y: Shaped[np.ndarray, "n *c"], weights: Float[np.ndarray, " n"] | None
     ) -> Shaped[np.ndarray, "n *c"]:
-        """Return real targets in the machine's units, in float64; or -1 and +1 of two classes.
+        """Return the targets that machines are fitted to.
 
-        With a code, the class numbers themselves.
+        These are real targets in the machine's units, in float64; -1 and +1 for two classes; with a
+        code, the class numbers.
 
         Args:
             y: real targets, or class numbers.
-            weights: row weights; targets of weight 0 become 0.
+            weights: row weights; real targets of rows of weight 0 become 0.
         """
         if self.classes is None:
             return self.units.apply(y, weights)
@@ -48,10 +49,10 @@ class Encoding(NamedTuple):
 
 
 def code_of(config: Config, k: int, dtype: np.dtype) -> Code | None:
-    """Return how `k` classes become binary problems; None for two classes.
+    """Return the output code of `k` classes, see `Multiclass`; None for two classes.
 
     Raises:
-        ValueError: for a code that the method cannot take.
+        ValueError: if the method cannot take the code.
     """
     if k <= 2:
         return None
@@ -61,7 +62,10 @@ def code_of(config: Config, k: int, dtype: np.dtype) -> Code | None:
 
 
 def check_codes(X: Float[np.ndarray, "n d"], codes: tuple[int, ...]) -> None:
-    """Raise a `ValueError` unless these columns are there and hold whole numbers."""
+    """Raise a `ValueError` unless `X` has the columns `codes` and they hold whole numbers.
+
+    `codes` is increasing.
+    """
     if codes and codes[-1] >= X.shape[1]:
         raise ValueError(
             f"kernel: expected columns of categories among the {X.shape[1]} of X, got {codes}"
@@ -74,14 +78,17 @@ def check_codes(X: Float[np.ndarray, "n d"], codes: tuple[int, ...]) -> None:
 
 
 def unscaled(scaling: Standardization, codes: tuple[int, ...]) -> Standardization:
-    """Return the standardisation that leaves these columns as they are."""
+    """Return the standardisation without its effect on the columns `codes`."""
     shift, scale = (np.array(a) for a in scaling)
     shift[list(codes)], scale[list(codes)] = 0, 1
     return Standardization(*jax.device_put((shift, scale)))
 
 
 def indicators(X: Float[np.ndarray, "n d"], codes: tuple[int, ...]) -> Float[np.ndarray, "n p"]:
-    """Return rows whose categories have a column each."""
+    """Return the rows with one indicator column for each category of the columns `codes`.
+
+    All other columns come first.
+    """
     numbers = np.delete(X, codes, axis=1)
     columns = [(X[:, c, None] == np.unique(X[:, c])).astype(X.dtype) for c in codes]
     return np.concatenate([numbers, *columns], axis=1)
@@ -91,6 +98,6 @@ def indicators(X: Float[np.ndarray, "n d"], codes: tuple[int, ...]) -> Float[np.
 def standardised(
     X: Float[Array, "r d"], weights: Float[Array, " r"]
 ) -> tuple[Standardization, Float[Array, "r d"]]:
-    """Return the standardisation of weighted rows, and the rows standardised."""
+    """Return the standardisation of weighted rows, and the standardised rows."""
     scaling = standardize(X, weights)
     return scaling, scaling.apply(X)

@@ -1,4 +1,4 @@
-"""Targets and weights as users give them: checked, and encoded; and the rows that count."""
+"""Checks and encoding of users' targets and weights, and selection of rows of positive weight."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -16,7 +16,11 @@ ClassWeight = Literal["balanced"] | Mapping[Any, float] | None
 
 
 def checked_targets(y: ArrayLike, n: int, task: Task) -> np.ndarray:
-    """Return the labels, or finite real targets, of `n` rows; raise if they are neither."""
+    """Return class labels, shape `n`, or real targets, shape `n` or `n c`.
+
+    Raises:
+        ValueError: if `y` has another number of rows, or real targets are not finite numbers.
+    """
     labels = labels_of("y", y) if task == "classification" else on_host("y", y)
     several = task == "regression" and labels.ndim == 2 and labels.shape[1] > 0
     if labels.shape[:1] != (n,) or not (labels.ndim == 1 or several):
@@ -31,10 +35,10 @@ def checked_targets(y: ArrayLike, n: int, task: Task) -> np.ndarray:
 def encoded_targets(
     labels: np.ndarray, task: Task, classes: Sequence[Any] | ArrayLike | None = None
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return real targets as they are; or class numbers and the labels they stand for.
+    """Return class numbers and the sorted labels; for regression, the targets and None.
 
     Raises:
-        ValueError: for a label that is not among the classes, if these are given.
+        ValueError: if `classes` is given and lacks a label.
     """
     if task == "regression":
         return labels, None
@@ -43,7 +47,7 @@ def encoded_targets(
         raise ValueError(f"classes: expected a vector of labels, got shape {known.shape}")
     known, numbers = np.unique(known, return_inverse=True)
     if classes is not None:
-        # By hash: 1 is 1.0 and True, but never "1".
+        # Look labels up by hash, so that 1 equals 1.0 and True, but not "1".
         place = {label: number for number, label in enumerate(known.tolist())}
         unknown = set(labels.tolist()) - set(place)
         if unknown:
@@ -55,7 +59,13 @@ def encoded_targets(
 
 
 def check_labels(classes: np.ndarray, n: int, n_all: int) -> None:
-    """Raise unless the `n` rows that count, of `n_all`, have labels of at least two classes."""
+    """Raise a `ValueError` for fewer than two classes, or hardly fewer classes than rows.
+
+    Args:
+        classes: labels of the rows of positive weight.
+        n: number of rows of positive weight.
+        n_all: number of all rows.
+    """
     if len(classes) < 2 and n < n_all:
         raise ValueError(
             "weights: expected some weight in every class, or at least in two, got weights above "
@@ -67,7 +77,7 @@ def check_labels(classes: np.ndarray, n: int, n_all: int) -> None:
 
 
 def check_label_count(k: int, n: int) -> None:
-    """Raise if there are hardly fewer labels than rows."""
+    """Raise a `ValueError` if `n > 20` rows have `k > 0.9 n` different labels."""
     if 10 * k > 9 * n > 180:
         raise ValueError(
             f"y: expected class labels, got {k} different values in {n} rows;"
@@ -76,7 +86,11 @@ def check_label_count(k: int, n: int) -> None:
 
 
 def checked_weights(weights: ArrayLike, n: int) -> np.ndarray:
-    """Return row weights in float64; raise unless `n` finite ones of at least 0, some above."""
+    """Return row weights in float64.
+
+    Raises:
+        ValueError: unless there are `n` finite weights of at least 0, some of them above 0.
+    """
     w = real_numbers("weights", weights)
     if w.shape != (n,) or not np.all((w >= 0) & np.isfinite(w)):
         raise ValueError(
@@ -93,7 +107,14 @@ def row_weights(
     numbers: np.ndarray,
     classes: np.ndarray | None,
 ) -> np.ndarray | None:
-    """Return row weights times those of the classes; None if there are neither."""
+    """Return row weights times the factors of the rows' classes; None without either.
+
+    Args:
+        weights: row weights.
+        class_weight: see `train`.
+        numbers: class numbers (or real targets) of the rows.
+        classes: labels in sorted order; None for regression.
+    """
     w = np.ones(len(numbers)) if weights is None else checked_weights(weights, len(numbers))
     if class_weight is None or classes is None:
         return None if weights is None else w
@@ -101,7 +122,13 @@ def row_weights(
 
 
 def class_factors(class_weight: ClassWeight, classes: np.ndarray, mass: np.ndarray) -> np.ndarray:
-    """Return the factor of each class, whose rows' weights add up to `mass`."""
+    """Return the weight factor of each class.
+
+    Args:
+        class_weight: "balanced", or factors by label; a label that is missing has factor 1.
+        classes: labels in sorted order.
+        mass: sum of the row weights of each class.
+    """
     if isinstance(class_weight, str) and class_weight == "balanced":
         return mass.sum() / (np.count_nonzero(mass) * np.where(mass > 0, mass, 1))
     if not isinstance(class_weight, Mapping):
@@ -116,35 +143,36 @@ def class_factors(class_weight: ClassWeight, classes: np.ndarray, mass: np.ndarr
 
 
 class CountingRows(NamedTuple):
-    """Which of the caller's rows count.
+    """The rows of positive weight among the caller's rows.
 
-    All others are dropped before anything is computed: random draws depend on the number of rows,
-    so that a row of weight 0 that stayed would change folds, prototypes and starts.
+    Rows of weight 0 are dropped before anything is computed. Random draws depend on the number of
+    rows, so a row of weight 0 would otherwise change folds, prototypes and initial points.
     """
 
-    n: int  # rows of the caller
-    index: Int[np.ndarray, " k"]  # numbers of the rows that count, increasing
-    weights: Float[np.ndarray, " k"] | None  # of the rows that count
+    n: int  # number of the caller's rows
+    index: Int[np.ndarray, " k"]  # numbers of the rows of positive weight, increasing
+    weights: Float[np.ndarray, " k"] | None  # their weights; None if all are 1
 
     __repr__ = short_repr
 
     def select(self, values: Shaped[np.ndarray, "n ..."]) -> Shaped[np.ndarray, "k ..."]:
-        """Return the values of the rows with a positive weight."""
+        """Return the values of the rows of positive weight."""
         return values if len(self.index) == self.n else values[self.index]
 
     def spread(self, values: Float[np.ndarray, "k ..."]) -> Float[np.ndarray, "n ..."]:
         """Return values in the order of the caller's rows, with NaN for rows of weight 0."""
         if len(self.index) == self.n:
             return values
-        every = np.full((self.n, *values.shape[1:]), np.nan, values.dtype)
-        every[self.index] = values
-        return every
+        all_values = np.full((self.n, *values.shape[1:]), np.nan, values.dtype)
+        all_values[self.index] = values
+        return all_values
 
     def folds_within(self, folds: Folds) -> Folds:
         """Drop rows of weight 0 from the caller's folds, and renumber the rows that remain.
 
         Raises:
-            ValueError: unless every row that counts is in one fold, and no other row in several.
+            ValueError: unless each row of positive weight is in exactly one fold, and each row of
+                weight 0 in at most one.
         """
         index, valid = np.asarray(folds.index), np.asarray(folds.valid)
         rows = index[valid]
@@ -164,7 +192,7 @@ class CountingRows(NamedTuple):
         return folds_of_rows(members, max(len(row) for row in members))
 
     def folds_of_caller(self, folds: Folds) -> Folds:
-        """Return folds with the caller's row numbers; no fold has a row of weight 0."""
+        """Return folds of the rows of positive weight with the caller's row numbers."""
         if len(self.index) == self.n:
             return folds
         index, valid = np.asarray(folds.index), np.asarray(folds.valid)
@@ -172,7 +200,7 @@ class CountingRows(NamedTuple):
 
 
 def folds_of_rows(members: list[np.ndarray], width: int) -> Folds:
-    """Return folds of these rows, padded to so many in each."""
+    """Return folds from the row numbers of each, padded to `width` rows in each."""
     index, valid = (np.zeros((len(members), width), t) for t in (np.int32, bool))
     for fold, rows in enumerate(members):
         index[fold, : len(rows)], valid[fold, : len(rows)] = rows, True

@@ -1,4 +1,4 @@
-"""Rows that come later: a machine of all rows so far, from sums."""
+"""Incremental learning: update a machine with later rows by adding to its sums."""
 
 import dataclasses
 
@@ -26,12 +26,19 @@ def with_more_rows(
     targets: Float[np.ndarray, "n *c"] | Int[np.ndarray, " n"],
     weights: Float[np.ndarray, " n"] | None,
 ) -> tuple[Model, Sums, int]:
-    """Return the machine that a fit to all rows so far gives, its sums, and its stop code.
+    """Return the machine fitted to the old and the new rows, its sums, and its stop code.
 
-    Kernel, `C`, points and standardisation stay; so do the calibration of the probabilities and the
-    errors on unseen rows. The machines of the folds are dropped, as they lack the new rows.
-    Targets are real, or -1 and +1, or class numbers if the model has a code; weights include those
-    of the classes.
+    Kernel, `C`, points, standardisation, the calibration of probabilities and the held-out errors
+    do not change. The machines of the folds are dropped, as they are not fitted to the new rows.
+
+    Args:
+        method: the method that the sums were made for.
+        model: the model to update.
+        sums: its sums over the old rows.
+        C: its weight of the data-fit term, or one for each binary problem.
+        X: new raw inputs.
+        targets: new targets: real, or -1 and +1, or class numbers if the model has a code.
+        weights: new row weights, multiplied by the factors of the classes; None for 1.
 
     Raises:
         ValueError: for inputs or targets that are not finite in the precision of the model.
@@ -41,7 +48,7 @@ def with_more_rows(
     assert scaling is not None
     w = np.ones(len(X)) if weights is None else weights
     X, targets, w = X[w > 0], targets[w > 0], w[w > 0]
-    # Padded by rows of weight 0, so that batches of many sizes compile a few times only.
+    # Pad with rows of weight 0, so that batches of many sizes compile only a few programs.
     n, block = len(X), rows_in_block(None)
     rows = min(1 << (n - 1).bit_length(), -(-n // block) * block)
     w, targets = padded(w, rows, "constant"), padded(targets, rows, "constant")

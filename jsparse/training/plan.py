@@ -1,4 +1,4 @@
-"""What a run will take, said before it starts: bytes, blocks, and passes over the rows."""
+"""Estimates before a run starts: bytes of memory, block sizes, and passes over the rows."""
 
 import bisect
 import os
@@ -18,20 +18,20 @@ from ..machines.ridge import cheaper
 from ..multiclass import Code
 from ..search.strategies import Profile, Search, check_search
 
-SAMPLE_ROWS = 65536
+SAMPLE_ROWS = 65536  # default number of rows of a stream in its sample
 
 
 class Plan(NamedTuple):
-    """What a run takes.
+    """Estimated memory and passes of a run.
 
     Attributes:
-        parts: bytes that are in memory at one time, by what they hold; estimates.
-        limit: bytes there are, None if that is not known.
-        largest: most prototypes that would fit, None if the limit is not known.
-        passes: reads of all rows; 1 if they are in memory. `jsparse fit` takes one more, to see
-            what the columns hold.
-        kernels_at_once: kernels that are summed in one pass.
-        block_rows: rows of a block of features.
+        parts: bytes in memory at one time, by their content.
+        limit: bytes available; None if unknown.
+        largest: the most prototypes that would fit; None if the limit is unknown.
+        passes: number of times that all rows are read; 1 if they are in memory. `jsparse fit` reads
+            them once more, to find the types of the columns.
+        kernels_at_once: number of kernels whose sums are computed in one pass.
+        block_rows: rows of a block of the feature matrix.
     """
 
     parts: dict[str, int]
@@ -45,7 +45,7 @@ class Plan(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """At most in memory at one time."""
+        """The most bytes in memory at one time."""
         return sum(self.parts.values())
 
     def __str__(self) -> str:
@@ -75,22 +75,25 @@ def plan(
     n_parameters: int = 1,
     memory: int | None = None,
 ) -> Plan:
-    """Estimate what `train` will take, of rows in memory or a stream.
+    """Estimate the memory and the passes of `train`, for rows in memory or a stream.
 
     Args:
-        n: rows; of a stream they do not matter.
-        d: columns.
-        m: prototypes, or "all" for the LS-SVM in the dual.
-        folds: parts of the rows that are summed apart; 2 with a hold-out.
-        code: of more than two classes, see `output_code`.
-        n_C: values of `C`.
+        n: number of rows; has no effect on a stream's plan.
+        d: number of columns.
+        m: number of prototypes, or "all" for the LS-SVM in the dual.
+        folds: number of folds; 2 with a `HoldOut`.
+        code: output code of more than two classes, see `output_code`.
+        n_C: number of values of `C`.
         dtype: of the computations.
         streamed: whether the rows are read in batches.
         batch_rows: rows of a batch.
         sample_rows: rows of a stream that are kept to choose prototypes and to score.
         search: see `tune`.
-        n_parameters: tuned leaves of the kernel.
-        memory: bytes that may be taken; by default what the device has left.
+        n_parameters: number of tuned elements of the kernel.
+        memory: bytes that may be used; by default the free memory of the device.
+
+    Raises:
+        ValueError: for arguments out of range.
     """
     n, d, n_C = whole_number("n", n, 1), whole_number("d", d, 1), whole_number("n_C", n_C, 1)
     folds = whole_number("folds", folds, 2)
@@ -113,15 +116,17 @@ def plan(
 
     def parts_of(m: int, kernels: int) -> dict[str, int]:
         summed_apart = folds + 1
-        if streamed:  # read, padded, on the device, sorted by groups; raw rows may be of float64
+        if streamed:
+            # A batch exists four times: read, padded, on the device, and sorted by groups. Raw rows
+            # may be in float64.
             row = 8 * (d + 2)
             rows = {"batches": 4 * batch_rows * row, "sample": 3 * sample_rows * row}
-        else:  # raw, standardised, laid out by folds
+        else:  # rows exist three times: raw, standardised, and laid out by folds
             rows = {"rows": 3 * n * (d + problems + 2) * item}
             if classes == 1 and cheaper(m, in_fold, n_C) == "removal":
                 summed_apart = 1
         return rows | {
-            # What was there, and what comes to it.
+            # Twice: the old sums and the updated ones.
             "sums": 2 * kernels * summed_apart * classes * m * (m + problems) * item,
             "block of features": 4 * block_rows * m * item,
             "decompositions": 6 * min(systems_at_once(), folds) * m * m * item,
@@ -146,7 +151,7 @@ def plan(
 
 
 def check_fits(planned: Plan, method: Method) -> None:
-    """Raise a `ValueError` if a run of the method does not fit, with the most points that do."""
+    """Raise a `ValueError` if a run does not fit into memory, naming the most points that fit."""
     if planned.limit is None or planned.bytes <= planned.limit:
         return
     most = max(planned.parts, key=planned.parts.__getitem__)
@@ -167,19 +172,22 @@ def check_fits(planned: Plan, method: Method) -> None:
 
 
 def _words(count: int) -> str:
+    """Return a number of bytes with its unit."""
     value, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
     while value >= 1024 and len(units) > 1:
         value, units = value / 1024, units[1:]
     return f"{value:.3g} {units[0]}"
 
 
-_CONTAINERS = (  # limit and use of cgroups, version 2 and 1
+# For cgroups of version 2 and 1: file of the limit, file of statistics, name of the bytes in use.
+_CONTAINERS = (
     ("memory.max", "memory.stat", "anon"),
     ("memory/memory.limit_in_bytes", "memory/memory.stat", "total_rss"),
 )
 
 
 def _free_in_container() -> int | None:
+    """Return the free bytes of this container; None if there is no limit."""
     groups = Path("/sys/fs/cgroup")
     for limit, statistics, used in _CONTAINERS:
         try:
@@ -191,7 +199,7 @@ def _free_in_container() -> int | None:
 
 
 def free_bytes() -> int | None:
-    """Return the bytes that the first device of this process has left; None if it does not say."""
+    """Return the free bytes of the first device of this process; None if unknown."""
     device = jax.local_devices()[0]
     if device.platform != "cpu":
         stats = device.memory_stats()

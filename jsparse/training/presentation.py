@@ -1,4 +1,4 @@
-"""How a tuned model shows itself: a few lines of text, and HTML with the curve of its sizes."""
+"""Displays of a tuned model: a few lines of text, and HTML with the curve of its sizes."""
 
 import html
 from collections.abc import Mapping
@@ -14,13 +14,13 @@ from .._ticks import error_top, linear_ticks, log_ticks, plain
 from ..kernels import Kernel, Mixture, Projected
 from ..search.sizes import SizeCurve
 
-CHOSEN = "#D55E00"  # vermillion of Okabe and Ito, which reads on white and on black
+CHOSEN = "#D55E00"  # vermillion of Okabe and Ito, legible on white and on black
 WIDTH, HEIGHT = 380, 170  # of the curve, in pixels
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 22, 36  # margins
 
 
 def describe_kernel(kernel: Kernel) -> str:
-    """Return the kernel's class and hyper-parameters on one line; of many values their range."""
+    """Return the kernel's class and hyper-parameters on one line, or the range of many values."""
     if isinstance(kernel, Mixture):
         return ", ".join(describe_kernel(part) for part in kernel.kernels)
     if isinstance(kernel, Projected):
@@ -30,14 +30,19 @@ def describe_kernel(kernel: Kernel) -> str:
 
 
 def as_text(title: str, facts: Mapping[str, str]) -> str:
-    """Return the facts, name to one line, below a title."""
+    """Return a title, and below it one line for each fact: its name and its value."""
     return few_lines([title, *(f"  {name:<12}{value}" for name, value in facts.items())])
 
 
 def as_html(facts: Mapping[str, str], curve: SizeCurve | None, error: str) -> str:
-    """Return the facts as a table, and beside it the curve of the sizes, whose error has a name.
+    """Return HTML with the facts as a table, and beside it the curve of the sizes.
 
-    Colours are the notebook's own (`currentColor`), so that light and dark themes are legible.
+    Colours are `currentColor`, the notebook's text colour, for light and dark themes.
+
+    Args:
+        facts: values by name.
+        curve: the curve; None for none.
+        error: name of the curve's metric, for its axis.
     """
     cell = "padding:1px 10px 1px 0;text-align:left;vertical-align:top;background:none"
     rows = "".join(
@@ -46,31 +51,38 @@ def as_html(facts: Mapping[str, str], curve: SizeCurve | None, error: str) -> st
         for name, value in facts.items()
     )
     table = f'<table style="border:none;margin:0;font-size:13px"><tbody>{rows}</tbody></table>'
-    drawn = "" if curve is None else size_curve_svg(curve, error)
+    svg = "" if curve is None else size_curve_svg(curve, error)
     return (
         '<div style="display:flex;flex-wrap:wrap;gap:16px;align-items:flex-start">'
-        f"{table}{drawn}</div>"
+        f"{table}{svg}</div>"
     )
 
 
 def size_curve_svg(curve: SizeCurve, error: str) -> str:
-    """Return the errors, by the metric's name, of every size as SVG; empty if none is finite."""
+    """Return SVG of the error against the size; empty if no error is finite.
+
+    Args:
+        curve: the sizes and errors.
+        error: name of the metric, for the axis.
+    """
     finite = np.isfinite(curve.errors)
     if not finite.any():
         return ""
     sizes, errors = np.asarray(curve.sizes)[finite], np.asarray(curve.errors, float)[finite]
     spread = np.nan_to_num(np.asarray(curve.standard_errors, float)[finite], posinf=0.0)
     low, high = float(np.min(errors - spread)), error_top(errors, spread)
-    # An even curve is drawn in the middle.
+    # A constant curve has no range: give it margins, so that it is drawn in the middle.
     margin = 0.05 * (high - low) or 0.1 * abs(low) or 1.0
     low, high = low - margin, high + margin
     narrow, wide = float(sizes[0] / 1.1), float(sizes[-1] * 1.1)
 
     def across(size: Any) -> Any:
+        """Return the horizontal position of a size in pixels, on a log scale."""
         share = np.log(np.asarray(size) / narrow) / np.log(wide / narrow)
         return np.round(LEFT + share * (WIDTH - LEFT - RIGHT), 1)
 
     def up(value: Any) -> Any:
+        """Return the vertical position of an error in pixels, from the top."""
         share = np.clip((np.asarray(value) - low) / (high - low), 0.0, 1.0)
         return np.round(HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM), 1)
 
@@ -98,7 +110,10 @@ def size_curve_svg(curve: SizeCurve, error: str) -> str:
 
 
 def _axes_svg(x: list[tuple[float, str]], y: list[tuple[float, str]], error: str) -> str:
-    """Return lines, ticks and titles of two axes, with ticks as (place in pixels, text)."""
+    """Return the lines, ticks and titles of both axes.
+
+    `x` and `y` are the ticks of each axis, as pairs of position in pixels and text.
+    """
     bottom, middle, halfway = (
         HEIGHT - BOTTOM,
         (LEFT + WIDTH - RIGHT) / 2,
@@ -117,27 +132,33 @@ def _axes_svg(x: list[tuple[float, str]], y: list[tuple[float, str]], error: str
 
 
 def _text(x: int | float, y: int | float, text: str, anchor: str = "middle") -> str:
+    """Return an SVG text element at a position in pixels."""
     return f'<text x="{x}" y="{y}" text-anchor="{anchor}" fill="currentColor">{text}</text>'
 
 
 def _points(x: np.ndarray, y: np.ndarray) -> str:
+    """Return positions as the `points` attribute of SVG lines."""
     return " ".join(f"{a},{b}" for a, b in zip(x, y, strict=True))
 
 
 def in_words(array: np.ndarray) -> str:
-    """Return the numbers of an array; of many their range."""
+    """Return the numbers of an array as text, or the range of more than 6."""
     if array.size <= 6:
         return ", ".join(f"{value:.4g}" for value in array.reshape(-1).tolist())
     return f"{array.size} values from {array.min():.4g} to {array.max():.4g}"
 
 
 def rounded(value: float, digits: int) -> str:
-    """Return a number with so many significant digits."""
+    """Return a number as text, with `digits` significant digits."""
     return plain(float(f"{value:.{digits}g}"))
 
 
 def status_in_words(statuses: dict[str, int]) -> str:
-    """Return the advice for the fit, and for each other status that is not to be trusted."""
+    """Return the advice for the fit's stop code, and for every other code that is not trusted.
+
+    Args:
+        statuses: stop codes by the name of the part of a run, with one for "fit".
+    """
     clauses = {name: ADVICE[code].partition(";")[0].rstrip(".") for name, code in statuses.items()}
     doubtful = [name for name, code in statuses.items() if name != "fit" and not trusted(code)]
     return "; ".join([clauses["fit"], *(f"{name}: {clauses[name]}" for name in doubtful)])

@@ -1,4 +1,4 @@
-"""The configuration of a run, checked before any work."""
+"""The configuration of a run, checked before any work on the rows."""
 
 import dataclasses
 import functools
@@ -36,16 +36,16 @@ NO_FOLD_MACHINES = (
 
 @dataclasses.dataclass(frozen=True)
 class Multiclass:
-    """How more than two classes become problems of two, and their values a class again.
+    """How more than two classes are divided into binary problems, and decoded from their values.
 
     Args:
         scheme: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes, see
             `multiclass.output_code`.
-        decoding: how the values of the problems become a class; see `multiclass.distances`.
-        C_per_problem: let each problem have the `C` of the grid that is best for it, with the
-            kernel they share.
-        classes: all labels, should there be some of which no rows have come yet; by default those
-            of `y`. For methods that need only sums.
+        decoding: how the values of the binary problems give a class, see `multiclass.distances`.
+        C_per_problem: choose the best `C` of the grid for each binary problem separately. All
+            problems share the kernel.
+        classes: all labels, if rows of some classes will only come later; by default the labels in
+            `y`. For methods that need only sums.
     """
 
     scheme: Scheme | ArrayLike = "one_versus_rest"
@@ -54,7 +54,7 @@ class Multiclass:
     classes: Sequence[Any] | ArrayLike | None = None
 
     def check(self, method: Method) -> None:
-        """Raise a `ValueError` for a scheme that is none, or settings that the method lacks."""
+        """Raise a `ValueError` for an unknown scheme, or settings that the method cannot take."""
         if isinstance(self.scheme, str):
             if self.scheme not in get_args(Scheme):
                 raise ValueError(
@@ -69,16 +69,16 @@ class Multiclass:
 
 @dataclasses.dataclass(frozen=True)
 class Resources:
-    """What a run may take.
+    """The memory, time and devices that a run may use.
 
     Args:
-        memory: bytes; by default what the device has left. See `plan`.
-        max_seconds: no evaluation of the search starts later.
-        mesh: devices that share the rows; the model is that of one device to rounding. For methods
-            that need only sums. If they are devices of several processes, each of these processes
-            calls `train` with the same rows and settings, and without `max_seconds`; `train`
-            compares checksums of them, and refuses what differs. Without `memory` the least that
-            any process has left counts.
+        memory: bytes; by default the free memory of the device, or the least of all processes of
+            the mesh. See `plan`.
+        max_seconds: time limit of the search; no evaluation starts later.
+        mesh: devices that share the rows, for methods that need only sums. The model equals the
+            model of one device to rounding. If the mesh spans several processes, each process calls
+            `train` with the same rows and settings, and without `max_seconds`. `train` compares
+            checksums of the rows and settings, and raises an error if they differ.
         sample_rows: rows of a stream that are kept to choose points from and to score.
     """
 
@@ -88,7 +88,7 @@ class Resources:
     sample_rows: int = SAMPLE_ROWS
 
     def check(self, method: Method, search: Search) -> None:
-        """Raise a `ValueError` for numbers out of range, or a mesh that is of no use."""
+        """Raise a `ValueError` for numbers out of range, or a mesh that cannot be used."""
         whole_number("sample_rows", self.sample_rows, 2, 2**31 - 1, "the largest number")
         if self.memory is not None:
             real("memory", self.memory, 0.0)
@@ -110,12 +110,13 @@ class Resources:
 
 @dataclasses.dataclass(frozen=True)
 class HoldOut:
-    """A share of the rows of a stream that is held out to validate, instead of folds.
+    """Validation of a stream on one held-out share of its rows, instead of folds.
 
-    De Brabanter 2010, Algorithm 4: one decomposition for each kernel instead of one for each fold.
+    De Brabanter 2010, Algorithm 4: each kernel needs one decomposition instead of one for each
+    fold.
 
     Args:
-        share: of the rows, between 0 and 1.
+        share: fraction of the rows that is held out, between 0 and 1.
     """
 
     share: float
@@ -127,28 +128,28 @@ class HoldOut:
 
 
 class Keys(NamedTuple):
-    """Keys of the random decisions of a run."""
+    """PRNG keys of the random draws of a run."""
 
-    points: Key
+    points: Key  # choice of prototypes or candidates
     folds: Key
     search: Key
-    method: Key
-    sample: Key
+    method: Key  # fits
+    sample: Key  # sample of a stream
 
     __repr__ = short_repr
 
 
 class Config(NamedTuple):
-    """The arguments of `train`, checked as far as they can be without the rows."""
+    """The arguments of `train`, checked as far as is possible without the rows."""
 
     task: Task
     keys: Keys
     method: Method
     kernel: KernelLike
     C: Float[np.ndarray, " s"]
-    metric: Metric | None  # minimised and reported, if the caller named one
+    metric: Metric | None  # to minimise and report; None for the method's defaults
     search: Search
-    folds: int | Folds | HoldOut | None  # None: as many as suit the number of rows
+    folds: int | Folds | HoldOut | None  # None for the default number, see `default_folds`
     multiclass: Multiclass
     class_weight: ClassWeight
     out_of_fold: bool | Literal["machines"]
@@ -159,7 +160,7 @@ class Config(NamedTuple):
 
     @property
     def compared(self) -> dict[str, Any]:
-        """The settings that must be the same in all processes of a mesh, by argument."""
+        """The settings that must be equal in all processes of a mesh, by argument."""
         settings = self._asdict()
         del settings["keys"], settings["progress"]
         return {**settings, "key": self.keys.points}
@@ -180,7 +181,11 @@ def configure(
     resources: Resources,
     progress: Progress | None,
 ) -> Config:
-    """Return the configuration; raise a `ValueError` for the first setting that makes no sense."""
+    """Return the configuration from the arguments of `train`.
+
+    Raises:
+        ValueError: for the first argument that is out of range or does not suit the others.
+    """
     if task not in ("classification", "regression"):
         raise ValueError(f"task: expected 'classification' or 'regression', got {task!r}")
     if not isinstance(method, Method):
@@ -199,8 +204,8 @@ def configure(
     grid = check_settings(scoring, values_of_C, search, resources.max_seconds, progress)
     if task == "regression" and metric == "misclassification":
         raise ValueError("metric: expected 'mse' or 'mae' for regression")
-    for_classes = {"class_weight": class_weight, "classes": multiclass.classes}
-    for name, value in for_classes.items():
+    classification_only = {"class_weight": class_weight, "classes": multiclass.classes}
+    for name, value in classification_only.items():
         if task == "regression" and value is not None:
             raise ValueError(f"{name}: expected None for regression")
     validation = _check_folds(folds)
@@ -220,7 +225,7 @@ def configure(
 
 
 def _check_folds(folds: Any) -> int | Folds | HoldOut | None:
-    """Return the folds, None for "auto"; raise a `ValueError` if they are none."""
+    """Return the folds, None for "auto"; raise a `ValueError` if they are not valid."""
     if isinstance(folds, str) and folds == "auto":
         return None
     if isinstance(folds, Folds):

@@ -1,4 +1,4 @@
-"""Sources of rows: what they share, the programs that predict held-out rows, and rows in memory."""
+"""Sources of rows: their base class, the programs that predict held-out rows, and `InMemory`."""
 
 import abc
 import dataclasses
@@ -31,19 +31,21 @@ from ..validation.sharding import ShardedFolds
 from ..validation.validate import FoldLosses, Kept, Scoring, Validation, mean_losses
 from .plan import Plan
 
-NOTHING_KEPT = Kept(np.int32(0), np.int32(0))  # one program serves searches and predictions
+# A search needs no predictions, yet keeps the predictions of one machine: so the program compiled
+# for the search also serves the predictions after it.
+NOTHING_KEPT = Kept(np.int32(0), np.int32(0))
 
 
 class RowsOfFolds(NamedTuple):
-    """A kernel and the rows that its machines are fitted to and predict, fold by fold."""
+    """The arguments of a program that predicts held-out rows by `Method.held_out`."""
 
     method: Method
     template: Template
-    points: Float[Array, "m d"] | None
+    points: Float[Array, "m d"] | None  # prototypes or candidates
     rows: Rows
-    layout: Folds | ShardedFolds
-    key: Key | None
-    theta: Any  # the kernel as a point of the template, or several points, shape `*q p`
+    layout: Folds | ShardedFolds  # folds of the rows
+    key: Key | None  # of the method's random draws
+    theta: Any  # one kernel or `q` kernels as points of the template, shape `*q p`
 
     __repr__ = short_repr
 
@@ -55,19 +57,19 @@ class RowsOfFolds(NamedTuple):
 
 
 class SumsOfFolds(NamedTuple):
-    """Features, their sums over the rows of every part, and the rows to predict, by part."""
+    """The arguments of a program that predicts held-out rows by `FromSums.held_out_from_sums`."""
 
     method: FromSums
-    sums: Sums
-    parts: Rows  # of fewer parts than were summed if some are not validated
-    key: Key | None
+    sums: Sums  # features, and their sums over each part of the rows
+    parts: Rows  # the rows to predict, by part; the first parts only, if not all are validated
+    key: Key | None  # of the method's random draws
 
     __repr__ = short_repr
 
     def held_out(self, C: Float[Array, " s"], on_fold: OnFold) -> HeldOut:
         """Predict the rows of each part for every `C`, see `FromSums.held_out_from_sums`."""
         features, sums = self.sums
-        if self.parts.code is None:  # one target is a column, as solutions have it
+        if self.parts.code is None:  # give the sums of a single target their target axis
             sums = sums._replace(
                 cross=sums.cross[..., None],
                 target_square=sums.target_square[..., None],
@@ -76,7 +78,7 @@ class SumsOfFolds(NamedTuple):
         per_fold = jax.tree.map(lambda a: a[: self.parts.weights.shape[0]], sums)
         total = Sums(features, sums.joined)
         held = self.method.held_out_from_sums(total, per_fold, C, self.parts, on_fold, self.key)
-        return held._replace(total=None)  # a stream keeps the sums of its parts
+        return held._replace(total=None)  # `Streamed` has the sums already
 
 
 HeldOutRows = RowsOfFolds | SumsOfFolds
@@ -84,10 +86,9 @@ HeldOutRows = RowsOfFolds | SumsOfFolds
 
 @compiled
 def evaluate(held_out: HeldOutRows, C: Float[Array, " s"], on_fold: FoldLosses) -> Validation:
-    """Return the errors of one kernel for every `C`, with the predictions of one machine.
+    """Return the held-out errors of one kernel for every `C`, and the predictions of one machine.
 
-    One program for the search and for what comes after it: out-of-fold values and the sums of all
-    rows. Predictions are laid out by folds.
+    The search and the predictions after it share this program. Predictions are laid out by folds.
     """
     return mean_losses(held_out.held_out(C, on_fold))
 
@@ -96,40 +97,47 @@ def evaluate(held_out: HeldOutRows, C: Float[Array, " s"], on_fold: FoldLosses) 
 def evaluate_batch(
     held_out: RowsOfFolds, C: Float[Array, "q s"], on_fold: FoldLosses
 ) -> Validation:
-    """Return the errors of `q` kernels, each with its own vector of `C`; leading axis `q`.
+    """Return the held-out errors of `q` kernels, each for its vector of `C`; leading axis `q`.
 
-    By `vmap`, for accelerators, which it fills; memory is that of `q` blocks of rows.
+    This is a `vmap` over kernels, which uses accelerators better than a loop. It takes the memory
+    of `q` blocks of rows.
     """
 
-    def one(theta: Array, C: Array) -> Validation:
+    def evaluate_kernel(theta: Array, C: Array) -> Validation:
         validation = mean_losses(held_out._replace(theta=theta).held_out(C, on_fold))
         return validation._replace(total=None)
 
-    return jax.vmap(one)(held_out.theta, C)
+    return jax.vmap(evaluate_kernel)(held_out.theta, C)
 
 
 @compiled
 def hold_out(held_out: HeldOutRows, C: Float[Array, " s"], on_fold: OnFold) -> HeldOut:
-    """Return what `on_fold` makes of the rows of every fold, for every `C`."""
+    """Return what `on_fold` computes on the rows of every fold, for every `C`."""
     return held_out.held_out(C, on_fold)
 
 
 @functools.partial(compiled, static_argnums=2)
 def target_columns(X: Float[Array, "n d"], y: Array, classes: int | None) -> Float[Array, "n c"]:
-    """Return real targets as columns, and of class numbers each class against all others."""
+    """Return targets as columns: real targets, or +1 and -1 for each class against the others.
+
+    Args:
+        X: inputs.
+        y: real targets, or class numbers.
+        classes: the number of classes; None for real targets (static).
+    """
     if classes is None:
         return y.reshape(len(X), -1)
-    own = y[:, None] == jnp.arange(classes, dtype=y.dtype)[None, :]
-    return jnp.where(own, 1, -1).astype(X.dtype)
+    in_class = y[:, None] == jnp.arange(classes, dtype=y.dtype)[None, :]
+    return jnp.where(in_class, 1, -1).astype(X.dtype)
 
 
 class TrainingSource(abc.ABC):
-    """The part of a `search.problem.Source` that rows in memory and streams have in common.
+    """Base class of both implementations of `search.problem.Source`.
 
     Attributes:
-        placed: the rows that are predicted, as programs take them.
-        folds: their folds by row number.
-        n_predicted: how many they are without padding.
+        placed: the validation rows on the device or devices, in the layout that programs take.
+        folds: row numbers of each fold of the validation rows.
+        n_predicted: the number of validation rows without padding.
     """
 
     placed: Rows
@@ -138,7 +146,12 @@ class TrainingSource(abc.ABC):
 
     @abc.abstractmethod
     def held_out_rows(self, problem: Problem, theta: Float[Any, "*q p"]) -> HeldOutRows:
-        """Return what programs take of the problem and the rows, at points of the template."""
+        """Return the arguments of a program that predicts held-out rows.
+
+        Args:
+            problem: the method, the template and the points.
+            theta: the kernel, or `q` kernels, as points of the template.
+        """
 
     @property
     def dtype(self) -> jnp.dtype:
@@ -147,7 +160,7 @@ class TrainingSource(abc.ABC):
 
     @property
     def code(self) -> Code | None:
-        """See `Source`."""
+        """The output code of the binary problems, for several classes."""
         return self.placed.code
 
     def validate(
@@ -158,7 +171,7 @@ class TrainingSource(abc.ABC):
         scoring: Scoring,
         keep: Kept,
     ) -> Validation:
-        """See `Source`; predictions are NaN for rows that are in no fold."""
+        """See `Source`; predictions of rows in no fold are NaN."""
         validation = evaluate(self.held_out_rows(problem, theta), C, FoldLosses(scoring, keep))
         validation = on_default_device(self.placed.mesh, validation)
         folds = problem.method.validation_folds(self.folds, self.n_predicted)
@@ -185,11 +198,11 @@ class InMemory(TrainingSource):
     """Standardised rows in memory, and their folds.
 
     Attributes:
-        rows: the rows in their own order, padded with rows of weight 0.
-        placed: the same rows as programs take them, spread over the devices of a mesh.
-        layout: the folds of the placed rows.
-        folds: the folds by row number, padded as the rows are.
-        n_rows: how many rows there are without the padding.
+        rows: the rows in the caller's order, padded with rows of weight 0.
+        placed: the same rows as programs take them; on a mesh, sharded in fold order.
+        layout: the folds of `placed`.
+        folds: the folds of `rows`, by row number.
+        n_rows: the number of rows without padding.
     """
 
     rows: Rows
@@ -202,7 +215,7 @@ class InMemory(TrainingSource):
 
     @property
     def n_predicted(self) -> int:  # type: ignore[override]
-        """All of them."""
+        """The number of rows without padding, as all rows are predicted."""
         return self.n_rows
 
     @property
@@ -213,7 +226,7 @@ class InMemory(TrainingSource):
 
     @property
     def kernels_at_once(self) -> int:
-        """One on a CPU, which it fills and which can report after each; else all there are."""
+        """One on a CPU, for a progress report after each kernel; no limit on an accelerator."""
         return 1 if jax.default_backend() == "cpu" else sys.maxsize
 
     def held_out_rows(self, problem: Problem, theta: Float[Any, "*q p"]) -> RowsOfFolds:
@@ -233,11 +246,11 @@ class InMemory(TrainingSource):
                 jax.tree.map(lambda a, i=i: np.asarray(a)[i], batch) for i in range(len(thetas))
             ]
         on_fold = FoldLosses(scoring, NOTHING_KEPT)
-        each = [
-            evaluate(self.held_out_rows(problem, theta), c, on_fold)
-            for theta, c in zip(thetas, C, strict=True)
+        validations = [
+            evaluate(self.held_out_rows(problem, theta), C_of_kernel, on_fold)
+            for theta, C_of_kernel in zip(thetas, C, strict=True)
         ]
-        return [validation._replace(predictions=None, total=None) for validation in each]
+        return [validation._replace(predictions=None, total=None) for validation in validations]
 
     def fit(
         self, problem: Problem, kernel: Kernel, C: Float[Array, "*l"], sums: Sums | None
@@ -247,18 +260,18 @@ class InMemory(TrainingSource):
         return on_default_device(self.placed.mesh, problem.method.fit_and_sum(*arguments))
 
     def rows_in_memory(self) -> tuple[Float[Array, "n d"], Float[Array, "n c"], Float[Array, " n"]]:
-        """See `Source`; each class against all others, whatever the code."""
+        """See `Source`; targets have a column for each class, whatever the output code."""
         rows, k = self.rows, None if self.code is None else len(self.code.matrix)
         return rows.X, target_columns(rows.X, rows.y, k), rows.weights
 
     def follow(self, plan: Plan | None) -> None:
-        """Do nothing: what is evaluated at once does not depend on the plan."""
+        """Do nothing: `kernels_at_once` does not depend on the plan."""
 
     def only_rows(self, rows: Int[np.ndarray, " m"]) -> "InMemory":
-        """See `Source`; they have no folds of their own."""
+        """See `Source`; the folds are not adapted, so use it only where folds do not matter."""
         X, y, weights = _some_rows((self.rows.X, self.rows.y, self.rows.weights), rows)
-        some = Rows(X, y, weights, self.code)
-        return dataclasses.replace(self, rows=some, placed=some)
+        subset = Rows(X, y, weights, self.code)
+        return dataclasses.replace(self, rows=subset, placed=subset)
 
     def fold_machines(
         self,
@@ -268,7 +281,7 @@ class InMemory(TrainingSource):
         size: int | None,
         sums: Sums | None,
     ) -> tuple[KernelExpansion, Int[np.ndarray, " n"]]:
-        """Return the machines that have not seen a fold, and the fold of each row.
+        """Return the machines fitted without each fold as one expansion, and the fold of each row.
 
         See `Method.fold_machines`.
         """

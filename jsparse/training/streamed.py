@@ -1,4 +1,4 @@
-"""Rows that are read, not held (De Brabanter 2010, Section 6.2, Algorithm 4)."""
+"""The source of rows that reads a stream (De Brabanter 2010, Section 6.2, Algorithm 4)."""
 
 import functools
 from collections.abc import Iterator
@@ -34,21 +34,21 @@ from .source import NOTHING_KEPT, SumsOfFolds, TrainingSource, evaluate, target_
 
 
 class Split(NamedTuple):
-    """Which part of the rows each row belongs to, by a hash of its place.
+    """A random division of the rows of a stream into parts, by a hash of each row's place.
 
-    So the parts are random whatever the order of the rows, and the same in every pass. The place of
-    a row is its number among the rows that count: rows of weight 0 change no part.
+    The parts are random whatever the order of the rows, and the same in every pass. The place of a
+    row is its number among the rows of positive weight, so rows of weight 0 have no influence.
     """
 
     seed: int
-    parts: int  # folds; or 2, of which the first is held out
-    validated: int  # parts that are predicted without themselves: all folds, or 1
-    share: float  # of the first part if it is held out, else 0
+    parts: int  # number of folds; or 2, of which the first is held out
+    validated: int  # number of parts that are validated: all folds, or 1
+    share: float  # fraction of the rows in the held-out part; 0 for folds
 
     __repr__ = short_repr
 
     def __call__(self, places: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
-        """Return the part of each row."""
+        """Return the number of each row's part."""
         # The finaliser of splitmix64 (Steele, Lea and Flood 2014).
         x = (places.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
         x = x + np.uint64(self.seed)
@@ -61,31 +61,31 @@ class Split(NamedTuple):
 
 
 class Reader(NamedTuple):
-    """A stream in batches of one size, as sums take them."""
+    """Reads a stream as encoded batches of one size."""
 
     stream: Checked
-    n_rows: int  # with a weight above 0
+    n_rows: int  # number of rows of positive weight
     encoding: Encoding
-    factors: Float[np.ndarray, " k"] | None  # of the weights of the rows of each class
+    factors: Float[np.ndarray, " k"] | None  # weight factor of each class; None for 1
     split: Split
-    batch_rows: int
+    batch_rows: int  # rows of a batch
 
     __repr__ = short_repr
 
     @property
     def classes_apart(self) -> int:
-        """The number of classes that are summed apart; 1 if all problems see the same rows."""
+        """The number of classes with sums of their own; 1 if all problems use the same rows."""
         code = self.encoding.code
         return 1 if code is None or code.shares_all_rows else len(code.matrix)
 
     @property
     def groups(self) -> int:
-        """The number of groups of rows that are summed apart: each class of each part."""
+        """The number of groups of rows with sums of their own: the classes of each part."""
         return self.split.parts * self.classes_apart
 
     @property
     def outputs(self) -> tuple[int, ...]:
-        """The shape of a row's targets in the sums; classes that are summed apart need none."""
+        """The shape of a row's targets in the sums; no targets if classes are summed separately."""
         code = self.encoding.code
         if code is None:
             return ()
@@ -94,11 +94,16 @@ class Reader(NamedTuple):
     def encode(
         self, y: np.ndarray, weights: np.ndarray | None, where: str
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """Return targets (see `Encoding.targets`), weights times those of classes, class numbers.
+        """Return targets, weights, and class numbers (None for regression) of some rows.
+
+        Args:
+            y: raw labels or targets.
+            weights: raw row weights, which are multiplied by the factors of the classes.
+            where: the rows, as error messages name them.
 
         Raises:
-            StreamError: for a label that the first pass has not seen, or numbers that the dtype of
-                the machine does not hold.
+            StreamError: for a label that was not in the first pass, or numbers outside the range of
+                the machine's dtype.
         """
         encoding, w = self.encoding, np.ones(len(y)) if weights is None else weights.astype(float)
         if encoding.classes is None:
@@ -115,10 +120,10 @@ class Reader(NamedTuple):
         return encoding.targets(numbers, None), w, numbers
 
     def batches(self) -> Iterator[tuple[np.ndarray, ...]]:
-        """Yield batches `(X, targets, weights, groups)`, filled up with copies of weight 0.
+        """Yield batches `(X, targets, weights, groups)`, padded with rows of weight 0.
 
         Raises:
-            StreamError: for rows that cannot be what the first pass has seen.
+            StreamError: if the rows differ from the rows of the first pass.
         """
         (_, _, code, *_), dtype, start = self.encoding, self.encoding.dtype, 0
         for (X, y, weights), rows in counting(self.stream):
@@ -143,6 +148,7 @@ class Reader(NamedTuple):
 
 
 def _cast(a: np.ndarray, dtype: np.dtype, where: str, name: str) -> np.ndarray:
+    """Return an array in another dtype; raise a `StreamError` if a value is out of range."""
     with np.errstate(over="ignore"):
         cast = a.astype(dtype)
     if not np.isfinite(cast).all():
@@ -152,27 +158,27 @@ def _cast(a: np.ndarray, dtype: np.dtype, where: str, name: str) -> np.ndarray:
 
 
 class Streamed(TrainingSource):
-    """A stream after its first pass, whose rows are read again.
+    """The rows of a stream, which are reread for each batch of kernels.
 
-    One pass sums every part of the rows for all kernels of a batch, and serves every `C`. Scores
-    are over a sample of the rows that stays in memory, each row predicted by the machine that has
-    not seen its part.
+    One pass computes the sums over every part of the rows for a batch of kernels; these serve every
+    `C`. Scores are means over a sample of the rows that stays in memory. Each row of the sample is
+    predicted by the machine fitted without the row's part.
 
     Args:
-        reader: the rows.
-        parts: the standardised rows of the sample in each part that is validated.
-        folds: the numbers of these rows in the sample.
-        n_sample: how many rows the sample has.
+        reader: reads the rows.
+        parts: standardised rows of the sample, by validated part.
+        folds: numbers of these rows in the sample.
+        n_sample: number of rows of the sample.
     """
 
     def __init__(self, reader: Reader, parts: Rows, folds: Folds, n_sample: int) -> None:
         self.reader, self.placed, self.folds = reader, parts, folds
         self.n_predicted, self.n_rows = n_sample, reader.n_rows
         self._kernels_at_once = 1
-        # Sums of every part of the rows, by kernel: of the last one and of the best so far.
+        # Cached sums over every part of the rows: of the last kernel and of the best so far.
         self._sums: dict[bytes, Sums] = {}
-        self._best: tuple[float, bytes] = np.inf, b""
-        self._method: type[Method] | None = None  # whose scores are compared
+        self._best: tuple[float, bytes] = np.inf, b""  # score and cache key of the best kernel
+        self._method: type[Method] | None = None  # the method that the best score belongs to
 
     @property
     def rows_scored(self) -> int:
@@ -181,7 +187,7 @@ class Streamed(TrainingSource):
 
     @property
     def kernels_at_once(self) -> int:
-        """See `Source`: as many as are summed in one pass."""
+        """See `Source`: the number of kernels that are summed in one pass."""
         return self._kernels_at_once
 
     def follow(self, plan: Plan | None) -> None:
@@ -197,9 +203,10 @@ class Streamed(TrainingSource):
         self, problem: Problem, thetas: Table, C: Table, scoring: Scoring
     ) -> list[Validation]:
         """See `Source`: one pass over the rows for all kernels."""
-        # On the host, as the tuned kernel is made there, by whose values sums are found again.
+        # Kernels are made on the host like the tuned kernel, so that their values are equal to the
+        # last digit: the values are the key of the cached sums.
         kernels = [problem.template.at(theta) for theta in np.asarray(thetas)]
-        if self._method is not type(problem.method):  # a surrogate's scores are others
+        if self._method is not type(problem.method):  # scores of two methods are not comparable
             self._method, self._best, self._sums = type(problem.method), (np.inf, b""), {}
         names = [_name(problem, kernel) for kernel in kernels]
         if any(name not in self._sums for name in names):
@@ -207,49 +214,54 @@ class Streamed(TrainingSource):
         else:
             sums = [self._sums[name] for name in names]
         on_fold, validations = FoldLosses(scoring, NOTHING_KEPT), []
-        for name, of_kernel, c in zip(names, sums, np.asarray(C, self.dtype), strict=True):
-            validation = evaluate(self._with_sums(problem, of_kernel), c, on_fold)
+        C = np.asarray(C, self.dtype)
+        for name, kernel_sums, C_of_kernel in zip(names, sums, C, strict=True):
+            validation = evaluate(self._with_sums(problem, kernel_sums), C_of_kernel, on_fold)
             validation = validation._replace(predictions=None)
             validations.append(on_default_device(self.placed.mesh, validation))
             score = float(np.min(least_of_sizes(problem.method, validations[-1]).trusted))
-            self._keep(name, of_kernel, score)
+            self._keep(name, kernel_sums, score)
         return validations
 
     def fit(
         self, problem: Problem, kernel: Kernel, C: Float[Array, "*l"], sums: Sums | None
     ) -> tuple[Family, Sums | None]:
-        """See `Source`; the sums of the best kernel are there."""
+        """See `Source`; the sums of the best kernel are cached."""
         features, parts = self._sums_of(problem, kernel)
         total = Sums(features, _joined(parts))
         family = _from_sums(problem).solve(total, C, self.code, problem.key)
         return on_default_device(self.placed.mesh, (family, total))
 
     def rows_in_memory(self) -> tuple[Float[Array, "n d"], Float[Array, "n c"], Float[Array, " n"]]:
-        """See `Source`: the rows of the sample that are held out."""
+        """See `Source`: the rows of the sample that are in a validated part."""
         X, y, weights = _flat(self.placed.X, self.placed.y, self.placed.weights)
         k = None if self.code is None else len(self.code.matrix)
         return X, target_columns(X, y, k), weights
 
     def only_rows(self, rows: Int[np.ndarray, " m"]) -> "Streamed":
-        """See `Source`: a stream has no rows by number."""
+        """Raise a `ValueError`, as a stream cannot select rows by number."""
         raise ValueError("stream: expected a method that is tuned on all rows")
 
     def fold_machines(self, *_: Any) -> tuple[KernelExpansion, Int[np.ndarray, " n"]]:
-        """Raise, see `InMemory.fold_machines`: a stream is not fitted again for each fold."""
+        """Raise a `ValueError`, as a stream is not fitted again for each fold."""
         raise ValueError(NO_FOLD_MACHINES)
 
     def _with_sums(self, problem: Problem, sums: Sums) -> SumsOfFolds:
+        """Return the arguments of a program that predicts held-out rows from sums."""
         return SumsOfFolds(_from_sums(problem), sums, self.placed, problem.key)
 
     def _keep(self, name: bytes, sums: Sums, score: float = np.inf) -> None:
-        """Keep the sums of a kernel, and those of the best one; drop all others."""
+        """Cache the sums of a kernel beside the sums of the best kernel; drop all others."""
         if score < self._best[0]:
             self._best = score, name
         kept = {self._best[1]: self._sums.get(self._best[1]), name: sums}
         self._sums = {name: sums for name, sums in kept.items() if sums is not None}
 
     def _sums_of(self, problem: Problem, kernel: Kernel) -> Sums:
-        """Return the sums of a kernel; reread the stream only for one from a resumed history."""
+        """Return the sums of a kernel, cached or else by a pass over the rows.
+
+        Only a kernel from a resumed history needs the pass.
+        """
         name = _name(problem, kernel)
         if name not in self._sums:
             self._keep(name, self._sum(problem, [kernel])[0])
@@ -259,33 +271,38 @@ class Streamed(TrainingSource):
         """Return the sums of every kernel, by one pass over the rows."""
         reader, points = self.reader, problem.points
         assert points is not None
-        begun = [
+        initial = [
             _begin(_from_sums(problem), kernel, points, reader.groups, reader.outputs)
             for kernel in kernels
         ]
-        maps, totals = [phi for phi, _ in begun], [zero for _, zero in begun]
-        done: list[Array] = []
+        maps, totals = [phi for phi, _ in initial], [zero for _, zero in initial]
+        pending: list[Array] = []  # outputs that are ready when a batch has been summed
         for batch in reader.batches():
-            # One batch is summed while the next is read, and no more wait in memory.
-            jax.block_until_ready(done)
+            # Sum one batch while the next is read, but hold no more batches in memory.
+            jax.block_until_ready(pending)
             rows, mesh = jax.device_put(batch), self.placed.mesh
-            # One program for any number of kernels.
+            # A loop over kernels, so that one program serves any number of kernels.
             added = [
                 _add(total, phi, reader.encoding.scaling, *rows, n_groups=reader.groups, mesh=mesh)
                 for total, phi in zip(totals, maps, strict=True)
             ]
-            totals, done = [total for total, _ in added], [weight for _, weight in added]
+            totals, pending = [total for total, _ in added], [weight for _, weight in added]
         if reader.classes_apart > 1:
             totals = [_by_part(total, reader.split.parts) for total in totals]
         return [Sums(*pair) for pair in zip(maps, totals, strict=True)]
 
 
 def _from_sums(problem: Problem) -> FromSums:
+    """Return the problem's method, which a stream needs to be a `FromSums`."""
     return problem.method.check_sums("stream")
 
 
 def _name(problem: Problem, kernel: Kernel) -> bytes:
-    """Return what tells sums apart: a surrogate sums other features, and points may be moved."""
+    """Return the cache key of sums: the bytes of the method's name, the points and the kernel.
+
+    The method and the points can change during tuning: a surrogate has other features, and a search
+    may move the points.
+    """
     leaves = [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(kernel)]
     method = type(problem.method).__name__
     return b" ".join([method.encode(), np.asarray(problem.points).tobytes(), *leaves])
@@ -299,7 +316,7 @@ def _begin(
     groups: int,
     outputs: tuple[int, ...],
 ) -> tuple[FeatureMap, NormalEquations]:
-    """Return the features of a kernel, and sums over no rows."""
+    """Return the feature map of a kernel, and sums of zero for each group."""
     phi = method.features(kernel, points)
     zero = zeros(phi.n_features, outputs, points.dtype)
     return phi, jax.tree.map(lambda a: jnp.zeros((groups, *a.shape), a.dtype), zero)
@@ -307,18 +324,19 @@ def _begin(
 
 @functools.partial(compiled, static_argnums=1)
 def _by_part(total: NormalEquations, parts: int) -> NormalEquations:
-    """Return the sums with the classes of a part along an axis of their own."""
+    """Return sums of groups, leading axis `g`, with two leading axes: parts and classes."""
     return jax.tree.map(lambda a: a.reshape(parts, len(a) // parts, *a.shape[1:]), total)
 
 
 @compiled
 def _joined(parts: NormalEquations) -> NormalEquations:
+    """Return the sums over all parts."""
     return parts.joined
 
 
 @compiled
 def _flat(*parts: Float[Array, "v r ..."]) -> tuple[Float[Array, "n ..."], ...]:
-    """Return arrays without the axis of parts."""
+    """Return rows by part as one table of rows, for each array."""
     return tuple(a.reshape(-1, *a.shape[2:]) for a in parts)
 
 
@@ -335,7 +353,10 @@ def _add(
     n_groups: int,
     mesh: Mesh | None,
 ) -> tuple[NormalEquations, Float[Array, ""]]:
-    """Add the sums over a batch, by group; and return a number that is there when they are."""
+    """Return the totals plus the sums over a batch, by group, and a number.
+
+    The totals are donated to the next call, so a caller can wait for the number, not for them.
+    """
 
     def local(
         shared: tuple[FeatureMap, Standardization], w: Array, X: Array, y: Array, group: Array

@@ -1,4 +1,4 @@
-"""From a stream to a source: the first pass, which takes moments, classes and a sample of rows."""
+"""The first pass over a stream, which gives its moments, its classes and a sample of its rows."""
 
 import functools
 from collections.abc import Iterator, Mapping
@@ -33,11 +33,11 @@ from .target_units import TargetUnits, target_units
 
 
 def read_stream(stream: RowStream, config: Config) -> TrainingData:
-    """Read a stream for the first time.
+    """Read a stream for the first time, and return the rows to train on.
 
     Raises:
         ValueError: for settings that do not suit a stream, or rows that do not suit the settings.
-        StreamError: naming the rows, for batches that hold what they should not.
+        StreamError: for invalid batches, naming the rows.
     """
     method, mesh, sample_rows = config.method, config.resources.mesh, config.resources.sample_rows
     method.check_sums("stream")
@@ -62,7 +62,7 @@ def read_stream(stream: RowStream, config: Config) -> TrainingData:
 def _data(
     reader: Reader, summary: Summary, config: Config, compared: dict[str, Any]
 ) -> TrainingData:
-    """Return the rows to train on: the sample as the machine sees it, and the stream to reread."""
+    """Return the rows to train on: the encoded sample, and the stream to reread."""
     encoding, drawn, split = reader.encoding, summary.sample, reader.split
     n, d = drawn.X.shape
     kernel = template_of(config.kernel, d, config.search)
@@ -97,7 +97,7 @@ def _data(
         folds=folds,
         compared=compared,
         planning={
-            "m": n,  # where the method does not say
+            "m": n,  # unless the method has a number of points
             "folds": split.parts,
             "streamed": True,
             "batch_rows": summary.most,
@@ -119,7 +119,10 @@ def _split_of(config: Config, sample_rows: int) -> Split:
 
 
 def _if_they_fit(rows: Checked, method: Method, shape: Mapping[str, Any]) -> Iterator[Batch]:
-    """Yield the batches; raise at the first if the least that they need does not fit."""
+    """Yield the batches of a stream; at the first batch, raise if the run cannot fit into memory.
+
+    `shape` holds further arguments of `plan`.
+    """
     m: Any = method.memory
     for i, batch in enumerate(rows):
         if i == 0 and m is not None:
@@ -130,17 +133,22 @@ def _if_they_fit(rows: Checked, method: Method, shape: Mapping[str, Any]) -> Ite
 
 
 def _seed(key: Key) -> int:
-    """Return a seed for NumPy's generator and for the hash of row numbers."""
+    """Return a seed for NumPy's generator, or for the hash of `Split`."""
     return int(_bits(key))
 
 
 @functools.partial(compiled, quickly=True)
 def _bits(key: Key) -> UInt32[Array, ""]:
+    """Return 32 random bits."""
     return jax.random.bits(key, dtype=jnp.uint32)
 
 
 def _reader(rows: Checked, summary: Summary, split: Split, config: Config) -> Reader:
-    """Return the rows as the sums take them, by what the first pass has found."""
+    """Return the reader of all later passes, with the encoding from the first pass.
+
+    Raises:
+        ValueError: for fewer than two classes, or fewer rows of a class than parts.
+    """
     X, y, weights, *_ = summary.sample
     dtype = jax.dtypes.canonicalize_dtype(np.result_type(X.dtype, np.float32))
     classes = factors = code = None
@@ -166,7 +174,12 @@ def _reader(rows: Checked, summary: Summary, split: Split, config: Config) -> Re
 
 
 def _sample_folds(part: np.ndarray, n_folds: int) -> Folds:
-    """Return the rows of the sample in each part that is validated, padded by copies of row 0."""
+    """Return the rows of the sample in each validated part, as folds.
+
+    Args:
+        part: number of each row's part.
+        n_folds: number of validated parts, which are the first ones.
+    """
     members = [np.flatnonzero(part == i) for i in range(n_folds)]
     longest = capacity(max(len(numbers) for numbers in members))
     if longest == 0:

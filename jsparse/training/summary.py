@@ -1,4 +1,4 @@
-"""What one pass over a stream tells: moments, classes, and a sample of rows."""
+"""The summary of one pass over a stream: moments, classes, and a sample of rows."""
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -14,22 +14,23 @@ from ..data.streams import Batch, StreamError, counting
 from ..scaling import Standardization
 from .inputs import check_label_count
 
-# A class has at least its share of a tenth of the sample, however rare it is.
+# A tenth (1 / FLOOR) of the sample's size is divided equally among the classes. The sample has at
+# least as many rows of each class.
 FLOOR = 10
 
 
 class Moments(NamedTuple):
-    """Weighted sums over rows from which means and variances follow."""
+    """Weighted moments of some rows."""
 
-    rows: int
-    weight: float
+    rows: int  # number of rows
+    weight: float  # sum of w
     mean: Float[np.ndarray, " d"]
     squares: Float[np.ndarray, " d"]  # sum of w (x - mean)^2
 
     __repr__ = short_repr
 
     def __add__(self, other: "Moments") -> "Moments":  # type: ignore[override]
-        """Return those of both sets of rows (Chan, Golub and LeVeque 1983)."""
+        """Return the moments of both sets of rows together (Chan, Golub and LeVeque 1983)."""
         weight = self.weight + other.weight
         if weight == 0:
             return self
@@ -38,30 +39,31 @@ class Moments(NamedTuple):
         return Moments(self.rows + other.rows, weight, self.mean + gap * share, squares)
 
     def scaled(self, factor: float) -> "Moments":
-        """Return those of rows whose weights are all times `factor`."""
+        """Return the moments after all weights are multiplied by `factor`."""
         return self._replace(weight=factor * self.weight, squares=factor * self.squares)
 
 
 class Sample(NamedTuple):
-    """Rows drawn from a stream, in their order."""
+    """Rows drawn from a stream, in the order of the stream."""
 
     X: Float[np.ndarray, "r d"]
     y: Shaped[np.ndarray, " r"]
-    weights: Float[np.ndarray, " r"]  # times the rows of the class, by those of it in the sample
-    rows: Int[np.ndarray, " r"]  # their numbers in the stream
-    places: Int[np.ndarray, " r"]  # their numbers among the rows with a weight above 0
+    # Row weights divided by the fraction of the rows of the row's class that are in the sample.
+    weights: Float[np.ndarray, " r"]
+    rows: Int[np.ndarray, " r"]  # row numbers in the stream
+    places: Int[np.ndarray, " r"]  # row numbers among the rows of positive weight
 
     __repr__ = short_repr
 
 
 class Summary(NamedTuple):
-    """The outcome of the first pass."""
+    """The summary of the first pass, over the rows of positive weight."""
 
-    n: int  # rows with a weight above 0
-    most: int  # of these in a batch
-    by_class: dict[Any, Moments]  # in the order of the labels; real targets are one class, None
-    low: Float[np.ndarray, " d"]
-    high: Float[np.ndarray, " d"]
+    n: int  # number of rows
+    most: int  # the most rows of a batch
+    by_class: dict[Any, Moments]  # by label, in sorted order; for regression, one entry for None
+    low: Float[np.ndarray, " d"]  # least value of each column
+    high: Float[np.ndarray, " d"]  # largest value of each column
     sample: Sample
 
     __repr__ = short_repr
@@ -69,12 +71,17 @@ class Summary(NamedTuple):
     def standardization(
         self, factors: Float[np.ndarray, " k"] | None, dtype: jnp.dtype
     ) -> Standardization:
-        """Return mean 0 and variance 1 once the rows of each class are weighted by a factor."""
+        """Return the standardisation of the inputs to mean 0 and variance 1.
+
+        Args:
+            factors: factor of the row weights of each class; None for 1.
+            dtype: of the standardisation.
+        """
         total = _no_rows(len(self.low))
         for i, moments in enumerate(self.by_class.values()):
             total = total + (moments if factors is None else moments.scaled(factors[i]))
         deviation = np.sqrt(total.squares / total.weight)
-        # As `standardize` has it: constant to two units of rounding.
+        # As in `standardize`: a column is constant if its range is within two units of rounding.
         magnitude = np.maximum(np.abs(self.low), np.abs(self.high))
         constant = self.high - self.low <= 2 * float(jnp.finfo(dtype).eps) * magnitude
         scale = np.where(constant | (deviation == 0), 1.0, deviation)
@@ -84,13 +91,19 @@ class Summary(NamedTuple):
 def summarize(
     stream: Iterable[Batch], rng: np.random.Generator, sample_rows: int, *, classification: bool
 ) -> Summary:
-    """Return moments of each class and a sample, of the rows with a weight above 0.
+    """Return the moments of each class, and a sample, of the rows of positive weight.
 
-    Every row draws a lottery number. In the sample are the `sample_rows` lowest numbers of all, and
-    the lowest of each of the `k` classes, `sample_rows / (10 k)` of them.
+    Every row draws a random number. The sample has the `sample_rows` rows with the lowest numbers,
+    and of each of the `k` classes the `sample_rows / (10 k)` rows with the lowest numbers.
+
+    Args:
+        stream: batches of rows.
+        rng: generator of the numbers.
+        sample_rows: size of the sample, without the additional rows of rare classes.
+        classification: whether targets are labels.
 
     Raises:
-        StreamError: if no row has a weight above 0, or targets are no numbers or no labels.
+        StreamError: if all weights are 0, or targets are not numbers, or not labels.
     """
     n = most = 0
     low, high = np.full(1, np.inf), np.full(1, -np.inf)
@@ -132,25 +145,34 @@ def summarize(
 
 
 def _lowest_numbers(parts: list[tuple[np.ndarray, ...]], most: int) -> tuple[np.ndarray, ...]:
-    """Return the rows with the lowest numbers, of all and of each class, in their order.
+    """Return the rows with the lowest random numbers, of all rows and of each class.
 
-    The columns of rows begin with lottery numbers and classes.
+    Args:
+        parts: groups of rows, each as columns. The first column is the random number, the second
+            the class number.
+        most: number of rows to draw from all rows.
+
+    Returns:
+        The columns of the selected rows, in the order of the rows.
     """
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     number, kind = columns[:2]
     if len(number) <= most:
         return tuple(columns)
-    won = number <= np.partition(number, most - 1)[most - 1]
+    selected = number <= np.partition(number, most - 1)[most - 1]
     k = kind.max() + 1
     floor = max(1, most // (FLOOR * k))
     for i in range(k):
-        of_class = np.sort(number[kind == i])
-        won |= (kind == i) & (number <= of_class[:floor][-1])
-    return tuple(column[won] for column in columns)
+        class_numbers = np.sort(number[kind == i])
+        selected |= (kind == i) & (number <= class_numbers[:floor][-1])
+    return tuple(column[selected] for column in columns)
 
 
 def _labels(y: np.ndarray | list[Any], where: str) -> tuple[list[Any], np.ndarray]:
-    """Return the labels among these, and the number of each."""
+    """Return the sorted distinct labels, and for each row the number of its label.
+
+    `where` names the rows in error messages.
+    """
     try:
         labels, number = np.unique(labels_of("y", y), return_inverse=True)
     except ValueError as error:
@@ -159,12 +181,14 @@ def _labels(y: np.ndarray | list[Any], where: str) -> tuple[list[Any], np.ndarra
 
 
 def _no_rows(d: int) -> Moments:
+    """Return the moments of an empty set of rows."""
     return Moments(0, 0.0, np.zeros(d), np.zeros(d))
 
 
 def _moments(X: np.ndarray, w: np.ndarray) -> Moments:
+    """Return the moments of some rows."""
     X = np.asarray(X, float)
-    # About a row of their own first: a large mean costs no digits, a constant column is exact.
+    # Subtract the first row, so that a large mean costs no digits and a constant column is exact.
     Z = X - X[0]
     middle = w @ Z / w.sum()
     return Moments(len(X), float(w.sum()), X[0] + middle, w @ np.square(Z - middle))

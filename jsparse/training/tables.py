@@ -1,4 +1,4 @@
-"""From raw rows in memory to a source, and from arrays to a tuning problem."""
+"""Encoding of raw rows in memory as a source, and of arrays as a tuning problem."""
 
 import jax
 import numpy as np
@@ -37,7 +37,14 @@ def read_table(
     config: Config,
     codes: tuple[int, ...] = (),
 ) -> TrainingData:
-    """Encode, standardise and divide the rows that count, whose inputs and targets are checked.
+    """Encode and standardise the rows of positive weight, divide them into folds, and return them.
+
+    Args:
+        X: checked raw inputs of the rows of positive weight.
+        y: their checked labels or targets.
+        counting: their numbers among the caller's rows, and their weights.
+        config: the configuration of the run.
+        codes: numbers of the columns that hold codes of categories.
 
     Raises:
         ValueError: for targets, folds, a kernel or a method that do not suit the rows.
@@ -57,7 +64,7 @@ def read_table(
     kernel = template_of(config.kernel, d, config.search, codes)
     codes = categorical_columns(kernel)
     check_codes(X, codes)
-    # Settings that do not suit the rows are told before any work on them.
+    # Raise errors for settings that do not suit the rows before any work on the rows.
     shape = _shape(n, d, folds, None if classes is None else len(classes), kernel)
     config.method.resolve(shape)
     padding = capacity(n)
@@ -92,7 +99,7 @@ def read_table(
 
 
 def _shape(n: int, d: int, folds: Folds, n_classes: int | None, kernel: Kernel) -> Shape:
-    """Return what a method may know of the rows before any work; raise for a fold of all rows."""
+    """Return the `Shape` of the rows; raise a `ValueError` if a fold has all rows."""
     in_fold = np.asarray(folds.valid).sum(axis=1)
     if int(in_fold.max()) == n:
         raise ValueError(
@@ -103,7 +110,14 @@ def _shape(n: int, d: int, folds: Folds, n_classes: int | None, kernel: Kernel) 
 
 
 def _folds_of(config: Config, counting: CountingRows, n: int, labels: np.ndarray | None) -> Folds:
-    """Return the caller's folds of the rows that count, or new ones."""
+    """Return the folds of the rows of positive weight: the caller's folds, or random ones.
+
+    Args:
+        config: the configuration of the run.
+        counting: the rows of positive weight among the caller's rows.
+        n: number of rows of positive weight.
+        labels: their class numbers, for stratified folds; None for regression.
+    """
     folds = config.folds
     if isinstance(folds, HoldOut):
         raise ValueError("folds: expected a number or Folds for rows in memory, got a HoldOut")
@@ -115,7 +129,7 @@ def _folds_of(config: Config, counting: CountingRows, n: int, labels: np.ndarray
 
 
 def _with_room(folds: Folds, n: int, padding: int) -> Folds:
-    """Return the folds with room for those of any table of the same capacity."""
+    """Return the folds padded to the shape that all tables of the same capacity share."""
     index, valid = (np.asarray(a) for a in folds)
     v, r = index.shape
     room = max(-(-padding // v), capacity(r) if r > -(-n // v) else r)
@@ -124,7 +138,7 @@ def _with_room(folds: Folds, n: int, padding: int) -> Folds:
 
 
 def _placed(rows: Rows, folds: Folds, n: int, mesh: Mesh | None) -> InMemory:
-    """Return the source of rows, spread over the devices of a mesh if there is one."""
+    """Return the source of `n` padded rows, spread over the devices of a mesh if there is one."""
     if mesh is None:
         return InMemory(rows, rows, folds, folds, n)
     X, y, weights, layout = shard(mesh, folds, rows.X, rows.y, rows.weights)
@@ -147,27 +161,26 @@ def tuning_problem(
     tune_matrices: bool = False,
     mesh: Mesh | None = None,
 ) -> Problem:
-    """Return the tuning problem of a template kernel: its positive floating leaves are tuned.
+    """Return the problem of tuning the positive floating-point leaves of a kernel, and `C`.
 
     Args:
-        kernel: the template.
+        kernel: the kernel with initial values of the leaves.
         points: prototypes or candidates, shape `m d`; None in the dual.
         X: inputs, shape `n d`, in the units of the points.
         y: targets, shape `n` or `n c`; with a `code`, class numbers.
         folds: see `validation.folds`.
         weights: row weights, shape `n`.
-        code: several classes as several problems.
-        method: what is fitted, resolved.
-        key: decides what the method draws at random.
+        code: output code of the binary problems, for several classes.
+        method: the resolved method, see `Method.resolve`.
+        key: PRNG key of the method's random draws.
         tune_kernel: False to tune `C` only.
-        tune_matrices: tune the matrices of `kernels.Projected`, too, of which a point has the
-            elements themselves, not their logs.
-        mesh: the rows are sharded over its devices, and come in another order; see
-            `validation.sharding`.
+        tune_matrices: also tune the matrices of `kernels.Projected`, by their elements instead of
+            logs.
+        mesh: devices over which the rows are spread, in fold order; see `validation.sharding`.
 
     Raises:
-        ValueError: for a mesh with axes of type Explicit, a method that does not need only sums, or
-            rows that differ between the processes of the mesh.
+        ValueError: for a mesh with axes of type Explicit, a mesh with a method that needs more of
+            the rows than sums, or rows that differ between the processes of the mesh.
     """
     varied = {"tune_kernel": tune_kernel, "tune_matrices": tune_matrices}
     template = split_kernel(kernel, X.dtype, **varied)

@@ -1,4 +1,4 @@
-"""Real targets in units of their own spread, so that their squares are in floating-point range."""
+"""Scaling of real targets by their spread, so that their squares stay in floating-point range."""
 
 import contextlib
 import dataclasses
@@ -25,13 +25,14 @@ from ..solvers.robust import MEDIAN_TO_DEVIATION
 
 
 class TargetUnits(NamedTuple):
-    """A machine is fitted to `(y - offset) / unit`, with `unit = fraction * 2**exponent`.
+    """The offset and unit of real targets: a machine is fitted to `(y - offset) / unit`.
 
-    The intercept takes up the offset. A ridge machine is the same in any units, and so are its
-    scores, times the square of the unit; a power of two changes no digit of them.
+    The unit is `fraction * 2**exponent`. The machine's intercept takes up the offset. A ridge
+    machine is the same in any units, and its squared errors scale with the square of the unit. A
+    unit that is a power of two changes no digit of them.
     """
 
-    offset: float | Float[np.ndarray, " c"] = 0.0  # of each target
+    offset: float | Float[np.ndarray, " c"] = 0.0  # one for each target column
     fraction: float = 1.0
     exponent: int = 0
 
@@ -39,27 +40,32 @@ class TargetUnits(NamedTuple):
 
     @property
     def unit(self) -> float:
-        """What one unit of the machine is for the caller."""
+        """The machine's unit of the targets, in the caller's units."""
         return float(np.ldexp(self.fraction, self.exponent))
 
     def apply(
         self, y: Shaped[np.ndarray, "n *c"], weights: Float[np.ndarray, " n"] | None = None
     ) -> Float[np.ndarray, "n *c"]:
-        """Return targets in the units of the machine, in float64; 0 for rows of weight 0."""
+        """Return the caller's targets in the machine's units, in float64; 0 in rows of weight 0."""
         y = np.asarray(y, float)
         if weights is not None:
             y = np.where(np.reshape(weights > 0, (-1, *[1] * (y.ndim - 1))), y, self.offset)
-        # Scaled first: a difference of the largest numbers is out of range.
+        # Scale first, as the difference of two of the largest numbers would overflow.
         y = np.ldexp(y, -self.exponent) - np.ldexp(self.offset, -self.exponent)
         return y / self.fraction
 
     def values(self, values: Float[np.ndarray, "*n"]) -> Float[np.ndarray, "*n"]:
-        """Return values of the machine, or its intercepts, in the units of the caller."""
+        """Return a machine's values, or its intercepts, in the caller's units."""
         unit, offset = (np.asarray(a, values.dtype) for a in (self.unit, self.offset))
         return np.asarray(values * unit + offset)
 
     def family(self, family: Family, powers: Mapping[str, int]) -> Family:
-        """Return machines in the units of the caller; `powers` as `Method.info_powers`."""
+        """Return machines in the caller's units, with diagnostics scaled by powers of the unit.
+
+        Args:
+            family: machines in the machine's units.
+            powers: the power of the unit for each diagnostic, see `Method.info_powers`.
+        """
         scaled = {
             name: self._times_unit(family.info[name], power)
             for name, power in powers.items()
@@ -68,7 +74,7 @@ class TargetUnits(NamedTuple):
         return family.rescaled(self.unit, self.offset, family.info | scaled)
 
     def expansion(self, expansion: KernelExpansion) -> KernelExpansion:
-        """Return a machine in the units of the caller; or those of several folds, fold by fold."""
+        """Return a machine in the caller's units, or the machines of several folds in one."""
         coefficients, intercept = map(np.asarray, (expansion.coefficients, expansion.intercept))
         units = self._replace(offset=np.resize(self.offset, intercept.shape))
         coefficients = coefficients * np.asarray(self.unit, coefficients.dtype)
@@ -76,19 +82,23 @@ class TargetUnits(NamedTuple):
         return dataclasses.replace(expansion, coefficients=coefficients, intercept=intercept)
 
     def _times_unit(self, values: Any, power: int) -> Float[np.ndarray, "*b"]:
-        """Return values times a power of the unit; infinite where float64 does not reach."""
+        """Return values times a power of the unit; infinite where float64 overflows."""
         with np.errstate(over="ignore", under="ignore"):
             scaled = np.asarray(values, float) * self.fraction**power
             return np.asarray(np.ldexp(scaled, power * self.exponent))
 
     def scores(self, scores: Any, metric: Metric) -> Float[np.ndarray, "*b"]:
-        """Return scores in the units of the caller; infinite where float64 does not reach."""
+        """Return scores in the caller's units; infinite where float64 overflows."""
         return self._times_unit(scores, {"mse": 2, "mae": 1, "misclassification": 0}[metric])
 
     def tuning(self, tuned: Tuning, metric: Metric) -> Tuning:
-        """Return the outcome of a search with its scores in the units of the caller."""
+        """Return the outcome of a search with scores in the caller's units.
+
+        Warns:
+            PrecisionWarning: if the score is outside the range of float64.
+        """
         score = float(self.scores(tuned.score, metric))
-        # The smallest numbers have too few digits.
+        # Subnormal numbers below the threshold have fewer than three digits.
         if tuned.score > 0 and not 1e3 * np.finfo(float).smallest_subnormal <= score < np.inf:
             warnings.warn(
                 f"{metric}: in units of these targets it is out of the range of float64, and given "
@@ -103,7 +113,7 @@ class TargetUnits(NamedTuple):
         )
 
     def curve(self, curve: SizeCurve) -> SizeCurve:
-        """Return errors of sizes in the units of the caller."""
+        """Return the curve with errors in the caller's units."""
         by_fold, metric, chosen_by = curve.fold_errors, curve.metric, curve.chosen_by
         return curve._replace(
             errors=self.scores(curve.errors, metric),
@@ -114,22 +124,23 @@ class TargetUnits(NamedTuple):
         )
 
     def search(self, search: Search, metric: Metric) -> Search:
-        """Return the search with its history in the units of the machine."""
-        back = TargetUnits(fraction=1 / self.fraction, exponent=-self.exponent)
-        history = search.history and back._evaluations(search.history, metric)
+        """Return the search with its history converted from the caller's to the machine's units."""
+        inverse = TargetUnits(fraction=1 / self.fraction, exponent=-self.exponent)
+        history = search.history and inverse._evaluations(search.history, metric)
         return dataclasses.replace(search, history=history)
 
     @contextlib.contextmanager
     def of_errors(self, metric: Metric) -> Iterator[None]:
-        """Convert the `history` of an error that leaves the block to the units of the caller."""
+        """Convert the `history` of an error raised in the block to the caller's units."""
         try:
             yield
         except BaseException as error:
-            with contextlib.suppress(AttributeError, TypeError):  # errors of other origin
+            with contextlib.suppress(AttributeError, TypeError):  # the error has no history
                 error.history = self._evaluations(error.history, metric)  # type: ignore[attr-defined]
             raise
 
     def _evaluations(self, history: Sequence[Evaluation], metric: Metric) -> list[Evaluation]:
+        """Return evaluations with scores in the caller's units."""
         return ShortList(
             e._replace(
                 scores=self.scores(e.scores, metric),
@@ -139,7 +150,7 @@ class TargetUnits(NamedTuple):
         )
 
     def progress(self, progress: Progress | None, metric: Metric) -> Progress | None:
-        """Return a report of progress that takes scores in the units of the machine."""
+        """Return a progress callback that accepts scores in the machine's units."""
         if progress is None:
             return None
         return lambda done, planned, best: progress(done, planned, float(self.scores(best, metric)))
@@ -152,13 +163,14 @@ def target_units(
     *,
     robust: bool = False,
 ) -> TargetUnits:
-    """Return units in which real targets are about zero and of size one.
+    """Return units in which real targets are centred and have a spread near 1.
 
-    Each column has an offset, all have one unit: the mean, and a power of two near the standard
-    deviation; if `robust`, the median and the standard deviation that the median deviation implies.
+    Each column has its own offset, the mean, and all columns share one unit, a power of two near
+    the standard deviation. If `robust`, the offset is the median, and the unit is the standard
+    deviation estimated from the median absolute deviation.
 
     Raises:
-        ValueError: if the values of the machine would be out of the range of `dtype`.
+        ValueError: if the machine's values would be outside the range of `dtype`.
     """
     y = np.asarray(y, float)
     w = np.ones(len(y)) if weights is None else np.asarray(weights, float)
@@ -176,9 +188,9 @@ def target_units(
     else:
         spread = math.sqrt(np.average(np.square(deviations), weights=w))
     info = jnp.finfo(dtype)
-    # Some digits of room on both sides: coefficients are smaller and larger than values.
+    # Leave a margin of 1 / eps on both sides, as coefficients can be smaller or larger than values.
     low, high = float(info.tiny) / float(info.eps), float(info.max) * float(info.eps)
-    # What the rounding of their mean leaves of equal targets is no spread.
+    # Equal targets have a spread of a few roundings, as their mean is rounded.
     equal, bound = spread <= 8 * np.finfo(float).eps, int(np.log2(high))
     fraction, exponent = (1.0, 0) if equal else map(float, np.frexp(spread))
     exponent = int(np.clip(largest, -bound, bound) if equal else largest + exponent)
@@ -203,7 +215,7 @@ def target_units(
 
 
 def _median(values: Float[np.ndarray, " n"], w: Float[np.ndarray, " n"]) -> float:
-    """Return the smallest value up to which lies half of the weight."""
+    """Return the weighted median: the smallest value up to which lies half of the weight."""
     order = np.argsort(values)
     reached = np.cumsum(w[order])
     return float(values[order[np.searchsorted(reached, reached[-1] / 2)]])

@@ -60,69 +60,71 @@ def train(
     resources: Resources = Resources(),
     progress: Progress | None = None,
 ) -> Trained:
-    """Standardise, choose points, tune by cross-validation, fit: from raw rows to a model.
+    """Train a model on raw rows: standardise, choose points, tune by cross-validation, and fit.
 
     Args:
-        X: raw inputs without NaN or infinity, shape `n d`; or a table (pandas, Arrow, or a `Frame`
-            with settings of its own), whose columns may hold numbers, categories, texts and dates;
-            or a stream of batches of rows (`data.streams`), for more rows than memory.
-        y: classes of any one label type, or real targets, shape `n`, or several of them, `n c`; of
-            a table also the name of the column; nothing for a stream, whose batches hold it.
+        X: raw inputs without NaN or infinity, shape `n d`. Or a table (pandas, Arrow, or a `Frame`
+            with settings for its columns) of numbers, categories, texts and dates. Or a stream of
+            batches of rows (`data.streams`), for more rows than fit into memory.
+        y: class labels of one type, shape `n`, or real targets, shape `n` or `n c`. For a table
+            also the name of a column. None for a stream, whose batches hold the targets.
         task: "classification" or "regression".
-        key: an integer, or a key of `jax.random`: decides points, folds and search; the same key
-            gives the same model.
-        method: what is fitted: `FixedSize`, `SCDP`, `Dual`, `Robust`, `SpSVM`, `SparseReduction`,
+        key: random seed, an integer or a key of `jax.random`. The same key gives the same model.
+        method: what to fit: `FixedSize`, `SCDP`, `Dual`, `Robust`, `SpSVM`, `SparseReduction`,
             `KSP`, `KMP`, `KBP`, `SLMC`, `SparseFisher`, `SparseRidge`, `ReducedSetSVM`,
             `ReducedSVM`, `RVM`, with their settings.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic", "linear",
             "polynomial"), or a kernel whose positive leaves are tuned within a factor of
             `LENGTHSCALE_FACTOR` of their values, in standardised units, or a function of two points
-            written in JAX. "auto": that of "rbf", "matern32" and "laplacian" with which a machine
-            on a part of the rows has the least squared error, see `training.auto`. For `KSP`,
-            `KMP` and `KBP` also a list of kernels, of each of which every candidate has an atom.
-        C: grid (or range) of the weight of the data-fit term; by default that of the method. With
-            the absolute loss it weighs residuals divided by `Trained.target_unit`, about the
-            targets' spread.
-        search: `Profile`, all `C` at once for each kernel, `Gradient`, a lengthscale for every
-            column, or `Annealing`, that of De Brabanter 2010; with its budget, and the history of a
-            stopped search to resume. "auto": `Gradient` for 100 rows or more, else `Profile`.
-        folds: their number (stratified for classification), "auto" for 10, or as many as there are
-            rows; the caller's own, or of a stream a `HoldOut`. A method in the dual is validated by
-            leave-one-out, whatever they are.
-        metric: what is minimised and reported: "misclassification", "mse", "mae". By default errors
-            of classes are misclassification, and those of numbers "mse", with `Robust` "mae". A
-            pursuit (`SCDP`, `KSP`, `KMP`, `KBP`) minimises the "mse" for classes too, but reports
-            the misclassification (`Trained.criterion`, `Trained.metric`).
-        multiclass: how more than two classes become problems of two: a scheme, a matrix of codes,
-            or a `Multiclass`.
-        weights: row weights, shape `n`: they count in the standardisation, the choice of points,
-            the fit and the score. Rows of weight 0 are dropped before anything is computed, and a
-            label that no other row has is no class. Arrays must be finite in these rows too.
-        class_weight: a factor for the rows of each class, or "balanced": all weigh the same.
-        out_of_fold: keep, in `Trained.out_of_fold`, the values of the rows by the tuned machine
-            that has not seen them, and calibrate probabilities and intervals by them; one
-            evaluation more. "machines": keep the machines of the folds in the model too, by which
-            intervals and sets are those of CV+, and in the dual of jackknife+, see
-            `Model.interval`; for rows in memory, on one device. In the dual, and where methods do
-            not go by sums, that may take much longer than the fit, and memory for n machines.
-        resources: memory, seconds and devices that may be taken.
+            written in JAX. "auto" chooses "rbf", "matern32" or "laplacian" by the squared error of
+            a machine on a sample of the rows, see `training.auto`. For `KSP`, `KMP` and `KBP` also
+            a list of kernels; every candidate then has one atom for each kernel.
+        C: grid (or range) of the weight of the data-fit term; by default the method's grid. With
+            the absolute loss, `C` weighs residuals divided by `Trained.target_unit`, which is about
+            the targets' spread.
+        search: `Profile` scores each kernel with all `C` at once; `Gradient` tunes a lengthscale
+            for every column; `Annealing` is the search of De Brabanter 2010. A search has its
+            budget, and the history of a stopped search to resume. "auto" is `Gradient` for 100 rows
+            or more, else `Profile`.
+        folds: number of random folds, stratified for classification; "auto" for 10, or the number
+            of rows if that is less. Or the caller's `Folds`; for a stream a `HoldOut`. In the dual,
+            validation is by leave-one-out whatever the folds.
+        metric: the metric to minimise and report: "misclassification", "mse" or "mae". The default
+            is "misclassification" for classification and "mse" for regression ("mae" with
+            `Robust`). By default a pursuit (`SCDP`, `KSP`, `KMP`, `KBP`) minimises "mse" for
+            classification too, and reports misclassification (`Trained.criterion`,
+            `Trained.metric`).
+        multiclass: how more than two classes are divided into binary problems: a scheme, a matrix
+            of codes, or a `Multiclass`.
+        weights: row weights, shape `n`, used in the standardisation, the choice of points, the fit
+            and the score. Rows of weight 0 are dropped before anything is computed; a label of
+            such rows only is no class. Arrays must be finite in rows of weight 0 too.
+        class_weight: a weight factor for each class, by label; or "balanced" to give all classes
+            the same total weight.
+        out_of_fold: keep the held-out values of the tuned machine in `Trained.out_of_fold`, and
+            calibrate probabilities and intervals by them; this takes one more evaluation.
+            "machines" also keeps the machines of the folds in the model. Intervals and sets are
+            then those of CV+, in the dual of jackknife+, see `Model.interval`. It needs rows in
+            memory on one device. In the dual, and for methods that need more of the rows than sums,
+            it may take much longer than the fit, and memory for n machines.
+        resources: memory, time and devices that the run may use.
         progress: called with (done, planned, best score) after each evaluation.
 
-    Rows of a stream are read several times. The first pass takes their moments, their classes and
-    a random sample, in which every class has its part; points are chosen from it, and scores are
-    means over it. Each further pass sums every fold for a batch of kernels and serves every `C`
+    The rows of a stream are read several times. The first pass computes their moments and classes,
+    and draws a random sample with rows of every class. Points are chosen from the sample, and
+    scores are means over it. Each further pass sums every fold for a batch of kernels and all `C`
     (De Brabanter 2010, Section 6.2, Algorithm 4). Memory does not depend on the number of rows.
 
-    Ctrl-C during tuning keeps the best result so far (`tuning.stopped` says "interrupted").
+    Ctrl-C during tuning keeps the best result so far; `tuning.stopped` is then "interrupted".
 
     Raises:
-        ValueError: for anything wrong with the data or the settings, or more points than memory
-            has room for, before any work is done; so for arrays spread over several processes, and,
-            in every process of a mesh, for rows or settings that differ between its processes.
-        RuntimeError: in the other processes of a mesh, if one refuses its arguments.
+        ValueError: before any work is done, for invalid data or settings, more points than fit into
+            memory, or arrays spread over several processes. On a mesh of several processes, in
+            every process, for rows or settings that differ between the processes.
+        RuntimeError: in the other processes of a mesh, if one process raises a ValueError.
         StreamError: naming the rows, for a stream that changes from pass to pass, ends early or
-            holds what it should not; nothing of what was summed is used.
-        NumericalError: if nothing could be computed that can be trusted.
+            holds invalid batches. No sums of such a stream are used.
+        NumericalError: if no result can be trusted.
     """
     check_runtime()
     seconds: dict[str, float] = {}
@@ -186,7 +188,7 @@ def train(
 def _read(
     X: Any, y: Any, weights: ArrayLike | None, config: Config, seconds: dict[str, float]
 ) -> tuple[TrainingData, Schema | None]:
-    """Return the rows with a weight above 0, and how they were encoded if they came as a table."""
+    """Return the rows of positive weight; and the schema of the columns, if `X` has one."""
     frame = as_frame(X)
     if frame is not None:
         counting = counting_rows(weights, frame.n_rows)
@@ -207,9 +209,9 @@ def _read(
 
 
 def _with_rows_known(config: Config, data: TrainingData) -> Config:
-    """Return the configuration with the search that the number of rows asks for.
+    """Return the configuration with the search resolved for the number of rows.
 
-    The processes of a mesh plan by the least memory that any of them has left.
+    On a mesh of several processes, also set the memory to the least free memory of all processes.
     """
     resources, mesh = config.resources, config.resources.mesh
     if mesh is not None and spans_processes(mesh) and resources.memory is None:
@@ -220,13 +222,17 @@ def _with_rows_known(config: Config, data: TrainingData) -> Config:
 
 
 def _template(config: Config, data: TrainingData) -> Template:
-    """Return the kernel whose leaves are tuned."""
+    """Return the template of the kernel, for the columns of the data."""
     kernel = template_of(config.kernel, data.shape.d, config.search, data.encoding.codes)
     return split_kernel(kernel, data.source.dtype, **config.search.varied)
 
 
 def _resolved(config: Config, data: TrainingData) -> Method:
-    """Return the method with every setting a value, once memory is seen to have room for it."""
+    """Return the method with all defaults resolved; raise a `ValueError` if it exceeds the memory.
+
+    Sizes that the method added by default are dropped if they do not fit into memory. The source
+    of the rows takes its number of kernels in a pass from the plan.
+    """
     method, n_parameters = config.method.resolve(data.shape), _template(config, data).size
     plan = data.plan(method, config, n_parameters)
     if plan is not None and plan.largest is not None:
@@ -239,7 +245,10 @@ def _resolved(config: Config, data: TrainingData) -> Method:
 
 
 def _with_kernel_of_rows(config: Config, data: TrainingData) -> Config:
-    """Return the configuration with what some rows decide: a kernel's family, its directions."""
+    """Return the configuration with the kernel that a sample of the rows decides.
+
+    Replace the kernel "auto" by the best family, and a rank by a matrix of the main directions.
+    """
     search = config.search
     rank = search.rank if search.tune_kernel else None
     raced = isinstance(config.kernel, str) and config.kernel == "auto"
@@ -252,12 +261,13 @@ def _with_kernel_of_rows(config: Config, data: TrainingData) -> Config:
         return config
     kernel = projected(config.kernel, main_directions(key, *rows, rank))
     if search.start is not None and isinstance(search.start.kernel, Projected):
-        kernel = search.start.kernel  # whose directions may have other signs
+        # The directions of a warm start may differ in sign from new ones.
+        kernel = search.start.kernel
     return config._replace(kernel=kernel, search=search.without_rank())
 
 
 def _problem(method: Method, config: Config, data: TrainingData) -> tuple[Problem, Points]:
-    """Return the tuning problem, and how its points were chosen."""
+    """Return the tuning problem, and its points with the stop code of their choice."""
     template = _template(config, data)
     points = data.choose_points(method, config.keys.points, template.kernel)
     problem = Problem(
@@ -268,7 +278,7 @@ def _problem(method: Method, config: Config, data: TrainingData) -> tuple[Proble
 
 
 def _reported(choice: Choice, units: TargetUnits) -> tuple[float, Metric]:
-    """Return the cross-validated error of the machine chosen, in the metric that is reported."""
+    """Return the cross-validated error of the chosen machine in caller's units, and its metric."""
     error, metric, curve = choice.tuning.score, choice.problem.scoring.metric, choice.curve
     if curve is not None:
         error, metric = curve.errors[curve.chosen], curve.metric
@@ -285,7 +295,7 @@ def _model(
     error: float,
     metric: Metric,
 ) -> Model:
-    """Return what is deployed."""
+    """Return the model to deploy."""
     encoding, method, classes = data.encoding, choice.problem.method, data.encoding.classes
     machine = family.expansion if choice.size is None else family.at(choice.size)
     return Model(

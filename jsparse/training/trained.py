@@ -1,4 +1,4 @@
-"""A tuned model and how it came about."""
+"""The result of `train`: a tuned model, its diagnostics, and the outcome of tuning."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -27,47 +27,49 @@ from .target_units import TargetUnits
 
 
 class Sums(NamedTuple):
-    """What the fit was solved from, to which rows can be added."""
+    """The sums that a fit was solved from. Sums over later rows can be added to them."""
 
     feature_map: FeatureMap  # of standardised inputs
-    equations: NormalEquations
-    units: TargetUnits = TargetUnits()  # of the targets that were summed
+    equations: NormalEquations  # sums over the training rows
+    units: TargetUnits = TargetUnits()  # units of the targets in the sums
 
     __repr__ = short_repr
 
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """A tuned model and how it came about.
+    """A tuned model, its diagnostics, and the outcome of tuning.
 
     Attributes:
-        model: what is deployed; it predicts, and is saved.
-        method: with every setting a value.
+        model: the model to deploy, which predicts and can be saved.
+        method: the method with all defaults resolved.
         kernel: the tuned kernel, in standardised units.
-        C: the tuned weight of the data-fit term, shape `l` if every problem has its own; 1 for a
-            method without.
-        target_unit: with the absolute loss, `C` weighs residuals divided by it.
+        C: the tuned weight of the data-fit term; shape `l` if every binary problem has its own. 1
+            for a method without `C`.
+        target_unit: the unit of the targets in the fit. With the absolute loss, `C` weighs
+            residuals divided by it.
         cv_error: the cross-validated error, in `metric`.
-        metric: "misclassification", "mse" or "mae": that of `cv_error` and of the curve.
-        criterion: the metric that the search minimised, that of `tuning.score`.
+        metric: metric of `cv_error` and of the curve: "misclassification", "mse" or "mae".
+        criterion: metric that the search minimised, and of `tuning.score`.
         tuning: the outcome of the search.
         search: the settings of the search.
-        fit: the machines that the method returned, in the units of the targets and of standardised
-            inputs. Diagnostics that it holds for each row are of the rows with a weight above 0, in
-            their order, and of padding behind them.
-        sums: what it was solved from; None for a method that needs the rows.
-        point_rows: the rows of X that are prototypes or candidates; None if they are no rows.
-        n_points: prototypes or candidates that the method was given.
-        folds: that it was validated on, by row numbers; a row of weight 0 is in none. Of a stream
-            those of its sample.
-        out_of_fold: values of each row by a machine that has not seen it, `n *l`. NaN for a row of
-            weight 0, which is in no fold: the model itself, which has not seen it, predicts it. Of
-            a stream the values of its sample, NaN where none was held out.
-        n_rows: that it was trained on, all with a weight above 0.
-        seconds: wall time by phase; "compile" is contained in the others.
-        curve: errors of every size, if there were several, in `metric`; its `chosen_by` has those
-            in `criterion`, if that is another.
-        selection_status: how the choice of points ended.
+        fit: the machines that the method returned. They take standardised inputs and return values
+            in the targets' units. Diagnostics of single rows are for the rows of positive weight in
+            their order, followed by padding.
+        sums: the sums that the fit was solved from; None for a method that needs the rows.
+        point_rows: row numbers in `X` of the prototypes that the model uses; None if they are not
+            rows.
+        n_points: number of prototypes or candidates that the method was given.
+        folds: row numbers of each fold of the validation. A row of weight 0 is in no fold. For a
+            stream, the folds of its sample.
+        out_of_fold: held-out value of each row, shape `n *l`. NaN for rows of weight 0: they are in
+            no fold, and the model itself is not fitted to them. For a stream, values of its sample,
+            NaN for rows that were not held out.
+        n_rows: number of training rows, all of positive weight.
+        seconds: wall time by phase; the time of "compile" is included in the other phases.
+        curve: errors of every size in `metric`, if several sizes were compared. Its `chosen_by` has
+            the errors in `criterion`, if the metrics differ.
+        selection_status: stop code of the choice of points.
     """
 
     model: Model
@@ -98,7 +100,7 @@ class Trained:
         return as_html(self._facts(), self.curve, METRIC_NAMES[self.metric])
 
     def _facts(self) -> dict[str, str]:
-        """Return what to know about the model: name to one line of text."""
+        """Return the facts that the displays show: name and one line of text."""
         model = self.model
         task = "regression" if model.labels is None else f"{len(model.labels)} classes"
         columns = model.expansion.prototypes.shape[1]
@@ -120,15 +122,16 @@ class Trained:
             f"({tuning.stopped}), {f'{folds} folds' if folds > 1 else 'rows held out'}"
         )
         phases = [name for name in ("prototypes", "tuning", "fit") if name in seconds]
-        each, total = [f"{name} {seconds[name]:.2f}" for name in phases], seconds.get("total", 0.0)
+        times, total = [f"{name} {seconds[name]:.2f}" for name in phases], seconds.get("total", 0.0)
         shown["seconds"] = (
-            f"{total:.2f} ({', '.join(each)}), of which "
+            f"{total:.2f} ({', '.join(times)}), of which "
             f"compilation {min(seconds.get('compile', 0.0), total):.2f}"
         )
         shown["status"] = status_in_words(self.statuses)
         return shown
 
     def _size_in_words(self) -> str:
+        """Return the number of prototypes, of candidates and of compared sizes as text."""
         size, curve = str(self.model.size), self.curve
         if self.size is not None:
             size += f" of {self.n_points} candidates"
@@ -147,12 +150,12 @@ class Trained:
 
     @property
     def size(self) -> int | None:
-        """The number of prototypes chosen, of a path."""
+        """The chosen number of prototypes, if one fit gives several sizes; else None."""
         return None if self.model.path is None or self.curve is None else self.curve.size
 
     @property
     def status(self) -> int:
-        """Stop code of the machine chosen, see `check`."""
+        """Stop code of the chosen machine, see `check`."""
         with jax.enable_x64(self.model.dtype == np.float64):
             if self.size is None:
                 return int(self.fit.status)
@@ -160,9 +163,10 @@ class Trained:
 
     @property
     def statuses(self) -> dict[str, int]:
-        """Stop codes of the machine chosen and of what it rests on, see `check`.
+        """Stop codes of the chosen machine, the choice of points and cross-validation, see `check`.
 
-        The code of cross-validation says only whether steps ran out.
+        The stop code of cross-validation is EXHAUSTED or COMPLETED: it only tells whether an
+        iteration limit was reached.
         """
         validation = EXHAUSTED if self.tuning.status == EXHAUSTED else COMPLETED
         return {
@@ -173,26 +177,26 @@ class Trained:
 
     @property
     def expansion(self) -> KernelExpansion:
-        """The machine; takes raw inputs."""
+        """The chosen machine, which takes raw inputs."""
         return self.model.expansion
 
     @property
     def classes(self) -> np.ndarray | None:
-        """Labels in sorted order; of two, a value >= 0 decides for the second."""
+        """Labels in sorted order. Of two, a value >= 0 predicts the second."""
         return self.model.classes
 
     @property
     def code(self) -> Code | None:
-        """Of more than two classes."""
+        """Output code of the binary problems, for more than two classes."""
         return self.model.code
 
     @property
     def decoding(self) -> Decoding:
-        """How the values of the problems become a class."""
+        """How the values of the binary problems give a class."""
         return self.model.decoding
 
     def at(self, size: int) -> Model:
-        """The model with so many prototypes, see `Model.at`."""
+        """Return the model with `size` prototypes, see `Model.at`."""
         return self.model.at(size)
 
     def predict(self, X: Any) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""From a tuning problem to the machine that cross-validation chooses, and its held-out errors."""
+"""The choice of a machine by cross-validation, its held-out predictions, and its final fit."""
 
 from typing import NamedTuple
 
@@ -30,19 +30,19 @@ from .target_units import TargetUnits
 
 
 class Choice(NamedTuple):
-    """What cross-validation chose."""
+    """The kernel, `C` and size that cross-validation chose."""
 
-    outcome: Outcome
-    C: float | np.ndarray  # of each problem, if each has its own
-    size: int | None  # if one fit gives machines of several sizes
-    curve: SizeCurve | None
-    moved: bool  # whether the points are no longer those that were chosen
+    outcome: Outcome  # of the stage that the method chose
+    C: float | np.ndarray  # one value, or one for each binary problem
+    size: int | None  # number of prototypes, if one fit gives machines of several sizes
+    curve: SizeCurve | None  # errors of all sizes, if there are several
+    moved: bool  # whether the search has moved the points
 
     __repr__ = short_repr
 
     @property
     def problem(self) -> Problem:
-        """The problem of the size chosen."""
+        """The tuning problem of the chosen size."""
         return self.outcome.problem
 
     @property
@@ -52,12 +52,12 @@ class Choice(NamedTuple):
 
     @property
     def C_array(self) -> Array:
-        """The value of `C`, or of each problem, as programs take it."""
+        """`C` as an array of the problem's dtype."""
         return as_array(np.asarray(self.C, self.problem.dtype))
 
 
 def choose(problem: Problem, config: Config, encoding: Encoding) -> Choice:
-    """Tune a problem in the stages of its method: kernel, `C` and size by cross-validation."""
+    """Choose kernel, `C` and size by cross-validation, in the stages of the problem's method."""
     metric, units = problem.scoring.metric, encoding.units
     search = units.search(config.search, metric)
     chosen = tune_stages(
@@ -78,7 +78,10 @@ def choose(problem: Problem, config: Config, encoding: Encoding) -> Choice:
 
 
 def _curve(outcome: Outcome) -> tuple[Outcome, SizeCurve]:
-    """Return the errors of every size with the best kernel and `C`; the problem ends with them."""
+    """Return the errors of every size with the best kernel and `C`.
+
+    The returned outcome has the problem whose method has only the sizes of the curve.
+    """
     problem, tuning = outcome.problem, outcome.tuning
     method, scoring = problem.method, problem.scoring
     C = np.asarray([tuning.C], problem.dtype)
@@ -108,36 +111,37 @@ def _curve(outcome: Outcome) -> tuple[Outcome, SizeCurve]:
 
 
 class _ProblemErrors(eqx.Module):
-    """Weights of the rows that each binary problem tells apart wrongly, and of those it sees."""
+    """An `OnFold` that sums, for each binary problem, the weights of its errors and of its rows."""
 
     def __call__(
         self, rows: Rows, values: Float[Array, "r q l"], which: Which
     ) -> tuple[PyTree, PyTree]:
-        targets = rows.target_columns
-        seen = (jnp.abs(targets) * rows.weights[:, None])[:, None]
+        targets = rows.target_columns  # 0 where a binary problem does not use the row
+        problem_weights = (jnp.abs(targets) * rows.weights[:, None])[:, None]
         wrong = ((values >= 0) != (targets > 0)[:, None]).astype(values.dtype)
-        sums = jnp.sum(weighted(seen, wrong), axis=0)
-        total = jnp.broadcast_to(jnp.sum(seen, axis=0), sums.shape)
+        sums = jnp.sum(weighted(problem_weights, wrong), axis=0)
+        total = jnp.broadcast_to(jnp.sum(problem_weights, axis=0), sums.shape)
         return (sums.T, total.T), None
 
 
 def _C_per_problem(outcome: Outcome) -> Float[np.ndarray, " l"]:
-    """Return the `C` of the grid with which the rows of each problem are told apart best."""
+    """Return the `C` of the grid with the fewest held-out errors of each binary problem."""
     problem = outcome.problem
     theta, grid = outcome.theta.astype(problem.dtype), problem.C.astype(problem.dtype)
     held = problem.source.held_out(problem, theta, grid, _ProblemErrors())
-    wrong, seen = (np.sum(np.asarray(a), axis=0)[..., 0] for a in held.sums)  # s l
+    wrong, total = (np.sum(np.asarray(a), axis=0)[..., 0] for a in held.sums)  # s l
     status = np.asarray(held.statuses)
-    return best_per_problem(grid, wrong / seen, status, outcome.tuning.C)
+    return best_per_problem(grid, wrong / total, status, outcome.tuning.C)
 
 
 def predict_unseen(choice: Choice, units: TargetUnits) -> tuple[np.ndarray, Sums | None]:
-    """Return values of the rows by the machine chosen that has not seen their fold, `n *c`.
+    """Return the held-out values of the chosen machine, shape `n *c`, in the caller's units.
 
-    And the sums of all rows, if the same program gives them. Values are in the units of the caller.
+    Also return the sums over all rows, if the validation program computes them; else None.
     """
     problem, grid, C = choice.problem, choice.outcome.C, np.asarray(choice.C)
-    # The program of the search, with the values of C that it was compiled for, where that is cheap.
+    # If many values of C cost little, evaluate the whole grid: so the search's program is used
+    # again, and none is compiled.
     if not (problem.method.shares_work_over_C and np.all(np.isin(C, grid))):
         grid = np.unique(C)
     place = np.argmin(np.abs(grid[:, None] - C.reshape(1, -1)), axis=0).astype(np.int32)
@@ -151,9 +155,14 @@ def predict_unseen(choice: Choice, units: TargetUnits) -> tuple[np.ndarray, Sums
 def calibrate(
     values: np.ndarray, choice: Choice, data: TrainingData, sums: Sums | None, *, machines: bool
 ) -> tuple[Float[np.ndarray, " k"] | None, Unseen]:
-    """Return the slopes of the probabilities, and errors with the machines if these are to be kept.
+    """Return the slopes of the probabilities (None for regression), and the held-out errors.
 
-    Both of the held-out `values`; a regression has no probabilities.
+    Args:
+        values: held-out values, from `predict_unseen`.
+        choice: the chosen kernel, `C` and size.
+        data: the rows.
+        sums: sums over all rows, if known.
+        machines: whether the errors come with the machines of the folds.
     """
     problem, encoding, rows, weights = choice.problem, data.encoding, data.predicted, data.weights
     truth, slopes = data.truth[rows], None
@@ -165,16 +174,19 @@ def calibrate(
         slopes = fit_slopes(scores, truth, None if weights is None else weights[rows])
     if not machines:
         return slopes, kept_errors(errors)
-    of_folds, fold = data.source.fold_machines(
+    fold_machines, fold = data.source.fold_machines(
         problem, choice.tuning.kernel, choice.C_array, choice.size, sums
     )
-    return slopes, kept_errors(errors, fold[rows], encoding.units.expansion(of_folds))
+    return slopes, kept_errors(errors, fold[rows], encoding.units.expansion(fold_machines))
 
 
 def fit_all_rows(
     choice: Choice, units: TargetUnits, sums: Sums | None
 ) -> tuple[Family, Sums | None]:
-    """Return the machine of all rows in the caller's units, and the sums it was solved from."""
+    """Fit to all rows; return the machines in the caller's units, and the sums, if there are any.
+
+    `sums` from `predict_unseen` save a pass over the rows.
+    """
     problem = choice.problem
     family, sums = problem.source.fit(problem, choice.tuning.kernel, choice.C_array, sums)
     return units.family(family, problem.method.info_powers), sums

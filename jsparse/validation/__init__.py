@@ -1,1 +1,1 @@
-"""Folds, and errors of machines on rows they have not seen."""
+"""Folds, and the held-out errors of machines: their errors on rows they were not fitted to."""

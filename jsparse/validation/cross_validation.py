@@ -1,4 +1,4 @@
-"""Fast v-fold cross-validation of ridge machines for a whole vector of `C`."""
+"""Fast v-fold cross-validation of ridge machines, for a whole vector of `C` at once."""
 
 import functools
 from typing import NamedTuple
@@ -25,21 +25,21 @@ from .validate import FoldLosses, Kept, Scoring, checked, mean_losses
 
 
 class CrossValidation(NamedTuple):
-    """Out-of-fold errors and predictions of a ridge machine for every `C`."""
+    """Held-out errors and predictions of a ridge machine for every `C`."""
 
-    scores: Float[Array, " s"]  # mean loss over all rows, weighted
-    fold_scores: Float[Array, "s v"]  # mean loss within each fold, NaN for one without weight
-    # Of each row by the model that has not seen its fold; of one C only if that was asked for.
+    scores: Float[Array, " s"]  # weighted mean loss over all rows
+    fold_scores: Float[Array, "s v"]  # mean loss in each fold; NaN for a fold without weight
+    # Held-out predictions of all rows, for every `C`; with `keep`, for the selected `C` only.
     predictions: Float[Array, "s n *c"] | Float[Array, "n *c"]
-    status: Int[Array, " s"]  # the worst over folds
-    # Features and sums over all rows, if one C was asked for: what `solve` takes.
+    status: Int[Array, " s"]  # the worst stop code of all folds
+    # With `keep`: the features and their sums over all rows, the arguments of `solve`.
     sums: Sums | None = None
 
     __repr__ = short_repr
 
 
 class _AllPredictions(eqx.Module):
-    """The losses of `FoldLosses`, with the predictions for every `C`."""
+    """Sum the losses as `FoldLosses` does, and keep the predictions for every `C`."""
 
     losses: FoldLosses
 
@@ -67,14 +67,14 @@ def cross_validate(
     decoding: Decoding = "loss",
     keep: Int[Array, "*l"] | None = None,
 ) -> CrossValidation:
-    """Cross-validate the ridge machine of a feature map, for every `C` at once.
+    """Cross-validate ridge regression in the features of a map, for every `C` at once.
 
-    De Brabanter 2010, Algorithm 3: one pass over the rows sums every fold, and the training sums of
-    a fold are the total less the fold (eq. 20-21). For the two methods, subtraction and removal,
-    see `machines.ridge.held_out`.
+    De Brabanter 2010, Algorithm 3: one pass over the rows sums every fold. The sums over a fold's
+    training rows are the total less the fold's sums (eq. 20-21). `machines.ridge.held_out` explains
+    the two methods, subtraction and removal.
 
     Args:
-        feature_map: such as `Nystroem(kernel, prototypes)`; penalised by the identity.
+        feature_map: a map whose penalty is the identity, such as `Nystroem(kernel, prototypes)`.
         C: weights of the data-fit term, shape `s`.
         X: inputs, shape `n d`.
         y: targets, shape `n` or `n c`; -1 and +1 for "misclassification". With a `code`, class
@@ -83,25 +83,26 @@ def cross_validate(
         weights: row weights, shape `n`, used in fitting and in scoring.
         metric: "mse", "mae", or "misclassification" (a fraction).
         intercept_penalty: see `ridge`.
-        mesh: devices that share the rows of every fold (static); each sums and predicts its shard,
-            and decomposes its share of the folds.
-        block_rows: rows in memory at a time.
-        method: "auto" takes the cheaper one. "subtraction" does not refine float32 solutions.
-        code: several classes as several problems (`multiclass.output_code`). "misclassification"
-            is of the decoded classes; the other metrics are means over the problems that see the
-            row.
-        decoding: see `multiclass.distances`.
-        keep: the place in `C`, or the place for each problem, whose predictions are kept. They are
-            then `n *c`, and come with the sums over all rows, from which `solve` gives the machine
-            of all rows without another pass.
+        mesh: devices that share the rows of every fold (static). Each device sums and predicts its
+            shard, and decomposes its share of the folds.
+        block_rows: rows of the feature matrix that are in memory at a time.
+        method: "subtraction", "removal", or "auto" for the cheaper of the two. "subtraction" does
+            not refine float32 solutions.
+        code: output code of the binary problems, for several classes (`multiclass.output_code`).
+            "misclassification" counts wrongly decoded classes; the other metrics are means over the
+            binary problems that use the row.
+        decoding: how the values of the binary problems give a class, see `multiclass.distances`.
+        keep: index into `C`, or one index for each problem. The result then has the predictions for
+            the selected `C` only, shape `n *c`, and the sums over all rows, from which `solve`
+            computes the machine fitted to all rows without another pass.
 
     Differentiable in the feature map, `C`, `X`, `y` and `weights` in both modes (the derivative of
     "misclassification" is zero). Nothing recompiles when values change; `vmap` over kernels, `C`
     and data sets works.
 
     Raises:
-        ValueError: for shapes that do not fit, folds of other data, an unknown metric, a map whose
-            penalty is not the identity, or (outside `jit`) values that make no sense.
+        ValueError: for shapes that do not match, folds of another number of rows, an unknown
+            metric, a map whose penalty is not the identity, or (outside `jit`) values out of range.
     """
     check_penalty(feature_map)
     if method not in ("auto", "subtraction", "removal"):

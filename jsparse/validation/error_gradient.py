@@ -1,4 +1,4 @@
-"""The error on held-out folds, and its gradient in kernel and `C` for the price of the error."""
+"""The cross-validated error, and its gradient at little more than the cost of the error."""
 
 from typing import NamedTuple
 
@@ -14,26 +14,26 @@ from ..normal_equations import NormalEquations
 
 
 class Parts(NamedTuple):
-    """Rows laid out by parts: the folds of the error, and last the validation split."""
+    """Rows in `v` parts: `v - 1` cross-validation folds, and then the validation split."""
 
     X: Float[Array, "v r d"]
     y: Float[Array, "v r c"]
-    w: Float[Array, "v r"]  # 0 for the padding
+    w: Float[Array, "v r"]  # row weights, 0 for padding
 
     __repr__ = short_repr
 
 
 class FoldErrors(NamedTuple):
-    """Mean squared errors in units of the targets' variance."""
+    """Mean squared errors, in squared units of the targets in `Parts`."""
 
-    error: Float[Array, ""]  # of each fold by the machine of the others
-    validation: Float[Array, ""]  # of the last part by the machine of all folds
+    error: Float[Array, ""]  # on every fold, by the machine fitted to the other folds
+    validation: Float[Array, ""]  # on the validation split, by the machine fitted to all folds
 
     __repr__ = short_repr
 
 
 class _Machine(NamedTuple):
-    """Coefficients of the prototypes, and intercepts."""
+    """Coefficients of the prototypes (or of their features), and intercepts."""
 
     weights: Float[Array, "*v m c"]
     intercept: Float[Array, "*v c"]
@@ -42,16 +42,18 @@ class _Machine(NamedTuple):
 def held_out_error(
     kernel: Kernel, prototypes: Float[Array, "m d"], C: Float[Array, ""], parts: Parts
 ) -> tuple[Float[Array, ""], FoldErrors]:
-    """Return the error of the folds, and both errors without derivatives.
+    """Return a scalar whose gradient is the gradient of the cross-validated error, and both errors.
 
-    The reverse derivative costs hardly more than the error. A machine `f = K(., Z) a + b` of
-    `J = 1/2 a'K(Z, Z)a + C/2 sum_i w_i (y_i - f(x_i))^2` depends on the kernel and `C` through
-    `dJ = 0`. So the derivative of an error `E` is that of
+    The scalar is the error of the folds plus a term that is zero up to rounding; the `FoldErrors`
+    have no derivatives. The gradient costs hardly more than the error. A machine
+    `f = K(., Z) a + b` minimises `J = 1/2 a'K(Z, Z)a + C/2 sum_i w_i (y_i - f(x_i))^2`, so it
+    depends on the kernel and `C` through `dJ = 0`. The derivative of an error `E` therefore equals
+    the derivative of the Lagrangian
 
         E(a, b) - u' dJ(a, b),      d^2J u = dE/d(a, b),
 
-    with the machine and the adjoint `u` held fixed. Only products of the kernel matrices with a few
-    columns are differentiated, not the factorisations or the sums over rows.
+    with the machine `(a, b)` and the adjoint `u` held fixed. Only products of the kernel matrices
+    with a few columns are differentiated, not the factorisations or the sums over rows.
 
     Differentiable once, in reverse mode, in the kernel, the prototypes, `C` and `parts.X`.
     """
@@ -60,34 +62,40 @@ def held_out_error(
     gram = kernel.gram(prototypes)
     machines, adjoints = _solutions(*jax.lax.stop_gradient((K, gram, C, parts)))
 
-    # Values of every machine and of every adjoint at every row, and at the prototypes.
-    a, u = machines.weights, adjoints.weights  # of the folds; the last machine, without an adjoint
+    # Evaluate every machine and every adjoint at every row. There are `v` machines, of which the
+    # last is fitted to all folds and has no adjoint.
+    a, u = machines.weights, adjoints.weights
     columns = jnp.concatenate([a, u])  # q m c
     q = len(columns)
     flat = jnp.moveaxis(columns, 0, 1).reshape(-1, q * c)
     at_rows = jnp.moveaxis(dot(K, flat).reshape(v, r, q, c), 2, 0)
     f = at_rows[:v] + machines.intercept[:, None, None, :]
     g = at_rows[v:] + adjoints.intercept[:, None, None, :]
-    rest = parts.y[None] - f
+    residuals = parts.y[None] - f  # machine, part, row, target
     left_out = jnp.arange(v)[:, None] == jnp.arange(v)[None, :]  # machine, part
     weight = parts.w[:, :, None]
-    squares = jnp.sum(jnp.square(rest) * weight[None], axis=(2, 3))
+    squares = jnp.sum(jnp.square(residuals) * weight[None], axis=(2, 3))
     count = jnp.sum(parts.w[:-1]) * c
     fold_error = jnp.sum(jnp.where(left_out, squares, 0)[: v - 1]) / count
     validation = squares[-1, -1] / jnp.maximum(jnp.sum(parts.w[-1]) * c, 1)
 
     in_gram = dot(gram, jnp.moveaxis(a[: v - 1], 0, 1).reshape(-1, (v - 1) * c))
-    smooth = jnp.sum(in_gram * jnp.moveaxis(u, 0, 1).reshape(-1, (v - 1) * c))
-    seen = ~left_out[: v - 1] & (jnp.arange(v) < v - 1)[None, :]
-    slope = jnp.sum(jnp.where(seen[:, :, None, None], rest[: v - 1] * g * weight[None], 0))
+    penalty_term = jnp.sum(in_gram * jnp.moveaxis(u, 0, 1).reshape(-1, (v - 1) * c))
+    trained_on = ~left_out[: v - 1] & (jnp.arange(v) < v - 1)[None, :]
+    products = residuals[: v - 1] * g * weight[None]
+    data_term = jnp.sum(jnp.where(trained_on[:, :, None, None], products, 0))
     errors = FoldErrors(*jax.lax.stop_gradient((fold_error, validation)))
-    return fold_error - (smooth - C * slope), errors
+    return fold_error - (penalty_term - C * data_term), errors
 
 
 def _solutions(
     K: Float[Array, "n m"], gram: Float[Array, "m m"], C: Float[Array, ""], parts: Parts
 ) -> tuple[_Machine, _Machine]:
-    """Return machines without each fold and of all folds, and adjoints of the former."""
+    """Return `v` machines and `v - 1` adjoints.
+
+    The first `v - 1` machines are each fitted without one fold, the last to all folds. The adjoints
+    belong to the first `v - 1` machines.
+    """
     (v, r, c), m = parts.y.shape, len(gram)
     identity = jnp.eye(m, dtype=K.dtype)
     lower = jnp.linalg.cholesky(gram + cholesky_shift(gram) * identity)
@@ -113,9 +121,9 @@ def _solutions(
         sums = total - left_out
         factor = _factor(sums, C)
         machine = _solve(factor, sums, sums.cross, sums.target_sum[None])
-        rest = w[:, None] * (y - dot(phi, machine.weights) - machine.intercept[None])
-        rest = rest * (-2 / (count * C))
-        adjoint = _solve(factor, sums, dot(phi.T, rest), jnp.sum(rest, axis=0, keepdims=True))
+        residuals = w[:, None] * (y - dot(phi, machine.weights) - machine.intercept[None])
+        slopes = residuals * (-2 / (count * C))  # derivative of the error in the values, over C
+        adjoint = _solve(factor, sums, dot(phi.T, slopes), jnp.sum(slopes, axis=0, keepdims=True))
         return machine, adjoint
 
     machines, adjoints = map_systems(without, (fold_sums, folds))
@@ -131,22 +139,22 @@ def _solutions(
 
 
 def _factor(sums: NormalEquations, C: Float[Array, ""]) -> Float[Array, "p p"]:
-    """Return the Cholesky factor of the centred system.
-
-    Rounding is relative to each feature's own size, and so is the guard.
-    """
+    """Return the Cholesky factor of the centred ridge system."""
     f = sums.feature_sum
     centred = sums.gram - f[:, None] * f[None, :] / sums.weight_sum
-    guard = 16 * epsilon(centred.dtype) * jnp.diagonal(sums.gram)
-    return jnp.linalg.cholesky(centred + jnp.diag(1 / C + guard))
+    # Centring leaves rounding errors in proportion to each feature's sum of squares; a shift by 16
+    # of them keeps the system positive definite.
+    shift = 16 * epsilon(centred.dtype) * jnp.diagonal(sums.gram)
+    return jnp.linalg.cholesky(centred + jnp.diag(1 / C + shift))
 
 
 def _solve(
     lower: Float[Array, "p p"],
     sums: NormalEquations,
     rhs: Float[Array, "p c"],
-    last: Float[Array, "1 c"],
+    intercept_rhs: Float[Array, "1 c"],
 ) -> _Machine:
+    """Solve the ridge system with an unpenalised intercept, from the factor of `_factor`."""
     f, N = sums.feature_sum[:, None], sums.weight_sum
-    weights = jax.scipy.linalg.cho_solve((lower, True), rhs - f * last / N)
-    return _Machine(weights, ((last - dot(f.T, weights)) / N)[0])
+    weights = jax.scipy.linalg.cho_solve((lower, True), rhs - f * intercept_rhs / N)
+    return _Machine(weights, ((intercept_rhs - dot(f.T, weights)) / N)[0])

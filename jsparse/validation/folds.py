@@ -19,10 +19,10 @@ from .._types import Key, KeyLike
 
 
 class Folds(NamedTuple):
-    """Row numbers of `v` folds, padded to a rectangle so that shapes stay static.
+    """Row numbers of `v` folds, padded to `r` rows in each so that shapes stay static.
 
     Attributes:
-        index: rows of each fold, shape `v r`; padding repeats row 0.
+        index: row numbers of each fold, shape `v r`; padding holds row number 0.
         valid: False at padding, shape `v r`.
     """
 
@@ -33,7 +33,10 @@ class Folds(NamedTuple):
 
     @classmethod
     def of(cls, parts: Sequence[np.ndarray], rows: int | None = None) -> "Folds":
-        """Return folds with the row numbers of each, padded to so many rows; on the host."""
+        """Return folds from the row numbers of each, on the host.
+
+        Every fold is padded to `rows` rows, by default to the longest fold.
+        """
         rows = max(map(len, parts)) if rows is None else rows
         index, valid = np.zeros((len(parts), rows), np.int32), np.zeros((len(parts), rows), bool)
         for fold, numbers in enumerate(parts):
@@ -45,28 +48,36 @@ class Folds(NamedTuple):
         return x[self.index]
 
     def scatter(self, values: Array, n: int) -> Array:
-        """Return values `(v, r, ...)` in row order, `(n, ...)`; rows in no fold are zero."""
+        """Return values `(v, r, ...)` in row order, `(n, ...)`; rows in no fold get zero."""
         index = jnp.where(self.valid, self.index, n)
         return jnp.zeros((n, *values.shape[2:]), values.dtype).at[index].set(values, mode="drop")
 
     def check(self, n: int) -> None:
-        """Raise a `ValueError` if the row numbers are known not to be those of `n` rows."""
+        """Raise a `ValueError` if a row number is known to lie outside 0..n-1."""
         rows = np.asarray(self.index) if is_concrete(self.index) else np.zeros(1)
         if not (rows.size and 0 <= rows.min() <= rows.max() < n):
             raise ValueError(f"folds: expected row numbers 0 to {n - 1}, folds of other data came")
 
 
 def plain_folds(key: KeyLike, n: int, v: int) -> Folds:
-    """Return `v` random folds of nearly equal size (De Brabanter 2010, Algorithm 3, step 2)."""
+    """Return `v` random folds of `n` rows (De Brabanter 2010, Algorithm 3, step 2).
+
+    The sizes of the folds differ by at most one.
+    """
     key, v = as_key(key), _n_folds(n, v)
     return _assign_in_turn(_permutation(key, n), v)
 
 
 def stratified_folds(key: KeyLike, labels: ArrayLike, v: int) -> Folds:
-    """Return `v` random folds with equal shares of every class; sizes differ by at most one.
+    """Return `v` random folds, stratified by class.
 
-    Rows are shuffled, sorted by class and assigned to the folds in turn, so that in each class too
-    the counts differ by at most one. Labels are of any type; under `jit`, integers.
+    Rows are shuffled, sorted by class and assigned to the folds in turn. So the sizes of the folds
+    differ by at most one, and so do their numbers of rows of each class.
+
+    Args:
+        key: an integer, or a key of `jax.random`.
+        labels: class labels of any type, shape `n`; under `jit`, integers.
+        v: number of folds, from 2 to `n`.
     """
     if is_concrete(labels):
         # NumPy, as jax.numpy would trace even concrete values inside a caller's jit.
@@ -83,10 +94,10 @@ def stratified_folds(key: KeyLike, labels: ArrayLike, v: int) -> Folds:
 
 
 def folds_from_assignment(assignment: ArrayLike) -> Folds:
-    """Return folds from the caller's own fold number of every row, shape `n`; host only.
+    """Return folds from the fold number of every row, shape `n`; not under `jit`.
 
     Raises:
-        ValueError: if the numbers are not 0..v-1 with v >= 2 and every fold used.
+        ValueError: unless the numbers are 0..v-1 with v >= 2 and every fold has a row.
     """
     numbers = np.asarray(assignment)
     values = np.unique(numbers)
@@ -99,11 +110,15 @@ def folds_from_assignment(assignment: ArrayLike) -> Folds:
 
 
 def _permutation(key: Key, n: int) -> Int[Array, " n"] | Int[np.ndarray, " n"]:
-    """Return `jax.random.permutation`; on the host if the key is known, without compilation."""
+    """Return `jax.random.permutation(key, n)`.
+
+    If the key is concrete, sort on the host, so that no program is compiled for every `n`.
+    """
     if not is_concrete(key):
         return jax.random.permutation(key, n)
     order = np.arange(n, dtype=np.int32)
-    rounds = math.ceil(3 * math.log(n) / math.log(2**32 - 1))  # until no two keys are the same
+    # As many rounds as JAX takes, so that two rows hardly ever have equal sort keys in all rounds.
+    rounds = math.ceil(3 * math.log(n) / math.log(2**32 - 1))
     for keys in _sort_keys(key, capacity(n), rounds):
         order = order[np.argsort(np.asarray(keys)[:n], kind="stable")]
     return order
@@ -111,6 +126,7 @@ def _permutation(key: Key, n: int) -> Int[Array, " n"] | Int[np.ndarray, " n"]:
 
 @functools.partial(compiled, quickly=True, static_argnames=("rows", "rounds"))
 def _sort_keys(key: Key, rows: int, rounds: int) -> list[UInt32[Array, " r"]]:
+    """Return one random integer for every row, for each round of sorting."""
     sort_keys = []
     for _ in range(rounds):
         key, key_now = jax.random.split(key)
@@ -119,6 +135,7 @@ def _sort_keys(key: Key, rows: int, rounds: int) -> list[UInt32[Array, " r"]]:
 
 
 def _assign_in_turn(order: Int[Array, " n"] | Int[np.ndarray, " n"], v: int) -> Folds:
+    """Return `v` folds that take the rows in this order in turn."""
     numpy = np if isinstance(order, np.ndarray) else jnp
     order, n = order.astype(np.int32), order.shape[0]
     rows = -(-n // v)

@@ -1,4 +1,4 @@
-"""Losses of predictions, and their means over rows and folds."""
+"""Losses of predictions, row by row, and the standard error of their mean over folds."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ from ..multiclass import Decoding, decode
 
 
 def _misclassified(y: Array, f: Array) -> Array:
-    # Classes are -1 and +1; f = 0 decides for +1, as in prediction.
+    # Classes are -1 and +1; f = 0 predicts +1, as the deployed model does.
     return jnp.where(jnp.isnan(f), f, jnp.where((f >= 0) == (y > 0), 0, 1).astype(f.dtype))
 
 
@@ -25,32 +25,40 @@ LOSSES: dict[str, Callable[[Array, Array], Array]] = {
 def losses(
     metric: str, decoding: Decoding, rows: Rows, values: Float[Array, "r q l"]
 ) -> Float[Array, "r q"]:
-    """Return the loss of every row by each of `q` machines.
+    """Return the loss of each of `q` machines on every row.
 
-    "misclassification" is of the decoded classes; the other metrics are means over the outputs, of
-    a code over the binary problems that see the row.
+    "misclassification" is 1 where the decoded class is wrong. The other metrics are means over the
+    outputs; with a code, over the binary problems that use the row.
+
+    Args:
+        metric: a key of `LOSSES`.
+        decoding: how the values of the binary problems give a class, see `multiclass.distances`.
+        rows: `r` rows with their targets.
+        values: predictions of `q` machines with `l` outputs.
     """
     code, targets = rows.code, rows.target_columns
     if code is not None and metric == "misclassification":
         classes = decode(jnp.asarray(code.matrix), values, decoding)
         wrong = (classes != rows.y[:, None]).astype(values.dtype)
         return jnp.where(classes < 0, jnp.nan, wrong)
-    of_outputs = LOSSES[metric](targets[:, None, :], values)
+    output_losses = LOSSES[metric](targets[:, None, :], values)
     if code is None:
-        return jnp.mean(of_outputs, axis=-1)
-    seen = jnp.abs(targets)
-    return jnp.sum(seen[:, None, :] * of_outputs, axis=-1) / jnp.sum(seen, axis=-1)[:, None]
+        return jnp.mean(output_losses, axis=-1)
+    in_problem = jnp.abs(targets)  # 1 where the binary problem uses the row, else 0
+    total = jnp.sum(in_problem[:, None, :] * output_losses, axis=-1)
+    return total / jnp.sum(in_problem, axis=-1)[:, None]
 
 
 def weighted(weights: Float[Array, "..."], loss: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Return losses times row weights; 0 for rows of weight 0 whose loss is not finite."""
+    """Return row weights times losses; 0 where the weight is 0 and the loss is not finite."""
     return weights * jnp.where((weights > 0) | jnp.isfinite(loss), loss, 0)
 
 
 def standard_error(fold_scores: Float[ArrayLike, "s v *k"]) -> Float[np.ndarray, "s *k"]:
-    """Return the standard error of a score from its spread over the folds; NaN for one fold.
+    """Return the standard error of the mean of the fold scores; NaN for a single fold.
 
-    Folds count alike, except that a fold without weight, whose score is NaN, does not count.
+    All folds have equal weight. A fold without rows of positive weight, whose score is NaN, is
+    ignored.
     """
     scores = np.asarray(fold_scores)
     count = np.sum(~np.isnan(scores), axis=1)

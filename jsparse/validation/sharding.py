@@ -1,4 +1,4 @@
-"""Rows sharded over the devices of a mesh, each with its part of every fold."""
+"""Shards of the rows on the devices of a mesh: each device holds a part of every fold."""
 
 import equinox as eqx
 import jax
@@ -12,13 +12,16 @@ from .folds import Folds
 
 
 class ShardedFolds(eqx.Module):
-    """Folds of rows in fold order: row `i` belongs to fold `i mod v`. No row changes its device."""
+    """Folds of rows that `shard` has reordered: row `i` belongs to fold `i mod v`.
+
+    `gather` and `scatter` move no row to another device.
+    """
 
     v: int = eqx.field(static=True)  # number of folds
 
     @property
     def valid(self) -> Bool[Array, "1 1"]:
-        """Every row counts as valid: the padding has no weight."""
+        """True for every row, as padding is marked by weight 0 instead."""
         return jnp.ones((1, 1), bool)
 
     def gather(self, x: Array) -> Array:
@@ -30,7 +33,7 @@ class ShardedFolds(eqx.Module):
         return jnp.swapaxes(values, 0, 1).reshape(n, *values.shape[2:])
 
     def check(self, n: int) -> None:
-        """Raise unless the rows fill all folds."""
+        """Raise a `ValueError` unless `n` is a multiple of the number of folds."""
         if n % self.v:
             raise ValueError(f"folds: expected a multiple of {self.v} rows, got {n}")
 
@@ -42,10 +45,10 @@ def shard(
     y: Shaped[Array, " n"],
     weights: Float[Array, " n"] | None,
 ) -> tuple[Array, Array, Array, ShardedFolds]:
-    """Return inputs, targets and weights in the order of `ShardedFolds`, each row on its device.
+    """Return inputs, targets and weights spread over the devices in fold order, and their folds.
 
-    Folds are padded to a multiple of the devices with rows of weight 0. Each process gives all the
-    rows.
+    Folds are padded with rows of weight 0 to a multiple of the number of devices. If the mesh spans
+    several processes, each process passes all the rows.
     """
     fill = ((0, 0), (0, -folds.index.shape[1] % mesh.size))
     order = np.pad(np.asarray(folds.index), fill).T.reshape(-1)

@@ -1,4 +1,4 @@
-"""Errors on rows that were not seen, of any method."""
+"""Held-out errors of any method."""
 
 import functools
 from collections.abc import Sequence
@@ -27,15 +27,15 @@ from .sharding import ShardedFolds
 
 
 class Scoring(NamedTuple):
-    """How machines are scored: static, each setting compiles again."""
+    """How machines are scored. Programs are compiled for each value of it (static)."""
 
     metric: Metric
     decoding: Decoding = "loss"
-    reported: Metric | None = None  # another metric in which every machine is scored as well
+    reported: Metric | None = None  # a second metric to score every machine in
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """The metrics to compute, the decisive one first."""
+        """The metrics to compute: the one to minimise, then the reported one if it differs."""
         if self.reported in (None, self.metric):
             return (self.metric,)
         return self.metric, self.reported
@@ -44,19 +44,19 @@ class Scoring(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """Which machine's predictions are kept."""
+    """The machine whose predictions are kept."""
 
-    C: Int[Array, "*l"] | Int[np.ndarray, "*l"] | np.int32  # place of its `C`, or of each problem's
-    size: Int[Array, ""] | np.int32  # place of its size
+    C: Int[Array, "*l"] | Int[np.ndarray, "*l"] | np.int32  # index into `C`, or one per problem
+    size: Int[Array, ""] | np.int32  # index into the sizes
 
     __repr__ = short_repr
 
 
 class FoldLosses(eqx.Module):
-    """Losses summed over the rows of a fold, the sum of their weights, and predictions to keep."""
+    """An `OnFold` that sums the losses and weights of a fold's rows, and may keep predictions."""
 
     scoring: Scoring = eqx.field(static=True)
-    keep: Kept | None = None  # the machine whose predictions are kept
+    keep: Kept | None = None  # the machine whose predictions are kept; None for none
 
     def __call__(
         self, rows: Rows, values: Float[Array, "r q l"], which: Which
@@ -70,32 +70,33 @@ class FoldLosses(eqx.Module):
         weight = jnp.broadcast_to(jnp.sum(rows.weights), which.C.shape)
         if self.keep is None:
             return (sums, weight), None
-        place = jnp.broadcast_to(jnp.asarray(self.keep.C, jnp.int32), values.shape[2:])
-        keep = (which.C[:, None] == place[None]) & (which.size == self.keep.size)[:, None]
-        return (sums, weight), jnp.sum(jnp.where(keep[None], values, 0), axis=1)
+        kept_C = jnp.broadcast_to(jnp.asarray(self.keep.C, jnp.int32), values.shape[2:])
+        is_kept = (which.C[:, None] == kept_C[None]) & (which.size == self.keep.size)[:, None]
+        return (sums, weight), jnp.sum(jnp.where(is_kept[None], values, 0), axis=1)
 
 
 class Validation(NamedTuple):
-    """Out-of-fold errors for every `C` and size."""
+    """Held-out errors for every `C` and size."""
 
-    scores: Float[Array, "s k"]  # mean loss over all rows, weighted
-    fold_scores: Float[Array, "s v k"]  # mean loss within each fold, NaN for one without weight
-    status: Int[Array, " s"]  # the worst over folds
-    predictions: PyTree = None  # of each row by the machine that has not seen its fold, if kept
-    reported: Float[Array, "s k"] | None = None  # the scores in another metric
-    fold_reported: Float[Array, "s v k"] | None = None
-    total: Sums | None = None  # sums over all rows, if the method has them
+    scores: Float[Array, "s k"]  # weighted mean loss over all rows
+    fold_scores: Float[Array, "s v k"]  # mean loss in each fold; NaN for a fold without weight
+    status: Int[Array, " s"]  # the worst stop code of all folds
+    predictions: PyTree = None  # held-out predictions of the kept machine, if one is kept
+    reported: Float[Array, "s k"] | None = None  # `scores` in the reported metric, if it differs
+    fold_reported: Float[Array, "s v k"] | None = None  # `fold_scores` in the reported metric
+    total: Sums | None = None  # sums over all rows, if the method computes them
 
     __repr__ = short_repr
 
 
 def mean_losses(held: HeldOut) -> Validation:
-    """Return the mean losses of what `FoldLosses` summed; predictions stay laid out by folds."""
+    """Return the mean losses from the sums of `FoldLosses`; predictions stay laid out by folds."""
     sums, weights = held.sums  # v s q k, v s k
     weight = weights[:, 0, 0]
     loss = jnp.moveaxis(sums, 0, 1)  # s v q k
-    in_fold = weight[None, :, None, None]
-    fold_scores = jnp.where(in_fold > 0, loss / jnp.where(in_fold > 0, in_fold, 1), jnp.nan)
+    fold_weight = weight[None, :, None, None]
+    divisor = jnp.where(fold_weight > 0, fold_weight, 1)
+    fold_scores = jnp.where(fold_weight > 0, loss / divisor, jnp.nan)
     scores = jnp.sum(loss, axis=1) / jnp.sum(weight)
     reported = (None, None) if sums.shape[2] == 1 else (scores[:, 1], fold_scores[:, :, 1])
     return Validation(
@@ -144,11 +145,11 @@ def validate(
     size: Int[Array, ""] | int = 0,
     mesh: Mesh | None = None,
 ) -> Validation:
-    """Return the errors of a method on rows that were not seen, for every `C` and every size.
+    """Return the held-out errors of a method, for every `C` and every size.
 
-    Each method has its own way, see `Method.held_out`: sums over rows less those of the fold,
-    removal of the fold from one solution, leave-one-out in the dual whatever the folds, or a fit
-    for each fold and `C`.
+    `Method.held_out` decides how the held-out rows are predicted: from the total sums less the
+    fold's sums, by removing the fold from one solution, by leave-one-out (in the dual, whatever the
+    folds), or by a fit for each fold and `C`.
 
     Args:
         method: resolved settings, see `Method.resolve`.
@@ -161,21 +162,21 @@ def validate(
         folds: see `validation.folds`.
         weights: row weights, shape `n`, used in fitting and in scoring.
         metric: "mse", "mae" or "misclassification" (static).
-        reported: another metric in which every machine is scored as well (static).
-        code: several classes as several binary problems.
-        decoding: of several classes (static).
-        key: decides what the method draws at random.
-        keep: the place in `C`, or the place for each problem, of the machine whose out-of-fold
+        reported: a second metric to score every machine in (static).
+        code: output code of the binary problems, for several classes.
+        decoding: how the values of the binary problems give a class (static).
+        key: PRNG key of the method's random draws.
+        keep: index into `C`, or one index for each problem, of the machine whose held-out
             predictions are kept; None for none.
-        size: the place of the size of that machine.
+        size: index of the kept machine among the sizes.
         mesh: devices that share the rows (static).
 
-    Works under `jit` and `vmap`; nothing compiles again when numbers change. Differentiable where
-    the method's `held_out` is: for ridge methods in everything but `y` of classes.
+    Works under `jit` and `vmap`; nothing recompiles when numbers change. Differentiable where the
+    method's `held_out` is differentiable: for ridge methods in every argument but class numbers.
 
     Raises:
-        ValueError: for shapes that do not fit, values known to be out of range, a code that the
-            method cannot take, or a mesh and a method that does not need only sums.
+        ValueError: for shapes that do not match, values known to be out of range, a code that the
+            method cannot take, or a mesh with a method that needs more of the rows than sums.
     """
     method.check_code("code", code)
     if mesh is not None:
@@ -199,7 +200,7 @@ def checked(
     code: Code | None,
     mesh: Mesh | None = None,
 ) -> tuple[Array, Rows]:
-    """Return `C` and the rows in one dtype; raise a `ValueError` if they do not fit together."""
+    """Return `C` and the rows as arrays of floats; raise a `ValueError` if they do not match."""
     for metric in metrics:
         if metric not in LOSSES:
             raise ValueError(f"metric: expected one of {sorted(LOSSES)}, got {metric!r}")
