@@ -81,7 +81,7 @@ def fit(
         `DirectFit`, with the status of `direct.minimise`.
 
     Pure; works under `jit` and `vmap`. Not differentiable, as a descent stops before its minimum;
-    the objective is differentiable in given prototypes, see `direct.marginal`.
+    `direct.marginal` gives derivatives of the objective in the prototypes.
 
     Raises:
         ValueError: for another loss, a negative tolerance, `max_steps` below 1, shapes that do not
