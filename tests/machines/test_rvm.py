@@ -142,3 +142,15 @@ def test_noise_and_evidence_are_in_the_units_of_the_targets():
         shift = float(jnp.sum(w)) * np.log(a)
         np.testing.assert_allclose(found.history + shift, one.history, rtol=1e-9)
         np.testing.assert_allclose(found.expansion(X) / a, one.expansion(X), atol=1e-9)
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_stacked_points_are_refused():
+    X = np.random.default_rng(0).standard_normal((12, 2))
+    y = np.where(X[:, 0] > 0, 1.0, -1.0)
+    for fit in (
+        lambda points: rvm.fit(RBF(1.0), points, X, y),
+        lambda points: jsparse.reduced_svm.fit(RBF(1.0), points, 1.0, X, y),
+    ):
+        with pytest.raises(ValueError, match=r"expected shape \(m, 2\), got \(3, 4, 2\)"):
+            fit(X.reshape(3, 4, 2))
