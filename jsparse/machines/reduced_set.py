@@ -59,8 +59,8 @@ class ReducedSetSVM(FewPrototypes):
     `FewPrototypes` describes the settings that are not listed.
 
     Args:
-        refit: whether the coefficients are those of the support vector machine in the span of the
-            prototypes (MRS), instead of the approximation's.
+        refit: whether to fit the coefficients as a support vector machine in the span of the
+            prototypes (MRS), instead of keeping the coefficients of the approximation.
         loss: "hinge" or "squared_hinge".
         tolerance: tolerance of the descent, see `direct.minimise`.
         max_steps: limit of steps of the descent. It is the length of the history, so another value
@@ -134,8 +134,8 @@ def fit(
     The large machine needs the whole kernel matrix. The approximation ignores the margin.
 
     Arguments and errors are as for `slmc.fit`, with one start, shape `m d`. With `refit` (static)
-    the coefficients are those of the support vector machine in the span of the prototypes (MRS,
-    Wu et al. 2006, eq. 45), instead of the approximation's (eq. 47).
+    the coefficients are fitted as a support vector machine in the span of the prototypes (MRS,
+    Wu et al. 2006, eq. 45), instead of kept from the approximation (eq. 47).
 
     Returns:
         `ReducedSet`, with the worst status of the large machine, the descent and the refit. A

@@ -192,8 +192,8 @@ def descend(
         trail.append((leaves, result.validation_error))
         return result
 
-    # The profile chose `C` for the metric, whose best `C` may be far above that of the squared
-    # error. So divide `C` by 10 as long as the squared error falls.
+    # The profile chose `C` for the metric. The best `C` for the squared error may be far smaller.
+    # So divide `C` by 10 as long as the squared error falls.
     current, tenth = slope(theta), np.append(np.zeros(len(theta) - 1), np.log(10.0))
     while len(trail) < budget and theta[-1] - tenth[-1] > low[-1]:
         lower = slope(theta - tenth)

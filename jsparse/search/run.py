@@ -1,6 +1,7 @@
 """The loop around a search: it evaluates kernels, records them, reports progress, and resumes."""
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
@@ -108,6 +109,7 @@ class Run:
         self.history: list[Evaluation] = []
         self.goes_on = False  # whether this run has evaluated a point that was not given
         self.start, self.deadline = time.perf_counter(), deadline
+        self.seconds_each = math.inf  # least time that this run has taken for a kernel's scores
         self.stops: tuple[type[BaseException], ...] = (_Stop,)
         if search.start is not None and search.start.theta.shape != self.low.shape:
             raise ValueError(
@@ -135,8 +137,7 @@ class Run:
         step = self.known.get(name)
         if step is None:
             # Leave time to score the kernels at the end of the steps.
-            seconds = [0.0, *(e.seconds for e in scored(self.history))]
-            if time.perf_counter() + 2 * min(np.diff(seconds)) > self.deadline:
+            if time.perf_counter() + 2 * self.seconds_each > self.deadline:
                 raise _Stop
             slope, self.goes_on = evaluate(), True
             zeros = np.zeros(len(every_C))
@@ -212,10 +213,12 @@ class Run:
 
     def _evaluate(self, thetas: np.ndarray, C: np.ndarray) -> list[Evaluation]:
         """Compute the scores of some kernels."""
+        begin = time.perf_counter()
         results = self.problem.scores(thetas.astype(self.dtype), C.astype(self.dtype), self.scoring)
-        seconds = time.perf_counter() - self.start
+        end = time.perf_counter()
+        self.seconds_each = min(self.seconds_each, (end - begin) / len(thetas))
         rows = zip(thetas, C, *results, strict=True)
-        return [Evaluation(*row, seconds, stage=self.stage) for row in rows]
+        return [Evaluation(*row, end - self.start, stage=self.stage) for row in rows]
 
     def _name(self, theta: np.ndarray, C: np.ndarray, is_slope: bool = False) -> bytes:
         """Return a dictionary key for a point, rounded to the device's dtype.

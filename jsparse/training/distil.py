@@ -67,7 +67,7 @@ def distil(
     if not isinstance(method, Method):
         raise ValueError(f"method: expected a method, such as SCDP(..), got {method!r}")
     if excluded := sorted({"kernel", "search"} & set(options)):
-        raise ValueError(f"{excluded[0]}: expected none, as that of the large machine is taken")
+        raise ValueError(f"{excluded[0]}: expected none, as the large machine decides it")
     kernel = model.expansion.kernel
     if isinstance(kernel, Mixture):
         raise ValueError(
@@ -104,8 +104,8 @@ def _in_order(frame: Frame, y: Any, weights: ArrayLike | None, columns: Schema) 
     frame = frame.ordered([column.name for column in columns.columns])
     rows = None if weights is None else counting_rows(weights, frame.n_rows).index
     schema = frame.arrays(y, columns.task, rows)[2]
-    given, expected = ([c._replace(fill=None) for c in s.columns] for s in (schema, columns))
-    if given != expected:
+    actual, expected = ([c._replace(fill=None) for c in s.columns] for s in (schema, columns))
+    if actual != expected:
         raise ValueError(
             f"X: expected the columns of the large machine, {', '.join(columns.features)}, got "
             f"{', '.join(schema.features)}"

@@ -103,8 +103,8 @@ def train(
             the same total weight.
         out_of_fold: keep the held-out values of the tuned machine in `Trained.out_of_fold`, and
             calibrate probabilities and intervals by them; this takes one more evaluation.
-            "machines" also keeps the machines of the folds in the model. Intervals and sets are
-            then those of CV+, in the dual of jackknife+, see `Model.interval`. It needs rows in
+            "machines" also keeps the machines of the folds in the model. Intervals and sets then
+            follow CV+, in the dual jackknife+, see `Model.interval`. It needs rows in
             memory on one device. In the dual, and for methods that need more of the rows than sums,
             it may take much longer than the fit, and memory for n machines.
         resources: memory, time and devices that the run may use.

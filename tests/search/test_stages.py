@@ -1,5 +1,6 @@
 """Tuning in stages: one history, one time limit and one report of progress for all of them."""
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -13,9 +14,12 @@ import jsparse
 from jsparse import SCDP, FixedSize, Gradient, Profile, Resources, SpSVM
 from jsparse._status import COMPLETED, NOT_FINITE, PRECISION_LOST
 from jsparse.data.streams import ArrayStream
+from jsparse.kernels import RBF
+from jsparse.search.descent import Slope
 from jsparse.search.problem import Problem, Scores, least_of_sizes
+from jsparse.search.run import Run, _Stop
 from jsparse.search.template import split_kernel
-from jsparse.validation.validate import Validation
+from jsparse.validation.validate import Scoring, Validation
 
 SMALLEST = 2.0**-130  # a unit of the targets, in which squares are far from 1
 METHODS = {
@@ -426,3 +430,40 @@ def test_lost_digits_count_unless_the_method_says_that_the_errors_show_them():
     assert of_path.status.tolist() == [COMPLETED, NOT_FINITE]
     assert of_one.status.tolist() == [PRECISION_LOST, NOT_FINITE]
     assert of_path.status.dtype == of_one.status.dtype == np.int32
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_gradient_leaves_time_to_score_the_kernels_at_its_end(monkeypatch, resumed):
+    """Kernels that are scored in one batch share one time, and a given history has other clocks."""
+    now = 0.0
+
+    class Batched:
+        template, dtype = split_kernel(RBF(1.0), np.dtype(float)), np.dtype(float)
+        rows_scored, kernels_at_once = 30, 4
+
+        def scores(self, thetas, C, scoring):
+            nonlocal now
+            now += 2.0 * len(thetas)
+            errors = 1 + np.sum(np.square(thetas), axis=1)[:, None] + 0 * C
+            return Scores(errors, 0 * errors, np.zeros(errors.shape, np.int32))
+
+    def slope():
+        calls.append(now)
+        return Slope(0.0, np.zeros(2), 1.0, 1.0)
+
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    thetas, calls, history = np.linspace(-1, 1, 4)[:, None], [], []
+    common = Profile(4), Scoring("mse"), jax.random.key(0), np.ones(1), (-np.ones(1), np.ones(1))
+    if resumed:
+        first = Run(Batched(), *common, 1e9, None, [])
+        first.scores(thetas)
+        history, now = [e._replace(seconds=9.0 - i) for i, e in enumerate(first.history)], 6.0
+    # Scoring two kernels takes 4 seconds, at a time of 8; the run has scored four, or one again.
+    for deadline, slopes in ((13.0, 1), (11.0, 0)):
+        run, start = Run(Batched(), *common, deadline, None, history), now
+        run.scores(thetas)
+        calls.clear()
+        with contextlib.nullcontext() if slopes else pytest.raises(_Stop):
+            run.slope(np.zeros(1), 1.0, slope)
+        assert len(calls) == slopes
+        now = start
