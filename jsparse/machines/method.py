@@ -209,6 +209,20 @@ class Method(eqx.Module):
             )
         return self.default_C if C is None else C
 
+    def reported_C(self, C: Any) -> Any:
+        """Return `C`; None for a method without, whatever `C` it was given."""
+        return C if self.has_C else None
+
+    def C_to_validate(
+        self, C: Float[np.ndarray, "*l"], grid: Float[np.ndarray, " s"]
+    ) -> Float[np.ndarray, " t"]:
+        """Return the values to validate together for the held-out values of machines with `C`.
+
+        The values of `C`, or the whole grid that holds them if its other values cost hardly more:
+        so the program of the search is used again, and none is compiled.
+        """
+        return grid if self.shares_work_over_C and np.all(np.isin(C, grid)) else np.unique(C)
+
     def check_C_per_problem(self) -> None:
         """Raise a `ValueError` if all binary problems must share one `C`."""
         if self.shares_C:

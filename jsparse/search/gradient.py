@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 from .._arguments import real, whole_number
 from .._programs import compiled
 from ..kernels import Kernel
+from ..machines.method import Method
 from ..validation.error_gradient import FoldErrors, Parts, held_out_error
 from .descent import Batches, descend, worth_scoring
 from .strategies import LINE_EVALUATIONS, Evaluator, Profile, Search, line_rounds, line_search
@@ -100,6 +101,11 @@ class Gradient(Search):
         for name in ("per_column", "elimination", "move_prototypes"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name}: expected True or False, got {getattr(self, name)!r}")
+
+    def check_method(self, method: Method) -> None:
+        """See `Search.check_method`: some methods' prototypes cannot be moved."""
+        if self.move_prototypes:
+            method.check_movable()
 
     def rounds(self, p: int) -> list[int]:
         """See `Search.rounds`."""

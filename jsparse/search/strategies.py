@@ -15,6 +15,7 @@ from .._numerics import as_array, epsilon
 from .._repr import short_repr
 from .._status import RUNNING
 from .._types import Key
+from ..machines.method import Method
 from . import annealing, simplex
 from .template import Template
 
@@ -97,6 +98,10 @@ class Search(abc.ABC):
         if self.max_evaluations is not None:
             whole_number("max_evaluations", self.max_evaluations, 1)
 
+    def check_method(self, method: Method) -> None:
+        """Raise a `ValueError` for a method that the search cannot tune."""
+        return
+
     def check_C(self, grid: Float[np.ndarray, " s"]) -> None:
         """Raise a `ValueError` for values of `C` that the search cannot use."""
         return
@@ -175,6 +180,10 @@ class Annealing(Search):
     evaluations, and the simplex from its best point has 70; the default is 160 evaluations. Only
     the least and the largest `C` matter, as the bounds of the search.
     """
+
+    def check_method(self, method: Method) -> None:
+        """Raise a `ValueError` for a method that the search cannot tune."""
+        return
 
     def check_C(self, grid: Float[np.ndarray, " s"]) -> None:
         """See `Search.check_C`."""

@@ -73,8 +73,8 @@ def distil(
         raise ValueError(
             f"trained: expected a machine of one kernel, got one of {len(kernel.kernels)}"
         )
-    tuned = model.about.get("C")
-    if C is None and method.has_C and tuned is not None:
+    tuned = method.reported_C(model.about.get("C"))
+    if C is None and tuned is not None:
         C = np.unique(tuned)
     task = "regression" if model.classes is None else "classification"
     frame = as_frame(X)

@@ -152,7 +152,7 @@ def plan(
 
 def check_fits(planned: Plan, method: Method) -> None:
     """Raise a `ValueError` if a run does not fit into memory, naming the most points that fit."""
-    if planned.limit is None or planned.bytes <= planned.limit:
+    if method.memory is None or planned.limit is None or planned.bytes <= planned.limit:
         return
     most = max(planned.parts, key=planned.parts.__getitem__)
     advice = "take fewer prototypes, such as FixedSize(n_prototypes=..)"

@@ -214,8 +214,7 @@ def configure(
     if out_of_fold == "machines" and resources.mesh is not None:
         raise ValueError(NO_FOLD_MACHINES)
     resources.check(method, search)
-    if search.move_prototypes:
-        method.check_movable()
+    search.check_method(method)
     method.check_kernel(template_of(kernel, 1, Profile()))
     keys = Keys(*_five(as_key(key)))
     return Config(

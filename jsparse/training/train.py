@@ -238,7 +238,7 @@ def _resolved(config: Config, data: TrainingData) -> Method:
     if plan is not None and plan.largest is not None:
         method = config.method.resolve(data.shape._replace(room=plan.largest))
         plan = data.plan(method, config, n_parameters)
-    if plan is not None and method.memory is not None:
+    if plan is not None:
         check_fits(plan, method)
     data.source.follow(plan)
     return method
@@ -312,7 +312,7 @@ def _model(
             method=method.name,
             metric=metric,
             cv_error=error,
-            C=np.asarray(choice.C).tolist() if method.has_C else None,
+            C=method.reported_C(np.asarray(choice.C).tolist()),
             rows=data.source.n_rows,
         ),
     )

@@ -110,8 +110,8 @@ class Trained:
             "kernel": describe_kernel(self.kernel),
             "prototypes": self._size_in_words(),
         }
-        if self.method.has_C:
-            shown["C"] = in_words(np.asarray(self.C))
+        if (C := model.about.get("C")) is not None:
+            shown["C"] = in_words(np.asarray(C))
         error, spread = rounded(self.cv_error, 4), rounded(self.standard_error, 2)
         shown["error"] = (
             f"{error} +- {spread} standard error ({METRIC_NAMES[self.metric]}, cross-validated)"

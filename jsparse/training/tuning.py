@@ -69,7 +69,7 @@ def choose(problem: Problem, config: Config, encoding: Encoding) -> Choice:
     )
     outcome, C, size = chosen.outcome, chosen.outcome.tuning.C, None
     curve = curve_of(chosen, metric) if chosen.sizes else None
-    if problem.method.several_sizes:
+    if problem.method.fit_sizes:
         outcome, curve = _curve(outcome)
         size = curve.size
     if encoding.code is not None and config.multiclass.C_per_problem:
@@ -139,11 +139,8 @@ def predict_unseen(choice: Choice, units: TargetUnits) -> tuple[np.ndarray, Sums
 
     Also return the sums over all rows, if the validation program computes them; else None.
     """
-    problem, grid, C = choice.problem, choice.outcome.C, np.asarray(choice.C)
-    # If many values of C cost little, evaluate the whole grid: so the search's program is used
-    # again, and none is compiled.
-    if not (problem.method.shares_work_over_C and np.all(np.isin(C, grid))):
-        grid = np.unique(C)
+    problem, C = choice.problem, np.asarray(choice.C)
+    grid = problem.method.C_to_validate(C, choice.outcome.C)
     place = np.argmin(np.abs(grid[:, None] - C.reshape(1, -1)), axis=0).astype(np.int32)
     size = 0 if choice.size is None or choice.curve is None else choice.curve.chosen
     keep = Kept(place.reshape(C.shape), np.int32(size))
