@@ -198,8 +198,8 @@ class CandidatesFromSums(Candidates, FromSums):
     shares_rows: ClassVar[bool] = True
 
     @property
-    def memory(self) -> int | None:
-        """See `Method.memory`: the number of candidates; None if it depends on the rows."""
+    def n_features(self) -> int | None:
+        """See `Method.n_features`: the number of candidates; None if it depends on the rows."""
         if isinstance(self.candidates, _Points):
             return len(self.candidates.X)
         return self.candidates if isinstance(self.candidates, int) else None

@@ -61,8 +61,8 @@ class Dual(Method):
     default_C: ClassVar[Float[np.ndarray, " s"]] = MANY_C
 
     @property
-    def memory(self) -> Literal["all"]:
-        """See `Method.memory`: the kernel matrix."""
+    def n_features(self) -> Literal["all"]:
+        """See `Method.n_features`: the kernel matrix."""
         return "all"
 
     def choose_points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:

@@ -73,8 +73,8 @@ class FewPrototypes(Method):
         return self.n_prototypes
 
     @property
-    def memory(self) -> int | Literal["all"] | None:
-        """See `Method.memory`."""
+    def n_features(self) -> int | Literal["all"] | None:
+        """See `Method.n_features`."""
         return self.n_prototypes
 
     def check(self, task: Task) -> None:

@@ -103,8 +103,8 @@ class Prototypes(Method):
         return self.sizes[-1] if self.sizes else int(self.n_prototypes)  # type: ignore[call-overload]
 
     @property
-    def memory(self) -> int | None:
-        """See `Method.memory`."""
+    def n_features(self) -> int | None:
+        """See `Method.n_features`."""
         return None if self.n_prototypes in (None, "auto") else self.largest
 
     @property

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int, Shaped
 
-from .._arguments import real
+from .._arguments import real, whole_number
 from .._numerics import as_array, is_concrete
 from .._programs import compiled
 from .._repr import short_repr
@@ -281,12 +281,25 @@ class Method(eqx.Module):
         return 0.0
 
     @property
-    def memory(self) -> int | Literal["all"] | None:
+    def n_features(self) -> int | Literal["all"] | None:
         """The number of features whose sums are in memory, or "all" for a kernel matrix.
 
         None if memory holds neither, or if the number is not known yet.
         """
         return None
+
+    @property
+    def size_text(self) -> str:
+        """The setting that decides memory, such as "candidates: 5 candidates", for messages."""
+        if self.n_features == "all":
+            return f"method: {type(self).__name__}, which keeps all rows,"
+        name = self.size_argument
+        return f"{name}: {self.n_features} {name.removeprefix('n_')}"
+
+    def check_sample(self, sample_rows: int) -> None:
+        """Raise a `ValueError` if the points are more than the rows of a stream's sample."""
+        if self.n_features is not None:
+            whole_number(self.size_argument, self.n_features, 1, sample_rows, "sample_rows")
 
     @property
     def shares_work_over_C(self) -> bool:

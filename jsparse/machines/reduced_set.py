@@ -77,8 +77,8 @@ class ReducedSetSVM(FewPrototypes):
     max_rows: ClassVar[int | None] = 1000
 
     @property
-    def memory(self) -> Literal["all"]:
-        """See `Method.memory`."""
+    def n_features(self) -> Literal["all"]:
+        """See `Method.n_features`."""
         return "all"
 
     def check(self, task: Task) -> None:

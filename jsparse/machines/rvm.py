@@ -82,8 +82,8 @@ class RVM(Method):
     info_powers: ClassVar[dict[str, int]] = {"noise": 2}
 
     @property
-    def memory(self) -> Literal["all"]:
-        """See `Method.memory`."""
+    def n_features(self) -> Literal["all"]:
+        """See `Method.n_features`."""
         return "all"
 
     def check(self, task: Task) -> None:

@@ -13,7 +13,7 @@ from ..machines.method import Method, Points, Shape, TrainingRows, rows_at
 from ..validation.folds import Folds
 from .encoding import Encoding, indicators, standardised
 from .inputs import CountingRows
-from .plan import Plan, plan
+from .plan import Plan, plan_of
 from .settings import Config
 from .source import InMemory
 from .streamed import Streamed
@@ -63,9 +63,7 @@ class TrainingData(NamedTuple):
             "memory": config.resources.memory,
             **self.planning,
         }
-        if method.memory is not None:
-            arguments["m"] = method.memory
-        return plan(**arguments) if "m" in arguments else None
+        return plan_of(method, **arguments)
 
     def choose_points(self, method: Method, key: Key, kernel: Kernel) -> Points:
         """Return the prototypes or candidates that the method chooses.

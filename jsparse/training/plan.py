@@ -3,7 +3,7 @@
 import bisect
 import os
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -150,9 +150,14 @@ def plan(
     return Plan(parts_of(m, kernels), limit, largest, passes, kernels, block_rows)
 
 
-def check_fits(planned: Plan, method: Method) -> None:
+def plan_of(method: Method, **arguments: Any) -> Plan | None:
+    """Return the `plan` of a resolved method; None if it needs little more than the rows."""
+    return None if method.n_features is None else plan(m=method.n_features, **arguments)
+
+
+def check_fits(planned: Plan | None, method: Method) -> None:
     """Raise a `ValueError` if a run does not fit into memory, naming the most points that fit."""
-    if method.memory is None or planned.limit is None or planned.bytes <= planned.limit:
+    if planned is None or planned.limit is None or planned.bytes <= planned.limit:
         return
     most = max(planned.parts, key=planned.parts.__getitem__)
     advice = "take fewer prototypes, such as FixedSize(n_prototypes=..)"
@@ -160,12 +165,8 @@ def check_fits(planned: Plan, method: Method) -> None:
         advice = f"at most {planned.largest} would fit"
         if planned.largest == 0:
             advice = "none would fit; read the rows as a stream, or in smaller batches"
-    name = method.size_argument
-    what = f"{name}: {method.memory} {name.removeprefix('n_')}"
-    if method.memory == "all":
-        what = f"method: {type(method).__name__}, which keeps all rows,"
     raise ValueError(
-        f"{what} would take {_words(planned.bytes)} of memory (most of it, "
+        f"{method.size_text} would take {_words(planned.bytes)} of memory (most of it, "
         f"{_words(planned.parts[most])}, for {most}), of which there are {_words(planned.limit)}; "
         f"{advice}"
     )

@@ -25,7 +25,7 @@ from .choices import default_folds, template_of
 from .data import TrainingData
 from .encoding import Encoding, code_of
 from .inputs import CountingRows, check_labels, class_factors, folds_of_rows
-from .plan import check_fits, plan
+from .plan import check_fits, plan_of
 from .settings import NO_FOLD_MACHINES, Config, HoldOut
 from .streamed import Reader, Split, Streamed
 from .summary import Summary, summarize
@@ -46,11 +46,10 @@ def read_stream(stream: RowStream, config: Config) -> TrainingData:
     if config.multiclass.classes is not None:
         raise ValueError("classes: expected None with a stream, whose first pass finds them")
     split = _split_of(config, sample_rows)
-    if method.memory is not None:
-        whole_number(method.size_argument, method.memory, 1, sample_rows, "sample_rows")
+    method.check_sample(sample_rows)
     rows, checksums = Checked(stream), BatchChecksums()
-    least = {"folds": split.parts, "n_C": config.C.size, "memory": config.resources.memory}
-    batches = _if_they_fit(rows, method, least)
+    arguments = {"folds": split.parts, "n_C": config.C.size, "memory": config.resources.memory}
+    batches = _if_they_fit(rows, method, arguments)
     if spans_processes(mesh):
         batches = checksums.watch(batches)
     rng = np.random.default_rng(_seed(config.keys.sample))
@@ -97,7 +96,6 @@ def _data(
         folds=folds,
         compared=compared,
         planning={
-            "m": n,  # unless the method has a number of points
             "folds": split.parts,
             "streamed": True,
             "batch_rows": summary.most,
@@ -118,17 +116,17 @@ def _split_of(config: Config, sample_rows: int) -> Split:
     return Split(seed, v, v, 0.0)
 
 
-def _if_they_fit(rows: Checked, method: Method, shape: Mapping[str, Any]) -> Iterator[Batch]:
+def _if_they_fit(rows: Checked, method: Method, arguments: Mapping[str, Any]) -> Iterator[Batch]:
     """Yield the batches of a stream; at the first batch, raise if the run cannot fit into memory.
 
-    `shape` holds further arguments of `plan`.
+    The size of the sample is not known yet, so its memory is not counted. `arguments` holds further
+    arguments of `plan`.
     """
-    m: Any = method.memory
     for i, batch in enumerate(rows):
-        if i == 0 and m is not None:
+        if i == 0:
             n, d = batch.X.shape
-            least = plan(n, d, m, streamed=True, batch_rows=n, sample_rows=m, **shape)
-            check_fits(least, method)
+            known = {"n": n, "d": d, "streamed": True, "batch_rows": n, "sample_rows": 1}
+            check_fits(plan_of(method, **known, **arguments), method)
         yield batch
 
 

@@ -238,8 +238,7 @@ def _resolved(config: Config, data: TrainingData) -> Method:
     if plan is not None and plan.largest is not None:
         method = config.method.resolve(data.shape._replace(room=plan.largest))
         plan = data.plan(method, config, n_parameters)
-    if plan is not None:
-        check_fits(plan, method)
+    check_fits(plan, method)
     data.source.follow(plan)
     return method
 
