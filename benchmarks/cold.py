@@ -21,7 +21,7 @@ jax_seconds = time.perf_counter() - begin
 COUNT = """
 import numpy as np
 jax.config.update("jax_enable_x64", DTYPE == "float64")
-from jsparse.compilation import counted, enable_compilation_cache
+from jsparse.compilation import count_compilations, enable_compilation_cache
 if CACHE:
     enable_compilation_cache(CACHE)
 def rows(n, d=5, seed=0):
@@ -31,7 +31,7 @@ def rows(n, d=5, seed=0):
     return X, (score > 0).astype(int), score
 found = []
 def measure(call):
-    with counted() as compiled:
+    with count_compilations() as compiled:
         begin = time.perf_counter()
         call()
         seconds = time.perf_counter() - begin

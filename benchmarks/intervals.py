@@ -201,9 +201,9 @@ def _classes(machines: list[jsparse.Trained], held_out: Rows, test: Rows) -> Fou
 
 def _without_machines(model: jsparse.Model) -> jsparse.Model:
     """What is kept by default: the errors alone."""
-    assert model.unseen is not None
+    assert model.conformal is not None
     return dataclasses.replace(
-        model, unseen=dataclasses.replace(model.unseen, machines=None, fold=None)
+        model, unseen=dataclasses.replace(model.conformal, machines=None, fold=None)
     )
 
 

@@ -11,7 +11,7 @@ _HIT = "/jax/compilation_cache/cache_hits"
 
 
 class Compiled:
-    """What was compiled, counted while `counted` is open.
+    """What was compiled, count_compilations while `count_compilations` is open.
 
     Attributes:
         programs: how many, those read from the disk included.
@@ -30,7 +30,7 @@ class Compiled:
 
 
 @contextmanager
-def counted(out: Any = None) -> Iterator[Compiled]:
+def count_compilations(out: Any = None) -> Iterator[Compiled]:
     """Count the programs that are compiled meanwhile, and with a text file `out` show them."""
     found = Compiled()
 

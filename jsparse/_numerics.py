@@ -79,7 +79,7 @@ def cholesky_shift(gram: Float[Array, "m m"]) -> Float[Array, ""]:
 UNROLLED = 4  # decompositions written out in a program
 
 
-def each_alone(decompose: Function) -> Function:
+def unbatched_lapack(decompose: Function) -> Function:
     """`decompose` of one matrix such that, on a CPU, a batch under `vmap` is as many calls.
 
     LAPACK's batched calls, and BLAS's triangular solves, divide a batch among the threads of the
@@ -113,7 +113,7 @@ def solved_with_border(c: int) -> Callable[[Array], tuple[Array, Array]]:
     thirds of the time. The upper triangle is read; `d` must exceed what `B'A^(-1)B` has.
     """
 
-    @each_alone
+    @unbatched_lapack
     def solved(both: Float[Array, "p p"]) -> tuple[Float[Array, "m c"], Float[Array, " m"]]:
         m = len(both) - c
         # LAPACK's order of the elements is that of the transpose.
@@ -157,7 +157,7 @@ def with_derivative(
     )[0]
 
 
-@each_alone
+@unbatched_lapack
 def _eigh(matrix: Float[Array, "p p"]) -> tuple[Float[Array, " p"], Float[Array, "p p"]]:
     return tuple(jnp.linalg.eigh(matrix))
 

@@ -36,8 +36,8 @@ ADVICE = {
         "to begin with."
     ),
     EXHAUSTED: (
-        "stopped at its cap on steps before the stopping rule was met; raise the cap (max_steps, "
-        "max_stages, max_trials or max_evaluations) or the tolerance."
+        "stopped at its cap on steps before the stopping rule was met; raise the cap ("
+        "max_iterations, max_stages, max_trials or max_evaluations) or the tolerance."
     ),
     PRECISION_LOST: (
         "the result is not determined by the data in this floating-point precision; use float64 "

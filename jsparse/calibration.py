@@ -17,7 +17,7 @@ def decisions(scores: Scores) -> Decisions:
     return (scores >= 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
 
 
-def fit_slopes(
+def fit_inverse_temperatures(
     scores: Float[np.ndarray, "n *k"],
     numbers: Int[np.ndarray, " n"],
     weights: Float[np.ndarray, " n"] | None = None,
@@ -54,20 +54,20 @@ def fit_slopes(
     return np.array([slope(g, prior, worth) if g.any() else common for g in groups])
 
 
-def probabilities(scores: Scores, slopes: Any, xp: Any = np) -> Any:
+def probabilities(scores: Scores, inverse_temperatures: Any, xp: Any = np) -> Any:
     """Probabilities of the classes, shape `n k`; the largest belongs to `decisions(scores)`.
 
     Args:
         scores: shape `n` for two classes, positive for the second, else `n k`.
-        slopes: of `fit_slopes`, shape `k`.
+        inverse_temperatures: of `fit_inverse_temperatures`, shape `k`.
         xp: `numpy`, which computes in float64, or `jax.numpy`, which computes in the scores' dtype
-            and is differentiable in scores and slopes. Where the decision changes, the slope
-            changes, and derivatives jump.
+            and is differentiable in scores and inverse temperatures. Where the decision changes,
+            the slope changes, and derivatives jump.
     """
     scores = scores.astype(float) if xp is np else scores
     with np.errstate(over="ignore"):  # of huge scores the odds are 0 all the same
         gaps, decided = _gaps(scores, xp)
-        slope = xp.asarray(slopes, dtype=gaps.dtype)[decided]
+        slope = xp.asarray(inverse_temperatures, dtype=gaps.dtype)[decided]
         odds = xp.exp(slope[:, None] * gaps)
     # At a tie the class decided for is a few units of rounding ahead.
     odds = xp.minimum(odds, 1 - 4 * float(xp.finfo(odds.dtype).eps))

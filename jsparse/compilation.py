@@ -11,7 +11,7 @@ import numpy as np
 
 from ._arguments import whole_number
 from ._compilations import Compiled as Compiled
-from ._compilations import counted as counted
+from ._compilations import count_compilations as count_compilations
 from ._runtime import JAXLIB, check_runtime, jax_started
 from .machines.method import Task
 from .training.train import train
@@ -107,7 +107,7 @@ def warm_up(
     if task == "classification":
         X[:, 0] += y
     start = time.perf_counter()
-    with counted(sys.stderr if verbose else None) as found:
+    with count_compilations(sys.stderr if verbose else None) as found:
         trained = train(X, y, task=task, **{"key": 0, **options})
         trained.model.warm_up()
     if verbose:

@@ -28,12 +28,12 @@ Rows = Shaped[np.ndarray, "n ..."] | Shaped[Array, "n ..."]  # of JAX within a p
 _ENTRIES = 2**22  # compared at a time: rows asked about times errors that are kept
 
 
-class Unseen(eqx.Module):
+class ConformalScores(eqx.Module):
     """The errors of rows by machines that have not seen them.
 
     Attributes:
         errors: of numbers the distances between target and value, shape `q` or `q c`; of classes
-            how far the row's own class is behind the best of the others, see `behind`, shape `q`.
+            the `margin_deficit` of the row's own class, shape `q`.
         fold: which of `machines` gave the error, shape `q`; None without them.
         machines: one for each fold, as an expansion with a column for each fold and each output of
             the model, fold by fold; its inputs are scaled as the model's are.
@@ -74,8 +74,10 @@ class Unseen(eqx.Module):
         return int(np.sum(np.asarray(self.counts)))
 
 
-def behind(scores: Rows, xp: Any = np) -> Rows:
-    """How far each class is behind the best of the others, negative for the class decided for.
+def margin_deficit(scores: Rows, xp: Any = np) -> Rows:
+    """Return the best score of the other classes less that of each class.
+
+    It is negative for the class that is decided for.
 
     Args:
         scores: shape `n` for two classes, positive for the second, else `n k`.
@@ -102,7 +104,7 @@ def errors_of_classes(
     scores: Float[np.ndarray, "n *k"], numbers: Int[np.ndarray, " n"]
 ) -> Float[np.ndarray, " n"]:
     """Return how far the true class is behind the best other one, by held-out scores."""
-    return np.take_along_axis(behind(scores), numbers[:, None], axis=1)[:, 0]
+    return np.take_along_axis(margin_deficit(scores), numbers[:, None], axis=1)[:, 0]
 
 
 @functools.cache
@@ -125,7 +127,7 @@ def kept_errors(
     machines: KernelExpansion | None = None,
     *,
     held_out: bool = False,
-) -> Unseen:
+) -> ConformalScores:
     """Keep a few hundred quantiles of the errors, separately for each fold's machine.
 
     An error that is not kept is replaced by the next larger one, so that intervals and sets are
@@ -135,8 +137,8 @@ def kept_errors(
     Args:
         errors: of all rows.
         fold: which machine gave the error of a row; None without machines.
-        machines: see `Unseen`.
-        held_out: see `Unseen`.
+        machines: see `ConformalScores`.
+        held_out: see `ConformalScores`.
     """
     of = np.zeros(len(errors), np.int32) if fold is None else fold
     order = np.argsort(of, kind="stable")
@@ -148,7 +150,7 @@ def kept_errors(
         counts.append(np.diff(ranks, prepend=np.int32(0)))
     which = np.repeat(numbers, [len(part) for part in parts]).astype(np.int32)
     kept, standing = np.concatenate(parts), np.concatenate(counts)
-    return Unseen(kept, None if fold is None else which, machines, standing, held_out)
+    return ConformalScores(kept, None if fold is None else which, machines, standing, held_out)
 
 
 def rank_of(coverage: Any, n: int) -> int:
@@ -168,7 +170,7 @@ def rank_of(coverage: Any, n: int) -> int:
     return rank
 
 
-def intervals(centres: Rows, unseen: Unseen, coverage: float, xp: Any = np) -> Rows:
+def intervals(centres: Rows, conformal: ConformalScores, coverage: float, xp: Any = np) -> Rows:
     """Lower and upper ends, shape `t *c 2`.
 
     The `ceil(coverage (n + 1))`-th smallest of centre plus error is the upper end, by Barber et al.
@@ -177,17 +179,17 @@ def intervals(centres: Rows, unseen: Unseen, coverage: float, xp: Any = np) -> R
     Args:
         centres: values of the machines, of the one that all errors are of, or of each fold's, shape
             `t v *c`.
-        unseen: the errors.
+        conformal: the errors.
         coverage: share of new rows that are to be inside.
         xp: `numpy` or `jax.numpy`.
     """
-    rank = rank_of(coverage, unseen.n_rows)
-    errors, counts = xp.asarray(unseen.errors), _counts(unseen, xp)
-    if unseen.fold is None:
+    rank = rank_of(coverage, conformal.n_rows)
+    errors, counts = xp.asarray(conformal.errors), _counts(conformal, xp)
+    if conformal.fold is None:
         error = _quantile(errors[None], counts, rank, xp)
         centre = centres[:, 0]
         return xp.stack([centre - error, centre + error], axis=-1)
-    fold = xp.asarray(unseen.fold)
+    fold = xp.asarray(conformal.fold)
 
     def ends(values: Rows) -> Rows:
         middle = values[:, fold]
@@ -197,20 +199,20 @@ def intervals(centres: Rows, unseen: Unseen, coverage: float, xp: Any = np) -> R
     return _in_blocks(ends, centres, errors.size, xp)
 
 
-def sets(apart: Rows, unseen: Unseen, coverage: float, xp: Any = np) -> Rows:
+def sets(apart: Rows, conformal: ConformalScores, coverage: float, xp: Any = np) -> Rows:
     """Which classes are in the set, `t k`: those not too far behind (Romano et al. 2020, eq. 9).
 
     Args:
-        apart: `behind` of the scores of the machines, shape `t v k`.
-        unseen: the errors.
+        apart: `margin_deficit` of the scores of the machines, shape `t v k`.
+        conformal: the errors.
         coverage: share of new rows whose class is to be in the set.
         xp: `numpy` or `jax.numpy`.
     """
-    rank = rank_of(coverage, unseen.n_rows)
-    errors, counts = xp.asarray(unseen.errors), _counts(unseen, xp)
-    if unseen.fold is None:
+    rank = rank_of(coverage, conformal.n_rows)
+    errors, counts = xp.asarray(conformal.errors), _counts(conformal, xp)
+    if conformal.fold is None:
         return apart[:, 0] <= _quantile(errors[None], counts, rank, xp)[:, None]
-    fold = xp.asarray(unseen.fold)
+    fold = xp.asarray(conformal.fold)
 
     def inside(values: Rows) -> Rows:
         less = errors[None, :, None] < values[:, fold]
@@ -219,9 +221,11 @@ def sets(apart: Rows, unseen: Unseen, coverage: float, xp: Any = np) -> Rows:
     return _in_blocks(inside, apart, len(errors) * apart.shape[2], xp)
 
 
-def _counts(unseen: Unseen, xp: Any) -> Any:
+def _counts(conformal: ConformalScores, xp: Any) -> Any:
     return (
-        xp.ones(len(unseen.errors), "int32") if unseen.counts is None else xp.asarray(unseen.counts)
+        xp.ones(len(conformal.errors), "int32")
+        if conformal.counts is None
+        else xp.asarray(conformal.counts)
     )
 
 

@@ -11,18 +11,18 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ._arguments import check_finite, finite_rows, on_host, whole_number
-from ._compilations import Compiled, counted
+from ._compilations import Compiled, count_compilations
 from ._files import PathLike
 from ._numerics import is_concrete, is_traced
 from ._repr import few_lines
 from .calibration import decisions, probabilities
 from .conformal import (
-    Unseen,
-    behind,
+    ConformalScores,
     errors_of_classes,
     errors_of_numbers,
     intervals,
     kept_errors,
+    margin_deficit,
     sets,
 )
 from .data.frames import as_frame
@@ -55,8 +55,9 @@ class Model(eqx.Module):
         expansion: the machine; takes raw inputs.
         path: the machines of all sizes, of which `expansion` is one; in standardised units, and
             without the diagnostics of their fit.
-        slopes: of the probabilities, one for each predicted class, see `predict_proba`.
-        unseen: errors on rows not seen, see `interval` and `predict_set`.
+        inverse_temperatures: a factor of the scores for each predicted class, see
+            `predict_proba`.
+        conformal: errors on rows not seen, see `interval` and `predict_set`.
         code: of more than two classes.
         decoding: how the values of its problems become a class (static).
         labels: the classes in sorted order; of two, a value >= 0 decides for the second (static).
@@ -67,8 +68,8 @@ class Model(eqx.Module):
 
     expansion: KernelExpansion
     path: Family | None = eqx.field(default=None, converter=_without_diagnostics)
-    slopes: Float[Array, " k"] | Float[np.ndarray, " k"] | None = None
-    unseen: Unseen | None = None
+    inverse_temperatures: Float[Array, " k"] | Float[np.ndarray, " k"] | None = None
+    conformal: ConformalScores | None = None
     code: Code | None = None
     decoding: Decoding = eqx.field(default="loss", static=True)
     labels: tuple[Any, ...] | None = eqx.field(default=None, static=True)
@@ -111,7 +112,9 @@ class Model(eqx.Module):
         with jax.enable_x64(self.dtype == np.float64):
             chosen = dataclasses.replace(self.path.at(size), scaling=self.expansion.scaling)
         about = About({**self.about, "n_prototypes": chosen.prototypes.shape[0]})
-        return dataclasses.replace(self, expansion=chosen, slopes=None, unseen=None, about=about)
+        return dataclasses.replace(
+            self, expansion=chosen, inverse_temperatures=None, conformal=None, about=about
+        )
 
     def decision_function(self, X: Any) -> Any:
         """Scores, the largest for the predicted class; of a regression the values.
@@ -159,15 +162,17 @@ class Model(eqx.Module):
         Raises:
             ValueError: for a regression, or a model without out-of-fold scores.
         """
-        slopes = self.slopes
-        if slopes is None:
+        inverse_temperatures = self.inverse_temperatures
+        if inverse_temperatures is None:
             why = (
                 "this model has no classes"
                 if self.labels is None
                 else ("train with out_of_fold=True; a size other than the one chosen has none")
             )
             raise ValueError(f"predict_proba: expected a model with calibrated scores; {why}")
-        return self._answer(X, self._scorer(), lambda scores, xp: probabilities(scores, slopes, xp))
+        return self._answer(
+            X, self._scorer(), lambda scores, xp: probabilities(scores, inverse_temperatures, xp)
+        )
 
     def interval(self, X: Any, coverage: float = 0.9) -> Any:
         """Ends of intervals that hold the target of a new row with probability `coverage`.
@@ -202,11 +207,11 @@ class Model(eqx.Module):
         """
         if self.labels is not None:
             raise ValueError("interval: expected a regression; of classes see `predict_set`")
-        unseen = self._known("interval")
+        conformal = self._known("interval")
         return self._answer(
             X,
-            self._machines(unseen),
-            lambda values, xp: intervals(_by_machine(values, unseen), unseen, coverage, xp),
+            self._machines(conformal),
+            lambda values, xp: intervals(_by_machine(values, conformal), conformal, coverage, xp),
         )
 
     def predict_set(self, X: Any, coverage: float = 0.9) -> Any:
@@ -230,15 +235,15 @@ class Model(eqx.Module):
         """
         if self.labels is None:
             raise ValueError("predict_set: expected a classifier; of numbers see `interval`")
-        unseen, k = self._known("predict_set"), len(self.labels)
+        conformal, k = self._known("predict_set"), len(self.labels)
 
         def inside(scores: Any, xp: Any) -> Any:
-            scores = _by_machine(scores, unseen)
+            scores = _by_machine(scores, conformal)
             n, machines = scores.shape[:2]
-            apart = behind(scores.reshape(n * machines, *scores.shape[2:]), xp)
-            return sets(apart.reshape(n, machines, k), unseen, coverage, xp)
+            apart = margin_deficit(scores.reshape(n * machines, *scores.shape[2:]), xp)
+            return sets(apart.reshape(n, machines, k), conformal, coverage, xp)
 
-        return self._answer(X, self._machines(unseen), inside)
+        return self._answer(X, self._machines(conformal), inside)
 
     def warm_up(self) -> Compiled:
         """Compile ahead what predictions of NumPy rows need, whatever their number.
@@ -253,10 +258,10 @@ class Model(eqx.Module):
         Raises:
             UnusableJaxError: in a process forked after JAX had started.
         """
-        with counted() as compiled:
+        with count_compilations() as compiled:
             self._scorer().warm_up()
-            if self.unseen is not None and self.unseen.machines is not None:
-                self._machines(self.unseen).warm_up()
+            if self.conformal is not None and self.conformal.machines is not None:
+                self._machines(self.conformal).warm_up()
         return compiled
 
     def calibrated(self, X: Any, y: Any) -> "Model":
@@ -282,7 +287,7 @@ class Model(eqx.Module):
                 )
             check_finite("y", truth)
             errors = errors_of_numbers(scores, truth)
-            return dataclasses.replace(self, unseen=kept_errors(errors, held_out=True))
+            return dataclasses.replace(self, conformal=kept_errors(errors, held_out=True))
         place = {label: number for number, label in enumerate(self.labels)}
         unknown = set(truth.reshape(-1).tolist()) - set(place)
         if truth.shape != (len(inputs),) or unknown:
@@ -292,7 +297,7 @@ class Model(eqx.Module):
             )
         numbers = np.array([place[label] for label in truth.tolist()], int)
         errors = errors_of_classes(scores, numbers)
-        return dataclasses.replace(self, unseen=kept_errors(errors, held_out=True))
+        return dataclasses.replace(self, conformal=kept_errors(errors, held_out=True))
 
     def relevance(self, names: Sequence[Any] | None = None) -> Relevance:
         """How much each column has to say in the kernel: 1 for the most relevant, 0 for none.
@@ -320,24 +325,24 @@ class Model(eqx.Module):
         expansion = self.expansion
         return relevance_of(expansion.kernel, expansion.prototypes.shape[1], self.columns, names)
 
-    def _known(self, what: str) -> Unseen:
-        if self.unseen is None:
+    def _known(self, what: str) -> ConformalScores:
+        if self.conformal is None:
             raise ValueError(
                 f"{what}: expected a model whose errors on unseen rows are known; train with "
                 "out_of_fold=True or see `calibrated`; a size other than the one chosen has none"
             )
-        return self.unseen
+        return self.conformal
 
     def _scorer(self) -> Scorer:
         """Scores by the machine."""
         matrix = None if self.code is None else self.code.matrix
         return Scorer(self.expansion, matrix, self.decoding)
 
-    def _machines(self, unseen: Unseen) -> Scorer:
+    def _machines(self, conformal: ConformalScores) -> Scorer:
         """Return the scorer of the machines of the folds, or of the model if none are kept."""
-        if unseen.machines is None:
+        if conformal.machines is None:
             return self._scorer()
-        machines = dataclasses.replace(unseen.machines, scaling=self.expansion.scaling)
+        machines = dataclasses.replace(conformal.machines, scaling=self.expansion.scaling)
         outputs = self.expansion.intercept.shape
         return self._scorer()._replace(expansion=machines, outputs=outputs)
 
@@ -384,8 +389,8 @@ class Model(eqx.Module):
             OutputError: if the file cannot be written.
         """
         contents = Contents(
-            self.expansion, self.path, self.slopes, self.unseen, self.code, self.decoding,
-            self.labels, self.label_dtype, self.columns, self.about,
+            self.expansion, self.path, self.inverse_temperatures, self.conformal, self.code,
+            self.decoding, self.labels, self.label_dtype, self.columns, self.about,
         )  # fmt: skip
         write(path, contents)
 
@@ -401,18 +406,18 @@ class Model(eqx.Module):
         if self.columns is not None:
             lines.append(f"  columns: {', '.join(c.name for c in self.columns.columns)}")
         if self.labels is not None:
-            proba = "" if self.slopes is not None else "; no probabilities"
+            proba = "" if self.inverse_temperatures is not None else "; no probabilities"
             lines.append(f"  classes: {', '.join(map(str, self.labels[:10]))}{proba}")
-        if self.unseen is not None:
+        if self.conformal is not None:
             what = "intervals" if self.labels is None else "sets"
-            lines.append(f"  {what}: by {_EVIDENCE[self.unseen.guarantee]}")
+            lines.append(f"  {what}: by {_EVIDENCE[self.conformal.guarantee]}")
         lines += [f"  {name}: {value}" for name, value in self.about.items() if value is not None]
         return few_lines(lines)
 
 
-def _by_machine(values: Any, unseen: Unseen) -> Any:
+def _by_machine(values: Any, conformal: ConformalScores) -> Any:
     """Return values with an axis of machines behind that of rows."""
-    return values[:, None] if unseen.machines is None else values
+    return values[:, None] if conformal.machines is None else values
 
 
 def _sizes_in_words(family: Family) -> str:

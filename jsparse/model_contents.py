@@ -15,7 +15,7 @@ from jaxtyping import Array
 from . import serialization
 from ._files import PathLike, check_arrays, check_keys, shown
 from ._repr import short_repr
-from .conformal import Unseen
+from .conformal import ConformalScores
 from .data.schema import Schema
 from .expansion import KernelExpansion
 from .kernels import Mixture
@@ -28,8 +28,8 @@ class Contents(NamedTuple):
 
     expansion: KernelExpansion
     path: Family | None
-    slopes: np.ndarray | Array | None
-    unseen: Unseen | None
+    inverse_temperatures: np.ndarray | Array | None
+    conformal: ConformalScores | None
     code: Code | None
     decoding: Decoding
     labels: tuple[Any, ...] | None
@@ -42,7 +42,7 @@ class Contents(NamedTuple):
 
 def write(path: PathLike, contents: Contents) -> None:
     """Write the fields of a model to one file; raises as `model_files.save`."""
-    model, arrays = contents, _unseen_arrays(contents.unseen)
+    model, arrays = contents, _conformal_arrays(contents.conformal)
     if model.path is not None:
         with jax.enable_x64(model.expansion.prototypes.dtype == np.float64):
             arrays |= {f"path.{name}": a for name, a in family_arrays(model.path).items()}
@@ -51,7 +51,9 @@ def write(path: PathLike, contents: Contents) -> None:
         "class_dtype": model.label_dtype,
         "code": None if model.code is None else np.asarray(model.code.matrix, float).tolist(),
         "decoding": model.decoding,
-        "slopes": None if model.slopes is None else np.asarray(model.slopes, float).tolist(),
+        "inverse_temperatures": None
+        if model.inverse_temperatures is None
+        else np.asarray(model.inverse_temperatures, float).tolist(),
         "columns": None if model.columns is None else model.columns.to_json(),
         "about": model.about,
     }
@@ -70,7 +72,15 @@ def read(path: PathLike, dtype: str | None) -> Contents:
         return _contents(expansion, document, arrays)
 
 
-_DOCUMENT = {"classes", "class_dtype", "code", "decoding", "slopes", "columns", "about"}
+_DOCUMENT = {
+    "classes",
+    "class_dtype",
+    "code",
+    "decoding",
+    "inverse_temperatures",
+    "columns",
+    "about",
+}
 
 
 def _contents(
@@ -89,13 +99,13 @@ def _contents(
     if document["columns"] is not None:
         columns = _columns(document["columns"], expansion.prototypes.shape[1], document["classes"])
     code = _code(document["code"], labels, expansion.intercept.shape)
-    slopes = document["slopes"]
-    if slopes is not None:
-        slopes = _slopes(slopes, labels)
-    path, unseen = _of_arrays(expansion, arrays, classes=labels is not None)
+    inverse_temperatures = document["inverse_temperatures"]
+    if inverse_temperatures is not None:
+        inverse_temperatures = _inverse_temperatures(inverse_temperatures, labels)
+    path, conformal = _of_arrays(expansion, arrays, classes=labels is not None)
     return Contents(
-        expansion, path, slopes, unseen, code, document["decoding"], labels, label_dtype, columns,
-        document["about"],
+        expansion, path, inverse_temperatures, conformal, code, document["decoding"], labels,
+        label_dtype, columns, document["about"],
     )  # fmt: skip
 
 
@@ -126,13 +136,16 @@ def _code(matrix: Any, labels: tuple[Any, ...] | None, outputs: tuple[int, ...])
     return code
 
 
-def _slopes(numbers: Any, labels: tuple[Any, ...] | None) -> np.ndarray:
+def _inverse_temperatures(numbers: Any, labels: tuple[Any, ...] | None) -> np.ndarray:
     """Return the inverse temperatures that a document holds; raise unless one for each label."""
-    slopes = np.asarray(numbers, float)
-    positive = np.all((slopes > 0) & np.isfinite(slopes))
-    if labels is None or slopes.shape != (len(labels),) or not positive:
-        raise ValueError(f"slopes: expected a positive number for each class, got {slopes}")
-    return slopes
+    inverse_temperatures = np.asarray(numbers, float)
+    positive = np.all((inverse_temperatures > 0) & np.isfinite(inverse_temperatures))
+    if labels is None or inverse_temperatures.shape != (len(labels),) or not positive:
+        raise ValueError(
+            "inverse_temperatures: expected a positive number for each class, got "
+            f"{inverse_temperatures}"
+        )
+    return inverse_temperatures
 
 
 _FAMILY = {
@@ -202,25 +215,29 @@ _MACHINES = {
 }
 
 
-def _unseen_arrays(unseen: Unseen | None) -> dict[str, np.ndarray]:
+def _conformal_arrays(conformal: ConformalScores | None) -> dict[str, np.ndarray]:
     """Return the arrays of errors on unseen rows by name.
 
-    The prefix of the names is "held_out" if no machine was fitted to the rows, else "unseen".
+    The prefix of the names is "held_out" if no machine was fitted to the rows, else "conformal".
     """
-    if unseen is None:
+    if conformal is None:
         return {}
-    counts = np.ones(len(unseen.errors), np.int32) if unseen.counts is None else unseen.counts
-    arrays = {"errors": unseen.errors, "counts": counts}
-    if unseen.machines is not None:
+    counts = (
+        np.ones(len(conformal.errors), np.int32) if conformal.counts is None else conformal.counts
+    )
+    arrays = {"errors": conformal.errors, "counts": counts}
+    if conformal.machines is not None:
         parts = ("prototypes", "coefficients", "intercept")
-        arrays |= {name: getattr(unseen.machines, name) for name in parts} | {"fold": unseen.fold}
-    prefix = "held_out" if unseen.held_out else "unseen"
+        arrays |= {name: getattr(conformal.machines, name) for name in parts} | {
+            "fold": conformal.fold
+        }
+    prefix = "held_out" if conformal.held_out else "conformal"
     return {f"{prefix}.{name}": np.asarray(array) for name, array in arrays.items()}
 
 
 def _unseen(
     expansion: KernelExpansion, arrays: Mapping[str, Array], *, held_out: bool, classes: bool
-) -> Unseen:
+) -> ConformalScores:
     """Return the errors on unseen rows that a file's arrays hold.
 
     Args:
@@ -235,7 +252,7 @@ def _unseen(
     with_machines = not held_out and "fold" in arrays
     intercept = expansion.intercept
     lengths = check_arrays(
-        "unseen", arrays, _ERRORS | (_MACHINES if with_machines else {}),
+        "conformal", arrays, _ERRORS | (_MACHINES if with_machines else {}),
         {
             "float": expansion.prototypes.dtype,
             "d": expansion.prototypes.shape[1],
@@ -244,26 +261,26 @@ def _unseen(
     )  # fmt: skip
     errors, counts = np.asarray(arrays["errors"]), np.asarray(arrays["counts"])
     if not classes and errors.min() < 0:
-        raise ValueError("unseen.errors: expected distances of at least 0")
+        raise ValueError("conformal.errors: expected distances of at least 0")
     if counts.min() < 1:
-        raise ValueError("unseen.counts: expected numbers of rows of at least 1")
+        raise ValueError("conformal.counts: expected numbers of rows of at least 1")
     if not with_machines:
-        return Unseen(errors, counts=counts, held_out=held_out)
+        return ConformalScores(errors, counts=counts, held_out=held_out)
     fold, (n_machines, rest) = np.asarray(arrays["fold"]), divmod(lengths["v"], intercept.size)
     if rest or fold.min() < 0 or fold.max() >= n_machines:
         raise ValueError(
-            f"unseen.fold: expected numbers of machines with {intercept.size} outputs each, got "
+            f"conformal.fold: expected numbers of machines with {intercept.size} outputs each, got "
             f"{lengths['v']} outputs and {shown(fold.tolist())}"
         )
     machines = KernelExpansion(
         expansion.kernel, arrays["prototypes"], arrays["coefficients"], arrays["intercept"]
     )
-    return Unseen(errors, fold, machines, counts)
+    return ConformalScores(errors, fold, machines, counts)
 
 
 def _of_arrays(
     expansion: KernelExpansion, arrays: Mapping[str, Array], *, classes: bool
-) -> tuple[Family | None, Unseen | None]:
+) -> tuple[Family | None, ConformalScores | None]:
     """Return the machines of several sizes and the errors on unseen rows; None if missing."""
     groups: dict[str, dict[str, Array]] = {}
     for name, array in arrays.items():
@@ -271,7 +288,7 @@ def _of_arrays(
         groups.setdefault(prefix, {})[rest] = array
     held_out = "held_out" in groups
     path = groups.pop("path", None)
-    errors = groups.pop("held_out" if held_out else "unseen", None)
+    errors = groups.pop("held_out" if held_out else "conformal", None)
     if groups:
         raise ValueError(f"arrays: {shown(sorted(groups))} not expected")
     return (

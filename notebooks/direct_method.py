@@ -63,7 +63,7 @@ print(len(X_train), "rows of", X_train.shape[1], "pixels")
 kernel, C = RBF(np.float32((width / 2) ** 0.5)), 10.0
 start = jsparse.prototypes.k_means(0, X_train, 12).centres
 problem = direct.LargeMargin(kernel, X_train, y_train, C)
-found = direct.minimise(problem, start, max_steps=100)
+found = direct.minimise(problem, start, max_iterations=100)
 machine = problem.expansion(found.Z, found.solved)
 reached = found.history[: int(found.steps) + 1]
 wrong = jnp.mean((machine(X_test) >= 0) != (y_test > 0))

@@ -31,12 +31,12 @@ def run(options: argparse.Namespace, model: Model) -> None:
         NumericalError: if the model's value of a row is not finite.
         OutputError: if the file cannot be written.
     """
-    if options.proba and model.slopes is None:
+    if options.proba and model.inverse_temperatures is None:
         raise ValueError("--proba: expected a classifier with calibrated probabilities")
     if options.interval is not None:
-        if model.unseen is None:
+        if model.conformal is None:
             raise ValueError("--interval: expected a model whose errors on unseen rows are known")
-        rank_of(options.interval, model.unseen.n_rows)
+        rank_of(options.interval, model.conformal.n_rows)
     schema = _schema(options, model) if model.columns is None else model.columns
     names, classes = model.labels, model.classes
     imputed, unseen, parsed = Counter[str](), Counter[str](), Counter[str]()
@@ -91,7 +91,7 @@ def _answers(
     elif names:
         columns += [("decision_value", scores)]
     if options.proba:
-        each = probabilities(scores, np.asarray(model.slopes))
+        each = probabilities(scores, np.asarray(model.inverse_temperatures))
         columns += [(f"probability {name}", each[:, i]) for i, name in enumerate(names)]
     if options.interval is not None and names:
         inside = model.predict_set(X, options.interval)

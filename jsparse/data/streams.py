@@ -70,7 +70,7 @@ class ArrayStream:
             yield Batch(X, y, None if self.weights is None else np.asarray(self.weights[rows]))
 
 
-class Checked:
+class ReplayableStream:
     """A stream that is seen to be the same every time: columns, number of rows, finite values.
 
     Args:

@@ -354,7 +354,7 @@ def _is_calibrated(estimator: Machine) -> bool:
 def _knows_errors(estimator: Machine) -> bool:
     """Whether errors on unseen rows are or will be known; raise AttributeError if not."""
     model: Model | None = getattr(estimator, "model_", None)
-    return (model is not None and model.unseen is not None) or _is_calibrated(estimator)
+    return (model is not None and model.conformal is not None) or _is_calibrated(estimator)
 
 
 class Regressor(RegressorMixin, Machine):
@@ -487,7 +487,7 @@ class Classifier(ClassifierMixin, Machine):
             AttributeError: with `out_of_fold=False`.
         """
         scores = self.decision_function(X)
-        return probabilities(scores, np.asarray(self.model_.slopes))
+        return probabilities(scores, np.asarray(self.model_.inverse_temperatures))
 
     @available_if(_knows_errors)
     def predict_set(self, X: Any, coverage: float = 0.9) -> np.ndarray:
@@ -527,7 +527,7 @@ def _unseen_probabilities(trained: Trained, sample_weight: Any) -> np.ndarray:
     there = np.ones(len(values), bool) if sample_weight is None else np.asarray(sample_weight) > 0
     scores = scores_of(values[there], trained.code, trained.decoding)
     found = np.full((len(values), len(classes)), np.nan)
-    found[there] = probabilities(scores, np.asarray(trained.model.slopes))
+    found[there] = probabilities(scores, np.asarray(trained.model.inverse_temperatures))
     return found
 
 

@@ -12,7 +12,7 @@ from .._status import check
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
 from ..machines import one_class
-from ..machines.direct import MAX_STEPS, DirectFit
+from ..machines.direct import MAX_ITERATIONS, DirectFit
 from ..machines.method import Shape, TrainingRows
 from ..machines.slmc import SLMC
 from ..scaling import standardize
@@ -30,7 +30,7 @@ from ._sklearn import (
 
 # One program, as `one_class.fit` step by step compiles 50. The options of `_programs.compiled`
 # would round the descents otherwise.
-_one_class = jax.jit(one_class.fit, static_argnames="max_steps")
+_one_class = jax.jit(one_class.fit, static_argnames="max_iterations")
 
 
 class SparseOneClassSVM(OutlierMixin, BaseEstimator):
@@ -67,7 +67,7 @@ class SparseOneClassSVM(OutlierMixin, BaseEstimator):
         *,
         nu: float = 0.5,
         starts: int = 3,
-        max_iter: int = MAX_STEPS,
+        max_iter: int = MAX_ITERATIONS,
         kernel: str | Kernel = "rbf",
         lengthscale: Any = "scale",
         random_state: int | np.random.RandomState | None = None,
@@ -116,7 +116,7 @@ class SparseOneClassSVM(OutlierMixin, BaseEstimator):
             assert points.X is not None
             starts = np.asarray(points.X).reshape(method.starts, -1, X.shape[1])
             found = _one_class(
-                kernel, starts, X.dtype.type(nu), inputs, weights, max_steps=self.max_iter
+                kernel, starts, X.dtype.type(nu), inputs, weights, max_iterations=self.max_iter
             )
             check(max(points.status, int(found.status)), type(self).__name__)
             self._publish(kernel, scaling, found)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..kernels import Kernel
-from ..machines.rvm import MAX_STEPS, RVM, Likelihood
+from ..machines.rvm import MAX_ITERATIONS, RVM, Likelihood
 from ..search.strategies import Search
 from ._base import Classifier, Machine, Regressor
 from ._inputs import Categories
@@ -24,7 +24,7 @@ class _Relevance(Machine):
 
     def make_method(self) -> RVM:
         settings: Any = {"candidates": self.candidates, "likelihood": self._likelihood}
-        return RVM(self.max_prototypes, max_steps=self.max_iter, **settings)
+        return RVM(self.max_prototypes, max_iterations=self.max_iter, **settings)
 
 
 class RelevanceVectorRegressor(_Relevance, Regressor):
@@ -70,7 +70,7 @@ class RelevanceVectorRegressor(_Relevance, Regressor):
         max_prototypes: int = 100,
         *,
         candidates: int | None = None,
-        max_iter: int = MAX_STEPS,
+        max_iter: int = MAX_ITERATIONS,
         kernel: str | Kernel = "rbf",
         lengthscale: Any = "auto",
         categories: Categories = "indicators",
@@ -146,7 +146,7 @@ class RelevanceVectorClassifier(_Relevance, Classifier):
         max_prototypes: int = 100,
         *,
         candidates: int | None = None,
-        max_iter: int = MAX_STEPS,
+        max_iter: int = MAX_ITERATIONS,
         kernel: str | Kernel = "rbf",
         lengthscale: Any = "auto",
         categories: Categories = "indicators",

@@ -10,7 +10,7 @@ import numpy as np
 from .._arguments import numbers
 from ..data.frames import EncodedFrame
 from ..kernels import RBF, Kernel
-from ..machines.direct import MAX_STEPS
+from ..machines.direct import MAX_ITERATIONS
 from ..machines.few_prototypes import DirectMethod
 from ..machines.method import Method, Task
 from ..machines.reduced_set import ReducedSetSVM
@@ -141,7 +141,7 @@ class SparseLargeMarginClassifier(_FewPrototypes, Classifier):
         starts: int = 3,
         sharing: str = "shared",
         loss: str = "hinge",
-        max_iter: int = MAX_STEPS,
+        max_iter: int = MAX_ITERATIONS,
         kernel: str | Kernel = "rbf",
         lengthscale: Any = "auto",
         categories: Categories = "indicators",
@@ -187,7 +187,7 @@ class SparseLargeMarginClassifier(_FewPrototypes, Classifier):
             starts=self.starts,
             sharing=self.sharing,
             loss=self.loss,
-            max_steps=self.max_iter,
+            max_iterations=self.max_iter,
         )
 
 
@@ -255,7 +255,7 @@ class ReducedSetClassifier(_FewPrototypes, Classifier):
         selection: str = "k_means",
         refit: bool = False,
         loss: str = "hinge",
-        max_iter: int = MAX_STEPS,
+        max_iter: int = MAX_ITERATIONS,
         kernel: str | Kernel = "rbf",
         lengthscale: Any = "auto",
         categories: Categories = "indicators",
@@ -294,7 +294,7 @@ class ReducedSetClassifier(_FewPrototypes, Classifier):
     def make_method(self) -> Method:
         settings: Any = {"selection": self.selection, "loss": self.loss}
         m = self._count()
-        return ReducedSetSVM(m, refit=self.refit, max_steps=self.max_iter, **settings)
+        return ReducedSetSVM(m, refit=self.refit, max_iterations=self.max_iter, **settings)
 
 
 class SparseKernelRidgeRegressor(Regressor):
@@ -349,7 +349,7 @@ class SparseKernelRidgeRegressor(Regressor):
         selection: str = "k_means",
         starts: int = 3,
         sharing: str = "shared",
-        max_iter: int = MAX_STEPS,
+        max_iter: int = MAX_ITERATIONS,
         kernel: str | Kernel = "rbf",
         lengthscale: Any = "auto",
         categories: Categories = "indicators",
@@ -388,4 +388,4 @@ class SparseKernelRidgeRegressor(Regressor):
                 raise ValueError(f"n_prototypes: expected 'auto' or a number, got {m!r}")
             m = None
         settings: Any = {"selection": self.selection, "sharing": self.sharing}
-        return SparseRidge(m, starts=self.starts, max_steps=self.max_iter, **settings)
+        return SparseRidge(m, starts=self.starts, max_iterations=self.max_iter, **settings)

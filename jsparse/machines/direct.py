@@ -24,7 +24,7 @@ from .inner_problems import OneClass as OneClass
 from .inner_problems import Solved as Solved
 
 TOLERANCE = 1e-3  # relative decrease of W over the last `_WINDOW` steps that counts as convergence
-MAX_STEPS = 200
+MAX_ITERATIONS = 200
 _WINDOW = 10
 _MEMORY = 10  # steps that L-BFGS remembers
 _TRIALS = 16  # step lengths that one line search tries
@@ -134,7 +134,7 @@ def minimise(
     start: Float[Array, "m d"],
     *,
     tolerance: ScalarLike = TOLERANCE,
-    max_steps: int = MAX_STEPS,
+    max_iterations: int = MAX_ITERATIONS,
 ) -> Minimum:
     """Find a local minimum of the marginal function (Wu 2006, Section 2.1) by L-BFGS.
 
@@ -147,7 +147,7 @@ def minimise(
         start: prototypes to start from, shape `m d`.
         tolerance: the descent has converged when the last ten steps have lowered `W` by at most
             `tolerance` times `problem.magnitude(W)`, which by default is `|W|`.
-        max_steps: limit of steps; also the length of the history (static).
+        max_iterations: limit of steps; also the length of the history (static).
 
     Returns:
         `Minimum`. Its status is the worse of the descent's and the last inner problem's:
@@ -161,13 +161,13 @@ def minimise(
     Pure; works under `jit` and `vmap`, over problems or starts.
 
     Raises:
-        ValueError: if `max_steps` is below 1, or the start is no table.
+        ValueError: if `max_iterations` is below 1, or the start is no table.
     """
-    if max_steps < 1:
-        raise ValueError(f"max_steps: expected at least 1, got {max_steps}")
+    if max_iterations < 1:
+        raise ValueError(f"max_iterations: expected at least 1, got {max_iterations}")
     if start.ndim != 2:
         raise ValueError(f"start: expected shape (m, d), got {start.shape}")
-    return _minimise(problem, start, like(tolerance, start), max_steps)
+    return _minimise(problem, start, like(tolerance, start), max_iterations)
 
 
 def best_of(
@@ -175,7 +175,7 @@ def best_of(
     starts: Float[Array, "*s m d"],
     *,
     tolerance: ScalarLike = TOLERANCE,
-    max_steps: int = MAX_STEPS,
+    max_iterations: int = MAX_ITERATIONS,
 ) -> Minimum:
     """Descend from several starts, shape `s m d` or `m d`, and return the lowest minimum.
 
@@ -190,25 +190,29 @@ def best_of(
         raise ValueError(f"starts: expected shape (s, m, d) or (m, d), got {starts.shape}")
     starts = starts.reshape(-1, *starts.shape[-2:])
     if len(starts) == 1:
-        return minimise(problem, starts[0], tolerance=tolerance, max_steps=max_steps)
+        return minimise(problem, starts[0], tolerance=tolerance, max_iterations=max_iterations)
     scaled, exponent = problem.scaled()  # W of tiny or huge targets could underflow or overflow
     minima = map_systems(
-        lambda start: minimise(scaled, start, tolerance=tolerance, max_steps=max_steps), starts
+        lambda start: minimise(scaled, start, tolerance=tolerance, max_iterations=max_iterations),
+        starts,
     )
     W = minima.solved.value
     best = jnp.argmin(jnp.where(jnp.isfinite(W), W, jnp.inf))
     return jax.tree.map(lambda a: a[best], minima).times_power(exponent)
 
 
-@functools.partial(compiled, static_argnames="max_steps")
+@functools.partial(compiled, static_argnames="max_iterations")
 def _minimise(
-    problem: InnerProblem, start: Float[Array, "m d"], tolerance: Float[Array, ""], max_steps: int
+    problem: InnerProblem,
+    start: Float[Array, "m d"],
+    tolerance: Float[Array, ""],
+    max_iterations: int,
 ) -> Minimum:
     scaled, exponent = problem.scaled()
     last = jax.lax.while_loop(
         lambda state: state.status == RUNNING,
-        lambda state: step(scaled, state, tolerance, max_steps),
-        init(scaled, start, max_steps),
+        lambda state: step(scaled, state, tolerance, max_iterations),
+        init(scaled, start, max_iterations),
     )
     status = jnp.maximum(last.status, last.solved.status)
     minimum = Minimum(last.Z, last.solved, last.history, last.steps, last.evaluations, status)
@@ -221,7 +225,7 @@ def _lbfgs() -> Any:
     return optax.scale_by_lbfgs(memory_size=_MEMORY)
 
 
-def init(problem: InnerProblem, start: Float[Array, "m d"], max_steps: int) -> State:
+def init(problem: InnerProblem, start: Float[Array, "m d"], max_iterations: int) -> State:
     """Return the state of a descent before the first evaluation of `W`."""
     zero, none = jnp.zeros((), start.dtype), jnp.zeros((), jnp.int32)
     shapes = jax.eval_shape(problem.solve, start)
@@ -232,12 +236,14 @@ def init(problem: InnerProblem, start: Float[Array, "m d"], max_steps: int) -> S
         spread=jnp.broadcast_to(problem.spread(), start.shape[1:]),
         gradient=flat, memory=_lbfgs().init(start), steepest=jnp.asarray(True), direction=flat,
         slope=zero, t=zero, low=zero, high=infinite, trials=none,
-        history=jnp.full(max_steps + 1, jnp.nan, start.dtype), steps=none - 1, evaluations=none,
-        status=none + RUNNING,
+        history=jnp.full(max_iterations + 1, jnp.nan, start.dtype), steps=none - 1,
+        evaluations=none, status=none + RUNNING,
     )  # fmt: skip
 
 
-def step(problem: InnerProblem, state: State, tolerance: Float[Array, ""], max_steps: int) -> State:
+def step(
+    problem: InnerProblem, state: State, tolerance: Float[Array, ""], max_iterations: int
+) -> State:
     """Evaluate `W` at the step length `t`, then accept the step or go on with the line search."""
     spread = state.spread[None, :]
     Z = state.Z + state.t * spread * state.direction
@@ -275,7 +281,7 @@ def step(problem: InnerProblem, state: State, tolerance: Float[Array, ""], max_s
     after = _where(accepted, _new_search(moved, direction), searching)
     after = after._replace(evaluations=evaluations)
     magnitude = problem.magnitude(after.value)
-    return after._replace(status=_status(after, magnitude, tolerance, max_steps, accepted))
+    return after._replace(status=_status(after, magnitude, tolerance, max_iterations, accepted))
 
 
 def _where(condition: Bool[Array, ""], first: State, second: State) -> State:
@@ -300,7 +306,7 @@ def _status(
     state: State,
     magnitude: Float[Array, ""],
     tolerance: Float[Array, ""],
-    max_steps: int,
+    max_iterations: int,
     accepted: Bool[Array, ""],
 ) -> Int[Array, ""]:
     """Return the stop code of a descent; `RUNNING` if it goes on."""
@@ -309,7 +315,7 @@ def _status(
     before = state.history[jnp.maximum(state.steps - _WINDOW, 0)]
     slow = (state.steps >= _WINDOW) & (before - state.value <= bound)
     stationary = gain <= epsilon(state.value.dtype) * magnitude
-    status = jnp.where(state.steps >= max_steps, EXHAUSTED, RUNNING)
+    status = jnp.where(state.steps >= max_iterations, EXHAUSTED, RUNNING)
     status = jnp.where(accepted & (slow | stationary), CONVERGED, status)
     failed = ~accepted & (state.trials >= _TRIALS)
     end = jnp.where(gain <= bound, CONVERGED, PRECISION_LOST)

@@ -132,7 +132,7 @@ def fit(
     *,
     method: Solver = "auto",
     tolerance: ScalarLike | None = None,
-    max_steps: int | Int[Array, ""] = 1000,
+    max_iterations: int | Int[Array, ""] = 1000,
     landmarks: int = 1000,
     block_rows: int | None = None,
 ) -> DualFit:
@@ -157,14 +157,14 @@ def fit(
             (static).
         tolerance: the relative residual at which conjugate gradients stop; by default 0.1 times the
             square root of the dtype's epsilon.
-        max_steps: limit of conjugate gradient steps.
+        max_iterations: limit of conjugate gradient steps.
         landmarks: number of rows in the preconditioner (static).
         block_rows: rows of the kernel matrix in memory at a time, for conjugate gradients (static).
 
     Returns:
         The expansion over all rows with its diagnostics. The status is `PRECISION_LOST` if `1/C` is
         below the rounding of the kernel matrix, in which case Cholesky uses the size of that
-        rounding instead of `1/C`; and `EXHAUSTED` at `max_steps`. Conjugate gradients end with
+        rounding instead of `1/C`; and `EXHAUSTED` at `max_iterations`. Conjugate gradients end with
         `CONVERGED` if, with `D = W^(1/2)`, the residual of each output is at most
         `2 tolerance (|D y| + |b| |D 1|)`.
 
@@ -174,20 +174,21 @@ def fit(
     `eps**-0.25` times the distances among them.
 
     Raises:
-        ValueError: for shapes that do not fit, `max_steps` that is no whole number of at least 1,
-            or (outside `jit`) values that are not finite, `C` not positive, or negative weights.
+        ValueError: for shapes that do not fit, `max_iterations` that is no whole number of at least
+            1, or (outside `jit`) values that are not finite, `C` not positive, or negative
+            weights.
     """
     X, y, weights = in_one_dtype(X, y, weights)
     check_problem(None, C, X, y, weights)
     check_choice("method", method, Solver)
-    if is_concrete(max_steps):
-        whole_number("max_steps", max_steps, 1)
+    if is_concrete(max_iterations):
+        whole_number("max_iterations", max_iterations, 1)
     n = X.shape[0]
     w = jnp.ones(n, X.dtype) if weights is None else weights
     if method == "cholesky" or (method == "auto" and n <= DENSE_ROWS):
         return _by_cholesky(kernel, like(C, X), X, y, w)
     tol = 0.1 * epsilon(X.dtype) ** 0.5 if tolerance is None else tolerance
-    limits = like(tol, X), jnp.asarray(max_steps, jnp.int32)
+    limits = like(tol, X), jnp.asarray(max_iterations, jnp.int32)
     rows, m = rows_in_block(block_rows), min(landmarks, n)
     return _by_conjugate_gradients(kernel, like(C, X), X, y, w, *limits, m, rows)
 
@@ -273,7 +274,7 @@ def _by_conjugate_gradients(
     y: Float[Array, "n *c"],
     w: Float[Array, " n"],
     tolerance: Float[Array, ""],
-    max_steps: Int[Array, ""],
+    max_iterations: Int[Array, ""],
     landmarks: int,
     block_rows: int,
 ) -> DualFit:
@@ -296,7 +297,7 @@ def _by_conjugate_gradients(
             lambda v: root * product(root * v) + v / C,
             rhs,
             tolerance=tolerance,
-            max_steps=max_steps,
+            max_iterations=max_iterations,
             preconditioner=precondition,
         )
         return solved.x, (solved.steps, solved.status)

@@ -207,14 +207,14 @@ class DirectMethod(FewPrototypes):
         sharing: whether the problems of several classes, or several targets, have "shared" or
             "separate" prototypes.
         tolerance: tolerance of the descent, see `direct.minimise`.
-        max_steps: limit of steps of the descent. It is the length of the history, so another value
-            compiles again.
+        max_iterations: limit of steps of the descent. It is the length of the history, so another
+            value compiles again.
     """
 
     starts: int = setting(3)
     sharing: Sharing = setting("shared")
     tolerance: ScalarLike = direct.TOLERANCE
-    max_steps: int = setting(direct.MAX_STEPS)
+    max_iterations: int = setting(direct.MAX_ITERATIONS)
 
     max_rows: ClassVar[int | None] = 1000  # a descent for every fold and C
 
@@ -222,7 +222,7 @@ class DirectMethod(FewPrototypes):
         """See `Method.check`."""
         super().check(task)
         check_choice("sharing", self.sharing, Sharing)
-        check_descent(self.tolerance, self.max_steps)
+        check_descent(self.tolerance, self.max_iterations)
 
     def choose_points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
         """See `FewPrototypes.choose_points`; copies of a point are moved apart.
@@ -244,7 +244,7 @@ class DirectMethod(FewPrototypes):
 
     def descend(self, kernel: Kernel, starts: Float[Array, "s m d"], *data: Array) -> DirectFit:
         """Descend from each start, with prototypes that all targets share; return the best fit."""
-        options = {"tolerance": self.tolerance, "max_steps": self.max_steps}
+        options = {"tolerance": self.tolerance, "max_iterations": self.max_iterations}
         return direct.best_of(self.problem(kernel, *data), starts, **options).machine(kernel)
 
     def fit_targets(self, kernel: Kernel, starts: Float[Array, "s m d"], *data: Array) -> DirectFit:
@@ -270,10 +270,10 @@ class DirectMethod(FewPrototypes):
         return fits._replace(expansion=expansion, status=jnp.max(fits.status))
 
 
-def check_descent(tolerance: ScalarLike, max_steps: int) -> None:
+def check_descent(tolerance: ScalarLike, max_iterations: int) -> None:
     """Raise a `ValueError` unless the settings of a descent are in range."""
     check_number("tolerance", tolerance, 0.0)
-    whole_number("max_steps", max_steps, 1, 10**6, "a million")
+    whole_number("max_iterations", max_iterations, 1, 10**6, "a million")
 
 
 def copies_apart(

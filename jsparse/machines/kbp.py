@@ -46,7 +46,13 @@ class KBP(Pursuit):
         def one(b: Float[Array, " p"]) -> Selected:
             columns, targets, squares, scale = scaled(Columns(unit.A), b[None, :, None], diagonal)
             path = least_angle.run(
-                columns, targets[0, :, 0], squares[0], zero, max_atoms=k, max_steps=k, lasso=False
+                columns,
+                targets[0, :, 0],
+                squares[0],
+                zero,
+                max_atoms=k,
+                max_iterations=k,
+                lasso=False,
             )
             path = scale.undone_alone(path)
             # The path ends before the first atom whose coefficients would be rounding noise.

@@ -68,7 +68,7 @@ class KMP(Pursuit):
         draws = None if self.subset is None else key
         if self.fitting == "basic":
             path = matching.run(
-                columns, b, diagonal, zero + 1, zero, draws, max_atoms=k, max_steps=_STEPS * k,
+                columns, b, diagonal, zero + 1, zero, draws, max_atoms=k, max_iterations=_STEPS * k,
                 subset=cast(int | None, self.subset),
             )  # fmt: skip
         elif draws is not None:

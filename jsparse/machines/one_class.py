@@ -29,7 +29,7 @@ def fit(
     weights: Float[Array, " n"] | None = None,
     *,
     tolerance: ScalarLike = direct.TOLERANCE,
-    max_steps: int = direct.MAX_STEPS,
+    max_iterations: int = direct.MAX_ITERATIONS,
 ) -> DirectFit:
     """Fit a sparse one-class support vector machine (Wu et al. 2006, Section 4.4).
 
@@ -41,7 +41,7 @@ def fit(
         X: inputs, shape `n d`, in the units of the prototypes.
         weights: row weights, shape `n`; a row of weight 0 is absent.
         tolerance: tolerance of the descent, see `direct.minimise`.
-        max_steps: limit of steps of the descent; the length of the history (static).
+        max_iterations: limit of steps of the descent; the length of the history (static).
 
     Returns:
         `DirectFit`, with the status of `direct.minimise`. The machine is negative at outliers.
@@ -54,5 +54,8 @@ def fit(
     """
     if is_concrete(nu) and not 0 < float(nu) < 1:
         raise ValueError(f"nu: expected a number above 0 and below 1, got {nu}")
-    method, y = _Descent(tolerance=tolerance, max_steps=max_steps), as_array(np.ones(len(X)))
+    method, y = (
+        _Descent(tolerance=tolerance, max_iterations=max_iterations),
+        as_array(np.ones(len(X))),
+    )
     return fit_arrays(method, "start", kernel, start, nu, X, y, weights, several=True)

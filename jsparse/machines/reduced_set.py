@@ -63,14 +63,14 @@ class ReducedSetSVM(FewPrototypes):
             prototypes (MRS), instead of keeping the coefficients of the approximation.
         loss: "hinge" or "squared_hinge".
         tolerance: tolerance of the descent, see `direct.minimise`.
-        max_steps: limit of steps of the descent. It is the length of the history, so another value
-            compiles again.
+        max_iterations: limit of steps of the descent. It is the length of the history, so another
+            value compiles again.
     """
 
     refit: bool = setting(False)
     loss: Hinge = setting("hinge")
     tolerance: ScalarLike = direct.TOLERANCE
-    max_steps: int = setting(direct.MAX_STEPS)
+    max_iterations: int = setting(direct.MAX_ITERATIONS)
 
     name: ClassVar[str] = "reduced-set"
     title: ClassVar[str] = "reduced set"
@@ -85,7 +85,7 @@ class ReducedSetSVM(FewPrototypes):
         """See `Method.check`."""
         super().check(task)
         check_choice("loss", self.loss, Hinge)
-        check_descent(self.tolerance, self.max_steps)
+        check_descent(self.tolerance, self.max_iterations)
 
     def fit_targets(
         self, kernel: Kernel, starts: Float[Array, "s m d"], *data: Array
@@ -100,7 +100,7 @@ class ReducedSetSVM(FewPrototypes):
             features, problem.y, problem.C, problem.weights, loss=self.loss, tolerance=gap
         )
         machine = KernelExpansion(kernel, problem.X, svm.dual * problem.y, svm.intercept)
-        reduced = _approximate(machine, starts[0], self.tolerance, "gradient", self.max_steps)
+        reduced = _approximate(machine, starts[0], self.tolerance, "gradient", self.max_iterations)
         ended = jnp.where(reduced.status == PRECISION_LOST, CONVERGED, reduced.status)
         status = jnp.maximum(ended, jnp.max(svm.status)).astype(jnp.int32)
         if not self.refit:
@@ -127,7 +127,7 @@ def fit(
     refit: bool = False,
     loss: Hinge = "hinge",
     tolerance: ScalarLike = direct.TOLERANCE,
-    max_steps: int = direct.MAX_STEPS,
+    max_iterations: int = direct.MAX_ITERATIONS,
 ) -> ReducedSet:
     """Fit a support vector machine of all rows, and approximate it (Burges 1996; Wu 2006, eq. 4).
 
@@ -143,7 +143,9 @@ def fit(
 
     Pure; works under `jit` and `vmap`. Not differentiable, see `slmc.fit`.
     """
-    method = ReducedSetSVM(refit=refit, loss=loss, tolerance=tolerance, max_steps=max_steps)
+    method = ReducedSetSVM(
+        refit=refit, loss=loss, tolerance=tolerance, max_iterations=max_iterations
+    )
     return fit_arrays(method, "start", kernel, start, C, X, y, weights)
 
 
@@ -155,7 +157,7 @@ def simplify(
     approach: Approach = "gradient",
     start: Float[Array, "m d"] | None = None,
     tolerance: ScalarLike = direct.TOLERANCE,
-    max_steps: int = direct.MAX_STEPS,
+    max_iterations: int = direct.MAX_ITERATIONS,
 ) -> ReducedSet:
     """Approximate a machine by one of `m` prototypes: the reduced set method.
 
@@ -177,7 +179,7 @@ def simplify(
         start: prototypes from which "gradient" starts instead, in the units of the machine's
             prototypes, shape `m d`.
         tolerance: tolerance of the descent, see `direct.minimise`.
-        max_steps: limit of steps of the descent; the length of the history (static).
+        max_iterations: limit of steps of the descent; the length of the history (static).
 
     Returns:
         `ReducedSet`, with the status of the descent; `CONVERGED` for a fixed point.
@@ -200,10 +202,10 @@ def simplify(
     if start is not None and start.shape != (m, d):
         raise ValueError(f"start: expected shape ({m}, {d}), got {start.shape}")
     tolerance = like(tolerance, machine.prototypes)
-    return _simplify(machine, as_key(key), start, tolerance, m, approach, max_steps)
+    return _simplify(machine, as_key(key), start, tolerance, m, approach, max_iterations)
 
 
-@functools.partial(compiled, static_argnames=("m", "approach", "max_steps"))
+@functools.partial(compiled, static_argnames=("m", "approach", "max_iterations"))
 def _simplify(
     machine: KernelExpansion,
     key: Key,
@@ -211,7 +213,7 @@ def _simplify(
     tolerance: Float[Array, ""],
     m: int,
     approach: Approach,
-    max_steps: int,
+    max_iterations: int,
 ) -> ReducedSet:
     kernel, X = machine.kernel, machine.prototypes
     if start is None and isinstance(kernel, RBF):
@@ -219,7 +221,7 @@ def _simplify(
         start = fixed_points(key, kernel, X, times_power(beta, -exponents(beta))[0], m)
     elif start is None:
         start = k_means(key, X, m).centres
-    return _approximate(machine, start, tolerance, approach, max_steps)
+    return _approximate(machine, start, tolerance, approach, max_iterations)
 
 
 def _approximate(
@@ -227,14 +229,16 @@ def _approximate(
     start: Float[Array, "m d"],
     tolerance: ScalarLike,
     approach: Approach,
-    max_steps: int,
+    max_iterations: int,
 ) -> ReducedSet:
     """Approximate a machine on the prototypes `start`, or on the end of a descent from them."""
     problem = Approximation(machine.kernel, machine.prototypes, machine.coefficients)
     problem, exponent = problem.scaled()
     Z, status = start, jnp.asarray(CONVERGED, jnp.int32)
     if approach == "gradient":
-        minimum = direct.minimise(problem, start, tolerance=tolerance, max_steps=max_steps)
+        minimum = direct.minimise(
+            problem, start, tolerance=tolerance, max_iterations=max_iterations
+        )
         Z, solved, status = minimum.Z, minimum.solved, minimum.status
     else:
         solved = problem.solve(start)

@@ -277,7 +277,8 @@ def _without_fold(
         return out, jnp.min(jnp.diagonal(factor))
 
     # On a CPU solve one system at a time: batches of triangular solves may deadlock, see
-    # `each_alone`. A batch of one uses XLA's triangular solve, which beats BLAS's on small systems.
+    # `unbatched_lapack`. A batch of one uses XLA's triangular solve, which beats BLAS's on
+    # small systems.
     out, pivots = jax.lax.map(without, (hat, error), batch_size=systems_at_once())
     predictions = jnp.swapaxes(jnp.where(near[None], y[None], fitted) - out, 0, 1)
     # If a pivot 1 - h is at the level of rounding, the full solution interpolates the fold's rows,

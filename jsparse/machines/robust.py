@@ -94,7 +94,7 @@ def fit(
     loss: Loss = "absolute",
     threshold: ScalarLike | None = None,
     tolerance: ScalarLike | None = None,
-    max_steps: int | Int[Array, ""] = 200,
+    max_iterations: int | Int[Array, ""] = 200,
     block_rows: int | None = None,
 ) -> RobustFit:
     """Minimise `1/2 |w|^2 + C/2 sum_i weight_i L(y_i - phi(x_i)'w - b)` (De Brabanter 2010, eq. 6).
@@ -121,7 +121,7 @@ def fit(
             `EXHAUSTED`.
         tolerance: the relative duality gap at which to stop, where outliers do not add to the
             objective; by default 1e-6, or the square root of the dtype's epsilon.
-        max_steps: limit of interior-point steps.
+        max_iterations: limit of interior-point steps.
         block_rows: rows summed at a time (static).
 
     Returns:
@@ -133,7 +133,7 @@ def fit(
 
     Raises:
         ValueError: as `fixed_size.fit`, or if the loss is unknown, the threshold not positive, the
-            tolerance negative, or `max_steps` no whole number of at least 1.
+            tolerance negative, or `max_iterations` no whole number of at least 1.
     """
     check_choice("loss", loss, Loss)
     check_penalty(feature_map)
@@ -145,11 +145,11 @@ def fit(
         check_number("threshold", threshold, 0.0, above=True, finite=False)
     if tolerance is not None:
         check_number("tolerance", tolerance, 0.0)
-    if is_concrete(max_steps):
-        whole_number("max_steps", max_steps, 1)
+    if is_concrete(max_iterations):
+        whole_number("max_iterations", max_iterations, 1)
     tol = default_tolerance(X.dtype) if tolerance is None else tolerance
     delta = None if threshold is None else like(threshold, X)
-    cap, C = jnp.asarray(max_steps, jnp.int32), jnp.asarray(C, X.dtype)
+    cap, C = jnp.asarray(max_iterations, jnp.int32), jnp.asarray(C, X.dtype)
     return _fit(feature_map, C, X, y, weights, delta, like(tol, X), cap, loss, block_rows)
 
 
@@ -162,7 +162,7 @@ def _fit(
     weights: Float[Array, " n"] | Float[Array, "n c"] | None,
     threshold: Float[Array, ""] | None,
     tolerance: Float[Array, ""],
-    max_steps: Int[Array, ""],
+    max_iterations: Int[Array, ""],
     loss: Loss,
     block_rows: int | None,
 ) -> RobustFit:
@@ -176,8 +176,8 @@ def _fit(
     def one(output: tuple[Array, Array, Array]) -> tuple[Solution, Array, Array, Array]:
         target, w, C = output
         solution = solve(
-            Phi, target, w, C, tolerance, loss=loss, threshold=threshold, max_steps=max_steps,
-            block_rows=block_rows,
+            Phi, target, w, C, tolerance, loss=loss, threshold=threshold,
+            max_iterations=max_iterations, block_rows=block_rows,
         )  # fmt: skip
         size, d = jnp.abs(solution.residual), solution.threshold
         row_weights = jnp.where(size > d, d / size, 1)

@@ -17,7 +17,7 @@ from ..expansion import KernelExpansion
 from ..kernels import Kernel
 from ..prototypes.choice import choose_rows
 from ..solvers import sparse_bayes
-from ..solvers.sparse_bayes import MAX_STEPS, TOLERANCE, Likelihood
+from ..solvers.sparse_bayes import MAX_ITERATIONS, TOLERANCE, Likelihood
 from .checks import check_choice, columns_in_one_dtype
 from .family import Family, diagnostics, single
 from .method import (
@@ -63,8 +63,8 @@ class RVM(Method):
         candidates: number of random rows that may become prototypes; None for all rows.
         tolerance: stop when no change raises the log evidence by more, in nats; 100 times as large
             for a machine that has `max_prototypes`.
-        max_steps: limit of changes of the model. It is the length of the history, so another value
-            compiles again.
+        max_iterations: limit of changes of the model. It is the length of the history, so another
+            value compiles again.
         likelihood: "normal" for real targets, "logistic" for classes -1 and +1; "auto" to choose by
             the task, or in a fit without `resolve` "logistic" if there is a code.
     """
@@ -72,7 +72,7 @@ class RVM(Method):
     max_prototypes: int = setting(MAX_PROTOTYPES)
     candidates: int | None = setting(None)
     tolerance: ScalarLike = TOLERANCE
-    max_steps: int = setting(MAX_STEPS)
+    max_iterations: int = setting(MAX_ITERATIONS)
     likelihood: Literal["auto", "normal", "logistic"] = setting("auto")
 
     name: ClassVar[str] = "rvm"
@@ -90,7 +90,7 @@ class RVM(Method):
         """See `Method.check`."""
         super().check(task)
         whole_number("max_prototypes", self.max_prototypes, 1, 10**6, "a million")
-        whole_number("max_steps", self.max_steps, 1, 10**6, "a million")
+        whole_number("max_iterations", self.max_iterations, 1, 10**6, "a million")
         check_number("tolerance", self.tolerance, 0.0)
         check_choice("likelihood", self.likelihood, Literal["auto", Likelihood])
         if self.candidates is not None:
@@ -141,7 +141,7 @@ def fit(
     likelihood: Likelihood = "normal",
     max_prototypes: int = MAX_PROTOTYPES,
     tolerance: ScalarLike = TOLERANCE,
-    max_steps: int = MAX_STEPS,
+    max_iterations: int = MAX_ITERATIONS,
 ) -> RelevanceFit:
     """Fit a relevance vector machine (Tipping and Faul 2003), see `sparse_bayes.solve`.
 
@@ -155,11 +155,11 @@ def fit(
         likelihood: "normal" for real targets, "logistic" for classes (static).
         max_prototypes: limit of the prototypes of each machine (static).
         tolerance: see `RVM`.
-        max_steps: limit of changes of the model; the length of the history (static).
+        max_iterations: limit of changes of the model; the length of the history (static).
 
     Returns:
         `RelevanceFit`. Its status is the worst over targets: `CONVERGED`, `COMPLETED` with
-        `max_prototypes`, `EXHAUSTED` at `max_steps`, or `NOT_FINITE`.
+        `max_prototypes`, `EXHAUSTED` at `max_iterations`, or `NOT_FINITE`.
 
     Pure; works under `jit` and `vmap`. Not differentiable, as prototypes come and go.
 
@@ -172,7 +172,7 @@ def fit(
         "candidates", candidates, 1.0, X, y, weights, classes=likelihood == "logistic"
     )
     most = min(whole_number("max_prototypes", max_prototypes, 1), len(candidates))
-    method = RVM(most, None, tolerance, max_steps, likelihood)
+    method = RVM(most, None, tolerance, max_iterations, likelihood)
     method.check("regression")
     return _fit(method, kernel, candidates, X, y, weights)
 
@@ -201,7 +201,7 @@ def _fit(
         target = times_power(target[None], -exponent)[0]
         last = sparse_bayes.solve(
             Phi, target, row_weights, like(method.tolerance, X), max_functions=most + 1,
-            max_steps=method.max_steps, likelihood=likelihood,
+            max_iterations=method.max_iterations, likelihood=likelihood,
         )  # fmt: skip
         mean = last.posterior.mean
         coefficients = jnp.zeros(Phi.shape[1], X.dtype).at[last.model.columns].add(mean)

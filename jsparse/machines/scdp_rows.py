@@ -14,7 +14,7 @@ from .._types import Key
 from ..kernels import Kernel
 from ..pursuit import probabilistic
 from ..pursuit.path import Path, assemble, from_directions
-from ..solvers.row_factor import row_factor
+from ..solvers.streaming_qr import streaming_qr
 
 _IMAGES = 32  # images in a block; a step reads only the blocks that are filled
 
@@ -179,7 +179,7 @@ def solve_again(
     root = jnp.sqrt(jnp.maximum(values, 0) / C)[:, None] * vectors.T
     first = jnp.zeros((1, 1 + k + c), X.dtype).at[0, 0].set(jnp.sqrt(nu))
     start = jnp.concatenate([first, jnp.pad(root, ((0, 0), (1, c)))])
-    R = row_factor(rows_of, (X, targets, weights), start, rows_in_block(block_rows))
+    R = streaming_qr(rows_of, (X, targets, weights), start, rows_in_block(block_rows))
     factor, along = R[1 : 1 + k, 1 : 1 + k], R[1 : 1 + k, 1 + k :]
     parts = path.support, factor, along, jnp.sum(jnp.square(factor), axis=0)
     batch = (a[None] for a in (*parts, path.residual_norm, path.size, path.status))

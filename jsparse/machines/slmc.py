@@ -60,7 +60,7 @@ def fit(
     *,
     loss: Hinge = "hinge",
     tolerance: ScalarLike = direct.TOLERANCE,
-    max_steps: int = direct.MAX_STEPS,
+    max_iterations: int = direct.MAX_ITERATIONS,
 ) -> DirectFit:
     """Fit a sparse large margin classifier (Wu et al. 2006, problem (20)-(23)).
 
@@ -75,7 +75,7 @@ def fit(
             absent.
         loss: "hinge" or "squared_hinge" (static).
         tolerance: tolerance of the descent, see `direct.minimise`.
-        max_steps: limit of steps of the descent; the length of the history (static).
+        max_iterations: limit of steps of the descent; the length of the history (static).
 
     Returns:
         `DirectFit`, with the status of `direct.minimise`.
@@ -84,9 +84,9 @@ def fit(
     `direct.marginal` gives derivatives of the objective in the prototypes.
 
     Raises:
-        ValueError: for another loss, a negative tolerance, `max_steps` below 1, shapes that do not
-            fit, or (outside `jit`) NaN, infinity, C not positive, negative weights, or targets that
-            are neither -1 nor +1.
+        ValueError: for another loss, a negative tolerance, `max_iterations` below 1, shapes that do
+            not fit, or (outside `jit`) NaN, infinity, C not positive, negative weights, or targets
+            that are neither -1 nor +1.
     """
-    method = SLMC(loss=loss, tolerance=tolerance, max_steps=max_steps)
+    method = SLMC(loss=loss, tolerance=tolerance, max_iterations=max_iterations)
     return fit_arrays(method, "start", kernel, start, C, X, y, weights, several=True)

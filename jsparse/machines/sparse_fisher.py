@@ -52,7 +52,7 @@ def fit(
     *,
     loss: Hinge = "hinge",
     tolerance: ScalarLike = direct.TOLERANCE,
-    max_steps: int = direct.MAX_STEPS,
+    max_iterations: int = direct.MAX_ITERATIONS,
 ) -> DirectFit:
     """Fit a sparse kernel Fisher discriminant (Wu et al. 2006, Appendix A).
 
@@ -68,5 +68,5 @@ def fit(
 
     Pure; works under `jit` and `vmap`. Not differentiable, see `slmc.fit`.
     """
-    method = SparseFisher(loss=loss, tolerance=tolerance, max_steps=max_steps)
+    method = SparseFisher(loss=loss, tolerance=tolerance, max_iterations=max_iterations)
     return fit_arrays(method, "start", kernel, start, C, X, y, weights, several=True)

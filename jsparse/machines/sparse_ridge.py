@@ -58,7 +58,7 @@ def fit(
     weights: Float[Array, " n"] | Float[Array, "n l"] | None = None,
     *,
     tolerance: ScalarLike = direct.TOLERANCE,
-    max_steps: int = direct.MAX_STEPS,
+    max_iterations: int = direct.MAX_ITERATIONS,
 ) -> DirectFit:
     """Fit kernel ridge regression with optimised prototypes: variable projection.
 
@@ -68,5 +68,5 @@ def fit(
 
     Pure; works under `jit` and `vmap`. Not differentiable, see `slmc.fit`.
     """
-    method = SparseRidge(tolerance=tolerance, max_steps=max_steps)
+    method = SparseRidge(tolerance=tolerance, max_iterations=max_iterations)
     return fit_arrays(method, "start", kernel, start, C, X, y, weights, several=True)

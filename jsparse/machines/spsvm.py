@@ -95,7 +95,7 @@ def fit(
     max_prototypes: int,
     subset: int | None = None,
     growth: ScalarLike = GROWTH,
-    max_steps: CountLike = 50,
+    max_iterations: CountLike = 50,
 ) -> Family:
     """Fit sparse support vector machines of 1, 2, .. prototypes (Keerthi et al. 2006, spSVM-2).
 
@@ -121,13 +121,14 @@ def fit(
             the paper, or `M` if it is smaller.
         growth: optimise all coefficients whenever the number of prototypes has grown by this
             factor; 1 for every prototype.
-        max_steps: limit of the Newton steps of each optimisation.
+        max_iterations: limit of the Newton steps of each optimisation.
 
     Returns:
         A `Family` of the sizes 1 to `max_prototypes`, with a group of outputs for each problem. Its
         `info` has the length and status of each group's path. For each machine it has diagnostics
         of the last optimisation of all coefficients: the condition number of the system, the
-        estimated relative error of the coefficients, and the status, `EXHAUSTED` at `max_steps`.
+        estimated relative error of the coefficients, and the status, `EXHAUSTED` at
+        `max_iterations`.
 
     Pure; works under `jit` and `vmap`, and nothing compiles again when values change.
     Differentiable in forward mode where the selection does not change, to the precision to which
@@ -148,12 +149,12 @@ def fit(
     max_prototypes = check_atoms(max_prototypes, M, "max_prototypes", "candidates")
     subset = min(SUBSET, M) if subset is None else check_atoms(subset, M, "subset", "candidates")
     check_number("growth", growth, 1.0, finite=False)
-    if is_concrete(max_steps):
-        whole_number("max_steps", max_steps, 1)
+    if is_concrete(max_iterations):
+        whole_number("max_iterations", max_iterations, 1)
     w = jnp.ones(len(X), X.dtype) if weights is None else weights
     family = _fit(
         kernel, candidates, jnp.asarray(C, X.dtype), X, y, w, as_key(key), like(growth, X),
-        jnp.asarray(max_steps, jnp.int32), max_prototypes=max_prototypes, subset=subset,
+        jnp.asarray(max_iterations, jnp.int32), max_prototypes=max_prototypes, subset=subset,
     )  # fmt: skip
     return with_sizes(family, np.arange(1, max_prototypes + 1))
 
@@ -181,7 +182,7 @@ def _fit(
     w: Float[Array, " n"],
     key: Key,
     growth: Float[Array, ""],
-    max_steps: Int[Array, ""],
+    max_iterations: Int[Array, ""],
     *,
     max_prototypes: int,
     subset: int,
@@ -194,7 +195,9 @@ def _fit(
         problem = spsvm_path.Problem(kernel, candidates, present, objective)
         last = jax.lax.while_loop(
             lambda state: state.status == RUNNING,
-            lambda state: spsvm_path.step(problem, state, key, growth, max_steps, subset=subset),
+            lambda state: spsvm_path.step(
+                problem, state, key, growth, max_iterations, subset=subset
+            ),
             spsvm_path.init(problem, max_prototypes),
         )
         return _machines(last)

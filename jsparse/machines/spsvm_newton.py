@@ -86,7 +86,7 @@ def minimise(
     objective: Objective,
     features: Float[Array, "p n"],
     start: Float[Array, " p"],
-    max_steps: Int[Array, ""],
+    max_iterations: Int[Array, ""],
 ) -> Newton:
     """Minimise over coordinates and intercept by Newton steps with exact line search.
 
@@ -94,14 +94,14 @@ def minimise(
         objective: the data-fit term; the penalty is half the sum of squared coordinates.
         features: features of the rows. The last feature is 1, for the unpenalised intercept.
         start: coordinates and intercept to start from.
-        max_steps: limit of steps.
+        max_iterations: limit of steps.
     """
     p, count = len(start), jnp.zeros((), jnp.int32)
     penalty = jnp.ones(p, start.dtype).at[p - 1].set(0)
     first = Newton(start, jnp.eye(p, dtype=start.dtype), count, count + RUNNING)
     return jax.lax.while_loop(
         lambda state: state.status == RUNNING,
-        lambda state: step(state, objective, features, penalty, max_steps),
+        lambda state: step(state, objective, features, penalty, max_iterations),
         first,
     )
 
@@ -111,7 +111,7 @@ def step(
     objective: Objective,
     features: Float[Array, "p n"],
     penalty: Float[Array, " p"],
-    max_steps: Int[Array, ""],
+    max_iterations: Int[Array, ""],
 ) -> Newton:
     """Move to the minimum of the objective along Newton's direction."""
     solution, y, C = state.solution, objective.y, objective.C
@@ -137,7 +137,7 @@ def step(
     # system.
     spoilt = ~better & (dot(downhill, direction) > LOST * total)
     steps = state.steps + 1
-    status = jnp.where(steps >= max_steps, EXHAUSTED, RUNNING)
+    status = jnp.where(steps >= max_iterations, EXHAUSTED, RUNNING)
     status = jnp.where(small | ~better, CONVERGED, status)
     status = jnp.where(spoilt, PRECISION_LOST, status).astype(jnp.int32)
     return Newton(solution + jnp.where(better, t, 0) * direction, H, steps, status)

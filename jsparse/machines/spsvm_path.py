@@ -98,7 +98,7 @@ def step(
     state: State,
     key: Key,
     growth: Float[Array, ""],
-    max_steps: Int[Array, ""],
+    max_iterations: Int[Array, ""],
     *,
     subset: int,
 ) -> State:
@@ -112,7 +112,7 @@ def step(
     due = grown.size.astype(growth.dtype) >= growth * state.optimised.astype(growth.dtype)
     due = ((grown.size > state.size) & due) | (status != RUNNING)
     grown = jax.lax.cond(
-        due, lambda state: _optimised(problem, state, max_steps), lambda state: state, grown
+        due, lambda state: _optimised(problem, state, max_iterations), lambda state: state, grown
     )
     machine, square, pivot = grown.machine, drawn.square, drawn.pivot
     indefinite = jnp.any(drawn.free & (pivot < -jnp.sqrt(eps) * jnp.abs(square)))
@@ -202,12 +202,12 @@ def _grown(problem: Problem, state: State, drawn: Drawn) -> State:
     )
 
 
-def _optimised(problem: Problem, state: State, max_steps: Int[Array, ""]) -> State:
+def _optimised(problem: Problem, state: State, max_iterations: Int[Array, ""]) -> State:
     """Return the state after optimising all coefficients and the intercept."""
     k = len(state.support)
     extended = jnp.concatenate([state.features, jnp.ones_like(state.values)[None]])
     start = jnp.append(state.machine.coordinates, state.machine.intercept)
-    last = minimise(problem.objective, extended, start, max_steps)
+    last = minimise(problem.objective, extended, start, max_iterations)
     condition, error = precision(state.factor, state.support >= 0, last.hessian)
     # If rounding has spoilt Newton's systems, the error cannot be estimated.
     error = jnp.where(last.status == PRECISION_LOST, jnp.inf, error)

@@ -14,8 +14,8 @@ from .._programs import compiled
 from .._repr import short_repr
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE
 from .._types import Scalar
-from ._functionals import Functional, binned, exact
 from ._validate import check_table
+from .entropy_terms import Functional, binned, exact
 
 # Where a bandwidth comes from.
 PLUG_IN = 0

@@ -158,7 +158,7 @@ def k_means(
     m: int,
     weights: Float[Array, " n"] | None = None,
     *,
-    max_steps: int = 50,
+    max_iterations: int = 50,
 ) -> KMeansResult:
     """Lloyd's algorithm from farthest points (Karsmakers 2011, Section 4.2; Zhang et al. 2008).
 
@@ -169,7 +169,7 @@ def k_means(
         X: shape `n d`, in units in which distances count, such as standardised.
         m: number of centres (static).
         weights: row weights, shape `n`, at least 0.
-        max_steps: cap on moves of the centres (static).
+        max_iterations: cap on moves of the centres (static).
 
     Raises:
         ValueError: unless 1 <= m <= n, or if X is known not to be finite.
@@ -177,12 +177,16 @@ def k_means(
     X = check_table(as_float(X))
     key = as_key(key)
     m, weights = _check(m, X, weights)
-    return _k_means(key, X, m, weights, whole_number("max_steps", max_steps, 1))
+    return _k_means(key, X, m, weights, whole_number("max_iterations", max_iterations, 1))
 
 
-@functools.partial(compiled, static_argnames=("m", "max_steps"))
+@functools.partial(compiled, static_argnames=("m", "max_iterations"))
 def _k_means(
-    key: Key, X: Float[Array, "n d"], m: int, weights: Float[Array, " n"] | None, max_steps: int
+    key: Key,
+    X: Float[Array, "n d"],
+    m: int,
+    weights: Float[Array, " n"] | None,
+    max_iterations: int,
 ) -> KMeansResult:
     w = jnp.ones(X.shape[0], X.dtype) if weights is None else weights
     X = present_rows(X, w)
@@ -215,7 +219,7 @@ def _k_means(
         nearest, squares = assign(centres)
         same = jnp.all((nearest == state.nearest) | (w == 0))
         inertia, steps = jnp.sum(w * squares), state.steps + 1
-        status = jnp.where(steps >= max_steps, EXHAUSTED, RUNNING)
+        status = jnp.where(steps >= max_iterations, EXHAUSTED, RUNNING)
         status = jnp.where(same, CONVERGED, status)
         status = jnp.where(jnp.isfinite(inertia), status, NOT_FINITE).astype(jnp.int32)
         return _Means(centres, nearest, inertia, steps, status)

@@ -76,10 +76,10 @@ class State(NamedTuple):
 
 
 def init(
-    b: Float[Array, " D"], diagonal: Float[Array, " D"], *, max_atoms: int, max_steps: int
+    b: Float[Array, " D"], diagonal: Float[Array, " D"], *, max_atoms: int, max_iterations: int
 ) -> State:
     """No atoms, `w = 0`."""
-    D, k, s = b.shape[0], max_atoms, max_steps
+    D, k, s = b.shape[0], max_atoms, max_iterations
     largest = jnp.max(jnp.abs(b))
     zero = jnp.zeros(s + 1, b.dtype)
     finite = jnp.isfinite(largest) & jnp.all(jnp.isfinite(diagonal))
@@ -248,7 +248,7 @@ def _leave(state: State, which: Int[Array, ""]) -> State:
     )
 
 
-@functools.partial(compiled, static_argnames=("max_atoms", "max_steps", "lasso"))
+@functools.partial(compiled, static_argnames=("max_atoms", "max_iterations", "lasso"))
 def run(
     columns: Columns,
     b: Float[Array, " D"],
@@ -256,14 +256,14 @@ def run(
     tolerance: Float[Array, ""],
     *,
     max_atoms: int,
-    max_steps: int,
+    max_iterations: int,
     lasso: bool,
 ) -> AnglePath:
     """Corners until the path ends."""
     state = jax.lax.while_loop(
         lambda state: state.path.status == RUNNING,
         lambda state: step(state, columns, b, diagonal, tolerance, lasso=lasso),
-        init(b, diagonal, max_atoms=max_atoms, max_steps=max_steps),
+        init(b, diagonal, max_atoms=max_atoms, max_iterations=max_iterations),
     )
     path, eps = state.path, epsilon(b.dtype)
     lost = (eps * jnp.max(path.condition) > LOST) | (
@@ -316,7 +316,7 @@ def lasso(
     b: Float[ArrayLike, " D"],
     *,
     max_atoms: int,
-    max_steps: int | None = None,
+    max_iterations: int | None = None,
     tolerance: ScalarLike = 0.0,
     diagonal: ArrayLike | None = None,
 ) -> AnglePath:
@@ -330,21 +330,21 @@ def lasso(
             `scdp`.
         b: shape `D`.
         max_atoms: atoms active at once at most (static); the path ends where one more would come.
-        max_steps: corners at most (static); by default `4 max_atoms`. Of atoms that come or leave
-            together each takes one, at the same lambda.
+        max_iterations: corners at most (static); by default `4 max_atoms`. Of atoms that come or
+            leave together each takes one, at the same lambda.
         tolerance: end when lambda is at most `tolerance max |b|`.
         diagonal: of A, shape `D`, if A is given by columns.
 
     Returns:
-        `AnglePath`. Its status as of `lars`, and `EXHAUSTED` at `max_steps`.
+        `AnglePath`. Its status as of `lars`, and `EXHAUSTED` at `max_iterations`.
 
     Works under `jit` and `vmap`. Not differentiable.
 
     Raises:
         ValueError: for shapes that do not fit, more atoms than there are, or less than one step.
-        TypeError: if `max_atoms` or `max_steps` is no whole number.
+        TypeError: if `max_atoms` or `max_iterations` is no whole number.
     """
-    steps = 4 * max_atoms if max_steps is None else max_steps
+    steps = 4 * max_atoms if max_iterations is None else max_iterations
     return _path(A, b, max_atoms, steps, tolerance, diagonal, lasso=True)
 
 
@@ -352,7 +352,7 @@ def _path(
     A: Float[ArrayLike, "D D"] | Column,
     b: Float[ArrayLike, " D"],
     max_atoms: int,
-    max_steps: int,
+    max_iterations: int,
     tolerance: ScalarLike,
     diagonal: ArrayLike | None,
     *,
@@ -367,7 +367,7 @@ def _path(
         given.diagonal[0],
         jnp.asarray(tolerance, given.b.dtype),
         max_atoms=max_atoms,
-        max_steps=whole_number("max_steps", max_steps, 1),
+        max_iterations=whole_number("max_iterations", max_iterations, 1),
         lasso=lasso,
     )
     penalty = times_power(path.penalty[None], given.scale.b)[0]

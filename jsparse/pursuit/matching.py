@@ -67,7 +67,7 @@ def step(
     diagonal: Float[Array, "v D"],
     shrinkage: Float[Array, ""],
     tolerance: Float[Array, ""],
-    max_steps: int,
+    max_iterations: int,
     key: Key | None = None,
     subset: int | None = None,
 ) -> State:
@@ -104,7 +104,7 @@ def step(
     explained = jnp.max(state.explained, axis=1) + gain
 
     status = ended(left, state.residual_norm[:, 0], tolerance)
-    cut = jnp.where(state.step + 1 >= max_steps, EXHAUSTED, status)
+    cut = jnp.where(state.step + 1 >= max_iterations, EXHAUSTED, status)
     # Only atoms have a residual whose length is zero in this precision, or below.
     rest = norm(jnp.where((diagonal > 0)[:, :, None], residual, 0))
     none = ended(rest, state.residual_norm[:, 0], tolerance) == CONVERGED
@@ -130,7 +130,7 @@ def step(
     )
 
 
-@functools.partial(compiled, static_argnames=("max_atoms", "max_steps", "subset"))
+@functools.partial(compiled, static_argnames=("max_atoms", "max_iterations", "subset"))
 def run(
     columns: Columns,
     b: Float[Array, "v D c"],
@@ -140,13 +140,15 @@ def run(
     key: Key | None = None,
     *,
     max_atoms: int,
-    max_steps: int,
+    max_iterations: int,
     subset: int | None = None,
 ) -> Path:
     """Steps until every pursuit has ended."""
     state = jax.lax.while_loop(
         lambda state: jnp.any(state.status == RUNNING),
-        lambda state: step(state, columns, diagonal, shrinkage, tolerance, max_steps, key, subset),
+        lambda state: step(
+            state, columns, diagonal, shrinkage, tolerance, max_iterations, key, subset
+        ),
         init(b, tolerance, max_atoms=max_atoms),
     )
     # Sizes not reached repeat the last.
@@ -169,7 +171,7 @@ def matching_pursuit(
     *,
     max_atoms: int,
     shrinkage: ScalarLike = 1.0,
-    max_steps: int | None = None,
+    max_iterations: int | None = None,
     tolerance: ScalarLike = 0.0,
     diagonal: ArrayLike | None = None,
     key: Key | None = None,
@@ -189,7 +191,7 @@ def matching_pursuit(
             of a batch.
         max_atoms: different atoms selected at most (static).
         shrinkage: part of the step that is taken, in (0, 1].
-        max_steps: cap on steps; by default `20 max_atoms` (static).
+        max_iterations: cap on steps; by default `20 max_atoms` (static).
         tolerance: end when `|b - A w| <= tolerance |b|`.
         diagonal: of A, shape `D`, if A is given by columns.
         key: decides the subsets.
@@ -201,8 +203,8 @@ def matching_pursuit(
         least squares; `scdp` with the same atoms as `initial` gives that one (the de-bias step).
         `explained` is `2 b'w - w'A w`; `condition` is not looked at, and 1. Status `CONVERGED` by
         the tolerance, `COMPLETED` where one more than `max_atoms` would come, `EXHAUSTED` at
-        `max_steps`, `TRUNCATED` where only atoms of no length have a residual, `INDEFINITE` where A
-        is seen not to be positive semi-definite, `NOT_FINITE`.
+        `max_iterations`, `TRUNCATED` where only atoms of no length have a residual, `INDEFINITE`
+        where A is seen not to be positive semi-definite, `NOT_FINITE`.
 
     Works under `jit` and `vmap`. Not differentiable.
 
@@ -219,7 +221,11 @@ def matching_pursuit(
         raise ValueError("key, subset: expected both (random subsets) or none")
     if subset is not None:
         subset = check_atoms(subset, given.b.shape[1], "subset")
-    max_steps = 20 * max_atoms if max_steps is None else whole_number("max_steps", max_steps, 1)
+    max_iterations = (
+        20 * max_atoms
+        if max_iterations is None
+        else whole_number("max_iterations", max_iterations, 1)
+    )
     dtype = given.b.dtype
     path = run(
         given.columns,
@@ -229,7 +235,7 @@ def matching_pursuit(
         jnp.asarray(tolerance, dtype),
         key,
         max_atoms=max_atoms,
-        max_steps=max_steps,
+        max_iterations=max_iterations,
         subset=subset,
     )
     return given.own(path)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from .._numerics import dot, each_alone, epsilon, solved_with_border
+from .._numerics import dot, epsilon, solved_with_border, unbatched_lapack
 from .._repr import short_repr
 
 # What is added to the diagonal of a Gram matrix, in units of the precision times its trace: well
@@ -165,13 +165,13 @@ def _pulled(
     )
 
 
-# On a CPU one matrix at a time, see `each_alone`.
-@each_alone
+# On a CPU one matrix at a time, see `unbatched_lapack`.
+@unbatched_lapack
 def _triangle(rows: Float[Array, "n q"]) -> Float[Array, "p q"]:
     return jnp.linalg.qr(rows, mode="r")
 
 
-@each_alone
+@unbatched_lapack
 def _svd(matrix: Float[Array, "q m"]) -> tuple[Array, Array, Array]:
     return tuple(jnp.linalg.svd(matrix, full_matrices=False))
 

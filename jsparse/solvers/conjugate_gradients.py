@@ -62,7 +62,7 @@ def init(
 def step(
     state: State,
     matrix: Operator,
-    max_steps: int | Int[Array, ""],
+    max_iterations: int | Int[Array, ""],
     preconditioner: Operator = lambda r: r,
 ) -> State:
     """One step of every column that still runs (Hestenes and Stiefel 1952): one product with A."""
@@ -82,7 +82,7 @@ def step(
     beta = jnp.where(running, product / jnp.where(state.product > 0, state.product, 1), 0)
     steps = state.steps + running.astype(jnp.int32)
     status = _status(jnp.linalg.norm(residual, axis=0), state.target)
-    status = jnp.where((status == RUNNING) & (steps >= max_steps), EXHAUSTED, status)
+    status = jnp.where((status == RUNNING) & (steps >= max_iterations), EXHAUSTED, status)
     status = jnp.where(definite | jnp.isnan(curvature), status, PRECISION_LOST)
     status = jnp.where(indefinite | (product < 0), INDEFINITE, status)
     return State(
@@ -112,7 +112,7 @@ def solve(
     rhs: Float[Array, "n k"],
     *,
     tolerance: ScalarLike,
-    max_steps: int | Int[Array, ""],
+    max_iterations: int | Int[Array, ""],
     preconditioner: Operator = lambda r: r,
 ) -> Solved:
     """Solve `A x = rhs` for a symmetric positive definite `A` given as a function.
@@ -121,7 +121,7 @@ def solve(
         matrix: `x -> A x`, linear, for `n k` columns at once.
         rhs: one system per column, shape `n k`.
         tolerance: stop a column when `|b - A x| <= tolerance |b|` (as the recurrence has it).
-        max_steps: cap on steps, each a product with `A`, which is followed by one more.
+        max_iterations: cap on steps, each a product with `A`, which is followed by one more.
         preconditioner: `r -> M^(-1) r`, symmetric positive definite.
 
     Returns:
@@ -136,15 +136,15 @@ def solve(
     Raises:
         ValueError: (outside `jit`) for a cap below 1.
     """
-    if is_concrete(max_steps) and int(max_steps) < 1:
-        raise ValueError(f"max_steps: expected at least 1, got {max_steps}")
+    if is_concrete(max_iterations) and int(max_iterations) < 1:
+        raise ValueError(f"max_iterations: expected at least 1, got {max_iterations}")
 
     def run(_: object, b: Float[Array, "n k"]) -> tuple[Array, tuple[Array, Array, Array]]:
         scale = exponents(b.T)  # squares of what is tiny or huge are out of range
         b = times_power(b.T, -scale).T
         last = jax.lax.while_loop(
             lambda state: jnp.any(state.status == RUNNING),
-            lambda state: step(state, matrix, max_steps, preconditioner),
+            lambda state: step(state, matrix, max_iterations, preconditioner),
             init(b, tolerance, preconditioner),
         )
         residual = b - matrix(last.x)

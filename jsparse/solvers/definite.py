@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from .._numerics import dot, each_alone, epsilon
+from .._numerics import dot, epsilon, unbatched_lapack
 from .._repr import short_repr
 
 
@@ -40,9 +40,9 @@ def factorise(A: Float[Array, "p p"], shift: Float[Array, ""]) -> Factor:
     return Factor(matrix, jnp.linalg.cholesky(matrix), used, noise > shift)
 
 
-@each_alone
+@unbatched_lapack
 def cholesky(matrix: Float[Array, "p p"]) -> Float[Array, "p p"]:
-    """Return the Cholesky factor; on a CPU each matrix of a batch alone, see `each_alone`."""
+    """Return the Cholesky factor; on a CPU each matrix of a batch alone, see `unbatched_lapack`."""
     return jnp.linalg.cholesky(matrix)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from .._blocks import map_systems, rows_in_block, sum_row_blocks
-from .._numerics import dot, dot_over_rows, each_alone, epsilon, is_concrete, like
+from .._numerics import dot, dot_over_rows, epsilon, is_concrete, like, unbatched_lapack
 from .._programs import compiled
 from .._repr import short_repr
 from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, PRECISION_LOST, RUNNING
@@ -18,7 +18,7 @@ from .definite import factorise, inverse_of_lower
 
 Hinge = Literal["hinge", "squared_hinge"]
 
-MAX_STEPS = 100
+MAX_ITERATIONS = 100
 _BACK = 0.99  # of the way to the nearest bound
 _PATIENCE = 8  # steps that do not lessen the gap, after which rounding is all there is
 
@@ -106,7 +106,7 @@ def solve(
     *,
     loss: Hinge = "hinge",
     tolerance: ScalarLike | None = None,
-    max_steps: int = MAX_STEPS,
+    max_iterations: int = MAX_ITERATIONS,
     block_rows: int | None = None,
 ) -> Solution:
     """Support vector machines on given features (Wu et al. 2006, problem (24)-(27) and its dual).
@@ -130,7 +130,7 @@ def solve(
             weight 0 is absent.
         loss: "hinge" or "squared_hinge" (static).
         tolerance: of the gap, as part of the objective; by default `default_tolerance`.
-        max_steps: cap on steps (static).
+        max_iterations: cap on steps (static).
         block_rows: rows whose products are in memory at a time (static).
 
     Returns:
@@ -147,8 +147,8 @@ def solve(
     """
     if loss not in ("hinge", "squared_hinge"):
         raise ValueError(f"loss: expected 'hinge' or 'squared_hinge', got {loss!r}")
-    if max_steps < 1:
-        raise ValueError(f"max_steps: expected at least 1, got {max_steps}")
+    if max_iterations < 1:
+        raise ValueError(f"max_iterations: expected at least 1, got {max_iterations}")
     if y.ndim not in (1, 2) or y.shape[0] != Phi.shape[0]:
         raise ValueError(f"y: expected shape ({len(Phi)},) or ({len(Phi)}, l), got {y.shape}")
     outputs = y.shape[1:]
@@ -170,7 +170,7 @@ def solve(
     w = jnp.broadcast_to(w, y.shape)
     C = jnp.broadcast_to(jnp.asarray(C, Phi.dtype), outputs)
     one = functools.partial(
-        _solve, loss=loss, max_steps=max_steps, block_rows=rows_in_block(block_rows)
+        _solve, loss=loss, max_iterations=max_iterations, block_rows=rows_in_block(block_rows)
     )
     if not outputs:
         return one(Phi, y, C, w, tol)
@@ -178,7 +178,7 @@ def solve(
     return Solution(*(jnp.moveaxis(a, 0, -1) for a in found))
 
 
-@functools.partial(compiled, static_argnames=("loss", "max_steps", "block_rows"))
+@functools.partial(compiled, static_argnames=("loss", "max_iterations", "block_rows"))
 def _solve(
     Phi: Float[Array, "n p"],
     y: Float[Array, " n"],
@@ -187,12 +187,12 @@ def _solve(
     tolerance: Float[Array, ""],
     *,
     loss: Hinge,
-    max_steps: int,
+    max_iterations: int,
     block_rows: int,
 ) -> Solution:
     problem, heaviest = in_own_units(Phi, y, C, w)
     first = init(problem, tolerance, loss=loss)
-    last = _iterated(problem, first, tolerance, loss, max_steps, block_rows)
+    last = _iterated(problem, first, tolerance, loss, max_iterations, block_rows)
     return _in_units(problem, last, C * heaviest)
 
 
@@ -201,13 +201,18 @@ def _iterated(
     state: State,
     tolerance: Float[Array, ""],
     loss: Hinge,
-    max_steps: int,
+    max_iterations: int,
     block_rows: int,
 ) -> State:
     return jax.lax.while_loop(
         lambda state: state.status == RUNNING,
         lambda state: step(
-            problem, state, tolerance, loss=loss, max_steps=max_steps, block_rows=block_rows
+            problem,
+            state,
+            tolerance,
+            loss=loss,
+            max_iterations=max_iterations,
+            block_rows=block_rows,
         ),
         state,
     )
@@ -233,7 +238,7 @@ def solve_one_class(
     weights: Float[Array, " n"] | None = None,
     *,
     tolerance: ScalarLike | None = None,
-    max_steps: int = MAX_STEPS,
+    max_iterations: int = MAX_ITERATIONS,
     block_rows: int | None = None,
 ) -> Solution:
     """The one-class support vector machine on given features (Schoelkopf et al. 2001).
@@ -246,7 +251,7 @@ def solve_one_class(
         nu: bound of the weighted part of rows with `Phi_i w < rho`, above 0 and below 1.
         weights: row weights, shape `n`, at least 0. A row of weight 0 is absent.
         tolerance: see `solve`, as are the others.
-        max_steps: cap on steps (static).
+        max_iterations: cap on steps (static).
         block_rows: rows whose products are in memory at a time (static).
 
     Returns:
@@ -257,24 +262,26 @@ def solve_one_class(
     Raises:
         ValueError: for a cap below 1 or weights of another shape.
     """
-    if max_steps < 1:
-        raise ValueError(f"max_steps: expected at least 1, got {max_steps}")
+    if max_iterations < 1:
+        raise ValueError(f"max_iterations: expected at least 1, got {max_iterations}")
     w = jnp.ones(len(Phi), Phi.dtype) if weights is None else jnp.asarray(weights)
     if w.shape != (len(Phi),):
         raise ValueError(f"weights: expected shape ({len(Phi)},), got {w.shape}")
     tol = like(default_tolerance(Phi.dtype) if tolerance is None else tolerance, Phi)
     rows = rows_in_block(block_rows)
-    return _solve_one_class(Phi, like(nu, Phi), w, tol, max_steps=max_steps, block_rows=rows)
+    return _solve_one_class(
+        Phi, like(nu, Phi), w, tol, max_iterations=max_iterations, block_rows=rows
+    )
 
 
-@functools.partial(compiled, static_argnames=("max_steps", "block_rows"))
+@functools.partial(compiled, static_argnames=("max_iterations", "block_rows"))
 def _solve_one_class(
     Phi: Float[Array, "n p"],
     nu: Float[Array, ""],
     w: Float[Array, " n"],
     tolerance: Float[Array, ""],
     *,
-    max_steps: int,
+    max_iterations: int,
     block_rows: int,
 ) -> Solution:
     one = jnp.ones((), Phi.dtype)
@@ -287,7 +294,7 @@ def _solve_one_class(
     size = jnp.where(spread > 0, spread, 1)
     slack = jnp.maximum(e, 0) + size
     first = _begun(problem, tolerance, problem.mean, 0 * one, a, 1 - a, slack, slack - e, "hinge")
-    last = _iterated(problem, first, tolerance, "hinge", max_steps, block_rows)
+    last = _iterated(problem, first, tolerance, "hinge", max_iterations, block_rows)
     return _in_units(problem, last, 1 / unit)
 
 
@@ -373,7 +380,7 @@ def step(
     tolerance: Float[Array, ""],
     *,
     loss: Hinge,
-    max_steps: int = MAX_STEPS,
+    max_iterations: int = MAX_ITERATIONS,
     block_rows: int = 2048,
 ) -> State:
     """Towards the optimum, then back to the central path, with one factorisation."""
@@ -402,7 +409,7 @@ def step(
     # Above the tolerance the gap must go down by more than rounding, which would go on for ever.
     since = jnp.where(found.gap < 0.9 * state.best.gap, 0, state.since + 1)
     best = jax.tree.map(lambda a, b: jnp.where(better, a, b), found, state.best)
-    status = jnp.where(after.steps >= max_steps, EXHAUSTED, RUNNING)
+    status = jnp.where(after.steps >= max_iterations, EXHAUSTED, RUNNING)
     sound = jnp.isfinite(found.gap)
     status = jnp.where((since >= _PATIENCE) | ~sound, PRECISION_LOST, status)
     status = jnp.where(_near(best, tolerance), CONVERGED, status)
@@ -430,7 +437,7 @@ class _Move(NamedTuple):
     surplus: Float[Array, " n"]
 
 
-@each_alone
+@unbatched_lapack
 def _lower(matrix: Float[Array, "p p"]) -> Float[Array, "p p"]:
     return factorise(matrix, jnp.zeros((), matrix.dtype)).lower
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from .._blocks import capacities, of_capacity
-from .._numerics import dot, each_alone, epsilon, solved_with_border
+from .._numerics import dot, epsilon, solved_with_border, unbatched_lapack
 from .._repr import short_repr
 from .._status import COMPLETED, CONVERGED, EXHAUSTED, NOT_FINITE, PRECISION_LOST, RUNNING
 
@@ -117,7 +117,7 @@ def reweighted(
     *,
     rule: Rule = "relative",
     tolerance: float | None = None,
-    max_steps: int | None = None,
+    max_iterations: int | None = None,
 ) -> Reweighted:
     """Reweighted ridge systems: eq. 10 and 13 of Mall and Suykens (2015), Algorithms 3 and 4.
 
@@ -142,7 +142,7 @@ def reweighted(
             a half are 0. "paper": when `|change| / p < 1e-4` or after 50 steps, and coefficients up
             to 1e-6 are 0, whatever the units.
         tolerance: of the relative rule; by default 1e-5, or the root of the dtype's spacing.
-        max_steps: cap (static); by default 200, or the paper's 50.
+        max_iterations: cap (static); by default 200, or the paper's 50.
 
     Returns:
         `Reweighted`. The status is `NOT_FINITE` for NaN, infinity, or a `C` that is not positive;
@@ -154,7 +154,7 @@ def reweighted(
     differentiable in reverse mode (an iteration of unknown length).
     """
     system, first = in_own_units(A, b, C, first)
-    state = _run(system, first, rule, tolerance, max_steps)
+    state = _run(system, first, rule, tolerance, max_iterations)
     return _result(system, state, C, rule, b.shape[1:])
 
 
@@ -166,7 +166,7 @@ def reweighted_rows(
     *,
     rule: Rule = "relative",
     tolerance: float | None = None,
-    max_steps: int | None = None,
+    max_iterations: int | None = None,
 ) -> Reweighted:
     """`reweighted` for `A = F'F` and `b = F'g`, neither of which is formed.
 
@@ -180,13 +180,13 @@ def reweighted_rows(
         first: `lambda^(-1/2)` of the first system.
         rule: when it ends (static).
         tolerance: of the relative rule.
-        max_steps: cap (static).
+        max_iterations: cap (static).
     """
     length = jnp.sqrt(jnp.sum(jnp.square(F), axis=0))
     unit, first = _units(length, C, first)
     targets = jnp.sqrt(C) * g.reshape(len(g), -1)
     system = Rows(F * unit[None, :], targets, unit / jnp.sqrt(C))
-    state = _run(system, first, rule, tolerance, max_steps)
+    state = _run(system, first, rule, tolerance, max_iterations)
     return _result(system, state, C, rule, g.shape[1:])
 
 
@@ -195,15 +195,17 @@ def _run(
     first: Float[Array, " p"],
     rule: Rule,
     tolerance: float | None,
-    max_steps: int | None,
+    max_iterations: int | None,
 ) -> State:
     if tolerance is None:
         tolerance = max(1e-5, epsilon(first.dtype) ** 0.5)
-    if max_steps is None:
-        max_steps = PAPER_STEPS if rule == "paper" else 200
+    if max_iterations is None:
+        max_iterations = PAPER_STEPS if rule == "paper" else 200
     return jax.lax.while_loop(
         lambda state: state.status == RUNNING,
-        lambda state: step(system, state, rule=rule, tolerance=tolerance, max_steps=max_steps),
+        lambda state: step(
+            system, state, rule=rule, tolerance=tolerance, max_iterations=max_iterations
+        ),
         init(first, system[1].shape[1]),
     )
 
@@ -246,7 +248,7 @@ def step(
     *,
     rule: Rule,
     tolerance: float,
-    max_steps: int,
+    max_iterations: int,
 ) -> State:
     """Solve one system, and let the next be weighted by its solution."""
     s, p = state.size, len(state.size)
@@ -278,7 +280,7 @@ def step(
         converged = (change <= tolerance * whole) & jnp.all((size == 0) | (size >= 1))
     steps = state.steps + 1
     ended = COMPLETED if rule == "paper" else EXHAUSTED
-    status = jnp.where(steps >= max_steps, ended, RUNNING)
+    status = jnp.where(steps >= max_iterations, ended, RUNNING)
     # What rounding decides need not come to rest.
     status = jnp.where(lost & (steps >= PAPER_STEPS), ended, status)
     status = jnp.where(later & converged | jnp.all(size == 0), CONVERGED, status)
@@ -286,12 +288,12 @@ def step(
     return State(jnp.where(size[:, None] > 0, u, 0), size, lost, steps, status)
 
 
-@each_alone
+@unbatched_lapack
 def _triangle(rows: Float[Array, "n q"]) -> Float[Array, "p q"]:
     return jnp.linalg.qr(rows, mode="r")
 
 
-@each_alone
+@unbatched_lapack
 def _back(joined: Float[Array, "q r"]) -> Float[Array, "q c"]:
     """`M^(-1) B` of `[M B]`, M upper triangular."""
     q = len(joined)

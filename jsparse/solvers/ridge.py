@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 from .._numerics import dot, eigh, epsilon, rank_cutoff, relative_size, with_derivative
 from .._repr import short_repr
 from .._status import status_of
-from .by_shift import ByShift
+from .shifted_cholesky import ShiftedCholesky
 from .tridiagonal import Tridiagonal, tridiagonal
 
 
@@ -67,7 +67,7 @@ class Ridge(NamedTuple):
     __repr__ = short_repr
 
 
-Factorised = Spectrum | Tridiagonal | ByShift
+Factorised = Spectrum | Tridiagonal | ShiftedCholesky
 LARGE = 1500  # features, from which on no single factorisation is to serve every shift
 
 
@@ -86,7 +86,7 @@ def factorised(matrix: Float[Array, "p p"]) -> Factorised:
     factorised for every shift instead, as each then takes a hundredth of that time.
     """
     if len(matrix) > LARGE:
-        return ByShift(matrix)
+        return ShiftedCholesky(matrix)
     return tridiagonal(matrix) if jax.default_backend() == "cpu" else spectrum(matrix)
 
 

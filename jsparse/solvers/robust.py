@@ -93,7 +93,7 @@ def solve(
     *,
     loss: Loss,
     threshold: Float[Array, ""] | None = None,
-    max_steps: int | Int[Array, ""] = 200,
+    max_iterations: int | Int[Array, ""] = 200,
     block_rows: int | None = None,
 ) -> Solution:
     """Minimise `1/2 |w|^2 + C/2 sum_i weight_i L(y_i - phi_i'w - b)` for one output.
@@ -106,7 +106,7 @@ def solve(
         tolerance: part of the objective that the duality gap may be.
         loss: `|e|`, or Huber's: `e^2` up to the threshold d and `2 d |e| - d^2` beyond (static).
         threshold: Huber's d; None for `TUNING` standard deviations of the solution's own residuals.
-        max_steps: cap.
+        max_iterations: cap.
         block_rows: rows at a time in the sums (static).
 
     Pure; not differentiable in reverse mode.
@@ -116,7 +116,12 @@ def solve(
     state = jax.lax.while_loop(
         lambda state: state.status == RUNNING,
         lambda state: step(
-            problem, state, tolerance, loss=loss, max_steps=max_steps, block_rows=block_rows
+            problem,
+            state,
+            tolerance,
+            loss=loss,
+            max_iterations=max_iterations,
+            block_rows=block_rows,
         ),
         state,
     )
@@ -236,7 +241,7 @@ def step(
     tolerance: Float[Array, ""],
     *,
     loss: Loss,
-    max_steps: int | Int[Array, ""] = 200,
+    max_iterations: int | Int[Array, ""] = 200,
     block_rows: int | None = None,
 ) -> State:
     """Towards the optimum, then back to the central path, with one factorisation."""
@@ -252,7 +257,7 @@ def step(
     moves = _direction(problem, state, system, nu - du * dtop, nu - dv * dbottom)
     t = _BACK / jnp.maximum(_most(problem, state, moves), _BACK)
     after = _measured(problem, _moved(problem, state, moves, t), loss)
-    status = jnp.where(after.steps >= max_steps, EXHAUSTED, RUNNING)
+    status = jnp.where(after.steps >= max_iterations, EXHAUSTED, RUNNING)
     # A step takes at least its own part of the equations away, were it not for rounding.
     rounded = (after.gap - after.unsolved <= tolerance) & (after.unsolved > state.unsolved / 2)
     status = jnp.where(rounded, PRECISION_LOST, status)

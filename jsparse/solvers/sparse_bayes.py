@@ -15,7 +15,7 @@ from .definite import cholesky, inverse_of_lower
 
 Likelihood = Literal["normal", "logistic"]
 TOLERANCE = 1e-3  # gain of the log evidence, in nats
-MAX_STEPS = 1000
+MAX_ITERATIONS = 1000
 _DISCOUNT = 1 - 1e-3  # of the gain of an addition
 _NEWTON_STEPS = 30  # towards the mode
 _FULL = 100  # tolerances at which a model with its largest number of functions ends
@@ -72,7 +72,7 @@ class State(NamedTuple):
     __repr__ = short_repr
 
 
-@functools.partial(compiled, static_argnames=("max_functions", "max_steps", "likelihood"))
+@functools.partial(compiled, static_argnames=("max_functions", "max_iterations", "likelihood"))
 def solve(
     Phi: Float[Array, "n p"],
     y: Float[Array, " n"],
@@ -80,7 +80,7 @@ def solve(
     tolerance: Float[Array, ""],
     *,
     max_functions: int,
-    max_steps: int,
+    max_iterations: int,
     likelihood: Likelihood,
 ) -> State:
     """Maximise the evidence for one target (Tipping and Faul 2003, Section 4).
@@ -97,7 +97,7 @@ def solve(
         tolerance: the iteration has converged when no change promises a larger gain, in nats. With
             the largest number of functions it ends at 100 times the tolerance.
         max_functions: cap on functions in the model, the constant included (static).
-        max_steps: cap on changes; the length of the history (static).
+        max_iterations: cap on changes; the length of the history (static).
         likelihood: "normal" for real targets, "logistic" for classes (static).
 
     Returns:
@@ -108,7 +108,7 @@ def solve(
     """
     present = w > 0
     problem = Problem(jnp.where(present[:, None], Phi, 0), jnp.where(present, y, 1), w)
-    state = init(problem, min(_FIRST_CAPACITY, max_functions), max_steps, likelihood)
+    state = init(problem, min(_FIRST_CAPACITY, max_functions), max_iterations, likelihood)
     # A step takes a fraction of the time in a model with few places.
     for capacity in sorted({min(_FIRST_CAPACITY, max_functions), max_functions}):
         state = _with_places(state, capacity)
@@ -116,13 +116,13 @@ def solve(
             lambda state, last=capacity == max_functions: (
                 (state.status == RUNNING) & (last | ~jnp.all(state.model.filled))
             ),
-            lambda state: step(problem, state, tolerance, max_steps, likelihood),
+            lambda state: step(problem, state, tolerance, max_iterations, likelihood),
             state,
         )
     return state
 
 
-def init(problem: Problem, places: int, max_steps: int, likelihood: Likelihood) -> State:
+def init(problem: Problem, places: int, max_iterations: int, likelihood: Likelihood) -> State:
     """Return the model of the constant alone."""
     Phi, y, w = problem
     p, zero = Phi.shape[1], jnp.zeros((), jnp.int32)
@@ -141,7 +141,7 @@ def init(problem: Problem, places: int, max_steps: int, likelihood: Likelihood) 
         beta=beta,
     )
     first = posterior(problem, model, jnp.zeros(places, Phi.dtype), likelihood)
-    history = jnp.full(max_steps + 1, jnp.nan, Phi.dtype).at[0].set(first.evidence)
+    history = jnp.full(max_iterations + 1, jnp.nan, Phi.dtype).at[0].set(first.evidence)
     tried = jnp.zeros(p + 2 * places, bool)
     status = jnp.where(jnp.isfinite(first.evidence), RUNNING, NOT_FINITE).astype(jnp.int32)
     return State(model, first, tried, history, zero, status)
@@ -151,7 +151,7 @@ def step(
     problem: Problem,
     state: State,
     tolerance: Float[Array, ""],
-    max_steps: int,
+    max_iterations: int,
     likelihood: Likelihood,
 ) -> State:
     """Make the change that promises most; keep it if the evidence rises."""
@@ -178,7 +178,7 @@ def step(
     )  # fmt: skip
     refused = state._replace(tried=tried)
     last = jax.tree.map(lambda a, b: jnp.where(rises, a, b), taken, refused)
-    status = jnp.where(last.steps >= max_steps, EXHAUSTED, RUNNING)
+    status = jnp.where(last.steps >= max_iterations, EXHAUSTED, RUNNING)
     status = jnp.where(over, jnp.where(full, COMPLETED, CONVERGED), status)
     return last._replace(status=status.astype(jnp.int32))
 

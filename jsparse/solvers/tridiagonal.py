@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from .._numerics import dot, each_alone
+from .._numerics import dot, unbatched_lapack
 from .._repr import short_repr
 
 _WIDTH = 32  # reflections that go together, by products
@@ -158,7 +158,7 @@ def tridiagonal(matrix: Float[Array, "p p"]) -> Tridiagonal:
     )
 
 
-@each_alone
+@unbatched_lapack
 def _reduce(
     matrix: Float[Array, "p p"],
 ) -> tuple[Array, Array, tuple[Array, ...], tuple[Array, ...]]:

@@ -62,8 +62,8 @@ def with_more_rows(
         equations += accumulate_rows(phi, Rows(Z, y, as_array(w, dtype), code))
         family = method.solve(RowSums(phi, equations), jnp.asarray(C, dtype), code)
         expansion = dataclasses.replace(units.expansion(family.expansion), scaling=scaling)
-    unseen = model.unseen
-    if unseen is not None:
-        unseen = dataclasses.replace(unseen, machines=None, fold=None)
-    model = dataclasses.replace(model, expansion=expansion, unseen=unseen)
+    conformal = model.conformal
+    if conformal is not None:
+        conformal = dataclasses.replace(conformal, machines=None, fold=None)
+    model = dataclasses.replace(model, expansion=expansion, conformal=conformal)
     return model, Sums(phi, equations, units), int(family.status)

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 from .._mesh import on_default_device, sum_over_rows
 from .._programs import compiled
 from .._repr import short_repr
-from ..data.streams import Checked, StreamError, counting
+from ..data.streams import ReplayableStream, StreamError, counting
 from ..expansion import KernelExpansion
 from ..features import FeatureMap
 from ..kernels import Kernel
@@ -63,7 +63,7 @@ class Split(NamedTuple):
 class Reader(NamedTuple):
     """Reads a stream as encoded batches of one size."""
 
-    stream: Checked
+    stream: ReplayableStream
     n_rows: int  # number of rows of positive weight
     encoding: Encoding
     factors: Float[np.ndarray, " k"] | None  # weight factor of each class; None for 1

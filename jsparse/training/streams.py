@@ -15,7 +15,7 @@ from .._blocks import capacity, padded
 from .._mesh import spans_processes
 from .._programs import compiled
 from .._types import Key
-from ..data.streams import Batch, Checked, RowStream
+from ..data.streams import Batch, ReplayableStream, RowStream
 from ..kernels import Linear
 from ..kernels.mixed import categorical_columns
 from ..machines.method import Method, Shape, TrainingRows
@@ -47,7 +47,7 @@ def read_stream(stream: RowStream, config: Config) -> TrainingData:
         raise ValueError("classes: expected None with a stream, whose first pass finds them")
     split = _split_of(config, sample_rows)
     method.check_sample(sample_rows)
-    rows, checksums = Checked(stream), BatchChecksums()
+    rows, checksums = ReplayableStream(stream), BatchChecksums()
     arguments = {"folds": split.parts, "n_C": config.C.size, "memory": config.resources.memory}
     batches = _if_they_fit(rows, method, arguments)
     if spans_processes(mesh):
@@ -116,7 +116,9 @@ def _split_of(config: Config, sample_rows: int) -> Split:
     return Split(seed, v, v, 0.0)
 
 
-def _if_they_fit(rows: Checked, method: Method, arguments: Mapping[str, Any]) -> Iterator[Batch]:
+def _if_they_fit(
+    rows: ReplayableStream, method: Method, arguments: Mapping[str, Any]
+) -> Iterator[Batch]:
     """Yield the batches of a stream; at the first batch, raise if the run cannot fit into memory.
 
     The size of the sample is not known yet, so its memory is not counted. `arguments` holds further
@@ -141,7 +143,7 @@ def _bits(key: Key) -> UInt32[Array, ""]:
     return jax.random.bits(key, dtype=jnp.uint32)
 
 
-def _reader(rows: Checked, summary: Summary, split: Split, config: Config) -> Reader:
+def _reader(rows: ReplayableStream, summary: Summary, split: Split, config: Config) -> Reader:
     """Return the reader of all later passes, with the encoding from the first pass.
 
     Raises:

@@ -12,7 +12,7 @@ from .._arguments import finite_rows
 from .._mesh import spans_processes
 from .._runtime import check_runtime
 from .._types import KeyLike
-from ..conformal import Unseen
+from ..conformal import ConformalScores
 from ..data.frames import as_frame
 from ..data.schema import Schema
 from ..data.streams import RowStream
@@ -145,7 +145,7 @@ def train(
             config = _with_kernel_of_rows(config, data)
             problem, points = _problem(method, config, data)
             jax.block_until_ready(points.X)
-        values = slopes = unseen = summed = None
+        values = inverse_temperatures = conformal = summed = None
         with clock(seconds, "tuning"), units.of_errors(problem.scoring.metric):
             choice = choose(problem, config, data.encoding)
             if out_of_fold:
@@ -155,14 +155,16 @@ def train(
             jax.block_until_ready(jax.tree.leaves(family))
             if values is not None:
                 machines = out_of_fold == "machines"
-                slopes, unseen = calibrate(values, choice, data, summed, machines=machines)
+                inverse_temperatures, conformal = calibrate(
+                    values, choice, data, summed, machines=machines
+                )
     problem, tuning, curve = choice.problem, choice.tuning, choice.curve
     error, metric = _reported(choice, units)
     rows = None if choice.moved else problem.point_rows
     if rows is not None:
         rows = data.counting.index[rows[family.active_points(choice.size)]]
     return Trained(
-        model=_model(data, columns, choice, family, slopes, unseen, error, metric),
+        model=_model(data, columns, choice, family, inverse_temperatures, conformal, error, metric),
         method=problem.method,
         kernel=tuning.kernel,
         C=choice.C,
@@ -289,8 +291,8 @@ def _model(
     columns: Schema | None,
     choice: Choice,
     family: Family,
-    slopes: np.ndarray | None,
-    unseen: Unseen | None,
+    inverse_temperatures: np.ndarray | None,
+    conformal: ConformalScores | None,
     error: float,
     metric: Metric,
 ) -> Model:
@@ -300,8 +302,8 @@ def _model(
     return Model(
         expansion=dataclasses.replace(machine, scaling=encoding.scaling),
         path=None if choice.size is None else family.compact(),
-        slopes=slopes,
-        unseen=unseen,
+        inverse_temperatures=inverse_temperatures,
+        conformal=conformal,
         code=encoding.code,
         decoding=choice.problem.decoding,
         labels=None if classes is None else tuple(classes.tolist()),

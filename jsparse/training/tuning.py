@@ -10,8 +10,8 @@ from jaxtyping import Array, Float, PyTree
 
 from .._numerics import as_array
 from .._repr import short_repr
-from ..calibration import fit_slopes
-from ..conformal import Unseen, errors_of_classes, errors_of_numbers, kept_errors
+from ..calibration import fit_inverse_temperatures
+from ..conformal import ConformalScores, errors_of_classes, errors_of_numbers, kept_errors
 from ..machines.family import Family
 from ..machines.held_out import Sums, Which
 from ..machines.rows import Rows
@@ -151,8 +151,8 @@ def predict_unseen(choice: Choice, units: TargetUnits) -> tuple[np.ndarray, Sums
 
 def calibrate(
     values: np.ndarray, choice: Choice, data: TrainingData, sums: Sums | None, *, machines: bool
-) -> tuple[Float[np.ndarray, " k"] | None, Unseen]:
-    """Return the slopes of the probabilities (None for regression), and the held-out errors.
+) -> tuple[Float[np.ndarray, " k"] | None, ConformalScores]:
+    """Return the inverse temperatures (None for regression) and the conformal scores.
 
     Args:
         values: held-out values, from `predict_unseen`.
@@ -162,19 +162,23 @@ def calibrate(
         machines: whether the errors come with the machines of the folds.
     """
     problem, encoding, rows, weights = choice.problem, data.encoding, data.predicted, data.weights
-    truth, slopes = data.truth[rows], None
+    truth, inverse_temperatures = data.truth[rows], None
     if encoding.classes is None:
         errors = errors_of_numbers(values[rows], truth)
     else:
         scores = scores_of(values[rows], encoding.code, problem.decoding)
         errors = errors_of_classes(scores, truth)
-        slopes = fit_slopes(scores, truth, None if weights is None else weights[rows])
+        inverse_temperatures = fit_inverse_temperatures(
+            scores, truth, None if weights is None else weights[rows]
+        )
     if not machines:
-        return slopes, kept_errors(errors)
+        return inverse_temperatures, kept_errors(errors)
     fold_machines, fold = data.source.fold_machines(
         problem, choice.tuning.kernel, choice.C_array, choice.size, sums
     )
-    return slopes, kept_errors(errors, fold[rows], encoding.units.expansion(fold_machines))
+    return inverse_temperatures, kept_errors(
+        errors, fold[rows], encoding.units.expansion(fold_machines)
+    )
 
 
 def fit_all_rows(

@@ -283,7 +283,7 @@ def by_evidence(likelihood: str, targets) -> Learn:
 
 def of_one_class(p: Problem) -> Outcome:
     given = (RBF(p.lengthscale), p.Z, 0.3, p.X, p.w)
-    return in_columns(p, one_class.fit(*given, max_steps=STEPS))
+    return in_columns(p, one_class.fit(*given, max_iterations=STEPS))
 
 
 def in_columns(p: Problem, found) -> Outcome:
@@ -670,14 +670,14 @@ PURE = [
     Learner("direct.marginal", in_the_span, "sign"),
     Learner(
         "sparse_ridge.fit",
-        by_fit(sparse_ridge.fit, max_steps=STEPS),
+        by_fit(sparse_ridge.fit, max_iterations=STEPS),
         digits=30,
         without=JOINT | OWN_SPREAD,
     ),
     *[
         Learner(
             f"{module.__name__.split('.')[-1]}.fit",
-            by_fit(module.fit, sign, max_steps=STEPS),
+            by_fit(module.fit, sign, max_iterations=STEPS),
             "sign",
             digits=digits,
             without=OWN_SPREAD,
@@ -968,25 +968,27 @@ TRAINERS = [
     ),
     Learner(
         "train: SLMC, not tuned",
-        trained("class", jsparse.SLMC(8, max_steps=STEPS), GIVEN, multiclass="one_versus_rest"),
+        trained(
+            "class", jsparse.SLMC(8, max_iterations=STEPS), GIVEN, multiclass="one_versus_rest"
+        ),
         "class",
         scheme="one_versus_rest",
         without=DRAWN,
     ),
     Learner(
         "train: SparseFisher, not tuned",
-        trained("sign", jsparse.SparseFisher(8, max_steps=STEPS), GIVEN),
+        trained("sign", jsparse.SparseFisher(8, max_iterations=STEPS), GIVEN),
         "sign",
         without=DRAWN,
     ),
     Learner(
         "train: SparseRidge, not tuned",
-        trained(method=jsparse.SparseRidge(8, max_steps=STEPS), search=GIVEN),
+        trained(method=jsparse.SparseRidge(8, max_iterations=STEPS), search=GIVEN),
         without=DRAWN,
     ),
     Learner(
         "train: ReducedSetSVM, not tuned",
-        trained("sign", jsparse.ReducedSetSVM(8, max_steps=STEPS), GIVEN),
+        trained("sign", jsparse.ReducedSetSVM(8, max_iterations=STEPS), GIVEN),
         "sign",
         without=DRAWN,
     ),

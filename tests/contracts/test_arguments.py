@@ -242,7 +242,7 @@ TABLES = {
         "max_trials": NOT_COUNTS,
     },
     prototypes.k_center: {"key": NO_KEYS, "m": (*NOT_COUNTS, 99)},
-    prototypes.k_means: {"key": NO_KEYS, "m": (*NOT_COUNTS, 99), "max_steps": NOT_COUNTS},
+    prototypes.k_means: {"key": NO_KEYS, "m": (*NOT_COUNTS, 99), "max_iterations": NOT_COUNTS},
     prototypes.pivoted_cholesky: {"key": NO_KEYS, "m": (*NOT_COUNTS, 99)},
     prototypes.interleaved: {"key": NO_KEYS, "m": NOT_COUNTS, "labels": ("x", [1, 2])},
     kernels.RationalQuadratic: {"lengthscale": NOT_POSITIVE, "alpha": NOT_POSITIVE},
@@ -435,7 +435,7 @@ def test_known_values_are_looked_at_inside_a_callers_jit():
     points, A, sign = jnp.asarray(X), jnp.asarray(X[:2] @ X[:2].T), jnp.sign(jnp.asarray(Y))
 
     def outliers(nu, x):
-        return one_class.fit(RBF(x), points[:4], nu, points, max_steps=1).status
+        return one_class.fit(RBF(x), points[:4], nu, points, max_iterations=1).status
 
     def classes(y, x):
         given = points[:4], 1.0, points, y, weights
@@ -444,8 +444,8 @@ def test_known_values_are_looked_at_inside_a_callers_jit():
     def atoms(A, x):
         return pursuit.subspace_pursuit_gram(A, x * A[0], n_atoms=1).status
 
-    def steps(max_steps, x):
-        system = {"tolerance": 1e-3, "max_steps": max_steps}
+    def steps(max_iterations, x):
+        system = {"tolerance": 1e-3, "max_iterations": max_iterations}
         return conjugate_gradients.solve(lambda b: b, x * A, **system).status
 
     weights = jnp.ones(40)
@@ -453,7 +453,7 @@ def test_known_values_are_looked_at_inside_a_callers_jit():
         ("nu", outliers, jnp.asarray(0.5), jnp.asarray(1.5)),
         ("y", classes, sign, 2 * sign),
         ("A", atoms, A, -A),
-        ("max_steps", steps, jnp.asarray(3), jnp.asarray(0)),
+        ("max_iterations", steps, jnp.asarray(3), jnp.asarray(0)),
     ):
         jax.eval_shape(lambda x, call=call, good=good: call(good, x), 1.0)
         with pytest.raises(ValueError, match=f"{name}: expected"):

@@ -13,7 +13,7 @@ import jsparse
 from jsparse import estimators
 from jsparse._arguments import as_key
 from jsparse._blocks import capacity, rounded_down
-from jsparse.compilation import _limit_instructions, counted
+from jsparse.compilation import _limit_instructions, count_compilations
 from jsparse.prototypes import k_center, k_means, plug_in_bandwidth, renyi, stratified
 from jsparse.prototypes.uniform import interleaved
 from jsparse.search.strategies import Annealing, Profile
@@ -163,7 +163,7 @@ def test_another_number_of_rows_compiles_nothing(estimator):
         estimator.predict(X[: n - 20])
 
     run(60)
-    with counted() as found:
+    with count_compilations() as found:
         run(59)
         run(63)
     assert found.programs == 0
@@ -175,7 +175,7 @@ def test_warming_up_compiles_what_a_run_needs(capsys):
     assert first.programs > 0
     assert "ready for about 75 rows" in capsys.readouterr().err
     X, labels, _ = table(79, d=2, classes=3)
-    with counted() as found:
+    with count_compilations() as found:
         jsparse.train(X, labels, key=1, C=np.array([2.0, 5.0]), **options).predict(X)
     assert found.programs == 0
     with pytest.raises(ValueError, match="n: expected"):
@@ -189,7 +189,7 @@ def test_warming_up_for_another_search(capsys):
     jsparse.warm_up(40, 2, search=search, verbose=False, **options)
     assert capsys.readouterr().err == ""
     X, _, score = table(43, d=2)
-    with counted() as found:
+    with count_compilations() as found:
         jsparse.train(X, score, key=1, search=search, **options)
     assert found.programs == 0
 
@@ -201,7 +201,7 @@ def test_small_things_compile_few_programs():
     jax.block_until_ready(jax.random.bits(as_key(1)))
 
     def programs(function):
-        with counted() as compiled:
+        with count_compilations() as compiled:
             result = function()
         return compiled.programs, result
 
@@ -223,9 +223,9 @@ def test_small_things_compile_few_programs():
 SCRIPT = """
 import jsparse, numpy as np, sys
 folder = jsparse.enable_compilation_cache(*sys.argv[1:])
-from jsparse.compilation import _limit_instructions, counted
+from jsparse.compilation import _limit_instructions, count_compilations
 X = np.random.default_rng(0).standard_normal((40, 2)).astype("f")
-with counted() as found:
+with count_compilations() as found:
     jsparse.train(X, X[:, 0], task="regression", key=0, method=jsparse.FixedSize(5), folds=3)
 print(folder, found.programs, found.from_disk)
 """

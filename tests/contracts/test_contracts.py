@@ -154,7 +154,7 @@ def test_weight_two_is_twice_and_weight_zero_is_absent(name, task):
     target = np.where(y == y[0], 1.0, -1.0) if task == "classification" else y
     method = method_named(name).resolve(Shape(24, 24, 16, 3, None, False))
     if name == "reduced-set":  # each step of its descent enlarges what is rounded
-        method = dataclasses.replace(method, max_steps=2)
+        method = dataclasses.replace(method, max_iterations=2)
     Z = None if name == "dual" else jnp.asarray(X[:12])
     key = jax.random.key(0)
     twice, w = np.concatenate([np.arange(len(X)), [3, 5]]), np.ones(len(X))

@@ -161,7 +161,9 @@ def _():
 @case("conjugate_gradients.solve", symmetric=("A",))
 def _():
     def solve(A, rhs):
-        return conjugate_gradients.solve(lambda x: A @ x, rhs, tolerance=1e-15, max_steps=50)[0]
+        return conjugate_gradients.solve(lambda x: A @ x, rhs, tolerance=1e-15, max_iterations=50)[
+            0
+        ]
 
     return solve, {"A": semidefinite(), "rhs": np.random.default_rng(2).standard_normal((4, 2))}
 

@@ -86,7 +86,7 @@ def definite():
 def cg(k):
     A, b = definite()
     solved = conjugate_gradients.solve(
-        lambda x: jnp.asarray(A) @ x, jnp.asarray(b), tolerance=1e-9, max_steps=k
+        lambda x: jnp.asarray(A) @ x, jnp.asarray(b), tolerance=1e-9, max_iterations=k
     )
     return of_columns(solved, A, b, 1e-9)
 
@@ -103,7 +103,7 @@ def beyond_precision(k):
     """A tolerance that the recurrence meets, and the solution does not."""
     A, b = definite()
     solved = conjugate_gradients.solve(
-        lambda x: jnp.asarray(A) @ x, jnp.asarray(b[:, 1:2]), tolerance=1e-18, max_steps=k
+        lambda x: jnp.asarray(A) @ x, jnp.asarray(b[:, 1:2]), tolerance=1e-18, max_iterations=k
     )
     return of_columns(solved, A, b[:, 1:2], 1e-18)
 
@@ -114,7 +114,7 @@ def dual_by_cg(k):
     y = np.stack([np.zeros(30), np.sin(3 * X[:, 0])], axis=1)
     fitted = dual.fit(
         RBF(0.5), 100.0, jnp.asarray(X), jnp.asarray(y),
-        method="conjugate_gradients", tolerance=1e-4, max_steps=k, landmarks=3,
+        method="conjugate_gradients", tolerance=1e-4, max_iterations=k, landmarks=3,
     )  # fmt: skip
     alpha, b = (np.asarray(a) for a in (fitted.expansion.coefficients, fitted.expansion.intercept))
     left = np.linalg.norm(y - gaussian(X, X, 0.5) @ alpha - alpha / 100 - b, axis=0)
@@ -137,13 +137,13 @@ def normal_equations():
 
 def matching(k):
     A, b = normal_equations()
-    path = pursuit.matching_pursuit(A, b, max_atoms=5, max_steps=k, tolerance=1e-8)
+    path = pursuit.matching_pursuit(A, b, max_atoms=5, max_iterations=k, tolerance=1e-8)
     return of_system(path, path.dense(5))
 
 
 def matching_atoms(k):
     A, b = normal_equations()
-    path = pursuit.matching_pursuit(A, b, max_atoms=k, max_steps=2000, tolerance=1e-8)
+    path = pursuit.matching_pursuit(A, b, max_atoms=k, max_iterations=2000, tolerance=1e-8)
     return of_system(path, path.dense(5))
 
 
@@ -211,7 +211,7 @@ def newton(k):
     Z = X[:8]
     path = spsvm.fit(
         RBF(1.0), jnp.asarray(Z), 1e4, jnp.asarray(X), jnp.asarray(y),
-        key=KEY, max_prototypes=8, subset=4, growth=10.0, max_steps=k,
+        key=KEY, max_prototypes=8, subset=4, growth=10.0, max_iterations=k,
     )  # fmt: skip
     S, w = Z[np.asarray(path.support)[0]], np.asarray(path.coefficients)[0, -1, :, 0]
     K, R = gaussian(X, S), gaussian(S, S)
@@ -229,7 +229,7 @@ def huber(k):
     y[::7, 1] += 3.0
     fitted = robust.fit(
         features.Linear(jnp.zeros(1)), 1.0, jnp.asarray(X), jnp.asarray(y),
-        loss="huber", threshold=0.3, max_steps=k,
+        loss="huber", threshold=0.3, max_iterations=k,
     )  # fmt: skip
 
     def objective(p):
@@ -247,7 +247,9 @@ def hinge(k):
     """The objective against that of a naive solver."""
     X = rows(5, 40, 2)
     y = np.where(X[:, 0] + rows(6, 40, 1)[:, 0] > 0, 1.0, -1.0)
-    found = interior_point.solve(jnp.asarray(X), jnp.asarray(y), 3.0, tolerance=1e-6, max_steps=k)
+    found = interior_point.solve(
+        jnp.asarray(X), jnp.asarray(y), 3.0, tolerance=1e-6, max_iterations=k
+    )
     mine = svm.objective(X, y, 3.0, np.asarray(found.weights), float(found.intercept))
     return [End(int(found.status), (mine / svm.dual(X, y, 3.0)[1] - 1) / 1e-6)]
 
@@ -279,7 +281,7 @@ def anneal(k):
 
 def lloyd(k):
     X = rows(6, 60, 2)
-    found = k_means(KEY, jnp.asarray(X), 5, max_steps=k)
+    found = k_means(KEY, jnp.asarray(X), 5, max_iterations=k)
     centres = np.asarray(found.centres)
     nearest = np.argmin(np.square(X[:, None] - centres[None]).sum(-1), axis=1)
     means = np.stack([X[nearest == j].mean(0) for j in range(5)])
@@ -335,7 +337,7 @@ SOLVERS = {
         functools.partial(least_angle, solve=pursuit.lasso, cap="max_atoms"), 5, fast=False
     ),
     "lasso, steps": Solver(
-        functools.partial(least_angle, solve=pursuit.lasso, cap="max_steps"), 6, fast=False
+        functools.partial(least_angle, solve=pursuit.lasso, cap="max_iterations"), 6, fast=False
     ),
     "scdp machine": of_path(functools.partial(scdp_machine, formed=True), 8, fast=False),
     "scdp machine, on rows": of_path(functools.partial(scdp_machine, formed=False), 8, fast=False),
@@ -379,7 +381,7 @@ def test_what_is_cut_anywhere_has_not_converged(name):
 # the last two see one system at a time, and those of `X w = y`.
 D = 4
 GREEDY = {
-    "matching_pursuit": functools.partial(pursuit.matching_pursuit, max_steps=3000),
+    "matching_pursuit": functools.partial(pursuit.matching_pursuit, max_iterations=3000),
     "scdp": pursuit.scdp,
     "scdpp": functools.partial(pursuit.scdpp, key=KEY, subset=3),
 }

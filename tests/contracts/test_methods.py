@@ -15,7 +15,7 @@ import pytest
 from registry import KINDS, NAMES, SLOW, fields_of, method_named
 
 import jsparse
-from jsparse.compilation import counted
+from jsparse.compilation import count_compilations
 from jsparse.kernels import RBF
 from jsparse.machines import METHODS, pursuits
 from jsparse.machines.method import Shape, replaced
@@ -71,8 +71,8 @@ def setup(name, targets=None, dtype="float64"):
     Any other text is the scheme of a code for three classes.
     """
     method = method_named(name) if name in METHODS else VARIANTS[name]
-    if "max_steps" in fields_of(method.name) and method.name != "rvm":
-        method = replaced(method, max_steps=2)  # each step enlarges what is rounded
+    if "max_iterations" in fields_of(method.name) and method.name != "rvm":
+        method = replaced(method, max_iterations=2)  # each step enlarges what is rounded
     if targets is None:
         logistic = "regression" not in method.tasks or name == "rvm, logistic"
         targets = "sign" if logistic else "real"
@@ -188,7 +188,7 @@ def test_a_number_changes_a_hundred_times_and_nothing_compiles_again(name):
         return given.fit(method=number.of(given.method, value)).values(given.new)
 
     fitted(number.values[0])
-    with counted() as compiled:
+    with count_compilations() as compiled:
         for i in range(1, 101):
             last = fitted(between(number, i / 100))
     assert compiled.programs == 0
@@ -208,7 +208,7 @@ def test_validation_with_another_number_compiles_nothing(name):
         return validate(method, KERNEL, points, C, *rows, metric="mse", key=KEY).scores
 
     validated(number.values[0])
-    with counted() as compiled:
+    with count_compilations() as compiled:
         for i in range(1, 11):
             validated(between(number, i / 10))
     assert compiled.programs == 0

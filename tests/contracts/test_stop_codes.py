@@ -84,7 +84,7 @@ def test_two_kinds_of_bad_ends_are_both_told():
         check(jnp.asarray([EXHAUSTED, CONVERGED, PRECISION_LOST]))
     assert {w.category for w in said} == {jsparse.PrecisionWarning, jsparse.ConvergenceWarning}
     check(jnp.zeros(0, jnp.int32))
-    assert "max_steps" in ADVICE[EXHAUSTED]
+    assert "max_iterations" in ADVICE[EXHAUSTED]
 
 
 def rows(n=30, d=2, seed=0):
@@ -271,7 +271,7 @@ def test_how_the_choice_of_prototypes_ended_is_passed_on(monkeypatch):
         assert choice.choose_rows(KEY, "renyi", X, 8, None, np.ones(60), 60)[1] == end
         for method in (jsparse.FixedSize(8), jsparse.Robust([4, 8]), by("renyi")):
             assert chosen(method).status == end
-    monkeypatch.setattr(candidates, "k_means", functools.partial(k_means, max_steps=1))
+    monkeypatch.setattr(candidates, "k_means", functools.partial(k_means, max_iterations=1))
     assert chosen(by("k_means")).status == EXHAUSTED
     found = usual(KEY, X, 8, max_trials=10**4)
     capped = found.bandwidth._replace(status=jnp.asarray([CONVERGED, EXHAUSTED]))

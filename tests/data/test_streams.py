@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jsparse.data.streams import ArrayStream, Batch, Checked, StreamError
+from jsparse.data.streams import ArrayStream, Batch, ReplayableStream, StreamError
 
 
 def data(n=23):
@@ -15,7 +15,7 @@ def test_arrays_and_memory_maps_come_in_batches(tmp_path):
     X, y = data()
     np.save(tmp_path / "X.npy", X)
     mapped = np.load(tmp_path / "X.npy", mmap_mode="r")
-    stream = Checked(ArrayStream(mapped, y, batch_rows=5))
+    stream = ReplayableStream(ArrayStream(mapped, y, batch_rows=5))
     for _ in range(2):
         batches = list(stream)
         assert [len(b.X) for b in batches] == [5, 5, 5, 5, 3]
@@ -73,7 +73,7 @@ def with_nan(batches):
 )
 def test_a_stream_that_changes_is_told(second, message):
     batches = cut(*data())
-    stream = Checked(Shifting(batches, second(batches)))
+    stream = ReplayableStream(Shifting(batches, second(batches)))
     assert sum(len(b.X) for b in stream) == 23
     with pytest.raises(StreamError, match=message):
         list(stream)
@@ -81,9 +81,9 @@ def test_a_stream_that_changes_is_told(second, message):
 
 def test_what_can_be_read_once_is_refused(as_users_call):
     with pytest.raises(ValueError, match="read several times"):
-        Checked(iter(cut(*data())))
+        ReplayableStream(iter(cut(*data())))
     with pytest.raises(StreamError, match="at least one row"):
-        list(Checked([]))
+        list(ReplayableStream([]))
 
 
 def test_lengths_must_agree(as_users_call):

@@ -233,7 +233,7 @@ def test_machines_of_the_folds_lack_rows_that_come_later():
     rows, new = people(), people(9, 1)
     model = FixedSizeLSSVMRegressor(20, **OPTIONS, out_of_fold="machines")
     model.fit(rows, incomes(rows))
-    assert model.model_.unseen.guarantee == "folds"
+    assert model.model_.conformal.guarantee == "folds"
     model.partial_fit(new, incomes(new))
-    assert model.model_.unseen.guarantee == "none"
+    assert model.model_.conformal.guarantee == "none"
     np.testing.assert_allclose(model.interval(new).mean(axis=1), model.predict(new), rtol=1e-6)

@@ -222,14 +222,14 @@ def test_probabilities_keep_their_calibration():
     X, y, _ = rows(2)
     model = FixedSizeLSSVMClassifier(**OPTIONS).fit(X[:50], y[:50], ONE)
 
-    def slopes():
+    def inverse_temperatures():
         f, p = model.decision_function(X), model.predict_proba(X)[:, 1]
         assert 0 < (f > 0).mean() < 1
         odds = np.log(p / (1 - p)) / f
         return odds[f > 0], odds[f < 0]
 
-    before = slopes()
-    after = [model.partial_fit(X[50:], y[50:]), slopes()][1]
+    before = inverse_temperatures()
+    after = [model.partial_fit(X[50:], y[50:]), inverse_temperatures()][1]
     for old, new in zip(before, after, strict=True):
         np.testing.assert_allclose(old, old[0], rtol=1e-9)
         np.testing.assert_allclose(new, old[0], rtol=1e-9)

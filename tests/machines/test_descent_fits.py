@@ -81,8 +81,8 @@ def assert_same(family, fit):
 def test_a_method_with_shared_prototypes_is_the_fit_of_all_targets(kind, scheme):
     rows, y, w = columns(scheme)
     Z, C = data()[3][:M], jnp.array([1.0, 3.0, 10.0])
-    family = kind(M, max_steps=STEPS).fit(KERNEL, Z, C, rows)
-    assert_same(family, DESCENTS[kind](KERNEL, Z, C, rows.X, y, w, max_steps=STEPS))
+    family = kind(M, max_iterations=STEPS).fit(KERNEL, Z, C, rows)
+    assert_same(family, DESCENTS[kind](KERNEL, Z, C, rows.X, y, w, max_iterations=STEPS))
     assert family.sizes.tolist() == [M]
     assert family.outputs == (3,)
 
@@ -90,9 +90,9 @@ def test_a_method_with_shared_prototypes_is_the_fit_of_all_targets(kind, scheme)
 def test_separate_prototypes_are_those_of_a_fit_of_each_target():
     rows, y, w = columns("one_versus_rest")
     Z = data()[3][:M]
-    family = jsparse.SLMC(M, sharing="separate", max_steps=STEPS).fit(KERNEL, Z, 10.0, rows)
+    family = jsparse.SLMC(M, sharing="separate", max_iterations=STEPS).fit(KERNEL, Z, 10.0, rows)
     for i in range(3):
-        alone = slmc.fit(KERNEL, Z, 10.0, rows.X, y[:, i], w, max_steps=STEPS)
+        alone = slmc.fit(KERNEL, Z, 10.0, rows.X, y[:, i], w, max_iterations=STEPS)
         place = slice(M * i, M * (i + 1))
         near = {"rtol": 1e-5, "atol": 1e-6}  # descents enlarge what is rounded
         np.testing.assert_allclose(family.points[place], alone.expansion.prototypes, **near)
@@ -111,9 +111,11 @@ def test_several_starts_are_one_argument_and_a_reduced_machine_takes_the_first(p
     family = method.fit(KERNEL, Z, 10.0, rows_of(X, y, w))
     assert_same(family, reduced_svm.fit(KERNEL, Z[:M], 10.0, X, y, w, penalty=penalty))
     if penalty == "norm":
-        family = jsparse.SLMC(M, starts=2, max_steps=STEPS).fit(KERNEL, Z, 10.0, rows_of(X, y, w))
+        family = jsparse.SLMC(M, starts=2, max_iterations=STEPS).fit(
+            KERNEL, Z, 10.0, rows_of(X, y, w)
+        )
         starts = Z.reshape(2, M, -1)
-        assert_same(family, slmc.fit(KERNEL, starts, 10.0, X, y, w, max_steps=STEPS))
+        assert_same(family, slmc.fit(KERNEL, starts, 10.0, X, y, w, max_iterations=STEPS))
 
 
 @pytest.mark.parametrize("scheme", ["one_versus_one", pytest.param(None, marks=pytest.mark.slow)])
@@ -149,7 +151,7 @@ def test_a_tolerance_decides_the_number_of_steps():
     rows, Z = rows_of(X, y, w), Z[:M]
 
     def method(tolerance):
-        return jsparse.SparseRidge(M, starts=1, tolerance=tolerance, max_steps=30)
+        return jsparse.SparseRidge(M, starts=1, tolerance=tolerance, max_iterations=30)
 
     tolerances = jnp.array([1e-4, 3e-2])
     steps = [method(t).fit(KERNEL, Z, 10.0, rows).info["steps"] for t in tolerances.tolist()]
@@ -212,7 +214,10 @@ OF_CLASSES = ("slmc", "sparse_fisher", "reduced_set", "reduced_svm")
 BAD = [
     *[(name, {"y": jnp.zeros(N)}, r"y: expected -1 and \+1, got 0") for name in OF_CLASSES],
     *[(name, {"loss": "log"}, "loss: expected 'hinge' or") for name in OF_CLASSES],
-    *[(name, {"max_steps": 0}, "max_steps: expected a whole") for name in (*DESCENDING, "rvm")],
+    *[
+        (name, {"max_iterations": 0}, "max_iterations: expected a whole")
+        for name in (*DESCENDING, "rvm")
+    ],
     *[(name, {"tolerance": -1.0}, "tolerance: expected a number") for name in DESCENDING],
     *[(name, {"weights": jnp.full(N, -1.0)}, "weights: expected all at least 0") for name in FITS],
     *[(name, {"points": jnp.ones((M, 3))}, r": expected shape \(m, 2\)") for name in FITS],
@@ -247,7 +252,7 @@ def test_bad_arguments_of_one_class_are_told(as_users_call):
         ({"nu": 1.0}, "nu: expected a number above 0 and below 1"),
         ({"start": jnp.ones((M, 3))}, r"start: expected shape \(m, 2\)"),
         ({"weights": jnp.zeros(N)}, "weights: expected at least one above 0"),
-        ({"max_steps": 0}, "max_steps: expected a whole number"),
+        ({"max_iterations": 0}, "max_iterations: expected a whole number"),
     ):
         with pytest.raises(ValueError, match=match):
             one_class.fit(KERNEL, **{"start": Z[:M], "nu": 0.2, "X": X, **changes})

@@ -153,7 +153,7 @@ def test_a_descent_ends_at_a_minimum_and_says_how(dtype):
     objective = beta @ gram(found.Z, found.Z) @ beta / 2 + 316 * np.asarray(w) @ short
     np.testing.assert_allclose(objective, history[-1], rtol=1e-3)
     np.testing.assert_allclose(objective, other.solved.value, rtol=0.02)
-    short = direct.minimise(problem, Z, max_steps=2)
+    short = direct.minimise(problem, Z, max_iterations=2)
     assert int(short.status) == EXHAUSTED
     assert int(short.steps) == 2
 
@@ -231,7 +231,7 @@ def test_inputs_in_other_units_take_the_same_descent(name):
             problem = Approximation(RBF(unit), X_scaled[1:20], y[1:20])
         else:
             problem = problems(X_scaled, y, w, lengthscale=unit)[name]
-        return direct.minimise(problem, Z * unit[None], max_steps=12)
+        return direct.minimise(problem, Z * unit[None], max_iterations=12)
 
     one = ended(jnp.ones(2))
     assert float(one.solved.value) < float(one.history[0])
@@ -274,8 +274,8 @@ def test_hard_cases_end_well_or_say_that_they_do_not(dtype, as_users_call):
         assert int(found.status) in (CONVERGED, EXHAUSTED, PRECISION_LOST)
     problem = direct.LargeMargin(RBF(jnp.ones((), X.dtype)), X, y, 1.0, w)
     assert int(direct.minimise(problem, Z * jnp.nan).status) == NOT_FINITE
-    with pytest.raises(ValueError, match="max_steps: expected at least 1"):
-        direct.minimise(problem, Z, max_steps=0)
+    with pytest.raises(ValueError, match="max_iterations: expected at least 1"):
+        direct.minimise(problem, Z, max_iterations=0)
     with pytest.raises(ValueError, match=r"start: expected shape \(m, d\)"):
         direct.minimise(problem, Z[0])
 
@@ -320,8 +320,10 @@ def test_of_several_starts_the_lowest_end_is_taken(as_users_call):
     X, y, w, Z = rows()
     problem = direct.LargeMargin(RBF(1.0), X, y, 10.0, w)
     starts = jnp.stack([jnp.broadcast_to(Z[0], Z.shape), Z, Z + 0.5])
-    best = direct.best_of(problem, starts, max_steps=20)
-    ends = [float(direct.minimise(problem, start, max_steps=20).solved.value) for start in starts]
+    best = direct.best_of(problem, starts, max_iterations=20)
+    ends = [
+        float(direct.minimise(problem, start, max_iterations=20).solved.value) for start in starts
+    ]
     assert ends[0] > 1.05 * min(ends)
     np.testing.assert_allclose(best.solved.value, min(ends), rtol=1e-6)
     with pytest.raises(ValueError, match=r"starts: expected shape \(s, m, d\)"):

@@ -159,9 +159,9 @@ def test_a_family_has_no_prototype_of_weight_zero():
 def test_another_number_of_steps_compiles_nothing():
     X, y = problem()
     options = {"method": "conjugate_gradients", "landmarks": 5}
-    dual.fit(RBF(1.0), 5.0, X, y, max_steps=3, **options)
+    dual.fit(RBF(1.0), 5.0, X, y, max_iterations=3, **options)
     with counted() as compiled:
-        found = dual.fit(RBF(1.0), 5.0, X, y, max_steps=4, **options)
+        found = dual.fit(RBF(1.0), 5.0, X, y, max_iterations=4, **options)
     assert int(found.steps) == 4
     assert compiled.programs == 0
 
@@ -192,7 +192,9 @@ def test_says_when_rounding_decides_or_steps_run_out():
         int(dual.leave_one_out(RBF(5.0), jnp.array([1e9], "float32"), X, y)[1][0])
         >= _status.PRECISION_LOST
     )
-    short = dual.fit(RBF(0.5), 100.0, X, y, method="conjugate_gradients", max_steps=2, landmarks=5)
+    short = dual.fit(
+        RBF(0.5), 100.0, X, y, method="conjugate_gradients", max_iterations=2, landmarks=5
+    )
     assert int(short.status) == _status.EXHAUSTED
     assert int(short.steps) == 2
 
@@ -209,7 +211,7 @@ def test_conjugate_gradients_reports_an_indefinite_matrix_and_freezes_finished_c
     A = jnp.diag(jnp.array([1.0, 2.0, -1.0]))
     rhs = jnp.array([[1.0, 1.0, 0.0], [0.0, 1.0, 0.0], [0.0, 1.0, 0.0]])
     x, _, steps, status = conjugate_gradients.solve(
-        lambda v: A @ v, rhs, tolerance=1e-12, max_steps=10
+        lambda v: A @ v, rhs, tolerance=1e-12, max_iterations=10
     )
     ended = [_status.CONVERGED, _status.INDEFINITE, _status.CONVERGED]
     assert status.tolist() == ended
@@ -226,7 +228,7 @@ def test_conjugate_gradients_reports_an_indefinite_matrix_and_freezes_finished_c
         ({"y": jnp.zeros(59)}, "y: expected 60 rows"),
         ({"weights": -jnp.ones(60)}, "weights: expected all at least 0"),
         ({"method": "qr"}, "method: expected"),
-        ({"max_steps": 0}, "max_steps: expected a whole number of at least 1"),
+        ({"max_iterations": 0}, "max_iterations: expected a whole number of at least 1"),
     ],
 )
 def test_bad_input_is_named(as_users_call, change, message):
@@ -240,7 +242,7 @@ def test_the_relative_residual_knows_no_units(power):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((40, 2)).astype(np.float32)
     y = rng.standard_normal(40).astype(np.float32)
-    options = {"method": "conjugate_gradients", "max_steps": 2, "landmarks": 1}
+    options = {"method": "conjugate_gradients", "max_iterations": 2, "landmarks": 1}
     scaled = np.ldexp(y, round(power * np.log2(10)))
     kernel, C, X = RBF(jnp.float32(1.0)), jnp.float32(100.0), jnp.asarray(X)
     y, scaled = jnp.asarray(y), jnp.asarray(scaled)

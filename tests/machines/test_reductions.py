@@ -28,8 +28,8 @@ from jsparse.machines.rows import rows_of
 from jsparse.solvers.reweighted import reweighted, reweighted_rows
 from jsparse.validation.folds import folds_from_assignment
 
-solve = jax.jit(reweighted, static_argnames=("rule", "max_steps"))
-by_rows = jax.jit(reweighted_rows, static_argnames=("rule", "max_steps"))
+solve = jax.jit(reweighted, static_argnames=("rule", "max_iterations"))
+by_rows = jax.jit(reweighted_rows, static_argnames=("rule", "max_iterations"))
 
 
 def problem(dtype="float64", n=80, M=30, seed=0):
@@ -280,9 +280,9 @@ def test_what_makes_no_sense(as_users_call):
         reweighted(jnp.eye(2), jnp.ones(2), jnp.asarray(1.0), jnp.asarray([1.0, jnp.inf])),
     ):
         assert int(bad.status) == NOT_FINITE
-    assert int(solve(jnp.eye(2), jnp.ones(2), jnp.asarray(9.0), jnp.ones(2), max_steps=2)[-1]) == (
-        EXHAUSTED
-    )
+    assert int(
+        solve(jnp.eye(2), jnp.ones(2), jnp.asarray(9.0), jnp.ones(2), max_iterations=2)[-1]
+    ) == (EXHAUSTED)
     assert int(solve(jnp.eye(2), jnp.ones(2), jnp.asarray(9.0), jnp.zeros(2)).count) == 0
     for options, message in (
         ({"initialization": "none"}, "initialization: expected 'primal' or 'dual'"),

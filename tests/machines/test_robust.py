@@ -165,7 +165,7 @@ def test_it_has_converged_only_where_the_optimum_is_found(loss, threshold, size)
     last, best, seen = None, None, []
     for cap in range(1, 40):
         fitted = robust.fit(
-            phi, C, X, y, jnp.asarray(w), loss=loss, threshold=threshold, max_steps=cap
+            phi, C, X, y, jnp.asarray(w), loss=loss, threshold=threshold, max_iterations=cap
         )
         seen.append(int(fitted.status))
         assert int(fitted.steps) == cap
@@ -200,11 +200,11 @@ def test_it_has_converged_only_where_the_optimum_is_found(loss, threshold, size)
 def test_an_output_that_has_converged_hides_none_that_has_not():
     phi, X, y, _ = problem()
     both = jnp.stack([jnp.zeros(80), y], axis=1)
-    still = robust.fit(phi, 10.0, X, both[:, 0], max_steps=2)
-    cut = robust.fit(phi, 10.0, X, y, max_steps=2)
+    still = robust.fit(phi, 10.0, X, both[:, 0], max_iterations=2)
+    cut = robust.fit(phi, 10.0, X, y, max_iterations=2)
     assert int(still.status) == _status.CONVERGED
     assert int(cut.status) == _status.EXHAUSTED
-    assert int(robust.fit(phi, 10.0, X, both, max_steps=2).status) == int(cut.status)
+    assert int(robust.fit(phi, 10.0, X, both, max_iterations=2).status) == int(cut.status)
     assert int(robust.fit(phi, 10.0, X, both).status) == _status.CONVERGED
 
 
@@ -326,7 +326,7 @@ def test_jit_vmap_and_steps_that_run_out():
     f = jax.vmap(lambda c: robust.fit(phi, c, X, y).expansion(X))(C)
     for row, c in zip(f, C, strict=True):
         np.testing.assert_allclose(row, robust.fit(phi, c, X, y).expansion(X), atol=1e-8)
-    assert int(robust.fit(phi, 1.0, X, y, max_steps=1).status) == _status.EXHAUSTED
+    assert int(robust.fit(phi, 1.0, X, y, max_iterations=1).status) == _status.EXHAUSTED
     zero = robust.fit(phi, 1.0, X, jnp.zeros(80))
     assert int(zero.status) == _status.CONVERGED
     np.testing.assert_allclose(zero.expansion(X), 0)
@@ -378,8 +378,8 @@ def test_validation_refuses_what_it_would_not_heed(as_users_call):
         ({"threshold": np.nan, "loss": "huber"}, "threshold: expected a number above 0"),
         ({"tolerance": -1e-6}, "tolerance: expected a number of at least 0"),
         ({"tolerance": np.nan}, "tolerance: expected a number of at least 0"),
-        ({"max_steps": 0}, "max_steps: expected a whole number of at least 1"),
-        ({"max_steps": 2.7}, "max_steps: expected a whole number of at least 1"),
+        ({"max_iterations": 0}, "max_iterations: expected a whole number of at least 1"),
+        ({"max_iterations": 2.7}, "max_iterations: expected a whole number of at least 1"),
         ({"C": -1.0}, "C: expected a positive"),
         ({"y": jnp.zeros(7)}, "y: expected 80 rows"),
     ],

@@ -36,7 +36,7 @@ def test_it_ends_where_no_change_raises_the_evidence(likelihood):
     given = tuple(map(jnp.asarray, (Phi, y, w)))
     tolerance = jnp.asarray(1e-4)
     last = sparse_bayes.solve(
-        *given, tolerance, max_functions=20, max_steps=300, likelihood=likelihood
+        *given, tolerance, max_functions=20, max_iterations=300, likelihood=likelihood
     )
     assert int(last.status) == CONVERGED
     model, steps = last.model, int(last.steps)
@@ -60,12 +60,12 @@ def test_it_ends_where_no_change_raises_the_evidence(likelihood):
         other = np.where(np.arange(len(alpha)) == i, best, alpha)
         assert relevance.posterior(Phi, y, w, other, beta)[0] < evidence + 1e-6
     short = sparse_bayes.solve(
-        *given, tolerance, max_functions=20, max_steps=3, likelihood=likelihood
+        *given, tolerance, max_functions=20, max_iterations=3, likelihood=likelihood
     )
     assert int(short.status) == EXHAUSTED
     bad = sparse_bayes.solve(
-        given[0], given[1] * jnp.nan, given[2], tolerance, max_functions=20, max_steps=300,
-        likelihood=likelihood,
+        given[0], given[1] * jnp.nan, given[2], tolerance, max_functions=20,
+        max_iterations=300, likelihood=likelihood,
     )  # fmt: skip
     assert int(bad.status) == NOT_FINITE
 
@@ -107,7 +107,7 @@ def test_classes_and_a_cap_on_prototypes():
         ({"max_prototypes": 0}, "max_prototypes: expected a whole number between 1"),
         ({"candidates": 0}, "candidates: expected a whole number between 1"),
         ({"tolerance": -1.0}, "tolerance: expected a number of at least 0"),
-        ({"max_steps": 0}, "max_steps: expected a whole number between 1"),
+        ({"max_iterations": 0}, "max_iterations: expected a whole number between 1"),
         ({"likelihood": "poisson"}, "likelihood: expected 'auto', 'normal' or 'logistic'"),
     ],
 )
@@ -122,8 +122,8 @@ def test_columns_of_a_copy_promise_nothing():
     _, Phi, y, w = rows("normal")
     twice = jnp.asarray(np.concatenate([Phi[:, :-1], Phi], axis=1))
     last = sparse_bayes.solve(
-        twice, jnp.asarray(y), jnp.asarray(w), jnp.asarray(1e-6), max_functions=20, max_steps=300,
-        likelihood="normal",
+        twice, jnp.asarray(y), jnp.asarray(w), jnp.asarray(1e-6), max_functions=20,
+        max_iterations=300, likelihood="normal",
     )  # fmt: skip
     which = np.asarray(last.model.columns)[np.asarray(last.model.filled)]
     assert len(np.unique(which % (Phi.shape[1] - 1))) == len(which)

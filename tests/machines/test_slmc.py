@@ -95,7 +95,7 @@ def test_copies_of_a_point_start_apart_and_the_descent_converges():
         (jsparse.SparseFisher, {"loss": "log"}, "loss: expected 'hinge' or 'squared_hinge'"),
         (jsparse.ReducedSVM, {"penalty": "none"}, "penalty: expected 'norm' or 'coefficients'"),
         (jsparse.ReducedSetSVM, {"tolerance": -1.0}, "tolerance: expected a number of at least"),
-        (jsparse.SLMC, {"max_steps": 0}, "max_steps: expected a whole number between 1"),
+        (jsparse.SLMC, {"max_iterations": 0}, "max_iterations: expected a whole number between 1"),
     ],
 )
 def test_bad_settings_are_told(kind, options, match, as_users_call):
@@ -117,12 +117,12 @@ def two_classes(dtype="float64"):
 def test_several_starts_are_each_a_start_and_the_first_is_the_surrogates():
     X, y = two_classes()
     rows = TrainingRows(X, np.asarray(y > 0).astype(int), np.ones(40), jsparse.standardize(X), 40)
-    method = jsparse.SLMC(4, "uniform", starts=2, max_steps=3)
+    method = jsparse.SLMC(4, "uniform", starts=2, max_iterations=3)
     points = method.choose_points(KEY, RBF(1.0), rows).X
     assert points.shape == (8, 2)
     assert all(len(np.unique(start, axis=0)) == 4 for start in np.asarray(points).reshape(2, 4, 2))
     ends = [
-        jsparse.SLMC(4, starts=1, max_steps=3).fit(RBF(1.0), start, 10.0, rows_of(X, y))
+        jsparse.SLMC(4, starts=1, max_iterations=3).fit(RBF(1.0), start, 10.0, rows_of(X, y))
         for start in (points[:4], points[4:])
     ]
     both = method.fit(RBF(1.0), points, 10.0, rows_of(X, y))

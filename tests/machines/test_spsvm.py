@@ -127,7 +127,7 @@ def test_a_weight_of_zero_is_a_row_that_is_not_there_and_one_class_is_a_constant
         ({"max_prototypes": 61}, "max_prototypes: expected a whole number between 1"),
         ({"subset": 61}, "subset: expected a whole number between 1"),
         ({"growth": 0.5}, "growth: expected a number of at least 1"),
-        ({"max_steps": 0}, "max_steps: expected a whole number of at least 1"),
+        ({"max_iterations": 0}, "max_iterations: expected a whole number of at least 1"),
         ({"C": -1.0}, "C: expected a positive"),
         ({"y": np.arange(60.0) % 2}, r"y: expected -1 and \+1, got \[0\. 1\.\]"),
         ({"y": np.full((60, 2), 2.0)}, r"y: expected -1, 0 and \+1, got \[2\.\]"),
@@ -156,7 +156,7 @@ def test_problems_are_each_alone_and_see_no_rows_of_classes_that_they_leave_out(
         for k in (1, 5):
             values = together.at(k)(X)[:, j]
             np.testing.assert_allclose(values, alone.at(k)(X), rtol=1e-8, atol=1e-9)
-    both = [fit(RBF(1.0), X[:30], 3.0, X, y, **options, max_steps=steps) for steps in (1, 50)]
+    both = [fit(RBF(1.0), X[:30], 3.0, X, y, **options, max_iterations=steps) for steps in (1, 50)]
     assert both[0].status_at(5) == EXHAUSTED
     assert both[1].status_at(5) == COMPLETED
 
@@ -165,8 +165,8 @@ def test_numbers_compile_once_and_vmap_runs_over_them():
     X, y = (jnp.asarray(a) for a in problem())
     options = {"key": jax.random.key(0), "max_prototypes": 5}
 
-    def machines(growth, max_steps=50):
-        settings = {"growth": growth, "max_steps": max_steps, **options}
+    def machines(growth, max_iterations=50):
+        settings = {"growth": growth, "max_iterations": max_iterations, **options}
         return spsvm.fit(RBF(1.0), X[:30], 3.0, X, y, **settings)
 
     values = jax.vmap(lambda growth: machines(growth).values(X))(jnp.array([1.0, 2.0]))

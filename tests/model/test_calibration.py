@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
 
-from jsparse.calibration import PRIOR_ROWS, decisions, fit_slopes, probabilities
+from jsparse.calibration import PRIOR_ROWS, decisions, fit_inverse_temperatures, probabilities
 
 
 def scored(k, n=400, seed=0):
@@ -52,7 +52,9 @@ def test_slopes_are_the_likeliest_by_loops(k):
     for c in range(k):
         own = [i for i in range(len(rows)) if decisions(scores)[i] == c]
         expected.append(likeliest(mixed([rows[i] for i in own], [beliefs[i] for i in own], worth)))
-    np.testing.assert_allclose(fit_slopes(scores, numbers, weights), expected, rtol=1e-3)
+    np.testing.assert_allclose(
+        fit_inverse_temperatures(scores, numbers, weights), expected, rtol=1e-3
+    )
 
 
 def test_true_slopes_are_found():
@@ -61,7 +63,7 @@ def test_true_slopes_are_found():
     p = 1 / (1 + np.exp(-np.where(f >= 0, 3.0, 1.5) * f))
     numbers = (rng.random(len(f)) < p).astype(int)
     # Their standard errors are about 0.02.
-    np.testing.assert_allclose(fit_slopes(f, numbers), [1.5, 3.0], atol=0.06)
+    np.testing.assert_allclose(fit_inverse_temperatures(f, numbers), [1.5, 3.0], atol=0.06)
 
 
 @pytest.mark.parametrize("k", [2, 3])
@@ -69,7 +71,8 @@ def test_a_weight_of_two_is_the_row_twice(k):
     scores, numbers, weights = scored(k, n=80)
     repeats = np.repeat(np.arange(80), weights.astype(int))
     np.testing.assert_allclose(
-        fit_slopes(scores, numbers, weights), fit_slopes(scores[repeats], numbers[repeats])
+        fit_inverse_temperatures(scores, numbers, weights),
+        fit_inverse_temperatures(scores[repeats], numbers[repeats]),
     )
 
 
@@ -77,14 +80,14 @@ def test_a_weight_of_two_is_the_row_twice(k):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_most_probable_class_is_the_one_decided_for(k, dtype):
     scores, numbers, _ = scored(k)
-    slopes = fit_slopes(scores, numbers)
+    inverse_temperatures = fit_inverse_temperatures(scores, numbers)
     rng = np.random.default_rng(2)
     few = rng.integers(-2, 3, (500, k)).astype(dtype)  # many ties
     near = np.nextafter(few, rng.choice([-9, 9], few.shape)).astype(dtype)  # by one rounding
     tiny, huge = few * np.array(1e-30, dtype), few * np.array(1e30, dtype)
     for columns in (few, near, tiny, huge):
         trial = columns[:, 0] if k == 2 else columns
-        p = probabilities(trial, slopes)
+        p = probabilities(trial, inverse_temperatures)
         np.testing.assert_array_equal(p.argmax(axis=1), decisions(trial))
         np.testing.assert_allclose(p.sum(axis=1), 1, rtol=1e-14)
         assert (p >= 0).all()
@@ -94,7 +97,7 @@ def test_the_most_probable_class_is_the_one_decided_for(k, dtype):
 def test_scores_that_separate_leave_some_doubt(n):
     numbers = np.arange(n) % 2
     f = np.where(numbers == 1, 1.0, -1.0)
-    p = probabilities(f, fit_slopes(f, numbers))
+    p = probabilities(f, fit_inverse_temperatures(f, numbers))
     # One row of no class among n; half of it on each side, and some rows that believe in as much.
     common = 0.5 / (n + 1)
     doubt = (0.25 + PRIOR_ROWS * common) / (n / 2 + 0.5 + PRIOR_ROWS)
@@ -104,7 +107,7 @@ def test_scores_that_separate_leave_some_doubt(n):
 def test_scores_that_say_nothing_or_mislead_give_no_confidence():
     scores, numbers, _ = scored(3, n=5000)
     for trial in (np.random.default_rng(3).permuted(scores, axis=0), -scores, 0 * scores):
-        p = probabilities(trial, fit_slopes(trial, numbers))
+        p = probabilities(trial, fit_inverse_temperatures(trial, numbers))
         assert p.max() < 0.45
         np.testing.assert_array_equal(p.argmax(axis=1), decisions(trial))
 
@@ -112,15 +115,15 @@ def test_scores_that_say_nothing_or_mislead_give_no_confidence():
 def test_a_class_never_decided_for_takes_the_common_slope():
     scores, numbers, _ = scored(3)
     scores[:, 2] = scores.min() - 1
-    slopes = fit_slopes(scores, np.where(numbers == 2, 0, numbers))
-    assert np.isfinite(slopes).all()
-    assert min(slopes[:2]) <= slopes[2] <= max(slopes[:2])
+    inverse_temperatures = fit_inverse_temperatures(scores, np.where(numbers == 2, 0, numbers))
+    assert np.isfinite(inverse_temperatures).all()
+    assert min(inverse_temperatures[:2]) <= inverse_temperatures[2] <= max(inverse_temperatures[:2])
 
 
 def test_the_largest_scores_there_are_decide_without_doubt():
     huge = np.finfo(float).max
-    slopes = np.array([3.0, 0.5, 2.0])
-    two = probabilities(np.array([huge, -huge, 0.0]), slopes[:2])
+    inverse_temperatures = np.array([3.0, 0.5, 2.0])
+    two = probabilities(np.array([huge, -huge, 0.0]), inverse_temperatures[:2])
     np.testing.assert_array_equal(two[:2], [[0, 1], [1, 0]])
-    three = probabilities(np.array([[huge, -huge, 0.0], [-huge, 0.0, huge]]), slopes)
+    three = probabilities(np.array([[huge, -huge, 0.0], [-huge, 0.0, huge]]), inverse_temperatures)
     np.testing.assert_array_equal(three, [[1, 0, 0], [0, 0, 1]])

@@ -11,11 +11,11 @@ from test_model import LABELS, NUMBERS, QUICK, ROWS, SMALL
 
 from jsparse import SCDP, Dual, HoldOut, Robust, SpSVM, load, train
 from jsparse.conformal import (
-    Unseen,
-    behind,
+    ConformalScores,
     intervals,
     kept_errors,
     kept_ranks,
+    margin_deficit,
     rank_of,
     sets,
 )
@@ -43,10 +43,10 @@ def test_intervals_are_those_of_the_paper_by_loops(coverage):
     centres, errors = rng.standard_normal((6, 4)), np.abs(rng.standard_normal(20))
     fold = rng.integers(0, 4, 20).astype(np.int32)
     expected = [loops.cv_plus(each, errors, fold, coverage) for each in centres]
-    found = intervals(centres, Unseen(errors, fold), coverage)
+    found = intervals(centres, ConformalScores(errors, fold), coverage)
     np.testing.assert_allclose(found, expected, rtol=1e-14)
     one = [loops.cv_plus(each, errors, 0 * fold, coverage) for each in centres]
-    found = intervals(centres[:, :1], Unseen(errors), coverage)
+    found = intervals(centres[:, :1], ConformalScores(errors), coverage)
     np.testing.assert_allclose(found, one, rtol=1e-14)
 
 
@@ -56,15 +56,15 @@ def test_sets_are_those_of_the_paper_by_loops(k):
     labels, fold = rng.integers(0, k, 30), rng.integers(0, 3, 30).astype(np.int32)
     rows, new = rng.standard_normal((30, k)), rng.standard_normal((50, 3, k))
     rows[np.arange(30), labels] += 1
-    errors = np.take_along_axis(behind(rows), labels[:, None], axis=1)[:, 0]
-    apart = behind(new.reshape(-1, k)).reshape(new.shape)
-    found = sets(apart, Unseen(errors, fold), 0.8)
+    errors = np.take_along_axis(margin_deficit(rows), labels[:, None], axis=1)[:, 0]
+    apart = margin_deficit(new.reshape(-1, k)).reshape(new.shape)
+    found = sets(apart, ConformalScores(errors, fold), 0.8)
     expected = [loops.cross_set(each[fold], rows, labels, 0.8) for each in new]
     np.testing.assert_array_equal(found, expected)
     assert 0 < found.mean() < 1
     if k == 2:  # of two classes there is one score
         score = (rows[:, 1] - rows[:, 0]) / 2
-        np.testing.assert_allclose(2 * behind(score), behind(rows), rtol=1e-12)
+        np.testing.assert_allclose(2 * margin_deficit(score), margin_deficit(rows), rtol=1e-12)
 
 
 def test_split_intervals_cover_as_often_as_order_statistics_do():
@@ -72,7 +72,7 @@ def test_split_intervals_cover_as_often_as_order_statistics_do():
     rng, n, draws = np.random.default_rng(2), 40, 20_000
     errors = rng.exponential(size=(n, draws))
     for coverage in (0.5, 0.9):
-        ends = intervals(np.zeros((1, 1, draws)), Unseen(errors), coverage)[0]
+        ends = intervals(np.zeros((1, 1, draws)), ConformalScores(errors), coverage)[0]
         inside = rng.exponential(size=draws) <= ends[:, 1]
         expected = rank_of(coverage, n) / (n + 1)
         assert coverage <= expected < coverage + 1 / (n + 1)
@@ -128,12 +128,12 @@ def test_quantiles_of_each_fold_give_intervals_and_sets_that_are_never_smaller()
     rng, n, v = np.random.default_rng(6), 3000, 5
     errors, fold = rng.exponential(size=n), rng.integers(0, v, n).astype(np.int32)
     centres, machines = 0.3 * rng.standard_normal((7, v)), object.__new__(KernelExpansion)
-    kept, every = kept_errors(errors, fold, machines), Unseen(errors, fold, machines)
+    kept, every = kept_errors(errors, fold, machines), ConformalScores(errors, fold, machines)
     assert (kept.n_rows, kept.guarantee) == (n, "folds")
     assert len(kept.errors) < n / 2
     apart = rng.standard_normal((200, v, 3)) + 1
     for coverage in (0.5, 0.8, 0.9, 0.95, 0.987):
-        ends, exact = (intervals(centres, unseen, coverage) for unseen in (kept, every))
+        ends, exact = (intervals(centres, conformal, coverage) for conformal in (kept, every))
         # At most a tenth of what may be outside is lost, or a hundredth, and a row of each fold.
         wider = coverage + min(0.01, 0.1 * (1 - coverage)) + v / n
         outer = intervals(centres, every, wider)
@@ -141,7 +141,7 @@ def test_quantiles_of_each_fold_give_intervals_and_sets_that_are_never_smaller()
         assert (ends[:, 0] <= exact[:, 0]).all()
         assert (exact[:, 1] <= ends[:, 1]).all()
         assert (ends[:, 1] <= outer[:, 1]).all()
-        inside, least = (sets(apart, unseen, coverage) for unseen in (kept, every))
+        inside, least = (sets(apart, conformal, coverage) for conformal in (kept, every))
         assert (least <= inside).all()
         assert (inside <= sets(apart, every, wider)).all()
     np.testing.assert_array_equal(np.sort(kept_errors(errors[:60], fold[:60], machines).errors),
@@ -219,7 +219,7 @@ def values_of_folds(found):
     if not isinstance(found.method, Dual):
         for number, (rows, own) in enumerate(zip(*found.folds, strict=True)):
             fold[rows[own]] = number
-    machines = dataclasses.replace(model.unseen.machines, scaling=model.expansion.scaling)
+    machines = dataclasses.replace(model.conformal.machines, scaling=model.expansion.scaling)
     values = np.asarray(machines(ROWS)).reshape(len(ROWS), -1, *found.out_of_fold.shape[1:])
     return values[np.arange(len(ROWS)), fold]
 
@@ -244,7 +244,7 @@ def test_machines_of_the_folds_give_the_values_out_of_fold(method, y, options, t
     expected = found.out_of_fold
     atol = 1e-8 * np.abs(expected).max()
     np.testing.assert_allclose(values_of_folds(found), expected, atol=atol)
-    assert found.model.unseen.guarantee == "folds"
+    assert found.model.conformal.guarantee == "folds"
     found.model.save(tmp_path / "model")
     with jax.enable_x64(True):
         again = load(tmp_path / "model")
@@ -299,10 +299,10 @@ def test_rows_held_out_calibrate_any_model(models, tmp_path):
         middle = model.predict(ROWS)
         expected = np.stack([middle - half, middle + half], axis=1)
         np.testing.assert_allclose(model.interval(ROWS, 7 / 8), expected, rtol=1e-12)
-        assert model.unseen.guarantee == "held out"
+        assert model.conformal.guarantee == "held out"
         model.save(tmp_path / "model")
         with jax.enable_x64(True):
-            assert load(tmp_path / "model").unseen.guarantee == "held out"
+            assert load(tmp_path / "model").conformal.guarantee == "held out"
     labels = np.array(["yes", "no", "no", "yes", "no", "yes", "no"])
     model = models["two"].model.calibrated(NEW, labels)
     own = np.where(labels == "yes", 1, -1) * model.decision_function(NEW)
@@ -337,11 +337,11 @@ def test_errors_of_a_stream_are_those_of_its_sample():
     options = {**QUICK, "folds": HoldOut(0.3), "task": "regression", "method": SMALL}
     with jax.enable_x64(True):
         found = train(stream, **options)
-    held_out = len(found.model.unseen.errors)
+    held_out = len(found.model.conformal.errors)
     assert 10 < held_out < 40
     there = np.isfinite(found.out_of_fold)
     errors = np.abs((5 + 3 * NUMBERS)[there] - found.out_of_fold[there])
-    np.testing.assert_allclose(np.sort(found.model.unseen.errors), np.sort(errors), rtol=1e-9)
+    np.testing.assert_allclose(np.sort(found.model.conformal.errors), np.sort(errors), rtol=1e-9)
 
 
 def test_estimators_show_values_out_of_fold_and_answer_by_them():
@@ -369,6 +369,6 @@ def test_sets_grow_with_coverage(models):
     for small, large in itertools.pairwise(parts):
         assert (small <= large).all()
     assert parts[0].sum() < parts[2].sum()
-    shorter = dataclasses.replace(model, unseen=None)
+    shorter = dataclasses.replace(model, conformal=None)
     with pytest.raises(ValueError, match="predict_set: expected a model whose errors"):
         shorter.predict_set(NEW)

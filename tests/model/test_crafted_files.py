@@ -25,7 +25,7 @@ from jsparse import Model, kernels, load, save
 from jsparse._status import NumericalError
 from jsparse.cli import predict
 from jsparse.cli.main import main
-from jsparse.conformal import Unseen
+from jsparse.conformal import ConformalScores
 from jsparse.data.encoding import fit_schema
 from jsparse.data.tables import TableError
 from jsparse.expansion import KernelExpansion
@@ -67,7 +67,9 @@ def a_model(target, kernel, dtype="float64", scaled=True):
     expansion = KernelExpansion(kernel, prototypes, coefficients, intercept, scaling)
     return Model(
         expansion,
-        slopes=None if schema.classes is None else np.arange(1.0, 1 + len(schema.classes)),
+        inverse_temperatures=None
+        if schema.classes is None
+        else np.arange(1.0, 1 + len(schema.classes)),
         code=None if matrix is None else output_code(matrix, 3),
         labels=schema.classes,
         label_dtype="" if schema.classes is None else np.array(schema.classes).dtype.str,
@@ -83,13 +85,13 @@ def with_errors(model, folds=0, *, held_out=False):
         outputs = () if model.labels is not None else own.intercept.shape
         errors = np.abs(rng.normal(size=(6, *outputs))).astype(model.dtype)
         if not folds:
-            return dataclasses.replace(model, unseen=Unseen(errors, held_out=held_out))
+            return dataclasses.replace(model, conformal=ConformalScores(errors, held_out=held_out))
         columns = folds * own.intercept.size
         shapes = (3, own.prototypes.shape[1]), (3, columns), (columns,)
         parts = (jax.numpy.asarray(rng.normal(size=shape), model.dtype) for shape in shapes)
         fold = rng.integers(0, folds, 6).astype(np.int32)
-        unseen = Unseen(errors, fold, KernelExpansion(own.kernel, *parts))
-    return dataclasses.replace(model, unseen=unseen)
+        conformal = ConformalScores(errors, fold, KernelExpansion(own.kernel, *parts))
+    return dataclasses.replace(model, conformal=conformal)
 
 
 def with_sizes(kind):
@@ -296,7 +298,7 @@ def same(ours, theirs):
     """All that a model holds, to the last bit."""
     assert jax.tree.structure(ours.expansion) == jax.tree.structure(theirs.expansion)
     assert jax.tree.structure(ours.path) == jax.tree.structure(theirs.path)
-    for name in ("expansion", "path", "slopes", "unseen", "code"):
+    for name in ("expansion", "path", "inverse_temperatures", "conformal", "code"):
         pairs = zip(*(jax.tree.leaves(getattr(m, name)) for m in (ours, theirs)), strict=True)
         for leaf, before in pairs:
             assert leaf.dtype == before.dtype
@@ -337,7 +339,8 @@ def outcome(path, kind, rows):
     model = load(path, dtype="float64")  # as the command line does
     options = argparse.Namespace(
         model=str(path), file=str(rows), out=f"{path}.csv", precision="float64", stream=False,
-        proba=model.slopes is not None, interval=None if model.unseen is None else 0.5,
+        proba=model.inverse_temperatures is not None,
+        interval=None if model.conformal is None else 0.5,
     )  # fmt: skip
     try:
         predict.run(options, model)
@@ -393,7 +396,15 @@ KINDS = [
     "not finite",
     "no document",
 ]
-METADATA = ["classes", "class_dtype", "code", "decoding", "slopes", "columns", "about"]
+METADATA = [
+    "classes",
+    "class_dtype",
+    "code",
+    "decoding",
+    "inverse_temperatures",
+    "columns",
+    "about",
+]
 
 
 @pytest.fixture
@@ -534,13 +545,25 @@ CODE = [[1, -1], [-1, 1], [-1, -1]]
         ("two classes", replaced(code=CODE), "expected"),
         ("regression", replaced(code=CODE), "code: expected classes with it"),
         # Slopes.
-        ("two classes", replaced(slopes=[1.0]), "slopes: expected a positive number for each"),
-        ("two classes", replaced(slopes=[1.0, 0.0]), "slopes: expected a positive number"),
-        ("two classes", replaced(slopes=[1.0, float("nan")]), "slopes: expected a positive number"),
-        ("two classes", replaced(slopes=[1.0, float("inf")]), "expected"),
-        ("two classes", replaced(slopes=["a", "b"]), "expected a complete"),
-        ("two classes", replaced(slopes={}), "expected a complete"),
-        ("regression", replaced(slopes=[1.0, 1.0]), "slopes: expected"),
+        (
+            "two classes",
+            replaced(inverse_temperatures=[1.0]),
+            "inverse_temperatures: expected a positive number for each",
+        ),
+        (
+            "two classes",
+            replaced(inverse_temperatures=[1.0, 0.0]),
+            "inverse_temperatures: expected a positive number",
+        ),
+        (
+            "two classes",
+            replaced(inverse_temperatures=[1.0, float("nan")]),
+            "inverse_temperatures: expected a positive number",
+        ),
+        ("two classes", replaced(inverse_temperatures=[1.0, float("inf")]), "expected"),
+        ("two classes", replaced(inverse_temperatures=["a", "b"]), "expected a complete"),
+        ("two classes", replaced(inverse_temperatures={}), "expected a complete"),
+        ("regression", replaced(inverse_temperatures=[1.0, 1.0]), "inverse_temperatures: expected"),
         # Columns.
         ("two classes", replaced(columns=[]), "columns: expected names and values"),
         ("two classes", replaced(columns={}), "schema: expected what"),

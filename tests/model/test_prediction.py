@@ -36,10 +36,10 @@ def a_model(kind, dtype, m=6, labels=None):
         parts = (jax.device_put(rng.standard_normal(s).astype(dtype)) for s in shapes)
         expansion = KernelExpansion(RBF(jax.device_put(np.array(1.3, dtype))), *parts)
     labels = tuple(range(10, 10 + k)) if labels is None else labels
-    slopes = np.linspace(0.5, 1.5, k)
+    inverse_temperatures = np.linspace(0.5, 1.5, k)
     return Model(
         expansion,
-        slopes=slopes,
+        inverse_temperatures=inverse_temperatures,
         code=code,
         decoding=decoding,
         labels=labels,
@@ -116,10 +116,10 @@ def test_any_number_of_rows_takes_six_programs():
 def test_models_are_warmed_up_in_silence(capsys):
     model = learn(np.stack([NUMBERS, -NUMBERS], axis=1)).model
     kernel = RBF(1.3) * RBF(9.0)  # programs that no other test has compiled
-    expansions = (model.expansion, model.unseen.machines)
+    expansions = (model.expansion, model.conformal.machines)
     own, folds = (dataclasses.replace(each, kernel=kernel) for each in expansions)
-    unseen = dataclasses.replace(model.unseen, machines=folds)
-    model = dataclasses.replace(model, expansion=own, unseen=unseen)
+    conformal = dataclasses.replace(model.conformal, machines=folds)
+    model = dataclasses.replace(model, expansion=own, conformal=conformal)
     first = model.warm_up()
     assert len(batch_capacities()) <= first.programs <= 2 * len(batch_capacities())
     assert first.seconds > 0

@@ -32,7 +32,7 @@ def test_it_is_the_inverse_lengthscale_over_the_largest():
     # The product of two RBF kernels is one, whose inverse squares are the sum.
     one = RBF((LENGTHS**-2 + 1 / 4) ** -0.5)
     assert relevance_of(RBF(LENGTHS) * RBF(2.0), 3) == pytest.approx(relevance_of(one, 3))
-    # Of a sum, the slope at 0 of the sum, where slopes are alike.
+    # Of a sum, the slope at 0 of the sum, where inverse_temperatures are alike.
     both = 3.0 * RBF(LENGTHS) + RationalQuadratic(2.0, 0.7)
     squares = (3 * LENGTHS**-2 + 1 / 4) / 4
     expected = np.sqrt(squares / squares.max())

@@ -91,7 +91,7 @@ def test_every_kernel_predicts_the_same_to_the_last_bit(tmp_path, name, dtype):
     loaded = load(tmp_path / "model.safetensors")
     same(loaded.expansion, expansion)
     assert loaded.about == {}
-    parts = (loaded.path, loaded.slopes, loaded.code, loaded.classes, loaded.columns)
+    parts = (loaded.path, loaded.inverse_temperatures, loaded.code, loaded.classes, loaded.columns)
     assert parts == (None,) * 5
     predictions = loaded(inputs(dtype))
     assert predictions.dtype == dtype
@@ -573,7 +573,7 @@ def labelled(labels, dtype=None):
     outputs = () if code is None else (len(labels),)
     return Model(
         model(outputs=outputs),
-        slopes=np.linspace(1.0, 2.0, len(labels)),
+        inverse_temperatures=np.linspace(1.0, 2.0, len(labels)),
         code=code,
         labels=tuple(known.tolist()),
         label_dtype=known.dtype.str,
@@ -625,8 +625,10 @@ def model_of_sizes(kind):
     )
     code = output_code("one_versus_rest", 3) if KINDS[kind] else None
     labels = ("a", "b", "c") if KINDS[kind] else ("a", "b")
-    slopes = np.arange(1.0, 1 + len(labels))
-    return Model(expansion, machines, slopes, code=code, labels=labels, label_dtype="<U1"), X
+    inverse_temperatures = np.arange(1.0, 1 + len(labels))
+    return Model(
+        expansion, machines, inverse_temperatures, code=code, labels=labels, label_dtype="<U1"
+    ), X
 
 
 def sizes_of(kind):

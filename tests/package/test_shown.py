@@ -89,7 +89,7 @@ def test_objects_with_long_arrays_inside_are_short(tuned):
     for value in (
         tuned, tuned.model, tuned.tuning, tuned.tuning.history, tuned.curve, tuned.curve.tunings,
         tuned.fit, tuned.sums, tuned.folds, tuned.expansion, expansion, tuned.search,
-        tuned.model.unseen,
+        tuned.model.conformal,
         Profile(history=history, start=tuned.tuning), wide, wide + wide * wide,
         tuned.tuning._replace(history=history, theta=long),
         jsparse.SCDP(candidates=np.zeros((30, 30))), jsparse.KSP(atoms=list(range(1, 3000))),

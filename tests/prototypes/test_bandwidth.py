@@ -12,8 +12,8 @@ from reference.prototypes import normal_reference, plug_in, psi, robust_sigma, t
 
 from jsparse._status import CONVERGED, NOT_FINITE
 from jsparse.prototypes import RULES, normal_reference_bandwidth, plug_in_bandwidth
-from jsparse.prototypes._functionals import binned, exact
 from jsparse.prototypes.bandwidth import CONSTANT, PLUG_IN, TIES, UNRESOLVED
+from jsparse.prototypes.entropy_terms import binned, exact
 
 
 def awkward(n=60, seed=0):

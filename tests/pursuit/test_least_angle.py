@@ -16,7 +16,7 @@ from jsparse._status import COMPLETED, CONVERGED, INDEFINITE, NOT_FINITE, PRECIS
 D = 8
 # Of one shape almost everywhere, for one compilation.
 lars = partial(pursuit.lars, max_atoms=D)
-lasso = partial(pursuit.lasso, max_atoms=D, max_steps=60)
+lasso = partial(pursuit.lasso, max_atoms=D, max_iterations=60)
 
 
 def padded(A, b):
@@ -235,12 +235,20 @@ def test_paths_under_vmap_are_those_alone():
 @pytest.mark.parametrize(
     ("error", "match", "call"),
     [
-        (ValueError, "max_steps: expected a whole", lambda A, b: _lasso(A, b, max_steps=2.5)),
-        (ValueError, "max_steps: expected a whole", lambda A, b: _lasso(A, b, max_steps=True)),
         (
             ValueError,
-            "max_steps: expected a whole number of at least 1",
-            lambda A, b: _lasso(A, b, max_steps=0),
+            "max_iterations: expected a whole",
+            lambda A, b: _lasso(A, b, max_iterations=2.5),
+        ),
+        (
+            ValueError,
+            "max_iterations: expected a whole",
+            lambda A, b: _lasso(A, b, max_iterations=True),
+        ),
+        (
+            ValueError,
+            "max_iterations: expected a whole number of at least 1",
+            lambda A, b: _lasso(A, b, max_iterations=0),
         ),
         (ValueError, "path: expected", lambda A, b: _debias(A, b, A[:5, :5], b[:5])),
         (ValueError, "one right-hand side", lambda A, b: _debias(A, b, A, b[:, None])),

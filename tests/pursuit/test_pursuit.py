@@ -225,7 +225,7 @@ def test_random_subsets_are_the_same_for_all_systems():
 @pytest.mark.parametrize("shrinkage", [1.0, 0.1])
 def test_matching_pursuit_is_the_papers_algorithm(shrinkage):
     A, b = gram(*problem(seed=6))
-    path = pursuit.matching_pursuit(A, b, max_atoms=8, shrinkage=shrinkage, max_steps=500)
+    path = pursuit.matching_pursuit(A, b, max_atoms=8, shrinkage=shrinkage, max_iterations=500)
     record = reference.matching_pursuit(A, b, 500, shrinkage)
     sizes = [int((w != 0).sum()) for w in record]
     for k in range(1, 9):
@@ -245,7 +245,7 @@ def optimality(A, b, w, penalty):
 @pytest.mark.parametrize("seed", range(6))
 def test_lasso_is_optimal_at_every_corner(seed):
     A, b = gram(*problem(40, 25, seed=seed))
-    path = pursuit.lasso(A, b, max_atoms=25, max_steps=80)
+    path = pursuit.lasso(A, b, max_atoms=25, max_iterations=80)
     assert path.status == CONVERGED
     corners = np.asarray(path.coefficients)[: int(path.steps) + 1]
     for w, penalty in zip(corners, path.penalty, strict=False):
@@ -272,7 +272,7 @@ def test_lasso_and_lars_equal_scikit_learn():
 def test_some_lasso_path_drops_atoms():
     dropped = 0
     for seed in range(6):
-        path = pursuit.lasso(*gram(*problem(40, 25, seed=seed)), max_atoms=25, max_steps=80)
+        path = pursuit.lasso(*gram(*problem(40, 25, seed=seed)), max_atoms=25, max_iterations=80)
         dropped += int(np.sum(np.diff(np.asarray(path.cardinality)) < 0))
     assert dropped > 0
 
@@ -635,8 +635,11 @@ def test_precisions_are_not_mixed_in_silence(as_users_call):
         ),
         (lambda A, b: pursuit.stagewise_omp(A, b, max_atoms=3, max_stages=0), "max_stages"),
         (lambda A, b: pursuit.matching_pursuit(A, b, max_atoms=3, shrinkage=2.0), "shrinkage"),
-        (lambda A, b: pursuit.matching_pursuit(A, b, max_atoms=3, max_steps=0), "max_steps"),
-        (lambda A, b: pursuit.lasso(A, b, max_atoms=3, max_steps=0), "max_steps"),
+        (
+            lambda A, b: pursuit.matching_pursuit(A, b, max_atoms=3, max_iterations=0),
+            "max_iterations",
+        ),
+        (lambda A, b: pursuit.lasso(A, b, max_atoms=3, max_iterations=0), "max_iterations"),
         (lambda A, b: pursuit.lars(A, b[:, None], max_atoms=3), "one right-hand side"),
     ],
 )

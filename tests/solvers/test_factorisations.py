@@ -136,7 +136,7 @@ def test_a_ridge_system_is_refined_unless_told():
 
 @pytest.mark.slow
 def test_a_batch_is_decomposed_by_calls_that_wait_for_nobody():
-    # LAPACK's batched calls may wait for each other for ever: see `each_alone`.
+    # LAPACK's batched calls may wait for each other for ever: see `unbatched_lapack`.
     p, k = 70, 4
     code = output_code("one_versus_one", k)  # six problems, which go by four
     B = np.random.default_rng(0).standard_normal((k, p, p + 5))

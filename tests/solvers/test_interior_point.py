@@ -109,11 +109,11 @@ def test_one_class_constant_features_steps_that_run_out_and_bad_input(as_users_c
     constant = solved(np.ones_like(Phi), y, C)
     assert (constant.status == CONVERGED).all()
     assert np.abs(constant.weights).max() < 1e-6
-    assert (solved(Phi, y, C, max_steps=2).status == EXHAUSTED).all()
+    assert (solved(Phi, y, C, max_iterations=2).status == EXHAUSTED).all()
     assert (solved(Phi * np.inf, y, C).status == NOT_FINITE).all()
     for options, match in (
         ({"loss": "absolute"}, "loss: expected 'hinge' or"),
-        ({"max_steps": 0}, "max_steps: expected at least 1"),
+        ({"max_iterations": 0}, "max_iterations: expected at least 1"),
         ({"y": y[:3]}, r"y: expected shape \(60,\)"),
         ({"C": C[:2]}, "C: expected one of the shapes"),
         ({"weights": np.ones(5)}, "weights: expected one of the shapes"),

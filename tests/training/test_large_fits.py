@@ -9,7 +9,7 @@ import jsparse
 from jsparse.features import Triangular
 from jsparse.kernels import RBF
 from jsparse.solvers import ridge as ridge_of
-from jsparse.solvers.by_shift import ByShift
+from jsparse.solvers.shifted_cholesky import ShiftedCholesky
 from jsparse.training.auto import family_of
 
 
@@ -34,7 +34,7 @@ def positive(seed, p):
 def test_shifted_systems_by_a_factor_each():
     A, shifts = positive(0, 6), np.array([0.1, 3.0])
     b = np.random.default_rng(1).standard_normal((1, 2, 6))
-    of = ByShift(jnp.asarray(A))
+    of = ShiftedCholesky(jnp.asarray(A))
     found = of.apply_inverse(jnp.asarray(b), jnp.asarray(shifts))
     each = [np.linalg.inv(A + s * np.eye(6)) for s in shifts]
     np.testing.assert_allclose(found, [(inverse @ b[0].T).T for inverse in each], rtol=1e-9)
@@ -45,7 +45,7 @@ def test_shifted_systems_by_a_factor_each():
     assert of.count_above(jnp.zeros(())) == 6
     A[:, 5], A[5, :] = A[:, 4], A[4, :]
     A[5, 5] = A[4, 4]
-    assert ByShift(jnp.asarray(A)).count_above(jnp.zeros(())) == 5
+    assert ShiftedCholesky(jnp.asarray(A)).count_above(jnp.zeros(())) == 5
 
 
 @pytest.mark.slow
@@ -176,7 +176,7 @@ def test_what_is_chosen_without_asking():
 def test_the_largest_eigenvalue_is_one_of_any_units(dtype):
     A = np.diag([3.0, 2.0, 0.0]) + 0.5
     for power in (-100, -60, 0, 60, 100):
-        of = ByShift(jnp.asarray(np.ldexp(A, power).astype(dtype)))
+        of = ShiftedCholesky(jnp.asarray(np.ldexp(A, power).astype(dtype)))
         expected = np.ldexp(np.linalg.eigvalsh(A)[-1], power)
         np.testing.assert_allclose(of.largest, expected, rtol=1e-3)
-    assert float(ByShift(jnp.zeros((3, 3), dtype)).largest) == 0
+    assert float(ShiftedCholesky(jnp.zeros((3, 3), dtype)).largest) == 0

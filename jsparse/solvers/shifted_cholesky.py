@@ -12,7 +12,7 @@ from .._repr import short_repr
 _GUARD = 16  # roundings
 
 
-class ByShift(NamedTuple):
+class ShiftedCholesky(NamedTuple):
     """A symmetric positive semi-definite `A`, factorised again for every shift.
 
     For large systems and few shifts: a factor takes `p^3 / 3` operations at the speed of products,

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 from .._blocks import block_shape, to_blocks
 
 
-def row_factor(
+def streaming_qr(
     rows_of: Callable[..., Float[Array, "r q"]],
     arrays: tuple[Array, ...],
     start: Float[Array, "s q"],
