@@ -357,7 +357,7 @@ def _():
         RBF(jnp.asarray([0.9, 1.3])), jnp.asarray(Z), jnp.ones((M, 3)), jnp.ones(3), scale
     )
     names, code = ("a", "b", "c"), output_code("one_versus_rest", 3)
-    model = Model(model, slopes=jnp.ones(3), labels=names, label_dtype="<U1")
+    model = Model(model, inverse_temperatures=jnp.ones(3), labels=names, label_dtype="<U1")
     # What a code holds is whole numbers.
     code = jnp.asarray(code.matrix)
     return lambda model, X: distances(code, model(X), "loss"), {"model": model, "X": X}

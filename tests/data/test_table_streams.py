@@ -178,7 +178,7 @@ def test_the_command_line_streams_a_folder(tmp_path, capsys, monkeypatch):
     assert loaded.about["rows"] == 500
     assert loaded.expansion.prototypes.shape == (20, 7)
     assert loaded.about["cv_error"] < 0.2
-    assert loaded.slopes is not None
+    assert loaded.inverse_temperatures is not None
     table = tmp_path / "t.csv"
     pyarrow.csv.write_csv(people(), table)
     assert main(["predict", str(model), str(table), "--out", str(tmp_path / "p.csv")]) == 0

@@ -8,7 +8,7 @@ from reference import fixed_size as reference
 from sklearn.kernel_ridge import KernelRidge
 
 from jsparse import _status
-from jsparse._compilations import counted
+from jsparse.compilation import count_compilations
 from jsparse.kernels import RBF
 from jsparse.machines import dual, fixed_size
 from jsparse.machines.dual import Dual
@@ -160,7 +160,7 @@ def test_another_number_of_steps_compiles_nothing():
     X, y = problem()
     options = {"method": "conjugate_gradients", "landmarks": 5}
     dual.fit(RBF(1.0), 5.0, X, y, max_iterations=3, **options)
-    with counted() as compiled:
+    with count_compilations() as compiled:
         found = dual.fit(RBF(1.0), 5.0, X, y, max_iterations=4, **options)
     assert int(found.steps) == 4
     assert compiled.programs == 0

@@ -13,7 +13,7 @@ import jsparse
 from jsparse import KBP, KMP, KSP
 from jsparse._status import COMPLETED, CONVERGED, TRUNCATED
 from jsparse.cli.main import main
-from jsparse.compilation import counted
+from jsparse.compilation import count_compilations
 from jsparse.estimators import KernelMatchingPursuitRegressor, KernelSubspacePursuitRegressor
 from jsparse.kernels import RBF, Mixture, Polynomial
 from jsparse.machines import pursuits
@@ -355,7 +355,7 @@ def test_numbers_compile_once_and_vmap_runs_over_them(method, name, numbers):
 
     values = jax.vmap(lambda number: machines(number).values(X))(jnp.asarray(numbers))
     first = machines(numbers[0])
-    with counted() as compiled:
+    with count_compilations() as compiled:
         second = machines(numbers[1])
     assert compiled.programs == 0
     np.testing.assert_allclose(values[0], first.values(X), atol=1e-9)

@@ -11,7 +11,7 @@ import jsparse
 from jsparse import SCDP, Profile, plotting
 from jsparse._status import COMPLETED, NOT_FINITE, PRECISION_LOST, TRUNCATED
 from jsparse.cli.main import main
-from jsparse.compilation import counted
+from jsparse.compilation import count_compilations
 from jsparse.kernels import RBF
 from jsparse.machines import fixed_size, scdp
 from jsparse.machines.scdp_system import candidate_columns
@@ -170,7 +170,7 @@ def test_derivatives_are_right_in_forward_mode_and_nu_compiles_once():
         np.testing.assert_allclose(value_and_slope(0.0)[1], (ahead - behind) / 2e-5, rtol=1e-6)
     values = jax.vmap(lambda nu: machines(1.5, 3.0, nu).values(X))(jnp.array([0.0, 9.0]))
     machines(1.5, 3.0, 0.0)
-    with counted() as compiled:
+    with count_compilations() as compiled:
         penalised = machines(1.5, 3.0, 9.0)
     assert compiled.programs == 0
     np.testing.assert_allclose(values[1], penalised.values(X), rtol=1e-9, atol=1e-9)

@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import minimize, minimize_scalar
 
 from jsparse._status import COMPLETED, CONVERGED, EXHAUSTED, PRECISION_LOST
-from jsparse.compilation import counted
+from jsparse.compilation import count_compilations
 from jsparse.kernels import RBF, Linear
 from jsparse.machines import spsvm
 
@@ -171,7 +171,7 @@ def test_numbers_compile_once_and_vmap_runs_over_them():
 
     values = jax.vmap(lambda growth: machines(growth).values(X))(jnp.array([1.0, 2.0]))
     first = machines(1.0)
-    with counted() as compiled:
+    with count_compilations() as compiled:
         second = machines(2.0)
         machines(2.0, 3)
     assert compiled.programs == 0

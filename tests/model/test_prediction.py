@@ -12,7 +12,7 @@ from test_model import LABELS, NUMBERS, ROWS, trained
 
 from jsparse import Model, NumericalError, load
 from jsparse._blocks import batch_capacities, row_batches
-from jsparse.compilation import counted
+from jsparse.compilation import count_compilations
 from jsparse.estimators import SparseOneClassSVM
 from jsparse.expansion import KernelExpansion
 from jsparse.kernels import RBF
@@ -88,7 +88,7 @@ def test_any_number_of_rows_takes_six_programs():
     X, most = rows(5000), len(batch_capacities())
     sizes = [1, 5000, *np.random.default_rng(0).integers(1, 5000, 40)]
     for answer in (model.decision_function, model):
-        with jax.enable_x64(True), counted() as compiled:
+        with jax.enable_x64(True), count_compilations() as compiled:
             for n in sizes:
                 values = answer(X[:n])
                 assert values.shape[0] == n
@@ -96,7 +96,7 @@ def test_any_number_of_rows_takes_six_programs():
         if answer is model:
             np.testing.assert_allclose(values, by_loops(model, X[:n]), rtol=1e-9, atol=1e-12)
             assert isinstance(values, jax.Array)
-    with counted() as compiled:
+    with count_compilations() as compiled:
         for n in sizes:
             model.predict_proba(X[:n])
             model.predict(X[:n])
@@ -123,7 +123,7 @@ def test_models_are_warmed_up_in_silence(capsys):
     first = model.warm_up()
     assert len(batch_capacities()) <= first.programs <= 2 * len(batch_capacities())
     assert first.seconds > 0
-    with counted() as compiled:
+    with count_compilations() as compiled:
         for n in (1, 3, 70, 300, 2500):
             model.predict(rows(n))
             model.interval(rows(n))
@@ -134,7 +134,7 @@ def test_models_are_warmed_up_in_silence(capsys):
 
 def test_an_estimator_of_one_class_takes_six_programs_too(as_users_call):
     machine = SparseOneClassSVM(n_prototypes=3, starts=2, random_state=0).fit(rows(40))
-    with counted() as compiled:
+    with count_compilations() as compiled:
         for n in range(1, 400, 9):
             machine.predict(rows(n))
     assert compiled.programs <= len(batch_capacities())

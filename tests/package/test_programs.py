@@ -11,7 +11,7 @@ import pytest
 
 from jsparse import _programs
 from jsparse._programs import Programs, TooManyProgramsError, compiled, count_memory_maps
-from jsparse.compilation import counted
+from jsparse.compilation import count_compilations
 
 needs_memory_maps = pytest.mark.skipif(
     _programs.PROGRAMS.limit is None, reason="this system has no limit of memory maps"
@@ -25,7 +25,7 @@ def double(x):
 
 def compilations(function, *shapes):
     function(np.ones(99))  # what JAX itself compiles at a first call is not counted
-    with counted() as compilations:
+    with count_compilations() as compilations:
         for n in shapes:
             function(np.ones(n))
     return compilations.programs

@@ -10,7 +10,7 @@ import pytest
 from reference.kernels import rbf as rbf_of_two
 
 import jsparse
-from jsparse.compilation import counted
+from jsparse.compilation import count_compilations
 from jsparse.data.streams import ArrayStream
 from jsparse.kernels import RBF, Laplacian, Matern52, Projected
 from jsparse.search.descent import Batches, Smooth, error_and_gradient
@@ -240,7 +240,7 @@ def test_nothing_compiles_again_for_other_rows_starts_and_steps():
     jsparse.train(X, y, search=SEARCH, key=0, **OPTIONS)
     more = dataclasses.replace(SEARCH, starts=2, max_evaluations=4, prior_strength=0.3)
     X, y = rows(1, n=43)
-    with counted() as found:
+    with count_compilations() as found:
         trained = jsparse.train(X, y, search=more, key=1, **OPTIONS)
     assert found.programs == 0
     assert trained.kernel.lengthscale.shape == (3,)
@@ -391,7 +391,7 @@ def test_directions_and_moved_prototypes_of_streams_histories_and_starts(more):
     np.testing.assert_allclose(
         np.mean((streamed.predict(X) - y) ** 2), np.mean((first.predict(X) - y) ** 2), rtol=0.3
     )
-    with counted() as found:
+    with count_compilations() as found:
         resumed = dataclasses.replace(search, history=first.tuning.history)
         again = jsparse.train(X, y, search=resumed, **options)
     assert found.programs == 0

@@ -19,7 +19,7 @@ from jsparse import (
     Robust,
     train,
 )
-from jsparse.calibration import fit_slopes
+from jsparse.calibration import fit_inverse_temperatures
 from jsparse.data.streams import ArrayStream, Batch, StreamError
 from jsparse.features import Nystroem
 from jsparse.machines import fixed_size
@@ -541,7 +541,9 @@ def test_a_streamed_path_is_that_in_memory(k, selection, weighted):
         streamed.out_of_fold, in_memory.out_of_fold[there], atol=1e-6 * np.ptp(in_memory.model(X))
     )
     if k is not None:
-        np.testing.assert_allclose(streamed.model.slopes, in_memory.model.slopes, rtol=1e-4)
+        np.testing.assert_allclose(
+            streamed.model.inverse_temperatures, in_memory.model.inverse_temperatures, rtol=1e-4
+        )
         np.testing.assert_allclose(streamed.predict_proba(X), in_memory.predict_proba(X), atol=1e-5)
 
 
@@ -590,8 +592,10 @@ def test_probabilities_come_from_rows_of_the_sample_that_are_held_out(k, folds):
     if k == 3:
         distances = jsparse.multiclass.distances(model.code.matrix, jnp.asarray(scores), "loss")
         scores = -np.asarray(distances)
-    slopes = fit_slopes(scores, numbers[sample.rows][predicted], sample.weights[predicted])
-    np.testing.assert_allclose(model.model.slopes, slopes, rtol=1e-5)
+    temperatures = fit_inverse_temperatures(
+        scores, numbers[sample.rows][predicted], sample.weights[predicted]
+    )
+    np.testing.assert_allclose(model.model.inverse_temperatures, temperatures, rtol=1e-5)
     told = model.predict_proba(X[400:])
     np.testing.assert_allclose(told.sum(axis=1), 1, rtol=1e-12)
     np.testing.assert_array_equal(model.classes[told.argmax(axis=1)], model.predict(X[400:]))
