@@ -133,8 +133,8 @@ def init(problem: Problem, places: int, max_iterations: int, likelihood: Likelih
     # Constant targets have no variance; their size takes its place.
     variance = jnp.where(variance > 0, variance, jnp.where(mean == 0, 1, jnp.square(mean)))
     beta = 1 / (_NOISE * variance) if likelihood == "normal" else jnp.ones((), Phi.dtype)
-    # The mean square of the intercept's posterior: continuous where the mean is 0 to rounding.
-    size = jnp.square(mean) + variance / total
+    # The second is the intercept's variance: so the size is continuous where the mean is 0.
+    size = jnp.maximum(jnp.square(mean), variance / total)
     model = Model(
         columns=jnp.full(places, p - 1, jnp.int32),
         filled=jnp.arange(places) == 0,

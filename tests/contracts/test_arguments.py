@@ -394,7 +394,7 @@ def test_labels_of_one_type():
         (np.array(mixed(1, 2j)), "can be sorted"),
         (np.array(mixed({1}, {2}), object), "can be sorted"),
         ([*mixed([1], [1, 2])], "one label for each row"),
-        (mixed(np.datetime64("2020-01-01"), np.datetime64("NaT")), "among them"),
+        (mixed(np.datetime64("2020-01-01"), np.datetime64("NaT", "D")), "among them"),
     )
     for labels, words in texts:
         for call in (

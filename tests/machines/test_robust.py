@@ -137,7 +137,7 @@ def test_it_does_not_matter_how_far_an_outlier_is(dtype, loss):
     assert max(errors) < 0.3
     assert max(errors) - min(errors) < 0.01
     # The steps to a threshold differ from one set of residuals to another, not with their size.
-    assert max(steps) <= 2 * min(steps)
+    assert max(steps) <= 3 * min(steps)
 
 
 def huber_of(delta):
