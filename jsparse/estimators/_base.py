@@ -1,12 +1,11 @@
 """What the estimators share: from parameters to `train`, and from a trained model to attributes."""
 
-import abc
 import dataclasses
 import reprlib
 import sys
 import time
 import warnings
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 import jax
 import numpy as np
@@ -31,6 +30,13 @@ from ..training.settings import Multiclass, Resources
 from ..training.train import train
 from ..training.trained import Sums, Trained
 from ..validation.folds import Folds, folds_from_assignment
+from ._declaration import (
+    Parameter,
+    constructor,
+    documentation,
+    method_parameters,
+    shared_parameters,
+)
 from ._inputs import Categories, encoded_rows, training_rows
 from ._sklearn import (
     BaseEstimator,
@@ -53,8 +59,8 @@ _SOMETIMES = {
 _SEARCHES = {"auto": Automatic, "profile": Profile, "annealing": Annealing, "gradient": Gradient}
 
 
-class Machine(BaseEstimator, abc.ABC):
-    """Fitting and evaluating, whatever the method and the task.
+class Machine(BaseEstimator):
+    """Fit and evaluate, whatever the method and the task.
 
     Computations are in the precision of the data: float64 for float64, also where JAX's own
     setting is float32.
@@ -80,14 +86,59 @@ class Machine(BaseEstimator, abc.ABC):
     verbose: int
     random_state: int | np.random.RandomState | None
 
+    _parameter_of: ClassVar[dict[str, str]]  # method setting to parameter
+
     model_: Model
     _method: Method
     _sums: Sums | None
     _tuning: Tuning
 
-    @abc.abstractmethod
+    method_class: ClassVar[type[Method]]
+    parameters: ClassVar[list[Parameter]]
+    parameter_notes: ClassVar[dict[str, str]] = {}  # appended to the method's texts
+
+    def __init_subclass__(
+        cls,
+        method: type[Method] | None = None,
+        parameters: tuple[Parameter, ...] = (),
+        omitted: tuple[str, ...] = (),
+        **options: Any,
+    ) -> None:
+        """Give a named estimator its constructor and documentation.
+
+        Args:
+            method: the class whose settings are parameters of the constructor.
+            parameters: others that come first, without `method`.
+            omitted: settings and shared parameters that the estimator does not have.
+            options: for scikit-learn.
+        """
+        super().__init_subclass__(**options)
+        if method is not None:
+            cls.method_class = method
+            of_settings = method_parameters(method, omitted)
+            cls._parameter_of = {setting: p.name for setting, p in of_settings.items()}
+            if not method.has_C:
+                cls.C, omitted = "auto", (*omitted, "C")
+            parameters = tuple(
+                p._replace(text=f"{p.text} {cls.parameter_notes.get(p.name, '')}".strip())
+                for p in of_settings.values()
+            )
+        elif not parameters:
+            return
+        cls.parameters = [
+            *parameters, *shared_parameters(issubclass(cls, ClassifierMixin), omitted)
+        ]  # fmt: skip
+        cls.__init__ = constructor(cls.parameters, positional=min(1, len(parameters)))
+        cls.__doc__ = documentation(
+            cls.__doc__ or "", cls.parameters, issubclass(cls, ClassifierMixin)
+        )
+
     def make_method(self) -> Method:
-        """The method, by the parameters."""
+        """Return the method with the settings that the parameters state."""
+        return self.method_class(**self._method_settings())
+
+    def _method_settings(self) -> dict[str, Any]:
+        return {setting: getattr(self, name) for setting, name in self._parameter_of.items()}
 
     def _fit(
         self,

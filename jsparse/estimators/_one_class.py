@@ -40,8 +40,8 @@ class SparseOneClassSVM(OutlierMixin, BaseEstimator):
     of so many points. Inputs are standardised; nothing is tuned.
 
     Args:
-        n_prototypes: their number, at most as many as rows with weight; "auto" for a third of
-            them, at most 20.
+        n_prototypes: number of prototypes, at most the number of rows with weight; None for a third
+            of the rows, at most 20.
         nu: bound of the part of rows that are taken for outliers, above 0 and below 1.
         starts: descents, of which the lowest end is taken; the first from k-means, the others from
             rows at random.
@@ -63,7 +63,7 @@ class SparseOneClassSVM(OutlierMixin, BaseEstimator):
 
     def __init__(
         self,
-        n_prototypes: int | str = "auto",
+        n_prototypes: int | None = None,
         *,
         nu: float = 0.5,
         starts: int = 3,
@@ -124,14 +124,9 @@ class SparseOneClassSVM(OutlierMixin, BaseEstimator):
 
     def _method(self, n: int, d: int) -> SLMC:
         """The settings by which the descents start, for so many rows with weight."""
-        m: int | str | None = self.n_prototypes
-        if isinstance(m, str):
-            if m != "auto":
-                raise ValueError(f"n_prototypes: expected 'auto' or a number, got {m!r}")
-            m = None
         shape = Shape(n, n, n, d, None, False)
         starts = whole_number("starts", self.starts, 1, 1000, "a thousand")
-        return cast(SLMC, within(SLMC(m, starts=starts), shape).resolve(shape))
+        return cast(SLMC, within(SLMC(self.n_prototypes, starts=starts), shape).resolve(shape))
 
     def _publish(self, kernel: Kernel, scaling: Any, found: DirectFit) -> None:
         machine = found.expansion

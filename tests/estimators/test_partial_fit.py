@@ -292,10 +292,3 @@ def test_what_cannot_be_added_to_is_refused(as_users_call):
     model.partial_fit(X, y, [*np.unique(y)], ONE)
     with pytest.raises(ValueError, match="classes: expected those of the first call"):
         model.partial_fit(X, y, classes=["red", "blue"])
-    numbers = np.searchsorted(model.classes_, y)
-    huber = FixedSizeLSSVMRegressor(**OPTIONS, loss="huber")
-    with pytest.raises(ValueError, match="partial_fit: expected a machine of the loss"):
-        huber.partial_fit(X, numbers)
-    huber.fit(X, numbers).set_params(loss="squared")
-    with pytest.raises(ValueError, match="partial_fit: expected a machine of the loss"):
-        huber.partial_fit(X, numbers)

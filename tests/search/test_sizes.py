@@ -402,7 +402,7 @@ def test_as_many_as_are_worth_it_of_streams_estimators_and_the_command_line(
     options = {"task": "regression", "search": Profile(3), "folds": 3, "key": 0}
     streamed = train(ArrayStream(X, y, batch_rows=60), method=FixedSize("auto"), **options)
     assert streamed.curve.sizes.tolist() == [56, 112]
-    machine = FixedSizeLSSVMRegressor("curve", cv=3, random_state=0).fit(X, y)
+    machine = FixedSizeLSSVMRegressor("auto", cv=3, random_state=0).fit(X, y)
     assert machine.sizes_.tolist() == [40, 80]
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     file = tmp_path / "rows.csv"

@@ -1,0 +1,2244 @@
+# Made by `python -m jsparse.estimators._stub`; do not edit.
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from numpy.random import RandomState
+
+from ..kernels import Kernel
+from ..machines.method import Method
+from ..search.strategies import Search
+from ._base import Classifier
+from ._base import Regressor
+from ._named import _AnyMethod
+from ._named import _Path
+from ._named import _ShareOfSupportVectors
+from ._partial_fit import MoreRowsClassifier
+from ._partial_fit import MoreRowsRegressor
+from ._one_class import SparseOneClassSVM as SparseOneClassSVM
+
+class FixedSizeLSSVMClassifier(MoreRowsClassifier):
+    """Classification by a fixed-size LS-SVM: ridge regression on features of few prototypes.
+
+    De Brabanter 2010, Algorithm 5: inputs are standardised, prototypes are chosen by entropy,
+    lengthscale and `C` are tuned by cross-validation. `partial_fit` adds rows; for it a fitted
+    machine keeps two arrays of `n_prototypes` squared numbers, and where problems leave classes
+    out, as in "one_versus_one", one and another for every class.
+
+    Args:
+        n_prototypes: number of prototypes `m`, at most the number of rows; None for a third of
+            the rows, at most 300 and at least one for each class; or several numbers,
+            increasing, from which cross-validation chooses (De Brabanter 2010, Section 5), see
+            `tune_sizes`; or "auto", which doubles the number up to 2,000, with
+            `stop_when_flat`.
+        selection: "renyi" (Algorithm 1, stratified by class); "uniform"; or "pivoted_cholesky"
+            for the rows with the largest residual variance under the untuned kernel, whatever
+            the class.
+        size_tolerance: among several numbers, choose the smallest whose error is within so many
+            standard errors of the smallest error.
+        stop_when_flat: among several numbers, stop once the error hardly falls, or once the
+            next number would take more seconds than are left.
+        tuned_with: tune the kernel for a machine of only the first `tuned_with` prototypes;
+            then, with the same folds, retune `C` and one common factor of the lengthscales for
+            all prototypes. The large machine then needs a few Cholesky factors, and no
+            eigendecomposition. If it does not lower the score by half a standard error, the
+            smaller machine is the result. None: tune the machine of all prototypes directly.
+        kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
+            "linear", "polynomial", or "auto" for the family that does best on a part of the
+            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
+            also a list of kernels, each of which gives every candidate an atom.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
+            None to take a kernel object as it is.
+        categories: how a table's categories enter: "indicators" makes a column for each
+            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        C: "auto" to tune the weight of the data fit, or a number.
+        multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
+        class_weight: None, "balanced" or a mapping from labels to factors.
+        cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
+            for 10, or the number of rows if there are fewer.
+        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
+            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
+        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
+            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        max_evaluations: budget of the search; None for its default.
+        max_seconds: no evaluation of the search starts later.
+        warm_start: start the search where the search of the last `fit` ended.
+        verbose: 1 to report the progress of the search on standard error.
+        random_state: random seed of the prototypes, folds and search.
+
+    Attributes:
+        classes_: labels in sorted order.
+        prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
+        prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
+            fit.
+        n_prototypes_: the size chosen among several.
+        sizes_: the sizes tried.
+        errors_: cross-validated error of each size.
+        standard_errors_: standard error of each of `errors_`.
+        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
+        intercept_: one number for each problem.
+        model_: the model to deploy, a `jsparse.Model`.
+        expansion_: its machine, a `KernelExpansion`.
+        kernel_: the tuned kernel.
+        C_: the tuned C; None for a method without.
+        cv_error_: cross-validated error.
+        oob_decision_function_: held-out class probabilities of each row.
+        n_iter_: number of evaluations in the search.
+        tuning_history_: all evaluations of the search.
+        n_features_in_: number of columns.
+        feature_names_in_: names of the columns, if they had any.
+    """
+
+    def __init__(
+        self,
+        n_prototypes: int | Sequence[int] | Literal["auto"] | None = ...,
+        *,
+        selection: Literal["renyi", "uniform", "pivoted_cholesky"] = ...,
+        size_tolerance: float = ...,
+        stop_when_flat: bool = ...,
+        tuned_with: int | None = ...,
+        kernel: str | Kernel | Sequence[Kernel] = ...,
+        lengthscale: Any = ...,
+        categories: Literal["indicators", "kernel"] = ...,
+        C: float | str = ...,
+        multiclass: Any = ...,
+        class_weight: str | Mapping[Any, float] | None = ...,
+        cv: Any = ...,
+        out_of_fold: bool | Literal["machines"] = ...,
+        search: str | Search = ...,
+        max_evaluations: int | None = ...,
+        max_seconds: float = ...,
+        warm_start: bool = ...,
+        verbose: int = ...,
+        random_state: int | RandomState | None = ...,
+    ) -> None: ...
+
+class FixedSizeLSSVMRegressor(MoreRowsRegressor):
+    """Regression by a fixed-size LS-SVM: ridge regression on features of few prototypes.
+
+    De Brabanter 2010, Algorithm 5. `partial_fit` adds rows; for it a fitted machine keeps two
+    arrays of `n_prototypes` squared numbers.
+
+    Args:
+        n_prototypes: number of prototypes `m`, at most the number of rows; None for a third of
+            the rows, at most 300 and at least one for each class; or several numbers,
+            increasing, from which cross-validation chooses (De Brabanter 2010, Section 5), see
+            `tune_sizes`; or "auto", which doubles the number up to 2,000, with
+            `stop_when_flat`.
+        selection: "renyi" (Algorithm 1, stratified by class); "uniform"; or "pivoted_cholesky"
+            for the rows with the largest residual variance under the untuned kernel, whatever
+            the class.
+        size_tolerance: among several numbers, choose the smallest whose error is within so many
+            standard errors of the smallest error.
+        stop_when_flat: among several numbers, stop once the error hardly falls, or once the
+            next number would take more seconds than are left.
+        tuned_with: tune the kernel for a machine of only the first `tuned_with` prototypes;
+            then, with the same folds, retune `C` and one common factor of the lengthscales for
+            all prototypes. The large machine then needs a few Cholesky factors, and no
+            eigendecomposition. If it does not lower the score by half a standard error, the
+            smaller machine is the result. None: tune the machine of all prototypes directly.
+        kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
+            "linear", "polynomial", or "auto" for the family that does best on a part of the
+            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
+            also a list of kernels, each of which gives every candidate an atom.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
+            None to take a kernel object as it is.
+        categories: how a table's categories enter: "indicators" makes a column for each
+            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        C: "auto" to tune the weight of the data fit, or a number.
+        cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
+            for 10, or the number of rows if there are fewer.
+        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
+            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
+        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
+            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        max_evaluations: budget of the search; None for its default.
+        max_seconds: no evaluation of the search starts later.
+        warm_start: start the search where the search of the last `fit` ended.
+        verbose: 1 to report the progress of the search on standard error.
+        random_state: random seed of the prototypes, folds and search.
+
+    Attributes:
+        prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
+        prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
+            fit.
+        n_prototypes_: the size chosen among several.
+        sizes_: the sizes tried.
+        errors_: cross-validated error of each size.
+        standard_errors_: standard error of each of `errors_`.
+        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
+        intercept_: one number for each problem.
+        model_: the model to deploy, a `jsparse.Model`.
+        expansion_: its machine, a `KernelExpansion`.
+        kernel_: the tuned kernel.
+        C_: the tuned C; None for a method without.
+        cv_error_: cross-validated error.
+        oob_prediction_: held-out prediction of each row.
+        n_iter_: number of evaluations in the search.
+        tuning_history_: all evaluations of the search.
+        n_features_in_: number of columns.
+        feature_names_in_: names of the columns, if they had any.
+    """
+
+    def __init__(
+        self,
+        n_prototypes: int | Sequence[int] | Literal["auto"] | None = ...,
+        *,
+        selection: Literal["renyi", "uniform", "pivoted_cholesky"] = ...,
+        size_tolerance: float = ...,
+        stop_when_flat: bool = ...,
+        tuned_with: int | None = ...,
+        kernel: str | Kernel | Sequence[Kernel] = ...,
+        lengthscale: Any = ...,
+        categories: Literal["indicators", "kernel"] = ...,
+        C: float | str = ...,
+        cv: Any = ...,
+        out_of_fold: bool | Literal["machines"] = ...,
+        search: str | Search = ...,
+        max_evaluations: int | None = ...,
+        max_seconds: float = ...,
+        warm_start: bool = ...,
+        verbose: int = ...,
+        random_state: int | RandomState | None = ...,
+    ) -> None: ...
+
+class KernelBasisPursuitClassifier(_Path, Classifier):
+    """Classification by kernel basis pursuit (Guigue et al. 2005), on targets -1 and +1.
+
+    Args:
+        max_prototypes: length of the path; by default 300, or the number of candidates or of
+            training rows if it is smaller.
+        candidates: number of candidates; or "all" for every row with weight; or a table of
+            points in raw units, shape `M d`. By default the number of rows, rounded down so
+            that tables of similar size share programs, up to 1000.
+        candidate_method: "k_center" (farthest points, the choice of Karsmakers 2011),
+            "k_means", "renyi" or "uniform".
+        size_tolerance: choose the smallest size whose error is within so many standard errors
+            of the smallest error: 0.1 is the choice of Section 4.5, 1 the one-standard-error
+            rule.
+        atoms: number of atoms K, or several numbers from which cross-validation chooses; by
+            default every number up to `max_prototypes`.
+        intercept: whether the machines have an intercept, which does not count as an atom.
+        ridge: penalty: minimise the mean squared error plus `ridge |coefficients|^2`.
+        kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
+            "linear", "polynomial", or "auto" for the family that does best on a part of the
+            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
+            also a list of kernels, each of which gives every candidate an atom.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
+            None to take a kernel object as it is.
+        categories: how a table's categories enter: "indicators" makes a column for each
+            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
+        class_weight: None, "balanced" or a mapping from labels to factors.
+        cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
+            for 10, or the number of rows if there are fewer.
+        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
+            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
+        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
+            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        max_evaluations: budget of the search; None for its default.
+        max_seconds: no evaluation of the search starts later.
+        warm_start: start the search where the search of the last `fit` ended.
+        verbose: 1 to report the progress of the search on standard error.
+        random_state: random seed of the prototypes, folds and search.
+
+    Attributes:
+        classes_: labels in sorted order.
+        prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
+        prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
+            fit.
+        n_prototypes_: the size chosen among several.
+        sizes_: the sizes tried.
+        errors_: cross-validated error of each size.
+        standard_errors_: standard error of each of `errors_`.
+        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
+        intercept_: one number for each problem.
+        model_: the model to deploy, a `jsparse.Model`.
+        expansion_: its machine, a `KernelExpansion`.
+        kernel_: the tuned kernel.
+        C_: the tuned C; None for a method without.
+        cv_error_: cross-validated error.
+        oob_decision_function_: held-out class probabilities of each row.
+        n_iter_: number of evaluations in the search.
+        tuning_history_: all evaluations of the search.
+        n_features_in_: number of columns.
+        feature_names_in_: names of the columns, if they had any.
+    """
+
+    def __init__(
+        self,
+        max_prototypes: int | None = ...,
+        *,
+        candidates: Any = ...,
+        candidate_method: Literal["k_center", "k_means", "renyi", "uniform"] = ...,
+        size_tolerance: float = ...,
+        atoms: Any = ...,
+        intercept: bool = ...,
+        ridge: float = ...,
+        kernel: str | Kernel | Sequence[Kernel] = ...,
+        lengthscale: Any = ...,
+        categories: Literal["indicators", "kernel"] = ...,
+        multiclass: Any = ...,
+        class_weight: str | Mapping[Any, float] | None = ...,
+        cv: Any = ...,
+        out_of_fold: bool | Literal["machines"] = ...,
+        search: str | Search = ...,
+        max_evaluations: int | None = ...,
+        max_seconds: float = ...,
+        warm_start: bool = ...,
+        verbose: int = ...,
+        random_state: int | RandomState | None = ...,
+    ) -> None: ...
+
+class KernelBasisPursuitRegressor(_Path, Regressor):
+    """Regression by kernel basis pursuit (Guigue et al. 2005).
+
+    Args:
+        max_prototypes: length of the path; by default 300, or the number of candidates or of
+            training rows if it is smaller.
+        candidates: number of candidates; or "all" for every row with weight; or a table of
+            points in raw units, shape `M d`. By default the number of rows, rounded down so
+            that tables of similar size share programs, up to 1000.
+        candidate_method: "k_center" (farthest points, the choice of Karsmakers 2011),
+            "k_means", "renyi" or "uniform".
+        size_tolerance: choose the smallest size whose error is within so many standard errors
+            of the smallest error: 0.1 is the choice of Section 4.5, 1 the one-standard-error
+            rule.
+        atoms: number of atoms K, or several numbers from which cross-validation chooses; by
+            default every number up to `max_prototypes`.
+        intercept: whether the machines have an intercept, which does not count as an atom.
+        ridge: penalty: minimise the mean squared error plus `ridge |coefficients|^2`.
+        kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
+            "linear", "polynomial", or "auto" for the family that does best on a part of the
+            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
+            also a list of kernels, each of which gives every candidate an atom.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
+            None to take a kernel object as it is.
+        categories: how a table's categories enter: "indicators" makes a column for each
+            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
+            for 10, or the number of rows if there are fewer.
+        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
+            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
+        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
+            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        max_evaluations: budget of the search; None for its default.
+        max_seconds: no evaluation of the search starts later.
+        warm_start: start the search where the search of the last `fit` ended.
+        verbose: 1 to report the progress of the search on standard error.
+        random_state: random seed of the prototypes, folds and search.
+
+    Attributes:
+        prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
+        prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
+            fit.
+        n_prototypes_: the size chosen among several.
+        sizes_: the sizes tried.
+        errors_: cross-validated error of each size.
+        standard_errors_: standard error of each of `errors_`.
+        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
+        intercept_: one number for each problem.
+        model_: the model to deploy, a `jsparse.Model`.
+        expansion_: its machine, a `KernelExpansion`.
+        kernel_: the tuned kernel.
+        C_: the tuned C; None for a method without.
+        cv_error_: cross-validated error.
+        oob_prediction_: held-out prediction of each row.
+        n_iter_: number of evaluations in the search.
+        tuning_history_: all evaluations of the search.
+        n_features_in_: number of columns.
+        feature_names_in_: names of the columns, if they had any.
+    """
+
+    def __init__(
+        self,
+        max_prototypes: int | None = ...,
+        *,
+        candidates: Any = ...,
+        candidate_method: Literal["k_center", "k_means", "renyi", "uniform"] = ...,
+        size_tolerance: float = ...,
+        atoms: Any = ...,
+        intercept: bool = ...,
+        ridge: float = ...,
+        kernel: str | Kernel | Sequence[Kernel] = ...,
+        lengthscale: Any = ...,
+        categories: Literal["indicators", "kernel"] = ...,
+        cv: Any = ...,
+        out_of_fold: bool | Literal["machines"] = ...,
+        search: str | Search = ...,
+        max_evaluations: int | None = ...,
+        max_seconds: float = ...,
+        warm_start: bool = ...,
+        verbose: int = ...,
+        random_state: int | RandomState | None = ...,
+    ) -> None: ...
+
+class KernelMachineClassifier(_AnyMethod, Classifier):
+    """Classification by any method.
+
+    Args:
+        method: the method with its settings, such as `jsparse.SCDP(max_prototypes=50)`; None
+            for `jsparse.FixedSize()`. `set_params` and grid searches reach its settings as
+            `method__x`.
+        kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
+            "linear", "polynomial", or "auto" for the family that does best on a part of the
+            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
+            also a list of kernels, each of which gives every candidate an atom.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
+            None to take a kernel object as it is.
+        categories: how a table's categories enter: "indicators" makes a column for each
+            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        C: "auto" to tune the weight of the data fit, or a number.
+        multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
+        class_weight: None, "balanced" or a mapping from labels to factors.
+        cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
+            for 10, or the number of rows if there are fewer.
+        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
+            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
+        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
+            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        max_evaluations: budget of the search; None for its default.
+        max_seconds: no evaluation of the search starts later.
+        warm_start: start the search where the search of the last `fit` ended.
+        verbose: 1 to report the progress of the search on standard error.
+        random_state: random seed of the prototypes, folds and search.
+
+    Attributes:
+        classes_: labels in sorted order.
+        prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
+        prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
+            fit.
+        n_prototypes_: the size chosen among several.
+        sizes_: the sizes tried.
+        errors_: cross-validated error of each size.
+        standard_errors_: standard error of each of `errors_`.
+        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
+        intercept_: one number for each problem.
+        model_: the model to deploy, a `jsparse.Model`.
+        expansion_: its machine, a `KernelExpansion`.
+        kernel_: the tuned kernel.
+        C_: the tuned C; None for a method without.
+        cv_error_: cross-validated error.
+        oob_decision_function_: held-out class probabilities of each row.
+        n_iter_: number of evaluations in the search.
+        tuning_history_: all evaluations of the search.
+        n_features_in_: number of columns.
+        feature_names_in_: names of the columns, if they had any.
+    """
+
+    def __init__(
+        self,
+        method: Method | None = ...,
+        *,
+        kernel: str | Kernel | Sequence[Kernel] = ...,
+        lengthscale: Any = ...,
+        categories: Literal["indicators", "kernel"] = ...,
+        C: float | str = ...,
+        multiclass: Any = ...,
+        class_weight: str | Mapping[Any, float] | None = ...,
+        cv: Any = ...,
+        out_of_fold: bool | Literal["machines"] = ...,
+        search: str | Search = ...,
+        max_evaluations: int | None = ...,
+        max_seconds: float = ...,
+        warm_start: bool = ...,
+        verbose: int = ...,
+        random_state: int | RandomState | None = ...,
+    ) -> None: ...
+
+class KernelMachineRegressor(_AnyMethod, Regressor):
+    """Regression by any method.
+
+    Args:
+        method: the method with its settings, such as `jsparse.SCDP(max_prototypes=50)`; None
+            for `jsparse.FixedSize()`. `set_params` and grid searches reach its settings as
+            `method__x`.
+        kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
+            "linear", "polynomial", or "auto" for the family that does best on a part of the
+            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
+            also a list of kernels, each of which gives every candidate an atom.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
+            None to take a kernel object as it is.
+        categories: how a table's categories enter: "indicators" makes a column for each
+            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        C: "auto" to tune the weight of the data fit, or a number.
+        cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
+            for 10, or the number of rows if there are fewer.
+        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
+            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
+        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
+            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        max_evaluations: budget of the search; None for its default.
+        max_seconds: no evaluation of the search starts later.
+        warm_start: start the search where the search of the last `fit` ended.
+        verbose: 1 to report the progress of the search on standard error.
+        random_state: random seed of the prototypes, folds and search.
+
+    Attributes:
+        prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
+        prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
+            fit.
+        n_prototypes_: the size chosen among several.
+        sizes_: the sizes tried.
+        errors_: cross-validated error of each size.
+        standard_errors_: standard error of each of `errors_`.
+        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
+        intercept_: one number for each problem.
+        model_: the model to deploy, a `jsparse.Model`.
+        expansion_: its machine, a `KernelExpansion`.
+        kernel_: the tuned kernel.
+        C_: the tuned C; None for a method without.
+        cv_error_: cross-validated error.
+        oob_prediction_: held-out prediction of each row.
+        n_iter_: number of evaluations in the search.
+        tuning_history_: all evaluations of the search.
+        n_features_in_: number of columns.
+        feature_names_in_: names of the columns, if they had any.
+    """
+
+    def __init__(
+        self,
+        method: Method | None = ...,
+        *,
+        kernel: str | Kernel | Sequence[Kernel] = ...,
+        lengthscale: Any = ...,
+        categories: Literal["indicators", "kernel"] = ...,
+        C: float | str = ...,
+        cv: Any = ...,
+        out_of_fold: bool | Literal["machines"] = ...,
+        search: str | Search = ...,
+        max_evaluations: int | None = ...,
+        max_seconds: float = ...,
+        warm_start: bool = ...,
+        verbose: int = ...,
+        random_state: int | RandomState | None = ...,
+    ) -> None: ...
+
+class KernelMatchingPursuitClassifier(_Path, Classifier):
+    """Classification by kernel matching pursuit (Vincent and Bengio 2002), on -1 and +1.
+
+    Args:
+        max_prototypes: length of the path; by default 300, or the number of candidates or of
+            training rows if it is smaller.
+        candidates: number of candidates; or "all" for every row with weight; or a table of
+            points in raw units, shape `M d`. By default the number of rows, rounded down so
+            that tables of similar size share programs, up to 1000.
+        candidate_method: "k_center" (farthest points, the choice of Karsmakers 2011),
+            "k_means", "renyi" or "uniform".
+        subset: number of random atoms examined in each step: stochastic kernel matching pursuit
+            (Popovici et al. 2005). Not for "prefitting".
+        size_tolerance: choose the smallest size whose error is within so many standard errors
+            of the smallest error: 0.1 is the choice of Section 4.5, 1 the one-standard-error
+            rule.
+        atoms: number of atoms K, or several numbers from which cross-validation chooses; by
+            default every number up to `max_prototypes`.
+        intercept: whether the machines have an intercept, which does not count as an atom.
+        ridge: penalty: minimise the mean squared error plus `ridge |coefficients|^2`.
+        fitting: "basic" selects the atom most correlated with the residual, and fits only its
+            coefficient; it may select an atom again, which adds no prototype. "backfitting"
+            fits all coefficients after each step: orthogonal matching pursuit, or SCDP without
+            a penalty on atoms of unit length. "prefitting" selects the atom that leaves the
+            smallest residual when all coefficients are fitted: orthogonal least squares.
+        kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
+            "linear", "polynomial", or "auto" for the family that does best on a part of the
+            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
+            also a list of kernels, each of which gives every candidate an atom.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
+            None to take a kernel object as it is.
+        categories: how a table's categories enter: "indicators" makes a column for each
+            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
+        class_weight: None, "balanced" or a mapping from labels to factors.
+        cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
+            for 10, or the number of rows if there are fewer.
+        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
+            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
+        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
+            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        max_evaluations: budget of the search; None for its default.
+        max_seconds: no evaluation of the search starts later.
+        warm_start: start the search where the search of the last `fit` ended.
+        verbose: 1 to report the progress of the search on standard error.
+        random_state: random seed of the prototypes, folds and search.
+
+    Attributes:
+        classes_: labels in sorted order.
+        prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
+        prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
+            fit.
+        n_prototypes_: the size chosen among several.
+        sizes_: the sizes tried.
+        errors_: cross-validated error of each size.
+        standard_errors_: standard error of each of `errors_`.
+        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
+        intercept_: one number for each problem.
+        model_: the model to deploy, a `jsparse.Model`.
+        expansion_: its machine, a `KernelExpansion`.
+        kernel_: the tuned kernel.
+        C_: the tuned C; None for a method without.
+        cv_error_: cross-validated error.
+        oob_decision_function_: held-out class probabilities of each row.
+        n_iter_: number of evaluations in the search.
+        tuning_history_: all evaluations of the search.
+        n_features_in_: number of columns.
+        feature_names_in_: names of the columns, if they had any.
+    """
+
+    def __init__(
+        self,
+        max_prototypes: int | None = ...,
+        *,
+        candidates: Any = ...,
+        candidate_method: Literal["k_center", "k_means", "renyi", "uniform"] = ...,
+        subset: int | Literal["auto"] | None = ...,
+        size_tolerance: float = ...,
+        atoms: Any = ...,
+        intercept: bool = ...,
+        ridge: float = ...,
+        fitting: Literal["basic", "backfitting", "prefitting"] = ...,
+        kernel: str | Kernel | Sequence[Kernel] = ...,
+        lengthscale: Any = ...,
+        categories: Literal["indicators", "kernel"] = ...,
+        multiclass: Any = ...,
+        class_weight: str | Mapping[Any, float] | None = ...,
+        cv: Any = ...,
+        out_of_fold: bool | Literal["machines"] = ...,
+        search: str | Search = ...,
+        max_evaluations: int | None = ...,
+        max_seconds: float = ...,
+        warm_start: bool = ...,
+        verbose: int = ...,
+        random_state: int | RandomState | None = ...,
+    ) -> None: ...
+
+class KernelMatchingPursuitRegressor(_Path, Regressor):
+    """Regression by kernel matching pursuit (Vincent and Bengio 2002).
+
+    Args:
+        max_prototypes: length of the path; by default 300, or the number of candidates or of
+            training rows if it is smaller.
+        candidates: number of candidates; or "all" for every row with weight; or a table of
+            points in raw units, shape `M d`. By default the number of rows, rounded down so
+            that tables of similar size share programs, up to 1000.
+        candidate_method: "k_center" (farthest points, the choice of Karsmakers 2011),
+            "k_means", "renyi" or "uniform".
+        subset: number of random atoms examined in each step: stochastic kernel matching pursuit
+            (Popovici et al. 2005). Not for "prefitting".
+        size_tolerance: choose the smallest size whose error is within so many standard errors
+            of the smallest error: 0.1 is the choice of Section 4.5, 1 the one-standard-error
+            rule.
+        atoms: number of atoms K, or several numbers from which cross-validation chooses; by
+            default every number up to `max_prototypes`.
+        intercept: whether the machines have an intercept, which does not count as an atom.
+        ridge: penalty: minimise the mean squared error plus `ridge |coefficients|^2`.
+        fitting: "basic" selects the atom most correlated with the residual, and fits only its
+            coefficient; it may select an atom again, which adds no prototype. "backfitting"
+            fits all coefficients after each step: orthogonal matching pursuit, or SCDP without
+            a penalty on atoms of unit length. "prefitting" selects the atom that leaves the
+            smallest residual when all coefficients are fitted: orthogonal least squares.
+        kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
+            "linear", "polynomial", or "auto" for the family that does best on a part of the
+            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
+            also a list of kernels, each of which gives every candidate an atom.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
+            None to take a kernel object as it is.
+        categories: how a table's categories enter: "indicators" makes a column for each
+            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
+            for 10, or the number of rows if there are fewer.
+        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
+            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
+        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
+            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        max_evaluations: budget of the search; None for its default.
+        max_seconds: no evaluation of the search starts later.
+        warm_start: start the search where the search of the last `fit` ended.
+        verbose: 1 to report the progress of the search on standard error.
+        random_state: random seed of the prototypes, folds and search.
+
+    Attributes:
+        prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
+        prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
+            fit.
+        n_prototypes_: the size chosen among several.
+        sizes_: the sizes tried.
+        errors_: cross-validated error of each size.
+        standard_errors_: standard error of each of `errors_`.
+        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
+        intercept_: one number for each problem.
+        model_: the model to deploy, a `jsparse.Model`.
+        expansion_: its machine, a `KernelExpansion`.
+        kernel_: the tuned kernel.
+        C_: the tuned C; None for a method without.
+        cv_error_: cross-validated error.
+        oob_prediction_: held-out prediction of each row.
+        n_iter_: number of evaluations in the search.
+        tuning_history_: all evaluations of the search.
+        n_features_in_: number of columns.
+        feature_names_in_: names of the columns, if they had any.
+    """
+
+    def __init__(
+        self,
+        max_prototypes: int | None = ...,
+        *,
+        candidates: Any = ...,
+        candidate_method: Literal["k_center", "k_means", "renyi", "uniform"] = ...,
+        subset: int | Literal["auto"] | None = ...,
+        size_tolerance: float = ...,
+        atoms: Any = ...,
+        intercept: bool = ...,
+        ridge: float = ...,
+        fitting: Literal["basic", "backfitting", "prefitting"] = ...,
+        kernel: str | Kernel | Sequence[Kernel] = ...,
+        lengthscale: Any = ...,
+        categories: Literal["indicators", "kernel"] = ...,
+        cv: Any = ...,
+        out_of_fold: bool | Literal["machines"] = ...,
+        search: str | Search = ...,
+        max_evaluations: int | None = ...,
+        max_seconds: float = ...,
+        warm_start: bool = ...,
+        verbose: int = ...,
+        random_state: int | RandomState | None = ...,
+    ) -> None: ...
+
+class KernelSubspacePursuitClassifier(_Path, Classifier):
+    """Classification by kernel subspace pursuit (Kabbara 2015), on targets -1 and +1.
+
+    Args:
+        max_prototypes: the largest default K; None for 100.
+        candidates: number of candidates; or "all" for every row with weight; or a table of
+            points in raw units, shape `M d`. By default the number of rows, rounded down so
+            that tables of similar size share programs, up to 1000.
+        candidate_method: "k_center" (farthest points, the choice of Karsmakers 2011),
+            "k_means", "renyi" or "uniform".
+        size_tolerance: choose the smallest size whose error is within so many standard errors
+            of the smallest error: 0.1 is the choice of Section 4.5, 1 the one-standard-error
+            rule.
+        atoms: K, or several numbers from which cross-validation chooses; by default ten numbers
+            up to `max_prototypes`.
+        intercept: whether the machines have an intercept, which does not count as an atom.
+        ridge: penalty: minimise the mean squared error plus `ridge |coefficients|^2`.
+        max_iter: limit of the exchanges for one K, the paper's l_max.
+        formed: whether fits to rows in memory use the normal equations.
+        kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
+            "linear", "polynomial", or "auto" for the family that does best on a part of the
+            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
+            also a list of kernels, each of which gives every candidate an atom.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
+            None to take a kernel object as it is.
+        categories: how a table's categories enter: "indicators" makes a column for each
+            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
+        class_weight: None, "balanced" or a mapping from labels to factors.
+        cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
+            for 10, or the number of rows if there are fewer.
+        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
+            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
+        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
+            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        max_evaluations: budget of the search; None for its default.
+        max_seconds: no evaluation of the search starts later.
+        warm_start: start the search where the search of the last `fit` ended.
+        verbose: 1 to report the progress of the search on standard error.
+        random_state: random seed of the prototypes, folds and search.
+
+    Attributes:
+        classes_: labels in sorted order.
+        prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
+        prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
+            fit.
+        n_prototypes_: the size chosen among several.
+        sizes_: the sizes tried.
+        errors_: cross-validated error of each size.
+        standard_errors_: standard error of each of `errors_`.
+        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
+        intercept_: one number for each problem.
+        model_: the model to deploy, a `jsparse.Model`.
+        expansion_: its machine, a `KernelExpansion`.
+        kernel_: the tuned kernel.
+        C_: the tuned C; None for a method without.
+        cv_error_: cross-validated error.
+        oob_decision_function_: held-out class probabilities of each row.
+        n_iter_: number of evaluations in the search.
+        tuning_history_: all evaluations of the search.
+        n_features_in_: number of columns.
+        feature_names_in_: names of the columns, if they had any.
+    """
+
+    def __init__(
+        self,
+        max_prototypes: int | None = ...,
+        *,
+        candidates: Any = ...,
+        candidate_method: Literal["k_center", "k_means", "renyi", "uniform"] = ...,
+        size_tolerance: float = ...,
+        atoms: Any = ...,
+        intercept: bool = ...,
+        ridge: float = ...,
+        max_iter: int = ...,
+        formed: bool = ...,
+        kernel: str | Kernel | Sequence[Kernel] = ...,
+        lengthscale: Any = ...,
+        categories: Literal["indicators", "kernel"] = ...,
+        multiclass: Any = ...,
+        class_weight: str | Mapping[Any, float] | None = ...,
+        cv: Any = ...,
+        out_of_fold: bool | Literal["machines"] = ...,
+        search: str | Search = ...,
+        max_evaluations: int | None = ...,
+        max_seconds: float = ...,
+        warm_start: bool = ...,
+        verbose: int = ...,
+        random_state: int | RandomState | None = ...,
+    ) -> None: ...
+
+class KernelSubspacePursuitRegressor(_Path, Regressor):
+    """Regression by kernel subspace pursuit (Kabbara 2015).
+
+    Exactly K prototypes are selected, and exchanged until the error stops falling. Cross-validation
+    chooses K.
+
+    Args:
+        max_prototypes: the largest default K; None for 100.
+        candidates: number of candidates; or "all" for every row with weight; or a table of
+            points in raw units, shape `M d`. By default the number of rows, rounded down so
+            that tables of similar size share programs, up to 1000.
+        candidate_method: "k_center" (farthest points, the choice of Karsmakers 2011),
+            "k_means", "renyi" or "uniform".
+        size_tolerance: choose the smallest size whose error is within so many standard errors
+            of the smallest error: 0.1 is the choice of Section 4.5, 1 the one-standard-error
+            rule.
+        atoms: K, or several numbers from which cross-validation chooses; by default ten numbers
+            up to `max_prototypes`.
+        intercept: whether the machines have an intercept, which does not count as an atom.
+        ridge: penalty: minimise the mean squared error plus `ridge |coefficients|^2`.
+        max_iter: limit of the exchanges for one K, the paper's l_max.
+        formed: whether fits to rows in memory use the normal equations.
+        kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
+            "linear", "polynomial", or "auto" for the family that does best on a part of the
+            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
+            also a list of kernels, each of which gives every candidate an atom.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
+            None to take a kernel object as it is.
+        categories: how a table's categories enter: "indicators" makes a column for each
+            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
+            for 10, or the number of rows if there are fewer.
+        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
+            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
+        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
+            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        max_evaluations: budget of the search; None for its default.
+        max_seconds: no evaluation of the search starts later.
+        warm_start: start the search where the search of the last `fit` ended.
+        verbose: 1 to report the progress of the search on standard error.
+        random_state: random seed of the prototypes, folds and search.
+
+    Attributes:
+        prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
+        prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
+            fit.
+        n_prototypes_: the size chosen among several.
+        sizes_: the sizes tried.
+        errors_: cross-validated error of each size.
+        standard_errors_: standard error of each of `errors_`.
+        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
+        intercept_: one number for each problem.
+        model_: the model to deploy, a `jsparse.Model`.
+        expansion_: its machine, a `KernelExpansion`.
+        kernel_: the tuned kernel.
+        C_: the tuned C; None for a method without.
+        cv_error_: cross-validated error.
+        oob_prediction_: held-out prediction of each row.
+        n_iter_: number of evaluations in the search.
+        tuning_history_: all evaluations of the search.
+        n_features_in_: number of columns.
+        feature_names_in_: names of the columns, if they had any.
+    """
+
+    def __init__(
+        self,
+        max_prototypes: int | None = ...,
+        *,
+        candidates: Any = ...,
+        candidate_method: Literal["k_center", "k_means", "renyi", "uniform"] = ...,
+        size_tolerance: float = ...,
+        atoms: Any = ...,
+        intercept: bool = ...,
+        ridge: float = ...,
+        max_iter: int = ...,
+        formed: bool = ...,
+        kernel: str | Kernel | Sequence[Kernel] = ...,
+        lengthscale: Any = ...,
+        categories: Literal["indicators", "kernel"] = ...,
+        cv: Any = ...,
+        out_of_fold: bool | Literal["machines"] = ...,
+        search: str | Search = ...,
+        max_evaluations: int | None = ...,
+        max_seconds: float = ...,
+        warm_start: bool = ...,
+        verbose: int = ...,
+        random_state: int | RandomState | None = ...,
+    ) -> None: ...
+
+class LSSVMClassifier(Classifier):
+    """Classification by an LS-SVM: every row is a prototype (De Brabanter 2010, Section 2).
+
+    Memory grows with the square of the number of rows; for more than some thousands take
+    `FixedSizeLSSVMClassifier`. Tuned by leave-one-out, which one decomposition gives for every `C`.
+
+    Args:
+        kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
+            "linear", "polynomial", or "auto" for the family that does best on a part of the
+            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
+            also a list of kernels, each of which gives every candidate an atom.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
+            None to take a kernel object as it is.
+        categories: how a table's categories enter: "indicators" makes a column for each
+            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        C: "auto" to tune the weight of the data fit, or a number.
+        multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
+        class_weight: None, "balanced" or a mapping from labels to factors.
+        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
+            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
+        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
+            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        max_evaluations: budget of the search; None for its default.
+        max_seconds: no evaluation of the search starts later.
+        warm_start: start the search where the search of the last `fit` ended.
+        verbose: 1 to report the progress of the search on standard error.
+        random_state: random seed of the prototypes, folds and search.
+
+    Attributes:
+        classes_: labels in sorted order.
+        prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
+        prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
+            fit.
+        n_prototypes_: the size chosen among several.
+        sizes_: the sizes tried.
+        errors_: cross-validated error of each size.
+        standard_errors_: standard error of each of `errors_`.
+        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
+        intercept_: one number for each problem.
+        model_: the model to deploy, a `jsparse.Model`.
+        expansion_: its machine, a `KernelExpansion`.
+        kernel_: the tuned kernel.
+        C_: the tuned C; None for a method without.
+        cv_error_: cross-validated error.
+        oob_decision_function_: held-out class probabilities of each row.
+        n_iter_: number of evaluations in the search.
+        tuning_history_: all evaluations of the search.
+        n_features_in_: number of columns.
+        feature_names_in_: names of the columns, if they had any.
+    """
+
+    def __init__(
+        self,
+        *,
+        kernel: str | Kernel | Sequence[Kernel] = ...,
+        lengthscale: Any = ...,
+        categories: Literal["indicators", "kernel"] = ...,
+        C: float | str = ...,
+        multiclass: Any = ...,
+        class_weight: str | Mapping[Any, float] | None = ...,
+        out_of_fold: bool | Literal["machines"] = ...,
+        search: str | Search = ...,
+        max_evaluations: int | None = ...,
+        max_seconds: float = ...,
+        warm_start: bool = ...,
+        verbose: int = ...,
+        random_state: int | RandomState | None = ...,
+    ) -> None: ...
+
+class LSSVMRegressor(Regressor):
+    """Regression by an LS-SVM: every row is a prototype (De Brabanter 2010, Section 2).
+
+    Memory grows with the square of the number of rows; for more than some thousands take
+    `FixedSizeLSSVMRegressor`. Tuned by leave-one-out, which one decomposition gives for every `C`.
+
+    Args:
+        kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
+            "linear", "polynomial", or "auto" for the family that does best on a part of the
+            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
+            also a list of kernels, each of which gives every candidate an atom.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
+            None to take a kernel object as it is.
+        categories: how a table's categories enter: "indicators" makes a column for each
+            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        C: "auto" to tune the weight of the data fit, or a number.
+        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
+            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
+        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
+            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        max_evaluations: budget of the search; None for its default.
+        max_seconds: no evaluation of the search starts later.
+        warm_start: start the search where the search of the last `fit` ended.
+        verbose: 1 to report the progress of the search on standard error.
+        random_state: random seed of the prototypes, folds and search.
+
+    Attributes:
+        prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
+        prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
+            fit.
+        n_prototypes_: the size chosen among several.
+        sizes_: the sizes tried.
+        errors_: cross-validated error of each size.
+        standard_errors_: standard error of each of `errors_`.
+        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
+        intercept_: one number for each problem.
+        model_: the model to deploy, a `jsparse.Model`.
+        expansion_: its machine, a `KernelExpansion`.
+        kernel_: the tuned kernel.
+        C_: the tuned C; None for a method without.
+        cv_error_: cross-validated error.
+        oob_prediction_: held-out prediction of each row.
+        n_iter_: number of evaluations in the search.
+        tuning_history_: all evaluations of the search.
+        n_features_in_: number of columns.
+        feature_names_in_: names of the columns, if they had any.
+    """
+
+    def __init__(
+        self,
+        *,
+        kernel: str | Kernel | Sequence[Kernel] = ...,
+        lengthscale: Any = ...,
+        categories: Literal["indicators", "kernel"] = ...,
+        C: float | str = ...,
+        out_of_fold: bool | Literal["machines"] = ...,
+        search: str | Search = ...,
+        max_evaluations: int | None = ...,
+        max_seconds: float = ...,
+        warm_start: bool = ...,
+        verbose: int = ...,
+        random_state: int | RandomState | None = ...,
+    ) -> None: ...
+
+class ReducedSVMClassifier(_ShareOfSupportVectors):
+    """Classification by a support vector machine in the span of given points (Wu et al. 2006).
+
+    Args:
+        n_prototypes: number of prototypes, at most the number of rows; None for a third of the
+            rows, at most 20 and at least one for each class. Or a share between 0 and 1 of the
+            support vectors of scikit-learn's `SVC` with the same C and kernel. Where these are
+            tuned, C is 1 and the lengthscale the root of half the number of columns. With
+            several classes the share is of the mean over one against the rest.
+        selection: how the prototypes, or the start of a descent, are chosen: "k_means" for
+            cluster means, or rows by "renyi" or "uniform". Copies of a row are chosen only if
+            there are too few different rows (Section 5.6).
+        loss: "hinge" or "squared_hinge".
+        penalty: "norm" for `|w|^2`, as in Section 4.2; or "coefficients" for the sum of squared
+            coefficients, the RSVM of Lee and Mangasarian (2001).
+        kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
+            "linear", "polynomial", or "auto" for the family that does best on a part of the
+            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
+            also a list of kernels, each of which gives every candidate an atom.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
+            None to take a kernel object as it is.
+        categories: how a table's categories enter: "indicators" makes a column for each
+            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        C: "auto" to tune the weight of the data fit, or a number.
+        multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
+        class_weight: None, "balanced" or a mapping from labels to factors.
+        cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
+            for 10, or the number of rows if there are fewer.
+        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
+            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
+        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
+            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        max_evaluations: budget of the search; None for its default.
+        max_seconds: no evaluation of the search starts later.
+        warm_start: start the search where the search of the last `fit` ended.
+        verbose: 1 to report the progress of the search on standard error.
+        random_state: random seed of the prototypes, folds and search.
+
+    Attributes:
+        classes_: labels in sorted order.
+        prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
+        prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
+            fit.
+        n_prototypes_: the size chosen among several.
+        sizes_: the sizes tried.
+        errors_: cross-validated error of each size.
+        standard_errors_: standard error of each of `errors_`.
+        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
+        intercept_: one number for each problem.
+        model_: the model to deploy, a `jsparse.Model`.
+        expansion_: its machine, a `KernelExpansion`.
+        kernel_: the tuned kernel.
+        C_: the tuned C; None for a method without.
+        cv_error_: cross-validated error.
+        oob_decision_function_: held-out class probabilities of each row.
+        n_iter_: number of evaluations in the search.
+        tuning_history_: all evaluations of the search.
+        n_features_in_: number of columns.
+        feature_names_in_: names of the columns, if they had any.
+    """
+
+    def __init__(
+        self,
+        n_prototypes: int | None = ...,
+        *,
+        selection: Literal["k_means", "renyi", "uniform"] = ...,
+        loss: Literal["hinge", "squared_hinge"] = ...,
+        penalty: Literal["norm", "coefficients"] = ...,
+        kernel: str | Kernel | Sequence[Kernel] = ...,
+        lengthscale: Any = ...,
+        categories: Literal["indicators", "kernel"] = ...,
+        C: float | str = ...,
+        multiclass: Any = ...,
+        class_weight: str | Mapping[Any, float] | None = ...,
+        cv: Any = ...,
+        out_of_fold: bool | Literal["machines"] = ...,
+        search: str | Search = ...,
+        max_evaluations: int | None = ...,
+        max_seconds: float = ...,
+        warm_start: bool = ...,
+        verbose: int = ...,
+        random_state: int | RandomState | None = ...,
+    ) -> None: ...
+
+class ReducedSetClassifier(_ShareOfSupportVectors):
+    """Classification by a support vector machine that is simplified afterwards (Burges 1996).
+
+    The function of the whole machine is approximated by one of few prototypes;
+    `jsparse.reduced_set.simplify` does the same for any other expansion.
+
+    Args:
+        n_prototypes: number of prototypes, at most the number of rows; None for a third of the
+            rows, at most 20 and at least one for each class. Or a share between 0 and 1 of the
+            support vectors of scikit-learn's `SVC` with the same C and kernel. Where these are
+            tuned, C is 1 and the lengthscale the root of half the number of columns. With
+            several classes the share is of the mean over one against the rest.
+        selection: how the prototypes, or the start of a descent, are chosen: "k_means" for
+            cluster means, or rows by "renyi" or "uniform". Copies of a row are chosen only if
+            there are too few different rows (Section 5.6).
+        refit: whether to fit the coefficients as a support vector machine in the span of the
+            prototypes (MRS), instead of keeping the coefficients of the approximation.
+        loss: "hinge" or "squared_hinge".
+        tolerance: tolerance of the descent, see `direct.minimise`.
+        max_iter: limit of steps of the descent. It is the length of the history, so another
+            value compiles again.
+        kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
+            "linear", "polynomial", or "auto" for the family that does best on a part of the
+            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
+            also a list of kernels, each of which gives every candidate an atom.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
+            None to take a kernel object as it is.
+        categories: how a table's categories enter: "indicators" makes a column for each
+            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        C: "auto" to tune the weight of the data fit, or a number.
+        multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
+        class_weight: None, "balanced" or a mapping from labels to factors.
+        cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
+            for 10, or the number of rows if there are fewer.
+        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
+            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
+        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
+            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        max_evaluations: budget of the search; None for its default.
+        max_seconds: no evaluation of the search starts later.
+        warm_start: start the search where the search of the last `fit` ended.
+        verbose: 1 to report the progress of the search on standard error.
+        random_state: random seed of the prototypes, folds and search.
+
+    Attributes:
+        classes_: labels in sorted order.
+        prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
+        prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
+            fit.
+        n_prototypes_: the size chosen among several.
+        sizes_: the sizes tried.
+        errors_: cross-validated error of each size.
+        standard_errors_: standard error of each of `errors_`.
+        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
+        intercept_: one number for each problem.
+        model_: the model to deploy, a `jsparse.Model`.
+        expansion_: its machine, a `KernelExpansion`.
+        kernel_: the tuned kernel.
+        C_: the tuned C; None for a method without.
+        cv_error_: cross-validated error.
+        oob_decision_function_: held-out class probabilities of each row.
+        n_iter_: number of evaluations in the search.
+        tuning_history_: all evaluations of the search.
+        n_features_in_: number of columns.
+        feature_names_in_: names of the columns, if they had any.
+    """
+
+    def __init__(
+        self,
+        n_prototypes: int | None = ...,
+        *,
+        selection: Literal["k_means", "renyi", "uniform"] = ...,
+        refit: bool = ...,
+        loss: Literal["hinge", "squared_hinge"] = ...,
+        tolerance: float = ...,
+        max_iter: int = ...,
+        kernel: str | Kernel | Sequence[Kernel] = ...,
+        lengthscale: Any = ...,
+        categories: Literal["indicators", "kernel"] = ...,
+        C: float | str = ...,
+        multiclass: Any = ...,
+        class_weight: str | Mapping[Any, float] | None = ...,
+        cv: Any = ...,
+        out_of_fold: bool | Literal["machines"] = ...,
+        search: str | Search = ...,
+        max_evaluations: int | None = ...,
+        max_seconds: float = ...,
+        warm_start: bool = ...,
+        verbose: int = ...,
+        random_state: int | RandomState | None = ...,
+    ) -> None: ...
+
+class RelevanceVectorClassifier(Classifier):
+    """Classification by a relevance vector machine (Tipping 2001; Tipping and Faul 2003).
+
+    Args:
+        max_prototypes: limit of the prototypes of each target or binary problem.
+        candidates: number of random rows that may become prototypes; None for all rows.
+        tolerance: stop when no change raises the log evidence by more, in nats; 100 times as
+            large for a machine that has `max_prototypes`.
+        max_iter: limit of changes of the model. It is the length of the history, so another
+            value compiles again.
+        kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
+            "linear", "polynomial", or "auto" for the family that does best on a part of the
+            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
+            also a list of kernels, each of which gives every candidate an atom.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
+            None to take a kernel object as it is.
+        categories: how a table's categories enter: "indicators" makes a column for each
+            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
+        class_weight: None, "balanced" or a mapping from labels to factors.
+        cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
+            for 10, or the number of rows if there are fewer.
+        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
+            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
+        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
+            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        max_evaluations: budget of the search; None for its default.
+        max_seconds: no evaluation of the search starts later.
+        warm_start: start the search where the search of the last `fit` ended.
+        verbose: 1 to report the progress of the search on standard error.
+        random_state: random seed of the prototypes, folds and search.
+
+    Attributes:
+        classes_: labels in sorted order.
+        prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
+        prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
+            fit.
+        n_prototypes_: the size chosen among several.
+        sizes_: the sizes tried.
+        errors_: cross-validated error of each size.
+        standard_errors_: standard error of each of `errors_`.
+        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
+        intercept_: one number for each problem.
+        model_: the model to deploy, a `jsparse.Model`.
+        expansion_: its machine, a `KernelExpansion`.
+        kernel_: the tuned kernel.
+        C_: the tuned C; None for a method without.
+        cv_error_: cross-validated error.
+        oob_decision_function_: held-out class probabilities of each row.
+        n_iter_: number of evaluations in the search.
+        tuning_history_: all evaluations of the search.
+        n_features_in_: number of columns.
+        feature_names_in_: names of the columns, if they had any.
+    """
+
+    def __init__(
+        self,
+        max_prototypes: int = ...,
+        *,
+        candidates: int | None = ...,
+        tolerance: float = ...,
+        max_iter: int = ...,
+        kernel: str | Kernel | Sequence[Kernel] = ...,
+        lengthscale: Any = ...,
+        categories: Literal["indicators", "kernel"] = ...,
+        multiclass: Any = ...,
+        class_weight: str | Mapping[Any, float] | None = ...,
+        cv: Any = ...,
+        out_of_fold: bool | Literal["machines"] = ...,
+        search: str | Search = ...,
+        max_evaluations: int | None = ...,
+        max_seconds: float = ...,
+        warm_start: bool = ...,
+        verbose: int = ...,
+        random_state: int | RandomState | None = ...,
+    ) -> None: ...
+
+class RelevanceVectorRegressor(Regressor):
+    """Regression by a relevance vector machine (Tipping 2001; Tipping and Faul 2003).
+
+    Args:
+        max_prototypes: limit of the prototypes of each target or binary problem.
+        candidates: number of random rows that may become prototypes; None for all rows.
+        tolerance: stop when no change raises the log evidence by more, in nats; 100 times as
+            large for a machine that has `max_prototypes`.
+        max_iter: limit of changes of the model. It is the length of the history, so another
+            value compiles again.
+        kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
+            "linear", "polynomial", or "auto" for the family that does best on a part of the
+            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
+            also a list of kernels, each of which gives every candidate an atom.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
+            None to take a kernel object as it is.
+        categories: how a table's categories enter: "indicators" makes a column for each
+            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
+            for 10, or the number of rows if there are fewer.
+        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
+            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
+        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
+            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        max_evaluations: budget of the search; None for its default.
+        max_seconds: no evaluation of the search starts later.
+        warm_start: start the search where the search of the last `fit` ended.
+        verbose: 1 to report the progress of the search on standard error.
+        random_state: random seed of the prototypes, folds and search.
+
+    Attributes:
+        prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
+        prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
+            fit.
+        n_prototypes_: the size chosen among several.
+        sizes_: the sizes tried.
+        errors_: cross-validated error of each size.
+        standard_errors_: standard error of each of `errors_`.
+        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
+        intercept_: one number for each problem.
+        model_: the model to deploy, a `jsparse.Model`.
+        expansion_: its machine, a `KernelExpansion`.
+        kernel_: the tuned kernel.
+        C_: the tuned C; None for a method without.
+        cv_error_: cross-validated error.
+        oob_prediction_: held-out prediction of each row.
+        n_iter_: number of evaluations in the search.
+        tuning_history_: all evaluations of the search.
+        n_features_in_: number of columns.
+        feature_names_in_: names of the columns, if they had any.
+    """
+
+    def __init__(
+        self,
+        max_prototypes: int = ...,
+        *,
+        candidates: int | None = ...,
+        tolerance: float = ...,
+        max_iter: int = ...,
+        kernel: str | Kernel | Sequence[Kernel] = ...,
+        lengthscale: Any = ...,
+        categories: Literal["indicators", "kernel"] = ...,
+        cv: Any = ...,
+        out_of_fold: bool | Literal["machines"] = ...,
+        search: str | Search = ...,
+        max_evaluations: int | None = ...,
+        max_seconds: float = ...,
+        warm_start: bool = ...,
+        verbose: int = ...,
+        random_state: int | RandomState | None = ...,
+    ) -> None: ...
+
+class RobustLSSVMClassifier(Classifier):
+    """Classification by a fixed-size machine with a robust loss (De Brabanter 2010, eq. 6).
+
+    Args:
+        n_prototypes: number of prototypes `m`, at most the number of rows; None for a third of
+            the rows, at most 300 and at least one for each class; or several numbers,
+            increasing, from which cross-validation chooses (De Brabanter 2010, Section 5), see
+            `tune_sizes`; or "auto", which doubles the number up to 2,000, with
+            `stop_when_flat`.
+        selection: "renyi" (Algorithm 1, stratified by class); "uniform"; or "pivoted_cholesky"
+            for the rows with the largest residual variance under the untuned kernel, whatever
+            the class.
+        size_tolerance: among several numbers, choose the smallest whose error is within so many
+            standard errors of the smallest error.
+        stop_when_flat: among several numbers, stop once the error hardly falls, or once the
+            next number would take more seconds than are left.
+        loss: "huber", which is quadratic for small residuals and linear for large ones; or
+            "absolute".
+        kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
+            "linear", "polynomial", or "auto" for the family that does best on a part of the
+            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
+            also a list of kernels, each of which gives every candidate an atom.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
+            None to take a kernel object as it is.
+        categories: how a table's categories enter: "indicators" makes a column for each
+            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        C: "auto" to tune the weight of the data fit, or a number.
+        multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
+        class_weight: None, "balanced" or a mapping from labels to factors.
+        cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
+            for 10, or the number of rows if there are fewer.
+        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
+            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
+        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
+            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        max_evaluations: budget of the search; None for its default.
+        max_seconds: no evaluation of the search starts later.
+        warm_start: start the search where the search of the last `fit` ended.
+        verbose: 1 to report the progress of the search on standard error.
+        random_state: random seed of the prototypes, folds and search.
+
+    Attributes:
+        classes_: labels in sorted order.
+        prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
+        prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
+            fit.
+        n_prototypes_: the size chosen among several.
+        sizes_: the sizes tried.
+        errors_: cross-validated error of each size.
+        standard_errors_: standard error of each of `errors_`.
+        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
+        intercept_: one number for each problem.
+        model_: the model to deploy, a `jsparse.Model`.
+        expansion_: its machine, a `KernelExpansion`.
+        kernel_: the tuned kernel.
+        C_: the tuned C; None for a method without.
+        cv_error_: cross-validated error.
+        oob_decision_function_: held-out class probabilities of each row.
+        n_iter_: number of evaluations in the search.
+        tuning_history_: all evaluations of the search.
+        n_features_in_: number of columns.
+        feature_names_in_: names of the columns, if they had any.
+    """
+
+    def __init__(
+        self,
+        n_prototypes: int | Sequence[int] | Literal["auto"] | None = ...,
+        *,
+        selection: Literal["renyi", "uniform", "pivoted_cholesky"] = ...,
+        size_tolerance: float = ...,
+        stop_when_flat: bool = ...,
+        loss: Literal["absolute", "huber"] = ...,
+        kernel: str | Kernel | Sequence[Kernel] = ...,
+        lengthscale: Any = ...,
+        categories: Literal["indicators", "kernel"] = ...,
+        C: float | str = ...,
+        multiclass: Any = ...,
+        class_weight: str | Mapping[Any, float] | None = ...,
+        cv: Any = ...,
+        out_of_fold: bool | Literal["machines"] = ...,
+        search: str | Search = ...,
+        max_evaluations: int | None = ...,
+        max_seconds: float = ...,
+        warm_start: bool = ...,
+        verbose: int = ...,
+        random_state: int | RandomState | None = ...,
+    ) -> None: ...
+
+class RobustLSSVMRegressor(Regressor):
+    """Regression for targets with outliers (De Brabanter 2010, eq. 6).
+
+    Args:
+        n_prototypes: number of prototypes `m`, at most the number of rows; None for a third of
+            the rows, at most 300 and at least one for each class; or several numbers,
+            increasing, from which cross-validation chooses (De Brabanter 2010, Section 5), see
+            `tune_sizes`; or "auto", which doubles the number up to 2,000, with
+            `stop_when_flat`.
+        selection: "renyi" (Algorithm 1, stratified by class); "uniform"; or "pivoted_cholesky"
+            for the rows with the largest residual variance under the untuned kernel, whatever
+            the class.
+        size_tolerance: among several numbers, choose the smallest whose error is within so many
+            standard errors of the smallest error.
+        stop_when_flat: among several numbers, stop once the error hardly falls, or once the
+            next number would take more seconds than are left.
+        loss: "huber", which is quadratic for small residuals and linear for large ones; or
+            "absolute".
+        kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
+            "linear", "polynomial", or "auto" for the family that does best on a part of the
+            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
+            also a list of kernels, each of which gives every candidate an atom.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
+            None to take a kernel object as it is.
+        categories: how a table's categories enter: "indicators" makes a column for each
+            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        C: "auto" to tune the weight of the data fit, or a number.
+        cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
+            for 10, or the number of rows if there are fewer.
+        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
+            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
+        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
+            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        max_evaluations: budget of the search; None for its default.
+        max_seconds: no evaluation of the search starts later.
+        warm_start: start the search where the search of the last `fit` ended.
+        verbose: 1 to report the progress of the search on standard error.
+        random_state: random seed of the prototypes, folds and search.
+
+    Attributes:
+        prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
+        prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
+            fit.
+        n_prototypes_: the size chosen among several.
+        sizes_: the sizes tried.
+        errors_: cross-validated error of each size.
+        standard_errors_: standard error of each of `errors_`.
+        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
+        intercept_: one number for each problem.
+        model_: the model to deploy, a `jsparse.Model`.
+        expansion_: its machine, a `KernelExpansion`.
+        kernel_: the tuned kernel.
+        C_: the tuned C; None for a method without.
+        cv_error_: cross-validated error.
+        oob_prediction_: held-out prediction of each row.
+        n_iter_: number of evaluations in the search.
+        tuning_history_: all evaluations of the search.
+        n_features_in_: number of columns.
+        feature_names_in_: names of the columns, if they had any.
+    """
+
+    def __init__(
+        self,
+        n_prototypes: int | Sequence[int] | Literal["auto"] | None = ...,
+        *,
+        selection: Literal["renyi", "uniform", "pivoted_cholesky"] = ...,
+        size_tolerance: float = ...,
+        stop_when_flat: bool = ...,
+        loss: Literal["absolute", "huber"] = ...,
+        kernel: str | Kernel | Sequence[Kernel] = ...,
+        lengthscale: Any = ...,
+        categories: Literal["indicators", "kernel"] = ...,
+        C: float | str = ...,
+        cv: Any = ...,
+        out_of_fold: bool | Literal["machines"] = ...,
+        search: str | Search = ...,
+        max_evaluations: int | None = ...,
+        max_seconds: float = ...,
+        warm_start: bool = ...,
+        verbose: int = ...,
+        random_state: int | RandomState | None = ...,
+    ) -> None: ...
+
+class SCDPClassifier(_Path, Classifier):
+    """Classification by a kernel machine as small as cross-validation lets it be.
+
+    SCDP-FSLSSVM of Karsmakers 2011: prototypes are selected out of candidates one after another,
+    each by the residual, and cross-validation of the whole path chooses how many to keep.
+
+    Args:
+        max_prototypes: length of the path; by default 300, or the number of candidates or of
+            training rows if it is smaller.
+        candidates: number of candidates; or "all" for every row with weight; or a table of
+            points in raw units, shape `M d`. By default the number of rows, rounded down so
+            that tables of similar size share programs, up to 1000.
+        candidate_method: "k_center" (farthest points, the choice of Karsmakers 2011),
+            "k_means", "renyi" or "uniform".
+        subset: number of random candidates examined for each prototype (SCDPP); None for all.
+        size_tolerance: choose the smallest size whose error is within so many standard errors
+            of the smallest error: 0.1 is the choice of Section 4.5, 1 the one-standard-error
+            rule.
+        selection: whether several problems or targets have the same prototypes, "joint", or
+            "separate" ones.
+        stopping: end a path once its error no longer changes (eq. 38), to save time; by default
+            all paths have `max_prototypes`, the paper's safest choice.
+        nu: see `fit`.
+        kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
+            "linear", "polynomial", or "auto" for the family that does best on a part of the
+            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
+            also a list of kernels, each of which gives every candidate an atom.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
+            None to take a kernel object as it is.
+        categories: how a table's categories enter: "indicators" makes a column for each
+            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        C: "auto" to tune the weight of the data fit, or a number.
+        multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
+        class_weight: None, "balanced" or a mapping from labels to factors.
+        cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
+            for 10, or the number of rows if there are fewer.
+        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
+            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
+        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
+            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        max_evaluations: budget of the search; None for its default.
+        max_seconds: no evaluation of the search starts later.
+        warm_start: start the search where the search of the last `fit` ended.
+        verbose: 1 to report the progress of the search on standard error.
+        random_state: random seed of the prototypes, folds and search.
+
+    Attributes:
+        classes_: labels in sorted order.
+        prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
+        prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
+            fit.
+        n_prototypes_: the size chosen among several.
+        sizes_: the sizes tried.
+        errors_: cross-validated error of each size.
+        standard_errors_: standard error of each of `errors_`.
+        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
+        intercept_: one number for each problem.
+        model_: the model to deploy, a `jsparse.Model`.
+        expansion_: its machine, a `KernelExpansion`.
+        kernel_: the tuned kernel.
+        C_: the tuned C; None for a method without.
+        cv_error_: cross-validated error.
+        oob_decision_function_: held-out class probabilities of each row.
+        n_iter_: number of evaluations in the search.
+        tuning_history_: all evaluations of the search.
+        n_features_in_: number of columns.
+        feature_names_in_: names of the columns, if they had any.
+    """
+
+    def __init__(
+        self,
+        max_prototypes: int | None = ...,
+        *,
+        candidates: Any = ...,
+        candidate_method: Literal["k_center", "k_means", "renyi", "uniform"] = ...,
+        subset: int | Literal["auto"] | None = ...,
+        size_tolerance: float = ...,
+        selection: Literal["joint", "separate"] = ...,
+        stopping: Stopping | None = ...,
+        nu: float = ...,
+        kernel: str | Kernel | Sequence[Kernel] = ...,
+        lengthscale: Any = ...,
+        categories: Literal["indicators", "kernel"] = ...,
+        C: float | str = ...,
+        multiclass: Any = ...,
+        class_weight: str | Mapping[Any, float] | None = ...,
+        cv: Any = ...,
+        out_of_fold: bool | Literal["machines"] = ...,
+        search: str | Search = ...,
+        max_evaluations: int | None = ...,
+        max_seconds: float = ...,
+        warm_start: bool = ...,
+        verbose: int = ...,
+        random_state: int | RandomState | None = ...,
+    ) -> None: ...
+
+class SCDPRegressor(_Path, Regressor):
+    """Regression by a kernel machine as small as cross-validation lets it be (Karsmakers 2011).
+
+    Args:
+        max_prototypes: length of the path; by default 300, or the number of candidates or of
+            training rows if it is smaller.
+        candidates: number of candidates; or "all" for every row with weight; or a table of
+            points in raw units, shape `M d`. By default the number of rows, rounded down so
+            that tables of similar size share programs, up to 1000.
+        candidate_method: "k_center" (farthest points, the choice of Karsmakers 2011),
+            "k_means", "renyi" or "uniform".
+        subset: number of random candidates examined for each prototype (SCDPP); None for all.
+        size_tolerance: choose the smallest size whose error is within so many standard errors
+            of the smallest error: 0.1 is the choice of Section 4.5, 1 the one-standard-error
+            rule.
+        selection: whether several problems or targets have the same prototypes, "joint", or
+            "separate" ones.
+        stopping: end a path once its error no longer changes (eq. 38), to save time; by default
+            all paths have `max_prototypes`, the paper's safest choice.
+        nu: see `fit`.
+        kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
+            "linear", "polynomial", or "auto" for the family that does best on a part of the
+            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
+            also a list of kernels, each of which gives every candidate an atom.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
+            None to take a kernel object as it is.
+        categories: how a table's categories enter: "indicators" makes a column for each
+            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        C: "auto" to tune the weight of the data fit, or a number.
+        cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
+            for 10, or the number of rows if there are fewer.
+        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
+            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
+        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
+            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        max_evaluations: budget of the search; None for its default.
+        max_seconds: no evaluation of the search starts later.
+        warm_start: start the search where the search of the last `fit` ended.
+        verbose: 1 to report the progress of the search on standard error.
+        random_state: random seed of the prototypes, folds and search.
+
+    Attributes:
+        prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
+        prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
+            fit.
+        n_prototypes_: the size chosen among several.
+        sizes_: the sizes tried.
+        errors_: cross-validated error of each size.
+        standard_errors_: standard error of each of `errors_`.
+        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
+        intercept_: one number for each problem.
+        model_: the model to deploy, a `jsparse.Model`.
+        expansion_: its machine, a `KernelExpansion`.
+        kernel_: the tuned kernel.
+        C_: the tuned C; None for a method without.
+        cv_error_: cross-validated error.
+        oob_prediction_: held-out prediction of each row.
+        n_iter_: number of evaluations in the search.
+        tuning_history_: all evaluations of the search.
+        n_features_in_: number of columns.
+        feature_names_in_: names of the columns, if they had any.
+    """
+
+    def __init__(
+        self,
+        max_prototypes: int | None = ...,
+        *,
+        candidates: Any = ...,
+        candidate_method: Literal["k_center", "k_means", "renyi", "uniform"] = ...,
+        subset: int | Literal["auto"] | None = ...,
+        size_tolerance: float = ...,
+        selection: Literal["joint", "separate"] = ...,
+        stopping: Stopping | None = ...,
+        nu: float = ...,
+        kernel: str | Kernel | Sequence[Kernel] = ...,
+        lengthscale: Any = ...,
+        categories: Literal["indicators", "kernel"] = ...,
+        C: float | str = ...,
+        cv: Any = ...,
+        out_of_fold: bool | Literal["machines"] = ...,
+        search: str | Search = ...,
+        max_evaluations: int | None = ...,
+        max_seconds: float = ...,
+        warm_start: bool = ...,
+        verbose: int = ...,
+        random_state: int | RandomState | None = ...,
+    ) -> None: ...
+
+class SpSVMClassifier(_Path, Classifier):
+    """Classification by a support vector machine of few prototypes (Keerthi et al. 2006).
+
+    Prototypes are selected out of candidates one after another, each by its effect on the squared
+    hinge loss. Cross-validation chooses how many to keep.
+
+    Args:
+        max_prototypes: length of the path; by default 300, or the number of candidates or of
+            training rows if it is smaller.
+        candidates: number of candidates; or "all" for every row with weight; or a table of
+            points in raw units, shape `M d`. By default the number of rows, rounded down so
+            that tables of similar size share programs, up to 1000.
+        candidate_method: "k_center" (farthest points, the choice of Karsmakers 2011),
+            "k_means", "renyi" or "uniform".
+        subset: number of random candidates examined for each prototype; None for 59.
+        size_tolerance: choose the smallest size whose error is within so many standard errors
+            of the smallest error: 0.1 is the choice of Section 4.5, 1 the one-standard-error
+            rule.
+        growth: see `fit`.
+        kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
+            "linear", "polynomial", or "auto" for the family that does best on a part of the
+            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
+            also a list of kernels, each of which gives every candidate an atom.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
+            None to take a kernel object as it is.
+        categories: how a table's categories enter: "indicators" makes a column for each
+            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        C: "auto" to tune the weight of the data fit, or a number.
+        multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
+        class_weight: None, "balanced" or a mapping from labels to factors.
+        cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
+            for 10, or the number of rows if there are fewer.
+        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
+            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
+        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
+            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        max_evaluations: budget of the search; None for its default.
+        max_seconds: no evaluation of the search starts later.
+        warm_start: start the search where the search of the last `fit` ended.
+        verbose: 1 to report the progress of the search on standard error.
+        random_state: random seed of the prototypes, folds and search.
+
+    Attributes:
+        classes_: labels in sorted order.
+        prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
+        prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
+            fit.
+        n_prototypes_: the size chosen among several.
+        sizes_: the sizes tried.
+        errors_: cross-validated error of each size.
+        standard_errors_: standard error of each of `errors_`.
+        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
+        intercept_: one number for each problem.
+        model_: the model to deploy, a `jsparse.Model`.
+        expansion_: its machine, a `KernelExpansion`.
+        kernel_: the tuned kernel.
+        C_: the tuned C; None for a method without.
+        cv_error_: cross-validated error.
+        oob_decision_function_: held-out class probabilities of each row.
+        n_iter_: number of evaluations in the search.
+        tuning_history_: all evaluations of the search.
+        n_features_in_: number of columns.
+        feature_names_in_: names of the columns, if they had any.
+    """
+
+    def __init__(
+        self,
+        max_prototypes: int | None = ...,
+        *,
+        candidates: Any = ...,
+        candidate_method: Literal["k_center", "k_means", "renyi", "uniform"] = ...,
+        subset: int | Literal["auto"] | None = ...,
+        size_tolerance: float = ...,
+        growth: float = ...,
+        kernel: str | Kernel | Sequence[Kernel] = ...,
+        lengthscale: Any = ...,
+        categories: Literal["indicators", "kernel"] = ...,
+        C: float | str = ...,
+        multiclass: Any = ...,
+        class_weight: str | Mapping[Any, float] | None = ...,
+        cv: Any = ...,
+        out_of_fold: bool | Literal["machines"] = ...,
+        search: str | Search = ...,
+        max_evaluations: int | None = ...,
+        max_seconds: float = ...,
+        warm_start: bool = ...,
+        verbose: int = ...,
+        random_state: int | RandomState | None = ...,
+    ) -> None: ...
+
+class SparseFisherClassifier(_ShareOfSupportVectors):
+    """Classification by a sparse kernel Fisher discriminant (Wu et al. 2006, Appendix A).
+
+    A descent moves the prototypes to where the Fisher discriminant in their span has its largest
+    quotient. Coefficients and intercept are the support vector machine's.
+
+    Args:
+        n_prototypes: see `FewPrototypes`; with "separate" prototypes, their number for each
+            problem. Or a share between 0 and 1 of the support vectors of scikit-learn's `SVC`
+            with the same C and kernel. Where these are tuned, C is 1 and the lengthscale the
+            root of half the number of columns. With several classes the share is of the mean
+            over one against the rest.
+        selection: how the start is chosen: "k_means", "renyi" or "uniform".
+        starts: number of descents, of which the one with the lowest objective is kept. The
+            first starts from points by `selection`, the others from random rows.
+        sharing: whether the problems of several classes, or several targets, have "shared" or
+            "separate" prototypes.
+        tolerance: tolerance of the descent, see `direct.minimise`.
+        max_iter: limit of steps of the descent. It is the length of the history, so another
+            value compiles again.
+        loss: loss of the support vector machine, "hinge" or "squared_hinge".
+        kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
+            "linear", "polynomial", or "auto" for the family that does best on a part of the
+            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
+            also a list of kernels, each of which gives every candidate an atom.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
+            None to take a kernel object as it is.
+        categories: how a table's categories enter: "indicators" makes a column for each
+            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        C: "auto" to tune the weight of the data fit, or a number.
+        multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
+        class_weight: None, "balanced" or a mapping from labels to factors.
+        cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
+            for 10, or the number of rows if there are fewer.
+        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
+            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
+        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
+            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        max_evaluations: budget of the search; None for its default.
+        max_seconds: no evaluation of the search starts later.
+        warm_start: start the search where the search of the last `fit` ended.
+        verbose: 1 to report the progress of the search on standard error.
+        random_state: random seed of the prototypes, folds and search.
+
+    Attributes:
+        classes_: labels in sorted order.
+        prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
+        prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
+            fit.
+        n_prototypes_: the size chosen among several.
+        sizes_: the sizes tried.
+        errors_: cross-validated error of each size.
+        standard_errors_: standard error of each of `errors_`.
+        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
+        intercept_: one number for each problem.
+        model_: the model to deploy, a `jsparse.Model`.
+        expansion_: its machine, a `KernelExpansion`.
+        kernel_: the tuned kernel.
+        C_: the tuned C; None for a method without.
+        cv_error_: cross-validated error.
+        oob_decision_function_: held-out class probabilities of each row.
+        n_iter_: number of evaluations in the search.
+        tuning_history_: all evaluations of the search.
+        n_features_in_: number of columns.
+        feature_names_in_: names of the columns, if they had any.
+    """
+
+    def __init__(
+        self,
+        n_prototypes: int | None = ...,
+        *,
+        selection: Literal["k_means", "renyi", "uniform"] = ...,
+        starts: int = ...,
+        sharing: Literal["shared", "separate"] = ...,
+        tolerance: float = ...,
+        max_iter: int = ...,
+        loss: Literal["hinge", "squared_hinge"] = ...,
+        kernel: str | Kernel | Sequence[Kernel] = ...,
+        lengthscale: Any = ...,
+        categories: Literal["indicators", "kernel"] = ...,
+        C: float | str = ...,
+        multiclass: Any = ...,
+        class_weight: str | Mapping[Any, float] | None = ...,
+        cv: Any = ...,
+        out_of_fold: bool | Literal["machines"] = ...,
+        search: str | Search = ...,
+        max_evaluations: int | None = ...,
+        max_seconds: float = ...,
+        warm_start: bool = ...,
+        verbose: int = ...,
+        random_state: int | RandomState | None = ...,
+    ) -> None: ...
+
+class SparseKernelRidgeRegressor(Regressor):
+    """Kernel ridge regression with few optimised prototypes (Wu et al. 2006).
+
+    A descent moves the prototypes, which need not be rows.
+
+    Args:
+        n_prototypes: see `FewPrototypes`; with "separate" prototypes, their number for each
+            problem.
+        selection: how the start is chosen: "k_means", "renyi" or "uniform".
+        starts: number of descents, of which the one with the lowest objective is kept. The
+            first starts from points by `selection`, the others from random rows.
+        sharing: whether the problems of several classes, or several targets, have "shared" or
+            "separate" prototypes.
+        tolerance: tolerance of the descent, see `direct.minimise`.
+        max_iter: limit of steps of the descent. It is the length of the history, so another
+            value compiles again.
+        kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
+            "linear", "polynomial", or "auto" for the family that does best on a part of the
+            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
+            also a list of kernels, each of which gives every candidate an atom.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
+            None to take a kernel object as it is.
+        categories: how a table's categories enter: "indicators" makes a column for each
+            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        C: "auto" to tune the weight of the data fit, or a number.
+        cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
+            for 10, or the number of rows if there are fewer.
+        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
+            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
+        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
+            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        max_evaluations: budget of the search; None for its default.
+        max_seconds: no evaluation of the search starts later.
+        warm_start: start the search where the search of the last `fit` ended.
+        verbose: 1 to report the progress of the search on standard error.
+        random_state: random seed of the prototypes, folds and search.
+
+    Attributes:
+        prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
+        prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
+            fit.
+        n_prototypes_: the size chosen among several.
+        sizes_: the sizes tried.
+        errors_: cross-validated error of each size.
+        standard_errors_: standard error of each of `errors_`.
+        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
+        intercept_: one number for each problem.
+        model_: the model to deploy, a `jsparse.Model`.
+        expansion_: its machine, a `KernelExpansion`.
+        kernel_: the tuned kernel.
+        C_: the tuned C; None for a method without.
+        cv_error_: cross-validated error.
+        oob_prediction_: held-out prediction of each row.
+        n_iter_: number of evaluations in the search.
+        tuning_history_: all evaluations of the search.
+        n_features_in_: number of columns.
+        feature_names_in_: names of the columns, if they had any.
+    """
+
+    def __init__(
+        self,
+        n_prototypes: int | None = ...,
+        *,
+        selection: Literal["k_means", "renyi", "uniform"] = ...,
+        starts: int = ...,
+        sharing: Literal["shared", "separate"] = ...,
+        tolerance: float = ...,
+        max_iter: int = ...,
+        kernel: str | Kernel | Sequence[Kernel] = ...,
+        lengthscale: Any = ...,
+        categories: Literal["indicators", "kernel"] = ...,
+        C: float | str = ...,
+        cv: Any = ...,
+        out_of_fold: bool | Literal["machines"] = ...,
+        search: str | Search = ...,
+        max_evaluations: int | None = ...,
+        max_seconds: float = ...,
+        warm_start: bool = ...,
+        verbose: int = ...,
+        random_state: int | RandomState | None = ...,
+    ) -> None: ...
+
+class SparseLargeMarginClassifier(_ShareOfSupportVectors):
+    """Classification by a support vector machine of few optimised prototypes (Wu et al. 2006).
+
+    A descent moves the prototypes, which need not be rows, to where the objective of the support
+    vector machine in their span is least.
+
+    Args:
+        n_prototypes: see `FewPrototypes`; with "separate" prototypes, their number for each
+            problem. Or a share between 0 and 1 of the support vectors of scikit-learn's `SVC`
+            with the same C and kernel. Where these are tuned, C is 1 and the lengthscale the
+            root of half the number of columns. With several classes the share is of the mean
+            over one against the rest.
+        selection: how the start is chosen: "k_means", "renyi" or "uniform".
+        starts: number of descents, of which the one with the lowest objective is kept. The
+            first starts from points by `selection`, the others from random rows.
+        sharing: whether the problems of several classes, or several targets, have "shared" or
+            "separate" prototypes.
+        tolerance: tolerance of the descent, see `direct.minimise`.
+        max_iter: limit of steps of the descent. It is the length of the history, so another
+            value compiles again.
+        loss: "hinge" or "squared_hinge".
+        kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
+            "linear", "polynomial", or "auto" for the family that does best on a part of the
+            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
+            also a list of kernels, each of which gives every candidate an atom.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
+            None to take a kernel object as it is.
+        categories: how a table's categories enter: "indicators" makes a column for each
+            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        C: "auto" to tune the weight of the data fit, or a number.
+        multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
+        class_weight: None, "balanced" or a mapping from labels to factors.
+        cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
+            for 10, or the number of rows if there are fewer.
+        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
+            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
+        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
+            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        max_evaluations: budget of the search; None for its default.
+        max_seconds: no evaluation of the search starts later.
+        warm_start: start the search where the search of the last `fit` ended.
+        verbose: 1 to report the progress of the search on standard error.
+        random_state: random seed of the prototypes, folds and search.
+
+    Attributes:
+        classes_: labels in sorted order.
+        prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
+        prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
+            fit.
+        n_prototypes_: the size chosen among several.
+        sizes_: the sizes tried.
+        errors_: cross-validated error of each size.
+        standard_errors_: standard error of each of `errors_`.
+        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
+        intercept_: one number for each problem.
+        model_: the model to deploy, a `jsparse.Model`.
+        expansion_: its machine, a `KernelExpansion`.
+        kernel_: the tuned kernel.
+        C_: the tuned C; None for a method without.
+        cv_error_: cross-validated error.
+        oob_decision_function_: held-out class probabilities of each row.
+        n_iter_: number of evaluations in the search.
+        tuning_history_: all evaluations of the search.
+        n_features_in_: number of columns.
+        feature_names_in_: names of the columns, if they had any.
+    """
+
+    def __init__(
+        self,
+        n_prototypes: int | None = ...,
+        *,
+        selection: Literal["k_means", "renyi", "uniform"] = ...,
+        starts: int = ...,
+        sharing: Literal["shared", "separate"] = ...,
+        tolerance: float = ...,
+        max_iter: int = ...,
+        loss: Literal["hinge", "squared_hinge"] = ...,
+        kernel: str | Kernel | Sequence[Kernel] = ...,
+        lengthscale: Any = ...,
+        categories: Literal["indicators", "kernel"] = ...,
+        C: float | str = ...,
+        multiclass: Any = ...,
+        class_weight: str | Mapping[Any, float] | None = ...,
+        cv: Any = ...,
+        out_of_fold: bool | Literal["machines"] = ...,
+        search: str | Search = ...,
+        max_evaluations: int | None = ...,
+        max_seconds: float = ...,
+        warm_start: bool = ...,
+        verbose: int = ...,
+        random_state: int | RandomState | None = ...,
+    ) -> None: ...
+
+class SparseReducedLSSVMClassifier(Classifier):
+    """Classification by an LS-SVM that is pruned (Mall and Suykens 2015, Algorithms 3 and 4).
+
+    Iteratively reweighted ridge regression drives most coefficients to zero. Of several values of
+    `C` the estimator takes the one with the fewest prototypes whose error cross-validation cannot
+    tell from the best.
+
+    Args:
+        n_prototypes: initial number of prototypes; None for `k` times the square root of the
+            number of rows (Table III), at most 1000.
+        selection: how the initial prototypes are chosen: "renyi" or "uniform".
+        size_tolerance: choose the smallest `C` whose error is within so many standard errors of
+            the smallest error; a smaller `C` leaves fewer prototypes.
+        k: see `n_prototypes`.
+        initialization: the first machine: "primal" for a fixed-size LS-SVM of all rows
+            (Algorithm 3), or "dual" for an LS-SVM of the prototypes alone (eq. 6, Algorithm 4),
+            which needs the rows in memory.
+        start: the initial sizes in the reweighting: the "coefficients" of the first machine, or
+            for "primal" its "weights" in Nystroem features. Algorithm 3 prints the weights,
+            although feature `j` is unrelated to prototype `j`.
+        loss: the squared errors of all "rows", or of the "prototypes" alone. The latter is the
+            SV_L0-norm PFS-LSSVM, with which the paper compares; it needs the rows in memory.
+        rule: the stopping rule, see `solvers.reweighted`. "paper" also starts as printed.
+            "relative" scales the targets to variance 1, and starts no prototype with a penalty
+            that would force it to vanish.
+        kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
+            "linear", "polynomial", or "auto" for the family that does best on a part of the
+            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
+            also a list of kernels, each of which gives every candidate an atom.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
+            None to take a kernel object as it is.
+        categories: how a table's categories enter: "indicators" makes a column for each
+            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        C: "auto" to tune the weight of the data fit, or a number.
+        multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
+        class_weight: None, "balanced" or a mapping from labels to factors.
+        cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
+            for 10, or the number of rows if there are fewer.
+        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
+            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
+        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
+            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        max_evaluations: budget of the search; None for its default.
+        max_seconds: no evaluation of the search starts later.
+        warm_start: start the search where the search of the last `fit` ended.
+        verbose: 1 to report the progress of the search on standard error.
+        random_state: random seed of the prototypes, folds and search.
+
+    Attributes:
+        classes_: labels in sorted order.
+        prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
+        prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
+            fit.
+        n_prototypes_: the size chosen among several.
+        sizes_: the sizes tried.
+        errors_: cross-validated error of each size.
+        standard_errors_: standard error of each of `errors_`.
+        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
+        intercept_: one number for each problem.
+        model_: the model to deploy, a `jsparse.Model`.
+        expansion_: its machine, a `KernelExpansion`.
+        kernel_: the tuned kernel.
+        C_: the tuned C; None for a method without.
+        cv_error_: cross-validated error.
+        oob_decision_function_: held-out class probabilities of each row.
+        n_iter_: number of evaluations in the search.
+        tuning_history_: all evaluations of the search.
+        n_features_in_: number of columns.
+        feature_names_in_: names of the columns, if they had any.
+    """
+
+    def __init__(
+        self,
+        n_prototypes: int | None = ...,
+        *,
+        selection: Literal["renyi", "uniform", "pivoted_cholesky"] = ...,
+        size_tolerance: float = ...,
+        k: float = ...,
+        initialization: Literal["primal", "dual"] = ...,
+        start: Literal["coefficients", "weights"] = ...,
+        loss: Literal["rows", "prototypes"] = ...,
+        rule: Literal["relative", "paper"] = ...,
+        kernel: str | Kernel | Sequence[Kernel] = ...,
+        lengthscale: Any = ...,
+        categories: Literal["indicators", "kernel"] = ...,
+        C: float | str = ...,
+        multiclass: Any = ...,
+        class_weight: str | Mapping[Any, float] | None = ...,
+        cv: Any = ...,
+        out_of_fold: bool | Literal["machines"] = ...,
+        search: str | Search = ...,
+        max_evaluations: int | None = ...,
+        max_seconds: float = ...,
+        warm_start: bool = ...,
+        verbose: int = ...,
+        random_state: int | RandomState | None = ...,
+    ) -> None: ...
+
+class SparseReducedLSSVMRegressor(Regressor):
+    """Regression by an LS-SVM that is pruned (Mall and Suykens 2015, Algorithms 3 and 4).
+
+    Iteratively reweighted ridge regression drives most coefficients to zero. Several targets share
+    their prototypes.
+
+    Args:
+        n_prototypes: initial number of prototypes; None for `k` times the square root of the
+            number of rows (Table III), at most 1000.
+        selection: how the initial prototypes are chosen: "renyi" or "uniform".
+        size_tolerance: choose the smallest `C` whose error is within so many standard errors of
+            the smallest error; a smaller `C` leaves fewer prototypes.
+        k: see `n_prototypes`.
+        initialization: the first machine: "primal" for a fixed-size LS-SVM of all rows
+            (Algorithm 3), or "dual" for an LS-SVM of the prototypes alone (eq. 6, Algorithm 4),
+            which needs the rows in memory.
+        start: the initial sizes in the reweighting: the "coefficients" of the first machine, or
+            for "primal" its "weights" in Nystroem features. Algorithm 3 prints the weights,
+            although feature `j` is unrelated to prototype `j`.
+        loss: the squared errors of all "rows", or of the "prototypes" alone. The latter is the
+            SV_L0-norm PFS-LSSVM, with which the paper compares; it needs the rows in memory.
+        rule: the stopping rule, see `solvers.reweighted`. "paper" also starts as printed.
+            "relative" scales the targets to variance 1, and starts no prototype with a penalty
+            that would force it to vanish.
+        kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
+            "linear", "polynomial", or "auto" for the family that does best on a part of the
+            rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
+            also a list of kernels, each of which gives every candidate an atom.
+        lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
+            None to take a kernel object as it is.
+        categories: how a table's categories enter: "indicators" makes a column for each
+            category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        C: "auto" to tune the weight of the data fit, or a number.
+        cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
+            for 10, or the number of rows if there are fewer.
+        out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
+            sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
+        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
+            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        max_evaluations: budget of the search; None for its default.
+        max_seconds: no evaluation of the search starts later.
+        warm_start: start the search where the search of the last `fit` ended.
+        verbose: 1 to report the progress of the search on standard error.
+        random_state: random seed of the prototypes, folds and search.
+
+    Attributes:
+        prototypes_: shape `(n_prototypes, n_features)`, in the units of the inputs.
+        prototype_indices_: row numbers of the prototypes, if they are rows chosen before the
+            fit.
+        n_prototypes_: the size chosen among several.
+        sizes_: the sizes tried.
+        errors_: cross-validated error of each size.
+        standard_errors_: standard error of each of `errors_`.
+        dual_coef_: coefficients, shape `(n_prototypes,)`, or one column for each problem.
+        intercept_: one number for each problem.
+        model_: the model to deploy, a `jsparse.Model`.
+        expansion_: its machine, a `KernelExpansion`.
+        kernel_: the tuned kernel.
+        C_: the tuned C; None for a method without.
+        cv_error_: cross-validated error.
+        oob_prediction_: held-out prediction of each row.
+        n_iter_: number of evaluations in the search.
+        tuning_history_: all evaluations of the search.
+        n_features_in_: number of columns.
+        feature_names_in_: names of the columns, if they had any.
+    """
+
+    def __init__(
+        self,
+        n_prototypes: int | None = ...,
+        *,
+        selection: Literal["renyi", "uniform", "pivoted_cholesky"] = ...,
+        size_tolerance: float = ...,
+        k: float = ...,
+        initialization: Literal["primal", "dual"] = ...,
+        start: Literal["coefficients", "weights"] = ...,
+        loss: Literal["rows", "prototypes"] = ...,
+        rule: Literal["relative", "paper"] = ...,
+        kernel: str | Kernel | Sequence[Kernel] = ...,
+        lengthscale: Any = ...,
+        categories: Literal["indicators", "kernel"] = ...,
+        C: float | str = ...,
+        cv: Any = ...,
+        out_of_fold: bool | Literal["machines"] = ...,
+        search: str | Search = ...,
+        max_evaluations: int | None = ...,
+        max_seconds: float = ...,
+        warm_start: bool = ...,
+        verbose: int = ...,
+        random_state: int | RandomState | None = ...,
+    ) -> None: ...

@@ -1,0 +1,210 @@
+"""Constructors and documentation of the estimators, made from the settings of their methods."""
+
+import dataclasses
+import inspect
+import re
+import textwrap
+import types
+import typing
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, NamedTuple, Union
+
+from .._types import CountLike, ScalarLike
+from ..machines.method import Method
+
+# The names of method settings that scikit-learn spells otherwise.
+_RENAMED = {"max_iterations": "max_iter"}
+
+_KERNEL = """a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic", "linear",
+    "polynomial", or "auto" for the family that does best on a part of the rows), or a
+    `jsparse.kernels` object in units of standardised inputs; for pursuits also a list of kernels,
+    each of which gives every candidate an atom."""
+_SHARED: dict[str, tuple[Any, str, str]] = {  # default, type and description of each parameter
+    "kernel": ("rbf", "str | Kernel | Sequence[Kernel]", _KERNEL),
+    "lengthscale": (
+        "auto",
+        "Any",
+        """"auto" to tune the kernel; a number, or one for each column, to set it; None to take a
+        kernel object as it is.""",
+    ),
+    "categories": (
+        "indicators",
+        'Literal["indicators", "kernel"]',
+        """how a table's categories enter: "indicators" makes a column for each category, "kernel"
+        compares them, see `jsparse.kernels.Mixed`.""",
+    ),
+    "C": ("auto", "float | str", """"auto" to tune the weight of the data fit, or a number."""),
+    "multiclass": (
+        "one_versus_rest",
+        "Any",
+        """"one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.""",
+    ),
+    "class_weight": (
+        None,
+        "str | Mapping[Any, float] | None",
+        """None, "balanced" or a mapping from labels to factors.""",
+    ),
+    "cv": (
+        "auto",
+        "Any",
+        """number of folds, a splitter, or a list of splits that hold each row out once; "auto" for
+        10, or the number of rows if there are fewer.""",
+    ),
+    "out_of_fold": (
+        True,
+        'bool | Literal["machines"]',
+        """keep the held-out errors, which calibrate probabilities, intervals and sets; "machines"
+        to keep the machines of the folds too, see `jsparse.train`.""",
+    ),
+    "search": (
+        "profile",
+        "str | Search",
+        """"profile", "gradient" (a lengthscale for every column), "annealing", "auto", or a
+        `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.""",
+    ),
+    "max_evaluations": (None, "int | None", "budget of the search; None for its default."),
+    "max_seconds": (float("inf"), "float", "no evaluation of the search starts later."),
+    "warm_start": (False, "bool", "start the search where the search of the last `fit` ended."),
+    "verbose": (0, "int", "1 to report the progress of the search on standard error."),
+    "random_state": (
+        None,
+        "int | RandomState | None",
+        "random seed of the prototypes, folds and search.",
+    ),
+}
+_OF_CLASSES = ("multiclass", "class_weight")
+
+_ATTRIBUTES = {
+    "classes_": "labels in sorted order.",
+    "prototypes_": "shape `(n_prototypes, n_features)`, in the units of the inputs.",
+    "prototype_indices_": "row numbers of the prototypes, if they are rows chosen before the fit.",
+    "n_prototypes_": "the size chosen among several.",
+    "sizes_": "the sizes tried.",
+    "errors_": "cross-validated error of each size.",
+    "standard_errors_": "standard error of each of `errors_`.",
+    "dual_coef_": "coefficients, shape `(n_prototypes,)`, or one column for each problem.",
+    "intercept_": "one number for each problem.",
+    "model_": "the model to deploy, a `jsparse.Model`.",
+    "expansion_": "its machine, a `KernelExpansion`.",
+    "kernel_": "the tuned kernel.",
+    "C_": "the tuned C; None for a method without.",
+    "cv_error_": "cross-validated error.",
+    "oob_prediction_": "held-out prediction of each row.",
+    "oob_decision_function_": "held-out class probabilities of each row.",
+    "n_iter_": "number of evaluations in the search.",
+    "tuning_history_": "all evaluations of the search.",
+    "n_features_in_": "number of columns.",
+    "feature_names_in_": "names of the columns, if they had any.",
+}
+_OF_ONE_TASK = {
+    True: ("oob_prediction_",),  # not of a classifier
+    False: ("classes_", "oob_decision_function_"),  # not of a regressor
+}
+
+
+class Parameter(NamedTuple):
+    """A parameter of an estimator's constructor."""
+
+    name: str
+    default: Any
+    type: str
+    text: str
+
+
+def method_parameters(method: type[Method], omitted: Iterable[str]) -> dict[str, Parameter]:
+    """Return the parameter for each setting of a method, but for those omitted."""
+    texts = argument_texts(method)
+    return {
+        field.name: Parameter(
+            _RENAMED.get(field.name, field.name), field.default, type_text(field.type),
+            texts[field.name],
+        )
+        for field in dataclasses.fields(method)
+        if field.name not in omitted
+    }  # fmt: skip
+
+
+def shared_parameters(classifier: bool, omitted: Iterable[str]) -> list[Parameter]:
+    """Return the parameters that all estimators of a task have, but for those omitted."""
+    absent = {*omitted, *(() if classifier else _OF_CLASSES)}
+    return [
+        Parameter(name, default, kind, " ".join(text.split()))
+        for name, (default, kind, text) in _SHARED.items()
+        if name not in absent
+    ]
+
+
+def constructor(parameters: list[Parameter], positional: int) -> Callable[..., None]:
+    """Return an `__init__` that keeps its arguments, with an explicit signature.
+
+    Args:
+        parameters: of the constructor.
+        positional: how many of them may be passed by position.
+    """
+    kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    own = inspect.Parameter("self", kinds[0])
+    listed = [
+        inspect.Parameter(p.name, kinds[i >= positional], default=p.default, annotation=p.type)
+        for i, p in enumerate(parameters)
+    ]
+    signature = inspect.Signature([own, *listed])
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            bound = signature.bind(self, *args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{type(self).__name__}: {error}") from None
+        bound.apply_defaults()
+        for parameter in parameters:
+            setattr(self, parameter.name, bound.arguments[parameter.name])
+
+    __init__.__signature__ = signature  # type: ignore[attr-defined]
+    return __init__
+
+
+def documentation(summary: str, parameters: list[Parameter], classifier: bool) -> str:
+    """Return the docstring of an estimator: its summary, parameters and attributes."""
+    attributes = {k: v for k, v in _ATTRIBUTES.items() if k not in _OF_ONE_TASK[classifier]}
+    arguments = {parameter.name: parameter.text for parameter in parameters}
+    parts = [inspect.cleandoc(summary)]
+    for head, texts in (("Args:", arguments), ("Attributes:", attributes)):
+        lines = [
+            textwrap.fill(
+                f"{name}: {text}", 92, initial_indent=" " * 4, subsequent_indent=" " * 8,
+                break_long_words=False, break_on_hyphens=False,
+            )
+            for name, text in texts.items()
+        ]  # fmt: skip
+        parts.append("\n".join([head, *lines]))
+    return "\n\n".join(parts) + "\n"
+
+
+def argument_texts(method: type[Method]) -> dict[str, str]:
+    """Return what a method's docstring, or else a parent's, says of each setting."""
+    texts: dict[str, str] = {}
+    for parent in reversed(method.__mro__):
+        section = re.search(
+            r"\nArgs:\n(.*?)(?:\n\S|\Z)", inspect.cleandoc(parent.__doc__ or ""), re.S
+        )
+        for entry in re.split(r"\n(?= {4}\w)", section[1]) if section else ():
+            name, text = entry.strip().split(":", 1)
+            texts[name] = " ".join(text.split())
+    return texts
+
+
+def type_text(kind: Any) -> str:
+    """Return a type as it would be written in a stub; numbers that may be traced are numbers."""
+    if kind is ScalarLike or kind is CountLike:
+        return "float" if kind is ScalarLike else "int"
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Literal:
+        return f"Literal[{', '.join(map(_quoted, arguments))}]"
+    if origin in (Union, types.UnionType):
+        return " | ".join(map(type_text, arguments))
+    if origin is not None:
+        return f"{origin.__name__}[{', '.join(map(type_text, arguments))}]"
+    return {None: "None", types.NoneType: "None", Any: "Any"}.get(kind) or kind.__name__
+
+
+def _quoted(value: Any) -> str:
+    return f'"{value}"' if isinstance(value, str) else repr(value)

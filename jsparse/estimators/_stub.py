@@ -1,0 +1,50 @@
+"""Write `__init__.pyi`, in which editors and type checkers find the constructors.
+
+Run `python -m jsparse.estimators._stub` after a change of a method's settings or documentation.
+"""
+
+import inspect
+import textwrap
+from pathlib import Path
+
+from .. import estimators
+from ._base import Machine
+
+_HEAD = """# Made by `python -m jsparse.estimators._stub`; do not edit.
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from numpy.random import RandomState
+
+from ..kernels import Kernel
+from ..machines.method import Method
+from ..search.strategies import Search
+"""
+_ONE_CLASS = "from ._one_class import SparseOneClassSVM as SparseOneClassSVM\n"
+
+
+def stub() -> str:
+    """Return the text of the stub."""
+    named = [
+        estimator
+        for name in sorted(dir(estimators))
+        if isinstance(estimator := getattr(estimators, name), type)
+        and issubclass(estimator, Machine)
+    ]
+    bases = sorted({(base.__module__, base.__name__) for one in named for base in one.__bases__})
+    imports = [f"from .{module.rsplit('.', 1)[1]} import {name}\n" for module, name in bases]
+    return "".join([_HEAD, *imports, _ONE_CLASS, *map(_class_text, named)])
+
+
+def _class_text(estimator: type[Machine]) -> str:
+    kinds = [p.kind for p in inspect.signature(estimator).parameters.values()]
+    lines = [f"{p.name}: {p.type} = ...," for p in estimator.parameters]
+    lines.insert(kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD), "*,")
+    arguments = textwrap.indent("\n".join(["self,", *lines]), " " * 4)
+    body = f'"""{estimator.__doc__}"""\n\ndef __init__(\n{arguments}\n) -> None: ...\n'
+    bases = ", ".join(base.__name__ for base in estimator.__bases__)
+    return f"\nclass {estimator.__name__}({bases}):\n" + textwrap.indent(body, " " * 4)
+
+
+if __name__ == "__main__":
+    Path(__file__).with_name("__init__.pyi").write_text(stub())
