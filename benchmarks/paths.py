@@ -233,7 +233,18 @@ def _cell5(name: str, number: int, quick: bool) -> dict[str, Any]:
         "predicting": predicting,
         "tuning": tuning,
         "errors": (model.curve.chosen_by or model.curve).errors.tolist(),
+        "test errors": {int(m): _error_of_size(model, m, X_test, y_test) for m in _some_sizes(k)},
     }
+
+
+def _some_sizes(largest: int) -> np.ndarray:
+    """Return about 40 sizes up to the largest, evenly spaced on a log axis."""
+    return np.unique(np.geomspace(1, largest, 40).round().astype(int))
+
+
+def _error_of_size(model: jsparse.Trained, m: int, X: np.ndarray, y: np.ndarray) -> float:
+    """Return the misclassification of the first `m` prototypes' machine, in per cent."""
+    return float(100 * np.mean(model.at(int(m)).predict(X) != y))
 
 
 def _table5(data: dict[str, Any]) -> Report:

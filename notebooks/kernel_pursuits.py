@@ -5,9 +5,13 @@
 # by kernel subspace pursuit (KSP), matching pursuit (KMP) and basis pursuit (KBP).
 
 # %%
+import importlib.util
 import os
-import tempfile
-from pathlib import Path
+import subprocess
+import sys
+
+if importlib.util.find_spec("jsparse") is None:
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "jsparse[notebooks]"], check=True)
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +23,8 @@ import jsparse
 from jsparse.kernels import RBF
 from jsparse.machines import pursuits
 
-figures = Path(os.environ.get("FIGURES", tempfile.mkdtemp()))
-figures.mkdir(parents=True, exist_ok=True)
-print("device", jax.devices()[0].device_kind, "figures in", figures)
+print("device:", jax.devices()[0].device_kind)
+SMOKE = "SMOKE" in os.environ  # a quick run, to see that everything works
 
 
 def heavisine(x):
@@ -61,7 +64,7 @@ for column, g in enumerate((heavisine, doppler, blocks)):
         task="regression",
         key=0,
         method=jsparse.KSP(atoms=sizes, size_tolerance=0.0),
-        search=jsparse.Profile(max_evaluations=5),
+        search=jsparse.Profile(max_evaluations=2 if SMOKE else 5),
         folds=5,
     )
     errors = [np.mean((trained.at(k).predict(line[:, None]) - g(line)) ** 2) for k in sizes]
@@ -76,7 +79,7 @@ for column, g in enumerate((heavisine, doppler, blocks)):
     bottom.plot(sizes, np.array(errors) + 0.15, "x--", label="new rows, with noise")
     bottom.set_xlabel("atoms")
     bottom.legend()
-figure.savefig(figures / "denoised.png", dpi=120)
+plt.show()
 
 # %% [markdown]
 # ## Three pursuits with the same atoms to choose from
@@ -121,7 +124,7 @@ data = (machine.prototypes, X[half], y[half], X[~half], y[~half])
 adam = optax.adam(0.02)
 state = adam.init(params)
 before = loss(params, *data)
-for _ in range(40):
+for _ in range(4 if SMOKE else 40):
     gradient = jax.grad(loss)(params, *data)
     updates, state = adam.update(gradient, state)
     params = optax.apply_updates(params, updates)

@@ -1,12 +1,16 @@
 # %% [markdown]
 # # Sparse solutions of linear systems, and a kernel machine as small as it can be
 #
-# The pursuit wing knows matrices only. It runs on whatever device JAX finds.
+# `jsparse.pursuit` solves `A w = b` with few non-zero `w`. It knows matrices, not kernels.
 
 # %%
+import importlib.util
 import os
-import tempfile
-from pathlib import Path
+import subprocess
+import sys
+
+if importlib.util.find_spec("jsparse") is None:
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "jsparse[notebooks]"], check=True)
 
 import jax
 import jax.numpy as jnp
@@ -17,9 +21,8 @@ from sklearn.datasets import load_breast_cancer
 import jsparse
 from jsparse import plotting, pursuit
 
-figures = Path(os.environ.get("FIGURES", tempfile.mkdtemp()))
-figures.mkdir(parents=True, exist_ok=True)
-print("device", jax.devices()[0].device_kind, "figures in", figures)
+print("device:", jax.devices()[0].device_kind)
+SMOKE = "SMOKE" in os.environ  # a quick run, to see that everything works
 
 # %% [markdown]
 # ## Compressed sensing
@@ -37,10 +40,15 @@ w[rng.permutation(D)[:spikes]] = rng.choice([-1.0, 1.0], spikes)
 y = X @ w + 0.01 * rng.standard_normal(n).astype(np.float32)
 
 path = pursuit.omp(X, y, max_atoms=48)
-found = np.asarray(path.dense(D, spikes))
-print("recovered", set(np.flatnonzero(found)) == set(np.flatnonzero(w)))
-print("largest error of a value", np.abs(found - w).max())
+recovered = np.asarray(path.dense(D, spikes))
+print("recovered", set(np.flatnonzero(recovered)) == set(np.flatnonzero(w)))
+print("largest error of a value", np.abs(recovered - w).max())
 print("residual norm with 31, 32, 33 atoms", path.residual_norm[spikes - 1 : spikes + 2])
+figure, axes = plt.subplots(figsize=(7, 2.6), layout="constrained")
+axes.plot(w, "o", mfc="none", ms=5, label="signal")
+axes.plot(recovered, ".", ms=4, label="omp, 32 atoms")
+axes.legend(frameon=False, loc="upper right")
+plt.show()
 
 # %% [markdown]
 # ## Normal equations, formed or not
@@ -54,10 +62,10 @@ truth = np.where(np.arange(200) < 10, 1.0, 0.0)
 y = X @ truth + rng.standard_normal(500)
 A, b = jnp.asarray(X.T @ X), jnp.asarray(X.T @ y)
 formed = pursuit.scdp(A, b, max_atoms=20)
-asked = pursuit.scdp(
+by_columns = pursuit.scdp(
     pursuit.GramColumns(jnp.asarray(X)), b, diagonal=jnp.sum(jnp.square(X), axis=0), max_atoms=20
 )
-print("the same atoms", bool((formed.support == asked.support).all()))
+print("the same atoms", bool((formed.support == by_columns.support).all()))
 lasso = pursuit.lasso(A, b, max_atoms=20)
 at_ten = int(np.flatnonzero(np.asarray(lasso.cardinality) == 10)[-1])
 total = float(np.sum(np.square(y)))
@@ -94,4 +102,4 @@ print("by the one-standard-error rule", trained.curve.smallest_within(1.0), "pro
 figure, axes = plt.subplots(figsize=(6.5, 4), layout="constrained")
 plotting.error_curve(trained, axes, test_errors=new)
 axes.set_title("breast cancer")
-figure.savefig(figures / "breast_cancer.png", dpi=120)
+plt.show()

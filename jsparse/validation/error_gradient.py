@@ -1,7 +1,9 @@
 """The cross-validated error, and its gradient at little more than the cost of the error."""
 
+import abc
 from typing import NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -23,8 +25,35 @@ class Parts(NamedTuple):
     __repr__ = short_repr
 
 
+class RowLoss(eqx.Module):
+    """A differentiable loss of each row; its leaves are parameters."""
+
+    @abc.abstractmethod
+    def __call__(self, y: Float[Array, "r c"], f: Float[Array, "r c"]) -> Float[Array, " r"]:
+        """Return the loss of each row's values `f`, shape `r`."""
+
+
+class SquaredError(RowLoss):
+    """The squared error, averaged over the targets."""
+
+    def __call__(self, y: Float[Array, "r c"], f: Float[Array, "r c"]) -> Float[Array, " r"]:
+        """See `RowLoss`."""
+        return jnp.mean(jnp.square(y - f), axis=1)
+
+
+class CrossEntropy(RowLoss):
+    """The cross-entropy of the softmax of the values; `y` is +1 in the column of the class."""
+
+    inverse_temperature: Float[Array, ""]
+
+    def __call__(self, y: Float[Array, "r c"], f: Float[Array, "r c"]) -> Float[Array, " r"]:
+        """See `RowLoss`."""
+        logs = jax.nn.log_softmax(self.inverse_temperature * f, axis=1)
+        return -jnp.sum(jnp.where(y > 0, logs, 0), axis=1)
+
+
 class FoldErrors(NamedTuple):
-    """Mean squared errors, in squared units of the targets in `Parts`."""
+    """Mean losses; of `SquaredError` in squared units of the targets in `Parts`."""
 
     error: Float[Array, ""]  # on every fold, by the machine fitted to the other folds
     validation: Float[Array, ""]  # on the validation split, by the machine fitted to all folds
@@ -40,7 +69,11 @@ class _Machine(NamedTuple):
 
 
 def held_out_error(
-    kernel: Kernel, prototypes: Float[Array, "m d"], C: Float[Array, ""], parts: Parts
+    kernel: Kernel,
+    prototypes: Float[Array, "m d"],
+    C: Float[Array, ""],
+    parts: Parts,
+    loss: RowLoss = SquaredError(),  # noqa: B008 (a module without leaves)
 ) -> tuple[Float[Array, ""], FoldErrors]:
     """Return a scalar whose gradient is the gradient of the cross-validated error, and both errors.
 
@@ -55,12 +88,12 @@ def held_out_error(
     with the machine `(a, b)` and the adjoint `u` held fixed. Only products of the kernel matrices
     with a few columns are differentiated, not the factorisations or the sums over rows.
 
-    Differentiable once, in reverse mode, in the kernel, the prototypes, `C` and `parts.X`.
+    Differentiable once, in both modes, in the kernel, prototypes, `C`, `parts` and `loss`.
     """
     v, r, c = parts.y.shape
     K = kernel.cross_gram(parts.X.reshape(v * r, -1), prototypes)
     gram = kernel.gram(prototypes)
-    machines, adjoints = _solutions(*jax.lax.stop_gradient((K, gram, C, parts)))
+    machines, adjoints = _solutions(*jax.lax.stop_gradient((K, gram, C, parts, loss)))
 
     # Evaluate every machine and every adjoint at every row. There are `v` machines, of which the
     # last is fitted to all folds and has no adjoint.
@@ -74,10 +107,11 @@ def held_out_error(
     residuals = parts.y[None] - f  # machine, part, row, target
     left_out = jnp.arange(v)[:, None] == jnp.arange(v)[None, :]  # machine, part
     weight = parts.w[:, :, None]
-    squares = jnp.sum(jnp.square(residuals) * weight[None], axis=(2, 3))
-    count = jnp.sum(parts.w[:-1]) * c
-    fold_error = jnp.sum(jnp.where(left_out, squares, 0)[: v - 1]) / count
-    validation = squares[-1, -1] / jnp.maximum(jnp.sum(parts.w[-1]) * c, 1)
+    at_home = jnp.diagonal(f, axis1=0, axis2=1)  # each part's values by the machine without it
+    losses = jax.vmap(loss)(parts.y, jnp.moveaxis(at_home, -1, 0))
+    sums, counts = jnp.sum(losses * parts.w, axis=1), jnp.sum(parts.w, axis=1)
+    fold_error = jnp.sum(sums[:-1]) / jnp.sum(counts[:-1])
+    validation = sums[-1] / jnp.maximum(counts[-1], 1)
 
     in_gram = dot(gram, jnp.moveaxis(a[: v - 1], 0, 1).reshape(-1, (v - 1) * c))
     penalty_term = jnp.sum(in_gram * jnp.moveaxis(u, 0, 1).reshape(-1, (v - 1) * c))
@@ -89,7 +123,11 @@ def held_out_error(
 
 
 def _solutions(
-    K: Float[Array, "n m"], gram: Float[Array, "m m"], C: Float[Array, ""], parts: Parts
+    K: Float[Array, "n m"],
+    gram: Float[Array, "m m"],
+    C: Float[Array, ""],
+    parts: Parts,
+    loss: RowLoss,
 ) -> tuple[_Machine, _Machine]:
     """Return `v` machines and `v - 1` adjoints.
 
@@ -112,7 +150,7 @@ def _solutions(
 
     folds = (phi[:-1], parts.y[:-1], parts.w[:-1])
     fold_sums = jax.lax.map(sums_of, folds)
-    total, count = fold_sums.joined, jnp.sum(parts.w[:-1]) * c
+    total, count = fold_sums.joined, jnp.sum(parts.w[:-1])
 
     def without(
         fold: tuple[NormalEquations, tuple[Array, Array, Array]],
@@ -121,8 +159,8 @@ def _solutions(
         sums = total - left_out
         factor = _factor(sums, C)
         machine = _solve(factor, sums, sums.cross, sums.target_sum[None])
-        residuals = w[:, None] * (y - dot(phi, machine.weights) - machine.intercept[None])
-        slopes = residuals * (-2 / (count * C))  # derivative of the error in the values, over C
+        values = dot(phi, machine.weights) + machine.intercept[None]
+        slopes = jax.grad(lambda f: dot(w, loss(y, f)))(values) / (count * C)
         adjoint = _solve(factor, sums, dot(phi.T, slopes), jnp.sum(slopes, axis=0, keepdims=True))
         return machine, adjoint
 

@@ -809,8 +809,9 @@ CLAIMS = {
 }
 CLAIMED_ELSEWHERE = {
     "__init__.py": "of functions by their names: each where it is defined",
-    "validation/error_gradient.py": "once, backwards: against differences of a machine in NumPy in "
-    "tests/search/test_gradient_search.py",
+    "validation/error_gradient.py": "once: against differences, in tests/layers/test_layers.py and "
+    "of a machine in NumPy in tests/search/test_gradient_search.py",
+    "layers.py": "the loss and the fit against differences: tests/layers/test_layers.py",
     "calibration.py": "probabilities: tests/model/test_prediction.py",
     "machines/family.py": "values of every machine: tests/machines/test_family.py",
     "machines/scdp.py": "forwards, between changes of the selection: tests/machines/test_scdp.py",

@@ -1,0 +1,193 @@
+"""The kernel head of a network, against refits by loops, finite differences and a real training."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from jsparse import layers
+from jsparse.kernels import RBF, Matern32, Projected
+
+N, D, M, FOLDS = 23, 3, 6, 4
+
+
+def problem(dtype="float64", classes=None, outputs=()):
+    rng = np.random.default_rng(0)
+    F = rng.standard_normal((N, D)).astype(dtype)
+    if classes is None:
+        y = np.sin(F[:, 0]) + 0.1 * rng.standard_normal(N)
+        y = np.stack([y, F[:, 1] ** 2], axis=1) if outputs else y
+        y = y.astype(dtype)
+    else:
+        y = (np.arange(N) % classes).astype(np.int32)
+    w = rng.uniform(0.5, 1.5, N).astype(dtype)
+    return jnp.asarray(F), jnp.asarray(y), jnp.asarray(w)
+
+
+def head_of(F, classes=None, kernel=None):
+    kernel = RBF(jnp.asarray([1.2, 0.9, 1.5], F.dtype)) if kernel is None else kernel
+    return layers.KernelHead(F[:M], kernel, C=20.0, classes=classes, n_folds=FOLDS)
+
+
+def values_without(head, F, Y, w, rows):
+    """Refit by the normal equations of the expansion's coefficients, without some rows."""
+    K = np.asarray(head.kernel.cross_gram(F, head.prototypes), float)
+    G = np.asarray(head.kernel.gram(head.prototypes), float)
+    C, w = float(jnp.exp(head.log_C)), np.asarray(w, float).copy()
+    w[rows] = 0
+    design = np.concatenate([K, np.ones((len(K), 1))], axis=1)
+    penalty = np.zeros((M + 1, M + 1))
+    penalty[:M, :M] = G
+    system = penalty + C * design.T @ (w[:, None] * design)
+    return (design @ np.linalg.solve(system, C * design.T @ (w[:, None] * np.asarray(Y, float))))[
+        rows
+    ]
+
+
+@pytest.mark.parametrize("outputs", [(), (2,)])
+def test_the_loss_is_the_error_of_refits_without_each_fold(outputs):
+    F, y, w = problem(outputs=outputs)
+    head = head_of(F)
+    squares = np.zeros(N)
+    for fold in range(FOLDS):
+        rows = np.arange(fold, N, FOLDS)
+        Y = np.asarray(y).reshape(N, -1)
+        errors = values_without(head, F, Y, w, rows) - Y[rows]
+        squares[rows] = np.mean(errors**2, axis=1)
+    expected = np.sum(np.asarray(w) * squares) / np.sum(w)
+    np.testing.assert_allclose(head.loss(F, y, w), expected, rtol=1e-8)
+
+
+def test_the_loss_of_classes_is_the_cross_entropy_of_held_out_values():
+    F, y, w = problem(classes=3)
+    head = head_of(F, classes=3)
+    Y, total = 2 * np.eye(3)[np.asarray(y)] - 1, 0.0
+    for fold in range(FOLDS):
+        rows = np.arange(fold, N, FOLDS)
+        scores = np.exp(float(head.log_inverse_temperature)) * values_without(head, F, Y, w, rows)
+        logs = scores - np.log(np.sum(np.exp(scores), axis=1, keepdims=True))
+        total -= np.sum(np.asarray(w)[rows] * logs[np.arange(len(rows)), np.asarray(y)[rows]])
+    np.testing.assert_allclose(head.loss(F, y, w), total / np.sum(w), rtol=1e-8)
+
+
+@pytest.mark.parametrize("classes", [None, 3])
+@pytest.mark.parametrize("what", ["loss", "fit"])
+def test_derivatives_are_finite_differences(classes, what):
+    F, y, w = problem(classes=classes)
+    head = head_of(F, classes)
+    rng = np.random.default_rng(1)
+    where = (head, F, w)
+    step = jax.tree.map(lambda a: jnp.asarray(rng.standard_normal(a.shape)), where)
+
+    def total(where):
+        head, F, w = where
+        if what == "loss":
+            return head.loss(F, y, w)
+        machine = head.fit(F, y, w)
+        return jnp.sum(jnp.square(machine(F) if classes is None else machine.predict_proba(F)))
+
+    value, forward = jax.jvp(total, (where,), (step,))
+    reverse = sum(map(jnp.vdot, *map(jax.tree.leaves, (jax.grad(total)(where), step))))
+    h = 1e-6
+    near = [total(jax.tree.map(lambda a, b, t=t: a + t * b, where, step)) for t in (h, -h)]
+    np.testing.assert_allclose(forward, (near[0] - near[1]) / (2 * h), rtol=1e-5)
+    np.testing.assert_allclose(forward, reverse, rtol=1e-7)
+    assert value > 0
+
+
+def test_every_leaf_of_a_head_is_a_parameter_with_a_gradient():
+    F, y, w = problem(classes=2)
+    head = head_of(F, 2)
+    gradient = jax.grad(lambda head: head.loss(F, y, w))(head)
+    for leaf in jax.tree.leaves(gradient):
+        assert np.linalg.norm(leaf) > 0
+    matrix = Projected(RBF(1.0), jnp.asarray(np.eye(D) - 0.5))
+    projected = head_of(F, 2, matrix)
+    np.testing.assert_array_equal(projected.kernel.matrix, matrix.matrix)
+
+
+def test_prototypes_are_held_fixed_or_come_from_the_network():
+    F, y, _ = problem()
+    head = head_of(F)
+    fixed = jax.grad(lambda h: h.loss(F, y, prototypes=jax.lax.stop_gradient(h.prototypes)))(head)
+    np.testing.assert_array_equal(fixed.prototypes, 0)
+    elsewhere = head.loss(F, y, prototypes=F[5:12])
+    moved = eqx.tree_at(lambda head: head.prototypes, head, F[5:12])
+    np.testing.assert_allclose(elsewhere, moved.loss(F, y), rtol=1e-10)
+
+
+def test_a_batch_of_heads_is_each_alone():
+    F, y, w = problem()
+    heads = [head_of(F), head_of(F, kernel=RBF(jnp.asarray([2.0, 2.0, 0.7])))]
+    batch = jax.tree.map(lambda *leaves: jnp.stack(leaves), *heads)
+    losses = jax.jit(jax.vmap(lambda head: head.loss(F, y, w)))(batch)
+    np.testing.assert_allclose(losses, [head.loss(F, y, w) for head in heads], rtol=1e-9)
+
+
+def test_pure_functions_are_the_head():
+    F, y, w = problem(classes=3)
+    pure = layers.pure_head(M, Matern32(1.3), classes=3, n_folds=FOLDS)
+    params = pure.init(0, F)
+    head = layers.KernelHead.from_features(
+        F, M, key=0, kernel=Matern32(1.3), classes=3, n_folds=FOLDS
+    )
+    np.testing.assert_allclose(jax.jit(pure.loss)(params, F, y, w), head.loss(F, y, w), rtol=1e-9)
+    np.testing.assert_allclose(
+        pure.fit(params, F, y).predict_proba(F), head.fit(F, y).predict_proba(F), rtol=1e-7
+    )
+    gradient = jax.grad(pure.loss)(params, F, y)
+    assert jax.tree.structure(gradient) == jax.tree.structure(params)
+
+
+def test_a_network_is_trained_through_the_head(dtype):
+    rng = np.random.default_rng(0)
+    X = jnp.asarray(rng.standard_normal((96, 6)), dtype)
+    y = jnp.asarray(np.sin(3 * X[:, 0] * X[:, 1]), dtype)
+    network = eqx.nn.MLP(6, 2, 16, 1, key=jax.random.key(0), dtype=dtype)
+    head = layers.KernelHead.from_features(jax.vmap(network)(X), 12, key=0)
+    model, adam = (network, head), optax.adam(0.02)
+    arrays, static = eqx.partition(model, eqx.is_inexact_array)
+
+    def loss(arrays):
+        network, head = eqx.combine(arrays, static)
+        return head.loss(jax.vmap(network)(X), y)
+
+    @jax.jit
+    def step(arrays, state):
+        value, gradient = jax.value_and_grad(loss)(arrays)
+        with jax.numpy_dtype_promotion("standard"):  # optax counts steps in integers
+            updates, state = adam.update(gradient, state)
+        return optax.apply_updates(arrays, updates), state, value
+
+    state, values = adam.init(arrays), []
+    for _ in range(60):
+        arrays, state, value = step(arrays, state)
+        values.append(float(value))
+    assert np.isfinite(values).all()
+    assert min(values) < 0.5 * values[0]
+    network, head = eqx.combine(arrays, static)
+    machine = head.fit(jax.vmap(network)(X), y)
+    assert machine(jax.vmap(network)(X)).dtype == dtype
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda F, y: layers.KernelHead(F[:0], RBF(1.0)), "prototypes: expected shape"),
+        (lambda F, y: layers.KernelHead(F, RBF(1.0), C=0.0), "C: expected a positive number"),
+        (lambda F, y: layers.KernelHead(F, RBF(1.0), classes=1), "classes: expected"),
+        (lambda F, y: layers.KernelHead(F, RBF(1.0), n_folds=1), "n_folds: expected"),
+        (lambda F, y: head_of(F).loss(F[:, :2], y), "features: expected shape"),
+        (lambda F, y: head_of(F).loss(F[:3], y[:3]), "n_folds: expected"),
+        (lambda F, y: head_of(F, 3).loss(F, y), "targets: expected class numbers, integers"),
+        (lambda F, y: head_of(F, 3).loss(F, jnp.full(N, 3)), "targets: expected class numbers"),
+        (lambda F, y: head_of(F).fit(F, y).predict_proba(F), "predict_proba: expected a head"),
+        (lambda F, y: layers.KernelHead.from_features(F, N + 1, key=0), "n_prototypes: expected"),
+    ],
+)
+def test_wrong_arguments_are_refused(change, message):
+    F, y, _ = problem()
+    with pytest.raises(ValueError, match=message):
+        change(F, y)
