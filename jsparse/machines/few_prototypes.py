@@ -1,7 +1,7 @@
 """Settings of methods with a fixed, small number of prototypes, and of the direct method."""
 
 import abc
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import jax
 import jax.numpy as jnp
@@ -21,21 +21,9 @@ from .checks import check_choice, columns_in_one_dtype
 from .direct import DirectFit
 from .family import Family, diagnostics, single
 from .inner_problems import InnerProblem
-from .method import (
-    Method,
-    Points,
-    Shape,
-    Task,
-    TrainingRows,
-    at_most,
-    check_number,
-    default_prototypes,
-    option,
-    replaced,
-    rows_at,
-    setting,
-)
+from .method import Points, Task, TrainingRows, check_number, rows_at, setting
 from .rows import Rows
+from .sized import Sized
 
 Selection = Literal["k_means", "renyi", "uniform"]
 Sharing = Literal["shared", "separate"]
@@ -43,12 +31,12 @@ _REPEATED = 1e-6  # factor of the weight of repeated rows, so that they are chos
 _APART = 0.1  # distance between copies, in standard deviations: ten copies keep float64's digits
 
 
-class FewPrototypes(Method):
-    """The settings of methods with a fixed number of prototypes (`N_z` of Wu et al. 2006).
+class FewPrototypes(Sized):
+    """The settings of methods with a small number of prototypes (`N_z` of Wu et al. 2006).
+
+    `Sized` describes the settings that are not listed.
 
     Args:
-        n_prototypes: number of prototypes, at most the number of rows; None for a third of the
-            rows, at most 20 and at least one for each class.
         selection: how the prototypes, or the start of a descent, are chosen: "k_means" for cluster
             means, or rows by "renyi" or "uniform". Copies of a row are chosen only if there are too
             few different rows (Section 5.6).
@@ -56,48 +44,35 @@ class FewPrototypes(Method):
             descent uses the first set.
     """
 
-    n_prototypes: int | None = option(
-        None, "number of prototypes", kind="sizes", metavar="M[,M...]"
-    )
     selection: Selection = setting("k_means")
     starts: int = setting(1)
 
     tasks: ClassVar[tuple[Task, ...]] = ("classification",)
     default_C: ClassVar[Float[np.ndarray, " s"]] = np.geomspace(0.1, 1000, 5)
     usual_prototypes: ClassVar[int] = 20
-
-    @property
-    def largest(self) -> int:
-        """The number of prototypes, once resolved."""
-        assert self.n_prototypes is not None
-        return self.n_prototypes
-
-    @property
-    def n_features(self) -> int | Literal["all"] | None:
-        """See `Method.n_features`."""
-        return self.n_prototypes
+    range_of_auto: ClassVar[tuple[int, int]] = (5, 80)
 
     def check(self, task: Task) -> None:
         """See `Method.check`."""
         super().check(task)
         check_choice("selection", self.selection, Selection)
-        if self.n_prototypes is not None:
-            whole_number("n_prototypes", self.n_prototypes, 1, 2**31 - 1, "the largest number")
         whole_number("starts", self.starts, 1, 1000, "a thousand")
 
-    def resolve(self, shape: Shape) -> "FewPrototypes":
-        """See `Method.resolve`."""
-        m = self.n_prototypes
-        if m is None:
-            m = default_prototypes(self.usual_prototypes, shape)
-        m = whole_number("n_prototypes", m, 1, shape.n, "the number of rows")
-        return replaced(self, n_prototypes=m)
-
-    def capped(self, shape: Shape) -> "FewPrototypes":
-        """See `Method.capped`."""
-        return replaced(self, n_prototypes=at_most(self.n_prototypes, shape.n))
+    def at_size(self, m: int) -> tuple["FewPrototypes", slice]:
+        """See `Method.at_size`: each size has separate sets of points, one size after the other."""
+        method, _ = super().at_size(m)
+        before = self.starts * sum(size for size in self.sizes if size < m)
+        return cast(FewPrototypes, method), slice(before, before + self.starts * m)
 
     def choose_points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
+        """Return the `starts` sets of points of each size, one after another."""
+        if not self.sizes:
+            return self._sets(key, rows)
+        each = [self.at_size(m)[0]._sets(key, rows) for m in self.sizes]
+        X = np.concatenate([np.asarray(points.X) for points in each])
+        return Points(jax.device_put(X), None, max(points.status for points in each))
+
+    def _sets(self, key: Key, rows: TrainingRows) -> Points:
         """Return the `starts` sets of points, one after another."""
         if self.starts == 1:
             return self._one_set(key, self.selection, rows)
@@ -155,8 +130,8 @@ def _fit(
     C: Float[Array, "*k"],
     rows: Rows,
 ) -> Family:
-    m, sets = method.n_prototypes, method.starts
-    if m is None or len(points) != sets * m:  # then all points are one set
+    sets = method.starts
+    if method.n_features is None or len(points) != sets * method.largest:  # one set
         sets = 1
     starts = points.reshape(sets, -1, points.shape[1])
     machine = method.fit_targets(kernel, starts, rows.X, rows.targets, C, rows.problem_weights)
@@ -199,8 +174,7 @@ class DirectMethod(FewPrototypes):
     descent for every kernel, `C` and fold would take far longer. `C` is tuned for the method.
 
     Args:
-        n_prototypes: see `FewPrototypes`; with "separate" prototypes, their number for each
-            problem.
+        n_prototypes: see `Sized`; with "separate" prototypes, their number for each problem.
         selection: how the start is chosen: "k_means", "renyi" or "uniform".
         starts: number of descents, of which the one with the lowest objective is kept. The first
             starts from points by `selection`, the others from random rows.
@@ -224,12 +198,12 @@ class DirectMethod(FewPrototypes):
         check_choice("sharing", self.sharing, Sharing)
         check_descent(self.tolerance, self.max_iterations)
 
-    def choose_points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
-        """See `FewPrototypes.choose_points`; copies of a point are moved apart.
+    def _sets(self, key: Key, rows: TrainingRows) -> Points:
+        """Return the sets of points; copies of a point are moved apart.
 
         The objective has no derivative where prototypes coincide: their span grows as they part.
         """
-        points = super().choose_points(key, kernel, rows)
+        points = super()._sets(key, rows)
         X = np.asarray(points.X)
         spread = np.std(np.asarray(rows.X)[np.asarray(rows.weights) > 0], axis=0)
         sets = [copies_apart(start, _APART * spread) for start in np.split(X, self.starts)]

@@ -1,7 +1,7 @@
 """The fixed-size LS-SVM: ridge regression in Nystroem features of a few prototypes."""
 
 import functools
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import equinox as eqx
@@ -12,8 +12,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from .._agreement import same_rows
-from .._arguments import increasing, real, whole_number
-from .._blocks import rounded_down
+from .._arguments import whole_number
 from .._numerics import as_array, as_float, like
 from .._programs import compiled
 from .._repr import short_repr
@@ -39,73 +38,35 @@ from .checks import (
 from .family import Family, diagnostics, single
 from .held_out import Sums
 from .method import (
-    Method,
     Points,
     Shape,
     Task,
     TrainingRows,
     at_most,
-    default_prototypes,
     option,
     replaced,
     setting,
 )
 from .ridge import Ridge
-from .stages import Chosen, Outcome, Stage, better_by, size_stages
+from .sized import Sized
+from .stages import Chosen, Outcome, Stage, better_by
 
 Selection = Literal["renyi", "uniform", "pivoted_cholesky"]
-FEWEST, MOST = 30, 2000  # range of the numbers of prototypes that "auto" tries
 LARGER_GAIN = 0.5  # standard errors by which all prototypes must beat the first `tuned_with`
 
 
-class Prototypes(Method):
+class Prototypes(Sized):
     """The settings of methods whose prototypes are rows chosen before anything is fitted.
 
+    `Sized` describes the settings that are not listed.
+
     Args:
-        n_prototypes: number of prototypes `m`, at most the number of rows; None for a third of the
-            rows, at most 300 and at least one for each class; or several numbers, increasing, from
-            which cross-validation chooses (De Brabanter 2010, Section 5), see `tune_sizes`; or
-            "auto", which doubles the number up to 2,000, with `stop_when_flat`.
         selection: "renyi" (Algorithm 1, stratified by class); "uniform"; or "pivoted_cholesky" for
             the rows with the largest residual variance under the untuned kernel, whatever the
             class.
-        size_tolerance: among several numbers, choose the smallest whose error is within so many
-            standard errors of the smallest error.
-        stop_when_flat: among several numbers, stop once the error hardly falls, or once the next
-            number would take more seconds than are left.
     """
 
-    n_prototypes: int | Sequence[int] | Literal["auto"] | None = option(
-        None,
-        "number of prototypes; of several, cross-validation chooses one, and with 'auto' more are "
-        "tried while the error falls; default: a third of the rows, at most 300, or 20 where a "
-        "descent finds them",
-        kind="sizes",
-        metavar="M[,M...]",
-    )
     selection: Selection = setting("renyi")
-    size_tolerance: float = option(  # type: ignore[assignment]
-        1.0,
-        "of several sizes, the smallest within T standard errors of the best",
-        kind="not negative",
-        metavar="T",
-    )
-    stop_when_flat: bool = setting(False)
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """The numbers of prototypes to choose from; empty if there is one number."""
-        return self.n_prototypes if isinstance(self.n_prototypes, tuple) else ()
-
-    @property
-    def largest(self) -> int:
-        """The number of prototypes, or the largest of several; once resolved."""
-        return self.sizes[-1] if self.sizes else int(self.n_prototypes)  # type: ignore[call-overload]
-
-    @property
-    def n_features(self) -> int | None:
-        """See `Method.n_features`."""
-        return None if self.n_prototypes in (None, "auto") else self.largest
 
     @property
     def nested(self) -> bool:
@@ -116,70 +77,34 @@ class Prototypes(Method):
         """See `Method.check`."""
         super().check(task)
         check_choice("selection", self.selection, Selection)
-        real("size_tolerance", self.size_tolerance, 0.0)
-        if self.n_prototypes not in (None, "auto"):
-            self._checked(2**31 - 1, "the largest number")
 
     def resolve(self, shape: Shape) -> "Prototypes":
-        """See `Method.resolve`."""
-        if self.n_prototypes is None:
-            return replaced(self, n_prototypes=default_prototypes(self.usual_prototypes, shape))
-        if self.n_prototypes == "auto":
-            if shape.linear:
-                return replaced(self, n_prototypes=1)
-            sizes = doubled(shape.training, shape.classes or 1)
-            fitting = tuple(size for size in sizes if shape.room is None or size <= shape.room)
-            return replaced(self, n_prototypes=fitting or sizes, stop_when_flat=True)
-        if self.sizes and shape.linear:
+        """See `Method.resolve`: the features of the linear kernel need one point."""
+        if shape.linear and self.n_prototypes == "auto":
+            return replaced(self, n_prototypes=1)
+        if shape.linear and self.sizes:
             raise ValueError("n_prototypes: expected one number for the linear kernel, it has none")
-        return replaced(self, n_prototypes=self._checked(shape.n, "the number of rows"))
-
-    def _checked(self, most: int, what: str) -> Any:
-        """Return `n_prototypes`; raise a `ValueError` if it exceeds `most`, described by `what`."""
-        if isinstance(self.n_prototypes, tuple):
-            return increasing("n_prototypes", self.n_prototypes, most, what)
-        return whole_number("n_prototypes", self.n_prototypes, 1, most, what)
-
-    def capped(self, shape: Shape) -> "Prototypes":
-        """See `Method.capped`."""
-        return replaced(self, n_prototypes=at_most(self.n_prototypes, shape.n))
+        return cast(Prototypes, super().resolve(shape))
 
     def choose_points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
         """Return rows chosen by `selection`; for the linear kernel, the first rows."""
-        m, labels = self.largest, rows.labels
+        m = self.largest
         if isinstance(kernel, Linear):  # the features are the inputs: points have no effect
             return rows.points_at(np.arange(m))
         if self.selection == "pivoted_cholesky":  # the order of the pivots is nested already
             weights = as_array(rows.weights, rows.X.dtype)
             pivots = pivoted_cholesky(key, kernel, rows.X, m, weights).indices
             return rows.points_at(np.asarray(pivots))
+        return self.chosen_rows(key, rows)
+
+    def chosen_rows(self, key: Key, rows: TrainingRows) -> Points:
+        """Return rows chosen by entropy or at random, in an order that is nested if need be."""
+        m, labels = self.largest, rows.labels
         numbers, status = choose_rows(key, self.selection, rows.X, m, labels, rows.weights, rows.n)
         if self.nested:
             label = None if labels is None else labels[numbers]
             numbers = numbers[interleaved(jax.random.fold_in(key, 1), m, label)]
         return rows.points_at(numbers, status)
-
-    def stages(self, problem: Any, search: Any) -> Generator[Stage, Outcome | None, Chosen]:
-        """See `Method.stages`: one stage for each size, see `size_stages`."""
-        if not self.sizes:
-            return (yield from super().stages(problem, search))
-        sizes = self.sizes, self.size_tolerance, self.stop_when_flat
-        return (yield from size_stages(*sizes, problem, search))
-
-
-def doubled(rows: int, classes: int) -> tuple[int, ...]:
-    """Return the numbers of prototypes that "auto" tries, each about twice the one before.
-
-    Args:
-        rows: limit of the largest number.
-        classes: limit of the smallest number.
-    """
-    m = rounded_down(min(MOST, rows))
-    sizes = [m]
-    while m // 2 >= max(FEWEST, classes):
-        m //= 2
-        sizes.append(m)
-    return tuple(sizes[::-1])
 
 
 @compiled
@@ -258,8 +183,10 @@ class FixedSize(Prototypes, Ridge):
         machine = solve(sums.features, sums.equations, C, code)
         return single(machine.expansion, machine.status, diagnostics(machine))
 
-    def stages(self, problem: Any, search: Any) -> Generator[Stage, Outcome | None, Chosen]:
-        """See `Method.stages`.
+    def stages_of_one_size(
+        self, problem: Any, search: Any
+    ) -> Generator[Stage, Outcome | None, Chosen]:
+        """See `Method.stages_of_one_size`.
 
         With `tuned_with`, tune a smaller machine first. If the search moves prototypes, move them
         after the kernel is tuned.
@@ -267,7 +194,7 @@ class FixedSize(Prototypes, Ridge):
         small = self._small()
         if small is not None and search.tune_kernel:
             return (yield from self._grown(small, problem, search))
-        chosen = yield from super().stages(problem, search)
+        chosen = yield from super().stages_of_one_size(problem, search)
         if not search.move_prototypes:
             return chosen
         first = chosen.outcome
@@ -285,7 +212,7 @@ class FixedSize(Prototypes, Ridge):
         The second stage tries only values of `C` within a factor of 5 of the best one, as each
         value needs a factorisation for each fold.
         """
-        smaller = problem.with_method(small).with_first_points(small.largest)
+        smaller = problem.with_method(small).at_size(small.largest)
         rescaling = search.rescaling()
         later = rescaling.planned(problem.template, problem.rows_scored)
         first = yield Stage(smaller, search, planned_later=later)

@@ -411,15 +411,31 @@ class Method(eqx.Module):
         """Yield the stages of tuning one after the other, and return the chosen outcome.
 
         Each `yield` evaluates to the outcome of the stage, or to None if an optional stage failed
-        or was skipped. By default there is one stage: the user's search.
+        or was skipped. By default they are the stages of one size.
 
         Args:
             problem: the tuning problem, see `search.problem.Problem`.
             search: the user's search, see `search.strategies.Search`.
         """
+        return (yield from self.stages_of_one_size(problem, search))
+
+    def stages_of_one_size(
+        self, problem: Any, search: Any
+    ) -> Generator[Stage, Outcome | None, Chosen]:
+        """Yield the stages of machines of one size; by default one, the user's search.
+
+        Arguments and values are as for `stages`.
+        """
         outcome = yield Stage(problem, search)
         assert outcome is not None
         return Chosen(outcome)
+
+    def at_size(self, m: int) -> tuple["Method", slice]:
+        """Return the method of machines with `m` prototypes, and the place of their points.
+
+        The place is a slice of the points of all sizes, by default the first `m`.
+        """
+        return self, slice(0, m)
 
 
 def sums_needed(method: Method, argument: str, why: str) -> ValueError:

@@ -110,9 +110,13 @@ class ReducedSetSVM(FewPrototypes):
         status = jnp.maximum(status, solved.status).astype(jnp.int32)
         return ReducedSet(problem.expansion(Z, solved), reduced.error, status)
 
-    def stages(self, problem: Any, search: Any) -> Generator[Stage, Outcome | None, Chosen]:
-        """See `Method.stages`: tune the kernel for `ReducedSVM`, then `C`."""
-        surrogate = ReducedSVM(self.n_prototypes, self.selection, self.starts, self.loss)
+    def stages_of_one_size(
+        self, problem: Any, search: Any
+    ) -> Generator[Stage, Outcome | None, Chosen]:
+        """See `Method.stages_of_one_size`: tune the kernel for `ReducedSVM`, then `C`."""
+        surrogate = ReducedSVM(
+            self.n_prototypes, selection=self.selection, starts=self.starts, loss=self.loss
+        )
         return (yield from surrogate_stages(surrogate, problem, search))
 
 

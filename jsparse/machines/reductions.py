@@ -3,14 +3,14 @@
 import functools
 import math
 from collections.abc import Generator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from .._arguments import real, whole_number
+from .._arguments import real
 from .._blocks import map_systems
 from .._numerics import as_array, as_float, is_concrete, like, times_power
 from .._programs import compiled
@@ -20,7 +20,6 @@ from ..expansion import KernelExpansion
 from ..kernels import Kernel
 from ..multiclass import Code
 from ..normal_equations import NormalEquations, accumulate
-from ..prototypes.choice import choose_rows
 from ..solvers.reweighted import Rule
 from . import dual
 from .candidates import check_candidates
@@ -38,7 +37,6 @@ from .method import (
     TrainingRows,
     option,
     replaced,
-    rows_at,
     setting,
     sums_needed,
 )
@@ -56,6 +54,7 @@ from .reduction_system import (
     target_exponent,
 )
 from .rows import Rows
+from .sized import Sized
 from .stages import Chosen, Outcome, Stage, surrogate_stages
 
 MOST = 1000  # default number of initial prototypes, at most
@@ -70,12 +69,12 @@ class SparseReduction(Prototypes, FromSums):
     first machine.
 
     Args:
-        n_prototypes: initial number of prototypes; None for `k` times the square root of the number
-            of rows (Table III), at most 1000.
+        n_prototypes: initial number of prototypes, or several, see `Sized`; None for `k` times the
+            square root of the number of rows (Table III), at most 1000.
         selection: how the initial prototypes are chosen: "renyi" or "uniform".
         size_tolerance: choose the smallest `C` whose error is within so many standard errors of the
-            smallest error; a smaller `C` leaves fewer prototypes.
-        stop_when_flat: has no effect, as there is one initial number of prototypes.
+            smallest error; a smaller `C` leaves fewer prototypes. It also chooses the initial
+            number among several.
         k: see `n_prototypes`.
         initialization: the first machine: "primal" for a fixed-size LS-SVM of all rows (Algorithm
             3), or "dual" for an LS-SVM of the prototypes alone (eq. 6, Algorithm 4), which needs
@@ -96,9 +95,6 @@ class SparseReduction(Prototypes, FromSums):
     shares_rows: ClassVar[bool] = True
     shares_C: ClassVar[bool] = True
 
-    n_prototypes: int | None = option(  # type: ignore[assignment]
-        None, "number of prototypes to begin with", kind="sizes", metavar="M"
-    )
     k: float = option(
         4.0,
         "begin with K times the root of the number of rows, if --prototypes is not given",
@@ -121,10 +117,6 @@ class SparseReduction(Prototypes, FromSums):
         """See `Method.check`."""
         real("k", self.k, 0.0, above=True)
         self.variant.check()
-        if isinstance(self.n_prototypes, tuple | str):
-            raise ValueError(
-                f"n_prototypes: expected one number to begin with, got {self.n_prototypes}"
-            )
         super().check(task)
 
     def check_sums(self, argument: str) -> Any:
@@ -134,14 +126,14 @@ class SparseReduction(Prototypes, FromSums):
             raise sums_needed(self, argument, why)
         return self
 
+    def default_number(self, shape: Shape) -> int:
+        """See `Sized.default_number`."""
+        most = min(shape.present, MOST)
+        return min(max(shape.classes or 1, math.ceil(self.k * math.sqrt(shape.present))), most)
+
     def resolve(self, shape: Shape) -> "SparseReduction":
-        """See `Method.resolve`."""
-        m = self.n_prototypes
-        if m is None:
-            most = min(shape.present, MOST)
-            m = min(max(shape.classes or 1, math.ceil(self.k * math.sqrt(shape.present))), most)
-        m = whole_number("n_prototypes", m, 1, shape.n, "the number of rows")
-        return replaced(self, n_prototypes=m)
+        """See `Method.resolve`; the linear kernel needs prototypes too."""
+        return cast(SparseReduction, Sized.resolve(self, shape))
 
     def for_distillation(self, prototypes: Float[np.ndarray, "m d"]) -> "SparseReduction":
         """See `Method.for_distillation`: start with as many rows as the machine has prototypes."""
@@ -149,10 +141,7 @@ class SparseReduction(Prototypes, FromSums):
 
     def choose_points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
         """Return rows chosen by `selection`; the kernel has no effect."""
-        numbers, status = choose_rows(
-            key, self.selection, rows.X, self.largest, rows.labels, rows.weights, rows.n
-        )
-        return Points(rows_at(rows.X, numbers), numbers, status)
+        return self.chosen_rows(key, rows)
 
     def features(self, kernel: Kernel, points: Float[Array, "M d"]) -> ReductionColumns:
         """See `FromSums.features`: the kernel's columns."""
@@ -237,10 +226,14 @@ class SparseReduction(Prototypes, FromSums):
 
         return each_fold(predict, (columns, total, C), of_folds, C, parts, on_fold)
 
-    def stages(self, problem: Any, search: Any) -> Generator[Stage, Outcome | None, Chosen]:
-        """See `Method.stages`: the kernel is tuned for the first machine, then `C`."""
+    def stages_of_one_size(
+        self, problem: Any, search: Any
+    ) -> Generator[Stage, Outcome | None, Chosen]:
+        """See `Method.stages_of_one_size`: the kernel is tuned for the first machine, then `C`."""
         in_dual = self.initialization == "dual"
-        first: Method = dual.Dual() if in_dual else FixedSize(self.largest, self.selection)
+        first: Method = (
+            dual.Dual() if in_dual else FixedSize(self.largest, selection=self.selection)
+        )
         chosen = yield from surrogate_stages(first, problem, search, points_only=in_dual)
         outcome = chosen.outcome
         tuning = outcome.tuning.sparsest(self.size_tolerance)

@@ -44,9 +44,13 @@ class SLMC(DirectMethod):
         """See `DirectMethod.problem`."""
         return LargeMargin(kernel, *data, loss=self.loss)
 
-    def stages(self, problem: Any, search: Any) -> Generator[Stage, Outcome | None, Chosen]:
-        """See `Method.stages`: tune the kernel for `ReducedSVM`, then `C`."""
-        surrogate = ReducedSVM(self.n_prototypes, self.selection, self.starts, self.loss)
+    def stages_of_one_size(
+        self, problem: Any, search: Any
+    ) -> Generator[Stage, Outcome | None, Chosen]:
+        """See `Method.stages_of_one_size`: tune the kernel for `ReducedSVM`, then `C`."""
+        surrogate = ReducedSVM(
+            self.n_prototypes, selection=self.selection, starts=self.starts, loss=self.loss
+        )
         return (yield from surrogate_stages(surrogate, problem, search))
 
 

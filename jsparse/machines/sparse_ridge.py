@@ -35,8 +35,10 @@ class SparseRidge(DirectMethod):
         """See `DirectMethod.problem`."""
         return LeastSquares(kernel, *data)
 
-    def stages(self, problem: Any, search: Any) -> Generator[Stage, Outcome | None, Chosen]:
-        """See `Method.stages`: tune the kernel for the fixed-size LS-SVM, then `C`."""
+    def stages_of_one_size(
+        self, problem: Any, search: Any
+    ) -> Generator[Stage, Outcome | None, Chosen]:
+        """See `Method.stages_of_one_size`: tune the kernel for the fixed-size LS-SVM, then `C`."""
         surrogate = _FirstStart(self.n_prototypes)
         return (yield from surrogate_stages(surrogate, problem, search))
 

@@ -46,8 +46,10 @@ class Chosen(NamedTuple):
     """The outcome that a method keeps."""
 
     outcome: Outcome
-    sizes: tuple[Outcome, ...] = ()  # one outcome for each size that had its own stage, increasing
-    place: int = 0  # index of `outcome` in `sizes`
+    # If several sizes were tuned one after the other: the sizes, increasing, and their outcomes.
+    sizes: tuple[int, ...] = ()
+    outcomes: tuple[Outcome, ...] = ()
+    place: int = 0  # index of `outcome` in `outcomes`
     moved: bool = False  # whether the search moved the points
 
     __repr__ = short_repr
@@ -89,16 +91,16 @@ def size_stages(
 ) -> Generator[Stage, Outcome | None, Chosen]:
     """Tune machines of several sizes, and choose one (De Brabanter 2010, Section 5).
 
-    The machine of size `m` has the first `m` of the problem's points. The smallest size, and every
-    size up to a quarter of the largest, is tuned over the whole range. Each larger size is tuned by
-    a local search from the best kernel of the size before, as the best kernel changes little.
+    Each size has the stages that its method has for one size. The smallest size, and every size up
+    to a quarter of the largest, is tuned over the whole range. Each larger size is tuned by a local
+    search from the best kernel of the size before, as the best kernel changes little.
 
     Args:
         sizes: numbers of prototypes, increasing.
         tolerance: chooses the size, see `smallest_within`.
         stop_when_flat: stop once a size is not better than the size before by a tenth of a standard
             error, or once the next size would take longer than the time left.
-        problem: the tuning problem of the largest size.
+        problem: the tuning problem, with the points of all sizes.
         search: the user's search.
     """
     planned = search.planned(problem.template, problem.rows_scored)
@@ -111,10 +113,10 @@ def size_stages(
             size_search = search.started_from(outcomes[-1].tuning)
         if outcomes and stop_when_flat:
             expected = GROWTH * outcomes[-1].seconds
-        outcome = yield Stage(
-            problem.with_first_points(size), size_search, optional=bool(outcomes),
-            expected_seconds=expected,
-            planned_later=(len(sizes) - place - 1) * planned,
+        of_size = problem.at_size(size)
+        outcome = yield from _stages_of_a_size(
+            of_size.method.stages_of_one_size(of_size, size_search), optional=bool(outcomes),
+            expected_seconds=expected, planned_later=(len(sizes) - place - 1) * planned,
         )  # fmt: skip
         if outcome is None:
             break
@@ -122,7 +124,33 @@ def size_stages(
     errors = np.array([outcome.tuning.score for outcome in outcomes])
     standard_errors = np.array([outcome.tuning.standard_error for outcome in outcomes])
     place = smallest_within(errors, standard_errors, tolerance)
-    return Chosen(outcomes[place], tuple(outcomes), place)
+    return Chosen(outcomes[place], sizes[: len(outcomes)], tuple(outcomes), place)
+
+
+def _stages_of_a_size(
+    stages: Generator[Stage, Outcome | None, Chosen],
+    optional: bool,
+    expected_seconds: float,
+    planned_later: int,
+) -> Generator[Stage, Outcome | None, Outcome | None]:
+    """Run the stages of one of several sizes, and return the outcome with the seconds of all.
+
+    The last three arguments are of `Stage`. If a stage is skipped, return None.
+    """
+    seconds, outcome = 0.0, None
+    while True:
+        try:
+            stage = stages.send(outcome)
+        except StopIteration as end:
+            return end.value.outcome._replace(seconds=seconds)
+        outcome = yield stage._replace(
+            optional=optional or stage.optional,
+            expected_seconds=max(stage.expected_seconds, expected_seconds),
+            planned_later=stage.planned_later + planned_later,
+        )
+        if outcome is None and not stage.optional:
+            return None
+        seconds += 0.0 if outcome is None else outcome.seconds
 
 
 def surrogate_stages(

@@ -225,12 +225,13 @@ class Problem:
         """Return the problem with another method and the same points."""
         return dataclasses.replace(self, method=method)
 
-    def with_first_points(self, m: int) -> "Problem":
-        """Return the problem with the first `m` points only."""
+    def at_size(self, m: int) -> "Problem":
+        """Return the problem of machines with `m` prototypes, see `Method.at_size`."""
         assert self.points is not None
-        rows = None if self.point_rows is None else self.point_rows[:m]
-        points = as_array(np.asarray(self.points)[:m])  # a slice on the device is a program
-        return dataclasses.replace(self, points=points, point_rows=rows)
+        method, part = self.method.at_size(m)
+        rows = None if self.point_rows is None else self.point_rows[part]
+        points = as_array(np.asarray(self.points)[part])  # a slice on the device is a program
+        return dataclasses.replace(self, method=method, points=points, point_rows=rows)
 
     def on_its_points(self) -> "Problem":
         """Return the problem whose rows are the points only, all of which are prototypes."""

@@ -63,9 +63,9 @@ class SizeCurve(NamedTuple):
 
 def curve_of(chosen: Chosen, metric: Metric) -> SizeCurve:
     """Return the curve of sizes that were tuned separately, with errors in `metric`."""
-    tunings = [outcome.tuning for outcome in chosen.sizes]
+    tunings = [outcome.tuning for outcome in chosen.outcomes]
     return SizeCurve(
-        sizes=np.array([len(outcome.problem.points) for outcome in chosen.sizes]),
+        sizes=np.array(chosen.sizes),
         errors=np.array([tuning.score for tuning in tunings]),
         standard_errors=np.array([tuning.standard_error for tuning in tunings]),
         chosen=chosen.place,

@@ -964,7 +964,7 @@ TRAINERS = [
     ),
     Learner(
         "train: ReducedSVM",
-        trained("sign", jsparse.ReducedSVM(8, "uniform")),
+        trained("sign", jsparse.ReducedSVM(8, selection="uniform")),
         "sign",
         without=DRAWN,
     ),

@@ -26,7 +26,8 @@ from jsparse.data.streams import ArrayStream
 from jsparse.estimators import FixedSizeLSSVMRegressor
 from jsparse.kernels import RBF, Matern32
 from jsparse.machines import robust
-from jsparse.machines.fixed_size import doubled, feature_map
+from jsparse.machines.fixed_size import feature_map
+from jsparse.machines.sized import doubled
 from jsparse.prototypes import interleaved
 from jsparse.search.problem import Scoring
 from jsparse.search.sizes import smallest_within
@@ -350,11 +351,11 @@ def test_the_command_line_shows_the_curve(tmp_path, capsys, monkeypatch):
 
 
 def test_numbers_are_doubled_up_to_the_rows():
-    assert doubled(10**6, 2) == (31, 62, 124, 248, 496, 992, 1984)
-    assert doubled(400, 3) == (50, 100, 200, 400)
-    assert doubled(45, 2) == (32,)
-    assert doubled(9, 2) == (9,)
-    assert doubled(400, 120) == (200, 400)
+    assert doubled(10**6, 2, 30, 2000) == (31, 62, 124, 248, 496, 992, 1984)
+    assert doubled(400, 3, 30, 2000) == (50, 100, 200, 400)
+    assert doubled(45, 2, 30, 2000) == (32,)
+    assert doubled(9, 2, 30, 2000) == (9,)
+    assert doubled(400, 120, 30, 2000) == (200, 400)
 
 
 def test_growing_ends_where_the_error_is_flat_or_time_runs_out(monkeypatch):

@@ -1,0 +1,119 @@
+"""The number of prototypes: one, one chosen among several, or as many as are worth it."""
+
+from collections.abc import Generator, Sequence
+from typing import Any, ClassVar, Literal, cast
+
+from .._arguments import increasing, real, whole_number
+from .._blocks import rounded_down
+from .method import Method, Shape, Task, at_most, default_prototypes, option, replaced, setting
+from .stages import Chosen, Outcome, Stage, size_stages
+
+
+class Sized(Method):
+    """The settings of methods whose machines have a stated number of prototypes.
+
+    Args:
+        n_prototypes: number of prototypes `m`, at most the number of rows. With several increasing
+            numbers, cross-validation chooses one (De Brabanter 2010, Section 5). "auto" doubles the
+            number while the error falls and seconds are left. None takes a third of the rows, at
+            least one for each class, and at most 300, or 20 where a descent moves the prototypes.
+        size_tolerance: among several numbers, choose the smallest whose error is within so many
+            standard errors of the smallest error.
+        stop_when_flat: among several numbers, stop once the error hardly falls, or once the next
+            number would take more seconds than are left.
+    """
+
+    range_of_auto: ClassVar[tuple[int, int]] = (30, 2000)  # smallest and largest number of "auto"
+
+    n_prototypes: int | Sequence[int] | Literal["auto"] | None = option(
+        None,
+        "number of prototypes; of several, cross-validation chooses one, and with 'auto' more are "
+        "tried while the error falls; default: a third of the rows, at most 300, or 20 where a "
+        "descent finds them",
+        kind="sizes",
+        metavar="M[,M...]",
+    )
+    size_tolerance: float = option(  # type: ignore[assignment]
+        1.0,
+        "of several sizes, the smallest within T standard errors of the best",
+        kind="not negative",
+        metavar="T",
+    )
+    stop_when_flat: bool = setting(False)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The numbers of prototypes to choose from; empty if there is one number."""
+        return self.n_prototypes if isinstance(self.n_prototypes, tuple) else ()
+
+    @property
+    def largest(self) -> int:
+        """The number of prototypes, or the largest of several; once resolved."""
+        return self.sizes[-1] if self.sizes else int(self.n_prototypes)  # type: ignore[call-overload]
+
+    @property
+    def n_features(self) -> int | Literal["all"] | None:
+        """See `Method.n_features`."""
+        return None if self.n_prototypes in (None, "auto") else self.largest
+
+    def check(self, task: Task) -> None:
+        """See `Method.check`."""
+        super().check(task)
+        real("size_tolerance", self.size_tolerance, 0.0)
+        if self.n_prototypes not in (None, "auto"):
+            self._checked(2**31 - 1, "the largest number")
+
+    def default_number(self, shape: Shape) -> int:
+        """Return the number of prototypes that None stands for."""
+        return default_prototypes(self.usual_prototypes, shape)
+
+    def resolve(self, shape: Shape) -> "Sized":
+        """See `Method.resolve`."""
+        if self.n_prototypes is None:
+            method = replaced(self, n_prototypes=self.default_number(shape))
+        elif self.n_prototypes == "auto":
+            sizes = doubled(shape.training, shape.classes or 1, *self.range_of_auto)
+            within_memory = tuple(m for m in sizes if shape.room is None or m <= shape.room)
+            method = replaced(self, n_prototypes=within_memory or sizes, stop_when_flat=True)
+        else:
+            method = self
+        return replaced(method, n_prototypes=method._checked(shape.n, "the number of rows"))
+
+    def _checked(self, most: int, what: str) -> Any:
+        """Return `n_prototypes`; raise a `ValueError` if it exceeds `most`, described by `what`."""
+        if isinstance(self.n_prototypes, tuple):
+            return increasing("n_prototypes", self.n_prototypes, most, what)
+        return whole_number("n_prototypes", self.n_prototypes, 1, most, what)
+
+    def capped(self, shape: Shape) -> "Sized":
+        """See `Method.capped`."""
+        return replaced(self, n_prototypes=at_most(self.n_prototypes, shape.n))
+
+    def at_size(self, m: int) -> tuple["Sized", slice]:
+        """See `Method.at_size`."""
+        method, place = super().at_size(m)
+        return cast(Sized, replaced(method, n_prototypes=m, stop_when_flat=False)), place
+
+    def stages(self, problem: Any, search: Any) -> Generator[Stage, Outcome | None, Chosen]:
+        """See `Method.stages`: the stages of each size, see `size_stages`."""
+        if not self.sizes:
+            return (yield from super().stages(problem, search))
+        sizes = self.sizes, self.size_tolerance, self.stop_when_flat
+        return (yield from size_stages(*sizes, problem, search))
+
+
+def doubled(rows: int, classes: int, fewest: int, most: int) -> tuple[int, ...]:
+    """Return the numbers of prototypes that "auto" tries, each about twice the one before.
+
+    Args:
+        rows: limit of the largest number.
+        classes: limit of the smallest number.
+        fewest: the smallest number, unless there are more classes.
+        most: the largest number, unless there are fewer rows.
+    """
+    m = rounded_down(min(most, rows))
+    sizes = [m]
+    while m // 2 >= max(fewest, classes):
+        m //= 2
+        sizes.append(m)
+    return tuple(sizes[::-1])
