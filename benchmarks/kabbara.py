@@ -114,7 +114,7 @@ def draw(name: str, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np
 def method_of(name: str, sizes: tuple[int, ...], **options: Any) -> pursuits.Pursuit:
     """As the paper has it: no intercept."""
     kind = {"KMP": functools.partial(KMP, fitting="backfitting")}.get(name, METHODS[name])
-    return kind(atoms=sizes, max_prototypes=sizes[-1], intercept=False, **options)
+    return kind(n_prototypes=sizes, max_prototypes=sizes[-1], intercept=False, **options)
 
 
 @functools.partial(jax.jit, static_argnames="kind")

@@ -63,7 +63,7 @@ for column, g in enumerate((heavisine, doppler, blocks)):
         y,
         task="regression",
         key=0,
-        method=jsparse.KSP(atoms=sizes, size_tolerance=0.0),
+        method=jsparse.KSP(n_prototypes=sizes, size_tolerance=0.0),
         search=jsparse.Profile(max_evaluations=2 if SMOKE else 5),
         folds=5,
     )
@@ -90,7 +90,11 @@ plt.show()
 # %%
 X, y = jnp.asarray(x[:, None]), jnp.asarray((blocks(x) + noise).astype(np.float32))
 for kernel, what in ((RBF(0.05), "one width"), ((RBF(0.2), RBF(0.05), RBF(0.01)), "three widths")):
-    for method in (jsparse.KSP(atoms=20), jsparse.KMP(atoms=20), jsparse.KBP(atoms=20)):
+    for method in (
+        jsparse.KSP(n_prototypes=20),
+        jsparse.KMP(n_prototypes=20),
+        jsparse.KBP(n_prototypes=20),
+    ):
         machine = pursuits.fit(method, kernel, X, X, y).at(20)
         error = np.mean((np.asarray(machine(line[:, None])) - blocks(line)) ** 2)
         atoms = np.bincount(getattr(machine.kernel, "which", np.zeros(20, int))).tolist()
@@ -106,7 +110,7 @@ for kernel, what in ((RBF(0.05), "one width"), ((RBF(0.2), RBF(0.05), RBF(0.01))
 # %%
 half = np.arange(200) % 2 == 0
 y = jnp.asarray((doppler(x) + 0.3 * noise).astype(np.float32))
-machine = pursuits.fit(jsparse.KSP(atoms=10), RBF(0.08), X[half], X[half], y[half]).at(10)
+machine = pursuits.fit(jsparse.KSP(n_prototypes=10), RBF(0.08), X[half], X[half], y[half]).at(10)
 
 
 @jax.jit

@@ -25,18 +25,18 @@ class FixedSizeLSSVMClassifier(MoreRowsClassifier):
     out, as in "one_versus_one", one and another for every class.
 
     Args:
-        n_prototypes: number of prototypes `m`, at most the number of rows; None for a third of
-            the rows, at most 300 and at least one for each class; or several numbers,
-            increasing, from which cross-validation chooses (De Brabanter 2010, Section 5), see
-            `tune_sizes`; or "auto", which doubles the number up to 2,000, with
-            `stop_when_flat`.
-        selection: "renyi" (Algorithm 1, stratified by class); "uniform"; or "pivoted_cholesky"
-            for the rows with the largest residual variance under the untuned kernel, whatever
-            the class.
+        n_prototypes: number of prototypes `m`, at most the number of rows. With several
+            increasing numbers, cross-validation chooses one (De Brabanter 2010, Section 5).
+            "auto" doubles the number while the error falls and seconds are left. None takes a
+            third of the rows, at least one for each class, and at most 300, or 20 where a
+            descent moves the prototypes.
         size_tolerance: among several numbers, choose the smallest whose error is within so many
             standard errors of the smallest error.
         stop_when_flat: among several numbers, stop once the error hardly falls, or once the
             next number would take more seconds than are left.
+        selection: "renyi" (Algorithm 1, stratified by class); "uniform"; or "pivoted_cholesky"
+            for the rows with the largest residual variance under the untuned kernel, whatever
+            the class.
         tuned_with: tune the kernel for a machine of only the first `tuned_with` prototypes;
             then, with the same folds, retune `C` and one common factor of the lengthscales for
             all prototypes. The large machine then needs a few Cholesky factors, and no
@@ -92,9 +92,9 @@ class FixedSizeLSSVMClassifier(MoreRowsClassifier):
         self,
         n_prototypes: int | Sequence[int] | Literal["auto"] | None = ...,
         *,
-        selection: Literal["renyi", "uniform", "pivoted_cholesky"] = ...,
         size_tolerance: float = ...,
         stop_when_flat: bool = ...,
+        selection: Literal["renyi", "uniform", "pivoted_cholesky"] = ...,
         tuned_with: int | None = ...,
         kernel: str | Kernel | Sequence[Kernel] = ...,
         lengthscale: Any = ...,
@@ -119,18 +119,18 @@ class FixedSizeLSSVMRegressor(MoreRowsRegressor):
     arrays of `n_prototypes` squared numbers.
 
     Args:
-        n_prototypes: number of prototypes `m`, at most the number of rows; None for a third of
-            the rows, at most 300 and at least one for each class; or several numbers,
-            increasing, from which cross-validation chooses (De Brabanter 2010, Section 5), see
-            `tune_sizes`; or "auto", which doubles the number up to 2,000, with
-            `stop_when_flat`.
-        selection: "renyi" (Algorithm 1, stratified by class); "uniform"; or "pivoted_cholesky"
-            for the rows with the largest residual variance under the untuned kernel, whatever
-            the class.
+        n_prototypes: number of prototypes `m`, at most the number of rows. With several
+            increasing numbers, cross-validation chooses one (De Brabanter 2010, Section 5).
+            "auto" doubles the number while the error falls and seconds are left. None takes a
+            third of the rows, at least one for each class, and at most 300, or 20 where a
+            descent moves the prototypes.
         size_tolerance: among several numbers, choose the smallest whose error is within so many
             standard errors of the smallest error.
         stop_when_flat: among several numbers, stop once the error hardly falls, or once the
             next number would take more seconds than are left.
+        selection: "renyi" (Algorithm 1, stratified by class); "uniform"; or "pivoted_cholesky"
+            for the rows with the largest residual variance under the untuned kernel, whatever
+            the class.
         tuned_with: tune the kernel for a machine of only the first `tuned_with` prototypes;
             then, with the same folds, retune `C` and one common factor of the lengthscales for
             all prototypes. The large machine then needs a few Cholesky factors, and no
@@ -183,9 +183,9 @@ class FixedSizeLSSVMRegressor(MoreRowsRegressor):
         self,
         n_prototypes: int | Sequence[int] | Literal["auto"] | None = ...,
         *,
-        selection: Literal["renyi", "uniform", "pivoted_cholesky"] = ...,
         size_tolerance: float = ...,
         stop_when_flat: bool = ...,
+        selection: Literal["renyi", "uniform", "pivoted_cholesky"] = ...,
         tuned_with: int | None = ...,
         kernel: str | Kernel | Sequence[Kernel] = ...,
         lengthscale: Any = ...,
@@ -215,8 +215,9 @@ class KernelBasisPursuitClassifier(_Path, Classifier):
         size_tolerance: choose the smallest size whose error is within so many standard errors
             of the smallest error: 0.1 is the choice of Section 4.5, 1 the one-standard-error
             rule.
-        atoms: number of atoms K, or several numbers from which cross-validation chooses; by
-            default every number up to `max_prototypes`.
+        n_prototypes: number of atoms K, or several from which cross-validation chooses; None or
+            "auto" for every number up to `max_prototypes`. Each atom is one prototype, or with
+            several kernels one prototype under one of them.
         intercept: whether the machines have an intercept, which does not count as an atom.
         ridge: penalty: minimise the mean squared error plus `ridge |coefficients|^2`.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
@@ -271,7 +272,7 @@ class KernelBasisPursuitClassifier(_Path, Classifier):
         candidates: Any = ...,
         candidate_method: Literal["k_center", "k_means", "renyi", "uniform"] = ...,
         size_tolerance: float = ...,
-        atoms: Any = ...,
+        n_prototypes: Any = ...,
         intercept: bool = ...,
         ridge: float = ...,
         kernel: str | Kernel | Sequence[Kernel] = ...,
@@ -303,8 +304,9 @@ class KernelBasisPursuitRegressor(_Path, Regressor):
         size_tolerance: choose the smallest size whose error is within so many standard errors
             of the smallest error: 0.1 is the choice of Section 4.5, 1 the one-standard-error
             rule.
-        atoms: number of atoms K, or several numbers from which cross-validation chooses; by
-            default every number up to `max_prototypes`.
+        n_prototypes: number of atoms K, or several from which cross-validation chooses; None or
+            "auto" for every number up to `max_prototypes`. Each atom is one prototype, or with
+            several kernels one prototype under one of them.
         intercept: whether the machines have an intercept, which does not count as an atom.
         ridge: penalty: minimise the mean squared error plus `ridge |coefficients|^2`.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
@@ -356,7 +358,7 @@ class KernelBasisPursuitRegressor(_Path, Regressor):
         candidates: Any = ...,
         candidate_method: Literal["k_center", "k_means", "renyi", "uniform"] = ...,
         size_tolerance: float = ...,
-        atoms: Any = ...,
+        n_prototypes: Any = ...,
         intercept: bool = ...,
         ridge: float = ...,
         kernel: str | Kernel | Sequence[Kernel] = ...,
@@ -529,8 +531,9 @@ class KernelMatchingPursuitClassifier(_Path, Classifier):
         size_tolerance: choose the smallest size whose error is within so many standard errors
             of the smallest error: 0.1 is the choice of Section 4.5, 1 the one-standard-error
             rule.
-        atoms: number of atoms K, or several numbers from which cross-validation chooses; by
-            default every number up to `max_prototypes`.
+        n_prototypes: number of atoms K, or several from which cross-validation chooses; None or
+            "auto" for every number up to `max_prototypes`. Each atom is one prototype, or with
+            several kernels one prototype under one of them.
         intercept: whether the machines have an intercept, which does not count as an atom.
         ridge: penalty: minimise the mean squared error plus `ridge |coefficients|^2`.
         fitting: "basic" selects the atom most correlated with the residual, and fits only its
@@ -591,7 +594,7 @@ class KernelMatchingPursuitClassifier(_Path, Classifier):
         candidate_method: Literal["k_center", "k_means", "renyi", "uniform"] = ...,
         subset: int | Literal["auto"] | None = ...,
         size_tolerance: float = ...,
-        atoms: Any = ...,
+        n_prototypes: Any = ...,
         intercept: bool = ...,
         ridge: float = ...,
         fitting: Literal["basic", "backfitting", "prefitting"] = ...,
@@ -626,8 +629,9 @@ class KernelMatchingPursuitRegressor(_Path, Regressor):
         size_tolerance: choose the smallest size whose error is within so many standard errors
             of the smallest error: 0.1 is the choice of Section 4.5, 1 the one-standard-error
             rule.
-        atoms: number of atoms K, or several numbers from which cross-validation chooses; by
-            default every number up to `max_prototypes`.
+        n_prototypes: number of atoms K, or several from which cross-validation chooses; None or
+            "auto" for every number up to `max_prototypes`. Each atom is one prototype, or with
+            several kernels one prototype under one of them.
         intercept: whether the machines have an intercept, which does not count as an atom.
         ridge: penalty: minimise the mean squared error plus `ridge |coefficients|^2`.
         fitting: "basic" selects the atom most correlated with the residual, and fits only its
@@ -685,7 +689,7 @@ class KernelMatchingPursuitRegressor(_Path, Regressor):
         candidate_method: Literal["k_center", "k_means", "renyi", "uniform"] = ...,
         subset: int | Literal["auto"] | None = ...,
         size_tolerance: float = ...,
-        atoms: Any = ...,
+        n_prototypes: Any = ...,
         intercept: bool = ...,
         ridge: float = ...,
         fitting: Literal["basic", "backfitting", "prefitting"] = ...,
@@ -715,8 +719,8 @@ class KernelSubspacePursuitClassifier(_Path, Classifier):
         size_tolerance: choose the smallest size whose error is within so many standard errors
             of the smallest error: 0.1 is the choice of Section 4.5, 1 the one-standard-error
             rule.
-        atoms: K, or several numbers from which cross-validation chooses; by default ten numbers
-            up to `max_prototypes`.
+        n_prototypes: K, or several numbers from which cross-validation chooses; None or "auto"
+            for ten numbers up to `max_prototypes`.
         intercept: whether the machines have an intercept, which does not count as an atom.
         ridge: penalty: minimise the mean squared error plus `ridge |coefficients|^2`.
         max_iter: limit of the exchanges for one K, the paper's l_max.
@@ -773,7 +777,7 @@ class KernelSubspacePursuitClassifier(_Path, Classifier):
         candidates: Any = ...,
         candidate_method: Literal["k_center", "k_means", "renyi", "uniform"] = ...,
         size_tolerance: float = ...,
-        atoms: Any = ...,
+        n_prototypes: Any = ...,
         intercept: bool = ...,
         ridge: float = ...,
         max_iter: int = ...,
@@ -809,8 +813,8 @@ class KernelSubspacePursuitRegressor(_Path, Regressor):
         size_tolerance: choose the smallest size whose error is within so many standard errors
             of the smallest error: 0.1 is the choice of Section 4.5, 1 the one-standard-error
             rule.
-        atoms: K, or several numbers from which cross-validation chooses; by default ten numbers
-            up to `max_prototypes`.
+        n_prototypes: K, or several numbers from which cross-validation chooses; None or "auto"
+            for ten numbers up to `max_prototypes`.
         intercept: whether the machines have an intercept, which does not count as an atom.
         ridge: penalty: minimise the mean squared error plus `ridge |coefficients|^2`.
         max_iter: limit of the exchanges for one K, the paper's l_max.
@@ -864,7 +868,7 @@ class KernelSubspacePursuitRegressor(_Path, Regressor):
         candidates: Any = ...,
         candidate_method: Literal["k_center", "k_means", "renyi", "uniform"] = ...,
         size_tolerance: float = ...,
-        atoms: Any = ...,
+        n_prototypes: Any = ...,
         intercept: bool = ...,
         ridge: float = ...,
         max_iter: int = ...,
@@ -1019,11 +1023,18 @@ class ReducedSVMClassifier(_ShareOfSupportVectors):
     """Classification by a support vector machine in the span of given points (Wu et al. 2006).
 
     Args:
-        n_prototypes: number of prototypes, at most the number of rows; None for a third of the
-            rows, at most 20 and at least one for each class. Or a share between 0 and 1 of the
-            support vectors of scikit-learn's `SVC` with the same C and kernel. Where these are
-            tuned, C is 1 and the lengthscale the root of half the number of columns. With
-            several classes the share is of the mean over one against the rest.
+        n_prototypes: number of prototypes `m`, at most the number of rows. With several
+            increasing numbers, cross-validation chooses one (De Brabanter 2010, Section 5).
+            "auto" doubles the number while the error falls and seconds are left. None takes a
+            third of the rows, at least one for each class, and at most 300, or 20 where a
+            descent moves the prototypes. Or a share between 0 and 1 of the support vectors of
+            scikit-learn's `SVC` with the same C and kernel. Where these are tuned, C is 1 and
+            the lengthscale the root of half the number of columns. With several classes the
+            share is of the mean over one against the rest.
+        size_tolerance: among several numbers, choose the smallest whose error is within so many
+            standard errors of the smallest error.
+        stop_when_flat: among several numbers, stop once the error hardly falls, or once the
+            next number would take more seconds than are left.
         selection: how the prototypes, or the start of a descent, are chosen: "k_means" for
             cluster means, or rows by "renyi" or "uniform". Copies of a row are chosen only if
             there are too few different rows (Section 5.6).
@@ -1078,8 +1089,10 @@ class ReducedSVMClassifier(_ShareOfSupportVectors):
 
     def __init__(
         self,
-        n_prototypes: int | None = ...,
+        n_prototypes: int | Sequence[int] | Literal["auto"] | None = ...,
         *,
+        size_tolerance: float = ...,
+        stop_when_flat: bool = ...,
         selection: Literal["k_means", "renyi", "uniform"] = ...,
         loss: Literal["hinge", "squared_hinge"] = ...,
         penalty: Literal["norm", "coefficients"] = ...,
@@ -1106,11 +1119,18 @@ class ReducedSetClassifier(_ShareOfSupportVectors):
     `jsparse.reduced_set.simplify` does the same for any other expansion.
 
     Args:
-        n_prototypes: number of prototypes, at most the number of rows; None for a third of the
-            rows, at most 20 and at least one for each class. Or a share between 0 and 1 of the
-            support vectors of scikit-learn's `SVC` with the same C and kernel. Where these are
-            tuned, C is 1 and the lengthscale the root of half the number of columns. With
-            several classes the share is of the mean over one against the rest.
+        n_prototypes: number of prototypes `m`, at most the number of rows. With several
+            increasing numbers, cross-validation chooses one (De Brabanter 2010, Section 5).
+            "auto" doubles the number while the error falls and seconds are left. None takes a
+            third of the rows, at least one for each class, and at most 300, or 20 where a
+            descent moves the prototypes. Or a share between 0 and 1 of the support vectors of
+            scikit-learn's `SVC` with the same C and kernel. Where these are tuned, C is 1 and
+            the lengthscale the root of half the number of columns. With several classes the
+            share is of the mean over one against the rest.
+        size_tolerance: among several numbers, choose the smallest whose error is within so many
+            standard errors of the smallest error.
+        stop_when_flat: among several numbers, stop once the error hardly falls, or once the
+            next number would take more seconds than are left.
         selection: how the prototypes, or the start of a descent, are chosen: "k_means" for
             cluster means, or rows by "renyi" or "uniform". Copies of a row are chosen only if
             there are too few different rows (Section 5.6).
@@ -1168,8 +1188,10 @@ class ReducedSetClassifier(_ShareOfSupportVectors):
 
     def __init__(
         self,
-        n_prototypes: int | None = ...,
+        n_prototypes: int | Sequence[int] | Literal["auto"] | None = ...,
         *,
+        size_tolerance: float = ...,
+        stop_when_flat: bool = ...,
         selection: Literal["k_means", "renyi", "uniform"] = ...,
         refit: bool = ...,
         loss: Literal["hinge", "squared_hinge"] = ...,
@@ -1344,18 +1366,18 @@ class RobustLSSVMClassifier(Classifier):
     """Classification by a fixed-size machine with a robust loss (De Brabanter 2010, eq. 6).
 
     Args:
-        n_prototypes: number of prototypes `m`, at most the number of rows; None for a third of
-            the rows, at most 300 and at least one for each class; or several numbers,
-            increasing, from which cross-validation chooses (De Brabanter 2010, Section 5), see
-            `tune_sizes`; or "auto", which doubles the number up to 2,000, with
-            `stop_when_flat`.
-        selection: "renyi" (Algorithm 1, stratified by class); "uniform"; or "pivoted_cholesky"
-            for the rows with the largest residual variance under the untuned kernel, whatever
-            the class.
+        n_prototypes: number of prototypes `m`, at most the number of rows. With several
+            increasing numbers, cross-validation chooses one (De Brabanter 2010, Section 5).
+            "auto" doubles the number while the error falls and seconds are left. None takes a
+            third of the rows, at least one for each class, and at most 300, or 20 where a
+            descent moves the prototypes.
         size_tolerance: among several numbers, choose the smallest whose error is within so many
             standard errors of the smallest error.
         stop_when_flat: among several numbers, stop once the error hardly falls, or once the
             next number would take more seconds than are left.
+        selection: "renyi" (Algorithm 1, stratified by class); "uniform"; or "pivoted_cholesky"
+            for the rows with the largest residual variance under the untuned kernel, whatever
+            the class.
         loss: "huber", which is quadratic for small residuals and linear for large ones; or
             "absolute".
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
@@ -1408,9 +1430,9 @@ class RobustLSSVMClassifier(Classifier):
         self,
         n_prototypes: int | Sequence[int] | Literal["auto"] | None = ...,
         *,
-        selection: Literal["renyi", "uniform", "pivoted_cholesky"] = ...,
         size_tolerance: float = ...,
         stop_when_flat: bool = ...,
+        selection: Literal["renyi", "uniform", "pivoted_cholesky"] = ...,
         loss: Literal["absolute", "huber"] = ...,
         kernel: str | Kernel | Sequence[Kernel] = ...,
         lengthscale: Any = ...,
@@ -1432,18 +1454,18 @@ class RobustLSSVMRegressor(Regressor):
     """Regression for targets with outliers (De Brabanter 2010, eq. 6).
 
     Args:
-        n_prototypes: number of prototypes `m`, at most the number of rows; None for a third of
-            the rows, at most 300 and at least one for each class; or several numbers,
-            increasing, from which cross-validation chooses (De Brabanter 2010, Section 5), see
-            `tune_sizes`; or "auto", which doubles the number up to 2,000, with
-            `stop_when_flat`.
-        selection: "renyi" (Algorithm 1, stratified by class); "uniform"; or "pivoted_cholesky"
-            for the rows with the largest residual variance under the untuned kernel, whatever
-            the class.
+        n_prototypes: number of prototypes `m`, at most the number of rows. With several
+            increasing numbers, cross-validation chooses one (De Brabanter 2010, Section 5).
+            "auto" doubles the number while the error falls and seconds are left. None takes a
+            third of the rows, at least one for each class, and at most 300, or 20 where a
+            descent moves the prototypes.
         size_tolerance: among several numbers, choose the smallest whose error is within so many
             standard errors of the smallest error.
         stop_when_flat: among several numbers, stop once the error hardly falls, or once the
             next number would take more seconds than are left.
+        selection: "renyi" (Algorithm 1, stratified by class); "uniform"; or "pivoted_cholesky"
+            for the rows with the largest residual variance under the untuned kernel, whatever
+            the class.
         loss: "huber", which is quadratic for small residuals and linear for large ones; or
             "absolute".
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
@@ -1493,9 +1515,9 @@ class RobustLSSVMRegressor(Regressor):
         self,
         n_prototypes: int | Sequence[int] | Literal["auto"] | None = ...,
         *,
-        selection: Literal["renyi", "uniform", "pivoted_cholesky"] = ...,
         size_tolerance: float = ...,
         stop_when_flat: bool = ...,
+        selection: Literal["renyi", "uniform", "pivoted_cholesky"] = ...,
         loss: Literal["absolute", "huber"] = ...,
         kernel: str | Kernel | Sequence[Kernel] = ...,
         lengthscale: Any = ...,
@@ -1792,11 +1814,15 @@ class SparseFisherClassifier(_ShareOfSupportVectors):
     quotient. Coefficients and intercept are the support vector machine's.
 
     Args:
-        n_prototypes: see `FewPrototypes`; with "separate" prototypes, their number for each
-            problem. Or a share between 0 and 1 of the support vectors of scikit-learn's `SVC`
-            with the same C and kernel. Where these are tuned, C is 1 and the lengthscale the
-            root of half the number of columns. With several classes the share is of the mean
-            over one against the rest.
+        n_prototypes: see `Sized`; with "separate" prototypes, their number for each problem. Or
+            a share between 0 and 1 of the support vectors of scikit-learn's `SVC` with the same
+            C and kernel. Where these are tuned, C is 1 and the lengthscale the root of half the
+            number of columns. With several classes the share is of the mean over one against
+            the rest.
+        size_tolerance: among several numbers, choose the smallest whose error is within so many
+            standard errors of the smallest error.
+        stop_when_flat: among several numbers, stop once the error hardly falls, or once the
+            next number would take more seconds than are left.
         selection: how the start is chosen: "k_means", "renyi" or "uniform".
         starts: number of descents, of which the one with the lowest objective is kept. The
             first starts from points by `selection`, the others from random rows.
@@ -1854,8 +1880,10 @@ class SparseFisherClassifier(_ShareOfSupportVectors):
 
     def __init__(
         self,
-        n_prototypes: int | None = ...,
+        n_prototypes: int | Sequence[int] | Literal["auto"] | None = ...,
         *,
+        size_tolerance: float = ...,
+        stop_when_flat: bool = ...,
         selection: Literal["k_means", "renyi", "uniform"] = ...,
         starts: int = ...,
         sharing: Literal["shared", "separate"] = ...,
@@ -1884,8 +1912,11 @@ class SparseKernelRidgeRegressor(Regressor):
     A descent moves the prototypes, which need not be rows.
 
     Args:
-        n_prototypes: see `FewPrototypes`; with "separate" prototypes, their number for each
-            problem.
+        n_prototypes: see `Sized`; with "separate" prototypes, their number for each problem.
+        size_tolerance: among several numbers, choose the smallest whose error is within so many
+            standard errors of the smallest error.
+        stop_when_flat: among several numbers, stop once the error hardly falls, or once the
+            next number would take more seconds than are left.
         selection: how the start is chosen: "k_means", "renyi" or "uniform".
         starts: number of descents, of which the one with the lowest objective is kept. The
             first starts from points by `selection`, the others from random rows.
@@ -1939,8 +1970,10 @@ class SparseKernelRidgeRegressor(Regressor):
 
     def __init__(
         self,
-        n_prototypes: int | None = ...,
+        n_prototypes: int | Sequence[int] | Literal["auto"] | None = ...,
         *,
+        size_tolerance: float = ...,
+        stop_when_flat: bool = ...,
         selection: Literal["k_means", "renyi", "uniform"] = ...,
         starts: int = ...,
         sharing: Literal["shared", "separate"] = ...,
@@ -1967,11 +2000,15 @@ class SparseLargeMarginClassifier(_ShareOfSupportVectors):
     vector machine in their span is least.
 
     Args:
-        n_prototypes: see `FewPrototypes`; with "separate" prototypes, their number for each
-            problem. Or a share between 0 and 1 of the support vectors of scikit-learn's `SVC`
-            with the same C and kernel. Where these are tuned, C is 1 and the lengthscale the
-            root of half the number of columns. With several classes the share is of the mean
-            over one against the rest.
+        n_prototypes: see `Sized`; with "separate" prototypes, their number for each problem. Or
+            a share between 0 and 1 of the support vectors of scikit-learn's `SVC` with the same
+            C and kernel. Where these are tuned, C is 1 and the lengthscale the root of half the
+            number of columns. With several classes the share is of the mean over one against
+            the rest.
+        size_tolerance: among several numbers, choose the smallest whose error is within so many
+            standard errors of the smallest error.
+        stop_when_flat: among several numbers, stop once the error hardly falls, or once the
+            next number would take more seconds than are left.
         selection: how the start is chosen: "k_means", "renyi" or "uniform".
         starts: number of descents, of which the one with the lowest objective is kept. The
             first starts from points by `selection`, the others from random rows.
@@ -2029,8 +2066,10 @@ class SparseLargeMarginClassifier(_ShareOfSupportVectors):
 
     def __init__(
         self,
-        n_prototypes: int | None = ...,
+        n_prototypes: int | Sequence[int] | Literal["auto"] | None = ...,
         *,
+        size_tolerance: float = ...,
+        stop_when_flat: bool = ...,
         selection: Literal["k_means", "renyi", "uniform"] = ...,
         starts: int = ...,
         sharing: Literal["shared", "separate"] = ...,
@@ -2061,11 +2100,12 @@ class SparseReducedLSSVMClassifier(Classifier):
     tell from the best.
 
     Args:
-        n_prototypes: initial number of prototypes; None for `k` times the square root of the
-            number of rows (Table III), at most 1000.
-        selection: how the initial prototypes are chosen: "renyi" or "uniform".
+        n_prototypes: initial number of prototypes, or several, see `Sized`; None for `k` times
+            the square root of the number of rows (Table III), at most 1000.
         size_tolerance: choose the smallest `C` whose error is within so many standard errors of
-            the smallest error; a smaller `C` leaves fewer prototypes.
+            the smallest error; a smaller `C` leaves fewer prototypes. It also chooses the
+            initial number among several.
+        selection: how the initial prototypes are chosen: "renyi" or "uniform".
         k: see `n_prototypes`.
         initialization: the first machine: "primal" for a fixed-size LS-SVM of all rows
             (Algorithm 3), or "dual" for an LS-SVM of the prototypes alone (eq. 6, Algorithm 4),
@@ -2126,10 +2166,10 @@ class SparseReducedLSSVMClassifier(Classifier):
 
     def __init__(
         self,
-        n_prototypes: int | None = ...,
+        n_prototypes: int | Sequence[int] | Literal["auto"] | None = ...,
         *,
-        selection: Literal["renyi", "uniform", "pivoted_cholesky"] = ...,
         size_tolerance: float = ...,
+        selection: Literal["renyi", "uniform", "pivoted_cholesky"] = ...,
         k: float = ...,
         initialization: Literal["primal", "dual"] = ...,
         start: Literal["coefficients", "weights"] = ...,
@@ -2158,11 +2198,12 @@ class SparseReducedLSSVMRegressor(Regressor):
     their prototypes.
 
     Args:
-        n_prototypes: initial number of prototypes; None for `k` times the square root of the
-            number of rows (Table III), at most 1000.
-        selection: how the initial prototypes are chosen: "renyi" or "uniform".
+        n_prototypes: initial number of prototypes, or several, see `Sized`; None for `k` times
+            the square root of the number of rows (Table III), at most 1000.
         size_tolerance: choose the smallest `C` whose error is within so many standard errors of
-            the smallest error; a smaller `C` leaves fewer prototypes.
+            the smallest error; a smaller `C` leaves fewer prototypes. It also chooses the
+            initial number among several.
+        selection: how the initial prototypes are chosen: "renyi" or "uniform".
         k: see `n_prototypes`.
         initialization: the first machine: "primal" for a fixed-size LS-SVM of all rows
             (Algorithm 3), or "dual" for an LS-SVM of the prototypes alone (eq. 6, Algorithm 4),
@@ -2220,10 +2261,10 @@ class SparseReducedLSSVMRegressor(Regressor):
 
     def __init__(
         self,
-        n_prototypes: int | None = ...,
+        n_prototypes: int | Sequence[int] | Literal["auto"] | None = ...,
         *,
-        selection: Literal["renyi", "uniform", "pivoted_cholesky"] = ...,
         size_tolerance: float = ...,
+        selection: Literal["renyi", "uniform", "pivoted_cholesky"] = ...,
         k: float = ...,
         initialization: Literal["primal", "dual"] = ...,
         start: Literal["coefficients", "weights"] = ...,

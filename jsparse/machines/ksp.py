@@ -43,8 +43,8 @@ class KSP(Pursuit):
     Args:
         max_prototypes: the largest default K; None for 100.
         subset: must be None: every iteration examines all candidates.
-        atoms: K, or several numbers from which cross-validation chooses; by default ten numbers up
-            to `max_prototypes`.
+        n_prototypes: K, or several numbers from which cross-validation chooses; None or "auto" for
+            ten numbers up to `max_prototypes`.
         max_iterations: limit of the exchanges for one K, the paper's l_max.
         formed: whether fits to rows in memory use the normal equations.
     """

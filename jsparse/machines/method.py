@@ -101,6 +101,7 @@ def option(
     kind: str = "text",
     metavar: str | None = None,
     choices: tuple[str, ...] | None = None,
+    **field: Any,
 ) -> Any:
     """Return a static dataclass field that is also an option of the command line.
 
@@ -110,14 +111,18 @@ def option(
         kind: how the option is parsed: "sizes", "count", "count or auto", "not negative" or "text".
         metavar: the placeholder for the value in the help text.
         choices: the allowed values of a "text" option; None for any.
+        **field: further arguments of `dataclasses.field`, such as `kw_only`.
     """
     described = {"help": help, "kind": kind, "metavar": metavar, "choices": choices}
-    return eqx.field(default=default, static=True, metadata={"option": described})
+    return eqx.field(default=default, static=True, metadata={"option": described}, **field)
 
 
-def setting(default: Any) -> Any:
-    """Return a static dataclass field: changing its value compiles programs again."""
-    return eqx.field(default=default, static=True)
+def setting(default: Any, **field: Any) -> Any:
+    """Return a static dataclass field: changing its value compiles programs again.
+
+    Further arguments are those of `dataclasses.field`, such as `kw_only`.
+    """
+    return eqx.field(default=default, static=True, **field)
 
 
 class Method(eqx.Module):

@@ -45,8 +45,9 @@ class Pursuit(CandidatesFromSums):
     `Candidates` describes the settings that are not listed.
 
     Args:
-        atoms: number of atoms K, or several numbers from which cross-validation chooses; by default
-            every number up to `max_prototypes`.
+        n_prototypes: number of atoms K, or several from which cross-validation chooses; None
+            or "auto" for every number up to `max_prototypes`. Each atom is one prototype, or with
+            several kernels one prototype under one of them.
         intercept: whether the machines have an intercept, which does not count as an atom.
         ridge: penalty: minimise the mean squared error plus `ridge |coefficients|^2`.
     """
@@ -55,12 +56,12 @@ class Pursuit(CandidatesFromSums):
     default_C: ClassVar[Float[np.ndarray, " s"]] = np.ones(1)
     max_rows: ClassVar[int | None] = 20_000  # the atoms at all rows are in memory
 
-    atoms: Any = option(
+    n_prototypes: Any = option(
         None,
-        "numbers of atoms to choose from, with commas between them; default: up to the longest "
-        "path",
+        "numbers of prototypes to choose from, with commas between them; default: up to the "
+        "longest path",
         kind="sizes",
-        metavar="K",
+        metavar="M[,M...]",
     )
     intercept: bool = setting(True)
     ridge: ScalarLike = 0.0
@@ -81,23 +82,23 @@ class Pursuit(CandidatesFromSums):
 
     def resolve(self, shape: Shape) -> "Pursuit":
         """See `Method.resolve`."""
-        if self.atoms is None:
+        if self.n_prototypes in (None, "auto"):
             method = cast(Pursuit, super().resolve(shape))
-            return replaced(method, atoms=self.default_sizes(method.longest))
-        sizes = sizes_of(self.atoms, shape.present, "the rows with weight")
+            return replaced(method, n_prototypes=self.default_sizes(method.longest))
+        sizes = sizes_of(self.n_prototypes, shape.present, "the rows with weight")
         if self.max_prototypes not in (None, sizes[-1]):
             raise ValueError(
-                f"max_prototypes: expected None or the last of atoms, {sizes[-1]}, got "
+                f"max_prototypes: expected None or the last of n_prototypes, {sizes[-1]}, got "
                 f"{self.max_prototypes}"
             )
-        method = replaced(self, max_prototypes=sizes[-1], atoms=sizes)
+        method = replaced(self, max_prototypes=sizes[-1], n_prototypes=sizes)
         return cast(Pursuit, CandidatesFromSums.resolve(method, shape))
 
     def capped(self, shape: Shape) -> "Pursuit":
         """See `Method.capped`."""
         lowered = cast(Pursuit, super().capped(shape))
         bound = min(lowered._count(shape), shape.training)
-        return replaced(lowered, atoms=at_most(self.atoms, bound))
+        return replaced(lowered, n_prototypes=at_most(self.n_prototypes, bound))
 
     def default_sizes(self, longest: int) -> tuple[int, ...]:
         """Return the default numbers of atoms: every size, as one pursuit returns them all."""
@@ -106,13 +107,13 @@ class Pursuit(CandidatesFromSums):
     @property
     def fit_sizes(self) -> tuple[int, ...]:
         """The numbers of atoms, once resolved."""
-        assert isinstance(self.atoms, tuple)
-        return self.atoms
+        assert isinstance(self.n_prototypes, tuple)
+        return self.n_prototypes
 
     def shortened(self, n_sizes: int) -> "Pursuit":
         """See `Method.shortened`."""
         sizes = self.fit_sizes[:n_sizes]
-        return replaced(self, atoms=sizes, max_prototypes=sizes[-1])
+        return replaced(self, n_prototypes=sizes, max_prototypes=sizes[-1])
 
     def features(self, kernel: Kernel, points: Float[Array, "M d"]) -> DictionaryColumns:
         """See `FromSums.features`: the values of the atoms."""
@@ -163,7 +164,7 @@ def fit(
     """Fit machines of several sizes by `KSP`, `KMP` or `KBP`.
 
     Args:
-        method: the settings; `atoms` states the sizes.
+        method: the settings; `n_prototypes` states the sizes.
         kernel: kernel of two points; or several, for a dictionary in which every candidate has an
             atom of each kernel.
         candidates: points from which the prototypes are selected, shape `M d`.
@@ -173,7 +174,7 @@ def fit(
         key: decides the random draws of a method with a `subset`.
 
     Returns:
-        A `Family` of the sizes `atoms`, without `support`: every atom has a coefficient.
+        A `Family` of the sizes `n_prototypes`, without `support`: every atom has a coefficient.
 
     Pure; works under `jit` and `vmap`, and nothing compiles again when values change, the method's
     `ridge` included. Differentiable in forward mode in all floating arguments, in weights and a
@@ -194,14 +195,16 @@ def fit(
         kernel = Mixture(tuple(kernel))
     method.check_kernel(kernel)
     method.check("regression")
-    if method.atoms is None:
-        raise ValueError("atoms: expected one number of atoms or several, got None")
+    if method.n_prototypes in (None, "auto"):
+        raise ValueError(
+            f"n_prototypes: expected one number of atoms or several, got {method.n_prototypes!r}"
+        )
     n_atoms = len(kernels_of(kernel)) * len(candidates)
-    sizes = sizes_of(method.atoms, n_atoms, "the number of atoms")
+    sizes = sizes_of(method.n_prototypes, n_atoms, "the number of atoms")
     if method.subset is not None and key is None:
         raise ValueError("key: expected one with a subset, got None")
     subset = method.resolved_subset(n_atoms)
-    resolved = replaced(method, atoms=sizes, max_prototypes=sizes[-1], subset=subset)
+    resolved = replaced(method, n_prototypes=sizes, max_prototypes=sizes[-1], subset=subset)
     key = None if key is None else as_key(key)
     family = _fit_rows(resolved, kernel, candidates, X, y, weights, key)
     return with_sizes(family, np.array(sizes))
@@ -312,9 +315,11 @@ def _family(
     )
 
 
-def sizes_of(atoms: Any, most: int, what: str) -> tuple[int, ...]:
+def sizes_of(numbers: Any, most: int, what: str) -> tuple[int, ...]:
     """Return one number of atoms or several as a tuple; raise a `ValueError` unless increasing."""
-    return increasing("atoms", atoms if isinstance(atoms, tuple) else (atoms,), most, what)
+    return increasing(
+        "n_prototypes", numbers if isinstance(numbers, tuple) else (numbers,), most, what
+    )
 
 
 def statuses(

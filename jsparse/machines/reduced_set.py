@@ -155,7 +155,7 @@ def fit(
 
 def simplify(
     machine: KernelExpansion,
-    m: int,
+    n_prototypes: int,
     *,
     key: KeyLike = 0,
     approach: Approach = "gradient",
@@ -177,7 +177,7 @@ def simplify(
 
     Args:
         machine: any expansion, of one output or several.
-        m: number of prototypes, at most as many as the machine has.
+        n_prototypes: number of prototypes `m`, at most as many as the machine has.
         key: decides the starts.
         approach: "fixed_point" or "gradient" (static).
         start: prototypes from which "gradient" starts instead, in the units of the machine's
@@ -196,7 +196,7 @@ def simplify(
             shape.
     """
     n, d = machine.prototypes.shape
-    m = whole_number("m", m, 1, n, "the machine's number of prototypes")
+    m = whole_number("n_prototypes", n_prototypes, 1, n, "the machine's number of prototypes")
     check_choice("approach", approach, Approach)
     if approach == "fixed_point" and (start is not None or not isinstance(machine.kernel, RBF)):
         raise ValueError(

@@ -38,8 +38,9 @@ class Sized(Method):
         "of several sizes, the smallest within T standard errors of the best",
         kind="not negative",
         metavar="T",
+        kw_only=True,
     )
-    stop_when_flat: bool = setting(False)
+    stop_when_flat: bool = setting(False, kw_only=True)
 
     @property
     def sizes(self) -> tuple[int, ...]:

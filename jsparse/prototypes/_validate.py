@@ -25,4 +25,4 @@ def check_table(X: Float[Array, "n d"], name: str = "X") -> Float[Array, "n d"]:
 
 def check_count(m: int, n: int) -> int:
     """The number m as an int, if so many different prototypes can be taken from n rows."""
-    return whole_number("m", m, 1, n, "the number of rows")
+    return whole_number("n_prototypes", m, 1, n, "the number of rows")

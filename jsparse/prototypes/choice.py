@@ -14,7 +14,7 @@ def choose_rows(
     key: Key,
     criterion: str,
     X: Float[Array, "n d"],
-    m: int,
+    n_prototypes: int,
     labels: Int[np.ndarray, " n"] | None,
     weights: Float[np.ndarray, " n"],
     n_rows: int,
@@ -25,12 +25,12 @@ def choose_rows(
         key: decides the choice.
         criterion: "renyi" (De Brabanter 2010, Algorithm 1) or "uniform".
         X: standardised inputs, shape `n d`.
-        m: how many.
+        n_prototypes: number of prototypes `m`.
         labels: class numbers, shape `n`.
         weights: row weights, shape `n`; a row of weight 0 is never chosen.
         n_rows: how many rows count, the first ones.
     """
-    w = weights[:n_rows]
+    w, m = weights[:n_rows], n_prototypes
     w = None if np.all(w == w[0]) else w
     labels = None if labels is None else labels[:n_rows]
     if criterion == "renyi":

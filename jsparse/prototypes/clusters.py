@@ -57,7 +57,10 @@ class KMeansResult(NamedTuple):
 
 
 def k_center(
-    key: KeyLike, X: Float[Array, "n d"], m: int, weights: Float[Array, " n"] | None = None
+    key: KeyLike,
+    X: Float[Array, "n d"],
+    n_prototypes: int,
+    weights: Float[Array, " n"] | None = None,
 ) -> KCenterResult:
     """Farthest-point clustering (Gonzalez 1985; Karsmakers 2011, Section 4.2).
 
@@ -69,7 +72,7 @@ def k_center(
     Args:
         key: decides the first row.
         X: shape `n d`, in units in which distances count, such as standardised.
-        m: number of rows to take (static).
+        n_prototypes: number of rows `m` to take (static).
         weights: rows of weight 0 are left out; else they do not matter.
 
     Pure in `key`, `X` and `weights`.
@@ -79,7 +82,7 @@ def k_center(
     """
     X = check_table(as_float(X))
     key = as_key(key)
-    m, weights = _check(m, X, weights)
+    m, weights = _check(n_prototypes, X, weights)
     return _k_center(key, X, m, weights)
 
 
@@ -155,7 +158,7 @@ class _Means(NamedTuple):
 def k_means(
     key: KeyLike,
     X: Float[Array, "n d"],
-    m: int,
+    n_prototypes: int,
     weights: Float[Array, " n"] | None = None,
     *,
     max_iterations: int = 50,
@@ -167,7 +170,7 @@ def k_means(
     Args:
         key: decides the start.
         X: shape `n d`, in units in which distances count, such as standardised.
-        m: number of centres (static).
+        n_prototypes: number of centres `m` (static).
         weights: row weights, shape `n`, at least 0.
         max_iterations: cap on moves of the centres (static).
 
@@ -176,7 +179,7 @@ def k_means(
     """
     X = check_table(as_float(X))
     key = as_key(key)
-    m, weights = _check(m, X, weights)
+    m, weights = _check(n_prototypes, X, weights)
     return _k_means(key, X, m, weights, whole_number("max_iterations", max_iterations, 1))
 
 

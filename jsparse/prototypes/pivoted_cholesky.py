@@ -37,7 +37,7 @@ def pivoted_cholesky(
     key: KeyLike,
     kernel: Kernel,
     X: Float[Array, "n d"],
-    m: int,
+    n_prototypes: int,
     weights: Float[Array, " n"] | None = None,
 ) -> PivotedCholeskyResult:
     """Randomly pivoted Cholesky (Chen, Epperly, Tropp and Webber 2024, Algorithm 1).
@@ -52,7 +52,7 @@ def pivoted_cholesky(
         key: decides the draws.
         kernel: of two points.
         X: shape `n d`.
-        m: number of rows to take (static).
+        n_prototypes: number of rows `m` to take (static).
         weights: rows of weight 0 are left out; else shares are multiplied by it.
 
     Pure in `key`, `kernel`, `X` and `weights`.
@@ -67,7 +67,7 @@ def pivoted_cholesky(
     if weights is not None and is_concrete(weights):
         n = int(np.count_nonzero(positive_weights(weights, n)))
     w = jnp.ones(len(X), X.dtype) if weights is None else weights.astype(X.dtype)
-    return _pivoted_cholesky(key, kernel, X, check_count(m, n), w)
+    return _pivoted_cholesky(key, kernel, X, check_count(n_prototypes, n), w)
 
 
 @functools.partial(compiled, static_argnames="m")

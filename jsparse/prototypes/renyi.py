@@ -85,7 +85,7 @@ class RenyiResult(NamedTuple):
 def renyi(
     key: KeyLike,
     X: Float[Array, "n d"],
-    m: int,
+    n_prototypes: int,
     *,
     bandwidth: Bandwidth | Float[Array, " d"] | None = None,
     labels: ArrayLike | None = None,
@@ -109,7 +109,7 @@ def renyi(
     Args:
         key: decides the whole run.
         X: inputs, shape `n d`.
-        m: number of prototypes.
+        n_prototypes: number of prototypes `m`.
         bandwidth: h, the diagonal of D, shape `d`, in the units of the columns; a column with
             h = 0 is left out. By default `plug_in_bandwidth` of the rows with weight;
             `bandwidth.rule` in the result says where that had to fall back.
@@ -132,7 +132,7 @@ def renyi(
     rows = X.shape[0]
     n = rows if n_rows is None else whole_number("n_rows", n_rows, 1, rows, "the rows of X")
     key = as_key(key)
-    m, candidates = check_count(m, n), whole_number("candidates", candidates, 1)
+    m, candidates = check_count(n_prototypes, n), whole_number("candidates", candidates, 1)
     max_trials = None if max_trials is None else whole_number("max_trials", max_trials, 1)
     if is_concrete(tolerance) and not np.asarray(tolerance) >= 0:
         raise ValueError(f"tolerance: expected at least 0, got {tolerance}")

@@ -18,7 +18,7 @@ from ._validate import check_count
 
 
 def uniform(
-    key: KeyLike, n: int, m: int, weights: Float[Array, " n"] | None = None
+    key: KeyLike, n: int, n_prototypes: int, weights: Float[Array, " n"] | None = None
 ) -> Int[Array, " m"]:
     """`m` different rows of `n`, every set of `m` equally likely; shape `m`, in random order.
 
@@ -31,12 +31,12 @@ def uniform(
         ValueError: unless 1 <= m <= n.
     """
     key = as_key(key)
-    m = check_count(m, whole_number("n", n, 1))
+    m = check_count(n_prototypes, whole_number("n", n, 1))
     return draw(key, n, m, np.int32(n), weights)
 
 
 def stratified(
-    key: KeyLike, labels: ArrayLike, m: int, weights: ArrayLike | None = None
+    key: KeyLike, labels: ArrayLike, n_prototypes: int, weights: ArrayLike | None = None
 ) -> Int[Array, " m"]:
     """`m` different rows, each class with its share, the rows of a class equally likely.
 
@@ -45,7 +45,7 @@ def stratified(
     Args:
         key: decides the draw.
         labels: class of every row, of any type, shape `n`; on the host, so not traced.
-        m: number of rows to take.
+        n_prototypes: number of rows `m` to take.
         weights: row weights, shape `n`, not traced. A class then gets its share of the weight, and
             within it the rows are drawn as in `uniform`.
 
@@ -58,7 +58,7 @@ def stratified(
     """
     key = as_key(key)
     codes, counts = encode(labels)
-    m = check_count(m, len(codes))
+    m = check_count(n_prototypes, len(codes))
     if weights is None:
         return draw_strata(key, codes, places_in_strata(allocate(counts, m)))
     w = positive_weights(weights, len(codes))
@@ -74,7 +74,9 @@ def shares_of_weight(
     return allocate(there, m, np.bincount(codes, w, len(counts)))
 
 
-def interleaved(key: KeyLike, m: int, labels: ArrayLike | None = None) -> Int[np.ndarray, " m"]:
+def interleaved(
+    key: KeyLike, n_prototypes: int, labels: ArrayLike | None = None
+) -> Int[np.ndarray, " m"]:
     """An order of `m` rows in which the first k are a random choice of them, for every k.
 
     With labels each class is spread evenly: the first k hold its share of them, rounded up to
@@ -82,11 +84,11 @@ def interleaved(key: KeyLike, m: int, labels: ArrayLike | None = None) -> Int[np
 
     Args:
         key: decides the order.
-        m: number of rows.
+        n_prototypes: number of rows `m`.
         labels: class of every row, of any type, shape `m`, on the host.
     """
     key = as_key(key)
-    m = whole_number("m", m, 1)
+    m = whole_number("n_prototypes", n_prototypes, 1)
     order = np.asarray(_permutation(key, m))
     if labels is None:
         return order
@@ -147,7 +149,7 @@ def allocate(
     check_count(m, n)
     if m < classes:
         raise ValueError(
-            f"m: expected at least one prototype for each of {classes} classes, got {m}"
+            f"n_prototypes: expected at least one for each of {classes} classes, got {m}"
         )
     parts = [Fraction(float(part)) for part in (counts if mass is None else mass)]
     quotas = [m * part / sum(parts) for part in parts]  # exact

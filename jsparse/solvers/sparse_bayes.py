@@ -130,8 +130,9 @@ def init(problem: Problem, places: int, max_iterations: int, likelihood: Likelih
     total = jnp.where(total > 0, total, 1)
     mean = dot(w, y) / total
     variance = dot(w, jnp.square(y - mean)) / total
-    # Constant targets have no variance; their size takes its place.
-    variance = jnp.where(variance > 0, variance, jnp.where(mean == 0, 1, jnp.square(mean)))
+    # Constant targets have the variance of rounding.
+    variance = jnp.maximum(variance, jnp.square(64 * epsilon(Phi.dtype) * mean))
+    variance = jnp.where(variance > 0, variance, 1)
     beta = 1 / (_NOISE * variance) if likelihood == "normal" else jnp.ones((), Phi.dtype)
     # The second is the intercept's variance: so the size is continuous where the mean is 0.
     size = jnp.maximum(jnp.square(mean), variance / total)

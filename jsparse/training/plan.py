@@ -62,7 +62,7 @@ class Plan(NamedTuple):
 def plan(
     n: int,
     d: int,
-    m: int | Literal["all"],
+    n_prototypes: int | Literal["all"],
     *,
     folds: int = 10,
     code: Code | None = None,
@@ -80,7 +80,7 @@ def plan(
     Args:
         n: number of rows; has no effect on a stream's plan.
         d: number of columns.
-        m: number of prototypes, or "all" for the LS-SVM in the dual.
+        n_prototypes: number of prototypes `m`, or "all" for the LS-SVM in the dual.
         folds: number of folds; 2 with a `HoldOut`.
         code: output code of more than two classes, see `output_code`.
         n_C: number of values of `C`.
@@ -97,9 +97,9 @@ def plan(
     """
     n, d, n_C = whole_number("n", n, 1), whole_number("d", d, 1), whole_number("n_C", n_C, 1)
     folds = whole_number("folds", folds, 2)
-    if isinstance(m, str) and m != "all":
-        raise ValueError(f"m: expected a number or 'all', got {m!r}")
-    m = m if isinstance(m, str) else whole_number("m", m, 1)
+    if isinstance(n_prototypes, str) and n_prototypes != "all":
+        raise ValueError(f"n_prototypes: expected a number or 'all', got {n_prototypes!r}")
+    m = n_prototypes if n_prototypes == "all" else whole_number("n_prototypes", n_prototypes, 1)
     batch_rows = whole_number("batch_rows", batch_rows, 1)
     sample_rows = whole_number("sample_rows", sample_rows, 1)
     n_parameters = whole_number("n_parameters", n_parameters, 0)
@@ -152,7 +152,7 @@ def plan(
 
 def plan_of(method: Method, **arguments: Any) -> Plan | None:
     """Return the `plan` of a resolved method; None if it needs little more than the rows."""
-    return None if method.n_features is None else plan(m=method.n_features, **arguments)
+    return None if method.n_features is None else plan(n_prototypes=method.n_features, **arguments)
 
 
 def check_fits(planned: Plan | None, method: Method) -> None:

@@ -234,7 +234,7 @@ def sparse(**options) -> Learn:
 
 def of_atoms(kind, **options) -> Learn:
     """Machines with given numbers of atoms."""
-    method = kind(atoms=tuple(range(1, SIZE + 1)), **options)
+    method = kind(n_prototypes=tuple(range(1, SIZE + 1)), **options)
     return lambda p: in_sizes(p, pursuits.fit(method, RBF(p.lengthscale), p.Z, p.X, p.y, p.w))
 
 
@@ -538,6 +538,8 @@ def estimated(cls, targets: str) -> Learn:
     names = cls().get_params()
     options = {"kernel": RBF(1.5), "max_evaluations": 3, "random_state": 0, "cv": 3}
     options |= {"n_prototypes": 8, "max_prototypes": SIZE, "max_iter": STEPS}
+    if "max_prototypes" in names:
+        del options["n_prototypes"]
     options = {name: value for name, value in options.items() if name in names}
 
     def learn(p: Problem) -> Outcome:

@@ -23,7 +23,7 @@ def method_named(name):
     """A method with few prototypes."""
     settings = {key: value for key, value in SIZES.items() if key in fields_of(name)}
     if name == "ksp":
-        settings |= {"max_prototypes": None, "atoms": (1, 3, 4, 6)}
+        settings |= {"max_prototypes": None, "n_prototypes": (1, 3, 4, 6)}
     return METHODS[name](**settings)
 
 

@@ -48,7 +48,7 @@ METHODS = {
     "spsvm": jsparse.SpSVM(max_prototypes=4, candidates=20),
     "reduction": jsparse.SparseReduction(20),
     "reduction, dual": jsparse.SparseReduction(20, initialization="dual"),
-    "ksp": jsparse.KSP(atoms=(2, 4), candidates=20),
+    "ksp": jsparse.KSP(n_prototypes=(2, 4), candidates=20),
 }
 
 
@@ -151,7 +151,9 @@ ESTIMATORS = [  # fast: one of each kind of machine, for one of the tasks
         marks=pytest.mark.slow,
     ),
     estimators.SparseReducedLSSVMRegressor(n_prototypes=8, cv=3, random_state=0),
-    estimators.KernelSubspacePursuitRegressor(atoms=(2, 4), candidates=12, cv=3, random_state=0),
+    estimators.KernelSubspacePursuitRegressor(
+        n_prototypes=(2, 4), candidates=12, cv=3, random_state=0
+    ),
 ]
 
 

@@ -38,8 +38,8 @@ VARIANTS = {
     "reduction, dual": jsparse.SparseReduction(M, initialization="dual"),
     "reduction, paper": jsparse.SparseReduction(M, rule="paper"),
     "reduction, prototypes": jsparse.SparseReduction(M, loss="prototypes"),
-    "ksp, ridge": jsparse.KSP(None, 12, atoms=(2, 4), ridge=1e-3),
-    "ksp, on rows": jsparse.KSP(None, 12, atoms=(2, 4), formed=False),
+    "ksp, ridge": jsparse.KSP(None, 12, n_prototypes=(2, 4), ridge=1e-3),
+    "ksp, on rows": jsparse.KSP(None, 12, n_prototypes=(2, 4), formed=False),
     "kmp, basic": jsparse.KMP(6, 12, fitting="basic"),
     "kmp, prefitting": jsparse.KMP(6, 12, fitting="prefitting", intercept=False),
     "kmp, subset": jsparse.KMP(6, 12, subset=5),
@@ -423,7 +423,7 @@ AUTO = {
     "fixed-size, auto": jsparse.FixedSize("auto"),
     "fixed-size, several": jsparse.FixedSize((2, 3)),
     "scdp, all": jsparse.SCDP(candidates="all", subset="auto"),
-    "ksp, one size": jsparse.KSP(atoms=2),
+    "ksp, one size": jsparse.KSP(n_prototypes=2),
 }
 
 

@@ -19,6 +19,7 @@ from jsparse.machines import (
     sparse_ridge,
 )
 from jsparse.machines.fixed_size import FixedSize
+from jsparse.machines.method import TrainingRows
 from jsparse.machines.rows import rows_of
 from jsparse.multiclass import output_code
 
@@ -256,3 +257,55 @@ def test_bad_arguments_of_one_class_are_told(as_users_call):
     ):
         with pytest.raises(ValueError, match=match):
             one_class.fit(KERNEL, **{"start": Z[:M], "nu": 0.2, "X": X, **changes})
+
+
+@pytest.mark.parametrize("kind", [jsparse.SLMC, jsparse.SparseRidge, jsparse.ReducedSVM])
+def test_points_of_several_sizes_are_those_of_each_size_alone(kind):
+    X, _, w, _ = data()
+    inputs = TrainingRows(X, None, np.asarray(w), jsparse.standardize(X), len(X))
+    several = kind([2, 3, 7], starts=2)
+    points = np.asarray(several.choose_points(jax.random.key(0), KERNEL, inputs).X)
+    assert len(points) == 2 * (2 + 3 + 7)
+    for m in (2, 3, 7):
+        method, place = several.at_size(m)
+        assert (method.n_prototypes, method.starts) == (m, 2)
+        alone = kind(m, starts=2).choose_points(jax.random.key(0), KERNEL, inputs)
+        np.testing.assert_array_equal(points[place], alone.X)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "kind",
+    [
+        jsparse.SLMC,
+        jsparse.SparseFisher,
+        jsparse.SparseRidge,
+        jsparse.ReducedSVM,
+        jsparse.ReducedSetSVM,
+        jsparse.SparseReduction,
+    ],
+)
+def test_cross_validation_chooses_one_of_several_sizes(kind, tmp_path):
+    """As by the errors of each size alone; the model is of the chosen size."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((60, 2))
+    y = np.sin(2 * X[:, 0]) + X[:, 1]
+    task = kind.tasks[-1]
+    options = {
+        "task": task,
+        "search": jsparse.Profile(2),
+        "folds": 3,
+        "key": 0,
+        "C": np.array([1.0, 100.0]),
+    }
+    targets = y if task == "regression" else y > 0
+    trained = jsparse.train(X, targets, method=kind([2, 8], size_tolerance=0.5), **options)
+    assert trained.curve.sizes.tolist() == [2, 8]
+    assert trained.curve.size == trained.method.n_prototypes
+    assert trained.cv_error == trained.curve.errors[trained.curve.chosen]
+    assert trained.curve.size == trained.curve.smallest_within(0.5)
+    if kind is not jsparse.SparseReduction:  # its first two of eight rows are not the best two
+        alone = jsparse.train(X, targets, method=kind(2), **options)
+        np.testing.assert_allclose(trained.curve.errors[0], alone.cv_error, rtol=1e-6)
+    trained.model.save(tmp_path / "m")
+    np.testing.assert_array_equal(jsparse.load(tmp_path / "m").predict(X), trained.predict(X))

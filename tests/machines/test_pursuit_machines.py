@@ -33,7 +33,7 @@ def rows(n=50, seed=0, dtype=np.float64):
 
 def bare(kind, **options):
     """As the papers have it: no intercept."""
-    return kind(atoms=SIZES, intercept=False, **options)
+    return kind(n_prototypes=SIZES, intercept=False, **options)
 
 
 def coefficients(method, X, y, **options):
@@ -121,7 +121,7 @@ def test_back_fitting_and_basis_pursuit_are_scikit_learns():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "method", [KSP(SIZES[-1], atoms=SIZES), KMP(atoms=SIZES), KBP(atoms=SIZES)]
+    "method", [KSP(SIZES[-1], n_prototypes=SIZES), KMP(n_prototypes=SIZES), KBP(n_prototypes=SIZES)]
 )
 def test_targets_alone_constants_and_several_kernels(method):
     X, y = rows()
@@ -158,7 +158,7 @@ def test_a_dictionary_of_several_kernels_is_trained_saved_and_refused_elsewhere(
     options["search"] = jsparse.Profile(tune_kernel=False)
     steps = jnp.where(X[:, 0] > 0.5, 1.0, 0.0) + 0.3 * y
     trained = jsparse.train(
-        X, steps, method=KMP(6, atoms=(6,)), kernel=[RBF(2.0), RBF(0.1), "linear"], **options
+        X, steps, method=KMP(6, n_prototypes=(6,)), kernel=[RBF(2.0), RBF(0.1), "linear"], **options
     )
     machine = trained.expansion
     assert isinstance(machine.kernel, Mixture)
@@ -206,7 +206,7 @@ def test_the_command_line_takes_several_kernels(tmp_path, capsys):
 def test_basis_pursuit_ends_before_an_atom_that_is_rounding(dtype):
     """Of a polynomial of degree 2 the dictionary has rank 3."""
     X, y = rows(dtype=dtype)
-    found = pursuits.fit(KBP(atoms=(1, 20), intercept=False), Polynomial(2), X, X, y)
+    found = pursuits.fit(KBP(n_prototypes=(1, 20), intercept=False), Polynomial(2), X, X, y)
     assert int(found.statuses[1]) in (CONVERGED, TRUNCATED)
     assert np.count_nonzero(atoms_of(found)[1]) < 20
     values = np.asarray(found.values(X), float)[:, :, 0]
@@ -216,7 +216,7 @@ def test_basis_pursuit_ends_before_an_atom_that_is_rounding(dtype):
 
 def test_refit_is_the_last_step_and_has_its_derivatives():
     X, y = rows(n=30)
-    found = pursuits.fit(KSP(atoms=6), KERNEL, X[::2], X, y)
+    found = pursuits.fit(KSP(n_prototypes=6), KERNEL, X[::2], X, y)
     machine = found.at(6)
     again = pursuits.refit(KERNEL, machine.prototypes, X, y)
     np.testing.assert_allclose(again(X), machine(X), atol=1e-9)
@@ -241,10 +241,10 @@ def test_a_dictionary_of_rank_one_and_twins_among_the_candidates(dtype):
     X, y = rows(dtype=dtype)
     twins = jnp.concatenate([X[::5], X[::5]])
     for kind in (KSP, KMP, KBP):
-        flat = pursuits.fit(kind(atoms=(2, 4)), RBF(1e9), X[::5], X, y)
+        flat = pursuits.fit(kind(n_prototypes=(2, 4)), RBF(1e9), X[::5], X, y)
         assert np.isfinite(flat.values(X)).all()
         np.testing.assert_allclose(flat.values(X)[:, :, 0].mean(axis=0), y.mean(), atol=1e-2)
-        found = pursuits.fit(kind(atoms=(2, 4)), KERNEL, twins, X, y)
+        found = pursuits.fit(kind(n_prototypes=(2, 4)), KERNEL, twins, X, y)
         assert (np.asarray(found.statuses) <= COMPLETED).all()
         values = np.asarray(found.values(X))[:, :, 0]
         assert np.mean((values[:, 1] - y) ** 2) <= np.var(y)
@@ -252,7 +252,7 @@ def test_a_dictionary_of_rank_one_and_twins_among_the_candidates(dtype):
 
 def test_scores_are_those_of_fits_in_one_program_for_all_widths():
     X, y = rows(n=30)
-    method = KSP(atoms=SIZES, formed=False).resolve(Shape(30, 30, 24, 1, None, False))
+    method = KSP(n_prototypes=SIZES, formed=False).resolve(Shape(30, 30, 24, 1, None, False))
     folds = jsparse.folds_from_assignment(np.arange(30) % 5)
 
     @jax.jit
@@ -280,38 +280,43 @@ def test_scores_are_those_of_fits_in_one_program_for_all_widths():
 def test_bad_settings_are_named(as_users_call):
     X, y = rows()
     for method, what in (
-        (KSP(atoms=0), "atoms: expected a whole number between 1"),
-        (KSP(atoms=26), "atoms: expected a whole number between 1 and the number of atoms"),
-        (KSP(atoms=(3, 3)), "atoms: expected increasing"),
-        (KSP(), "atoms: expected one number"),
-        (KSP(atoms=3, ridge=-1.0), "ridge: expected"),
-        (KSP(atoms=3, max_iterations=0), "max_iterations: expected"),
-        (KSP(atoms=3, subset=4), "subset: expected None with KSP"),
-        (KBP(atoms=3, subset=4), "subset: expected None with KBP"),
-        (KMP(atoms=3, fitting="other"), "fitting: expected"),
-        (KMP(atoms=3, fitting="prefitting", subset=3), "subset: expected None with"),
-        (KMP(atoms=3, subset=3), "key: expected one with a subset"),
+        (KSP(n_prototypes=0), "n_prototypes: expected a whole number between 1"),
+        (
+            KSP(n_prototypes=26),
+            "n_prototypes: expected a whole number between 1 and the number of atoms",
+        ),
+        (KSP(n_prototypes=(3, 3)), "n_prototypes: expected increasing"),
+        (KSP(), "n_prototypes: expected one number"),
+        (KSP(n_prototypes=3, ridge=-1.0), "ridge: expected"),
+        (KSP(n_prototypes=3, max_iterations=0), "max_iterations: expected"),
+        (KSP(n_prototypes=3, subset=4), "subset: expected None with KSP"),
+        (KBP(n_prototypes=3, subset=4), "subset: expected None with KBP"),
+        (KMP(n_prototypes=3, fitting="other"), "fitting: expected"),
+        (KMP(n_prototypes=3, fitting="prefitting", subset=3), "subset: expected None with"),
+        (KMP(n_prototypes=3, subset=3), "key: expected one with a subset"),
     ):
         with pytest.raises(ValueError, match=what):
             pursuits.fit(method, KERNEL, X[::2], X, y)
     with pytest.raises(ValueError, match="kernel: expected a Kernel or several"):
-        pursuits.fit(KSP(atoms=3), (), X[::2], X, y)
+        pursuits.fit(KSP(n_prototypes=3), (), X[::2], X, y)
     options = {"task": "regression", "key": 0}
     with pytest.raises(ValueError, match="C: expected None with KSP"):
         jsparse.train(X, y, method=KSP(), C=[1.0], **options)
-    with pytest.raises(ValueError, match="max_prototypes: expected None or the last of atoms, 6"):
-        jsparse.train(X, y, method=KSP(5, atoms=SIZES), **options)
-    with pytest.raises(ValueError, match="atoms: expected a whole number between 1"):
-        jsparse.train(X, y, method=KSP(atoms=51), **options)
+    with pytest.raises(
+        ValueError, match="max_prototypes: expected None or the last of n_prototypes, 6"
+    ):
+        jsparse.train(X, y, method=KSP(5, n_prototypes=SIZES), **options)
+    with pytest.raises(ValueError, match="n_prototypes: expected a whole number between 1"):
+        jsparse.train(X, y, method=KSP(n_prototypes=51), **options)
 
 
 def test_a_path_that_is_too_short_says_so_and_a_ridge_makes_it_longer():
     X, y = rows()
     wide = RBF(1.0)
-    bare = pursuits.fit(KMP(atoms=(2, 20)), wide, X[::2], X, y)
+    bare = pursuits.fit(KMP(n_prototypes=(2, 20)), wide, X[::2], X, y)
     assert bare.statuses[0] <= COMPLETED
     assert bare.statuses[1] == TRUNCATED  # fewer than 20: the others depend on these
-    eased = pursuits.fit(KMP(atoms=(2, 20), ridge=1e-4), wide, X[::2], X, y)
+    eased = pursuits.fit(KMP(n_prototypes=(2, 20), ridge=1e-4), wide, X[::2], X, y)
     assert (np.asarray(eased.statuses) <= COMPLETED).all()
     assert np.abs(eased.coefficients).max() < np.abs(bare.coefficients).max()
 
@@ -320,7 +325,7 @@ def test_a_path_that_is_too_short_says_so_and_a_ridge_makes_it_longer():
 def test_estimators_choose_sizes_and_fold_back_into_models():
     X, y = rows(n=120, seed=2)
     for model in (
-        KernelSubspacePursuitRegressor(atoms=(2, 5, 10), random_state=0, cv=5),
+        KernelSubspacePursuitRegressor(n_prototypes=(2, 5, 10), random_state=0, cv=5),
         KernelMatchingPursuitRegressor(10, fitting="prefitting", random_state=0, cv=5),
     ):
         model.fit(X, y)
@@ -331,19 +336,21 @@ def test_estimators_choose_sizes_and_fold_back_into_models():
 
 
 def test_methods_with_equal_settings_are_equal():
-    assert KSP(atoms=[1, 3, 6]) == KSP(atoms=SIZES)
-    assert hash(KSP(atoms=[1, 3, 6])) == hash(KSP(atoms=SIZES))
+    assert KSP(n_prototypes=[1, 3, 6]) == KSP(n_prototypes=SIZES)
+    assert hash(KSP(n_prototypes=[1, 3, 6])) == hash(KSP(n_prototypes=SIZES))
     assert dataclasses.replace(KMP(5), fitting="basic") != KMP(5)
     for number in (np.int64(5), np.asarray(5), jnp.asarray(5)):  # as Python's, without a warning
-        assert KMP(candidates=number, atoms=(1, number)) == KMP(candidates=5, atoms=(1, 5))
+        assert KMP(candidates=number, n_prototypes=(1, number)) == KMP(
+            candidates=5, n_prototypes=(1, 5)
+        )
 
 
 @pytest.mark.parametrize(
     ("method", "name", "numbers"),
     [
-        (KMP(atoms=SIZES), "ridge", [1e-3, 0.1]),
-        (KBP(atoms=SIZES), "ridge", [1e-3, 0.1]),
-        (KSP(atoms=SIZES, formed=False), "max_iterations", [1, 5]),
+        (KMP(n_prototypes=SIZES), "ridge", [1e-3, 0.1]),
+        (KBP(n_prototypes=SIZES), "ridge", [1e-3, 0.1]),
+        (KSP(n_prototypes=SIZES, formed=False), "max_iterations", [1, 5]),
     ],
 )
 def test_numbers_compile_once_and_vmap_runs_over_them(method, name, numbers):
@@ -363,7 +370,9 @@ def test_numbers_compile_once_and_vmap_runs_over_them(method, name, numbers):
     assert not np.allclose(values[0], values[1])
 
 
-@pytest.mark.parametrize("method", [KMP(atoms=SIZES), KBP(atoms=SIZES), KSP(atoms=SIZES)])
+@pytest.mark.parametrize(
+    "method", [KMP(n_prototypes=SIZES), KBP(n_prototypes=SIZES), KSP(n_prototypes=SIZES)]
+)
 def test_the_derivative_in_the_ridge_is_right_in_forward_mode(method):
     X, y = rows(n=30)
 

@@ -149,11 +149,11 @@ def test_other_kernels_and_bad_arguments(as_users_call):
     X, _ = rows(12)
     whole = KernelExpansion(Matern32(1.0), jnp.asarray(X), jnp.asarray(X[:, 0]), jnp.asarray(0.0))
     for options, match in (
-        ({"m": 13}, "m: expected a whole number between 1"),
-        ({"m": 0}, "m: expected a whole number between 1"),
-        ({"m": 2, "approach": "newton"}, "approach: expected 'fixed_point' or"),
-        ({"m": 2, "approach": "fixed_point"}, "approach: expected 'gradient'"),
-        ({"m": 2, "start": jnp.zeros((3, 2))}, r"start: expected shape \(2, 2\)"),
+        ({"n_prototypes": 13}, "n_prototypes: expected a whole number between 1"),
+        ({"n_prototypes": 0}, "n_prototypes: expected a whole number between 1"),
+        ({"n_prototypes": 2, "approach": "newton"}, "approach: expected 'fixed_point' or"),
+        ({"n_prototypes": 2, "approach": "fixed_point"}, "approach: expected 'gradient'"),
+        ({"n_prototypes": 2, "start": jnp.zeros((3, 2))}, r"start: expected shape \(2, 2\)"),
     ):
         with pytest.raises(ValueError, match=match):
             reduced_set.simplify(whole, **options)

@@ -301,7 +301,7 @@ def test_what_makes_no_sense(as_users_call):
         reductions.fit(RBF(1.0), Z, jnp.ones(2), X, y)
     options = {"task": "regression", "key": 0}
     for method, message in (
-        (jsparse.SparseReduction([5, 10]), "n_prototypes: expected one number to begin with"),
+        (jsparse.SparseReduction([10, 5]), "n_prototypes: expected increasing"),
         (jsparse.SparseReduction(k=0.0), "k: expected"),
         (jsparse.SparseReduction(81), "n_prototypes: expected"),
         (jsparse.SparseReduction(loss="none"), "loss: expected"),

@@ -83,7 +83,7 @@ def test_copies_of_a_point_start_apart_and_the_descent_converges():
     ("kind", "options", "match"),
     [
         (jsparse.SLMC, {"n_prototypes": 0}, "n_prototypes: expected a whole number between 1"),
-        (jsparse.SLMC, {"n_prototypes": [2, 4]}, "n_prototypes: expected a whole number"),
+        (jsparse.SLMC, {"n_prototypes": [4, 2]}, "n_prototypes: expected increasing"),
         (jsparse.SLMC, {"n_prototypes": 200}, "between 1 and the number of rows"),
         (jsparse.SLMC, {"selection": "center"}, "selection: expected 'k_means', 'renyi' or"),
         (jsparse.SLMC, {"sharing": "joint"}, "sharing: expected 'shared' or 'separate'"),

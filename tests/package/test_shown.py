@@ -92,7 +92,7 @@ def test_objects_with_long_arrays_inside_are_short(tuned):
         tuned.model.conformal,
         Profile(history=history, start=tuned.tuning), wide, wide + wide * wide,
         tuned.tuning._replace(history=history, theta=long),
-        jsparse.SCDP(candidates=np.zeros((30, 30))), jsparse.KSP(atoms=list(range(1, 3000))),
+        jsparse.SCDP(candidates=np.zeros((30, 30))), jsparse.KSP(n_prototypes=list(range(1, 3000))),
         dataclasses.replace(tuned, n_rows=ROWS, out_of_fold=long, kernel=wide, C=long),
         dataclasses.replace(tuned.model, about={str(i): "x" * 999 for i in range(99)}),
         jsparse.plan(ROWS, 30, 500), relevance_of(wide, 1000),

@@ -101,7 +101,7 @@ def test_classes_and_tables(large, table):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "method", [jsparse.SparseReduction(n_prototypes=1), jsparse.KSP(atoms=[6, 12])]
+    "method", [jsparse.SparseReduction(n_prototypes=1), jsparse.KSP(n_prototypes=[6, 12])]
 )
 def test_classes_by_other_methods(table, method):
     large = trained(table, "kind", 30, "classification", out_of_fold=False)

@@ -1,0 +1,90 @@
+"""One concept has one name in every method, estimator and public function."""
+
+import dataclasses
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+import jsparse
+from jsparse import estimators
+from jsparse.machines import METHODS
+
+# What a stranger might write, and what this library calls it.
+INSTEAD = {
+    r"(n|num|number_of)_(centers|centres|points|atoms|components|vectors|basis)": "n_prototypes",
+    r"(m|atoms|prototype_count|k_max)": "n_prototypes",
+    r"(max|most)_(atoms|size|points|vectors|length)": "max_prototypes",
+    r"(max_steps|maxiter|n_iter|num_iter|iterations|max_iters|steps|n_steps)": "max_iterations",
+    r"(tol|eps|atol|rtol|epsilon)": "tolerance",
+    r"(standard_errors|se_tolerance)": "size_tolerance",
+    r"(seed|rng|random_key)": "key",
+    r"(sample_weight|row_weights|w)": "weights",
+    r"(gamma|sigma)": "lengthscale",
+    r"(lam|lambda_|reg|penalty_weight)": "C",
+}
+# scikit-learn's own names, at its own door.
+SKLEARN = {"max_iter", "random_state", "cv", "sample_weight"}
+# Functions on matrices, which know atoms and systems, and no prototypes or rows.
+OF_MATRICES = {"pursuit", "solvers"}
+
+
+def instead_of(name):
+    return next((ours for words, ours in INSTEAD.items() if re.fullmatch(words, name)), None)
+
+
+def functions():
+    """Every public function, and every function of a public module."""
+    for name in jsparse._MODULE_OF:
+        value = getattr(jsparse, name)
+        if inspect.isfunction(value):
+            yield name, value
+        if not inspect.ismodule(value) or name in OF_MATRICES:
+            continue
+        for member, function in vars(value).items():
+            defined_here = inspect.isfunction(function) and (
+                f"{function.__module__}.".startswith(f"{value.__name__}.")
+            )
+            if defined_here and not member.startswith("_"):
+                yield f"{name}.{member}", function
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_settings_of_methods_have_the_names_of_the_library(method):
+    for field in dataclasses.fields(method):
+        assert instead_of(field.name) is None, f"{field.name}: {instead_of(field.name)}"
+    names = {field.name for field in dataclasses.fields(method)}
+    if names:  # the dual has none
+        assert names & {"n_prototypes", "max_prototypes"}
+
+
+def test_parameters_of_functions_have_the_names_of_the_library():
+    seen = 0
+    for place, function in functions():
+        for name in inspect.signature(function).parameters:
+            assert instead_of(name) is None, f"{place}({name}): {instead_of(name)}"
+            seen += 1
+    assert seen > 250
+
+
+def test_parameters_of_estimators_are_those_of_methods_but_for_scikit_learns():
+    for name in dir(estimators):
+        value = getattr(estimators, name)
+        if not isinstance(value, type):
+            continue
+        for parameter in inspect.signature(value).parameters:
+            assert parameter in SKLEARN or instead_of(parameter) is None, f"{name}({parameter})"
+            assert parameter not in {"max_iterations", "key", "folds", "weights"}
+
+
+def test_the_table_of_parameters_is_in_the_contributors_guide():
+    shared = ("n_prototypes", "max_prototypes", "size_tolerance", "tolerance", "max_iterations")
+    lines = ["| method | " + " | ".join(f"`{name}`" for name in shared) + " |"]
+    lines += ["|---|" + "---|" * len(shared)]
+    for method in METHODS.values():
+        names = {field.name for field in dataclasses.fields(method)}
+        marks = " | ".join("x" if name in names else "" for name in shared)
+        lines.append(f"| `{method.__name__}` | {marks} |")
+    guide = Path(__file__).parents[2] / "CONTRIBUTING.md"
+    assert "\n".join(lines) in guide.read_text(), "\n".join(lines)
