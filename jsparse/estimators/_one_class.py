@@ -123,7 +123,7 @@ class SparseOneClassSVM(OutlierMixin, BaseEstimator):
         return self
 
     def _method(self, n: int, d: int) -> SLMC:
-        """The settings by which the descents start, for so many rows with weight."""
+        """Return the settings that choose the starts of the descents, for `n` rows with weight."""
         shape = Shape(n, n, n, d, None, False)
         starts = whole_number("starts", self.starts, 1, 1000, "a thousand")
         return cast(SLMC, within(SLMC(self.n_prototypes, starts=starts), shape).resolve(shape))
