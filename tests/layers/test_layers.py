@@ -72,8 +72,15 @@ def test_the_loss_of_classes_is_the_cross_entropy_of_held_out_values():
     np.testing.assert_allclose(head.loss(F, y, w), total / np.sum(w), rtol=1e-8)
 
 
-@pytest.mark.parametrize("classes", [None, 3])
-@pytest.mark.parametrize("what", ["loss", "fit"])
+@pytest.mark.parametrize(
+    ("what", "classes"),
+    [
+        ("loss", None),
+        pytest.param("loss", 3, marks=pytest.mark.slow),
+        pytest.param("fit", None, marks=pytest.mark.slow),
+        ("fit", 3),
+    ],
+)
 def test_derivatives_are_finite_differences(classes, what):
     F, y, w = problem(classes=classes)
     head = head_of(F, classes)
