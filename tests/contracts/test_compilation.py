@@ -134,7 +134,7 @@ ESTIMATORS = [  # fast: one of each kind of machine, for one of the tasks
         estimators.FixedSizeLSSVMRegressor(n_prototypes=8, cv=3, random_state=0),
         marks=pytest.mark.slow,
     ),
-    estimators.FixedSizeLSSVMRegressor(n_prototypes=8, cv=3, random_state=0, loss="huber"),
+    estimators.RobustLSSVMRegressor(n_prototypes=8, cv=3, random_state=0),
     pytest.param(estimators.LSSVMClassifier(random_state=0), marks=pytest.mark.slow),
     estimators.LSSVMRegressor(random_state=0),
     pytest.param(
