@@ -106,6 +106,8 @@ def argued(estimator):
     """Checks that cannot hold, and why."""
     drawn = FixedSizeLSSVMClassifier | FixedSizeLSSVMRegressor
     drawn |= SparseReducedLSSVMClassifier | SparseReducedLSSVMRegressor
+    drawn |= KernelMachineClassifier | KernelMachineRegressor
+    drawn |= RobustLSSVMClassifier | RobustLSSVMRegressor
     if isinstance(estimator, drawn):
         reason = (
             "prototypes and folds are drawn at random from the rows: a weight of two gives a row "
