@@ -1,6 +1,6 @@
-"""Print a shell command of the README, or run its Python blocks, each in a fresh namespace.
+"""Print a shell command of the README, or run the Python blocks of a page.
 
-`readme.py command NUMBER`, or `readme.py run FILE FIRST STEP`: every STEP-th block from FIRST on.
+`readme.py command NUMBER`, or `readme.py run FILE`: every block in a fresh namespace.
 """
 
 import gc
@@ -19,9 +19,8 @@ def main() -> None:
         print(block.split("#")[0].strip())
     else:
         gc.disable()  # a part of the time, as JAX makes much garbage while it compiles
-        first, step = map(int, sys.argv[3:5])
-        for block in blocks(Path(sys.argv[2]).read_text(), "python")[first::step]:
-            exec(compile(block, "README.md", "exec"), {"__name__": "readme"})
+        for number, block in enumerate(blocks(Path(sys.argv[2]).read_text(), "python")):
+            exec(compile(block, f"{sys.argv[2]}, block {number}", "exec"), {"__name__": "page"})
 
 
 main()

@@ -73,7 +73,7 @@ def run(*, quick: bool) -> Report:
 
 
 def _peak_bytes() -> float:
-    """The device's peak if it keeps count, else that of the process."""
+    """Return the device's peak memory, or the process's if the device keeps no count."""
     statistics = jax.devices()[0].memory_stats()
     if statistics and "peak_bytes_in_use" in statistics:
         return float(statistics["peak_bytes_in_use"])

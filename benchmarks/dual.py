@@ -39,7 +39,7 @@ def _scaled(name: str, n: int) -> tuple[np.ndarray, np.ndarray, float]:
 
 
 def cholesky(quick: bool):
-    """A fit by Cholesky against scikit-learn's kernel ridge, the same kernel and penalty."""
+    """Compare a fit by Cholesky with scikit-learn's kernel ridge of the same kernel and penalty."""
     n = 1000 if quick else 4000
     X, y, lengthscale = _scaled("magic", n)
     rows, numbers = [], {}
@@ -98,7 +98,7 @@ def leave_one_out(quick: bool):
 
 
 def conjugate_gradients(quick: bool):
-    """A fit of all of adult's training rows, whose kernel matrix is never formed."""
+    """Fit all of adult's training rows without forming their kernel matrix."""
     X, y, lengthscale = _scaled("adult", 4000 if quick else 32_000)
     X, y = jnp.asarray(X, jnp.float32), jnp.asarray(y, jnp.float32)
     n, kernel = len(X), RBF(lengthscale)

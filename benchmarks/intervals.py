@@ -200,7 +200,7 @@ def _classes(machines: list[jsparse.Trained], held_out: Rows, test: Rows) -> Fou
 
 
 def _without_machines(model: jsparse.Model) -> jsparse.Model:
-    """What is kept by default: the errors alone."""
+    """Return the model as it is kept by default, with the errors alone."""
     assert model.conformal is not None
     return dataclasses.replace(
         model, unseen=dataclasses.replace(model.conformal, machines=None, fold=None)
@@ -220,7 +220,7 @@ def _by_machine(data: dict[str, list[Found]]) -> dict[str, dict[str, list[list[f
 
 
 def _by_split(kept: dict[str, dict[str, list[list[float]]]]) -> dict[str, list[Found]]:
-    """The inverse: a machine that not all splits have is that of the first ones."""
+    """Undo the layout; a machine that not all splits have is taken from the first splits."""
     data: dict[str, list[Found]] = {}
     for name, machines in kept.items():
         count = max((len(values[0]) for values in machines.values()), default=0)

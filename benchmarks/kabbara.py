@@ -145,7 +145,7 @@ def errors(
 
 
 def kernel_of(kind: str, width: Any) -> Any:
-    """The Gaussian of that width, or the polynomial kernels of Tables 2 and 4, which have none."""
+    """Return the Gaussian of a width, or the polynomial kernel of Tables 2 and 4."""
     if kind == "gaussian":
         return RBF(width)
     return Linear(1.0) if kind == "linear" else Polynomial(2, 1.0, 1.0)

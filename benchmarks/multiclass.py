@@ -150,7 +150,7 @@ WHY = {
 
 
 def cells() -> list[Cell]:
-    """The rows, in the order of the table."""
+    """Return the rows, in the order of the table."""
     rows = []
     for name in SETS:
         shared: Way = "borrowed" if name == "letter" else "together"
@@ -214,7 +214,7 @@ def run(cell: Cell, randomisation: int, dtype: str, *, quick: bool) -> dict[str,
 
 
 def report(done: dict[str, list[dict[str, Any]]]) -> Report:
-    """The table of what there is."""
+    """Return the table of the results so far."""
     rows, notes = [], []
     for cell in cells():
         runs = {dtype: done.get(f"{cell.key} {dtype}", []) for dtype in DTYPES}

@@ -164,7 +164,7 @@ def _eigen(grams: jax.Array) -> jax.Array:
 
 
 def final_fit(quick: bool):
-    """The fit of all pairs for one C with many prototypes, against bare eigendecompositions."""
+    """Compare the fit of all pairs for one C and many prototypes with bare eigendecompositions."""
     X, y = _letter()
     X, labels = jnp.asarray(X), jnp.asarray(y)
     m, batch = (600 if quick else 1500), 4

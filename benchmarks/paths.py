@@ -350,7 +350,7 @@ def _order(corners: np.ndarray) -> np.ndarray:
 
 
 def figure9(*, quick: bool) -> Report:
-    """The spread of SCDPP against SCDP, fifty draws each."""
+    """Return the spread of SCDPP beside SCDP, from fifty draws of each."""
     draws, rows, data = (5 if quick else 50), [], {}
     for name in ("banana", "heart", "ringnorm", "waveform"):
         X, y, X_test, y_test = (jnp.asarray(a) for a in partition(name, 0))

@@ -87,7 +87,7 @@ def rank_and_time(axes: Axes, theme: str) -> None:
         ylabel="mean rank of the error", title=f"{len(learners)} learners on {len(tables)} tables",
     )  # fmt: skip
     axes.invert_yaxis()
-    axes.set_xlim(right=axes.get_xlim()[1] * 6)
+    axes.set_xlim(axes.get_xlim()[0] / 2, axes.get_xlim()[1] * 6)
 
 
 def seconds_and_rows(axes: Axes, theme: str) -> None:
@@ -106,16 +106,38 @@ def seconds_and_rows(axes: Axes, theme: str) -> None:
         f"an n x n kernel matrix\nfills {MEMORY / 2**30:.0f} GiB", (limit, max(seconds)), (6, 0),
         textcoords="offset points", va="top", color=RIVAL[theme],
     )  # fmt: skip
+    axes.set_yscale("log")
+    axes.set_yticks([2, 5, 10, 20, 30], ["2", "5", "10", "20", "30"])
+    axes.minorticks_off()
     axes.set(
-        xscale="log", yscale="log", xlabel="rows of ten columns", ylabel="seconds",
+        xscale="log", xlabel="rows of ten columns", ylabel="seconds",
         title="Training on a stream: 25 values of C, five folds, 100 prototypes",
     )  # fmt: skip
+
+
+def paths(axes: Axes, theme: str) -> None:
+    """Draw the test errors of sparse paths (Karsmakers 2011, Figures 12 and 13)."""
+    curves = results("figure12_scdp")
+    colours = {"SCDP": OURS, "MP": RIVAL, "LASSO": MUTED}
+    for method, colour in colours.items():
+        for table, style in (("magic", "-"), ("adult", "--")):
+            errors = curves[f"{table} {method}"]["errors"]
+            sizes = np.arange(1, len(errors) + 1)
+            axes.plot(
+                sizes, errors, style, color=colour[theme], lw=1.4, label=f"{method}, {table}"
+            )  # fmt: skip
+    axes.set(
+        xscale="log", xlabel="prototypes", ylabel="test error, %",
+        title="Paths of SCDP, matching pursuit and the LASSO, de-biased",
+    )  # fmt: skip
+    axes.legend(frameon=False, ncols=3)
 
 
 PICTURES: dict[str, Callable[[Axes, str], None]] = {
     "error_and_size": error_and_size,
     "rank_and_time": rank_and_time,
     "seconds_and_rows": seconds_and_rows,
+    "paths": paths,
 }
 
 

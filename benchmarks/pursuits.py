@@ -113,7 +113,7 @@ def figure6(*, quick: bool) -> Report:
 
 
 def _spikes(n: int, D: int, spikes: int, run: int) -> tuple[np.ndarray, ...]:
-    """A matrix, what is measured by it with each variance of the noise, and the signal."""
+    """Return a matrix, its noisy measurements for each variance, and the signal."""
     rng = np.random.default_rng([2011, run])
     X = np.linalg.qr(rng.standard_normal((D, n)))[0].T.astype(np.float32)
     w = np.zeros(D, np.float32)
@@ -225,7 +225,7 @@ def speed(*, quick: bool) -> Report:
 
 
 def _adult_system(D: int) -> tuple[np.ndarray, np.ndarray]:
-    """The system (34) of adult's training rows, with the intercept as the last atom."""
+    """Return the system (34) of adult's training rows, with the intercept as the last atom."""
     data = benchmark_set("adult", complete=True)
     rows = np.random.default_rng(0).permutation(len(data.y))[:30148]
     X, y = data.X[rows].astype(float), data.y[rows].astype(float)

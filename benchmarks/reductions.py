@@ -205,7 +205,7 @@ def _table(paper: Paper, found: list[dict[str, Any]]) -> list[list[Any]]:
 
 
 def _cost(quick: bool) -> dict[str, Any]:
-    """The reduction of sums against one ridge solve of them."""
+    """Compare the reduction of sums with one ridge solution of them."""
     _, X, y, _, _ = _split("adult", 0)
     X = (X - X.mean(axis=0)) / X.std(axis=0)
     numbers: dict[str, Any] = {}
@@ -232,7 +232,7 @@ def _cost(quick: bool) -> dict[str, Any]:
 
 
 def _svc(_: bool) -> dict[str, Any]:
-    """A tuned run of SSD-LSSVM on adult against one fit of scikit-learn's SVC, of float64."""
+    """Compare a tuned run of SSD-LSSVM on adult with one fit of scikit-learn's SVC, in float64."""
     _, X, y, X_test, y_test = _split("adult", 0)
     numbers: dict[str, Any] = {}
     for dtype in ("float64", "float32"):

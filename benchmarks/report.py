@@ -26,7 +26,7 @@ class Report(NamedTuple):
 
 
 def machine_kind() -> str:
-    """A short name for this kind of machine: `cpu-2core`, or the accelerator's."""
+    """Return a short name for this kind of machine: `cpu-2core`, or the accelerator's name."""
     device = jax.devices()[0]
     if device.platform == "cpu":
         return f"cpu-{os.cpu_count()}core"
@@ -87,7 +87,7 @@ def over_draws(values: np.ndarray) -> dict[str, list[float]]:
 
 
 def kept(out: Path, name: str, *, quick: bool) -> dict[str, Any]:
-    """The data of an earlier run of the same extent, versions and machine; empty without one."""
+    """Return the data of an earlier run of equal extent, versions and machine, or an empty dict."""
     file = out / f"{name}.json"
     content = json.loads(file.read_text()) if file.is_file() else {}
     same = content.get("quick") == quick and content.get("measured_on") == measured_on()

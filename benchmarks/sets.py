@@ -46,7 +46,7 @@ PROTOTYPES = {
 
 
 def split(name: str, randomisation: int, dtype: str, *, one_hot: bool = False) -> Split:
-    """A random split with the paper's sizes; targets of a regression are standardised."""
+    """Return a random split with the paper's sizes; targets of a regression are standardised."""
     data = benchmark_set(name, complete=name == "adult")
     columns = [data.X]
     if one_hot:

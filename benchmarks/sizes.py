@@ -72,7 +72,7 @@ class Case:
 
 
 def together(case: Case, sizes: tuple[int, ...]) -> tuple[jsparse.SizeCurve, list[float], float]:
-    """The sizes by one search, their test errors, and its time."""
+    """Return the sizes of one search, their test errors, and the search's time."""
     begin = time.perf_counter()
     rows = case.select(sizes[-1])
     own = None if case.labels is None else case.labels[rows]

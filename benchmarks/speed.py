@@ -40,7 +40,7 @@ def _adult() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
 
 
 def sums(quick: bool):
-    """Normal equations of adult against the bare product of that shape."""
+    """Compare the normal equations of adult with the bare product of the same shape."""
     X, y, _, _ = _adult()
     X = jnp.asarray((X - X.mean(0)) / X.std(0))
     y = jnp.asarray(y)

@@ -43,7 +43,7 @@ def _covertype(quick: bool):
 
 
 def sums(quick: bool):
-    """Sums over covertype from a file on disk, against sums in memory."""
+    """Compare sums over covertype from a file on disk with sums in memory."""
     part = _covertype(quick)
     X = (part.X - part.X.mean(0)) / np.maximum(part.X.std(0), 1e-6)
     phi = Nystroem(RBF(7.0), jnp.asarray(X[:M]))
@@ -154,7 +154,7 @@ def training(quick: bool):
 
 
 def growth(quick: bool):
-    """A generated data set, each time twice the rows of the last."""
+    """Train on generated data, each time with twice as many rows."""
     parts = [1, 2, 4] if quick else [1, 2, 4, 8, 16, 32, 64, 128, 200]
     settings = {"n_prototypes": 100, "tune_kernel": False, "folds": 5}
     with tempfile.TemporaryDirectory() as folder:

@@ -67,7 +67,7 @@ def ours(
     *,
     keep: bool = False,
 ) -> Callable[[Split], dict[str, Any]]:
-    """A fixed-size machine in float32."""
+    """Train a fixed-size machine in float32."""
 
     def run(part: Split) -> dict[str, Any]:
         m = min(prototypes, len(part.X) // 2)
@@ -94,7 +94,7 @@ def ours(
 
 
 def peer(make: Callable[[Split], Any]) -> Callable[[Split], dict[str, Any]]:
-    """An estimator of scikit-learn's kind."""
+    """Fit an estimator with scikit-learn's interface."""
 
     def run(part: Split) -> dict[str, Any]:
         begin = time.perf_counter()

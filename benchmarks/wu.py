@@ -77,7 +77,7 @@ SETS = {
 def large_margin(
     problem: direct.LargeMargin, start: jax.Array
 ) -> tuple[direct.Minimum, direct.Solved]:
-    """The end of a descent, and the machine of the points that it starts from."""
+    """Return the end of a descent, and the machine of its starting points."""
     return direct.minimise(problem, start), problem.solve(start)
 
 
@@ -147,7 +147,7 @@ def tuned_rsvm(problem: direct.LargeMargin, own: Set, Z: jax.Array) -> direct.La
 
 
 def relevance_width(X: np.ndarray, y: np.ndarray, own: Set, method: RVM) -> float:
-    """The width of the least error by five folds on one partition."""
+    """Return the width with the least error of five folds on one partition."""
     errors = []
     for factor in FACTORS:
         kernel, wrong = RBF.from_gamma(1 / own.width / factor), 0.0
@@ -223,7 +223,7 @@ def partition(name: str, r: int) -> tuple[np.ndarray, ...]:
 
 
 def solver() -> dict[str, Any]:
-    """The inner solver against LIBSVM on the same features, n = 400 and 9 of them."""
+    """Compare the inner solver with LIBSVM on 400 rows of the same nine features."""
     X, y, *_ = partition("banana", 0)
     own = SETS["banana"]
     Z = X[np.random.default_rng(0).permutation(len(X))[:9]]
@@ -240,7 +240,7 @@ def solver() -> dict[str, Any]:
 
 
 def line_searches() -> dict[str, Any]:
-    """The descent's bisection against optax's zoom line search, banana with 9 vectors."""
+    """Compare the descent's bisection with optax's zoom line search on banana with 9 vectors."""
     W, solutions = [], []
     for r in range(5):
         X, y, *_ = partition("banana", r)
@@ -313,7 +313,7 @@ def _cell(error: float) -> str:
 
 
 def _report(data: dict[str, Any]) -> Report:
-    """The tables of what there is so far."""
+    """Return the tables of the results so far."""
     rows, notes = [], []
     for name, runs in data["sets"].items():
         own, support = SETS[name], data["sizes"][name]

@@ -32,7 +32,7 @@ DTYPE = np.float32
 
 
 def svms(X: np.ndarray, labels: np.ndarray, test: np.ndarray) -> dict[str, Any]:
-    """The ten machines of LIBSVM: their values on the test rows, and their support vectors."""
+    """Return the test values and the support vectors of LIBSVM's ten machines."""
     values, counts, found = [], [], []
     for k in range(10):
         svm = SVC(C=C, gamma=1 / WIDTH, cache_size=1000).fit(X, labels == k)
@@ -113,7 +113,7 @@ def run(*, quick: bool, out: Path) -> Report:
 
 
 def _report(data: dict[str, Any], values: dict[str, np.ndarray], labels: np.ndarray) -> Report:
-    """The table of what there is so far."""
+    """Return the table of the results so far."""
     kinds = sorted({int(name.split()[1]) for name in data["machines"]})
     there = np.isin(labels, kinds)
 

@@ -11,8 +11,9 @@ project = "jsparse"
 author = "The jsparse authors"
 release = version = jsparse.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "mathml"]
-exclude_patterns = ["_build", "_ext"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "mathml"]
+exclude_patterns = ["_build", "_ext", "notebooks/*.py"]
+nb_execution_mode = "off"  # `python -m notebooks` runs them
 html_theme = "furo"
 html_title = f"jsparse {release}"
 html_static_path = ["_static"]

@@ -17,7 +17,7 @@ from ._types import Key, KeyLike
 
 
 def whole_number(name: str, value: Any, least: int, most: int | None = None, what: str = "") -> int:
-    """A whole number within bounds: a Python int, NumPy's or JAX's of shape `()`, not a bool.
+    """Return a whole number within bounds; Python's, NumPy's and JAX's are taken, bools are not.
 
     Args:
         name: of the argument.
@@ -40,7 +40,7 @@ def whole_number(name: str, value: Any, least: int, most: int | None = None, wha
 
 
 def real(name: str, value: Any, least: float, *, above: bool = False, finite: bool = True) -> float:
-    """A real number of at least `least`, or above it: Python's, NumPy's or JAX's, not a bool.
+    """Return a real number of at least `least`, or above it; bools are not taken.
 
     Raises:
         ValueError: for anything else; NaN is no number, infinity one if `finite` is False.
@@ -187,12 +187,12 @@ def check_finite(name: str, a: Array | np.ndarray) -> None:
 
 
 def finite_table(X: ArrayLike, name: str = "X") -> Float[Array, "n d"]:
-    """A table of finite numbers as floats, 64 bits only where JAX has them."""
+    """Return a table of finite numbers as floats, with 64 bits only if JAX has them."""
     return as_float(finite_rows(X, name))
 
 
 def finite_rows(X: ArrayLike, name: str = "X") -> Float[np.ndarray, "n d"]:
-    """The same on the host."""
+    """Return a table of finite numbers as a NumPy array of floats."""
     check_held(name, X)
     try:
         table = np.asarray(X)

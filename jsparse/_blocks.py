@@ -24,12 +24,12 @@ def default_block_rows() -> int:
 
 
 def rows_in_block(block_rows: int | None) -> int:
-    """What the caller asks for, or what suits the device."""
+    """Return the rows of a block: the caller's number, or the number that suits the device."""
     return default_block_rows() if block_rows is None else block_rows
 
 
 def capacity(n: int) -> int:
-    """The number of rows that `n` rows are padded to, so that tables of like size share programs.
+    """Return the number of rows to pad `n` rows to, so that similar tables share programs.
 
     Of 16 to 32 sizes between powers of two, which costs 2 % of the work on average and 6 % at most;
     small tables are padded to a multiple of 16.
@@ -39,7 +39,7 @@ def capacity(n: int) -> int:
 
 
 def rounded_down(n: int) -> int:
-    """The largest number that is a `capacity` and at most `n`; below 16 `n` itself.
+    """Return the largest `capacity` that is at most `n`; below 16 return `n`.
 
     For numbers that are chosen from the number of rows, and should not differ with every one.
     """
@@ -48,13 +48,13 @@ def rounded_down(n: int) -> int:
 
 
 def padded(a: Shaped[np.ndarray, "n ..."], rows: int, mode: str = "edge") -> np.ndarray:
-    """An array on the host with copies of its last row, or zeros ("constant"), up to `rows`."""
+    """Pad an array on the host to `rows` rows with copies of its last row, or with zeros."""
     missing = rows - len(a)
     return a if missing == 0 else np.pad(a, [(0, missing)] + [(0, 0)] * (a.ndim - 1), mode=mode)  # type: ignore[call-overload]
 
 
 def batch_capacities() -> tuple[int, ...]:
-    """The numbers of rows, increasing, for which programs of rows on the host are compiled.
+    """Return the numbers of rows, increasing, for which programs of host rows are compiled.
 
     Six: each one takes about as long to compile as a prediction of ten thousand rows.
     """
@@ -123,7 +123,7 @@ def of_capacity(count: Int[Array, ""], sizes: tuple[int, ...], function: Callabl
 
 
 def map_systems(function: Callable[[Any], T], systems: Any, at_least: int = 1) -> T:
-    """`function` of every system along the leading axis, as many at once as suit the device."""
+    """Apply `function` to every system of the leading axis, in batches that suit the device."""
     at_once = max(at_least, systems_at_once())
     # One at a time is no batch of one, which compiles more slowly.
     return jax.lax.map(function, systems, batch_size=None if at_once == 1 else at_once)

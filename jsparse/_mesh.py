@@ -63,7 +63,7 @@ def spread(
     in_axes: tuple[Axis, ...],
     out_axes: Axis | tuple[Axis, ...],
 ) -> Callable[..., T]:
-    """`function` on every device of the mesh, each with its own part of the arguments.
+    """Apply `function` on every device of the mesh, to the device's part of the arguments.
 
     Args:
         function: of one device's part of every argument; collectives within it go over

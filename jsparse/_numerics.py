@@ -28,7 +28,7 @@ def dot(a: Float[Array, "..."], b: Float[Array, "..."]) -> Float[Array, "..."]:
 
 
 def dot_over_rows(a: Float[Array, "n p"], b: Float[Array, "n q"]) -> Float[Array, "p q"]:
-    """`a' b` at the highest precision, for tall matrices."""
+    """Compute `a' b` at the highest precision, for tall matrices."""
     transposed = a.T
     if a.dtype == jnp.float64 and jax.default_backend() == "cpu":
         # A float64 matrix that has to be read across is multiplied more slowly: 2048 x 500 in 1.9
@@ -55,7 +55,7 @@ def rank_cutoff(largest: Float[Array, "*b"]) -> Float[Array, "*b"]:
 
 
 def cholesky_shift(gram: Float[Array, "m m"]) -> Float[Array, ""]:
-    """What to add to a Gram matrix's diagonal for it to have a Cholesky factor; no derivatives.
+    """Return the shift of a Gram matrix's diagonal that ensures a Cholesky factor.
 
     The rounding of the largest eigenvalue, which the column sums bound, times the least power of 8
     that is enough, at most the sixth: distances of points far out, in units of a short lengthscale,
@@ -235,7 +235,7 @@ def as_float(x: ArrayLike) -> Array:
 def present_rows(
     X: Float[Array, "n d"], w: Float[Array, " n"], *, apart: bool = False
 ) -> Float[Array, "n d"]:
-    """Inputs, in which rows without weight hold nothing that would be felt by others.
+    """Replace the values of zero-weight rows, so that infinities there cannot reach other rows.
 
     Such rows may hold anything: 0 times NaN is NaN. They stay as they are where that does no harm,
     as derivatives in their weight are of what they hold; others become copies of a row with weight,

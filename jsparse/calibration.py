@@ -94,7 +94,7 @@ def _likeliest(
     target: Float[np.ndarray, "n k"],
     weights: Float[np.ndarray, " n"],
 ) -> float:
-    """The zero of the derivative of a convex function, between almost flat and almost a step."""
+    """Find the zero of a convex function's derivative, from almost flat to almost a step."""
     widest = -gaps.min()
     if widest == 0:
         return 1.0

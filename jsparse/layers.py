@@ -261,6 +261,8 @@ class PureHead(NamedTuple):
     loss: Callable[..., Float[Array, ""]]
     fit: Callable[..., HeadMachine]
 
+    __repr__ = short_repr
+
 
 def pure_head(n_prototypes: int, kernel: Kernel | None = None, **settings: Any) -> PureHead:
     """Return `KernelHead` as three pure functions; for the arguments see its `from_features`.

@@ -175,7 +175,7 @@ class Model(eqx.Module):
         )
 
     def interval(self, X: Any, coverage: float = 0.9) -> Any:
-        """Ends of intervals that hold the target of a new row with probability `coverage`.
+        """Return the ends of intervals that hold a new row's target with probability `coverage`.
 
         From the errors that were made on rows not seen. If rows are exchangeable:
 
@@ -215,7 +215,7 @@ class Model(eqx.Module):
         )
 
     def predict_set(self, X: Any, coverage: float = 0.9) -> Any:
-        """Sets of classes that hold the class of a new row with probability `coverage`.
+        """Return sets of classes that hold a new row's class with probability `coverage`.
 
         A class is in it unless it is further behind the best of the others, by its score, than the
         own classes of most rows not seen. The guarantees, and what quantiles do to them, are those
@@ -265,7 +265,7 @@ class Model(eqx.Module):
         return compiled
 
     def calibrated(self, X: Any, y: Any) -> "Model":
-        """The model with intervals and sets by rows that nothing in it has seen.
+        """Calibrate intervals and sets on rows that the model has not seen.
 
         Split conformal prediction: exact for exchangeable rows, whatever the model.
 

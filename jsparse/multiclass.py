@@ -51,13 +51,13 @@ class Code(NamedTuple):
         return self.members.shape[0] == 1
 
     def astype(self, dtype: jnp.dtype) -> "Code":
-        """The code with its targets in `dtype`."""
+        """Return the code with its targets in `dtype`."""
         matrix, members = (as_array(a, dtype) for a in (self.matrix, self.members))
         return self._replace(matrix=matrix, members=members)
 
 
 def output_code(scheme: Scheme | ArrayLike, k: int) -> Code:
-    """The code of a scheme for `k` classes, or a user's own matrix.
+    """Return the code of a scheme for `k` classes, or of a user's own matrix.
 
     De Brabanter 2010, Section 8.4:
     - "one_versus_one": a problem for every pair of classes, which sees those two only.
@@ -135,7 +135,7 @@ def accumulate_code(
     mesh: Mesh | None = None,
     block_rows: int | None = None,
 ) -> NormalEquations:
-    """The sums that `solve_code` takes, in one pass over the rows.
+    """Sum the rows for `solve_code`, in one pass.
 
     Args:
         code: see `output_code`, in the dtype of `X`.

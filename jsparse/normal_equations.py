@@ -87,7 +87,7 @@ class NormalEquations(NamedTuple):
         )
 
     def with_outputs(self, outputs: tuple[int, ...]) -> "NormalEquations":
-        """The same sums with targets of shape `n *outputs`."""
+        """Return the sums with targets of shape `n *outputs`."""
         return self._replace(
             cross=self.cross.reshape(-1, *outputs),
             target_square=self.target_square.reshape(outputs),
@@ -103,7 +103,7 @@ class NormalEquations(NamedTuple):
         )
 
     def transformed(self, transform: Float[Array, "p q"]) -> "NormalEquations":
-        """The sums of the features `Phi T`."""
+        """Return the sums of the features `Phi T`."""
         return self._replace(
             gram=dot(transform.T, dot(self.gram, transform)),
             cross=dot(transform.T, self.cross),
@@ -126,7 +126,7 @@ _added, _subtracted = (compiled(function, quickly=True) for function in (_add, _
 def zeros(
     n_features: int, outputs: tuple[int, ...] = (), dtype: jnp.dtype | None = None
 ) -> NormalEquations:
-    """The sums over no rows, for `n_features` features and targets of shape `n *outputs`."""
+    """Return sums over no rows, for `n_features` features and targets of shape `n *outputs`."""
     p = n_features
     return NormalEquations(
         gram=jnp.zeros((p, p), dtype),
@@ -195,7 +195,7 @@ def accumulate_folds(
     mesh: Mesh | None = None,
     block_rows: int | None = None,
 ) -> NormalEquations:
-    """The sums of every fold, in one pass over the rows; see `validation.folds` for the layout.
+    """Sum every fold in one pass over the rows; `validation.folds` describes the layout.
 
     The total is the sum over the leading axis, and what trains for a fold is the total less the
     fold (De Brabanter 2010, eq. 20-21). On a mesh every device has a part of every fold.
@@ -222,7 +222,7 @@ def accumulate_groups(
     n_groups: int,
     block_rows: int | None = None,
 ) -> NormalEquations:
-    """The sums of every group of rows, leading axis `n_groups`, in one pass over the rows.
+    """Sum every group of rows in one pass; the leading axis is `n_groups`.
 
     Rows are sorted by group and cut into blocks that belong to one group each, so the work is that
     of `accumulate` plus half a block for each group, however the groups are sized.

@@ -77,7 +77,7 @@ def _listed(first: Sequence[str], count: int) -> str:
 def relevance_of(
     kernel: Kernel, d: int, columns: Schema | None = None, names: Sequence[Any] | None = None
 ) -> Relevance:
-    """The inverse lengthscale of each column over the largest of them.
+    """Return the inverse lengthscale of each column, divided by the largest.
 
     Of a linear metric `P'P`, the roots of its diagonal: how fast the kernel falls along a column.
 

@@ -39,7 +39,7 @@ class Standardization(NamedTuple):
 def standardize(
     X: Float[Array, "n d"] | ArrayLike, weights: Float[Array, " n"] | ArrayLike | None = None
 ) -> Standardization:
-    """The standardisation that gives the columns of `X` mean 0 and (population) variance 1.
+    """Return the standardisation that gives columns mean 0 and (population) variance 1.
 
     Columns are centred about one of their own rows and then twice about their mean, so a mean of
     1e6 costs no digits of the variance, even in float32; deviations are divided by their largest

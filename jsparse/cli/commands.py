@@ -50,7 +50,7 @@ def run(arguments: Sequence[str] | None, interrupts: Interrupts) -> int:
 
 
 def _configure(precision: str, devices: int | Literal["all"] | None) -> None:
-    """A program may do what a library may not: set JAX's precision, devices, compilation cache."""
+    """Set JAX's precision, devices and compilation cache, as only a program may."""
     jax.config.update("jax_enable_x64", precision == "float64")
     if isinstance(devices, int):
         # A CPU is cut into as many virtual devices; not if JAX has started, nor are other devices.
@@ -73,7 +73,7 @@ def _mesh(devices: int | Literal["all"] | None) -> Mesh | None:
 
 
 def _search(options: argparse.Namespace) -> Search:
-    """The search that was asked for."""
+    """Return the search that the options state."""
     budget = options.evaluations
     if options.search == "gradient":
         return Gradient(max_evaluations=budget, rank=options.rank)
@@ -198,7 +198,7 @@ class _Table(NamedTuple):
 
 
 def _read_table(options: argparse.Namespace) -> _Table:
-    """The rows of a file by the options of the table, which `fit` and `compare` share."""
+    """Read the rows of a file by the table's options, which `fit` and `compare` share."""
     from ..data.encoding import encode, encode_target, fit_schema, infer_task
     from ..data.tables import NULL_VALUES, read_table
 
@@ -270,7 +270,7 @@ def _compare(options: argparse.Namespace) -> int:
 
 @contextmanager
 def _failures_of_output() -> Iterator[None]:
-    """What could be written to when it was asked for has failed since, as a full disk does."""
+    """Report that the output has become unwritable since the start, as on a full disk."""
     try:
         yield
     except OutputError as error:

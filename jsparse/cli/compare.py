@@ -130,7 +130,7 @@ def run(
 
 
 def _suited(data: _Task, methods: Sequence[str] | None) -> tuple[list[str], list[LeftOut]]:
-    """The methods to run, in the order of the registry, and those that the rows do not suit."""
+    """Return the methods to run, in the registry's order, and those that do not suit the rows."""
     reasons = {name: _unsuited(METHODS[name], data) for name in METHODS} | {"svm": _no_svm(data)}
     wanted = {name: why for name, why in reasons.items() if methods is None or name in methods}
     if methods is not None and None not in wanted.values():
@@ -186,7 +186,7 @@ def _attempt(
     show: Callable[[int, int, float], None] | None,
     interrupts: Interrupts,
 ) -> Line | LeftOut:
-    """The line of a method, which is added to those that are trained, or why it has none."""
+    """Train a method and return its line of the table, or the reason why it has none."""
 
     def progress(done: int, planned: int, best: float) -> None:
         if show is not None:
@@ -232,7 +232,7 @@ def _no_svm(data: _Task) -> str | None:
 def _trained(
     method: type[Method], given: _Task, progress: Callable[[int, int, float], None]
 ) -> tuple[Trained, Line]:
-    """A method with its default settings, but for the sizes asked for."""
+    """Return a method with its default settings and the sizes that the options state."""
     settings = {}
     names = {field.name for field in dataclasses.fields(method)}
     if "max_prototypes" in names and given.max_prototypes is not None:
@@ -332,7 +332,7 @@ def _svm(given: _Task, path: Trained | None) -> Line:
 
 
 def _constant(given: _Task) -> Line:
-    """What every method has to beat."""
+    """Return the error of the trivial model, which every method has to beat."""
     if given.classification:
         labels, counts = np.unique(given.y, return_counts=True)
         value = labels[np.argmax(counts)]

@@ -70,7 +70,7 @@ class Interrupts:
             raise KeyboardInterrupt
 
     def settled(self) -> None:
-        """What there was to an interrupt has been done: the search has kept its best."""
+        """Note that an interrupt has been handled: the search has kept its best result."""
         self.pressed = False
 
     @contextmanager

@@ -47,7 +47,7 @@ def _flushed(code: int) -> int:
 
 
 def _code_of(error: BaseException, interrupts: Interrupts) -> int | None:
-    """The exit code of an error, printed; None for one that is the fault of the program's."""
+    """Print an error and return its exit code; return None for an error of the program itself."""
     if isinstance(error, SystemExit):  # of the parser, which has said why
         return error.code if isinstance(error.code, int) else BAD_INPUT
     if isinstance(error, KeyboardInterrupt) or interrupts.pressed:  # which errors may come of

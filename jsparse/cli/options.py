@@ -16,7 +16,7 @@ from ..training.choices import KERNELS
 def command_line(
     run: Mapping[str, Callable[[argparse.Namespace], int]],
 ) -> argparse.ArgumentParser:
-    """The parser; `run` says what each command does with its options."""
+    """Return the parser; `run` maps each command to its function."""
     parser = argparse.ArgumentParser(
         prog="jsparse", description="Sparse kernel machines: fixed-size LS-SVM on tables of data."
     )
@@ -171,7 +171,7 @@ def _training_options(parser: argparse.ArgumentParser) -> None:
 
 
 def method_options() -> dict[str, tuple[dataclasses.Field[Any], list[str]]]:
-    """The settings of the methods that are options, and the methods that have each."""
+    """Return the method settings that are options, and the methods that have each."""
     found: dict[str, tuple[dataclasses.Field[Any], list[str]]] = {}
     for name, method in METHODS.items():
         for field in dataclasses.fields(method):
@@ -181,12 +181,12 @@ def method_options() -> dict[str, tuple[dataclasses.Field[Any], list[str]]]:
 
 
 def flag(name: str) -> str:
-    """The option of a setting."""
+    """Return the option's name on the command line."""
     return "--" + name.removeprefix("n_").replace("_", "-")
 
 
 def method_of(options: argparse.Namespace) -> Method:
-    """The method asked for.
+    """Return the method that the options state.
 
     Raises:
         ValueError: for an option of another method.

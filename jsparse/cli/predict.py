@@ -124,7 +124,7 @@ def _schema(options: argparse.Namespace, model: Model) -> Schema:
 
 
 def _tables(options: argparse.Namespace, schema: Schema) -> Iterable[pa.Table]:
-    """The file in one piece or in batches."""
+    """Read the file in one piece or in batches."""
     if not options.stream:
         check_fits_memory(options.file)
         return [read_table(options.file, schema=schema)]

@@ -22,7 +22,7 @@ SILENCE = 10.0  # seconds after which a run that nobody watches says how far it 
 
 
 def seldom(seconds: float = SILENCE) -> Callable[[], bool]:
-    """A function that is true at most once in so many seconds, counted from now."""
+    """Return a function that is true at most once in so many seconds, counted from now."""
     last = time.perf_counter()
 
     def due() -> bool:
@@ -101,7 +101,7 @@ def line(name: str, value: object) -> None:
 def training(
     trained: Trained, source: str, d: int, mesh: Mesh | None, columns: Schema | None = None
 ) -> None:
-    """Data, devices, prototypes, tuned parameters, error, rank and time."""
+    """Print data, devices, prototypes, tuned parameters, error, rank and time."""
     device, count = jax.devices()[0], 1 if mesh is None else mesh.size
     kind = f"{device.platform} ({device.device_kind}){f' x {count}' if count > 1 else ''}"
     line("data", f"{source}, {trained.n_rows} rows x {d} columns")
@@ -130,7 +130,7 @@ def training(
 
 
 def _relevance(trained: Trained, columns: Schema | None) -> None:
-    """The columns by their lengthscales, if the kernel has more than one."""
+    """Print the columns by their lengthscales, if the kernel has more than one."""
     try:
         found = dataclasses.replace(trained.model, columns=columns).relevance()
     except ValueError:  # one lengthscale for all, or none, as the line above says
@@ -155,7 +155,7 @@ def _seconds(seconds: dict[str, float], phases: tuple[str, ...]) -> None:
 
 
 def _curve(curve: SizeCurve) -> None:
-    """The cross-validated error of sizes looked at, of many of some."""
+    """Print the cross-validated errors of the sizes; of many sizes, of a selection."""
     count, name = len(curve.sizes), METRIC_NAMES[curve.metric]
     some = range(count) if count <= 8 else np.geomspace(1, count, 8).astype(int) - 1
     for i in sorted({*some, curve.chosen}):

@@ -105,7 +105,7 @@ def benchmark_set(
 
 
 def demo_set(name: str = "breast_cancer") -> BenchmarkSet:
-    """A real data set without a download: the package's own, or one of scikit-learn's.
+    """Return a real data set without a download: the package's own, or one of scikit-learn's.
 
     Args:
         name: "breast_cancer" (two classes; needs no scikit-learn, which takes longer to import than

@@ -13,7 +13,7 @@ from .tables import TableError, locate, point_of
 
 
 def plain_column(table: pa.Table, name: str) -> pa.ChunkedArray:
-    """The column as booleans, integers, float64 without NaN (null instead), or strings.
+    """Return the column as booleans, integers, strings, or float64 with null in place of NaN.
 
     Dates and times are integers, microseconds.
 
@@ -42,7 +42,7 @@ def plain_column(table: pa.Table, name: str) -> pa.ChunkedArray:
 def exact_column(
     table: pa.Table, name: str, null_values: Sequence[str] = (), *, time: bool = False
 ) -> pa.ChunkedArray:
-    """The column as numbers that are what the table holds: integers, decimals or float64.
+    """Return the column as exact numbers: integers, decimals or float64.
 
     Booleans are 0 and 1. Texts are what they say, or missing if they are among `null_values`; if
     `time`, they are dates and times of ISO 8601.
@@ -78,7 +78,7 @@ def exact_column(
 
 
 def without(texts: pa.ChunkedArray, null_values: Sequence[str]) -> pa.ChunkedArray:
-    """The texts with null for those that mean it."""
+    """Return the texts with null in place of the spellings of missing values."""
     missing = pc.is_in(texts, value_set=pa.array(null_values, pa.string()))
     return pc.if_else(missing, pa.scalar(None, pa.string()), texts)
 
@@ -91,7 +91,7 @@ def float_column(
     *,
     time: bool = False,
 ) -> Float[np.ndarray, "n"]:
-    """The column less `origin` as finite float64, NaN where a value is missing.
+    """Return the column less `origin` as finite float64, with NaN for missing values.
 
     The difference is rounded once, as if it had been exact.
 
@@ -144,7 +144,7 @@ def _times(table: pa.Table, name: str, texts: pa.ChunkedArray) -> pa.ChunkedArra
 
 
 def origin_of(values: pa.ChunkedArray) -> int:
-    """What to take from an exact column: its first value, if some are beyond float64, else 0."""
+    """Return the origin of an exact column: its first value if float64 cannot hold all, else 0."""
     return int(values.drop_null()[0].as_py()) if beyond_float64(values) else 0
 
 
@@ -174,7 +174,7 @@ def check_told_apart(
 
 
 def check_labels(table: pa.Table, name: str) -> None:
-    """The same of decimals, which become float64 as labels and codes; whole numbers stay whole."""
+    """Return decimals as float64, as labels and codes need; whole numbers stay whole."""
     if pa.types.is_decimal(stored_type(table, name)):
         check_told_apart(table, name)
 
@@ -185,7 +185,7 @@ def is_exact(kind: pa.DataType) -> bool:
 
 
 def stored_type(table: pa.Table, name: str) -> pa.DataType:
-    """The type of a column's values, whether or not they are in a dictionary."""
+    """Return the type of a column's values, of a dictionary's too."""
     kind = table[name].type
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
@@ -222,7 +222,7 @@ def _less(values: pa.ChunkedArray, origin: int) -> Float[np.ndarray, "n"]:
 def comparable_column(
     table: pa.Table, name: str, known: Sequence[Any]
 ) -> tuple[pa.ChunkedArray, pa.Array]:
-    """The column and the values `known` from training, in one type in which they compare."""
+    """Return the column and the values `known` from training in one comparable type."""
     values = plain_column(table, name)
     sample = next((value for value in known if value is not None), None)
     if isinstance(sample, str):
@@ -245,7 +245,7 @@ def comparable_column(
 
 
 def _type_of_both(values: pa.ChunkedArray, known: Sequence[int]) -> pa.DataType:
-    """A type that holds whole numbers of a column and those known."""
+    """Return a type that holds the whole numbers of a column and the known ones."""
     ends = pc.min_max(values).as_py()
     low, high = min(ends["min"] or 0, *known), max(ends["max"] or 0, *known)
     if high < 2**63:
@@ -266,7 +266,7 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def type_words(kind: pa.DataType) -> str:
-    """A type in words for a message."""
+    """Return a type in words, for a message."""
     if is_text(kind):
         return "texts"
     if pa.types.is_boolean(kind):

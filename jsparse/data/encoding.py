@@ -82,7 +82,7 @@ class Encoded(NamedTuple):
 
 
 def infer_task(table: pa.Table, target: str) -> tuple[str, str]:
-    """The task a target column calls for, and the reason in words.
+    """Return the task that a target column calls for, and the reason in words.
 
     Texts and booleans are classes; so are numbers of exactly two values, both whole (0/1, 1/2,
     -1/+1). All other numbers are a regression target. Texts all of which are numbers count as
@@ -119,7 +119,7 @@ def fit_schema(
     max_categories: int = 100,
     coded: bool = False,
 ) -> Schema:
-    """The encoding of a training table.
+    """Encode a training table.
 
     Args:
         table: from `read_table`, or any pyarrow table.
@@ -187,7 +187,7 @@ def fit_schema(
 
 
 def encode(schema: Schema, table: pa.Table, dtype: str = "float64") -> Encoded:
-    """The inputs of a table, by the schema.
+    """Return the inputs of a table, encoded by the schema.
 
     Columns may come in any order; columns the schema does not know are ignored, and the target
     need not be there.
@@ -249,7 +249,7 @@ def encode(schema: Schema, table: pa.Table, dtype: str = "float64") -> Encoded:
 
 
 def encode_target(schema: Schema, table: pa.Table) -> Shaped[np.ndarray, "n"]:
-    """The targets of a table: float64 for regression, the labels in their own type for classes.
+    """Return a table's targets: float64 for regression, labels in their own type for classes.
 
     A label not seen in training is returned as it is: no prediction will equal it.
 
@@ -337,7 +337,7 @@ def _null_values(table: pa.Table) -> tuple[str, ...]:
 
 
 def _median(values: Float[np.ndarray, "n"]) -> float:
-    """The median of those that are not NaN, by halves where the sum of two may overflow."""
+    """Return the median of the values that are not NaN; the middle two cannot overflow."""
     half = 0.5 if np.nanmax(np.abs(values)) > 2.0**1000 else 1.0
     return float(np.nanmedian(half * values) / half)
 

@@ -55,7 +55,7 @@ class Frame:
         return [*self.categorical, *(str(name) for name, kind in types if kind == "category")]
 
     def loaded(self) -> "Frame":
-        """The same table in memory, pandas or Arrow, without the columns to leave out."""
+        """Load the table into memory, without the columns to leave out."""
         pandas = _is_pandas(self.table)
         table = self.table if pandas else _arrow(self.table)
         names = list(table.columns) if pandas else table.column_names
@@ -68,7 +68,7 @@ class Frame:
     __repr__ = short_repr
 
     def ordered(self, names: Sequence[str]) -> "Frame":
-        """The same table with these columns first.
+        """Return the table with these columns first.
 
         Raises:
             ValueError: naming columns that it lacks.
@@ -91,7 +91,7 @@ class Frame:
     def arrays(
         self, y: Any, task: str, rows: Int[np.ndarray, " k"] | None = None
     ) -> tuple[Float[np.ndarray, "n d"], Shaped[np.ndarray, "n *c"], Schema]:
-        """Inputs, targets and the encoding.
+        """Return inputs, targets and the encoding.
 
         Args:
             y: the name of a column, or targets, shape `n`.
@@ -151,7 +151,7 @@ class Frame:
         return EncodedFrame(self.table, inputs=inputs, schema=schema)
 
     def encode(self, schema: Schema, dtype: str) -> Float[np.ndarray, "n d"]:
-        """Inputs by the encoding of training, whatever the order of the columns.
+        """Return inputs by the encoding of training, whatever the order of the columns.
 
         Raises:
             ValueError: naming a column that is missing or cannot be encoded.
@@ -182,7 +182,7 @@ class EncodedFrame(Frame):
 
 
 def as_frame(X: Any) -> Frame | None:
-    """A table as a `Frame`; None for what is no table."""
+    """Return a table as a `Frame`; None for anything else."""
     if isinstance(X, Frame):
         return X
     if getattr(X, "ndim", 2) != 2:  # a single column or row

@@ -93,7 +93,7 @@ class Schema(NamedTuple):
         return tuple(column.name for column in self.columns if column.origin)
 
     def to_json(self) -> dict[str, Any]:
-        """The schema as dicts, lists, strings, numbers and booleans."""
+        """Return the schema as dicts, lists, strings, numbers and booleans."""
         parts = self._asdict()
         parts["columns"] = [
             {
@@ -109,7 +109,7 @@ class Schema(NamedTuple):
 
     @staticmethod
     def from_json(parts: Mapping[str, Any]) -> "Schema":
-        """What `to_json` gave, through JSON or not.
+        """Return the schema from the result of `to_json`.
 
         Raises:
             ValueError: if `parts` is not of that form.

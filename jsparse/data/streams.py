@@ -27,7 +27,7 @@ class RowStream(Protocol):
     """Something that yields the same batches of rows every time it is iterated over."""
 
     def __iter__(self) -> Iterator[Batch]:
-        """The batches, from the first row."""
+        """Yield the batches, from the first row."""
         ...
 
 
@@ -93,7 +93,7 @@ class ReplayableStream:
         self.passes = 0
 
     def __iter__(self) -> Iterator[Batch]:
-        """The batches of the stream, as arrays.
+        """Yield the batches of the stream as arrays.
 
         Raises:
             StreamError: naming the rows, if the columns change, a value is missing or not finite, a

@@ -84,7 +84,7 @@ class TableFile:
         self.parquet = self.path.is_dir() or self._is_parquet()
 
     def __iter__(self) -> Iterator[pa.Table]:
-        """The tables, from the first row.
+        """Yield the tables, from the first row.
 
         Raises:
             TableError: if the file cannot be read, lacks a column of the schema or one to drop, a
@@ -169,7 +169,7 @@ class TableFile:
         return chosen
 
     def _named(self, error: str, header: list[str]) -> str:
-        """An error of Arrow's with the name of the column, and why the column is what it is."""
+        """Return Arrow's error with the column's name and the reason for the column's type."""
         found = re.search(r"In CSV column #(\d+): (Row #\d+: )?", error)
         if not found:
             return error
@@ -188,7 +188,7 @@ class TableFile:
         )
 
     def _folder(self) -> pa_dataset.Dataset:
-        """The files as one table of the chosen columns, which are in each of them."""
+        """Return the files as one table of the chosen columns, which every file has."""
         fragments = list(pa_dataset.dataset(self.path, format="parquet").get_fragments())
         every: dict[str, None] = {}
         for fragment in fragments:
@@ -243,7 +243,7 @@ class TableFile:
     def _kinds(
         self, shown: pa.Table, delimiter: str, point: str
     ) -> tuple[dict[str, pa.DataType], set[str]]:
-        """The types of columns by the first rows, seen again where Arrow may have misread them.
+        """Infer column types from the first rows, and check those that Arrow may have misread.
 
         And, without a schema, the columns whose whole numbers float64 does not hold.
         """
@@ -284,7 +284,7 @@ class TableFile:
 
 
 def _first(reader: pa_csv.CSVStreamingReader) -> pa.Table:
-    """The rows of a file's first piece."""
+    """Return the rows of a file's first piece."""
     batch = next(reader, None)
     return reader.schema.empty_table() if batch is None else pa.Table.from_batches([batch])
 
@@ -305,7 +305,7 @@ class TableStream:
         self.parsed: dict[str, int] = {}
 
     def __iter__(self) -> Iterator[Batch]:
-        """The batches, from the first row.
+        """Yield the batches, from the first row.
 
         Raises:
             TableError: as `encode`; rows are counted from the start of the file.
@@ -410,7 +410,7 @@ def _new_rows(column: pa.ChunkedArray, known: set, most: int) -> set[int]:
 def _large_rows(
     table: pa.Table, name: str, known: set, firsts: dict[str, int], target: str
 ) -> set[int]:
-    """The first row of a column with a number that float64 does not hold, if there is one.
+    """Return the first row with a number that float64 cannot hold, or None.
 
     Raises:
         TableError: if two numbers of these rows are not told apart, see `check_told_apart`.
@@ -430,7 +430,7 @@ def _large_rows(
 def _drawn(
     sample: list[tuple[pa.Table, np.ndarray, np.ndarray]],
 ) -> tuple[pa.Table, np.ndarray, np.ndarray]:
-    """The rows with the smallest lottery numbers."""
+    """Return the rows with the smallest lottery numbers."""
     tables, rows, numbers = zip(*sample, strict=True)
     numbers = np.concatenate(numbers)
     chosen = np.argsort(numbers)[:SAMPLE_ROWS]

@@ -52,7 +52,7 @@ def read_table(
     schema: Schema | None = None,
     null_values: Sequence[str] | None = None,
 ) -> pa.Table:
-    """A CSV or Parquet file as a table with at least one row and distinct column names.
+    """Read a CSV or Parquet file as a table with at least one row and distinct column names.
 
     Parquet is known by its first bytes; anything else is read as CSV in UTF-8 with a header line,
     compressed or not (`.gz`, `.bz2`). The delimiter is the comma, or the semicolon, tab or bar if
@@ -114,13 +114,13 @@ def read_table(
 
 
 def source_of(table: pa.Table) -> dict[str, Any]:
-    """What `read_table` noted: path, rows, delimiter, point (of CSV files), null_values."""
+    """Return the notes of `read_table`: path, rows, delimiter, point, null_values."""
     noted = (table.schema.metadata or {}).get(_SOURCE)
     return json.loads(noted) if noted else {}
 
 
 def point_of(table: pa.Table) -> str:
-    """The decimal point of the texts of a table."""
+    """Return the decimal point of a table's texts."""
     return source_of(table).get("point") or "."
 
 
@@ -169,7 +169,7 @@ def note_rows(
 
 
 def table_bytes(path: str | os.PathLike[str]) -> int:
-    """What a file will roughly take in memory as a table."""
+    """Estimate the memory that a file takes as a table."""
     if not os.path.isfile(path):
         return 0  # said better where it is read
     try:
@@ -205,7 +205,7 @@ def check_names(table: pa.Table, wanted: Iterable[str], what: str) -> None:
 
 
 def listing(values: Iterable[Any], most: int = 10) -> str:
-    """The first few values for a message."""
+    """Return the first few values, for a message."""
     values = list(values)
     words = ", ".join(repr(value) for value in values[:most])
     return words if len(values) <= most else f"{words} and {len(values) - most} more"
@@ -232,7 +232,7 @@ def _open_text(path: Path) -> io.TextIOWrapper:
 
 
 def delimiter_of(path: Path) -> str:
-    """What separates the cells of a CSV file, by its header."""
+    """Infer the delimiter of a CSV file from its header."""
     with _open_text(path) as file:
         header = next((line for line in file if line.strip()), "")
     header = re.sub(r'"[^"]*"', "", header)
@@ -260,7 +260,7 @@ def csv_options(
 def _read_csv(
     path: Path, delimiter: str, null_values: Sequence[str], schema: Schema | None
 ) -> tuple[pa.Table, str]:
-    """The table, and the decimal point of its numbers."""
+    """Return the table, and the decimal point of its numbers."""
     types = {} if schema is None else column_types(schema)
     # Of other types what the cells hold is said better by their own.
     types = {name: kind for name, kind in types.items() if kind == pa.string()}
@@ -296,7 +296,7 @@ def _read_csv(
 def doubtful_columns(
     path: Path, table: pa.Table, names: Iterable[str], most: int | None = None
 ) -> list[str]:
-    """The columns whose numbers Arrow may have read as others than a CSV file's cells say.
+    """Return the columns whose numbers may differ from what the cells of the CSV file say.
 
     It reads 0x1F as 31, and whole numbers of more than 64 bits as the nearest float64. The table is
     that of the first `most` bytes of the file, by default of all.
@@ -315,7 +315,7 @@ def has_large_floats(column: pa.ChunkedArray) -> bool:
 
 
 def read_again(texts: pa.ChunkedArray, point: str) -> pa.ChunkedArray | None:
-    """What the cells of a doubtful column are, as texts: other texts, or numbers, exactly.
+    """Return the cells of a doubtful column as texts.
 
     None if they are what they were taken for.
     """
@@ -329,7 +329,7 @@ def read_again(texts: pa.ChunkedArray, point: str) -> pa.ChunkedArray | None:
 
 
 def exactly(table: pa.Table, names: Iterable[str], point: str) -> pa.Table:
-    """The table with those of these columns that are texts, and numbers, as numbers."""
+    """Return the table with numeric texts of these columns as numbers."""
     for name in {*names} & {*table.column_names}:
         text = pa.types.is_string(table[name].type)
         exact = exact_numbers(table[name], point) if text else None

@@ -205,7 +205,7 @@ class Machine(BaseEstimator):
         return trained
 
     def _publish(self, model: Model) -> None:
-        """The model, and its parts under scikit-learn's names, as NumPy arrays."""
+        """Publish the model, and its parts under scikit-learn's names as NumPy arrays."""
         self.model_ = model
         expansion = model.expansion
         raw = np.asarray(expansion.prototypes)
@@ -260,7 +260,7 @@ class Machine(BaseEstimator):
             raise ValueError("lengthscale: None, to take a kernel as it is, needs a Kernel")
 
     def _search(self) -> Search:
-        """The search, from where the last one ended if that is asked for."""
+        """Return the search; with `warm_start` it starts where the last search ended."""
         named = isinstance(self.search, str) and self.search in _SEARCHES
         search = _SEARCHES[self.search]() if named else self.search  # type: ignore[index]
         if not isinstance(search, Search):
@@ -329,7 +329,7 @@ class Machine(BaseEstimator):
 def _shape(
     counting: CountingRows, folds: int | Folds | Literal["auto"], d: int, classes: int | None
 ) -> Shape:
-    """What is known of the rows that count."""
+    """Return the shape of the rows with weight."""
     n = len(counting.index)
     if isinstance(folds, Folds):
         largest = int(np.asarray(folds.valid).sum(axis=1).max())
@@ -339,7 +339,7 @@ def _shape(
 
 
 def within(method: Method, shape: Shape) -> Method:
-    """The method with no number of points above what the rows allow, and a warning for each."""
+    """Limit the method's numbers of points to what the rows allow, with a warning for each."""
     lowered = method.capped(shape)
     for field in dataclasses.fields(method):
         before, after = getattr(method, field.name), getattr(lowered, field.name)
@@ -354,7 +354,7 @@ def within(method: Method, shape: Shape) -> Method:
 
 
 def _assignment(splits: Any, n: int) -> np.ndarray:
-    """The fold of every row, -1 for a row that none holds out."""
+    """Return the fold of every row; -1 for a row that no fold holds out."""
     assignment = np.full(n, -1)
     for number, parts in enumerate(splits):
         test = _held_out(parts, n)

@@ -10,6 +10,7 @@ import typing
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, NamedTuple, Union
 
+from .._repr import short_repr
 from .._types import CountLike, ScalarLike
 from ..machines.method import Method
 
@@ -110,6 +111,8 @@ class Parameter(NamedTuple):
     default: Any
     type: str
     text: str
+
+    __repr__ = short_repr
 
 
 def method_parameters(method: type[Method], omitted: Iterable[str]) -> dict[str, Parameter]:

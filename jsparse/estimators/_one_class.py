@@ -123,7 +123,7 @@ class SparseOneClassSVM(OutlierMixin, BaseEstimator):
         return self
 
     def _method(self, n: int, d: int) -> SLMC:
-        """The settings by which the descents start, for so many rows with weight."""
+        """Return the settings that choose the starts of the descents, for `n` rows with weight."""
         if self.n_prototypes is not None:
             whole_number("n_prototypes", self.n_prototypes, 1, 2**31 - 1, "the largest number")
         shape = Shape(n, n, n, d, None, False)

@@ -41,4 +41,4 @@ class FeatureMap(eqx.Module):
     def expansion(
         self, weights: Float[Array, "p *c"], intercept: Float[Array, "*c"]
     ) -> KernelExpansion:
-        """The model `Phi(x)' weights + intercept` as a kernel expansion."""
+        """Return the model `Phi(x)' weights + intercept` as a kernel expansion."""

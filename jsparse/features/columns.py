@@ -33,5 +33,5 @@ class KernelColumns(FeatureMap):
     def expansion(
         self, weights: Float[Array, "p *c"], intercept: Float[Array, "*c"]
     ) -> KernelExpansion:
-        """The weights are the expansion's coefficients."""
+        """Return the expansion whose coefficients are the weights."""
         return KernelExpansion(self.kernel, self.prototypes, weights, intercept)

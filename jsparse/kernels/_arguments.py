@@ -62,7 +62,7 @@ def check_not_negative(name: str, value: Array) -> None:
 
 
 def degree_of(value: SupportsIndex) -> int:
-    """A degree as a Python int, from any integer type, or ValueError."""
+    """Return a degree as a Python int; raise ValueError for anything but an integer."""
     try:
         degree = operator.index(value)
     except TypeError:  # a float, or traced: its value must be known to unroll the power
@@ -84,7 +84,7 @@ def two_points(x: Array, z: Array) -> tuple[Float[Array, " d"], Float[Array, " d
 
 
 def one_table(X: Array) -> Float[Array, "n d"]:
-    """A table of points, one a row, or ValueError."""
+    """Return a table of points, one in each row; raise ValueError for other shapes."""
     X = as_float(X)
     if X.ndim != 2:
         raise ValueError(f"X: expected shape (n, d), one point a row; got {X.shape}")

@@ -98,7 +98,7 @@ def check_kernel(name: str, value: Any) -> None:
 
 
 def mirrored(gram: Float[Array, "n n"]) -> Float[Array, "n n"]:
-    """The lower triangle of a Gram matrix, mirrored: exactly symmetric.
+    """Mirror the lower triangle of a Gram matrix, which makes it exactly symmetric.
 
     Half the sum with the transpose is not: compiled into one fused multiply-add, it rounds one of
     the two terms and not the other.
@@ -185,15 +185,15 @@ class Scaled(Kernel):
         return self._scale(self.kernel(x, z))
 
     def gram(self, X: Float[Array, "n d"]) -> Float[Array, "n n"]:
-        """The Gram matrix, scaled."""
+        """Return the scaled Gram matrix."""
         return self._scale(self.kernel.gram(X))
 
     def cross_gram(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
-        """The cross-Gram matrix, scaled."""
+        """Return the scaled cross-Gram matrix."""
         return self._scale(self.kernel.cross_gram(X, Z))
 
     def diagonal(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
-        """The diagonal, scaled."""
+        """Return the scaled diagonal."""
         return self._scale(self.kernel.diagonal(X))
 
     def _scale(self, values: Float[Array, "*s"]) -> Float[Array, "*s"]:

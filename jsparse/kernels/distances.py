@@ -58,7 +58,7 @@ def squared_distance(
 
 
 def matching(lengthscale: Lengthscale, points: Float[Array, "*n d"]) -> Lengthscale:
-    """The lengthscale in the dtype of the points, or ValueError if it does not fit them."""
+    """Return the lengthscale in the points' dtype; raise ValueError if its length does not fit."""
     d = points.shape[-1]
     if lengthscale.shape not in ((), (d,)):
         raise ValueError(

@@ -26,7 +26,7 @@ class DotProduct(Kernel):
 
     @abc.abstractmethod
     def profile(self, p: Float[Array, "*s"]) -> Float[Array, "*s"]:
-        """The kernel as a function of the inner product, elementwise."""
+        """Evaluate the kernel as a function of the inner product, elementwise."""
 
     def __call__(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Scalar:
         """`profile(x'z)`."""

@@ -60,7 +60,7 @@ class Mixed(Kernel):
             )
 
     def __call__(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Scalar:
-        """The formula, from the differences."""
+        """Evaluate the formula from the differences."""
         x, z = two_points(x, z)
         scale, codes = self._scale(x), self._codes(len(x))
         apart = jnp.where(codes, 2 * (x != z).astype(x.dtype), jnp.square(x - z))
@@ -112,7 +112,7 @@ class Mixed(Kernel):
 
 
 def with_categories(kernel: Kernel, columns: tuple[int, ...]) -> Kernel:
-    """A kernel that compares codes in these columns, in all of its parts.
+    """Return the kernel with all its parts comparing codes in these columns.
 
     Raises:
         ValueError: for parts that are not of the distance, or that compare other columns.
@@ -137,7 +137,7 @@ def with_categories(kernel: Kernel, columns: tuple[int, ...]) -> Kernel:
 
 
 def categorical_columns(kernel: Any) -> tuple[int, ...]:
-    """The columns in which a kernel compares codes, which must not be scaled.
+    """Return the columns in which a kernel compares codes; they must not be scaled.
 
     Raises:
         ValueError: if parts of it take them for numbers, or compare others.

@@ -45,23 +45,23 @@ class Projected(Kernel):
         return self.kernel(*(self._mapped(a[None], centre)[0] for a in (x, z)))
 
     def gram(self, X: Float[Array, "n d"]) -> Float[Array, "n n"]:
-        """That of the kernel at the mapped points, see there."""
+        """Evaluate the kernel at the mapped points."""
         X = one_table(X)
         return self.kernel.gram(self._mapped(X, self._centre(X)))
 
     def cross_gram(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
-        """That of the kernel at the mapped points, see there."""
+        """Evaluate the kernel at the mapped points."""
         X, Z = two_tables(X, Z)
         centre = self._centre(Z)
         return self.kernel.cross_gram(self._mapped(X, centre), self._mapped(Z, centre))
 
     def diagonal(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
-        """That of the kernel at the mapped points."""
+        """Return the kernel's diagonal at the mapped points."""
         X = one_table(X)
         return self.kernel.diagonal(self._mapped(X, self._centre(X)))
 
     def _centre(self, Z: Float[Array, "m d"]) -> Float[Array, "1 d"]:
-        """What points may be shifted by before they are mapped, so that an offset costs no digits.
+        """Return a shift of the points before the map, so that an offset costs no digits.
 
         Distances do not depend on it, so neither do their derivatives; inner products do.
         """

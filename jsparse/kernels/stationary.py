@@ -50,7 +50,7 @@ class Stationary(Kernel):
 
     @abc.abstractmethod
     def profile(self, s: Float[Array, "*s"]) -> Float[Array, "*s"]:
-        """The kernel as a function of the squared scaled distance, elementwise."""
+        """Evaluate the kernel as a function of the squared scaled distance, elementwise."""
 
     def __call__(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Scalar:
         """`profile(|(x - z) / lengthscale|^2)`, from the differences."""

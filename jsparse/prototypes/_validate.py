@@ -24,5 +24,5 @@ def check_table(X: Float[Array, "n d"], name: str = "X") -> Float[Array, "n d"]:
 
 
 def check_count(m: int, n: int) -> int:
-    """The number m as an int, if so many different prototypes can be taken from n rows."""
+    """Return `m` as an int; raise ValueError unless `n` rows have so many prototypes."""
     return whole_number("n_prototypes", m, 1, n, "the number of rows")

@@ -100,7 +100,7 @@ def plug_in_bandwidth(
     spread: Spread = "std",
     n_rows: int | None = None,
 ) -> Bandwidth:
-    """The two-stage solve-the-equation plug-in bandwidth of each column (Sheather and Jones 1991).
+    """Compute the solve-the-equation plug-in bandwidth of each column (Sheather and Jones 1991).
 
     De Brabanter 2010, Algorithm 2, eq. 13-17, with a Gaussian kernel, whose mu_2 is 1. Eq. 13 and
     14 are read as in Wand and Jones 1995: mu_2 is the integral of `x^2 kappa(x)`, the sum has the
@@ -244,7 +244,7 @@ def _pilot(log_h: Scalar, log_a: Scalar) -> Scalar:
 def _solve(
     functional: Functional, log_a: Scalar, n: Scalar, finest: Scalar
 ) -> tuple[Scalar, Array, Array]:
-    """The largest root of eq. 15 in log h, if there is one with a resolved pilot, if steps ran out.
+    """Return the largest root of eq. 15 in log h, whether it exists, and whether steps ran out.
 
     The equation, `h = (2 sqrt(pi) n psi_4(g))^(-1/5)` with `g = A h^(5/7)`, written as
     excess(log h) = 0, has a positive excess at a large h. From four times the bandwidth of maximal

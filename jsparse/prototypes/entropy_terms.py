@@ -20,7 +20,7 @@ _BLOCK = 2**20
 
 
 def phi_derivative(r: int, x: Array) -> Array:
-    """The r-th derivative of the standard normal density, r in 0, 4, 6."""
+    """Return the r-th derivative of the standard normal density, r in 0, 4, 6."""
     s = x * x
     density = jnp.exp(-s / 2) / float(np.sqrt(2 * np.pi))
     if r == 0:
@@ -33,7 +33,7 @@ def phi_derivative(r: int, x: Array) -> Array:
 
 
 def exact(z: Float[Array, " n"], share: Float[Array, " n"]) -> tuple[Functional, Scalar]:
-    """The double sum over all pairs, in row blocks: `O(n^2)` time for each (r, h).
+    """Return the double sum over all pairs, in row blocks: `O(n^2)` time for each (r, h).
 
     Args:
         z: the column, of unit scale.
@@ -58,7 +58,7 @@ def exact(z: Float[Array, " n"], share: Float[Array, " n"]) -> tuple[Functional,
 def binned(
     z: Float[Array, " n"], share: Float[Array, " n"], grid: int, margin: ScalarLike
 ) -> tuple[Functional, Scalar, Scalar]:
-    """The same from linearly binned counts and one FFT: `O(grid)` time for each (r, h).
+    """Return the double sum from linearly binned counts and one FFT: `O(grid)` for each (r, h).
 
     By Parseval, `psi_r(h)` is the integral of `(-1)^(r/2) t^r exp(-h^2 t^2 / 2) |c(t)|^2 / 2 pi`, c
     the characteristic function of the sample, which the FFT of the counts gives on a grid of

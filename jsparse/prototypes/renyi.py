@@ -173,7 +173,7 @@ def init(
     tolerance: ScalarLike = 1e-3,
     max_trials: int | Int[Array, ""] | None = None,
 ) -> RenyiState:
-    """The state before the first swap, from a working set of different rows.
+    """Return the state before the first swap, from a working set of different rows.
 
     Args:
         key: decides the run.
@@ -267,7 +267,7 @@ def _run(
 
 
 def _steps(m: int) -> int:
-    """Steps in a sweep: a quarter of m, so that the sums again cost a tenth of the sweep."""
+    """Return the steps of a sweep: `m / 4`, so that new sums cost a tenth of the sweep."""
     return min(max(m // 4, 8), 512)
 
 
@@ -337,7 +337,7 @@ def _kernel(a: Float[Array, "k d"], b: Float[Array, "m d"], same: Array) -> Floa
 
 
 def _refreshed(state: RenyiState) -> RenyiState:
-    """Sums over the others of the stratum from scratch, in row blocks, and the entropy."""
+    """Sum over the other rows of the stratum from scratch, and return the entropy too."""
     m = state.points.shape[0]
     blocks, rows = block_shape(m, max(1, _BLOCK // m))
     slots = jnp.arange(m, dtype=jnp.int32)
@@ -379,7 +379,7 @@ def _start(
 def _present(
     X: Float[Array, "r d"], n: int, w: Float[np.ndarray, " n"] | None
 ) -> tuple[Float[Array, "p d"], int]:
-    """The rows with weight, with padding after them, and their number."""
+    """Return the rows with weight, followed by padding, and their number."""
     if w is None or np.all(w > 0):
         return X, n
     there = np.flatnonzero(w)

@@ -77,7 +77,7 @@ def shares_of_weight(
 def interleaved(
     key: KeyLike, n_prototypes: int, labels: ArrayLike | None = None
 ) -> Int[np.ndarray, " m"]:
-    """An order of `m` rows in which the first k are a random choice of them, for every k.
+    """Return an order of `m` rows whose first k are a random choice of them, for every k.
 
     With labels each class is spread evenly: the first k hold its share of them, rounded up to
     one more row at most, and k of at least the number of classes hold all classes.

@@ -167,7 +167,7 @@ def run(
     max_atoms: int,
     rule: Rule = "residual",
 ) -> State:
-    """Steps until every pursuit has ended, or this many have been done."""
+    """Step until every pursuit has ended, or a limit of steps is reached."""
 
     def going(state: State) -> Bool[Array, ""]:
         return jnp.any(state.status == RUNNING) & (state.step < until)
@@ -187,7 +187,7 @@ def path(
     *,
     max_atoms: int,
 ) -> Path:
-    """The solutions at every cardinality so far."""
+    """Return the solutions at every cardinality so far."""
     support, along = state.support[:, :max_atoms], state.along[:, :max_atoms]
     dependent = state.free & (state.remaining <= NOISE * epsilon(b.dtype) * rounded)
     explained = jnp.sum(jnp.square(along), axis=(1, 2))
@@ -215,7 +215,7 @@ def pursue(
     max_atoms: int,
     rule: Rule = "residual",
 ) -> Path:
-    """The whole path of a batch; see `scdp`.
+    """Return the whole path of a batch; see `scdp`.
 
     `rounded` is what the diagonal was rounded at: itself, or more where A is a difference.
     """

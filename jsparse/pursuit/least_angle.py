@@ -320,7 +320,7 @@ def lasso(
     tolerance: ScalarLike = 0.0,
     diagonal: ArrayLike | None = None,
 ) -> AnglePath:
-    """The LASSO path, `min 1/2 w'A w - b'w + lambda |w|_1` for all lambda, as corners (eq. 7).
+    """Solve the LASSO, `min 1/2 w'A w - b'w + lambda |w|_1`, for all lambda, as corners (eq. 7).
 
     As `lars`, but an atom whose coefficient reaches zero leaves (the drop step), which makes the
     path exactly that of the LASSO.
@@ -377,7 +377,7 @@ def _path(
 def single(
     A: Float[ArrayLike, "D D"] | Column, b: Float[ArrayLike, " D"], diagonal: ArrayLike | None
 ) -> System:
-    """The system, if it is one with one right-hand side."""
+    """Return the system; raise ValueError unless it is one with one right-hand side."""
     given = system(A, b, diagonal)
     if given.batched or given.several:
         raise ValueError("A, b: expected one system with one right-hand side")

@@ -143,7 +143,7 @@ def run(
     max_iterations: int,
     subset: int | None = None,
 ) -> Path:
-    """Steps until every pursuit has ended."""
+    """Step until every pursuit has ended."""
     state = jax.lax.while_loop(
         lambda state: jnp.any(state.status == RUNNING),
         lambda state: step(
@@ -177,7 +177,7 @@ def matching_pursuit(
     key: Key | None = None,
     subset: int | None = None,
 ) -> Path:
-    """Matching pursuit for `A w = b` (Mallat 1999; Karsmakers 2011, Algorithm 1).
+    """Solve `A w = b` by matching pursuit (Mallat 1999; Karsmakers 2011, Algorithm 1).
 
     Each step takes the atom of the largest residual, selected before or not, and sets that residual
     to zero by the atom's coefficient alone: forward stepwise regression in the words of statistics.

@@ -38,7 +38,7 @@ class Rows(NamedTuple):
         return self.X.shape[1]
 
     def start(self) -> Float[Array, "n c"]:
-        """What is left with no atoms."""
+        """Return the residual without atoms."""
         return self.y
 
     def left(self, slots: Int[Array, " m"], w: Float[Array, "m c"]) -> Float[Array, "n c"]:
@@ -56,7 +56,7 @@ class Rows(NamedTuple):
     def loss(
         self, left: Float[Array, "n c"], slots: Int[Array, " m"], w: Float[Array, "m c"]
     ) -> Float[Array, ""]:
-        """What is minimised."""
+        """Return the objective."""
         return jnp.sum(jnp.square(left)) + self.ridge * jnp.sum(jnp.square(w))
 
     def reduced(self, slots: Int[Array, " m"], inside: Bool[Array, " m"]) -> Small:
@@ -102,7 +102,7 @@ class Gram(NamedTuple):
         return len(self.b)
 
     def start(self) -> Float[Array, "D c"]:
-        """What is left with no atoms."""
+        """Return the residual without atoms."""
         return self.b
 
     def left(self, slots: Int[Array, " m"], w: Float[Array, "m c"]) -> Float[Array, "D c"]:
@@ -121,7 +121,7 @@ class Gram(NamedTuple):
     def loss(
         self, left: Float[Array, "D c"], slots: Int[Array, " m"], w: Float[Array, "m c"]
     ) -> Float[Array, ""]:
-        """What is minimised, but for `|y|^2`: `w'A w - 2 b'w`."""
+        """Return the objective less `|y|^2`: `w'A w - 2 b'w`."""
         return -jnp.sum((self.b[slots] + left[slots]) * w)
 
     def reduced(self, slots: Int[Array, " m"], inside: Bool[Array, " m"]) -> Small:

@@ -157,7 +157,7 @@ def run(
     max_atoms: int,
     max_stages: int,
 ) -> Path:
-    """Steps until every pursuit has ended."""
+    """Step until every pursuit has ended."""
     state = jax.lax.while_loop(
         lambda state: jnp.any(state.status == RUNNING),
         lambda state: step(state, X, tolerance, threshold, max_stages),

@@ -38,7 +38,7 @@ class Path(NamedTuple):
     __repr__ = short_repr
 
     def dense(self, n_atoms: int, size: int | None = None) -> Float[Array, "..."]:
-        """The coefficients of all atoms, zeros included, shape `n_atoms`.
+        """Return the coefficients of all atoms, zeros included, shape `n_atoms`.
 
         Args:
             n_atoms: number of atoms (static).
@@ -87,7 +87,7 @@ def assemble(
     status: Int[Array, " v"],
     on_rows: bool = False,
 ) -> Path:
-    """The path, from `A_SS = R'R` for the atoms selected.
+    """Assemble the path from `A_SS = R'R` of the selected atoms.
 
     Args:
         support: atoms, -1 from `size` on.
@@ -122,7 +122,7 @@ def from_directions(
     status: Int[Array, " v"],
     on_rows: bool = False,
 ) -> Path:
-    """The path, from directions `p_j` in rows, each over the atoms so far; see `assemble`."""
+    """Assemble the path from directions `p_j` in rows, each over the atoms so far."""
     k = support.shape[1]
     inside = jnp.arange(k, dtype=jnp.int32)[None, :] < size[:, None]
     directions = jnp.where(inside[:, :, None], directions, 0)
@@ -163,7 +163,7 @@ def norm(residual: Float[Array, "v r c"]) -> Float[Array, " v"]:
 def ended(
     norm: Float[Array, " v"], start: Float[Array, " v"], tolerance: Float[Array, ""]
 ) -> Int[Array, " v"]:
-    """The status of a pursuit by the norms of its residual, now and at the start."""
+    """Return the status of a pursuit, from the norms of its residual now and at the start."""
     # No less than rounding leaves of the first.
     target = jnp.maximum(tolerance, 4 * epsilon(norm.dtype)) * start
     status = jnp.where(norm <= target, CONVERGED, RUNNING)
@@ -179,7 +179,7 @@ def passed_over(
     diagonal: Float[Array, "v D"],
     explained: Float[Array, " v"],
 ) -> Int[Array, " v"]:
-    """`TRUNCATED` if atoms that this precision cannot tell from those selected had something left.
+    """Return `TRUNCATED` if atoms that look dependent in this precision still have a residual.
 
     In exact arithmetic an atom in the span of those selected has no residual.
     """
@@ -191,5 +191,5 @@ def passed_over(
 
 
 def take(free: Bool[Array, "v D"], score: Float[Array, "v D"]) -> Int[Array, " v"]:
-    """The free atom of the largest score; of equal ones the first."""
+    """Return the free atom with the largest score; of equal ones the first."""
     return jnp.argmax(jnp.where(free, score, -jnp.inf), axis=1).astype(jnp.int32)

@@ -112,7 +112,7 @@ class Choice(NamedTuple):
 def choose(
     drawn: Float[Array, "v r"], some: Int[Array, "v r"], residual: Float[Array, "v r c"]
 ) -> Choice:
-    """The free atom of the largest residual; see `draw`."""
+    """Return the free atom with the largest residual; see `draw`."""
     score = jnp.where(drawn >= 0, jnp.sum(jnp.square(residual), axis=2), -jnp.inf)
     place = jnp.argmax(score, axis=1).astype(jnp.int32)
     lane = jnp.arange(len(place), dtype=jnp.int32)
@@ -188,7 +188,7 @@ def run(
     max_atoms: int,
     subset: int,
 ) -> Path:
-    """Steps until every pursuit has ended."""
+    """Step until every pursuit has ended."""
     state = jax.lax.while_loop(
         lambda state: jnp.any(state.status == RUNNING),
         lambda state: step(state, columns, b, diagonal, rounded, key, subset=subset),

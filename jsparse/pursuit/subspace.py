@@ -46,7 +46,7 @@ class Subspace(NamedTuple):
     __repr__ = short_repr
 
     def dense(self, n_atoms: int) -> Float[Array, "..."]:
-        """The coefficients of all atoms, zeros included, shape `n_atoms`."""
+        """Return the coefficients of all atoms, zeros included, shape `n_atoms`."""
         return _dense(self.support, self.coefficients, operator.index(n_atoms))
 
 
@@ -142,7 +142,7 @@ class Fit(NamedTuple):
 
 
 def _exchange(state: State, form: Rows | Gram, n_atoms: Int[Array, ""], *, rule: Rule) -> State:
-    """The K largest coefficients of least squares on atoms present and those that come to them."""
+    """Return the K largest coefficients of least squares on the present and the new atoms."""
     k, D, more = len(state.support), form.n_atoms, (2 if rule == "cosamp" else 1)
     there = (jnp.arange(k, dtype=jnp.int32) < n_atoms) & (state.iterations >= 0)
     present = jnp.where(there, state.support, D)
@@ -230,7 +230,7 @@ def pursue(
     max_atoms: int,
     rule: Rule,
 ) -> Subspace:
-    """Iterations of one pursuit until it has ended; see `subspace_pursuit`."""
+    """Iterate one pursuit until it ends; see `subspace_pursuit`."""
     start = jnp.sum(jnp.square(form.start()))
     tolerance = jnp.maximum(tolerance, 4 * epsilon(start.dtype))  # what rounding leaves
     last = jax.lax.while_loop(
@@ -441,7 +441,7 @@ def _solutions(
     *,
     gram: bool,
 ) -> Subspace:
-    """Checked, scaled by powers of two so that no square is out of range, solved, and undone."""
+    """Check and scale by powers of two, so that squares are in range; solve; undo the scaling."""
     lead, batched, D = matrix.shape[:-1], matrix.ndim == 3, matrix.shape[-1]
     if target.shape[: len(lead)] != lead or target.ndim > len(lead) + 1:
         raise ValueError(f"{name}: expected shape {lead} or with one more axis, got {target.shape}")

@@ -48,7 +48,7 @@ class Columns(eqx.Module):
         return self._scaled(columns)
 
     def scaled_by(self, exponent: Int[Array, " v"]) -> "Columns":
-        """The same, each over that power of two."""
+        """Return the entries, each divided by its power of two."""
         return eqx.tree_at(lambda c: c.exponent, self, exponent, is_leaf=lambda x: x is None)
 
     def entries(self, rows: Int[Array, "v r"], atoms: Int[Array, "v k"]) -> Float[Array, "v r k"]:
@@ -78,7 +78,7 @@ class Scale(NamedTuple):
     __repr__ = short_repr
 
     def undone(self, path: Any) -> Any:
-        """A path of the systems before, of any of the classes there are for paths."""
+        """Return the path in the units of the unscaled systems, whatever its class."""
         return path._replace(
             coefficients=times_power(path.coefficients, self.b - self.A),
             residual_norm=times_power(path.residual_norm, self.b),
@@ -87,7 +87,7 @@ class Scale(NamedTuple):
 
     @compiled
     def undone_alone(self, path: Any) -> Any:
-        """The same of a path that has no axis of systems."""
+        """Return a path without an axis of systems in the unscaled units."""
         batch = self.undone(type(path)(*(a[None] for a in path)))
         return type(path)(*(a[0] for a in batch))
 
@@ -118,7 +118,7 @@ class System(NamedTuple):
     __repr__ = short_repr
 
     def own(self, path: Path) -> Path:
-        """A path of these systems as the caller posed them."""
+        """Return a path of these systems in the caller's units and shape."""
         return _own(self.scale, path, self.batched, self.several)
 
 
@@ -210,7 +210,7 @@ class GramColumns(eqx.Module):
 
 
 def check_atoms(count: int, n_atoms: int, name: str = "max_atoms", what: str = "atoms") -> int:
-    """A whole number of atoms that there are."""
+    """Return a number of atoms; raise ValueError if there are fewer."""
     return whole_number(name, count, 1, n_atoms, f"the number of {what}")
 
 

@@ -199,7 +199,7 @@ def _status(norm: Float[Array, " k"], target: Float[Array, " k"]) -> Int[Array, 
 
 
 def _verified(state: State, residual: Float[Array, "n k"]) -> Int[Array, " k"]:
-    """The status where the residual is not the recurrence's but that of `x`."""
+    """Return the status by the true residual of `x`, not the recurrence's."""
     norm = jnp.linalg.norm(residual, axis=0)
     drifted = (state.status == CONVERGED) & (norm > DRIFT * state.target)
     status = jnp.where(drifted, PRECISION_LOST, state.status)

@@ -21,7 +21,7 @@ class Factor(NamedTuple):
     __repr__ = short_repr
 
     def solve(self, rhs: Float[Array, "p k"]) -> Float[Array, "p k"]:
-        """`(A + shift I)^(-1) rhs`, refined once."""
+        """Solve `(A + shift I) x = rhs`, refined once."""
         x = jax.scipy.linalg.cho_solve((self.lower, True), rhs)
         return x + jax.scipy.linalg.cho_solve((self.lower, True), rhs - dot(self.matrix, x))
 
@@ -47,7 +47,7 @@ def cholesky(matrix: Float[Array, "p p"]) -> Float[Array, "p p"]:
 
 
 def inverse_of_lower(lower: Float[Array, "p p"]) -> Float[Array, "p p"]:
-    """The inverse of a lower triangular matrix, row by row.
+    """Invert a lower triangular matrix, row by row.
 
     A triangular solve by BLAS can take two hundred times as long where a process may use a part of
     the processor only (measured: 16 ms for one of size 60, where this takes 0.08 ms).

@@ -24,7 +24,7 @@ _PATIENCE = 8  # steps that do not lessen the gap, after which rounding is all t
 
 
 def default_tolerance(dtype: jnp.dtype) -> float:
-    """A duality gap that the dtype can reach, as part of the objective.
+    """Return a relative duality gap that the dtype can reach.
 
     1e-10 in float64. The gap is a sum of terms of one sign, none of which cancels, so that float32
     can see one of a few times its spacing; its steps do not get as near.
@@ -219,7 +219,7 @@ def _iterated(
 
 
 def _in_units(problem: Problem, state: State, unit: Float[Array, ""]) -> Solution:
-    """The best iterate, its objective times the unit."""
+    """Return the best iterate, with its objective in the problem's unit."""
     found = state.best
     return Solution(
         weights=found.weights,
@@ -241,7 +241,7 @@ def solve_one_class(
     max_iterations: int = MAX_ITERATIONS,
     block_rows: int | None = None,
 ) -> Solution:
-    """The one-class support vector machine on given features (Schoelkopf et al. 2001).
+    """Solve the one-class support vector machine on given features (Schoelkopf et al. 2001).
 
     Minimise `1/2 |w|^2 - rho + 1 / (nu sum_i weight_i) sum_i weight_i max(0, rho - Phi_i w)`, by
     the same steps as `solve`.
@@ -301,7 +301,7 @@ def _solve_one_class(
 def in_own_units(
     Phi: Float[Array, "n p"], y: Float[Array, " n"], C: Float[Array, ""], w: Float[Array, " n"]
 ) -> tuple[Problem, Float[Array, ""]]:
-    """The problem of a classifier, and the largest row weight."""
+    """Return the problem of a classifier, and the largest row weight."""
     heaviest = jnp.max(w)
     heaviest = jnp.where(heaviest > 0, heaviest, 1)
     w, here = w / heaviest, w > 0
@@ -350,7 +350,7 @@ def _begun(
     surplus: Float[Array, " n"],
     loss: Hinge,
 ) -> State:
-    """The first iterate."""
+    """Return the first iterate."""
     none = jnp.zeros((), jnp.int32)
     best = _judged(problem, weights, intercept, dual, loss)
     status = jnp.where(_near(best, tolerance), CONVERGED, RUNNING)
@@ -536,7 +536,7 @@ def _most(problem: Problem, state: State, move: _Move, loss: Hinge) -> Float[Arr
 
 
 def _moved(problem: Problem, state: State, move: _Move, t: Float[Array, ""], loss: Hinge) -> State:
-    """That part of the way, `xi - s` made to agree with `e`."""
+    """Take a part of the step, and make `xi - s` agree with `e`."""
     Phi, y, w = problem[:3]
     weights, intercept = state.weights + t * move.weights, state.intercept + t * move.intercept
     e = problem.aim - y * (dot(Phi, weights) + intercept)

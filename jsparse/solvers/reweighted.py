@@ -213,7 +213,7 @@ def _run(
 def in_own_units(
     A: Float[Array, "p p"], b: Float[Array, "p *c"], C: Float[Array, ""], first: Float[Array, " p"]
 ) -> tuple[Squares, Float[Array, " p"]]:
-    """The system in units in which `C` and the diagonal are 1, and `first` in them."""
+    """Return the system and `first` in units in which `C` and the diagonal are 1."""
     unit, first = _units(jnp.sqrt(jnp.diagonal(A)), C, first)
     scaled = unit[:, None] * A * unit[None, :]
     targets = jnp.sqrt(C) * unit[:, None] * b.reshape(len(b), -1)
@@ -232,7 +232,7 @@ def _units(
 
 
 def init(first: Float[Array, " q"], outputs: int) -> State:
-    """The state before the first system, which `first` weighs."""
+    """Return the state before the first system, whose weights come from `first`."""
     return State(
         coefficients=jnp.zeros((len(first), outputs), first.dtype),
         size=first,

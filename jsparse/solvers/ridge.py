@@ -29,7 +29,7 @@ class Spectrum(NamedTuple):
     def apply_inverse(
         self, rhs: Float[Array, "t k p"], shifts: Float[Array, " s"]
     ) -> Float[Array, "s k p"]:
-        """`(A + shift_s I)^(-1) rhs_s` for every shift, of one `rhs` or of each its own."""
+        """Solve `(A + shift_s I) x_s = rhs_s` for every shift, with one or several `rhs`."""
         p = rhs.shape[2]
         turned = dot(rhs.reshape(-1, p), self.vectors).reshape(rhs.shape)
         solved = turned / (self.values[None, :] + shifts[:, None])[:, None, :]
@@ -78,7 +78,7 @@ def spectrum(matrix: Float[Array, "p p"]) -> Spectrum:
 
 
 def factorised(matrix: Float[Array, "p p"]) -> Factorised:
-    """What serves every shift: of the two, the cheaper one that the device has.
+    """Return the factorisation that serves every shift: the cheaper one on this device.
 
     On a CPU the tridiagonal form takes a third of the time of the eigendecomposition, the solves
     included. On accelerators, which do eigendecompositions in batches, and of which some have no
@@ -93,7 +93,7 @@ def factorised(matrix: Float[Array, "p p"]) -> Factorised:
 def resolvent(
     factor: Factorised, rhs: Float[Array, "p k"], shifts: Float[Array, " s"]
 ) -> Float[Array, "s p k"]:
-    """`(A + shift_s I)^(-1) rhs` for every shift; differentiable in `A`, `rhs` and `shifts`."""
+    """Solve `(A + shift_s I) x_s = rhs` for every shift; differentiable in all arguments."""
     # Every shift and right-hand side is a row of one matrix: a few products serve them all.
     rows = jnp.broadcast_to(rhs.T[None], (len(shifts), *rhs.T.shape))
     # Held constant: what `solve` closes over has no derivative of its own.
@@ -110,7 +110,7 @@ def resolvent(
 def shifted_product(
     matrix: Float[Array, "p p"], x: Float[Array, "s k p"], shifts: Float[Array, " s"]
 ) -> Float[Array, "s k p"]:
-    """`(A + shift_s I) x_s` for every shift; vectors are rows."""
+    """Compute `(A + shift_s I) x_s` for every shift; vectors are rows."""
     return dot(x.reshape(-1, x.shape[2]), matrix).reshape(x.shape) + shifts[:, None, None] * x
 
 
@@ -121,7 +121,7 @@ def shifted_inverse(
     *,
     refine: bool = True,
 ) -> Float[Array, "s k p"]:
-    """`(A + shift_s I)^(-1) b_s` for every shift, of one `b` or of each its own."""
+    """Solve `(A + shift_s I) x_s = b_s` for every shift, with one `b` or one for each shift."""
     x = factor.apply_inverse(b, shifts)
     if refine and b.dtype == jnp.float32:
         # One step of refinement: the factorisation is exact to eps |A| only, the product with A

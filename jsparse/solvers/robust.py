@@ -144,7 +144,7 @@ def in_own_units(
     loss: Loss,
     threshold: Float[Array, ""] | None = None,
 ) -> tuple[Problem, Float[Array, ""], Float[Array, ""], Int[Array, " 1"]]:
-    """The problem in its own units: `y = centre + fraction 2^exponent problem.y`.
+    """Return the problem in its own units: `y = centre + fraction 2^exponent problem.y`.
 
     The unit is the median of `|y - centre|` itself, not a power of two near it, so that steps and
     stopping rule are the same for targets in all units.
@@ -357,7 +357,7 @@ def _most(problem: Problem, state: State, moves: tuple[Array, ...]) -> Float[Arr
 
 
 def _moved(problem: Problem, state: State, moves: tuple[Array, ...], t: Float[Array, ""]) -> State:
-    """That part of the way."""
+    """Take a part of the step."""
     w = problem.w
     weights = state.weights + t * moves[0]
     intercept = state.intercept + t * moves[1]
@@ -391,7 +391,7 @@ def _own_threshold(state: State) -> Float[Array, ""]:
 
 
 def _measured(problem: Problem, state: State, loss: Loss) -> State:
-    """The state with `u - v` made to agree with the residual, and how far it is off the optimum."""
+    """Return the state with `u - v` equal to the residual, and its distance from the optimum."""
     w, top, e = problem.w, state.threshold, state.residual
     nearest = jnp.minimum(state.to_top, state.to_bottom)
     bound = jnp.where(state.to_top < state.to_bottom, top - nearest, nearest - top)
@@ -437,12 +437,12 @@ def _measured(problem: Problem, state: State, loss: Loss) -> State:
 
 
 def _median_row(values: Float[Array, " n"], w: Float[Array, " n"]) -> Int[Array, ""]:
-    """The row of the smallest value up to which lies half of the weight."""
+    """Return the row of the weighted median."""
     order = jnp.argsort(values)
     reached = jnp.cumsum(w[order])
     return order[jnp.searchsorted(reached, reached[-1] / 2)]
 
 
 def weighted_median(values: Float[Array, " n"], w: Float[Array, " n"]) -> Float[Array, ""]:
-    """The smallest value up to which lies half of the weight."""
+    """Return the weighted median: the smallest value up to which lies half of the weight."""
     return values[_median_row(values, w)]

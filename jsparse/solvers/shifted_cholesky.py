@@ -33,7 +33,7 @@ class ShiftedCholesky(NamedTuple):
     def apply_inverse(
         self, rhs: Float[Array, "t k p"], shifts: Float[Array, " s"]
     ) -> Float[Array, "s k p"]:
-        """`(A + shift_s I)^(-1) rhs_s` for every shift, of one `rhs` or of each its own."""
+        """Solve `(A + shift_s I) x_s = rhs_s` for every shift, with one or several `rhs`."""
         each = jnp.broadcast_to(rhs, (len(shifts), *rhs.shape[1:]))
 
         def one(system: tuple[Array, Array]) -> Float[Array, "k p"]:
@@ -47,7 +47,7 @@ class ShiftedCholesky(NamedTuple):
         """The largest eigenvalue, from below and to a few per cent, by the power method."""
 
         def scaled(x: Float[Array, " p"]) -> Float[Array, " p"]:
-            """The largest entry is 1: squares of the matrix's entries may be out of range."""
+            """Scale the largest entry to 1, as squares of the entries may be out of range."""
             size = jnp.max(jnp.abs(x))
             return jnp.where(size > 0, x / jnp.where(size > 0, size, 1), 1)
 

@@ -34,7 +34,7 @@ class Tridiagonal(NamedTuple):
     def apply_inverse(
         self, rhs: Float[Array, "t k p"], shifts: Float[Array, " s"]
     ) -> Float[Array, "s k p"]:
-        """`(A + shift_s I)^(-1) rhs_s` for every shift, of one `rhs` or of each its own."""
+        """Solve `(A + shift_s I) x_s = rhs_s` for every shift, with one or several `rhs`."""
         (_, k, p), s = rhs.shape, len(shifts)
         turned = self._turn(rhs.reshape(-1, p), transpose=True).reshape(rhs.shape)
 
