@@ -5,7 +5,7 @@ import reprlib
 import sys
 import time
 import warnings
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, TypeVar, cast
 
 import jax
 import numpy as np
@@ -57,6 +57,9 @@ _SOMETIMES = {
     "oob_decision_function_",
 }
 _SEARCHES = {"auto": Automatic, "profile": Profile, "annealing": Annealing, "gradient": Gradient}
+# `typing.Self` is not for the decorators that check types in tests.
+ARegressor = TypeVar("ARegressor", bound="Regressor")
+AClassifier = TypeVar("AClassifier", bound="Classifier")
 
 
 class Machine(BaseEstimator):
@@ -186,7 +189,7 @@ class Machine(BaseEstimator):
         self._method, self._sums, self._tuning = trained.method, trained.sums, trained.tuning
         self._publish(trained.model)
         self.kernel_ = trained.kernel
-        self.C_ = trained.C
+        self.C_ = trained.method.reported_C(trained.C)
         self.cv_error_ = trained.cv_error
         self.tuning_history_ = trained.tuning.history
         self.n_iter_ = len(trained.tuning.history)
@@ -411,13 +414,15 @@ def _knows_errors(estimator: Machine) -> bool:
 class Regressor(RegressorMixin, Machine):
     """A machine for real targets, one or several."""
 
+    oob_prediction_: np.ndarray
+
     def __sklearn_tags__(self) -> Any:
         """With it scikit-learn knows that several targets will do."""
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "Regressor":
+    def fit(self: ARegressor, X: Any, y: Any, sample_weight: Any = None) -> ARegressor:
         """Choose prototypes, tune what is "auto", fit.
 
         Args:
@@ -473,7 +478,7 @@ class Classifier(ClassifierMixin, Machine):
     multiclass: Any
     class_weight: Any
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "Classifier":
+    def fit(self: AClassifier, X: Any, y: Any, sample_weight: Any = None) -> AClassifier:
         """Choose prototypes, tune what is "auto", fit, and calibrate probabilities.
 
         Args:

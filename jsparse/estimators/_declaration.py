@@ -1,6 +1,7 @@
 """Constructors and documentation of the estimators, made from the settings of their methods."""
 
 import dataclasses
+import functools
 import inspect
 import re
 import textwrap
@@ -171,17 +172,21 @@ def documentation(summary: str, parameters: list[Parameter], classifier: bool) -
     arguments = {parameter.name: parameter.text for parameter in parameters}
     parts = [inspect.cleandoc(summary)]
     for head, texts in (("Args:", arguments), ("Attributes:", attributes)):
-        lines = [
-            textwrap.fill(
-                f"{name}: {text}", 92, initial_indent=" " * 4, subsequent_indent=" " * 8,
-                break_long_words=False, break_on_hyphens=False,
-            )
-            for name, text in texts.items()
-        ]  # fmt: skip
-        parts.append("\n".join([head, *lines]))
+        parts.append("\n".join([head, *(_entry(name, text) for name, text in texts.items())]))
     return "\n\n".join(parts) + "\n"
 
 
+# Cached, as the import waits for it: most estimators share most entries.
+@functools.cache
+def _entry(name: str, text: str) -> str:
+    """Return an entry of a docstring's section, in lines."""
+    return textwrap.fill(
+        f"{name}: {text}", 92, initial_indent=" " * 4, subsequent_indent=" " * 8,
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+
+
+@functools.cache
 def argument_texts(method: type[Method]) -> dict[str, str]:
     """Return what a method's docstring, or else a parent's, says of each setting."""
     texts: dict[str, str] = {}

@@ -53,8 +53,8 @@ class _AnyMethod(Machine):
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the parameters by name; with `deep`, the method's settings as `method__x` too."""
         params = super().get_params(deep=False)
-        if deep:
-            method = self.make_method()
+        method = FixedSize() if self.method is None else self.method
+        if deep and dataclasses.is_dataclass(method):  # `make_method` refuses all others
             names = [field.name for field in dataclasses.fields(method)]
             params |= {f"method__{name}": getattr(method, name) for name in names}
         return params
@@ -67,6 +67,8 @@ class _AnyMethod(Machine):
         """
         settings = {name: params.pop(name) for name in [*params] if name.startswith("method__")}
         super().set_params(**params)
+        if not settings:
+            return self
         method = self.make_method()
         changes = {name.removeprefix("method__"): value for name, value in settings.items()}
         known = [field.name for field in dataclasses.fields(method)]
@@ -74,8 +76,7 @@ class _AnyMethod(Machine):
             raise ValueError(
                 f"method__{name}: expected a setting of {type(method).__name__}, one of {known}"
             )
-        if changes:
-            self.method = dataclasses.replace(method, **changes)
+        self.method = dataclasses.replace(method, **changes)
         return self
 
 
@@ -177,7 +178,7 @@ class SpSVMClassifier(_Path, Classifier, method=SpSVM):
     """
 
 
-class SparseReducedLSSVMClassifier(Classifier, method=SparseReduction, omitted=("stop_when_flat",)):
+class SparseReducedLSSVMClassifier(Classifier, method=SparseReduction):
     """Classification by an LS-SVM that is pruned (Mall and Suykens 2015, Algorithms 3 and 4).
 
     Iteratively reweighted ridge regression drives most coefficients to zero. Of several values of
@@ -186,7 +187,7 @@ class SparseReducedLSSVMClassifier(Classifier, method=SparseReduction, omitted=(
     """
 
 
-class SparseReducedLSSVMRegressor(Regressor, method=SparseReduction, omitted=("stop_when_flat",)):
+class SparseReducedLSSVMRegressor(Regressor, method=SparseReduction):
     """Regression by an LS-SVM that is pruned (Mall and Suykens 2015, Algorithms 3 and 4).
 
     Iteratively reweighted ridge regression drives most coefficients to zero. Several targets share

@@ -124,6 +124,8 @@ class SparseOneClassSVM(OutlierMixin, BaseEstimator):
 
     def _method(self, n: int, d: int) -> SLMC:
         """Return the settings that choose the starts of the descents, for `n` rows with weight."""
+        if self.n_prototypes is not None:
+            whole_number("n_prototypes", self.n_prototypes, 1, 2**31 - 1, "the largest number")
         shape = Shape(n, n, n, d, None, False)
         starts = whole_number("starts", self.starts, 1, 1000, "a thousand")
         return cast(SLMC, within(SLMC(self.n_prototypes, starts=starts), shape).resolve(shape))

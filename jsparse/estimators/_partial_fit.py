@@ -53,8 +53,8 @@ class MoreRowsClassifier(_MoreRows, Classifier):
             The estimator itself; unchanged if an error is raised once it is fitted.
 
         Raises:
-            ValueError: for `class_weight="balanced"`, with which
-                new rows change the weights of old ones; for labels or columns that were not there.
+            ValueError: for `class_weight="balanced"`, with which new rows change the weights of old
+                ones; for labels or columns that were not there.
         """
         if isinstance(self.class_weight, str):
             raise ValueError(
@@ -98,8 +98,7 @@ class MoreRowsRegressor(_MoreRows, Regressor):
             The estimator itself; unchanged if an error is raised once it is fitted.
 
         Raises:
-            ValueError: for columns or targets that were not
-                there.
+            ValueError: for columns or targets that were not there.
         """
         if not hasattr(self, "model_"):
             self.fit(X, y, sample_weight)

@@ -12,6 +12,7 @@ from ._base import Machine
 
 _HEAD = """# Made by `python -m jsparse.estimators._stub`; do not edit.
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import Any, Literal
 
 from numpy.random import RandomState
@@ -38,7 +39,7 @@ def stub() -> str:
 
 def _class_text(estimator: type[Machine]) -> str:
     kinds = [p.kind for p in inspect.signature(estimator).parameters.values()]
-    lines = [f"{p.name}: {p.type} = ...," for p in estimator.parameters]
+    lines = [f"{p.name}: {p.type} = {p.default!r}," for p in estimator.parameters]
     lines.insert(kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD), "*,")
     arguments = textwrap.indent("\n".join(["self,", *lines]), " " * 4)
     body = f'"""{estimator.__doc__}"""\n\ndef __init__(\n{arguments}\n) -> None: ...\n'

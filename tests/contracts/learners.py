@@ -1023,6 +1023,7 @@ TRAINERS = [
             f"estimators.{name}: {targets}",
             estimated(cls, targets),
             targets,
+            metric=1 if name.startswith("Robust") else 2,  # mean absolute error, or squared
             scheme="probabilities" if targets != "real" else None,
             # The coefficients reach 1e5 where the predictions are near 1.
             digits=2000.0 if name == "SparseKernelRidgeRegressor" else 1.0,

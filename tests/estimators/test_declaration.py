@@ -19,6 +19,7 @@ from jsparse.machines import METHODS
 
 ALL = [getattr(estimators, name) for name in sorted(dir(estimators))]
 NAMED = [one for one in ALL if isinstance(one, type) and issubclass(one, Machine)]
+SIZES = ("n_prototypes", "max_prototypes")
 X = np.random.default_rng(0).standard_normal((40, 2))
 Y = {"classification": X[:, 0] > 0, "regression": X[:, 0] + X[:, 1] ** 2}
 
@@ -29,7 +30,9 @@ def own_precision():
         yield
 
 
-@pytest.mark.parametrize("estimator", NAMED, ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "estimator", [*NAMED, estimators.SparseOneClassSVM], ids=lambda one: one.__name__
+)
 def test_a_signature_names_every_parameter_and_the_docstring_describes_it(estimator):
     parameters = inspect.signature(estimator).parameters.values()
     assert {p.kind for p in parameters} <= {
@@ -38,9 +41,13 @@ def test_a_signature_names_every_parameter_and_the_docstring_describes_it(estima
     }
     names = [p.name for p in parameters]
     assert set(names) == set(estimator().get_params(deep=False)) == set(vars(estimator()))
-    arguments = estimator.__doc__.split("\nAttributes:\n")[0]
+    arguments = inspect.getdoc(estimator).split("\nAttributes:\n")[0]
     for name in names:
         assert f"\n    {name}: " in arguments
+
+
+@pytest.mark.parametrize("estimator", NAMED, ids=lambda one: one.__name__)
+def test_an_unknown_parameter_is_refused(estimator):
     with pytest.raises(TypeError, match=f"{estimator.__name__}: .*'no_such'"):
         estimator(no_such=1)
 
@@ -90,7 +97,7 @@ def test_any_method_is_a_parameter_with_settings(name):
         assert copy.make_method() == method
         assert copy.random_state == 3
     if dataclasses.fields(method):
-        setting = next(f.name for f in dataclasses.fields(method) if "prototypes" in f.name)
+        setting = next(f.name for f in dataclasses.fields(method) if f.name in SIZES)
         changed = clone(machine).set_params(**{f"method__{setting}": 7, "verbose": 0})
         assert getattr(changed.method, setting) == 7
         assert machine.method is method
@@ -100,20 +107,40 @@ def test_any_method_is_a_parameter_with_settings(name):
         machine.set_params(method__no_such=1)
 
 
-def test_a_grid_over_settings_of_the_method():
-    machine = estimators.KernelMachineRegressor(
-        lengthscale=2.0, C=10.0, cv=2, out_of_fold=False, random_state=0
+@pytest.mark.parametrize(
+    "name",
+    [n if n == "fixed-size" else pytest.param(n, marks=pytest.mark.slow) for n in METHODS],
+)
+def test_a_grid_over_settings_of_the_method(name):
+    method = METHODS[name]
+    task = method.tasks[-1]
+    kind = {"classification": "Classifier", "regression": "Regressor"}[task]
+    named = next(
+        one
+        for one in NAMED
+        if getattr(one, "method_class", None) is method and one.__name__.endswith(kind)
     )
-    grid = {"method__n_prototypes": [1, 8]}
-    search = GridSearchCV(machine, grid, cv=2).fit(X, Y["regression"])
-    assert search.best_params_ == {"method__n_prototypes": 8}
-    assert search.best_estimator_.method == jsparse.FixedSize(8)
-    named = estimators.FixedSizeLSSVMRegressor(
-        8, lengthscale=2.0, C=10.0, cv=2, out_of_fold=False, random_state=0
-    ).fit(X, Y["regression"])
-    np.testing.assert_array_equal(search.best_estimator_.predict(X), named.predict(X))
+    options = {"lengthscale": 2.0, "out_of_fold": False, "random_state": 0, "cv": 2}
+    options |= {"C": 10.0} if method.has_C else {}
+    machine = getattr(estimators, f"KernelMachine{kind}")(method(), **options)
+    sizes = [f.name for f in dataclasses.fields(method) if f.name in SIZES]
+    grid = {f"method__{sizes[0]}": [2, 8]} if sizes else {"method": [method()]}
+    search = GridSearchCV(machine, grid, cv=2, error_score="raise").fit(X, Y[task])
+    best = {key.removeprefix("method__"): value for key, value in search.best_params_.items()}
+    best.pop("method", None)
+    assert search.best_estimator_.method == method(**best)
+    taken = inspect.signature(named).parameters
+    same = named(**best, **{key: value for key, value in options.items() if key in taken})
+    same.fit(X, Y[task])
+    np.testing.assert_array_equal(search.best_estimator_.predict(X), same.predict(X))
+    for fitted in (same, search.best_estimator_):
+        again = pickle.loads(pickle.dumps(fitted))
+        np.testing.assert_array_equal(again.predict(X), same.predict(X))
+    assert (same.C_ is None) == (not method.has_C)
 
 
 def test_what_is_no_method_is_refused():
     with pytest.raises(ValueError, match="method: expected one such as FixedSize"):
         estimators.KernelMachineRegressor("scdp").fit(X, Y["regression"])
+    mended = estimators.KernelMachineRegressor("scdp").set_params(method=jsparse.SCDP())
+    assert mended.get_params()["method__max_prototypes"] is None

@@ -62,10 +62,10 @@ QUICK = {"lengthscale": 2.0, "C": 10.0, "random_state": 0}
 EVERY = [
     FixedSizeLSSVMClassifier(**QUICK, cv=3),
     FixedSizeLSSVMRegressor(**QUICK, cv=3),
-    KernelMachineClassifier(FixedSize(20), **QUICK, cv=3),
-    KernelMachineRegressor(FixedSize(20), **QUICK, cv=3),
-    RobustLSSVMClassifier(20, **QUICK, cv=3),
-    RobustLSSVMRegressor(20, **QUICK, cv=3),
+    KernelMachineClassifier(FixedSize(), **QUICK, cv=3),
+    KernelMachineRegressor(FixedSize(), **QUICK, cv=3),
+    RobustLSSVMClassifier(**QUICK, cv=3),
+    RobustLSSVMRegressor(**QUICK, cv=3),
     LSSVMClassifier(**QUICK),
     LSSVMRegressor(**QUICK),
     SCDPClassifier(**QUICK, cv=3),
@@ -106,6 +106,8 @@ def argued(estimator):
     """Checks that cannot hold, and why."""
     drawn = FixedSizeLSSVMClassifier | FixedSizeLSSVMRegressor
     drawn |= SparseReducedLSSVMClassifier | SparseReducedLSSVMRegressor
+    drawn |= KernelMachineClassifier | KernelMachineRegressor
+    drawn |= RobustLSSVMClassifier | RobustLSSVMRegressor
     if isinstance(estimator, drawn):
         reason = (
             "prototypes and folds are drawn at random from the rows: a weight of two gives a row "

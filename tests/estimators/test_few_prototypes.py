@@ -43,7 +43,8 @@ def test_outliers_as_by_libsvm(as_users_call):
         ({"nu": 1.0}, "nu: expected a number above 0 and below 1"),
         ({"nu": 0.0}, "nu: expected a number above 0"),
         ({"n_prototypes": 0}, "n_prototypes: expected a whole number between 1 and"),
-        ({"n_prototypes": "few"}, "n_prototypes: expected"),
+        ({"n_prototypes": "auto"}, "n_prototypes: expected a whole number"),
+        ({"n_prototypes": [3, 5]}, "n_prototypes: expected a whole number"),
         ({"kernel": "cosine"}, "kernel: expected one of"),
         ({"lengthscale": "auto"}, "lengthscale: expected 'scale' or numbers"),
     ):
