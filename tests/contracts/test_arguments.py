@@ -242,7 +242,11 @@ TABLES = {
         "max_trials": NOT_COUNTS,
     },
     prototypes.k_center: {"key": NO_KEYS, "n_prototypes": (*NOT_COUNTS, 99)},
-    prototypes.k_means: {"key": NO_KEYS, "n_prototypes": (*NOT_COUNTS, 99), "max_iterations": NOT_COUNTS},
+    prototypes.k_means: {
+        "key": NO_KEYS,
+        "n_prototypes": (*NOT_COUNTS, 99),
+        "max_iterations": NOT_COUNTS,
+    },
     prototypes.pivoted_cholesky: {"key": NO_KEYS, "n_prototypes": (*NOT_COUNTS, 99)},
     prototypes.interleaved: {"key": NO_KEYS, "n_prototypes": NOT_COUNTS, "labels": ("x", [1, 2])},
     kernels.RationalQuadratic: {"lengthscale": NOT_POSITIVE, "alpha": NOT_POSITIVE},
