@@ -40,7 +40,7 @@ def error_and_size(axes: Axes, theme: str) -> None:
     error, svc_error = (np.mean([cell[what] for cell in cells]) for what in ("error", "svc error"))
     axes.annotate(
         f"jsparse, SCDP: {size:.0f} prototypes\n{error:.1f} % wrong",
-        (size, error), (0, 34), textcoords="offset points", color=OURS[theme], ha="center",
+        (size, error), (0, 66), textcoords="offset points", color=OURS[theme], ha="center",
     )  # fmt: skip
     axes.annotate(
         f"LIBSVM: {vectors:,.0f} support vectors\n{svc_error:.1f} % wrong",
