@@ -159,8 +159,9 @@ def descend(
 ) -> None:
     """Run Adam (Kingma and Ba 2015) within a box until the budget or the patience is spent.
 
-    The vectors are short, so Adam runs on the host. The learning rate falls to zero along half a
-    cosine wave.
+    The vectors are short, so Adam runs on the host, in float64. optax's would add 0.2 s of import
+    and compilation to a first search of 4 s, and 50 us to each step. The learning rate falls to
+    zero along half a cosine wave.
 
     Args:
         run: evaluates and records the slopes.

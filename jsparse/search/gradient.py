@@ -1,7 +1,9 @@
 """Searches by gradient: over the metric of a kernel, and over the prototypes."""
 
 import dataclasses
+import functools
 import time
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
@@ -299,7 +301,8 @@ class PrototypeDescent(Search):
             rows=settings.rows, prototypes=len(Z),
         )  # fmt: skip
         C, parts = np.asarray(self.tuning.C, run.dtype), batches.at(0)
-        mean, square = jnp.zeros_like(Z), jnp.zeros_like(Z)
+        init, move = _adam()
+        state = init(Z)
         least, steps_without_improvement = np.inf, 0
         steps = settings.max_evaluations or STEPS
         for i in range(steps + 1):
@@ -311,7 +314,7 @@ class PrototypeDescent(Search):
             if steps_without_improvement >= settings.patience or i == steps or out_of_time:
                 break
             rate = np.asarray(PROTOTYPE_RATE * (1 + np.cos(np.pi * i / steps)) / 2, run.dtype)
-            Z, mean, square = _adam_step(Z, gradient, mean, square, rate, np.int32(i + 1))
+            Z, state = move(Z, gradient, state, rate)
             if batches.resampled:
                 parts = batches.at(i + 1)
         return best
@@ -326,18 +329,18 @@ def _prototype_gradient(
     return jnp.where(jnp.isfinite(gradient), gradient, 0), errors
 
 
-@compiled
-def _adam_step(
-    Z: Float[Array, "m d"],
-    gradient: Float[Array, "m d"],
-    mean: Float[Array, "m d"],
-    square: Float[Array, "m d"],
-    rate: Float[Array, ""],
-    count: Array,
-) -> tuple[Float[Array, "m d"], Float[Array, "m d"], Float[Array, "m d"]]:
-    """Return the prototypes and both moments after step number `count` of Adam."""
-    mean, square = 0.9 * mean + 0.1 * gradient, 0.999 * square + 0.001 * jnp.square(gradient)
-    n = count.astype(Z.dtype)
-    size = jnp.sqrt(square / (1 - 0.999**n))
-    step = mean / (1 - 0.9**n) / jnp.where(size > 0, size, 1)
-    return Z - rate * step, mean, square
+@functools.cache
+def _adam() -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Return compiled functions that give Adam's initial state, and that move the prototypes."""
+    import optax  # imported late, as it is slow to import and rarely needed
+
+    adam = optax.scale_by_adam()
+
+    def move(
+        Z: Float[Array, "m d"], gradient: Float[Array, "m d"], state: Any, rate: Float[Array, ""]
+    ) -> tuple[Float[Array, "m d"], Any]:
+        with jax.numpy_dtype_promotion("standard"):  # optax counts steps in integers
+            step, state = adam.update(gradient, state)
+        return Z - rate * step, state
+
+    return compiled(adam.init), compiled(move)
