@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 import jsparse
-from jsparse.data import benchmark_set
 from jsparse.kernels import RBF, Mixed
 
+from .data_sets import benchmark_set
 from .report import Report, alternated, mean_sd
 from .sets import TEST_ROWS
 

@@ -65,7 +65,7 @@ for seed, n in enumerate(SIZES):
         max_prototypes=50, candidates=200)).predict(X))
 """
 ADULT = """
-from jsparse.data import benchmark_set
+from benchmarks.data_sets import benchmark_set
 from jsparse.estimators import FixedSizeLSSVMClassifier
 data = benchmark_set("adult")
 X, y = data.X[data.train[0]].astype(DTYPE), data.y[data.train[0]]

@@ -9,10 +9,10 @@ import numpy as np
 from sklearn.kernel_ridge import KernelRidge
 
 from jsparse._status import ADVICE
-from jsparse.data import benchmark_set
 from jsparse.kernels import RBF
 from jsparse.machines import dual
 
+from .data_sets import benchmark_set
 from .report import Report, alternated
 
 C = 10.0

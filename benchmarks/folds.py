@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import jsparse
-from jsparse.data import benchmark_set
 from jsparse.features import Nystroem
 from jsparse.kernels import RBF
 
+from .data_sets import benchmark_set
 from .report import Report, alternated
 
 FOLDS = (5, 10, 20, 30, 40, 50)

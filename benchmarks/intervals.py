@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 import jsparse
-from jsparse.data import benchmark_set
 from jsparse.estimators import FixedSizeLSSVMRegressor
 from jsparse.kernels import Kernel
 
+from .data_sets import benchmark_set
 from .report import Report, kept, save
 
 SETS = ("concrete", "abalone", "satellite")

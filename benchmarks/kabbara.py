@@ -12,10 +12,10 @@ import numpy as np
 from sklearn.linear_model import orthogonal_mp
 
 from jsparse import KBP, KMP, KSP, folds_from_assignment, pursuit, validate
-from jsparse.data import benchmark_set
 from jsparse.kernels import RBF, Linear, Polynomial
 from jsparse.machines import pursuits
 
+from .data_sets import benchmark_set
 from .report import Report, alternated, kept, save, timed
 
 L, TEST = 400, 200

@@ -9,13 +9,13 @@ import numpy as np
 from sklearn.svm import SVC
 
 import jsparse
-from jsparse.data import benchmark_set
 from jsparse.features import Nystroem
 from jsparse.kernels import RBF
 from jsparse.multiclass import output_code
 from jsparse.normal_equations import NormalEquations, accumulate_groups
 from jsparse.validation.validate import Scoring
 
+from .data_sets import benchmark_set
 from .report import Report, alternated
 
 M, FOLDS = 500, 5

@@ -13,13 +13,13 @@ from sklearn.svm import SVC
 
 import jsparse
 from jsparse import pursuit
-from jsparse.data import benchmark_set
 from jsparse.features import KernelColumns
 from jsparse.kernels import RBF
 from jsparse.machines import scdp
 from jsparse.machines.scdp_system import candidate_columns
 from jsparse.prototypes import k_center
 
+from .data_sets import benchmark_set
 from .report import Report, alternated, kept, mean_sd, over_draws, save
 
 # Table 3: error % and prototypes of SCDP, SCDP_PV, SCDPP; error of LS-SVM; error and vectors of

@@ -12,12 +12,12 @@ from sklearn.linear_model import orthogonal_mp_gram
 import jsparse
 from jsparse import pursuit
 from jsparse._status import ADVICE
-from jsparse.data import benchmark_set
 from jsparse.features import KernelColumns
 from jsparse.kernels import RBF
 from jsparse.machines.scdp_system import candidate_columns
 from jsparse.prototypes import k_center
 
+from .data_sets import benchmark_set
 from .report import Report, alternated, over_draws
 
 

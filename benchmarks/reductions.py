@@ -12,11 +12,11 @@ import numpy as np
 from sklearn.svm import SVC
 
 import jsparse
-from jsparse.data import benchmark_set
 from jsparse.kernels import RBF
 from jsparse.machines import reductions
 from jsparse.machines.held_out import Sums
 
+from .data_sets import benchmark_set
 from .report import Report, alternated, kept, save
 
 METHODS = ("PFS", "SPFS", "SV_L0", "SD", "SSD")

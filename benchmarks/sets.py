@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jsparse.data import benchmark_set
+from .data_sets import benchmark_set
 
 
 class Split(NamedTuple):

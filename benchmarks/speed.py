@@ -13,10 +13,10 @@ import numpy as np
 from sklearn.svm import SVC
 
 import jsparse
-from jsparse.data import benchmark_set
 from jsparse.features import KernelColumns, Nystroem
 from jsparse.kernels import RBF
 
+from .data_sets import benchmark_set
 from .report import Report, alternated
 
 M = 500

@@ -12,8 +12,8 @@ from sklearn.model_selection import GridSearchCV, RandomizedSearchCV
 from sklearn.svm import SVC, SVR
 
 import jsparse
-from jsparse.data import benchmark_set
 
+from .data_sets import benchmark_set
 from .report import Report, kept, save
 
 SETS = (

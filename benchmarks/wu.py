@@ -13,13 +13,13 @@ import optax
 from sklearn.svm import SVC
 
 from jsparse import RVM, KernelExpansion, direct, prototypes, reduced_set
-from jsparse.data import benchmark_set
 from jsparse.kernels import RBF
 from jsparse.machines.family import Family
 from jsparse.machines.inner_problems import whitener
 from jsparse.machines.rows import rows_of
 from jsparse.solvers import interior_point
 
+from .data_sets import benchmark_set
 from .report import Report, kept, save, timed
 
 SHARES = (0.05, 0.1)

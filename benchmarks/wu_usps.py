@@ -12,9 +12,9 @@ from sklearn.svm import SVC
 
 from jsparse import KernelExpansion, direct, prototypes
 from jsparse._blocks import capacity, padded
-from jsparse.data import benchmark_set
 from jsparse.kernels import RBF
 
+from .data_sets import benchmark_set
 from .report import Report, kept, save
 from .wu import large_margin, reduced, simplified
 

@@ -14,15 +14,16 @@ from jsparse.machines import METHODS
 # What a stranger might write, and what this library calls it.
 INSTEAD = {
     r"(n|num|number_of)_(centers|centres|points|atoms|components|vectors|basis)": "n_prototypes",
-    r"(m|atoms|prototype_count|k_max)": "n_prototypes",
-    r"(max|most)_(atoms|size|points|vectors|length)": "max_prototypes",
-    r"(max_steps|maxiter|n_iter|num_iter|iterations|max_iters|steps|n_steps)": "max_iterations",
-    r"(tol|eps|atol|rtol|epsilon)": "tolerance",
-    r"(standard_errors|se_tolerance)": "size_tolerance",
-    r"(seed|rng|random_key)": "key",
-    r"(sample_weight|row_weights|w)": "weights",
-    r"(gamma|sigma)": "lengthscale",
-    r"(lam|lambda_|reg|penalty_weight)": "C",
+    r"(num|number_of|max_n)_prototypes|m|atoms|prototype_count|k_max": "n_prototypes",
+    r"(max|most)_(atoms|size|points|vectors|length|centers|centres)": "max_prototypes",
+    r"max_?(steps?|iter|iters|iteration)|n_?(iter|iters|iterations|steps)": "max_iterations",
+    r"num_(iters|steps|iterations)|iterations|steps|iteration_limit": "max_iterations",
+    r"([arfgx]|rel_|abs_)?tol|eps|epsilon": "tolerance",
+    r"standard_errors|se_tolerance|size_tol": "size_tolerance",
+    r"seed|rng|random_key": "key",
+    r"sample_weight|row_weights|w": "weights",
+    r"gamma|sigma": "lengthscale",
+    r"lam|lambda_|reg|penalty_weight": "C",
 }
 # scikit-learn's own names, at its own door.
 SKLEARN = {"max_iter", "random_state", "cv", "sample_weight"}

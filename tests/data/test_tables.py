@@ -15,7 +15,8 @@ import pytest
 from reference.tables import encode_csv
 from sklearn.datasets import load_breast_cancer
 
-from jsparse.data import benchmark_set, demo_set
+from benchmarks.data_sets import benchmark_set
+from jsparse.data import demo_set
 from jsparse.data.encoding import Schema, encode, encode_target, fit_schema, infer_task
 from jsparse.data.tables import NULL_VALUES, TableError, locate, read_table
 

@@ -10,6 +10,7 @@ import pytest
 from reference.kernels import rbf as rbf_of_two
 
 import jsparse
+from benchmarks.data_sets import benchmark_set
 from jsparse.compilation import count_compilations
 from jsparse.data.streams import ArrayStream
 from jsparse.kernels import RBF, Laplacian, Matern52, Projected
@@ -448,7 +449,7 @@ def test_a_stream_gives_its_sample_to_the_gradient():
 def test_noise_columns_of_concrete_are_switched_off():
     # With them one lengthscale for all columns errs more than twice as much, and one for each
     # without elimination 1.4 times.
-    data = jsparse.data.benchmark_set("concrete")
+    data = benchmark_set("concrete")
     rng = np.random.default_rng(0)
     n, d = data.X.shape
     order = rng.permutation(n)
