@@ -19,7 +19,7 @@ from jsparse.machines import (
     sparse_ridge,
 )
 from jsparse.machines.fixed_size import FixedSize
-from jsparse.machines.method import TrainingRows
+from jsparse.machines.method import Shape, TrainingRows
 from jsparse.machines.rows import rows_of
 from jsparse.multiclass import output_code
 
@@ -273,16 +273,15 @@ def test_points_of_several_sizes_are_those_of_each_size_alone(kind):
         np.testing.assert_array_equal(points[place], alone.X)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     [
-        jsparse.SLMC,
-        jsparse.SparseFisher,
-        jsparse.SparseRidge,
+        pytest.param(jsparse.SLMC, marks=pytest.mark.slow),
+        pytest.param(jsparse.SparseFisher, marks=pytest.mark.slow),
+        pytest.param(jsparse.SparseRidge, marks=pytest.mark.slow),
         jsparse.ReducedSVM,
-        jsparse.ReducedSetSVM,
-        jsparse.SparseReduction,
+        pytest.param(jsparse.ReducedSetSVM, marks=pytest.mark.slow),
+        pytest.param(jsparse.SparseReduction, marks=pytest.mark.slow),
     ],
 )
 def test_cross_validation_chooses_one_of_several_sizes(kind, tmp_path):
@@ -309,3 +308,12 @@ def test_cross_validation_chooses_one_of_several_sizes(kind, tmp_path):
         np.testing.assert_allclose(trained.curve.errors[0], alone.cv_error, rtol=1e-6)
     trained.model.save(tmp_path / "m")
     np.testing.assert_array_equal(jsparse.load(tmp_path / "m").predict(X), trained.predict(X))
+
+
+def test_auto_doubles_the_number_of_prototypes_within_the_rows():
+    shape = Shape(60, 60, 40, 2, 3, False)
+    assert jsparse.SLMC("auto").resolve(shape).n_prototypes == (8, 16, 32)
+    assert jsparse.SLMC("auto").resolve(shape).stop_when_flat
+    large = shape._replace(n=5000, present=5000, training=4500)
+    assert jsparse.ReducedSVM("auto").resolve(large).n_prototypes == (5, 10, 20, 40, 80)
+    assert jsparse.SparseReduction("auto").resolve(large).n_prototypes[-1] == 1984
