@@ -22,6 +22,8 @@ from jax.sharding import Mesh
 
 import jsparse
 from jsparse.data.streams import ArrayStream
+from jsparse.features import Nystroem
+from jsparse.machines import fixed_size
 
 print("devices:", len(jax.devices()), "x", jax.devices()[0].device_kind)
 SMOKE = "SMOKE" in os.environ  # a quick run, to see that everything works
@@ -108,9 +110,6 @@ print(len(trained.tuning.history), "kernels before,", len(again.tuning.history),
 # Sums are additive. The machine of all rows needs the sums of the old rows, not the rows.
 
 # %%
-from jsparse.features import Nystroem  # noqa: E402
-from jsparse.machines import fixed_size  # noqa: E402
-
 prototypes, kernel, C = trained.expansion.prototypes, trained.kernel, trained.C
 scaling = trained.expansion.scaling
 features = Nystroem(kernel, prototypes)
