@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -340,7 +340,7 @@ def _adam() -> tuple[Callable[..., Any], Callable[..., Any]]:
         Z: Float[Array, "m d"], gradient: Float[Array, "m d"], state: Any, rate: Float[Array, ""]
     ) -> tuple[Float[Array, "m d"], Any]:
         with jax.numpy_dtype_promotion("standard"):  # optax counts steps in integers
-            step, state = adam.update(gradient, state)
+            step, state = cast(Any, adam.update(gradient, state))
         return Z - rate * step, state
 
     return compiled(adam.init), compiled(move)
