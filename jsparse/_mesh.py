@@ -127,7 +127,7 @@ def processes_of(mesh: Any) -> list[int]:
 
 
 def spans_processes(mesh: Any) -> bool:
-    """Return whether the devices of the mesh are those of more than one process."""
+    """Return whether the mesh has devices of more than one process."""
     return len(processes_of(mesh)) > 1
 
 

@@ -116,7 +116,7 @@ def solved_with_border(c: int) -> Callable[[Array], tuple[Array, Array]]:
     @unbatched_lapack
     def solved(both: Float[Array, "p p"]) -> tuple[Float[Array, "m c"], Float[Array, " m"]]:
         m = len(both) - c
-        # LAPACK's order of the elements is that of the transpose.
+        # LAPACK orders the elements as in the transpose.
         factor = jax.lax.linalg.cholesky(both.T, symmetrize_input=False)
         last = jnp.pad(-factor[m:, m:].T, ((m, 0), (0, 0)))
         found = jax.scipy.linalg.solve_triangular(factor, last, lower=True, trans=1)
@@ -135,7 +135,7 @@ def with_derivative(
     What `jax.custom_jvp` is for. But differentiating a scan in reverse mode, JAX 0.10 drops the
     rules of what its body computes, and goes through the functions themselves in the next
     derivative. Linear solves it keeps whole. This is one, of `[[0, 1], [1, -f]] [d, e] = [1, 0]`:
-    the solution `d = f` is known, and its derivative is that of `f`, by the rule.
+    the solution `d = f` is known, and its derivative is the derivative of `f`, by the rule.
     """
     value = jax.lax.stop_gradient(function(jax.lax.stop_gradient(primals)))
 

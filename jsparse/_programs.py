@@ -34,7 +34,7 @@ _QUICK_OPTIONS: dict[str, Any] = {
 
 # JAX reports this event when a program has been lowered and is about to be compiled.
 _LOWERED = "/jax/core/compile/jaxpr_to_mlir_module_duration"
-# Maps that one program may take: four times those of the largest program of this package.
+# Maps that one program may take: four times the maps of this package's largest program.
 _LARGEST_PROGRAM = 1000
 
 

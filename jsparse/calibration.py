@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 Scores = Float[np.ndarray, "n *k"] | Float[Array, "n *k"]
 Decisions = Int[np.ndarray, " n"] | Int[Array, " n"]
 
-PRIOR_ROWS = 10.0  # rows that the slope of all decisions together counts for, in that of one
+PRIOR_ROWS = 10.0  # rows by which the slope of all decisions counts in the slope of one
 
 
 def decisions(scores: Scores) -> Decisions:
@@ -81,7 +81,7 @@ def _softmax(gaps: Float[np.ndarray, "n k"]) -> Float[np.ndarray, "n k"]:
 
 
 def _gaps(scores: Scores, xp: Any) -> tuple[Any, Any]:
-    """Scores less that of the class decided for, at most 0, and the decisions."""
+    """Return scores less the chosen class's score, at most 0, and the decisions."""
     decided = decisions(scores)
     columns = scores
     if scores.ndim == 1:

@@ -41,7 +41,7 @@ def enable_compilation_cache(folder: str | os.PathLike[str] | None = None) -> st
     elif set_before is not None or "JAX_COMPILATION_CACHE_DIR" in os.environ:
         chosen = set_before
     else:
-        # "~" stays where no home is known, such as that of a container's nameless user.
+        # "~" stays where no home is known, as for a container's nameless user.
         base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
         chosen = None if base.startswith("~") else os.path.join(base, "jsparse", "xla")
     if chosen is not None:
@@ -90,7 +90,7 @@ def warm_up(
         classes: how many.
         dtype: of the inputs, "float32" or "float64"; by default what JAX's configuration takes.
         verbose: show on stderr what is compiled.
-        **options: as of `train`, the same as later: method, folds, C, search, ...
+        **options: the options of the later call of `train`: method, folds, C, search, ...
 
     Returns:
         How many programs were compiled, and in how long.

@@ -70,7 +70,7 @@ class KernelHead(eqx.Module):
     Attributes:
         prototypes: points in feature space, shape `m d`.
         log_C: logarithm of the weight of the data fit, shape `()`.
-        kernel_parameters: the kernel's leaves; logarithms of those that are positive.
+        kernel_parameters: the kernel's leaves; positive leaves are stored as logarithms.
         log_inverse_temperature: shape `()`; used by classes only.
         classes: number of classes; None for regression (static).
         n_folds: number of folds of the loss (static).

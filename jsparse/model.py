@@ -45,7 +45,7 @@ class Model(eqx.Module):
 
     A pytree: it may be part of a larger JAX model, is differentiable in the inputs and in every
     floating leaf, and `jax.jit(model)` works, as does `jax.export` with a symbolic number of rows.
-    `model(X)` are the values of the expansion, of a classifier those of its binary problems. What
+    `model(X)` returns the expansion's values; a classifier has one for each binary problem. What
     users deploy is `model.predict_proba`, `model.decision_function` or, of a regression,
     `model.predict`. Outside of JAX's transformations these take and return NumPy arrays. Within
     `jit`, `vmap`, `grad` and `jax.export` they take arrays or tracers and return JAX arrays in the
@@ -313,7 +313,7 @@ class Model(eqx.Module):
         parts as weights.
 
         Args:
-            names: of the inputs; by default those of the table that the model was trained on, or
+            names: names of the inputs; by default the columns of the table used in training, or
                 x0, x1, ..
 
         Returns:
@@ -416,7 +416,7 @@ class Model(eqx.Module):
 
 
 def _by_machine(values: Any, conformal: ConformalScores) -> Any:
-    """Return values with an axis of machines behind that of rows."""
+    """Return values with an axis of machines behind the axis of rows."""
     return values[:, None] if conformal.machines is None else values
 
 

@@ -117,7 +117,7 @@ def _columns(columns: Any, d: int, classes: list[Any] | None) -> Schema:
     if len(schema.features) != d:
         raise ValueError(f"columns: expected {d} columns as encoded, got {len(schema.features)}")
     if (None if schema.classes is None else list(schema.classes)) != classes:
-        raise ValueError("classes: expected those of the columns")
+        raise ValueError("classes: expected the classes of the columns")
     return schema
 
 
@@ -172,7 +172,7 @@ def _family(expansion: KernelExpansion, arrays: Mapping[str, Array]) -> Family:
     """Return the family that a file's arrays hold; its kernel and outputs are the expansion's.
 
     Raises:
-        ValueError: if names, dtypes, shapes or values are not those of a family.
+        ValueError: if names, dtypes, shapes or values do not describe a family.
     """
     kernel, outputs = expansion.kernel, expansion.intercept.shape
     several = isinstance(kernel, Mixture)

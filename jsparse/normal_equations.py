@@ -274,7 +274,7 @@ def accumulate_batches(
     """Sum the normal equations over an iterator of row batches (De Brabanter 2010, Algorithm 4).
 
     Batches are padded with weightless rows to the size of the first one, so that they compile once
-    however the last one falls; memory is that of one batch.
+    however the last one falls; memory holds one batch.
 
     Args:
         feature_map: gives the features of a block of rows.

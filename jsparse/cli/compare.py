@@ -130,7 +130,7 @@ def run(
 
 
 def _suited(data: _Task, methods: Sequence[str] | None) -> tuple[list[str], list[LeftOut]]:
-    """Return the methods to run, in the registry's order, and those that do not suit the rows."""
+    """Return the methods to run, in the registry's order, and the methods unsuited to the rows."""
     reasons = {name: _unsuited(METHODS[name], data) for name in METHODS} | {"svm": _no_svm(data)}
     wanted = {name: why for name, why in reasons.items() if methods is None or name in methods}
     if methods is not None and None not in wanted.values():

@@ -9,7 +9,7 @@ from ..training.plan import free_bytes
 
 
 def check_output(path: str, *inputs: str) -> None:
-    """See that a file can be written, and is none of those that are read, nor in their folder."""
+    """Check that a file can be written, and is neither an input file nor in an input folder."""
     check_writable(path)
     for name in inputs:
         within = os.path.realpath(path).startswith(os.path.join(os.path.realpath(name), ""))

@@ -20,7 +20,7 @@ FAILED, BAD_INPUT, BROKEN_PIPE = 1, 2, 141
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code.
 
-    Without arguments those of the process are taken, which then ends with this: Ctrl-C while
+    Without arguments, take the process's arguments and end the process: Ctrl-C while
     modules are imported ends it at once, and Ctrl-C after the result is there no more.
     """
     own = arguments is None

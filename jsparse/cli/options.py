@@ -201,7 +201,7 @@ def method_of(options: argparse.Namespace) -> Method:
         settings[name] = value
     kind = METHODS[options.method]
     several = isinstance(settings.get("n_prototypes"), list | str)
-    # A tolerance chooses among given sizes, those of a path, or those that `C` leads to.
+    # A tolerance chooses among stated sizes, the sizes of a path, or the sizes that `C` leads to.
     if "size_tolerance" in settings and not (several or kind.several_sizes or kind.shares_C):
         raise ValueError(
             "--size-tolerance: expected together with several --prototypes or with a --method "

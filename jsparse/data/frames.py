@@ -20,7 +20,7 @@ class Frame:
         table: a pandas or Arrow table, anything that hands Arrow data over, or a mapping from
             names to columns.
         drop: columns to leave out.
-        categorical: columns of numbers that are codes, beside those of pandas' type "category".
+        categorical: columns of numbers that are codes, beside columns of pandas' type "category".
         impute: fill missing inputs in rather than refuse them.
         max_categories: most categories a column may have.
         categories: "indicators", a column for each category, or "kernel", which compares those of
@@ -143,7 +143,7 @@ class Frame:
     ) -> "EncodedFrame":
         """Return the table with its encoding in the precision of its numbers.
 
-        Arguments and errors are those of `arrays`; the inputs of all rows but `rows` are 0.
+        Arguments and errors are as for `arrays`; the inputs of all rows but `rows` are 0.
         """
         X, _, schema = self.arrays(y, task, rows)
         inputs = np.zeros((self.n_rows, X.shape[1]), self.dtype)

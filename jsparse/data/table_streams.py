@@ -55,7 +55,7 @@ class TableFile:
 
     Args:
         path: the file or folder.
-        schema: that of the training table, whose columns and target are then all that is read.
+        schema: the training table's schema; only its columns and target are read.
         null_values: what a CSV cell may hold to mean that the value is missing; by default the
             schema's, or `NULL_VALUES`.
         keep: columns that hold codes or labels, whose whole numbers stay whole.
@@ -331,7 +331,7 @@ def stream_schema(
     """`fit_schema` of a file's rows, in one pass; the reason for the task; the number of rows.
 
     It is fitted to the rows that show something new: a category, a class, a missing value. Medians
-    to fill missing values in are those of a random sample of the rows.
+    to fill missing values in come from a random sample of the rows.
 
     Raises:
         TableError: see `fit_schema`.

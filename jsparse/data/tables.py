@@ -61,7 +61,7 @@ def read_table(
 
     Args:
         path: the file.
-        schema: that of the training table. Texts stay texts in CSV files (such as the code "01"),
+        schema: the training table's schema. Texts stay texts in CSV files (such as the code "01"),
             and missing is what was missing there.
         null_values: what a CSV cell may hold to mean that the value is missing; by default the
             schema's, or `NULL_VALUES`.

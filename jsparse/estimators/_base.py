@@ -280,9 +280,9 @@ class Machine(BaseEstimator):
     def _folds(
         self, X: np.ndarray, y: np.ndarray, counting: CountingRows
     ) -> int | Folds | Literal["auto"]:
-        """Their number; or those of a splitter or a list of splits, which predict each row once.
+        """Return the number of folds, or the folds of a splitter or a list of splits.
 
-        A splitter sees the rows with a weight above 0 alone.
+        Each row is held out once. A splitter sees only the rows with a weight above 0.
         """
         if isinstance(self.cv, str):
             return "auto"
@@ -526,7 +526,7 @@ class Classifier(ClassifierMixin, Machine):
         return self.model_.scores(X)
 
     def predict(self, X: Any) -> np.ndarray:
-        """Class labels, shape `(n_samples,)`: those of the largest score."""
+        """Return the class labels with the largest score, shape `(n_samples,)`."""
         numbers = decisions(self.decision_function(X))
         return self.classes_[numbers]
 
@@ -536,7 +536,7 @@ class Classifier(ClassifierMixin, Machine):
 
         The softmax of the scores times a slope, one for each predicted class, fitted to the scores
         that cross-validation gave for rows the machine had not seen, and to the rows' weights
-        (those of the classes included, as in the machine itself). The most probable class is the
+        (with class weights, as in the machine itself). The most probable class is the
         predicted one.
 
         Raises:

@@ -34,7 +34,7 @@ class MoreRowsClassifier(_MoreRows, Classifier):
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None
     ) -> "MoreRowsClassifier":
-        """Add rows to a machine: the result is exactly that of one fit to all rows so far.
+        """Add rows to a machine, exactly as one fit to all rows so far would have used them.
 
         Kernel, `C`, prototypes and standardisation stay those of `fit`, or of the first call, which
         does what `fit` does; so does the calibration of probabilities, intervals and sets, but for
@@ -46,7 +46,7 @@ class MoreRowsClassifier(_MoreRows, Classifier):
                 of the machine.
             y: class labels, shape `(n_samples,)`.
             classes: all labels that may ever come, for the first call, whose `y` must have two of
-                them at least; by default those of its `y`.
+                them at least; by default the labels of its `y`.
             sample_weight: row weights, shape `(n_samples,)`.
 
         Returns:
@@ -84,7 +84,7 @@ class MoreRowsRegressor(_MoreRows, Regressor):
     """A regressor with `partial_fit`."""
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> "MoreRowsRegressor":
-        """Add rows to a machine: the result is exactly that of one fit to all rows so far.
+        """Add rows to a machine, exactly as one fit to all rows so far would have used them.
 
         See `MoreRowsClassifier.partial_fit`.
 

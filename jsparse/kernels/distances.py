@@ -24,7 +24,7 @@ def squared_distances(
     float32: by a million). The centre is a function of `Z` only, so that blocks of rows agree.
 
     Differentiable any number of times in both modes. Clipping at 0 changes the value, never the
-    derivatives, which at coincident points are those of the squared distance.
+    derivatives, which at coincident points equal the squared distance's.
 
     Args:
         X: shape `n d`.
@@ -79,5 +79,5 @@ def safe_sqrt(s: Float[Array, "*s"]) -> Float[Array, "*s"]:
 
 
 def _above(s: Float[Array, "n m"], noise: Float[Array, "..."]) -> Float[Array, "n m"]:
-    """`s` where it is above the noise, else 0; its derivative is that of `s` everywhere."""
+    """Return `s` where it is above the noise, else 0, with the derivative of `s` everywhere."""
     return s - jax.lax.stop_gradient(jnp.where(s <= noise, s, 0))  # NaN stays NaN

@@ -108,7 +108,7 @@ class Dual(Method):
     ) -> KernelExpansion:  # fmt: skip
         """See `Method.fold_machines`: one matrix inverse gives the machines without each row."""
         index = np.asarray(folds.index)
-        assert index.shape[1] == 1, "folds: expected those of `validation_folds`"
+        assert index.shape[1] == 1, "folds: expected the result of `validation_folds`"
         return machines_without_each(kernel, C, rows, index[:, 0])
 
 

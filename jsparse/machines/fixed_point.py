@@ -48,8 +48,8 @@ def fixed_points(
     n, dtype = len(X), X.dtype
     A = coefficients.reshape(n, -1)
     places = jnp.arange(m, dtype=jnp.int32)
-    # Gumbel scores draw starts without replacement, in proportion to squared coefficients, anew for
-    # each prototype.
+    # For each prototype, Gumbel scores draw starts without replacement, in proportion to squared
+    # coefficients.
     log_mass = jnp.log(jnp.sum(jnp.square(A), axis=1) + float(jnp.finfo(dtype).tiny))
     scores = log_mass[None, :] + jax.random.gumbel(key, (m, n), dtype)
 

@@ -37,7 +37,7 @@ METRIC_NAMES: dict[Metric, str] = {
 }
 # A regularisation path of a least-squares machine costs hardly more than one solution.
 MANY_C = np.geomspace(1e-2, 1e6, 25)
-FEW_C = np.geomspace(1e-2, 1e6, 9)  # for machines that are fitted anew for each value
+FEW_C = np.geomspace(1e-2, 1e6, 9)  # for machines with a separate fit for each value
 
 
 class Shape(NamedTuple):
@@ -120,7 +120,7 @@ def option(
 def setting(default: Any, **field: Any) -> Any:
     """Return a static dataclass field: changing its value compiles programs again.
 
-    Further arguments are those of `dataclasses.field`, such as `kw_only`.
+    Further arguments go to `dataclasses.field`, such as `kw_only`.
     """
     return eqx.field(default=default, static=True, **field)
 

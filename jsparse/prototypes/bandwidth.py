@@ -142,7 +142,7 @@ def plug_in_bandwidth(
 
 
 class _Column(NamedTuple):
-    z: Float[Array, " n"]  # (x - mean) / unit, and of padding that of the first row
+    z: Float[Array, " n"]  # (x - mean) / unit; padding repeats the first row
     share: Float[Array, " n"]  # 1 / n, and 0 of padding
     n: Scalar
     unit: Scalar  # the sample standard deviation, 0 where constant
@@ -194,7 +194,7 @@ def _normal_reference(X: Float[Array, "n d"], spread: Spread) -> Float[Array, " 
         column = _unit_column(x, n, spread)
         return _reference(column.n) * column.sigma * column.unit
 
-    # One column at a time: the working memory is that of one.
+    # One column at a time: the working memory holds one column.
     return jax.lax.map(bandwidth, jax.lax.stop_gradient(X).T)
 
 

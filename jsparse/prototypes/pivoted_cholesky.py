@@ -42,7 +42,7 @@ def pivoted_cholesky(
 ) -> PivotedCholeskyResult:
     """Randomly pivoted Cholesky (Chen, Epperly, Tropp and Webber 2024, Algorithm 1).
 
-    Each row is drawn with the probability of its share in what is left of the diagonal of the
+    Each row is drawn with the probability of its share in the remaining diagonal of the
     kernel matrix once those before it are projected out; the Nystroem approximation from about
     k / epsilon rows is then as good, in mean, as the best one of rank k, up to epsilon. Columns of
     the matrix are computed as they are drawn: memory `m n`, time `m^2 n`. The first k of m are the

@@ -40,7 +40,7 @@ def stratified(
 ) -> Int[Array, " m"]:
     """`m` different rows, each class with its share, the rows of a class equally likely.
 
-    The shares are those of `allocate`. Pure in `key`; `vmap` over keys gives independent draws.
+    `allocate` computes the shares. Pure in `key`; `vmap` over keys gives independent draws.
 
     Args:
         key: decides the draw.
@@ -171,7 +171,7 @@ class Places(NamedTuple):
     Attributes:
         classes: the numbers of all classes, shape `c`.
         of_prototype: the class of each prototype, class after class, shape `m`.
-        rank: the place of each prototype among those of its class, shape `m`.
+        rank: the place of each prototype within its class, shape `m`.
     """
 
     classes: Int[np.ndarray, " c"] | Int[Array, " c"]
@@ -200,7 +200,7 @@ def draw_strata(
 ) -> Int[Array, " m"]:
     """Draw different rows for the places of prototypes, class after class.
 
-    A row whose code is that of no class is never drawn.
+    A row whose code belongs to no class is never drawn.
     """
     priority = _priorities(key, codes.shape[0], weights)
     m = places.rank.shape[0]

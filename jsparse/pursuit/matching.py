@@ -27,7 +27,7 @@ from .system import Column, Columns, check_atoms, check_nonnegative, system
 
 
 class State(NamedTuple):
-    """A batch of pursuits in step; those that have ended are frozen."""
+    """A batch of pursuits in step; pursuits that have ended are frozen."""
 
     residual: Float[Array, "v D c"]  # -c = b - A w
     weights: Float[Array, "v k c"]  # of the atoms selected

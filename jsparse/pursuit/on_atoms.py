@@ -48,7 +48,7 @@ class Rows(NamedTuple):
     def score(
         self, left: Float[Array, "n c"], slots: Int[Array, " m"], w: Float[Array, "m c"]
     ) -> Float[Array, " D"]:
-        """Squares of the correlations of all atoms with what is left."""
+        """Return the squared correlations of all atoms with the residual."""
         # From the left: XLA's product with `X.T` takes 20 to 45 times as long on a CPU.
         pull = _pulled(dot(left.T, self.X), slots, w, self.ridge)
         return jnp.sum(jnp.square(pull), axis=0)
@@ -115,7 +115,7 @@ class Gram(NamedTuple):
     def score(
         self, left: Float[Array, "D c"], slots: Int[Array, " m"], w: Float[Array, "m c"]
     ) -> Float[Array, " D"]:
-        """Squares of the correlations of all atoms with what is left."""
+        """Return the squared correlations of all atoms with the residual."""
         return jnp.sum(jnp.square(left), axis=1)
 
     def loss(
@@ -158,7 +158,7 @@ def _pulled(
     w: Float[Array, "m c"],
     ridge: Float[Array, ""],
 ) -> Float[Array, "c D"]:
-    """Correlations, and what a ridge takes from those of the atoms with coefficients."""
+    """Return the correlations, less the ridge's share for atoms with coefficients."""
     # To add at places takes longer than a small product.
     return jax.lax.cond(
         ridge > 0, lambda pull: pull.at[:, slots].add(-ridge * w.T), lambda pull: pull, pull

@@ -23,7 +23,7 @@ _LEFT = 64
 class Path(NamedTuple):
     """Sparse solutions of a system, of which each has the atoms of the one before and one more.
 
-    Shapes are those of one system with one right-hand side; a batch of systems adds a leading axis
+    Shapes are for one system with one right-hand side; a batch of systems adds a leading axis
     to every field, several right-hand sides a trailing one to `coefficients`.
     """
 

@@ -30,7 +30,7 @@ Counts = int | Sequence[int] | Int[ArrayLike, "..."]
 class Subspace(NamedTuple):
     """A sparse solution with a given number of atoms.
 
-    Shapes are those of one system, one number of atoms and one right-hand side; a batch of systems
+    Shapes are for one system, one number of atoms and one right-hand side; a batch of systems
     and several numbers of atoms add leading axes `v s` to every field, several right-hand sides a
     trailing one to `coefficients`.
     """
@@ -308,7 +308,7 @@ def subspace_pursuit(
     of the largest coefficients and fits them again; it ends when the residual does not fall. How
     many iterations that takes does not depend on K, and an atom selected may go again.
 
-    Least squares is that of the pseudo-inverse, where atoms are dependent: by one QR decomposition
+    If atoms are dependent, least squares follows the pseudo-inverse: by one QR decomposition
     of the atoms and a singular value decomposition of its triangle, so that coefficients err by the
     condition of the atoms, not by its square. An iteration costs two products with X and
     `O(n K^2 + K^3)`.
@@ -357,7 +357,7 @@ def cosamp(
     coefficients on up to 3K atoms is not fitted again. As there, it ends with the solution of
     before when the residual does not fall, which the source leaves open.
 
-    Arguments, result and errors are those of `subspace_pursuit`.
+    Arguments, result and errors are as for `subspace_pursuit`.
     """
     return _of_rows(X, y, n_atoms, max_atoms, max_iterations, tolerance, ridge, "cosamp")
 
@@ -393,7 +393,7 @@ def subspace_pursuit_gram(
 
     Returns:
         `Subspace`, with residuals `|b - A w|`, which may grow: what falls is the error on the rows.
-        Status as of `subspace_pursuit`, and `INDEFINITE` if A is not positive semi-definite.
+        Status as for `subspace_pursuit`, and `INDEFINITE` if A is not positive semi-definite.
 
     Raises:
         ValueError: as `subspace_pursuit`, or for an unknown rule.

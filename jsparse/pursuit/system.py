@@ -27,7 +27,7 @@ class Columns(eqx.Module):
     Attributes:
         matrix: one for each system, one for all, or those that `owner` deals out.
         column: a function instead.
-        owner: which matrix is that of each system, if not each has its own.
+        owner: the matrix of each system, unless each has a separate one.
         exponent: what is given of each system is `2**-exponent` times its matrix.
     """
 
@@ -158,7 +158,7 @@ def system(
     check_runtime()
     if callable(A):
         if diagonal is None:
-            raise ValueError("diagonal: expected that of A, which is given by its columns")
+            raise ValueError("diagonal: expected the diagonal of A, which is given by its columns")
         # A pytree, so that the arrays within are traced.
         is_tree = isinstance(A, eqx.Module | jax.tree_util.Partial)
         function: Any = A if is_tree else jax.tree_util.Partial(A)
@@ -192,7 +192,7 @@ def system(
 
 
 def in_finer_dtype(a: ArrayLike, b: ArrayLike) -> tuple[Array, Array]:
-    """As arrays of the more precise floating dtype of the two; integers take that of the other."""
+    """Return arrays of the more precise floating dtype; integers take the other array's dtype."""
     a, b = as_array(a), as_array(b)
     floating = [x.dtype for x in (a, b) if jnp.issubdtype(x.dtype, jnp.floating)]
     dtype = max(floating, key=lambda d: jnp.finfo(d).bits) if floating else jnp.result_type(float)
@@ -200,7 +200,7 @@ def in_finer_dtype(a: ArrayLike, b: ArrayLike) -> tuple[Array, Array]:
 
 
 class GramColumns(eqx.Module):
-    """Columns of `X'X` without forming it; its condition is the square of that of X."""
+    """Columns of `X'X` without forming it; its condition number is the square of X's."""
 
     X: Float[Array, "n D"]
 

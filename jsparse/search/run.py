@@ -189,7 +189,7 @@ class Run:
         )
 
     def _evaluate_batch(self, thetas: np.ndarray, C: np.ndarray) -> None:
-        """Record the evaluations of some kernels; compute those that are not known."""
+        """Record the evaluations of some kernels; compute the missing ones."""
         names = [self._name(*point) for point in zip(thetas, C, strict=True)]
         if self.known and not self.history:
             self._check_history(names[0])

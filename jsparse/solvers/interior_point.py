@@ -139,7 +139,7 @@ def solve(
         rounding kept the gap above the tolerance, `NOT_FINITE` if the features are not finite.
 
     Pure; works under `jit` and `vmap`. Not differentiable in reverse mode; the derivative of the
-    objective is that of the Lagrangian with weights and multipliers held fixed (Lemma 1).
+    objective's derivative is the Lagrangian's with weights and multipliers held fixed (Lemma 1).
 
     Raises:
         ValueError: for another loss, shapes that do not fit, a cap below 1, or targets that are

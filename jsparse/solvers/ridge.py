@@ -222,7 +222,7 @@ def bordered_solve(
         # M x = rhs: M dx = d_rhs - dM x, whatever way it is solved.
         system, (d_system, d_rhs) = given[0], tangents
         _, moved = jax.jvp(lambda system: system.product(x), (system,), (d_system,))
-        # Held constant: the derivatives are those of the system, not of how it is solved.
+        # Held constant: derivatives follow from the system, not from how it is solved.
         constant = jax.lax.stop_gradient(system)
         return jax.lax.custom_linear_solve(
             system.product,

@@ -18,7 +18,7 @@ def streaming_qr(
     """Upper triangular `R` with `R'R = start'start + sum of rows'rows`, without that sum.
 
     By orthogonal transformations only, so that in any precision it errs by the condition of the
-    rows, where the Cholesky factor of the sum errs by its square. Memory is that of one block.
+    rows, where the Cholesky factor of the sum errs by its square. Memory holds one block.
 
     Args:
         rows_of: gives a block of the tall matrix from the same block of each of `arrays`; rows of

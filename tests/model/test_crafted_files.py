@@ -513,9 +513,9 @@ CODE = [[1, -1], [-1, 1], [-1, -1]]
         ("two classes", replaced(decoding="best"), "decoding: got 'best'"),
         ("two classes", replaced(decoding=["loss"]), "decoding"),
         # Labels.
-        ("two classes", replaced(classes=None), "classes: expected those of the columns"),
+        ("two classes", replaced(classes=None), "classes: expected the classes of"),
         ("two classes", replaced(classes=["yes", "no"]), "sorted, distinct"),
-        ("two classes", replaced(classes=["no", "off"]), "classes: expected those of the columns"),
+        ("two classes", replaced(classes=["no", "off"]), "classes: expected the classes of"),
         ("two classes", replaced(columns=None, classes=["yes", "no"]), "sorted, distinct"),
         ("two classes", replaced(columns=None, classes=["no", "no"]), "sorted, distinct"),
         ("two classes", replaced(columns=None, classes=["no"]), "at least two labels"),
