@@ -521,6 +521,7 @@ def test_more_prototypes_than_rows_are_capped_by_weights_and_in_other_machines()
         SparseOneClassSVM(99, starts=1).fit(X)
 
 
+@pytest.mark.slow
 def test_a_search_by_halving_begins_with_few_rows():
     X, y = load_iris(return_X_y=True)
     model = FixedSizeLSSVMClassifier(**QUICK, cv=2)
