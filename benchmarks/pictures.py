@@ -12,6 +12,12 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator, NullFormatter
+
+from .kabbara import PAPER as PAPER_KABBARA
+from .reductions import PAPER as PAPER_MALL
+from .tables import PAPER_8
+from .wu import SETS
 
 ROOT = Path(__file__).parent
 RESULTS = ROOT / "results" / "cpu-2core"
@@ -133,11 +139,85 @@ def paths(axes: Axes, theme: str) -> None:
     axes.legend(frameon=False, ncols=3)
 
 
+Pairs = dict[str, list[tuple[float, float]]]  # the paper's error and ours, by group
+
+
+def de_brabanter() -> Pairs:
+    """Return the errors of Table 8, in per cent, by kernel."""
+    data, pairs = results("table8"), {}
+    for cell in PAPER_8:
+        ours = np.mean(data[f"{cell.label} {cell.kernel}"]["errors"]["float64"])
+        pairs.setdefault(f"{cell.kernel} kernel", []).append((100 - cell.correct, float(ours)))
+    return pairs
+
+
+def mall() -> Pairs:
+    """Return the errors of Table IV, by machine; without those the paper's tables lack."""
+    data, pairs = results("mall"), {}
+    for paper in PAPER_MALL:
+        for machine, error in zip(("PFS", "SPFS", "SV_L0", "SD", "SSD"), paper[2], strict=True):
+            cells = [run[machine]["error"] for run in data[paper[0]] if machine in run]
+            if cells:
+                pairs.setdefault(machine, []).append((error, float(np.mean(cells))))
+    return pairs
+
+
+def wu() -> Pairs:
+    """Return the errors of Tables 1 to 3 with 5 and 10 % of the SVM's vectors, by machine."""
+    data, pairs = results("wu")["sets"], {}
+    for name, settings in SETS.items():
+        for machine, paper in settings.paper.items():
+            for at, error in enumerate(paper):
+                cells = [run[machine][at] for run in data[name] if machine in run]
+                if np.isfinite(error) and cells:
+                    pairs.setdefault(machine, []).append((error, float(np.mean(cells))))
+    return pairs
+
+
+def kabbara() -> Pairs:
+    """Return the mean squared errors of Tables 1 and 2, by pursuit."""
+    data, pairs = results("kabbara")["functions"]["found"], {}
+    for kind, functions in PAPER_KABBARA.items():
+        for name, errors in functions.items():
+            for place, method in enumerate(("KSP", "KMP", "KBP")):
+                ours = data[f"{kind}, {name}"][place]["mean"]
+                pairs.setdefault(method, []).append((errors[place], ours))
+    return pairs
+
+
+def agreement(title: str, pairs_of: Callable[[], Pairs]) -> Callable[[Axes, str], None]:
+    """Return a picture of our errors against the paper's; below the diagonal ours are smaller."""
+
+    def draw_pairs(axes: Axes, theme: str) -> None:
+        pairs = pairs_of()
+        every = np.array([pair for group in pairs.values() for pair in group])
+        ends = np.array([every.min() / 1.3, every.max() * 1.3])
+        axes.plot(ends, ends, color=MUTED[theme], lw=1)
+        shades = plt.get_cmap("viridis")(np.linspace(0.25, 0.9, len(pairs)))
+        for (label, group), shade in zip(pairs.items(), shades, strict=True):
+            axes.plot(*np.array(group).T, "o", ms=5, color=shade, mec="none", label=label)
+        axes.set(
+            xscale="log", yscale="log", xlabel="error in the paper", ylabel="error here",
+            title=title,
+        )  # fmt: skip
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_minor_formatter(NullFormatter())
+            axis.set_major_formatter("{x:g}")
+            axis.set_major_locator(LogLocator(subs=(1, 2, 5) if ends[1] < 100 * ends[0] else (1,)))
+        axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+
+    return draw_pairs
+
+
 PICTURES: dict[str, Callable[[Axes, str], None]] = {
     "error_and_size": error_and_size,
     "rank_and_time": rank_and_time,
     "seconds_and_rows": seconds_and_rows,
     "paths": paths,
+    "de_brabanter": agreement("De Brabanter 2010, Table 8: per cent wrong", de_brabanter),
+    "mall": agreement("Mall and Suykens 2015, Table IV: test errors", mall),
+    "wu": agreement("Wu 2006, Tables 1 to 3: per cent wrong", wu),
+    "kabbara": agreement("Kabbara 2015, Tables 1 and 2: mean squared errors", kabbara),
 }
 
 
