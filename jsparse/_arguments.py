@@ -64,10 +64,10 @@ def increasing(name: str, values: Any, most: int, what: str) -> tuple[int, ...]:
     """
     if not isinstance(values, Sequence | np.ndarray) or isinstance(values, str):
         raise ValueError(f"{name}: expected several numbers, got {values!r}")
-    found = [whole_number(name, value, 1, most, what) for value in values]
-    if not found or any(a >= b for a, b in itertools.pairwise(found)):
-        raise ValueError(f"{name}: expected increasing numbers, at least one, got {found}")
-    return tuple(found)
+    numbers = [whole_number(name, value, 1, most, what) for value in values]
+    if not numbers or any(a >= b for a, b in itertools.pairwise(numbers)):
+        raise ValueError(f"{name}: expected increasing numbers, at least one, got {numbers}")
+    return tuple(numbers)
 
 
 def as_key(key: KeyLike) -> Key:
@@ -143,8 +143,8 @@ def _check_one_type(name: str, labels: Collection[Any]) -> None:
         if label is None or (isinstance(label, float | np.floating) and not math.isfinite(label)):
             raise ValueError(f"{name}: expected class labels, got {label!r} among them")
     if len(set(kinds.values())) > 1:
-        found = sorted(kind.__name__ for kind in kinds)
-        raise ValueError(f"{name}: expected labels of one type, got {' and '.join(found)}")
+        type_names = sorted(kind.__name__ for kind in kinds)
+        raise ValueError(f"{name}: expected labels of one type, got {' and '.join(type_names)}")
     if not set(kinds.values()) <= {"number", "text"}:
         try:
             sorted(set(labels))

@@ -32,26 +32,26 @@ class Compiled:
 @contextmanager
 def count_compilations(out: Any = None) -> Iterator[Compiled]:
     """Count the programs that are compiled meanwhile, and with a text file `out` show them."""
-    found = Compiled()
+    counts = Compiled()
 
     def compiled(event: str, duration_secs: float, **_: str | int) -> None:
         if event == _COMPILED:
-            found.programs += 1
-            found.seconds += duration_secs
+            counts.programs += 1
+            counts.seconds += duration_secs
             if out is not None:
-                what = f"{found.programs} programs, {found.seconds:.1f} s"
+                what = f"{counts.programs} programs, {counts.seconds:.1f} s"
                 out.write(f"\rjsparse: compiling: {what}")
                 out.flush()
 
     def read(event: str, **_: str | int) -> None:
-        found.from_disk += event == _HIT
+        counts.from_disk += event == _HIT
 
     jax.monitoring.register_event_duration_secs_listener(compiled)
     jax.monitoring.register_event_listener(read)
     try:
-        yield found
+        yield counts
     finally:
         jax.monitoring.unregister_event_duration_listener(compiled)
         jax.monitoring.unregister_event_listener(read)
-        if out is not None and found.programs:
+        if out is not None and counts.programs:
             out.write("\n")

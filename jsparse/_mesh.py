@@ -145,10 +145,12 @@ def gather_messages(mesh: Mesh, message: bytes) -> list[bytes]:
     ]
     line = Mesh(np.array(first), ("processes",))
     part = NamedSharding(line, PartitionSpec("processes"))
-    whole = NamedSharding(line, PartitionSpec())
-    own = np.frombuffer(message, np.uint8)[None]
-    shared = jax.make_array_from_process_local_data(part, own, (len(first), own.shape[1]))
-    return [row.tobytes() for row in np.asarray(jax.jit(_same, out_shardings=whole)(shared))]
+    undivided = NamedSharding(line, PartitionSpec())
+    message_bytes = np.frombuffer(message, np.uint8)[None]
+    shared = jax.make_array_from_process_local_data(
+        part, message_bytes, (len(first), message_bytes.shape[1])
+    )
+    return [row.tobytes() for row in np.asarray(jax.jit(_same, out_shardings=undivided)(shared))]
 
 
 def _same(tree: T) -> T:
@@ -160,8 +162,8 @@ def on_default_device(mesh: Mesh | None, results: T) -> T:
     if mesh is None:
         return results
     everywhere = NamedSharding(mesh, PartitionSpec())
-    whole = jax.jit(_same, out_shardings=everywhere)(results)
-    return jax.tree.map(lambda a: jax.device_put(np.asarray(a)), whole)
+    gathered = jax.jit(_same, out_shardings=everywhere)(results)
+    return jax.tree.map(lambda a: jax.device_put(np.asarray(a)), gathered)
 
 
 def _filled_up(tree: T, axis: Axis, devices: int) -> T:
@@ -169,10 +171,10 @@ def _filled_up(tree: T, axis: Axis, devices: int) -> T:
         return tree
 
     def fill(a: Num[Array, "..."]) -> Num[Array, "..."]:
-        whole = -(-a.shape[axis] // devices) * devices
+        padded_length = -(-a.shape[axis] // devices) * devices
         # A gather, as the compiler moves less between devices for it than for `jnp.pad`.
-        places = jnp.arange(whole, dtype=jnp.int32)
-        return a if whole == a.shape[axis] else jnp.take(a, places, axis=axis, mode="clip")
+        places = jnp.arange(padded_length, dtype=jnp.int32)
+        return a if padded_length == a.shape[axis] else jnp.take(a, places, axis=axis, mode="clip")
 
     return jax.tree.map(fill, tree)
 

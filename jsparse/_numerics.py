@@ -92,10 +92,10 @@ def unbatched_lapack(decompose: Function) -> Function:
     @alone.def_vmap
     def _(size: int, _: list[bool], matrices: Array) -> tuple[PyTree, PyTree]:
         if size > UNROLLED:
-            found = jax.lax.map(alone, matrices)
+            results = jax.lax.map(alone, matrices)
         else:  # faster than the loop
-            found = jax.tree.map(lambda *a: jnp.stack(a), *[alone(a) for a in matrices])
-        return found, jax.tree.map(lambda _: True, found)
+            results = jax.tree.map(lambda *a: jnp.stack(a), *[alone(a) for a in matrices])
+        return results, jax.tree.map(lambda _: True, results)
 
     @functools.wraps(decompose)
     def chosen(matrix: Array) -> PyTree:
@@ -119,8 +119,8 @@ def solved_with_border(c: int) -> Callable[[Array], tuple[Array, Array]]:
         # LAPACK orders the elements as in the transpose.
         factor = jax.lax.linalg.cholesky(both.T, symmetrize_input=False)
         last = jnp.pad(-factor[m:, m:].T, ((m, 0), (0, 0)))
-        found = jax.scipy.linalg.solve_triangular(factor, last, lower=True, trans=1)
-        return found[:m], jnp.diagonal(factor)[:m]
+        solution = jax.scipy.linalg.solve_triangular(factor, last, lower=True, trans=1)
+        return solution[:m], jnp.diagonal(factor)[:m]
 
     return solved
 
@@ -248,10 +248,10 @@ def present_rows(
             them digits, as it moves the centre of distances: by the square of how many times
             further out it is.
     """
-    here = jax.lax.stop_gradient(X)
-    heaviest = here[jnp.argmax(w)]
+    values = jax.lax.stop_gradient(X)
+    heaviest = values[jnp.argmax(w)]
     heaviest = jnp.where(jnp.isfinite(heaviest), heaviest, 0)
-    distance = jnp.max(jnp.abs(here - heaviest[None, :]), axis=1, initial=0)
+    distance = jnp.max(jnp.abs(values - heaviest[None, :]), axis=1, initial=0)
     reach = jnp.max(jnp.where(w > 0, distance, 0))
     bound = float(jnp.finfo(X.dtype).max) ** 0.125  # what a kernel can multiply
     if apart:

@@ -73,12 +73,12 @@ def check_runtime() -> None:
     check_fork()
     if _seen_right:
         return
-    for name, found, expected in canary() if _cpus() else ():
+    for name, computed, expected in canary() if _cpus() else ():
         # The sums are of positive numbers: float32 errs by some 1e-6, the fault by 1e-3 and up.
-        if not np.allclose(found, expected, rtol=1e-4):
+        if not np.allclose(computed, expected, rtol=1e-4):
             raise UnusableJaxError(
                 f"jaxlib {JAXLIB} miscompiles on this CPU: {name} is wrong by "
-                f"{np.max(np.abs(found - expected)):.2g}, and so may be every result. Install "
+                f"{np.max(np.abs(computed - expected)):.2g}, and so may be every result. Install "
                 "another version of it, such as pip install 'jax!=0.10.2' 'jaxlib!=0.10.2'; "
                 f"known to be right are {', '.join(sorted(KNOWN_RIGHT))}"
             )

@@ -86,8 +86,8 @@ def check(status: Int[Array, "*b"] | int, what: str = "the computation") -> None
         ConvergenceWarning: for `EXHAUSTED`, or else for `RUNNING`, which is no end; and for
             `VANISHED`.
     """
-    found = {int(code) for code in np.unique(np.asarray(status))}
-    worst = max(found, default=CONVERGED)
+    codes_present = {int(code) for code in np.unique(np.asarray(status))}
+    worst = max(codes_present, default=CONVERGED)
     if worst >= NOT_FINITE:
         raise NumericalError(f"{what}: {ADVICE[worst]}")
     for category, codes in (
@@ -95,6 +95,6 @@ def check(status: Int[Array, "*b"] | int, what: str = "the computation") -> None
         (ConvergenceWarning, (EXHAUSTED, RUNNING)),
         (ConvergenceWarning, (VANISHED,)),
     ):
-        found_codes = [code for code in codes if code in found]
+        found_codes = [code for code in codes if code in codes_present]
         if found_codes:
             warnings.warn(f"{what}: {ADVICE[found_codes[0]]}", category, stacklevel=2)

@@ -107,10 +107,10 @@ def warm_up(
     if task == "classification":
         X[:, 0] += y
     start = time.perf_counter()
-    with count_compilations(sys.stderr if verbose else None) as found:
+    with count_compilations(sys.stderr if verbose else None) as counts:
         trained = train(X, y, task=task, **{"key": 0, **options})
         trained.model.warm_up()
     if verbose:
         seconds = time.perf_counter() - start
         print(f"jsparse: ready for about {n} rows, {seconds:.1f} s", file=sys.stderr)
-    return found
+    return counts

@@ -237,12 +237,12 @@ def _solve(
     # One decomposition serves every C, and of each solution one problem is kept.
     s, q = C.shape
     every = equations.solve(C.reshape(-1), intercept_penalty, refine=refine)
-    own = jnp.arange(q)
+    places = jnp.arange(q)
     worst = (a.reshape(s, q).max(axis=1) for a in (every[2], every[4], every[5]))
     degrees, residual, status = worst
     return Ridge(
-        weights=jnp.moveaxis(every.weights.reshape(s, q, -1, q)[:, own, :, own], 0, -1),
-        intercept=every.intercept.reshape(s, q, q)[:, own, own],
+        weights=jnp.moveaxis(every.weights.reshape(s, q, -1, q)[:, places, :, places], 0, -1),
+        intercept=every.intercept.reshape(s, q, q)[:, places, places],
         degrees_of_freedom=degrees,
         effective_rank=every.effective_rank,
         relative_residual=residual,

@@ -253,9 +253,9 @@ def accumulate_groups(
         place = first + (block - last_block[g_safe] + blocks[g_safe]) * rows
         places = place + jnp.arange(rows, dtype=jnp.int32)
         valid = (g < n_groups) & (places < last_row[g_safe])
-        chosen = order[jnp.clip(places, 0, n - 1)]
-        w = jnp.where(valid, weights[chosen], 0)
-        sums = _sums(feature_map, X[chosen], y[chosen], w)
+        in_block = order[jnp.clip(places, 0, n - 1)]
+        w = jnp.where(valid, weights[in_block], 0)
+        sums = _sums(feature_map, X[in_block], y[in_block], w)
         return jax.tree.map(lambda t, s: t.at[g_safe].add(s), total, sums), None
 
     zero = zeros(feature_map.n_features, y.shape[1:], X.dtype)

@@ -62,14 +62,14 @@ def _configure(precision: str, devices: int | Literal["all"] | None) -> None:
 def _mesh(devices: int | Literal["all"] | None) -> Mesh | None:
     if devices is None:
         return None
-    found = jax.devices()
-    count = len(found) if devices == "all" else devices
-    if count > len(found):
+    devices_present = jax.devices()
+    count = len(devices_present) if devices == "all" else devices
+    if count > len(devices_present):
         raise ValueError(
-            f"--devices: expected at most {len(found)}, as many as JAX finds "
-            f"({found[0].platform}), got {count}"
+            f"--devices: expected at most {len(devices_present)}, as many as JAX finds "
+            f"({devices_present[0].platform}), got {count}"
         )
-    return Mesh(np.array(found[:count]), ("rows",))
+    return Mesh(np.array(devices_present[:count]), ("rows",))
 
 
 def _search(options: argparse.Namespace) -> Search:

@@ -274,9 +274,11 @@ def _split(y: np.ndarray, test: float, classes: bool, seed: int) -> tuple[np.nda
             f"--test: expected rows of all {len(labels)} classes to train on, got {n - cut} rows"
         )
     for label in labels:
-        own = order[y[order] == label]
-        place[own] = (np.arange(len(own)) + random.uniform(size=len(own))) / len(own)
-        place[own[-1]] = np.inf
+        of_class = order[y[order] == label]
+        place[of_class] = (np.arange(len(of_class)) + random.uniform(size=len(of_class))) / len(
+            of_class
+        )
+        place[of_class[-1]] = np.inf
     order = order[np.argsort(place[order], kind="stable")]
     return order[cut:], order[:cut]
 

@@ -26,11 +26,11 @@ def check_fits_memory(path: str, advice: str = "give --stream to read it in batc
     """
     from ..data.tables import table_bytes
 
-    there, needed = free_bytes(), 2 * table_bytes(path)
-    if there is not None and needed > there:
+    free, needed = free_bytes(), 2 * table_bytes(path)
+    if free is not None and needed > free:
         raise ValueError(
             f"{path!r}: reading it takes some {needed / 1e9:.1f} GB of memory, of which there are "
-            f"{there / 1e9:.1f}; {advice}"
+            f"{free / 1e9:.1f}; {advice}"
         )
 
 

@@ -23,8 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Without arguments, take the process's arguments and end the process: Ctrl-C while
     modules are imported ends it at once, and Ctrl-C after the result is there no more.
     """
-    own = arguments is None
-    with Interrupts(own) as interrupts:
+    from_process = arguments is None
+    with Interrupts(from_process) as interrupts:
         try:
             from . import commands
 
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             code = _code_of(error, interrupts)
             if code is None:
                 raise
-            if own:
+            if from_process:
                 _drop_what_cannot_be_written()
             return code
 

@@ -172,12 +172,12 @@ def _training_options(parser: argparse.ArgumentParser) -> None:
 
 def method_options() -> dict[str, tuple[dataclasses.Field[Any], list[str]]]:
     """Return the method settings that are options, and the methods that have each."""
-    found: dict[str, tuple[dataclasses.Field[Any], list[str]]] = {}
+    options: dict[str, tuple[dataclasses.Field[Any], list[str]]] = {}
     for name, method in METHODS.items():
         for field in dataclasses.fields(method):
             if "option" in field.metadata:
-                found.setdefault(field.name, (field, []))[1].append(name)
-    return found
+                options.setdefault(field.name, (field, []))[1].append(name)
+    return options
 
 
 def flag(name: str) -> str:

@@ -132,10 +132,10 @@ def training(
 def _relevance(trained: Trained, columns: Schema | None) -> None:
     """Print the columns by their lengthscales, if the kernel has more than one."""
     try:
-        found = dataclasses.replace(trained.model, columns=columns).relevance()
+        relevance = dataclasses.replace(trained.model, columns=columns).relevance()
     except ValueError:  # one lengthscale for all, or none, as the line above says
         return
-    for i, words in enumerate(found.lines()):
+    for i, words in enumerate(relevance.lines()):
         line("" if i else "relevance", words)
 
 

@@ -210,8 +210,8 @@ def _nearest(decimals: pa.ChunkedArray) -> pa.ChunkedArray:
 def _less(values: pa.ChunkedArray, origin: int) -> Float[np.ndarray, "n"]:
     if is_exact(values.type) and origin:
         with decimal.localcontext(decimal.Context(prec=200)):
-            given = values.to_pylist()
-            return np.array([np.nan if v is None else float(v - origin) for v in given], float)
+            cells = values.to_pylist()
+            return np.array([np.nan if v is None else float(v - origin) for v in cells], float)
     if pa.types.is_decimal(values.type):
         values = _nearest(values)
     numbers = values.cast(pa.float64(), safe=False).to_numpy()

@@ -201,16 +201,16 @@ def _arrow(table: Any) -> Any:
         raise ImportError("tables need pyarrow: pip install 'jsparse[cli]'") from error
     try:
         if isinstance(table, pa.Table):
-            found = table
+            arrow_table = table
         elif _is_pandas(table):
             _check_names([str(name) for name in table.columns])
-            found = pa.Table.from_pandas(table, preserve_index=False)
+            arrow_table = pa.Table.from_pandas(table, preserve_index=False)
         else:
-            found = pa.table(table)
+            arrow_table = pa.table(table)
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise ValueError(f"X: expected columns of one type each ({error})") from error
-    _check_names(found.column_names)
-    return found
+    _check_names(arrow_table.column_names)
+    return arrow_table
 
 
 def _check_names(names: Sequence[str]) -> None:

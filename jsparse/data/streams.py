@@ -102,13 +102,13 @@ class ReplayableStream:
         start = 0
         for part in self.stream:
             try:
-                given = Batch(*part)
+                batch = Batch(*part)
             except TypeError as error:
                 raise StreamError(
                     f"rows from {start}: expected batches (X, y) or (X, y, weights); {error}"
                 ) from error
-            X, y = on_host("X", given.X), on_host("y", given.y)
-            weights = None if given.weights is None else on_host("weights", given.weights)
+            X, y = on_host("X", batch.X), on_host("y", batch.y)
+            weights = None if batch.weights is None else on_host("weights", batch.weights)
             n = len(X)
             where = f"rows {start} to {start + n - 1}"
             self._check_form(X, y, weights, where)

@@ -170,11 +170,11 @@ class TableFile:
 
     def _named(self, error: str, header: list[str]) -> str:
         """Return Arrow's error with the column's name and the reason for the column's type."""
-        found = re.search(r"In CSV column #(\d+): (Row #\d+: )?", error)
-        if not found:
+        place = re.search(r"In CSV column #(\d+): (Row #\d+: )?", error)
+        if not place:
             return error
-        name = header[int(found[1])]
-        error = error.replace(found[0], f"column {name!r}: ")
+        name = header[int(place[1])]
+        error = error.replace(place[0], f"column {name!r}: ")
         if self.schema is not None:
             return error
         if name in self.keep:
@@ -362,12 +362,12 @@ def stream_schema(
                 rows |= _large_rows(table, name, known, firsts, target)
         if rows:
             shown.append((table.take(sorted(rows)), first + np.array(sorted(rows))))
-        here = table.num_rows
+        batch_rows = table.num_rows
         if impute:
-            sample.append((table, first + np.arange(here), rng.random(here)))
+            sample.append((table, first + np.arange(batch_rows), rng.random(batch_rows)))
             if sum(part.num_rows for part, _, _ in sample) > 2 * SAMPLE_ROWS:
                 sample = [_drawn(sample)]
-        first += here
+        first += batch_rows
     parts = [*shown, *([_drawn(sample)[:2]] if sample else [])]
     numbers, once = np.unique(np.concatenate([rows for _, rows in parts]), return_index=True)
     table = pa.concat_tables([part for part, _ in parts], promote_options="default").take(once)
@@ -433,6 +433,6 @@ def _drawn(
     """Return the rows with the smallest lottery numbers."""
     tables, rows, numbers = zip(*sample, strict=True)
     numbers = np.concatenate(numbers)
-    chosen = np.argsort(numbers)[:SAMPLE_ROWS]
-    table = pa.concat_tables(tables, promote_options="default").take(chosen)
-    return table, np.concatenate(rows)[chosen], numbers[chosen]
+    drawn = np.argsort(numbers)[:SAMPLE_ROWS]
+    table = pa.concat_tables(tables, promote_options="default").take(drawn)
+    return table, np.concatenate(rows)[drawn], numbers[drawn]

@@ -176,10 +176,10 @@ def table_bytes(path: str | os.PathLike[str]) -> int:
         with open(path, "rb") as file:
             if file.read(4) != b"PAR1":
                 return os.path.getsize(path)
-        found = pa_parquet.ParquetFile(path).metadata
+        metadata = pa_parquet.ParquetFile(path).metadata
     except (pa.ArrowException, OSError):
         return 0  # as above
-    return 8 * found.num_rows * found.num_columns
+    return 8 * metadata.num_rows * metadata.num_columns
 
 
 def check_names(table: pa.Table, wanted: Iterable[str], what: str) -> None:
@@ -301,8 +301,8 @@ def doubtful_columns(
     It reads 0x1F as 31, and whole numbers of more than 64 bits as the nearest float64. The table is
     that of the first `most` bytes of the file, by default of all.
     """
-    whole = [name for name in names if pa.types.is_integer(table[name].type)]
-    hexadecimal = whole if whole and _holds_0x(path, most) else []
+    integers = [name for name in names if pa.types.is_integer(table[name].type)]
+    hexadecimal = integers if integers and _holds_0x(path, most) else []
     return [name for name in names if name in hexadecimal or has_large_floats(table[name])]
 
 
@@ -356,8 +356,8 @@ def has_decimal_commas(columns: Iterable[pa.ChunkedArray]) -> bool:
     """
     for column in columns:
         if pa.types.is_string(column.type) and len(column) > column.null_count:
-            whole = pc.match_substring_regex(column, r"^\s*[-+]?\d+\s*$")
-            others = column.filter(pc.invert(whole).fill_null(False))
+            integers = pc.match_substring_regex(column, r"^\s*[-+]?\d+\s*$")
+            others = column.filter(pc.invert(integers).fill_null(False))
             commas = pc.match_substring_regex(others, r"^\s*[-+]?\d*,\d+([eE][-+]?\d+)?\s*$")
             decimals = pc.and_(commas, pc.invert(may_be_thousands(others, ",")))
             most = (pc.mean(commas.cast(pa.uint8())).as_py() or 0) > 0.5
@@ -382,7 +382,7 @@ def _type_of(values: Sequence[Value]) -> pa.DataType:
         return pa.string()
     if isinstance(sample, bool):
         return pa.bool_()
-    whole = [value for value in values if isinstance(value, int)]
-    if max(map(abs, whole), default=0) > 2**53:  # not exact as float64
-        return pa.int64() if max(whole) < 2**63 else pa.uint64()
+    integers = [value for value in values if isinstance(value, int)]
+    if max(map(abs, integers), default=0) > 2**53:  # not exact as float64
+        return pa.int64() if max(integers) < 2**63 else pa.uint64()
     return pa.float64()

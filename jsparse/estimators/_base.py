@@ -269,13 +269,13 @@ class Machine(BaseEstimator):
                 f"{search!r}"
             )
         tune_kernel = search.tune_kernel and isinstance(self.lengthscale, str)
-        own: dict[str, Any] = {"tune_kernel": tune_kernel}
+        changes: dict[str, Any] = {"tune_kernel": tune_kernel}
         if self.max_evaluations is not None:
-            own["max_evaluations"] = self.max_evaluations
+            changes["max_evaluations"] = self.max_evaluations
         linear = isinstance(self.kernel, str) and self.kernel == "linear"
         if self.warm_start and hasattr(self, "_tuning") and tune_kernel and not linear:
-            own["start"] = self._tuning
-        return dataclasses.replace(search, **own)
+            changes["start"] = self._tuning
+        return dataclasses.replace(search, **changes)
 
     def _folds(
         self, X: np.ndarray, y: np.ndarray, counting: CountingRows
@@ -580,11 +580,13 @@ def _unseen_probabilities(trained: Trained, sample_weight: Any) -> np.ndarray:
     values, classes = trained.out_of_fold, trained.classes
     assert values is not None
     assert classes is not None
-    there = np.ones(len(values), bool) if sample_weight is None else np.asarray(sample_weight) > 0
-    scores = scores_of(values[there], trained.code, trained.decoding)
-    found = np.full((len(values), len(classes)), np.nan)
-    found[there] = probabilities(scores, np.asarray(trained.model.inverse_temperatures))
-    return found
+    weighted = (
+        np.ones(len(values), bool) if sample_weight is None else np.asarray(sample_weight) > 0
+    )
+    scores = scores_of(values[weighted], trained.code, trained.decoding)
+    by_row = np.full((len(values), len(classes)), np.nan)
+    by_row[weighted] = probabilities(scores, np.asarray(trained.model.inverse_temperatures))
+    return by_row
 
 
 def _at_least_two(X: np.ndarray) -> None:

@@ -146,12 +146,12 @@ def constructor(parameters: list[Parameter], positional: int) -> Callable[..., N
         positional: how many of them may be passed by position.
     """
     kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
-    own = inspect.Parameter("self", kinds[0])
+    instance = inspect.Parameter("self", kinds[0])
     listed = [
         inspect.Parameter(p.name, kinds[i >= positional], default=p.default, annotation=p.type)
         for i, p in enumerate(parameters)
     ]
-    signature = inspect.Signature([own, *listed])
+    signature = inspect.Signature([instance, *listed])
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         try:

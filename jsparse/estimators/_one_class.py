@@ -115,11 +115,11 @@ class SparseOneClassSVM(OutlierMixin, BaseEstimator):
             points = method.choose_points(key, kernel, rows)
             assert points.X is not None
             starts = np.asarray(points.X).reshape(method.starts, -1, X.shape[1])
-            found = _one_class(
+            descent = _one_class(
                 kernel, starts, X.dtype.type(nu), inputs, weights, max_iterations=self.max_iter
             )
-            check(max(points.status, int(found.status)), type(self).__name__)
-            self._publish(kernel, scaling, found)
+            check(max(points.status, int(descent.status)), type(self).__name__)
+            self._publish(kernel, scaling, descent)
         return self
 
     def _method(self, n: int, d: int) -> SLMC:

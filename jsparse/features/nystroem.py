@@ -111,8 +111,8 @@ def whitening(gram: Float[Array, "m m"]) -> Float[Array, "m m"]:
 def _whitening(gram: Float[Array, "m m"]) -> Float[Array, "m m"]:
     eigenvalues, vectors = eigh(gram)
     eigenvalues, vectors = eigenvalues[::-1], vectors[:, ::-1]
-    kept = eigenvalues > rank_cutoff(eigenvalues[0])
-    scale = jnp.where(kept, 1 / jnp.sqrt(jnp.where(kept, eigenvalues, 1)), 0)
+    resolved = eigenvalues > rank_cutoff(eigenvalues[0])
+    scale = jnp.where(resolved, 1 / jnp.sqrt(jnp.where(resolved, eigenvalues, 1)), 0)
     return vectors * scale[None, :]
 
 

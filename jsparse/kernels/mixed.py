@@ -142,15 +142,15 @@ def categorical_columns(kernel: Any) -> tuple[int, ...]:
     Raises:
         ValueError: if parts of it take them for numbers, or compare others.
     """
-    found = _all_columns(kernel)
-    if found:
-        with_categories(kernel, found)
+    columns = _all_columns(kernel)
+    if columns:
+        with_categories(kernel, columns)
         if any(isinstance(part, Stationary) for part in _bare(kernel)):
             raise ValueError(
-                f"kernel: expected every part of it to compare codes in the columns {found}, as "
+                f"kernel: expected every part of it to compare codes in the columns {columns}, as "
                 "one of them does"
             )
-    return found
+    return columns
 
 
 def _all_columns(kernel: Any) -> tuple[int, ...]:

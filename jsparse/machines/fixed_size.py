@@ -194,14 +194,14 @@ class FixedSize(Prototypes, Ridge):
         small = self._small()
         if small is not None and search.tune_kernel:
             return (yield from self._grown(small, problem, search))
-        chosen = yield from super().stages_of_one_size(problem, search)
+        best = yield from super().stages_of_one_size(problem, search)
         if not search.move_prototypes:
-            return chosen
-        first = chosen.outcome
+            return best
+        first = best.outcome
         tuned = first.problem.with_kernel(first.tuning.kernel)
         moved = yield Stage(tuned, search.descent_of_prototypes(first.tuning), optional=True)
         if moved is None or not better_by(first, moved, 0.0):
-            return chosen
+            return best
         return Chosen(moved.with_theta(first.tuning.theta), moved=True)
 
     def _grown(

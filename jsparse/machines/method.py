@@ -478,8 +478,8 @@ def at_most(numbers: Any, bound: int) -> Any:
     if isinstance(numbers, tuple):
         lowered = tuple(at_most(number, bound) for number in numbers)
         return numbers if lowered == numbers else tuple(dict.fromkeys(lowered))
-    whole = isinstance(numbers, int | np.integer) and not isinstance(numbers, bool)
-    return bound if whole and numbers > bound else numbers
+    is_count = isinstance(numbers, int | np.integer) and not isinstance(numbers, bool)
+    return bound if is_count and numbers > bound else numbers
 
 
 def as_python(value: Any) -> Any:

@@ -234,10 +234,10 @@ class SparseReduction(Prototypes, FromSums):
         first: Method = (
             dual.Dual() if in_dual else FixedSize(self.largest, selection=self.selection)
         )
-        chosen = yield from surrogate_stages(first, problem, search, points_only=in_dual)
-        outcome = chosen.outcome
+        best = yield from surrogate_stages(first, problem, search, points_only=in_dual)
+        outcome = best.outcome
         tuning = outcome.tuning.sparsest(self.size_tolerance)
-        return chosen._replace(outcome=outcome._replace(tuning=tuning))
+        return best._replace(outcome=outcome._replace(tuning=tuning))
 
 
 def _targets_without_each_fold(columns: ReductionColumns, parts: Rows) -> PrototypeTargets:

@@ -153,9 +153,9 @@ def _unit_column(x: Float[Array, " n"], n_rows: Int[Array, ""], spread: Spread) 
     """Centred and of unit variance, without overflow, underflow or loss to a large mean."""
     if spread not in ("std", "robust"):
         raise ValueError(f"spread: expected 'std' or 'robust', got {spread!r}")
-    n, here = n_rows.astype(x.dtype), jnp.arange(x.shape[0], dtype=jnp.int32) < n_rows
-    share = here.astype(x.dtype) / n
-    x = jnp.where(here, x, x[0])
+    n, present = n_rows.astype(x.dtype), jnp.arange(x.shape[0], dtype=jnp.int32) < n_rows
+    share = present.astype(x.dtype) / n
+    x = jnp.where(present, x, x[0])
     deviations = x - x[0]
     furthest = jnp.max(jnp.abs(deviations))
     # Values that differ by the rounding of their magnitude are one value. NaN is not constant.
@@ -163,12 +163,14 @@ def _unit_column(x: Float[Array, " n"], n_rows: Int[Array, ""], spread: Spread) 
     z = deviations / jnp.where(constant, 1, furthest)
     z = z - jnp.sum(share * z)
     z = z - jnp.sum(share * z)  # what rounding left
-    squares = jnp.sum(jnp.where(here, z * z, 0))
+    squares = jnp.sum(jnp.where(present, z * z, 0))
     deviation = jnp.where(constant, 1, jnp.sqrt(squares / jnp.maximum(n - 1, 1)))
     z = z / deviation
     sigma = jnp.ones((), x.dtype)
     if spread == "robust":
-        quartiles = _quantiles(jnp.where(here, z, jnp.inf), n, jnp.asarray([0.25, 0.75], x.dtype))
+        quartiles = _quantiles(
+            jnp.where(present, z, jnp.inf), n, jnp.asarray([0.25, 0.75], x.dtype)
+        )
         robust = (quartiles[1] - quartiles[0]) / 1.349
         sigma = jnp.where(robust > 0, jnp.minimum(robust, 1), 1)
     return _Column(z, share, n, jnp.where(constant, 0, furthest * deviation), sigma)
@@ -223,11 +225,11 @@ def _of_column(column: _Column, use_exact: bool) -> tuple[Scalar, Array, Array]:
     psi4, psi6 = functional(4, h1), functional(6, h2)
     # log A, where h_AMSE = A h^(5/7).
     log_a = (jnp.log(6 * float(np.sqrt(2)) * psi4 / -psi6) - 5 * jnp.log(h1) + 7 * jnp.log(h2)) / 7
-    log_h, found, exhausted = _solve(functional, log_a, n, finest)
+    log_h, has_root, exhausted = _solve(functional, log_a, n, finest)
     pilot = _pilot(log_h, log_a)
     close = float(np.sqrt(2 * np.pi)) * functional(0, pilot) - 1 / n
     tied = ties > 0.5 * close
-    rule = jnp.where(tied, TIES, jnp.where(found, PLUG_IN, UNRESOLVED))
+    rule = jnp.where(tied, TIES, jnp.where(has_root, PLUG_IN, UNRESOLVED))
     h = jnp.where(rule == PLUG_IN, jnp.exp(log_h), _reference(n) * sigma)
     constant = column.unit == 0
     finite = jnp.isfinite(column.unit)
@@ -272,7 +274,7 @@ def _solve(
 
     start = (top, excess(top), jnp.zeros((), jnp.int32))
     log_h, value, steps = jax.lax.while_loop(descending, descend, start)
-    found = (value <= 0) & (steps > 0)
+    has_root = (value <= 0) & (steps > 0)
     tolerance = float(epsilon(dtype) ** (2 / 3))
     solution = optx.root_find(
         lambda y, args: excess(y),
@@ -282,6 +284,6 @@ def _solve(
         max_steps=_HALVINGS,
         throw=False,
     )
-    converged = found & (solution.result == optx.RESULTS.successful)
-    exhausted = (found & ~converged) | ((value > 0) & (steps >= _STEPS))
+    converged = has_root & (solution.result == optx.RESULTS.successful)
+    exhausted = (has_root & ~converged) | ((value > 0) & (steps >= _STEPS))
     return jnp.where(converged, solution.value, log_h), converged, exhausted

@@ -34,11 +34,12 @@ def choose_rows(
     w = None if np.all(w == w[0]) else w
     labels = None if labels is None else labels[:n_rows]
     if criterion == "renyi":
-        found = renyi(key, X, m, labels=labels, weights=w, n_rows=n_rows)
+        selection = renyi(key, X, m, labels=labels, weights=w, n_rows=n_rows)
         status = max(
-            int(found.status), int(np.max(np.asarray(found.bandwidth.status), initial=CONVERGED))
+            int(selection.status),
+            int(np.max(np.asarray(selection.bandwidth.status), initial=CONVERGED)),
         )
-        return np.asarray(found.indices), status
+        return np.asarray(selection.indices), status
     mass = None if w is None else padded(w.astype(np.float32), len(X), "constant")
     if labels is None:
         return np.asarray(draw(key, len(X), m, np.int32(n_rows), mass)), CONVERGED

@@ -90,11 +90,11 @@ def k_center(
 def _k_center(
     key: Key, X: Float[Array, "n d"], m: int, weights: Float[Array, " n"] | None
 ) -> KCenterResult:
-    there = jnp.ones(X.shape[0], bool) if weights is None else weights > 0
+    present = jnp.ones(X.shape[0], bool) if weights is None else weights > 0
     n, d = X.shape
-    first = uniform(key, n, 1, there.astype(X.dtype))[0].astype(jnp.int32)
+    first = uniform(key, n, 1, present.astype(X.dtype))[0].astype(jnp.int32)
     # Squares of distances must be in range, in any units of X.
-    exponent = exponents(jnp.where(there[:, None], X - X[first][None], 0)[None])
+    exponent = exponents(jnp.where(present[:, None], X - X[first][None], 0)[None])
     X = times_power(X[None], -exponent)[0]
     # Row `j r + i` of X at place `i, j`, so that a maximum over i runs along whole rows of memory;
     # and its columns in blocks, whose squares are added one by one. XLA's own argmax and sum over
@@ -127,7 +127,7 @@ def _k_center(
         radius = radius.at[i].set(jnp.sqrt(jnp.maximum(within[far], 0)))
         return squares, j * r + far, indices, radius
 
-    start = jnp.where(there, jnp.inf, -1).astype(X.dtype)
+    start = jnp.where(present, jnp.inf, -1).astype(X.dtype)
     start = jnp.pad(start, (0, r * tall - n), constant_values=-1).reshape(tall, r).T
     state = (start, first, jnp.zeros(m, jnp.int32), jnp.zeros(m, X.dtype))
     _, _, indices, radius = jax.lax.fori_loop(0, m, step, state)
@@ -207,9 +207,9 @@ def _k_means(
             best = jnp.argmin(scores, axis=1)
             return jnp.stack([best.astype(rows.dtype), jnp.min(scores, axis=1)], axis=1)
 
-        found = map_row_blocks(block, U, default_block_rows())
-        squares = jnp.sum(jnp.square(U), axis=1) + 2 * found[:, 1]
-        return found[:, 0].astype(jnp.int32), jnp.maximum(squares, 0)
+        nearest = map_row_blocks(block, U, default_block_rows())
+        squares = jnp.sum(jnp.square(U), axis=1) + 2 * nearest[:, 1]
+        return nearest[:, 0].astype(jnp.int32), jnp.maximum(squares, 0)
 
     def going(state: _Means) -> Bool[Array, ""]:
         return state.status == RUNNING
@@ -217,8 +217,8 @@ def _k_means(
     def step(state: _Means) -> _Means:
         mass = jnp.zeros(m, X.dtype).at[state.nearest].add(w)
         sums = jnp.zeros_like(state.centres).at[state.nearest].add(w[:, None] * U)
-        kept = (mass > 0)[:, None]
-        centres = jnp.where(kept, sums / jnp.where(mass > 0, mass, 1)[:, None], state.centres)
+        occupied = (mass > 0)[:, None]
+        centres = jnp.where(occupied, sums / jnp.where(mass > 0, mass, 1)[:, None], state.centres)
         nearest, squares = assign(centres)
         same = jnp.all((nearest == state.nearest) | (w == 0))
         inertia, steps = jnp.sum(w * squares), state.steps + 1

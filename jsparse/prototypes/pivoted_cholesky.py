@@ -74,8 +74,8 @@ def pivoted_cholesky(
 def _pivoted_cholesky(
     key: Key, kernel: Kernel, X: Float[Array, "n d"], m: int, w: Float[Array, " n"]
 ) -> PivotedCholeskyResult:
-    there = w > 0
-    diagonal = jnp.where(there, kernel.diagonal(X), 0)
+    present = w > 0
+    diagonal = jnp.where(present, kernel.diagonal(X), 0)
     total = jnp.sum(diagonal)
 
     def step(i: Int[Array, ""], state: tuple[Array, ...]) -> tuple[Array, ...]:
@@ -91,7 +91,7 @@ def _pivoted_cholesky(
         pivot = column[drawn]
         noise = epsilon(X.dtype) * diagonal[drawn]
         row = jnp.where(pivot > noise, column / jnp.sqrt(jnp.maximum(pivot, noise)), 0)
-        left = jnp.where(there, jnp.maximum(left - jnp.square(row), 0), 0).at[drawn].set(0)
+        left = jnp.where(present, jnp.maximum(left - jnp.square(row), 0), 0).at[drawn].set(0)
         return (
             factor.at[i].set(row),
             left,
@@ -103,7 +103,7 @@ def _pivoted_cholesky(
     begin = (
         jnp.zeros((m, len(X)), X.dtype),
         diagonal,
-        there,
+        present,
         jnp.zeros(m, jnp.int32),
         jnp.zeros(m, X.dtype),
     )

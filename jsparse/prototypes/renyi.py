@@ -187,12 +187,12 @@ def init(
     if max_trials is None:
         max_trials = 400 * indices.shape[0]
     h = h.astype(X.dtype)
-    kept = h > 0
-    width = jnp.where(kept, h, 1)
+    valid = h > 0
+    width = jnp.where(valid, h, 1)
     centre = jnp.mean(X[indices], axis=0)
-    scale = jnp.where(kept, 0.5 / width, 0)
+    scale = jnp.where(valid, 0.5 / width, 0)
     points = (X[indices] - centre[None]) * scale[None]
-    log_constant = jnp.where(kept, -jnp.log(width) - float(np.log(4 * np.pi) / 2), 0)
+    log_constant = jnp.where(valid, -jnp.log(width) - float(np.log(4 * np.pi) / 2), 0)
     zero = jnp.zeros((), jnp.int32)
     state = RenyiState(
         key=key,
@@ -382,8 +382,8 @@ def _present(
     """Return the rows with weight, followed by padding, and their number."""
     if w is None or np.all(w > 0):
         return X, n
-    there = np.flatnonzero(w)
-    return X[padded(there, capacity(len(there)))], len(there)
+    present = np.flatnonzero(w)
+    return X[padded(present, capacity(len(present)))], len(present)
 
 
 def _bandwidth(

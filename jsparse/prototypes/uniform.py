@@ -70,8 +70,8 @@ def shares_of_weight(
     codes: Int[np.ndarray, " n"], counts: Int[np.ndarray, " c"], m: int, w: Float[np.ndarray, " n"]
 ) -> Int[np.ndarray, " c"]:
     """How many of `m` each class gets by its share of the weight."""
-    there = np.bincount(codes[w > 0], minlength=len(counts))
-    return allocate(there, m, np.bincount(codes, w, len(counts)))
+    class_rows = np.bincount(codes[w > 0], minlength=len(counts))
+    return allocate(class_rows, m, np.bincount(codes, w, len(counts)))
 
 
 def interleaved(
@@ -217,8 +217,8 @@ def draw(
 ) -> Int[Array, " m"]:
     """`m` of the first `n` rows, the others padding."""
     priority = _priorities(key, rows, weights)
-    here = jnp.arange(rows, dtype=jnp.int32) < n
-    return jax.lax.top_k(jnp.where(here, priority, -jnp.inf), m)[1]
+    present = jnp.arange(rows, dtype=jnp.int32) < n
+    return jax.lax.top_k(jnp.where(present, priority, -jnp.inf), m)[1]
 
 
 def _priorities(key: Key, n: int, weights: Float[Array, " n"] | None = None) -> Float[Array, " n"]:

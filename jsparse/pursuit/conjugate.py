@@ -269,17 +269,17 @@ def scdp(
     Raises:
         ValueError: for shapes that do not fit, or more atoms than there are.
     """
-    given = system(A, b, diagonal)
-    D = given.b.shape[1]
+    systems = system(A, b, diagonal)
+    D = systems.b.shape[1]
     max_atoms = check_atoms(max_atoms, D)
     check_nonnegative("tolerance", tolerance)
     if rule not in ("residual", "gain"):
         raise ValueError(f"rule: expected 'residual' or 'gain', got {rule!r}")
     first = check_initial(initial, D, max_atoms)
-    limit = jnp.asarray(tolerance, given.b.dtype)
+    limit = jnp.asarray(tolerance, systems.b.dtype)
     options = {"max_atoms": max_atoms, "rule": rule}
-    at = given.diagonal
-    return given.own(pursue(given.columns, given.b, at, at, first, limit, **options))
+    at = systems.diagonal
+    return systems.own(pursue(systems.columns, systems.b, at, at, first, limit, **options))
 
 
 def _rows(max_atoms: int) -> int:

@@ -47,8 +47,8 @@ def debiased(
         ValueError: for shapes that do not fit, or more nonzeros than `max_atoms`.
         TypeError: if `max_atoms` is no whole number.
     """
-    given = single(A, b, diagonal)
-    D = given.b.shape[1]
+    systems = single(A, b, diagonal)
+    D = systems.b.shape[1]
     if path.coefficients.ndim != 2 or path.coefficients.shape[1] != D:
         raise ValueError(
             f"path: expected coefficients of shape (steps + 1, {D}), got {path.coefficients.shape}"
@@ -59,8 +59,8 @@ def debiased(
     size = check_atoms(most if max_atoms is None else max_atoms, D)
     if size < most and is_concrete(path.coefficients):
         raise ValueError(f"max_atoms: expected at least {most}, the nonzeros; got {max_atoms}")
-    found = _debias(path, given.columns, given.b[0, :, 0], max_atoms=size)
-    return given.scale.undone_alone(found)
+    path_of_least_squares = _debias(path, systems.columns, systems.b[0, :, 0], max_atoms=size)
+    return systems.scale.undone_alone(path_of_least_squares)
 
 
 @functools.partial(compiled, static_argnames="max_atoms")

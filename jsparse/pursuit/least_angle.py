@@ -358,30 +358,30 @@ def _path(
     *,
     lasso: bool,
 ) -> AnglePath:
-    given = single(A, b, diagonal)
-    max_atoms = check_atoms(max_atoms, given.b.shape[1])
+    systems = single(A, b, diagonal)
+    max_atoms = check_atoms(max_atoms, systems.b.shape[1])
     check_nonnegative("tolerance", tolerance)
     path = run(
-        given.columns,
-        given.b[0, :, 0],
-        given.diagonal[0],
-        jnp.asarray(tolerance, given.b.dtype),
+        systems.columns,
+        systems.b[0, :, 0],
+        systems.diagonal[0],
+        jnp.asarray(tolerance, systems.b.dtype),
         max_atoms=max_atoms,
         max_iterations=whole_number("max_iterations", max_iterations, 1),
         lasso=lasso,
     )
-    penalty = times_power(path.penalty[None], given.scale.b)[0]
-    return given.scale.undone_alone(path)._replace(penalty=penalty)
+    penalty = times_power(path.penalty[None], systems.scale.b)[0]
+    return systems.scale.undone_alone(path)._replace(penalty=penalty)
 
 
 def single(
     A: Float[ArrayLike, "D D"] | Column, b: Float[ArrayLike, " D"], diagonal: ArrayLike | None
 ) -> System:
     """Return the system; raise ValueError unless it is one with one right-hand side."""
-    given = system(A, b, diagonal)
-    if given.batched or given.several:
+    systems = system(A, b, diagonal)
+    if systems.batched or systems.several:
         raise ValueError("A, b: expected one system with one right-hand side")
-    return given
+    return systems
 
 
 def factored(

@@ -85,10 +85,10 @@ def step(
         _, some = jax.lax.top_k(order, subset)
         score = jnp.where(jnp.zeros(D, bool).at[some].set(True)[None, :], score, 0)
     atom = jnp.argmax(score, axis=1).astype(jnp.int32)
-    found = score[lane, atom] > 0
+    has_atom = score[lane, atom] > 0
     place = jnp.minimum(state.slot[lane, atom], state.size)
     full = place >= k  # one atom more than the path has room for
-    moves = running & ~full & found
+    moves = running & ~full & has_atom
     column, square = columns(atom), diagonal[lane, atom]
     largest = state.residual[lane, atom]
     beta = shrinkage * largest / jnp.where(square > 0, square, 1)[:, None]
@@ -212,25 +212,25 @@ def matching_pursuit(
         ValueError: for shapes that do not fit, more atoms than there are, or a shrinkage out of
             range.
     """
-    given = system(A, b, diagonal)
-    max_atoms = check_atoms(max_atoms, given.b.shape[1])
+    systems = system(A, b, diagonal)
+    max_atoms = check_atoms(max_atoms, systems.b.shape[1])
     check_nonnegative("tolerance", tolerance)
     if is_concrete(shrinkage) and not 0 < float(shrinkage) <= 1:
         raise ValueError(f"shrinkage: expected more than 0 and at most 1, got {shrinkage}")
     if (subset is None) != (key is None):
         raise ValueError("key, subset: expected both (random subsets) or none")
     if subset is not None:
-        subset = check_atoms(subset, given.b.shape[1], "subset")
+        subset = check_atoms(subset, systems.b.shape[1], "subset")
     max_iterations = (
         20 * max_atoms
         if max_iterations is None
         else whole_number("max_iterations", max_iterations, 1)
     )
-    dtype = given.b.dtype
+    dtype = systems.b.dtype
     path = run(
-        given.columns,
-        given.b,
-        given.diagonal,
+        systems.columns,
+        systems.b,
+        systems.diagonal,
         jnp.asarray(shrinkage, dtype),
         jnp.asarray(tolerance, dtype),
         key,
@@ -238,4 +238,4 @@ def matching_pursuit(
         max_iterations=max_iterations,
         subset=subset,
     )
-    return given.own(path)
+    return systems.own(path)

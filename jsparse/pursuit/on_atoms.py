@@ -74,10 +74,10 @@ class Rows(NamedTuple):
         U, s, V = _svd(small.matrix)
         eps = epsilon(s.dtype)
         cut = max(self.X.shape[0], small.matrix.shape[1]) * eps * s[0]
-        kept = s > cut
-        filtered = jnp.where(kept, s / jnp.where(kept, jnp.square(s) + self.ridge, 1), 0)
+        resolved = s > cut
+        filtered = jnp.where(resolved, s / jnp.where(resolved, jnp.square(s) + self.ridge, 1), 0)
         w = dot(V.T, filtered[:, None] * dot(U.T, small.target))
-        return w, jnp.sum(kept).astype(jnp.int32)
+        return w, jnp.sum(resolved).astype(jnp.int32)
 
 
 class Gram(NamedTuple):

@@ -97,7 +97,7 @@ def step(
         stage = stage + begins.astype(jnp.int32)
     pending = pending & state.free
     late = stage > max_stages
-    found = jnp.any(pending, axis=1) & ~late
+    has_atom = jnp.any(pending, axis=1) & ~late
     atom = take(pending, jnp.sum(jnp.square(correlation), axis=2))
 
     lane = jnp.arange(X.shape[0], dtype=jnp.int32)
@@ -109,7 +109,7 @@ def step(
     length, square = jnp.sqrt(jnp.sum(jnp.square(rest), axis=1)), jnp.sum(jnp.square(x), axis=1)
     # In the span of the atoms selected, to rounding: passed over.
     independent = length > 16 * epsilon(x.dtype) * jnp.sqrt(square)
-    adds = running & found & independent
+    adds = running & has_atom & independent
     unit = jnp.where(adds[:, None], rest / jnp.where(independent, length, 1)[:, None], 0)
     along = jnp.sum(unit[:, :, None] * state.residual, axis=1)
     residual = state.residual - unit[:, :, None] * along[:, None, :]
@@ -117,7 +117,7 @@ def step(
 
     k, D = state.support.shape[1], state.free.shape[1]
     place = jnp.arange(D, dtype=jnp.int32)[None, :]
-    seen = (running & found)[:, None] & (place == atom[:, None])
+    seen = (running & has_atom)[:, None] & (place == atom[:, None])
     slot = jnp.where(adds, state.size, k)  # k: nowhere
     column = jnp.where(
         jnp.arange(k, dtype=jnp.int32)[None, :] == slot[:, None], length[:, None], first + second
@@ -127,7 +127,7 @@ def step(
     cut = jnp.where(late & jnp.any(pending, axis=1), EXHAUSTED, status)
     cut = jnp.where(size >= k, COMPLETED, cut)
     status = jnp.where(status == RUNNING, cut, status)
-    status = jnp.where((status == RUNNING) & ~found, CONVERGED, status)
+    status = jnp.where((status == RUNNING) & ~has_atom, CONVERGED, status)
     finite = jnp.isfinite(length) & jnp.isfinite(jnp.sum(correlation, (1, 2)))
     status = jnp.where(finite, status, NOT_FINITE)
     return State(

@@ -144,10 +144,10 @@ def advance(
     running = state.status == RUNNING
     v, k = state.support.shape
     lane, dtype = jnp.arange(v, dtype=jnp.int32), shares.dtype
-    atom, found = choice.atom, choice.found
+    atom, has_atom = choice.atom, choice.found
     pivot = square - jnp.sum(jnp.square(shares), axis=1)
     independent = pivot > NOISE * epsilon(dtype) * rounded
-    adds = running & found & independent
+    adds = running & has_atom & independent
     slot = jnp.where(adds, state.size, k)  # k: nowhere
     at_slot = jnp.arange(k, dtype=jnp.int32)[None, :] == slot[:, None]
     root = jnp.sqrt(jnp.where(adds, pivot, 1))[:, None]
@@ -156,11 +156,11 @@ def advance(
     along = jnp.where(adds[:, None], choice.residual / root, 0)
     size = state.size + adds.astype(jnp.int32)
     place = jnp.arange(state.free.shape[1], dtype=jnp.int32)
-    seen = (running & found)[:, None] & (place[None, :] == atom[:, None])
+    seen = (running & has_atom)[:, None] & (place[None, :] == atom[:, None])
 
     status = jnp.where(size >= k, COMPLETED, RUNNING)
-    status = jnp.where(~found, CONVERGED, status)
-    indefinite = found & (pivot < -float(np.sqrt(epsilon(dtype))) * jnp.abs(rounded))
+    status = jnp.where(~has_atom, CONVERGED, status)
+    indefinite = has_atom & (pivot < -float(np.sqrt(epsilon(dtype))) * jnp.abs(rounded))
     status = jnp.where(indefinite, INDEFINITE, status)
     finite = choice.finite & jnp.all(jnp.isfinite(along), axis=1) & jnp.isfinite(pivot)
     status = jnp.where(finite, status, NOT_FINITE)
@@ -248,13 +248,15 @@ def scdpp(
     """
     if callable(A):
         raise TypeError("A: expected a matrix; its entries are looked at one by one")
-    given = system(A, b, None)
-    D = given.b.shape[1]
+    systems = system(A, b, None)
+    D = systems.b.shape[1]
     sizes = {
         "max_atoms": check_atoms(max_atoms, D),
         "subset": min(SUBSET, D) if subset is None else check_atoms(subset, D, "subset"),
     }
-    return given.own(run(given.columns, given.b, given.diagonal, given.diagonal, key, **sizes))
+    return systems.own(
+        run(systems.columns, systems.b, systems.diagonal, systems.diagonal, key, **sizes)
+    )
 
 
 def _images(rows: Float[Array, "k D"], weights: Float[Array, "k k c"]) -> Float[Array, "k D c"]:

@@ -55,7 +55,7 @@ def _dense(
     support: Int[Array, "*v k"], coefficients: Float[Array, "..."], n_atoms: int
 ) -> Float[Array, "..."]:
     several = coefficients.ndim > support.ndim
-    given = coefficients if several else coefficients[..., None]
+    columns = coefficients if several else coefficients[..., None]
 
     def one(support: Int[Array, " k"], own: Float[Array, "k c"]) -> Float[Array, "D c"]:
         out = jnp.zeros((n_atoms, own.shape[1]), own.dtype)
@@ -63,7 +63,7 @@ def _dense(
 
     for _ in range(support.ndim - 1):
         one = jax.vmap(one)
-    out = one(support, given)
+    out = one(support, columns)
     return out if several else out[..., 0]
 
 
@@ -120,15 +120,15 @@ def step(
     after = _exchange(state, form, n_atoms, rule=rule)
     falls = after.loss < state.loss
     finite = jnp.isfinite(after.loss) & jnp.all(jnp.isfinite(after.left))
-    done = state.iterations + 1
+    iterations = state.iterations + 1
     norm = jnp.sum(jnp.square(after.left))
-    status = jnp.where(done >= max_iterations, COMPLETED, RUNNING)
+    status = jnp.where(iterations >= max_iterations, COMPLETED, RUNNING)
     status = jnp.where(norm <= jnp.square(tolerance) * start, CONVERGED, status)
     status = jnp.where(falls, status, CONVERGED)
     # The system itself is finite: what is not was made by a factor that does not exist.
     status = jnp.where(finite, status, INDEFINITE if isinstance(form, Gram) else NOT_FINITE)
     taken = jax.tree.map(lambda new, old: jnp.where(falls, new, old), after, state)
-    return taken._replace(iterations=done, status=status.astype(jnp.int32))
+    return taken._replace(iterations=iterations, status=status.astype(jnp.int32))
 
 
 class Fit(NamedTuple):
@@ -144,8 +144,8 @@ class Fit(NamedTuple):
 def _exchange(state: State, form: Rows | Gram, n_atoms: Int[Array, ""], *, rule: Rule) -> State:
     """Return the K largest coefficients of least squares on the present and the new atoms."""
     k, D, more = len(state.support), form.n_atoms, (2 if rule == "cosamp" else 1)
-    there = (jnp.arange(k, dtype=jnp.int32) < n_atoms) & (state.iterations >= 0)
-    present = jnp.where(there, state.support, D)
+    filled = (jnp.arange(k, dtype=jnp.int32) < n_atoms) & (state.iterations >= 0)
+    present = jnp.where(filled, state.support, D)
     score = form.score(state.left, state.support, state.weights)
     coming = jnp.where(_largest(score, more * n_atoms), jnp.arange(D, dtype=jnp.int32), D)
     # Sorting is a third of the work of marking them in a mask.
@@ -156,34 +156,34 @@ def _exchange(state: State, form: Rows | Gram, n_atoms: Int[Array, ""], *, rule:
     fit = functools.partial(_fitted, form, n_atoms)
     start = Fit(named, jnp.zeros((most, state.weights.shape[1]), score.dtype), state.rank)
 
-    def unchanged(found: Fit) -> Bool[Array, ""]:
-        return (state.iterations >= 0) & jnp.all(found.atoms[:k] == present)
+    def unchanged(fitted: Fit) -> Bool[Array, ""]:
+        return (state.iterations >= 0) & jnp.all(fitted.atoms[:k] == present)
 
     if rule == "cosamp":
-        found = fit(start)
+        fitted = fit(start)
     else:
         some_go = jnp.sum(named < D, dtype=jnp.int32) > n_atoms
 
         def more_to_fit(carry: tuple[Array, Fit]) -> Bool[Array, ""]:
-            times, found = carry
-            return (times == 0) | (times == 1) & some_go & ~unchanged(found)
+            times, fitted = carry
+            return (times == 0) | (times == 1) & some_go & ~unchanged(fitted)
 
         # A loop, so that least squares is compiled once.
         zero = jnp.zeros((), jnp.int32)
-        _, found = jax.lax.while_loop(
+        _, fitted = jax.lax.while_loop(
             more_to_fit, lambda carry: (carry[0] + 1, fit(carry[1])), (zero, start)
         )
-    support = jnp.minimum(found.atoms[:k], D - 1)
+    support = jnp.minimum(fitted.atoms[:k], D - 1)
     # The same atoms have the same coefficients as before, to the last digit.
-    same = unchanged(found) if rule == "subspace" else False
-    weights = jnp.where(same, state.weights, found.weights[:k])
+    same = unchanged(fitted) if rule == "subspace" else False
+    weights = jnp.where(same, state.weights, fitted.weights[:k])
     left = form.left(support, weights)
     return state._replace(
         support=support,
         weights=weights,
         left=left,
         loss=form.loss(left, support, weights),
-        rank=found.rank,
+        rank=fitted.rank,
     )
 
 
@@ -192,9 +192,9 @@ def _largest(values: Float[Array, " t"], count: Int[Array, ""]) -> Bool[Array, "
 
     Floats in order are whole numbers in order, which take a tenth of the time to sort.
     """
-    whole = jax.lax.bitcast_convert_type(values, jnp.dtype(f"int{8 * values.dtype.itemsize}"))
-    cut = jnp.sort(whole)[jnp.maximum(len(values) - count, 0)]
-    above, equal = whole > cut, whole == cut
+    bits = jax.lax.bitcast_convert_type(values, jnp.dtype(f"int{8 * values.dtype.itemsize}"))
+    cut = jnp.sort(bits)[jnp.maximum(len(values) - count, 0)]
+    above, equal = bits > cut, bits == cut
     room = count - jnp.sum(above, dtype=jnp.int32)
     return above | equal & (jnp.cumsum(equal, dtype=jnp.int32) <= room)
 
@@ -455,7 +455,7 @@ def _solutions(
     matrix, of_matrix = _near_one(matrix, batched)
     target, of_target = _near_one(target, batched)
     squares = of_matrix if gram else 2 * of_matrix
-    found = run(
+    solutions = run(
         matrix,
         target,
         counts,
@@ -468,7 +468,7 @@ def _solutions(
     )
     of_squares = 2 * of_target - of_matrix if gram else 2 * of_target
     return _as_posed(
-        found,
+        solutions,
         of_target - of_matrix,
         of_target,
         of_squares,
@@ -480,7 +480,7 @@ def _solutions(
 
 @functools.partial(compiled, static_argnames=("batched", "several", "one"))
 def _as_posed(
-    found: Subspace,
+    result: Subspace,
     of_coefficients: Int[Array, " v"],
     of_target: Int[Array, " v"],
     of_squares: Int[Array, " v"],
@@ -490,16 +490,16 @@ def _as_posed(
     one: bool,
 ) -> Subspace:
     """In the caller's units, without the axes that the caller's arrays did not have."""
-    found = found._replace(
-        coefficients=times_power(found.coefficients, of_coefficients),
-        residual_norm=times_power(found.residual_norm, of_target),
-        explained=times_power(found.explained, of_squares),
+    result = result._replace(
+        coefficients=times_power(result.coefficients, of_coefficients),
+        residual_norm=times_power(result.residual_norm, of_target),
+        explained=times_power(result.explained, of_squares),
     )
     if not several:
-        found = found._replace(coefficients=found.coefficients[..., 0])
+        result = result._replace(coefficients=result.coefficients[..., 0])
     if one:
-        found = Subspace(*(a[:, 0] for a in found))
-    return found if batched else Subspace(*(a[0] for a in found))
+        result = Subspace(*(a[:, 0] for a in result))
+    return result if batched else Subspace(*(a[0] for a in result))
 
 
 def _near_one(x: Float[Array, "..."], batched: bool) -> tuple[Array, Int[Array, " v"]]:
@@ -511,8 +511,8 @@ def _near_one(x: Float[Array, "..."], batched: bool) -> tuple[Array, Int[Array, 
     v = len(x) if batched else 1
     if is_concrete(x):
         if jax.default_backend() == "cpu":  # XLA takes five times as long
-            own = np.asarray(x).reshape(v, -1)
-            largest = np.maximum(own.max(axis=1, initial=0), -own.min(axis=1, initial=0))
+            flat = np.asarray(x).reshape(v, -1)
+            largest = np.maximum(flat.max(axis=1, initial=0), -flat.min(axis=1, initial=0))
         else:
             largest = np.asarray(jnp.max(jnp.abs(x.reshape(v, -1)), axis=1, initial=0))
         far = 2.0 ** (int(jnp.finfo(x.dtype).maxexp) // 8)

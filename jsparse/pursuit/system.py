@@ -141,14 +141,14 @@ def _posed(
     """
     if diagonal is None:
         assert matrix is not None
-        own = jnp.diagonal(matrix, axis1=-2, axis2=-1)
+        diagonals = jnp.diagonal(matrix, axis1=-2, axis2=-1)
     else:
-        own = diagonal
+        diagonals = diagonal
     b = b if several else b[..., None]
     if not batched:
-        b, own = b[None], own[None]
-    _, b, own, scale = scaled(Columns(None), b, own)
-    return b, own, scale
+        b, diagonals = b[None], diagonals[None]
+    _, b, diagonals, scale = scaled(Columns(None), b, diagonals)
+    return b, diagonals, scale
 
 
 def system(
@@ -163,16 +163,16 @@ def system(
         is_tree = isinstance(A, eqx.Module | jax.tree_util.Partial)
         function: Any = A if is_tree else jax.tree_util.Partial(A)
         columns, batched = Columns(None, function), False
-        own, b = in_finer_dtype(diagonal, b)
+        diagonals, b = in_finer_dtype(diagonal, b)
         if b.ndim not in (1, 2):
             raise ValueError(f"b: expected shape (D,) or (D, c), got {b.shape}")
-        if own.shape != b.shape[:1]:
-            raise ValueError(f"diagonal: expected shape {b.shape[:1]}, got {own.shape}")
+        if diagonals.shape != b.shape[:1]:
+            raise ValueError(f"diagonal: expected shape {b.shape[:1]}, got {diagonals.shape}")
         one = jax.eval_shape(function, jax.ShapeDtypeStruct((), jnp.int32))
-        if (one.shape, one.dtype) != (own.shape, own.dtype):
+        if (one.shape, one.dtype) != (diagonals.shape, diagonals.dtype):
             raise ValueError(
-                f"A: expected columns of shape {own.shape} and dtype {own.dtype}, as the diagonal "
-                f"and b; got {one.shape} and {one.dtype}"
+                f"A: expected columns of shape {diagonals.shape} and dtype {diagonals.dtype}, as "
+                f"the diagonal and b; got {one.shape} and {one.dtype}"
             )
     else:
         if diagonal is not None:
@@ -184,11 +184,11 @@ def system(
         lead = A.shape[:-1]
         if b.shape[: len(lead)] != lead or b.ndim > len(lead) + 1:
             raise ValueError(f"b: expected shape {lead} or with one more axis, got {b.shape}")
-        columns, own = Columns(A), None
+        columns, diagonals = Columns(A), None
     lead = 2 if batched else 1
     several = b.ndim > lead
-    targets, own, scale = _posed(columns.matrix, b, own, batched, several)
-    return System(columns.scaled_by(scale.A), targets, own, scale, batched, several)
+    targets, diagonals, scale = _posed(columns.matrix, b, diagonals, batched, several)
+    return System(columns.scaled_by(scale.A), targets, diagonals, scale, batched, several)
 
 
 def in_finer_dtype(a: ArrayLike, b: ArrayLike) -> tuple[Array, Array]:

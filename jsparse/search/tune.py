@@ -178,11 +178,11 @@ class _StageRuns:
 
     def _report(self, stage: Stage) -> Progress | None:
         """Return the progress callback of a stage, which counts the evaluations of all stages."""
-        progress, done, best = self.progress, len(self.evaluations), self.best
+        progress, count, best = self.progress, len(self.evaluations), self.best
         if progress is None:
             return None
         return lambda now, planned, score: progress(
-            done + now, done + planned + stage.planned_later, min(score, best)
+            count + now, count + planned + stage.planned_later, min(score, best)
         )
 
 

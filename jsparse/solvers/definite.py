@@ -55,9 +55,9 @@ def inverse_of_lower(lower: Float[Array, "p p"]) -> Float[Array, "p p"]:
     column = jnp.arange(len(lower), dtype=jnp.int32)
 
     def row(i: Int[Array, ""], found: Float[Array, "p p"]) -> Float[Array, "p p"]:
-        here = jax.lax.dynamic_index_in_dim(lower, i, 0, keepdims=False)
-        before = jnp.where(column < i, here, 0)
+        lower_row = jax.lax.dynamic_index_in_dim(lower, i, 0, keepdims=False)
+        before = jnp.where(column < i, lower_row, 0)
         rest = (column == i).astype(lower.dtype) - dot(before, found)
-        return jax.lax.dynamic_update_index_in_dim(found, rest / here[i], i, 0)
+        return jax.lax.dynamic_update_index_in_dim(found, rest / lower_row[i], i, 0)
 
     return jax.lax.fori_loop(0, len(lower), row, jnp.zeros_like(lower))

@@ -174,8 +174,8 @@ def solve(
     )
     if not outputs:
         return one(Phi, y, C, w, tol)
-    found = map_systems(lambda of: one(Phi, *of, tol), (y.T, C, w.T))
-    return Solution(*(jnp.moveaxis(a, 0, -1) for a in found))
+    solutions = map_systems(lambda of: one(Phi, *of, tol), (y.T, C, w.T))
+    return Solution(*(jnp.moveaxis(a, 0, -1) for a in solutions))
 
 
 @functools.partial(compiled, static_argnames=("loss", "max_iterations", "block_rows"))
@@ -220,13 +220,13 @@ def _iterated(
 
 def _in_units(problem: Problem, state: State, unit: Float[Array, ""]) -> Solution:
     """Return the best iterate, with its objective in the problem's unit."""
-    found = state.best
+    best = state.best
     return Solution(
-        weights=found.weights,
-        intercept=found.intercept - dot(problem.mean, found.weights),
-        dual=jnp.where(problem.w > 0, unit * problem.w * found.dual, 0),
-        objective=unit * found.objective,
-        gap=unit * found.gap,
+        weights=best.weights,
+        intercept=best.intercept - dot(problem.mean, best.weights),
+        dual=jnp.where(problem.w > 0, unit * problem.w * best.dual, 0),
+        objective=unit * best.objective,
+        gap=unit * best.gap,
         steps=state.steps,
         status=state.status,
     )
@@ -304,15 +304,15 @@ def in_own_units(
     """Return the problem of a classifier, and the largest row weight."""
     heaviest = jnp.max(w)
     heaviest = jnp.where(heaviest > 0, heaviest, 1)
-    w, here = w / heaviest, w > 0
-    Phi = jnp.where(here[:, None], Phi, 0)
+    w, present = w / heaviest, w > 0
+    Phi = jnp.where(present[:, None], Phi, 0)
     total = jnp.sum(w)
     centre = dot(w, Phi) / jnp.where(total > 0, total, 1)
-    Phi = jnp.where(here[:, None], Phi - centre[None, :], 0)
+    Phi = jnp.where(present[:, None], Phi - centre[None, :], 0)
     info = jnp.finfo(Phi.dtype)
     ridge = jnp.clip(1 / C / heaviest, info.tiny, 1 / info.tiny / 16)
     one = jnp.ones((), Phi.dtype)
-    return Problem(Phi, jnp.where(here, y, 1), w, ridge, centre, one, 0 * one), heaviest
+    return Problem(Phi, jnp.where(present, y, 1), w, ridge, centre, one, 0 * one), heaviest
 
 
 def init(problem: Problem, tolerance: Float[Array, ""], *, loss: Hinge) -> State:
@@ -392,10 +392,10 @@ def step(
     t = 1 / jnp.maximum(_most(problem, state, ahead, loss), 1)
 
     def products(t: Array, by: "_Move") -> Float[Array, ""]:
-        own = (s + t * by.surplus) * (a + t * by.dual)
+        complementarity = (s + t * by.surplus) * (a + t * by.dual)
         if loss == "hinge":
-            own += (xi + t * by.slack) * (top - t * by.dual)
-        return jnp.sum(w * own)
+            complementarity += (xi + t * by.slack) * (top - t * by.dual)
+        return jnp.sum(w * complementarity)
 
     now, then = products(jnp.zeros_like(t), ahead), products(t, ahead)
     pairs = 2 if loss == "hinge" else 1
@@ -404,13 +404,13 @@ def step(
     moves = _direction(problem, state, system, upper, lower, loss, refine=True)
     t = _BACK / jnp.maximum(_most(problem, state, moves, loss), _BACK)
     after = _moved(problem, state, moves, t, loss)
-    found = _judged(problem, after.weights, after.intercept, after.dual, loss)
-    better = found.gap < state.best.gap
+    judged = _judged(problem, after.weights, after.intercept, after.dual, loss)
+    better = judged.gap < state.best.gap
     # Above the tolerance the gap must go down by more than rounding, which would go on for ever.
-    since = jnp.where(found.gap < 0.9 * state.best.gap, 0, state.since + 1)
-    best = jax.tree.map(lambda a, b: jnp.where(better, a, b), found, state.best)
+    since = jnp.where(judged.gap < 0.9 * state.best.gap, 0, state.since + 1)
+    best = jax.tree.map(lambda a, b: jnp.where(better, a, b), judged, state.best)
     status = jnp.where(after.steps >= max_iterations, EXHAUSTED, RUNNING)
-    sound = jnp.isfinite(found.gap)
+    sound = jnp.isfinite(judged.gap)
     status = jnp.where((since >= _PATIENCE) | ~sound, PRECISION_LOST, status)
     status = jnp.where(_near(best, tolerance), CONVERGED, status)
     return after._replace(best=best, since=since, status=status.astype(jnp.int32))
@@ -540,20 +540,20 @@ def _moved(problem: Problem, state: State, move: _Move, t: Float[Array, ""], los
     Phi, y, w = problem[:3]
     weights, intercept = state.weights + t * move.weights, state.intercept + t * move.intercept
     e = problem.aim - y * (dot(Phi, weights) + intercept)
-    here = w > 0
-    dual = jnp.where(here, state.dual + t * move.dual, 0.5)
+    present = w > 0
+    dual = jnp.where(present, state.dual + t * move.dual, 0.5)
     # Each on its own: of one far smaller than 1 their sum would leave the rounding of 1.
-    top = jnp.where(here, state.to_top - t * move.dual, 0.5)
+    top = jnp.where(present, state.to_top - t * move.dual, 0.5)
     near = jnp.where(dual < 0.5, dual, 1 - top) if loss == "hinge" else dual
-    slack = jnp.where(here, state.slack + t * move.slack, 1)
-    surplus = jnp.where(here, state.surplus + t * move.surplus, 1)
+    slack = jnp.where(present, state.slack + t * move.slack, 1)
+    surplus = jnp.where(present, state.surplus + t * move.surplus, 1)
     # What is larger is made to agree: of the smaller there would be nothing but rounding left.
     if loss == "hinge":
         positive = e >= 0
-        slack = jnp.where(here & positive, surplus + e, slack)
-        surplus = jnp.where(here & ~positive, slack - e, surplus)
+        slack = jnp.where(present & positive, surplus + e, slack)
+        surplus = jnp.where(present & ~positive, slack - e, surplus)
     else:
-        surplus = jnp.where(here & (e < 0), dual - e, surplus)
+        surplus = jnp.where(present & (e < 0), dual - e, surplus)
     return state._replace(
         weights=weights,
         intercept=intercept,

@@ -223,12 +223,12 @@ def in_own_units(
 def _units(
     length: Float[Array, " p"], C: Float[Array, ""], first: Float[Array, " p"]
 ) -> tuple[Float[Array, " p"], Float[Array, " p"]]:
-    there = length > 0
-    unit = jnp.where(there, 1 / jnp.where(there, length, 1), 0)
+    nonzero = length > 0
+    unit = jnp.where(nonzero, 1 / jnp.where(nonzero, length, 1), 0)
     # NaN must not pass for a column of zeros.
     unit = jnp.where(jnp.isnan(length), length, unit)
-    size = jnp.sqrt(C) * jnp.abs(first) / jnp.where(there, unit, 1)
-    return unit, jnp.where(there, size, unit)
+    size = jnp.sqrt(C) * jnp.abs(first) / jnp.where(nonzero, unit, 1)
+    return unit, jnp.where(nonzero, size, unit)
 
 
 def init(first: Float[Array, " q"], outputs: int) -> State:
@@ -252,8 +252,8 @@ def step(
 ) -> State:
     """Solve one system, and let the next be weighted by its solution."""
     s, p = state.size, len(state.size)
-    there = s > 0
-    order = jnp.sort(jnp.where(there, jnp.arange(p, dtype=jnp.int32), p))
+    nonzero = s > 0
+    order = jnp.sort(jnp.where(nonzero, jnp.arange(p, dtype=jnp.int32), p))
 
     def solution(q: int) -> tuple[Float[Array, "p c"], Bool[Array, ""]]:
         if q == p:
@@ -263,7 +263,7 @@ def step(
         v, lost = system.part(slots).solved(jnp.where(inside, s[slots], 0))
         return jnp.zeros((p, v.shape[1]), v.dtype).at[order[:q]].set(v, mode="drop"), lost
 
-    count = jnp.sum(there, dtype=jnp.int32)
+    count = jnp.sum(nonzero, dtype=jnp.int32)
     v, lost = of_capacity(count, capacities(p, EIGHTHS, SMALLEST), solution)
     u = s[:, None] * v
     size = jnp.sqrt(jnp.sum(jnp.square(u), axis=1))
@@ -276,8 +276,8 @@ def step(
     if rule == "paper":
         converged = jnp.sqrt(jnp.sum(jnp.square(unit * moved))) / p < PAPER_CHANGE
     else:
-        change, whole = (jnp.sqrt(jnp.sum(jnp.square(a))) for a in (moved, size))
-        converged = (change <= tolerance * whole) & jnp.all((size == 0) | (size >= 1))
+        change, total = (jnp.sqrt(jnp.sum(jnp.square(a))) for a in (moved, size))
+        converged = (change <= tolerance * total) & jnp.all((size == 0) | (size >= 1))
     steps = state.steps + 1
     ended = COMPLETED if rule == "paper" else EXHAUSTED
     status = jnp.where(steps >= max_iterations, ended, RUNNING)

@@ -149,11 +149,11 @@ def in_own_units(
     The unit is the median of `|y - centre|` itself, not a power of two near it, so that steps and
     stopping rule are the same for targets in all units.
     """
-    here = w > 0
+    present = w > 0
     heaviest = jnp.max(w)
     w = w / heaviest
-    centre = weighted_median(jnp.where(here, y, jnp.max(y, where=here, initial=-jnp.inf)), w)
-    y = jnp.where(here, y - centre, 0)
+    centre = weighted_median(jnp.where(present, y, jnp.max(y, where=present, initial=-jnp.inf)), w)
+    y = jnp.where(present, y - centre, 0)
     size = jnp.abs(y)
     # Rows at the median itself, as many as there may be, say nothing of the scale.
     typical = weighted_median(size, jnp.where(size > 0, w, 0))[None]
@@ -176,7 +176,7 @@ def in_own_units(
         reach = jnp.linalg.norm(jnp.sqrt(w) * y) / jnp.sqrt(lightest)
         threshold = times_power(threshold[None], -exponent)[0] / fraction
         threshold = jnp.minimum(threshold, jnp.clip(reach, 1, bound))
-    Phi = jnp.where(here[:, None], Phi, 0)  # other rows may hold anything
+    Phi = jnp.where(present[:, None], Phi, 0)  # other rows may hold anything
     return Problem(Phi, y, w, ridge, threshold), centre, fraction, exponent
 
 
@@ -326,19 +326,19 @@ def _direction(
     u, v, top, bottom = state.above, state.below, state.to_top, state.to_bottom
     rho = upper / top - u - lower / bottom + v
     pull = system.own * rho
-    found = _newton(
+    direction = _newton(
         Phi, system, -state.gradient - dot(Phi.T, pull), state.imbalance - jnp.sum(pull)
     )
     d = jnp.zeros((), Phi.dtype)
     if system.by_one is not None:
         by_one, slope = system.by_one, system.slope
-        wanted = _own_threshold(state) - state.threshold + slope * found[2][state.middle]
+        wanted = _own_threshold(state) - state.threshold + slope * direction[2][state.middle]
         # A fixed point that repels is approached slowly.
         d = wanted / jnp.maximum(1 - slope * by_one[2][state.middle], 0.1)
         d = jnp.clip(d, -0.7 * state.threshold, 3 * state.threshold)
         d = jnp.where(system.waits, 0, d)
-        found = tuple(x + d * by for x, by in zip(found, by_one, strict=True))
-    weights, intercept, e = found
+        direction = tuple(x + d * by for x, by in zip(direction, by_one, strict=True))
+    weights, intercept, e = direction
     x = e - rho
     dual = D * ((u / top - v / bottom) * d + x)
     # d - a and d + a on their own: far off one of them is smaller than the rounding of d.

@@ -254,8 +254,8 @@ class Streamed(TrainingSource):
         """Cache the sums of a kernel beside the sums of the best kernel; drop all others."""
         if score < self._best[0]:
             self._best = score, name
-        kept = {self._best[1]: self._sums.get(self._best[1]), name: sums}
-        self._sums = {name: sums for name, sums in kept.items() if sums is not None}
+        sums_by_name = {self._best[1]: self._sums.get(self._best[1]), name: sums}
+        self._sums = {name: sums for name, sums in sums_by_name.items() if sums is not None}
 
     def _sums_of(self, problem: Problem, kernel: Kernel) -> Sums:
         """Return the sums of a kernel, cached or else by a pass over the rows.

@@ -60,21 +60,21 @@ def choose(problem: Problem, config: Config, encoding: Encoding) -> Choice:
     """Choose kernel, `C` and size by cross-validation, in the stages of the problem's method."""
     metric, units = problem.scoring.metric, encoding.units
     search = units.search(config.search, metric)
-    chosen = tune_stages(
+    choice = tune_stages(
         problem.method.stages(problem, search),
         key=config.keys.search,
         history=search.history,
         max_seconds=config.resources.max_seconds,
         progress=units.progress(config.progress, metric),
     )
-    outcome, C, size = chosen.outcome, chosen.outcome.tuning.C, None
-    curve = curve_of(chosen, metric) if chosen.sizes else None
+    outcome, C, size = choice.outcome, choice.outcome.tuning.C, None
+    curve = curve_of(choice, metric) if choice.sizes else None
     if problem.method.fit_sizes:
         outcome, curve = _curve(outcome)
         size = curve.size
     if encoding.code is not None and config.multiclass.C_per_problem:
         C = _C_per_problem(outcome)
-    return Choice(outcome, C, size, curve, chosen.moved)
+    return Choice(outcome, C, size, curve, choice.moved)
 
 
 def _curve(outcome: Outcome) -> tuple[Outcome, SizeCurve]:
