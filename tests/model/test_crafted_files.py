@@ -572,7 +572,7 @@ CODE = [[1, -1], [-1, 1], [-1, -1]]
             lambda a, m: m["columns"]["columns"].pop(),
             "columns: expected 5 columns as encoded, got 4",
         ),
-        ("regression", replaced(classes=["a", "b"], class_dtype="<U1"), "those of the columns"),
+        ("regression", replaced(classes=["a", "b"], class_dtype="<U1"), "classes of the columns"),
         # Machines of several sizes.
         ("two classes", lambda a, m: a.update({"part.other": np.ones(2)}), "'other'"),
         ("two classes", lambda a, m: a.update({"part.path.sizes": np.ones(())}), "path"),
