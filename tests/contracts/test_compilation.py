@@ -234,7 +234,12 @@ print(folder, found.programs, found.from_disk)
 
 
 @pytest.mark.parametrize(
-    "way", ["argument", pytest.param("environment", marks=pytest.mark.slow), "default"]
+    "way",
+    [
+        "argument",
+        pytest.param("environment", marks=pytest.mark.slow),
+        pytest.param("default", marks=pytest.mark.slow),
+    ],
 )
 def test_programs_are_kept_on_the_disk(tmp_path, way):
     folder = tmp_path / "own"
@@ -280,7 +285,12 @@ def command_line(folder):
 
 
 @pytest.mark.parametrize(
-    "way", ["train", pytest.param("warm up", marks=pytest.mark.slow), "command line"]
+    "way",
+    [
+        pytest.param("train", marks=pytest.mark.slow),
+        pytest.param("warm up", marks=pytest.mark.slow),
+        "command line",
+    ],
 )
 def test_programs_from_the_disk_are_read_in_silence(tmp_path, way):
     folder = str(tmp_path / "cache")
