@@ -8,7 +8,8 @@ from pathlib import Path
 import jax
 
 import jsparse
-from jsparse.data.table_streams import TableFile, TableStream, stream_schema
+from jsparse.data.table_files import TableFile
+from jsparse.data.table_streams import TableStream, stream_schema
 
 
 def main(folder: str, settings: dict) -> None:

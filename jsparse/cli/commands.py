@@ -29,7 +29,7 @@ from .interrupts import Interrupts, Result
 from .options import command_line, method_of
 
 if TYPE_CHECKING:
-    from ..data.schema import Schema
+    from ..data.schema import CsvFormat, Schema
 
 DONE, UNTRUSTED = 0, 3
 
@@ -181,7 +181,7 @@ def _fit(options: argparse.Namespace) -> int:
         options.interrupts.result = Result(code, f"the model is in {options.out!r}")
     source = f"{options.file} ({schema.task}: {reason})"
     report.training(trained, source, len(schema.features), _mesh(options.devices), schema)
-    times = [column.name for column in schema.columns if column.time]
+    times = [column.name for column in schema.columns if column.origin is not None]
     if times:
         report.line("dates", f"{', '.join(times)}: as numbers, in microseconds")
     report.line("model", options.out)
@@ -200,19 +200,18 @@ class _Table(NamedTuple):
 def _read_table(options: argparse.Namespace) -> _Table:
     """Read the rows of a file by the table's options, which `fit` and `compare` share."""
     from ..data.encoding import encode, encode_target, fit_schema, infer_task
-    from ..data.tables import NULL_VALUES, read_table
+    from ..data.table_files import read_table
 
-    table = read_table(options.file, null_values=(*NULL_VALUES, *options.missing))
+    csv = _csv_format(options)
+    table = read_table(options.file, csv=csv)
     task, reason = infer_task(table, options.target)
     if options.task is not None:
         task, reason = options.task, "as asked"
     coded = options.categories == "kernel"
-    schema = fit_schema(
-        table, options.target, task=task, drop=options.drop, coded=coded, **_columns(options)
-    )
+    columns = _columns(options) | {"drop": options.drop, "coded": coded, "csv": csv}
+    schema = fit_schema(table, options.target, task=task, **columns)
     encoded = encode(schema, table, dtype=options.precision)
     tell_counts(encoded.imputed, "missing values filled in")
-    tell_counts(encoded.parsed, "texts read as numbers")
     return _Table(encoded.X, encode_target(schema, table), schema, reason)
 
 
@@ -223,13 +222,13 @@ def _fit_table(options: argparse.Namespace) -> tuple[Trained, "Schema", str]:
 
 
 def _fit_stream(options: argparse.Namespace) -> tuple[Trained, "Schema", str]:
-    from ..data.table_streams import TableFile, TableStream, stream_schema
-    from ..data.tables import NULL_VALUES
+    from ..data.table_files import TableFile
+    from ..data.table_streams import TableStream, stream_schema
 
     labels = () if options.task == "regression" else (options.target,)
     file = TableFile(
         options.file,
-        null_values=(*NULL_VALUES, *options.missing),
+        csv=_csv_format(options),
         keep=(*labels, *options.categorical),
         drop=options.drop,
     )
@@ -239,7 +238,6 @@ def _fit_stream(options: argparse.Namespace) -> tuple[Trained, "Schema", str]:
     stream = TableStream(file, schema, options.precision)
     trained = _train(options, stream, None, schema.task, n)
     tell_counts(stream.imputed, "missing values filled in")
-    tell_counts(stream.parsed, "texts read as numbers")
     return trained, schema, reason
 
 
@@ -284,6 +282,12 @@ def _check_columns(options: argparse.Namespace, *names: str) -> None:
             raise ValueError(
                 f"--{name}: expected other columns than the target {options.target!r}{advice}"
             )
+
+
+def _csv_format(options: argparse.Namespace) -> "CsvFormat":
+    from ..data.schema import NULL_VALUES, CsvFormat
+
+    return CsvFormat((*NULL_VALUES, *options.missing), options.decimal, options.delimiter)
 
 
 def _columns(options: argparse.Namespace) -> dict[str, Any]:

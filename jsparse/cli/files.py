@@ -24,7 +24,7 @@ def check_fits_memory(path: str, advice: str = "give --stream to read it in batc
     Raises:
         ValueError: if as a table, and encoded, it needs more memory than is free.
     """
-    from ..data.tables import table_bytes
+    from ..data.table_files import table_bytes
 
     free, needed = free_bytes(), 2 * table_bytes(path)
     if free is not None and needed > free:

@@ -106,6 +106,8 @@ def _table_options(parser: argparse.ArgumentParser) -> None:
     add("--drop", nargs="+", default=[], metavar="COLUMN", help="columns to leave out")
     add("--categorical", nargs="+", default=[], metavar="COLUMN", help="numbers that are codes")
     add("--missing", nargs="+", default=[], metavar="TEXT", help="CSV cells that mean missing")
+    add("--decimal", choices=[".", ","], default=".", help="decimal mark of CSV cells; default: .")
+    add("--delimiter", metavar="MARK", help="between CSV cells; default: , or the header's ; tab |")
     add(
         "--categories",
         choices=["indicators", "kernel"],

@@ -14,8 +14,8 @@ from ..conformal import rank_of
 from ..data.arrow import pa, pa_csv
 from ..data.encoding import encode, encode_target
 from ..data.schema import Column, Schema
-from ..data.table_streams import TableFile
-from ..data.tables import NULL_VALUES, TableError, read_table
+from ..data.table_files import TableFile, read_table
+from ..data.tables import TableError
 from ..model import Model
 from ..serialization import atomic_path, writing
 from . import report
@@ -39,15 +39,15 @@ def run(options: argparse.Namespace, model: Model) -> None:
         rank_of(options.interval, model.conformal.n_rows)
     schema = _schema(options, model) if model.columns is None else model.columns
     names, classes = model.labels, model.classes
-    imputed, unseen, parsed = Counter[str](), Counter[str](), Counter[str]()
+    imputed, unseen = Counter[str](), Counter[str]()
     rows, errors, metric, unscored, has_target = 0, 0.0, "", None, False
     tables, due = _tables(options, schema), report.seldom()
     with _writing(options.out) as write:
         for table in tables:
-            encoded = encode(schema, table, dtype=options.precision)
+            numbers = range(rows, rows + table.num_rows)
+            encoded = encode(schema, table, options.precision, numbers)
             imputed.update(encoded.imputed)
             unseen.update(encoded.unseen)
-            parsed.update(encoded.parsed)
             scores = model.scores(encoded.X, first=rows)
             predictions = scores if classes is None else classes[decisions(scores)]
             write(_answers(options, model, schema.target, encoded.X, scores, predictions))
@@ -57,7 +57,7 @@ def run(options: argparse.Namespace, model: Model) -> None:
             has_target = model.columns is not None and schema.target in table.column_names
             if has_target and unscored is None:
                 try:
-                    truth = encode_target(schema, table)
+                    truth = encode_target(schema, table, numbers)
                 except TableError as error:
                     unscored = error
                 else:
@@ -65,7 +65,6 @@ def run(options: argparse.Namespace, model: Model) -> None:
                     errors += error * len(truth)
     tell_counts(imputed, "missing values filled in")
     tell_counts(unseen, "rows of unseen category")
-    tell_counts(parsed, "texts read as numbers")
     if unscored is not None:
         print(f"jsparse: not scored: {unscored}", file=sys.stderr)
     elif has_target:
@@ -120,7 +119,7 @@ def _schema(options: argparse.Namespace, model: Model) -> Schema:
     while target in names:
         target += "_"
     columns = tuple(Column(name) for name in names)
-    return Schema(columns, target, task, model.labels, False, NULL_VALUES)
+    return Schema(columns, target, task, model.labels, impute=False)
 
 
 def _tables(options: argparse.Namespace, schema: Schema) -> Iterable[pa.Table]:

@@ -1,6 +1,6 @@
 """Real data: the package's own set, scikit-learn's bundled sets, and files of tables.
 
-`jsparse.data.tables` reads CSV and Parquet files and `jsparse.data.encoding` turns them into
+`jsparse.data.table_files` reads CSV and Parquet files and `jsparse.data.encoding` turns them into
 arrays; both need pyarrow (`pip install 'jsparse[cli]'`) and so are imported by their own names.
 """
 

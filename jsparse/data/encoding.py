@@ -1,21 +1,18 @@
 """Tables to arrays: fix the encoding on the training table, apply it to any other.
 
-- Integers, floats and decimals are numbers; so is a column of texts all of which are numbers
-  (those that mean missing left aside), as it would be in a CSV file. Other texts, booleans and
-  dictionary types are categories and become one indicator column per category; one not seen in
-  training becomes zeros in all of them. For a kernel that compares categories they are numbered in
-  one column instead, -1 for one not seen, which agrees with none. Texts that only look like
-  numbers or dates are refused.
-- Whole numbers and decimals that float64 does not hold, such as times in nanoseconds, are counted
-  from the column's first value. Two that even so become the same are refused. In CSV files these
-  are the numbers of 2^53 or more that are written out; smaller ones, and those with an exponent,
-  are the nearest float64, in which some of more than 15 digits are alike.
-- Dates and times are numbers, microseconds counted from the column's first value; so are texts all
-  of which are dates of ISO 8601 (2024-01-31, 2024-01-31 12:00). Times with a zone are those of UTC.
+- Numbers stay numbers: integers, decimals and floating-point numbers become float64. A whole
+  number beyond 2^53 that float64 does not hold is refused.
+- Texts, booleans and dictionary types are categories. Each category becomes one indicator column;
+  one not seen in training becomes zeros in all of them. For a kernel that compares categories they
+  are numbered in one column instead, with -1 for an unseen one, which agrees with none.
+- A column of texts most of which look like numbers is refused, so that neither a stray "?" nor an
+  unexpected decimal mark turns numbers into categories.
+- Dates and times are numbers: microseconds since the column's first value in training. Times with
+  a zone are taken in UTC.
 - Binary and nested types are refused by name, and so is a target of dates.
-- A missing value (null, or NaN) is refused with its column and row; or, on request, a number is
+- A missing value (null, or NaN) is refused with its column and row. On request, a missing number is
   replaced by its column's median in the training table and a missing category becomes a category
-  of its own. An infinite value is refused always, and so is a missing target.
+  of its own. An infinite value is always refused, and so is a missing target.
 - Constant columns stay; standardisation gives them scale 1.
 """
 
@@ -28,39 +25,25 @@ from jaxtyping import Bool, Float, Shaped
 from .._repr import short_repr
 from .arrow import pa, pc
 from .columns import (
-    check_labels,
-    check_told_apart,
     comparable_column,
-    exact_column,
     float_column,
-    holds_times,
     is_number,
     is_text,
-    origin_of,
+    microseconds,
     plain_column,
-    stored_type,
     type_words,
-    without,
 )
-from .numerals import are_numbers, look_like_numbers
-from .schema import CLASSIFICATION, REGRESSION
+from .schema import CLASSIFICATION, REGRESSION, CsvFormat
 from .schema import Column as Column
 from .schema import Schema as Schema
-from .tables import (
-    NULL_VALUES,
-    TableError,
-    check_names,
-    is_csv,
-    listing,
-    locate,
-    point_of,
-    source_of,
-)
+from .tables import TableError, check_names, listing, row_number
 
 _IMPUTE = (
     "fill them in, leave those rows out, or train with imputation (impute=True, jsparse fit "
     "--impute, jsparse compare --impute)"
 )
+# A sign, a currency and brackets about digits with marks of decimals and thousands, and a percent.
+_LIKE_NUMBER = r"^\s*[-+(]?[$€£]?\s?[0-9][0-9.,' _]*([eE][-+]?[0-9]+)?\s?[%$€£)]?\s*$"
 
 
 class Encoded(NamedTuple):
@@ -70,13 +53,11 @@ class Encoded(NamedTuple):
         X: shape `n d`, in the order of `Schema.features`.
         unseen: column to number of rows whose category was not seen in training.
         imputed: column to number of rows whose missing value was filled in.
-        parsed: column to number of rows whose text was read as a number, in files but CSV.
     """
 
     X: Float[np.ndarray, "n d"]
     unseen: dict[str, int]
     imputed: dict[str, int]
-    parsed: dict[str, int]
 
     __repr__ = short_repr
 
@@ -85,27 +66,21 @@ def infer_task(table: pa.Table, target: str) -> tuple[str, str]:
     """Return the task that a target column calls for, and the reason in words.
 
     Texts and booleans are classes; so are numbers of exactly two values, both whole (0/1, 1/2,
-    -1/+1). All other numbers are a regression target. Texts all of which are numbers count as
-    numbers.
+    -1/+1). All other numbers are a regression target.
 
     Raises:
         TableError: if there is no such column or it can be neither.
     """
     check_names(table, [target], "the target column")
-    _refuse_times(table, target)
-    values, how = plain_column(table, target), ""
-    null_values = _null_values(table)
-    if is_text(values.type):
-        advice = "should the values be classes, ask for the task classification"
-        if not _is_numbers_as_text(table, target, values, null_values, advice):
-            return CLASSIFICATION, f"{target!r} holds texts"
-        values, how = exact_column(table, target, null_values), ", kept as text"
-    elif not is_number(values.type):
+    values = plain_column(table, target)
+    _refuse_times(target, values.type)
+    if not is_number(values.type):
+        _refuse_texts_like_numbers(target, values, None, "ask for the task classification")
         return CLASSIFICATION, f"{target!r} holds {type_words(values.type)}"
     distinct = values.unique().drop_null().to_pylist()
     if len(distinct) == 2 and all(float(value).is_integer() for value in distinct):
-        return CLASSIFICATION, f"{target!r} holds two whole numbers{how}"
-    return REGRESSION, f"{target!r} holds {len(distinct)} distinct numbers{how}"
+        return CLASSIFICATION, f"{target!r} holds two whole numbers"
+    return REGRESSION, f"{target!r} holds {len(distinct)} distinct numbers"
 
 
 def fit_schema(
@@ -118,27 +93,30 @@ def fit_schema(
     drop: Sequence[str] = (),
     max_categories: int = 100,
     coded: bool = False,
+    csv: CsvFormat | None = None,
+    rows: Sequence[int] | None = None,
 ) -> Schema:
-    """Encode a training table.
+    """Decide how the columns of a training table become arrays.
 
     Args:
         table: from `read_table`, or any pyarrow table.
         target: name of the column to predict; every other column is an input.
         task: "classification" or "regression"; by default see `infer_task`.
         impute: fill missing inputs in rather than refuse them.
-        categorical: columns of numbers that are codes, and columns of text of which most happen
-            to be numbers.
+        categorical: columns of numbers that are codes, and columns of texts that look like
+            numbers.
         drop: columns to leave out.
         max_categories: most categories a column (or classes the target) may have.
         coded: number the categories of a column, for a kernel that compares them, instead of giving
             each an indicator column.
+        csv: how CSV files were read, and are to be read later.
+        rows: the rows' numbers in their file, counted from 0, for messages.
 
     Raises:
         TableError: for a column that is missing (the nearest names are given), of a type that
-            cannot be used, without values, with too many categories, of texts most of which are
-            numbers or look so, or of numbers that differ and do not as float64; a target that is
-            missing somewhere, has one class only or does not suit the task. Missing and infinite
-            inputs are found by `encode`.
+            cannot be used, without values, with too many categories, or of texts most of which
+            look like numbers; a target that is missing somewhere, has one class only or does not
+            suit the task. Missing and infinite inputs are found by `encode`.
     """
     if table.num_rows == 0:
         raise TableError("expected a table with at least one row; it has none")
@@ -146,7 +124,6 @@ def fit_schema(
     if task is None:
         task, reason = infer_task(table, target)
     check_names(table, [target], "the target column")
-    _refuse_times(table, target)
     check_names(table, drop, "the columns to drop")
     check_names(table, categorical, "the categorical columns")
     if task not in (CLASSIFICATION, REGRESSION):
@@ -156,20 +133,17 @@ def fit_schema(
         raise TableError(f"expected at least one column beside the target {target!r}; none is left")
     schema = Schema(
         columns=tuple(
-            _fit_column(table, name, impute, name in categorical, max_categories, coded)
+            _fit_column(table, name, impute, name in categorical, max_categories, coded, rows)
             for name in names
         ),
         target=target,
         task=task,
         classes=None,
         impute=impute,
-        null_values=_null_values(table),
+        csv=csv or CsvFormat(),
     )
-    y = encode_target(schema, table)
-    if task == REGRESSION:
-        check_told_apart(table, target, 0, schema.null_values)
+    y = encode_target(schema, table, rows)
     if task == CLASSIFICATION:
-        check_labels(table, target)
         classes = np.unique(y).tolist()
         if len(classes) < 2:
             raise TableError(
@@ -186,11 +160,19 @@ def fit_schema(
     return schema
 
 
-def encode(schema: Schema, table: pa.Table, dtype: str = "float64") -> Encoded:
+def encode(
+    schema: Schema, table: pa.Table, dtype: str = "float64", rows: Sequence[int] | None = None
+) -> Encoded:
     """Return the inputs of a table, encoded by the schema.
 
     Columns may come in any order; columns the schema does not know are ignored, and the target
     need not be there.
+
+    Args:
+        schema: the encoding.
+        table: the table.
+        dtype: of the result.
+        rows: the rows' numbers in their file, counted from 0, for messages.
 
     Raises:
         TableError: for missing columns, values of another kind than in training, values that are
@@ -199,18 +181,13 @@ def encode(schema: Schema, table: pa.Table, dtype: str = "float64") -> Encoded:
     """
     check_names(table, [column.name for column in schema.columns], "the columns")
     X = np.zeros((table.num_rows, len(schema.features)), dtype)
-    unseen, imputed, parsed, first = {}, {}, {}, {}
+    unseen, imputed, first_missing = {}, {}, {}
     at = 0
     for column in schema.columns:
         name, width = column.name, len(column.features)
         if column.categories is None:
-            if column.time is not holds_times(table, name, schema.null_values):
-                _check_times(table, name, column)
-            time = column.time
-            values = float_column(table, name, column.origin, schema.null_values, time=time)
+            values = float_column(table, name, rows, column.origin)
             missing = np.isnan(values)
-            if is_text(stored_type(table, name)) and not is_csv(table):
-                parsed[name] = int(np.sum(~missing))
             if schema.impute and column.fill is not None:
                 values = np.where(missing, column.fill, values)
             with np.errstate(over="ignore"):
@@ -218,37 +195,38 @@ def encode(schema: Schema, table: pa.Table, dtype: str = "float64") -> Encoded:
             if np.any(np.isinf(X[:, at])):
                 row = int(np.argmax(np.isinf(X[:, at])))
                 raise TableError(
-                    f"column {name!r}: expected numbers that fit {dtype}, got {values[row]} in "
-                    f"{locate(table, row)}"
+                    f"column {name!r}: expected numbers that fit {dtype}, got {values[row]} in row "
+                    f"{row_number(rows, row)}"
                 )
         else:
-            values, known = comparable_column(table, name, column.categories)
+            values, categories = comparable_column(table, name, column.categories)
             missing = values.is_null().to_numpy()
-            code = pc.index_in(values, value_set=known).fill_null(-1).to_numpy()
-            rows = np.flatnonzero(code >= 0)
+            code = pc.index_in(values, value_set=categories).fill_null(-1).to_numpy()
             if column.coded:
                 X[:, at] = code
             else:
-                X[rows, at + code[rows]] = 1
-            new = int(np.sum((code < 0) & ~missing))
-            if new:
-                unseen[name] = new
+                known = np.flatnonzero(code >= 0)
+                X[known, at + code[known]] = 1
+            n_unseen = int(np.sum((code < 0) & ~missing))
+            if n_unseen:
+                unseen[name] = n_unseen
         at += width
         if np.any(missing):
             imputed[name] = int(missing.sum())
-            first[name] = int(np.argmax(missing))
+            first_missing[name] = row_number(rows, int(np.argmax(missing)))
     if imputed and not schema.impute:
         places = [
-            f"column {name!r} has {imputed[name]} in {table.num_rows} rows, the first in "
-            f"{locate(table, row)}"
-            for name, row in list(first.items())[:5]
+            f"column {name!r} has {imputed[name]} in {table.num_rows} rows, the first in row {row}"
+            for name, row in list(first_missing.items())[:5]
         ]
-        more = f"; and {len(first) - 5} more columns" if len(first) > 5 else ""
+        more = f"; and {len(imputed) - 5} more columns" if len(imputed) > 5 else ""
         raise TableError(f"missing values: {'; '.join(places)}{more}: {_IMPUTE}")
-    return Encoded(X, unseen, imputed, parsed)
+    return Encoded(X, unseen, imputed)
 
 
-def encode_target(schema: Schema, table: pa.Table) -> Shaped[np.ndarray, "n"]:
+def encode_target(
+    schema: Schema, table: pa.Table, rows: Sequence[int] | None = None
+) -> Shaped[np.ndarray, "n"]:
     """Return a table's targets: float64 for regression, labels in their own type for classes.
 
     A label not seen in training is returned as it is: no prediction will equal it.
@@ -260,50 +238,38 @@ def encode_target(schema: Schema, table: pa.Table) -> Shaped[np.ndarray, "n"]:
     name = schema.target
     check_names(table, [name], "the target column")
     if schema.task == REGRESSION:
-        y = float_column(table, name, 0, schema.null_values)
-        _refuse_missing_target(table, name, np.isnan(y))
+        _refuse_times(name, plain_column(table, name).type)
+        y = float_column(table, name, rows)
+        _refuse_missing_target(name, np.isnan(y), rows)
         return y
     values = plain_column(table, name)
+    _refuse_times(name, values.type)
     if schema.classes is not None:
-        comparable, _ = comparable_column(table, name, schema.classes)
-        # Decimals are for comparing only.
-        values = values if pa.types.is_decimal(comparable.type) else comparable
-    if is_text(values.type):
-        present = without(values, schema.null_values)
-        numbers = are_numbers(present.drop_null(), point_of(table))
-        # A label may be "NA", but not one of numbers.
-        values = present if pc.all(numbers).as_py() else values
-    _refuse_missing_target(table, name, values.is_null().to_numpy())
-    # Of a list of whole numbers NumPy may make floats.
+        values, _ = comparable_column(table, name, schema.classes)
+    _refuse_missing_target(name, values.is_null().to_numpy(), rows)
+    # NumPy may make floats of a list of whole numbers.
     return values.to_numpy() if is_number(values.type) else np.asarray(values.to_pylist())
 
 
 def _fit_column(
-    table: pa.Table, name: str, impute: bool, is_code: bool, max_categories: int, coded: bool
+    table: pa.Table,
+    name: str,
+    impute: bool,
+    is_code: bool,
+    max_categories: int,
+    coded: bool,
+    rows: Sequence[int] | None,
 ) -> Column:
     values = plain_column(table, name)
-    null_values = _null_values(table)
     if values.null_count == len(values):
         raise TableError(f"column {name!r}: expected values, but all are missing; drop the column")
-    advice = "should the values be codes, name the column as categorical (--categorical)"
-    if not is_code and holds_times(table, name, null_values):
-        times = exact_column(table, name, null_values, time=True)
-        origin = int(times.drop_null()[0].as_py())
-        fill = None
-        if impute:
-            fill = _median(float_column(table, name, origin, null_values, time=True))
-        return Column(name, None, fill, origin, time=True)
-    numeric = is_number(values.type)
-    if is_text(values.type) and not is_code:
-        numeric = _is_numbers_as_text(table, name, values, null_values, advice)
-    if numeric and not is_code:
-        origin = origin_of(exact_column(table, name, null_values))
-        check_told_apart(table, name, origin, null_values)
-        fill = None
-        if impute:
-            fill = _median(float_column(table, name, origin, null_values))
+    time = pa.types.is_temporal(values.type)
+    if time or (is_number(values.type) and not is_code):
+        origin = microseconds(values).drop_null()[0].as_py() if time else None
+        fill = _median(float_column(table, name, rows, origin)) if impute else None
         return Column(name, None, fill, origin)
-    check_labels(table, name)
+    if not is_code:
+        _refuse_texts_like_numbers(name, values, rows, "name the column as one of codes")
     distinct = values.unique().drop_null()
     if len(distinct) > max_categories:
         raise TableError(
@@ -312,19 +278,10 @@ def _fit_column(
             "drop it, turn it into numbers, or raise the limit (max_categories, --max-categories)"
         )
     missing = (None,) if impute and values.null_count else ()
-    return Column(name, (*sorted(distinct.to_pylist()), *missing), None, coded=coded)
+    return Column(name, (*sorted(distinct.to_pylist()), *missing), coded=coded)
 
 
-def _check_times(table: pa.Table, name: str, column: Column) -> None:
-    """Raise unless a column holds times, or none, as in training; or nothing at all."""
-    if is_text(stored_type(table, name)) or table[name].null_count == table.num_rows:
-        return  # of texts, the first that does not fit is named
-    words = ("dates or times", "numbers") if column.time else ("numbers", "dates or times")
-    raise TableError(f"column {name!r}: expected {words[0]} as in training, got {words[1]}")
-
-
-def _refuse_times(table: pa.Table, target: str) -> None:
-    kind = stored_type(table, target)
+def _refuse_times(target: str, kind: pa.DataType) -> None:
     if pa.types.is_temporal(kind):
         raise TableError(
             f"target column {target!r}: expected numbers or classes, got type {kind}; turn it into "
@@ -332,8 +289,23 @@ def _refuse_times(table: pa.Table, target: str) -> None:
         )
 
 
-def _null_values(table: pa.Table) -> tuple[str, ...]:
-    return tuple(source_of(table).get("null_values", NULL_VALUES))
+def _refuse_texts_like_numbers(
+    name: str, values: pa.ChunkedArray, rows: Sequence[int] | None, advice: str
+) -> None:
+    """Raise if most of the distinct texts of a column look like numbers."""
+    if not is_text(values.type):
+        return
+    distinct = values.unique().drop_null()
+    alike = pc.match_substring_regex(distinct, _LIKE_NUMBER).to_numpy(zero_copy_only=False)
+    if 2 * np.sum(alike) > len(distinct):
+        text = distinct[int(np.argmin(alike))]  # one that does not look like a number, if any
+        raise TableError(
+            f"column {name!r}: expected numbers, as most of its texts look like numbers, got "
+            f"{text.as_py()!r:.80} in row {row_number(rows, pc.index(values, text).as_py())}; turn "
+            "the column into numbers. In a CSV file, name the texts that mean a missing value "
+            "(null_values, --missing) and the decimal mark (decimal, --decimal). If the texts are "
+            f"categories, {advice} (categorical, --categorical; task, --task)"
+        )
 
 
 def _median(values: Float[np.ndarray, "n"]) -> float:
@@ -342,40 +314,12 @@ def _median(values: Float[np.ndarray, "n"]) -> float:
     return float(np.nanmedian(half * values) / half)
 
 
-def _is_numbers_as_text(
-    table: pa.Table,
-    name: str,
-    values: pa.ChunkedArray,
-    null_values: Sequence[str],
-    advice: str,
-) -> bool:
-    """Whether all texts are numbers, but for those that mean missing.
-
-    Neither a stray "?" nor decimal commas may turn numbers into categories in silence.
-    """
-    present = without(values, null_values)
-    distinct = present.unique().drop_null()
-    if not len(distinct):
-        return False
-    numbers = are_numbers(distinct, point_of(table)).to_numpy(zero_copy_only=False)
-    if numbers.all():
-        return True
-    others = distinct.filter(pa.array(~numbers))
-    alike = pc.sum(look_like_numbers(others)).as_py() + int(numbers.sum())
-    if 2 * alike > len(distinct):
-        row = min(values.index(value).as_py() for value in others[:10])
-        raise TableError(
-            f"column {name!r}: expected numbers (such as -12.5 or 1e3), as most of its values are "
-            f"or look like, or texts; got {values[row].as_py()!r} in {locate(table, row)}; should "
-            f"that mean a missing value, add it to null_values (--missing); {advice}"
-        )
-    return False
-
-
-def _refuse_missing_target(table: pa.Table, name: str, missing: Bool[np.ndarray, "n"]) -> None:
+def _refuse_missing_target(
+    name: str, missing: Bool[np.ndarray, "n"], rows: Sequence[int] | None
+) -> None:
     if np.any(missing):
         raise TableError(
-            f"target column {name!r}: missing in {int(missing.sum())} of {table.num_rows} rows, "
-            f"the first is {locate(table, int(np.argmax(missing)))}; leave out rows without a "
+            f"target column {name!r}: missing in {int(missing.sum())} of {len(missing)} rows, the "
+            f"first is row {row_number(rows, int(np.argmax(missing)))}; leave out rows without a "
             "target"
         )

@@ -14,28 +14,47 @@ REGRESSION = "regression"
 Value = str | bool | int | float | None
 
 
+NULL_VALUES = (
+    *("", "#N/A", "#N/A N/A", "#NA", "N/A", "NA", "NULL", "NaN", "-NaN", "n/a", "nan", "null"),
+)
+"""What a CSV cell may hold to mean that its value is missing."""
+
+
+class CsvFormat(NamedTuple):
+    """How the cells of a CSV file are read.
+
+    Attributes:
+        null_values: what a cell may hold to mean that its value is missing.
+        decimal: the decimal mark, "." or ",".
+        delimiter: the character between cells; by default the comma or, if the header has none,
+            the semicolon, tab or bar that it has most of.
+    """
+
+    null_values: tuple[str, ...] = NULL_VALUES
+    decimal: str = "."
+    delimiter: str | None = None
+
+    __repr__ = short_repr
+
+
 class Column(NamedTuple):
     """One input column.
 
     Attributes:
         name: its name in the table.
-        categories: the values that get an indicator column each, in the type they were read in,
-            None standing for a missing value; or None for a numeric column.
-        fill: what a missing number is replaced by, or None if it is refused. Counted from
-            `origin`.
-        coded: whether its categories are numbered in one column, -1 for one that is not among
-            them, instead of having an indicator column each.
-        time: whether it holds dates or times: as numbers they are microseconds, of dates and
-            timestamps since 1970.
-        origin: a whole number that is taken from all of the column, exactly, before its numbers
-            become floating-point ones: 0 unless some are larger than those hold exactly.
+        categories: the values of a column of categories, in the type they were read in, None
+            standing for a missing value; or None for a column of numbers or times.
+        fill: what replaces a missing number or time, or None if missing values are refused.
+        origin: for a column of dates or times, the first one of training, in whole microseconds
+            since 1970; the column's numbers are microseconds from there. None for others.
+        coded: whether the categories are numbered in one column, -1 for an unseen one, instead of
+            having an indicator column each.
     """
 
     name: str
     categories: tuple[Value, ...] | None = None
     fill: float | None = None
-    origin: int = 0
-    time: bool = False
+    origin: int | None = None
     coded: bool = False
 
     __repr__ = short_repr
@@ -57,7 +76,7 @@ class Schema(NamedTuple):
         task: "classification" or "regression".
         classes: the labels in sorted order, in the type they were read in; None for regression.
         impute: whether missing inputs are filled in rather than refused.
-        null_values: what a CSV cell may hold to mean that a value is missing.
+        csv: how the cells of CSV files are read.
     """
 
     columns: tuple[Column, ...]
@@ -65,7 +84,7 @@ class Schema(NamedTuple):
     task: str
     classes: tuple[str | bool | int | float, ...] | None
     impute: bool
-    null_values: tuple[str, ...]
+    csv: CsvFormat = CsvFormat()
 
     __repr__ = short_repr
 
@@ -87,11 +106,6 @@ class Schema(NamedTuple):
         """Names of the columns of a table, with the target."""
         return (*(column.name for column in self.columns), self.target)
 
-    @property
-    def with_origin(self) -> tuple[str, ...]:
-        """Names of the columns whose whole numbers float64 does not hold."""
-        return tuple(column.name for column in self.columns if column.origin)
-
     def to_json(self) -> dict[str, Any]:
         """Return the schema as dicts, lists, strings, numbers and booleans."""
         parts = self._asdict()
@@ -99,12 +113,11 @@ class Schema(NamedTuple):
             {
                 name: list(value) if name == "categories" and value is not None else value
                 for name, value in column._asdict().items()
-                if name != "coded" or value  # as older files do not know it
             }
             for column in self.columns
         ]
-        parts["classes"] = _maybe(list, self.classes)
-        parts["null_values"] = list(self.null_values)
+        parts["classes"] = None if self.classes is None else list(self.classes)
+        parts["csv"] = self.csv._asdict() | {"null_values": list(self.csv.null_values)}
         return parts
 
     @staticmethod
@@ -123,9 +136,7 @@ class Schema(NamedTuple):
                 task=parts["task"],
                 classes=None if parts["classes"] is None else _values("classes", parts["classes"]),
                 impute=parts["impute"],
-                null_values=tuple(
-                    _text("null_values", v) for v in _list("null_values", parts["null_values"])
-                ),
+                csv=_csv_format(parts["csv"]),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(
@@ -143,19 +154,27 @@ class Schema(NamedTuple):
 
 def _column(parts: Any) -> Column:
     name, categories, fill = parts["name"], parts["categories"], parts["fill"]
-    origin, time = parts["origin"], parts["time"]
+    origin, coded = parts["origin"], parts["coded"]
     if categories is not None:
         categories = _values("categories", categories)
     if fill is not None and not (isinstance(fill, float) and math.isfinite(fill)):
         raise TypeError("fill: expected a finite number")
-    if type(origin) is not int or abs(origin) >= 10**76:  # as many digits as are read exactly
-        raise TypeError("origin: expected a whole number of at most 76 digits")
-    if not isinstance(time, bool) or (time and categories is not None):
-        raise TypeError("time: expected a boolean, False for categories")
-    coded = parts.get("coded", False)
+    whole = type(origin) is int and abs(origin) < 2**63
+    if not (origin is None or (whole and categories is None)):
+        raise TypeError("origin: expected a whole number of 64 bits, and None for categories")
     if not isinstance(coded, bool) or (coded and categories is None):
         raise TypeError("coded: expected a boolean, False for numbers")
-    return Column(name, categories, fill, origin, time, coded)
+    return Column(name, categories, fill, origin, coded)
+
+
+def _csv_format(parts: Any) -> CsvFormat:
+    null_values, decimal, delimiter = parts["null_values"], parts["decimal"], parts["delimiter"]
+    if decimal not in (".", ","):
+        raise TypeError("decimal: expected '.' or ','")
+    if delimiter is not None and len(_text("delimiter", delimiter).encode()) != 1:
+        raise TypeError("delimiter: expected one character or None")
+    texts = tuple(_text("null_values", v) for v in _list("null_values", null_values))
+    return CsvFormat(texts, decimal, delimiter)
 
 
 def _values(name: str, values: Any) -> tuple[Any, ...]:
@@ -169,7 +188,7 @@ def _values(name: str, values: Any) -> tuple[Any, ...]:
             _text(name, value)
         elif not isinstance(value, bool | int | float) or value != value:
             raise TypeError(f"{name}: expected texts, numbers or booleans")
-        elif type(value) is int and not -(2**63) <= value < 2**64:
+        elif type(value) is int and not -(2**63) <= value < 2**63:
             raise TypeError(f"{name}: expected whole numbers of 64 bits")
     if not values:
         raise TypeError(f"{name}: expected at least one value")
@@ -187,7 +206,3 @@ def _text(name: str, value: Any) -> str:
         raise TypeError(f"{name}: expected a text, got {type(value).__name__}")
     value.encode()  # a table holds UTF-8, which has no lone surrogates
     return value
-
-
-def _maybe(convert: type, values: Any) -> Any:
-    return None if values is None else convert(values)

@@ -320,7 +320,7 @@ def test_fit_and_compare_take_the_same_options_of_the_table(capsys, monkeypatch)
     monkeypatch.setenv("COLUMNS", "80")
     fit, comparison = (sections(command, capsys)["table:"] for command in ("fit", "compare"))
     assert fit == comparison
-    assert sum(line.startswith("  --") for line in fit) == 8
+    assert sum(line.startswith("  --") for line in fit) == 10
 
 
 MIXED = (

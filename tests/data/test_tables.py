@@ -18,7 +18,9 @@ from sklearn.datasets import load_breast_cancer
 from benchmarks.data_sets import benchmark_set
 from jsparse.data import demo_set
 from jsparse.data.encoding import Schema, encode, encode_target, fit_schema, infer_task
-from jsparse.data.tables import NULL_VALUES, TableError, locate, read_table
+from jsparse.data.schema import NULL_VALUES, CsvFormat
+from jsparse.data.table_files import read_table
+from jsparse.data.tables import TableError
 
 PEOPLE = """age,job,height,member,income
 31,clerk,1.75,true,>50K
@@ -118,14 +120,16 @@ def test_csv_and_parquet_agree_and_columns_may_come_in_any_order(tmp_path):
 
 
 def test_schema_survives_json_with_the_types_of_its_values(tmp_path):
-    table = read(tmp_path, PEOPLE.replace("baker", ""), null_values=("", "?"))
-    schema = fit_schema(table, "member", impute=True, categorical=["age"])
+    table = read(tmp_path, PEOPLE.replace("baker", ""), csv=CsvFormat(("", "?")))
+    schema = fit_schema(
+        table, "member", impute=True, categorical=["age"], csv=CsvFormat(("", "?"), ",", "|")
+    )
     again = Schema.from_json(json.loads(json.dumps(schema.to_json())))
     assert again == schema
     assert [type(c) for c in again.classes] == [bool, bool]
     assert again.columns[0].categories == (28, 31, 45, 60)
     assert again.columns[1].categories == ("actor", "clerk", None)
-    assert again.null_values == ("", "?")
+    assert again.csv == CsvFormat(("", "?"), decimal=",", delimiter="|")
     with pytest.raises(ValueError, match="to_json"):
         Schema.from_json({"columns": []})
 
@@ -199,19 +203,18 @@ def test_task_may_be_given():
         fit_schema(table.append_column("t", pa.array(list("abc"))), "t", task="regression")
 
 
-def test_missing_values_are_refused_by_row_line_and_column(tmp_path):
+def test_missing_values_are_refused_by_row_and_column(tmp_path):
     text = 'a,b,y\n1,"two\nlines",1.5\n\n2,,2.5\n,z,3.5\nnan,z,3.5\n'
     table = read(tmp_path, text)
     schema = fit_schema(table, "y")
     with pytest.raises(TableError) as caught:
         encode(schema, table)
     message = str(caught.value)
-    assert "'a' has 2 in 4 rows, the first in row 3 (line 6 of" in message
-    assert "'b' has 1 in 4 rows, the first in row 2 (line 5 of" in message
+    assert "'a' has 2 in 4 rows, the first in row 3" in message
+    assert "'b' has 1 in 4 rows, the first in row 2" in message
     assert "--impute" in message
-    part = table.slice(1)  # no longer the file: rows are those of the table, lines unknown
-    with pytest.raises(TableError, match=r"the first in row 2; column 'b'"):
-        encode(schema, part)
+    with pytest.raises(TableError, match=r"the first in row 102; column 'b'"):
+        encode(schema, table.slice(1), rows=[100, 101, 102])
 
 
 def test_missing_values_are_imputed_on_request(tmp_path):
@@ -258,8 +261,9 @@ def test_a_missing_target_is_an_error_even_when_imputing(cells):
 
 
 def test_what_means_missing_is_remembered(tmp_path):
-    table = read(tmp_path, "a,y\n1,1.5\n?,2.5\n", null_values=(*NULL_VALUES, "?"))
-    schema = fit_schema(table, "y", impute=True)
+    csv_format = CsvFormat((*NULL_VALUES, "?"))
+    table = read(tmp_path, "a,y\n1,1.5\n?,2.5\n", csv=csv_format)
+    schema = fit_schema(table, "y", impute=True, csv=csv_format)
     assert schema.columns[0].categories is None
     new = read(tmp_path, "a\n3\n?\n", schema=schema)
     np.testing.assert_array_equal(encode(schema, new).X, [[3], [1]])
@@ -270,12 +274,12 @@ def test_a_stray_text_does_not_turn_numbers_into_categories(tmp_path):
     with pytest.raises(TableError) as caught:
         fit_schema(table, "y")
     assert "'a': expected numbers" in str(caught.value)
-    assert "'?' in row 3 (line 4 of" in str(caught.value)
+    assert "'?' in row 3" in str(caught.value)
     forced = fit_schema(table, "y", categorical=["a"])
     assert forced.columns[0].categories == ("1", "2", "4", "?")
     numbers = fit_schema(read(tmp_path, "a,y\n1,1.5\n2,2.5\n", "other.csv"), "y")
-    with pytest.raises(TableError, match=r"'a': expected numbers, got '\?' in row 3 \(line 4"):
-        encode(numbers, table)
+    with pytest.raises(TableError, match=r"'a': row 3: CSV conversion error .* value '\?'"):
+        read_table(tmp_path / "data.csv", schema=numbers)
 
 
 def test_too_many_categories_name_the_column():
@@ -313,33 +317,37 @@ DAY = 86_400_000_000  # microseconds
 
 
 @pytest.mark.parametrize(
-    ("cells", "found"),
+    ("cells", "encoded"),
     [
         ([datetime.date(2020, 1, 1), datetime.date(2020, 1, 3), None], [0, 2 * DAY, DAY]),
         ([datetime.datetime(2020, 1, 1, 12), datetime.datetime(2020, 1, 1), None],
          [0, -DAY / 2, -DAY / 4]),
         ([datetime.timedelta(1), datetime.timedelta(2), None], [0, DAY, DAY / 2]),
         ([datetime.time(6), datetime.time(12), None], [0, DAY / 4, DAY / 8]),
-        (["2020-01-01", " 2020-01-02T12:00", None], [0, 1.5 * DAY, 0.75 * DAY]),
-        (["2020-01-01 00:00:01", "2020-01-01 00:00:01.5", "NA"], [0, 5e5, 2.5e5]),
+        (pa.array([0, 4000, 2000], pa.timestamp("ns", "Europe/Brussels")), [0, 4, 2]),
     ],
 )  # fmt: skip
-def test_dates_and_times_are_microseconds(cells, found):
+def test_dates_and_times_are_microseconds(cells, encoded):
     table = pa.table({"when": cells, "y": [1.5, 2.5, 3.5]})
     schema = fit_schema(table, "y", impute=True)
-    assert schema.columns[0].time
-    np.testing.assert_array_equal(encode(schema, table).X[:, 0], found)
+    np.testing.assert_array_equal(encode(schema, table).X[:, 0], encoded)
     assert Schema.from_json(schema.to_json()) == schema
     for other in ([1, 2, 3], ["a", "b", "c"]):
-        with pytest.raises(TableError, match="'when': expected dates or times"):
+        with pytest.raises(TableError, match=r"'when': expected dates or times, got .* row 1"):
             encode(schema, pa.table({"when": other}))
     numbers = fit_schema(pa.table({"when": [1, 2, 3], "y": [1.5, 2.5, 3.5]}), "y")
-    with pytest.raises(TableError, match="'when': expected numbers"):
+    with pytest.raises(TableError, match=r"'when': expected numbers, got .* row 1"):
         encode(numbers, table)
-    if not isinstance(cells[0], str):
-        for call in (infer_task, fit_schema):
-            with pytest.raises(TableError, match="target column 'when': expected numbers or cl"):
-                call(table, "when")
+    for call in (infer_task, fit_schema):
+        with pytest.raises(TableError, match="target column 'when': expected numbers or cl"):
+            call(table, "when")
+
+
+def test_dates_of_csv_files(tmp_path):
+    table = read(tmp_path, "when,y\n2024-01-31,1.5\n2024-02-01,2.5\n")
+    schema = fit_schema(table, "y")
+    new = read(tmp_path, "when\n2024-01-31 12:00:00\n", schema=schema)
+    np.testing.assert_array_equal(encode(schema, new).X, [[DAY / 2]])
 
 
 @pytest.mark.parametrize(
@@ -363,120 +371,10 @@ def test_every_text_type_is_a_category(kind):
     np.testing.assert_array_equal(encode(fit_schema(table, "y"), table).X, [[0, 1], [1, 0]])
 
 
-@pytest.mark.parametrize("first", [2**60, 2**64 - 10, 10**30, -(2**60)])
-def test_whole_numbers_beyond_float64_keep_their_differences(tmp_path, first):
-    cells = [first, first + 1, first + 7, None, first - 3]
-    decimals = pa.array(
-        [None if c is None else decimal.Decimal(c) for c in cells], pa.decimal256(40, 0)
-    )
-    texts = pa.array([None if c is None else str(c) for c in cells])
-    target = pa.array([1.5, 2.5, 3.5, 4.5, 5.5])
-    tables = [pa.table({"x": x, "y": target}) for x in (decimals, texts)]
-    if first < 2**64:
-        kind = pa.uint64() if first > 2**63 else pa.int64()
-        tables.append(pa.table({"x": pa.array(cells, kind), "y": target}))
-    text = "x,y\n" + "".join(f"{'' if c is None else c},{i + 1.5}\n" for i, c in enumerate(cells))
-    for table in (*tables, read(tmp_path, text)):
-        schema = fit_schema(table, "y", impute=True)
-        assert schema.columns == (("x", None, 0.5, first, False, False),)
-        again = Schema.from_json(json.loads(json.dumps(schema.to_json())))
-        np.testing.assert_array_equal(encode(again, table).X, [[0], [1], [7], [0.5], [-3]])
-        # Other files, in which they may be of another type, are counted from there as well.
-        other = read(tmp_path, f"x\n{first + 2}\n5\n", "other.csv", schema=schema)
-        expected = [[2], [float(5 - first)]]
-        np.testing.assert_array_equal(encode(schema, other).X, expected)
-        other = pa.table({"x": pa.array([float(first)])})
-        expected = int(float(first)) - first
-        np.testing.assert_array_equal(encode(schema, other).X, [[expected]])
-
-
-def test_numbers_that_float64_does_not_tell_apart_are_refused(tmp_path):
-    for cells, pair in (
-        ([0, 2**60, 2**60 + 1, 5], f"{2**60} and {2**60 + 1}, the latter in row 3"),
-        ([decimal.Decimal("1." + "0" * 20 + d) for d in "12"], "1.0{20}1 and 1.0{20}2, .* row 2"),
-    ):
-        table = pa.table({"x": cells, "y": np.arange(len(cells)) / 3})
-        with pytest.raises(TableError, match="'x': expected numbers that .*" + pair):
-            fit_schema(table, "y")
-    table = pa.table({"x": [1, 2, 3], "y": [2**60, 2**60 + 1, 5]})
-    with pytest.raises(TableError, match="'y': expected numbers that float64 tells apart"):
-        fit_schema(table, "y")
-    codes = fit_schema(
-        pa.table({"x": [0, 2**60, 2**60 + 1], "y": [1.5, 2, 3]}), "y", categorical=["x"]
-    )
-    assert codes.columns[0].categories == (0, 2**60, 2**60 + 1)
-    long = "x,y\n1,1.5\n" + "9" * 80 + ",2.5\n"
-    with pytest.raises(TableError, match=r"'x': expected numbers .* at most 76 digits.* row 2"):
-        fit_schema(read(tmp_path, long), "y")
-
-
-def test_large_numbers_among_others_lose_no_digit(tmp_path):
-    first = 1_700_000_000_000_000_001
-    text = f"x,y\n{first},1.5\n{first + 2},2.5\n{first + 8},3.5\n"
-    schema = fit_schema(read(tmp_path, text), "y")
-    for mark in ",;":
-        cells = ["1.7e18", str(first + 3), f"{first + 4}.5"]
-        cells = [c.replace(".", ",") if mark == ";" else c for c in cells]
-        other = read(
-            tmp_path, "".join([f"x{mark}z\n", *(f"{c}{mark}1\n" for c in cells)]), schema=schema
-        )
-        np.testing.assert_array_equal(encode(schema, other).X, [[-1], [3], [4.5]])
-    texts = pa.table({"x": ["1.7e18", str(first + 3)]})
-    np.testing.assert_array_equal(encode(schema, texts).X, [[-1], [3]])
-    # In training they are told apart as well, or refused.
-    for mark, half in ((",", "0.5"), (";", "0,5")):
-
-        def table(*cells, mark=mark):
-            rows = "".join(f"{c}{mark}{i}\n" for i, c in enumerate(cells))
-            return read(tmp_path, f"x{mark}y\n{rows}")
-
-        apart = table(2**53, 2**53 + 1, half)
-        X = encode(fit_schema(apart, "y", task="regression"), apart).X
-        assert X[:2, 0].tolist() == [0, 1]
-        with pytest.raises(TableError, match="'x': expected numbers that float64 tells apart"):
-            fit_schema(table(half, 2**53, 2**53 + 1), "y", task="regression")
-    # Where float64 holds them, or as floats are written, nothing is counted from the first.
-    floats = read(tmp_path, f"x,y\n{2**60},1\n0.5,2\n1e300,3\n1.2345678901234567e+19,4\n")
-    schema = fit_schema(floats, "y")
-    assert (floats["x"].type, schema.columns[0].origin) == (pa.float64(), 0)
-    for cells in ((2**53 + 1, "1e300"), (2**53 + 1, "1e-300"), (2**53 + 1, f"1e{'9' * 30}")):
-        with pytest.raises(TableError, match="'x': expected numbers that take at most 76 digits"):
-            fit_schema(table(*cells, mark=","), "y")
-
-
 def test_constant_columns_are_kept():
     table = pa.table({"x": [2**50, 2**50], "one": ["a", "a"], "y": [1.5, 2.5]})
     encoded = encode(fit_schema(table, "y"), table)
     np.testing.assert_array_equal(encoded.X, [[2.0**50, 1], [2.0**50, 1]])
-
-
-def test_numbers_kept_as_text_are_numbers_and_said_to_be():
-    cells = [str(i / 4) for i in range(40)]
-    table = pa.table({"x": cells, "y": np.arange(40) / 7})
-    for x in (table["x"], table["x"].dictionary_encode(), table["x"].cast(pa.large_string())):
-        shown = table.set_column(0, "x", x)
-        schema = fit_schema(shown, "y")
-        assert schema.features == ("x",)
-        encoded = encode(schema, shown)
-        np.testing.assert_array_equal(encoded.X[:, 0], np.arange(40) / 4)
-        assert encoded.parsed == {"x": 40}
-    assert encode(schema, pa.table({"x": [1.5]})).parsed == {}
-    # What means missing in a CSV file means it among numbers here.
-    gaps = table.set_column(0, "x", pa.array(["NA", *cells[1:]]))
-    with pytest.raises(TableError, match="'x' has 1 in 40 rows, the first in row 1"):
-        encode(fit_schema(gaps, "y"), gaps)
-    imputed = encode(fit_schema(gaps, "y", impute=True), gaps)
-    assert imputed.X[0, 0] == np.median(np.arange(1, 40) / 4)
-    assert (imputed.imputed, imputed.parsed) == ({"x": 1}, {"x": 39})
-    # But a country may be NA.
-    countries = pa.table({"x": ["NA", "BE", "NA"], "y": [1.5, 2.5, 3.5]})
-    assert fit_schema(countries, "y").features == ("x=BE", "x=NA")
-    # Targets likewise, and codes stay codes.
-    reason = infer_task(table.rename_columns(["y", "x"]), "y")
-    assert reason == ("regression", "'y' holds 40 distinct numbers, kept as text")
-    two = pa.table({"x": [1.5, 2.5], "y": ["0", "1"]})
-    assert fit_schema(two, "y").classes == ("0", "1")
-    assert fit_schema(table, "y", categorical=["x"]).columns[0].categories == tuple(sorted(cells))
 
 
 @pytest.mark.parametrize(
@@ -484,69 +382,35 @@ def test_numbers_kept_as_text_are_numbers_and_said_to_be():
     [
         ["1,5", "2,25", "3"],
         ["1,000", "12,345.5", "7"],
-        ["1.234,5", "2.345,6", "3"],
         ["10%", "12.5%", "3%"],
         ["$10", "$ 1,200.50", "€3"],
-        ["2020-01-01", "2020-01-02T10:00:00Z", "2020-02-01 10:00"],
-        ["31.12.2020", "1/2/2021", "1.1.1999"],
-        ["10:30", "11:45:10", "9:00"],
-        [",5", "1,5e3", ",25"],
-        ["−5", "−12.5", "−1e−3"],  # noqa: RUF001
-        ["(1.5)", "(1,200)", "(3)"],
-        ["2020/01/02", "2020/1/3", "2020.01.04"],
-        ["31.12.20", "1/2/21", "01-02-99"],
-        ["02-Jan-2020", "3 feb 21", "04/March/2020"],
+        ["31.12.2020", "1.2.2021", "?"],
+        ["(1.5)", "(1,200)", "n.a."],
+        ["1.5", "2.5e3", "-2"],
     ],
 )
-def test_texts_that_look_like_numbers_or_dates_are_refused(cells):
+def test_texts_that_look_like_numbers_are_refused(cells):
     table = pa.table({"x": cells, "y": [1.5, 2.5, 3.5]})
-    with pytest.raises(TableError, match=r"'x': expected numbers .* got '.*' in row 1; .*--categ"):
+    with pytest.raises(TableError, match=r"'x': expected numbers, .* got '.*' in row .*--categ"):
         fit_schema(table, "y")
-    with pytest.raises(TableError, match=r"'x': expected numbers .* ask for the task class"):
+    with pytest.raises(TableError, match=r"'x': expected numbers, .* ask for the task class"):
         infer_task(table, "x")
     assert len(fit_schema(table, "y", categorical=["x"]).features) == 3
     bins = pa.table({"x": ["18-25", "26-40", "v1.2.3"], "y": [1.5, 2.5, 3.5]})
     assert len(fit_schema(bins, "y").features) == 3
 
 
-def test_csv_cells_are_what_they_say(tmp_path):
-    mixed = read(tmp_path, "a,y\n1,1.5\ntrue,2.5\n")
-    assert mixed["a"].to_pylist() == ["1", "true"]
-    hexadecimal = read(tmp_path, "a,b,y\n0x1F,3,1.5\n0xFFFFFFFFFFFFFFFF,4,2.5\n")
-    assert hexadecimal["a"].to_pylist() == ["0x1F", "0xFFFFFFFFFFFFFFFF"]
-    assert hexadecimal["b"].to_pylist() == [3, 4]
-    large = read(tmp_path, f"a,b,c,y\n{2**64 - 1},{10**30 + 1},1e300,1.5\n1,2,{2**60},2.5\n")
-    assert large["a"].to_pylist() == [2**64 - 1, 1]
-    assert large["b"].to_pylist() == [10**30 + 1, 2]
-    assert large["c"].to_pylist() == [1e300, 2.0**60]
-    commas = read(tmp_path, "a;b;y\n1,5;1.500;1\n2,5;2.500;2\n")
-    with pytest.raises(TableError, match=r"'b': expected numbers .* got '1.500' in row 1"):
-        fit_schema(commas, "y")
-    # A column of other points is one of those, unless they may mark the thousands.
-    commas = read(tmp_path, "a;b;y\n1,5;1.500;1\n2,5;0.500;2\n")
-    np.testing.assert_array_equal(encode(fit_schema(commas, "y"), commas).X[:, 1], [1.5, 0.5])
-    few = read(tmp_path, "a;y\n1;1\n2;2\n3;3\n2,5;4\n")
-    assert few["a"].to_pylist() == [1, 2, 3, 2.5]
-
-
-@pytest.mark.parametrize("mark", [";", "\t", "|"])
-def test_commas_that_may_mark_thousands_are_no_decimal_commas(tmp_path, mark):
-    def table(*cells, name="a", **options):
-        rows = "".join(f"{cell}{mark}{i}.5\n" for i, cell in enumerate(cells))
-        return read(tmp_path, f"{name}{mark}y\n{rows}", **options)
-
-    for cells in (("1,234", "950", "12,500", "880", "101,000"), ("1,234", "2,345"), ("-1,234",)):
-        thousands = table(*cells)
-        assert thousands["a"].to_pylist() == list(cells)
-        with pytest.raises(TableError, match=r"'a': expected numbers .* got '-?1,234' in row 1"):
-            fit_schema(thousands, "y")
-    assert table("1,234", "950", "0,500")["a"].to_pylist() == [1.234, 950, 0.5]
-    assert table("1,234", "950", "1,5")["a"].to_pylist() == [1.234, 950, 1.5]
-    # Nor does a column decide that the model does not know.
-    schema = fit_schema(table("1.5", "2.25", name="x"), "y")
-    text = f"u{mark}x\n1,5{mark}1.250\n2,5{mark}2.500\n"
-    other = read(tmp_path, text, schema=schema)
-    np.testing.assert_array_equal(encode(schema, other).X, [[1.25], [2.5]])
+def test_decimal_commas_are_read_on_request_and_remembered(tmp_path):
+    text = "a;y\n1,5;1\n2,25;2\n"
+    with pytest.raises(TableError, match=r"'a': expected numbers, .* got '1,5' in row 1;.*decimal"):
+        fit_schema(read(tmp_path, text), "y")
+    csv_format = CsvFormat(decimal=",", delimiter=";")
+    table = read(tmp_path, text, csv=csv_format)
+    schema = fit_schema(table, "y", csv=csv_format)
+    np.testing.assert_array_equal(encode(schema, table).X, [[1.5], [2.25]])
+    again = Schema.from_json(json.loads(json.dumps(schema.to_json())))
+    new = read(tmp_path, "y;a\n1;-1,25\n", "other.csv", schema=again)
+    np.testing.assert_array_equal(encode(again, new).X, [[-1.25]])
 
 
 def test_a_kind_that_changed_since_training_is_refused():
@@ -560,40 +424,27 @@ def test_a_kind_that_changed_since_training_is_refused():
         encode(schema, table.set_column(1, "code", pa.array(["1", "2"])))
 
 
-def test_whole_numbers_compare_whatever_their_size():
-    def encoded(known, cells):
-        y = np.arange(len(known)) / 7
-        schema = fit_schema(pa.table({"x": known, "y": y}), "y", categorical=["x"])
-        return encode(schema, pa.table({"x": cells}))
-
-    known = pa.array([1, 2, 2**64 - 1], pa.uint64())
-    np.testing.assert_array_equal(encoded(known, [1, 2]).X, np.eye(3)[:2])
-    np.testing.assert_array_equal(encoded(known, pa.array([2**64 - 1], pa.uint64())).X, [[0, 0, 1]])
-    for few in (known, pa.array([-1, 2, 3])):
-        for cells, unseen in (([-1, 2], few == known), ([2**63, 2], True)):
-            kind = pa.uint64() if 2**63 in cells else pa.int64()
-            found = encoded(few, pa.array(cells, kind))
-            assert found.unseen == ({"x": 1} if unseen else {})
-            assert found.X[1].tolist() == [0, 1, 0]
-    # Labels as well.
-    schema = fit_schema(pa.table({"x": [1, 2], "y": [-1, 3]}), "y")
-    labels = encode_target(schema, pa.table({"y": pa.array([2**64 - 1, 3], pa.uint64())}))
-    assert labels.tolist() == [2**64 - 1, 3]
+def test_whole_numbers_that_float64_does_not_hold(tmp_path):
+    large = [2**60 + 1, 2**60 + 2, 2**60 + 1]
+    table = pa.table({"x": large, "y": [1.5, 2.5, 3.5]})
+    with pytest.raises(TableError, match=r"'x': expected whole numbers of at most 2\^53, .*--ca"):
+        encode(fit_schema(table, "y"), table)
+    # As codes and labels they are exact, in CSV files too.
+    schema = fit_schema(table, "y", categorical=["x"])
+    np.testing.assert_array_equal(encode(schema, table).X, [[1, 0], [0, 1], [1, 0]])
+    new = read(tmp_path, f"x\n{2**60 + 2}\n{2**60 + 3}\n", schema=schema)
+    encoded = encode(schema, new)
+    np.testing.assert_array_equal(encoded.X, [[0, 1], [0, 0]])
+    assert encoded.unseen == {"x": 1}
+    labels = pa.table({"x": [1.5, 2.5, 3.5], "y": large})
+    assert encode_target(fit_schema(labels, "y"), labels).tolist() == large
 
 
-def test_what_means_missing_means_it_in_targets_kept_as_text():
-    def table(*cells):
-        return pa.table({"x": np.arange(len(cells)) / 3, "y": cells})
-
-    for cells, task in ((("1.5", "NA", "2.5"), "regression"), (("0", "NA", "1"), "classification")):
-        assert infer_task(table(*cells), "y")[0] == task
-        with pytest.raises(TableError, match="'y': missing in 1 of 3 rows, the first is row 2"):
-            fit_schema(table(*cells), "y")
-    # But a country may be NA.
-    assert fit_schema(table("NA", "BE", "NA"), "y").classes == ("BE", "NA")
-    assert fit_schema(table("0", "1", "0"), "y").classes == ("0", "1")
-    countries = fit_schema(table("NA", "BE", "NA"), "y")
-    assert encode_target(countries, table("NA", "NA")).tolist() == ["NA", "NA"]
+def test_codes_that_pandas_wrote_as_floats_are_the_same_codes(tmp_path):
+    table = read(tmp_path, "code,y\n1,0.5\n2,1.5\n3,2.5\n")
+    schema = fit_schema(table, "y", categorical=["code"], impute=True)
+    new = read(tmp_path, "code,other\n2.0,1\n,2\n1.0,3\n", schema=schema)
+    np.testing.assert_array_equal(encode(schema, new).X, [[0, 1, 0], [0, 0, 0], [1, 0, 0]])
 
 
 def test_missing_columns_name_the_nearest(tmp_path):
@@ -623,10 +474,8 @@ def test_one_class_only_and_nothing_to_learn_from():
 
 
 def test_files_that_are_no_tables(tmp_path):
-    with pytest.raises(TableError, match="there is no such file"):
+    with pytest.raises(TableError, match="is no such file"):
         read_table(tmp_path / "nothing.csv")
-    with pytest.raises(TableError, match="it is not a file"):
-        read_table(tmp_path)
     refused(tmp_path, "", "it is empty")
     refused(tmp_path, "\n\n", "readable CSV")
     refused(tmp_path, "a,b\n", "at least one row")
@@ -667,16 +516,14 @@ def test_delimiters_and_compression(tmp_path, mark):
     assert read(tmp_path, text).to_pydict() == expected
     packed = read(tmp_path, gzip.compress(text.encode()), "data.csv.gz")
     assert packed.to_pydict() == expected
-    assert locate(packed, 2) == f"row 3 (line 4 of {tmp_path / 'data.csv.gz'})"
     assert read(tmp_path, b"\xef\xbb\xbf" + text.encode()).to_pydict() == expected
 
 
-def test_parquet_rows_have_no_line_and_pandas_labels_no_column(tmp_path):
+def test_row_labels_of_pandas_are_no_column(tmp_path):
     path = tmp_path / "a=1.parquet"
     pa.parquet.write_table(pa.table({"x": [1], "__index_level_0__": [7]}), path)
     table = read_table(path)
     assert table.column_names == ["x"]
-    assert locate(table, 0) == "row 1"
 
 
 def small_archive(folder, **parts):

@@ -68,7 +68,7 @@ def test_columns_that_share_a_lengthscale_or_are_switched_off_are_named():
     # The indicators of a column count as one: of equal lengths it shares them, else it does not.
     columns = Schema(
         (Column("town", ("a", "b")), Column("age"), Column("size", ("s", "t"))),
-        "y", "regression", None, False, (),
+        "y", "regression", None, False,
     )  # fmt: skip
     found = relevance_of(RBF(np.array([2.0, 2.0, 2.0, 2.0, 1.0])), 5, columns)
     assert found.shared == (("town", "age"),)
