@@ -1,4 +1,4 @@
-"""Which points may carry the model: rows at random, of maximal entropy, by pivots, clusters."""
+"""Selection of prototypes: random rows, maximal entropy, pivoted Cholesky, clusters."""
 
 from .bandwidth import RULES as RULES
 from .bandwidth import Bandwidth as Bandwidth

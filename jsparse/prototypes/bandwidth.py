@@ -43,23 +43,23 @@ RULES = {
 Method = Literal["auto", "exact", "binned"]
 Spread = Literal["std", "robust"]
 
-_EXACT_ROWS = 512  # up to here the double sum costs no more than some milliseconds per column
+_EXACT_ROWS = 512  # number of rows up to which the double sum takes a few milliseconds per column
 _GRID = 2**15
 _STEP = float(np.log(0.8))
 _STEPS = 64
 _HALVINGS = 100
-_RESOLVED = 3.0  # bins: below, frequencies beyond the grid's matter
+_RESOLVED = 3.0  # bandwidth in bins below which frequencies beyond the grid matter
 
 
 class Bandwidth(NamedTuple):
-    """One bandwidth per dimension, and where it comes from.
+    """One bandwidth per dimension, and the rule that gave it.
 
     Attributes:
         h: bandwidths in the units of the columns, 0 where a column is constant, shape `d`.
-        rule: `PLUG_IN`, `CONSTANT`, or, where the normal reference rule stands in, `TIES` or
-            `UNRESOLVED`, shape `d`; `RULES[rule]` says it in words.
-        status: `CONVERGED`, `EXHAUSTED` where the steps to the plug-in ran out (the rule is then
-            `UNRESOLVED`), or `NOT_FINITE` where the column is, shape `d`.
+        rule: `PLUG_IN`, `CONSTANT`, or, if the normal reference rule replaces the plug-in, `TIES`
+            or `UNRESOLVED`, shape `d`; `RULES[rule]` is the rule in words.
+        status: `CONVERGED`, `EXHAUSTED` if the plug-in took too many steps (the rule is then
+            `UNRESOLVED`), or `NOT_FINITE` if the column is not finite, shape `d`.
     """
 
     h: Float[Array, " d"]
@@ -72,10 +72,10 @@ class Bandwidth(NamedTuple):
 def normal_reference_bandwidth(
     X: Float[Array, "n d"], *, spread: Spread = "std"
 ) -> Float[Array, " d"]:
-    """`h = (4/3)^(1/5) sigma n^(-1/5)`, the best for a normal density, one dimension at a time.
+    """Return `h = (4/3)^(1/5) sigma n^(-1/5)`, the best bandwidth of a normal density, by column.
 
-    The univariate rule (Silverman 1986, eq. 3.28, with the constant exact), the one that the
-    plug-in improves on; not the multivariate `(4/(d+2))^(1/(d+4)) n^(-1/(d+4))`.
+    This is the univariate rule (Silverman 1986, eq. 3.28, with the exact constant), on which the
+    plug-in improves. It is not the multivariate `(4/(d+2))^(1/(d+4)) n^(-1/(d+4))`.
 
     Args:
         X: inputs, shape `n d`.
@@ -104,16 +104,16 @@ def plug_in_bandwidth(
 
     De Brabanter 2010, Algorithm 2, eq. 13-17, with a Gaussian kernel, whose mu_2 is 1. Eq. 13 and
     14 are read as in Wand and Jones 1995: mu_2 is the integral of `x^2 kappa(x)`, the sum has the
-    factor `1 / (n^2 h^(r+1))` with the same h inside and outside, and what the paper calls R(f^(r))
-    is `psi_r`, the integral of `f^(r) f`.
+    factor `1 / (n^2 h^(r+1))` with the same h inside and outside, and the paper's R(f^(r)) is
+    `psi_r`, the integral of `f^(r) f`.
 
-    Of several solutions the largest is taken, as usual. A column of few different values has small
-    ones that are artefacts of its lattice: as soon as more than half of the pairs of rows within a
-    pilot bandwidth of each other (in the Gaussian sense) are exact ties, the column gets the normal
-    reference rule instead, and `rule` says so.
+    Of several solutions the largest is taken, as usual. A column with few different values has
+    small solutions that are artefacts. If more than half of the pairs of rows within a pilot
+    bandwidth (weighted by the Gaussian) are exact ties, the column gets the normal reference rule,
+    and `rule` is `TIES`.
 
-    Scale equivariant, invariant to shifts and the order of rows, in float32 as in float64: a column
-    is centred and scaled first.
+    The result is scale equivariant and invariant to shifts and the order of rows, in float32 as in
+    float64: columns are centred and scaled first.
 
     Args:
         X: inputs, shape `n d`.
@@ -123,12 +123,12 @@ def plug_in_bandwidth(
         spread: the estimate of sigma in step 1: "std", the sample standard deviation (divisor
             n - 1), or "robust", the smaller of that and the interquartile range / 1.349 where it
             is not 0 (sorts every column).
-        n_rows: how many rows count, the first ones; those after them are padding, so that tables of
-            like size compile once. By default all.
+        n_rows: number of rows that count; later rows are padding, so that tables of similar size
+            share programs. By default all.
 
     Returns:
-        Bandwidths, where each comes from, and statuses, all of shape `d`. Under differentiation
-        they are constants.
+        Bandwidths, their rules, and statuses, all of shape `d`. Under differentiation they are
+        constants.
 
     Raises:
         ValueError: if `X` has no rows, a name is unknown, or (outside `jit`) `X` is not finite.
@@ -143,14 +143,14 @@ def plug_in_bandwidth(
 
 class _Column(NamedTuple):
     z: Float[Array, " n"]  # (x - mean) / unit; padding repeats the first row
-    share: Float[Array, " n"]  # 1 / n, and 0 of padding
+    share: Float[Array, " n"]  # 1 / n; 0 for padding
     n: Scalar
     unit: Scalar  # the sample standard deviation, 0 where constant
     sigma: Scalar  # the estimate of sigma, in units
 
 
 def _unit_column(x: Float[Array, " n"], n_rows: Int[Array, ""], spread: Spread) -> _Column:
-    """Centred and of unit variance, without overflow, underflow or loss to a large mean."""
+    """Return the column centred and of unit variance, without overflow or loss to a large mean."""
     if spread not in ("std", "robust"):
         raise ValueError(f"spread: expected 'std' or 'robust', got {spread!r}")
     n, present = n_rows.astype(x.dtype), jnp.arange(x.shape[0], dtype=jnp.int32) < n_rows
@@ -158,11 +158,11 @@ def _unit_column(x: Float[Array, " n"], n_rows: Int[Array, ""], spread: Spread) 
     x = jnp.where(present, x, x[0])
     deviations = x - x[0]
     furthest = jnp.max(jnp.abs(deviations))
-    # Values that differ by the rounding of their magnitude are one value. NaN is not constant.
+    # Values that differ only by rounding count as equal. NaN does not count as constant.
     constant = furthest <= 2 * epsilon(x.dtype) * jnp.max(jnp.abs(x))
     z = deviations / jnp.where(constant, 1, furthest)
     z = z - jnp.sum(share * z)
-    z = z - jnp.sum(share * z)  # what rounding left
+    z = z - jnp.sum(share * z)  # mean that rounding left
     squares = jnp.sum(jnp.where(present, z * z, 0))
     deviation = jnp.where(constant, 1, jnp.sqrt(squares / jnp.maximum(n - 1, 1)))
     z = z / deviation
@@ -177,7 +177,7 @@ def _unit_column(x: Float[Array, " n"], n_rows: Int[Array, ""], spread: Spread) 
 
 
 def _quantiles(z: Float[Array, " n"], n: Scalar, q: Float[Array, " q"]) -> Float[Array, " q"]:
-    """Of the `n` smallest, as `jnp.quantile`."""
+    """Return quantiles of the `n` smallest values, as `jnp.quantile` does."""
     place, ordered = q * (n - 1), jnp.sort(z)
     below = jnp.floor(place).astype(jnp.int32)
     above = jnp.minimum(below + 1, (n - 1).astype(jnp.int32))
@@ -196,7 +196,7 @@ def _normal_reference(X: Float[Array, "n d"], spread: Spread) -> Float[Array, " 
         column = _unit_column(x, n, spread)
         return _reference(column.n) * column.sigma * column.unit
 
-    # One column at a time: the working memory holds one column.
+    # One column at a time, so that working memory holds one column.
     return jax.lax.map(bandwidth, jax.lax.stop_gradient(X).T)
 
 
@@ -250,10 +250,10 @@ def _solve(
 
     The equation, `h = (2 sqrt(pi) n psi_4(g))^(-1/5)` with `g = A h^(5/7)`, written as
     excess(log h) = 0, has a positive excess at a large h. From four times the bandwidth of maximal
-    smoothing (Terrell 1990) h descends by factors of 0.8 until the excess changes its sign, and
-    bisection does the rest: log h to eps^(2/3), far below the statistical error.
+    smoothing (Terrell 1990) h descends by factors of 0.8 until the excess changes its sign, then
+    bisection finds log h to eps^(2/3), far below the statistical error.
     """
-    import optimistix as optx  # dear to import, and often not needed
+    import optimistix as optx  # slow to import, and often not needed
 
     dtype = log_a.dtype
     offset = float(np.log(2 * np.sqrt(np.pi))) + jnp.log(n)
@@ -278,7 +278,7 @@ def _solve(
     tolerance = float(epsilon(dtype) ** (2 / 3))
     solution = optx.root_find(
         lambda y, args: excess(y),
-        optx.Bisection(rtol=0.0, atol=tolerance, flip=False),  # flip: no host callback
+        optx.Bisection(rtol=0.0, atol=tolerance, flip=False),  # flip avoids a host callback
         log_h - _STEP / 2,
         options={"lower": log_h, "upper": log_h - _STEP},
         max_steps=_HALVINGS,

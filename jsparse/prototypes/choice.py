@@ -1,4 +1,4 @@
-"""Rows as prototypes, by the name of the criterion."""
+"""Selection of rows as prototypes, by the name of the criterion."""
 
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -19,7 +19,7 @@ def choose_rows(
     weights: Float[np.ndarray, " n"],
     n_rows: int,
 ) -> tuple[Int[np.ndarray, " m"], int]:
-    """Rows of `m` prototypes, a share of them from each class, and how the choice ended.
+    """Return the rows of `m` prototypes, a share from each class, and the status of the choice.
 
     Args:
         key: decides the choice.
@@ -28,7 +28,7 @@ def choose_rows(
         n_prototypes: number of prototypes `m`.
         labels: class numbers, shape `n`.
         weights: row weights, shape `n`; a row of weight 0 is never chosen.
-        n_rows: how many rows count, the first ones.
+        n_rows: number of rows that count; later rows are padding.
     """
     w, m = weights[:n_rows], n_prototypes
     w = None if np.all(w == w[0]) else w
@@ -46,5 +46,5 @@ def choose_rows(
     codes, counts = encode(labels)
     shares = allocate(counts, m) if w is None else shares_of_weight(codes, counts, m, w)
     codes = padded(codes, len(X))
-    codes[n_rows:] = -1  # of no class
+    codes[n_rows:] = -1  # padding belongs to no class
     return np.asarray(draw_strata(key, codes, places_in_strata(shares), mass)), CONVERGED

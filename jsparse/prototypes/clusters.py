@@ -1,4 +1,4 @@
-"""Prototypes by clustering: farthest points (k-centre) and means (k-means)."""
+"""Prototypes by clustering: farthest points (k-centre) and cluster means (k-means)."""
 
 import functools
 from typing import NamedTuple
@@ -18,17 +18,17 @@ from .._types import Key, KeyLike
 from ._validate import check_count, check_table
 from .uniform import positive_weights, uniform
 
-_FOLDED = 64  # rows of X that are compared with each other first
-_COLUMNS = 16  # of X whose squares are added without a loop
+_FOLDED = 64  # rows of X that are reduced together first
+_COLUMNS = 16  # columns of X whose squares are added without a loop
 
 
 class KCenterResult(NamedTuple):
-    """Rows that lie far from each other.
+    """Rows that are far from each other.
 
     Attributes:
         indices: rows of X, all different, in the order of selection, shape `m`.
-        radius: the largest distance of any row from its nearest centre, with the first 1, 2, .. m
-            centres, shape `m`; falling.
+        radius: the largest distance of any row from its nearest centre, for the first 1, 2, .. m
+            centres, shape `m`; decreasing.
     """
 
     indices: Int[Array, " m"]
@@ -42,10 +42,10 @@ class KMeansResult(NamedTuple):
 
     Attributes:
         centres: shape `m d`.
-        inertia: weighted sum of squared distances of the rows from their centres; 0 or infinite
-            where the dtype cannot hold it.
-        steps: how often the centres were moved.
-        status: `CONVERGED` when the rows stayed where they were, `EXHAUSTED`, or `NOT_FINITE`.
+        inertia: weighted sum of squared distances of the rows from their centres; 0 or infinite if
+            the dtype cannot hold it.
+        steps: number of moves of the centres.
+        status: `CONVERGED` if no row changed its cluster, `EXHAUSTED`, or `NOT_FINITE`.
     """
 
     centres: Float[Array, "m d"]
@@ -62,18 +62,18 @@ def k_center(
     n_prototypes: int,
     weights: Float[Array, " n"] | None = None,
 ) -> KCenterResult:
-    """Farthest-point clustering (Gonzalez 1985; Karsmakers 2011, Section 4.2).
+    """Choose rows by farthest-point clustering (Gonzalez 1985; Karsmakers 2011, Section 4.2).
 
-    The first centre is a row at random, each further one the row farthest from those chosen: within
-    twice the least possible radius. The first k of m are the result for k. A step costs the
-    distances of all rows from one point. Outliers come first: it covers the data, whatever their
-    density.
+    The first centre is a random row; each further centre is the row farthest from the chosen ones.
+    The radius is at most twice the smallest possible one. The first k of m centres are the result
+    for k. A step costs the distances of all rows from one point. The centres cover the data
+    regardless of density, so outliers come first.
 
     Args:
         key: decides the first row.
         X: shape `n d`, in units in which distances count, such as standardised.
         n_prototypes: number of rows `m` to take (static).
-        weights: rows of weight 0 are left out; else they do not matter.
+        weights: rows of weight 0 are left out; other weights have no effect.
 
     Pure in `key`, `X` and `weights`.
 
@@ -93,12 +93,12 @@ def _k_center(
     present = jnp.ones(X.shape[0], bool) if weights is None else weights > 0
     n, d = X.shape
     first = uniform(key, n, 1, present.astype(X.dtype))[0].astype(jnp.int32)
-    # Squares of distances must be in range, in any units of X.
+    # Scale X so that squares of distances are in range.
     exponent = exponents(jnp.where(present[:, None], X - X[first][None], 0)[None])
     X = times_power(X[None], -exponent)[0]
-    # Row `j r + i` of X at place `i, j`, so that a maximum over i runs along whole rows of memory;
-    # and its columns in blocks, whose squares are added one by one. XLA's own argmax and sum over
-    # columns, written plainly, take thirty times as long on a CPU.
+    # Row `j r + i` of X is stored at place `i, j`, so that a maximum over i reads whole rows of
+    # memory. Columns come in blocks, whose squares are added one by one. XLA's own argmax and sum
+    # over columns take thirty times as long on a CPU.
     r = min(_FOLDED, n)
     tall, wide = -(-n // r), min(_COLUMNS, d)
     padded = jnp.pad(X, ((0, r * tall - n), (0, -d % wide)))
@@ -118,7 +118,7 @@ def _k_center(
     def step(i: Int[Array, ""], state: tuple[Array, ...]) -> tuple[Array, ...]:
         squares, latest, indices, radius = state
         apart = distances(padded[latest].reshape(-1, wide))
-        # A row that was taken is farther from none.
+        # A chosen row is never the farthest again.
         squares = jnp.minimum(squares, apart).at[latest % r, latest // r].set(-1)
         j = jnp.argmax(jnp.max(squares, axis=0)).astype(jnp.int32)
         within = jax.lax.dynamic_index_in_dim(squares, j, axis=1, keepdims=False)
@@ -137,7 +137,7 @@ def _k_center(
 def _check(
     m: int, X: Float[Array, "n d"], weights: Array | None
 ) -> tuple[int, Float[Array, " n"] | None]:
-    """`m`, and the weights in the precision of `X`, if all are as they should be."""
+    """Check the arguments; return `m`, and the weights in the precision of `X`."""
     n = X.shape[0]
     if weights is not None and weights.shape != (n,):
         raise ValueError(f"weights: expected shape ({n},), got {weights.shape}")
@@ -163,16 +163,16 @@ def k_means(
     *,
     max_iterations: int = 50,
 ) -> KMeansResult:
-    """Lloyd's algorithm from farthest points (Karsmakers 2011, Section 4.2; Zhang et al. 2008).
+    """Run Lloyd's algorithm from farthest points (Karsmakers 2011, 4.2; Zhang et al. 2008).
 
-    A centre that has lost all its rows stays where it is.
+    A centre without rows keeps its place.
 
     Args:
         key: decides the start.
         X: shape `n d`, in units in which distances count, such as standardised.
         n_prototypes: number of centres `m` (static).
         weights: row weights, shape `n`, at least 0.
-        max_iterations: cap on moves of the centres (static).
+        max_iterations: limit of moves of the centres (static).
 
     Raises:
         ValueError: unless 1 <= m <= n, or if X is known not to be finite.
@@ -194,15 +194,15 @@ def _k_means(
     w = jnp.ones(X.shape[0], X.dtype) if weights is None else weights
     X = present_rows(X, w)
     middle = jnp.mean(X, axis=0, keepdims=True)
-    U = X - middle  # products below lose what an offset would take
-    exponent = exponents(U[None])  # squares below must be in range, in any units of X
+    U = X - middle  # centred, as an offset would cost digits in the products below
+    exponent = exponents(U[None])  # scaled, so that the squares below are in range
     U = times_power(U[None], -exponent)[0]
 
     def assign(centres: Float[Array, "m d"]) -> tuple[Int[Array, " n"], Float[Array, " n"]]:
         half = jnp.sum(jnp.square(centres), axis=1) / 2
 
         def block(rows: Float[Array, "r d"]) -> Float[Array, "r two"]:
-            # |u - c|^2 / 2 less |u|^2 / 2, the same for all centres.
+            # |u - c|^2 / 2 without the term |u|^2 / 2, which all centres share.
             scores = half[None, :] - dot(rows, centres.T)
             best = jnp.argmin(scores, axis=1)
             return jnp.stack([best.astype(rows.dtype), jnp.min(scores, axis=1)], axis=1)

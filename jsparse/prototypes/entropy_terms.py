@@ -33,14 +33,14 @@ def phi_derivative(r: int, x: Array) -> Array:
 
 
 def exact(z: Float[Array, " n"], share: Float[Array, " n"]) -> tuple[Functional, Scalar]:
-    """Return the double sum over all pairs, in row blocks: `O(n^2)` time for each (r, h).
+    """Return the double sum over all pairs, by blocks of rows: `O(n^2)` time for each (r, h).
 
     Args:
         z: the column, of unit scale.
         share: of each row, 1 / n; 0 for padding.
 
     Returns:
-        The functional, and the part of all ordered pairs that are two different rows of one value.
+        The functional, and the fraction of ordered pairs of different rows with equal values.
     """
     rows = max(1, _BLOCK // z.shape[0])
 
@@ -62,18 +62,18 @@ def binned(
 
     By Parseval, `psi_r(h)` is the integral of `(-1)^(r/2) t^r exp(-h^2 t^2 / 2) |c(t)|^2 / 2 pi`, c
     the characteristic function of the sample, which the FFT of the counts gives on a grid of
-    frequencies. All its terms have one sign, so unlike the sum over lags (Wand 1994) nothing
-    cancels in float32. The squared sinc that linear binning multiplies c by is divided out.
+    frequencies. All terms have one sign, so nothing cancels in float32, unlike in the sum over lags
+    (Wand 1994). Linear binning multiplies c by a squared sinc, which is divided out.
 
     Args:
         z: the column, of unit scale; padding holds the value of a row.
         share: of each row, 1 / n; 0 for padding.
         grid: number of bins, a power of two.
-        margin: empty space beyond the data; h up to a fifth of it is not disturbed by the period.
+        margin: empty space beyond the data; for h up to a fifth of it the period has no effect.
 
     Returns:
-        The functional, the part of pairs that are ties at the resolution of the grid, and the
-        width of a bin; h of at least three widths is resolved.
+        The functional, the fraction of pairs that are ties at the resolution of the grid, and the
+        width of a bin; an h of at least three widths is resolved.
     """
     dtype = z.dtype
     low, high = jnp.min(z), jnp.max(z)
@@ -82,7 +82,7 @@ def binned(
     left = jnp.floor(position)
     right, bins = share * (position - left), left.astype(jnp.int32)
     counts = jnp.zeros(grid, dtype).at[bins].add(share - right).at[bins + 1].add(right)
-    # An atom between two bins is a tie all the same: hence the product of neighbours.
+    # Rows with one value between two bins are ties too: hence the product of neighbours.
     ties = jnp.sum(counts * (counts + 2 * jnp.roll(counts, 1))) - jnp.max(share)
 
     wave = 2 * np.pi * np.arange(grid // 2 + 1) / grid  # frequencies times the width of a bin

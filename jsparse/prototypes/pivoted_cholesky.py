@@ -1,4 +1,4 @@
-"""Prototypes by randomly pivoted Cholesky: rows that the others do not explain."""
+"""Prototypes by randomly pivoted Cholesky: rows that earlier prototypes do not explain."""
 
 import functools
 from typing import NamedTuple
@@ -23,8 +23,8 @@ class PivotedCholeskyResult(NamedTuple):
 
     Attributes:
         indices: rows of X, all different, shape `m`.
-        residual: with the first 1, 2, .. m of them, the trace of what the Nystroem approximation
-            leaves of the kernel matrix, as a share of its own, shape `m`; falling.
+        residual: relative trace of the error of the Nystroem approximation from the first 1, 2, ..
+            m rows, shape `m`; decreasing.
     """
 
     indices: Int[Array, " m"]
@@ -40,20 +40,20 @@ def pivoted_cholesky(
     n_prototypes: int,
     weights: Float[Array, " n"] | None = None,
 ) -> PivotedCholeskyResult:
-    """Randomly pivoted Cholesky (Chen, Epperly, Tropp and Webber 2024, Algorithm 1).
+    """Choose rows by randomly pivoted Cholesky (Chen, Epperly, Tropp and Webber 2024, Alg. 1).
 
-    Each row is drawn with the probability of its share in the remaining diagonal of the
-    kernel matrix once those before it are projected out; the Nystroem approximation from about
-    k / epsilon rows is then as good, in mean, as the best one of rank k, up to epsilon. Columns of
-    the matrix are computed as they are drawn: memory `m n`, time `m^2 n`. The first k of m are the
-    result for k.
+    Earlier rows are projected out of the kernel matrix; the next row is drawn with probability
+    proportional to its remaining diagonal entry. In expectation, the Nystroem approximation from
+    about k / epsilon rows is as good as the best approximation of rank k, up to epsilon. Only the
+    drawn columns of the matrix are computed: memory `m n`, time `m^2 n`. The first k of m rows are
+    the result for k.
 
     Args:
         key: decides the draws.
         kernel: of two points.
         X: shape `n d`.
         n_prototypes: number of rows `m` to take (static).
-        weights: rows of weight 0 are left out; else shares are multiplied by it.
+        weights: rows of weight 0 are left out; probabilities are multiplied by the weight.
 
     Pure in `key`, `kernel`, `X` and `weights`.
 
@@ -80,12 +80,12 @@ def _pivoted_cholesky(
 
     def step(i: Int[Array, ""], state: tuple[Array, ...]) -> tuple[Array, ...]:
         factor, left, free, indices, residual = state
-        # A row that rounding says is explained can still be drawn, where all of them are.
+        # If rounding says that every row is explained, any row can still be drawn.
         share = jnp.where(free, jnp.maximum(left, epsilon(X.dtype) * diagonal) * w, 0)
         mass = jnp.cumsum(share)
         u = jax.random.uniform(jax.random.fold_in(key, i), (), X.dtype) * mass[-1]
         drawn = jnp.searchsorted(mass, u, side="right").astype(jnp.int32)
-        # The end of the sum, to rounding, may lie behind the last free row.
+        # Because of rounding, the draw may fall after the last free row.
         drawn = jnp.where(share[drawn] > 0, drawn, jnp.argmax(share).astype(jnp.int32))
         column = kernel.cross_gram(X, X[drawn][None])[:, 0] - dot(factor[:, drawn], factor)
         pivot = column[drawn]

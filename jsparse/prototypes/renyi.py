@@ -28,31 +28,31 @@ from .uniform import (
     shares_of_weight,
 )
 
-# Points of a step, by measurement on a CPU (m = 200 to 1000): up to 32 the time of a step grows
-# less than the entropy it gains, from there on in proportion.
+# Points per step. Measured on a CPU (m = 200 to 1000): up to 32 the time of a step grows less than
+# the entropy it gains, from there on in proportion.
 CANDIDATES = 32
-# Kernel values of one block when the sums are computed again.
+# Kernel values per block when the sums are recomputed.
 _BLOCK = 2**20
 
 
 class RenyiState(NamedTuple):
-    """All that the selection needs to go on; `X` stays outside, and none of it grows with n.
+    """The state of the selection, without `X`; its size does not grow with n.
 
     Symbols of De Brabanter 2010, Algorithm 1.
     """
 
-    key: Key  # of the whole run; sweep s draws from fold_in(key, s)
+    key: Key  # key of the run; sweep s draws from fold_in(key, s)
     indices: Int[Array, " m"]  # rows of X in the working set W_m
     points: Float[Array, "m d"]  # those rows, as (x - centre) * scale
     codes: Int[Array, " m"]  # their strata; a slot keeps its stratum
-    sums: Float[Array, " m"]  # of the kernel between a point and the others of its stratum
-    entropy: Float[Array, ""]  # eq. 12, from sums that were computed again
+    sums: Float[Array, " m"]  # kernel sums between a point and the other points of its stratum
+    entropy: Float[Array, ""]  # eq. 12, from recomputed sums
     centre: Float[Array, " d"]
     scale: Float[Array, " d"]  # 1 / (2 h), so that the kernel is exp(-|.|^2); 0 where h is 0
     normaliser: Float[Array, ""]  # log of the Gaussian constant, (4 pi)^(-d/2) / |D|
     tolerance: Float[Array, ""]
-    accepted: Int[Array, ""]  # swaps made
-    trials: Int[Array, ""]  # X^+ looked at
+    accepted: Int[Array, ""]  # number of swaps
+    trials: Int[Array, ""]  # number of trials X^+
     max_trials: Int[Array, ""]
     sweeps: Int[Array, ""]
     status: Int[Array, ""]
@@ -61,15 +61,15 @@ class RenyiState(NamedTuple):
 
 
 class RenyiResult(NamedTuple):
-    """Selected rows, and how the selection went.
+    """Selected rows, with diagnostics of the selection.
 
     Attributes:
         indices: rows of X, all different, shape `m`.
         entropy: their quadratic Renyi entropy, scalar.
-        bandwidth: the bandwidths used, and where each comes from.
-        accepted: number of swaps made.
-        trials: number of points looked at.
-        status: `CONVERGED`, `EXHAUSTED` at the cap on trials, or `NOT_FINITE`.
+        bandwidth: the bandwidths, and their rules.
+        accepted: number of swaps.
+        trials: number of points tried.
+        status: `CONVERGED`, `EXHAUSTED` at the limit of trials, or `NOT_FINITE`.
     """
 
     indices: Int[Array, " m"]
@@ -97,11 +97,11 @@ def renyi(
 ) -> RenyiResult:
     """Choose `m` rows of `X` of high quadratic Renyi entropy (De Brabanter 2010, Algorithm 1).
 
-    From a random working set on, points of it are swapped for points outside that raise the
-    entropy; see `step`. Points in crowded places are left out, repeated rows first. With the
-    plug-in bandwidths of ten or more columns nearly all rows are strangers to each other, the
-    entropy is at its upper bound from the start, and what remains is to avoid near-duplicates;
-    larger bandwidths spread the prototypes.
+    Starting from a random working set, points are swapped for outside points that raise the
+    entropy; see `step`. Points in crowded regions drop out, repeated rows first. With plug-in
+    bandwidths in ten or more columns, nearly all kernel values between rows are 0 and the entropy
+    starts at its upper bound. The selection then only avoids near-duplicates; larger bandwidths
+    spread the prototypes.
 
     Pure in (key, X, bandwidth), and `vmap` over keys works. Invariant to shifts and, together with
     the bandwidth, to scales of the columns. The result is discrete: not differentiable.
@@ -112,17 +112,18 @@ def renyi(
         n_prototypes: number of prototypes `m`.
         bandwidth: h, the diagonal of D, shape `d`, in the units of the columns; a column with
             h = 0 is left out. By default `plug_in_bandwidth` of the rows with weight;
-            `bandwidth.rule` in the result says where that had to fall back.
+            `bandwidth.rule` in the result says where a fallback was used.
         labels: class of every row, of any type, shape `n`, not traced: every class then gets its
-            share of the prototypes (`allocate`), swaps stay within a class, and the entropy is
-            that of the joint density of input and class, so that each class spreads on its own.
-        weights: row weights, shape `n`, not traced: rows come up with chances in proportion to
-            their weights, and classes get their shares of the weight. Rows of weight 0 stay out.
-        candidates: points looked at in one step; 1 is nearest to the letter of Algorithm 1.
-        tolerance: stop when a sweep raises the entropy (in nats) by no more; free of units of X.
-        max_trials: cap on the points looked at, by default 400 m; rounded up to whole sweeps.
-        n_rows: how many rows of X count, the first ones, as many as there are labels and weights;
-            those after them are padding, so that tables of like size compile once. By default all.
+            share of the prototypes (`allocate`), and swaps stay within a class. The entropy is the
+            entropy of the joint density of input and class, so each class spreads separately.
+        weights: row weights, shape `n`, not traced: rows are tried with probability proportional to
+            their weights, and classes get shares of the weight. Rows of weight 0 are never chosen.
+        candidates: points tried in one step; 1 follows Algorithm 1 most closely.
+        tolerance: stop when a sweep raises the entropy by at most this, in nats; independent of the
+            units of X.
+        max_trials: limit of points tried, by default 400 m; rounded up to whole sweeps.
+        n_rows: number of rows of X that count, equal to the number of labels and weights; later
+            rows are padding, so that tables of similar size share programs. By default all.
 
     Raises:
         ValueError: unless 1 <= m <= n, m is at least the number of classes, the shapes agree, the
@@ -144,7 +145,7 @@ def renyi(
     if len(numbers) != n:
         raise ValueError(f"labels: expected shape ({n},), one per row of X, got {numbers.shape}")
     codes = padded(numbers, rows)
-    codes[n:] = -1  # of no class
+    codes[n:] = -1  # padding belongs to no class
     places, chances, mass = None, None, None
     if w is not None:
         check_count(m, int(np.sum(w > 0)))
@@ -181,8 +182,8 @@ def init(
         indices: the first working set, shape `m`.
         h: bandwidths, shape `d`; 0 leaves a column out.
         codes: stratum of every row, shape `n`; zeros if there are none.
-        tolerance: stop when a sweep raises the entropy by no more.
-        max_trials: cap on the points looked at, by default 400 m.
+        tolerance: stop when a sweep raises the entropy by at most this.
+        max_trials: limit of points tried, by default 400 m.
     """
     if max_trials is None:
         max_trials = 400 * indices.shape[0]
@@ -224,22 +225,22 @@ def step(
     *,
     candidates: int = CANDIDATES,
 ) -> RenyiState:
-    """One sweep: m/4 steps (8 to 512) of `candidates` trials each, then the stopping rule.
+    """Run one sweep: m/4 steps (8 to 512) of `candidates` trials each, then the stopping rule.
 
-    De Brabanter 2010, Algorithm 1, steps 2-9. A step draws points X^+ from all of D_n and makes
-    the one swap (X^*, X^+), X^* of the working set and of the same stratum, that raises the entropy
-    most, if any does; so X^* goes back into D_n. The paper draws X^* at random too. But the kernel
-    row of X^+, which costs O(m), prices its swap with *every* X^*: the entropy depends on
-    `sum_kl kappa(X_k - X_l)`, and with the row sums of the working set at hand a swap changes that
-    by twice `sum_l kappa(X^+ - X_l) - kappa(X^+ - X^*) - sums[X^*]`. That reaches the entropy of
-    random pairs in a fraction of the time. A draw already in the working set is a void trial.
+    De Brabanter 2010, Algorithm 1, steps 2-9. A step draws points X^+ from all of D_n. It makes the
+    swap (X^*, X^+), with X^* in the working set and of the same stratum, that raises the entropy
+    most, if any does; X^* goes back into D_n. The paper draws X^* at random too. But the kernel row
+    of X^+, which costs O(m), gives the gain of its swap with *every* X^*: the entropy depends on
+    `sum_kl kappa(X_k - X_l)`, and, given the row sums of the working set, a swap changes this by
+    twice `sum_l kappa(X^+ - X_l) - kappa(X^+ - X^*) - sums[X^*]`. This reaches the entropy that
+    random pairs reach in a fraction of their time. A draw that is already in the working set is a
+    void trial.
 
-    The sums are updated along the way by one more kernel row, that of X^*, and computed again after
-    every sweep, in row blocks: rounding has no time to build up, and the entropy is exact.
+    Each swap updates the sums by one more kernel row, the row of X^*. After every sweep the sums
+    are recomputed by blocks of rows, so rounding does not accumulate and the entropy is exact.
 
-    Step 9: stop when a sweep raises the entropy by no more than `tolerance`; a swap must raise it
-    by more than its part of that, `tolerance` over the number of steps. A stopped state is returned
-    as it is.
+    Step 9: stop when a sweep raises the entropy by at most `tolerance`. A swap must raise it by
+    more than `tolerance` divided by the number of steps. A stopped state is returned unchanged.
     """
     return jax.lax.cond(
         state.status == RUNNING, lambda s: _sweep(s, X, codes, candidates), lambda s: s, state
@@ -267,7 +268,7 @@ def _run(
 
 
 def _steps(m: int) -> int:
-    """Return the steps of a sweep: `m / 4`, so that new sums cost a tenth of the sweep."""
+    """Return the steps of a sweep, `m / 4`: recomputed sums then cost a tenth of the sweep."""
     return min(max(m // 4, 8), 512)
 
 
@@ -285,7 +286,8 @@ def _sweep(
     if chances is None:
         draws = jax.random.randint(key, (steps, candidates), 0, n, jnp.int32)
     else:
-        # The first row whose cumulative chance exceeds a uniform number: none without a chance.
+        # The first row whose cumulative probability exceeds a uniform number: never one of
+        # probability 0.
         draws = jnp.searchsorted(
             chances, jax.random.uniform(key, (steps, candidates), jnp.float32), side="right"
         ).astype(jnp.int32)
@@ -311,8 +313,8 @@ def _swap(
     saved = jnp.where(same, rows + sums[None], -jnp.inf)  # with X^+ in, without X^*
     gains = jnp.where(member, -jnp.inf, jnp.max(saved, axis=1) - totals)
     best = jnp.argmax(gains)
-    # The entropy is -log of m + sum(sums). Rounding is no improvement, and steps that gain less
-    # than their part of the tolerance would end the run: leave strangers alone, in any precision.
+    # The entropy is -log of m + sum(sums). Gains of the size of rounding, or below the step's share
+    # of the tolerance, are ignored.
     least = jnp.maximum(state.tolerance / _steps(sums.shape[0]), epsilon(sums.dtype))
     improves = 2 * gains[best] > least * (sums.shape[0] + jnp.sum(sums))
     slot = _argmax(saved[best])
@@ -329,15 +331,16 @@ def _swap(
 
 
 def _kernel(a: Float[Array, "k d"], b: Float[Array, "m d"], same: Array) -> Float[Array, "k m"]:
-    """`exp(-|a - b|^2)` between points of one stratum, 0 between others."""
-    # Differences themselves: by way of |a|^2 + |b|^2 - 2 a.b, columns that range over thousands of
-    # bandwidths would cancel in float32. Fused, the k x m x d array is never there.
+    """Return `exp(-|a - b|^2)` between points of one stratum, 0 between strata."""
+    # Differences are formed directly: |a|^2 + |b|^2 - 2 a.b would cancel in float32 if columns
+    # range over thousands of bandwidths. XLA fuses the loop, so the k x m x d array is never
+    # stored.
     squares = jnp.sum(jnp.square(a[:, None, :] - b[None, :, :]), axis=2)
     return jnp.where(same, jnp.exp(-squares), 0)
 
 
 def _refreshed(state: RenyiState) -> RenyiState:
-    """Sum over the other rows of the stratum from scratch, and return the entropy too."""
+    """Recompute the sums over the other rows of the stratum; return the entropy too."""
     m = state.points.shape[0]
     blocks, rows = block_shape(m, max(1, _BLOCK // m))
     slots = jnp.arange(m, dtype=jnp.int32)
@@ -354,7 +357,7 @@ def _refreshed(state: RenyiState) -> RenyiState:
 
 
 def _argmax(values: Float[Array, " m"]) -> Int[Array, ""]:
-    """As `jnp.argmax`, several times faster on a CPU, where XLA does not vectorise that."""
+    """Return `jnp.argmax(x)`, several times faster on a CPU, where XLA vectorises no argmax."""
     m = values.shape[0]
     at_top = jnp.where(values == jnp.max(values), jnp.arange(m, dtype=jnp.int32), m - 1)
     return jnp.min(at_top)

@@ -1,4 +1,4 @@
-"""Prototypes at random: any rows, or each class its share."""
+"""Random prototypes: any rows, or a share for each class."""
 
 import functools
 from fractions import Fraction
@@ -20,10 +20,10 @@ from ._validate import check_count
 def uniform(
     key: KeyLike, n: int, n_prototypes: int, weights: Float[Array, " n"] | None = None
 ) -> Int[Array, " m"]:
-    """`m` different rows of `n`, every set of `m` equally likely; shape `m`, in random order.
+    """Return `m` different rows of `n`, shape `m`, in random order; all sets are equally likely.
 
-    With `weights` the rows are drawn one after another with chances in proportion to their weights;
-    of those without weight none, as long as there are m others.
+    With `weights` the rows are drawn one after another with probability proportional to their
+    weights. Rows of weight 0 are drawn only if fewer than m rows have weight.
 
     Pure in `key` and `weights`; `vmap` over keys gives independent draws.
 
@@ -38,7 +38,7 @@ def uniform(
 def stratified(
     key: KeyLike, labels: ArrayLike, n_prototypes: int, weights: ArrayLike | None = None
 ) -> Int[Array, " m"]:
-    """`m` different rows, each class with its share, the rows of a class equally likely.
+    """Return `m` different rows, a share from each class; rows of a class are equally likely.
 
     `allocate` computes the shares. Pure in `key`; `vmap` over keys gives independent draws.
 
@@ -69,7 +69,7 @@ def stratified(
 def shares_of_weight(
     codes: Int[np.ndarray, " n"], counts: Int[np.ndarray, " c"], m: int, w: Float[np.ndarray, " n"]
 ) -> Int[np.ndarray, " c"]:
-    """How many of `m` each class gets by its share of the weight."""
+    """Return each class's number of the `m` rows by its share of the weight."""
     class_rows = np.bincount(codes[w > 0], minlength=len(counts))
     return allocate(class_rows, m, np.bincount(codes, w, len(counts)))
 
@@ -79,8 +79,8 @@ def interleaved(
 ) -> Int[np.ndarray, " m"]:
     """Return an order of `m` rows whose first k are a random choice of them, for every k.
 
-    With labels each class is spread evenly: the first k hold its share of them, rounded up to
-    one more row at most, and k of at least the number of classes hold all classes.
+    With labels each class is spread evenly: the first k rows hold its share, up to one row. If k is
+    at least the number of classes, they hold every class.
 
     Args:
         key: decides the order.
@@ -107,7 +107,7 @@ def _permutation(key: Key, m: int) -> Int[Array, " m"]:
 
 
 def positive_weights(weights: ArrayLike, n: int) -> Float[np.ndarray, " n"]:
-    """Weights on the host, checked."""
+    """Check the weights, and return them on the host."""
     if not is_concrete(weights):
         raise ValueError("weights: expected an array of values, got a traced one")
     w = numbers("weights", weights)
@@ -117,7 +117,7 @@ def positive_weights(weights: ArrayLike, n: int) -> Float[np.ndarray, " n"]:
 
 
 def encode(labels: ArrayLike) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " c"]]:
-    """Class numbers 0..c-1 in the sorted order of the labels, and rows per class."""
+    """Return class numbers 0..c-1 in the sorted order of the labels, and the rows per class."""
     if not is_concrete(labels):
         raise ValueError(
             "labels: expected an array of values, got a traced one; how many prototypes each "
@@ -133,13 +133,13 @@ def encode(labels: ArrayLike) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " 
 def allocate(
     counts: Int[np.ndarray, " c"], m: int, mass: Float[np.ndarray, " c"] | None = None
 ) -> Int[np.ndarray, " c"]:
-    """How many of `m` each class gets: in proportion to its rows, and at least one.
+    """Return each class's number of the `m` rows: in proportion to its rows, and at least one.
 
-    With `mass`, in proportion to that instead, but no more than it has rows.
+    With `mass`, in proportion to `mass`, but at most the number of its rows.
 
-    By largest remainders: everybody gets the whole part of `m counts / n`, or one if that is
-    zero, and what is left goes to the largest remainders. Should the ones given for nothing have
-    used up more than there was, the classes that are furthest above their quota pay.
+    By largest remainders: each class gets the whole part of `m counts / n`, or one if that is zero.
+    The remaining rows go to the largest remainders. If the minimum of one row takes too many, the
+    classes furthest above their quota give rows up.
 
     Raises:
         ValueError: if m > n, or m is less than the number of classes.
@@ -152,7 +152,7 @@ def allocate(
             f"n_prototypes: expected at least one for each of {classes} classes, got {m}"
         )
     parts = [Fraction(float(part)) for part in (counts if mass is None else mass)]
-    quotas = [m * part / sum(parts) for part in parts]  # exact
+    quotas = [m * part / sum(parts) for part in parts]  # exact integers
     shares = [min(max(1, int(q)), int(c)) for q, c in zip(quotas, counts, strict=True)]
     while sum(shares) != m:
         gaps = [quota - share for quota, share in zip(quotas, shares, strict=True)]
@@ -166,7 +166,7 @@ def allocate(
 
 
 class Places(NamedTuple):
-    """Which row of which class each prototype is, in the random order of the rows of the class.
+    """For each prototype its class, and its place in the random order of the rows of the class.
 
     Attributes:
         classes: the numbers of all classes, shape `c`.
@@ -184,7 +184,7 @@ class Places(NamedTuple):
 def places_in_strata(shares: Int[np.ndarray, " c"]) -> Places:
     """Return the places of `shares[c]` prototypes of each class `c`.
 
-    On the host: in the program that draws, these few numbers cost half of its compile time.
+    Computed on the host: within the program that draws they would take half of its compile time.
     """
     classes = np.arange(len(shares), dtype=np.int32)
     rank = np.concatenate([np.arange(share, dtype=np.int32) for share in shares])
@@ -215,23 +215,23 @@ def draw_strata(
 def draw(
     key: Key, rows: int, m: int, n: Int[Array, ""], weights: Float[Array, " n"] | None = None
 ) -> Int[Array, " m"]:
-    """`m` of the first `n` rows, the others padding."""
+    """Draw `m` of the first `n` rows; later rows are padding."""
     priority = _priorities(key, rows, weights)
     present = jnp.arange(rows, dtype=jnp.int32) < n
     return jax.lax.top_k(jnp.where(present, priority, -jnp.inf), m)[1]
 
 
 def _priorities(key: Key, n: int, weights: Float[Array, " n"] | None = None) -> Float[Array, " n"]:
-    """Numbers of which the largest m belong to a random sample without replacement.
+    """Return random numbers, the largest m of which mark a sample without replacement.
 
     With weights, `log(u) / w` (Efraimidis and Spirakis 2006), where the k-th row with a weight
-    above 0 has the k-th number u: rows of weight 0 change no draw. Without, positive float32
-    numbers in uniformly random order, with 2^30 different values.
+    above 0 has the k-th number u, so rows of weight 0 do not change the draw. Without weights,
+    positive float32 numbers in uniformly random order, with 2^30 different values.
 
-    The largest m of them are a sample without replacement, and to find those among floats is a
-    hundred times faster on a CPU than the sort in `jax.random.permutation` (2 ms against 0.2 s
-    for 500,000). Read as floats, bit patterns keep their order; adding the least normal number
-    avoids the subnormal ones, and uniform floats would have 2^23 values only.
+    Finding the largest m floats is a hundred times faster on a CPU than the sort in
+    `jax.random.permutation` (2 ms against 0.2 s for 500,000). Bit patterns keep their order when
+    they are read as floats. Adding the smallest normal number avoids subnormal ones. Uniform floats
+    would have only 2^23 values.
     """
     if weights is not None:
         w = weights.astype(jnp.float32)

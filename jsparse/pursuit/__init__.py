@@ -1,7 +1,8 @@
-"""Sparse approximate solutions of linear systems: paths, and given numbers of atoms.
+"""Sparse approximate solutions of linear systems: paths of growing size, or one size.
 
-This room knows matrices only and is worth having by itself: `A w = b` (normal equations, formed or
-by columns) or a dictionary, `X w = y`; one system or a batch that goes in step.
+These functions know matrices only and can be used alone. A system is given as `A w = b` (normal
+equations, formed or by columns) or as a dictionary `X w = y`. They solve one system or a batch,
+whose members step together.
 """
 
 from .conjugate import scdp as scdp

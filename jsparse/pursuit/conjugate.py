@@ -26,21 +26,22 @@ from .system import (
 
 Rule = Literal["residual", "gain"]
 
-# Rows of images read at a time on a CPU, where reading is the whole cost: no more than are filled.
+# Rows of images read at a time on a CPU. Reading is the whole cost there, so only filled rows are
+# read.
 _ROWS = 32
-# Where a pivot is noise, in units of the precision: with 16 or 64, steps along such pivots were
-# seen in float32 to undo what the path had gained.
+# Size below which a pivot counts as noise, in units of epsilon. With 16 or 64, steps along such
+# pivots were seen to undo the progress of paths in float32.
 NOISE = 256
 
 
 class State(NamedTuple):
-    """A batch of pursuits in step; those that have ended are frozen."""
+    """A batch of pursuits that step together; pursuits that have ended are frozen."""
 
     images: Float[Array, "v K D"]  # t_j = A p_j of the conjugate directions, p_j'A p_j = 1
     residual: Float[Array, "v D c"]  # -c = b - A w
-    remaining: Float[Array, "v D"]  # diagonal of A less what the directions explain of it
+    remaining: Float[Array, "v D"]  # diagonal of A less the part that the directions explain
     along: Float[Array, "v K c"]  # eta_j = p_j'b
-    support: Int[Array, "v K"]  # s, in the order of selection; -1 where there is none
+    support: Int[Array, "v K"]  # s, in the order of selection; -1 for none
     free: Bool[Array, "v D"]  # atoms not selected
     residual_norm: Float[Array, "v e"]  # |b - A w| with 0, 1, .. k atoms
     size: Int[Array, " v"]
@@ -57,7 +58,7 @@ def init(
     *,
     max_atoms: int,
 ) -> State:
-    """No atoms, `w = 0`."""
+    """Return the state without atoms, `w = 0`."""
     v, D, c = b.shape
     rows = -(-max_atoms // _rows(max_atoms)) * _rows(max_atoms)
     start = norm(b)
@@ -87,18 +88,18 @@ def step(
 ) -> State:
     """Select one atom and move along the new conjugate direction.
 
-    The paper keeps the directions P and finds the new one from `B p = 0` by backward substitution
-    (eq. 16-18). Kept are here their images `t_j = A p_j` instead, scaled to `p_j'A p_j = 1`:
-    `B_ij = p_i'a_s(j)` is then `t_i[s_j]`, a new direction is `p = e_s - sum_j t_j[s] p_j` as
-    `p_j'A e_s = t_j[s]`, and its image, which is all that moves the residual, needs of A one
-    column only: `t = a_s - sum_j t_j[s] t_j`, one product of `k x D`. The directions themselves are
-    found in the end, by one triangular inverse. It is the Cholesky factorisation of A with
-    the pivots of Southwell's rule: backward stable as it is, so that in float32 it is the
-    condition of A, not the recurrence, that limits the coefficients.
+    The paper keeps the directions P and finds a new one from `B p = 0` by backward substitution
+    (eq. 16-18). This function keeps their images `t_j = A p_j` instead, scaled to `p_j'A p_j = 1`.
+    Then `B_ij = p_i'a_s(j)` is `t_i[s_j]`, and a new direction is `p = e_s - sum_j t_j[s] p_j`,
+    because `p_j'A e_s = t_j[s]`. Only its image moves the residual, and the image `t = a_s - sum_j
+    t_j[s] t_j` needs one column of A and one product of `k x D`. At the end, one triangular inverse
+    gives the directions. The method is a Cholesky factorisation of A with pivots by Southwell's
+    rule. Like Cholesky it is backward stable: in float32 the condition number of A, not the
+    recurrence, limits the coefficients.
     """
     running = state.status == RUNNING
-    # An atom in the span of those selected, to the rounding of sums over rows that A mostly is,
-    # adds nothing but noise.
+    # An atom in the span of the selected atoms, up to the rounding of sums over rows, adds only
+    # noise.
     eps = epsilon(rounded.dtype)
     noise = NOISE * eps * rounded
     free = state.free & (state.remaining > noise)
@@ -107,7 +108,7 @@ def step(
         score = score / jnp.where(free, state.remaining, 1)
     atom = take(free, score)
     if initial.shape[0] > 0:
-        # The first of those given that is neither selected nor in the span of the selected.
+        # The first initial atom that is neither selected nor in the span of the selected atoms.
         usable = free[:, initial]
         given = initial[jnp.argmax(usable, axis=1)]
         atom = jnp.where(jnp.any(usable, axis=1), given, atom)
@@ -117,8 +118,8 @@ def step(
     weights = jnp.take_along_axis(state.images, atom[:, None, None], axis=2)[:, :, 0]
     image = columns(atom) - _combine(state.images, weights, state.step)
     pivot = jnp.maximum(_at(image, atom), _at(noise, atom))
-    # A Schur complement of a positive semi-definite matrix has no diagonal below 0. What a sum
-    # over rows may err by is less than the root of the precision.
+    # A Schur complement of a positive semi-definite matrix has a non-negative diagonal. A sum over
+    # rows errs by less than the root of epsilon.
     low = state.remaining < -float(np.sqrt(eps)) * jnp.abs(rounded)
     indefinite = running & jnp.any(low, axis=1)
     adds = running & found & ~indefinite
@@ -132,7 +133,8 @@ def step(
 
     status = ended(left, state.residual_norm[:, 0], tolerance)
     status = jnp.where((status == RUNNING) & (size >= max_atoms), COMPLETED, status)
-    # No atom left that is not in the span of the others: all that least squares can do.
+    # Every remaining atom is in the span of the selected ones: the least-squares solution is
+    # reached.
     status = jnp.where((status < NOT_FINITE) & ~any_left, CONVERGED, status)
     status = jnp.where(indefinite, INDEFINITE, status)
     finite = jnp.isfinite(left) & jnp.isfinite(jnp.sum(state.remaining, axis=1))
@@ -217,7 +219,8 @@ def pursue(
 ) -> Path:
     """Return the whole path of a batch; see `scdp`.
 
-    `rounded` is what the diagonal was rounded at: itself, or more where A is a difference.
+    `rounded` is the magnitude relative to which the diagonal was rounded: the diagonal, or more if
+    A is a difference.
     """
     state = init(b, diagonal, tolerance, max_atoms=max_atoms)
     until = jnp.asarray(max_atoms, jnp.int32)
@@ -236,31 +239,31 @@ def scdp(
     diagonal: ArrayLike | None = None,
     rule: Rule = "residual",
 ) -> Path:
-    """Sparse approximate solutions of `A w = b`, one atom more at a time (Karsmakers 2011, Alg. 3).
+    """Return sparse approximate solutions of `A w = b`, atom by atom (Karsmakers 2011, Alg. 3).
 
     Each step selects the atom of the largest residual, `argmax |(b - A w)_i|` (eq. 19), and
     minimises `1/2 w'A w - b'w` over the atoms selected. For `A = X'X`, `b = X'y` it is orthogonal
     matching pursuit. A step costs one column of A and one product of `k x D`.
 
     Args:
-        A: symmetric, positive semi-definite, shape `D D`; or `v D D`, a batch that goes in step;
-            or a function from the number of an atom (an int32 scalar) to its column, shape `D`,
-            for an A that is never formed. An `equinox.Module` or `jax.tree_util.Partial` may hold
-            arrays and compiles once.
+        A: symmetric, positive semi-definite, shape `D D`; or `v D D` for a batch; or a function
+            from the number of an atom (an int32 scalar) to its column, shape `D`, if A is never to
+            be formed. A function that holds arrays should be an `equinox.Module` or
+            `jax.tree_util.Partial`, which compile once.
         b: shape `D`, or `D c` for several right-hand sides that select together, by the Euclidean
             norm of their residuals; after the axis `v` of a batch.
         max_atoms: length of the path (static).
-        tolerance: end when `|b - A w| <= tolerance |b|`; what rounding leaves always ends it.
-        initial: atoms that come first, in this order, but for those in the span of the ones before
-            (static).
+        tolerance: end when `|b - A w| <= tolerance |b|`, or when the residual is only rounding.
+        initial: atoms to select first, in this order; an atom in the span of earlier ones is
+            skipped (static).
         diagonal: of A, shape `D`, if A is given by columns.
         rule: "residual" as above, or "gain", the largest decrease of the objective by one more
             atom, as in orthogonal least squares (Chen et al. 1989), at no more cost.
 
     Returns:
         `Path`. Its status: `CONVERGED` by the tolerance or when all other atoms are in the span of
-        those selected, `COMPLETED` at `max_atoms`, `TRUNCATED` if atoms were passed over that only
-        this precision could not tell from those selected, `INDEFINITE` if A is not positive
+        the selected atoms, `COMPLETED` at `max_atoms`, `TRUNCATED` if atoms were skipped that only
+        this precision cannot tell from the selected ones, `INDEFINITE` if A is not positive
         semi-definite (the path ends before), `NOT_FINITE`, `PRECISION_LOST` if by `condition` the
         last coefficients may be wrong by more than 1e-3.
 
@@ -289,7 +292,7 @@ def _rows(max_atoms: int) -> int:
 def _combine(
     images: Float[Array, "v K D"], weights: Float[Array, "v K"], filled: Int[Array, ""]
 ) -> Float[Array, "v D"]:
-    """`sum_j weights_j images_j` over the rows filled; the others are zero."""
+    """Return `sum_j weights_j images_j` over the filled rows; the other rows are zero."""
     rows = _rows(images.shape[1])
 
     def block(i: Int[Array, ""], total: Float[Array, "v D"]) -> Float[Array, "v D"]:

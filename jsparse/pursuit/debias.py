@@ -23,29 +23,29 @@ def debiased(
     max_atoms: int | None = None,
     diagonal: ArrayLike | None = None,
 ) -> AnglePath:
-    """Least squares on the atoms of each corner (the de-bias step; Karsmakers 2011, Remark 1).
+    """Fit each corner by least squares on its atoms (the de-bias step; Karsmakers 2011, Remark 1).
 
     Args:
-        path: of `lars` or `lasso`, of this system.
+        path: a result of `lars` or `lasso` for this system.
         A: shape `D D`, or a function that gives its columns, see `scdp`.
         b: shape `D`.
-        max_atoms: most nonzeros of a corner (static); by default as many as the path has or, under
-            `jit`, may have.
+        max_atoms: largest number of nonzeros of a corner (static); by default the largest of the
+            path, or under `jit` the largest possible.
         diagonal: of A, shape `D`, if A is given by columns.
 
     Returns:
-        The path with other `coefficients`, `residual_norm`, `explained` and `condition`; `penalty`
-        is still that of the path. The status is that of the path or, if worse, `PRECISION_LOST` by
+        The path with new `coefficients`, `residual_norm`, `explained` and `condition`; `penalty` is
+        unchanged. The status is the status of the path or, if worse, `PRECISION_LOST` by
         `condition`, `INDEFINITE` if A among the atoms of a corner is not positive definite,
         `NOT_FINITE` for NaN or, under `jit`, for more nonzeros than `max_atoms`; such corners are
         NaN.
 
-    Works under `jit` and `vmap`. Differentiable in both modes with respect to A and b, which leave
-    the atoms of the corners as they are.
+    Works under `jit` and `vmap`. Differentiable in both modes with respect to A and b, with the
+    atoms of the corners held fixed.
 
     Raises:
         ValueError: for shapes that do not fit, or more nonzeros than `max_atoms`.
-        TypeError: if `max_atoms` is no whole number.
+        TypeError: if `max_atoms` is not a whole number.
     """
     systems = single(A, b, diagonal)
     D = systems.b.shape[1]

@@ -32,24 +32,25 @@ from .system import (
     system,
 )
 
-# Where a pivot is noise, in units of the precision. Fewer than in `conjugate`, as an atom passed
-# over may rise above the level: in float32, on kernel columns closer than a lengthscale, 256 was
-# seen to lose the path from 1e-4 of the largest penalty on, 16 not before 1e-5.
+# Size below which a pivot counts as noise, in units of epsilon. It is smaller than in `conjugate`,
+# because a skipped atom may rise above the level. In float32, on kernel columns closer than a
+# lengthscale, 256 lost the path at 1e-4 of the largest penalty, and 16 at 1e-5.
 NOISE = 16
 
 
 class AnglePath(NamedTuple):
-    """The corners of a piecewise linear path, from no atoms on.
+    """The corners of a piecewise linear path that starts without atoms.
 
-    `s` is the cap on steps; corners past `steps` repeat the last.
+    `s` is the limit of steps; corners after `steps` repeat the last.
     """
 
     coefficients: Float[Array, "s+1 D"]
     penalty: Float[Array, " s+1"]  # lambda of 1/2 w'A w - b'w + lambda |w|_1 at the corner
     cardinality: Int[Array, " s+1"]  # atoms active until the corner
     residual_norm: Float[Array, " s+1"]  # |b - A w|
-    explained: Float[Array, " s+1"]  # 2 b'w - w'A w, so much of |y|^2
-    condition: Float[Array, " s+1"]  # estimate for the atoms active until there, of A scaled
+    explained: Float[Array, " s+1"]  # 2 b'w - w'A w, the explained part of |y|^2
+    # estimated condition number of the scaled A among the atoms active until the corner
+    condition: Float[Array, " s+1"]
     steps: Int[Array, ""]
     status: Int[Array, ""]
 
@@ -57,18 +58,19 @@ class AnglePath(NamedTuple):
 
 
 class State(NamedTuple):
-    """At a corner of the path."""
+    """The state at a corner of the path."""
 
-    active: Int[Array, " k"]  # atoms in order of coming, -1 in empty places
-    sign: Float[Array, " k"]  # of their correlations
+    active: Int[Array, " k"]  # atoms in the order in which they entered, -1 in empty places
+    sign: Float[Array, " k"]  # signs of their correlations
     columns: Float[Array, "k D"]  # of A
     factor: Float[Array, "k k"]  # lower Cholesky factor of A among them, 1 on empty places
     inverse: Float[Array, ""]  # trace of the inverse of A among them, scaled to unit diagonal
     weights: Float[Array, " k"]
     count: Int[Array, ""]
     correlation: Float[Array, " D"]  # b - A w
-    coming: Int[Array, ""]  # atom that has drawn level, -1: none
-    passed: Bool[Array, " D"]  # atoms found to depend on those active
+    # atom whose correlation has become as large as the active ones; -1 for none
+    coming: Int[Array, ""]
+    passed: Bool[Array, " D"]  # atoms that depend on the active ones
     excess: Float[Array, ""]  # largest violation of the conditions of a corner so far
     path: AnglePath
 
@@ -78,13 +80,13 @@ class State(NamedTuple):
 def init(
     b: Float[Array, " D"], diagonal: Float[Array, " D"], *, max_atoms: int, max_iterations: int
 ) -> State:
-    """No atoms, `w = 0`."""
+    """Return the state without atoms, `w = 0`."""
     D, k, s = b.shape[0], max_atoms, max_iterations
     largest = jnp.max(jnp.abs(b))
     zero = jnp.zeros(s + 1, b.dtype)
     finite = jnp.isfinite(largest) & jnp.all(jnp.isfinite(diagonal))
     status = jnp.where(largest == 0, CONVERGED, RUNNING)
-    # A sum over rows errs by less than the root of the precision.
+    # A sum over rows errs by less than the root of epsilon.
     indefinite = jnp.min(diagonal) < -jnp.sqrt(epsilon(b.dtype)) * jnp.max(jnp.abs(diagonal))
     status = jnp.where(indefinite, INDEFINITE, status)
     path = AnglePath(
@@ -123,12 +125,12 @@ def step(
     *,
     lasso: bool,
 ) -> State:
-    """Let the atom come that has drawn level, and go along the equiangular direction to a corner.
+    """Add the atom with the largest correlation, and move equiangularly to the next corner.
 
-    The next corner is where an atom outside has as large a correlation as those inside or, for the
-    LASSO, where a coefficient inside passes zero and its atom leaves. Which atoms may do so is
-    decided by the direction they move in, so that of several at once each has its turn, by steps of
-    length 0.
+    At the next corner, the correlation of an inactive atom reaches the correlation of the active
+    atoms or, for the LASSO, a coefficient reaches zero and its atom leaves. The direction of
+    movement decides which atoms may enter or leave, so that several simultaneous events are
+    processed one by one in steps of length 0.
     """
     path = state.path
     k, D, s = state.active.shape[0], b.shape[0], path.penalty.shape[0] - 1
@@ -136,7 +138,8 @@ def step(
     root_eps = float(np.sqrt(eps))
     slots = jnp.arange(k, dtype=jnp.int32)
 
-    # One in the span of those inside keeps level with them without coming, and is passed over.
+    # An atom in the span of the active ones keeps the same correlation without entering; it is
+    # skipped.
     atom, wanted = jnp.maximum(state.coming, 0), state.coming >= 0
     column = columns(atom[None])[0]
     own, at = diagonal[atom], jnp.maximum(state.active, 0)
@@ -164,17 +167,17 @@ def step(
     count = state.count + joins.astype(jnp.int32)
     passed = state.passed | (passes & (jnp.arange(D, dtype=jnp.int32) == atom))
 
-    # The direction in which all correlations inside fall at the same rate.
+    # The direction in which all active correlations fall at the same rate.
     inside, at = active >= 0, jnp.maximum(active, 0)
     direction = jnp.where(inside, jax.scipy.linalg.cho_solve((factor, True), sign), 0)
     slope = dot(direction, kept_columns)
     level = jnp.max(jnp.where(inside, jnp.abs(state.correlation[at]), 0))
-    # Rounding, as seen on the atoms inside, whose slope is one.
+    # The rounding, estimated from the active atoms, whose slope is one.
     noise = jnp.max(jnp.where(inside, jnp.abs(slope[at] * sign - 1), 0), initial=16 * eps)
     outside = (diagonal > 0) & ~passed
     outside = outside.at[jnp.where(inside, active, D)].set(False, mode="drop")
     both = jnp.stack([state.correlation, -state.correlation])
-    gaining = 1 - jnp.stack([slope, -slope])  # on the level
+    gaining = 1 - jnp.stack([slope, -slope])  # atoms at the level of the active correlations
     joining = jnp.min(_until(level - both, gaining, outside[None] & (gaining > noise)), axis=0)
     leaving = _until(state.weights * sign, -direction * sign, inside & (direction * sign < 0))
     first = jnp.argmin(leaving).astype(jnp.int32)
@@ -196,7 +199,7 @@ def step(
     status = jnp.where(indefinite, INDEFINITE, status)
     finite &= jnp.isfinite(norm) & jnp.isfinite(penalty)
     status = jnp.where(finite, status, NOT_FINITE)
-    # Where an atom was passed over the path has no corner.
+    # If an atom was skipped, the path has no corner here.
     corner = path.steps + (moves & ~passes).astype(jnp.int32)
     onward = moves & (jnp.arange(s + 1, dtype=jnp.int32) >= corner)
     condition = jnp.maximum(count.astype(b.dtype) * inverse, 1)
@@ -228,7 +231,7 @@ def step(
 
 
 def _leave(state: State, which: Int[Array, ""]) -> State:
-    """Without the atom in place `which`; those behind it move up. Rare, so factored again."""
+    """Remove the atom in place `which`, move up the atoms after it, and factorise again."""
     k = state.active.shape[0]
     slots = jnp.arange(k, dtype=jnp.int32)
     source = jnp.minimum(jnp.where(slots >= which, slots + 1, slots), k - 1)
@@ -244,7 +247,8 @@ def _leave(state: State, which: Int[Array, ""]) -> State:
         inverse=inverse,
         weights=jnp.where(inside, state.weights[source], 0),
         count=state.count - 1,
-        passed=jnp.zeros_like(state.passed),  # some may depend on those active no longer
+        # some skipped atoms may no longer depend on the active ones
+        passed=jnp.zeros_like(state.passed),
     )
 
 
@@ -259,7 +263,7 @@ def run(
     max_iterations: int,
     lasso: bool,
 ) -> AnglePath:
-    """Corners until the path ends."""
+    """Go from corner to corner until the path ends."""
     state = jax.lax.while_loop(
         lambda state: state.path.status == RUNNING,
         lambda state: step(state, columns, b, diagonal, tolerance, lasso=lasso),
@@ -280,27 +284,26 @@ def lars(
     tolerance: ScalarLike = 0.0,
     diagonal: ArrayLike | None = None,
 ) -> AnglePath:
-    """Least angle regression for `A w = b` (Efron et al. 2004; Karsmakers 2011, Section 2.3).
+    """Run least angle regression for `A w = b` (Efron et al. 2004; Karsmakers 2011, Section 2.3).
 
-    Atoms come one at a time, each when its correlation `|b - A w|_i` is as large as that of those
-    inside, whose correlations fall together. With the last one that there is the path goes to least
-    squares. An atom in the span of those inside does not come.
+    Atoms enter one at a time. An atom enters when its correlation `|b - A w|_i` equals the
+    correlation of the active atoms, which fall together. After the last atom has entered, the path
+    ends at the least-squares solution. An atom in the span of the active atoms does not enter.
 
     Args:
         A: symmetric, positive semi-definite, shape `D D`, or a function that gives its columns, see
             `scdp`.
         b: shape `D`.
-        max_atoms: atoms at most (static); the path ends where one more would come.
+        max_atoms: largest number of atoms (static); the path ends where one more would enter.
         tolerance: end when the largest correlation is at most `tolerance max |b|`.
         diagonal: of A, shape `D`, if A is given by columns.
 
     Returns:
         `AnglePath`, of `max_atoms` steps at most. Its status: `CONVERGED` by the tolerance or at
-        least squares, `COMPLETED` at `max_atoms`, `INDEFINITE` if A is seen not to be positive
+        least squares, `COMPLETED` at `max_atoms`, `INDEFINITE` if A is found not to be positive
         semi-definite (the path ends before), `PRECISION_LOST` if by `condition` some coefficients
-        may be wrong by more than 1e-3, or if at a corner the correlations are not what they should
-        be by more than the root of the precision (also for a b that is not in the range of A),
-        `NOT_FINITE`.
+        may be wrong by more than 1e-3, or if the correlations at a corner violate its conditions by
+        more than the root of epsilon (also if b is not in the range of A), `NOT_FINITE`.
 
     Works under `jit` and `vmap`. Not differentiable.
 
@@ -329,20 +332,21 @@ def lasso(
         A: symmetric, positive semi-definite, shape `D D`, or a function that gives its columns, see
             `scdp`.
         b: shape `D`.
-        max_atoms: atoms active at once at most (static); the path ends where one more would come.
-        max_iterations: corners at most (static); by default `4 max_atoms`. Of atoms that come or
-            leave together each takes one, at the same lambda.
+        max_atoms: largest number of active atoms (static); the path ends where one more would
+            enter.
+        max_iterations: largest number of corners (static); by default `4 max_atoms`. Atoms that
+            enter or leave together have a corner each, at the same lambda.
         tolerance: end when lambda is at most `tolerance max |b|`.
         diagonal: of A, shape `D`, if A is given by columns.
 
     Returns:
-        `AnglePath`. Its status as of `lars`, and `EXHAUSTED` at `max_iterations`.
+        `AnglePath`, with the status of `lars`, or `EXHAUSTED` at `max_iterations`.
 
     Works under `jit` and `vmap`. Not differentiable.
 
     Raises:
-        ValueError: for shapes that do not fit, more atoms than there are, or less than one step.
-        TypeError: if `max_atoms` or `max_iterations` is no whole number.
+        ValueError: for shapes that do not fit, more atoms than exist, or less than one step.
+        TypeError: if `max_atoms` or `max_iterations` is not a whole number.
     """
     steps = 4 * max_atoms if max_iterations is None else max_iterations
     return _path(A, b, max_atoms, steps, tolerance, diagonal, lasso=True)
@@ -377,7 +381,7 @@ def _path(
 def single(
     A: Float[ArrayLike, "D D"] | Column, b: Float[ArrayLike, " D"], diagonal: ArrayLike | None
 ) -> System:
-    """Return the system; raise ValueError unless it is one with one right-hand side."""
+    """Return the system; raise ValueError unless it is a single system with one right-hand side."""
     systems = system(A, b, diagonal)
     if systems.batched or systems.several:
         raise ValueError("A, b: expected one system with one right-hand side")
@@ -387,7 +391,7 @@ def single(
 def factored(
     matrix: Float[Array, "k k"], inside: Bool[Array, " k"]
 ) -> tuple[Float[Array, "k k"], Float[Array, ""]]:
-    """Cholesky factor, 1 on empty places, and the trace of the inverse scaled to unit diagonal."""
+    """Return the Cholesky factor, 1 in empty places, and the trace of the scaled inverse."""
     unit = jnp.eye(inside.shape[0], dtype=matrix.dtype)
     factor = jnp.linalg.cholesky(jnp.where(inside[:, None] & inside[None, :], matrix, unit))
     solved = jax.scipy.linalg.solve_triangular(factor, unit, lower=True)
@@ -396,10 +400,10 @@ def factored(
 
 
 def lost_if(lost: Bool[Array, ""]) -> Int[Array, ""]:
-    """`PRECISION_LOST`, or 0."""
+    """Return `PRECISION_LOST` if the condition holds, else 0."""
     return jnp.where(lost, PRECISION_LOST, 0).astype(jnp.int32)
 
 
 def _until(gap: Array, speed: Array, moving: Array) -> Array:
-    """Length of the step that closes a gap, 0 if rounding has closed it, infinite if none does."""
+    """Return the step length that closes a gap: 0 if it is closed, infinity if none does."""
     return jnp.where(moving, jnp.maximum(gap, 0) / jnp.where(moving, speed, 1), jnp.inf)

@@ -30,12 +30,12 @@ class State(NamedTuple):
     """A batch of pursuits in step; pursuits that have ended are frozen."""
 
     residual: Float[Array, "v D c"]  # -c = b - A w
-    weights: Float[Array, "v k c"]  # of the atoms selected
-    path: Float[Array, "v k k c"]  # weights just before the next atom came
-    slot: Int[Array, "v D"]  # place of an atom in the support, k where it is not selected
-    support: Int[Array, "v k"]  # in the order of selection, -1 where there is none
-    residual_norm: Float[Array, "v e"]  # |b - A w|, the last with 0, 1, .. k atoms
-    explained: Float[Array, "v e"]  # 2 b'w - w'A w, the same
+    weights: Float[Array, "v k c"]  # weights of the selected atoms
+    path: Float[Array, "v k k c"]  # weights just before the next atom was selected
+    slot: Int[Array, "v D"]  # place of an atom in the support, k if it is not selected
+    support: Int[Array, "v k"]  # in the order of selection, -1 for none
+    residual_norm: Float[Array, "v e"]  # |b - A w| with 0, 1, .. k atoms, just before the next atom
+    explained: Float[Array, "v e"]  # 2 b'w - w'A w, just before the next atom
     size: Int[Array, " v"]
     step: Int[Array, ""]
     status: Int[Array, " v"]
@@ -44,7 +44,7 @@ class State(NamedTuple):
 
 
 def init(b: Float[Array, "v D c"], tolerance: Float[Array, ""], *, max_atoms: int) -> State:
-    """No atoms, `w = 0`."""
+    """Return the state without atoms, `w = 0`."""
     v, D, c = b.shape
     k, start = max_atoms, norm(b)
     return State(
@@ -71,9 +71,9 @@ def step(
     key: Key | None = None,
     subset: int | None = None,
 ) -> State:
-    """Set the largest residual, of all or of some at random, to zero, or shrink it.
+    """Set the largest residual, among all atoms or a random subset, to zero, or shrink it.
 
-    That is done by its own coefficient alone.
+    Only the coefficient of its atom changes.
     """
     running = state.status == RUNNING
     v, k = state.support.shape
@@ -87,7 +87,7 @@ def step(
     atom = jnp.argmax(score, axis=1).astype(jnp.int32)
     has_atom = score[lane, atom] > 0
     place = jnp.minimum(state.slot[lane, atom], state.size)
-    full = place >= k  # one atom more than the path has room for
+    full = place >= k  # one atom more than the path can hold
     moves = running & ~full & has_atom
     column, square = columns(atom), diagonal[lane, atom]
     largest = state.residual[lane, atom]
@@ -105,12 +105,12 @@ def step(
 
     status = ended(left, state.residual_norm[:, 0], tolerance)
     cut = jnp.where(state.step + 1 >= max_iterations, EXHAUSTED, status)
-    # Only atoms have a residual whose length is zero in this precision, or below.
+    # Only atoms whose length is zero in this precision have a residual.
     rest = norm(jnp.where((diagonal > 0)[:, :, None], residual, 0))
     none = ended(rest, state.residual_norm[:, 0], tolerance) == CONVERGED
     cut = jnp.where(none, TRUNCATED, jnp.where(full, COMPLETED, cut))
     status = jnp.where(status == RUNNING, cut, status)
-    # Of a positive semi-definite matrix a_ij^2 <= a_ii a_jj.
+    # In a positive semi-definite matrix a_ij^2 <= a_ii a_jj.
     slack = 1 + float(np.sqrt(epsilon(left.dtype)))
     outside = jnp.square(column) > slack * square[:, None] * diagonal
     indefinite = jnp.any(diagonal < 0, axis=1) | (moves & jnp.any(outside, axis=1))
@@ -151,7 +151,7 @@ def run(
         ),
         init(b, tolerance, max_atoms=max_atoms),
     )
-    # Sizes not reached repeat the last.
+    # Sizes that were not reached repeat the last one.
     at = jnp.minimum(jnp.arange(max_atoms, dtype=jnp.int32)[None], state.size[:, None] - 1)
     rows = jnp.take_along_axis(state.path, jnp.maximum(at, 0)[:, :, None, None], axis=1)
     return Path(
@@ -179,38 +179,37 @@ def matching_pursuit(
 ) -> Path:
     """Solve `A w = b` by matching pursuit (Mallat 1999; Karsmakers 2011, Algorithm 1).
 
-    Each step takes the atom of the largest residual, selected before or not, and sets that residual
-    to zero by the atom's coefficient alone: forward stepwise regression in the words of statistics.
-    With a shrinkage below 1 it goes only that part of the way: forward stagewise regression,
-    slower and less greedy. A step costs one column of A.
+    Each step takes the atom with the largest residual, selected before or not, and changes its
+    coefficient so that the residual is zero. In statistics this is forward stepwise regression.
+    With a shrinkage below 1 a step goes only that fraction of the way: forward stagewise
+    regression, slower and less greedy. A step costs one column of A.
 
     Args:
         A: symmetric, positive semi-definite, shape `D D` or `v D D`, or a function that gives
             columns; see `scdp`. For a dictionary X it is `GramColumns(X)`, with `b = X'y`.
         b: shape `D`, or `D c` for several right-hand sides that select together; after the axis `v`
             of a batch.
-        max_atoms: different atoms selected at most (static).
-        shrinkage: part of the step that is taken, in (0, 1].
-        max_iterations: cap on steps; by default `20 max_atoms` (static).
+        max_atoms: largest number of different atoms (static).
+        shrinkage: fraction of the step that is taken, in (0, 1].
+        max_iterations: limit of steps; by default `20 max_atoms` (static).
         tolerance: end when `|b - A w| <= tolerance |b|`.
         diagonal: of A, shape `D`, if A is given by columns.
         key: decides the subsets.
-        subset: atoms looked at in each step, drawn at random (Popovici et al. 2005, stochastic
+        subset: number of random atoms examined in each step (Popovici et al. 2005, stochastic
             kernel matching pursuit); None for all (static).
 
     Returns:
-        `Path`: for each number of atoms the solution just before one more came. It is not that of
-        least squares; `scdp` with the same atoms as `initial` gives that one (the de-bias step).
-        `explained` is `2 b'w - w'A w`; `condition` is not looked at, and 1. Status `CONVERGED` by
-        the tolerance, `COMPLETED` where one more than `max_atoms` would come, `EXHAUSTED` at
-        `max_iterations`, `TRUNCATED` where only atoms of no length have a residual, `INDEFINITE`
-        where A is seen not to be positive semi-definite, `NOT_FINITE`.
+        `Path`: for each number of atoms, the solution just before one more was selected. It is not
+        the least-squares solution; `scdp` with these atoms as `initial` computes that (the de-bias
+        step). `explained` is `2 b'w - w'A w`; `condition` is not computed, and is 1. Status
+        `CONVERGED` by the tolerance, `COMPLETED` if more than `max_atoms` would be selected,
+        `EXHAUSTED` at `max_iterations`, `TRUNCATED` if only atoms of length zero have a residual,
+        `INDEFINITE` if A is found not to be positive semi-definite, `NOT_FINITE`.
 
     Works under `jit` and `vmap`. Not differentiable.
 
     Raises:
-        ValueError: for shapes that do not fit, more atoms than there are, or a shrinkage out of
-            range.
+        ValueError: for shapes that do not fit, more atoms than exist, or a shrinkage out of range.
     """
     systems = system(A, b, diagonal)
     max_atoms = check_atoms(max_atoms, systems.b.shape[1])

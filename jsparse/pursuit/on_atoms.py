@@ -9,22 +9,22 @@ from jaxtyping import Array, Bool, Float, Int
 from .._numerics import dot, epsilon, solved_with_border, unbatched_lapack
 from .._repr import short_repr
 
-# What is added to the diagonal of a Gram matrix, in units of the precision times its trace: well
-# above what rounding may have put there, which dependent atoms would divide by.
+# Guard that is added to the diagonal of a Gram matrix, in units of epsilon times the trace. It is
+# well above the rounding, by which dependent atoms would otherwise be divided.
 _GUARD = 256
 
 
 class Small(NamedTuple):
-    """Least squares on some atoms, reduced to as few numbers as it depends on."""
+    """A least-squares problem on some atoms, reduced to the numbers that it depends on."""
 
-    matrix: Float[Array, "q p"]  # R of the atoms; or their normal equations, bordered
+    matrix: Float[Array, "q p"]  # R of the atoms; or their bordered normal equations
     target: Float[Array, "q c"]  # Q'y, or b at the atoms
 
     __repr__ = short_repr
 
 
 class Rows(NamedTuple):
-    """A dictionary: least squares by orthogonal transformations of its rows."""
+    """A dictionary, whose least-squares problems are solved by orthogonal transformations."""
 
     X: Float[Array, "n D"]
     y: Float[Array, "n c"]
@@ -42,14 +42,14 @@ class Rows(NamedTuple):
         return self.y
 
     def left(self, slots: Int[Array, " m"], w: Float[Array, "m c"]) -> Float[Array, "n c"]:
-        """`y - X w`."""
+        """Return the residual `y - X w`."""
         return self.y - dot(self.X[:, slots], w)
 
     def score(
         self, left: Float[Array, "n c"], slots: Int[Array, " m"], w: Float[Array, "m c"]
     ) -> Float[Array, " D"]:
         """Return the squared correlations of all atoms with the residual."""
-        # From the left: XLA's product with `X.T` takes 20 to 45 times as long on a CPU.
+        # Multiply from the left: XLA's product with `X.T` takes 20 to 45 times as long on a CPU.
         pull = _pulled(dot(left.T, self.X), slots, w, self.ridge)
         return jnp.sum(jnp.square(pull), axis=0)
 
@@ -60,16 +60,16 @@ class Rows(NamedTuple):
         return jnp.sum(jnp.square(left)) + self.ridge * jnp.sum(jnp.square(w))
 
     def reduced(self, slots: Int[Array, " m"], inside: Bool[Array, " m"]) -> Small:
-        """By one QR decomposition, of which only R is needed: the target is its last columns."""
+        """Reduce the problem by a QR decomposition; the target is in R's last columns."""
         columns = jnp.where(inside[None, :], self.X[:, slots], 0)
         R = _triangle(jnp.concatenate([columns, self.y], axis=1))
         return Small(R[:, : len(slots)], R[:, len(slots) :])
 
     def solve(self, small: Small) -> tuple[Float[Array, "m c"], Int[Array, ""]]:
-        """`X_T^+ y` and the rank of `X_T`.
+        """Return `X_T^+ y` and the rank of `X_T`.
 
-        Singular values below the larger size of the dictionary times the precision times the
-        largest are rounding, as in the pseudo-inverse of MATLAB, which is the paper's.
+        A singular value counts as rounding if it is below epsilon times the largest one times the
+        larger dimension. The pseudo-inverse of MATLAB, which the paper uses, has this rule.
         """
         U, s, V = _svd(small.matrix)
         eps = epsilon(s.dtype)
@@ -81,7 +81,7 @@ class Rows(NamedTuple):
 
 
 class Gram(NamedTuple):
-    """Normal equations: no step depends on the number of rows."""
+    """Normal equations, whose steps do not depend on the number of rows."""
 
     bordered: Float[Array, "D1 D1"]  # [[A, b, 0], [b', 0, 0], [0, 0, 0]]
     b: Float[Array, "D c"]
@@ -91,7 +91,7 @@ class Gram(NamedTuple):
 
     @classmethod
     def of(cls, A: Float[Array, "D D"], b: Float[Array, "D c"], ridge: Float[Array, ""]) -> "Gram":
-        """Of `A w = b`."""
+        """Return the normal equations of `A w = b`."""
         last = jnp.pad(b.T, ((0, 1), (0, b.shape[1] + 1)))
         top = jnp.pad(jnp.concatenate([A, b], axis=1), ((0, 0), (0, 1)))
         return cls(jnp.concatenate([top, last]), b, ridge)
@@ -106,8 +106,8 @@ class Gram(NamedTuple):
         return self.b
 
     def left(self, slots: Int[Array, " m"], w: Float[Array, "m c"]) -> Float[Array, "D c"]:
-        """`b - A w`."""
-        # Of a single row XLA would make one slow loop with the look-up.
+        """Return the residual `b - A w`."""
+        # XLA would fuse a single row and the look-up into one slow loop.
         c = w.shape[1]
         rest = dot(jnp.pad(w.T, ((0, 1), (0, 0))), self.bordered[slots])[:c, : len(self.b)].T
         return _pulled((self.b - rest).T, slots, w, self.ridge).T
@@ -125,7 +125,7 @@ class Gram(NamedTuple):
         return -jnp.sum((self.b[slots] + left[slots]) * w)
 
     def reduced(self, slots: Int[Array, " m"], inside: Bool[Array, " m"]) -> Small:
-        """Of the atoms: `[[A, b], [b', 0]]`."""
+        """Return `[[A, b], [b', 0]]` of the atoms."""
         D, c = self.b.shape
         each = jnp.concatenate(
             [jnp.where(inside, slots, D + c), jnp.arange(D, D + c, dtype=jnp.int32)]
@@ -133,21 +133,21 @@ class Gram(NamedTuple):
         return Small(self.bordered[each[:, None], each[None, :]], self.b[slots])
 
     def solve(self, small: Small) -> tuple[Float[Array, "m c"], Int[Array, ""]]:
-        """`A_TT^+ b_T` to the precision that squares of singular values have, and the rank in it.
+        """Return `A_TT^+ b_T` and the rank, both in the precision of squared singular values.
 
-        By Cholesky of the matrix with a guard on its diagonal: as that goes to zero the solution
-        goes to the one of least length.
+        The matrix gets a guard on its diagonal and is factorised by Cholesky. As the guard goes to
+        zero, the solution goes to the shortest one.
         """
         m, c = small.target.shape
         dtype = small.matrix.dtype
         # `jnp.trace` would look at every element.
         guard = _GUARD * epsilon(dtype) * jnp.sum(jnp.diagonal(small.matrix))
         shift = jnp.where(guard > 0, guard, 1) + self.ridge
-        # More than `b'A^(-1)b` can be.
+        # An upper bound of `b'A^(-1)b`.
         beyond = 1 + 2 * jnp.sum(jnp.square(small.target)) / shift
         diagonal = jnp.where(jnp.arange(m + c, dtype=jnp.int32) < m, shift, beyond)
         w, pivots = solved_with_border(c)(small.matrix + jnp.diag(diagonal))
-        # Of an atom that is `c` times those before `1 + |c|^2` guards are left.
+        # If an atom is `c` times the atoms before it, its pivot is `1 + |c|^2` guards.
         independent = jnp.square(pivots) - self.ridge > 16 * guard
         return w, jnp.sum(independent, dtype=jnp.int32)
 
@@ -159,13 +159,13 @@ def _pulled(
     ridge: Float[Array, ""],
 ) -> Float[Array, "c D"]:
     """Return the correlations, less the ridge's share for atoms with coefficients."""
-    # To add at places takes longer than a small product.
+    # A scatter-add takes longer than a small product.
     return jax.lax.cond(
         ridge > 0, lambda pull: pull.at[:, slots].add(-ridge * w.T), lambda pull: pull, pull
     )
 
 
-# On a CPU one matrix at a time, see `unbatched_lapack`.
+# On a CPU, factorise one matrix at a time, see `unbatched_lapack`.
 @unbatched_lapack
 def _triangle(rows: Float[Array, "n q"]) -> Float[Array, "p q"]:
     return jnp.linalg.qr(rows, mode="r")
@@ -177,14 +177,14 @@ def _svd(matrix: Float[Array, "q m"]) -> tuple[Array, Array, Array]:
 
 
 def least_squares(X: Float[Array, "n k"], y: Float[Array, "n *c"]) -> Float[Array, "k *c"]:
-    """`X^+ y`, the solution of least length: the last step of a pursuit, on the atoms selected.
+    """Return the shortest least-squares solution `X^+ y`: the last step of a pursuit on its atoms.
 
     Args:
         X: the atoms, one per column, shape `n k`.
         y: shape `n` or `n c`.
 
-    Differentiable in both modes in X and y, for which the rank must not change. The derivative is
-    that on the atoms given: a pursuit selects others only where its choice changes.
+    Differentiable in both modes in X and y, where the rank does not change. For a pursuit, this is
+    the derivative with the selected atoms held fixed.
     """
     cut = max(X.shape) * epsilon(X.dtype)  # see `Rows.solve`
     return dot(jnp.linalg.pinv(X, rtol=cut), y)

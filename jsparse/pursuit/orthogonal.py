@@ -1,4 +1,4 @@
-"""Orthogonal matching pursuit on the rows of a dictionary: by one atom, or a stage of them."""
+"""Orthogonal matching pursuit on the rows of a dictionary, atom by atom or in stages."""
 
 import functools
 from typing import NamedTuple
@@ -20,17 +20,17 @@ from .system import check_atoms, check_nonnegative, in_finer_dtype
 
 
 class State(NamedTuple):
-    """A batch of pursuits in step; those that have ended are frozen."""
+    """A batch of pursuits that step together; pursuits that have ended are frozen."""
 
-    basis: Float[Array, "v k n"]  # orthonormal, spanning the atoms selected
+    basis: Float[Array, "v k n"]  # orthonormal, spanning the selected atoms
     factor: Float[Array, "v k k"]  # R of X_S = basis' R
     residual: Float[Array, "v n c"]  # y - X w
-    correlation: Float[Array, "v D c"]  # X'(y - X w), as of the last selection or stage
+    correlation: Float[Array, "v D c"]  # X'(y - X w) at the last selection or stage
     along: Float[Array, "v k c"]  # basis y
-    square: Float[Array, "v k"]  # |x_s|^2 of the atoms selected
-    support: Int[Array, "v k"]  # in the order of selection, -1 where there is none
-    free: Bool[Array, "v D"]  # atoms neither selected nor found to depend on those
-    pending: Bool[Array, "v D"]  # atoms of this stage still to come
+    square: Float[Array, "v k"]  # |x_s|^2 of the selected atoms
+    support: Int[Array, "v k"]  # in the order of selection, -1 for none
+    free: Bool[Array, "v D"]  # atoms neither selected nor dependent on the selected ones
+    pending: Bool[Array, "v D"]  # atoms of this stage still to be selected
     residual_norm: Float[Array, "v e"]  # |y - X w| with 0, 1, .. k atoms
     size: Int[Array, " v"]
     stage: Int[Array, " v"]
@@ -46,7 +46,7 @@ def init(
     *,
     max_atoms: int,
 ) -> State:
-    """No atoms, `w = 0`."""
+    """Return the state without atoms, `w = 0`."""
     v, n, D = X.shape
     k, c, start = max_atoms, y.shape[2], norm(y)
     return State(
@@ -75,8 +75,8 @@ def step(
 ) -> State:
     """Select one atom and orthogonalise it, twice (Gram-Schmidt with one repetition).
 
-    With a threshold, the correlations are found again when all atoms of the stage have come: those
-    above `threshold |residual| / sqrt(n)` are the next stage.
+    With a threshold, the correlations are computed again when all atoms of the stage are selected.
+    The atoms above `threshold |residual| / sqrt(n)` are the next stage.
     """
     running = state.status == RUNNING
     correlation, pending, stage = state.correlation, state.pending, state.stage
@@ -90,7 +90,7 @@ def step(
             lambda: state.correlation,
         )
         correlation = jnp.where(begins[:, None, None], fresh, correlation)
-        # In units of columns of length 1 before they were scaled.
+        # In units of unscaled columns of length 1.
         level = threshold * norm(state.residual) / np.sqrt(X.shape[1])
         above = jnp.sum(jnp.square(correlation), axis=2) > jnp.square(level)[:, None]
         pending = jnp.where(begins[:, None], above, pending)
@@ -107,7 +107,7 @@ def step(
     second = _onto(state.basis, rest)
     rest = rest - _combine(state.basis, second)
     length, square = jnp.sqrt(jnp.sum(jnp.square(rest), axis=1)), jnp.sum(jnp.square(x), axis=1)
-    # In the span of the atoms selected, to rounding: passed over.
+    # Skip the atom if, up to rounding, it is in the span of the selected atoms.
     independent = length > 16 * epsilon(x.dtype) * jnp.sqrt(square)
     adds = running & has_atom & independent
     unit = jnp.where(adds[:, None], rest / jnp.where(independent, length, 1)[:, None], 0)
@@ -118,7 +118,7 @@ def step(
     k, D = state.support.shape[1], state.free.shape[1]
     place = jnp.arange(D, dtype=jnp.int32)[None, :]
     seen = (running & has_atom)[:, None] & (place == atom[:, None])
-    slot = jnp.where(adds, state.size, k)  # k: nowhere
+    slot = jnp.where(adds, state.size, k)  # k: no place
     column = jnp.where(
         jnp.arange(k, dtype=jnp.int32)[None, :] == slot[:, None], length[:, None], first + second
     )
@@ -182,17 +182,17 @@ def omp(
     max_atoms: int,
     tolerance: ScalarLike = 0.0,
 ) -> Path:
-    """Orthogonal matching pursuit for `X w = y` (Pati et al. 1993; Karsmakers 2011, Section 2.1).
+    """Solve `X w = y` by orthogonal matching pursuit (Pati et al. 1993; Karsmakers 2011, 2.1).
 
     Each step selects the atom most correlated with the residual, `argmax |x_i'(y - X w)|`, and
-    fits all selected by least squares. The same selections as `scdp(X'X, X'y)`, but on the rows:
-    the coefficients err by the condition of the atoms, not by its square, which matters in float32.
-    A step costs a product with X and one with the atoms selected. Atoms in the span of those
-    selected are passed over.
+    fits all selected atoms by least squares. The selections are those of `scdp(X'X, X'y)`, but the
+    coefficients are computed from the rows: their errors grow with the condition number of the
+    atoms, not with its square, which matters in float32. A step costs a product with X and a
+    product with the selected atoms. Atoms in the span of the selected atoms are skipped.
 
     Args:
-        X: dictionary, one atom per column, shape `n D`, or `v n D`, a batch that goes in step. Any
-            shape: `n > D` or `n < D`.
+        X: dictionary, one atom per column, shape `n D`, or `v n D` for a batch; `n` may be larger
+            or smaller than `D`.
         y: shape `n`, or `n c` for several right-hand sides that select together; after the axis `v`
             of a batch.
         max_atoms: length of the path, at most n and D (static).
@@ -200,7 +200,7 @@ def omp(
 
     Returns:
         `Path`, with residual norms `|y - X w|`. Status `CONVERGED` by the tolerance or when all
-        other atoms are in the span of those selected, `COMPLETED` at `max_atoms`, `NOT_FINITE`,
+        other atoms are in the span of the selected atoms, `COMPLETED` at `max_atoms`, `NOT_FINITE`,
         `PRECISION_LOST` as in `scdp`.
 
     Works under `jit` and `vmap` (but see the batch, which is faster). Not differentiable.
@@ -220,25 +220,26 @@ def stagewise_omp(
     max_stages: int = 10,
     tolerance: ScalarLike = 0.0,
 ) -> Path:
-    """Stagewise orthogonal matching pursuit (Donoho et al. 2006; Karsmakers 2011, Section 2.1).
+    """Solve `X w = y` by stagewise OMP (Donoho et al. 2006; Karsmakers 2011, Section 2.1).
 
-    A stage takes all atoms with `|x_i'r| > threshold |r| / sqrt(n)` at once, for columns of unit
-    length, and then fits them all. Within a stage they come in the order of their correlation, so
-    that the path has a solution for each. It ends when no atom is above the threshold. It needs far
-    fewer products with X than `omp`; arguments and result are as there.
+    A stage selects all atoms with `|x_i'r| > threshold |r| / sqrt(n)`, for columns of unit length,
+    and then fits all of them. Within a stage atoms are selected in the order of their correlation,
+    and the path has a solution for each. The pursuit ends when no atom is above the threshold. It
+    needs far fewer products with X than `omp`, which describes the other arguments and the result.
 
     Args:
         X: dictionary, shape `n D` or `v n D`.
         y: shape `n` or `n c`, after the axis `v` of a batch.
         max_atoms: length of the path (static).
-        threshold: in units of what noise of the residual's size would give, 2 to 3 in the source.
-        max_stages: most stages (static).
+        threshold: in units of the correlation with noise of the residual's size; 2 to 3 in the
+            source.
+        max_stages: largest number of stages (static).
         tolerance: end when `|y - X w| <= tolerance |y|`.
 
     Returns:
-        As `omp`; `CONVERGED` also when no atom is above the threshold, as none is for `n` rows or
-        fewer than `threshold` squared, and `EXHAUSTED` after the last stage, where one more would
-        come.
+        As `omp`. The status is `CONVERGED` also if no atom is above the threshold, which is always
+        so if `n` is below the squared threshold. It is `EXHAUSTED` after the last stage, if one
+        more would follow.
 
     Raises:
         ValueError: for shapes that do not fit, or more atoms than there are.
@@ -278,7 +279,7 @@ def _path(
     max_atoms: int,
     max_stages: int,
 ) -> Path:
-    """Of a batch or one, scaled by powers of two, in one program."""
+    """Return the path of a batch or of one system, scaled by powers of two, in one program."""
     batched, several = X.ndim == 3, y.ndim == X.ndim
     y = y if several else y[..., None]
     X, y = (X, y) if batched else (X[None], y[None])

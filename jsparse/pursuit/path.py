@@ -1,4 +1,4 @@
-"""What a pursuit returns: the solutions with one atom more at a time."""
+"""The result of a pursuit: solutions with 1, 2, .. atoms."""
 
 import functools
 import operator
@@ -14,38 +14,40 @@ from .._programs import compiled
 from .._repr import short_repr
 from .._status import CONVERGED, NOT_FINITE, PRECISION_LOST, RUNNING, TRUNCATED
 
-# Estimated relative error of the coefficients from which they count as lost.
+# Estimated relative error from which coefficients count as lost.
 LOST = 1e-3
-# Residuals that rounding may leave, in units of the precision.
+# Residuals that rounding may leave, in units of epsilon.
 _LEFT = 64
 
 
 class Path(NamedTuple):
-    """Sparse solutions of a system, of which each has the atoms of the one before and one more.
+    """Sparse solutions of a system, each with the atoms of the previous one and one more.
 
     Shapes are for one system with one right-hand side; a batch of systems adds a leading axis
     to every field, several right-hand sides a trailing one to `coefficients`.
     """
 
     support: Int[Array, "..."]  # atoms in the order of selection, -1 from `size` on; shape `k`
-    coefficients: Float[Array, "..."]  # of i + 1 atoms in row i, in that order; shape `k k`
-    residual_norm: Float[Array, "..."]  # with 0, 1, .. k atoms, of the system given; shape `k+1`
-    explained: Float[Array, "..."]  # b'w with 0, 1, .. k atoms, so much of |y|^2; shape `k+1`
-    condition: Float[Array, "..."]  # estimate for the atoms so far, of A scaled; shape `k`
-    size: Int[Array, "..."]  # atoms selected, at most k; what comes after repeats the last
+    coefficients: Float[Array, "..."]  # row i: coefficients of the first i + 1 atoms; shape `k k`
+    residual_norm: Float[Array, "..."]  # |b - A w| or |y - X w| with 0, 1, .. k atoms; shape `k+1`
+    # b'w with 0, 1, .. k atoms, the explained part of |y|^2; shape `k+1`
+    explained: Float[Array, "..."]
+    # estimated condition number of the scaled A among the first atoms; shape `k`
+    condition: Float[Array, "..."]
+    size: Int[Array, "..."]  # number of selected atoms, at most k; later entries repeat the last
     status: Int[Array, "..."]
 
     __repr__ = short_repr
 
     def dense(self, n_atoms: int, size: int | None = None) -> Float[Array, "..."]:
-        """Return the coefficients of all atoms, zeros included, shape `n_atoms`.
+        """Return the coefficients of all atoms, including zeros, shape `n_atoms`.
 
         Args:
             n_atoms: number of atoms (static).
-            size: number of atoms selected; by default as many as the path has.
+            size: number of selected atoms; by default all of the path.
 
         Raises:
-            ValueError: if the path is not that long, or has atoms beyond `n_atoms`.
+            ValueError: if the path is shorter than `size`, or has atoms beyond `n_atoms`.
         """
         k = self.support.shape[-1]
         size = k if size is None else size
@@ -91,13 +93,14 @@ def assemble(
 
     Args:
         support: atoms, -1 from `size` on.
-        factor: upper triangular `R`; what it holds beyond `size` does not count.
+        factor: upper triangular `R`; entries beyond `size` are ignored.
         along: the solution along each direction, `p_j'b` with `p_i'A p_j = (i == j)`.
         diagonal: of `A` at the support.
         residual_norm: with 0 to k atoms.
         size: atoms selected.
         status: so far.
-        on_rows: of X, not of `A = X'X`: the coefficients err by the root of the condition of A.
+        on_rows: whether `R` comes from X, not from `A = X'X`: the errors of the coefficients then
+            grow with the root of the condition number of A.
     """
     k = support.shape[1]
     inside = jnp.arange(k, dtype=jnp.int32)[None, :] < size[:, None]
@@ -128,8 +131,8 @@ def from_directions(
     directions = jnp.where(inside[:, :, None], directions, 0)
     along = jnp.where(inside[:, :, None], along, 0)
     steps = directions[:, :, :, None] * along[:, :, None, :]
-    # tr(A_SS) tr(A_SS^(-1)) with the diagonal of A scaled to one; the truth is at most k^2 times
-    # less, and in practice a few times.
+    # tr(A_SS) tr(A_SS^(-1)) with the diagonal of A scaled to one. The condition number is at most
+    # k^2 times smaller, in practice a few times.
     inverse = jnp.cumsum(jnp.sum(jnp.square(directions) * diagonal[:, None, :], axis=2), axis=1)
     count = jnp.minimum(jnp.arange(1, k + 1, dtype=jnp.int32)[None], size[:, None])
     condition = inverse * count.astype(inverse.dtype)
@@ -149,14 +152,14 @@ def from_directions(
 
 
 def unbatched(path: Path, batched: bool, several: bool) -> Path:
-    """Without the axes that the caller's arrays did not have."""
+    """Drop the axes that the caller's arrays did not have."""
     if not several:
         path = path._replace(coefficients=path.coefficients[..., 0])
     return path if batched else Path(*(a[0] for a in path))
 
 
 def norm(residual: Float[Array, "v r c"]) -> Float[Array, " v"]:
-    """Euclidean, over all right-hand sides that select together."""
+    """Return the Euclidean norm over all right-hand sides that select together."""
     return jnp.sqrt(jnp.sum(jnp.square(residual), axis=(1, 2)))
 
 
@@ -164,7 +167,7 @@ def ended(
     norm: Float[Array, " v"], start: Float[Array, " v"], tolerance: Float[Array, ""]
 ) -> Int[Array, " v"]:
     """Return the status of a pursuit, from the norms of its residual now and at the start."""
-    # No less than rounding leaves of the first.
+    # At least the residual that rounding leaves.
     target = jnp.maximum(tolerance, 4 * epsilon(norm.dtype)) * start
     status = jnp.where(norm <= target, CONVERGED, RUNNING)
     finite = jnp.isfinite(norm) & jnp.isfinite(start)
@@ -181,9 +184,9 @@ def passed_over(
 ) -> Int[Array, " v"]:
     """Return `TRUNCATED` if atoms that look dependent in this precision still have a residual.
 
-    In exact arithmetic an atom in the span of those selected has no residual.
+    In exact arithmetic an atom in the span of the selected atoms has no residual.
     """
-    # What rounding may leave of `b_i - a_i'w`, by the sizes of its two sides.
+    # The rounding of `b_i - a_i'w`, by the sizes of its two terms.
     size = jnp.sum(jnp.square(b), axis=2) + diagonal * explained[:, None]
     left = jnp.sum(jnp.square(residual), axis=2) > (_LEFT * epsilon(b.dtype)) ** 2 * size
     lost = jnp.any(dependent & left, axis=1) & (status < TRUNCATED)

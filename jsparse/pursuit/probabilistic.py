@@ -17,19 +17,19 @@ from .conjugate import NOISE
 from .path import Path, ended, from_directions, norm, passed_over
 from .system import Columns, check_atoms, system
 
-# The best of 59 is with probability 0.95 among the best twentieth of all.
+# The best of 59 random atoms is among the best 5 % of all with probability 0.95.
 SUBSET = 59
 
 
 class State(NamedTuple):
-    """A batch of pursuits in step; those that have ended are frozen."""
+    """A batch of pursuits that step together; pursuits that have ended are frozen."""
 
     directions: Float[Array, "v k k"]  # rows p_j over the places of the support, p_j'A p_j = 1
-    weights: Float[Array, "v k c"]  # w over the same
+    weights: Float[Array, "v k c"]  # w over the places of the support
     along: Float[Array, "v k c"]  # eta_j = p_j'b
-    square: Float[Array, "v k"]  # a_ss of the atoms selected
-    support: Int[Array, "v k"]  # in the order of selection, -1 where there is none
-    free: Bool[Array, "v D"]  # atoms neither selected nor found to depend on those
+    square: Float[Array, "v k"]  # a_ss of the selected atoms
+    support: Int[Array, "v k"]  # in the order of selection, -1 for none
+    free: Bool[Array, "v D"]  # atoms neither selected nor dependent on the selected ones
     size: Int[Array, " v"]
     step: Int[Array, ""]
     status: Int[Array, " v"]
@@ -38,7 +38,7 @@ class State(NamedTuple):
 
 
 def init(b: Float[Array, "v D c"], diagonal: Float[Array, "v D"], *, max_atoms: int) -> State:
-    """No atoms, `w = 0`."""
+    """Return the state without atoms, `w = 0`."""
     v, D, c = b.shape
     start = norm(b)
     status = ended(start, start, jnp.zeros((), b.dtype))
@@ -66,10 +66,10 @@ def step(
     *,
     subset: int,
 ) -> State:
-    """Select the atom of the largest residual among some, and move along its direction.
+    """Select the atom with the largest residual in a random subset, and move along its direction.
 
-    Residuals are computed where they are looked at: `subset x k` entries of A, and `k^2` for the
-    direction; nothing of size D but the draw.
+    Only the residuals of the subset are computed, from `subset x k` entries of A; the direction
+    costs `k^2` operations. Only the random draw has size D.
     """
     lane = jnp.arange(b.shape[0], dtype=jnp.int32)
     inside = jnp.maximum(state.support, 0)
@@ -84,11 +84,11 @@ def step(
 
 
 def draw(state: State, key: Key, *, subset: int) -> tuple[Float[Array, "v r"], Int[Array, "v r"]]:
-    """Random atoms, and their ranks in the draw: below 0 for those that are not free.
+    """Return random atoms, and their ranks in the draw, negative for atoms that are not free.
 
-    The order in which the atoms of step i are drawn depends on the key and i alone, so that all
-    systems of a batch, folds or values of the hyper-parameters, see the same sets as far as they
-    have the same atoms left (Remark 8).
+    The order of the draw depends only on the key and the step. All systems of a batch (folds, or
+    values of the hyper-parameters) therefore see equal subsets as long as they have equal free
+    atoms (Remark 8).
     """
     order = jax.random.uniform(
         jax.random.fold_in(key, state.step), state.free.shape[1:], jnp.float32
@@ -98,13 +98,13 @@ def draw(state: State, key: Key, *, subset: int) -> tuple[Float[Array, "v r"], I
 
 
 class Choice(NamedTuple):
-    """The best of the atoms drawn, of each system."""
+    """The best of the drawn atoms, for each system."""
 
-    place: Int[Array, " v"]  # among those drawn
+    place: Int[Array, " v"]  # its place among the drawn atoms
     atom: Int[Array, " v"]
-    found: Bool[Array, " v"]  # whether one was free
-    residual: Float[Array, "v c"]  # at the atom
-    finite: Bool[Array, " v"]  # whether all residuals looked at were
+    found: Bool[Array, " v"]  # whether one of them was free
+    residual: Float[Array, "v c"]  # residual of the atom
+    finite: Bool[Array, " v"]  # whether all computed residuals were finite
 
     __repr__ = short_repr
 
@@ -132,14 +132,14 @@ def advance(
     square: Float[Array, " v"],
     rounded: Float[Array, " v"],
 ) -> State:
-    """Move along the direction of the atom chosen.
+    """Move along the direction of the chosen atom.
 
     Args:
-        state: before.
-        choice: the atom.
-        shares: `p_j'A e_s` of the directions so far, 0 of the others.
+        state: the state before the step.
+        choice: the chosen atom.
+        shares: `p_j'A e_s` of the directions so far, 0 for unused places.
         square: `a_ss`.
-        rounded: what it was rounded at; see `conjugate.pursue`.
+        rounded: the magnitude relative to which it was rounded; see `conjugate.pursue`.
     """
     running = state.status == RUNNING
     v, k = state.support.shape
@@ -148,7 +148,7 @@ def advance(
     pivot = square - jnp.sum(jnp.square(shares), axis=1)
     independent = pivot > NOISE * epsilon(dtype) * rounded
     adds = running & has_atom & independent
-    slot = jnp.where(adds, state.size, k)  # k: nowhere
+    slot = jnp.where(adds, state.size, k)  # k: no place
     at_slot = jnp.arange(k, dtype=jnp.int32)[None, :] == slot[:, None]
     root = jnp.sqrt(jnp.where(adds, pivot, 1))[:, None]
     direction = (at_slot.astype(dtype) - dot(shares[:, None, :], state.directions)[:, 0]) / root
@@ -204,13 +204,13 @@ def run(
         state.size,
         state.status,
     )
-    # One product for the residuals of every cardinality, which the steps did without.
+    # One product gives the residuals of every size, which the steps do not need.
     at = jnp.maximum(state.support, 0)
     everywhere = jax.vmap(lambda b, rows, w: b[None] - _images(rows, w))
     rows = jax.lax.map(columns, at.T)  # k v D
     residual = everywhere(b, jnp.moveaxis(rows, 1, 0), path.coefficients)
     norms = jnp.concatenate([norm(b)[:, None], jax.vmap(norm)(residual)], axis=1)
-    # No longer free, and not selected: found to depend on those selected.
+    # Neither free nor selected: the atom depends on the selected ones.
     seen = ~state.free
     lane = jnp.arange(b.shape[0], dtype=jnp.int32)[:, None]
     selected = jnp.where(state.support < 0, b.shape[1], state.support)
@@ -227,18 +227,19 @@ def scdpp(
     max_atoms: int,
     subset: int | None = None,
 ) -> Path:
-    """Sparse conjugate directions pursuit, each atom the best of a random subset of those left.
+    """Solve `A w = b` by SCDP, choosing each atom from a random subset of the free ones.
 
-    Karsmakers 2011, Section 3.5.2, SCDPP: `scdp` with less work in each step, for another path by
-    each key. "It is advised to use this with care": a path may be much worse (Section 5.2).
+    SCDPP, Karsmakers 2011, Section 3.5.2: `scdp` with less work in each step; the path depends on
+    the key. "It is advised to use this with care": a path may be much worse (Section 5.2).
 
     Args:
         A: symmetric, positive semi-definite, shape `D D` or `v D D`.
         b: shape `D`, or `D c` for several right-hand sides that select together; after the axis `v`
             of a batch.
-        key: decides the subsets, the same for all systems of a batch.
+        key: decides the subsets, which all systems of a batch share.
         max_atoms: length of the path (static).
-        subset: atoms looked at in each step, rho (static); by default 59, or all if there are less.
+        subset: number of atoms examined in each step, rho (static); by default 59, or all if there
+            are fewer.
 
     Returns:
         `Path`; see `scdp`.

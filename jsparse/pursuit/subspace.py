@@ -1,4 +1,4 @@
-"""Subspace pursuit and CoSaMP: exactly K atoms at every step, of which any may be exchanged."""
+"""Subspace pursuit and CoSaMP: exactly K atoms at every step, any of which may be exchanged."""
 
 import functools
 import operator
@@ -21,8 +21,9 @@ from .._types import CountLike, ScalarLike
 from .on_atoms import Gram, Rows
 from .system import check_atoms, check_nonnegative, in_finer_dtype
 
-_EIGHTHS = (1, 2, 3, 4, 6, 8)  # of the most atoms, that least squares is written out for
-_LEAST = 16  # atoms, for fewer of which it is not
+# sizes of least squares, in sixths of the largest, for which code is compiled
+_EIGHTHS = (1, 2, 3, 4, 6, 8)
+_LEAST = 16  # smallest size for which this is worthwhile
 Rule = Literal["subspace", "cosamp"]
 Counts = int | Sequence[int] | Int[ArrayLike, "..."]
 
@@ -35,18 +36,19 @@ class Subspace(NamedTuple):
     trailing one to `coefficients`.
     """
 
-    support: Int[Array, "..."]  # T, increasing, -1 behind the last; shape `k`
-    coefficients: Float[Array, "..."]  # of these atoms, 0 behind the last; shape `k`
-    residual_norm: Float[Array, "..."]  # |y - X w|; of a Gram form |b - A w|
+    support: Int[Array, "..."]  # T, increasing, then -1; shape `k`
+    coefficients: Float[Array, "..."]  # coefficients of these atoms, then 0; shape `k`
+    residual_norm: Float[Array, "..."]  # |y - X w|; for normal equations |b - A w|
     explained: Float[Array, "..."]  # |y|^2 - |y - X w|^2 - ridge |w|^2
-    rank: Int[Array, "..."]  # of the atoms, in this precision; of a Gram form, of their squares
-    iterations: Int[Array, "..."]  # done, the last included, whether or not it was of use
+    # numerical rank of the atoms; for normal equations, of their Gram matrix
+    rank: Int[Array, "..."]
+    iterations: Int[Array, "..."]  # number of iterations, including a last one without progress
     status: Int[Array, "..."]
 
     __repr__ = short_repr
 
     def dense(self, n_atoms: int) -> Float[Array, "..."]:
-        """Return the coefficients of all atoms, zeros included, shape `n_atoms`."""
+        """Return the coefficients of all atoms, including zeros, shape `n_atoms`."""
         return _dense(self.support, self.coefficients, operator.index(n_atoms))
 
 
@@ -68,10 +70,10 @@ def _dense(
 
 
 class State(NamedTuple):
-    """One pursuit; `k` is the most atoms that it may be asked for."""
+    """One pursuit; `k` is the largest number of atoms."""
 
-    support: Int[Array, " k"]  # T, increasing; any atom in places behind the last
-    weights: Float[Array, "k c"]  # of these, 0 in places behind the last
+    support: Int[Array, " k"]  # T, increasing; unused places hold any atom
+    weights: Float[Array, "k c"]  # coefficients of these, 0 in unused places
     left: Float[Array, "r c"]  # r = y - X w, or b - A w
     loss: Float[Array, ""]  # |y - X w|^2 + ridge |w|^2, or w'A w - 2 b'w
     rank: Int[Array, ""]
@@ -82,7 +84,7 @@ class State(NamedTuple):
 
 
 def init(form: Rows | Gram, *, max_atoms: int) -> State:
-    """No atoms: the first step selects those most correlated with y, the `T_0` of Algorithm 1."""
+    """Return the state without atoms; the first step selects the `T_0` of Algorithm 1."""
     start = form.start()
     zero, count = jnp.zeros((), start.dtype), jnp.zeros((), jnp.int32)
     return State(
@@ -106,7 +108,7 @@ def step(
     *,
     rule: Rule,
 ) -> State:
-    """One iteration of Algorithm 1; it ends, with the atoms of before, where the residual does not.
+    """Make one iteration of Algorithm 1; end if the residual does not fall.
 
     Args:
         state: before.
@@ -115,7 +117,7 @@ def step(
         tolerance: see `subspace_pursuit`.
         start: `|y|^2`, or `|b|^2`.
         max_iterations: of the loop.
-        rule: whose (static).
+        rule: "subspace" or "cosamp" (static).
     """
     after = _exchange(state, form, n_atoms, rule=rule)
     falls = after.loss < state.loss
@@ -125,30 +127,30 @@ def step(
     status = jnp.where(iterations >= max_iterations, COMPLETED, RUNNING)
     status = jnp.where(norm <= jnp.square(tolerance) * start, CONVERGED, status)
     status = jnp.where(falls, status, CONVERGED)
-    # The system itself is finite: what is not was made by a factor that does not exist.
+    # The system is finite, so a value that is not finite comes from a factor that does not exist.
     status = jnp.where(finite, status, INDEFINITE if isinstance(form, Gram) else NOT_FINITE)
     taken = jax.tree.map(lambda new, old: jnp.where(falls, new, old), after, state)
     return taken._replace(iterations=iterations, status=status.astype(jnp.int32))
 
 
 class Fit(NamedTuple):
-    """Least squares on some atoms, of which the K of the largest coefficients are kept."""
+    """A least-squares solution on some atoms, and its K atoms with the largest coefficients."""
 
-    atoms: Int[Array, " t"]  # increasing, D behind the last
+    atoms: Int[Array, " t"]  # increasing, then D
     weights: Float[Array, "t c"]
-    rank: Int[Array, ""]  # of all that it was on
+    rank: Int[Array, ""]  # rank of all its atoms
 
     __repr__ = short_repr
 
 
 def _exchange(state: State, form: Rows | Gram, n_atoms: Int[Array, ""], *, rule: Rule) -> State:
-    """Return the K largest coefficients of least squares on the present and the new atoms."""
+    """Fit the present and the new atoms, and return the K largest coefficients."""
     k, D, more = len(state.support), form.n_atoms, (2 if rule == "cosamp" else 1)
     filled = (jnp.arange(k, dtype=jnp.int32) < n_atoms) & (state.iterations >= 0)
     present = jnp.where(filled, state.support, D)
     score = form.score(state.left, state.support, state.weights)
     coming = jnp.where(_largest(score, more * n_atoms), jnp.arange(D, dtype=jnp.int32), D)
-    # Sorting is a third of the work of marking them in a mask.
+    # Sorting takes a third of the time of marking the atoms in a mask.
     named = jnp.sort(jnp.concatenate([coming, present]))
     again = jnp.concatenate([jnp.zeros(1, bool), named[1:] == named[:-1]])
     most = min((more + 1) * k, D)
@@ -174,7 +176,7 @@ def _exchange(state: State, form: Rows | Gram, n_atoms: Int[Array, ""], *, rule:
             more_to_fit, lambda carry: (carry[0] + 1, fit(carry[1])), (zero, start)
         )
     support = jnp.minimum(fitted.atoms[:k], D - 1)
-    # The same atoms have the same coefficients as before, to the last digit.
+    # Unchanged atoms keep their coefficients, to the last digit.
     same = unchanged(fitted) if rule == "subspace" else False
     weights = jnp.where(same, state.weights, fitted.weights[:k])
     left = form.left(support, weights)
@@ -188,9 +190,11 @@ def _exchange(state: State, form: Rows | Gram, n_atoms: Int[Array, ""], *, rule:
 
 
 def _largest(values: Float[Array, " t"], count: Int[Array, ""]) -> Bool[Array, " t"]:
-    """Which are the largest; of equal ones the first. Negative values are to be equal.
+    """Return the places of the largest values; of equal values the first.
 
-    Floats in order are whole numbers in order, which take a tenth of the time to sort.
+    Negative values must be equal.
+
+    Non-negative floats have the order of their bit patterns, and integers sort ten times faster.
     """
     bits = jax.lax.bitcast_convert_type(values, jnp.dtype(f"int{8 * values.dtype.itemsize}"))
     cut = jnp.sort(bits)[jnp.maximum(len(values) - count, 0)]
@@ -200,7 +204,7 @@ def _largest(values: Float[Array, " t"], count: Int[Array, ""]) -> Bool[Array, "
 
 
 def _fitted(form: Rows | Gram, n_atoms: Int[Array, ""], given: Fit) -> Fit:
-    """Least squares on the atoms given."""
+    """Return the least-squares solution on the given atoms."""
     atoms, D = given.atoms, form.n_atoms
     t, inside = len(atoms), atoms < D
     slots = jnp.minimum(atoms, D - 1)
@@ -213,7 +217,7 @@ def _fitted(form: Rows | Gram, n_atoms: Int[Array, ""], given: Fit) -> Fit:
     weights, rank = of_capacity(count, capacities(t, _EIGHTHS, _LEAST), solution)
     size = jnp.where(inside, jnp.sum(jnp.square(weights), axis=1), -1)
     numbers = jnp.arange(t, dtype=jnp.int32)
-    # Increasing, so that equal sets are equal arrays.
+    # In increasing order, so that equal sets are equal arrays.
     places = jnp.sort(jnp.where(inside & _largest(size, n_atoms), numbers, t))
     kept, places = places < t, jnp.minimum(places, t - 1)
     return Fit(
@@ -232,13 +236,13 @@ def pursue(
 ) -> Subspace:
     """Iterate one pursuit until it ends; see `subspace_pursuit`."""
     start = jnp.sum(jnp.square(form.start()))
-    tolerance = jnp.maximum(tolerance, 4 * epsilon(start.dtype))  # what rounding leaves
+    tolerance = jnp.maximum(tolerance, 4 * epsilon(start.dtype))  # residual that rounding leaves
     last = jax.lax.while_loop(
         lambda state: state.status == RUNNING,
         lambda state: step(state, form, n_atoms, tolerance, start, max_iterations, rule=rule),
         init(form, max_atoms=max_atoms),
     )
-    # A product takes a third of the time of looking at every number, and hide nothing.
+    # A product takes a third of the time of testing every number, and propagates NaN and infinity.
     ones = jnp.ones((1, len(form[0])), start.dtype)
     finite = jnp.all(jnp.isfinite(dot(ones, form[0]))) & jnp.all(jnp.isfinite(form[1]))
     total = start if isinstance(form, Rows) else jnp.zeros_like(start)
@@ -267,11 +271,11 @@ def run(
     rule: Rule,
     gram: bool,
 ) -> Subspace:
-    """Every number of atoms of every system, leading axes `v s`, as many at once as suit.
+    """Solve every system for every number of atoms; the results have leading axes `v s`.
 
-    One system may be without the axis `v`, which is 1 then.
+    A single system may lack the axis `v`.
 
-    What a pursuit carries is small, so that a batch of loops costs no copies of the matrix.
+    The state of a pursuit is small, so a batch of loops copies no matrix.
     """
     form = Gram.of if gram else Rows
 
@@ -286,7 +290,7 @@ def run(
         )
         return map_systems(each, n_atoms)
 
-    if matrix.ndim == 2:  # another axis would be a copy
+    if matrix.ndim == 2:  # another axis would copy the matrix
         return jax.tree.map(lambda a: a[None], one((matrix, target, ridge[0])))
     return map_systems(one, (matrix, target, ridge))
 
@@ -301,38 +305,40 @@ def subspace_pursuit(
     tolerance: ScalarLike = 0.0,
     ridge: ScalarLike = 0.0,
 ) -> Subspace:
-    """Subspace pursuit for `X w = y` with exactly K atoms (Dai and Milenkovic 2009).
+    """Solve `X w = y` with exactly K atoms by subspace pursuit (Dai and Milenkovic 2009).
 
     Algorithm 1 of Kabbara 2015. It begins with the K atoms most correlated with y. An iteration
-    adds the K atoms most correlated with the residual, fits all these by least squares, keeps the K
-    of the largest coefficients and fits them again; it ends when the residual does not fall. How
-    many iterations that takes does not depend on K, and an atom selected may go again.
+    adds the K atoms most correlated with the residual, fits all of them by least squares, keeps the
+    K atoms with the largest coefficients and fits these again. The pursuit ends when the residual
+    does not fall. The number of iterations does not depend on K, and a selected atom may be dropped
+    again.
 
-    If atoms are dependent, least squares follows the pseudo-inverse: by one QR decomposition
-    of the atoms and a singular value decomposition of its triangle, so that coefficients err by the
-    condition of the atoms, not by its square. An iteration costs two products with X and
-    `O(n K^2 + K^3)`.
+    If atoms are dependent, the least-squares solution is that of the pseudo-inverse. It comes from
+    a QR decomposition of the atoms and a singular value decomposition of the triangle. The errors
+    of the coefficients grow with the condition number of the atoms, not with its square. An
+    iteration costs two products with X and `O(n K^2 + K^3)`.
 
     Args:
         X: dictionary, one atom per column, shape `n D`, or `v n D` for a batch. Atoms are compared
-            by coefficients and correlations as they are: give them one length where that is not
-            meant.
+            by coefficients and correlations, so scale them to one length if their lengths should
+            not count.
         y: shape `n`, or `n c` for several right-hand sides that select together; after the axis `v`
             of a batch.
-        n_atoms: K, or several numbers, shape `s`, each of which is solved for by itself, on a CPU
-            in a time that grows with it in six steps up to `max_atoms`. They are traced: nothing
-            compiles again for others, and `vmap` over them works, each in the time of all steps.
-        max_atoms: most that K may be (static); by default the largest, which must then be known.
-        max_iterations: cap, the source's l_max.
+        n_atoms: K, or several numbers, shape `s`, each solved separately. On a CPU the time grows
+            with K in six steps up to `max_atoms`. The numbers are traced: other numbers do not
+            compile again, and `vmap` over them works, though each then takes the time of
+            `max_atoms`.
+        max_atoms: upper limit of K (static); by default the largest K, which must then be concrete.
+        max_iterations: limit of iterations, the source's l_max.
         tolerance: end when `|y - X w| <= tolerance |y|`.
-        ridge: least squares is of `|y - X w|^2 + ridge |w|^2`.
+        ridge: minimise `|y - X w|^2 + ridge |w|^2` in the fits.
 
     Returns:
-        `Subspace`. Status `CONVERGED` when the residual falls no more or by the tolerance,
+        `Subspace`. Status `CONVERGED` if the residual no longer falls, or by the tolerance,
         `COMPLETED` at `max_iterations`, `NOT_FINITE`.
 
-    Works under `jit` and `vmap` (but see the batch). Not differentiable; on the atoms selected
-    `least_squares` is.
+    Works under `jit` and `vmap` (but see the batch). Not differentiable; `least_squares` on the
+    selected atoms is.
 
     Raises:
         ValueError: for shapes that do not fit, K below 1 or above the number of atoms, or negative
@@ -351,11 +357,11 @@ def cosamp(
     tolerance: ScalarLike = 0.0,
     ridge: ScalarLike = 0.0,
 ) -> Subspace:
-    """Compressive sampling matching pursuit for `X w = y` (Needell and Tropp 2009, Algorithm 1).
+    """Solve `X w = y` by CoSaMP (Needell and Tropp 2009, Algorithm 1).
 
-    The relative of `subspace_pursuit`: it adds 2K atoms instead of K, and what it keeps of the
-    coefficients on up to 3K atoms is not fitted again. As there, it ends with the solution of
-    before when the residual does not fall, which the source leaves open.
+    Unlike `subspace_pursuit` it adds 2K atoms in an iteration, and does not fit the K largest of
+    the up to 3K coefficients again. If the residual does not fall, it ends with the previous
+    solution; the source states no rule.
 
     Arguments, result and errors are as for `subspace_pursuit`.
     """
@@ -373,27 +379,27 @@ def subspace_pursuit_gram(
     ridge: ScalarLike = 0.0,
     rule: Rule = "subspace",
 ) -> Subspace:
-    """`subspace_pursuit` or `cosamp` from `A = X'X` and `b = X'y`, for repeated use.
+    """Run `subspace_pursuit` or `cosamp` on `A = X'X` and `b = X'y`, for repeated use.
 
-    Nothing depends on the number of rows, and least squares is a Cholesky factorisation. But its
-    precision is that of squares: of dependent atoms, directions whose singular values are below
-    about the root of the precision times the largest are damped, in the limit as the
-    pseudo-inverse does, and are not resolved: `rank` says how many atoms are told apart.
+    The cost does not depend on the number of rows; each fit is a Cholesky factorisation. But
+    squaring loses precision: directions with singular values below the root of epsilon times the
+    largest one are damped and not resolved. In the limit they are removed, as by the
+    pseudo-inverse. `rank` is the number of resolved directions.
 
     Args:
         A: symmetric, positive semi-definite, shape `D D` or `v D D`.
         b: shape `D`, or `D c` for several right-hand sides that select together; after the axis `v`
             of a batch.
         n_atoms: K, or several numbers; see `subspace_pursuit`.
-        max_atoms: most that K may be (static).
+        max_atoms: upper limit of K (static).
         max_iterations: cap.
         tolerance: end when `|b - A w| <= tolerance |b|`.
         ridge: added to the diagonal.
         rule: "subspace" or "cosamp" (static).
 
     Returns:
-        `Subspace`, with residuals `|b - A w|`, which may grow: what falls is the error on the rows.
-        Status as for `subspace_pursuit`, and `INDEFINITE` if A is not positive semi-definite.
+        `Subspace`, with residuals `|b - A w|`, which may grow while the error on the rows falls.
+        The status is as for `subspace_pursuit`, or `INDEFINITE` if A is not positive semi-definite.
 
     Raises:
         ValueError: as `subspace_pursuit`, or for an unknown rule.
@@ -441,7 +447,7 @@ def _solutions(
     *,
     gram: bool,
 ) -> Subspace:
-    """Check and scale by powers of two, so that squares are in range; solve; undo the scaling."""
+    """Check the arguments, scale by powers of two, solve, and undo the scaling."""
     lead, batched, D = matrix.shape[:-1], matrix.ndim == 3, matrix.shape[-1]
     if target.shape[: len(lead)] != lead or target.ndim > len(lead) + 1:
         raise ValueError(f"{name}: expected shape {lead} or with one more axis, got {target.shape}")
@@ -489,7 +495,7 @@ def _as_posed(
     several: bool,
     one: bool,
 ) -> Subspace:
-    """In the caller's units, without the axes that the caller's arrays did not have."""
+    """Return a result in the caller's units, without axes that the caller's arrays did not have."""
     result = result._replace(
         coefficients=times_power(result.coefficients, of_coefficients),
         residual_norm=times_power(result.residual_norm, of_target),
@@ -503,14 +509,14 @@ def _as_posed(
 
 
 def _near_one(x: Float[Array, "..."], batched: bool) -> tuple[Array, Int[Array, " v"]]:
-    """Every array of a batch, or the one, over a power of two that brings it near 1, and which.
+    """Divide each array of a batch by a power of two that brings it near 1; return the powers too.
 
-    As it is where squares and their sums are far within the range: to scale a large matrix takes as
-    long as several iterations.
+    If squares and their sums are far within the range, the array is unchanged: scaling a large
+    matrix takes as long as several iterations.
     """
     v = len(x) if batched else 1
     if is_concrete(x):
-        if jax.default_backend() == "cpu":  # XLA takes five times as long
+        if jax.default_backend() == "cpu":  # XLA's own takes five times as long
             flat = np.asarray(x).reshape(v, -1)
             largest = np.maximum(flat.max(axis=1, initial=0), -flat.min(axis=1, initial=0))
         else:
@@ -525,7 +531,7 @@ def _near_one(x: Float[Array, "..."], batched: bool) -> tuple[Array, Int[Array, 
 
 
 def _counts(n_atoms: Counts, max_atoms: int | None, D: int) -> tuple[Int[Array, " s"], int, bool]:
-    """Numbers of atoms, the most they may be, and whether there is but one."""
+    """Return the numbers of atoms, their upper limit, and whether there is only one number."""
     if max_atoms is not None:
         max_atoms = check_atoms(max_atoms, D)
     most = D if max_atoms is None else max_atoms

@@ -1,4 +1,4 @@
-"""How systems reach a pursuit: normal equations formed or by columns, one or a batch, checked."""
+"""The systems that pursuits solve: normal equations, formed or by columns, one or a batch."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -22,13 +22,13 @@ Column = Callable[..., Float[Array, " D"]]
 
 
 class Columns(eqx.Module):
-    """Columns of the symmetric matrices of a batch of systems, one of each.
+    """Access to one column of each symmetric matrix of a batch of systems.
 
     Attributes:
-        matrix: one for each system, one for all, or those that `owner` deals out.
-        column: a function instead.
-        owner: the matrix of each system, unless each has a separate one.
-        exponent: what is given of each system is `2**-exponent` times its matrix.
+        matrix: one matrix for each system, one for all, or several that `owner` assigns to systems.
+        column: a function that returns columns, instead of a matrix.
+        owner: the index of each system's matrix; None if each system has its own matrix.
+        exponent: returned entries are `2**-exponent` times the entries of the matrix.
     """
 
     matrix: Float[Array, "g D D"] | Float[Array, "D D"] | None
@@ -37,7 +37,7 @@ class Columns(eqx.Module):
     exponent: Int[Array, " v"] | None = None
 
     def __call__(self, atoms: Int[Array, " v"]) -> Float[Array, "v D"]:
-        """Column `atoms[i]` of matrix i, or of the one matrix that there is."""
+        """Return column `atoms[i]` of matrix i, or of the single matrix."""
         if self.matrix is None:
             assert self.column is not None
             columns = jax.vmap(self.column)(atoms)
@@ -52,7 +52,7 @@ class Columns(eqx.Module):
         return eqx.tree_at(lambda c: c.exponent, self, exponent, is_leaf=lambda x: x is None)
 
     def entries(self, rows: Int[Array, "v r"], atoms: Int[Array, "v k"]) -> Float[Array, "v r k"]:
-        """Entries at some rows and columns of each matrix, which must be there."""
+        """Return the entries at some rows and columns of each matrix, which must be formed."""
         assert self.matrix is not None
         if self.matrix.ndim == 2:
             return self._scaled(self.matrix[rows[:, :, None], atoms[:, None, :]])
@@ -62,7 +62,7 @@ class Columns(eqx.Module):
     def _scaled(self, values: Float[Array, "v ..."]) -> Float[Array, "v ..."]:
         if self.exponent is None:
             return values
-        # Several columns may be asked for of the one system that there is.
+        # A single system may be asked for several columns.
         return times_power(values, -jnp.broadcast_to(self.exponent, values.shape[:1]))
 
     def _own(self, v: int) -> Int[Array, " v"]:
@@ -70,7 +70,7 @@ class Columns(eqx.Module):
 
 
 class Scale(NamedTuple):
-    """Powers of two that A and b were divided by, so that squares neither overflow nor vanish."""
+    """Powers of two by which A and b were divided, so that squares neither overflow nor vanish."""
 
     A: Int[Array, " v"]
     b: Int[Array, " v"]
@@ -78,7 +78,7 @@ class Scale(NamedTuple):
     __repr__ = short_repr
 
     def undone(self, path: Any) -> Any:
-        """Return the path in the units of the unscaled systems, whatever its class."""
+        """Return a path of any class in the units of the unscaled systems."""
         return path._replace(
             coefficients=times_power(path.coefficients, self.b - self.A),
             residual_norm=times_power(path.residual_norm, self.b),
@@ -87,7 +87,7 @@ class Scale(NamedTuple):
 
     @compiled
     def undone_alone(self, path: Any) -> Any:
-        """Return a path without an axis of systems in the unscaled units."""
+        """Return a path of a single system in the unscaled units."""
         batch = self.undone(type(path)(*(a[None] for a in path)))
         return type(path)(*(a[0] for a in batch))
 
@@ -95,7 +95,7 @@ class Scale(NamedTuple):
 def scaled(
     columns: Columns, b: Float[Array, "v D c"], diagonal: Float[Array, "v D"]
 ) -> tuple[Columns, Float[Array, "v D c"], Float[Array, "v D"], Scale]:
-    """Systems whose largest numbers are near 1."""
+    """Return the systems scaled so that their largest numbers are near 1."""
     scale = Scale(exponents(diagonal), exponents(b))
     return (
         columns.scaled_by(scale.A),
@@ -113,7 +113,7 @@ class System(NamedTuple):
     diagonal: Float[Array, "v D"]
     scale: Scale
     batched: bool  # whether the caller's arrays had an axis of systems
-    several: bool  # and one of right-hand sides
+    several: bool  # whether they had an axis of right-hand sides
 
     __repr__ = short_repr
 
@@ -135,9 +135,9 @@ def _posed(
     batched: bool,
     several: bool,
 ) -> tuple[Float[Array, "v D c"], Float[Array, "v D"], Scale]:
-    """Right-hand sides and diagonals of a batch of scaled systems, by one program.
+    """Return right-hand sides and diagonals of a batch of scaled systems, by one program.
 
-    Not the matrices: what a program returns it has copied.
+    The matrices are not returned, as a program copies what it returns.
     """
     if diagonal is None:
         assert matrix is not None
@@ -159,7 +159,7 @@ def system(
     if callable(A):
         if diagonal is None:
             raise ValueError("diagonal: expected the diagonal of A, which is given by its columns")
-        # A pytree, so that the arrays within are traced.
+        # A pytree, so that its arrays are traced.
         is_tree = isinstance(A, eqx.Module | jax.tree_util.Partial)
         function: Any = A if is_tree else jax.tree_util.Partial(A)
         columns, batched = Columns(None, function), False
@@ -200,22 +200,22 @@ def in_finer_dtype(a: ArrayLike, b: ArrayLike) -> tuple[Array, Array]:
 
 
 class GramColumns(eqx.Module):
-    """Columns of `X'X` without forming it; its condition number is the square of X's."""
+    """Columns of `X'X`, which is not formed; its condition number is the square of X's."""
 
     X: Float[Array, "n D"]
 
     def __call__(self, atom: Int[Array, ""]) -> Float[Array, " D"]:
-        """`X'x_j`."""
+        """Return `X'x_j`."""
         return dot(self.X[:, atom], self.X)
 
 
 def check_atoms(count: int, n_atoms: int, name: str = "max_atoms", what: str = "atoms") -> int:
-    """Return a number of atoms; raise ValueError if there are fewer."""
+    """Return a number of atoms; raise ValueError if the system has fewer."""
     return whole_number(name, count, 1, n_atoms, f"the number of {what}")
 
 
 def check_nonnegative(name: str, value: ArrayLike) -> None:
-    """Raise for a number known to be negative or NaN."""
+    """Raise ValueError for a concrete number that is negative or NaN."""
     if is_concrete(value) and not np.all(np.asarray(value) >= 0):
         raise ValueError(f"{name}: expected a number of at least 0, got {value}")
 
@@ -223,7 +223,7 @@ def check_nonnegative(name: str, value: ArrayLike) -> None:
 def check_initial(
     initial: Sequence[int] | ArrayLike | None, n_atoms: int, max_atoms: int
 ) -> Int[Array, " i"]:
-    """Atoms that come first, as an array."""
+    """Return the initial atoms as an array."""
     atoms = np.zeros(0, np.int32) if initial is None else np.asarray(initial)
     if atoms.ndim != 1 or not (atoms.size == 0 or np.issubdtype(atoms.dtype, np.integer)):
         raise ValueError(f"initial: expected a vector of numbers of atoms, got {initial!r}")

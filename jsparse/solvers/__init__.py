@@ -1,1 +1,1 @@
-"""Solvers that know matrices only."""
+"""Solvers of linear systems and convex problems given as matrices; they know no kernels."""

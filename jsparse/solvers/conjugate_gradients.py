@@ -23,8 +23,8 @@ from .._types import ScalarLike
 
 Operator = Callable[[Float[Array, "n k"]], Float[Array, "n k"]]
 
-# By how much the residual itself may exceed the tolerance that the recurrence has met: rounding
-# parts the two, a little as long as the tolerance is well above it, and for good below.
+# Factor by which the true residual may exceed the tolerance that the recurrence has met. Rounding
+# separates the two: slightly if the tolerance is well above it, entirely if it is below.
 DRIFT = 2.0
 
 
@@ -45,7 +45,7 @@ class State(NamedTuple):
 def init(
     rhs: Float[Array, "n k"], tolerance: ScalarLike, preconditioner: Operator = lambda r: r
 ) -> State:
-    """Start at zero; a column of zeros has converged already."""
+    """Return the state at zero, where a column of zeros has already converged."""
     z = preconditioner(rhs)
     target = tolerance * jnp.linalg.norm(rhs, axis=0)
     return State(
@@ -65,12 +65,12 @@ def step(
     max_iterations: int | Int[Array, ""],
     preconditioner: Operator = lambda r: r,
 ) -> State:
-    """One step of every column that still runs (Hestenes and Stiefel 1952): one product with A."""
+    """Make one step of every running column (Hestenes and Stiefel 1952)."""
     running = state.status == RUNNING
     image = matrix(state.direction)
     curvature = jnp.sum(state.direction * image, axis=0)
-    # Curvature that is not positive: the matrix is not positive definite in this precision, or not
-    # at all.
+    # If the curvature is not positive, the matrix is not positive definite, at least in this
+    # precision.
     definite = curvature > 0
     bound = jnp.linalg.norm(state.direction, axis=0) * jnp.linalg.norm(image, axis=0)
     indefinite = curvature < -float(np.sqrt(epsilon(curvature.dtype))) * bound
@@ -97,10 +97,10 @@ def step(
 
 
 class Solved(NamedTuple):
-    """Solutions of one system per column, and how they came about."""
+    """Solutions of one system per column, with diagnostics."""
 
     x: Float[Array, "n k"]
-    residual: Float[Array, "n k"]  # b - A x, of x itself
+    residual: Float[Array, "n k"]  # b - A x, computed from x
     steps: Int[Array, " k"]
     status: Int[Array, " k"]
 
@@ -120,27 +120,28 @@ def solve(
     Args:
         matrix: `x -> A x`, linear, for `n k` columns at once.
         rhs: one system per column, shape `n k`.
-        tolerance: stop a column when `|b - A x| <= tolerance |b|` (as the recurrence has it).
-        max_iterations: cap on steps, each a product with `A`, which is followed by one more.
+        tolerance: stop a column when `|b - A x| <= tolerance |b|` by the recurrence.
+        max_iterations: limit of steps. Each costs a product with `A`; one more product checks the
+            residual.
         preconditioner: `r -> M^(-1) r`, symmetric positive definite.
 
     Returns:
-        `Solved`, with a status for each column: `CONVERGED` where the residual, computed from `x`,
-        is at most `DRIFT` (2) times the tolerance, `EXHAUSTED` at the cap, `INDEFINITE` where `A`
-        or the preconditioner turned out not to be positive definite, `PRECISION_LOST` where it is
-        not in this precision, or where the recurrence has met a tolerance that `x` has not.
+        `Solved`, with a status for each column: `CONVERGED` if the residual, computed from `x`, is
+        at most `DRIFT` (2) times the tolerance; `EXHAUSTED` at the limit of steps; `INDEFINITE` if
+        `A` or the preconditioner is not positive definite; `PRECISION_LOST` if it is not positive
+        definite in this precision, or if the recurrence meets the tolerance and `x` does not.
 
-    `x` is differentiable in `rhs` and in what `matrix` closes over, in both modes, by solving
-    again.
+    `x` is differentiable, in both modes, in `rhs` and in the arrays that `matrix` closes over. A
+    derivative solves a further system.
 
     Raises:
-        ValueError: (outside `jit`) for a cap below 1.
+        ValueError: (outside `jit`) if `max_iterations` is below 1.
     """
     if is_concrete(max_iterations) and int(max_iterations) < 1:
         raise ValueError(f"max_iterations: expected at least 1, got {max_iterations}")
 
     def run(_: object, b: Float[Array, "n k"]) -> tuple[Array, tuple[Array, Array, Array]]:
-        scale = exponents(b.T)  # squares of what is tiny or huge are out of range
+        scale = exponents(b.T)  # squares of tiny or huge numbers are out of range
         b = times_power(b.T, -scale).T
         last = jax.lax.while_loop(
             lambda state: jnp.any(state.status == RUNNING),
@@ -156,7 +157,7 @@ def solve(
 
 
 class Iterates(NamedTuple):
-    """Where conjugate gradients were after each step."""
+    """The iterates of conjugate gradients after each step."""
 
     x: Float[Array, "s+1 n k"]
     residual_norm: Float[Array, "s+1 k"]
@@ -168,13 +169,13 @@ class Iterates(NamedTuple):
 def iterates(
     matrix: Operator, rhs: Float[Array, "n k"], *, steps: int, tolerance: ScalarLike = 0.0
 ) -> Iterates:
-    """All iterates of so many steps (static), from zero on (Karsmakers 2011, Algorithm 5).
+    """Return the iterates after 0, 1, .. `steps` steps (static; Karsmakers 2011, Algorithm 5).
 
-    A column that has ended repeats its last one. Arguments and status as in `solve`, but
-    `COMPLETED` where all steps were made.
+    A column that has ended repeats its last iterate. Arguments and status are as in `solve`, but
+    the status is `COMPLETED` if all steps were made.
 
     Raises:
-        ValueError: for less than one step.
+        ValueError: if `steps` is below 1.
     """
     if steps < 1:
         raise ValueError(f"steps: expected at least 1, got {steps}")
@@ -199,7 +200,7 @@ def _status(norm: Float[Array, " k"], target: Float[Array, " k"]) -> Int[Array, 
 
 
 def _verified(state: State, residual: Float[Array, "n k"]) -> Int[Array, " k"]:
-    """Return the status by the true residual of `x`, not the recurrence's."""
+    """Return the status by the residual computed from `x`, not by the recurrence."""
     norm = jnp.linalg.norm(residual, axis=0)
     drifted = (state.status == CONVERGED) & (norm > DRIFT * state.target)
     status = jnp.where(drifted, PRECISION_LOST, state.status)

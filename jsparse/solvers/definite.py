@@ -15,13 +15,13 @@ class Factor(NamedTuple):
 
     matrix: Float[Array, "p p"]  # A + shift I
     lower: Float[Array, "p p"]
-    shift: Float[Array, ""]  # what was asked for, or the size of A's rounding
-    lost: Bool[Array, ""]  # the shift lay below the rounding of A, which took its place
+    shift: Float[Array, ""]  # the requested shift, or the size of A's rounding if that is larger
+    lost: Bool[Array, ""]  # whether the rounding of A replaced the requested shift
 
     __repr__ = short_repr
 
     def solve(self, rhs: Float[Array, "p k"]) -> Float[Array, "p k"]:
-        """Solve `(A + shift I) x = rhs`, refined once."""
+        """Solve `(A + shift I) x = rhs` with one step of iterative refinement."""
         x = jax.scipy.linalg.cho_solve((self.lower, True), rhs)
         return x + jax.scipy.linalg.cho_solve((self.lower, True), rhs - dot(self.matrix, x))
 
@@ -29,9 +29,9 @@ class Factor(NamedTuple):
 def factorise(A: Float[Array, "p p"], shift: Float[Array, ""]) -> Factor:
     """Factorise `A + shift I` for a positive semi-definite `A`.
 
-    Below a shift of the size of A's rounding the factorisation would meet an indefinite matrix;
-    that size is then used instead, and `lost` says so. Solutions are differentiable in every
-    argument.
+    If the shift is below the rounding of A, the matrix may be indefinite in this precision. The
+    size of the rounding is then used as the shift, and `lost` is True. Solutions are differentiable
+    in every argument.
     """
     p = A.shape[0]
     noise = 4 * epsilon(A.dtype) * jnp.max(jnp.sum(jnp.abs(A), axis=0))
@@ -49,8 +49,8 @@ def cholesky(matrix: Float[Array, "p p"]) -> Float[Array, "p p"]:
 def inverse_of_lower(lower: Float[Array, "p p"]) -> Float[Array, "p p"]:
     """Invert a lower triangular matrix, row by row.
 
-    A triangular solve by BLAS can take two hundred times as long where a process may use a part of
-    the processor only (measured: 16 ms for one of size 60, where this takes 0.08 ms).
+    If a process may use only a part of the processor, a triangular solve by BLAS can take two
+    hundred times as long (measured for size 60: 16 ms against 0.08 ms).
     """
     column = jnp.arange(len(lower), dtype=jnp.int32)
 

@@ -19,15 +19,15 @@ from .definite import factorise, inverse_of_lower
 Hinge = Literal["hinge", "squared_hinge"]
 
 MAX_ITERATIONS = 100
-_BACK = 0.99  # of the way to the nearest bound
-_PATIENCE = 8  # steps that do not lessen the gap, after which rounding is all there is
+_BACK = 0.99  # fraction of the step to the nearest bound
+_PATIENCE = 8  # steps without a smaller gap, after which rounding is assumed to prevent one
 
 
 def default_tolerance(dtype: jnp.dtype) -> float:
     """Return a relative duality gap that the dtype can reach.
 
-    1e-10 in float64. The gap is a sum of terms of one sign, none of which cancels, so that float32
-    can see one of a few times its spacing; its steps do not get as near.
+    It is 1e-10 in float64. The gap is a sum of non-negative terms, so nothing cancels and float32
+    can resolve a gap of a few times its epsilon. The steps in float32 do not get as near.
     """
     return max(1e-10, 40 * epsilon(dtype))
 
@@ -44,7 +44,7 @@ class Problem(NamedTuple):
     y: Float[Array, " n"]  # -1 or +1
     w: Float[Array, " n"]
     ridge: Float[Array, ""]
-    mean: Float[Array, " p"]  # that was taken from the features
+    mean: Float[Array, " p"]  # which was subtracted from the features
     aim: Float[Array, ""]
     balance: Float[Array, ""]
 
@@ -65,7 +65,7 @@ class State(NamedTuple):
     slack: Float[Array, " n"]  # xi
     surplus: Float[Array, " n"]  # s
     best: "Best"
-    since: Int[Array, ""]  # steps since there was a better one
+    since: Int[Array, ""]  # steps since the best iterate
     steps: Int[Array, ""]
     status: Int[Array, ""]
 
@@ -73,7 +73,7 @@ class State(NamedTuple):
 
 
 class Best(NamedTuple):
-    """The iterate of the least gap: with rounding, later ones may be worse."""
+    """The iterate with the smallest gap; because of rounding, later iterates may be worse."""
 
     weights: Float[Array, " p"]
     intercept: Float[Array, ""]
@@ -85,13 +85,13 @@ class Best(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """Machines of every target, each by the iterate of the least duality gap."""
+    """A machine for each target: its iterate with the smallest duality gap."""
 
     weights: Float[Array, "p *l"]
     intercept: Float[Array, "*l"]
-    dual: Float[Array, "n *l"]  # alpha; of rows without weight 0
+    dual: Float[Array, "n *l"]  # alpha; 0 for rows without weight
     objective: Float[Array, "*l"]
-    gap: Float[Array, "*l"]  # objective less a lower bound of all there can be
+    gap: Float[Array, "*l"]  # objective less a lower bound of its minimum
     steps: Int[Array, "*l"]
     status: Int[Array, "*l"]
 
@@ -114,36 +114,37 @@ def solve(
     - "hinge": `1/2 |w|^2 + C sum_i weight_i max(0, 1 - y_i f_i)`, with `f = Phi w + b`.
     - "squared_hinge": `1/2 |w|^2 + C/2 sum_i weight_i max(0, 1 - y_i f_i)^2`.
 
-    By a primal-dual interior-point method with Mehrotra's predictor and corrector (Nocedal and
-    Wright 2006, Algorithm 16.4). Rows enter each step by sums only: of the weighted features, and
-    of their products, which with those of the intercept are the normal equations of weighted least
-    squares in `p + 1` unknowns, formed about their mean by blocks of rows and factorised once. The
-    equations are shifted where rounding would make them indefinite, and their solutions refined
-    against the rows. The gap is that to a dual solution that meets all constraints.
+    The method is a primal-dual interior-point method with Mehrotra's predictor and corrector
+    (Nocedal and Wright 2006, Algorithm 16.4). Each step solves the normal equations of a weighted
+    least-squares problem in `p + 1` unknowns. They are summed over blocks of rows about the mean
+    and factorised once per step. If rounding would make them indefinite they are shifted; their
+    solutions are refined against the rows. The gap is the distance to a dual solution that meets
+    all constraints.
 
     Args:
         Phi: features, shape `n p`; penalised by the identity.
-        y: targets -1 and +1, shape `n`, or `n l` for several machines on the same features; what a
-            row of weight 0 has there does not matter.
+        y: targets -1 and +1, shape `n`, or `n l` for several machines on the same features. The
+            targets of rows of weight 0 have no effect.
         C: weight of the data-fit term, positive; or one for each target, shape `l`.
-        weights: row weights, shape `n`, or each target's own, shape `n l`; at least 0. A row of
-            weight 0 is absent.
+        weights: row weights, at least 0, shape `n`, or `n l` with a column for each target. A row
+            of weight 0 is absent.
         loss: "hinge" or "squared_hinge" (static).
-        tolerance: of the gap, as part of the objective; by default `default_tolerance`.
+        tolerance: largest duality gap, relative to the objective; by default `default_tolerance`.
         max_iterations: cap on steps (static).
         block_rows: rows whose products are in memory at a time (static).
 
     Returns:
         `Solution`. A target all of whose rows are of one class has the constant machine of that
-        class. The status of each is `CONVERGED`, `EXHAUSTED` at the cap, `PRECISION_LOST` where
-        rounding kept the gap above the tolerance, `NOT_FINITE` if the features are not finite.
+        class. The status of each is `CONVERGED`, `EXHAUSTED` at the limit of steps,
+        `PRECISION_LOST` if rounding keeps the gap above the tolerance, `NOT_FINITE` if the features
+        are not finite.
 
     Pure; works under `jit` and `vmap`. Not differentiable in reverse mode; the derivative of the
-    objective's derivative is the Lagrangian's with weights and multipliers held fixed (Lemma 1).
+    objective is the derivative of the Lagrangian with weights and multipliers held fixed (Lemma 1).
 
     Raises:
-        ValueError: for another loss, shapes that do not fit, a cap below 1, or targets that are
-            known to be neither -1 nor +1.
+        ValueError: for an unknown loss, shapes that do not fit, `max_iterations` below 1, or
+            concrete targets other than -1 and +1.
     """
     if loss not in ("hinge", "squared_hinge"):
         raise ValueError(f"loss: expected 'hinge' or 'squared_hinge', got {loss!r}")
@@ -243,24 +244,24 @@ def solve_one_class(
 ) -> Solution:
     """Solve the one-class support vector machine on given features (Schoelkopf et al. 2001).
 
-    Minimise `1/2 |w|^2 - rho + 1 / (nu sum_i weight_i) sum_i weight_i max(0, rho - Phi_i w)`, by
-    the same steps as `solve`.
+    Minimise `1/2 |w|^2 - rho + 1 / (nu sum_i weight_i) sum_i weight_i max(0, rho - Phi_i w)` by the
+    steps of `solve`.
 
     Args:
         Phi: features, shape `n p`.
-        nu: bound of the weighted part of rows with `Phi_i w < rho`, above 0 and below 1.
+        nu: upper bound of the weighted fraction of rows with `Phi_i w < rho`, between 0 and 1.
         weights: row weights, shape `n`, at least 0. A row of weight 0 is absent.
-        tolerance: see `solve`, as are the others.
+        tolerance: see `solve`.
         max_iterations: cap on steps (static).
         block_rows: rows whose products are in memory at a time (static).
 
     Returns:
-        `Solution`, with `-rho` as its intercept and multipliers of sum 1.
+        `Solution`, whose intercept is `-rho` and whose multipliers add up to 1.
 
     Pure; works under `jit` and `vmap`; derivatives as in `solve`.
 
     Raises:
-        ValueError: for a cap below 1 or weights of another shape.
+        ValueError: if `max_iterations` is below 1 or the weights are not of shape `n`.
     """
     if max_iterations < 1:
         raise ValueError(f"max_iterations: expected at least 1, got {max_iterations}")
@@ -288,7 +289,7 @@ def _solve_one_class(
     problem, _ = in_own_units(Phi, jnp.ones(len(Phi), Phi.dtype), one, w)
     unit = nu * jnp.sum(problem.w)
     problem = problem._replace(ridge=unit, aim=0 * one, balance=unit)
-    # All multipliers are nu, and so the weights the mean of the features.
+    # All multipliers are nu, so the weights are the mean of the features.
     a, e = nu * jnp.ones_like(w), -dot(problem.Phi, problem.mean)
     spread = jnp.sqrt(dot(problem.w, jnp.square(e)) / jnp.sum(problem.w))
     size = jnp.where(spread > 0, spread, 1)
@@ -316,14 +317,14 @@ def in_own_units(
 
 
 def init(problem: Problem, tolerance: Float[Array, ""], *, loss: Hinge) -> State:
-    """On the central path of the machine that is 0."""
+    """Return a start on the central path: the machine that is 0."""
     Phi, y, w = problem[:3]
     n, p = Phi.shape
     ones, nothing = jnp.ones(n, Phi.dtype), jnp.zeros(p, Phi.dtype)
     # With e = 1: s a = xi (1 - a) = 1/2; or s a = 1, a - s = 1.
     a = 0.5**0.5 if loss == "hinge" else (1 + 5**0.5) / 2
     slack = 0.5 / (1 - a) if loss == "hinge" else a
-    # Of one class: the constant machine, at no cost.
+    # If all rows are of one class, the machine is constant.
     up, down = jnp.sum(jnp.where(y > 0, w, 0)), jnp.sum(jnp.where(y > 0, 0, w))
     alone = (up == 0) | (down == 0)
     constant = jnp.where(down == 0, 1, -1).astype(Phi.dtype)
@@ -383,7 +384,7 @@ def step(
     max_iterations: int = MAX_ITERATIONS,
     block_rows: int = 2048,
 ) -> State:
-    """Towards the optimum, then back to the central path, with one factorisation."""
+    """Step towards the optimum, then correct towards the central path, with one factorisation."""
     w = problem.w
     xi, s, a, top = state.slack, state.surplus, state.dual, state.to_top
     system = _system(problem, state, loss, block_rows)
@@ -406,7 +407,7 @@ def step(
     after = _moved(problem, state, moves, t, loss)
     judged = _judged(problem, after.weights, after.intercept, after.dual, loss)
     better = judged.gap < state.best.gap
-    # Above the tolerance the gap must go down by more than rounding, which would go on for ever.
+    # Above the tolerance the gap must fall by more than rounding, or the loop would not end.
     since = jnp.where(judged.gap < 0.9 * state.best.gap, 0, state.since + 1)
     best = jax.tree.map(lambda a, b: jnp.where(better, a, b), judged, state.best)
     status = jnp.where(after.steps >= max_iterations, EXHAUSTED, RUNNING)
@@ -419,11 +420,11 @@ def step(
 class _System(NamedTuple):
     """Newton's equations of a step, whose matrix is factorised once."""
 
-    D: Float[Array, " n"]  # da = D (de - rho), with rho from the products that are asked for
+    D: Float[Array, " n"]  # da = D (de - rho), with rho from the requested products
     own: Float[Array, " n"]  # D times the row weights
-    mean: Float[Array, " p"]  # of the features, by those weights
+    mean: Float[Array, " p"]  # mean of the features with those weights
     total: Float[Array, ""]
-    inverse: Float[Array, "p p"]  # of the Cholesky factor, lower
+    inverse: Float[Array, "p p"]  # the Cholesky factor, lower triangular
     scale: Float[Array, " p"]
     gradient: Float[Array, " p"]  # ridge w - Phi' (weight y a) - balance mean
     imbalance: Float[Array, ""]  # sum weight y a - balance
@@ -451,7 +452,7 @@ def _system(problem: Problem, state: State, loss: Hinge, block_rows: int) -> _Sy
     total = jnp.sum(own)
     mean = dot(own, Phi) / total
 
-    # About their own mean: the difference of sums would lose digits.
+    # Centred at the mean of the features: a difference of sums would lose digits.
     def products(Phi: Float[Array, "r p"], own: Float[Array, " r"]) -> Float[Array, "p p"]:
         centred = Phi - mean[None, :]
         return dot_over_rows(centred * own[:, None], centred)
@@ -473,10 +474,10 @@ def _newton(
     total: Float[Array, ""],
     refine: bool,
 ) -> tuple[Float[Array, " p"], Float[Array, ""], Float[Array, " n"]]:
-    """Weights, intercept and values `Phi w + b` that solve the equations.
+    """Return weights, intercept and values `Phi w + b` that solve the equations.
 
-    If asked for, refined against the rows: their rounding is of the features, where that of the
-    gram is of their squares.
+    On request they are refined against the rows, whose rounding is relative to the features and not
+    to their squares.
     """
     Phi, ridge = problem.Phi, problem.ridge
     mean, scale, inverse = system.mean, system.scale, system.inverse
@@ -506,7 +507,7 @@ def _direction(
     *,
     refine: bool,
 ) -> _Move:
-    """To where `xi (1 - a)` is `upper` and `s a` is `lower`."""
+    """Return the step after which `xi (1 - a)` is `upper` and `s a` is `lower`, to first order."""
     y = problem.y
     xi, s, a, top = state.slack, state.surplus, state.dual, state.to_top
     rho = s - lower / a
@@ -527,7 +528,7 @@ def _direction(
 
 
 def _most(problem: Problem, state: State, move: _Move, loss: Hinge) -> Float[Array, ""]:
-    """Part of the way at which the first of what may not become negative is 0, inverted."""
+    """Return the reciprocal of the largest step that keeps every component non-negative."""
     ratio = jnp.maximum(-move.dual / state.dual, -move.surplus / state.surplus)
     if loss == "hinge":
         ratio = jnp.maximum(ratio, move.dual / state.to_top)
@@ -536,18 +537,19 @@ def _most(problem: Problem, state: State, move: _Move, loss: Hinge) -> Float[Arr
 
 
 def _moved(problem: Problem, state: State, move: _Move, t: Float[Array, ""], loss: Hinge) -> State:
-    """Take a part of the step, and make `xi - s` agree with `e`."""
+    """Take a fraction of the step, and make `xi - s` equal to `e`."""
     Phi, y, w = problem[:3]
     weights, intercept = state.weights + t * move.weights, state.intercept + t * move.intercept
     e = problem.aim - y * (dot(Phi, weights) + intercept)
     present = w > 0
     dual = jnp.where(present, state.dual + t * move.dual, 0.5)
-    # Each on its own: of one far smaller than 1 their sum would leave the rounding of 1.
+    # Updated separately: if one is far smaller than 1, subtracting the other from 1 would leave
+    # only rounding.
     top = jnp.where(present, state.to_top - t * move.dual, 0.5)
     near = jnp.where(dual < 0.5, dual, 1 - top) if loss == "hinge" else dual
     slack = jnp.where(present, state.slack + t * move.slack, 1)
     surplus = jnp.where(present, state.surplus + t * move.surplus, 1)
-    # What is larger is made to agree: of the smaller there would be nothing but rounding left.
+    # Adjust the larger of the two: adjusting the smaller would leave only rounding.
     if loss == "hinge":
         positive = e >= 0
         slack = jnp.where(present & positive, surplus + e, slack)
@@ -572,12 +574,12 @@ def _judged(
     a: Float[Array, " n"],
     loss: Hinge,
 ) -> Best:
-    """Objective, and its distance from a dual solution that meets all constraints.
+    """Return the objective and its distance from a dual solution that meets all constraints.
 
-    The dual variables of the heavier class are made smaller until the classes balance, or those of
-    a class alone larger. Then the gap is `sum weight (l(e) + l*(a) - a e) + ridge/2 |w - v|^2` with
-    `v = (Phi' (weight y a) + balance mean) / ridge`, and none of that is negative (Fenchel and
-    Young).
+    To meet the constraints, the dual variables of the heavier class are reduced until the classes
+    balance; with one class only they are increased. Then the gap is `sum weight (l(e) + l*(a) - a
+    e) + ridge/2 |w - v|^2` with `v = (Phi' (weight y a) + balance mean) / ridge`. Every term is
+    non-negative by the Fenchel-Young inequality.
     """
     Phi, y, w, ridge, mean, aim, balance = problem
     first = y > 0

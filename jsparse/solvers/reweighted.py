@@ -12,22 +12,25 @@ from .._repr import short_repr
 from .._status import COMPLETED, CONVERGED, EXHAUSTED, NOT_FINITE, PRECISION_LOST, RUNNING
 
 Rule = Literal["relative", "paper"]
-EIGHTHS = (1, 2, 3, 4, 5, 6, 7, 8)  # of the coefficients, that a system is written out for
-SMALLEST = 16  # below it a smaller system saves nothing
-NEVER = 1e-3  # of the least size that a coefficient has at a minimum, from which none comes back
+# sizes of a system, as eighths of the number of coefficients, for which code is compiled
+EIGHTHS = (1, 2, 3, 4, 5, 6, 7, 8)
+SMALLEST = 16  # size below which a smaller system saves nothing
+# fraction of the smallest possible size of a coefficient at a minimum; a coefficient below it
+# vanishes
+NEVER = 1e-3
 PAPER_CHANGE, PAPER_ZERO, PAPER_STEPS = 1e-4, 1e-6, 50
 
 
 class Squares(NamedTuple):
-    """Minimise `1/2 u'A u - b'u + sum_j log |u_j|`: in its units `C` and the diagonal of A are 1.
+    """Minimise `1/2 u'A u - b'u + sum_j log |u_j|`; `C` and the diagonal of A are 1.
 
-    Where the second derivative along a coefficient is not negative, as it is at any minimum, the
-    coefficient is 0 or at least 1 in size.
+    At a minimum the second derivative along each coefficient is not negative, so each coefficient
+    is 0 or at least 1 in size.
     """
 
     A: Float[Array, "q q"]
     b: Float[Array, "q c"]
-    unit: Float[Array, " q"]  # of the coefficients, for the caller; 0 for a column of zeros
+    unit: Float[Array, " q"]  # units of the coefficients; 0 for a column of zeros
 
     __repr__ = short_repr
 
@@ -36,10 +39,10 @@ class Squares(NamedTuple):
         return Squares(self.A[order[:, None], order[None, :]], self.b[order], self.unit[order])
 
     def solved(self, s: Float[Array, " q"]) -> tuple[Float[Array, "q c"], Bool[Array, ""]]:
-        """`(S A S + 1)^(-1) S b` by Cholesky, and whether rounding decides it."""
+        """Return `(S A S + 1)^(-1) S b` by Cholesky, and whether rounding decides it."""
         p, c = self.b.shape
-        # Of the matrix at most, as that of A is 1. A shift that takes the place of 1 does no harm
-        # where all of the matrix is far above it.
+        # The diagonal of A is 1, so this bounds the largest eigenvalue. If the whole matrix is far
+        # above 1, a larger shift than 1 does no harm.
         noise = 4 * epsilon(s.dtype) * jnp.max(s) * jnp.sum(s)
         shift = jnp.maximum(1, noise)
         b = s[:, None] * self.b
@@ -51,12 +54,12 @@ class Squares(NamedTuple):
         return v, (noise > 1) & (jnp.min(jnp.square(pivots)) < 32 * shift)
 
     def pull(self, u: Float[Array, "q c"]) -> Float[Array, "q c"]:
-        """`b - A u`."""
+        """Return `b - A u`."""
         return self.b - dot(self.A, u)
 
 
 class Rows(NamedTuple):
-    """The same of `A = F'F` and `b = F'g`, whose squares this precision would not tell apart."""
+    """As `Squares`, for `A = F'F` and `b = F'g`, which are not formed."""
 
     F: Float[Array, "r q"]
     g: Float[Array, "r c"]
@@ -69,16 +72,16 @@ class Rows(NamedTuple):
         return Rows(self.F[:, order], self.g, self.unit[order])
 
     def solved(self, s: Float[Array, " q"]) -> tuple[Float[Array, "q c"], Bool[Array, ""]]:
-        """Least squares of `F S v = g` and `v = 0` by QR, and whether rounding decides it."""
+        """Solve `F S v = g`, `v = 0` by QR, and return whether rounding decides it."""
         q = self.F.shape[1]
         top = jnp.concatenate([self.F * s[None, :], self.g], axis=1)
         R = _triangle(jnp.concatenate([top, jnp.eye(q, top.shape[1], dtype=s.dtype)]))
         v = _back(R[:q])
-        # Columns of length s are rounded; what that makes of a coefficient is damped by 1.
+        # The rounding of a column of length s is relative to s; the ridge of 1 damps its effect.
         return v, epsilon(s.dtype) * jnp.max(s) * q**0.5 > 1
 
     def pull(self, u: Float[Array, "q c"]) -> Float[Array, "q c"]:
-        """`F'(g - F u)`."""
+        """Return `F'(g - F u)`."""
         return dot(self.F.T, self.g - dot(self.F, u))
 
 
@@ -86,7 +89,7 @@ System = Squares | Rows
 
 
 class State(NamedTuple):
-    """What the next system is weighted by."""
+    """The weights of the next system, and the last solution."""
 
     coefficients: Float[Array, "q c"]  # u
     size: Float[Array, " q"]  # |u_j| over the outputs, lambda_j^(-1/2); 0: vanished for good
@@ -98,11 +101,12 @@ class State(NamedTuple):
 
 
 class Reweighted(NamedTuple):
-    """Coefficients, most of them 0, and how they came about."""
+    """Sparse coefficients, with diagnostics."""
 
     coefficients: Float[Array, "p *c"]
-    count: Int[Array, ""]  # of those not 0, in any output
-    stationarity: Float[Array, ""]  # largest |C beta_j'(b - A beta)_j - 1| of those not 0
+    count: Int[Array, ""]  # number of coefficients that are not 0 in some output
+    # largest |C beta_j'(b - A beta)_j - 1| over the nonzero coefficients
+    stationarity: Float[Array, ""]
     steps: Int[Array, ""]
     status: Int[Array, ""]
 
@@ -119,39 +123,39 @@ def reweighted(
     tolerance: float | None = None,
     max_iterations: int | None = None,
 ) -> Reweighted:
-    """Reweighted ridge systems: eq. 10 and 13 of Mall and Suykens (2015), Algorithms 3 and 4.
+    """Solve reweighted ridge systems (Mall and Suykens 2015, eq. 10 and 13, Algorithms 3 and 4).
 
-    Solves `(A + diag(lambda) / C) beta = b`, first for the `lambda` given, then again and again for
-    `lambda_j = 1 / |beta_j|^2`. What it comes to rest at is a local minimum of
-    `sum_j log |beta_j| + C/2 (beta'A beta - 2 b'beta)` over the coefficients that are not 0, which
-    stands for their number. With several outputs `|beta_j|` is the length of the row: a coefficient
-    lives or dies for all of them.
+    Solves `(A + diag(lambda) / C) beta = b`, first for the `lambda` of `first`, then repeatedly for
+    `lambda_j = 1 / |beta_j|^2`. A fixed point is a local minimum of `sum_j log |beta_j| + C/2
+    (beta'A beta - 2 b'beta)` over the nonzero coefficients; the logarithms stand for their number.
+    With several outputs `|beta_j|` is the length of a row, so a coefficient vanishes in all outputs
+    or in none.
 
     The systems are solved for `v` in `beta_j = v_j / lambda_j^(1/2)`, `(S A S + 1/C) v = S b` with
-    `S = diag(lambda^(-1/2))`: a coefficient near 0 is a small number there, not a large one, and
-    one that is 0 stays 0. As they vanish the loop goes over to smaller systems.
+    `S = diag(lambda^(-1/2))`: a coefficient near 0 is a small number in these equations, and a
+    coefficient of 0 stays 0. As coefficients vanish, the loop goes on with smaller systems.
 
     Args:
         A: symmetric and positive semi-definite, shape `p p`; with the intercept eliminated.
         b: shape `p` or `p c`.
         C: weight of the data-fit term, positive.
         first: `lambda^(-1/2)` of the first system, shape `p`, at least 0; 0 leaves a column out.
-        rule: when it ends (static). "relative": when a step changes the values of the columns by
-            no more than `tolerance` of themselves, and none is left below the least size of a
-            coefficient at a minimum; coefficients of a thousandth of that size which have fallen to
-            a half are 0. "paper": when `|change| / p < 1e-4` or after 50 steps, and coefficients up
-            to 1e-6 are 0, whatever the units.
+        rule: the stopping rule (static). "relative": stop when a step changes the values of the
+            columns by at most `tolerance`, relatively, and no coefficient is below the smallest
+            size that it can have at a minimum. A coefficient below a thousandth of that size that a
+            step has halved is set to 0. "paper": stop when `|change| / p < 1e-4` or after 50 steps,
+            and set coefficients up to 1e-6 to 0, in any units.
         tolerance: of the relative rule; by default 1e-5, or the root of the dtype's spacing.
-        max_iterations: cap (static); by default 200, or the paper's 50.
+        max_iterations: limit of steps (static); by default 200, or the paper's 50.
 
     Returns:
         `Reweighted`. The status is `NOT_FINITE` for NaN, infinity, or a `C` that is not positive;
-        `EXHAUSTED` at the cap (`COMPLETED` by the paper's rule, which counts it as convergence);
-        `PRECISION_LOST` where rounding, not the data, decides the last solution. All coefficients
-        may be 0, if `C` is small: `count` says so.
+        `EXHAUSTED` at the limit of steps (`COMPLETED` by the paper's rule, which counts it as
+        convergence); `PRECISION_LOST` if rounding, not the data, decides the last solution. All
+        coefficients may be 0, if `C` is small: `count` says so.
 
-    Pure; works under `jit` and `vmap`, and nothing recompiles when values change. Not
-    differentiable in reverse mode (an iteration of unknown length).
+    Pure; works under `jit` and `vmap`; other values do not compile again. Not differentiable in
+    reverse mode, because the number of iterations is unknown.
     """
     system, first = in_own_units(A, b, C, first)
     state = _run(system, first, rule, tolerance, max_iterations)
@@ -168,17 +172,18 @@ def reweighted_rows(
     tolerance: float | None = None,
     max_iterations: int | None = None,
 ) -> Reweighted:
-    """`reweighted` for `A = F'F` and `b = F'g`, neither of which is formed.
+    """Return the result of `reweighted` for `A = F'F` and `b = F'g` without forming them.
 
-    The systems are least squares, by QR: what rounding does to them goes by the condition of F, not
-    by its square, so that float32 does here what float64 does there, in some five times the time.
+    The systems are least-squares problems, solved by QR. Rounding is amplified by the condition
+    number of F, not by its square, so float32 achieves here what `reweighted` needs float64 for. It
+    takes about five times as long.
 
     Args:
         F: shape `r p`.
         g: shape `r` or `r c`.
-        C: as there; so are the following, and what is returned.
+        C: see `reweighted`.
         first: `lambda^(-1/2)` of the first system.
-        rule: when it ends (static).
+        rule: the stopping rule (static).
         tolerance: of the relative rule.
         max_iterations: cap (static).
     """
@@ -250,7 +255,7 @@ def step(
     tolerance: float,
     max_iterations: int,
 ) -> State:
-    """Solve one system, and let the next be weighted by its solution."""
+    """Solve one system; its solution gives the weights of the next."""
     s, p = state.size, len(state.size)
     nonzero = s > 0
     order = jnp.sort(jnp.where(nonzero, jnp.arange(p, dtype=jnp.int32), p))
@@ -258,7 +263,7 @@ def step(
     def solution(q: int) -> tuple[Float[Array, "p c"], Bool[Array, ""]]:
         if q == p:
             return system.solved(s)
-        # Places behind the last hold a coefficient that has vanished, or the last of all.
+        # Unused places hold a coefficient that has vanished, or the last one.
         inside, slots = order[:q] < p, jnp.minimum(order[:q], p - 1)
         v, lost = system.part(slots).solved(jnp.where(inside, s[slots], 0))
         return jnp.zeros((p, v.shape[1]), v.dtype).at[order[:q]].set(v, mode="drop"), lost
@@ -281,7 +286,7 @@ def step(
     steps = state.steps + 1
     ended = COMPLETED if rule == "paper" else EXHAUSTED
     status = jnp.where(steps >= max_iterations, ended, RUNNING)
-    # What rounding decides need not come to rest.
+    # An iteration decided by rounding need not converge.
     status = jnp.where(lost & (steps >= PAPER_STEPS), ended, status)
     status = jnp.where(later & converged | jnp.all(size == 0), CONVERGED, status)
     status = jnp.where(jnp.all(jnp.isfinite(u)), status, NOT_FINITE).astype(jnp.int32)
@@ -295,7 +300,7 @@ def _triangle(rows: Float[Array, "n q"]) -> Float[Array, "p q"]:
 
 @unbatched_lapack
 def _back(joined: Float[Array, "q r"]) -> Float[Array, "q c"]:
-    """`M^(-1) B` of `[M B]`, M upper triangular."""
+    """Return `M^(-1) B` given `[M B]` with `M` upper triangular."""
     q = len(joined)
     return jax.scipy.linalg.solve_triangular(joined[:, :q], joined[:, q:])
 

@@ -80,10 +80,10 @@ def spectrum(matrix: Float[Array, "p p"]) -> Spectrum:
 def factorised(matrix: Float[Array, "p p"]) -> Factorised:
     """Return the factorisation that serves every shift: the cheaper one on this device.
 
-    On a CPU the tridiagonal form takes a third of the time of the eigendecomposition, the solves
-    included. On accelerators, which do eigendecompositions in batches, and of which some have no
-    tridiagonal form, it is the eigendecomposition. A system of more than `LARGE` features is
-    factorised for every shift instead, as each then takes a hundredth of that time.
+    On a CPU the tridiagonal form takes a third of the time of the eigendecomposition, solves
+    included. Accelerators decompose in batches, and some lack the tridiagonal form, so they take
+    the eigendecomposition. For more than `LARGE` features each shift is factorised by Cholesky,
+    which takes a hundredth of the time of a decomposition.
     """
     if len(matrix) > LARGE:
         return ShiftedCholesky(matrix)
@@ -96,7 +96,7 @@ def resolvent(
     """Solve `(A + shift_s I) x_s = rhs` for every shift; differentiable in all arguments."""
     # Every shift and right-hand side is a row of one matrix: a few products serve them all.
     rows = jnp.broadcast_to(rhs.T[None], (len(shifts), *rhs.T.shape))
-    # Held constant: what `solve` closes over has no derivative of its own.
+    # Held constant: the arrays that `solve` closes over must have no derivative.
     constant, fixed = jax.lax.stop_gradient((factor, shifts))
     solved = jax.lax.custom_linear_solve(
         lambda x: shifted_product(factor.matrix, x, shifts),
@@ -124,9 +124,9 @@ def shifted_inverse(
     """Solve `(A + shift_s I) x_s = b_s` for every shift, with one `b` or one for each shift."""
     x = factor.apply_inverse(b, shifts)
     if refine and b.dtype == jnp.float32:
-        # One step of refinement: the factorisation is exact to eps |A| only, the product with A
-        # itself is better. Refining against the rows instead gained nothing measurable: there
-        # the rounding of the features dominates.
+        # One step of refinement: the factorisation is exact to eps |A| only, and the product with A
+        # is better. Refining against the rows gained nothing measurable, because the rounding of
+        # the features dominates there.
         x = x + factor.apply_inverse(b - shifted_product(factor.matrix, x, shifts), shifts)
     return x
 
@@ -134,7 +134,7 @@ def shifted_inverse(
 def quadratic_form(
     spectrum: Spectrum, B: Float[Array, "p k"], shifts: Float[Array, " s"]
 ) -> Float[Array, "s k k"]:
-    """`B' (A + shift_s I)^(-1) B` for every shift; differentiable in `A`, `B` and `shifts`."""
+    """Return `B' (A + shift_s I)^(-1) B` for every shift; differentiable in all arguments."""
     return with_derivative(_quadratic_form, _quadratic_form_derivative, (spectrum, B, shifts))
 
 
@@ -160,10 +160,10 @@ def _quadratic_form_derivative(
 
 
 class Bordered(NamedTuple):
-    """`[[G + shift I, f], [f', N + p shift]]` for every shift, vectors rows of which `b` is last.
+    """Systems `[[G + shift I, f], [f', N + p shift]]` for all shifts; the intercept is last.
 
-    The intercept is eliminated, which leaves the centred matrix `G - f f'/N`: factorised once, it
-    serves every shift. What `p > 0` adds to it is a rank-one term, by Sherman and Morrison.
+    Eliminating the intercept leaves the centred matrix `G - f f'/N`, whose one factorisation serves
+    every shift. A penalty `p > 0` adds a rank-one term (Sherman and Morrison).
     """
 
     centred: Factorised
@@ -182,7 +182,7 @@ class Bordered(NamedTuple):
         return (self.N + self.intercept_penalty * self.shifts)[:, None]
 
     def product(self, unknowns: Float[Array, "s c q"]) -> Float[Array, "s c q"]:
-        """Each shift's matrix times its own vectors."""
+        """Return the product of each shift's matrix with its vectors."""
         w, b = unknowns[..., :-1], unknowns[..., -1]
         along = dot(w, self.f)
         image = shifted_product(self.centred.matrix, w, self.shifts)
@@ -190,7 +190,7 @@ class Bordered(NamedTuple):
         return jnp.concatenate([image, (along + self.edge * b)[:, :, None]], axis=2)
 
     def inverse(self, rhs: Float[Array, "t c q"], *, refine: bool) -> Float[Array, "s c q"]:
-        """Of one `rhs` for every shift, or of each shift its own."""
+        """Return the solutions, for one `rhs` that all shifts share or one `rhs` for each shift."""
         f, N, p = self.f, self.N, self.intercept_penalty
         c, t = rhs[..., :-1], rhs[..., -1]
         b = c - (t / N)[:, :, None] * f[None, None]
@@ -209,17 +209,17 @@ class Bordered(NamedTuple):
 def bordered_solve(
     system: Bordered, rhs: Float[Array, "c q"], refine: bool
 ) -> Float[Array, "s c q"]:
-    """Solutions `[w b]` of `system` for every shift, one of each row of `rhs`.
+    """Return the solutions `[w b]` of `system` for every shift and every row of `rhs`.
 
-    Differentiable in both modes in `rhs` and all of the system: the matrix, `f`, `N`, `p`, shifts.
+    Differentiable in both modes in `rhs` and in the system: the matrix, `f`, `N`, `p` and shifts.
     """
 
     def solution(given: tuple[Bordered, Array]) -> Float[Array, "s c q"]:
-        # One turn of each right-hand side for every shift.
+        # The right-hand sides are transformed once for all shifts.
         return given[0].inverse(given[1][None], refine=refine)
 
     def derivative(x: Array, given: tuple, tangents: tuple) -> Float[Array, "s c q"]:
-        # M x = rhs: M dx = d_rhs - dM x, whatever way it is solved.
+        # M x = rhs implies M dx = d_rhs - dM x, however it is solved.
         system, (d_system, d_rhs) = given[0], tangents
         _, moved = jax.jvp(lambda system: system.product(x), (system,), (d_system,))
         # Held constant: derivatives follow from the system, not from how it is solved.
@@ -265,14 +265,14 @@ def ridge(
         weight_sum: `N = sum w`.
         C: weights of the data-fit term, shape `s`.
         intercept_penalty: `p`, at least 0; None is 0, and compiles faster.
-        refine: improve float32 solutions, and what derivatives solve, by one step (static); float64
-            is left as it is.
+        refine: improve float32 solutions, also those of derivatives, by one step of refinement
+            (static).
 
     Returns:
-        `Ridge`, solutions stacked along the first axis. Its status is `NOT_FINITE` where a solution
-        is not finite, or `C`, `p` or `N` makes no sense, and `PRECISION_LOST` where `1/C` lies
-        below the rounding noise of a rank-deficient system or the residual is large, so that
-        rounding would decide the solution.
+        `Ridge`, solutions stacked along the first axis. Its status is `NOT_FINITE` if a solution is
+        not finite or `C`, `p` or `N` is out of range, and `PRECISION_LOST` if `1/C` is below the
+        rounding noise of a rank-deficient system or the residual is large: rounding would decide
+        the solution.
 
     Differentiable in every argument in both modes.
     """
@@ -289,18 +289,18 @@ def ridge(
 
     residual = dot(rows, gram) + b[:, :, None] * f[None, None] - c.T[None]
     residual = residual + shifts[:, None, None] * rows
-    # An infinite entry of the matrix may go with a finite solution, by 0 times it.
+    # An infinite entry of the matrix is compatible with a finite solution if its factor is 0.
     undefined = jnp.any(jnp.isnan(residual), axis=(1, 2))
     flat = residual.reshape(-1, c.shape[0])
     relative = relative_size(flat, jnp.broadcast_to(c.T[None], residual.shape).reshape(flat.shape))
     relative = jnp.max(relative.reshape(residual.shape[:2]), axis=1, initial=0)
 
-    # What lies below carries no information: the rounding of the factorisation, and of the
-    # subtraction that centred the matrix.
+    # Eigenvalues below this carry no information: they are the rounding of the factorisation, and
+    # of the subtraction that centred the matrix.
     squares = jnp.diagonal(gram)
     noise = rank_cutoff(jnp.maximum(centred.largest, jnp.max(squares)))
     rank = centred.count_above(noise)
-    # A feature that is zero at every row is exactly so, not by rounding.
+    # A feature that is zero at every row is zero exactly, not by rounding.
     deficient = rank < jnp.sum(squares > 0, dtype=jnp.int32)
     lost = (shifts < noise) & deficient | (relative > epsilon(gram.dtype) ** 0.5)
     finite = jnp.all(jnp.isfinite(w), axis=(1, 2)) & jnp.all(jnp.isfinite(b), axis=1)
@@ -318,7 +318,7 @@ def ridge(
 
 
 def degrees_of_freedom(factor: Factorised, C: Float[Array, " s"]) -> Float[Array, " s"]:
-    """`sum_i d_i / (d_i + 1/C)`, what the fit uses of its features; differentiable in `A`, `C`."""
+    """Return the effective number of parameters, `sum_i d_i / (d_i + 1/C)`; differentiable."""
     return with_derivative(
         lambda given: given[0].degrees_of_freedom(1 / given[1]),
         _degrees_of_freedom_derivative,

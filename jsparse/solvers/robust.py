@@ -1,4 +1,4 @@
-"""Regression with losses that outliers cannot dominate, by a primal-dual interior-point method."""
+"""Regression with the absolute and Huber's loss, by a primal-dual interior-point method."""
 
 from typing import Literal, NamedTuple
 
@@ -13,11 +13,13 @@ from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, PRECISION_LOST, RUNNING
 from .definite import Factor, factorise
 
 Loss = Literal["absolute", "huber"]
-SMOOTHING = 1e-3  # of the typical residual: rows below it weigh 1 in the absolute loss
-MEDIAN_TO_DEVIATION = 1.4826  # of normal deviations, their median size to their standard deviation
+# fraction of the typical residual below which a row has weight 1 in the absolute loss
+SMOOTHING = 1e-3
+# median absolute deviation of a normal distribution, in standard deviations
+MEDIAN_TO_DEVIATION = 1.4826
 TUNING = 1.345  # Huber's threshold in standard deviations: 95 % efficient for normal noise
-_PER_MEDIAN = TUNING * MEDIAN_TO_DEVIATION  # the same in medians of |e|, for normal noise
-_BACK = 0.99  # of the way to the nearest bound
+_PER_MEDIAN = TUNING * MEDIAN_TO_DEVIATION  # Huber's threshold in medians of |e|, for normal noise
+_BACK = 0.99  # fraction of the step to the nearest bound
 _TOGETHER = 30  # steps in which threshold and solution are found by one Newton's method
 
 
@@ -32,7 +34,7 @@ class Problem(NamedTuple):
     y: Float[Array, " n"]
     w: Float[Array, " n"]
     ridge: Float[Array, ""]
-    threshold: Float[Array, ""] | None  # Huber's d; None for the one the residuals stand for
+    threshold: Float[Array, ""] | None  # Huber's d; None if the residuals determine it
 
     __repr__ = short_repr
 
@@ -57,9 +59,9 @@ class State(NamedTuple):
     middle: Int[Array, ""]  # the row whose |e| is the median
     gradient: Float[Array, " p"]  # ridge w - Phi' (weight a)
     imbalance: Float[Array, ""]  # sum weight a
-    gap: Float[Array, ""]  # by how much the optimum is missed, as part of its size
-    unsolved: Float[Array, ""]  # what of the gap is of the gradient and the imbalance
-    moving: Float[Array, ""]  # what of the gap is of the threshold
+    gap: Float[Array, ""]  # distance from the optimum, relative to its size
+    unsolved: Float[Array, ""]  # share of the gradient and the imbalance in the gap
+    moving: Float[Array, ""]  # share of the threshold in the gap
     steps: Int[Array, ""]
     status: Int[Array, ""]
 
@@ -80,7 +82,7 @@ class Solution(NamedTuple):
 
 
 def default_tolerance(dtype: jnp.dtype) -> float:
-    """Of the duality gap: what a computation in this precision can be sure of."""
+    """Return the duality gap that a computation in this precision can verify."""
     return max(1e-6, epsilon(dtype) ** 0.5)
 
 
@@ -103,7 +105,7 @@ def solve(
         y: targets.
         w: row weights, at least 0.
         C: weight of the data-fit term.
-        tolerance: part of the objective that the duality gap may be.
+        tolerance: largest duality gap, relative to the objective.
         loss: `|e|`, or Huber's: `e^2` up to the threshold d and `2 d |e| - d^2` beyond (static).
         threshold: Huber's d; None for `TUNING` standard deviations of the solution's own residuals.
         max_iterations: cap.
@@ -155,13 +157,13 @@ def in_own_units(
     centre = weighted_median(jnp.where(present, y, jnp.max(y, where=present, initial=-jnp.inf)), w)
     y = jnp.where(present, y - centre, 0)
     size = jnp.abs(y)
-    # Rows at the median itself, as many as there may be, say nothing of the scale.
+    # Rows at the median carry no information about the scale, however many there are.
     typical = weighted_median(size, jnp.where(size > 0, w, 0))[None]
     exponent = exponents(typical)
     fraction = times_power(typical, -exponent)[0]
     fraction = jnp.where(fraction > 0, fraction, 1)
     y = times_power(y[None], -exponent)[0] / fraction
-    # The square of a residual must be a number; the loss has the same slope long before.
+    # The square of a residual must be finite; the loss is linear long before.
     info = jnp.finfo(y.dtype)
     bound = 2.0 ** (info.maxexp // 2 - 8)
     y = jnp.clip(y, -bound, bound)
@@ -170,18 +172,19 @@ def in_own_units(
         ridge = times_power(2 * fraction * ridge[None], exponent)[0]
     ridge = jnp.clip(ridge, info.tiny, 1 / info.tiny / 16)
     if threshold is not None:
-        # At the optimum no row's `weight_i l(e_i)` is more than the constant model's loss of all:
-        # with a threshold from here on no |e_i| is beyond it, and the optimum is least squares.
+        # At the optimum no row's `weight_i l(e_i)` exceeds the total loss of the constant model.
+        # With a threshold above this no |e_i| exceeds it, and the optimum is the least-squares
+        # solution.
         lightest = jnp.min(w, where=w > 0, initial=1)
         reach = jnp.linalg.norm(jnp.sqrt(w) * y) / jnp.sqrt(lightest)
         threshold = times_power(threshold[None], -exponent)[0] / fraction
         threshold = jnp.minimum(threshold, jnp.clip(reach, 1, bound))
-    Phi = jnp.where(present[:, None], Phi, 0)  # other rows may hold anything
+    Phi = jnp.where(present[:, None], Phi, 0)  # the targets of other rows may be of any size
     return Problem(Phi, y, w, ridge, threshold), centre, fraction, exponent
 
 
 def init(problem: Problem, tolerance: Float[Array, ""], *, loss: Loss) -> State:
-    """On the central path of the constant model."""
+    """Return a start on the central path: the constant model."""
     y, dtype = problem.y, problem.y.dtype
     top = jnp.ones((), dtype)
     if loss == "huber":
@@ -222,15 +225,15 @@ def init(problem: Problem, tolerance: Float[Array, ""], *, loss: Loss) -> State:
 class System(NamedTuple):
     """Newton's equations of a step, whose matrix is factorised once."""
 
-    D: Float[Array, " n"]  # da = D (de - rho), with rho from the products that are asked for
+    D: Float[Array, " n"]  # da = D (de - rho), with rho from the requested products
     own: Float[Array, " n"]  # D times the row weights
     bend: int  # l'' where it is not 0
     feature_sum: Float[Array, " p"]
     weight_sum: Float[Array, ""]
     factor: Factor
-    by_one: tuple[Array, Array, Array] | None  # what all that follows a threshold larger by one
-    slope: Float[Array, ""]  # of the threshold that the residuals stand for
-    waits: Bool[Array, ""]  # whether the threshold is left as it is
+    by_one: tuple[Array, Array, Array] | None  # derivative of the solution in the threshold
+    slope: Float[Array, ""]  # derivative of the threshold that the residuals determine
+    waits: Bool[Array, ""]  # whether the threshold is fixed
 
     __repr__ = short_repr
 
@@ -244,7 +247,7 @@ def step(
     max_iterations: int | Int[Array, ""] = 200,
     block_rows: int | None = None,
 ) -> State:
-    """Towards the optimum, then back to the central path, with one factorisation."""
+    """Step towards the optimum, then correct towards the central path, with one factorisation."""
     w, none = problem.w, jnp.zeros_like(problem.w)
     u, v, top, bottom = state.above, state.below, state.to_top, state.to_bottom
     system = _system(problem, state, loss, block_rows)
@@ -258,11 +261,12 @@ def step(
     t = _BACK / jnp.maximum(_most(problem, state, moves), _BACK)
     after = _measured(problem, _moved(problem, state, moves, t), loss)
     status = jnp.where(after.steps >= max_iterations, EXHAUSTED, RUNNING)
-    # A step takes at least its own part of the equations away, were it not for rounding.
+    # Without rounding, a step of length t reduces the residuals of the equations by the factor 1 -
+    # t.
     rounded = (after.gap - after.unsolved <= tolerance) & (after.unsolved > state.unsolved / 2)
     status = jnp.where(rounded, PRECISION_LOST, status)
     status = jnp.where(after.gap <= tolerance, CONVERGED, status).astype(jnp.int32)
-    # The last iterate that is a number is the answer.
+    # The last finite iterate is the result.
     sound = jnp.isfinite(after.gap)
     lost = state._replace(status=jnp.full((), PRECISION_LOST, jnp.int32), steps=after.steps)
     return jax.tree.map(lambda a, b: jnp.where(sound, a, b), after._replace(status=status), lost)
@@ -290,9 +294,9 @@ def _system(problem: Problem, state: State, loss: Loss, block_rows: int | None) 
         return system
     turn = own * (u / top - v / bottom)
     by_one = _newton(Phi, system, dot(Phi.T, turn), jnp.sum(turn))
-    # At first the median is that one row's, and found by the same Newton's method. Where that
-    # goes to and fro between rows, it is taken as it is, whenever the solution for the threshold
-    # so far is near.
+    # At first Newton's method treats the median as the residual of one row. If it alternates
+    # between rows, the threshold is instead held fixed and set to the median whenever the solution
+    # for the present threshold is near.
     apart = state.steps >= _TOGETHER
     middle = state.residual[state.middle]
     follows = ~apart & (_PER_MEDIAN * jnp.abs(middle) >= _least_threshold(Phi.dtype))
@@ -304,7 +308,7 @@ def _system(problem: Problem, state: State, loss: Loss, block_rows: int | None) 
 def _newton(
     Phi: Float[Array, "n p"], system: System, features: Float[Array, " p"], total: Float[Array, ""]
 ) -> tuple[Float[Array, " p"], Float[Array, ""], Float[Array, " n"]]:
-    """Weights, intercept and residuals that solve the equations."""
+    """Return weights, intercept and residuals that solve the equations."""
     f, N = system.feature_sum, system.weight_sum
     weights = system.factor.solve((features - f * (total / N))[:, None])[:, 0]
     intercept = (total - dot(f, weights)) / N
@@ -318,9 +322,10 @@ def _direction(
     upper: Float[Array, " n"],
     lower: Float[Array, " n"],
 ) -> tuple[Array, ...]:
-    """To where `u (d - a)` is `upper` and `v (d + a)` is `lower`.
+    """Return the Newton step to `u (d - a) = upper` and `v (d + a) = lower`.
 
-    Weights, intercept, threshold, dual variables, and what may not become negative.
+    The step has parts for weights, intercept, threshold and dual variables; the last part lists the
+    components that must stay non-negative.
     """
     Phi, D, bend = problem.Phi, system.D, system.bend
     u, v, top, bottom = state.above, state.below, state.to_top, state.to_bottom
@@ -333,7 +338,7 @@ def _direction(
     if system.by_one is not None:
         by_one, slope = system.by_one, system.slope
         wanted = _own_threshold(state) - state.threshold + slope * direction[2][state.middle]
-        # A fixed point that repels is approached slowly.
+        # Approach a repelling fixed point by short steps.
         d = wanted / jnp.maximum(1 - slope * by_one[2][state.middle], 0.1)
         d = jnp.clip(d, -0.7 * state.threshold, 3 * state.threshold)
         d = jnp.where(system.waits, 0, d)
@@ -341,7 +346,8 @@ def _direction(
     weights, intercept, e = direction
     x = e - rho
     dual = D * ((u / top - v / bottom) * d + x)
-    # d - a and d + a on their own: far off one of them is smaller than the rounding of d.
+    # Update d - a and d + a separately: for an outlier one of them is smaller than the rounding of
+    # d.
     to_top = D * ((2 * v / bottom + bend) * d - x)
     to_bottom = D * ((2 * u / top + bend) * d + x)
     above = upper / top - u - u / top * to_top
@@ -350,14 +356,14 @@ def _direction(
 
 
 def _most(problem: Problem, state: State, moves: tuple[Array, ...]) -> Float[Array, ""]:
-    """Part of the way at which the first of what may not become negative is 0, inverted."""
+    """Return the reciprocal of the largest step that keeps every component non-negative."""
     bounded = state.above, state.below, state.to_top, state.to_bottom
     ratios = [-dx / x for dx, x in zip(moves[4:], bounded, strict=True)]
     return jnp.max(jnp.where(problem.w > 0, jnp.max(jnp.stack(ratios), axis=0), 0))
 
 
 def _moved(problem: Problem, state: State, moves: tuple[Array, ...], t: Float[Array, ""]) -> State:
-    """Take a part of the step."""
+    """Take a fraction of the step."""
     w = problem.w
     weights = state.weights + t * moves[0]
     intercept = state.intercept + t * moves[1]
@@ -380,12 +386,12 @@ def _moved(problem: Problem, state: State, moves: tuple[Array, ...], t: Float[Ar
 
 
 def _least_threshold(dtype: jnp.dtype) -> float:
-    """Of targets of order one, most of them alike: rounding must not decide which others fit."""
+    """Return the smallest threshold for targets of order one, most of which may be equal."""
     return epsilon(dtype) ** (2 / 3)
 
 
 def _own_threshold(state: State) -> Float[Array, ""]:
-    """Huber's d that the residuals stand for."""
+    """Return Huber's d as the residuals determine it."""
     typical = jnp.abs(state.residual[state.middle])
     return jnp.maximum(_PER_MEDIAN * typical, _least_threshold(typical.dtype))
 
@@ -395,7 +401,8 @@ def _measured(problem: Problem, state: State, loss: Loss) -> State:
     w, top, e = problem.w, state.threshold, state.residual
     nearest = jnp.minimum(state.to_top, state.to_bottom)
     bound = jnp.where(state.to_top < state.to_bottom, top - nearest, nearest - top)
-    # Of a far smaller than d, their difference would leave only the rounding of d.
+    # If a is far smaller than d, the difference of d - a and d + a would leave only the rounding of
+    # d.
     dual = jnp.where(nearest < top / 2, bound, state.dual)
     part = e - dual if loss == "huber" else e
     above = jnp.where(part >= 0, state.below + part, state.above)
@@ -403,12 +410,13 @@ def _measured(problem: Problem, state: State, loss: Loss) -> State:
     pull = w * dual
     gradient = problem.ridge * state.weights - dot(problem.Phi.T, pull)
     imbalance = jnp.sum(pull)
-    # No sum knows how far off an outlier is: u (d - a) is small where u is not.
-    # Huber's loss misses (u - v)^2 / 2 where the bounds are far: u (d - a) is d times rounding.
+    # The sums cannot measure the distance of an outlier: u (d - a) may be small although u is
+    # large. Where the bounds are far, Huber's loss errs by (u - v)^2 / 2, and u (d - a) is d times
+    # rounding.
     most = jnp.maximum(jnp.abs(part), 2)
     to_top, to_bottom = (jnp.minimum(x, most) for x in (state.to_top, state.to_bottom))
     products = jnp.sum(w * (above * to_top + below * to_bottom))
-    steepest = jnp.minimum(top, 1)  # the loss's slope in the middle of the residuals
+    steepest = jnp.minimum(top, 1)  # slope of the loss at the median residual
     unsolved = jnp.sum(jnp.square(gradient)) / (2 * problem.ridge) + jnp.abs(imbalance) * steepest
     size = jnp.minimum(jnp.abs(e), 1)
     losses, missed, middle = size, jnp.zeros_like(top), state.middle
@@ -421,7 +429,7 @@ def _measured(problem: Problem, state: State, loss: Loss) -> State:
             missed = jnp.abs(off) * jnp.sum(w * size)
     total = problem.ridge * jnp.sum(jnp.square(state.weights)) / 2 + jnp.sum(w * losses)
     total = jnp.where(total > 0, total, 1)
-    # Residuals are rounded as targets are, to the spacing of numbers of order one.
+    # Residuals are rounded like targets, to the epsilon of numbers of order one.
     rounding = 4 * epsilon(e.dtype) * steepest * jnp.sum(w)
     return state._replace(
         above=above,

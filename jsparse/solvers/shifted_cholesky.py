@@ -1,4 +1,4 @@
-"""Shifted symmetric systems, each by a Cholesky factor of its own."""
+"""Shifted symmetric systems, with a separate Cholesky factor for each shift."""
 
 from typing import NamedTuple
 
@@ -15,11 +15,12 @@ _GUARD = 16  # roundings
 class ShiftedCholesky(NamedTuple):
     """A symmetric positive semi-definite `A`, factorised again for every shift.
 
-    For large systems and few shifts: a factor takes `p^3 / 3` operations at the speed of products,
-    where what serves every shift (`Spectrum`, `Tridiagonal`) takes some 25 p^3 of that.
+    For large systems and few shifts: a factor takes `p^3 / 3` operations at the speed of matrix
+        products. The decompositions that serve every shift (`Spectrum`, `Tridiagonal`) cost as much
+        as 25 p^3 such operations.
 
-    Cholesky's rounding is relative to each row's own diagonal entry, whatever the largest of them
-    is (Demmel 1989), and so is the guard that is added to it.
+    The rounding of Cholesky's method is relative to the diagonal entry of each row (Demmel 1989),
+    and so is the guard that is added to the diagonal.
     """
 
     matrix: Float[Array, "p p"]
@@ -44,7 +45,7 @@ class ShiftedCholesky(NamedTuple):
 
     @property
     def largest(self) -> Float[Array, ""]:
-        """The largest eigenvalue, from below and to a few per cent, by the power method."""
+        """Estimate the largest eigenvalue from below, within a few per cent, by power steps."""
 
         def scaled(x: Float[Array, " p"]) -> Float[Array, " p"]:
             """Scale the largest entry to 1, as squares of the entries may be out of range."""
@@ -56,10 +57,10 @@ class ShiftedCholesky(NamedTuple):
         return jnp.sum(x * dot(self.matrix, x)) / jnp.sum(jnp.square(x))
 
     def count_above(self, bound: Float[Array, ""]) -> Int[Array, ""]:
-        """How many features are not, to rounding, combinations of those before them.
+        """Return the numerical rank, read from the Cholesky pivots.
 
-        The squares of Cholesky's pivots without a shift, each beside its guard; where there is no
-        factor, none. The bound counts for rows of no size.
+        A pivot of the factor without a shift counts if its square exceeds its guard. The rank is 0
+        if there is no factor. For rows of zeros the bound replaces the guard.
         """
         del bound
         pivots = jnp.square(jnp.diagonal(self._lower(jnp.zeros((), self.matrix.dtype))))
@@ -67,7 +68,7 @@ class ShiftedCholesky(NamedTuple):
         return jnp.sum(pivots > guard, dtype=jnp.int32)
 
     def degrees_of_freedom(self, shifts: Float[Array, " s"]) -> Float[Array, " s"]:
-        """`tr(A (A + shift I)^(-1))` for every shift."""
+        """Return `tr(A (A + shift I)^(-1))` for every shift."""
         one = jnp.eye(len(self.matrix), dtype=self.matrix.dtype)
 
         def trace(shift: Float[Array, ""]) -> Float[Array, ""]:

@@ -14,13 +14,13 @@ from .._status import COMPLETED, CONVERGED, EXHAUSTED, NOT_FINITE, RUNNING
 from .definite import cholesky, inverse_of_lower
 
 Likelihood = Literal["normal", "logistic"]
-TOLERANCE = 1e-3  # gain of the log evidence, in nats
+TOLERANCE = 1e-3  # smallest gain of the log evidence, in nats
 MAX_ITERATIONS = 1000
-_DISCOUNT = 1 - 1e-3  # of the gain of an addition
-_NEWTON_STEPS = 30  # towards the mode
+_DISCOUNT = 1 - 1e-3  # fraction of the gain of an addition
+_NEWTON_STEPS = 30  # Newton steps towards the mode
 _FULL = 100  # tolerances at which a model with its largest number of functions ends
-_FIRST_CAPACITY = 24  # functions that the model has places for to begin with
-_NOISE = 0.1  # part of the targets' variance that is noise to begin with
+_FIRST_CAPACITY = 24  # number of places of the first model
+_NOISE = 0.1  # initial share of noise in the variance of the targets
 
 
 class Problem(NamedTuple):
@@ -36,7 +36,7 @@ class Problem(NamedTuple):
 class Model(NamedTuple):
     """The functions in the model, each with the precision of its prior, in `k` places."""
 
-    columns: Int[Array, " k"]  # column of `Phi`; any in an empty place
+    columns: Int[Array, " k"]  # column of `Phi`; arbitrary in an empty place
     filled: Bool[Array, " k"]  # False for an empty place
     alpha: Float[Array, " k"]  # precision of the prior
     beta: Float[Array, ""]  # precision of the noise; 1 for classes
@@ -49,7 +49,7 @@ class Posterior(NamedTuple):
 
     mean: Float[Array, " k"]  # mu; 0 in an empty place
     covariance: Float[Array, "k k"]  # Sigma
-    values: Float[Array, " n"]  # of the mean, at the rows
+    values: Float[Array, " n"]  # values at the rows
     evidence: Float[Array, ""]  # log of it
 
     __repr__ = short_repr
@@ -64,8 +64,8 @@ class State(NamedTuple):
 
     model: Model
     posterior: Posterior
-    tried: Bool[Array, " c"]  # changes that were rejected since the last step
-    history: Float[Array, " s+1"]  # log evidence after 0, 1, .. steps; NaN for those not taken
+    tried: Bool[Array, " c"]  # changes rejected since the last step
+    history: Float[Array, " s+1"]  # log evidence after 0, 1, .. steps; NaN after the last step
     steps: Int[Array, ""]
     status: Int[Array, ""]
 
@@ -96,13 +96,13 @@ def solve(
         w: row weights; a row of weight 0 is absent.
         tolerance: the iteration has converged when no change promises a larger gain, in nats. With
             the largest number of functions it ends at 100 times the tolerance.
-        max_functions: cap on functions in the model, the constant included (static).
-        max_iterations: cap on changes; the length of the history (static).
+        max_functions: limit of functions in the model, including the constant (static).
+        max_iterations: limit of changes; the length of the history (static).
         likelihood: "normal" for real targets, "logistic" for classes (static).
 
     Returns:
         `State`, with the status `CONVERGED`, `COMPLETED` with the largest number of functions,
-        `EXHAUSTED` at the cap on changes, or `NOT_FINITE`.
+        `EXHAUSTED` at the limit of changes, or `NOT_FINITE`.
 
     Pure; works under `jit` and `vmap`.
     """
@@ -134,7 +134,8 @@ def init(problem: Problem, places: int, max_iterations: int, likelihood: Likelih
     variance = jnp.maximum(variance, jnp.square(64 * epsilon(Phi.dtype) * mean))
     variance = jnp.where(variance > 0, variance, 1)
     beta = 1 / (_NOISE * variance) if likelihood == "normal" else jnp.ones((), Phi.dtype)
-    # The second is the intercept's variance: so the size is continuous where the mean is 0.
+    # The second term is the variance of the intercept; it keeps the value continuous where the mean
+    # is 0.
     size = jnp.maximum(jnp.square(mean), variance / total)
     model = Model(
         columns=jnp.full(places, p - 1, jnp.int32),
@@ -156,7 +157,7 @@ def step(
     max_iterations: int,
     likelihood: Likelihood,
 ) -> State:
-    """Make the change that promises most; keep it if the evidence rises."""
+    """Make the change with the largest predicted gain; keep it if the evidence rises."""
     gains, alphas = _gains(problem, state, likelihood)
     gains = jnp.where(state.tried, 0, jnp.nan_to_num(gains))
     change = jnp.argmax(gains).astype(jnp.int32)
@@ -167,7 +168,7 @@ def step(
     if likelihood == "normal":
         model, after = _with_noise_estimated(problem, model, after)
     full = jnp.all(state.model.filled)
-    # A full model is not at its optimum, however near the precisions come to theirs.
+    # A model with the largest number of functions is not at the optimum of the evidence.
     over = gains[change] <= jnp.where(full, _FULL * tolerance, tolerance)
     rise = after.evidence - state.posterior.evidence
     rises = ~over & (rise > 0)
@@ -286,7 +287,7 @@ def _gains(
     cross = dot_over_rows(problem.Phi, B[:, None] * in_model)
     S = dot(B, jnp.square(problem.Phi)) - jnp.sum(dot(cross, now.covariance) * cross, axis=1)
     Q = dot(_slopes(problem, model, now.values, likelihood), problem.Phi)
-    # A column whose remainder is rounding of what was subtracted depends on those in the model.
+    # If the remainder of a column is only rounding, the column depends on those in the model.
     absent = jnp.ones(p, bool).at[model.columns].min(~model.filled)
     independent = 64 * epsilon(S.dtype) * dot(B, jnp.square(problem.Phi)) < S
     theta = jnp.square(Q) - S

@@ -15,16 +15,16 @@ def streaming_qr(
     start: Float[Array, "s q"],
     block_rows: int,
 ) -> Float[Array, "q q"]:
-    """Upper triangular `R` with `R'R = start'start + sum of rows'rows`, without that sum.
+    """Return the upper triangular `R` with `R'R = start'start + sum of rows'rows`.
 
-    By orthogonal transformations only, so that in any precision it errs by the condition of the
-    rows, where the Cholesky factor of the sum errs by its square. Memory holds one block.
+    It uses orthogonal transformations only, so its error grows with the condition number of the
+    rows. The error of a Cholesky factor of the sum grows with its square. Memory holds one block.
 
     Args:
-        rows_of: gives a block of the tall matrix from the same block of each of `arrays`; rows of
-            zeros in all of them must give rows of zeros.
+        rows_of: a function of one block of each of `arrays` that returns a block of the tall
+            matrix. Rows of zeros in all arrays must give rows of zeros.
         arrays: with the same number of rows.
-        start: rows that come before.
+        start: rows placed above all others, such as an earlier factor.
         block_rows: in memory at a time (static).
     """
     q = start.shape[1]

@@ -9,24 +9,26 @@ from jaxtyping import Array, Float, Int
 from .._numerics import dot, unbatched_lapack
 from .._repr import short_repr
 
-_WIDTH = 32  # reflections that go together, by products
-_SPLIT = 256  # from so many rows on, the first blocks, whose vectors are shorter, go apart
+_WIDTH = 32  # reflections that are applied together, by matrix products
+# number of rows from which the first blocks, whose vectors are shorter, are stored separately
+_SPLIT = 256
 
 
 class Tridiagonal(NamedTuple):
     """`A = Q T Q'` for a symmetric positive semi-definite `A`, with `T` tridiagonal.
 
     `(A + shift I)^(-1) b` is a product with `Q'`, a tridiagonal solve for each shift, and a product
-    with `Q` (Elden 1977): all that an eigendecomposition is used for in a ridge system. `Q` is the
-    product of blocks of reflections `I - V' S V` (Schreiber and Van Loan 1989), entries from the
-    last to the first, then zeros up to whole blocks. Those of a block leave alone what comes after
-    its vectors end.
+    with `Q` (Elden 1977): a ridge system needs no more of an eigendecomposition. `Q` is the product
+    of blocks of reflections `I - V' S V` (Schreiber and Van Loan 1989), entries from the last to
+    the first, then zeros up to whole blocks. The reflections of a block do not change the entries
+    beyond the ends of their vectors.
     """
 
     matrix: Float[Array, "p p"]
     diagonal: Float[Array, " p"]  # of T
     below: Float[Array, " p"]  # T[i, i-1], and 0 for i = 0
-    V: tuple[Float[Array, "_ w _"], ...]  # of each part, a reflection's vector in each row
+    # the vectors of the reflections, one in each row, for each part
+    V: tuple[Float[Array, "_ w _"], ...]
     S_t: tuple[Float[Array, "_ w w"], ...]  # S', lower triangular
 
     __repr__ = short_repr
@@ -58,7 +60,7 @@ class Tridiagonal(NamedTuple):
         return self._turn(solved.reshape(s * k, p), transpose=False).reshape(s, k, p)
 
     def _turn(self, rows: Float[Array, "k p"], *, transpose: bool) -> Float[Array, "k p"]:
-        """`Q x` or `Q' x` for every row."""
+        """Return `Q x` or `Q' x` for every row `x`."""
         p = rows.shape[1]
         rows = jnp.pad(rows[:, ::-1], ((0, 0), (0, self.V[-1].shape[2] - p)))
 
@@ -75,13 +77,14 @@ class Tridiagonal(NamedTuple):
 
     @property
     def _above(self) -> Float[Array, " p"]:
-        """`T[i, i+1]`, and 0 for the last."""
+        """Return `T[i, i+1]`, and 0 for the last row."""
         return jnp.roll(self.below, -1)
 
     @property
     def largest(self) -> Float[Array, ""]:
-        """The largest eigenvalue, from below and to a few per cent, by the power method."""
-        # |T| has the same eigenvalues, and its first vector no signs: the start cannot miss it.
+        """Estimate the largest eigenvalue from below, within a few per cent, by power steps."""
+        # |T| has the same eigenvalues and its first eigenvector is non-negative, so a positive
+        # start is never orthogonal to it.
         diagonal, below, above = (jnp.abs(a) for a in (self.diagonal, self.below, self._above))
 
         def product(x: Float[Array, " p"]) -> Float[Array, " p"]:
@@ -97,14 +100,14 @@ class Tridiagonal(NamedTuple):
         return jnp.maximum(quotient, jnp.max(diagonal))
 
     def count_above(self, bound: Float[Array, ""]) -> Int[Array, ""]:
-        """How many eigenvalues exceed a bound: as many as `T - bound I` has positive pivots."""
+        """Return how many eigenvalues exceed a bound: the positive pivots of `T - bound I`."""
         return jnp.sum(self._pivots(-bound[None]) > 0, dtype=jnp.int32)
 
     def degrees_of_freedom(self, shifts: Float[Array, " s"]) -> Float[Array, " s"]:
-        """`tr(A (A + shift I)^(-1))` for every shift.
+        """Return `tr(A (A + shift I)^(-1))` for every shift.
 
-        `T + shift I = L D L'` gives the diagonal of its inverse from the last entry to the first,
-        by sums of positive numbers, and what lies beside it, that times `-L`.
+        `T + shift I = L D L'` gives the diagonal of its inverse, from the last entry to the first,
+        as sums of positive numbers. The entries beside the diagonal are products of `-L` with it.
         """
         above, pivots = self._above[:, None], self._pivots(shifts)
         L = above / pivots
@@ -120,7 +123,7 @@ class Tridiagonal(NamedTuple):
         return jnp.sum(self.diagonal[:, None] * inverse - 2 * above * L * after, axis=0)
 
     def _pivots(self, shifts: Float[Array, " s"]) -> Float[Array, "p s"]:
-        """Pivots `D` of `T + shift I = L D L'`."""
+        """Return the pivots `D` of `T + shift I = L D L'`."""
 
         def step(pivot: Float[Array, " s"], row: tuple[Array, Array]) -> tuple[Array, Array]:
             after = self._next_pivot(pivot, *row, shifts)
@@ -142,11 +145,12 @@ class Tridiagonal(NamedTuple):
 def tridiagonal(matrix: Float[Array, "p p"]) -> Tridiagonal:
     """Reduce a symmetric positive semi-definite matrix by reflections (LAPACK `sytrd`).
 
-    CPU and GPU only. Of the result only `matrix` has derivatives, from which `resolvent` takes its
-    own.
+    CPU and GPU only. Only the field `matrix` of the result has derivatives; `resolvent` derives its
+    derivative from it.
     """
-    # From the first column on: Nystroem features come largest first, and what is small keeps its
-    # digits only if the large ones go before it. Backwards, as LAPACK is faster from the last one.
+    # The reduction starts at the first column: Nystroem features come largest first, and small
+    # features keep their digits only if the large ones are eliminated before. The order is
+    # reversed, because LAPACK is faster from the last column on.
     backward = jax.lax.stop_gradient(matrix).T[::-1, ::-1]
     diagonal, beside, V, scales = _reduce(backward)
     return Tridiagonal(
@@ -166,8 +170,8 @@ def _reduce(
     p, dtype = matrix.shape[0], matrix.dtype
     reduced, diagonal, beside, scales = jax.lax.linalg.tridiagonal(matrix, lower=False)
     # Q' is a product of p - 1 reflections I - scale_i v v', with v, in column i + 1, 1 at entry i
-    # and zero after it; here made up to whole blocks by v = 0. LAPACK may set scales to 0.
-    # Rows are whole cache lines, without which a product takes up to three times as long on a CPU
+    # and zero after it; padded to whole blocks by v = 0. LAPACK may set scales to 0. Rows are
+    # padded to whole cache lines: otherwise a product takes up to three times as long on a CPU
     # (measured).
     blocks = -(-p // _WIDTH)
     size = blocks * _WIDTH
@@ -184,10 +188,12 @@ def _reduce(
 
 
 def _triangles(V: Float[Array, "b w q"], scales: Float[Array, "b w"]) -> Float[Array, "b w w"]:
-    """`S'` of every block: its inverse has the vectors' products, and 1 / scale on its diagonal.
+    """Return `S'` of every block.
 
-    Row by row, all blocks at once: a triangular solve by BLAS can take a hundred times as long
-    where a process may use a part of the processor only (measured: 8 ms for one of size 128).
+    Its inverse holds the products of the vectors, and 1 / scale on the diagonal.
+
+    Computed row by row, for all blocks at once. If a process may use only a part of the processor,
+    a triangular solve by BLAS can take a hundred times as long (measured: 8 ms for size 128).
     """
     width = V.shape[1]
     products, column = dot(V, jnp.swapaxes(V, 1, 2)), jnp.arange(width, dtype=jnp.int32)
