@@ -47,10 +47,10 @@ class Checksum:
 def same_in_all_processes(mesh: Mesh | None) -> Iterator[dict[str, Any]]:
     """Refuse, in every process of the mesh, arguments that are not the same in all of them.
 
-    The block enters what is to be compared into the mapping, by the names of the arguments. At its
-    end the processes exchange checksums. If the block fails in one process, the others are told
-    and raise too, so that none waits for a process that has given up. Without a mesh over several
-    processes nothing is computed, compiled or sent.
+    The block enters the values to compare into the mapping, by argument name. At its end the
+    processes exchange checksums. If the block fails in one process, all processes raise, so that
+    none waits for a failed one. Without a mesh over several processes nothing is computed, compiled
+    or sent.
 
     Raises:
         ValueError: naming each entry that differs and the processes that differ in it.
@@ -268,7 +268,7 @@ class BatchChecksums:
             yield batch
 
     def compared(self) -> dict[str, Any]:
-        """Return what is to be compared."""
+        """Return the values to compare, by name."""
         forms = {name: self._forms.get(name, "none") for name in self._digests}
         return {
             "rows of the stream": self.rows,

@@ -1,4 +1,4 @@
-"""Numbers and keys that a user hands in: of one kind each, whatever library they come from."""
+"""Checks and conversions of users' arguments, from any array library."""
 
 import itertools
 import math
@@ -17,7 +17,7 @@ from ._types import Key, KeyLike
 
 
 def whole_number(name: str, value: Any, least: int, most: int | None = None, what: str = "") -> int:
-    """Return a whole number within bounds; Python's, NumPy's and JAX's are taken, bools are not.
+    """Return a whole number within bounds, from Python, NumPy or JAX; refuse bools.
 
     Args:
         name: of the argument.
@@ -40,10 +40,10 @@ def whole_number(name: str, value: Any, least: int, most: int | None = None, wha
 
 
 def real(name: str, value: Any, least: float, *, above: bool = False, finite: bool = True) -> float:
-    """Return a real number of at least `least`, or above it; bools are not taken.
+    """Return a real number of at least `least`, or above it; refuse bools.
 
     Raises:
-        ValueError: for anything else; NaN is no number, infinity one if `finite` is False.
+        ValueError: for anything else, including NaN, and infinity unless `finite` is False.
     """
     number = math.nan
     if isinstance(value, int | float | np.number | np.ndarray | jax.Array):
@@ -57,7 +57,7 @@ def real(name: str, value: Any, least: float, *, above: bool = False, finite: bo
 
 
 def increasing(name: str, values: Any, most: int, what: str) -> tuple[int, ...]:
-    """Whole numbers of at least 1, each above the one before.
+    """Return increasing whole numbers of at least 1.
 
     Raises:
         ValueError: for anything else.
@@ -71,13 +71,13 @@ def increasing(name: str, values: Any, most: int, what: str) -> tuple[int, ...]:
 
 
 def as_key(key: KeyLike) -> Key:
-    """One key of `jax.random`, of its new or old form; of an integer the one it seeds.
+    """Return a key of `jax.random`, given a new-style or old-style key or an integer seed.
 
     Raises:
         ValueError: for anything else.
     """
     seed = isinstance(key, int | np.integer) and not isinstance(key, bool)
-    if seed:  # JAX takes a Python integer for one of 64 bits, but compiles one more program for it
+    if seed:  # JAX accepts a Python integer, but compiles another program for it
         key = jax.random.key(as_array(np.int64(key) if isinstance(key, int) else key))
     given: Any = key
     dtype, ndim = getattr(given, "dtype", None), getattr(given, "ndim", None)
@@ -90,7 +90,7 @@ def as_key(key: KeyLike) -> Key:
 
 
 def numbers(name: str, values: Any) -> np.ndarray:
-    """Real numbers as float64, of whatever shape; booleans are 0 and 1.
+    """Return real numbers as float64, in any shape; booleans become 0 and 1.
 
     Raises:
         ValueError: for anything else.
@@ -106,11 +106,11 @@ def numbers(name: str, values: Any) -> np.ndarray:
 
 
 def labels_of(name: str, values: Any) -> np.ndarray:
-    """Labels as an array that can be sorted: all numbers, all texts, or all of another type.
+    """Return labels as a sortable array: all numbers, all texts, or all of another type.
 
     Raises:
-        ValueError: naming the types, if they are mixed, which NumPy would turn into texts or could
-            not sort; for missing values among them.
+        ValueError: if the types are mixed, naming them, as NumPy would turn them into texts or
+            could not sort them; if labels are missing.
     """
     check_held(name, values)
     try:
@@ -129,7 +129,7 @@ def labels_of(name: str, values: Any) -> np.ndarray:
         raise ValueError(
             f"{name}: expected labels that can be sorted, got dtype {labels.dtype}{why}"
         )
-    # Texts that come as objects, such as a pandas column: a model file holds texts only.
+    # Convert texts stored as objects, such as a pandas column: a model file holds texts only.
     return labels.astype(str) if labels.size and isinstance(labels.flat[0], str) else labels
 
 

@@ -56,7 +56,7 @@ def padded(a: Shaped[np.ndarray, "n ..."], rows: int, mode: str = "edge") -> np.
 def batch_capacities() -> tuple[int, ...]:
     """Return the numbers of rows, increasing, for which programs of host rows are compiled.
 
-    Six: each one takes about as long to compile as a prediction of ten thousand rows.
+    There are six, because compiling one takes as long as predicting ten thousand rows.
     """
     return tuple(default_block_rows() >> halvings for halvings in (7, 5, 3, 2, 1, 0))
 
@@ -68,7 +68,7 @@ def row_batches(n: int) -> Iterator[tuple[int, int, int]]:
     instead of one if that saves more rows of padding than another call costs.
     """
     capacities = batch_capacities()
-    block, call = capacities[-1], capacities[-1] >> 4  # a call takes the time of so many rows
+    block, call = capacities[-1], capacities[-1] >> 4  # the fixed cost of a call, in rows
     start = n // block * block
     yield from ((first, first + block, block) for first in range(0, start, block))
     rows = n - start
@@ -87,8 +87,8 @@ def map_row_batches(
     function: Callable[[Float[np.ndarray, "r d"]], Shaped[Array, "r ..."]],
     X: Float[np.ndarray, "n d"],
 ) -> Shaped[np.ndarray, "n ..."]:
-    """`function(X)` for a row-wise function of at least one row on the host, by `row_batches`."""
-    # All are started before the first is waited for.
+    """Apply a row-wise function to rows on the host, at least one, by `row_batches`."""
+    # Start all batches before waiting for the first.
     parts = [
         (function(padded(X[start:stop], rows)), stop - start)
         for start, stop, rows in row_batches(len(X))
@@ -97,19 +97,19 @@ def map_row_batches(
 
 
 def systems_at_once() -> int:
-    """Small systems decomposed together: one on a CPU, whose cache it fills; many elsewhere."""
+    """Return how many small systems are decomposed together: one on a CPU, many elsewhere."""
     return 1 if jax.default_backend() == "cpu" else 64
 
 
 def capacities(most: int, eighths: tuple[int, ...], least: int) -> tuple[int, ...]:
-    """Sizes, up to `most`, that a system of a traced size is written out for; see `of_capacity`.
+    """Return the sizes for which code for a system of a traced size is compiled; see `of_capacity`.
 
     Args:
         most: the largest.
-        eighths: of it, increasing, the last of them 8.
-        least: below it a smaller system saves nothing.
+        eighths: the sizes, in eighths of `most`, increasing; the last is 8.
+        least: size below which a smaller system saves nothing.
 
-    One on an accelerator: where several systems go together, all branches are computed.
+    An accelerator has one size: if several systems are solved together, all branches are computed.
     """
     if systems_at_once() > 1:
         return (most,)
@@ -117,7 +117,7 @@ def capacities(most: int, eighths: tuple[int, ...], least: int) -> tuple[int, ..
 
 
 def of_capacity(count: Int[Array, ""], sizes: tuple[int, ...], function: Callable[[int], T]) -> T:
-    """`function(size)` of the least of the sizes that holds so many, or of the largest."""
+    """Return `function(size)` for the smallest size that is at least `n`, or for the largest."""
     larger = jnp.sum(count > np.asarray(sizes[:-1], np.int32), dtype=jnp.int32)
     return jax.lax.switch(larger, [functools.partial(function, size) for size in sizes])
 
@@ -125,15 +125,15 @@ def of_capacity(count: Int[Array, ""], sizes: tuple[int, ...], function: Callabl
 def map_systems(function: Callable[[Any], T], systems: Any, at_least: int = 1) -> T:
     """Apply `function` to every system of the leading axis, in batches that suit the device."""
     at_once = max(at_least, systems_at_once())
-    # One at a time is no batch of one, which compiles more slowly.
+    # A loop over single systems compiles faster than one over batches of one.
     return jax.lax.map(function, systems, batch_size=None if at_once == 1 else at_once)
 
 
 def block_shape(n: Any, block_rows: int) -> tuple[Any, Any]:
-    """`(blocks, rows)` covering `n` rows with blocks of equal size and the least padding.
+    """Return `(blocks, rows)` that cover `n` rows by equal blocks with the least padding.
 
-    Of a symbolic number of rows, as `jax.export` has it, as many blocks of `SYMBOLIC_ROWS` as can
-    be shown to cover them: up to one more than need be.
+    A symbolic number of rows, as in `jax.export`, gets blocks of `SYMBOLIC_ROWS` rows, at most one
+    block more than necessary.
     """
     if block_rows < 1:
         raise ValueError(f"block_rows: expected at least 1, got {block_rows}")
@@ -145,7 +145,7 @@ def block_shape(n: Any, block_rows: int) -> tuple[Any, Any]:
 
 
 def to_blocks(x: Array, blocks: Any, rows: Any, *, mode: str = "constant") -> Array:
-    """`x (n, ...)` as `(blocks, rows, ...)`, padded at the end with zeros or as `mode` says."""
+    """Return `x (n, ...)` as `(blocks, rows, ...)`, padded with zeros or by `mode` at the end."""
     padding = [(0, blocks * rows - x.shape[0])] + [(0, 0)] * (x.ndim - 1)
     return jnp.pad(x, padding, mode=mode).reshape(blocks, rows, *x.shape[1:])
 
@@ -155,12 +155,12 @@ def map_row_blocks(
     X: Float[Array, "n *d"],
     block_rows: int,
 ) -> Shaped[Array, "n *c"]:
-    """`function(X)` for a row-wise function, evaluated one block of rows at a time."""
+    """Apply a row-wise function one block of rows at a time."""
     n = X.shape[0]
     blocks, rows = block_shape(n, block_rows)
     if blocks == 1:
         return function(X)
-    # Padded with a row of their own: a function of the user's may not be finite at zero.
+    # Pad with copies of a row: a user's function may not be finite at zero.
     values = jax.lax.map(function, to_blocks(X, blocks, rows, mode="edge"))
     return values.reshape(blocks * rows, *values.shape[2:])[:n]
 
@@ -170,8 +170,8 @@ def sum_row_blocks(
 ) -> T:
     """Sum over row blocks of `function(*block)`, a pytree like `zero`.
 
-    The last array are weights, in which the padding is 0; in the others it is their last row, as a
-    kernel of the user's may not be finite at zero.
+    The last array holds weights, which are padded with 0. The others are padded with copies of
+    their last row, because a user's kernel may not be finite at zero.
     """
     blocks, rows = block_shape(arrays[0].shape[0], block_rows)
     if blocks == 1:

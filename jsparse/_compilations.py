@@ -1,4 +1,4 @@
-"""Programs that JAX compiles: how many, and how long they take."""
+"""Counts of the programs that JAX compiles, and of their compile time."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,12 +11,12 @@ _HIT = "/jax/compilation_cache/cache_hits"
 
 
 class Compiled:
-    """What was compiled, count_compilations while `count_compilations` is open.
+    """The programs compiled while `count_compilations` was open.
 
     Attributes:
-        programs: how many, those read from the disk included.
-        seconds: how long that took.
-        from_disk: how many of them came from the disk.
+        programs: number of programs, including those read from the disk.
+        seconds: compile time.
+        from_disk: number of programs read from the disk.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Compiled:
 
 @contextmanager
 def count_compilations(out: Any = None) -> Iterator[Compiled]:
-    """Count the programs that are compiled meanwhile, and with a text file `out` show them."""
+    """Count the programs compiled within the block; show them on the text file `out`."""
     counts = Compiled()
 
     def compiled(event: str, duration_secs: float, **_: str | int) -> None:

@@ -1,4 +1,4 @@
-"""What all figures share: colours, axes with plain numbers, and labels beside points."""
+"""Shared parts of all figures: colours, axes with plain numbers, labels beside points."""
 
 from collections.abc import Sequence
 from typing import Any

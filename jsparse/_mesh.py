@@ -1,7 +1,7 @@
-"""Rows over the devices of a mesh: JAX's `shard_map` and `psum`, and filling up to equal parts.
+"""Sharding of rows over a mesh: JAX's `shard_map` and `psum`, with padding to equal shards.
 
-Left to partition a loop over blocks of rows by itself, the compiler makes every device gather and
-compute all of them; here every device loops over its own.
+If the compiler partitions a loop over blocks of rows, every device gathers and computes all of
+them. With `shard_map` each device loops over its shard.
 """
 
 from collections.abc import Callable
@@ -25,22 +25,22 @@ def sum_over_rows(
     *arrays: Num[Array, "..."],
     axis: int = 0,
 ) -> T:
-    """`function(shared, weights, *arrays)`, sums over rows, with the rows spread over a mesh.
+    """Return `function(shared, weights, *arrays)`, a sum over rows, with the rows on a mesh.
 
-    The arrays may live on one host, or be global arrays of several processes. Rows that are
-    already spread stay where they are if their number is a multiple of the devices; else copies
-    of the last row, of weight 0, make it one.
+    The arrays may live on one host, or be global arrays of several processes. Rows that are already
+    sharded stay in place if their number is a multiple of the number of devices. Otherwise copies
+    of the last row, with weight 0, are appended.
 
     Args:
         mesh: all of its devices are used; None for one device.
-        function: gives a pytree of sums over some of the rows, however many; rows of weight 0 add
-            nothing. What varies it is given as `shared`: it should close over no arrays.
-        shared: a pytree that every device has whole, such as a feature map.
+        function: returns a pytree of sums over any number of rows; rows of weight 0 must add
+            nothing. It should close over no arrays; pass them as `shared`.
+        shared: a replicated pytree, such as a feature map.
         weights: row weights.
         *arrays: each with as many rows.
-        axis: of the rows in every array; 1 for rows laid out by folds.
+        axis: the axis of the rows in every array; 1 for rows laid out by folds.
 
-    Differentiable as the function is; for use under `jit`.
+    Differentiable if the function is; for use under `jit`.
 
     Raises:
         ValueError: if the mesh has axes of type Explicit.
@@ -63,17 +63,17 @@ def spread(
     in_axes: tuple[Axis, ...],
     out_axes: Axis | tuple[Axis, ...],
 ) -> Callable[..., T]:
-    """Apply `function` on every device of the mesh, to the device's part of the arguments.
+    """Apply `function` on every device of the mesh to the device's shards of the arguments.
 
     Args:
-        function: of one device's part of every argument; collectives within it go over
-            `mesh.axis_names`. It should close over no arrays: JAX 0.10 cannot differentiate with
-            respect to such that have been on the mesh before.
+        function: a function of one device's shards; its collectives go over `mesh.axis_names`. It
+            should close over no arrays: JAX 0.10 cannot differentiate in closed-over arrays that
+            were on the mesh.
         mesh: all of its devices are used; None for one device, and the function as it is.
-        in_axes: the axis of each argument (of all arrays in it) that is cut into equal parts, None
-            for what every device has whole. The last entry is repeated to fill up the last part.
-        out_axes: the axis of each result along which the parts are joined, None where all devices
-            have the same. It is as long as that of the first argument that is cut.
+        in_axes: the axis along which each argument is sharded; None for replicated arguments. The
+            last shard is padded with copies of the last entry.
+        out_axes: the axis along which the shards of each result are joined; None for replicated
+            results. Its length is that of the first sharded argument.
     """
     if mesh is None:
         return function
@@ -85,8 +85,8 @@ def spread(
     def specs(axes: Axis | tuple[Axis, ...]) -> PartitionSpec | tuple[PartitionSpec, ...]:
         return tuple(map(spec, axes)) if isinstance(axes, tuple) else spec(axes)
 
-    # Unchecked, any function that runs on one device runs here: its loops need not say which of
-    # their carries differ between devices.
+    # Without the check any function for one device works: its loops need not declare which carries
+    # differ between devices.
     on_each = jax.shard_map(
         function, mesh=mesh, in_specs=specs(in_axes), out_specs=specs(out_axes), check_vma=False
     )
@@ -104,7 +104,7 @@ def spread(
 
 
 def check_mesh(mesh: Mesh) -> None:
-    """Raise unless it is a mesh whose axes leave to the compiler what is not said."""
+    """Raise a ValueError unless all axes of the mesh are of type Auto."""
     if not isinstance(mesh, Mesh):
         raise ValueError(f"mesh: expected a jax.sharding.Mesh or None, got {mesh!r}")
     if any(kind != AxisType.Auto for kind in mesh.axis_types):
@@ -158,7 +158,7 @@ def _same(tree: T) -> T:
 
 
 def on_default_device(mesh: Mesh | None, results: T) -> T:
-    """Small results on the default device, from wherever the mesh left them."""
+    """Return small results on the default device."""
     if mesh is None:
         return results
     everywhere = NamedSharding(mesh, PartitionSpec())

@@ -1,4 +1,4 @@
-"""The one home of precision policy: products, thresholds, jitter, dtypes."""
+"""Numerical precision: products, thresholds, shifts of diagonals, dtypes."""
 
 import functools
 from collections.abc import Callable
@@ -19,7 +19,7 @@ _FALSE = np.zeros((), bool)
 
 
 def dot(a: Float[Array, "..."], b: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Matrix product at the highest precision.
+    """Return the matrix product at the highest precision.
 
     The default on accelerators (TF32, bfloat16) has about three digits, which is enough to
     make a Gram matrix indefinite.
@@ -38,18 +38,18 @@ def dot_over_rows(a: Float[Array, "n p"], b: Float[Array, "n q"]) -> Float[Array
 
 
 def epsilon(dtype: jnp.dtype) -> float:
-    """Relative spacing of `dtype`, as a Python float (never promotes an array)."""
+    """Return the epsilon of `dtype` as a Python float, which promotes no array."""
     return float(jnp.finfo(dtype).eps)
 
 
 def rank_cutoff(largest: Float[Array, "*b"]) -> Float[Array, "*b"]:
-    """Eigenvalue below which a computed spectrum is rounding noise: `2 eps lambda_1`.
+    """Return `2 eps lambda_1`, below which a computed eigenvalue is rounding noise.
 
     Symmetric eigensolvers are backward stable: they err by about eps lambda_1, the roundings of
     the matrix itself (independent, eps each) by less. The customary size * eps * lambda_1
-    (`numpy.linalg.matrix_rank`) is far too careful for a kernel machine in float32: on magic
-    (m = 500, lengthscale 10, C = 100) it keeps 48 of 500 features and costs a point of test
-    error against float64, where 2 eps keeps 107 and costs 0.2.
+    (`numpy.linalg.matrix_rank`) drops too much for a kernel machine in float32: on magic (m = 500,
+    lengthscale 10, C = 100) it keeps 48 of 500 features and costs a point of test error against
+    float64, where 2 eps keeps 107 and costs 0.2.
     """
     return 2.0 * epsilon(largest.dtype) * jnp.maximum(largest, 0)
 
@@ -57,9 +57,10 @@ def rank_cutoff(largest: Float[Array, "*b"]) -> Float[Array, "*b"]:
 def cholesky_shift(gram: Float[Array, "m m"]) -> Float[Array, ""]:
     """Return the shift of a Gram matrix's diagonal that ensures a Cholesky factor.
 
-    The rounding of the largest eigenvalue, which the column sums bound, times the least power of 8
-    that is enough, at most the sixth: distances of points far out, in units of a short lengthscale,
-    are rounded by more. Where even that is too little (NaN) the factor will not be finite either.
+    The shift is the rounding of the largest eigenvalue, which the column sums bound, times the
+    smallest sufficient power of 8, up to the sixth. Higher powers are needed if points are many
+    lengthscales away, as their distances have larger rounding. If no power suffices, the shift is
+    NaN and the factor is not finite.
     """
     gram = jax.lax.stop_gradient(gram)
     one = jnp.eye(len(gram), dtype=gram.dtype)
@@ -80,12 +81,12 @@ UNROLLED = 4  # decompositions written out in a program
 
 
 def unbatched_lapack(decompose: Function) -> Function:
-    """`decompose` of one matrix such that, on a CPU, a batch under `vmap` is as many calls.
+    """Wrap `decompose` so that, on a CPU, `vmap` calls it once for each matrix.
 
-    LAPACK's batched calls, and BLAS's triangular solves, divide a batch among the threads of the
-    pool they run in, and wait for them: two that nothing puts in order, in one program or in two,
-    may each hold a thread that the other waits for, for ever. Calls for one matrix wait for nobody.
-    Seen with jaxlib 0.10.1 and 0.10.2, most easily of triangular solves; not with 0.12.0.1.
+    LAPACK's batched calls, and BLAS's triangular solves, divide a batch among the threads of their
+    pool and wait for them. Two concurrent calls may each hold a thread that the other needs, and
+    wait for ever. Calls for one matrix do not wait. The deadlock occurs with jaxlib 0.10.1 and
+    0.10.2, most often in triangular solves, and not with 0.12.0.1.
     """
     alone = jax.custom_batching.custom_vmap(decompose)
 
@@ -106,11 +107,11 @@ def unbatched_lapack(decompose: Function) -> Function:
 
 @functools.cache
 def solved_with_border(c: int) -> Callable[[Array], tuple[Array, Array]]:
-    """Of `[[A, B], [., d I]]`, d large: `A^(-1) B` and the diagonal of A's Cholesky factor.
+    """Return `A^(-1) B` and the diagonal of A's Cholesky factor, given `[[A, B], [., d I]]`.
 
-    B has c columns. The factor is `[[L, 0], [Y', D]]` with `L Y = B`, so that of the two triangular
-    systems one is left to solve, and no part has to be copied: of a matrix of 200 that takes two
-    thirds of the time. The upper triangle is read; `d` must exceed what `B'A^(-1)B` has.
+    The factor of the whole is `[[L, 0], [Y', D]]` with `L Y = B`, so one of two triangular systems
+    remains to be solved, and nothing is copied. For size 200 this saves a third of the time. The
+    upper triangle is read. `d` must exceed the eigenvalues of `B'A^(-1)B`.
     """
 
     @unbatched_lapack
@@ -130,12 +131,12 @@ def with_derivative(
     rule: Callable[[Array, PyTree, PyTree], Float[Array, "..."]],
     primals: PyTree,
 ) -> Float[Array, "..."]:
-    """`function(primals)`, with the derivative `rule(value, primals, tangents)`, of any order.
+    """Return `function(primals)` with the derivative `rule(value, primals, tangents)`.
 
-    What `jax.custom_jvp` is for. But differentiating a scan in reverse mode, JAX 0.10 drops the
-    rules of what its body computes, and goes through the functions themselves in the next
-    derivative. Linear solves it keeps whole. This is one, of `[[0, 1], [1, -f]] [d, e] = [1, 0]`:
-    the solution `d = f` is known, and its derivative is the derivative of `f`, by the rule.
+    It replaces `jax.custom_jvp`: when JAX 0.10 differentiates a scan in reverse mode, it drops
+    custom rules within the body, so second derivatives differentiate the function itself. It keeps
+    the rules of linear solves. This is a linear solve, `[[0, 1], [1, -f]] [d, e] = [1, 0]`, whose
+    solution `d = f` is known and whose derivative follows from the rule.
     """
     value = jax.lax.stop_gradient(function(jax.lax.stop_gradient(primals)))
 
@@ -145,7 +146,7 @@ def with_derivative(
 
     @known.defjvp
     def _(primals: tuple, tangents: tuple) -> tuple:
-        # The rule may use the value: one that has derivatives, for those of the next order.
+        # Pass the rule a value that has derivatives, for derivatives of higher order.
         again = with_derivative(lambda _: primals[0], rule, primals[1])
         return again, rule(again, primals[1], tangents[1])
 
@@ -163,11 +164,10 @@ def _eigh(matrix: Float[Array, "p p"]) -> tuple[Float[Array, " p"], Float[Array,
 
 
 def eigh(matrix: Float[Array, "p p"]) -> tuple[Float[Array, " p"], Float[Array, "p p"]]:
-    """Eigenvalues, ascending, and eigenvectors of a symmetric matrix.
+    """Return eigenvalues, ascending, and eigenvectors of a symmetric matrix.
 
-    Differentiable in both modes. Where eigenvalues repeat, vectors within such a space are held
-    still, which is right at first order for whatever depends on the space and not on the vectors
-    chosen in it.
+    Differentiable in both modes. Eigenvectors of a repeated eigenvalue are held fixed within their
+    space. First derivatives are right for functions that depend only on the space.
     """
     both = with_derivative(
         lambda matrix: jnp.concatenate([a.reshape(-1, len(matrix)) for a in _eigh(matrix)]),
@@ -187,17 +187,17 @@ def _eigh_derivative(both: Float[Array, "q p"], _: Array, tangent: Array) -> Arr
 
 
 def exponents(x: Float[Array, "v ..."]) -> Int[Array, " v"]:
-    """Of each `x[i]` the power of two that brings its largest magnitude near 1; 0 for all zeros."""
+    """Return for each `x[i]` the power of two that brings its largest magnitude near 1, or 0."""
     largest = jax.lax.stop_gradient(jnp.max(jnp.abs(x), axis=tuple(range(1, x.ndim)), initial=0))
     usable = jnp.isfinite(largest) & (largest > 0)
     exponent = jnp.frexp(jnp.where(usable, largest, 1))[1]
-    # Its inverse must be a normal number.
+    # The inverse of the power must be a normal number.
     bound = int(jnp.finfo(x.dtype).maxexp) - 2
     return jnp.clip(exponent, -bound, bound).astype(jnp.int32)
 
 
 def times_power(x: Float[Array, "v ..."], exponent: Int[Array, " v"]) -> Float[Array, "v ..."]:
-    """`x[i] * 2**exponent[i]`, exact, also where the power itself is out of range."""
+    """Return `x[i] * 2**exponent[i]`, exactly, even if the power is out of range."""
     half = exponent // 2
     for part in (half, exponent - half):
         power = jnp.ldexp(jnp.ones((), x.dtype), part)
@@ -206,7 +206,7 @@ def times_power(x: Float[Array, "v ..."], exponent: Int[Array, " v"]) -> Float[A
 
 
 def relative_size(x: Float[Array, "v n"], of: Float[Array, "v n"]) -> Float[Array, " v"]:
-    """`|x[i]| / |of[i]|`, or `|x[i]|` where the other is zero; squares do not leave the range."""
+    """Return `|x[i]| / |of[i]|`, or `|x[i]|` if `of[i]` is zero, without overflow of squares."""
     largest = jnp.max(jnp.abs(of), axis=1, keepdims=True, initial=0)
     unit = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1)
     top, bottom = (jnp.sqrt(jnp.sum(jnp.square(a / unit), axis=1)) for a in (x, of))
@@ -224,7 +224,7 @@ def as_array(x: ArrayLike, dtype: DTypeLike | None = None) -> Array:
 
 
 def as_float(x: ArrayLike) -> Array:
-    """`x` as a JAX array of floating dtype; integers and booleans take the default float."""
+    """Return `x` as a JAX array of floats; integers and booleans become the default float."""
     starting()
     if isinstance(x, np.ndarray | np.generic) and x.dtype.kind in "biu":
         return as_array(x, jnp.result_type(float))
@@ -237,23 +237,22 @@ def present_rows(
 ) -> Float[Array, "n d"]:
     """Replace the values of zero-weight rows, so that infinities there cannot reach other rows.
 
-    Such rows may hold anything: 0 times NaN is NaN. They stay as they are where that does no harm,
-    as derivatives in their weight are of what they hold; others become copies of a row with weight,
-    and what derivatives in their weight say is of that row.
+    Such rows may hold NaN, and 0 times NaN is NaN. Harmless rows are kept, because derivatives in
+    their weights depend on their values. Other rows become copies of a row with weight, and the
+    derivatives in their weights are those of the copy.
 
     Args:
         X: inputs.
         w: row weights.
-        apart: whether each row is computed with on its own. Else a row far from all others costs
-            them digits, as it moves the centre of distances: by the square of how many times
-            further out it is.
+        apart: whether each row is processed separately. If not, a distant row moves the centre of
+            the distances and costs the others digits, so distant rows are replaced too.
     """
     values = jax.lax.stop_gradient(X)
     heaviest = values[jnp.argmax(w)]
     heaviest = jnp.where(jnp.isfinite(heaviest), heaviest, 0)
     distance = jnp.max(jnp.abs(values - heaviest[None, :]), axis=1, initial=0)
     reach = jnp.max(jnp.where(w > 0, distance, 0))
-    bound = float(jnp.finfo(X.dtype).max) ** 0.125  # what a kernel can multiply
+    bound = float(jnp.finfo(X.dtype).max) ** 0.125  # magnitude that a kernel can square
     if apart:
         near = distance <= jnp.maximum(16 * reach, bound)  # NaN is not near
     else:
@@ -262,21 +261,21 @@ def present_rows(
 
 
 def present_targets(y: Float[Array, "n *c"], w: Float[Array, " n"]) -> Float[Array, "n *c"]:
-    """Targets, 0 in rows without weight whose squares are out of range."""
+    """Return targets with 0 in zero-weight rows whose squares are out of range."""
     w = w.reshape(-1, *[1] * (y.ndim - 1))
     bound = float(jnp.finfo(y.dtype).max) ** 0.45
     return jnp.where((w > 0) | (jnp.abs(y) < bound), y, 0)
 
 
 def like(value: ArrayLike, x: Array) -> Scalar:
-    """`value` (a Python or array scalar) in the dtype of `x`, so that nothing is promoted."""
+    """Return a scalar in the dtype of `x`, so that nothing is promoted."""
     if isinstance(value, int | float):
-        value = np.asarray(value)  # of which `as_array` makes a JAX array without a program
+        value = np.asarray(value)  # which `as_array` converts without compiling a program
     return as_array(value, x.dtype)
 
 
 def is_concrete(x: object) -> bool:
-    """Whether the values of `x` can be looked at now: not while tracing, nor on other processes."""
+    """Return whether the values of `x` are available: neither traced nor in other processes."""
     return not isinstance(x, Tracer) and getattr(x, "is_fully_addressable", True)
 
 

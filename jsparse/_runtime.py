@@ -1,4 +1,4 @@
-"""Whether the JAX of this process can be used: its compiler is right, and no fork cut it off.
+"""Checks that this process can use JAX: a correct compiler, and no fork after its start.
 
 Everything that fits or predicts calls `check_runtime` first, on the host.
 """
@@ -13,16 +13,16 @@ import numpy as np
 from jaxlib.version import __version__ as JAXLIB
 from jaxtyping import Array, Float
 
-# With these the programs below were right on CPUs; with 0.10.2 both are wrong.
+# With these versions the programs below were right on CPUs; with 0.10.2 both are wrong.
 KNOWN_RIGHT = frozenset({"0.10.0", "0.10.1", "0.11.0", "0.11.1", "0.11.2", "0.12.0", "0.12.0.1"})
 
 
 class UnusableJaxError(RuntimeError):
-    """The JAX of this process would give wrong results, or none ever."""
+    """JAX in this process would give wrong results, or wait for ever."""
 
 
 _seen_right = JAXLIB in KNOWN_RIGHT
-_started_in: int | None = None  # the process in which JAX was first used, as far as is known
+_started_in: int | None = None  # process in which JAX was first used, if known
 
 
 def _note_compilation(event: str, duration_secs: float, **kwargs: str | int) -> None:
@@ -31,21 +31,21 @@ def _note_compilation(event: str, duration_secs: float, **kwargs: str | int) -> 
         _started_in = os.getpid()
 
 
-# What the caller computes starts JAX as well, if only a random key.
+# The caller's computations start JAX as well, such as making a random key.
 jax.monitoring.register_event_duration_secs_listener(_note_compilation)
 
 
 def jax_started() -> bool:
-    """Whether JAX is known to have started here: it compiled, or this package made an array."""
+    """Return whether JAX has started here: it compiled, or this package made an array."""
     return _started_in is not None
 
 
 def check_fork() -> None:
-    """Raise in a process forked after JAX had started: even to make an array may take for ever.
+    """Raise in a process forked after JAX had started, where making an array may never end.
 
     Raises:
-        UnusableJaxError: where it is known that JAX had started: by what was compiled, or made by
-            this package, since this module was imported.
+        UnusableJaxError: if JAX had started before the fork: it compiled a program, or this package
+            made an array, since this module was imported.
     """
     if _started_in not in (None, os.getpid()):
         raise UnusableJaxError(
@@ -56,14 +56,14 @@ def check_fork() -> None:
 
 
 def starting() -> None:
-    """`check_fork`, before what starts JAX if nothing has."""
+    """Call `check_fork`, and note that JAX starts now."""
     global _started_in
     check_fork()
     _started_in = os.getpid()
 
 
 def check_runtime() -> None:
-    """Raise unless JAX can be used here; takes next to no time once it is known.
+    """Raise unless JAX can be used here; the result is cached.
 
     Raises:
         UnusableJaxError: in a process forked after JAX had started, or if this jaxlib miscompiles
@@ -74,7 +74,8 @@ def check_runtime() -> None:
     if _seen_right:
         return
     for name, computed, expected in canary() if _cpus() else ():
-        # The sums are of positive numbers: float32 errs by some 1e-6, the fault by 1e-3 and up.
+        # The sums are of positive numbers: float32 errs by about 1e-6, the miscompilation by at
+        # least 1e-3.
         if not np.allclose(computed, expected, rtol=1e-4):
             raise UnusableJaxError(
                 f"jaxlib {JAXLIB} miscompiles on this CPU: {name} is wrong by "
@@ -86,7 +87,7 @@ def check_runtime() -> None:
 
 
 def canary() -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Programs that jaxlib 0.10.2 miscompiles on CPUs: name, what is computed, what NumPy computes.
+    """Yield programs that jaxlib 0.10.2 miscompiles on CPUs: name, result, NumPy's result.
 
     The second is that of jax-ml/jax issue 39103. In float32, where both are wrong, whatever the
     precision set; both are right with fewer rows, and the first with arguments for constants.

@@ -5,15 +5,15 @@ from typing import Any
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-# Of NumPy, or of JAX within a program.
+# An array of NumPy, or of JAX within a program.
 Scores = Float[np.ndarray, "n *k"] | Float[Array, "n *k"]
 Decisions = Int[np.ndarray, " n"] | Int[Array, " n"]
 
-PRIOR_ROWS = 10.0  # rows by which the slope of all decisions counts in the slope of one
+PRIOR_ROWS = 10.0  # weight of the common slope in the slope of one decision, in rows
 
 
 def decisions(scores: Scores) -> Decisions:
-    """Class numbers: of the largest score, the first at a tie; of two classes, `f >= 0`."""
+    """Return class numbers: the largest score, the first at a tie; for two classes `f >= 0`."""
     return (scores >= 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
 
 
@@ -22,17 +22,18 @@ def fit_inverse_temperatures(
     numbers: Int[np.ndarray, " n"],
     weights: Float[np.ndarray, " n"] | None = None,
 ) -> Float[np.ndarray, " k"]:
-    """For each decision, the slope that makes `softmax(slope * scores)` likeliest.
+    """Return for each decision the slope that maximises the likelihood of the softmax.
 
-    Platt's scaling (1999) without its intercept, which would move the decision, but with a slope on
-    each side of it. Targets are smoothed, as Platt's are, which keeps the slope finite where scores
-    separate the classes: a row's target is its label mixed with the uniform distribution, as if
-    there were one row more of that. A decision's own slope has its share of that row, and is drawn
-    to the common one by `PRIOR_ROWS` rows with the probabilities that one gives.
+    This is Platt's scaling (1999) without an intercept, which would move the decision, but with a
+    slope for each predicted class: the probabilities are `softmax(slope * scores)`. Targets are
+    smoothed as Platt's are: a row's target is its label mixed with the uniform distribution, as if
+    one more row had the uniform target. This keeps the slope finite if scores separate the classes.
+    The slope of one decision is shrunk to the common slope by `PRIOR_ROWS` rows that have the
+    probabilities of the common slope.
 
     Args:
-        scores: shape `n` for two classes, positive for the second, else `n k`; of machines that
-            have not seen the row.
+        scores: shape `n` for two classes, positive for the second, else `n k`; from machines that
+            were not fitted to the row.
         numbers: class numbers, shape `n`.
         weights: row weights, shape `n`.
     """
@@ -55,7 +56,7 @@ def fit_inverse_temperatures(
 
 
 def probabilities(scores: Scores, inverse_temperatures: Any, xp: Any = np) -> Any:
-    """Probabilities of the classes, shape `n k`; the largest belongs to `decisions(scores)`.
+    """Return class probabilities, shape `n k`; the largest belongs to `decisions(scores)`.
 
     Args:
         scores: shape `n` for two classes, positive for the second, else `n k`.
@@ -65,11 +66,11 @@ def probabilities(scores: Scores, inverse_temperatures: Any, xp: Any = np) -> An
             the slope changes, and derivatives jump.
     """
     scores = scores.astype(float) if xp is np else scores
-    with np.errstate(over="ignore"):  # of huge scores the odds are 0 all the same
+    with np.errstate(over="ignore"):  # for huge scores the odds are 0
         gaps, decided = _gaps(scores, xp)
         slope = xp.asarray(inverse_temperatures, dtype=gaps.dtype)[decided]
         odds = xp.exp(slope[:, None] * gaps)
-    # At a tie the class decided for is a few units of rounding ahead.
+    # At a tie the predicted class gets a lead of a few units of rounding.
     odds = xp.minimum(odds, 1 - 4 * float(xp.finfo(odds.dtype).eps))
     odds = xp.where(xp.arange(gaps.shape[1])[None] == decided[:, None], 1, odds)
     return odds / odds.sum(axis=1, keepdims=True)
@@ -103,7 +104,7 @@ def _likeliest(
         excess = _softmax(np.exp(log_slope) * gaps) - target
         return float(weights @ np.sum(excess * gaps, axis=1))
 
-    from scipy.optimize import root_scalar  # dear to import, and often not needed
+    from scipy.optimize import root_scalar  # slow to import, and often not needed
 
     low, high = np.log([1e-3 / widest, 1e6 / widest])
     if derivative(low) >= 0:

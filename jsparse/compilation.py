@@ -1,4 +1,4 @@
-"""Compilation ahead of time, and on the disk: what the first fit would wait for."""
+"""Compilation ahead of time, and a compilation cache on the disk."""
 
 import os
 import platform
@@ -18,7 +18,7 @@ from .training.train import train
 
 
 def enable_compilation_cache(folder: str | os.PathLike[str] | None = None) -> str | None:
-    """Keep compiled programs on the disk, for the next process; JAX does not by itself.
+    """Keep compiled programs on the disk for later processes, which JAX does not do by default.
 
     Sets JAX's own configuration: its folder, unless the caller has set one, and its thresholds,
     which by default leave out programs that compile in less than a second, as most here do. With
@@ -29,11 +29,11 @@ def enable_compilation_cache(folder: str | os.PathLike[str] | None = None) -> st
     Call it before JAX is used at all: XLA reads its flags only once.
 
     Args:
-        folder: where; by default that of JAX's configuration or environment if there is one, else
-            `jsparse/xla` in the user's folder of caches.
+        folder: the folder; by default JAX's configured folder or, if there is none, `jsparse/xla`
+            in the user's cache folder.
 
     Returns:
-        The folder; None where there is none, as no home is known.
+        The folder; None if no home folder is known.
     """
     set_before = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
     if folder is not None:
@@ -76,24 +76,23 @@ def warm_up(
     verbose: bool = True,
     **options: Any,
 ) -> Compiled:
-    """Compile what `train` needs for a table of about `n` rows, by a run on random rows.
+    """Compile the programs of `train` for a table of about `n` rows, by a run on random rows.
 
-    Tables of like size share programs: rows are padded to a few capacities, by 6 % at most. What
-    is compiled is what a run with the same `options` needs and cannot be known without one; a later
-    run in this process compiles nothing, and with `enable_compilation_cache` one in another process
-    reads it from the disk.
+    Tables of similar size share programs: rows are padded to a few capacities, by at most 6 %. A
+    later run with the same `options` in this process compiles nothing. With
+    `enable_compilation_cache`, a run in another process reads the programs from the disk.
 
     Args:
         n: rows.
         d: columns.
         task: "classification" or "regression".
-        classes: how many.
-        dtype: of the inputs, "float32" or "float64"; by default what JAX's configuration takes.
-        verbose: show on stderr what is compiled.
+        classes: number of classes.
+        dtype: "float32" or "float64", of the inputs; by default JAX's default float.
+        verbose: show the compiled programs on stderr.
         **options: the options of the later call of `train`: method, folds, C, search, ...
 
     Returns:
-        How many programs were compiled, and in how long.
+        The number of compiled programs, and the seconds taken.
 
     Raises:
         ValueError: for anything that `train` would not take.

@@ -1,4 +1,4 @@
-"""Intervals and sets from the errors that a machine makes on rows it has not seen.
+"""Prediction intervals and sets from the errors of a machine on rows it was not fitted to.
 
 Split conformal prediction (Papadopoulos et al. 2002), cross-conformal intervals and sets, CV+, and
 jackknife+ (Barber et al. 2021; Romano et al. 2020), in NumPy or JAX: centres of intervals and
@@ -25,11 +25,11 @@ from .expansion import KernelExpansion
 
 Guarantee = Literal["held out", "folds", "none"]
 Rows = Shaped[np.ndarray, "n ..."] | Shaped[Array, "n ..."]  # of JAX within a program
-_ENTRIES = 2**22  # compared at a time: rows asked about times errors that are kept
+_ENTRIES = 2**22  # new rows times stored errors that are compared at a time
 
 
 class ConformalScores(eqx.Module):
-    """The errors of rows by machines that have not seen them.
+    """The errors of machines on rows they were not fitted to.
 
     Attributes:
         errors: of numbers the distances between target and value, shape `q` or `q c`; of classes
@@ -75,9 +75,9 @@ class ConformalScores(eqx.Module):
 
 
 def margin_deficit(scores: Rows, xp: Any = np) -> Rows:
-    """Return the best score of the other classes less that of each class.
+    """Return for each class the best score of the other classes less its own score.
 
-    It is negative for the class that is decided for.
+    It is negative for the predicted class.
 
     Args:
         scores: shape `n` for two classes, positive for the second, else `n k`.
@@ -136,7 +136,7 @@ def kept_errors(
 
     Args:
         errors: of all rows.
-        fold: which machine gave the error of a row; None without machines.
+        fold: the machine that gave the error of a row; None without machines.
         machines: see `ConformalScores`.
         held_out: see `ConformalScores`.
     """
@@ -154,11 +154,10 @@ def kept_errors(
 
 
 def rank_of(coverage: Any, n: int) -> int:
-    """`ceil(coverage (n + 1))`: which of `n` sorted errors is taken.
+    """Return `ceil(coverage (n + 1))`, the rank of the error that gives this coverage.
 
     Raises:
-        ValueError: for a coverage that is not between 0 and 1, or so large that errors of more rows
-            were needed.
+        ValueError: for a coverage not between 0 and 1, or one that needs errors of more rows.
     """
     coverage = real("coverage", coverage, 0.0, above=True)
     rank = math.ceil(coverage * (n + 1) * (1 - 4 * np.finfo(float).eps))  # 0.9 times 10 is 9
@@ -171,7 +170,7 @@ def rank_of(coverage: Any, n: int) -> int:
 
 
 def intervals(centres: Rows, conformal: ConformalScores, coverage: float, xp: Any = np) -> Rows:
-    """Lower and upper ends, shape `t *c 2`.
+    """Return lower and upper ends, shape `t *c 2`.
 
     The `ceil(coverage (n + 1))`-th smallest of centre plus error is the upper end, by Barber et al.
     2021, eq. 6 and Section 3, and the lower one its mirror image.
@@ -180,7 +179,7 @@ def intervals(centres: Rows, conformal: ConformalScores, coverage: float, xp: An
         centres: values of the machines, of the one that all errors are of, or of each fold's, shape
             `t v *c`.
         conformal: the errors.
-        coverage: share of new rows that are to be inside.
+        coverage: share of new rows inside their intervals.
         xp: `numpy` or `jax.numpy`.
     """
     rank = rank_of(coverage, conformal.n_rows)
@@ -200,12 +199,12 @@ def intervals(centres: Rows, conformal: ConformalScores, coverage: float, xp: An
 
 
 def sets(apart: Rows, conformal: ConformalScores, coverage: float, xp: Any = np) -> Rows:
-    """Which classes are in the set, `t k`: those not too far behind (Romano et al. 2020, eq. 9).
+    """Return whether each class is in the set, `t k` (Romano et al. 2020, eq. 9).
 
     Args:
         apart: `margin_deficit` of the scores of the machines, shape `t v k`.
         conformal: the errors.
-        coverage: share of new rows whose class is to be in the set.
+        coverage: share of new rows whose class is in the set.
         xp: `numpy` or `jax.numpy`.
     """
     rank = rank_of(coverage, conformal.n_rows)

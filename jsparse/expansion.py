@@ -1,4 +1,4 @@
-"""The one model every learner returns: `f(x) = sum_j beta_j k(z_j, x) + b`."""
+"""The model that every learner returns: `f(x) = sum_j beta_j k(z_j, x) + b`."""
 
 import functools
 from typing import Any
@@ -21,7 +21,7 @@ from .scaling import Standardization
 class KernelExpansion(eqx.Module):
     """A sparse kernel machine, `f(x) = sum_j coefficients_j k(prototypes_j, s(x)) + intercept`.
 
-    `s` is `scaling` where there is one: raw inputs go in, and the prototypes are in standardised
+    `s` is `scaling`, or the identity: the inputs are raw, and the prototypes are in standardised
     units. Calling the expansion evaluates it in blocks of rows, so memory stays bounded by
     `block_rows * m`. It is a pytree: differentiable in `X` and in every floating leaf, in forward
     and reverse mode, and free to pass through `jit` and `vmap`. Rows of NumPy are padded to six
@@ -49,7 +49,7 @@ class KernelExpansion(eqx.Module):
         *,
         block_rows: int | None = None,
     ) -> Float[Array, "n *c"]:
-        """Values of the expansion at the rows of `X`, shape `n` or `n c`.
+        """Return the values of the expansion at the rows of `X`, shape `n` or `n c`.
 
         Args:
             X: inputs in raw units, shape `n d`; they are cast to the model's dtype.
@@ -84,7 +84,7 @@ class KernelExpansion(eqx.Module):
 
 
 def _is_spread(tree: Any) -> bool:
-    """Whether an array of a pytree lies on several devices."""
+    """Return whether an array of a pytree lies on several devices."""
     leaves = [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array)]
     return any(len(leaf.sharding.device_set) > 1 for leaf in leaves)
 

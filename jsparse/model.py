@@ -1,4 +1,4 @@
-"""What is deployed: a trained machine with all that turns raw inputs into answers."""
+"""The deployed model: a trained machine that maps raw inputs to predictions."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ from .relevance import Relevance, relevance_of
 
 
 def _without_diagnostics(family: Family | None) -> Family | None:
-    """Return the family that is deployed: what a fit reports need be no part of a program."""
+    """Return the family without its diagnostics, which need not be part of a program."""
     return None if family is None else dataclasses.replace(family, info={})
 
 
@@ -77,31 +77,31 @@ class Model(eqx.Module):
     columns: Schema | None = eqx.field(default=None, static=True)
     about: "About" = eqx.field(default_factory=lambda: About(), static=True)
 
-    # As a function for `jax.jit` a model is itself, whatever numbers it holds.
+    # `jax.jit` identifies a model by identity, not by its numbers.
     __hash__ = object.__hash__
     __eq__ = object.__eq__
 
     @property
     def classes(self) -> np.ndarray | None:
-        """Labels in sorted order."""
+        """Return the labels in sorted order."""
         return None if self.labels is None else np.array(self.labels, dtype=self.label_dtype)
 
     @property
     def dtype(self) -> np.dtype:
-        """In which it computes."""
+        """Return the dtype in which the model computes."""
         return np.dtype(self.expansion.prototypes.dtype)
 
     @property
     def size(self) -> int:
-        """Number of prototypes."""
+        """Return the number of prototypes."""
         return self.expansion.prototypes.shape[0]
 
     def __call__(self, X: Float[Array, "n d"] | Float[np.ndarray, "n d"]) -> Float[Array, "n *c"]:
-        """Values of the expansion at raw inputs, shape `n` or `n c`; pure and differentiable."""
+        """Return the expansion's values at raw inputs, `n` or `n c`; pure and differentiable."""
         return self.expansion(X)
 
     def at(self, size: int) -> "Model":
-        """Return the model with so many prototypes; its errors on unseen rows are not known.
+        """Return the model of another size; its errors on unseen rows are not known.
 
         Raises:
             ValueError: if there is no machine of that size.
@@ -117,9 +117,9 @@ class Model(eqx.Module):
         )
 
     def decision_function(self, X: Any) -> Any:
-        """Scores, the largest for the predicted class; of a regression the values.
+        """Return scores, the largest for the predicted class; for a regression the values.
 
-        Differentiable in `X`, but for the signs that "hamming" counts.
+        Differentiable in `X`, except the signs that "hamming" decoding counts.
 
         Args:
             X: raw inputs of shape `n d`, or one row of shape `d`; or a table with the columns the
@@ -131,16 +131,15 @@ class Model(eqx.Module):
 
         Raises:
             ValueError: for inputs that are not finite, or of other columns.
-            NumericalError: if a value of the model is not finite, which is no decision, naming the
-                row.
+            NumericalError: if a value of the model is not finite; the message names the row.
         """
         return self._answer(X, self._scorer(), lambda scores, xp: scores)
 
     def predict(self, X: Any) -> Any:
-        """Labels of the classes, or values of the regression; arguments as `decision_function`.
+        """Return predicted labels or values; arguments as for `decision_function`.
 
         Raises:
-            ValueError: within `jit` and the like, for labels that JAX's arrays cannot hold.
+            ValueError: under JAX's transformations, for labels that JAX's arrays cannot hold.
         """
 
         def decide(scores: Any, xp: Any) -> Any:
@@ -152,12 +151,11 @@ class Model(eqx.Module):
         return self._answer(X, self._scorer(), decide)
 
     def predict_proba(self, X: Any) -> Any:
-        """Probabilities of the classes in their order, shape `n k`.
+        """Return the probabilities of the classes in their order, shape `n k`.
 
-        The softmax of the scores times a slope, one for each predicted class, fitted to the scores
-        that cross-validation gave for rows the machine had not seen. The most probable class is the
-        predicted one. Arguments as `decision_function`; differentiable in `X` where the decision
-        does not change.
+        They are the softmax of the scores times a slope. Each predicted class has a slope, fitted
+        to out-of-fold scores of cross-validation. The most probable class is the predicted one.
+        Arguments as `decision_function`; differentiable in `X` where the decision does not change.
 
         Raises:
             ValueError: for a regression, or a model without out-of-fold scores.
@@ -177,22 +175,23 @@ class Model(eqx.Module):
     def interval(self, X: Any, coverage: float = 0.9) -> Any:
         """Return the ends of intervals that hold a new row's target with probability `coverage`.
 
-        From the errors that were made on rows not seen. If rows are exchangeable:
+        The intervals come from errors on held-out rows. If rows are exchangeable:
 
-        - of a model that is `calibrated` by rows of its own: the probability is at least `coverage`
-          (split conformal prediction);
-        - trained with `out_of_fold="machines"`: at least `2 coverage - 1`, but for a term of order
-          `1 / sqrt(n)`, and usually close to `coverage`: CV+ of Barber et al. 2021, Theorem 4, and
-          in the dual jackknife+, Theorem 1. Approximate all the same, as kernel, `C`, prototypes
-          and scaling were chosen by the same rows. The values of the folds' machines are the
-          centres; the value of the model need not be inside, though it nearly always is;
-        - else nothing is guaranteed. It is close to `coverage` where a machine of all rows differs
-          little from those of the folds. So it is for several targets at once: each has its own.
+        - for a model `calibrated` on separate rows, the probability is at least `coverage` (split
+        conformal prediction);
+        - for a model trained with `out_of_fold="machines"`, it is at least `2 coverage - 1` up to a
+        term of order `1 / sqrt(n)`, and usually close to `coverage` (CV+, Barber et al. 2021,
+        Theorem 4; in the dual jackknife+, Theorem 1). The guarantee is approximate: kernel, `C`,
+        prototypes and scaling were chosen on the same rows. The centres are the values of the
+        folds' machines, so the value of the model may be outside, though it rarely is;
+        - otherwise nothing is guaranteed. The probability is close to `coverage` if the machine of
+        all rows differs little from the folds' machines. Each of several targets has separate
+        intervals.
 
         The model keeps some hundred quantiles of the errors. If `1 - coverage` has at most two
-        significant digits, as 0.9, 0.95 and 0.999 have, intervals are the same as by all errors
-        (with machines of the folds: of up to 99 rows each). Else they are as for the next larger
-        such coverage, never shorter; with machines of the folds that holds in each fold.
+        significant digits, as for 0.9, 0.95 and 0.999, these quantiles give the intervals that all
+        errors would give (with machines of the folds, for up to 99 rows each). For other coverages
+        the intervals are those of the next larger such coverage, so they are never too short.
 
         Args:
             X: raw inputs or a table, as for `decision_function`.
@@ -217,17 +216,17 @@ class Model(eqx.Module):
     def predict_set(self, X: Any, coverage: float = 0.9) -> Any:
         """Return sets of classes that hold a new row's class with probability `coverage`.
 
-        A class is in it unless it is further behind the best of the others, by its score, than the
-        own classes of most rows not seen. The guarantees, and what quantiles do to them, are those
-        of `interval` (of CV+, Romano et al. 2020, Theorem 3). A set may have no class, where
-        several are as good as each other and mistakes are rare.
+        A class is in the set unless its score is further below the best other score than the true
+        class's score is for most held-out rows. The guarantees are those of `interval` (for CV+,
+        Romano et al. 2020, Theorem 3). If mistakes are rare, a set may be empty where several
+        classes have similar scores.
 
         Args:
             X: raw inputs or a table, as for `decision_function`.
             coverage: between 0 and 1; with the errors of n rows at most `n / (n + 1)`.
 
         Returns:
-            Whether each class is in the set, in the order of `classes`, shape `n k`; of one row
+            Whether each class is in the set, in the order of `classes`, shape `n k`; for one row
             without the axis of rows.
 
         Raises:
@@ -246,14 +245,14 @@ class Model(eqx.Module):
         return self._answer(X, self._machines(conformal), inside)
 
     def warm_up(self) -> Compiled:
-        """Compile ahead what predictions of NumPy rows need, whatever their number.
+        """Compile the programs for predictions of any number of NumPy rows.
 
         Rows are padded to one of six numbers, each of which has a program; with the machines of
         the folds there are six more, for intervals and sets. Later predictions in this process
         compile nothing. Models with about as many prototypes share programs.
 
         Returns:
-            How many programs were compiled, and in how many seconds.
+            The number of compiled programs, and the seconds taken.
 
         Raises:
             UnusableJaxError: in a process forked after JAX had started.
@@ -267,7 +266,7 @@ class Model(eqx.Module):
     def calibrated(self, X: Any, y: Any) -> "Model":
         """Calibrate intervals and sets on rows that the model has not seen.
 
-        Split conformal prediction: exact for exchangeable rows, whatever the model.
+        This is split conformal prediction, which is exact for exchangeable rows and any model.
 
         Args:
             X: raw inputs or a table, as for `decision_function`.
@@ -300,17 +299,17 @@ class Model(eqx.Module):
         return dataclasses.replace(self, conformal=kept_errors(errors, held_out=True))
 
     def relevance(self, names: Sequence[Any] | None = None) -> Relevance:
-        """How much each column has to say in the kernel: 1 for the most relevant, 0 for none.
+        """Return the relevance of each column in the kernel: 1 for the most relevant, 0 for none.
 
-        Columns that share one lengthscale are listed in `shared`: the kernel does not tell how they
-        differ. Columns in `switched_off`, of relevance 0, have a lengthscale more than 50 times the
+        Columns that share one lengthscale are listed in `shared`; the kernel does not distinguish
+        them. Columns in `switched_off`, of relevance 0, have a lengthscale more than 50 times the
         shortest. All others have a lengthscale that no other column has.
 
         Relevance is the inverse of a column's lengthscale, which is in units of the column's
-        standard deviation, over the largest inverse. The categories of a column together have the
-        root of the sum of their squares, its part in the mean squared distance of two rows. In a
-        product of kernels squares add up, in a sum they are averaged, with the variances of its
-        parts as weights.
+        standard deviation, over the largest inverse. The relevance of a column of categories is the
+        root of the sum of squares over its indicators, its share in the mean squared distance of
+        two rows. For a product of kernels squares are added. For a sum they are averaged, weighted
+        by the variances of the parts.
 
         Args:
             names: names of the inputs; by default the columns of the table used in training, or
@@ -320,7 +319,7 @@ class Model(eqx.Module):
             A dict of name to relevance, in the order of the columns.
 
         Raises:
-            ValueError: for a kernel of one lengthscale for all columns, or of none.
+            ValueError: for a kernel with one common lengthscale, or with none.
         """
         expansion = self.expansion
         return relevance_of(expansion.kernel, expansion.prototypes.shape[1], self.columns, names)
@@ -334,7 +333,7 @@ class Model(eqx.Module):
         return self.conformal
 
     def _scorer(self) -> Scorer:
-        """Scores by the machine."""
+        """Return a function that computes the machine's scores."""
         matrix = None if self.code is None else self.code.matrix
         return Scorer(self.expansion, matrix, self.decoding)
 
@@ -347,11 +346,11 @@ class Model(eqx.Module):
         return self._scorer()._replace(expansion=machines, outputs=outputs)
 
     def scores(self, inputs: Float[np.ndarray, "n d"], *, first: int = 0) -> np.ndarray:
-        """As `decision_function`, of an array; `first` is the number of its first row in errors."""
+        """Return the scores of an array; `first` is the number of its first row in errors."""
         return self._scorer().on_host(inputs, first=first)
 
     def _answer(self, X: Any, scorer: Scorer, answer: Callable[[Any, Any], Any]) -> Any:
-        """`answer` of the scores of rows, by `numpy`, or by `jax.numpy` where JAX is tracing."""
+        """Return `answer(scores)`, by `numpy`, or by `jax.numpy` while JAX is tracing."""
         if is_traced(self, X):
             inputs, single = self._traced_inputs(X)
             result = answer(scorer(inputs), jnp)
@@ -361,18 +360,18 @@ class Model(eqx.Module):
         return result[0, ...] if single else result
 
     def _traced_inputs(self, X: Any) -> tuple[Any, bool]:
-        """Rows as the expansion takes them, not looked at, and whether it was one."""
+        """Return traced rows as the expansion takes them, and whether the input was one row."""
         if not isinstance(X, jax.Array):  # a table, or rows of NumPy
             return self._inputs(X)
         single = X.ndim == 1
         return X[None] if single else X, single
 
     def _inputs(self, X: Any) -> tuple[np.ndarray, bool]:
-        """Rows as the expansion takes them, and whether it was one."""
+        """Return rows as the expansion takes them, and whether the input was one row."""
         frame = as_frame(X)
         if frame is not None and self.columns is not None:
             return frame.encode(self.columns, self.dtype.name), False
-        X = X if frame is None else np.asarray(frame.table)  # columns in their order
+        X = X if frame is None else np.asarray(frame.table)  # the columns in the order of training
         single = frame is None and np.ndim(X) == 1
         with jax.enable_x64(self.dtype == np.float64):
             table = finite_rows(on_host("X", X)[None] if single else X)
@@ -416,7 +415,7 @@ class Model(eqx.Module):
 
 
 def _by_machine(values: Any, conformal: ConformalScores) -> Any:
-    """Return values with an axis of machines behind the axis of rows."""
+    """Return values with an axis of machines after the axis of rows."""
     return values[:, None] if conformal.machines is None else values
 
 
@@ -437,17 +436,17 @@ _EVIDENCE = {
 
 
 class About(dict[str, Any]):
-    """How a model was trained; as a static part of it told apart by identity."""
+    """A record of how a model was trained; compared by identity, as a static part of the model."""
 
     __hash__ = object.__hash__  # type: ignore[assignment]
     __eq__ = object.__eq__  # type: ignore[assignment]
 
 
 def _jax_labels(classes: np.ndarray) -> jax.Array:
-    """Labels as an array of JAX.
+    """Return labels as a JAX array.
 
     Raises:
-        ValueError: if they are no numbers, or JAX's numbers do not hold them.
+        ValueError: if they are not numbers, or JAX's dtypes do not hold them.
     """
     labels = None
     if classes.dtype.kind in "biuf":

@@ -13,9 +13,9 @@ from .model_contents import read
 def save(
     path: PathLike, model: Model | KernelExpansion, metadata: Mapping[str, Any] | None = None
 ) -> None:
-    """Write a model; `load` gives back one that predicts the same to the last bit.
+    """Write a model; the model that `load` returns predicts the same, to the last bit.
 
-    A file holds what the model needs to predict. Of the data it was trained on that is:
+    A file holds what the model needs to predict. It includes these parts of the training data:
 
     - prototypes, which of most methods are training rows, in standardised units, with the means and
       standard deviations of the columns; of the method in the dual all rows with weight;
@@ -31,7 +31,7 @@ def save(
     Args:
         path: the file to write; an existing one is replaced once the new one is complete.
         model: a model, or an expansion alone, as the pure functions give it.
-        metadata: more to know about the model, what JSON can hold; comes back as `Model.about`.
+        metadata: further facts about the model, values that JSON can hold; loaded as `Model.about`.
 
     Raises:
         ValueError: for a kernel that is not one of this package's (a `Custom` kernel holds a
@@ -63,7 +63,7 @@ def load(path: PathLike, *, dtype: str | None = None) -> Model:
 
     Raises:
         ModelFileError: if the file is missing, empty, cut, altered, not a jsparse model, of a newer
-            format, or holds what is no model: unknown parts, shapes that do not fit together,
+            format, or its contents are not a model: unknown parts, shapes that do not fit together,
             numbers that are not finite.
         ValueError: if float64 is asked for while it is switched off, or a value does not fit
             into the dtype asked for.

@@ -1,4 +1,4 @@
-"""Output codes: several classes as several problems of two."""
+"""Output codes: several classes as several binary problems."""
 
 from typing import Literal, NamedTuple
 
@@ -23,7 +23,7 @@ Scheme = Literal["one_versus_one", "one_versus_rest", "minimum_output"]
 
 
 class Code(NamedTuple):
-    """What each problem asks of each class, and which problems see the same rows.
+    """The target of each class in each binary problem, and the rows that each problem uses.
 
     Attributes:
         matrix: one row per class, one column per problem: the target -1 or +1, or 0 where the
@@ -47,7 +47,7 @@ class Code(NamedTuple):
 
     @property
     def shares_all_rows(self) -> bool:
-        """Whether every problem sees every row, so that one system serves all."""
+        """Return whether every problem uses every row, so that all share one system."""
         return self.members.shape[0] == 1
 
     def astype(self, dtype: jnp.dtype) -> "Code":
@@ -72,12 +72,12 @@ def output_code(scheme: Scheme | ArrayLike, k: int) -> Code:
         raise ValueError(f"classes: expected at least 2, got {k}")
     if not isinstance(scheme, str):
         matrix = _checked(np.asarray(scheme, float), k)
-    elif k == 2:  # every scheme is the one problem
+    elif k == 2:  # every scheme is a single problem
         matrix = np.array([[-1.0], [1.0]])
     elif scheme == "one_versus_one":
         first, second = np.triu_indices(k, 1)
         matrix = np.zeros((k, len(first)))
-        # +1 for the later class, as in a problem of two classes.
+        # +1 for the later class, as with two classes.
         matrix[first, np.arange(len(first))] = -1
         matrix[second, np.arange(len(first))] = 1
     elif scheme == "one_versus_rest":
@@ -169,12 +169,12 @@ def solve_code(
     *,
     refine: bool = True,
 ) -> Ridge:
-    """Ridge solutions of every problem for every `C`.
+    """Return the ridge solutions of every problem for every `C`.
 
-    Where the problems do not see the same rows they are solved from sums over the rows of each
-    class. Targets are constant within a class, so a problem's equations are sums over its classes
-    of `members`, and of `matrix` times what each class's features add up to: no row is seen again.
-    A problem none of whose classes has rows is solved by 0.
+    If the problems use different rows, they are solved from sums over the rows of each class,
+    without another pass over the rows. Targets are constant within a class, so the equations of a
+    problem are sums over its classes: grams weighted by `members`, and feature sums weighted by
+    `matrix`. A problem without rows has the solution 0.
 
     Args:
         code: see `output_code`, in the dtype of the sums.
@@ -196,7 +196,7 @@ def solve_code(
         targets = jnp.asarray(code.matrix)[:, problems]
         weight_sum = dot(members, sums.weight_sum)
 
-        # Of the classes' grams, by far the most of what is read, no others than these.
+        # Read only these classes' grams, which are most of the data.
         def part(i: Int[Array, ""] | int) -> Float[Array, "p p"]:
             return members[classes[i]] * sums.gram[classes[i]]
 
@@ -207,7 +207,7 @@ def solve_code(
             target_square=jnp.broadcast_to(weight_sum, problems.shape),
             feature_sum=dot(members, sums.feature_sum),
             target_sum=dot(sums.weight_sum, targets),
-            # Without rows everything else is 0, and any weight gives the solution 0.
+            # Without rows all sums are 0, and any weight gives the solution 0.
             weight_sum=jnp.where(weight_sum == 0, 1, weight_sum),
         )
         own_C = C if C.ndim == 1 else C[:, problems]
@@ -234,7 +234,7 @@ def _solve(
 ) -> Ridge:
     if C.ndim == 1:
         return equations.solve(C, intercept_penalty, refine=refine)
-    # One decomposition serves every C, and of each solution one problem is kept.
+    # One decomposition serves every C; of each solution only one problem is kept.
     s, q = C.shape
     every = equations.solve(C.reshape(-1), intercept_penalty, refine=refine)
     places = jnp.arange(q)
@@ -253,7 +253,7 @@ def _solve(
 def distances(
     matrix: Float[Array, "k l"], values: Float[Array, "*n l"], decoding: Decoding
 ) -> Float[Array, "*n k"]:
-    """Distance of the problems' values from the row of each class, smallest for the best.
+    """Return the distance of the values from each class's code, smallest for the best class.
 
     - "hamming": the number of problems whose sign disagrees, half for a problem that leaves the
       class out; equal numbers are ordered by the "loss", which counts for less than any one sign.
@@ -265,14 +265,16 @@ def distances(
     k, problems = matrix.shape
     lead = values.shape[:-1]
     flat = values.reshape(-1, problems)
-    # (1 - M f)^2 over all problems, M^2 = |M|: products instead of an n x k x l array.
+    # (1 - M f)^2 summed over the problems with M^2 = |M|: matrix products replace an n x k x l
+    # array.
     used = jnp.abs(matrix)
     squares = dot(jnp.square(flat), used.T) - 2 * dot(flat, matrix.T)
     loss = 1 + squares / problems
     if decoding == "hamming":
         signs = jnp.where(flat >= 0, 1, -1).astype(flat.dtype)
         wrong = (problems - dot(signs, matrix.T)) / 2
-        # By its place, as the derivative of `jnp.max` compares numbers that fusions round apart.
+        # Select by index: the derivative of `jnp.max` compares numbers that fusions may round
+        # differently.
         place = jnp.argmax(loss, axis=1, keepdims=True)
         loss = wrong + 0.25 * loss / (1 + jnp.take_along_axis(loss, place, axis=1))
     return loss.reshape(*lead, k)
@@ -281,9 +283,9 @@ def distances(
 def decode(
     matrix: Float[Array, "k l"], values: Float[Array, "*n l"], decoding: Decoding = "loss"
 ) -> Int[Array, "*n"]:
-    """Class numbers 0..k-1, of classes at the same distance the first.
+    """Return class numbers 0..k-1; of classes at equal distances the first.
 
-    -1 where a distance is not finite, as a value is not or its square is not.
+    The number is -1 if a distance is not finite.
     """
 
     def nearest(values: Float[Array, "r l"]) -> Int[Array, " r"]:
@@ -291,6 +293,6 @@ def decode(
         nearest = jnp.argmin(of_classes, axis=-1).astype(jnp.int32)
         return jnp.where(jnp.all(jnp.isfinite(of_classes), axis=-1), nearest, -1)
 
-    # In blocks, as what is computed of many problems would not stay in the cache.
+    # In blocks, because the arrays of many problems would not stay in the cache.
     flat = values.reshape(-1, values.shape[-1])
     return map_row_blocks(nearest, flat, rows_in_block(None)).reshape(values.shape[:-1])

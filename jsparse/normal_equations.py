@@ -1,4 +1,4 @@
-"""Sums over rows that determine every least-squares machine, and how rows reach them."""
+"""The sums over rows that determine every least-squares machine, and their accumulation."""
 
 import functools
 import math
@@ -36,9 +36,9 @@ from .solvers.ridge import Ridge, ridge
 class NormalEquations(NamedTuple):
     """Weighted sums over rows of the extended features `[Phi 1]` and targets.
 
-    They are additive over rows: `+` joins disjoint rows and `-` takes rows away. That one fact is
-    cross-validation by subtraction (De Brabanter 2010, eq. 20-21), data larger than memory
-    (Algorithm 4), several devices, and incremental learning. Leading batch axes (folds) are free.
+    They are additive over rows: `+` joins disjoint rows and `-` removes rows. Cross-validation by
+    subtraction (De Brabanter 2010, eq. 20-21), data larger than memory (Algorithm 4), several
+    devices and incremental learning all rest on this. Leading batch axes (folds) are free.
     """
 
     gram: Float[Array, "p p"]  # Phi' W Phi
@@ -58,12 +58,12 @@ class NormalEquations(NamedTuple):
 
     @property
     def joined(self) -> "NormalEquations":
-        """All parts along the leading axis, folds or classes, as `+` joins them."""
+        """Return the sum over the leading axis, of folds or classes."""
         return jax.tree.map(lambda parts: jnp.sum(parts, axis=0), self)
 
     @property
     def energy(self) -> Float[Array, " p"]:
-        """Weighted sum of squares of each feature about its mean."""
+        """Return the weighted sum of squares of each feature about its mean."""
         squares = jnp.diagonal(self.gram)
         return jnp.maximum(squares - jnp.square(self.feature_sum) / self.weight_sum, 0)
 
@@ -74,7 +74,7 @@ class NormalEquations(NamedTuple):
         *,
         refine: bool = True,
     ) -> Ridge:
-        """Ridge solutions for every `C`, features penalised by the identity; see `ridge`."""
+        """Return the ridge solutions for every `C`, penalised by the identity; see `ridge`."""
         return ridge(
             self.gram,
             self.cross,
@@ -164,14 +164,14 @@ def accumulate(
         feature_map: gives the features of a block of rows.
         X: inputs, shape `n d`.
         y: targets, shape `n` or `n c`.
-        weights: row weights, shape `n`, at least 0; 0 is as if the row were not there.
-        mesh: spread the rows over its devices (static), each of which sums its own; they may be
-            those of several processes, with `X`, `y` and `weights` global arrays, or the same
-            arrays in every process. Any `n` will do.
-        block_rows: rows in memory at a time on a device (static); by default what suits it.
+        weights: row weights, shape `n`, at least 0. A row of weight 0 is absent.
+        mesh: devices that share the rows (static), possibly of several processes; then `X`, `y` and
+            `weights` are global arrays, or equal arrays in every process. `n` is arbitrary.
+        block_rows: rows in memory at a time on a device (static); the default depends on the
+            device.
 
-    Differentiable in the feature map, `X`, `y` and `weights`, in both modes; in a weight of zero as
-    the row comes in, unless its numbers are huge or not finite.
+    Differentiable in the feature map, `X`, `y` and `weights`, in both modes; in a weight of zero,
+    too, unless the row's numbers are huge or not finite.
 
     Raises:
         ValueError: if the mesh has axes of type Explicit, or (outside `jit`) its processes have
@@ -197,7 +197,7 @@ def accumulate_folds(
 ) -> NormalEquations:
     """Sum every fold in one pass over the rows; `validation.folds` describes the layout.
 
-    The total is the sum over the leading axis, and what trains for a fold is the total less the
+    The total is the sum over the leading axis; the training sums of a fold are the total less the
     fold (De Brabanter 2010, eq. 20-21). On a mesh every device has a part of every fold.
     """
 
@@ -224,8 +224,8 @@ def accumulate_groups(
 ) -> NormalEquations:
     """Sum every group of rows in one pass; the leading axis is `n_groups`.
 
-    Rows are sorted by group and cut into blocks that belong to one group each, so the work is that
-    of `accumulate` plus half a block for each group, however the groups are sized.
+    Rows are sorted by group and cut into blocks of one group each. The work is that of `accumulate`
+    plus half a block for each group, for any group sizes.
 
     Args:
         feature_map: gives the features of a block of rows.
@@ -273,21 +273,21 @@ def accumulate_batches(
 ) -> NormalEquations:
     """Sum the normal equations over an iterator of row batches (De Brabanter 2010, Algorithm 4).
 
-    Batches are padded with weightless rows to the size of the first one, so that they compile once
-    however the last one falls; memory holds one batch.
+    Batches are padded with rows of weight 0 to the size of the first, so that one program serves
+    all. Memory holds one batch.
 
     Args:
         feature_map: gives the features of a block of rows.
         batches: yields `(X, y)` or `(X, y, weights)`, in any array type.
         n_folds: if given, row `r` of the whole stream belongs to fold `r mod n_folds` and the sums
-            have a leading axis of folds: one pass serves cross-validation. Rows must then come in
-            no periodic order.
+            have a leading axis of folds: one pass serves cross-validation. The rows must then not
+            be in a periodic order.
         block_rows: rows in memory at a time within a batch.
 
     Raises:
         ValueError: if there is no batch, or a batch has other columns than the first, lengths that
-            differ, or values that are not finite; the rows concerned are named, and nothing of what
-            was summed is returned.
+            differ, or values that are not finite; the message names the rows, and no sums are
+            returned.
     """
     check_runtime()
     total: NormalEquations | None = None
@@ -319,7 +319,7 @@ def accumulate_batches(
         capacity = max(capacity, n)
         if n == 0:
             continue
-        # Filled up with the last row: a kernel of the user's may not be finite at zero.
+        # Pad with the last row: a user's kernel may not be finite at zero.
         v = 1 if n_folds is None else n_folds
         place = np.arange(-(-capacity // v) * v)
         rows = np.minimum(place, n - 1)
@@ -347,7 +347,7 @@ def _gram(
     *,
     block_rows: int | None,
 ) -> Float[Array, "q q"]:
-    """`[Phi y 1]' W [Phi y 1]`: all sums in one array, by blocks of rows."""
+    """Return `[Phi y 1]' W [Phi y 1]`, which holds all sums, by blocks of rows."""
     size = feature_map.n_features + math.prod(y.shape[1:]) + 1
     return sum_row_blocks(
         lambda *block: _block_gram(feature_map, *block),
@@ -400,6 +400,6 @@ def _floating(a: ArrayLike) -> np.ndarray:
 
 
 def _round_robin(a: np.ndarray, start: int, n_folds: int) -> np.ndarray:
-    """Rows by folds, `(n_folds, rows, ...)`; the row at 0 is number `start` of the stream."""
+    """Return rows by folds, `(n_folds, rows, ...)`; the first row has number `start`."""
     by_fold = np.swapaxes(a.reshape(-1, n_folds, *a.shape[1:]), 0, 1)
     return np.roll(by_fold, start % n_folds, axis=0)

@@ -41,10 +41,10 @@ def standardize(
 ) -> Standardization:
     """Return the standardisation that gives columns mean 0 and (population) variance 1.
 
-    Columns are centred about one of their own rows and then twice about their mean, so a mean of
-    1e6 costs no digits of the variance, even in float32; deviations are divided by their largest
-    before they are squared, so neither overflow nor underflow is met. A column whose values all
-    agree to two units of rounding is constant and keeps scale 1.
+    Columns are centred about one of their rows and then twice about their mean, so a mean of 1e6
+    costs no digits of the variance, even in float32; deviations are divided by their largest before
+    they are squared, so neither overflow nor underflow is met. A column whose values all agree to
+    two units of rounding is constant and keeps scale 1.
 
     Pure and jittable. Differentiable in `X` (forward and reverse mode) where no column sits at the
     edge of being constant; a constant column has derivative zero in `scale`.

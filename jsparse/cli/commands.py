@@ -41,10 +41,10 @@ def run(arguments: Sequence[str] | None, interrupts: Interrupts) -> int:
     options.interrupts = interrupts
     _configure(options.precision, getattr(options, "devices", None))
     with warnings.catch_warnings():
-        # Lost precision and exhausted steps are reported and by the exit code.
+        # The report and the exit code tell of lost precision and exhausted steps.
         warnings.simplefilter("ignore", _status.PrecisionWarning)
         warnings.simplefilter("ignore", _status.ConvergenceWarning)
-        # A program that a full disk cut short in the cache is compiled instead.
+        # A cache entry that a full disk truncated is ignored, and its program compiled.
         warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
         return options.run(options)
 
@@ -53,7 +53,7 @@ def _configure(precision: str, devices: int | Literal["all"] | None) -> None:
     """Set JAX's precision, devices and compilation cache, as only a program may."""
     jax.config.update("jax_enable_x64", precision == "float64")
     if isinstance(devices, int):
-        # A CPU is cut into as many virtual devices; not if JAX has started, nor are other devices.
+        # A CPU is divided into virtual devices, unless JAX has started.
         with suppress(RuntimeError):
             jax.config.update("jax_num_cpu_devices", devices)
     enable_compilation_cache()
@@ -133,7 +133,7 @@ def _train(
 
 
 def _exit_code(trained: Trained) -> int:
-    """0 or 3.
+    """Return 0, or 3 if the fit is not to be trusted.
 
     Raises:
         NumericalError: if the fit failed.
@@ -159,7 +159,7 @@ def _demo(options: argparse.Namespace) -> int:
 
 def _fit(options: argparse.Namespace) -> int:
     check_output(options.out, options.file)
-    _mesh(options.devices)  # said before the file is read
+    _mesh(options.devices)  # reported before the file is read
     if options.holdout is not None and not options.stream:
         raise ValueError("--holdout: expected together with --stream")
     method = method_of(options)  # its options too
@@ -189,12 +189,12 @@ def _fit(options: argparse.Namespace) -> int:
 
 
 class _Table(NamedTuple):
-    """The rows of a file as a method takes them."""
+    """The rows of a file as arrays."""
 
     X: np.ndarray
     y: np.ndarray
     schema: "Schema"
-    reason: str  # of the task
+    reason: str  # the reason for the task
 
 
 def _read_table(options: argparse.Namespace) -> _Table:
@@ -268,7 +268,7 @@ def _compare(options: argparse.Namespace) -> int:
 
 @contextmanager
 def _failures_of_output() -> Iterator[None]:
-    """Report that the output has become unwritable since the start, as on a full disk."""
+    """Raise an OSError for output that became unwritable after the start, as on a full disk."""
     try:
         yield
     except OutputError as error:

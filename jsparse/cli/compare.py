@@ -23,13 +23,13 @@ from . import report
 from .comparison import SVM, Comparison, LeftOut, Line, print_header, print_line, print_notes
 from .interrupts import Interrupts, Result
 
-# What keeps one method from a line, and no other.
+# Errors that stop one method but not the comparison.
 _OF_A_METHOD = (ValueError, _status.NumericalError, MemoryError, JaxRuntimeError)
-SVM_ROWS = 3000  # it looks at all pairs of rows
+SVM_ROWS = 3000  # it forms all pairs of rows
 
 
 class _Task(NamedTuple):
-    """What every method is given."""
+    """The data and settings that every method gets."""
 
     X: np.ndarray
     y: np.ndarray
@@ -70,9 +70,9 @@ def run(
 ) -> Comparison:
     """Split the rows, run every method, print the table, write `compare.png` and `compare.svg`.
 
-    A method's line is printed to standard output as soon as the method is trained; which one is
-    trained, and how far it is, to standard error. Ctrl-C ends the comparison: the method that is
-    tuned keeps its best result so far, and the others are named.
+    A method's line is printed to standard output as soon as the method is trained; progress goes to
+    standard error. Ctrl-C ends the comparison: the running method keeps its best result so far, and
+    the remaining methods are named.
 
     Args:
         X: inputs, shape `n d`.
@@ -147,7 +147,7 @@ def _title(name: str) -> str:
 def _lines(
     data: _Task, names: list[str], left_out: list[LeftOut], quiet: bool, interrupts: Interrupts
 ) -> tuple[list[Line], dict[str, Trained]]:
-    """Train the methods one after the other, and print the line of each at once.
+    """Train one method after another, and print its line immediately.
 
     Raises:
         KeyboardInterrupt: at Ctrl-C, if there is no line yet.
@@ -199,7 +199,7 @@ def _attempt(
         trained[name], line = _trained(METHODS[name], data, progress)
         return line
     except Exception as error:
-        interrupts.check()  # an interrupt within the compiler becomes some other error
+        interrupts.check()  # an interrupt within the compiler may become another error
         if not isinstance(error, _OF_A_METHOD):
             raise
         reason = str(error).splitlines()[0] if str(error) else "out of memory"
@@ -207,7 +207,7 @@ def _attempt(
 
 
 def _unsuited(method: type[Method], given: _Task) -> str | None:
-    """Why a method is not for these rows."""
+    """Return why a method does not suit these rows; None if it does."""
     task = "classification" if given.classification else "regression"
     if task not in method.tasks:
         return f"it is for {' and '.join(method.tasks)}"
@@ -219,7 +219,7 @@ def _unsuited(method: type[Method], given: _Task) -> str | None:
 
 
 def _no_svm(data: _Task) -> str | None:
-    """Why scikit-learn's SVM is not for these rows."""
+    """Return why scikit-learn's SVM does not suit these rows; None if it does."""
     if len(data.X) > SVM_ROWS:
         return f"more than {SVM_ROWS} rows"
     if data.codes:
@@ -259,7 +259,7 @@ def _trained(
 
 
 def _split(y: np.ndarray, test: float, classes: bool, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows to train on and to test on; of each class the same share, and one to train on."""
+    """Split into training and test rows, stratified; each class has a training row."""
     n, cut = len(y), round(test * len(y))
     if cut < 1 or n - cut < 3:
         raise ValueError(f"--test: expected rows on both sides, got {cut} of {n}")
@@ -267,7 +267,8 @@ def _split(y: np.ndarray, test: float, classes: bool, seed: int) -> tuple[np.nda
     order = random.permutation(n)
     if not classes:
         return order[cut:], order[:cut]
-    place = np.empty(n)  # of a row within its class, from 0 to 1; the last trains
+    # rank of a row within its class, from 0 to 1; the last one is a training row
+    place = np.empty(n)
     labels = np.unique(y)
     if n - cut < len(labels):
         raise ValueError(
@@ -302,7 +303,7 @@ def _line(
 
 
 def _svm(given: _Task, path: Trained | None) -> Line:
-    """scikit-learn's, with SCDP's kernel if there is one; C by five folds, or as many as can be."""
+    """Train scikit-learn's SVM with SCDP's kernel, if known; choose C by up to five folds."""
     from sklearn.compose import TransformedTargetRegressor
     from sklearn.model_selection import GridSearchCV
     from sklearn.pipeline import make_pipeline
@@ -319,7 +320,7 @@ def _svm(given: _Task, path: Trained | None) -> Line:
     if given.classification:
         machine, prefix = make_pipeline(StandardScaler(), SVC(gamma=gamma)), "svc"
     else:
-        # The width of the tube is one for targets of scale one.
+        # The default width of the tube suits targets of scale one.
         machine = make_pipeline(StandardScaler(), SVR(gamma=gamma))
         machine = TransformedTargetRegressor(machine, transformer=StandardScaler())
         prefix = "regressor__svr"

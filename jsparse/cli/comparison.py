@@ -1,4 +1,4 @@
-"""The table of `jsparse compare`: a row of each method, printed when it is known, and notes."""
+"""The table of `jsparse compare`: a row for each method, and notes."""
 
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ class Line(NamedTuple):
     error: float
     prototypes: int
     fit_seconds: float
-    predict_seconds: float  # of a thousand rows
+    predict_seconds: float  # seconds of a prediction of a thousand rows
     status: int = _status.CONVERGED
     stopped: str = "finished"  # why the search ended, see `Tuning.stopped`
 
@@ -35,16 +35,16 @@ class LeftOut(NamedTuple):
 
     name: str
     why: str
-    error: Exception | None = None  # what training it raised
+    error: Exception | None = None  # the error that training raised
 
     @property
     def failed(self) -> bool:
-        """Whether its computation failed; a ValueError says that it is not for these rows."""
+        """Return whether the computation failed; a ValueError means unsuitable rows instead."""
         return not isinstance(self.error, ValueError | None)
 
 
 class Comparison(NamedTuple):
-    """The table, and what is not in it."""
+    """The lines of the table, and the methods without a line."""
 
     lines: list[Line]
     left_out: list[LeftOut]
@@ -75,7 +75,7 @@ def print_line(line: Line) -> None:
 
 
 def print_notes(result: Comparison, max_seconds: float, peer: str) -> None:
-    """Print what the marks mean, which methods have no row, and `peer`, the kernel of the SVM."""
+    """Print the meaning of the marks, the methods without a row, and the kernel of the SVM."""
     for status in sorted({line.status for line in result.lines if not line.trusted}):
         print(f"*: {_status.ADVICE[status]}")
     early = {line.stopped for line in result.lines}

@@ -1,4 +1,4 @@
-"""What the commands check of files before they read or write them, and tell of their columns."""
+"""Checks of files before commands read or write them, and counts by column."""
 
 import os
 import sys
@@ -19,10 +19,10 @@ def check_output(path: str, *inputs: str) -> None:
 
 
 def check_fits_memory(path: str, advice: str = "give --stream to read it in batches") -> None:
-    """Refuse a file that is too large to be read as a whole, and say what to do.
+    """Refuse a file that is too large for memory, and advise.
 
     Raises:
-        ValueError: if as a table, and encoded, it needs more memory than is free.
+        ValueError: if the table and its encoding need more memory than is free.
     """
     from ..data.table_files import table_bytes
 
@@ -35,6 +35,6 @@ def check_fits_memory(path: str, advice: str = "give --stream to read it in batc
 
 
 def tell_counts(counts: Mapping[str, int], what: str) -> None:
-    """Say of columns how many of their rows are concerned."""
+    """Print for each column the number of affected rows."""
     for column, count in counts.items():
         print(f"jsparse: column {column!r}: {count} {what}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Ctrl-C: at any moment one line and an exit code, and no result is lost."""
+"""Handling of Ctrl-C: one line and an exit code at any moment, without losing a result."""
 
 import os
 import signal
@@ -14,21 +14,21 @@ MESSAGE = "jsparse: interrupted before there was a result"
 
 
 class Result(NamedTuple):
-    """What is left when the rest is interrupted."""
+    """The result that remains after an interrupt."""
 
     code: int  # the exit code
     where: str  # in words
 
 
 class Interrupts:
-    """Within it an interrupt is noted, also where Python loses the exception it raises.
+    """A context in which interrupts are recorded, even if Python loses the exception.
 
-    An exception raised within a callback of the compiler's, or of the garbage collector's, is
-    swallowed there or turned into another. Before `begin` none is raised: modules that are imported
-    by halves cannot be imported again. A process of our own ends there and then instead.
+    An exception raised within a callback of the compiler or the garbage collector is swallowed or
+    replaced there. Before `begin` no exception is raised, because a half-imported module cannot be
+    imported again; a process of our own ends immediately instead.
 
     Args:
-        own: whether the process is ours, and ends after this.
+        own: whether the process is ours and ends with the command.
     """
 
     def __init__(self, own: bool) -> None:
@@ -41,7 +41,7 @@ class Interrupts:
         self._hook = sys.unraisablehook
 
     def __enter__(self) -> "Interrupts":
-        # Who starts a process in the background may have its interrupts ignored.
+        # A process started in the background may ignore interrupts.
         main = threading.current_thread() is threading.main_thread()
         if main and signal.getsignal(signal.SIGINT) not in (signal.SIG_IGN, None):
             self._before = signal.signal(signal.SIGINT, self._note)
@@ -52,20 +52,20 @@ class Interrupts:
     def __exit__(self, *_: object) -> None:
         self.end()
         if self._before is not None:
-            # Python takes a while to close, and would say where it was interrupted in that.
+            # Python takes a while to close, and would print a traceback if interrupted then.
             signal.signal(signal.SIGINT, signal.SIG_IGN if self.own else self._before)
 
     def begin(self) -> None:
-        """From here on an interrupt raises KeyboardInterrupt."""
+        """Let interrupts raise KeyboardInterrupt from now on."""
         self._starting, self._raising = False, True
         self.check()
 
     def end(self) -> None:
-        """From here on none does."""
+        """Let interrupts raise nothing from now on."""
         self._raising = False
 
     def check(self) -> None:
-        """Raise KeyboardInterrupt if there was an interrupt, and nothing came of it yet."""
+        """Raise KeyboardInterrupt if an interrupt was recorded and not yet handled."""
         if self.pressed:
             raise KeyboardInterrupt
 
@@ -75,7 +75,7 @@ class Interrupts:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Interrupts wait until the end of the block, which is short."""
+        """Delay interrupts until the end of the block, which is short."""
         self._raising = False
         yield
         self._raising = True

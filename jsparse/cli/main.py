@@ -1,10 +1,11 @@
-"""The program: exit codes, what is said of errors, and Ctrl-C from the first moment.
+"""The program: exit codes, error messages, and Ctrl-C from the first moment.
 
 Exit codes: 0 done, 1 a computation or an output failed, 2 bad input or arguments, 3 done but not
 to be trusted (digits were lost in this precision, or steps ran out), 130 interrupted before there
 was a result, 141 the reader of the output went away.
 
-Light to import: the commands, and JAX with them, are imported once an interrupt is provided for.
+This module is light to import. The commands, and JAX with them, are imported after interrupts are
+handled.
 """
 
 import os
@@ -20,8 +21,8 @@ FAILED, BAD_INPUT, BROKEN_PIPE = 1, 2, 141
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code.
 
-    Without arguments, take the process's arguments and end the process: Ctrl-C while
-    modules are imported ends it at once, and Ctrl-C after the result is there no more.
+    Without arguments, take the process's arguments and end the process: Ctrl-C during imports ends
+    it at once; Ctrl-C after the result has no effect.
     """
     from_process = arguments is None
     with Interrupts(from_process) as interrupts:
@@ -41,16 +42,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _flushed(code: int) -> int:
-    if sys.stdout is not None:  # it was closed
+    if sys.stdout is not None:  # standard output was closed
         sys.stdout.flush()
     return code
 
 
 def _code_of(error: BaseException, interrupts: Interrupts) -> int | None:
     """Print an error and return its exit code; return None for an error of the program itself."""
-    if isinstance(error, SystemExit):  # of the parser, which has said why
+    if isinstance(error, SystemExit):  # raised by the parser, which has printed the reason
         return error.code if isinstance(error.code, int) else BAD_INPUT
-    if isinstance(error, KeyboardInterrupt) or interrupts.pressed:  # which errors may come of
+    if isinstance(error, KeyboardInterrupt) or interrupts.pressed:  # from which errors may arise
         if interrupts.result is not None:
             _say(f"jsparse: interrupted; {interrupts.result.where}")
             return interrupts.result.code
@@ -76,12 +77,12 @@ def _code_of(error: BaseException, interrupts: Interrupts) -> int | None:
 
 
 def _say(text: str) -> None:
-    with suppress(OSError):  # the exit code says it too
+    with suppress(OSError):  # the exit code tells it too
         print(text, file=sys.stderr)
 
 
 def _drop_what_cannot_be_written() -> None:
-    """Or Python tries once more when it closes, complains, and ends with a code of its own."""
+    """Discard output that cannot be written, which Python would otherwise retry at exit."""
     if sys.stdout is None:
         return
     try:

@@ -1,4 +1,4 @@
-"""What the command line takes."""
+"""The options of the command line."""
 
 import argparse
 import dataclasses
@@ -97,7 +97,7 @@ def command_line(
 
 
 def _table_options(parser: argparse.ArgumentParser) -> None:
-    """Add what says where the rows are, and how their columns are read."""
+    """Add the options of the file and its columns."""
     add = parser.add_argument_group("table").add_argument
     add("file", metavar="FILE", help="CSV or Parquet file with a header")
     add("--target", required=True, metavar="COLUMN", help="the column to predict")
@@ -118,7 +118,7 @@ def _table_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_options(parser: argparse.ArgumentParser, evaluations: str) -> None:
-    """Add what limits a run and says how it is shown."""
+    """Add the options that limit a run and control its output."""
     add = parser.add_argument
     add("--evaluations", type=_count, metavar="N", help=f"kernels tried; {evaluations}")
     add(
@@ -191,7 +191,7 @@ def method_of(options: argparse.Namespace) -> Method:
     """Return the method that the options state.
 
     Raises:
-        ValueError: for an option of another method.
+        ValueError: for an option that belongs to another method.
     """
     settings = {}
     for name, (_, of) in method_options().items():
@@ -212,7 +212,7 @@ def method_of(options: argparse.Namespace) -> Method:
     return kind(**settings)
 
 
-# What an option says of a value that makes no sense is what its type raises.
+# An option's message for an invalid value is the message of its type's error.
 
 
 def _whole(text: str, least: int, most: float, expected: str) -> int:

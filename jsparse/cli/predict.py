@@ -1,4 +1,4 @@
-"""A model applied to the rows of a file, batch by batch."""
+"""Predictions of a model for the rows of a file, batch by batch."""
 
 import argparse
 import sys
@@ -23,10 +23,10 @@ from .files import check_fits_memory, tell_counts
 
 
 def run(options: argparse.Namespace, model: Model) -> None:
-    """Write what the model says of every row, and tell its error if the file has the target.
+    """Write the model's predictions, and print its error if the file has the target.
 
     Raises:
-        ValueError: for probabilities, intervals or sets of a model that has none.
+        ValueError: if probabilities, intervals or sets are requested from a model without them.
         TableError: as `encode`; a file to be written is then left as it was.
         NumericalError: if the model's value of a row is not finite.
         OutputError: if the file cannot be written.
@@ -79,9 +79,9 @@ def _answers(
     scores: np.ndarray,
     predictions: np.ndarray,
 ) -> pa.Table:
-    """Predictions, scores, probabilities, and intervals or sets of some rows."""
+    """Return predictions, scores, probabilities, and intervals or sets of a batch."""
     names = model.labels or ()
-    # Pairs, as the target may well have the name of another column.
+    # Pairs instead of a dict, as the target may have the name of another column.
     columns: list[tuple[str, Any]] = [(target, predictions)]
     if predictions.ndim == 2:  # several targets
         columns = [(f"{target} {i + 1}", each) for i, each in enumerate(predictions.T)]
@@ -105,7 +105,7 @@ def _answers(
 
 
 def _schema(options: argparse.Namespace, model: Model) -> Schema:
-    """Of a model that knows no names: the columns of the file in their order."""
+    """Return a schema of the file's columns in order, for a model trained on arrays."""
     d = model.expansion.prototypes.shape[1]
     names = next(iter(TableFile(options.file))).column_names
     if len(names) != d:
@@ -132,7 +132,7 @@ def _tables(options: argparse.Namespace, schema: Schema) -> Iterable[pa.Table]:
 
 @contextmanager
 def _writing(out: str | None) -> Iterator[Callable[[pa.Table], None]]:
-    """Write tables, one below the other, to a file that is there when all are, or the screen."""
+    """Write tables one after another to a file, which appears when complete, or to stdout."""
     with atomic_path(out) if out else nullcontext(sys.stdout.buffer) as sink, ExitStack() as open_:
         writer = None
 

@@ -1,4 +1,4 @@
-"""What the command line shows: a progress bar, and a short report at the end."""
+"""The output of the command line: a progress bar, and a short report at the end."""
 
 import dataclasses
 import sys
@@ -18,11 +18,11 @@ from ..search.sizes import SizeCurve
 from ..training.presentation import describe_kernel
 from ..training.trained import Trained
 
-SILENCE = 10.0  # seconds after which a run that nobody watches says how far it is
+SILENCE = 10.0  # seconds between progress lines without a terminal
 
 
 def seldom(seconds: float = SILENCE) -> Callable[[], bool]:
-    """Return a function that is true at most once in so many seconds, counted from now."""
+    """Return a function that returns True at most once per interval, starting now."""
     last = time.perf_counter()
 
     def due() -> bool:
@@ -37,7 +37,7 @@ def seldom(seconds: float = SILENCE) -> Callable[[], bool]:
 
 
 def note(text: str) -> None:
-    """Say something on standard error at once."""
+    """Print a line on standard error at once."""
     print(f"jsparse: {text}", file=sys.stderr, flush=True)
 
 
@@ -47,7 +47,8 @@ def progress(*, quiet: bool, method: str | None = None) -> Iterator[Callback | N
 
     Args:
         quiet: show nothing.
-        method: what is trained, if it is one of several; without a terminal a line says so at once.
+        method: name of the method, if it is one of several; without a terminal it is printed at
+            once.
     """
     if quiet:
         yield None
@@ -140,7 +141,7 @@ def _relevance(trained: Trained, columns: Schema | None) -> None:
 
 
 def _ends(statuses: dict[str, int]) -> None:
-    """How the fit ended, and what it rests on if that ended badly."""
+    """Print how the fit ended, and advice if it ended badly."""
     line("status", _status.ADVICE[statuses["fit"]])
     for what, status in statuses.items():
         if what != "fit" and not _status.trusted(status):
@@ -155,7 +156,7 @@ def _seconds(seconds: dict[str, float], phases: tuple[str, ...]) -> None:
 
 
 def _curve(curve: SizeCurve) -> None:
-    """Print the cross-validated errors of the sizes; of many sizes, of a selection."""
+    """Print the cross-validated errors by size, for a selection if there are many sizes."""
     count, name = len(curve.sizes), METRIC_NAMES[curve.metric]
     some = range(count) if count <= 8 else np.geomspace(1, count, 8).astype(int) - 1
     for i in sorted({*some, curve.chosen}):
@@ -165,13 +166,13 @@ def _curve(curve: SizeCurve) -> None:
 
 
 def test_error(trained: Trained, truth: np.ndarray, predicted: np.ndarray) -> None:
-    """The error on held-out rows."""
+    """Print the error on held-out rows."""
     name, error = error_of(trained.classes, truth, predicted)
     line("test error", f"{error:.4g} ({name}, {len(truth)} held-out rows)")
 
 
 def error_of(classes: object, truth: np.ndarray, predicted: np.ndarray) -> tuple[str, float]:
-    """Name and value of the error: misclassification for classes, else mean squared error."""
+    """Return name and value of the error: misclassification, or mean squared error."""
     if classes is not None:
         return METRIC_NAMES["misclassification"], float(np.mean(np.asarray(truth) != predicted))
     return METRIC_NAMES["mse"], float(np.mean(np.square(np.asarray(truth) - predicted)))

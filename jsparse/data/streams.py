@@ -32,7 +32,7 @@ class RowStream(Protocol):
 
 
 class StreamError(ValueError):
-    """A stream is not what it was, or holds what it should not; the message names the rows."""
+    """A stream changed between passes, or holds invalid values; the message names the rows."""
 
 
 class ArrayStream:
@@ -71,7 +71,7 @@ class ArrayStream:
 
 
 class ReplayableStream:
-    """A stream that is seen to be the same every time: columns, number of rows, finite values.
+    """A stream whose columns, number of rows and finite values are checked in every pass.
 
     Args:
         stream: any stream.

@@ -63,7 +63,7 @@ AClassifier = TypeVar("AClassifier", bound="Classifier")
 
 
 class Machine(BaseEstimator):
-    """Fit and evaluate, whatever the method and the task.
+    """The base of all estimators: fitting and evaluation for any method and task.
 
     Computations are in the precision of the data: float64 for float64, also where JAX's own
     setting is float32.
@@ -237,7 +237,7 @@ class Machine(BaseEstimator):
         super().__setstate__(state)
 
     def _wake(self) -> None:
-        """Make what a pickle holds JAX's again, where that can be done."""
+        """Convert the arrays of a pickle to JAX arrays, if JAX can be used."""
         check_runtime()
         if not isinstance(self.model_.expansion.prototypes, np.ndarray):
             return

@@ -147,7 +147,7 @@ class _Path(Machine):
     """An estimator whose model has machines of several sizes."""
 
     def expansion_at(self, n_prototypes: int) -> KernelExpansion:
-        """Return the machine with so many prototypes; it takes raw inputs.
+        """Return the machine with `n_prototypes` prototypes; it takes raw inputs.
 
         Raises:
             ValueError: if there is no machine of this size.

@@ -36,7 +36,7 @@ __all__ = [
 def validate_data(
     estimator: BaseEstimator, X: Any, y: Any = "no_validation", **options: Any
 ) -> Any:
-    """Check `X` and `y` by scikit-learn, once it is known that this process holds their elements.
+    """Check `X` and `y` by scikit-learn, after checking that this process holds their elements.
 
     Args:
         estimator: what the data are for.

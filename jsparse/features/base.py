@@ -1,4 +1,4 @@
-"""What a feature map is: features of rows, their penalty, and the way back to an expansion."""
+"""The protocol of feature maps: features of rows, a penalty, and conversion to an expansion."""
 
 import abc
 
@@ -25,7 +25,7 @@ class FeatureMap(eqx.Module):
         """Number of features `p`."""
 
     def unresolved(self, C: Float[Array, "*s"], energy: Float[Array, " p"]) -> Bool[Array, "*s"]:
-        """Whether features lost to rounding would have mattered; by default none were lost.
+        """Return whether features lost to rounding would have mattered; by default False.
 
         Args:
             C: weights of the data-fit term.

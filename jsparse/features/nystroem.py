@@ -13,7 +13,8 @@ from ..expansion import KernelExpansion
 from ..kernels import Kernel
 from .base import FeatureMap
 
-_LAST = 4  # features that stand for the dropped ones; one alone may happen to be small
+# number of features that represent the dropped ones; a single one may be small by accident
+_LAST = 4
 
 
 class Nystroem(FeatureMap):
@@ -60,12 +61,12 @@ class Nystroem(FeatureMap):
         return jnp.sum(jnp.any(self.transform != 0, axis=0), dtype=jnp.int32)
 
     def unresolved(self, C: Float[Array, "*s"], energy: Float[Array, " p"]) -> Bool[Array, "*s"]:
-        """Whether a dropped feature, had it been resolved, would have been used by half.
+        """Return whether a dropped feature would have had a ridge factor of at least one half.
 
-        The ridge uses a feature of energy g by the factor `g / (g + 1/C)`. At the prototypes the
-        energy is in proportion to the eigenvalue lambda of `K(Z, Z)`; at rows that are not
-        prototypes it is many times that for the smallest ones. So the proportion is taken from the
-        last features kept, up to `lambda` at the cutoff.
+        The ridge multiplies a feature of energy g by the factor `g / (g + 1/C)`. At the prototypes
+        the energy is proportional to the eigenvalue lambda of `K(Z, Z)`; at other rows the smallest
+        features have far more energy. The proportionality is therefore estimated from the last
+        features that were kept.
         """
         inverse = jnp.sum(jnp.square(self.transform), axis=0)  # 1 / lambda
         place = jnp.arange(self.n_features, dtype=jnp.int32)

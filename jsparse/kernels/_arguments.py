@@ -1,4 +1,4 @@
-"""What a kernel is given: hyper-parameters and points, checked and converted.
+"""Checks and conversions of a kernel's hyper-parameters and points.
 
 Shapes are always known and always checked. Values are checked at construction, and only when they
 are concrete: a kernel may be built inside `jit`, `grad` and `vmap`.
@@ -16,12 +16,12 @@ from .._runtime import starting
 
 
 def hyperparameter(value: ArrayLike) -> Float[Array, "..."]:
-    """`value` as an array of a definite floating dtype: a Python number takes the default one.
+    """Return `value` as an array of a definite floating dtype, for numbers the default.
 
-    A weakly typed leaf would compile everything a second time once it is replaced by a tuned one.
+    A weakly typed leaf would compile everything again when a tuned value replaces it.
 
     Raises:
-        ValueError: for what is no real number or array of some.
+        ValueError: for anything but a real number or an array of real numbers.
     """
     starting()
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -73,7 +73,7 @@ def degree_of(value: SupportsIndex) -> int:
 
 
 def two_points(x: Array, z: Array) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
-    """Two points of one dimension, or ValueError."""
+    """Return two points; raise ValueError unless they have equal dimensions."""
     x, z = as_float(x), as_float(z)
     if x.ndim != 1 or z.shape != x.shape:
         raise ValueError(
@@ -92,7 +92,7 @@ def one_table(X: Array) -> Float[Array, "n d"]:
 
 
 def two_tables(X: Array, Z: Array) -> tuple[Float[Array, "n d"], Float[Array, "m d"]]:
-    """Two tables of points of one dimension, or ValueError."""
+    """Return two tables; raise ValueError unless they have equal numbers of columns."""
     X, Z = as_float(X), as_float(Z)
     if X.ndim != 2 or Z.ndim != 2 or X.shape[1] != Z.shape[1]:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""What a kernel is, how kernels compose, and a user's own."""
+"""The kernel base class, sums and products of kernels, and user-defined kernels."""
 
 import abc
 from collections.abc import Callable
@@ -28,18 +28,18 @@ class Kernel(eqx.Module):
 
     A kernel is a pytree whose leaves are its hyper-parameters: `jit` does not recompile when they
     change, `vmap` batches over them and `grad` differentiates in them. Results have the dtype of
-    the points; hyper-parameters are cast to it. A subclass needs `__call__` only, and overrides the
-    rest where a matrix product does better.
+    the points; hyper-parameters are cast to it. A subclass must define `__call__`, and may override
+    the rest by matrix products.
     """
 
     __repr__ = short_repr
 
-    # NumPy's scalars and arrays leave `*` to us, as JAX's do.
+    # NumPy's scalars and arrays defer `*` to this class, as JAX's do.
     __array_ufunc__ = None
 
     @abc.abstractmethod
     def __call__(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Scalar:
-        """`k(x, z)` for two points, shapes `d` and `d`.
+        """Return `k(x, z)` for two points, shapes `d` and `d`.
 
         Raises:
             ValueError: if the points are not two vectors of one length, or the length is not that
@@ -47,7 +47,7 @@ class Kernel(eqx.Module):
         """
 
     def gram(self, X: Float[Array, "n d"]) -> Float[Array, "n n"]:
-        """`k(x_i, x_j)` for the rows of `X (n, d)`, exactly symmetric, shape `n n`.
+        """Return `k(x_i, x_j)` for the rows of `X (n, d)`, exactly symmetric, shape `n n`.
 
         Differentiable as `cross_gram` is.
 
@@ -57,10 +57,10 @@ class Kernel(eqx.Module):
         return mirrored(self.cross_gram(X, X))
 
     def cross_gram(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
-        """`k(x_i, z_j)` for the rows of `X (n, d)` and `Z (m, d)`, shape `n m`.
+        """Return `k(x_i, z_j)` for the rows of `X (n, d)` and `Z (m, d)`, shape `n m`.
 
-        Differentiable twice in `X`, `Z` and the hyper-parameters, in both modes, coincident points
-        included. A row depends on its own `x_i` and on `Z` only, so rows may come in blocks.
+        Differentiable twice in `X`, `Z` and the hyper-parameters, in both modes, also at coincident
+        points. A row depends only on its `x_i` and on `Z`, so rows may come in blocks.
 
         Raises:
             ValueError: if `X` and `Z` are not two tables with one number of columns, or that is not
@@ -70,7 +70,7 @@ class Kernel(eqx.Module):
         return jax.vmap(lambda x: jax.vmap(lambda z: self(x, z))(Z))(X)
 
     def diagonal(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
-        """`k(x_i, x_i)` for the rows of `X (n, d)`, shape `n`.
+        """Return `k(x_i, x_i)` for the rows of `X (n, d)`, shape `n`.
 
         Raises:
             ValueError: as `cross_gram`.
@@ -100,8 +100,8 @@ def check_kernel(name: str, value: Any) -> None:
 def mirrored(gram: Float[Array, "n n"]) -> Float[Array, "n n"]:
     """Mirror the lower triangle of a Gram matrix, which makes it exactly symmetric.
 
-    Half the sum with the transpose is not: compiled into one fused multiply-add, it rounds one of
-    the two terms and not the other.
+    Half the sum with the transpose is not exactly symmetric: a fused multiply-add rounds only one
+    of the two terms.
     """
     row = jnp.arange(gram.shape[0])
     return jnp.where(row[:, None] >= row[None, :], gram, gram.T)
@@ -205,7 +205,7 @@ def _is_array(leaf: Any) -> bool:
 
 
 def _floating_leaves(change: Callable[[Any], Array]) -> Callable[[Any], Any]:
-    """`change` applied to the real floating leaves of a pytree."""
+    """Apply `change` to the real floating leaves of a pytree."""
 
     def is_floating(leaf: Any) -> bool:
         return _is_array(leaf) and jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
@@ -214,15 +214,15 @@ def _floating_leaves(change: Callable[[Any], Array]) -> Callable[[Any], Any]:
 
 
 class Custom(Kernel):
-    """`k(x, z) = fn(params, x, z)`: a user's own function of two points.
+    """A user's function of two points, `k(x, z) = fn(params, x, z)`.
 
-    It is evaluated pair by pair under `vmap`, and is as differentiable and as accurate as `fn` is.
-    `jit` recompiles for a new `fn`, so define it once at module level, with all that varies in
+    It is evaluated pair by pair under `vmap`, and is as differentiable and accurate as `fn`. `jit`
+    compiles again for a new `fn`, so define it once at module level and pass what varies in
     `params`.
 
     Attributes:
-        fn: from `params` and two points of shape `d` to a scalar; symmetric and positive
-            semi-definite in the points, which is not checked, and written in JAX. Static.
+        fn: a function of `params` and two points of shape `d` that returns a scalar, written in
+            JAX. It must be symmetric and positive semi-definite, which is not checked. Static.
         params: pytree of arrays and numbers; the floating leaves are the hyper-parameters, and `fn`
             sees them in the dtype of the points.
 

@@ -17,7 +17,7 @@ def squared_distances(
     *,
     snap: bool = False,
 ) -> Float[Array, "n m"]:
-    """`|(x_i - z_j) / lengthscale|^2` as `|u_i|^2 + |v_j|^2 - 2 u_i.v_j`, at least 0.
+    """Return `|(x_i - z_j) / lengthscale|^2` as `|u_i|^2 + |v_j|^2 - 2 u_i.v_j`, at least 0.
 
     `u` and `v` are the points less the mean of `Z`: the expansion has an absolute error of about
     `eps (|u|^2 + |v|^2)`, which an offset in the data would otherwise multiply (offset 1e3 in
@@ -30,8 +30,8 @@ def squared_distances(
         X: shape `n d`.
         Z: shape `m d`.
         lengthscale: divides the differences; shape `()` or `d`.
-        snap: take distances within the error of the expansion for 0, as a function with a cusp at 0
-            needs: the square root turns an error of eps into one of `sqrt(eps)`.
+        snap: set distances within the error of the expansion to 0. A function with a cusp at 0
+            needs this, as the square root turns an error of eps into one of `sqrt(eps)`.
 
     Raises:
         ValueError: if the lengthscale is not a scalar or of shape `d`.
@@ -53,7 +53,7 @@ def squared_distances(
 def squared_distance(
     x: Float[Array, " d"], z: Float[Array, " d"], lengthscale: Lengthscale
 ) -> Float[Array, ""]:
-    """`|(x - z) / lengthscale|^2` for two points, from their differences."""
+    """Return `|(x - z) / lengthscale|^2` for two points, from their differences."""
     return jnp.sum(jnp.square((x - z) / matching(lengthscale, x)))
 
 
@@ -69,10 +69,10 @@ def matching(lengthscale: Lengthscale, points: Float[Array, "*n d"]) -> Lengthsc
 
 
 def safe_sqrt(s: Float[Array, "*s"]) -> Float[Array, "*s"]:
-    """`sqrt(s)` of a squared distance in units of a lengthscale; all its derivatives at 0 are 0.
+    """Return `sqrt(s)` of a scaled squared distance; all derivatives at 0 are set to 0.
 
-    The true ones are infinite. Below `(eps / 4)^2`, where `exp(-sqrt(s))` is 1 to the last bit, `s`
-    counts as 0, which keeps the first two derivatives finite for the smallest of numbers too.
+    The true derivatives there are infinite. Below `(eps / 4)^2`, where `exp(-sqrt(s))` rounds to 1,
+    `s` counts as 0, so that the first two derivatives are always finite.
     """
     apart = ~(s < (epsilon(s.dtype) / 4) ** 2)  # NaN stays NaN
     return jnp.where(apart, jnp.sqrt(jnp.where(apart, s, 1)), 0)

@@ -1,4 +1,4 @@
-"""A kernel of the distance where some columns hold codes of categories."""
+"""A kernel of the distance, for points some of whose columns hold codes of categories."""
 
 import operator
 from collections.abc import Iterable
@@ -31,22 +31,23 @@ def _column_numbers(columns: Iterable[int]) -> tuple[int, ...]:
 class Mixed(Kernel):
     """`k(x, z) = profile(sum_j (x_j - z_j)^2 / l_j^2 + sum_c 2 [x_c != z_c] / l_c^2)`.
 
-    The sums are over columns of numbers and over columns of categories: it is `kernel`, a function
-    `profile` of the squared distance, at points whose categories have an indicator column each,
-    divided by the lengthscale of their column, but the indicators are never there. So it is
-    positive semi-definite. With `RBF`, a column in which two points do not agree divides the kernel
-    by `exp(1 / l_c^2)`.
+    The first sum is over columns of numbers, the second over columns of categories. The value is
+    that of `kernel`, a function `profile` of the squared distance, for points whose categories are
+    coded by indicator columns, divided by the lengthscale of their column. The indicators are never
+    formed. So the kernel is positive semi-definite. With `RBF`, each column in which two points
+    disagree divides the kernel by `exp(1 / l_c^2)`.
 
-    Codes are compared and nothing else: they must not be scaled, and derivatives in them are 0.
-    Everything else is differentiable as `kernel` is.
+    Codes are only compared: they must not be scaled, and derivatives in them are 0. In all else the
+    kernel is as differentiable as `kernel`.
 
     Attributes:
-        kernel: of the distance, such as `RBF`; with one lengthscale, or one for every column.
+        kernel: a kernel of the distance, such as `RBF`, with one lengthscale or one for every
+            column.
         columns: the numbers of the columns that hold codes (static).
 
     Raises:
-        ValueError: for a kernel that is not of the distance, or columns that are no increasing
-            numbers; when it is evaluated, for points of fewer columns.
+        ValueError: for a kernel that is not a function of the distance, or columns that are not
+            increasing; at evaluation, for points with too few columns.
     """
 
     kernel: Kernel
@@ -112,10 +113,10 @@ class Mixed(Kernel):
 
 
 def with_categories(kernel: Kernel, columns: tuple[int, ...]) -> Kernel:
-    """Return the kernel with all its parts comparing codes in these columns.
+    """Return the kernel such that all its parts compare codes in these columns.
 
     Raises:
-        ValueError: for parts that are not of the distance, or that compare other columns.
+        ValueError: for parts that are not functions of the distance, or that compare other columns.
     """
     match kernel:
         case Mixed() if kernel.columns == columns:
@@ -140,7 +141,7 @@ def categorical_columns(kernel: Any) -> tuple[int, ...]:
     """Return the columns in which a kernel compares codes; they must not be scaled.
 
     Raises:
-        ValueError: if parts of it take them for numbers, or compare others.
+        ValueError: if parts of the kernel treat them as numbers, or compare other columns.
     """
     columns = _all_columns(kernel)
     if columns:

@@ -1,4 +1,4 @@
-"""Kernels of which every prototype has one."""
+"""Mixtures, in which each prototype has one of several kernels."""
 
 from typing import Any
 
@@ -20,17 +20,17 @@ def _numbers(which: Any) -> Int[Array, " m"] | Int[np.ndarray, " m"] | None:
 class Mixture(Kernel):
     """`k_j(x, z_j)`: prototype j has kernel number `which_j` of several.
 
-    The kernel of an expansion out of a dictionary of several kernels, or of several widths. Without
-    `which` it is such a dictionary's, in which every point has an atom of each kernel: what `KSP`,
-    `KMP` and `KBP` choose from. It is no function of two points, and has no Gram matrix.
+    The kernel of an expansion with several kernels or widths. Without `which` it is the kernel of a
+    dictionary, in which every point has an atom of each kernel; `KSP`, `KMP` and `KBP` choose from
+    it. It is not a function of two points alone, and has no Gram matrix.
 
     Attributes:
         kernels: at least one.
         which: number of the kernel of each prototype, shape `m`; None for a dictionary.
 
     Raises:
-        ValueError: if there is no kernel, one is no `Kernel` or a mixture itself, or a number is
-            none of theirs.
+        ValueError: if there is no kernel, one is not a `Kernel` or is a mixture, or a number is out
+            of range.
     """
 
     kernels: tuple[Kernel, ...] = eqx.field(converter=tuple)
@@ -54,7 +54,7 @@ class Mixture(Kernel):
                 )
 
     def __call__(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Scalar:
-        """None of two points alone.
+        """Raise: a mixture is not a function of two points alone.
 
         Raises:
             ValueError: always.
@@ -70,10 +70,10 @@ class Mixture(Kernel):
         raise self._refused()
 
     def cross_gram(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
-        """`k_j(x_i, z_j)`, each prototype by its own kernel.
+        """Return `k_j(x_i, z_j)`, with the kernel of each prototype.
 
         Raises:
-            ValueError: without `which`, or if there are not as many numbers as prototypes.
+            ValueError: without `which`, or if its length is not the number of prototypes.
         """
         X, Z = two_tables(X, Z)
         if self.which is None:

@@ -1,4 +1,4 @@
-"""A kernel of points that a linear map has been applied to: a full or a low-rank metric."""
+"""A kernel of linearly mapped points: a full or low-rank metric."""
 
 import equinox as eqx
 import jax
@@ -16,16 +16,16 @@ from .stationary import Stationary
 class Projected(Kernel):
     """`k(x, z) = kernel(P x, P z)`: with `RBF(1.0)`, `exp(-(x - z)' P'P (x - z) / 2)`.
 
-    A Mahalanobis metric `P'P`, of as low a rank as `P` has rows. `Gradient(rank=..)` finds `P` as
-    other searches find lengthscales; these take it as it is.
+    A Mahalanobis metric `P'P`, whose rank is at most the number of rows of `P`. `Gradient(rank=..)`
+    tunes `P`; other searches leave it unchanged.
 
     Attributes:
         kernel: of points of `r` dimensions.
         matrix: `P`, shape `r d`.
 
     Raises:
-        ValueError: for what is no kernel, or a matrix that is none or (if concrete) not finite;
-            when it is evaluated, for points of another number of columns than it has.
+        ValueError: for a `kernel` that is not one, or a matrix of the wrong shape or (if concrete)
+            not finite; at evaluation, for points whose number of columns does not fit.
     """
 
     kernel: Kernel

@@ -32,7 +32,8 @@ class Stationary(Kernel):
         lengthscale: positive, in the units of the points; shape `()`, or `d` for one per dimension.
 
     Raises:
-        ValueError: for a lengthscale of another shape, or a concrete one not positive and finite.
+        ValueError: for a lengthscale of another shape, or one that is concrete and not positive and
+            finite.
     """
 
     lengthscale: Lengthscale = eqx.field(converter=hyperparameter)
@@ -134,7 +135,8 @@ class RationalQuadratic(Stationary):
     """`k(x, z) = (1 + |x - z|^2 / (2 alpha lengthscale^2))^(-alpha)`.
 
     Attributes:
-        alpha: positive, shape `()`; small for heavy tails, and the limit of large ones is `RBF`.
+        alpha: positive, shape `()`; small values give heavy tails, and the limit of large values is
+            `RBF`.
     """
 
     alpha: Scalar = eqx.field(converter=hyperparameter, default=1.0)

@@ -1,1 +1,1 @@
-"""What is varied and how: profile search, coupled simulated annealing, simplex."""
+"""Searches of hyper-parameters: profile, gradient, coupled simulated annealing, simplex."""

@@ -23,7 +23,7 @@ from .template import Template
 # Margins of log lengthscales below and above the box of the profile. The upper margin is large
 # because the lengthscale of an irrelevant column must be able to grow to thousands.
 NARROWER, WIDER = np.log(10.0), np.log(100.0)
-ROWS_FOR_A_COLUMN = 100  # with so many rows for each column the steps recognise noise columns
+ROWS_FOR_A_COLUMN = 100  # rows per column from which the steps recognise noise columns
 WORSE = 1.25  # a score this many times the best shows that a relevant column was eliminated
 STEPS = 60  # default number of evaluations of the gradient
 PROTOTYPE_RATE = 0.1  # length of the first steps, in standard deviations of the columns

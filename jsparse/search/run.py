@@ -74,7 +74,7 @@ class Run:
     A search that moves the points replaces `problem`.
 
     Args:
-        problem: what is tuned.
+        problem: the tuning problem.
         search: the search to run.
         scoring: the metric and the decoding.
         key: PRNG key of the search.
