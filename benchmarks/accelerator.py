@@ -1,4 +1,4 @@
-"""One command on a machine with an accelerator: every part a process with a limit of its own.
+"""Benchmarks for an accelerator in one command; each part is a process with a time limit.
 
 Needs JAX, the runtime dependencies and scikit-learn, and in `$JSPARSE_DATA` adult, magic,
 covertype, letter and optdigits; nothing is installed. What is done is on the disk at once, so that
@@ -270,7 +270,7 @@ PARTS: dict[str, tuple[Callable[[bool], list[Row]], int]] = {
 
 
 def main() -> None:
-    """One part; the last line of what it prints are its rows and the peak of memory."""
+    """Run one part; its last line of output holds its rows and the peak of memory."""
     name, small = sys.argv[1], "small" in sys.argv[2:]
     jax.config.update("jax_enable_x64", True)
     rows = PARTS[name][0](small)

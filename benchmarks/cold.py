@@ -1,4 +1,4 @@
-"""What a user waits for in a fresh process: imports, compilation and the work itself."""
+"""Times in a fresh process: imports, compilation and the work itself."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from typing import Any
 
 from .report import Report
 
-# Each part is a process of its own; what it prints last are its numbers.
+# Each part is a separate process, whose last line of output holds its numbers.
 START = """
 import json, sys, time, warnings
 warnings.simplefilter("ignore")

@@ -24,7 +24,7 @@ class BenchmarkSet(NamedTuple):
         categorical: which columns hold codes, shape `d`.
         train: row numbers of the training parts, one partition a row, shape `s k`, or None.
         test: row numbers of the test parts belonging to them, or None.
-        extra: whatever else the file holds, by its own key.
+        extra: further contents of the file, by key.
     """
 
     name: str

@@ -30,7 +30,7 @@ def run(*, quick: bool) -> Report:
 
 
 def _scaled(name: str, n: int) -> tuple[np.ndarray, np.ndarray, float]:
-    """Rows, targets, and the customary lengthscale: that of gamma = 1 / d."""
+    """Return rows, targets, and the lengthscale of scikit-learn's gamma = 1 / d."""
     data = benchmark_set(name)
     chosen = np.random.default_rng(0).permutation(len(data.y))[:n]
     X, y = data.X[chosen], data.y[chosen]

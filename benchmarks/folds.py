@@ -45,7 +45,7 @@ def fast(kernel, Z, C, X, y, folds, metric):
 
 @functools.partial(jax.jit, static_argnames="metric")
 def simple(kernel, Z, C, X, y, folds, others, metric):
-    """Each split anew: features, sums, solve, predict; no sums shared (Section 7.1)."""
+    """Compute features, sums, solution and predictions for each split separately (Section 7.1)."""
 
     def one(fold):
         rows, valid, training = fold

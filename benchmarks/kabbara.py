@@ -337,7 +337,7 @@ def _by_size(rows: list[list[str]], sizes: tuple[int, ...]) -> dict[str, Any]:
 
 
 def _iterations(rows: list[list[str]], draws: int) -> dict[str, Any]:
-    """Error on the test rows by l_max, as a ratio to that of 50."""
+    """Return the test error by l_max, as a ratio to the error of 50."""
     each = (1, 2, 5, 50)
     ratios = np.zeros((len(FUNCTIONS), draws, len(each)))
     for f, name in enumerate(FUNCTIONS):

@@ -27,7 +27,7 @@ Way = Literal["together", "apart", "borrowed"]
 
 
 class Cell(NamedTuple):
-    """What a row of the table is about."""
+    """The setting of a row of the table."""
 
     name: str
     kernel: str
@@ -270,7 +270,7 @@ def _shown(errors: list[float]) -> str:
 
 
 class Found(NamedTuple):
-    """Values of the test rows, and what they mean."""
+    """Values of the test rows, and their decoding."""
 
     values: jax.Array  # n l
     classes: np.ndarray  # k
@@ -316,7 +316,7 @@ def _tuned(model: jsparse.Trained) -> dict[str, Any]:
 
 
 def apart(part: Split, cell: Cell, m: int, key: jax.Array) -> Found:
-    """Every problem a machine of its own: prototypes of its own classes, kernel and `C` of its own.
+    """Train a separate machine for each problem, with separate prototypes, kernel and `C`.
 
     A problem has that share of the `m` prototypes that falls to its classes. Its rows are filled up
     to a power of two with rows of weight 0, so that problems of like size compile once.

@@ -60,7 +60,7 @@ def _folder() -> str:
 
 
 def table3(*, quick: bool, out: Path) -> Report:
-    """All methods on ten partitions of thirteen sets; goes on from what is in the folder."""
+    """Run all methods on ten partitions of thirteen sets; resume from the folder."""
     name, data = "table3_scdp", kept(out, "table3_scdp", quick=quick)
     partitions, sets = (1, ["banana", "heart"]) if quick else (10, list(PAPER))
     report = None

@@ -1,4 +1,4 @@
-"""Probabilities of the classifier against those of a calibrated support vector machine."""
+"""Class probabilities, compared with a calibrated support vector machine."""
 
 import time
 

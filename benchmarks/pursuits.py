@@ -140,7 +140,7 @@ def _recovered(found: np.ndarray, w: np.ndarray) -> bool:
 
 
 def speed(*, quick: bool) -> Report:
-    """SCDP on a real system of adult, against scikit-learn and against what it has to read."""
+    """Time SCDP on a system of adult, against scikit-learn and the time to read the data."""
     D, k = (501, 100) if quick else (2001, 800)
     A64, b64 = _adult_system(D)
     rows, data = [], {}

@@ -1,4 +1,4 @@
-"""What a benchmark returns, how it is timed, and how it is written."""
+"""The result of a benchmark: timing, table and files."""
 
 import json
 import os
@@ -16,7 +16,7 @@ import jsparse
 
 
 class Report(NamedTuple):
-    """A table, what it says, and where its numbers come from."""
+    """A table, its conclusions, and the origin of its numbers."""
 
     title: str
     columns: list[str]

@@ -18,7 +18,7 @@ from .sets import Split, split
 
 SIZES = {"spambase": (25, 50, 100, 200, 400, 800), "boston": (25, 50, 100, 150, 200, 300)}
 RANDOMISATIONS = 10
-# Of these, how many also have the LS-SVM, and every size tuned on its own.
+# Number of these that also have the LS-SVM, and every size tuned separately.
 WITH_PEERS = {"spambase": 4, "boston": 10}
 # Tables 8 and 12: prototypes and test error.
 PAPER = {"spambase": (200, "7.50 (0.67)"), "boston": (200, "0.13 (0.02)")}
@@ -87,7 +87,7 @@ def together(case: Case, sizes: tuple[int, ...]) -> tuple[jsparse.SizeCurve, lis
 
 
 def apart(case: Case, sizes: tuple[int, ...]) -> tuple[list[float], float]:
-    """Test errors of the sizes with prototypes and a search of their own, and the time."""
+    """Return test errors of sizes with separate prototypes and searches, and the time."""
     begin, found = time.perf_counter(), []
     for m in sizes:
         problem = case.with_prototypes(case.select(m))

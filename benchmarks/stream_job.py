@@ -1,4 +1,4 @@
-"""One training from a folder of Parquet files, in a process of its own whose memory is measured."""
+"""One training from a folder of Parquet files, in a process whose memory is measured."""
 
 import json
 import sys

@@ -27,7 +27,7 @@ SMALL, LARGE = 500, 2000
 
 
 class Split(NamedTuple):
-    """Rows to train on and to test on, inputs standardised by the former."""
+    """Training and test rows; the training rows standardise the inputs."""
 
     task: str
     X: np.ndarray
@@ -140,7 +140,7 @@ def _tuned_lightgbm(part: Split) -> Any:
 
 
 class _XRFM:
-    """xRFM at its defaults, its own validation rows a fifth of those given."""
+    """xRFM at its defaults, with a fifth of the rows for validation."""
 
     def __init__(self, part: Split) -> None:
         from xrfm import xRFM

@@ -38,7 +38,7 @@ class Part(NamedTuple):
 
 
 def run(*, quick: bool, out: Path) -> Report:
-    """All variants on magic and adult; goes on from what is in the folder."""
+    """Run all variants on magic and adult; resume from the folder."""
     name, data = "figure11_scdp", kept(out, "figure11_scdp", quick=quick)
     sizes = SIZES[:4] if quick else SIZES
     for one, (C, lengthscale) in PARAMETERS.items():

@@ -101,7 +101,7 @@ def simplified(
 
 @jax.jit
 def reduced(problem: direct.LargeMargin, Z: jax.Array) -> KernelExpansion:
-    """RSVM: the sum of squares of the coefficients is what is penalised."""
+    """Fit RSVM, which penalises the sum of squares of the coefficients."""
     Phi = problem.kernel.cross_gram(problem.X, Z)
     found = interior_point.solve(Phi, problem.y, problem.C, problem.weights)
     return KernelExpansion(problem.kernel, Z, found.weights, found.intercept)
@@ -120,13 +120,13 @@ def relevant(method: RVM, kernel: RBF, X: jax.Array, y: jax.Array, w: jax.Array)
 
 
 def percent_wrong(machine: KernelExpansion, X: np.ndarray, y: np.ndarray) -> float:
-    """Percent of rows whose class is not that of the machine."""
+    """Return the percentage of misclassified rows."""
     values = np.asarray(machine(jnp.asarray(X)))
     return 100 * float(np.mean(np.where(values >= 0, 1, -1) != y))
 
 
 def folds(n: int) -> list[np.ndarray]:
-    """Weights of the rows that are seen, fold by fold."""
+    """Return the weights of the training rows, fold by fold."""
     assignment = np.random.default_rng(2006).permutation(n) % FOLDS
     return [(assignment != v).astype(float) for v in range(FOLDS)]
 

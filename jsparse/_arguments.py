@@ -79,14 +79,14 @@ def as_key(key: KeyLike) -> Key:
     seed = isinstance(key, int | np.integer) and not isinstance(key, bool)
     if seed:  # JAX accepts a Python integer, but compiles another program for it
         key = jax.random.key(as_array(np.int64(key) if isinstance(key, int) else key))
-    given: Any = key
-    dtype, ndim = getattr(given, "dtype", None), getattr(given, "ndim", None)
+    seed: Any = key
+    dtype, ndim = getattr(seed, "dtype", None), getattr(seed, "ndim", None)
     new = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key) and ndim == 0
     if not (new or (dtype == np.uint32 and ndim == 1)):
         raise ValueError(
-            f"key: expected an integer or one key, such as jax.random.key(0), got {given!r}"
+            f"key: expected an integer or one key, such as jax.random.key(0), got {seed!r}"
         )
-    return given
+    return seed
 
 
 def numbers(name: str, values: Any) -> np.ndarray:

@@ -37,19 +37,19 @@ def enable_compilation_cache(folder: str | os.PathLike[str] | None = None) -> st
     """
     set_before = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
     if folder is not None:
-        chosen: str | None = os.fspath(folder)
+        path: str | None = os.fspath(folder)
     elif set_before is not None or "JAX_COMPILATION_CACHE_DIR" in os.environ:
-        chosen = set_before
+        path = set_before
     else:
         # "~" stays where no home is known, as for a container's nameless user.
         base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-        chosen = None if base.startswith("~") else os.path.join(base, "jsparse", "xla")
-    if chosen is not None:
-        jax.config.update("jax_compilation_cache_dir", chosen)
+        path = None if base.startswith("~") else os.path.join(base, "jsparse", "xla")
+    if path is not None:
+        jax.config.update("jax_compilation_cache_dir", path)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
     _limit_instructions()
-    return chosen
+    return path
 
 
 def _limit_instructions() -> None:

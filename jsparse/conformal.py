@@ -149,8 +149,8 @@ def kept_errors(
         parts.append(np.sort(part, axis=0)[ranks - 1])
         counts.append(np.diff(ranks, prepend=np.int32(0)))
     which = np.repeat(numbers, [len(part) for part in parts]).astype(np.int32)
-    kept, standing = np.concatenate(parts), np.concatenate(counts)
-    return ConformalScores(kept, None if fold is None else which, machines, standing, held_out)
+    quantiles, standing = np.concatenate(parts), np.concatenate(counts)
+    return ConformalScores(quantiles, None if fold is None else which, machines, standing, held_out)
 
 
 def rank_of(coverage: Any, n: int) -> int:

@@ -110,10 +110,10 @@ class Model(eqx.Module):
             whole_number("size", size, self.size, self.size, "the only size, as there is no path")
             return self
         with jax.enable_x64(self.dtype == np.float64):
-            chosen = dataclasses.replace(self.path.at(size), scaling=self.expansion.scaling)
-        about = About({**self.about, "n_prototypes": chosen.prototypes.shape[0]})
+            expansion = dataclasses.replace(self.path.at(size), scaling=self.expansion.scaling)
+        about = About({**self.about, "n_prototypes": expansion.prototypes.shape[0]})
         return dataclasses.replace(
-            self, expansion=chosen, inverse_temperatures=None, conformal=None, about=about
+            self, expansion=expansion, inverse_temperatures=None, conformal=None, about=about
         )
 
     def decision_function(self, X: Any) -> Any:

@@ -159,8 +159,8 @@ def _column(parts: Any) -> Column:
         categories = _values("categories", categories)
     if fill is not None and not (isinstance(fill, float) and math.isfinite(fill)):
         raise TypeError("fill: expected a finite number")
-    whole = type(origin) is int and abs(origin) < 2**63
-    if not (origin is None or (whole and categories is None)):
+    is_int64 = type(origin) is int and abs(origin) < 2**63
+    if not (origin is None or (is_int64 and categories is None)):
         raise TypeError("origin: expected a whole number of 64 bits, and None for categories")
     if not isinstance(coded, bool) or (coded and categories is None):
         raise TypeError("coded: expected a boolean, False for numbers")

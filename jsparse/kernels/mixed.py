@@ -81,12 +81,12 @@ class Mixed(Kernel):
         s = squared_distances(
             X[:, numbers], Z[:, numbers], scale[numbers], snap=self._stationary._cusp
         )
-        own, other = X[:, codes], Z[:, codes]
+        X_codes, Z_codes = X[:, codes], Z[:, codes]
         rates = 2 / jnp.square(scale[codes])
         for c in range(
             len(codes)
         ):  # one pass over the matrix, where a product would need indicators
-            s = s + jnp.where(own[:, c, None] == other[None, :, c], 0, rates[c])
+            s = s + jnp.where(X_codes[:, c, None] == Z_codes[None, :, c], 0, rates[c])
         return self._stationary.profile(s)
 
     def diagonal(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:

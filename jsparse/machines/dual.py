@@ -94,8 +94,8 @@ class Dual(Method):
         def one(row: Int[Array, ""], values: Float[Array, "s l"]) -> tuple[PyTree, PyTree]:
             return on_fold(parts.fold(row), values[None], which)
 
-        sums, kept = jax.vmap(one)(jnp.arange(n, dtype=jnp.int32), values)
-        return HeldOut(one_size(sums), kept, statuses)
+        sums, kept_values = jax.vmap(one)(jnp.arange(n, dtype=jnp.int32), values)
+        return HeldOut(one_size(sums), kept_values, statuses)
 
     def validation_folds(self, folds: Any, n: int) -> Any:
         """See `Method.validation_folds`: `n` folds of one row each."""

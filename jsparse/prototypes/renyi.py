@@ -345,9 +345,9 @@ def _refreshed(state: RenyiState) -> RenyiState:
     blocks, rows = block_shape(m, max(1, _BLOCK // m))
     slots = jnp.arange(m, dtype=jnp.int32)
 
-    def block(some):
-        points, codes, own = some
-        others = (codes[:, None] == state.codes[None]) & (own[:, None] != slots[None])
+    def block(rows_of_block):
+        points, codes, slot = rows_of_block
+        others = (codes[:, None] == state.codes[None]) & (slot[:, None] != slots[None])
         return jnp.sum(_kernel(points, state.points, others), axis=1)
 
     parts = tuple(to_blocks(a, blocks, rows) for a in (state.points, state.codes, slots))

@@ -110,10 +110,10 @@ def step(
     if initial.shape[0] > 0:
         # The first initial atom that is neither selected nor in the span of the selected atoms.
         usable = free[:, initial]
-        given = initial[jnp.argmax(usable, axis=1)]
-        atom = jnp.where(jnp.any(usable, axis=1), given, atom)
+        first_usable = initial[jnp.argmax(usable, axis=1)]
+        atom = jnp.where(jnp.any(usable, axis=1), first_usable, atom)
     any_left = jnp.any(free, axis=1)
-    found = _at(free, atom)
+    is_free = _at(free, atom)
 
     weights = jnp.take_along_axis(state.images, atom[:, None, None], axis=2)[:, :, 0]
     image = columns(atom) - _combine(state.images, weights, state.step)
@@ -122,7 +122,7 @@ def step(
     # rows errs by less than the root of epsilon.
     low = state.remaining < -float(np.sqrt(eps)) * jnp.abs(rounded)
     indefinite = running & jnp.any(low, axis=1)
-    adds = running & found & ~indefinite
+    adds = running & is_free & ~indefinite
     root = jnp.sqrt(jnp.where(adds, pivot, 1))
     image = jnp.where(adds[:, None], image / root[:, None], 0)
     along = jnp.take_along_axis(state.residual, atom[:, None, None], axis=1)[:, 0] / root[:, None]

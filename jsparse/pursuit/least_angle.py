@@ -142,14 +142,14 @@ def step(
     # skipped.
     atom, wanted = jnp.maximum(state.coming, 0), state.coming >= 0
     column = columns(atom[None])[0]
-    own, at = diagonal[atom], jnp.maximum(state.active, 0)
+    square, at = diagonal[atom], jnp.maximum(state.active, 0)
     among = jnp.where(state.active >= 0, column[at], 0)
     row = jax.scipy.linalg.solve_triangular(state.factor, among, lower=True)
     pivot = column[atom] - jnp.sum(jnp.square(row))
-    passes = wanted & ~(pivot > NOISE * eps * own)
+    passes = wanted & ~(pivot > NOISE * eps * square)
     # |a_ij|^2 <= a_ii a_jj, to the rounding of either side.
-    most = own * ((1 + root_eps) * diagonal + NOISE * eps * jnp.max(diagonal))
-    indefinite = wanted & ((pivot < -root_eps * own) | jnp.any(jnp.square(column) > most))
+    most = square * ((1 + root_eps) * diagonal + NOISE * eps * jnp.max(diagonal))
+    indefinite = wanted & ((pivot < -root_eps * square) | jnp.any(jnp.square(column) > most))
     full = ~passes & wanted & (state.count >= k)
     exhausted = ~passes & (path.steps >= s)
     finite = jnp.all(jnp.isfinite(column) | ~wanted)
@@ -159,7 +159,7 @@ def step(
     root = jnp.sqrt(jnp.where(joins, pivot, 1))
     factor = jnp.where(new[:, None], (row + jnp.where(new, root, 0))[None, :], state.factor)
     shares = jax.scipy.linalg.solve_triangular(state.factor, row, lower=True, trans=1)
-    grown = state.inverse + (own + jnp.sum(diagonal[at] * jnp.square(shares))) / jnp.square(root)
+    grown = state.inverse + (square + jnp.sum(diagonal[at] * jnp.square(shares))) / jnp.square(root)
     inverse = jnp.where(joins, grown, state.inverse)
     kept_columns = jnp.where(new[:, None], column[None, :], state.columns)
     active = jnp.where(new, atom, state.active)

@@ -219,9 +219,9 @@ def _fitted(form: Rows | Gram, n_atoms: Int[Array, ""], given: Fit) -> Fit:
     numbers = jnp.arange(t, dtype=jnp.int32)
     # In increasing order, so that equal sets are equal arrays.
     places = jnp.sort(jnp.where(inside & _largest(size, n_atoms), numbers, t))
-    kept, places = places < t, jnp.minimum(places, t - 1)
+    filled, places = places < t, jnp.minimum(places, t - 1)
     return Fit(
-        jnp.where(kept, slots[places], D), jnp.where(kept[:, None], weights[places], 0), rank
+        jnp.where(filled, slots[places], D), jnp.where(filled[:, None], weights[places], 0), rank
     )
 
 
@@ -544,9 +544,9 @@ def _counts(n_atoms: Counts, max_atoms: int | None, D: int) -> tuple[Int[Array, 
         flat = np.asarray(n_atoms)
         if flat.ndim > 1 or flat.size == 0:
             raise ValueError(f"n_atoms: expected one number or a vector, got {n_atoms!r}")
-        whole = [whole_number("n_atoms", k, 1, most, what) for k in flat.reshape(-1)]
-        most = max(whole) if max_atoms is None else most
-        counts = jnp.asarray(np.reshape(whole, flat.shape), jnp.int32)
+        counts_list = [whole_number("n_atoms", k, 1, most, what) for k in flat.reshape(-1)]
+        most = max(counts_list) if max_atoms is None else most
+        counts = jnp.asarray(np.reshape(counts_list, flat.shape), jnp.int32)
     if counts.ndim > 1 or not jnp.issubdtype(counts.dtype, jnp.integer):
         raise ValueError(f"n_atoms: expected one whole number or a vector, got {counts.dtype}")
     return jnp.atleast_1d(counts.astype(jnp.int32)), most, counts.ndim == 0

@@ -56,8 +56,8 @@ class Columns(eqx.Module):
         assert self.matrix is not None
         if self.matrix.ndim == 2:
             return self._scaled(self.matrix[rows[:, :, None], atoms[:, None, :]])
-        own = self._own(rows.shape[0])[:, None, None]
-        return self._scaled(self.matrix[own, rows[:, :, None], atoms[:, None, :]])
+        owner = self._own(rows.shape[0])[:, None, None]
+        return self._scaled(self.matrix[owner, rows[:, :, None], atoms[:, None, :]])
 
     def _scaled(self, values: Float[Array, "v ..."]) -> Float[Array, "v ..."]:
         if self.exponent is None:

@@ -132,7 +132,7 @@ def tune_sizes(
         box=(low, high),
     )  # fmt: skip
     stages = size_stages(numbers, tolerance, stop_when_flat, problem, search)
-    chosen = tune_stages(
+    outcome = tune_stages(
         stages, key=key, history=search.history, max_seconds=max_seconds, progress=progress
     )
-    return curve_of(chosen, metric)
+    return curve_of(outcome, metric)

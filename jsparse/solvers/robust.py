@@ -216,8 +216,8 @@ def init(problem: Problem, tolerance: Float[Array, ""], *, loss: Loss) -> State:
     )
     state = _measured(problem, start, loss)
     # Constant targets have a constant model.
-    done = (state.gap <= tolerance) | jnp.all(y == 0)
-    status = jnp.where(done, CONVERGED, RUNNING)
+    solved = (state.gap <= tolerance) | jnp.all(y == 0)
+    status = jnp.where(solved, CONVERGED, RUNNING)
     status = jnp.where(jnp.isfinite(state.gap), status, NOT_FINITE).astype(jnp.int32)
     return state._replace(status=status)
 

@@ -183,11 +183,11 @@ def validate(
         method.check_sums("mesh")
     scoring = Scoring(metric, decoding, reported)
     C, rows = checked(C, X, y, folds, weights, scoring.metrics, code, mesh)
-    kept = None
+    selection = None
     if keep is not None:
-        kept = Kept(jnp.asarray(keep, jnp.int32), jnp.asarray(size, jnp.int32))
+        selection = Kept(jnp.asarray(keep, jnp.int32), jnp.asarray(size, jnp.int32))
     C = C.astype(rows.dtype)
-    return _validate_rows(method, kernel, points, C, rows, folds, scoring, kept, key)
+    return _validate_rows(method, kernel, points, C, rows, folds, scoring, selection, key)
 
 
 def checked(

@@ -1,4 +1,4 @@
-"""All that learns from rows, behind one face: a problem goes in, what is said of rows comes out.
+"""Every learner behind one interface: a problem goes in, values at rows and diagnostics come out.
 
 A learner joins every relation of `test_relations.py` by being in `PURE` or `TRAINERS`.
 """
@@ -44,8 +44,8 @@ from jsparse.validation.validate import validate
 SIZE = 4  # of paths
 CLASSES = 3
 KEY = jax.random.key(0)
-# Each step of a descent that is not convex enlarges what is rounded, and after a hundred nothing is
-# left of float32. Where all of them end is tested by the objective, in test_direct.py.
+# Each step of a non-convex descent amplifies rounding, and after a hundred steps nothing is left of
+# float32. Where all of them end is tested by the objective, in test_direct.py.
 STEPS = 2
 
 
@@ -61,11 +61,11 @@ class Problem(NamedTuple):
     folds: Any  # v r, row numbers
     C: Any  # ()
     lengthscale: Any  # d
-    unit: Any  # (), of the targets: for what a learner is told in that unit
+    unit: Any  # unit of the targets, for settings in that unit
 
 
 class Outcome(NamedTuple):
-    """What a learner says; None where it says nothing."""
+    """The results of a learner; None for results that it does not have."""
 
     values: Any  # .. q c, of the machine at `new`
     rows: Any = None  # .. n c, of each row by a machine that has not seen it
@@ -78,7 +78,7 @@ Learn = Callable[[Problem], Outcome]
 
 
 class Learner(NamedTuple):
-    """A learner under its name, and how it differs from the others by its definition."""
+    """A learner, and the exceptions that its definition implies."""
 
     name: str  # the public function, and after a colon which way of it
     learn: Learn
@@ -86,7 +86,7 @@ class Learner(NamedTuple):
     power: int = 0  # targets times a ask for C times a ** power
     metric: int = 2  # scores go with targets to that power
     scheme: str | None = None  # of the code whose problems the values are of
-    digits: float = 1.0  # its error in units of that of the others
+    digits: float = 1.0  # its tolerance, in units of the tolerance of the others
     amplified: float = 1.0  # by how much more it errs where targets are rounded at 1e6
     standardises: bool = False
     sums_squares: bool = False  # of targets as they are, which must be in range
@@ -247,7 +247,7 @@ def reduced(**options) -> Learn:
 
 
 def reduced_from_rows(p: Problem) -> Outcome:
-    """Every row a prototype to begin with, as those of the dual must be rows."""
+    """Reduce from every row, because prototypes of the dual must be rows."""
     given = (RBF(p.lengthscale), p.X, p.C * 100, p.X, p.y, p.w)
     return said(p, reductions.fit(*given, initialization="dual"))
 
@@ -496,7 +496,7 @@ def trained(
 
 
 def outcome(p: Problem, found: jsparse.Trained, *, sizes: bool = False) -> Outcome:
-    """What is said of the machine chosen, or of those of all sizes."""
+    """Return the results of the chosen machine, or of the machines of all sizes."""
     if sizes:
         machines = [found.at(k) for k in range(1, SIZE + 1)]
         values = np.stack([np.asarray(one(p.new)).reshape(len(p.new), -1) for one in machines])
@@ -528,7 +528,7 @@ def streamed(
         own = method if isinstance(method, Method) else method(p)
         given = {**settings(p, targets, search), "folds": 2, **options}
         found = outcome(p, jsparse.train(stream, method=own, **given), sizes=sizes)
-        # Folds are of its own.
+        # The method has its own folds.
         return found if search.tune_kernel else found._replace(scores=None, rows=None)
 
     return learn

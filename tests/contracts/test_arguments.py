@@ -1,6 +1,6 @@
 """Values that make no sense, at every place where a user hands something in.
 
-Each ends in a `ValueError` that names the argument, before any work; never in an error of another
+Each raises a `ValueError` that names the argument, before any work; never an error of another
 library's, and never in silence. Numbers of NumPy's and JAX's are numbers.
 """
 

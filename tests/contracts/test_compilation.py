@@ -269,7 +269,7 @@ jsparse.warm_up(40, 2, task="regression", method=jsparse.FixedSize(5), folds=3, 
 
 
 def errors_said(arguments, folder, **changes):
-    """What a process of its own prints on standard error, with XLA's levels and flags untouched."""
+    """Return what a fresh process prints on standard error, with XLA's default flags."""
     known = {k: v for k, v in os.environ.items() if k not in ("TF_CPP_MIN_LOG_LEVEL", "XLA_FLAGS")}
     known |= {"JAX_COMPILATION_CACHE_DIR": str(folder)} | changes
     command = [sys.executable, *arguments]

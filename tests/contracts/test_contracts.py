@@ -1,4 +1,4 @@
-"""What every method of the registry promises, and what a new one gets by being named there."""
+"""The contracts of every method in the registry; a new method is tested once it is registered."""
 
 import dataclasses
 import inspect
@@ -85,7 +85,8 @@ def test_a_method_trains_predicts_and_is_saved(name, task, dtype, tmp_path):
         probabilities = model.predict_proba(X)
         np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-6)
         assert (model.classes[probabilities.argmax(axis=1)] == answers).all()
-        # Whatever the search minimises: what is reported can be compared with other methods.
+        # The reported error is comparable between methods, regardless of the objective of the
+        # search.
         assert found.metric == model.about["metric"] == "misclassification"
         wrong = (found.out_of_fold >= 0) != (y == model.classes[1])
         np.testing.assert_allclose(found.cv_error, wrong.mean(), rtol=1e-6)
@@ -153,7 +154,7 @@ def test_weight_two_is_twice_and_weight_zero_is_absent(name, task):
     X, y = rows(task, n=24)
     target = np.where(y == y[0], 1.0, -1.0) if task == "classification" else y
     method = method_named(name).resolve(Shape(24, 24, 16, 3, None, False))
-    if name == "reduced-set":  # each step of its descent enlarges what is rounded
+    if name == "reduced-set":  # each step of its descent amplifies rounding
         method = dataclasses.replace(method, max_iterations=2)
     Z = None if name == "dual" else jnp.asarray(X[:12])
     key = jax.random.key(0)
@@ -182,7 +183,7 @@ ABSENT = [pytest.param(*case, marks=() if case in FAST_ABSENT else SLOW) for cas
 
 
 def with_rows_of_weight_zero(X, y):
-    """Absurd rows of weight 0 before, between and behind the others; what of all is there."""
+    """Insert absurd rows of weight 0 among the others; return which rows are real."""
     at = [0, 0, 15, len(X)]
     w = np.insert(np.ones(len(X)), at, 0.0)
     absurd = y[0] if y.dtype.kind == "U" else 1e300
@@ -200,7 +201,7 @@ def test_training_does_not_see_rows_of_weight_zero(name, task):
     np.testing.assert_allclose(found.expansion(X), alone.expansion(X), rtol=1e-7, atol=1e-9)
     np.testing.assert_array_equal(found.predict(X), alone.predict(X))
     assert found.n_rows == 31
-    # What is of single rows is in the caller's order.
+    # Results by row are in the caller's order.
     assert len(found.out_of_fold) == 35
     assert np.isnan(np.delete(found.out_of_fold, there, axis=0)).all()
     np.testing.assert_allclose(found.out_of_fold[there], alone.out_of_fold, rtol=1e-7, atol=1e-9)
@@ -267,7 +268,7 @@ def test_the_default_number_of_prototypes_is_one_rule(name):
             assert found == min(n, max(classes or 1, math.ceil(4 * math.sqrt(n))))
         else:
             assert found == max(classes or 1, min(most, math.ceil(n / 3)))
-    # At every door: no other has a number of its own.
+    # Every entry point has the same default.
     parser = command_line(dict.fromkeys(("demo", "fit", "compare", "predict"), id))
     for words in (["demo"], ["fit", "x", "--target", "y"]):
         assert method_of(parser.parse_args([*words, "--method", name])) == method
@@ -323,7 +324,7 @@ def test_a_surrogate_tunes_the_kernel_and_the_method_its_own_C():
     assert found.metric == "misclassification"
     first = [e for e in found.tuning.history if e.stage == 0]
     assert [e.theta.tolist() for e in first] == [e.theta.tolist() for e in own.tuning.history]
-    assert len(found.tuning.history) == len(first) + 1  # C of its own, in a second stage
+    assert len(found.tuning.history) == len(first) + 1  # a separate C, in a second stage
 
 
 def test_methods_are_values():

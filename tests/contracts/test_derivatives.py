@@ -358,7 +358,7 @@ def _():
     )
     names, code = ("a", "b", "c"), output_code("one_versus_rest", 3)
     model = Model(model, inverse_temperatures=jnp.ones(3), labels=names, label_dtype="<U1")
-    # What a code holds is whole numbers.
+    # Codes hold whole numbers.
     code = jnp.asarray(code.matrix)
     return lambda model, X: distances(code, model(X), "loss"), {"model": model, "X": X}
 
@@ -640,7 +640,7 @@ CENTRAL = np.array([1, -8, 0, 8, -1]) / 12  # of points -2 to 2
 
 
 def difference(of, x, direction):
-    """Slope along the direction of what `of` gives at a point."""
+    """Return the central difference of `of` along the direction at a point."""
     one_sided = {"w", "penalty"} & {
         name for name, t in direction.items() if any(np.any(a) for a in jax.tree.leaves(t))
     }

@@ -11,7 +11,7 @@ import jsparse
 from jsparse import estimators, machines
 from jsparse.machines import METHODS
 
-# What a stranger might write, and what this library calls it.
+# Spellings from elsewhere, and this library's names for them.
 INSTEAD = {
     r"(n|num|number_of)_(centers|centres|points|atoms|components|vectors|basis)": "n_prototypes",
     r"(num|number_of|max_n)_prototypes|m|atoms|prototype_count|k_max": "n_prototypes",
@@ -25,7 +25,7 @@ INSTEAD = {
     r"gamma|sigma": "lengthscale",
     r"lam|lambda_|reg|penalty_weight": "C",
 }
-# scikit-learn's own names, at its own door.
+# scikit-learn's names, which its estimators keep.
 SKLEARN = {"max_iter", "random_state", "cv", "sample_weight"}
 # Functions on matrices, which know atoms and systems, and no prototypes or rows.
 OF_MATRICES = {"pursuit", "solvers"}

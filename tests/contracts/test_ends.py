@@ -45,7 +45,7 @@ class End(NamedTuple):
 class Solver(NamedTuple):
     """A solver that can be cut."""
 
-    cut: Callable[[int], list[End]]  # after so many steps
+    cut: Callable[[int], list[End]]  # number of steps
     last: int  # steps by which it has ended of itself
     capped: int = EXHAUSTED  # its end where it is cut
     end: int = CONVERGED  # its end if it is not
@@ -123,7 +123,7 @@ def dual_by_cg(k):
 
 
 def of_system(path, w):
-    """What is left of the normal equations, against a tolerance of 1e-8 of the first."""
+    """Return the residual of the normal equations in units of 1e-8 times the first residual."""
     X, y = planted()
     b = X.T @ y
     left = np.linalg.norm(b - X.T @ (X @ np.asarray(w)))
@@ -154,7 +154,7 @@ def conjugate(k, rule="residual"):
 
 
 def probabilistic(k):
-    """The last candidates depend on the others: it ends when all have been looked at."""
+    """The last candidates depend on the others, so it ends after examining all of them."""
     X, y = planted()
     X = np.concatenate([X, X[:, :2]], axis=1)
     path = pursuit.scdpp(X.T @ X, X.T @ y, max_atoms=k, key=KEY, subset=2)
@@ -190,7 +190,7 @@ def candidates():
 
 
 def scdp_machine(k, formed):
-    """What is left of the system (34) at all candidates, as one more of them would see it."""
+    """Return the residual of the system (34) at all candidates."""
     Z, X, y = candidates()
     path = scdp.fit(
         RBF(1.0), jnp.asarray(Z), 10.0, jnp.asarray(X), jnp.asarray(y),
@@ -223,7 +223,7 @@ def newton(k):
 
 
 def huber(k):
-    """Two outputs, of which one is zero; the objective against that of a general minimiser."""
+    """Compare the objective with a general minimiser's, for two outputs of which one is zero."""
     X = rows(5, 40, 1)
     y = np.stack([0 * X[:, 0], np.sin(2 * X[:, 0])], axis=1)
     y[::7, 1] += 3.0
@@ -244,7 +244,7 @@ def huber(k):
 
 
 def hinge(k):
-    """The objective against that of a naive solver."""
+    """Compare the objective with a naive solver's."""
     X = rows(5, 40, 2)
     y = np.where(X[:, 0] + rows(6, 40, 1)[:, 0] > 0, 1.0, -1.0)
     found = interior_point.solve(

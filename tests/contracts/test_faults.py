@@ -61,7 +61,7 @@ def start(folder, arguments, program=None, **options):
 
 
 def after(statements):
-    """What runs the rest of its line once it has done so much: no fork of a process with JAX."""
+    """Return code that runs its action after `n` calls, without forking a process that has JAX."""
     run = f"import os, sys\n{statements}\nos.execv(sys.argv[1], sys.argv[1:])"
     return [sys.executable, "-c", run]
 
@@ -87,7 +87,7 @@ def fitted(place):
 
 
 def lines(err):
-    """What is said, but for the compiler's own warnings."""
+    """Return the lines of output, without the compiler's warnings."""
     return [line for line in err.splitlines() if not line.startswith(("E0", "E1", "W0", "W1"))]
 
 
@@ -173,7 +173,7 @@ def test_every_name_of_the_package_is_where_type_checkers_find_it():
         __import__(home)
         assert value is getattr(sys.modules[home], name)
     assert set(dir(jsparse)) == {*jsparse.__all__, "__version__"}
-    assert len(jsparse.__all__) <= 40  # what is shown is seen at one glance
+    assert len(jsparse.__all__) <= 40  # the output fits on a screen
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         jsparse.nothing  # noqa: B018
 
@@ -319,7 +319,7 @@ print(ends)
 def test_training_is_interrupted_at_any_moment_and_the_process_goes_on(place):
     """20 moments, and as many more until one comes before the first evaluation and one after.
 
-    The model that is trained next is that of a fresh process, to the last bit.
+    The next model equals a fresh process's, to the last bit.
     """
     process = start(place, [20, 200], [sys.executable, "-c", TRAINING])
     code, out, err = finish(process)

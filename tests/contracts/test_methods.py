@@ -29,7 +29,7 @@ ABSENT = [1, 4, 6, 10, 12, 17]
 N, M, Q = len(FOLDS), 8, 5
 KERNEL, KEY = RBF(1.0), jax.random.key(0)
 
-# Other settings than the default ones, where they change what is computed.
+# Settings that differ from the defaults, where they change the computation.
 VARIANTS = {
     "fixed-size, tuned with fewer": jsparse.FixedSize(M, tuned_with=4),
     "robust, absolute": jsparse.Robust(M, loss="absolute"),
@@ -72,7 +72,7 @@ def setup(name, targets=None, dtype="float64"):
     """
     method = method_named(name) if name in METHODS else VARIANTS[name]
     if "max_iterations" in fields_of(method.name) and method.name != "rvm":
-        method = replaced(method, max_iterations=2)  # each step enlarges what is rounded
+        method = replaced(method, max_iterations=2)  # each step amplifies rounding
     if targets is None:
         logistic = "regression" not in method.tasks or name == "rvm, logistic"
         targets = "sign" if logistic else "real"
@@ -312,7 +312,7 @@ def test_the_values_of_a_family_are_those_of_its_machines(name, targets, dtype, 
     for place, size in enumerate(np.asarray(family.sizes).tolist()):
         machine = family.at(size)
         assert machine.intercept.shape == outputs
-        # Each output may have prototypes of its own; and a machine that needs none has one.
+        # Each output may have separate prototypes; a machine that needs none has one.
         assert len(machine.prototypes) <= max(1, size * values.shape[2])
         np.testing.assert_array_equal(
             machine.prototypes, np.asarray(family.points)[family.active_points(size)]
@@ -348,7 +348,7 @@ def test_a_family_is_the_same_under_jit(name, targets):
 
 
 class KeepAll(eqx.Module):
-    """Keeps the values of every machine, one place in `C` after the other; sums their squares."""
+    """Keep the values of every machine, by index in `C`; sum their squares."""
 
     n_C: int = eqx.field(static=True)
     n_sizes: int = eqx.field(static=True)

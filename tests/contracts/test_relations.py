@@ -71,7 +71,7 @@ class Relation(NamedTuple):
     targets: tuple[str, ...] = ("real", "sign", "class")
     pure: bool = True  # whether of pure functions
     trained: bool = True  # whether of what trains
-    own_program: bool = False  # shapes of its own, which compile anew
+    own_program: bool = False  # other shapes, which compile again
 
 
 def single(p: Problem) -> bool:
@@ -171,7 +171,7 @@ def weight_zero_holds_anything(learner, p):
     w = np.array(p.w)
     w[gone] = 0
     p = p._replace(w=w)
-    # Training refuses what is not finite, whatever its weight.
+    # Training refuses values that are not finite, also at weight 0.
     held = (1e30, 5.0) if learner.standardises else (np.nan, np.inf, -1e30, 5.0)
     for value in held:
         X, y = np.array(p.X), np.array(p.y)
@@ -379,7 +379,7 @@ def representable(scores: np.ndarray, dtype) -> bool:
 
 
 def table(learners: list[Learner], relations: list[Relation], quick) -> list:
-    """All that each learner has to keep, in both precisions; what is not quick is slow."""
+    """The relations of each learner, in both precisions; long ones are slow tests."""
     cases = []
     for learner, relation, dtype in itertools.product(learners, relations, TOLERANCE):
         if learner.targets not in relation.targets or relation.name in learner.without:
@@ -400,7 +400,7 @@ def keeps(learner: Learner, relation: Relation, learn: Learn, p: Problem, tol: f
         assert_as_expected(found, pair.expected(answer), limit, pair.loss)
 
 
-# Errors in units of the largest value: several times what is seen.
+# Tolerances in units of the largest value: several times the observed errors.
 TOLERANCE = {"float64": 256 * 2.0**-52, "float32": 256 * 2.0**-23}
 TRAINED_TOLERANCE = {"float64": 1e5 * 2.0**-52, "float32": 1e5 * 2.0**-23}
 
@@ -596,7 +596,7 @@ def test_all_that_learns_is_in_the_table():
     # `train` stands for the fixed-size machine.
     ways = {part for name in every for part in re.split("[:,] ", name)}
     assert {one.__name__ for one in METHODS.values()} - {"FixedSize"} < ways
-    # As a pure function each method is there by its own fit, or by the function behind it.
+    # Each method is tested as a pure function, by its `fit` or the function that it calls.
     pure = {part for learner in PURE for part in re.split("[:,] ", learner.name)}
     for one in METHODS.values():
         assert pure & {one.__name__, f"{one.__module__.split('.')[-1]}.fit"}

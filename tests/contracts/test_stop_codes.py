@@ -61,7 +61,7 @@ def test_every_bad_end_is_above_every_good_one():
         assert max(good, bad) == bad
         assert _status.trusted(good)
         assert not _status.trusted(bad)
-    # What is joined has converged only where every part has.
+    # A joined status is CONVERGED only if every part is.
     assert min(GOOD) == CONVERGED
 
 

@@ -1,4 +1,4 @@
-"""CONTRIBUTING's worked example: a method of another kind is one class and one line."""
+"""CONTRIBUTING's worked example: a new kind of method is one class and one line."""
 
 import re
 from pathlib import Path
