@@ -31,6 +31,7 @@ from .scaling import standardize as standardize
 from .search.gradient import Gradient as Gradient
 from .search.history import load_history as load_history
 from .search.history import save_history as save_history
+from .search.recursive import Recursive as Recursive
 from .search.strategies import Annealing as Annealing
 from .search.strategies import Profile as Profile
 from .training.distil import distil as distil

@@ -1,6 +1,7 @@
 """The LS-SVM in the dual: every row is a prototype."""
 
 import functools
+from collections.abc import Generator
 from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import jax
@@ -41,8 +42,9 @@ from .dual_system import (
 )
 from .family import Family, diagnostics, single
 from .held_out import HeldOut, OnFold, Sums, each_C, one_size
-from .method import MANY_C, Method, Points, TrainingRows
+from .method import MANY_C, Method, Points, Task, TrainingRows, option, replaced
 from .rows import FoldLayout, Rows
+from .stages import Chosen, Outcome, Stage
 
 Solver = Literal["auto", "cholesky", "conjugate_gradients"]
 DENSE_ROWS = 8192  # most rows for Cholesky by default: n x n in float64 is half a gigabyte
@@ -53,7 +55,19 @@ class Dual(Method):
 
     Memory grows with the square of the number of rows. Cross-validation is always leave-one-out,
     whatever folds the user asks for: one decomposition gives the predictions for every `C`.
+
+    Args:
+        tuned_with: tune kernel and `C` for a machine of this many random rows; then tune `C` again
+            for all rows, among three values. With many rows this saves nearly all time. None: tune
+            the machine of all rows directly.
     """
+
+    tuned_with: int | None = option(
+        None,
+        "search the kernel with so many of the rows, and fit to all",
+        kind="count",
+        metavar="N",
+    )
 
     name: ClassVar[str] = "dual"
     title: ClassVar[str] = "LS-SVM"
@@ -64,6 +78,35 @@ class Dual(Method):
     def n_features(self) -> Literal["all"]:
         """See `Method.n_features`: the kernel matrix."""
         return "all"
+
+    @property
+    def shares_work_over_C(self) -> bool:
+        """See `Method.shares_work_over_C`: with `tuned_with` each `C` has a Cholesky factor."""
+        return self.tuned_with is None
+
+    def check(self, task: Task) -> None:
+        """See `Method.check`."""
+        super().check(task)
+        if self.tuned_with is not None:
+            whole_number("tuned_with", self.tuned_with, 2)
+
+    def stages_of_one_size(
+        self, problem: Any, search: Any
+    ) -> Generator[Stage, Outcome | None, Chosen]:
+        """See `Method.stages_of_one_size`: with `tuned_with`, tune on a sample of the rows first."""
+        size = self.tuned_with
+        if size is None or size >= problem.source.n_rows or not search.tune_kernel:
+            return (yield from super().stages_of_one_size(problem, search))
+        sample = replaced(self, tuned_with=None)
+        first = yield Stage(problem.on_a_sample(size).with_method(sample), search, planned_later=1)
+        assert first is not None
+        kernel = first.tuning.kernel
+        near = _near(
+            problem.C, first.tuning.C, _largest_C(kernel, *problem.source.rows_in_memory())
+        )
+        last = yield Stage(problem.with_kernel(kernel), search.of_C_alone(), near)
+        assert last is not None
+        return Chosen(last.with_theta(first.tuning.theta))
 
     def choose_points(self, key: Key, kernel: Kernel, rows: TrainingRows) -> Points:
         """Return every row."""
@@ -110,6 +153,33 @@ class Dual(Method):
         index = np.asarray(folds.index)
         assert index.shape[1] == 1, "folds: expected the result of `validation_folds`"
         return machines_without_each(kernel, C, rows, index[:, 0])
+
+
+def _near(grid: Float[np.ndarray, " s"], C: float, most: float) -> Float[np.ndarray, " t"]:
+    """Return three values of the grid around `C`, or below `most` if that is smaller."""
+    grid = np.sort(grid)
+    allowed = grid[: max(1, np.searchsorted(grid, most))]
+    begin = int(np.argmin(np.abs(np.log(allowed / C)))) - 1
+    begin = int(np.clip(begin, 0, max(0, len(allowed) - 3)))
+    return allowed[begin : begin + 3]
+
+
+def _largest_C(
+    kernel: Kernel, X: Float[Array, "n d"], y: Array, weights: Float[Array, " n"]
+) -> float:
+    """Return the largest `C` for which rounding does not decide the machine of all rows.
+
+    The rounding of the kernel matrix is estimated from the sums of some of its rows.
+    """
+    sums = _row_sums(kernel, X, weights)
+    return 1 / (4 * epsilon(X.dtype) * float(np.max(np.asarray(sums))))
+
+
+@compiled
+def _row_sums(kernel: Kernel, X: Float[Array, "n d"], w: Float[Array, " n"]) -> Float[Array, " r"]:
+    some = jnp.linspace(0, len(X) - 1, min(256, len(X))).astype(jnp.int32)
+    root = jnp.sqrt(w)
+    return root[some] * dot(jnp.abs(kernel.cross_gram(X[some], X)), root[:, None])[:, 0]
 
 
 class DualFit(NamedTuple):

@@ -13,6 +13,7 @@ from .._status import NumericalError, status_of
 from .._types import CLike
 from ..expansion import KernelExpansion
 from ..kernels import Kernel
+from ..solvers.definite import factorise, inverse_by_blocks
 from ..solvers.ridge import Spectrum, shifted_inverse, spectrum
 from .dual_system import intercept_of, right_sides, solve_weighted, without_intercept
 from .fold_machines import expansion_of_folds
@@ -82,6 +83,53 @@ def leave_one_out(
     return predictions.reshape(s, n, *y.shape[1:]), status_of(~finite, lost)
 
 
+# An eigendecomposition serves every C and takes the time of some 12 Cholesky factors with their
+# inverses (measured for 2000 and 6000 rows on two cores). Small systems gain nothing.
+FEW_C, MANY_ROWS = 4, 1024
+
+
+@compiled
+def leave_one_out_by_cholesky(
+    kernel: Kernel,
+    C: Float[Array, " s"],
+    X: Float[Array, "n d"],
+    y: Float[Array, "n *c"],
+    weights: Float[Array, " n"] | None = None,
+) -> tuple[Float[Array, "s n *c"], Int[Array, " s"]]:
+    """Return the result of `leave_one_out` by a Cholesky factor for each `C`.
+
+    Each `C` takes `2/3 n^3` operations at the speed of matrix products. Arguments, results and
+    derivatives are as for `leave_one_out`.
+    """
+    n = X.shape[0]
+    w = jnp.ones(n, X.dtype) if weights is None else weights
+    inputs, X, y = X, present_rows(X, w), present_targets(y, w)
+    targets, root = y.reshape(n, -1), jnp.sqrt(w)[:, None]
+    K = kernel.gram(X)
+    absent = kernel.cross_gram(inputs, X)
+    rhs = root * right_sides(X, y)
+
+    def one(C: Float[Array, ""]) -> tuple[Float[Array, "n c"], Int[Array, ""]]:
+        factor = factorise(root * K * root.T, 1 / C)
+        inverse = inverse_by_blocks(factor.lower)
+        g = dot(inverse.T, dot(inverse, rhs))
+        g = g + dot(inverse.T, dot(inverse, rhs - dot(factor.matrix, g)))
+        ones, total = g[:, :1], jnp.sum(root * g[:, :1])
+        b = jnp.sum(root * g[:, 1:], axis=0) / total
+        g = g[:, 1:] - ones * b
+        diagonal = jnp.sum(jnp.square(inverse), axis=0)[:, None] - jnp.square(ones) / total
+        present = root > 0
+        residual = g / jnp.where(present, diagonal * root, 1)
+        predictions = jnp.where(present, targets - residual, dot(absent, root * g) + b)
+        finite = jnp.all(jnp.isfinite(predictions))
+        # As in `leave_one_out`: the diagonal of the matrix of residuals, in units of 1.
+        rounded = jnp.any(jnp.where(present, diagonal / C, 1) < 32 * epsilon(X.dtype))
+        return predictions, status_of(~finite, factor.lost | rounded)
+
+    predictions, status = jax.lax.map(one, C)
+    return predictions.reshape(len(C), n, *y.shape[1:]), status
+
+
 def leave_one_out_of(
     kernel: Kernel, C: Float[Array, " s"], rows: Rows
 ) -> tuple[Float[Array, "n s l"], Int[Array, " s"]]:
@@ -90,12 +138,14 @@ def leave_one_out_of(
     If some problems of a code leave out rows, there is one decomposition for each problem.
     """
     targets, weights = rows.target_columns, rows.problem_weights
+    few = len(C) <= FEW_C and len(rows) >= MANY_ROWS
+    predict = leave_one_out_by_cholesky if few else leave_one_out
     if weights.ndim == 1:
-        predictions, status = leave_one_out(kernel, C, rows.X, targets, weights)
+        predictions, status = predict(kernel, C, rows.X, targets, weights)
         return jnp.moveaxis(predictions, 0, 1), status
 
     def one(problem: tuple[Array, Array]) -> tuple[Float[Array, "s n"], Int[Array, " s"]]:
-        return leave_one_out(kernel, C, rows.X, *problem)
+        return predict(kernel, C, rows.X, *problem)
 
     predictions, status = jax.lax.map(one, (targets.T, weights.T))
     return jnp.transpose(predictions, (2, 1, 0)), jnp.max(status, axis=0)

@@ -109,8 +109,8 @@ class Gradient(Search):
         if self.move_prototypes:
             method.check_movable()
 
-    def rounds(self, p: int) -> list[int]:
-        """See `Search.rounds`."""
+    def batch_sizes(self, p: int) -> list[int]:
+        """See `Search.batch_sizes`."""
         if p == 0:
             return [1]
         line = [1] if self.start is not None else line_rounds(LINE_EVALUATIONS)
@@ -119,7 +119,9 @@ class Gradient(Search):
     def planned(self, template: Template, n_rows: int) -> int:
         """See `Search.planned`."""
         again = LINE_EVALUATIONS + (self.max_evaluations or STEPS) + 2
-        return sum(self.rounds(template.size)) + again * len(self.columns_left(template, n_rows))
+        return sum(self.batch_sizes(template.size)) + again * len(
+            self.columns_left(template, n_rows)
+        )
 
     def columns_left(self, template: Template, n_rows: int) -> list[int]:
         """Return the number of columns after each elimination.
@@ -168,9 +170,9 @@ class Automatic(Search):
             return Profile(**vars(self))
         return Gradient(**vars(self), patience=15)
 
-    def rounds(self, p: int) -> list[int]:
-        """See `Search.rounds`: the rounds of `Gradient`, before the number of rows is known."""
-        return self.resolve(FEWEST_ROWS, on_mesh=False).rounds(p)
+    def batch_sizes(self, p: int) -> list[int]:
+        """See `Search.batch_sizes`: the rounds of `Gradient`, before the number of rows is known."""
+        return self.resolve(FEWEST_ROWS, on_mesh=False).batch_sizes(p)
 
     def run(self, run: Evaluator) -> None:
         """See `Search.run`."""
@@ -282,8 +284,8 @@ class PrototypeDescent(Search):
     settings: Any = None  # the `Gradient` that tuned the kernel, with rows, patience and budget
     tuning: Any = None  # the `Tuning` of that search
 
-    def rounds(self, p: int) -> list[int]:
-        """See `Search.rounds`."""
+    def batch_sizes(self, p: int) -> list[int]:
+        """See `Search.batch_sizes`."""
         return [1]
 
     def run(self, run: Evaluator) -> None:

@@ -4,6 +4,7 @@ import dataclasses
 import math
 from typing import NamedTuple, Protocol, runtime_checkable
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -238,6 +239,15 @@ class Problem:
         assert self.point_rows is not None
         rows = self.source.only_rows(self.point_rows)
         return dataclasses.replace(self, points=None, source=rows)
+
+    def on_a_sample(self, n_rows: int) -> "Problem":
+        """Return the problem on some random rows with weight, all of which are prototypes."""
+        _, _, weights = self.source.rows_in_memory()
+        seed = [2026, n_rows] if self.key is None else np.asarray(jax.random.key_data(self.key))
+        rng = np.random.default_rng(np.asarray(seed).astype(np.uint32).tolist())
+        present = np.flatnonzero(np.asarray(weights) > 0)
+        rows = np.sort(rng.permutation(present)[:n_rows]).astype(np.int32)
+        return dataclasses.replace(self, points=None, source=self.source.only_rows(rows))
 
     def with_template(self, kernel: Kernel) -> "Problem":
         """Return the problem with another kernel to tune, whose matrices are fixed."""

@@ -111,12 +111,12 @@ class Search(abc.ABC):
         return self
 
     @abc.abstractmethod
-    def rounds(self, p: int) -> list[int]:
+    def batch_sizes(self, p: int) -> list[int]:
         """Return the most kernels of `p` parameters that each round evaluates together."""
 
     def planned(self, template: Template, n_rows: int) -> int:
         """Return the most evaluations, if errors are means over `n_rows` rows."""
-        return sum(self.rounds(template.size))
+        return sum(self.batch_sizes(template.size))
 
     @abc.abstractmethod
     def run(self, run: Evaluator) -> None:
@@ -149,8 +149,8 @@ class Profile(Search):
     evaluations. Several parameters are searched as by `Annealing`, with 160 evaluations.
     """
 
-    def rounds(self, p: int) -> list[int]:
-        """See `Search.rounds`."""
+    def batch_sizes(self, p: int) -> list[int]:
+        """See `Search.batch_sizes`."""
         if p == 0:
             return [1]
         if p == 1:
@@ -192,8 +192,8 @@ class Annealing(Search):
                 f"C: expected a range for Annealing, at least two different values, got {grid}"
             )
 
-    def rounds(self, p: int) -> list[int]:
-        """See `Search.rounds`."""
+    def batch_sizes(self, p: int) -> list[int]:
+        """See `Search.batch_sizes`."""
         return annealing_rounds(self.max_evaluations or ANNEALING_EVALUATIONS)
 
     def run(self, run: Evaluator) -> None:
@@ -220,8 +220,8 @@ class Rescaling(Search):
 
     ratio: float = 1.4
 
-    def rounds(self, p: int) -> list[int]:
-        """See `Search.rounds`."""
+    def batch_sizes(self, p: int) -> list[int]:
+        """See `Search.batch_sizes`."""
         return [1] * (1 if p == 0 else self.max_evaluations or RESCALING_EVALUATIONS)
 
     def run(self, run: Evaluator) -> None:

@@ -61,3 +61,17 @@ def inverse_of_lower(lower: Float[Array, "p p"]) -> Float[Array, "p p"]:
         return jax.lax.dynamic_update_index_in_dim(found, rest / lower_row[i], i, 0)
 
     return jax.lax.fori_loop(0, len(lower), row, jnp.zeros_like(lower))
+
+
+_BLOCK = 256  # size below which a triangular solve inverts a block
+
+
+def inverse_by_blocks(lower: Float[Array, "p p"]) -> Float[Array, "p p"]:
+    """Invert a large lower triangular matrix by matrix products, in `p^3 / 3` operations."""
+    p, h = len(lower), len(lower) // 2
+    if p <= _BLOCK:
+        one = jnp.eye(p, dtype=lower.dtype)
+        return jax.scipy.linalg.solve_triangular(lower, one, lower=True)
+    top, bottom = inverse_by_blocks(lower[:h, :h]), inverse_by_blocks(lower[h:, h:])
+    corner = -dot(bottom, dot(lower[h:, :h], top))
+    return jnp.block([[top, jnp.zeros((h, p - h), lower.dtype)], [corner, bottom]])

@@ -111,7 +111,7 @@ def plan(
         return Plan(parts, limit, None, 1, 1, block_rows)
     problems = 1 if code is None else code.matrix.shape[1]
     classes = 1 if code is None or code.shares_all_rows else code.matrix.shape[0]
-    rounds = search.rounds(n_parameters) if streamed else [1]
+    rounds = search.batch_sizes(n_parameters) if streamed else [1]
     in_fold = -(-(sample_rows if streamed else n) // folds)
 
     def parts_of(m: int, kernels: int) -> dict[str, int]:

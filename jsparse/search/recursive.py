@@ -1,0 +1,185 @@
+"""Recursive feature machines: a metric from the derivatives of the machine that it gave."""
+
+import dataclasses
+from typing import ClassVar
+
+import numpy as np
+from jaxtyping import Float
+
+from .._arguments import real, whole_number
+from .._numerics import as_array
+from ..machines.agop import agop
+from .strategies import LINE_EVALUATIONS, Evaluator, Search, line_rounds, line_search
+
+FACTOR = np.log(1.4)  # step of the common factor of the lengthscales in a round
+EVALUATIONS = 5  # most evaluations of a round
+NEAR = 5  # values of `C` that a round tries, around the best
+LEAST = 1e-3  # smallest scale of a column, relative to the largest
+PATIENCE = 2  # rounds without a better score after which the search ends
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Recursive(Search):
+    """A search that learns a metric from the machine's own derivatives, without gradient descent.
+
+    First a profile varies one factor common to all lengthscales, as `Profile` does. Then each round
+    fits the machine of the best kernel, computes its average gradient outer product over the rows
+    (`machines.agop`), and takes the mean squared derivative in a column, to a power, as the
+    column's scale: recursive feature machines (Radhakrishnan et al., Science 383, 2024). The common
+    factor and `C` are tuned again around their best values. The search ends when `rounds` are done
+    or two rounds in a row have not lowered the score. The kernel of the lowest score is the result,
+    so it never scores worse than the profile.
+
+    Args:
+        rounds: the most rounds.
+        exponent: the power of the mean squared derivative that becomes a column's scale; 0.5 is the
+            root mean squared derivative of Radhakrishnan et al.
+        per_column: if the kernel is given by name, it has one lengthscale for each column. A kernel
+            object keeps its leaves.
+        rank: if the kernel is given by name, replace the lengthscales by a matrix with this many
+            rows, at most the number of columns (`kernels.Projected`). It becomes the matrix square
+            root of the outer product, truncated to the rank.
+        max_evaluations: limit of evaluations after the profile; by default five for each round.
+    """
+
+    rounds: int = 5
+    exponent: float = 0.5
+    per_column: bool = True
+    rank: int | None = None
+    runs_on_mesh: ClassVar[bool] = False
+
+    @property
+    def varied(self) -> dict[str, bool]:
+        """See `Search.varied`."""
+        return {**super().varied, "tune_matrices": True}
+
+    def check(self) -> None:
+        """See `Search.check`."""
+        super().check()
+        whole_number("rounds", self.rounds, 1)
+        real("exponent", self.exponent, 0.0, above=True)
+        if self.rank is not None:
+            whole_number("rank", self.rank, 1)
+        if not isinstance(self.per_column, bool):
+            raise ValueError(f"per_column: expected True or False, got {self.per_column!r}")
+
+    def batch_sizes(self, p: int) -> list[int]:
+        """See `Search.batch_sizes`."""
+        if p == 0:
+            return [1]
+        line = [1] if self.start is not None else line_rounds(LINE_EVALUATIONS)
+        return [*line, *[1] * (self.max_evaluations or EVALUATIONS * self.rounds)]
+
+    def run(self, run: Evaluator) -> None:
+        """See `Search.run`."""
+        if run.template.size == 0:
+            run.scores(np.zeros((1, 0)))
+        else:
+            _Rounds(self, run).run()
+
+    def without_rank(self) -> Search:
+        """See `Search.without_rank`."""
+        return dataclasses.replace(self, rank=None)
+
+
+class _Rounds:
+    """The run of a `Recursive` search: a profile, then rounds of a fit, a metric and its scores."""
+
+    def __init__(self, search: Recursive, run: Evaluator) -> None:
+        self.search, self.evaluator = search, run
+        self.middle, self.signed = run.template.theta.astype(float), run.template.signed
+        self.evaluations_left = search.max_evaluations or EVALUATIONS * search.rounds
+
+    def run(self) -> None:
+        """Find the best common factor, then improve the metric round by round."""
+        best, theta = self._profile()
+        if not (self.signed.any() or len(self.evaluator.template.lengthscales)):
+            return  # the kernel has no metric to learn
+        rounds_without_improvement = 0
+        for _ in range(self.search.rounds):
+            C = self.evaluator.best_C(theta)
+            theta = self._with_metric(theta, self._product(theta, C))
+            score, theta = self._rescaled(theta, C)
+            rounds_without_improvement = 0 if score < best else rounds_without_improvement + 1
+            best = min(best, score)
+            if rounds_without_improvement == PATIENCE or self.evaluations_left == 0:
+                return
+
+    def _profile(self) -> tuple[float, Float[np.ndarray, " p"]]:
+        """Return the best score and kernel of a line search over one common factor."""
+        run, scored = self.evaluator, []
+        if self.search.start is not None:
+            theta = np.asarray(self.search.start.theta, float)
+            return run.scores(theta[None])[0], theta
+
+        def scores(points: np.ndarray) -> Float[np.ndarray, " q"]:
+            thetas = self.middle[None] + np.where(self.signed[None], 0, points)
+            values = run.scores(thetas)
+            scored.extend(zip(values.tolist(), thetas, strict=True))
+            return values
+
+        narrow, wide = np.max(run.low - self.middle), np.min(run.high - self.middle)
+        line_search(float(narrow), float(wide), LINE_EVALUATIONS, run.dtype, scores)
+        return min(scored, key=lambda pair: pair[0])
+
+    def _product(self, theta: Float[np.ndarray, " p"], C: float) -> Float[np.ndarray, "d *d"]:
+        """Fit the machine of a kernel, and return its average gradient outer product."""
+        run, problem = self.evaluator, self.evaluator.problem
+        kernel = run.template.at(theta.astype(run.dtype))
+        family, _ = problem.source.fit(problem, kernel, as_array(np.asarray(C, run.dtype)), None)
+        X, _, weights = problem.source.rows_in_memory()
+        return np.asarray(agop(family.expansion, X, weights, diagonal=not self.signed.any()), float)
+
+    def _with_metric(
+        self, theta: Float[np.ndarray, " p"], product: Float[np.ndarray, "d *d"]
+    ) -> Float[np.ndarray, " p"]:
+        """Return the kernel whose metric is a power of the outer product.
+
+        The mean squared distance of standardised rows is unchanged.
+        """
+        if not (np.isfinite(product).all() and np.any(product)):
+            return theta  # the machine is constant
+        theta, exponent = theta.copy(), self.search.exponent
+        if self.signed.any():
+            matrix = theta[self.signed].reshape(-1, len(product))
+            values, vectors = np.linalg.eigh(product)
+            powers = np.maximum(values, 0)[::-1][: len(matrix)] ** exponent
+            root = powers[:, None] * vectors.T[::-1][: len(matrix)]
+            norm = np.sqrt(np.sum(np.square(matrix)) / np.sum(np.square(root)))
+            theta[self.signed] = (norm * root).reshape(-1)
+            return theta
+        scales = np.maximum(product, 0) ** exponent
+        scales = np.maximum(scales, LEAST * scales.max())
+        columns = self.evaluator.template.lengthscales
+        for places in columns.T:  # of each factor of a product of kernels
+            squares = np.exp(-2 * theta[places])
+            theta[places] = -np.log(scales * np.sqrt(squares.sum() / np.square(scales).sum()))
+        return theta
+
+    def _rescaled(
+        self, theta: Float[np.ndarray, " p"], C: float
+    ) -> tuple[float, Float[np.ndarray, " p"]]:
+        """Return the best score and kernel over a common factor of the lengthscales."""
+        run, grid = self.evaluator, np.sort(self.evaluator.grid)
+        begin = int(
+            np.clip(np.argmin(np.abs(np.log(grid / C))) - NEAR // 2, 0, max(0, len(grid) - NEAR))
+        )
+        near = grid[begin : begin + NEAR]
+        scored: dict[int, tuple[float, np.ndarray]] = {}
+
+        def score(step: int) -> float:
+            if step not in scored:
+                self.evaluations_left -= 1
+                moved = theta + np.where(self.signed, 0, step * FACTOR)
+                scored[step] = (run.scores(moved[None], near[None])[0], moved)
+            return scored[step][0]
+
+        step, budget = 0, min(EVALUATIONS, self.evaluations_left)
+        score(0)
+        while len(scored) < budget:
+            new = [s for s in (step - 1, step + 1) if s not in scored]
+            if not new:
+                break
+            score(new[0])
+            step = min(scored, key=lambda s: scored[s][0])
+        return scored[step]
