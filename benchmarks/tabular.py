@@ -80,17 +80,32 @@ def ours(
         )
         if keep:
             LAST["trained"] = trained
-        compiled = trained.seconds["compile"]
-        return {
-            "error": part.error(trained.predict(part.X_test)),
-            "seconds": trained.seconds["total"] - compiled,
-            "compile": compiled,
-            "prototypes": trained.model.size,
-            "cv_error": trained.cv_error,
-            "kernel": type(trained.kernel).__name__,
-        }
+        return _result(part, trained)
 
     return run
+
+
+def all_rows(part: Split) -> dict[str, Any]:
+    """Train on all rows as prototypes, with a metric from the machine's own derivatives."""
+    trained = jsparse.train(
+        part.X, part.y, task=part.task, method=jsparse.Dual(tuned_with=1000),
+        search=jsparse.Recursive(), kernel="auto", columns="auto", key=0,
+    )  # fmt: skip
+    LAST["all rows"] = trained
+    return _result(part, trained)
+
+
+def _result(part: Split, trained: jsparse.Trained) -> dict[str, Any]:
+    compiled = trained.seconds["compile"]
+    return {
+        "error": part.error(trained.predict(part.X_test)),
+        "seconds": trained.seconds["total"] - compiled,
+        "compile": compiled,
+        "prototypes": trained.model.size,
+        "cv_error": trained.cv_error,
+        "kernel": type(trained.kernel).__name__,
+        "columns": type(trained.model.expansion.scaling).__name__,
+    }
 
 
 def peer(make: Callable[[Split], Any]) -> Callable[[Split], dict[str, Any]]:
@@ -159,29 +174,30 @@ class _XRFM:
         return found if self.task == "regression" else self.classes[found.astype(int)]
 
 
-def distilled(part: Split) -> dict[str, Any]:
-    """At most 500 of the prototypes of the large machine that was kept."""
-    large = LAST.pop("trained")
-    method = jsparse.SCDP(max_prototypes=min(SMALL, large.model.size, len(part.X) // 2))
-    small = jsparse.distil(large, part.X, part.y, key=0, method=method, folds=5)
-    compiled = small.seconds["compile"]
-    return {
-        "error": part.error(small.predict(part.X_test)),
-        "seconds": small.seconds["total"] - compiled,
-        "compile": compiled,
-        "prototypes": small.model.size,
-        "cv_error": small.cv_error,
-    }
+def distilled(name: str, most: int) -> Callable[[Split], dict[str, Any]]:
+    """Select at most `most` of the prototypes of the large machine that was kept."""
+
+    def run(part: Split) -> dict[str, Any]:
+        large = LAST.pop(name)
+        method = jsparse.SCDP(max_prototypes=min(most, large.model.size, len(part.X) // 2))
+        return _result(part, jsparse.distil(large, part.X, part.y, key=0, method=method, folds=5))
+
+    return run
 
 
 LAST: dict[str, jsparse.Trained] = {}
 ONE, BEST = "one lengthscale, 500", "gradient, 500, then 2000"
 DISTILLED = "distilled from it, at most 500"
+ALL = "all rows, recursive"
+DISTILLED_ALL = "distilled from all rows, at most 200"
+LARGE_OF = {DISTILLED: (BEST, "trained"), DISTILLED_ALL: (ALL, "all rows")}
 WAYS: dict[str, Callable[[Split], dict[str, Any]]] = {
     ONE: ours(jsparse.Profile(), SMALL),
     "gradient, 500": ours(jsparse.Gradient(), SMALL),
     BEST: ours(jsparse.Gradient(), LARGE, SMALL, keep=True),
-    DISTILLED: distilled,
+    DISTILLED: distilled("trained", SMALL),
+    ALL: all_rows,
+    DISTILLED_ALL: distilled("all rows", 200),
     "LightGBM": peer(_lightgbm),
     "auto, 500": ours("auto", SMALL, None, "auto"),
     "auto, 500, then 2000": ours("auto", LARGE, SMALL, "auto"),
@@ -205,8 +221,9 @@ def run(*, quick: bool, out: Path) -> Report:
                 if place in data:
                     continue
                 part = split(name, number) if part is None else part
-                if way == DISTILLED and not LAST:  # an earlier run had the large machine
-                    WAYS[BEST](part)
+                large, kept_as = LARGE_OF.get(way, (None, ""))
+                if large is not None and kept_as not in LAST:  # an earlier run had it
+                    WAYS[large](part)
                 try:
                     data[place] = fit(part)
                 except ImportError as error:  # a peer that is not installed

@@ -15,7 +15,7 @@ from ._programs import compiled
 from ._repr import short_repr
 from ._runtime import check_runtime
 from .kernels import Kernel
-from .scaling import Standardization
+from .scaling import Scaling
 
 
 class KernelExpansion(eqx.Module):
@@ -32,14 +32,14 @@ class KernelExpansion(eqx.Module):
         prototypes: points that carry the model, shape `m d`.
         coefficients: one column per output, shape `m` or `m c`.
         intercept: shape `()` or `c`.
-        scaling: standardisation applied to the inputs first, or None.
+        scaling: standardisation or normal scores, applied to the inputs first; or None.
     """
 
     kernel: Kernel
     prototypes: Float[Array, "m d"]
     coefficients: Float[Array, "m *c"]
     intercept: Float[Array, "*c"]
-    scaling: Standardization | None = None
+    scaling: Scaling | None = None
 
     __repr__ = short_repr
 

@@ -1,4 +1,4 @@
-"""Zero mean and unit variance per column: part of every saved model."""
+"""Maps of raw input columns to comparable units: standardisation, or normal scores of ranks."""
 
 from typing import NamedTuple
 
@@ -34,6 +34,93 @@ class Standardization(NamedTuple):
     def undo(self, X: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
         """Standardised units back to raw units, in the dtype of `X`."""
         return X * _rows_like(self.scale, X) + _rows_like(self.shift, X)
+
+    def undo_on_host(self, X: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
+        """Standardised units back to raw units, by NumPy."""
+        return X * np.asarray(self.scale) + np.asarray(self.shift)
+
+
+class NormalScores(NamedTuple):
+    """Monotone maps of each column to normal scores of its ranks.
+
+    A value at rank `r` of `n` becomes the quantile `(r - 1/2) / n` of the normal distribution, so
+    heavy tails and outliers lose their weight. Between knots the map is linear; beyond the first
+    and the last knot it is constant. Scores have mean 0 and variance 1.
+
+    Differentiable in its argument and in both fields, except at the knots.
+
+    Attributes:
+        knots: values of each column in increasing order, shape `k d`; the last may be repeated.
+        scores: scores of the knots, shape `k d`; 0 for a constant column.
+    """
+
+    knots: Float[Array, "k d"]
+    scores: Float[Array, "k d"]
+
+    __repr__ = short_repr
+
+    def apply(self, X: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
+        """Raw units to scores, in the dtype of `X`."""
+        return _interpolated(X, self.knots.astype(X.dtype), self.scores.astype(X.dtype))
+
+    def undo(self, X: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
+        """Scores to raw units, in the dtype of `X`; outer scores become the outer knots."""
+        return _interpolated(X, self.scores.astype(X.dtype), self.knots.astype(X.dtype))
+
+    def undo_on_host(self, X: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
+        """Scores to raw units, by NumPy."""
+        columns = zip(X.T, np.asarray(self.scores).T, np.asarray(self.knots).T, strict=True)
+        return np.stack([np.interp(*column) for column in columns], axis=1).astype(X.dtype)
+
+
+Scaling = Standardization | NormalScores
+
+
+def _interpolated(
+    X: Float[Array, "*n d"], x: Float[Array, "k d"], y: Float[Array, "k d"]
+) -> Float[Array, "*n d"]:
+    return jax.vmap(jnp.interp, in_axes=-1, out_axes=-1)(X, x, y)
+
+
+def normal_scores(
+    X: Float[np.ndarray, "n d"],
+    weights: Float[np.ndarray, " n"] | None = None,
+    *,
+    n_knots: int = 128,
+) -> NormalScores:
+    """Return the normal scores of some rows' columns; on the host.
+
+    Args:
+        X: finite inputs, shape `n d`.
+        weights: row weights, shape `n`; rows of weight 0 are absent. By default all 1.
+        n_knots: the most knots of a column. A column with fewer different values has a knot at
+            each of them; others have knots at evenly spaced scores.
+    """
+    from scipy.special import ndtri  # imported late, as it is slow to import
+
+    X, w = np.asarray(X), np.ones(len(X)) if weights is None else np.asarray(weights, float)
+    X, w = X[w > 0], w[w > 0]
+    columns = []
+    for column in X.T:
+        values, inverse = np.unique(column, return_inverse=True)
+        mass = np.bincount(inverse, w)
+        middle = (np.cumsum(mass) - mass / 2) / mass.sum()  # the middle of the ranks of a value
+        least = 0.5 / len(X)
+        scores = ndtri(np.clip(middle, least, 1 - least))
+        places = np.arange(len(values))
+        if len(values) > n_knots:
+            even = np.linspace(scores[0], scores[-1], n_knots)
+            places = np.unique(np.append(np.searchsorted(scores, even[:-1]), len(values) - 1))
+        all_scores = np.interp(column, values[places], scores[places])
+        mean = np.average(all_scores, weights=w)
+        spread = np.sqrt(np.average(np.square(all_scores - mean), weights=w))
+        scores = (scores[places] - mean) / (spread if spread > 0 else 1)
+        room = (0, n_knots - len(places))
+        columns.append((np.pad(values[places], room, "edge"), np.pad(scores, room, "edge")))
+    knots, scores = (
+        np.stack(parts, axis=1).astype(X.dtype) for parts in zip(*columns, strict=True)
+    )
+    return NormalScores(*jax.device_put((knots, scores)))
 
 
 def standardize(

@@ -31,7 +31,7 @@ from ._runtime import check_fork
 from ._status import PrecisionWarning
 from .expansion import KernelExpansion
 from .kernels import Kernel
-from .scaling import Standardization
+from .scaling import NormalScores, Standardization
 
 _PART = "part."
 _WHICH = "kernel.which"  # the number of each prototype's kernel in a `Mixture`
@@ -55,7 +55,10 @@ _EXPANSION = {
     "coefficients": "float m *outputs",
     "intercept": "float *outputs",
 }
-_SCALING = {"scaling.shift": "floating d", "scaling.scale": "floating d"}
+_SCALINGS = {
+    "scaling.shift": {"scaling.shift": "floating d", "scaling.scale": "floating d"},
+    "scaling.knots": {"scaling.knots": "floating k d", "scaling.scores": "floating k d"},
+}
 
 
 def save(
@@ -81,8 +84,8 @@ def save(
     """
     arrays = {name: np.asarray(getattr(expansion, name)) for name in _EXPANSION}
     if expansion.scaling is not None:
-        arrays["scaling.shift"] = np.asarray(expansion.scaling.shift)
-        arrays["scaling.scale"] = np.asarray(expansion.scaling.scale)
+        fields = expansion.scaling._asdict().items()
+        arrays |= {f"scaling.{name}": np.asarray(array) for name, array in fields}
     leaves: dict[str, np.ndarray] = {}
     document = {
         "kernel": _describe(expansion.kernel, "kernel", leaves),
@@ -130,6 +133,8 @@ def load(
         scaling = None
         if "scaling.shift" in tensors:
             scaling = Standardization(tensors["scaling.shift"], tensors["scaling.scale"])
+        elif "scaling.knots" in tensors:
+            scaling = NormalScores(tensors["scaling.knots"], tensors["scaling.scores"])
         expansion = KernelExpansion(
             kernel, tensors["prototypes"], tensors["coefficients"], tensors["intercept"], scaling
         )
@@ -223,7 +228,7 @@ def _kernel_of(description: Any, place: str, leaves: dict[str, jax.Array]) -> Ke
 
 def _check_expansion(arrays: Mapping[str, np.ndarray], leaves: Mapping[str, np.ndarray]) -> None:
     """Raise a `ValueError` unless the arrays of an expansion and of its kernel fit together."""
-    scaling = _SCALING if any(name.startswith("scaling.") for name in arrays) else {}
+    scaling = next((fields for name, fields in _SCALINGS.items() if name in arrays), {})
     which = {_WHICH: "int32 m"} if _WHICH in leaves else {}
     others = {name: "floating *shape" for name in leaves if name not in which}
     dtype = arrays["prototypes"].dtype if "prototypes" in arrays else np.dtype("float64")
@@ -236,6 +241,9 @@ def _check_expansion(arrays: Mapping[str, np.ndarray], leaves: Mapping[str, np.n
         raise ValueError(f"coefficients: expected shape m or m c, got {lengths['outputs']}")
     if not np.all(arrays.get("scaling.scale", np.ones(())) > 0):
         raise ValueError("scaling.scale: expected positive numbers")
+    for name in ("scaling.knots", "scaling.scores"):
+        if name in arrays and np.any(np.diff(arrays[name], axis=0) < 0):
+            raise ValueError(f"{name}: expected columns that do not fall")
 
 
 def _caster(

@@ -210,8 +210,7 @@ class Machine(BaseEstimator):
         expansion = model.expansion
         raw = np.asarray(expansion.prototypes)
         if expansion.scaling is not None:
-            shift, scale = (np.asarray(a) for a in expansion.scaling)
-            raw = raw * scale + shift
+            raw = expansion.scaling.undo_on_host(raw)
         self.prototypes_ = raw
         self.dual_coef_ = np.asarray(expansion.coefficients)
         self.intercept_ = np.asarray(expansion.intercept)

@@ -4,11 +4,12 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
-from .._arguments import finite_rows
+from .._arguments import check_finite
 from .._blocks import rows_in_block, sum_row_blocks
-from .._numerics import as_float, dot_over_rows, is_concrete, present_rows
+from .._numerics import as_float, dot, dot_over_rows, present_rows
 from .._programs import compiled
 from ..expansion import KernelExpansion
 from ..kernels.mixed import categorical_columns
@@ -16,8 +17,8 @@ from ..kernels.mixed import categorical_columns
 
 def agop(
     expansion: KernelExpansion,
-    X: Float[Array, "n d"],
-    weights: Float[Array, " n"] | None = None,
+    X: Float[Array, "n d"] | Float[np.ndarray, "n d"],
+    weights: Float[Array, " n"] | Float[np.ndarray, " n"] | None = None,
     *,
     diagonal: bool = False,
     block_rows: int | None = None,
@@ -49,16 +50,16 @@ def agop(
     Raises:
         ValueError: for shapes that do not fit, or (outside `jit`) values that are not finite.
     """
-    if is_concrete(X):
-        X = finite_rows(X)
-    X = as_float(X).astype(expansion.prototypes.dtype)
+    rows, dtype = as_float(X), expansion.prototypes.dtype
+    check_finite("X", rows)
     d = expansion.prototypes.shape[1]
-    if X.ndim != 2 or X.shape[1] != d or len(X) == 0:
-        raise ValueError(f"X: expected shape (n, {d}) with at least one row, got {X.shape}")
-    w = jnp.ones(len(X), X.dtype) if weights is None else as_float(weights).astype(X.dtype)
-    if w.shape != X.shape[:1]:
-        raise ValueError(f"weights: expected shape ({len(X)},), got {w.shape}")
-    return _agop(expansion, X, w, diagonal=diagonal, block_rows=rows_in_block(block_rows))
+    if rows.ndim != 2 or rows.shape[1] != d or len(rows) == 0:
+        raise ValueError(f"X: expected shape (n, {d}) with at least one row, got {rows.shape}")
+    w = jnp.ones(len(rows), dtype) if weights is None else as_float(weights).astype(dtype)
+    if w.shape != rows.shape[:1]:
+        raise ValueError(f"weights: expected shape ({len(rows)},), got {w.shape}")
+    block = rows_in_block(block_rows)
+    return _agop(expansion, rows.astype(dtype), w, diagonal=diagonal, block_rows=block)
 
 
 @functools.partial(compiled, static_argnames=("diagonal", "block_rows"))
@@ -77,13 +78,13 @@ def _agop(
         values, pull = jax.vjp(lambda X: expansion(X).reshape(len(X), -1), X)
         one = jnp.eye(values.shape[1], dtype=X.dtype)
         (slopes,) = jax.vmap(lambda c: pull(jnp.broadcast_to(c, values.shape)))(one)  # c r d
-        squares = jnp.sum(w[:, None] * jnp.sum(jnp.square(slopes), axis=0), axis=0)
+        squares = dot(w[None, :], jnp.sum(jnp.square(slopes), axis=0))[0]
         for c in codes:
             change = values - expansion(X.at[:, c].set(-2)).reshape(values.shape)
-            squares = squares.at[c].set(jnp.sum(w[:, None] * jnp.square(change)) / 2)
+            squares = squares.at[c].set(jnp.sum(w * jnp.sum(jnp.square(change), axis=1)) / 2)
         if diagonal:
             return squares
-        rows = (jnp.sqrt(w)[:, None] * slopes).reshape(-1, d)
+        rows = (jnp.sqrt(w)[None, :, None] * slopes).reshape(-1, d)
         product = dot_over_rows(rows, rows)
         return product.at[jnp.diag_indices(d)].set(squares)
 

@@ -58,8 +58,9 @@ class Dual(Method):
 
     Args:
         tuned_with: tune kernel and `C` for a machine of this many random rows; then tune `C` again
-            for all rows, among three values. With many rows this saves nearly all time. None: tune
-            the machine of all rows directly.
+            for all rows, among three values. With many rows this saves nearly all time. Kernels
+            are compared by their squared errors, for classification too. None: tune the machine of
+            all rows directly.
     """
 
     tuned_with: int | None = option(
@@ -93,12 +94,14 @@ class Dual(Method):
     def stages_of_one_size(
         self, problem: Any, search: Any
     ) -> Generator[Stage, Outcome | None, Chosen]:
-        """See `Method.stages_of_one_size`: with `tuned_with`, tune on a sample of the rows first."""
-        size = self.tuned_with
-        if size is None or size >= problem.source.n_rows or not search.tune_kernel:
+        """See `Method.stages_of_one_size`: with `tuned_with`, tune on a sample of rows first."""
+        if self.tuned_with is None or not search.tune_kernel:
             return (yield from super().stages_of_one_size(problem, search))
-        sample = replaced(self, tuned_with=None)
-        first = yield Stage(problem.on_a_sample(size).with_method(sample), search, planned_later=1)
+        few = self.tuned_with < problem.source.n_rows
+        sample = problem.on_a_sample(self.tuned_with) if few else problem
+        # The misclassification of a sample is too coarse to choose among metrics.
+        sample = sample.with_metric("mse").with_method(replaced(self, tuned_with=None))
+        first = yield Stage(sample, search, planned_later=1)
         assert first is not None
         kernel = first.tuning.kernel
         near = _near(

@@ -115,7 +115,7 @@ def leave_one_out_by_cholesky(
         g = dot(inverse.T, dot(inverse, rhs))
         g = g + dot(inverse.T, dot(inverse, rhs - dot(factor.matrix, g)))
         ones, total = g[:, :1], jnp.sum(root * g[:, :1])
-        b = jnp.sum(root * g[:, 1:], axis=0) / total
+        b = jnp.sum(root * g[:, 1:], axis=0, keepdims=True) / total
         g = g[:, 1:] - ones * b
         diagonal = jnp.sum(jnp.square(inverse), axis=0)[:, None] - jnp.square(ones) / total
         present = root > 0

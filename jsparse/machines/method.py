@@ -21,7 +21,7 @@ from .._types import CLike, Key, PointTable
 from ..expansion import KernelExpansion
 from ..kernels import Kernel, Mixture
 from ..multiclass import Code
-from ..scaling import Standardization
+from ..scaling import Scaling
 from .family import Family
 from .fold_machines import join_machines
 from .held_out import HeldOut, OnFold, Sums, each_fold_and_C
@@ -64,7 +64,7 @@ class TrainingRows(NamedTuple):
     X: Float[Array, "r d"]
     labels: Int[np.ndarray, " r"] | None  # class numbers; None for regression
     weights: Float[np.ndarray, " r"]  # a row of weight 0 is never chosen
-    scaling: Standardization  # maps raw inputs to `X`
+    scaling: Scaling  # maps raw inputs to `X`
     n: int  # number of rows without the padding
 
     __repr__ = short_repr

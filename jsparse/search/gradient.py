@@ -171,7 +171,7 @@ class Automatic(Search):
         return Gradient(**vars(self), patience=15)
 
     def batch_sizes(self, p: int) -> list[int]:
-        """See `Search.batch_sizes`: the rounds of `Gradient`, before the number of rows is known."""
+        """See `Search.batch_sizes`: those of `Gradient`, before the rows are known."""
         return self.resolve(FEWEST_ROWS, on_mesh=False).batch_sizes(p)
 
     def run(self, run: Evaluator) -> None:

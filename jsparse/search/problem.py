@@ -226,6 +226,10 @@ class Problem:
         """Return the problem with another method and the same points."""
         return dataclasses.replace(self, method=method)
 
+    def with_metric(self, metric: Metric) -> "Problem":
+        """Return the problem that minimises `metric`, unless the user asked for another one."""
+        return dataclasses.replace(self, metric=self.metric or metric)
+
     def at_size(self, m: int) -> "Problem":
         """Return the problem of machines with `m` prototypes, see `Method.at_size`."""
         assert self.points is not None

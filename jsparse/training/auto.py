@@ -8,18 +8,23 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from .._blocks import capacity, padded
 from .._programs import compiled
+from .._status import PRECISION_LOST
 from .._types import Key
 from ..kernels import RBF, Laplacian, Matern32
 from ..kernels.stationary import Stationary
 from ..machines import fixed_size
+from ..machines.dual import leave_one_out
 from ..search.descent import Batches
 from ..validation.error_gradient import Parts, held_out_error
 
 FAMILIES = {"rbf": RBF, "matern32": Matern32, "laplacian": Laplacian}  # from smooth to rough
 FACTORS = np.geomspace(0.25, 4.0, 6)  # lengthscales to try, in units of sqrt(d)
 PENALTIES = np.geomspace(1.0, 1e3, 4)  # values of `C` to try
+DUAL_PENALTIES = np.geomspace(0.1, 1e4, 11)
 ROWS, PROTOTYPES = 2048, 400  # the most rows, and the most prototypes, of the sample
+DUAL_ROWS = 500  # the most rows of the sample if all are prototypes
 
 
 class _Any(Stationary):
@@ -56,27 +61,79 @@ def _errors(
 
 
 def family_of(
-    key: Key, X: Float[Array, "n d"], y: Float[Array, "n c"], weights: Float[Array, " n"]
-) -> str:
-    """Return the name of the kernel family with the least cross-validated squared error.
+    key: Key,
+    X: Float[Array, "n d"],
+    y: Float[Array, "n c"],
+    weights: Float[Array, " n"],
+    *,
+    all_rows: bool = False,
+) -> tuple[str, float]:
+    """Return the name of the kernel family with the least squared error on held-out rows.
 
-    Each family is tried with a few lengthscales and values of `C`, on a random sample of at most
-    `ROWS` rows with `PROTOTYPES` of them as prototypes. A rougher family is chosen only if its
-    error is lower by a thousandth.
+    Each family is tried with a few lengthscales and values of `C`. A rougher family is chosen only
+    if its error is lower by a thousandth.
 
     Args:
         key: PRNG key of the sample.
         X: standardised inputs.
         y: targets.
         weights: row weights; a row of weight 0 is absent.
+        all_rows: False for cross-validation on a random sample of at most `ROWS` rows, with
+            `PROTOTYPES` of them as prototypes. True for leave-one-out on at most `DUAL_ROWS` rows,
+            each of which is a prototype: with more prototypes, rougher families win more often.
+
+    Returns:
+        The name, and the error.
     """
-    parts, points = _part(key, X, y, weights)
     best, family = np.inf, "rbf"
-    for name in FAMILIES:
-        error = _least(name, points, parts)[0]
+    if all_rows:
+        errors = _leave_one_out_errors(*_sample(key, X, y, weights))
+    else:
+        parts, points = _part(key, X, y, weights)
+        errors = (_least(name, points, parts)[0] for name in FAMILIES)
+    for name, error in zip(FAMILIES, errors, strict=True):
         if error < 0.999 * best:  # a smaller difference is noise, and the smoother family stays
             best, family = error, name
-    return family
+    return family, best
+
+
+def _sample(
+    key: Key, X: Float[Array, "n d"], y: Float[Array, "n c"], weights: Float[Array, " n"]
+) -> tuple[Float[np.ndarray, "r d"], Float[np.ndarray, "r c"], Float[np.ndarray, " r"]]:
+    """Return at most `DUAL_ROWS` random rows with weight."""
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).astype(np.uint32).tolist())
+    rows = rng.permutation(np.flatnonzero(np.asarray(weights) > 0))[:DUAL_ROWS]
+    inputs, targets, w = (np.asarray(a)[rows] for a in (X, y, weights))
+    room = capacity(len(rows))  # so that tables of similar size share programs
+    return padded(inputs, room), padded(targets, room), padded(w, room, "constant")
+
+
+def _leave_one_out_errors(
+    X: Float[np.ndarray, "r d"], y: Float[np.ndarray, "r c"], weights: Float[np.ndarray, " r"]
+) -> list[float]:
+    """Return the least leave-one-out error of each family, over lengthscales and `C`."""
+    dtype, C = X.dtype, DUAL_PENALTIES.astype(X.dtype)
+    scales = (FACTORS * np.sqrt(X.shape[1])).astype(dtype)
+    families = np.eye(len(FAMILIES), dtype=dtype)
+    errors = np.array(
+        [[_squared_errors(f, scale, C, X, y, weights) for scale in scales] for f in families]
+    )
+    return np.where(np.isfinite(errors), errors, np.inf).min(axis=(1, 2)).tolist()
+
+
+@compiled
+def _squared_errors(
+    family: Float[Array, " k"],
+    lengthscale: Float[Array, ""],
+    C: Float[Array, " s"],
+    X: Float[Array, "r d"],
+    y: Float[Array, "r c"],
+    w: Float[Array, " r"],
+) -> Float[Array, " s"]:
+    """Return the leave-one-out errors of one kernel; infinite where rounding decides them."""
+    values, status = leave_one_out(_Any(lengthscale, family), C, X, y, w)
+    errors = jnp.sum(w[None] * jnp.sum(jnp.square(values - y[None]), axis=2), axis=1)
+    return jnp.where(status < PRECISION_LOST, errors / jnp.sum(w), jnp.inf)
 
 
 def main_directions(

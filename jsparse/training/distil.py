@@ -85,7 +85,7 @@ def distil(
         (kernel, model.expansion.prototypes, model.expansion.scaling),
     )
     if scaling is not None:
-        Z = Z * scaling.scale + scaling.shift
+        Z = scaling.undo_on_host(Z)
     with jax.enable_x64(True):
         return train(
             X.astype(np.float64) if isinstance(X, np.ndarray | jax.Array) else X,

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Shaped
 from .._programs import compiled
 from .._repr import short_repr
 from ..multiclass import Code, output_code
-from ..scaling import Standardization, standardize
+from ..scaling import Scaling, Standardization, standardize
 from .settings import Config
 from .target_units import TargetUnits
 
@@ -18,7 +18,7 @@ from .target_units import TargetUnits
 class Encoding(NamedTuple):
     """The encoding of raw inputs and targets, known before any machine is fitted."""
 
-    scaling: Standardization  # of the inputs
+    scaling: Scaling  # of the inputs
     classes: Shaped[np.ndarray, " k"] | None  # labels in sorted order; None for regression
     code: Code | None  # binary problems of more than two classes
     units: TargetUnits  # of real targets
@@ -29,7 +29,7 @@ class Encoding(NamedTuple):
     @property
     def dtype(self) -> np.dtype:
         """The dtype of the computations."""
-        return np.dtype(self.scaling.shift.dtype)
+        return np.dtype(self.scaling[0].dtype)
 
     def targets(
         self, y: Shaped[np.ndarray, "n *c"], weights: Float[np.ndarray, " n"] | None
@@ -101,3 +101,6 @@ def standardised(
     """Return the standardisation of weighted rows, and the standardised rows."""
     scaling = standardize(X, weights)
     return scaling, scaling.apply(X)
+
+
+apply_scaling = compiled(lambda scaling, X: scaling.apply(X), quickly=True)

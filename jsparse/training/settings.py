@@ -28,6 +28,7 @@ from .choices import KernelLike, template_of
 from .inputs import ClassWeight
 from .plan import SAMPLE_ROWS
 
+Columns = Literal["standard", "ranks", "auto"]
 NO_FOLD_MACHINES = (
     "out_of_fold: expected True or False for a stream or on several devices, as the machines of "
     "the folds are kept for rows in memory on one device; for intervals see Model.calibrated"
@@ -155,6 +156,7 @@ class Config(NamedTuple):
     out_of_fold: bool | Literal["machines"]
     resources: Resources
     progress: Progress | None
+    columns: Columns = "standard"
 
     __repr__ = short_repr
 
@@ -180,6 +182,7 @@ def configure(
     out_of_fold: bool | Literal["machines"],
     resources: Resources,
     progress: Progress | None,
+    columns: Columns,
 ) -> Config:
     """Return the configuration from the arguments of `train`.
 
@@ -216,10 +219,12 @@ def configure(
     resources.check(method, search)
     search.check_method(method)
     method.check_kernel(template_of(kernel, 1, Profile()))
+    if columns not in get_args(Columns):
+        raise ValueError(f"columns: expected one of {get_args(Columns)}, got {columns!r}")
     keys = Keys(*_five(as_key(key)))
     return Config(
         task, keys, method, kernel, grid, metric, search, validation, multiclass, class_weight,
-        out_of_fold, resources, progress,
+        out_of_fold, resources, progress, columns,
     )  # fmt: skip
 
 

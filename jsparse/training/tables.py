@@ -17,13 +17,14 @@ from ..machines.fixed_size import FixedSize
 from ..machines.method import Method, Shape, TrainingRows
 from ..machines.rows import Rows, rows_of
 from ..multiclass import Code
+from ..scaling import normal_scores
 from ..search.problem import Problem
 from ..search.template import split_kernel
 from ..validation.folds import Folds, plain_folds, stratified_folds
 from ..validation.sharding import shard
 from .choices import default_folds, template_of
 from .data import TrainingData
-from .encoding import Encoding, check_codes, code_of, standardised, unscaled
+from .encoding import Encoding, apply_scaling, check_codes, code_of, standardised, unscaled
 from .inputs import CountingRows, check_labels, encoded_targets, row_weights
 from .settings import Config, HoldOut
 from .source import InMemory
@@ -70,7 +71,12 @@ def read_table(
     padding = capacity(n)
     w = padded((np.ones(n) if weights is None else weights).astype(dtype), padding, "constant")
     scaling, Z = standardised(padded(X, padding), as_array(w))
-    if codes:
+    if config.columns == "ranks":
+        if codes:
+            raise ValueError("columns: expected 'standard' where a kernel compares categories")
+        scaling = normal_scores(X, weights)
+        Z = apply_scaling(scaling, jax.device_put(padded(X, padding)))
+    elif codes:
         scaling = unscaled(scaling, codes)
         Z = scaling.apply(jax.device_put(padded(X, padding)))
     encoding = Encoding(scaling, classes, code, units, codes)

@@ -22,6 +22,7 @@ from ..machines.fixed_size import FixedSize
 from ..machines.method import Method, Metric, Points, Task
 from ..model import About, Model
 from ..multiclass import Scheme
+from ..scaling import normal_scores
 from ..search.problem import Problem
 from ..search.run import Progress
 from ..search.strategies import Profile, Search
@@ -31,9 +32,10 @@ from .auto import family_of, main_directions
 from .choices import KernelLike, projected, template_of
 from .clock import clock, compile_clock
 from .data import TrainingData
+from .encoding import apply_scaling
 from .inputs import ClassWeight, checked_targets, counting_rows
 from .plan import check_fits, free_bytes
-from .settings import Config, HoldOut, Multiclass, Resources, configure
+from .settings import Columns, Config, HoldOut, Multiclass, Resources, configure
 from .streams import read_stream
 from .tables import read_table
 from .target_units import TargetUnits
@@ -59,6 +61,7 @@ def train(
     out_of_fold: bool | Literal["machines"] = True,
     resources: Resources = Resources(),
     progress: Progress | None = None,
+    columns: Columns = "standard",
 ) -> Trained:
     """Train a model on raw rows: standardise, choose points, tune by cross-validation, and fit.
 
@@ -109,6 +112,9 @@ def train(
             it may take much longer than the fit, and memory for n machines.
         resources: memory, time and devices that the run may use.
         progress: called with (done, planned, best score) after each evaluation.
+        columns: "standard" gives every column mean 0 and variance 1. "ranks" replaces its values by
+            normal scores of their ranks (`scaling.NormalScores`), which suits heavy tails. "auto"
+            takes the one with the lower error of a machine on a sample of the rows.
 
     The rows of a stream are read several times. The first pass computes their moments and classes,
     and draws a random sample with rows of every class. Points are chosen from the sample, and
@@ -133,12 +139,16 @@ def train(
         with same_in_all_processes(mesh) as compared:
             config = configure(
                 task, key, method, kernel, C, search, folds, metric, multiclass, class_weight,
-                out_of_fold, resources, progress,
+                out_of_fold, resources, progress, columns,
             )  # fmt: skip
             compared |= config.compared
         with same_in_all_processes(mesh) as compared:
-            data, columns = _read(X, y, weights, config, seconds)
-            compared |= data.compared | {"columns": columns}
+            data, schema = _read(X, y, weights, config, seconds)
+            compared |= data.compared | {"columns": schema}
+        if config.columns == "auto":
+            config = _with_columns_of_rows(config, data)
+            if config.columns == "ranks":
+                data, schema = _read(X, y, weights, config, seconds)
         config, units = _with_rows_known(config, data), data.encoding.units
         method = _resolved(config, data)
         with clock(seconds, "prototypes"):
@@ -164,7 +174,7 @@ def train(
     if rows is not None:
         rows = data.counting.index[rows[family.active_points(choice.size)]]
     return Trained(
-        model=_model(data, columns, choice, family, inverse_temperatures, conformal, error, metric),
+        model=_model(data, schema, choice, family, inverse_temperatures, conformal, error, metric),
         method=problem.method,
         kernel=tuning.kernel,
         C=choice.C,
@@ -206,6 +216,8 @@ def _read(
         raise ValueError(f"y: expected targets, as X is no stream of rows but {type(X).__name__}")
     if weights is not None:
         raise ValueError("weights: expected None with a stream, whose batches hold them")
+    if config.columns != "standard":
+        raise ValueError(f"columns: expected 'standard' with a stream, got {config.columns!r}")
     with clock(seconds, "first pass"):
         return read_stream(X, config), getattr(X, "schema", None)
 
@@ -221,6 +233,27 @@ def _with_rows_known(config: Config, data: TrainingData) -> Config:
         resources = dataclasses.replace(resources, memory=memory)
     search = config.search.resolve(data.source.n_rows, on_mesh=mesh is not None)
     return config._replace(resources=resources, search=search)
+
+
+def _with_columns_of_rows(config: Config, data: TrainingData) -> Config:
+    """Return the configuration with the map of the columns that errs less on a sample of the rows.
+
+    Ranks do not change under a monotone map, so the standardised rows give the normal scores. The
+    kernel "auto" becomes the best family for that map.
+    """
+    X, y, weights = data.source.rows_in_memory()
+    key, all_rows = jax.random.fold_in(config.keys.search, 1), config.method.n_features == "all"
+    ranks = apply_scaling(normal_scores(np.asarray(X), np.asarray(weights)), X)
+    standard, normal = (
+        family_of(key, inputs, y, weights, all_rows=all_rows) for inputs in (X, ranks)
+    )
+    columns, best = ("ranks", normal) if normal[1] < standard[1] else ("standard", standard)
+    kernel = best[0] if _is_auto(config.kernel) else config.kernel
+    return config._replace(columns=columns, kernel=kernel)
+
+
+def _is_auto(kernel: KernelLike) -> bool:
+    return isinstance(kernel, str) and kernel == "auto"
 
 
 def _template(config: Config, data: TrainingData) -> Template:
@@ -252,12 +285,13 @@ def _with_kernel_of_rows(config: Config, data: TrainingData) -> Config:
     """
     search = config.search
     rank = search.rank if search.tune_kernel else None
-    raced = isinstance(config.kernel, str) and config.kernel == "auto"
+    raced = _is_auto(config.kernel)
     if not raced and rank is None:
         return config
     rows, key = data.source.rows_in_memory(), jax.random.fold_in(config.keys.search, 1)
     if raced:
-        config = config._replace(kernel=family_of(key, *rows))
+        all_rows = config.method.n_features == "all"
+        config = config._replace(kernel=family_of(key, *rows, all_rows=all_rows)[0])
     if rank is None:
         return config
     kernel = projected(config.kernel, main_directions(key, *rows, rank))

@@ -12,6 +12,7 @@ from jsparse.compilation import count_compilations
 from jsparse.kernels import RBF
 from jsparse.machines import dual, fixed_size
 from jsparse.machines.dual import Dual
+from jsparse.machines.dual_leave_one_out import leave_one_out_by_cholesky, leave_one_out_of
 from jsparse.machines.rows import rows_of
 from jsparse.multiclass import output_code
 from jsparse.solvers import conjugate_gradients
@@ -134,6 +135,35 @@ def test_the_machines_without_each_row_are_fits_to_all_others(kind):
     assert len(machines.prototypes) == np.sum(rows.weights > 0)
     values = machines(rows.X).reshape(24, 24, outputs)
     np.testing.assert_allclose(values, expected, atol=1e-8)
+
+
+@pytest.mark.parametrize("outputs", [(), (2,)])
+def test_leave_one_out_by_cholesky_is_by_the_spectrum(dtype, outputs):
+    rng = np.random.default_rng(3)
+    X, y = rng.normal(size=(70, 3)).astype(dtype), rng.normal(size=(70, *outputs)).astype(dtype)
+    w = rng.uniform(0.2, 2, 70).astype(dtype)
+    w[:5] = 0
+    C = np.array([0.3, 20.0], dtype)
+    arguments = RBF(1.3), jnp.asarray(C), jnp.asarray(X), jnp.asarray(y), jnp.asarray(w)
+    values, status = dual.leave_one_out(*arguments)
+    others, other_status = leave_one_out_by_cholesky(*arguments)
+    np.testing.assert_array_equal(status, other_status)
+    np.testing.assert_allclose(values, others, atol=2e-3 if np.finfo(dtype).eps > 1e-10 else 1e-9)
+    # Rounding that decides is told by both.
+    twice = jnp.concatenate([arguments[2]] * 2), jnp.concatenate([arguments[3]] * 2)
+    for by in (dual.leave_one_out, leave_one_out_by_cholesky):
+        assert by(RBF(1.3), jnp.asarray([1e18], dtype), *twice)[1][0] == _status.PRECISION_LOST
+
+
+def test_many_rows_and_few_C_are_predicted_by_cholesky():
+    rng = np.random.default_rng(4)
+    X = jnp.asarray(rng.normal(size=(1100, 2)))
+    rows = rows_of(X, jnp.sin(X[:, 0]), None, None)
+    few, many = (jnp.geomspace(0.1, 10, s) for s in (3, 5))
+    values = leave_one_out_of(RBF(1.0), few, rows)[0]
+    np.testing.assert_allclose(
+        values[:, 0], leave_one_out_of(RBF(1.0), many, rows)[0][:, 0], atol=1e-8
+    )
 
 
 def test_the_machines_without_each_row_need_digits():

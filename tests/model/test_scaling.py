@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.stats
 from reference.scaling import mean_and_deviation
 
-from jsparse.scaling import Standardization, standardize
+from jsparse.scaling import NormalScores, Standardization, normal_scores, standardize
 
 
 def columns(n=200, d=3, seed=0):
@@ -160,3 +161,46 @@ def test_bad_input_is_named(X, weights, message):
         standardize(jnp.asarray(X), None if weights is None else jnp.asarray(weights))
     if isinstance(caught.value, ValueError):
         assert message in str(caught.value)
+
+
+def test_normal_scores_are_those_of_mid_ranks():
+    """By scipy: average ranks, and the normal distribution's quantiles."""
+    rng = np.random.default_rng(0)
+    X = np.stack([rng.standard_cauchy(100), rng.integers(0, 4, 100), np.full(100, 7.0)], axis=1)
+    scaling = normal_scores(X)
+    expected = scipy.stats.norm.ppf((scipy.stats.rankdata(X[:, :2], axis=0) - 0.5) / 100)
+    expected = (expected - expected.mean(axis=0)) / expected.std(axis=0)
+    scores = np.asarray(scaling.apply(jnp.asarray(X)))
+    np.testing.assert_allclose(scores[:, :2], expected, rtol=1e-9, atol=1e-12)
+    np.testing.assert_array_equal(scores[:, 2], 0)
+    # Back again, by JAX and by NumPy; beyond the ends the map is constant.
+    np.testing.assert_allclose(scaling.undo(jnp.asarray(scores)), X, rtol=1e-9)
+    np.testing.assert_allclose(scaling.undo_on_host(scores), X, rtol=1e-9)
+    far = scaling.apply(jnp.asarray([[1e9, -1.0, 7.0]]))
+    np.testing.assert_allclose(far[0], [scores[:, 0].max(), scores[:, 1].min(), 0])
+
+
+def test_normal_scores_of_many_values_are_monotone_and_near(dtype):
+    X = np.random.default_rng(1).lognormal(0, 3, (5000, 2)).astype(dtype)
+    scaling = normal_scores(X)
+    assert scaling.knots.shape == (128, 2)
+    scores = np.asarray(scaling.apply(jnp.asarray(X)))
+    assert scores.dtype == dtype
+    assert np.all(np.diff(scores[np.argsort(X[:, 0]), 0]) >= 0)
+    exact = scipy.stats.norm.ppf((scipy.stats.rankdata(X[:, 0]) - 0.5) / 5000)
+    assert np.abs(scores[:, 0] - exact / exact.std()).max() < 0.06
+    np.testing.assert_allclose(scores.mean(axis=0), 0, atol=1e-4)
+    np.testing.assert_allclose(scores.std(axis=0), 1, rtol=1e-4)
+
+
+def test_normal_scores_take_weights_and_monotone_maps():
+    X = columns(60, 2)
+    weights = np.append(np.ones(40), np.zeros(20))
+    part, whole = normal_scores(X[:40]), normal_scores(X, weights)
+    np.testing.assert_allclose(part.knots, whole.knots)
+    np.testing.assert_allclose(part.scores, whole.scores, atol=1e-12)
+    mapped = normal_scores(np.exp(X)).apply(jnp.asarray(np.exp(X)))
+    np.testing.assert_allclose(mapped, normal_scores(X).apply(jnp.asarray(X)), atol=1e-12)
+    slope = jax.grad(lambda x: part.apply(x)[0])(jnp.asarray(X[45]))
+    assert np.all(np.isfinite(slope))
+    assert isinstance(part, NormalScores)

@@ -11,6 +11,7 @@ from jsparse import accumulate, cross_validate, plain_folds
 from jsparse._status import NOT_FINITE
 from jsparse.features import Linear
 from jsparse.multiclass import output_code, solve_code
+from jsparse.solvers.definite import inverse_by_blocks
 from jsparse.solvers.ridge import (
     degrees_of_freedom,
     resolvent,
@@ -193,3 +194,12 @@ def test_an_infinite_system_is_not_solved(x64, refine):
                 np.testing.assert_array_equal(solved.status, NOT_FINITE)
         solved = ridge(jnp.eye(3), one, one, one[0], jnp.inf * one[0], one[:2], 0 * one[0])
         np.testing.assert_array_equal(solved.status, NOT_FINITE)
+
+
+@pytest.mark.parametrize("p", [1, 5, 256, 700])
+def test_a_triangular_inverse_by_blocks(p):
+    A = np.random.default_rng(0).normal(size=(p, 2 * p))
+    lower = np.linalg.cholesky(A @ A.T + np.eye(p))
+    inverse = inverse_by_blocks(jnp.asarray(lower))
+    np.testing.assert_allclose(inverse @ lower, np.eye(p), atol=1e-10)
+    np.testing.assert_array_equal(np.triu(inverse, 1), 0)

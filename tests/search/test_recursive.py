@@ -1,0 +1,151 @@
+"""Recursive feature machines: one round against a plain computation, and what the metric says."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+import jsparse
+from jsparse import Dual, FixedSize, Profile, Recursive, train
+from jsparse.kernels import Laplacian, Matern32, Projected
+from jsparse.machines.agop import agop
+
+
+def rows(n=300, d=6, seed=0):
+    """Targets that depend on the first two of `d` columns."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d))
+    return X, np.sin(2 * X[:, 0]) + X[:, 1] ** 2 + 0.05 * rng.normal(size=n)
+
+
+def test_the_metric_finds_the_columns_that_matter():
+    X, y = rows()
+    new, targets = rows(seed=1)
+    options = {"task": "regression", "key": 0, "kernel": "matern32", "method": Dual()}
+    learned = train(X, y, search=Recursive(), **options)
+    plain = train(X, y, search=Profile(), **options)
+    lengths = np.asarray(learned.kernel.lengthscale)
+    assert lengths[:2].max() < 0.2 * lengths[2:].min()
+    assert learned.cv_error < 0.3 * plain.cv_error
+    error, plain_error = (np.mean((m.predict(new) - targets) ** 2) for m in (learned, plain))
+    assert error < 0.3 * plain_error
+    # The profile comes first and the best kernel stays.
+    scores = [evaluation.least for evaluation in learned.tuning.history]
+    assert learned.tuning.score == min(scores)
+    assert min(scores[:10]) == pytest.approx(min(e.least for e in plain.tuning.history), rel=1e-6)
+
+
+def test_one_round_is_the_plain_computation():
+    """Kernel ridge regression, squared derivatives and their roots by NumPy."""
+    X, y = rows(80, 3)
+    X, y = (X - X.mean(0)) / X.std(0), y - y.mean()
+    search = Recursive(rounds=1)
+    with jax.enable_x64(True):
+        trained = train(X, y, task="regression", key=0, method=Dual(), kernel="matern32",
+                        search=search)  # fmt: skip
+    history = trained.tuning.history
+    best = min(history[:10], key=lambda e: e.least)
+    scale = np.exp(-best.theta)
+    C = best.C[np.argmin(best.trusted)]
+    A = X * scale
+    difference = A[:, None] - A[None]
+    r = np.sqrt(3 * np.sum(difference**2, axis=2))
+    K = (1 + r) * np.exp(-r) + np.eye(len(X)) / C
+    ones = np.linalg.solve(K, np.ones(len(X)))
+    # The targets' unit changes neither the metric nor the best C.
+    alpha = np.linalg.solve(K, y)
+    alpha = alpha - ones * alpha.sum() / ones.sum()
+    slopes = -3 * np.einsum("j,ij,ijd->id", alpha, np.exp(-r), difference) * scale
+    metric = np.sqrt(np.mean(slopes**2, axis=0))
+    metric *= np.sqrt(np.sum(scale**2) / np.sum(metric**2))
+    np.testing.assert_allclose(np.exp(-history[10].theta), metric, rtol=1e-6)
+
+
+def test_a_full_metric_and_a_low_rank_one():
+    X, _ = rows(d=4)
+    direction = np.array([1.0, -1.0, 0.5, 0.0]) / 1.5
+    y = np.sin(2 * X @ direction)
+    for rank in (1, 4):
+        trained = train(X, y, task="regression", key=0, method=Dual(), kernel="matern32",
+                        search=Recursive(rank=rank))  # fmt: skip
+        assert isinstance(trained.kernel, Projected)
+        matrix = np.asarray(trained.kernel.matrix)
+        assert matrix.shape == (rank, 4)
+        metric = matrix.T @ matrix
+        leading = np.linalg.eigh(metric)[1][:, -1]
+        assert abs(leading @ direction) > 0.98
+        assert trained.cv_error < 0.01 * np.var(y)
+
+
+def test_any_method_with_a_metric_and_none_without():
+    X, y = rows(200, 4)
+    labels = np.where(y > np.median(y), "high", "low")
+    fixed = train(X, labels, task="classification", key=0, method=FixedSize(40),
+                  search=Recursive(rounds=2))  # fmt: skip
+    assert np.asarray(fixed.kernel.lengthscale).shape == (4,)
+    one = train(X, y, task="regression", key=0, method=FixedSize(40), kernel=Laplacian(2.0),
+                search=Recursive())  # fmt: skip
+    assert len(one.tuning.history) == 10  # one lengthscale: the profile alone
+    linear = train(X, y, task="regression", key=0, kernel="linear", search=Recursive())
+    assert len(linear.tuning.history) == 1
+
+
+def test_a_stopped_search_resumes():
+    X, y = rows(120, 3)
+    options = {"task": "regression", "key": 0, "method": Dual(), "kernel": "matern32"}
+    whole = train(X, y, search=Recursive(rounds=2), **options)
+    part = whole.tuning.history[:12]
+    resumed = train(X, y, search=Recursive(rounds=2, history=part), **options)
+    assert [e.theta.tolist() for e in resumed.tuning.history] == [
+        e.theta.tolist() for e in whole.tuning.history
+    ]
+    assert resumed.tuning.score == whole.tuning.score
+    warm = train(X, y, search=Recursive(rounds=1, start=whole.tuning), **options)
+    assert warm.tuning.score <= whole.tuning.score * (1 + 1e-6)
+
+
+def test_a_sample_of_the_rows_tunes_the_dual():
+    X, y = rows(900)
+    options = {"task": "regression", "key": 0, "kernel": "matern32", "search": Recursive(rounds=2)}
+    whole = train(X, y, method=Dual(), **options)
+    sampled = train(X, y, method=Dual(tuned_with=300), **options)
+    assert sampled.model.size == 900
+    assert sampled.cv_error < 1.5 * whole.cv_error
+    labels = (y > np.median(y)).astype(int)
+    classes = train(X, labels, task="classification", method=Dual(tuned_with=300), key=0,
+                    kernel="matern32", search=Recursive(rounds=2))  # fmt: skip
+    assert classes.metric == "misclassification"
+    assert classes.cv_error < 0.1
+    with pytest.raises(ValueError, match="tuned_with: expected a whole number of at least 2"):
+        train(X, y, method=Dual(tuned_with=1), **options)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rounds": 0}, "rounds: expected a whole number of at least 1"),
+        ({"exponent": 0.0}, "exponent: expected"),
+        ({"rank": 0}, "rank: expected a whole number of at least 1"),
+    ],
+)
+def test_settings_out_of_range_are_named(settings, message):
+    X, y = rows(50)
+    with pytest.raises(ValueError, match=message):
+        train(X, y, task="regression", key=0, search=Recursive(**settings))
+
+
+def test_constant_duplicated_and_offset_columns():
+    X, y = rows(200, 3)
+    wide = np.column_stack([X, np.full(200, 7.0), X[:, 2], X[:, 0] * 1e-6 + 1e3])
+    trained = train(wide, y, task="regression", key=0, method=Dual(), kernel="matern32",
+                    search=Recursive(rounds=3))  # fmt: skip
+    assert np.all(np.isfinite(trained.predict(wide)))
+    assert trained.cv_error < 0.2 * np.var(y)
+
+
+def test_the_search_is_public():
+    assert jsparse.Recursive is Recursive
+    assert dataclasses.is_dataclass(Recursive)
+    assert callable(agop)
+    assert Matern32(1.0).lengthscale == 1

@@ -1,0 +1,70 @@
+"""`columns`: standardisation or normal scores of ranks, as the user or the rows decide."""
+
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+
+from jsparse import Dual, FixedSize, Recursive, distil, load, train
+from jsparse.data.frames import Frame
+from jsparse.data.streams import ArrayStream
+from jsparse.machines.scdp import SCDP
+from jsparse.scaling import NormalScores, Standardization
+
+
+def heavy_tails(n=400, seed=0):
+    """Lognormal columns, and a target that depends on their logs."""
+    Z = np.random.default_rng(seed).normal(size=(n, 3))
+    return np.exp(3 * Z), np.sin(2 * Z[:, 0]) + Z[:, 1] * Z[:, 2]
+
+
+def test_ranks_do_not_change_under_monotone_maps_of_the_columns():
+    options = {"task": "regression", "key": 0, "method": FixedSize(60)}
+    X, y = heavy_tails(120)
+    ranks = train(X, y, columns="ranks", **options)
+    logs = train(np.log(X), y, columns="ranks", **options)
+    np.testing.assert_allclose(ranks.out_of_fold, logs.out_of_fold, atol=1e-6)
+    X, y = heavy_tails()
+    new, targets = heavy_tails(seed=1)
+    ranks = train(X, y, columns="ranks", **options)
+    standard = train(X, y, **options)
+    error, other = (np.mean((t.predict(new) - targets) ** 2) for t in (ranks, standard))
+    assert error < 0.7 * other
+
+
+@pytest.mark.parametrize("method", [Dual(), FixedSize(60)])
+def test_auto_takes_what_errs_less(method):
+    X, y = heavy_tails()
+    options = {"task": "regression", "key": 0, "method": method, "columns": "auto"}
+    trained = train(X, y, kernel="auto", **options)
+    assert isinstance(trained.model.expansion.scaling, NormalScores)
+    Z = np.random.default_rng(2).normal(size=(400, 2))
+    linear = train(Z, Z @ [1.0, -2.0], **options)
+    assert isinstance(linear.model.expansion.scaling, Standardization)
+
+
+def test_models_of_ranks_are_saved_distilled_and_composed(tmp_path):
+    X, y = heavy_tails()
+    method = Dual(tuned_with=200)
+    trained = train(X, y, task="regression", key=0, method=method, columns="ranks",
+                    search=Recursive(rounds=2))  # fmt: skip
+    trained.model.save(tmp_path / "m")
+    loaded = load(tmp_path / "m")
+    np.testing.assert_array_equal(loaded.predict(X), trained.predict(X))
+    values = loaded(jnp.asarray(X))
+    np.testing.assert_allclose(values, trained.predict(X), rtol=1e-9)
+    small = distil(trained, X, y, key=0, method=SCDP(max_prototypes=40), columns="ranks")
+    assert small.model.size <= 40
+    assert small.cv_error < 4 * trained.cv_error
+
+
+def test_what_ranks_cannot_do_is_named(as_users_call):
+    X, y = heavy_tails(60)
+    options = {"task": "regression", "key": 0, "method": FixedSize(10)}
+    with pytest.raises(ValueError, match="columns: expected one of"):
+        train(X, y, columns="quantiles", **options)
+    with pytest.raises(ValueError, match="columns: expected 'standard' with a stream"):
+        train(ArrayStream(X, y), columns="ranks", **options)
+    table = pd.DataFrame({"town": ["a", "b"] * 30, "x": X[:, 0]})
+    with pytest.raises(ValueError, match="columns: expected 'standard' where a kernel compares"):
+        train(Frame(table, categories="kernel"), y, columns="ranks", **options)
