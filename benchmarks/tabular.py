@@ -80,22 +80,12 @@ def ours(
         )
         if keep:
             LAST["trained"] = trained
-        return _result(part, trained)
+        return result(part, trained)
 
     return run
 
 
-def all_rows(part: Split) -> dict[str, Any]:
-    """Train on all rows as prototypes, with a metric from the machine's own derivatives."""
-    trained = jsparse.train(
-        part.X, part.y, task=part.task, method=jsparse.Dual(tuned_with=1000),
-        search=jsparse.Recursive(), kernel="auto", columns="auto", key=0,
-    )  # fmt: skip
-    LAST["all rows"] = trained
-    return _result(part, trained)
-
-
-def _result(part: Split, trained: jsparse.Trained) -> dict[str, Any]:
+def result(part: Split, trained: jsparse.Trained) -> dict[str, Any]:
     compiled = trained.seconds["compile"]
     return {
         "error": part.error(trained.predict(part.X_test)),
@@ -180,24 +170,20 @@ def distilled(name: str, most: int) -> Callable[[Split], dict[str, Any]]:
     def run(part: Split) -> dict[str, Any]:
         large = LAST.pop(name)
         method = jsparse.SCDP(max_prototypes=min(most, large.model.size, len(part.X) // 2))
-        return _result(part, jsparse.distil(large, part.X, part.y, key=0, method=method, folds=5))
+        return result(part, jsparse.distil(large, part.X, part.y, key=0, method=method, folds=5))
 
     return run
 
 
 LAST: dict[str, jsparse.Trained] = {}
+Ways = dict[str, Callable[[Split], dict[str, Any]]]
 ONE, BEST = "one lengthscale, 500", "gradient, 500, then 2000"
 DISTILLED = "distilled from it, at most 500"
-ALL = "all rows, recursive"
-DISTILLED_ALL = "distilled from all rows, at most 200"
-LARGE_OF = {DISTILLED: (BEST, "trained"), DISTILLED_ALL: (ALL, "all rows")}
-WAYS: dict[str, Callable[[Split], dict[str, Any]]] = {
+WAYS: Ways = {
     ONE: ours(jsparse.Profile(), SMALL),
     "gradient, 500": ours(jsparse.Gradient(), SMALL),
     BEST: ours(jsparse.Gradient(), LARGE, SMALL, keep=True),
     DISTILLED: distilled("trained", SMALL),
-    ALL: all_rows,
-    DISTILLED_ALL: distilled("all rows", 200),
     "LightGBM": peer(_lightgbm),
     "auto, 500": ours("auto", SMALL, None, "auto"),
     "auto, 500, then 2000": ours("auto", LARGE, SMALL, "auto"),
@@ -209,43 +195,61 @@ WAYS: dict[str, Callable[[Split], dict[str, Any]]] = {
 
 
 def run(*, quick: bool, out: Path) -> Report:
-    """One split of all sets after another; what an interrupted run left is not done again."""
-    data = kept(out, "tabular", quick=quick)
-    sets, splits = (QUICK, QUICK_SPLITS) if quick else (SETS, SPLITS)
-    report = _report(data, sets)
+    """Run all learners; what an interrupted run left is not done again."""
+    return compare("tabular", WAYS, {DISTILLED: (BEST, "trained")}, quick=quick, out=out)
+
+
+def compare(
+    file: str, ways: Ways, large_of: dict[str, tuple[str, str]], *, quick: bool, out: Path,
+    splits: int = SPLITS,
+) -> Report:  # fmt: skip
+    """Run some learners on one split of all sets after another.
+
+    Args:
+        file: name of the file of results, from which an interrupted run resumes.
+        ways: the learners by name.
+        large_of: for a learner that distils another learner's machine, the name of that learner,
+            and the machine's name in `LAST`.
+        quick: whether to run a small part.
+        out: folder of the results.
+        splits: number of splits.
+    """
+    data = kept(out, file, quick=quick)
+    sets, splits = (QUICK, QUICK_SPLITS) if quick else (SETS, splits)
+    report = _report(data, sets, ways)
     for number in range(splits):
         for name in sets:
             part = None
-            for way, fit in WAYS.items():
+            for way, fit in ways.items():
                 place = f"{name}/{number}/{way}"
                 if place in data:
                     continue
                 part = split(name, number) if part is None else part
-                large, kept_as = LARGE_OF.get(way, (None, ""))
+                large, kept_as = large_of.get(way, (None, ""))
                 if large is not None and kept_as not in LAST:  # an earlier run had it
-                    WAYS[large](part)
+                    ways[large](part)
                 try:
                     data[place] = fit(part)
                 except ImportError as error:  # a peer that is not installed
                     print(place, error, file=sys.stderr, flush=True)
                     continue
                 print(place, data[place], file=sys.stderr, flush=True)
-                report = _report(data, sets)
-                save(out, "tabular", report, quick=quick)
+                report = _report(data, sets, ways)
+                save(out, file, report, quick=quick)
     return report
 
 
-def _report(data: dict[str, Any], sets: tuple[str, ...]) -> Report:
+def _report(data: dict[str, Any], sets: tuple[str, ...], ways: Ways) -> Report:
     rows: list[list[Any]] = []
     found = {
         way: {name: [one for place, one in data.items() if _is(place, name, way)] for name in sets}
-        for way in WAYS
+        for way in ways
     }
     means = {
         way: {name: float(np.mean([r["error"] for r in runs])) for name, runs in of.items() if runs}
         for way, of in found.items()
     }
-    done = [way for way in WAYS if means[way]]
+    done = [way for way in ways if means[way]]
     common = [name for name in sets if all(name in means[way] for way in done)]
     ranks = {
         way: [1 + sum(means[o][name] < means[way][name] for o in done) for name in common]
