@@ -1,4 +1,4 @@
-"""All rows as prototypes and a metric from derivatives, beside few prototypes and other learners."""
+"""All rows as prototypes, and a metric from derivatives, beside other learners."""
 
 from pathlib import Path
 from typing import Any

@@ -25,6 +25,7 @@ class Standardization(NamedTuple):
     shift: Float[Array, "d"]
     scale: Float[Array, "d"]
 
+    columns = "standard"  # the argument of `train` that gives this map
     __repr__ = short_repr
 
     def apply(self, X: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
@@ -57,6 +58,7 @@ class NormalScores(NamedTuple):
     knots: Float[Array, "k d"]
     scores: Float[Array, "k d"]
 
+    columns = "ranks"  # the argument of `train` that gives this map
     __repr__ = short_repr
 
     def apply(self, X: Float[Array, "*n d"]) -> Float[Array, "*n d"]:

@@ -85,6 +85,7 @@ def distil(
         (kernel, model.expansion.prototypes, model.expansion.scaling),
     )
     if scaling is not None:
+        options = {"columns": scaling.columns} | options
         Z = scaling.undo_on_host(Z)
     with jax.enable_x64(True):
         return train(

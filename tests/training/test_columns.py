@@ -53,7 +53,8 @@ def test_models_of_ranks_are_saved_distilled_and_composed(tmp_path):
     np.testing.assert_array_equal(loaded.predict(X), trained.predict(X))
     values = loaded(jnp.asarray(X))
     np.testing.assert_allclose(values, trained.predict(X), rtol=1e-9)
-    small = distil(trained, X, y, key=0, method=SCDP(max_prototypes=40), columns="ranks")
+    small = distil(trained, X, y, key=0, method=SCDP(max_prototypes=40))
+    assert isinstance(small.model.expansion.scaling, NormalScores)
     assert small.model.size <= 40
     assert small.cv_error < 4 * trained.cv_error
 
