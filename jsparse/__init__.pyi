@@ -93,7 +93,9 @@ from .machines.stopping import Stopping as Stopping
 from .multiclass import output_code as output_code
 from .normal_equations import NormalEquations as NormalEquations
 from .normal_equations import accumulate_batches as accumulate_batches
+from .scaling import NormalScores as NormalScores
 from .scaling import Standardization as Standardization
+from .scaling import normal_scores as normal_scores
 from .search.run import Tuning as Tuning
 from .search.sizes import SizeCurve as SizeCurve
 from .search.sizes import tune_sizes as tune_sizes

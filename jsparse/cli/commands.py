@@ -17,6 +17,7 @@ from ..compilation import enable_compilation_cache
 from ..data import demo_set
 from ..model_files import load
 from ..search.gradient import Automatic, Gradient
+from ..search.recursive import Recursive
 from ..search.strategies import Annealing, Profile, Search
 from ..serialization import OutputError
 from ..training.choices import template_of
@@ -75,10 +76,13 @@ def _mesh(devices: int | Literal["all"] | None) -> Mesh | None:
 def _search(options: argparse.Namespace) -> Search:
     """Return the search that the options state."""
     budget = options.evaluations
-    if options.search == "gradient":
-        return Gradient(max_evaluations=budget, rank=options.rank)
+    learning = {"gradient": Gradient, "recursive": Recursive}  # a metric
+    if options.search in learning:
+        return learning[options.search](max_evaluations=budget, rank=options.rank)
     if options.rank is not None:
-        raise ValueError(f"--rank: expected --search gradient, got --search {options.search}")
+        raise ValueError(
+            f"--rank: expected --search gradient or recursive, got --search {options.search}"
+        )
     kinds = {"profile": Profile, "annealing": Annealing, "auto": Automatic}
     return kinds[options.search](max_evaluations=budget)
 
@@ -121,6 +125,7 @@ def _train(
             method=method,
             kernel=kernel,
             search=search,
+            columns=options.columns,
             folds=folds,
             multiclass=scheme,
             class_weight="balanced" if options.balanced else None,

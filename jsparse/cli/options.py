@@ -160,16 +160,23 @@ def _training_options(parser: argparse.ArgumentParser) -> None:
     add("--multiclass", choices=codes, default=codes[0], help="more than two classes as problems")
     add("--balanced", action="store_true", help="let all classes weigh the same")
     add("--folds", type=_folds, metavar="V", help="default: 10")
-    add("--search", choices=["profile", "annealing", "gradient", "auto"], default="profile")
+    searches = ["profile", "annealing", "gradient", "recursive", "auto"]
+    add("--search", choices=searches, default="profile")
+    add(
+        "--columns",
+        choices=["standard", "ranks", "auto"],
+        default="standard",
+        help="scale columns to variance 1, or to normal scores of their ranks (for heavy tails)",
+    )
     add(
         "--rank",
         type=_count,
         metavar="R",
-        help="with --search gradient: a linear metric of R directions of all columns, in place of "
-        "a lengthscale for each column",
+        help="with --search gradient or recursive: a linear metric of R directions of all columns, "
+        "in place of a lengthscale for each column",
     )
     add("--devices", type=_devices, metavar="N", help="share the rows among N devices, or 'all'")
-    _run_options(parser, "default: 10 (profile), 160 (annealing), 60 (gradient)")
+    _run_options(parser, "default: 10 (profile), 160 (annealing), 60 (gradient), 25 (recursive)")
 
 
 def method_options() -> dict[str, tuple[dataclasses.Field[Any], list[str]]]:

@@ -51,6 +51,9 @@ class FixedSizeLSSVMClassifier(MoreRowsClassifier):
             None to take a kernel object as it is.
         categories: how a table's categories enter: "indicators" makes a column for each
             category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
+            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
+            sample.
         C: "auto" to tune the weight of the data fit, or a number.
         multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
         class_weight: None, "balanced" or a mapping from labels to factors.
@@ -58,8 +61,8 @@ class FixedSizeLSSVMClassifier(MoreRowsClassifier):
             for 10, or the number of rows if there are fewer.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
             sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
-            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
+            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
         max_evaluations: budget of the search; None for its default.
         max_seconds: no evaluation of the search starts later.
         warm_start: start the search where the search of the last `fit` ended.
@@ -100,6 +103,7 @@ class FixedSizeLSSVMClassifier(MoreRowsClassifier):
         kernel: str | Kernel | Sequence[Kernel] = 'rbf',
         lengthscale: Any = 'auto',
         categories: Literal["indicators", "kernel"] = 'indicators',
+        columns: Literal["standard", "ranks", "auto"] = 'standard',
         C: float | str = 'auto',
         multiclass: Any = 'one_versus_rest',
         class_weight: str | Mapping[Any, float] | None = None,
@@ -145,13 +149,16 @@ class FixedSizeLSSVMRegressor(MoreRowsRegressor):
             None to take a kernel object as it is.
         categories: how a table's categories enter: "indicators" makes a column for each
             category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
+            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
+            sample.
         C: "auto" to tune the weight of the data fit, or a number.
         cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
             for 10, or the number of rows if there are fewer.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
             sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
-            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
+            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
         max_evaluations: budget of the search; None for its default.
         max_seconds: no evaluation of the search starts later.
         warm_start: start the search where the search of the last `fit` ended.
@@ -191,6 +198,7 @@ class FixedSizeLSSVMRegressor(MoreRowsRegressor):
         kernel: str | Kernel | Sequence[Kernel] = 'rbf',
         lengthscale: Any = 'auto',
         categories: Literal["indicators", "kernel"] = 'indicators',
+        columns: Literal["standard", "ranks", "auto"] = 'standard',
         C: float | str = 'auto',
         cv: Any = 'auto',
         out_of_fold: bool | Literal["machines"] = True,
@@ -229,14 +237,17 @@ class KernelBasisPursuitClassifier(_Path, Classifier):
             None to take a kernel object as it is.
         categories: how a table's categories enter: "indicators" makes a column for each
             category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
+            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
+            sample.
         multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
         class_weight: None, "balanced" or a mapping from labels to factors.
         cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
             for 10, or the number of rows if there are fewer.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
             sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
-            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
+            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
         max_evaluations: budget of the search; None for its default.
         max_seconds: no evaluation of the search starts later.
         warm_start: start the search where the search of the last `fit` ended.
@@ -279,6 +290,7 @@ class KernelBasisPursuitClassifier(_Path, Classifier):
         kernel: str | Kernel | Sequence[Kernel] = 'rbf',
         lengthscale: Any = 'auto',
         categories: Literal["indicators", "kernel"] = 'indicators',
+        columns: Literal["standard", "ranks", "auto"] = 'standard',
         multiclass: Any = 'one_versus_rest',
         class_weight: str | Mapping[Any, float] | None = None,
         cv: Any = 'auto',
@@ -318,12 +330,15 @@ class KernelBasisPursuitRegressor(_Path, Regressor):
             None to take a kernel object as it is.
         categories: how a table's categories enter: "indicators" makes a column for each
             category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
+            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
+            sample.
         cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
             for 10, or the number of rows if there are fewer.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
             sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
-            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
+            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
         max_evaluations: budget of the search; None for its default.
         max_seconds: no evaluation of the search starts later.
         warm_start: start the search where the search of the last `fit` ended.
@@ -365,6 +380,7 @@ class KernelBasisPursuitRegressor(_Path, Regressor):
         kernel: str | Kernel | Sequence[Kernel] = 'rbf',
         lengthscale: Any = 'auto',
         categories: Literal["indicators", "kernel"] = 'indicators',
+        columns: Literal["standard", "ranks", "auto"] = 'standard',
         cv: Any = 'auto',
         out_of_fold: bool | Literal["machines"] = True,
         search: str | Search = 'profile',
@@ -390,6 +406,9 @@ class KernelMachineClassifier(_AnyMethod, Classifier):
             None to take a kernel object as it is.
         categories: how a table's categories enter: "indicators" makes a column for each
             category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
+            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
+            sample.
         C: "auto" to tune the weight of the data fit, or a number.
         multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
         class_weight: None, "balanced" or a mapping from labels to factors.
@@ -397,8 +416,8 @@ class KernelMachineClassifier(_AnyMethod, Classifier):
             for 10, or the number of rows if there are fewer.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
             sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
-            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
+            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
         max_evaluations: budget of the search; None for its default.
         max_seconds: no evaluation of the search starts later.
         warm_start: start the search where the search of the last `fit` ended.
@@ -435,6 +454,7 @@ class KernelMachineClassifier(_AnyMethod, Classifier):
         kernel: str | Kernel | Sequence[Kernel] = 'rbf',
         lengthscale: Any = 'auto',
         categories: Literal["indicators", "kernel"] = 'indicators',
+        columns: Literal["standard", "ranks", "auto"] = 'standard',
         C: float | str = 'auto',
         multiclass: Any = 'one_versus_rest',
         class_weight: str | Mapping[Any, float] | None = None,
@@ -463,13 +483,16 @@ class KernelMachineRegressor(_AnyMethod, Regressor):
             None to take a kernel object as it is.
         categories: how a table's categories enter: "indicators" makes a column for each
             category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
+            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
+            sample.
         C: "auto" to tune the weight of the data fit, or a number.
         cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
             for 10, or the number of rows if there are fewer.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
             sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
-            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
+            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
         max_evaluations: budget of the search; None for its default.
         max_seconds: no evaluation of the search starts later.
         warm_start: start the search where the search of the last `fit` ended.
@@ -505,6 +528,7 @@ class KernelMachineRegressor(_AnyMethod, Regressor):
         kernel: str | Kernel | Sequence[Kernel] = 'rbf',
         lengthscale: Any = 'auto',
         categories: Literal["indicators", "kernel"] = 'indicators',
+        columns: Literal["standard", "ranks", "auto"] = 'standard',
         C: float | str = 'auto',
         cv: Any = 'auto',
         out_of_fold: bool | Literal["machines"] = True,
@@ -550,14 +574,17 @@ class KernelMatchingPursuitClassifier(_Path, Classifier):
             None to take a kernel object as it is.
         categories: how a table's categories enter: "indicators" makes a column for each
             category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
+            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
+            sample.
         multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
         class_weight: None, "balanced" or a mapping from labels to factors.
         cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
             for 10, or the number of rows if there are fewer.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
             sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
-            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
+            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
         max_evaluations: budget of the search; None for its default.
         max_seconds: no evaluation of the search starts later.
         warm_start: start the search where the search of the last `fit` ended.
@@ -602,6 +629,7 @@ class KernelMatchingPursuitClassifier(_Path, Classifier):
         kernel: str | Kernel | Sequence[Kernel] = 'rbf',
         lengthscale: Any = 'auto',
         categories: Literal["indicators", "kernel"] = 'indicators',
+        columns: Literal["standard", "ranks", "auto"] = 'standard',
         multiclass: Any = 'one_versus_rest',
         class_weight: str | Mapping[Any, float] | None = None,
         cv: Any = 'auto',
@@ -648,12 +676,15 @@ class KernelMatchingPursuitRegressor(_Path, Regressor):
             None to take a kernel object as it is.
         categories: how a table's categories enter: "indicators" makes a column for each
             category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
+            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
+            sample.
         cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
             for 10, or the number of rows if there are fewer.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
             sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
-            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
+            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
         max_evaluations: budget of the search; None for its default.
         max_seconds: no evaluation of the search starts later.
         warm_start: start the search where the search of the last `fit` ended.
@@ -697,6 +728,7 @@ class KernelMatchingPursuitRegressor(_Path, Regressor):
         kernel: str | Kernel | Sequence[Kernel] = 'rbf',
         lengthscale: Any = 'auto',
         categories: Literal["indicators", "kernel"] = 'indicators',
+        columns: Literal["standard", "ranks", "auto"] = 'standard',
         cv: Any = 'auto',
         out_of_fold: bool | Literal["machines"] = True,
         search: str | Search = 'profile',
@@ -734,14 +766,17 @@ class KernelSubspacePursuitClassifier(_Path, Classifier):
             None to take a kernel object as it is.
         categories: how a table's categories enter: "indicators" makes a column for each
             category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
+            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
+            sample.
         multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
         class_weight: None, "balanced" or a mapping from labels to factors.
         cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
             for 10, or the number of rows if there are fewer.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
             sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
-            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
+            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
         max_evaluations: budget of the search; None for its default.
         max_seconds: no evaluation of the search starts later.
         warm_start: start the search where the search of the last `fit` ended.
@@ -786,6 +821,7 @@ class KernelSubspacePursuitClassifier(_Path, Classifier):
         kernel: str | Kernel | Sequence[Kernel] = 'rbf',
         lengthscale: Any = 'auto',
         categories: Literal["indicators", "kernel"] = 'indicators',
+        columns: Literal["standard", "ranks", "auto"] = 'standard',
         multiclass: Any = 'one_versus_rest',
         class_weight: str | Mapping[Any, float] | None = None,
         cv: Any = 'auto',
@@ -828,12 +864,15 @@ class KernelSubspacePursuitRegressor(_Path, Regressor):
             None to take a kernel object as it is.
         categories: how a table's categories enter: "indicators" makes a column for each
             category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
+            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
+            sample.
         cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
             for 10, or the number of rows if there are fewer.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
             sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
-            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
+            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
         max_evaluations: budget of the search; None for its default.
         max_seconds: no evaluation of the search starts later.
         warm_start: start the search where the search of the last `fit` ended.
@@ -877,6 +916,7 @@ class KernelSubspacePursuitRegressor(_Path, Regressor):
         kernel: str | Kernel | Sequence[Kernel] = 'rbf',
         lengthscale: Any = 'auto',
         categories: Literal["indicators", "kernel"] = 'indicators',
+        columns: Literal["standard", "ranks", "auto"] = 'standard',
         cv: Any = 'auto',
         out_of_fold: bool | Literal["machines"] = True,
         search: str | Search = 'profile',
@@ -894,6 +934,10 @@ class LSSVMClassifier(Classifier):
     `FixedSizeLSSVMClassifier`. Tuned by leave-one-out, which one decomposition gives for every `C`.
 
     Args:
+        tuned_with: tune kernel and `C` for a machine of this many random rows; then tune `C`
+            again for all rows, among three values. With many rows this saves nearly all time.
+            Kernels are compared by their squared errors, for classification too. None: tune the
+            machine of all rows directly.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
             "linear", "polynomial", or "auto" for the family that does best on a part of the
             rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
@@ -902,13 +946,16 @@ class LSSVMClassifier(Classifier):
             None to take a kernel object as it is.
         categories: how a table's categories enter: "indicators" makes a column for each
             category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
+            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
+            sample.
         C: "auto" to tune the weight of the data fit, or a number.
         multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
         class_weight: None, "balanced" or a mapping from labels to factors.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
             sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
-            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
+            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
         max_evaluations: budget of the search; None for its default.
         max_seconds: no evaluation of the search starts later.
         warm_start: start the search where the search of the last `fit` ended.
@@ -940,10 +987,12 @@ class LSSVMClassifier(Classifier):
 
     def __init__(
         self,
+        tuned_with: int | None = None,
         *,
         kernel: str | Kernel | Sequence[Kernel] = 'rbf',
         lengthscale: Any = 'auto',
         categories: Literal["indicators", "kernel"] = 'indicators',
+        columns: Literal["standard", "ranks", "auto"] = 'standard',
         C: float | str = 'auto',
         multiclass: Any = 'one_versus_rest',
         class_weight: str | Mapping[Any, float] | None = None,
@@ -963,6 +1012,10 @@ class LSSVMRegressor(Regressor):
     `FixedSizeLSSVMRegressor`. Tuned by leave-one-out, which one decomposition gives for every `C`.
 
     Args:
+        tuned_with: tune kernel and `C` for a machine of this many random rows; then tune `C`
+            again for all rows, among three values. With many rows this saves nearly all time.
+            Kernels are compared by their squared errors, for classification too. None: tune the
+            machine of all rows directly.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
             "linear", "polynomial", or "auto" for the family that does best on a part of the
             rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
@@ -971,11 +1024,14 @@ class LSSVMRegressor(Regressor):
             None to take a kernel object as it is.
         categories: how a table's categories enter: "indicators" makes a column for each
             category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
+            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
+            sample.
         C: "auto" to tune the weight of the data fit, or a number.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
             sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
-            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
+            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
         max_evaluations: budget of the search; None for its default.
         max_seconds: no evaluation of the search starts later.
         warm_start: start the search where the search of the last `fit` ended.
@@ -1006,10 +1062,12 @@ class LSSVMRegressor(Regressor):
 
     def __init__(
         self,
+        tuned_with: int | None = None,
         *,
         kernel: str | Kernel | Sequence[Kernel] = 'rbf',
         lengthscale: Any = 'auto',
         categories: Literal["indicators", "kernel"] = 'indicators',
+        columns: Literal["standard", "ranks", "auto"] = 'standard',
         C: float | str = 'auto',
         out_of_fold: bool | Literal["machines"] = True,
         search: str | Search = 'profile',
@@ -1050,6 +1108,9 @@ class ReducedSVMClassifier(_ShareOfSupportVectors):
             None to take a kernel object as it is.
         categories: how a table's categories enter: "indicators" makes a column for each
             category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
+            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
+            sample.
         C: "auto" to tune the weight of the data fit, or a number.
         multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
         class_weight: None, "balanced" or a mapping from labels to factors.
@@ -1057,8 +1118,8 @@ class ReducedSVMClassifier(_ShareOfSupportVectors):
             for 10, or the number of rows if there are fewer.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
             sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
-            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
+            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
         max_evaluations: budget of the search; None for its default.
         max_seconds: no evaluation of the search starts later.
         warm_start: start the search where the search of the last `fit` ended.
@@ -1100,6 +1161,7 @@ class ReducedSVMClassifier(_ShareOfSupportVectors):
         kernel: str | Kernel | Sequence[Kernel] = 'rbf',
         lengthscale: Any = 'auto',
         categories: Literal["indicators", "kernel"] = 'indicators',
+        columns: Literal["standard", "ranks", "auto"] = 'standard',
         C: float | str = 'auto',
         multiclass: Any = 'one_versus_rest',
         class_weight: str | Mapping[Any, float] | None = None,
@@ -1149,6 +1211,9 @@ class ReducedSetClassifier(_ShareOfSupportVectors):
             None to take a kernel object as it is.
         categories: how a table's categories enter: "indicators" makes a column for each
             category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
+            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
+            sample.
         C: "auto" to tune the weight of the data fit, or a number.
         multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
         class_weight: None, "balanced" or a mapping from labels to factors.
@@ -1156,8 +1221,8 @@ class ReducedSetClassifier(_ShareOfSupportVectors):
             for 10, or the number of rows if there are fewer.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
             sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
-            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
+            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
         max_evaluations: budget of the search; None for its default.
         max_seconds: no evaluation of the search starts later.
         warm_start: start the search where the search of the last `fit` ended.
@@ -1201,6 +1266,7 @@ class ReducedSetClassifier(_ShareOfSupportVectors):
         kernel: str | Kernel | Sequence[Kernel] = 'rbf',
         lengthscale: Any = 'auto',
         categories: Literal["indicators", "kernel"] = 'indicators',
+        columns: Literal["standard", "ranks", "auto"] = 'standard',
         C: float | str = 'auto',
         multiclass: Any = 'one_versus_rest',
         class_weight: str | Mapping[Any, float] | None = None,
@@ -1232,14 +1298,17 @@ class RelevanceVectorClassifier(Classifier):
             None to take a kernel object as it is.
         categories: how a table's categories enter: "indicators" makes a column for each
             category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
+            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
+            sample.
         multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
         class_weight: None, "balanced" or a mapping from labels to factors.
         cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
             for 10, or the number of rows if there are fewer.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
             sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
-            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
+            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
         max_evaluations: budget of the search; None for its default.
         max_seconds: no evaluation of the search starts later.
         warm_start: start the search where the search of the last `fit` ended.
@@ -1279,6 +1348,7 @@ class RelevanceVectorClassifier(Classifier):
         kernel: str | Kernel | Sequence[Kernel] = 'rbf',
         lengthscale: Any = 'auto',
         categories: Literal["indicators", "kernel"] = 'indicators',
+        columns: Literal["standard", "ranks", "auto"] = 'standard',
         multiclass: Any = 'one_versus_rest',
         class_weight: str | Mapping[Any, float] | None = None,
         cv: Any = 'auto',
@@ -1309,12 +1379,15 @@ class RelevanceVectorRegressor(Regressor):
             None to take a kernel object as it is.
         categories: how a table's categories enter: "indicators" makes a column for each
             category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
+            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
+            sample.
         cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
             for 10, or the number of rows if there are fewer.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
             sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
-            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
+            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
         max_evaluations: budget of the search; None for its default.
         max_seconds: no evaluation of the search starts later.
         warm_start: start the search where the search of the last `fit` ended.
@@ -1353,6 +1426,7 @@ class RelevanceVectorRegressor(Regressor):
         kernel: str | Kernel | Sequence[Kernel] = 'rbf',
         lengthscale: Any = 'auto',
         categories: Literal["indicators", "kernel"] = 'indicators',
+        columns: Literal["standard", "ranks", "auto"] = 'standard',
         cv: Any = 'auto',
         out_of_fold: bool | Literal["machines"] = True,
         search: str | Search = 'profile',
@@ -1389,6 +1463,9 @@ class RobustLSSVMClassifier(Classifier):
             None to take a kernel object as it is.
         categories: how a table's categories enter: "indicators" makes a column for each
             category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
+            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
+            sample.
         C: "auto" to tune the weight of the data fit, or a number.
         multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
         class_weight: None, "balanced" or a mapping from labels to factors.
@@ -1396,8 +1473,8 @@ class RobustLSSVMClassifier(Classifier):
             for 10, or the number of rows if there are fewer.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
             sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
-            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
+            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
         max_evaluations: budget of the search; None for its default.
         max_seconds: no evaluation of the search starts later.
         warm_start: start the search where the search of the last `fit` ended.
@@ -1438,6 +1515,7 @@ class RobustLSSVMClassifier(Classifier):
         kernel: str | Kernel | Sequence[Kernel] = 'rbf',
         lengthscale: Any = 'auto',
         categories: Literal["indicators", "kernel"] = 'indicators',
+        columns: Literal["standard", "ranks", "auto"] = 'standard',
         C: float | str = 'auto',
         multiclass: Any = 'one_versus_rest',
         class_weight: str | Mapping[Any, float] | None = None,
@@ -1477,13 +1555,16 @@ class RobustLSSVMRegressor(Regressor):
             None to take a kernel object as it is.
         categories: how a table's categories enter: "indicators" makes a column for each
             category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
+            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
+            sample.
         C: "auto" to tune the weight of the data fit, or a number.
         cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
             for 10, or the number of rows if there are fewer.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
             sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
-            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
+            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
         max_evaluations: budget of the search; None for its default.
         max_seconds: no evaluation of the search starts later.
         warm_start: start the search where the search of the last `fit` ended.
@@ -1523,6 +1604,7 @@ class RobustLSSVMRegressor(Regressor):
         kernel: str | Kernel | Sequence[Kernel] = 'rbf',
         lengthscale: Any = 'auto',
         categories: Literal["indicators", "kernel"] = 'indicators',
+        columns: Literal["standard", "ranks", "auto"] = 'standard',
         C: float | str = 'auto',
         cv: Any = 'auto',
         out_of_fold: bool | Literal["machines"] = True,
@@ -1565,6 +1647,9 @@ class SCDPClassifier(_Path, Classifier):
             None to take a kernel object as it is.
         categories: how a table's categories enter: "indicators" makes a column for each
             category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
+            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
+            sample.
         C: "auto" to tune the weight of the data fit, or a number.
         multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
         class_weight: None, "balanced" or a mapping from labels to factors.
@@ -1572,8 +1657,8 @@ class SCDPClassifier(_Path, Classifier):
             for 10, or the number of rows if there are fewer.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
             sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
-            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
+            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
         max_evaluations: budget of the search; None for its default.
         max_seconds: no evaluation of the search starts later.
         warm_start: start the search where the search of the last `fit` ended.
@@ -1617,6 +1702,7 @@ class SCDPClassifier(_Path, Classifier):
         kernel: str | Kernel | Sequence[Kernel] = 'rbf',
         lengthscale: Any = 'auto',
         categories: Literal["indicators", "kernel"] = 'indicators',
+        columns: Literal["standard", "ranks", "auto"] = 'standard',
         C: float | str = 'auto',
         multiclass: Any = 'one_versus_rest',
         class_weight: str | Mapping[Any, float] | None = None,
@@ -1658,13 +1744,16 @@ class SCDPRegressor(_Path, Regressor):
             None to take a kernel object as it is.
         categories: how a table's categories enter: "indicators" makes a column for each
             category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
+            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
+            sample.
         C: "auto" to tune the weight of the data fit, or a number.
         cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
             for 10, or the number of rows if there are fewer.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
             sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
-            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
+            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
         max_evaluations: budget of the search; None for its default.
         max_seconds: no evaluation of the search starts later.
         warm_start: start the search where the search of the last `fit` ended.
@@ -1707,6 +1796,7 @@ class SCDPRegressor(_Path, Regressor):
         kernel: str | Kernel | Sequence[Kernel] = 'rbf',
         lengthscale: Any = 'auto',
         categories: Literal["indicators", "kernel"] = 'indicators',
+        columns: Literal["standard", "ranks", "auto"] = 'standard',
         C: float | str = 'auto',
         cv: Any = 'auto',
         out_of_fold: bool | Literal["machines"] = True,
@@ -1745,6 +1835,9 @@ class SpSVMClassifier(_Path, Classifier):
             None to take a kernel object as it is.
         categories: how a table's categories enter: "indicators" makes a column for each
             category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
+            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
+            sample.
         C: "auto" to tune the weight of the data fit, or a number.
         multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
         class_weight: None, "balanced" or a mapping from labels to factors.
@@ -1752,8 +1845,8 @@ class SpSVMClassifier(_Path, Classifier):
             for 10, or the number of rows if there are fewer.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
             sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
-            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
+            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
         max_evaluations: budget of the search; None for its default.
         max_seconds: no evaluation of the search starts later.
         warm_start: start the search where the search of the last `fit` ended.
@@ -1795,6 +1888,7 @@ class SpSVMClassifier(_Path, Classifier):
         kernel: str | Kernel | Sequence[Kernel] = 'rbf',
         lengthscale: Any = 'auto',
         categories: Literal["indicators", "kernel"] = 'indicators',
+        columns: Literal["standard", "ranks", "auto"] = 'standard',
         C: float | str = 'auto',
         multiclass: Any = 'one_versus_rest',
         class_weight: str | Mapping[Any, float] | None = None,
@@ -1841,6 +1935,9 @@ class SparseFisherClassifier(_ShareOfSupportVectors):
             None to take a kernel object as it is.
         categories: how a table's categories enter: "indicators" makes a column for each
             category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
+            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
+            sample.
         C: "auto" to tune the weight of the data fit, or a number.
         multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
         class_weight: None, "balanced" or a mapping from labels to factors.
@@ -1848,8 +1945,8 @@ class SparseFisherClassifier(_ShareOfSupportVectors):
             for 10, or the number of rows if there are fewer.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
             sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
-            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
+            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
         max_evaluations: budget of the search; None for its default.
         max_seconds: no evaluation of the search starts later.
         warm_start: start the search where the search of the last `fit` ended.
@@ -1894,6 +1991,7 @@ class SparseFisherClassifier(_ShareOfSupportVectors):
         kernel: str | Kernel | Sequence[Kernel] = 'rbf',
         lengthscale: Any = 'auto',
         categories: Literal["indicators", "kernel"] = 'indicators',
+        columns: Literal["standard", "ranks", "auto"] = 'standard',
         C: float | str = 'auto',
         multiclass: Any = 'one_versus_rest',
         class_weight: str | Mapping[Any, float] | None = None,
@@ -1934,13 +2032,16 @@ class SparseKernelRidgeRegressor(Regressor):
             None to take a kernel object as it is.
         categories: how a table's categories enter: "indicators" makes a column for each
             category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
+            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
+            sample.
         C: "auto" to tune the weight of the data fit, or a number.
         cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
             for 10, or the number of rows if there are fewer.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
             sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
-            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
+            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
         max_evaluations: budget of the search; None for its default.
         max_seconds: no evaluation of the search starts later.
         warm_start: start the search where the search of the last `fit` ended.
@@ -1983,6 +2084,7 @@ class SparseKernelRidgeRegressor(Regressor):
         kernel: str | Kernel | Sequence[Kernel] = 'rbf',
         lengthscale: Any = 'auto',
         categories: Literal["indicators", "kernel"] = 'indicators',
+        columns: Literal["standard", "ranks", "auto"] = 'standard',
         C: float | str = 'auto',
         cv: Any = 'auto',
         out_of_fold: bool | Literal["machines"] = True,
@@ -2027,6 +2129,9 @@ class SparseLargeMarginClassifier(_ShareOfSupportVectors):
             None to take a kernel object as it is.
         categories: how a table's categories enter: "indicators" makes a column for each
             category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
+            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
+            sample.
         C: "auto" to tune the weight of the data fit, or a number.
         multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
         class_weight: None, "balanced" or a mapping from labels to factors.
@@ -2034,8 +2139,8 @@ class SparseLargeMarginClassifier(_ShareOfSupportVectors):
             for 10, or the number of rows if there are fewer.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
             sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
-            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
+            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
         max_evaluations: budget of the search; None for its default.
         max_seconds: no evaluation of the search starts later.
         warm_start: start the search where the search of the last `fit` ended.
@@ -2080,6 +2185,7 @@ class SparseLargeMarginClassifier(_ShareOfSupportVectors):
         kernel: str | Kernel | Sequence[Kernel] = 'rbf',
         lengthscale: Any = 'auto',
         categories: Literal["indicators", "kernel"] = 'indicators',
+        columns: Literal["standard", "ranks", "auto"] = 'standard',
         C: float | str = 'auto',
         multiclass: Any = 'one_versus_rest',
         class_weight: str | Mapping[Any, float] | None = None,
@@ -2129,6 +2235,9 @@ class SparseReducedLSSVMClassifier(Classifier):
             None to take a kernel object as it is.
         categories: how a table's categories enter: "indicators" makes a column for each
             category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
+            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
+            sample.
         C: "auto" to tune the weight of the data fit, or a number.
         multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
         class_weight: None, "balanced" or a mapping from labels to factors.
@@ -2136,8 +2245,8 @@ class SparseReducedLSSVMClassifier(Classifier):
             for 10, or the number of rows if there are fewer.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
             sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
-            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
+            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
         max_evaluations: budget of the search; None for its default.
         max_seconds: no evaluation of the search starts later.
         warm_start: start the search where the search of the last `fit` ended.
@@ -2182,6 +2291,7 @@ class SparseReducedLSSVMClassifier(Classifier):
         kernel: str | Kernel | Sequence[Kernel] = 'rbf',
         lengthscale: Any = 'auto',
         categories: Literal["indicators", "kernel"] = 'indicators',
+        columns: Literal["standard", "ranks", "auto"] = 'standard',
         C: float | str = 'auto',
         multiclass: Any = 'one_versus_rest',
         class_weight: str | Mapping[Any, float] | None = None,
@@ -2230,13 +2340,16 @@ class SparseReducedLSSVMRegressor(Regressor):
             None to take a kernel object as it is.
         categories: how a table's categories enter: "indicators" makes a column for each
             category, "kernel" compares them, see `jsparse.kernels.Mixed`.
+        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
+            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
+            sample.
         C: "auto" to tune the weight of the data fit, or a number.
         cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
             for 10, or the number of rows if there are fewer.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
             sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" (a lengthscale for every column), "annealing", "auto", or
-            a `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.
+        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
+            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
         max_evaluations: budget of the search; None for its default.
         max_seconds: no evaluation of the search starts later.
         warm_start: start the search where the search of the last `fit` ended.
@@ -2280,6 +2393,7 @@ class SparseReducedLSSVMRegressor(Regressor):
         kernel: str | Kernel | Sequence[Kernel] = 'rbf',
         lengthscale: Any = 'auto',
         categories: Literal["indicators", "kernel"] = 'indicators',
+        columns: Literal["standard", "ranks", "auto"] = 'standard',
         C: float | str = 'auto',
         cv: Any = 'auto',
         out_of_fold: bool | Literal["machines"] = True,

@@ -22,6 +22,7 @@ from ..machines.method import Method, Shape, Task
 from ..model import Model
 from ..prediction import scores_of
 from ..search.gradient import Automatic, Gradient
+from ..search.recursive import Recursive
 from ..search.run import Progress, Tuning
 from ..search.strategies import Annealing, Profile, Search
 from ..training.choices import KERNELS, KernelLike, default_folds
@@ -56,7 +57,13 @@ _SOMETIMES = {
     "oob_prediction_",
     "oob_decision_function_",
 }
-_SEARCHES = {"auto": Automatic, "profile": Profile, "annealing": Annealing, "gradient": Gradient}
+_SEARCHES = {
+    "auto": Automatic,
+    "profile": Profile,
+    "annealing": Annealing,
+    "gradient": Gradient,
+    "recursive": Recursive,
+}
 # `typing.Self` is not for the decorators that check types in tests.
 ARegressor = TypeVar("ARegressor", bound="Regressor")
 AClassifier = TypeVar("AClassifier", bound="Classifier")
@@ -176,6 +183,7 @@ class Machine(BaseEstimator):
                 kernel=self._kernel(X.shape[1]),
                 C=C,
                 search=self._search(),
+                columns=self.columns,
                 folds=folds,
                 weights=sample_weight,
                 out_of_fold=self.out_of_fold,

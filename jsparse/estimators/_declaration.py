@@ -35,6 +35,12 @@ _SHARED: dict[str, tuple[Any, str, str]] = {  # default, type and description of
         """how a table's categories enter: "indicators" makes a column for each category, "kernel"
         compares them, see `jsparse.kernels.Mixed`.""",
     ),
+    "columns": (
+        "standard",
+        'Literal["standard", "ranks", "auto"]',
+        """how input columns are scaled: to mean 0 and variance 1, or to normal scores of their
+        ranks, which suits heavy tails; "auto" for the one with the lower error on a sample.""",
+    ),
     "C": ("auto", "float | str", """"auto" to tune the weight of the data fit, or a number."""),
     "multiclass": (
         "one_versus_rest",
@@ -61,8 +67,8 @@ _SHARED: dict[str, tuple[Any, str, str]] = {  # default, type and description of
     "search": (
         "profile",
         "str | Search",
-        """"profile", "gradient" (a lengthscale for every column), "annealing", "auto", or a
-        `jsparse.Profile`, `jsparse.Gradient` or `jsparse.Annealing`.""",
+        """"profile", "gradient" or "recursive" (a lengthscale for every column), "annealing",
+        "auto", or a search such as `jsparse.Gradient(...)`.""",
     ),
     "max_evaluations": (None, "int | None", "budget of the search; None for its default."),
     "max_seconds": (float("inf"), "float", "no evaluation of the search starts later."),

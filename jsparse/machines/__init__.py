@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # at run time, `__getattr__` imports each name when it is first used
     from .dual import Dual as Dual
     from .fixed_size import FixedSize as FixedSize
+    from .gradient_product import agop as agop
     from .kbp import KBP as KBP
     from .kmp import KMP as KMP
     from .ksp import KSP as KSP
@@ -42,7 +43,13 @@ _REGISTRY = {
     "ReducedSetSVM": "reduced_set",
     "RVM": "rvm",
 }
-_HOME_OF = {**_REGISTRY, "FromSums": "from_sums", "Method": "method", "Stopping": "stopping"}
+_HOME_OF = {
+    **_REGISTRY,
+    "FromSums": "from_sums",
+    "Method": "method",
+    "Stopping": "stopping",
+    "agop": "gradient_product",
+}
 
 
 def __getattr__(name: str) -> Any:

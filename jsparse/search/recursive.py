@@ -8,7 +8,7 @@ from jaxtyping import Float
 
 from .._arguments import real, whole_number
 from .._numerics import as_array
-from ..machines.agop import agop
+from ..machines.gradient_product import agop
 from .strategies import LINE_EVALUATIONS, Evaluator, Search, line_rounds, line_search
 
 FACTOR = np.log(1.4)  # step of the common factor of the lengthscales in a round

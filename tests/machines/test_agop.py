@@ -7,7 +7,7 @@ import pytest
 
 from jsparse import kernels
 from jsparse.expansion import KernelExpansion
-from jsparse.machines.agop import agop
+from jsparse.machines import agop
 
 N, M, D = 40, 7, 3
 RNG = np.random.default_rng(0)

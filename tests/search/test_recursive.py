@@ -9,7 +9,7 @@ import pytest
 import jsparse
 from jsparse import Dual, FixedSize, Profile, Recursive, train
 from jsparse.kernels import Laplacian, Matern32, Projected
-from jsparse.machines.agop import agop
+from jsparse.machines import agop
 
 
 def rows(n=300, d=6, seed=0):
