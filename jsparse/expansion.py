@@ -33,6 +33,14 @@ class KernelExpansion(eqx.Module):
         coefficients: one column per output, shape `m` or `m c`.
         intercept: shape `()` or `c`.
         scaling: standardisation or normal scores, applied to the inputs first; or None.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jsparse.kernels import Linear
+        >>> point, one = jnp.array([[1.0, 2.0]]), jnp.array(1.0)
+        >>> machine = KernelExpansion(Linear(), point, jnp.array([3.0]), one)
+        >>> machine(jnp.array([[1.0, 1.0]])).tolist()
+        [10.0]
     """
 
     kernel: Kernel

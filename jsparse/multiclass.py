@@ -67,6 +67,10 @@ def output_code(scheme: Scheme | ArrayLike, k: int) -> Code:
     Raises:
         ValueError: if `k < 2`, or a matrix is not of `k` rows of -1, 0 and +1, two classes have
             the same row, or a problem does not have both a class of +1 and one of -1.
+
+    Example:
+        >>> output_code("one_versus_one", 3).matrix.astype(int).tolist()
+        [[-1, -1, 0], [1, 0, -1], [0, 1, 1]]
     """
     if k < 2:
         raise ValueError(f"classes: expected at least 2, got {k}")

@@ -97,6 +97,12 @@ def normal_scores(
         weights: row weights, shape `n`; rows of weight 0 are absent. By default all 1.
         n_knots: the most knots of a column. A column with fewer different values has a knot at
             each of them; others have knots at evenly spaced scores.
+
+    Example:
+        >>> import numpy as np
+        >>> scaling = normal_scores(np.array([[1.0], [10.0], [1000.0]]))
+        >>> np.asarray(scaling.apply(scaling.knots[:3])).round(2)[:, 0].tolist()
+        [-1.22, 0.0, 1.22]
     """
     from scipy.special import ndtri  # imported late, as it is slow to import
 

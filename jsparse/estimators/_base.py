@@ -90,6 +90,7 @@ class Machine(BaseEstimator):
     cv: Any
     out_of_fold: bool | Literal["machines"]
     search: str | Search
+    columns: Literal["standard", "ranks", "auto"]
     max_evaluations: int | None
     max_seconds: float
     warm_start: bool

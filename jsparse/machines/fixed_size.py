@@ -287,6 +287,14 @@ def fit(
     Raises:
         ValueError: for shapes that do not fit, m > n, or (outside `jit`) NaN or infinity in X, y or
             the prototypes, C not positive, or negative weights.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jsparse.kernels import RBF
+        >>> X = jnp.linspace(-2.0, 2.0, 50)[:, None]
+        >>> machine = fit(RBF(1.0), X[::10], 1e3, X, X[:, 0] ** 2).expansion
+        >>> machine(jnp.array([[1.0], [-2.0]])).round().astype(int).tolist()
+        [1, 4]
     """
     _check_scalar(C)
     X, y, weights = in_one_dtype(X, y, weights)

@@ -49,6 +49,16 @@ def agop(
 
     Raises:
         ValueError: for shapes that do not fit, or (outside `jit`) values that are not finite.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jsparse.kernels import RBF
+        >>> from jsparse.machines import fixed_size
+        >>> grid = jnp.linspace(-1.0, 1.0, 8)
+        >>> X = jnp.stack(jnp.meshgrid(grid, grid), axis=-1).reshape(64, 2)
+        >>> machine = fixed_size.fit(RBF(1.0), X, 1e4, X, 3 * X[:, 0]).expansion
+        >>> agop(machine, X, diagonal=True).round().astype(int).tolist()  # the squared slope 3
+        [9, 0]
     """
     rows, dtype = as_float(X), expansion.prototypes.dtype
     check_finite("X", rows)

@@ -143,6 +143,11 @@ def allocate(
 
     Raises:
         ValueError: if m > n, or m is less than the number of classes.
+
+    Example:
+        >>> import numpy as np
+        >>> allocate(np.array([90, 9, 1]), 10).tolist()
+        [8, 1, 1]
     """
     counts = np.asarray(counts)
     n, classes = int(counts.sum()), len(counts)

@@ -271,6 +271,13 @@ def scdp(
 
     Raises:
         ValueError: for shapes that do not fit, or more atoms than there are.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> A = jnp.array([[2.0, 0.0, 1.0], [0.0, 1.0, 0.0], [1.0, 0.0, 3.0]])
+        >>> path = scdp(A, A @ jnp.array([0.0, 5.0, 1.0]), max_atoms=2)
+        >>> path.support.tolist(), path.dense(3).round(3).tolist()
+        ([1, 2], [0.0, 5.0, 1.0])
     """
     systems = system(A, b, diagonal)
     D = systems.b.shape[1]

@@ -131,6 +131,14 @@ def train(
         StreamError: naming the rows, for a stream that changes from pass to pass, ends early or
             holds invalid batches. No sums of such a stream are used.
         NumericalError: if no result can be trusted.
+
+    Example:
+        >>> import numpy as np
+        >>> X = np.linspace(-3.0, 3.0, 100)[:, None]
+        >>> labels = np.where(np.abs(X[:, 0]) < 1, "inside", "outside")
+        >>> trained = train(X, labels, task="classification", method=FixedSize(10), key=0)
+        >>> trained.predict(np.array([[0.0], [2.0]])).tolist()
+        ['inside', 'outside']
     """
     check_runtime()
     seconds: dict[str, float] = {}
