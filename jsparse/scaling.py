@@ -101,8 +101,8 @@ def normal_scores(
     Example:
         >>> import numpy as np
         >>> scaling = normal_scores(np.array([[1.0], [10.0], [1000.0]]))
-        >>> np.asarray(scaling.apply(scaling.knots[:3])).round(2)[:, 0].tolist()
-        [-1.22, 0.0, 1.22]
+        >>> np.asarray(100 * scaling.apply(scaling.knots[:3])).round()[:, 0].tolist()
+        [-122.0, 0.0, 122.0]
     """
     from scipy.special import ndtri  # imported late, as it is slow to import
 
