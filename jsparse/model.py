@@ -178,15 +178,15 @@ class Model(eqx.Module):
         The intervals come from errors on held-out rows. If rows are exchangeable:
 
         - for a model `calibrated` on separate rows, the probability is at least `coverage` (split
-        conformal prediction);
+          conformal prediction);
         - for a model trained with `out_of_fold="machines"`, it is at least `2 coverage - 1` up to a
-        term of order `1 / sqrt(n)`, and usually close to `coverage` (CV+, Barber et al. 2021,
-        Theorem 4; in the dual jackknife+, Theorem 1). The guarantee is approximate: kernel, `C`,
-        prototypes and scaling were chosen on the same rows. The centres are the values of the
-        folds' machines, so the value of the model may be outside, though it rarely is;
+          term of order `1 / sqrt(n)`, and usually close to `coverage` (CV+, Barber et al. 2021,
+          Theorem 4; in the dual jackknife+, Theorem 1). The guarantee is approximate: kernel, `C`,
+          prototypes and scaling were chosen on the same rows. The centres are the values of the
+          folds' machines, so the value of the model may be outside, though it rarely is;
         - otherwise nothing is guaranteed. The probability is close to `coverage` if the machine of
-        all rows differs little from the folds' machines. Each of several targets has separate
-        intervals.
+          all rows differs little from the folds' machines. Each of several targets has separate
+          intervals.
 
         The model keeps some hundred quantiles of the errors. If `1 - coverage` has at most two
         significant digits, as for 0.9, 0.95 and 0.999, these quantiles give the intervals that all
