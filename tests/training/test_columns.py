@@ -59,6 +59,25 @@ def test_models_of_ranks_are_saved_distilled_and_composed(tmp_path):
     assert small.cv_error < 4 * trained.cv_error
 
 
+def test_the_accurate_preset_errs_less_and_keeps_what_is_stated():
+    X, y = heavy_tails()
+    new, targets = heavy_tails(seed=1)
+    options = {"task": "regression", "key": 0}
+    fast, accurate = train(X, y, **options), train(X, y, preset="accurate", **options)
+    assert isinstance(accurate.method, Dual)
+    assert isinstance(accurate.search, Recursive)
+    assert isinstance(accurate.model.expansion.scaling, NormalScores)
+    error, other = (np.mean((t.predict(new) - targets) ** 2) for t in (accurate, fast))
+    assert error < 0.6 * other
+    stated = train(X, y, preset="accurate", method=FixedSize(30), kernel="rbf", **options)
+    assert isinstance(stated.method, FixedSize)
+    table = pd.DataFrame(X).assign(y=y).rename(columns=str)
+    of_table = train(table, "y", preset="accurate", **options)
+    np.testing.assert_allclose(of_table.cv_error, accurate.cv_error, rtol=1e-6)
+    with pytest.raises(ValueError, match="preset: expected 'fast' with a stream"):
+        train(ArrayStream(X, y), preset="accurate", **options)
+
+
 def test_what_ranks_cannot_do_is_named(as_users_call):
     X, y = heavy_tails(60)
     options = {"task": "regression", "key": 0, "method": FixedSize(10)}
