@@ -534,7 +534,10 @@ def test_columns_that_make_no_sense_are_refused(tmp_path, capsys, monkeypatch):
         ([*FIT, "--drop", "a", "y"], "--drop: expected other columns than the target 'y'"),
         ([*FIT, "--categorical", "y"], "--categorical: expected other columns than the target"),
         ([*FIT, "--size-tolerance", "1"], "--size-tolerance: expected together with"),
-        ([*FIT, "--rank", "2"], "--rank: expected --search gradient, got --search profile"),
+        (
+            [*FIT, "--rank", "2"],
+            "--rank: expected --search gradient or recursive, got --search pro",
+        ),
         (["compare", *FIT[1:], "--drop", "y"], "--drop: expected other columns"),
         (["compare", *FIT[1:], "--test", "1.5"], "argument --test: expected a share"),
         (["predict", "m", "t.csv", "--out", ""], "expected a path"),

@@ -808,6 +808,7 @@ CLAIMS = {
     "validation/cross_validation.py": ("cross_validate by subtraction",),
 }
 CLAIMED_ELSEWHERE = {
+    "machines/gradient_product.py": "tests/machines/test_agop.py",
     "validation/error_gradient.py": "once: against differences, in tests/layers/test_layers.py and "
     "of a machine in NumPy in tests/search/test_gradient_search.py",
     "layers.py": "the loss and the fit against differences: tests/layers/test_layers.py",

@@ -97,7 +97,8 @@ def test_any_method_is_a_parameter_with_settings(name):
         assert copy.make_method() == method
         assert copy.random_state == 3
     if dataclasses.fields(method):
-        setting = next(f.name for f in dataclasses.fields(method) if f.name in SIZES)
+        sizes = (*SIZES, "tuned_with")  # the dual has no other
+        setting = next(f.name for f in dataclasses.fields(method) if f.name in sizes)
         changed = clone(machine).set_params(**{f"method__{setting}": 7, "verbose": 0})
         assert getattr(changed.method, setting) == 7
         assert machine.method is method

@@ -338,7 +338,7 @@ def test_robust_regression():
         ({"selection": "best"}, "selection: expected"),
         (
             {"search": "csa"},
-            r"search: expected one of \['annealing', 'auto', 'gradient', 'profile'\]",
+            r"search: expected one of \['annealing', 'auto', 'gradient', 'profile', 'recursive'\]",
         ),
         ({"search": Profile}, "search: expected"),
         ({"max_seconds": -1.0}, "max_seconds: expected"),
