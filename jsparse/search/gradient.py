@@ -17,7 +17,8 @@ from ..kernels import Kernel
 from ..machines.method import Method
 from ..validation.error_gradient import FoldErrors, Parts, held_out_error
 from .descent import Batches, descend, worth_scoring
-from .strategies import LINE_EVALUATIONS, Evaluator, Profile, Search, line_rounds, line_search
+from .metric import MetricSearch, scored_profile
+from .strategies import LINE_EVALUATIONS, Evaluator, Profile, Search, line_rounds
 from .template import Template
 
 # Margins of log lengthscales below and above the box of the profile. The upper margin is large
@@ -31,7 +32,7 @@ FEWEST_ROWS = 100  # with fewer rows, the error on the validation split is too u
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Gradient(Search):
+class Gradient(MetricSearch):
     """A search that learns a metric: it varies every positive leaf of the kernel by gradient steps.
 
     First a profile varies one factor common to all leaves, as `Profile` varies one lengthscale.
@@ -74,8 +75,6 @@ class Gradient(Search):
             in addition.
     """
 
-    per_column: bool = True
-    rank: int | None = None
     starts: int = 1
     prototypes: int = 500
     rows: int = 6144
@@ -84,23 +83,15 @@ class Gradient(Search):
     learning_rate: float = 0.15
     elimination: bool = True
     move_prototypes: bool = False
-    runs_on_mesh: ClassVar[bool] = False
-
-    @property
-    def varied(self) -> dict[str, bool]:
-        """See `Search.varied`."""
-        return {**super().varied, "tune_matrices": True}
 
     def check(self) -> None:
         """See `Search.check`."""
         super().check()
         for name, least in (("starts", 1), ("prototypes", 1), ("rows", 12), ("patience", 1)):
             whole_number(name, getattr(self, name), least)
-        if self.rank is not None:
-            whole_number("rank", self.rank, 1)
         real("prior_strength", self.prior_strength, 0.0)
         real("learning_rate", self.learning_rate, 0.0, above=True)
-        for name in ("per_column", "elimination", "move_prototypes"):
+        for name in ("elimination", "move_prototypes"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name}: expected True or False, got {getattr(self, name)!r}")
 
@@ -142,10 +133,6 @@ class Gradient(Search):
             run.scores(np.zeros((1, 0)))
         else:
             _Descents(self, run).run()
-
-    def without_rank(self) -> Search:
-        """See `Search.without_rank`."""
-        return dataclasses.replace(self, rank=None)
 
     def descent_of_prototypes(self, tuning: Any) -> Search:
         """Return the search that moves the prototypes of a tuned machine by gradient steps.
@@ -256,18 +243,9 @@ class _Descents:
             theta = np.asarray(search.start.theta, float)
             score = run.scores(theta[None])[0]
             return [np.append(theta, np.log(search.start.C))], score
-        scored: list[tuple[float, np.ndarray]] = []
-
-        def scores(points: np.ndarray) -> Float[np.ndarray, " q"]:
-            thetas = self.middle[None] + np.where(self.signed[None], 0, points)
-            thetas[:, excluded] = self.highest[excluded][None]
-            values = run.scores(thetas)
-            scored.extend(zip(values.tolist(), thetas, strict=True))
-            return values
-
-        narrow, wide = np.max(run.low - self.middle), np.min(run.high - self.middle)
-        line_search(float(narrow), float(wide), LINE_EVALUATIONS, run.dtype, scores)
-        best = sorted(scored, key=lambda pair: pair[0])[: 1 if len(excluded) else search.starts]
+        held = np.full(run.template.size, np.nan)
+        held[excluded] = self.highest[excluded]
+        best = scored_profile(run, held)[: 1 if len(excluded) else search.starts]
         return [np.append(theta, np.log(run.best_C(theta))) for _, theta in best], best[0][0]
 
 

@@ -1,7 +1,6 @@
 """Recursive feature machines: a metric from the derivatives of the machine that it gave."""
 
 import dataclasses
-from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Float
@@ -9,7 +8,8 @@ from jaxtyping import Float
 from .._arguments import real, whole_number
 from .._numerics import as_array
 from ..machines.gradient_product import agop
-from .strategies import LINE_EVALUATIONS, Evaluator, Search, line_rounds, line_search
+from .metric import MetricSearch, scored_profile
+from .strategies import LINE_EVALUATIONS, Evaluator, line_rounds
 
 FACTOR = np.log(1.4)  # step of the common factor of the lengthscales in a round
 EVALUATIONS = 5  # most evaluations of a round
@@ -19,7 +19,7 @@ PATIENCE = 2  # rounds without a better score after which the search ends
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Recursive(Search):
+class Recursive(MetricSearch):
     """A search that learns a metric from the machine's own derivatives, without gradient descent.
 
     First a profile varies one factor common to all lengthscales, as `Profile` does. Then each round
@@ -44,24 +44,12 @@ class Recursive(Search):
 
     rounds: int = 5
     exponent: float = 0.5
-    per_column: bool = True
-    rank: int | None = None
-    runs_on_mesh: ClassVar[bool] = False
-
-    @property
-    def varied(self) -> dict[str, bool]:
-        """See `Search.varied`."""
-        return {**super().varied, "tune_matrices": True}
 
     def check(self) -> None:
         """See `Search.check`."""
         super().check()
         whole_number("rounds", self.rounds, 1)
         real("exponent", self.exponent, 0.0, above=True)
-        if self.rank is not None:
-            whole_number("rank", self.rank, 1)
-        if not isinstance(self.per_column, bool):
-            raise ValueError(f"per_column: expected True or False, got {self.per_column!r}")
 
     def batch_sizes(self, p: int) -> list[int]:
         """See `Search.batch_sizes`."""
@@ -77,17 +65,13 @@ class Recursive(Search):
         else:
             _Rounds(self, run).run()
 
-    def without_rank(self) -> Search:
-        """See `Search.without_rank`."""
-        return dataclasses.replace(self, rank=None)
-
 
 class _Rounds:
     """The run of a `Recursive` search: a profile, then rounds of a fit, a metric and its scores."""
 
     def __init__(self, search: Recursive, run: Evaluator) -> None:
         self.search, self.evaluator = search, run
-        self.middle, self.signed = run.template.theta.astype(float), run.template.signed
+        self.signed = run.template.signed
         self.evaluations_left = search.max_evaluations or EVALUATIONS * search.rounds
 
     def run(self) -> None:
@@ -107,20 +91,10 @@ class _Rounds:
 
     def _profile(self) -> tuple[float, Float[np.ndarray, " p"]]:
         """Return the best score and kernel of a line search over one common factor."""
-        run, scored = self.evaluator, []
-        if self.search.start is not None:
-            theta = np.asarray(self.search.start.theta, float)
-            return run.scores(theta[None])[0], theta
-
-        def scores(points: np.ndarray) -> Float[np.ndarray, " q"]:
-            thetas = self.middle[None] + np.where(self.signed[None], 0, points)
-            values = run.scores(thetas)
-            scored.extend(zip(values.tolist(), thetas, strict=True))
-            return values
-
-        narrow, wide = np.max(run.low - self.middle), np.min(run.high - self.middle)
-        line_search(float(narrow), float(wide), LINE_EVALUATIONS, run.dtype, scores)
-        return min(scored, key=lambda pair: pair[0])
+        if self.search.start is None:
+            return scored_profile(self.evaluator)[0]
+        theta = np.asarray(self.search.start.theta, float)
+        return self.evaluator.scores(theta[None])[0], theta
 
     def _product(self, theta: Float[np.ndarray, " p"], C: float) -> Float[np.ndarray, "d *d"]:
         """Fit the machine of a kernel, and return its average gradient outer product."""

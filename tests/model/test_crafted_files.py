@@ -31,7 +31,7 @@ from jsparse.data.tables import TableError
 from jsparse.expansion import KernelExpansion
 from jsparse.model import About
 from jsparse.multiclass import output_code
-from jsparse.scaling import Standardization
+from jsparse.scaling import Standardization, normal_scores
 from jsparse.search.history import Evaluation, load_history, save_history
 from jsparse.serialization import ModelFileError, load_state, save_state
 
@@ -103,6 +103,14 @@ def with_sizes(kind):
         return dataclasses.replace(model, expansion=expansion, path=machines)
 
 
+def with_ranks(model):
+    """The same with normal scores for the standardisation."""
+    scaling = normal_scores(np.random.default_rng(3).normal(size=(9, 5)), n_knots=6)
+    return dataclasses.replace(
+        model, expansion=dataclasses.replace(model.expansion, scaling=scaling)
+    )
+
+
 def every_model():
     per_column = kernels.RBF(np.linspace(0.5, 2.0, 5))
     composed = 0.3 * (per_column + kernels.Linear(0.1) * kernels.Polynomial(3, 0.4, 1.2))
@@ -114,6 +122,7 @@ def every_model():
             a_model("several", kernels.Mixed(kernels.RBF(np.float32(1.3)), (1, 2)), "float32")
         ),
         "projected": a_model("two", kernels.Projected(kernels.RBF(1.3), np.ones((2, 5)))),
+        "ranks": with_ranks(a_model("numbers", kernels.Laplacian(1.3))),
         "arrays": dataclasses.replace(a_model("several", kernels.RBF(1.3)), columns=None),
         **{kind: with_sizes(kind) for kind in FAMILIES},
     }
@@ -501,6 +510,10 @@ def scaled(name, change):
     return of
 
 
+def falling(name):
+    return lambda arrays, metadata: arrays.update({name: -arrays[name]})
+
+
 CODE = [[1, -1], [-1, 1], [-1, -1]]
 
 
@@ -535,6 +548,10 @@ CODE = [[1, -1], [-1, 1], [-1, -1]]
         ("arrays", replaced(class_dtype="<i8", classes=[1, 2, 10**30]), "expected a complete"),
         ("arrays", replaced(class_dtype="<f8", classes=[1.0, 2.0, float("nan")]), "labels of type"),
         ("arrays", replaced(classes=[3, 5]), "code"),
+        # Normal scores.
+        ("ranks", lambda a, m: a.pop("scaling.scores"), "'scaling.scores'"),
+        ("ranks", falling("scaling.knots"), "scaling.knots: expected columns that do not fall"),
+        ("ranks", falling("scaling.scores"), "scaling.scores: expected columns that do not fall"),
         # Codes.
         ("several", replaced(code=None), "code: expected one"),
         ("several", replaced(code=[[1]]), "expected"),

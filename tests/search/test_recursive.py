@@ -4,10 +4,13 @@ import dataclasses
 
 import jax
 import numpy as np
+import pandas as pd
 import pytest
 
 import jsparse
 from jsparse import Dual, FixedSize, Profile, Recursive, train
+from jsparse.data.frames import Frame
+from jsparse.data.streams import ArrayStream
 from jsparse.kernels import Laplacian, Matern32, Projected
 from jsparse.machines import agop
 
@@ -89,6 +92,25 @@ def test_any_method_with_a_metric_and_none_without():
     assert len(one.tuning.history) == 10  # one lengthscale: the profile alone
     linear = train(X, y, task="regression", key=0, kernel="linear", search=Recursive())
     assert len(linear.tuning.history) == 1
+
+
+def test_streams_classes_targets_and_categories():
+    X, y = rows(240, 4)
+    method, search = FixedSize(30), Recursive(rounds=1)
+    stream = train(ArrayStream(X, y, batch_rows=100), task="regression", key=0, method=method,
+                   search=search)  # fmt: skip
+    assert np.asarray(stream.kernel.lengthscale).shape == (4,)
+    classes = np.digitize(y, [0.3, 1.2])
+    for targets, task in ((classes, "classification"), (np.stack([y, -y], axis=1), "regression")):
+        several = train(X, targets, task=task, key=0, method=method, search=search)
+        assert np.asarray(several.kernel.lengthscale)[2:].min() > several.kernel.lengthscale[0]
+    town = np.random.default_rng(1).choice(["a", "b", "c"], 240)
+    table = pd.DataFrame({"town": town, "x": X[:, 0], "noise": X[:, 3]})
+    target = X[:, 0] + 2.0 * (town == "b")
+    mixed = train(Frame(table, categories="kernel"), target, task="regression", key=0,
+                  method=FixedSize(60), search=Recursive(rounds=2))  # fmt: skip
+    relevance = mixed.relevance()
+    assert relevance["noise"] < 0.3 * min(relevance["town"], relevance["x"])
 
 
 def test_a_stopped_search_resumes():

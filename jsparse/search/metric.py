@@ -1,0 +1,68 @@
+"""What the searches that learn a metric share: settings, and the profile that they begin with."""
+
+import dataclasses
+from typing import ClassVar
+
+import numpy as np
+from jaxtyping import Float
+
+from .._arguments import whole_number
+from .strategies import LINE_EVALUATIONS, Evaluator, Search, line_search
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class MetricSearch(Search):
+    """A search that learns a lengthscale for every column, or a matrix.
+
+    Args:
+        per_column: if the kernel is given by name, it has one lengthscale for each column. A kernel
+            object keeps its leaves.
+        rank: if the kernel is given by name, replace the lengthscales by a matrix with this many
+            rows, at most the number of columns: a linear metric (`kernels.Projected`).
+    """
+
+    per_column: bool = True
+    rank: int | None = None
+    runs_on_mesh: ClassVar[bool] = False
+
+    @property
+    def varied(self) -> dict[str, bool]:
+        """See `Search.varied`."""
+        return {**super().varied, "tune_matrices": True}
+
+    def check(self) -> None:
+        """See `Search.check`."""
+        super().check()
+        if self.rank is not None:
+            whole_number("rank", self.rank, 1)
+        if not isinstance(self.per_column, bool):
+            raise ValueError(f"per_column: expected True or False, got {self.per_column!r}")
+
+    def without_rank(self) -> Search:
+        """See `Search.without_rank`."""
+        return dataclasses.replace(self, rank=None)
+
+
+def scored_profile(
+    run: Evaluator, held: Float[np.ndarray, " p"] | None = None
+) -> list[tuple[float, Float[np.ndarray, " p"]]]:
+    """Vary one common factor of all positive leaves; return scores and kernels, the best first.
+
+    Args:
+        run: evaluates the kernels, as points of its template.
+        held: values of the elements of theta that are held fixed, NaN for the others.
+    """
+    middle, signed = run.template.theta.astype(float), run.template.signed
+    scored: list[tuple[float, np.ndarray]] = []
+
+    def scores(points: np.ndarray) -> Float[np.ndarray, " q"]:
+        thetas = middle[None] + np.where(signed[None], 0, points)
+        if held is not None:
+            thetas = np.where(np.isnan(held)[None], thetas, held[None])
+        values = run.scores(thetas)
+        scored.extend(zip(values.tolist(), thetas, strict=True))
+        return values
+
+    narrow, wide = np.max(run.low - middle), np.min(run.high - middle)
+    line_search(float(narrow), float(wide), LINE_EVALUATIONS, run.dtype, scores)
+    return sorted(scored, key=lambda pair: pair[0])
