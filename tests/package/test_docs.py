@@ -57,6 +57,24 @@ def test_the_figures_of_the_readme_are_those_measured():
     assert f"{ours:.1f} s" in row
     assert f"{svc:.1f} s" in row
     streams = data("streaming")["training"]["runs"]
+    tables = data("all_rows")
+    row = next(line for line in text.splitlines() if line.startswith("| errors on these tables"))
+    _, _, ours, beside, _ = row.split("|")
+    for place, learner in (
+        (ours.split(";")[0], "all rows, recursive"),
+        (ours.split(";")[1], "distilled from all rows, at most 200"),
+        (beside.split(";")[0], "LightGBM"),
+        (beside.split(";")[1], "LightGBM, 30 settings"),
+    ):
+        ratios = []
+        for name in {place.split("/")[0] for place in tables}:
+            errors = [
+                mean([cell for key, cell in tables.items()
+                      if key.startswith(f"{name}/") and key.split("/", 2)[2] == who], "error")
+                for who in (learner, "one lengthscale, 500")
+            ]  # fmt: skip
+            ratios.append(errors[0] / errors[1])
+        assert f"{sum(ratios) / len(ratios):.2f}" in place
     row = next(line for line in text.splitlines() if line.startswith("| covertype"))
     assert f"{streams['stream']['seconds']:.0f} s" in row
     assert f"{streams['memory']['seconds']:.0f} s" in row
