@@ -125,7 +125,8 @@ def train(
         preset: "fast" keeps the defaults of the other arguments. "accurate" replaces the defaults
             of `method`, `kernel`, `search` and `columns` by the settings with the lowest errors:
             all rows as prototypes with a learned metric up to `ALL_ROWS` rows, and 2000 prototypes
-            for more. It takes some ten times as long.
+            for more. It takes some ten times as long. A stated value that equals a default, such as
+            `kernel="rbf"`, counts as the default.
 
     The rows of a stream are read several times. The first pass computes their moments and classes,
     and draws a random sample with rows of every class. Points are chosen from the sample, and
@@ -153,8 +154,8 @@ def train(
     """
     check_runtime()
     if preset != "fast":
-        given = {"method": method, "kernel": kernel, "search": search, "columns": columns}
-        method, kernel, search, columns = _accurate(X, y, preset, given)
+        settings = {"method": method, "kernel": kernel, "search": search, "columns": columns}
+        method, kernel, search, columns = _accurate(X, y, preset, settings)
     seconds: dict[str, float] = {}
     with compile_clock(seconds), clock(seconds, "total"):
         mesh = getattr(resources, "mesh", None)
@@ -219,7 +220,7 @@ def train(
     )
 
 
-def _accurate(X: Any, y: Any, preset: Preset, given: dict[str, Any]) -> tuple[Any, ...]:
+def _accurate(X: Any, y: Any, preset: Preset, settings: dict[str, Any]) -> tuple[Any, ...]:
     """Return method, kernel, search and columns of the preset, where the caller left the defaults.
 
     Raises:
@@ -240,7 +241,7 @@ def _accurate(X: Any, y: Any, preset: Preset, given: dict[str, Any]) -> tuple[An
     defaults = inspect.signature(train).parameters
     return tuple(
         accurate[name] if value is defaults[name].default else value
-        for name, value in given.items()
+        for name, value in settings.items()
     )
 
 

@@ -69,7 +69,7 @@ def test_the_accurate_preset_errs_less_and_keeps_what_is_stated():
     assert isinstance(accurate.model.expansion.scaling, NormalScores)
     error, other = (np.mean((t.predict(new) - targets) ** 2) for t in (accurate, fast))
     assert error < 0.6 * other
-    stated = train(X, y, preset="accurate", method=FixedSize(30), kernel="rbf", **options)
+    stated = train(X, y, preset="accurate", method=FixedSize(30), **options)
     assert isinstance(stated.method, FixedSize)
     table = pd.DataFrame(X).assign(y=y).rename(columns=str)
     of_table = train(table, "y", preset="accurate", **options)
