@@ -1,4 +1,4 @@
-"""Preconditioned conjugate gradients for several right-hand sides and a matrix never formed."""
+"""Preconditioned conjugate gradients for several right-hand sides; `A` is given as a function."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -24,7 +24,8 @@ from .._types import ScalarLike
 Operator = Callable[[Float[Array, "n k"]], Float[Array, "n k"]]
 
 # Factor by which the true residual may exceed the tolerance that the recurrence has met. Rounding
-# separates the two: slightly if the tolerance is well above it, entirely if it is below.
+# makes the two residuals differ: slightly if the tolerance is well above the rounding error,
+# without limit if the tolerance is below it.
 DRIFT = 2.0
 
 
@@ -33,7 +34,7 @@ class State(NamedTuple):
 
     x: Float[Array, "n k"]  # iterate
     residual: Float[Array, "n k"]  # r = b - A x, by recurrence
-    direction: Float[Array, "n k"]  # p, conjugate to the ones before
+    direction: Float[Array, "n k"]  # p, conjugate to all earlier directions
     product: Float[Array, " k"]  # r' M^(-1) r
     target: Float[Array, " k"]  # tolerance |b|
     steps: Int[Array, " k"]
@@ -45,7 +46,7 @@ class State(NamedTuple):
 def init(
     rhs: Float[Array, "n k"], tolerance: ScalarLike, preconditioner: Operator = lambda r: r
 ) -> State:
-    """Return the state at zero, where a column of zeros has already converged."""
+    """Return the state at `x = 0`. A column whose right-hand side is 0 has converged."""
     z = preconditioner(rhs)
     target = tolerance * jnp.linalg.norm(rhs, axis=0)
     return State(
@@ -69,8 +70,7 @@ def step(
     running = state.status == RUNNING
     image = matrix(state.direction)
     curvature = jnp.sum(state.direction * image, axis=0)
-    # If the curvature is not positive, the matrix is not positive definite, at least in this
-    # precision.
+    # A curvature that is not positive shows that `A` is not positive definite in this precision.
     definite = curvature > 0
     bound = jnp.linalg.norm(state.direction, axis=0) * jnp.linalg.norm(image, axis=0)
     indefinite = curvature < -float(np.sqrt(epsilon(curvature.dtype))) * bound
@@ -118,7 +118,7 @@ def solve(
     """Solve `A x = rhs` for a symmetric positive definite `A` given as a function.
 
     Args:
-        matrix: `x -> A x`, linear, for `n k` columns at once.
+        matrix: `x -> A x`, linear, for the `k` columns of an `n k` array at once.
         rhs: one system per column, shape `n k`.
         tolerance: stop a column when `|b - A x| <= tolerance |b|` by the recurrence.
         max_iterations: limit of steps. Each costs a product with `A`; one more product checks the
@@ -126,10 +126,11 @@ def solve(
         preconditioner: `r -> M^(-1) r`, symmetric positive definite.
 
     Returns:
-        `Solved`, with a status for each column: `CONVERGED` if the residual, computed from `x`, is
-        at most `DRIFT` (2) times the tolerance; `EXHAUSTED` at the limit of steps; `INDEFINITE` if
-        `A` or the preconditioner is not positive definite; `PRECISION_LOST` if it is not positive
-        definite in this precision, or if the recurrence meets the tolerance and `x` does not.
+        `Solved`, with a status for each column. `CONVERGED`: the residual, computed from `x`, is at
+        most `DRIFT` (2) times the tolerance. `EXHAUSTED`: the limit of steps was reached.
+        `INDEFINITE`: `A` or the preconditioner is not positive definite. `PRECISION_LOST`: `A` is
+        not positive definite in this precision, or the recurrence meets the tolerance but `x` does
+        not.
 
     `x` is differentiable, in both modes, in `rhs` and in the arrays that `matrix` closes over. A
     derivative solves a further system.
@@ -143,17 +144,17 @@ def solve(
     def run(_: object, b: Float[Array, "n k"]) -> tuple[Array, tuple[Array, Array, Array]]:
         scale = exponents(b.T)  # squares of tiny or huge numbers are out of range
         b = times_power(b.T, -scale).T
-        last = jax.lax.while_loop(
+        final = jax.lax.while_loop(
             lambda state: jnp.any(state.status == RUNNING),
             lambda state: step(state, matrix, max_iterations, preconditioner),
             init(b, tolerance, preconditioner),
         )
-        residual = b - matrix(last.x)
-        x, residual_of_b = (times_power(a.T, scale).T for a in (last.x, residual))
-        return x, (residual_of_b, last.steps, _verified(last, residual))
+        residual = b - matrix(final.x)
+        x, unscaled_residual = (times_power(a.T, scale).T for a in (final.x, residual))
+        return x, (unscaled_residual, final.steps, _verified(final, residual))
 
-    x, rest = jax.lax.custom_linear_solve(matrix, rhs, run, symmetric=True, has_aux=True)
-    return Solved(x, *jax.lax.stop_gradient(rest))
+    x, diagnostics = jax.lax.custom_linear_solve(matrix, rhs, run, symmetric=True, has_aux=True)
+    return Solved(x, *jax.lax.stop_gradient(diagnostics))
 
 
 class Iterates(NamedTuple):
@@ -169,10 +170,10 @@ class Iterates(NamedTuple):
 def iterates(
     matrix: Operator, rhs: Float[Array, "n k"], *, steps: int, tolerance: ScalarLike = 0.0
 ) -> Iterates:
-    """Return the iterates after 0, 1, .. `steps` steps (static; Karsmakers 2011, Algorithm 5).
+    """Return the iterates after 0, 1, .. `steps` steps (Karsmakers 2011, Algorithm 5).
 
-    A column that has ended repeats its last iterate. Arguments and status are as in `solve`, but
-    the status is `COMPLETED` if all steps were made.
+    `steps` is static. A column that has ended repeats its last iterate. Arguments and status are as
+    in `solve`, except that the status is `COMPLETED` if all steps were made.
 
     Raises:
         ValueError: if `steps` is below 1.
@@ -180,16 +181,16 @@ def iterates(
     if steps < 1:
         raise ValueError(f"steps: expected at least 1, got {steps}")
 
-    def one(state: State, _: None) -> tuple[State, tuple[Array, Array]]:
-        after = step(state, matrix, steps)
-        return after, (after.x, jnp.linalg.norm(after.residual, axis=0))
+    def advance(state: State, _: None) -> tuple[State, tuple[Array, Array]]:
+        next_state = step(state, matrix, steps)
+        return next_state, (next_state.x, jnp.linalg.norm(next_state.residual, axis=0))
 
     first = init(rhs, tolerance)
-    last, (x, norm) = jax.lax.scan(one, first, length=steps)
-    status = _verified(last, rhs - matrix(last.x))
+    final, (x, norms) = jax.lax.scan(advance, first, length=steps)
+    status = _verified(final, rhs - matrix(final.x))
     return Iterates(
         jnp.concatenate([first.x[None], x]),
-        jnp.concatenate([jnp.linalg.norm(rhs, axis=0)[None], norm]),
+        jnp.concatenate([jnp.linalg.norm(rhs, axis=0)[None], norms]),
         jnp.where(status == EXHAUSTED, COMPLETED, status),
     )
 
@@ -200,7 +201,7 @@ def _status(norm: Float[Array, " k"], target: Float[Array, " k"]) -> Int[Array, 
 
 
 def _verified(state: State, residual: Float[Array, "n k"]) -> Int[Array, " k"]:
-    """Return the status by the residual computed from `x`, not by the recurrence."""
+    """Return the status, corrected by the residual that is computed from `x`."""
     norm = jnp.linalg.norm(residual, axis=0)
     drifted = (state.status == CONVERGED) & (norm > DRIFT * state.target)
     status = jnp.where(drifted, PRECISION_LOST, state.status)

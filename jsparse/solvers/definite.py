@@ -1,4 +1,4 @@
-"""Symmetric positive definite systems with a shift, by Cholesky."""
+"""Shifted symmetric positive definite systems, and inverses of triangular matrices."""
 
 from typing import NamedTuple
 
@@ -15,8 +15,8 @@ class Factor(NamedTuple):
 
     matrix: Float[Array, "p p"]  # A + shift I
     lower: Float[Array, "p p"]
-    shift: Float[Array, ""]  # the requested shift, or the size of A's rounding if that is larger
-    lost: Bool[Array, ""]  # whether the rounding of A replaced the requested shift
+    shift: Float[Array, ""]  # the requested shift, or the rounding error of A if larger
+    lost: Bool[Array, ""]  # whether the rounding error replaced the requested shift
 
     __repr__ = short_repr
 
@@ -29,49 +29,48 @@ class Factor(NamedTuple):
 def factorise(A: Float[Array, "p p"], shift: Float[Array, ""]) -> Factor:
     """Factorise `A + shift I` for a positive semi-definite `A`.
 
-    If the shift is below the rounding of A, the matrix may be indefinite in this precision. The
-    size of the rounding is then used as the shift, and `lost` is True. Solutions are differentiable
-    in every argument.
+    A shift below the rounding error of A may leave the matrix indefinite. The rounding error then
+    replaces the shift, and `lost` is True. Solutions are differentiable in every argument.
     """
     p = A.shape[0]
-    noise = 4 * epsilon(A.dtype) * jnp.max(jnp.sum(jnp.abs(A), axis=0))
-    used = jnp.maximum(shift, noise)
-    matrix = A + used * jnp.eye(p, dtype=A.dtype)
-    return Factor(matrix, jnp.linalg.cholesky(matrix), used, noise > shift)
+    rounding = 4 * epsilon(A.dtype) * jnp.max(jnp.sum(jnp.abs(A), axis=0))
+    effective_shift = jnp.maximum(shift, rounding)
+    matrix = A + effective_shift * jnp.eye(p, dtype=A.dtype)
+    return Factor(matrix, jnp.linalg.cholesky(matrix), effective_shift, rounding > shift)
 
 
 @unbatched_lapack
 def cholesky(matrix: Float[Array, "p p"]) -> Float[Array, "p p"]:
-    """Return the Cholesky factor; on a CPU each matrix of a batch alone, see `unbatched_lapack`."""
+    """Return the Cholesky factor. `unbatched_lapack` explains how batches run on a CPU."""
     return jnp.linalg.cholesky(matrix)
 
 
 def inverse_of_lower(lower: Float[Array, "p p"]) -> Float[Array, "p p"]:
     """Invert a lower triangular matrix, row by row.
 
-    If a process may use only a part of the processor, a triangular solve by BLAS can take two
-    hundred times as long (measured for size 60: 16 ms against 0.08 ms).
+    BLAS can be two hundred times slower if the process may use only some of the cores (measured for
+    size 60: 16 ms against 0.08 ms).
     """
-    column = jnp.arange(len(lower), dtype=jnp.int32)
+    columns = jnp.arange(len(lower), dtype=jnp.int32)
 
-    def row(i: Int[Array, ""], found: Float[Array, "p p"]) -> Float[Array, "p p"]:
+    def row(i: Int[Array, ""], inverse: Float[Array, "p p"]) -> Float[Array, "p p"]:
         lower_row = jax.lax.dynamic_index_in_dim(lower, i, 0, keepdims=False)
-        before = jnp.where(column < i, lower_row, 0)
-        rest = (column == i).astype(lower.dtype) - dot(before, found)
-        return jax.lax.dynamic_update_index_in_dim(found, rest / lower_row[i], i, 0)
+        left_of_diagonal = jnp.where(columns < i, lower_row, 0)
+        remainder = (columns == i).astype(lower.dtype) - dot(left_of_diagonal, inverse)
+        return jax.lax.dynamic_update_index_in_dim(inverse, remainder / lower_row[i], i, 0)
 
     return jax.lax.fori_loop(0, len(lower), row, jnp.zeros_like(lower))
 
 
-_BLOCK = 256  # size below which a triangular solve inverts a block
+_BLOCK = 256  # size up to which a triangular solve inverts a block
 
 
 def inverse_by_blocks(lower: Float[Array, "p p"]) -> Float[Array, "p p"]:
     """Invert a large lower triangular matrix by matrix products, in `p^3 / 3` operations."""
-    p, h = len(lower), len(lower) // 2
+    p, half = len(lower), len(lower) // 2
     if p <= _BLOCK:
-        one = jnp.eye(p, dtype=lower.dtype)
-        return jax.scipy.linalg.solve_triangular(lower, one, lower=True)
-    top, bottom = inverse_by_blocks(lower[:h, :h]), inverse_by_blocks(lower[h:, h:])
-    corner = -dot(bottom, dot(lower[h:, :h], top))
-    return jnp.block([[top, jnp.zeros((h, p - h), lower.dtype)], [corner, bottom]])
+        identity = jnp.eye(p, dtype=lower.dtype)
+        return jax.scipy.linalg.solve_triangular(lower, identity, lower=True)
+    top, bottom = inverse_by_blocks(lower[:half, :half]), inverse_by_blocks(lower[half:, half:])
+    corner = -dot(bottom, dot(lower[half:, :half], top))
+    return jnp.block([[top, jnp.zeros((half, p - half), lower.dtype)], [corner, bottom]])

@@ -16,12 +16,12 @@ from .tridiagonal import Tridiagonal, tridiagonal
 class Spectrum(NamedTuple):
     """Eigendecomposition of a symmetric matrix.
 
-    Of it only `matrix` has derivatives, from which the solves below take theirs, by the implicit
-    function theorem: repeated eigenvalues do no harm.
+    Only the field `matrix` has derivatives. The solves below derive their derivatives from it by
+    the implicit function theorem, so repeated eigenvalues do no harm.
     """
 
     matrix: Float[Array, "p p"]
-    values: Float[Array, " p"]  # ascending, negative rounding set to 0
+    values: Float[Array, " p"]  # ascending; values that rounding made negative are 0
     vectors: Float[Array, "p p"]
 
     __repr__ = short_repr
@@ -31,25 +31,25 @@ class Spectrum(NamedTuple):
     ) -> Float[Array, "s k p"]:
         """Solve `(A + shift_s I) x_s = rhs_s` for every shift, with one or several `rhs`."""
         p = rhs.shape[2]
-        turned = dot(rhs.reshape(-1, p), self.vectors).reshape(rhs.shape)
-        solved = turned / (self.values[None, :] + shifts[:, None])[:, None, :]
+        rotated = dot(rhs.reshape(-1, p), self.vectors).reshape(rhs.shape)
+        solved = rotated / (self.values[None, :] + shifts[:, None])[:, None, :]
         return dot(solved.reshape(-1, p), self.vectors.T).reshape(solved.shape)
 
     def inverse_diagonal(self, shifts: Float[Array, " s"]) -> Float[Array, "s p"]:
-        """Diagonal of `(A + shift_s I)^(-1)` for every shift."""
+        """Return the diagonal of `(A + shift_s I)^(-1)` for every shift."""
         return dot(1 / (self.values[None, :] + shifts[:, None]), jnp.square(self.vectors).T)
 
     @property
     def largest(self) -> Float[Array, ""]:
-        """The largest eigenvalue."""
+        """Return the largest eigenvalue."""
         return self.values[-1]
 
     def count_above(self, bound: Float[Array, ""]) -> Int[Array, ""]:
-        """How many eigenvalues exceed a bound."""
+        """Return the number of eigenvalues above a bound."""
         return jnp.sum(self.values > bound, dtype=jnp.int32)
 
     def degrees_of_freedom(self, shifts: Float[Array, " s"]) -> Float[Array, " s"]:
-        """`tr(A (A + shift I)^(-1))` for every shift."""
+        """Return `tr(A (A + shift I)^(-1))` for every shift."""
         values = self.values[None, :]
         return jnp.sum(values / (values + shifts[:, None]), axis=1)
 
@@ -68,22 +68,22 @@ class Ridge(NamedTuple):
 
 
 Factorised = Spectrum | Tridiagonal | ShiftedCholesky
-LARGE = 1500  # features, from which on no single factorisation is to serve every shift
+LARGE = 1500  # number of features above which each shift has a separate factorisation
 
 
 def spectrum(matrix: Float[Array, "p p"]) -> Spectrum:
-    """Eigendecomposition of a symmetric positive semi-definite matrix."""
+    """Compute the eigendecomposition of a symmetric positive semi-definite matrix."""
     values, vectors = eigh(jax.lax.stop_gradient(matrix))
     return Spectrum(matrix, jnp.maximum(values, 0), vectors)
 
 
 def factorised(matrix: Float[Array, "p p"]) -> Factorised:
-    """Return the factorisation that serves every shift: the cheaper one on this device.
+    """Return the factorisation that is cheapest on this device for many shifts.
 
-    On a CPU the tridiagonal form takes a third of the time of the eigendecomposition, solves
-    included. Accelerators decompose in batches, and some lack the tridiagonal form, so they take
-    the eigendecomposition. For more than `LARGE` features each shift is factorised by Cholesky,
-    which takes a hundredth of the time of a decomposition.
+    On a CPU it is the tridiagonal form: with its solves it takes a third of the time of the
+    eigendecomposition. On an accelerator it is the eigendecomposition, which runs in batches there;
+    some accelerators lack the tridiagonal form. For more than `LARGE` features each shift is
+    factorised by Cholesky, which takes a hundredth of the time of a decomposition.
     """
     if len(matrix) > LARGE:
         return ShiftedCholesky(matrix)
@@ -96,12 +96,12 @@ def resolvent(
     """Solve `(A + shift_s I) x_s = rhs` for every shift; differentiable in all arguments."""
     # Every shift and right-hand side is a row of one matrix: a few products serve them all.
     rows = jnp.broadcast_to(rhs.T[None], (len(shifts), *rhs.T.shape))
-    # Held constant: the arrays that `solve` closes over must have no derivative.
-    constant, fixed = jax.lax.stop_gradient((factor, shifts))
+    # `custom_linear_solve` demands that its solver closes over arrays without derivatives.
+    constant, constant_shifts = jax.lax.stop_gradient((factor, shifts))
     solved = jax.lax.custom_linear_solve(
         lambda x: shifted_product(factor.matrix, x, shifts),
         rows,
-        lambda _, b: shifted_inverse(constant, b, fixed),
+        lambda _, b: shifted_inverse(constant, b, constant_shifts),
         symmetric=True,
     )
     return jnp.swapaxes(solved, 1, 2)
@@ -124,9 +124,9 @@ def shifted_inverse(
     """Solve `(A + shift_s I) x_s = b_s` for every shift, with one `b` or one for each shift."""
     x = factor.apply_inverse(b, shifts)
     if refine and b.dtype == jnp.float32:
-        # One step of refinement: the factorisation is exact to eps |A| only, and the product with A
-        # is better. Refining against the rows gained nothing measurable, because the rounding of
-        # the features dominates there.
+        # The factorisation has an error of eps |A|; the product with A is more precise, so one step
+        # of refinement helps. Refinement against the rows gained nothing measurable, because the
+        # rounding of the features dominates there.
         x = x + factor.apply_inverse(b - shifted_product(factor.matrix, x, shifts), shifts)
     return x
 
@@ -138,31 +138,31 @@ def quadratic_form(
     return with_derivative(_quadratic_form, _quadratic_form_derivative, (spectrum, B, shifts))
 
 
-def _quadratic_form(given: tuple[Spectrum, Array, Array]) -> Float[Array, "s k k"]:
-    spec, B, shifts = given
-    rotated = dot(spec.vectors.T, B)
-    spread = spec.values[None, :] + shifts[:, None]
+def _quadratic_form(arguments: tuple[Spectrum, Array, Array]) -> Float[Array, "s k k"]:
+    decomposition, B, shifts = arguments
+    rotated = dot(decomposition.vectors.T, B)
+    spread = decomposition.values[None, :] + shifts[:, None]
     return dot(rotated.T[None] / spread[:, None, :], rotated)
 
 
 def _quadratic_form_derivative(
-    _: Array, given: tuple[Spectrum, Array, Array], tangents: tuple[Spectrum, Array, Array]
+    _: Array, arguments: tuple[Spectrum, Array, Array], tangents: tuple[Spectrum, Array, Array]
 ) -> Float[Array, "s k k"]:
-    # d(B' R B) = dB' X + X' dB - X' (dA + dshift I) X with X = R B, R the resolvent: no derivative
-    # of the eigendecomposition, hence no differences of eigenvalues.
-    spec, B, shifts = given
-    d_spec, d_B, d_shifts = tangents
-    X = resolvent(spec, B, shifts)
+    # d(B' R B) = dB' X + X' dB - X' (dA + dshift I) X with X = R B and the resolvent R. It needs no
+    # derivative of the eigendecomposition, which would divide by differences of eigenvalues.
+    decomposition, B, shifts = arguments
+    d_decomposition, d_B, d_shifts = tangents
+    X = resolvent(decomposition, B, shifts)
     Xt = jnp.swapaxes(X, 1, 2)
     half = dot(Xt, d_B)
-    inner = dot(d_spec.matrix, X) + d_shifts[:, None, None] * X
+    inner = dot(d_decomposition.matrix, X) + d_shifts[:, None, None] * X
     return half + jnp.swapaxes(half, 1, 2) - dot(Xt, inner)
 
 
 class Bordered(NamedTuple):
     """Systems `[[G + shift I, f], [f', N + p shift]]` for all shifts; the intercept is last.
 
-    Eliminating the intercept leaves the centred matrix `G - f f'/N`, whose one factorisation serves
+    Eliminating the intercept leaves the centred matrix `G - f f'/N`, which is factorised once for
     every shift. A penalty `p > 0` adds a rank-one term (Sherman and Morrison).
     """
 
@@ -176,7 +176,7 @@ class Bordered(NamedTuple):
 
     @property
     def edge(self) -> Float[Array, "s 1"]:
-        """The corner `N + p shift`."""
+        """Return the corner `N + p shift`."""
         if self.intercept_penalty is None:
             return jnp.broadcast_to(self.N, (len(self.shifts), 1))
         return (self.N + self.intercept_penalty * self.shifts)[:, None]
@@ -196,13 +196,13 @@ class Bordered(NamedTuple):
         b = c - (t / N)[:, :, None] * f[None, None]
         x = shifted_inverse(self.centred, b, self.shifts, refine=refine)
 
-        def penalised() -> Float[Array, "s c p"]:
+        def with_penalty() -> Float[Array, "s c p"]:
             u = shifted_inverse(self.centred, f[None, None], self.shifts, refine=refine)
             assert p is not None
             alpha = rank_one_weight(N, p, 1 / self.shifts)[:, None]
             return x + (alpha * (t - dot(x, f)) / (1 + alpha * dot(u, f)))[:, :, None] * u
 
-        w = x if p is None else jax.lax.cond(p > 0, penalised, lambda: x)
+        w = x if p is None else jax.lax.cond(p > 0, with_penalty, lambda: x)
         return jnp.concatenate([w, ((t - dot(w, f)) / self.edge)[:, :, None]], axis=2)
 
 
@@ -214,19 +214,20 @@ def bordered_solve(
     Differentiable in both modes in `rhs` and in the system: the matrix, `f`, `N`, `p` and shifts.
     """
 
-    def solution(given: tuple[Bordered, Array]) -> Float[Array, "s c q"]:
+    def solution(arguments: tuple[Bordered, Array]) -> Float[Array, "s c q"]:
         # The right-hand sides are transformed once for all shifts.
-        return given[0].inverse(given[1][None], refine=refine)
+        system, rhs = arguments
+        return system.inverse(rhs[None], refine=refine)
 
-    def derivative(x: Array, given: tuple, tangents: tuple) -> Float[Array, "s c q"]:
+    def derivative(x: Array, arguments: tuple, tangents: tuple) -> Float[Array, "s c q"]:
         # M x = rhs implies M dx = d_rhs - dM x, however it is solved.
-        system, (d_system, d_rhs) = given[0], tangents
-        _, moved = jax.jvp(lambda system: system.product(x), (system,), (d_system,))
-        # Held constant: derivatives follow from the system, not from how it is solved.
+        system, (d_system, d_rhs) = arguments[0], tangents
+        _, d_product = jax.jvp(lambda system: system.product(x), (system,), (d_system,))
+        # Derivatives follow from the system, not from its factorisation.
         constant = jax.lax.stop_gradient(system)
         return jax.lax.custom_linear_solve(
             system.product,
-            d_rhs[None] - moved,
+            d_rhs[None] - d_product,
             lambda _, b: constant.inverse(b, refine=refine),
             symmetric=True,
         )
@@ -237,7 +238,7 @@ def bordered_solve(
 def rank_one_weight(
     weight_sum: Float[Array, ""], intercept_penalty: Float[Array, ""], C: Float[Array, " s"]
 ) -> Float[Array, " s"]:
-    """`alpha = 1/N - 1/(N + p/C)` in `G - f f'/(N + p/C) = centred + alpha f f'`; 0 for p = 0."""
+    """Return `alpha` of `G - f f'/(N + p/C) = centred + alpha f f'`; 0 for p = 0."""
     p = intercept_penalty / C
     return p / (weight_sum * (weight_sum + p))
 
@@ -264,22 +265,20 @@ def ridge(
         target_sum: `y' w`, shape `()` or `c`.
         weight_sum: `N = sum w`.
         C: weights of the data-fit term, shape `s`.
-        intercept_penalty: `p`, at least 0; None is 0, and compiles faster.
-        refine: improve float32 solutions, also those of derivatives, by one step of refinement
-            (static).
+        intercept_penalty: `p`, at least 0. None stands for 0 and compiles faster.
+        refine: improve float32 solutions and their derivatives by one step of refinement (static).
 
     Returns:
-        `Ridge`, solutions stacked along the first axis. Its status is `NOT_FINITE` if a solution is
-        not finite or `C`, `p` or `N` is out of range, and `PRECISION_LOST` if `1/C` is below the
-        rounding noise of a rank-deficient system or the residual is large: rounding would decide
-        the solution.
+        `Ridge`, whose solutions are stacked along the first axis. The status is `NOT_FINITE` if a
+        solution is not finite or `C`, `p` or `N` is out of range. It is `PRECISION_LOST` if
+        rounding decides the solution: `1/C` is below the rounding noise of a rank-deficient system,
+        or the residual is large.
 
     Differentiable in every argument in both modes.
     """
     outputs = cross.shape[1:]
     c, t = cross.reshape(cross.shape[0], -1), target_sum.reshape(-1)
     f, N, shifts = feature_sum, weight_sum, 1 / C
-    # Factorised once, it serves every C.
     centred = factorised(gram - f[:, None] * f[None, :] / N)
     rhs = jnp.concatenate([c.T, t[:, None]], axis=1)
     system = Bordered(centred, f, N, intercept_penalty, shifts)
@@ -295,50 +294,51 @@ def ridge(
     relative = relative_size(flat, jnp.broadcast_to(c.T[None], residual.shape).reshape(flat.shape))
     relative = jnp.max(relative.reshape(residual.shape[:2]), axis=1, initial=0)
 
-    # Eigenvalues below this carry no information: they are the rounding of the factorisation, and
-    # of the subtraction that centred the matrix.
+    # Eigenvalues below `noise` are rounding errors of the factorisation and of the subtraction that
+    # centred the matrix.
     squares = jnp.diagonal(gram)
     noise = rank_cutoff(jnp.maximum(centred.largest, jnp.max(squares)))
     rank = centred.count_above(noise)
-    # A feature that is zero at every row is zero exactly, not by rounding.
+    # A feature that is zero at every row lowers the rank exactly, not by rounding.
     deficient = rank < jnp.sum(squares > 0, dtype=jnp.int32)
     lost = (shifts < noise) & deficient | (relative > epsilon(gram.dtype) ** 0.5)
     finite = jnp.all(jnp.isfinite(w), axis=(1, 2)) & jnp.all(jnp.isfinite(b), axis=1)
-    sensible = (shifts > 0) & (N > 0) & jnp.isfinite(N)
+    valid = (shifts > 0) & (N > 0) & jnp.isfinite(N)
     if intercept_penalty is not None:
-        sensible = sensible & (intercept_penalty >= 0)
+        valid = valid & (intercept_penalty >= 0)
     return Ridge(
         weights=w.reshape(-1, c.shape[0], *outputs),
         intercept=b.reshape(-1, *outputs),
         degrees_of_freedom=degrees_of_freedom(centred, C),
         effective_rank=rank,
         relative_residual=jax.lax.stop_gradient(relative),
-        status=status_of(~(finite & sensible) | undefined, lost),
+        status=status_of(~(finite & valid) | undefined, lost),
     )
 
 
 def degrees_of_freedom(factor: Factorised, C: Float[Array, " s"]) -> Float[Array, " s"]:
     """Return the effective number of parameters, `sum_i d_i / (d_i + 1/C)`; differentiable."""
     return with_derivative(
-        lambda given: given[0].degrees_of_freedom(1 / given[1]),
+        lambda arguments: arguments[0].degrees_of_freedom(1 / arguments[1]),
         _degrees_of_freedom_derivative,
         (factor, C),
     )
 
 
 def _degrees_of_freedom_derivative(
-    _: Array, given: tuple[Factorised, Array], tangents: tuple[Factorised, Array]
+    _: Array, arguments: tuple[Factorised, Array], tangents: tuple[Factorised, Array]
 ) -> Float[Array, " s"]:
-    # p - shift tr(R) with R the resolvent, and dR = -R (dA + dshift I) R: one shift at a time.
-    factor, C = given
+    # The value is p - shift tr(R) with the resolvent R, and dR = -R (dA + dshift I) R. The loop
+    # over shifts holds one resolvent in memory.
+    factor, C = arguments
     d_factor, d_C = tangents
-    one = jnp.eye(factor.matrix.shape[0], dtype=C.dtype)
+    identity = jnp.eye(factor.matrix.shape[0], dtype=C.dtype)
 
-    def slope(of: tuple[Array, Array]) -> Float[Array, ""]:
-        C, d_C = of
-        R = resolvent(factor, one, 1 / C[None])[0]
+    def derivative_at(pair: tuple[Array, Array]) -> Float[Array, ""]:
+        C, d_C = pair
+        R = resolvent(factor, identity, 1 / C[None])[0]
         square, d_shift = dot(R, R), -d_C / jnp.square(C)
-        moved = jnp.sum(square * d_factor.matrix) + d_shift * jnp.trace(square)
-        return moved / C - d_shift * jnp.trace(R)
+        d_trace = jnp.sum(square * d_factor.matrix) + d_shift * jnp.trace(square)
+        return d_trace / C - d_shift * jnp.trace(R)
 
-    return jax.lax.map(slope, (C, d_C))
+    return jax.lax.map(derivative_at, (C, d_C))

@@ -9,18 +9,18 @@ from jaxtyping import Array, Float, Int
 from .._numerics import dot, epsilon
 from .._repr import short_repr
 
-_GUARD = 16  # roundings
+_GUARD = 16  # addition to the diagonal, in units of the diagonal's rounding error
 
 
 class ShiftedCholesky(NamedTuple):
     """A symmetric positive semi-definite `A`, factorised again for every shift.
 
-    For large systems and few shifts: a factor takes `p^3 / 3` operations at the speed of matrix
-        products. The decompositions that serve every shift (`Spectrum`, `Tridiagonal`) cost as much
-        as 25 p^3 such operations.
+    It suits large systems and few shifts. A factorisation takes `p^3 / 3` operations at the speed
+    of matrix products. The decompositions that serve every shift (`Spectrum`, `Tridiagonal`) take
+    as long as `25 p^3` such operations.
 
-    The rounding of Cholesky's method is relative to the diagonal entry of each row (Demmel 1989),
-    and so is the guard that is added to the diagonal.
+    The rounding error of Cholesky's method is relative to the diagonal entry of each row (Demmel
+    1989), and so is the guard that is added to the diagonal.
     """
 
     matrix: Float[Array, "p p"]
@@ -35,13 +35,13 @@ class ShiftedCholesky(NamedTuple):
         self, rhs: Float[Array, "t k p"], shifts: Float[Array, " s"]
     ) -> Float[Array, "s k p"]:
         """Solve `(A + shift_s I) x_s = rhs_s` for every shift, with one or several `rhs`."""
-        each = jnp.broadcast_to(rhs, (len(shifts), *rhs.shape[1:]))
+        rhs_of_shifts = jnp.broadcast_to(rhs, (len(shifts), *rhs.shape[1:]))
 
-        def one(system: tuple[Array, Array]) -> Float[Array, "k p"]:
+        def solve_one(system: tuple[Array, Array]) -> Float[Array, "k p"]:
             shift, rhs = system
             return jax.scipy.linalg.cho_solve((self._lower(shift), True), rhs.T).T
 
-        return jax.lax.map(one, (shifts, each))
+        return jax.lax.map(solve_one, (shifts, rhs_of_shifts))
 
     @property
     def largest(self) -> Float[Array, ""]:
@@ -59,8 +59,8 @@ class ShiftedCholesky(NamedTuple):
     def count_above(self, bound: Float[Array, ""]) -> Int[Array, ""]:
         """Return the numerical rank, read from the Cholesky pivots.
 
-        A pivot of the factor without a shift counts if its square exceeds its guard. The rank is 0
-        if there is no factor. For rows of zeros the bound replaces the guard.
+        A pivot of the unshifted factor counts if its square exceeds twice its guard. The rank is 0
+        if the factorisation fails. `bound` is ignored: the guards replace it.
         """
         del bound
         pivots = jnp.square(jnp.diagonal(self._lower(jnp.zeros((), self.matrix.dtype))))
@@ -69,10 +69,10 @@ class ShiftedCholesky(NamedTuple):
 
     def degrees_of_freedom(self, shifts: Float[Array, " s"]) -> Float[Array, " s"]:
         """Return `tr(A (A + shift I)^(-1))` for every shift."""
-        one = jnp.eye(len(self.matrix), dtype=self.matrix.dtype)
+        identity = jnp.eye(len(self.matrix), dtype=self.matrix.dtype)
 
         def trace(shift: Float[Array, ""]) -> Float[Array, ""]:
-            inverse = jax.scipy.linalg.solve_triangular(self._lower(shift), one, lower=True)
-            return len(one) - shift * jnp.sum(jnp.square(inverse))
+            inverse = jax.scipy.linalg.solve_triangular(self._lower(shift), identity, lower=True)
+            return len(identity) - shift * jnp.sum(jnp.square(inverse))
 
         return jax.lax.map(trace, shifts)

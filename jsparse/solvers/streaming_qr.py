@@ -17,15 +17,15 @@ def streaming_qr(
 ) -> Float[Array, "q q"]:
     """Return the upper triangular `R` with `R'R = start'start + sum of rows'rows`.
 
-    It uses orthogonal transformations only, so its error grows with the condition number of the
-    rows. The error of a Cholesky factor of the sum grows with its square. Memory holds one block.
+    All transformations are orthogonal, so the error grows with the condition number of the rows,
+    not with its square as in a Cholesky factorisation of the sum. Memory holds one block of rows.
 
     Args:
         rows_of: a function of one block of each of `arrays` that returns a block of the tall
             matrix. Rows of zeros in all arrays must give rows of zeros.
-        arrays: with the same number of rows.
+        arrays: arrays with equal numbers of rows.
         start: rows placed above all others, such as an earlier factor.
-        block_rows: in memory at a time (static).
+        block_rows: number of rows in memory at a time (static).
     """
     q = start.shape[1]
     first = jnp.concatenate([start, jnp.zeros((max(0, q - len(start)), q), start.dtype)])
@@ -34,6 +34,6 @@ def streaming_qr(
         stacked = jnp.concatenate([R, rows_of(*block)])
         return jnp.linalg.qr(stacked, mode="r"), None
 
-    blocks, rows = block_shape(arrays[0].shape[0], block_rows)
-    each = tuple(to_blocks(a, blocks, rows) for a in arrays)
-    return jax.lax.scan(step, jnp.linalg.qr(first, mode="r"), each)[0]
+    n_blocks, rows = block_shape(arrays[0].shape[0], block_rows)
+    blocks_of_arrays = tuple(to_blocks(a, n_blocks, rows) for a in arrays)
+    return jax.lax.scan(step, jnp.linalg.qr(first, mode="r"), blocks_of_arrays)[0]

@@ -10,7 +10,7 @@ from .._numerics import dot, unbatched_lapack
 from .._repr import short_repr
 
 _WIDTH = 32  # reflections that are applied together, by matrix products
-# number of rows from which the first blocks, whose vectors are shorter, are stored separately
+# Number of rows from which the first blocks are stored separately, because their vectors are short.
 _SPLIT = 256
 
 
@@ -18,16 +18,16 @@ class Tridiagonal(NamedTuple):
     """`A = Q T Q'` for a symmetric positive semi-definite `A`, with `T` tridiagonal.
 
     `(A + shift I)^(-1) b` is a product with `Q'`, a tridiagonal solve for each shift, and a product
-    with `Q` (Elden 1977): a ridge system needs no more of an eigendecomposition. `Q` is the product
-    of blocks of reflections `I - V' S V` (Schreiber and Van Loan 1989), entries from the last to
-    the first, then zeros up to whole blocks. The reflections of a block do not change the entries
-    beyond the ends of their vectors.
+    with `Q` (Elden 1977). A ridge system therefore needs no eigendecomposition. `Q` is the product
+    of blocks of reflections `I - V' S V` (Schreiber and Van Loan 1989). Their vectors list the
+    entries from the last to the first, padded with zeros to whole blocks. The reflections of a
+    block do not change the entries beyond the ends of their vectors.
     """
 
     matrix: Float[Array, "p p"]
     diagonal: Float[Array, " p"]  # of T
     below: Float[Array, " p"]  # T[i, i-1], and 0 for i = 0
-    # the vectors of the reflections, one in each row, for each part
+    # vectors of the reflections, one in each row; one array for each part that is stored separately
     V: tuple[Float[Array, "_ w _"], ...]
     S_t: tuple[Float[Array, "_ w w"], ...]  # S', lower triangular
 
@@ -38,9 +38,9 @@ class Tridiagonal(NamedTuple):
     ) -> Float[Array, "s k p"]:
         """Solve `(A + shift_s I) x_s = rhs_s` for every shift, with one or several `rhs`."""
         (_, k, p), s = rhs.shape, len(shifts)
-        turned = self._turn(rhs.reshape(-1, p), transpose=True).reshape(rhs.shape)
+        rotated = self._rotate(rhs.reshape(-1, p), transpose=True).reshape(rhs.shape)
 
-        # T + shift I = L D L', an entry of all systems at a time.
+        # T + shift I = L D L'. The scans treat one row of all systems at a time.
         def forward(before: tuple[Array, Array], row: tuple[Array, Array, Array]) -> tuple:
             (pivot, x), (diagonal, below, b) = before, row
             after = self._next_pivot(pivot, diagonal, below, shifts)
@@ -52,27 +52,27 @@ class Tridiagonal(NamedTuple):
             x = (b - above * x) / pivot[:, None]
             return x, x
 
-        rows = (self.diagonal, self.below, jnp.moveaxis(turned, 2, 0))
-        none = jnp.zeros((s, k), rhs.dtype)
-        _, (pivots, halfway) = jax.lax.scan(forward, (jnp.ones_like(shifts), none), rows)
+        rows = (self.diagonal, self.below, jnp.moveaxis(rotated, 2, 0))
+        zeros = jnp.zeros((s, k), rhs.dtype)
+        _, (pivots, halfway) = jax.lax.scan(forward, (jnp.ones_like(shifts), zeros), rows)
         rows = (pivots, self._above, halfway)
-        solved = jnp.moveaxis(jax.lax.scan(backward, none, rows, reverse=True)[1], 0, 2)
-        return self._turn(solved.reshape(s * k, p), transpose=False).reshape(s, k, p)
+        solved = jnp.moveaxis(jax.lax.scan(backward, zeros, rows, reverse=True)[1], 0, 2)
+        return self._rotate(solved.reshape(s * k, p), transpose=False).reshape(s, k, p)
 
-    def _turn(self, rows: Float[Array, "k p"], *, transpose: bool) -> Float[Array, "k p"]:
+    def _rotate(self, rows: Float[Array, "k p"], *, transpose: bool) -> Float[Array, "k p"]:
         """Return `Q x` or `Q' x` for every row `x`."""
         p = rows.shape[1]
         rows = jnp.pad(rows[:, ::-1], ((0, 0), (0, self.V[-1].shape[2] - p)))
 
-        def block(x: Array, reflections: tuple[Array, Array]) -> tuple[Array, None]:
+        def reflect(x: Array, reflections: tuple[Array, Array]) -> tuple[Array, None]:
             V, S_t = reflections
             return x - dot(dot(dot(x, V.T), S_t if transpose else S_t.T), V), None
 
         parts = list(zip(self.V, self.S_t, strict=True))
         for V, S_t in parts[::-1] if transpose else parts:
             end = V.shape[2]
-            turned, _ = jax.lax.scan(block, rows[:, :end], (V, S_t), reverse=transpose)
-            rows = turned if end == rows.shape[1] else rows.at[:, :end].set(turned)
+            rotated, _ = jax.lax.scan(reflect, rows[:, :end], (V, S_t), reverse=transpose)
+            rows = rotated if end == rows.shape[1] else rows.at[:, :end].set(rotated)
         return rows[:, :p][:, ::-1]
 
     @property
@@ -100,14 +100,15 @@ class Tridiagonal(NamedTuple):
         return jnp.maximum(quotient, jnp.max(diagonal))
 
     def count_above(self, bound: Float[Array, ""]) -> Int[Array, ""]:
-        """Return how many eigenvalues exceed a bound: the positive pivots of `T - bound I`."""
+        """Return the number of eigenvalues above a bound: the positive pivots of `T - bound I`."""
         return jnp.sum(self._pivots(-bound[None]) > 0, dtype=jnp.int32)
 
     def degrees_of_freedom(self, shifts: Float[Array, " s"]) -> Float[Array, " s"]:
         """Return `tr(A (A + shift I)^(-1))` for every shift.
 
-        `T + shift I = L D L'` gives the diagonal of its inverse, from the last entry to the first,
-        as sums of positive numbers. The entries beside the diagonal are products of `-L` with it.
+        The factors `T + shift I = L D L'` give the diagonal of the inverse, from the last entry to
+        the first, as sums of positive numbers. The entries beside the diagonal are products of this
+        diagonal with `-L`.
         """
         above, pivots = self._above[:, None], self._pivots(shifts)
         L = above / pivots
@@ -117,9 +118,9 @@ class Tridiagonal(NamedTuple):
             inverse = 1 / pivot + below * below * after
             return inverse, inverse
 
-        none = jnp.zeros_like(shifts)
-        inverse = jax.lax.scan(step, none, (pivots, L), reverse=True)[1]
-        after = jnp.concatenate([inverse[1:], none[None]])
+        zero = jnp.zeros_like(shifts)
+        inverse = jax.lax.scan(step, zero, (pivots, L), reverse=True)[1]
+        after = jnp.concatenate([inverse[1:], zero[None]])
         return jnp.sum(self.diagonal[:, None] * inverse - 2 * above * L * after, axis=0)
 
     def _pivots(self, shifts: Float[Array, " s"]) -> Float[Array, "p s"]:
@@ -145,12 +146,12 @@ class Tridiagonal(NamedTuple):
 def tridiagonal(matrix: Float[Array, "p p"]) -> Tridiagonal:
     """Reduce a symmetric positive semi-definite matrix by reflections (LAPACK `sytrd`).
 
-    CPU and GPU only. Only the field `matrix` of the result has derivatives; `resolvent` derives its
-    derivative from it.
+    It runs on CPU and GPU only. Only the field `matrix` of the result has derivatives, from which
+    `resolvent` computes its own derivative.
     """
-    # The reduction starts at the first column: Nystroem features come largest first, and small
-    # features keep their digits only if the large ones are eliminated before. The order is
-    # reversed, because LAPACK is faster from the last column on.
+    # Small features keep their digits only if the large features are eliminated before them, and
+    # Nystroem features come largest first. So the reduction must start at the first column. The
+    # order is reversed, because LAPACK is faster if it starts at the last column.
     backward = jax.lax.stop_gradient(matrix).T[::-1, ::-1]
     diagonal, beside, V, scales = _reduce(backward)
     return Tridiagonal(
@@ -166,13 +167,13 @@ def tridiagonal(matrix: Float[Array, "p p"]) -> Tridiagonal:
 def _reduce(
     matrix: Float[Array, "p p"],
 ) -> tuple[Array, Array, tuple[Array, ...], tuple[Array, ...]]:
-    """LAPACK's reduction to tridiagonal form from the last column on, reflections by blocks."""
+    """Reduce to tridiagonal form from the last column on; return the reflections in blocks."""
     p, dtype = matrix.shape[0], matrix.dtype
     reduced, diagonal, beside, scales = jax.lax.linalg.tridiagonal(matrix, lower=False)
-    # Q' is a product of p - 1 reflections I - scale_i v v', with v, in column i + 1, 1 at entry i
-    # and zero after it; padded to whole blocks by v = 0. LAPACK may set scales to 0. Rows are
-    # padded to whole cache lines: otherwise a product takes up to three times as long on a CPU
-    # (measured).
+    # Q' is a product of p - 1 reflections I - scale_i v v'. LAPACK stores v in column i + 1: entry
+    # i is 1 and the entries after it are 0. Reflections with v = 0 pad the last block. LAPACK may
+    # set scales to 0. Rows are padded to whole cache lines: without padding a product takes up to
+    # three times as long on a CPU (measured).
     blocks = -(-p // _WIDTH)
     size = blocks * _WIDTH
     scales = jnp.pad(scales, (0, size - (p - 1)))
@@ -190,20 +191,19 @@ def _reduce(
 def _triangles(V: Float[Array, "b w q"], scales: Float[Array, "b w"]) -> Float[Array, "b w w"]:
     """Return `S'` of every block.
 
-    Its inverse holds the products of the vectors, and 1 / scale on the diagonal.
-
-    Computed row by row, for all blocks at once. If a process may use only a part of the processor,
-    a triangular solve by BLAS can take a hundred times as long (measured: 8 ms for size 128).
+    The inverse of `S'` holds the products of the vectors, with 1 / scale on its diagonal. The loop
+    inverts it row by row, for all blocks at once. BLAS can be a hundred times slower if the process
+    may use only some of the cores (measured: 8 ms for size 128).
     """
     width = V.shape[1]
-    products, column = dot(V, jnp.swapaxes(V, 1, 2)), jnp.arange(width, dtype=jnp.int32)
+    products, columns = dot(V, jnp.swapaxes(V, 1, 2)), jnp.arange(width, dtype=jnp.int32)
 
-    def row(i: Int[Array, ""], found: Float[Array, "b w w"]) -> Float[Array, "b w w"]:
-        here = jax.lax.dynamic_index_in_dim(products, i, 1, keepdims=False)
-        before = jnp.where(column[None] < i, here, 0)
-        unit = (column == i).astype(V.dtype)[None]
-        rest = unit - jnp.sum(before[:, :, None] * found, axis=1)
+    def row(i: Int[Array, ""], inverse: Float[Array, "b w w"]) -> Float[Array, "b w w"]:
+        products_row = jax.lax.dynamic_index_in_dim(products, i, 1, keepdims=False)
+        left_of_diagonal = jnp.where(columns[None] < i, products_row, 0)
+        unit = (columns == i).astype(V.dtype)[None]
+        remainder = unit - jnp.sum(left_of_diagonal[:, :, None] * inverse, axis=1)
         scale = jax.lax.dynamic_index_in_dim(scales, i, 1)
-        return jax.lax.dynamic_update_index_in_dim(found, scale * rest, i, 1)
+        return jax.lax.dynamic_update_index_in_dim(inverse, scale * remainder, i, 1)
 
     return jax.lax.fori_loop(0, width, row, jnp.zeros_like(products))
