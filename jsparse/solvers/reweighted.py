@@ -1,4 +1,4 @@
-"""Sparse solutions, by ridge systems that are reweighted until most coefficients vanish."""
+"""Sparse solutions by iteratively reweighted ridge regression."""
 
 from typing import Literal, NamedTuple
 
@@ -12,20 +12,19 @@ from .._repr import short_repr
 from .._status import COMPLETED, CONVERGED, EXHAUSTED, NOT_FINITE, PRECISION_LOST, RUNNING
 
 Rule = Literal["relative", "paper"]
-# sizes of a system, as eighths of the number of coefficients, for which code is compiled
+# Sizes of the systems for which code is compiled, as eighths of the number of coefficients.
 EIGHTHS = (1, 2, 3, 4, 5, 6, 7, 8)
-SMALLEST = 16  # size below which a smaller system saves nothing
-# fraction of the smallest possible size of a coefficient at a minimum; a coefficient below it
-# vanishes
+SMALLEST = 16  # smallest size; a smaller system would save no time
+# A coefficient below this fraction of the smallest size that it can have at a minimum is set to 0.
 NEVER = 1e-3
 PAPER_CHANGE, PAPER_ZERO, PAPER_STEPS = 1e-4, 1e-6, 50
 
 
 class Squares(NamedTuple):
-    """Minimise `1/2 u'A u - b'u + sum_j log |u_j|`; `C` and the diagonal of A are 1.
+    """The problem to minimise `1/2 u'A u - b'u + sum_j log |u_j|`; `C` and the diagonal of A are 1.
 
-    At a minimum the second derivative along each coefficient is not negative, so each coefficient
-    is 0 or at least 1 in size.
+    At a minimum the second derivative along each coefficient is not negative, so every nonzero
+    coefficient is at least 1 in size.
     """
 
     A: Float[Array, "q q"]
@@ -35,22 +34,22 @@ class Squares(NamedTuple):
     __repr__ = short_repr
 
     def part(self, order: Int[Array, " r"]) -> "Squares":
-        """Of some coefficients alone, the others 0."""
+        """Return the system of some coefficients; the others are 0."""
         return Squares(self.A[order[:, None], order[None, :]], self.b[order], self.unit[order])
 
     def solved(self, s: Float[Array, " q"]) -> tuple[Float[Array, "q c"], Bool[Array, ""]]:
-        """Return `(S A S + 1)^(-1) S b` by Cholesky, and whether rounding decides it."""
+        """Return `(S A S + 1)^(-1) S b` by Cholesky, and whether rounding decides the result."""
         p, c = self.b.shape
-        # The diagonal of A is 1, so this bounds the largest eigenvalue. If the whole matrix is far
-        # above 1, a larger shift than 1 does no harm.
+        # The diagonal of A is 1, so max(s) sum(s) bounds the largest eigenvalue of S A S. A shift
+        # above 1 does no harm if all of the matrix is far above 1.
         noise = 4 * epsilon(s.dtype) * jnp.max(s) * jnp.sum(s)
         shift = jnp.maximum(1, noise)
         b = s[:, None] * self.b
         system = shift * jnp.eye(p, dtype=s.dtype) + s[:, None] * self.A * s[None, :]
-        beyond = 1 + 2 * jnp.sum(jnp.square(b))
-        below = jnp.pad(beyond * jnp.eye(c, dtype=s.dtype), ((0, 0), (p, 0)))
-        both = jnp.concatenate([jnp.concatenate([system, b], axis=1), below])
-        v, pivots = solved_with_border(c)(both)
+        corner = 1 + 2 * jnp.sum(jnp.square(b))
+        border = jnp.pad(corner * jnp.eye(c, dtype=s.dtype), ((0, 0), (p, 0)))
+        bordered = jnp.concatenate([jnp.concatenate([system, b], axis=1), border])
+        v, pivots = solved_with_border(c)(bordered)
         return v, (noise > 1) & (jnp.min(jnp.square(pivots)) < 32 * shift)
 
     def pull(self, u: Float[Array, "q c"]) -> Float[Array, "q c"]:
@@ -59,7 +58,7 @@ class Squares(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """As `Squares`, for `A = F'F` and `b = F'g`, which are not formed."""
+    """The problem of `Squares` for `A = F'F` and `b = F'g`, which are not formed."""
 
     F: Float[Array, "r q"]
     g: Float[Array, "r c"]
@@ -68,15 +67,15 @@ class Rows(NamedTuple):
     __repr__ = short_repr
 
     def part(self, order: Int[Array, " r"]) -> "Rows":
-        """Of some coefficients alone, the others 0."""
+        """Return the system of some coefficients; the others are 0."""
         return Rows(self.F[:, order], self.g, self.unit[order])
 
     def solved(self, s: Float[Array, " q"]) -> tuple[Float[Array, "q c"], Bool[Array, ""]]:
-        """Solve `F S v = g`, `v = 0` by QR, and return whether rounding decides it."""
+        """Solve `F S v = g`, `v = 0` by QR; return `v` and whether rounding decides it."""
         q = self.F.shape[1]
         top = jnp.concatenate([self.F * s[None, :], self.g], axis=1)
-        R = _triangle(jnp.concatenate([top, jnp.eye(q, top.shape[1], dtype=s.dtype)]))
-        v = _back(R[:q])
+        R = _triangular_factor(jnp.concatenate([top, jnp.eye(q, top.shape[1], dtype=s.dtype)]))
+        v = _solve_joined(R[:q])
         # The rounding of a column of length s is relative to s; the ridge of 1 damps its effect.
         return v, epsilon(s.dtype) * jnp.max(s) * q**0.5 > 1
 
@@ -92,7 +91,7 @@ class State(NamedTuple):
     """The weights of the next system, and the last solution."""
 
     coefficients: Float[Array, "q c"]  # u
-    size: Float[Array, " q"]  # |u_j| over the outputs, lambda_j^(-1/2); 0: vanished for good
+    size: Float[Array, " q"]  # lambda_j^(-1/2): |u_j| over the outputs; 0 if u_j has vanished
     lost: Bool[Array, ""]  # whether rounding decided the last solution
     steps: Int[Array, ""]  # t
     status: Int[Array, ""]
@@ -125,36 +124,37 @@ def reweighted(
 ) -> Reweighted:
     """Solve reweighted ridge systems (Mall and Suykens 2015, eq. 10 and 13, Algorithms 3 and 4).
 
-    Solves `(A + diag(lambda) / C) beta = b`, first for the `lambda` of `first`, then repeatedly for
+    Solve `(A + diag(lambda) / C) beta = b`, first for the `lambda` of `first`, then repeatedly for
     `lambda_j = 1 / |beta_j|^2`. A fixed point is a local minimum of `sum_j log |beta_j| + C/2
-    (beta'A beta - 2 b'beta)` over the nonzero coefficients; the logarithms stand for their number.
-    With several outputs `|beta_j|` is the length of a row, so a coefficient vanishes in all outputs
-    or in none.
+    (beta'A beta - 2 b'beta)` over the nonzero coefficients. The sum of logarithms replaces the
+    number of nonzero coefficients. With several outputs `|beta_j|` is the length of a row, so a
+    coefficient vanishes in all outputs or in none.
 
     The systems are solved for `v` in `beta_j = v_j / lambda_j^(1/2)`, `(S A S + 1/C) v = S b` with
-    `S = diag(lambda^(-1/2))`: a coefficient near 0 is a small number in these equations, and a
-    coefficient of 0 stays 0. As coefficients vanish, the loop goes on with smaller systems.
+    `S = diag(lambda^(-1/2))`. In these equations a coefficient near 0 is a small number, and a
+    coefficient of 0 stays 0. As coefficients vanish, the systems become smaller.
 
     Args:
-        A: symmetric and positive semi-definite, shape `p p`; with the intercept eliminated.
+        A: symmetric and positive semi-definite, shape `p p`, after elimination of the intercept.
         b: shape `p` or `p c`.
         C: weight of the data-fit term, positive.
-        first: `lambda^(-1/2)` of the first system, shape `p`, at least 0; 0 leaves a column out.
-        rule: the stopping rule (static). "relative": stop when a step changes the values of the
-            columns by at most `tolerance`, relatively, and no coefficient is below the smallest
-            size that it can have at a minimum. A coefficient below a thousandth of that size that a
-            step has halved is set to 0. "paper": stop when `|change| / p < 1e-4` or after 50 steps,
-            and set coefficients up to 1e-6 to 0, in any units.
+        first: `lambda^(-1/2)` of the first system, shape `p`, at least 0. A column with 0 is left
+            out.
+        rule: the stopping rule (static). "relative": stop when the relative change of the values of
+            the columns is at most `tolerance`, and no nonzero coefficient is below the smallest
+            size that a minimum allows. A coefficient below a thousandth of this size is set to 0
+            if the step has halved it. "paper": stop when `|change| / p < 1e-4` or after 50 steps,
+            and set coefficients up to 1e-6 to 0, whatever their units.
         tolerance: of the relative rule; by default 1e-5, or the root of the dtype's spacing.
         max_iterations: limit of steps (static); by default 200, or the paper's 50.
 
     Returns:
-        `Reweighted`. The status is `NOT_FINITE` for NaN, infinity, or a `C` that is not positive;
-        `EXHAUSTED` at the limit of steps (`COMPLETED` by the paper's rule, which counts it as
-        convergence); `PRECISION_LOST` if rounding, not the data, decides the last solution. All
-        coefficients may be 0, if `C` is small: `count` says so.
+        `Reweighted`. The status is `NOT_FINITE` for NaN, infinity, or a `C` that is not positive.
+        It is `EXHAUSTED` at the limit of steps, or `COMPLETED` by the paper's rule, which counts
+        the limit as convergence. It is `PRECISION_LOST` if rounding, not the data, decides the last
+        solution. If `C` is small, all coefficients may be 0, and `count` is 0.
 
-    Pure; works under `jit` and `vmap`; other values do not compile again. Not differentiable in
+    Pure; works under `jit` and `vmap`, and new values do not compile again. Not differentiable in
     reverse mode, because the number of iterations is unknown.
     """
     system, first = in_own_units(A, b, C, first)
@@ -175,17 +175,17 @@ def reweighted_rows(
     """Return the result of `reweighted` for `A = F'F` and `b = F'g` without forming them.
 
     The systems are least-squares problems, solved by QR. Rounding is amplified by the condition
-    number of F, not by its square, so float32 achieves here what `reweighted` needs float64 for. It
-    takes about five times as long.
+    number of F, not by its square, so float32 suffices where `reweighted` needs float64. It takes
+    about five times as long as `reweighted`.
 
     Args:
         F: shape `r p`.
         g: shape `r` or `r c`.
-        C: see `reweighted`.
+        C: see `reweighted`, also for the other arguments.
         first: `lambda^(-1/2)` of the first system.
         rule: the stopping rule (static).
         tolerance: of the relative rule.
-        max_iterations: cap (static).
+        max_iterations: limit of steps (static).
     """
     length = jnp.sqrt(jnp.sum(jnp.square(F), axis=0))
     unit, first = _units(length, C, first)
@@ -237,7 +237,7 @@ def _units(
 
 
 def init(first: Float[Array, " q"], outputs: int) -> State:
-    """Return the state before the first system, whose weights come from `first`."""
+    """Return the state before the first system; `first` gives its weights."""
     return State(
         coefficients=jnp.zeros((len(first), outputs), first.dtype),
         size=first,
@@ -263,20 +263,20 @@ def step(
     def solution(q: int) -> tuple[Float[Array, "p c"], Bool[Array, ""]]:
         if q == p:
             return system.solved(s)
-        # Unused places hold a coefficient that has vanished, or the last one.
-        inside, slots = order[:q] < p, jnp.minimum(order[:q], p - 1)
-        v, lost = system.part(slots).solved(jnp.where(inside, s[slots], 0))
+        # Places beyond the nonzero coefficients repeat the last column, with weight 0.
+        used, columns = order[:q] < p, jnp.minimum(order[:q], p - 1)
+        v, lost = system.part(columns).solved(jnp.where(used, s[columns], 0))
         return jnp.zeros((p, v.shape[1]), v.dtype).at[order[:q]].set(v, mode="drop"), lost
 
     count = jnp.sum(nonzero, dtype=jnp.int32)
     v, lost = of_capacity(count, capacities(p, EIGHTHS, SMALLEST), solution)
     u = s[:, None] * v
     size = jnp.sqrt(jnp.sum(jnp.square(u), axis=1))
-    later = state.steps > 0  # before, its size says nothing about the coefficient
+    later = state.steps > 0  # the first sizes are weights, not sizes of coefficients
     unit = system.unit
     moved = jnp.sqrt(jnp.sum(jnp.square(u - state.coefficients), axis=1))
-    zero = PAPER_ZERO if rule == "paper" else NEVER
-    small = unit * size <= zero if rule == "paper" else size <= zero
+    zero_size = PAPER_ZERO if rule == "paper" else NEVER
+    small = unit * size <= zero_size if rule == "paper" else size <= zero_size
     size = jnp.where(later & small & (size <= 0.5 * s), 0, size)
     if rule == "paper":
         converged = jnp.sqrt(jnp.sum(jnp.square(unit * moved))) / p < PAPER_CHANGE
@@ -284,22 +284,22 @@ def step(
         change, total = (jnp.sqrt(jnp.sum(jnp.square(a))) for a in (moved, size))
         converged = (change <= tolerance * total) & jnp.all((size == 0) | (size >= 1))
     steps = state.steps + 1
-    ended = COMPLETED if rule == "paper" else EXHAUSTED
-    status = jnp.where(steps >= max_iterations, ended, RUNNING)
-    # An iteration decided by rounding need not converge.
-    status = jnp.where(lost & (steps >= PAPER_STEPS), ended, status)
+    status_at_limit = COMPLETED if rule == "paper" else EXHAUSTED
+    status = jnp.where(steps >= max_iterations, status_at_limit, RUNNING)
+    # An iteration whose systems are decided by rounding may never converge.
+    status = jnp.where(lost & (steps >= PAPER_STEPS), status_at_limit, status)
     status = jnp.where(later & converged | jnp.all(size == 0), CONVERGED, status)
     status = jnp.where(jnp.all(jnp.isfinite(u)), status, NOT_FINITE).astype(jnp.int32)
     return State(jnp.where(size[:, None] > 0, u, 0), size, lost, steps, status)
 
 
 @unbatched_lapack
-def _triangle(rows: Float[Array, "n q"]) -> Float[Array, "p q"]:
+def _triangular_factor(rows: Float[Array, "n q"]) -> Float[Array, "p q"]:
     return jnp.linalg.qr(rows, mode="r")
 
 
 @unbatched_lapack
-def _back(joined: Float[Array, "q r"]) -> Float[Array, "q c"]:
+def _solve_joined(joined: Float[Array, "q r"]) -> Float[Array, "q c"]:
     """Return `M^(-1) B` given `[M B]` with `M` upper triangular."""
     q = len(joined)
     return jax.scipy.linalg.solve_triangular(joined[:, :q], joined[:, q:])

@@ -13,21 +13,21 @@ from .._status import CONVERGED, EXHAUSTED, NOT_FINITE, PRECISION_LOST, RUNNING
 from .definite import Factor, factorise
 
 Loss = Literal["absolute", "huber"]
-# fraction of the typical residual below which a row has weight 1 in the absolute loss
+# For the absolute loss, a row whose residual is below this fraction of the median has weight 1.
 SMOOTHING = 1e-3
-# median absolute deviation of a normal distribution, in standard deviations
+# Standard deviation of a normal distribution, in units of its median absolute deviation.
 MEDIAN_TO_DEVIATION = 1.4826
 TUNING = 1.345  # Huber's threshold in standard deviations: 95 % efficient for normal noise
 _PER_MEDIAN = TUNING * MEDIAN_TO_DEVIATION  # Huber's threshold in medians of |e|, for normal noise
-_BACK = 0.99  # fraction of the step to the nearest bound
-_TOGETHER = 30  # steps in which threshold and solution are found by one Newton's method
+_FRACTION = 0.99  # of the step to the nearest bound
+_JOINT_STEPS = 30  # first steps, in which Newton's method moves threshold and solution together
 
 
 class Problem(NamedTuple):
-    """A machine of one output in units in which targets and row weights are of order one.
+    """The problem of one output, in units in which targets and row weights are of order one.
 
-    Minimise `ridge/2 |w|^2 + sum_i weight_i l(e_i)` with `e = y - Phi w - b` and `l(e) = |e|`, or
-    Huber's loss halved: `e^2 / 2` up to a threshold d, and `d |e| - d^2 / 2` beyond.
+    Minimise `ridge/2 |w|^2 + sum_i weight_i l(e_i)` with `e = y - Phi w - b`. The loss `l(e)` is
+    `|e|`, or half of Huber's loss: `e^2 / 2` up to a threshold d, and `d |e| - d^2 / 2` beyond.
     """
 
     Phi: Float[Array, "n p"]
@@ -42,9 +42,9 @@ class Problem(NamedTuple):
 class State(NamedTuple):
     """A primal-dual interior-point iteration on a `Problem`.
 
-    The dual variables are `a_i = l'(e_i)`, between `-d` and `d` (1 for the absolute loss), and
-    `u_i - v_i` is `e_i`, for Huber's loss `e_i - a_i`. At the optimum `ridge w = Phi' (weight a)`,
-    `sum weight a = 0`, `u (d - a) = 0` and `v (d + a) = 0`.
+    The dual variables are `a_i = l'(e_i)`, between `-d` and `d`. For the absolute loss `d = 1` and
+    `u_i - v_i = e_i`; for Huber's loss `u_i - v_i = e_i - a_i`. At the optimum `ridge w = Phi'
+    (weight a)`, `sum weight a = 0`, `u (d - a) = 0` and `v (d + a) = 0`.
     """
 
     weights: Float[Array, " p"]  # w
@@ -101,15 +101,15 @@ def solve(
     """Minimise `1/2 |w|^2 + C/2 sum_i weight_i L(y_i - phi_i'w - b)` for one output.
 
     Args:
-        Phi: features, shape `n p`; rows of weight 0 may hold anything.
+        Phi: features, shape `n p`. Rows of weight 0 may hold anything.
         y: targets.
         w: row weights, at least 0.
         C: weight of the data-fit term.
         tolerance: largest duality gap, relative to the objective.
-        loss: `|e|`, or Huber's: `e^2` up to the threshold d and `2 d |e| - d^2` beyond (static).
-        threshold: Huber's d; None for `TUNING` standard deviations of the solution's own residuals.
-        max_iterations: cap.
-        block_rows: rows at a time in the sums (static).
+        loss: L, static: `|e|`, or Huber's `e^2` up to the threshold d and `2 d |e| - d^2` beyond.
+        threshold: Huber's d. None stands for `TUNING` standard deviations of the final residuals.
+        max_iterations: limit of steps.
+        block_rows: number of rows that the sums process at a time (static).
 
     Pure; not differentiable in reverse mode.
     """
@@ -148,12 +148,12 @@ def in_own_units(
 ) -> tuple[Problem, Float[Array, ""], Float[Array, ""], Int[Array, " 1"]]:
     """Return the problem in its own units: `y = centre + fraction 2^exponent problem.y`.
 
-    The unit is the median of `|y - centre|` itself, not a power of two near it, so that steps and
-    stopping rule are the same for targets in all units.
+    The unit is the exact median of `|y - centre|`, not a power of two near it. So steps and
+    stopping rule do not depend on the unit of the targets.
     """
     present = w > 0
-    heaviest = jnp.max(w)
-    w = w / heaviest
+    largest_weight = jnp.max(w)
+    w = w / largest_weight
     centre = weighted_median(jnp.where(present, y, jnp.max(y, where=present, initial=-jnp.inf)), w)
     y = jnp.where(present, y - centre, 0)
     size = jnp.abs(y)
@@ -163,22 +163,22 @@ def in_own_units(
     fraction = times_power(typical, -exponent)[0]
     fraction = jnp.where(fraction > 0, fraction, 1)
     y = times_power(y[None], -exponent)[0] / fraction
-    # The square of a residual must be finite; the loss is linear long before.
+    # The squares of residuals must be finite. The loss is linear far below this bound.
     info = jnp.finfo(y.dtype)
     bound = 2.0 ** (info.maxexp // 2 - 8)
     y = jnp.clip(y, -bound, bound)
-    ridge = 1 / C / heaviest
+    ridge = 1 / C / largest_weight
     if loss == "absolute":
         ridge = times_power(2 * fraction * ridge[None], exponent)[0]
     ridge = jnp.clip(ridge, info.tiny, 1 / info.tiny / 16)
     if threshold is not None:
-        # At the optimum no row's `weight_i l(e_i)` exceeds the total loss of the constant model.
-        # With a threshold above this no |e_i| exceeds it, and the optimum is the least-squares
-        # solution.
-        lightest = jnp.min(w, where=w > 0, initial=1)
-        reach = jnp.linalg.norm(jnp.sqrt(w) * y) / jnp.sqrt(lightest)
+        # At the optimum no row's `weight_i l(e_i)` exceeds the total loss of the constant model,
+        # which bounds every |e_i|. A threshold above this bound gives the least-squares solution,
+        # as the bound does.
+        smallest_weight = jnp.min(w, where=w > 0, initial=1)
+        largest_residual = jnp.linalg.norm(jnp.sqrt(w) * y) / jnp.sqrt(smallest_weight)
         threshold = times_power(threshold[None], -exponent)[0] / fraction
-        threshold = jnp.minimum(threshold, jnp.clip(reach, 1, bound))
+        threshold = jnp.minimum(threshold, jnp.clip(largest_residual, 1, bound))
     Phi = jnp.where(present[:, None], Phi, 0)  # the targets of other rows may be of any size
     return Problem(Phi, y, w, ridge, threshold), centre, fraction, exponent
 
@@ -189,7 +189,7 @@ def init(problem: Problem, tolerance: Float[Array, ""], *, loss: Loss) -> State:
     top = jnp.ones((), dtype)
     if loss == "huber":
         top = top * _PER_MEDIAN if problem.threshold is None else problem.threshold
-    # u (d - a) = v (d + a) = d, with u - v = y.
+    # On the central path u (d - a) = v (d + a) = d, with u - v = y.
     size = jnp.abs(y)
     large = (size + 1 + jnp.hypot(jnp.ones((), dtype), size)) / 2
     near = top / large
@@ -214,7 +214,7 @@ def init(problem: Problem, tolerance: Float[Array, ""], *, loss: Loss) -> State:
         steps=jnp.zeros((), jnp.int32),
         status=jnp.zeros((), jnp.int32),
     )
-    state = _measured(problem, start, loss)
+    state = _with_gap(problem, start, loss)
     # Constant targets have a constant model.
     solved = (state.gap <= tolerance) | jnp.all(y == 0)
     status = jnp.where(solved, CONVERGED, RUNNING)
@@ -232,8 +232,8 @@ class System(NamedTuple):
     weight_sum: Float[Array, ""]
     factor: Factor
     by_one: tuple[Array, Array, Array] | None  # derivative of the solution in the threshold
-    slope: Float[Array, ""]  # derivative of the threshold that the residuals determine
-    waits: Bool[Array, ""]  # whether the threshold is fixed
+    slope: Float[Array, ""]  # derivative of the estimated threshold in the median residual
+    waits: Bool[Array, ""]  # whether this step holds the threshold fixed
 
     __repr__ = short_repr
 
@@ -248,28 +248,29 @@ def step(
     block_rows: int | None = None,
 ) -> State:
     """Step towards the optimum, then correct towards the central path, with one factorisation."""
-    w, none = problem.w, jnp.zeros_like(problem.w)
+    w, zeros = problem.w, jnp.zeros_like(problem.w)
     u, v, top, bottom = state.above, state.below, state.to_top, state.to_bottom
     system = _system(problem, state, loss, block_rows)
-    ahead = _direction(problem, state, system, none, none)
-    t = 1 / jnp.maximum(_most(problem, state, ahead), 1)
-    du, dv, dtop, dbottom = ahead[4:]
-    now = jnp.sum(w * (u * top + v * bottom))
-    then = jnp.sum(w * ((u + t * du) * (top + t * dtop) + (v + t * dv) * (bottom + t * dbottom)))
-    nu = (then / now) ** 3 * now / (2 * jnp.sum(w))
-    moves = _direction(problem, state, system, nu - du * dtop, nu - dv * dbottom)
-    t = _BACK / jnp.maximum(_most(problem, state, moves), _BACK)
-    after = _measured(problem, _moved(problem, state, moves, t), loss)
+    predictor = _direction(problem, state, system, zeros, zeros)
+    t = 1 / jnp.maximum(_inverse_step(problem, state, predictor), 1)
+    du, dv, dtop, dbottom = predictor[4:]
+    current = jnp.sum(w * (u * top + v * bottom))
+    predicted = jnp.sum(
+        w * ((u + t * du) * (top + t * dtop) + (v + t * dv) * (bottom + t * dbottom))
+    )
+    nu = (predicted / current) ** 3 * current / (2 * jnp.sum(w))
+    corrector = _direction(problem, state, system, nu - du * dtop, nu - dv * dbottom)
+    t = _FRACTION / jnp.maximum(_inverse_step(problem, state, corrector), _FRACTION)
+    after = _with_gap(problem, _take_step(problem, state, corrector, t), loss)
     status = jnp.where(after.steps >= max_iterations, EXHAUSTED, RUNNING)
-    # Without rounding, a step of length t reduces the residuals of the equations by the factor 1 -
-    # t.
-    rounded = (after.gap - after.unsolved <= tolerance) & (after.unsolved > state.unsolved / 2)
-    status = jnp.where(rounded, PRECISION_LOST, status)
+    # Without rounding, a step of length t multiplies the residuals of the equations by 1 - t.
+    stalled = (after.gap - after.unsolved <= tolerance) & (after.unsolved > state.unsolved / 2)
+    status = jnp.where(stalled, PRECISION_LOST, status)
     status = jnp.where(after.gap <= tolerance, CONVERGED, status).astype(jnp.int32)
-    # The last finite iterate is the result.
-    sound = jnp.isfinite(after.gap)
+    # If the step is not finite, the result is the iterate before it.
+    finite = jnp.isfinite(after.gap)
     lost = state._replace(status=jnp.full((), PRECISION_LOST, jnp.int32), steps=after.steps)
-    return jax.tree.map(lambda a, b: jnp.where(sound, a, b), after._replace(status=status), lost)
+    return jax.tree.map(lambda a, b: jnp.where(finite, a, b), after._replace(status=status), lost)
 
 
 def _system(problem: Problem, state: State, loss: Loss, block_rows: int | None) -> System:
@@ -288,20 +289,20 @@ def _system(problem: Problem, state: State, loss: Loss, block_rows: int | None) 
     sums = sum_row_blocks(products, (Phi, own), zero, rows_in_block(block_rows))
     f, N = sums[:p, p], sums[p, p]
     factor = factorise(sums[:p, :p] - f[:, None] * f[None, :] / N, problem.ridge)
-    no = jnp.zeros((), bool)
-    system = System(D, own, bend, f, N, factor, None, jnp.zeros((), Phi.dtype), no)
+    false = jnp.zeros((), bool)
+    system = System(D, own, bend, f, N, factor, None, jnp.zeros((), Phi.dtype), false)
     if loss != "huber" or problem.threshold is not None:
         return system
-    turn = own * (u / top - v / bottom)
-    by_one = _newton(Phi, system, dot(Phi.T, turn), jnp.sum(turn))
-    # At first Newton's method treats the median as the residual of one row. If it alternates
-    # between rows, the threshold is instead held fixed and set to the median whenever the solution
-    # for the present threshold is near.
-    apart = state.steps >= _TOGETHER
+    row_derivatives = own * (u / top - v / bottom)
+    by_one = _newton(Phi, system, dot(Phi.T, row_derivatives), jnp.sum(row_derivatives))
+    # At first Newton's method treats the median as the residual of one row. This may alternate
+    # between rows for ever. So after `_JOINT_STEPS` steps the threshold is held fixed, and set to
+    # the median whenever the solution for the present threshold is near.
+    separate = state.steps >= _JOINT_STEPS
     middle = state.residual[state.middle]
-    follows = ~apart & (_PER_MEDIAN * jnp.abs(middle) >= _least_threshold(Phi.dtype))
-    slope = jnp.where(follows, _PER_MEDIAN * jnp.sign(middle), 0)
-    waits = apart & (state.gap - state.moving > 0.1)
+    differentiable = ~separate & (_PER_MEDIAN * jnp.abs(middle) >= _least_threshold(Phi.dtype))
+    slope = jnp.where(differentiable, _PER_MEDIAN * jnp.sign(middle), 0)
+    waits = separate & (state.gap - state.moving > 0.1)
     return system._replace(by_one=by_one, slope=slope, waits=waits)
 
 
@@ -324,29 +325,32 @@ def _direction(
 ) -> tuple[Array, ...]:
     """Return the Newton step to `u (d - a) = upper` and `v (d + a) = lower`.
 
-    The step has parts for weights, intercept, threshold and dual variables; the last part lists the
-    components that must stay non-negative.
+    Its parts are the steps of weights, intercept, threshold and dual variables. Then come the steps
+    of the four components that must stay non-negative.
     """
     Phi, D, bend = problem.Phi, system.D, system.bend
     u, v, top, bottom = state.above, state.below, state.to_top, state.to_bottom
     rho = upper / top - u - lower / bottom + v
-    pull = system.own * rho
+    weighted_rho = system.own * rho
     direction = _newton(
-        Phi, system, -state.gradient - dot(Phi.T, pull), state.imbalance - jnp.sum(pull)
+        Phi,
+        system,
+        -state.gradient - dot(Phi.T, weighted_rho),
+        state.imbalance - jnp.sum(weighted_rho),
     )
     d = jnp.zeros((), Phi.dtype)
     if system.by_one is not None:
         by_one, slope = system.by_one, system.slope
-        wanted = _own_threshold(state) - state.threshold + slope * direction[2][state.middle]
-        # Approach a repelling fixed point by short steps.
-        d = wanted / jnp.maximum(1 - slope * by_one[2][state.middle], 0.1)
+        change = _estimated_threshold(state) - state.threshold + slope * direction[2][state.middle]
+        # Short steps approach a fixed point even if it is repelling.
+        d = change / jnp.maximum(1 - slope * by_one[2][state.middle], 0.1)
         d = jnp.clip(d, -0.7 * state.threshold, 3 * state.threshold)
         d = jnp.where(system.waits, 0, d)
         direction = tuple(x + d * by for x, by in zip(direction, by_one, strict=True))
     weights, intercept, e = direction
     x = e - rho
     dual = D * ((u / top - v / bottom) * d + x)
-    # Update d - a and d + a separately: for an outlier one of them is smaller than the rounding of
+    # `d - a` and `d + a` are updated separately: for an outlier one is smaller than the rounding of
     # d.
     to_top = D * ((2 * v / bottom + bend) * d - x)
     to_bottom = D * ((2 * u / top + bend) * d + x)
@@ -355,15 +359,17 @@ def _direction(
     return weights, intercept, d, dual, above, below, to_top, to_bottom
 
 
-def _most(problem: Problem, state: State, moves: tuple[Array, ...]) -> Float[Array, ""]:
+def _inverse_step(problem: Problem, state: State, moves: tuple[Array, ...]) -> Float[Array, ""]:
     """Return the reciprocal of the largest step that keeps every component non-negative."""
     bounded = state.above, state.below, state.to_top, state.to_bottom
     ratios = [-dx / x for dx, x in zip(moves[4:], bounded, strict=True)]
     return jnp.max(jnp.where(problem.w > 0, jnp.max(jnp.stack(ratios), axis=0), 0))
 
 
-def _moved(problem: Problem, state: State, moves: tuple[Array, ...], t: Float[Array, ""]) -> State:
-    """Take a fraction of the step."""
+def _take_step(
+    problem: Problem, state: State, moves: tuple[Array, ...], t: Float[Array, ""]
+) -> State:
+    """Return the state after the fraction `t` of the step."""
     w = problem.w
     weights = state.weights + t * moves[0]
     intercept = state.intercept + t * moves[1]
@@ -386,51 +392,49 @@ def _moved(problem: Problem, state: State, moves: tuple[Array, ...], t: Float[Ar
 
 
 def _least_threshold(dtype: jnp.dtype) -> float:
-    """Return the smallest threshold for targets of order one, most of which may be equal."""
+    """Return a positive lower bound of the threshold: most targets of order one may be equal."""
     return epsilon(dtype) ** (2 / 3)
 
 
-def _own_threshold(state: State) -> Float[Array, ""]:
-    """Return Huber's d as the residuals determine it."""
+def _estimated_threshold(state: State) -> Float[Array, ""]:
+    """Estimate Huber's d from the median residual."""
     typical = jnp.abs(state.residual[state.middle])
     return jnp.maximum(_PER_MEDIAN * typical, _least_threshold(typical.dtype))
 
 
-def _measured(problem: Problem, state: State, loss: Loss) -> State:
-    """Return the state with `u - v` equal to the residual, and its distance from the optimum."""
+def _with_gap(problem: Problem, state: State, loss: Loss) -> State:
+    """Set `u - v` to the residual, and compute the distance from the optimum."""
     w, top, e = problem.w, state.threshold, state.residual
     nearest = jnp.minimum(state.to_top, state.to_bottom)
     bound = jnp.where(state.to_top < state.to_bottom, top - nearest, nearest - top)
-    # If a is far smaller than d, the difference of d - a and d + a would leave only the rounding of
-    # d.
+    # Far from the bounds, `d` less the nearest distance would leave only the rounding of d.
     dual = jnp.where(nearest < top / 2, bound, state.dual)
     part = e - dual if loss == "huber" else e
     above = jnp.where(part >= 0, state.below + part, state.above)
     below = jnp.where(part >= 0, state.below, state.above - part)
-    pull = w * dual
-    gradient = problem.ridge * state.weights - dot(problem.Phi.T, pull)
-    imbalance = jnp.sum(pull)
-    # The sums cannot measure the distance of an outlier: u (d - a) may be small although u is
-    # large. Where the bounds are far, Huber's loss errs by (u - v)^2 / 2, and u (d - a) is d times
-    # rounding.
-    most = jnp.maximum(jnp.abs(part), 2)
-    to_top, to_bottom = (jnp.minimum(x, most) for x in (state.to_top, state.to_bottom))
+    weighted_duals = w * dual
+    gradient = problem.ridge * state.weights - dot(problem.Phi.T, weighted_duals)
+    imbalance = jnp.sum(weighted_duals)
+    # If the bounds are far from a, u (d - a) is d times rounding, whereas Huber's loss errs by only
+    # (u - v)^2 / 2. The distances to the bounds are therefore limited.
+    largest_distance = jnp.maximum(jnp.abs(part), 2)
+    to_top, to_bottom = (jnp.minimum(x, largest_distance) for x in (state.to_top, state.to_bottom))
     products = jnp.sum(w * (above * to_top + below * to_bottom))
-    steepest = jnp.minimum(top, 1)  # slope of the loss at the median residual
-    unsolved = jnp.sum(jnp.square(gradient)) / (2 * problem.ridge) + jnp.abs(imbalance) * steepest
+    slope = jnp.minimum(top, 1)  # of the loss at the median residual
+    unsolved = jnp.sum(jnp.square(gradient)) / (2 * problem.ridge) + jnp.abs(imbalance) * slope
     size = jnp.minimum(jnp.abs(e), 1)
-    losses, missed, middle = size, jnp.zeros_like(top), state.middle
+    losses, threshold_gap, middle = size, jnp.zeros_like(top), state.middle
     if loss == "huber":
-        bent = jnp.minimum(size, top)
-        losses = bent * (size - bent / 2)
+        quadratic_part = jnp.minimum(size, top)
+        losses = quadratic_part * (size - quadratic_part / 2)
         if problem.threshold is None:
             middle = _median_row(jnp.abs(e), w).astype(jnp.int32)
-            off = _own_threshold(state._replace(middle=middle)) - top
-            missed = jnp.abs(off) * jnp.sum(w * size)
+            threshold_error = _estimated_threshold(state._replace(middle=middle)) - top
+            threshold_gap = jnp.abs(threshold_error) * jnp.sum(w * size)
     total = problem.ridge * jnp.sum(jnp.square(state.weights)) / 2 + jnp.sum(w * losses)
     total = jnp.where(total > 0, total, 1)
-    # Residuals are rounded like targets, to the epsilon of numbers of order one.
-    rounding = 4 * epsilon(e.dtype) * steepest * jnp.sum(w)
+    # The rounding error of residuals is the epsilon of the targets, which are of order one.
+    rounding = 4 * epsilon(e.dtype) * slope * jnp.sum(w)
     return state._replace(
         above=above,
         below=below,
@@ -438,19 +442,19 @@ def _measured(problem: Problem, state: State, loss: Loss) -> State:
         middle=middle,
         gradient=gradient,
         imbalance=imbalance,
-        gap=jnp.maximum(products + unsolved + missed - rounding, 0) / total,
+        gap=jnp.maximum(products + unsolved + threshold_gap - rounding, 0) / total,
         unsolved=jnp.maximum(unsolved - rounding, 0) / total,
-        moving=missed / total,
+        moving=threshold_gap / total,
     )
 
 
 def _median_row(values: Float[Array, " n"], w: Float[Array, " n"]) -> Int[Array, ""]:
     """Return the row of the weighted median."""
     order = jnp.argsort(values)
-    reached = jnp.cumsum(w[order])
-    return order[jnp.searchsorted(reached, reached[-1] / 2)]
+    cumulative_weight = jnp.cumsum(w[order])
+    return order[jnp.searchsorted(cumulative_weight, cumulative_weight[-1] / 2)]
 
 
 def weighted_median(values: Float[Array, " n"], w: Float[Array, " n"]) -> Float[Array, ""]:
-    """Return the weighted median: the smallest value up to which lies half of the weight."""
+    """Return the weighted median: the smallest value below or at which half of the weight lies."""
     return values[_median_row(values, w)]

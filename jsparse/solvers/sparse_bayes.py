@@ -16,11 +16,11 @@ from .definite import cholesky, inverse_of_lower
 Likelihood = Literal["normal", "logistic"]
 TOLERANCE = 1e-3  # smallest gain of the log evidence, in nats
 MAX_ITERATIONS = 1000
-_DISCOUNT = 1 - 1e-3  # fraction of the gain of an addition
+_DISCOUNT = 1 - 1e-3  # factor of the gain of an addition; see `_gains`
 _NEWTON_STEPS = 30  # Newton steps towards the mode
-_FULL = 100  # tolerances at which a model with its largest number of functions ends
+_FULL = 100  # factor of the tolerance for a model with the largest number of functions
 _FIRST_CAPACITY = 24  # number of places of the first model
-_NOISE = 0.1  # initial share of noise in the variance of the targets
+_NOISE = 0.1  # initial share of the noise in the variance of the targets
 
 
 class Problem(NamedTuple):
@@ -50,7 +50,7 @@ class Posterior(NamedTuple):
     mean: Float[Array, " k"]  # mu; 0 in an empty place
     covariance: Float[Array, "k k"]  # Sigma
     values: Float[Array, " n"]  # values at the rows
-    evidence: Float[Array, ""]  # log of it
+    evidence: Float[Array, ""]  # log evidence
 
     __repr__ = short_repr
 
@@ -58,14 +58,14 @@ class Posterior(NamedTuple):
 class State(NamedTuple):
     """A sequence of changes of the model, none of which lowers the evidence.
 
-    Of `c = p + 2 k` changes, the first `p` add a column. Then, for each place, come a new estimate
-    of its precision, and its deletion.
+    There are `c = p + 2 k` changes. The first `p` add a column, the next `k` estimate the precision
+    of a place again, and the last `k` empty a place.
     """
 
     model: Model
     posterior: Posterior
     tried: Bool[Array, " c"]  # changes rejected since the last step
-    history: Float[Array, " s+1"]  # log evidence after 0, 1, .. steps; NaN after the last step
+    history: Float[Array, " s+1"]  # log evidence after 0, 1, .. steps, then NaN
     steps: Int[Array, ""]
     status: Int[Array, ""]
 
@@ -85,31 +85,31 @@ def solve(
 ) -> State:
     """Maximise the evidence for one target (Tipping and Faul 2003, Section 4).
 
-    Each step makes the change whose gain of log evidence is the largest by their formulas: it adds
-    a column, estimates the precision of a column again, or deletes a column. In regression an
-    estimate of the noise follows. The formulas hold the mode of a classifier fixed, so the evidence
-    itself decides whether a change is kept, and never falls.
+    Each step adds a column, deletes a column, or estimates the precision of a column again. It
+    makes the change whose gain of log evidence is the largest by the formulas of the paper. In
+    regression a new estimate of the noise follows. For a classifier the formulas are approximate,
+    because they hold the mode fixed. A change is therefore kept only if the evidence rises.
 
     Args:
-        Phi: functions of the rows, shape `n p`; the last is the constant 1, of the intercept.
+        Phi: functions of the rows, shape `n p`. The last is the constant 1, for the intercept.
         y: targets whose squares are in range; for the logistic likelihood -1 and +1.
-        w: row weights; a row of weight 0 is absent.
-        tolerance: the iteration has converged when no change promises a larger gain, in nats. With
-            the largest number of functions it ends at 100 times the tolerance.
+        w: row weights. Rows of weight 0 are ignored.
+        tolerance: stop when no change promises a larger gain, in nats. A model with the largest
+            number of functions stops at 100 times the tolerance.
         max_functions: limit of functions in the model, including the constant (static).
         max_iterations: limit of changes; the length of the history (static).
         likelihood: "normal" for real targets, "logistic" for classes (static).
 
     Returns:
-        `State`, with the status `CONVERGED`, `COMPLETED` with the largest number of functions,
-        `EXHAUSTED` at the limit of changes, or `NOT_FINITE`.
+        `State`. The status is `CONVERGED`, `COMPLETED` if it stops with the largest number of
+        functions, `EXHAUSTED` at the limit of changes, or `NOT_FINITE`.
 
     Pure; works under `jit` and `vmap`.
     """
     present = w > 0
     problem = Problem(jnp.where(present[:, None], Phi, 0), jnp.where(present, y, 1), w)
     state = init(problem, min(_FIRST_CAPACITY, max_functions), max_iterations, likelihood)
-    # A step takes a fraction of the time in a model with few places.
+    # A step takes far less time in a model with few places.
     for capacity in sorted({min(_FIRST_CAPACITY, max_functions), max_functions}):
         state = _with_places(state, capacity)
         state = jax.lax.while_loop(
@@ -123,19 +123,18 @@ def solve(
 
 
 def init(problem: Problem, places: int, max_iterations: int, likelihood: Likelihood) -> State:
-    """Return the model of the constant alone."""
+    """Return the model that holds only the constant."""
     Phi, y, w = problem
     p, zero = Phi.shape[1], jnp.zeros((), jnp.int32)
     total = jnp.sum(w)
     total = jnp.where(total > 0, total, 1)
     mean = dot(w, y) / total
     variance = dot(w, jnp.square(y - mean)) / total
-    # Constant targets have the variance of rounding.
+    # For constant targets, use the variance of rounding errors.
     variance = jnp.maximum(variance, jnp.square(64 * epsilon(Phi.dtype) * mean))
     variance = jnp.where(variance > 0, variance, 1)
     beta = 1 / (_NOISE * variance) if likelihood == "normal" else jnp.ones((), Phi.dtype)
-    # The second term is the variance of the intercept; it keeps the value continuous where the mean
-    # is 0.
+    # The variance of the intercept, `variance / total`, keeps the size positive if the mean is 0.
     size = jnp.maximum(jnp.square(mean), variance / total)
     model = Model(
         columns=jnp.full(places, p - 1, jnp.int32),
@@ -163,33 +162,33 @@ def step(
     change = jnp.argmax(gains).astype(jnp.int32)
     model = _changed(state.model, change, alphas[change], problem.Phi.shape[1])
     same = model.columns == state.model.columns
-    start = jnp.where(same, state.posterior.mean, 0)
-    after = posterior(problem, model, start, likelihood)
+    start_mean = jnp.where(same, state.posterior.mean, 0)
+    after = posterior(problem, model, start_mean, likelihood)
     if likelihood == "normal":
         model, after = _with_noise_estimated(problem, model, after)
     full = jnp.all(state.model.filled)
-    # A model with the largest number of functions is not at the optimum of the evidence.
-    over = gains[change] <= jnp.where(full, _FULL * tolerance, tolerance)
+    # A full model cannot reach the optimum of the evidence, so it stops at a larger gain.
+    ends = gains[change] <= jnp.where(full, _FULL * tolerance, tolerance)
     rise = after.evidence - state.posterior.evidence
-    rises = ~over & (rise > 0)
+    rises = ~ends & (rise > 0)
     steps = state.steps + rises.astype(jnp.int32)
-    # A rise within the tolerance may be rounding: rejected changes would be tried for ever.
+    # A rise within the tolerance may be rounding. If it cleared `tried`, the loop might never end.
     tried = state.tried.at[change].set(True)
-    taken = State(
+    accepted = State(
         model, after, tried & (rise <= tolerance), state.history.at[steps].set(after.evidence),
         steps, state.status,
     )  # fmt: skip
-    refused = state._replace(tried=tried)
-    last = jax.tree.map(lambda a, b: jnp.where(rises, a, b), taken, refused)
-    status = jnp.where(last.steps >= max_iterations, EXHAUSTED, RUNNING)
-    status = jnp.where(over, jnp.where(full, COMPLETED, CONVERGED), status)
-    return last._replace(status=status.astype(jnp.int32))
+    rejected = state._replace(tried=tried)
+    next_state = jax.tree.map(lambda a, b: jnp.where(rises, a, b), accepted, rejected)
+    status = jnp.where(next_state.steps >= max_iterations, EXHAUSTED, RUNNING)
+    status = jnp.where(ends, jnp.where(full, COMPLETED, CONVERGED), status)
+    return next_state._replace(status=status.astype(jnp.int32))
 
 
 def posterior(
     problem: Problem, model: Model, start: Float[Array, " k"], likelihood: Likelihood
 ) -> Posterior:
-    """Find the mode by Newton's method; a step that lowers the density is halved."""
+    """Find the mode by Newton's method, which halves steps that lower the density."""
     Phi = jnp.where(model.filled[None, :], problem.Phi[:, model.columns], 0)
     alpha = jnp.where(model.filled, model.alpha, 1)
 
@@ -198,7 +197,7 @@ def posterior(
         return log_likelihood - dot(alpha, jnp.square(mean)) / 2
 
     def inverse(values: Array) -> tuple[Array, Array, Array]:
-        """Return the inverse root of the precision, and the Cholesky factor it is read from."""
+        """Return the inverse Cholesky factor of the precision, its scaled factor, and the scale."""
         gram = dot_over_rows(_curvatures(problem, model, values, likelihood)[:, None] * Phi, Phi)
         scale = 1 / jnp.sqrt(alpha + jnp.diagonal(gram))
         noise = 4 * epsilon(Phi.dtype) * len(alpha)
@@ -211,19 +210,19 @@ def posterior(
         root, _, _ = inverse(dot(Phi, mean))
         values = dot(Phi, mean)
         slope = dot(_slopes(problem, model, values, likelihood), Phi) - alpha * mean
-        move = dot(dot(root, slope), root)
-        trial = mean + t * move
+        newton_step = dot(dot(root, slope), root)
+        trial = mean + t * newton_step
         trial_value = density(trial)
         better = trial_value >= value
-        gained = better & (trial_value - value > 1e-2 * TOLERANCE)
+        progressed = better & (trial_value - value > 1e-2 * TOLERANCE)
         t = jnp.where(better, 1, t / 2)
-        running = (gained | ~better) & (t > 1e-3)
+        running = (progressed | ~better) & (t > 1e-3)
         count = jnp.where(running, count + 1, _NEWTON_STEPS)
         return jnp.where(better, trial, mean), jnp.where(better, trial_value, value), t, count
 
     start = jnp.where(model.filled, start, 0)
-    first = start, density(start), jnp.ones((), Phi.dtype), jnp.zeros((), jnp.int32)
-    mean, value, _, _ = jax.lax.while_loop(lambda state: state[3] < _NEWTON_STEPS, newton, first)
+    initial = start, density(start), jnp.ones((), Phi.dtype), jnp.zeros((), jnp.int32)
+    mean, value, _, _ = jax.lax.while_loop(lambda state: state[3] < _NEWTON_STEPS, newton, initial)
     values = dot(Phi, mean)
     root, lower, scale = inverse(values)
     log_determinant = 2 * jnp.sum(jnp.log(jnp.diagonal(lower)) - jnp.log(scale))
@@ -264,60 +263,62 @@ def _with_noise_estimated(
     problem: Problem, model: Model, before: Posterior
 ) -> tuple[Model, Posterior]:
     """Return the model with the noise estimated again, unless that lowers the evidence."""
-    determined = 1 - model.alpha * jnp.diagonal(before.covariance)
-    determined = jnp.where(model.filled, determined, 0)
+    well_determined = 1 - model.alpha * jnp.diagonal(before.covariance)
+    well_determined = jnp.where(model.filled, well_determined, 0)
     errors = dot(problem.w, jnp.square(problem.y - before.values))
-    free = jnp.maximum(jnp.sum(problem.w) - jnp.sum(determined), epsilon(errors.dtype))
-    beta = free / jnp.maximum(errors, float(jnp.finfo(errors.dtype).tiny))
-    other = model._replace(beta=beta)
-    after = posterior(problem, other, before.mean, "normal")
+    degrees_of_freedom = jnp.maximum(
+        jnp.sum(problem.w) - jnp.sum(well_determined), epsilon(errors.dtype)
+    )
+    beta = degrees_of_freedom / jnp.maximum(errors, float(jnp.finfo(errors.dtype).tiny))
+    with_new_noise = model._replace(beta=beta)
+    after = posterior(problem, with_new_noise, before.mean, "normal")
     better = after.evidence > before.evidence
-    pick = functools.partial(jnp.where, better)
-    return jax.tree.map(pick, (other, after), (model, before))
+    select = functools.partial(jnp.where, better)
+    return jax.tree.map(select, (with_new_noise, after), (model, before))
 
 
 def _gains(
     problem: Problem, state: State, likelihood: Likelihood
 ) -> tuple[Float[Array, " c"], Float[Array, " c"]]:
     """Return each change's gain and the precision it sets (Tipping and Faul, eq. 32-37)."""
-    model, now = state.model, state.posterior
+    model, current = state.model, state.posterior
     k, p = len(model.columns), problem.Phi.shape[1]
-    B = _curvatures(problem, model, now.values, likelihood)
+    B = _curvatures(problem, model, current.values, likelihood)
     in_model = jnp.where(model.filled[None, :], problem.Phi[:, model.columns], 0)
     cross = dot_over_rows(problem.Phi, B[:, None] * in_model)
-    S = dot(B, jnp.square(problem.Phi)) - jnp.sum(dot(cross, now.covariance) * cross, axis=1)
-    Q = dot(_slopes(problem, model, now.values, likelihood), problem.Phi)
-    # If the remainder of a column is only rounding, the column depends on those in the model.
+    S = dot(B, jnp.square(problem.Phi)) - jnp.sum(dot(cross, current.covariance) * cross, axis=1)
+    Q = dot(_slopes(problem, model, current.values, likelihood), problem.Phi)
+    # If S of a column is only rounding, the columns in the model already span it.
     absent = jnp.ones(p, bool).at[model.columns].min(~model.filled)
     independent = 64 * epsilon(S.dtype) * dot(B, jnp.square(problem.Phi)) < S
     theta = jnp.square(Q) - S
     addable = absent & independent & (theta > 0) & ~jnp.all(model.filled)
     S, ratio = jnp.where(addable, S, 1), jnp.where(addable, jnp.square(Q) / S, 1)
-    # A copy of a column in the model would gain as much as a new estimate of its precision, which
-    # is the better change.
+    # Adding a copy of a column in the model gains as much as estimating its precision again. The
+    # discount prefers the estimate.
     added = jnp.where(addable, _DISCOUNT * (ratio - 1 - jnp.log(ratio)) / 2, 0)
     alpha_added = S / jnp.where(addable, ratio - 1, 1)
-    # For a column in the model, without itself: s = 1 / Sigma_ii - alpha, q = mu_i / Sigma_ii.
-    alpha, variance = model.alpha, jnp.diagonal(now.covariance)
+    # Remove a column from its own factors: s = 1 / Sigma_ii - alpha, q = mu_i / Sigma_ii.
+    alpha, variance = model.alpha, jnp.diagonal(current.covariance)
     s = jnp.maximum(1 / variance - alpha, 0)
-    q = now.mean / variance
+    q = current.mean / variance
     worth = jnp.square(q) - s
 
-    def share(alpha: Array) -> Array:
+    def evidence_part(alpha: Array) -> Array:
         """Return the part of the evidence that depends on one precision."""
         return (jnp.log(alpha) - jnp.log(alpha + s) + jnp.square(q) / (alpha + s)) / 2
 
     useful = model.filled & (worth > 0) & (s > 0)
     estimate = jnp.where(useful, jnp.square(s) / jnp.where(useful, worth, 1), 1)
-    estimated = jnp.where(useful, share(estimate) - share(alpha), 0)
+    estimated = jnp.where(useful, evidence_part(estimate) - evidence_part(alpha), 0)
     several = jnp.sum(model.filled) > 1
-    deleted = jnp.where(model.filled & several & (worth <= 0), -share(alpha), 0)
+    deleted = jnp.where(model.filled & several & (worth <= 0), -evidence_part(alpha), 0)
     gains = jnp.concatenate([added, estimated, deleted])
     return gains, jnp.concatenate([alpha_added, estimate, jnp.ones(k, S.dtype)])
 
 
 def _changed(model: Model, change: Int[Array, ""], alpha: Float[Array, ""], p: int) -> Model:
-    """Return the model after one change, see `State`."""
+    """Return the model after one change; `State` explains the numbers of changes."""
     k = len(model.columns)
     adds, deletes = change < p, change >= p + k
     place = jnp.where(adds, jnp.argmin(model.filled).astype(jnp.int32), (change - p) % k)
@@ -327,22 +328,22 @@ def _changed(model: Model, change: Int[Array, ""], alpha: Float[Array, ""], p: i
 
 
 def _with_places(state: State, k: int) -> State:
-    """Return the state with `k` places; the further ones are empty."""
-    model, now = state.model, state.posterior
-    further = k - len(model.columns)
+    """Return the state with `k` places; the new places are empty."""
+    model, current = state.model, state.posterior
+    added = k - len(model.columns)
     p = len(state.tried) - 2 * len(model.columns)
-    of_places = jnp.pad(state.tried[p:].reshape(2, -1), ((0, 0), (0, further)))
+    tried_of_places = jnp.pad(state.tried[p:].reshape(2, -1), ((0, 0), (0, added)))
     # The precision of an empty place is 1.
-    empty = jnp.diag((jnp.arange(k) >= k - further).astype(now.covariance.dtype))
+    empty = jnp.diag((jnp.arange(k) >= k - added).astype(current.covariance.dtype))
     return state._replace(
         model=model._replace(
-            columns=jnp.pad(model.columns, (0, further), constant_values=p - 1),
-            filled=jnp.pad(model.filled, (0, further)),
-            alpha=jnp.pad(model.alpha, (0, further), constant_values=1),
+            columns=jnp.pad(model.columns, (0, added), constant_values=p - 1),
+            filled=jnp.pad(model.filled, (0, added)),
+            alpha=jnp.pad(model.alpha, (0, added), constant_values=1),
         ),
-        posterior=now._replace(
-            mean=jnp.pad(now.mean, (0, further)),
-            covariance=jnp.pad(now.covariance, (0, further)) + empty,
+        posterior=current._replace(
+            mean=jnp.pad(current.mean, (0, added)),
+            covariance=jnp.pad(current.covariance, (0, added)) + empty,
         ),
-        tried=jnp.concatenate([state.tried[:p], of_places.reshape(-1)]),
+        tried=jnp.concatenate([state.tried[:p], tried_of_places.reshape(-1)]),
     )
