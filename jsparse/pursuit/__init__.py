@@ -1,8 +1,8 @@
 """Sparse approximate solutions of linear systems: paths of growing size, or one size.
 
-These functions know matrices only and can be used alone. A system is given as `A w = b` (normal
-equations, formed or by columns) or as a dictionary `X w = y`. They solve one system or a batch,
-whose members step together.
+These functions know matrices only and can be used alone. A system is given as normal equations
+`A w = b`, formed or by columns, or as a dictionary `X w = y`. The functions solve one system or a
+batch, whose members step together.
 """
 
 from .conjugate import scdp as scdp

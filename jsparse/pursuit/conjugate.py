@@ -26,20 +26,20 @@ from .system import (
 
 Rule = Literal["residual", "gain"]
 
-# Rows of images read at a time on a CPU. Reading is the whole cost there, so only filled rows are
-# read.
+# Number of rows of images that a CPU reads at a time. Only filled rows are read, because reading
+# takes nearly all of the time.
 _ROWS = 32
-# Size below which a pivot counts as noise, in units of epsilon. With 16 or 64, steps along such
-# pivots were seen to undo the progress of paths in float32.
+# Size below which a pivot counts as noise, in units of epsilon. With 16 or 64, steps along noisy
+# pivots undid the progress of some paths in float32.
 NOISE = 256
 
 
 class State(NamedTuple):
     """A batch of pursuits that step together; pursuits that have ended are frozen."""
 
-    images: Float[Array, "v K D"]  # t_j = A p_j of the conjugate directions, p_j'A p_j = 1
+    images: Float[Array, "v K D"]  # t_j = A p_j, of directions with p_j'A p_j = 1
     residual: Float[Array, "v D c"]  # -c = b - A w
-    remaining: Float[Array, "v D"]  # diagonal of A less the part that the directions explain
+    remaining: Float[Array, "v D"]  # diagonal of A, less the part explained by the directions
     along: Float[Array, "v K c"]  # eta_j = p_j'b
     support: Int[Array, "v K"]  # s, in the order of selection; -1 for none
     free: Bool[Array, "v D"]  # atoms not selected
@@ -88,18 +88,17 @@ def step(
 ) -> State:
     """Select one atom and move along the new conjugate direction.
 
-    The paper keeps the directions P and finds a new one from `B p = 0` by backward substitution
-    (eq. 16-18). This function keeps their images `t_j = A p_j` instead, scaled to `p_j'A p_j = 1`.
+    The paper stores the directions P and finds a new one from `B p = 0` by backward substitution
+    (eq. 16-18). This function stores the images `t_j = A p_j` instead, scaled to `p_j'A p_j = 1`.
     Then `B_ij = p_i'a_s(j)` is `t_i[s_j]`, and a new direction is `p = e_s - sum_j t_j[s] p_j`,
-    because `p_j'A e_s = t_j[s]`. Only its image moves the residual, and the image `t = a_s - sum_j
-    t_j[s] t_j` needs one column of A and one product of `k x D`. At the end, one triangular inverse
-    gives the directions. The method is a Cholesky factorisation of A with pivots by Southwell's
-    rule. Like Cholesky it is backward stable: in float32 the condition number of A, not the
-    recurrence, limits the coefficients.
+    because `p_j'A e_s = t_j[s]`. The residual needs only the image of the new direction, `t = a_s -
+    sum_j t_j[s] t_j`: one column of A and one product of `k x D`. At the end, one triangular
+    inverse gives the directions. The method is a Cholesky factorisation of A with pivots by
+    Southwell's rule. Like Cholesky it is backward stable: the condition number of A, not the
+    recurrence, limits the precision of the coefficients in float32.
     """
     running = state.status == RUNNING
-    # An atom in the span of the selected atoms, up to the rounding of sums over rows, adds only
-    # noise.
+    # An atom adds only noise if, up to the rounding of sums over rows, the selected atoms span it.
     eps = epsilon(rounded.dtype)
     noise = NOISE * eps * rounded
     free = state.free & (state.remaining > noise)
@@ -108,7 +107,7 @@ def step(
         score = score / jnp.where(free, state.remaining, 1)
     atom = take(free, score)
     if initial.shape[0] > 0:
-        # The first initial atom that is neither selected nor in the span of the selected atoms.
+        # Take the first initial atom that is neither selected nor spanned by the selected atoms.
         usable = free[:, initial]
         first_usable = initial[jnp.argmax(usable, axis=1)]
         atom = jnp.where(jnp.any(usable, axis=1), first_usable, atom)
@@ -120,39 +119,38 @@ def step(
     pivot = jnp.maximum(_at(image, atom), _at(noise, atom))
     # A Schur complement of a positive semi-definite matrix has a non-negative diagonal. A sum over
     # rows errs by less than the root of epsilon.
-    low = state.remaining < -float(np.sqrt(eps)) * jnp.abs(rounded)
-    indefinite = running & jnp.any(low, axis=1)
+    negative = state.remaining < -float(np.sqrt(eps)) * jnp.abs(rounded)
+    indefinite = running & jnp.any(negative, axis=1)
     adds = running & is_free & ~indefinite
     root = jnp.sqrt(jnp.where(adds, pivot, 1))
     image = jnp.where(adds[:, None], image / root[:, None], 0)
     along = jnp.take_along_axis(state.residual, atom[:, None, None], axis=1)[:, 0] / root[:, None]
     along = jnp.where(adds[:, None], along, 0)
     residual = state.residual - image[:, :, None] * along[:, None, :]
-    left = norm(residual)
+    new_norm = norm(residual)
     size = state.size + adds.astype(jnp.int32)
 
-    status = ended(left, state.residual_norm[:, 0], tolerance)
+    status = ended(new_norm, state.residual_norm[:, 0], tolerance)
     status = jnp.where((status == RUNNING) & (size >= max_atoms), COMPLETED, status)
-    # Every remaining atom is in the span of the selected ones: the least-squares solution is
-    # reached.
+    # If the selected atoms span all others, the least-squares solution is reached.
     status = jnp.where((status < NOT_FINITE) & ~any_left, CONVERGED, status)
     status = jnp.where(indefinite, INDEFINITE, status)
-    finite = jnp.isfinite(left) & jnp.isfinite(jnp.sum(state.remaining, axis=1))
+    finite = jnp.isfinite(new_norm) & jnp.isfinite(jnp.sum(state.remaining, axis=1))
     status = jnp.where(finite & jnp.isfinite(pivot), status, NOT_FINITE)
-    place = jnp.arange(state.free.shape[1], dtype=jnp.int32)[None, :]
-    selected = adds[:, None] & (place == atom[:, None])
+    atoms = jnp.arange(state.free.shape[1], dtype=jnp.int32)[None, :]
+    selected = adds[:, None] & (atoms == atom[:, None])
     after = jnp.arange(state.residual_norm.shape[1], dtype=jnp.int32)[None, :] > state.size[:, None]
-    at = state.step
+    row = state.step
     return State(
-        images=_put(state.images, image, at),
+        images=_put(state.images, image, row),
         residual=residual,
         remaining=state.remaining - jnp.square(image),
-        along=_put(state.along, along, at),
-        support=_put(state.support, jnp.where(adds, atom, -1), at),
+        along=_put(state.along, along, row),
+        support=_put(state.support, jnp.where(adds, atom, -1), row),
         free=state.free & ~selected,
-        residual_norm=jnp.where(adds[:, None] & after, left[:, None], state.residual_norm),
+        residual_norm=jnp.where(adds[:, None] & after, new_norm[:, None], state.residual_norm),
         size=size,
-        step=at + 1,
+        step=row + 1,
         status=jnp.where(running, status.astype(jnp.int32), state.status),
     )
 
@@ -171,12 +169,12 @@ def run(
 ) -> State:
     """Step until every pursuit has ended, or a limit of steps is reached."""
 
-    def going(state: State) -> Bool[Array, ""]:
+    def running(state: State) -> Bool[Array, ""]:
         return jnp.any(state.status == RUNNING) & (state.step < until)
 
     options = {"max_atoms": max_atoms, "rule": rule}
     return jax.lax.while_loop(
-        going, lambda state: step(state, columns, rounded, initial, tolerance, **options), state
+        running, lambda state: step(state, columns, rounded, initial, tolerance, **options), state
     )
 
 
@@ -189,17 +187,17 @@ def path(
     *,
     max_atoms: int,
 ) -> Path:
-    """Return the solutions at every cardinality so far."""
+    """Return the solutions of every size reached so far."""
     support, along = state.support[:, :max_atoms], state.along[:, :max_atoms]
     dependent = state.free & (state.remaining <= NOISE * epsilon(b.dtype) * rounded)
     explained = jnp.sum(jnp.square(along), axis=(1, 2))
-    at = jnp.maximum(support, 0)
-    factor = jnp.take_along_axis(state.images[:, :max_atoms], at[:, None, :], axis=2)
+    atoms = jnp.maximum(support, 0)
+    factor = jnp.take_along_axis(state.images[:, :max_atoms], atoms[:, None, :], axis=2)
     return assemble(
         support,
         factor,
         along,
-        jnp.take_along_axis(diagonal, at, axis=1),
+        jnp.take_along_axis(diagonal, atoms, axis=1),
         state.residual_norm,
         state.size,
         passed_over(state.status, dependent, state.residual, b, rounded, explained),
@@ -219,8 +217,8 @@ def pursue(
 ) -> Path:
     """Return the whole path of a batch; see `scdp`.
 
-    `rounded` is the magnitude relative to which the diagonal was rounded: the diagonal, or more if
-    A is a difference.
+    The rounding errors of the diagonal are relative to `rounded`: the diagonal, or a larger vector
+    if A is a difference.
     """
     state = init(b, diagonal, tolerance, max_atoms=max_atoms)
     until = jnp.asarray(max_atoms, jnp.int32)
@@ -247,27 +245,27 @@ def scdp(
 
     Args:
         A: symmetric, positive semi-definite, shape `D D`; or `v D D` for a batch; or a function
-            from the number of an atom (an int32 scalar) to its column, shape `D`, if A is never to
-            be formed. A function that holds arrays should be an `equinox.Module` or
+            from the number of an atom (an int32 scalar) to its column, shape `D`; then A is not
+            formed. A function that holds arrays should be an `equinox.Module` or
             `jax.tree_util.Partial`, which compile once.
-        b: shape `D`, or `D c` for several right-hand sides that select together, by the Euclidean
-            norm of their residuals; after the axis `v` of a batch.
+        b: shape `D`, or `D c` for several right-hand sides, after the axis `v` of a batch. Several
+            right-hand sides select together, by the Euclidean norm of their residuals.
         max_atoms: length of the path (static).
         tolerance: end when `|b - A w| <= tolerance |b|`, or when the residual is only rounding.
-        initial: atoms to select first, in this order; an atom in the span of earlier ones is
-            skipped (static).
+        initial: atoms to select first, in this order (static). An atom in the span of earlier
+            atoms is skipped.
         diagonal: of A, shape `D`, if A is given by columns.
-        rule: "residual" as above, or "gain", the largest decrease of the objective by one more
-            atom, as in orthogonal least squares (Chen et al. 1989), at no more cost.
+        rule: "residual" as above, or "gain": select the atom that decreases the objective most, as
+            in orthogonal least squares (Chen et al. 1989). Both rules cost equally much.
 
     Returns:
-        `Path`. Its status: `CONVERGED` by the tolerance or when all other atoms are in the span of
-        the selected atoms, `COMPLETED` at `max_atoms`, `TRUNCATED` if atoms were skipped that only
-        this precision cannot tell from the selected ones, `INDEFINITE` if A is not positive
-        semi-definite (the path ends before), `NOT_FINITE`, `PRECISION_LOST` if by `condition` the
-        last coefficients may be wrong by more than 1e-3.
+        `Path`. Its status is `CONVERGED` by the tolerance, or if the selected atoms span all
+        others; `COMPLETED` at `max_atoms`; `TRUNCATED` if atoms were skipped that a higher
+        precision could tell from the selected atoms; `INDEFINITE` if A is not positive
+        semi-definite (the path ends before); `NOT_FINITE`; or `PRECISION_LOST` if by `condition`
+        the last coefficients may be wrong by more than 1e-3.
 
-    Works under `jit` and `vmap` (but see the batch above, which is faster). Not differentiable.
+    Works under `jit` and `vmap`, but a batch is faster than `vmap`. Not differentiable.
 
     Raises:
         ValueError: for shapes that do not fit, or more atoms than there are.
@@ -285,11 +283,10 @@ def scdp(
     check_nonnegative("tolerance", tolerance)
     if rule not in ("residual", "gain"):
         raise ValueError(f"rule: expected 'residual' or 'gain', got {rule!r}")
-    first = check_initial(initial, D, max_atoms)
+    initial_atoms = check_initial(initial, D, max_atoms)
     limit = jnp.asarray(tolerance, systems.b.dtype)
-    options = {"max_atoms": max_atoms, "rule": rule}
-    at = systems.diagonal
-    return systems.own(pursue(systems.columns, systems.b, at, at, first, limit, **options))
+    matrices = systems.columns, systems.b, systems.diagonal, systems.diagonal
+    return systems.own(pursue(*matrices, initial_atoms, limit, max_atoms=max_atoms, rule=rule))
 
 
 def _rows(max_atoms: int) -> int:
@@ -310,8 +307,8 @@ def _combine(
     return jax.lax.fori_loop(0, -(-filled // rows), block, jnp.zeros_like(images[:, 0]))
 
 
-def _put(rows: Array, row: Array, at: Int[Array, ""]) -> Array:
-    return jax.lax.dynamic_update_slice_in_dim(rows, row[:, None], at, axis=1)
+def _put(rows: Array, row: Array, place: Int[Array, ""]) -> Array:
+    return jax.lax.dynamic_update_slice_in_dim(rows, row[:, None], place, axis=1)
 
 
 def _at(values: Array, atom: Int[Array, " v"]) -> Array:

@@ -23,22 +23,21 @@ def debiased(
     max_atoms: int | None = None,
     diagonal: ArrayLike | None = None,
 ) -> AnglePath:
-    """Fit each corner by least squares on its atoms (the de-bias step; Karsmakers 2011, Remark 1).
+    """Fit each corner of a path by least squares on its atoms (Karsmakers 2011, Remark 1).
 
     Args:
         path: a result of `lars` or `lasso` for this system.
         A: shape `D D`, or a function that gives its columns, see `scdp`.
         b: shape `D`.
-        max_atoms: largest number of nonzeros of a corner (static); by default the largest of the
-            path, or under `jit` the largest possible.
+        max_atoms: largest number of nonzeros of a corner (static). By default it is read from the
+            path; under `jit` it is the largest possible number.
         diagonal: of A, shape `D`, if A is given by columns.
 
     Returns:
         The path with new `coefficients`, `residual_norm`, `explained` and `condition`; `penalty` is
         unchanged. The status is the status of the path or, if worse, `PRECISION_LOST` by
-        `condition`, `INDEFINITE` if A among the atoms of a corner is not positive definite,
-        `NOT_FINITE` for NaN or, under `jit`, for more nonzeros than `max_atoms`; such corners are
-        NaN.
+        `condition`, `INDEFINITE` if A among the atoms of a corner is not positive definite, or
+        `NOT_FINITE` for NaN. Under `jit` a corner with more nonzeros than `max_atoms` becomes NaN.
 
     Works under `jit` and `vmap`. Differentiable in both modes with respect to A and b, with the
     atoms of the corners held fixed.
@@ -53,14 +52,14 @@ def debiased(
         raise ValueError(
             f"path: expected coefficients of shape (steps + 1, {D}), got {path.coefficients.shape}"
         )
-    most = min(D, path.coefficients.shape[0] - 1)
+    largest_count = min(D, path.coefficients.shape[0] - 1)
     if is_concrete(path.coefficients):
-        most = max(1, int(np.max(np.count_nonzero(np.asarray(path.coefficients), axis=1))))
-    size = check_atoms(most if max_atoms is None else max_atoms, D)
-    if size < most and is_concrete(path.coefficients):
+        largest_count = max(1, int(np.max(np.count_nonzero(np.asarray(path.coefficients), axis=1))))
+    size = check_atoms(largest_count if max_atoms is None else max_atoms, D)
+    if size < largest_count and is_concrete(path.coefficients):
         raise ValueError(f"max_atoms: expected at least {most}, the nonzeros; got {max_atoms}")
-    path_of_least_squares = _debias(path, systems.columns, systems.b[0, :, 0], max_atoms=size)
-    return systems.scale.undone_alone(path_of_least_squares)
+    fitted = _debias(path, systems.columns, systems.b[0, :, 0], max_atoms=size)
+    return systems.scale.undone_alone(fitted)
 
 
 @functools.partial(compiled, static_argnames="max_atoms")
@@ -71,18 +70,18 @@ def _debias(
 
     def corner(w: Float[Array, " D"]) -> tuple[Array, Array, Array, Array, Array]:
         atoms = jnp.nonzero(w, size=max_atoms, fill_value=D)[0].astype(jnp.int32)
-        inside, at = atoms < D, jnp.minimum(atoms, D - 1)
-        rows = jnp.where(inside[:, None], columns(at), 0)
+        filled, slots = atoms < D, jnp.minimum(atoms, D - 1)
+        rows = jnp.where(filled[:, None], columns(slots), 0)
         fits = jnp.count_nonzero(w) <= max_atoms
         finite = fits & jnp.all(jnp.isfinite(rows)) & jnp.all(jnp.isfinite(b))
-        factor, inverse = factored(rows[:, at], inside)
-        solved = jax.scipy.linalg.cho_solve((factor, True), jnp.where(inside, b[at], 0))
-        solved = jnp.where(fits, solved, jnp.nan)
-        residual = b - dot(solved, rows)
+        factor, inverse = factored(rows[:, slots], filled)
+        weights = jax.scipy.linalg.cho_solve((factor, True), jnp.where(filled, b[slots], 0))
+        weights = jnp.where(fits, weights, jnp.nan)
+        residual = b - dot(weights, rows)
         square = jnp.sum(jnp.square(residual))
-        norm = jnp.sqrt(jnp.where(square == 0, 1, square))  # not 0, for the gradient
-        dense = jnp.zeros(D, b.dtype).at[atoms].add(solved, mode="drop")
-        condition = jnp.maximum(jnp.sum(inside).astype(b.dtype) * inverse, 1)
+        norm = jnp.sqrt(jnp.where(square == 0, 1, square))  # 0 has no finite gradient
+        dense = jnp.zeros(D, b.dtype).at[atoms].add(weights, mode="drop")
+        condition = jnp.maximum(jnp.sum(filled).astype(b.dtype) * inverse, 1)
         status = lost_if(epsilon(b.dtype) * condition > LOST)
         status = jnp.where(jnp.isfinite(square), status, jnp.where(finite, INDEFINITE, NOT_FINITE))
         return dense, jnp.where(square == 0, 0, norm), dot(b + residual, dense), condition, status

@@ -33,23 +33,24 @@ from .system import (
 )
 
 # Size below which a pivot counts as noise, in units of epsilon. It is smaller than in `conjugate`,
-# because a skipped atom may rise above the level. In float32, on kernel columns closer than a
-# lengthscale, 256 lost the path at 1e-4 of the largest penalty, and 16 at 1e-5.
+# because the correlation of a skipped atom may exceed the active correlations. On kernel columns
+# closer than a lengthscale, in float32, the path was lost at 1e-4 of the largest penalty with 256,
+# and at 1e-5 with 16.
 NOISE = 16
 
 
 class AnglePath(NamedTuple):
     """The corners of a piecewise linear path that starts without atoms.
 
-    `s` is the limit of steps; corners after `steps` repeat the last.
+    The limit of steps is `s`. Entries after `steps` repeat the last corner.
     """
 
     coefficients: Float[Array, "s+1 D"]
     penalty: Float[Array, " s+1"]  # lambda of 1/2 w'A w - b'w + lambda |w|_1 at the corner
-    cardinality: Int[Array, " s+1"]  # atoms active until the corner
+    cardinality: Int[Array, " s+1"]  # number of atoms that are active up to the corner
     residual_norm: Float[Array, " s+1"]  # |b - A w|
     explained: Float[Array, " s+1"]  # 2 b'w - w'A w, the explained part of |y|^2
-    # estimated condition number of the scaled A among the atoms active until the corner
+    # estimated condition number of A among these atoms, scaled to unit diagonal
     condition: Float[Array, " s+1"]
     steps: Int[Array, ""]
     status: Int[Array, ""]
@@ -61,16 +62,18 @@ class State(NamedTuple):
     """The state at a corner of the path."""
 
     active: Int[Array, " k"]  # atoms in the order in which they entered, -1 in empty places
-    sign: Float[Array, " k"]  # signs of their correlations
+    sign: Float[Array, " k"]  # signs of the correlations of these atoms
     columns: Float[Array, "k D"]  # of A
-    factor: Float[Array, "k k"]  # lower Cholesky factor of A among them, 1 on empty places
-    inverse: Float[Array, ""]  # trace of the inverse of A among them, scaled to unit diagonal
+    factor: Float[Array, "k k"]  # Cholesky factor of A at the active atoms; 1 in empty places
+    inverse: Float[
+        Array, ""
+    ]  # trace of the inverse of the factorised matrix, scaled to unit diagonal
     weights: Float[Array, " k"]
     count: Int[Array, ""]
     correlation: Float[Array, " D"]  # b - A w
-    # atom whose correlation has become as large as the active ones; -1 for none
+    # atom whose correlation has reached the active correlations; -1 for none
     coming: Int[Array, ""]
-    passed: Bool[Array, " D"]  # atoms that depend on the active ones
+    passed: Bool[Array, " D"]  # atoms in the span of the active atoms
     excess: Float[Array, ""]  # largest violation of the conditions of a corner so far
     path: AnglePath
 
@@ -138,60 +141,63 @@ def step(
     root_eps = float(np.sqrt(eps))
     slots = jnp.arange(k, dtype=jnp.int32)
 
-    # An atom in the span of the active ones keeps the same correlation without entering; it is
-    # skipped.
-    atom, wanted = jnp.maximum(state.coming, 0), state.coming >= 0
+    # The correlation of an atom in the span of the active atoms stays level with theirs, so the
+    # atom is skipped.
+    atom, has_atom = jnp.maximum(state.coming, 0), state.coming >= 0
     column = columns(atom[None])[0]
     square, at = diagonal[atom], jnp.maximum(state.active, 0)
-    among = jnp.where(state.active >= 0, column[at], 0)
-    row = jax.scipy.linalg.solve_triangular(state.factor, among, lower=True)
+    at_active = jnp.where(state.active >= 0, column[at], 0)
+    row = jax.scipy.linalg.solve_triangular(state.factor, at_active, lower=True)
     pivot = column[atom] - jnp.sum(jnp.square(row))
-    passes = wanted & ~(pivot > NOISE * eps * square)
-    # |a_ij|^2 <= a_ii a_jj, to the rounding of either side.
-    most = square * ((1 + root_eps) * diagonal + NOISE * eps * jnp.max(diagonal))
-    indefinite = wanted & ((pivot < -root_eps * square) | jnp.any(jnp.square(column) > most))
-    full = ~passes & wanted & (state.count >= k)
+    passes = has_atom & ~(pivot > NOISE * eps * square)
+    # If A is positive semi-definite, |a_ij|^2 <= a_ii a_jj up to rounding.
+    bound = square * ((1 + root_eps) * diagonal + NOISE * eps * jnp.max(diagonal))
+    indefinite = has_atom & ((pivot < -root_eps * square) | jnp.any(jnp.square(column) > bound))
+    full = ~passes & has_atom & (state.count >= k)
     exhausted = ~passes & (path.steps >= s)
-    finite = jnp.all(jnp.isfinite(column) | ~wanted)
-    moves = finite & ~indefinite & ~full & ~exhausted
-    joins = wanted & ~passes & moves
+    finite = jnp.all(jnp.isfinite(column) | ~has_atom)
+    advances = finite & ~indefinite & ~full & ~exhausted
+    joins = has_atom & ~passes & advances
     new = joins & (slots == state.count)
     root = jnp.sqrt(jnp.where(joins, pivot, 1))
     factor = jnp.where(new[:, None], (row + jnp.where(new, root, 0))[None, :], state.factor)
     shares = jax.scipy.linalg.solve_triangular(state.factor, row, lower=True, trans=1)
     grown = state.inverse + (square + jnp.sum(diagonal[at] * jnp.square(shares))) / jnp.square(root)
     inverse = jnp.where(joins, grown, state.inverse)
-    kept_columns = jnp.where(new[:, None], column[None, :], state.columns)
+    active_columns = jnp.where(new[:, None], column[None, :], state.columns)
     active = jnp.where(new, atom, state.active)
     sign = jnp.where(new, jnp.sign(state.correlation[atom]), state.sign)
     count = state.count + joins.astype(jnp.int32)
     passed = state.passed | (passes & (jnp.arange(D, dtype=jnp.int32) == atom))
 
-    # The direction in which all active correlations fall at the same rate.
+    # In this direction all active correlations fall at an equal rate.
     inside, at = active >= 0, jnp.maximum(active, 0)
     direction = jnp.where(inside, jax.scipy.linalg.cho_solve((factor, True), sign), 0)
-    slope = dot(direction, kept_columns)
+    slope = dot(direction, active_columns)
     level = jnp.max(jnp.where(inside, jnp.abs(state.correlation[at]), 0))
-    # The rounding, estimated from the active atoms, whose slope is one.
+    # The exact slope of active atoms is 1, so its deviation estimates the rounding.
     noise = jnp.max(jnp.where(inside, jnp.abs(slope[at] * sign - 1), 0), initial=16 * eps)
     outside = (diagonal > 0) & ~passed
     outside = outside.at[jnp.where(inside, active, D)].set(False, mode="drop")
-    both = jnp.stack([state.correlation, -state.correlation])
-    gaining = 1 - jnp.stack([slope, -slope])  # atoms at the level of the active correlations
-    joining = jnp.min(_until(level - both, gaining, outside[None] & (gaining > noise)), axis=0)
-    leaving = _until(state.weights * sign, -direction * sign, inside & (direction * sign < 0))
-    first = jnp.argmin(leaving).astype(jnp.int32)
-    gamma = jnp.min(joining, initial=level)
-    leaves = moves & (leaving[first] <= gamma) if lasso else jnp.zeros((), bool)
-    coming = jnp.where(~leaves & (gamma < level), jnp.argmin(joining), -1).astype(jnp.int32)
-    gamma = jnp.where(moves, jnp.where(leaves, leaving[first], gamma), 0)
+    signed = jnp.stack([state.correlation, -state.correlation])
+    speed = 1 - jnp.stack([slope, -slope])  # of atoms towards the active correlations
+    entry = jnp.min(
+        _time(level - signed, speed, outside[None] & (speed > noise)),
+        axis=0,
+    )
+    departure = _time(state.weights * sign, -direction * sign, inside & (direction * sign < 0))
+    first = jnp.argmin(departure).astype(jnp.int32)
+    gamma = jnp.min(entry, initial=level)
+    leaves = advances & (departure[first] <= gamma) if lasso else jnp.zeros((), bool)
+    coming = jnp.where(~leaves & (gamma < level), jnp.argmin(entry), -1).astype(jnp.int32)
+    gamma = jnp.where(advances, jnp.where(leaves, departure[first], gamma), 0)
 
     weights = jnp.where(leaves & (slots == first), 0, state.weights + gamma * direction)
-    correlation = b - dot(weights, kept_columns)
+    correlation = b - dot(weights, active_columns)
     dense = jnp.zeros(D, b.dtype).at[jnp.where(inside, active, D)].add(weights, mode="drop")
     norm, penalty = jnp.linalg.norm(correlation), level - gamma
-    off = jnp.where(inside, jnp.abs(correlation[at] * sign - penalty), 0)
-    excess = jnp.maximum(jnp.max(off), jnp.max(jnp.abs(correlation)) - penalty)
+    deviation = jnp.where(inside, jnp.abs(correlation[at] * sign - penalty), 0)
+    excess = jnp.maximum(jnp.max(deviation), jnp.max(jnp.abs(correlation)) - penalty)
 
     status = jnp.where(penalty <= jnp.maximum(tolerance, 4 * eps) * path.penalty[0], CONVERGED, 0)
     status = jnp.where(exhausted, EXHAUSTED, status)
@@ -200,8 +206,8 @@ def step(
     finite &= jnp.isfinite(norm) & jnp.isfinite(penalty)
     status = jnp.where(finite, status, NOT_FINITE)
     # If an atom was skipped, the path has no corner here.
-    corner = path.steps + (moves & ~passes).astype(jnp.int32)
-    onward = moves & (jnp.arange(s + 1, dtype=jnp.int32) >= corner)
+    corner = path.steps + (advances & ~passes).astype(jnp.int32)
+    onward = advances & (jnp.arange(s + 1, dtype=jnp.int32) >= corner)
     condition = jnp.maximum(count.astype(b.dtype) * inverse, 1)
     path = AnglePath(
         coefficients=jnp.where(onward[:, None], dense[None], path.coefficients),
@@ -213,10 +219,10 @@ def step(
         steps=corner,
         status=status.astype(jnp.int32),
     )
-    after = State(
+    next_state = State(
         active=active,
         sign=sign,
-        columns=kept_columns,
+        columns=active_columns,
         factor=factor,
         inverse=inverse,
         weights=weights,
@@ -224,14 +230,14 @@ def step(
         correlation=correlation,
         coming=coming,
         passed=passed,
-        excess=jnp.maximum(state.excess, jnp.where(moves, excess, 0)),
+        excess=jnp.maximum(state.excess, jnp.where(advances, excess, 0)),
         path=path,
     )
-    return jax.lax.cond(leaves, _leave, lambda state, which: state, after, first)
+    return jax.lax.cond(leaves, _leave, lambda state, which: state, next_state, first)
 
 
 def _leave(state: State, which: Int[Array, ""]) -> State:
-    """Remove the atom in place `which`, move up the atoms after it, and factorise again."""
+    """Remove the atom in place `which`, close the gap, and factorise again."""
     k = state.active.shape[0]
     slots = jnp.arange(k, dtype=jnp.int32)
     source = jnp.minimum(jnp.where(slots >= which, slots + 1, slots), k - 1)
@@ -247,7 +253,7 @@ def _leave(state: State, which: Int[Array, ""]) -> State:
         inverse=inverse,
         weights=jnp.where(inside, state.weights[source], 0),
         count=state.count - 1,
-        # some skipped atoms may no longer depend on the active ones
+        # skipped atoms may now be independent of the active atoms
         passed=jnp.zeros_like(state.passed),
     )
 
@@ -263,7 +269,7 @@ def run(
     max_iterations: int,
     lasso: bool,
 ) -> AnglePath:
-    """Go from corner to corner until the path ends."""
+    """Step from corner to corner until the path ends."""
     state = jax.lax.while_loop(
         lambda state: state.path.status == RUNNING,
         lambda state: step(state, columns, b, diagonal, tolerance, lasso=lasso),
@@ -286,30 +292,31 @@ def lars(
 ) -> AnglePath:
     """Run least angle regression for `A w = b` (Efron et al. 2004; Karsmakers 2011, Section 2.3).
 
-    Atoms enter one at a time. An atom enters when its correlation `|b - A w|_i` equals the
-    correlation of the active atoms, which fall together. After the last atom has entered, the path
-    ends at the least-squares solution. An atom in the span of the active atoms does not enter.
+    Atoms enter one at a time. The correlations of the active atoms fall together. An atom enters
+    when its correlation `|b - A w|_i` equals the active correlations, unless the active atoms span
+    it. After the last atom has entered, the path ends at the least-squares solution.
 
     Args:
         A: symmetric, positive semi-definite, shape `D D`, or a function that gives its columns, see
             `scdp`.
         b: shape `D`.
-        max_atoms: largest number of atoms (static); the path ends where one more would enter.
+        max_atoms: largest number of atoms (static). The path ends before one more would enter.
         tolerance: end when the largest correlation is at most `tolerance max |b|`.
         diagonal: of A, shape `D`, if A is given by columns.
 
     Returns:
-        `AnglePath`, of `max_atoms` steps at most. Its status: `CONVERGED` by the tolerance or at
-        least squares, `COMPLETED` at `max_atoms`, `INDEFINITE` if A is found not to be positive
-        semi-definite (the path ends before), `PRECISION_LOST` if by `condition` some coefficients
-        may be wrong by more than 1e-3, or if the correlations at a corner violate its conditions by
-        more than the root of epsilon (also if b is not in the range of A), `NOT_FINITE`.
+        `AnglePath`, of at most `max_atoms` steps. Its status is `CONVERGED` by the tolerance or at
+        least squares; `COMPLETED` at `max_atoms`; `INDEFINITE` if A is not positive semi-definite
+        (the path ends before); or `NOT_FINITE`. It is `PRECISION_LOST` if by `condition` some
+        coefficients may be wrong by more than 1e-3. It is also `PRECISION_LOST` if the correlations
+        at a corner violate its conditions by more than the root of epsilon, as they do if b is not
+        in the range of A.
 
     Works under `jit` and `vmap`. Not differentiable.
 
     Raises:
         ValueError: for shapes that do not fit, or more atoms than there are.
-        TypeError: if `max_atoms` is no whole number.
+        TypeError: if `max_atoms` is not a whole number.
     """
     return _path(A, b, max_atoms, max_atoms, tolerance, diagonal, lasso=False)
 
@@ -323,19 +330,19 @@ def lasso(
     tolerance: ScalarLike = 0.0,
     diagonal: ArrayLike | None = None,
 ) -> AnglePath:
-    """Solve the LASSO, `min 1/2 w'A w - b'w + lambda |w|_1`, for all lambda, as corners (eq. 7).
+    """Solve the LASSO, `min 1/2 w'A w - b'w + lambda |w|_1`, for all lambda (eq. 7).
 
-    As `lars`, but an atom whose coefficient reaches zero leaves (the drop step), which makes the
-    path exactly that of the LASSO.
+    The method is `lars` with a drop step: an atom leaves when its coefficient reaches zero. The
+    corners then are the corners of the LASSO's solution path.
 
     Args:
         A: symmetric, positive semi-definite, shape `D D`, or a function that gives its columns, see
             `scdp`.
         b: shape `D`.
-        max_atoms: largest number of active atoms (static); the path ends where one more would
+        max_atoms: largest number of active atoms (static). The path ends before one more would
             enter.
-        max_iterations: largest number of corners (static); by default `4 max_atoms`. Atoms that
-            enter or leave together have a corner each, at the same lambda.
+        max_iterations: largest number of corners (static); by default `4 max_atoms`. If several
+            atoms enter or leave at one lambda, each has a corner.
         tolerance: end when lambda is at most `tolerance max |b|`.
         diagonal: of A, shape `D`, if A is given by columns.
 
@@ -389,14 +396,14 @@ def single(
 
 
 def factored(
-    matrix: Float[Array, "k k"], inside: Bool[Array, " k"]
+    matrix: Float[Array, "k k"], filled: Bool[Array, " k"]
 ) -> tuple[Float[Array, "k k"], Float[Array, ""]]:
-    """Return the Cholesky factor, 1 in empty places, and the trace of the scaled inverse."""
-    unit = jnp.eye(inside.shape[0], dtype=matrix.dtype)
-    factor = jnp.linalg.cholesky(jnp.where(inside[:, None] & inside[None, :], matrix, unit))
-    solved = jax.scipy.linalg.solve_triangular(factor, unit, lower=True)
-    diagonal = jnp.where(inside, jnp.diagonal(matrix), 0)
-    return factor, jnp.sum(jnp.square(solved) * diagonal[None, :])
+    """Return the Cholesky factor, with 1 in empty places, and the trace of the scaled inverse."""
+    identity = jnp.eye(filled.shape[0], dtype=matrix.dtype)
+    factor = jnp.linalg.cholesky(jnp.where(filled[:, None] & filled[None, :], matrix, identity))
+    inverse = jax.scipy.linalg.solve_triangular(factor, identity, lower=True)
+    diagonal = jnp.where(filled, jnp.diagonal(matrix), 0)
+    return factor, jnp.sum(jnp.square(inverse) * diagonal[None, :])
 
 
 def lost_if(lost: Bool[Array, ""]) -> Int[Array, ""]:
@@ -404,6 +411,6 @@ def lost_if(lost: Bool[Array, ""]) -> Int[Array, ""]:
     return jnp.where(lost, PRECISION_LOST, 0).astype(jnp.int32)
 
 
-def _until(gap: Array, speed: Array, moving: Array) -> Array:
-    """Return the step length that closes a gap: 0 if it is closed, infinity if none does."""
+def _time(gap: Array, speed: Array, moving: Array) -> Array:
+    """Return the step length that closes a gap: 0 if it is closed, infinity if it never closes."""
     return jnp.where(moving, jnp.maximum(gap, 0) / jnp.where(moving, speed, 1), jnp.inf)

@@ -27,7 +27,7 @@ from .system import Column, Columns, check_atoms, check_nonnegative, system
 
 
 class State(NamedTuple):
-    """A batch of pursuits in step; pursuits that have ended are frozen."""
+    """A batch of pursuits that step together; pursuits that have ended are frozen."""
 
     residual: Float[Array, "v D c"]  # -c = b - A w
     weights: Float[Array, "v k c"]  # weights of the selected atoms
@@ -71,9 +71,9 @@ def step(
     key: Key | None = None,
     subset: int | None = None,
 ) -> State:
-    """Set the largest residual, among all atoms or a random subset, to zero, or shrink it.
+    """Change the coefficient of the atom with the largest residual, so that its residual shrinks.
 
-    Only the coefficient of its atom changes.
+    With `key` and `subset` only a random subset of the atoms is examined.
     """
     running = state.status == RUNNING
     v, k = state.support.shape
@@ -82,36 +82,36 @@ def step(
     score = jnp.where(diagonal > 0, score, 0)
     if key is not None and subset is not None:
         order = jax.random.uniform(jax.random.fold_in(key, state.step), (D,), jnp.float32)
-        _, some = jax.lax.top_k(order, subset)
-        score = jnp.where(jnp.zeros(D, bool).at[some].set(True)[None, :], score, 0)
+        _, examined = jax.lax.top_k(order, subset)
+        score = jnp.where(jnp.zeros(D, bool).at[examined].set(True)[None, :], score, 0)
     atom = jnp.argmax(score, axis=1).astype(jnp.int32)
     has_atom = score[lane, atom] > 0
     place = jnp.minimum(state.slot[lane, atom], state.size)
     full = place >= k  # one atom more than the path can hold
     moves = running & ~full & has_atom
     column, square = columns(atom), diagonal[lane, atom]
-    largest = state.residual[lane, atom]
-    beta = shrinkage * largest / jnp.where(square > 0, square, 1)[:, None]
+    atom_residual = state.residual[lane, atom]
+    beta = shrinkage * atom_residual / jnp.where(square > 0, square, 1)[:, None]
     beta = jnp.where(moves[:, None], beta, 0)
     residual = state.residual - column[:, :, None] * beta[:, None, :]
-    left = norm(residual)
-    drop = jnp.where(moves, place, k)
-    weights = state.weights.at[lane, drop].add(beta, mode="drop")
+    new_norm = norm(residual)
+    slot = jnp.where(moves, place, k)
+    weights = state.weights.at[lane, slot].add(beta, mode="drop")
     size = jnp.maximum(state.size, jnp.where(moves, place + 1, 0))
     count = jnp.arange(k + 1, dtype=jnp.int32)[None, :]
     reached = moves[:, None] & (count >= size[:, None])
-    gain = jnp.sum(2 * beta * largest, axis=1) - square * jnp.sum(jnp.square(beta), axis=1)
+    gain = jnp.sum(2 * beta * atom_residual, axis=1) - square * jnp.sum(jnp.square(beta), axis=1)
     explained = jnp.max(state.explained, axis=1) + gain
 
-    status = ended(left, state.residual_norm[:, 0], tolerance)
-    cut = jnp.where(state.step + 1 >= max_iterations, EXHAUSTED, status)
-    # Only atoms whose length is zero in this precision have a residual.
-    rest = norm(jnp.where((diagonal > 0)[:, :, None], residual, 0))
-    none = ended(rest, state.residual_norm[:, 0], tolerance) == CONVERGED
-    cut = jnp.where(none, TRUNCATED, jnp.where(full, COMPLETED, cut))
-    status = jnp.where(status == RUNNING, cut, status)
+    status = ended(new_norm, state.residual_norm[:, 0], tolerance)
+    limit = jnp.where(state.step + 1 >= max_iterations, EXHAUSTED, status)
+    # The pursuit cannot go on if only atoms of length zero, in this precision, have a residual.
+    usable_norm = norm(jnp.where((diagonal > 0)[:, :, None], residual, 0))
+    stuck = ended(usable_norm, state.residual_norm[:, 0], tolerance) == CONVERGED
+    limit = jnp.where(stuck, TRUNCATED, jnp.where(full, COMPLETED, limit))
+    status = jnp.where(status == RUNNING, limit, status)
     # In a positive semi-definite matrix a_ij^2 <= a_ii a_jj.
-    slack = 1 + float(np.sqrt(epsilon(left.dtype)))
+    slack = 1 + float(np.sqrt(epsilon(new_norm.dtype)))
     outside = jnp.square(column) > slack * square[:, None] * diagonal
     indefinite = jnp.any(diagonal < 0, axis=1) | (moves & jnp.any(outside, axis=1))
     status = jnp.where((status < NOT_FINITE) & indefinite, INDEFINITE, status)
@@ -121,8 +121,8 @@ def step(
         weights=weights,
         path=state.path.at[lane, size - 1].set(weights),
         slot=state.slot.at[lane, jnp.where(moves, atom, D)].set(place, mode="drop"),
-        support=state.support.at[lane, drop].set(atom, mode="drop"),
-        residual_norm=jnp.where(reached, left[:, None], state.residual_norm),
+        support=state.support.at[lane, slot].set(atom, mode="drop"),
+        residual_norm=jnp.where(reached, new_norm[:, None], state.residual_norm),
         explained=jnp.where(reached, explained[:, None], state.explained),
         size=size,
         step=state.step + 1,
@@ -151,7 +151,7 @@ def run(
         ),
         init(b, tolerance, max_atoms=max_atoms),
     )
-    # Sizes that were not reached repeat the last one.
+    # Rows beyond the size that was reached repeat the last row.
     at = jnp.minimum(jnp.arange(max_atoms, dtype=jnp.int32)[None], state.size[:, None] - 1)
     rows = jnp.take_along_axis(state.path, jnp.maximum(at, 0)[:, :, None, None], axis=1)
     return Path(
@@ -179,32 +179,32 @@ def matching_pursuit(
 ) -> Path:
     """Solve `A w = b` by matching pursuit (Mallat 1999; Karsmakers 2011, Algorithm 1).
 
-    Each step takes the atom with the largest residual, selected before or not, and changes its
-    coefficient so that the residual is zero. In statistics this is forward stepwise regression.
-    With a shrinkage below 1 a step goes only that fraction of the way: forward stagewise
-    regression, slower and less greedy. A step costs one column of A.
+    Each step takes the atom with the largest residual, whether selected before or not, and changes
+    its coefficient so that this residual is zero. Statisticians call it forward stepwise
+    regression. With a shrinkage below 1, a step makes only this fraction of the change: forward
+    stagewise regression, which is slower and less greedy. A step costs one column of A.
 
     Args:
         A: symmetric, positive semi-definite, shape `D D` or `v D D`, or a function that gives
             columns; see `scdp`. For a dictionary X it is `GramColumns(X)`, with `b = X'y`.
-        b: shape `D`, or `D c` for several right-hand sides that select together; after the axis `v`
+        b: shape `D`, or `D c` for several right-hand sides that select together, after the axis `v`
             of a batch.
         max_atoms: largest number of different atoms (static).
         shrinkage: fraction of the step that is taken, in (0, 1].
         max_iterations: limit of steps; by default `20 max_atoms` (static).
         tolerance: end when `|b - A w| <= tolerance |b|`.
         diagonal: of A, shape `D`, if A is given by columns.
-        key: decides the subsets.
-        subset: number of random atoms examined in each step (Popovici et al. 2005, stochastic
-            kernel matching pursuit); None for all (static).
+        key: random key of the subsets.
+        subset: number of random atoms examined in each step (static; Popovici et al. 2005,
+            stochastic kernel matching pursuit). None examines all.
 
     Returns:
-        `Path`: for each number of atoms, the solution just before one more was selected. It is not
-        the least-squares solution; `scdp` with these atoms as `initial` computes that (the de-bias
-        step). `explained` is `2 b'w - w'A w`; `condition` is not computed, and is 1. Status
-        `CONVERGED` by the tolerance, `COMPLETED` if more than `max_atoms` would be selected,
-        `EXHAUSTED` at `max_iterations`, `TRUNCATED` if only atoms of length zero have a residual,
-        `INDEFINITE` if A is found not to be positive semi-definite, `NOT_FINITE`.
+        `Path`, with the solution for each number of atoms just before one more was selected. It is
+        not the least-squares solution, which `scdp` computes with these atoms as `initial` (the
+        de-bias step). `explained` is `2 b'w - w'A w`; `condition` is not computed, and is 1. The
+        status is `CONVERGED` by the tolerance, `COMPLETED` if more than `max_atoms` would be
+        selected, `EXHAUSTED` at `max_iterations`, `TRUNCATED` if only atoms of length zero have a
+        residual, `INDEFINITE` if A is not positive semi-definite, or `NOT_FINITE`.
 
     Works under `jit` and `vmap`. Not differentiable.
 
@@ -220,11 +220,9 @@ def matching_pursuit(
         raise ValueError("key, subset: expected both (random subsets) or none")
     if subset is not None:
         subset = check_atoms(subset, systems.b.shape[1], "subset")
-    max_iterations = (
-        20 * max_atoms
-        if max_iterations is None
-        else whole_number("max_iterations", max_iterations, 1)
-    )
+    if max_iterations is None:
+        max_iterations = 20 * max_atoms
+    max_iterations = whole_number("max_iterations", max_iterations, 1)
     dtype = systems.b.dtype
     path = run(
         systems.columns,

@@ -10,21 +10,21 @@ from .._numerics import dot, epsilon, solved_with_border, unbatched_lapack
 from .._repr import short_repr
 
 # Guard that is added to the diagonal of a Gram matrix, in units of epsilon times the trace. It is
-# well above the rounding, by which dependent atoms would otherwise be divided.
+# well above the rounding error. Without it, dependent atoms would have rounding errors as pivots.
 _GUARD = 256
 
 
 class Small(NamedTuple):
-    """A least-squares problem on some atoms, reduced to the numbers that it depends on."""
+    """A least-squares problem on some atoms, reduced to small matrices."""
 
-    matrix: Float[Array, "q p"]  # R of the atoms; or their bordered normal equations
+    matrix: Float[Array, "q p"]  # R of the atoms, or their bordered normal equations
     target: Float[Array, "q c"]  # Q'y, or b at the atoms
 
     __repr__ = short_repr
 
 
 class Rows(NamedTuple):
-    """A dictionary, whose least-squares problems are solved by orthogonal transformations."""
+    """A dictionary. Orthogonal transformations solve its least-squares problems."""
 
     X: Float[Array, "n D"]
     y: Float[Array, "n c"]
@@ -34,7 +34,7 @@ class Rows(NamedTuple):
 
     @property
     def n_atoms(self) -> int:
-        """D."""
+        """Return D, the number of atoms."""
         return self.X.shape[1]
 
     def start(self) -> Float[Array, "n c"]:
@@ -50,8 +50,8 @@ class Rows(NamedTuple):
     ) -> Float[Array, " D"]:
         """Return the squared correlations of all atoms with the residual."""
         # Multiply from the left: XLA's product with `X.T` takes 20 to 45 times as long on a CPU.
-        pull = _pulled(dot(left.T, self.X), slots, w, self.ridge)
-        return jnp.sum(jnp.square(pull), axis=0)
+        correlations = _less_ridge(dot(left.T, self.X), slots, w, self.ridge)
+        return jnp.sum(jnp.square(correlations), axis=0)
 
     def loss(
         self, left: Float[Array, "n c"], slots: Int[Array, " m"], w: Float[Array, "m c"]
@@ -60,16 +60,16 @@ class Rows(NamedTuple):
         return jnp.sum(jnp.square(left)) + self.ridge * jnp.sum(jnp.square(w))
 
     def reduced(self, slots: Int[Array, " m"], inside: Bool[Array, " m"]) -> Small:
-        """Reduce the problem by a QR decomposition; the target is in R's last columns."""
+        """Reduce the problem by a QR decomposition of the atoms and y."""
         columns = jnp.where(inside[None, :], self.X[:, slots], 0)
-        R = _triangle(jnp.concatenate([columns, self.y], axis=1))
+        R = _triangular_factor(jnp.concatenate([columns, self.y], axis=1))
         return Small(R[:, : len(slots)], R[:, len(slots) :])
 
     def solve(self, small: Small) -> tuple[Float[Array, "m c"], Int[Array, ""]]:
         """Return `X_T^+ y` and the rank of `X_T`.
 
-        A singular value counts as rounding if it is below epsilon times the largest one times the
-        larger dimension. The pseudo-inverse of MATLAB, which the paper uses, has this rule.
+        A singular value counts as rounding below epsilon times the largest singular value times the
+        larger dimension. This is the rule of MATLAB's pseudo-inverse, which the paper uses.
         """
         U, s, V = _svd(small.matrix)
         eps = epsilon(s.dtype)
@@ -81,7 +81,7 @@ class Rows(NamedTuple):
 
 
 class Gram(NamedTuple):
-    """Normal equations, whose steps do not depend on the number of rows."""
+    """Normal equations. The cost of a step does not depend on the number of rows."""
 
     bordered: Float[Array, "D1 D1"]  # [[A, b, 0], [b', 0, 0], [0, 0, 0]]
     b: Float[Array, "D c"]
@@ -98,7 +98,7 @@ class Gram(NamedTuple):
 
     @property
     def n_atoms(self) -> int:
-        """D."""
+        """Return D, the number of atoms."""
         return len(self.b)
 
     def start(self) -> Float[Array, "D c"]:
@@ -107,10 +107,11 @@ class Gram(NamedTuple):
 
     def left(self, slots: Int[Array, " m"], w: Float[Array, "m c"]) -> Float[Array, "D c"]:
         """Return the residual `b - A w`."""
-        # XLA would fuse a single row and the look-up into one slow loop.
+        # The additional row of zeros keeps XLA from fusing a single row and the look-up into one
+        # slow loop.
         c = w.shape[1]
-        rest = dot(jnp.pad(w.T, ((0, 1), (0, 0))), self.bordered[slots])[:c, : len(self.b)].T
-        return _pulled((self.b - rest).T, slots, w, self.ridge).T
+        fitted = dot(jnp.pad(w.T, ((0, 1), (0, 0))), self.bordered[slots])[:c, : len(self.b)].T
+        return _less_ridge((self.b - fitted).T, slots, w, self.ridge).T
 
     def score(
         self, left: Float[Array, "D c"], slots: Int[Array, " m"], w: Float[Array, "m c"]
@@ -127,47 +128,50 @@ class Gram(NamedTuple):
     def reduced(self, slots: Int[Array, " m"], inside: Bool[Array, " m"]) -> Small:
         """Return `[[A, b], [b', 0]]` of the atoms."""
         D, c = self.b.shape
-        each = jnp.concatenate(
+        indices = jnp.concatenate(
             [jnp.where(inside, slots, D + c), jnp.arange(D, D + c, dtype=jnp.int32)]
         )
-        return Small(self.bordered[each[:, None], each[None, :]], self.b[slots])
+        return Small(self.bordered[indices[:, None], indices[None, :]], self.b[slots])
 
     def solve(self, small: Small) -> tuple[Float[Array, "m c"], Int[Array, ""]]:
         """Return `A_TT^+ b_T` and the rank, both in the precision of squared singular values.
 
-        The matrix gets a guard on its diagonal and is factorised by Cholesky. As the guard goes to
-        zero, the solution goes to the shortest one.
+        A guard is added to the diagonal, and the matrix is factorised by Cholesky. As the guard
+        tends to zero, the solution tends to the shortest solution.
         """
         m, c = small.target.shape
         dtype = small.matrix.dtype
-        # `jnp.trace` would look at every element.
+        # `jnp.trace` would read every element.
         guard = _GUARD * epsilon(dtype) * jnp.sum(jnp.diagonal(small.matrix))
         shift = jnp.where(guard > 0, guard, 1) + self.ridge
-        # An upper bound of `b'A^(-1)b`.
-        beyond = 1 + 2 * jnp.sum(jnp.square(small.target)) / shift
-        diagonal = jnp.where(jnp.arange(m + c, dtype=jnp.int32) < m, shift, beyond)
+        corner = 1 + 2 * jnp.sum(jnp.square(small.target)) / shift
+        diagonal = jnp.where(
+            jnp.arange(m + c, dtype=jnp.int32) < m, shift, corner
+        )  # corner > b'A^(-1)b
         w, pivots = solved_with_border(c)(small.matrix + jnp.diag(diagonal))
-        # If an atom is `c` times the atoms before it, its pivot is `1 + |c|^2` guards.
+        # An atom that is the combination `c` of earlier atoms has the pivot `(1 + |c|^2) guard`.
         independent = jnp.square(pivots) - self.ridge > 16 * guard
         return w, jnp.sum(independent, dtype=jnp.int32)
 
 
-def _pulled(
-    pull: Float[Array, "c D"],
+def _less_ridge(
+    correlations: Float[Array, "c D"],
     slots: Int[Array, " m"],
     w: Float[Array, "m c"],
     ridge: Float[Array, ""],
 ) -> Float[Array, "c D"]:
-    """Return the correlations, less the ridge's share for atoms with coefficients."""
-    # A scatter-add takes longer than a small product.
+    """Return the correlations less `ridge w` of the atoms with coefficients."""
+    # The condition skips the scatter-add, which takes longer than a small product.
     return jax.lax.cond(
-        ridge > 0, lambda pull: pull.at[:, slots].add(-ridge * w.T), lambda pull: pull, pull
+        ridge > 0,
+        lambda correlations: correlations.at[:, slots].add(-ridge * w.T),
+        lambda correlations: correlations,
+        correlations,
     )
 
 
-# On a CPU, factorise one matrix at a time, see `unbatched_lapack`.
 @unbatched_lapack
-def _triangle(rows: Float[Array, "n q"]) -> Float[Array, "p q"]:
+def _triangular_factor(rows: Float[Array, "n q"]) -> Float[Array, "p q"]:
     return jnp.linalg.qr(rows, mode="r")
 
 
@@ -177,14 +181,14 @@ def _svd(matrix: Float[Array, "q m"]) -> tuple[Array, Array, Array]:
 
 
 def least_squares(X: Float[Array, "n k"], y: Float[Array, "n *c"]) -> Float[Array, "k *c"]:
-    """Return the shortest least-squares solution `X^+ y`: the last step of a pursuit on its atoms.
+    """Return the shortest least-squares solution `X^+ y`, the last step of a pursuit on its atoms.
 
     Args:
         X: the atoms, one per column, shape `n k`.
         y: shape `n` or `n c`.
 
-    Differentiable in both modes in X and y, where the rank does not change. For a pursuit, this is
-    the derivative with the selected atoms held fixed.
+    Differentiable in both modes in X and y where the rank does not change. The derivative of a
+    pursuit with the selected atoms held fixed is the derivative of this function.
     """
     cut = max(X.shape) * epsilon(X.dtype)  # see `Rows.solve`
     return dot(jnp.linalg.pinv(X, rtol=cut), y)

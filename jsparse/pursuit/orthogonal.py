@@ -22,7 +22,7 @@ from .system import check_atoms, check_nonnegative, in_finer_dtype
 class State(NamedTuple):
     """A batch of pursuits that step together; pursuits that have ended are frozen."""
 
-    basis: Float[Array, "v k n"]  # orthonormal, spanning the selected atoms
+    basis: Float[Array, "v k n"]  # orthonormal basis of the span of the selected atoms
     factor: Float[Array, "v k k"]  # R of X_S = basis' R
     residual: Float[Array, "v n c"]  # y - X w
     correlation: Float[Array, "v D c"]  # X'(y - X w) at the last selection or stage
@@ -30,7 +30,7 @@ class State(NamedTuple):
     square: Float[Array, "v k"]  # |x_s|^2 of the selected atoms
     support: Int[Array, "v k"]  # in the order of selection, -1 for none
     free: Bool[Array, "v D"]  # atoms neither selected nor dependent on the selected ones
-    pending: Bool[Array, "v D"]  # atoms of this stage still to be selected
+    pending: Bool[Array, "v D"]  # atoms of this stage that are not yet selected
     residual_norm: Float[Array, "v e"]  # |y - X w| with 0, 1, .. k atoms
     size: Int[Array, " v"]
     stage: Int[Array, " v"]
@@ -73,10 +73,10 @@ def step(
     threshold: Float[Array, " v"] | None,
     max_stages: int,
 ) -> State:
-    """Select one atom and orthogonalise it, twice (Gram-Schmidt with one repetition).
+    """Select one atom and orthogonalise it by Gram-Schmidt with one repetition.
 
-    With a threshold, the correlations are computed again when all atoms of the stage are selected.
-    The atoms above `threshold |residual| / sqrt(n)` are the next stage.
+    With a threshold, a new stage begins when all atoms of the stage are selected. The correlations
+    are then computed again, and atoms above `threshold |residual| / sqrt(n)` form the new stage.
     """
     running = state.status == RUNNING
     correlation, pending, stage = state.correlation, state.pending, state.stage
@@ -90,43 +90,46 @@ def step(
             lambda: state.correlation,
         )
         correlation = jnp.where(begins[:, None, None], fresh, correlation)
-        # In units of unscaled columns of length 1.
+        # The threshold is stated for unscaled columns of length 1.
         level = threshold * norm(state.residual) / np.sqrt(X.shape[1])
         above = jnp.sum(jnp.square(correlation), axis=2) > jnp.square(level)[:, None]
         pending = jnp.where(begins[:, None], above, pending)
         stage = stage + begins.astype(jnp.int32)
     pending = pending & state.free
-    late = stage > max_stages
-    has_atom = jnp.any(pending, axis=1) & ~late
+    too_many_stages = stage > max_stages
+    has_atom = jnp.any(pending, axis=1) & ~too_many_stages
     atom = take(pending, jnp.sum(jnp.square(correlation), axis=2))
 
     lane = jnp.arange(X.shape[0], dtype=jnp.int32)
     x = X[lane, :, atom]
-    first = _onto(state.basis, x)
-    rest = x - _combine(state.basis, first)
-    second = _onto(state.basis, rest)
-    rest = rest - _combine(state.basis, second)
-    length, square = jnp.sqrt(jnp.sum(jnp.square(rest), axis=1)), jnp.sum(jnp.square(x), axis=1)
-    # Skip the atom if, up to rounding, it is in the span of the selected atoms.
+    first = _project(state.basis, x)
+    remainder = x - _combine(state.basis, first)
+    second = _project(state.basis, remainder)
+    remainder = remainder - _combine(state.basis, second)
+    length, square = (
+        jnp.sqrt(jnp.sum(jnp.square(remainder), axis=1)),
+        jnp.sum(jnp.square(x), axis=1),
+    )
+    # Skip the atom if, up to rounding, the selected atoms span it.
     independent = length > 16 * epsilon(x.dtype) * jnp.sqrt(square)
     adds = running & has_atom & independent
-    unit = jnp.where(adds[:, None], rest / jnp.where(independent, length, 1)[:, None], 0)
+    unit = jnp.where(adds[:, None], remainder / jnp.where(independent, length, 1)[:, None], 0)
     along = jnp.sum(unit[:, :, None] * state.residual, axis=1)
     residual = state.residual - unit[:, :, None] * along[:, None, :]
-    left, size = norm(residual), state.size + adds.astype(jnp.int32)
+    new_norm, size = norm(residual), state.size + adds.astype(jnp.int32)
 
     k, D = state.support.shape[1], state.free.shape[1]
-    place = jnp.arange(D, dtype=jnp.int32)[None, :]
-    seen = (running & has_atom)[:, None] & (place == atom[:, None])
-    slot = jnp.where(adds, state.size, k)  # k: no place
+    atoms = jnp.arange(D, dtype=jnp.int32)[None, :]
+    examined = (running & has_atom)[:, None] & (atoms == atom[:, None])
+    slot = jnp.where(adds, state.size, k)  # k is dropped
     column = jnp.where(
         jnp.arange(k, dtype=jnp.int32)[None, :] == slot[:, None], length[:, None], first + second
     )
     after = jnp.arange(k + 1, dtype=jnp.int32)[None, :] > state.size[:, None]
-    status = ended(left, state.residual_norm[:, 0], tolerance)
-    cut = jnp.where(late & jnp.any(pending, axis=1), EXHAUSTED, status)
-    cut = jnp.where(size >= k, COMPLETED, cut)
-    status = jnp.where(status == RUNNING, cut, status)
+    status = ended(new_norm, state.residual_norm[:, 0], tolerance)
+    limit = jnp.where(too_many_stages & jnp.any(pending, axis=1), EXHAUSTED, status)
+    limit = jnp.where(size >= k, COMPLETED, limit)
+    status = jnp.where(status == RUNNING, limit, status)
     status = jnp.where((status == RUNNING) & ~has_atom, CONVERGED, status)
     finite = jnp.isfinite(length) & jnp.isfinite(jnp.sum(correlation, (1, 2)))
     status = jnp.where(finite, status, NOT_FINITE)
@@ -138,9 +141,9 @@ def step(
         along=state.along.at[lane, slot].set(along, mode="drop"),
         square=state.square.at[lane, slot].set(square, mode="drop"),
         support=state.support.at[lane, slot].set(atom, mode="drop"),
-        free=state.free & ~seen,
+        free=state.free & ~examined,
         pending=pending,
-        residual_norm=jnp.where(adds[:, None] & after, left[:, None], state.residual_norm),
+        residual_norm=jnp.where(adds[:, None] & after, new_norm[:, None], state.residual_norm),
         size=size,
         stage=stage,
         status=jnp.where(running, status.astype(jnp.int32), state.status),
@@ -185,8 +188,8 @@ def omp(
     """Solve `X w = y` by orthogonal matching pursuit (Pati et al. 1993; Karsmakers 2011, 2.1).
 
     Each step selects the atom most correlated with the residual, `argmax |x_i'(y - X w)|`, and
-    fits all selected atoms by least squares. The selections are those of `scdp(X'X, X'y)`, but the
-    coefficients are computed from the rows: their errors grow with the condition number of the
+    fits all selected atoms by least squares. It selects the atoms that `scdp(X'X, X'y)` selects,
+    but computes the coefficients from the rows. Their errors grow with the condition number of the
     atoms, not with its square, which matters in float32. A step costs a product with X and a
     product with the selected atoms. Atoms in the span of the selected atoms are skipped.
 
@@ -199,11 +202,11 @@ def omp(
         tolerance: end when `|y - X w| <= tolerance |y|`.
 
     Returns:
-        `Path`, with residual norms `|y - X w|`. Status `CONVERGED` by the tolerance or when all
-        other atoms are in the span of the selected atoms, `COMPLETED` at `max_atoms`, `NOT_FINITE`,
+        `Path`, with residual norms `|y - X w|`. The status is `CONVERGED` by the tolerance or if
+        the selected atoms span all others, `COMPLETED` at `max_atoms`, `NOT_FINITE`, or
         `PRECISION_LOST` as in `scdp`.
 
-    Works under `jit` and `vmap` (but see the batch, which is faster). Not differentiable.
+    Works under `jit` and `vmap`, but a batch is faster than `vmap`. Not differentiable.
 
     Raises:
         ValueError: for shapes that do not fit, or more atoms than there are.
@@ -224,22 +227,22 @@ def stagewise_omp(
 
     A stage selects all atoms with `|x_i'r| > threshold |r| / sqrt(n)`, for columns of unit length,
     and then fits all of them. Within a stage atoms are selected in the order of their correlation,
-    and the path has a solution for each. The pursuit ends when no atom is above the threshold. It
-    needs far fewer products with X than `omp`, which describes the other arguments and the result.
+    and the path has a solution for each atom. The pursuit ends when no atom is above the threshold.
+    It needs far fewer products with X than `omp`.
 
     Args:
         X: dictionary, shape `n D` or `v n D`.
         y: shape `n` or `n c`, after the axis `v` of a batch.
         max_atoms: length of the path (static).
-        threshold: in units of the correlation with noise of the residual's size; 2 to 3 in the
-            source.
+        threshold: limit of correlations, in units of the correlation with noise of the residual's
+            size. The source recommends 2 to 3.
         max_stages: largest number of stages (static).
         tolerance: end when `|y - X w| <= tolerance |y|`.
 
     Returns:
-        As `omp`. The status is `CONVERGED` also if no atom is above the threshold, which is always
-        so if `n` is below the squared threshold. It is `EXHAUSTED` after the last stage, if one
-        more would follow.
+        `Path`, see `omp`. The status is also `CONVERGED` if no atom is above the threshold, as
+        always if `n` is below the squared threshold. It is `EXHAUSTED` if one more stage would
+        follow after the last.
 
     Raises:
         ValueError: for shapes that do not fit, or more atoms than there are.
@@ -265,8 +268,9 @@ def _pursue(
         raise ValueError(f"y: expected shape {lead} or with one more axis, got {y.shape}")
     max_atoms = check_atoms(max_atoms, min(X.shape[-2:]), what="rows or atoms")
     check_nonnegative("tolerance", tolerance)
-    limits = [None if a is None else jnp.asarray(a, X.dtype) for a in (tolerance, threshold)]
-    return _path(X, y, *limits, max_atoms=max_atoms, max_stages=max_stages)
+    tolerance = jnp.asarray(tolerance, X.dtype)
+    threshold = None if threshold is None else jnp.asarray(threshold, X.dtype)
+    return _path(X, y, tolerance, threshold, max_atoms=max_atoms, max_stages=max_stages)
 
 
 @functools.partial(compiled, static_argnames=("max_atoms", "max_stages"))
@@ -279,7 +283,7 @@ def _path(
     max_atoms: int,
     max_stages: int,
 ) -> Path:
-    """Return the path of a batch or of one system, scaled by powers of two, in one program."""
+    """Return the path of a batch or of one system; scale by powers of two within one program."""
     batched, several = X.ndim == 3, y.ndim == X.ndim
     y = y if several else y[..., None]
     X, y = (X, y) if batched else (X[None], y[None])
@@ -306,7 +310,7 @@ def _correlate(X: Float[Array, "v n D"], residual: Float[Array, "v n c"]) -> Flo
     return dot(jnp.swapaxes(X, 1, 2), residual)
 
 
-def _onto(basis: Float[Array, "v k n"], x: Float[Array, "v n"]) -> Float[Array, "v k"]:
+def _project(basis: Float[Array, "v k n"], x: Float[Array, "v n"]) -> Float[Array, "v k"]:
     return dot(basis, x[:, :, None])[:, :, 0]
 
 

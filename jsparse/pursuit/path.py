@@ -14,17 +14,17 @@ from .._programs import compiled
 from .._repr import short_repr
 from .._status import CONVERGED, NOT_FINITE, PRECISION_LOST, RUNNING, TRUNCATED
 
-# Estimated relative error from which coefficients count as lost.
+# Estimated relative error above which coefficients count as lost.
 LOST = 1e-3
-# Residuals that rounding may leave, in units of epsilon.
-_LEFT = 64
+# Relative residual that rounding may leave, in units of epsilon.
+_ROUNDING = 64
 
 
 class Path(NamedTuple):
-    """Sparse solutions of a system, each with the atoms of the previous one and one more.
+    """Sparse solutions of a system, each with one more atom than the previous solution.
 
-    Shapes are for one system with one right-hand side; a batch of systems adds a leading axis
-    to every field, several right-hand sides a trailing one to `coefficients`.
+    Shapes are for one system with one right-hand side. A batch of systems adds a leading axis to
+    every field. Several right-hand sides add a trailing axis to `coefficients`.
     """
 
     support: Int[Array, "..."]  # atoms in the order of selection, -1 from `size` on; shape `k`
@@ -44,7 +44,7 @@ class Path(NamedTuple):
 
         Args:
             n_atoms: number of atoms (static).
-            size: number of selected atoms; by default all of the path.
+            size: number of selected atoms; by default the length of the path.
 
         Raises:
             ValueError: if the path is shorter than `size`, or has atoms beyond `n_atoms`.
@@ -69,14 +69,14 @@ def _dense(
 ) -> Float[Array, "..."]:
     batched = support.ndim == 2
     rows = coefficients if batched else coefficients[None]
-    taken = rows[:, size - 1] if size > 0 else jnp.zeros_like(rows[:, 0])
+    weights = rows[:, size - 1] if size > 0 else jnp.zeros_like(rows[:, 0])
 
-    def one(support: Int[Array, " k"], taken: Float[Array, "k *c"]) -> Float[Array, "D *c"]:
-        out = jnp.zeros((n_atoms, *taken.shape[1:]), taken.dtype)
-        return out.at[jnp.where(support < 0, n_atoms, support)].add(taken, mode="drop")
+    def scatter(support: Int[Array, " k"], weights: Float[Array, "k *c"]) -> Float[Array, "D *c"]:
+        dense = jnp.zeros((n_atoms, *weights.shape[1:]), weights.dtype)
+        return dense.at[jnp.where(support < 0, n_atoms, support)].add(weights, mode="drop")
 
-    out = jax.vmap(one)(support if batched else support[None], taken)
-    return out if batched else out[0]
+    dense = jax.vmap(scatter)(support if batched else support[None], weights)
+    return dense if batched else dense[0]
 
 
 def assemble(
@@ -96,10 +96,10 @@ def assemble(
         factor: upper triangular `R`; entries beyond `size` are ignored.
         along: the solution along each direction, `p_j'b` with `p_i'A p_j = (i == j)`.
         diagonal: of `A` at the support.
-        residual_norm: with 0 to k atoms.
-        size: atoms selected.
-        status: so far.
-        on_rows: whether `R` comes from X, not from `A = X'X`: the errors of the coefficients then
+        residual_norm: norms with 0 to k atoms.
+        size: number of selected atoms.
+        status: status of the pursuit.
+        on_rows: whether `R` comes from X, not from `A = X'X`. The errors of the coefficients then
             grow with the root of the condition number of A.
     """
     k = support.shape[1]
@@ -125,14 +125,14 @@ def from_directions(
     status: Int[Array, " v"],
     on_rows: bool = False,
 ) -> Path:
-    """Assemble the path from directions `p_j` in rows, each over the atoms so far."""
+    """Assemble the path from directions: row j is `p_j`, over the first j + 1 atoms."""
     k = support.shape[1]
     inside = jnp.arange(k, dtype=jnp.int32)[None, :] < size[:, None]
     directions = jnp.where(inside[:, :, None], directions, 0)
     along = jnp.where(inside[:, :, None], along, 0)
     steps = directions[:, :, :, None] * along[:, :, None, :]
-    # tr(A_SS) tr(A_SS^(-1)) with the diagonal of A scaled to one. The condition number is at most
-    # k^2 times smaller, in practice a few times.
+    # With the diagonal of A scaled to one, tr(A_SS) tr(A_SS^(-1)) bounds the condition number. The
+    # bound is at most k^2 times too large, in practice a few times.
     inverse = jnp.cumsum(jnp.sum(jnp.square(directions) * diagonal[:, None, :], axis=2), axis=1)
     count = jnp.minimum(jnp.arange(1, k + 1, dtype=jnp.int32)[None], size[:, None])
     condition = inverse * count.astype(inverse.dtype)
@@ -152,7 +152,7 @@ def from_directions(
 
 
 def unbatched(path: Path, batched: bool, several: bool) -> Path:
-    """Drop the axes that the caller's arrays did not have."""
+    """Return the path without the axes that the caller's arrays lack."""
     if not several:
         path = path._replace(coefficients=path.coefficients[..., 0])
     return path if batched else Path(*(a[0] for a in path))
@@ -167,7 +167,7 @@ def ended(
     norm: Float[Array, " v"], start: Float[Array, " v"], tolerance: Float[Array, ""]
 ) -> Int[Array, " v"]:
     """Return the status of a pursuit, from the norms of its residual now and at the start."""
-    # At least the residual that rounding leaves.
+    # Rounding leaves a residual of a few epsilon.
     target = jnp.maximum(tolerance, 4 * epsilon(norm.dtype)) * start
     status = jnp.where(norm <= target, CONVERGED, RUNNING)
     finite = jnp.isfinite(norm) & jnp.isfinite(start)
@@ -186,13 +186,15 @@ def passed_over(
 
     In exact arithmetic an atom in the span of the selected atoms has no residual.
     """
-    # The rounding of `b_i - a_i'w`, by the sizes of its two terms.
-    size = jnp.sum(jnp.square(b), axis=2) + diagonal * explained[:, None]
-    left = jnp.sum(jnp.square(residual), axis=2) > (_LEFT * epsilon(b.dtype)) ** 2 * size
-    lost = jnp.any(dependent & left, axis=1) & (status < TRUNCATED)
-    return jnp.where(lost, TRUNCATED, status).astype(jnp.int32)
+    # The rounding error of `b_i - a_i'w` is relative to the sizes of its two terms.
+    squared_size = jnp.sum(jnp.square(b), axis=2) + diagonal * explained[:, None]
+    significant = (
+        jnp.sum(jnp.square(residual), axis=2) > (_ROUNDING * epsilon(b.dtype)) ** 2 * squared_size
+    )
+    truncated = jnp.any(dependent & significant, axis=1) & (status < TRUNCATED)
+    return jnp.where(truncated, TRUNCATED, status).astype(jnp.int32)
 
 
 def take(free: Bool[Array, "v D"], score: Float[Array, "v D"]) -> Int[Array, " v"]:
-    """Return the free atom with the largest score; of equal ones the first."""
+    """Return the free atom with the largest score, the first if several are equal."""
     return jnp.argmax(jnp.where(free, score, -jnp.inf), axis=1).astype(jnp.int32)

@@ -17,7 +17,7 @@ from .conjugate import NOISE
 from .path import Path, ended, from_directions, norm, passed_over
 from .system import Columns, check_atoms, system
 
-# The best of 59 random atoms is among the best 5 % of all with probability 0.95.
+# With probability 0.95, the best of 59 random atoms is among the best 5 % of all atoms.
 SUBSET = 59
 
 
@@ -73,18 +73,18 @@ def step(
     """
     lane = jnp.arange(b.shape[0], dtype=jnp.int32)
     inside = jnp.maximum(state.support, 0)
-    drawn, some = draw(state, key, subset=subset)
-    residual = b[lane[:, None], some] - dot(columns.entries(some, inside), state.weights)
-    choice = choose(drawn, some, residual)
-    among = columns.entries(inside, choice.atom[:, None])[:, :, 0]
-    among = jnp.where(state.support >= 0, among, 0)
-    shares = dot(state.directions, among[:, :, None])[:, :, 0]
-    square, at = diagonal[lane, choice.atom], rounded[lane, choice.atom]
-    return advance(state, choice, shares, square, at)
+    priorities, atoms = draw(state, key, subset=subset)
+    residual = b[lane[:, None], atoms] - dot(columns.entries(atoms, inside), state.weights)
+    choice = choose(priorities, atoms, residual)
+    at_support = columns.entries(inside, choice.atom[:, None])[:, :, 0]
+    at_support = jnp.where(state.support >= 0, at_support, 0)
+    shares = dot(state.directions, at_support[:, :, None])[:, :, 0]
+    square, magnitude = diagonal[lane, choice.atom], rounded[lane, choice.atom]
+    return advance(state, choice, shares, square, magnitude)
 
 
 def draw(state: State, key: Key, *, subset: int) -> tuple[Float[Array, "v r"], Int[Array, "v r"]]:
-    """Return random atoms, and their ranks in the draw, negative for atoms that are not free.
+    """Return random priorities, negative for atoms that are not free, and the drawn atoms.
 
     The order of the draw depends only on the key and the step. All systems of a batch (folds, or
     values of the hyper-parameters) therefore see equal subsets as long as they have equal free
@@ -93,16 +93,16 @@ def draw(state: State, key: Key, *, subset: int) -> tuple[Float[Array, "v r"], I
     order = jax.random.uniform(
         jax.random.fold_in(key, state.step), state.free.shape[1:], jnp.float32
     )
-    drawn, some = jax.lax.top_k(jnp.where(state.free, order[None, :], -1.0), subset)
-    return drawn, some
+    priorities, atoms = jax.lax.top_k(jnp.where(state.free, order[None, :], -1.0), subset)
+    return priorities, atoms
 
 
 class Choice(NamedTuple):
     """The best of the drawn atoms, for each system."""
 
-    place: Int[Array, " v"]  # its place among the drawn atoms
+    place: Int[Array, " v"]  # place of the atom among the drawn atoms
     atom: Int[Array, " v"]
-    found: Bool[Array, " v"]  # whether one of them was free
+    found: Bool[Array, " v"]  # whether any drawn atom was free
     residual: Float[Array, "v c"]  # residual of the atom
     finite: Bool[Array, " v"]  # whether all computed residuals were finite
 
@@ -113,8 +113,8 @@ def choose(
     drawn: Float[Array, "v r"], some: Int[Array, "v r"], residual: Float[Array, "v r c"]
 ) -> Choice:
     """Return the free atom with the largest residual; see `draw`."""
-    score = jnp.where(drawn >= 0, jnp.sum(jnp.square(residual), axis=2), -jnp.inf)
-    place = jnp.argmax(score, axis=1).astype(jnp.int32)
+    scores = jnp.where(drawn >= 0, jnp.sum(jnp.square(residual), axis=2), -jnp.inf)
+    place = jnp.argmax(scores, axis=1).astype(jnp.int32)
     lane = jnp.arange(len(place), dtype=jnp.int32)
     return Choice(
         place=place,
@@ -132,14 +132,14 @@ def advance(
     square: Float[Array, " v"],
     rounded: Float[Array, " v"],
 ) -> State:
-    """Move along the direction of the chosen atom.
+    """Select the atom of `choice`, and move along its direction.
 
     Args:
         state: the state before the step.
-        choice: the chosen atom.
+        choice: the atom s.
         shares: `p_j'A e_s` of the directions so far, 0 for unused places.
         square: `a_ss`.
-        rounded: the magnitude relative to which it was rounded; see `conjugate.pursue`.
+        rounded: the magnitude relative to which `a_ss` was rounded; see `conjugate.pursue`.
     """
     running = state.status == RUNNING
     v, k = state.support.shape
@@ -148,15 +148,15 @@ def advance(
     pivot = square - jnp.sum(jnp.square(shares), axis=1)
     independent = pivot > NOISE * epsilon(dtype) * rounded
     adds = running & has_atom & independent
-    slot = jnp.where(adds, state.size, k)  # k: no place
+    slot = jnp.where(adds, state.size, k)  # k is dropped
     at_slot = jnp.arange(k, dtype=jnp.int32)[None, :] == slot[:, None]
     root = jnp.sqrt(jnp.where(adds, pivot, 1))[:, None]
     direction = (at_slot.astype(dtype) - dot(shares[:, None, :], state.directions)[:, 0]) / root
     direction = jnp.where(adds[:, None], direction, 0)
     along = jnp.where(adds[:, None], choice.residual / root, 0)
     size = state.size + adds.astype(jnp.int32)
-    place = jnp.arange(state.free.shape[1], dtype=jnp.int32)
-    seen = (running & has_atom)[:, None] & (place[None, :] == atom[:, None])
+    atoms = jnp.arange(state.free.shape[1], dtype=jnp.int32)
+    examined = (running & has_atom)[:, None] & (atoms[None, :] == atom[:, None])
 
     status = jnp.where(size >= k, COMPLETED, RUNNING)
     status = jnp.where(~has_atom, CONVERGED, status)
@@ -170,7 +170,7 @@ def advance(
         along=state.along.at[lane, slot].set(along, mode="drop"),
         square=state.square.at[lane, slot].set(square, mode="drop"),
         support=state.support.at[lane, slot].set(atom, mode="drop"),
-        free=state.free & ~seen,
+        free=state.free & ~examined,
         size=size,
         step=state.step + 1,
         status=jnp.where(running, status.astype(jnp.int32), state.status),
@@ -194,27 +194,26 @@ def run(
         lambda state: step(state, columns, b, diagonal, rounded, key, subset=subset),
         init(b, diagonal, max_atoms=max_atoms),
     )
-    blank = jnp.zeros((b.shape[0], max_atoms + 1), b.dtype)
+    no_norms = jnp.zeros((b.shape[0], max_atoms + 1), b.dtype)
     path = from_directions(
         state.support,
         state.directions,
         state.along,
         state.square,
-        blank,
+        no_norms,
         state.size,
         state.status,
     )
-    # One product gives the residuals of every size, which the steps do not need.
-    at = jnp.maximum(state.support, 0)
-    everywhere = jax.vmap(lambda b, rows, w: b[None] - _images(rows, w))
-    rows = jax.lax.map(columns, at.T)  # k v D
-    residual = everywhere(b, jnp.moveaxis(rows, 1, 0), path.coefficients)
+    # The steps need no residuals of all atoms. One product gives them for every size.
+    atoms = jnp.maximum(state.support, 0)
+    residuals_of = jax.vmap(lambda b, rows, w: b[None] - _images(rows, w))
+    rows = jax.lax.map(columns, atoms.T)  # k v D
+    residual = residuals_of(b, jnp.moveaxis(rows, 1, 0), path.coefficients)
     norms = jnp.concatenate([norm(b)[:, None], jax.vmap(norm)(residual)], axis=1)
-    # Neither free nor selected: the atom depends on the selected ones.
-    seen = ~state.free
     lane = jnp.arange(b.shape[0], dtype=jnp.int32)[:, None]
     selected = jnp.where(state.support < 0, b.shape[1], state.support)
-    dependent = seen.at[lane, selected].set(False, mode="drop")
+    # An atom that is neither free nor selected depends on the selected atoms.
+    dependent = (~state.free).at[lane, selected].set(False, mode="drop")
     status = passed_over(path.status, dependent, residual[:, -1], b, rounded, path.explained[:, -1])
     return path._replace(residual_norm=norms, status=status)
 
@@ -227,19 +226,20 @@ def scdpp(
     max_atoms: int,
     subset: int | None = None,
 ) -> Path:
-    """Solve `A w = b` by SCDP, choosing each atom from a random subset of the free ones.
+    """Solve `A w = b` by SCDP, choosing each atom from a random subset of the free atoms.
 
-    SCDPP, Karsmakers 2011, Section 3.5.2: `scdp` with less work in each step; the path depends on
-    the key. "It is advised to use this with care": a path may be much worse (Section 5.2).
+    This is SCDPP (Karsmakers 2011, Section 3.5.2). A step costs less than in `scdp`, but the path
+    depends on the key. "It is advised to use this with care": a path may be much worse (Section
+    5.2).
 
     Args:
         A: symmetric, positive semi-definite, shape `D D` or `v D D`.
         b: shape `D`, or `D c` for several right-hand sides that select together; after the axis `v`
             of a batch.
-        key: decides the subsets, which all systems of a batch share.
+        key: random key of the subsets, which all systems of a batch share.
         max_atoms: length of the path (static).
-        subset: number of atoms examined in each step, rho (static); by default 59, or all if there
-            are fewer.
+        subset: number of atoms examined in each step, rho (static). By default 59, or all atoms if
+            there are fewer.
 
     Returns:
         `Path`; see `scdp`.
@@ -248,7 +248,7 @@ def scdpp(
         ValueError: for shapes that do not fit, or more atoms than there are.
     """
     if callable(A):
-        raise TypeError("A: expected a matrix; its entries are looked at one by one")
+        raise TypeError("A: expected a matrix, got a function; the steps read single entries of A")
     systems = system(A, b, None)
     D = systems.b.shape[1]
     sizes = {

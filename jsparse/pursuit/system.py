@@ -18,14 +18,14 @@ from .._runtime import check_runtime
 from .path import Path, unbatched
 
 Column = Callable[..., Float[Array, " D"]]
-"""From the number of an atom to its column of `A`."""
+"""A function from the number of an atom to the column of `A`."""
 
 
 class Columns(eqx.Module):
     """Access to one column of each symmetric matrix of a batch of systems.
 
     Attributes:
-        matrix: one matrix for each system, one for all, or several that `owner` assigns to systems.
+        matrix: one matrix for each system, one for all systems, or several with `owner`.
         column: a function that returns columns, instead of a matrix.
         owner: the index of each system's matrix; None if each system has its own matrix.
         exponent: returned entries are `2**-exponent` times the entries of the matrix.
@@ -44,11 +44,11 @@ class Columns(eqx.Module):
         elif self.matrix.ndim == 2:
             columns = self.matrix[atoms]
         else:
-            columns = self.matrix[self._own(atoms.shape[0]), atoms]
+            columns = self.matrix[self._owner(atoms.shape[0]), atoms]
         return self._scaled(columns)
 
     def scaled_by(self, exponent: Int[Array, " v"]) -> "Columns":
-        """Return the entries, each divided by its power of two."""
+        """Return columns whose entries are divided by `2**exponent`."""
         return eqx.tree_at(lambda c: c.exponent, self, exponent, is_leaf=lambda x: x is None)
 
     def entries(self, rows: Int[Array, "v r"], atoms: Int[Array, "v k"]) -> Float[Array, "v r k"]:
@@ -56,21 +56,21 @@ class Columns(eqx.Module):
         assert self.matrix is not None
         if self.matrix.ndim == 2:
             return self._scaled(self.matrix[rows[:, :, None], atoms[:, None, :]])
-        owner = self._own(rows.shape[0])[:, None, None]
+        owner = self._owner(rows.shape[0])[:, None, None]
         return self._scaled(self.matrix[owner, rows[:, :, None], atoms[:, None, :]])
 
     def _scaled(self, values: Float[Array, "v ..."]) -> Float[Array, "v ..."]:
         if self.exponent is None:
             return values
-        # A single system may be asked for several columns.
+        # A single system may return several columns.
         return times_power(values, -jnp.broadcast_to(self.exponent, values.shape[:1]))
 
-    def _own(self, v: int) -> Int[Array, " v"]:
+    def _owner(self, v: int) -> Int[Array, " v"]:
         return jnp.arange(v, dtype=jnp.int32) if self.owner is None else self.owner
 
 
 class Scale(NamedTuple):
-    """Powers of two by which A and b were divided, so that squares neither overflow nor vanish."""
+    """Exponents of two by which A and b were divided, so that squares stay in range."""
 
     A: Int[Array, " v"]
     b: Int[Array, " v"]
@@ -113,31 +113,31 @@ class System(NamedTuple):
     diagonal: Float[Array, "v D"]
     scale: Scale
     batched: bool  # whether the caller's arrays had an axis of systems
-    several: bool  # whether they had an axis of right-hand sides
+    several: bool  # whether the caller's arrays had an axis of right-hand sides
 
     __repr__ = short_repr
 
     def own(self, path: Path) -> Path:
         """Return a path of these systems in the caller's units and shape."""
-        return _own(self.scale, path, self.batched, self.several)
+        return _in_caller_units(self.scale, path, self.batched, self.several)
 
 
 @functools.partial(compiled, static_argnames=("batched", "several"))
-def _own(scale: Scale, path: Path, batched: bool, several: bool) -> Path:
+def _in_caller_units(scale: Scale, path: Path, batched: bool, several: bool) -> Path:
     return unbatched(scale.undone(path), batched, several)
 
 
 @functools.partial(compiled, static_argnames=("batched", "several"))
-def _posed(
+def _scaled_sides(
     matrix: Float[Array, "..."] | None,
     b: Float[Array, "..."],
     diagonal: Float[Array, " D"] | None,
     batched: bool,
     several: bool,
 ) -> tuple[Float[Array, "v D c"], Float[Array, "v D"], Scale]:
-    """Return right-hand sides and diagonals of a batch of scaled systems, by one program.
+    """Return right-hand sides, diagonals and scale of a batch of scaled systems, in one program.
 
-    The matrices are not returned, as a program copies what it returns.
+    The matrices are not returned, because a program copies what it returns.
     """
     if diagonal is None:
         assert matrix is not None
@@ -154,12 +154,12 @@ def _posed(
 def system(
     A: Float[ArrayLike, "..."] | Column, b: Float[ArrayLike, "..."], diagonal: ArrayLike | None
 ) -> System:
-    """Check the arguments of a pursuit of normal equations, and bring them to one form."""
+    """Check the arguments of a pursuit of normal equations, and return the scaled batch."""
     check_runtime()
     if callable(A):
         if diagonal is None:
             raise ValueError("diagonal: expected the diagonal of A, which is given by its columns")
-        # A pytree, so that its arrays are traced.
+        # In a pytree the arrays of the function are traced.
         is_tree = isinstance(A, eqx.Module | jax.tree_util.Partial)
         function: Any = A if is_tree else jax.tree_util.Partial(A)
         columns, batched = Columns(None, function), False
@@ -168,8 +168,8 @@ def system(
             raise ValueError(f"b: expected shape (D,) or (D, c), got {b.shape}")
         if diagonals.shape != b.shape[:1]:
             raise ValueError(f"diagonal: expected shape {b.shape[:1]}, got {diagonals.shape}")
-        one = jax.eval_shape(function, jax.ShapeDtypeStruct((), jnp.int32))
-        if (one.shape, one.dtype) != (diagonals.shape, diagonals.dtype):
+        column = jax.eval_shape(function, jax.ShapeDtypeStruct((), jnp.int32))
+        if (column.shape, column.dtype) != (diagonals.shape, diagonals.dtype):
             raise ValueError(
                 f"A: expected columns of shape {diagonals.shape} and dtype {diagonals.dtype}, as "
                 f"the diagonal and b; got {one.shape} and {one.dtype}"
@@ -187,12 +187,12 @@ def system(
         columns, diagonals = Columns(A), None
     lead = 2 if batched else 1
     several = b.ndim > lead
-    targets, diagonals, scale = _posed(columns.matrix, b, diagonals, batched, several)
+    targets, diagonals, scale = _scaled_sides(columns.matrix, b, diagonals, batched, several)
     return System(columns.scaled_by(scale.A), targets, diagonals, scale, batched, several)
 
 
 def in_finer_dtype(a: ArrayLike, b: ArrayLike) -> tuple[Array, Array]:
-    """Return arrays of the more precise floating dtype; integers take the other array's dtype."""
+    """Return both arrays in the more precise floating dtype; integers do not count."""
     a, b = as_array(a), as_array(b)
     floating = [x.dtype for x in (a, b) if jnp.issubdtype(x.dtype, jnp.floating)]
     dtype = max(floating, key=lambda d: jnp.finfo(d).bits) if floating else jnp.result_type(float)
@@ -200,7 +200,7 @@ def in_finer_dtype(a: ArrayLike, b: ArrayLike) -> tuple[Array, Array]:
 
 
 class GramColumns(eqx.Module):
-    """Columns of `X'X`, which is not formed; its condition number is the square of X's."""
+    """The columns of `X'X`, which is not formed. Its condition number is the square of X's."""
 
     X: Float[Array, "n D"]
 

@@ -415,6 +415,7 @@ def _with_gap(problem: Problem, state: State, loss: Loss) -> State:
     weighted_duals = w * dual
     gradient = problem.ridge * state.weights - dot(problem.Phi.T, weighted_duals)
     imbalance = jnp.sum(weighted_duals)
+    # The sums cannot show the distance of an outlier: u (d - a) may be small although u is large.
     # If the bounds are far from a, u (d - a) is d times rounding, whereas Huber's loss errs by only
     # (u - v)^2 / 2. The distances to the bounds are therefore limited.
     largest_distance = jnp.maximum(jnp.abs(part), 2)
