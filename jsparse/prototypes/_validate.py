@@ -1,4 +1,4 @@
-"""Checks of the arguments that the selections share."""
+"""Checks of arguments that all selections of prototypes take."""
 
 import numpy as np
 from jaxtyping import Array, Float

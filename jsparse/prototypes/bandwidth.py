@@ -1,4 +1,4 @@
-"""Bandwidths for density and entropy estimation, one per dimension."""
+"""Bandwidths for density and entropy estimation, one for each column."""
 
 import functools
 from typing import Literal, NamedTuple
@@ -17,7 +17,7 @@ from .._types import Scalar
 from ._validate import check_table
 from .entropy_terms import Functional, binned, exact
 
-# Where a bandwidth comes from.
+# Numbers of the rules that give a bandwidth.
 PLUG_IN = 0
 CONSTANT = 1
 TIES = 2
@@ -29,35 +29,35 @@ RULES = {
     CONSTANT: "0: the column is constant.",
     TIES: (
         "the normal reference rule: most rows that are close on the scale of the plug-in are ties, "
-        "so there is no density: a binary, categorical or coarsely rounded column, or outliers so "
-        "extreme that all else falls into a few bins (method='exact' has none, but outliers "
-        "widen its bandwidth too)."
+        "so there is no density. The column is binary, categorical or coarsely rounded, or its "
+        "outliers are so extreme that all other rows fall into a few bins (method='exact' has no "
+        "bins, but outliers widen its bandwidth too)."
     ),
     UNRESOLVED: (
-        "the normal reference rule: the plug-in equation has no solution on the scales that can be "
-        "resolved; outliers may be extreme."
+        "the normal reference rule: the plug-in equation has no solution on scales that can be "
+        "resolved. Outliers may be extreme."
     ),
-    GIVEN: "the caller's own.",
+    GIVEN: "the caller's bandwidth.",
 }
 
 Method = Literal["auto", "exact", "binned"]
 Spread = Literal["std", "robust"]
 
 _EXACT_ROWS = 512  # number of rows up to which the double sum takes a few milliseconds per column
-_GRID = 2**15
-_STEP = float(np.log(0.8))
-_STEPS = 64
-_HALVINGS = 100
+_GRID = 2**15  # number of bins
+_STEP = float(np.log(0.8))  # of log h, in the descent to the largest root
+_STEPS = 64  # limit of descending steps
+_HALVINGS = 100  # limit of bisections
 _RESOLVED = 3.0  # bandwidth in bins below which frequencies beyond the grid matter
 
 
 class Bandwidth(NamedTuple):
-    """One bandwidth per dimension, and the rule that gave it.
+    """One bandwidth for each column, and the rule that gave it.
 
     Attributes:
         h: bandwidths in the units of the columns, 0 where a column is constant, shape `d`.
-        rule: `PLUG_IN`, `CONSTANT`, or, if the normal reference rule replaces the plug-in, `TIES`
-            or `UNRESOLVED`, shape `d`; `RULES[rule]` is the rule in words.
+        rule: `PLUG_IN`, `CONSTANT` or `GIVEN`; or `TIES` or `UNRESOLVED` if the normal reference
+            rule replaces the plug-in, shape `d`. `RULES[rule]` is the rule in words.
         status: `CONVERGED`, `EXHAUSTED` if the plug-in took too many steps (the rule is then
             `UNRESOLVED`), or `NOT_FINITE` if the column is not finite, shape `d`.
     """
@@ -80,7 +80,7 @@ def normal_reference_bandwidth(
     Args:
         X: inputs, shape `n d`.
         spread: the estimate of sigma: "std", the sample standard deviation (divisor n - 1), or
-            "robust", the smaller of that and the interquartile range / 1.349 where it is not 0.
+            "robust", the smaller of "std" and, unless it is 0, the interquartile range / 1.349.
 
     Returns:
         Bandwidths, shape `d`, in the units of the columns; 0 where a column is constant. Under
@@ -102,27 +102,26 @@ def plug_in_bandwidth(
 ) -> Bandwidth:
     """Compute the solve-the-equation plug-in bandwidth of each column (Sheather and Jones 1991).
 
-    De Brabanter 2010, Algorithm 2, eq. 13-17, with a Gaussian kernel, whose mu_2 is 1. Eq. 13 and
-    14 are read as in Wand and Jones 1995: mu_2 is the integral of `x^2 kappa(x)`, the sum has the
-    factor `1 / (n^2 h^(r+1))` with the same h inside and outside, and the paper's R(f^(r)) is
-    `psi_r`, the integral of `f^(r) f`.
+    The method is De Brabanter 2010, Algorithm 2, eq. 13-17, with a Gaussian kernel, whose mu_2 is
+    1. Eq. 13 and 14 are read as in Wand and Jones 1995: mu_2 is the integral of `x^2 kappa(x)`, the
+    sum has the factor `1 / (n^2 h^(r+1))` with one h inside and outside, and the paper's R(f^(r))
+    is `psi_r`, the integral of `f^(r) f`.
 
-    Of several solutions the largest is taken, as usual. A column with few different values has
-    small solutions that are artefacts. If more than half of the pairs of rows within a pilot
+    If there are several solutions, the largest is taken, as usual. Small solutions are artefacts in
+    a column with few different values. If more than half of the pairs of rows within a pilot
     bandwidth (weighted by the Gaussian) are exact ties, the column gets the normal reference rule,
     and `rule` is `TIES`.
 
-    The result is scale equivariant and invariant to shifts and the order of rows, in float32 as in
-    float64: columns are centred and scaled first.
+    Columns are centred and scaled first. The result is therefore scale equivariant and invariant to
+    shifts and the order of rows, in float32 and in float64.
 
     Args:
         X: inputs, shape `n d`.
         method: "exact", the double sums in row blocks, `O(n^2)` time; "binned", linear binning on
-            2^15 bins and an FFT, `O(n)` time, equal to the exact one to about 1e-4 or better;
+            2^15 bins and an FFT, `O(n)` time, equal to "exact" to about 1e-4 or better;
             "auto", exact up to 512 rows.
-        spread: the estimate of sigma in step 1: "std", the sample standard deviation (divisor
-            n - 1), or "robust", the smaller of that and the interquartile range / 1.349 where it
-            is not 0 (sorts every column).
+        spread: the estimate of sigma in step 1, see `normal_reference_bandwidth`. "robust" sorts
+            every column.
         n_rows: number of rows that count; later rows are padding, so that tables of similar size
             share programs. By default all.
 
@@ -150,19 +149,19 @@ class _Column(NamedTuple):
 
 
 def _unit_column(x: Float[Array, " n"], n_rows: Int[Array, ""], spread: Spread) -> _Column:
-    """Return the column centred and of unit variance, without overflow or loss to a large mean."""
+    """Centre a column and scale it to unit variance, without overflow or cancellation."""
     if spread not in ("std", "robust"):
         raise ValueError(f"spread: expected 'std' or 'robust', got {spread!r}")
     n, present = n_rows.astype(x.dtype), jnp.arange(x.shape[0], dtype=jnp.int32) < n_rows
     share = present.astype(x.dtype) / n
     x = jnp.where(present, x, x[0])
     deviations = x - x[0]
-    furthest = jnp.max(jnp.abs(deviations))
+    largest_deviation = jnp.max(jnp.abs(deviations))
     # Values that differ only by rounding count as equal. NaN does not count as constant.
-    constant = furthest <= 2 * epsilon(x.dtype) * jnp.max(jnp.abs(x))
-    z = deviations / jnp.where(constant, 1, furthest)
+    constant = largest_deviation <= 2 * epsilon(x.dtype) * jnp.max(jnp.abs(x))
+    z = deviations / jnp.where(constant, 1, largest_deviation)
     z = z - jnp.sum(share * z)
-    z = z - jnp.sum(share * z)  # mean that rounding left
+    z = z - jnp.sum(share * z)  # subtract the mean that rounding left
     squares = jnp.sum(jnp.where(present, z * z, 0))
     deviation = jnp.where(constant, 1, jnp.sqrt(squares / jnp.maximum(n - 1, 1)))
     z = z / deviation
@@ -173,7 +172,7 @@ def _unit_column(x: Float[Array, " n"], n_rows: Int[Array, ""], spread: Spread) 
         )
         robust = (quartiles[1] - quartiles[0]) / 1.349
         sigma = jnp.where(robust > 0, jnp.minimum(robust, 1), 1)
-    return _Column(z, share, n, jnp.where(constant, 0, furthest * deviation), sigma)
+    return _Column(z, share, n, jnp.where(constant, 0, largest_deviation * deviation), sigma)
 
 
 def _quantiles(z: Float[Array, " n"], n: Scalar, q: Float[Array, " q"]) -> Float[Array, " q"]:
@@ -196,7 +195,7 @@ def _normal_reference(X: Float[Array, "n d"], spread: Spread) -> Float[Array, " 
         column = _unit_column(x, n, spread)
         return _reference(column.n) * column.sigma * column.unit
 
-    # One column at a time, so that working memory holds one column.
+    # The loop over columns keeps one column in working memory.
     return jax.lax.map(bandwidth, jax.lax.stop_gradient(X).T)
 
 
@@ -205,15 +204,14 @@ def _plug_in(
     X: Float[Array, "n d"], n_rows: Int[Array, ""], use_exact: bool, spread: Spread
 ) -> Bandwidth:
     def bandwidth(x):
-        column = _unit_column(x, n_rows, spread)
-        return _of_column(column, use_exact)
+        return _plug_in_column(_unit_column(x, n_rows, spread), use_exact)
 
     return Bandwidth(*jax.lax.map(bandwidth, jax.lax.stop_gradient(X).T))
 
 
-def _of_column(column: _Column, use_exact: bool) -> tuple[Scalar, Array, Array]:
+def _plug_in_column(column: _Column, use_exact: bool) -> tuple[Scalar, Array, Array]:
     z, share, sigma, n = column.z, column.share, column.sigma, column.n
-    # Eq. 16 with 17: h_1 and h_2 of a normal density.
+    # Eq. 16 and 17 give h_1 and h_2 of a normal density.
     h1 = float((16 * np.sqrt(2) / 5) ** (1 / 7)) * n ** (-1 / 7) * sigma
     h2 = float((32 * np.sqrt(2) / 7) ** (1 / 9)) * n ** (-1 / 9) * sigma
     if use_exact:
@@ -223,12 +221,12 @@ def _of_column(column: _Column, use_exact: bool) -> tuple[Scalar, Array, Array]:
         functional, ties, width = binned(z, share, _GRID, margin=10 * n ** (-1 / 9))
         finest = _RESOLVED * width
     psi4, psi6 = functional(4, h1), functional(6, h2)
-    # log A, where h_AMSE = A h^(5/7).
+    # A is defined by h_AMSE = A h^(5/7).
     log_a = (jnp.log(6 * float(np.sqrt(2)) * psi4 / -psi6) - 5 * jnp.log(h1) + 7 * jnp.log(h2)) / 7
     log_h, has_root, exhausted = _solve(functional, log_a, n, finest)
     pilot = _pilot(log_h, log_a)
-    close = float(np.sqrt(2 * np.pi)) * functional(0, pilot) - 1 / n
-    tied = ties > 0.5 * close
+    close_pairs = float(np.sqrt(2 * np.pi)) * functional(0, pilot) - 1 / n
+    tied = ties > 0.5 * close_pairs
     rule = jnp.where(tied, TIES, jnp.where(has_root, PLUG_IN, UNRESOLVED))
     h = jnp.where(rule == PLUG_IN, jnp.exp(log_h), _reference(n) * sigma)
     constant = column.unit == 0
@@ -248,9 +246,9 @@ def _solve(
 ) -> tuple[Scalar, Array, Array]:
     """Return the largest root of eq. 15 in log h, whether it exists, and whether steps ran out.
 
-    The equation, `h = (2 sqrt(pi) n psi_4(g))^(-1/5)` with `g = A h^(5/7)`, written as
-    excess(log h) = 0, has a positive excess at a large h. From four times the bandwidth of maximal
-    smoothing (Terrell 1990) h descends by factors of 0.8 until the excess changes its sign, then
+    The equation `h = (2 sqrt(pi) n psi_4(g))^(-1/5)` with `g = A h^(5/7)` is written as
+    excess(log h) = 0. The excess is positive at a large h. From four times the bandwidth of maximal
+    smoothing (Terrell 1990) h descends by factors of 0.8 until the excess changes its sign. Then
     bisection finds log h to eps^(2/3), far below the statistical error.
     """
     import optimistix as optx  # slow to import, and often not needed

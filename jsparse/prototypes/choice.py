@@ -19,15 +19,15 @@ def choose_rows(
     weights: Float[np.ndarray, " n"],
     n_rows: int,
 ) -> tuple[Int[np.ndarray, " m"], int]:
-    """Return the rows of `m` prototypes, a share from each class, and the status of the choice.
+    """Choose the rows of `m` prototypes, a share from each class; return them and the status.
 
     Args:
-        key: decides the choice.
+        key: random key of the choice.
         criterion: "renyi" (De Brabanter 2010, Algorithm 1) or "uniform".
         X: standardised inputs, shape `n d`.
         n_prototypes: number of prototypes `m`.
         labels: class numbers, shape `n`.
-        weights: row weights, shape `n`; a row of weight 0 is never chosen.
+        weights: row weights, shape `n`. Rows of weight 0 are never chosen.
         n_rows: number of rows that count; later rows are padding.
     """
     w, m = weights[:n_rows], n_prototypes

@@ -18,8 +18,8 @@ from .._types import Key, KeyLike
 from ._validate import check_count, check_table
 from .uniform import positive_weights, uniform
 
-_FOLDED = 64  # rows of X that are reduced together first
-_COLUMNS = 16  # columns of X whose squares are added without a loop
+_FOLDED = 64  # number of rows of X over which the first maximum is taken
+_COLUMNS = 16  # number of columns of X whose squares are added without a loop
 
 
 class KCenterResult(NamedTuple):
@@ -28,7 +28,7 @@ class KCenterResult(NamedTuple):
     Attributes:
         indices: rows of X, all different, in the order of selection, shape `m`.
         radius: the largest distance of any row from its nearest centre, for the first 1, 2, .. m
-            centres, shape `m`; decreasing.
+            centres, shape `m`. It never increases.
     """
 
     indices: Int[Array, " m"]
@@ -64,21 +64,21 @@ def k_center(
 ) -> KCenterResult:
     """Choose rows by farthest-point clustering (Gonzalez 1985; Karsmakers 2011, Section 4.2).
 
-    The first centre is a random row; each further centre is the row farthest from the chosen ones.
-    The radius is at most twice the smallest possible one. The first k of m centres are the result
-    for k. A step costs the distances of all rows from one point. The centres cover the data
-    regardless of density, so outliers come first.
+    The first centre is a random row. Each further centre is the row farthest from all earlier
+    centres. The radius is at most twice the smallest possible radius. The first k of m centres are
+    the result for k. A step computes the distances of all rows from one point. The centres cover
+    the data regardless of density, so outliers come first.
 
     Args:
-        key: decides the first row.
-        X: shape `n d`, in units in which distances count, such as standardised.
-        n_prototypes: number of rows `m` to take (static).
+        key: random key of the first row.
+        X: shape `n d`, in units that make distances comparable, such as standardised columns.
+        n_prototypes: number of rows `m` (static).
         weights: rows of weight 0 are left out; other weights have no effect.
 
     Pure in `key`, `X` and `weights`.
 
     Raises:
-        ValueError: unless 1 <= m <= n, or if X is known not to be finite.
+        ValueError: unless 1 <= m <= n, or if X is concrete and not finite.
     """
     X = check_table(as_float(X))
     key = as_key(key)
@@ -93,12 +93,12 @@ def _k_center(
     present = jnp.ones(X.shape[0], bool) if weights is None else weights > 0
     n, d = X.shape
     first = uniform(key, n, 1, present.astype(X.dtype))[0].astype(jnp.int32)
-    # Scale X so that squares of distances are in range.
+    # Scale X so that squared distances are in range.
     exponent = exponents(jnp.where(present[:, None], X - X[first][None], 0)[None])
     X = times_power(X[None], -exponent)[0]
     # Row `j r + i` of X is stored at place `i, j`, so that a maximum over i reads whole rows of
-    # memory. Columns come in blocks, whose squares are added one by one. XLA's own argmax and sum
-    # over columns take thirty times as long on a CPU.
+    # memory. The squares of a block of columns are added one by one. On a CPU, an argmax and a sum
+    # over columns by XLA take thirty times as long.
     r = min(_FOLDED, n)
     tall, wide = -(-n // r), min(_COLUMNS, d)
     padded = jnp.pad(X, ((0, r * tall - n), (0, -d % wide)))
@@ -110,22 +110,22 @@ def _k_center(
                 total = total + jnp.square(column - value)
             return total
 
-        nothing = jnp.zeros((r, tall), X.dtype)
+        zeros = jnp.zeros((r, tall), X.dtype)
         if len(columns) == 1:
-            return block(jnp.zeros((), jnp.int32), nothing)
-        return jax.lax.fori_loop(0, len(columns), block, nothing)
+            return block(jnp.zeros((), jnp.int32), zeros)
+        return jax.lax.fori_loop(0, len(columns), block, zeros)
 
     def step(i: Int[Array, ""], state: tuple[Array, ...]) -> tuple[Array, ...]:
         squares, latest, indices, radius = state
-        apart = distances(padded[latest].reshape(-1, wide))
+        new_squares = distances(padded[latest].reshape(-1, wide))
         # A chosen row is never the farthest again.
-        squares = jnp.minimum(squares, apart).at[latest % r, latest // r].set(-1)
+        squares = jnp.minimum(squares, new_squares).at[latest % r, latest // r].set(-1)
         j = jnp.argmax(jnp.max(squares, axis=0)).astype(jnp.int32)
-        within = jax.lax.dynamic_index_in_dim(squares, j, axis=1, keepdims=False)
-        far = jnp.argmax(within).astype(jnp.int32)
+        column_squares = jax.lax.dynamic_index_in_dim(squares, j, axis=1, keepdims=False)
+        farthest = jnp.argmax(column_squares).astype(jnp.int32)
         indices = indices.at[i].set(latest)
-        radius = radius.at[i].set(jnp.sqrt(jnp.maximum(within[far], 0)))
-        return squares, j * r + far, indices, radius
+        radius = radius.at[i].set(jnp.sqrt(jnp.maximum(column_squares[farthest], 0)))
+        return squares, j * r + farthest, indices, radius
 
     start = jnp.where(present, jnp.inf, -1).astype(X.dtype)
     start = jnp.pad(start, (0, r * tall - n), constant_values=-1).reshape(tall, r).T
@@ -165,17 +165,17 @@ def k_means(
 ) -> KMeansResult:
     """Run Lloyd's algorithm from farthest points (Karsmakers 2011, 4.2; Zhang et al. 2008).
 
-    A centre without rows keeps its place.
+    A centre without rows does not move.
 
     Args:
-        key: decides the start.
-        X: shape `n d`, in units in which distances count, such as standardised.
+        key: random key of the first centres.
+        X: shape `n d`, in units that make distances comparable, such as standardised columns.
         n_prototypes: number of centres `m` (static).
         weights: row weights, shape `n`, at least 0.
         max_iterations: limit of moves of the centres (static).
 
     Raises:
-        ValueError: unless 1 <= m <= n, or if X is known not to be finite.
+        ValueError: unless 1 <= m <= n, or if X is concrete and not finite.
     """
     X = check_table(as_float(X))
     key = as_key(key)
@@ -194,15 +194,15 @@ def _k_means(
     w = jnp.ones(X.shape[0], X.dtype) if weights is None else weights
     X = present_rows(X, w)
     middle = jnp.mean(X, axis=0, keepdims=True)
-    U = X - middle  # centred, as an offset would cost digits in the products below
-    exponent = exponents(U[None])  # scaled, so that the squares below are in range
+    U = X - middle  # an offset would cost digits in the products below
+    exponent = exponents(U[None])  # scaling keeps the squares below in range
     U = times_power(U[None], -exponent)[0]
 
     def assign(centres: Float[Array, "m d"]) -> tuple[Int[Array, " n"], Float[Array, " n"]]:
         half = jnp.sum(jnp.square(centres), axis=1) / 2
 
         def block(rows: Float[Array, "r d"]) -> Float[Array, "r two"]:
-            # |u - c|^2 / 2 without the term |u|^2 / 2, which all centres share.
+            # |u - c|^2 / 2 without |u|^2 / 2, which is equal for all centres.
             scores = half[None, :] - dot(rows, centres.T)
             best = jnp.argmin(scores, axis=1)
             return jnp.stack([best.astype(rows.dtype), jnp.min(scores, axis=1)], axis=1)
@@ -211,7 +211,7 @@ def _k_means(
         squares = jnp.sum(jnp.square(U), axis=1) + 2 * nearest[:, 1]
         return nearest[:, 0].astype(jnp.int32), jnp.maximum(squares, 0)
 
-    def going(state: _Means) -> Bool[Array, ""]:
+    def running(state: _Means) -> Bool[Array, ""]:
         return state.status == RUNNING
 
     def step(state: _Means) -> _Means:
@@ -229,14 +229,14 @@ def _k_means(
 
     start = U[_k_center(key, X, m, weights).indices]
     nearest, squares = assign(start)
-    first = _Means(
+    initial = _Means(
         start,
         nearest,
         jnp.sum(w * squares),
         jnp.zeros((), jnp.int32),
         jnp.full((), RUNNING, jnp.int32),
     )
-    last = jax.lax.while_loop(going, step, first)
-    centres = times_power(last.centres[None], exponent)[0] + middle
-    inertia = times_power(last.inertia[None], 2 * exponent)[0]
-    return KMeansResult(centres, inertia, last.steps, last.status)
+    final = jax.lax.while_loop(running, step, initial)
+    centres = times_power(final.centres[None], exponent)[0] + middle
+    inertia = times_power(final.inertia[None], 2 * exponent)[0]
+    return KMeansResult(centres, inertia, final.steps, final.status)

@@ -1,7 +1,7 @@
 """Density functionals `psi_r = integral f^(r) f` of one column, exactly or from binned counts.
 
-Both forms return the dimensionless `h^(r+1) psi_r(h)`, which neither overflows nor underflows. It
-is De Brabanter 2010, eq. 14, without its power of h; the diagonal `i = j` is part of the sum.
+Both functions return the dimensionless `h^(r+1) psi_r(h)`, which neither overflows nor underflows.
+It is De Brabanter 2010, eq. 14, without the power of h. The sum includes the diagonal `i = j`.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from .._types import Scalar, ScalarLike
 
 Functional = Callable[[int, Scalar], Scalar]  # (r, h) -> h^(r+1) psi_r(h), r even
 
-# Elements of one block of the double sum.
+# Number of elements in one block of the double sum.
 _BLOCK = 2**20
 
 
@@ -37,16 +37,16 @@ def exact(z: Float[Array, " n"], share: Float[Array, " n"]) -> tuple[Functional,
 
     Args:
         z: the column, of unit scale.
-        share: of each row, 1 / n; 0 for padding.
+        share: share of each row, 1 / n; 0 for padding.
 
     Returns:
         The functional, and the fraction of ordered pairs of different rows with equal values.
     """
     rows = max(1, _BLOCK // z.shape[0])
 
-    def mean_over_pairs(of_difference: Callable[[Array], Array]) -> Scalar:
-        def block(some, present):
-            values = of_difference(some[:, None] - z[None, :])
+    def mean_over_pairs(function: Callable[[Array], Array]) -> Scalar:
+        def block(block_rows, present):
+            values = function(block_rows[:, None] - z[None, :])
             return jnp.sum(present * jnp.sum(share[None, :] * values, axis=1))
 
         return sum_row_blocks(block, (z, share), jnp.zeros((), z.dtype), rows)
@@ -60,20 +60,21 @@ def binned(
 ) -> tuple[Functional, Scalar, Scalar]:
     """Return the double sum from linearly binned counts and one FFT: `O(grid)` for each (r, h).
 
-    By Parseval, `psi_r(h)` is the integral of `(-1)^(r/2) t^r exp(-h^2 t^2 / 2) |c(t)|^2 / 2 pi`, c
-    the characteristic function of the sample, which the FFT of the counts gives on a grid of
+    By Parseval, `psi_r(h)` is the integral of `(-1)^(r/2) t^r exp(-h^2 t^2 / 2) |c(t)|^2 / 2 pi`.
+    Here c is the characteristic function of the sample; the FFT of the counts gives it on a grid of
     frequencies. All terms have one sign, so nothing cancels in float32, unlike in the sum over lags
     (Wand 1994). Linear binning multiplies c by a squared sinc, which is divided out.
 
     Args:
         z: the column, of unit scale; padding holds the value of a row.
-        share: of each row, 1 / n; 0 for padding.
+        share: share of each row, 1 / n; 0 for padding.
         grid: number of bins, a power of two.
-        margin: empty space beyond the data; for h up to a fifth of it the period has no effect.
+        margin: empty space beyond the data. If h is at most a fifth of the margin, the period has
+            no effect.
 
     Returns:
         The functional, the fraction of pairs that are ties at the resolution of the grid, and the
-        width of a bin; an h of at least three widths is resolved.
+        width of a bin. The grid resolves an h of at least three widths.
     """
     dtype = z.dtype
     low, high = jnp.min(z), jnp.max(z)
@@ -82,7 +83,7 @@ def binned(
     left = jnp.floor(position)
     right, bins = share * (position - left), left.astype(jnp.int32)
     counts = jnp.zeros(grid, dtype).at[bins].add(share - right).at[bins + 1].add(right)
-    # Rows with one value between two bins are ties too: hence the product of neighbours.
+    # Rows of equal value between two bins are ties too, so neighbouring counts are multiplied.
     ties = jnp.sum(counts * (counts + 2 * jnp.roll(counts, 1))) - jnp.max(share)
 
     wave = 2 * np.pi * np.arange(grid // 2 + 1) / grid  # frequencies times the width of a bin

@@ -1,4 +1,4 @@
-"""Prototypes by randomly pivoted Cholesky: rows that earlier prototypes do not explain."""
+"""Prototypes by randomly pivoted Cholesky, which prefers rows that earlier ones do not explain."""
 
 import functools
 from typing import NamedTuple
@@ -24,7 +24,7 @@ class PivotedCholeskyResult(NamedTuple):
     Attributes:
         indices: rows of X, all different, shape `m`.
         residual: relative trace of the error of the Nystroem approximation from the first 1, 2, ..
-            m rows, shape `m`; decreasing.
+            m rows, shape `m`. It never increases.
     """
 
     indices: Int[Array, " m"]
@@ -42,23 +42,23 @@ def pivoted_cholesky(
 ) -> PivotedCholeskyResult:
     """Choose rows by randomly pivoted Cholesky (Chen, Epperly, Tropp and Webber 2024, Alg. 1).
 
-    Earlier rows are projected out of the kernel matrix; the next row is drawn with probability
+    Earlier rows are projected out of the kernel matrix. The next row is drawn with probability
     proportional to its remaining diagonal entry. In expectation, the Nystroem approximation from
     about k / epsilon rows is as good as the best approximation of rank k, up to epsilon. Only the
-    drawn columns of the matrix are computed: memory `m n`, time `m^2 n`. The first k of m rows are
-    the result for k.
+    drawn columns of the matrix are computed, in memory `m n` and time `m^2 n`. The first k of m
+    rows are the result for k.
 
     Args:
-        key: decides the draws.
-        kernel: of two points.
+        key: random key of the draws.
+        kernel: kernel of two points.
         X: shape `n d`.
-        n_prototypes: number of rows `m` to take (static).
-        weights: rows of weight 0 are left out; probabilities are multiplied by the weight.
+        n_prototypes: number of rows `m` (static).
+        weights: factors of the probabilities, shape `n`. Rows of weight 0 are left out.
 
     Pure in `key`, `kernel`, `X` and `weights`.
 
     Raises:
-        ValueError: unless 1 <= m <= n, or if X is known not to be finite.
+        ValueError: unless 1 <= m <= n, or if X is concrete and not finite.
     """
     X, key = check_table(as_float(X)), as_key(key)
     n = len(X)
@@ -79,33 +79,34 @@ def _pivoted_cholesky(
     total = jnp.sum(diagonal)
 
     def step(i: Int[Array, ""], state: tuple[Array, ...]) -> tuple[Array, ...]:
-        factor, left, free, indices, residual = state
-        # If rounding says that every row is explained, any row can still be drawn.
-        share = jnp.where(free, jnp.maximum(left, epsilon(X.dtype) * diagonal) * w, 0)
-        mass = jnp.cumsum(share)
-        u = jax.random.uniform(jax.random.fold_in(key, i), (), X.dtype) * mass[-1]
-        drawn = jnp.searchsorted(mass, u, side="right").astype(jnp.int32)
+        factor, remaining, free, indices, residual = state
+        # Every free row can be drawn, even if by rounding the drawn rows explain all.
+        odds = jnp.where(free, jnp.maximum(remaining, epsilon(X.dtype) * diagonal) * w, 0)
+        cumulative = jnp.cumsum(odds)
+        u = jax.random.uniform(jax.random.fold_in(key, i), (), X.dtype) * cumulative[-1]
+        index = jnp.searchsorted(cumulative, u, side="right").astype(jnp.int32)
         # Because of rounding, the draw may fall after the last free row.
-        drawn = jnp.where(share[drawn] > 0, drawn, jnp.argmax(share).astype(jnp.int32))
-        column = kernel.cross_gram(X, X[drawn][None])[:, 0] - dot(factor[:, drawn], factor)
-        pivot = column[drawn]
-        noise = epsilon(X.dtype) * diagonal[drawn]
+        index = jnp.where(odds[index] > 0, index, jnp.argmax(odds).astype(jnp.int32))
+        column = kernel.cross_gram(X, X[index][None])[:, 0] - dot(factor[:, index], factor)
+        pivot = column[index]
+        noise = epsilon(X.dtype) * diagonal[index]
         row = jnp.where(pivot > noise, column / jnp.sqrt(jnp.maximum(pivot, noise)), 0)
-        left = jnp.where(present, jnp.maximum(left - jnp.square(row), 0), 0).at[drawn].set(0)
+        remaining = jnp.where(present, jnp.maximum(remaining - jnp.square(row), 0), 0)
+        remaining = remaining.at[index].set(0)
         return (
             factor.at[i].set(row),
-            left,
-            free.at[drawn].set(False),
-            indices.at[i].set(drawn),
-            residual.at[i].set(jnp.sum(left) / total),
+            remaining,
+            free.at[index].set(False),
+            indices.at[i].set(index),
+            residual.at[i].set(jnp.sum(remaining) / total),
         )
 
-    begin = (
+    initial = (
         jnp.zeros((m, len(X)), X.dtype),
         diagonal,
         present,
         jnp.zeros(m, jnp.int32),
         jnp.zeros(m, X.dtype),
     )
-    *_, indices, residual = jax.lax.fori_loop(0, m, step, begin)
+    *_, indices, residual = jax.lax.fori_loop(0, m, step, initial)
     return PivotedCholeskyResult(indices, residual)

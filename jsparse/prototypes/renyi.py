@@ -1,4 +1,4 @@
-"""Active selection: prototypes of maximal quadratic Renyi entropy, as a state machine."""
+"""Active selection: prototypes of maximal quadratic Renyi entropy."""
 
 import functools
 from typing import NamedTuple
@@ -28,10 +28,10 @@ from .uniform import (
     shares_of_weight,
 )
 
-# Points per step. Measured on a CPU (m = 200 to 1000): up to 32 the time of a step grows less than
-# the entropy it gains, from there on in proportion.
+# Number of points tried in a step. Up to 32 the time of a step grows less than its gain of entropy,
+# and from there on in proportion (measured on a CPU, m = 200 to 1000).
 CANDIDATES = 32
-# Kernel values per block when the sums are recomputed.
+# Number of kernel values in a block when the sums are recomputed.
 _BLOCK = 2**20
 
 
@@ -43,8 +43,8 @@ class RenyiState(NamedTuple):
 
     key: Key  # key of the run; sweep s draws from fold_in(key, s)
     indices: Int[Array, " m"]  # rows of X in the working set W_m
-    points: Float[Array, "m d"]  # those rows, as (x - centre) * scale
-    codes: Int[Array, " m"]  # their strata; a slot keeps its stratum
+    points: Float[Array, "m d"]  # the rows as (x - centre) * scale
+    codes: Int[Array, " m"]  # strata of the rows; a slot keeps its stratum
     sums: Float[Array, " m"]  # kernel sums between a point and the other points of its stratum
     entropy: Float[Array, ""]  # eq. 12, from recomputed sums
     centre: Float[Array, " d"]
@@ -65,8 +65,8 @@ class RenyiResult(NamedTuple):
 
     Attributes:
         indices: rows of X, all different, shape `m`.
-        entropy: their quadratic Renyi entropy, scalar.
-        bandwidth: the bandwidths, and their rules.
+        entropy: quadratic Renyi entropy of the rows, scalar.
+        bandwidth: the bandwidths and their rules.
         accepted: number of swaps.
         trials: number of points tried.
         status: `CONVERGED`, `EXHAUSTED` at the limit of trials, or `NOT_FINITE`.
@@ -97,31 +97,31 @@ def renyi(
 ) -> RenyiResult:
     """Choose `m` rows of `X` of high quadratic Renyi entropy (De Brabanter 2010, Algorithm 1).
 
-    Starting from a random working set, points are swapped for outside points that raise the
-    entropy; see `step`. Points in crowded regions drop out, repeated rows first. With plug-in
-    bandwidths in ten or more columns, nearly all kernel values between rows are 0 and the entropy
-    starts at its upper bound. The selection then only avoids near-duplicates; larger bandwidths
-    spread the prototypes.
+    The selection starts from a random working set, and swaps its points for other rows if that
+    raises the entropy; see `step`. Points in crowded regions drop out, repeated rows first. With
+    plug-in bandwidths in ten or more columns, nearly all kernel values between rows are 0 and the
+    entropy starts at its upper bound. The selection then only avoids near-duplicates. Larger
+    bandwidths spread the prototypes.
 
     Pure in (key, X, bandwidth), and `vmap` over keys works. Invariant to shifts and, together with
-    the bandwidth, to scales of the columns. The result is discrete: not differentiable.
+    the bandwidth, to scales of the columns. The result is discrete, so it is not differentiable.
 
     Args:
-        key: decides the whole run.
+        key: random key of the run.
         X: inputs, shape `n d`.
         n_prototypes: number of prototypes `m`.
-        bandwidth: h, the diagonal of D, shape `d`, in the units of the columns; a column with
-            h = 0 is left out. By default `plug_in_bandwidth` of the rows with weight;
-            `bandwidth.rule` in the result says where a fallback was used.
-        labels: class of every row, of any type, shape `n`, not traced: every class then gets its
+        bandwidth: h, the diagonal of D, shape `d`, in the units of the columns. A column with h = 0
+            is left out. By default `plug_in_bandwidth` of the rows with weight; `bandwidth.rule` in
+            the result shows the columns with a fallback.
+        labels: class of every row, of any type, shape `n`, not traced. Every class then gets its
             share of the prototypes (`allocate`), and swaps stay within a class. The entropy is the
             entropy of the joint density of input and class, so each class spreads separately.
-        weights: row weights, shape `n`, not traced: rows are tried with probability proportional to
+        weights: row weights, shape `n`, not traced. Rows are tried with probability proportional to
             their weights, and classes get shares of the weight. Rows of weight 0 are never chosen.
-        candidates: points tried in one step; 1 follows Algorithm 1 most closely.
-        tolerance: stop when a sweep raises the entropy by at most this, in nats; independent of the
-            units of X.
-        max_trials: limit of points tried, by default 400 m; rounded up to whole sweeps.
+        candidates: number of points tried in one step; 1 follows Algorithm 1 most closely.
+        tolerance: stop when a sweep raises the entropy by at most this number of nats, which does
+            not depend on the units of X.
+        max_trials: limit of points tried, by default 400 m, rounded up to whole sweeps.
         n_rows: number of rows of X that count, equal to the number of labels and weights; later
             rows are padding, so that tables of similar size share programs. By default all.
 
@@ -138,28 +138,29 @@ def renyi(
     if is_concrete(tolerance) and not np.asarray(tolerance) >= 0:
         raise ValueError(f"tolerance: expected at least 0, got {tolerance}")
     w = None if weights is None else positive_weights(weights, n)
-    used = _bandwidth(bandwidth, *_present(X, n, w))
-    numbers, counts = np.zeros(n, np.int32), np.array([n])
+    resolved = _bandwidth(bandwidth, *_present(X, n, w))
+    class_numbers, counts = np.zeros(n, np.int32), np.array([n])
     if labels is not None:
-        numbers, counts = encode(labels)
-    if len(numbers) != n:
+        class_numbers, counts = encode(labels)
+    if len(class_numbers) != n:
         raise ValueError(f"labels: expected shape ({n},), one per row of X, got {numbers.shape}")
-    codes = padded(numbers, rows)
+    codes = padded(class_numbers, rows)
     codes[n:] = -1  # padding belongs to no class
-    places, chances, mass = None, None, None
+    places, cumulative, mass = None, None, None
     if w is not None:
         check_count(m, int(np.sum(w > 0)))
-        chances = padded((np.cumsum(w) / np.sum(w)).astype(np.float32), rows)
-        places = places_in_strata(shares_of_weight(numbers, counts, m, w))
+        cumulative = padded((np.cumsum(w) / np.sum(w)).astype(np.float32), rows)
+        places = places_in_strata(shares_of_weight(class_numbers, counts, m, w))
         mass = padded(w.astype(np.float32), rows, "constant")
     elif labels is not None:
         places = places_in_strata(allocate(counts, m))
     indices, key_run = _start(key, codes, np.int32(n), m, places, mass)
     state = _run(
-        key_run, X, indices, used.h, codes, chances, np.int32(n), tolerance, max_trials, candidates
-    )
+        key_run, X, indices, resolved.h, codes, cumulative, np.int32(n), tolerance, max_trials,
+        candidates,
+    )  # fmt: skip
     return RenyiResult(
-        state.indices, state.entropy, used, state.accepted, state.trials, state.status
+        state.indices, state.entropy, resolved, state.accepted, state.trials, state.status
     )
 
 
@@ -177,12 +178,12 @@ def init(
     """Return the state before the first swap, from a working set of different rows.
 
     Args:
-        key: decides the run.
+        key: random key of the run.
         X: inputs, shape `n d`.
         indices: the first working set, shape `m`.
         h: bandwidths, shape `d`; 0 leaves a column out.
-        codes: stratum of every row, shape `n`; zeros if there are none.
-        tolerance: stop when a sweep raises the entropy by at most this.
+        codes: stratum of every row, shape `n`; all 0 without strata.
+        tolerance: stop when a sweep raises the entropy by at most this number of nats.
         max_trials: limit of points tried, by default 400 m.
     """
     if max_trials is None:
@@ -212,7 +213,7 @@ def init(
         sweeps=zero,
         status=zero,
     )
-    state = _refreshed(state)
+    state = _with_sums(state)
     failed = ~jnp.isfinite(state.entropy)
     return state._replace(status=jnp.where(failed, NOT_FINITE, RUNNING).astype(jnp.int32))
 
@@ -227,14 +228,15 @@ def step(
 ) -> RenyiState:
     """Run one sweep: m/4 steps (8 to 512) of `candidates` trials each, then the stopping rule.
 
-    De Brabanter 2010, Algorithm 1, steps 2-9. A step draws points X^+ from all of D_n. It makes the
-    swap (X^*, X^+), with X^* in the working set and of the same stratum, that raises the entropy
-    most, if any does; X^* goes back into D_n. The paper draws X^* at random too. But the kernel row
-    of X^+, which costs O(m), gives the gain of its swap with *every* X^*: the entropy depends on
-    `sum_kl kappa(X_k - X_l)`, and, given the row sums of the working set, a swap changes this by
-    twice `sum_l kappa(X^+ - X_l) - kappa(X^+ - X^*) - sums[X^*]`. This reaches the entropy that
-    random pairs reach in a fraction of their time. A draw that is already in the working set is a
-    void trial.
+    De Brabanter 2010, Algorithm 1, steps 2-9. A step draws points X^+ from all of D_n, and
+    considers swaps with points X^* of the working set in one stratum with X^+. It makes the swap
+    that raises the entropy most, if any does; X^* goes back into D_n.
+
+    The paper draws X^* at random too. But the kernel row of X^+, which costs O(m), gives the gain
+    of its swap with *every* X^*. The entropy depends on `sum_kl kappa(X_k - X_l)`. Given the row
+    sums of the working set, a swap changes this sum by twice `sum_l kappa(X^+ - X_l) - kappa(X^+ -
+    X^*) - sums[X^*]`. The selection reaches the entropy of random pairs in a fraction of the
+    time. A draw that is already in the working set is a void trial.
 
     Each swap updates the sums by one more kernel row, the row of X^*. After every sweep the sums
     are recomputed by blocks of rows, so rounding does not accumulate and the entropy is exact.
@@ -254,7 +256,7 @@ def _run(
     indices: Int[Array, " m"],
     h: Float[Array, " d"],
     codes: Int[Array, " n"],
-    chances: Float[Array, " n"] | None,
+    cumulative: Float[Array, " n"] | None,
     n_rows: Int[Array, ""],
     tolerance: ScalarLike,
     max_trials: int | Int[Array, ""] | None,
@@ -262,13 +264,13 @@ def _run(
 ) -> RenyiState:
     return jax.lax.while_loop(
         lambda state: state.status == RUNNING,
-        lambda state: _sweep(state, X, codes, candidates, chances, n_rows),
+        lambda state: _sweep(state, X, codes, candidates, cumulative, n_rows),
         init(key, X, indices, h, codes, tolerance=tolerance, max_trials=max_trials),
     )
 
 
-def _steps(m: int) -> int:
-    """Return the steps of a sweep, `m / 4`: recomputed sums then cost a tenth of the sweep."""
+def _steps_in_sweep(m: int) -> int:
+    """Return the number of steps, about `m / 4`; recomputing sums then costs a tenth of a sweep."""
     return min(max(m // 4, 8), 512)
 
 
@@ -277,26 +279,25 @@ def _sweep(
     X: Float[Array, "n d"],
     codes: Int[Array, " n"],
     candidates: int,
-    chances: Float[Array, " n"] | None = None,
+    cumulative: Float[Array, " n"] | None = None,
     n_rows: Int[Array, ""] | None = None,
 ) -> RenyiState:
     n = X.shape[0] if n_rows is None else n_rows
-    steps = _steps(state.indices.shape[0])
+    steps = _steps_in_sweep(state.indices.shape[0])
     key = jax.random.fold_in(state.key, state.sweeps)
-    if chances is None:
+    if cumulative is None:
         draws = jax.random.randint(key, (steps, candidates), 0, n, jnp.int32)
     else:
-        # The first row whose cumulative probability exceeds a uniform number: never one of
-        # probability 0.
+        # The first row whose cumulative weight exceeds a uniform number never has weight 0.
         draws = jnp.searchsorted(
-            chances, jax.random.uniform(key, (steps, candidates), jnp.float32), side="right"
+            cumulative, jax.random.uniform(key, (steps, candidates), jnp.float32), side="right"
         ).astype(jnp.int32)
-    before = state.entropy
+    entropy_before = state.entropy
     state = jax.lax.fori_loop(0, steps, lambda t, s: _swap(s, X, codes, draws[t]), state)
-    state = _refreshed(state)
+    state = _with_sums(state)
     trials = state.trials + steps * candidates
     status = jnp.where(trials >= state.max_trials, EXHAUSTED, RUNNING)
-    status = jnp.where(state.entropy - before <= state.tolerance, CONVERGED, status)
+    status = jnp.where(state.entropy - entropy_before <= state.tolerance, CONVERGED, status)
     status = jnp.where(jnp.isfinite(state.entropy), status, NOT_FINITE).astype(jnp.int32)
     return state._replace(trials=trials, sweeps=state.sweeps + 1, status=status)
 
@@ -305,42 +306,41 @@ def _swap(
     state: RenyiState, X: Float[Array, "n d"], codes: Int[Array, " n"], draws: Int[Array, " b"]
 ) -> RenyiState:
     points, sums = state.points, state.sums
-    newcomers = (X[draws] - state.centre[None]) * state.scale[None]
-    same = codes[draws][:, None] == state.codes[None]
-    rows = _kernel(newcomers, points, same)
+    new_points = (X[draws] - state.centre[None]) * state.scale[None]
+    same_stratum = codes[draws][:, None] == state.codes[None]
+    rows = _kernel(new_points, points, same_stratum)
     totals = jnp.sum(rows, axis=1)
     member = jnp.any(draws[:, None] == state.indices[None], axis=1)
-    saved = jnp.where(same, rows + sums[None], -jnp.inf)  # with X^+ in, without X^*
-    gains = jnp.where(member, -jnp.inf, jnp.max(saved, axis=1) - totals)
+    saved_sums = jnp.where(same_stratum, rows + sums[None], -jnp.inf)  # by replacing X^* with X^+
+    gains = jnp.where(member, -jnp.inf, jnp.max(saved_sums, axis=1) - totals)
     best = jnp.argmax(gains)
-    # The entropy is -log of m + sum(sums). Gains of the size of rounding, or below the step's share
-    # of the tolerance, are ignored.
-    least = jnp.maximum(state.tolerance / _steps(sums.shape[0]), epsilon(sums.dtype))
-    improves = 2 * gains[best] > least * (sums.shape[0] + jnp.sum(sums))
-    slot = _argmax(saved[best])
+    # The entropy is -log(m + sum(sums)). Gains below rounding, or below the step's share of the
+    # tolerance, are ignored.
+    least_gain = jnp.maximum(state.tolerance / _steps_in_sweep(sums.shape[0]), epsilon(sums.dtype))
+    improves = 2 * gains[best] > least_gain * (sums.shape[0] + jnp.sum(sums))
+    slot = _argmax(saved_sums[best])
 
-    row, leaver = rows[best], points[slot]
-    old_row = _kernel(leaver[None], points, (state.codes == state.codes[slot])[None])[0]
+    row, old_point = rows[best], points[slot]
+    old_row = _kernel(old_point[None], points, (state.codes == state.codes[slot])[None])[0]
     new_sums = (sums + row - old_row).at[slot].set(totals[best] - row[slot])
     return state._replace(
         indices=state.indices.at[slot].set(jnp.where(improves, draws[best], state.indices[slot])),
-        points=points.at[slot].set(jnp.where(improves, newcomers[best], leaver)),
+        points=points.at[slot].set(jnp.where(improves, new_points[best], old_point)),
         sums=jnp.where(improves, new_sums, sums),
         accepted=state.accepted + improves.astype(jnp.int32),
     )
 
 
 def _kernel(a: Float[Array, "k d"], b: Float[Array, "m d"], same: Array) -> Float[Array, "k m"]:
-    """Return `exp(-|a - b|^2)` between points of one stratum, 0 between strata."""
-    # Differences are formed directly: |a|^2 + |b|^2 - 2 a.b would cancel in float32 if columns
-    # range over thousands of bandwidths. XLA fuses the loop, so the k x m x d array is never
-    # stored.
+    """Return `exp(-|a - b|^2)` between points of equal strata, 0 between different strata."""
+    # |a|^2 + |b|^2 - 2 a.b would cancel in float32 if columns range over thousands of bandwidths,
+    # so differences are formed. XLA fuses the loop and never stores the k x m x d array.
     squares = jnp.sum(jnp.square(a[:, None, :] - b[None, :, :]), axis=2)
     return jnp.where(same, jnp.exp(-squares), 0)
 
 
-def _refreshed(state: RenyiState) -> RenyiState:
-    """Recompute the sums over the other rows of the stratum; return the entropy too."""
+def _with_sums(state: RenyiState) -> RenyiState:
+    """Recompute the kernel sums within the strata, and the entropy."""
     m = state.points.shape[0]
     blocks, rows = block_shape(m, max(1, _BLOCK // m))
     slots = jnp.arange(m, dtype=jnp.int32)
@@ -357,7 +357,7 @@ def _refreshed(state: RenyiState) -> RenyiState:
 
 
 def _argmax(values: Float[Array, " m"]) -> Int[Array, ""]:
-    """Return `jnp.argmax(x)`, several times faster on a CPU, where XLA vectorises no argmax."""
+    """Return `jnp.argmax(values)` several times faster: XLA vectorises no argmax on a CPU."""
     m = values.shape[0]
     at_top = jnp.where(values == jnp.max(values), jnp.arange(m, dtype=jnp.int32), m - 1)
     return jnp.min(at_top)
@@ -372,7 +372,7 @@ def _start(
     places: Places | None,
     mass: Float[Array, " n"] | None,
 ) -> tuple[Int[Array, " m"], Key]:
-    """Draw the first working set, from all rows or class by class; return the run's key too."""
+    """Draw the first working set, from all rows or class by class; return it and the run's key."""
     key_start, key_run = jax.random.split(key)
     if places is None:
         return draw(key_start, codes.shape[0], m, n_rows), key_run

@@ -43,11 +43,11 @@ def stratified(
     `allocate` computes the shares. Pure in `key`; `vmap` over keys gives independent draws.
 
     Args:
-        key: decides the draw.
-        labels: class of every row, of any type, shape `n`; on the host, so not traced.
-        n_prototypes: number of rows `m` to take.
+        key: random key of the draw.
+        labels: class of every row, of any type, shape `n`, not traced.
+        n_prototypes: number of rows `m`.
         weights: row weights, shape `n`, not traced. A class then gets its share of the weight, and
-            within it the rows are drawn as in `uniform`.
+            its rows are drawn as in `uniform`.
 
     Returns:
         Row numbers, shape `m`, class after class in the sorted order of the labels.
@@ -69,7 +69,7 @@ def stratified(
 def shares_of_weight(
     codes: Int[np.ndarray, " n"], counts: Int[np.ndarray, " c"], m: int, w: Float[np.ndarray, " n"]
 ) -> Int[np.ndarray, " c"]:
-    """Return each class's number of the `m` rows by its share of the weight."""
+    """Divide `m` rows among the classes in proportion to the weights of the classes."""
     class_rows = np.bincount(codes[w > 0], minlength=len(counts))
     return allocate(class_rows, m, np.bincount(codes, w, len(counts)))
 
@@ -77,15 +77,15 @@ def shares_of_weight(
 def interleaved(
     key: KeyLike, n_prototypes: int, labels: ArrayLike | None = None
 ) -> Int[np.ndarray, " m"]:
-    """Return an order of `m` rows whose first k are a random choice of them, for every k.
+    """Return an order of `m` rows whose first k rows are a random choice, for every k.
 
-    With labels each class is spread evenly: the first k rows hold its share, up to one row. If k is
-    at least the number of classes, they hold every class.
+    With labels the classes are spread evenly: the first k rows hold the share of each class, up to
+    one row. If k is at least the number of classes, they hold a row of every class.
 
     Args:
-        key: decides the order.
+        key: random key of the order.
         n_prototypes: number of rows `m`.
-        labels: class of every row, of any type, shape `m`, on the host.
+        labels: class of every row, of any type, shape `m`, not traced.
     """
     key = as_key(key)
     m = whole_number("n_prototypes", n_prototypes, 1)
@@ -107,7 +107,7 @@ def _permutation(key: Key, m: int) -> Int[Array, " m"]:
 
 
 def positive_weights(weights: ArrayLike, n: int) -> Float[np.ndarray, " n"]:
-    """Check the weights, and return them on the host."""
+    """Check the weights, and return them as a NumPy array."""
     if not is_concrete(weights):
         raise ValueError("weights: expected an array of values, got a traced one")
     w = numbers("weights", weights)
@@ -120,8 +120,8 @@ def encode(labels: ArrayLike) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " 
     """Return class numbers 0..c-1 in the sorted order of the labels, and the rows per class."""
     if not is_concrete(labels):
         raise ValueError(
-            "labels: expected an array of values, got a traced one; how many prototypes each "
-            "class gets is decided outside jit and vmap"
+            "labels: expected an array of values, got a traced one; each class's number of "
+            "prototypes is computed outside jit and vmap"
         )
     labels = labels_of("labels", labels)
     if labels.ndim != 1 or labels.size == 0:
@@ -133,13 +133,13 @@ def encode(labels: ArrayLike) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " 
 def allocate(
     counts: Int[np.ndarray, " c"], m: int, mass: Float[np.ndarray, " c"] | None = None
 ) -> Int[np.ndarray, " c"]:
-    """Return each class's number of the `m` rows: in proportion to its rows, and at least one.
+    """Divide `m` rows among the classes in proportion to their rows, with at least one for each.
 
-    With `mass`, in proportion to `mass`, but at most the number of its rows.
+    With `mass`, divide in proportion to `mass`, with at most `counts` rows for each class.
 
-    By largest remainders: each class gets the whole part of `m counts / n`, or one if that is zero.
-    The remaining rows go to the largest remainders. If the minimum of one row takes too many, the
-    classes furthest above their quota give rows up.
+    The method is largest remainders. Each class gets the whole part of `m counts / n`, or one row
+    if the whole part is zero. The remaining rows go to the largest remainders. If the minimum of
+    one row takes too many, the classes furthest above their quota give rows up.
 
     Raises:
         ValueError: if m > n, or m is less than the number of classes.
@@ -156,17 +156,17 @@ def allocate(
         raise ValueError(
             f"n_prototypes: expected at least one for each of {classes} classes, got {m}"
         )
-    parts = [Fraction(float(part)) for part in (counts if mass is None else mass)]
-    quotas = [m * part / sum(parts) for part in parts]  # exact integers
+    fractions = [Fraction(float(part)) for part in (counts if mass is None else mass)]
+    quotas = [m * part / sum(fractions) for part in fractions]  # exact rational numbers
     shares = [min(max(1, int(q)), int(c)) for q, c in zip(quotas, counts, strict=True)]
     while sum(shares) != m:
         gaps = [quota - share for quota, share in zip(quotas, shares, strict=True)]
         if sum(shares) < m:
-            able = [i for i, count in enumerate(counts) if shares[i] < count]
-            shares[max(able, key=lambda i: gaps[i])] += 1
+            candidates = [i for i, count in enumerate(counts) if shares[i] < count]
+            shares[max(candidates, key=lambda i: gaps[i])] += 1
         else:
-            able = [i for i, share in enumerate(shares) if share > 1]
-            shares[min(able, key=lambda i: gaps[i])] -= 1
+            candidates = [i for i, share in enumerate(shares) if share > 1]
+            shares[min(candidates, key=lambda i: gaps[i])] -= 1
     return np.asarray(shares, np.int32)
 
 
@@ -189,7 +189,7 @@ class Places(NamedTuple):
 def places_in_strata(shares: Int[np.ndarray, " c"]) -> Places:
     """Return the places of `shares[c]` prototypes of each class `c`.
 
-    Computed on the host: within the program that draws they would take half of its compile time.
+    NumPy computes them: in the program that draws they would take half of the compile time.
     """
     classes = np.arange(len(shares), dtype=np.int32)
     rank = np.concatenate([np.arange(share, dtype=np.int32) for share in shares])
@@ -203,7 +203,7 @@ def draw_strata(
     places: Places,
     weights: Float[Array, " n"] | None = None,
 ) -> Int[Array, " m"]:
-    """Draw different rows for the places of prototypes, class after class.
+    """Draw different rows for all prototypes, class after class.
 
     A row whose code belongs to no class is never drawn.
     """
@@ -227,16 +227,16 @@ def draw(
 
 
 def _priorities(key: Key, n: int, weights: Float[Array, " n"] | None = None) -> Float[Array, " n"]:
-    """Return random numbers, the largest m of which mark a sample without replacement.
+    """Return random numbers whose m largest mark a sample without replacement.
 
-    With weights, `log(u) / w` (Efraimidis and Spirakis 2006), where the k-th row with a weight
-    above 0 has the k-th number u, so rows of weight 0 do not change the draw. Without weights,
-    positive float32 numbers in uniformly random order, with 2^30 different values.
+    With weights they are `log(u) / w` (Efraimidis and Spirakis 2006). The k-th row with a weight
+    above 0 has the k-th number u, so rows of weight 0 do not change the draw. Without weights they
+    are positive float32 numbers in uniformly random order, with 2^30 different values.
 
     Finding the largest m floats is a hundred times faster on a CPU than the sort in
     `jax.random.permutation` (2 ms against 0.2 s for 500,000). Bit patterns keep their order when
-    they are read as floats. Adding the smallest normal number avoids subnormal ones. Uniform floats
-    would have only 2^23 values.
+    they are read as floats. Adding the smallest normal number avoids subnormal numbers. Uniform
+    floats would have only 2^23 values.
     """
     if weights is not None:
         w = weights.astype(jnp.float32)
