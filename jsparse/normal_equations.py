@@ -1,4 +1,4 @@
-"""The sums over rows that determine every least-squares machine, and their accumulation."""
+"""Sums over rows that determine every least-squares machine, and their accumulation."""
 
 import functools
 import math
@@ -36,9 +36,10 @@ from .solvers.ridge import Ridge, ridge
 class NormalEquations(NamedTuple):
     """Weighted sums over rows of the extended features `[Phi 1]` and targets.
 
-    They are additive over rows: `+` joins disjoint rows and `-` removes rows. Cross-validation by
-    subtraction (De Brabanter 2010, eq. 20-21), data larger than memory (Algorithm 4), several
-    devices and incremental learning all rest on this. Leading batch axes (folds) are free.
+    They are additive over rows: `+` joins disjoint rows and `-` removes rows. This makes possible
+    cross-validation by subtraction (De Brabanter 2010, eq. 20-21), data larger than memory
+    (Algorithm 4), several devices and incremental learning. Fields may have leading batch axes,
+    such as folds.
     """
 
     gram: Float[Array, "p p"]  # Phi' W Phi
@@ -58,7 +59,7 @@ class NormalEquations(NamedTuple):
 
     @property
     def joined(self) -> "NormalEquations":
-        """Return the sum over the leading axis, of folds or classes."""
+        """Return the sum over the leading axis, such as folds or classes."""
         return jax.tree.map(lambda parts: jnp.sum(parts, axis=0), self)
 
     @property
@@ -74,7 +75,7 @@ class NormalEquations(NamedTuple):
         *,
         refine: bool = True,
     ) -> Ridge:
-        """Return the ridge solutions for every `C`, penalised by the identity; see `ridge`."""
+        """Return the ridge solutions for every `C`, with the identity as penalty; see `ridge`."""
         return ridge(
             self.gram,
             self.cross,
@@ -119,7 +120,7 @@ def _subtract(a: NormalEquations, b: NormalEquations) -> NormalEquations:
     return jax.tree.map(jnp.subtract, a, b)
 
 
-# One program for the six sums instead of one for each shape.
+# One program serves the six sums, instead of one program for each shape.
 _added, _subtracted = (compiled(function, quickly=True) for function in (_add, _subtract))
 
 
@@ -141,7 +142,7 @@ def zeros(
 def _zeros_from_host(
     n_features: int, outputs: tuple[int, ...], dtype: jnp.dtype, n_folds: int | None
 ) -> NormalEquations:
-    """Return `zeros`, of each fold if there are any, without a program for each shape."""
+    """Return `zeros`, with a leading axis of folds if any, without a program for each shape."""
     sums = jax.eval_shape(lambda: zeros(n_features, outputs, dtype))
     folds = () if n_folds is None else (n_folds,)
     return jax.tree.map(lambda a: as_array(np.zeros((*folds, *a.shape), a.dtype)), sums)
@@ -164,14 +165,14 @@ def accumulate(
         feature_map: gives the features of a block of rows.
         X: inputs, shape `n d`.
         y: targets, shape `n` or `n c`.
-        weights: row weights, shape `n`, at least 0. A row of weight 0 is absent.
-        mesh: devices that share the rows (static), possibly of several processes; then `X`, `y` and
-            `weights` are global arrays, or equal arrays in every process. `n` is arbitrary.
-        block_rows: rows in memory at a time on a device (static); the default depends on the
-            device.
+        weights: row weights, shape `n`, at least 0. Rows of weight 0 are ignored.
+        mesh: devices that share the rows (static). With several processes `X`, `y` and `weights`
+            are global arrays, or equal arrays in every process. `n` is arbitrary.
+        block_rows: number of rows in memory at a time on a device (static). The default depends on
+            the device.
 
-    Differentiable in the feature map, `X`, `y` and `weights`, in both modes; in a weight of zero,
-    too, unless the row's numbers are huge or not finite.
+    Differentiable in the feature map, `X`, `y` and `weights`, in both modes. The derivative in a
+    weight of zero is exact, unless the row's numbers are huge or not finite.
 
     Raises:
         ValueError: if the mesh has axes of type Explicit, or (outside `jit`) its processes have
@@ -197,8 +198,8 @@ def accumulate_folds(
 ) -> NormalEquations:
     """Sum every fold in one pass over the rows; `validation.folds` describes the layout.
 
-    The total is the sum over the leading axis; the training sums of a fold are the total less the
-    fold (De Brabanter 2010, eq. 20-21). On a mesh every device has a part of every fold.
+    The training sums of a fold are the sum over the leading axis less the sums of the fold (De
+    Brabanter 2010, eq. 20-21). On a mesh every device has a part of every fold.
     """
 
     def local(feature_map: FeatureMap, w: Array, X: Array, y: Array) -> NormalEquations:
@@ -224,21 +225,21 @@ def accumulate_groups(
 ) -> NormalEquations:
     """Sum every group of rows in one pass; the leading axis is `n_groups`.
 
-    Rows are sorted by group and cut into blocks of one group each. The work is that of `accumulate`
-    plus half a block for each group, for any group sizes.
+    Rows are sorted by group and cut into blocks of one group each. Groups of any size cost half a
+    block each more than `accumulate`.
 
     Args:
         feature_map: gives the features of a block of rows.
         X: inputs, shape `n d`.
         y: targets, shape `n` or `n c`.
         weights: row weights, shape `n`.
-        group: number of the group of every row, shape `n`; rows with another number than
+        group: number of the group of every row, shape `n`. Rows with another number than
             0..n_groups-1 are left out.
-        n_groups: static.
-        block_rows: rows in memory at a time (static).
+        n_groups: number of groups (static).
+        block_rows: number of rows in memory at a time (static).
     """
     n = X.shape[0]
-    # A quarter of the mean size bounds the padding; fewer rows make a slow product.
+    # A quarter of the mean group size limits the padding; below 64 rows products are slow.
     rows = max(64, min(rows_in_block(block_rows), n // (4 * n_groups)))
     group = jnp.where((group >= 0) & (group < n_groups), group, n_groups)
     order = jnp.argsort(group, stable=True)
@@ -273,21 +274,20 @@ def accumulate_batches(
 ) -> NormalEquations:
     """Sum the normal equations over an iterator of row batches (De Brabanter 2010, Algorithm 4).
 
-    Batches are padded with rows of weight 0 to the size of the first, so that one program serves
-    all. Memory holds one batch.
+    Batches are padded with rows of weight 0 to the size of the largest batch so far, so that one
+    program serves equal sizes. Memory holds one batch.
 
     Args:
         feature_map: gives the features of a block of rows.
         batches: yields `(X, y)` or `(X, y, weights)`, in any array type.
-        n_folds: if given, row `r` of the whole stream belongs to fold `r mod n_folds` and the sums
-            have a leading axis of folds: one pass serves cross-validation. The rows must then not
-            be in a periodic order.
-        block_rows: rows in memory at a time within a batch.
+        n_folds: number of folds. Row `r` of the whole stream belongs to fold `r mod n_folds`, and
+            the sums have a leading axis of folds, so one pass serves cross-validation. The rows
+            must not be in a periodic order.
+        block_rows: number of rows in memory at a time within a batch.
 
     Raises:
-        ValueError: if there is no batch, or a batch has other columns than the first, lengths that
-            differ, or values that are not finite; the message names the rows, and no sums are
-            returned.
+        ValueError: if there is no batch, or if a batch has other columns than the first, lengths
+            that differ, or values that are not finite. The message names the rows.
     """
     check_runtime()
     total: NormalEquations | None = None

@@ -1,4 +1,4 @@
-"""Feature maps: `Phi` with its penalty `R`, and the way from weights back to an expansion."""
+"""Feature maps: `Phi` with its penalty `R`, and the conversion of weights to an expansion."""
 
 from .base import FeatureMap as FeatureMap
 from .columns import KernelColumns as KernelColumns

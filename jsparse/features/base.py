@@ -11,31 +11,31 @@ from ..expansion import KernelExpansion
 
 
 class FeatureMap(eqx.Module):
-    """Features `Phi(X)` with penalty `1/2 w' R w`, and weights turned back into an expansion."""
+    """Features `Phi(X)` with penalty `1/2 w' R w`, whose weights convert to an expansion."""
 
     __repr__ = short_repr
 
     @abc.abstractmethod
     def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n p"]:
-        """Features of the rows of `X`, shape `n p`."""
+        """Return the features of the rows of `X`, shape `n p`."""
 
     @property
     @abc.abstractmethod
     def n_features(self) -> int:
-        """Number of features `p`."""
+        """Return the number of features `p`."""
 
     def unresolved(self, C: Float[Array, "*s"], energy: Float[Array, " p"]) -> Bool[Array, "*s"]:
-        """Return whether features lost to rounding would have mattered; by default False.
+        """Return whether features lost to rounding would have changed the model; by default False.
 
         Args:
             C: weights of the data-fit term.
-            energy: the features' sums of squares over the rows, `NormalEquations.energy`.
+            energy: sum of squares of each feature over the rows, `NormalEquations.energy`.
         """
         return jnp.zeros(C.shape, bool)
 
     @abc.abstractmethod
     def penalty(self) -> Float[Array, "p p"] | None:
-        """Penalty matrix `R`, or None for the identity."""
+        """Return the penalty matrix `R`, or None for the identity."""
 
     @abc.abstractmethod
     def expansion(

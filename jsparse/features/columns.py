@@ -10,24 +10,24 @@ from .base import FeatureMap
 class KernelColumns(FeatureMap):
     """`Phi = K(X, Z)`, `R = K(Z, Z)` (Karsmakers 2011, Theorem 1): weights are coefficients.
 
-    Spans the same models with the same penalty as `Nystroem`, one matrix product cheaper per row,
-    at the squared condition number: prefer `Nystroem` in float32.
+    Models and penalty are equal to the models and penalty of `Nystroem`. A row costs one matrix
+    product less, but the condition number is squared: prefer `Nystroem` in float32.
     """
 
     kernel: Kernel
     prototypes: Float[Array, "m d"]
 
     def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n p"]:
-        """`K(X, Z)`, shape `n m`."""
+        """Return `K(X, Z)`, shape `n m`."""
         return self.kernel.cross_gram(X, self.prototypes)
 
     @property
     def n_features(self) -> int:
-        """Number of prototypes `m`."""
+        """Return the number of prototypes `m`."""
         return self.prototypes.shape[0]
 
     def penalty(self) -> Float[Array, "p p"] | None:
-        """`K(Z, Z)`."""
+        """Return `K(Z, Z)`."""
         return self.kernel.gram(self.prototypes)
 
     def expansion(

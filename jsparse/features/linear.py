@@ -12,32 +12,32 @@ from .base import FeatureMap
 class Linear(FeatureMap):
     """`Phi = X - shift`, `R = I`: the linear machine in the primal.
 
-    Its expansion has one prototype per output, the weight vector itself: `w'x = k(w, x)` for the
-    linear kernel, so a linear model is as sparse as an expansion can be.
+    The expansion has one prototype per output, the weight vector, because `w'x = k(w, x)` for the
+    linear kernel. No expansion can be sparser.
 
     Attributes:
-        shift: subtracted from every row, shape `d`; zero for standardised inputs.
+        shift: vector subtracted from every row, shape `d`; zero for standardised inputs.
     """
 
     shift: Float[Array, " d"]
 
     def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n p"]:
-        """`X - shift`, shape `n d`."""
+        """Return `X - shift`, shape `n d`."""
         return X - self.shift[None, :]
 
     @property
     def n_features(self) -> int:
-        """Number of columns `d`."""
+        """Return the number of columns `d`."""
         return self.shift.shape[0]
 
     def penalty(self) -> Float[Array, "p p"] | None:
-        """None: the identity."""
+        """Return None, the identity."""
         return None
 
     def expansion(
         self, weights: Float[Array, "p *c"], intercept: Float[Array, "*c"]
     ) -> KernelExpansion:
-        """Prototypes `w_1 .. w_c` with coefficients one."""
+        """Return the expansion with prototypes `w_1 .. w_c` and coefficients one."""
         intercept = intercept - dot(self.shift, weights)
         if weights.ndim == 1:
             prototypes, coefficients = weights[None, :], jnp.ones(1, weights.dtype)

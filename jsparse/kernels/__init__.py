@@ -1,4 +1,4 @@
-"""Kernels: functions of two points with hyper-parameters as leaves."""
+"""Kernels: functions of two points, whose hyper-parameters are the leaves of a pytree."""
 
 from .base import Custom as Custom
 from .base import Kernel as Kernel

@@ -16,16 +16,16 @@ from .._runtime import starting
 
 
 def hyperparameter(value: ArrayLike) -> Float[Array, "..."]:
-    """Return `value` as an array of a definite floating dtype, for numbers the default.
+    """Return `value` as an array of a definite floating dtype, by default JAX's float.
 
-    A weakly typed leaf would compile everything again when a tuned value replaces it.
+    A weakly typed leaf would recompile all programs when a tuned value replaces it.
 
     Raises:
-        ValueError: for anything but a real number or an array of real numbers.
+        ValueError: unless `value` is a real number or an array of real numbers.
     """
     starting()
     if isinstance(value, int | float) and not isinstance(value, bool):
-        value = np.asarray(value, float)  # no program, unlike a Python number
+        value = np.asarray(value, float)  # a Python number would run a program
     try:
         array = as_array(value)
     except TypeError:
@@ -33,7 +33,7 @@ def hyperparameter(value: ArrayLike) -> Float[Array, "..."]:
     real = jnp.issubdtype(array.dtype, jnp.floating) or jnp.issubdtype(array.dtype, jnp.integer)
     if array.size == 0 or not real:
         raise ValueError(
-            f"kernel: expected a real number, or several, as hyper-parameter, got {value!r}"
+            f"kernel: expected one or several real numbers as hyper-parameter, got {value!r}"
         )
     array = as_float(array)
     return jnp.asarray(array, dtype=array.dtype)
@@ -46,18 +46,18 @@ def check_scalar(name: str, value: Array) -> None:
 
 
 def check_positive(name: str, value: Array) -> None:
-    """Raise ValueError if a concrete `value` is not positive and finite throughout."""
+    """Raise ValueError if any entry of a concrete `value` is not positive and finite."""
     if is_concrete(value):
-        host = np.asarray(value)
-        if not np.all(np.isfinite(host) & (host > 0)):
+        values = np.asarray(value)
+        if not np.all(np.isfinite(values) & (values > 0)):
             raise ValueError(f"{name}: expected positive and finite, got {host}")
 
 
 def check_not_negative(name: str, value: Array) -> None:
-    """Raise ValueError if a concrete `value` is negative or not finite."""
+    """Raise ValueError if any entry of a concrete `value` is negative or not finite."""
     if is_concrete(value):
-        host = np.asarray(value)
-        if not np.all(np.isfinite(host) & (host >= 0)):
+        values = np.asarray(value)
+        if not np.all(np.isfinite(values) & (values >= 0)):
             raise ValueError(f"{name}: expected finite and at least 0, got {host}")
 
 
@@ -65,7 +65,7 @@ def degree_of(value: SupportsIndex) -> int:
     """Return a degree as a Python int; raise ValueError for anything but an integer."""
     try:
         degree = operator.index(value)
-    except TypeError:  # a float, or traced: its value must be known to unroll the power
+    except TypeError:  # a float or a traced number, whose power cannot be unrolled
         degree = 0
     if degree < 1 or isinstance(value, bool):
         raise ValueError(f"degree: expected a whole number of at least 1, got {value!r}")
@@ -77,8 +77,8 @@ def two_points(x: Array, z: Array) -> tuple[Float[Array, " d"], Float[Array, " d
     x, z = as_float(x), as_float(z)
     if x.ndim != 1 or z.shape != x.shape:
         raise ValueError(
-            f"expected two points of one shape (d,), got {x.shape} and {z.shape}; a kernel called "
-            "takes two points, its cross_gram two tables"
+            f"expected two points of one shape (d,), got {x.shape} and {z.shape}; for two tables "
+            "call cross_gram"
         )
     return x, z
 
@@ -87,7 +87,7 @@ def one_table(X: Array) -> Float[Array, "n d"]:
     """Return a table of points, one in each row; raise ValueError for other shapes."""
     X = as_float(X)
     if X.ndim != 2:
-        raise ValueError(f"X: expected shape (n, d), one point a row; got {X.shape}")
+        raise ValueError(f"X: expected shape (n, d), one point in each row; got {X.shape}")
     return X
 
 

@@ -27,14 +27,14 @@ class Kernel(eqx.Module):
     """A positive semi-definite function of two points.
 
     A kernel is a pytree whose leaves are its hyper-parameters: `jit` does not recompile when they
-    change, `vmap` batches over them and `grad` differentiates in them. Results have the dtype of
-    the points; hyper-parameters are cast to it. A subclass must define `__call__`, and may override
-    the rest by matrix products.
+    change, `vmap` batches over them and `grad` differentiates in them. Hyper-parameters are cast to
+    the dtype of the points, which is the dtype of the results. A subclass must define `__call__`.
+    It may override the other methods by matrix products.
     """
 
     __repr__ = short_repr
 
-    # NumPy's scalars and arrays defer `*` to this class, as JAX's do.
+    # With this, NumPy's scalars and arrays leave `*` to this class, as JAX's do.
     __array_ufunc__ = None
 
     @abc.abstractmethod
@@ -42,17 +42,14 @@ class Kernel(eqx.Module):
         """Return `k(x, z)` for two points, shapes `d` and `d`.
 
         Raises:
-            ValueError: if the points are not two vectors of one length, or the length is not that
-                of a per-dimension hyper-parameter.
+            ValueError: if the points are not two vectors of equal length, or a hyper-parameter
+                with one value per dimension has another length.
         """
 
     def gram(self, X: Float[Array, "n d"]) -> Float[Array, "n n"]:
         """Return `k(x_i, x_j)` for the rows of `X (n, d)`, exactly symmetric, shape `n n`.
 
-        Differentiable as `cross_gram` is.
-
-        Raises:
-            ValueError: as `cross_gram`.
+        Derivatives and errors are as in `cross_gram`.
         """
         return mirrored(self.cross_gram(X, X))
 
@@ -63,18 +60,14 @@ class Kernel(eqx.Module):
         points. A row depends only on its `x_i` and on `Z`, so rows may come in blocks.
 
         Raises:
-            ValueError: if `X` and `Z` are not two tables with one number of columns, or that is not
-                the length of a per-dimension hyper-parameter.
+            ValueError: if `X` and `Z` are not two tables with equal numbers of columns, or a
+                hyper-parameter with one value per dimension has another length.
         """
         X, Z = two_tables(X, Z)
         return jax.vmap(lambda x: jax.vmap(lambda z: self(x, z))(Z))(X)
 
     def diagonal(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
-        """Return `k(x_i, x_i)` for the rows of `X (n, d)`, shape `n`.
-
-        Raises:
-            ValueError: as `cross_gram`.
-        """
+        """Return `k(x_i, x_i)` for the rows of `X (n, d)`, shape `n`; errors as in `cross_gram`."""
         return jax.vmap(lambda x: self(x, x))(one_table(X))
 
     def __add__(self, other: "Kernel") -> "Kernel":
@@ -100,8 +93,8 @@ def check_kernel(name: str, value: Any) -> None:
 def mirrored(gram: Float[Array, "n n"]) -> Float[Array, "n n"]:
     """Mirror the lower triangle of a Gram matrix, which makes it exactly symmetric.
 
-    Half the sum with the transpose is not exactly symmetric: a fused multiply-add rounds only one
-    of the two terms.
+    Half the sum of the matrix and its transpose is not exactly symmetric, because a fused
+    multiply-add rounds only one of the two terms.
     """
     row = jnp.arange(gram.shape[0])
     return jnp.where(row[:, None] >= row[None, :], gram, gram.T)
@@ -118,19 +111,19 @@ class Sum(Kernel):
         check_kernel("right", self.right)
 
     def __call__(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Scalar:
-        """`left(x, z) + right(x, z)`."""
+        """Return `left(x, z) + right(x, z)`."""
         return self.left(x, z) + self.right(x, z)
 
     def gram(self, X: Float[Array, "n d"]) -> Float[Array, "n n"]:
-        """Sum of the Gram matrices."""
+        """Return the sum of the Gram matrices."""
         return self.left.gram(X) + self.right.gram(X)
 
     def cross_gram(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
-        """Sum of the cross-Gram matrices."""
+        """Return the sum of the cross-Gram matrices."""
         return self.left.cross_gram(X, Z) + self.right.cross_gram(X, Z)
 
     def diagonal(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
-        """Sum of the diagonals."""
+        """Return the sum of the diagonals."""
         return self.left.diagonal(X) + self.right.diagonal(X)
 
 
@@ -145,27 +138,27 @@ class Product(Kernel):
         check_kernel("right", self.right)
 
     def __call__(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Scalar:
-        """`left(x, z) right(x, z)`."""
+        """Return `left(x, z) right(x, z)`."""
         return self.left(x, z) * self.right(x, z)
 
     def gram(self, X: Float[Array, "n d"]) -> Float[Array, "n n"]:
-        """Elementwise product of the Gram matrices."""
+        """Return the elementwise product of the Gram matrices."""
         return self.left.gram(X) * self.right.gram(X)
 
     def cross_gram(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
-        """Elementwise product of the cross-Gram matrices."""
+        """Return the elementwise product of the cross-Gram matrices."""
         return self.left.cross_gram(X, Z) * self.right.cross_gram(X, Z)
 
     def diagonal(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
-        """Product of the diagonals."""
+        """Return the product of the diagonals."""
         return self.left.diagonal(X) * self.right.diagonal(X)
 
 
 class Scaled(Kernel):
-    """`k(x, z) = variance kernel(x, z)`; `2.0 * kernel` and `kernel * 2.0` make one.
+    """`k(x, z) = variance kernel(x, z)`; `2.0 * kernel` and `kernel * 2.0` construct it.
 
     Attributes:
-        kernel: the kernel scaled.
+        kernel: the kernel that is scaled.
         variance: positive, shape `()`.
 
     Raises:
@@ -181,7 +174,7 @@ class Scaled(Kernel):
         check_positive("variance", self.variance)
 
     def __call__(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Scalar:
-        """`variance kernel(x, z)`."""
+        """Return `variance kernel(x, z)`."""
         return self._scale(self.kernel(x, z))
 
     def gram(self, X: Float[Array, "n d"]) -> Float[Array, "n n"]:
@@ -205,7 +198,7 @@ def _is_array(leaf: Any) -> bool:
 
 
 def _floating_leaves(change: Callable[[Any], Array]) -> Callable[[Any], Any]:
-    """Apply `change` to the real floating leaves of a pytree."""
+    """Return a function that applies `change` to the real floating leaves of a pytree."""
 
     def is_floating(leaf: Any) -> bool:
         return _is_array(leaf) and jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
@@ -216,18 +209,18 @@ def _floating_leaves(change: Callable[[Any], Array]) -> Callable[[Any], Any]:
 class Custom(Kernel):
     """A user's function of two points, `k(x, z) = fn(params, x, z)`.
 
-    It is evaluated pair by pair under `vmap`, and is as differentiable and accurate as `fn`. `jit`
-    compiles again for a new `fn`, so define it once at module level and pass what varies in
-    `params`.
+    The function is evaluated pair by pair under `vmap`. The kernel is as differentiable and
+    accurate as `fn`. `jit` compiles again for a new `fn`, so define `fn` once at module level and
+    pass varying values in `params`.
 
     Attributes:
         fn: a function of `params` and two points of shape `d` that returns a scalar, written in
             JAX. It must be symmetric and positive semi-definite, which is not checked. Static.
-        params: pytree of arrays and numbers; the floating leaves are the hyper-parameters, and `fn`
-            sees them in the dtype of the points.
+        params: pytree of arrays and numbers. The floating leaves are the hyper-parameters, which
+            `fn` gets in the dtype of the points.
 
     Raises:
-        ValueError: if `fn` is not callable, or, when it is evaluated, does not return a scalar.
+        ValueError: if `fn` is not callable; at evaluation, if it does not return a scalar.
     """
 
     fn: Callable[..., Any] = eqx.field(static=True)
@@ -238,7 +231,7 @@ class Custom(Kernel):
             raise ValueError(f"fn: expected a function of (params, x, z), got {self.fn!r}")
 
     def __call__(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Scalar:
-        """`fn(params, x, z)`."""
+        """Return `fn(params, x, z)`."""
         x, z = two_points(x, z)
         params = _floating_leaves(lambda leaf: leaf.astype(x.dtype))(self.params)
         value = self.fn(params, x, z)

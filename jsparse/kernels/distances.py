@@ -1,4 +1,4 @@
-"""Squared distances by one matrix product, and a square root that survives zero."""
+"""Squared distances by one matrix product, and a square root with finite derivatives at zero."""
 
 import jax
 import jax.numpy as jnp
@@ -19,19 +19,19 @@ def squared_distances(
 ) -> Float[Array, "n m"]:
     """Return `|(x_i - z_j) / lengthscale|^2` as `|u_i|^2 + |v_j|^2 - 2 u_i.v_j`, at least 0.
 
-    `u` and `v` are the points less the mean of `Z`: the expansion has an absolute error of about
-    `eps (|u|^2 + |v|^2)`, which an offset in the data would otherwise multiply (offset 1e3 in
-    float32: by a million). The centre is a function of `Z` only, so that blocks of rows agree.
+    `u` and `v` are the points less the mean of `Z`. The expansion has an absolute error of about
+    `eps (|u|^2 + |v|^2)`, which an offset in the data would multiply (an offset of 1e3 in float32:
+    by a million). The centre is a function of `Z` only, so that blocks of rows agree.
 
-    Differentiable any number of times in both modes. Clipping at 0 changes the value, never the
-    derivatives, which at coincident points equal the squared distance's.
+    Differentiable any number of times in both modes. Clipping at 0 changes values but not
+    derivatives. At coincident points these are the derivatives of the exact squared distance.
 
     Args:
         X: shape `n d`.
         Z: shape `m d`.
         lengthscale: divides the differences; shape `()` or `d`.
-        snap: set distances within the error of the expansion to 0. A function with a cusp at 0
-            needs this, as the square root turns an error of eps into one of `sqrt(eps)`.
+        snap: whether to set distances within the error of the expansion to 0. A function with a
+            cusp at 0 needs it, because the square root turns an error of eps into `sqrt(eps)`.
 
     Raises:
         ValueError: if the lengthscale is not a scalar or of shape `d`.
@@ -43,8 +43,8 @@ def squared_distances(
         lengthscale = matching(lengthscale, U).reshape(1, -1)
         U, V = U / lengthscale, V / lengthscale
     norms = jnp.sum(U * U, axis=1)[:, None] + jnp.sum(V * V, axis=1)[None, :]
-    # Rounding errors of sums of d terms grow like a random walk; this is about twice that, plus
-    # what the remaining operations add.
+    # Rounding errors of sums of d terms grow like a random walk. The bound is about twice as large
+    # and includes the errors of the other operations.
     error = (3 + float(np.sqrt(X.shape[1]))) * epsilon(X.dtype)
     noise = error * norms if snap else jnp.zeros((1, 1), X.dtype)
     return _above(norms - 2 * dot(U, V.T), noise)
@@ -71,11 +71,11 @@ def matching(lengthscale: Lengthscale, points: Float[Array, "*n d"]) -> Lengthsc
 def safe_sqrt(s: Float[Array, "*s"]) -> Float[Array, "*s"]:
     """Return `sqrt(s)` of a scaled squared distance; all derivatives at 0 are set to 0.
 
-    The true derivatives there are infinite. Below `(eps / 4)^2`, where `exp(-sqrt(s))` rounds to 1,
+    The true derivatives at 0 are infinite. Below `(eps / 4)^2`, where `exp(-sqrt(s))` rounds to 1,
     `s` counts as 0, so that the first two derivatives are always finite.
     """
-    apart = ~(s < (epsilon(s.dtype) / 4) ** 2)  # NaN stays NaN
-    return jnp.where(apart, jnp.sqrt(jnp.where(apart, s, 1)), 0)
+    nonzero = ~(s < (epsilon(s.dtype) / 4) ** 2)  # NaN stays NaN
+    return jnp.where(nonzero, jnp.sqrt(jnp.where(nonzero, s, 1)), 0)
 
 
 def _above(s: Float[Array, "n m"], noise: Float[Array, "..."]) -> Float[Array, "n m"]:

@@ -29,16 +29,16 @@ class DotProduct(Kernel):
         """Evaluate the kernel as a function of the inner product, elementwise."""
 
     def __call__(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Scalar:
-        """`profile(x'z)`."""
+        """Return `profile(x'z)`."""
         return self.profile(dot(*two_points(x, z)))
 
     def cross_gram(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
-        """Cross-Gram matrix by one matrix product and one elementwise pass; see `Kernel`."""
+        """Compute the cross-Gram matrix by one matrix product and one elementwise pass."""
         X, Z = two_tables(X, Z)
         return self.profile(dot(X, Z.T))
 
     def diagonal(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
-        """`profile(|x_i|^2)`, shape `n`."""
+        """Return `profile(|x_i|^2)`, shape `n`."""
         X = one_table(X)
         return self.profile(jnp.sum(X * X, axis=1))
 
@@ -60,7 +60,7 @@ class Linear(DotProduct):
         check_not_negative("offset", self.offset)
 
     def profile(self, p: Float[Array, "*s"]) -> Float[Array, "*s"]:
-        """`p + offset`."""
+        """Return `p + offset`."""
         return p + like(self.offset, p)
 
 
@@ -73,8 +73,8 @@ class Polynomial(DotProduct):
         offset: at least 0, shape `()`.
 
     Raises:
-        ValueError: for another degree; if scale or offset is not a scalar, or concrete and out of
-            range or not finite.
+        ValueError: for another degree, or a scale or offset that is not a scalar or is concrete
+            and out of range or not finite.
     """
 
     degree: int = eqx.field(static=True, converter=degree_of, default=2)
@@ -88,5 +88,5 @@ class Polynomial(DotProduct):
         check_not_negative("offset", self.offset)
 
     def profile(self, p: Float[Array, "*s"]) -> Float[Array, "*s"]:
-        """`(scale p + offset)^degree`."""
+        """Return `(scale p + offset)^degree`."""
         return (like(self.scale, p) * p + like(self.offset, p)) ** self.degree

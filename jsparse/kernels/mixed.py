@@ -1,4 +1,4 @@
-"""A kernel of the distance, for points some of whose columns hold codes of categories."""
+"""A kernel of the distance for points with columns of numbers and columns of category codes."""
 
 import operator
 from collections.abc import Iterable
@@ -31,14 +31,14 @@ def _column_numbers(columns: Iterable[int]) -> tuple[int, ...]:
 class Mixed(Kernel):
     """`k(x, z) = profile(sum_j (x_j - z_j)^2 / l_j^2 + sum_c 2 [x_c != z_c] / l_c^2)`.
 
-    The first sum is over columns of numbers, the second over columns of categories. The value is
-    that of `kernel`, a function `profile` of the squared distance, for points whose categories are
-    coded by indicator columns, divided by the lengthscale of their column. The indicators are never
-    formed. So the kernel is positive semi-definite. With `RBF`, each column in which two points
-    disagree divides the kernel by `exp(1 / l_c^2)`.
+    The first sum is over columns of numbers, the second over columns of categories. `profile` is
+    the function of the squared distance that defines `kernel`. The value equals `kernel` at points
+    whose categories are coded by indicator columns, divided by the lengthscale of their column. The
+    kernel is therefore positive semi-definite, but the indicators are never formed. With `RBF`,
+    each category column in which two points differ divides the kernel by `exp(1 / l_c^2)`.
 
-    Codes are only compared: they must not be scaled, and derivatives in them are 0. In all else the
-    kernel is as differentiable as `kernel`.
+    Codes are only compared, so they must not be scaled, and derivatives in them are 0. In all other
+    arguments the kernel is as differentiable as `kernel`.
 
     Attributes:
         kernel: a kernel of the distance, such as `RBF`, with one lengthscale or one for every
@@ -56,7 +56,7 @@ class Mixed(Kernel):
     def __check_init__(self) -> None:
         if not isinstance(self.kernel, Stationary):
             raise ValueError(
-                "kernel: expected one of the distance, such as RBF(1.0), for columns of "
+                "kernel: expected a kernel of the distance, such as RBF(1.0), for columns of "
                 f"categories, got {type(self.kernel).__name__}"
             )
 
@@ -64,17 +64,17 @@ class Mixed(Kernel):
         """Evaluate the formula from the differences."""
         x, z = two_points(x, z)
         scale, codes = self._scale(x), self._codes(len(x))
-        apart = jnp.where(codes, 2 * (x != z).astype(x.dtype), jnp.square(x - z))
-        return self._stationary.profile(jnp.sum(apart / jnp.square(scale)))
+        squares = jnp.where(codes, 2 * (x != z).astype(x.dtype), jnp.square(x - z))
+        return self._stationary.profile(jnp.sum(squares / jnp.square(scale)))
 
     def gram(self, X: Float[Array, "n d"]) -> Float[Array, "n n"]:
-        """Gram matrix, exactly symmetric and with an exact unit diagonal."""
+        """Return the Gram matrix, exactly symmetric and with an exact unit diagonal."""
         X = one_table(X)
         values = mirrored(self.cross_gram(X, X))
         return jnp.where(jnp.eye(X.shape[0], dtype=bool), 1, values)
 
     def cross_gram(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
-        """Cross-Gram matrix by a matrix product and a pass over the codes; see `Kernel`."""
+        """Compute the cross-Gram matrix by a matrix product and a pass for each column of codes."""
         X, Z = two_tables(X, Z)
         numbers, codes = np.flatnonzero(~self._codes(X.shape[1])), np.array(self.columns)
         scale = self._scale(X)
@@ -83,14 +83,13 @@ class Mixed(Kernel):
         )
         X_codes, Z_codes = X[:, codes], Z[:, codes]
         rates = 2 / jnp.square(scale[codes])
-        for c in range(
-            len(codes)
-        ):  # one pass over the matrix, where a product would need indicators
+        # Each code takes one pass over the matrix; a matrix product would need indicators.
+        for c in range(len(codes)):
             s = s + jnp.where(X_codes[:, c, None] == Z_codes[None, :, c], 0, rates[c])
         return self._stationary.profile(s)
 
     def diagonal(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
-        """Ones."""
+        """Return ones."""
         X = one_table(X)
         self._scale(X)
         return jnp.ones(X.shape[0], X.dtype)
@@ -113,7 +112,7 @@ class Mixed(Kernel):
 
 
 def with_categories(kernel: Kernel, columns: tuple[int, ...]) -> Kernel:
-    """Return the kernel such that all its parts compare codes in these columns.
+    """Return the kernel, changed so that all parts compare codes in these columns.
 
     Raises:
         ValueError: for parts that are not functions of the distance, or that compare other columns.
@@ -130,45 +129,45 @@ def with_categories(kernel: Kernel, columns: tuple[int, ...]) -> Kernel:
             return type(kernel)(*parts)
     what = type(kernel).__name__
     if isinstance(kernel, Mixed):
-        what = f"one that compares the columns {kernel.columns}"
+        what = f"a kernel that compares the columns {kernel.columns}"
     raise ValueError(
-        f"kernel: expected one of the distance, such as RBF, as the columns {columns} hold "
-        f"categories, got {what}; or give each category a column of its own"
+        f"kernel: expected a kernel of the distance, such as RBF, as columns {columns} hold "
+        f"categories, got {what}; or code each category by an indicator column"
     )
 
 
 def categorical_columns(kernel: Any) -> tuple[int, ...]:
-    """Return the columns in which a kernel compares codes; they must not be scaled.
+    """Return the columns in which a kernel compares codes. They must not be scaled.
 
     Raises:
-        ValueError: if parts of the kernel treat them as numbers, or compare other columns.
+        ValueError: if a part of the kernel treats them as numbers, or compares other columns.
     """
-    columns = _all_columns(kernel)
+    columns = _code_columns(kernel)
     if columns:
         with_categories(kernel, columns)
-        if any(isinstance(part, Stationary) for part in _bare(kernel)):
+        if any(isinstance(part, Stationary) for part in _parts(kernel)):
             raise ValueError(
-                f"kernel: expected every part of it to compare codes in the columns {columns}, as "
-                "one of them does"
+                f"kernel: expected every part to compare codes in the columns {columns}, as one "
+                "part does"
             )
     return columns
 
 
-def _all_columns(kernel: Any) -> tuple[int, ...]:
+def _code_columns(kernel: Any) -> tuple[int, ...]:
     match kernel:
         case Mixed():
             return kernel.columns
         case Scaled():
-            return _all_columns(kernel.kernel)
+            return _code_columns(kernel.kernel)
         case Sum() | Product():
-            return _all_columns(kernel.left) or _all_columns(kernel.right)
+            return _code_columns(kernel.left) or _code_columns(kernel.right)
     return ()
 
 
-def _bare(kernel: Kernel) -> list[Kernel]:
+def _parts(kernel: Kernel) -> list[Kernel]:
     match kernel:
         case Scaled():
-            return _bare(kernel.kernel)
+            return _parts(kernel.kernel)
         case Sum() | Product():
-            return _bare(kernel.left) + _bare(kernel.right)
+            return _parts(kernel.left) + _parts(kernel.right)
     return [kernel]

@@ -1,4 +1,4 @@
-"""Mixtures, in which each prototype has one of several kernels."""
+"""Mixtures: each prototype has one of several kernels."""
 
 from typing import Any
 
@@ -20,17 +20,17 @@ def _numbers(which: Any) -> Int[Array, " m"] | Int[np.ndarray, " m"] | None:
 class Mixture(Kernel):
     """`k_j(x, z_j)`: prototype j has kernel number `which_j` of several.
 
-    The kernel of an expansion with several kernels or widths. Without `which` it is the kernel of a
-    dictionary, in which every point has an atom of each kernel; `KSP`, `KMP` and `KBP` choose from
-    it. It is not a function of two points alone, and has no Gram matrix.
+    Expansions with several kernels or widths have such a kernel. Without `which` it defines a
+    dictionary in which every point has an atom of each kernel. `KSP`, `KMP` and `KBP` choose atoms
+    from the dictionary. A mixture is not a function of two points alone, and has no Gram matrix.
 
     Attributes:
-        kernels: at least one.
+        kernels: at least one kernel.
         which: number of the kernel of each prototype, shape `m`; None for a dictionary.
 
     Raises:
-        ValueError: if there is no kernel, one is not a `Kernel` or is a mixture, or a number is out
-            of range.
+        ValueError: if there is no kernel, a kernel is not a `Kernel` or is a mixture, or a number
+            is out of range.
     """
 
     kernels: tuple[Kernel, ...] = eqx.field(converter=tuple)
@@ -44,30 +44,26 @@ class Mixture(Kernel):
         for kernel in self.kernels:
             check_kernel("kernels", kernel)
             if isinstance(kernel, Mixture):
-                raise ValueError("kernels: expected none that is a Mixture itself")
+                raise ValueError("kernels: expected no Mixture among the kernels, got one")
         which = self.which
         if which is not None and is_concrete(which):
-            host = np.asarray(which)
-            if host.ndim != 1 or np.any((host < 0) | (host >= len(self.kernels))):
+            numbers = np.asarray(which)
+            if numbers.ndim != 1 or np.any((numbers < 0) | (numbers >= len(self.kernels))):
                 raise ValueError(
                     f"which: expected numbers of {len(self.kernels)} kernels, got {host}"
                 )
 
     def __call__(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Scalar:
-        """Raise: a mixture is not a function of two points alone.
-
-        Raises:
-            ValueError: always.
-        """
-        raise self._refused()
+        """Raise ValueError: a mixture is not a function of two points alone."""
+        raise self._no_pair_value()
 
     def gram(self, X: Float[Array, "n d"]) -> Float[Array, "n n"]:
-        """None; see `__call__`."""
-        raise self._refused()
+        """Raise ValueError; see `__call__`."""
+        raise self._no_pair_value()
 
     def diagonal(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
-        """None; see `__call__`."""
-        raise self._refused()
+        """Raise ValueError; see `__call__`."""
+        raise self._no_pair_value()
 
     def cross_gram(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
         """Return `k_j(x_i, z_j)`, with the kernel of each prototype.
@@ -77,7 +73,7 @@ class Mixture(Kernel):
         """
         X, Z = two_tables(X, Z)
         if self.which is None:
-            raise self._refused()
+            raise self._no_pair_value()
         if len(self.which) != len(Z):
             raise ValueError(
                 f"which: expected the number of a kernel for each of {len(Z)} prototypes, got "
@@ -88,8 +84,8 @@ class Mixture(Kernel):
             values = jnp.where(self.which[None] == number, kernel.cross_gram(X, Z), values)
         return values
 
-    def _refused(self) -> ValueError:
+    def _no_pair_value(self) -> ValueError:
         return ValueError(
-            f"kernel: expected one, got a Mixture of {len(self.kernels)}; only KSP, KMP and KBP "
-            "choose from several"
+            f"kernel: expected a single kernel, got a Mixture of {len(self.kernels)}; only KSP, "
+            "KMP and KBP choose from several"
         )

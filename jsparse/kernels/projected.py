@@ -16,16 +16,16 @@ from .stationary import Stationary
 class Projected(Kernel):
     """`k(x, z) = kernel(P x, P z)`: with `RBF(1.0)`, `exp(-(x - z)' P'P (x - z) / 2)`.
 
-    A Mahalanobis metric `P'P`, whose rank is at most the number of rows of `P`. `Gradient(rank=..)`
-    tunes `P`; other searches leave it unchanged.
+    The points have the Mahalanobis metric `P'P`, whose rank is at most the number of rows of `P`.
+    `Gradient(rank=..)` tunes `P`; other searches leave it unchanged.
 
     Attributes:
-        kernel: of points of `r` dimensions.
+        kernel: a kernel of points of `r` dimensions.
         matrix: `P`, shape `r d`.
 
     Raises:
-        ValueError: for a `kernel` that is not one, or a matrix of the wrong shape or (if concrete)
-            not finite; at evaluation, for points whose number of columns does not fit.
+        ValueError: if `kernel` is not a kernel, or the matrix has the wrong shape or is concrete
+            and not finite; at evaluation, if the number of columns of the points does not fit.
     """
 
     kernel: Kernel
@@ -39,31 +39,31 @@ class Projected(Kernel):
             raise ValueError("matrix: expected finite numbers, got NaN or infinity")
 
     def __call__(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Scalar:
-        """`kernel(P x, P z)`."""
+        """Return `kernel(P x, P z)`."""
         x, z = two_points(x, z)
         centre = self._centre(z[None])
         return self.kernel(*(self._mapped(a[None], centre)[0] for a in (x, z)))
 
     def gram(self, X: Float[Array, "n d"]) -> Float[Array, "n n"]:
-        """Evaluate the kernel at the mapped points."""
+        """Return the Gram matrix of the mapped points."""
         X = one_table(X)
         return self.kernel.gram(self._mapped(X, self._centre(X)))
 
     def cross_gram(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
-        """Evaluate the kernel at the mapped points."""
+        """Return the Gram matrix of the mapped points."""
         X, Z = two_tables(X, Z)
         centre = self._centre(Z)
         return self.kernel.cross_gram(self._mapped(X, centre), self._mapped(Z, centre))
 
     def diagonal(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
-        """Return the kernel's diagonal at the mapped points."""
+        """Return the diagonal of the Gram matrix of the mapped points."""
         X = one_table(X)
         return self.kernel.diagonal(self._mapped(X, self._centre(X)))
 
     def _centre(self, Z: Float[Array, "m d"]) -> Float[Array, "1 d"]:
         """Return a shift of the points before the map, so that an offset costs no digits.
 
-        Distances do not depend on it, so neither do their derivatives; inner products do.
+        Distances and their derivatives do not depend on the shift; inner products do.
         """
         if not isinstance(self.kernel, Stationary):
             return jnp.zeros((1, Z.shape[1]), Z.dtype)
@@ -72,7 +72,7 @@ class Projected(Kernel):
     def _mapped(self, X: Float[Array, "n d"], centre: Float[Array, "1 d"]) -> Float[Array, "n r"]:
         if self.matrix.shape[1] != X.shape[1]:
             raise ValueError(
-                f"matrix: expected one column for each of the {X.shape[1]} of the points, got "
+                f"matrix: expected {X.shape[1]} columns, one for each column of the points, got "
                 f"shape {self.matrix.shape}"
             )
         return dot(X - centre, self.matrix.astype(X.dtype).T)

@@ -1,7 +1,7 @@
 """Kernels of the distance between two points.
 
 All are functions of the squared scaled distance `s = |(x - z) / lengthscale|^2`, not of its square
-root: where the kernel is smooth in `s`, so are its derivatives at coincident points.
+root. A kernel that is smooth in `s` therefore has exact derivatives at coincident points.
 """
 
 import abc
@@ -29,10 +29,10 @@ class Stationary(Kernel):
     """`k(x, z) = profile(|(x - z) / lengthscale|^2)` with `profile(0) = 1`.
 
     Attributes:
-        lengthscale: positive, in the units of the points; shape `()`, or `d` for one per dimension.
+        lengthscale: positive, in the units of the points; shape `()`, or `d`, one per dimension.
 
     Raises:
-        ValueError: for a lengthscale of another shape, or one that is concrete and not positive and
+        ValueError: if the lengthscale has another shape, or is concrete and not positive and
             finite.
     """
 
@@ -54,72 +54,72 @@ class Stationary(Kernel):
         """Evaluate the kernel as a function of the squared scaled distance, elementwise."""
 
     def __call__(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Scalar:
-        """`profile(|(x - z) / lengthscale|^2)`, from the differences."""
+        """Return `profile(|(x - z) / lengthscale|^2)`, from the differences."""
         return self.profile(squared_distance(*two_points(x, z), self.lengthscale))
 
     def gram(self, X: Float[Array, "n d"]) -> Float[Array, "n n"]:
-        """Gram matrix by one matrix product, exactly symmetric and with an exact unit diagonal."""
+        """Compute the Gram matrix: exactly symmetric, with an exact unit diagonal."""
         X = one_table(X)
         values = mirrored(self.cross_gram(X, X))
         return jnp.where(jnp.eye(X.shape[0], dtype=bool), 1, values)
 
     def cross_gram(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
-        """Cross-Gram matrix by one matrix product and one elementwise pass; see `Kernel`."""
+        """Compute the cross-Gram matrix by one matrix product and one elementwise pass."""
         X, Z = two_tables(X, Z)
         return self.profile(squared_distances(X, Z, self.lengthscale, snap=self._cusp))
 
     def diagonal(self, X: Float[Array, "n d"]) -> Float[Array, " n"]:
-        """Ones."""
+        """Return ones."""
         X = one_table(X)
         matching(self.lengthscale, X)
         return jnp.ones(X.shape[0], X.dtype)
 
 
 class RBF(Stationary):
-    """`k(x, z) = exp(-|x - z|^2 / (2 lengthscale^2))`, differences divided per dimension."""
+    """`k(x, z) = exp(-|(x - z) / lengthscale|^2 / 2)`."""
 
     @classmethod
     def from_sigma2(cls, sigma2: ArrayLike) -> "RBF":
-        """`exp(-|x - z|^2 / sigma2)`, the LS-SVM papers' form; `sigma2` of shape `()` or `d`."""
+        """Return `exp(-|x - z|^2 / sigma2)`, as in LS-SVM papers; `sigma2` of shape `()` or `d`."""
         sigma2 = hyperparameter(sigma2)
         check_positive("sigma2", sigma2)
         return cls(jnp.sqrt(sigma2 / 2))
 
     @classmethod
     def from_gamma(cls, gamma: ArrayLike) -> "RBF":
-        """`exp(-gamma |x - z|^2)`, scikit-learn's form; `gamma` of shape `()` or `d`."""
+        """Return `exp(-gamma |x - z|^2)`, as in scikit-learn; `gamma` of shape `()` or `d`."""
         gamma = hyperparameter(gamma)
         check_positive("gamma", gamma)
         return cls(jnp.sqrt(0.5 / gamma))
 
     def profile(self, s: Float[Array, "*s"]) -> Float[Array, "*s"]:
-        """`exp(-s / 2)`."""
+        """Return `exp(-s / 2)`."""
         return jnp.exp(-0.5 * s)
 
 
 class Laplacian(Stationary):
     """`k(x, z) = exp(-|x - z| / lengthscale)` with the Euclidean norm (scikit-learn's has the L1).
 
-    It has a cusp at coincident points; derivatives there, which do not exist, are 0. In `gram` and
-    `cross_gram`, points within the rounding error of the distance of each other (a distance of
-    about `sqrt(eps)` times their distance from the mean) coincide.
+    It has a cusp at coincident points, where derivatives do not exist and are set to 0. In `gram`
+    and `cross_gram`, points coincide if the rounding error exceeds their distance: at about
+    `sqrt(eps)` times their distance from the mean.
     """
 
     _cusp: ClassVar[bool] = True
 
     def profile(self, s: Float[Array, "*s"]) -> Float[Array, "*s"]:
-        """`exp(-r)`, `r = sqrt(s)`."""
+        """Return `exp(-r)` with `r = sqrt(s)`."""
         return _matern12(s)
 
 
 class Matern32(Stationary):
     """`k(x, z) = (1 + r) exp(-r)`, `r = sqrt(3) |x - z| / lengthscale`.
 
-    First and second derivatives are right at coincident points; the third do not exist there.
+    First and second derivatives are exact at coincident points; third derivatives do not exist.
     """
 
     def profile(self, s: Float[Array, "*s"]) -> Float[Array, "*s"]:
-        """`(1 + r) exp(-r)`, `r = sqrt(3 s)`."""
+        """Return `(1 + r) exp(-r)` with `r = sqrt(3 s)`."""
         return _matern32(3 * s)
 
 
@@ -127,7 +127,7 @@ class Matern52(Stationary):
     """`k(x, z) = (1 + r + r^2 / 3) exp(-r)`, `r = sqrt(5) |x - z| / lengthscale`."""
 
     def profile(self, s: Float[Array, "*s"]) -> Float[Array, "*s"]:
-        """`(1 + r + r^2 / 3) exp(-r)`, `r = sqrt(5 s)`."""
+        """Return `(1 + r + r^2 / 3) exp(-r)` with `r = sqrt(5 s)`."""
         return _matern52(5 * s)
 
 
@@ -135,7 +135,7 @@ class RationalQuadratic(Stationary):
     """`k(x, z) = (1 + |x - z|^2 / (2 alpha lengthscale^2))^(-alpha)`.
 
     Attributes:
-        alpha: positive, shape `()`; small values give heavy tails, and the limit of large values is
+        alpha: positive, shape `()`. Small values give heavy tails; the limit of large values is
             `RBF`.
     """
 
@@ -146,13 +146,13 @@ class RationalQuadratic(Stationary):
         check_positive("alpha", self.alpha)
 
     def profile(self, s: Float[Array, "*s"]) -> Float[Array, "*s"]:
-        """`(1 + s / (2 alpha))^(-alpha)`."""
+        """Return `(1 + s / (2 alpha))^(-alpha)`."""
         alpha = like(self.alpha, s)
         return jnp.exp(-alpha * jnp.log1p(s / (2 * alpha)))
 
 
-# Matern profiles in t = r^2. The derivative of each is a multiple of the one before, so written
-# this way none divides by r before the second derivative of the second:
+# Matern profiles in t = r^2. The derivative of each profile is a multiple of the previous profile,
+# so the first derivative that divides by r is the second derivative of `_matern32`:
 #     d/dt (1 + r + t/3) exp(-r) = -(1 + r) exp(-r) / 6,   d/dt (1 + r) exp(-r) = -exp(-r) / 2.
 
 

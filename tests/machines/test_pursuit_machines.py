@@ -178,10 +178,13 @@ def test_a_dictionary_of_several_kernels_is_trained_saved_and_refused_elsewhere(
     for bad, what in (
         (lambda: Mixture(()), "kernels: expected at least one"),
         (lambda: Mixture((KERNEL,), [1]), "which: expected numbers of 1 kernels"),
-        (lambda: Mixture((Mixture((KERNEL,)),)), "expected none that is a Mixture"),
+        (lambda: Mixture((Mixture((KERNEL,)),)), "expected no Mixture among"),
         (lambda: Mixture((KERNEL,), [0]).cross_gram(X, X), "which: expected the number of a"),
-        (lambda: Mixture((KERNEL,)).cross_gram(X, X), "kernel: expected one, got a Mixture"),
-        (lambda: machine.kernel.gram(X), "kernel: expected one, got a Mixture"),
+        (
+            lambda: Mixture((KERNEL,)).cross_gram(X, X),
+            "kernel: expected a single kernel, got a Mixture",
+        ),
+        (lambda: machine.kernel.gram(X), "kernel: expected a single kernel, got a Mixture"),
     ):
         with pytest.raises(ValueError, match=what):
             bad()
