@@ -1,4 +1,4 @@
-"""`python -m jsparse` is the command line."""
+"""Run the command line as `python -m jsparse`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Compare the arguments of all processes of a mesh before any work, and name what differs."""
+"""Compare the arguments of all processes of a mesh before any work, and report differences."""
 
 import contextlib
 import dataclasses
@@ -22,17 +22,17 @@ from ._repr import clipped
 P = ParamSpec("P")
 R = TypeVar("R")
 Entries = dict[str, str]
-HEADER_BYTES = 32  # of the first message: one program serves every comparison
+HEADER_BYTES = 32  # size of the first message; one program serves every comparison
 _LENGTH_BYTES = 8
-_ROOM_BYTES = 4096  # the second message is padded to a multiple: few programs serve all
-_ROWS = ("X", "y", "labels", "weights", "folds")  # arguments by these names
-_SHOWN = 10  # differences that an error lists
-_DEEPEST = 12  # levels of nested objects that are looked into
+_ROOM_BYTES = 4096  # the second message is padded to a multiple, so that few programs serve all
+_ROWS = ("X", "y", "labels", "weights", "folds")  # names of arguments to compare
+_SHOWN = 10  # number of differences that an error lists
+_DEEPEST = 12  # number of levels of nested objects that are compared
 
 
 @dataclasses.dataclass(frozen=True)
 class Checksum:
-    """The shape, dtype and hash of an array, compared in place of its values.
+    """The shape, dtype and hash of an array, which are compared instead of its values.
 
     Attributes:
         form: shape and dtype in words.
@@ -45,16 +45,16 @@ class Checksum:
 
 @contextlib.contextmanager
 def same_in_all_processes(mesh: Mesh | None) -> Iterator[dict[str, Any]]:
-    """Refuse, in every process of the mesh, arguments that are not the same in all of them.
+    """Raise in every process of the mesh if an argument differs between the processes.
 
-    The block enters the values to compare into the mapping, by argument name. At its end the
-    processes exchange checksums. If the block fails in one process, all processes raise, so that
-    none waits for a failed one. Without a mesh over several processes nothing is computed, compiled
-    or sent.
+    The block enters the values to compare into the mapping, by argument name. At the end of the
+    block the processes exchange checksums. If the block fails in one process, all processes raise,
+    so that no process waits for ever. Without a mesh over several processes nothing is computed,
+    compiled or sent.
 
     Raises:
-        ValueError: naming each entry that differs and the processes that differ in it.
-        RuntimeError: if the block failed in another process, with its message.
+        ValueError: if entries differ. The message names the entries and the processes.
+        RuntimeError: if the block failed in another process, with the message of that process.
     """
     compared: dict[str, Any] = {}
     if not spans_processes(mesh) or jax.process_index() not in processes_of(mesh):
@@ -85,11 +85,11 @@ def same_in_all_processes(mesh: Mesh | None) -> Iterator[dict[str, Any]]:
 
 
 def same_rows(function: Callable[P, R]) -> Callable[P, R]:
-    """Let a function of rows and `mesh` refuse rows that differ between the mesh's processes.
+    """Make a function of rows and `mesh` raise if rows differ between the mesh's processes.
 
-    Compare its arguments `X`, `y`, `labels`, `weights` and `folds` by `same_in_all_processes`; of
-    global arrays, whose shards each process brings, only shapes and dtypes. While JAX traces,
-    nothing is compared, as values cannot be looked at.
+    `same_in_all_processes` compares the arguments `X`, `y`, `labels`, `weights` and `folds`. Of
+    global arrays, which hold different shards in each process, it compares shapes and dtypes only.
+    While JAX traces, nothing is compared, because values are not available.
     """
     signature = inspect.signature(function)
 
@@ -117,7 +117,7 @@ def least_in_all_processes(mesh: Mesh, number: int | None) -> int | None:
 def _exchange(
     mesh: Mesh, entries: Entries, failure: str | None
 ) -> dict[int, tuple[Entries, str | None]]:
-    """Return the entries and the failure of every process; nothing if all have the same."""
+    """Return the entries and the failure of every process, or nothing if all are equal."""
     text = json.dumps([entries, failure]).encode()
     digest = hashlib.blake2b(text, digest_size=HEADER_BYTES - _LENGTH_BYTES).digest()
     headers = gather_messages(mesh, digest + len(text).to_bytes(_LENGTH_BYTES, "big"))
@@ -133,16 +133,16 @@ def _exchange(
 
 
 def _differences(reports: Mapping[int, Entries]) -> list[str]:
-    """Return a line for each entry that is not the same in all processes."""
+    """Return a line for each entry that differs between processes."""
     names = list(dict.fromkeys(name for entries in reports.values() for name in entries))
     lines: dict[str, str] = {}
     for name in names:
-        by_text: dict[str, list[int]] = {}
+        processes_by_text: dict[str, list[int]] = {}
         for process, entries in reports.items():
-            by_text.setdefault(entries.get(name, "none"), []).append(process)
-        of_other_form = name.removeprefix("contents of ") in lines
-        if len(by_text) > 1 and not of_other_form:
-            parts = [f"{clipped(t, 100)} in {_processes(p)}" for t, p in by_text.items()]
+            processes_by_text.setdefault(entries.get(name, "none"), []).append(process)
+        form_differs = name.removeprefix("contents of ") in lines
+        if len(processes_by_text) > 1 and not form_differs:
+            parts = [f"{clipped(t, 100)} in {_processes(p)}" for t, p in processes_by_text.items()]
             lines[name] = f"{name}: {', '.join(parts)}"
     return list(lines.values())
 
@@ -157,8 +157,8 @@ def _processes(indices: list[int]) -> str:
 def described(name: str, value: Any, depth: int = 0) -> Iterator[tuple[str, str]]:
     """Yield names and texts by which processes compare an argument, part by part.
 
-    The texts of equal values are equal in every process: they hold no addresses. Of an array they
-    are its form and a checksum of its contents, under the name "contents of ...".
+    The texts hold no addresses, so equal values have equal texts in every process. An array has two
+    texts: its form and, under the name "contents of ...", a checksum of its contents.
     """
     if isinstance(value, np.generic):
         value = value.item()
@@ -180,9 +180,9 @@ def described(name: str, value: Any, depth: int = 0) -> Iterator[tuple[str, str]
 
 
 def _kind(value: Any, parts: Mapping[str, Any]) -> str:
-    named = value if isinstance(value, type) or hasattr(value, "__qualname__") else type(value)
+    kind = value if isinstance(value, type) or hasattr(value, "__qualname__") else type(value)
     count = f" of {len(parts)}" if isinstance(value, list | set | frozenset | Mapping) else ""
-    return f"{named.__module__}.{named.__qualname__}{count}"
+    return f"{kind.__module__}.{kind.__qualname__}{count}"
 
 
 def _parts(value: Any) -> dict[str, Any]:
@@ -212,15 +212,12 @@ def _parts(value: Any) -> dict[str, Any]:
 
 def _parts_of_function(function: types.FunctionType) -> dict[str, Any]:
     enclosed = [cell.cell_contents for cell in function.__closure__ or ()]
-    return {
-        ".code": function.__code__,
-        ".defaults": function.__defaults__,
-        ".enclosed": enclosed,
-    }
+    defaults = function.__defaults__
+    return {".code": function.__code__, ".defaults": defaults, ".enclosed": enclosed}
 
 
 def checksum(array: jax.Array | np.ndarray) -> Checksum:
-    """Return the checksum of an array; if it is spread over processes, only its form."""
+    """Return the checksum of an array; an array spread over processes has no digest."""
     form = f"{array.dtype} of shape {array.shape}"
     if isinstance(array, jax.Array):
         if is_spread_over_processes(array):
@@ -233,7 +230,7 @@ def checksum(array: jax.Array | np.ndarray) -> Checksum:
 
 
 def _update(digest: "hashlib.blake2b", array: np.ndarray) -> None:
-    if array.dtype.kind == "O":  # whose bytes are addresses
+    if array.dtype.kind == "O":  # the bytes of objects are addresses
         digest.update(repr(array.tolist()).encode())
     elif array.size:
         digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
@@ -243,8 +240,8 @@ class BatchChecksums:
     """Running checksums of the batches of a stream, for `same_in_all_processes`.
 
     Attributes:
-        rows: rows that were read.
-        batches: batches that were read.
+        rows: number of rows read.
+        batches: number of batches read.
     """
 
     def __init__(self) -> None:
@@ -253,7 +250,7 @@ class BatchChecksums:
         self._digests: dict[str, Any] = {}
 
     def watch(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Yield the batches, NamedTuples of arrays, and take each into the checksums."""
+        """Yield the batches, NamedTuples of arrays, and add each to the checksums."""
         for batch in batches:
             self.rows, self.batches = self.rows + len(batch[0]), self.batches + 1
             for name, array in batch._asdict().items():
@@ -261,7 +258,7 @@ class BatchChecksums:
                 if array is None:
                     digest.update(b"none")
                     continue
-                # The lengths of the batches count: each takes as many collective sums.
+                # Lengths of batches must agree, because each batch has collective sums.
                 digest.update(f"{array.dtype} {array.shape}".encode())
                 self._forms.setdefault(name, f"{array.dtype} of shape (n, *{array.shape[1:]})")
                 _update(digest, array)

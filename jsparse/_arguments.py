@@ -17,17 +17,17 @@ from ._types import Key, KeyLike
 
 
 def whole_number(name: str, value: Any, least: int, most: int | None = None, what: str = "") -> int:
-    """Return a whole number within bounds, from Python, NumPy or JAX; refuse bools.
+    """Return a whole number from Python, NumPy or JAX within bounds.
 
     Args:
-        name: of the argument.
-        value: its value.
+        name: name of the argument, for the message.
+        value: value of the argument.
         least: the lower bound.
         most: the upper bound.
-        what: the upper bound in words.
+        what: the upper bound in words, for the message.
 
     Raises:
-        ValueError: for anything else.
+        ValueError: if the value is no such number, or a bool.
     """
     try:
         number = None if isinstance(value, bool) else operator.index(value)
@@ -40,10 +40,10 @@ def whole_number(name: str, value: Any, least: int, most: int | None = None, wha
 
 
 def real(name: str, value: Any, least: float, *, above: bool = False, finite: bool = True) -> float:
-    """Return a real number of at least `least`, or above it; refuse bools.
+    """Return a real number of at least `least`, or above `least` if `above` is True.
 
     Raises:
-        ValueError: for anything else, including NaN, and infinity unless `finite` is False.
+        ValueError: for other values, NaN and bools; also for infinity, unless `finite` is False.
     """
     number = math.nan
     if isinstance(value, int | float | np.number | np.ndarray | jax.Array):
@@ -57,10 +57,9 @@ def real(name: str, value: Any, least: float, *, above: bool = False, finite: bo
 
 
 def increasing(name: str, values: Any, most: int, what: str) -> tuple[int, ...]:
-    """Return increasing whole numbers of at least 1.
+    """Return increasing whole numbers from 1 to `most`; raise ValueError for other values.
 
-    Raises:
-        ValueError: for anything else.
+    `what` states the upper bound in words.
     """
     if not isinstance(values, Sequence | np.ndarray) or isinstance(values, str):
         raise ValueError(f"{name}: expected several numbers, got {values!r}")
@@ -74,26 +73,26 @@ def as_key(key: KeyLike) -> Key:
     """Return a key of `jax.random`, given a new-style or old-style key or an integer seed.
 
     Raises:
-        ValueError: for anything else.
+        ValueError: for other values.
     """
-    seed = isinstance(key, int | np.integer) and not isinstance(key, bool)
-    if seed:  # JAX accepts a Python integer, but compiles another program for it
+    if isinstance(key, int | np.integer) and not isinstance(key, bool):
+        # JAX accepts a Python integer, but compiles another program for it.
         key = jax.random.key(as_array(np.int64(key) if isinstance(key, int) else key))
-    seed: Any = key
-    dtype, ndim = getattr(seed, "dtype", None), getattr(seed, "ndim", None)
-    new = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key) and ndim == 0
-    if not (new or (dtype == np.uint32 and ndim == 1)):
+    checked: Any = key
+    dtype, ndim = getattr(checked, "dtype", None), getattr(checked, "ndim", None)
+    new_style = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key) and ndim == 0
+    if not (new_style or (dtype == np.uint32 and ndim == 1)):
         raise ValueError(
-            f"key: expected an integer or one key, such as jax.random.key(0), got {seed!r}"
+            f"key: expected an integer or one key, such as jax.random.key(0), got {checked!r}"
         )
-    return seed
+    return checked
 
 
 def numbers(name: str, values: Any) -> np.ndarray:
-    """Return real numbers as float64, in any shape; booleans become 0 and 1.
+    """Return real numbers of any shape as float64; booleans become 0 and 1.
 
     Raises:
-        ValueError: for anything else.
+        ValueError: for other values.
     """
     check_held(name, values)
     try:
@@ -109,27 +108,27 @@ def labels_of(name: str, values: Any) -> np.ndarray:
     """Return labels as a sortable array: all numbers, all texts, or all of another type.
 
     Raises:
-        ValueError: if the types are mixed, naming them, as NumPy would turn them into texts or
-            could not sort them; if labels are missing.
+        ValueError: if types are mixed, because NumPy would turn them into texts or could not sort
+            them; or if labels are missing.
     """
     check_held(name, values)
     try:
         labels = np.asarray(values)
     except ValueError as error:
         raise ValueError(f"{name}: expected one label for each row ({error})") from error
-    listed = isinstance(values, list | tuple) and labels.ndim == 1
-    if listed or labels.dtype.kind == "O":
-        each = values if listed else labels.reshape(-1).tolist()
-        _check_one_type(name, each)
+    is_list = isinstance(values, list | tuple) and labels.ndim == 1
+    if is_list or labels.dtype.kind == "O":
+        label_list = values if is_list else labels.reshape(-1).tolist()
+        _check_one_type(name, label_list)
     missing = {"f": lambda: ~np.isfinite(labels), "M": lambda: np.isnat(labels)}
     if labels.dtype.kind in missing and missing[labels.dtype.kind]().any():
         raise ValueError(f"{name}: expected class labels, got NaN or infinity among them")
     if labels.dtype.kind in "cV":
-        why = "; Complex data not supported" if labels.dtype.kind == "c" else ""  # scikit-learn's
+        hint = "; Complex data not supported" if labels.dtype.kind == "c" else ""  # scikit-learn's
         raise ValueError(
-            f"{name}: expected labels that can be sorted, got dtype {labels.dtype}{why}"
+            f"{name}: expected labels that can be sorted, got dtype {labels.dtype}{hint}"
         )
-    # Convert texts stored as objects, such as a pandas column: a model file holds texts only.
+    # A model file holds no objects, so texts stored as objects, as in pandas, are converted.
     return labels.astype(str) if labels.size and isinstance(labels.flat[0], str) else labels
 
 
@@ -153,11 +152,7 @@ def _check_one_type(name: str, labels: Collection[Any]) -> None:
 
 
 def check_held(name: str, values: Any) -> None:
-    """Raise unless this process holds all elements of an array that goes to the host.
-
-    Raises:
-        ValueError: for a JAX array whose elements are spread over the devices of several processes.
-    """
+    """Raise ValueError for a JAX array that is spread over the devices of several processes."""
     if is_spread_over_processes(values):
         raise ValueError(
             f"{name}: expected values that this process holds whole, got an array of shape "
@@ -168,26 +163,22 @@ def check_held(name: str, values: Any) -> None:
 
 
 def on_host(name: str, values: Any) -> np.ndarray:
-    """Return the values as a NumPy array.
-
-    Raises:
-        ValueError: as `check_held`.
-    """
+    """Return the values as a NumPy array; raise ValueError as `check_held` does."""
     check_held(name, values)
     return np.asarray(values)
 
 
 def check_finite(name: str, a: Array | np.ndarray) -> None:
-    """Raise naming the first NaN or infinity; silent while tracing."""
-    # NumPy, as jax.numpy would trace even concrete values inside a caller's jit.
+    """Raise ValueError naming the first NaN or infinity; do nothing while tracing."""
+    # Inside a caller's jit, jax.numpy would trace even concrete values.
     if is_concrete(a) and not np.all(np.isfinite(np.asarray(a))):
-        where = tuple(int(i) for i in np.argwhere(~np.isfinite(np.asarray(a)))[0])
-        value = np.asarray(a)[where]
-        raise ValueError(f"{name}: expected finite values, got {value} at index {where}")
+        index = tuple(int(i) for i in np.argwhere(~np.isfinite(np.asarray(a)))[0])
+        value = np.asarray(a)[index]
+        raise ValueError(f"{name}: expected finite values, got {value} at index {index}")
 
 
 def finite_table(X: ArrayLike, name: str = "X") -> Float[Array, "n d"]:
-    """Return a table of finite numbers as floats, with 64 bits only if JAX has them."""
+    """Return a table of finite numbers as a JAX array of floats."""
     return as_float(finite_rows(X, name))
 
 

@@ -1,8 +1,8 @@
-"""Rows in blocks: the one place that pads, reshapes and loops over rows.
+"""Rows in blocks: padding, reshaping and loops over rows.
 
-Blocks keep an `n x m` kernel block from ever existing: memory is bounded by `block_rows * m`, and
-on a CPU a block that stays in cache is faster than the whole (measured: 1.3 times the bare product
-`Phi' Phi` at 2048 rows against 1.5 for the whole).
+With blocks the `n x m` kernel matrix never exists, and memory is bounded by `block_rows * m`. On a
+CPU a block that stays in the cache is also faster than the whole matrix (measured: 1.3 times the
+time of the product `Phi' Phi` alone with blocks of 2048 rows, 1.5 times without blocks).
 """
 
 import functools
@@ -15,24 +15,24 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Shaped
 
 T = TypeVar("T")
-SYMBOLIC_ROWS = 256  # of a block; one row takes the time of so many
+SYMBOLIC_ROWS = 256  # number of rows in a block; one row takes as long as a block
 
 
 def default_block_rows() -> int:
-    """Rows in a block: what stays in a CPU's cache, and what fills an accelerator."""
+    """Return the number of rows that stay in a CPU's cache, or that fill an accelerator."""
     return 2048 if jax.default_backend() == "cpu" else 32768
 
 
 def rows_in_block(block_rows: int | None) -> int:
-    """Return the rows of a block: the caller's number, or the number that suits the device."""
+    """Return the caller's number of rows, or the number that suits the device."""
     return default_block_rows() if block_rows is None else block_rows
 
 
 def capacity(n: int) -> int:
     """Return the number of rows to pad `n` rows to, so that similar tables share programs.
 
-    Of 16 to 32 sizes between powers of two, which costs 2 % of the work on average and 6 % at most;
-    small tables are padded to a multiple of 16.
+    There are 16 to 32 sizes between powers of two, so padding costs 2 % of the work on average and
+    at most 6 %. Small tables are padded to a multiple of 16.
     """
     step = max(16, 1 << max((n - 1).bit_length() - 5, 0))
     return -(-n // step) * step
@@ -41,7 +41,7 @@ def capacity(n: int) -> int:
 def rounded_down(n: int) -> int:
     """Return the largest `capacity` that is at most `n`; below 16 return `n`.
 
-    For numbers that are chosen from the number of rows, and should not differ with every one.
+    It is for numbers that are derived from the number of rows, but should change rarely.
     """
     step = max(16, 1 << max(n.bit_length() - 5, 0))
     return n if n < step else n // step * step
@@ -65,10 +65,10 @@ def row_batches(n: int) -> Iterator[tuple[int, int, int]]:
     """Split `n` rows into batches `(start, stop, capacity)`, each padded to one of six capacities.
 
     All batches but the last one or two are full blocks. The remaining rows take two batches
-    instead of one if that saves more rows of padding than another call costs.
+    instead of one if they save more rows of padding than another call costs.
     """
     capacities = batch_capacities()
-    block, call = capacities[-1], capacities[-1] >> 4  # the fixed cost of a call, in rows
+    block, call = capacities[-1], capacities[-1] >> 4  # a call costs as much as these rows
     start = n // block * block
     yield from ((first, first + block, block) for first in range(0, start, block))
     rows = n - start
@@ -87,8 +87,8 @@ def map_row_batches(
     function: Callable[[Float[np.ndarray, "r d"]], Shaped[Array, "r ..."]],
     X: Float[np.ndarray, "n d"],
 ) -> Shaped[np.ndarray, "n ..."]:
-    """Apply a row-wise function to rows on the host, at least one, by `row_batches`."""
-    # Start all batches before waiting for the first.
+    """Apply a row-wise function to at least one row on the host, by `row_batches`."""
+    # All batches start before the first result is awaited.
     parts = [
         (function(padded(X[start:stop], rows)), stop - start)
         for start, stop, rows in row_batches(len(X))
@@ -97,7 +97,7 @@ def map_row_batches(
 
 
 def systems_at_once() -> int:
-    """Return how many small systems are decomposed together: one on a CPU, many elsewhere."""
+    """Return the number of small systems to decompose together: 1 on a CPU, 64 elsewhere."""
     return 1 if jax.default_backend() == "cpu" else 64
 
 
@@ -105,11 +105,11 @@ def capacities(most: int, eighths: tuple[int, ...], least: int) -> tuple[int, ..
     """Return the sizes for which code for a system of a traced size is compiled; see `of_capacity`.
 
     Args:
-        most: the largest.
+        most: the largest size.
         eighths: the sizes, in eighths of `most`, increasing; the last is 8.
-        least: size below which a smaller system saves nothing.
+        least: the smallest size; a smaller system would save no time.
 
-    An accelerator has one size: if several systems are solved together, all branches are computed.
+    An accelerator has one size, because all branches are computed if systems are solved together.
     """
     if systems_at_once() > 1:
         return (most,)
@@ -117,7 +117,7 @@ def capacities(most: int, eighths: tuple[int, ...], least: int) -> tuple[int, ..
 
 
 def of_capacity(count: Int[Array, ""], sizes: tuple[int, ...], function: Callable[[int], T]) -> T:
-    """Return `function(size)` for the smallest size that is at least `n`, or for the largest."""
+    """Return `function(size)` for the smallest size that is at least `count`, or the largest."""
     larger = jnp.sum(count > np.asarray(sizes[:-1], np.int32), dtype=jnp.int32)
     return jax.lax.switch(larger, [functools.partial(function, size) for size in sizes])
 
@@ -125,15 +125,15 @@ def of_capacity(count: Int[Array, ""], sizes: tuple[int, ...], function: Callabl
 def map_systems(function: Callable[[Any], T], systems: Any, at_least: int = 1) -> T:
     """Apply `function` to every system of the leading axis, in batches that suit the device."""
     at_once = max(at_least, systems_at_once())
-    # A loop over single systems compiles faster than one over batches of one.
+    # A loop over systems compiles faster than a loop over batches of one system.
     return jax.lax.map(function, systems, batch_size=None if at_once == 1 else at_once)
 
 
 def block_shape(n: Any, block_rows: int) -> tuple[Any, Any]:
     """Return `(blocks, rows)` that cover `n` rows by equal blocks with the least padding.
 
-    A symbolic number of rows, as in `jax.export`, gets blocks of `SYMBOLIC_ROWS` rows, at most one
-    block more than necessary.
+    A symbolic number of rows, as in `jax.export`, gets blocks of `SYMBOLIC_ROWS` rows, of which at
+    most one is unnecessary.
     """
     if block_rows < 1:
         raise ValueError(f"block_rows: expected at least 1, got {block_rows}")
@@ -160,7 +160,7 @@ def map_row_blocks(
     blocks, rows = block_shape(n, block_rows)
     if blocks == 1:
         return function(X)
-    # Pad with copies of a row: a user's function may not be finite at zero.
+    # Padding copies a row, because a user's function may not be finite at zero.
     values = jax.lax.map(function, to_blocks(X, blocks, rows, mode="edge"))
     return values.reshape(blocks * rows, *values.shape[2:])[:n]
 

@@ -1,4 +1,4 @@
-"""Counts of the programs that JAX compiles, and of their compile time."""
+"""Counts of the programs that JAX compiles, and their compile time."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ class Compiled:
 
     Attributes:
         programs: number of programs, including those read from the disk.
-        seconds: compile time.
+        seconds: compile time in seconds.
         from_disk: number of programs read from the disk.
     """
 
@@ -31,7 +31,7 @@ class Compiled:
 
 @contextmanager
 def count_compilations(out: Any = None) -> Iterator[Compiled]:
-    """Count the programs compiled within the block; show them on the text file `out`."""
+    """Count the programs compiled within the block; show the count on the text file `out`."""
     counts = Compiled()
 
     def compiled(event: str, duration_secs: float, **_: str | int) -> None:
@@ -39,8 +39,8 @@ def count_compilations(out: Any = None) -> Iterator[Compiled]:
             counts.programs += 1
             counts.seconds += duration_secs
             if out is not None:
-                what = f"{counts.programs} programs, {counts.seconds:.1f} s"
-                out.write(f"\rjsparse: compiling: {what}")
+                progress = f"{counts.programs} programs, {counts.seconds:.1f} s"
+                out.write(f"\rjsparse: compiling: {progress}")
                 out.flush()
 
     def read(event: str, **_: str | int) -> None:

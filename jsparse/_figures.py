@@ -1,4 +1,4 @@
-"""Shared parts of all figures: colours, axes with plain numbers, labels beside points."""
+"""Parts of all figures: colours, axes with plain numbers, labels beside points."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from ._ticks import linear_ticks, log_ticks, plain
 
 # Okabe and Ito's palette for colour-blind readers, without black and yellow (faint on white).
 OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-DARKER = 0.6  # of each round of further colours
+DARKER = 0.6  # factor of the brightness of each further round of colours
 LABEL = 8.0  # font size of labels, in points
 GREY = "0.45"
 
@@ -25,18 +25,18 @@ def figure(n: int, width: float, height: float) -> tuple[Any, list[Any]]:
         from ._notebook_figure import NotebookAxes, NotebookFigure
     except ImportError as error:
         raise ImportError("figures need matplotlib: pip install 'jsparse[cli]'") from error
-    made = NotebookFigure(figsize=(width, height), layout="constrained")
-    axes = made.subplots(1, n, squeeze=False, subplot_kw={"axes_class": NotebookAxes})
-    for one in axes[0]:
-        one.spines[["top", "right"]].set_visible(False)
-    return made, list(axes[0])
+    new_figure = NotebookFigure(figsize=(width, height), layout="constrained")
+    axes = new_figure.subplots(1, n, squeeze=False, subplot_kw={"axes_class": NotebookAxes})
+    for ax in axes[0]:
+        ax.spines[["top", "right"]].set_visible(False)
+    return new_figure, list(axes[0])
 
 
 def shades(n: int) -> list[tuple[float, ...]]:
-    """Return `n` different colours: Okabe and Ito's, and darker ones where those do not suffice."""
-    rgb = [tuple(int(code[i : i + 2], 16) / 255 for i in (1, 3, 5)) for code in OKABE_ITO]
-    count = len(rgb)
-    return [tuple(part * DARKER ** (i // count) for part in rgb[i % count]) for i in range(n)]
+    """Return `n` different colours: Okabe and Ito's, then darker shades of them."""
+    palette = [tuple(int(code[i : i + 2], 16) / 255 for i in (1, 3, 5)) for code in OKABE_ITO]
+    count = len(palette)
+    return [tuple(part * DARKER ** (i // count) for part in palette[i % count]) for i in range(n)]
 
 
 def log_axis(axis: Any, values: Float[np.ndarray, " k"]) -> None:
@@ -66,19 +66,20 @@ def _set(axis: Any, scale: str, low: float, high: float, ticks: Sequence[float])
 def label_at_right(axes: Any, labels: Sequence[tuple[str, Any, Any, Any]]) -> None:
     """Write labels in a column right of the axes, each with a thin line to its point.
 
-    The limits of the axes must be final. Labels are in the order of their points' heights, moved
-    apart where points are near each other.
+    The limits of the axes must be final. Labels are in the order of the heights of their points.
+    If points are near each other, their labels are moved apart.
 
     Args:
         axes: axes to label.
-        labels: text, x, y and colour of each.
+        labels: text, x, y and colour of each label.
     """
     to_axes = axes.transData + axes.transAxes.inverted()
     heights = [float(to_axes.transform((x, y))[1]) for _, x, y, _ in labels]
     inches = axes.get_position().height * axes.get_figure().get_figheight()
-    # A line of text takes 1.2 of its font size; the layout may make the axes a quarter lower.
-    apart = 1.2 * LABEL / 72 / (0.75 * inches)
-    places = spread_out(np.clip(heights, 0.0, 1.0), apart)
+    # A line of text takes 1.2 font sizes; the layout may reduce the height of the axes by a
+    # quarter.
+    distance = 1.2 * LABEL / 72 / (0.75 * inches)
+    places = spread_out(np.clip(heights, 0.0, 1.0), distance)
     for (text, x, y, colour), place in zip(labels, places, strict=True):
         axes.annotate(
             text, (x, y), xytext=(1.05, place), textcoords="axes fraction", va="center",
@@ -91,20 +92,20 @@ def label_at_right(axes: Any, labels: Sequence[tuple[str, Any, Any, Any]]) -> No
 
 
 def spread_out(places: np.ndarray, apart: float) -> np.ndarray:
-    """Move places at least `apart` from each other, by the least sum of squares, in their order.
+    """Move places in their order so that they are at least `apart`, with the least squared moves.
 
-    The places stay between 0 and 1 if there is room for all; else the last ones exceed 1.
-    Pools of neighbours that are too near are spread evenly about their mean (pool adjacent
-    violators), which minimises the sum of squared moves.
+    The places stay between 0 and 1 if there is room for all; otherwise the last places exceed 1.
+    Neighbours that are too near are pooled and spread evenly about their mean. This method (pool
+    adjacent violators) minimises the sum of squared moves.
     """
     order = np.argsort(places, kind="stable")
-    # With steps of `apart` taken off, places need only be non-decreasing.
+    # After subtracting steps of `apart`, places need only be non-decreasing.
     pools: list[tuple[float, int]] = []
     for i, place in enumerate(places[order]):
         mean, count = float(place) - i * apart, 1
         while pools and pools[-1][0] > mean:
-            before, n = pools.pop()
-            mean, count = (mean * count + before * n) / (count + n), count + n
+            pool_mean, n = pools.pop()
+            mean, count = (mean * count + pool_mean * n) / (count + n), count + n
         pools.append((mean, count))
     level = np.concatenate([np.full(count, mean) for mean, count in pools])
     level = np.clip(level, 0.0, max(0.0, 1.0 - (len(places) - 1) * apart))
@@ -114,7 +115,7 @@ def spread_out(places: np.ndarray, apart: float) -> np.ndarray:
 
 
 def note_above(axes: Any, at: float | int, text: str, *, side: str = "center") -> None:
-    """Write a note above the axes at x = `at`. It is a tick, so that titles move above it."""
+    """Write a note above the axes at x = `at`, as a tick, so that titles move above the note."""
     above = axes.secondary_xaxis("top")
     above.set_ticks([at], [text])
     above.set_ticks([], minor=True)

@@ -1,7 +1,7 @@
 """Sharding of rows over a mesh: JAX's `shard_map` and `psum`, with padding to equal shards.
 
-If the compiler partitions a loop over blocks of rows, every device gathers and computes all of
-them. With `shard_map` each device loops over its shard.
+If the compiler partitions a loop over blocks of rows, every device gathers and computes all blocks.
+With `shard_map` each device loops over its shard.
 """
 
 from collections.abc import Callable
@@ -25,22 +25,22 @@ def sum_over_rows(
     *arrays: Num[Array, "..."],
     axis: int = 0,
 ) -> T:
-    """Return `function(shared, weights, *arrays)`, a sum over rows, with the rows on a mesh.
+    """Return `function(shared, weights, *arrays)`, a sum over rows, with the rows sharded.
 
     The arrays may live on one host, or be global arrays of several processes. Rows that are already
     sharded stay in place if their number is a multiple of the number of devices. Otherwise copies
     of the last row, with weight 0, are appended.
 
     Args:
-        mesh: all of its devices are used; None for one device.
-        function: returns a pytree of sums over any number of rows; rows of weight 0 must add
+        mesh: mesh whose devices are all used; None for one device.
+        function: returns a pytree of sums over any number of rows. Rows of weight 0 must add
             nothing. It should close over no arrays; pass them as `shared`.
         shared: a replicated pytree, such as a feature map.
         weights: row weights.
-        *arrays: each with as many rows.
+        *arrays: arrays with one entry for each row.
         axis: the axis of the rows in every array; 1 for rows laid out by folds.
 
-    Differentiable if the function is; for use under `jit`.
+    Differentiable if the function is differentiable. Call it under `jit`.
 
     Raises:
         ValueError: if the mesh has axes of type Explicit.
@@ -66,14 +66,14 @@ def spread(
     """Apply `function` on every device of the mesh to the device's shards of the arguments.
 
     Args:
-        function: a function of one device's shards; its collectives go over `mesh.axis_names`. It
+        function: a function of one device's shards, with collectives over `mesh.axis_names`. It
             should close over no arrays: JAX 0.10 cannot differentiate in closed-over arrays that
             were on the mesh.
-        mesh: all of its devices are used; None for one device, and the function as it is.
+        mesh: mesh whose devices are all used. None returns the function unchanged.
         in_axes: the axis along which each argument is sharded; None for replicated arguments. The
             last shard is padded with copies of the last entry.
         out_axes: the axis along which the shards of each result are joined; None for replicated
-            results. Its length is that of the first sharded argument.
+            results. The result is as long as the first sharded argument.
     """
     if mesh is None:
         return function
@@ -85,26 +85,25 @@ def spread(
     def specs(axes: Axis | tuple[Axis, ...]) -> PartitionSpec | tuple[PartitionSpec, ...]:
         return tuple(map(spec, axes)) if isinstance(axes, tuple) else spec(axes)
 
-    # Without the check any function for one device works: its loops need not declare which carries
-    # differ between devices.
-    on_each = jax.shard_map(
+    # With the check, loops would have to declare which carries differ between devices.
+    on_each_device = jax.shard_map(
         function, mesh=mesh, in_specs=specs(in_axes), out_specs=specs(out_axes), check_vma=False
     )
 
     def call(*arguments: PyTree) -> T:
         pairs = list(zip(arguments, in_axes, strict=True))
-        cut = next((argument, axis) for argument, axis in pairs if axis is not None)
-        length = jax.tree.leaves(cut[0])[0].shape[cut[1]]
-        results = on_each(*(_filled_up(a, axis, mesh.size) for a, axis in pairs))
+        sharded, cut_axis = next(pair for pair in pairs if pair[1] is not None)
+        length = jax.tree.leaves(sharded)[0].shape[cut_axis]
+        results = on_each_device(*(_padded(a, axis, mesh.size) for a, axis in pairs))
         if isinstance(out_axes, tuple):
-            return tuple(map(_first, results, out_axes, [length] * len(out_axes)))  # type: ignore[return-value]
-        return _first(results, out_axes, length)
+            return tuple(map(_unpadded, results, out_axes, [length] * len(out_axes)))  # type: ignore[return-value]
+        return _unpadded(results, out_axes, length)
 
     return call
 
 
 def check_mesh(mesh: Mesh) -> None:
-    """Raise a ValueError unless all axes of the mesh are of type Auto."""
+    """Raise ValueError unless all axes are of type Auto and this process has a device."""
     if not isinstance(mesh, Mesh):
         raise ValueError(f"mesh: expected a jax.sharding.Mesh or None, got {mesh!r}")
     if any(kind != AxisType.Auto for kind in mesh.axis_types):
@@ -115,7 +114,7 @@ def check_mesh(mesh: Mesh) -> None:
     if jax.process_index() not in processes_of(mesh):
         raise ValueError(
             f"mesh: expected devices of this process, {jax.process_index()}, among its devices, "
-            f"got devices of {processes_of(mesh)} only; call with it in those processes alone"
+            f"got devices of {processes_of(mesh)} only; call the function only in those processes"
         )
 
 
@@ -134,23 +133,23 @@ def spans_processes(mesh: Any) -> bool:
 def gather_messages(mesh: Mesh, message: bytes) -> list[bytes]:
     """Return the messages of all processes of the mesh, in the order of their indices.
 
-    A collective operation: every process of the mesh calls it, with as many bytes. It compiles one
-    program for each length. Only one device of each process takes part, by its number, so that
-    messages arrive even where the processes have the devices of the mesh in different orders.
+    This is a collective operation: every process of the mesh calls it, with messages of equal
+    length. It compiles one program for each length. Only the device with the lowest number of each
+    process takes part, so the processes may have the devices of the mesh in different orders.
     """
     devices = jax.devices(mesh.devices.flat[0].platform)
     first = [
         min((d for d in devices if d.process_index == index), key=lambda d: d.id)
         for index in processes_of(mesh)
     ]
-    line = Mesh(np.array(first), ("processes",))
-    part = NamedSharding(line, PartitionSpec("processes"))
-    undivided = NamedSharding(line, PartitionSpec())
+    process_mesh = Mesh(np.array(first), ("processes",))
+    one_each = NamedSharding(process_mesh, PartitionSpec("processes"))
+    replicated = NamedSharding(process_mesh, PartitionSpec())
     message_bytes = np.frombuffer(message, np.uint8)[None]
     shared = jax.make_array_from_process_local_data(
-        part, message_bytes, (len(first), message_bytes.shape[1])
+        one_each, message_bytes, (len(first), message_bytes.shape[1])
     )
-    return [row.tobytes() for row in np.asarray(jax.jit(_same, out_shardings=undivided)(shared))]
+    return [row.tobytes() for row in np.asarray(jax.jit(_same, out_shardings=replicated)(shared))]
 
 
 def _same(tree: T) -> T:
@@ -161,25 +160,25 @@ def on_default_device(mesh: Mesh | None, results: T) -> T:
     """Return small results on the default device."""
     if mesh is None:
         return results
-    everywhere = NamedSharding(mesh, PartitionSpec())
-    gathered = jax.jit(_same, out_shardings=everywhere)(results)
+    replicated = NamedSharding(mesh, PartitionSpec())
+    gathered = jax.jit(_same, out_shardings=replicated)(results)
     return jax.tree.map(lambda a: jax.device_put(np.asarray(a)), gathered)
 
 
-def _filled_up(tree: T, axis: Axis, devices: int) -> T:
+def _padded(tree: T, axis: Axis, devices: int) -> T:
     if axis is None:
         return tree
 
     def fill(a: Num[Array, "..."]) -> Num[Array, "..."]:
         padded_length = -(-a.shape[axis] // devices) * devices
-        # A gather, as the compiler moves less between devices for it than for `jnp.pad`.
+        # For a gather the compiler moves less between devices than for `jnp.pad`.
         places = jnp.arange(padded_length, dtype=jnp.int32)
         return a if padded_length == a.shape[axis] else jnp.take(a, places, axis=axis, mode="clip")
 
     return jax.tree.map(fill, tree)
 
 
-def _first(tree: T, axis: Axis, length: int) -> T:
+def _unpadded(tree: T, axis: Axis, length: int) -> T:
     if axis is None:
         return tree
     return jax.tree.map(lambda a: jax.lax.slice_in_dim(a, 0, length, axis=axis), tree)

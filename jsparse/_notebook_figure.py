@@ -1,4 +1,4 @@
-"""Matplotlib's figure and axes with a picture of themselves, for notebooks; without pyplot."""
+"""Matplotlib's figure and axes with a PNG display for notebooks, without pyplot."""
 
 import io
 
@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 
 class NotebookFigure(Figure):
-    """A figure that IPython shows where no backend has registered a formatter for figures."""
+    """A figure that IPython shows even if no backend has registered a formatter for figures."""
 
     def _repr_png_(self) -> bytes:
         out = io.BytesIO()

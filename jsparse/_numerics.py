@@ -21,8 +21,8 @@ _FALSE = np.zeros((), bool)
 def dot(a: Float[Array, "..."], b: Float[Array, "..."]) -> Float[Array, "..."]:
     """Return the matrix product at the highest precision.
 
-    The default on accelerators (TF32, bfloat16) has about three digits, which is enough to
-    make a Gram matrix indefinite.
+    The default precision of accelerators (TF32, bfloat16) is about three digits, and makes a Gram
+    matrix indefinite.
     """
     return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
 
@@ -31,8 +31,8 @@ def dot_over_rows(a: Float[Array, "n p"], b: Float[Array, "n q"]) -> Float[Array
     """Compute `a' b` at the highest precision, for tall matrices."""
     transposed = a.T
     if a.dtype == jnp.float64 and jax.default_backend() == "cpu":
-        # A float64 matrix that has to be read across is multiplied more slowly: 2048 x 500 in 1.9
-        # times the time with jaxlib 0.10.1, in 1.4 times with 0.12.0.1.
+        # Without the barrier the product reads the matrix across its rows, which is slower: for
+        # 2048 x 500 by a factor of 1.9 with jaxlib 0.10.1, and of 1.4 with 0.12.0.1.
         transposed = jax.lax.optimization_barrier(transposed)
     return dot(transposed, b)
 
@@ -45,11 +45,11 @@ def epsilon(dtype: jnp.dtype) -> float:
 def rank_cutoff(largest: Float[Array, "*b"]) -> Float[Array, "*b"]:
     """Return `2 eps lambda_1`, below which a computed eigenvalue is rounding noise.
 
-    Symmetric eigensolvers are backward stable: they err by about eps lambda_1, the roundings of
-    the matrix itself (independent, eps each) by less. The customary size * eps * lambda_1
-    (`numpy.linalg.matrix_rank`) drops too much for a kernel machine in float32: on magic (m = 500,
-    lengthscale 10, C = 100) it keeps 48 of 500 features and costs a point of test error against
-    float64, where 2 eps keeps 107 and costs 0.2.
+    Symmetric eigensolvers are backward stable, with an error of about eps lambda_1. The independent
+    rounding errors of the matrix entries cause less. The usual cutoff size * eps * lambda_1
+    (`numpy.linalg.matrix_rank`) drops too many features of a kernel machine in float32. On magic (m
+    = 500, lengthscale 10, C = 100) it keeps 48 of 500 features and costs a point of test error
+    against float64; 2 eps keeps 107 features and costs 0.2.
     """
     return 2.0 * epsilon(largest.dtype) * jnp.maximum(largest, 0)
 
@@ -57,70 +57,70 @@ def rank_cutoff(largest: Float[Array, "*b"]) -> Float[Array, "*b"]:
 def cholesky_shift(gram: Float[Array, "m m"]) -> Float[Array, ""]:
     """Return the shift of a Gram matrix's diagonal that ensures a Cholesky factor.
 
-    The shift is the rounding of the largest eigenvalue, which the column sums bound, times the
-    smallest sufficient power of 8, up to the sixth. Higher powers are needed if points are many
-    lengthscales away, as their distances have larger rounding. If no power suffices, the shift is
-    NaN and the factor is not finite.
+    The shift is the rounding error of the largest eigenvalue, which the column sums bound, times
+    the smallest sufficient power of 8, up to the sixth. Points that are many lengthscales away need
+    higher powers, because their distances have larger rounding errors. If no power suffices, the
+    shift is NaN and the factor is not finite.
     """
     gram = jax.lax.stop_gradient(gram)
-    one = jnp.eye(len(gram), dtype=gram.dtype)
+    identity = jnp.eye(len(gram), dtype=gram.dtype)
 
     def fails(shift: Array) -> Array:
-        return ~jnp.all(jnp.isfinite(jnp.linalg.cholesky(gram + shift * one)))
+        return ~jnp.all(jnp.isfinite(jnp.linalg.cholesky(gram + shift * identity)))
 
-    def more(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        shift, times, _ = carry
-        return 8 * shift, times + 1, fails(8 * shift)
+    def enlarge(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        shift, count, _ = carry
+        return 8 * shift, count + 1, fails(8 * shift)
 
     least = epsilon(gram.dtype) * jnp.max(jnp.sum(jnp.abs(gram), axis=0))
-    begin = least, jnp.zeros((), jnp.int32), fails(least)
-    return jax.lax.while_loop(lambda carry: carry[2] & (carry[1] < 6), more, begin)[0]
+    initial = least, jnp.zeros((), jnp.int32), fails(least)
+    return jax.lax.while_loop(lambda carry: carry[2] & (carry[1] < 6), enlarge, initial)[0]
 
 
-UNROLLED = 4  # decompositions written out in a program
+UNROLLED = 4  # number of decompositions that a program repeats instead of a loop
 
 
 def unbatched_lapack(decompose: Function) -> Function:
     """Wrap `decompose` so that, on a CPU, `vmap` calls it once for each matrix.
 
-    LAPACK's batched calls, and BLAS's triangular solves, divide a batch among the threads of their
-    pool and wait for them. Two concurrent calls may each hold a thread that the other needs, and
+    LAPACK's batched calls and BLAS's triangular solves divide a batch among the threads of a pool
+    and wait for them. Two concurrent calls may each hold a thread that the other call needs, and
     wait for ever. Calls for one matrix do not wait. The deadlock occurs with jaxlib 0.10.1 and
     0.10.2, most often in triangular solves, and not with 0.12.0.1.
     """
-    alone = jax.custom_batching.custom_vmap(decompose)
+    unbatched = jax.custom_batching.custom_vmap(decompose)
 
-    @alone.def_vmap
+    @unbatched.def_vmap
     def _(size: int, _: list[bool], matrices: Array) -> tuple[PyTree, PyTree]:
         if size > UNROLLED:
-            results = jax.lax.map(alone, matrices)
+            results = jax.lax.map(unbatched, matrices)
         else:  # faster than the loop
-            results = jax.tree.map(lambda *a: jnp.stack(a), *[alone(a) for a in matrices])
+            results = jax.tree.map(lambda *a: jnp.stack(a), *[unbatched(a) for a in matrices])
         return results, jax.tree.map(lambda _: True, results)
 
     @functools.wraps(decompose)
-    def chosen(matrix: Array) -> PyTree:
-        return (alone if jax.default_backend() == "cpu" else decompose)(matrix)
+    def call(matrix: Array) -> PyTree:
+        return (unbatched if jax.default_backend() == "cpu" else decompose)(matrix)
 
-    return chosen  # type: ignore[return-value]
+    return call  # type: ignore[return-value]
 
 
 @functools.cache
 def solved_with_border(c: int) -> Callable[[Array], tuple[Array, Array]]:
     """Return `A^(-1) B` and the diagonal of A's Cholesky factor, given `[[A, B], [., d I]]`.
 
-    The factor of the whole is `[[L, 0], [Y', D]]` with `L Y = B`, so one of two triangular systems
-    remains to be solved, and nothing is copied. For size 200 this saves a third of the time. The
-    upper triangle is read. `d` must exceed the eigenvalues of `B'A^(-1)B`.
+    The factor of the bordered matrix is `[[L, 0], [Y', D]]` with `L Y = B`. So only one of two
+    triangular systems is solved, and nothing is copied, which saves a third of the time for size
+    200. Only the upper triangle is read. `d` must exceed the eigenvalues of `B'A^(-1)B`.
     """
 
     @unbatched_lapack
-    def solved(both: Float[Array, "p p"]) -> tuple[Float[Array, "m c"], Float[Array, " m"]]:
-        m = len(both) - c
-        # LAPACK orders the elements as in the transpose.
-        factor = jax.lax.linalg.cholesky(both.T, symmetrize_input=False)
-        last = jnp.pad(-factor[m:, m:].T, ((m, 0), (0, 0)))
-        solution = jax.scipy.linalg.solve_triangular(factor, last, lower=True, trans=1)
+    def solved(bordered: Float[Array, "p p"]) -> tuple[Float[Array, "m c"], Float[Array, " m"]]:
+        m = len(bordered) - c
+        # LAPACK stores matrices by columns, as the transpose is.
+        factor = jax.lax.linalg.cholesky(bordered.T, symmetrize_input=False)
+        border = jnp.pad(-factor[m:, m:].T, ((m, 0), (0, 0)))
+        solution = jax.scipy.linalg.solve_triangular(factor, border, lower=True, trans=1)
         return solution[:m], jnp.diagonal(factor)[:m]
 
     return solved
@@ -133,10 +133,10 @@ def with_derivative(
 ) -> Float[Array, "..."]:
     """Return `function(primals)` with the derivative `rule(value, primals, tangents)`.
 
-    It replaces `jax.custom_jvp`: when JAX 0.10 differentiates a scan in reverse mode, it drops
-    custom rules within the body, so second derivatives differentiate the function itself. It keeps
-    the rules of linear solves. This is a linear solve, `[[0, 1], [1, -f]] [d, e] = [1, 0]`, whose
-    solution `d = f` is known and whose derivative follows from the rule.
+    It replaces `jax.custom_jvp`, whose rules JAX 0.10 drops in the body of a scan that it
+    differentiates in reverse mode: second derivatives would differentiate the function itself. JAX
+    keeps the rules of linear solves. This is the linear solve `[[0, 1], [1, -f]] [d, e] = [1, 0]`,
+    whose solution `d = f` is known and whose derivative follows from the rule.
     """
     value = jax.lax.stop_gradient(function(jax.lax.stop_gradient(primals)))
 
@@ -146,9 +146,9 @@ def with_derivative(
 
     @known.defjvp
     def _(primals: tuple, tangents: tuple) -> tuple:
-        # Pass the rule a value that has derivatives, for derivatives of higher order.
-        again = with_derivative(lambda _: primals[0], rule, primals[1])
-        return again, rule(again, primals[1], tangents[1])
+        # For derivatives of higher order, the rule needs a value that has derivatives.
+        differentiable = with_derivative(lambda _: primals[0], rule, primals[1])
+        return differentiable, rule(differentiable, primals[1], tangents[1])
 
     return jax.lax.custom_linear_solve(
         lambda x: jnp.stack([x[1], x[0] - known(value, primals) * x[1]]),
@@ -166,38 +166,38 @@ def _eigh(matrix: Float[Array, "p p"]) -> tuple[Float[Array, " p"], Float[Array,
 def eigh(matrix: Float[Array, "p p"]) -> tuple[Float[Array, " p"], Float[Array, "p p"]]:
     """Return eigenvalues, ascending, and eigenvectors of a symmetric matrix.
 
-    Differentiable in both modes. Eigenvectors of a repeated eigenvalue are held fixed within their
-    space. First derivatives are right for functions that depend only on the space.
+    Differentiable in both modes. The derivative does not rotate eigenvectors of a repeated
+    eigenvalue within their eigenspace. First derivatives are exact for functions of the eigenspace.
     """
-    both = with_derivative(
+    decomposition = with_derivative(
         lambda matrix: jnp.concatenate([a.reshape(-1, len(matrix)) for a in _eigh(matrix)]),
         _eigh_derivative,
         matrix,
     )
-    return both[0], both[1:]
+    return decomposition[0], decomposition[1:]
 
 
-def _eigh_derivative(both: Float[Array, "q p"], _: Array, tangent: Array) -> Array:
-    values, vectors = both[0], both[1:]
-    turned = dot(vectors.T, dot(tangent, vectors))
+def _eigh_derivative(decomposition: Float[Array, "q p"], _: Array, tangent: Array) -> Array:
+    values, vectors = decomposition[0], decomposition[1:]
+    rotated = dot(vectors.T, dot(tangent, vectors))
     gap = values[None, :] - values[:, None]
-    apart = jnp.abs(gap) > epsilon(values.dtype) * jnp.max(jnp.abs(values))
-    turn = jnp.where(apart, turned / jnp.where(apart, gap, 1), 0)
-    return jnp.concatenate([jnp.diagonal(turned)[None], dot(vectors, turn)])
+    distinct = jnp.abs(gap) > epsilon(values.dtype) * jnp.max(jnp.abs(values))
+    rotation = jnp.where(distinct, rotated / jnp.where(distinct, gap, 1), 0)
+    return jnp.concatenate([jnp.diagonal(rotated)[None], dot(vectors, rotation)])
 
 
 def exponents(x: Float[Array, "v ..."]) -> Int[Array, " v"]:
-    """Return for each `x[i]` the power of two that brings its largest magnitude near 1, or 0."""
+    """Return for each `x[i]` the exponent of two of its largest magnitude; 0 if not finite."""
     largest = jax.lax.stop_gradient(jnp.max(jnp.abs(x), axis=tuple(range(1, x.ndim)), initial=0))
     usable = jnp.isfinite(largest) & (largest > 0)
     exponent = jnp.frexp(jnp.where(usable, largest, 1))[1]
-    # The inverse of the power must be a normal number.
+    # The inverse of the power of two must be a normal number.
     bound = int(jnp.finfo(x.dtype).maxexp) - 2
     return jnp.clip(exponent, -bound, bound).astype(jnp.int32)
 
 
 def times_power(x: Float[Array, "v ..."], exponent: Int[Array, " v"]) -> Float[Array, "v ..."]:
-    """Return `x[i] * 2**exponent[i]`, exactly, even if the power is out of range."""
+    """Return `x[i] * 2**exponent[i]` exactly, even if `2**exponent[i]` is out of range."""
     half = exponent // 2
     for part in (half, exponent - half):
         power = jnp.ldexp(jnp.ones((), x.dtype), part)
@@ -214,9 +214,9 @@ def relative_size(x: Float[Array, "v n"], of: Float[Array, "v n"]) -> Float[Arra
 
 
 def as_array(x: ArrayLike, dtype: DTypeLike | None = None) -> Array:
-    """Return `x` as a JAX array. Copy an array or scalar of NumPy without compiling a program.
+    """Return `x` as a JAX array; copy NumPy arrays and scalars without compiling a program.
 
-    `jnp.asarray` compiles one for every shape; `device_put` alone may share the caller's memory.
+    `jnp.asarray` compiles a program for every shape. `device_put` may share the caller's memory.
     """
     if isinstance(x, np.ndarray | np.generic):
         return jax.device_put(np.array(x, dtype, subok=True))
@@ -237,40 +237,40 @@ def present_rows(
 ) -> Float[Array, "n d"]:
     """Replace the values of zero-weight rows, so that infinities there cannot reach other rows.
 
-    Such rows may hold NaN, and 0 times NaN is NaN. Harmless rows are kept, because derivatives in
-    their weights depend on their values. Other rows become copies of a row with weight, and the
-    derivatives in their weights are those of the copy.
+    Zero-weight rows may hold NaN, and 0 times NaN is NaN. Harmless rows are unchanged, because
+    derivatives in their weights depend on their values. Harmful rows become copies of a row with
+    weight, and so do the derivatives in their weights.
 
     Args:
         X: inputs.
         w: row weights.
         apart: whether each row is processed separately. If not, a distant row moves the centre of
-            the distances and costs the others digits, so distant rows are replaced too.
+            the distances and costs other rows digits, so distant rows are replaced too.
     """
     values = jax.lax.stop_gradient(X)
-    heaviest = values[jnp.argmax(w)]
-    heaviest = jnp.where(jnp.isfinite(heaviest), heaviest, 0)
-    distance = jnp.max(jnp.abs(values - heaviest[None, :]), axis=1, initial=0)
-    reach = jnp.max(jnp.where(w > 0, distance, 0))
-    bound = float(jnp.finfo(X.dtype).max) ** 0.125  # magnitude that a kernel can square
+    heaviest_row = values[jnp.argmax(w)]
+    heaviest_row = jnp.where(jnp.isfinite(heaviest_row), heaviest_row, 0)
+    distance = jnp.max(jnp.abs(values - heaviest_row[None, :]), axis=1, initial=0)
+    radius = jnp.max(jnp.where(w > 0, distance, 0))
+    bound = float(jnp.finfo(X.dtype).max) ** 0.125  # a kernel can square this magnitude
     if apart:
-        near = distance <= jnp.maximum(16 * reach, bound)  # NaN is not near
+        near = distance <= jnp.maximum(16 * radius, bound)  # NaN is not near
     else:
-        near = distance <= jnp.where(reach > 0, epsilon(X.dtype) ** -0.25 * reach, bound)
-    return jnp.where(((w > 0) | near)[:, None], X, heaviest[None, :])
+        near = distance <= jnp.where(radius > 0, epsilon(X.dtype) ** -0.25 * radius, bound)
+    return jnp.where(((w > 0) | near)[:, None], X, heaviest_row[None, :])
 
 
 def present_targets(y: Float[Array, "n *c"], w: Float[Array, " n"]) -> Float[Array, "n *c"]:
-    """Return targets with 0 in zero-weight rows whose squares are out of range."""
+    """Set targets of zero-weight rows to 0 if their squares are out of range."""
     w = w.reshape(-1, *[1] * (y.ndim - 1))
     bound = float(jnp.finfo(y.dtype).max) ** 0.45
     return jnp.where((w > 0) | (jnp.abs(y) < bound), y, 0)
 
 
 def like(value: ArrayLike, x: Array) -> Scalar:
-    """Return a scalar in the dtype of `x`, so that nothing is promoted."""
+    """Return a scalar in the dtype of `x`, so that `x` is not promoted."""
     if isinstance(value, int | float):
-        value = np.asarray(value)  # which `as_array` converts without compiling a program
+        value = np.asarray(value)  # `as_array` converts it without compiling a program
     return as_array(value, x.dtype)
 
 
@@ -287,7 +287,7 @@ def is_spread_over_processes(x: object) -> bool:
 
 
 def is_traced(*trees: PyTree) -> bool:
-    """Return whether JAX is tracing: an array of `trees`, or, within `jit`, every operation."""
+    """Return whether JAX traces an array of `trees`, or every operation, as within `jit`."""
     leaves = jax.tree.leaves(trees)
-    # Within `jit` a transfer is traced like an operation; outside it needs no program.
+    # Within `jit` a transfer is traced like an operation. Outside `jit` it needs no program.
     return any(isinstance(a, Tracer) for a in (*leaves, jax.device_put(_FALSE)))

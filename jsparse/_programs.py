@@ -1,9 +1,9 @@
 """Compiled programs: how they are compiled, and how many of them a process keeps.
 
-Each compiled program takes memory maps of its process: 3 to 250 of them on a CPU. Linux grants a
-process 65,530; the program that needs one more ends the process with a segmentation fault in LLVM.
-A process that trains on tables of ever new shapes reaches that limit after some 60 tables, so the
-programs of this package that were not used for the longest time are dropped long before.
+Each compiled program takes memory maps of its process, 3 to 250 on a CPU. Linux grants a process
+65,530 maps; if a program needs more, a segmentation fault in LLVM ends the process. A process that
+trains on tables of ever new shapes reaches this limit after about 60 tables. This package therefore
+drops its least recently used programs long before.
 """
 
 import functools
@@ -19,14 +19,14 @@ from jaxlib.version import __version__ as JAXLIB
 
 from ._numerics import is_traced
 
-# With these options jaxlib 0.10 compiles for CPUs a fifth to a quarter sooner, and programs run up
-# to a quarter slower: up to this many rows ten fits lose about as much as the first one gains.
-# Later versions have no such option.
+# With these options jaxlib 0.10 compiles for CPUs a fifth to a quarter faster, but programs run up
+# to a quarter slower. Up to `_SHORT_ROWS` rows, ten fits lose about as much time as the first fit
+# gains. Later versions have no such option.
 _SHORT_OPTIONS: dict[str, Any] = (
     {"xla_cpu_use_fusion_emitters": False} if JAXLIB.startswith("0.10.") else {}
 )
 _SHORT_ROWS = 4096
-# Compiling in one part halves the memory maps, and takes no longer for small programs.
+# Compilation in one part halves the memory maps, and is as fast for small programs.
 _QUICK_OPTIONS: dict[str, Any] = {
     "xla_backend_optimization_level": 0,
     "xla_cpu_parallel_codegen_split_count": 1,
@@ -34,26 +34,26 @@ _QUICK_OPTIONS: dict[str, Any] = {
 
 # JAX reports this event when a program has been lowered and is about to be compiled.
 _LOWERED = "/jax/core/compile/jaxpr_to_mlir_module_duration"
-# Maps that one program may take: four times the maps of this package's largest program.
+# Number of maps that a program may take: four times the maps of this package's largest program.
 _LARGEST_PROGRAM = 1000
 
 
 class TooManyProgramsError(RuntimeError):
-    """The process holds nearly all memory maps that Linux grants it; compiling would crash it."""
+    """The process holds nearly all memory maps that Linux grants; compiling could crash it."""
 
 
 class Programs:
-    """Jitted functions, one for each function and shapes, in the order of their last use.
+    """Jitted functions by function and shapes, in the order of their last use.
 
     Args:
-        limit: memory maps that this process may have; None if the system sets no limit.
-        largest_program: memory maps that one compilation may add.
+        limit: number of memory maps that this process may have; None without a limit.
+        largest_program: number of memory maps that one compilation may add.
     """
 
     def __init__(self, limit: int | None, largest_program: int = _LARGEST_PROGRAM) -> None:
         self.limit = limit
         self.largest_program = largest_program
-        # The gap from a half to a third of the limit keeps drops hundreds of programs apart.
+        # Between two drops, from a third to a half of the limit, lie hundreds of programs.
         self._drop_above = (limit or 0) // 2
         self._drop_to = (limit or 0) // 3
         self._jitted: OrderedDict[Hashable, Any] = OrderedDict()
@@ -61,7 +61,7 @@ class Programs:
         self._compilations_before_counting = 0
 
     def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        """Return the jitted function under `key`; make it if needed. Mark it as last used."""
+        """Return the jitted function of `key`, made if absent, and mark it as last used."""
         with self._lock:
             if key not in self._jitted:
                 self._jitted[key] = make()
@@ -69,7 +69,7 @@ class Programs:
             return self._jitted[key]
 
     def drop(self, keys: list[Hashable]) -> None:
-        """Drop the programs compiled for these keys; the next use compiles them again."""
+        """Drop the programs of these keys; their next use compiles them again."""
         with self._lock:
             dropped = [self._jitted.pop(key) for key in keys if key in self._jitted]
         for jitted in dropped:
@@ -84,10 +84,10 @@ class Programs:
     def make_room(self) -> None:
         """Drop the least recently used programs if the process nears its limit of memory maps.
 
-        Counting takes 0.2 to 25 ms: it is skipped as long as the threshold cannot be reached.
+        Counting takes 0.2 to 25 ms, so it is skipped while the threshold cannot be reached.
 
         Raises:
-            TooManyProgramsError: if hardly a map is free although this package holds no program.
+            TooManyProgramsError: if hardly any map is free and this package holds no program.
         """
         if self.limit is None:
             return
@@ -97,7 +97,7 @@ class Programs:
         maps = count_memory_maps()
         if maps > self._drop_above:
             maps = self._drop_oldest()
-            # If other programs hold most maps, ours must not be dropped at each compilation.
+            # If other programs hold most maps, each compilation would drop all of ours.
             self._drop_above = max(self.limit // 2, maps + self.limit // 20)
         if maps > self.limit - self.largest_program:
             raise TooManyProgramsError(
@@ -109,7 +109,7 @@ class Programs:
         self._compilations_before_counting = (self._drop_above - maps) // self.largest_program
 
     def _drop_oldest(self) -> int:
-        """Drop programs, an eighth at a time; return the number of memory maps that stay."""
+        """Drop programs, an eighth at a time; return the number of memory maps left."""
         while (maps := count_memory_maps()) > self._drop_to and self._jitted:
             with self._lock:
                 oldest = list(self._jitted)[: 1 + len(self._jitted) // 8]
@@ -118,7 +118,7 @@ class Programs:
 
 
 def count_memory_maps() -> int:
-    """Return the number of memory maps of this process; 0 where the system does not say."""
+    """Return the number of memory maps of this process; 0 if the system does not state it."""
     try:
         return Path("/proc/self/maps").read_bytes().count(b"\n")
     except OSError:
@@ -128,7 +128,7 @@ def count_memory_maps() -> int:
 def _memory_map_limit() -> int | None:
     try:
         return int(Path("/proc/sys/vm/max_map_count").read_text())
-    except (OSError, ValueError):  # no Linux, or one that hides it
+    except (OSError, ValueError):  # no Linux, or a Linux that hides the limit
         return None
 
 
@@ -140,7 +140,7 @@ def _before_compilation(event: str, duration_secs: float, **_: str | int) -> Non
         PROGRAMS.make_room()
 
 
-# The caller's programs take maps as well: each compilation of the process counts.
+# The caller's programs take maps as well, so every compilation of the process counts.
 jax.monitoring.register_event_duration_secs_listener(_before_compilation)
 
 
@@ -149,15 +149,15 @@ def compiled(
 ) -> Callable[..., Any]:
     """Return `jax.jit(function)`, with options that minimise compile plus run time on a CPU.
 
-    Which options those are depends on how long the program will run, as the number of rows tells.
-    Called while another program is traced, the function becomes a part of that program. Programs
-    that were not used for long may be dropped (`Programs`), and are compiled again when needed.
+    The number of rows predicts how long the program runs, and so decides the options. If another
+    program is being traced, the function becomes a part of that program. Programs that were not
+    used for long may be dropped (`Programs`), and are compiled again when needed.
 
     Args:
-        function: pure.
+        function: a pure function.
         quickly: compile without optimisation, in two thirds of the time. Use it for short
             programs that run once in a fit.
-        **options: of `jax.jit`.
+        **options: options of `jax.jit`.
     """
     plain = jax.jit(function, **options)
 
@@ -168,7 +168,7 @@ def compiled(
         if jax.default_backend() != "cpu":
             compiler_options = {}
 
-        # JAX keeps programs by function: dropping one needs a function object of its own.
+        # JAX keeps programs by function object, so each droppable program needs a new object.
         @functools.wraps(function)
         def copy(*arguments: Any, **named: Any) -> Any:
             return function(*arguments, **named)
@@ -181,7 +181,7 @@ def compiled(
         if is_traced(arguments, named):
             return plain(*arguments, **named)
         leaves = jax.tree.leaves((arguments, named))
-        # Numbers share programs, whether they come as Python's, NumPy's or JAX's.
+        # Python's, NumPy's and JAX's numbers share programs.
         arrays = (leaf for leaf in leaves if isinstance(leaf, jax.Array | np.ndarray))
         shapes = tuple(array.shape for array in arrays if array.ndim > 0)
         longest = max((max(shape) for shape in shapes), default=0)

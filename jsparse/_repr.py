@@ -1,4 +1,4 @@
-"""Short text for objects that hold arrays: at most 12 lines, however many rows they have."""
+"""Short texts of objects that hold arrays: at most 12 lines for any number of rows."""
 
 import dataclasses
 import math
@@ -9,14 +9,14 @@ import numpy as np
 
 T = TypeVar("T")
 
-LINE = 100  # characters of a line; 12 of them are below 1,500
+LINE = 100  # number of characters of a line; 12 lines are below 1,500 characters
 MOST_LINES = 12
-MOST_FIELDS = 10  # with the two lines of the parentheses, 12 lines
-MOST_ITEMS = 6  # items of a list, tuple or dict that are written out
+MOST_FIELDS = 10  # the two parentheses take the other lines
+MOST_ITEMS = 6  # number of items of a list, tuple or dict that are shown
 
 
 def short_repr(self: Any) -> str:
-    """Return the class and its fields, with arrays by type and shape; for use as `__repr__`.
+    """Return the class and its fields, with arrays as type and shape; for use as `__repr__`.
 
     Fields of dataclasses that have their default value are left out.
     """
@@ -33,10 +33,7 @@ def short_repr(self: Any) -> str:
 
 
 class ShortList(list[T]):
-    """A list whose repr has a line for each of its first items, and says how many more there are.
-
-    Equal to a list of the same items.
-    """
+    """A list whose repr has a line for each first item and states the number of other items."""
 
     def __repr__(self) -> str:
         lines = [f"  {clipped(brief(item), LINE - 3)}," for item in self[:MOST_ITEMS]]
@@ -46,7 +43,7 @@ class ShortList(list[T]):
 
 
 def brief(value: Any) -> str:
-    """Return one line for a value: arrays by type and shape, long sequences by their length."""
+    """Return one line for a value: arrays as type and shape, long sequences as their length."""
     if _is_array(value):
         return _array(value)
     if isinstance(value, Mapping):
@@ -86,7 +83,7 @@ def _fields(value: Any) -> list[tuple[str, Any]]:
 
 
 def _is_default(field: dataclasses.Field[Any], value: Any) -> bool:
-    # By their text, as the comparison of arrays is an array.
+    # Texts are compared, because comparing arrays returns an array.
     return type(value) is type(field.default) and brief(value) == brief(field.default)
 
 
@@ -95,7 +92,7 @@ def _is_array(value: Any) -> bool:
 
 
 def _array(value: Any) -> str:
-    from ._numerics import is_concrete  # with JAX, which the records of tables do without
+    from ._numerics import is_concrete  # imports JAX, which records of tables do not need
 
     # An array that JAX traces has no values to write.
     few = math.prod(value.shape) <= MOST_ITEMS and len(value.shape) <= 1

@@ -1,6 +1,6 @@
-"""Checks that this process can use JAX: a correct compiler, and no fork after its start.
+"""Checks that this process can use JAX: a correct compiler, and no fork after JAX's start.
 
-Everything that fits or predicts calls `check_runtime` first, on the host.
+Every function that fits or predicts calls `check_runtime` first, on the host.
 """
 
 import os
@@ -13,7 +13,7 @@ import numpy as np
 from jaxlib.version import __version__ as JAXLIB
 from jaxtyping import Array, Float
 
-# With these versions the programs below were right on CPUs; with 0.10.2 both are wrong.
+# With these versions the programs of `canary` are right on CPUs; with 0.10.2 both are wrong.
 KNOWN_RIGHT = frozenset({"0.10.0", "0.10.1", "0.11.0", "0.11.1", "0.11.2", "0.12.0", "0.12.0.1"})
 
 
@@ -31,21 +31,20 @@ def _note_compilation(event: str, duration_secs: float, **kwargs: str | int) -> 
         _started_in = os.getpid()
 
 
-# The caller's computations start JAX as well, such as making a random key.
+# The caller's computations, such as making a random key, start JAX as well.
 jax.monitoring.register_event_duration_secs_listener(_note_compilation)
 
 
 def jax_started() -> bool:
-    """Return whether JAX has started here: it compiled, or this package made an array."""
+    """Return whether JAX has compiled a program, or this package has made an array."""
     return _started_in is not None
 
 
 def check_fork() -> None:
-    """Raise in a process forked after JAX had started, where making an array may never end.
+    """Raise UnusableJaxError in a process forked after JAX had started, see `jax_started`.
 
-    Raises:
-        UnusableJaxError: if JAX had started before the fork: it compiled a program, or this package
-            made an array, since this module was imported.
+    In such a process making an array may never end. Only starts after the import of this module are
+    known.
     """
     if _started_in not in (None, os.getpid()):
         raise UnusableJaxError(
@@ -56,7 +55,7 @@ def check_fork() -> None:
 
 
 def starting() -> None:
-    """Call `check_fork`, and note that JAX starts now."""
+    """Call `check_fork`, and record that JAX starts now."""
     global _started_in
     check_fork()
     _started_in = os.getpid()
@@ -74,8 +73,8 @@ def check_runtime() -> None:
     if _seen_right:
         return
     for name, computed, expected in canary() if _cpus() else ():
-        # The sums are of positive numbers: float32 errs by about 1e-6, the miscompilation by at
-        # least 1e-3.
+        # In sums of positive numbers float32 errs by about 1e-6, the miscompilation by at least
+        # 1e-3.
         if not np.allclose(computed, expected, rtol=1e-4):
             raise UnusableJaxError(
                 f"jaxlib {JAXLIB} miscompiles on this CPU: {name} is wrong by "
@@ -89,8 +88,8 @@ def check_runtime() -> None:
 def canary() -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     """Yield programs that jaxlib 0.10.2 miscompiles on CPUs: name, result, NumPy's result.
 
-    The second is that of jax-ml/jax issue 39103. In float32, where both are wrong, whatever the
-    precision set; both are right with fewer rows, and the first with arguments for constants.
+    The second program is from jax-ml/jax issue 39103. Both are wrong in float32 at any precision.
+    Both are right with fewer rows, and the first is right if its constants are arguments.
     """
     n, m, d = 1024, 100, 8
     X = np.random.default_rng(0).standard_normal((n, d)).astype(np.float32)
@@ -115,7 +114,7 @@ def canary() -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
 
 
 def _run(function: Callable[..., Array], *arguments: np.ndarray) -> np.ndarray:
-    # Compiled ahead of time: a call would be traced into a caller's own program.
+    # Compile ahead of time, because a call could be traced into the caller's program.
     with jax.disable_jit(False), jax.default_device(_cpus()[0]):
         return np.asarray(jax.jit(function).lower(*arguments).compile()(*arguments))
 
@@ -123,5 +122,5 @@ def _run(function: Callable[..., Array], *arguments: np.ndarray) -> np.ndarray:
 def _cpus() -> list[Any]:
     try:
         return jax.local_devices(backend="cpu")
-    except RuntimeError:  # JAX is to use other devices only
+    except RuntimeError:  # JAX is configured for other devices only
         return []

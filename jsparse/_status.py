@@ -1,9 +1,8 @@
-"""Stop codes, each with a sentence of advice, and what the host does about them.
+"""Stop codes, each with a sentence of advice, and their warnings and errors on the host.
 
-Every iterative or ill-conditioned computation returns an int32 status. The larger code is the worse
-end, so statuses of parts are joined by `jnp.maximum`: what is joined has converged only where every
-part has, and every bad end is above every good one. Up to `TRUNCATED` the result is what was asked
-for; above, it is not, or not known to be.
+Every iterative or ill-conditioned computation returns an int32 status. A larger code is a worse
+status, so `jnp.maximum` joins the statuses of parts. Up to `TRUNCATED` the result is sound; above,
+it is wrong or may be wrong.
 """
 
 import warnings
@@ -49,7 +48,7 @@ ADVICE = {
 
 
 def trusted(status: int) -> bool:
-    """Whether a result with this stop code is what was asked for, to what precision allows."""
+    """Return whether a result with this stop code is sound, within the precision."""
     return CONVERGED <= status <= TRUNCATED
 
 
@@ -62,29 +61,28 @@ class PrecisionWarning(UserWarning):
 
 
 class ConvergenceWarning(UserWarning):
-    """The steps ran out, or nothing is left of a machine; the message says what to do."""
+    """The steps ran out, or a machine has no prototypes; the message says what to do."""
 
 
 def status_of(failed: Bool[Array, "*b"], imprecise: Bool[Array, "*b"]) -> Int[Array, "*b"]:
-    """Status of a finished solve: failure first, then lost precision, else converged."""
+    """Return the status of a solve: `NOT_FINITE`, else `PRECISION_LOST`, else `CONVERGED`."""
     code = jnp.where(imprecise, jnp.int32(PRECISION_LOST), jnp.int32(CONVERGED))
     return jnp.where(failed, jnp.int32(NOT_FINITE), code)
 
 
 def check(status: Int[Array, "*b"] | int, what: str = "the computation") -> None:
-    """Raise on failure, warn on lost precision and exhaustion; for the host, outside `jit`.
+    """Raise on failure, warn of lost precision and exhaustion; on the host, outside `jit`.
 
     Args:
-        status: one code or any array of codes; each kind of bad end among them is reported.
-        what: named in the message.
+        status: one code or an array of codes. Each kind of bad status is reported.
+        what: name of the computation, for the message.
 
     Raises:
         NumericalError: if any code is `NOT_FINITE` or `INDEFINITE`.
 
     Warns:
         PrecisionWarning: for `PRECISION_LOST`, or else for `TRUNCATED`.
-        ConvergenceWarning: for `EXHAUSTED`, or else for `RUNNING`, which is no end; and for
-            `VANISHED`.
+        ConvergenceWarning: for `EXHAUSTED`, or else for `RUNNING`; and for `VANISHED`.
     """
     codes_present = {int(code) for code in np.unique(np.asarray(status))}
     worst = max(codes_present, default=CONVERGED)
@@ -95,6 +93,6 @@ def check(status: Int[Array, "*b"] | int, what: str = "the computation") -> None
         (ConvergenceWarning, (EXHAUSTED, RUNNING)),
         (ConvergenceWarning, (VANISHED,)),
     ):
-        found_codes = [code for code in codes if code in codes_present]
-        if found_codes:
-            warnings.warn(f"{what}: {ADVICE[found_codes[0]]}", category, stacklevel=2)
+        code = next((code for code in codes if code in codes_present), None)
+        if code is not None:
+            warnings.warn(f"{what}: {ADVICE[code]}", category, stacklevel=2)

@@ -1,4 +1,4 @@
-"""Ticks of axes: where they are, and how their numbers are written."""
+"""Ticks of axes: their places, and the texts of their numbers."""
 
 import math
 from collections.abc import Iterable
@@ -10,15 +10,15 @@ Number = float | int
 
 
 def plain(value: Number) -> str:
-    """Return the number in digits alone, six of them significant: no powers of ten, no offsets."""
+    """Return the number with six significant digits, without powers of ten or offsets."""
     return np.format_float_positional(float(f"{value:.6g}"), trim="-")
 
 
 def log_ticks(low: Number, high: Number, most: int = 10) -> list[float]:
     """Return at most `most` ticks for a logarithmic axis from `low` to `high`, both positive.
 
-    1, 2, 5, 10, 20, .. where they fit, else powers of ten. Where fewer than two of them are within
-    the range, the ticks of a linear axis.
+    The ticks are 1, 2, 5, 10, 20, .., or powers of ten if these are too many. If fewer than two are
+    within the range, return the ticks of a linear axis.
     """
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     powers = range(first, last + 1)
@@ -44,14 +44,14 @@ def linear_ticks(low: Number, high: Number, most: int = 5) -> list[float]:
 
 
 def _within(values: Iterable[float], low: Number, high: Number) -> list[float]:
-    # Ends that are ticks stay in despite rounding.
+    # The tolerance includes ticks at the ends despite rounding.
     return [v for v in values if low * (1 - 1e-9) <= v <= high * (1 + 1e-9)]
 
 
 def error_top(errors: np.ndarray, spread: np.ndarray) -> float:
     """Return the upper end of an axis of errors of increasing sizes.
 
-    The first few sizes are often far worse than all that one wants to see.
+    The first few sizes may be cut off, because their errors are often far larger than all others.
     """
     low, high = np.min(errors - spread), np.max(errors + spread)
     rest = np.max(errors[min(4, len(errors) - 1) :])

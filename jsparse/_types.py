@@ -1,4 +1,4 @@
-"""Shape-annotated aliases shared by every room."""
+"""Shape-annotated aliases of types, for all modules."""
 
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
@@ -6,7 +6,9 @@ Scalar = Float[Array, ""]
 ScalarLike = float | int | Scalar
 CountLike = int | Int[Array, ""]
 Status = Int[Array, "*batch"]
-CLike = ScalarLike | Float[Array, " l"]  # weight of the data fit; of a code, one per problem
-PointTable = Float[Array, "m d"] | None  # None where every row is a point
+CLike = (
+    ScalarLike | Float[Array, " l"]
+)  # weight of the data fit, or one weight for each problem of a code
+PointTable = Float[Array, "m d"] | None  # None if every row is a point
 Key = PRNGKeyArray
-KeyLike = int | Key  # of an integer, `jax.random.key` of it
+KeyLike = int | Key  # an integer `i` stands for `jax.random.key(i)`

@@ -91,14 +91,17 @@ def test_derivatives_in_lengthscales_and_numbers():
 def test_what_makes_no_sense_is_refused():
     rbf, X = kernels.RBF(1.0), jnp.zeros((2, 3))
     wrong = [
-        (lambda: kernels.Mixed(kernels.Linear(), (0,)), "kernel: expected one of the distance"),
+        (
+            lambda: kernels.Mixed(kernels.Linear(), (0,)),
+            "kernel: expected a kernel of the distance",
+        ),
         (lambda: kernels.Mixed(rbf, ()), "columns: expected numbers of columns"),
         (lambda: kernels.Mixed(rbf, (2, 1)), "columns: expected numbers of columns, increasing"),
         (lambda: kernels.Mixed(rbf, (-1,)), "columns"),
         (lambda: kernels.Mixed(rbf, (3,)).cross_gram(X, X), "of the 3 columns"),
-        (lambda: with_categories(rbf + kernels.Linear(), (1,)), "got Linear; or give each"),
+        (lambda: with_categories(rbf + kernels.Linear(), (1,)), "got Linear; or code each"),
         (lambda: with_categories(kernels.Mixed(rbf, (0,)), (1,)), r"compares the columns \(0,\)"),
-        (lambda: categorical_columns(kernels.Mixed(rbf, (0,)) * rbf), "every part of it"),
+        (lambda: categorical_columns(kernels.Mixed(rbf, (0,)) * rbf), "every part to compare"),
     ]
     for call, message in wrong:
         with pytest.raises(ValueError, match=message):
