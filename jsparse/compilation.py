@@ -18,15 +18,15 @@ from .training.train import train
 
 
 def enable_compilation_cache(folder: str | os.PathLike[str] | None = None) -> str | None:
-    """Keep compiled programs on the disk for later processes, which JAX does not do by default.
+    """Keep compiled programs on the disk for later processes.
 
-    Sets JAX's own configuration: its folder, unless the caller has set one, and its thresholds,
-    which by default leave out programs that compile in less than a second, as most here do. With
+    It sets JAX's configuration: the folder, unless the caller has set one, and the thresholds. By
+    default JAX omits programs that compile in less than a second, as most programs here do. With
     jaxlib 0.10 it also adds `--xla_cpu_max_isa=AVX2` to the environment variable XLA_FLAGS, unless
-    that sets another: each AVX-512 program that jaxlib 0.10 reads from the disk makes XLA print
-    kilobytes about a mismatch of machines where there is none. Programs for AVX2 run as fast.
+    the variable sets this option. Without it, XLA prints kilobytes about a false mismatch of
+    machines for each AVX-512 program read from the disk. Programs for AVX2 are as fast.
 
-    Call it before JAX is used at all: XLA reads its flags only once.
+    Call it before JAX is first used, because XLA reads its flags only once.
 
     Args:
         folder: the folder; by default JAX's configured folder or, if there is none, `jsparse/xla`
@@ -35,13 +35,13 @@ def enable_compilation_cache(folder: str | os.PathLike[str] | None = None) -> st
     Returns:
         The folder; None if no home folder is known.
     """
-    set_before = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
+    configured = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
     if folder is not None:
         path: str | None = os.fspath(folder)
-    elif set_before is not None or "JAX_COMPILATION_CACHE_DIR" in os.environ:
-        path = set_before
+    elif configured is not None or "JAX_COMPILATION_CACHE_DIR" in os.environ:
+        path = configured
     else:
-        # "~" stays where no home is known, as for a container's nameless user.
+        # Without a known home, as for a container's nameless user, "~" is not expanded.
         base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
         path = None if base.startswith("~") else os.path.join(base, "jsparse", "xla")
     if path is not None:
@@ -53,15 +53,15 @@ def enable_compilation_cache(folder: str | os.PathLike[str] | None = None) -> st
 
 
 def _limit_instructions() -> None:
-    """Let XLA compile for AVX2 at most, if its loader takes AVX-512 for another machine's.
+    """Let XLA compile for AVX2 at most, if its loader mistakes AVX-512 programs for foreign ones.
 
-    For AVX-512 XLA adds `prefer-no-gather` and `prefer-no-scatter` to a program's features. These
-    are preferences, which no processor lists, but the loader of jaxlib 0.10 looks for them
-    (openxla/xla issue 44565; 0.11 skips them). A true mismatch is still printed.
+    For AVX-512 XLA adds `prefer-no-gather` and `prefer-no-scatter` to a program's features. No
+    processor lists these preferences, but the loader of jaxlib 0.10 expects them (openxla/xla issue
+    44565; 0.11 skips them). A true mismatch is still printed.
     """
     flags = os.environ.get("XLA_FLAGS", "")
     mistaken = JAXLIB.startswith("0.10.") and platform.machine().lower() in ("x86_64", "amd64")
-    # Later than the start of JAX the flag would change the names of the files alone.
+    # After the start of JAX the flag would change only the names of the files.
     if mistaken and "xla_cpu_max_isa" not in flags and not jax_started():
         os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_max_isa=AVX2".lstrip()
 
@@ -83,19 +83,19 @@ def warm_up(
     `enable_compilation_cache`, a run in another process reads the programs from the disk.
 
     Args:
-        n: rows.
-        d: columns.
+        n: number of rows.
+        d: number of columns.
         task: "classification" or "regression".
         classes: number of classes.
-        dtype: "float32" or "float64", of the inputs; by default JAX's default float.
-        verbose: show the compiled programs on stderr.
+        dtype: dtype of the inputs, "float32" or "float64"; by default JAX's default float.
+        verbose: whether to show the number of compiled programs on stderr.
         **options: the options of the later call of `train`: method, folds, C, search, ...
 
     Returns:
         The number of compiled programs, and the seconds taken.
 
     Raises:
-        ValueError: for anything that `train` would not take.
+        ValueError: for arguments that `train` would not accept.
     """
     n, d = whole_number("n", n, 2), whole_number("d", d, 1)
     classes = whole_number("classes", classes, 2, n, "the number of rows")

@@ -1,8 +1,8 @@
-"""Prediction intervals and sets from the errors of a machine on rows it was not fitted to.
+"""Prediction intervals and sets from the held-out errors of a machine.
 
-Split conformal prediction (Papadopoulos et al. 2002), cross-conformal intervals and sets, CV+, and
-jackknife+ (Barber et al. 2021; Romano et al. 2020), in NumPy or JAX: centres of intervals and
-scores of classes come in, intervals and sets go out.
+The methods are split conformal prediction (Papadopoulos et al. 2002), cross-conformal intervals and
+sets, CV+ and jackknife+ (Barber et al. 2021; Romano et al. 2020), in NumPy or JAX. They turn
+centres into intervals, and scores of classes into sets.
 
 A model keeps some hundred quantiles of the errors instead of one error for each row, see
 `kept_errors`.
@@ -24,22 +24,23 @@ from ._repr import short_repr
 from .expansion import KernelExpansion
 
 Guarantee = Literal["held out", "folds", "none"]
-Rows = Shaped[np.ndarray, "n ..."] | Shaped[Array, "n ..."]  # of JAX within a program
-_ENTRIES = 2**22  # new rows times stored errors that are compared at a time
+Rows = Shaped[np.ndarray, "n ..."] | Shaped[Array, "n ..."]  # of JAX within a JAX program
+_ENTRIES = 2**22  # number of pairs of a new row and a stored error in a block
 
 
 class ConformalScores(eqx.Module):
-    """The errors of machines on rows they were not fitted to.
+    """The errors of machines on held-out rows.
 
     Attributes:
-        errors: of numbers the distances between target and value, shape `q` or `q c`; of classes
-            the `margin_deficit` of the row's own class, shape `q`.
-        fold: which of `machines` gave the error, shape `q`; None without them.
+        errors: for numbers the distances between target and value, shape `q` or `q c`; for classes
+            the `margin_deficit` of the row's class, shape `q`.
+        fold: number of the machine in `machines` that gave the error, shape `q`; None without
+            machines.
         machines: one for each fold, as an expansion with a column for each fold and each output of
-            the model, fold by fold; its inputs are scaled as the model's are.
-        counts: for how many rows each error stands, none of which had a larger one, shape `q`;
-            None for one row each.
-        held_out: whether the model itself has not seen the rows (static).
+            the model, fold by fold. Its inputs are scaled like the model's inputs.
+        counts: number of rows that each error represents, shape `q`. No such row had a larger
+            error. None for one row each.
+        held_out: whether the model was fitted without the rows (static).
     """
 
     errors: Float[Array, "q *c"] | Float[np.ndarray, "q *c"]
@@ -52,30 +53,30 @@ class ConformalScores(eqx.Module):
 
     @property
     def guarantee(self) -> Guarantee:
-        """What intervals and sets rest on."""
+        """Return the basis of the guarantee of intervals and sets."""
         if self.held_out:
             return "held out"
         return "none" if self.machines is None else "folds"
 
     @property
     def n_rows(self) -> int:
-        """Number of rows whose errors are known.
+        """Return the number of rows whose errors are known.
 
         Raises:
-            ValueError: while the model's own arrays are traced.
+            ValueError: while the model's arrays are traced.
         """
         if self.counts is None:
             return len(self.errors)
         if not is_concrete(self.counts):
             raise ValueError(
-                "model: expected one that the traced function closes over, as the ranks of errors "
-                "are whole numbers that depend on its counts; got a model that is itself traced"
+                "model: expected a model that the traced function closes over, because the ranks "
+                "of errors are whole numbers that depend on its counts; got a traced model"
             )
         return int(np.sum(np.asarray(self.counts)))
 
 
 def margin_deficit(scores: Rows, xp: Any = np) -> Rows:
-    """Return for each class the best score of the other classes less its own score.
+    """Return for each class the best score of the other classes less the score of the class.
 
     It is negative for the predicted class.
 
@@ -87,32 +88,32 @@ def margin_deficit(scores: Rows, xp: Any = np) -> Rows:
         return xp.stack([scores, -scores], axis=1)
     first = xp.argmax(scores, axis=1)[:, None]
     best = xp.take_along_axis(scores, first, axis=1)
-    decided = xp.arange(scores.shape[1])[None] == first
-    second = xp.where(decided, -np.inf, scores).max(axis=1, keepdims=True)
-    return xp.where(decided, second, best) - scores
+    is_predicted = xp.arange(scores.shape[1])[None] == first
+    second = xp.where(is_predicted, -np.inf, scores).max(axis=1, keepdims=True)
+    return xp.where(is_predicted, second, best) - scores
 
 
 def errors_of_numbers(
     values: Float[np.ndarray, "n *c"], targets: Shaped[np.ndarray, "n *c"]
 ) -> Float[np.ndarray, "n *c"]:
     """Return the absolute errors of held-out predictions."""
-    apart = np.abs(np.asarray(targets, float) - np.asarray(values, float))
-    return apart.astype(values.dtype)
+    errors = np.abs(np.asarray(targets, float) - np.asarray(values, float))
+    return errors.astype(values.dtype)
 
 
 def errors_of_classes(
     scores: Float[np.ndarray, "n *k"], numbers: Int[np.ndarray, " n"]
 ) -> Float[np.ndarray, " n"]:
-    """Return how far the true class is behind the best other one, by held-out scores."""
+    """Return the `margin_deficit` of the true class by held-out scores."""
     return np.take_along_axis(margin_deficit(scores), numbers[:, None], axis=1)[:, 0]
 
 
 @functools.cache
 def kept_ranks(n: int) -> tuple[int, ...]:
-    """Increasing ranks, at most `90 log10(n) + 90` of them, of the n sorted errors that are kept.
+    """Return the increasing ranks of the n sorted errors to keep, at most `90 log10(n) + 90`.
 
-    They are the ranks that `rank_of` gives for each coverage whose complement `1 - coverage` has
-    two significant digits (0.99, .., 0.10, 0.099, .., 0.010, 0.0099, ..), and the last one.
+    They are the last rank, and the ranks that `rank_of` gives for each coverage whose complement `1
+    - coverage` has two significant digits (0.99, .., 0.10, 0.099, .., 0.010, 0.0099, ..).
     """
     ranks, scale = {n}, 100
     while 99 * (n + 1) >= scale:
@@ -130,34 +131,36 @@ def kept_errors(
 ) -> ConformalScores:
     """Keep a few hundred quantiles of the errors, separately for each fold's machine.
 
-    An error that is not kept is replaced by the next larger one, so that intervals and sets are
-    never smaller than with all errors, and the guarantee still holds. Up to 99 rows, of each
-    fold if there are machines, all errors are kept.
+    The next larger quantile replaces each other error. So intervals and sets are never smaller than
+    with all errors, and the guarantee still holds. Up to 99 rows, of each fold if there are
+    machines, all errors are kept.
 
     Args:
-        errors: of all rows.
-        fold: the machine that gave the error of a row; None without machines.
+        errors: errors of all rows.
+        fold: number of the machine that gave the error of a row; None without machines.
         machines: see `ConformalScores`.
         held_out: see `ConformalScores`.
     """
-    of = np.zeros(len(errors), np.int32) if fold is None else fold
-    order = np.argsort(of, kind="stable")
-    numbers, starts = np.unique(of[order], return_index=True)
+    machine_numbers = np.zeros(len(errors), np.int32) if fold is None else fold
+    order = np.argsort(machine_numbers, kind="stable")
+    numbers, starts = np.unique(machine_numbers[order], return_index=True)
     parts, counts = [], []
     for part in np.split(errors[order], starts[1:]):
         ranks = np.array(kept_ranks(len(part)), np.int32)
         parts.append(np.sort(part, axis=0)[ranks - 1])
         counts.append(np.diff(ranks, prepend=np.int32(0)))
-    which = np.repeat(numbers, [len(part) for part in parts]).astype(np.int32)
-    quantiles, standing = np.concatenate(parts), np.concatenate(counts)
-    return ConformalScores(quantiles, None if fold is None else which, machines, standing, held_out)
+    quantile_fold = np.repeat(numbers, [len(part) for part in parts]).astype(np.int32)
+    quantiles, represented = np.concatenate(parts), np.concatenate(counts)
+    return ConformalScores(
+        quantiles, None if fold is None else quantile_fold, machines, represented, held_out
+    )
 
 
 def rank_of(coverage: Any, n: int) -> int:
     """Return `ceil(coverage (n + 1))`, the rank of the error that gives this coverage.
 
     Raises:
-        ValueError: for a coverage not between 0 and 1, or one that needs errors of more rows.
+        ValueError: for a coverage that is not between 0 and 1, or that needs more rows.
     """
     coverage = real("coverage", coverage, 0.0, above=True)
     rank = math.ceil(coverage * (n + 1) * (1 - 4 * np.finfo(float).eps))  # 0.9 times 10 is 9
@@ -172,12 +175,12 @@ def rank_of(coverage: Any, n: int) -> int:
 def intervals(centres: Rows, conformal: ConformalScores, coverage: float, xp: Any = np) -> Rows:
     """Return lower and upper ends, shape `t *c 2`.
 
-    The `ceil(coverage (n + 1))`-th smallest of centre plus error is the upper end, by Barber et al.
-    2021, eq. 6 and Section 3, and the lower one its mirror image.
+    The upper end is the `ceil(coverage (n + 1))`-th smallest value of centre plus error (Barber et
+    al. 2021, eq. 6 and Section 3). The lower end is its mirror image.
 
     Args:
-        centres: values of the machines, of the one that all errors are of, or of each fold's, shape
-            `t v *c`.
+        centres: values of the machines of the errors, one machine or one for each fold, shape `t v
+            *c`.
         conformal: the errors.
         coverage: share of new rows inside their intervals.
         xp: `numpy` or `jax.numpy`.
@@ -190,16 +193,16 @@ def intervals(centres: Rows, conformal: ConformalScores, coverage: float, xp: An
         return xp.stack([centre - error, centre + error], axis=-1)
     fold = xp.asarray(conformal.fold)
 
-    def ends(values: Rows) -> Rows:
+    def interval_ends(values: Rows) -> Rows:
         middle = values[:, fold]
         low = -_quantile(errors[None] - middle, counts, rank, xp)
         return xp.stack([low, _quantile(middle + errors[None], counts, rank, xp)], axis=-1)
 
-    return _in_blocks(ends, centres, errors.size, xp)
+    return _in_blocks(interval_ends, centres, errors.size, xp)
 
 
 def sets(apart: Rows, conformal: ConformalScores, coverage: float, xp: Any = np) -> Rows:
-    """Return whether each class is in the set, `t k` (Romano et al. 2020, eq. 9).
+    """Return whether each class is in the set, shape `t k` (Romano et al. 2020, eq. 9).
 
     Args:
         apart: `margin_deficit` of the scores of the machines, shape `t v k`.
@@ -213,19 +216,17 @@ def sets(apart: Rows, conformal: ConformalScores, coverage: float, xp: Any = np)
         return apart[:, 0] <= _quantile(errors[None], counts, rank, xp)[:, None]
     fold = xp.asarray(conformal.fold)
 
-    def inside(values: Rows) -> Rows:
-        less = errors[None, :, None] < values[:, fold]
-        return xp.sum(xp.where(less, counts[None, :, None], 0), axis=1) < rank
+    def in_set(values: Rows) -> Rows:
+        is_smaller = errors[None, :, None] < values[:, fold]
+        return xp.sum(xp.where(is_smaller, counts[None, :, None], 0), axis=1) < rank
 
-    return _in_blocks(inside, apart, len(errors) * apart.shape[2], xp)
+    return _in_blocks(in_set, apart, len(errors) * apart.shape[2], xp)
 
 
 def _counts(conformal: ConformalScores, xp: Any) -> Any:
-    return (
-        xp.ones(len(conformal.errors), "int32")
-        if conformal.counts is None
-        else xp.asarray(conformal.counts)
-    )
+    if conformal.counts is None:
+        return xp.ones(len(conformal.errors), "int32")
+    return xp.asarray(conformal.counts)
 
 
 def _quantile(values: Rows, counts: Any, rank: int, xp: Any) -> Rows:
@@ -236,9 +237,9 @@ def _quantile(values: Rows, counts: Any, rank: int, xp: Any) -> Rows:
     return xp.take_along_axis(values, place, axis=1)[:, 0]
 
 
-def _in_blocks(function: Callable[[Any], Any], rows: Any, each: int, xp: Any) -> Rows:
-    """Apply `function` to blocks of rows; `each` is the number of entries of one row."""
-    step = max(1, _ENTRIES // each)
+def _in_blocks(function: Callable[[Any], Any], rows: Any, entries_per_row: int, xp: Any) -> Rows:
+    """Apply `function` to blocks of rows with `entries_per_row` entries each."""
+    step = max(1, _ENTRIES // entries_per_row)
     if xp is not np:
         return map_row_blocks(function, rows, step)
     starts = range(0, max(len(rows), 1), step)

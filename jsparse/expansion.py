@@ -21,18 +21,18 @@ from .scaling import Scaling
 class KernelExpansion(eqx.Module):
     """A sparse kernel machine, `f(x) = sum_j coefficients_j k(prototypes_j, s(x)) + intercept`.
 
-    `s` is `scaling`, or the identity: the inputs are raw, and the prototypes are in standardised
-    units. Calling the expansion evaluates it in blocks of rows, so memory stays bounded by
-    `block_rows * m`. It is a pytree: differentiable in `X` and in every floating leaf, in forward
-    and reverse mode, and free to pass through `jit` and `vmap`. Rows of NumPy are padded to six
-    capacities, each of which has one program; JAX arrays have a program for each number of rows.
+    `s` is `scaling`, or the identity: the inputs are raw, and the prototypes are in scaled units.
+    Calling the expansion evaluates it in blocks of rows, so memory is bounded by `block_rows * m`.
+    It is a pytree that may pass through `jit` and `vmap`, differentiable in `X` and in every
+    floating leaf in both modes. NumPy rows are padded to six capacities, each of which has one
+    program. JAX arrays have a program for each number of rows.
 
     Attributes:
         kernel: kernel of two points, or a `Mixture`, which has one for each prototype.
         prototypes: points that carry the model, shape `m d`.
         coefficients: one column per output, shape `m` or `m c`.
         intercept: shape `()` or `c`.
-        scaling: standardisation or normal scores, applied to the inputs first; or None.
+        scaling: standardisation or normal scores that are applied to the inputs; or None.
 
     Example:
         >>> import jax.numpy as jnp
@@ -60,11 +60,11 @@ class KernelExpansion(eqx.Module):
         """Return the values of the expansion at the rows of `X`, shape `n` or `n c`.
 
         Args:
-            X: inputs in raw units, shape `n d`; they are cast to the model's dtype.
-            block_rows: rows evaluated at a time; by default what suits the device.
+            X: inputs in raw units, shape `n d`, which are cast to the model's dtype.
+            block_rows: number of rows evaluated at a time. The default depends on the device.
 
         Raises:
-            ValueError: if `X` is not `n d` with the model's `d`.
+            ValueError: if `X` is not of shape `n d` with the model's `d`.
         """
         check_runtime()
         if not isinstance(X, np.ndarray):

@@ -29,7 +29,7 @@ class HeadMachine(eqx.Module):
     """A fitted head. It maps features to values, class numbers or class probabilities.
 
     Attributes:
-        expansion: the machine of features; for classes with one column of values a class.
+        expansion: the machine of features. For classes it has a column of values for each class.
         inverse_temperature: factor of the values in the exponents of the probabilities.
         classes: number of classes; None for regression (static).
     """
@@ -41,7 +41,7 @@ class HeadMachine(eqx.Module):
     __repr__ = short_repr
 
     def __call__(self, features: Float[Array, "n d"]) -> Float[Array, "n *c"]:
-        """Return predicted targets, shape `n *c`; for classes one value for each, shape `n k`."""
+        """Return predicted targets, shape `n *c`, or a value for each class, shape `n k`."""
         return self.expansion(features)
 
     def predict(self, features: Float[Array, "n d"]) -> Float[Array, "n *c"] | Int[Array, " n"]:
@@ -50,28 +50,30 @@ class HeadMachine(eqx.Module):
         return values if self.classes is None else jnp.argmax(values, axis=1).astype(jnp.int32)
 
     def predict_proba(self, features: Float[Array, "n d"]) -> Float[Array, "n k"]:
-        """Return class probabilities, shape `n k`. They are calibrated by a "cross_entropy" loss.
+        """Return class probabilities, shape `n k`. The cross-entropy loss calibrates them.
 
         Raises:
-            ValueError: for a head of regression.
+            ValueError: for a head for regression.
         """
         if self.classes is None:
-            raise ValueError("predict_proba: expected a head with classes, got one of regression")
+            raise ValueError(
+                "predict_proba: expected a head with classes, got a head for regression"
+            )
         return jax.nn.softmax(self.inverse_temperature * self(features), axis=1)
 
 
 class KernelHead(eqx.Module):
     """A kernel machine on the features of a network: closed-form fit, cross-validated loss.
 
-    Every array of the head is a floating-point parameter, and is unconstrained: positive numbers
-    are stored as logarithms. So `jax.grad` and optax apply to the head, alone or within a larger
-    model, without filters.
+    Every array of the head is an unconstrained floating-point parameter: positive numbers are
+    stored as logarithms. So `jax.grad` and optax need no filters for the head, alone or within a
+    larger model.
 
     Attributes:
         prototypes: points in feature space, shape `m d`.
         log_C: logarithm of the weight of the data fit, shape `()`.
         kernel_parameters: the kernel's leaves; positive leaves are stored as logarithms.
-        log_inverse_temperature: shape `()`; used by classes only.
+        log_inverse_temperature: logarithm of `HeadMachine.inverse_temperature`, shape `()`.
         classes: number of classes; None for regression (static).
         n_folds: number of folds of the loss (static).
     """
@@ -96,7 +98,7 @@ class KernelHead(eqx.Module):
         classes: int | None = None,
         n_folds: int = 5,
     ) -> None:
-        """Make a head from the initial values of its parameters.
+        """Construct a head from initial values of its parameters.
 
         Args:
             prototypes: points in feature space, shape `m d`.
@@ -139,18 +141,18 @@ class KernelHead(eqx.Module):
         kernel: Kernel | None = None,
         **settings: Any,
     ) -> "KernelHead":
-        """Make a head whose prototypes are the k-means centres of some features.
+        """Construct a head whose prototypes are the k-means centres of some features.
 
         Args:
             features: the network's features of some rows, shape `n d`, `n >= n_prototypes`.
             n_prototypes: the number of prototypes.
-            key: decides where k-means starts.
-            kernel: see `KernelHead`; None for an `RBF` with the root mean squared distance of two
-                rows of features as its lengthscale.
+            key: random key of the first centres of k-means.
+            kernel: see `KernelHead`. None for an `RBF` whose lengthscale is the root mean squared
+                distance of two rows of features.
             settings: further arguments of `KernelHead`.
 
         Raises:
-            ValueError: for more prototypes than rows, or as `KernelHead`.
+            ValueError: for more prototypes than rows; see also `KernelHead`.
         """
         Y = np.asarray(as_float(as_array(features)))
         n_prototypes = whole_number("n_prototypes", n_prototypes, 1, len(Y), "the number of rows")
@@ -162,7 +164,7 @@ class KernelHead(eqx.Module):
 
     @property
     def kernel(self) -> Kernel:
-        """The kernel at the present parameters."""
+        """Return the kernel with the present parameters."""
         pairs = zip(self.kernel_parameters, self._positive, strict=True)
         leaves = [jnp.exp(leaf) if positive else leaf for leaf, positive in pairs]
         return jax.tree.unflatten(self._structure, leaves)
@@ -177,19 +179,19 @@ class KernelHead(eqx.Module):
     ) -> Float[Array, ""]:
         """Return the v-fold cross-validated loss of the closed-form machine.
 
-        Row `i` belongs to fold `i mod n_folds`, so the rows must come in a random order, as they do
-        in shuffled batches. For real targets the loss is the mean squared error. For classes it is
-        the cross-entropy of the softmax of the held-out values.
+        Row `i` belongs to fold `i mod n_folds`, so the rows must be in random order, as in shuffled
+        batches. For real targets the loss is the mean squared error. For classes it is the
+        cross-entropy of the softmax of the held-out values.
 
         Args:
             features: shape `n d`; at least `n_folds` rows.
             targets: real targets, shape `n` or `n c`, or class numbers, shape `n`.
             weights: row weights, shape `n`, at least 0.
-            prototypes: points used in place of the head's, such as the network's features of some
+            prototypes: points that replace the head's prototypes, such as the network's features of
                 fixed inputs. Pass `jax.lax.stop_gradient(head.prototypes)` to hold them fixed.
 
         Differentiable once, in both modes, in the features, real targets, weights, prototypes and
-        every parameter of the head; a gradient costs hardly more than the loss, see
+        every parameter of the head. A gradient costs hardly more than the loss, see
         `validation.error_gradient`. Works under `jit` and `vmap`.
 
         Raises:
@@ -210,13 +212,13 @@ class KernelHead(eqx.Module):
         *,
         prototypes: Float[Array, "m d"] | None = None,
     ) -> HeadMachine:
-        """Return the closed-form machine of all rows; for the arguments see `loss`.
+        """Return the closed-form machine of all rows; `loss` describes the arguments.
 
-        Differentiable in both modes, as often as one likes, in what `loss` is differentiable in.
-        Works under `jit` and `vmap`.
+        Differentiable any number of times in both modes, in the arguments and parameters in which
+        `loss` is differentiable. Works under `jit` and `vmap`.
 
         Raises:
-            ValueError: as `loss`; also for more prototypes than rows.
+            ValueError: see `loss`; also for more prototypes than rows.
         """
         features, y, Z = self._problem(features, targets, prototypes)
         machine = fixed_size.fit(self.kernel, Z, jnp.exp(self.log_C), features, y, weights)
@@ -229,7 +231,7 @@ class KernelHead(eqx.Module):
     def _problem(
         self, features: Array, targets: Array, prototypes: Array | None
     ) -> tuple[Float[Array, "n d"], Float[Array, "n *c"], Float[Array, "m d"]]:
-        """Return features, targets (of classes -1 and +1, one column each) and prototypes."""
+        """Return features, targets (for classes a column of -1 and +1 each) and prototypes."""
         Z = self.prototypes if prototypes is None else prototypes
         features, y = as_float(features), as_array(targets)
         if features.ndim != 2 or features.shape[1] != Z.shape[1]:
@@ -265,11 +267,11 @@ class PureHead(NamedTuple):
 
 
 def pure_head(n_prototypes: int, kernel: Kernel | None = None, **settings: Any) -> PureHead:
-    """Return `KernelHead` as three pure functions; for the arguments see its `from_features`.
+    """Return `KernelHead` as three pure functions; `from_features` describes the arguments.
 
     `init(key, features)` returns `{"prototypes", "log_C", "kernel_parameters",
-    "log_inverse_temperature"}`. The other two take these parameters first, and are the methods of
-    `KernelHead` with the same names; differentiable as they are.
+    "log_inverse_temperature"}`. `loss` and `fit` take these parameters as first argument. Otherwise
+    they equal the methods of `KernelHead`, also in their derivatives.
     """
     example = KernelHead(np.zeros((1, 1), np.float32), kernel or RBF(1.0), **settings)
 

@@ -36,34 +36,35 @@ from .relevance import Relevance, relevance_of
 
 
 def _without_diagnostics(family: Family | None) -> Family | None:
-    """Return the family without its diagnostics, which need not be part of a program."""
+    """Return the family without its diagnostics, which programs do not need."""
     return None if family is None else dataclasses.replace(family, info={})
 
 
 class Model(eqx.Module):
-    """A trained machine that is deployed: from raw inputs to values, labels and probabilities.
+    """A trained machine that maps raw inputs to values, labels and probabilities.
 
-    A pytree: it may be part of a larger JAX model, is differentiable in the inputs and in every
-    floating leaf, and `jax.jit(model)` works, as does `jax.export` with a symbolic number of rows.
-    `model(X)` returns the expansion's values; a classifier has one for each binary problem. What
-    users deploy is `model.predict_proba`, `model.decision_function` or, of a regression,
-    `model.predict`. Outside of JAX's transformations these take and return NumPy arrays. Within
-    `jit`, `vmap`, `grad` and `jax.export` they take arrays or tracers and return JAX arrays in the
-    model's dtype; nothing then checks that values are finite.
+    The model is a pytree. It may be part of a larger JAX model, and is differentiable in the inputs
+    and in every floating leaf. `jax.jit(model)` works, and so does `jax.export` with a symbolic
+    number of rows. `model(X)` returns the expansion's values; a classifier has a value for each
+    binary problem. Users deploy `model.predict_proba`, `model.decision_function` or, for a
+    regression, `model.predict`. Outside of JAX's transformations these take and return NumPy
+    arrays. Within `jit`, `vmap`, `grad` and `jax.export` they take arrays or tracers, and return
+    JAX arrays in the model's dtype without checking that values are finite.
 
     Attributes:
-        expansion: the machine; takes raw inputs.
-        path: the machines of all sizes, of which `expansion` is one; in standardised units, and
-            without the diagnostics of their fit.
+        expansion: the machine, which takes raw inputs.
+        path: the machines of all sizes, including `expansion`, in standardised units and without
+            the diagnostics of their fit.
         inverse_temperatures: a factor of the scores for each predicted class, see
             `predict_proba`.
-        conformal: errors on rows not seen, see `interval` and `predict_set`.
-        code: of more than two classes.
-        decoding: how the values of its problems become a class (static).
-        labels: the classes in sorted order; of two, a value >= 0 decides for the second (static).
-        label_dtype: NumPy's name of their type (static).
-        columns: how a table becomes inputs, if the model was trained on one (static).
-        about: how it was trained: method, metric, error; what JSON can hold (static).
+        conformal: errors on held-out rows, see `interval` and `predict_set`.
+        code: output code of more than two classes.
+        decoding: name of the distance that decodes the values of the code's problems (static).
+        labels: the classes in sorted order. Of two classes, a value >= 0 decides for the second
+            (static).
+        label_dtype: NumPy's name of the dtype of the labels (static).
+        columns: schema that encodes a table as inputs, if the model was trained on one (static).
+        about: record of the training, such as method, metric and error, in JSON types (static).
     """
 
     expansion: KernelExpansion
@@ -77,7 +78,7 @@ class Model(eqx.Module):
     columns: Schema | None = eqx.field(default=None, static=True)
     about: "About" = eqx.field(default_factory=lambda: About(), static=True)
 
-    # `jax.jit` identifies a model by identity, not by its numbers.
+    # `jax.jit` identifies a model by object identity, not by its numbers.
     __hash__ = object.__hash__
     __eq__ = object.__eq__
 
@@ -97,14 +98,14 @@ class Model(eqx.Module):
         return self.expansion.prototypes.shape[0]
 
     def __call__(self, X: Float[Array, "n d"] | Float[np.ndarray, "n d"]) -> Float[Array, "n *c"]:
-        """Return the expansion's values at raw inputs, `n` or `n c`; pure and differentiable."""
+        """Return the expansion's values at raw inputs, shape `n` or `n c`; differentiable."""
         return self.expansion(X)
 
     def at(self, size: int) -> "Model":
-        """Return the model of another size; its errors on unseen rows are not known.
+        """Return the model of another size, without probabilities, intervals and sets.
 
         Raises:
-            ValueError: if there is no machine of that size.
+            ValueError: if there is no machine of this size.
         """
         if self.path is None:
             whole_number("size", size, self.size, self.size, "the only size, as there is no path")
@@ -117,26 +118,26 @@ class Model(eqx.Module):
         )
 
     def decision_function(self, X: Any) -> Any:
-        """Return scores, the largest for the predicted class; for a regression the values.
+        """Return scores, which are largest for the predicted class, or the values of a regression.
 
-        Differentiable in `X`, except the signs that "hamming" decoding counts.
+        Differentiable in `X`, except for the signs that "hamming" decoding counts.
 
         Args:
-            X: raw inputs of shape `n d`, or one row of shape `d`; or a table with the columns the
-                model was trained on, in any order.
+            X: raw inputs of shape `n d`, or one row of shape `d`; or a table with the columns of
+                training, in any order.
 
         Returns:
-            Shape `n` for two classes, positive for the second; for more `n k`, the negative
-            distances from the classes' codes. Of one row an array without the axis of rows.
+            For two classes shape `n`, positive for the second class. For more classes shape `n k`,
+            the negative distances from the classes' codes. For one row without the axis of rows.
 
         Raises:
-            ValueError: for inputs that are not finite, or of other columns.
+            ValueError: for inputs that are not finite, or that have other columns.
             NumericalError: if a value of the model is not finite; the message names the row.
         """
         return self._answer(X, self._scorer(), lambda scores, xp: scores)
 
     def predict(self, X: Any) -> Any:
-        """Return predicted labels or values; arguments as for `decision_function`.
+        """Return predicted labels or values; see `decision_function` for the arguments.
 
         Raises:
             ValueError: under JAX's transformations, for labels that JAX's arrays cannot hold.
@@ -154,20 +155,18 @@ class Model(eqx.Module):
         """Return the probabilities of the classes in their order, shape `n k`.
 
         They are the softmax of the scores times a slope. Each predicted class has a slope, fitted
-        to out-of-fold scores of cross-validation. The most probable class is the predicted one.
-        Arguments as `decision_function`; differentiable in `X` where the decision does not change.
+        to the held-out scores of cross-validation. The predicted class is the most probable class.
+        See `decision_function` for the arguments. Differentiable in `X` where the decision does not
+        change.
 
         Raises:
             ValueError: for a regression, or a model without out-of-fold scores.
         """
         inverse_temperatures = self.inverse_temperatures
         if inverse_temperatures is None:
-            why = (
-                "this model has no classes"
-                if self.labels is None
-                else ("train with out_of_fold=True; a size other than the one chosen has none")
-            )
-            raise ValueError(f"predict_proba: expected a model with calibrated scores; {why}")
+            hint = "train with out_of_fold=True; only the selected size has calibrated scores"
+            hint = "this model has no classes" if self.labels is None else hint
+            raise ValueError(f"predict_proba: expected a model with calibrated scores; {hint}")
         return self._answer(
             X, self._scorer(), lambda scores, xp: probabilities(scores, inverse_temperatures, xp)
         )
@@ -181,32 +180,32 @@ class Model(eqx.Module):
           conformal prediction);
         - for a model trained with `out_of_fold="machines"`, it is at least `2 coverage - 1` up to a
           term of order `1 / sqrt(n)`, and usually close to `coverage` (CV+, Barber et al. 2021,
-          Theorem 4; in the dual jackknife+, Theorem 1). The guarantee is approximate: kernel, `C`,
-          prototypes and scaling were chosen on the same rows. The centres are the values of the
-          folds' machines, so the value of the model may be outside, though it rarely is;
+          Theorem 4; for the dual, jackknife+, Theorem 1). The guarantee is approximate: kernel,
+          `C`, prototypes and scaling were chosen on the same rows. The centres are the values of
+          the folds' machines, so the value of the model may rarely lie outside its interval;
         - otherwise nothing is guaranteed. The probability is close to `coverage` if the machine of
-          all rows differs little from the folds' machines. Each of several targets has separate
-          intervals.
+          all rows differs little from the folds' machines.
 
-        The model keeps some hundred quantiles of the errors. If `1 - coverage` has at most two
-        significant digits, as for 0.9, 0.95 and 0.999, these quantiles give the intervals that all
-        errors would give (with machines of the folds, for up to 99 rows each). For other coverages
-        the intervals are those of the next larger such coverage, so they are never too short.
+        Each of several targets has separate intervals. The model keeps some hundred quantiles of
+        the errors. If `1 - coverage` has at most two significant digits, as for 0.9, 0.95 and
+        0.999, these quantiles give the intervals that all errors would give (with machines of the
+        folds, for up to 99 rows each). Other coverages get the intervals of the next larger such
+        coverage, so they are never too short.
 
         Args:
-            X: raw inputs or a table, as for `decision_function`.
-            coverage: between 0 and 1; with the errors of n rows at most `n / (n + 1)`.
+            X: raw inputs or a table, see `decision_function`.
+            coverage: between 0 and 1, at most `n / (n + 1)` with the errors of n rows.
 
         Returns:
-            Lower and upper ends, shape `n 2`, or `n c 2` for several targets; of one row without
+            Lower and upper ends, shape `n 2`, or `n c 2` for several targets; for one row without
             the axis of rows.
 
         Raises:
-            ValueError: for a classifier, or a model whose errors on unseen rows are not known.
+            ValueError: for a classifier, or a model without errors on held-out rows.
         """
         if self.labels is not None:
             raise ValueError("interval: expected a regression; of classes see `predict_set`")
-        conformal = self._known("interval")
+        conformal = self._conformal_scores("interval")
         return self._answer(
             X,
             self._machines(conformal),
@@ -216,40 +215,40 @@ class Model(eqx.Module):
     def predict_set(self, X: Any, coverage: float = 0.9) -> Any:
         """Return sets of classes that hold a new row's class with probability `coverage`.
 
-        A class is in the set unless its score is further below the best other score than the true
-        class's score is for most held-out rows. The guarantees are those of `interval` (for CV+,
-        Romano et al. 2020, Theorem 3). If mistakes are rare, a set may be empty where several
-        classes have similar scores.
+        The margin deficit of a class is the best score of the other classes less the score of the
+        class. A class is in the set unless its deficit exceeds the deficits of the true class on
+        most held-out rows. `interval` states the guarantees (for CV+, Romano et al. 2020, Theorem
+        3). If mistakes are rare, a set may be empty where several classes have similar scores.
 
         Args:
-            X: raw inputs or a table, as for `decision_function`.
-            coverage: between 0 and 1; with the errors of n rows at most `n / (n + 1)`.
+            X: raw inputs or a table, see `decision_function`.
+            coverage: between 0 and 1, at most `n / (n + 1)` with the errors of n rows.
 
         Returns:
             Whether each class is in the set, in the order of `classes`, shape `n k`; for one row
             without the axis of rows.
 
         Raises:
-            ValueError: for a regression, or a model whose errors on unseen rows are not known.
+            ValueError: for a regression, or a model without errors on held-out rows.
         """
         if self.labels is None:
             raise ValueError("predict_set: expected a classifier; of numbers see `interval`")
-        conformal, k = self._known("predict_set"), len(self.labels)
+        conformal, k = self._conformal_scores("predict_set"), len(self.labels)
 
-        def inside(scores: Any, xp: Any) -> Any:
+        def in_set(scores: Any, xp: Any) -> Any:
             scores = _by_machine(scores, conformal)
             n, machines = scores.shape[:2]
-            apart = margin_deficit(scores.reshape(n * machines, *scores.shape[2:]), xp)
-            return sets(apart.reshape(n, machines, k), conformal, coverage, xp)
+            deficits = margin_deficit(scores.reshape(n * machines, *scores.shape[2:]), xp)
+            return sets(deficits.reshape(n, machines, k), conformal, coverage, xp)
 
-        return self._answer(X, self._machines(conformal), inside)
+        return self._answer(X, self._machines(conformal), in_set)
 
     def warm_up(self) -> Compiled:
         """Compile the programs for predictions of any number of NumPy rows.
 
-        Rows are padded to one of six numbers, each of which has a program; with the machines of
-        the folds there are six more, for intervals and sets. Later predictions in this process
-        compile nothing. Models with about as many prototypes share programs.
+        Rows are padded to one of six numbers, each of which has a program. The machines of the
+        folds have six more programs, for intervals and sets. Later predictions in this process
+        compile nothing. Models with similar numbers of prototypes share programs.
 
         Returns:
             The number of compiled programs, and the seconds taken.
@@ -264,13 +263,13 @@ class Model(eqx.Module):
         return compiled
 
     def calibrated(self, X: Any, y: Any) -> "Model":
-        """Calibrate intervals and sets on rows that the model has not seen.
+        """Return the model with intervals and sets calibrated on rows that it was not trained on.
 
         This is split conformal prediction, which is exact for exchangeable rows and any model.
 
         Args:
-            X: raw inputs or a table, as for `decision_function`.
-            y: their targets or classes, shape `n` or `n c`.
+            X: raw inputs or a table, see `decision_function`.
+            y: targets or classes, shape `n` or `n c`.
 
         Raises:
             ValueError: for targets that do not fit the rows or the model.
@@ -287,14 +286,14 @@ class Model(eqx.Module):
             check_finite("y", truth)
             errors = errors_of_numbers(scores, truth)
             return dataclasses.replace(self, conformal=kept_errors(errors, held_out=True))
-        place = {label: number for number, label in enumerate(self.labels)}
-        unknown = set(truth.reshape(-1).tolist()) - set(place)
+        class_numbers = {label: number for number, label in enumerate(self.labels)}
+        unknown = set(truth.reshape(-1).tolist()) - set(class_numbers)
         if truth.shape != (len(inputs),) or unknown:
             raise ValueError(
-                f"y: expected {len(inputs)} labels among {list(place)}, got shape {truth.shape}"
-                + (f" with {sorted(unknown, key=str)[:5]}" if unknown else "")
+                f"y: expected {len(inputs)} labels among {list(class_numbers)}, got shape "
+                f"{truth.shape}" + (f" with {sorted(unknown, key=str)[:5]}" if unknown else "")
             )
-        numbers = np.array([place[label] for label in truth.tolist()], int)
+        numbers = np.array([class_numbers[label] for label in truth.tolist()], int)
         errors = errors_of_classes(scores, numbers)
         return dataclasses.replace(self, conformal=kept_errors(errors, held_out=True))
 
@@ -303,13 +302,13 @@ class Model(eqx.Module):
 
         Columns that share one lengthscale are listed in `shared`; the kernel does not distinguish
         them. Columns in `switched_off`, of relevance 0, have a lengthscale more than 50 times the
-        shortest. All others have a lengthscale that no other column has.
+        shortest. Each other column has a different lengthscale.
 
-        Relevance is the inverse of a column's lengthscale, which is in units of the column's
-        standard deviation, over the largest inverse. The relevance of a column of categories is the
-        root of the sum of squares over its indicators, its share in the mean squared distance of
-        two rows. For a product of kernels squares are added. For a sum they are averaged, weighted
-        by the variances of the parts.
+        Relevance is the inverse of a column's lengthscale, divided by the largest inverse.
+        Lengthscales are in units of the columns' standard deviations. The relevance of a column of
+        categories is the root of the sum of squares over its indicators, its share in the mean
+        squared distance of two rows. For a product of kernels squares are added. For a sum they are
+        averaged, weighted by the variances of the parts.
 
         Args:
             names: names of the inputs; by default the columns of the table used in training, or
@@ -319,26 +318,26 @@ class Model(eqx.Module):
             A dict of name to relevance, in the order of the columns.
 
         Raises:
-            ValueError: for a kernel with one common lengthscale, or with none.
+            ValueError: for a kernel with one common lengthscale, or without lengthscales.
         """
         expansion = self.expansion
         return relevance_of(expansion.kernel, expansion.prototypes.shape[1], self.columns, names)
 
-    def _known(self, what: str) -> ConformalScores:
+    def _conformal_scores(self, what: str) -> ConformalScores:
         if self.conformal is None:
             raise ValueError(
-                f"{what}: expected a model whose errors on unseen rows are known; train with "
-                "out_of_fold=True or see `calibrated`; a size other than the one chosen has none"
+                f"{what}: expected a model with errors on held-out rows; train with "
+                "out_of_fold=True or see `calibrated`; only the selected size has such errors"
             )
         return self.conformal
 
     def _scorer(self) -> Scorer:
-        """Return a function that computes the machine's scores."""
+        """Return the scorer of the model."""
         matrix = None if self.code is None else self.code.matrix
         return Scorer(self.expansion, matrix, self.decoding)
 
     def _machines(self, conformal: ConformalScores) -> Scorer:
-        """Return the scorer of the machines of the folds, or of the model if none are kept."""
+        """Return the scorer of the folds' machines, or of the model without such machines."""
         if conformal.machines is None:
             return self._scorer()
         machines = dataclasses.replace(conformal.machines, scaling=self.expansion.scaling)
@@ -346,11 +345,11 @@ class Model(eqx.Module):
         return self._scorer()._replace(expansion=machines, outputs=outputs)
 
     def scores(self, inputs: Float[np.ndarray, "n d"], *, first: int = 0) -> np.ndarray:
-        """Return the scores of an array; `first` is the number of its first row in errors."""
+        """Return the scores of an array; error messages count rows from `first`."""
         return self._scorer().on_host(inputs, first=first)
 
     def _answer(self, X: Any, scorer: Scorer, answer: Callable[[Any, Any], Any]) -> Any:
-        """Return `answer(scores)`, by `numpy`, or by `jax.numpy` while JAX is tracing."""
+        """Return `answer(scores, numpy)`, or `answer(scores, jax.numpy)` while JAX is tracing."""
         if is_traced(self, X):
             inputs, single = self._traced_inputs(X)
             result = answer(scorer(inputs), jnp)
@@ -360,18 +359,20 @@ class Model(eqx.Module):
         return result[0, ...] if single else result
 
     def _traced_inputs(self, X: Any) -> tuple[Any, bool]:
-        """Return traced rows as the expansion takes them, and whether the input was one row."""
+        """Return the rows of a traced input, and whether the input was one row."""
         if not isinstance(X, jax.Array):  # a table, or rows of NumPy
             return self._inputs(X)
         single = X.ndim == 1
         return X[None] if single else X, single
 
     def _inputs(self, X: Any) -> tuple[np.ndarray, bool]:
-        """Return rows as the expansion takes them, and whether the input was one row."""
+        """Return the rows of an input as an array, and whether the input was one row."""
         frame = as_frame(X)
         if frame is not None and self.columns is not None:
             return frame.encode(self.columns, self.dtype.name), False
-        X = X if frame is None else np.asarray(frame.table)  # the columns in the order of training
+        X = (
+            X if frame is None else np.asarray(frame.table)
+        )  # columns must be in the order of training
         single = frame is None and np.ndim(X) == 1
         with jax.enable_x64(self.dtype == np.float64):
             table = finite_rows(on_host("X", X)[None] if single else X)
@@ -381,10 +382,10 @@ class Model(eqx.Module):
         return table, single
 
     def save(self, path: PathLike) -> None:
-        """Write the model to a file, for `jsparse.load`; `jsparse.save` says what it holds.
+        """Write the model to a file for `jsparse.load`; `jsparse.save` describes the contents.
 
         Raises:
-            ValueError: as `jsparse.save`.
+            ValueError: see `jsparse.save`.
             OutputError: if the file cannot be written.
         """
         contents = Contents(

@@ -26,14 +26,14 @@ class Code(NamedTuple):
     """The target of each class in each binary problem, and the rows that each problem uses.
 
     Attributes:
-        matrix: one row per class, one column per problem: the target -1 or +1, or 0 where the
-            problem leaves the class out; shape `k l`.
-        members: which classes a system of equations sums, 1 or 0, shape `g k`. Problems that see
-            the same classes share a system.
-        classes: the numbers of those classes, padded by others, shape `g w`.
-        problems: the problems of each system, padded by repetition, shape `g q`.
-        system: the system of each problem, shape `l`.
-        slot: its place among the problems of the system, shape `l`.
+        matrix: one row per class, one column per problem, shape `k l`. An entry is the target -1 or
+            +1, or 0 if the problem leaves the class out.
+        members: 1 for the classes that a system of equations sums, else 0, shape `g k`. Problems
+            with equal sets of classes share a system.
+        classes: numbers of the classes of each system, padded by other classes, shape `g w`.
+        problems: numbers of the problems of each system, padded by repetition, shape `g q`.
+        system: number of the system of each problem, shape `l`.
+        slot: place of each problem among the problems of the system, shape `l`.
     """
 
     matrix: Float[Array, "k l"] | Float[np.ndarray, "k l"]
@@ -57,16 +57,16 @@ class Code(NamedTuple):
 
 
 def output_code(scheme: Scheme | ArrayLike, k: int) -> Code:
-    """Return the code of a scheme for `k` classes, or of a user's own matrix.
+    """Return the code of a scheme, or of a user's matrix, for `k` classes.
 
     De Brabanter 2010, Section 8.4:
-    - "one_versus_one": a problem for every pair of classes, which sees those two only.
+    - "one_versus_one": a problem for every pair of classes, which leaves out all others.
     - "one_versus_rest": a problem for every class against all others.
     - "minimum_output": `ceil(log2 k)` problems, the binary digits of the class number.
 
     Raises:
-        ValueError: if `k < 2`, or a matrix is not of `k` rows of -1, 0 and +1, two classes have
-            the same row, or a problem does not have both a class of +1 and one of -1.
+        ValueError: if `k < 2`; if a matrix does not have `k` rows of -1, 0 and +1; if two classes
+            have equal rows; or if a problem does not have both a class of +1 and a class of -1.
 
     Example:
         >>> output_code("one_versus_one", 3).matrix.astype(int).tolist()
@@ -81,7 +81,7 @@ def output_code(scheme: Scheme | ArrayLike, k: int) -> Code:
     elif scheme == "one_versus_one":
         first, second = np.triu_indices(k, 1)
         matrix = np.zeros((k, len(first)))
-        # +1 for the later class, as with two classes.
+        # The later class has +1, as with two classes.
         matrix[first, np.arange(len(first))] = -1
         matrix[second, np.arange(len(first))] = 1
     elif scheme == "one_versus_rest":
@@ -96,7 +96,7 @@ def output_code(scheme: Scheme | ArrayLike, k: int) -> Code:
         )
     members, system = np.unique(np.abs(matrix), axis=1, return_inverse=True)
     system = system.reshape(-1).astype(np.int32)
-    # Sorted by system, as there may be a problem for every pair of hundreds of classes.
+    # Sorting is fast even with a problem for every pair of hundreds of classes.
     order = np.argsort(system, kind="stable").astype(np.int32)
     groups = np.split(order, np.searchsorted(system[order], np.arange(1, members.shape[1])))
     widest = max(len(group) for group in groups)
@@ -105,8 +105,8 @@ def output_code(scheme: Scheme | ArrayLike, k: int) -> Code:
     for group in groups:
         slot[group] = np.arange(len(group))
     members = members.T
-    most = int(members.sum(axis=1).max())
-    classes = np.argsort(-members, axis=1, kind="stable")[:, :most].astype(np.int32)
+    largest_count = int(members.sum(axis=1).max())
+    classes = np.argsort(-members, axis=1, kind="stable")[:, :largest_count].astype(np.int32)
     return Code(matrix, members, classes, problems, system, slot)
 
 
@@ -118,13 +118,13 @@ def _checked(matrix: np.ndarray, k: int) -> np.ndarray:
     one_sided = ~((matrix == 1).any(axis=0) & (matrix == -1).any(axis=0))
     if one_sided.any():
         raise ValueError(
-            f"code: problem {int(np.argmax(one_sided))} has not both a class of +1 and one of -1"
+            f"code: problem {int(np.argmax(one_sided))} lacks a class of +1 or a class of -1"
         )
     absent = ~matrix.any(axis=1)
     if absent.any():
         raise ValueError(f"code: class {int(np.argmax(absent))} is in no problem")
     if len(np.unique(matrix, axis=0)) < k:
-        raise ValueError("code: two classes have the same row and could never be told apart")
+        raise ValueError("code: expected a different row for each class, got two equal rows")
     return matrix
 
 
@@ -139,7 +139,7 @@ def accumulate_code(
     mesh: Mesh | None = None,
     block_rows: int | None = None,
 ) -> NormalEquations:
-    """Sum the rows for `solve_code`, in one pass.
+    """Sum the normal equations for `solve_code`, in one pass over the rows.
 
     Args:
         code: see `output_code`, in the dtype of `X`.
@@ -147,8 +147,8 @@ def accumulate_code(
         X: inputs, shape `n d`.
         labels: class numbers 0..k-1, shape `n`.
         weights: row weights, shape `n`, at least 0.
-        mesh: spread the rows over its devices, see `accumulate` (static).
-        block_rows: rows in memory at a time (static).
+        mesh: devices that share the rows, see `accumulate` (static).
+        block_rows: number of rows in memory at a time (static).
     """
     matrix = jnp.asarray(code.matrix)
     if code.shares_all_rows:
@@ -157,9 +157,9 @@ def accumulate_code(
     w, k = jnp.ones(X.shape[0], X.dtype) if weights is None else weights, matrix.shape[0]
 
     def by_class(feature_map: FeatureMap, w: Array, X: Array, labels: Array) -> NormalEquations:
-        nothing = jnp.zeros((X.shape[0], 0), X.dtype)
+        no_targets = jnp.zeros((X.shape[0], 0), X.dtype)
         return accumulate_groups(
-            feature_map, X, nothing, w, labels, n_groups=k, block_rows=block_rows
+            feature_map, X, no_targets, w, labels, n_groups=k, block_rows=block_rows
         )
 
     return sum_over_rows(mesh, by_class, feature_map, w, X, labels)
@@ -182,10 +182,9 @@ def solve_code(
 
     Args:
         code: see `output_code`, in the dtype of the sums.
-        sums: see `accumulate_code`: of all rows with one target for each problem if
-            `code.shares_all_rows`, else with a leading axis of `k` classes and without targets
-            (`n 0`).
-        C: weights of the data-fit term, shape `s`, or each problem's own, shape `s l`.
+        sums: result of `accumulate_code`. If `code.shares_all_rows`, they are sums of all rows with
+            a target for each problem; else they have a leading axis of `k` classes and no targets.
+        C: weights of the data-fit term, shape `s`, or for each problem, shape `s l`.
         intercept_penalty: see `ridge`.
         refine: see `ridge` (static).
 
@@ -195,16 +194,18 @@ def solve_code(
     if code.shares_all_rows:
         return _solve(sums, C, intercept_penalty, refine)
 
-    def system(of: tuple[Array, Array, Array]) -> Ridge:
-        members, classes, problems = of
+    def system(arguments: tuple[Array, Array, Array]) -> Ridge:
+        members, classes, problems = arguments
         targets = jnp.asarray(code.matrix)[:, problems]
         weight_sum = dot(members, sums.weight_sum)
 
-        # Read only these classes' grams, which are most of the data.
-        def part(i: Int[Array, ""] | int) -> Float[Array, "p p"]:
+        # Read only the grams of the system's classes: grams are most of the data.
+        def weighted_gram(i: Int[Array, ""] | int) -> Float[Array, "p p"]:
             return members[classes[i]] * sums.gram[classes[i]]
 
-        gram = jax.lax.fori_loop(1, len(classes), lambda i, gram: gram + part(i), part(0))
+        gram = jax.lax.fori_loop(
+            1, len(classes), lambda i, gram: gram + weighted_gram(i), weighted_gram(0)
+        )
         equations = NormalEquations(
             gram=gram,
             cross=dot(sums.feature_sum.T, targets),
@@ -214,11 +215,11 @@ def solve_code(
             # Without rows all sums are 0, and any weight gives the solution 0.
             weight_sum=jnp.where(weight_sum == 0, 1, weight_sum),
         )
-        own_C = C if C.ndim == 1 else C[:, problems]
-        return _solve(equations, own_C, intercept_penalty, refine)
+        C_of_problems = C if C.ndim == 1 else C[:, problems]
+        return _solve(equations, C_of_problems, intercept_penalty, refine)
 
     systems = tuple(jnp.asarray(a) for a in (code.members, code.classes, code.problems))
-    # A few at once even on a CPU: the tridiagonal solves are scans, whose steps they share.
+    # Even on a CPU a few systems together are faster: they share the steps of tridiagonal scans.
     solved = map_systems(system, systems, at_least=UNROLLED)
     return Ridge(
         weights=jnp.moveaxis(solved.weights[code.system, :, :, code.slot], 0, -1),
@@ -238,17 +239,17 @@ def _solve(
 ) -> Ridge:
     if C.ndim == 1:
         return equations.solve(C, intercept_penalty, refine=refine)
-    # One decomposition serves every C; of each solution only one problem is kept.
+    # One decomposition serves every C. Each solution has all problems, of which one is used.
     s, q = C.shape
-    every = equations.solve(C.reshape(-1), intercept_penalty, refine=refine)
+    solutions = equations.solve(C.reshape(-1), intercept_penalty, refine=refine)
     places = jnp.arange(q)
-    worst = (a.reshape(s, q).max(axis=1) for a in (every[2], every[4], every[5]))
+    worst = (a.reshape(s, q).max(axis=1) for a in (solutions[2], solutions[4], solutions[5]))
     degrees, residual, status = worst
     return Ridge(
-        weights=jnp.moveaxis(every.weights.reshape(s, q, -1, q)[:, places, :, places], 0, -1),
-        intercept=every.intercept.reshape(s, q, q)[:, places, places],
+        weights=jnp.moveaxis(solutions.weights.reshape(s, q, -1, q)[:, places, :, places], 0, -1),
+        intercept=solutions.intercept.reshape(s, q, q)[:, places, places],
         degrees_of_freedom=degrees,
-        effective_rank=every.effective_rank,
+        effective_rank=solutions.effective_rank,
         relative_residual=residual,
         status=status,
     )
@@ -259,26 +260,26 @@ def distances(
 ) -> Float[Array, "*n k"]:
     """Return the distance of the values from each class's code, smallest for the best class.
 
-    - "hamming": the number of problems whose sign disagrees, half for a problem that leaves the
-      class out; equal numbers are ordered by the "loss", which counts for less than any one sign.
-    - "loss": mean squared error `(1 - matrix f)^2` over problems (Allwein et al. 2000), the loss of
-      the LS-SVM itself; a problem that leaves the class out counts 1, the loss at 0.
+    - "hamming": the number of problems whose sign disagrees. A problem that leaves the class out
+      counts one half. The "loss" orders classes with equal numbers.
+    - "loss": mean squared error `(1 - matrix f)^2` over problems (Allwein et al. 2000), which is
+    the
+      loss of the LS-SVM. A problem that leaves the class out counts 1, the loss at 0.
 
     Differentiable in `values` for "loss".
     """
     k, problems = matrix.shape
     lead = values.shape[:-1]
     flat = values.reshape(-1, problems)
-    # (1 - M f)^2 summed over the problems with M^2 = |M|: matrix products replace an n x k x l
-    # array.
+    # As M^2 = |M|, matrix products sum (1 - M f)^2 over the problems without an n x k x l array.
     used = jnp.abs(matrix)
     squares = dot(jnp.square(flat), used.T) - 2 * dot(flat, matrix.T)
     loss = 1 + squares / problems
     if decoding == "hamming":
         signs = jnp.where(flat >= 0, 1, -1).astype(flat.dtype)
         wrong = (problems - dot(signs, matrix.T)) / 2
-        # Select by index: the derivative of `jnp.max` compares numbers that fusions may round
-        # differently.
+        # The maximum is selected by index, because the derivative of `jnp.max` compares numbers
+        # that fusions may round differently.
         place = jnp.argmax(loss, axis=1, keepdims=True)
         loss = wrong + 0.25 * loss / (1 + jnp.take_along_axis(loss, place, axis=1))
     return loss.reshape(*lead, k)
@@ -287,16 +288,16 @@ def distances(
 def decode(
     matrix: Float[Array, "k l"], values: Float[Array, "*n l"], decoding: Decoding = "loss"
 ) -> Int[Array, "*n"]:
-    """Return class numbers 0..k-1; of classes at equal distances the first.
+    """Return class numbers 0..k-1, the first class if distances are equal.
 
     The number is -1 if a distance is not finite.
     """
 
     def nearest(values: Float[Array, "r l"]) -> Int[Array, " r"]:
-        of_classes = distances(matrix, values, decoding)
-        nearest = jnp.argmin(of_classes, axis=-1).astype(jnp.int32)
-        return jnp.where(jnp.all(jnp.isfinite(of_classes), axis=-1), nearest, -1)
+        class_distances = distances(matrix, values, decoding)
+        nearest = jnp.argmin(class_distances, axis=-1).astype(jnp.int32)
+        return jnp.where(jnp.all(jnp.isfinite(class_distances), axis=-1), nearest, -1)
 
-    # In blocks, because the arrays of many problems would not stay in the cache.
+    # Blocks keep the arrays of many problems in the cache.
     flat = values.reshape(-1, values.shape[-1])
     return map_row_blocks(nearest, flat, rows_in_block(None)).reshape(values.shape[:-1])

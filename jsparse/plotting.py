@@ -1,8 +1,8 @@
 """Figures of trained models, with matplotlib.
 
-Each function draws on the axes that it takes, or on axes of a new figure, and returns the axes. A
-notebook shows such axes, and their figure, as the last line of a cell; pyplot does not know them.
-`axes.figure.savefig("file.png")` writes them to a file.
+Each function draws on the given axes, or on axes of a new figure, and returns the axes. If they are
+the last line of a notebook's cell, the notebook shows their figure. pyplot does not know the
+figure. `axes.figure.savefig("file.png")` writes it to a file.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MARKERS = "os^Dv"  # another for each round of colours
-COLOURS = 6  # in a round
-WIDE_RANGE = 20.0  # errors that differ by a larger factor have a logarithmic axis
+MARKERS = "os^Dv"  # one marker for each round of colours
+COLOURS = 6  # number of colours in a round
+WIDE_RANGE = 20.0  # factor between errors above which their axis is logarithmic
 
 
 class Machine(NamedTuple):
@@ -55,15 +55,15 @@ def error_curve(
     test_errors: Float[np.ndarray, " k"] | None = None,
     others: Mapping[str, tuple[float, float]] | None = None,
 ) -> "Axes":
-    """Draw the cross-validated error against the number of prototypes, and the size chosen.
+    """Draw the cross-validated error against the number of prototypes, and the selected size.
 
-    The band is one standard error of the cross-validated error to either side.
+    The band extends one standard error of the cross-validated error to either side.
 
     Args:
-        trained: from `train`, of a path or of several numbers of prototypes.
-        ax: axes to draw on; by default new ones.
-        test_errors: errors on new rows in the same metric, one for each size.
-        others: machines to compare with, name to (number of prototypes, error).
+        trained: result of `train` for a path or several numbers of prototypes.
+        ax: axes to draw on; by default new axes.
+        test_errors: errors on new rows in the metric of `trained`, one for each size.
+        others: further machines, name to (number of prototypes, error).
 
     Raises:
         ValueError: if there are no errors of several sizes.
@@ -115,15 +115,15 @@ def comparison(
 ) -> "Axes":
     """Draw the errors of machines against their numbers of prototypes.
 
-    Errors that differ by a factor above 20 have a logarithmic axis. The axis has room for the
-    machines alone: the baseline is a dashed line if its error is within, else a note.
+    If errors differ by a factor above 20, their axis is logarithmic. The range of the axis depends
+    on the machines only. The baseline is a dashed line if its error is in the range, else a note.
 
     Args:
         machines: points to draw, at least one.
-        ax: axes to draw on; by default new ones.
-        error: what the errors are.
+        ax: axes to draw on; by default new axes.
+        error: label of the axis of errors.
         path: numbers of prototypes and errors of one machine at many sizes, drawn as a line.
-        path_name: name of the machine that `path` belongs to; the line has its colour.
+        path_name: name of the machine of `path`, whose colour the line has.
         baseline: a machine without prototypes, such as a constant.
 
     Raises:
@@ -139,7 +139,7 @@ def comparison(
         if path is not None and machine.name == path_name:
             axes.plot(*path, color=colour, linewidth=1)
             sizes += list(path[0])
-        # Hollow, so that points in one place are all seen.
+        # Hollow markers show all points that coincide.
         axes.plot(
             [sizes[i]], [machine.error], marker=MARKERS[i // COLOURS % len(MARKERS)],
             linestyle="none", color=colour, markerfacecolor="none", markeredgewidth=1.6,
@@ -169,22 +169,22 @@ def compared(
     """Draw `error_curve` and `comparison` side by side, the figure of `jsparse compare`.
 
     Args:
-        trained: a path.
-        machines: as for `comparison`; one has the name of the method of `trained`.
-        baseline: as for `comparison`.
-        error: what the errors of the machines are.
-        path: numbers of prototypes and errors of the path on the same rows as the machines'.
+        trained: result of `train` for a path.
+        machines: see `comparison`; one machine has the name of the method of `trained`.
+        baseline: see `comparison`.
+        error: label of the axis of the machines' errors.
+        path: numbers of prototypes and errors of the path on the rows of the machines' errors.
 
     Raises:
         ImportError: without matplotlib.
     """
     title = trained.method.title
-    both, (left, right) = figure(2, 12.5, _height(len(machines)))
+    whole_figure, (left, right) = figure(2, 12.5, _height(len(machines)))
     error_curve(trained, left)
     left.set_title(f"{title}, cross-validated")
     comparison(machines, right, error=error, path=path, path_name=title, baseline=baseline)
     right.set_title("rows held out")
-    return both
+    return whole_figure
 
 
 def relevance(
@@ -194,18 +194,19 @@ def relevance(
     names: Sequence[Any] | None = None,
     most: int = 20,
 ) -> "Axes":
-    """Draw the relevance of each column, the most relevant above; see `Model.relevance`.
+    """Draw the relevance of each column, with the most relevant at the top; see `Model.relevance`.
 
-    Columns that share one lengthscale have hatched bars, and columns that are switched off none.
+    Columns that share one lengthscale have hatched bars. Columns that are switched off have no
+    bars.
 
     Args:
-        trained: of a kernel with one lengthscale for each column; or what its `relevance` gave.
-        ax: axes to draw on; by default new ones.
-        names: of the inputs, for a model that knows none.
-        most: columns shown.
+        trained: a model with one lengthscale for each column, or the result of its `relevance`.
+        ax: axes to draw on; by default new axes.
+        names: names of the inputs, for a model without names.
+        most: largest number of columns to draw.
 
     Raises:
-        ValueError: for a kernel of one lengthscale for all columns, or of none.
+        ValueError: for a kernel without a lengthscale for each column.
         ImportError: without matplotlib.
     """
     values = trained if isinstance(trained, Relevance) else trained.relevance(names)
@@ -228,12 +229,14 @@ def relevance(
     axes.invert_yaxis()
     axes.set_xlim(0, 1)
     hidden = len(values) - len(shown)
-    axes.set_xlabel("relevance" + (f" ({hidden} columns of less left out)" if hidden else ""))
+    axes.set_xlabel(
+        "relevance" + (f" ({hidden} less relevant columns not shown)" if hidden else "")
+    )
     return axes
 
 
 def _height(labels: int) -> float:
-    """Return the height in inches that a column of `labels` labels needs."""
+    """Return the height in inches for a column of `labels` labels."""
     return max(4.0, 1.4 + 0.22 * labels)
 
 

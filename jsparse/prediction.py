@@ -1,4 +1,4 @@
-"""Scores of a model at rows: one pure function, and its evaluation for rows on the host."""
+"""Scores of a model: a pure function of rows, and its evaluation for rows on the host."""
 
 import dataclasses
 import functools
@@ -21,12 +21,12 @@ from .multiclass import Code, Decoding, distances
 
 
 class Scorer(NamedTuple):
-    """Scores of the classes, or values of a regression, by one machine or by several at once.
+    """Scores of the classes, or values of a regression, by one or several machines.
 
     Attributes:
-        expansion: the machines; takes raw inputs.
-        matrix: rows of the classes' code, shape `k l`; None for two classes or a regression.
-        decoding: how the values of the code's problems become scores.
+        expansion: the machines, which take raw inputs.
+        matrix: matrix of the code, shape `k l`; None for two classes or a regression.
+        decoding: name of the distance that turns the values of the problems into scores.
         outputs: shape of one machine's values if the expansion has the columns of several machines,
             machine by machine; None for one machine.
     """
@@ -39,7 +39,7 @@ class Scorer(NamedTuple):
     __repr__ = short_repr
 
     def __call__(self, X: Float[Array, "n d"] | Float[np.ndarray, "n d"]) -> Float[Array, "n ..."]:
-        """Scores, shape `n *c`, or `n v *c` of `v` machines; pure, differentiable in `X`."""
+        """Return scores, shape `n *c`, or `n v *c` for `v` machines; differentiable in `X`."""
         values = self.expansion(X)
         if self.outputs is not None:
             machines = self.expansion.intercept.size // math.prod(self.outputs)
@@ -52,7 +52,7 @@ class Scorer(NamedTuple):
         """Return the scores of NumPy rows. Rows are padded to one of six batch sizes.
 
         Raises:
-            NumericalError: if a score is not finite, with its row, of which the first has number
+            NumericalError: if a score is not finite. The message names the row, counted from
                 `first`.
         """
         check_runtime()
@@ -112,8 +112,8 @@ def scores_of(
     """Return the scores of the classes from the values of the machine.
 
     Raises:
-        NumericalError: if a value is not finite, or too large to be compared with a code, with its
-            row, of which the first has number `first`.
+        NumericalError: if a value is not finite, or too large to be compared with a code. The
+            message names the row, counted from `first`.
     """
     scores = values
     if code is not None:
@@ -134,5 +134,5 @@ def check_scores(scores: Float[np.ndarray, "n ..."], *, first: int = 0) -> None:
     if not usable.all():
         row = int(np.argmin(usable)) + first
         raise NumericalError(
-            f"the model's value at row {row} is not finite, or too large; the inputs are huge?"
+            f"the model's value at row {row} is not finite, or too large; look for huge inputs"
         )

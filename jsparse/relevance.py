@@ -11,24 +11,23 @@ from .data.schema import Schema
 from .kernels import Kernel, Mixed, Product, Projected, Scaled, Sum
 from .kernels.stationary import Stationary
 
-# Of two columns in which rows differ by as many standard deviations, one with 50 times the other's
-# lengthscale adds 1/2500 as much to the squared distance. The gradient search gives columns that it
-# leaves out 100 times the longest lengthscale of its profile.
+# If rows differ in two columns by equal numbers of standard deviations, a column with 50 times the
+# lengthscale adds 1/2500 of the squared distance. The gradient search switches columns off by
+# giving them 100 times the longest lengthscale of its profile.
 SWITCHED_OFF = 0.02
-MOST_NAMES = 8  # written out in a line
+MOST_NAMES = 8  # number of names in a line
 
 
 class Relevance(dict[str, float]):
     """The relevance of each column, and the groups of columns that share one lengthscale.
 
-    A dict from name to relevance, in the order of the columns: 1 for the most relevant column, 0
-    for a column that is switched off. A search that found no better kernel leaves columns with one
-    common lengthscale. Their relevance is then one number for all of them, and ranks none of them
-    above another.
+    The dict maps names to relevance, in the order of the columns: 1 for the most relevant column, 0
+    for a column that is switched off. If a search finds no better kernel, columns share one
+    lengthscale. They then have equal relevance, and are not ranked.
 
     Attributes:
         shared: groups of columns with one common lengthscale, the most relevant group first.
-        switched_off: columns whose lengthscale is so long that the kernel does not see them.
+        switched_off: columns whose lengthscale is so long that they hardly change the kernel.
     """
 
     def __init__(
@@ -43,12 +42,14 @@ class Relevance(dict[str, float]):
 
     @property
     def separate(self) -> tuple[str, ...]:
-        """Columns with a lengthscale that no other column has, the most relevant first."""
-        rest = {*self.switched_off, *(name for group in self.shared for name in group)}
-        return tuple(sorted((name for name in self if name not in rest), key=lambda n: -self[n]))
+        """Return columns whose lengthscale no other column has, the most relevant first."""
+        not_separate = {*self.switched_off, *(name for group in self.shared for name in group)}
+        return tuple(
+            sorted((name for name in self if name not in not_separate), key=lambda n: -self[n])
+        )
 
     def lines(self) -> list[str]:
-        """Return the three kinds of columns in words, a line for each that there is."""
+        """Return the separate, shared and switched-off columns in words, a line for each group."""
         lines = []
         if self.separate:
             first = [f"{name} {self[name]:.2g}" for name in self.separate[:MOST_NAMES]]
@@ -79,31 +80,29 @@ def relevance_of(
 ) -> Relevance:
     """Return the inverse lengthscale of each column, divided by the largest.
 
-    Of a linear metric `P'P`, the roots of its diagonal: how fast the kernel falls along a column.
+    For a linear metric `P'P` the inverse lengthscales are the roots of its diagonal, which state
+    how fast the kernel falls along a column.
 
     Args:
-        kernel: of distances, or sums, multiples and products of such.
-        d: number of columns as the kernel takes them.
-        columns: those of the table, whose categories may have a column each.
-        names: of the `d` columns; by default those of `columns`, or x0, x1, ..
-
-    Returns:
-        Name to relevance, in the order of the columns, and the columns that share a lengthscale.
+        kernel: a kernel of distances, or sums, multiples and products of such kernels.
+        d: number of columns that the kernel takes.
+        columns: columns of the table, whose categories may have a column of the kernel each.
+        names: names of the `d` columns; by default the names in `columns`, or x0, x1, ..
 
     Raises:
-        ValueError: for one lengthscale for all columns, kernels that have none, or another number
-            of names.
+        ValueError: for a common lengthscale of all columns, a kernel without lengthscales, or
+            another number of names.
     """
     squares = _inverse_squares(kernel, d)
-    if not _has_one_each(kernel):
+    if not _has_column_lengthscales(kernel):
         raise ValueError(
-            "relevance: expected a kernel with one lengthscale for each column, got one for all, "
-            f"which tells none from another; start from one such as RBF(jnp.full({d}, 1.0))"
+            "relevance: expected a kernel with one lengthscale for each column, got one common "
+            f"lengthscale; start from a kernel such as RBF(jnp.full({d}, 1.0))"
         )
     if names is not None or columns is None:
         labels = [f"x{i}" for i in range(d)] if names is None else [str(name) for name in names]
         if len(labels) != d or len(set(labels)) < d:
-            raise ValueError(f"names: expected {d} different ones, got {labels}")
+            raise ValueError(f"names: expected {d} different names, got {labels}")
         parts = dict(zip(labels, squares[:, None], strict=True))
     else:
         ends = np.cumsum([len(column.features) for column in columns.columns])
@@ -113,10 +112,10 @@ def relevance_of(
 
 
 def _grouped(parts: Mapping[str, Float[np.ndarray, " k"]]) -> Relevance:
-    """From the inverse squares of each column's lengthscales."""
+    """Return the relevance, given the inverse squares of each column's lengthscales."""
     lengths = {name: float(np.sqrt(part.sum())) for name, part in parts.items()}
-    most = max(lengths.values())
-    values = {name: value / most for name, value in lengths.items()}
+    largest = max(lengths.values())
+    values = {name: value / largest for name, value in lengths.items()}
     off = [name for name, value in values.items() if value < SWITCHED_OFF]
     values |= dict.fromkeys(off, 0.0)
     by_length: dict[float, list[str]] = {}
@@ -128,18 +127,16 @@ def _grouped(parts: Mapping[str, Float[np.ndarray, " k"]]) -> Relevance:
 
 
 def _inverse_squares(kernel: Kernel, d: int) -> Float[np.ndarray, " d"]:
-    """`1 / lengthscale^2` of each column."""
+    """Return `1 / lengthscale^2` of each column."""
     match kernel:
         case Stationary():
             return np.broadcast_to(1 / np.square(np.asarray(kernel.lengthscale, float)), d)
-        case Mixed():
-            return _inverse_squares(kernel.kernel, d)
-        case Scaled():
+        case Mixed() | Scaled():
             return _inverse_squares(kernel.kernel, d)
         case Projected():
             lengths = _inverse_squares(kernel.kernel, len(kernel.matrix))
             return lengths @ np.square(np.asarray(kernel.matrix, float))
-        case Product():  # of two RBF kernels: that with these lengthscales
+        case Product():  # the product of two RBF kernels is an RBF kernel with these values
             return _inverse_squares(kernel.left, d) + _inverse_squares(kernel.right, d)
         case Sum():
             parts = [_inverse_squares(part, d) for part in (kernel.left, kernel.right)]
@@ -148,12 +145,12 @@ def _inverse_squares(kernel: Kernel, d: int) -> Float[np.ndarray, " d"]:
             )
     raise ValueError(
         "relevance: expected a kernel of distances, such as RBF, or sums, multiples and products "
-        f"of such, got {type(kernel).__name__}, which has no lengthscales"
+        f"of such kernels, got {type(kernel).__name__}, which has no lengthscales"
     )
 
 
 def _variance(kernel: Kernel) -> float:
-    """`k(x, x)`, of a kernel of distances."""
+    """Return `k(x, x)` of a kernel of distances."""
     match kernel:
         case Scaled():
             return float(kernel.variance) * _variance(kernel.kernel)
@@ -164,16 +161,14 @@ def _variance(kernel: Kernel) -> float:
     return _variance(kernel.kernel) if isinstance(kernel, Projected) else 1.0
 
 
-def _has_one_each(kernel: Kernel) -> bool:
+def _has_column_lengthscales(kernel: Kernel) -> bool:
     match kernel:
         case Stationary():
             return kernel.lengthscale.ndim == 1
         case Projected():
             return True
-        case Mixed():
-            return _has_one_each(kernel.kernel)
-        case Scaled():
-            return _has_one_each(kernel.kernel)
+        case Mixed() | Scaled():
+            return _has_column_lengthscales(kernel.kernel)
         case Sum() | Product():
-            return _has_one_each(kernel.left) or _has_one_each(kernel.right)
+            return _has_column_lengthscales(kernel.left) or _has_column_lengthscales(kernel.right)
     return False

@@ -29,15 +29,15 @@ class Standardization(NamedTuple):
     __repr__ = short_repr
 
     def apply(self, X: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
-        """Raw units to standardised units, in the dtype of `X`."""
+        """Map raw units to standardised units, in the dtype of `X`."""
         return (X - _rows_like(self.shift, X)) / _rows_like(self.scale, X)
 
     def undo(self, X: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
-        """Standardised units back to raw units, in the dtype of `X`."""
+        """Map standardised units to raw units, in the dtype of `X`."""
         return X * _rows_like(self.scale, X) + _rows_like(self.shift, X)
 
     def undo_on_host(self, X: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
-        """Standardised units back to raw units, by NumPy."""
+        """Map standardised units to raw units by NumPy."""
         return X * np.asarray(self.scale) + np.asarray(self.shift)
 
 
@@ -45,13 +45,14 @@ class NormalScores(NamedTuple):
     """Monotone maps of each column to normal scores of its ranks.
 
     A value at rank `r` of `n` becomes the quantile `(r - 1/2) / n` of the normal distribution, so
-    heavy tails and outliers lose their weight. Between knots the map is linear; beyond the first
+    heavy tails and outliers lose their influence. Between knots the map is linear; beyond the first
     and the last knot it is constant. Scores have mean 0 and variance 1.
 
     Differentiable in its argument and in both fields, except at the knots.
 
     Attributes:
-        knots: values of each column in increasing order, shape `k d`; the last may be repeated.
+        knots: values of each column in increasing order, shape `k d`. The last knot may be
+            repeated.
         scores: scores of the knots, shape `k d`; 0 for a constant column.
     """
 
@@ -62,15 +63,15 @@ class NormalScores(NamedTuple):
     __repr__ = short_repr
 
     def apply(self, X: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
-        """Raw units to scores, in the dtype of `X`."""
+        """Map raw units to scores, in the dtype of `X`."""
         return _interpolated(X, self.knots.astype(X.dtype), self.scores.astype(X.dtype))
 
     def undo(self, X: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
-        """Scores to raw units, in the dtype of `X`; outer scores become the outer knots."""
+        """Map scores to raw units, in the dtype of `X`; outer scores become the outer knots."""
         return _interpolated(X, self.scores.astype(X.dtype), self.knots.astype(X.dtype))
 
     def undo_on_host(self, X: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
-        """Scores to raw units, by NumPy."""
+        """Map scores to raw units by NumPy."""
         columns = zip(X.T, np.asarray(self.scores).T, np.asarray(self.knots).T, strict=True)
         return np.stack([np.interp(*column) for column in columns], axis=1).astype(X.dtype)
 
@@ -90,13 +91,13 @@ def normal_scores(
     *,
     n_knots: int = 128,
 ) -> NormalScores:
-    """Return the normal scores of some rows' columns; on the host.
+    """Compute the normal scores of the columns of `X` on the host.
 
     Args:
         X: finite inputs, shape `n d`.
-        weights: row weights, shape `n`; rows of weight 0 are absent. By default all 1.
-        n_knots: the most knots of a column. A column with fewer different values has a knot at
-            each of them; others have knots at evenly spaced scores.
+        weights: row weights, shape `n`, by default all 1. Rows of weight 0 are ignored.
+        n_knots: largest number of knots of a column. A column with fewer different values has a
+            knot at each value. Other columns have knots at evenly spaced scores.
 
     Example:
         >>> import numpy as np
@@ -104,7 +105,7 @@ def normal_scores(
         >>> np.asarray(100 * scaling.apply(scaling.knots[:3])).round()[:, 0].tolist()
         [-122.0, 0.0, 122.0]
     """
-    from scipy.special import ndtri  # imported late, as it is slow to import
+    from scipy.special import ndtri  # slow to import, and often not needed
 
     X, w = np.asarray(X), np.ones(len(X)) if weights is None else np.asarray(weights, float)
     X, w = X[w > 0], w[w > 0]
@@ -112,19 +113,23 @@ def normal_scores(
     for column in X.T:
         values, inverse = np.unique(column, return_inverse=True)
         mass = np.bincount(inverse, w)
-        middle = (np.cumsum(mass) - mass / 2) / mass.sum()  # the middle of the ranks of a value
-        least = 0.5 / len(X)
-        scores = ndtri(np.clip(middle, least, 1 - least))
+        middle = (
+            np.cumsum(mass) - mass / 2
+        ) / mass.sum()  # mean rank of equal values, as a fraction
+        smallest = 0.5 / len(X)
+        scores = ndtri(np.clip(middle, smallest, 1 - smallest))
         places = np.arange(len(values))
         if len(values) > n_knots:
-            even = np.linspace(scores[0], scores[-1], n_knots)
-            places = np.unique(np.append(np.searchsorted(scores, even[:-1]), len(values) - 1))
+            even_scores = np.linspace(scores[0], scores[-1], n_knots)
+            places = np.unique(
+                np.append(np.searchsorted(scores, even_scores[:-1]), len(values) - 1)
+            )
         all_scores = np.interp(column, values[places], scores[places])
         mean = np.average(all_scores, weights=w)
         spread = np.sqrt(np.average(np.square(all_scores - mean), weights=w))
         scores = (scores[places] - mean) / (spread if spread > 0 else 1)
-        room = (0, n_knots - len(places))
-        columns.append((np.pad(values[places], room, "edge"), np.pad(scores, room, "edge")))
+        padding = (0, n_knots - len(places))
+        columns.append((np.pad(values[places], padding, "edge"), np.pad(scores, padding, "edge")))
     knots, scores = (
         np.stack(parts, axis=1).astype(X.dtype) for parts in zip(*columns, strict=True)
     )
@@ -136,22 +141,21 @@ def standardize(
 ) -> Standardization:
     """Return the standardisation that gives columns mean 0 and (population) variance 1.
 
-    Columns are centred about one of their rows and then twice about their mean, so a mean of 1e6
-    costs no digits of the variance, even in float32; deviations are divided by their largest before
-    they are squared, so neither overflow nor underflow is met. A column whose values all agree to
-    two units of rounding is constant and keeps scale 1.
+    Columns are centred about one row and then twice about the mean, so a mean of 1e6 costs no
+    digits of the variance, even in float32. Deviations are divided by the largest deviation before
+    they are squared, so they neither overflow nor underflow. A column whose values all agree to two
+    units of rounding is constant and has scale 1.
 
-    Pure and jittable. Differentiable in `X` (forward and reverse mode) where no column sits at the
-    edge of being constant; a constant column has derivative zero in `scale`.
+    Pure and jittable. Differentiable in `X` in both modes, unless a column is about to become
+    constant. The derivative of `scale` is zero for a constant column.
 
     Args:
         X: inputs, shape `n d`.
-        weights: nonnegative row weights, shape `n`; rows of weight 0 have no influence whatever
-            they hold. By default all 1.
+        weights: nonnegative row weights, shape `n`, by default all 1. Rows of weight 0 are ignored,
+            even if they are not finite.
 
     Returns:
-        The standardisation, in the dtype of `X`. Should every weight be 0, it is finite but
-        means nothing.
+        The standardisation, in the dtype of `X`. If all weights are 0, it is finite but arbitrary.
 
     Raises:
         ValueError: if `X` has no rows, `weights` is not of shape `n`, or (outside `jit`) a weight
@@ -164,7 +168,7 @@ def standardize(
     weights = jnp.ones(n, X.dtype) if weights is None else as_float(weights)
     if weights.shape != (n,):
         raise ValueError(f"weights: expected shape ({n},), one per row of X; got {weights.shape}")
-    # NumPy, as jax.numpy would trace even concrete values inside a caller's jit.
+    # Inside a caller's jit, jax.numpy would trace even concrete values.
     if is_concrete(weights) and np.any(np.asarray(weights) < 0):
         raise ValueError(f"weights: expected no negative value, got {np.min(np.asarray(weights))}")
     return _standardize(X, weights.astype(X.dtype))
@@ -179,17 +183,17 @@ def _standardize(X: Float[Array, "n d"], weights: Float[Array, "n"]) -> Standard
     def mean(values: Float[Array, "n d"]) -> Float[Array, "d"]:
         return jnp.sum(share * values, axis=0)
 
-    # About one of the rows first: columns that are constant become exactly zero.
+    # Centred about one row, a constant column is exactly zero.
     first = X[jnp.argmax(weights)]
     deviations = jnp.where(used, X - _rows_like(first, X), 0)
     constant = _is_constant(X, deviations, used)
-    # The largest deviation only guards the squares; the result does not depend on it.
+    # The largest deviation keeps squares in range; the result does not depend on it.
     spread = jax.lax.stop_gradient(jnp.max(jnp.abs(deviations), axis=0))
     spread = jnp.where(spread > 0, spread, 1)
     deviations = deviations / _rows_like(spread, X)
     middle = mean(deviations)
     deviations = jnp.where(used, deviations - _rows_like(middle, X), 0)
-    error = mean(deviations)  # what rounding left of the mean
+    error = mean(deviations)  # the mean that rounding left
     variance = mean(deviations**2) - error**2
     usable = ~constant & (variance > 0)
     deviation = spread * jnp.sqrt(jnp.where(usable, variance, 1))
@@ -200,10 +204,10 @@ def _standardize(X: Float[Array, "n d"], weights: Float[Array, "n"]) -> Standard
 def _is_constant(
     X: Float[Array, "n d"], deviations: Float[Array, "n d"], used: Bool[Array, "n d"]
 ) -> Bool[Array, "d"]:
-    """Whether a column's values differ by no more than the rounding of their magnitude.
+    """Return whether a column's values differ by no more than the rounding of their magnitude.
 
-    Two units: a value computed in two ways differs by one or so. The range decides and not the
-    variance, so that one row in a million that truly differs is seen.
+    The limit is two units of rounding, because a value computed in two ways differs by about one.
+    The range decides, not the variance, so that one different row in a million counts.
     """
     magnitude = jnp.max(jnp.where(used, jnp.abs(X), 0), axis=0)
     spread = jnp.max(jnp.abs(deviations), axis=0)

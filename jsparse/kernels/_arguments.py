@@ -50,7 +50,7 @@ def check_positive(name: str, value: Array) -> None:
     if is_concrete(value):
         values = np.asarray(value)
         if not np.all(np.isfinite(values) & (values > 0)):
-            raise ValueError(f"{name}: expected positive and finite, got {host}")
+            raise ValueError(f"{name}: expected positive and finite, got {values}")
 
 
 def check_not_negative(name: str, value: Array) -> None:
@@ -58,7 +58,7 @@ def check_not_negative(name: str, value: Array) -> None:
     if is_concrete(value):
         values = np.asarray(value)
         if not np.all(np.isfinite(values) & (values >= 0)):
-            raise ValueError(f"{name}: expected finite and at least 0, got {host}")
+            raise ValueError(f"{name}: expected finite and at least 0, got {values}")
 
 
 def degree_of(value: SupportsIndex) -> int:

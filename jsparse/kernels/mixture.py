@@ -50,7 +50,7 @@ class Mixture(Kernel):
             numbers = np.asarray(which)
             if numbers.ndim != 1 or np.any((numbers < 0) | (numbers >= len(self.kernels))):
                 raise ValueError(
-                    f"which: expected numbers of {len(self.kernels)} kernels, got {host}"
+                    f"which: expected numbers of {len(self.kernels)} kernels, got {numbers}"
                 )
 
     def __call__(self, x: Float[Array, " d"], z: Float[Array, " d"]) -> Scalar:

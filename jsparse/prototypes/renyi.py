@@ -143,7 +143,9 @@ def renyi(
     if labels is not None:
         class_numbers, counts = encode(labels)
     if len(class_numbers) != n:
-        raise ValueError(f"labels: expected shape ({n},), one per row of X, got {numbers.shape}")
+        raise ValueError(
+            f"labels: expected shape ({n},), one per row of X, got {class_numbers.shape}"
+        )
     codes = padded(class_numbers, rows)
     codes[n:] = -1  # padding belongs to no class
     places, cumulative, mass = None, None, None

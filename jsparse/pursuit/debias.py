@@ -57,7 +57,9 @@ def debiased(
         largest_count = max(1, int(np.max(np.count_nonzero(np.asarray(path.coefficients), axis=1))))
     size = check_atoms(largest_count if max_atoms is None else max_atoms, D)
     if size < largest_count and is_concrete(path.coefficients):
-        raise ValueError(f"max_atoms: expected at least {most}, the nonzeros; got {max_atoms}")
+        raise ValueError(
+            f"max_atoms: expected at least {largest_count}, the nonzeros; got {max_atoms}"
+        )
     fitted = _debias(path, systems.columns, systems.b[0, :, 0], max_atoms=size)
     return systems.scale.undone_alone(fitted)
 

@@ -172,7 +172,7 @@ def system(
         if (column.shape, column.dtype) != (diagonals.shape, diagonals.dtype):
             raise ValueError(
                 f"A: expected columns of shape {diagonals.shape} and dtype {diagonals.dtype}, as "
-                f"the diagonal and b; got {one.shape} and {one.dtype}"
+                f"the diagonal and b; got {column.shape} and {column.dtype}"
             )
     else:
         if diagonal is not None:

@@ -157,7 +157,9 @@ def solve(
         ("weights", 1.0 if weights is None else weights, ((), (len(Phi),), y.shape)),
     ):
         if jnp.shape(value) not in allowed:
-            raise ValueError(f"{name}: expected one of the shapes {allowed}, got {jnp.shape(a)}")
+            raise ValueError(
+                f"{name}: expected one of the shapes {allowed}, got {jnp.shape(value)}"
+            )
     if is_concrete(y) and (weights is None or is_concrete(weights)):
         row_weights = np.asarray(1.0 if weights is None else weights)
         if row_weights.ndim < y.ndim:
@@ -166,7 +168,7 @@ def solve(
             np.broadcast_to(row_weights > 0, y.shape) & (np.abs(np.asarray(y)) != 1)
         ]
         if len(invalid):
-            raise ValueError(f"y: expected -1 and +1, got {other[0]:g}")
+            raise ValueError(f"y: expected -1 and +1, got {invalid[0]:g}")
     tol = like(default_tolerance(Phi.dtype) if tolerance is None else tolerance, Phi)
     w = jnp.ones((), Phi.dtype) if weights is None else jnp.asarray(weights)
     w = w if w.ndim == y.ndim else w.reshape(w.shape + (1,) * (y.ndim - w.ndim))

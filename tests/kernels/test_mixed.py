@@ -91,10 +91,7 @@ def test_derivatives_in_lengthscales_and_numbers():
 def test_what_makes_no_sense_is_refused():
     rbf, X = kernels.RBF(1.0), jnp.zeros((2, 3))
     wrong = [
-        (
-            lambda: kernels.Mixed(kernels.Linear(), (0,)),
-            "kernel: expected a kernel of the distance",
-        ),
+        (lambda: kernels.Mixed(kernels.Linear(), (0,)), "expected a kernel of the distance"),
         (lambda: kernels.Mixed(rbf, ()), "columns: expected numbers of columns"),
         (lambda: kernels.Mixed(rbf, (2, 1)), "columns: expected numbers of columns, increasing"),
         (lambda: kernels.Mixed(rbf, (-1,)), "columns"),

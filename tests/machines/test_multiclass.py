@@ -67,8 +67,8 @@ def test_problems_with_the_same_classes_share_a_system():
         ("ecoc", "multiclass: expected 'one_versus_one'"),
         (np.ones((2, 2)), "expected shape"),
         (np.array([[1, 2], [-1, 1], [1, 1]]), "entries -1, 0"),
-        (np.array([[1, 1], [-1, 1], [-1, 1]]), "problem 1 has not both"),
-        (np.array([[1, 1], [-1, -1], [-1, -1]]), "same row"),
+        (np.array([[1, 1], [-1, 1], [-1, 1]]), "problem 1 lacks"),
+        (np.array([[1, 1], [-1, -1], [-1, -1]]), "two equal rows"),
         (np.array([[1, 1], [-1, -1], [0, 0]]), "class 2 is in no problem"),
     ],
 )

@@ -180,11 +180,8 @@ def test_a_dictionary_of_several_kernels_is_trained_saved_and_refused_elsewhere(
         (lambda: Mixture((KERNEL,), [1]), "which: expected numbers of 1 kernels"),
         (lambda: Mixture((Mixture((KERNEL,)),)), "expected no Mixture among"),
         (lambda: Mixture((KERNEL,), [0]).cross_gram(X, X), "which: expected the number of a"),
-        (
-            lambda: Mixture((KERNEL,)).cross_gram(X, X),
-            "kernel: expected a single kernel, got a Mixture",
-        ),
-        (lambda: machine.kernel.gram(X), "kernel: expected a single kernel, got a Mixture"),
+        (lambda: Mixture((KERNEL,)).cross_gram(X, X), "expected a single kernel, got a Mixture"),
+        (lambda: machine.kernel.gram(X), "expected a single kernel, got a Mixture"),
     ):
         with pytest.raises(ValueError, match=what):
             bad()

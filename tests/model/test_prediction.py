@@ -256,7 +256,7 @@ def test_intervals_and_sets_within_jax(y, method, machines):
         np.testing.assert_allclose(traced, answer(NEW), rtol=1e-10)
         one = jax.vmap(answer)(jnp.asarray(NEW))
         np.testing.assert_allclose(one, traced, rtol=1e-10)
-        with pytest.raises(ValueError, match="model: expected one that the traced function closes"):
+        with pytest.raises(ValueError, match="expected a model that the traced function closes"):
             jax.jit(lambda model, X: getattr(model, method)(X))(model, NEW)
 
 

@@ -41,13 +41,13 @@ def test_it_is_the_inverse_lengthscale_over_the_largest():
 
 def test_kernels_that_tell_no_column_from_another_are_refused():
     for kernel, message in (
-        (RBF(1.0), "got one for all"),
+        (RBF(1.0), "got one common lengthscale"),
         (Linear(), "got Linear, which has no lengthscales"),
         (RBF(LENGTHS) + Linear(), "got Linear"),
     ):
         with pytest.raises(ValueError, match=message):
             relevance_of(kernel, 3)
-    with pytest.raises(ValueError, match="names: expected 3 different ones"):
+    with pytest.raises(ValueError, match="names: expected 3 different names"):
         relevance_of(RBF(LENGTHS), 3, names=["a", "b", "b"])
 
 
@@ -120,7 +120,7 @@ def test_categories_are_added_up_and_drawn():
     axes = plotting.relevance(found, most=2)
     assert [label.get_text() for label in axes.get_yticklabels()] == ["age", "town"]
     np.testing.assert_allclose([bar.get_width() for bar in axes.patches], [1.0, expected["town"]])
-    assert "1 columns of less left out" in axes.get_xlabel()
+    assert "1 less relevant columns not shown" in axes.get_xlabel()
 
 
 def test_a_model_of_arrays_takes_names():

@@ -653,7 +653,7 @@ def test_machines_of_all_sizes_are_saved(tmp_path, kind):
         assert read.size == mine.size
         assert read.about == mine.about or dict(read.about) == dict(mine.about)
         np.testing.assert_array_equal(read.predict(X), mine.predict(X))
-        with pytest.raises(ValueError, match="a size other than the one chosen"):
+        with pytest.raises(ValueError, match="only the selected size"):
             read.predict_proba(X)
     for size in (0, 7):
         with pytest.raises(ValueError, match=re.escape(f"expected one of {words}, got {size}")):
