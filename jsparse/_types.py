@@ -6,9 +6,7 @@ Scalar = Float[Array, ""]
 ScalarLike = float | int | Scalar
 CountLike = int | Int[Array, ""]
 Status = Int[Array, "*batch"]
-CLike = (
-    ScalarLike | Float[Array, " l"]
-)  # weight of the data fit, or one weight for each problem of a code
+CLike = ScalarLike | Float[Array, " l"]  # weight of the data fit; for a code, one per problem
 PointTable = Float[Array, "m d"] | None  # None if every row is a point
 Key = PRNGKeyArray
 KeyLike = int | Key  # an integer `i` stands for `jax.random.key(i)`

@@ -370,9 +370,7 @@ class Model(eqx.Module):
         frame = as_frame(X)
         if frame is not None and self.columns is not None:
             return frame.encode(self.columns, self.dtype.name), False
-        X = (
-            X if frame is None else np.asarray(frame.table)
-        )  # columns must be in the order of training
+        X = X if frame is None else np.asarray(frame.table)  # columns in the order of training
         single = frame is None and np.ndim(X) == 1
         with jax.enable_x64(self.dtype == np.float64):
             table = finite_rows(on_host("X", X)[None] if single else X)

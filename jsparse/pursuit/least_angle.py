@@ -65,9 +65,7 @@ class State(NamedTuple):
     sign: Float[Array, " k"]  # signs of the correlations of these atoms
     columns: Float[Array, "k D"]  # of A
     factor: Float[Array, "k k"]  # Cholesky factor of A at the active atoms; 1 in empty places
-    inverse: Float[
-        Array, ""
-    ]  # trace of the inverse of the factorised matrix, scaled to unit diagonal
+    inverse: Float[Array, ""]  # trace of the inverse of this matrix, scaled to unit diagonal
     weights: Float[Array, " k"]
     count: Int[Array, ""]
     correlation: Float[Array, " D"]  # b - A w
@@ -141,8 +139,7 @@ def step(
     root_eps = float(np.sqrt(eps))
     slots = jnp.arange(k, dtype=jnp.int32)
 
-    # The correlation of an atom in the span of the active atoms stays level with theirs, so the
-    # atom is skipped.
+    # An atom in the span of the active atoms stays level with them, so it is skipped.
     atom, has_atom = jnp.maximum(state.coming, 0), state.coming >= 0
     column = columns(atom[None])[0]
     square, at = diagonal[atom], jnp.maximum(state.active, 0)
@@ -181,10 +178,7 @@ def step(
     outside = outside.at[jnp.where(inside, active, D)].set(False, mode="drop")
     signed = jnp.stack([state.correlation, -state.correlation])
     speed = 1 - jnp.stack([slope, -slope])  # of atoms towards the active correlations
-    entry = jnp.min(
-        _time(level - signed, speed, outside[None] & (speed > noise)),
-        axis=0,
-    )
+    entry = jnp.min(_time(level - signed, speed, outside[None] & (speed > noise)), axis=0)
     departure = _time(state.weights * sign, -direction * sign, inside & (direction * sign < 0))
     first = jnp.argmin(departure).astype(jnp.int32)
     gamma = jnp.min(entry, initial=level)

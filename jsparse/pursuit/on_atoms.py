@@ -144,10 +144,9 @@ class Gram(NamedTuple):
         # `jnp.trace` would read every element.
         guard = _GUARD * epsilon(dtype) * jnp.sum(jnp.diagonal(small.matrix))
         shift = jnp.where(guard > 0, guard, 1) + self.ridge
+        # The corner must exceed b'A^(-1)b.
         corner = 1 + 2 * jnp.sum(jnp.square(small.target)) / shift
-        diagonal = jnp.where(
-            jnp.arange(m + c, dtype=jnp.int32) < m, shift, corner
-        )  # corner > b'A^(-1)b
+        diagonal = jnp.where(jnp.arange(m + c, dtype=jnp.int32) < m, shift, corner)
         w, pivots = solved_with_border(c)(small.matrix + jnp.diag(diagonal))
         # An atom that is the combination `c` of earlier atoms has the pivot `(1 + |c|^2) guard`.
         independent = jnp.square(pivots) - self.ridge > 16 * guard

@@ -42,9 +42,7 @@ class Subspace(NamedTuple):
     explained: Float[Array, "..."]  # |y|^2 - |y - X w|^2 - ridge |w|^2
     # numerical rank of the atoms, or of their Gram matrix for normal equations
     rank: Int[Array, "..."]
-    iterations: Int[
-        Array, "..."
-    ]  # number of iterations, including a last iteration without progress
+    iterations: Int[Array, "..."]  # number of iterations, with a last one without progress
     status: Int[Array, "..."]
 
     __repr__ = short_repr

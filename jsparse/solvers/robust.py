@@ -255,10 +255,8 @@ def step(
     t = 1 / jnp.maximum(_inverse_step(problem, state, predictor), 1)
     du, dv, dtop, dbottom = predictor[4:]
     current = jnp.sum(w * (u * top + v * bottom))
-    predicted = jnp.sum(
-        w * ((u + t * du) * (top + t * dtop) + (v + t * dv) * (bottom + t * dbottom))
-    )
-    nu = (predicted / current) ** 3 * current / (2 * jnp.sum(w))
+    ahead = jnp.sum(w * ((u + t * du) * (top + t * dtop) + (v + t * dv) * (bottom + t * dbottom)))
+    nu = (ahead / current) ** 3 * current / (2 * jnp.sum(w))
     corrector = _direction(problem, state, system, nu - du * dtop, nu - dv * dbottom)
     t = _FRACTION / jnp.maximum(_inverse_step(problem, state, corrector), _FRACTION)
     after = _with_gap(problem, _take_step(problem, state, corrector, t), loss)
@@ -331,12 +329,9 @@ def _direction(
     Phi, D, bend = problem.Phi, system.D, system.bend
     u, v, top, bottom = state.above, state.below, state.to_top, state.to_bottom
     rho = upper / top - u - lower / bottom + v
-    weighted_rho = system.own * rho
+    right = system.own * rho
     direction = _newton(
-        Phi,
-        system,
-        -state.gradient - dot(Phi.T, weighted_rho),
-        state.imbalance - jnp.sum(weighted_rho),
+        Phi, system, -state.gradient - dot(Phi.T, right), state.imbalance - jnp.sum(right)
     )
     d = jnp.zeros((), Phi.dtype)
     if system.by_one is not None:

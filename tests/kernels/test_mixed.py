@@ -185,7 +185,7 @@ def test_missing_categories_are_one_of_their_own():
 
 
 def test_what_cannot_compare_categories_says_so(as_users_call):
-    with pytest.raises(ValueError, match="got Linear; or give each category a column"):
+    with pytest.raises(ValueError, match="got Linear; or code each category"):
         learn(table(), kernel="linear")
     classes = Frame(table().assign(income=lambda t: t["income"] > 5), categories="kernel")
     with pytest.raises(ValueError, match="expected prototypes that are rows"):

@@ -316,7 +316,7 @@ def test_what_is_not_known_or_does_not_fit_is_said(models):
     wrong = [
         (lambda: numbers.predict_set(NEW), "predict_set: expected a classifier"),
         (lambda: two.interval(NEW), "interval: expected a regression"),
-        (lambda: without.interval(NEW), "interval: expected a model whose errors"),
+        (lambda: without.interval(NEW), "interval: expected a model with errors"),
         (lambda: numbers.interval(NEW, 0.99), "at most 0.987654, as errors of 80 rows"),
         (lambda: numbers.calibrated(NEW, NEW), r"y: expected numbers of shape \(7,\)"),
         (lambda: numbers.calibrated(NEW, ["a"] * 7), "y: expected numbers of shape"),
@@ -370,5 +370,5 @@ def test_sets_grow_with_coverage(models):
         assert (small <= large).all()
     assert parts[0].sum() < parts[2].sum()
     shorter = dataclasses.replace(model, conformal=None)
-    with pytest.raises(ValueError, match="predict_set: expected a model whose errors"):
+    with pytest.raises(ValueError, match="predict_set: expected a model with errors"):
         shorter.predict_set(NEW)
