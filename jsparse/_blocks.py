@@ -151,10 +151,10 @@ def to_blocks(x: Array, blocks: Any, rows: Any, *, mode: str = "constant") -> Ar
 
 
 def map_row_blocks(
-    function: Callable[[Float[Array, "r *d"]], Shaped[Array, "r *c"]],
-    X: Float[Array, "n *d"],
+    function: Callable[[Float[Array, " r *d"]], Shaped[Array, " r *c"]],
+    X: Float[Array, " n *d"],
     block_rows: int,
-) -> Shaped[Array, "n *c"]:
+) -> Shaped[Array, " n *c"]:
     """Apply a row-wise function one block of rows at a time."""
     n = X.shape[0]
     blocks, rows = block_shape(n, block_rows)

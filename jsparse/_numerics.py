@@ -260,7 +260,7 @@ def present_rows(
     return jnp.where(((w > 0) | near)[:, None], X, heaviest_row[None, :])
 
 
-def present_targets(y: Float[Array, "n *c"], w: Float[Array, " n"]) -> Float[Array, "n *c"]:
+def present_targets(y: Float[Array, " n *c"], w: Float[Array, " n"]) -> Float[Array, " n *c"]:
     """Set targets of zero-weight rows to 0 if their squares are out of range."""
     w = w.reshape(-1, *[1] * (y.ndim - 1))
     bound = float(jnp.finfo(y.dtype).max) ** 0.45

@@ -18,7 +18,7 @@ def decisions(scores: Scores) -> Decisions:
 
 
 def fit_inverse_temperatures(
-    scores: Float[np.ndarray, "n *k"],
+    scores: Float[np.ndarray, " n *k"],
     numbers: Int[np.ndarray, " n"],
     weights: Float[np.ndarray, " n"] | None = None,
 ) -> Float[np.ndarray, " k"]:

@@ -43,7 +43,7 @@ class ConformalScores(eqx.Module):
         held_out: whether the model was fitted without the rows (static).
     """
 
-    errors: Float[Array, "q *c"] | Float[np.ndarray, "q *c"]
+    errors: Float[Array, " q *c"] | Float[np.ndarray, " q *c"]
     fold: Int[Array, " q"] | Int[np.ndarray, " q"] | None = None
     machines: KernelExpansion | None = None
     counts: Int[Array, " q"] | Int[np.ndarray, " q"] | None = None
@@ -94,15 +94,15 @@ def margin_deficit(scores: Rows, xp: Any = np) -> Rows:
 
 
 def errors_of_numbers(
-    values: Float[np.ndarray, "n *c"], targets: Shaped[np.ndarray, "n *c"]
-) -> Float[np.ndarray, "n *c"]:
+    values: Float[np.ndarray, " n *c"], targets: Shaped[np.ndarray, " n *c"]
+) -> Float[np.ndarray, " n *c"]:
     """Return the absolute errors of held-out predictions."""
     errors = np.abs(np.asarray(targets, float) - np.asarray(values, float))
     return errors.astype(values.dtype)
 
 
 def errors_of_classes(
-    scores: Float[np.ndarray, "n *k"], numbers: Int[np.ndarray, " n"]
+    scores: Float[np.ndarray, " n *k"], numbers: Int[np.ndarray, " n"]
 ) -> Float[np.ndarray, " n"]:
     """Return the `margin_deficit` of the true class by held-out scores."""
     return np.take_along_axis(margin_deficit(scores), numbers[:, None], axis=1)[:, 0]
@@ -123,7 +123,7 @@ def kept_ranks(n: int) -> tuple[int, ...]:
 
 
 def kept_errors(
-    errors: Float[np.ndarray, "n *c"],
+    errors: Float[np.ndarray, " n *c"],
     fold: Int[np.ndarray, " n"] | None = None,
     machines: KernelExpansion | None = None,
     *,

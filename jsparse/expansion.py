@@ -45,7 +45,7 @@ class KernelExpansion(eqx.Module):
 
     kernel: Kernel
     prototypes: Float[Array, "m d"]
-    coefficients: Float[Array, "m *c"]
+    coefficients: Float[Array, " m *c"]
     intercept: Float[Array, "*c"]
     scaling: Scaling | None = None
 
@@ -56,7 +56,7 @@ class KernelExpansion(eqx.Module):
         X: Float[Array, "n d"] | Float[np.ndarray, "n d"],
         *,
         block_rows: int | None = None,
-    ) -> Float[Array, "n *c"]:
+    ) -> Float[Array, " n *c"]:
         """Return the values of the expansion at the rows of `X`, shape `n` or `n c`.
 
         Args:
@@ -86,7 +86,7 @@ class KernelExpansion(eqx.Module):
 
     def _in_one_program(
         self, X: Float[Array, "n d"] | Float[np.ndarray, "n d"], block_rows: int | None = None
-    ) -> Float[Array, "n *c"]:
+    ) -> Float[Array, " n *c"]:
         X = as_array(X).astype(self.prototypes.dtype)
         return _evaluate(self, X, rows_in_block(block_rows))
 
@@ -100,8 +100,8 @@ def _is_spread(tree: Any) -> bool:
 @functools.partial(compiled, static_argnames="block_rows")
 def _evaluate(
     expansion: KernelExpansion, X: Float[Array, "n d"], block_rows: int
-) -> Float[Array, "n *c"]:
-    def block(rows: Float[Array, "r d"]) -> Float[Array, "r *c"]:
+) -> Float[Array, " n *c"]:
+    def block(rows: Float[Array, "r d"]) -> Float[Array, " r *c"]:
         if expansion.scaling is not None:
             rows = expansion.scaling.apply(rows)
         values = dot(

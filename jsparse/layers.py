@@ -40,11 +40,11 @@ class HeadMachine(eqx.Module):
 
     __repr__ = short_repr
 
-    def __call__(self, features: Float[Array, "n d"]) -> Float[Array, "n *c"]:
+    def __call__(self, features: Float[Array, "n d"]) -> Float[Array, " n *c"]:
         """Return predicted targets, shape `n *c`, or a value for each class, shape `n k`."""
         return self.expansion(features)
 
-    def predict(self, features: Float[Array, "n d"]) -> Float[Array, "n *c"] | Int[Array, " n"]:
+    def predict(self, features: Float[Array, "n d"]) -> Float[Array, " n *c"] | Int[Array, " n"]:
         """Return predicted targets, shape `n *c`, or predicted class numbers, shape `n`."""
         values = self(features)
         return values if self.classes is None else jnp.argmax(values, axis=1).astype(jnp.int32)
@@ -172,7 +172,7 @@ class KernelHead(eqx.Module):
     def loss(
         self,
         features: Float[Array, "n d"],
-        targets: Float[Array, "n *c"] | Int[Array, " n"],
+        targets: Float[Array, " n *c"] | Int[Array, " n"],
         weights: Float[Array, " n"] | None = None,
         *,
         prototypes: Float[Array, "m d"] | None = None,
@@ -207,7 +207,7 @@ class KernelHead(eqx.Module):
     def fit(
         self,
         features: Float[Array, "n d"],
-        targets: Float[Array, "n *c"] | Int[Array, " n"],
+        targets: Float[Array, " n *c"] | Int[Array, " n"],
         weights: Float[Array, " n"] | None = None,
         *,
         prototypes: Float[Array, "m d"] | None = None,
@@ -230,7 +230,7 @@ class KernelHead(eqx.Module):
 
     def _problem(
         self, features: Array, targets: Array, prototypes: Array | None
-    ) -> tuple[Float[Array, "n d"], Float[Array, "n *c"], Float[Array, "m d"]]:
+    ) -> tuple[Float[Array, "n d"], Float[Array, " n *c"], Float[Array, "m d"]]:
         """Return features, targets (for classes a column of -1 and +1 each) and prototypes."""
         Z = self.prototypes if prototypes is None else prototypes
         features, y = as_float(features), as_array(targets)
@@ -298,7 +298,7 @@ def _parameters(head: KernelHead) -> tuple[Any, ...]:
     return tuple(getattr(head, name) for name in _NAMES)
 
 
-def _in_parts(a: Float[Array, "n *c"], n_folds: int) -> Float[Array, "v r *c"]:
+def _in_parts(a: Float[Array, " n *c"], n_folds: int) -> Float[Array, "v r *c"]:
     """Return rows as `Parts`: row `i` in fold `i mod n_folds`, and an empty validation split."""
     rows = -(-len(a) // n_folds)
     padding = [(0, rows * n_folds - len(a)), *[(0, 0)] * (a.ndim - 1)]

@@ -97,7 +97,7 @@ class Model(eqx.Module):
         """Return the number of prototypes."""
         return self.expansion.prototypes.shape[0]
 
-    def __call__(self, X: Float[Array, "n d"] | Float[np.ndarray, "n d"]) -> Float[Array, "n *c"]:
+    def __call__(self, X: Float[Array, "n d"] | Float[np.ndarray, "n d"]) -> Float[Array, " n *c"]:
         """Return the expansion's values at raw inputs, shape `n` or `n c`; differentiable."""
         return self.expansion(X)
 

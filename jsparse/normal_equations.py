@@ -43,7 +43,7 @@ class NormalEquations(NamedTuple):
     """
 
     gram: Float[Array, "p p"]  # Phi' W Phi
-    cross: Float[Array, "p *c"]  # Phi' W y
+    cross: Float[Array, " p *c"]  # Phi' W y
     target_square: Float[Array, "*c"]  # y' W y
     feature_sum: Float[Array, " p"]  # Phi' w
     target_sum: Float[Array, "*c"]  # y' w
@@ -153,7 +153,7 @@ def _zeros_from_host(
 def accumulate(
     feature_map: FeatureMap,
     X: Float[Array, "n d"],
-    y: Float[Array, "n *c"],
+    y: Float[Array, " n *c"],
     weights: Float[Array, " n"] | None = None,
     *,
     mesh: Mesh | None = None,
@@ -216,7 +216,7 @@ def accumulate_folds(
 def accumulate_groups(
     feature_map: FeatureMap,
     X: Float[Array, "n d"],
-    y: Float[Array, "n *c"],
+    y: Float[Array, " n *c"],
     weights: Float[Array, " n"],
     group: Int[Array, " n"],
     *,
@@ -342,7 +342,7 @@ _accumulate_folds_jit = compiled(accumulate_folds, static_argnames="block_rows")
 def _gram(
     feature_map: FeatureMap,
     X: Float[Array, "n d"],
-    y: Float[Array, "n *c"],
+    y: Float[Array, " n *c"],
     w: Float[Array, " n"],
     *,
     block_rows: int | None,
@@ -360,7 +360,7 @@ def _gram(
 def _block_gram(
     feature_map: FeatureMap,
     X: Float[Array, "n d"],
-    y: Float[Array, "n *c"],
+    y: Float[Array, " n *c"],
     w: Float[Array, " n"],
 ) -> Float[Array, "q q"]:
     X, y = present_rows(X, w, apart=True), present_targets(y, w)
@@ -387,7 +387,7 @@ def _unpacked(gram: Float[Array, "*v q q"], p: int, outputs: tuple[int, ...]) ->
 def _sums(
     feature_map: FeatureMap,
     X: Float[Array, "n d"],
-    y: Float[Array, "n *c"],
+    y: Float[Array, " n *c"],
     w: Float[Array, " n"],
 ) -> NormalEquations:
     gram = _block_gram(feature_map, X, y, w)

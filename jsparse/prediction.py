@@ -107,7 +107,7 @@ _distances = compiled(distances, static_argnames="decoding")
 
 
 def scores_of(
-    values: Float[np.ndarray, "n *l"], code: Code | None, decoding: Decoding, *, first: int = 0
+    values: Float[np.ndarray, " n *l"], code: Code | None, decoding: Decoding, *, first: int = 0
 ) -> np.ndarray:
     """Return the scores of the classes from the values of the machine.
 

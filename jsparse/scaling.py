@@ -22,8 +22,8 @@ class Standardization(NamedTuple):
         scale: the columns' standard deviations, 1 where a column is constant, shape `d`.
     """
 
-    shift: Float[Array, "d"]
-    scale: Float[Array, "d"]
+    shift: Float[Array, " d"]
+    scale: Float[Array, " d"]
 
     columns = "standard"  # the argument of `train` that gives this map
     __repr__ = short_repr
@@ -175,12 +175,12 @@ def standardize(
 
 
 @compiled
-def _standardize(X: Float[Array, "n d"], weights: Float[Array, "n"]) -> Standardization:
+def _standardize(X: Float[Array, "n d"], weights: Float[Array, " n"]) -> Standardization:
     used = jnp.broadcast_to((weights > 0)[:, None], X.shape)
     total = jnp.sum(weights)
     share = jnp.broadcast_to((weights / jnp.where(total > 0, total, 1))[:, None], X.shape)
 
-    def mean(values: Float[Array, "n d"]) -> Float[Array, "d"]:
+    def mean(values: Float[Array, "n d"]) -> Float[Array, " d"]:
         return jnp.sum(share * values, axis=0)
 
     # Centred about one row, a constant column is exactly zero.
@@ -203,7 +203,7 @@ def _standardize(X: Float[Array, "n d"], weights: Float[Array, "n"]) -> Standard
 
 def _is_constant(
     X: Float[Array, "n d"], deviations: Float[Array, "n d"], used: Bool[Array, "n d"]
-) -> Bool[Array, "d"]:
+) -> Bool[Array, " d"]:
     """Return whether a column's values differ by no more than the rounding of their magnitude.
 
     The limit is two units of rounding, because a value computed in two ways differs by about one.
@@ -214,5 +214,5 @@ def _is_constant(
     return spread <= 2 * epsilon(X.dtype) * magnitude
 
 
-def _rows_like(row: Float[Array, "d"], X: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
+def _rows_like(row: Float[Array, " d"], X: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
     return jnp.broadcast_to(row.astype(X.dtype), X.shape)

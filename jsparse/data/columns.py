@@ -42,7 +42,7 @@ def plain_column(table: pa.Table, name: str) -> pa.ChunkedArray:
 
 def float_column(
     table: pa.Table, name: str, rows: Sequence[int] | None = None, origin: int | None = None
-) -> Float[np.ndarray, "n"]:
+) -> Float[np.ndarray, " n"]:
     """Return a column as finite float64, with NaN for missing values.
 
     Args:

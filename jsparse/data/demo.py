@@ -24,7 +24,7 @@ class DemoSet(NamedTuple):
     name: str
     task: str  # "classification" or "regression"
     X: Float[np.ndarray, "n d"]  # numeric inputs
-    y: Shaped[np.ndarray, "n"]  # float64 targets, or the classes' names
+    y: Shaped[np.ndarray, " n"]  # float64 targets, or the classes' names
     columns: tuple[str, ...]  # names of the columns of X
     target: str  # name of y
     classes: tuple[str, ...] | None  # names of the classes; None for regression

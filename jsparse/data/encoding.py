@@ -226,7 +226,7 @@ def encode(
 
 def encode_target(
     schema: Schema, table: pa.Table, rows: Sequence[int] | None = None
-) -> Shaped[np.ndarray, "n"]:
+) -> Shaped[np.ndarray, " n"]:
     """Return a table's targets: float64 for regression, labels in their own type for classes.
 
     A label not seen in training is returned as it is: no prediction will equal it.
@@ -308,14 +308,14 @@ def _refuse_texts_like_numbers(
         )
 
 
-def _median(values: Float[np.ndarray, "n"]) -> float:
+def _median(values: Float[np.ndarray, " n"]) -> float:
     """Return the median of the values that are not NaN; the middle two cannot overflow."""
     half = 0.5 if np.nanmax(np.abs(values)) > 2.0**1000 else 1.0
     return float(np.nanmedian(half * values) / half)
 
 
 def _refuse_missing_target(
-    name: str, missing: Bool[np.ndarray, "n"], rows: Sequence[int] | None
+    name: str, missing: Bool[np.ndarray, " n"], rows: Sequence[int] | None
 ) -> None:
     if np.any(missing):
         raise TableError(

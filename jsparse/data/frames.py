@@ -90,7 +90,7 @@ class Frame:
 
     def arrays(
         self, y: Any, task: str, rows: Int[np.ndarray, " k"] | None = None
-    ) -> tuple[Float[np.ndarray, "n d"], Shaped[np.ndarray, "n *c"], Schema]:
+    ) -> tuple[Float[np.ndarray, "n d"], Shaped[np.ndarray, " n *c"], Schema]:
         """Return inputs, targets and the encoding.
 
         Args:
@@ -175,7 +175,7 @@ class EncodedFrame(Frame):
 
     def arrays(
         self, y: Any, task: str, rows: Int[np.ndarray, " k"] | None = None
-    ) -> tuple[Float[np.ndarray, "n d"], Shaped[np.ndarray, "n *c"], Schema]:
+    ) -> tuple[Float[np.ndarray, "n d"], Shaped[np.ndarray, " n *c"], Schema]:
         """Return inputs, targets and the encoding; see `Frame.arrays`."""
         selected = slice(None) if rows is None else rows
         return self.inputs[selected], np.asarray(y)[selected], self.schema

@@ -16,8 +16,8 @@ class Batch(NamedTuple):
     """Consecutive rows."""
 
     X: Float[np.ndarray, "n d"]
-    y: Shaped[np.ndarray, "n"]
-    weights: Float[np.ndarray, "n"] | None = None
+    y: Shaped[np.ndarray, " n"]
+    weights: Float[np.ndarray, " n"] | None = None
 
     __repr__ = short_repr
 
@@ -48,8 +48,8 @@ class ArrayStream:
     def __init__(
         self,
         X: Shaped[np.ndarray, "n d"],
-        y: Shaped[np.ndarray, "n"],
-        weights: Shaped[np.ndarray, "n"] | None = None,
+        y: Shaped[np.ndarray, " n"],
+        weights: Shaped[np.ndarray, " n"] | None = None,
         *,
         batch_rows: int = BATCH_ROWS,
     ) -> None:

@@ -7,6 +7,7 @@ from numpy.random import RandomState
 
 from ..kernels import Kernel
 from ..machines.method import Method
+from ..machines.stopping import Stopping
 from ..search.strategies import Search
 from ._base import Classifier
 from ._base import Regressor

@@ -31,7 +31,7 @@ def as_table(X: Any, categories: str = "indicators") -> Frame | None:
 
 def training_rows(
     estimator: Any, X: Any, y: Any, sample_weight: Any, task: Task, categories: str, **checks: Any
-) -> tuple[Float[np.ndarray, "n d"], Shaped[np.ndarray, "n *c"], EncodedFrame | None]:
+) -> tuple[Float[np.ndarray, "n d"], Shaped[np.ndarray, " n *c"], EncodedFrame | None]:
     """Check inputs and targets, and set `n_features_in_` and `feature_names_in_`.
 
     Returns inputs as numbers, the targets, and the table if the inputs came as one.
@@ -61,7 +61,7 @@ def training_rows(
 
 def checked_targets(
     estimator: Any, X: Float[np.ndarray, "n d"], y: Any, **checks: Any
-) -> Shaped[np.ndarray, "n *c"]:
+) -> Shaped[np.ndarray, " n *c"]:
     """Return the targets of rows that are checked already; `checks` as for `training_rows`."""
     return check_X_y(X, y, estimator=estimator, **checks)[1]
 

@@ -19,6 +19,7 @@ from numpy.random import RandomState
 
 from ..kernels import Kernel
 from ..machines.method import Method
+from ..machines.stopping import Stopping
 from ..search.strategies import Search
 """
 _ONE_CLASS = "from ._one_class import SparseOneClassSVM as SparseOneClassSVM\n"

@@ -39,6 +39,6 @@ class FeatureMap(eqx.Module):
 
     @abc.abstractmethod
     def expansion(
-        self, weights: Float[Array, "p *c"], intercept: Float[Array, "*c"]
+        self, weights: Float[Array, " p *c"], intercept: Float[Array, "*c"]
     ) -> KernelExpansion:
         """Return the model `Phi(x)' weights + intercept` as a kernel expansion."""

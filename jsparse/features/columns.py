@@ -31,7 +31,7 @@ class KernelColumns(FeatureMap):
         return self.kernel.gram(self.prototypes)
 
     def expansion(
-        self, weights: Float[Array, "p *c"], intercept: Float[Array, "*c"]
+        self, weights: Float[Array, " p *c"], intercept: Float[Array, "*c"]
     ) -> KernelExpansion:
         """Return the expansion whose coefficients are the weights."""
         return KernelExpansion(self.kernel, self.prototypes, weights, intercept)

@@ -35,7 +35,7 @@ class Linear(FeatureMap):
         return None
 
     def expansion(
-        self, weights: Float[Array, "p *c"], intercept: Float[Array, "*c"]
+        self, weights: Float[Array, " p *c"], intercept: Float[Array, "*c"]
     ) -> KernelExpansion:
         """Return the expansion with prototypes `w_1 .. w_c` and coefficients one."""
         intercept = intercept - dot(self.shift, weights)

@@ -80,7 +80,7 @@ class Nystroem(FeatureMap):
         return None
 
     def expansion(
-        self, weights: Float[Array, "p *c"], intercept: Float[Array, "*c"]
+        self, weights: Float[Array, " p *c"], intercept: Float[Array, "*c"]
     ) -> KernelExpansion:
         """Return the expansion with coefficients `T w`; the shift moves into the intercept."""
         return KernelExpansion(

@@ -54,7 +54,7 @@ class Triangular(FeatureMap):
         return None
 
     def expansion(
-        self, weights: Float[Array, "p *c"], intercept: Float[Array, "*c"]
+        self, weights: Float[Array, " p *c"], intercept: Float[Array, "*c"]
     ) -> KernelExpansion:
         """Return the expansion with coefficients `L^-T w`; the shift moves into the intercept."""
         return KernelExpansion(

@@ -45,7 +45,7 @@ class DictionaryColumns(FeatureMap):
         return None
 
     def expansion(
-        self, weights: Float[Array, "p *c"], intercept: Float[Array, "*c"]
+        self, weights: Float[Array, " p *c"], intercept: Float[Array, "*c"]
     ) -> KernelExpansion:
         """Return the machine as an expansion in uncentred atoms, with a prototype for each."""
         intercept = intercept - jnp.tensordot(self.shift, weights, axes=1)
@@ -84,7 +84,7 @@ class Design(NamedTuple):
 def design_of(
     columns: DictionaryColumns,
     X: Float[Array, "n d"],
-    y: Float[Array, "n *c"],
+    y: Float[Array, " n *c"],
     w: Float[Array, " n"],
     *,
     intercept: bool,

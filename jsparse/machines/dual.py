@@ -200,7 +200,7 @@ def fit(
     kernel: Kernel,
     C: ScalarLike,
     X: Float[Array, "n d"],
-    y: Float[Array, "n *c"],
+    y: Float[Array, " n *c"],
     weights: Float[Array, " n"] | None = None,
     *,
     method: Solver = "auto",
@@ -324,7 +324,7 @@ def _by_cholesky(
     kernel: Kernel,
     C: Float[Array, ""],
     X: Float[Array, "n d"],
-    y: Float[Array, "n *c"],
+    y: Float[Array, " n *c"],
     w: Float[Array, " n"],
 ) -> DualFit:
     X, y = present_rows(X, w), present_targets(y, w)
@@ -344,7 +344,7 @@ def _by_conjugate_gradients(
     kernel: Kernel,
     C: Float[Array, ""],
     X: Float[Array, "n d"],
-    y: Float[Array, "n *c"],
+    y: Float[Array, " n *c"],
     w: Float[Array, " n"],
     tolerance: Float[Array, ""],
     max_iterations: Int[Array, ""],
@@ -384,7 +384,7 @@ def _by_conjugate_gradients(
 def _result(
     kernel: Kernel,
     X: Float[Array, "n d"],
-    y: Float[Array, "n *c"],
+    y: Float[Array, " n *c"],
     w: Float[Array, " n"],
     alpha: Float[Array, "n k"],
     residual: Float[Array, "n k"],

@@ -26,7 +26,7 @@ def leave_one_out(
     kernel: Kernel,
     C: Float[Array, " s"],
     X: Float[Array, "n d"],
-    y: Float[Array, "n *c"],
+    y: Float[Array, " n *c"],
     weights: Float[Array, " n"] | None = None,
 ) -> tuple[Float[Array, "s n *c"], Int[Array, " s"]]:
     """Predict each row by the LS-SVM of all other rows, for every `C`.
@@ -94,7 +94,7 @@ def leave_one_out_by_cholesky(
     kernel: Kernel,
     C: Float[Array, " s"],
     X: Float[Array, "n d"],
-    y: Float[Array, "n *c"],
+    y: Float[Array, " n *c"],
     weights: Float[Array, " n"] | None = None,
 ) -> tuple[Float[Array, "s n *c"], Int[Array, " s"]]:
     """Return the result of `leave_one_out` by a Cholesky factor for each `C`.

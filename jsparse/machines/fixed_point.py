@@ -30,7 +30,7 @@ class State(NamedTuple):
 
 
 def fixed_points(
-    key: Key, kernel: Kernel, X: Float[Array, "n d"], coefficients: Float[Array, "n *l"], m: int
+    key: Key, kernel: Kernel, X: Float[Array, "n d"], coefficients: Float[Array, " n *l"], m: int
 ) -> Float[Array, "m d"]:
     """Return `m` prototypes that approximate `w = sum_i coefficients_i phi(x_i)`.
 

@@ -22,7 +22,7 @@ def agop(
     *,
     diagonal: bool = False,
     block_rows: int | None = None,
-) -> Float[Array, "d *d"]:
+) -> Float[Array, " d *d"]:
     """Return the average gradient outer product of a machine over some rows.
 
     It is `M = sum_i w_i sum_c df_c(x_i)/dx df_c(x_i)/dx' / sum_i w_i`, over the `c` outputs. A
@@ -80,7 +80,7 @@ def _agop(
     *,
     diagonal: bool,
     block_rows: int,
-) -> Float[Array, "d *d"]:
+) -> Float[Array, " d *d"]:
     codes = categorical_columns(expansion.kernel)
     d = X.shape[1]
 

@@ -27,7 +27,7 @@ class Solved(NamedTuple):
     """The solution of an inner problem for given prototypes."""
 
     value: Float[Array, ""]  # W(Z), the minimum of the objective
-    coefficients: Float[Array, "m *c"]  # beta
+    coefficients: Float[Array, " m *c"]  # beta
     intercept: Float[Array, "*c"]  # b
     multipliers: Any  # Lagrange multipliers; arrays whose shapes depend on the problem
     status: Int[Array, ""]
@@ -96,7 +96,7 @@ class Supervised(InnerProblem):
 
     kernel: Kernel
     X: Float[Array, "n d"]
-    y: Float[Array, "n *l"]
+    y: Float[Array, " n *l"]
     C: Float[Array, "*k"]
     weights: Float[Array, " n"] | Float[Array, "n l"]
 
@@ -104,7 +104,7 @@ class Supervised(InnerProblem):
         self,
         kernel: Kernel,
         X: Float[Array, "n d"],
-        y: Float[Array, "n *l"],
+        y: Float[Array, " n *l"],
         C: ScalarLike | Float[Array, " l"],
         weights: Float[Array, " n"] | Float[Array, "n l"] | None = None,
     ) -> None:
@@ -148,7 +148,7 @@ class LargeMargin(Supervised):
         self,
         kernel: Kernel,
         X: Float[Array, "n d"],
-        y: Float[Array, "n *l"],
+        y: Float[Array, " n *l"],
         C: ScalarLike | Float[Array, " l"],
         weights: Float[Array, " n"] | Float[Array, "n l"] | None = None,
         loss: interior_point.Hinge = "hinge",
@@ -356,7 +356,7 @@ def whitener(kernel: Kernel, Z: Float[Array, "m d"]) -> Float[Array, "m m"]:
 
 
 def norm_squared(
-    kernel: Kernel, Z: Float[Array, "m d"], coefficients: Float[Array, "m *c"]
+    kernel: Kernel, Z: Float[Array, "m d"], coefficients: Float[Array, " m *c"]
 ) -> Float[Array, ""]:
     """Return `|w|^2`, added up over outputs, with the shifted matrix `K(Z, Z)`."""
     gram = kernel.gram(Z)
@@ -392,7 +392,7 @@ def _or_one(total: Float[Array, ""]) -> Float[Array, ""]:
 
 
 def _class_means(
-    y: Float[Array, " n"], w: Float[Array, " n"], values: Float[Array, "n *m"]
+    y: Float[Array, " n"], w: Float[Array, " n"], values: Float[Array, " n *m"]
 ) -> tuple[Bool[Array, " n"], tuple[Array, Array], Bool[Array, ""]]:
     """Return whether each row is +1, the mean values of +1 and -1, and whether both have rows."""
     up = y > 0

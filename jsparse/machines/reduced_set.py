@@ -125,7 +125,7 @@ def fit(
     start: Float[Array, "m d"],
     C: ScalarLike | Float[Array, " l"],
     X: Float[Array, "n d"],
-    y: Float[Array, "n *l"],
+    y: Float[Array, " n *l"],
     weights: Float[Array, " n"] | Float[Array, "n l"] | None = None,
     *,
     refit: bool = False,
@@ -269,11 +269,11 @@ class Approximation(InnerProblem):
 
     kernel: Kernel
     X: Float[Array, "n d"]
-    coefficients: Float[Array, "n *l"]
+    coefficients: Float[Array, " n *l"]
     norm: Float[Array, ""]
 
     def __init__(
-        self, kernel: Kernel, X: Float[Array, "n d"], coefficients: Float[Array, "n *l"]
+        self, kernel: Kernel, X: Float[Array, "n d"], coefficients: Float[Array, " n *l"]
     ) -> None:
         self.kernel, self.X, self.coefficients = kernel, X, coefficients
         self.norm = jnp.sum(coefficients * dot(kernel.gram(X), coefficients))

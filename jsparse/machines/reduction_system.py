@@ -58,7 +58,7 @@ class Variant(NamedTuple):
 class PrototypeTargets(NamedTuple):
     """The targets of the rows that are prototypes."""
 
-    values: Float[Array, "M *c"]  # weighted mean target of the rows equal to each prototype
+    values: Float[Array, " M *c"]  # weighted mean target of the rows equal to each prototype
     weights: Float[Array, " M"]  # total weight of the rows equal to each prototype; 0 if none is
 
     __repr__ = short_repr
@@ -109,7 +109,7 @@ def reduction_columns(kernel: Kernel, prototypes: Float[Array, "M d"]) -> Reduct
 def prototype_targets(
     prototypes: Float[Array, "M d"],
     X: Float[Array, "n d"],
-    y: Float[Array, "n *c"],
+    y: Float[Array, " n *c"],
     weights: Float[Array, " n"],
 ) -> PrototypeTargets:
     """Return the targets and weights of the rows that are equal to a prototype."""
@@ -269,7 +269,7 @@ def _first_sizes(
     return jnp.where(present, sizes, mean)
 
 
-def _row_lengths(coefficients: Float[Array, "M *c"]) -> Float[Array, " M"]:
+def _row_lengths(coefficients: Float[Array, " M *c"]) -> Float[Array, " M"]:
     """Return the Euclidean length of each prototype's coefficients."""
     return jnp.sqrt(jnp.sum(jnp.square(coefficients.reshape(len(coefficients), -1)), axis=1))
 

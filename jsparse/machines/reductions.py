@@ -257,7 +257,7 @@ def fit(
     prototypes: Float[Array, "M d"],
     C: ScalarLike,
     X: Float[Array, "n d"],
-    y: Float[Array, "n *c"],
+    y: Float[Array, " n *c"],
     weights: Float[Array, " n"] | None = None,
     *,
     initialization: Initialization = "primal",
@@ -326,7 +326,7 @@ def subsampled_dual(
     prototypes: Float[Array, "M d"],
     C: ScalarLike,
     X: Float[Array, "n d"],
-    y: Float[Array, "n *c"],
+    y: Float[Array, " n *c"],
     weights: Float[Array, " n"] | None = None,
 ) -> dual.DualFit:
     """Fit the SD-LSSVM, an LS-SVM of the prototypes alone (Mall and Suykens 2015, eq. 6).
@@ -353,7 +353,7 @@ def _fit(
     prototypes: Float[Array, "M d"],
     C: Float[Array, ""],
     X: Float[Array, "n d"],
-    y: Float[Array, "n *c"],
+    y: Float[Array, " n *c"],
     weights: Float[Array, " n"],
     block_rows: int | None,
 ) -> ReducedFit:

@@ -75,7 +75,7 @@ class RobustFit(NamedTuple):
     expansion: KernelExpansion
     # Weighted least squares with these row weights gives the same machine. A row whose residual is
     # below the threshold has weight 1.
-    row_weights: Float[Array, "n *c"]
+    row_weights: Float[Array, " n *c"]
     threshold: Float[Array, "*c"]  # where the loss becomes linear, in units of y
     objective: Float[Array, "*c"]  # infinite or 0 if the dtype cannot hold squared targets
     steps: Int[Array, ""]  # interior-point steps, largest over outputs
@@ -88,7 +88,7 @@ def fit(
     feature_map: FeatureMap,
     C: ScalarLike | Float[Array, " c"],
     X: Float[Array, "n d"],
-    y: Float[Array, "n *c"],
+    y: Float[Array, " n *c"],
     weights: Float[Array, " n"] | Float[Array, "n c"] | None = None,
     *,
     loss: Loss = "absolute",
@@ -158,7 +158,7 @@ def _fit(
     feature_map: FeatureMap,
     C: Float[Array, "*k"],
     X: Float[Array, "n d"],
-    y: Float[Array, "n *c"],
+    y: Float[Array, " n *c"],
     weights: Float[Array, " n"] | Float[Array, "n c"] | None,
     threshold: Float[Array, ""] | None,
     tolerance: Float[Array, ""],

@@ -113,7 +113,7 @@ class Rows(eqx.Module):
 
 def rows_of(
     X: Float[Array, "n d"],
-    y: Float[Array, "n *c"] | Int[Array, " n"],
+    y: Float[Array, " n *c"] | Int[Array, " n"],
     weights: Float[Array, " n"] | None = None,
     code: Code | None = None,
     mesh: Mesh | None = None,

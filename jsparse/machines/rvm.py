@@ -135,7 +135,7 @@ def fit(
     kernel: Kernel,
     candidates: Float[Array, "m d"],
     X: Float[Array, "n d"],
-    y: Float[Array, "n *l"],
+    y: Float[Array, " n *l"],
     weights: Float[Array, " n"] | Float[Array, "n l"] | None = None,
     *,
     likelihood: Likelihood = "normal",
@@ -183,7 +183,7 @@ def _fit(
     kernel: Kernel,
     candidates: Float[Array, "m d"],
     X: Float[Array, "n d"],
-    y: Float[Array, "n *l"],
+    y: Float[Array, " n *l"],
     weights: Float[Array, " n"] | Float[Array, "n l"],
 ) -> RelevanceFit:
     columns, outputs = y.reshape(len(X), -1), y.shape[1:]

@@ -196,7 +196,7 @@ def fit(
     candidates: Float[Array, "M d"],
     C: ScalarLike,
     X: Float[Array, "n d"],
-    y: Float[Array, "n *c"],
+    y: Float[Array, " n *c"],
     weights: Float[Array, " n"] | None = None,
     *,
     max_prototypes: int,
@@ -299,7 +299,7 @@ def _fit(
     w = jnp.ones(len(X), X.dtype) if weights is None else weights
     problem = scdp_rows.Problem(kernel, candidates, C, X, w, nu)
 
-    def by_group(a: Float[Array, "r *c"]) -> Float[Array, "g r c"]:
+    def by_group(a: Float[Array, " r *c"]) -> Float[Array, "g r c"]:
         flat = a.reshape(len(a), -1)
         return flat.T[:, :, None] if selection == "separate" else flat[None]
 

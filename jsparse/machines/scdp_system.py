@@ -23,7 +23,7 @@ class System(NamedTuple):
     """The system (34), `A w = b`, with the intercept eliminated."""
 
     A: Float[Array, "M M"]
-    b: Float[Array, "M *c"]
+    b: Float[Array, " M *c"]
     rounded: Float[Array, " M"]  # diagonal of A before centring, whose rounding A inherits
     feature_sum: Float[Array, " M"]  # weighted sum over rows of each kernel column
 
@@ -50,7 +50,7 @@ class CandidateColumns(KernelColumns):
         return super().__call__(X) - self.shift[None, :]
 
     def expansion(
-        self, weights: Float[Array, "M *c"], intercept: Float[Array, "*c"]
+        self, weights: Float[Array, " M *c"], intercept: Float[Array, "*c"]
     ) -> KernelExpansion:
         """Return the machine as an expansion in the kernel; its intercept absorbs the constants."""
         return super().expansion(weights, intercept - jnp.tensordot(self.shift, weights, axes=1))

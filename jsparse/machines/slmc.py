@@ -59,7 +59,7 @@ def fit(
     start: Float[Array, "*s m d"],
     C: ScalarLike | Float[Array, " l"],
     X: Float[Array, "n d"],
-    y: Float[Array, "n *l"],
+    y: Float[Array, " n *l"],
     weights: Float[Array, " n"] | Float[Array, "n l"] | None = None,
     *,
     loss: Hinge = "hinge",

@@ -88,7 +88,7 @@ def fit(
     candidates: Float[Array, "M d"],
     C: CLike,
     X: Float[Array, "n d"],
-    y: Float[Array, "n *c"],
+    y: Float[Array, " n *c"],
     weights: Float[Array, " n"] | None = None,
     *,
     key: KeyLike,
@@ -159,7 +159,7 @@ def fit(
     return with_sizes(family, np.arange(1, max_prototypes + 1))
 
 
-def _check_classes(y: Float[Array, "n *c"], weights: Float[Array, " n"] | None) -> None:
+def _check_classes(y: Float[Array, " n *c"], weights: Float[Array, " n"] | None) -> None:
     """Raise a `ValueError` unless rows with weight have classes -1 or +1. Traced values pass."""
     if not (is_concrete(y) and (weights is None or is_concrete(weights))):
         return
@@ -178,7 +178,7 @@ def _fit(
     candidates: Float[Array, "M d"],
     C: Float[Array, ""] | Float[Array, " l"],
     X: Float[Array, "n d"],
-    y: Float[Array, "n *c"],
+    y: Float[Array, " n *c"],
     w: Float[Array, " n"],
     key: Key,
     growth: Float[Array, ""],

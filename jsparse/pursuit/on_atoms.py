@@ -179,7 +179,7 @@ def _svd(matrix: Float[Array, "q m"]) -> tuple[Array, Array, Array]:
     return tuple(jnp.linalg.svd(matrix, full_matrices=False))
 
 
-def least_squares(X: Float[Array, "n k"], y: Float[Array, "n *c"]) -> Float[Array, "k *c"]:
+def least_squares(X: Float[Array, "n k"], y: Float[Array, " n *c"]) -> Float[Array, " k *c"]:
     """Return the shortest least-squares solution `X^+ y`, the last step of a pursuit on its atoms.
 
     Args:

@@ -71,7 +71,7 @@ def _dense(
     rows = coefficients if batched else coefficients[None]
     weights = rows[:, size - 1] if size > 0 else jnp.zeros_like(rows[:, 0])
 
-    def scatter(support: Int[Array, " k"], weights: Float[Array, "k *c"]) -> Float[Array, "D *c"]:
+    def scatter(support: Int[Array, " k"], weights: Float[Array, " k *c"]) -> Float[Array, " D *c"]:
         dense = jnp.zeros((n_atoms, *weights.shape[1:]), weights.dtype)
         return dense.at[jnp.where(support < 0, n_atoms, support)].add(weights, mode="drop")
 

@@ -96,7 +96,7 @@ class _Rounds:
         theta = np.asarray(self.search.start.theta, float)
         return self.evaluator.scores(theta[None])[0], theta
 
-    def _product(self, theta: Float[np.ndarray, " p"], C: float) -> Float[np.ndarray, "d *d"]:
+    def _product(self, theta: Float[np.ndarray, " p"], C: float) -> Float[np.ndarray, " d *d"]:
         """Fit the machine of a kernel, and return its average gradient outer product."""
         run, problem = self.evaluator, self.evaluator.problem
         kernel = run.template.at(theta.astype(run.dtype))
@@ -105,7 +105,7 @@ class _Rounds:
         return np.asarray(agop(family.expansion, X, weights, diagonal=not self.signed.any()), float)
 
     def _with_metric(
-        self, theta: Float[np.ndarray, " p"], product: Float[np.ndarray, "d *d"]
+        self, theta: Float[np.ndarray, " p"], product: Float[np.ndarray, " d *d"]
     ) -> Float[np.ndarray, " p"]:
         """Return the kernel whose metric is a power of the outer product.
 

@@ -35,7 +35,7 @@ class SimplexState(NamedTuple):
     """
 
     vertices: Float[Array, "p+1 p"]  # x_0 ... x_p, best first once all are evaluated
-    values: Float[Array, "p+1"]  # f(x_0) ... f(x_p); infinity if not finite or not yet known
+    values: Float[Array, " p+1"]  # f(x_0) ... f(x_p); infinity if not finite or not yet known
     candidate: Float[Array, " p"]  # the point to evaluate next
     phase: Int[Array, ""]  # role of the candidate: FILL, REFLECT, EXPAND, OUTSIDE or INSIDE
     cursor: Int[Array, ""]  # in FILL, the index of the vertex that the candidate is

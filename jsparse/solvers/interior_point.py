@@ -87,9 +87,9 @@ class Best(NamedTuple):
 class Solution(NamedTuple):
     """For each target, the iterate with the smallest duality gap."""
 
-    weights: Float[Array, "p *l"]
+    weights: Float[Array, " p *l"]
     intercept: Float[Array, "*l"]
-    dual: Float[Array, "n *l"]  # alpha; 0 for rows without weight
+    dual: Float[Array, " n *l"]  # alpha; 0 for rows without weight
     objective: Float[Array, "*l"]
     gap: Float[Array, "*l"]  # objective less a lower bound of its minimum
     steps: Int[Array, "*l"]
@@ -100,9 +100,9 @@ class Solution(NamedTuple):
 
 def solve(
     Phi: Float[Array, "n p"],
-    y: Float[Array, "n *l"],
+    y: Float[Array, " n *l"],
     C: ScalarLike | Float[Array, "*l"],
-    weights: Float[Array, " n"] | Float[Array, "n *l"] | None = None,
+    weights: Float[Array, " n"] | Float[Array, " n *l"] | None = None,
     *,
     loss: Hinge = "hinge",
     tolerance: ScalarLike | None = None,

@@ -102,7 +102,7 @@ class State(NamedTuple):
 class Reweighted(NamedTuple):
     """Sparse coefficients, with diagnostics."""
 
-    coefficients: Float[Array, "p *c"]
+    coefficients: Float[Array, " p *c"]
     count: Int[Array, ""]  # number of coefficients that are not 0 in some output
     # largest |C beta_j'(b - A beta)_j - 1| over the nonzero coefficients
     stationarity: Float[Array, ""]
@@ -114,7 +114,7 @@ class Reweighted(NamedTuple):
 
 def reweighted(
     A: Float[Array, "p p"],
-    b: Float[Array, "p *c"],
+    b: Float[Array, " p *c"],
     C: Float[Array, ""],
     first: Float[Array, " p"],
     *,
@@ -164,7 +164,7 @@ def reweighted(
 
 def reweighted_rows(
     F: Float[Array, "r p"],
-    g: Float[Array, "r *c"],
+    g: Float[Array, " r *c"],
     C: Float[Array, ""],
     first: Float[Array, " p"],
     *,
@@ -216,7 +216,7 @@ def _run(
 
 
 def in_own_units(
-    A: Float[Array, "p p"], b: Float[Array, "p *c"], C: Float[Array, ""], first: Float[Array, " p"]
+    A: Float[Array, "p p"], b: Float[Array, " p *c"], C: Float[Array, ""], first: Float[Array, " p"]
 ) -> tuple[Squares, Float[Array, " p"]]:
     """Return the system and `first` in units in which `C` and the diagonal are 1."""
     unit, first = _units(jnp.sqrt(jnp.diagonal(A)), C, first)

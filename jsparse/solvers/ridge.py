@@ -58,7 +58,7 @@ class Ridge(NamedTuple):
     """Solutions of a ridge system, one for each `C`."""
 
     weights: Float[Array, "s p *c"]
-    intercept: Float[Array, "s *c"]
+    intercept: Float[Array, " s *c"]
     degrees_of_freedom: Float[Array, " s"]  # sum_i d_i / (d_i + 1/C)
     effective_rank: Int[Array, ""]  # eigenvalues of the centred gram above rounding noise
     relative_residual: Float[Array, " s"]  # |G w - c + w/C| / |c|, worst output
@@ -245,7 +245,7 @@ def rank_one_weight(
 
 def ridge(
     gram: Float[Array, "p p"],
-    cross: Float[Array, "p *c"],
+    cross: Float[Array, " p *c"],
     feature_sum: Float[Array, " p"],
     target_sum: Float[Array, "*c"],
     weight_sum: Float[Array, ""],

@@ -30,7 +30,7 @@ class TrainingData(NamedTuple):
     encoding: Encoding
     shape: Shape
     candidates: TrainingRows  # the rows from which points are chosen
-    truth: Shaped[np.ndarray, "n *c"]  # class numbers or raw targets of the validation rows
+    truth: Shaped[np.ndarray, " n *c"]  # class numbers or raw targets of the validation rows
     weights: Float[np.ndarray, " n"] | None  # of the validation rows; 0 for a row in no fold
     counting: CountingRows  # numbers of the validation rows among the caller's, or in the stream
     folds: Folds  # of the validation rows

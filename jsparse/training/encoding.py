@@ -32,8 +32,8 @@ class Encoding(NamedTuple):
         return np.dtype(self.scaling[0].dtype)
 
     def targets(
-        self, y: Shaped[np.ndarray, "n *c"], weights: Float[np.ndarray, " n"] | None
-    ) -> Shaped[np.ndarray, "n *c"]:
+        self, y: Shaped[np.ndarray, " n *c"], weights: Float[np.ndarray, " n"] | None
+    ) -> Shaped[np.ndarray, " n *c"]:
         """Return the targets that machines are fitted to.
 
         These are real targets in the machine's units, in float64; -1 and +1 for two classes; with a

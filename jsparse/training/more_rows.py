@@ -23,7 +23,7 @@ def with_more_rows(
     sums: Sums,
     C: float | Float[np.ndarray, " l"],
     X: Float[np.ndarray, "n d"],
-    targets: Float[np.ndarray, "n *c"] | Int[np.ndarray, " n"],
+    targets: Float[np.ndarray, " n *c"] | Int[np.ndarray, " n"],
     weights: Float[np.ndarray, " n"] | None,
 ) -> tuple[Model, Sums, int]:
     """Return the machine fitted to the old and the new rows, its sums, and its stop code.

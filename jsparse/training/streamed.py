@@ -346,7 +346,7 @@ def _add(
     phi: FeatureMap,
     scaling: Standardization,
     X: Float[Array, "n d"],
-    y: Float[Array, "n *c"],
+    y: Float[Array, " n *c"],
     w: Float[Array, " n"],
     group: Int[Array, " n"],
     *,

@@ -33,7 +33,7 @@ from .target_units import TargetUnits, target_units
 
 def read_table(
     X: Float[np.ndarray, "n d"],
-    y: Shaped[np.ndarray, "n *c"],
+    y: Shaped[np.ndarray, " n *c"],
     counting: CountingRows,
     config: Config,
     codes: tuple[int, ...] = (),
@@ -156,7 +156,7 @@ def tuning_problem(
     kernel: Kernel,
     points: Float[Array, "m d"] | None,
     X: Float[Array, "n d"],
-    y: Float[Array, "n *c"] | Int[Array, " n"],
+    y: Float[Array, " n *c"] | Int[Array, " n"],
     folds: Folds,
     weights: Float[Array, " n"] | None = None,
     code: Code | None = None,

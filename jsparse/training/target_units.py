@@ -44,8 +44,8 @@ class TargetUnits(NamedTuple):
         return float(np.ldexp(self.fraction, self.exponent))
 
     def apply(
-        self, y: Shaped[np.ndarray, "n *c"], weights: Float[np.ndarray, " n"] | None = None
-    ) -> Float[np.ndarray, "n *c"]:
+        self, y: Shaped[np.ndarray, " n *c"], weights: Float[np.ndarray, " n"] | None = None
+    ) -> Float[np.ndarray, " n *c"]:
         """Return the caller's targets in the machine's units, in float64; 0 in rows of weight 0."""
         y = np.asarray(y, float)
         if weights is not None:
@@ -157,7 +157,7 @@ class TargetUnits(NamedTuple):
 
 
 def target_units(
-    y: Shaped[np.ndarray, "n *c"],
+    y: Shaped[np.ndarray, " n *c"],
     weights: Float[np.ndarray, " n"] | None,
     dtype: np.dtype,
     *,

@@ -30,7 +30,7 @@ class CrossValidation(NamedTuple):
     scores: Float[Array, " s"]  # weighted mean loss over all rows
     fold_scores: Float[Array, "s v"]  # mean loss in each fold; NaN for a fold without weight
     # Held-out predictions of all rows, for every `C`; with `keep`, for the selected `C` only.
-    predictions: Float[Array, "s n *c"] | Float[Array, "n *c"]
+    predictions: Float[Array, "s n *c"] | Float[Array, " n *c"]
     status: Int[Array, " s"]  # the worst stop code of all folds
     # With `keep`: the features and their sums over all rows, the arguments of `solve`.
     sums: Sums | None = None
@@ -54,7 +54,7 @@ def cross_validate(
     feature_map: FeatureMap,
     C: Float[Array, " s"],
     X: Float[Array, "n d"],
-    y: Float[Array, "n *c"] | Int[Array, " n"],
+    y: Float[Array, " n *c"] | Int[Array, " n"],
     folds: Folds | ShardedFolds,
     weights: Float[Array, " n"] | None = None,
     *,

@@ -54,7 +54,7 @@ def weighted(weights: Float[Array, "..."], loss: Float[Array, "..."]) -> Float[A
     return weights * jnp.where((weights > 0) | jnp.isfinite(loss), loss, 0)
 
 
-def standard_error(fold_scores: Float[ArrayLike, "s v *k"]) -> Float[np.ndarray, "s *k"]:
+def standard_error(fold_scores: Float[ArrayLike, "s v *k"]) -> Float[np.ndarray, " s *k"]:
     """Return the standard error of the mean of the fold scores; NaN for a single fold.
 
     All folds have equal weight. A fold without rows of positive weight, whose score is NaN, is

@@ -132,7 +132,7 @@ def validate(
     points: Float[Array, "m d"] | None,
     C: Float[Array, " s"],
     X: Float[Array, "n d"],
-    y: Float[Array, "n *c"] | Int[Array, " n"],
+    y: Float[Array, " n *c"] | Int[Array, " n"],
     folds: Folds | ShardedFolds,
     weights: Float[Array, " n"] | None = None,
     *,
