@@ -263,8 +263,7 @@ def distances(
     - "hamming": the number of problems whose sign disagrees. A problem that leaves the class out
       counts one half. The "loss" orders classes with equal numbers.
     - "loss": mean squared error `(1 - matrix f)^2` over problems (Allwein et al. 2000), which is
-    the
-      loss of the LS-SVM. A problem that leaves the class out counts 1, the loss at 0.
+      the loss of the LS-SVM. A problem that leaves the class out counts 1, the loss at 0.
 
     Differentiable in `values` for "loss".
     """

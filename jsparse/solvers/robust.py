@@ -298,8 +298,8 @@ def _system(problem: Problem, state: State, loss: Loss, block_rows: int | None) 
     # the median whenever the solution for the present threshold is near.
     separate = state.steps >= _JOINT_STEPS
     middle = state.residual[state.middle]
-    differentiable = ~separate & (_PER_MEDIAN * jnp.abs(middle) >= _least_threshold(Phi.dtype))
-    slope = jnp.where(differentiable, _PER_MEDIAN * jnp.sign(middle), 0)
+    smooth = ~separate & (_PER_MEDIAN * jnp.abs(middle) >= _least_threshold(Phi.dtype))
+    slope = jnp.where(smooth, _PER_MEDIAN * jnp.sign(middle), 0)
     waits = separate & (state.gap - state.moving > 0.1)
     return system._replace(by_one=by_one, slope=slope, waits=waits)
 
