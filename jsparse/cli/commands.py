@@ -1,7 +1,6 @@
 """`jsparse demo`, `jsparse fit`, `jsparse compare` and `jsparse predict`."""
 
 import argparse
-import dataclasses
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -15,12 +14,12 @@ from jax.sharding import Mesh
 from .. import _status
 from ..compilation import enable_compilation_cache
 from ..data import demo_set
+from ..data.frames import EncodedFrame
 from ..model_files import load
 from ..search.gradient import Automatic, Gradient
 from ..search.recursive import Recursive
 from ..search.strategies import Annealing, Profile, Search
 from ..serialization import OutputError
-from ..training.choices import template_of
 from ..training.settings import HoldOut, Resources
 from ..training.train import train
 from ..training.trained import Trained
@@ -73,18 +72,23 @@ def _mesh(devices: int | Literal["all"] | None) -> Mesh | None:
     return Mesh(np.array(devices_present[:count]), ("rows",))
 
 
-def _search(options: argparse.Namespace) -> Search:
-    """Return the search that the options state."""
-    budget = options.evaluations
+def _search(options: argparse.Namespace) -> Search | None:
+    """Return the search that the options state; None for the default of `train`."""
+    name, budget = options.search, options.evaluations
+    if options.rank is not None and name not in ("gradient", "recursive"):
+        stated = "none" if name is None else f"--search {name}"
+        raise ValueError(f"--rank: expected --search gradient or recursive, got {stated}")
+    if name is None and budget is None:
+        return None
+    if name is None:
+        in_sums = getattr(options, "stream", False) or options.devices is not None
+        plain = options.method is not None or options.preset == "fast" or in_sums
+        name = "profile" if plain else "recursive"
     learning = {"gradient": Gradient, "recursive": Recursive}  # a metric
-    if options.search in learning:
-        return learning[options.search](max_evaluations=budget, rank=options.rank)
-    if options.rank is not None:
-        raise ValueError(
-            f"--rank: expected --search gradient or recursive, got --search {options.search}"
-        )
+    if name in learning:
+        return learning[name](max_evaluations=budget, rank=options.rank)
     kinds = {"profile": Profile, "annealing": Annealing, "auto": Automatic}
-    return kinds[options.search](max_evaluations=budget)
+    return kinds[name](max_evaluations=budget)
 
 
 def _train(
@@ -92,22 +96,16 @@ def _train(
     X: Any,
     y: Any,
     task: Any,
-    n: int,
-    codes: tuple[int, ...] = (),
 ) -> Trained:
     """Train on rows in memory or a stream, with progress and interrupts."""
     if task == "regression" and options.multiclass != "one-versus-rest":
         raise ValueError("--multiclass: expected nothing for regression")
-    search, kernel = _search(options), options.kernel
-    if codes:
-        resolved = search.resolve(n, on_mesh=options.devices is not None)
-        kernel = template_of(kernel, X.shape[1], resolved, codes)
     folds = "auto" if options.folds is None else options.folds
     if getattr(options, "holdout", None) is not None:
         if options.folds is not None:
             raise ValueError("--folds, --holdout: expected one of them, got both")
         folds = HoldOut(options.holdout)
-    method = method_of(options)
+    method, n_prototypes = method_of(options)
     scheme: Any = options.multiclass.replace("-", "_")
     with report.progress(quiet=options.quiet) as show:
 
@@ -123,8 +121,10 @@ def _train(
             task=task,
             key=options.seed,
             method=method,
-            kernel=kernel,
-            search=search,
+            preset=options.preset,
+            n_prototypes=n_prototypes,
+            kernel=options.kernel,
+            search=_search(options),
             columns=options.columns,
             folds=folds,
             multiclass=scheme,
@@ -154,7 +154,7 @@ def _demo(options: argparse.Namespace) -> int:
     order = np.random.default_rng(options.seed).permutation(len(data.X))
     cut = 2 * len(order) // 3
     rows, held_out = order[:cut], order[cut:]
-    trained = _train(options, data.X[rows], data.y[rows], data.task, len(rows))
+    trained = _train(options, data.X[rows], data.y[rows], data.task)
     predicted = trained.predict(data.X[held_out])
     source = data.name
     report.training(trained, source, data.X.shape[1], _mesh(options.devices))
@@ -167,22 +167,22 @@ def _fit(options: argparse.Namespace) -> int:
     _mesh(options.devices)  # reported before the file is read
     if options.holdout is not None and not options.stream:
         raise ValueError("--holdout: expected together with --stream")
-    method = method_of(options)  # its options too
+    method, _ = method_of(options)  # its options too
     _search(options)
     if options.stream:
-        method.check_sums("--stream")
+        if method is not None:
+            method.check_sums("--stream")
         if options.categories == "kernel":
             raise ValueError("--categories kernel: expected without --stream")
         if options.fold_machines:
             raise ValueError("--fold-machines: expected without --stream")
-    if options.devices is not None:
+    if options.devices is not None and method is not None:
         method.check_sums("--devices")
     _check_columns(options, "drop", "categorical")
     trained, schema, reason = (_fit_stream if options.stream else _fit_table)(options)
     code = _exit_code(trained)
-    model = dataclasses.replace(trained.model, columns=schema)
     with options.interrupts.held(), _failures_of_output():
-        model.save(options.out)
+        trained.model.save(options.out)
         options.interrupts.result = Result(code, f"the model is in {options.out!r}")
     source = f"{options.file} ({schema.task}: {reason})"
     report.training(trained, source, len(schema.features), _mesh(options.devices), schema)
@@ -223,7 +223,11 @@ def _read_table(options: argparse.Namespace) -> _Table:
 def _fit_table(options: argparse.Namespace) -> tuple[Trained, "Schema", str]:
     check_fits_memory(options.file)
     X, y, schema, reason = _read_table(options)
-    return _train(options, X, y, schema.task, len(y), schema.codes), schema, reason
+    return (
+        _train(options, EncodedFrame(None, inputs=X, schema=schema), y, schema.task),
+        schema,
+        reason,
+    )
 
 
 def _fit_stream(options: argparse.Namespace) -> tuple[Trained, "Schema", str]:
@@ -239,9 +243,9 @@ def _fit_stream(options: argparse.Namespace) -> tuple[Trained, "Schema", str]:
     )
     columns = _columns(options)
     columns["categorical"] = [name for name in options.categorical if name not in options.drop]
-    schema, reason, n = stream_schema(file, options.target, task=options.task, **columns)
+    schema, reason, _ = stream_schema(file, options.target, task=options.task, **columns)
     stream = TableStream(file, schema, options.precision)
-    trained = _train(options, stream, None, schema.task, n)
+    trained = _train(options, stream, None, schema.task)
     tell_counts(stream.imputed, "missing values filled in")
     return trained, schema, reason
 

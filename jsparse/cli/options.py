@@ -5,12 +5,13 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from .. import __version__
 from ..machines import METHODS
 from ..machines.method import Method
 from ..training.choices import KERNELS
+from ..training.presets import Preset
 
 
 def command_line(
@@ -137,7 +138,13 @@ def _run_options(parser: argparse.ArgumentParser, evaluations: str) -> None:
 
 def _training_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--method", choices=list(METHODS), default="fixed-size", help="default: fixed-size")
+    add("--method", choices=list(METHODS), help="default: what --preset chooses")
+    add(
+        "--preset",
+        choices=list(get_args(Preset)),
+        help="how much time the choice of what is not stated may take (default: balanced; with "
+        "--method the settings of the papers)",
+    )
     for name, (field, of) in method_options().items():
         how = field.metadata["option"]
         add(
@@ -152,21 +159,20 @@ def _training_options(parser: argparse.ArgumentParser) -> None:
         "--kernel",
         type=_kernel,
         metavar="NAME",
-        default="rbf",
-        help=f"{', '.join(_KERNEL_NAMES)} (default: rbf); several, as in rbf,laplacian, for "
-        "prototypes of each with --method ksp, kmp or kbp",
+        help=f"{', '.join(_KERNEL_NAMES)} (default: rbf with --method, else auto); several, as in "
+        "rbf,laplacian, for prototypes of each with --method ksp, kmp or kbp",
     )
     codes = ["one-versus-rest", "one-versus-one", "minimum-output"]
     add("--multiclass", choices=codes, default=codes[0], help="more than two classes as problems")
     add("--balanced", action="store_true", help="let all classes weigh the same")
     add("--folds", type=_folds, metavar="V", help="default: 10")
     searches = ["profile", "annealing", "gradient", "recursive", "auto"]
-    add("--search", choices=searches, default="profile")
+    add("--search", choices=searches, help="default: profile with --method, else by the preset")
     add(
         "--columns",
         choices=["standard", "ranks", "auto"],
-        default="standard",
-        help="scale columns to variance 1, or to normal scores of their ranks (for heavy tails)",
+        help="scale columns to variance 1, or to normal scores of their ranks, for heavy tails "
+        "(default: standard with --method, else auto)",
     )
     add(
         "--rank",
@@ -194,8 +200,8 @@ def flag(name: str) -> str:
     return "--" + name.removeprefix("n_").replace("_", "-")
 
 
-def method_of(options: argparse.Namespace) -> Method:
-    """Return the method that the options state.
+def method_of(options: argparse.Namespace) -> tuple[Method | None, int | None]:
+    """Return the method that the options state, or without one the number of prototypes.
 
     Raises:
         ValueError: for an option that belongs to another method.
@@ -205,9 +211,12 @@ def method_of(options: argparse.Namespace) -> Method:
         value = getattr(options, name)
         if value is None:
             continue
-        if options.method not in of:
+        distilled = options.method is None and name == "n_prototypes" and isinstance(value, int)
+        if options.method not in of and not distilled:
             raise ValueError(f"{flag(name)}: expected together with --method {' or '.join(of)}")
         settings[name] = value
+    if options.method is None:
+        return None, settings.get("n_prototypes")
     kind = METHODS[options.method]
     several = isinstance(settings.get("n_prototypes"), list | str)
     # A tolerance chooses among stated sizes, the sizes of a path, or the sizes that `C` leads to.
@@ -216,7 +225,7 @@ def method_of(options: argparse.Namespace) -> Method:
             "--size-tolerance: expected together with several --prototypes or with a --method "
             "of several sizes"
         )
-    return kind(**settings)
+    return kind(**settings), None
 
 
 # An option's message for an invalid value is the message of its type's error.

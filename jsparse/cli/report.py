@@ -16,6 +16,7 @@ from ..machines.method import METRIC_NAMES
 from ..search.run import Progress as Callback
 from ..search.sizes import SizeCurve
 from ..training.presentation import describe_kernel
+from ..training.presets import ADVICE
 from ..training.trained import Trained
 
 SILENCE = 10.0  # seconds between progress lines without a terminal
@@ -108,6 +109,8 @@ def training(
     line("data", f"{source}, {trained.n_rows} rows x {d} columns")
     line("device", f"{kind}, {trained.expansion.prototypes.dtype}")
     line("method", trained.method.title)
+    if trained.preset is not None:
+        line("settings", f"{trained.preset}: {ADVICE[trained.preset]}")
     out_of = f" of {trained.n_points} candidates" if trained.method.several_sizes else ""
     line("prototypes", f"{len(trained.expansion.prototypes)}{out_of}")
     if trained.curve is not None:

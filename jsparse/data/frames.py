@@ -173,6 +173,11 @@ class EncodedFrame(Frame):
     inputs: Float[np.ndarray, "n d"] = dataclasses.field(kw_only=True)
     schema: Schema = dataclasses.field(kw_only=True)
 
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return len(self.inputs)
+
     def arrays(
         self, y: Any, task: str, rows: Int[np.ndarray, " k"] | None = None
     ) -> tuple[Float[np.ndarray, "n d"], Shaped[np.ndarray, " n *c"], Schema]:

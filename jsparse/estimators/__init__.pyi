@@ -393,23 +393,31 @@ class KernelBasisPursuitRegressor(_Path, Regressor):
     ) -> None: ...
 
 class KernelMachineClassifier(_AnyMethod, Classifier):
-    """Classification by any method.
+    """Classification by any method, or by the method and settings that suit the rows.
 
     Args:
         method: the method with its settings, such as `jsparse.SCDP(max_prototypes=50)`; None
-            for `jsparse.FixedSize()`. `set_params` and grid searches reach its settings as
+            for what the preset chooses. `set_params` and grid searches reach its settings as
             `method__x`.
+        preset: how much time the choice of what is None may take, see `jsparse.train`: None for
+            "balanced" without a method, and for "fast" with one.
+        n_prototypes: distil the machine of the preset to at most so many prototypes; only
+            without a method.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
             "linear", "polynomial", or "auto" for the family that does best on a part of the
             rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
-            also a list of kernels, each of which gives every candidate an atom.
+            also a list of kernels, each of which gives every candidate an atom. None: "rbf"
+            with a method, else by the preset.
+        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
+            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
+            sample. None: "standard" with a method, else by the preset.
+        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
+            "annealing", "auto", or a search such as `jsparse.Gradient(...)`. None: "profile"
+            with a method, else by the preset.
         lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
             None to take a kernel object as it is.
         categories: how a table's categories enter: "indicators" makes a column for each
             category, "kernel" compares them, see `jsparse.kernels.Mixed`.
-        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
-            sample.
         C: "auto" to tune the weight of the data fit, or a number.
         multiclass: "one_versus_rest", "one_versus_one", "minimum_output" or a matrix of codes.
         class_weight: None, "balanced" or a mapping from labels to factors.
@@ -417,8 +425,6 @@ class KernelMachineClassifier(_AnyMethod, Classifier):
             for 10, or the number of rows if there are fewer.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
             sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
-            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
         max_evaluations: budget of the search; None for its default.
         max_seconds: no evaluation of the search starts later.
         warm_start: start the search where the search of the last `fit` ended.
@@ -452,16 +458,18 @@ class KernelMachineClassifier(_AnyMethod, Classifier):
         self,
         method: Method | None = None,
         *,
-        kernel: str | Kernel | Sequence[Kernel] = 'rbf',
+        preset: Literal["fast", "balanced", "accurate"] | None = None,
+        n_prototypes: int | None = None,
+        kernel: str | Kernel | Sequence[Kernel] | None = None,
+        columns: Literal["standard", "ranks", "auto"] | None = None,
+        search: str | Search | None = None,
         lengthscale: Any = 'auto',
         categories: Literal["indicators", "kernel"] = 'indicators',
-        columns: Literal["standard", "ranks", "auto"] = 'standard',
         C: float | str = 'auto',
         multiclass: Any = 'one_versus_rest',
         class_weight: str | Mapping[Any, float] | None = None,
         cv: Any = 'auto',
         out_of_fold: bool | Literal["machines"] = True,
-        search: str | Search = 'profile',
         max_evaluations: int | None = None,
         max_seconds: float = inf,
         warm_start: bool = False,
@@ -470,30 +478,36 @@ class KernelMachineClassifier(_AnyMethod, Classifier):
     ) -> None: ...
 
 class KernelMachineRegressor(_AnyMethod, Regressor):
-    """Regression by any method.
+    """Regression by any method, or by the method and settings that suit the rows.
 
     Args:
         method: the method with its settings, such as `jsparse.SCDP(max_prototypes=50)`; None
-            for `jsparse.FixedSize()`. `set_params` and grid searches reach its settings as
+            for what the preset chooses. `set_params` and grid searches reach its settings as
             `method__x`.
+        preset: how much time the choice of what is None may take, see `jsparse.train`: None for
+            "balanced" without a method, and for "fast" with one.
+        n_prototypes: distil the machine of the preset to at most so many prototypes; only
+            without a method.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic",
             "linear", "polynomial", or "auto" for the family that does best on a part of the
             rows), or a `jsparse.kernels` object in units of standardised inputs; for pursuits
-            also a list of kernels, each of which gives every candidate an atom.
+            also a list of kernels, each of which gives every candidate an atom. None: "rbf"
+            with a method, else by the preset.
+        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
+            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
+            sample. None: "standard" with a method, else by the preset.
+        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
+            "annealing", "auto", or a search such as `jsparse.Gradient(...)`. None: "profile"
+            with a method, else by the preset.
         lengthscale: "auto" to tune the kernel; a number, or one for each column, to set it;
             None to take a kernel object as it is.
         categories: how a table's categories enter: "indicators" makes a column for each
             category, "kernel" compares them, see `jsparse.kernels.Mixed`.
-        columns: how input columns are scaled: to mean 0 and variance 1, or to normal scores of
-            their ranks, which suits heavy tails; "auto" for the one with the lower error on a
-            sample.
         C: "auto" to tune the weight of the data fit, or a number.
         cv: number of folds, a splitter, or a list of splits that hold each row out once; "auto"
             for 10, or the number of rows if there are fewer.
         out_of_fold: keep the held-out errors, which calibrate probabilities, intervals and
             sets; "machines" to keep the machines of the folds too, see `jsparse.train`.
-        search: "profile", "gradient" or "recursive" (a lengthscale for every column),
-            "annealing", "auto", or a search such as `jsparse.Gradient(...)`.
         max_evaluations: budget of the search; None for its default.
         max_seconds: no evaluation of the search starts later.
         warm_start: start the search where the search of the last `fit` ended.
@@ -526,14 +540,16 @@ class KernelMachineRegressor(_AnyMethod, Regressor):
         self,
         method: Method | None = None,
         *,
-        kernel: str | Kernel | Sequence[Kernel] = 'rbf',
+        preset: Literal["fast", "balanced", "accurate"] | None = None,
+        n_prototypes: int | None = None,
+        kernel: str | Kernel | Sequence[Kernel] | None = None,
+        columns: Literal["standard", "ranks", "auto"] | None = None,
+        search: str | Search | None = None,
         lengthscale: Any = 'auto',
         categories: Literal["indicators", "kernel"] = 'indicators',
-        columns: Literal["standard", "ranks", "auto"] = 'standard',
         C: float | str = 'auto',
         cv: Any = 'auto',
         out_of_fold: bool | Literal["machines"] = True,
-        search: str | Search = 'profile',
         max_evaluations: int | None = None,
         max_seconds: float = inf,
         warm_start: bool = False,

@@ -119,7 +119,8 @@ class Machine(BaseEstimator):
 
         Args:
             method: the class whose settings are parameters of the constructor.
-            parameters: others that come first, without `method`.
+            parameters: others that come first, without `method`. They replace shared parameters of
+                the same names.
             omitted: settings and shared parameters that the estimator does not have.
             options: for scikit-learn.
         """
@@ -137,8 +138,11 @@ class Machine(BaseEstimator):
         elif not parameters:
             return
         cls.parameters = [
-            *parameters, *shared_parameters(issubclass(cls, ClassifierMixin), omitted)
-        ]  # fmt: skip
+            *parameters,
+            *shared_parameters(
+                issubclass(cls, ClassifierMixin), (*omitted, *(p.name for p in parameters))
+            ),
+        ]
         cls.__init__ = constructor(cls.parameters, positional=min(1, len(parameters)))
         cls.__doc__ = documentation(
             cls.__doc__ or "", cls.parameters, issubclass(cls, ClassifierMixin)
@@ -147,6 +151,15 @@ class Machine(BaseEstimator):
     def make_method(self) -> Method:
         """Return the method with the settings that the parameters state."""
         return self.method_class(**self._method_settings())
+
+    def _settings(self, shape: Shape) -> dict[str, Any]:
+        """Return the arguments of `train` that decide what is fitted."""
+        return {
+            "method": within(self.make_method(), shape),
+            "kernel": self._kernel(shape.d),
+            "search": self._search(),
+            "columns": self.columns,
+        }
 
     def _method_settings(self) -> dict[str, Any]:
         return {setting: getattr(self, name) for setting, name in self._parameter_of.items()}
@@ -172,7 +185,7 @@ class Machine(BaseEstimator):
             present = np.unique(counting.select(y))
             check_labels(present, len(counting.index), counting.n)  # before any warning
             kinds = len(present)
-        method = within(self.make_method(), _shape(counting, folds, X.shape[1], kinds))
+        settings = self._settings(_shape(counting, folds, X.shape[1], kinds))
         C = None if isinstance(self.C, str) else np.array([real("C", self.C, 0.0, above=True)])
         with jax.enable_x64(X.dtype == np.float64):
             trained = train(
@@ -180,16 +193,13 @@ class Machine(BaseEstimator):
                 y,
                 task=task,
                 key=key,
-                method=method,
-                kernel=self._kernel(X.shape[1]),
                 C=C,
-                search=self._search(),
-                columns=self.columns,
                 folds=folds,
                 weights=sample_weight,
                 out_of_fold=self.out_of_fold,
                 resources=Resources(max_seconds=self.max_seconds),
                 progress=_reporter() if self.verbose else None,
+                **settings,
                 **options,
             )
         for what, status in trained.statuses.items():
@@ -267,7 +277,7 @@ class Machine(BaseEstimator):
         if self.lengthscale is None and not all(isinstance(one, Kernel) for one in several):
             raise ValueError("lengthscale: None, to take a kernel as it is, needs a Kernel")
 
-    def _search(self) -> Search:
+    def _search(self) -> Search | None:
         """Return the search; with `warm_start` it starts where the last search ended."""
         named = isinstance(self.search, str) and self.search in _SEARCHES
         search = _SEARCHES[self.search]() if named else self.search  # type: ignore[index]
@@ -276,6 +286,10 @@ class Machine(BaseEstimator):
                 f"search: expected one of {sorted(_SEARCHES)} or a search such as Profile(..), got "
                 f"{search!r}"
             )
+        return self._limited(search)
+
+    def _limited(self, search: Search) -> Search:
+        """Return the search with the limits and the start that the parameters state."""
         tune_kernel = search.tune_kernel and isinstance(self.lengthscale, str)
         changes: dict[str, Any] = {"tune_kernel": tune_kernel}
         if self.max_evaluations is not None:

@@ -137,11 +137,13 @@ def method_parameters(method: type[Method], omitted: Iterable[str]) -> dict[str,
 def shared_parameters(classifier: bool, omitted: Iterable[str]) -> list[Parameter]:
     """Return the parameters that all estimators of a task have, but for those omitted."""
     absent = {*omitted, *(() if classifier else _OF_CLASSES)}
-    return [
-        Parameter(name, default, kind, " ".join(text.split()))
-        for name, (default, kind, text) in _SHARED.items()
-        if name not in absent
-    ]
+    return [shared_parameter(name) for name in _SHARED if name not in absent]
+
+
+def shared_parameter(name: str) -> Parameter:
+    """Return a parameter that all estimators have."""
+    default, kind, text = _SHARED[name]
+    return Parameter(name, default, kind, " ".join(text.split()))
 
 
 def constructor(parameters: list[Parameter], positional: int) -> Callable[..., None]:

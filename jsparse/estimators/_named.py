@@ -29,11 +29,14 @@ from ..machines import (
     SparseRidge,
     SpSVM,
 )
-from ..machines.method import Task
+from ..machines.method import Shape, Task
+from ..search.recursive import Recursive
+from ..search.strategies import Profile, Search
 from ..training.choices import make_kernel
+from ..training.presets import Preset
 from ..training.trained import Trained
 from ._base import Classifier, Machine, Regressor
-from ._declaration import Parameter
+from ._declaration import Parameter, shared_parameter
 from ._partial_fit import MoreRowsClassifier, MoreRowsRegressor
 from ._sklearn import SVC, check_is_fitted
 
@@ -42,18 +45,35 @@ class _AnyMethod(Machine):
     """An estimator whose method is a parameter; `method__x` is the method's setting `x`."""
 
     method: Method | None
+    preset: Preset | None
+    n_prototypes: int | None
 
     def make_method(self) -> Method:
-        """Return the parameter `method`; None stands for `FixedSize()`."""
-        method = FixedSize() if self.method is None else self.method
-        if not isinstance(method, Method):
-            raise ValueError(f"method: expected one such as FixedSize(100), got {method!r}")
-        return method
+        """Return the parameter `method`."""
+        if not isinstance(self.method, Method):
+            raise ValueError(f"method: expected one such as FixedSize(100), got {self.method!r}")
+        return self.method
+
+    def _settings(self, shape: Shape) -> dict[str, Any]:
+        choice = {"preset": self.preset, "n_prototypes": self.n_prototypes}
+        if self.method is not None:
+            return choice | super()._settings(shape)
+        kernel, search = self._kernel(shape.d), self._search()
+        return choice | {"kernel": kernel, "search": search, "columns": self.columns}
+
+    def _search(self) -> Search | None:
+        if self.search is not None:
+            return super()._search()
+        limits = self.max_evaluations is not None or self.warm_start
+        if not limits and isinstance(self.lengthscale, str):
+            return None  # `train` has a default
+        learns = self.preset not in (None, "fast") if self.method else self.preset != "fast"
+        return self._limited(Recursive() if learns else Profile())
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the parameters by name; with `deep`, the method's settings as `method__x` too."""
         params = super().get_params(deep=False)
-        method = FixedSize() if self.method is None else self.method
+        method = self.method
         if deep and dataclasses.is_dataclass(method):  # `make_method` refuses all others
             names = [field.name for field in dataclasses.fields(method)]
             params |= {f"method__{name}": getattr(method, name) for name in names}
@@ -63,7 +83,7 @@ class _AnyMethod(Machine):
         """Set parameters by name; `method__x=value` replaces the method by one with that setting.
 
         Raises:
-            ValueError: for a name that is no parameter.
+            ValueError: for a name that is no parameter, or a setting without a method.
         """
         settings = {name: params.pop(name) for name in [*params] if name.startswith("method__")}
         super().set_params(**params)
@@ -80,21 +100,46 @@ class _AnyMethod(Machine):
         return self
 
 
-_METHOD = Parameter(
-    "method",
-    None,
-    "Method | None",
-    "the method with its settings, such as `jsparse.SCDP(max_prototypes=50)`; None for "
-    "`jsparse.FixedSize()`. `set_params` and grid searches reach its settings as `method__x`.",
+_CHOICES = (
+    Parameter(
+        "method",
+        None,
+        "Method | None",
+        "the method with its settings, such as `jsparse.SCDP(max_prototypes=50)`; None for what "
+        "the preset chooses. `set_params` and grid searches reach its settings as `method__x`.",
+    ),
+    Parameter(
+        "preset",
+        None,
+        'Literal["fast", "balanced", "accurate"] | None',
+        "how much time the choice of what is None may take, see `jsparse.train`: None for "
+        '"balanced" without a method, and for "fast" with one.',
+    ),
+    Parameter(
+        "n_prototypes",
+        None,
+        "int | None",
+        "distil the machine of the preset to at most so many prototypes; only without a method.",
+    ),
+    *(
+        shared._replace(
+            default=None, type=f"{shared.type} | None", text=f"{shared.text} None: {note}"
+        )
+        for shared, note in (
+            (shared_parameter("kernel"), '"rbf" with a method, else by the preset.'),
+            (shared_parameter("columns"), '"standard" with a method, else by the preset.'),
+            (shared_parameter("search"), '"profile" with a method, else by the preset.'),
+        )
+    ),
 )
 
 
-class KernelMachineClassifier(_AnyMethod, Classifier, parameters=(_METHOD,)):
-    """Classification by any method."""
+class KernelMachineClassifier(_AnyMethod, Classifier, parameters=_CHOICES):
+    """Classification by any method, or by the method and settings that suit the rows."""
 
 
-class KernelMachineRegressor(_AnyMethod, Regressor, parameters=(_METHOD,)):
-    """Regression by any method."""
+class KernelMachineRegressor(_AnyMethod, Regressor, parameters=_CHOICES):
+    """Regression by any method, or by the method and settings that suit the rows."""
 
 
 class FixedSizeLSSVMClassifier(MoreRowsClassifier, method=FixedSize):

@@ -66,6 +66,24 @@ class Recursive(MetricSearch):
             _Rounds(self, run).run()
 
 
+def lengthscales_of(
+    product: Float[np.ndarray, " d"], like: Float[np.ndarray, " d"], exponent: float = 0.5
+) -> Float[np.ndarray, " d"]:
+    """Return lengthscales whose inverses are a power of the mean squared derivatives.
+
+    Args:
+        product: the diagonal of an average gradient outer product, shape `d`.
+        like: lengthscales, shape `d`. The mean squared distance of standardised rows that they give
+            is also the result's. They are the result for a machine that is constant.
+        exponent: the power.
+    """
+    scales = np.maximum(np.asarray(product, float), 0) ** exponent
+    if not (np.isfinite(scales).all() and np.any(scales)):
+        return like
+    scales = np.maximum(scales, LEAST * scales.max())
+    return np.sqrt(np.square(scales).sum() / np.square(1 / like).sum()) / scales
+
+
 class _Rounds:
     """The run of a `Recursive` search: a profile, then rounds of a fit, a metric and its scores."""
 
@@ -122,12 +140,9 @@ class _Rounds:
             norm = np.sqrt(np.sum(np.square(matrix)) / np.sum(np.square(root)))
             theta[self.signed] = (norm * root).reshape(-1)
             return theta
-        scales = np.maximum(product, 0) ** exponent
-        scales = np.maximum(scales, LEAST * scales.max())
         columns = self.evaluator.template.lengthscales
         for places in columns.T:  # of each factor of a product of kernels
-            squares = np.exp(-2 * theta[places])
-            theta[places] = -np.log(scales * np.sqrt(squares.sum() / np.square(scales).sum()))
+            theta[places] = np.log(lengthscales_of(product, np.exp(theta[places]), exponent))
         return theta
 
     def _rescaled(

@@ -14,9 +14,11 @@ from .._status import PRECISION_LOST
 from .._types import Key
 from ..kernels import RBF, Laplacian, Matern32
 from ..kernels.stationary import Stationary
-from ..machines import fixed_size
+from ..machines import dual, fixed_size
 from ..machines.dual import leave_one_out
+from ..machines.gradient_product import agop
 from ..search.descent import Batches
+from ..search.recursive import lengthscales_of
 from ..validation.error_gradient import Parts, held_out_error
 
 FAMILIES = {"rbf": RBF, "matern32": Matern32, "laplacian": Laplacian}  # from smooth to rough
@@ -25,6 +27,8 @@ PENALTIES = np.geomspace(1.0, 1e3, 4)  # values of `C` to try
 DUAL_PENALTIES = np.geomspace(0.1, 1e4, 11)
 ROWS, PROTOTYPES = 2048, 400  # the most rows, and the most prototypes, of the sample
 DUAL_ROWS = 500  # the most rows of the sample if all are prototypes
+NEAR = np.geomspace(1 / 1.4, 1.4, 3)  # factors to try for a learned metric
+ROUGHER = 1.01  # with more rows than the sample has, a rougher family gains at least so much
 
 
 class _Any(Stationary):
@@ -67,6 +71,7 @@ def family_of(
     weights: Float[Array, " n"],
     *,
     all_rows: bool = False,
+    per_column: bool = False,
 ) -> tuple[str, float]:
     """Return the name of the kernel family with the least squared error on held-out rows.
 
@@ -80,21 +85,27 @@ def family_of(
         weights: row weights; a row of weight 0 is absent.
         all_rows: False for cross-validation on a random sample of at most `ROWS` rows, with
             `PROTOTYPES` of them as prototypes. True for leave-one-out on at most `DUAL_ROWS` rows,
-            each of which is a prototype: with more prototypes, rougher families win more often.
+            each of which is a prototype. If there are more rows than these, a rougher family may
+            err by a factor of `ROUGHER` more, as more prototypes favour rougher families.
+        per_column: with `all_rows`, compare the families with lengthscales for each column, which
+            one round of a recursive feature machine gives. Families differ in what they gain.
 
     Returns:
         The name, and the error.
     """
-    best, family = np.inf, "rbf"
+    best, family, advantage = np.inf, "rbf", 0.999  # a smaller difference is noise
     if all_rows:
-        errors = _leave_one_out_errors(*_sample(key, X, y, weights))
+        sample = _sample(key, X, y, weights)
+        errors = [_leave_one_out_error(f, *sample, per_column=per_column) for f in FAMILIES]
+        if np.count_nonzero(np.asarray(weights)) > DUAL_ROWS:
+            advantage = ROUGHER
     else:
         parts, points = _part(key, X, y, weights)
-        errors = (_least(name, points, parts)[0] for name in FAMILIES)
+        errors = [_least(name, points, parts)[0] for name in FAMILIES]
     for name, error in zip(FAMILIES, errors, strict=True):
-        if error < 0.999 * best:  # a smaller difference is noise, and the smoother family stays
+        if error < advantage * best:
             best, family = error, name
-    return family, best
+    return family, min(errors)
 
 
 def _sample(
@@ -108,30 +119,45 @@ def _sample(
     return padded(inputs, room), padded(targets, room), padded(w, room, "constant")
 
 
-def _leave_one_out_errors(
-    X: Float[np.ndarray, "r d"], y: Float[np.ndarray, "r c"], weights: Float[np.ndarray, " r"]
-) -> list[float]:
-    """Return the least leave-one-out error of each family, over lengthscales and `C`."""
+def _leave_one_out_error(
+    name: str,
+    X: Float[np.ndarray, "r d"],
+    y: Float[np.ndarray, "r c"],
+    weights: Float[np.ndarray, " r"],
+    *,
+    per_column: bool,
+) -> float:
+    """Return the least leave-one-out error of a family, over lengthscales and `C`."""
     dtype, C = X.dtype, DUAL_PENALTIES.astype(X.dtype)
-    scales = (FACTORS * np.sqrt(X.shape[1])).astype(dtype)
-    families = np.eye(len(FAMILIES), dtype=dtype)
-    errors = np.array(
-        [[_squared_errors(f, scale, C, X, y, weights) for scale in scales] for f in families]
-    )
-    return np.where(np.isfinite(errors), errors, np.inf).min(axis=(1, 2)).tolist()
+    family = np.array([other == name for other in FAMILIES], dtype)
+
+    def least(candidates: np.ndarray) -> tuple[float, np.ndarray, np.floating]:
+        """Return the least error, and the lengthscales and `C` that give it."""
+        errors = np.array([_squared_errors(family, one, C, X, y, weights) for one in candidates])
+        errors = np.where(np.isfinite(errors), errors, np.inf)
+        f, s = np.unravel_index(np.argmin(errors), errors.shape)
+        return float(errors[f, s]), candidates[f], C[s]
+
+    common = np.full(X.shape[1], np.sqrt(X.shape[1]))
+    error, lengthscales, best_C = least((FACTORS[:, None] * common).astype(dtype))
+    if not per_column:
+        return error
+    machine = dual.fit(_Any(lengthscales, family), best_C, X, y, weights).expansion
+    learned = lengthscales_of(np.asarray(agop(machine, X, weights, diagonal=True)), lengthscales)
+    return min(error, least((NEAR[:, None] * learned).astype(dtype))[0])
 
 
 @compiled
 def _squared_errors(
     family: Float[Array, " k"],
-    lengthscale: Float[Array, ""],
+    lengthscales: Float[Array, " d"],
     C: Float[Array, " s"],
     X: Float[Array, "r d"],
     y: Float[Array, "r c"],
     w: Float[Array, " r"],
 ) -> Float[Array, " s"]:
     """Return the leave-one-out errors of one kernel; infinite where rounding decides them."""
-    values, status = leave_one_out(_Any(lengthscale, family), C, X, y, w)
+    values, status = leave_one_out(_Any(lengthscales, family), C, X, y, w)
     errors = jnp.sum(w[None] * jnp.sum(jnp.square(values - y[None]), axis=2), axis=1)
     return jnp.where(status < PRECISION_LOST, errors / jnp.sum(w), jnp.inf)
 

@@ -68,14 +68,10 @@ def template_of(kernel: KernelLike, d: int, search: Search, codes: tuple[int, ..
     selects the first columns; `training.auto` replaces both.
 
     Raises:
-        ValueError: as `make_kernel`; for "auto" if columns hold categories; for a rank above the
-            number of columns, or a rank with a kernel that is not in `KERNELS`.
+        ValueError: as `make_kernel`; for a rank above the number of columns, or a rank with a
+            kernel that is not in `KERNELS`.
     """
     if isinstance(kernel, str) and kernel == "auto":
-        if codes:
-            raise ValueError(
-                'kernel: expected one by its name where columns hold categories, got "auto"'
-            )
         kernel = "rbf"
     if not search.tune_kernel or search.rank is None:
         per_column = search.tune_kernel and search.per_column

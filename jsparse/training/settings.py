@@ -140,6 +140,21 @@ class Keys(NamedTuple):
     __repr__ = short_repr
 
 
+class Settings(NamedTuple):
+    """What a run is made of, apart from the rows; None for what is still to be chosen."""
+
+    method: Method | None = None
+    kernel: KernelLike | None = None
+    search: Search | Literal["auto"] | None = None
+    columns: Columns | None = None
+
+    __repr__ = short_repr
+
+    def filled(self, others: "Settings") -> "Settings":
+        """Return the settings, with those of `others` for what is still to be chosen."""
+        return Settings(*(b if a is None else a for a, b in zip(self, others, strict=True)))
+
+
 class Config(NamedTuple):
     """The arguments of `train`, checked as far as is possible without the rows."""
 
@@ -171,10 +186,8 @@ class Config(NamedTuple):
 def configure(
     task: Task,
     key: KeyLike,
-    method: Method,
-    kernel: KernelLike,
+    settings: Settings,
     C: ArrayLike | None,
-    search: Search | Literal["auto"],
     folds: int | Folds | HoldOut | Literal["auto"],
     metric: Metric | None,
     multiclass: Scheme | ArrayLike | Multiclass,
@@ -182,15 +195,15 @@ def configure(
     out_of_fold: bool | Literal["machines"],
     resources: Resources,
     progress: Progress | None,
-    columns: Columns,
 ) -> Config:
-    """Return the configuration from the arguments of `train`.
+    """Return the configuration from the arguments of `train`, and the completed settings.
 
     Raises:
         ValueError: for the first argument that is out of range or does not suit the others.
     """
     if task not in ("classification", "regression"):
         raise ValueError(f"task: expected 'classification' or 'regression', got {task!r}")
+    method, kernel, search, columns = settings
     if not isinstance(method, Method):
         raise ValueError(f"method: expected a method, such as FixedSize(..), got {method!r}")
     method.check(task)

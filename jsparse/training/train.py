@@ -1,15 +1,14 @@
 """From raw rows to a tuned model (De Brabanter 2010, Algorithm 5; Karsmakers 2011, Section 4)."""
 
 import dataclasses
-import inspect
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import jax
 import numpy as np
-from jaxtyping import ArrayLike
+from jaxtyping import Array, ArrayLike
 
 from .._agreement import least_in_all_processes, same_in_all_processes
-from .._arguments import finite_rows
+from .._arguments import finite_rows, whole_number
 from .._mesh import spans_processes
 from .._runtime import check_runtime
 from .._types import KeyLike
@@ -18,35 +17,31 @@ from ..data.frames import as_frame
 from ..data.schema import Schema
 from ..data.streams import RowStream
 from ..kernels import Projected
-from ..machines.dual import Dual
 from ..machines.family import Family
-from ..machines.fixed_size import FixedSize
 from ..machines.method import Method, Metric, Points, Task
+from ..machines.scdp import SCDP
 from ..model import About, Model
 from ..multiclass import Scheme
 from ..scaling import normal_scores
 from ..search.problem import Problem
-from ..search.recursive import Recursive
 from ..search.run import Progress
-from ..search.strategies import Profile, Search
+from ..search.strategies import Search
 from ..search.template import Template, split_kernel
 from ..validation.folds import Folds
 from .auto import family_of, main_directions
 from .choices import KernelLike, projected, template_of
 from .clock import clock, compile_clock
 from .data import TrainingData
-from .encoding import apply_scaling
+from .encoding import apply_scaling, indicators
 from .inputs import ClassWeight, checked_targets, counting_rows
 from .plan import check_fits, free_bytes
-from .settings import Columns, Config, HoldOut, Multiclass, Resources, configure
+from .presets import Preset, Situation, completed
+from .settings import Columns, Config, HoldOut, Multiclass, Resources, Settings, configure
 from .streams import read_stream
 from .tables import read_table
 from .target_units import TargetUnits
 from .trained import Sums, Trained
 from .tuning import Choice, calibrate, choose, fit_all_rows, predict_unseen
-
-Preset = Literal["fast", "accurate"]
-ALL_ROWS = 10_000  # up to which all rows are prototypes: a fit takes 10 s on two cores, and 0.8 GB
 
 
 def train(
@@ -55,10 +50,10 @@ def train(
     *,
     task: Task,
     key: KeyLike,
-    method: Method = FixedSize(),
-    kernel: KernelLike = "rbf",
+    method: Method | None = None,
+    kernel: KernelLike | None = None,
     C: ArrayLike | None = None,
-    search: Search | Literal["auto"] = Profile(),
+    search: Search | Literal["auto"] | None = None,
     folds: int | Folds | HoldOut | Literal["auto"] = "auto",
     metric: Metric | None = None,
     multiclass: Scheme | ArrayLike | Multiclass = "one_versus_rest",
@@ -67,8 +62,9 @@ def train(
     out_of_fold: bool | Literal["machines"] = True,
     resources: Resources = Resources(),
     progress: Progress | None = None,
-    columns: Columns = "standard",
-    preset: Preset = "fast",
+    columns: Columns | None = None,
+    preset: Preset | None = None,
+    n_prototypes: int | None = None,
 ) -> Trained:
     """Train a model on raw rows: standardise, choose points, tune by cross-validation, and fit.
 
@@ -82,20 +78,22 @@ def train(
         key: random seed, an integer or a key of `jax.random`. The same key gives the same model.
         method: what to fit: `FixedSize`, `SCDP`, `Dual`, `Robust`, `SpSVM`, `SparseReduction`,
             `KSP`, `KMP`, `KBP`, `SLMC`, `SparseFisher`, `SparseRidge`, `ReducedSetSVM`,
-            `ReducedSVM`, `RVM`, with their settings.
+            `ReducedSVM`, `RVM`, with their settings. None: what the preset chooses.
         kernel: a name ("rbf", "laplacian", "matern32", "matern52", "rational_quadratic", "linear",
             "polynomial"), or a kernel whose positive leaves are tuned within a factor of
             `LENGTHSCALE_FACTOR` of their values, in standardised units, or a function of two points
             written in JAX. "auto" chooses "rbf", "matern32" or "laplacian" by the squared error of
             a machine on a sample of the rows, see `training.auto`. For `KSP`, `KMP` and `KBP` also
-            a list of kernels; every candidate then has one atom for each kernel.
+            a list of kernels; every candidate then has one atom for each kernel. None: "rbf" with
+            a stated method, else what the preset chooses.
         C: grid (or range) of the weight of the data-fit term; by default the method's grid. With
             the absolute loss, `C` weighs residuals divided by `Trained.target_unit`, which is about
             the targets' spread.
         search: `Profile` scores each kernel with all `C` at once; `Gradient` tunes a lengthscale
             for every column; `Annealing` is the search of De Brabanter 2010. A search has its
-            budget, and the history of a stopped search to resume. "auto" is `Gradient` for 100 rows
-            or more, else `Profile`.
+            budget, and the history of a stopped search to resume. `Recursive` learns a metric from
+            the machine's derivatives. "auto" is `Gradient` for 100 rows or more, else `Profile`.
+            None: `Profile()` with a stated method, else what the preset chooses.
         folds: number of random folds, stratified for classification; "auto" for 10, or the number
             of rows if that is less. Or the caller's `Folds`; for a stream a `HoldOut`. In the dual,
             validation is by leave-one-out whatever the folds.
@@ -121,12 +119,18 @@ def train(
         progress: called with (done, planned, best score) after each evaluation.
         columns: "standard" gives every column mean 0 and variance 1. "ranks" replaces its values by
             normal scores of their ranks (`scaling.NormalScores`), which suits heavy tails. "auto"
-            takes the one with the lower error of a machine on a sample of the rows.
-        preset: "fast" keeps the defaults of the other arguments. "accurate" replaces the defaults
-            of `method`, `kernel`, `search` and `columns` by the settings with the lowest errors:
-            all rows as prototypes with a learned metric up to `ALL_ROWS` rows, and 2000 prototypes
-            for more. It takes some ten times as long. A stated value that equals a default, such as
-            `kernel="rbf"`, counts as the default.
+            takes the one with the lower error of a machine on a sample of the rows. None:
+            "standard" with a stated method, else what the preset chooses.
+        preset: how much time the choice of `method`, `kernel`, `search` and `columns` may take,
+            where these are None. "fast" takes the settings of De Brabanter 2010: a fixed-size
+            machine, an RBF kernel with one lengthscale, standardised columns. "balanced" and
+            "accurate" compare kernel families and maps of the columns, learn a metric, and take
+            every row as a prototype, "balanced" up to 6,000 rows in some ten seconds, "accurate" up
+            to 20,000. For more rows, with stated `folds` or `out_of_fold="machines"`, both take at
+            most 2,000 prototypes. The default is "balanced"; but "fast" for a stream, on a mesh and
+            with a stated method.
+        n_prototypes: distil the machine of the preset to at most so many prototypes, see `distil`.
+            The result is in float64. Only without a method.
 
     The rows of a stream are read several times. The first pass computes their moments and classes,
     and draws a random sample with rows of every class. Points are chosen from the sample, and
@@ -153,16 +157,23 @@ def train(
         ['inside', 'outside']
     """
     check_runtime()
-    if preset != "fast":
-        settings = {"method": method, "kernel": kernel, "search": search, "columns": columns}
-        method, kernel, search, columns = _accurate(X, y, preset, settings)
+    stated = Settings(method, kernel, search, columns)
+    if n_prototypes is not None:
+        shared = {
+            "task": task, "key": key, "folds": folds, "metric": metric, "multiclass": multiclass,
+            "weights": weights, "class_weight": class_weight, "resources": resources,
+            "progress": progress,
+        }  # fmt: skip
+        return _distilled(n_prototypes, X, y, stated, C, preset, out_of_fold, shared)
+    situation = _situation(X, y, folds, out_of_fold, resources)
+    settings, taken = completed(stated, preset, situation)
     seconds: dict[str, float] = {}
     with compile_clock(seconds), clock(seconds, "total"):
         mesh = getattr(resources, "mesh", None)
         with same_in_all_processes(mesh) as compared:
             config = configure(
-                task, key, method, kernel, C, search, folds, metric, multiclass, class_weight,
-                out_of_fold, resources, progress, columns,
+                task, key, settings, C, folds, metric, multiclass, class_weight, out_of_fold,
+                resources, progress,
             )  # fmt: skip
             compared |= config.compared
         with same_in_all_processes(mesh) as compared:
@@ -215,34 +226,50 @@ def train(
         out_of_fold=None if values is None else data.counting.spread(values),
         n_rows=data.source.n_rows,
         seconds=seconds,
+        preset=taken,
         curve=None if curve is None else units.curve(curve),
         selection_status=points.status,
     )
 
 
-def _accurate(X: Any, y: Any, preset: Preset, settings: dict[str, Any]) -> tuple[Any, ...]:
-    """Return method, kernel, search and columns of the preset, where the caller left the defaults.
+def _distilled(
+    n_prototypes: int,
+    X: Any,
+    y: Any,
+    stated: Settings,
+    C: ArrayLike | None,
+    preset: Preset | None,
+    out_of_fold: bool | Literal["machines"],
+    shared: dict[str, Any],
+) -> Trained:
+    """Train the machine of the preset, and distil it to at most so many prototypes."""
+    from .distil import distil  # which calls `train`
 
-    Raises:
-        ValueError: for another preset, or a stream.
-    """
-    if preset not in get_args(Preset):
-        raise ValueError(f"preset: expected one of {get_args(Preset)}, got {preset!r}")
-    frame = as_frame(X)
-    if y is None and frame is None:
-        raise ValueError("preset: expected 'fast' with a stream, got 'accurate'")
-    few = (len(X) if frame is None else frame.n_rows) <= ALL_ROWS
-    accurate: dict[str, Any] = {
-        "method": Dual(tuned_with=1000) if few else FixedSize(2000, tuned_with=500),
-        "kernel": "auto",
-        "search": Recursive() if few else "auto",
-        "columns": "auto",
-    }
-    defaults = inspect.signature(train).parameters
-    return tuple(
-        accurate[name] if value is defaults[name].default else value
-        for name, value in settings.items()
-    )
+    if stated.method is not None:
+        raise ValueError(
+            "n_prototypes: expected None with a method, which has its own number of prototypes, "
+            f"got {n_prototypes!r}"
+        )
+    pursuit = SCDP(max_prototypes=whole_number("n_prototypes", n_prototypes, 1))
+    large = train(
+        X, y, C=C, preset=preset, out_of_fold=False, **stated._asdict(), **shared
+    )  # fmt: skip
+    small = distil(large, X, y, method=pursuit, out_of_fold=out_of_fold, **shared)
+    before, after = large.seconds, small.seconds
+    seconds = after | {"large machine": before["total"]}
+    seconds |= {name: before[name] + after[name] for name in ("total", "compile")}
+    return dataclasses.replace(small, preset=large.preset, seconds=seconds)
+
+
+def _situation(X: Any, y: Any, folds: Any, out_of_fold: Any, resources: Resources) -> Situation:
+    """Return what decides about the settings of a preset, from arguments not yet checked."""
+    frame, mesh = as_frame(X), getattr(resources, "mesh", None)
+    n = None
+    if mesh is None and (frame is not None or (y is not None and np.ndim(X) > 0)):
+        n = len(X) if frame is None else frame.n_rows
+    # The dual validates by leave-one-out, and would keep a machine for each row.
+    by_folds = folds != "auto" or out_of_fold == "machines"
+    return Situation(n, by_folds, getattr(resources, "memory", None))
 
 
 def _read(
@@ -287,17 +314,24 @@ def _with_columns_of_rows(config: Config, data: TrainingData) -> Config:
     """Return the configuration with the map of the columns that errs less on a sample of the rows.
 
     Ranks do not change under a monotone map, so the standardised rows give the normal scores. The
-    kernel "auto" becomes the best family for that map.
+    kernel "auto" becomes the best family for that map. Columns of categories have no ranks.
     """
+    if data.encoding.codes:
+        return config._replace(columns="standard")
     X, y, weights = data.source.rows_in_memory()
-    key, all_rows = jax.random.fold_in(config.keys.search, 1), config.method.n_features == "all"
     ranks = apply_scaling(normal_scores(np.asarray(X), np.asarray(weights)), X)
-    standard, normal = (
-        family_of(key, inputs, y, weights, all_rows=all_rows) for inputs in (X, ranks)
-    )
+    standard, normal = (_family(config, inputs, y, weights) for inputs in (X, ranks))
     columns, best = ("ranks", normal) if normal[1] < standard[1] else ("standard", standard)
     kernel = best[0] if _is_auto(config.kernel) else config.kernel
     return config._replace(columns=columns, kernel=kernel)
+
+
+def _family(config: Config, *rows: Array) -> tuple[str, float]:
+    """Return the best family of kernels on a sample of the rows, and its error."""
+    all_rows, search = config.method.n_features == "all", config.search
+    per_column = search.tune_kernel and search.per_column
+    key = jax.random.fold_in(config.keys.search, 1)
+    return family_of(key, *rows, all_rows=all_rows, per_column=per_column)
 
 
 def _is_auto(kernel: KernelLike) -> bool:
@@ -336,12 +370,15 @@ def _with_kernel_of_rows(config: Config, data: TrainingData) -> Config:
     raced = _is_auto(config.kernel)
     if not raced and rank is None:
         return config
-    rows, key = data.source.rows_in_memory(), jax.random.fold_in(config.keys.search, 1)
+    rows = data.source.rows_in_memory()
     if raced:
-        all_rows = config.method.n_features == "all"
-        config = config._replace(kernel=family_of(key, *rows, all_rows=all_rows)[0])
+        X, *others = rows
+        if codes := data.encoding.codes:
+            X = jax.device_put(indicators(np.asarray(X), codes))
+        config = config._replace(kernel=_family(config, X, *others)[0])
     if rank is None:
         return config
+    key = jax.random.fold_in(config.keys.search, 1)
     kernel = projected(config.kernel, main_directions(key, *rows, rank))
     if search.start is not None and isinstance(search.start.kernel, Projected):
         # The directions of a warm start may differ in sign from new ones.

@@ -23,6 +23,7 @@ from ..search.sizes import SizeCurve
 from ..search.strategies import Search
 from ..validation.folds import Folds
 from .presentation import as_html, as_text, describe_kernel, in_words, rounded, status_in_words
+from .presets import ADVICE, Preset
 from .target_units import TargetUnits
 
 
@@ -70,6 +71,7 @@ class Trained:
         curve: errors of every size in `metric`, if several sizes were compared. Its `chosen_by` has
             the errors in `criterion`, if the metrics differ.
         selection_status: stop code of the choice of points.
+        preset: the preset that chose the settings left open; None if a method was stated.
     """
 
     model: Model
@@ -92,6 +94,7 @@ class Trained:
     seconds: dict[str, float]
     curve: SizeCurve | None = None
     selection_status: int = CONVERGED
+    preset: Preset | None = None
 
     def __repr__(self) -> str:
         return as_text("Trained", self._facts())
@@ -110,6 +113,8 @@ class Trained:
             "kernel": describe_kernel(self.kernel),
             "prototypes": self._size_in_words(),
         }
+        if self.preset is not None:
+            shown["settings"] = f"{self.preset}; {ADVICE[self.preset]}"
         if (C := model.about.get("C")) is not None:
             shown["C"] = in_words(np.asarray(C))
         error, spread = rounded(self.cv_error, 4), rounded(self.standard_error, 2)

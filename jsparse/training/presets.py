@@ -1,0 +1,74 @@
+"""The settings that `train` takes where the caller states none."""
+
+from typing import Literal, NamedTuple, get_args
+
+from .._repr import short_repr
+from ..machines.dual import Dual
+from ..machines.fixed_size import FixedSize
+from ..search.recursive import Recursive
+from ..search.strategies import Profile
+from .plan import plan
+from .settings import Settings
+
+Preset = Literal["fast", "balanced", "accurate"]
+ALL_ROWS = {"balanced": 6000, "accurate": 20_000}  # up to which every row is a prototype
+TUNED_WITH = {"balanced": 1000, "accurate": 2000}  # rows that tune the machine of all rows
+PROTOTYPES, TUNED_PROTOTYPES = 2000, 500  # for more rows
+PAPERS = Settings(FixedSize(), "rbf", Profile(), "standard")
+ADVICE = {
+    "fast": "one lengthscale; preset 'balanced' learns a metric and takes some ten seconds",
+    "balanced": "preset 'accurate' tunes with more rows and takes some five times as long",
+    "accurate": "no preset takes longer",
+}
+
+
+class Situation(NamedTuple):
+    """What decides which settings a run can have.
+
+    Attributes:
+        n: the number of rows; None for a stream and on a mesh.
+        by_folds: whether the validation must be by folds.
+        memory: bytes that may be used; None for the free memory.
+    """
+
+    n: int | None
+    by_folds: bool = False
+    memory: int | None = None
+
+    __repr__ = short_repr
+
+
+def completed(
+    stated: Settings, preset: Preset | None, situation: Situation
+) -> tuple[Settings, Preset | None]:
+    """Return the stated settings completed by a preset, and the preset that was taken.
+
+    A stated method without a preset gets the settings of the papers, and so do rows in a stream or
+    on a mesh; no preset is taken then. Otherwise the default is "balanced".
+
+    Raises:
+        ValueError: for a preset that does not exist, or that a stream or a mesh cannot have.
+    """
+    if preset is not None and preset not in get_args(Preset):
+        raise ValueError(f"preset: expected one of {get_args(Preset)}, got {preset!r}")
+    if situation.n is None and preset not in (None, "fast"):
+        raise ValueError(f"preset: expected 'fast' for a stream or a mesh, got {preset!r}")
+    if preset is None and (stated.method is not None or situation.n is None):
+        return stated.filled(PAPERS), None
+    preset = preset or "balanced"
+    if preset == "fast":
+        return stated.filled(PAPERS), preset
+    return stated.filled(_learning_a_metric(preset, situation)), preset
+
+
+def _learning_a_metric(preset: Preset, situation: Situation) -> Settings:
+    """Return the settings of "balanced" or "accurate"."""
+    n, by_folds, memory = situation
+    assert n is not None
+    needed = plan(max(n, 1), 1, "all", memory=memory)
+    fits = needed.limit is None or needed.bytes <= needed.limit
+    if n <= ALL_ROWS[preset] and fits and not by_folds:
+        return Settings(Dual(tuned_with=TUNED_WITH[preset]), "auto", Recursive(), "auto")
+    m = max(1, min(PROTOTYPES, n // 2))
+    few = TUNED_PROTOTYPES if m > TUNED_PROTOTYPES else None
+    return Settings(FixedSize(m, tuned_with=few), "auto", "auto", "auto")
