@@ -120,6 +120,10 @@ class Parameter(NamedTuple):
 
     __repr__ = short_repr
 
+    def optional(self, note: str) -> "Parameter":
+        """Return the parameter with the default None, which `note` explains."""
+        return Parameter(self.name, None, f"{self.type} | None", f"{self.text} None: {note}")
+
 
 def method_parameters(method: type[Method], omitted: Iterable[str]) -> dict[str, Parameter]:
     """Return the parameter for each setting of a method, but for those omitted."""

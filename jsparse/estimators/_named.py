@@ -122,13 +122,11 @@ _CHOICES = (
         "distil the machine of the preset to at most so many prototypes; only without a method.",
     ),
     *(
-        shared._replace(
-            default=None, type=f"{shared.type} | None", text=f"{shared.text} None: {note}"
-        )
-        for shared, note in (
-            (shared_parameter("kernel"), '"rbf" with a method, else by the preset.'),
-            (shared_parameter("columns"), '"standard" with a method, else by the preset.'),
-            (shared_parameter("search"), '"profile" with a method, else by the preset.'),
+        shared_parameter(name).optional(note)
+        for name, note in (
+            ("kernel", '"rbf" with a method, else by the preset.'),
+            ("columns", '"standard" with a method, else by the preset.'),
+            ("search", '"profile" with a method, else by the preset.'),
         )
     ),
 )

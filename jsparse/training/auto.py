@@ -142,9 +142,23 @@ def _leave_one_out_error(
     error, lengthscales, best_C = least((FACTORS[:, None] * common).astype(dtype))
     if not per_column:
         return error
-    machine = dual.fit(_Any(lengthscales, family), best_C, X, y, weights).expansion
-    learned = lengthscales_of(np.asarray(agop(machine, X, weights, diagonal=True)), lengthscales)
+    product = _product(family, lengthscales, best_C, X, y, weights)
+    learned = lengthscales_of(np.asarray(product), lengthscales)
     return min(error, least((NEAR[:, None] * learned).astype(dtype))[0])
+
+
+@compiled
+def _product(
+    family: Float[Array, " k"],
+    lengthscales: Float[Array, " d"],
+    C: Float[Array, ""],
+    X: Float[Array, "r d"],
+    y: Float[Array, "r c"],
+    w: Float[Array, " r"],
+) -> Float[Array, " d"]:
+    """Return the mean squared derivatives of the LS-SVM of the sample."""
+    machine = dual.fit(_Any(lengthscales, family), C, X, y, w).expansion
+    return agop(machine, X, w, diagonal=True)
 
 
 @compiled

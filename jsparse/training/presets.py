@@ -8,7 +8,7 @@ from ..machines.fixed_size import FixedSize
 from ..search.recursive import Recursive
 from ..search.strategies import Profile
 from .plan import plan
-from .settings import Settings
+from .settings import Settings, Stated
 
 Preset = Literal["fast", "balanced", "accurate"]
 ALL_ROWS = {"balanced": 6000, "accurate": 20_000}  # up to which every row is a prototype
@@ -39,7 +39,7 @@ class Situation(NamedTuple):
 
 
 def completed(
-    stated: Settings, preset: Preset | None, situation: Situation
+    stated: Stated, preset: Preset | None, situation: Situation
 ) -> tuple[Settings, Preset | None]:
     """Return the stated settings completed by a preset, and the preset that was taken.
 
@@ -54,11 +54,11 @@ def completed(
     if situation.n is None and preset not in (None, "fast"):
         raise ValueError(f"preset: expected 'fast' for a stream or a mesh, got {preset!r}")
     if preset is None and (stated.method is not None or situation.n is None):
-        return stated.filled(PAPERS), None
+        return stated.completed(PAPERS), None
     preset = preset or "balanced"
     if preset == "fast":
-        return stated.filled(PAPERS), preset
-    return stated.filled(_learning_a_metric(preset, situation)), preset
+        return stated.completed(PAPERS), preset
+    return stated.completed(_learning_a_metric(preset, situation)), preset
 
 
 def _learning_a_metric(preset: Preset, situation: Situation) -> Settings:

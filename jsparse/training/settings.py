@@ -141,18 +141,34 @@ class Keys(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """What a run is made of, apart from the rows; None for what is still to be chosen."""
+    """What a run is made of, apart from the rows."""
 
-    method: Method | None = None
-    kernel: KernelLike | None = None
-    search: Search | Literal["auto"] | None = None
-    columns: Columns | None = None
+    method: Method
+    kernel: KernelLike
+    search: Search | Literal["auto"]
+    columns: Columns
 
     __repr__ = short_repr
 
-    def filled(self, others: "Settings") -> "Settings":
-        """Return the settings, with those of `others` for what is still to be chosen."""
-        return Settings(*(b if a is None else a for a, b in zip(self, others, strict=True)))
+
+class Stated(NamedTuple):
+    """The settings that a caller states; None for what is to be chosen."""
+
+    method: Method | None
+    kernel: KernelLike | None
+    search: Search | Literal["auto"] | None
+    columns: Columns | None
+
+    __repr__ = short_repr
+
+    def completed(self, others: Settings) -> Settings:
+        """Return the stated settings, and those of `others` for what is to be chosen."""
+        return Settings(
+            others.method if self.method is None else self.method,
+            others.kernel if self.kernel is None else self.kernel,
+            others.search if self.search is None else self.search,
+            others.columns if self.columns is None else self.columns,
+        )
 
 
 class Config(NamedTuple):

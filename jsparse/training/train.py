@@ -36,7 +36,7 @@ from .encoding import apply_scaling, indicators
 from .inputs import ClassWeight, checked_targets, counting_rows
 from .plan import check_fits, free_bytes
 from .presets import Preset, Situation, completed
-from .settings import Columns, Config, HoldOut, Multiclass, Resources, Settings, configure
+from .settings import Columns, Config, HoldOut, Multiclass, Resources, Stated, configure
 from .streams import read_stream
 from .tables import read_table
 from .target_units import TargetUnits
@@ -157,7 +157,7 @@ def train(
         ['inside', 'outside']
     """
     check_runtime()
-    stated = Settings(method, kernel, search, columns)
+    stated = Stated(method, kernel, search, columns)
     if n_prototypes is not None:
         shared = {
             "task": task, "key": key, "folds": folds, "metric": metric, "multiclass": multiclass,
@@ -236,7 +236,7 @@ def _distilled(
     n_prototypes: int,
     X: Any,
     y: Any,
-    stated: Settings,
+    stated: Stated,
     C: ArrayLike | None,
     preset: Preset | None,
     out_of_fold: bool | Literal["machines"],
