@@ -3,7 +3,7 @@
 import dataclasses
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import jax
@@ -17,7 +17,7 @@ from ..search.run import Progress as Callback
 from ..search.sizes import SizeCurve
 from ..training.presentation import describe_kernel
 from ..training.presets import ADVICE
-from ..training.trained import Trained
+from ..training.trained import PHASES, Trained
 
 SILENCE = 10.0  # seconds between progress lines without a terminal
 
@@ -130,7 +130,7 @@ def training(
         line("effective rank", int(trained.fit.info["effective_rank"]))
     line("evaluations", f"{len(trained.tuning.history)} ({trained.tuning.stopped})")
     _ends(trained.statuses)
-    _seconds(trained.seconds, ("prototypes", "tuning", "fit"))
+    _seconds(trained.seconds, [name for name in PHASES if name in trained.seconds])
 
 
 def _relevance(trained: Trained, columns: Schema | None) -> None:
@@ -151,7 +151,7 @@ def _ends(statuses: dict[str, int]) -> None:
             line("", f"{what}: {_status.ADVICE[status]}")
 
 
-def _seconds(seconds: dict[str, float], phases: tuple[str, ...]) -> None:
+def _seconds(seconds: dict[str, float], phases: Sequence[str]) -> None:
     total = seconds["total"]
     compiling = min(seconds["compile"], total)
     spent = ", ".join(f"{p} {seconds[p]:.2f}" for p in phases)

@@ -97,14 +97,17 @@ class _Rounds:
         best, theta = self._profile()
         if not (self.signed.any() or len(self.evaluator.template.lengthscales)):
             return  # the kernel has no metric to learn
-        rounds_without_improvement = 0
+        exponent, failures, product = self.search.exponent, 0, None
         for _ in range(self.search.rounds):
             C = self.evaluator.best_C(theta)
-            theta = self._with_metric(theta, self._product(theta, C))
-            score, theta = self._rescaled(theta, C)
-            rounds_without_improvement = 0 if score < best else rounds_without_improvement + 1
-            best = min(best, score)
-            if rounds_without_improvement == PATIENCE or self.evaluations_left == 0:
+            if product is None:
+                product = self._product(theta, C)
+            score, moved = self._rescaled(self._with_metric(theta, product, exponent), C)
+            if score < best:
+                best, theta, product, failures = score, moved, None, 0
+            else:
+                exponent, failures = exponent / 2, failures + 1
+            if failures == PATIENCE or self.evaluations_left == 0:
                 return
 
     def _profile(self) -> tuple[float, Float[np.ndarray, " p"]]:
@@ -123,7 +126,7 @@ class _Rounds:
         return np.asarray(agop(family.expansion, X, weights, diagonal=not self.signed.any()), float)
 
     def _with_metric(
-        self, theta: Float[np.ndarray, " p"], product: Float[np.ndarray, " d *d"]
+        self, theta: Float[np.ndarray, " p"], product: Float[np.ndarray, " d *d"], exponent: float
     ) -> Float[np.ndarray, " p"]:
         """Return the kernel whose metric is a power of the outer product.
 
@@ -131,7 +134,7 @@ class _Rounds:
         """
         if not (np.isfinite(product).all() and np.any(product)):
             return theta  # the machine is constant
-        theta, exponent = theta.copy(), self.search.exponent
+        theta = theta.copy()
         if self.signed.any():
             matrix = theta[self.signed].reshape(-1, len(product))
             values, vectors = np.linalg.eigh(product)

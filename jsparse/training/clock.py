@@ -14,12 +14,12 @@ _COMPILE_EVENTS = (
 
 @contextmanager
 def clock(seconds: dict[str, float], phase: str) -> Iterator[None]:
-    """Store the wall time of the block in `seconds[phase]`."""
+    """Add the wall time of the block to `seconds[phase]`."""
     start = time.perf_counter()
     try:
         yield
     finally:
-        seconds[phase] = time.perf_counter() - start
+        seconds[phase] = seconds.get(phase, 0.0) + time.perf_counter() - start
 
 
 @contextmanager

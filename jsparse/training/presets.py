@@ -13,7 +13,8 @@ from .settings import Settings, Stated
 Preset = Literal["fast", "balanced", "accurate"]
 ALL_ROWS = {"balanced": 6000, "accurate": 20_000}  # up to which every row is a prototype
 TUNED_WITH = {"balanced": 1000, "accurate": 2000}  # rows that tune the machine of all rows
-PROTOTYPES, TUNED_PROTOTYPES = 2000, 500  # for more rows
+PROTOTYPES = {"balanced": 500, "accurate": 2000}  # for more rows
+TUNED_PROTOTYPES = 500  # that tune a machine of more prototypes
 PAPERS = Settings(FixedSize(), "rbf", Profile(), "standard")
 ADVICE = {
     "fast": "one lengthscale; preset 'balanced' learns a metric and takes some ten seconds",
@@ -69,6 +70,6 @@ def _learning_a_metric(preset: Preset, situation: Situation) -> Settings:
     fits = needed.limit is None or needed.bytes <= needed.limit
     if n <= ALL_ROWS[preset] and fits and not by_folds:
         return Settings(Dual(tuned_with=TUNED_WITH[preset]), "auto", Recursive(), "auto")
-    m = max(1, min(PROTOTYPES, n // 2))
+    m = max(1, min(PROTOTYPES[preset], n // 2))
     few = TUNED_PROTOTYPES if m > TUNED_PROTOTYPES else None
     return Settings(FixedSize(m, tuned_with=few), "auto", "auto", "auto")

@@ -126,9 +126,9 @@ def train(
             machine, an RBF kernel with one lengthscale, standardised columns. "balanced" and
             "accurate" compare kernel families and maps of the columns, learn a metric, and take
             every row as a prototype, "balanced" up to 6,000 rows in some ten seconds, "accurate" up
-            to 20,000. For more rows, with stated `folds` or `out_of_fold="machines"`, both take at
-            most 2,000 prototypes. The default is "balanced"; but "fast" for a stream, on a mesh and
-            with a stated method.
+            to 20,000. For more rows, with stated `folds` or `out_of_fold="machines"`, they take at
+            most 500 and 2,000 prototypes. The default is "balanced"; but "fast" for a stream, on a
+            mesh and with a stated method.
         n_prototypes: distil the machine of the preset to at most so many prototypes, see `distil`.
             The result is in float64. Only without a method.
 
@@ -180,13 +180,16 @@ def train(
             data, schema = _read(X, y, weights, config, seconds)
             compared |= data.compared | {"columns": schema}
         if config.columns == "auto":
-            config = _with_columns_of_rows(config, data)
+            with clock(seconds, "settings"):
+                config = _with_columns_of_rows(config, data)
             if config.columns == "ranks":
                 data, schema = _read(X, y, weights, config, seconds)
         config, units = _with_rows_known(config, data), data.encoding.units
         method = _resolved(config, data)
+        if _is_auto(config.kernel) or config.search.rank is not None:
+            with clock(seconds, "settings"):
+                config = _with_kernel_of_rows(config, data)
         with clock(seconds, "prototypes"):
-            config = _with_kernel_of_rows(config, data)
             problem, points = _problem(method, config, data)
             jax.block_until_ready(points.X)
         values = inverse_temperatures = conformal = summed = None
@@ -367,11 +370,8 @@ def _with_kernel_of_rows(config: Config, data: TrainingData) -> Config:
     """
     search = config.search
     rank = search.rank if search.tune_kernel else None
-    raced = _is_auto(config.kernel)
-    if not raced and rank is None:
-        return config
     rows = data.source.rows_in_memory()
-    if raced:
+    if _is_auto(config.kernel):
         X, *others = rows
         if codes := data.encoding.codes:
             X = jax.device_put(indicators(np.asarray(X), codes))

@@ -26,6 +26,8 @@ from .presentation import as_html, as_text, describe_kernel, in_words, rounded, 
 from .presets import ADVICE, Preset
 from .target_units import TargetUnits
 
+PHASES = ("large machine", "settings", "prototypes", "tuning", "fit")  # of `Trained.seconds`
+
 
 class Sums(NamedTuple):
     """The sums that a fit was solved from. Sums over later rows can be added to them."""
@@ -126,7 +128,7 @@ class Trained:
             f"{type(self.search).__name__} search, {len(tuning.history)} evaluations "
             f"({tuning.stopped}), {f'{folds} folds' if folds > 1 else 'rows held out'}"
         )
-        phases = [name for name in ("prototypes", "tuning", "fit") if name in seconds]
+        phases = [name for name in PHASES if name in seconds]
         times, total = [f"{name} {seconds[name]:.2f}" for name in phases], seconds.get("total", 0.0)
         shown["seconds"] = (
             f"{total:.2f} ({', '.join(times)}), of which "
