@@ -178,6 +178,10 @@ class EncodedFrame(Frame):
         """Number of rows."""
         return len(self.inputs)
 
+    def ordered(self, names: Sequence[str]) -> "EncodedFrame":
+        """Return the table itself, whose inputs are in the order of its schema, in float64."""
+        return dataclasses.replace(self, inputs=self.inputs.astype(np.float64))
+
     def arrays(
         self, y: Any, task: str, rows: Int[np.ndarray, " k"] | None = None
     ) -> tuple[Float[np.ndarray, "n d"], Shaped[np.ndarray, " n *c"], Schema]:

@@ -83,14 +83,14 @@ class Machine(BaseEstimator):
     """
 
     # Set by the constructors of the subclasses.
-    kernel: KernelLike
+    kernel: KernelLike | None
     lengthscale: Any
     categories: Categories
     C: float | str
     cv: Any
     out_of_fold: bool | Literal["machines"]
-    search: str | Search
-    columns: Literal["standard", "ranks", "auto"]
+    search: str | Search | None
+    columns: Literal["standard", "ranks", "auto"] | None
     max_evaluations: int | None
     max_seconds: float
     warm_start: bool
@@ -326,10 +326,11 @@ class Machine(BaseEstimator):
         _, assignment = np.unique(assignment, return_inverse=True)  # a fold may have lost all rows
         return counting.folds_of_caller(folds_from_assignment(assignment))
 
-    def _kernel(self, d: int) -> KernelLike:
+    def _kernel(self, d: int) -> KernelLike | None:
         if self.lengthscale is None or isinstance(self.lengthscale, str):
             return self.kernel
-        if not isinstance(self.kernel, str) or self.kernel not in KERNELS:
+        name = "rbf" if self.kernel is None else self.kernel
+        if not isinstance(name, str) or name not in KERNELS:
             raise ValueError(
                 f"lengthscale: expected 'auto' for the kernel {self.kernel!r}, which has no single "
                 f"one, got {self.lengthscale!r}"
@@ -340,7 +341,7 @@ class Machine(BaseEstimator):
                 f"lengthscale: expected 'auto', a number or {d}, one for each column, got "
                 f"{self.lengthscale!r}"
             )
-        return KERNELS[self.kernel](scale)
+        return KERNELS[name](scale)
 
     def _rows(self, X: Any) -> np.ndarray:
         check_is_fitted(self)

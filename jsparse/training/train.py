@@ -253,10 +253,11 @@ def _distilled(
             "n_prototypes: expected None with a method, which has its own number of prototypes, "
             f"got {n_prototypes!r}"
         )
-    pursuit = SCDP(max_prototypes=whole_number("n_prototypes", n_prototypes, 1))
+    most = whole_number("n_prototypes", n_prototypes, 1)
     large = train(
         X, y, C=C, preset=preset, out_of_fold=False, **stated._asdict(), **shared
     )  # fmt: skip
+    pursuit = SCDP(max_prototypes=min(most, large.model.size))
     small = distil(large, X, y, method=pursuit, out_of_fold=out_of_fold, **shared)
     before, after = large.seconds, small.seconds
     seconds = after | {"large machine": before["total"]}

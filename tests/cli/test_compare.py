@@ -347,8 +347,8 @@ def test_fit_and_compare_read_the_same_rows(tmp_path, monkeypatch, more):
     class Enough(Exception):
         pass
 
-    def train(options, X, y, task, n, codes=()):
-        seen.append((X, y, task, codes))
+    def train(options, frame, y, task):
+        seen.append((frame.inputs, y, task, frame.schema.codes))
         raise Enough
 
     def run(X, y, task, *, codes, **_):

@@ -90,7 +90,8 @@ def test_any_method_with_a_metric_and_none_without():
     one = train(X, y, task="regression", key=0, method=FixedSize(40), kernel=Laplacian(2.0),
                 search=Recursive())  # fmt: skip
     assert len(one.tuning.history) == 10  # one lengthscale: the profile alone
-    linear = train(X, y, task="regression", key=0, kernel="linear", search=Recursive())
+    linear = train(X, y, task="regression", key=0, method=FixedSize(40), kernel="linear",
+                   search=Recursive())  # fmt: skip
     assert len(linear.tuning.history) == 1
 
 

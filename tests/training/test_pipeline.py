@@ -417,8 +417,9 @@ def settings_restored():
 def test_fit_and_predict_on_a_file(table, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     model, out = tmp_path / "m.jsparse", tmp_path / "p.csv"
-    options = ["--prototypes", "20", "--folds", "4", "--evaluations", "3", "--quiet"]
-    assert main(["fit", str(table), "--target", "diagnosis", "--out", str(model), *options]) == 0
+    options = ["--method", "fixed-size", "--prototypes", "20", "--folds", "4", "--evaluations", "3"]
+    fit = ["fit", str(table), "--target", "diagnosis", "--out", str(model), "--quiet", *options]
+    assert main(fit) == 0
     report = capsys.readouterr().out
     for word in ("data", "device", "prototypes", "C", "CV error", "effective rank", "compile"):
         assert word in report
@@ -435,6 +436,9 @@ def test_fit_and_predict_on_a_file(table, tmp_path, capsys, monkeypatch):
     assert loaded.expansion.prototypes.shape == (20, 4)
 
 
+SIZE = ["--method", "fixed-size", "--prototypes"]
+
+
 @pytest.mark.usefixtures("settings_restored")
 @pytest.mark.parametrize(
     ("arguments", "message"),
@@ -442,7 +446,7 @@ def test_fit_and_predict_on_a_file(table, tmp_path, capsys, monkeypatch):
         (["fit", "nowhere.csv", "--target", "y"], "nowhere.csv"),
         (["fit", "{table}", "--target", "nope"], "expected the target column 'nope'"),
         (["fit", "{table}", "--target", "diagnosis", "--out", "/nowhere/m"], "/nowhere"),
-        (["fit", "{table}", "--target", "diagnosis", "--prototypes", "900"], "n_prototypes"),
+        (["fit", "{table}", "--target", "diagnosis", *SIZE, "900"], "n_prototypes"),
         (["predict", "{table}", "{table}"], "expected"),
     ],
 )
