@@ -257,7 +257,8 @@ def _distilled(
     large = train(
         X, y, C=C, preset=preset, out_of_fold=False, **stated._asdict(), **shared
     )  # fmt: skip
-    pursuit = SCDP(max_prototypes=min(most, large.model.size))
+    without_a_fold = large.n_rows - int(np.asarray(large.folds.valid).sum(axis=1).max())
+    pursuit = SCDP(max_prototypes=min(most, large.model.size, without_a_fold))
     small = distil(large, X, y, method=pursuit, out_of_fold=out_of_fold, **shared)
     before, after = large.seconds, small.seconds
     seconds = after | {"large machine": before["total"]}
