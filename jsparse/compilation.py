@@ -80,7 +80,8 @@ def warm_up(
 
     Tables of similar size share programs: rows are padded to a few capacities, by at most 6 %. A
     later run with the same `options` in this process compiles nothing. With
-    `enable_compilation_cache`, a run in another process reads the programs from the disk.
+    `enable_compilation_cache`, a run in another process reads the programs from the disk. Where the
+    rows decide about the kernel, as without a method, their kernel may need more programs.
 
     Args:
         n: number of rows.

@@ -129,14 +129,14 @@ def test_a_stopped_search_resumes():
 
 
 def test_a_sample_of_the_rows_tunes_the_dual():
-    X, y = rows(900)
+    X, y = rows(400)
     options = {"task": "regression", "key": 0, "kernel": "matern32", "search": Recursive(rounds=2)}
     whole = train(X, y, method=Dual(), **options)
-    sampled = train(X, y, method=Dual(tuned_with=300), **options)
-    assert sampled.model.size == 900
+    sampled = train(X, y, method=Dual(tuned_with=150), **options)
+    assert sampled.model.size == 400
     assert sampled.cv_error < 1.5 * whole.cv_error
     labels = (y > np.median(y)).astype(int)
-    classes = train(X, labels, task="classification", method=Dual(tuned_with=300), key=0,
+    classes = train(X, labels, task="classification", method=Dual(tuned_with=150), key=0,
                     kernel="matern32", search=Recursive(rounds=2))  # fmt: skip
     assert classes.metric == "misclassification"
     assert classes.cv_error < 0.1

@@ -12,7 +12,7 @@ from jsparse.machines.scdp import SCDP
 from jsparse.scaling import NormalScores, Standardization
 
 
-def heavy_tails(n=400, seed=0):
+def heavy_tails(n=200, seed=0):
     """Lognormal columns, and a target that depends on their logs."""
     Z = np.random.default_rng(seed).normal(size=(n, 3))
     return np.exp(3 * Z), np.sin(2 * Z[:, 0]) + Z[:, 1] * Z[:, 2]
@@ -38,14 +38,14 @@ def test_auto_takes_what_errs_less(method):
     options = {"task": "regression", "key": 0, "method": method, "columns": "auto"}
     trained = train(X, y, kernel="auto", **options)
     assert isinstance(trained.model.expansion.scaling, NormalScores)
-    Z = np.random.default_rng(2).normal(size=(400, 2))
+    Z = np.random.default_rng(2).normal(size=(200, 2))
     linear = train(Z, Z @ [1.0, -2.0], **options)
     assert isinstance(linear.model.expansion.scaling, Standardization)
 
 
 def test_models_of_ranks_are_saved_distilled_and_composed(tmp_path):
     X, y = heavy_tails()
-    method = Dual(tuned_with=200)
+    method = Dual(tuned_with=100)
     trained = train(X, y, task="regression", key=0, method=method, columns="ranks",
                     search=Recursive(rounds=2))  # fmt: skip
     trained.model.save(tmp_path / "m")
