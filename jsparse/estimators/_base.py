@@ -274,6 +274,8 @@ class Machine(BaseEstimator):
             if isinstance(value, str) and value != "auto":
                 raise ValueError(f"{name}: expected 'auto' or a number, got {value!r}")
         several = self.kernel if isinstance(self.kernel, list | tuple) else [self.kernel]
+        if self._kernel_name() is None:
+            raise ValueError("kernel: expected a name, a Kernel or a list of these, got None")
         if self.lengthscale is None and not all(isinstance(one, Kernel) for one in several):
             raise ValueError("lengthscale: None, to take a kernel as it is, needs a Kernel")
 
@@ -329,7 +331,7 @@ class Machine(BaseEstimator):
     def _kernel(self, d: int) -> KernelLike | None:
         if self.lengthscale is None or isinstance(self.lengthscale, str):
             return self.kernel
-        name = "rbf" if self.kernel is None else self.kernel
+        name = self._kernel_name()
         if not isinstance(name, str) or name not in KERNELS:
             raise ValueError(
                 f"lengthscale: expected 'auto' for the kernel {self.kernel!r}, which has no single "
@@ -342,6 +344,10 @@ class Machine(BaseEstimator):
                 f"{self.lengthscale!r}"
             )
         return KERNELS[name](scale)
+
+    def _kernel_name(self) -> Any:
+        """Return the kernel whose lengthscale a parameter can state."""
+        return self.kernel
 
     def _rows(self, X: Any) -> np.ndarray:
         check_is_fitted(self)

@@ -70,6 +70,9 @@ class _AnyMethod(Machine):
         learns = self.preset not in (None, "fast") if self.method else self.preset != "fast"
         return self._limited(Recursive() if learns else Profile())
 
+    def _kernel_name(self) -> Any:
+        return "rbf" if self.kernel is None else self.kernel
+
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the parameters by name; with `deep`, the method's settings as `method__x` too."""
         params = super().get_params(deep=False)

@@ -270,7 +270,7 @@ def _situation(X: Any, y: Any, folds: Any, out_of_fold: Any, resources: Resource
     """Return what decides about the settings of a preset, from arguments not yet checked."""
     frame, mesh = as_frame(X), getattr(resources, "mesh", None)
     n = None
-    if mesh is None and (frame is not None or (y is not None and np.ndim(X) > 0)):
+    if mesh is None and (frame is not None or (y is not None and hasattr(X, "__len__"))):
         n = len(X) if frame is None else frame.n_rows
     # The dual validates by leave-one-out, and would keep a machine for each row.
     by_folds = folds != "auto" or out_of_fold == "machines"

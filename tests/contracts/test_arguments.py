@@ -130,11 +130,12 @@ def plan_of_search(**options):
 MESH = Mesh(np.array(jax.devices()[:1]), ("rows",))
 SEARCH = {
     "key": NO_KEYS,
-    "kernel": (*NO_NAMES, RBF, None),
+    "kernel": (*NO_NAMES, RBF),
     "metric": NO_NAMES,
-    "method": (*NO_NAMES, None, jsparse.FixedSize),
+    "method": (*NO_NAMES, jsparse.FixedSize),
     "decoding": NO_NAMES,
-    "search": (*NO_NAMES, None, jsparse.Profile),
+    "search": (*NO_NAMES, jsparse.Profile),
+    "preset": NO_NAMES,
     "max_evaluations": NOT_COUNTS,
     "resources": (*NO_NAMES, None),
     "max_seconds": NOT_REAL,
@@ -536,7 +537,7 @@ def test_columns_that_make_no_sense_are_refused(tmp_path, capsys, monkeypatch):
         ([*FIT, "--size-tolerance", "1"], "--size-tolerance: expected together with"),
         (
             [*FIT, "--rank", "2"],
-            "--rank: expected --search gradient or recursive, got --search pro",
+            "--rank: expected --search gradient or recursive, got none",
         ),
         (["compare", *FIT[1:], "--drop", "y"], "--drop: expected other columns"),
         (["compare", *FIT[1:], "--test", "1.5"], "argument --test: expected a share"),
