@@ -1,4 +1,4 @@
-"""All methods on one table: errors, prototypes, times, and the error-versus-size figure."""
+"""Compare all methods on one table: errors, prototypes, times, and the error-versus-size figure."""
 
 import dataclasses
 import math
@@ -25,7 +25,7 @@ from .interrupts import Interrupts, Result
 
 # Errors that stop one method but not the comparison.
 _OF_A_METHOD = (ValueError, _status.NumericalError, MemoryError, JaxRuntimeError)
-SVM_ROWS = 3000  # it forms all pairs of rows
+SVM_ROWS = 3000  # the SVM computes the kernel of all pairs of rows
 
 
 class _Task(NamedTuple):
@@ -72,30 +72,31 @@ def run(
 
     A method's line is printed to standard output as soon as the method is trained; progress goes to
     standard error. Ctrl-C ends the comparison: the running method keeps its best result so far, and
-    the remaining methods are named.
+    the names of the remaining methods are printed.
 
     Args:
         X: inputs, shape `n d`.
         y: targets or labels, shape `n`.
         task: "classification" or "regression".
-        methods: names of the registry, and "svm"; None for all.
+        methods: names in the registry of methods, or "svm"; None for all.
         codes: the columns of X that hold numbers of categories.
         test: the share of the rows to test on.
-        max_prototypes: of methods that have such a limit.
-        max_evaluations: of each search.
-        max_seconds: of each method; no evaluation of its search starts later.
-        seed: decides the split and the methods' random draws.
+        max_prototypes: largest number of prototypes, for methods that have such a limit.
+        max_evaluations: largest number of evaluations of each search.
+        max_seconds: time limit of each method; no evaluation of its search starts later.
+        seed: random seed of the split and of the methods.
         folder: where the figures are written.
         quiet: show no progress.
-        interrupts: in which Ctrl-C is noted.
+        interrupts: records Ctrl-C.
 
     Raises:
         ValueError: for a share of test rows that leaves one side empty, or if no method suits the
             rows.
-        NumericalError: if no method could be computed.
-        ImportError: without matplotlib, before any work.
+        NumericalError: if every method fails; if the first of them fails with another error, this
+            error is raised instead.
+        ImportError: if matplotlib is missing, before any work.
         OSError: if the folder cannot be written to, before any work.
-        KeyboardInterrupt: if there is no line yet.
+        KeyboardInterrupt: at Ctrl-C, if there is no line yet.
     """
     if not 0 < test < 1:
         raise ValueError(f"--test: expected a share between 0 and 1, got {test}")
@@ -232,7 +233,7 @@ def _no_svm(data: _Task) -> str | None:
 def _trained(
     method: type[Method], given: _Task, progress: Callable[[int, int, float], None]
 ) -> tuple[Trained, Line]:
-    """Return a method with its default settings and the sizes that the options state."""
+    """Train a method with its default settings and the limits of the options; return its line."""
     settings = {}
     names = {field.name for field in dataclasses.fields(method)}
     if "max_prototypes" in names and given.max_prototypes is not None:
@@ -259,7 +260,7 @@ def _trained(
 
 
 def _split(y: np.ndarray, test: float, classes: bool, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Split into training and test rows, stratified; each class has a training row."""
+    """Return training and test rows: a split stratified by class, with every class in training."""
     n, cut = len(y), round(test * len(y))
     if cut < 1 or n - cut < 3:
         raise ValueError(f"--test: expected rows on both sides, got {cut} of {n}")
@@ -267,8 +268,8 @@ def _split(y: np.ndarray, test: float, classes: bool, seed: int) -> tuple[np.nda
     order = random.permutation(n)
     if not classes:
         return order[cut:], order[:cut]
-    # rank of a row within its class, from 0 to 1; the last one is a training row
-    place = np.empty(n)
+    # Random rank of a row within its class, from 0 to 1. The last row of a class is for training.
+    rank = np.empty(n)
     labels = np.unique(y)
     if n - cut < len(labels):
         raise ValueError(
@@ -276,11 +277,11 @@ def _split(y: np.ndarray, test: float, classes: bool, seed: int) -> tuple[np.nda
         )
     for label in labels:
         of_class = order[y[order] == label]
-        place[of_class] = (np.arange(len(of_class)) + random.uniform(size=len(of_class))) / len(
+        rank[of_class] = (np.arange(len(of_class)) + random.uniform(size=len(of_class))) / len(
             of_class
         )
-        place[of_class[-1]] = np.inf
-    order = order[np.argsort(place[order], kind="stable")]
+        rank[of_class[-1]] = np.inf
+    order = order[np.argsort(rank[order], kind="stable")]
     return order[cut:], order[:cut]
 
 
@@ -294,16 +295,16 @@ def _line(
     predicted = predict(given.X_test)
     thousand = np.resize(given.X_test, (1000, given.X_test.shape[1]))
     predict(thousand)
-    taken = []
+    durations = []
     for _ in range(5):
         start = time.perf_counter()
         predict(thousand)
-        taken.append(time.perf_counter() - start)
-    return Line(name, given.error(predicted), prototypes, seconds, float(np.median(taken)))
+        durations.append(time.perf_counter() - start)
+    return Line(name, given.error(predicted), prototypes, seconds, float(np.median(durations)))
 
 
 def _svm(given: _Task, path: Trained | None) -> Line:
-    """Train scikit-learn's SVM with SCDP's kernel, if known; choose C by up to five folds."""
+    """Train scikit-learn's SVM; use SCDP's kernel if it is known, and choose C by folds."""
     from sklearn.compose import TransformedTargetRegressor
     from sklearn.model_selection import GridSearchCV
     from sklearn.pipeline import make_pipeline
@@ -320,7 +321,7 @@ def _svm(given: _Task, path: Trained | None) -> Line:
     if given.classification:
         machine, prefix = make_pipeline(StandardScaler(), SVC(gamma=gamma)), "svc"
     else:
-        # The default width of the tube suits targets of scale one.
+        # The default width of the insensitive tube suits targets of scale one.
         machine = make_pipeline(StandardScaler(), SVR(gamma=gamma))
         machine = TransformedTargetRegressor(machine, transformer=StandardScaler())
         prefix = "regressor__svr"
@@ -335,7 +336,7 @@ def _svm(given: _Task, path: Trained | None) -> Line:
 
 
 def _constant(given: _Task) -> Line:
-    """Return the error of the trivial model, which every method has to beat."""
+    """Return the line of the constant model, whose error every method should beat."""
     if given.classification:
         labels, counts = np.unique(given.y, return_counts=True)
         value = labels[np.argmax(counts)]
