@@ -108,10 +108,10 @@ def run(
     figures = folder / "compare.png", folder / "compare.svg"
     for figure in figures:
         check_writable(figure)
-    rows, out = _split(y, test, task == "classification", seed)
+    training, testing = _split(y, test, task == "classification", seed)
     data = _Task(
-        X[rows], y[rows], X[out], y[out], task == "classification", max_prototypes, max_evaluations,
-        seed, codes, max_seconds,
+        X[training], y[training], X[testing], y[testing], task == "classification", max_prototypes,
+        max_evaluations, seed, codes, max_seconds,
     )  # fmt: skip
     names, left_out = _suited(data, methods)
     print_header(len(data.X), len(data.X_test), data.metric)
@@ -207,14 +207,14 @@ def _attempt(
         return LeftOut(_title(name), reason, error)
 
 
-def _unsuited(method: type[Method], given: _Task) -> str | None:
+def _unsuited(method: type[Method], data: _Task) -> str | None:
     """Return why a method does not suit these rows; None if it does."""
-    task = "classification" if given.classification else "regression"
+    task = "classification" if data.classification else "regression"
     if task not in method.tasks:
         return f"it is for {' and '.join(method.tasks)}"
-    if method is Robust and given.classification:
+    if method is Robust and data.classification:
         return "it is for outliers among numbers"
-    if method.max_rows is not None and len(given.X) > method.max_rows:
+    if method.max_rows is not None and len(data.X) > method.max_rows:
         return f"more than {method.max_rows} rows"
     return None
 
@@ -231,30 +231,30 @@ def _no_svm(data: _Task) -> str | None:
 
 
 def _trained(
-    method: type[Method], given: _Task, progress: Callable[[int, int, float], None]
+    method: type[Method], data: _Task, progress: Callable[[int, int, float], None]
 ) -> tuple[Trained, Line]:
-    """Train a method with its default settings and the limits of the options; return its line."""
+    """Train a method with default settings and the options' limits; return machine and line."""
     settings = {}
     names = {field.name for field in dataclasses.fields(method)}
-    if "max_prototypes" in names and given.max_prototypes is not None:
-        settings["max_prototypes"] = given.max_prototypes
-    search = Profile(max_evaluations=given.max_evaluations)
+    if "max_prototypes" in names and data.max_prototypes is not None:
+        settings["max_prototypes"] = data.max_prototypes
+    search = Profile(max_evaluations=data.max_evaluations)
     start = time.perf_counter()
     trained = train(
-        given.X,
-        given.y,
-        task="classification" if given.classification else "regression",
-        key=given.seed,
+        data.X,
+        data.y,
+        task="classification" if data.classification else "regression",
+        key=data.seed,
         method=method(**settings),
-        kernel=template_of("rbf", given.X.shape[1], search, given.codes) if given.codes else "rbf",
+        kernel=template_of("rbf", data.X.shape[1], search, data.codes) if data.codes else "rbf",
         search=search,
-        resources=Resources(max_seconds=given.max_seconds),
+        resources=Resources(max_seconds=data.max_seconds),
         progress=progress,
     )
     seconds = time.perf_counter() - start
     for what, status in trained.statuses.items():
         _status.check(status, what)
-    line = _line(given, method.title, trained.predict, trained.model.size, seconds)
+    line = _line(data, method.title, trained.predict, trained.model.size, seconds)
     status = max(trained.statuses.values())
     return trained, line._replace(status=status, stopped=trained.tuning.stopped)
 
@@ -286,39 +286,39 @@ def _split(y: np.ndarray, test: float, classes: bool, seed: int) -> tuple[np.nda
 
 
 def _line(
-    given: _Task,
+    data: _Task,
     name: str,
     predict: Callable[[Any], np.ndarray],
     prototypes: int,
     seconds: float,
 ) -> Line:
-    predicted = predict(given.X_test)
-    thousand = np.resize(given.X_test, (1000, given.X_test.shape[1]))
+    predicted = predict(data.X_test)
+    thousand = np.resize(data.X_test, (1000, data.X_test.shape[1]))
     predict(thousand)
     durations = []
     for _ in range(5):
         start = time.perf_counter()
         predict(thousand)
         durations.append(time.perf_counter() - start)
-    return Line(name, given.error(predicted), prototypes, seconds, float(np.median(durations)))
+    return Line(name, data.error(predicted), prototypes, seconds, float(np.median(durations)))
 
 
-def _svm(given: _Task, path: Trained | None) -> Line:
-    """Train scikit-learn's SVM; use SCDP's kernel if it is known, and choose C by folds."""
+def _svm(data: _Task, scdp: Trained | None) -> Line:
+    """Train scikit-learn's SVM; use SCDP's kernel if it is known, and choose C by up to 5 folds."""
     from sklearn.compose import TransformedTargetRegressor
     from sklearn.model_selection import GridSearchCV
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
     from sklearn.svm import SVC, SVR
 
-    smallest = len(given.y)
-    if given.classification:
-        smallest = int(np.unique(given.y, return_counts=True)[1].min())
+    smallest = len(data.y)
+    if data.classification:
+        smallest = int(np.unique(data.y, return_counts=True)[1].min())
     gamma: Any = "scale"
-    if path is not None:
-        assert isinstance(path.kernel, RBF)
-        gamma = float(1 / (2 * np.square(np.asarray(path.kernel.lengthscale))))
-    if given.classification:
+    if scdp is not None:
+        assert isinstance(scdp.kernel, RBF)
+        gamma = float(1 / (2 * np.square(np.asarray(scdp.kernel.lengthscale))))
+    if data.classification:
         machine, prefix = make_pipeline(StandardScaler(), SVC(gamma=gamma)), "svc"
     else:
         # The default width of the insensitive tube suits targets of scale one.
@@ -328,40 +328,40 @@ def _svm(given: _Task, path: Trained | None) -> Line:
     grid = {f"{prefix}__C": np.array([0.1, 1.0, 10.0, 100.0])}
     model = GridSearchCV(machine, grid, cv=min(5, smallest))
     start = time.perf_counter()
-    model.fit(given.X, given.y)
+    model.fit(data.X, data.y)
     seconds = time.perf_counter() - start
     best: Any = model.best_estimator_
-    fitted = best if given.classification else best.regressor_
-    return _line(given, SVM, model.predict, len(fitted[-1].support_), seconds)
+    fitted = best if data.classification else best.regressor_
+    return _line(data, SVM, model.predict, len(fitted[-1].support_), seconds)
 
 
-def _constant(given: _Task) -> Line:
+def _constant(data: _Task) -> Line:
     """Return the line of the constant model, whose error every method should beat."""
-    if given.classification:
-        labels, counts = np.unique(given.y, return_counts=True)
+    if data.classification:
+        labels, counts = np.unique(data.y, return_counts=True)
         value = labels[np.argmax(counts)]
     else:
-        value = given.y.mean()
-    predicted = np.full(len(given.y_test), value)
-    return Line("constant", given.error(predicted), 0, 0.0, 0.0)
+        value = data.y.mean()
+    predicted = np.full(len(data.y_test), value)
+    return Line("constant", data.error(predicted), 0, 0.0, 0.0)
 
 
-def _figure(path: Trained | None, given: _Task, lines: list[Line], folder: Path) -> None:
+def _figure(scdp: Trained | None, data: _Task, lines: list[Line], folder: Path) -> None:
     from .. import plotting
 
     *machines, constant = [
         plotting.Machine(line.name, line.prototypes, line.error) for line in lines
     ]
-    if path is None:
-        axes = plotting.comparison(machines, error=given.metric, baseline=constant)
+    if scdp is None:
+        axes = plotting.comparison(machines, error=data.metric, baseline=constant)
         figure = cast(Any, axes.figure)
     else:
-        assert path.curve is not None
-        longest = len(path.curve.sizes)
-        sizes = sorted({*np.unique(np.geomspace(1, longest, 40).astype(int)), path.curve.size})
-        errors = np.array([given.error(path.at(int(k)).predict(given.X_test)) for k in sizes])
+        assert scdp.curve is not None
+        longest = len(scdp.curve.sizes)
+        sizes = sorted({*np.unique(np.geomspace(1, longest, 40).astype(int)), scdp.curve.size})
+        errors = np.array([data.error(scdp.at(int(k)).predict(data.X_test)) for k in sizes])
         figure = plotting.compared(
-            path, machines, constant, error=given.metric, path=(np.array(sizes), errors)
+            scdp, machines, constant, error=data.metric, path=(np.array(sizes), errors)
         )
     figure.savefig(folder / "compare.png", dpi=120)
     figure.savefig(folder / "compare.svg")

@@ -51,9 +51,8 @@ def _code_of(error: BaseException, interrupts: Interrupts) -> int | None:
     """Print an error and return its exit code; return None for an error of the program itself."""
     if isinstance(error, SystemExit):  # raised by the parser, which has printed the reason
         return error.code if isinstance(error.code, int) else BAD_INPUT
-    if (
-        isinstance(error, KeyboardInterrupt) or interrupts.pressed
-    ):  # other errors may follow from it
+    # An interrupt may become another error within the compiler.
+    if isinstance(error, KeyboardInterrupt) or interrupts.pressed:
         if interrupts.result is not None:
             _say(f"jsparse: interrupted; {interrupts.result.where}")
             return interrupts.result.code

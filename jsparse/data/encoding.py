@@ -184,7 +184,7 @@ def encode(
     check_names(table, [column.name for column in schema.columns], "the columns")
     X = np.zeros((table.num_rows, len(schema.features)), dtype)
     unseen, imputed, first_missing = {}, {}, {}
-    at = 0
+    offset = 0  # number of encoded columns before this column
     for column in schema.columns:
         name, width = column.name, len(column.features)
         if column.categories is None:
@@ -193,9 +193,9 @@ def encode(
             if schema.impute and column.fill is not None:
                 values = np.where(missing, column.fill, values)
             with np.errstate(over="ignore"):
-                X[:, at] = values
-            if np.any(np.isinf(X[:, at])):
-                row = int(np.argmax(np.isinf(X[:, at])))
+                X[:, offset] = values
+            if np.any(np.isinf(X[:, offset])):
+                row = int(np.argmax(np.isinf(X[:, offset])))
                 raise TableError(
                     f"column {name!r}: expected numbers that fit {dtype}, got {values[row]} in row "
                     f"{row_number(rows, row)}"
@@ -205,14 +205,14 @@ def encode(
             missing = values.is_null().to_numpy()
             code = pc.index_in(values, value_set=categories).fill_null(-1).to_numpy()
             if column.coded:
-                X[:, at] = code
+                X[:, offset] = code
             else:
                 known = np.flatnonzero(code >= 0)
-                X[known, at + code[known]] = 1
+                X[known, offset + code[known]] = 1
             n_unseen = int(np.sum((code < 0) & ~missing))
             if n_unseen:
                 unseen[name] = n_unseen
-        at += width
+        offset += width
         if np.any(missing):
             imputed[name] = int(missing.sum())
             first_missing[name] = row_number(rows, int(np.argmax(missing)))

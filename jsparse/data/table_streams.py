@@ -65,12 +65,12 @@ def stream_schema(
     """
     rng = np.random.default_rng(0)
     known: dict[str, set] = {}  # values seen so far, by column
-    shown: list[tuple[pa.Table, np.ndarray]] = []  # rows with a new value, and their numbers
+    new_parts: list[tuple[pa.Table, np.ndarray]] = []  # rows with a new value, and their numbers
     # Rows of the random sample, their numbers, and the random keys by which they were drawn.
     sample: list[tuple[pa.Table, np.ndarray, np.ndarray]] = []
     n_rows = 0
     for table in file:
-        if not shown:
+        if not new_parts:
             check_names(table, [target], "the target column")
             check_names(table, categorical, "the categorical columns")
         if table[target].null_count:
@@ -78,7 +78,7 @@ def stream_schema(
             raise TableError(
                 f"target column {target!r}: missing in row {row}; leave out rows without a target"
             )
-        new = {0} if not shown else set()
+        new = {0} if not new_parts else set()
         for name in table.column_names:
             values = plain_column(table, name)
             numeric = is_number(values.type) or pa.types.is_temporal(values.type)
@@ -87,13 +87,13 @@ def stream_schema(
             new |= _new_rows(values, seen, max_categories + 1 if discrete else 0)
         numbers = np.arange(n_rows, n_rows + table.num_rows)
         if new:
-            shown.append((table.take(sorted(new)), numbers[sorted(new)]))
+            new_parts.append((table.take(sorted(new)), numbers[sorted(new)]))
         if impute:
             sample.append((table, numbers, rng.random(table.num_rows)))
             if sum(part.num_rows for part, *_ in sample) > 2 * SAMPLE_ROWS:
-                sample = [_drawn(sample)]
+                sample = [_smallest_keys(sample)]
         n_rows += table.num_rows
-    parts = [*shown, *([_drawn(sample)[:2]] if sample else [])]
+    parts = [*new_parts, *([_smallest_keys(sample)[:2]] if sample else [])]
     rows, first = np.unique(np.concatenate([numbers for _, numbers in parts]), return_index=True)
     table = pa.concat_tables([part for part, _ in parts], promote_options="default").take(first)
     inferred, reason = infer_task(table, target)
@@ -135,7 +135,7 @@ def _new_rows(values: pa.ChunkedArray, seen: set, limit: int) -> set[int]:
     return rows
 
 
-def _drawn(
+def _smallest_keys(
     sample: list[tuple[pa.Table, np.ndarray, np.ndarray]],
 ) -> tuple[pa.Table, np.ndarray, np.ndarray]:
     """Return the rows with the `SAMPLE_ROWS` smallest random keys."""
