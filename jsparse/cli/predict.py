@@ -91,8 +91,8 @@ def _answers(
     elif names:
         columns += [("decision_value", scores)]
     if options.proba:
-        each = probabilities(scores, np.asarray(model.inverse_temperatures))
-        columns += [(f"probability {name}", each[:, i]) for i, name in enumerate(names)]
+        of_class = probabilities(scores, np.asarray(model.inverse_temperatures))
+        columns += [(f"probability {name}", of_class[:, i]) for i, name in enumerate(names)]
     if options.interval is not None and names:
         inside = model.predict_set(X, options.interval)
         columns += [(f"in set {name}", inside[:, i]) for i, name in enumerate(names)]

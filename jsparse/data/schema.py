@@ -42,9 +42,9 @@ class Column(NamedTuple):
 
     Attributes:
         name: the column's name in the table.
-        categories: the values of a column of categories, in the type in which they were read; None
-            among the values is the category of missing values. None for a column of numbers or
-            times.
+        categories: the values of a column of categories, in the type in which they were read; the
+            last may be None, the category of missing values. For a column of numbers or times,
+            `categories` is None.
         fill: the value that replaces a missing number or time; None if missing values are refused.
         origin: for a column of dates or times, the first value in training, in whole microseconds
             since 1970. The encoded numbers are microseconds since the origin. None for other

@@ -218,8 +218,8 @@ class _Descents:
     ) -> list[tuple[float, np.ndarray]]:
         """Return the score and theta of each kernel that a descent found worth scoring.
 
-        If there is none, return the step of least validation error with an infinite score; if no
-        step moved, an empty list.
+        If no kernel is worth scoring, return the step of least validation error with an infinite
+        score. If no step changed theta, return an empty list.
         """
         run, trail = self.evaluator, []
         stop: BaseException | None = None

@@ -55,7 +55,7 @@ class Evaluator(Protocol):
     def slope(self, theta: np.ndarray, C: float, evaluate: Callable[[], Any]) -> Any:
         """Return and record the `descent.Slope` at `theta` and `C`.
 
-        It comes from the given history if it is there, else from `evaluate()`.
+        If the given history has the slope, return it from there, else compute it by `evaluate()`.
         """
         ...
 
