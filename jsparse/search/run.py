@@ -113,8 +113,7 @@ class Run:
         self.stops: tuple[type[BaseException], ...] = (_Stop,)
         if search.start is not None and search.start.theta.shape != self.low.shape:
             raise ValueError(
-                f"start: expected the tuning of {self.low.size} parameters, got theta "
-                f"{search.start.theta}"
+                f"start: expected one of {self.low.size} parameters, got theta {search.start.theta}"
             )
 
     @property
